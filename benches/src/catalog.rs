@@ -1,0 +1,207 @@
+//! Every row: id, unit, target, and the function that measures it.
+//!
+//! An id is `group.what.variant`. Targets are for the machine that the project is tuned on; the
+//! ratio to the floor of the same run is what can be compared between machines.
+
+use std::fmt;
+
+use clap::ValueEnum;
+
+use crate::context::Context;
+use crate::failure::Result;
+use crate::floors::channel::Transport;
+use crate::floors::stream::Style;
+use crate::floors::{attach, coroutine, memcpy, rtt, stream};
+use crate::row::{Figure, Target, Unit};
+use crate::rows::echo::{self, Layer};
+use crate::rows::pair::{Patience, Settings};
+use crate::rows::{bulk, rpc, ult_memory, ult_switch, ult_wake};
+
+/// Transfer sizes, by their word in ids.
+pub(crate) const SIZES: [(&str, usize); 4] =
+    [("4k", 4 << 10), ("64k", 64 << 10), ("1m", 1 << 20), ("16m", 16 << 20)];
+
+/// Part of the catalogue that can be asked for on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Group {
+    /// The machine without us
+    Floor,
+    /// User-level threads
+    Ult,
+    /// Messages of the network layer
+    Na,
+    /// Remote procedure calls below the ULTs
+    Hg,
+    /// Remote procedure calls, small arguments
+    Rpc,
+    /// Bulk transfers
+    Bulk,
+}
+
+/// How a row is measured.
+pub(crate) type Measure = Box<dyn Fn(&Context) -> Result<Figure>>;
+
+type MeasureRpc = fn(&Context, Settings) -> Result<Figure>;
+
+/// One row of the catalogue.
+pub(crate) struct Case {
+    /// `group.what.variant`
+    pub(crate) id: String,
+    /// Where it belongs.
+    pub(crate) group: Group,
+    /// Unit of its figures.
+    pub(crate) unit: Unit,
+    /// What it should reach.
+    pub(crate) target: Target,
+    /// Whether both cores take part, so that their distance matters.
+    pub(crate) two_cores: bool,
+    /// Measures it, in a process of its own.
+    pub(crate) measure: Measure,
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Case").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Case {
+    fn new(
+        group: Group,
+        id: impl Into<String>,
+        unit: Unit,
+        measure: impl Fn(&Context) -> Result<Figure> + 'static,
+    ) -> Self {
+        let measure: Measure = Box::new(measure);
+        let two_cores = false;
+        Self { id: id.into(), group, unit, target: Target::None, two_cores, measure }
+    }
+
+    fn target(self, target: Target) -> Self {
+        Self { target, ..self }
+    }
+
+    fn two_cores(self) -> Self {
+        Self { two_cores: true, ..self }
+    }
+}
+
+/// All rows, in the order of the report.
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = floor_cases();
+    cases.extend(ult_cases());
+    cases.extend(echo_cases(Group::Na, "na", Layer::Na));
+    cases.extend(echo_cases(Group::Hg, "hg", Layer::Hg));
+    cases.extend(rpc_cases());
+    cases.extend(bulk_cases());
+    cases
+}
+
+fn floor_cases() -> Vec<Case> {
+    let floor = |id: &str, unit, measure: fn(&Context) -> Result<Figure>| {
+        Case::new(Group::Floor, id, unit, measure)
+    };
+    let mut cases = vec![
+        floor("floor.coroutine.switch", Unit::Nanoseconds, coroutine::switch),
+        floor("floor.coroutine.create", Unit::Nanoseconds, coroutine::create),
+    ];
+    for transport in [Transport::Sm, Transport::Tcp] {
+        let id = format!("floor.{}.rtt", transport.word());
+        let measure = move |context: &Context| rtt::run(context, transport);
+        cases.push(Case::new(Group::Floor, id, Unit::Nanoseconds, measure).two_cores());
+    }
+    let get = |context: &Context, bytes| stream::run(context, Style::Get, bytes);
+    let stream = |context: &Context, bytes| stream::run(context, Style::Stream, bytes);
+    for (size, bytes) in SIZES {
+        let bulk = |what: &str, measure: fn(&Context, usize) -> Result<Figure>| {
+            let id = format!("floor.{what}.{size}");
+            let measure = move |context: &Context| measure(context, bytes);
+            Case::new(Group::Floor, id, Unit::BytesPerSecond, measure)
+        };
+        cases.push(bulk("memcpy", memcpy::run));
+        cases.push(bulk("attach", attach::run).two_cores());
+        cases.push(bulk("tcp_get", get).two_cores());
+        cases.push(bulk("tcp_stream", stream).two_cores());
+    }
+    cases
+}
+
+fn echo_cases(group: Group, word: &'static str, layer: Layer) -> impl Iterator<Item = Case> {
+    [Transport::Sm, Transport::Tcp].into_iter().map(move |transport| {
+        let id = format!("{word}.{}.rtt", transport.word());
+        let measure = move |context: &Context| echo::run(context, layer, transport);
+        Case::new(group, id, Unit::Nanoseconds, measure).two_cores()
+    })
+}
+
+fn ult_cases() -> Vec<Case> {
+    let ult = |id: &str, unit, limit: f64, measure: fn(&Context) -> Result<Figure>| {
+        Case::new(Group::Ult, id, unit, measure).target(Target::Limit(limit))
+    };
+    vec![
+        ult("ult.create_join", Unit::Nanoseconds, 38.0, ult_switch::create_join),
+        ult("ult.create_detached", Unit::Nanoseconds, 25.0, ult_switch::create_detached),
+        ult("ult.yield", Unit::Nanoseconds, 15.0, ult_switch::yields),
+        Case::new(Group::Ult, "ult.wake", Unit::Nanoseconds, ult_wake::run).two_cores(),
+        ult("ult.memory", Unit::Bytes, 8.5 * 1024.0, ult_memory::run),
+    ]
+}
+
+fn rpc_cases() -> Vec<Case> {
+    let rpc = |what: &str, unit, settings: Settings, measure: MeasureRpc| {
+        let id = format!("rpc.{}.{what}", settings.transport.word());
+        let measure = move |context: &Context| measure(context, settings);
+        Case::new(Group::Rpc, id, unit, measure).two_cores()
+    };
+    let mut cases = Vec::new();
+    for transport in [Transport::Sm, Transport::Tcp] {
+        let sm = transport == Transport::Sm;
+        let settings = |patience| Settings { transport, patience };
+        let (poll, default) = (settings(Patience::Poll), settings(Patience::Default));
+        let target = if sm { Target::Limit(350.0) } else { Target::TimesFloor(1.15) };
+        cases.push(rpc("rtt.poll", Unit::Nanoseconds, poll, rpc::rtt).target(target));
+        let target = if sm { Target::LimitWithTail(500.0, 20_000.0) } else { Target::None };
+        cases.push(rpc("rtt.default", Unit::Nanoseconds, default, rpc::rtt).target(target));
+        let target = Target::Limit(1.0);
+        cases.push(rpc("idle_cpu", Unit::Percent, default, rpc::idle_cpu).target(target));
+        let target = Target::Limit(if sm { 4e6 } else { 0.8e6 });
+        cases.push(rpc("rate32", Unit::PerSecond, poll, rpc::rate).target(target));
+    }
+    cases
+}
+
+fn bulk_cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (what, transport) in [("sm.any", Transport::Sm), ("tcp", Transport::Tcp)] {
+        for (size, bytes) in SIZES {
+            let target = match (transport, size) {
+                (Transport::Sm, "1m") => Target::Limit(25e9),
+                (Transport::Tcp, "1m") => Target::TimesFloor(0.95),
+                _ => Target::None,
+            };
+            let measure = move |context: &Context| bulk::run(context, transport, bytes);
+            let id = format!("bulk.{what}.{size}");
+            let case = Case::new(Group::Bulk, id, Unit::BytesPerSecond, measure);
+            cases.push(case.two_cores().target(target));
+        }
+    }
+    cases
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn ids_are_unique_and_begin_with_their_group() {
+        let mut seen = HashSet::new();
+        for case in cases() {
+            let group = case.group.to_possible_value().unwrap();
+            assert!(case.id.starts_with(&format!("{}.", group.get_name())), "{}", case.id);
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._".contains(c);
+            assert!(case.id.chars().all(plain), "{}", case.id);
+            assert!(seen.insert(case.id.clone()), "{} twice", case.id);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+
+use crate::catalog::{Case, Group, cases};
+use crate::failure::{Failure, Result};
+use crate::machine::Cores;
+use crate::supervise::Settings;
+
+/// Measures margo beside what the machine itself needs for the same thing.
+///
+/// Prints one table: figure, floor of the same run, and their ratio. Exit code 1 when a row failed;
+/// a missed target is no failure.
+#[derive(Debug, Parser)]
+#[command(name = "margo-bench", version)]
+pub(crate) struct Arguments {
+    /// Groups to run [default: all]
+    #[arg(value_enum, value_name = "GROUP")]
+    pub(crate) groups: Vec<Group>,
+    /// Also write the rows as a JSON array
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// As little as shows that each row works; the figures say little
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Core of the origin and of the target [default: the first two that are usable]
+    #[arg(long, value_name = "A,B")]
+    pub(crate) cores: Option<String>,
+    /// Longest time for one row, in seconds [default: 120, with --quick 10]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) limit: Option<u64>,
+    /// Print the ids and run nothing
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// Only rows whose id contains this text
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) filter: Option<String>,
+}
+
+impl Arguments {
+    /// The rows that were asked for, in the order of the catalogue.
+    ///
+    /// # Errors
+    ///
+    /// When there are none.
+    pub(crate) fn selected(&self) -> Result<Vec<Case>> {
+        let wanted = |case: &Case| {
+            let in_group = self.groups.is_empty() || self.groups.contains(&case.group);
+            in_group && self.filter.as_ref().is_none_or(|text| case.id.contains(text.as_str()))
+        };
+        let selected: Vec<Case> = cases().into_iter().filter(wanted).collect();
+        if selected.is_empty() {
+            return Err(Failure::new("no row is selected; `--list` without a filter shows all"));
+        }
+        Ok(selected)
+    }
+
+    /// What holds for all rows.
+    ///
+    /// # Errors
+    ///
+    /// When the cores that were asked for are not usable.
+    pub(crate) fn settings(&self) -> Result<Settings> {
+        let limit = self.limit.unwrap_or(if self.quick { 10 } else { 120 });
+        let limit = Duration::from_secs(limit);
+        Ok(Settings { cores: self.cores()?, quick: self.quick, limit })
+    }
+
+    /// The cores that were asked for.
+    ///
+    /// # Errors
+    ///
+    /// When they are not usable.
+    fn cores(&self) -> Result<Cores> {
+        match &self.cores {
+            Some(text) => Cores::parse(text)?.check(),
+            None => Cores::first_allowed(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn selected(line: &[&str]) -> Result<Vec<String>> {
+        let line = std::iter::once("margo-bench").chain(line.iter().copied());
+        let cases = Arguments::try_parse_from(line).unwrap().selected()?;
+        Ok(cases.into_iter().map(|case| case.id).collect())
+    }
+
+    #[test]
+    fn groups_and_filter_narrow_the_selection() {
+        let all = selected(&[]).unwrap();
+        let floors = selected(&["floor"]).unwrap();
+        assert!(floors.len() < all.len() && floors.iter().all(|id| id.starts_with("floor.")));
+        let some = selected(&["floor", "--filter", "1m"]).unwrap();
+        let wanted =
+            ["memcpy", "attach", "tcp_get", "tcp_stream"].map(|what| format!("floor.{what}.1m"));
+        assert_eq!(some, wanted);
+    }
+
+    #[test]
+    fn an_empty_selection_and_an_unknown_group_are_errors() {
+        assert!(selected(&["--filter", "nothing of the kind"]).is_err());
+        assert!(Arguments::try_parse_from(["margo-bench", "nothing"]).is_err());
+    }
+}

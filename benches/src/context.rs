@@ -1,0 +1,15 @@
+//! What a measurement is told.
+
+use crate::machine::Cores;
+use crate::wait::Deadline;
+
+/// Handed to each row's measurement.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Context {
+    /// Where both sides run. The row process is pinned to `cores.origin`.
+    pub(crate) cores: Cores,
+    /// As little as shows that the row works.
+    pub(crate) quick: bool,
+    /// When the row has to be done.
+    pub(crate) deadline: Deadline,
+}

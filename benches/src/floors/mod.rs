@@ -1,0 +1,11 @@
+//! Floors: what the machine needs for the same thing without us. Each is a row of its own, and each
+//! is measured again in the run of the row that it belongs to.
+
+pub(crate) mod attach;
+pub(crate) mod channel;
+pub(crate) mod coroutine;
+pub(crate) mod memcpy;
+pub(crate) mod rtt;
+mod stack;
+pub(crate) mod stream;
+pub(crate) mod tcp;

@@ -1,0 +1,107 @@
+//! `margo-bench`: floors and figures, measured in one run.
+//!
+//! A figure alone drifts with the machine; its ratio to the floor of the same run does not. So each
+//! row measures both, alternating where that is cheap, and the report shows the ratio, what share
+//! of the samples is how slow, and in which state the machine was.
+//!
+//! # Reading order
+//!
+//! `catalog.rs` (all rows) · `supervise.rs` (one process for each row) · `process.rs`, `peer.rs`
+//! (children, and that none is left behind) · `stats.rs` (how time is taken) · `floors/` · `rows/`
+//! · `row.rs`, `table.rs` (the report).
+//!
+//! # A new row
+//!
+//! Write a function from [`Context`](context::Context) to [`Figure`](row::Figure) in `rows/` and
+//! name it in `catalog.rs`. It runs in a fresh process whose main thread is pinned to the origin's
+//! core. Every wait takes a [`Deadline`](wait::Deadline).
+
+mod catalog;
+mod cli;
+mod context;
+mod cpu_time;
+mod failure;
+mod floors;
+mod lines;
+mod machine;
+mod peer;
+mod process;
+mod row;
+mod rows;
+mod stats;
+mod supervise;
+mod table;
+mod wait;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::Arguments;
+use crate::failure::{Doing, Failure, Result};
+use crate::process::Role;
+use crate::row::Row;
+
+/// What shells report for a program that Ctrl-C ended.
+const INTERRUPTED: u8 = 130;
+
+fn main() -> ExitCode {
+    let mut words = std::env::args().skip(1);
+    if let Some(role) = words.next().as_deref().and_then(Role::of) {
+        return child(role, &words.collect::<Vec<_>>());
+    }
+    match report(&Arguments::parse()) {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("margo-bench: {failure}");
+            ExitCode::from(if process::interrupted() { INTERRUPTED } else { 2 })
+        }
+    }
+}
+
+/// A row's process or a peer.
+fn child(role: Role, words: &[String]) -> ExitCode {
+    let result = match words {
+        [parent, order] => process::die_with_parent(parent).and_then(|()| match role {
+            Role::Row => supervise::row_process(order),
+            Role::Peer => peer::run(order),
+        }),
+        _ => Err(Failure::new("started without an order")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // If nobody reads it, the parent is gone, and so is the reader of anything else.
+            let _ = process::send_failure(&failure);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The whole run: header, rows, JSON.
+fn report(arguments: &Arguments) -> Result<ExitCode> {
+    let cases = arguments.selected()?;
+    if arguments.list {
+        cases.iter().for_each(|case| println!("{}", case.id));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let settings = arguments.settings()?;
+    process::catch_interrupts();
+    process::adopt_orphans()?;
+    machine::header(settings.cores).iter().for_each(|line| println!("# {line}"));
+    let width = table::id_width(cases.iter().map(|case| case.id.as_str()));
+    println!("{}", table::head(width));
+    let mut rows: Vec<Row> = Vec::with_capacity(cases.len());
+    for case in &cases {
+        let row = supervise::run(case, settings)?;
+        println!("{}", table::row(width, &row));
+        rows.push(row);
+    }
+    if let Some(path) = &arguments.json {
+        let mut text = serde_json::to_string_pretty(&rows).doing("writing the rows as JSON")?;
+        text.push('\n');
+        std::fs::write(path, text).doing(&format!("writing {}", path.display()))?;
+    }
+    let failed = rows.iter().any(|row| row.error.is_some());
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}

@@ -1,0 +1,78 @@
+//! The other side of a two-process row: how the row process starts it, and what it does.
+//!
+//! A peer pins itself, does its [`Task`], and ends. What it has to tell the row process (an
+//! address, its samples) goes through its standard output, line by line.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::context::Context;
+use crate::failure::{Doing, Result};
+use crate::floors::channel::{Place, Responder};
+use crate::floors::{attach, stream};
+use crate::machine::pin;
+use crate::process::{ChildProcess, Role};
+use crate::rows::{bulk, echo, rpc};
+use crate::stats::Effort;
+use crate::wait::Deadline;
+
+/// What a peer is to do.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Task {
+    /// Answer one round of floor messages.
+    Answer(Place),
+    /// Read the row process's memory; send the samples.
+    Attach {
+        /// Where it is.
+        source: attach::Source,
+        /// How much to measure.
+        effort: Effort,
+    },
+    /// Read chunks from a TCP connection; send the samples.
+    Stream(stream::Source),
+    /// Answer the messages of the `na` or `hg` rows.
+    Echo(echo::Target),
+    /// Serve the calls of the `rpc` rows.
+    Rpc(rpc::Target),
+    /// Serve the calls of the `bulk` rows; send the samples.
+    Bulk(bulk::Target),
+}
+
+/// A peer's command line.
+#[derive(Debug, Serialize, Deserialize)]
+struct Order {
+    core: usize,
+    limit: Duration,
+    task: Task,
+}
+
+/// Starts a peer on the target's core. Main thread of the row process only.
+///
+/// # Errors
+///
+/// When there is no such core or no process.
+pub(crate) fn start(context: &Context, task: Task) -> Result<ChildProcess> {
+    let core = context.cores.target()?;
+    let order = Order { core, limit: context.deadline.left(), task };
+    ChildProcess::start(Role::Peer, &order)
+}
+
+/// What a peer's process does.
+///
+/// # Errors
+///
+/// Whatever its task meets.
+pub(crate) fn run(order: &str) -> Result<()> {
+    let Order { core, limit, task } = serde_json::from_str(order).doing("reading an order")?;
+    let deadline = Deadline::after(limit);
+    pin(core)?;
+    match task {
+        Task::Answer(place) => Responder::join(&place)?.answer(deadline),
+        Task::Attach { source, effort } => attach::peer(source, effort),
+        Task::Stream(source) => stream::peer(&source, deadline),
+        Task::Echo(target) => echo::peer(&target, deadline),
+        Task::Rpc(target) => rpc::peer(target, deadline),
+        Task::Bulk(target) => bulk::peer(target, deadline),
+    }
+}

@@ -1,0 +1,193 @@
+//! Rows `bulk.sm.any.*` and `bulk.tcp.*`: the target pulls the origin's memory.
+//!
+//! Measures [`Request::pull`](margo::Request::pull) in a handler, one transfer after the other,
+//! from plain memory of the origin into a registered buffer of the target; both sides poll. The
+//! request that asks for it and its answer are not included. After each round the target compares
+//! what it has with what it must be.
+//!
+//! Floor, alternating, at the same two xstreams: the target reads the same memory by cross-memory
+//! attach, or asks for chunks of the same size over a bare TCP connection.
+
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use margo::{Access, Bulk, BulkBuffer, Instance, Request, Rpc};
+use serde::{Deserialize, Serialize};
+
+use super::on_ult::on_ult;
+use super::pair::{Pair, Patience, Settings, serve};
+use crate::context::Context;
+use crate::failure::{Doing, Failure, Result};
+use crate::floors::attach::{self, Attach};
+use crate::floors::channel::Transport;
+use crate::floors::memcpy::touched;
+use crate::floors::stream::Style;
+use crate::floors::{stream, tcp};
+use crate::peer::Task;
+use crate::process;
+use crate::row::Figure;
+use crate::stats::{Effort, Samples};
+use crate::wait::Deadline;
+
+type Told = std::result::Result<(), String>;
+
+/// Pulls the argument's memory for a round.
+const PULL: Rpc<Bulk, Told> = Rpc::new("bench_pull");
+/// Measures the floor for a round.
+const FLOOR: Rpc<(), Told> = Rpc::new("bench_floor_bulk");
+
+/// What the peer of these rows is told.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Target {
+    settings: Settings,
+    floor: Floor,
+    bytes: usize,
+    effort: Effort,
+}
+
+/// Where the target finds the floor's data.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+enum Floor {
+    /// Memory of the origin's process.
+    Attach(attach::Source),
+    /// An address where chunks can be asked for.
+    Get(String),
+}
+
+/// What the target has measured.
+struct Measured {
+    floors: Samples,
+    samples: Samples,
+    /// Made at the first pull, since it needs the instance.
+    buffer: Option<BulkBuffer>,
+}
+
+/// The peer's part.
+///
+/// # Errors
+///
+/// When margo does not start.
+pub(crate) fn peer(target: Target, deadline: Deadline) -> Result<()> {
+    let Target { settings, floor, bytes, effort } = target;
+    let (floors, samples) = (effort.room(1), effort.room(1));
+    let measured = Arc::new(Mutex::new(Some(Measured { floors, samples, buffer: None })));
+    let (pulls, bare) = (measured.clone(), measured.clone());
+    let register = move |instance: &Instance| {
+        let pull = move |request: Request<Bulk, Told>| {
+            answer(&request, &pulls, |measured| pull(&request, measured, bytes, effort));
+        };
+        instance.register(PULL, pull).doing("registering")?;
+        let floor = move |request: Request<(), Told>| {
+            answer(&request, &bare, |measured| {
+                bare_round(&floor, measured, bytes, effort, deadline)
+            });
+        };
+        instance.register(FLOOR, floor).doing("registering")
+    };
+    serve(settings, register, || {
+        let measured = take(&measured)?;
+        process::send(&(measured.floors.raw(), measured.samples.raw()))
+    })
+}
+
+/// Runs a round with the measurements taken out of their place: no lock is held while it suspends.
+fn answer<A>(
+    request: &Request<A, Told>,
+    place: &Mutex<Option<Measured>>,
+    round: impl FnOnce(&mut Measured) -> Result<()>,
+) {
+    let result = take(place).and_then(|mut measured| {
+        let result = round(&mut measured);
+        *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(measured);
+        result
+    });
+    // An origin that is gone needs no answer.
+    let _ = request.respond(&result.map_err(|failure| failure.to_string()));
+}
+
+fn take(place: &Mutex<Option<Measured>>) -> Result<Measured> {
+    let taken = place.lock().unwrap_or_else(PoisonError::into_inner).take();
+    taken.ok_or_else(|| Failure::new("a round is under way, or was broken off"))
+}
+
+fn pull(
+    request: &Request<Bulk, Told>,
+    measured: &mut Measured,
+    bytes: usize,
+    effort: Effort,
+) -> Result<()> {
+    let Measured { samples, buffer, .. } = measured;
+    let buffer = match buffer {
+        Some(buffer) => buffer,
+        None => buffer.insert(request.instance().bulk_buffer(bytes).doing("a buffer")?),
+    };
+    buffer.fill(0);
+    effort.each(samples, || request.pull(request.args(), 0, buffer, 0..bytes).doing("pulling"))?;
+    if buffer[..] == touched(bytes)[..] {
+        Ok(())
+    } else {
+        Err(Failure::new("the pulled bytes are not the origin's"))
+    }
+}
+
+fn bare_round(
+    floor: &Floor,
+    measured: &mut Measured,
+    bytes: usize,
+    effort: Effort,
+    deadline: Deadline,
+) -> Result<()> {
+    match floor {
+        Floor::Attach(source) => Attach::new(*source).round(effort, &mut measured.floors),
+        Floor::Get(address) => {
+            let mut reader = stream::Reader::connect(address, Style::Get, bytes, deadline)?;
+            reader.round(effort, &mut measured.floors)
+        }
+    }
+}
+
+/// The row.
+pub(crate) fn run(context: &Context, transport: Transport, bytes: usize) -> Result<Figure> {
+    let (effort, deadline) = (Effort::transfers(context.quick, bytes), context.deadline);
+    let settings = Settings { transport, patience: Patience::Poll };
+    let data = touched(bytes);
+    let (floor, listener) = match transport {
+        Transport::Sm => {
+            attach::allow_attach();
+            // The bytes stay where they are when the vector moves.
+            (Floor::Attach(attach::Source::of(&data)), None)
+        }
+        Transport::Tcp => {
+            let listener = TcpListener::bind("127.0.0.1:0").doing("listening on loopback")?;
+            let address = listener.local_addr().doing("asking for the port")?;
+            (Floor::Get(address.to_string()), Some(listener))
+        }
+    };
+    let task = Task::Bulk(Target { settings, floor, bytes, effort });
+    let (mut pair, ()) = Pair::start(context, settings, task, || Ok(()))?;
+    let (instance, target) = (pair.instance.clone(), pair.target.clone());
+    on_ult(&pair.instance.rpc_pool(), deadline, move || {
+        let exposed = instance.expose(data, Access::ReadOnly).doing("exposing memory")?;
+        for _ in 0..effort.rounds {
+            let (origin, to) = (instance.clone(), target.clone());
+            let call = instance.rpc_pool().spawn(move || origin.forward(FLOOR, &to, &()));
+            let call = call.doing("spawning")?;
+            if let Some(listener) = &listener {
+                let stream = tcp::accept(listener, deadline, ult::yield_now)?;
+                stream::write_until_closed(stream, Style::Get, bytes, deadline)?;
+            }
+            let told = call.join().doing("joining")?.doing("calling")?;
+            told.map_err(Failure::new)?;
+            let told = instance.forward(PULL, &target, exposed.bulk()).doing("calling")?;
+            told.map_err(Failure::new)?;
+        }
+        drop(exposed.release());
+        Ok(())
+    })?;
+    pair.peer.ask_to_finish();
+    let (floors, samples): (Vec<u64>, Vec<u64>) =
+        pair.peer.receive("the target's samples", deadline)?;
+    pair.stop(deadline)?;
+    let floor = Samples::from_raw(floors).bandwidth(bytes).p50;
+    Ok(Figure::median(Samples::from_raw(samples).bandwidth(bytes), floor))
+}

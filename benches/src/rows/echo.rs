@@ -1,0 +1,122 @@
+//! Rows `na.*.rtt` and `hg.*.rtt`: a message to another process and its answer, at a layer below
+//! ULTs.
+//!
+//! Measures one caller in a closed loop, both sides polling, nothing allocated or looked up in
+//! between that the layer does not do by itself. Floor: the same round trip over bare cache lines
+//! or a bare socket, in the same two processes, alternating. From `na` to `hg` to `rpc.*.rtt.poll`
+//! the differences are what each layer costs.
+
+use na::Addr;
+use serde::{Deserialize, Serialize};
+
+use super::hg_rtt::HgNode;
+use super::na_rtt::NaNode;
+use crate::context::Context;
+use crate::failure::{Doing, Result};
+use crate::floors::channel::{Offer, Place, Responder, Transport};
+use crate::floors::rtt;
+use crate::peer::{self, Task};
+use crate::process;
+use crate::row::Figure;
+use crate::stats::Effort;
+use crate::wait::Deadline;
+
+/// One side's view of a layer.
+pub(super) trait Node: Sized {
+    /// Opens it.
+    fn open(transport: Transport, listen: bool, deadline: Deadline) -> Result<Self>;
+    /// The endpoint underneath.
+    fn endpoint(&self) -> &dyn na::Endpoint;
+    /// One round trip to `target`; `last` tells it that the round is over.
+    fn call(&mut self, target: &Addr, last: bool) -> Result<()>;
+    /// Answers calls until the last one of the round.
+    fn answer(&mut self) -> Result<()>;
+    /// Moves the network forward.
+    fn poll(&mut self) -> Result<()>;
+    /// Ends it.
+    fn close(self);
+}
+
+/// The URI at which a side opens its endpoint.
+pub(super) fn uri(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Sm => "na+sm://",
+        Transport::Tcp => "na+tcp://127.0.0.1:0",
+    }
+}
+
+/// Which layer a row measures.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) enum Layer {
+    /// The network layer.
+    Na,
+    /// The RPC layer on top of it, without ULTs.
+    Hg,
+}
+
+/// What the peer of these rows is told.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Target {
+    layer: Layer,
+    transport: Transport,
+    place: Place,
+    effort: Effort,
+}
+
+/// The peer's part: answers floor and figure in turns.
+///
+/// # Errors
+///
+/// When the caller falls silent.
+pub(crate) fn peer(target: &Target, deadline: Deadline) -> Result<()> {
+    match target.layer {
+        Layer::Na => peer_of::<NaNode>(target, deadline),
+        Layer::Hg => peer_of::<HgNode>(target, deadline),
+    }
+}
+
+fn peer_of<N: Node>(target: &Target, deadline: Deadline) -> Result<()> {
+    let mut floor = Responder::join(&target.place)?;
+    let mut node = N::open(target.transport, true, deadline)?;
+    process::send(&node.endpoint().self_addr().uri())?;
+    for _ in 0..target.effort.rounds {
+        floor.answer(deadline)?;
+        node.answer()?;
+    }
+    // The last answer may still need our help to leave.
+    while !process::finish_asked()? {
+        node.poll()?;
+        deadline.check("the end of the caller")?;
+    }
+    node.close();
+    Ok(())
+}
+
+/// The row.
+pub(crate) fn run(context: &Context, layer: Layer, transport: Transport) -> Result<Figure> {
+    match layer {
+        Layer::Na => run_with::<NaNode>(context, layer, transport),
+        Layer::Hg => run_with::<HgNode>(context, layer, transport),
+    }
+}
+
+fn run_with<N: Node>(context: &Context, layer: Layer, transport: Transport) -> Result<Figure> {
+    let (effort, deadline) = (Effort::latency(context.quick), context.deadline);
+    let (mut floors, mut samples) = (effort.room(1), effort.room(1));
+    let offer = Offer::new(transport)?;
+    let target = Target { layer, transport, place: offer.place()?, effort };
+    let mut peer = peer::start(context, Task::Echo(target))?;
+    let mut caller = offer.accept(deadline, std::hint::spin_loop)?;
+    let address: String = peer.receive("the peer's address", deadline)?;
+    let mut node = N::open(transport, false, deadline)?;
+    let target = node.endpoint().lookup(&address).doing("looking the peer up")?;
+    for _ in 0..effort.rounds {
+        caller.wait_for_hello(deadline, std::hint::spin_loop)?;
+        rtt::round(&mut caller, effort, &mut floors, deadline)?;
+        effort.each(&mut samples, || node.call(&target, false))?;
+        node.call(&target, true)?;
+    }
+    node.close();
+    peer.finish(deadline)?;
+    Ok(Figure::median(samples.latency(), floors.quantile(500)))
+}

@@ -1,0 +1,13 @@
+//! Rows: what margo needs, each beside its floor.
+
+pub(crate) mod bulk;
+pub(crate) mod echo;
+pub(crate) mod pair;
+pub(crate) mod rpc;
+pub(crate) mod ult_memory;
+pub(crate) mod ult_switch;
+pub(crate) mod ult_wake;
+
+mod hg_rtt;
+mod na_rtt;
+mod on_ult;

@@ -1,0 +1,159 @@
+//! Rows `ult.create_join`, `ult.create_detached` and `ult.yield`: the life of a ULT on one xstream.
+//!
+//! - `ult.create_join`: spawn 256 ULTs that return at once, then join them; time for each. Floor:
+//!   a bare coroutine that is put on a pooled stack and run.
+//! - `ult.create_detached`: the same without handles; the spawner yields until all have run.
+//! - `ult.yield`: two ULTs yield in turns, so that every yield goes through pool and scheduler and
+//!   changes stacks. Floor: a bare coroutine that is resumed and suspends.
+//!
+//! The measuring code is itself a ULT of that xstream. Batches of 256 operations hide the tail of
+//! single ones.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use ult::{PoolRef, PoolSpec, Runtime, XstreamSpec};
+
+use super::on_ult::{on_ult, yield_until};
+use crate::context::Context;
+use crate::failure::{Doing, Failure, Result};
+use crate::floors::coroutine::{BATCH, Create, Switch};
+use crate::row::Figure;
+use crate::stats::{Effort, Samples};
+use crate::wait::Deadline;
+
+/// How long a runtime may take to stop.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
+/// A runtime with one xstream for each core, each with a pool of its own: `p0`, `p1` …
+pub(super) struct Streams {
+    runtime: Runtime,
+    pub(super) pools: Vec<PoolRef>,
+}
+
+impl Streams {
+    pub(super) fn start(cores: &[usize]) -> Result<Self> {
+        let mut builder = Runtime::builder();
+        for (index, core) in cores.iter().enumerate() {
+            let (pool, name) = (format!("p{index}"), format!("x{index}"));
+            builder = builder.pool(PoolSpec::new(&pool));
+            builder = builder.xstream(XstreamSpec::new(name).pools([&pool]).cpubind(*core));
+        }
+        let runtime = builder.start().doing("starting a ULT runtime")?;
+        let pool = |index: usize| {
+            let pool = runtime.pool(&format!("p{index}"));
+            pool.ok_or_else(|| Failure::new(format!("no pool p{index}")))
+        };
+        let pools = (0..cores.len()).map(pool).collect::<Result<_>>()?;
+        Ok(Self { runtime, pools })
+    }
+
+    pub(super) fn stop(self) -> Result<()> {
+        drop(self.pools);
+        self.runtime.shutdown_timeout(STOP_LIMIT).doing("stopping a ULT runtime")
+    }
+}
+
+/// What a row times: given a pool, one batch of operations.
+type Batch = Box<dyn FnMut() -> Result<()>>;
+
+/// Measures batches on one xstream, alternating with the floor.
+fn on_one_xstream<F, B>(context: &Context, per: u32, floor: F, batch: B) -> Result<Figure>
+where
+    F: FnOnce() -> Result<FloorRound> + Send + 'static,
+    B: FnOnce(PoolRef, Deadline) -> Result<Batch> + Send + 'static,
+{
+    let (effort, deadline) = (Effort::batches(context.quick), context.deadline);
+    let streams = Streams::start(&[context.cores.origin])?;
+    let pool = streams.pools[0].clone();
+    let (mut floors, mut samples) = on_ult(&streams.pools[0], deadline, move || {
+        let (mut floors, mut samples) = (effort.room(BATCH), effort.room(per));
+        let (mut floor, mut batch) = (floor()?, batch(pool, deadline)?);
+        for _ in 0..effort.rounds {
+            floor(effort, &mut floors)?;
+            effort.each(&mut samples, &mut batch)?;
+        }
+        Ok((floors, samples))
+    })?;
+    streams.stop()?;
+    Ok(Figure::median(samples.latency(), floors.quantile(500)))
+}
+
+type FloorRound = Box<dyn FnMut(Effort, &mut Samples) -> Result<()>>;
+
+fn create_floor() -> Result<FloorRound> {
+    let mut create = Create::new()?;
+    Ok(Box::new(move |effort, samples| create.round(effort, samples)))
+}
+
+fn switch_floor() -> Result<FloorRound> {
+    let mut switch = Switch::new()?;
+    Ok(Box::new(move |effort, samples| switch.round(effort, samples)))
+}
+
+/// Row `ult.create_join`.
+pub(crate) fn create_join(context: &Context) -> Result<Figure> {
+    on_one_xstream(context, BATCH, create_floor, |pool, _deadline| {
+        let mut handles = Vec::with_capacity(BATCH as usize);
+        Ok(Box::new(move || {
+            for _ in 0..BATCH {
+                handles.push(pool.spawn(|| ()).doing("spawning")?);
+            }
+            for handle in handles.drain(..) {
+                handle.join().doing("joining")?;
+            }
+            Ok(())
+        }))
+    })
+}
+
+/// ULTs of `ult.create_detached` that have run. A static, so that their closures carry nothing.
+static RUN: AtomicU64 = AtomicU64::new(0);
+
+/// Row `ult.create_detached`.
+pub(crate) fn create_detached(context: &Context) -> Result<Figure> {
+    on_one_xstream(context, BATCH, create_floor, |pool, deadline| {
+        Ok(Box::new(move || {
+            let goal = RUN.load(Ordering::Relaxed) + u64::from(BATCH);
+            for _ in 0..BATCH {
+                let count = || {
+                    RUN.fetch_add(1, Ordering::Relaxed);
+                };
+                pool.ult().spawn_detached(count).doing("spawning")?;
+            }
+            yield_until("detached ULTs", deadline, || RUN.load(Ordering::Relaxed) == goal)
+        }))
+    })
+}
+
+/// Tells the other ULT of `ult.yield` to end when the measuring one does, however it does.
+struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Row `ult.yield`.
+pub(crate) fn yields(context: &Context) -> Result<Figure> {
+    // While one of the two yields once, the other does too.
+    on_one_xstream(context, 2 * BATCH, switch_floor, |pool, _deadline| {
+        let stop = StopOnDrop(Arc::new(AtomicBool::new(false)));
+        let stopped = stop.0.clone();
+        let other = move || {
+            while !stopped.load(Ordering::Relaxed) {
+                ult::yield_now();
+            }
+        };
+        pool.ult().spawn_detached(other).doing("spawning")?;
+        Ok(Box::new(move || {
+            let _stop = &stop;
+            for _ in 0..BATCH {
+                ult::yield_now();
+            }
+            Ok(())
+        }))
+    })
+}

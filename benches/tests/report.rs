@@ -1,0 +1,136 @@
+//! The program as its users run it: what it prints and writes, and that nothing stays behind.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+mod support;
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use support::{Bench, cores, within};
+
+const BENCH: &str = env!("CARGO_BIN_EXE_margo-bench");
+const KEYS: [&str; 13] = [
+    "error", "floor", "id", "line_ns", "met", "n", "p50", "p99", "p999", "ratio", "target", "unit",
+    "value",
+];
+
+fn listed(words: &[&str]) -> Vec<String> {
+    let output = Command::new(BENCH).args(words).arg("--list").output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// Runs the quick variant of these rows and gives their JSON and the exit code.
+fn quick(words: &[&str]) -> (Vec<Value>, Option<i32>, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.json");
+    let output =
+        Command::new(BENCH).args(words).arg("--quick").arg("--json").arg(&path).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    (rows, output.status.code(), text)
+}
+
+/// What every row must be, whatever the machine.
+fn check_shape(row: &Value) {
+    let mut keys: Vec<&str> = row.as_object().unwrap().keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, KEYS, "{row}");
+    assert!(["ns", "1/s", "bytes/s", "bytes", "%"].contains(&row["unit"].as_str().unwrap()));
+    if row["error"].is_null() {
+        let value = row["value"].as_f64().unwrap();
+        assert!(value.is_finite() && value >= 0.0, "{row}");
+        assert!(row["n"].as_u64().unwrap() > 0, "{row}");
+    } else {
+        assert!(row["value"].is_null(), "{row}");
+    }
+    if let (Some(value), Some(floor)) = (row["value"].as_f64(), row["floor"].as_f64()) {
+        let ratio = row["ratio"].as_f64().unwrap();
+        assert!((ratio - value / floor).abs() <= 1e-9 * ratio, "{row}");
+    }
+}
+
+#[test]
+fn every_floor_has_its_row_in_order_and_with_all_keys() {
+    let ids = listed(&["floor"]);
+    let (rows, code, text) = quick(&["floor"]);
+    let got: Vec<&str> = rows.iter().map(|row| row["id"].as_str().unwrap()).collect();
+    assert_eq!(got, ids);
+    rows.iter().for_each(check_shape);
+    for header in ["# cpu", "# kernel", "# rustc", "# cores", "# clock"] {
+        assert!(text.contains(header), "{header} missing:\n{text}");
+    }
+    assert!(ids.iter().all(|id| text.lines().any(|line| line.starts_with(id.as_str()))));
+    if cores() > 1 {
+        assert_eq!(code, Some(0), "{text}");
+        let two = rows.iter().find(|row| row["id"] == "floor.sm.rtt").unwrap();
+        assert!(two["line_ns"][0].as_f64().unwrap() > 0.0, "{two}");
+    } else {
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains("failed: needs two cores"), "{text}");
+    }
+}
+
+#[test]
+fn a_row_that_cannot_be_measured_fails_alone() {
+    // More rows than one, the first of which is stopped for good.
+    let bench = Bench::start(&["floor", "--filter", ".16m", "--limit", "1"]);
+    let stopped = bench.stop_first_row();
+    let (text, code) = bench.finish(Duration::from_secs(120));
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("floor.memcpy.16m      failed: the row's process: nothing within"),
+        "{text}"
+    );
+    for id in ["floor.attach.16m", "floor.tcp_get.16m", "floor.tcp_stream.16m"] {
+        assert!(text.contains(id), "{id} was not run:\n{text}");
+    }
+    within(Duration::from_secs(30), "the stopped row is gone", || !support::is_alive(stopped));
+}
+
+#[test]
+fn an_interrupt_ends_all_processes() {
+    let bench = Bench::start(&["floor"]);
+    bench.wait_for_output("----");
+    bench.signal(libc::SIGINT);
+    let group = bench.group();
+    let (text, code) = bench.finish(Duration::from_secs(60));
+    assert_eq!(code, Some(130), "{text}");
+    assert!(!support::group_is_alive(group), "a child outlived the interrupt");
+}
+
+#[test]
+fn the_death_of_the_supervisor_ends_all_processes() {
+    let bench = Bench::start(&["floor", "--filter", "floor.tcp.rtt"]);
+    bench.wait_for_output("----");
+    bench.signal(libc::SIGKILL);
+    let group = bench.group();
+    let (_, code) = bench.finish(Duration::from_secs(60));
+    assert_eq!(code, None, "it was killed");
+    within(Duration::from_secs(60), "the children are gone", || !support::group_is_alive(group));
+}
+
+#[test]
+fn mistakes_on_the_command_line_are_told() {
+    for (words, told) in [
+        (&["--cores", "0,0"][..], "two different cores"),
+        (&["--cores", "0,1023"], "core 1023 cannot be used"),
+        (&["--filter", "nothing like it"], "no row is selected"),
+        (&["nothing"], "possible values"),
+    ] {
+        let output = Command::new(BENCH).args(words).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(text.contains(told), "{words:?}: {text}");
+    }
+}
+
+#[test]
+fn a_child_that_is_started_by_hand_does_nothing() {
+    let output = Command::new(BENCH).args(["__row", "1", "{}"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stdout).unwrap().contains("the parent 1 is gone"));
+}

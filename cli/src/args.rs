@@ -1,0 +1,102 @@
+//! What can be typed.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// A thread-per-core RPC runtime: try it, look at it, run services with it.
+#[derive(Debug, Parser)]
+#[command(name = "margo", version, after_help = LOGGING)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const LOGGING: &str = "Logs go to standard error. MARGO_LOG (or RUST_LOG) chooses what: error, \
+                       warn (the default), info, debug, trace, or a filter such as margo=debug.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Stores files with another process and reads them back, over each transport.
+    Demo(DemoArgs),
+    /// Says which transports there are and whether they work on this machine.
+    Info {
+        /// As one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Looks at configurations.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Runs the providers of a configuration until Ctrl-C or SIGTERM.
+    Serve(ServeArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DemoArgs {
+    /// Files and folders; folders with everything in them.
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Prints the complete configuration that a document comes to, or all that is wrong with it.
+    Check {
+        /// The document; `-` is standard input.
+        file: PathBuf,
+    },
+    /// Prints commented sample documents, all of them or one.
+    Samples {
+        /// Which one, for example `quickstart`.
+        name: Option<String>,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServeArgs {
+    /// The configuration; `-` is standard input.
+    pub(crate) file: PathBuf,
+    /// Address to listen on, in place of the configuration's.
+    #[arg(long, value_name = "URI")]
+    pub(crate) address: Option<String>,
+    /// File to write the address to while it serves, in place of the configuration's.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) address_file: Option<PathBuf>,
+    /// End when this process, the parent, does.
+    #[arg(long, value_name = "PID", hide = true)]
+    pub(crate) die_with: Option<i32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn what_the_readme_shows_is_accepted() {
+        for line in [
+            "demo README.md src",
+            "serve FILE",
+            "serve - --address na+tcp://127.0.0.1:0 --address-file F",
+            "config check -",
+            "config samples",
+            "config samples quickstart",
+            "info",
+            "info --json",
+        ] {
+            Args::try_parse_from(["margo"].into_iter().chain(line.split(' '))).unwrap();
+        }
+        for line in ["", "demo", "serve", "config", "config check", "info x", "serve a b"] {
+            let words = line.split(' ').filter(|word| !word.is_empty());
+            let error = Args::try_parse_from(["margo"].into_iter().chain(words)).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}");
+        }
+    }
+}

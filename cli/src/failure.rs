@@ -1,0 +1,50 @@
+//! How a command ends when it does not end well.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Why a command failed; decides the exit status.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// It did not work.
+    #[error("{0}")]
+    Failed(String),
+    /// It was asked for wrongly.
+    #[error("{0}")]
+    Usage(String),
+    /// The user does not want it any more.
+    #[error("interrupted")]
+    Interrupted,
+    /// Nobody reads standard output any more.
+    #[error("standard output was closed")]
+    OutputClosed,
+}
+
+impl Failure {
+    /// Something did not work: what, and why.
+    pub(crate) fn new(what: impl std::fmt::Display, why: impl std::fmt::Display) -> Self {
+        Self::Failed(format!("{what}: {why}"))
+    }
+
+    /// Tells the user and gives the exit status.
+    pub(crate) fn report(&self) -> ExitCode {
+        // If standard error is closed too, the status still tells.
+        match self {
+            Self::OutputClosed => {}
+            Self::Interrupted => drop(writeln!(std::io::stderr(), "margo: interrupted")),
+            Self::Failed(text) | Self::Usage(text) => {
+                drop(writeln!(std::io::stderr(), "margo: {text}"));
+            }
+        }
+        ExitCode::from(self.status())
+    }
+
+    fn status(&self) -> u8 {
+        match self {
+            Self::Failed(_) => 1,
+            Self::Usage(_) => 2,
+            Self::Interrupted => 130,
+            Self::OutputClosed => 141,
+        }
+    }
+}

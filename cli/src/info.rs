@@ -1,0 +1,130 @@
+//! `margo info`: which transports there are, and whether each works here.
+//!
+//! The question is answered by trying: two endpoints of this process, one message from one to the
+//! other.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use margo::na::{self, Completion, Endpoint, OpId, OpenOptions, Plugin, Tag};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::machine::Machine;
+use crate::output;
+
+/// How long a message may take. Only a transport that does not work takes longer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What became of the attempt with one transport.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// As in addresses.
+    transport: String,
+    /// What it is for.
+    summary: String,
+    /// Whether a message arrived.
+    works: bool,
+    /// How bulk data moves, if it works.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bulk_path: Option<String>,
+    /// Why it does not work.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// `margo info`.
+pub(crate) fn run(json: bool) -> Result<(), Failure> {
+    let machine = Machine::new();
+    let reports: Vec<_> = na::plugins().iter().map(|plugin| attempt(*plugin)).collect();
+    if json {
+        let all = serde_json::json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "machine": machine,
+            "transports": reports,
+        });
+        return output::line(format_args!("{all:#}"));
+    }
+    output::line(format_args!("margo {}", env!("CARGO_PKG_VERSION")))?;
+    for (what, value) in machine.lines() {
+        output::line(format_args!("{what:<12}{value}"))?;
+    }
+    for report in reports {
+        output::line(format_args!("\n{:<12}{}", report.transport, report.summary))?;
+        match (report.bulk_path, report.reason) {
+            (Some(path), _) => output::line(format_args!("{:<12}works; bulk data: {path}", ""))?,
+            (None, reason) => {
+                let reason = reason.unwrap_or_default();
+                output::line(format_args!("{:<12}does not work here: {reason}", ""))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn attempt(plugin: &dyn Plugin) -> Report {
+    let result = message_to_self(plugin.probe_uri());
+    Report {
+        transport: format!("na+{}", plugin.name()),
+        summary: plugin.summary().to_owned(),
+        works: result.is_ok(),
+        reason: result.as_ref().err().cloned(),
+        bulk_path: result.ok(),
+    }
+}
+
+/// Sends a message between two endpoints of that kind. Answers how bulk data moves.
+fn message_to_self(uri: &str) -> Result<String, String> {
+    let listening = na::open(uri, &OpenOptions::listening(true)).map_err(text)?;
+    let calling = na::open(uri, &OpenOptions::default()).map_err(text)?;
+    let result = message(&listening, &calling);
+    let path = calling.bulk_path();
+    calling.close();
+    listening.close();
+    result.map(|()| path)
+}
+
+fn message(listening: &Arc<dyn Endpoint>, calling: &Arc<dyn Endpoint>) -> Result<(), String> {
+    const TEXT: &[u8] = b"margo info";
+    listening.recv_unexpected(OpId(1), listening.alloc_msg()).map_err(text)?;
+    let peer = calling.lookup(listening.self_addr().uri()).map_err(text)?;
+    let mut message = calling.alloc_msg();
+    if !message.try_extend(TEXT) {
+        return Err(format!("its messages are shorter than {} bytes", TEXT.len()));
+    }
+    calling.send_unexpected(OpId(2), &peer, Tag(3), message).map_err(text)?;
+
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        // Both are polled in turn; the first message or the first failure decides.
+        for endpoint in [listening, calling] {
+            let mut outcome = None;
+            let mut sink = |completion| match completion {
+                Completion::Recv { buf, result: Ok(_), .. } => {
+                    outcome = Some(if buf.as_slice() == TEXT {
+                        Ok(())
+                    } else {
+                        Err("a message arrived with other contents".to_owned())
+                    });
+                }
+                Completion::Recv { result: Err(error), .. }
+                | Completion::Send { result: Err(error), .. } => {
+                    outcome = Some(Err(error.to_string()));
+                }
+                _ => {}
+            };
+            endpoint.poll(16, &mut sink).map_err(text)?;
+            if let Some(outcome) = outcome {
+                return outcome;
+            }
+        }
+        if Instant::now() > deadline {
+            return Err(format!("a message to itself did not arrive within {PATIENCE:?}"));
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}

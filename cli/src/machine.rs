@@ -1,0 +1,132 @@
+//! What of this machine matters to margo, in brief.
+
+use std::fs;
+
+use serde::Serialize;
+
+/// Facts about the machine.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Machine {
+    /// Kernel name and release.
+    kernel: String,
+    /// Processor architecture.
+    architecture: &'static str,
+    /// CPUs that this process may use.
+    cpus: usize,
+    /// NUMA nodes that are online.
+    numa_nodes: usize,
+    /// Size of an ordinary page, bytes.
+    page_bytes: usize,
+    /// Sizes of huge pages, bytes, and how many are reserved.
+    huge_pages: Vec<HugePages>,
+    /// When the kernel uses huge pages by itself: `always`, `madvise` or `never`.
+    transparent_huge_pages: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+struct HugePages {
+    bytes: u64,
+    reserved: u64,
+}
+
+impl Machine {
+    pub(crate) fn new() -> Self {
+        let uname = rustix::system::uname();
+        Self {
+            kernel: format!(
+                "{} {}",
+                uname.sysname().to_string_lossy(),
+                uname.release().to_string_lossy()
+            ),
+            architecture: std::env::consts::ARCH,
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            numa_nodes: read("/sys/devices/system/node/online").map_or(1, |list| elements(&list)),
+            page_bytes: rustix::param::page_size(),
+            huge_pages: huge_pages(),
+            transparent_huge_pages: read("/sys/kernel/mm/transparent_hugepage/enabled")
+                .and_then(|text| chosen(&text)),
+        }
+    }
+
+    /// The lines for people: what, and its value.
+    pub(crate) fn lines(&self) -> Vec<(&'static str, String)> {
+        let mut pages = format!("{} KiB", self.page_bytes / 1024);
+        for huge in &self.huge_pages {
+            let size = huge.bytes / (1 << 20);
+            pages += &format!(", {size} MiB ({} reserved)", huge.reserved);
+        }
+        if let Some(policy) = &self.transparent_huge_pages {
+            pages += &format!(", transparent huge pages: {policy}");
+        }
+        vec![
+            ("kernel", format!("{} {}", self.kernel, self.architecture)),
+            ("CPUs", self.cpus.to_string()),
+            ("NUMA nodes", self.numa_nodes.to_string()),
+            ("pages", pages),
+        ]
+    }
+}
+
+fn read(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+/// How many numbers a kernel list such as `0-3,8` has; at least 1.
+fn elements(list: &str) -> usize {
+    let span = |part: &str| match part.split_once('-') {
+        Some((first, last)) => {
+            let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+            Some(last.checked_sub(first)?.saturating_add(1))
+        }
+        None => part.parse::<usize>().ok().map(|_| 1),
+    };
+    list.split(',').filter_map(span).fold(0, usize::saturating_add).max(1)
+}
+
+/// The word in brackets of `always [madvise] never`.
+fn chosen(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once('[')?;
+    rest.split_once(']').map(|(word, _)| word.to_owned())
+}
+
+fn huge_pages() -> Vec<HugePages> {
+    let Ok(folder) = fs::read_dir("/sys/kernel/mm/hugepages") else { return Vec::new() };
+    let mut found: Vec<_> = folder
+        .filter_map(|entry| {
+            let path = entry.ok()?.path();
+            let size = path.file_name()?.to_str()?.strip_prefix("hugepages-")?;
+            let bytes = size.strip_suffix("kB")?.parse::<u64>().ok()?.checked_mul(1024)?;
+            let reserved = read(path.join("nr_hugepages").to_str()?)?.parse().ok()?;
+            Some(HugePages { bytes, reserved })
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_lists_are_counted() {
+        for (list, count) in [("0", 1), ("0-3", 4), ("0-1,4,6-7", 5), ("", 1), ("x", 1), ("3-1", 1)]
+        {
+            assert_eq!(elements(list), count, "{list}");
+        }
+    }
+
+    #[test]
+    fn the_chosen_word_is_in_brackets() {
+        assert_eq!(chosen("always [madvise] never").as_deref(), Some("madvise"));
+        assert_eq!(chosen("always"), None);
+    }
+
+    #[test]
+    fn this_machine_is_described() {
+        let machine = Machine::new();
+        assert!(machine.cpus >= 1 && machine.numa_nodes >= 1 && machine.page_bytes >= 4096);
+        assert!(machine.kernel.starts_with("Linux "));
+        assert!(machine.lines().iter().all(|(_, value)| !value.is_empty()));
+    }
+}

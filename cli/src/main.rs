@@ -1,0 +1,50 @@
+//! The `margo` command.
+//!
+//! `args.rs` is what can be typed; each command has a module of that name. All of them end with a
+//! [`Failure`] or without one, and only [`main`] turns that into an exit status:
+//!
+//! | status | meaning |
+//! |---|---|
+//! | 0 | done |
+//! | 1 | it did not work; standard error says why |
+//! | 2 | wrong usage: arguments, or a configuration that is not valid |
+//! | 130 | interrupted by Ctrl-C or SIGTERM |
+//! | 141 | standard output was closed before the end, as by `| head` |
+#![forbid(unsafe_code)]
+
+mod args;
+mod config;
+mod demo;
+mod failure;
+mod info;
+mod logging;
+mod machine;
+mod output;
+mod pool_stats;
+mod serve;
+mod signals;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use self::args::{Args, Command, ConfigCommand};
+use self::failure::Failure;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match logging::init().and_then(|()| run(args.command)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Demo(args) => demo::run(&args.paths),
+        Command::Info { json } => info::run(json),
+        Command::Config(ConfigCommand::Check { file }) => config::check(&file),
+        Command::Config(ConfigCommand::Samples { name }) => config::samples(name.as_deref()),
+        Command::Serve(args) => serve::run(&args),
+    }
+}

@@ -1,0 +1,127 @@
+//! `margo serve`: its address file, how it ends, and what it refuses.
+#![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
+
+mod common;
+
+use std::io::Read;
+
+use common::{PATIENCE, Service, entries, margo, run};
+use margo::{Instance, ProviderHandle, ProviderId};
+use margo_provider_blob::BlobClient;
+use margo_provider_echo::EchoClient;
+use rustix::process::Signal;
+
+const TRANSPORTS: [&str; 2] = ["na+sm://", "na+tcp://127.0.0.1:0"];
+
+fn client(address: &str) -> (Instance, ProviderHandle) {
+    let transport = address.split("://").next().unwrap();
+    let client = Instance::builder(format!("{transport}://")).listen(false).start().unwrap();
+    let target = ProviderHandle::new(client.lookup(address).unwrap(), ProviderId::new(1));
+    (client, target)
+}
+
+#[test]
+fn serves_until_it_is_told_to_stop() {
+    for transport in TRANSPORTS {
+        for signal in [Signal::TERM, Signal::INT] {
+            let temp = tempfile::tempdir().unwrap();
+            let file = temp.path().join("address");
+            let more = ["--address-file", "address"];
+            let blobs = temp.path().join("blobs");
+            let mut service = Service::start(temp.path(), transport, &blobs, &more);
+            assert_eq!(std::fs::read_to_string(&file).unwrap().trim_end(), service.address);
+
+            let (client, target) = client(&service.address);
+            let echo = EchoClient::new(&client, target.clone());
+            assert_eq!(echo.echo("hello", PATIENCE).unwrap(), "hello");
+            BlobClient::new(&client, target).put("x", b"y", PATIENCE).unwrap();
+            client.finalize_and_wait().unwrap();
+
+            service.running.signal(signal);
+            let status = service.running.wait();
+            assert!(status.success(), "{status}");
+            assert_eq!(entries(temp.path()), ["blobs"], "the address file is removed");
+            let mut rest = String::new();
+            service.stdout.read_to_string(&mut rest).unwrap();
+            assert_eq!(rest, "", "one line is all it prints");
+        }
+    }
+}
+
+#[test]
+fn the_address_can_be_given_twice_and_the_argument_wins() {
+    let temp = tempfile::tempdir().unwrap();
+    let blobs = temp.path().join("blobs");
+    let more = ["--address", "na+tcp://127.0.0.1:0"];
+    let service = Service::start(temp.path(), "na+sm://", &blobs, &more);
+    assert!(service.address.starts_with("na+tcp://127.0.0.1:"), "{}", service.address);
+}
+
+#[test]
+fn the_configuration_can_name_the_address_file() {
+    let temp = tempfile::tempdir().unwrap();
+    let document = r#"{ "margo": { "address_file": "from config", "providers": [] } }"#;
+    std::fs::write(temp.path().join("conf.json"), document).unwrap();
+    let child = margo(temp.path())
+        .args(["serve", "conf.json"])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut running = common::Running::new(child);
+    let file = temp.path().join("from config");
+    let address = common::until("the address file", || std::fs::read_to_string(&file).ok());
+    assert!(address.starts_with("na+sm://") && address.ends_with('\n'), "{address:?}");
+    running.signal(Signal::TERM);
+    assert!(running.wait().success());
+    assert!(!file.exists());
+}
+
+#[test]
+fn what_it_cannot_serve_is_said() {
+    let temp = tempfile::tempdir().unwrap();
+    for (document, args, code, expected) in [
+        ("{", &["-"][..], 2, "standard input is not valid"),
+        (r#"{ "margo": { "listen": false } }"#, &["-"], 2, "`margo.listen` is false"),
+        ("{}", &["missing.json"], 2, "missing.json: No such file"),
+        ("{}", &["-", "--address", "na+pigeon://"], 1, "na+pigeon"),
+        ("{}", &["-", "--address", "na+tcp://127.0.0.1:99999"], 1, "99999"),
+        ("{}", &["-", "--address-file", "no/where"], 1, "address file no/where"),
+        (
+            r#"{ "margo": { "providers": [{ "type": "kv", "provider_id": 1 }] } }"#,
+            &["-"],
+            1,
+            "no component of type `kv` (this program has: blob, echo)",
+        ),
+        (
+            r#"{ "margo": { "providers": [{ "type": "blob", "provider_id": 1 }] } }"#,
+            &["-"],
+            1,
+            "config.path: missing",
+        ),
+    ] {
+        let ended = run(margo(temp.path()).arg("serve").args(args), document).expect(code);
+        assert!(ended.stderr.contains(expected), "{expected}: {ended:#?}");
+        assert_eq!(ended.stdout, "");
+    }
+    assert_eq!(entries(temp.path()), Vec::<String>::new());
+}
+
+#[test]
+fn a_service_without_its_parent_does_not_start() {
+    let temp = tempfile::tempdir().unwrap();
+    let ended = run(margo(temp.path()).args(["serve", "-", "--die-with", "1"]), "{}").expect(1);
+    assert!(ended.stderr.contains("the parent process 1 is gone"), "{ended:#?}");
+}
+
+#[test]
+fn two_services_do_not_share_a_directory() {
+    let temp = tempfile::tempdir().unwrap();
+    let blobs = temp.path().join("blobs");
+    let first = Service::start(temp.path(), "na+sm://", &blobs, &[]);
+    let document = serde_json::json!({ "margo": { "providers": [
+        { "type": "blob", "provider_id": 1, "config": { "path": blobs } },
+    ] } });
+    let ended = run(margo(temp.path()).args(["serve", "-"]), &document.to_string()).expect(1);
+    assert!(ended.stderr.contains("in use by another blob provider"), "{ended:#?}");
+    drop(first);
+}

@@ -1,0 +1,157 @@
+//! Arguments, exit statuses, `margo config`, `margo info`, and output that nobody reads.
+#![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
+
+mod common;
+
+use std::fs::File;
+use std::io::Read;
+use std::process::Stdio;
+
+use common::{Running, margo, run};
+
+#[test]
+fn wrong_arguments_are_usage_errors() {
+    let temp = tempfile::tempdir().unwrap();
+    for (args, expected) in [
+        (&[][..], "Usage: margo"),
+        (&["dmeo"], "demo"),
+        (&["demo"], "<PATH>"),
+        (&["config", "check"], "<FILE>"),
+        (&["serve", "x", "--adress", "y"], "--address"),
+        (&["info", "--jso"], "--json"),
+    ] {
+        let ended = run(margo(temp.path()).args(args), "").expect(2);
+        assert!(ended.stderr.contains(expected), "{args:?}: {ended:#?}");
+        assert_eq!(ended.stdout, "");
+    }
+    let ended = run(margo(temp.path()).arg("--help"), "").expect(0);
+    for word in ["demo", "info", "config", "serve", "MARGO_LOG"] {
+        assert!(ended.stdout.contains(word), "{ended:#?}");
+    }
+    run(margo(temp.path()).arg("--version"), "").expect(0);
+}
+
+#[test]
+fn a_wrong_log_filter_is_named() {
+    let temp = tempfile::tempdir().unwrap();
+    let ended = run(margo(temp.path()).arg("info").env("MARGO_LOG", "margo=loud"), "").expect(2);
+    assert!(ended.stderr.contains("MARGO_LOG=margo=loud"), "{ended:#?}");
+    run(margo(temp.path()).arg("info").env("MARGO_LOG", "margo=debug"), "").expect(0);
+}
+
+#[test]
+fn config_check_prints_the_effective_configuration() {
+    let temp = tempfile::tempdir().unwrap();
+    let document = r#"{ "rpc_thread_count": 1, } // short"#;
+    let ended = run(margo(temp.path()).args(["config", "check", "-"]), document).expect(0);
+    assert_eq!(ended.stderr, "");
+    let complete: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(complete["argobots"]["pools"].as_array().unwrap().len(), 2);
+    // What it prints is valid, and comes to itself.
+    let again = run(margo(temp.path()).args(["config", "check", "-"]), &ended.stdout).expect(0);
+    assert_eq!(again.stdout, ended.stdout);
+}
+
+#[test]
+fn config_check_warns_on_standard_error() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("conf.json");
+    let document = r#"{ "margo": { "listen": false,
+        "providers": [{ "type": "echo", "provider_id": 1 }] } }"#;
+    std::fs::write(&file, document).unwrap();
+    let ended = run(margo(temp.path()).args(["config", "check", "conf.json"]), "").expect(0);
+    assert!(ended.stderr.contains("conf.json: warning: margo.providers: nobody"), "{ended:#?}");
+    assert!(ended.stdout.starts_with('{'), "{ended:#?}");
+}
+
+#[test]
+fn config_check_prints_all_errors() {
+    let temp = tempfile::tempdir().unwrap();
+    let document = "{\n  \"progres_pool\": 1,\n  \"argobots\": { \"pools\": 7 }\n}";
+    let ended = run(margo(temp.path()).args(["config", "check", "-"]), document).expect(2);
+    assert_eq!(ended.stdout, "");
+    for expected in ["standard input is not valid", "line 2", "progress_pool", "line 3", "pools"] {
+        assert!(ended.stderr.contains(expected), "{expected}: {ended:#?}");
+    }
+    let ended = run(margo(temp.path()).args(["config", "check", "no such file"]), "").expect(2);
+    assert!(ended.stderr.contains("no such file: No such file"), "{ended:#?}");
+}
+
+#[test]
+fn every_sample_is_printed_and_valid() {
+    let temp = tempfile::tempdir().unwrap();
+    let all = run(margo(temp.path()).args(["config", "samples"]), "").expect(0);
+    for (name, text) in margo_config::samples() {
+        assert!(all.stdout.contains(text.trim_end()), "{name}");
+        let one = run(margo(temp.path()).args(["config", "samples", name]), "").expect(0);
+        assert_eq!(one.stdout.trim_end(), text.trim_end());
+        run(margo(temp.path()).args(["config", "check", "-"]), &one.stdout).expect(0);
+    }
+    let ended = run(margo(temp.path()).args(["config", "samples", "slowstart"]), "").expect(2);
+    assert!(ended.stderr.contains("slowstart") && ended.stderr.contains("quickstart"), "{ended:?}");
+}
+
+#[test]
+fn info_tries_every_transport() {
+    let temp = tempfile::tempdir().unwrap();
+    let ended = run(margo(temp.path()).arg("info"), "").expect(0);
+    assert_eq!(ended.stdout.matches("works; bulk data: ").count(), 2, "{ended:#?}");
+    for word in ["na+sm", "na+tcp", "kernel", "CPUs", "NUMA nodes", "pages"] {
+        assert!(ended.stdout.contains(word), "{word}: {ended:#?}");
+    }
+    let ended = run(margo(temp.path()).args(["info", "--json"]), "").expect(0);
+    let info: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    let transports = info["transports"].as_array().unwrap();
+    assert_eq!(transports.len(), 2);
+    for transport in transports {
+        assert_eq!(transport["works"], true, "{transport}");
+        assert!(!transport["bulk_path"].as_str().unwrap().is_empty());
+    }
+    assert!(info["machine"]["cpus"].as_u64().unwrap() > 0);
+}
+
+/// What `margo … | head` does, without the race: the reading end is closed from the beginning.
+#[test]
+fn output_that_nobody_reads_is_no_panic() {
+    let temp = tempfile::tempdir().unwrap();
+    std::fs::write(temp.path().join("file"), b"data").unwrap();
+    for args in [&["config", "samples"][..], &["info"], &["info", "--json"], &["demo", "file"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let child =
+            margo(temp.path()).args(args).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        let ended = common::ended(Running::new(child)).expect(141);
+        assert_eq!(ended.stderr, "", "{args:?}");
+    }
+    // A disk that is full is an error.
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let child = margo(temp.path()).arg("info").stdout(full).stderr(Stdio::piped()).spawn().unwrap();
+    let ended = common::ended(Running::new(child)).expect(1);
+    assert!(ended.stderr.contains("cannot write to standard output"), "{ended:?}");
+    // Both closed: the status still tells.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let child = margo(temp.path())
+        .args(["demo", "no such file"])
+        .stdout(writer.try_clone().unwrap())
+        .stderr(writer)
+        .spawn()
+        .unwrap();
+    assert_eq!(Running::new(child).wait().code(), Some(1));
+}
+
+#[test]
+fn output_is_complete_when_it_is_read_slowly() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut child =
+        margo(temp.path()).args(["config", "samples"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut running = Running::new(child);
+    let mut first = [0; 1];
+    stdout.read_exact(&mut first).unwrap();
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).unwrap();
+    assert!(running.wait().success());
+    let (_, last) = margo_config::samples().last().unwrap();
+    assert!(rest.trim_end().ends_with(last.trim_end()));
+}

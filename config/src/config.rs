@@ -1,0 +1,229 @@
+//! The document's top level and its `argobots` part. The only home of these defaults.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::margo::MargoOptions;
+use crate::mercury::Mercury;
+use crate::pool_ref::PoolRef;
+
+/// A configuration document. Every key may be left out; [`Config::default`] is `{}`.
+///
+/// Fill the fields from a program, or read them with [`Config::from_json`]; either way nothing
+/// is checked for consistency before [`Config::resolve`].
+///
+/// Counterpart: the JSON of `margo_init_ext` and `margo_get_config` (Margo).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Version of margo that printed the document. Output; ignored on input.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// What C Margo has no key for: address, listening, providers, our own tuning.
+    pub margo: MargoOptions,
+    /// Pools and xstreams.
+    pub argobots: Argobots,
+    /// Network settings, with Mercury's names.
+    pub mercury: Mercury,
+    /// Pool in which the progress ULT runs. Default: the first pool of xstream `__primary__`,
+    /// or the pool that `use_progress_thread` adds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress_pool: Option<PoolRef>,
+    /// Pool in which handlers run unless their provider has its own. Default: the first pool of
+    /// xstream `__primary__`, or what `rpc_thread_count` says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rpc_pool: Option<PoolRef>,
+    /// Adds a pool and an xstream only for the progress ULT. Default false. Loses against
+    /// `progress_pool`, with a warning.
+    #[serde(skip_serializing_if = "is_false")]
+    pub use_progress_thread: bool,
+    /// Above 0: adds one pool for handlers and this many xstreams that share it, at most
+    /// [`XSTREAMS_MAX`](crate::XSTREAMS_MAX). Below 0: handlers run in the progress pool.
+    /// Default 0: in the primary pool. Loses against `rpc_pool`, with a warning.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub rpc_thread_count: i32,
+    /// Longest blocking wait for the network, in milliseconds. Default 100. Wake-ups do not
+    /// depend on it; it bounds the harm of a lost one.
+    pub progress_timeout_ub_msec: u32,
+    /// How long the progress ULT keeps polling after the last activity before it may block, in
+    /// milliseconds. Default 10; 0 blocks at once.
+    pub progress_spindown_msec: u32,
+    /// RPC handles made ahead of need. Default 256; 0 makes each when it is needed.
+    pub handle_cache_size: u32,
+    /// Counts what pools and xstreams do. Default false.
+    pub enable_abt_profiling: bool,
+    /// Settings of the monitor: its `config` is handed to it, `name` is only printed. Kept as
+    /// given; absent by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub monitoring: Option<Map<String, Value>>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            version: None,
+            margo: MargoOptions::default(),
+            argobots: Argobots::default(),
+            mercury: Mercury::default(),
+            progress_pool: None,
+            rpc_pool: None,
+            use_progress_thread: false,
+            rpc_thread_count: 0,
+            progress_timeout_ub_msec: 100,
+            progress_spindown_msec: 10,
+            handle_cache_size: 256,
+            enable_abt_profiling: false,
+            monitoring: None,
+        }
+    }
+}
+
+/// Pools, xstreams and ULT stacks.
+///
+/// A pool and an xstream called `__primary__` are appended when no xstream of that name is
+/// described (the pool only when there is none of that name either).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Argobots {
+    /// Version of the runtime that printed the document. Output; ignored on input.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Where units wait to run. Default none.
+    pub pools: Vec<Pool>,
+    /// OS threads and the pools each takes units from. Default none.
+    pub xstreams: Vec<Xstream>,
+    /// ULT stacks that each xstream keeps for reuse. Default 8. The environment variable
+    /// `ABT_MEM_MAX_NUM_STACKS` wins.
+    pub abt_mem_max_num_stacks: u32,
+    /// Size of a ULT stack in bytes, rounded up to whole 4 KiB pages. Default 2097152 (2 MiB);
+    /// at least 16384. The environment variable `ABT_THREAD_STACKSIZE` wins.
+    pub abt_thread_stacksize: usize,
+    /// Directory for profiles. Default `"."`.
+    pub profiling_dir: String,
+    /// Printed by C Margo. Output; ignored on input.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lazy_stack_alloc: Option<bool>,
+}
+
+impl Default for Argobots {
+    fn default() -> Self {
+        Self {
+            version: None,
+            pools: Vec::new(),
+            xstreams: Vec::new(),
+            abt_mem_max_num_stacks: 8,
+            abt_thread_stacksize: 2 << 20,
+            profiling_dir: ".".to_owned(),
+            lazy_stack_alloc: None,
+        }
+    }
+}
+
+/// One pool.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Pool {
+    /// A C identifier, unique among pools. Default `__pool_<index>__`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// In which order units leave. Default `fifo_wait`.
+    pub kind: PoolKind,
+    /// Who may push and pop. Default `mpmc`.
+    pub access: PoolAccess,
+    /// Stack size of this pool's ULTs in bytes, under the rules of `abt_thread_stacksize`.
+    /// Default: that size. Not known to C Margo.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stack_bytes: Option<usize>,
+}
+
+/// In which order a pool gives out its units.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PoolKind {
+    /// First in, first out; an xstream with nothing to do polls.
+    Fifo,
+    /// First in, first out; an xstream with nothing to do sleeps. The default.
+    #[default]
+    FifoWait,
+    /// Resumed ULTs before fresh ones, so that started RPCs finish first.
+    PrioWait,
+    /// ULTs that were created earlier first.
+    EarliestFirst,
+}
+
+/// Who may push to a pool and pop from it: one (s) or several (m) producers (p) and consumers
+/// (c).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PoolAccess {
+    /// Only one xstream, for both.
+    Private,
+    /// One producer, one consumer.
+    Spsc,
+    /// Several producers, one consumer.
+    Mpsc,
+    /// One producer, several consumers.
+    Spmc,
+    /// Anybody. The default.
+    #[default]
+    Mpmc,
+}
+
+/// One execution stream: an OS thread.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Xstream {
+    /// A C identifier, unique among xstreams. Default `__xstream_<index>__`. `__primary__` is
+    /// the thread that starts margo.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// CPU to run on, by the number that the operating system gives it. Default -1: unbound.
+    pub cpubind: i32,
+    /// CPUs to stay on, when `cpubind` is -1. Default none: anywhere.
+    pub affinity: Vec<u32>,
+    /// From which pools it takes units. Required.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<Scheduler>,
+}
+
+impl Default for Xstream {
+    fn default() -> Self {
+        Self { name: None, cpubind: -1, affinity: Vec::new(), scheduler: None }
+    }
+}
+
+/// What an xstream runs next.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Scheduler {
+    /// The policy. Default `basic_wait`.
+    #[serde(rename = "type")]
+    pub kind: SchedulerKind,
+    /// The pools, most urgent first. At least one.
+    pub pools: Vec<PoolRef>,
+}
+
+/// The policy by which an xstream chooses among its pools.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SchedulerKind {
+    /// Left to the runtime.
+    Default,
+    /// Pools in order; polls when all are empty.
+    Basic,
+    /// Always the first pool that has a unit.
+    Prio,
+    /// The first pool is its own; the others are robbed in random order.
+    Randws,
+    /// Pools in order; sleeps when all are empty. The default.
+    #[default]
+    BasicWait,
+}
+
+pub(crate) fn is_false(value: &bool) -> bool {
+    !value
+}
+
+fn is_zero(value: &i32) -> bool {
+    *value == 0
+}

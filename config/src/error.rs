@@ -1,0 +1,163 @@
+//! What is wrong, or suspicious, in a configuration, and where.
+
+use std::fmt;
+
+/// One thing that makes a configuration unusable.
+///
+/// Prints as `path: message at line L column C (help)`; parts that are absent are left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Error {
+    /// JSON path of the value, such as `argobots.xstreams[1].scheduler.pools[0]`; the name of an
+    /// environment variable as `environment NAME`; empty for the document as a whole.
+    pub path: String,
+    /// Line, counted from 1. `None` when the configuration was not read from text.
+    pub line: Option<usize>,
+    /// Column in characters, counted from 1. `None` when `line` is.
+    pub column: Option<usize>,
+    /// What is wrong, with the allowed values and a "did you mean" where there are such.
+    pub message: String,
+    /// What to do about it, when the message does not say so already.
+    pub help: Option<String>,
+}
+
+impl Error {
+    pub(crate) fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { path: path.into(), line: None, column: None, message: message.into(), help: None }
+    }
+
+    pub(crate) fn with_help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    pub(crate) fn at(mut self, (line, column): (usize, usize)) -> Self {
+        (self.line, self.column) = (Some(line), Some(column));
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_located(f, &self.path, &self.message, self.line, self.column)?;
+        match &self.help {
+            Some(help) => write!(f, " ({help})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// How many errors, and how many warnings, are looked for in one run. Enough for any person; a
+/// hostile document costs little.
+pub(crate) const REPORTED_MAX: usize = 100;
+
+/// Everything that is wrong with a configuration, in document order. Never empty; about the first
+/// hundred errors when there are more.
+///
+/// Prints one [`Error`] per line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Errors(Vec<Error>);
+
+impl Errors {
+    /// Sorts by position; errors without one (programmatic configurations) keep their order.
+    pub(crate) fn new(mut list: Vec<Error>) -> Self {
+        debug_assert!(!list.is_empty(), "an empty error list is a success");
+        list.sort_by_key(|error| (error.line, error.column));
+        Self(list)
+    }
+
+    /// The errors, in document order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Error> {
+        self.0.iter()
+    }
+
+    /// The errors, in document order.
+    pub fn as_slice(&self) -> &[Error] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Errors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.0.iter().enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{error}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Errors {}
+
+impl IntoIterator for Errors {
+    type Item = Error;
+    type IntoIter = std::vec::IntoIter<Error>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a Errors {
+    type Item = &'a Error;
+    type IntoIter = std::slice::Iter<'a, Error>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
+}
+
+/// Something that is allowed but probably not meant: a setting that loses against another one,
+/// or a layout in which some pool may wait for long.
+///
+/// Prints as `path: message at line L column C`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Warning {
+    /// JSON path of the value the warning is about.
+    pub path: String,
+    /// Line, counted from 1. `None` when the configuration was not read from text.
+    pub line: Option<usize>,
+    /// Column in characters, counted from 1. `None` when `line` is.
+    pub column: Option<usize>,
+    /// What is suspicious and what it may lead to.
+    pub message: String,
+}
+
+impl Warning {
+    pub(crate) fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { path: path.into(), line: None, column: None, message: message.into() }
+    }
+
+    pub(crate) fn at(mut self, (line, column): (usize, usize)) -> Self {
+        (self.line, self.column) = (Some(line), Some(column));
+        self
+    }
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_located(f, &self.path, &self.message, self.line, self.column)
+    }
+}
+
+fn write_located(
+    f: &mut fmt::Formatter<'_>,
+    path: &str,
+    message: &str,
+    line: Option<usize>,
+    column: Option<usize>,
+) -> fmt::Result {
+    if !path.is_empty() {
+        write!(f, "{path}: ")?;
+    }
+    f.write_str(message)?;
+    match (line, column) {
+        (Some(line), Some(column)) => write!(f, " at line {line} column {column}"),
+        _ => Ok(()),
+    }
+}

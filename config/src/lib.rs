@@ -1,0 +1,59 @@
+//! The configuration of a margo process: one JSON document, its types, defaults and checks.
+//!
+//! The serde structs under [`Config`] are the only home of defaults. A document goes through
+//! these steps, one short module each:
+//!
+//! 1. `clean` blanks comments and trailing commas, byte for byte, so that positions stay right;
+//! 2. `tree` reads the JSON and remembers where every value stands;
+//! 3. `decode` turns the tree into [`Config`], collecting *all* type errors and unknown keys;
+//! 4. [`Config::resolve`] gives names to what has none, turns pool names into indices, applies
+//!    the precedence rules and checks the layout, collecting *all* semantic errors;
+//! 5. [`Resolved::effective`] writes the outcome as a complete document, itself valid input.
+//!
+//! ```
+//! use margo_config::Config;
+//!
+//! let config = Config::from_json(r#"{ "use_progress_thread": true } // one extra xstream"#)?;
+//! let resolved = config.resolve(&|_| None)?;
+//! assert_eq!(resolved.pools[resolved.progress_pool].name, "__pool_1__");
+//!
+//! let errors = Config::from_json(r#"{ "progres_pool": "net" }"#).unwrap_err();
+//! assert!(errors.to_string().contains(r#"did you mean "progress_pool"?"#));
+//! # Ok::<(), margo_config::Errors>(())
+//! ```
+//!
+//! # Compared with C Margo
+//!
+//! Documents that C Margo accepts mean the same here: comments, trailing commas, an empty string
+//! and `null` for "not given" included. On top of what it rejects, these are errors here because
+//! they are mistakes: unknown keys, keys given twice, text after the document, integers out of
+//! range, a stack below [`STACK_BYTES_MIN`], and a pool that handlers or progress use but no
+//! xstream runs. What C takes as call arguments (address, listening) and the providers to start
+//! are in one object of our own, [`MargoOptions`], under the key `margo`.
+#![forbid(unsafe_code)]
+
+mod clean;
+mod config;
+mod decode;
+mod effective;
+mod error;
+mod margo;
+mod mercury;
+mod parse;
+mod pool_ref;
+mod resolve;
+mod samples;
+mod suggest;
+mod tree;
+
+pub use config::{Argobots, Config, Pool, PoolAccess, PoolKind, Scheduler, SchedulerKind, Xstream};
+pub use error::{Error, Errors, Warning};
+pub use margo::{MargoOptions, PROVIDER_ID_DEFAULT, Provider};
+pub use mercury::{ChecksumLevel, Mercury, NaAddrFormat};
+pub use parse::process_env;
+pub use pool_ref::PoolRef;
+pub use resolve::{
+    EAGER_SIZE_MAX, EAGER_SIZE_MIN, Resolved, ResolvedPool, ResolvedProvider, ResolvedXstream,
+    STACK_BYTES_MAX, STACK_BYTES_MIN, XSTREAMS_MAX,
+};
+pub use samples::samples;

@@ -1,0 +1,142 @@
+//! The `mercury` part of the document. The only home of these defaults.
+
+use serde::{Deserialize, Serialize};
+
+/// Network settings with the names and defaults of Mercury's `hg_init_info`.
+///
+/// Which of them matter depends on the transport; one that a transport cannot honour is its
+/// business to report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Mercury {
+    /// The instance's own address. Output; ignored on input (see `margo.address`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// Whether the instance listens. Output; ignored on input (see `margo.listen`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listening: Option<bool>,
+    /// Version of the network layer. Output; ignored on input.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Largest request that travels without bulk transfer, in bytes. Output; ignored on input
+    /// (see `margo.eager_size`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input_eager_size: Option<u32>,
+    /// Largest response that travels without bulk transfer, in bytes. Output; ignored on input.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_eager_size: Option<u32>,
+    /// Receive buffers posted at start. Default 256.
+    pub request_post_init: u32,
+    /// Receive buffers added when they run out. Default 256.
+    pub request_post_incr: u32,
+    /// Shared memory towards peers of the same node, whatever the address. Default false.
+    pub auto_sm: bool,
+    /// Never carry small bulk data inside a request. Default false.
+    pub no_bulk_eager: bool,
+    /// RPCs to oneself go through the network too. Default false.
+    pub no_loopback: bool,
+    /// Count operations. Default false.
+    pub stats: bool,
+    /// Poll the network, never block. Default false.
+    pub na_no_block: bool,
+    /// Report "try again" instead of trying again. Default false.
+    pub na_no_retry: bool,
+    /// Network contexts. Default 0, which means one.
+    pub max_contexts: u32,
+    /// Subnet to choose the interface by, such as `"192.168.0.0/24"`. Default none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ip_subnet: Option<String>,
+    /// Authorization key of the fabric, on CXI `service:vni[:index]`. Default none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auth_key: Option<String>,
+    /// Largest unexpected message, in bytes. Default 0: the transport's own limit.
+    pub na_max_unexpected_size: u32,
+    /// Largest expected message, in bytes. Default 0: the transport's own limit.
+    pub na_max_expected_size: u32,
+    /// Settings of the shared-memory part under `auto_sm`. Default none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sm_info_string: Option<String>,
+    /// Ask for transfers from and to device (GPU) memory. Default false.
+    pub na_request_mem_device: bool,
+    /// What is protected by a checksum. Default `none`.
+    pub checksum_level: ChecksumLevel,
+    /// Form of addresses. Default `unspec`.
+    pub na_addr_format: NaAddrFormat,
+    /// Least important message that the network layer logs. Default `"warning"`.
+    pub log_level: String,
+    /// Parts of the network layer that log, separated by commas. Default `"hg,na"`.
+    pub log_subsys: String,
+}
+
+impl Default for Mercury {
+    fn default() -> Self {
+        Self {
+            address: None,
+            listening: None,
+            version: None,
+            input_eager_size: None,
+            output_eager_size: None,
+            request_post_init: 256,
+            request_post_incr: 256,
+            auto_sm: false,
+            no_bulk_eager: false,
+            no_loopback: false,
+            stats: false,
+            na_no_block: false,
+            na_no_retry: false,
+            max_contexts: 0,
+            ip_subnet: None,
+            auth_key: None,
+            na_max_unexpected_size: 0,
+            na_max_expected_size: 0,
+            sm_info_string: None,
+            na_request_mem_device: false,
+            checksum_level: ChecksumLevel::None,
+            na_addr_format: NaAddrFormat::Unspec,
+            log_level: "warning".to_owned(),
+            log_subsys: "hg,na".to_owned(),
+        }
+    }
+}
+
+impl Mercury {
+    /// Without the keys that only mean something in printed documents.
+    pub(crate) fn input_only(&self) -> Self {
+        Self {
+            address: None,
+            listening: None,
+            version: None,
+            input_eager_size: None,
+            output_eager_size: None,
+            ..self.clone()
+        }
+    }
+}
+
+/// What is protected by a checksum. Counterpart: `hg_checksum_level_t` (Mercury).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChecksumLevel {
+    /// Nothing. The default.
+    #[default]
+    None,
+    /// The headers of requests and responses.
+    RpcHeaders,
+    /// Headers, arguments and results.
+    RpcPayload,
+}
+
+/// Form of addresses. Counterpart: `enum na_addr_format` (Mercury).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NaAddrFormat {
+    /// The transport chooses. The default.
+    #[default]
+    Unspec,
+    /// IPv4.
+    Ipv4,
+    /// IPv6.
+    Ipv6,
+    /// The fabric's own.
+    Native,
+}

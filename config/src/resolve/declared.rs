@@ -1,0 +1,192 @@
+//! Pools and xstreams that the document describes.
+
+use std::collections::HashMap;
+
+use super::names::{Names, no_such_pool};
+use super::scalars::stack_size;
+use super::{Findings, PRIMARY, ResolvedPool, ResolvedXstream};
+use crate::config::{Argobots, Scheduler, Xstream};
+use crate::error::Error;
+use crate::pool_ref::PoolRef;
+
+/// Pools and xstreams so far.
+#[derive(Debug)]
+pub(super) struct Layout {
+    pub(super) pools: Vec<ResolvedPool>,
+    pub(super) xstreams: Vec<ResolvedXstream>,
+    pub(super) pool_names: Names,
+    pub(super) xstream_names: Names,
+    /// How many pools the document describes; only these have an index in it.
+    pub(super) declared: usize,
+    /// The names that the document gives to pools; only these can be referred to.
+    declared_names: Vec<String>,
+    by_name: HashMap<String, usize>,
+    /// Whether every pool of every xstream was found. If not, nothing can be said about who
+    /// runs what.
+    pub(super) complete: bool,
+}
+
+/// Reads `argobots.pools` and `argobots.xstreams`.
+pub(super) fn layout(argobots: &Argobots, found: &mut Findings) -> Layout {
+    let mut layout = Layout {
+        pools: Vec::with_capacity(argobots.pools.len() + 3),
+        xstreams: Vec::with_capacity(argobots.xstreams.len() + 1),
+        pool_names: Names::default(),
+        xstream_names: Names::default(),
+        declared: argobots.pools.len(),
+        declared_names: Vec::new(),
+        by_name: HashMap::new(),
+        complete: true,
+    };
+    layout.add_pools(argobots, found);
+    layout.add_xstreams(argobots, found);
+    layout
+}
+
+impl Layout {
+    fn add_pools(&mut self, argobots: &Argobots, found: &mut Findings) {
+        // Given names first, so that a made-up one never takes a name that comes later.
+        for (index, pool) in argobots.pools.iter().enumerate() {
+            if let Some(name) = &pool.name {
+                self.pool_names.claim(&format!("argobots.pools[{index}]"), name, found);
+                if self.by_name.insert(name.clone(), index).is_none() {
+                    self.declared_names.push(name.clone());
+                }
+            }
+        }
+        for (index, pool) in argobots.pools.iter().enumerate() {
+            let path = format!("argobots.pools[{index}].stack_bytes");
+            let name = pool.name.clone();
+            self.pools.push(ResolvedPool {
+                name: name.unwrap_or_else(|| self.pool_names.generate("pool", index)),
+                kind: pool.kind,
+                access: pool.access,
+                stack_bytes: pool.stack_bytes.map(|bytes| stack_size(&path, bytes, found)),
+            });
+        }
+    }
+
+    fn add_xstreams(&mut self, argobots: &Argobots, found: &mut Findings) {
+        for (index, xstream) in argobots.xstreams.iter().enumerate() {
+            if let Some(name) = &xstream.name {
+                self.xstream_names.claim(&format!("argobots.xstreams[{index}]"), name, found);
+            }
+        }
+        for (index, xstream) in argobots.xstreams.iter().enumerate() {
+            let path = format!("argobots.xstreams[{index}]");
+            let entry = self.xstream(&path, index, xstream, found);
+            self.xstreams.push(entry);
+        }
+    }
+
+    fn xstream(
+        &mut self,
+        path: &str,
+        index: usize,
+        xstream: &Xstream,
+        found: &mut Findings,
+    ) -> ResolvedXstream {
+        if xstream.cpubind < -1 {
+            let message = format!("{} is no CPU: count from 0, -1 leaves it free", xstream.cpubind);
+            found.error(format!("{path}.cpubind"), message);
+        }
+        if xstream.cpubind >= 0 && !xstream.affinity.is_empty() {
+            found.warn(format!("{path}.affinity"), "is ignored because `cpubind` names one CPU");
+        }
+        let name = xstream.name.clone();
+        let pools = match &xstream.scheduler {
+            Some(scheduler) => self.scheduler_pools(path, scheduler, found),
+            None => {
+                self.complete = false;
+                let error = Error::new(path, "missing key `scheduler`");
+                let help = r#"say which pools it runs: "scheduler": {"pools": ["<pool>"]}"#;
+                found.push(error.with_help(help));
+                Vec::new()
+            }
+        };
+        ResolvedXstream {
+            name: name.unwrap_or_else(|| self.xstream_names.generate("xstream", index)),
+            cpubind: usize::try_from(xstream.cpubind).ok(),
+            affinity: xstream.affinity.iter().map(|&cpu| cpu as usize).collect(),
+            scheduler: xstream.scheduler.as_ref().map(|one| one.kind).unwrap_or_default(),
+            pools,
+        }
+    }
+
+    fn scheduler_pools(
+        &mut self,
+        path: &str,
+        scheduler: &Scheduler,
+        found: &mut Findings,
+    ) -> Vec<usize> {
+        let path = format!("{path}.scheduler");
+        let mut pools = Vec::with_capacity(scheduler.pools.len());
+        if scheduler.pools.is_empty() {
+            self.complete = false;
+            found.error(format!("{path}.pools"), "an xstream needs at least one pool");
+        }
+        for (index, reference) in scheduler.pools.iter().enumerate() {
+            let path = format!("{path}.pools[{index}]");
+            match self.find(reference) {
+                Ok(pool) if pools.contains(&pool) => {
+                    let message = format!("pool {:?} is listed twice", self.pools[pool].name);
+                    found.warn(path, message);
+                }
+                Ok(pool) => pools.push(pool),
+                Err(message) => {
+                    self.complete = false;
+                    let mut error = Error::new(path, message);
+                    if *reference == PoolRef::from(PRIMARY) {
+                        error = error.with_help(
+                            r#"describe it: add {"name": "__primary__"} to `argobots.pools`"#,
+                        );
+                    }
+                    found.push(error);
+                }
+            }
+        }
+        pools
+    }
+
+    /// Index of a pool that the document describes, or why there is none.
+    pub(super) fn find(&self, reference: &PoolRef) -> Result<usize, String> {
+        match reference {
+            PoolRef::Index(index) if *index < self.declared => Ok(*index),
+            PoolRef::Index(index) => Err(match self.declared {
+                0 => format!("there is no pool {index}: `argobots.pools` describes none"),
+                1 => format!("there is no pool {index}: `argobots.pools` describes only pool 0"),
+                n => format!(
+                    "there is no pool {index}: `argobots.pools` describes pools 0 to {}",
+                    n - 1
+                ),
+            }),
+            PoolRef::Name(name) => {
+                self.by_name.get(name).copied().ok_or_else(|| no_such_pool(name, &self.names()))
+            }
+        }
+    }
+
+    /// The names that can be referred to.
+    fn names(&self) -> Vec<&str> {
+        self.declared_names.iter().map(String::as_str).collect()
+    }
+
+    /// As [`Layout::find`], for the references outside `argobots`: there an added `__primary__`
+    /// can be named too.
+    pub(super) fn find_for_role(&self, reference: &PoolRef) -> Result<usize, String> {
+        let added = self.pools.get(self.declared).filter(|pool| pool.name == PRIMARY);
+        match reference {
+            PoolRef::Name(name) if added.is_some() => {
+                if name == PRIMARY {
+                    return Ok(self.declared);
+                }
+                self.find(reference).map_err(|_| {
+                    let mut have = vec![PRIMARY];
+                    have.extend(self.names());
+                    no_such_pool(name, &have)
+                })
+            }
+            _ => self.find(reference),
+        }
+    }
+}

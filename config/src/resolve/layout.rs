@@ -1,0 +1,126 @@
+//! Who runs what: layouts in which an RPC could wait for long, or for ever.
+//!
+//! An xstream looks at its pools in their order. So a pool runs only where an xstream lists it,
+//! and one that stands behind a busy pool waits. The worst case, a pool that something needs and
+//! no xstream runs, is an error; the rest are warnings.
+
+use super::declared::Layout;
+use super::roles::Roles;
+use super::{Findings, ResolvedXstream};
+use crate::config::{Config, PoolAccess};
+
+/// Checks the finished layout. Silent when a reference in it is broken.
+pub(super) fn check(config: &Config, layout: &Layout, roles: &Roles, found: &mut Findings) {
+    if !layout.complete {
+        return;
+    }
+    let needed = needed_pools(config, layout, roles);
+    for pool in 0..layout.pools.len() {
+        let homes: Vec<_> =
+            layout.xstreams.iter().filter(|xstream| xstream.pools.contains(&pool)).collect();
+        if homes.is_empty() {
+            unattached(pool, layout, &needed, found);
+            continue;
+        }
+        order(pool, &homes, layout, roles.progress, found);
+        access(pool, &homes, layout, found);
+    }
+}
+
+/// Pools that must run: index, path of the key that says so, and what would not run.
+fn needed_pools(
+    config: &Config,
+    layout: &Layout,
+    roles: &Roles,
+) -> Vec<(usize, String, &'static str)> {
+    let mut needed = Vec::new();
+    if let (Some(pool), Some(_)) = (roles.progress, &config.progress_pool) {
+        needed.push((pool, "progress_pool".to_owned(), "there would be no network progress"));
+    }
+    if let (Some(pool), Some(_)) = (roles.rpc, &config.rpc_pool) {
+        needed.push((pool, "rpc_pool".to_owned(), "no handler would ever run"));
+    }
+    for (index, provider) in config.margo.providers.iter().enumerate() {
+        let pool = provider.pool.as_ref().and_then(|pool| layout.find_for_role(pool).ok());
+        if let Some(pool) = pool {
+            let path = format!("margo.providers[{index}].pool");
+            needed.push((pool, path, "its handlers would never run"));
+        }
+    }
+    needed
+}
+
+fn unattached(
+    pool: usize,
+    layout: &Layout,
+    needed: &[(usize, String, &'static str)],
+    found: &mut Findings,
+) {
+    let name = &layout.pools[pool].name;
+    let mut users = needed.iter().filter(|(needed, ..)| *needed == pool).peekable();
+    if users.peek().is_none() {
+        let message = format!("pool {name:?} is attached to no xstream: what it holds never runs");
+        found.warn(format!("argobots.pools[{pool}]"), message);
+    }
+    for (_, path, consequence) in users {
+        let message = format!("pool {name:?} is attached to no xstream: {consequence}");
+        found.error(path, message);
+    }
+}
+
+/// Where the pool stands among the others, the progress pool above all.
+fn order(
+    pool: usize,
+    homes: &[&ResolvedXstream],
+    layout: &Layout,
+    progress: Option<usize>,
+    found: &mut Findings,
+) {
+    let name = &layout.pools[pool].name;
+    let path = format!("argobots.pools[{pool}]");
+    if homes.iter().all(|xstream| xstream.pools.first() != Some(&pool)) {
+        let message =
+            format!("pool {name:?} is first in no xstream: the pools before it can starve it");
+        found.warn(&path, message);
+    }
+    let Some(progress) = progress.filter(|progress| *progress != pool) else { return };
+    let rank = |xstream: &ResolvedXstream, pool| xstream.pools.iter().position(|&p| p == pool);
+    let behind = |xstream: &ResolvedXstream| rank(xstream, progress) < rank(xstream, pool);
+    let shared = |xstream: &&&ResolvedXstream| xstream.pools.contains(&progress);
+    let after: Vec<_> = homes.iter().filter(shared).filter(|xstream| behind(xstream)).collect();
+    let progress_name = &layout.pools[progress].name;
+    if after.len() == homes.len() {
+        let message = format!(
+            "pool {name:?} comes after the progress pool {progress_name:?} in every xstream that \
+             has it: it may never run"
+        );
+        found.warn(&path, message);
+    } else if let Some(xstream) = after.first() {
+        let message = format!(
+            "pool {name:?} comes after the progress pool {progress_name:?} in xstream {:?}",
+            xstream.name
+        );
+        found.warn(&path, message);
+    } else if let Some(xstream) = homes.iter().find(shared) {
+        let message = format!(
+            "pool {name:?} shares xstream {:?} with the progress pool {progress_name:?}: a handler \
+             that does not yield delays all network traffic",
+            xstream.name
+        );
+        found.warn(&path, message);
+    }
+}
+
+/// A pool that promises one consumer must not have several.
+fn access(pool: usize, homes: &[&ResolvedXstream], layout: &Layout, found: &mut Findings) {
+    let access = layout.pools[pool].access;
+    let single = matches!(access, PoolAccess::Private | PoolAccess::Spsc | PoolAccess::Mpsc);
+    if single && homes.len() > 1 {
+        let message = format!(
+            "pool {:?} promises a single consumer but {} xstreams take from it; use mpmc or spmc",
+            layout.pools[pool].name,
+            homes.len()
+        );
+        found.warn(format!("argobots.pools[{pool}].access"), message);
+    }
+}

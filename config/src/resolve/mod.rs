@@ -1,0 +1,205 @@
+//! From what the document says to what the runtime builds.
+//!
+//! Order, which also decides the indices of pools and xstreams:
+//!
+//! 1. pools, then xstreams of the document, in their order (`declared`);
+//! 2. `__primary__`, when no xstream of that name is described (`roles`, like the next two);
+//! 3. the pool and xstream of `use_progress_thread`, unless `progress_pool` is given;
+//! 4. the pool and xstreams of `rpc_thread_count`, unless `rpc_pool` is given;
+//! 5. providers (`providers`);
+//! 6. the layout as a whole: what could starve an RPC (`layout`).
+//!
+//! Every step reports into [`Findings`] and goes on with what it has, so that one run finds all
+//! errors. A step that lacks something because of an error reported before stays silent about it.
+
+mod declared;
+mod layout;
+mod names;
+mod providers;
+mod roles;
+mod scalars;
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use crate::config::{Config, PoolAccess, PoolKind, SchedulerKind};
+use crate::error::{Error, Errors, REPORTED_MAX, Warning};
+use crate::mercury::Mercury;
+
+pub use roles::XSTREAMS_MAX;
+pub use scalars::{EAGER_SIZE_MAX, EAGER_SIZE_MIN, STACK_BYTES_MAX, STACK_BYTES_MIN};
+
+/// The name of the primary xstream and of the pool added for it.
+pub(crate) const PRIMARY: &str = "__primary__";
+
+/// A configuration with all names given, all references checked and turned into indices.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Resolved {
+    /// All pools: the document's, then those added.
+    pub pools: Vec<ResolvedPool>,
+    /// All xstreams: the document's, then those added. One is called `__primary__`.
+    pub xstreams: Vec<ResolvedXstream>,
+    /// Index of the pool in which the progress ULT runs.
+    pub progress_pool: usize,
+    /// Index of the pool in which handlers run unless their provider has its own.
+    pub rpc_pool: usize,
+    /// Default size of a ULT stack in bytes, a multiple of 4096.
+    pub stack_bytes: usize,
+    /// ULT stacks that each xstream keeps for reuse.
+    pub stack_cache_max: usize,
+    /// Where profiles go.
+    pub profiling_dir: String,
+    /// Whether to count what pools and xstreams do.
+    pub enable_abt_profiling: bool,
+    /// Address to open, not empty and without blanks; otherwise as given.
+    pub address: String,
+    /// Whether to accept RPCs from others.
+    pub listen: bool,
+    /// File to write the instance's address to.
+    pub address_file: Option<String>,
+    /// Network settings, without the output-only keys.
+    pub mercury: Mercury,
+    /// Largest arguments that travel inside the message, in bytes; `None`: the transport's limit.
+    pub eager_size: Option<usize>,
+    /// RPC handles made ahead of need.
+    pub handle_cache_size: usize,
+    /// Longest time an idle xstream looks for work before it sleeps.
+    pub spin_max: Duration,
+    /// How long the progress ULT keeps polling after the last activity.
+    pub progress_spindown: Duration,
+    /// Longest blocking wait for the network.
+    pub progress_timeout_max: Duration,
+    /// Settings of the monitor, as given.
+    pub monitoring: Option<Map<String, Value>>,
+    /// Services to start, in this order.
+    pub providers: Vec<ResolvedProvider>,
+    /// What is allowed but probably not meant. Show it to the user.
+    pub warnings: Vec<Warning>,
+}
+
+/// One pool to create.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ResolvedPool {
+    /// A C identifier, unique among pools.
+    pub name: String,
+    /// In which order units leave.
+    pub kind: PoolKind,
+    /// Who may push and pop.
+    pub access: PoolAccess,
+    /// Stack size of this pool's ULTs in bytes, a multiple of 4096; `None`: the default size.
+    pub stack_bytes: Option<usize>,
+}
+
+/// One xstream to start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ResolvedXstream {
+    /// A C identifier, unique among xstreams. `__primary__` is the thread that starts margo.
+    pub name: String,
+    /// CPU to run on; `None`: unbound.
+    pub cpubind: Option<usize>,
+    /// CPUs to stay on; empty: anywhere.
+    pub affinity: Vec<usize>,
+    /// The scheduling policy.
+    pub scheduler: SchedulerKind,
+    /// Indices of its pools, most urgent first; at least one.
+    pub pools: Vec<usize>,
+}
+
+/// One service to start.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct ResolvedProvider {
+    /// What it is.
+    pub type_name: String,
+    /// A C identifier, unique among providers.
+    pub name: String,
+    /// By which number clients address it, at most 65534.
+    pub provider_id: u16,
+    /// Index of the pool in which its handlers run.
+    pub pool: usize,
+    /// Its own settings, always a JSON object.
+    pub config: Value,
+}
+
+/// What the steps have to say.
+#[derive(Debug, Default)]
+struct Findings {
+    errors: Vec<Error>,
+    warnings: Vec<Warning>,
+}
+
+impl Findings {
+    fn error(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        self.push(Error::new(path, message));
+    }
+
+    fn push(&mut self, error: Error) {
+        if self.errors.len() < REPORTED_MAX {
+            self.errors.push(error);
+        }
+    }
+
+    fn warn(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        if self.warnings.len() < REPORTED_MAX {
+            self.warnings.push(Warning::new(path, message));
+        }
+    }
+}
+
+impl Config {
+    /// Names everything, turns references into indices, applies the precedence rules and checks
+    /// the whole.
+    ///
+    /// `env` looks up an environment variable (outside of tests:
+    /// [`process_env`](crate::process_env)). `ABT_MEM_MAX_NUM_STACKS` and `ABT_THREAD_STACKSIZE`
+    /// win over the document, as in C.
+    ///
+    /// # Errors
+    ///
+    /// All of them at once: references to pools that do not exist, names that are no identifiers
+    /// or not unique, values out of range, and layouts in which handlers or progress could never
+    /// run. Without positions, because a `Config` need not come from text; [`Config::from_json`]
+    /// and [`Config::check`] add them.
+    pub fn resolve(&self, env: &dyn Fn(&str) -> Option<String>) -> Result<Resolved, Errors> {
+        let mut found = Findings::default();
+        let stacks = scalars::stacks(&self.argobots, env, &mut found);
+        let mut layout = declared::layout(&self.argobots, &mut found);
+        let roles = roles::assign(self, &mut layout, &mut found);
+        let providers = providers::resolve(self, &layout, roles.rpc, &mut found);
+        scalars::check_options(&self.margo, &mut found);
+        layout::check(self, &layout, &roles, &mut found);
+
+        let (Some(progress_pool), Some(rpc_pool), true) =
+            (roles.progress, roles.rpc, found.errors.is_empty())
+        else {
+            return Err(Errors::new(found.errors));
+        };
+        let millis = |value: u32| Duration::from_millis(value.into());
+        Ok(Resolved {
+            pools: layout.pools,
+            xstreams: layout.xstreams,
+            progress_pool,
+            rpc_pool,
+            stack_bytes: stacks.bytes,
+            stack_cache_max: stacks.cache_max as usize,
+            profiling_dir: self.argobots.profiling_dir.clone(),
+            enable_abt_profiling: self.enable_abt_profiling,
+            address: self.margo.address.clone(),
+            listen: self.margo.listen,
+            address_file: self.margo.address_file.clone(),
+            mercury: self.mercury.input_only(),
+            eager_size: self.margo.eager_size,
+            handle_cache_size: self.handle_cache_size as usize,
+            spin_max: Duration::from_micros(self.margo.spin_max_usec.into()),
+            progress_spindown: millis(self.progress_spindown_msec),
+            progress_timeout_max: millis(self.progress_timeout_ub_msec),
+            monitoring: self.monitoring.clone(),
+            providers,
+            warnings: found.warnings,
+        })
+    }
+}

@@ -1,0 +1,97 @@
+//! The providers of `margo.providers`.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use super::declared::Layout;
+use super::names::{Names, check_identifier};
+use super::{Findings, ResolvedProvider};
+use crate::config::Config;
+use crate::margo::{PROVIDER_ID_DEFAULT, Provider};
+
+/// Checks all providers. Those with an error are left out.
+pub(super) fn resolve(
+    config: &Config,
+    layout: &Layout,
+    rpc_pool: Option<usize>,
+    found: &mut Findings,
+) -> Vec<ResolvedProvider> {
+    let mut names = Names::default();
+    let mut ids = HashMap::new();
+    let providers = &config.margo.providers;
+    let mut resolved = Vec::with_capacity(providers.len());
+    for (index, provider) in providers.iter().enumerate() {
+        let path = format!("margo.providers[{index}]");
+        let kind = provider_type(&path, provider, found);
+        let id = provider_id(&path, provider, found);
+        let pool = provider_pool(&path, provider, layout, rpc_pool, found);
+        if let Some(name) = &provider.name {
+            names.claim(&path, name, found);
+        }
+        let (Some(type_name), Some(provider_id)) = (kind, id) else { continue };
+        if let Some(other) = ids.insert((type_name.clone(), provider_id), path.clone()) {
+            let message =
+                format!("provider {provider_id} of type {type_name:?} is already `{other}`");
+            found.error(format!("{path}.provider_id"), message);
+        }
+        let Some(pool) = pool else { continue };
+        resolved.push(ResolvedProvider {
+            name: provider.name.clone().unwrap_or_else(|| format!("{type_name}_{provider_id}")),
+            type_name,
+            provider_id,
+            pool,
+            config: Value::Object(provider.config.clone()),
+        });
+    }
+    check_default_names(config, &mut names, found);
+    resolved
+}
+
+/// Made-up names come last, so that the complaint is about the entry that lacks one.
+fn check_default_names(config: &Config, names: &mut Names, found: &mut Findings) {
+    for (index, provider) in config.margo.providers.iter().enumerate() {
+        // Two entries of one type and id have been reported as such.
+        let (None, Some(id)) = (&provider.name, provider.provider_id) else { continue };
+        if let Some(owner) = names.owner(&format!("{}_{id}", provider.type_name)) {
+            let message = format!(
+                "needs a `name`: the default, \"{}_{id}\", is taken by `{owner}`",
+                provider.type_name
+            );
+            found.error(format!("margo.providers[{index}]"), message);
+        }
+    }
+}
+
+fn provider_type(path: &str, provider: &Provider, found: &mut Findings) -> Option<String> {
+    if provider.type_name.is_empty() {
+        found.error(path, "missing key `type`, such as \"blob\"");
+        return None;
+    }
+    check_identifier(&format!("{path}.type"), &provider.type_name, found);
+    Some(provider.type_name.clone())
+}
+
+fn provider_id(path: &str, provider: &Provider, found: &mut Findings) -> Option<u16> {
+    match provider.provider_id {
+        None => found.error(path, "missing key `provider_id`, the number clients address it by"),
+        Some(PROVIDER_ID_DEFAULT) => found.error(
+            format!("{path}.provider_id"),
+            "65535 is reserved for RPCs without a provider; use 0 to 65534",
+        ),
+        Some(id) => return Some(id),
+    }
+    None
+}
+
+fn provider_pool(
+    path: &str,
+    provider: &Provider,
+    layout: &Layout,
+    rpc_pool: Option<usize>,
+    found: &mut Findings,
+) -> Option<usize> {
+    let Some(reference) = &provider.pool else { return rpc_pool };
+    let path = format!("{path}.pool");
+    layout.find_for_role(reference).map_err(|message| found.error(path, message)).ok()
+}

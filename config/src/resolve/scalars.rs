@@ -1,0 +1,116 @@
+//! Numbers and strings with limits, and the two environment variables.
+
+use super::Findings;
+use crate::config::Argobots;
+use crate::margo::MargoOptions;
+
+/// Smallest ULT stack, in bytes: less cannot hold a handler's call into the network.
+pub const STACK_BYTES_MIN: usize = 16 << 10;
+/// Largest ULT stack, in bytes.
+pub const STACK_BYTES_MAX: usize = 1 << 34;
+/// Smallest `margo.eager_size`, in bytes: room for the headers and a descriptor.
+pub const EAGER_SIZE_MIN: usize = 256;
+/// Largest `margo.eager_size`, in bytes.
+pub const EAGER_SIZE_MAX: usize = 16 << 20;
+
+/// Stack sizes are whole pages of this many bytes; a runtime with larger pages rounds again.
+const PAGE_BYTES: usize = 4096;
+
+const ENV_STACK_BYTES: &str = "ABT_THREAD_STACKSIZE";
+const ENV_STACK_CACHE: &str = "ABT_MEM_MAX_NUM_STACKS";
+
+pub(super) struct Stacks {
+    pub(super) bytes: usize,
+    pub(super) cache_max: u32,
+}
+
+/// Stack size and cache, from the environment or else the document.
+pub(super) fn stacks(
+    argobots: &Argobots,
+    env: &dyn Fn(&str) -> Option<String>,
+    found: &mut Findings,
+) -> Stacks {
+    let default = Argobots::default();
+    let (bytes_path, bytes) = ("argobots.abt_thread_stacksize", argobots.abt_thread_stacksize);
+    let bytes = match from_env(env, ENV_STACK_BYTES, found) {
+        Some(value) => {
+            if bytes != value && bytes != default.abt_thread_stacksize {
+                found.warn(bytes_path, overridden(ENV_STACK_BYTES, value));
+            }
+            stack_size(&format!("environment {ENV_STACK_BYTES}"), value, found)
+        }
+        None => stack_size(bytes_path, bytes, found),
+    };
+    let cache_max = match from_env(env, ENV_STACK_CACHE, found) {
+        Some(value) => {
+            let given = argobots.abt_mem_max_num_stacks;
+            if given != value && given != default.abt_mem_max_num_stacks {
+                let path = "argobots.abt_mem_max_num_stacks";
+                found.warn(path, overridden(ENV_STACK_CACHE, value));
+            }
+            value
+        }
+        None => argobots.abt_mem_max_num_stacks,
+    };
+    Stacks { bytes, cache_max }
+}
+
+fn overridden(name: &str, value: impl std::fmt::Display) -> String {
+    format!("is ignored because the environment variable {name} says {value}")
+}
+
+/// A number from the environment. A variable that is set to nothing counts as not set.
+fn from_env<T: std::str::FromStr>(
+    env: &dyn Fn(&str) -> Option<String>,
+    name: &str,
+    found: &mut Findings,
+) -> Option<T> {
+    let text = env(name)?;
+    let text = text.trim();
+    if text.is_empty() {
+        return None;
+    }
+    let value = text.parse().ok();
+    if value.is_none() {
+        let message = format!("{text:?} is no number from 0 that fits");
+        found.error(format!("environment {name}"), message);
+    }
+    value
+}
+
+/// Checks a stack size and rounds it up to whole pages.
+pub(super) fn stack_size(path: &str, bytes: usize, found: &mut Findings) -> usize {
+    if !(STACK_BYTES_MIN..=STACK_BYTES_MAX).contains(&bytes) {
+        let message = format!(
+            "a stack of {bytes} bytes is not allowed: from {STACK_BYTES_MIN} to {STACK_BYTES_MAX}"
+        );
+        found.error(path, message);
+        return STACK_BYTES_MIN;
+    }
+    bytes.next_multiple_of(PAGE_BYTES)
+}
+
+/// Checks the plain values of the `margo` object.
+pub(super) fn check_options(margo: &MargoOptions, found: &mut Findings) {
+    let address = &margo.address;
+    let blank = |c: char| c.is_whitespace() || c.is_control();
+    if address.is_empty() {
+        found.error("margo.address", "is empty; for one node write \"na+sm://\"");
+    } else if address.contains(blank) {
+        found.error("margo.address", format!("{address:?} contains blanks, which no URI may"));
+    }
+    if margo.address_file.as_deref().is_some_and(|path| path.is_empty() || path.contains('\0')) {
+        found.error("margo.address_file", "is no path; leave the key out to write no file");
+    }
+    if let Some(size) = margo.eager_size
+        && !(EAGER_SIZE_MIN..=EAGER_SIZE_MAX).contains(&size)
+    {
+        let message =
+            format!("{size} bytes are not allowed: from {EAGER_SIZE_MIN} to {EAGER_SIZE_MAX}");
+        found.error("margo.eager_size", message);
+    }
+    if !margo.listen && !margo.providers.is_empty() {
+        let message = "nobody can reach these providers because `margo.listen` is false";
+        found.warn("margo.providers", message);
+    }
+}

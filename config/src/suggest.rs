@@ -1,0 +1,79 @@
+//! Lists of allowed words and "did you mean".
+
+/// The longest list that is printed in full.
+const LISTED_MAX: usize = 30;
+
+/// `(allowed: a, b); did you mean "b"?` with the second part only when a word comes close.
+pub(crate) fn choices(label: &str, wrong: &str, words: &[&str]) -> String {
+    let mut text = match words {
+        [] => format!(" ({label}: none)"),
+        _ if words.len() > LISTED_MAX => {
+            let more = words.len() - LISTED_MAX;
+            format!(" ({label}: {} and {more} more)", words[..LISTED_MAX].join(", "))
+        }
+        _ => format!(" ({label}: {})", words.join(", ")),
+    };
+    if let Some(word) = nearest(wrong, words) {
+        text.push_str(&format!("; did you mean \"{word}\"?"));
+    }
+    text
+}
+
+/// The word that `wrong` most likely stands for, if any is near enough.
+pub(crate) fn nearest<'a>(wrong: &str, words: &[&'a str]) -> Option<&'a str> {
+    // A long string is no typo, and the distance below costs the product of both lengths.
+    if wrong.len() > 64 {
+        return None;
+    }
+    let limit = (wrong.chars().count() / 3).max(1);
+    words
+        .iter()
+        .map(|word| (distance(&wrong.to_lowercase(), &word.to_lowercase()), *word))
+        .filter(|(edits, word)| *edits <= limit && *edits < word.chars().count())
+        .min_by_key(|(edits, _)| *edits)
+        .map(|(_, word)| word)
+}
+
+/// Edit distance in which swapping two neighbours counts once (optimal string alignment).
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut before_last = vec![0; b.len() + 1];
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        let mut row = vec![i; b.len() + 1];
+        for j in 1..=b.len() {
+            let differs = usize::from(a[i - 1] != b[j - 1]);
+            row[j] = (last[j] + 1).min(row[j - 1] + 1).min(last[j - 1] + differs);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                row[j] = row[j].min(before_last[j - 2] + 1);
+            }
+        }
+        before_last = std::mem::replace(&mut last, row);
+    }
+    last[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_edits() {
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("net", "net"), 0);
+        assert_eq!(distance("nett", "net"), 1);
+        assert_eq!(distance("nte", "net"), 1);
+        assert_eq!(distance("kitten", "sitting"), 3);
+    }
+
+    #[test]
+    fn suggests_only_what_is_near() {
+        let words = ["fifo", "fifo_wait", "prio_wait"];
+        assert_eq!(nearest("lifo", &words), Some("fifo"));
+        assert_eq!(nearest("FIFO", &words), Some("fifo"));
+        assert_eq!(nearest("prio-wait", &words), Some("prio_wait"));
+        assert_eq!(nearest("external", &words), None);
+        assert_eq!(nearest("", &words), None);
+        assert_eq!(nearest("x", &["y"]), None);
+    }
+}

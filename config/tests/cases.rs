@@ -1,0 +1,119 @@
+//! Documents with their outcome, as tables in `tests/cases/*.json`.
+//!
+//! Each case has `name`, `in` (a document, or its text as a string), perhaps `env`, and either
+//!
+//! - `out`: what the effective configuration must contain (objects: at least these keys, where
+//!   null means absent; arrays: the same length) and `warnings`: exactly these, by substrings; or
+//! - `error`: substrings that the printed errors must contain.
+
+use std::collections::HashMap;
+
+use margo_config::{Config, Warning};
+use serde_json::Value;
+
+const TABLES: [(&str, &str); 5] = [
+    ("accepted", include_str!("cases/accepted.json")),
+    ("wrong-types", include_str!("cases/wrong-types.json")),
+    ("layout", include_str!("cases/layout.json")),
+    ("margo-object", include_str!("cases/margo-object.json")),
+    ("keys-and-syntax", include_str!("cases/keys-and-syntax.json")),
+];
+
+#[test]
+fn documents_mean_what_the_tables_say() {
+    let mut failures = Vec::new();
+    let mut count = 0;
+    for (table, text) in TABLES {
+        let cases: Vec<Value> = serde_json::from_str(text).expect(table);
+        for case in &cases {
+            count += 1;
+            if let Err(why) = run(case) {
+                failures.push(format!("{table}: {}: {why}", case["name"]));
+            }
+        }
+    }
+    assert!(count > 150, "only {count} cases were read");
+    assert!(failures.is_empty(), "{} of {count} cases:\n{}", failures.len(), failures.join("\n"));
+}
+
+fn run(case: &Value) -> Result<(), String> {
+    let text = match &case["in"] {
+        Value::String(text) => text.clone(),
+        document => document.to_string(),
+    };
+    let variables: HashMap<&str, &str> = case["env"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter_map(|(name, value)| Some((name.as_str(), value.as_str()?)))
+        .collect();
+    let env = |name: &str| variables.get(name).map(|value| (*value).to_owned());
+    match (Config::check(&text, &env), case.get("out"), case.get("error")) {
+        (Ok((effective, warnings)), Some(expected), None) => {
+            let effective = serde_json::to_value(effective).map_err(|error| error.to_string())?;
+            contains("", &effective, expected)?;
+            check_warnings(&warnings, &strings(&case["warnings"]))
+        }
+        (Err(errors), None, Some(expected)) => {
+            let (printed, expected) = (errors.to_string(), strings(expected));
+            match expected.iter().find(|part| !printed.contains(*part)) {
+                Some(part) => Err(format!("no {part:?} in\n    {printed}")),
+                None if expected.is_empty() => Err("expects no particular error".to_owned()),
+                None => Ok(()),
+            }
+        }
+        (Ok(_), ..) => Err("is accepted".to_owned()),
+        (Err(errors), ..) => Err(format!("is rejected: {errors}")),
+    }
+}
+
+fn check_warnings(warnings: &[Warning], expected: &[&str]) -> Result<(), String> {
+    let printed: Vec<_> = warnings.iter().map(Warning::to_string).collect();
+    let all = expected.iter().all(|part| printed.iter().any(|text| text.contains(part)));
+    match all && printed.len() == expected.len() {
+        true => Ok(()),
+        false => Err(format!("warns {printed:#?}")),
+    }
+}
+
+fn strings(value: &Value) -> Vec<&str> {
+    value.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// Whether `actual` has everything that `expected` asks for.
+fn contains(path: &str, actual: &Value, expected: &Value) -> Result<(), String> {
+    match (actual, expected) {
+        (Value::Object(actual), Value::Object(expected)) => {
+            expected.iter().try_for_each(|(key, value)| {
+                let found = actual.get(key).unwrap_or(&Value::Null);
+                contains(&format!("{path}.{key}"), found, value)
+            })
+        }
+        (Value::Array(actual), Value::Array(expected)) if actual.len() == expected.len() => actual
+            .iter()
+            .zip(expected)
+            .enumerate()
+            .try_for_each(|(at, (one, two))| contains(&format!("{path}[{at}]"), one, two)),
+        _ if actual == expected => Ok(()),
+        _ => Err(format!("{path} is {actual}, expected {expected}")),
+    }
+}
+
+#[test]
+fn every_kind_goes_with_every_access() {
+    for kind in ["fifo", "fifo_wait", "prio_wait", "earliest_first"] {
+        for access in ["private", "spsc", "mpsc", "spmc", "mpmc"] {
+            let text = format!(
+                r#"{{"argobots": {{"pools": [
+                    {{"name": "__primary__", "kind": "{kind}", "access": "{access}"}}]}}}}"#
+            );
+            let (effective, warnings) = Config::check(&text, &|_| None).expect("accepted");
+            let pool = serde_json::to_value(&effective.argobots.pools[0]).expect("serialises");
+            assert_eq!(
+                (pool["kind"].as_str(), pool["access"].as_str()),
+                (Some(kind), Some(access))
+            );
+            assert_eq!(warnings, []);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The document as a whole: what is printed for `{}`, several errors at once, positions,
+//! programmatic configurations, samples.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use margo_config::{Argobots, Config, Errors, Pool, PoolRef, Resolved, Scheduler, Xstream};
+
+fn no_env(_: &str) -> Option<String> {
+    None
+}
+
+fn rejected(text: &str) -> Errors {
+    Config::from_json(text).expect_err("rejected")
+}
+
+fn resolved(text: &str) -> Resolved {
+    let config = Config::from_json(text).expect("accepted");
+    config.resolve(&no_env).expect("resolves")
+}
+
+#[test]
+fn the_empty_document_prints_all_defaults() {
+    let (effective, warnings) = Config::check("{}", &no_env).expect("accepted");
+    let expected = serde_json::json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "margo": {"address": "na+sm://", "listen": true, "spin_max_usec": 50, "providers": []},
+        "argobots": {
+            "pools": [{"name": "__primary__", "kind": "fifo_wait", "access": "mpmc"}],
+            "xstreams": [{"name": "__primary__", "cpubind": -1, "affinity": [],
+                "scheduler": {"type": "basic_wait", "pools": [0]}}],
+            "abt_mem_max_num_stacks": 8,
+            "abt_thread_stacksize": 2097152,
+            "profiling_dir": ".",
+        },
+        "mercury": {
+            "request_post_init": 256, "request_post_incr": 256, "auto_sm": false,
+            "no_bulk_eager": false, "no_loopback": false, "stats": false, "na_no_block": false,
+            "na_no_retry": false, "max_contexts": 0, "na_max_unexpected_size": 0,
+            "na_max_expected_size": 0, "na_request_mem_device": false, "checksum_level": "none",
+            "na_addr_format": "unspec", "log_level": "warning", "log_subsys": "hg,na",
+        },
+        "progress_pool": 0,
+        "rpc_pool": 0,
+        "progress_timeout_ub_msec": 100,
+        "progress_spindown_msec": 10,
+        "handle_cache_size": 256,
+        "enable_abt_profiling": false,
+    });
+    assert_eq!(serde_json::to_value(effective).expect("serialises"), expected);
+    assert_eq!(warnings, []);
+    assert_eq!(Config::from_json("{}").expect("accepted"), Config::default());
+}
+
+#[test]
+fn resolution_converts_units() {
+    let resolved = resolved(
+        r#"{"progress_spindown_msec": 7, "progress_timeout_ub_msec": 3, "handle_cache_size": 5,
+            "margo": {"spin_max_usec": 9, "eager_size": 1000},
+            "argobots": {"abt_thread_stacksize": 16384, "abt_mem_max_num_stacks": 0}}"#,
+    );
+    assert_eq!(resolved.progress_spindown, Duration::from_millis(7));
+    assert_eq!(resolved.progress_timeout_max, Duration::from_millis(3));
+    assert_eq!(resolved.spin_max, Duration::from_micros(9));
+    assert_eq!((resolved.eager_size, resolved.handle_cache_size), (Some(1000), 5));
+    assert_eq!((resolved.stack_bytes, resolved.stack_cache_max), (16384, 0));
+}
+
+#[test]
+fn an_error_has_its_path_line_and_column() {
+    let text = r#"{
+  // pools
+  "argobots": {
+    "pools": [{"name": "__primary__"}, {"name": "net"}],
+    "xstreams": [
+      {"scheduler": {"pools": ["net"]}},
+      {"scheduler": {"pools": ["nett"]}}
+    ]
+  }
+}"#;
+    let errors = rejected(text);
+    assert_eq!(
+        errors.to_string(),
+        "argobots.xstreams[1].scheduler.pools[0]: no pool named \"nett\" (have: __primary__, net); \
+         did you mean \"net\"? at line 7 column 32"
+    );
+    let error = &errors.as_slice()[0];
+    assert_eq!(error.path, "argobots.xstreams[1].scheduler.pools[0]");
+    assert_eq!((error.line, error.column), (Some(7), Some(32)));
+    assert!(errors.source().is_none());
+}
+
+#[test]
+fn all_wrong_types_and_unknown_keys_are_reported_in_document_order() {
+    let errors = rejected(
+        r#"{
+  "progres_pool": 1,
+  "rpc_thread_count": "x",
+  "argobots": {"pools": [1, {"kind": "lifo", "names": "a"}, {"access": 3}]},
+  "mercury": {"auto_sm": 1}
+}"#,
+    );
+    let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
+    assert_eq!(
+        paths,
+        [
+            "progres_pool",
+            "rpc_thread_count",
+            "argobots.pools[0]",
+            "argobots.pools[1].kind",
+            "argobots.pools[1].names",
+            "argobots.pools[2].access",
+            "mercury.auto_sm",
+        ]
+    );
+    let lines: Vec<_> = errors.iter().filter_map(|error| error.line).collect();
+    assert_eq!(lines, [2, 3, 4, 4, 4, 4, 5]);
+    assert_eq!(errors.to_string().lines().count(), errors.iter().len());
+}
+
+#[test]
+fn all_semantic_errors_are_reported_at_once() {
+    let errors = rejected(
+        r#"{
+  "argobots": {
+    "pools": [{"name": "a"}, {"name": "a"}, {"name": "3"}],
+    "xstreams": [{"scheduler": {"pools": [9, "b"]}}, {}],
+    "abt_thread_stacksize": 1
+  },
+  "rpc_pool": "c",
+  "margo": {"address": "", "providers": [{"type": "x", "provider_id": 65535, "pool": 8}]}
+}"#,
+    );
+    let paths: Vec<_> = errors.iter().map(|error| error.path.as_str()).collect();
+    assert_eq!(
+        paths,
+        [
+            "argobots.pools[1].name",
+            "argobots.pools[2].name",
+            "argobots.xstreams[0].scheduler.pools[0]",
+            "argobots.xstreams[0].scheduler.pools[1]",
+            "argobots.xstreams[1]",
+            "argobots.abt_thread_stacksize",
+            "rpc_pool",
+            "margo.address",
+            "margo.providers[0].provider_id",
+            "margo.providers[0].pool",
+        ]
+    );
+}
+
+#[test]
+fn the_number_of_reported_errors_is_bounded() {
+    let text = format!(r#"{{"argobots": {{"pools": [{}]}}}}"#, vec!["1"; 5000].join(","));
+    assert_eq!(rejected(&text).iter().len(), 100);
+    let entries: Vec<_> = (0..5000).map(|n| format!(r#""key{n}": 0"#)).collect();
+    assert_eq!(rejected(&format!("{{{}}}", entries.join(","))).iter().len(), 100);
+    let text =
+        format!(r#"{{"argobots": {{"pools": [{}]}}}}"#, vec![r#"{"name": "a"}"#; 5000].join(","));
+    assert_eq!(rejected(&text).iter().len(), 100);
+}
+
+#[test]
+fn a_repeated_key_is_one_error() {
+    let errors = rejected(r#"{"rpc_thread_count": 1, "rpc_thread_count": 2}"#);
+    assert_eq!(errors.iter().len(), 1, "{errors}");
+}
+
+#[test]
+fn a_program_can_fill_the_fields() {
+    let config = Config {
+        argobots: Argobots {
+            pools: vec![Pool { name: Some("net".to_owned()), ..Pool::default() }],
+            xstreams: vec![Xstream {
+                scheduler: Some(Scheduler { pools: vec!["net".into()], ..Scheduler::default() }),
+                ..Xstream::default()
+            }],
+            ..Argobots::default()
+        },
+        progress_pool: Some("net".into()),
+        rpc_pool: Some(PoolRef::Index(0)),
+        ..Config::default()
+    };
+    let resolved = config.resolve(&no_env).expect("resolves");
+    assert_eq!((resolved.progress_pool, resolved.rpc_pool), (0, 0));
+    assert_eq!(resolved.xstreams[0].name, "__xstream_0__");
+
+    let broken = Config { progress_pool: Some("nte".into()), ..config };
+    let errors = broken.resolve(&no_env).expect_err("dangling");
+    assert_eq!(
+        errors.to_string(),
+        "progress_pool: no pool named \"nte\" (have: __primary__, net); did you mean \"net\"?"
+    );
+    assert_eq!(errors.iter().next().and_then(|error| error.line), None);
+}
+
+#[test]
+fn names_instead_of_indices_on_request() {
+    let resolved = resolved(r#"{"use_progress_thread": true}"#);
+    let named = resolved.effective_with_names();
+    assert_eq!(named.progress_pool, Some("__pool_1__".into()));
+    let again = Config::from_json(&named.to_json_pretty()).expect("accepted");
+    assert_eq!(again.resolve(&no_env).expect("resolves").effective(), resolved.effective());
+}
+
+#[test]
+fn samples_resolve_without_warnings_and_explain_themselves() {
+    let samples = margo_config::samples();
+    assert_eq!(samples.len(), 5);
+    for (name, text) in samples {
+        let (_, warnings) = Config::check(text, &no_env).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(warnings, [], "{name}");
+        let comments = text.lines().filter(|line| line.trim_start().starts_with("//")).count();
+        assert!(comments >= 5, "{name} has only {comments} lines of comments");
+    }
+}
+
+#[test]
+fn the_quickstart_is_one_thread_with_a_blob_store() {
+    let (_, text) = margo_config::samples()[0];
+    let resolved = resolved(text);
+    assert_eq!((resolved.pools.len(), resolved.xstreams.len()), (1, 1));
+    assert_eq!((resolved.address.as_str(), resolved.listen), ("na+sm://", true));
+    let [store] = resolved.providers.as_slice() else { panic!("one provider") };
+    assert_eq!((store.type_name.as_str(), store.name.as_str()), ("blob", "store"));
+    assert_eq!((store.provider_id, store.pool), (1, 0));
+    assert_eq!(store.config, serde_json::json!({"path": "./margo-blobs", "sync": false}));
+}

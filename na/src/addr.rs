@@ -1,0 +1,92 @@
+//! Addresses of peers.
+
+use std::any::Any;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+/// A peer, as one endpoint knows it. Cheap to clone.
+///
+/// Equal addresses name the same peer at the same endpoint; addresses of different endpoints are
+/// never equal. Looking a peer up does not contact it: a wrong address shows at the first
+/// operation.
+///
+/// Counterpart: `na_addr_t`, `hg_addr_t`.
+#[derive(Clone)]
+pub struct Addr(Arc<Inner>);
+
+struct Inner {
+    uri: Box<str>,
+    endpoint: u64,
+    peer: u64,
+    state: Box<dyn Any + Send + Sync>,
+}
+
+impl Addr {
+    /// Makes an address. For transports: `endpoint` is unique in the process (see
+    /// [`Addr::unique_endpoint_id`]), `peer` unique in the endpoint, and `state` what the transport
+    /// wants to find again without a table look-up.
+    pub fn new(
+        uri: impl Into<Box<str>>,
+        endpoint: u64,
+        peer: u64,
+        state: impl Any + Send + Sync,
+    ) -> Self {
+        Self(Arc::new(Inner { uri: uri.into(), endpoint, peer, state: Box::new(state) }))
+    }
+
+    /// A number that no other endpoint of this process has.
+    pub fn unique_endpoint_id() -> u64 {
+        use crate::sync::atomic::{AtomicU64, Ordering};
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The address as text, in the form that `lookup` accepts (for a peer that does not listen, a
+    /// name that is only good for messages to people).
+    pub fn uri(&self) -> &str {
+        &self.0.uri
+    }
+
+    /// The endpoint that made this address.
+    pub fn endpoint_id(&self) -> u64 {
+        self.0.endpoint
+    }
+
+    /// The peer's number within its endpoint.
+    pub fn peer_id(&self) -> u64 {
+        self.0.peer
+    }
+
+    /// The transport's own state, if it is of type `T`.
+    pub fn state<T: Any>(&self) -> Option<&T> {
+        self.0.state.downcast_ref()
+    }
+}
+
+impl PartialEq for Addr {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.endpoint == other.0.endpoint && self.0.peer == other.0.peer
+    }
+}
+
+impl Eq for Addr {}
+
+impl Hash for Addr {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.0.endpoint.hash(hasher);
+        self.0.peer.hash(hasher);
+    }
+}
+
+impl fmt::Display for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.uri)
+    }
+}
+
+impl fmt::Debug for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Addr({})", self.0.uri)
+    }
+}

@@ -1,0 +1,243 @@
+//! Cases about addresses and single messages.
+
+use std::collections::HashSet;
+
+use super::Case;
+use super::node::{Node, drive, finish, greet, pattern};
+use crate::{Error, MsgBuf, Tag};
+
+/// Addresses have identity, order-independent equality and a text form.
+pub fn addresses_compare_and_name_their_peer(case: &Case<'_>) {
+    let (target, origin) = Node::pair(case);
+    let own = target.endpoint.self_addr();
+    assert!(own.uri().contains(target.endpoint.transport()), "{own}");
+    assert_eq!(target.endpoint.self_addr(), own);
+    assert_eq!(target.endpoint.lookup(own.uri()).expect("own address"), own, "self lookup");
+
+    let seen = origin.addr_of(&target);
+    assert_eq!(origin.addr_of(&target), seen, "two lookups are one peer");
+    assert_ne!(seen, own, "addresses belong to their endpoint");
+    assert_ne!(seen, origin.endpoint.self_addr());
+    assert_eq!(seen.uri(), own.uri());
+    assert_eq!(HashSet::from([seen.clone(), origin.addr_of(&target)]).len(), 1, "hash follows eq");
+
+    let other = Node::new((case.open)(true));
+    assert_ne!(origin.addr_of(&other), seen, "two peers are two addresses");
+}
+
+/// What is not an address of this transport is a `BadUri`.
+pub fn bad_addresses_are_refused(case: &Case<'_>) {
+    let (_, origin) = Node::pair(case);
+    let transport = origin.endpoint.transport();
+    for text in ["", "://", "nonsense", "na+nosuch://x", &format!("na+{transport}://\u{0}")] {
+        let error = origin.endpoint.lookup(text).expect_err(text);
+        assert!(matches!(error, Error::BadUri { .. }), "{text:?}: {error}");
+    }
+}
+
+/// One unexpected message and one expected answer, with tags and sources.
+pub fn echoes_both_kinds(case: &Case<'_>) {
+    let (target, origin) = Node::pair(case);
+    let to_target = origin.addr_of(&target);
+    let asked = target.recv_unexpected();
+    let answered = origin.recv_expected(&to_target, 77);
+    let sent = origin.send_unexpected(&to_target, 4_000_000_000, b"ping");
+    finish(&[&target, &origin], "the request", &[asked]);
+    let (arrival, bytes) = target.received(asked);
+    assert_eq!((arrival.tag, bytes.as_slice()), (Tag(4_000_000_000), b"ping".as_slice()));
+
+    let replied = target.send_expected(&arrival.from, 77, b"pong");
+    finish(&[&origin, &target], "the answer", &[answered, sent]);
+    finish(&[&target, &origin], "the end of the answer's send", &[replied]);
+    origin.succeeded(sent);
+    target.succeeded(replied);
+    let (arrival, bytes) = origin.received(answered);
+    assert_eq!((arrival.from, arrival.tag), (to_target, Tag(77)));
+    assert_eq!(bytes, b"pong");
+}
+
+/// Messages that come before their receive wait for it.
+pub fn receives_posted_after_the_message(case: &Case<'_>) {
+    let (target, origin) = Node::pair(case);
+    let (to_target, to_origin) = greet(&origin, &target);
+    // The receives of a later message prove that the earlier ones have arrived.
+    let first = origin.send_unexpected(&to_target, 1, b"early unexpected");
+    let second = origin.send_expected(&to_target, 2, b"early expected");
+    origin.send_expected(&to_target, 3, b"last");
+    let last = target.recv_expected(&to_origin, 3);
+    finish(&[&target, &origin], "the last message", &[last]);
+    let unexpected = target.recv_unexpected();
+    let expected = target.recv_expected(&to_origin, 2);
+    finish(&[&target, &origin], "the early messages", &[unexpected, expected]);
+    assert_eq!(target.received(unexpected).1, b"early unexpected");
+    assert_eq!(target.received(expected).1, b"early expected");
+    finish(&[&origin, &target], "the sends", &[first, second]);
+}
+
+/// An expected receive takes only its own source and tag; an unexpected one takes anything.
+pub fn tags_and_sources_are_told_apart(case: &Case<'_>) {
+    let (target, first) = Node::pair(case);
+    let second = Node::new((case.open)(false));
+    let (to_target, from_first) = greet(&first, &target);
+    let (also_to_target, from_second) = greet(&second, &target);
+    assert_ne!(from_first, from_second);
+    let nodes = [&target, &first, &second];
+
+    let wanted = [
+        (target.recv_expected(&from_first, 1), b"first, 1".as_slice()),
+        (target.recv_expected(&from_first, 2), b"first, 2"),
+        (target.recv_expected(&from_second, 1), b"second, 1"),
+        (target.recv_expected(&from_second, 2), b"second, 2"),
+    ];
+    let any = [target.recv_unexpected(), target.recv_unexpected()];
+    second.send_expected(&also_to_target, 2, b"second, 2");
+    first.send_expected(&to_target, 2, b"first, 2");
+    first.send_unexpected(&to_target, 1, b"any of first");
+    first.send_expected(&to_target, 1, b"first, 1");
+    second.send_expected(&also_to_target, 1, b"second, 1");
+    second.send_unexpected(&also_to_target, 1, b"any of second");
+
+    finish(&nodes, "the expected messages", &wanted.map(|(op, _)| op));
+    finish(&nodes, "the unexpected messages", &any);
+    for (op, text) in wanted {
+        assert_eq!(target.received(op).1, text);
+    }
+    let mut texts = any.map(|op| {
+        let (arrival, bytes) = target.received(op);
+        let source = if arrival.from == from_first { "first" } else { "second" };
+        assert_eq!(bytes, format!("any of {source}").as_bytes());
+        bytes
+    });
+    texts.sort();
+    assert_ne!(texts[0], texts[1]);
+}
+
+/// Messages of one kind arrive in the order of their sends; equal tags are served in order.
+pub fn order_is_kept_per_peer(case: &Case<'_>) {
+    const COUNT: u32 = 1000;
+    let (target, origin) = Node::pair(case);
+    let (to_target, to_origin) = greet(&origin, &target);
+    let unexpected: Vec<_> = (0..COUNT).map(|_| target.recv_unexpected()).collect();
+    let expected: Vec<_> = (0..COUNT).map(|_| target.recv_expected(&to_origin, 9)).collect();
+    for number in 0..COUNT {
+        origin.send_unexpected(&to_target, number, &number.to_le_bytes());
+        origin.send_expected(&to_target, 9, &number.to_le_bytes());
+        if number % 7 == 0 {
+            target.poll();
+            origin.poll();
+        }
+    }
+    finish(&[&target, &origin], "all unexpected", &unexpected);
+    finish(&[&target, &origin], "all expected", &expected);
+    for (number, (first, second)) in (0..COUNT).zip(unexpected.into_iter().zip(expected)) {
+        let (arrival, bytes) = target.received(first);
+        assert_eq!((arrival.tag, bytes), (Tag(number), number.to_le_bytes().to_vec()));
+        assert_eq!(target.received(second).1, number.to_le_bytes());
+    }
+}
+
+/// The extremes of length are ordinary messages.
+pub fn empty_and_longest_messages_pass(case: &Case<'_>) {
+    let (target, origin) = Node::pair(case);
+    let (to_target, to_origin) = greet(&origin, &target);
+    let limits = origin.endpoint.limits();
+    for len in [0, 1, limits.unexpected_bytes_max - 1, limits.unexpected_bytes_max] {
+        let bytes = pattern(len as u64, len);
+        let received = target.recv_unexpected();
+        origin.send_unexpected(&to_target, 1, &bytes);
+        finish(&[&target, &origin], "an unexpected message", &[received]);
+        assert_eq!(target.received(received).1, bytes);
+    }
+    for len in [0, 1, limits.expected_bytes_max - 1, limits.expected_bytes_max] {
+        let bytes = pattern(len as u64, len);
+        let received = origin.recv_expected(&to_target, 5);
+        target.send_expected(&to_origin, 5, &bytes);
+        finish(&[&origin, &target], "an expected message", &[received]);
+        assert_eq!(origin.received(received).1, bytes);
+    }
+}
+
+/// Too long a message and too short a receive buffer are refused, and the buffer comes back.
+pub fn what_does_not_fit_is_refused_with_its_buffer(case: &Case<'_>) {
+    let (target, origin) = Node::pair(case);
+    let to_target = origin.addr_of(&target);
+    let limits = origin.endpoint.limits();
+    let longest = limits.unexpected_bytes_max.max(limits.expected_bytes_max);
+    let long = || {
+        let mut buf = MsgBuf::with_capacity(longest + 1);
+        buf.spare_mut().fill(7);
+        buf.set_len(longest + 1);
+        buf
+    };
+    let op = origin.op();
+    let sends = [
+        origin.endpoint.send_unexpected(op, &to_target, Tag(1), long()),
+        origin.endpoint.send_expected(op, &to_target, Tag(1), long()),
+    ];
+    for refused in sends.map(|sent| sent.expect_err("too long")) {
+        let Error::TooLong { len, max } = refused.error else { panic!("{refused}") };
+        assert_eq!(len, longest + 1);
+        assert!(max <= longest);
+        assert_eq!(refused.buf.len(), longest + 1);
+        assert!(refused.buf.as_slice().iter().all(|byte| *byte == 7));
+    }
+    let short = || MsgBuf::with_capacity(1);
+    let receives = [
+        origin.endpoint.recv_unexpected(op, short()),
+        origin.endpoint.recv_expected(op, &to_target, Tag(1), short()),
+    ];
+    for refused in receives.map(|posted| posted.expect_err("buffer below the limit")) {
+        assert!(matches!(refused.error, Error::InvalidArgument(_)), "{refused}");
+        assert_eq!(refused.buf.capacity(), 1);
+    }
+    // Neither harms what follows.
+    greet(&origin, &target);
+}
+
+/// An address of another endpoint is refused by every operation that takes one.
+pub fn foreign_addresses_are_refused(case: &Case<'_>) {
+    let (target, origin) = Node::pair(case);
+    let foreign = target.endpoint.self_addr();
+    let op = origin.op();
+    let refused = [
+        origin.endpoint.send_unexpected(op, &foreign, Tag(1), origin.message(b"x")),
+        origin.endpoint.send_expected(op, &foreign, Tag(1), origin.message(b"x")),
+        origin.endpoint.recv_expected(op, &foreign, Tag(1), origin.endpoint.alloc_msg()),
+    ];
+    for refused in refused.map(|result| result.expect_err("foreign address")) {
+        assert!(matches!(refused.error, Error::InvalidArgument(_)), "{refused}");
+    }
+}
+
+/// A reply finds an origin that nobody could look up.
+pub fn an_origin_that_does_not_listen_is_answered(case: &Case<'_>) {
+    let (target, origin) = Node::pair(case);
+    let (to_target, to_origin) = greet(&origin, &target);
+    // Also later, without being asked, and repeatedly.
+    for round in 0..3 {
+        let received = origin.recv_expected(&to_target, round);
+        let unexpected = origin.recv_unexpected();
+        target.send_expected(&to_origin, round, b"again");
+        target.send_unexpected(&to_origin, round, b"from the target");
+        finish(&[&origin, &target], "messages to the origin", &[received, unexpected]);
+        assert_eq!(origin.received(received).1, b"again");
+        let (arrival, bytes) = origin.received(unexpected);
+        assert_eq!((arrival.from, bytes.as_slice()), (to_target.clone(), &b"from the target"[..]));
+    }
+}
+
+/// An endpoint is its own peer.
+pub fn sends_to_oneself(case: &Case<'_>) {
+    let node = Node::new((case.open)(true));
+    let own = node.endpoint.self_addr();
+    let received = node.recv_unexpected();
+    let answered = node.recv_expected(&own, 2);
+    let sent = node.send_unexpected(&own, 1, b"note to self");
+    drive(&[&node], "a message to oneself", || node.all_done(&[received, sent]));
+    let (arrival, bytes) = node.received(received);
+    assert_eq!(bytes, b"note to self");
+    assert_eq!(arrival.from, own, "the sender is ourselves");
+    node.send_expected(&arrival.from, 2, b"read");
+    finish(&[&node], "the answer to oneself", &[answered]);
+    assert_eq!(node.received(answered).1, b"read");
+}

@@ -1,0 +1,244 @@
+//! An endpoint with a notebook of what has completed, and the loop that drives several of them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{Case, PATIENCE};
+use crate::{
+    Access, Addr, Arrival, Completion, Endpoint, Error, LocalMem, Memory, MsgBuf, OpId, RemoteMem,
+    Tag, Transfer,
+};
+
+/// An endpoint under test. Operations are numbered; each may complete once.
+pub(super) struct Node {
+    pub(super) endpoint: Arc<dyn Endpoint>,
+    next: Cell<u64>,
+    done: RefCell<BTreeMap<u64, Completion>>,
+    seen: RefCell<HashSet<u64>>,
+}
+
+impl Node {
+    pub(super) fn new(endpoint: Arc<dyn Endpoint>) -> Self {
+        Self { endpoint, next: Cell::new(1), done: RefCell::default(), seen: RefCell::default() }
+    }
+
+    /// A listening node and one that is not.
+    pub(super) fn pair(case: &Case<'_>) -> (Self, Self) {
+        (Self::new((case.open)(true)), Self::new((case.open)(false)))
+    }
+
+    pub(super) fn op(&self) -> OpId {
+        let op = self.next.get();
+        self.next.set(op + 1);
+        OpId(op)
+    }
+
+    pub(super) fn addr_of(&self, other: &Node) -> Addr {
+        self.endpoint.lookup(other.endpoint.self_addr().uri()).expect("a listener's own address")
+    }
+
+    /// A buffer that holds `bytes`.
+    pub(super) fn message(&self, bytes: &[u8]) -> MsgBuf {
+        let mut buf = self.endpoint.alloc_msg();
+        assert!(buf.try_extend(bytes), "test message too long");
+        buf
+    }
+
+    pub(super) fn send_unexpected(&self, to: &Addr, tag: u32, bytes: &[u8]) -> OpId {
+        let op = self.op();
+        let buf = self.message(bytes);
+        self.endpoint.send_unexpected(op, to, Tag(tag), buf).expect("send_unexpected");
+        op
+    }
+
+    pub(super) fn send_expected(&self, to: &Addr, tag: u32, bytes: &[u8]) -> OpId {
+        let op = self.op();
+        self.endpoint.send_expected(op, to, Tag(tag), self.message(bytes)).expect("send_expected");
+        op
+    }
+
+    pub(super) fn recv_unexpected(&self) -> OpId {
+        let op = self.op();
+        self.endpoint.recv_unexpected(op, self.endpoint.alloc_msg()).expect("recv_unexpected");
+        op
+    }
+
+    pub(super) fn recv_expected(&self, from: &Addr, tag: u32) -> OpId {
+        let op = self.op();
+        let buf = self.endpoint.alloc_msg();
+        self.endpoint.recv_expected(op, from, Tag(tag), buf).expect("recv_expected");
+        op
+    }
+
+    pub(super) fn register(&self, bytes: Vec<u8>, access: Access) -> LocalMem {
+        self.endpoint.register(Memory::from_vec(bytes), access).expect("register")
+    }
+
+    /// What a peer learns of `memory`, through its bytes.
+    pub(super) fn described_to(&self, other: &Node, memory: &LocalMem) -> RemoteMem {
+        let bytes = self.endpoint.mem_to_bytes(memory);
+        other.endpoint.mem_from_bytes(&bytes).expect("a description survives the wire")
+    }
+
+    pub(super) fn get(&self, from: &Addr, transfer: Transfer) -> OpId {
+        let op = self.op();
+        self.endpoint.get(op, from, transfer).expect("get");
+        op
+    }
+
+    pub(super) fn put(&self, to: &Addr, transfer: Transfer) -> OpId {
+        let op = self.op();
+        self.endpoint.put(op, to, transfer).expect("put");
+        op
+    }
+
+    /// Polls once. A second completion of the same operation fails the case.
+    pub(super) fn poll(&self) -> usize {
+        let mut done = self.done.borrow_mut();
+        let mut seen = self.seen.borrow_mut();
+        self.endpoint
+            .poll(64, &mut |completion| {
+                let op = id(&completion).0;
+                assert!(seen.insert(op), "operation {op} completed twice");
+                done.insert(op, completion);
+            })
+            .expect("poll")
+    }
+
+    pub(super) fn is_done(&self, op: OpId) -> bool {
+        self.done.borrow().contains_key(&op.0)
+    }
+
+    pub(super) fn all_done(&self, ops: &[OpId]) -> bool {
+        ops.iter().all(|op| self.is_done(*op))
+    }
+
+    pub(super) fn count_done(&self, ops: &[OpId]) -> usize {
+        ops.iter().filter(|op| self.is_done(**op)).count()
+    }
+
+    pub(super) fn take(&self, op: OpId) -> Completion {
+        self.done.borrow_mut().remove(&op.0).expect("the operation has completed")
+    }
+
+    /// The message of a receive that has completed.
+    pub(super) fn received(&self, op: OpId) -> (Arrival, Vec<u8>) {
+        match self.take(op) {
+            Completion::Recv { buf, result: Ok(arrival), .. } => (arrival, buf.as_slice().to_vec()),
+            other => panic!("not a message: {other:?}"),
+        }
+    }
+
+    /// Asserts that an operation has completed well.
+    pub(super) fn succeeded(&self, op: OpId) {
+        if let Err(error) = self.outcome(op) {
+            panic!("operation failed: {error}");
+        }
+    }
+
+    /// The error of an operation that has failed.
+    pub(super) fn error(&self, op: OpId) -> Error {
+        self.outcome(op).expect_err("the operation must fail")
+    }
+
+    pub(super) fn outcome(&self, op: OpId) -> Result<(), Error> {
+        outcome(&self.take(op))
+    }
+}
+
+/// The operation that a completion ends.
+pub(super) fn id(completion: &Completion) -> OpId {
+    match completion {
+        Completion::Send { op, .. } | Completion::Recv { op, .. } => *op,
+        Completion::Transfer { op, .. } => *op,
+    }
+}
+
+/// Whether the operation succeeded.
+pub(super) fn outcome(completion: &Completion) -> Result<(), Error> {
+    match completion {
+        Completion::Send { result, .. } | Completion::Transfer { result, .. } => result.clone(),
+        Completion::Recv { result, .. } => result.as_ref().map(|_| ()).map_err(Clone::clone),
+    }
+}
+
+/// Polls `nodes` until `done`; fails after [`PATIENCE`].
+#[track_caller]
+pub(super) fn drive(nodes: &[&Node], what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        let progress: usize = nodes.iter().map(|node| node.poll()).sum();
+        if progress == 0 {
+            assert!(Instant::now() < deadline, "waited too long for: {what}");
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Polls `nodes` until the operations of the first have completed.
+#[track_caller]
+pub(super) fn finish(nodes: &[&Node], what: &str, ops: &[OpId]) {
+    let owner = nodes[0];
+    let mut left: Vec<OpId> = ops.to_vec();
+    drive(nodes, what, || {
+        left.retain(|op| !owner.is_done(*op));
+        left.is_empty()
+    });
+}
+
+/// Connects both ways with one message and its answer. Returns what each calls the other; `origin`
+/// need not listen.
+pub(super) fn greet(origin: &Node, target: &Node) -> (Addr, Addr) {
+    let to_target = origin.addr_of(target);
+    let asked = target.recv_unexpected();
+    let answered = origin.recv_expected(&to_target, 1);
+    origin.send_unexpected(&to_target, 1, b"hello");
+    finish(&[target, origin], "greeting", &[asked]);
+    let (arrival, _) = target.received(asked);
+    target.send_expected(&arrival.from, 1, b"hello yourself");
+    finish(&[origin, target], "answer to the greeting", &[answered]);
+    assert_eq!(origin.received(answered).0.from, to_target, "the answer names its sender");
+    (to_target, arrival.from)
+}
+
+/// Reproducible bytes that differ from place to place and from seed to seed.
+pub(super) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    let mut bytes = vec![0; len];
+    for chunk in bytes.chunks_mut(8) {
+        let word = random.next().to_le_bytes();
+        chunk.copy_from_slice(&word[..chunk.len()]);
+    }
+    bytes
+}
+
+/// A small random-number generator (splitmix64), so that a failing case can be repeated.
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Below `end`, which is not zero.
+    pub(super) fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+}
+
+/// The bytes of registered memory.
+pub(super) fn contents(memory: &LocalMem) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(memory.len()).expect("test memory fits")];
+    assert!(memory.read_at(0, &mut bytes));
+    bytes
+}

@@ -1,0 +1,281 @@
+//! Cases about peers that leave, die, never were, or come back; and about what we leave behind.
+
+use super::Case;
+use super::node::{Node, drive, finish, greet, pattern};
+use super::process::{self, ChildNode};
+use crate::{Access, Addr, Completion, Error, OpId, OpenOptions, RemoteMem, Transfer};
+
+fn assert_gone(error: &Error) {
+    let gone = matches!(error, Error::PeerGone { .. } | Error::Unreachable { .. });
+    assert!(gone, "neither gone nor unreachable: {error}");
+}
+
+/// Sends to `to` until that fails, because the death may not have been noticed yet.
+fn send_until_it_fails(node: &Node, to: &Addr) -> Error {
+    let mut error = None;
+    drive(&[node], "a send to a peer that is gone to fail", || {
+        let sent = node.send_unexpected(to, 1, b"still there?");
+        finish(&[node], "a send to a peer that is gone", &[sent]);
+        error = node.outcome(sent).err();
+        error.is_some()
+    });
+    error.expect("it failed")
+}
+
+/// A peer that closes ends what waits for it; sending to it afterwards fails and does not hang.
+pub fn a_closed_peer_is_reported(case: &Case<'_>) {
+    let (target, origin) = Node::pair(case);
+    let (to_target, to_origin) = greet(&origin, &target);
+    let memory = target.register(vec![0; 8], Access::ReadOnly);
+    let described = target.described_to(&origin, &memory);
+    let waiting = origin.recv_expected(&to_target, 5);
+    let unaffected = origin.recv_unexpected();
+    target.endpoint.close();
+    let getting = origin.get(&to_target, transfer(&origin, &described, 8));
+    finish(&[&origin, &target], "operations with a closed peer", &[waiting, getting]);
+    let gone = origin.error(waiting);
+    assert!(matches!(gone, Error::PeerGone { .. }), "{gone}");
+    assert_gone(&origin.error(getting));
+    assert_gone(&send_until_it_fails(&origin, &to_target));
+    assert!(!origin.is_done(unaffected), "a receive of any source waits for others");
+
+    // The same for the side that was contacted.
+    let (target, origin) = Node::pair(case);
+    let (_, to_left) = greet(&origin, &target);
+    assert_ne!(to_left, to_origin);
+    let waiting = target.recv_expected(&to_left, 5);
+    origin.endpoint.close();
+    finish(&[&target, &origin], "a receive from a closed origin", &[waiting]);
+    assert!(matches!(target.error(waiting), Error::PeerGone { .. }));
+}
+
+fn transfer(node: &Node, remote: &RemoteMem, len: usize) -> Transfer {
+    Transfer {
+        local: node.register(vec![0; len], Access::ReadWrite),
+        local_offset: 0,
+        remote: remote.clone(),
+        remote_offset: 0,
+        len: len as u64,
+    }
+}
+
+/// The address of an origin dies with it.
+pub fn an_origin_that_left_cannot_be_answered(case: &Case<'_>) {
+    let (target, origin) = Node::pair(case);
+    let (_, to_origin) = greet(&origin, &target);
+    drop(origin);
+    assert_gone(&send_until_it_fails(&target, &to_origin));
+    // A successor is somebody else.
+    let successor = Node::new((case.open)(false));
+    let (_, to_successor) = greet(&successor, &target);
+    assert_ne!(to_successor, to_origin);
+    assert_gone(&send_until_it_fails(&target, &to_origin));
+}
+
+/// Operations towards an address where nobody listens fail, naming it.
+pub fn nobody_listens(case: &Case<'_>) {
+    let (target, origin) = Node::pair(case);
+    let to_nobody = origin.addr_of(&target);
+    let memory = target.register(vec![0; 8], Access::ReadWrite);
+    let described = target.described_to(&origin, &memory);
+    target.endpoint.close();
+    drop(target);
+    let sent = origin.send_unexpected(&to_nobody, 1, b"anybody?");
+    let answered = origin.send_expected(&to_nobody, 1, b"anybody?");
+    let got = origin.get(&to_nobody, transfer(&origin, &described, 8));
+    let put = origin.put(&to_nobody, transfer(&origin, &described, 8));
+    let ops = [sent, answered, got, put];
+    finish(&[&origin], "operations that reach nobody", &ops);
+    for op in ops {
+        let error = origin.error(op);
+        let Error::Unreachable { peer, .. } = &error else { panic!("not unreachable: {error}") };
+        assert_eq!(peer, to_nobody.uri());
+        assert!(error.never_arrived());
+    }
+}
+
+/// Plays the roles of the cases below.
+fn play(case: &Case<'_>, role: &str, argument: &str) {
+    match role {
+        "stall" => {
+            let node = Node::new((case.open)(true));
+            let memory = node.register(vec![1; STALLED_LEN], Access::ReadWrite);
+            process::say(node.endpoint.self_addr().uri());
+            process::say(&format!("{:?}", node.endpoint.mem_to_bytes(&memory)));
+            serve_one(&node);
+            process::sleep_for_ever();
+        }
+        "origin" => {
+            let node = Node::new((case.open)(false));
+            let to_target = node.endpoint.lookup(argument).expect("the parent's address");
+            let sent = node.send_unexpected(&to_target, 1, b"remember me");
+            finish(&[&node], "the child's message", &[sent]);
+            process::sleep_for_ever();
+        }
+        "serve" => {
+            let node = match argument {
+                "" => Node::new((case.open)(true)),
+                uri => Node::new(
+                    crate::open(uri, &OpenOptions::listening(true)).expect("the old address"),
+                ),
+            };
+            process::say(node.endpoint.self_addr().uri());
+            loop {
+                serve_one(&node);
+            }
+        }
+        "descriptors" => {
+            let before = open_descriptors();
+            for close in [true, false, true] {
+                use_endpoints(case, close);
+                let after = open_descriptors();
+                assert_eq!(after, before, "left behind after close: {close}");
+            }
+            process::say("all given back");
+        }
+        other => panic!("unknown role {other}"),
+    }
+}
+
+const STALLED_LEN: usize = 16 << 20;
+
+/// Answers one unexpected message with an expected one of the same tag and contents.
+fn serve_one(node: &Node) {
+    let asked = node.recv_unexpected();
+    finish(&[node], "a request to the child", &[asked]);
+    let (arrival, bytes) = node.received(asked);
+    let sent = node.send_expected(&arrival.from, arrival.tag.0, &bytes);
+    finish(&[node], "the child's answer", &[sent]);
+}
+
+fn echo(node: &Node, to: &Addr, tag: u32) {
+    let answered = node.recv_expected(to, tag);
+    let sent = node.send_unexpected(to, tag, b"echo");
+    finish(&[node], "an echo of the child", &[sent, answered]);
+    node.succeeded(sent);
+    assert_eq!(node.received(answered).1, b"echo");
+}
+
+/// The address and the memory that a "stall" child announces.
+pub(super) fn stalled_child(case: &Case<'_>, node: &Node) -> (ChildNode, Addr, RemoteMem) {
+    let mut child = ChildNode::start(case, "stall", "");
+    let to_child = node.endpoint.lookup(&child.line()).expect("the child's address");
+    let line = child.line();
+    let bytes: Vec<u8> = line
+        .trim_matches(['[', ']'])
+        .split(", ")
+        .map(|byte| byte.parse().expect("a byte"))
+        .collect();
+    let described = node.endpoint.mem_from_bytes(&bytes).expect("a description");
+    echo(node, &to_child, 1);
+    (child, to_child, described)
+}
+
+/// Starts operations of each kind that a stalled child cannot finish.
+pub(super) fn pending_on(node: &Node, to_child: &Addr, described: &RemoteMem) -> Vec<OpId> {
+    let mut ops = vec![node.recv_expected(to_child, 2), node.recv_expected(to_child, 3)];
+    ops.push(node.get(to_child, transfer(node, described, STALLED_LEN)));
+    ops.push(node.put(to_child, transfer(node, described, STALLED_LEN)));
+    ops
+}
+
+/// If the process plays a child of one of these cases, plays it and says so.
+pub(super) fn is_child(case: &Case<'_>) -> bool {
+    let Some((role, argument)) = process::role() else { return false };
+    play(case, &role, &argument);
+    true
+}
+
+/// SIGKILL of a peer ends everything that waits for it.
+pub fn a_dead_peer_is_reported(case: &Case<'_>) {
+    if is_child(case) {
+        return;
+    }
+    let node = Node::new((case.open)(true));
+    let (mut child, to_child, described) = stalled_child(case, &node);
+    let ops = pending_on(&node, &to_child, &described);
+    let bytes = pattern(1, node.endpoint.limits().unexpected_bytes_max);
+    let sends: Vec<_> = (0..500).map(|_| node.send_unexpected(&to_child, 9, &bytes)).collect();
+    for _ in 0..1000 {
+        node.poll();
+    }
+    assert_eq!(node.count_done(&ops), 0, "the child is stalled");
+    child.kill();
+    finish(&[&node], "operations with a dead peer", &ops);
+    finish(&[&node], "sends to a dead peer", &sends);
+    for op in ops {
+        let error = node.error(op);
+        assert!(matches!(error, Error::PeerGone { .. }), "{error}");
+    }
+    for op in sends {
+        let end = node.take(op);
+        let fine =
+            matches!(end, Completion::Send { result: Ok(()) | Err(Error::PeerGone { .. }), .. });
+        assert!(fine, "{end:?}");
+    }
+    assert_gone(&send_until_it_fails(&node, &to_child));
+
+    // An origin that nobody can call dies as well.
+    let asked = node.recv_unexpected();
+    let mut child = ChildNode::start(case, "origin", node.endpoint.self_addr().uri());
+    finish(&[&node], "the child's message", &[asked]);
+    let (arrival, _) = node.received(asked);
+    let waiting = node.recv_expected(&arrival.from, 1);
+    child.kill();
+    finish(&[&node], "a receive from a dead origin", &[waiting]);
+    assert!(matches!(node.error(waiting), Error::PeerGone { .. }));
+    assert_gone(&send_until_it_fails(&node, &arrival.from));
+}
+
+/// A successor under the same address is reached through the same address.
+pub fn a_peer_restarts_under_its_address(case: &Case<'_>) {
+    if is_child(case) {
+        return;
+    }
+    let node = Node::new((case.open)(false));
+    let mut child = ChildNode::start(case, "serve", "");
+    let uri = child.line();
+    let to_child = node.endpoint.lookup(&uri).expect("the child's address");
+    for round in 0..3 {
+        echo(&node, &to_child, round);
+        let waiting = node.recv_expected(&to_child, 99);
+        child.kill();
+        finish(&[&node], "a receive from the dead child", &[waiting]);
+        assert!(matches!(node.error(waiting), Error::PeerGone { .. }));
+        child = ChildNode::start(case, "serve", &uri);
+        assert_eq!(child.line(), uri);
+        assert_eq!(node.endpoint.lookup(&uri).expect("the same address"), to_child);
+    }
+    echo(&node, &to_child, 4);
+}
+
+fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("own descriptors").count()
+}
+
+fn use_endpoints(case: &Case<'_>, close: bool) {
+    let (target, origin) = Node::pair(case);
+    let (to_target, to_origin) = greet(&origin, &target);
+    let memory = target.register(vec![0; 1 << 20], Access::ReadWrite);
+    let described = target.described_to(&origin, &memory);
+    let got = origin.get(&to_target, transfer(&origin, &described, 1 << 20));
+    finish(&[&origin, &target], "a get", &[got]);
+    // Some operations are left in flight.
+    origin.recv_expected(&to_target, 7);
+    target.send_unexpected(&to_origin, 7, b"nobody receives this");
+    origin.put(&to_target, transfer(&origin, &described, 1 << 20));
+    if close {
+        target.endpoint.close();
+        origin.endpoint.close();
+    }
+}
+
+/// Opening, using and dropping endpoints leaves no file descriptor open. In a process of its own,
+/// since other tests open descriptors too.
+pub fn descriptors_are_given_back(case: &Case<'_>) {
+    if is_child(case) {
+        return;
+    }
+    let mut child = ChildNode::start(case, "descriptors", "");
+    assert_eq!(child.line(), "all given back");
+}

@@ -1,0 +1,91 @@
+//! Second processes: the test binary again, for the same test, with a role in its environment.
+//!
+//! The child runs the same case function, which finds its role with [`role`] and plays it instead.
+//! It speaks to its parent in marked lines on standard output; it dies with the thread that started
+//! it (`PR_SET_PDEATHSIG`), or when the [`ChildNode`] is dropped.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use super::Case;
+
+const ROLE: &str = "NA_CONFORMANCE_ROLE";
+const ARGUMENT: &str = "NA_CONFORMANCE_ARGUMENT";
+const MARK: &str = "na-child: ";
+
+/// In a child: the role and argument that it was started with.
+pub(super) fn role() -> Option<(String, String)> {
+    Some((std::env::var(ROLE).ok()?, std::env::var(ARGUMENT).ok()?))
+}
+
+/// In a child: one line for the parent.
+pub(super) fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    // libtest may have left an unfinished line.
+    writeln!(out, "\n{MARK}{text}").expect("the parent reads");
+    out.flush().expect("the parent reads");
+}
+
+/// In a child: sleeps until the parent kills it.
+pub(super) fn sleep_for_ever() -> ! {
+    loop {
+        std::thread::park();
+    }
+}
+
+/// A child, from the parent's side. Killed and reaped when dropped.
+pub(super) struct ChildNode {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl ChildNode {
+    pub(super) fn start(case: &Case<'_>, role: &str, argument: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("own path"));
+        command
+            .args([case.test, "--exact", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .env(ARGUMENT, argument)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        // SAFETY: the closure runs between fork and exec and makes one system call, which is
+        // async-signal-safe and touches no memory.
+        unsafe {
+            command.pre_exec(|| {
+                rustix::process::set_parent_process_death_signal(Some(
+                    rustix::process::Signal::KILL,
+                ))?;
+                Ok(())
+            })
+        };
+        let mut child = command.spawn().expect("start the test binary again");
+        let lines = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        Self { child, lines }
+    }
+
+    /// The next marked line. The child must not need us while we wait for it.
+    pub(super) fn line(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            let read = self.lines.read_line(&mut line).expect("the child's output");
+            assert!(read > 0, "the child ended without saying what it had to");
+            if let Some(text) = line.trim_end().strip_prefix(MARK) {
+                return text.to_owned();
+            }
+        }
+    }
+
+    /// Kills it with SIGKILL and waits until it is dead.
+    pub(super) fn kill(&mut self) {
+        self.child.kill().expect("kill the child");
+        self.child.wait().expect("reap the child");
+    }
+}
+
+impl Drop for ChildNode {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,195 @@
+//! Cases about sleeping on `wait_fd`: whatever gives `poll` something to do ends the sleep.
+//!
+//! A sleep that is not ended fails after [`PATIENCE`]; none of the cases succeeds by a timeout. A
+//! transport without `wait_fd` passes by polling.
+
+use std::sync::mpsc;
+
+use super::node::{Node, drive, greet, pattern};
+use super::peers::{is_child, pending_on, stalled_child};
+use super::{Case, PATIENCE};
+use crate::{Access, Error, OpId, Tag, Transfer};
+
+/// Polls `node` until `done`, sleeping whenever it says that it has nothing to do.
+#[track_caller]
+fn sleep_until(node: &Node, what: &str, mut done: impl FnMut(&Node) -> bool) {
+    loop {
+        while node.poll() > 0 {}
+        if done(node) {
+            return;
+        }
+        if !node.endpoint.prepare_wait() {
+            continue;
+        }
+        let Some(fd) = node.endpoint.wait_fd() else { continue };
+        let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+        let limit = rustix::time::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        let ready = rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&limit)));
+        assert_eq!(ready, Ok(1), "slept through: {what}");
+    }
+}
+
+/// With nothing to do the descriptor is not readable, so that sleeping saves anything.
+pub fn an_idle_endpoint_can_sleep(case: &Case<'_>) {
+    let (target, origin) = Node::pair(case);
+    greet(&origin, &target);
+    let nodes = [&target, &origin];
+    drive(&nodes, "both endpoints to become idle", || {
+        nodes.iter().all(|node| {
+            let Some(fd) = node.endpoint.wait_fd() else { return true };
+            if !node.endpoint.prepare_wait() {
+                return false;
+            }
+            let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+            let at_once = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+            rustix::event::poll(&mut fds, Some(&at_once)) == Ok(0)
+        })
+    });
+}
+
+/// Both sides of a ping-pong sleep between the messages.
+pub fn a_message_wakes_a_sleeper(case: &Case<'_>) {
+    const ROUNDS: u32 = 1000;
+    let (target, origin) = Node::pair(case);
+    let (to_target, to_origin) = greet(&origin, &target);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for round in 0..ROUNDS {
+                let asked = target.recv_unexpected();
+                sleep_until(&target, "a request", |node| node.is_done(asked));
+                let sent = target.send_expected(&to_origin, round, b"pong");
+                sleep_until(&target, "the answer's send", |node| node.is_done(sent));
+            }
+        });
+        for round in 0..ROUNDS {
+            let answered = origin.recv_expected(&to_target, round);
+            origin.send_unexpected(&to_target, round, b"ping");
+            sleep_until(&origin, "an answer", |node| node.is_done(answered));
+        }
+    });
+}
+
+/// The owner of the memory is woken to serve a transfer, and the requester when it is over.
+pub fn a_transfer_wakes_both_sleepers(case: &Case<'_>) {
+    const ROUNDS: u64 = 40;
+    const LEN: usize = 3 << 20;
+    let (target, origin) = Node::pair(case);
+    let (to_target, _) = greet(&origin, &target);
+    let remote = target.register(pattern(1, LEN), Access::ReadWrite);
+    let described = target.described_to(&origin, &remote);
+    let end = target.recv_unexpected();
+    std::thread::scope(|scope| {
+        scope.spawn(move || sleep_until(&target, "the end", |node| node.is_done(end)));
+        for round in 0..ROUNDS {
+            let len = if round % 4 == 0 { LEN } else { 100 };
+            let transfer = Transfer {
+                local: origin.register(vec![0; len], Access::ReadWrite),
+                local_offset: 0,
+                remote: described.clone(),
+                remote_offset: 0,
+                len: len as u64,
+            };
+            let op = match round % 2 {
+                0 => origin.get(&to_target, transfer),
+                _ => origin.put(&to_target, transfer),
+            };
+            sleep_until(&origin, "a transfer", |node| node.is_done(op));
+            origin.succeeded(op);
+        }
+        let sent = origin.send_unexpected(&to_target, 1, b"end");
+        sleep_until(&origin, "the last send", |node| node.is_done(sent));
+    });
+}
+
+/// What ends without the network's help (a cancel, a close) ends the sleep too.
+pub fn a_local_completion_wakes_a_sleeper(case: &Case<'_>) {
+    let (target, origin) = Node::pair(case);
+    let (to_target, _) = greet(&origin, &target);
+    let (sender, posted) = mpsc::channel::<Option<OpId>>();
+    let endpoint = origin.endpoint.clone();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while let Ok(Some(op)) = posted.recv() {
+                endpoint.cancel(op);
+            }
+            endpoint.close();
+        });
+        for round in 0..200 {
+            let op = match round % 2 {
+                0 => origin.recv_unexpected(),
+                _ => origin.recv_expected(&to_target, round),
+            };
+            sender.send(Some(op)).expect("the other thread listens");
+            sleep_until(&origin, "a canceled receive", |node| node.is_done(op));
+            assert!(matches!(origin.error(op), Error::Canceled));
+        }
+        let op = origin.recv_unexpected();
+        sender.send(None).expect("the other thread listens");
+        sleep_until(&origin, "a closed receive", |node| node.is_done(op));
+        assert!(matches!(origin.error(op), Error::Closed));
+    });
+}
+
+/// What another thread starts is carried out though the progress thread sleeps.
+pub fn an_operation_of_another_thread_wakes_a_sleeper(case: &Case<'_>) {
+    const ROUNDS: u64 = 20;
+    let target = Node::new((case.open)(true));
+    let receives: Vec<_> = (0..ROUNDS).map(|_| target.recv_unexpected()).collect();
+    let uri = target.endpoint.self_addr().uri().to_owned();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            sleep_until(&target, "all messages", |node| node.all_done(&receives));
+        });
+        for round in 0..ROUNDS {
+            // A fresh endpoint has to connect first.
+            let origin = Node::new((case.open)(false));
+            let to_target = origin.endpoint.lookup(&uri).expect("the target's address");
+            let (endpoint, op) = (origin.endpoint.clone(), OpId(1 << 40 | round));
+            scope.spawn(move || {
+                let buf = endpoint.alloc_msg();
+                endpoint.send_unexpected(op, &to_target, Tag(1), buf).expect("send");
+            });
+            sleep_until(&origin, "the other thread's send", |node| node.is_done(op));
+            origin.succeeded(op);
+            origin.endpoint.close();
+        }
+    });
+}
+
+/// A sender that was held back sleeps until there is room; the receiver until there is a message.
+pub fn room_for_a_held_back_sender_wakes_it(case: &Case<'_>) {
+    const COUNT: usize = 6000;
+    let (target, origin) = Node::pair(case);
+    let (to_target, _) = greet(&origin, &target);
+    let bytes = pattern(1, origin.endpoint.limits().unexpected_bytes_max);
+    let sends: Vec<_> = (0..COUNT)
+        .map(|number| origin.send_unexpected(&to_target, number as u32, &bytes))
+        .collect();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for number in 0..COUNT {
+                let received = target.recv_unexpected();
+                sleep_until(&target, "a message", |node| node.is_done(received));
+                assert_eq!(target.received(received).0.tag, Tag(number as u32));
+            }
+        });
+        sleep_until(&origin, "the sends", |node| node.all_done(&sends));
+    });
+}
+
+/// SIGKILL of a peer ends the sleep of who waits for it.
+pub fn a_dead_peer_is_reported_to_a_sleeper(case: &Case<'_>) {
+    if is_child(case) {
+        return;
+    }
+    let node = Node::new((case.open)(true));
+    let (mut child, to_child, described) = stalled_child(case, &node);
+    let ops = pending_on(&node, &to_child, &described);
+    std::thread::scope(|scope| {
+        scope.spawn(move || child.kill());
+        sleep_until(&node, "the peer's death", |node| node.all_done(&ops));
+    });
+    for op in ops {
+        assert!(matches!(node.error(op), Error::PeerGone { .. }));
+    }
+}

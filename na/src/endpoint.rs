@@ -1,0 +1,262 @@
+//! The contract between a transport and everything above it.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use crate::{Access, Addr, Error, LocalMem, Memory, MsgBuf, RemoteMem};
+
+/// Names an operation in its completion and in `cancel`. Chosen by the caller, unique among the
+/// endpoint's operations in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OpId(pub u64);
+
+/// Pairs an expected message with its receive. Counterpart: `na_tag_t`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Tag(pub u32);
+
+/// What an endpoint can carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest unexpected message, bytes.
+    pub unexpected_bytes_max: usize,
+    /// Largest expected message, bytes.
+    pub expected_bytes_max: usize,
+}
+
+/// How to open an endpoint.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct OpenOptions {
+    /// Accept peers that come to us. Off: we can only reach out. Default off.
+    pub listen: bool,
+    /// Largest message, bytes, both kinds. Default 4096, as in Mercury.
+    pub message_bytes_max: usize,
+    /// How long connecting to a peer may take. Default 10 s.
+    pub connect_timeout: Duration,
+    /// Longest time without a sign of life from a connected peer that owes us something; zero
+    /// relies on what the operating system reports (which includes every death on the same host).
+    /// Default zero.
+    pub liveness_limit: Duration,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            listen: false,
+            message_bytes_max: 4096,
+            connect_timeout: Duration::from_secs(10),
+            liveness_limit: Duration::ZERO,
+        }
+    }
+}
+
+impl OpenOptions {
+    /// Default options with [`listen`](Self::listen) as given.
+    pub fn listening(listen: bool) -> Self {
+        Self { listen, ..Self::default() }
+    }
+}
+
+/// An operation that was not started, with the buffer that it was given.
+#[derive(Debug)]
+pub struct Refused {
+    /// Why.
+    pub error: Error,
+    /// The caller's buffer, unchanged.
+    pub buf: MsgBuf,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Refused {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
+/// Where a received message came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arrival {
+    /// The sender; sending to this address reaches it, also when it does not listen.
+    pub from: Addr,
+    /// The sender's tag.
+    pub tag: Tag,
+}
+
+/// The end of one operation. Each operation that was started has exactly one.
+#[derive(Debug)]
+pub enum Completion {
+    /// `send_unexpected` or `send_expected`: the transport took the message (it need not have
+    /// arrived), or never will.
+    Send {
+        /// The operation.
+        op: OpId,
+        /// The buffer that was sent.
+        buf: MsgBuf,
+        /// Whether it was sent.
+        result: Result<(), Error>,
+    },
+    /// `recv_unexpected` or `recv_expected`.
+    Recv {
+        /// The operation.
+        op: OpId,
+        /// The buffer; holds the message on success.
+        buf: MsgBuf,
+        /// Whose message it is.
+        result: Result<Arrival, Error>,
+    },
+    /// `put` or `get`: all bytes are in place, or none may be relied on.
+    Transfer {
+        /// The operation.
+        op: OpId,
+        /// Whether the data was moved.
+        result: Result<(), Error>,
+    },
+}
+
+/// One remote memory access.
+#[derive(Debug, Clone)]
+pub struct Transfer {
+    /// Our memory: source of a put, destination of a get. Kept alive until the completion.
+    pub local: LocalMem,
+    /// First byte of `local`.
+    pub local_offset: u64,
+    /// The peer's memory.
+    pub remote: RemoteMem,
+    /// First byte of `remote`.
+    pub remote_offset: u64,
+    /// Bytes to move; zero is allowed and still asks the owner's permission.
+    pub len: u64,
+}
+
+/// One open endpoint. No method blocks.
+///
+/// `send_*`, `recv_*`, `put`, `get`, `cancel` and the queries may be called from any thread.
+/// [`poll`](Self::poll) and [`prepare_wait`](Self::prepare_wait) have one caller at a time (the
+/// progress ULT); a second caller waits for the first.
+///
+/// Messages between two endpoints are matched in the order in which they were sent, per kind. A
+/// sender that outruns its receiver is slowed: its sends complete later; nothing is dropped and no
+/// queue grows without bound.
+pub trait Endpoint: Send + Sync + fmt::Debug {
+    /// The plugin's name: `sm`, `tcp` …
+    fn transport(&self) -> &'static str;
+
+    /// What it can carry.
+    fn limits(&self) -> Limits;
+
+    /// Our own address. A peer can look it up if this endpoint listens.
+    fn self_addr(&self) -> Addr;
+
+    /// The peer of that name. Does not contact it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadUri`] when the text is not an address of this transport.
+    fn lookup(&self, uri: &str) -> Result<Addr, Error>;
+
+    /// A buffer for a message, as large as the limits allow.
+    fn alloc_msg(&self) -> MsgBuf {
+        let limits = self.limits();
+        MsgBuf::with_capacity(limits.unexpected_bytes_max.max(limits.expected_bytes_max))
+    }
+
+    /// Sends a message that the peer receives with `recv_unexpected`.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] when nothing was started: too long, foreign address, endpoint closed.
+    fn send_unexpected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused>;
+
+    /// Posts a buffer for the next unexpected message of any peer.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] when nothing was started: buffer below the limit, endpoint closed.
+    fn recv_unexpected(&self, op: OpId, buf: MsgBuf) -> Result<(), Refused>;
+
+    /// Sends a message that the peer receives with `recv_expected` from us with this tag.
+    ///
+    /// # Errors
+    ///
+    /// As `send_unexpected`.
+    fn send_expected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused>;
+
+    /// Posts a buffer for one expected message. If the peer dies first, the operation ends with
+    /// [`Error::PeerGone`]; if it was never connected, it waits for the connection.
+    ///
+    /// # Errors
+    ///
+    /// As `recv_unexpected`.
+    fn recv_expected(&self, op: OpId, from: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused>;
+
+    /// Makes memory reachable for peers (and usable as the local side of a transfer).
+    ///
+    /// The memory's owner is given back by [`LocalMem::revoke`] or by dropping the last clone.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`], or [`Error::Io`] when the transport cannot register it.
+    fn register(&self, memory: Memory, access: Access) -> Result<LocalMem, Error>;
+
+    /// The bytes that let a peer name `memory`; travels inside a bulk descriptor.
+    fn mem_to_bytes(&self, memory: &LocalMem) -> Vec<u8>;
+
+    /// Reads what `mem_to_bytes` of a peer wrote.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] when the bytes are not such a description.
+    fn mem_from_bytes(&self, bytes: &[u8]) -> Result<RemoteMem, Error>;
+
+    /// Writes our memory into the peer's.
+    ///
+    /// # Errors
+    ///
+    /// When nothing was started: bounds or access of the local side, foreign address, closed.
+    fn put(&self, op: OpId, to: &Addr, transfer: Transfer) -> Result<(), Error>;
+
+    /// Reads the peer's memory into ours.
+    ///
+    /// # Errors
+    ///
+    /// As `put`.
+    fn get(&self, op: OpId, from: &Addr, transfer: Transfer) -> Result<(), Error>;
+
+    /// Asks for an early end. The completion still follows, once, and says which it was:
+    /// [`Error::Canceled`] or the real outcome. An unknown or finished `op` is ignored.
+    fn cancel(&self, op: OpId);
+
+    /// Moves the network forward and reports at most `budget` completions to `sink`; returns how
+    /// many it reported. `sink` may start operations on this endpoint, but must not poll it.
+    ///
+    /// Trouble with one peer ends that peer's operations and is not an error here.
+    ///
+    /// # Errors
+    ///
+    /// Only when the endpoint itself can no longer work; all its operations have then completed or
+    /// will complete in further polls.
+    fn poll(&self, budget: usize, sink: &mut dyn FnMut(Completion)) -> Result<usize, Error>;
+
+    /// Announces that the caller is about to sleep on [`wait_fd`](Self::wait_fd). `false`: there is
+    /// work, poll again. After `true`, whatever gives `poll` something to do makes the descriptor
+    /// readable; the next `poll` ends the announcement.
+    fn prepare_wait(&self) -> bool;
+
+    /// Becomes readable when `poll` has work, see [`prepare_wait`](Self::prepare_wait). `None`:
+    /// this transport can only be polled.
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Ends every operation with [`Error::Closed`] and every connection; the completions are
+    /// reported by further polls. Peers see that we are gone. Idempotent.
+    fn close(&self);
+
+    /// How this endpoint moves bulk data, for `margo info` and logs; for example
+    /// `"cross-memory attach"`.
+    fn bulk_path(&self) -> String;
+}

@@ -1,0 +1,133 @@
+//! Why a network operation did not do what was asked.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+/// Why an operation failed.
+///
+/// Cheap to clone: one event (a peer's death) may end many operations.
+/// Counterpart: `na_return_t` (Mercury), with the facts that a number cannot carry.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The URI names no transport that this build has, or is not well-formed.
+    #[error("cannot use address `{uri}`: {reason}")]
+    BadUri {
+        /// The text that was given.
+        uri: String,
+        /// What is wrong with it, and what would be accepted.
+        reason: String,
+    },
+    /// The transport is compiled in but does not work on this machine.
+    #[error("transport `{transport}` does not work here: {reason}")]
+    Unavailable {
+        /// The plugin's name.
+        transport: &'static str,
+        /// What is missing, and how to get it.
+        reason: String,
+    },
+    /// Nobody answers at that address. The operation did not reach anyone.
+    #[error("cannot reach {peer}: {reason}")]
+    Unreachable {
+        /// The peer's address.
+        peer: String,
+        /// What the operating system or the peer said.
+        reason: String,
+    },
+    /// The peer was connected and is gone: it died, closed, or its liveness limit passed. Whether
+    /// it received the operation is unknown.
+    #[error("peer {peer} is gone: {reason}")]
+    PeerGone {
+        /// The peer's address.
+        peer: String,
+        /// How it was noticed.
+        reason: String,
+    },
+    /// The peer sent what the protocol does not allow; its connection was closed.
+    #[error("peer {peer} broke the protocol: {reason}")]
+    Protocol {
+        /// The peer's address.
+        peer: String,
+        /// The rule that was broken.
+        reason: String,
+    },
+    /// The owner of the remote memory refused the transfer.
+    #[error("{peer} refused the transfer: {reason}")]
+    Denied {
+        /// The owner's address.
+        peer: String,
+        /// The check that failed.
+        reason: DeniedReason,
+    },
+    /// An argument of the call itself is wrong; nothing was started.
+    #[error("invalid argument: {0}")]
+    InvalidArgument(String),
+    /// The message does not fit; nothing was sent.
+    #[error("message of {len} bytes exceeds the limit of {max} bytes")]
+    TooLong {
+        /// Bytes that were to be sent.
+        len: usize,
+        /// The transport's limit, see [`Limits`](crate::Limits).
+        max: usize,
+    },
+    /// [`Endpoint::cancel`](crate::Endpoint::cancel) ended the operation.
+    #[error("operation canceled")]
+    Canceled,
+    /// The endpoint was closed.
+    #[error("endpoint closed")]
+    Closed,
+    /// The operating system refused something that the transport needs.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done, to which object.
+        what: String,
+        /// What the operating system said.
+        source: Arc<io::Error>,
+    },
+}
+
+impl Error {
+    /// Wraps an operating-system error with what was being done.
+    pub fn io(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Self::Io { what: what.into(), source: Arc::new(source.into()) }
+    }
+
+    /// Whether the operation certainly had no effect at the peer, so that repeating it is harmless.
+    pub fn never_arrived(&self) -> bool {
+        matches!(
+            self,
+            Self::BadUri { .. }
+                | Self::Unavailable { .. }
+                | Self::Unreachable { .. }
+                | Self::InvalidArgument(_)
+                | Self::TooLong { .. }
+                | Self::Denied { .. }
+        )
+    }
+}
+
+/// Which check a remote memory access failed at the memory's owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeniedReason {
+    /// No memory has this key: never registered, forged, or revoked meanwhile.
+    NoSuchKey,
+    /// The memory was registered without this kind of access.
+    Access,
+    /// Offset and length leave the registered memory.
+    OutOfRange,
+    /// The owner could not copy: cross-memory attach failed and there was no other way.
+    CopyFailed,
+}
+
+impl fmt::Display for DeniedReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoSuchKey => "no memory is registered under this key (revoked or forged)",
+            Self::Access => "the memory was not registered for this kind of access",
+            Self::OutOfRange => "offset and length leave the registered memory",
+            Self::CopyFailed => "the owner could not copy the data",
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! Network abstraction: endpoints that exchange small messages and move registered memory.
+//!
+//! A [`Plugin`] opens an [`Endpoint`] for a URI such as `na+sm://` or `na+tcp://127.0.0.1:0`.
+//! An endpoint does two things:
+//!
+//! - **messages**: *unexpected* ones (requests: any source, taken by whichever receive is posted
+//!   next) and *expected* ones (replies: taken by the receive that names their source and tag);
+//! - **remote memory access**: [`put`](Endpoint::put) and [`get`](Endpoint::get) between memory
+//!   that both sides registered.
+//!
+//! Nothing here blocks and nothing here calls back. A buffer moves *into* an operation and comes
+//! back in that operation's [`Completion`], which [`Endpoint::poll`] reports exactly once,
+//! whatever happens: success, failure, cancel, death of the peer, close of the endpoint. So no
+//! memory is ever borrowed by an operation in flight, and cancelling is sound.
+//!
+//! # Reading order
+//!
+//! `endpoint.rs` (the contract) · `message.rs`, `memory.rs`, `addr.rs` (what it is made of) ·
+//! `registry.rs` (URI to plugin) · `region.rs` (keys of registered memory) · `sm/`, `tcp/` (the
+//! transports) · `conformance.rs` (the suite that each transport passes).
+//!
+//! Counterpart: Mercury's NA layer (`na.h`), without per-operation callbacks.
+
+#![cfg_attr(
+    not(all(feature = "sm", feature = "tcp")),
+    allow(dead_code, reason = "a build without a transport uses only part of what they share")
+)]
+
+#[cfg(not(loom))]
+mod addr;
+#[cfg(not(loom))]
+mod endpoint;
+#[cfg(not(loom))]
+mod error;
+#[cfg(all(any(feature = "sm", feature = "tcp"), not(loom)))]
+pub(crate) mod matching;
+#[cfg(not(loom))]
+mod memory;
+#[cfg(not(loom))]
+mod message;
+#[cfg(not(loom))]
+mod region;
+#[cfg(not(loom))]
+mod registry;
+#[cfg(not(loom))]
+mod uri;
+
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub mod conformance;
+#[cfg(feature = "sm")]
+pub mod sm;
+pub(crate) mod sync;
+#[cfg(all(feature = "tcp", not(loom)))]
+pub mod tcp;
+
+#[cfg(not(loom))]
+pub use self::{
+    addr::Addr,
+    endpoint::{Arrival, Completion, Endpoint, Limits, OpId, OpenOptions, Refused, Tag, Transfer},
+    error::{DeniedReason, Error},
+    memory::{Access, LocalMem, Memory, RawSegment, RemoteMem, WeakMem},
+    message::MsgBuf,
+    region::RegionTable,
+    registry::{Plugin, open, plugin_for, plugins},
+    uri::Uri,
+};
+
+/// What the models in `loom-tests` check.
+#[cfg(all(loom, feature = "sm"))]
+#[doc(hidden)]
+pub mod loom_exports {
+    pub use crate::sm::{doorbell, gate, lock, ring};
+}

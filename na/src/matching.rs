@@ -1,0 +1,295 @@
+//! Which receive takes which message; shared by the transports.
+//!
+//! One [`Matcher`] per endpoint, behind that endpoint's lock. It knows four sets:
+//!
+//! | set | order | leaves when |
+//! |---|---|---|
+//! | posted unexpected receives | posted first, served first | a message of any peer arrives |
+//! | early unexpected messages | arrival, over all peers | a receive is posted |
+//! | posted expected receives | posted first, per (peer, tag) | that message arrives |
+//! | early expected messages | arrival, per (peer, tag) | that receive is posted; its peer ends |
+//!
+//! Either the receives or the messages of one kind (and, for expected ones, of one key) are empty.
+//!
+//! # Bound
+//!
+//! An early message is a copy, counted against its peer with [`EARLY_OVERHEAD`] on top of its
+//! length. At the bound [`arrive`](Matcher::arrive) takes nothing and says [`Arrived::Full`]: the
+//! transport leaves the message where it is and stops reading that peer. Room appears only when a
+//! posted receive takes an early message, so it always comes with a completion; that is when to
+//! ask [`has_room`](Matcher::has_room) again. The messages that a dead peer left in the transport
+//! are finite: [`lift_bound`](Matcher::lift_bound) lets them in, so that the death itself need not
+//! wait for receives.
+//!
+//! # Canceled expected receives
+//!
+//! A caller that cancels an expected receive gave up on a message that may still come, and would
+//! occupy its peer's bound for ever. So a cancel is remembered: a message of that peer and tag
+//! which finds no posted receive is discarded, once per cancel. The memory is bounded too
+//! ([`GIVEN_UP_MAX`], oldest forgotten first).
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+
+use self::lists::{Cheap, Key, Lists};
+use crate::{Addr, Arrival, Completion, Error, MsgBuf, OpId, Tag};
+
+mod lists;
+
+/// Bytes that an early message costs beside its contents.
+const EARLY_OVERHEAD: usize = 64;
+
+/// How many canceled expected receives are remembered.
+const GIVEN_UP_MAX: usize = 4096;
+
+/// The two kinds of message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// For the next receive of any source.
+    Unexpected,
+    /// For the receive that names source and tag.
+    Expected,
+}
+
+/// What became of a message that arrived.
+#[derive(Debug)]
+pub(crate) enum Arrived {
+    /// A posted receive took it.
+    Completed(Completion),
+    /// Copied, to wait for its receive; or discarded, because its receive was canceled.
+    Held,
+    /// Nothing was taken: stop reading this peer until it has room.
+    Full,
+}
+
+struct Posted {
+    op: OpId,
+    buf: MsgBuf,
+    /// Keeps the peer's identity alive while a receive waits for it; `None` for any source.
+    _from: Option<Addr>,
+}
+
+struct Early {
+    from: Addr,
+    tag: Tag,
+    bytes: Box<[u8]>,
+}
+
+#[derive(Default)]
+struct Held {
+    bytes: usize,
+    /// The peer is gone and only its last messages are being brought in.
+    unbounded: bool,
+}
+
+/// Matches messages with receives. See the module's documentation.
+pub(crate) struct Matcher {
+    early_bytes_max: usize,
+    unexpected_posted: VecDeque<Posted>,
+    unexpected_early: VecDeque<Early>,
+    expected_posted: Lists<Posted>,
+    expected_early: Lists<Early>,
+    held: HashMap<u64, Held, Cheap>,
+    given_up: GivenUp,
+}
+
+impl Matcher {
+    /// An empty matcher that holds about `early_bytes_max` bytes of early messages per peer (one
+    /// message always fits).
+    pub(crate) fn new(early_bytes_max: usize) -> Self {
+        Self {
+            early_bytes_max,
+            unexpected_posted: VecDeque::new(),
+            unexpected_early: VecDeque::new(),
+            expected_posted: Lists::new(),
+            expected_early: Lists::new(),
+            held: HashMap::default(),
+            given_up: GivenUp::default(),
+        }
+    }
+
+    /// Posts a receive for the next unexpected message. `Some`: one had already arrived.
+    ///
+    /// # Panics
+    ///
+    /// If that message is longer than the buffer; transports refuse buffers below their limit.
+    pub(crate) fn post_unexpected(&mut self, op: OpId, buf: MsgBuf) -> Option<Completion> {
+        let Some(early) = self.unexpected_early.pop_front() else {
+            self.unexpected_posted.push_back(Posted { op, buf, _from: None });
+            return None;
+        };
+        Some(self.deliver_early(op, buf, early))
+    }
+
+    /// Posts a receive for the next message of `from` with `tag`. `Some`: it had already arrived.
+    ///
+    /// # Panics
+    ///
+    /// As [`post_unexpected`](Self::post_unexpected).
+    pub(crate) fn post_expected(
+        &mut self,
+        op: OpId,
+        from: &Addr,
+        tag: Tag,
+        buf: MsgBuf,
+    ) -> Option<Completion> {
+        let key = Key { peer: from.peer_id(), tag };
+        let Some(early) = self.expected_early.pop(key) else {
+            self.expected_posted.push(key, Posted { op, buf, _from: Some(from.clone()) });
+            return None;
+        };
+        Some(self.deliver_early(op, buf, early))
+    }
+
+    /// Takes a message of `from`, or refuses it as [`Arrived::Full`].
+    ///
+    /// # Panics
+    ///
+    /// If `bytes` is longer than a posted buffer; transports check lengths against their limit.
+    pub(crate) fn arrive(&mut self, kind: Kind, from: &Addr, tag: Tag, bytes: &[u8]) -> Arrived {
+        let key = Key { peer: from.peer_id(), tag };
+        let posted = match kind {
+            Kind::Unexpected => self.unexpected_posted.pop_front(),
+            Kind::Expected => self.expected_posted.pop(key),
+        };
+        if let Some(Posted { op, buf, .. }) = posted {
+            return Arrived::Completed(received(op, buf, bytes, from.clone(), tag));
+        }
+        if kind == Kind::Expected && self.given_up.take(key) {
+            return Arrived::Held;
+        }
+        let held = self.held.entry(key.peer).or_default();
+        if held.bytes >= self.early_bytes_max && !held.unbounded {
+            return Arrived::Full;
+        }
+        held.bytes += bytes.len() + EARLY_OVERHEAD;
+        let early = Early { from: from.clone(), tag, bytes: bytes.into() };
+        match kind {
+            Kind::Unexpected => self.unexpected_early.push_back(early),
+            Kind::Expected => self.expected_early.push(key, early),
+        }
+        Arrived::Held
+    }
+
+    /// Whether a message of `peer` would be taken even if no receive waits for it.
+    pub(crate) fn has_room(&self, peer: u64) -> bool {
+        self.held.get(&peer).is_none_or(|held| held.unbounded || held.bytes < self.early_bytes_max)
+    }
+
+    /// Takes whatever still comes from `peer`, which is known to be gone. Ends with
+    /// [`fail_peer`](Self::fail_peer).
+    #[allow(dead_code, reason = "for transports whose dead peers leave messages behind")]
+    pub(crate) fn lift_bound(&mut self, peer: u64) {
+        self.held.entry(peer).or_default().unbounded = true;
+    }
+
+    /// Ends the receive `op`, if it is posted.
+    pub(crate) fn cancel(&mut self, op: OpId) -> Option<Completion> {
+        if let Some(at) = self.unexpected_posted.iter().position(|posted| posted.op == op) {
+            return self.unexpected_posted.remove(at).map(|posted| failed(posted, Error::Canceled));
+        }
+        let (key, posted) = self.expected_posted.remove_where(|posted| posted.op == op)?;
+        self.given_up.add(key);
+        Some(failed(posted, Error::Canceled))
+    }
+
+    /// Ends the expected receives of `peer`, which is gone, with `error`, and forgets its early
+    /// expected messages, so that a successor under the same address starts afresh. Its early
+    /// unexpected messages stay: they did arrive.
+    pub(crate) fn fail_peer(&mut self, peer: u64, error: &Error, out: &mut Vec<Completion>) {
+        self.expected_posted.drain_peer(peer, |posted| out.push(failed(posted, error.clone())));
+        let mut freed = 0;
+        self.expected_early.drain_peer(peer, |early| freed += early.bytes.len() + EARLY_OVERHEAD);
+        if let Some(held) = self.held.get_mut(&peer) {
+            held.unbounded = false;
+        }
+        self.release(peer, freed);
+        self.given_up.forget_peer(peer);
+    }
+
+    /// Ends every receive with `error` and forgets every early message.
+    pub(crate) fn fail_all(&mut self, error: &Error, out: &mut Vec<Completion>) {
+        out.extend(self.unexpected_posted.drain(..).map(|posted| failed(posted, error.clone())));
+        self.expected_posted.drain_all(|posted| out.push(failed(posted, error.clone())));
+        self.expected_early.drain_all(drop);
+        self.unexpected_early.clear();
+        self.held.clear();
+        self.given_up = GivenUp::default();
+    }
+
+    fn deliver_early(&mut self, op: OpId, buf: MsgBuf, early: Early) -> Completion {
+        self.release(early.from.peer_id(), early.bytes.len() + EARLY_OVERHEAD);
+        received(op, buf, &early.bytes, early.from, early.tag)
+    }
+
+    fn release(&mut self, peer: u64, bytes: usize) {
+        if let Some(held) = self.held.get_mut(&peer) {
+            held.bytes -= bytes;
+            if held.bytes == 0 && !held.unbounded {
+                self.held.remove(&peer);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Matcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Matcher")
+            .field("unexpected_posted", &self.unexpected_posted.len())
+            .field("unexpected_early", &self.unexpected_early.len())
+            .field("expected_posted", &self.expected_posted.len())
+            .field("expected_early", &self.expected_early.len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn received(op: OpId, mut buf: MsgBuf, bytes: &[u8], from: Addr, tag: Tag) -> Completion {
+    buf.spare_mut()[..bytes.len()].copy_from_slice(bytes);
+    buf.set_len(bytes.len());
+    Completion::Recv { op, buf, result: Ok(Arrival { from, tag }) }
+}
+
+fn failed(posted: Posted, error: Error) -> Completion {
+    Completion::Recv { op: posted.op, buf: posted.buf, result: Err(error) }
+}
+
+/// Canceled expected receives whose message may still come.
+#[derive(Default)]
+struct GivenUp {
+    counts: HashMap<Key, u32, Cheap>,
+    /// In the order of the cancels; may name keys whose message has come meanwhile.
+    order: VecDeque<Key>,
+}
+
+impl GivenUp {
+    fn add(&mut self, key: Key) {
+        if self.order.len() == GIVEN_UP_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.take(oldest);
+        }
+        *self.counts.entry(key).or_default() += 1;
+        self.order.push_back(key);
+    }
+
+    /// Whether a message under `key` was given up; forgets one cancel.
+    fn take(&mut self, key: Key) -> bool {
+        if self.counts.is_empty() {
+            return false;
+        }
+        let Some(count) = self.counts.get_mut(&key) else { return false };
+        *count -= 1;
+        if *count == 0 {
+            self.counts.remove(&key);
+        }
+        true
+    }
+
+    fn forget_peer(&mut self, peer: u64) {
+        self.counts.retain(|key, _| key.peer != peer);
+        self.order.retain(|key| key.peer != peer);
+    }
+}
+
+#[cfg(test)]
+mod tests;

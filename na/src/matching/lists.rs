@@ -1,0 +1,233 @@
+//! First-in-first-out lists by (peer, tag), all in one slab.
+//!
+//! A list exists only while it has entries, and posting a receive allocates nothing once the slab
+//! and the table have grown to what the endpoint needs.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+
+use crate::Tag;
+
+/// What an expected message is matched by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Key {
+    /// The sender's number within the endpoint.
+    pub(crate) peer: u64,
+    /// The sender's tag.
+    pub(crate) tag: Tag,
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // One multiplication for both.
+        state.write_u64(self.peer.rotate_left(32) ^ u64::from(self.tag.0));
+    }
+}
+
+/// Hashes one integer with one multiplication. Keys that a peer chooses to collide cost only as
+/// many comparisons as its bound lets it hold early messages.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct CheapHasher(u64);
+
+/// Builds [`CheapHasher`]s.
+pub(crate) type Cheap = BuildHasherDefault<CheapHasher>;
+
+impl Hasher for CheapHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        let product =
+            u128::from(self.0 ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+}
+
+const NONE: usize = usize::MAX;
+
+struct Ends {
+    first: usize,
+    last: usize,
+}
+
+struct Slot<T> {
+    key: Key,
+    /// The next entry of the same list, or of the free list; `NONE` at the end.
+    next: usize,
+    /// `None` in the free list.
+    entry: Option<T>,
+}
+
+/// Lists of `T`. See the module's documentation.
+pub(crate) struct Lists<T> {
+    ends: HashMap<Key, Ends, Cheap>,
+    slots: Vec<Slot<T>>,
+    free: usize,
+    len: usize,
+}
+
+impl<T> Lists<T> {
+    pub(crate) fn new() -> Self {
+        Self { ends: HashMap::default(), slots: Vec::new(), free: NONE, len: 0 }
+    }
+
+    /// Entries in all lists.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Appends to the list of `key`.
+    pub(crate) fn push(&mut self, key: Key, entry: T) {
+        let slot = Slot { key, next: NONE, entry: Some(entry) };
+        let at = if self.free == NONE {
+            self.slots.push(slot);
+            self.slots.len() - 1
+        } else {
+            let at = self.free;
+            self.free = self.slots[at].next;
+            self.slots[at] = slot;
+            at
+        };
+        self.len += 1;
+        let ends = self.ends.entry(key).or_insert(Ends { first: at, last: at });
+        if ends.last != at {
+            self.slots[ends.last].next = at;
+            ends.last = at;
+        }
+    }
+
+    /// Takes the first entry of the list of `key`.
+    pub(crate) fn pop(&mut self, key: Key) -> Option<T> {
+        let ends = self.ends.get_mut(&key)?;
+        let at = ends.first;
+        if ends.last == at {
+            self.ends.remove(&key);
+        } else {
+            ends.first = self.slots[at].next;
+        }
+        self.release(at)
+    }
+
+    /// Takes the entry for which `wanted` holds, wherever it is. Looks at every slot.
+    pub(crate) fn remove_where(&mut self, wanted: impl Fn(&T) -> bool) -> Option<(Key, T)> {
+        let at = self.slots.iter().position(|slot| slot.entry.as_ref().is_some_and(&wanted))?;
+        let Slot { key, next, .. } = self.slots[at];
+        let ends = self.ends.get_mut(&key)?;
+        if ends.first == at {
+            return Some((key, self.pop(key)?));
+        }
+        let mut before = ends.first;
+        while self.slots[before].next != at {
+            before = self.slots[before].next;
+        }
+        self.slots[before].next = next;
+        if ends.last == at {
+            ends.last = before;
+        }
+        Some((key, self.release(at)?))
+    }
+
+    /// Empties the lists of `peer`. Looks at every list.
+    pub(crate) fn drain_peer(&mut self, peer: u64, each: impl FnMut(T)) {
+        self.drain(|key| key.peer == peer, each);
+    }
+
+    /// Empties every list.
+    pub(crate) fn drain_all(&mut self, each: impl FnMut(T)) {
+        self.drain(|_| true, each);
+    }
+
+    fn drain(&mut self, wanted: impl Fn(&Key) -> bool, mut each: impl FnMut(T)) {
+        let keys: Vec<Key> = self.ends.keys().filter(|key| wanted(key)).copied().collect();
+        for key in keys {
+            while let Some(entry) = self.pop(key) {
+                each(entry);
+            }
+        }
+    }
+
+    fn release(&mut self, at: usize) -> Option<T> {
+        let slot = &mut self.slots[at];
+        slot.next = self.free;
+        self.free = at;
+        self.len -= 1;
+        slot.entry.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use std::collections::VecDeque;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Push(u64, u32),
+        Pop(u64, u32),
+        Remove(usize),
+        DrainPeer(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0..3u64, 0..3u32).prop_map(|(peer, tag)| Step::Push(peer, tag)),
+            3 => (0..3u64, 0..3u32).prop_map(|(peer, tag)| Step::Pop(peer, tag)),
+            2 => (0..40usize).prop_map(Step::Remove),
+            1 => (0..3u64).prop_map(Step::DrainPeer),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_like_a_map_of_queues(steps in prop::collection::vec(step(), 0..80)) {
+            let mut lists = Lists::new();
+            let mut model: BTreeMap<(u64, u32), VecDeque<usize>> = BTreeMap::new();
+            for (number, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Push(peer, tag) => {
+                        lists.push(Key { peer, tag: Tag(tag) }, number);
+                        model.entry((peer, tag)).or_default().push_back(number);
+                    }
+                    Step::Pop(peer, tag) => {
+                        let expected =
+                            model.get_mut(&(peer, tag)).and_then(VecDeque::pop_front);
+                        prop_assert_eq!(lists.pop(Key { peer, tag: Tag(tag) }), expected);
+                    }
+                    Step::Remove(entry) => {
+                        let mut expected = None;
+                        for ((peer, tag), queue) in &mut model {
+                            if let Some(at) = queue.iter().position(|other| *other == entry) {
+                                queue.remove(at);
+                                expected = Some((Key { peer: *peer, tag: Tag(*tag) }, entry));
+                            }
+                        }
+                        prop_assert_eq!(lists.remove_where(|other| *other == entry), expected);
+                    }
+                    Step::DrainPeer(peer) => {
+                        let mut drained = Vec::new();
+                        lists.drain_peer(peer, |entry| drained.push(entry));
+                        let mut expected: Vec<usize> = Vec::new();
+                        for ((other, _), queue) in &mut model {
+                            if *other == peer {
+                                expected.extend(queue.drain(..));
+                            }
+                        }
+                        drained.sort_unstable();
+                        expected.sort_unstable();
+                        prop_assert_eq!(drained, expected);
+                    }
+                }
+                prop_assert_eq!(lists.len(), model.values().map(VecDeque::len).sum::<usize>());
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Unit tests of the matcher.
+
+use super::*;
+
+const MAX: usize = 1000;
+
+fn peer(number: u64) -> Addr {
+    Addr::new(format!("test://{number}"), 1, number, ())
+}
+
+fn buf() -> MsgBuf {
+    MsgBuf::with_capacity(64)
+}
+
+fn message(completion: Completion) -> (u64, u64, u32, Vec<u8>) {
+    match completion {
+        Completion::Recv { op, buf, result: Ok(Arrival { from, tag }) } => {
+            (op.0, from.peer_id(), tag.0, buf.as_slice().to_vec())
+        }
+        other => panic!("not a message: {other:?}"),
+    }
+}
+
+fn completed(arrived: Arrived) -> Completion {
+    match arrived {
+        Arrived::Completed(completion) => completion,
+        other => panic!("not taken by a receive: {other:?}"),
+    }
+}
+
+fn error(completion: &Completion) -> &Error {
+    match completion {
+        Completion::Recv { result: Err(error), .. } => error,
+        other => panic!("not a failure: {other:?}"),
+    }
+}
+
+#[test]
+fn unexpected_messages_go_to_receives_in_order_either_way_round() {
+    let mut matcher = Matcher::new(MAX);
+    assert!(matcher.post_unexpected(OpId(1), buf()).is_none());
+    assert!(matcher.post_unexpected(OpId(2), buf()).is_none());
+    let first = completed(matcher.arrive(Kind::Unexpected, &peer(7), Tag(5), b"a"));
+    let second = completed(matcher.arrive(Kind::Unexpected, &peer(8), Tag(6), b"b"));
+    assert_eq!(message(first), (1, 7, 5, b"a".to_vec()));
+    assert_eq!(message(second), (2, 8, 6, b"b".to_vec()));
+
+    for (from, text) in [(8, b"c"), (7, b"d"), (8, b"e")] {
+        let arrived = matcher.arrive(Kind::Unexpected, &peer(from), Tag(0), text);
+        assert!(matches!(arrived, Arrived::Held));
+    }
+    for (op, from, text) in [(3, 8, b"c"), (4, 7, b"d"), (5, 8, b"e")] {
+        let early = matcher.post_unexpected(OpId(op), buf()).unwrap();
+        assert_eq!(message(early), (op, from, 0, text.to_vec()));
+    }
+}
+
+#[test]
+fn expected_messages_match_source_and_tag() {
+    let mut matcher = Matcher::new(MAX);
+    assert!(matcher.post_expected(OpId(1), &peer(7), Tag(1), buf()).is_none());
+    assert!(matcher.post_expected(OpId(2), &peer(7), Tag(2), buf()).is_none());
+    assert!(matches!(matcher.arrive(Kind::Expected, &peer(8), Tag(1), b"x"), Arrived::Held));
+    let second = completed(matcher.arrive(Kind::Expected, &peer(7), Tag(2), b"b"));
+    assert_eq!(message(second), (2, 7, 2, b"b".to_vec()));
+    let first = completed(matcher.arrive(Kind::Expected, &peer(7), Tag(1), b""));
+    assert_eq!(message(first), (1, 7, 1, Vec::new()));
+    let early = matcher.post_expected(OpId(3), &peer(8), Tag(1), buf()).unwrap();
+    assert_eq!(message(early), (3, 8, 1, b"x".to_vec()));
+}
+
+#[test]
+fn a_peer_is_bounded_alone_and_gets_room_back() {
+    let mut matcher = Matcher::new(MAX);
+    let mut held = 0;
+    while matches!(matcher.arrive(Kind::Unexpected, &peer(7), Tag(held), b""), Arrived::Held) {
+        held += 1;
+    }
+    assert_eq!(held as usize, MAX.div_ceil(EARLY_OVERHEAD), "empty messages count as well");
+    assert!(!matcher.has_room(7));
+    assert!(matcher.has_room(8));
+    assert!(matches!(matcher.arrive(Kind::Unexpected, &peer(8), Tag(0), b""), Arrived::Held));
+    assert!(matcher.post_unexpected(OpId(1), buf()).is_some());
+    assert!(matcher.has_room(7));
+    matcher.lift_bound(7);
+    for _ in 0..2 * held {
+        let arrived = matcher.arrive(Kind::Unexpected, &peer(7), Tag(0), b"");
+        assert!(matches!(arrived, Arrived::Held), "the bound was lifted");
+    }
+}
+
+#[test]
+fn a_message_too_many_for_the_bound_still_reaches_a_posted_receive() {
+    let mut matcher = Matcher::new(1);
+    assert!(matches!(matcher.arrive(Kind::Unexpected, &peer(7), Tag(0), b"a"), Arrived::Held));
+    assert!(matches!(matcher.arrive(Kind::Unexpected, &peer(7), Tag(0), b"b"), Arrived::Full));
+    assert!(matcher.post_expected(OpId(1), &peer(7), Tag(1), buf()).is_none());
+    completed(matcher.arrive(Kind::Expected, &peer(7), Tag(1), b"reply"));
+}
+
+#[test]
+fn a_canceled_receive_ends_once_and_its_late_message_is_discarded() {
+    let mut matcher = Matcher::new(MAX);
+    assert!(matcher.post_unexpected(OpId(1), buf()).is_none());
+    assert!(matcher.post_expected(OpId(2), &peer(7), Tag(1), buf()).is_none());
+    for op in [1, 2] {
+        assert!(matches!(error(&matcher.cancel(OpId(op)).unwrap()), Error::Canceled));
+        assert!(matcher.cancel(OpId(op)).is_none());
+    }
+    assert!(matches!(matcher.arrive(Kind::Expected, &peer(7), Tag(1), b"late"), Arrived::Held));
+    assert!(matcher.post_expected(OpId(3), &peer(7), Tag(1), buf()).is_none(), "discarded");
+    let next = completed(matcher.arrive(Kind::Expected, &peer(7), Tag(1), b"next"));
+    assert_eq!(message(next), (3, 7, 1, b"next".to_vec()));
+}
+
+#[test]
+fn a_receive_posted_after_a_cancel_takes_the_message() {
+    let mut matcher = Matcher::new(MAX);
+    assert!(matcher.post_expected(OpId(1), &peer(7), Tag(1), buf()).is_none());
+    assert!(matcher.cancel(OpId(1)).is_some());
+    assert!(matcher.post_expected(OpId(2), &peer(7), Tag(1), buf()).is_none());
+    completed(matcher.arrive(Kind::Expected, &peer(7), Tag(1), b"x"));
+}
+
+#[test]
+fn cancels_are_remembered_up_to_a_bound() {
+    let mut matcher = Matcher::new(MAX);
+    for tag in 0..GIVEN_UP_MAX as u32 + 10 {
+        assert!(matcher.post_expected(OpId(1), &peer(7), Tag(tag), buf()).is_none());
+        assert!(matcher.cancel(OpId(1)).is_some());
+    }
+    assert_eq!(matcher.given_up.counts.len(), GIVEN_UP_MAX);
+    assert_eq!(matcher.given_up.order.len(), GIVEN_UP_MAX);
+    matcher.fail_peer(7, &Error::Closed, &mut Vec::new());
+    assert!(matcher.given_up.counts.is_empty() && matcher.given_up.order.is_empty());
+}
+
+#[test]
+fn a_dead_peer_fails_its_expected_receives_only() {
+    let mut matcher = Matcher::new(MAX);
+    assert!(matcher.post_expected(OpId(1), &peer(7), Tag(1), buf()).is_none());
+    assert!(matcher.post_expected(OpId(2), &peer(8), Tag(1), buf()).is_none());
+    assert!(matches!(matcher.arrive(Kind::Expected, &peer(7), Tag(2), b"old"), Arrived::Held));
+    assert!(matches!(matcher.arrive(Kind::Unexpected, &peer(7), Tag(3), b"u"), Arrived::Held));
+    let gone = Error::PeerGone { peer: "p".into(), reason: "test".into() };
+    let mut out = Vec::new();
+    matcher.fail_peer(7, &gone, &mut out);
+    assert_eq!(out.len(), 1);
+    assert!(matches!(error(&out[0]), Error::PeerGone { .. }));
+    assert!(matcher.post_expected(OpId(3), &peer(7), Tag(2), buf()).is_none(), "fresh state");
+    let kept = matcher.post_unexpected(OpId(4), buf()).unwrap();
+    assert_eq!(message(kept), (4, 7, 3, b"u".to_vec()));
+    assert!(matcher.held.is_empty(), "nothing is counted for a peer that holds nothing");
+
+    out.clear();
+    assert!(matcher.post_unexpected(OpId(5), buf()).is_none());
+    matcher.fail_all(&Error::Closed, &mut out);
+    assert_eq!(out.len(), 3);
+    assert!(out.iter().all(|completion| matches!(error(completion), Error::Closed)));
+}

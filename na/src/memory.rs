@@ -1,0 +1,258 @@
+//! Memory that peers may read or write.
+//!
+//! Such memory is not a Rust slice while it is registered: another process, or a transfer in
+//! another thread, may change it at any time. So [`Memory`] takes its owner in, keeps raw segments,
+//! and gives the owner back only when no transfer can touch it any more (see
+//! [`LocalMem::revoke`]).
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::region::Region;
+
+/// What peers may do with registered memory. Counterpart: `NA_MEM_READ_ONLY` …
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Peers may get.
+    ReadOnly,
+    /// Peers may put.
+    WriteOnly,
+    /// Peers may do both.
+    ReadWrite,
+}
+
+impl Access {
+    /// Mercury's bits: 1 read, 2 write.
+    pub fn bits(self) -> u8 {
+        match self {
+            Self::ReadOnly => 1,
+            Self::WriteOnly => 2,
+            Self::ReadWrite => 3,
+        }
+    }
+
+    /// The reverse of [`bits`](Self::bits).
+    pub fn from_bits(bits: u8) -> Option<Self> {
+        match bits {
+            1 => Some(Self::ReadOnly),
+            2 => Some(Self::WriteOnly),
+            3 => Some(Self::ReadWrite),
+            _ => None,
+        }
+    }
+
+    /// Whether peers may read.
+    pub fn readable(self) -> bool {
+        self != Self::WriteOnly
+    }
+
+    /// Whether peers may write.
+    pub fn writable(self) -> bool {
+        self != Self::ReadOnly
+    }
+}
+
+/// One contiguous piece of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RawSegment {
+    /// First byte. May dangle when `len` is zero.
+    pub ptr: *mut u8,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// Memory with its owner, as it goes into and comes out of registration.
+pub struct Memory {
+    segments: Box<[RawSegment]>,
+    owner: Box<dyn Any + Send>,
+}
+
+// SAFETY:
+// - `owner` is `Send`;
+// - `segments` point into memory that `owner` keeps alive (contract of `from_raw`), which is not
+//   tied to a thread.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// One segment: the vector's elements (its length, not its capacity).
+    pub fn from_vec(mut bytes: Vec<u8>) -> Self {
+        let segments = [RawSegment { ptr: bytes.as_mut_ptr(), len: bytes.len() }];
+        Self { segments: Box::new(segments), owner: Box::new(bytes) }
+    }
+
+    /// One segment for each vector.
+    pub fn from_vecs(mut pieces: Vec<Vec<u8>>) -> Self {
+        let segments = pieces
+            .iter_mut()
+            .map(|piece| RawSegment { ptr: piece.as_mut_ptr(), len: piece.len() })
+            .collect();
+        Self { segments, owner: Box::new(pieces) }
+    }
+
+    /// Segments that `owner` keeps alive.
+    ///
+    /// # Safety
+    ///
+    /// Until `owner` is dropped or handed back, each segment must be valid for reads and writes
+    /// (for reads only, if it is registered with [`Access::ReadOnly`] and never used as the
+    /// destination of a transfer), at a fixed address, and nobody may hold a Rust reference to its
+    /// bytes while a peer can change them.
+    pub unsafe fn from_raw(segments: Vec<RawSegment>, owner: impl Any + Send) -> Self {
+        Self { segments: segments.into_boxed_slice(), owner: Box::new(owner) }
+    }
+
+    /// The segments.
+    pub fn segments(&self) -> &[RawSegment] {
+        &self.segments
+    }
+
+    /// The owner, if it is a `T`: a `Vec<u8>` after `from_vec`, a `Vec<Vec<u8>>` after `from_vecs`.
+    ///
+    /// # Errors
+    ///
+    /// The memory itself when its owner is of another type.
+    pub fn into_owner<T: Any>(self) -> Result<T, Self> {
+        let Self { segments, owner } = self;
+        match owner.downcast::<T>() {
+            Ok(owner) => Ok(*owner),
+            Err(owner) => Err(Self { segments, owner }),
+        }
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memory({} segments)", self.segments.len())
+    }
+}
+
+/// Registered memory of this process. Cheap to clone; peers can use it until it is revoked or the
+/// last clone is dropped, and it stays alive until the last transfer in flight has ended.
+///
+/// Counterpart: `na_mem_handle_t` (owner's side).
+#[derive(Clone)]
+pub struct LocalMem(Arc<Region>);
+
+impl LocalMem {
+    pub(crate) fn new(region: Arc<Region>) -> Self {
+        Self(region)
+    }
+
+    /// The region behind it. For transports, which keep a clone for as long as they touch it.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.0
+    }
+
+    /// What peers may do.
+    pub fn access(&self) -> Access {
+        self.0.access()
+    }
+
+    /// Bytes in all segments.
+    pub fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Length of each segment.
+    pub fn segments(&self) -> &[RawSegment] {
+        self.0.segments()
+    }
+
+    /// Unguessable number by which peers name it.
+    pub fn key(&self) -> u64 {
+        self.0.key()
+    }
+
+    /// A reference that does not keep the memory registered, for handles that travel.
+    pub fn downgrade(&self) -> WeakMem {
+        WeakMem(Arc::downgrade(&self.0))
+    }
+
+    /// Takes the key back: from now on peers are refused. `released` gets the memory when the last
+    /// transfer that had begun is over, which may be before this returns; it runs on the thread
+    /// that ended that transfer and must not block.
+    ///
+    /// Other clones keep the memory alive as well, but do not keep the key.
+    pub fn revoke(self, released: impl FnOnce(Memory) + Send + 'static) {
+        self.0.revoke(Box::new(released));
+    }
+
+    /// Copies `out.len()` bytes from `offset`. `false`, and nothing copied, when out of range.
+    #[must_use]
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> bool {
+        self.0.read_at(offset, out)
+    }
+
+    /// Copies `bytes` to `offset`. `false`, and nothing copied, when out of range.
+    #[must_use]
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> bool {
+        self.0.write_at(offset, bytes)
+    }
+}
+
+impl fmt::Debug for LocalMem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LocalMem({} bytes, {:?})", self.len(), self.access())
+    }
+}
+
+/// Names registered memory of this process without keeping it registered.
+#[derive(Clone)]
+pub struct WeakMem(std::sync::Weak<Region>);
+
+impl WeakMem {
+    /// The memory, if it is still registered or in use by a transfer.
+    pub fn upgrade(&self) -> Option<LocalMem> {
+        self.0.upgrade().map(LocalMem)
+    }
+}
+
+impl fmt::Debug for WeakMem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WeakMem")
+    }
+}
+
+/// A peer's registered memory, as described by the peer.
+///
+/// What it says about length and access serves early errors only; the owner checks again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemoteMem {
+    /// The owner's key.
+    pub key: u64,
+    /// Bytes in all segments.
+    pub len: u64,
+    /// What we may do.
+    pub access: Access,
+}
+
+impl RemoteMem {
+    /// Bytes of [`to_bytes`](Self::to_bytes).
+    pub const BYTES: usize = 24;
+
+    /// The description that our own transports send: key, length, access, 7 zero bytes; all little
+    /// endian.
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&self.key.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.len.to_le_bytes());
+        bytes[16] = self.access.bits();
+        bytes
+    }
+
+    /// Reads [`to_bytes`](Self::to_bytes); `None` when it is not such a description.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
+        let word = |at: usize| bytes[at..at + 8].try_into().map(u64::from_le_bytes).ok();
+        if bytes[17..].iter().any(|byte| *byte != 0) {
+            return None;
+        }
+        Some(Self { key: word(0)?, len: word(8)?, access: Access::from_bits(bytes[16])? })
+    }
+}

@@ -1,0 +1,331 @@
+//! Registered regions and their keys.
+//!
+//! A key is a random 64-bit number, so a peer can only use what it was told. The table holds weak
+//! references: a region lives as long as its [`LocalMem`] clones and the transfers that have begun.
+//! A transfer looks its key up once ([`RegionTable::lease`]), checks bounds and access there, and
+//! then holds the region until it is over. Revoking removes the key and leaves those holders alone;
+//! the last of them, whoever it is, hands the memory back.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Weak;
+
+use crate::sync::{Arc, Mutex, lock};
+use crate::{Access, DeniedReason, Error, LocalMem, Memory, RawSegment, RemoteMem};
+
+type Released = Box<dyn FnOnce(Memory) + Send>;
+type Keys = Mutex<HashMap<u64, Weak<Region>>>;
+
+/// The keys of one endpoint. For transports.
+#[derive(Debug, Default, Clone)]
+pub struct RegionTable {
+    keys: Arc<Keys>,
+}
+
+impl RegionTable {
+    /// An empty table.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Registers `memory` under a fresh key.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] when the system has no random numbers, [`Error::InvalidArgument`] when the
+    /// segments' total length does not fit 64 bits.
+    pub fn register(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {
+        let len = memory
+            .segments()
+            .iter()
+            .try_fold(0u64, |sum, segment| sum.checked_add(segment.len as u64))
+            .ok_or_else(|| Error::InvalidArgument("segments exceed 2^64 bytes".into()))?;
+        let mut ends = Vec::with_capacity(memory.segments().len());
+        let mut end = 0;
+        for segment in memory.segments() {
+            end += segment.len as u64;
+            ends.push(end);
+        }
+        loop {
+            let key = random_u64()?;
+            let mut keys = lock(&self.keys);
+            if key == 0 || keys.contains_key(&key) {
+                continue;
+            }
+            let region = Arc::new(Region {
+                key,
+                access,
+                len,
+                ends: ends.into_boxed_slice(),
+                segments: memory.segments().into(),
+                memory: Mutex::new(Some(memory)),
+                released: Mutex::new(None),
+                keys: self.keys.clone(),
+            });
+            keys.insert(key, Arc::downgrade(&region));
+            return Ok(LocalMem::new(region));
+        }
+    }
+
+    /// Starts a peer's transfer: the region under `key`, if `write` and the range are allowed. The
+    /// region stays alive, and its memory with its owner, for as long as the result is held.
+    ///
+    /// # Errors
+    ///
+    /// Which check failed.
+    pub fn lease(
+        &self,
+        key: u64,
+        offset: u64,
+        len: u64,
+        write: bool,
+    ) -> Result<LocalMem, DeniedReason> {
+        let region = lock(&self.keys).get(&key).and_then(Weak::upgrade);
+        let region = region.ok_or(DeniedReason::NoSuchKey)?;
+        let allowed = if write { region.access.writable() } else { region.access.readable() };
+        if !allowed {
+            return Err(DeniedReason::Access);
+        }
+        if !region.contains(offset, len) {
+            return Err(DeniedReason::OutOfRange);
+        }
+        Ok(LocalMem::new(region))
+    }
+
+    /// Registered regions, for tests and statistics.
+    pub fn len(&self) -> usize {
+        lock(&self.keys).len()
+    }
+
+    /// Whether nothing is registered.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Checks the local side of a transfer and what is known of the remote side.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] naming the side that does not fit.
+    pub fn check_transfer(transfer: &crate::Transfer, put: bool) -> Result<(), Error> {
+        let bad = |text: String| Err(Error::InvalidArgument(text));
+        let crate::Transfer { local, local_offset, remote, remote_offset, len } = transfer;
+        if !local.region().contains(*local_offset, *len) {
+            return bad(format!(
+                "{len} bytes at offset {local_offset} leave the local memory of {} bytes",
+                local.len()
+            ));
+        }
+        if remote_offset.checked_add(*len).is_none_or(|end| end > remote.len) {
+            return bad(format!(
+                "{len} bytes at offset {remote_offset} leave the remote memory of {} bytes",
+                remote.len
+            ));
+        }
+        let allowed = if put { remote.access.writable() } else { remote.access.readable() };
+        if !allowed {
+            let verb = if put { "write" } else { "read" };
+            return bad(format!("the remote memory was registered {:?}: no {verb}", remote.access));
+        }
+        Ok(())
+    }
+}
+
+fn random_u64() -> Result<u64, Error> {
+    let mut bytes = [0u8; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| Error::io("cannot get random bytes for a memory key", errno))?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// Registered memory; shared by its `LocalMem` clones and the transfers in flight.
+pub(crate) struct Region {
+    key: u64,
+    access: Access,
+    len: u64,
+    /// Cumulative end of each segment, for finding the one that holds an offset.
+    ends: Box<[u64]>,
+    segments: Box<[RawSegment]>,
+    /// Always `Some` until `drop`.
+    memory: Mutex<Option<Memory>>,
+    released: Mutex<Option<Released>>,
+    keys: Arc<Keys>,
+}
+
+// SAFETY:
+// - the raw segments point into memory that `memory` keeps alive until `drop`, which is not tied
+//   to a thread (contract of `Memory::from_raw`);
+// - they are used only by copies through raw pointers; no Rust reference to the bytes exists while
+//   the region is registered (same contract), so no thread's assumption is broken.
+unsafe impl Send for Region {}
+// SAFETY: as for `Send`; everything else in it is `Sync` by itself.
+unsafe impl Sync for Region {}
+
+impl Region {
+    pub(crate) fn key(&self) -> u64 {
+        self.key
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        self.access
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub(crate) fn segments(&self) -> &[RawSegment] {
+        &self.segments
+    }
+
+    pub(crate) fn describe(&self) -> RemoteMem {
+        RemoteMem { key: self.key, len: self.len, access: self.access }
+    }
+
+    pub(crate) fn contains(&self, offset: u64, len: u64) -> bool {
+        offset.checked_add(len).is_some_and(|end| end <= self.len)
+    }
+
+    pub(crate) fn revoke(&self, released: Released) {
+        lock(&self.keys).remove(&self.key);
+        *lock(&self.released) = Some(released);
+    }
+
+    /// The pieces of memory that hold `len` bytes from `offset`, in order, none of them empty.
+    ///
+    /// The range must lie inside the region, as `contains` says; otherwise the pieces end early.
+    pub(crate) fn pieces(&self, offset: u64, len: u64) -> impl Iterator<Item = RawSegment> + '_ {
+        let mut index = self.ends.partition_point(|end| *end <= offset);
+        let mut at = offset;
+        let mut left = len;
+        std::iter::from_fn(move || {
+            while left > 0 {
+                let segment = *self.segments.get(index)?;
+                let start = self.ends[index] - segment.len as u64;
+                index += 1;
+                if segment.len == 0 {
+                    continue;
+                }
+                let skip = (at - start) as usize;
+                let len = (segment.len - skip).min(usize::try_from(left).unwrap_or(usize::MAX));
+                at += len as u64;
+                left -= len as u64;
+                return Some(RawSegment { ptr: segment.ptr.wrapping_add(skip), len });
+            }
+            None
+        })
+    }
+
+    pub(crate) fn read_at(&self, offset: u64, out: &mut [u8]) -> bool {
+        if !self.contains(offset, out.len() as u64) {
+            return false;
+        }
+        let mut done = 0;
+        for piece in self.pieces(offset, out.len() as u64) {
+            let room = &mut out[done..done + piece.len];
+            // SAFETY:
+            // - source: `pieces` stays inside a segment, which `self.memory` keeps valid for reads;
+            // - destination: `room` is a live mutable slice of exactly `piece.len` bytes;
+            // - no overlap: nobody holds a reference to registered bytes, and `room` is one.
+            unsafe { std::ptr::copy_nonoverlapping(piece.ptr, room.as_mut_ptr(), piece.len) };
+            done += piece.len;
+        }
+        true
+    }
+
+    pub(crate) fn write_at(&self, offset: u64, bytes: &[u8]) -> bool {
+        if !self.contains(offset, bytes.len() as u64) {
+            return false;
+        }
+        let mut done = 0;
+        for piece in self.pieces(offset, bytes.len() as u64) {
+            let from = &bytes[done..done + piece.len];
+            // SAFETY:
+            // - source: `from` is a live slice of exactly `piece.len` bytes;
+            // - destination: `pieces` stays inside a segment, which `self.memory` keeps valid for
+            //   writes (contract of `Memory::from_raw`);
+            // - no overlap: nobody holds a reference to registered bytes, and `from` is one.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), piece.ptr, piece.len) };
+            done += piece.len;
+        }
+        true
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        lock(&self.keys).remove(&self.key);
+        let memory = lock(&self.memory).take();
+        let released = lock(&self.released).take();
+        if let (Some(memory), Some(released)) = (memory, released) {
+            released(memory);
+        }
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({} bytes, {:?})", self.len, self.access)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    fn table_with(pieces: Vec<Vec<u8>>, access: Access) -> (RegionTable, LocalMem) {
+        let table = RegionTable::new();
+        let memory = table.register(Memory::from_vecs(pieces), access).unwrap();
+        (table, memory)
+    }
+
+    #[test]
+    fn copies_across_segment_borders_and_empty_segments() {
+        let (_table, memory) = table_with(vec![vec![0; 3], vec![], vec![0; 5]], Access::ReadWrite);
+        assert!(memory.write_at(1, &[1, 2, 3, 4]));
+        let mut out = [9; 8];
+        assert!(memory.read_at(0, &mut out));
+        assert_eq!(out, [0, 1, 2, 3, 4, 0, 0, 0]);
+        assert!(!memory.write_at(5, &[0; 4]), "past the end");
+        assert!(!memory.read_at(u64::MAX, &mut out), "wraps");
+        assert!(memory.read_at(8, &mut []), "nothing, at the end");
+    }
+
+    #[test]
+    fn a_lease_checks_key_access_and_range() {
+        let (table, memory) = table_with(vec![vec![0; 8]], Access::ReadOnly);
+        assert!(table.lease(memory.key(), 0, 8, false).is_ok());
+        let denied = |key, offset, len, write| table.lease(key, offset, len, write).unwrap_err();
+        assert_eq!(denied(memory.key(), 0, 8, true), DeniedReason::Access);
+        assert_eq!(denied(memory.key(), 1, 8, false), DeniedReason::OutOfRange);
+        assert_eq!(denied(memory.key(), u64::MAX, 2, false), DeniedReason::OutOfRange);
+        assert_eq!(denied(memory.key() ^ 1, 0, 1, false), DeniedReason::NoSuchKey);
+    }
+
+    #[test]
+    fn memory_comes_back_when_the_last_transfer_ends() {
+        let (table, memory) = table_with(vec![vec![7; 4]], Access::ReadOnly);
+        let key = memory.key();
+        let lease = table.lease(key, 0, 4, false).unwrap();
+        let (sender, receiver) = mpsc::channel();
+        memory.revoke(move |memory| sender.send(memory).unwrap());
+        assert_eq!(table.lease(key, 0, 4, false).unwrap_err(), DeniedReason::NoSuchKey);
+        assert!(receiver.try_recv().is_err(), "a transfer still uses it");
+        drop(lease);
+        let memory = receiver.try_recv().unwrap();
+        assert_eq!(memory.into_owner::<Vec<Vec<u8>>>().unwrap(), vec![vec![7; 4]]);
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn a_description_survives_the_wire_and_garbage_does_not() {
+        let (_table, memory) = table_with(vec![vec![0; 8]], Access::WriteOnly);
+        let description = memory.region().describe();
+        assert_eq!(RemoteMem::from_bytes(&description.to_bytes()), Some(description.clone()));
+        let mut bytes = description.to_bytes();
+        bytes[16] = 0;
+        assert_eq!(RemoteMem::from_bytes(&bytes), None);
+        assert_eq!(RemoteMem::from_bytes(&bytes[..23]), None);
+    }
+}

@@ -1,0 +1,98 @@
+//! From a URI to the plugin that serves it.
+
+use std::sync::Arc;
+
+use crate::{Endpoint, Error, OpenOptions, Uri};
+
+/// A transport: stateless, opens endpoints.
+pub trait Plugin: Send + Sync {
+    /// Name in logs and in `na+<name>://`.
+    fn name(&self) -> &'static str;
+
+    /// One line for people: what it is for.
+    fn summary(&self) -> &'static str;
+
+    /// Whether this plugin serves `uri`.
+    fn serves(&self, uri: &Uri<'_>) -> bool {
+        uri.protocol == self.name() && uri.class.is_none_or(|class| class == "na")
+    }
+
+    /// An address that opens on any machine, for probing: `na+sm://`, `na+tcp://127.0.0.1:0`.
+    fn probe_uri(&self) -> &'static str;
+
+    /// Opens an endpoint.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadUri`], [`Error::Unavailable`] or [`Error::Io`]; nothing is left behind.
+    fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error>;
+}
+
+/// The transports of this build.
+pub fn plugins() -> &'static [&'static dyn Plugin] {
+    &[
+        #[cfg(feature = "sm")]
+        &crate::sm::Sm,
+        #[cfg(feature = "tcp")]
+        &crate::tcp::Tcp,
+    ]
+}
+
+/// Transports that this build could have had, with the feature that adds each.
+const OPTIONAL: &[(&str, &str, bool)] = &[
+    ("sm", "shared memory within one host", cfg!(feature = "sm")),
+    ("tcp", "TCP", cfg!(feature = "tcp")),
+];
+
+/// The plugin that serves `uri`.
+///
+/// # Errors
+///
+/// [`Error::BadUri`] that says which transports there are and, if one was left out of this build,
+/// which feature adds it.
+pub fn plugin_for<'a>(uri: &Uri<'_>) -> Result<&'a dyn Plugin, Error> {
+    if let Some(plugin) = plugins().iter().find(|plugin| plugin.serves(uri)) {
+        return Ok(*plugin);
+    }
+    let bad = |reason: String| Error::BadUri { uri: uri.text.to_owned(), reason };
+    let native = uri.class.is_none_or(|class| class == "na");
+    if native
+        && let Some((name, what, _)) =
+            OPTIONAL.iter().find(|(name, _, built)| !built && *name == uri.protocol)
+    {
+        let reason = format!(
+            "transport `{name}` ({what}) was left out of this build; enable the feature `{name}` \
+             of margo-na"
+        );
+        return Err(bad(reason));
+    }
+    let names: Vec<_> = plugins().iter().map(|plugin| format!("na+{}", plugin.name())).collect();
+    let asked = match uri.class {
+        Some(class) => format!("{class}+{}", uri.protocol),
+        None => uri.protocol.to_owned(),
+    };
+    Err(bad(format!("there is no transport `{asked}`; this build has {}", names.join(", "))))
+}
+
+/// Opens an endpoint for `uri`.
+///
+/// # Errors
+///
+/// As [`plugin_for`] and [`Plugin::open`].
+///
+/// Counterpart: `NA_Initialize_opt2`.
+pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
+    let uri = Uri::parse(uri)?;
+    plugin_for(&uri)?.open(&uri, options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_transport_is_told_what_there_is() {
+        let error = open("ofi+tcp://x", &OpenOptions::default()).unwrap_err().to_string();
+        assert!(error.contains("ofi+tcp") && error.contains("this build has"), "{error}");
+    }
+}

@@ -1,0 +1,356 @@
+//! Making and accepting connections; the protocol is in `handshake.rs`.
+//!
+//! A sender connects: the first operation towards a peer makes the segment, connects and sends
+//! hello, none of which waits. Everything after that happens in the poll. Only processes of the
+//! same user are talked to, whichever side connects.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+use super::address;
+use super::cma;
+use super::endpoint::SmEndpoint;
+use super::handshake::{Kind, Packet};
+use super::link::{Conn, TxLink};
+use super::peer::{Peer, Reach};
+use super::poll::{LISTENER, PollState};
+use super::ring::payload_max;
+use super::rx::{RxLink, Stage};
+use super::segment::Segment;
+use super::serve::Services;
+use super::socket::{self, Credentials};
+use crate::sync::atomic::Ordering;
+use crate::sync::{Arc, lock};
+use crate::{Error, Uri};
+
+/// Accepted sockets whose hello has not come. Beyond, the oldest is closed.
+const STRANGERS_MAX: usize = 128;
+
+/// Connections that one look accepts; the rest stays in the kernel's queue until the next.
+const ACCEPT_MAX: usize = 64;
+
+/// How long not to accept after descriptors had run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// An accepted socket before its hello.
+#[derive(Debug)]
+pub(super) struct Stranger {
+    pub(super) token: u64,
+    pub(super) deadline: Instant,
+    socket: OwnedFd,
+    credentials: Credentials,
+}
+
+impl SmEndpoint {
+    /// Starts a connection to `peer` and adds its link. Called with the send lock held.
+    pub(super) fn connect(&self, peer: &Arc<Peer>, links: &mut Vec<TxLink>) -> Result<(), Error> {
+        // Under the lock: closing sets the flag before it takes the links apart.
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        let unreachable =
+            |reason: &str| Error::Unreachable { peer: peer.uri.clone(), reason: reason.to_owned() };
+        let Reach::Name(_) = peer.reach else {
+            return Err(unreachable("it does not listen, and its connection has ended"));
+        };
+        let socket = socket::new()?;
+        let connected = self.dial(peer, &socket)?;
+        let credentials = match connected {
+            true => Some(check_credentials(&socket).map_err(|reason| unreachable(&reason))?),
+            false => None,
+        };
+        let (segment, memfd) = Segment::create(self.ring_bytes)?;
+        let token = self.next_token.fetch_add(1, Ordering::Relaxed);
+        let pid = credentials.map_or(0, |credentials| credentials.pid);
+        let conn = Arc::new(Conn::new(token, socket, Arc::new(segment), pid));
+        let deadline = Instant::now() + self.options.connect_timeout;
+        let mut link = RxLink::new(
+            conn.clone(),
+            peer.clone(),
+            peer.addr(self.id),
+            Stage::Dialing { deadline },
+        );
+        if connected {
+            self.greet(&conn, &memfd).map_err(|reason| unreachable(&reason))?;
+            link.stage = Stage::Greeting { deadline };
+        } else {
+            link.memfd = Some(memfd);
+        }
+        links.push(TxLink::new(conn));
+        lock(&self.opened).push(link);
+        self.has_opened.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Connects. `false`: the listener's queue is full, try again.
+    fn dial(&self, peer: &Peer, socket: &OwnedFd) -> Result<bool, Error> {
+        let Reach::Name(name) = &peer.reach else { return Ok(false) };
+        let address = address::socket_address(name)?;
+        let reason = match rustix::net::connect(socket, &address) {
+            Ok(()) => return Ok(true),
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
+            Err(Errno::CONNREFUSED) => "nobody listens there".to_owned(),
+            Err(errno) => errno.to_string(),
+        };
+        Err(Error::Unreachable { peer: peer.uri.clone(), reason })
+    }
+
+    /// Tries again to connect. `late`: this is the last time.
+    pub(super) fn dial_again(&self, link: &mut RxLink, late: bool) {
+        let Stage::Dialing { deadline } = link.stage else { return };
+        let connected = match self.dial(&link.peer, &link.conn.socket) {
+            Ok(connected) => connected,
+            Err(error) => {
+                link.end = Some(error);
+                return;
+            }
+        };
+        if !connected {
+            if late {
+                link.gone("it listens, but accepts no connections");
+            }
+            return;
+        }
+        let greeted = check_credentials(&link.conn.socket).and_then(|credentials| {
+            let memfd = link.memfd.take().ok_or("the segment is lost")?;
+            link.conn.set_pid(credentials.pid);
+            self.greet(&link.conn, &memfd)
+        });
+        match greeted {
+            Ok(()) => link.stage = Stage::Greeting { deadline },
+            Err(reason) => link.gone(&reason),
+        }
+    }
+
+    /// Sends hello and watches the socket.
+    fn greet(&self, conn: &Conn, memfd: &OwnedFd) -> Result<(), String> {
+        let hello = self.packet(Kind::Hello, self.ring_bytes as u32).encode();
+        socket::send_packet(&conn.socket, &hello, Some(memfd.as_fd()))
+            .map_err(|errno| format!("cannot send the handshake: {errno}"))?;
+        self.watch(&conn.socket, conn.token)
+    }
+
+    fn watch(&self, socket: &OwnedFd, token: u64) -> Result<(), String> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+        epoll::add(&self.epoll, socket, epoll::EventData::new_u64(token), flags)
+            .map_err(|errno| format!("cannot watch its socket: {errno}"))
+    }
+
+    fn packet(&self, kind: Kind, ring_bytes: u32) -> Packet {
+        Packet {
+            kind,
+            message_bytes_max: self.options.message_bytes_max as u32,
+            listens: self.options.listen,
+            attach: self.attach,
+            ring_bytes,
+            nonce_addr: if self.attach { self.nonce.addr() } else { 0 },
+            nonce: if self.attach { self.nonce.value() } else { 0 },
+            text: self.own_addr.uri().to_owned(),
+        }
+    }
+
+    /// Whether we may copy in the memory of the process that sent `packet`.
+    fn may_attach(&self, packet: &Packet, pid: i32) -> bool {
+        self.attach && packet.attach && cma::probe(pid, packet.nonce_addr, packet.nonce)
+    }
+
+    /// The welcome has come, or what else the peer says.
+    pub(super) fn hear_welcome(&self, link: &mut RxLink) {
+        let received = match socket::recv_packet(&link.conn.socket) {
+            Ok(received) => received,
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            Err(errno) => return link.gone(&errno.to_string()),
+        };
+        if received.bytes.is_empty() {
+            return link.gone("it closed the connection during the handshake");
+        }
+        let packet = match Packet::decode(&received.bytes) {
+            Ok(packet) => packet,
+            Err(reason) => return link.breach(reason),
+        };
+        match packet.kind {
+            Kind::Welcome => {
+                self.bring_up(link, &packet);
+                link.with_link(|tx| tx.open(link.limit));
+            }
+            Kind::Refused => link.breach(format!("it refused the handshake: {}", packet.text)),
+            Kind::Hello => link.breach("a hello in answer to ours"),
+        }
+    }
+
+    fn bring_up(&self, link: &mut RxLink, packet: &Packet) {
+        let ours = self.options.message_bytes_max;
+        let records = payload_max(link.rx.capacity());
+        link.limit = ours.min(packet.message_bytes_max as usize).min(records);
+        let attach = self.may_attach(packet, link.conn.pid());
+        link.services = Services::new(attach);
+        link.stage = Stage::Up;
+        link.heard_at = Instant::now();
+        let by_path = if attach { &self.attached } else { &self.unattached };
+        by_path.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!("connected with {}, cross-memory attach: {attach}", link.peer.uri);
+    }
+
+    /// Takes new connections.
+    pub(super) fn accept(&self, state: &mut PollState) {
+        for _ in 0..ACCEPT_MAX {
+            let Some(listener) = &state.listener else { return };
+            let socket = match socket::accept(listener.as_fd()) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN) => return,
+                Err(errno) => {
+                    tracing::warn!("cannot accept connections: {errno}; pausing");
+                    let _ = epoll::delete(&self.epoll, listener);
+                    state.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
+                    return;
+                }
+            };
+            let credentials = match check_credentials(&socket) {
+                Ok(credentials) => credentials,
+                Err(reason) => {
+                    tracing::warn!("a connection is refused: {reason}");
+                    refuse(&socket, "processes of this user only");
+                    continue;
+                }
+            };
+            let token = self.next_token.fetch_add(1, Ordering::Relaxed);
+            if let Err(reason) = self.watch(&socket, token) {
+                tracing::warn!("a connection is dropped: {reason}");
+                continue;
+            }
+            if state.strangers.len() >= STRANGERS_MAX {
+                state.strangers.remove(0);
+            }
+            let deadline = Instant::now() + self.options.connect_timeout;
+            state.strangers.push(Stranger { token, deadline, socket, credentials });
+        }
+    }
+
+    /// Accepts again after a pause.
+    pub(super) fn resume_accepting(&self, state: &mut PollState) {
+        state.accept_again = None;
+        if let Some(listener) = &state.listener {
+            let token = epoll::EventData::new_u64(LISTENER);
+            if epoll::add(&self.epoll, listener, token, epoll::EventFlags::IN).is_err() {
+                state.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
+            }
+        }
+    }
+
+    /// A stranger has said something.
+    pub(super) fn hear_stranger(&self, state: &mut PollState, at: usize) {
+        let received = match socket::recv_packet(&state.strangers[at].socket) {
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            received => received,
+        };
+        // From here on it is either a connection or closed, which also ends the watch.
+        let stranger = state.strangers.swap_remove(at);
+        let pid = stranger.credentials.pid;
+        let received = match received {
+            Ok(received) if received.bytes.is_empty() => return,
+            Ok(received) => received,
+            Err(errno) => {
+                tracing::warn!("process {pid} sent no handshake: {errno}");
+                return;
+            }
+        };
+        let hello = Packet::decode(&received.bytes).and_then(|packet| {
+            if packet.kind != Kind::Hello {
+                return Err("the first packet is not a hello".to_owned());
+            }
+            let fd = received.fd.ok_or("the hello carries no memory")?;
+            Ok((Segment::attach(&fd, packet.ring_bytes as usize)?, packet))
+        });
+        match hello {
+            Ok((segment, packet)) => self.welcome(state, stranger, segment, &packet),
+            Err(reason) => {
+                tracing::warn!("process {pid} is refused: {reason}");
+                refuse(&stranger.socket, &reason);
+            }
+        }
+    }
+
+    fn welcome(&self, state: &mut PollState, from: Stranger, segment: Segment, packet: &Packet) {
+        let welcome = self.packet(Kind::Welcome, 0).encode();
+        if socket::send_packet(&from.socket, &welcome, None).is_err() {
+            // It has left already.
+            return;
+        }
+        let peer = self.identify(state, packet, from.credentials);
+        let pid = from.credentials.pid;
+        let conn = Arc::new(Conn::new(from.token, from.socket, Arc::new(segment), pid));
+        let addr = peer.addr(self.id);
+        let mut link = RxLink::new(
+            conn.clone(),
+            peer.clone(),
+            addr,
+            Stage::Greeting { deadline: from.deadline },
+        );
+        self.bring_up(&mut link, packet);
+        let mut tx = TxLink::new(conn);
+        tx.open(link.limit);
+        peer.links.lock().push(tx);
+        state.links.push(link);
+    }
+
+    /// Whose connection this is. A name belongs to the process that listens there, and only a
+    /// connection from that process is taken for it; any other one works as an unnamed peer.
+    fn identify(&self, state: &mut PollState, packet: &Packet, from: Credentials) -> Arc<Peer> {
+        let name = Uri::parse(&packet.text).ok().and_then(|uri| {
+            let name = address::name_of(&uri).ok()?;
+            (!name.is_empty()).then(|| name.to_owned())
+        });
+        let Some(name) = name else {
+            let uri = address::uri_of(&format!("?pid={}", from.pid));
+            return lock(&self.peers).unnamed(uri);
+        };
+        if !packet.listens || name == self.name || !listens_as(&name, from) {
+            if packet.listens {
+                tracing::warn!("process {} is not the one that listens as {name}", from.pid);
+            }
+            return lock(&self.peers).unnamed(address::uri_of(&name));
+        }
+        let peer = lock(&self.peers).named(&name);
+        for link in state.links.iter_mut().filter(|link| link.peer.id == peer.id) {
+            if link.stage == Stage::Up && !socket::is_alive(&link.conn.socket) {
+                link.gone("it ended, and another process has its name");
+            }
+        }
+        // The predecessor ends first, so that nothing is sent to it any more.
+        self.reap_ended(state);
+        peer
+    }
+}
+
+/// Whether the process that connected is the one that listens as `name`.
+fn listens_as(name: &str, from: Credentials) -> bool {
+    let found = address::socket_address(name).and_then(|address| {
+        let socket = socket::new()?;
+        let asked = rustix::net::connect(&socket, &address).and_then(|()| {
+            // Closed again at once, which a listener takes for somebody who changed his mind.
+            socket::peer_credentials(&socket)
+        });
+        asked.map_err(|errno| Error::io("cannot ask who listens", errno))
+    });
+    found.is_ok_and(|found| found == from)
+}
+
+fn refuse(socket: &OwnedFd, reason: &str) {
+    // It may have left; there is nobody else to tell.
+    let _ = socket::send_packet(socket, &Packet::refused(reason).encode(), None);
+}
+
+/// Only this user's processes.
+fn check_credentials(socket: &OwnedFd) -> Result<Credentials, String> {
+    let credentials = socket::peer_credentials(socket)
+        .map_err(|errno| format!("the kernel does not say whose it is: {errno}"))?;
+    let own = geteuid().as_raw();
+    if credentials.uid == own {
+        return Ok(credentials);
+    }
+    Err(format!("the process there belongs to user {}, this one to {own}", credentials.uid))
+}

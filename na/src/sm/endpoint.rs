@@ -1,0 +1,340 @@
+//! The endpoint: what its threads share, and the calls that start operations.
+//!
+//! # Locks, in the order in which they may be taken
+//!
+//!    sink may call takes it (`close` tries, and leaves the work to the poll otherwise).
+//! 4. `matcher`, `opened`, `kept`, the queue in `ready`.
+//!
+//! No memory is released and no sink is called under 2–4, because both run foreign code.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use super::address;
+use super::cma::Nonce;
+use super::doorbell::{RECORDS, settle};
+use super::link::{Outcome, Queued};
+use super::lock::Lock;
+use super::loopback::Loopback;
+use super::peer::{Peer, PeerTable, Reach};
+use super::poll::PollState;
+use super::ready::Ready;
+use super::rx::RxLink;
+use super::socket;
+use crate::matching::{Kind, Matcher};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Arc, Mutex, lock};
+use crate::{
+    Access, Addr, Completion, Endpoint, Error, Limits, LocalMem, Memory, MsgBuf, OpId, OpenOptions,
+    Refused, RegionTable, RemoteMem, Tag, Transfer, Uri,
+};
+
+/// An endpoint of the sm transport.
+pub(super) struct SmEndpoint {
+    pub(super) id: u64,
+    pub(super) name: String,
+    pub(super) own_addr: Addr,
+    pub(super) options: OpenOptions,
+    /// Bytes of each ring in connections that we make.
+    pub(super) ring_bytes: usize,
+    /// Cross-memory attach is wanted and works here.
+    pub(super) attach: bool,
+    pub(super) nonce: Nonce,
+    pub(super) regions: RegionTable,
+    pub(super) matcher: Lock<Matcher>,
+    pub(super) ready: Ready,
+    pub(super) loopback: Loopback,
+    pub(super) peers: Mutex<PeerTable>,
+    pub(super) epoll: OwnedFd,
+    pub(super) timer: OwnedFd,
+    pub(super) next_token: AtomicU64,
+    /// Connections made by senders, for the poll to take over.
+    pub(super) opened: Mutex<Vec<RxLink>>,
+    pub(super) has_opened: AtomicBool,
+    /// Memory that the owner of a lost connection may still be copying.
+    pub(super) kept: Mutex<Vec<super::teardown::Kept>>,
+    pub(super) poll: Mutex<PollState>,
+    pub(super) closed: AtomicBool,
+    /// Connections, by how bulk data moves.
+    pub(super) attached: AtomicUsize,
+    pub(super) unattached: AtomicUsize,
+}
+
+impl SmEndpoint {
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// The peer behind `addr`.
+    fn peer<'a>(&self, addr: &'a Addr) -> Result<&'a Arc<Peer>, Error> {
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        addr.state::<Arc<Peer>>().filter(|_| addr.endpoint_id() == self.id).ok_or_else(|| {
+            Error::InvalidArgument(format!("{addr} is an address of another endpoint"))
+        })
+    }
+
+    fn send(&self, kind: Kind, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        let max = self.options.message_bytes_max;
+        if buf.len() > max {
+            return Err(Refused { error: Error::TooLong { len: buf.len(), max }, buf });
+        }
+        let peer = match self.peer(to) {
+            Ok(peer) => peer,
+            Err(error) => return Err(Refused { error, buf }),
+        };
+        let message = Queued { op, kind, tag, buf };
+        if peer.reach == Reach::Own {
+            self.loopback.send(message);
+            self.ready.wake_poll();
+            return Ok(());
+        }
+        let mut links = peer.links.lock();
+        if links.is_empty()
+            && let Err(error) = self.connect(peer, &mut links)
+        {
+            drop(links);
+            self.ready.push(message.end(Err(error)));
+            return Ok(());
+        }
+        let link = &mut links[0];
+        link.send(message);
+        // One fence for both: the record for the peer, the flag for our poll.
+        settle();
+        if link.conn.segment.peer_bell().claim(RECORDS) {
+            socket::ring(&link.conn.socket);
+        }
+        drop(links);
+        self.ready.wake_poll_settled();
+        Ok(())
+    }
+
+    fn check_recv(&self, buf: MsgBuf) -> Result<MsgBuf, Refused> {
+        let needed = self.options.message_bytes_max;
+        if buf.capacity() >= needed {
+            return Ok(buf);
+        }
+        let text = format!("a receive buffer of {} bytes, {needed} needed", buf.capacity());
+        Err(Refused { error: Error::InvalidArgument(text), buf })
+    }
+
+    fn transfer(&self, put: bool, op: OpId, to: &Addr, transfer: Transfer) -> Result<(), Error> {
+        let peer = self.peer(to)?;
+        RegionTable::check_transfer(&transfer, put)?;
+        if peer.reach == Reach::Own {
+            self.loopback.start(op, put, transfer);
+            self.ready.wake_poll();
+            return Ok(());
+        }
+        let mut links = peer.links.lock();
+        if links.is_empty()
+            && let Err(error) = self.connect(peer, &mut links)
+        {
+            drop(links);
+            self.ready.push(Completion::Transfer { op, result: Err(error) });
+            return Ok(());
+        }
+        let mut out = Outcome::default();
+        let link = &mut links[0];
+        link.start(op, put, transfer);
+        link.write_waiting(&mut out, &mut 0);
+        drop(links);
+        self.report(out);
+        self.ready.wake_poll();
+        Ok(())
+    }
+
+    /// Reports what a call outside the poll has ended. Needs no lock to be held.
+    pub(super) fn report(&self, out: Outcome) {
+        for completion in out.completions {
+            self.ready.push(completion);
+        }
+    }
+
+    fn cancel_at(&self, peer: &Peer, op: OpId) -> bool {
+        let mut out = Outcome::default();
+        let mut links = peer.links.lock();
+        let found = links.iter_mut().any(|link| {
+            if let Some(completion) = link.cancel_send(op) {
+                out.completions.push(completion);
+                return true;
+            }
+            let Some(cancels) = link.requests.cancel(op, &mut out) else { return false };
+            cancels.into_iter().for_each(|cancel| link.push_control(cancel));
+            link.write_waiting(&mut out, &mut 0);
+            true
+        });
+        drop(links);
+        self.report(out);
+        if found {
+            self.ready.wake_poll();
+        }
+        found
+    }
+}
+
+impl Endpoint for SmEndpoint {
+    fn transport(&self) -> &'static str {
+        "sm"
+    }
+
+    fn limits(&self) -> Limits {
+        let max = self.options.message_bytes_max;
+        Limits { unexpected_bytes_max: max, expected_bytes_max: max }
+    }
+
+    fn self_addr(&self) -> Addr {
+        self.own_addr.clone()
+    }
+
+    fn lookup(&self, uri: &str) -> Result<Addr, Error> {
+        let name = address::name_of(&Uri::parse(uri)?)?;
+        if name.is_empty() {
+            let reason = "it names no peer; expected `na+sm://name`".to_owned();
+            return Err(Error::BadUri { uri: uri.to_owned(), reason });
+        }
+        if name == self.name {
+            return Ok(self.own_addr.clone());
+        }
+        Ok(lock(&self.peers).named(name).addr(self.id))
+    }
+
+    fn send_unexpected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        self.send(Kind::Unexpected, op, to, tag, buf)
+    }
+
+    fn recv_unexpected(&self, op: OpId, buf: MsgBuf) -> Result<(), Refused> {
+        let buf = self.check_recv(buf)?;
+        let mut matcher = self.matcher.lock();
+        // Under the lock: closing sets the flag before it empties the matcher.
+        if self.is_closed() {
+            return Err(Refused { error: Error::Closed, buf });
+        }
+        let early = matcher.post_unexpected(op, buf);
+        drop(matcher);
+        if let Some(completion) = early {
+            self.ready.push(completion);
+        }
+        Ok(())
+    }
+
+    fn send_expected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        self.send(Kind::Expected, op, to, tag, buf)
+    }
+
+    fn recv_expected(&self, op: OpId, from: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        let buf = self.check_recv(buf)?;
+        let peer = match self.peer(from) {
+            Ok(peer) => peer,
+            Err(error) => return Err(Refused { error, buf }),
+        };
+        let mut matcher = self.matcher.lock();
+        // Both under the lock: closing, and the end of a peer, set their flags before they fail
+        // what is posted.
+        if self.is_closed() {
+            return Err(Refused { error: Error::Closed, buf });
+        }
+        let early = if peer.is_gone() {
+            Some(Completion::Recv { op, buf, result: Err(peer.gone_error()) })
+        } else {
+            matcher.post_expected(op, from, tag, buf)
+        };
+        drop(matcher);
+        if let Some(completion) = early {
+            self.ready.push(completion);
+        }
+        Ok(())
+    }
+
+    fn register(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        self.regions.register(memory, access)
+    }
+
+    fn mem_to_bytes(&self, memory: &LocalMem) -> Vec<u8> {
+        memory.region().describe().to_bytes().to_vec()
+    }
+
+    fn mem_from_bytes(&self, bytes: &[u8]) -> Result<RemoteMem, Error> {
+        RemoteMem::from_bytes(bytes).ok_or_else(|| {
+            Error::InvalidArgument(format!("{} bytes do not describe memory", bytes.len()))
+        })
+    }
+
+    fn put(&self, op: OpId, to: &Addr, transfer: Transfer) -> Result<(), Error> {
+        self.transfer(true, op, to, transfer)
+    }
+
+    fn get(&self, op: OpId, from: &Addr, transfer: Transfer) -> Result<(), Error> {
+        self.transfer(false, op, from, transfer)
+    }
+
+    fn cancel(&self, op: OpId) {
+        let canceled = self.matcher.lock().cancel(op);
+        if let Some(completion) = canceled {
+            self.ready.push(completion);
+            return;
+        }
+        let mut out = Outcome::default();
+        if self.loopback.cancel(op, &mut out) {
+            self.report(out);
+            return;
+        }
+        let peers = lock(&self.peers).all();
+        for peer in peers {
+            if self.cancel_at(&peer, op) {
+                return;
+            }
+        }
+    }
+
+    fn poll(&self, budget: usize, sink: &mut dyn FnMut(Completion)) -> Result<usize, Error> {
+        self.poll_once(budget, sink)
+    }
+
+    fn prepare_wait(&self) -> bool {
+        self.try_sleep()
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.epoll.as_fd())
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        // Otherwise whoever polls sees the flag, at the latest when it has called its sink.
+        if let Ok(mut state) = self.poll.try_lock() {
+            self.shut_down(&mut state);
+        }
+        self.ready.wake_poll();
+    }
+
+    fn bulk_path(&self) -> String {
+        let unattached = self.unattached.load(Ordering::Relaxed);
+        match (self.attach, unattached) {
+            (false, _) => "copy through the shared ring".into(),
+            (true, 0) => "cross-memory attach".into(),
+            (true, peers) => format!(
+                "cross-memory attach; copy through the shared ring for {peers} of {} peers",
+                peers + self.attached.load(Ordering::Relaxed)
+            ),
+        }
+    }
+}
+
+impl Drop for SmEndpoint {
+    fn drop(&mut self) {
+        self.close();
+        self.release_kept_or_leak(Instant::now() + super::teardown::KEPT_WAIT);
+    }
+}
+
+impl fmt::Debug for SmEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SmEndpoint").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,64 @@
+//! May the owner of remote memory still touch the requester's?
+//!
+//! With cross-memory attach the *owner* of the remote memory copies, straight into or out of the
+//! requester's address space. The requester may stop waiting at any time (its endpoint closes, the
+//! owner broke the protocol) and must then know when its memory is its own again.
+//!
+//! | owner | requester |
+//! |---|---|
+//! | [`enter`](Gate::enter) | [`shut`](Gate::shut) |
+//! | stores `copying`, fence, loads `shut` | stores `shut`, fence |
+//! | copies, if not shut | keeps its memory until [`is_quiet`](Gate::is_quiet) or the owner died |
+//! | [`leave`](Gate::leave): clears `copying` | |
+//!
+//! The fences (pair: GATE-FENCE) forbid that the owner misses `shut` while the requester misses
+//! `copying`. An owner copies a bounded chunk per `enter`, so the requester waits shortly.
+
+use crate::sync::atomic::{AtomicU32, Ordering, fence};
+
+/// The two words of one direction.
+#[derive(Debug, Clone, Copy)]
+pub struct Gate<'a> {
+    copying: &'a AtomicU32,
+    shut: &'a AtomicU32,
+}
+
+impl<'a> Gate<'a> {
+    /// The gate at two words, both zero at first.
+    pub fn new(copying: &'a AtomicU32, shut: &'a AtomicU32) -> Self {
+        Self { copying, shut }
+    }
+
+    /// Owner: begins a chunk. `false`: it must not copy any more.
+    #[must_use]
+    pub fn enter(self) -> bool {
+        self.copying.store(1, Ordering::Relaxed);
+        // pair: GATE-FENCE
+        fence(Ordering::SeqCst);
+        if self.shut.load(Ordering::Relaxed) == 0 {
+            return true;
+        }
+        self.copying.store(0, Ordering::Relaxed);
+        false
+    }
+
+    /// Owner: the chunk is copied.
+    pub fn leave(self) {
+        // pair: GATE-QUIET (the copy is over)
+        self.copying.store(0, Ordering::Release);
+    }
+
+    /// Requester: no chunk may begin from now on.
+    pub fn shut(self) {
+        self.shut.store(1, Ordering::Relaxed);
+        // pair: GATE-FENCE
+        fence(Ordering::SeqCst);
+    }
+
+    /// Requester, after [`shut`](Self::shut): whether no chunk is being copied.
+    #[must_use]
+    pub fn is_quiet(self) -> bool {
+        // pair: GATE-QUIET
+        self.copying.load(Ordering::Acquire) == 0
+    }
+}

@@ -1,0 +1,364 @@
+//! A connection as senders see it: behind the peer's send lock.
+//!
+//! | state | who |
+//! |---|---|
+//! | [`Conn`] | everybody; immutable but for its flags |
+//! | [`TxLink`] | whoever holds the peer's send lock: any thread that sends, and the poll |
+//! | the ring's consumer, transfers that we serve | the poll alone (`poll.rs`, `serve.rs`) |
+//!
+//! A record goes into the ring at once if nothing waits before it. Otherwise it is queued here, in
+//! order, buffers kept, and `Conn::backlog` tells the poll to [`flush`](TxLink::flush). The order
+//! of a flush is: control records (their number is bounded by the protocol), messages, requests
+//! for transfers, data of puts.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+use super::doorbell::{RECORDS, ROOM};
+use super::record::{self, Status};
+use super::ring::{Producer, Violation};
+use super::rma::Requests;
+use super::segment::{MappedRing, Segment};
+use super::socket;
+use crate::matching::Kind;
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
+use crate::{Completion, Error, LocalMem, MsgBuf, OpId, Tag};
+
+/// What operations came to, collected under locks and acted upon without them.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) completions: Vec<Completion>,
+    /// Memory that may be released.
+    pub(super) memory: Vec<LocalMem>,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Conn {
+    /// Names it in the epoll set.
+    pub(super) token: u64,
+    pub(super) socket: OwnedFd,
+    pub(super) segment: Arc<Segment>,
+    pid: AtomicI32,
+    /// Something waits in the link; the poll is to flush it.
+    backlog: AtomicBool,
+    /// A sender found the ring broken: 1 + index into [`FAULTS`].
+    fault: AtomicU8,
+}
+
+const FAULTS: [Violation; 3] = [Violation::Head, Violation::Length, Violation::Padding];
+
+impl Conn {
+    pub(super) fn new(token: u64, socket: OwnedFd, segment: Arc<Segment>, pid: i32) -> Self {
+        let (backlog, fault) = (AtomicBool::new(false), AtomicU8::new(0));
+        Self { token, socket, segment, pid: AtomicI32::new(pid), backlog, fault }
+    }
+
+    /// The peer's process, zero if unknown yet or without a number here.
+    pub(super) fn pid(&self) -> i32 {
+        self.pid.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_pid(&self, pid: i32) {
+        self.pid.store(pid, Ordering::Relaxed);
+    }
+
+    /// Wakes the peer if it sleeps and waits for `RECORDS` or `ROOM`.
+    #[inline]
+    pub(super) fn wake_peer(&self, reason: u32) {
+        if self.segment.peer_bell().must_ring(reason) {
+            socket::ring(&self.socket);
+        }
+    }
+
+    /// Whether the poll has to look at the link. Read without the lock; the flag is a hint that is
+    /// set before the poll is woken.
+    #[inline]
+    pub(super) fn has_backlog(&self) -> bool {
+        self.backlog.load(Ordering::Relaxed)
+    }
+
+    fn set_backlog(&self, backlog: bool) {
+        self.backlog.store(backlog, Ordering::Relaxed);
+    }
+
+    /// What a sender found wrong.
+    pub(super) fn fault(&self) -> Option<Violation> {
+        let index = self.fault.load(Ordering::Relaxed).checked_sub(1)?;
+        FAULTS.get(usize::from(index)).copied()
+    }
+
+    fn set_fault(&self, violation: Violation) {
+        let index = FAULTS.iter().position(|fault| *fault == violation).unwrap_or(0);
+        self.fault.store(index as u8 + 1, Ordering::Relaxed);
+        self.set_backlog(true);
+    }
+}
+
+/// A short record that the protocol itself needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Control {
+    Done { part: u64, status: Status },
+    Pull { part: u64 },
+    Cancel { part: u64 },
+    Ping,
+    Pong,
+}
+
+impl Control {
+    fn write(self, producer: &mut Producer<MappedRing>) -> Result<bool, Violation> {
+        let (kind, words, count) = match self {
+            Self::Done { part, status } => (record::DONE, [part, status.code()], 2),
+            Self::Pull { part } => (record::PULL, [part, 0], 1),
+            Self::Cancel { part } => (record::CANCEL, [part, 0], 1),
+            Self::Ping => (record::PING, [0; 2], 0),
+            Self::Pong => (record::PONG, [0; 2], 0),
+        };
+        let Some(slot) = producer.reserve(8 * count)? else { return Ok(false) };
+        for (index, word) in words[..count].iter().enumerate() {
+            producer.write(&slot, 8 * index, &word.to_le_bytes());
+        }
+        producer.publish(slot, kind, 0);
+        Ok(true)
+    }
+}
+
+/// A message that waits.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) op: OpId,
+    pub(super) kind: Kind,
+    pub(super) tag: Tag,
+    pub(super) buf: MsgBuf,
+}
+
+impl Queued {
+    pub(super) fn end(self, result: Result<(), Error>) -> Completion {
+        Completion::Send { op: self.op, buf: self.buf, result }
+    }
+}
+
+/// The sending half of a connection.
+#[derive(Debug)]
+pub(super) struct TxLink {
+    pub(super) conn: Arc<Conn>,
+    pub(super) requests: Requests,
+    producer: Producer<MappedRing>,
+    /// Largest message that the peer takes; zero until it has welcomed us.
+    limit: Option<usize>,
+    control: VecDeque<Control>,
+    queue: VecDeque<Queued>,
+    /// Sends that have ended, for the poll to report: one lock less than another queue.
+    ended: Vec<Completion>,
+}
+
+impl TxLink {
+    /// A link that queues until [`open`](Self::open).
+    pub(super) fn new(conn: Arc<Conn>) -> Self {
+        let producer = Producer::new(conn.segment.ring(true));
+        Self {
+            conn,
+            requests: Requests::default(),
+            producer,
+            limit: None,
+            control: VecDeque::new(),
+            queue: VecDeque::new(),
+            ended: Vec::new(),
+        }
+    }
+
+    /// The peer is there and takes messages of `limit` bytes.
+    pub(super) fn open(&mut self, limit: usize) {
+        self.limit = Some(limit);
+        self.conn.set_backlog(true);
+    }
+
+    /// Sends a message, or queues it. Either way the poll has to look at the link.
+    #[inline]
+    pub(super) fn send(&mut self, message: Queued) {
+        self.conn.set_backlog(true);
+        if self.queue.is_empty() && self.control.is_empty() {
+            match self.write_message(&message) {
+                Ok(Some(result)) => return self.ended.push(message.end(result)),
+                Ok(None) => {}
+                Err(violation) => self.conn.set_fault(violation),
+            }
+        }
+        self.queue.push_back(message);
+    }
+
+    /// `None`: no room, or not open yet.
+    #[inline]
+    fn write_message(&mut self, message: &Queued) -> Result<Option<Result<(), Error>>, Violation> {
+        let Some(limit) = self.limit else { return Ok(None) };
+        let bytes = message.buf.as_slice();
+        if bytes.len() > limit {
+            return Ok(Some(Err(Error::TooLong { len: bytes.len(), max: limit })));
+        }
+        let Some(slot) = self.producer.reserve(bytes.len())? else { return Ok(None) };
+        self.producer.write(&slot, 0, bytes);
+        let kind = match message.kind {
+            Kind::Unexpected => record::UNEXPECTED,
+            Kind::Expected => record::EXPECTED,
+        };
+        self.producer.publish(slot, kind, message.tag.0);
+        Ok(Some(Ok(())))
+    }
+
+    /// Queues a control record; the poll flushes it.
+    pub(super) fn push_control(&mut self, control: Control) {
+        self.control.push_back(control);
+        self.conn.set_backlog(true);
+    }
+
+    /// Whether a control record of that kind waits already.
+    pub(super) fn has_queued(&self, control: Control) -> bool {
+        self.control.contains(&control)
+    }
+
+    /// Starts a transfer; the poll flushes it.
+    pub(super) fn start(&mut self, op: OpId, put: bool, transfer: crate::Transfer) {
+        self.requests.start(op, put, transfer);
+        self.conn.set_backlog(true);
+    }
+
+    /// Writes what waits, at most `budget` bytes of bulk data, and collects the sends that have
+    /// ended. Returns whether there was anything.
+    #[inline]
+    pub(super) fn flush(
+        &mut self,
+        ended: &mut VecDeque<Completion>,
+        out: &mut Outcome,
+        budget: &mut u64,
+    ) -> bool {
+        let reported = !self.ended.is_empty();
+        ended.extend(self.ended.drain(..));
+        if reported && self.is_idle() {
+            self.conn.set_backlog(false);
+            return true;
+        }
+        self.write_waiting(out, budget) || reported
+    }
+
+    fn is_idle(&self) -> bool {
+        self.limit.is_some()
+            && self.control.is_empty()
+            && self.queue.is_empty()
+            && !self.requests.wants_room()
+    }
+
+    /// Writes what waits, without a report. Returns whether anything went out.
+    pub(super) fn write_waiting(&mut self, out: &mut Outcome, budget: &mut u64) -> bool {
+        match self.try_write(out, budget) {
+            Ok(progress) => {
+                if progress {
+                    self.conn.wake_peer(RECORDS);
+                }
+                progress
+            }
+            Err(violation) => {
+                self.conn.set_fault(violation);
+                true
+            }
+        }
+    }
+
+    fn try_write(&mut self, out: &mut Outcome, budget: &mut u64) -> Result<bool, Violation> {
+        if self.limit.is_none() {
+            return Ok(false);
+        }
+        let mut progress = false;
+        while let Some(control) = self.control.front().copied() {
+            if !control.write(&mut self.producer)? {
+                return Ok(progress);
+            }
+            self.control.pop_front();
+            progress = true;
+        }
+        while let Some(message) = self.queue.pop_front() {
+            match self.write_message(&message) {
+                Ok(Some(result)) => out.completions.push(message.end(result)),
+                waits => {
+                    self.queue.push_front(message);
+                    return waits.map(|_| progress);
+                }
+            }
+            progress = true;
+        }
+        progress |= self.requests.issue(&mut self.producer)?;
+        progress |= self.requests.supply(&mut self.producer, budget)?;
+        self.conn.set_backlog(self.requests.wants_room() || !self.ended.is_empty());
+        Ok(progress)
+    }
+
+    /// Sends data of a get that the peer asked for, see `serve.rs`.
+    pub(super) fn send_data(
+        &mut self,
+        part: u64,
+        memory: &LocalMem,
+        span: &mut super::fallback::Span,
+    ) -> Option<u64> {
+        if !self.control.is_empty() || !self.queue.is_empty() {
+            return None;
+        }
+        let data = record::DATA;
+        let sent = super::fallback::send_chunk(&mut self.producer, data, part, memory, span);
+        sent.unwrap_or_else(|violation| {
+            self.conn.set_fault(violation);
+            None
+        })
+    }
+
+    /// The owner has ended a part of a transfer; there may be more to ask for now.
+    pub(super) fn done(
+        &mut self,
+        part: u64,
+        status: Status,
+        peer: &str,
+        out: &mut Outcome,
+    ) -> Result<(), &'static str> {
+        self.requests.done(part, status, peer, out)?;
+        if self.requests.wants_room() {
+            self.conn.set_backlog(true);
+        }
+        Ok(())
+    }
+
+    /// The owner wants the data of a put.
+    pub(super) fn pull(&mut self, part: u64) -> Result<(), &'static str> {
+        self.requests.pull(part)?;
+        self.conn.set_backlog(true);
+        Ok(())
+    }
+
+    /// Takes a queued message back.
+    pub(super) fn cancel_send(&mut self, op: OpId) -> Option<Completion> {
+        let at = self.queue.iter().position(|message| message.op == op)?;
+        self.queue.remove(at).map(|message| message.end(Err(Error::Canceled)))
+    }
+
+    /// The connection is gone: ends everything with `error`. Memory that the peer may still be
+    /// copying is returned.
+    pub(super) fn fail(mut self, error: &Error, out: &mut Outcome) -> Vec<LocalMem> {
+        out.completions.append(&mut self.ended);
+        let sends = self.queue.drain(..).map(|message| message.end(Err(error.clone())));
+        out.completions.extend(sends);
+        let gate = self.conn.segment.gate_as_requester();
+        gate.shut();
+        let mut transfers = Outcome::default();
+        let may_be_copied = self.requests.is_open() && !gate.is_quiet();
+        self.requests.fail_all(error, &mut transfers);
+        out.completions.append(&mut transfers.completions);
+        if may_be_copied {
+            return transfers.memory;
+        }
+        out.memory.append(&mut transfers.memory);
+        Vec::new()
+    }
+}
+
+/// Announces that the poll will sleep: it waits for records, and for room if something is queued.
+pub(super) fn sleep_reasons(wants_room: bool) -> u32 {
+    if wants_room { RECORDS | ROOM } else { RECORDS }
+}

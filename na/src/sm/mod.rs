@@ -1,0 +1,106 @@
+//! Shared memory between processes of one host: `na+sm://`.
+//!
+//! Two endpoints meet at an abstract Unix socket and then share one sealed memfd with a ring of
+//! records per direction. Nothing appears in the file system and nothing is left behind by a killed
+//! process. A busy poll makes no system calls; a sleeping one is woken through the socket.
+//!
+//! # Addresses
+//!
+//! | URI | meaning |
+//! |---|---|
+//! | `na+sm://`, `sm` | an endpoint with a made-up name, `<pid>-<counter>` |
+//! | `na+sm://name` | an endpoint called `name` (up to 64 letters, digits, `.`, `_`, `-`) |
+//!
+//! Names belong to a user and a network namespace. Only processes of the same user connect.
+//!
+//! # Bulk data
+//!
+//! The memory's owner copies: with cross-memory attach where both processes permit it, otherwise
+//! through the ring. Which of the two is decided per connection by trying.
+//!
+//! # Reading order
+//!
+//! `ring.rs`, `doorbell.rs`, `gate.rs`, `lock.rs` (the protocols, plain atomics, model-checked) ·
+//! `segment.rs` (what is shared) · `record.rs`, `handshake.rs` (what is said) · `address.rs`,
+//! `socket.rs` (how peers are found) · `peer.rs`, `link.rs`, `rx.rs` (a connection, for senders and
+//! for the poll) · `endpoint.rs` (calls) · `connect.rs`, `poll.rs`, `teardown.rs` (progress) ·
+//! `rma.rs`, `serve.rs`, `cma.rs`, `fallback.rs` (bulk data) · `loopback.rs`, `ready.rs`.
+//!
+//! # The life of a message
+//!
+//! `send_unexpected` takes the peer's send lock, writes the record into the ring, rings the
+//! peer's bell if it sleeps and reports the send. The peer's poll sees the commit word at its
+//! position, copies the message into the buffer of a posted receive, and reports that.
+//!
+//! # Death
+//!
+//! The kernel closes a dead process's socket; the next look at the epoll set (every 10 ms of busy
+//! polling, at once when asleep) finds it. Complete messages in the ring are still delivered, then
+//! everything towards that peer ends. Its name can be connected to again as soon as somebody
+//! listens there.
+//!
+//! Counterpart: Mercury's `na_sm`, which is not wire compatible.
+
+// The models in `loom-tests` see these; nobody else does.
+#[cfg(not(loom))]
+#[allow(unreachable_pub, reason = "public for the models only")]
+mod doorbell;
+#[cfg(loom)]
+pub mod doorbell;
+#[cfg(not(loom))]
+#[allow(unreachable_pub, reason = "public for the models only")]
+mod gate;
+#[cfg(loom)]
+pub mod gate;
+#[cfg(not(loom))]
+#[allow(unreachable_pub, reason = "public for the models only")]
+mod lock;
+#[cfg(loom)]
+pub mod lock;
+#[cfg(not(loom))]
+#[allow(unreachable_pub, reason = "public for the models only")]
+mod ring;
+#[cfg(loom)]
+pub mod ring;
+
+#[cfg(not(loom))]
+mod address;
+#[cfg(not(loom))]
+mod cma;
+#[cfg(not(loom))]
+mod connect;
+#[cfg(not(loom))]
+mod endpoint;
+#[cfg(not(loom))]
+mod fallback;
+#[cfg(not(loom))]
+mod handshake;
+#[cfg(not(loom))]
+mod link;
+#[cfg(not(loom))]
+mod loopback;
+#[cfg(not(loom))]
+mod open;
+#[cfg(not(loom))]
+mod peer;
+#[cfg(not(loom))]
+mod poll;
+#[cfg(not(loom))]
+mod ready;
+#[cfg(not(loom))]
+mod record;
+#[cfg(not(loom))]
+mod rma;
+#[cfg(not(loom))]
+mod rx;
+#[cfg(not(loom))]
+mod segment;
+#[cfg(not(loom))]
+mod serve;
+#[cfg(not(loom))]
+mod socket;
+#[cfg(not(loom))]
+mod teardown;
+
+#[cfg(not(loom))]
+pub use self::open::{Sm, SmOptions, open_with};

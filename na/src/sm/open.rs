@@ -1,0 +1,138 @@
+//! Opening an endpoint.
+
+use rustix::event::epoll;
+use rustix::time::{TimerfdClockId, TimerfdFlags};
+
+use super::cma::{self, Nonce};
+use super::endpoint::SmEndpoint;
+use super::lock::Lock;
+use super::loopback::Loopback;
+use super::peer::{Peer, PeerTable, Reach};
+use super::poll::{LISTENER, PollState, TIMER, WAKE};
+use super::ready::Ready;
+use super::ring::capacity_for;
+use super::segment::RING_BYTES;
+use super::{address, socket};
+use crate::matching::Matcher;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use crate::sync::{Arc, Mutex};
+use crate::{Addr, Endpoint, Error, OpenOptions, Plugin, RegionTable, Uri};
+
+/// Bytes of early messages that are held per peer before its ring backs up.
+const EARLY_BYTES_MAX: usize = 256 << 10;
+
+/// Largest message that can be configured, bytes.
+const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// The plugin.
+#[derive(Debug)]
+pub struct Sm;
+
+impl Plugin for Sm {
+    fn name(&self) -> &'static str {
+        "sm"
+    }
+
+    fn summary(&self) -> &'static str {
+        "shared memory between processes of one host"
+    }
+
+    fn probe_uri(&self) -> &'static str {
+        "na+sm://"
+    }
+
+    fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
+        open(uri, options, &SmOptions::default())
+    }
+}
+
+/// What only this transport can be told. For tests and experiments; the defaults find out by
+/// themselves what works.
+#[doc(hidden)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SmOptions {
+    /// Move bulk data with cross-memory attach where it is permitted. Default on.
+    pub cross_memory_attach: bool,
+}
+
+impl Default for SmOptions {
+    fn default() -> Self {
+        Self { cross_memory_attach: true }
+    }
+}
+
+/// Opens an sm endpoint with special options.
+///
+/// # Errors
+///
+/// As [`crate::open`].
+#[doc(hidden)]
+pub fn open_with(
+    uri: &str,
+    options: &OpenOptions,
+    sm: &SmOptions,
+) -> Result<Arc<dyn Endpoint>, Error> {
+    open(&Uri::parse(uri)?, options, sm)
+}
+
+fn open(uri: &Uri<'_>, options: &OpenOptions, sm: &SmOptions) -> Result<Arc<dyn Endpoint>, Error> {
+    let name = match address::name_of(uri)? {
+        "" => address::fresh_name(),
+        name => name.to_owned(),
+    };
+    let max = options.message_bytes_max;
+    if !(1..=MESSAGE_BYTES_MAX).contains(&max) {
+        return Err(Error::InvalidArgument(format!(
+            "message_bytes_max is {max}; transport sm takes 1 to {MESSAGE_BYTES_MAX}"
+        )));
+    }
+    let nonce = Nonce::new()?;
+    let attach = sm.cross_memory_attach && cma::works_here(&nonce);
+    if attach {
+        cma::permit();
+    }
+    let listener = match options.listen {
+        true => Some(socket::listen(&name, &address::socket_address(&name)?)?),
+        false => None,
+    };
+    let ready = Ready::new()?;
+    let failed = |errno| Error::io("cannot create the endpoint's epoll set", errno);
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+    let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+    let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags).map_err(failed)?;
+    let watch = |fd, token| {
+        let token = epoll::EventData::new_u64(token);
+        epoll::add(&epoll, fd, token, epoll::EventFlags::IN).map_err(failed)
+    };
+    watch(ready.event(), WAKE)?;
+    watch(&timer, TIMER)?;
+    if let Some(listener) = &listener {
+        watch(listener, LISTENER)?;
+    }
+    let id = Addr::unique_endpoint_id();
+    let own = Peer::new(0, address::uri_of(&name), Reach::Own);
+    Ok(Arc::new(SmEndpoint {
+        id,
+        name,
+        own_addr: own.addr(id),
+        options: options.clone(),
+        ring_bytes: capacity_for(max).max(*RING_BYTES.start()),
+        attach,
+        nonce,
+        regions: RegionTable::new(),
+        matcher: Lock::new(Matcher::new(EARLY_BYTES_MAX)),
+        ready,
+        loopback: Loopback::default(),
+        peers: Mutex::new(PeerTable::default()),
+        epoll,
+        timer,
+        next_token: AtomicU64::new(super::poll::FIRST_TOKEN),
+        opened: Mutex::new(Vec::new()),
+        has_opened: AtomicBool::new(false),
+        kept: Mutex::new(Vec::new()),
+        poll: Mutex::new(PollState::new(listener, max)),
+        closed: AtomicBool::new(false),
+        attached: AtomicUsize::new(0),
+        unattached: AtomicUsize::new(0),
+    }))
+}

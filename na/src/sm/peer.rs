@@ -1,0 +1,108 @@
+//! Peers: identities that outlive their connections.
+//!
+//! A peer that listens is known by its URI, whichever side connects first; another one exists as
+//! long as its connection. Both sides may connect at the same time, so a peer can have two links;
+//! all messages go through the first of them, in order.
+
+use std::collections::HashMap;
+use std::sync::Weak;
+
+use super::link::TxLink;
+use super::lock::Lock;
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::{Addr, Error};
+
+/// How to reach a peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// The endpoint itself.
+    Own,
+    /// By connecting to this name.
+    Name(String),
+    /// Only through the connection that it made.
+    Connection,
+}
+
+/// One peer; the state of its [`Addr`].
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) id: u64,
+    pub(super) uri: String,
+    pub(super) reach: Reach,
+    /// It can never be reached again.
+    gone: AtomicBool,
+    /// The links, the one to send through first. This is the send lock.
+    pub(super) links: Lock<Vec<TxLink>>,
+}
+
+impl Peer {
+    pub(super) fn new(id: u64, uri: String, reach: Reach) -> Arc<Self> {
+        let (gone, links) = (AtomicBool::new(false), Lock::new(Vec::new()));
+        Arc::new(Self { id, uri, reach, gone, links })
+    }
+
+    /// The address of this peer at endpoint `endpoint`.
+    pub(super) fn addr(self: &Arc<Self>, endpoint: u64) -> Addr {
+        Addr::new(self.uri.as_str(), endpoint, self.id, self.clone())
+    }
+
+    /// Whether it can never be reached again. Checked under the matcher's lock, taken after the
+    /// flag is set, so that no receive is posted for a peer that was just failed.
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_gone(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn gone_error(&self) -> Error {
+        Error::PeerGone { peer: self.uri.clone(), reason: "its connection has ended".into() }
+    }
+}
+
+/// The peers that exist.
+#[derive(Debug, Default)]
+pub(super) struct PeerTable {
+    /// Those that listen.
+    by_name: HashMap<String, Weak<Peer>>,
+    all: Vec<Weak<Peer>>,
+    next_id: u64,
+    sweep_at: usize,
+}
+
+impl PeerTable {
+    /// The peer called `name`.
+    pub(super) fn named(&mut self, name: &str) -> Arc<Peer> {
+        if let Some(peer) = self.by_name.get(name).and_then(Weak::upgrade) {
+            return peer;
+        }
+        let peer = self.add(super::address::uri_of(name), Reach::Name(name.to_owned()));
+        self.by_name.insert(name.to_owned(), Arc::downgrade(&peer));
+        peer
+    }
+
+    /// A peer that is its connection.
+    pub(super) fn unnamed(&mut self, uri: String) -> Arc<Peer> {
+        self.add(uri, Reach::Connection)
+    }
+
+    /// Every peer.
+    pub(super) fn all(&self) -> Vec<Arc<Peer>> {
+        self.all.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn add(&mut self, uri: String, reach: Reach) -> Arc<Peer> {
+        if self.all.len() >= self.sweep_at {
+            self.all.retain(|peer| peer.strong_count() > 0);
+            self.by_name.retain(|_, peer| peer.strong_count() > 0);
+            self.sweep_at = 2 * self.all.len() + 16;
+        }
+        // Zero is the endpoint itself.
+        self.next_id += 1;
+        let peer = Peer::new(self.next_id, uri, reach);
+        self.all.push(Arc::downgrade(&peer));
+        peer
+    }
+}

@@ -1,0 +1,370 @@
+//! Progress: rounds over the connections, looks at the epoll set, sleep.
+//!
+//! A *round* touches only memory: for each connection the commit word at our position and two
+//! flags. A *look* asks the kernel for new connections, welcomes, deaths and deadlines; it happens
+//! after a sleep, after [`LOOK_POLLS`] polls, and at least every [`LOOK_EVERY`] of polling (a
+//! coarse clock is read every 8th poll).
+//!
+//! # Sleep
+//!
+//! `prepare_wait` announces the sleep at every bell (each peer's segment, our own), settles, and
+//! makes one more round. If that moves anything, the announcement is taken back; otherwise whoever
+//! makes work for us now finds a bell to ring, and all bells are in the epoll set. Deadlines are
+//! covered by a timer in the same set.
+
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::time::{ClockId, Itimerspec, TimerfdTimerFlags};
+
+use super::connect::Stranger;
+use super::doorbell::{RECORDS, settle};
+use super::endpoint::SmEndpoint;
+use super::link::{Control, Outcome, sleep_reasons};
+use super::rx::{RxLink, Stage};
+use super::socket::{self, Heard};
+use crate::sync::atomic::Ordering;
+use crate::sync::lock;
+use crate::{Completion, Error};
+
+/// Tokens in the epoll set; connections follow.
+pub(super) const WAKE: u64 = 0;
+pub(super) const TIMER: u64 = 1;
+pub(super) const LISTENER: u64 = 2;
+pub(super) const FIRST_TOKEN: u64 = 16;
+
+/// Polls after which the kernel is asked, at the latest.
+const LOOK_POLLS: u32 = 1024;
+
+/// The same while a handshake is under way.
+const LOOK_POLLS_GREETING: u32 = 16;
+
+/// Time of polling after which the kernel is asked.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Bulk bytes that one round moves.
+const BULK_BYTES: u64 = 4 << 20;
+
+/// Events that one look takes.
+const EVENTS: usize = 64;
+
+/// What the poll alone touches.
+#[derive(Debug)]
+pub(super) struct PollState {
+    pub(super) links: Vec<RxLink>,
+    pub(super) strangers: Vec<Stranger>,
+    pub(super) listener: Option<OwnedFd>,
+    /// When to accept again, after descriptors had run out.
+    pub(super) accept_again: Option<Instant>,
+    /// Completions to report.
+    pub(super) arrived: VecDeque<Completion>,
+    pub(super) out: Outcome,
+    /// One message, copied out of a ring.
+    pub(super) scratch: Box<[u8]>,
+    polls: u32,
+    looked_at: Timespec,
+    look_now: bool,
+    asleep: bool,
+    turn: usize,
+    pub(super) shut_down: bool,
+}
+
+impl PollState {
+    pub(super) fn new(listener: Option<OwnedFd>, message_bytes_max: usize) -> Self {
+        Self {
+            links: Vec::new(),
+            strangers: Vec::new(),
+            listener,
+            accept_again: None,
+            arrived: VecDeque::new(),
+            out: Outcome::default(),
+            scratch: vec![0; message_bytes_max].into_boxed_slice(),
+            polls: 0,
+            looked_at: Timespec { tv_sec: 0, tv_nsec: 0 },
+            look_now: true,
+            asleep: false,
+            turn: 0,
+            shut_down: false,
+        }
+    }
+
+    /// Whether it is time to ask the kernel.
+    #[inline]
+    fn is_look_due(&mut self) -> bool {
+        self.polls = self.polls.wrapping_add(1);
+        if self.look_now || self.polls.is_multiple_of(LOOK_POLLS) {
+            return true;
+        }
+        if !self.polls.is_multiple_of(8) {
+            return false;
+        }
+        if self.polls.is_multiple_of(LOOK_POLLS_GREETING) && self.is_greeting() {
+            return true;
+        }
+        let now = rustix::time::clock_gettime(ClockId::MonotonicCoarse);
+        let elapsed = (now.tv_sec - self.looked_at.tv_sec) * 1_000_000_000
+            + (now.tv_nsec - self.looked_at.tv_nsec);
+        elapsed >= LOOK_EVERY.as_nanos() as i64
+    }
+
+    fn is_greeting(&self) -> bool {
+        !self.strangers.is_empty() || self.links.iter().any(|link| link.stage != Stage::Up)
+    }
+}
+
+impl SmEndpoint {
+    /// See [`Endpoint::poll`](crate::Endpoint::poll).
+    #[inline]
+    pub(super) fn poll_once(
+        &self,
+        budget: usize,
+        sink: &mut dyn FnMut(Completion),
+    ) -> Result<usize, Error> {
+        let mut guard = lock(&self.poll);
+        let state = &mut *guard;
+        if state.asleep {
+            self.wake_up(state);
+        }
+        let mut result = Ok(());
+        // Reports come first when the last poll had more than its budget.
+        if state.arrived.len() < budget {
+            if state.is_look_due() {
+                result = self.look(state);
+            }
+            self.round(state);
+        }
+        let mut reported = 0;
+        while reported < budget
+            && let Some(completion) = state.arrived.pop_front()
+        {
+            sink(completion);
+            reported += 1;
+        }
+        if self.is_closed() {
+            self.shut_down(state);
+        }
+        result.map(|()| reported)
+    }
+
+    /// Moves whatever can be moved without asking the kernel. Returns whether anything did.
+    #[inline]
+    fn round(&self, state: &mut PollState) -> bool {
+        let mut progress = self.adopt(state);
+        let mut budget = BULK_BYTES;
+        let count = state.links.len();
+        state.turn = if state.turn + 1 < count { state.turn + 1 } else { 0 };
+        let mut ended = false;
+        for step in 0..count {
+            let index = state.turn + step;
+            let index = if index < count { index } else { index - count };
+            let link = &mut state.links[index];
+            if link.rx.is_empty() {
+                link.turn = 1;
+            } else if link.stage == Stage::Up {
+                progress |= self.pump(link, &mut state.scratch, &mut state.arrived, &mut state.out);
+            }
+            if !link.services.is_empty() {
+                let (conn, peer) = (&link.conn, &link.peer);
+                progress |= link.services.run(conn, &mut budget, &mut state.out, |act| {
+                    let mut links = peer.links.lock();
+                    links.iter_mut().find(|link| link.conn.token == conn.token).map(act);
+                });
+            }
+            if link.conn.has_backlog() {
+                progress |= self.flush(link, &mut state.arrived, &mut state.out, &mut budget);
+            }
+            ended |= link.end.is_some();
+        }
+        if ended {
+            progress = true;
+            self.reap_ended(state);
+        }
+        let out = &mut state.out;
+        progress |=
+            self.loopback.run(&self.own_addr, &self.matcher, &self.regions, &mut budget, out);
+        if !out.completions.is_empty() {
+            state.arrived.extend(out.completions.drain(..));
+        }
+        // May run foreign code; only the poll's own lock is held here.
+        out.memory.clear();
+        self.ready.take(&mut state.arrived) || progress
+    }
+
+    #[inline]
+    fn flush(
+        &self,
+        link: &mut RxLink,
+        ended: &mut VecDeque<Completion>,
+        out: &mut Outcome,
+        budget: &mut u64,
+    ) -> bool {
+        let progress = link.with_link(|tx| tx.flush(ended, out, budget)).unwrap_or(false);
+        if let Some(violation) = link.conn.fault() {
+            link.breach(violation);
+        }
+        progress
+    }
+
+    /// Takes over connections that senders made.
+    #[inline]
+    pub(super) fn adopt(&self, state: &mut PollState) -> bool {
+        if !self.has_opened.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut opened = lock(&self.opened);
+        state.links.append(&mut opened);
+        self.has_opened.store(false, Ordering::Relaxed);
+        true
+    }
+
+    /// Asks the kernel.
+    fn look(&self, state: &mut PollState) -> Result<(), Error> {
+        state.looked_at = rustix::time::clock_gettime(ClockId::MonotonicCoarse);
+        self.adopt(state);
+        let mut buffer = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let events = match epoll::wait(&self.epoll, &mut buffer, Some(&now)) {
+            Ok((events, _)) => events,
+            Err(Errno::INTR) => return Ok(()),
+            Err(errno) => return Err(Error::io("cannot read the endpoint's epoll set", errno)),
+        };
+        state.look_now = events.len() >= EVENTS;
+        for event in events {
+            // Copied: the fields of the kernel's structure are not aligned.
+            let data = event.data;
+            match data.u64() {
+                WAKE => self.ready.silence(),
+                TIMER => {
+                    let _ = rustix::io::read(&self.timer, &mut [0; 8]);
+                }
+                LISTENER => self.accept(state),
+                token => self.hear(state, token),
+            }
+        }
+        self.check_deadlines(state, Instant::now());
+        self.release_kept();
+        Ok(())
+    }
+
+    fn hear(&self, state: &mut PollState, token: u64) {
+        if let Some(at) = state.strangers.iter().position(|stranger| stranger.token == token) {
+            return self.hear_stranger(state, at);
+        }
+        let found = state.links.iter_mut().find(|link| link.conn.token == token);
+        let Some(link) = found else { return };
+        match link.stage {
+            Stage::Dialing { .. } => {}
+            Stage::Greeting { .. } => self.hear_welcome(link),
+            Stage::Up => match socket::drain(&link.conn.socket) {
+                Heard::Bells => {}
+                Heard::Gone => link.gone("it closed its endpoint or ended"),
+                Heard::Noise => link.breach("a packet that is no doorbell"),
+            },
+        }
+    }
+
+    fn check_deadlines(&self, state: &mut PollState, now: Instant) {
+        state.strangers.retain(|stranger| now < stranger.deadline);
+        if state.accept_again.is_some_and(|again| now >= again) {
+            self.resume_accepting(state);
+        }
+        for link in &mut state.links {
+            match link.stage {
+                Stage::Dialing { deadline } => self.dial_again(link, now >= deadline),
+                Stage::Greeting { deadline } if now >= deadline => {
+                    link.gone("it listens, but did not answer in time");
+                }
+                Stage::Greeting { .. } => {}
+                Stage::Up => self.check_liveness(link, now),
+            }
+        }
+    }
+
+    fn check_liveness(&self, link: &mut RxLink, now: Instant) {
+        let limit = self.options.liveness_limit;
+        if limit.is_zero() {
+            return;
+        }
+        if std::mem::take(&mut link.heard) {
+            (link.heard_at, link.pinged_at) = (now, None);
+            return;
+        }
+        // Counted from the ping, so that a pause of our own polling is not held against the peer.
+        let since = link.pinged_at.unwrap_or(link.heard_at);
+        if now.saturating_duration_since(since) < limit / 2 {
+            return;
+        }
+        if link.pinged_at.is_some() {
+            let silent = now.saturating_duration_since(link.heard_at);
+            link.gone(&format!("no sign of life for {} ms", silent.as_millis()));
+        } else {
+            link.pinged_at = Some(now);
+            link.with_link(|tx| tx.push_control(Control::Ping));
+        }
+    }
+
+    /// See [`Endpoint::prepare_wait`](crate::Endpoint::prepare_wait).
+    pub(super) fn try_sleep(&self) -> bool {
+        let mut guard = lock(&self.poll);
+        let state = &mut *guard;
+        if !state.arrived.is_empty() || state.look_now {
+            return false;
+        }
+        state.asleep = true;
+        for link in &state.links {
+            let wants_room = link.conn.has_backlog() || link.services.wants_room();
+            link.conn.segment.own_bell().announce(sleep_reasons(wants_room));
+        }
+        self.ready.bell().announce(RECORDS);
+        settle();
+        let closing = self.is_closed() && !state.shut_down;
+        if self.round(state) || closing {
+            self.wake_up(state);
+            return false;
+        }
+        self.set_timer(state);
+        true
+    }
+
+    /// Ends the announcement of a sleep.
+    fn wake_up(&self, state: &mut PollState) {
+        for link in &state.links {
+            link.conn.segment.own_bell().retract();
+        }
+        self.ready.bell().retract();
+        state.asleep = false;
+        state.look_now = true;
+    }
+
+    /// Arms the timer for the earliest deadline, or disarms it.
+    fn set_timer(&self, state: &PollState) {
+        let limit = self.options.liveness_limit;
+        let mut deadlines: Vec<Instant> =
+            state.strangers.iter().map(|stranger| stranger.deadline).collect();
+        deadlines.extend(state.accept_again);
+        let soon = Instant::now() + LOOK_EVERY;
+        for link in &state.links {
+            match link.stage {
+                Stage::Dialing { .. } => deadlines.push(soon),
+                Stage::Greeting { deadline } => deadlines.push(deadline),
+                Stage::Up if limit.is_zero() => {}
+                Stage::Up => deadlines.push(link.pinged_at.unwrap_or(link.heard_at) + limit / 2),
+            }
+        }
+        if !lock(&self.kept).is_empty() {
+            deadlines.push(soon);
+        }
+        let wait = deadlines.into_iter().min().map_or(Duration::ZERO, |deadline| {
+            // Zero would disarm.
+            deadline.saturating_duration_since(Instant::now()).max(Duration::from_micros(1))
+        });
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let value = Itimerspec { it_interval: zero, it_value: socket::timespec(wait) };
+        let set = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &value);
+        debug_assert!(set.is_ok());
+    }
+}

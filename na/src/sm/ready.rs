@@ -1,0 +1,93 @@
+//! Completions that did not come out of the poll, and the poll's own doorbell.
+//!
+//! Any thread may complete an operation at once (a receive whose message is there, a refused
+//! connection) or give the poll work (a queue, a new connection). It puts that where the poll
+//! looks and then wakes the poll if it sleeps; the handshake is `doorbell.rs`, the bell an
+//! eventfd.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+use rustix::event::EventfdFlags;
+
+use super::doorbell::{Doorbell, RECORDS};
+use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use crate::sync::{Mutex, lock};
+use crate::{Completion, Error};
+
+/// The queue and the bell.
+#[derive(Debug)]
+pub(super) struct Ready {
+    queue: Mutex<Vec<Completion>>,
+    /// Length of the queue, to look at without the lock.
+    count: AtomicUsize,
+    bell: AtomicU32,
+    event: OwnedFd,
+}
+
+impl Ready {
+    pub(super) fn new() -> Result<Self, Error> {
+        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| Error::io("cannot create an eventfd", errno))?;
+        let (count, bell) = (AtomicUsize::new(0), AtomicU32::new(0));
+        Ok(Self { queue: Mutex::new(Vec::new()), count, bell, event })
+    }
+
+    /// What becomes readable when the poll is woken.
+    pub(super) fn event(&self) -> &OwnedFd {
+        &self.event
+    }
+
+    /// Reports a completion; wakes the poll.
+    pub(super) fn push(&self, completion: Completion) {
+        let mut queue = lock(&self.queue);
+        queue.push(completion);
+        self.count.store(queue.len(), Ordering::Relaxed);
+        drop(queue);
+        self.wake_poll();
+    }
+
+    /// Wakes the poll if it sleeps. Whatever the caller gave it to do must be in place.
+    #[inline]
+    pub(super) fn wake_poll(&self) {
+        if self.bell().must_ring(RECORDS) {
+            self.ring();
+        }
+    }
+
+    /// As [`wake_poll`](Self::wake_poll), after [`settle`](super::doorbell::settle).
+    #[inline]
+    pub(super) fn wake_poll_settled(&self) {
+        if self.bell().claim(RECORDS) {
+            self.ring();
+        }
+    }
+
+    #[cold]
+    fn ring(&self) {
+        // Fails only when the counter is full, and then it is readable.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    /// Poll: takes what is there. Returns whether there was something.
+    #[inline]
+    pub(super) fn take(&self, out: &mut VecDeque<Completion>) -> bool {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let mut queue = lock(&self.queue);
+        out.extend(queue.drain(..));
+        self.count.store(0, Ordering::Relaxed);
+        true
+    }
+
+    /// Poll: its doorbell.
+    pub(super) fn bell(&self) -> Doorbell<'_> {
+        Doorbell::new(&self.bell)
+    }
+
+    /// Poll: silences the eventfd.
+    pub(super) fn silence(&self) {
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+    }
+}

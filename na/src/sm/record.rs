@@ -1,0 +1,198 @@
+//! The records of a ring: kinds and payloads (little endian).
+//!
+//! | kind | name | direction | payload |
+//! |---|---|---|---|
+//! | 1 | unexpected message | both | the message; tag in the commit word |
+//! | 2 | expected message | both | the same |
+//! | 3 | get | requester to owner | [`Request`] |
+//! | 4 | put | requester to owner | [`Request`] |
+//! | 5 | done | owner to requester | part u64, status u64 |
+//! | 6 | pull | owner to requester | part u64: send the data of this put |
+//! | 7 | data | owner to requester | bytes of a get: part u64, offset u64, 40 zero bytes, bytes |
+//! | 8 | supply | requester to owner | bytes of a put: the same |
+//! | 9 | cancel | requester to owner | part u64 |
+//! | 10 | ping | both | nothing |
+//! | 11 | pong | both | nothing |
+//!
+//! Any other kind, and any payload of another length, is a breach of the protocol.
+
+use crate::DeniedReason;
+
+/// Kinds of record.
+pub(super) const UNEXPECTED: u8 = 1;
+pub(super) const EXPECTED: u8 = 2;
+pub(super) const GET: u8 = 3;
+pub(super) const PUT: u8 = 4;
+pub(super) const DONE: u8 = 5;
+pub(super) const PULL: u8 = 6;
+pub(super) const DATA: u8 = 7;
+pub(super) const SUPPLY: u8 = 8;
+pub(super) const CANCEL: u8 = 9;
+pub(super) const PING: u8 = 10;
+pub(super) const PONG: u8 = 11;
+
+/// Pieces of the requester's memory that one request can name.
+pub(super) const PIECES_MAX: usize = 64;
+
+/// Requests that one side may have open on a connection; more is a breach of the protocol.
+pub(super) const PARTS_MAX: usize = 64;
+
+/// Bytes before the data in a data record; with the commit word, one line.
+pub(super) const DATA_PREFIX: usize = 56;
+
+const REQUEST_FIXED: usize = 32;
+const PIECE_BYTES: usize = 16;
+
+/// Longest encoded request, bytes.
+pub(super) const REQUEST_BYTES_MAX: usize = REQUEST_FIXED + PIECES_MAX * PIECE_BYTES;
+
+/// A piece of the requester's memory, in the requester's address space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) addr: u64,
+    pub(super) len: u64,
+}
+
+/// A get or put of consecutive bytes of one region: part u64, key u64, offset u64, length u64, and
+/// for each piece address u64, length u64. The pieces add up to the length.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Request {
+    pub(super) part: u64,
+    pub(super) key: u64,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) pieces: Vec<Piece>,
+}
+
+impl Request {
+    /// Bytes of the encoding.
+    pub(super) fn encoded_len(&self) -> usize {
+        REQUEST_FIXED + self.pieces.len() * PIECE_BYTES
+    }
+
+    /// Writes the encoding into the start of `out`, which must be long enough.
+    pub(super) fn encode<'a>(&self, out: &'a mut [u8; REQUEST_BYTES_MAX]) -> &'a [u8] {
+        let pieces = self.pieces.iter().flat_map(|piece| [piece.addr, piece.len]);
+        let words = [self.part, self.key, self.offset, self.len].into_iter().chain(pieces);
+        for (place, word) in out.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        &out[..self.encoded_len()]
+    }
+
+    /// Reads an encoding; `None` when it is not one.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let rest = bytes.len().checked_sub(REQUEST_FIXED)?;
+        if !rest.is_multiple_of(PIECE_BYTES) || bytes.len() > REQUEST_BYTES_MAX {
+            return None;
+        }
+        let word = |index: usize| word_at(bytes, index);
+        let mut pieces = Vec::with_capacity(rest / PIECE_BYTES);
+        let mut sum = 0u64;
+        for index in 0..rest / PIECE_BYTES {
+            let piece = Piece { addr: word(4 + 2 * index)?, len: word(5 + 2 * index)? };
+            sum = sum.checked_add(piece.len)?;
+            piece.addr.checked_add(piece.len)?;
+            if piece.len == 0 {
+                return None;
+            }
+            pieces.push(piece);
+        }
+        let len = word(3)?;
+        (sum == len).then_some(Self {
+            part: word(0)?,
+            key: word(1)?,
+            offset: word(2)?,
+            len,
+            pieces,
+        })
+    }
+}
+
+/// The `index`th 64-bit word of `bytes`.
+pub(super) fn word_at(bytes: &[u8], index: usize) -> Option<u64> {
+    let bytes = bytes.get(8 * index..8 * index + 8)?;
+    bytes.try_into().map(u64::from_le_bytes).ok()
+}
+
+/// How a part ended, in a done record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Status {
+    Ok,
+    Denied(DeniedReason),
+    Canceled,
+}
+
+impl Status {
+    pub(super) fn code(self) -> u64 {
+        match self {
+            Self::Ok => 0,
+            Self::Denied(DeniedReason::NoSuchKey) => 1,
+            Self::Denied(DeniedReason::Access) => 2,
+            Self::Denied(DeniedReason::OutOfRange) => 3,
+            Self::Denied(DeniedReason::CopyFailed) => 4,
+            Self::Canceled => 5,
+        }
+    }
+
+    pub(super) fn from_code(code: u64) -> Option<Self> {
+        Some(match code {
+            0 => Self::Ok,
+            1 => Self::Denied(DeniedReason::NoSuchKey),
+            2 => Self::Denied(DeniedReason::Access),
+            3 => Self::Denied(DeniedReason::OutOfRange),
+            4 => Self::Denied(DeniedReason::CopyFailed),
+            5 => Self::Canceled,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn request() -> Request {
+        let pieces = vec![Piece { addr: 4096, len: 5 }, Piece { addr: 9, len: 1 }];
+        Request { part: 1, key: u64::MAX, offset: 3, len: 6, pieces }
+    }
+
+    #[test]
+    fn a_request_survives_and_a_wrong_one_does_not() {
+        let mut buffer = [0; REQUEST_BYTES_MAX];
+        let good = request();
+        let bytes = good.encode(&mut buffer).to_vec();
+        assert_eq!(Request::decode(&bytes), Some(good));
+        for len in 0..bytes.len() {
+            assert_eq!(Request::decode(&bytes[..len]), None, "cut to {len}");
+        }
+        let lie = Request { len: 7, ..request() };
+        assert_eq!(Request::decode(lie.encode(&mut buffer)), None, "sum");
+        let wrap = vec![Piece { addr: u64::MAX, len: 6 }];
+        let wrap = Request { pieces: wrap, ..request() };
+        assert_eq!(Request::decode(wrap.encode(&mut buffer)), None, "wraps");
+        let huge = vec![Piece { addr: 0, len: u64::MAX }, Piece { addr: 0, len: 7 }];
+        let huge = Request { pieces: huge, ..request() };
+        assert_eq!(Request::decode(huge.encode(&mut buffer)), None, "overflow");
+        let empty = Request { pieces: vec![Piece { addr: 1, len: 0 }], len: 0, ..request() };
+        assert_eq!(Request::decode(empty.encode(&mut buffer)), None, "empty piece");
+        let none = Request { pieces: vec![], len: 0, ..request() };
+        assert!(Request::decode(none.encode(&mut buffer)).is_some(), "nothing to move");
+    }
+
+    #[test]
+    fn status_codes_are_distinct() {
+        for code in 0..6 {
+            assert_eq!(Status::from_code(code).map(Status::code), Some(code));
+        }
+        assert_eq!(Status::from_code(6), None);
+    }
+
+    proptest! {
+        #[test]
+        fn decoding_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..1200)) {
+            let _ = Request::decode(&bytes);
+        }
+    }
+}

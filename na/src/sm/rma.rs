@@ -1,0 +1,242 @@
+//! Our puts and gets: the requester's side of remote memory access.
+//!
+//! A transfer is cut into *parts*, one request record each: consecutive bytes that at most
+//! [`PIECES_MAX`] pieces of our memory hold (most transfers are one part of any length). At most
+//! [`PARTS_MAX`] parts are open per connection; the rest wait here, in order. The owner of the
+//! memory checks each part and either copies itself (cross-memory attach) or uses the ring: it
+//! sends *data* records for a get, and asks with *pull* for the *supply* records of a put. *Done*
+//! ends the part in any case, and the last part ends the transfer.
+//!
+//! Our memory is held until then. A transfer that is canceled stays until the owner has answered
+//! for its open parts, because the owner may be writing.
+//!
+//! All this is state behind the peer's send lock. Memory that is no longer needed is handed to
+//! [`Outcome`], to be released without that lock.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::fallback::{self, Span};
+use super::link::{Control, Outcome};
+use super::record::{self, PARTS_MAX, PIECES_MAX, Piece, REQUEST_BYTES_MAX, Request, Status};
+use super::ring::{Consumer, Producer, Record, Violation};
+use super::segment::MappedRing;
+use crate::{Completion, Error, OpId, Transfer};
+
+/// The requester's state of one connection.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    transfers: HashMap<u64, Open>,
+    /// Transfers with bytes that were not asked for yet.
+    waiting: VecDeque<u64>,
+    parts: HashMap<u64, Part>,
+    /// Parts whose data the owner pulls.
+    pulled: VecDeque<u64>,
+    next_id: u64,
+}
+
+#[derive(Debug)]
+struct Open {
+    op: OpId,
+    put: bool,
+    transfer: Transfer,
+    /// Bytes asked for so far.
+    asked: u64,
+    parts: u32,
+    failed: Option<Error>,
+}
+
+#[derive(Debug)]
+struct Part {
+    transfer: u64,
+    /// Place in our memory; `done` counts what went through the ring.
+    span: Span,
+}
+
+impl Requests {
+    /// Takes a transfer, to be asked for by [`issue`](Self::issue).
+    pub(super) fn start(&mut self, op: OpId, put: bool, transfer: Transfer) {
+        let id = self.fresh_id();
+        let open = Open { op, put, transfer, asked: 0, parts: 0, failed: None };
+        self.transfers.insert(id, open);
+        self.waiting.push_back(id);
+    }
+
+    /// Whether the owner may be working for us.
+    pub(super) fn is_open(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
+    /// Whether [`issue`](Self::issue) or [`supply`](Self::supply) have something to send.
+    pub(super) fn wants_room(&self) -> bool {
+        !self.pulled.is_empty() || (!self.waiting.is_empty() && self.parts.len() < PARTS_MAX)
+    }
+
+    /// Sends requests while there is room. Returns whether it sent some.
+    pub(super) fn issue(&mut self, producer: &mut Producer<MappedRing>) -> Result<bool, Violation> {
+        let mut sent = false;
+        while self.parts.len() < PARTS_MAX
+            && let Some(id) = self.waiting.front().copied()
+        {
+            let part = self.next_id + 1;
+            let open = self.transfers.get_mut(&id).filter(|open| open.failed.is_none());
+            let Some(open) = open else {
+                self.waiting.pop_front();
+                continue;
+            };
+            let request = open.next_request(part);
+            let Some(slot) = producer.reserve(request.encoded_len())? else { return Ok(sent) };
+            let mut buffer = [0; REQUEST_BYTES_MAX];
+            producer.write(&slot, 0, request.encode(&mut buffer));
+            producer.publish(slot, if open.put { record::PUT } else { record::GET }, 0);
+            let offset = open.transfer.local_offset + open.asked;
+            open.asked += request.len;
+            open.parts += 1;
+            if open.asked == open.transfer.len {
+                self.waiting.pop_front();
+            }
+            let span = Span { offset, len: request.len, done: 0 };
+            self.parts.insert(part, Part { transfer: id, span });
+            self.next_id = part;
+            sent = true;
+        }
+        Ok(sent)
+    }
+
+    /// Sends the data of pulled puts while there is room and `budget` bytes last.
+    pub(super) fn supply(
+        &mut self,
+        producer: &mut Producer<MappedRing>,
+        budget: &mut u64,
+    ) -> Result<bool, Violation> {
+        let mut sent = false;
+        while *budget > 0
+            && let Some(id) = self.pulled.front().copied()
+        {
+            let part = self.parts.get_mut(&id);
+            let found =
+                part.and_then(|part| Some((self.transfers.get(&part.transfer)?, &mut part.span)));
+            let Some((open, span)) = found.filter(|(_, span)| span.left() > 0) else {
+                self.pulled.pop_front();
+                continue;
+            };
+            let memory = &open.transfer.local;
+            let bytes = fallback::send_chunk(producer, record::SUPPLY, id, memory, span)?;
+            let Some(bytes) = bytes else { return Ok(sent) };
+            *budget = budget.saturating_sub(bytes);
+            sent = true;
+        }
+        Ok(sent)
+    }
+
+    /// The owner wants the data of a put.
+    pub(super) fn pull(&mut self, id: u64) -> Result<(), &'static str> {
+        let part = self.parts.get(&id).ok_or("a pull for an unknown transfer")?;
+        let open = self.transfers.get(&part.transfer).ok_or("a pull for an unknown transfer")?;
+        if !open.put || part.span.done != 0 || self.pulled.contains(&id) {
+            return Err("a pull where none may come");
+        }
+        if open.failed.is_none() {
+            self.pulled.push_back(id);
+        }
+        Ok(())
+    }
+
+    /// Data of a get has come through the ring.
+    pub(super) fn data(
+        &mut self,
+        consumer: &Consumer<MappedRing>,
+        record: &Record,
+    ) -> Result<(), &'static str> {
+        let unknown = "bulk data for an unknown transfer";
+        let (id, offset) = fallback::chunk_prefix(consumer, record).ok_or(unknown)?;
+        let part = self.parts.get_mut(&id).ok_or(unknown)?;
+        let open = self.transfers.get(&part.transfer).filter(|open| !open.put).ok_or(unknown)?;
+        fallback::take_chunk(consumer, record, offset, &open.transfer.local, &mut part.span)
+    }
+
+    /// The owner has ended a part.
+    pub(super) fn done(
+        &mut self,
+        id: u64,
+        status: Status,
+        peer: &str,
+        out: &mut Outcome,
+    ) -> Result<(), &'static str> {
+        let part = self.parts.remove(&id).ok_or("the end of an unknown transfer")?;
+        if status == Status::Ok && part.span.done != 0 && part.span.left() != 0 {
+            return Err("the end of a transfer before its data");
+        }
+        self.pulled.retain(|pulled| *pulled != id);
+        let Some(open) = self.transfers.get_mut(&part.transfer) else { return Ok(()) };
+        open.parts -= 1;
+        let error = match status {
+            Status::Ok => None,
+            Status::Denied(reason) => Some(Error::Denied { peer: peer.to_owned(), reason }),
+            Status::Canceled => Some(Error::Canceled),
+        };
+        if let Some(error) = error {
+            open.failed.get_or_insert(error);
+        }
+        self.finish(part.transfer, out);
+        Ok(())
+    }
+
+    /// Gives up the transfer `op`. `None`: there is no such transfer. The records are to be sent to
+    /// the owner.
+    pub(super) fn cancel(&mut self, op: OpId, out: &mut Outcome) -> Option<Vec<Control>> {
+        let (&id, open) = self.transfers.iter_mut().find(|(_, open)| open.op == op)?;
+        open.failed.get_or_insert(Error::Canceled);
+        let parts: Vec<_> =
+            self.parts.iter().filter(|(_, part)| part.transfer == id).map(|(id, _)| *id).collect();
+        self.pulled.retain(|pulled| !parts.contains(pulled));
+        self.finish(id, out);
+        Some(parts.into_iter().map(|part| Control::Cancel { part }).collect())
+    }
+
+    /// Ends everything with `error`; the connection is gone.
+    pub(super) fn fail_all(&mut self, error: &Error, out: &mut Outcome) {
+        for (_, open) in std::mem::take(&mut self.transfers) {
+            out.completions.push(Completion::Transfer { op: open.op, result: Err(error.clone()) });
+            out.memory.push(open.transfer.local);
+        }
+        *self = Self { next_id: self.next_id, ..Self::default() };
+    }
+
+    /// Completes the transfer if nothing of it is open any more.
+    fn finish(&mut self, id: u64, out: &mut Outcome) {
+        let Some(open) = self.transfers.get(&id) else { return };
+        let asked = open.asked == open.transfer.len || open.failed.is_some();
+        // Without parts it has not even asked, unless it failed.
+        if open.parts > 0 || !asked {
+            return;
+        }
+        if let Some(open) = self.transfers.remove(&id) {
+            self.waiting.retain(|waiting| *waiting != id);
+            let result = open.failed.map_or(Ok(()), Err);
+            out.completions.push(Completion::Transfer { op: open.op, result });
+            out.memory.push(open.transfer.local);
+        }
+    }
+
+    fn fresh_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+}
+
+impl Open {
+    fn next_request(&self, part: u64) -> Request {
+        let Transfer { local, local_offset, remote, remote_offset, len } = &self.transfer;
+        let pieces: Vec<_> = local
+            .region()
+            .pieces(local_offset + self.asked, len - self.asked)
+            .take(PIECES_MAX)
+            .map(|piece| Piece {
+                addr: piece.ptr.expose_provenance() as u64,
+                len: piece.len as u64,
+            })
+            .collect();
+        let len = pieces.iter().map(|piece| piece.len).sum();
+        Request { part, key: remote.key, offset: remote_offset + self.asked, len, pieces }
+    }
+}

@@ -1,0 +1,246 @@
+//! A connection as the poll sees it: what arrives.
+//!
+//! # States
+//!
+//! ```text
+//! Dialing --connected, hello sent--> Greeting --welcome--> Up --> ended
+//!    the listener's queue is full       |                   ^
+//!                                       +--> ended          | accepted connections start here
+//! ```
+//!
+//! `end` is set by whatever notices the end (end of file, a breach, a timeout, close); the poll
+//! then takes the connection apart at one place, `teardown.rs`.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use super::doorbell::ROOM;
+use super::endpoint::SmEndpoint;
+use super::link::{Conn, Control, Outcome, TxLink};
+use super::peer::Peer;
+use super::record::{self, REQUEST_BYTES_MAX, Request, Status, word_at};
+use super::ring::{Consumer, Record};
+use super::segment::MappedRing;
+use super::serve::Services;
+use crate::matching::{Arrived, Kind};
+use crate::sync::Arc;
+use crate::{Addr, Completion, Error, Tag};
+
+/// Records of one connection that are handled before the next one has its turn.
+///
+/// A turn begins with one record and doubles from turn to turn while there are more: looking for a
+/// second record costs a cache miss, for which a lone message must not wait.
+const RECORDS_PER_TURN: usize = 64;
+
+/// How far a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Not connected: the listener's queue was full.
+    Dialing {
+        deadline: Instant,
+    },
+    /// Waits for the peer's welcome.
+    Greeting {
+        deadline: Instant,
+    },
+    Up,
+}
+
+/// A connection, for the poll alone.
+#[derive(Debug)]
+pub(super) struct RxLink {
+    pub(super) conn: Arc<Conn>,
+    pub(super) peer: Arc<Peer>,
+    pub(super) addr: Addr,
+    pub(super) rx: Consumer<MappedRing>,
+    pub(super) stage: Stage,
+    /// The segment's descriptor, until it is handed over.
+    pub(super) memfd: Option<OwnedFd>,
+    /// Largest message in either direction, bytes.
+    pub(super) limit: usize,
+    pub(super) services: Services,
+    /// Records of the next turn.
+    pub(super) turn: usize,
+    /// Why it ends.
+    pub(super) end: Option<Error>,
+    /// Something arrived since `heard_at` was last set.
+    pub(super) heard: bool,
+    pub(super) heard_at: Instant,
+    /// When a ping was sent since then.
+    pub(super) pinged_at: Option<Instant>,
+}
+
+impl RxLink {
+    pub(super) fn new(conn: Arc<Conn>, peer: Arc<Peer>, addr: Addr, stage: Stage) -> Self {
+        let rx = Consumer::new(conn.segment.ring(false));
+        Self {
+            conn,
+            memfd: None,
+            peer,
+            addr,
+            rx,
+            stage,
+            limit: 0,
+            services: Services::new(false),
+            turn: 1,
+            end: None,
+            heard: false,
+            heard_at: Instant::now(),
+            pinged_at: None,
+        }
+    }
+
+    pub(super) fn breach(&mut self, reason: impl ToString) {
+        let (peer, reason) = (self.peer.uri.clone(), reason.to_string());
+        self.end.get_or_insert(Error::Protocol { peer, reason });
+    }
+
+    pub(super) fn gone(&mut self, reason: &str) {
+        let (peer, reason) = (self.peer.uri.clone(), reason.to_owned());
+        self.end.get_or_insert(match self.stage {
+            Stage::Up => Error::PeerGone { peer, reason },
+            Stage::Dialing { .. } | Stage::Greeting { .. } => Error::Unreachable { peer, reason },
+        });
+    }
+
+    /// Runs `act` with the sending half, if it still exists.
+    pub(super) fn with_link<R>(&self, act: impl FnOnce(&mut TxLink) -> R) -> Option<R> {
+        let mut links = self.peer.links.lock();
+        links.iter_mut().find(|link| link.conn.token == self.conn.token).map(act)
+    }
+
+    fn answer(&self, control: Option<Control>) {
+        if let Some(control) = control {
+            self.with_link(|link| link.push_control(control));
+        }
+    }
+}
+
+impl SmEndpoint {
+    /// Handles what has arrived on one connection, a bounded number of records. Returns whether
+    /// there was something.
+    #[inline]
+    pub(super) fn pump(
+        &self,
+        link: &mut RxLink,
+        scratch: &mut [u8],
+        arrived: &mut VecDeque<Completion>,
+        out: &mut Outcome,
+    ) -> bool {
+        let mut room = false;
+        let mut progress = false;
+        let mut matcher = None;
+        let turn = link.turn;
+        link.turn = (2 * turn).min(RECORDS_PER_TURN);
+        for _ in 0..turn {
+            let record = match link.rx.peek() {
+                Ok(Some(record)) => record,
+                Ok(None) => {
+                    link.turn = 1;
+                    break;
+                }
+                Err(violation) => {
+                    link.breach(violation);
+                    break;
+                }
+            };
+            let kind = match record.kind {
+                record::UNEXPECTED => Kind::Unexpected,
+                record::EXPECTED => Kind::Expected,
+                _ => {
+                    // Not under the matcher's lock: it may take a peer's send lock.
+                    matcher = None;
+                    if let Err(reason) = self.handle_control(link, &record, out) {
+                        link.breach(reason);
+                        break;
+                    }
+                    room |= link.rx.advance(record);
+                    progress = true;
+                    continue;
+                }
+            };
+            if record.len > link.limit {
+                link.breach(format!("a message of {} bytes", record.len));
+                break;
+            }
+            // Copied first, matched then: the peer could change what lies in the ring.
+            let bytes = &mut scratch[..record.len];
+            link.rx.read(&record, 0, bytes);
+            let matcher = matcher.get_or_insert_with(|| self.matcher.lock());
+            match matcher.arrive(kind, &link.addr, Tag(record.tag), bytes) {
+                Arrived::Completed(completion) => arrived.push_back(completion),
+                Arrived::Held => {}
+                Arrived::Full => break,
+            }
+            room |= link.rx.advance(record);
+            progress = true;
+        }
+        drop(matcher);
+        if room {
+            link.conn.wake_peer(ROOM);
+        }
+        link.heard |= progress;
+        progress
+    }
+
+    fn handle_control(
+        &self,
+        link: &mut RxLink,
+        record: &Record,
+        out: &mut Outcome,
+    ) -> Result<(), &'static str> {
+        if matches!(record.kind, record::GET | record::PUT) {
+            return self.begin_service(link, record);
+        }
+        if record.kind == record::DATA {
+            let taken = link.with_link(|tx| tx.requests.data(&link.rx, record));
+            return taken.unwrap_or(Ok(()));
+        }
+        if record.kind == record::SUPPLY {
+            let answer = link.services.supply(&link.rx, record, out)?;
+            link.answer(answer);
+            return Ok(());
+        }
+        let mut bytes = [0; 16];
+        let bytes = bytes.get_mut(..record.len).ok_or("a control record is too long")?;
+        link.rx.read(record, 0, bytes);
+        match (record.kind, word_at(bytes, 0), word_at(bytes, 1), record.len) {
+            (record::DONE, Some(part), Some(code), 16) => {
+                let status = Status::from_code(code).ok_or("an unknown status")?;
+                let uri = &link.peer.uri;
+                link.with_link(|tx| tx.done(part, status, uri, out)).unwrap_or(Ok(()))
+            }
+            (record::PULL, Some(part), None, 8) => {
+                link.with_link(|tx| tx.pull(part)).unwrap_or(Ok(()))
+            }
+            (record::CANCEL, Some(part), None, 8) => {
+                let answer = link.services.cancel(part, out);
+                link.answer(answer);
+                Ok(())
+            }
+            (record::PING, None, None, 0) => {
+                // One answer serves any number of pings.
+                link.with_link(|tx| {
+                    if !tx.has_queued(Control::Pong) {
+                        tx.push_control(Control::Pong);
+                    }
+                });
+                Ok(())
+            }
+            (record::PONG, None, None, 0) => Ok(()),
+            _ => Err("a record of unknown kind or wrong length"),
+        }
+    }
+
+    fn begin_service(&self, link: &mut RxLink, record: &Record) -> Result<(), &'static str> {
+        let mut buffer = [0; REQUEST_BYTES_MAX];
+        let bytes = buffer.get_mut(..record.len).ok_or("a request is too long")?;
+        link.rx.read(record, 0, bytes);
+        let request = Request::decode(bytes).ok_or("a request cannot be read")?;
+        let put = record.kind == record::PUT;
+        let answer = link.services.begin(request, put, &self.regions)?;
+        link.answer(answer);
+        Ok(())
+    }
+}

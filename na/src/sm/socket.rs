@@ -1,0 +1,189 @@
+//! The abstract Unix sockets: rendezvous, peer credentials, doorbell, and notice of death.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType,
+};
+
+use super::handshake::{DOORBELL, PACKET_BYTES_MAX};
+use crate::Error;
+
+/// Connections that the kernel holds until they are accepted.
+const BACKLOG: i32 = 1024;
+
+/// Doorbell packets that are read at once; more are left for the next look.
+const DRAIN_MAX: usize = 64;
+
+/// Who is at the other end, as the kernel says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Credentials {
+    /// Process id in our pid namespace; zero if it has none there.
+    pub(super) pid: i32,
+    /// Effective user id when it connected or listened.
+    pub(super) uid: u32,
+}
+
+/// A new socket.
+pub(super) fn new() -> Result<OwnedFd, Error> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(|errno| Error::io("cannot create a Unix socket", errno))
+}
+
+/// Listens as `name`.
+pub(super) fn listen(name: &str, address: &SocketAddrUnix) -> Result<OwnedFd, Error> {
+    let socket = new()?;
+    rustix::net::bind(&socket, address).map_err(|errno| {
+        let why = match errno {
+            Errno::ADDRINUSE => ": another endpoint of this user has that name",
+            _ => "",
+        };
+        Error::io(format!("cannot listen as `na+sm://{name}`{why}"), errno)
+    })?;
+    rustix::net::listen(&socket, BACKLOG)
+        .map_err(|errno| Error::io(format!("cannot listen as `na+sm://{name}`"), errno))?;
+    Ok(socket)
+}
+
+/// Accepts a connection, if one waits.
+pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    loop {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        match rustix::net::accept_with(listener, flags) {
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            result => return result,
+        }
+    }
+}
+
+/// Who is at the other end.
+pub(super) fn peer_credentials(socket: impl AsFd) -> Result<Credentials, Errno> {
+    // Not through rustix, whose process id cannot be zero, as it is for another pid namespace.
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY:
+    // - the descriptor is open while it is borrowed;
+    // - the pointers go to live variables, and `len` is the size of the first.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut len,
+        )
+    };
+    if result != 0 {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL));
+    }
+    Ok(Credentials { pid: credentials.pid, uid: credentials.uid })
+}
+
+/// Sends a packet of the handshake, with a descriptor to hand over.
+pub(super) fn send_packet(
+    socket: impl AsFd,
+    bytes: &[u8],
+    fd: Option<BorrowedFd<'_>>,
+) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = fd.map(|fd| [fd]);
+    if let Some(fds) = &fds {
+        let pushed = control.push(SendAncillaryMessage::ScmRights(fds));
+        debug_assert!(pushed);
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags).map(drop)
+}
+
+/// What was received.
+pub(super) struct Received {
+    pub(super) bytes: Vec<u8>,
+    pub(super) fd: Option<OwnedFd>,
+}
+
+/// Receives a packet of the handshake; empty at end of file. Descriptors beyond the first are
+/// closed.
+pub(super) fn recv_packet(socket: impl AsFd) -> Result<Received, Errno> {
+    // One byte more, so that an oversized packet is seen as such.
+    let mut bytes = vec![0; PACKET_BYTES_MAX + 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let mut slices = [IoSliceMut::new(&mut bytes)];
+    let message = rustix::net::recvmsg(socket, &mut slices, &mut control, flags)?;
+    let mut fd = None;
+    for ancillary in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = ancillary {
+            for received in fds {
+                fd.get_or_insert(received);
+            }
+        }
+    }
+    if message.flags.contains(ReturnFlags::TRUNC) {
+        return Err(Errno::MSGSIZE);
+    }
+    bytes.truncate(message.bytes);
+    Ok(Received { bytes, fd })
+}
+
+/// Rings the peer's bell. A full socket means that it rings already; a broken one shows elsewhere.
+pub(super) fn ring(socket: impl AsFd) {
+    let _ = rustix::net::send(socket, &[DOORBELL], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+}
+
+/// What the socket said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// Bells, or nothing.
+    Bells,
+    /// End of file or a broken connection.
+    Gone,
+    /// Something that is not a bell.
+    Noise,
+}
+
+/// Silences the bell.
+pub(super) fn drain(socket: impl AsFd) -> Heard {
+    for _ in 0..DRAIN_MAX {
+        let mut bytes = [0; 2];
+        match rustix::net::recv(&socket, &mut bytes, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Heard::Gone,
+            Ok((1, _)) if bytes[0] == DOORBELL => {}
+            Ok(_) => return Heard::Noise,
+            Err(Errno::AGAIN) => return Heard::Bells,
+            Err(Errno::INTR) => {}
+            Err(_) => return Heard::Gone,
+        }
+    }
+    Heard::Bells
+}
+
+/// Whether the peer's process still holds its end.
+pub(super) fn is_alive(socket: impl AsFd) -> bool {
+    let mut fds = [PollFd::new(&socket, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    match rustix::event::poll(&mut fds, Some(&now)) {
+        Ok(_) => !fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR),
+        Err(_) => true,
+    }
+}
+
+/// Tells the peer that we are gone, while we still see whether it is.
+pub(super) fn say_goodbye(socket: impl AsFd) {
+    let _ = rustix::net::shutdown(socket, Shutdown::Write);
+}
+
+/// A duration for timers and waits.
+pub(super) fn timespec(duration: Duration) -> Timespec {
+    let tv_sec = i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
+    Timespec { tv_sec, tv_nsec: i64::from(duration.subsec_nanos()) as _ }
+}

@@ -1,0 +1,152 @@
+//! The end: of a connection, of the endpoint, and of the memory that outlives them.
+//!
+//! `reap` takes a connection apart: what lies complete in the ring is still delivered, without
+//! regard to the bound on early messages; then the sending half fails its operations, the gate to
+//! our memory is shut, and with the last link of a peer its expected receives fail. Memory that the
+//! other process may be copying at this moment is kept until that chunk is over or the process is
+//! dead.
+
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+
+use super::endpoint::SmEndpoint;
+use super::link::Conn;
+use super::peer::Reach;
+use super::poll::PollState;
+use super::rx::{RxLink, Stage};
+use super::socket;
+use crate::sync::atomic::Ordering;
+use crate::sync::{Arc, lock};
+use crate::{Error, LocalMem};
+
+/// How long dropping an endpoint waits for memory that a peer is copying.
+pub(super) const KEPT_WAIT: Duration = Duration::from_secs(1);
+
+/// Memory of a transfer that ended while its owner was copying.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) conn: Arc<Conn>,
+    pub(super) memory: Vec<LocalMem>,
+}
+
+impl SmEndpoint {
+    /// Takes apart the connections whose `end` is set.
+    pub(super) fn reap_ended(&self, state: &mut PollState) {
+        let mut index = 0;
+        while index < state.links.len() {
+            if state.links[index].end.is_some() {
+                let link = state.links.swap_remove(index);
+                self.reap(link, state);
+            } else {
+                index += 1;
+            }
+        }
+    }
+
+    /// Takes apart a connection that has ended.
+    fn reap(&self, mut link: RxLink, state: &mut PollState) {
+        let Some(error) = link.end.clone() else { return };
+        match &error {
+            Error::Protocol { .. } => tracing::warn!("{error}; its connection is closed"),
+            _ => tracing::debug!("connection ends: {error}"),
+        }
+        let was_up = link.stage == Stage::Up;
+        if was_up && matches!(error, Error::PeerGone { .. }) {
+            self.drain_dead(&mut link, state);
+        }
+        let mut links = link.peer.links.lock();
+        let found = links.iter().position(|tx| tx.conn.token == link.conn.token);
+        let memory =
+            found.map(|at| links.remove(at).fail(&error, &mut state.out)).unwrap_or_default();
+        let last = links.is_empty();
+        if last && link.peer.reach == Reach::Connection {
+            link.peer.set_gone();
+        }
+        drop(links);
+        if !memory.is_empty() {
+            lock(&self.kept).push(Kept { conn: link.conn.clone(), memory });
+        }
+        link.services.fail_all(&mut state.out);
+        if last && was_up {
+            let mut failed = Vec::new();
+            self.matcher.lock().fail_peer(link.peer.id, &error, &mut failed);
+            state.out.completions.append(&mut failed);
+        }
+        if was_up {
+            let by_path = if link.services.attaches() { &self.attached } else { &self.unattached };
+            by_path.fetch_sub(1, Ordering::Relaxed);
+        }
+        socket::say_goodbye(&link.conn.socket);
+        if !matches!(link.stage, Stage::Dialing { .. }) {
+            let _ = epoll::delete(&self.epoll, &link.conn.socket);
+        }
+    }
+
+    /// Delivers what a dead peer left in the ring: at most what fits there.
+    fn drain_dead(&self, link: &mut RxLink, state: &mut PollState) {
+        self.matcher.lock().lift_bound(link.peer.id);
+        for _ in 0..=link.rx.capacity() / super::ring::LINE {
+            if !self.pump(link, &mut state.scratch, &mut state.arrived, &mut state.out) {
+                break;
+            }
+        }
+    }
+
+    /// Ends everything after `close`; later calls find nothing.
+    pub(super) fn shut_down(&self, state: &mut PollState) {
+        if std::mem::replace(&mut state.shut_down, true) {
+            return;
+        }
+        if let Some(listener) = state.listener.take() {
+            let _ = epoll::delete(&self.epoll, listener);
+        }
+        state.strangers.clear();
+        self.adopt(state);
+        for link in &mut state.links {
+            link.end = Some(Error::Closed);
+        }
+        self.reap_ended(state);
+        let mut failed = Vec::new();
+        self.matcher.lock().fail_all(&Error::Closed, &mut failed);
+        state.out.completions.append(&mut failed);
+        self.loopback.fail_all(&Error::Closed, &mut state.out);
+        state.arrived.extend(state.out.completions.drain(..));
+        state.out.memory.clear();
+        self.ready.wake_poll();
+    }
+
+    /// Lets go of memory that nobody copies any more.
+    pub(super) fn release_kept(&self) {
+        let mut kept = lock(&self.kept);
+        if kept.is_empty() {
+            return;
+        }
+        let (over, still): (Vec<_>, Vec<_>) = kept.drain(..).partition(|kept| {
+            kept.conn.segment.gate_as_requester().is_quiet() || !socket::is_alive(&kept.conn.socket)
+        });
+        *kept = still;
+        drop(kept);
+        // May run foreign code, so without the lock.
+        over.into_iter().for_each(|kept| drop(kept.memory));
+    }
+
+    /// The same when the endpoint is dropped: waits until `deadline`, then leaks, because giving
+    /// the memory back would let a foreign process overwrite whatever comes next.
+    pub(super) fn release_kept_or_leak(&self, deadline: Instant) {
+        loop {
+            self.release_kept();
+            let mut kept = lock(&self.kept);
+            if kept.is_empty() {
+                return;
+            }
+            if Instant::now() >= deadline {
+                tracing::warn!("a peer does not stop copying; its transfer's memory is leaked");
+                std::mem::forget(std::mem::take(&mut *kept));
+                return;
+            }
+            drop(kept);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

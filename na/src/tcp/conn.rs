@@ -1,0 +1,179 @@
+//! Connections, and the table in which the poller finds them.
+
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use super::incoming::Incoming;
+use super::peer::Peer;
+use crate::Addr;
+use crate::sync::Arc;
+
+/// How far a connection has come.
+pub(super) enum Stage {
+    /// The kernel is connecting; `next` is the address to try if this one fails.
+    Connecting { peer: Arc<Peer>, next: usize, deadline: Instant },
+    /// Waiting for the other side's hello; `peer` is known if we dialed.
+    Greeting { peer: Option<Arc<Peer>>, deadline: Instant },
+    /// Carries frames of `peer`, which arriving messages call `addr`.
+    Up { peer: Arc<Peer>, addr: Addr },
+}
+
+/// A connection. Only the poller touches it.
+pub(super) struct Conn {
+    pub(super) key: u64,
+    pub(super) socket: Arc<OwnedFd>,
+    pub(super) stage: Stage,
+    pub(super) incoming: Incoming,
+    /// There may be something to read.
+    pub(super) readable: bool,
+    /// The socket may have room again.
+    pub(super) writable: bool,
+    /// The other side sends no more; what is in the socket is the rest.
+    pub(super) hung_up: bool,
+    /// A message waits in the buffer until the matcher has room for it.
+    pub(super) paused: bool,
+    /// In the poller's queue.
+    pub(super) queued: bool,
+    /// Known to be its peer's inbound connection.
+    pub(super) is_inbound: bool,
+    /// Among those that are read in every poll.
+    pub(super) hot: bool,
+    /// Reads in a row that found nothing.
+    pub(super) idle_reads: u32,
+}
+
+impl Conn {
+    pub(super) fn new(socket: OwnedFd, stage: Stage, message_bytes_max: usize) -> Self {
+        Self {
+            key: 0,
+            socket: Arc::new(socket),
+            stage,
+            incoming: Incoming::new(message_bytes_max),
+            readable: false,
+            writable: false,
+            hung_up: false,
+            paused: false,
+            queued: false,
+            is_inbound: false,
+            hot: false,
+            idle_reads: 0,
+        }
+    }
+
+    /// The peer, if it is known.
+    pub(super) fn peer(&self) -> Option<&Arc<Peer>> {
+        match &self.stage {
+            Stage::Connecting { peer, .. } | Stage::Up { peer, .. } => Some(peer),
+            Stage::Greeting { peer, .. } => peer.as_ref(),
+        }
+    }
+
+    /// Until when it must have come further.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Connecting { deadline, .. } | Stage::Greeting { deadline, .. } => Some(deadline),
+            Stage::Up { .. } => None,
+        }
+    }
+}
+
+struct Slot {
+    generation: u32,
+    conn: Option<Box<Conn>>,
+}
+
+/// Connections by key. A key holds the slot and its generation, so that an event of a connection
+/// that is gone does not reach its successor.
+#[derive(Default)]
+pub(super) struct Conns {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+fn key(index: usize, generation: u32) -> u64 {
+    u64::from(generation) << 32 | index as u64
+}
+
+impl Conns {
+    /// Adds a connection and sets its key.
+    pub(super) fn insert(&mut self, mut conn: Conn) -> u64 {
+        let index = match self.free.pop() {
+            Some(index) => index as usize,
+            None => {
+                self.slots.push(Slot { generation: 0, conn: None });
+                self.slots.len() - 1
+            }
+        };
+        let slot = &mut self.slots[index];
+        conn.key = key(index, slot.generation);
+        let key = conn.key;
+        slot.conn = Some(Box::new(conn));
+        key
+    }
+
+    fn slot(&mut self, key: u64) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut((key & u64::from(u32::MAX)) as usize)?;
+        (u64::from(slot.generation) == key >> 32).then_some(slot)
+    }
+
+    pub(super) fn get_mut(&mut self, key: u64) -> Option<&mut Conn> {
+        self.slot(key)?.conn.as_deref_mut()
+    }
+
+    /// Takes a connection out to work on it; its key stays reserved until
+    /// [`put_back`](Self::put_back) or [`remove`](Self::remove).
+    pub(super) fn take(&mut self, key: u64) -> Option<Box<Conn>> {
+        self.slot(key)?.conn.take()
+    }
+
+    /// Undoes [`take`](Self::take).
+    pub(super) fn put_back(&mut self, conn: Box<Conn>) {
+        if let Some(slot) = self.slot(conn.key) {
+            slot.conn = Some(conn);
+        }
+    }
+
+    /// Forgets a connection; its key is invalid from now on.
+    pub(super) fn remove(&mut self, key: u64) -> Option<Box<Conn>> {
+        let slot = self.slot(key)?;
+        let conn = slot.conn.take()?;
+        // The last generation is not used: together with the last index it would be a key of the
+        // poller's own descriptors.
+        slot.generation = (slot.generation + 1) % u32::MAX;
+        self.free.push((key & u64::from(u32::MAX)) as u32);
+        Some(conn)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Conn> {
+        self.slots.iter().filter_map(|slot| slot.conn.as_deref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn conn() -> Conn {
+        let socket = std::os::unix::net::UnixStream::pair().unwrap().0.into();
+        let deadline = Instant::now() + Duration::from_secs(1);
+        Conn::new(socket, Stage::Greeting { peer: None, deadline }, 4096)
+    }
+
+    #[test]
+    fn a_key_dies_with_its_connection() {
+        let mut conns = Conns::default();
+        let first = conns.insert(conn());
+        let second = conns.insert(conn());
+        assert_ne!(first, second);
+        let taken = conns.take(first).unwrap();
+        assert!(conns.get_mut(first).is_none(), "taken");
+        conns.put_back(taken);
+        assert!(conns.remove(first).is_some());
+        assert!(conns.remove(first).is_none());
+        let third = conns.insert(conn());
+        assert_ne!(third, first, "the slot is the same, the generation is not");
+        assert!(conns.get_mut(first).is_none());
+        assert_eq!(conns.iter().count(), 2);
+    }
+}

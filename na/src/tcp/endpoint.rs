@@ -1,0 +1,454 @@
+//! The endpoint: operations become frames of a peer or entries of the matcher; everything else is
+//! the [`Poller`]'s.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Weak;
+use std::time::Duration;
+
+use super::address::{self, PeerKey};
+use super::frame::{Hello, Kind, URI_BYTES_MAX};
+use super::mail::Mail;
+use super::peer::{Peer, PeerState, Phase};
+use super::poller::{Poller, flush};
+use super::{MESSAGE_BYTES_MAX, socket};
+use crate::matching::Matcher;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex, lock};
+use crate::{
+    Access, Addr, Completion, Endpoint, Error, Limits, LocalMem, Memory, MsgBuf, OpId, OpenOptions,
+    Refused, RegionTable, RemoteMem, Tag, Transfer, Uri,
+};
+
+/// Early messages that one peer may have here, bytes.
+const EARLY_BYTES_MAX: usize = 256 << 10;
+
+/// Longer limits would not be points in time.
+const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// What the endpoint and its poller share.
+pub(super) struct Core {
+    pub(super) id: u64,
+    pub(super) message_bytes_max: usize,
+    pub(super) connect_timeout: Duration,
+    pub(super) liveness_limit: Duration,
+    /// Where we listen; empty if we do not.
+    listening_uri: String,
+    pub(super) regions: RegionTable,
+    pub(super) matcher: Mutex<Matcher>,
+    pub(super) mail: Mail,
+    /// Peers that can be dialed, as long as anything refers to them.
+    peers: Mutex<HashMap<PeerKey, Weak<Peer>>>,
+    next_peer: AtomicU64,
+    next_session: AtomicU64,
+    /// Set before the matcher is emptied for the last time; read under its lock.
+    closed: AtomicBool,
+    /// Counts polls, for [`Outgoing::may_write_now`](super::outgoing::Outgoing::may_write_now).
+    polls: AtomicU64,
+}
+
+impl Core {
+    fn new(options: &OpenOptions, listening_uri: String) -> Result<Self, Error> {
+        let mut seed = [0; 8];
+        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
+            .map_err(|errno| Error::io("cannot get random bytes for a session", errno))?;
+        Ok(Self {
+            id: Addr::unique_endpoint_id(),
+            message_bytes_max: options.message_bytes_max,
+            connect_timeout: options.connect_timeout.min(CONNECT_TIMEOUT_MAX),
+            liveness_limit: options.liveness_limit,
+            listening_uri,
+            regions: RegionTable::new(),
+            matcher: Mutex::new(Matcher::new(EARLY_BYTES_MAX)),
+            mail: Mail::new()?,
+            peers: Mutex::default(),
+            next_peer: AtomicU64::new(1),
+            next_session: AtomicU64::new(u64::from_ne_bytes(seed)),
+            closed: AtomicBool::new(false),
+            polls: AtomicU64::new(0),
+        })
+    }
+
+    /// A number for a session that no other of ours has.
+    pub(super) fn new_session(&self) -> u64 {
+        self.next_session.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// What we say first on a connection.
+    pub(super) fn hello(&self, session: u64) -> Hello {
+        let message_bytes_max = self.message_bytes_max as u32;
+        Hello { message_bytes_max, session, uri: self.listening_uri.clone() }
+    }
+
+    /// A peer that nobody has seen before.
+    pub(super) fn new_peer(&self, uri: String, dial: Vec<SocketAddr>) -> Arc<Peer> {
+        let id = self.next_peer.fetch_add(1, Ordering::Relaxed);
+        Peer::new(id, uri, dial, self.new_session())
+    }
+
+    /// The peer under `key`, which is reached at `dial`.
+    pub(super) fn peer_at(&self, key: PeerKey, dial: Vec<SocketAddr>) -> Arc<Peer> {
+        let mut peers = lock(&self.peers);
+        if let Some(peer) = peers.get(&key).and_then(Weak::upgrade) {
+            return peer;
+        }
+        if peers.len() == peers.capacity() {
+            peers.retain(|_, peer| peer.strong_count() > 0);
+        }
+        let peer = self.new_peer(key.uri(), dial);
+        peers.insert(key, Arc::downgrade(&peer));
+        peer
+    }
+
+    fn addr_of(&self, peer: &Arc<Peer>) -> Addr {
+        Addr::new(peer.uri.clone(), self.id, peer.id, peer.clone())
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// The peer behind an address of this endpoint.
+    fn peer_of<'a>(&self, addr: &'a Addr) -> Result<&'a Arc<Peer>, Error> {
+        let peer = addr.state().filter(|_| addr.endpoint_id() == self.id);
+        peer.ok_or_else(|| {
+            Error::InvalidArgument(format!("address {addr} belongs to another endpoint"))
+        })
+    }
+
+    /// Makes sure that an operation of `peer` will be looked after. `Ok(Err)`: it ends at once.
+    fn admit(&self, peer: &Arc<Peer>, state: &mut PeerState) -> Result<Result<(), Error>, Error> {
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        match &state.phase {
+            Phase::Closed => Err(Error::Closed),
+            Phase::Gone(error) => Ok(Err(error.clone())),
+            Phase::Dialing | Phase::Up(_) => Ok(Ok(())),
+            Phase::Idle => {
+                if !self.mail.list(peer, state) {
+                    return Err(Error::Closed);
+                }
+                state.phase = Phase::Dialing;
+                Ok(Ok(()))
+            }
+        }
+    }
+
+    /// Sends what an operation has queued, now or in the next poll.
+    fn push_out(&self, peer: &Arc<Peer>, mut state: crate::sync::MutexGuard<'_, PeerState>) {
+        if matches!(state.phase, Phase::Up(_)) && !state.out.is_blocked() {
+            let poll = self.polls.load(Ordering::Relaxed);
+            if state.out.may_write_now(poll, self.mail.is_sleeping()) {
+                flush(self, peer, &mut state);
+            } else {
+                self.mail.list(peer, &mut state);
+            }
+            if state.broken.is_some() {
+                self.mail.list(peer, &mut state);
+            }
+        }
+        let memories = std::mem::take(&mut state.harvest.memories);
+        if !state.harvest.completions.is_empty() {
+            self.mail.complete(state.harvest.completions.drain(..));
+        }
+        drop(state);
+        // May run the code of their owners.
+        drop(memories);
+    }
+}
+
+/// An open TCP endpoint.
+pub(super) struct TcpEndpoint {
+    core: Core,
+    self_addr: Addr,
+    /// Held throughout a poll, the sink's calls included; holds what a poll could not report.
+    gate: Mutex<VecDeque<Completion>>,
+    poller: Mutex<Poller>,
+    epoll: Arc<OwnedFd>,
+}
+
+impl TcpEndpoint {
+    pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Self, Error> {
+        if options.message_bytes_max > MESSAGE_BYTES_MAX {
+            return Err(Error::InvalidArgument(format!(
+                "message_bytes_max is {}; the tcp transport takes at most {MESSAGE_BYTES_MAX}",
+                options.message_bytes_max
+            )));
+        }
+        let wanted = address::listen_address(uri.text, uri.rest)?;
+        let mut listener = None;
+        let mut listening = None;
+        if options.listen {
+            let failed =
+                |error: std::io::Error| Error::io(format!("cannot listen on {wanted}"), error);
+            let socket = socket::listen(wanted).map_err(failed)?;
+            listening = Some(address::reachable(socket::local_address(&socket).map_err(failed)?));
+            listener = Some(socket);
+        }
+        let listening_uri = listening.map(address::uri_of).unwrap_or_default();
+        debug_assert!(listening_uri.len() <= URI_BYTES_MAX);
+        let core = Core::new(options, listening_uri)?;
+        let myself = match listening {
+            Some(address) => core.peer_at(PeerKey::Address(address), vec![address]),
+            None => {
+                let name = format!("process-{}.{}", std::process::id(), core.id);
+                let peer = core.new_peer(address::origin_uri(name), Vec::new());
+                let error = peer.unreachable("this endpoint does not listen");
+                peer.lock().phase = Phase::Gone(error);
+                peer
+            }
+        };
+        let poller = Poller::new(listener, core.mail.bell())?;
+        Ok(Self {
+            self_addr: core.addr_of(&myself),
+            gate: Mutex::default(),
+            epoll: poller.epoll.clone(),
+            poller: Mutex::new(poller),
+            core,
+        })
+    }
+
+    fn send(&self, kind: Kind, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        let peer = match self.core.peer_of(to) {
+            Ok(peer) => peer,
+            Err(error) => return Err(Refused { error, buf }),
+        };
+        let mut state = peer.lock();
+        let max = match &state.phase {
+            Phase::Up(link) => link.message_bytes_max,
+            _ => self.core.message_bytes_max,
+        };
+        if buf.len() > max {
+            return Err(Refused { error: Error::TooLong { len: buf.len(), max }, buf });
+        }
+        match self.core.admit(peer, &mut state) {
+            Err(error) => return Err(Refused { error, buf }),
+            Ok(Err(error)) => {
+                drop(state);
+                self.core.mail.complete([Completion::Send { op, buf, result: Err(error) }]);
+            }
+            Ok(Ok(())) => {
+                state.out.push_message(kind, op, tag, buf);
+                self.core.push_out(peer, state);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_recv(&self, buf: &MsgBuf) -> Result<(), Error> {
+        let needed = self.core.message_bytes_max;
+        if buf.capacity() < needed {
+            return Err(Error::InvalidArgument(format!(
+                "receive buffer of {} bytes; messages may have {needed}",
+                buf.capacity()
+            )));
+        }
+        Ok(())
+    }
+
+    fn transfer(&self, op: OpId, peer: &Addr, transfer: Transfer, put: bool) -> Result<(), Error> {
+        let peer = self.core.peer_of(peer)?;
+        if self.core.is_closed() {
+            return Err(Error::Closed);
+        }
+        RegionTable::check_transfer(&transfer, put)?;
+        let mut state = peer.lock();
+        match self.core.admit(peer, &mut state)? {
+            Err(error) => {
+                drop(state);
+                self.core.mail.complete([Completion::Transfer { op, result: Err(error) }]);
+            }
+            Ok(()) => {
+                let PeerState { transfers, out, .. } = &mut *state;
+                transfers.start(op, put, transfer, out);
+                self.core.push_out(peer, state);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs `work` on the poller outside of a poll, and passes on what it leaves behind.
+    fn with_poller(&self, work: impl FnOnce(&mut Poller)) {
+        let mut poller = lock(&self.poller);
+        work(&mut poller);
+        let completions = std::mem::take(&mut poller.batch);
+        let memories = std::mem::take(&mut poller.memories);
+        drop(poller);
+        self.core.mail.complete(completions);
+        drop(memories);
+    }
+}
+
+impl Endpoint for TcpEndpoint {
+    fn transport(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn limits(&self) -> Limits {
+        let max = self.core.message_bytes_max;
+        Limits { unexpected_bytes_max: max, expected_bytes_max: max }
+    }
+
+    fn self_addr(&self) -> Addr {
+        self.self_addr.clone()
+    }
+
+    fn lookup(&self, uri: &str) -> Result<Addr, Error> {
+        let parsed = Uri::parse(uri)?;
+        if !crate::Plugin::serves(&super::Tcp, &parsed) {
+            let reason = "it is not an address of the tcp transport, `na+tcp://host:port`".into();
+            return Err(Error::BadUri { uri: uri.to_owned(), reason });
+        }
+        let (key, addresses) = address::peer_addresses(uri, parsed.rest)?;
+        Ok(self.core.addr_of(&self.core.peer_at(key, addresses)))
+    }
+
+    fn send_unexpected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        self.send(Kind::Unexpected, op, to, tag, buf)
+    }
+
+    fn recv_unexpected(&self, op: OpId, buf: MsgBuf) -> Result<(), Refused> {
+        if let Err(error) = self.check_recv(&buf) {
+            return Err(Refused { error, buf });
+        }
+        let mut matcher = lock(&self.core.matcher);
+        if self.core.is_closed() {
+            return Err(Refused { error: Error::Closed, buf });
+        }
+        let early = matcher.post_unexpected(op, buf);
+        drop(matcher);
+        if early.is_some() {
+            self.core.mail.complete(early);
+        }
+        Ok(())
+    }
+
+    fn send_expected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        self.send(Kind::Expected, op, to, tag, buf)
+    }
+
+    fn recv_expected(&self, op: OpId, from: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        let peer = match self.core.peer_of(from).and_then(|peer| {
+            self.check_recv(&buf)?;
+            Ok(peer)
+        }) {
+            Ok(peer) => peer,
+            Err(error) => return Err(Refused { error, buf }),
+        };
+        // Held until the receive is posted, so that the peer's end finds it or is seen here.
+        let state = peer.lock();
+        if let Phase::Gone(error) = &state.phase
+            && !self.core.is_closed()
+        {
+            let result = Err(error.clone());
+            drop(state);
+            self.core.mail.complete([Completion::Recv { op, buf, result }]);
+            return Ok(());
+        }
+        let mut matcher = lock(&self.core.matcher);
+        if self.core.is_closed() {
+            return Err(Refused { error: Error::Closed, buf });
+        }
+        let early = matcher.post_expected(op, from, tag, buf);
+        drop(matcher);
+        drop(state);
+        if early.is_some() {
+            self.core.mail.complete(early);
+        }
+        Ok(())
+    }
+
+    fn register(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {
+        if self.core.is_closed() {
+            return Err(Error::Closed);
+        }
+        self.core.regions.register(memory, access)
+    }
+
+    fn mem_to_bytes(&self, memory: &LocalMem) -> Vec<u8> {
+        memory.region().describe().to_bytes().to_vec()
+    }
+
+    fn mem_from_bytes(&self, bytes: &[u8]) -> Result<RemoteMem, Error> {
+        RemoteMem::from_bytes(bytes).ok_or_else(|| {
+            Error::InvalidArgument(format!(
+                "{} bytes that do not describe registered memory",
+                bytes.len()
+            ))
+        })
+    }
+
+    fn put(&self, op: OpId, to: &Addr, transfer: Transfer) -> Result<(), Error> {
+        self.transfer(op, to, transfer, true)
+    }
+
+    fn get(&self, op: OpId, from: &Addr, transfer: Transfer) -> Result<(), Error> {
+        self.transfer(op, from, transfer, false)
+    }
+
+    fn cancel(&self, op: OpId) {
+        let receive = lock(&self.core.matcher).cancel(op);
+        match receive {
+            Some(completion) => self.core.mail.complete([completion]),
+            None => self.with_poller(|poller| poller.cancel(&self.core, op)),
+        }
+    }
+
+    fn poll(&self, budget: usize, sink: &mut dyn FnMut(Completion)) -> Result<usize, Error> {
+        self.core.polls.fetch_add(1, Ordering::Relaxed);
+        let mut gate = lock(&self.gate);
+        let mut result = Ok(());
+        if gate.is_empty() {
+            let mut poller = lock(&self.poller);
+            result = poller.progress(&self.core, budget);
+            std::mem::swap(&mut *gate, &mut poller.batch);
+            let memories = std::mem::take(&mut poller.memories);
+            drop(poller);
+            drop(memories);
+        } else {
+            self.core.mail.end_sleep();
+        }
+        let mut reported = 0;
+        while reported < budget
+            && let Some(completion) = gate.pop_front()
+        {
+            reported += 1;
+            sink(completion);
+        }
+        result.map(|()| reported)
+    }
+
+    fn prepare_wait(&self) -> bool {
+        let gate = lock(&self.gate);
+        gate.is_empty() && lock(&self.poller).prepare_wait(&self.core)
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.epoll.as_fd())
+    }
+
+    fn close(&self) {
+        if !self.core.closed.swap(true, Ordering::Relaxed) {
+            self.with_poller(|poller| poller.close(&self.core));
+        }
+    }
+
+    fn bulk_path(&self) -> String {
+        "socket, from and into registered memory".into()
+    }
+}
+
+impl Drop for TcpEndpoint {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl fmt::Debug for TcpEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TcpEndpoint({})", self.self_addr)
+    }
+}

@@ -1,0 +1,298 @@
+//! How connections come about: dialing, accepting, the hello in each direction, and time limits.
+//!
+//! The dialer speaks first; the other side answers with its own hello when it has read that one.
+//! Whoever has read the other's hello attaches the connection to the peer and may send at once. A
+//! side that does not like a hello of this protocol answers it all the same, so that both know why
+//! the connection ends.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use super::address;
+use super::conn::{Conn, Stage};
+use super::endpoint::Core;
+use super::frame::{BadHello, Hello};
+use super::inbound::Lost;
+use super::peer::{Link, Peer, Phase};
+use super::poller::{Poller, flush};
+use super::socket;
+use crate::sync::Arc;
+use crate::{Addr, Error};
+
+/// Accepted connections that may be without a hello; beyond, the oldest is dropped.
+const HALF_OPEN_MAX: usize = 256;
+
+/// Connections accepted in one poll.
+const ACCEPTS_MAX: usize = 64;
+
+/// How long to wait with accepting after running out of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+impl Poller {
+    /// Begins to connect to `peer`, starting with its address number `first`.
+    pub(super) fn dial(&mut self, core: &Core, peer: &Arc<Peer>, first: usize, deadline: Instant) {
+        let mut reason = String::from("it has no address");
+        for (at, address) in peer.dial.iter().enumerate().skip(first) {
+            let stage = Stage::Connecting { peer: peer.clone(), next: at + 1, deadline };
+            match socket::connect(*address).and_then(|socket| self.watch(core, socket, stage)) {
+                Ok(key) => {
+                    peer.lock().conns.push(key);
+                    return;
+                }
+                Err(error) => reason = format!("connecting to {address}: {error}"),
+            }
+        }
+        self.not_dialed(core, peer, peer.unreachable(reason));
+    }
+
+    /// Adds a connection, with its options set, to the set that is polled.
+    fn watch(&mut self, core: &Core, socket: OwnedFd, stage: Stage) -> io::Result<u64> {
+        socket::configure(&socket, core.liveness_limit)?;
+        let conn = Conn::new(socket, stage, core.message_bytes_max);
+        let (socket, deadline) = (conn.socket.clone(), conn.deadline());
+        let key = self.conns.insert(conn);
+        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        if let Err(errno) = epoll::add(&self.epoll, &socket, EventData::new_u64(key), flags) {
+            self.conns.remove(key);
+            return Err(errno.into());
+        }
+        deadline.into_iter().for_each(|deadline| self.arm(deadline));
+        Ok(key)
+    }
+
+    /// No connection to `peer` could be made. That ends what waits for one, unless the peer has
+    /// called us meanwhile.
+    fn not_dialed(&mut self, core: &Core, peer: &Arc<Peer>, error: Error) {
+        let state = peer.lock();
+        let waits = matches!(state.phase, Phase::Dialing);
+        drop(state);
+        if waits {
+            self.end_peer(core, peer, error);
+        }
+    }
+
+    /// Closes a connection of a peer that goes on without it.
+    fn detach(&mut self, peer: &Peer, key: u64) {
+        peer.lock().conns.retain(|other| *other != key);
+        self.drop_conn(key);
+    }
+
+    /// The kernel has decided about a connection that we began.
+    pub(super) fn connecting(&mut self, core: &Core, key: u64) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let Stage::Connecting { peer, next, deadline } = &conn.stage else { return };
+        if !conn.writable && !conn.hung_up {
+            return;
+        }
+        let (peer, next, deadline) = (peer.clone(), *next, *deadline);
+        let hello = core.hello(peer.lock().session);
+        let greeted = socket::connected(&conn.socket)
+            .and_then(|()| say(&conn.socket, &hello))
+            .map(|()| conn.stage = Stage::Greeting { peer: Some(peer.clone()), deadline });
+        let Err(error) = greeted else {
+            // Whatever the events said was about connecting.
+            conn.writable = false;
+            conn.readable = true;
+            return self.enqueue(key);
+        };
+        self.detach(&peer, key);
+        if next < peer.dial.len() {
+            return self.dial(core, &peer, next, deadline);
+        }
+        let address = peer.dial[next - 1];
+        self.not_dialed(core, &peer, peer.unreachable(format!("connecting to {address}: {error}")));
+    }
+
+    /// Accepts what has come.
+    pub(super) fn accept(&mut self, core: &Core) {
+        for _ in 0..ACCEPTS_MAX {
+            let Some(listener) = &self.listener else {
+                self.accept_ready = false;
+                return;
+            };
+            let deadline = Instant::now() + core.connect_timeout;
+            let stage = Stage::Greeting { peer: None, deadline };
+            match socket::accept(listener).and_then(|socket| self.watch(core, socket, stage)) {
+                Ok(key) => self.admit(key),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => {
+                        self.accept_ready = false;
+                        return;
+                    }
+                    io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
+                    _ => {
+                        tracing::warn!(%error, "cannot accept connections, trying again later");
+                        let again_at = Instant::now() + ACCEPT_PAUSE;
+                        self.accept_ready = false;
+                        self.accept_again_at = Some(again_at);
+                        self.arm(again_at);
+                        return;
+                    }
+                },
+            }
+        }
+    }
+
+    fn admit(&mut self, key: u64) {
+        let conns = &mut self.conns;
+        let is_half_open =
+            |conn: &mut Conn| matches!(conn.stage, Stage::Greeting { peer: None, .. });
+        if self.half_open.len() >= HALF_OPEN_MAX {
+            self.half_open.retain(|key| conns.get_mut(*key).is_some_and(is_half_open));
+        }
+        if self.half_open.len() >= HALF_OPEN_MAX
+            && let Some(oldest) = self.half_open.pop_front()
+        {
+            tracing::debug!("too many connections without a hello: dropping the oldest");
+            self.drop_conn(oldest);
+        }
+        self.half_open.push_back(key);
+    }
+
+    /// Reads the other side's hello, if it is complete, and attaches the connection to its peer.
+    pub(super) fn greeted(&mut self, core: &Core, conn: &mut Conn) -> Result<bool, Lost> {
+        let Stage::Greeting { peer: dialed, .. } = &conn.stage else { return Ok(false) };
+        let dialed = dialed.clone();
+        let (hello, len) = match Hello::decode(conn.incoming.buffered()) {
+            Ok(Some(decoded)) => decoded,
+            Ok(None) => return Ok(false),
+            Err(bad) => {
+                if dialed.is_none() && bad != BadHello::Magic {
+                    // It may be gone already; then it needs no answer.
+                    let _ = say(&conn.socket, &core.hello(0));
+                }
+                return Err(Lost::Broke(bad.to_string()));
+            }
+        };
+        conn.incoming.skip(len);
+        let peer = match &dialed {
+            Some(peer) => peer.clone(),
+            None => self.identify(core, conn, &hello),
+        };
+        self.attach(core, conn, &peer, &hello, dialed.is_none())
+            .map_err(|error| Lost::Ended(format!("greeting it failed: {error}")))?;
+        Ok(true)
+    }
+
+    /// Who called: the peer that listens where it says, if the connection comes from that host,
+    /// else an origin that is only known by this connection.
+    fn identify(&mut self, core: &Core, conn: &Conn, hello: &Hello) -> Arc<Peer> {
+        let remote = socket::remote_address(&conn.socket).ok();
+        let local = socket::local_address(&conn.socket).ok();
+        let announced = address::announced(&hello.uri).filter(|announced| {
+            let from_there = remote.is_some_and(|remote| remote.ip() == announced.ip());
+            let same_host = remote.map(|a| a.ip()) == local.map(|a| a.ip());
+            from_there || (announced.ip().is_loopback() && same_host)
+        });
+        match announced {
+            Some(address) => core.peer_at(address::PeerKey::Address(address), vec![address]),
+            None => {
+                let name = remote.map_or_else(|| "unknown".to_owned(), |a| a.to_string());
+                core.new_peer(address::origin_uri(name), Vec::new())
+            }
+        }
+    }
+
+    /// Makes a connection one of `peer`'s, with our hello if it still has to be said. The first one
+    /// is what we send on.
+    fn attach(
+        &mut self,
+        core: &Core,
+        conn: &mut Conn,
+        peer: &Arc<Peer>,
+        hello: &Hello,
+        greet: bool,
+    ) -> io::Result<()> {
+        let key = conn.key;
+        let stale = {
+            let mut state = peer.lock();
+            state.conns.retain(|other| *other != key);
+            matches!(&state.phase, Phase::Up(link) if link.session != hello.session)
+        };
+        if stale {
+            let error = peer.gone("it was restarted, or has given up this connection");
+            self.end_peer(core, peer, error);
+        }
+        let message_bytes_max = core.message_bytes_max.min(hello.message_bytes_max as usize);
+        self.with_peer(peer, |state| {
+            // Under the lock, so that no frame overtakes it.
+            if greet {
+                say(&conn.socket, &core.hello(state.session))?;
+            }
+            state.conns.push(key);
+            if matches!(state.phase, Phase::Idle | Phase::Dialing) {
+                state.phase = Phase::Up(Link {
+                    socket: conn.socket.clone(),
+                    session: hello.session,
+                    message_bytes_max,
+                });
+                state.out.refuse_longer_than(message_bytes_max, &mut state.harvest);
+            }
+            flush(core, peer, state);
+            io::Result::Ok(())
+        })?;
+        let addr = Addr::new(peer.uri.clone(), core.id, peer.id, peer.clone());
+        conn.stage = Stage::Up { peer: peer.clone(), addr };
+        Ok(())
+    }
+
+    /// A connection cannot go on: ends its peer, or the attempt to make it.
+    pub(super) fn lose(&mut self, core: &Core, key: u64, lost: Lost) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let name = match conn.peer() {
+            Some(peer) => peer.uri.to_string(),
+            None => match socket::remote_address(&conn.socket) {
+                Ok(address) => address.to_string(),
+                Err(_) => "unknown".into(),
+            },
+        };
+        let (reason, protocol) = match lost {
+            Lost::Ended(reason) => (reason, false),
+            Lost::Broke(reason) => (reason, true),
+        };
+        if protocol {
+            tracing::warn!(peer = name, reason, "protocol broken, connection closed");
+        }
+        let error = |otherwise: Error| match protocol {
+            true => Error::Protocol { peer: name.clone(), reason: reason.clone() },
+            false => otherwise,
+        };
+        match &conn.stage {
+            Stage::Up { peer, .. } => {
+                let peer = peer.clone();
+                self.end_peer(core, &peer, error(peer.gone(&reason)));
+                // An end that raced with a close is in no peer's list any more.
+                self.drop_conn(key);
+            }
+            Stage::Connecting { peer, .. } | Stage::Greeting { peer: Some(peer), .. } => {
+                let peer = peer.clone();
+                self.detach(&peer, key);
+                self.not_dialed(core, &peer, error(peer.unreachable(&reason)));
+            }
+            Stage::Greeting { peer: None, .. } => self.drop_conn(key),
+        }
+    }
+
+    /// A connection has not come further in time.
+    pub(super) fn timed_out(&mut self, core: &Core, key: u64) {
+        let limit = core.connect_timeout;
+        let waiting = match self.conns.get_mut(key).map(|conn| &conn.stage) {
+            Some(Stage::Connecting { .. }) => "connection",
+            Some(Stage::Greeting { .. }) => "hello",
+            Some(Stage::Up { .. }) | None => return,
+        };
+        self.lose(core, key, Lost::Ended(format!("no {waiting} within {limit:?}")));
+    }
+}
+
+/// Sends a hello. A fresh connection takes that much at once.
+fn say(socket: &OwnedFd, hello: &Hello) -> io::Result<()> {
+    let bytes = hello.encode();
+    match rustix::net::send(socket, &bytes, rustix::net::SendFlags::NOSIGNAL)? {
+        sent if sent == bytes.len() => Ok(()),
+        _ => Err(io::ErrorKind::WriteZero.into()),
+    }
+}

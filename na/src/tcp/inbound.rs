@@ -1,0 +1,173 @@
+//! Reading a connection: what each arriving frame does.
+
+use std::io;
+
+use super::conn::{Conn, Stage};
+use super::endpoint::Core;
+use super::frame::{Header, Kind, Request, Status};
+use super::incoming::Next;
+use super::peer::{Peer, PeerState};
+use super::poller::{Poller, flush};
+use crate::matching::{self, Arrived};
+use crate::sync::{Arc, lock};
+use crate::{Addr, Tag};
+
+/// Bytes read from one connection before others get their turn.
+const READ_BYTES_MAX: usize = 1 << 20;
+
+/// Why a connection cannot go on.
+#[derive(Debug)]
+pub(super) enum Lost {
+    /// The other side, or the system, ended it.
+    Ended(String),
+    /// The other side broke this rule of the protocol.
+    Broke(String),
+}
+
+impl Poller {
+    /// Reads and handles frames until there is no more, or it is others' turn (`readable` stays).
+    pub(super) fn read(&mut self, core: &Core, conn: &mut Conn) -> Result<(), Lost> {
+        let mut left = READ_BYTES_MAX;
+        let mut drained = false;
+        loop {
+            if self.handle(core, conn)? {
+                if !conn.hung_up {
+                    self.pause(conn);
+                    return Ok(());
+                }
+                // The rest of its stream is finite, and its end must be noticed.
+                let id = conn.peer().map(|peer| peer.id);
+                id.into_iter().for_each(|id| lock(&core.matcher).lift_bound(id));
+                continue;
+            }
+            if drained || left == 0 || !conn.readable {
+                return Ok(());
+            }
+            let sparing = match &conn.stage {
+                Stage::Up { peer, .. } => peer.lock().transfers.expects_data(),
+                _ => false,
+            };
+            match conn.incoming.fill(&conn.socket, sparing) {
+                Ok((0, _)) => return Err(Lost::Ended("it closed the connection".into())),
+                Ok((bytes, short)) => {
+                    conn.idle_reads = 0;
+                    left = left.saturating_sub(bytes);
+                    // Probably all there is. The next poll makes sure; what came is reported first.
+                    drained = short && !conn.hung_up;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    conn.readable = false;
+                    conn.idle_reads = conn.idle_reads.saturating_add(1);
+                    return Ok(());
+                }
+                Err(error) => {
+                    return Err(Lost::Ended(format!("receiving from it failed: {error}")));
+                }
+            }
+        }
+    }
+
+    /// Handles what is in the buffer. `true`: the matcher has no room for the message in front.
+    fn handle(&mut self, core: &Core, conn: &mut Conn) -> Result<bool, Lost> {
+        if !matches!(conn.stage, Stage::Up { .. }) && !self.greeted(core, conn)? {
+            return Ok(false);
+        }
+        let Stage::Up { peer, addr } = &conn.stage else { return Ok(false) };
+        let (peer, addr) = (peer.clone(), addr.clone());
+        loop {
+            match conn.incoming.next().map_err(Lost::Broke)? {
+                Next::NeedMore => return Ok(false),
+                Next::Frame(header) => {
+                    check_inbound(conn, &peer)?;
+                    if !self.frame(core, conn, &peer, &addr, header)? {
+                        return Ok(true);
+                    }
+                    conn.incoming.consume(header);
+                }
+                Next::Data(header) => {
+                    check_inbound(conn, &peer)?;
+                    let Header { kind, number, len } = header;
+                    let to = peer.lock().transfers.begin_data(kind, number, len.into());
+                    conn.incoming.begin_data(header, to.map_err(Lost::Broke)?);
+                }
+                Next::EndOfData(kind, number, memory) => {
+                    self.memories.extend(memory);
+                    self.with_peer(&peer, |state| {
+                        let PeerState { transfers, out, harvest, .. } = state;
+                        transfers.end_data(kind, number, out, harvest);
+                        flush(core, &peer, state);
+                    });
+                }
+            }
+        }
+    }
+
+    /// Handles the whole frame in front. `false`: there is no room for it yet.
+    fn frame(
+        &mut self,
+        core: &Core,
+        conn: &Conn,
+        peer: &Arc<Peer>,
+        addr: &Addr,
+        header: Header,
+    ) -> Result<bool, Lost> {
+        let payload = conn.incoming.payload(header);
+        let number = header.number;
+        match header.kind {
+            Kind::Unexpected | Kind::Expected => {
+                let kind = match header.kind {
+                    Kind::Unexpected => matching::Kind::Unexpected,
+                    _ => matching::Kind::Expected,
+                };
+                // Decoding checked that the tag has 32 bits.
+                match lock(&core.matcher).arrive(kind, addr, Tag(number as u32), payload) {
+                    Arrived::Completed(completion) => self.batch.push_back(completion),
+                    Arrived::Held => {}
+                    Arrived::Full => return Ok(false),
+                }
+                return Ok(true);
+            }
+            Kind::Get | Kind::Put => {
+                let request = Request::decode(payload)
+                    .ok_or_else(|| Lost::Broke("malformed transfer request".into()))?;
+                self.with_peer(peer, |state| {
+                    let PeerState { transfers, out, .. } = state;
+                    transfers.serve(header.kind, number, request, &core.regions, out)?;
+                    flush(core, peer, state);
+                    Ok(())
+                })
+            }
+            Kind::Done => Status::decode(payload).and_then(|status| {
+                self.with_peer(peer, |state| {
+                    let PeerState { transfers, out, harvest, .. } = state;
+                    transfers.verdict(number, status, &peer.uri, out, harvest)?;
+                    flush(core, peer, state);
+                    Ok(())
+                })
+            }),
+            Kind::Cancel => {
+                self.with_peer(peer, |state| {
+                    let PeerState { transfers, out, harvest, .. } = state;
+                    transfers.canceled_by_peer(number, out, harvest);
+                    flush(core, peer, state);
+                });
+                Ok(())
+            }
+            Kind::GetData | Kind::PutData => Err("data where a frame was expected".into()),
+        }
+        .map_err(Lost::Broke)?;
+        Ok(true)
+    }
+}
+
+/// Frames of a peer come on one of its connections, or their order would mean nothing.
+fn check_inbound(conn: &mut Conn, peer: &Peer) -> Result<(), Lost> {
+    if conn.is_inbound {
+        return Ok(());
+    }
+    if *peer.lock().inbound.get_or_insert(conn.key) != conn.key {
+        return Err(Lost::Broke("frames on two connections at once".into()));
+    }
+    conn.is_inbound = true;
+    Ok(())
+}

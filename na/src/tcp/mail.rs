@@ -1,0 +1,136 @@
+//! What any thread leaves for the next poll, and the end of the poller's sleep.
+//!
+//! Two lists: completions to report, and peers to look at (to dial, to flush, to give up). A peer
+//! is in the list at most once; `PeerState::listed`, behind the peer's lock, says whether it is.
+//!
+//! # Sleeping
+//!
+//! A sleep must not begin once there is mail, and mail must end a sleep that has begun. Both sides
+//! write their flag and then read the other's, with a sequentially consistent fence between
+//! (pair: TCP-SLEEP), so at least one of them sees the other: either
+//! [`prepare_sleep`](Mail::prepare_sleep) sees the mail, or [`notify`](Mail::notify) sees the
+//! sleeper and writes to its eventfd. `sleeping` is taken by a swap, so one sleep costs one write.
+//! The lists themselves are ordered by their lock; `any` is only a hint to take it.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+use rustix::event::EventfdFlags;
+
+use super::peer::{Peer, PeerState};
+use crate::sync::atomic::{AtomicBool, Ordering, fence};
+use crate::sync::{Arc, Mutex, lock};
+use crate::{Completion, Error};
+
+#[derive(Default)]
+struct Lists {
+    completions: Vec<Completion>,
+    peers: Vec<Arc<Peer>>,
+    closed: bool,
+}
+
+/// See the module's documentation.
+pub(super) struct Mail {
+    lists: Mutex<Lists>,
+    any: AtomicBool,
+    sleeping: AtomicBool,
+    /// Readable after a sleep was ended by mail.
+    bell: OwnedFd,
+}
+
+impl Mail {
+    pub(super) fn new() -> Result<Self, Error> {
+        let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+        let bell = rustix::event::eventfd(0, flags)
+            .map_err(|errno| Error::io("cannot create an eventfd", errno))?;
+        Ok(Self {
+            lists: Mutex::default(),
+            any: AtomicBool::new(false),
+            sleeping: AtomicBool::new(false),
+            bell,
+        })
+    }
+
+    /// The descriptor that ends a sleep.
+    pub(super) fn bell(&self) -> &OwnedFd {
+        &self.bell
+    }
+
+    /// Leaves completions for the next poll.
+    pub(super) fn complete(&self, completions: impl IntoIterator<Item = Completion>) {
+        lock(&self.lists).completions.extend(completions);
+        self.notify();
+    }
+
+    /// Asks the next poll to look at `peer`, whose state is given. `false`: the endpoint is closed,
+    /// there will be none.
+    pub(super) fn list(&self, peer: &Arc<Peer>, state: &mut PeerState) -> bool {
+        if !state.listed {
+            let mut lists = lock(&self.lists);
+            if lists.closed {
+                return false;
+            }
+            lists.peers.push(peer.clone());
+            drop(lists);
+            state.listed = true;
+        }
+        self.notify();
+        true
+    }
+
+    /// Peers that wait to be looked at.
+    pub(super) fn listed(&self) -> Vec<Arc<Peer>> {
+        lock(&self.lists).peers.clone()
+    }
+
+    /// No peer is listed from now on; returns those that are.
+    pub(super) fn close(&self) -> Vec<Arc<Peer>> {
+        let mut lists = lock(&self.lists);
+        lists.closed = true;
+        std::mem::take(&mut lists.peers)
+    }
+
+    /// Takes everything. The caller clears `listed` of each peer when it looks at it.
+    pub(super) fn take(&self, completions: &mut VecDeque<Completion>, peers: &mut Vec<Arc<Peer>>) {
+        if self.any.load(Ordering::Relaxed) {
+            self.any.store(false, Ordering::Relaxed);
+            let mut lists = lock(&self.lists);
+            completions.extend(lists.completions.drain(..));
+            peers.append(&mut lists.peers);
+        }
+    }
+
+    /// Whether a sleep was announced and not yet ended.
+    pub(super) fn is_sleeping(&self) -> bool {
+        self.sleeping.load(Ordering::Relaxed)
+    }
+
+    /// Announces a sleep. `false`: there is mail, do not sleep.
+    pub(super) fn prepare_sleep(&self) -> bool {
+        self.sleeping.store(true, Ordering::Relaxed);
+        // Forbids to read `any` before others can read `sleeping`.
+        fence(Ordering::SeqCst); // pair: TCP-SLEEP
+        if self.any.load(Ordering::Relaxed) {
+            self.sleeping.store(false, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+
+    /// Ends the announcement.
+    pub(super) fn end_sleep(&self) {
+        if self.sleeping.load(Ordering::Relaxed) {
+            self.sleeping.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn notify(&self) {
+        self.any.store(true, Ordering::Relaxed);
+        // Forbids to read `sleeping` before the sleeper can read `any`.
+        fence(Ordering::SeqCst); // pair: TCP-SLEEP
+        if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::Relaxed) {
+            // Fails only when the counter is full, and then the descriptor is readable anyway.
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+}

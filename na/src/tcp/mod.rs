@@ -1,0 +1,147 @@
+//! TCP: `na+tcp://host:port`, also `tcp://host:port`.
+//!
+//! Files, in the order in which a message passes them: `endpoint` (operations become frames),
+//! `peer` (what is in flight with one peer), `outgoing` (frames become bytes), `poller` (events),
+//! `incoming` (bytes become frames), `inbound` (what a frame does), `transfers` (puts and gets);
+//! `greeting` makes connections, `mail` is what other threads leave for the poll, `address`,
+//! `frame`, `conn` and `socket` are what the names say.
+//!
+//! # Addresses
+//!
+//! A listening endpoint without a host listens on 127.0.0.1; all interfaces must be asked for with
+//! `0.0.0.0` or `[::]`. Port 0, or none, is a free port. The self address is always written in
+//! numbers and can be called: for all interfaces it names the interface that leads outside. An
+//! endpoint that does not listen ignores host and port (but they must be well-formed), and its self
+//! address is a name for people. `open` and `lookup` resolve host names, which may block; nothing
+//! else does.
+//!
+//! # Connections
+//!
+//! A peer is connected at the first operation towards it; both sides use that connection, so
+//! replies reach an origin behind a firewall or address translation. The dialer announces where it
+//! listens, if it does. If the connection comes from that host (or the address is loopback and both
+//! ends are on one host), the other side treats it as *the* peer under that address; else as an
+//! origin that is known by this connection only. Nobody is authenticated: whoever can open a
+//! connection from a peer's host can pass for it.
+//!
+//! Two peers that dial each other at once get two connections. Each side sends on the one that it
+//! saw established first and on no other, so the order in each direction is kept; frames of one
+//! session on two connections are a violation.
+//!
+//! The connections of a peer end together, and with them everything in flight: `PeerGone`,
+//! `Protocol` if the peer broke a rule, or `Unreachable` if it was never connected (which also ends
+//! the expected receives that wait for it). The next operation dials again. Each side's *session*
+//! number changes with every such end and every restart, so a side that has not noticed yet learns
+//! it from the next hello, and ends its side of the old session first.
+//!
+//! A connection must be made, and greeted, within [`OpenOptions::connect_timeout`]; a refusal is
+//! reported at once. At most 256 accepted connections may be without a hello; beyond, the oldest is
+//! dropped. With a [`liveness_limit`](OpenOptions::liveness_limit) the kernel probes idle peers
+//! (keep-alive after half the limit, in whole seconds, at least 2 s in all) and gives up
+//! unacknowledged data after the limit. Without one, a peer whose host vanishes is noticed only by
+//! the kernel's retransmission limit.
+//!
+//! # Wire format, version 1
+//!
+//! All integers are little endian. Each direction begins with a hello; the dialer's comes first,
+//! the other side's answers it. Then follow frames.
+//!
+//! | hello | offset | bytes |
+//! |---|---|---|
+//! | magic `MRGO` | 0 | 4 |
+//! | version, 1 | 4 | 2 |
+//! | flags, 0 | 6 | 2 |
+//! | longest message that the sender takes | 8 | 4 |
+//! | length of the address, at most 256 | 12 | 2 |
+//! | reserved, 0 | 14 | 2 |
+//! | session | 16 | 8 |
+//! | address where the sender listens, UTF-8; empty: nowhere | 24 | length |
+//!
+//! A message may be as long as the smaller of both limits. A hello of another version is answered
+//! with one's own, so that both sides can say why, and the connection is closed. Anything else that
+//! is not a hello is not answered.
+//!
+//! | frame | offset | bytes |
+//! |---|---|---|
+//! | kind | 0 | 1 |
+//! | reserved, 0 | 1 | 3 |
+//! | bytes of payload | 4 | 4 |
+//! | number: tag of a message (32 bits), or of the transfer | 8 | 8 |
+//! | payload | 16 | |
+//!
+//! | kind | name | payload |
+//! |---|---|---|
+//! | 1 | unexpected message | the message |
+//! | 2 | expected message | the message |
+//! | 3 | get | key, offset, length: 8 bytes each |
+//! | 4 | put | key, offset, length: 8 bytes each |
+//! | 5 | data of a get | the next bytes, 1 to 2^20 |
+//! | 6 | data of a put | the next bytes, 1 to 2^20 |
+//! | 7 | done | status, 4 bytes |
+//! | 8 | cancel | none |
+//!
+//! Statuses: 0 done, 1 no such key, 2 access not granted, 3 out of range, 4 copy failed,
+//! 5 canceled.
+//!
+//! The requester numbers its transfers, using each number once, and may have 64 of each kind at the
+//! owner. A get is answered by its data, or by *done* when it is denied, empty, or canceled before
+//! all of its data was on the way. A put is followed by its data (the sender need not wait for
+//! anything) and answered by exactly one *done*: when it is denied, complete, or canceled. The data
+//! of a denied put is skipped until it is complete or canceled. Data of several transfers, and
+//! messages, may alternate frame by frame; the data of one transfer is in order.
+//!
+//! A peer that breaks a rule loses its connection (`Error::Protocol`, one warning in the log);
+//! others are not affected.
+//!
+//! # Back-pressure
+//!
+//! A send completes when the kernel has its last byte. A receiver holds 256 KiB of early messages
+//! per peer; beyond, it stops reading that peer's connection until a receive takes one, the socket
+//! buffers fill, and the peer's sends stop completing. Data of transfers on that connection waits
+//! as well. When the peer hangs up, what it left in the socket is brought in regardless of the
+//! bound, so that its end is noticed.
+
+mod address;
+mod conn;
+mod endpoint;
+mod frame;
+mod greeting;
+mod inbound;
+mod incoming;
+mod mail;
+mod outgoing;
+mod peer;
+mod poller;
+mod socket;
+mod transfers;
+
+use std::sync::Arc;
+
+use self::endpoint::TcpEndpoint;
+use crate::{Endpoint, Error, OpenOptions, Plugin, Uri};
+
+/// The largest value of [`OpenOptions::message_bytes_max`] that this transport takes, bytes. Each
+/// connection has a read buffer of at least twice the limit.
+const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// The plugin.
+#[derive(Debug, Clone, Copy)]
+pub struct Tcp;
+
+impl Plugin for Tcp {
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn summary(&self) -> &'static str {
+        "TCP between and within hosts"
+    }
+
+    fn probe_uri(&self) -> &'static str {
+        "na+tcp://127.0.0.1:0"
+    }
+
+    fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
+        Ok(Arc::new(TcpEndpoint::open(uri, options)?))
+    }
+}

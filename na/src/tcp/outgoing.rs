@@ -1,0 +1,429 @@
+//! What a peer still has to be sent, in the order of the wire.
+//!
+//! `queue` holds complete frames; their order is final. `bulks` holds data of which frames are cut
+//! only when the queue has fewer than [`CHUNKS_QUEUED_MAX`] of them, one bulk after the other, so
+//! that a message waits for at most that many chunks and several transfers advance together.
+//!
+//! A flush hands the kernel as many frames as one call takes. Bulk data goes from registered memory
+//! straight to the kernel; each chunk holds its memory until its last byte is taken.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use super::frame::{HEADER_BYTES, Header, Kind, REQUEST_BYTES};
+use super::socket::{self, Pieces};
+use crate::{Completion, Error, LocalMem, MsgBuf, OpId, Tag};
+
+/// Bytes of data in one frame.
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// Frames with data that may be in the queue.
+const CHUNKS_QUEUED_MAX: usize = 2;
+
+/// Bytes that one call is asked to take.
+const CALL_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes after which a flush ends though the kernel would take more.
+const FLUSH_BYTES_MAX: usize = 4 << 20;
+
+/// A second send within this time after a write leaves its message to the next poll.
+const BATCH_WINDOW: Duration = Duration::from_micros(20);
+
+enum Body {
+    /// Requests, verdicts; empty for a cancel.
+    Small([u8; REQUEST_BYTES]),
+    Message {
+        op: OpId,
+        buf: MsgBuf,
+    },
+    /// A message of which some bytes were sent when it was canceled.
+    Orphan(Box<[u8]>),
+    Chunk {
+        memory: LocalMem,
+        offset: u64,
+    },
+}
+
+struct Frame {
+    header: [u8; HEADER_BYTES],
+    /// Bytes of the payload, as in `header`.
+    len: usize,
+    body: Body,
+}
+
+/// Data of a transfer that is not yet cut into frames.
+struct Bulk {
+    kind: Kind,
+    number: u64,
+    memory: LocalMem,
+    offset: u64,
+    left: u64,
+}
+
+/// What a flush leaves behind, to be passed on once the lock is released.
+#[derive(Default)]
+pub(super) struct Harvest {
+    pub(super) completions: Vec<Completion>,
+    /// Memory whose last use is over: dropping it may run its owner's code.
+    pub(super) memories: Vec<LocalMem>,
+}
+
+/// How a flush ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flushed {
+    /// Nothing is left.
+    All,
+    /// The socket is full: wait until it is writable.
+    Blocked,
+    /// There is more; the flush ended so that others get their turn.
+    More,
+}
+
+/// The frames for one peer. See the module's documentation.
+#[derive(Default)]
+pub(super) struct Outgoing {
+    queue: VecDeque<Frame>,
+    /// Bytes of the first frame that were sent, header included.
+    sent: usize,
+    bulks: VecDeque<Bulk>,
+    chunks_queued: usize,
+    blocked: bool,
+    /// The poll during or after which a send last wrote by itself, and when.
+    wrote_at: Option<(u64, Instant)>,
+}
+
+impl Outgoing {
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.bulks.is_empty()
+    }
+
+    /// Whether the socket is full, so that only its event makes a flush worthwhile.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// The socket may have room.
+    pub(super) fn unblock(&mut self) {
+        self.blocked = false;
+    }
+
+    /// Whether a send should write at once: the first after each poll, for latency, and whenever
+    /// the last write is some time ago. The others are sent together by the next poll.
+    pub(super) fn may_write_now(&mut self, poll: u64, nobody_polls: bool) -> bool {
+        if self.blocked {
+            return false;
+        }
+        let now = Instant::now();
+        let batch = self
+            .wrote_at
+            .is_some_and(|(number, at)| number == poll && now.duration_since(at) < BATCH_WINDOW);
+        if batch && !nobody_polls {
+            return false;
+        }
+        self.wrote_at = Some((poll, now));
+        true
+    }
+
+    pub(super) fn push_message(&mut self, kind: Kind, op: OpId, tag: Tag, buf: MsgBuf) {
+        let header = Header { kind, len: buf.len() as u32, number: u64::from(tag.0) };
+        let (header, len) = (header.encode(), buf.len());
+        self.queue.push_back(Frame { header, len, body: Body::Message { op, buf } });
+    }
+
+    /// Queues a frame with a short payload.
+    pub(super) fn push_small(&mut self, kind: Kind, number: u64, payload: &[u8]) {
+        let mut bytes = [0; REQUEST_BYTES];
+        bytes[..payload.len()].copy_from_slice(payload);
+        let header = Header { kind, len: payload.len() as u32, number }.encode();
+        self.queue.push_back(Frame { header, len: payload.len(), body: Body::Small(bytes) });
+    }
+
+    /// Queues `len` bytes of `memory` as data of a transfer; `len` is not zero.
+    pub(super) fn push_bulk(
+        &mut self,
+        kind: Kind,
+        number: u64,
+        memory: LocalMem,
+        offset: u64,
+        len: u64,
+    ) {
+        self.bulks.push_back(Bulk { kind, number, memory, offset, left: len });
+    }
+
+    /// Forgets the data of a transfer that is not yet cut into frames. `false`: there was none.
+    pub(super) fn remove_bulk(&mut self, kind: Kind, number: u64, harvest: &mut Harvest) -> bool {
+        let at = self.bulks.iter().position(|bulk| (bulk.kind, bulk.number) == (kind, number));
+        let Some(bulk) = at.and_then(|at| self.bulks.remove(at)) else { return false };
+        harvest.memories.push(bulk.memory);
+        true
+    }
+
+    /// Ends the send `op`, if it is queued. A message of which some bytes were sent still follows
+    /// them, from a copy.
+    pub(super) fn cancel_send(&mut self, wanted: OpId) -> Option<Completion> {
+        let at = self
+            .queue
+            .iter()
+            .position(|frame| matches!(&frame.body, Body::Message { op, .. } if *op == wanted))?;
+        let body = if at == 0 && self.sent > 0 {
+            let frame = &mut self.queue[0];
+            let Body::Message { buf, .. } = &frame.body else { return None };
+            let orphan = Body::Orphan(buf.as_slice().into());
+            std::mem::replace(&mut frame.body, orphan)
+        } else {
+            self.queue.remove(at)?.body
+        };
+        let Body::Message { op, buf } = body else { return None };
+        Some(Completion::Send { op, buf, result: Err(Error::Canceled) })
+    }
+
+    /// Ends the queued messages longer than `max`; for when a peer's limit becomes known, before
+    /// anything is sent.
+    pub(super) fn refuse_longer_than(&mut self, max: usize, harvest: &mut Harvest) {
+        let queue = std::mem::take(&mut self.queue);
+        for frame in queue {
+            match frame.body {
+                Body::Message { op, buf } if buf.len() > max => {
+                    let result = Err(Error::TooLong { len: buf.len(), max });
+                    harvest.completions.push(Completion::Send { op, buf, result });
+                }
+                body => self.queue.push_back(Frame { body, ..frame }),
+            }
+        }
+    }
+
+    /// Ends every queued send with `error` and forgets everything else.
+    pub(super) fn fail_all(&mut self, error: &Error, harvest: &mut Harvest) {
+        for frame in std::mem::take(&mut self.queue) {
+            match frame.body {
+                Body::Message { op, buf } => {
+                    let result = Err(error.clone());
+                    harvest.completions.push(Completion::Send { op, buf, result });
+                }
+                Body::Chunk { memory, .. } => harvest.memories.push(memory),
+                Body::Small(_) | Body::Orphan(_) => {}
+            }
+        }
+        harvest.memories.extend(self.bulks.drain(..).map(|bulk| bulk.memory));
+        *self = Self::default();
+    }
+
+    /// Hands frames to the kernel. `bulk_cut` is called with the number of each get whose last byte
+    /// has been put into a frame.
+    pub(super) fn flush(
+        &mut self,
+        socket: impl AsFd,
+        harvest: &mut Harvest,
+        mut get_is_cut: impl FnMut(),
+    ) -> io::Result<Flushed> {
+        let mut total = 0;
+        while total < FLUSH_BYTES_MAX {
+            self.cut_chunks(&mut get_is_cut);
+            if self.queue.is_empty() {
+                return Ok(Flushed::All);
+            }
+            let mut pieces = Pieces::new();
+            self.collect(&mut pieces);
+            // SAFETY: each piece is valid for reads and part of a frame in `queue`, which `self`
+            // keeps unchanged until this call returns:
+            // - headers and owned payloads are slices of the frame;
+            // - a chunk's pieces lie in registered memory, which its `memory` keeps alive.
+            match unsafe { socket::send(&socket, &mut pieces) } {
+                Ok(sent) => {
+                    self.consume(sent, harvest);
+                    total += sent;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.blocked = true;
+                    return Ok(Flushed::Blocked);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(if self.is_empty() { Flushed::All } else { Flushed::More })
+    }
+
+    fn cut_chunks(&mut self, get_is_cut: &mut impl FnMut()) {
+        while self.chunks_queued < CHUNKS_QUEUED_MAX {
+            let Some(mut bulk) = self.bulks.pop_front() else { return };
+            let len = bulk.left.min(CHUNK_BYTES as u64);
+            let header = Header { kind: bulk.kind, len: len as u32, number: bulk.number }.encode();
+            let body = Body::Chunk { memory: bulk.memory.clone(), offset: bulk.offset };
+            self.queue.push_back(Frame { header, len: len as usize, body });
+            self.chunks_queued += 1;
+            bulk.offset += len;
+            bulk.left -= len;
+            if bulk.left > 0 {
+                self.bulks.push_back(bulk);
+            } else if bulk.kind == Kind::GetData {
+                get_is_cut();
+            }
+        }
+    }
+
+    /// Collects what is unsent, as much as one call should take.
+    fn collect(&self, pieces: &mut Pieces) {
+        let mut skip = self.sent;
+        for frame in &self.queue {
+            if pieces.bytes() >= CALL_BYTES_MAX {
+                return;
+            }
+            if skip < HEADER_BYTES && !pieces.push_slice(&frame.header[skip..]) {
+                return;
+            }
+            let skip_payload = skip.saturating_sub(HEADER_BYTES);
+            skip = 0;
+            let fits = match &frame.body {
+                Body::Small(bytes) => pieces.push_slice(&bytes[skip_payload..frame.len]),
+                Body::Message { buf, .. } => pieces.push_slice(&buf.as_slice()[skip_payload..]),
+                Body::Orphan(bytes) => pieces.push_slice(&bytes[skip_payload..]),
+                Body::Chunk { memory, offset } => {
+                    let left = (frame.len - skip_payload) as u64;
+                    let mut run = memory.region().pieces(offset + skip_payload as u64, left);
+                    run.all(|piece| pieces.push(piece))
+                }
+            };
+            if !fits {
+                return;
+            }
+        }
+    }
+
+    fn consume(&mut self, bytes: usize, harvest: &mut Harvest) {
+        self.sent += bytes;
+        while let Some(frame) = self.queue.front()
+            && self.sent >= HEADER_BYTES + frame.len
+        {
+            self.sent -= HEADER_BYTES + frame.len;
+            match self.queue.pop_front().map(|frame| frame.body) {
+                Some(Body::Message { op, buf }) => {
+                    harvest.completions.push(Completion::Send { op, buf, result: Ok(()) });
+                }
+                Some(Body::Chunk { memory, .. }) => {
+                    self.chunks_queued -= 1;
+                    harvest.memories.push(memory);
+                }
+                Some(Body::Small(_) | Body::Orphan(_)) | None => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Access, Memory, RegionTable};
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    fn message(text: &[u8]) -> MsgBuf {
+        let mut buf = MsgBuf::with_capacity(64);
+        assert!(buf.try_extend(text));
+        buf
+    }
+
+    fn sent(harvest: &Harvest) -> Vec<u64> {
+        let ops = harvest.completions.iter().map(|completion| match completion {
+            Completion::Send { op, result: Ok(()), .. } => op.0,
+            other => panic!("not sent: {other:?}"),
+        });
+        ops.collect()
+    }
+
+    /// Reads frames until `frames` are complete: (kind, number, payload).
+    fn frames(stream: &mut UnixStream, frames: usize) -> Vec<(Kind, u64, Vec<u8>)> {
+        let mut out = Vec::new();
+        for _ in 0..frames {
+            let mut header = [0; HEADER_BYTES];
+            stream.read_exact(&mut header).unwrap();
+            let header = Header::decode(&header, 4096).unwrap();
+            let mut payload = vec![0; header.len as usize];
+            stream.read_exact(&mut payload).unwrap();
+            out.push((header.kind, header.number, payload));
+        }
+        out
+    }
+
+    #[test]
+    fn messages_leave_in_order_and_complete() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut out = Outgoing::default();
+        let mut harvest = Harvest::default();
+        for op in 0..100 {
+            out.push_message(Kind::Expected, OpId(op), Tag(op as u32), message(&[op as u8]));
+        }
+        assert_eq!(out.flush(&ours, &mut harvest, || ()).unwrap(), Flushed::All);
+        assert_eq!(sent(&harvest), (0..100).collect::<Vec<_>>());
+        for (at, (kind, number, payload)) in frames(&mut theirs, 100).into_iter().enumerate() {
+            assert_eq!((kind, number, payload), (Kind::Expected, at as u64, vec![at as u8]));
+        }
+    }
+
+    #[test]
+    fn chunks_of_several_transfers_take_turns_and_release_their_memory() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let table = RegionTable::new();
+        let len = CHUNK_BYTES * 2 + 10;
+        let mut out = Outgoing::default();
+        for number in 0..2u8 {
+            let pieces = vec![vec![number; 100]; len / 100 + 1];
+            let memory = table.register(Memory::from_vecs(pieces), Access::ReadOnly).unwrap();
+            out.push_bulk(Kind::GetData, number.into(), memory, 2, len as u64);
+        }
+        let reader = std::thread::spawn(move || frames(&mut theirs, 6));
+        let (mut harvest, mut cut) = (Harvest::default(), 0);
+        loop {
+            match out.flush(&ours, &mut harvest, || cut += 1).unwrap() {
+                Flushed::All => break,
+                Flushed::Blocked => std::thread::yield_now(),
+                Flushed::More => {}
+            }
+        }
+        assert_eq!((cut, harvest.memories.len()), (2, 6));
+        harvest.memories.clear();
+        assert!(table.is_empty(), "nothing holds the memory any more");
+        let got = reader.join().unwrap();
+        let order: Vec<_> = got.iter().map(|(_, number, bytes)| (*number, bytes.len())).collect();
+        let chunk = CHUNK_BYTES;
+        assert_eq!(order, [(0, chunk), (1, chunk), (0, chunk), (1, chunk), (0, 10), (1, 10)]);
+        let whole = |(_, number, bytes): &(Kind, u64, Vec<u8>)| {
+            bytes.iter().all(|byte| u64::from(*byte) == *number)
+        };
+        assert!(got.iter().all(whole));
+    }
+
+    #[test]
+    fn a_cancel_takes_back_what_is_unsent_and_completes_what_is_not() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut out = Outgoing::default();
+        let mut harvest = Harvest::default();
+        let count = 20_000;
+        for op in 0..count {
+            out.push_message(Kind::Unexpected, OpId(op), Tag(0), message(&[9; 50]));
+        }
+        assert_eq!(out.flush(&ours, &mut harvest, || ()).unwrap(), Flushed::Blocked);
+        let done = harvest.completions.len() as u64;
+        assert!(done > 0 && done < count);
+        for op in 0..count {
+            let canceled = out.cancel_send(OpId(op));
+            assert_eq!(canceled.is_some(), op >= done, "{op}");
+        }
+        // At most one message had been sent in part.
+        let partial = usize::from(!out.is_empty());
+        let reader = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            theirs.read_to_end(&mut bytes).unwrap();
+            bytes
+        });
+        while out.flush(&ours, &mut harvest, || ()).unwrap() != Flushed::All {
+            std::thread::yield_now();
+        }
+        drop(ours);
+        let bytes = reader.join().unwrap();
+        assert_eq!(bytes.len(), (done as usize + partial) * (HEADER_BYTES + 50));
+    }
+}

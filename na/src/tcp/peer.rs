@@ -1,0 +1,142 @@
+//! A peer: its identity, its phase, and everything in flight towards it.
+//!
+//! ```text
+//!             first operation            greeted
+//!   Idle ───────────────────► Dialing ───────────► Up ──┐
+//!    ▲                           │  a peer called us ▲  │ any of its connections ends
+//!    └───────────────────────────┴───────────────────┼──┘
+//!                                     (origins only) └──► Gone
+//! ```
+//!
+//! An origin, which does not listen, is `Up` from the start and `Gone` for ever afterwards. Closing
+//! the endpoint puts every peer that it knows into `Closed`. Operations are accepted in `Idle`,
+//! `Dialing` and `Up`; whoever leaves `Dialing` or `Up` ends them, and does so under the lock.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use super::outgoing::{Flushed, Harvest, Outgoing};
+use super::transfers::Transfers;
+use crate::Error;
+use crate::sync::{Arc, Mutex, lock};
+
+/// The connection on which we send to a peer.
+#[derive(Debug, Clone)]
+pub(super) struct Link {
+    pub(super) socket: Arc<OwnedFd>,
+    /// The peer's, see [`Hello`](super::frame::Hello).
+    pub(super) session: u64,
+    /// Longest message that both sides take, bytes.
+    pub(super) message_bytes_max: usize,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) enum Phase {
+    Idle,
+    Dialing,
+    Up(Link),
+    /// The error that every further operation gets.
+    Gone(Error),
+    Closed,
+}
+
+/// Why nothing more can be sent to a peer.
+#[derive(Debug, Clone)]
+pub(super) struct Broken {
+    pub(super) error: Error,
+    /// The connection is dead, so what the peer had sent is finite and worth reading first.
+    pub(super) read_first: bool,
+}
+
+/// What of a peer changes; behind its lock.
+pub(super) struct PeerState {
+    pub(super) phase: Phase,
+    /// Ours with this peer, see [`Hello`](super::frame::Hello).
+    pub(super) session: u64,
+    pub(super) out: Outgoing,
+    pub(super) transfers: Transfers,
+    pub(super) harvest: Harvest,
+    /// In the mail for the next poll.
+    pub(super) listed: bool,
+    /// Keys of its connections, also of those being made.
+    pub(super) conns: Vec<u64>,
+    /// The connection on which its frames come; the others carry nothing.
+    pub(super) inbound: Option<u64>,
+    /// Why sending failed; ends the peer in the next poll.
+    pub(super) broken: Option<Broken>,
+}
+
+/// A peer of one endpoint.
+pub(super) struct Peer {
+    pub(super) id: u64,
+    pub(super) uri: Box<str>,
+    /// Where to connect; empty for an origin.
+    pub(super) dial: Vec<SocketAddr>,
+    state: Mutex<PeerState>,
+}
+
+impl Peer {
+    pub(super) fn new(id: u64, uri: String, dial: Vec<SocketAddr>, session: u64) -> Arc<Self> {
+        let state = PeerState {
+            phase: Phase::Idle,
+            session,
+            out: Outgoing::default(),
+            transfers: Transfers::default(),
+            harvest: Harvest::default(),
+            listed: false,
+            conns: Vec::new(),
+            inbound: None,
+            broken: None,
+        };
+        Arc::new(Self { id, uri: uri.into(), dial, state: Mutex::new(state) })
+    }
+
+    pub(super) fn lock(&self) -> crate::sync::MutexGuard<'_, PeerState> {
+        lock(&self.state)
+    }
+
+    pub(super) fn gone(&self, reason: impl Into<String>) -> Error {
+        Error::PeerGone { peer: self.uri.to_string(), reason: reason.into() }
+    }
+
+    pub(super) fn unreachable(&self, reason: impl Into<String>) -> Error {
+        Error::Unreachable { peer: self.uri.to_string(), reason: reason.into() }
+    }
+}
+
+impl PeerState {
+    /// Sends what the kernel takes. An error ends the peer in the next poll, see `broken`.
+    pub(super) fn flush(&mut self, peer: &Peer) -> Flushed {
+        let Phase::Up(link) = &self.phase else { return Flushed::Blocked };
+        if self.broken.is_some() {
+            return Flushed::Blocked;
+        }
+        let Self { out, harvest, transfers, .. } = self;
+        match out.flush(&link.socket, harvest, || transfers.get_is_cut()) {
+            Ok(flushed) => flushed,
+            Err(error) => {
+                let read_first = matches!(
+                    error.kind(),
+                    ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::TimedOut
+                );
+                let error = peer.gone(format!("sending to it failed: {error}"));
+                self.broken = Some(Broken { error, read_first });
+                Flushed::More
+            }
+        }
+    }
+
+    /// Ends everything in flight with `error` and enters `phase`, from where on our session has
+    /// another number. Returns the connections to close.
+    pub(super) fn end(&mut self, phase: Phase, session: u64, error: &Error) -> Vec<u64> {
+        self.phase = phase;
+        self.session = session;
+        self.out.fail_all(error, &mut self.harvest);
+        self.transfers.fail_all(error, &mut self.harvest);
+        self.inbound = None;
+        self.broken = None;
+        std::mem::take(&mut self.conns)
+    }
+}

@@ -1,0 +1,502 @@
+//! The poll: the one place that reads, accepts, connects, and ends peers.
+//!
+//! Behind one lock; nothing in it blocks, and it calls nothing of the user: completions and memory
+//! to be dropped are collected, and passed on after the lock is released.
+//!
+//! Sockets are registered edge-triggered, once. `readable` and `writable` of a connection remember
+//! an edge until reading or writing has found its end; `queue` names the connections to look at. A
+//! poll
+//!
+//! 1. takes the mail: completions of other threads, peers to dial, flush or give up;
+//! 2. resumes connections that were paused for lack of room;
+//! 3. reads the *hot* connections, those that had something lately, without asking for events
+//!    first: that saves a system call when a message is awaited. If there are more than a few, or
+//!    none, or now and then, it asks for events;
+//! 4. reads and flushes what is in the queue.
+//!
+//! | state | owner | others |
+//! |---|---|---|
+//! | `Poller` | poll, prepare_wait, cancel, close; under its lock | nobody |
+//! | `PeerState` | whoever holds the peer's lock; taken after the poller's | senders |
+//! | the mail, the matcher | their own locks, taken last | any thread |
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+
+use super::conn::{Conn, Conns, Stage};
+use super::endpoint::Core;
+use super::outgoing::Flushed;
+use super::peer::{Broken, Peer, PeerState, Phase};
+use crate::sync::{Arc, lock};
+use crate::{Completion, Error, LocalMem, OpId};
+
+/// Keys of the descriptors that are not connections.
+const LISTENER: u64 = u64::MAX;
+const BELL: u64 = u64::MAX - 1;
+const TIMER: u64 = u64::MAX - 2;
+
+/// Connections that are read in every poll.
+const HOT_MAX: usize = 4;
+
+/// Reads in a row that find nothing before a connection is hot no more.
+const HOT_READS: u32 = 1000;
+
+/// With hot connections, one poll of this many asks for events.
+const EVENTS_EVERY: u32 = 16;
+
+/// Events taken by one call.
+const EVENTS_MAX: usize = 64;
+
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+const NO_EVENT: epoll::Event =
+    epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
+
+/// See the module's documentation.
+pub(super) struct Poller {
+    pub(super) epoll: Arc<OwnedFd>,
+    timer: OwnedFd,
+    /// When the timer fires.
+    timer_at: Option<Instant>,
+    pub(super) listener: Option<OwnedFd>,
+    /// There may be connections to accept.
+    pub(super) accept_ready: bool,
+    /// After running out of descriptors: when to try again.
+    pub(super) accept_again_at: Option<Instant>,
+    pub(super) conns: Conns,
+    queue: VecDeque<u64>,
+    hot: Vec<u64>,
+    paused: Vec<u64>,
+    /// Accepted connections without a hello, oldest first; may name some that have gone on.
+    pub(super) half_open: VecDeque<u64>,
+    /// Peers to which sending failed.
+    broken: Vec<Arc<Peer>>,
+    polls: u32,
+    /// Completions to report.
+    pub(super) batch: VecDeque<Completion>,
+    /// Memory to drop once the lock is released.
+    pub(super) memories: Vec<LocalMem>,
+    mail: Vec<Arc<Peer>>,
+}
+
+impl Poller {
+    /// A poller that listens on `listener`, woken by `bell`.
+    pub(super) fn new(listener: Option<OwnedFd>, bell: &OwnedFd) -> Result<Self, Error> {
+        let failed = |what| move |errno| Error::io(what, errno);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(failed("cannot create an epoll instance"))?;
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)
+            .map_err(failed("cannot create a timerfd"))?;
+        let watch = |fd: &OwnedFd, key, flags| {
+            epoll::add(&epoll, fd, EventData::new_u64(key), EventFlags::IN | flags)
+                .map_err(failed("cannot watch a descriptor"))
+        };
+        watch(bell, BELL, EventFlags::empty())?;
+        watch(&timer, TIMER, EventFlags::empty())?;
+        if let Some(listener) = &listener {
+            watch(listener, LISTENER, EventFlags::ET)?;
+        }
+        Ok(Self {
+            epoll: Arc::new(epoll),
+            timer,
+            timer_at: None,
+            listener,
+            accept_ready: false,
+            accept_again_at: None,
+            conns: Conns::default(),
+            queue: VecDeque::new(),
+            hot: Vec::new(),
+            paused: Vec::new(),
+            half_open: VecDeque::new(),
+            broken: Vec::new(),
+            polls: 0,
+            batch: VecDeque::new(),
+            memories: Vec::new(),
+            mail: Vec::new(),
+        })
+    }
+
+    /// One poll; stops reading when about `budget` completions are collected.
+    pub(super) fn progress(&mut self, core: &Core, budget: usize) -> Result<(), Error> {
+        core.mail.end_sleep();
+        core.mail.take(&mut self.batch, &mut self.mail);
+        while let Some(peer) = self.mail.pop() {
+            self.attend(core, &peer);
+        }
+        self.resume_paused(core);
+        for at in 0..self.hot.len() {
+            self.enqueue(self.hot[at]);
+        }
+        self.polls = self.polls.wrapping_add(1);
+        let few_are_hot = (1..HOT_MAX).contains(&self.hot.len());
+        if !few_are_hot || self.polls.is_multiple_of(EVENTS_EVERY) {
+            self.take_events(core)?;
+        }
+        if self.accept_ready {
+            self.accept(core);
+        }
+        for _ in 0..self.queue.len() {
+            if self.batch.len() >= budget {
+                break;
+            }
+            let Some(key) = self.queue.pop_front() else { break };
+            self.look_at(core, key);
+        }
+        self.give_up_broken(core);
+        Ok(())
+    }
+
+    /// Whether the caller may sleep on the epoll descriptor.
+    pub(super) fn prepare_wait(&mut self, core: &Core) -> bool {
+        if !core.mail.prepare_sleep() {
+            return false;
+        }
+        self.resume_paused(core);
+        // Edges that reading has overtaken would end the sleep at once.
+        let idle = self.take_events(core).is_ok()
+            && self.queue.is_empty()
+            && self.batch.is_empty()
+            && self.broken.is_empty()
+            && !self.accept_ready;
+        if !idle {
+            core.mail.end_sleep();
+        }
+        idle
+    }
+
+    /// Looks at `key` in the next round.
+    pub(super) fn enqueue(&mut self, key: u64) {
+        if let Some(conn) = self.conns.get_mut(key)
+            && !conn.queued
+        {
+            conn.queued = true;
+            self.queue.push_back(key);
+        }
+    }
+
+    fn take_events(&mut self, core: &Core) -> Result<(), Error> {
+        let mut events = [NO_EVENT; EVENTS_MAX];
+        let count = match epoll::wait(&self.epoll, &mut events, Some(&NOW)) {
+            Ok(count) => count,
+            Err(rustix::io::Errno::INTR) => 0,
+            Err(errno) => return Err(Error::io("cannot take events", errno)),
+        };
+        for event in &events[..count] {
+            let flags = event.flags;
+            match event.data.u64() {
+                LISTENER => self.accept_ready = true,
+                // Reading only resets them; it fails when they were not set.
+                BELL => {
+                    let _ = rustix::io::read(core.mail.bell(), &mut [0u8; 8]);
+                }
+                TIMER => {
+                    let _ = rustix::io::read(&self.timer, &mut [0u8; 8]);
+                    self.deadlines(core);
+                }
+                key => self.event(core, key, flags),
+            }
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, core: &Core, key: u64, flags: EventFlags) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        let end = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
+        conn.readable |= flags.intersects(end | EventFlags::IN);
+        conn.writable |= flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR);
+        conn.hung_up |= flags.intersects(end);
+        if conn.paused
+            && conn.hung_up
+            && let Stage::Up { peer, .. } = &conn.stage
+        {
+            lock(&core.matcher).lift_bound(peer.id);
+        }
+        self.enqueue(key);
+    }
+
+    fn look_at(&mut self, core: &Core, key: u64) {
+        let Some(mut conn) = self.conns.take(key) else { return };
+        conn.queued = false;
+        if matches!(conn.stage, Stage::Connecting { .. }) {
+            self.conns.put_back(conn);
+            return self.connecting(core, key);
+        }
+        if std::mem::take(&mut conn.writable)
+            && let Stage::Up { peer, .. } = &conn.stage
+        {
+            let peer = peer.clone();
+            self.with_peer(&peer, |state| {
+                if let Phase::Up(link) = &state.phase
+                    && Arc::ptr_eq(&link.socket, &conn.socket)
+                {
+                    state.out.unblock();
+                    flush(core, &peer, state);
+                }
+            });
+        }
+        let read = if conn.paused { Ok(()) } else { self.read(core, &mut conn) };
+        self.note_heat(&mut conn);
+        let again = conn.readable && !conn.paused;
+        self.conns.put_back(conn);
+        match read {
+            Ok(()) if again => self.enqueue(key),
+            Ok(()) => {}
+            Err(error) => self.lose(core, key, error),
+        }
+    }
+
+    fn note_heat(&mut self, conn: &mut Conn) {
+        if conn.hot && (conn.idle_reads > HOT_READS || conn.paused) {
+            conn.hot = false;
+            self.hot.retain(|key| *key != conn.key);
+        } else if !conn.hot && conn.idle_reads == 0 && !conn.paused && self.hot.len() < HOT_MAX {
+            conn.hot = true;
+            self.hot.push(conn.key);
+        }
+    }
+
+    /// Puts a connection aside until the matcher has room for its peer.
+    pub(super) fn pause(&mut self, conn: &mut Conn) {
+        conn.paused = true;
+        self.paused.push(conn.key);
+    }
+
+    fn resume_paused(&mut self, core: &Core) {
+        if self.paused.is_empty() {
+            return;
+        }
+        let matcher = lock(&core.matcher);
+        let mut resumed = Vec::new();
+        let conns = &mut self.conns;
+        self.paused.retain(|key| {
+            let Some(conn) = conns.get_mut(*key) else { return false };
+            let room = conn.peer().is_none_or(|peer| matcher.has_room(peer.id));
+            if room {
+                conn.paused = false;
+                conn.readable = true;
+                resumed.push(*key);
+            }
+            !room
+        });
+        drop(matcher);
+        resumed.into_iter().for_each(|key| self.enqueue(key));
+    }
+
+    /// Works on a peer's state and collects what that leaves behind.
+    pub(super) fn with_peer<R>(
+        &mut self,
+        peer: &Peer,
+        work: impl FnOnce(&mut PeerState) -> R,
+    ) -> R {
+        let mut state = peer.lock();
+        let result = work(&mut state);
+        self.batch.extend(state.harvest.completions.drain(..));
+        self.memories.append(&mut state.harvest.memories);
+        result
+    }
+
+    /// Looks at a peer that was in the mail.
+    fn attend(&mut self, core: &Core, peer: &Arc<Peer>) {
+        let (dial, broken) = self.with_peer(peer, |state| {
+            state.listed = false;
+            flush(core, peer, state);
+            (
+                matches!(state.phase, Phase::Dialing) && state.conns.is_empty(),
+                state.broken.is_some(),
+            )
+        });
+        if dial {
+            self.dial(core, peer, 0, Instant::now() + core.connect_timeout);
+        }
+        if broken && !self.broken.iter().any(|known| Arc::ptr_eq(known, peer)) {
+            self.broken.push(peer.clone());
+        }
+    }
+
+    /// Ends peers to which sending failed, once everything that they may have sent is read.
+    fn give_up_broken(&mut self, core: &Core) {
+        for peer in std::mem::take(&mut self.broken) {
+            let state = peer.lock();
+            let Some(Broken { error, read_first }) = state.broken.clone() else { continue };
+            let keys = if read_first { state.conns.clone() } else { Vec::new() };
+            drop(state);
+            let mut unread = false;
+            for key in keys {
+                let Some(conn) = self.conns.get_mut(key) else { continue };
+                // The first time round, read whatever the events said.
+                if !conn.hung_up {
+                    conn.hung_up = true;
+                    conn.readable = true;
+                    lock(&core.matcher).lift_bound(peer.id);
+                }
+                unread |= conn.readable;
+                self.enqueue(key);
+            }
+            if unread {
+                self.broken.push(peer);
+            } else {
+                self.end_peer(core, &peer, error);
+            }
+        }
+    }
+
+    /// Ends everything in flight with a peer and closes its connections. It can be dialed again,
+    /// unless it is an origin.
+    pub(super) fn end_peer(&mut self, core: &Core, peer: &Arc<Peer>, error: Error) {
+        tracing::debug!(%error, "peer ended");
+        let keys = self.with_peer(peer, |state| {
+            let phase = match &state.phase {
+                Phase::Closed => Phase::Closed,
+                _ if peer.dial.is_empty() => Phase::Gone(peer.gone("its connection has ended")),
+                _ => Phase::Idle,
+            };
+            state.end(phase, core.new_session(), &error)
+        });
+        let mut receives = Vec::new();
+        lock(&core.matcher).fail_peer(peer.id, &error, &mut receives);
+        self.batch.extend(receives);
+        for key in keys {
+            self.drop_conn(key);
+        }
+    }
+
+    /// Closes a connection, whatever depends on it.
+    pub(super) fn drop_conn(&mut self, key: u64) {
+        let Some(mut conn) = self.conns.remove(key) else { return };
+        self.hot.retain(|hot| *hot != key);
+        self.paused.retain(|paused| *paused != key);
+        // A sender may still hold the socket for a moment.
+        let _ = epoll::delete(&self.epoll, &conn.socket);
+        let _ = rustix::net::shutdown(&conn.socket, rustix::net::Shutdown::Both);
+        self.memories.extend(conn.incoming.abandon());
+        if self.accept_again_at.take().is_some() {
+            self.accept_ready = true;
+        }
+    }
+
+    /// Fires the timer at `deadline` unless it fires earlier.
+    pub(super) fn arm(&mut self, deadline: Instant) {
+        if self.timer_at.is_some_and(|at| at <= deadline) {
+            return;
+        }
+        self.timer_at = Some(deadline);
+        let delay = deadline.saturating_duration_since(Instant::now());
+        // Zero would disarm it.
+        let delay = delay.max(Duration::from_nanos(1));
+        let value = Itimerspec {
+            it_interval: NOW,
+            it_value: Timespec {
+                tv_sec: i64::try_from(delay.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: delay.subsec_nanos().into(),
+            },
+        };
+        if let Err(errno) =
+            rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &value)
+        {
+            tracing::warn!(%errno, "cannot set a timer: connection attempts have no time limit");
+        }
+    }
+
+    fn deadlines(&mut self, core: &Core) {
+        self.timer_at = None;
+        let now = Instant::now();
+        if self.accept_again_at.is_some_and(|at| at <= now) {
+            self.accept_again_at = None;
+            self.accept_ready = true;
+        }
+        let pending: Vec<(u64, Instant)> =
+            self.conns.iter().filter_map(|conn| Some((conn.key, conn.deadline()?))).collect();
+        let mut next = self.accept_again_at;
+        for (key, deadline) in pending {
+            if deadline > now {
+                next = Some(next.map_or(deadline, |at| at.min(deadline)));
+            } else {
+                self.timed_out(core, key);
+            }
+        }
+        if let Some(next) = next {
+            self.arm(next);
+        }
+    }
+
+    /// Every peer that has operations in flight.
+    fn busy_peers(&self, core: &Core) -> Vec<Arc<Peer>> {
+        let mut peers = core.mail.listed();
+        peers.extend(self.conns.iter().filter_map(|conn| conn.peer().cloned()));
+        peers
+    }
+
+    /// Ends a send or transfer, if it is in flight.
+    pub(super) fn cancel(&mut self, core: &Core, op: OpId) {
+        for peer in self.busy_peers(core) {
+            let found = self.with_peer(&peer, |state| {
+                if let Some(completion) = state.out.cancel_send(op) {
+                    state.harvest.completions.push(completion);
+                    return Some((None, Vec::new()));
+                }
+                let PeerState { transfers, out, harvest, .. } = state;
+                let number = transfers.cancel(op, out, harvest)?;
+                if !out.is_empty() {
+                    core.mail.list(&peer, state);
+                }
+                Some((number, state.conns.clone()))
+            });
+            let Some((number, keys)) = found else { continue };
+            if let Some(number) = number {
+                for key in keys {
+                    let conn = self.conns.get_mut(key);
+                    self.memories.extend(conn.and_then(|conn| conn.incoming.discard(number)));
+                }
+            }
+            return;
+        }
+    }
+
+    /// Ends everything with [`Error::Closed`].
+    pub(super) fn close(&mut self, core: &Core) {
+        core.mail.take(&mut self.batch, &mut self.mail);
+        let mut peers = core.mail.close();
+        peers.append(&mut self.mail);
+        peers.extend(self.busy_peers(core));
+        for peer in peers {
+            let keys = self.with_peer(&peer, |state| {
+                flush(core, &peer, state);
+                state.end(Phase::Closed, core.new_session(), &Error::Closed)
+            });
+            for key in keys {
+                self.hang_up(key);
+            }
+        }
+        let strangers: Vec<u64> = self.conns.iter().map(|conn| conn.key).collect();
+        strangers.into_iter().for_each(|key| self.drop_conn(key));
+        let mut receives = Vec::new();
+        lock(&core.matcher).fail_all(&Error::Closed, &mut receives);
+        self.batch.extend(receives);
+        self.listener = None;
+        self.accept_ready = false;
+        self.queue.clear();
+        self.broken.clear();
+    }
+
+    /// Closes a connection such that what was sent on it still arrives: unread input would make the
+    /// kernel reset it.
+    fn hang_up(&mut self, key: u64) {
+        if let Some(conn) = self.conns.get_mut(key) {
+            let _ = rustix::net::shutdown(&conn.socket, rustix::net::Shutdown::Write);
+            self.memories.extend(conn.incoming.abandon());
+            conn.incoming.drain(&conn.socket);
+        }
+        self.drop_conn(key);
+    }
+}
+
+/// Sends what the kernel takes for a peer whose state is given; comes back to it if there is more.
+pub(super) fn flush(core: &Core, peer: &Arc<Peer>, state: &mut PeerState) {
+    if !state.out.is_empty() && !state.out.is_blocked() && state.flush(peer) == Flushed::More {
+        core.mail.list(peer, state);
+    }
+}

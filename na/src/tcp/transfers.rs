@@ -1,0 +1,299 @@
+//! Puts and gets with one peer: those that we asked for, and those that we serve as owner.
+//!
+//! # As requester
+//!
+//! At most [`TRANSFERS_MAX`] are with the peer; the others wait their turn. A transfer that the
+//! caller canceled completes at once, because only we touch our memory: a get's remaining data is
+//! skipped, a put's remaining data is not sent. It stays in the table, *abandoned*, until the owner
+//! has answered, so that its number keeps its meaning.
+//!
+//! # As owner
+//!
+//! A lease is taken when the request arrives and dropped when the last byte has moved. Every put
+//! gets exactly one verdict: at once if denied, else when its data is complete or it is canceled. A
+//! get is answered by its data, or by a verdict when it is denied, empty, or canceled before its
+//! data was cut into frames. The data of a denied put is skipped.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::frame::{Kind, Request, Status, TRANSFERS_MAX};
+use super::outgoing::{Harvest, Outgoing};
+use crate::{Completion, Error, LocalMem, OpId, RegionTable, Transfer};
+
+/// A transfer that we asked for.
+struct Asked {
+    op: OpId,
+    put: bool,
+    /// Where our side is; `None` once abandoned.
+    local: Option<(LocalMem, u64)>,
+    /// Which bytes of the peer's memory.
+    request: Request,
+    /// Bytes of a get that have arrived or are arriving.
+    received: u64,
+}
+
+/// A put that we serve.
+struct Served {
+    /// `None`: denied, and its data is skipped.
+    lease: Option<(LocalMem, u64)>,
+    len: u64,
+    /// Bytes that have arrived or are arriving.
+    received: u64,
+}
+
+/// Where arriving data goes: memory and offset, or nowhere.
+pub(super) type Destination = Option<(LocalMem, u64)>;
+
+/// The transfers with one peer. See the module's documentation.
+#[derive(Default)]
+pub(super) struct Transfers {
+    next_number: u64,
+    asked: HashMap<u64, Asked>,
+    waiting: VecDeque<Asked>,
+    served_puts: HashMap<u64, Served>,
+    served_gets: usize,
+}
+
+impl Transfers {
+    /// Whether data may be arriving, so that reading should not run ahead.
+    pub(super) fn expects_data(&self) -> bool {
+        !self.served_puts.is_empty() || self.asked.values().any(|asked| !asked.put)
+    }
+
+    /// Starts a transfer, or queues it until the peer has fewer.
+    pub(super) fn start(&mut self, op: OpId, put: bool, transfer: Transfer, out: &mut Outgoing) {
+        let Transfer { local, local_offset, remote, remote_offset, len } = transfer;
+        let request = Request { key: remote.key, offset: remote_offset, len };
+        let local = Some((local, local_offset));
+        self.waiting.push_back(Asked { op, put, local, request, received: 0 });
+        self.ask(out);
+    }
+
+    fn ask(&mut self, out: &mut Outgoing) {
+        while self.asked.len() < TRANSFERS_MAX
+            && let Some(asked) = self.waiting.pop_front()
+        {
+            let number = self.next_number;
+            self.next_number += 1;
+            let kind = if asked.put { Kind::Put } else { Kind::Get };
+            out.push_small(kind, number, &asked.request.encode());
+            if asked.put
+                && asked.request.len > 0
+                && let Some((memory, offset)) = &asked.local
+            {
+                let len = asked.request.len;
+                out.push_bulk(Kind::PutData, number, memory.clone(), *offset, len);
+            }
+            self.asked.insert(number, asked);
+        }
+    }
+
+    /// Ends the transfer `op`, if there is one. Also returns its number if data may be arriving.
+    pub(super) fn cancel(
+        &mut self,
+        op: OpId,
+        out: &mut Outgoing,
+        harvest: &mut Harvest,
+    ) -> Option<Option<u64>> {
+        let canceled = Completion::Transfer { op, result: Err(Error::Canceled) };
+        if let Some(at) = self.waiting.iter().position(|asked| asked.op == op) {
+            let local = self.waiting.remove(at).and_then(|asked| asked.local);
+            harvest.memories.extend(local.map(|(memory, _)| memory));
+            harvest.completions.push(canceled);
+            return Some(None);
+        }
+        let (number, asked) = self
+            .asked
+            .iter_mut()
+            .map(|(number, asked)| (*number, asked))
+            .find(|(_, asked)| asked.op == op && asked.local.is_some())?;
+        harvest.memories.extend(asked.local.take().map(|(memory, _)| memory));
+        if asked.put {
+            out.remove_bulk(Kind::PutData, number, harvest);
+        }
+        out.push_small(Kind::Cancel, number, &[]);
+        harvest.completions.push(canceled);
+        Some((!asked.put).then_some(number))
+    }
+
+    /// A peer's get or put arrived.
+    pub(super) fn serve(
+        &mut self,
+        kind: Kind,
+        number: u64,
+        request: Request,
+        regions: &RegionTable,
+        out: &mut Outgoing,
+    ) -> Result<(), String> {
+        let put = kind == Kind::Put;
+        let running = if put { self.served_puts.len() } else { self.served_gets };
+        if running >= TRANSFERS_MAX {
+            return Err(format!("more than {TRANSFERS_MAX} transfers at once"));
+        }
+        if self.served_puts.contains_key(&number) {
+            return Err(format!("transfer number {number} used twice"));
+        }
+        let Request { key, offset, len } = request;
+        let lease = regions.lease(key, offset, len, put);
+        let verdict = match &lease {
+            Err(reason) => Some(Status::Denied(*reason)),
+            Ok(_) if len == 0 => Some(Status::Ok),
+            Ok(_) => None,
+        };
+        if let Some(status) = verdict {
+            out.push_small(Kind::Done, number, &status.encode());
+        }
+        match lease {
+            Ok(memory) if !put && len > 0 => {
+                self.served_gets += 1;
+                out.push_bulk(Kind::GetData, number, memory, offset, len);
+            }
+            lease if put && len > 0 => {
+                let lease = lease.ok().map(|memory| (memory, offset));
+                self.served_puts.insert(number, Served { lease, len, received: 0 });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The last byte of a get that we serve was put into a frame.
+    pub(super) fn get_is_cut(&mut self) {
+        self.served_gets -= 1;
+    }
+
+    /// A frame with data begins.
+    pub(super) fn begin_data(
+        &mut self,
+        kind: Kind,
+        number: u64,
+        len: u64,
+    ) -> Result<Destination, String> {
+        let unknown = || format!("{kind:?} for transfer {number}, which is not running");
+        let (place, whole, received) = match kind {
+            Kind::PutData => {
+                let served = self.served_puts.get_mut(&number).ok_or_else(unknown)?;
+                (&served.lease, served.len, &mut served.received)
+            }
+            _ => {
+                let asked = self.asked.get_mut(&number).filter(|asked| !asked.put);
+                let asked = asked.ok_or_else(unknown)?;
+                (&asked.local, asked.request.len, &mut asked.received)
+            }
+        };
+        if len > whole - *received {
+            return Err(format!("{kind:?} beyond the {whole} bytes of transfer {number}"));
+        }
+        let destination =
+            place.as_ref().map(|(memory, offset)| (memory.clone(), offset + *received));
+        *received += len;
+        Ok(destination)
+    }
+
+    /// A frame with data has been read to its end.
+    pub(super) fn end_data(
+        &mut self,
+        kind: Kind,
+        number: u64,
+        out: &mut Outgoing,
+        harvest: &mut Harvest,
+    ) {
+        if kind == Kind::PutData {
+            let complete = |served: &Served| served.received == served.len;
+            if self.served_puts.get(&number).is_some_and(complete)
+                && let Some(served) = self.served_puts.remove(&number)
+                && let Some((memory, _)) = served.lease
+            {
+                harvest.memories.push(memory);
+                out.push_small(Kind::Done, number, &Status::Ok.encode());
+            }
+        } else if self.asked.get(&number).is_some_and(|asked| asked.received == asked.request.len) {
+            self.finish(number, Ok(()), out, harvest);
+        }
+    }
+
+    fn finish(
+        &mut self,
+        number: u64,
+        result: Result<(), Error>,
+        out: &mut Outgoing,
+        harvest: &mut Harvest,
+    ) {
+        if let Some(asked) = self.asked.remove(&number)
+            && let Some((memory, _)) = asked.local
+        {
+            harvest.memories.push(memory);
+            harvest.completions.push(Completion::Transfer { op: asked.op, result });
+        }
+        self.ask(out);
+    }
+
+    /// The owner's verdict on a transfer of ours.
+    pub(super) fn verdict(
+        &mut self,
+        number: u64,
+        status: Status,
+        peer: &str,
+        out: &mut Outgoing,
+        harvest: &mut Harvest,
+    ) -> Result<(), String> {
+        let Some(asked) = self.asked.get(&number) else {
+            return Err(format!("verdict on transfer {number}, which is not running"));
+        };
+        let unsent = asked.put && out.remove_bulk(Kind::PutData, number, harvest);
+        let result = match status {
+            Status::Ok if unsent || (!asked.put && asked.request.len > 0) => {
+                return Err(format!("transfer {number} declared done before its data"));
+            }
+            Status::Canceled if asked.local.is_some() => {
+                return Err(format!("transfer {number} canceled by its owner"));
+            }
+            Status::Ok | Status::Canceled => Ok(()),
+            Status::Denied(reason) => Err(Error::Denied { peer: peer.to_owned(), reason }),
+        };
+        if unsent {
+            // The owner still expects the data in order to skip it.
+            out.push_small(Kind::Cancel, number, &[]);
+        }
+        self.finish(number, result, out, harvest);
+        Ok(())
+    }
+
+    /// The requester canceled a transfer that we serve, or may have served.
+    pub(super) fn canceled_by_peer(
+        &mut self,
+        number: u64,
+        out: &mut Outgoing,
+        harvest: &mut Harvest,
+    ) {
+        let answer = match self.served_puts.remove(&number) {
+            Some(Served { lease: Some((memory, _)), .. }) => {
+                harvest.memories.push(memory);
+                true
+            }
+            Some(Served { lease: None, .. }) => false,
+            None if out.remove_bulk(Kind::GetData, number, harvest) => {
+                self.served_gets -= 1;
+                true
+            }
+            None => false,
+        };
+        if answer {
+            out.push_small(Kind::Done, number, &Status::Canceled.encode());
+        }
+    }
+
+    /// Ends all transfers of ours with `error`, and forgets those of the peer.
+    pub(super) fn fail_all(&mut self, error: &Error, harvest: &mut Harvest) {
+        for asked in self.asked.drain().map(|(_, asked)| asked).chain(self.waiting.drain(..)) {
+            if let Some((memory, _)) = asked.local {
+                harvest.memories.push(memory);
+                let result = Err(error.clone());
+                harvest.completions.push(Completion::Transfer { op: asked.op, result });
+            }
+        }
+        let leases = self.served_puts.drain().filter_map(|(_, served)| served.lease);
+        harvest.memories.extend(leases.map(|(memory, _)| memory));
+        self.served_gets = 0;
+    }
+}

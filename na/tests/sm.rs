@@ -1,0 +1,56 @@
+//! The conformance suite over shared memory, once per way of moving bulk data.
+#![cfg(feature = "sm")]
+
+use std::sync::Arc;
+
+use na::sm::{SmOptions, open_with};
+use na::{Endpoint, OpenOptions};
+
+mod attach {
+    use super::*;
+
+    fn open(listen: bool) -> Arc<dyn Endpoint> {
+        na::open("na+sm://", &OpenOptions::listening(listen)).expect("open")
+    }
+
+    na::conformance! { open; all }
+
+    #[test]
+    fn the_path_is_named() {
+        assert_eq!(open(false).bulk_path(), "cross-memory attach");
+    }
+}
+
+mod ring {
+    use super::*;
+
+    fn open(listen: bool) -> Arc<dyn Endpoint> {
+        let sm = SmOptions { cross_memory_attach: false };
+        open_with("na+sm://", &OpenOptions::listening(listen), &sm).expect("open")
+    }
+
+    na::conformance! { open; all }
+
+    #[test]
+    fn the_path_is_named() {
+        assert_eq!(open(false).bulk_path(), "copy through the shared ring");
+    }
+}
+
+/// One side permits attaching and the other does not: bulk data takes the ring both ways.
+mod mixed {
+    use super::*;
+
+    fn open(listen: bool) -> Arc<dyn Endpoint> {
+        let sm = SmOptions { cross_memory_attach: listen };
+        open_with("na+sm://", &OpenOptions::listening(listen), &sm).expect("open")
+    }
+
+    na::conformance! { open;
+        get_and_put_between_segments,
+        large_transfers_are_complete,
+        many_transfers_at_once,
+        transfers_from_and_to_an_origin,
+        canceled_transfers_end_once,
+    }
+}

@@ -1,0 +1,199 @@
+//! Peers of the sm transport that are killed, stopped or dropped at a bad moment.
+#![cfg(feature = "sm")]
+
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use na::{Access, Addr, Error, OpId, OpenOptions, RemoteMem, Transfer};
+
+#[path = "sm_support/mod.rs"]
+mod support;
+
+use support::{
+    ChildNode, Hostile, Node, listening, registered, role, say, sleep_for_ever, whole, with_attach,
+};
+
+const LARGE: usize = 256 << 20;
+
+/// The child's part of the tests below: `<test role> <attach> <parent's uri>`.
+fn play(role: &[String]) -> ! {
+    let attach = role[1] == "true";
+    let mut node = with_attach(attach, true);
+    let to_parent = node.endpoint.lookup(&role[2]).expect("the parent's address");
+    let memory = registered(&node, LARGE, Access::ReadWrite);
+    let mut go = node.recv();
+    node.send(&to_parent, 1, &node.endpoint.mem_to_bytes(&memory));
+    match role[0].as_str() {
+        // Serves the parent's transfers for two rounds, a small part, and then never again.
+        "owner" => {
+            node.received(go);
+            node.poll();
+            say("stalled");
+        }
+        // Starts transfers from and to the parent and goes on until it is killed.
+        "requester" => {
+            let (_, described) = node.received(go);
+            let remote = node.endpoint.mem_from_bytes(&described).expect("a description");
+            let (got, put) = (node.op(), node.op());
+            node.endpoint.get(got, &to_parent, whole(&memory, &remote)).expect("get");
+            node.endpoint.put(put, &to_parent, whole(&memory, &remote)).expect("put");
+            node.send(&to_parent, 2, b"started");
+            go = node.recv();
+            node.until("the end, which does not come", |node| node.is_done(go));
+        }
+        // Is stopped by a signal, or only there.
+        "polling" => {
+            say("polling");
+            loop {
+                node.poll();
+            }
+        }
+        other => panic!("unknown role {other}"),
+    }
+    sleep_for_ever()
+}
+
+/// A parent, its child, the child's address and memory.
+fn with_child(
+    test: &str,
+    role: &str,
+    attach: bool,
+    node: &mut Node,
+) -> (ChildNode, Addr, RemoteMem) {
+    let uri = node.endpoint.self_addr().uri().to_owned();
+    let child = ChildNode::start(test, &format!("{role} {attach} {uri}"));
+    let first = node.recv();
+    let (arrival, described) = node.received(first);
+    let remote = node.endpoint.mem_from_bytes(&described).expect("a description");
+    (child, arrival.from, remote)
+}
+
+fn transfer(node: &mut Node, put: bool, to: &Addr, transfer: Transfer) -> OpId {
+    let op = node.op();
+    let started = match put {
+        true => node.endpoint.put(op, to, transfer),
+        false => node.endpoint.get(op, to, transfer),
+    };
+    started.expect("start a transfer");
+    op
+}
+
+#[test]
+fn the_owner_is_killed_in_mid_transfer() {
+    if let Some(role) = role() {
+        play(&role);
+    }
+    for attach in [true, false] {
+        let mut node = with_attach(attach, true);
+        let test = "the_owner_is_killed_in_mid_transfer";
+        let (mut child, addr, remote) = with_child(test, "owner", attach, &mut node);
+        let memory = registered(&node, LARGE, Access::ReadWrite);
+        let ops: Vec<_> = [false, true, false]
+            .map(|put| transfer(&mut node, put, &addr, whole(&memory, &remote)))
+            .into();
+        node.send(&addr, 2, b"go");
+        node.until("the child", |_| child.try_line().is_some());
+        let (sender, released) = channel();
+        memory.revoke(move |memory| sender.send(memory).expect("the test waits"));
+        child.kill();
+        for op in ops {
+            let error = node.error(op);
+            assert!(matches!(error, Error::PeerGone { .. }), "{error}");
+        }
+        node.until("the memory", |_| released.try_recv().is_ok());
+        node.still_serves();
+    }
+}
+
+#[test]
+fn the_requester_is_killed_in_mid_transfer() {
+    if let Some(role) = role() {
+        play(&role);
+    }
+    for attach in [true, false] {
+        let mut node = with_attach(attach, true);
+        let test = "the_requester_is_killed_in_mid_transfer";
+        let (mut child, addr, _) = with_child(test, "requester", attach, &mut node);
+        let memory = registered(&node, LARGE, Access::ReadWrite);
+        let started = node.recv();
+        node.send(&addr, 2, &node.endpoint.mem_to_bytes(&memory));
+        // Each poll moves a small part only, so both transfers are under way when it is killed.
+        node.received(started);
+        let (sender, released) = channel();
+        memory.revoke(move |memory| sender.send(memory).expect("the test waits"));
+        assert!(released.try_recv().is_err(), "transfers are under way");
+        child.kill();
+        node.until("the memory", |_| released.try_recv().is_ok());
+        node.still_serves();
+    }
+}
+
+#[test]
+fn a_stopped_peer_exceeds_the_liveness_limit() {
+    if let Some(role) = role() {
+        play(&role);
+    }
+    let mut options = OpenOptions::listening(true);
+    options.liveness_limit = Duration::from_millis(500);
+    let mut node = Node::new(na::open("na+sm://", &options).expect("open"));
+    let test = "a_stopped_peer_exceeds_the_liveness_limit";
+    let (child, addr, _) = with_child(test, "polling", true, &mut node);
+    assert_eq!(child.line(), "polling");
+    child.signal(rustix::process::Signal::STOP);
+    let waiting = node.recv_expected(&addr, 9);
+    let error = node.error(waiting);
+    assert!(matches!(&error, Error::PeerGone { .. }), "{error}");
+    assert!(error.to_string().contains("no sign of life"), "{error}");
+    node.still_serves();
+}
+
+/// Whoever holds the only reference to an endpoint with transfers in flight may just drop it.
+#[test]
+fn an_endpoint_is_dropped_in_mid_transfer() {
+    for attach in [true, false] {
+        let mut owner = with_attach(attach, true);
+        let memory = registered(&owner, LARGE, Access::ReadWrite);
+        let described = owner.endpoint.mem_to_bytes(&memory);
+        let uri = owner.endpoint.self_addr().uri().to_owned();
+        let mut origin = with_attach(attach, false);
+        let to_owner = origin.endpoint.lookup(&uri).expect("look up");
+        let remote = origin.endpoint.mem_from_bytes(&described).expect("a description");
+        let local = registered(&origin, LARGE, Access::ReadWrite);
+        let asked = owner.recv();
+        let got = transfer(&mut origin, false, &to_owner, whole(&local, &remote));
+        origin.send(&to_owner, 1, b"on its way");
+        owner.until("the request", |node| {
+            origin.poll();
+            node.is_done(asked)
+        });
+        assert!(!origin.is_done(got));
+        let (sender, released) = channel();
+        local.revoke(move |memory| sender.send(memory).expect("the test waits"));
+        drop(origin);
+        released.try_recv().expect("the memory is back when the endpoint is gone");
+        let (sender, released) = channel();
+        memory.revoke(move |memory| sender.send(memory).expect("the test waits"));
+        owner.until("the owner's memory", |_| released.try_recv().is_ok());
+        owner.still_serves();
+    }
+}
+
+#[test]
+fn a_name_is_not_given_to_another_process() {
+    if let Some(role) = role() {
+        play(&role);
+    }
+    let mut node = listening();
+    let test = "a_name_is_not_given_to_another_process";
+    let (child, true_addr, _) = with_child(test, "polling", true, &mut node);
+    assert_eq!(node.endpoint.lookup(true_addr.uri()).expect("look up"), true_addr);
+    let (_hostile, addr) = Hostile::attach_as(&mut node, true_addr.uri(), true);
+    assert_ne!(addr, true_addr);
+    drop(child);
+    // Nor when the name is free.
+    let (_hostile, addr) = Hostile::attach_as(&mut node, true_addr.uri(), true);
+    assert_ne!(addr, true_addr);
+    let (_hostile, addr) = Hostile::attach_as(&mut node, "no address", true);
+    assert_ne!(addr, true_addr);
+    node.still_serves();
+}

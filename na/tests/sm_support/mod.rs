@@ -1,0 +1,404 @@
+//! What the fault tests of the sm transport share: a node that collects completions, a hostile peer
+//! that speaks the protocol by hand, and second processes.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use na::sm::{SmOptions, open_with};
+use na::{
+    Access, Addr, Arrival, Completion, Endpoint, Error, LocalMem, Memory, OpId, OpenOptions,
+    RemoteMem, Tag, Transfer,
+};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix};
+
+/// Far above what a loaded machine needs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// An endpoint with the completions that it has reported.
+pub(crate) struct Node {
+    pub(crate) endpoint: Arc<dyn Endpoint>,
+    done: HashMap<u64, Completion>,
+    next: u64,
+}
+
+impl Node {
+    pub(crate) fn new(endpoint: Arc<dyn Endpoint>) -> Self {
+        Self { endpoint, done: HashMap::new(), next: 1 }
+    }
+
+    pub(crate) fn op(&mut self) -> OpId {
+        self.next += 1;
+        OpId(self.next)
+    }
+
+    pub(crate) fn poll(&mut self) {
+        let done = &mut self.done;
+        let mut sink = |completion: Completion| {
+            let (Completion::Send { op, .. }
+            | Completion::Recv { op, .. }
+            | Completion::Transfer { op, .. }) = &completion;
+            assert!(done.insert(op.0, completion).is_none(), "two completions");
+        };
+        self.endpoint.poll(64, &mut sink).expect("poll");
+    }
+
+    pub(crate) fn is_done(&self, op: OpId) -> bool {
+        self.done.contains_key(&op.0)
+    }
+
+    #[track_caller]
+    pub(crate) fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !done(self) {
+            assert!(Instant::now() < deadline, "waited too long for {what}");
+            self.poll();
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn finish(&mut self, op: OpId) -> Completion {
+        self.until("an operation", |node| node.is_done(op));
+        self.done.remove(&op.0).expect("just seen")
+    }
+
+    #[track_caller]
+    pub(crate) fn error(&mut self, op: OpId) -> Error {
+        match self.finish(op) {
+            Completion::Send { result, .. } | Completion::Transfer { result, .. } => result.err(),
+            Completion::Recv { result, .. } => result.err(),
+        }
+        .expect("it should have failed")
+    }
+
+    pub(crate) fn send(&mut self, to: &Addr, tag: u32, bytes: &[u8]) -> OpId {
+        let op = self.op();
+        let mut buf = self.endpoint.alloc_msg();
+        assert!(buf.try_extend(bytes));
+        self.endpoint.send_unexpected(op, to, Tag(tag), buf).expect("send");
+        op
+    }
+
+    pub(crate) fn recv(&mut self) -> OpId {
+        let op = self.op();
+        let buf = self.endpoint.alloc_msg();
+        self.endpoint.recv_unexpected(op, buf).expect("post a receive");
+        op
+    }
+
+    pub(crate) fn recv_expected(&mut self, from: &Addr, tag: u32) -> OpId {
+        let op = self.op();
+        let buf = self.endpoint.alloc_msg();
+        self.endpoint.recv_expected(op, from, Tag(tag), buf).expect("post a receive");
+        op
+    }
+
+    #[track_caller]
+    pub(crate) fn received(&mut self, op: OpId) -> (Arrival, Vec<u8>) {
+        match self.finish(op) {
+            Completion::Recv { buf, result: Ok(arrival), .. } => (arrival, buf.as_slice().to_vec()),
+            other => panic!("expected a message, got {other:?}"),
+        }
+    }
+
+    /// A fresh client gets its message through: the endpoint still serves.
+    #[track_caller]
+    pub(crate) fn still_serves(&mut self) {
+        let client = na::open("na+sm://", &na::OpenOptions::default()).expect("open a client");
+        let to = client.lookup(self.endpoint.self_addr().uri()).expect("look up");
+        let mut client = Node::new(client);
+        let asked = self.recv();
+        client.send(&to, 77, b"still there?");
+        self.until("a request", |node| {
+            client.poll();
+            node.is_done(asked)
+        });
+        let (arrival, bytes) = self.received(asked);
+        assert_eq!((arrival.tag, bytes.as_slice()), (Tag(77), &b"still there?"[..]));
+        let answered = client.recv_expected(&to, 78);
+        let (op, mut buf) = (self.op(), self.endpoint.alloc_msg());
+        assert!(buf.try_extend(b"yes"));
+        self.endpoint.send_expected(op, &arrival.from, Tag(78), buf).expect("answer");
+        self.until("the answer", |_| {
+            client.poll();
+            client.is_done(answered)
+        });
+        assert_eq!(client.received(answered).1, b"yes");
+    }
+}
+
+pub(crate) fn listening() -> Node {
+    Node::new(na::open("na+sm://", &OpenOptions::listening(true)).expect("open"))
+}
+
+pub(crate) fn with_attach(attach: bool, listen: bool) -> Node {
+    let sm = SmOptions { cross_memory_attach: attach };
+    Node::new(open_with("na+sm://", &OpenOptions::listening(listen), &sm).expect("open"))
+}
+
+/// Zero bytes without touching them, so that they cost nothing.
+pub(crate) fn registered(node: &Node, len: usize, access: Access) -> LocalMem {
+    node.endpoint.register(Memory::from_vec(vec![0; len]), access).expect("register")
+}
+
+pub(crate) fn whole(local: &LocalMem, remote: &RemoteMem) -> Transfer {
+    let len = remote.len.min(local.len());
+    Transfer {
+        local: local.clone(),
+        local_offset: 0,
+        remote: remote.clone(),
+        remote_offset: 0,
+        len,
+    }
+}
+
+/// Bytes of each ring of a hostile peer, and of its whole segment.
+pub(crate) const RING: usize = 64 << 10;
+pub(crate) const SEGMENT: usize = 4096 + 2 * RING;
+
+/// A hello as the handshake describes it, of an endpoint that `listens` at `uri` or does not.
+pub(crate) fn hello(uri: &str, listens: bool) -> Vec<u8> {
+    let mut bytes = b"MRGO\x01\0\x01\0".to_vec();
+    for word in [4096u32, u32::from(listens), RING as u32, uri.len() as u32] {
+        bytes.extend(word.to_le_bytes());
+    }
+    bytes.extend([0; 16]);
+    bytes.extend(uri.as_bytes());
+    bytes
+}
+
+/// A raw connection to an endpoint.
+pub(crate) fn dial(uri: &str) -> OwnedFd {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    let name = uri.strip_prefix("na+sm://").expect("an sm address");
+    let name = format!("margo-sm/{}/{name}", rustix::process::geteuid().as_raw());
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("a socket name");
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None);
+    let socket = socket.expect("a socket");
+    rustix::net::connect(&socket, &address).expect("connect");
+    socket
+}
+
+/// Sends a packet with descriptors.
+pub(crate) fn send_packet(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
+        .expect("send a packet");
+}
+
+/// The next packet, `None` while there is none; empty at end of file.
+pub(crate) fn recv_packet(socket: &OwnedFd) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; 4096];
+    match rustix::net::recv(socket, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT) {
+        Ok((len, _)) => Some(bytes[..len].to_vec()),
+        Err(rustix::io::Errno::AGAIN) => None,
+        Err(_) => Some(Vec::new()),
+    }
+}
+
+/// A memfd of `len` bytes, sealed like a segment if `seal`.
+pub(crate) fn memfd(len: usize, seal: bool) -> OwnedFd {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = rustix::fs::memfd_create(c"hostile", flags).expect("memfd");
+    rustix::fs::ftruncate(&fd, len as u64).expect("size");
+    if seal {
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).expect("seal");
+    }
+    fd
+}
+
+/// A peer that attaches properly and then writes what it likes.
+pub(crate) struct Hostile {
+    pub(crate) socket: OwnedFd,
+    map: *mut u8,
+    /// Where the next record goes in the ring towards the endpoint.
+    tail: usize,
+}
+
+impl Hostile {
+    /// Connects to `node`, greets, and sends one message with tag 1, whose arrival is returned.
+    pub(crate) fn attach(node: &mut Node) -> (Self, Addr) {
+        Self::attach_as(node, "na+sm://hostile", false)
+    }
+
+    /// The same under a name that it claims.
+    pub(crate) fn attach_as(node: &mut Node, claimed: &str, listens: bool) -> (Self, Addr) {
+        let uri = node.endpoint.self_addr().uri().to_owned();
+        let socket = dial(&uri);
+        let memory = memfd(SEGMENT, true);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping of a file of that size.
+        let map = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                SEGMENT,
+                protection,
+                MapFlags::SHARED,
+                &memory,
+                0,
+            )
+        };
+        let map = map.expect("map").cast();
+        send_packet(&socket, &hello(claimed, listens), &[memory.as_fd()]);
+        let mut hostile = Self { socket, map, tail: 0 };
+        node.until("a welcome", |_| {
+            let packet = recv_packet(&hostile.socket);
+            packet.is_some_and(|packet| packet.starts_with(b"MRGO\x01\0\x02\0"))
+        });
+        let asked = node.recv();
+        hostile.write(1, 1, b"hello");
+        let (arrival, bytes) = node.received(asked);
+        assert_eq!(bytes, b"hello");
+        (hostile, arrival.from)
+    }
+
+    /// The word at `offset` of the segment.
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset + 8 <= SEGMENT);
+        // SAFETY: inside the mapping, which lives as long as `self`.
+        let word = unsafe { self.map.add(offset) };
+        // SAFETY: as above, aligned, and only used as an atomic.
+        unsafe { AtomicU64::from_ptr(word.cast()) }
+    }
+
+    /// The half word at `offset` of the segment.
+    pub(crate) fn half(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset + 4 <= SEGMENT);
+        // SAFETY: inside the mapping, which lives as long as `self`.
+        let word = unsafe { self.map.add(offset) };
+        // SAFETY: as above, aligned, and only used as an atomic.
+        unsafe { AtomicU32::from_ptr(word.cast()) }
+    }
+
+    /// Stores a commit word at the endpoint's read position.
+    pub(crate) fn commit(&mut self, word: u64) {
+        self.word(4096 + self.tail).store(word, Ordering::Release);
+    }
+
+    /// A proper record.
+    pub(crate) fn write(&mut self, kind: u8, tag: u32, payload: &[u8]) {
+        let at = 4096 + self.tail + 8;
+        for (index, chunk) in payload.chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.word(at + 8 * index).store(u64::from_ne_bytes(word), Ordering::Relaxed);
+        }
+        let span = (8 + payload.len()).next_multiple_of(64);
+        self.word(4096 + self.tail + span).store(0, Ordering::Relaxed);
+        self.commit(payload.len() as u64 | u64::from(kind) << 24 | u64::from(tag) << 32);
+        self.tail += span;
+    }
+
+    /// Whether the endpoint has ended the connection.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(recv_packet(&self.socket), Some(packet) if packet.is_empty())
+    }
+}
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `attach`; no reference outlives `self`.
+        let _ = unsafe { rustix::mm::munmap(self.map.cast(), SEGMENT) };
+    }
+}
+
+const ROLE: &str = "NA_SM_FAULTS_ROLE";
+const MARK: &str = "sm-child: ";
+
+/// In a child: what it was told.
+pub(crate) fn role() -> Option<Vec<String>> {
+    let role = std::env::var(ROLE).ok()?;
+    Some(role.split(' ').map(str::to_owned).collect())
+}
+
+/// In a child: a line for the parent.
+pub(crate) fn say(text: &str) {
+    println!("\n{MARK}{text}");
+}
+
+/// In a child: sleeps until it is killed.
+pub(crate) fn sleep_for_ever() -> ! {
+    loop {
+        std::thread::park();
+    }
+}
+
+/// This test again in a second process. Killed when dropped, or with the thread that started it.
+pub(crate) struct ChildNode {
+    pub(crate) child: Child,
+    lines: Receiver<String>,
+}
+
+impl ChildNode {
+    pub(crate) fn start(test: &str, role: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("own path"));
+        command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        // SAFETY: one async-signal-safe system call between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                let signal = Some(rustix::process::Signal::KILL);
+                Ok(rustix::process::set_parent_process_death_signal(signal)?)
+            })
+        };
+        let mut child = command.spawn().expect("start the test binary again");
+        let stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                if let Some(text) = line.strip_prefix(MARK)
+                    && sender.send(text.to_owned()).is_err()
+                {
+                    return;
+                }
+            }
+        });
+        Self { child, lines }
+    }
+
+    /// A line that has come, if any.
+    #[track_caller]
+    pub(crate) fn try_line(&self) -> Option<String> {
+        match self.lines.try_recv() {
+            Ok(line) => Some(line),
+            Err(std::sync::mpsc::TryRecvError::Empty) => None,
+            Err(error) => panic!("the child ended without saying what it had to: {error}"),
+        }
+    }
+
+    /// The next line.
+    #[track_caller]
+    pub(crate) fn line(&self) -> String {
+        self.lines.recv_timeout(PATIENCE).expect("a line from the child")
+    }
+
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).expect("signal the child");
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("kill the child");
+        self.child.wait().expect("reap the child");
+    }
+}
+
+impl Drop for ChildNode {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

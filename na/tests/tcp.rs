@@ -1,0 +1,274 @@
+//! The tcp transport passes the conformance suite, and does what only tcp has to do.
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, reason = "an unwrap is an assertion here")]
+
+use std::collections::HashMap;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use na::{Addr, Completion, Endpoint, Error, MsgBuf, OpId, OpenOptions, Tag};
+
+fn open(listen: bool) -> Arc<dyn Endpoint> {
+    na::open("na+tcp://127.0.0.1:0", &OpenOptions::listening(listen)).unwrap()
+}
+
+na::conformance! { open; all }
+
+// `OpenOptions` is `#[non_exhaustive]`: fields can be set, not listed.
+fn options(listen: bool, change: impl FnOnce(&mut OpenOptions)) -> OpenOptions {
+    let mut options = OpenOptions::listening(listen);
+    change(&mut options);
+    options
+}
+
+type Done = HashMap<u64, Completion>;
+
+/// Polls all endpoints until the first has completed `ops`.
+fn finish(endpoints: &[&Arc<dyn Endpoint>], ops: &[u64]) -> Done {
+    let deadline = Instant::now() + na::conformance::PATIENCE;
+    let mut done = Done::new();
+    while !ops.iter().all(|op| done.contains_key(op)) {
+        assert!(Instant::now() < deadline, "only {done:?} completed");
+        for (at, endpoint) in endpoints.iter().enumerate() {
+            let mut sink = |completion: Completion| {
+                let op = match &completion {
+                    Completion::Send { op, .. } | Completion::Recv { op, .. } => op.0,
+                    Completion::Transfer { op, .. } => op.0,
+                };
+                if at == 0 {
+                    done.insert(op, completion);
+                }
+            };
+            endpoint.poll(64, &mut sink).unwrap();
+        }
+    }
+    done
+}
+
+fn message(endpoint: &Arc<dyn Endpoint>, bytes: &[u8]) -> MsgBuf {
+    let mut buf = endpoint.alloc_msg();
+    assert!(buf.try_extend(bytes));
+    buf
+}
+
+fn send_error(completion: &Completion) -> &Error {
+    match completion {
+        Completion::Send { result: Err(error), .. } => error,
+        other => panic!("not a failed send: {other:?}"),
+    }
+}
+
+/// One message from `from` to `to` under the address `name`.
+fn deliver(from: &Arc<dyn Endpoint>, to: &Arc<dyn Endpoint>, name: &str) -> Addr {
+    to.recv_unexpected(OpId(900), to.alloc_msg()).unwrap();
+    let to_addr = from.lookup(name).unwrap();
+    from.send_unexpected(OpId(901), &to_addr, Tag(1), message(from, b"x")).unwrap();
+    match finish(&[to, from], &[900]).remove(&900) {
+        Some(Completion::Recv { result: Ok(arrival), .. }) => arrival.from,
+        other => panic!("not received: {other:?}"),
+    }
+}
+
+#[test]
+fn peers_that_call_each_other_at_once_keep_their_order() {
+    const COUNT: u64 = 200;
+    for _ in 0..20 {
+        let (a, b) = (open(true), open(true));
+        let to_b = a.lookup(b.self_addr().uri()).unwrap();
+        let to_a = b.lookup(a.self_addr().uri()).unwrap();
+        // Both dial before either polls.
+        for number in 0..COUNT {
+            for (from, to) in [(&a, &to_b), (&b, &to_a)] {
+                let buf = message(from, &number.to_le_bytes());
+                from.send_unexpected(OpId(1000 + number), to, Tag(1), buf).unwrap();
+                from.recv_unexpected(OpId(number), from.alloc_msg()).unwrap();
+            }
+        }
+        let ops: Vec<u64> = (0..COUNT).chain(1000..1000 + COUNT).collect();
+        let check = |done: Done, from: &Addr| {
+            for number in 0..COUNT {
+                match &done[&number] {
+                    Completion::Recv { buf, result: Ok(arrival), .. } => {
+                        assert_eq!(buf.as_slice(), number.to_le_bytes());
+                        assert_eq!(arrival.from, *from, "the caller is the peer we look up");
+                    }
+                    other => panic!("not received: {other:?}"),
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            let at_b = scope.spawn(|| finish(&[&b], &ops));
+            check(finish(&[&a], &ops), &to_b);
+            check(at_b.join().unwrap(), &to_a);
+        });
+    }
+}
+
+#[test]
+fn names_and_numbers_of_one_address_are_one_peer() {
+    let (target, origin) = (open(true), open(false));
+    let uri = target.self_addr().uri().to_owned();
+    let port = uri.rsplit(':').next().unwrap();
+    assert_eq!(origin.lookup(&format!("tcp://127.0.0.1:{port}")).unwrap().uri(), uri);
+    assert_eq!(
+        origin.lookup(&format!("na+tcp://:{port}")).unwrap(),
+        origin.lookup(&uri).unwrap(),
+        "no host is this host"
+    );
+    // However `localhost` resolves here, it leads to the target.
+    deliver(&origin, &target, &format!("na+tcp://localhost:{port}"));
+}
+
+#[test]
+fn an_endpoint_on_all_interfaces_names_an_address_that_works() {
+    let listening = OpenOptions::listening(true);
+    let target = na::open("na+tcp://0.0.0.0:0", &listening).unwrap();
+    assert!(!target.self_addr().uri().contains("0.0.0.0"), "{}", target.self_addr());
+    deliver(&open(false), &target, target.self_addr().uri());
+
+    // A machine without IPv6 says so; with it, it has to work.
+    if TcpListener::bind("[::1]:0").is_ok() {
+        for uri in ["na+tcp://[::1]:0", "na+tcp://[::]:0"] {
+            let target = na::open(uri, &listening).unwrap();
+            deliver(&open(false), &target, target.self_addr().uri());
+        }
+    }
+}
+
+#[test]
+fn a_port_in_use_and_a_bad_address_are_told() {
+    let target = open(true);
+    let error = na::open(target.self_addr().uri(), &OpenOptions::listening(true)).unwrap_err();
+    assert!(matches!(error, Error::Io { .. }), "{error}");
+    assert!(error.to_string().contains("127.0.0.1"), "{error}");
+    for uri in ["na+tcp://127.0.0.1:x", "na+tcp://no-such-host.invalid:1", "tcp://1:2:3"] {
+        let error = na::open(uri, &OpenOptions::listening(true)).unwrap_err();
+        assert!(matches!(error, Error::BadUri { .. }), "{error}");
+    }
+    let huge = options(false, |options| options.message_bytes_max = 1 << 30);
+    assert!(matches!(na::open("na+tcp://", &huge), Err(Error::InvalidArgument(_))));
+}
+
+#[test]
+fn the_smaller_message_limit_counts() {
+    let wide = options(false, |options| options.message_bytes_max = 100_000);
+    let origin = na::open("na+tcp://", &wide).unwrap();
+    let target = open(true);
+    let to_target = origin.lookup(target.self_addr().uri()).unwrap();
+    // Not yet known when it is queued.
+    origin.send_unexpected(OpId(1), &to_target, Tag(1), message(&origin, &[1; 5000])).unwrap();
+    origin.send_unexpected(OpId(2), &to_target, Tag(2), message(&origin, &[2; 4096])).unwrap();
+    let done = finish(&[&origin, &target], &[1, 2]);
+    assert!(matches!(send_error(&done[&1]), Error::TooLong { len: 5000, max: 4096 }));
+    assert!(matches!(done[&2], Completion::Send { result: Ok(()), .. }));
+    // Known.
+    let refused = origin.send_unexpected(OpId(3), &to_target, Tag(1), message(&origin, &[1; 5000]));
+    assert!(matches!(refused.unwrap_err().error, Error::TooLong { len: 5000, max: 4096 }));
+
+    // Large messages between two that take them.
+    let wide_target =
+        na::open("na+tcp://", &options(true, |options| options.message_bytes_max = 1 << 20));
+    let wide_target = wide_target.unwrap();
+    let to_target = origin.lookup(wide_target.self_addr().uri()).unwrap();
+    for op in 0..20 {
+        wide_target.recv_unexpected(OpId(op), wide_target.alloc_msg()).unwrap();
+        let bytes = vec![op as u8; 100_000 - op as usize];
+        origin.send_unexpected(OpId(op), &to_target, Tag(1), message(&origin, &bytes)).unwrap();
+    }
+    let done = finish(&[&wide_target, &origin], &(0..20).collect::<Vec<_>>());
+    for op in 0..20 {
+        match &done[&op] {
+            Completion::Recv { buf, result: Ok(_), .. } => {
+                assert_eq!(buf.len(), 100_000 - op as usize);
+                assert!(buf.as_slice().iter().all(|byte| *byte == op as u8));
+            }
+            other => panic!("not received: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_listener_that_never_greets_is_unreachable_in_time() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let uri = format!("na+tcp://{}", silent.local_addr().unwrap());
+    let hasty = options(false, |options| options.connect_timeout = Duration::from_millis(50));
+    let origin = na::open("na+tcp://", &hasty).unwrap();
+    let to_silent = origin.lookup(&uri).unwrap();
+    origin.recv_expected(OpId(1), &to_silent, Tag(1), origin.alloc_msg()).unwrap();
+    origin.send_unexpected(OpId(2), &to_silent, Tag(1), message(&origin, b"hello?")).unwrap();
+    let done = finish(&[&origin], &[1, 2]);
+    let error = send_error(&done[&2]);
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    assert!(error.to_string().contains(&uri) && error.to_string().contains("50ms"), "{error}");
+    let waiting =
+        matches!(done[&1], Completion::Recv { result: Err(Error::Unreachable { .. }), .. });
+    assert!(waiting, "what waits for the connection ends with it: {:?}", done[&1]);
+}
+
+#[test]
+fn a_dial_that_is_not_answered_wakes_a_sleeper_in_time() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let uri = format!("na+tcp://{}", silent.local_addr().unwrap());
+    let hasty = options(false, |options| options.connect_timeout = Duration::from_millis(50));
+    let origin = na::open("na+tcp://", &hasty).unwrap();
+    let to_silent = origin.lookup(&uri).unwrap();
+    origin.send_unexpected(OpId(2), &to_silent, Tag(1), message(&origin, b"hello?")).unwrap();
+    let mut failed = false;
+    while !failed {
+        let mut sink =
+            |completion| failed |= matches!(completion, Completion::Send { result: Err(_), .. });
+        origin.poll(64, &mut sink).unwrap();
+        if !failed && origin.prepare_wait() {
+            let fd = origin.wait_fd().unwrap();
+            let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+            let limit = rustix::time::Timespec { tv_sec: 120, tv_nsec: 0 };
+            assert_eq!(rustix::event::poll(&mut fds, Some(&limit)), Ok(1), "slept through");
+        }
+    }
+}
+
+#[test]
+fn a_stranger_behind_the_port_is_told_apart() {
+    // A server of another protocol, which speaks first.
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let uri = format!("na+tcp://{}", other.local_addr().unwrap());
+    let origin = open(false);
+    let to_other = origin.lookup(&uri).unwrap();
+    let answers: [&[u8]; 3] = [b"SSH-2.0-OpenSSH\r\n", b"MRGO\x09\x00", b""];
+    for (answer, expected) in answers.into_iter().zip(["magic", "version 9", "closed"]) {
+        origin.send_unexpected(OpId(1), &to_other, Tag(1), message(&origin, b"hello?")).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                use std::io::{Read, Write};
+                let (mut stream, _): (TcpStream, _) = other.accept().unwrap();
+                stream.read_exact(&mut [0; 24]).unwrap();
+                stream.write_all(answer).unwrap();
+                if !answer.is_empty() {
+                    // Until the origin hangs up.
+                    let _ = stream.read_to_end(&mut Vec::new());
+                }
+            });
+            let done = finish(&[&origin], &[1]);
+            let error = send_error(&done[&1]);
+            assert_eq!(matches!(error, Error::Protocol { .. }), !answer.is_empty(), "{error}");
+            assert!(error.to_string().contains(expected), "{expected}: {error}");
+            assert!(error.to_string().contains(&uri), "{error}");
+        });
+    }
+}
+
+#[test]
+fn a_liveness_limit_is_accepted_by_the_system() {
+    for limit in [Duration::from_millis(1), Duration::from_secs(5), Duration::from_secs(1 << 30)] {
+        let with_limit = |listen| {
+            let options = options(listen, |options| {
+                options.liveness_limit = limit;
+                options.connect_timeout = Duration::MAX;
+            });
+            na::open("na+tcp://", &options).unwrap()
+        };
+        let target = with_limit(true);
+        deliver(&with_limit(false), &target, target.self_addr().uri());
+    }
+}

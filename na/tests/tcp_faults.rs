@@ -1,0 +1,466 @@
+//! What a hostile or broken peer can do to a tcp endpoint: lose its own connection, nothing else.
+//!
+//! The peers here are plain sockets that write bytes. After each of them, the endpoint still serves
+//! an honest peer.
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, reason = "an unwrap is an assertion here")]
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use na::conformance::PATIENCE;
+use na::{Access, Arrival, Completion, Endpoint, Memory, OpId, OpenOptions, Tag};
+use proptest::prelude::*;
+
+const MEMORY_BYTES: usize = 1 << 20;
+
+/// A listening endpoint, polled by a thread that answers each unexpected message with an expected
+/// one of the same tag and contents.
+struct Server {
+    endpoint: Arc<dyn Endpoint>,
+    key: u64,
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    _memory: na::LocalMem,
+}
+
+impl Server {
+    fn start() -> Self {
+        let options = OpenOptions::listening(true);
+        let endpoint = na::open("na+tcp://127.0.0.1:0", &options).unwrap();
+        let memory = Memory::from_vec(vec![7; MEMORY_BYTES]);
+        let memory = endpoint.register(memory, Access::ReadWrite).unwrap();
+        let (stop, stopped) = mpsc::channel();
+        let polled = endpoint.clone();
+        let thread = std::thread::spawn(move || {
+            for op in 0..16 {
+                polled.recv_unexpected(OpId(op), polled.alloc_msg()).unwrap();
+            }
+            let mut sink = |completion| {
+                if let Completion::Recv { op, buf, result: Ok(Arrival { from, tag }) } = completion
+                {
+                    polled.send_expected(OpId(1000), &from, tag, buf).unwrap();
+                    polled.recv_unexpected(op, polled.alloc_msg()).unwrap();
+                }
+            };
+            while stopped.try_recv() == Err(mpsc::TryRecvError::Empty) {
+                polled.poll(64, &mut sink).unwrap();
+                std::thread::yield_now();
+            }
+        });
+        let key = memory.key();
+        Self { endpoint, key, stop: Some(stop), thread: Some(thread), _memory: memory }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let uri = self.endpoint.self_addr().uri().to_owned();
+        let stream = TcpStream::connect(uri.strip_prefix("na+tcp://").unwrap()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// A connection that has said a correct hello and heard the server's.
+    fn greeted(&self) -> TcpStream {
+        let mut stream = self.connect();
+        stream.write_all(&hello(1, "")).unwrap();
+        hear_hello(&mut stream);
+        stream
+    }
+
+    /// An honest peer is served.
+    fn still_serves(&self) {
+        let origin = na::open("na+tcp://", &OpenOptions::default()).unwrap();
+        let to_server = origin.lookup(self.endpoint.self_addr().uri()).unwrap();
+        origin.recv_expected(OpId(1), &to_server, Tag(5), origin.alloc_msg()).unwrap();
+        let mut buf = origin.alloc_msg();
+        assert!(buf.try_extend(b"still there?"));
+        origin.send_unexpected(OpId(2), &to_server, Tag(5), buf).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        let mut answered = false;
+        while !answered {
+            assert!(Instant::now() < deadline, "the server does not answer any more");
+            let mut sink = |completion| match completion {
+                Completion::Recv { buf, result, .. } => {
+                    result.unwrap();
+                    assert_eq!(buf.as_slice(), b"still there?");
+                    answered = true;
+                }
+                Completion::Send { result, .. } => result.unwrap(),
+                other => panic!("unexpected {other:?}"),
+            };
+            origin.poll(64, &mut sink).unwrap();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let ended = self.thread.take().unwrap().join();
+        if !std::thread::panicking() {
+            ended.unwrap();
+        }
+    }
+}
+
+fn hello(session: u64, uri: &str) -> Vec<u8> {
+    let mut bytes = b"MRGO\x01\x00\x00\x00".to_vec();
+    bytes.extend_from_slice(&4096u32.to_le_bytes());
+    bytes.extend_from_slice(&(uri.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(&session.to_le_bytes());
+    bytes.extend_from_slice(uri.as_bytes());
+    bytes
+}
+
+fn hear_hello(stream: &mut TcpStream) {
+    let mut fixed = [0; 24];
+    stream.read_exact(&mut fixed).unwrap();
+    assert_eq!(fixed[..4], *b"MRGO");
+    let uri_len = u16::from_le_bytes([fixed[12], fixed[13]]);
+    stream.read_exact(&mut vec![0; usize::from(uri_len)]).unwrap();
+}
+
+fn header(kind: u8, len: u32, number: u64) -> Vec<u8> {
+    let mut bytes = vec![kind, 0, 0, 0];
+    bytes.extend_from_slice(&len.to_le_bytes());
+    bytes.extend_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+fn request(kind: u8, number: u64, key: u64, offset: u64, len: u64) -> Vec<u8> {
+    let mut bytes = header(kind, 24, number);
+    for word in [key, offset, len] {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+/// Reads until the server closes the connection; fails if it does not. Returns what came.
+fn until_closed(stream: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    match stream.read_to_end(&mut bytes) {
+        Ok(_) => {}
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset, "not closed: {error}");
+        }
+    }
+    bytes
+}
+
+/// The server closes the connection on which these bytes are written.
+fn is_hung_up_on(server: &Server, mut stream: TcpStream, bytes: &[u8]) -> Vec<u8> {
+    // It may be closed before we are through.
+    let _ = stream.write_all(bytes);
+    let answer = until_closed(&mut stream);
+    server.still_serves();
+    answer
+}
+
+#[test]
+fn a_stranger_is_hung_up_on() {
+    let server = Server::start();
+    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"M", b"MRG\0", &[0; 4096], &[0xFF; 70_000]] {
+        let mut stream = server.connect();
+        let _ = stream.write_all(bytes);
+        if bytes == b"M" {
+            // So far it could be a hello.
+            stream.shutdown(Shutdown::Write).unwrap();
+        }
+        assert!(until_closed(&mut stream).is_empty(), "a stranger gets no answer");
+        server.still_serves();
+    }
+}
+
+#[test]
+fn another_version_is_answered_and_hung_up_on() {
+    let server = Server::start();
+    let mut bytes = hello(1, "");
+    bytes[4] = 9;
+    let answer = is_hung_up_on(&server, server.connect(), &bytes);
+    assert_eq!(answer[..6], *b"MRGO\x01\x00", "so that the other side can tell why");
+    for (at, value) in [(6, 1), (13, 0xFF), (14, 1)] {
+        let mut bytes = hello(1, "");
+        bytes[at] = value;
+        is_hung_up_on(&server, server.connect(), &bytes);
+    }
+    let mut bytes = hello(1, "xx");
+    let last = bytes.len() - 1;
+    bytes[last] = 0xFF;
+    is_hung_up_on(&server, server.connect(), &bytes);
+}
+
+#[test]
+fn connections_without_a_hello_do_not_keep_others_out() {
+    let server = Server::start();
+    let mut silent: Vec<TcpStream> = (0..300).map(|_| server.connect()).collect();
+    server.still_serves();
+    // The oldest gave way.
+    until_closed(&mut silent[0]);
+    // A hello that never ends is one of them.
+    let mut slow = server.connect();
+    for byte in &hello(1, "")[..20] {
+        slow.write_all(&[*byte]).unwrap();
+    }
+    server.still_serves();
+}
+
+#[test]
+fn frames_that_break_a_rule_are_the_last() {
+    let server = Server::start();
+    let key = server.key;
+    let data = |kind, number, len: u32| {
+        let mut bytes = header(kind, len, number);
+        bytes.resize(bytes.len() + len as usize, 1);
+        bytes
+    };
+    let mut reserved = header(1, 0, 1);
+    reserved[2] = 1;
+    let cases: Vec<(&str, Vec<u8>)> = vec![
+        ("unknown kind", header(0, 0, 0)),
+        ("unknown kind", header(9, 0, 0)),
+        ("reserved byte", reserved),
+        ("huge message", header(1, u32::MAX, 1)),
+        ("message beyond the limit", header(2, 4097, 1)),
+        ("tag beyond 32 bits", header(1, 0, 1 << 32)),
+        ("short get", header(3, 23, 1)),
+        ("long put", header(4, 25, 1)),
+        ("empty data", header(6, 0, 1)),
+        ("huge data", header(6, u32::MAX, 1)),
+        ("data that nobody asked for", data(5, 1, 10)),
+        ("data that nobody announced", data(6, 1, 10)),
+        ("verdict on nothing", [header(7, 4, 1), vec![0; 4]].concat()),
+        ("verdict of unknown status", [header(7, 4, 1), vec![9; 4]].concat()),
+        ("cancel with a payload", header(8, 1, 1)),
+        ("more data than announced", [request(4, 1, key, 0, 8), data(6, 1, 9)].concat()),
+        (
+            "more data than announced, in two",
+            [request(4, 1, key, 0, 8), data(6, 1, 8), data(6, 1, 1)].concat(),
+        ),
+        ("a number used twice", [request(4, 1, key, 0, 8), request(4, 1, key, 0, 8)].concat()),
+        ("too many puts", (0..65).flat_map(|number| request(4, number, key, 0, 8)).collect()),
+    ];
+    for (what, bytes) in cases {
+        println!("{what}");
+        is_hung_up_on(&server, server.greeted(), &bytes);
+    }
+}
+
+#[test]
+fn a_peer_that_gets_and_does_not_read_is_bounded() {
+    let server = Server::start();
+    let mut stream = server.greeted();
+    let flood: Vec<u8> = (0..5000)
+        .flat_map(|number| request(3, number, server.key, 0, MEMORY_BYTES as u64))
+        .collect();
+    let _ = stream.write_all(&flood);
+    server.still_serves();
+    until_closed(&mut stream);
+    server.still_serves();
+}
+
+#[test]
+fn a_connection_that_ends_anywhere_ends_alone() {
+    let server = Server::start();
+    let mut bytes = hello(1, "");
+    bytes.extend(header(1, 5, 7));
+    bytes.extend(b"hello");
+    bytes.extend(request(4, 0, server.key, 0, 100));
+    bytes.extend(header(6, 100, 0));
+    bytes.extend([9; 100]);
+    for end in 0..bytes.len() {
+        let mut stream = server.connect();
+        stream.write_all(&bytes[..end]).unwrap();
+        if end % 2 == 0 {
+            stream.shutdown(Shutdown::Write).unwrap();
+            until_closed(&mut stream);
+        }
+    }
+    server.still_serves();
+}
+
+#[test]
+fn denied_transfers_do_not_end_the_connection() {
+    let server = Server::start();
+    let mut stream = server.greeted();
+    let key = server.key;
+    let verdict = |stream: &mut TcpStream, number: u64| {
+        let mut bytes = [0; 20];
+        stream.read_exact(&mut bytes).unwrap();
+        assert_eq!(bytes[..16], header(7, 4, number)[..]);
+        bytes[16]
+    };
+    let len = MEMORY_BYTES as u64;
+    for (number, (key, offset, len, status)) in
+        [(key ^ 1, 0, 1, 1), (key, len, 1, 3), (key, u64::MAX, u64::MAX, 3), (key, len, 0, 0)]
+            .into_iter()
+            .enumerate()
+    {
+        let number = number as u64 * 2;
+        stream.write_all(&request(3, number, key, offset, len)).unwrap();
+        assert_eq!(verdict(&mut stream, number), status);
+        stream.write_all(&request(4, number + 1, key, offset, len)).unwrap();
+        assert_eq!(verdict(&mut stream, number + 1), status);
+        // The data of a denied put is skipped; a cancel ends that.
+        if len == 1 {
+            stream.write_all(&header(6, 1, number + 1)).unwrap();
+            stream.write_all(&[1]).unwrap();
+        } else {
+            stream.write_all(&header(8, 0, number + 1)).unwrap();
+        }
+    }
+    stream.write_all(&request(3, 100, key, 5, 3)).unwrap();
+    let mut bytes = [0; 19];
+    stream.read_exact(&mut bytes).unwrap();
+    assert_eq!(bytes[..16], header(5, 3, 100)[..]);
+    assert_eq!(bytes[16..], [7; 3]);
+}
+
+#[test]
+fn a_successor_under_the_same_address_replaces_its_predecessor() {
+    let server = Server::start();
+    let uri = "na+tcp://127.0.0.1:9";
+    let announce = |session| {
+        let mut stream = server.connect();
+        stream.write_all(&hello(session, uri)).unwrap();
+        hear_hello(&mut stream);
+        stream
+    };
+    let echo = |stream: &mut TcpStream| {
+        stream.write_all(&[header(1, 2, 3), b"hi".to_vec()].concat()).unwrap();
+        let mut bytes = [0; 18];
+        stream.read_exact(&mut bytes).unwrap();
+        assert_eq!(bytes[..], [header(2, 2, 3), b"hi".to_vec()].concat());
+    };
+    let mut first = announce(1);
+    echo(&mut first);
+    let mut second = announce(2);
+    until_closed(&mut first);
+    echo(&mut second);
+    // A further connection of the same session is welcome, but frames must come on one.
+    let mut third = announce(2);
+    echo(&mut second);
+    third.write_all(&header(1, 0, 3)).unwrap();
+    until_closed(&mut third);
+    until_closed(&mut second);
+    server.still_serves();
+}
+
+#[test]
+fn an_address_of_another_host_is_not_believed() {
+    let server = Server::start();
+    let uri = "na+tcp://192.0.2.7:9";
+    let announce = |session| {
+        let mut stream = server.connect();
+        stream.write_all(&hello(session, uri)).unwrap();
+        hear_hello(&mut stream);
+        stream
+    };
+    let mut streams = [announce(1), announce(2)];
+    // Two origins, neither of which replaces the other.
+    for stream in &mut streams {
+        stream.write_all(&[header(1, 2, 3), b"hi".to_vec()].concat()).unwrap();
+        stream.read_exact(&mut [0; 18]).unwrap();
+    }
+}
+
+const CHILD: &str = "NA_TCP_FAULTS_CHILD";
+
+/// In a process of its own, since the limit is the process's.
+#[test]
+fn running_out_of_descriptors_only_delays() {
+    if std::env::var_os(CHILD).is_some() {
+        return run_out_of_descriptors();
+    }
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["running_out_of_descriptors_only_delays", "--exact", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn run_out_of_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
+    let server = Server::start();
+    let limit = Rlimit { current: Some(64), ..getrlimit(Resource::Nofile) };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let mut fillers = Vec::new();
+    while let Ok(filler) = std::fs::File::open("/dev/null") {
+        fillers.push(filler);
+    }
+    // One for our end; the server's has none, whenever it tries to accept.
+    fillers.pop();
+    let mut stream = server.connect();
+    stream.write_all(&hello(1, "")).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let answered = stream.read(&mut [0; 1]);
+    assert_eq!(answered.unwrap_err().kind(), ErrorKind::WouldBlock);
+    stream.set_nonblocking(false).unwrap();
+    drop(fillers);
+    hear_hello(&mut stream);
+    server.still_serves();
+}
+
+#[derive(Debug, Clone)]
+enum Sent {
+    Frame { kind: u8, len: u32, number: u64, payload: Vec<u8> },
+    Request { kind: u8, number: u64, good_key: bool, offset: u64, len: u64 },
+    Bytes(Vec<u8>),
+}
+
+fn sent() -> impl Strategy<Value = Sent> {
+    let bytes = |max| prop::collection::vec(any::<u8>(), 0..max);
+    let near = (MEMORY_BYTES - 100) as u64..(MEMORY_BYTES + 100) as u64;
+    prop_oneof![
+        6 => (1..9u8, 0..4u64, bytes(300)).prop_map(|(kind, number, payload)| Sent::Frame {
+            kind, len: payload.len() as u32, number, payload
+        }),
+        1 => (0..12u8, any::<u32>(), any::<u64>(), bytes(300))
+            .prop_map(|(kind, len, number, payload)| Sent::Frame { kind, len, number, payload }),
+        8 => (3..5u8, 0..4u64, prop::bool::weighted(0.8), 0..2000u64, 0..600u64).prop_map(
+            |(kind, number, good_key, offset, len)| Sent::Request {
+                kind, number, good_key, offset, len
+            }
+        ),
+        1 => (3..5u8, 0..4u64, near, any::<u64>()).prop_map(|(kind, number, offset, len)| {
+            Sent::Request { kind, number, good_key: true, offset, len }
+        }),
+        1 => bytes(100).prop_map(Sent::Bytes),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_frames_harm_nobody_else(rounds in prop::collection::vec(
+        prop::collection::vec(sent(), 1..12), 1..12)
+    ) {
+        let server = Server::start();
+        for round in rounds {
+            let mut stream = server.greeted();
+            for sent in round {
+                let bytes = match sent {
+                    Sent::Frame { kind, len, number, payload } => {
+                        [header(kind, len, number), payload].concat()
+                    }
+                    Sent::Request { kind, number, good_key, offset, len } => {
+                        let key = if good_key { server.key } else { server.key ^ 1 };
+                        request(kind, number, key, offset, len)
+                    }
+                    Sent::Bytes(bytes) => bytes,
+                };
+                if stream.write_all(&bytes).is_err() {
+                    break;
+                }
+            }
+            let _ = stream.shutdown(Shutdown::Write);
+            until_closed(&mut stream);
+        }
+        server.still_serves();
+    }
+}

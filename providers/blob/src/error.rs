@@ -1,0 +1,174 @@
+//! What can go wrong with a blob, at the target and at the origin.
+
+use margo::{BulkError, ForwardError, RegisterError};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::{ConfigError, OpenError};
+
+/// Why the target did not do what was asked. Travels to the origin as a value.
+///
+/// Whatever the reason, a blob is never left half-written: it has its old contents, or its new
+/// ones, or does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum BlobError {
+    /// There is no blob of that name.
+    #[error("there is no blob `{name}`")]
+    NotFound {
+        /// The blob.
+        name: String,
+    },
+    /// There is a blob of that name, and overwriting was not asked for.
+    #[error("blob `{name}` already exists")]
+    AlreadyExists {
+        /// The blob.
+        name: String,
+    },
+    /// The text is not a blob's name; see [`BlobName`](crate::BlobName) for the rules.
+    #[error("`{name}` is not a blob name: {reason}")]
+    BadName {
+        /// The text, shortened.
+        name: String,
+        /// Which rule it breaks.
+        reason: String,
+    },
+    /// Something that is not a blob has that name, or stands in the way of it: a folder where a
+    /// blob is meant, a blob where a folder is meant, or what others put into the directory.
+    #[error("`{name}` cannot be a blob here: {reason}")]
+    Conflict {
+        /// The blob.
+        name: String,
+        /// What is in the way.
+        reason: String,
+    },
+    /// The range is not inside the blob, or not inside the memory that the origin exposed.
+    #[error("{len} bytes at {offset} are not inside the {size} bytes of {what}")]
+    OutOfRange {
+        /// First byte.
+        offset: u64,
+        /// Number of bytes.
+        len: u64,
+        /// How many there are.
+        size: u64,
+        /// Of what: the blob, or the origin's memory.
+        what: String,
+    },
+    /// The blob would be larger than this store accepts (`max_blob_bytes` of its configuration).
+    #[error("{len} bytes are more than the {max} bytes that this store accepts for one blob")]
+    TooLarge {
+        /// Number of bytes.
+        len: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// The file system, or the store's share of it, is full. Remove something and try again.
+    #[error("no space left for blob `{name}`")]
+    NoSpace {
+        /// The blob.
+        name: String,
+    },
+    /// The file system failed otherwise.
+    #[error("cannot {what} blob `{name}`: {detail}")]
+    Io {
+        /// The blob.
+        name: String,
+        /// What was being done: "open", "write" …
+        what: String,
+        /// What the operating system said.
+        detail: String,
+    },
+    /// The data could not be moved between the two processes: the origin took its memory back, is
+    /// gone, or the network failed.
+    #[error("cannot move the data of blob `{name}`: {detail}")]
+    Transfer {
+        /// The blob.
+        name: String,
+        /// What the transport said.
+        detail: String,
+    },
+}
+
+impl BlobError {
+    /// What the operating system's `errno` means for blob `name` while doing `what`.
+    pub(crate) fn from_errno(name: &str, what: &str, errno: Errno) -> Self {
+        let name = name.to_owned();
+        match errno {
+            // A component that is no folder: then there is no such blob either.
+            Errno::NOENT | Errno::NOTDIR => Self::NotFound { name },
+            Errno::EXIST => Self::AlreadyExists { name },
+            Errno::NOSPC | Errno::DQUOT => Self::NoSpace { name },
+            Errno::LOOP => conflict(name, "a symbolic link is in the way"),
+            Errno::XDEV => conflict(name, "another file system is mounted in the way"),
+            Errno::ISDIR => conflict(name, "it is a folder"),
+            Errno::NAMETOOLONG => {
+                Self::BadName { name, reason: "too long for the file system".to_owned() }
+            }
+            other => Self::Io { name, what: what.to_owned(), detail: other.to_string() },
+        }
+    }
+
+    pub(crate) fn from_io(name: &str, what: &str, error: &std::io::Error) -> Self {
+        match Errno::from_io_error(error) {
+            Some(errno) => Self::from_errno(name, what, errno),
+            None => {
+                Self::Io { name: name.to_owned(), what: what.to_owned(), detail: error.to_string() }
+            }
+        }
+    }
+
+    pub(crate) fn transfer(name: &str, error: &BulkError) -> Self {
+        Self::Transfer { name: name.to_owned(), detail: error.to_string() }
+    }
+}
+
+pub(crate) fn conflict(name: String, reason: &str) -> BlobError {
+    BlobError::Conflict { name, reason: reason.to_owned() }
+}
+
+/// Why a blob provider does not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// Its configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Its directory cannot be used.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Its RPCs cannot be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+}
+
+/// Why a call of a [`BlobClient`](crate::BlobClient) has no result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The target answered that it could not.
+    #[error(transparent)]
+    Blob(#[from] BlobError),
+    /// There is no answer; see [`ForwardError`] for whether the request may have run.
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
+    /// The data could not be exposed to the target. Nothing was sent.
+    #[error(transparent)]
+    Bulk(#[from] BulkError),
+    /// There is not enough memory here for the blob. Read it in parts with
+    /// [`read`](crate::BlobClient::read).
+    #[error("no memory for the {bytes} bytes of blob `{name}`")]
+    NoMemory {
+        /// The blob.
+        name: String,
+        /// Its length.
+        bytes: u64,
+    },
+    /// The target's answer contradicts the request: it is not a blob provider, or another version.
+    #[error("the answer of the target about blob `{name}` makes no sense: {detail}")]
+    BadAnswer {
+        /// The blob.
+        name: String,
+        /// What does not fit.
+        detail: String,
+    },
+}

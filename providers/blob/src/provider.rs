@@ -1,0 +1,250 @@
+//! The target side: what each RPC does.
+//!
+//! A handler is a ULT of its own per request, in the provider's pool. It suspends while data moves
+//! between the processes; file I/O blocks its execution stream. So give the provider a pool, with
+//! an execution stream, of its own where that matters, above all with `sync`.
+//!
+//! The data passes through a buffer of `chunk_bytes` that is registered for bulk transfer; buffers
+//! are kept for the next requests, [`IDLE_BUFFERS_MAX`] at most.
+
+use std::fmt;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use margo::{BulkBuffer, Component, Instance, Provider, ProviderSpec, Request, RunningProvider};
+use serde::Serialize;
+
+use crate::error::BlobError;
+use crate::rpc::{
+    BlobStat, CREATE, Checksum, CreateArgs, LIST, ListArgs, READ, REMOVE, ReadArgs, ReadDone,
+    RemoveArgs, STAT, StatArgs, WRITE, WriteArgs,
+};
+use crate::store::Store;
+use crate::{BlobConfig, BlobName, StartError};
+
+/// Buffers that are kept while no request uses them.
+const IDLE_BUFFERS_MAX: usize = 8;
+
+/// Starts blob providers from the configuration: `"type": "blob"`, with a `config` object as
+/// [`BlobConfig`] describes it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct BlobComponent;
+
+impl Component for BlobComponent {
+    fn type_name(&self) -> &'static str {
+        "blob"
+    }
+
+    fn start(
+        &self,
+        instance: &Instance,
+        spec: &ProviderSpec,
+    ) -> Result<Box<dyn RunningProvider>, Box<dyn std::error::Error + Send + Sync>> {
+        let config = BlobConfig::from_json(&spec.config)?;
+        let provider = instance.provider(spec.id, &spec.pool);
+        Ok(Box::new(BlobProvider::start(provider, &config)?))
+    }
+}
+
+/// A running blob provider. Dropping it stops it; requests that are being handled are finished,
+/// and the directory is free for another provider after the last of them.
+#[derive(Debug)]
+pub struct BlobProvider {
+    _provider: Provider,
+}
+
+impl RunningProvider for BlobProvider {}
+
+impl BlobProvider {
+    /// Serves blobs under `provider`'s id, in its pool.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]: the configuration or the directory cannot be used, or the RPCs cannot be
+    /// registered.
+    pub fn start(provider: Provider, config: &BlobConfig) -> Result<Self, StartError> {
+        config.check()?;
+        let service = Arc::new(Service {
+            store: Store::open(config)?,
+            chunk_bytes: config.chunk_bytes,
+            max_blob_bytes: config.max_blob_bytes.unwrap_or(u64::MAX),
+            idle_buffers: Mutex::new(Vec::new()),
+        });
+        let own = service.clone();
+        provider.register(CREATE, move |request| {
+            let CreateArgs { name } = request.args();
+            answer(&request, &own.create(name));
+        })?;
+        let own = service.clone();
+        provider.register(WRITE, move |request| answer(&request, &own.write(&request)))?;
+        let own = service.clone();
+        provider.register(READ, move |request| answer(&request, &own.read(&request)))?;
+        let own = service.clone();
+        provider.register(STAT, move |request| {
+            let StatArgs { name, checksum } = request.args();
+            answer(&request, &own.stat(name, *checksum));
+        })?;
+        let own = service.clone();
+        provider.register(LIST, move |request| {
+            let ListArgs { prefix, after, max } = request.args();
+            let max = usize::try_from(*max).unwrap_or(usize::MAX);
+            answer(&request, &own.store.list(prefix, after, max));
+        })?;
+        let own = service;
+        provider.register(REMOVE, move |request| {
+            let RemoveArgs { name } = request.args();
+            answer(&request, &BlobName::new(name).and_then(|name| own.store.remove(&name)));
+        })?;
+        Ok(Self { _provider: provider })
+    }
+}
+
+fn answer<A, R: Serialize>(request: &Request<A, R>, result: &R) {
+    if let Err(error) = request.respond(result) {
+        // Nobody to tell: the origin is gone, or this instance is closed.
+        tracing::debug!(rpc = request.rpc_name(), %error, "no answer");
+    }
+}
+
+/// What the handlers share.
+struct Service {
+    store: Store,
+    chunk_bytes: usize,
+    max_blob_bytes: u64,
+    /// Locked for a push or a pop, never while a ULT suspends.
+    idle_buffers: Mutex<Vec<BulkBuffer>>,
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Service").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+impl Service {
+    fn create(&self, name: &str) -> Result<(), BlobError> {
+        let name = BlobName::new(name)?;
+        let incoming = self.store.incoming(&name)?;
+        self.store.publish(incoming, &name, false)
+    }
+
+    fn write(
+        &self,
+        request: &Request<WriteArgs, Result<u64, BlobError>>,
+    ) -> Result<u64, BlobError> {
+        let WriteArgs { name, bulk, len, overwrite } = request.args();
+        let (name, len) = (BlobName::new(name)?, *len);
+        check_memory(0, len, bulk.len())?;
+        if len > self.max_blob_bytes {
+            return Err(BlobError::TooLarge { len, max: self.max_blob_bytes });
+        }
+        // Before any data moves, so that a refusal is cheap; `publish` decides.
+        if !overwrite {
+            self.store.refuse_existing(&name)?;
+        }
+        let incoming = self.store.incoming(&name)?;
+        let mut buffer = self.buffer(request.instance(), &name)?;
+        let mut done = 0;
+        while done < len {
+            let part = self.part(len - done);
+            request
+                .pull(bulk, done, &mut buffer, 0..part)
+                .map_err(|error| BlobError::transfer(name.as_str(), &error))?;
+            incoming
+                .file()
+                .write_all_at(&buffer[..part], done)
+                .map_err(|error| BlobError::from_io(name.as_str(), "write", &error))?;
+            done += part as u64;
+        }
+        self.give_back(buffer);
+        self.store.publish(incoming, &name, *overwrite)?;
+        Ok(len)
+    }
+
+    fn read(
+        &self,
+        request: &Request<ReadArgs, Result<ReadDone, BlobError>>,
+    ) -> Result<ReadDone, BlobError> {
+        let ReadArgs { name, offset, len, bulk } = request.args();
+        let (name, offset) = (BlobName::new(name)?, *offset);
+        let blob = self.store.open_blob(&name)?;
+        let Some(rest) = blob.len.checked_sub(offset) else {
+            let (len, size) = (*len, blob.len);
+            return Err(BlobError::OutOfRange { offset, len, size, what: "the blob".to_owned() });
+        };
+        let len = rest.min(*len);
+        check_memory(0, len, bulk.len())?;
+        let mut buffer = self.buffer(request.instance(), &name)?;
+        let mut done = 0;
+        while done < len {
+            let part = self.part(len - done);
+            blob.file
+                .read_exact_at(&mut buffer[..part], offset + done)
+                .map_err(|error| BlobError::from_io(name.as_str(), "read", &error))?;
+            request
+                .push(bulk, done, &mut buffer, 0..part)
+                .map_err(|error| BlobError::transfer(name.as_str(), &error))?;
+            done += part as u64;
+        }
+        self.give_back(buffer);
+        Ok(ReadDone { bytes: len, total: blob.len })
+    }
+
+    fn stat(&self, name: &str, checksum: bool) -> Result<BlobStat, BlobError> {
+        let name = BlobName::new(name)?;
+        let blob = self.store.open_blob(&name)?;
+        let checksum = if checksum { Some(self.checksum(&name, &blob.file)?) } else { None };
+        Ok(BlobStat::new(blob.len, blob.modified, checksum))
+    }
+
+    fn checksum(&self, name: &BlobName, mut file: &std::fs::File) -> Result<Checksum, BlobError> {
+        let mut hasher = blake3::Hasher::new();
+        let mut chunk = vec![0; self.chunk_bytes];
+        loop {
+            match file.read(&mut chunk) {
+                Ok(0) => return Ok(Checksum(hasher.finalize().into())),
+                Ok(bytes) => hasher.update(&chunk[..bytes]),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(BlobError::from_io(name.as_str(), "read", &error)),
+            };
+            // Nothing here suspends: give the other requests their turn.
+            margo::ult::yield_now();
+        }
+    }
+
+    /// How much of `rest` to move next.
+    fn part(&self, rest: u64) -> usize {
+        usize::try_from(rest).map_or(self.chunk_bytes, |rest| rest.min(self.chunk_bytes))
+    }
+
+    fn idle_buffers(&self) -> std::sync::MutexGuard<'_, Vec<BulkBuffer>> {
+        self.idle_buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn buffer(&self, instance: &Instance, name: &BlobName) -> Result<BulkBuffer, BlobError> {
+        let idle = self.idle_buffers().pop();
+        match idle {
+            Some(buffer) => Ok(buffer),
+            None => instance
+                .bulk_buffer(self.chunk_bytes)
+                .map_err(|error| BlobError::transfer(name.as_str(), &error)),
+        }
+    }
+
+    /// Keeps a buffer for the next request. After an error it is freed instead.
+    fn give_back(&self, buffer: BulkBuffer) {
+        let mut idle = self.idle_buffers();
+        if idle.len() < IDLE_BUFFERS_MAX {
+            idle.push(buffer);
+        }
+    }
+}
+
+/// Refuses ranges that leave the origin's memory.
+fn check_memory(offset: u64, len: u64, size: u64) -> Result<(), BlobError> {
+    if offset.checked_add(len).is_some_and(|end| end <= size) {
+        return Ok(());
+    }
+    Err(BlobError::OutOfRange { offset, len, size, what: "the origin's memory".to_owned() })
+}

@@ -1,0 +1,197 @@
+//! The RPCs of a blob provider and what they carry. Both sides use these definitions.
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use margo::{Bulk, Rpc};
+use serde::{Deserialize, Serialize};
+
+use crate::BlobError;
+
+/// Makes an empty blob; [`BlobError::AlreadyExists`] if there is one of that name.
+pub const CREATE: Rpc<CreateArgs, Result<(), BlobError>> = Rpc::new("blob_create");
+
+/// Makes or replaces a whole blob from the origin's memory; answers the number of bytes.
+pub const WRITE: Rpc<WriteArgs, Result<u64, BlobError>> = Rpc::new("blob_write");
+
+/// Copies a part of a blob into the origin's memory.
+pub const READ: Rpc<ReadArgs, Result<ReadDone, BlobError>> = Rpc::new("blob_read");
+
+/// Tells a blob's length, time and, if asked for, checksum.
+pub const STAT: Rpc<StatArgs, Result<BlobStat, BlobError>> = Rpc::new("blob_stat");
+
+/// Lists blobs in the order of their names, a page at a time.
+pub const LIST: Rpc<ListArgs, Result<ListPage, BlobError>> = Rpc::new("blob_list");
+
+/// Removes a blob.
+pub const REMOVE: Rpc<RemoveArgs, Result<(), BlobError>> = Rpc::new("blob_remove");
+
+/// Arguments of [`CREATE`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CreateArgs {
+    /// The blob.
+    pub name: String,
+}
+
+/// Arguments of [`WRITE`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct WriteArgs {
+    /// The blob.
+    pub name: String,
+    /// The origin's memory, readable; its first `len` bytes become the blob.
+    pub bulk: Bulk,
+    /// Length of the blob, bytes.
+    pub len: u64,
+    /// Replace the blob of that name if there is one. Otherwise that is an error.
+    pub overwrite: bool,
+}
+
+/// Arguments of [`READ`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ReadArgs {
+    /// The blob.
+    pub name: String,
+    /// First byte to read; at most the blob's length.
+    pub offset: u64,
+    /// Bytes to read; fewer are if the blob ends before.
+    pub len: u64,
+    /// The origin's memory, writable; filled from its beginning.
+    pub bulk: Bulk,
+}
+
+/// Result of [`READ`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadDone {
+    /// Bytes that are in the origin's memory now.
+    pub bytes: u64,
+    /// Length of the whole blob that they were read from, bytes.
+    pub total: u64,
+}
+
+/// Arguments of [`STAT`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StatArgs {
+    /// The blob.
+    pub name: String,
+    /// Compute the checksum too, which reads the whole blob.
+    pub checksum: bool,
+}
+
+/// What is known about a blob.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlobStat {
+    /// Bytes.
+    pub len: u64,
+    /// When it was written, by the target's clock: whole seconds since 1970.
+    pub modified_secs: i64,
+    /// Nanoseconds on top of that.
+    pub modified_nanos: u32,
+    /// Checksum of its contents, if it was asked for.
+    pub checksum: Option<Checksum>,
+}
+
+impl BlobStat {
+    pub(crate) fn new(len: u64, modified: SystemTime, checksum: Option<Checksum>) -> Self {
+        let (modified_secs, modified_nanos) = match modified.duration_since(UNIX_EPOCH) {
+            Ok(after) => (after.as_secs().try_into().unwrap_or(i64::MAX), after.subsec_nanos()),
+            // A time before 1970 is no time at which this store wrote; the fraction is no loss.
+            Err(before) => {
+                (before.duration().as_secs().try_into().map_or(i64::MIN, |secs: i64| -secs), 0)
+            }
+        };
+        Self { len, modified_secs, modified_nanos, checksum }
+    }
+
+    /// When the blob was written, by the target's clock.
+    pub fn modified(&self) -> SystemTime {
+        let whole = Duration::from_secs(self.modified_secs.unsigned_abs());
+        let base = if self.modified_secs < 0 {
+            UNIX_EPOCH.checked_sub(whole)
+        } else {
+            UNIX_EPOCH.checked_add(whole)
+        };
+        let fraction = Duration::from_nanos(self.modified_nanos.into());
+        base.and_then(|base| base.checked_add(fraction)).unwrap_or(UNIX_EPOCH)
+    }
+}
+
+/// BLAKE3 of a blob's contents. Prints as 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Checksum(pub [u8; 32]);
+
+impl Checksum {
+    /// The checksum of `data`.
+    pub fn of(data: &[u8]) -> Self {
+        Self(blake3::hash(data).into())
+    }
+}
+
+impl fmt::Display for Checksum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Checksum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Checksum({self})")
+    }
+}
+
+/// Arguments of [`LIST`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ListArgs {
+    /// Only names that begin so. Any text; empty for all. Need not end at a `/`.
+    pub prefix: String,
+    /// Only names that sort behind this one: the last name of the page before. Empty to begin.
+    pub after: String,
+    /// Most blobs to list. The target may send fewer.
+    pub max: u32,
+}
+
+/// Result of [`LIST`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListPage {
+    /// Blobs, sorted by the bytes of their names.
+    pub blobs: Vec<BlobEntry>,
+    /// There are more behind these.
+    pub more: bool,
+}
+
+/// A listed blob.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlobEntry {
+    /// Its name.
+    pub name: String,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// Arguments of [`REMOVE`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RemoveArgs {
+    /// The blob.
+    pub name: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_survive_the_wire_form() {
+        let now = SystemTime::now();
+        assert_eq!(BlobStat::new(0, now, None).modified(), now);
+        let early = UNIX_EPOCH - Duration::from_secs(86_400);
+        assert_eq!(BlobStat::new(0, early, None).modified(), early);
+        let broken =
+            BlobStat { len: 0, modified_secs: i64::MIN, modified_nanos: u32::MAX, checksum: None };
+        let _does_not_panic = broken.modified();
+    }
+
+    #[test]
+    fn a_checksum_prints_as_hexadecimal() {
+        let text = Checksum::of(b"").to_string();
+        assert_eq!(text, "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262");
+    }
+}

@@ -1,0 +1,293 @@
+//! Blobs as files below one directory.
+//!
+//! A blob `a/b` is the regular file `a/b` below the directory; folders are made when a blob needs
+//! them and removed when the last blob below them is. Whatever else is there (symbolic links,
+//! devices, other file systems, files whose names are no blob names) is never followed, listed or
+//! changed.
+//!
+//! # How a blob comes to be
+//!
+//! 1. [`Incoming`]: a file without a name in the directory (`O_TMPFILE`). It vanishes with the
+//!    process, so nothing is left of a write that did not end.
+//! 2. With `sync`, the data goes to the disk.
+//! 3. [`Store::publish`] gives it its name in one step: a link, which fails if the name is taken;
+//!    or, to overwrite, a link to a reserved name in the directory and a rename over the old blob.
+//!    Readers see the old blob or the new one; who has the old one open keeps reading it.
+//! 4. With `sync`, the folder goes to the disk.
+//!
+//! Where the file system has no `O_TMPFILE`, the file has a reserved name from the beginning.
+//! Reserved names that a killed process left are removed by the next [`Store::open`].
+//!
+//! # Who may touch what
+//!
+//! A lock on the directory (`flock`, which ends with the process) keeps other stores away, so that
+//! nobody removes our files as leftovers. `folders` orders publishing, which may make folders,
+//! against removal, which may remove them; it is held for a few system calls, never while a ULT
+//! suspends. Data moves without any lock.
+//!
+//! All of this blocks the calling thread for as long as the file system does.
+
+mod confine;
+mod incoming;
+mod list;
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{PoisonError, RwLock};
+use std::time::SystemTime;
+
+use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use self::confine::{Folder, Root};
+pub(crate) use self::incoming::Incoming;
+use crate::error::conflict;
+use crate::name::RESERVED_PREFIX;
+use crate::{BlobConfig, BlobError, BlobName};
+
+/// Why a store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Another provider, of this or another process, uses the directory.
+    #[error("the directory `{path}` is in use by another blob provider")]
+    InUse {
+        /// The directory.
+        path: String,
+    },
+    /// The directory cannot be used.
+    #[error("cannot {what} the directory `{path}`: {source}")]
+    Directory {
+        /// What was being done.
+        what: &'static str,
+        /// The directory.
+        path: String,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+}
+
+/// How to get a file that is not a blob yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scratch {
+    /// `O_TMPFILE`.
+    Unnamed,
+    /// A file with a reserved name.
+    Named,
+}
+
+/// The blobs below one directory.
+#[derive(Debug)]
+pub(crate) struct Store {
+    root: Root,
+    scratch: Scratch,
+    sync: bool,
+    /// Read: makes folders. Write: removes folders.
+    folders: RwLock<()>,
+}
+
+impl Store {
+    /// Opens the directory, makes it if it is missing, and removes what a killed predecessor left.
+    pub(crate) fn open(config: &BlobConfig) -> Result<Self, OpenError> {
+        let path = &config.path;
+        let failed = |what, source: std::io::Error| OpenError::Directory {
+            what,
+            path: path.display().to_string(),
+            source,
+        };
+        std::fs::create_dir_all(path).map_err(|error| failed("create", error))?;
+        let root = Root::open(path).map_err(|errno| failed("open", errno.into()))?;
+        Self::lock(&root, path)?;
+        let mut store =
+            Self { root, scratch: Scratch::Named, sync: config.sync, folders: RwLock::new(()) };
+        store.sweep().map_err(|errno| failed("clean", errno.into()))?;
+        store.scratch =
+            Incoming::probe(&store).map_err(|errno| failed("write to", errno.into()))?;
+        Ok(store)
+    }
+
+    fn lock(root: &Root, path: &Path) -> Result<(), OpenError> {
+        match rustix::fs::flock(root.fd(), FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(()),
+            Err(Errno::WOULDBLOCK) => Err(OpenError::InUse { path: path.display().to_string() }),
+            Err(errno) => {
+                // Some network file systems have no locks; that is no reason not to serve.
+                tracing::warn!(path = %path.display(), %errno, "cannot lock the blob directory");
+                Ok(())
+            }
+        }
+    }
+
+    /// Removes reserved names; they only ever are in the directory itself.
+    fn sweep(&self) -> Result<(), Errno> {
+        let directory = self.root.open_at(".", OFlags::RDONLY | OFlags::DIRECTORY)?;
+        for entry in Dir::new(directory)? {
+            let entry = entry?;
+            let reserved = entry.file_name().to_bytes().starts_with(RESERVED_PREFIX.as_bytes());
+            if reserved && entry.file_type() != FileType::Directory {
+                tracing::info!(name = ?entry.file_name(), "removing what a killed process left");
+                match rustix::fs::unlinkat(self.root.fd(), entry.file_name(), AtFlags::empty()) {
+                    Ok(()) | Err(Errno::NOENT | Errno::ISDIR) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a blob for reading. It stays the same blob, even if it is overwritten or removed.
+    pub(crate) fn open_blob(&self, name: &BlobName) -> Result<Blob, BlobError> {
+        // NONBLOCK: a FIFO put there by others must not hang the open; no effect on files.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let opened = self.root.open_at(name.as_str(), flags);
+        let fd = opened.map_err(|errno| BlobError::from_errno(name.as_str(), "open", errno))?;
+        let file = File::from(fd);
+        let failed = |error| BlobError::from_io(name.as_str(), "stat", &error);
+        let metadata = file.metadata().map_err(failed)?;
+        refuse_other_types(name, FileType::from_raw_mode(metadata.mode()))?;
+        let modified = metadata.modified().map_err(failed)?;
+        Ok(Blob { file, len: metadata.len(), modified })
+    }
+
+    /// Fails if there is a blob of that name, or something else.
+    pub(crate) fn refuse_existing(&self, name: &BlobName) -> Result<(), BlobError> {
+        match self.open_blob(name) {
+            Ok(_) => Err(BlobError::AlreadyExists { name: name.to_string() }),
+            Err(BlobError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes `incoming` the blob `name`, in one step.
+    pub(crate) fn publish(
+        &self,
+        mut incoming: Incoming<'_>,
+        name: &BlobName,
+        overwrite: bool,
+    ) -> Result<(), BlobError> {
+        if self.sync {
+            incoming
+                .file()
+                .sync_data()
+                .map_err(|error| BlobError::from_io(name.as_str(), "sync", &error))?;
+        }
+        let folder = self.link(&mut incoming, name, overwrite)?;
+        if self.sync {
+            rustix::fs::fsync(&folder)
+                .map_err(|errno| BlobError::from_errno(name.as_str(), "sync", errno))?;
+        }
+        Ok(())
+    }
+
+    fn link(
+        &self,
+        incoming: &mut Incoming<'_>,
+        name: &BlobName,
+        overwrite: bool,
+    ) -> Result<Folder<'_>, BlobError> {
+        let linked = {
+            let _no_removal = self.folders.read().unwrap_or_else(PoisonError::into_inner);
+            self.root.make_folder(name.folder(), self.sync).and_then(|folder| {
+                if overwrite && !is_other(&folder, name.leaf()) {
+                    incoming.link_over(&folder, name.leaf())?;
+                } else {
+                    incoming.link_new(&folder, name.leaf())?;
+                }
+                Ok(folder)
+            })
+        };
+        linked.map_err(|errno| {
+            self.prune(name);
+            match errno {
+                // Names exist, but a blob is where a folder would have to be.
+                Errno::NOTDIR | Errno::NOENT => {
+                    conflict(name.to_string(), "a part of its path is no folder")
+                }
+                Errno::EXIST => self.what_exists(name),
+                errno => BlobError::from_errno(name.as_str(), "name", errno),
+            }
+        })
+    }
+
+    /// Tells a blob from whatever else may have the name.
+    fn what_exists(&self, name: &BlobName) -> BlobError {
+        match self.open_blob(name) {
+            Err(error @ BlobError::Conflict { .. }) => error,
+            _ => BlobError::AlreadyExists { name: name.to_string() },
+        }
+    }
+
+    /// Removes a blob, and the folders that are empty then.
+    pub(crate) fn remove(&self, name: &BlobName) -> Result<(), BlobError> {
+        let failed = |errno| BlobError::from_errno(name.as_str(), "remove", errno);
+        let folder = self.root.folder(name.folder()).map_err(failed)?;
+        let stat = rustix::fs::statat(&folder, name.leaf(), AtFlags::SYMLINK_NOFOLLOW);
+        let file_type = FileType::from_raw_mode(stat.map_err(failed)?.st_mode);
+        refuse_other_types(name, file_type)?;
+        rustix::fs::unlinkat(&folder, name.leaf(), AtFlags::empty()).map_err(failed)?;
+        if self.sync {
+            rustix::fs::fsync(&folder)
+                .map_err(|errno| BlobError::from_errno(name.as_str(), "sync", errno))?;
+        }
+        drop(folder);
+        self.prune(name);
+        Ok(())
+    }
+
+    /// Removes the folders of `name` that are empty, innermost first.
+    fn prune(&self, name: &BlobName) {
+        let _no_publishing = self.folders.write().unwrap_or_else(PoisonError::into_inner);
+        let mut folder = name.folder();
+        while let Some(path) = folder {
+            let (above, leaf) = match path.rsplit_once('/') {
+                Some((above, leaf)) => (Some(above), leaf),
+                None => (None, path),
+            };
+            let removed = self
+                .root
+                .folder(above)
+                .and_then(|above| rustix::fs::unlinkat(&above, leaf, AtFlags::REMOVEDIR));
+            match removed {
+                // Not there: never made, or removed by an earlier prune. Look further up.
+                Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => folder = above,
+                // Not empty, or not ours to remove: then so is everything above it.
+                Err(_) => break,
+            }
+        }
+    }
+}
+
+/// An open blob.
+#[derive(Debug)]
+pub(crate) struct Blob {
+    pub(crate) file: File,
+    /// Bytes.
+    pub(crate) len: u64,
+    /// When it was written.
+    pub(crate) modified: SystemTime,
+}
+
+fn refuse_other_types(name: &BlobName, file_type: FileType) -> Result<(), BlobError> {
+    let reason = match file_type {
+        FileType::RegularFile => return Ok(()),
+        FileType::Directory => "it is a folder",
+        FileType::Symlink => "a symbolic link is in the way",
+        _ => "it is not a regular file",
+    };
+    Err(conflict(name.to_string(), reason))
+}
+
+/// Whether something that is not a blob has the name; it is not to be overwritten.
+fn is_other(folder: &Folder<'_>, leaf: &str) -> bool {
+    rustix::fs::statat(folder, leaf, AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile)
+}
+
+/// Mode of new files; the process's umask takes away from it.
+const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
+/// Mode of new folders; the process's umask takes away from it.
+const FOLDER_MODE: Mode = Mode::from_raw_mode(0o777);
+
+#[cfg(test)]
+mod tests;

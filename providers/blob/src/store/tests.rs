@@ -1,0 +1,406 @@
+//! The store against real file systems, in each of the ways it can work.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::confine::Resolver;
+use super::*;
+use crate::BlobEntry;
+
+fn name(text: &str) -> BlobName {
+    BlobName::new(text).unwrap()
+}
+
+fn put(store: &Store, blob: &str, data: &[u8], overwrite: bool) -> Result<(), BlobError> {
+    let blob = name(blob);
+    let incoming = store.incoming(&blob)?;
+    incoming.file().write_all_at(data, 0).unwrap();
+    store.publish(incoming, &blob, overwrite)
+}
+
+fn get(store: &Store, blob: &str) -> Result<Vec<u8>, BlobError> {
+    let blob = store.open_blob(&name(blob))?;
+    let mut data = vec![0; usize::try_from(blob.len).unwrap()];
+    blob.file.read_exact_at(&mut data, 0).unwrap();
+    Ok(data)
+}
+
+fn names(store: &Store) -> Vec<String> {
+    let page = store.list("", "", usize::MAX).unwrap();
+    assert!(!page.more);
+    page.blobs.into_iter().map(|entry| entry.name).collect()
+}
+
+/// Everything below `dir`, links not followed.
+fn tree(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && !path.is_symlink() {
+            found.extend(tree(&path));
+        }
+        found.push(path);
+    }
+    found.sort();
+    found
+}
+
+/// A store in `dir/blobs`, beside `dir/outside/secret`.
+fn store_in(dir: &TempDir, resolver: Resolver, scratch: Scratch) -> Store {
+    fs::create_dir_all(dir.path().join("outside")).unwrap();
+    fs::write(dir.path().join("outside/secret"), b"secret").unwrap();
+    let mut store = Store::open(&BlobConfig::new(dir.path().join("blobs"))).unwrap();
+    store.root.resolver = resolver;
+    store.scratch = scratch;
+    store
+}
+
+/// Runs `body` on a new store, once for each way of working.
+fn each_way(body: impl Fn(&Store, &Path)) {
+    for resolver in [Resolver::Kernel, Resolver::Steps] {
+        for scratch in [Scratch::Unnamed, Scratch::Named] {
+            for sync in [false, true] {
+                let dir = tempfile::tempdir().unwrap();
+                let mut store = store_in(&dir, resolver, scratch);
+                store.sync = sync;
+                let blobs = dir.path().join("blobs");
+                body(&store, &blobs);
+                let left = tree(&blobs).into_iter().find(|path| {
+                    path.file_name().unwrap().to_string_lossy().starts_with(RESERVED_PREFIX)
+                });
+                assert_eq!(left, None, "{resolver:?} {scratch:?}: a temporary file is left");
+                assert_eq!(fs::read(dir.path().join("outside/secret")).unwrap(), b"secret");
+                assert_eq!(tree(&dir.path().join("outside")).len(), 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn uses_the_best_that_the_system_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&BlobConfig::new(dir.path())).unwrap();
+    let fd = store.root.fd();
+    let none = Mode::empty();
+    let kernel =
+        rustix::fs::openat2(fd, ".", OFlags::PATH, none, rustix::fs::ResolveFlags::BENEATH);
+    assert_eq!(store.root.resolver == Resolver::Kernel, kernel.is_ok());
+    let unnamed = rustix::fs::openat(fd, ".", OFlags::TMPFILE | OFlags::RDWR, FILE_MODE);
+    assert_eq!(store.scratch == Scratch::Unnamed, unnamed.is_ok());
+}
+
+#[test]
+fn blobs_come_and_go() {
+    each_way(|store, blobs| {
+        put(store, "a", b"one", false).unwrap();
+        put(store, "x/y/z", b"two", false).unwrap();
+        put(store, "x/y/empty", b"", true).unwrap();
+        assert_eq!(names(store), ["a", "x/y/empty", "x/y/z"]);
+        assert_eq!(get(store, "a").unwrap(), b"one");
+        assert_eq!(fs::read(blobs.join("x/y/z")).unwrap(), b"two");
+
+        put(store, "a", b"another", true).unwrap();
+        assert_eq!(get(store, "a").unwrap(), b"another");
+        let exists = BlobError::AlreadyExists { name: "a".into() };
+        assert_eq!(put(store, "a", b"third", false).unwrap_err(), exists);
+        assert_eq!(get(store, "a").unwrap(), b"another");
+
+        for blob in ["x/y/z", "a", "x/y/empty"] {
+            store.remove(&name(blob)).unwrap();
+            let missing = BlobError::NotFound { name: blob.into() };
+            assert_eq!(store.remove(&name(blob)).unwrap_err(), missing);
+            assert_eq!(get(store, blob).unwrap_err(), missing);
+        }
+        assert_eq!(tree(blobs), Vec::<PathBuf>::new(), "empty folders are removed");
+    });
+}
+
+#[test]
+fn a_name_is_a_blob_or_a_folder() {
+    each_way(|store, blobs| {
+        put(store, "f/b", b"1", false).unwrap();
+        for overwrite in [false, true] {
+            let error = put(store, "f", b"2", overwrite).unwrap_err();
+            assert!(error.to_string().contains("is a folder"), "{error}");
+            let error = put(store, "f/b/c/d", b"2", overwrite).unwrap_err();
+            assert!(error.to_string().contains("is no folder"), "{error}");
+        }
+        assert!(get(store, "f").unwrap_err().to_string().contains("is a folder"));
+        assert!(store.remove(&name("f")).unwrap_err().to_string().contains("is a folder"));
+        let missing = BlobError::NotFound { name: "f/b/c".into() };
+        assert_eq!(get(store, "f/b/c").unwrap_err(), missing);
+        assert_eq!(tree(blobs), [blobs.join("f"), blobs.join("f/b")]);
+    });
+}
+
+#[test]
+fn an_open_blob_outlives_its_replacement_and_removal() {
+    each_way(|store, _| {
+        put(store, "a", b"old", false).unwrap();
+        let old = store.open_blob(&name("a")).unwrap();
+        put(store, "a", b"newer", true).unwrap();
+        store.remove(&name("a")).unwrap();
+        let mut data = [0; 3];
+        old.file.read_exact_at(&mut data, 0).unwrap();
+        assert_eq!((&data, old.len), (b"old", 3));
+    });
+}
+
+#[test]
+fn what_is_not_published_is_not_there() {
+    each_way(|store, blobs| {
+        let incoming = store.incoming(&name("a")).unwrap();
+        incoming.file().write_all(b"half").unwrap();
+        let files = tree(blobs).len();
+        assert_eq!(files, usize::from(store.scratch == Scratch::Named));
+        assert_eq!(names(store), Vec::<String>::new());
+        drop(incoming);
+        assert_eq!(tree(blobs), Vec::<PathBuf>::new());
+    });
+}
+
+#[test]
+fn folders_made_in_vain_are_removed_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, Resolver::Kernel, Scratch::Named);
+    let blobs = dir.path().join("blobs");
+    for overwrite in [false, true] {
+        let blob = name("f/g/h");
+        let incoming = store.incoming(&blob).unwrap();
+        for file in tree(&blobs) {
+            fs::remove_file(file).unwrap(); // so that publishing fails after the folders are made
+        }
+        store.publish(incoming, &blob, overwrite).unwrap_err();
+        assert_eq!(tree(&blobs), Vec::<PathBuf>::new());
+    }
+}
+
+#[test]
+fn links_and_devices_are_never_followed() {
+    each_way(|store, blobs| {
+        symlink("../outside", blobs.join("folder")).unwrap();
+        symlink("../outside/secret", blobs.join("file")).unwrap();
+        symlink("../outside/new", blobs.join("dangling")).unwrap();
+        symlink(".", blobs.join("self")).unwrap();
+        symlink("/proc/self/root", blobs.join("magic")).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            blobs.join("fifo"),
+            FileType::Fifo,
+            Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        let before = tree(blobs);
+        let odd = [
+            "folder",
+            "folder/secret",
+            "folder/new",
+            "folder/new/x",
+            "file",
+            "file/x",
+            "dangling",
+            "self",
+            "self/self/x",
+            "magic/etc/hostname",
+            "fifo",
+        ];
+        for odd in odd {
+            assert!(get(store, odd).is_err(), "read {odd}");
+            assert!(put(store, odd, b"x", false).is_err(), "put {odd}");
+            assert!(put(store, odd, b"x", true).is_err(), "overwrite {odd}");
+            assert!(store.remove(&name(odd)).is_err(), "remove {odd}");
+        }
+        for link in ["folder/secret", "file", "self/x", "magic/etc/hostname"] {
+            let error = get(store, link).unwrap_err().to_string();
+            assert!(error.contains("symbolic link"), "{link}: {error}");
+        }
+        for prefix in ["", "folder/", "self/", "magic/", "../", "/", "magic/etc/", "\0"] {
+            let listed = store.list(prefix, "", 1000).unwrap();
+            assert_eq!(listed.blobs, [], "{prefix:?}");
+        }
+        assert_eq!(tree(blobs), before);
+    });
+}
+
+#[test]
+fn a_second_store_is_refused_while_the_first_lives() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = BlobConfig::new(dir.path().join("new/folder"));
+    let first = Store::open(&config).unwrap();
+    let error = Store::open(&config).unwrap_err();
+    assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+    drop(first);
+    Store::open(&config).unwrap();
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, b"").unwrap();
+    for path in [file.clone(), file.join("below")] {
+        let error = Store::open(&BlobConfig::new(&path)).unwrap_err().to_string();
+        assert!(error.contains(path.to_str().unwrap()), "{error}");
+    }
+}
+
+#[test]
+fn leftovers_of_a_killed_process_are_removed_at_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let leftover = dir.path().join(format!("{RESERVED_PREFIX}123-4"));
+    fs::write(&leftover, b"half a blob").unwrap();
+    fs::write(dir.path().join("blob"), b"whole").unwrap();
+    let store = Store::open(&BlobConfig::new(dir.path())).unwrap();
+    assert_eq!(names(&store), ["blob"]);
+    assert!(!leftover.exists());
+}
+
+#[test]
+fn readers_see_one_version_or_the_other() {
+    const LEN: usize = 256 << 10;
+    let dir = tempfile::tempdir().unwrap();
+    let store = &store_in(&dir, Resolver::Kernel, Scratch::Unnamed);
+    put(store, "f/blob", &[0; LEN], false).unwrap();
+    let done = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = || {
+            let mut reads = 0;
+            while !done.load(Ordering::Acquire) || reads == 0 {
+                let data = get(store, "f/blob").unwrap();
+                let first = data[0];
+                assert_eq!(data.len(), LEN - usize::from(first));
+                assert!(data.iter().all(|&byte| byte == first), "a mixture of versions");
+                reads += 1;
+            }
+        };
+        scope.spawn(reader);
+        scope.spawn(reader);
+        for version in 0..200u8 {
+            put(store, "f/blob", &vec![version; LEN - usize::from(version)], true).unwrap();
+            // Other blobs of the folder come and go meanwhile.
+            put(store, "f/other", b"", false).unwrap();
+            store.remove(&name("f/other")).unwrap();
+        }
+        done.store(true, Ordering::Release);
+    });
+}
+
+#[test]
+fn publishing_and_removing_in_one_folder_do_not_disturb_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = &store_in(&dir, Resolver::Kernel, Scratch::Unnamed);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                let blob = format!("deep/er/{thread}");
+                for _ in 0..200 {
+                    put(store, &blob, b"x", false).unwrap();
+                    store.remove(&name(&blob)).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(tree(&dir.path().join("blobs")), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn long_lists_come_in_pages() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir, Resolver::Kernel, Scratch::Unnamed);
+    let all: Vec<String> = (0..2500).map(|i| format!("f{}/{i:05}", i / 700)).collect();
+    for blob in &all {
+        put(&store, blob, b"xy", false).unwrap();
+    }
+    let mut listed: Vec<String> = Vec::new();
+    let mut pages = 0;
+    loop {
+        let after = listed.last().cloned().unwrap_or_default();
+        let page = store.list("", &after, usize::MAX).unwrap();
+        assert!(page.blobs.iter().all(|entry| entry.len == 2));
+        listed.extend(page.blobs.into_iter().map(|entry| entry.name));
+        pages += 1;
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(listed, all);
+    assert_eq!(pages, 3);
+}
+
+/// Names from few letters, so that they collide in interesting ways.
+fn any_blob() -> impl Strategy<Value = String> {
+    proptest::collection::vec("[ab.\\-0é]{1,3}", 1..4).prop_map(|parts| parts.join("/"))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// A store behaves as a sorted map from names to contents.
+    #[test]
+    fn is_a_sorted_map(
+        blobs in proptest::collection::vec((any_blob(), 0..3u8), 1..30),
+        prefix in "[ab./\\-0]{0,3}",
+        after in "[ab./\\-0é]{0,4}",
+        max in 1..8usize,
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store_in(&dir, Resolver::Kernel, Scratch::Unnamed);
+        let mut model = BTreeMap::new();
+        for (blob, action) in &blobs {
+            let Ok(valid) = BlobName::new(blob) else { continue };
+            if *action == 0 {
+                prop_assert_eq!(store.remove(&valid).is_ok(), model.remove(blob).is_some());
+            } else if put(&store, blob, blob.as_bytes(), true).is_ok() {
+                model.insert(blob.clone(), blob.len() as u64);
+            }
+        }
+        let wanted: Vec<_> = model
+            .iter()
+            .filter(|(blob, _)| blob.starts_with(&prefix) && **blob > after)
+            .map(|(name, len)| BlobEntry { name: name.clone(), len: *len })
+            .collect();
+        let page = store.list(&prefix, &after, max).unwrap();
+        prop_assert_eq!(page.more, wanted.len() > max);
+        prop_assert_eq!(&page.blobs, &wanted[..wanted.len().min(max)]);
+        for blob in model.keys() {
+            prop_assert_eq!(get(&store, blob).unwrap(), blob.as_bytes());
+        }
+    }
+
+    /// Whatever a peer asks for, and whatever links are inside, nothing outside is touched.
+    #[test]
+    fn nothing_escapes(
+        texts in proptest::collection::vec(
+            r"(\.\./|\./|/|up/|self/|abs/|secret|a|\\|\.\.){1,5}", 1..20),
+        steps in any::<bool>(),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let resolver = if steps { Resolver::Steps } else { Resolver::Kernel };
+        let store = store_in(&dir, resolver, Scratch::Unnamed);
+        let outside = dir.path().join("outside");
+        let blobs = dir.path().join("blobs");
+        symlink("../outside", blobs.join("up")).unwrap();
+        symlink(".", blobs.join("self")).unwrap();
+        symlink(&outside, blobs.join("abs")).unwrap();
+        for text in &texts {
+            let _ = store.list(text, text, 10).unwrap();
+            let Ok(blob) = BlobName::new(text) else { continue };
+            let _ = put(&store, text, b"overwritten", true);
+            if let Ok(data) = get(&store, text) {
+                prop_assert_ne!(data, b"secret");
+            }
+            let _ = store.remove(&blob);
+        }
+        prop_assert_eq!(fs::read(outside.join("secret")).unwrap(), b"secret");
+        prop_assert_eq!(tree(&outside), [outside.join("secret")]);
+        prop_assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+}

@@ -1,0 +1,95 @@
+//! A disk that is full: a file system of 256 KiB, mounted where only a child process sees it.
+#![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::{PATIENCE, Pair, TRANSPORTS, pattern, refusal};
+use margo_provider_blob::{BlobConfig, BlobError};
+
+/// Tells the child where its small file system is.
+const MOUNTED: &str = "MARGO_TEST_SMALL_DISK";
+
+/// A command that runs `script` where it may mount; as root, or as a user where that is allowed.
+fn with_own_mounts(script: &str) -> Command {
+    let mut command = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        command.args(["--user", "--map-root-user"]);
+    }
+    command.args(["--mount", "--kill-child", "--fork", "sh", "-ec", script]);
+    command
+}
+
+#[test]
+fn a_full_disk_is_reported_and_leaves_nothing_behind() {
+    if let Some(dir) = std::env::var_os(MOUNTED) {
+        return on_the_small_disk(Path::new(&dir));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mount = "mount -t tmpfs -o size=256k,nr_inodes=64 tmpfs \"$MARGO_TEST_SMALL_DISK\"";
+    let can = with_own_mounts(mount)
+        .env(MOUNTED, dir.path())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    if !can {
+        eprintln!("skipped: mounting is not permitted here (needs root or user namespaces)");
+        return;
+    }
+    let output = with_own_mounts(&format!("{mount}\nexec \"$@\""))
+        .arg("sh")
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "a_full_disk_is_reported_and_leaves_nothing_behind", "--nocapture"])
+        .env(MOUNTED, dir.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
+}
+
+fn on_the_small_disk(dir: &Path) {
+    let free = || {
+        let stat = rustix::fs::statvfs(dir).unwrap();
+        (stat.f_bfree * stat.f_frsize, stat.f_ffree)
+    };
+    for transport in TRANSPORTS {
+        for sync in [false, true] {
+            let mut config = BlobConfig::new(dir);
+            config.chunk_bytes = 16 << 10;
+            config.sync = sync;
+            let pair = Pair::new(transport, &config);
+            let blobs = &pair.blobs;
+            let small = pattern(10_000, 1);
+            blobs.put("f/small", &small, PATIENCE).unwrap();
+            let before = free();
+            let large = pattern(1 << 20, 2);
+            for name in ["f/large", "f/small", "new/folder/large"] {
+                let full = BlobError::NoSpace { name: name.into() };
+                assert_eq!(refusal(blobs.put(name, &large, PATIENCE)), full);
+                assert_eq!(free(), before, "space is left occupied");
+            }
+            assert!(blobs.get("f/small", PATIENCE).unwrap() == small);
+            assert_eq!(blobs.list("", PATIENCE).unwrap().len(), 1);
+
+            // No room for another file, however small.
+            let mut created = 0;
+            let error = loop {
+                match blobs.create(&format!("many/{created}"), PATIENCE) {
+                    Ok(()) => created += 1,
+                    error => break refusal(error),
+                }
+                assert!(created < 64, "the file system has room for 64");
+            };
+            assert_eq!(error, BlobError::NoSpace { name: format!("many/{created}") });
+            for number in 0..created {
+                blobs.remove(&format!("many/{number}"), PATIENCE).unwrap();
+            }
+            blobs.put("f/other", &small, PATIENCE).unwrap();
+            blobs.remove("f/other", PATIENCE).unwrap();
+            blobs.remove("f/small", PATIENCE).unwrap();
+            pair.end();
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! The provider through its client, over every transport, in one process.
+#![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
+
+mod common;
+
+use std::time::{Duration, SystemTime};
+
+use common::{PATIENCE, on_each, pattern, refusal};
+use margo::{Access, Config, ForwardError, Instance, ProviderHandle, ProviderId};
+use margo_provider_blob::{
+    BlobClient, BlobComponent, BlobEntry, BlobError, Checksum, ClientError, LIST, ListArgs, READ,
+    ReadArgs, ReadDone, WRITE, WriteArgs,
+};
+
+#[test]
+fn blobs_of_all_sizes_come_back_intact() {
+    const CHUNK: usize = 4096;
+    on_each(
+        |config| config.chunk_bytes = CHUNK,
+        |pair, _| {
+            for len in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 1_000_003] {
+                let data = pattern(len, len as u64);
+                let name = format!("sizes/{len}");
+                pair.blobs.put(&name, &data, PATIENCE).unwrap();
+                assert!(pair.blobs.get(&name, PATIENCE).unwrap() == data, "{len}");
+                let stat = pair.blobs.checksum(&name, PATIENCE).unwrap();
+                assert_eq!((stat.len, stat.checksum), (len as u64, Some(Checksum::of(&data))));
+            }
+        },
+    );
+}
+
+#[test]
+fn large_blobs_in_default_chunks() {
+    on_each(
+        |config| config.sync = true,
+        |pair, dir| {
+            let data = pattern((5 << 20) + 17, 1);
+            pair.blobs.put("large", &data, PATIENCE).unwrap();
+            assert!(pair.blobs.get("large", PATIENCE).unwrap() == data);
+            assert!(std::fs::read(dir.join("large")).unwrap() == data);
+        },
+    );
+}
+
+#[test]
+fn create_put_stat_remove() {
+    on_each(
+        |_| {},
+        |pair, _| {
+            let blobs = &pair.blobs;
+            let before = SystemTime::now() - Duration::from_secs(60);
+            blobs.create("a/b", PATIENCE).unwrap();
+            let exists = BlobError::AlreadyExists { name: "a/b".into() };
+            assert_eq!(refusal(blobs.create("a/b", PATIENCE)), exists);
+            assert_eq!(refusal(blobs.put_new("a/b", b"x", PATIENCE)), exists);
+            assert_eq!(blobs.get("a/b", PATIENCE).unwrap(), b"");
+
+            blobs.put("a/b", b"hello", PATIENCE).unwrap();
+            blobs.put_new("a/c", b"", PATIENCE).unwrap();
+            let stat = blobs.stat("a/b", PATIENCE).unwrap();
+            assert_eq!((stat.len, stat.checksum), (5, None));
+            assert!(stat.modified() > before, "{stat:?}");
+
+            blobs.remove("a/b", PATIENCE).unwrap();
+            let missing = BlobError::NotFound { name: "a/b".into() };
+            assert_eq!(refusal(blobs.remove("a/b", PATIENCE)), missing);
+            assert_eq!(refusal(blobs.get("a/b", PATIENCE)), missing);
+            assert_eq!(refusal(blobs.stat("a/b", PATIENCE)), missing);
+            let error = refusal(blobs.put("a", b"", PATIENCE));
+            assert!(matches!(error, BlobError::Conflict { .. }), "{error}");
+        },
+    );
+}
+
+#[test]
+fn parts_of_a_blob() {
+    on_each(
+        |config| config.chunk_bytes = 4096,
+        |pair, _| {
+            let data = pattern(10_000, 7);
+            pair.blobs.put("blob", &data, PATIENCE).unwrap();
+            for (offset, room) in
+                [(0, 1), (1, 9_999), (4095, 4098), (9_999, 5), (10_000, 5), (3, 0)]
+            {
+                let mut part = vec![0xEE; room];
+                let done = pair.blobs.read("blob", offset as u64, &mut part, PATIENCE).unwrap();
+                let bytes = room.min(data.len() - offset);
+                assert_eq!(done, ReadDone { bytes: bytes as u64, total: 10_000 });
+                assert_eq!(part[..bytes], data[offset..offset + bytes]);
+                assert!(part[bytes..].iter().all(|&byte| byte == 0xEE), "wrote behind the end");
+            }
+            let error = refusal(pair.blobs.read("blob", 10_001, &mut [0], PATIENCE));
+            assert!(matches!(error, BlobError::OutOfRange { size: 10_000, .. }), "{error}");
+            refusal(pair.blobs.read("blob", u64::MAX, &mut [0], PATIENCE));
+        },
+    );
+}
+
+#[test]
+fn names_that_lead_elsewhere_are_refused_by_the_target() {
+    on_each(
+        |_| {},
+        |pair, dir| {
+            std::os::unix::fs::symlink("/etc", dir.join("etc")).unwrap();
+            for name in ["", "/etc/hostname", "../x", "a/../../x", "a\0", ".margo-tmp-1", "a\\b"] {
+                let error = refusal(pair.blobs.put(name, b"x", PATIENCE));
+                assert!(matches!(error, BlobError::BadName { .. }), "{name}: {error}");
+                assert_eq!(refusal(pair.blobs.get(name, PATIENCE)), error);
+                assert_eq!(refusal(pair.blobs.remove(name, PATIENCE)), error);
+                assert_eq!(refusal(pair.blobs.create(name, PATIENCE)), error);
+            }
+            for name in ["etc/hostname", "etc"] {
+                let error = refusal(pair.blobs.get(name, PATIENCE));
+                assert!(matches!(error, BlobError::Conflict { .. }), "{name}: {error}");
+            }
+            assert_eq!(pair.blobs.list("", PATIENCE).unwrap(), []);
+            assert_eq!(pair.blobs.list("../", PATIENCE).unwrap(), []);
+        },
+    );
+}
+
+#[test]
+fn lists_span_pages_and_folders() {
+    on_each(
+        |_| {},
+        |pair, dir| {
+            // Written past the provider: it is about listing, and thousands of calls are slow.
+            for folder in ["a", "b-", "b"] {
+                std::fs::create_dir(dir.join(folder)).unwrap();
+                for number in 0..900 {
+                    std::fs::write(dir.join(format!("{folder}/{number:04}")), b"xyz").unwrap();
+                }
+            }
+            let all = pair.blobs.list("", PATIENCE).unwrap();
+            assert_eq!(all.len(), 2700);
+            assert!(all.is_sorted_by(|a, b| a.name < b.name));
+            assert!(all.iter().all(|entry| entry.len == 3));
+            let some = pair.blobs.list("b/08", PATIENCE).unwrap();
+            assert_eq!(some.len(), 100);
+            assert_eq!(some[0], BlobEntry { name: "b/0800".into(), len: 3 });
+            let page = pair.blobs.list_page("b", "b-/0898", 2, PATIENCE).unwrap();
+            let names: Vec<_> = page.blobs.iter().map(|entry| entry.name.as_str()).collect();
+            assert_eq!((names, page.more), (vec!["b-/0899", "b/0000"], true));
+        },
+    );
+}
+
+#[test]
+fn a_limit_on_the_size_is_kept() {
+    on_each(
+        |config| config.max_blob_bytes = Some(10),
+        |pair, _| {
+            pair.blobs.put("ten", &[1; 10], PATIENCE).unwrap();
+            let error = refusal(pair.blobs.put("eleven", &[1; 11], PATIENCE));
+            assert_eq!(error, BlobError::TooLarge { len: 11, max: 10 });
+            assert_eq!(pair.blobs.list("", PATIENCE).unwrap().len(), 1);
+        },
+    );
+}
+
+/// What a client of another make might send.
+#[test]
+fn requests_that_make_no_sense_are_answered() {
+    on_each(
+        |_| {},
+        |pair, _| {
+            let exposed = pair.client.expose(vec![7; 100], Access::ReadOnly).unwrap();
+            let target = pair.blobs.target();
+            for len in [101, u64::MAX] {
+                let args = WriteArgs {
+                    name: "w".into(),
+                    bulk: exposed.bulk().clone(),
+                    len,
+                    overwrite: true,
+                };
+                let answer = pair.client.forward_timed(WRITE, target, &args, PATIENCE).unwrap();
+                assert!(matches!(answer, Err(BlobError::OutOfRange { .. })), "{answer:?}");
+            }
+            pair.blobs.put("r", &[1; 200], PATIENCE).unwrap();
+            for (len, what) in [(101, "too short"), (50, "not writable")] {
+                let args =
+                    ReadArgs { name: "r".into(), offset: 0, len, bulk: exposed.bulk().clone() };
+                let answer = pair.client.forward_timed(READ, target, &args, PATIENCE).unwrap();
+                let expected = matches!(
+                    (len, &answer),
+                    (101, Err(BlobError::OutOfRange { .. }))
+                        | (50, Err(BlobError::Transfer { .. }))
+                );
+                assert!(expected, "{what}: {answer:?}");
+            }
+            // Memory that was taken back.
+            let bulk = exposed.bulk().clone();
+            assert_eq!(exposed.release(), [7; 100]);
+            let args = WriteArgs { name: "w".into(), bulk, len: 100, overwrite: true };
+            let answer = pair.client.forward_timed(WRITE, target, &args, PATIENCE).unwrap();
+            assert!(matches!(answer, Err(BlobError::Transfer { .. })), "{answer:?}");
+
+            let args = ListArgs { prefix: String::new(), after: String::new(), max: 0 };
+            let page = pair.client.forward_timed(LIST, target, &args, PATIENCE).unwrap().unwrap();
+            assert_eq!(page.blobs.len(), 1, "a page is never empty while there is more");
+            assert_eq!(pair.blobs.list("w", PATIENCE).unwrap(), [], "nothing half-written is left");
+        },
+    );
+}
+
+#[test]
+fn readers_get_one_version_or_the_other() {
+    const LEN: usize = 64 << 10;
+    on_each(
+        |config| config.chunk_bytes = 4096,
+        |pair, _| {
+            pair.blobs.put("blob", &[0; LEN], PATIENCE).unwrap();
+            let writer = pair.blobs.clone();
+            let writing = std::thread::spawn(move || {
+                for version in 1..=100u8 {
+                    let data = vec![version; LEN - usize::from(version)];
+                    writer.put("blob", &data, PATIENCE).unwrap();
+                }
+            });
+            loop {
+                let last = writing.is_finished();
+                let data = pair.blobs.get("blob", PATIENCE).unwrap();
+                assert!(data.iter().all(|&byte| byte == data[0]), "a mixture of versions");
+                assert_eq!(data.len(), LEN - usize::from(data[0]));
+                if last {
+                    assert_eq!(data[0], 100);
+                    break;
+                }
+            }
+            writing.join().unwrap();
+        },
+    );
+}
+
+#[test]
+fn many_clients_at_once() {
+    on_each(
+        |config| config.chunk_bytes = 4096,
+        |pair, _| {
+            let threads: Vec<_> = (0..16)
+                .map(|number| {
+                    let blobs = pair.blobs.clone();
+                    std::thread::spawn(move || {
+                        let name = format!("f/{number}");
+                        for round in 0..10 {
+                            let data = pattern(20_000 + round, number);
+                            blobs.put(&name, &data, PATIENCE).unwrap();
+                            assert!(blobs.get(&name, PATIENCE).unwrap() == data);
+                        }
+                        blobs.remove(&name, PATIENCE).unwrap();
+                    })
+                })
+                .collect();
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            assert_eq!(pair.blobs.list("", PATIENCE).unwrap(), []);
+        },
+    );
+}
+
+fn service_with(config: &serde_json::Value) -> Instance {
+    let json = serde_json::json!({ "margo": {
+        "address": "na+sm://",
+        "providers": [{ "type": "blob", "provider_id": 3, "config": config }],
+    } });
+    Instance::from_config(&Config::from_json(&json.to_string()).unwrap()).unwrap()
+}
+
+#[test]
+fn starts_from_the_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("new/blobs");
+    let service = service_with(&serde_json::json!({ "path": path }));
+    let running = service.start_providers(&[&BlobComponent]).unwrap();
+    let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+    let target = client.lookup(service.self_addr().uri()).unwrap();
+    let blobs = BlobClient::new(&client, ProviderHandle::new(target, ProviderId::new(3)));
+    blobs.put("x", b"y", PATIENCE).unwrap();
+    assert_eq!(std::fs::read(path.join("x")).unwrap(), b"y");
+
+    drop(running);
+    let error = blobs.get("x", PATIENCE).unwrap_err();
+    let expected = matches!(&error, ClientError::Forward(ForwardError::NotRegistered { .. }));
+    assert!(expected, "{error}");
+    client.finalize_and_wait().unwrap();
+    service.finalize_and_wait().unwrap();
+}
+
+#[test]
+fn a_wrong_configuration_says_what_is_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, b"").unwrap();
+    for (config, expected) in [
+        (serde_json::json!({}), "config.path: missing"),
+        (serde_json::json!({ "path": dir.path(), "sinc": true }), "config.sinc: unknown key"),
+        (serde_json::json!({ "path": file }), "cannot create the directory"),
+    ] {
+        let service = service_with(&config);
+        let error = service.start_providers(&[&BlobComponent]).unwrap_err().to_string();
+        assert!(error.contains("blob_3") && error.contains(expected), "{error}");
+        service.finalize_and_wait().unwrap();
+    }
+}

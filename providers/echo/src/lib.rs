@@ -1,0 +1,137 @@
+//! The tutorial provider: answers what it is sent.
+//!
+//! A provider crate has four parts. Read them in this order; `margo-provider-blob` is the same with
+//! large data, errors of its own, and settings.
+//!
+//! 1. [`ECHO`], the *definition* of the RPC. Both sides use it, so they cannot disagree.
+//! 2. [`EchoProvider`], the *target* side: what happens when a request arrives.
+//! 3. [`EchoComponent`], which starts a provider from the *configuration*.
+//! 4. [`EchoClient`], the *origin* side: the RPC as a method call.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use margo::{Instance, ProviderHandle, ProviderId};
+//! use margo_provider_echo::{EchoClient, EchoProvider};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // The target. In a real service this is another process.
+//! let service = Instance::builder("na+sm://").start()?;
+//! let id = ProviderId::new(1);
+//! let running = EchoProvider::start(service.provider(id, &service.rpc_pool()))?;
+//!
+//! // The origin: which process, which provider in it, then call.
+//! let client = Instance::builder("na+sm://").listen(false).start()?;
+//! let target = ProviderHandle::new(client.lookup(service.self_addr().uri())?, id);
+//! let echo = EchoClient::new(&client, target);
+//! assert_eq!(echo.echo("hello", Duration::from_secs(10))?, "hello");
+//!
+//! client.finalize_and_wait()?;
+//! drop(running); // from here on a call would be answered with `ForwardError::NotRegistered`
+//! service.finalize_and_wait()?;
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use margo::{
+    Component, ForwardError, Instance, Provider, ProviderHandle, ProviderSpec, RegisterError, Rpc,
+    RunningProvider,
+};
+
+// 1. The definition.
+
+/// Answers its argument. The name goes over the wire (as a hash), so it begins with the provider's
+/// name; the types are those of the argument and of the result. Anything that implements serde's
+/// traits will do.
+pub const ECHO: Rpc<String, String> = Rpc::new("echo_echo");
+
+// 2. The target side.
+
+/// A running echo provider. Dropping it stops it.
+#[derive(Debug)]
+pub struct EchoProvider {
+    // Holds the registrations: dropping a `Provider` takes them back.
+    _provider: Provider,
+}
+
+impl RunningProvider for EchoProvider {}
+
+impl EchoProvider {
+    /// Serves [`ECHO`] under `provider`'s id, in its pool.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError`], for example when that id already has an echo provider.
+    pub fn start(provider: Provider) -> Result<Self, RegisterError> {
+        // Called once for each request, each time on a new ULT. Blocking is fine here: waiting for
+        // a lock, a timer or another RPC (all in `margo::ult` and `margo`) suspends this ULT only.
+        // What blocks the operating system's thread, such as file I/O, stops the other ULTs of the
+        // same execution stream too.
+        provider.register(ECHO, |request| {
+            // Whatever happens, the origin gets exactly one answer: this one, or an error if the
+            // handler panics or returns without one.
+            if let Err(error) = request.respond(request.args()) {
+                tracing::debug!(origin = %request.origin(), %error, "no answer");
+            }
+        })?;
+        Ok(Self { _provider: provider })
+    }
+}
+
+// 3. The configuration.
+
+/// Starts echo providers from the configuration: `{ "type": "echo", "provider_id": 1 }`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct EchoComponent;
+
+/// The `config` object of an echo provider is not empty.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("config: an echo provider has no settings, found {0}")]
+pub struct ConfigError(String);
+
+impl Component for EchoComponent {
+    fn type_name(&self) -> &'static str {
+        "echo"
+    }
+
+    fn start(
+        &self,
+        instance: &Instance,
+        spec: &ProviderSpec,
+    ) -> Result<Box<dyn RunningProvider>, Box<dyn std::error::Error + Send + Sync>> {
+        // Each component checks its own settings. Silently ignoring a key would hide a mistake.
+        if spec.config.as_object().is_none_or(|config| !config.is_empty()) {
+            return Err(Box::new(ConfigError(spec.config.to_string())));
+        }
+        Ok(Box::new(EchoProvider::start(instance.provider(spec.id, &spec.pool))?))
+    }
+}
+
+// 4. The origin side.
+
+/// An echo provider at a peer. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct EchoClient {
+    instance: Instance,
+    target: ProviderHandle,
+}
+
+impl EchoClient {
+    /// Speaks to `target` through `instance`. Does not contact it.
+    pub fn new(instance: &Instance, target: ProviderHandle) -> Self {
+        Self { instance: instance.clone(), target }
+    }
+
+    /// Sends `text` and returns the answer. Waits at most `limit`: a ULT suspends, an OS thread
+    /// parks.
+    ///
+    /// # Errors
+    ///
+    /// [`ForwardError`], which tells apart whatever can go wrong.
+    pub fn echo(&self, text: &str, limit: Duration) -> Result<String, ForwardError> {
+        self.instance.forward_timed(ECHO, &self.target, &text.to_owned(), limit)
+    }
+}

@@ -1,0 +1,306 @@
+//! Bulk transfer: large data moves straight between the memory of two processes.
+//!
+//! Memory that a peer may touch is not a Rust slice meanwhile. So there are three ways to lend
+//! memory, by who touches it:
+//!
+//! - [`Exposed`] owns a vector; peers may touch it until [`Exposed::release`] gives it back;
+//! - `expose_ref` and `expose_mut` borrow a slice for the duration of a closure, and do not return
+//!   before no transfer can touch it any more;
+//! - [`BulkBuffer`] is the local side of our own transfers. Its key is never told to anyone, and a
+//!   transfer holds it exclusively until its completion, so in between it is an ordinary slice.
+//!
+//! A [`Bulk`] is a description that travels in arguments; it keeps nothing alive. Using it after
+//! its memory was taken back is refused by the owner, not undefined.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
+
+use na::{Access, LocalMem, Memory, RawSegment};
+use ult::Eventual;
+
+use crate::hg::{Bulk, BulkOp, HgError};
+use crate::progress::Token;
+use crate::{Addr, BulkError, Instance};
+
+/// A transfer in flight.
+#[derive(Debug)]
+pub(crate) struct BulkCall {
+    done: Eventual<Result<u64, HgError>>,
+}
+
+impl BulkCall {
+    pub(crate) fn complete(&self, result: Result<u64, HgError>) {
+        // The RPC layer gives a token back once, so nobody can have been first.
+        let _ = self.done.set(result);
+    }
+}
+
+/// Memory that peers may use, with the vector that holds it.
+///
+/// Dropping it takes the memory back too, without waiting: the vector is then freed when the last
+/// transfer that had begun is over.
+#[derive(Debug)]
+pub struct Exposed {
+    bulk: Bulk,
+    memory: LocalMem,
+}
+
+impl Exposed {
+    /// The handle to put into arguments.
+    pub fn bulk(&self) -> &Bulk {
+        &self.bulk
+    }
+
+    /// Takes the memory back: peers are refused from now on. Waits for the transfers that have
+    /// begun; a peer that dies ends its own.
+    pub fn release(self) -> Vec<u8> {
+        take_back(self.memory).into_owner().unwrap_or_default()
+    }
+}
+
+/// Revokes `memory` and waits until nobody can touch it.
+fn take_back(memory: LocalMem) -> Memory {
+    let quiet = Arc::new(Eventual::new());
+    let signal = quiet.clone();
+    memory.revoke(move |memory| {
+        let _ = signal.set(std::sync::Mutex::new(Some(memory)));
+    });
+    let slot: &std::sync::Mutex<Option<Memory>> = quiet.wait();
+    let memory = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+    memory.expect("only this call takes what only its own hook puts in")
+}
+
+/// Takes borrowed memory back at the end of a scope, also when the scope panics.
+struct TakeBack(Option<LocalMem>);
+
+impl Drop for TakeBack {
+    fn drop(&mut self) {
+        if let Some(memory) = self.0.take() {
+            drop(take_back(memory));
+        }
+    }
+}
+
+/// Frees the memory of a [`BulkBuffer`].
+struct Allocation(RawSegment);
+
+// SAFETY: it owns its allocation, which is not tied to a thread; nothing else frees it.
+unsafe impl Send for Allocation {}
+
+impl Allocation {
+    fn zeroed(bytes: usize) -> Self {
+        let slice = Box::leak(vec![0u8; bytes].into_boxed_slice());
+        Self(RawSegment { ptr: slice.as_mut_ptr(), len: slice.len() })
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        let slice = std::ptr::slice_from_raw_parts_mut(self.0.ptr, self.0.len);
+        // SAFETY:
+        // - origin: `ptr` and `len` come from `Box::leak` of a boxed slice in `zeroed`;
+        // - once: only this destructor makes the box again, and `Allocation` is not `Clone`;
+        // - unused: the `Memory` that owns this value is dropped only when no transfer holds it,
+        //   and a `BulkBuffer`, the only one to make slices of it, keeps that `Memory` alive.
+        drop(unsafe { Box::from_raw(slice) });
+    }
+}
+
+/// A buffer for the local side of transfers: registered once, used often, a slice in between.
+///
+/// Counterpart: an element of Margo's bulk pool.
+pub struct BulkBuffer {
+    memory: LocalMem,
+    segment: RawSegment,
+}
+
+// SAFETY:
+// - `segment` points into memory that `memory` keeps alive and that is not tied to a thread;
+// - access to it follows Rust's borrow rules, see `deref`.
+unsafe impl Send for BulkBuffer {}
+// SAFETY: as for `Send`; shared access only reads, through `deref`.
+unsafe impl Sync for BulkBuffer {}
+
+impl Deref for BulkBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY:
+        // - valid: `self.memory` keeps the allocation of exactly this segment alive;
+        // - initialised: it was zeroed, and transfers only write bytes;
+        // - no writer: the key of this memory is in no descriptor, so no peer can name it, and our
+        //   own transfers write only while they hold `&mut self` (they return after completion).
+        unsafe { std::slice::from_raw_parts(self.segment.ptr, self.segment.len) }
+    }
+}
+
+impl DerefMut for BulkBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; `&mut self` excludes every other slice and every transfer.
+        unsafe { std::slice::from_raw_parts_mut(self.segment.ptr, self.segment.len) }
+    }
+}
+
+impl fmt::Debug for BulkBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BulkBuffer({} bytes)", self.segment.len)
+    }
+}
+
+impl Instance {
+    /// Lets peers use `data` through the handle [`Exposed::bulk`], which is to be sent to them in
+    /// arguments.
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError::Register`].
+    ///
+    /// Counterpart: `margo_bulk_create`.
+    pub fn expose(&self, data: Vec<u8>, access: Access) -> Result<Exposed, BulkError> {
+        let memory = self.register_memory(Memory::from_vec(data), access)?;
+        Ok(Exposed { bulk: self.inner().core.bulk_handle(&memory), memory })
+    }
+
+    /// Lets peers read `data` while `f` runs, without copying it. Does not return, not even when
+    /// `f` panics, before the transfers that have begun are over; a peer that dies ends its own.
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError::Register`]; `f` was not called.
+    pub fn expose_ref<T>(&self, data: &[u8], f: impl FnOnce(&Bulk) -> T) -> Result<T, BulkError> {
+        let segment = RawSegment { ptr: data.as_ptr().cast_mut(), len: data.len() };
+        // SAFETY:
+        // - valid for reads at a fixed address: `data` is borrowed until this function ends, and
+        //   `expose_scope` does not end before no transfer holds the memory;
+        // - only read: registered `ReadOnly`, and never handed out as a destination;
+        // - references to the bytes exist, but nobody can change them.
+        let memory = unsafe { Memory::from_raw(vec![segment], ()) };
+        self.expose_scope(memory, Access::ReadOnly, f)
+    }
+
+    /// Lets peers write into `data` (and not read it) while `f` runs, without copying it. Does not
+    /// return before the transfers that have begun are over, as [`expose_ref`](Self::expose_ref).
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError::Register`]; `f` was not called.
+    pub fn expose_mut<T>(
+        &self,
+        data: &mut [u8],
+        f: impl FnOnce(&Bulk) -> T,
+    ) -> Result<T, BulkError> {
+        let segment = RawSegment { ptr: data.as_mut_ptr(), len: data.len() };
+        // SAFETY:
+        // - valid for reads and writes at a fixed address: `data` is borrowed until this function
+        //   ends, and `expose_scope` does not end before no transfer holds the memory;
+        // - no other reference: `data` is a mutable borrow that is not used meanwhile.
+        let memory = unsafe { Memory::from_raw(vec![segment], ()) };
+        self.expose_scope(memory, Access::WriteOnly, f)
+    }
+
+    fn expose_scope<T>(
+        &self,
+        memory: Memory,
+        access: Access,
+        f: impl FnOnce(&Bulk) -> T,
+    ) -> Result<T, BulkError> {
+        let memory = self.register_memory(memory, access)?;
+        let bulk = self.inner().core.bulk_handle(&memory);
+        let _take_back = TakeBack(Some(memory));
+        Ok(f(&bulk))
+    }
+
+    /// A zeroed buffer for [`pull`](Self::pull) and [`push`](Self::push).
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError::Register`].
+    pub fn bulk_buffer(&self, bytes: usize) -> Result<BulkBuffer, BulkError> {
+        let allocation = Allocation::zeroed(bytes);
+        let segment = allocation.0;
+        // SAFETY:
+        // - valid for reads and writes at a fixed address until `allocation` is dropped;
+        // - references: slices of it are made only by `BulkBuffer`, whose key no peer knows.
+        let memory = unsafe { Memory::from_raw(vec![segment], allocation) };
+        let memory = self.register_memory(memory, Access::ReadWrite)?;
+        Ok(BulkBuffer { memory, segment })
+    }
+
+    /// Copies from the memory behind `remote`, which belongs to `from`, into `into[local]`.
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError`]; `into[local]` then holds no particular bytes.
+    ///
+    /// Counterpart: `margo_bulk_transfer` with `HG_BULK_PULL`.
+    pub fn pull(
+        &self,
+        from: &Addr,
+        remote: &Bulk,
+        remote_offset: u64,
+        into: &mut BulkBuffer,
+        local: Range<usize>,
+    ) -> Result<(), BulkError> {
+        self.transfer(BulkOp::Pull, from, remote, remote_offset, into, local)
+    }
+
+    /// Copies `from[local]` into the memory behind `remote`, which belongs to `to`.
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError`]; the peer's memory then holds no particular bytes in that range.
+    ///
+    /// Counterpart: `margo_bulk_transfer` with `HG_BULK_PUSH`.
+    pub fn push(
+        &self,
+        to: &Addr,
+        remote: &Bulk,
+        remote_offset: u64,
+        from: &mut BulkBuffer,
+        local: Range<usize>,
+    ) -> Result<(), BulkError> {
+        self.transfer(BulkOp::Push, to, remote, remote_offset, from, local)
+    }
+
+    /// `buffer` is borrowed mutably for both directions: the transfer has it for itself.
+    fn transfer(
+        &self,
+        op: BulkOp,
+        peer: &Addr,
+        remote: &Bulk,
+        remote_offset: u64,
+        buffer: &mut BulkBuffer,
+        local: Range<usize>,
+    ) -> Result<(), BulkError> {
+        let len = buffer.segment.len;
+        if local.start > local.end || local.end > len {
+            return Err(BulkError::LocalRange { start: local.start, end: local.end, len });
+        }
+        let failed = |source| BulkError::Transfer { peer: peer.to_string(), source };
+        let call = Arc::new(BulkCall { done: Eventual::new() });
+        let started = self.inner().core.transfer(
+            op,
+            peer,
+            remote,
+            remote_offset,
+            &buffer.memory,
+            local.start as u64,
+            local.len() as u64,
+            Token::Bulk(call.clone()),
+        );
+        self.inner().kick();
+        match started {
+            Ok(_op) => call.done.wait().clone().map(|_bytes| ()).map_err(failed),
+            Err((error, _token)) => Err(failed(error)),
+        }
+    }
+
+    fn register_memory(&self, memory: Memory, access: Access) -> Result<LocalMem, BulkError> {
+        self.inner()
+            .core
+            .endpoint()
+            .register(memory, access)
+            .map_err(|error| BulkError::Register(HgError::Na(error)))
+    }
+}

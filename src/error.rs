@@ -1,0 +1,319 @@
+//! One error enum for each kind of operation.
+//!
+//! Each variant says what was wrong and where; the documentation of each says what to do. Nothing
+//! here is ever turned into a hang: a call always ends with its result or with one of these.
+
+use std::time::Duration;
+
+use crate::hg::{self, HgError, ProviderId, ReturnCode};
+
+/// Why an instance did not start. Everything that had been started was undone.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InitError {
+    /// The configuration is wrong. All of its errors, each with path, line and column.
+    #[error("the configuration is not valid:\n{0}")]
+    Config(#[from] margo_config::Errors),
+    /// The configuration asks for something that this version does not have.
+    #[error("{path}: {what} is not supported by this version; {help}")]
+    Unsupported {
+        /// Where in the configuration.
+        path: String,
+        /// What was asked for.
+        what: String,
+        /// What to write in its place.
+        help: String,
+    },
+    /// The execution streams or pools could not be made.
+    #[error("cannot start the execution streams: {0}")]
+    Ult(#[from] ult::StartError),
+    /// The network address could not be opened.
+    #[error("cannot open `{address}`: {source}")]
+    Network {
+        /// The address of the configuration.
+        address: String,
+        /// What the transport said.
+        source: na::Error,
+    },
+    /// The RPC layer could not start.
+    #[error("cannot start the RPC layer on `{address}`: {source}")]
+    Rpc {
+        /// The address of the configuration.
+        address: String,
+        /// Why.
+        source: HgError,
+    },
+    /// The progress ULT could not be made.
+    #[error("cannot start the progress ULT: {0}")]
+    Progress(#[from] ult::SpawnError),
+}
+
+/// Why an address could not be looked up.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot look up `{uri}`: {source}")]
+pub struct LookupError {
+    /// The text that was given.
+    pub uri: String,
+    /// What is wrong with it.
+    pub source: na::Error,
+}
+
+/// Why an RPC was not registered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// This provider id already has an RPC of that name here. The first registration stays.
+    #[error("RPC `{rpc}` is already registered for provider {provider}; drop that provider first")]
+    Exists {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The provider.
+        provider: ProviderId,
+    },
+    /// Another name has the same 32-bit hash, so calls could not be told apart. Rename one.
+    #[error("RPC `{rpc}` and `{other}` have the same id {id:#x}; rename one of them")]
+    Collision {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The name that is registered.
+        other: String,
+        /// The id on the wire.
+        id: u64,
+    },
+    /// The instance does not listen, so nobody could call it. Set `listen`.
+    #[error("RPC `{rpc}` cannot be served: this instance does not listen (set `margo.listen`)")]
+    NotListening {
+        /// The RPC's name.
+        rpc: &'static str,
+    },
+    /// [`finalize`](crate::Instance::finalize) has begun.
+    #[error("the instance is shutting down")]
+    Closing,
+}
+
+/// Why a [`forward`](crate::Instance::forward) has no result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ForwardError {
+    /// The reply did not come in time. The handler may have run, or may still run: repeat only what
+    /// is idempotent.
+    #[error("no reply to `{rpc}` from {peer} within {limit:?}")]
+    TimedOut {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The peer's address.
+        peer: String,
+        /// The time that was allowed.
+        limit: Duration,
+    },
+    /// The peer runs, but has no such RPC under this provider id. Check both, and whether the
+    /// provider was started.
+    #[error("{peer} has no RPC `{rpc}` for provider {provider}")]
+    NotRegistered {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The peer's address.
+        peer: String,
+        /// The provider that was asked for.
+        provider: ProviderId,
+    },
+    /// The handler panicked. The peer goes on serving.
+    #[error("the handler of `{rpc}` at {peer} panicked: {detail}")]
+    Panicked {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The peer's address.
+        peer: String,
+        /// The panic's message.
+        detail: String,
+    },
+    /// The peer could not decode the arguments: the two sides define the RPC differently.
+    #[error("{peer} cannot decode the arguments of `{rpc}`: {detail}")]
+    BadArguments {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The peer's address.
+        peer: String,
+        /// Where decoding failed.
+        detail: String,
+    },
+    /// The peer refused the request because it has too much to do. It did not run; try later.
+    #[error("{peer} is too busy for `{rpc}`")]
+    Busy {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The peer's address.
+        peer: String,
+    },
+    /// The peer is shutting down. The request did not run.
+    #[error("{peer} is shutting down and refused `{rpc}`")]
+    PeerClosing {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The peer's address.
+        peer: String,
+    },
+    /// The handler ended with an error code, or without an answer.
+    #[error("`{rpc}` at {peer} failed with {code}: {detail}")]
+    Failed {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The peer's address.
+        peer: String,
+        /// The code, as Mercury numbers them.
+        code: ReturnCode,
+        /// What the peer says about it; may be empty.
+        detail: String,
+    },
+    /// The arguments cannot be encoded. Nothing was sent.
+    #[error("cannot encode the arguments of `{rpc}`: {source}")]
+    Encode {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// Why.
+        source: hg::ProcError,
+    },
+    /// The reply cannot be decoded: the two sides define the RPC differently. The handler ran.
+    #[error("cannot decode the reply to `{rpc}` from {peer}: {source}")]
+    Decode {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The peer's address.
+        peer: String,
+        /// Where decoding failed.
+        source: hg::ProcError,
+    },
+    /// The network or the peer failed; see [`HgError`]. Whether the handler ran is unknown, unless
+    /// [`never_ran`](Self::never_ran) says so.
+    #[error("call of `{rpc}` at {peer} failed: {source}")]
+    Network {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The peer's address.
+        peer: String,
+        /// What happened.
+        source: HgError,
+    },
+    /// This instance is shutting down. If the request was already sent, the handler may have run.
+    #[error("call of `{rpc}` ended: this instance is shutting down")]
+    Closing {
+        /// The RPC's name.
+        rpc: &'static str,
+    },
+}
+
+impl ForwardError {
+    /// Whether the handler certainly did not run, so that calling again is harmless.
+    pub fn never_ran(&self) -> bool {
+        match self {
+            Self::NotRegistered { .. }
+            | Self::BadArguments { .. }
+            | Self::Busy { .. }
+            | Self::PeerClosing { .. }
+            | Self::Encode { .. } => true,
+            Self::Network { source: HgError::Na(error), .. } => error.never_arrived(),
+            _ => false,
+        }
+    }
+}
+
+/// Why an answer was not sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RespondError {
+    /// This request was answered before. The first answer stands.
+    #[error("`{rpc}` was already answered")]
+    Answered {
+        /// The RPC's name.
+        rpc: &'static str,
+    },
+    /// The result cannot be encoded. The origin was told so.
+    #[error("cannot encode the result of `{rpc}`: {source}")]
+    Encode {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// Why.
+        source: hg::ProcError,
+    },
+    /// The network refused the answer; the origin is gone or the instance is closed.
+    #[error("cannot answer `{rpc}`: {source}")]
+    Network {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// What happened.
+        source: HgError,
+    },
+}
+
+/// Why a bulk operation failed. On error, none of the destination's bytes may be relied on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BulkError {
+    /// The range is not inside the local buffer. Nothing was started.
+    #[error("bytes {start}..{end} are not inside the local buffer of {len} bytes")]
+    LocalRange {
+        /// First byte.
+        start: usize,
+        /// One past the last byte.
+        end: usize,
+        /// The buffer's length.
+        len: usize,
+    },
+    /// The transfer did not end in time and was cancelled.
+    #[error("bulk transfer with {peer} did not end within {limit:?}")]
+    TimedOut {
+        /// The peer's address.
+        peer: String,
+        /// The time that was allowed.
+        limit: Duration,
+    },
+    /// The memory could not be registered with the transport.
+    #[error("cannot register memory for bulk transfer: {0}")]
+    Register(#[source] HgError),
+    /// The transfer failed: the owner refused it, is gone, or the network failed.
+    #[error("bulk transfer with {peer} failed: {source}")]
+    Transfer {
+        /// The peer's address.
+        peer: String,
+        /// What happened.
+        source: HgError,
+    },
+}
+
+/// Why providers could not be started from the configuration.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProviderError {
+    /// No component of that type was offered to `start_providers`.
+    #[error("provider `{name}`: no component of type `{type_name}` (this program has: {known})")]
+    UnknownType {
+        /// The provider's name in the configuration.
+        name: String,
+        /// Its type in the configuration.
+        type_name: String,
+        /// The types that there are.
+        known: String,
+    },
+    /// The component refused to start. Providers that had been started were stopped.
+    #[error("provider `{name}` of type `{type_name}` did not start: {source}")]
+    Start {
+        /// The provider's name in the configuration.
+        name: String,
+        /// Its type.
+        type_name: String,
+        /// What it said.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// What went wrong while an instance was shutting down. It is shut down as far as possible.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum FinalizeError {
+    /// Some ULTs did not end: the network is closed, but their execution streams still run.
+    #[error("finalized, but some ULTs did not end: {0}")]
+    Stuck(String),
+    /// The thread that ends the instance could not be started.
+    #[error("cannot start the thread that finalizes the instance: {0}")]
+    Thread(String),
+}

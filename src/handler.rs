@@ -1,0 +1,83 @@
+//! From an arrived request to a handler ULT.
+//!
+//! [`dispatch`] runs on the progress ULT, so it does only what cannot be done elsewhere: find the
+//! handler, admit the request, make a ULT in the handler's pool. Decoding, the user's code and the
+//! answer happen on that ULT.
+//!
+//! Whatever happens to the request from here on, the origin is told: the [`Reply`] answers when it
+//! is dropped unanswered, and [`Running`] counts the handler out even when it panics.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crate::hg::{RequestHandle, ReturnCode};
+use crate::instance::{Counters, Inner};
+use crate::progress::Token;
+use crate::register::Entry;
+use crate::respond::{self, Reply};
+
+/// Starts the handler of `request`, or answers with an error.
+pub(crate) fn dispatch(inner: &Arc<Inner>, request: RequestHandle<Token>) {
+    let Some(entry) = inner.handlers.get(request.id()) else {
+        respond::reject(inner, request, ReturnCode::NoEntry);
+        return;
+    };
+    let Some(instance) = entry.instance.upgrade() else {
+        respond::refuse(inner, request, ReturnCode::Permission);
+        return;
+    };
+    if !inner.shutdown.admit() {
+        Counters::add(&inner.counters.requests_refused);
+        respond::refuse(inner, request, ReturnCode::Permission);
+        return;
+    }
+    let running =
+        Running { inner: inner.clone(), reply: Reply::new(inner.clone(), &entry, request) };
+    let ult = entry.pool.ult().name(entry.rpc);
+    let spawned = ult.spawn_detached({
+        let entry = entry.clone();
+        move || running.run(&entry, instance)
+    });
+    if let Err(error) = spawned {
+        // The closure was dropped, and the reply in it has answered.
+        Counters::add(&inner.counters.requests_refused);
+        tracing::error!(rpc = entry.rpc, %error, "no ULT for a request");
+    }
+}
+
+/// A handler that was admitted; counts it out when it ends, however it ends.
+struct Running {
+    inner: Arc<Inner>,
+    reply: Arc<Reply>,
+}
+
+impl Running {
+    fn run(self, entry: &Entry, instance: crate::Instance) {
+        let call = || (entry.run)(&self.reply, instance);
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(call)) {
+            Counters::add(&self.inner.counters.handlers_panicked);
+            let message = message_of(&*panic);
+            let (rpc, provider) = (entry.rpc, entry.provider);
+            tracing::error!(rpc, %provider, message, "handler panicked");
+            self.reply.panicked(&message);
+        }
+        Counters::add(&self.inner.counters.handlers_run);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.reply.handler_ended();
+        self.inner.shutdown.leave();
+    }
+}
+
+fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
+    if let Some(text) = panic.downcast_ref::<&str>() {
+        (*text).to_owned()
+    } else if let Some(text) = panic.downcast_ref::<String>() {
+        text.clone()
+    } else {
+        "the panic has no message".to_owned()
+    }
+}

@@ -1,0 +1,280 @@
+//! Bulk handles: what names exposed memory in the arguments of an RPC.
+//!
+//! A [`Bulk`] is a description; it keeps no memory alive. At the owner it also remembers, weakly,
+//! which memory it describes, so that small readable data can travel inside the descriptor
+//! ("eager"): then the other side reads it without a transfer. At everybody else it is the bytes
+//! that came, and is passed on unchanged.
+//!
+//! How memory is cut into segments is its owner's business: a handle of ours describes one range,
+//! whatever it consists of, so that it is small. Handles of others may have many segments, with one
+//! memory handle for all or one for each.
+
+use std::any::type_name;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use na::{Access, Endpoint, LocalMem, RemoteMem, WeakMem};
+use serde::de::{self, Visitor};
+use serde::ser::{self, SerializeTuple};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::proc::BULK;
+use super::{HgError, ProcError};
+
+pub mod desc;
+
+pub use self::desc::BulkDesc;
+use self::desc::Handles;
+
+/// The direction of a transfer, seen from who asks for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BulkOp {
+    /// From the peer's memory into ours. `HG_BULK_PULL`.
+    Pull,
+    /// From our memory into the peer's. `HG_BULK_PUSH`.
+    Push,
+}
+
+/// Names memory that its owner has exposed. Cheap to clone; travels inside RPC arguments and
+/// results, and through this crate's encoding only.
+///
+/// Counterpart: `hg_bulk_t`.
+#[derive(Clone)]
+pub struct Bulk(Option<Arc<Described>>);
+
+struct Described {
+    /// The descriptor: without embedded data if it is ours, else as it came.
+    bytes: Box<[u8]>,
+    len: u64,
+    access: Access,
+    /// Memory handles in `bytes`, each with the part of the memory that it covers.
+    handles: Vec<Covered>,
+    /// Embedded data in `bytes`.
+    eager: Option<Range<usize>>,
+    /// At the owner: the memory.
+    local: Option<WeakMem>,
+}
+
+struct Covered {
+    start: u64,
+    len: u64,
+    handle: Range<usize>,
+}
+
+/// A part of a peer's memory that one memory handle covers.
+#[derive(Debug, Clone)]
+pub(super) struct RemotePart {
+    /// Where it begins in the whole.
+    pub(super) start: u64,
+    /// Bytes.
+    pub(super) len: u64,
+    /// Its first byte is the first of this.
+    pub(super) memory: RemoteMem,
+}
+
+impl Bulk {
+    /// The handle of no memory. Counterpart: `HG_BULK_NULL`.
+    pub const fn null() -> Self {
+        Self(None)
+    }
+
+    /// Describes registered memory of this process.
+    pub(super) fn of_local(endpoint: &dyn Endpoint, memory: &LocalMem) -> Self {
+        let handle = endpoint.mem_to_bytes(memory);
+        let (len, access) = (memory.len(), memory.access());
+        let bytes = BulkDesc::opaque(len, u32::from(access.bits()), &handle).to_bytes();
+        let all = Covered { start: 0, len, handle: bytes.len() - handle.len()..bytes.len() };
+        Self(Some(Arc::new(Described {
+            bytes: bytes.into(),
+            len,
+            access,
+            handles: if len > 0 { vec![all] } else { Vec::new() },
+            eager: None,
+            local: Some(memory.downgrade()),
+        })))
+    }
+
+    /// Reads a descriptor that a peer sent.
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, ProcError> {
+        if bytes.is_empty() {
+            return Ok(Self::null());
+        }
+        let desc = BulkDesc::from_bytes(bytes)?;
+        let access = Access::from_bits((desc.flags & 3) as u8).ok_or(ProcError::Unsupported(
+            "a bulk descriptor allows neither reading nor writing",
+        ))?;
+        // Where a part stands, as a position that survives the copy below.
+        let place = |part: &[u8]| {
+            let start = part.as_ptr().addr() - bytes.as_ptr().addr();
+            start..start + part.len()
+        };
+        let handles = match &desc.handles {
+            Handles::One(None) => Vec::new(),
+            Handles::One(Some(handle)) => {
+                vec![Covered { start: 0, len: desc.len, handle: place(handle) }]
+            }
+            Handles::PerSegment(handles) => {
+                let mut end = 0;
+                let covered = desc.segments.iter().zip(handles).map(|(segment, handle)| {
+                    end += segment.len;
+                    let start = end - segment.len;
+                    handle.map(|handle| Covered { start, len: segment.len, handle: place(handle) })
+                });
+                covered.flatten().filter(|covered| covered.len > 0).collect()
+            }
+        };
+        Ok(Self(Some(Arc::new(Described {
+            len: desc.len,
+            access,
+            handles,
+            eager: desc.eager.map(place),
+            bytes: bytes.into(),
+            local: None,
+        }))))
+    }
+
+    /// Whether this is the handle of no memory. A handle of empty memory is not.
+    pub fn is_null(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Bytes of memory. Counterpart: `HG_Bulk_get_size`.
+    pub fn len(&self) -> u64 {
+        self.0.as_ref().map_or(0, |described| described.len)
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What the owner allows; `None` for the null handle. Counterpart: `HG_Bulk_get_flags`.
+    pub fn access(&self) -> Option<Access> {
+        self.0.as_ref().map(|described| described.access)
+    }
+
+    /// The data, if it came inside the descriptor: reading it needs no transfer.
+    pub fn eager_data(&self) -> Option<&[u8]> {
+        let described = self.0.as_ref()?;
+        described.eager.clone().map(|range| &described.bytes[range])
+    }
+
+    /// The descriptor, as it is sent when no data is embedded; empty for the null handle.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_ref().map_or(&[], |described| &described.bytes)
+    }
+
+    /// What a transfer needs: parts that cover the memory, in its order, none of them empty.
+    pub(super) fn remote_parts(&self, endpoint: &dyn Endpoint) -> Result<Vec<RemotePart>, HgError> {
+        let Some(described) = &self.0 else { return Ok(Vec::new()) };
+        let mut parts = Vec::with_capacity(described.handles.len());
+        let mut end = 0;
+        for Covered { start, len, handle } in &described.handles {
+            if *start != end {
+                break;
+            }
+            let memory = endpoint.mem_from_bytes(&described.bytes[handle.clone()])?;
+            parts.push(RemotePart { start: *start, len: *len, memory });
+            end += len;
+        }
+        if end != described.len {
+            return Err(HgError::Bulk(format!(
+                "the peer's descriptor has no memory handle for byte {end} of {}",
+                described.len
+            )));
+        }
+        Ok(parts)
+    }
+}
+
+impl fmt::Debug for Bulk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(described) => write!(f, "Bulk({} bytes, {:?})", described.len, described.access),
+            None => f.write_str("Bulk(null)"),
+        }
+    }
+}
+
+/// Two elements under a reserved name: the plain descriptor, then the data. The encoder takes the
+/// second only if the message has room, and corrects the first accordingly.
+impl Serialize for Bulk {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // Other formats would see two byte strings and lose their meaning. This name is only
+        // compared within one build, so it need not be unique or stable beyond that.
+        if type_name::<S::Error>() != type_name::<ProcError>() {
+            return Err(ser::Error::custom(
+                "a bulk handle can only be encoded in RPC arguments and results",
+            ));
+        }
+        serializer.serialize_newtype_struct(BULK, &Forms(self))
+    }
+}
+
+struct Forms<'a>(&'a Bulk);
+
+impl Serialize for Forms<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut forms = serializer.serialize_tuple(2)?;
+        forms.serialize_element(&Bytes(self.0.as_bytes()))?;
+        forms.serialize_element(&Data(self.0))?;
+        forms.end()
+    }
+}
+
+struct Bytes<'a>(&'a [u8]);
+
+impl Serialize for Bytes<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0)
+    }
+}
+
+struct Data<'a>(&'a Bulk);
+
+impl Serialize for Data<'_> {
+    /// Called only when [`embeddable`] bytes have room in a message.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let data = self.0.0.as_ref().and_then(|described| {
+            let memory = described.local.as_ref()?.upgrade()?;
+            let mut data = vec![0; usize::try_from(described.len).ok()?];
+            memory.read_at(0, &mut data).then_some(data)
+        });
+        match data {
+            Some(data) => serializer.serialize_bytes(&data),
+            None => serializer.serialize_unit(),
+        }
+    }
+}
+
+/// How many bytes of data could be embedded behind the plain descriptor `bytes`: none if it does
+/// not allow reading, or has its data already.
+pub(super) fn embeddable(bytes: &[u8]) -> Option<u64> {
+    let (len, rest) = bytes.split_first_chunk::<8>()?;
+    let flags = u32::from(*rest.get(desc::FLAGS_AT - 8)?);
+    let len = u64::from_le_bytes(*len);
+    let plain = flags & (desc::flags::READ | desc::flags::EAGER) == desc::flags::READ;
+    (plain && len > 0).then_some(len)
+}
+
+impl<'de> Deserialize<'de> for Bulk {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct BulkVisitor;
+        impl Visitor<'_> for BulkVisitor {
+            type Value = Bulk;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(
+                    "a bulk handle, which can only be decoded from RPC arguments and results",
+                )
+            }
+
+            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Bulk, E> {
+                Bulk::from_bytes(bytes)
+                    .map_err(|error| E::custom(format_args!("bad bulk descriptor: {error}")))
+            }
+        }
+        deserializer.deserialize_newtype_struct(BULK, BulkVisitor)
+    }
+}

@@ -1,0 +1,178 @@
+//! What can be wrong with a message, an encoding, or an operation of the RPC core.
+
+use std::fmt::Display;
+
+use super::ReturnCode;
+
+/// Why a message of a peer cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// The message ends before its headers do.
+    #[error("a {what} of {len} bytes is shorter than its headers of {need}")]
+    Short {
+        /// Request or response.
+        what: &'static str,
+        /// Bytes that came.
+        len: usize,
+        /// Bytes of the headers.
+        need: usize,
+    },
+    /// Not a Mercury request.
+    #[error("the first byte is {found:#04x}; a Mercury request begins with 0xd7")]
+    Magic {
+        /// The byte that came.
+        found: u8,
+    },
+    /// Another version of the protocol: update the older side.
+    #[error("the peer speaks version {found} of Mercury's protocol, this is version {expected}")]
+    Version {
+        /// The peer's version.
+        found: u8,
+        /// Ours.
+        expected: u8,
+    },
+    /// The peer's Mercury was built with checksum support, and this endpoint is not set to that.
+    #[error("the peer's Mercury was built with checksum support: use `Build::Checksum` here")]
+    PeerHasChecksums,
+    /// A flag that this version of the protocol does not have.
+    #[error("the header has unknown flags {flags:#04x}")]
+    Flags {
+        /// The unknown bits.
+        flags: u8,
+    },
+    /// The message says that its payload is elsewhere, but not readably where.
+    #[error("the description of an overflowed payload cannot be read: {0}")]
+    Overflow(#[from] ProcError),
+    /// The payload is elsewhere, in a form that cannot be fetched.
+    #[error("an overflowed payload cannot be fetched: {0}")]
+    OverflowForm(&'static str),
+    /// The payload is elsewhere, and longer than [`HgOptions`](super::HgOptions) accepts.
+    #[error("an overflowed payload of {len} bytes exceeds the limit of {max} bytes")]
+    OverflowTooLong {
+        /// Its length.
+        len: u64,
+        /// The limit.
+        max: u64,
+    },
+}
+
+/// Why a value cannot be encoded or decoded. Offsets count from the first byte that was given.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProcError {
+    /// The bytes end in the middle of a value: the two sides define the type differently, or the
+    /// message was cut.
+    #[error("byte {at}: a value takes {need} bytes, {left} are left")]
+    End {
+        /// Where the value begins.
+        at: usize,
+        /// Bytes that the value takes.
+        need: u64,
+        /// Bytes that there are.
+        left: usize,
+    },
+    /// The bytes go on after the value: the two sides define the type differently.
+    #[error("byte {at}: the value ends here, but {left} bytes follow")]
+    Trailing {
+        /// Where the value ends.
+        at: usize,
+        /// Bytes after it.
+        left: usize,
+    },
+    /// The bytes cannot be such a value.
+    #[error("byte {at}: {what}")]
+    Invalid {
+        /// Where.
+        at: usize,
+        /// What is wrong.
+        what: String,
+    },
+    /// More elements than the bytes that are left can hold.
+    #[error("byte {at}: {count} elements cannot be in the {left} bytes that are left")]
+    Count {
+        /// Where the count stands.
+        at: usize,
+        /// The count.
+        count: u64,
+        /// Bytes after it.
+        left: usize,
+    },
+    /// The encoding would exceed the limit. Move large data by bulk transfer.
+    #[error("the encoding exceeds the limit of {max} bytes; move large data by bulk transfer")]
+    TooLong {
+        /// The limit.
+        max: usize,
+    },
+    /// Values are nested deeper than both sides are sure to accept.
+    #[error("values are nested deeper than {max} levels")]
+    TooDeep {
+        /// The limit.
+        max: usize,
+    },
+    /// The type cannot be encoded or decoded.
+    #[error("{0}")]
+    Unsupported(&'static str),
+    /// What the type's own `Serialize` or `Deserialize` said.
+    #[error("{0}")]
+    Custom(String),
+}
+
+impl serde::ser::Error for ProcError {
+    fn custom<M: Display>(message: M) -> Self {
+        Self::Custom(message.to_string())
+    }
+}
+
+impl serde::de::Error for ProcError {
+    fn custom<M: Display>(message: M) -> Self {
+        Self::Custom(message.to_string())
+    }
+}
+
+/// Why an operation of the RPC core failed.
+///
+/// Cheap enough to clone: one event may end many operations.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum HgError {
+    /// The network or the peer failed. [`na::Error::never_arrived`] tells whether a repetition is
+    /// harmless.
+    #[error(transparent)]
+    Na(na::Error),
+    /// The peer's RPC layer answered with an error code instead of a response.
+    #[error("the peer answered {0}")]
+    Remote(ReturnCode),
+    /// The peer's response cannot be read.
+    #[error("malformed response: {0}")]
+    Wire(#[from] WireError),
+    /// The arguments or the result cannot be encoded. Nothing was sent.
+    #[error(transparent)]
+    Proc(#[from] ProcError),
+    /// [`Core::cancel`](super::Core::cancel) ended the operation. The peer may have acted all the
+    /// same.
+    #[error("the operation was canceled")]
+    Canceled,
+    /// The RPC core was closed.
+    #[error("the RPC layer is closed")]
+    Closed,
+    /// As many operations are in flight as can be told apart. Wait for some to end.
+    #[error("{0} operations are in flight, which is the limit; wait for some to end")]
+    Busy(usize),
+    /// The origin asked for no response, so there can be none.
+    #[error("the request is one-way: it takes no response")]
+    NoResponse,
+    /// The bulk handle does not allow this: its range, its access, or its form.
+    #[error("bulk transfer: {0}")]
+    Bulk(String),
+}
+
+impl From<na::Error> for HgError {
+    fn from(error: na::Error) -> Self {
+        match error {
+            na::Error::Canceled => Self::Canceled,
+            na::Error::Closed => Self::Closed,
+            error => Self::Na(error),
+        }
+    }
+}

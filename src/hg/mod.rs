@@ -1,0 +1,62 @@
+//! The RPC core: Mercury's protocol over `na`.
+//!
+//! It turns an [`na::Endpoint`], which moves messages and memory, into requests, responses and bulk
+//! transfers with the bytes of C Mercury and C Margo. It knows neither ULTs nor JSON: an operation
+//! takes a token of the caller's choice and gives it back, exactly once, through a [`Sink`].
+//!
+//! # Reading order
+//!
+//! - `header.rs`, `id.rs`, `margo.rs`, `wire.rs`: what stands around arguments, and whole messages;
+//! - `proc/`: how values are encoded;
+//! - `bulk/`: how memory is described to peers;
+//! - `core.rs`: the [`Core`], its options, and what holds for all operations;
+//! - `context.rs`: progress and trigger, from a completion of the network to a call of the sink;
+//! - `forward.rs`, `handle.rs`, `overflow.rs`, `transfer.rs`: calls, requests and their answers,
+//!   long arguments and results, bulk transfers;
+//! - `ops.rs`, `receives.rs`, `buffers.rs`: what they are made of.
+//!
+//! # Trust
+//!
+//! Every byte that a peer sent is checked before use: counts against the bytes that are there,
+//! lengths against [`HgOptions`]. A malformed message costs its sender an error and nobody else
+//! anything.
+//!
+//! Counterpart: `mercury_core.c`, `mercury.c`, `mercury_bulk.c`, `mercury_proc.c`.
+
+#![forbid(unsafe_code)]
+
+mod buffers;
+pub mod bulk;
+mod code;
+mod context;
+mod core;
+mod counters;
+mod error;
+mod forward;
+mod handle;
+pub mod header;
+mod id;
+pub mod margo;
+mod ops;
+mod overflow;
+pub mod proc;
+mod receives;
+#[cfg(test)]
+mod tests;
+mod transfer;
+pub mod wire;
+
+pub use self::{
+    bulk::{Bulk, BulkDesc, BulkOp},
+    code::ReturnCode,
+    context::Sink,
+    core::{Core, HgOptions},
+    counters::Counters,
+    error::{HgError, ProcError, WireError},
+    forward::ForwardOptions,
+    handle::{RequestHandle, Response},
+    header::Build,
+    id::{ProviderId, RpcId},
+    ops::OpRef,
+    proc::{ConstStr, Writer},
+};

@@ -1,0 +1,229 @@
+//! Payloads that did not fit into a message.
+//!
+//! The sender keeps such a payload in memory of its own, and the message says where: flag
+//! `MORE_DATA` and a bulk descriptor. The receiver gets the whole payload before it hands the
+//! message up. The sender may free it when it knows that the receiver is done:
+//!
+//! | what overflowed | told by |
+//! |---|---|
+//! | a request | the response |
+//! | a one-way request | an acknowledgement |
+//! | a response | an acknowledgement |
+//!
+//! An acknowledgement is an expected message of one byte under the tag of the RPC. It is also sent
+//! when the get failed or was given up, so that the sender never waits for a receiver that lives.
+
+use na::{Access, Addr, LocalMem, Memory, RemoteMem, Tag, Transfer};
+
+use super::buffers::Payload;
+use super::bulk::BulkDesc;
+use super::bulk::desc::{Handles, flags};
+use super::context::{Event, Incoming};
+use super::core::{Core, Op};
+use super::handle::Reply;
+use super::header::RequestHeader;
+use super::ops::{OpRef, Role};
+use super::{HgError, Response, ReturnCode, WireError};
+
+/// A request whose arguments are being fetched.
+#[derive(Debug)]
+pub(super) struct Fetch {
+    header: RequestHeader,
+    origin: Addr,
+    tag: Tag,
+    memory: LocalMem,
+}
+
+/// How to come by an overflowed payload.
+enum Source {
+    /// It was in the descriptor after all, or is empty.
+    Here(Vec<u8>),
+    /// By a get.
+    There { remote: RemoteMem, memory: LocalMem },
+}
+
+impl<T> Core<T> {
+    /// Checks where a peer says that its payload is, and makes room for it.
+    fn locate(&self, desc: &BulkDesc<'_>) -> Result<Source, HgError> {
+        let max = self.options.overflow_bytes_max as u64;
+        if desc.len > max {
+            return Err(WireError::OverflowTooLong { len: desc.len, max }.into());
+        }
+        if desc.flags & flags::READ == 0 {
+            return Err(WireError::OverflowForm("its memory does not allow reading").into());
+        }
+        if let Some(data) = desc.eager {
+            return Ok(Source::Here(data.to_vec()));
+        }
+        if desc.len == 0 {
+            return Ok(Source::Here(Vec::new()));
+        }
+        let Handles::One(Some(handle)) = &desc.handles else {
+            return Err(WireError::OverflowForm("it has not exactly one memory handle").into());
+        };
+        let remote = self.endpoint.mem_from_bytes(handle)?;
+        // Zeroed pages cost nothing until the data arrives, so a length that is a lie costs little.
+        let room = vec![0; desc.len as usize];
+        let memory = self.endpoint.register(Memory::from_vec(room), Access::WriteOnly)?;
+        Ok(Source::There { remote, memory })
+    }
+
+    fn get(
+        &self,
+        op: OpRef,
+        from: &Addr,
+        remote: RemoteMem,
+        memory: LocalMem,
+    ) -> Result<(), na::Error> {
+        let len = memory.len();
+        let transfer = Transfer { local: memory, local_offset: 0, remote, remote_offset: 0, len };
+        self.endpoint.get(op.part(Role::Fetch), from, transfer)
+    }
+
+    /// Fetches the arguments of a request that arrived. The request goes up when they are here.
+    pub(super) fn fetch_request(
+        &self,
+        header: RequestHeader,
+        origin: &Addr,
+        tag: Tag,
+        desc: &BulkDesc<'_>,
+    ) -> Result<Option<Event<T>>, (HgError, ReturnCode)> {
+        let source =
+            self.locate(desc).map_err(|error| self.not_fetched(header, origin, tag, error))?;
+        let (remote, memory) = match source {
+            Source::Here(bytes) => {
+                return Ok(Some(self.fetched_request(header, origin.clone(), tag, bytes)));
+            }
+            Source::There { remote, memory } => (remote, memory),
+        };
+        let fetch = Fetch { header, origin: origin.clone(), tag, memory: memory.clone() };
+        let admitted = self.state().admit(Op::Fetch(fetch));
+        let op = admitted.map_err(|refused| self.not_fetched(header, origin, tag, refused.0))?;
+        if let Err(error) = self.get(op, origin, remote, memory) {
+            let gone = self.state().ops.remove(op);
+            drop(gone);
+            return Err(self.not_fetched(header, origin, tag, error.into()));
+        }
+        Ok(None)
+    }
+
+    /// Tells a one-way origin that it can free its arguments; others learn it from the response.
+    fn not_fetched(
+        &self,
+        header: RequestHeader,
+        origin: &Addr,
+        tag: Tag,
+        error: HgError,
+    ) -> (HgError, ReturnCode) {
+        if header.no_response {
+            self.send_ack(origin, tag);
+        }
+        let code = match &error {
+            HgError::Wire(WireError::OverflowTooLong { .. }) => ReturnCode::MsgSize,
+            HgError::Wire(_) => ReturnCode::ProtocolError,
+            HgError::Busy(_) => ReturnCode::Again,
+            _ => ReturnCode::NaError,
+        };
+        (error, code)
+    }
+
+    fn fetched_request(
+        &self,
+        header: RequestHeader,
+        origin: Addr,
+        tag: Tag,
+        bytes: Vec<u8>,
+    ) -> Event<T> {
+        if header.no_response {
+            self.send_ack(&origin, tag);
+        }
+        let payload = Payload::Overflow(bytes);
+        let reply = Reply::Network(tag);
+        Event::Request(Incoming { header, origin, reply, payload, held: true })
+    }
+
+    /// Fetches the result of a call. `Some`: it was in the message.
+    pub(super) fn fetch_response(
+        &self,
+        op: OpRef,
+        desc: &BulkDesc<'_>,
+    ) -> Result<Option<Vec<u8>>, HgError> {
+        let Some((peer, tag, wanted)) = self.response_source(op) else {
+            return Err(HgError::Canceled);
+        };
+        let source = if wanted { self.locate(desc) } else { Err(HgError::Canceled) };
+        let fetching = source.and_then(|source| match source {
+            Source::Here(bytes) => Ok(Some(bytes)),
+            Source::There { remote, memory } => {
+                if !self.begin_fetch(op, &memory) {
+                    return Err(HgError::Canceled);
+                }
+                self.get(op, &peer, remote, memory)?;
+                Ok(None)
+            }
+        });
+        if !matches!(fetching, Ok(None)) {
+            self.send_ack(&peer, tag);
+        }
+        fetching
+    }
+
+    /// A get of an overflowed payload ended.
+    pub(super) fn on_fetched(&self, op: OpRef, result: Result<(), na::Error>) -> Option<Event<T>> {
+        let mut state = self.state();
+        if let Some(Op::Forward(call)) = state.ops.get_mut(op) {
+            let (memory, peer) = (call.fetching.take()?, call.peer.clone());
+            let tag = Self::tag(call.number);
+            drop(state);
+            self.send_ack(&peer, tag);
+            let result =
+                result.map(|()| Response::new(Payload::Overflow(into_vec(memory)), &self.buffers));
+            let mut state = self.state();
+            if let Some(Op::Forward(call)) = state.ops.get_mut(op) {
+                call.fetched(result.map_err(HgError::from));
+            }
+            return self.settle(state, op);
+        }
+        let removed = state.ops.remove(op);
+        drop(state);
+        let Some(Op::Fetch(Fetch { header, origin, tag, memory })) = removed else { return None };
+        match result {
+            Ok(()) => Some(self.fetched_request(header, origin, tag, into_vec(memory))),
+            Err(error) => {
+                let (error, code) = self.not_fetched(header, &origin, tag, error.into());
+                self.reject(Some(header), &origin, tag, code, &error);
+                None
+            }
+        }
+    }
+
+    fn send_ack(&self, to: &Addr, tag: Tag) {
+        let mut buf = self.buffers.take();
+        // One byte with no meaning; it cannot fail, because no message is that short.
+        let _ = buf.try_extend(&[0]);
+        self.send_loose(to, tag, buf);
+    }
+}
+
+/// Takes the bytes out of memory that a get has filled.
+fn into_vec(memory: LocalMem) -> Vec<u8> {
+    let (len, weak) = (memory.len(), memory.downgrade());
+    let (sender, receiver) = std::sync::mpsc::channel();
+    memory.revoke(move |memory| {
+        let _ = sender.send(memory);
+    });
+    let released = match receiver.try_recv() {
+        Ok(memory) => Some(memory),
+        Err(_) => match weak.upgrade() {
+            // The transport has not dropped its reference yet: copy.
+            Some(memory) => {
+                let mut bytes = vec![0; len as usize];
+                let _ = memory.read_at(0, &mut bytes);
+                return bytes;
+            }
+            // It is dropping the last one in this moment.
+            None => receiver.recv().ok(),
+        },
+    };
+    released.and_then(|memory| memory.into_owner().ok()).unwrap_or_default()
+}

@@ -1,0 +1,227 @@
+//! Bytes against the C formats, round trips, and bytes that nobody meant.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+enum Choice {
+    Nothing,
+    One(u16),
+    Two(i64, bool),
+    Named { text: String, more: Option<Box<Choice>> },
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct All {
+    numbers: (u8, i16, u32, i64, u128),
+    floats: (f32, f64),
+    letter: char,
+    text: String,
+    list: Vec<Choice>,
+    map: BTreeMap<String, Vec<u8>>,
+    unit: (),
+}
+
+fn choice() -> impl Strategy<Value = Choice> {
+    let leaf = prop_oneof![
+        Just(Choice::Nothing),
+        any::<u16>().prop_map(Choice::One),
+        any::<(i64, bool)>().prop_map(|(a, b)| Choice::Two(a, b)),
+    ];
+    leaf.prop_recursive(4, 8, 2, |inner| {
+        (any::<String>(), proptest::option::of(inner.prop_map(Box::new)))
+            .prop_map(|(text, more)| Choice::Named { text, more })
+    })
+}
+
+fn all() -> impl Strategy<Value = All> {
+    (
+        any::<(u8, i16, u32, i64, u128)>(),
+        (-1e30f32..1e30, -1e300f64..1e300),
+        any::<char>(),
+        any::<String>(),
+        proptest::collection::vec(choice(), 0..5),
+        proptest::collection::btree_map(any::<String>(), any::<Vec<u8>>(), 0..4),
+    )
+        .prop_map(|(numbers, floats, letter, text, list, map)| All {
+            numbers,
+            floats,
+            letter,
+            text,
+            list,
+            map,
+            unit: (),
+        })
+}
+
+#[test]
+fn strings_are_mercurys() {
+    assert_eq!(to_vec("hello").unwrap(), b"\x06\0\0\0\0\0\0\0hello\0\0\0");
+    assert_eq!(to_vec(&ConstStr::from("hello")).unwrap(), b"\x06\0\0\0\0\0\0\0hello\0\x01\0");
+    for bytes in [&b"\x06\0\0\0\0\0\0\0hello\0\0\0"[..], b"\x06\0\0\0\0\0\0\0hello\0\x01\0"] {
+        assert_eq!(from_slice::<&str>(bytes).unwrap(), "hello");
+        assert_eq!(&*from_slice::<ConstStr>(bytes).unwrap(), "hello");
+    }
+    assert_eq!(from_slice::<String>(&[0; 8]).unwrap(), "", "C's NULL");
+}
+
+#[test]
+fn const_applies_to_its_own_string_only() {
+    let bytes = to_vec(&(ConstStr::from("a"), "b")).unwrap();
+    assert_eq!(bytes, b"\x02\0\0\0\0\0\0\0a\0\x01\0\x02\0\0\0\0\0\0\0b\0\0\0");
+}
+
+#[test]
+fn counts_are_compared_with_the_bytes_left() {
+    let mut bytes = u64::MAX.to_le_bytes().to_vec();
+    bytes.extend([0; 16]);
+    from_slice::<Vec<u64>>(&bytes).unwrap_err();
+    from_slice::<Vec<()>>(&bytes).unwrap_err();
+    from_slice::<String>(&bytes).unwrap_err();
+    from_slice::<BTreeMap<u8, u8>>(&bytes).unwrap_err();
+}
+
+#[test]
+fn nesting_has_a_bound() {
+    let mut deep = Choice::Nothing;
+    for _ in 0..DEPTH_MAX {
+        deep = Choice::Named { text: String::new(), more: Some(Box::new(deep)) };
+    }
+    assert_eq!(to_vec(&deep), Err(ProcError::TooDeep { max: DEPTH_MAX }));
+    #[derive(Debug, Deserialize)]
+    struct Chain {
+        #[serde(rename = "next")]
+        _next: Option<Box<Chain>>,
+    }
+    let error = from_slice::<Chain>(&[1; 10_000]).unwrap_err();
+    assert_eq!(error, ProcError::TooDeep { max: DEPTH_MAX });
+}
+
+#[test]
+fn errors_say_where() {
+    assert_eq!(from_slice::<(u32, u32)>(&[0; 6]), Err(ProcError::End { at: 4, need: 4, left: 2 }));
+    assert_eq!(from_slice::<u8>(&[0; 3]), Err(ProcError::Trailing { at: 1, left: 2 }));
+    assert!(matches!(from_slice::<bool>(&[2]), Err(ProcError::Invalid { at: 0, .. })));
+    let unknown_variant = from_slice::<(u8, Choice)>(&[1, 9, 0, 0, 0]).unwrap_err();
+    assert!(matches!(unknown_variant, ProcError::Invalid { at: 5, .. }), "{unknown_variant}");
+}
+
+fn writer(room: usize, bytes_max: usize) -> Writer {
+    let limits = WriterLimits { bytes_max, bulk_eager: true };
+    Writer::new(MsgBuf::with_capacity(4 + room), 4, 4 + room, limits)
+}
+
+#[test]
+fn a_full_message_overflows_as_a_whole() {
+    let mut writer = writer(10, 100);
+    writer.put(&[1; 8]).unwrap();
+    writer.put(&[2; 8]).unwrap();
+    writer.put(&[3; 1]).unwrap();
+    assert_eq!(writer.len(), 17);
+    let Written::Overflow(buf, bytes) = writer.finish() else { panic!("fits?") };
+    assert!(buf.is_empty());
+    assert_eq!(bytes, [[1; 8].as_slice(), &[2; 8], &[3]].concat());
+}
+
+#[test]
+fn what_fits_stays_in_the_message_to_the_last_byte() {
+    let mut writer = writer(8, 100);
+    writer.put(&[1; 8]).unwrap();
+    let Written::Fits(buf) = writer.finish() else { panic!("overflowed") };
+    assert_eq!(buf.as_slice(), [0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]);
+}
+
+#[test]
+fn an_encoding_has_a_limit() {
+    let mut writer = writer(8, 20);
+    writer.put(&[1; 20]).unwrap();
+    assert_eq!(writer.put(&[1]), Err(ProcError::TooLong { max: 20 }));
+    assert_eq!(writer.len(), 20);
+}
+
+/// An iterator that does not know its length.
+struct Streamed(u32);
+
+impl Serialize for Streamed {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((0..self.0).filter(|n| n % 2 == 0))
+    }
+}
+
+#[test]
+fn a_length_that_is_not_known_in_advance_is_filled_in() {
+    for room in [0, 8, 1000] {
+        let mut writer = writer(room, 1000);
+        to_writer(&mut writer, &(7u8, Streamed(10))).unwrap();
+        let bytes = match writer.finish() {
+            Written::Fits(buf) => buf.as_slice()[4..].to_vec(),
+            Written::Overflow(_, bytes) => bytes,
+        };
+        let (seven, evens) = from_slice::<(u8, Vec<u32>)>(&bytes).unwrap();
+        assert_eq!((seven, evens), (7, vec![0, 2, 4, 6, 8]));
+    }
+}
+
+#[test]
+fn elements_without_bytes_are_bounded_on_both_sides() {
+    let most = vec![(); EMPTY_ELEMENTS_MAX as usize];
+    assert_eq!(from_slice::<Vec<()>>(&to_vec(&most).unwrap()).unwrap().len(), most.len());
+    to_vec(&(&most, vec![()])).unwrap_err();
+    let mut bytes = to_vec(&most).unwrap();
+    bytes.extend(1u64.to_le_bytes());
+    assert!(matches!(from_slice::<(Vec<()>, Vec<()>)>(&bytes), Err(ProcError::Count { .. })));
+    // Not each list by itself, either: here every count is plausible.
+    let mut bytes = 1000u64.to_le_bytes().to_vec();
+    (0..1000).for_each(|_| bytes.extend(1000u64.to_le_bytes()));
+    assert!(matches!(from_slice::<Vec<Vec<()>>>(&bytes), Err(ProcError::Count { .. })));
+}
+
+#[test]
+fn text_and_bytes_are_borrowed() {
+    let bytes = to_vec(&("abc", serde_bytes(b"xyz"))).unwrap();
+    let (text, raw) = from_slice::<(ConstStr<&str>, &[u8])>(&bytes).unwrap();
+    assert_eq!((&*text, raw), ("abc", &b"xyz"[..]));
+    assert!(bytes.as_ptr_range().contains(&raw.as_ptr()));
+}
+
+/// A slice as bytes, not as a sequence of numbers.
+fn serde_bytes(bytes: &[u8]) -> impl Serialize + '_ {
+    struct Bytes<'a>(&'a [u8]);
+    impl Serialize for Bytes<'_> {
+        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.serialize_bytes(self.0)
+        }
+    }
+    Bytes(bytes)
+}
+
+#[test]
+fn what_may_follow_can_be_left() {
+    let bytes = to_vec(&(1u32, 2u32)).unwrap();
+    assert_eq!(from_prefix::<u32>(&bytes), Ok((1, &[2, 0, 0, 0][..])));
+}
+
+proptest! {
+    #[test]
+    fn what_is_encoded_is_decoded(value in all()) {
+        let bytes = to_vec(&value).unwrap();
+        prop_assert_eq!(from_slice::<All>(&bytes).unwrap(), value);
+    }
+
+    #[test]
+    fn a_truncated_encoding_is_an_error(value in all(), cut in any::<prop::sample::Index>()) {
+        let bytes = to_vec(&value).unwrap();
+        let cut = cut.index(bytes.len());
+        prop_assert!(from_slice::<All>(&bytes[..cut]).is_err());
+    }
+
+    #[test]
+    fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = from_slice::<All>(&bytes);
+        let _ = from_slice::<Vec<Choice>>(&bytes);
+        let _ = from_slice::<crate::hg::Bulk>(&bytes);
+    }
+}

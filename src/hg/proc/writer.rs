@@ -1,0 +1,148 @@
+//! Where an encoding goes: into the message, and from there into a vector when the message is full.
+
+use na::MsgBuf;
+
+use crate::hg::ProcError;
+
+/// Takes the bytes of an encoding.
+///
+/// Begins in the payload part of a message. When that is full, everything moves to a vector that
+/// grows by doubling; the message will then carry a descriptor of it instead (overflow).
+///
+/// Counterpart: `hg_proc_t` with its extra buffer.
+#[derive(Debug)]
+pub struct Writer {
+    buf: MsgBuf,
+    /// Where the payload begins in `buf`.
+    start: usize,
+    /// Where the next byte goes in `buf`, until it overflows.
+    at: usize,
+    /// Where the payload must end in `buf`.
+    end: usize,
+    overflow: Option<Vec<u8>>,
+    limits: WriterLimits,
+}
+
+/// What a [`Writer`] may do beyond filling its message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriterLimits {
+    /// Longest encoding, bytes. At most the message's room if nothing may overflow.
+    pub bytes_max: usize,
+    /// Let small bulk data travel inside its descriptor.
+    pub bulk_eager: bool,
+}
+
+impl Default for WriterLimits {
+    /// 256 MiB, which is what receivers accept by default; with eager bulk data.
+    fn default() -> Self {
+        Self { bytes_max: 256 << 20, bulk_eager: true }
+    }
+}
+
+/// Where the bytes went.
+#[derive(Debug)]
+pub enum Written {
+    /// Into the message, whose length is set.
+    Fits(MsgBuf),
+    /// All of them into the vector; the message holds nothing of use and has no length.
+    Overflow(MsgBuf, Vec<u8>),
+}
+
+impl Writer {
+    /// Writes into `buf` from byte `start` on, up to byte `end` (at most its capacity).
+    pub fn new(buf: MsgBuf, start: usize, end: usize, limits: WriterLimits) -> Self {
+        let end = end.min(buf.capacity());
+        Self { buf, start, at: start.min(end), end, overflow: None, limits }
+    }
+
+    /// Appends bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`ProcError::TooLong`]; nothing was appended.
+    #[inline]
+    pub fn put(&mut self, bytes: &[u8]) -> Result<(), ProcError> {
+        // No overflow of the sum: neither is longer than an allocation.
+        if self.overflow.is_none() && self.at + bytes.len() <= self.end {
+            let end = self.at + bytes.len();
+            self.buf.spare_mut()[self.at..end].copy_from_slice(bytes);
+            self.at = end;
+            return Ok(());
+        }
+        self.put_overflow(bytes)
+    }
+
+    #[cold]
+    fn put_overflow(&mut self, bytes: &[u8]) -> Result<(), ProcError> {
+        let len = self.len() + bytes.len();
+        if len > self.limits.bytes_max {
+            return Err(ProcError::TooLong { max: self.limits.bytes_max });
+        }
+        if self.overflow.is_none() {
+            let mut all = Vec::with_capacity(2 * len);
+            all.extend_from_slice(&self.buf.spare_mut()[self.start..self.at]);
+            self.overflow = Some(all);
+        }
+        if let Some(all) = &mut self.overflow {
+            all.extend_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    /// Bytes written.
+    pub fn len(&self) -> usize {
+        self.overflow.as_ref().map_or(self.at - self.start, Vec::len)
+    }
+
+    /// Whether nothing was written.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Replaces bytes that were written before.
+    ///
+    /// # Panics
+    ///
+    /// If they were not.
+    pub(super) fn patch(&mut self, at: usize, bytes: &[u8]) {
+        let (whole, start) = match &mut self.overflow {
+            Some(all) => (all.as_mut_slice(), at),
+            None => (&mut self.buf.spare_mut()[..self.at], self.start + at),
+        };
+        whole[start..start + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// The byte written at `at`.
+    pub(super) fn byte(&mut self, at: usize) -> u8 {
+        match &self.overflow {
+            Some(all) => all[at],
+            None => self.buf.spare_mut()[self.start + at],
+        }
+    }
+
+    /// Whether bulk data of that many bytes may be embedded: it is allowed, and the message has
+    /// room.
+    pub(super) fn may_embed(&self, bytes: u64) -> bool {
+        self.limits.bulk_eager && self.overflow.is_none() && (self.end - self.at) as u64 >= bytes
+    }
+
+    /// Where the bytes went.
+    pub fn finish(mut self) -> Written {
+        match self.overflow {
+            Some(all) => {
+                self.buf.clear();
+                Written::Overflow(self.buf, all)
+            }
+            None => {
+                self.buf.set_len(self.at);
+                Written::Fits(self.buf)
+            }
+        }
+    }
+
+    /// Gives the message back, without what was written.
+    pub fn into_buf(mut self) -> MsgBuf {
+        self.buf.clear();
+        self.buf
+    }
+}

@@ -1,0 +1,465 @@
+//! Endpoints within one thread, with faults on request.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use na::{
+    Access, Addr, Arrival, Completion, Endpoint, Error, Limits, LocalMem, Memory, MsgBuf, OpId,
+    Refused, RegionTable, RemoteMem, Tag, Transfer,
+};
+
+use crate::hg::buffers::lock;
+
+/// Longest message here: small, so that overflow is easy to reach.
+pub(super) const MESSAGE_MAX: usize = 512;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Unexpected,
+    Expected,
+}
+
+/// What a node refuses to start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refuse {
+    Send,
+    Receive,
+    Transfer,
+}
+
+#[derive(Debug)]
+struct Message {
+    from: usize,
+    tag: Tag,
+    bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Send {
+    op: OpId,
+    kind: Kind,
+    to: usize,
+    tag: Tag,
+    buf: MsgBuf,
+}
+
+#[derive(Debug)]
+struct Move {
+    op: OpId,
+    put: bool,
+    peer: usize,
+    transfer: Transfer,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    endpoint: u64,
+    dead: bool,
+    done: VecDeque<Completion>,
+    unexpected_posted: VecDeque<(OpId, MsgBuf)>,
+    unexpected_early: VecDeque<Message>,
+    expected_posted: Vec<(OpId, usize, Tag, MsgBuf)>,
+    expected_early: Vec<Message>,
+    held_sends: Vec<Send>,
+    moves: VecDeque<Move>,
+    regions: RegionTable,
+    // Faults.
+    hold_sends: bool,
+    freeze_moves: bool,
+    refuse: Option<(Refuse, usize)>,
+    // For looking at.
+    sent: Vec<(Kind, Tag, Vec<u8>)>,
+    moves_started: usize,
+}
+
+/// All nodes of one test.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Net(Arc<Mutex<Vec<Node>>>);
+
+/// One endpoint.
+#[derive(Debug)]
+pub(super) struct NodeEndpoint {
+    net: Net,
+    index: usize,
+}
+
+impl Net {
+    fn nodes(&self) -> MutexGuard<'_, Vec<Node>> {
+        lock(&self.0)
+    }
+
+    pub(super) fn node(&self) -> Arc<NodeEndpoint> {
+        let mut nodes = self.nodes();
+        let index = nodes.len();
+        nodes.push(Node { endpoint: Addr::unique_endpoint_id(), ..Node::default() });
+        Arc::new(NodeEndpoint { net: self.clone(), index })
+    }
+}
+
+fn addr(nodes: &[Node], at: usize, peer: usize) -> Addr {
+    Addr::new(format!("na+test://{peer}"), nodes[at].endpoint, peer as u64, ())
+}
+
+fn gone(peer: usize) -> Error {
+    Error::PeerGone { peer: format!("na+test://{peer}"), reason: "killed by the test".into() }
+}
+
+fn fill(mut buf: MsgBuf, op: OpId, message: &Message, from: Addr) -> Completion {
+    buf.clear();
+    assert!(buf.try_extend(&message.bytes), "message longer than the buffer");
+    Completion::Recv { op, buf, result: Ok(Arrival { from, tag: message.tag }) }
+}
+
+/// Brings a message to its receive, or lets it wait for one.
+fn arrive(nodes: &mut [Node], to: usize, kind: Kind, message: Message) {
+    let from = addr(nodes, to, message.from);
+    let node = &mut nodes[to];
+    match kind {
+        Kind::Unexpected => match node.unexpected_posted.pop_front() {
+            Some((op, buf)) => node.done.push_back(fill(buf, op, &message, from)),
+            None => node.unexpected_early.push_back(message),
+        },
+        Kind::Expected => {
+            let wanted =
+                |posted: &(_, usize, Tag, _)| (posted.1, posted.2) == (message.from, message.tag);
+            match node.expected_posted.iter().position(wanted) {
+                Some(at) => {
+                    let (op, _, _, buf) = node.expected_posted.remove(at);
+                    node.done.push_back(fill(buf, op, &message, from));
+                }
+                None => node.expected_early.push(message),
+            }
+        }
+    }
+}
+
+fn send_now(nodes: &mut [Node], at: usize, send: Send) {
+    let Send { op, kind, to, tag, buf } = send;
+    let result = if nodes[to].dead { Err(gone(to)) } else { Ok(()) };
+    if result.is_ok() {
+        let bytes = buf.as_slice().to_vec();
+        nodes[at].sent.push((kind, tag, bytes.clone()));
+        arrive(nodes, to, kind, Message { from: at, tag, bytes });
+    }
+    nodes[at].done.push_back(Completion::Send { op, buf, result });
+}
+
+fn move_now(nodes: &mut [Node], at: usize, Move { op, put, peer, transfer }: Move) {
+    let Transfer { local, local_offset, remote, remote_offset, len } = transfer;
+    let lease = nodes[peer].regions.lease(remote.key, remote_offset, len, put);
+    let result = match lease {
+        _ if nodes[peer].dead => Err(gone(peer)),
+        Err(reason) => Err(Error::Denied { peer: format!("na+test://{peer}"), reason }),
+        Ok(lease) => {
+            let mut bytes = vec![0; len as usize];
+            let (from, from_at, to, to_at) = if put {
+                (&local, local_offset, &lease, remote_offset)
+            } else {
+                (&lease, remote_offset, &local, local_offset)
+            };
+            assert!(from.read_at(from_at, &mut bytes) && to.write_at(to_at, &bytes));
+            Ok(())
+        }
+    };
+    nodes[at].done.push_back(Completion::Transfer { op, result });
+}
+
+impl NodeEndpoint {
+    fn with<R>(&self, f: impl FnOnce(&mut Node) -> R) -> R {
+        f(&mut self.net.nodes()[self.index])
+    }
+
+    /// Sends complete only when released.
+    pub(super) fn hold_sends(&self, on: bool) {
+        let mut nodes = self.net.nodes();
+        nodes[self.index].hold_sends = on;
+        if !on {
+            for send in std::mem::take(&mut nodes[self.index].held_sends) {
+                send_now(&mut nodes, self.index, send);
+            }
+        }
+    }
+
+    /// Transfers that we ask for wait, and do not react to cancel: as if the owner were hung.
+    pub(super) fn freeze_moves(&self, on: bool) {
+        self.with(|node| node.freeze_moves = on);
+    }
+
+    /// Refuses to start the next operation of that kind.
+    pub(super) fn refuse(&self, what: Refuse) {
+        self.refuse_after(what, 0);
+    }
+
+    /// Refuses to start an operation of that kind, once, after so many more.
+    pub(super) fn refuse_after(&self, what: Refuse, more: usize) {
+        self.with(|node| node.refuse = Some((what, more)));
+    }
+
+    fn refuses(&self, what: Refuse) -> bool {
+        self.with(|node| match &mut node.refuse {
+            Some((refuse, 0)) if *refuse == what => node.refuse.take().is_some(),
+            Some((refuse, more)) if *refuse == what => {
+                *more -= 1;
+                false
+            }
+            _ => false,
+        })
+    }
+
+    /// Dies: peers learn it, nothing else happens.
+    pub(super) fn kill(&self) {
+        let mut nodes = self.net.nodes();
+        nodes[self.index].dead = true;
+        for at in (0..nodes.len()).filter(|at| *at != self.index) {
+            let node = &mut nodes[at];
+            let (lost, kept) = std::mem::take(&mut node.expected_posted)
+                .into_iter()
+                .partition(|(_, from, _, _)| *from == self.index);
+            node.expected_posted = kept;
+            let failed = Vec::into_iter(lost).map(|(op, _, _, buf)| Completion::Recv {
+                op,
+                buf,
+                result: Err(gone(self.index)),
+            });
+            node.done.extend(failed);
+            for send in std::mem::take(&mut node.held_sends) {
+                send_now(&mut nodes, at, send);
+            }
+        }
+    }
+
+    /// The messages sent so far.
+    pub(super) fn sent(&self) -> Vec<(Kind, Tag, Vec<u8>)> {
+        self.with(|node| node.sent.clone())
+    }
+
+    pub(super) fn moves_started(&self) -> usize {
+        self.with(|node| node.moves_started)
+    }
+
+    /// Memory that peers can use now.
+    pub(super) fn registered(&self) -> usize {
+        self.with(|node| node.regions.len())
+    }
+
+    /// Receives posted for requests, and for expected messages.
+    pub(super) fn posted(&self) -> (usize, usize) {
+        self.with(|node| (node.unexpected_posted.len(), node.expected_posted.len()))
+    }
+
+    fn peer(&self, peer: &Addr) -> Result<usize, Error> {
+        let own = self.with(|node| node.endpoint);
+        if peer.endpoint_id() == own {
+            Ok(peer.peer_id() as usize)
+        } else {
+            Err(Error::InvalidArgument("foreign address".into()))
+        }
+    }
+
+    fn send(&self, op: OpId, kind: Kind, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        if self.refuses(Refuse::Send) {
+            return Err(Refused { error: Error::InvalidArgument("told to refuse".into()), buf });
+        }
+        if self.with(|node| node.dead) {
+            return Err(Refused { error: Error::Closed, buf });
+        }
+        if buf.len() > MESSAGE_MAX {
+            let error = Error::TooLong { len: buf.len(), max: MESSAGE_MAX };
+            return Err(Refused { error, buf });
+        }
+        let to = match self.peer(to) {
+            Ok(to) => to,
+            Err(error) => return Err(Refused { error, buf }),
+        };
+        let mut nodes = self.net.nodes();
+        let send = Send { op, kind, to, tag, buf };
+        if nodes[self.index].hold_sends {
+            nodes[self.index].held_sends.push(send);
+        } else {
+            send_now(&mut nodes, self.index, send);
+        }
+        Ok(())
+    }
+
+    fn start_move(
+        &self,
+        op: OpId,
+        put: bool,
+        peer: &Addr,
+        transfer: Transfer,
+    ) -> Result<(), Error> {
+        if self.refuses(Refuse::Transfer) {
+            return Err(Error::InvalidArgument("told to refuse".into()));
+        }
+        RegionTable::check_transfer(&transfer, put)?;
+        let peer = self.peer(peer)?;
+        self.with(|node| {
+            if node.dead {
+                return Err(Error::Closed);
+            }
+            node.moves_started += 1;
+            node.moves.push_back(Move { op, put, peer, transfer });
+            Ok(())
+        })
+    }
+}
+
+impl Endpoint for NodeEndpoint {
+    fn transport(&self) -> &'static str {
+        "test"
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { unexpected_bytes_max: MESSAGE_MAX, expected_bytes_max: MESSAGE_MAX }
+    }
+
+    fn self_addr(&self) -> Addr {
+        addr(&self.net.nodes(), self.index, self.index)
+    }
+
+    fn lookup(&self, uri: &str) -> Result<Addr, Error> {
+        let bad = || Error::BadUri { uri: uri.into(), reason: "no node of the test".into() };
+        let peer = uri.strip_prefix("na+test://").and_then(|n| n.parse().ok()).ok_or_else(bad)?;
+        Ok(addr(&self.net.nodes(), self.index, peer))
+    }
+
+    fn send_unexpected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        self.send(op, Kind::Unexpected, to, tag, buf)
+    }
+
+    fn send_expected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        self.send(op, Kind::Expected, to, tag, buf)
+    }
+
+    fn recv_unexpected(&self, op: OpId, buf: MsgBuf) -> Result<(), Refused> {
+        if self.with(|node| node.dead) {
+            return Err(Refused { error: Error::Closed, buf });
+        }
+        let mut nodes = self.net.nodes();
+        match nodes[self.index].unexpected_early.pop_front() {
+            Some(message) => {
+                let from = addr(&nodes, self.index, message.from);
+                nodes[self.index].done.push_back(fill(buf, op, &message, from));
+            }
+            None => nodes[self.index].unexpected_posted.push_back((op, buf)),
+        }
+        Ok(())
+    }
+
+    fn recv_expected(&self, op: OpId, from: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        if self.refuses(Refuse::Receive) {
+            return Err(Refused { error: Error::InvalidArgument("told to refuse".into()), buf });
+        }
+        let from = match self.peer(from) {
+            Ok(from) => from,
+            Err(error) => return Err(Refused { error, buf }),
+        };
+        let mut nodes = self.net.nodes();
+        if nodes[from].dead {
+            let failed = Completion::Recv { op, buf, result: Err(gone(from)) };
+            nodes[self.index].done.push_back(failed);
+            return Ok(());
+        }
+        let early = &nodes[self.index].expected_early;
+        match early.iter().position(|early| (early.from, early.tag) == (from, tag)) {
+            Some(at) => {
+                let message = nodes[self.index].expected_early.remove(at);
+                let from = addr(&nodes, self.index, from);
+                nodes[self.index].done.push_back(fill(buf, op, &message, from));
+            }
+            None => nodes[self.index].expected_posted.push((op, from, tag, buf)),
+        }
+        Ok(())
+    }
+
+    fn register(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {
+        self.with(|node| node.regions.register(memory, access))
+    }
+
+    fn mem_to_bytes(&self, memory: &LocalMem) -> Vec<u8> {
+        RemoteMem { key: memory.key(), len: memory.len(), access: memory.access() }
+            .to_bytes()
+            .to_vec()
+    }
+
+    fn mem_from_bytes(&self, bytes: &[u8]) -> Result<RemoteMem, Error> {
+        RemoteMem::from_bytes(bytes)
+            .ok_or_else(|| Error::InvalidArgument("not a memory description".into()))
+    }
+
+    fn put(&self, op: OpId, to: &Addr, transfer: Transfer) -> Result<(), Error> {
+        self.start_move(op, true, to, transfer)
+    }
+
+    fn get(&self, op: OpId, from: &Addr, transfer: Transfer) -> Result<(), Error> {
+        self.start_move(op, false, from, transfer)
+    }
+
+    fn cancel(&self, op: OpId) {
+        self.with(|node| {
+            if let Some(at) = node.expected_posted.iter().position(|posted| posted.0 == op) {
+                let (op, _, _, buf) = node.expected_posted.remove(at);
+                node.done.push_back(Completion::Recv { op, buf, result: Err(Error::Canceled) });
+            }
+            if let Some(at) = node.moves.iter().position(|pending| pending.op == op)
+                && !node.freeze_moves
+            {
+                node.moves.remove(at);
+                node.done.push_back(Completion::Transfer { op, result: Err(Error::Canceled) });
+            }
+            // A send that is held is stuck: half of it is in the network.
+        });
+    }
+
+    fn poll(&self, budget: usize, sink: &mut dyn FnMut(Completion)) -> Result<usize, Error> {
+        let mut nodes = self.net.nodes();
+        while !nodes[self.index].freeze_moves
+            && let Some(pending) = nodes[self.index].moves.pop_front()
+        {
+            move_now(&mut nodes, self.index, pending);
+        }
+        let count = budget.min(nodes[self.index].done.len());
+        let done: Vec<_> = nodes[self.index].done.drain(..count).collect();
+        drop(nodes);
+        done.into_iter().for_each(sink);
+        Ok(count)
+    }
+
+    fn prepare_wait(&self) -> bool {
+        self.with(|node| node.done.is_empty() && node.moves.is_empty())
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn close(&self) {
+        self.kill();
+        self.with(|node| {
+            let result = || Err(Error::Closed);
+            let requests = node.unexpected_posted.drain(..);
+            let replies = node.expected_posted.drain(..).map(|(op, _, _, buf)| (op, buf));
+            let receives = requests.chain(replies).map(|(op, buf)| Completion::Recv {
+                op,
+                buf,
+                result: Err(Error::Closed),
+            });
+            node.done.extend(receives);
+            let sends = node.held_sends.drain(..);
+            node.done.extend(sends.map(|send| Completion::Send {
+                op: send.op,
+                buf: send.buf,
+                result: result(),
+            }));
+            let moves = node.moves.drain(..);
+            node.done.extend(
+                moves.map(|pending| Completion::Transfer { op: pending.op, result: result() }),
+            );
+        });
+    }
+
+    fn bulk_path(&self) -> String {
+        "copies within the process".into()
+    }
+}

@@ -1,0 +1,185 @@
+//! Arguments and results that do not fit into a message.
+
+use super::net::{Kind, MESSAGE_MAX, Refuse};
+use super::*;
+use crate::hg::header::flags;
+
+/// Far longer than a message, and one byte too long.
+fn long_ones() -> [Vec<u8>; 2] {
+    [pattern(100_000), pattern(MESSAGE_MAX - 15)]
+}
+
+#[test]
+fn what_just_fits_does_not_overflow() {
+    let (mut origin, mut target) = pair();
+    let payload = pattern(MESSAGE_MAX - 16);
+    origin.call(&target, &payload, 1);
+    let request = arrive(&mut origin, &mut target);
+    assert_eq!(request.payload(), payload);
+    answer(request, &payload, 2);
+    settle(&mut origin, &mut target);
+    assert_eq!(ended(&mut origin, 1).unwrap(), payload);
+    assert_eq!(origin.core.counters().req_extra + target.core.counters().resp_extra, 0);
+}
+
+#[test]
+fn long_arguments_are_fetched() {
+    for payload in long_ones() {
+        let (mut origin, mut target) = pair();
+        origin.call(&target, &payload, 1);
+        let request = arrive(&mut origin, &mut target);
+        assert_eq!(request.payload(), payload);
+        assert_eq!(origin.endpoint.registered(), 1, "exposed until the response");
+        answer(request, b"ok", 2);
+        settle(&mut origin, &mut target);
+        assert_eq!(ended(&mut origin, 1).unwrap(), b"ok");
+        assert_eq!((origin.endpoint.registered(), target.endpoint.registered()), (0, 0));
+        let (_, _, message) = origin.endpoint.sent().remove(0);
+        assert_eq!(message[10], flags::MORE_DATA);
+        assert_eq!(target.endpoint.sent().len(), 1, "no acknowledgement");
+        let (ours, theirs) = (origin.core.counters(), target.core.counters());
+        assert_eq!((ours.req_extra, theirs.req_extra), (1, 1));
+    }
+}
+
+#[test]
+fn long_results_are_fetched_and_acknowledged() {
+    for payload in long_ones() {
+        let (mut origin, mut target) = pair();
+        origin.call(&target, b"", 1);
+        let request = arrive(&mut origin, &mut target);
+        answer(request, &payload, 2);
+        target.step();
+        assert!(target.notes.responded.is_empty(), "not before it was fetched");
+        assert_eq!(target.endpoint.registered(), 1);
+        settle(&mut origin, &mut target);
+        assert_eq!(ended(&mut origin, 1).unwrap(), payload);
+        assert!(target.notes.responded[&2].is_ok());
+        assert_eq!((origin.endpoint.registered(), target.endpoint.registered()), (0, 0));
+        let sent = origin.endpoint.sent();
+        let [(_, tag, _), (Kind::Expected, ack_tag, ack)] = &sent[..] else { panic!("{sent:?}") };
+        assert_eq!((tag, &ack[..]), (ack_tag, &[0][..]));
+    }
+}
+
+#[test]
+fn long_one_way_arguments_are_acknowledged() {
+    for payload in long_ones() {
+        let (mut origin, mut target) = pair();
+        origin.call_with(&target, ForwardOptions::one_way(), &payload, 1);
+        origin.step();
+        assert!(origin.notes.responses.is_empty(), "not before they were fetched");
+        let request = arrive(&mut origin, &mut target);
+        assert_eq!(request.payload(), payload);
+        drop(request);
+        settle(&mut origin, &mut target);
+        assert_eq!(ended(&mut origin, 1).unwrap(), b"");
+        assert_eq!((origin.endpoint.registered(), target.endpoint.registered()), (0, 0));
+        assert_eq!(target.endpoint.sent().len(), 1, "the acknowledgement");
+    }
+}
+
+#[test]
+fn both_directions_at_once() {
+    let (mut origin, mut target) = pair();
+    let (there, back) = (pattern(70_000), pattern(90_000));
+    origin.call(&target, &there, 1);
+    let request = arrive(&mut origin, &mut target);
+    assert_eq!(request.payload(), there);
+    answer(request, &back, 2);
+    settle(&mut origin, &mut target);
+    assert_eq!(ended(&mut origin, 1).unwrap(), back);
+    assert!(target.notes.responded[&2].is_ok());
+    assert_eq!((origin.endpoint.registered(), target.endpoint.registered()), (0, 0));
+}
+
+#[test]
+fn too_long_is_refused_on_either_side() {
+    let net = Net::default();
+    let small = HgOptions { overflow_bytes_max: 1000, ..HgOptions::default() };
+    let mut modest = Side::new(&net, small);
+    let mut generous = Side::new(&net, HgOptions::default());
+    // Our own encoder knows the limit.
+    let to = modest.addr_of(&generous);
+    let long = pattern(1001);
+    let put = |writer: &mut crate::hg::Writer| writer.put(&long);
+    let (error, _) = modest.core.forward(&to, SUM, ForwardOptions::default(), put, 1).unwrap_err();
+    assert!(matches!(error, HgError::Proc(crate::hg::ProcError::TooLong { max: 1000 })), "{error}");
+    // A peer's message is refused before anything is fetched.
+    generous.call(&modest, &long, 2);
+    settle(&mut generous, &mut modest);
+    let error = ended(&mut generous, 2).unwrap_err();
+    assert!(matches!(error, HgError::Remote(ReturnCode::MsgSize)), "{error}");
+    assert_eq!(modest.endpoint.moves_started(), 0);
+    assert_eq!(modest.core.counters().malformed, 1);
+    // As is its result; it is told nevertheless that it can free it.
+    modest.call(&generous, b"", 3);
+    let request = arrive(&mut modest, &mut generous);
+    answer(request, &long, 4);
+    settle(&mut modest, &mut generous);
+    let error = ended(&mut modest, 3).unwrap_err();
+    assert!(error.to_string().contains("exceeds the limit of 1000 bytes"), "{error}");
+    assert!(generous.notes.responded[&4].is_ok());
+    assert_eq!((modest.endpoint.registered(), generous.endpoint.registered()), (0, 0));
+}
+
+#[test]
+fn a_fetch_that_fails_ends_the_call() {
+    let (mut origin, mut target) = pair();
+    let long = pattern(2000);
+    target.endpoint.refuse(Refuse::Transfer);
+    origin.call(&target, &long, 1);
+    settle(&mut origin, &mut target);
+    let error = ended(&mut origin, 1).unwrap_err();
+    assert!(matches!(error, HgError::Remote(ReturnCode::NaError)), "{error}");
+    assert!(target.notes.requests.is_empty());
+
+    origin.call(&target, b"", 2);
+    let request = arrive(&mut origin, &mut target);
+    origin.endpoint.refuse(Refuse::Transfer);
+    answer(request, &long, 3);
+    settle(&mut origin, &mut target);
+    let error = ended(&mut origin, 2).unwrap_err();
+    assert!(matches!(error, HgError::Na(na::Error::InvalidArgument(_))), "{error}");
+    assert!(target.notes.responded[&3].is_ok(), "it need not keep the result any longer");
+    assert_eq!((origin.endpoint.registered(), target.endpoint.registered()), (0, 0));
+    assert_eq!((origin.core.in_flight(), target.core.in_flight()), (0, 0));
+}
+
+#[test]
+fn a_canceled_call_does_not_wait_for_a_hung_fetch() {
+    let (mut origin, mut target) = pair();
+    let op = origin.call(&target, b"", 1);
+    let request = arrive(&mut origin, &mut target);
+    origin.endpoint.freeze_moves(true);
+    answer(request, &pattern(2000), 2);
+    settle(&mut origin, &mut target);
+    assert!(origin.notes.responses.is_empty());
+    origin.core.cancel(op);
+    settle(&mut origin, &mut target);
+    assert!(matches!(ended(&mut origin, 1), Err(HgError::Canceled)));
+    assert_eq!(origin.core.in_flight(), 0);
+    // The memory that the network may still fill stays until it is done.
+    assert_eq!(origin.endpoint.registered(), 1);
+    origin.endpoint.freeze_moves(false);
+    settle(&mut origin, &mut target);
+    assert!(target.notes.responded[&2].is_ok());
+    assert_eq!((origin.endpoint.registered(), target.endpoint.registered()), (0, 0));
+}
+
+#[test]
+fn arguments_of_a_canceled_call_cannot_be_fetched_any_more() {
+    let (mut origin, mut target) = pair();
+    target.endpoint.freeze_moves(true);
+    let op = origin.call(&target, &pattern(2000), 1);
+    settle(&mut origin, &mut target);
+    origin.core.cancel(op);
+    settle(&mut origin, &mut target);
+    assert!(matches!(ended(&mut origin, 1), Err(HgError::Canceled)));
+    assert_eq!(origin.endpoint.registered(), 0);
+    target.endpoint.freeze_moves(false);
+    settle(&mut origin, &mut target);
+    assert!(target.notes.requests.is_empty(), "a request without arguments");
+    assert_eq!(target.core.counters().malformed, 1);
+    assert_eq!(target.endpoint.registered(), 0);
+}

@@ -1,0 +1,316 @@
+//! Bulk transfers: one call of ours, several puts or gets of the network.
+//!
+//! A transfer is cut where the peer's memory handles end and after
+//! [`HgOptions::bulk_chunk_bytes`](super::HgOptions). At most
+//! [`HgOptions::bulk_window`](super::HgOptions) pieces are in flight; each that ends makes room for
+//! the next. The first error cancels the others, and the transfer ends once, when none is in flight
+//! any more: then nobody touches the local memory on its behalf.
+//!
+//! Data that came inside the peer's descriptor is copied from there, without the network.
+
+use na::{Addr, LocalMem, RemoteMem, Transfer};
+
+use super::bulk::{BulkOp, RemotePart};
+use super::context::Event;
+use super::core::{Core, Op};
+use super::ops::{OpRef, Role};
+use super::{Bulk, HgError};
+
+/// Most pieces in flight that a [`Role`] can tell apart here.
+const WINDOW_MAX: u32 = 32;
+
+/// A bulk transfer in flight.
+#[derive(Debug)]
+pub(super) struct BulkTransfer<T> {
+    token: Option<T>,
+    op: BulkOp,
+    peer: Addr,
+    parts: Vec<RemotePart>,
+    remote_offset: u64,
+    local: LocalMem,
+    local_offset: u64,
+    len: u64,
+    /// Bytes for which pieces were started.
+    started: u64,
+    /// Bytes that have moved.
+    moved: u64,
+    /// Lengths of the pieces in flight, by their number.
+    flying: Vec<Option<u64>>,
+    /// A transfer of no bytes still asks for permission: it has one piece as well.
+    any_started: bool,
+    error: Option<HgError>,
+}
+
+impl<T> BulkTransfer<T> {
+    fn is_flying(&self) -> bool {
+        self.flying.iter().any(Option::is_some)
+    }
+
+    /// Claims the next piece, if there is one and it may fly.
+    fn next(&mut self, chunk_max: u64) -> Option<(u8, Transfer)> {
+        if self.error.is_some() || self.any_started && self.started == self.len {
+            return None;
+        }
+        let number = self.flying.iter().position(Option::is_none)?;
+        let at = self.remote_offset + self.started;
+        let (remote, offset, room) = self.remote_at(at)?;
+        let len = (self.len - self.started).min(room).min(chunk_max);
+        let piece = Transfer {
+            local: self.local.clone(),
+            local_offset: self.local_offset + self.started,
+            remote,
+            remote_offset: offset,
+            len,
+        };
+        self.flying[number] = Some(len);
+        self.started += len;
+        self.any_started = true;
+        Some((number as u8, piece))
+    }
+
+    /// The memory handle for the byte at `at`, the offset there, and the bytes from there on.
+    fn remote_at(&self, at: u64) -> Option<(RemoteMem, u64, u64)> {
+        let index = self.parts.partition_point(|part| part.start + part.len <= at);
+        // The end of everything, for a transfer of no bytes.
+        let part = self.parts.get(index).or(self.parts.last())?;
+        let offset = at - part.start;
+        Some((part.memory.clone(), offset, part.len - offset))
+    }
+
+    fn landed(&mut self, number: u8, result: Result<(), HgError>) {
+        let Some(len) = self.flying.get_mut(usize::from(number)).and_then(Option::take) else {
+            return;
+        };
+        match result {
+            Ok(()) => self.moved += len,
+            Err(error) => {
+                self.error.get_or_insert(error);
+            }
+        }
+    }
+
+    fn flying_roles(&self) -> Vec<Role> {
+        let flying = self.flying.iter().zip(0..).filter(|(piece, _)| piece.is_some());
+        flying.map(|(_, number)| Role::Piece(number)).collect()
+    }
+
+    /// Returns the parts to cancel.
+    pub(super) fn cancel(&mut self) -> Vec<Role> {
+        self.error.get_or_insert(HgError::Canceled);
+        self.flying_roles()
+    }
+
+    /// What there is to tell, and whether the transfer is over.
+    pub(super) fn settle(&mut self) -> (Option<Event<T>>, bool) {
+        let complete = self.any_started && self.moved == self.len;
+        if self.is_flying() || !complete && self.error.is_none() {
+            return (None, false);
+        }
+        // A cancel that came too late changes nothing.
+        let result = match self.error.take() {
+            Some(error) if !complete || !matches!(error, HgError::Canceled) => Err(error),
+            _ => Ok(self.len),
+        };
+        (self.token.take().map(|token| Event::Bulk { token, result }), true)
+    }
+}
+
+impl<T> Core<T> {
+    /// Moves `len` bytes between `local` and the memory behind `remote`, which belongs to `peer`.
+    /// The transfer ends through [`Sink::bulk`](super::Sink::bulk), once, with `token`. On an error
+    /// the destination's bytes are not to be relied on.
+    ///
+    /// # Errors
+    ///
+    /// When nothing was started: a range or an access that the handles do not have, a foreign
+    /// address. `token` comes back here and not through the sink.
+    ///
+    /// Counterpart: `HG_Bulk_transfer`.
+    #[allow(clippy::too_many_arguments, reason = "two sides of three facts each")]
+    pub fn transfer(
+        &self,
+        op: BulkOp,
+        peer: &Addr,
+        remote: &Bulk,
+        remote_offset: u64,
+        local: &LocalMem,
+        local_offset: u64,
+        len: u64,
+        token: T,
+    ) -> Result<OpRef, (HgError, T)> {
+        let checked = check(op, remote, remote_offset, local, local_offset, len);
+        let parts = checked.and_then(|()| match (op, remote.eager_data()) {
+            (BulkOp::Pull, Some(data)) => {
+                copy_eager(data, remote_offset, local, local_offset, len)?;
+                Ok(Vec::new())
+            }
+            _ => remote.remote_parts(&*self.endpoint),
+        });
+        let parts = match parts {
+            Ok(parts) => parts,
+            Err(error) => return Err((error, token)),
+        };
+        if parts.is_empty() {
+            return self.transfer_done(len, token);
+        }
+        let window = self.options.bulk_window.clamp(1, WINDOW_MAX) as usize;
+        let transfer = BulkTransfer {
+            token: Some(token),
+            op,
+            peer: peer.clone(),
+            parts,
+            remote_offset,
+            local: local.clone(),
+            local_offset,
+            len,
+            started: 0,
+            moved: 0,
+            flying: vec![None; window],
+            any_started: false,
+            error: None,
+        };
+        let admitted = {
+            let mut state = self.state();
+            let admitted = state.admit(Op::Transfer(transfer));
+            if admitted.is_ok() {
+                state.tokens += 1;
+            }
+            admitted
+        };
+        match admitted {
+            Ok(op) => {
+                self.counts.bulk_count.bump();
+                match self.start_pieces(op) {
+                    Some(refused) => Err(refused),
+                    None => Ok(op),
+                }
+            }
+            Err(refused) => match *refused {
+                (error, Op::Transfer(BulkTransfer { token: Some(token), .. })) => {
+                    Err((error, token))
+                }
+                _ => Ok(OpRef::NONE),
+            },
+        }
+    }
+
+    /// A transfer that needed no network.
+    fn transfer_done(&self, len: u64, token: T) -> Result<OpRef, (HgError, T)> {
+        let mut state = self.state();
+        if state.closed {
+            return Err((HgError::Closed, token));
+        }
+        self.counts.bulk_count.bump();
+        state.tokens += 1;
+        self.queue(&mut state, Event::Bulk { token, result: Ok(len) });
+        Ok(OpRef::NONE)
+    }
+
+    /// Starts as many pieces as may fly. `Some`: one was refused when none flew, which ends the
+    /// transfer; its token no longer counts.
+    fn start_pieces(&self, op: OpRef) -> Option<(HgError, T)> {
+        loop {
+            let mut state = self.state();
+            let Some(Op::Transfer(transfer)) = state.ops.get_mut(op) else { return None };
+            let (number, piece) = transfer.next(self.options.bulk_chunk_bytes.max(1))?;
+            let (direction, peer) = (transfer.op, transfer.peer.clone());
+            drop(state);
+            let part = op.part(Role::Piece(number));
+            let started = match direction {
+                BulkOp::Pull => self.endpoint.get(part, &peer, piece),
+                BulkOp::Push => self.endpoint.put(part, &peer, piece),
+            };
+            if let Err(error) = started {
+                return self.piece_refused(op, number, error.into());
+            }
+        }
+    }
+
+    fn piece_refused(&self, op: OpRef, number: u8, error: HgError) -> Option<(HgError, T)> {
+        let mut state = self.state();
+        let Some(Op::Transfer(transfer)) = state.ops.get_mut(op) else { return None };
+        transfer.landed(number, Err(error));
+        let others = transfer.flying_roles();
+        let (event, gone) = state.settle(op);
+        if event.is_some() {
+            state.tokens -= 1;
+        }
+        drop(state);
+        drop(gone);
+        for role in others {
+            self.endpoint.cancel(op.part(role));
+        }
+        match event {
+            Some(Event::Bulk { token, result: Err(error) }) => Some((error, token)),
+            _ => None,
+        }
+    }
+
+    /// A put or get ended.
+    pub(super) fn on_piece(
+        &self,
+        op: OpRef,
+        number: u8,
+        result: Result<(), na::Error>,
+    ) -> Option<Event<T>> {
+        let mut state = self.state();
+        let Some(Op::Transfer(transfer)) = state.ops.get_mut(op) else { return None };
+        let failed = result.is_err();
+        transfer.landed(number, result.map_err(HgError::from));
+        let in_vain = if failed { transfer.flying_roles() } else { Vec::new() };
+        if let Some(event) = self.settle(state, op) {
+            return Some(event);
+        }
+        for role in in_vain {
+            self.endpoint.cancel(op.part(role));
+        }
+        self.start_pieces(op).map(|(error, token)| Event::Bulk { token, result: Err(error) })
+    }
+}
+
+/// Refuses early what the owner would refuse, and what would not fit here.
+fn check(
+    op: BulkOp,
+    remote: &Bulk,
+    remote_offset: u64,
+    local: &LocalMem,
+    local_offset: u64,
+    len: u64,
+) -> Result<(), HgError> {
+    for (side, offset, size) in
+        [("remote", remote_offset, remote.len()), ("local", local_offset, local.len())]
+    {
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(HgError::Bulk(format!(
+                "{len} bytes at offset {offset} leave the {side} memory of {size} bytes"
+            )));
+        }
+    }
+    let Some(access) = remote.access() else { return Ok(()) };
+    match op {
+        BulkOp::Pull if !access.readable() => {
+            Err(HgError::Bulk("its owner does not allow reading the remote memory".into()))
+        }
+        BulkOp::Push if !access.writable() => {
+            Err(HgError::Bulk("its owner does not allow writing the remote memory".into()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A pull from data that came inside the descriptor. The ranges have been checked against what the
+/// descriptor says; its data is as long as that.
+fn copy_eager(
+    data: &[u8],
+    offset: u64,
+    local: &LocalMem,
+    local_offset: u64,
+    len: u64,
+) -> Result<(), HgError> {
+    let range = usize::try_from(offset).ok().zip(usize::try_from(len).ok());
+    let part = range.and_then(|(offset, len)| data.get(offset..offset.checked_add(len)?));
+    match part {
+        Some(part) if local.write_at(local_offset, part) => Ok(()),
+        _ => Err(HgError::Bulk("the embedded data could not be copied".into())),
+    }
+}

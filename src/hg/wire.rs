@@ -1,0 +1,195 @@
+//! Whole messages: headers and payload together, as they are handed to the network.
+//!
+//! What does not fit into a message overflows: the message then carries, behind its headers, the
+//! length and bytes of a bulk descriptor of the memory where the whole payload is.
+
+use na::MsgBuf;
+
+use super::bulk::BulkDesc;
+use super::header::{Build, RequestHeader, ResponseHeader};
+use super::proc::{Writer, WriterLimits, Written};
+use super::{ProcError, ReturnCode, WireError};
+
+/// A message that could not be encoded: why, and its buffer.
+#[derive(Debug)]
+pub struct Unencoded {
+    /// What is wrong with the payload.
+    pub error: ProcError,
+    /// The buffer that was given, empty.
+    pub buf: MsgBuf,
+}
+
+/// Writes headers and payload into a message.
+trait Header {
+    fn set_more_data(&mut self);
+    fn write_to(&self, build: Build, out: &mut [u8]);
+}
+
+impl Header for RequestHeader {
+    fn set_more_data(&mut self) {
+        self.more_data = true;
+    }
+
+    fn write_to(&self, build: Build, out: &mut [u8]) {
+        self.write(build, out);
+    }
+}
+
+impl Header for ResponseHeader {
+    fn set_more_data(&mut self) {
+        self.more_data = true;
+    }
+
+    fn write_to(&self, build: Build, out: &mut [u8]) {
+        self.write(build, out);
+    }
+}
+
+/// Encodes a request into `buf`, at most `message_max` bytes long. With [`Written::Overflow`] the
+/// message is not finished: see [`finish_overflow`].
+///
+/// # Errors
+///
+/// [`Unencoded`], with whatever `encode` said.
+pub fn encode_request(
+    build: Build,
+    header: RequestHeader,
+    buf: MsgBuf,
+    message_max: usize,
+    limits: WriterLimits,
+    encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
+) -> Result<Written, Unencoded> {
+    encode_message(build, header, buf, message_max, limits, encode)
+}
+
+/// Encodes a response into `buf`, as [`encode_request`] does.
+///
+/// # Errors
+///
+/// As [`encode_request`].
+pub fn encode_response(
+    build: Build,
+    header: ResponseHeader,
+    buf: MsgBuf,
+    message_max: usize,
+    limits: WriterLimits,
+    encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
+) -> Result<Written, Unencoded> {
+    encode_message(build, header, buf, message_max, limits, encode)
+}
+
+fn encode_message(
+    build: Build,
+    mut header: impl Header,
+    buf: MsgBuf,
+    message_max: usize,
+    limits: WriterLimits,
+    encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
+) -> Result<Written, Unencoded> {
+    let start = build.header_bytes();
+    if message_max < start || buf.capacity() < start {
+        return Err(Unencoded { error: ProcError::TooLong { max: message_max }, buf });
+    }
+    let mut writer = Writer::new(buf, start, message_max, limits);
+    if let Err(error) = encode(&mut writer) {
+        return Err(Unencoded { error, buf: writer.into_buf() });
+    }
+    let mut written = writer.finish();
+    let buf = match &mut written {
+        Written::Fits(buf) => buf,
+        Written::Overflow(buf, _) => {
+            header.set_more_data();
+            buf
+        }
+    };
+    header.write_to(build, buf.spare_mut());
+    Ok(written)
+}
+
+/// Finishes an overflowed message with the descriptor of where its payload is.
+///
+/// # Errors
+///
+/// [`Unencoded`] with [`ProcError::TooLong`] when not even that fits.
+pub fn finish_overflow(
+    build: Build,
+    buf: MsgBuf,
+    message_max: usize,
+    descriptor: &[u8],
+) -> Result<MsgBuf, Unencoded> {
+    let limits = WriterLimits { bytes_max: message_max, bulk_eager: false };
+    let mut writer = Writer::new(buf, build.header_bytes(), message_max, limits);
+    let written =
+        writer.put(&(descriptor.len() as u64).to_le_bytes()).and_then(|()| writer.put(descriptor));
+    if let Err(error) = written {
+        return Err(Unencoded { error, buf: writer.into_buf() });
+    }
+    match writer.finish() {
+        Written::Fits(buf) => Ok(buf),
+        Written::Overflow(buf, _) => {
+            Err(Unencoded { error: ProcError::TooLong { max: message_max }, buf })
+        }
+    }
+}
+
+/// Writes a response that has no payload because the RPC layer refuses the request. Like C, it is
+/// two core headers long, the second of them zero.
+pub fn encode_refusal(build: Build, code: ReturnCode, request_cookie: u8, buf: &mut MsgBuf) {
+    let bytes = 2 * build.core_bytes();
+    buf.spare_mut()[..bytes].fill(0);
+    ResponseHeader::new(code, request_cookie).write(build, buf.spare_mut());
+    buf.set_len(bytes);
+}
+
+/// What follows the headers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Body<'a> {
+    /// The payload.
+    Inline(&'a [u8]),
+    /// Where the payload is.
+    Overflow(BulkDesc<'a>),
+}
+
+/// Reads a request.
+///
+/// # Errors
+///
+/// [`WireError`] naming what is wrong. [`RequestHeader::read_core`] tells whether its sender can be
+/// answered nevertheless.
+pub fn decode_request(
+    build: Build,
+    message: &[u8],
+) -> Result<(RequestHeader, Body<'_>), WireError> {
+    let (header, rest) = RequestHeader::read(build, message)?;
+    Ok((header, body(header.more_data, rest)?))
+}
+
+/// Reads a response. Whatever follows the headers of an error response is ignored.
+///
+/// # Errors
+///
+/// [`WireError`] naming what is wrong.
+pub fn decode_response(
+    build: Build,
+    message: &[u8],
+) -> Result<(ResponseHeader, Body<'_>), WireError> {
+    let (header, rest) = ResponseHeader::read(build, message)?;
+    if header.code != ReturnCode::Success {
+        return Ok((header, Body::Inline(&[])));
+    }
+    Ok((header, body(header.more_data, rest)?))
+}
+
+fn body(more_data: bool, rest: &[u8]) -> Result<Body<'_>, WireError> {
+    if !more_data {
+        return Ok(Body::Inline(rest));
+    }
+    let end = || ProcError::End { at: 0, need: 8, left: rest.len() };
+    let (len, rest) = rest.split_first_chunk::<8>().ok_or_else(end)?;
+    let need = u64::from_le_bytes(*len);
+    let left = rest.len();
+    let descriptor = usize::try_from(need).ok().and_then(|len| rest.get(..len));
+    // Whatever follows the descriptor is ignored, as C does.
+    let descriptor = descriptor.ok_or(ProcError::End { at: 8, need, left })?;
+    Ok(Body::Overflow(BulkDesc::from_bytes(descriptor)?))
+}

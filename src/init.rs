@@ -1,0 +1,232 @@
+//! From a configuration to a running instance: pools and execution streams, the network endpoint,
+//! the RPC layer, the progress ULT, in this order; undone in reverse when one of them fails.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use margo_config::{Config, PoolKind, Resolved, SchedulerKind};
+use ult::{PoolSpec, Runtime, XstreamSpec};
+
+use crate::hg::{Core, HgOptions};
+use crate::instance::{Counters, Inner};
+use crate::progress::{self, Progress, Token};
+use crate::register::Handlers;
+use crate::shutdown::Shutdown;
+use crate::{InitError, Instance};
+
+/// How long a shutdown waits for running handlers, unless
+/// [`InstanceBuilder::grace`] says otherwise.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Starts an instance from a JSON document.
+///
+/// All keys are optional; `{}` listens on `na+sm://` with one execution stream. The keys are those
+/// of C Margo plus an own object `margo`; see the README and `config/samples/`.
+///
+/// # Errors
+///
+/// [`InitError`]: all that is wrong with the document at once, or what could not be started.
+///
+/// Counterpart: `margo_init_ext`.
+pub fn init(json: &str) -> Result<Instance, InitError> {
+    Instance::from_config(&Config::from_json(json)?)
+}
+
+/// Collects settings for an instance; nothing is started before [`start`](Self::start).
+///
+/// A thin layer over [`Config`], which is the only home of defaults.
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until `start` is called"]
+pub struct InstanceBuilder {
+    config: Config,
+    grace: Duration,
+}
+
+impl InstanceBuilder {
+    /// Starts from an existing configuration.
+    pub fn from_config(config: Config) -> Self {
+        Self { config, grace: GRACE }
+    }
+
+    /// Accepts incoming RPCs. Default: as configured, which is `true`.
+    pub fn listen(mut self, on: bool) -> Self {
+        self.config.margo.listen = on;
+        self
+    }
+
+    /// Gives progress an execution stream of its own. Default `false`: it shares the primary one
+    /// with the handlers.
+    pub fn use_progress_thread(mut self, on: bool) -> Self {
+        self.config.use_progress_thread = on;
+        self
+    }
+
+    /// How many execution streams of their own the handlers get. Default 0: they share the primary
+    /// one; negative: they share that of progress.
+    pub fn rpc_thread_count(mut self, count: i32) -> Self {
+        self.config.rpc_thread_count = count;
+        self
+    }
+
+    /// How long a shutdown waits for running handlers, and again for other ULTs. Default 5 s.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Starts the instance.
+    ///
+    /// # Errors
+    ///
+    /// As [`init`].
+    pub fn start(self) -> Result<Instance, InitError> {
+        let resolved = self.config.resolve(&|key| std::env::var(key).ok())?;
+        for warning in &resolved.warnings {
+            tracing::warn!("{warning}");
+        }
+        start(resolved, self.grace)
+    }
+}
+
+impl Instance {
+    /// Starts from the defaults for `address`, for example `na+sm://` or `na+tcp://127.0.0.1:0`.
+    ///
+    /// Counterpart: `margo_init`.
+    pub fn builder(address: impl Into<String>) -> InstanceBuilder {
+        let mut config = Config::default();
+        config.margo.address = address.into();
+        InstanceBuilder::from_config(config)
+    }
+
+    /// Starts an instance from a configuration value.
+    ///
+    /// # Errors
+    ///
+    /// As [`init`].
+    pub fn from_config(config: &Config) -> Result<Self, InitError> {
+        InstanceBuilder::from_config(config.clone()).start()
+    }
+}
+
+fn start(resolved: Resolved, grace: Duration) -> Result<Instance, InitError> {
+    let runtime = start_runtime(&resolved)?;
+    let undo = StopOnDrop(Some(runtime.clone()));
+    let pools =
+        resolved.pools.iter().filter_map(|pool| runtime.pool(&pool.name)).collect::<Vec<_>>();
+    let core = start_core(&resolved)?;
+    let inner = Arc::new(Inner {
+        config: resolved.effective(),
+        runtime,
+        pools,
+        core,
+        handlers: Handlers::new(),
+        progress: OnceLock::new(),
+        shutdown: Shutdown::new(grace),
+        counters: Counters::default(),
+        resolved,
+    });
+    start_progress(&inner)?;
+    undo.keep();
+    Ok(Instance::new(inner))
+}
+
+/// Ends the execution streams again when a later step of `start` fails.
+struct StopOnDrop(Option<Runtime>);
+
+impl StopOnDrop {
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take()
+            && let Err(error) = runtime.shutdown_timeout(GRACE)
+        {
+            tracing::error!(%error, "cannot undo a failed start");
+        }
+    }
+}
+
+fn start_runtime(resolved: &Resolved) -> Result<Runtime, InitError> {
+    let mut builder = Runtime::builder()
+        .stack_bytes(resolved.stack_bytes)
+        .stack_cache_max(resolved.stack_cache_max)
+        .spin_max(resolved.spin_max);
+    for (index, pool) in resolved.pools.iter().enumerate() {
+        let kind = match pool.kind {
+            PoolKind::Fifo => ult::PoolKind::Fifo,
+            PoolKind::FifoWait => ult::PoolKind::FifoWait,
+            PoolKind::PrioWait => ult::PoolKind::PrioWait,
+            other => {
+                let path = format!("argobots.pools[{index}].kind");
+                return Err(unsupported(path, other, "use `fifo`, `fifo_wait` or `prio_wait`"));
+            }
+        };
+        let mut spec = PoolSpec::new(&pool.name).kind(kind);
+        if let Some(bytes) = pool.stack_bytes {
+            spec = spec.stack_bytes(bytes);
+        }
+        builder = builder.pool(spec);
+    }
+    for (index, xstream) in resolved.xstreams.iter().enumerate() {
+        let scheduler: Box<dyn ult::Scheduler> = match xstream.scheduler {
+            SchedulerKind::Default | SchedulerKind::Basic => Box::new(ult::Basic::new()),
+            SchedulerKind::BasicWait => Box::new(ult::BasicWait::new()),
+            other => {
+                let path = format!("argobots.xstreams[{index}].scheduler.type");
+                return Err(unsupported(path, other, "use `basic` or `basic_wait`"));
+            }
+        };
+        let names = xstream.pools.iter().map(|&pool| resolved.pools[pool].name.as_str());
+        let mut spec = XstreamSpec::new(&xstream.name).pools(names).scheduler(scheduler);
+        if let Some(cpu) = xstream.cpubind {
+            spec = spec.cpubind(cpu);
+        }
+        if !xstream.affinity.is_empty() {
+            spec = spec.affinity(xstream.affinity.clone());
+        }
+        builder = builder.xstream(spec);
+    }
+    Ok(builder.start()?)
+}
+
+fn unsupported(path: String, what: impl std::fmt::Debug, help: &str) -> InitError {
+    InitError::Unsupported { path, what: format!("`{what:?}`"), help: help.to_owned() }
+}
+
+fn start_core(resolved: &Resolved) -> Result<Arc<Core<Token>>, InitError> {
+    let address = &resolved.address;
+    let mut options = na::OpenOptions::listening(resolved.listen);
+    if let Some(bytes) = resolved.eager_size {
+        options.message_bytes_max = bytes;
+    }
+    let endpoint = na::open(address, &options)
+        .map_err(|source| InitError::Network { address: address.clone(), source })?;
+    Core::new(endpoint, hg_options(resolved))
+        .map_err(|source| InitError::Rpc { address: address.clone(), source })
+}
+
+fn hg_options(resolved: &Resolved) -> HgOptions {
+    HgOptions {
+        listen: resolved.listen,
+        bulk_eager: !resolved.mercury.no_bulk_eager,
+        loopback: !resolved.mercury.no_loopback,
+        ..HgOptions::default()
+    }
+}
+
+fn start_progress(inner: &Arc<Inner>) -> Result<(), InitError> {
+    let pool = &inner.pools[inner.resolved.progress_pool];
+    let own = inner.clone();
+    let handed_over = Arc::new(ult::Eventual::new());
+    let mine = handed_over.clone();
+    pool.ult().name("margo progress").spawn_detached(move || {
+        let progress = own.progress.get_or_init(|| Progress::new(ult::unparker()));
+        let _ = mine.set(());
+        progress::run(&own, progress);
+    })?;
+    handed_over.wait();
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! A thread-per-core RPC runtime: blocking-style handlers on user-level threads.
+//!
+//! A *provider* registers handlers, plain functions that may block; each request runs on a
+//! user-level thread (ULT) that gives its core away whenever it waits. Small arguments travel in
+//! the request; large data is moved by *bulk transfer*, straight between the memory of the two
+//! processes. A JSON document lays out the execution streams and pools; [`init`] starts it.
+//!
+//! ```
+//! use margo::{Instance, ProviderHandle, Rpc};
+//!
+//! const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let service = Instance::builder("na+sm://").start()?;
+//! service.register(SUM, |request| {
+//!     let (a, b) = *request.args();
+//!     let _ = request.respond(&(a + b));
+//! })?;
+//!
+//! let client = Instance::builder("na+sm://").listen(false).start()?;
+//! let target = ProviderHandle::from(client.lookup(service.self_addr().uri())?);
+//! assert_eq!(client.forward(SUM, &target, &(40, 2))?, 42);
+//!
+//! client.finalize_and_wait()?;
+//! service.finalize_and_wait()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The life of an RPC, by file
+//!
+//! At the origin: `forward.rs` encodes the arguments into the transport's send buffer through
+//! `hg/forward.rs`, which posts the receive for the reply and sends; the caller suspends on an
+//! [`ult::Eventual`] (or parks, if it is an OS thread).
+//!
+//! At the target: the transport (`na/src/sm`, `na/src/tcp`) delivers; `progress.rs`, a ULT that
+//! polls whenever its execution stream has nothing better to do, passes the request to
+//! `handler.rs`, which makes a ULT in the pool of the RPC. That ULT decodes the arguments, runs the
+//! handler, and answers through `respond.rs`.
+//!
+//! Back at the origin `progress.rs` sets the eventual, and `forward.rs` decodes the reply.
+//!
+//! # What a caller is told
+//!
+//! Unknown RPC, arguments that cannot be decoded, a panicking handler, a handler that never
+//! answers, a peer that dies or shuts down: each is its own variant of [`ForwardError`].
+//!
+//! # Unsafe code
+//!
+//! Only `bulk.rs` uses it: it hands memory to the transport, and says there why that is sound.
+
+#[doc(hidden)]
+pub mod hg;
+
+mod bulk;
+mod error;
+mod forward;
+mod handler;
+mod init;
+mod instance;
+mod progress;
+mod provider;
+mod register;
+mod request;
+mod respond;
+mod rpc;
+mod shutdown;
+
+pub use margo_config as config;
+pub use {na, ult};
+
+pub use self::{
+    bulk::{BulkBuffer, Exposed},
+    error::{
+        BulkError, FinalizeError, ForwardError, InitError, LookupError, ProviderError,
+        RegisterError, RespondError,
+    },
+    hg::{Bulk, ConstStr, HgError, ProcError, ProviderId, ReturnCode, RpcId},
+    init::{InstanceBuilder, init},
+    instance::{Instance, Stats},
+    provider::{Component, Provider, ProviderSpec, RunningProvider, RunningProviders},
+    request::Request,
+    rpc::{ProviderHandle, Rpc},
+};
+pub use margo_config::Config;
+pub use na::{Access, Addr};
+pub use ult::PoolRef as Pool;
+
+/// The README's code is compiled and run as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,223 @@
+//! The answer to a request: given once, by whoever is first, or in its stead when nobody is.
+//!
+//! On the wire an answer is Mercury's response header, then Margo's 4-byte return code, then the
+//! encoded result if the code is 0. With another code our own peers read the rest as a text that
+//! explains it; C peers ignore it.
+//!
+//! | what happened | code |
+//! |---|---|
+//! | the handler answered | 0 `HG_SUCCESS` |
+//! | no such RPC | `HG_NOENTRY` |
+//! | arguments cannot be decoded | `HG_PROTOCOL_ERROR` |
+//! | the handler panicked | `HG_FAULT` |
+//! | the instance is shutting down | `HG_PERMISSION` |
+//! | no ULT could be made | `HG_AGAIN` |
+//! | the handler ended without an answer, or with a text | `HG_OTHER_ERROR` |
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::hg::{HgError, ProcError, ProviderId, RequestHandle, ReturnCode, Writer, margo, proc};
+use crate::instance::{Counters, Inner};
+use crate::progress::Token;
+use crate::register::Entry;
+use crate::{Addr, RespondError};
+
+/// Longest explanation that is sent with an error, bytes.
+const DETAIL_BYTES_MAX: usize = 1024;
+
+/// The duty to answer one request.
+pub(crate) struct Reply {
+    inner: Arc<Inner>,
+    rpc: &'static str,
+    provider: ProviderId,
+    origin: Addr,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// `None` once answered.
+    request: Option<RequestHandle<Token>>,
+    /// The handler's ULT has not ended; it answers for a panic of its own.
+    handler_runs: bool,
+    /// The user's request was dropped by a panic, unanswered.
+    lost_to_panic: bool,
+}
+
+impl Reply {
+    pub(crate) fn new(
+        inner: Arc<Inner>,
+        entry: &Entry,
+        request: RequestHandle<Token>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            rpc: entry.rpc,
+            provider: entry.provider,
+            origin: request.origin().clone(),
+            state: Mutex::new(State {
+                request: Some(request),
+                handler_runs: true,
+                lost_to_panic: false,
+            }),
+        })
+    }
+
+    pub(crate) fn rpc(&self) -> &'static str {
+        self.rpc
+    }
+
+    pub(crate) fn provider(&self) -> ProviderId {
+        self.provider
+    }
+
+    pub(crate) fn origin(&self) -> &Addr {
+        &self.origin
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The sections under this lock run no user code but `Deserialize` and `Serialize`
+        // implementations, and leave `State` whole if those panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Decodes the arguments and gives the receive buffer back, so that a long-running handler does
+    /// not hold one. `None`: they cannot be decoded, and the origin was told.
+    pub(crate) fn decode<A: DeserializeOwned>(&self) -> Option<A> {
+        let decoded = {
+            let mut state = self.state();
+            let request = state.request.as_mut()?;
+            let decoded = margo::split_request(request.payload())
+                .and_then(|(_parent, args)| proc::from_slice::<A>(args));
+            request.release_payload();
+            decoded
+        };
+        decoded
+            .map_err(|error| {
+                Counters::add(&self.inner.counters.arguments_undecodable);
+                tracing::warn!(rpc = self.rpc, origin = %self.origin, %error, "bad arguments");
+                self.fail(ReturnCode::ProtocolError, &error.to_string());
+            })
+            .ok()
+    }
+
+    /// Answers with a result.
+    pub(crate) fn respond<R: Serialize + ?Sized>(&self, value: &R) -> Result<(), RespondError> {
+        let Some(request) = self.state().request.take() else {
+            return Err(RespondError::Answered { rpc: self.rpc });
+        };
+        let sent = request.respond(
+            |writer| {
+                margo::write_response_prefix(writer, ReturnCode::Success)?;
+                proc::to_writer(writer, value)
+            },
+            Token::Respond,
+        );
+        self.inner.kick();
+        let Err(error) = sent else { return Ok(()) };
+        match *error {
+            (HgError::Proc(source), request) => {
+                if let Some(request) = request {
+                    let text = format!("the result cannot be encoded: {source}");
+                    self.send_failure(request, ReturnCode::OtherError, &text);
+                }
+                Err(RespondError::Encode { rpc: self.rpc, source })
+            }
+            (source, _) => Err(RespondError::Network { rpc: self.rpc, source }),
+        }
+    }
+
+    /// Answers with an error, unless there was an answer.
+    pub(crate) fn fail(&self, code: ReturnCode, detail: &str) -> bool {
+        let request = self.state().request.take();
+        let first = request.is_some();
+        if let Some(request) = request {
+            self.send_failure(request, code, detail);
+        }
+        first
+    }
+
+    pub(crate) fn panicked(&self, message: &str) {
+        self.fail(ReturnCode::Fault, message);
+    }
+
+    /// The handler's ULT is over. Its request may live on in another ULT.
+    pub(crate) fn handler_ended(&self) {
+        let lost_to_panic = {
+            let mut state = self.state();
+            state.handler_runs = false;
+            state.lost_to_panic
+        };
+        if lost_to_panic {
+            self.panicked("a ULT that was to answer panicked");
+        }
+    }
+
+    /// The user's [`Request`](crate::Request) is dropped: the last chance for an answer.
+    pub(crate) fn request_dropped(&self) {
+        if !std::thread::panicking() {
+            self.fail(ReturnCode::OtherError, "the handler ended without an answer");
+            return;
+        }
+        let handler_runs = {
+            let mut state = self.state();
+            state.lost_to_panic = true;
+            state.handler_runs
+        };
+        // If it is the handler that panics, its ULT knows the message and answers with it.
+        if !handler_runs {
+            self.panicked("a ULT that was to answer panicked");
+        }
+    }
+
+    fn send_failure(&self, request: RequestHandle<Token>, code: ReturnCode, detail: &str) {
+        send_failure(request, code, detail);
+        self.inner.kick();
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        // Only when no ULT could be made for the handler: nobody else saw this request.
+        let unanswered = self.state().request.take();
+        if let Some(request) = unanswered {
+            self.send_failure(request, ReturnCode::Again, "no ULT could be made for the handler");
+        }
+    }
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reply({} to {})", self.rpc, self.origin)
+    }
+}
+
+/// Answers a request for which there is no handler, in the way of Mercury's own layer.
+pub(crate) fn reject(inner: &Arc<Inner>, request: RequestHandle<Token>, code: ReturnCode) {
+    request.reject(code);
+    inner.kick();
+}
+
+/// Answers a request that no handler will see, in Margo's way.
+pub(crate) fn refuse(inner: &Arc<Inner>, request: RequestHandle<Token>, code: ReturnCode) {
+    send_failure(request, code, "");
+    inner.kick();
+}
+
+fn send_failure(request: RequestHandle<Token>, code: ReturnCode, detail: &str) {
+    let mut end = detail.len().min(DETAIL_BYTES_MAX);
+    while !detail.is_char_boundary(end) {
+        end -= 1;
+    }
+    let encode = |writer: &mut Writer| -> Result<(), ProcError> {
+        margo::write_response_prefix(writer, code)?;
+        proc::to_writer(writer, &detail[..end])
+    };
+    // A request that wants no response, or an origin that is gone: there is nobody to tell.
+    if let Err(error) = request.respond(encode, Token::Respond) {
+        tracing::debug!(error = %error.0, ?code, "an error response was not sent");
+    }
+}

@@ -1,0 +1,104 @@
+//! What both sides of a call share: the RPC's definition and the name of a provider.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use crate::Addr;
+use crate::hg::{ProviderId, RpcId};
+
+/// An RPC: its name, and the types of its arguments and result.
+///
+/// Define it once, as a constant in a crate that both sides use, and the compiler keeps them in
+/// agreement:
+///
+/// ```
+/// use margo::Rpc;
+///
+/// pub const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
+/// ```
+///
+/// On the wire an RPC is a 64-bit number made of a hash of its name and of the provider id, the
+/// same as in C Margo; the argument types are not sent.
+///
+/// An error that belongs to the application is part of the result: `Rpc<Key, Result<Value, E>>`.
+///
+/// Counterpart: `MARGO_REGISTER`, `MARGO_REGISTER_PROVIDER`.
+pub struct Rpc<A, R> {
+    name: &'static str,
+    types: PhantomData<fn(A) -> R>,
+}
+
+impl<A, R> Rpc<A, R> {
+    /// Names an RPC.
+    pub const fn new(name: &'static str) -> Self {
+        Self { name, types: PhantomData }
+    }
+
+    /// The name.
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The number that stands for this RPC at that provider on the wire.
+    pub const fn id(&self, provider: ProviderId) -> RpcId {
+        RpcId::margo(self.name, provider)
+    }
+}
+
+impl<A, R> Clone for Rpc<A, R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<A, R> Copy for Rpc<A, R> {}
+
+impl<A, R> fmt::Debug for Rpc<A, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rpc({})", self.name)
+    }
+}
+
+/// A provider at a peer: the destination of calls. Cheap to clone.
+///
+/// Counterpart: Thallium's `provider_handle`; the (address, provider id) pair of
+/// `margo_provider_forward`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ProviderHandle {
+    addr: Addr,
+    id: ProviderId,
+}
+
+impl ProviderHandle {
+    /// The provider `id` at `addr`. Does not contact it.
+    pub fn new(addr: Addr, id: ProviderId) -> Self {
+        Self { addr, id }
+    }
+
+    /// Where it is.
+    pub fn addr(&self) -> &Addr {
+        &self.addr
+    }
+
+    /// Which provider of that peer.
+    pub fn id(&self) -> ProviderId {
+        self.id
+    }
+}
+
+impl From<Addr> for ProviderHandle {
+    /// The default provider ([`ProviderId::DEFAULT`]) at `addr`.
+    fn from(addr: Addr) -> Self {
+        Self { addr, id: ProviderId::DEFAULT }
+    }
+}
+
+impl fmt::Display for ProviderHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.id == ProviderId::DEFAULT {
+            write!(f, "{}", self.addr)
+        } else {
+            write!(f, "provider {} at {}", self.id, self.addr)
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! How an instance ends: in order, once, and within bounds.
+//!
+//! [`begin`] may be called by anyone, any number of times; the first call starts one OS thread that
+//! does the rest, because neither a ULT (its execution stream is to end) nor the caller (who may be
+//! a handler, or a destructor) can. The steps:
+//!
+//! - **refuse**: requests that arrive are answered with `HG_PERMISSION` from the moment of `begin`;
+//! - **drain**: running handlers get the grace period to end; they may still make calls;
+//! - **close**: the progress ULT closes the RPC layer. Every call and transfer in flight ends with
+//!   an error, so every ULT that waits for one runs on; the progress ULT ends when all of them have
+//!   been told;
+//! - **forget**: handlers are dropped, and with them whatever they hold;
+//! - **stop**: the execution streams end when their ULTs have, again within the grace period; ULTs
+//!   that wait for something that never comes are reported by name.
+//!
+//! The policy follows Margo's `margo_finalize`, which is not safe against concurrent callers and
+//! waits without bound.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ult::Eventual;
+
+use crate::FinalizeError;
+use crate::instance::Inner;
+
+/// Set in [`Shutdown::handlers`] when shutdown has begun.
+const BEGUN: usize = 1;
+/// One running handler.
+const HANDLER: usize = 2;
+
+/// The shutdown state of an instance.
+pub(crate) struct Shutdown {
+    /// `BEGUN`, and `HANDLER` for each handler that runs. One word, so that a handler is either
+    /// counted before shutdown begins or refused.
+    handlers: AtomicUsize,
+    /// Shutdown has begun and the last handler has ended.
+    drained: Eventual<()>,
+    grace: Duration,
+    /// The network is closed and all waiters have been told.
+    pub(crate) network_closed: Eventual<()>,
+    done: Eventual<Result<(), FinalizeError>>,
+}
+
+impl Shutdown {
+    pub(crate) fn new(grace: Duration) -> Self {
+        Self {
+            handlers: AtomicUsize::new(0),
+            drained: Eventual::new(),
+            grace,
+            network_closed: Eventual::new(),
+            done: Eventual::new(),
+        }
+    }
+
+    /// Whether shutdown has begun. A request admitted just before may still run.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.handlers.load(Ordering::Acquire) & BEGUN != 0 // pair: FINALIZE-BEGUN
+    }
+
+    /// Counts a handler in, unless shutdown has begun.
+    pub(crate) fn admit(&self) -> bool {
+        // pair: FINALIZE-BEGUN
+        let admitted = self.handlers.fetch_add(HANDLER, Ordering::Acquire) & BEGUN == 0;
+        if !admitted {
+            self.leave();
+        }
+        admitted
+    }
+
+    /// Counts a handler out. The last one after the beginning, and only then, tells `drain`.
+    pub(crate) fn leave(&self) {
+        // pair: FINALIZE-BEGUN
+        if self.handlers.fetch_sub(HANDLER, Ordering::AcqRel) == HANDLER | BEGUN {
+            let _ = self.drained.set(());
+        }
+    }
+
+    /// Begins; `false`: somebody had.
+    fn begin(&self) -> bool {
+        // pair: FINALIZE-BEGUN
+        let before = self.handlers.fetch_or(BEGUN, Ordering::AcqRel);
+        if before == 0 {
+            let _ = self.drained.set(());
+        }
+        before & BEGUN == 0
+    }
+
+    fn drain(&self) {
+        if self.drained.wait_deadline(Instant::now() + self.grace).is_none() {
+            tracing::warn!(
+                handlers = self.handlers.load(Ordering::Relaxed) / HANDLER,
+                grace = ?self.grace,
+                "handlers did not end in the grace period; closing the network under them"
+            );
+        }
+    }
+}
+
+/// Begins the shutdown if nobody has.
+pub(crate) fn begin(inner: &Arc<Inner>) {
+    if !inner.shutdown.begin() {
+        return;
+    }
+    let own = inner.clone();
+    let spawned =
+        std::thread::Builder::new().name("margo-finalize".into()).spawn(move || run(&own));
+    if let Err(error) = spawned {
+        // The process is out of threads. Closing the network needs none and frees all waiters.
+        if let Some(progress) = inner.progress.get() {
+            progress.stop();
+        }
+        let _ = inner.shutdown.done.set(Err(FinalizeError::Thread(error.to_string())));
+    }
+}
+
+fn run(inner: &Arc<Inner>) {
+    let shutdown = &inner.shutdown;
+    shutdown.drain();
+    if let Some(progress) = inner.progress.get() {
+        progress.stop();
+        // Bounded: a handler that blocks the execution stream itself blocks the progress ULT too.
+        let deadline = Instant::now() + shutdown.grace;
+        if shutdown.network_closed.wait_deadline(deadline).is_none() {
+            tracing::error!(
+                grace = ?shutdown.grace,
+                "the progress ULT does not run: something blocks its execution stream"
+            );
+        }
+    }
+    inner.handlers.clear();
+    let result = inner
+        .runtime
+        .shutdown_timeout(shutdown.grace)
+        .map_err(|error| FinalizeError::Stuck(error.to_string()));
+    if let Err(error) = &result {
+        tracing::error!("{error}");
+    }
+    let _ = shutdown.done.set(result);
+}
+
+/// Waits for the end, see [`Instance::wait_for_finalize`](crate::Instance::wait_for_finalize).
+pub(crate) fn wait(inner: &Arc<Inner>) -> Result<(), FinalizeError> {
+    if inner.runtime.is_current() {
+        inner.shutdown.network_closed.wait();
+        return Ok(());
+    }
+    inner.shutdown.done.wait().clone()
+}

@@ -1,0 +1,155 @@
+//! Bulk transfers through the public API, over both transports.
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
+
+mod common;
+
+use common::{PATIENCE, on_each};
+use margo::{Access, Bulk, BulkError, Rpc};
+use serde::{Deserialize, Serialize};
+
+/// What the service is asked to do with the origin's memory.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Order {
+    bulk: Bulk,
+    pull: bool,
+    offset: u64,
+    len: u64,
+}
+
+const MOVE: Rpc<Order, Result<u64, String>> = Rpc::new("move");
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 % 253) as u8).collect()
+}
+
+/// The service pulls and checks the pattern, or pushes it.
+fn serve(service: &margo::Instance) {
+    service
+        .register(MOVE, |request| {
+            let Order { bulk, pull, offset, len } = request.args();
+            let run = || -> Result<u64, BulkError> {
+                let bytes = *len as usize;
+                let mut buffer = request.instance().bulk_buffer(bytes)?;
+                let expected = &pattern((offset + len) as usize)[*offset as usize..];
+                if *pull {
+                    request.pull(bulk, *offset, &mut buffer, 0..bytes)?;
+                    assert!(*buffer == *expected, "pulled bytes differ");
+                } else {
+                    buffer.copy_from_slice(expected);
+                    request.push(bulk, *offset, &mut buffer, 0..bytes)?;
+                }
+                Ok(*len)
+            };
+            request.respond(&run().map_err(|error| error.to_string())).unwrap();
+        })
+        .unwrap();
+}
+
+#[test]
+fn pulls_and_pushes_of_every_size() {
+    on_each(|pair| {
+        serve(&pair.service);
+        let target = pair.target();
+        for len in [0usize, 1, 63, 64, 4096, 65_537, 1 << 20, 16 << 20] {
+            let data = pattern(len);
+            let order =
+                |bulk: &Bulk, pull| Order { bulk: bulk.clone(), pull, offset: 0, len: len as u64 };
+            let moved = pair
+                .client
+                .expose_ref(&data, |bulk| pair.client.forward(MOVE, &target, &order(bulk, true)))
+                .unwrap()
+                .unwrap();
+            assert_eq!(moved, Ok(len as u64));
+            let mut back = vec![0; len];
+            pair.client
+                .expose_mut(&mut back, |bulk| {
+                    pair.client.forward(MOVE, &target, &order(bulk, false))
+                })
+                .unwrap()
+                .unwrap()
+                .unwrap();
+            assert!(back == data, "{len} bytes pushed differ");
+        }
+        pair.end();
+    });
+}
+
+#[test]
+fn parts_of_exposed_memory() {
+    on_each(|pair| {
+        serve(&pair.service);
+        let exposed = pair.client.expose(pattern(100_000), Access::ReadWrite).unwrap();
+        for (offset, len) in [(0, 1), (1, 99_999), (50_000, 50_000), (99_999, 1), (100_000, 0)] {
+            let order = Order { bulk: exposed.bulk().clone(), pull: true, offset, len };
+            assert_eq!(pair.client.forward(MOVE, &pair.target(), &order).unwrap(), Ok(len));
+        }
+        assert!(exposed.release() == pattern(100_000));
+        pair.end();
+    });
+}
+
+#[test]
+fn what_the_owner_did_not_allow_is_refused() {
+    on_each(|pair| {
+        serve(&pair.service);
+        let target = pair.target();
+        let ask = |bulk: &Bulk, pull, offset, len| {
+            let order = Order { bulk: bulk.clone(), pull, offset, len };
+            pair.client.forward_timed(MOVE, &target, &order, PATIENCE).unwrap()
+        };
+        let read_only = pair.client.expose(pattern(10_000), Access::ReadOnly).unwrap();
+        assert!(ask(read_only.bulk(), true, 0, 10_000).is_ok());
+        ask(read_only.bulk(), false, 0, 10_000).unwrap_err();
+        ask(read_only.bulk(), true, 1, 10_000).unwrap_err();
+        let write_only = pair.client.expose(vec![0; 10_000], Access::WriteOnly).unwrap();
+        assert!(ask(write_only.bulk(), false, 0, 10_000).is_ok());
+        ask(write_only.bulk(), true, 0, 10_000).unwrap_err();
+        assert!(write_only.release() == pattern(10_000));
+        // The handle outlives the memory; using it is refused, not undefined.
+        let revoked = read_only.bulk().clone();
+        assert!(read_only.release() == pattern(10_000));
+        let error = ask(&revoked, true, 0, 10_000).unwrap_err();
+        assert!(error.contains("revoked"), "{error}");
+        assert!(
+            ask(pair.client.expose(pattern(9), Access::ReadOnly).unwrap().bulk(), true, 0, 9)
+                .is_ok()
+        );
+        pair.end();
+    });
+}
+
+#[test]
+fn a_scope_that_panics_takes_its_memory_back() {
+    on_each(|pair| {
+        let data = pattern(1000);
+        let kept = std::sync::Mutex::new(None);
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _ = pair.client.expose_ref(&data, |bulk| {
+                *kept.lock().unwrap() = Some(bulk.clone());
+                panic!("in the scope");
+            });
+        }));
+        panic.unwrap_err();
+        serve(&pair.service);
+        let bulk = kept.into_inner().unwrap_or_else(|e| e.into_inner()).unwrap();
+        let order = Order { bulk, pull: true, offset: 0, len: 1000 };
+        // Small data may have been embedded in the handle, but not after the memory is gone.
+        pair.client.forward(MOVE, &pair.target(), &order).unwrap().unwrap_err();
+        pair.end();
+    });
+}
+
+#[test]
+fn local_ranges_are_checked() {
+    on_each(|pair| {
+        let mut buffer = pair.client.bulk_buffer(10).unwrap();
+        let exposed = pair.service.expose(pattern(10), Access::ReadWrite).unwrap();
+        let peer = pair.target().addr().clone();
+        #[expect(clippy::reversed_empty_ranges, reason = "a wrong argument is the point")]
+        for range in [0..11, 11..11, 5..4] {
+            let error = pair.client.pull(&peer, exposed.bulk(), 0, &mut buffer, range).unwrap_err();
+            assert!(matches!(error, BulkError::LocalRange { .. }), "{error}");
+        }
+        pair.end();
+    });
+}

@@ -1,0 +1,67 @@
+//! What the integration tests share.
+#![allow(dead_code, reason = "each test program uses its own part")]
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use margo::{Instance, ProviderHandle};
+
+/// Far beyond what a loaded machine needs; only a hang reaches it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The addresses that tests open.
+pub(crate) const TRANSPORTS: [&str; 2] = ["na+sm://", "na+tcp://127.0.0.1:0"];
+
+/// A service and a client over one transport, ended with the value.
+pub(crate) struct Pair {
+    pub(crate) service: Instance,
+    pub(crate) client: Instance,
+}
+
+impl Pair {
+    pub(crate) fn new(transport: &str) -> Self {
+        let service = Instance::builder(transport).start().unwrap();
+        let own = transport.split("://").next().unwrap();
+        let client = Instance::builder(format!("{own}://")).listen(false).start().unwrap();
+        Self { service, client }
+    }
+
+    /// The service's default provider, as the client sees it.
+    pub(crate) fn target(&self) -> ProviderHandle {
+        ProviderHandle::from(self.client.lookup(self.service.self_addr().uri()).unwrap())
+    }
+
+    pub(crate) fn end(self) {
+        self.client.finalize_and_wait().unwrap();
+        self.service.finalize_and_wait().unwrap();
+    }
+}
+
+/// Runs `body` for both transports.
+pub(crate) fn on_each(body: impl Fn(Pair)) {
+    for transport in TRANSPORTS {
+        body(Pair::new(transport));
+    }
+}
+
+/// Runs `body` on another thread and panics if it takes longer than [`PATIENCE`].
+pub(crate) fn bounded<T: Send + 'static>(
+    what: &str,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let (sender, receiver) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let _ = sender.send(body());
+    });
+    match receiver.recv_timeout(PATIENCE) {
+        Ok(value) => {
+            thread.join().unwrap();
+            value
+        }
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("{what}: hangs"),
+        Err(mpsc::RecvTimeoutError::Disconnected) => match thread.join() {
+            Err(panic) => std::panic::resume_unwind(panic),
+            Ok(()) => unreachable!("the thread ended without a value"),
+        },
+    }
+}

@@ -1,0 +1,347 @@
+//! Calls that fail: each in its own way, none with a hang, and the service goes on.
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{PATIENCE, Pair, bounded, on_each};
+use margo::{ForwardError, Instance, ProviderHandle, ProviderId, RegisterError, Rpc};
+
+const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
+
+/// The service still answers.
+fn still_serves(pair: &Pair) {
+    assert_eq!(pair.client.forward_timed(SUM, &pair.target(), &(2, 3), PATIENCE).unwrap(), 5);
+}
+
+fn with_sum(body: impl Fn(Pair)) {
+    on_each(|pair| {
+        pair.service
+            .register(SUM, |request| {
+                let (a, b) = *request.args();
+                request.respond(&(a + b)).unwrap();
+            })
+            .unwrap();
+        body(pair);
+    });
+}
+
+#[test]
+fn an_unknown_rpc() {
+    const NONE: Rpc<(), ()> = Rpc::new("nobody_serves_this");
+    with_sum(|pair| {
+        let error = pair.client.forward_timed(NONE, &pair.target(), &(), PATIENCE).unwrap_err();
+        assert!(matches!(error, ForwardError::NotRegistered { .. }), "{error}");
+        assert!(error.never_ran());
+        assert!(error.to_string().contains("nobody_serves_this"), "{error}");
+        still_serves(&pair);
+        pair.end();
+    });
+}
+
+#[test]
+fn an_unknown_provider() {
+    with_sum(|pair| {
+        let target = ProviderHandle::new(pair.target().addr().clone(), ProviderId::new(43));
+        let error = pair.client.forward_timed(SUM, &target, &(1, 1), PATIENCE).unwrap_err();
+        assert!(matches!(error, ForwardError::NotRegistered { .. }), "{error}");
+        assert!(error.to_string().contains("43"), "{error}");
+        pair.end();
+    });
+}
+
+#[test]
+fn arguments_of_the_wrong_type() {
+    const WRONG: Rpc<String, i64> = Rpc::new("sum");
+    const SHORT: Rpc<u8, i64> = Rpc::new("sum");
+    with_sum(|pair| {
+        let target = pair.target();
+        let text = "not two numbers".to_owned();
+        let error = pair.client.forward_timed(WRONG, &target, &text, PATIENCE).unwrap_err();
+        assert!(matches!(error, ForwardError::BadArguments { .. }), "{error}");
+        let error = pair.client.forward_timed(SHORT, &target, &1, PATIENCE).unwrap_err();
+        assert!(matches!(error, ForwardError::BadArguments { .. }), "{error}");
+        assert_eq!(pair.service.stats().arguments_undecodable, 2);
+        still_serves(&pair);
+        pair.end();
+    });
+}
+
+#[test]
+fn a_result_of_the_wrong_type() {
+    const WRONG: Rpc<(i64, i64), String> = Rpc::new("sum");
+    with_sum(|pair| {
+        let error =
+            pair.client.forward_timed(WRONG, &pair.target(), &(1, 1), PATIENCE).unwrap_err();
+        assert!(matches!(error, ForwardError::Decode { .. }), "{error}");
+        still_serves(&pair);
+        pair.end();
+    });
+}
+
+#[test]
+fn a_handler_that_panics() {
+    const PANIC: Rpc<u32, ()> = Rpc::new("panic");
+    with_sum(|pair| {
+        pair.service
+            .register(PANIC, |request| {
+                let n = *request.args();
+                if n == 0 {
+                    panic!("the handler's own words");
+                }
+                request.respond(&()).unwrap();
+                panic!("after the answer");
+            })
+            .unwrap();
+        let target = pair.target();
+        let error = pair.client.forward_timed(PANIC, &target, &0, PATIENCE).unwrap_err();
+        assert!(matches!(error, ForwardError::Panicked { .. }), "{error}");
+        assert!(error.to_string().contains("the handler's own words"), "{error}");
+        pair.client.forward_timed(PANIC, &target, &1, PATIENCE).unwrap();
+        still_serves(&pair);
+        pair.end();
+    });
+}
+
+#[test]
+fn a_handler_that_moves_the_request_into_a_ult_that_panics() {
+    const PANIC: Rpc<(), ()> = Rpc::new("panic_elsewhere");
+    with_sum(|pair| {
+        pair.service
+            .register(PANIC, |request| {
+                let pool = request.instance().rpc_pool();
+                let ult = pool
+                    .spawn(move || {
+                        let _request = request;
+                        panic!("elsewhere");
+                    })
+                    .unwrap();
+                let _ = ult.join();
+            })
+            .unwrap();
+        let error = pair.client.forward_timed(PANIC, &pair.target(), &(), PATIENCE).unwrap_err();
+        assert!(matches!(error, ForwardError::Panicked { .. }), "{error}");
+        still_serves(&pair);
+        pair.end();
+    });
+}
+
+#[test]
+fn a_handler_that_returns_without_an_answer() {
+    const SILENT: Rpc<(), ()> = Rpc::new("silent");
+    const FAILS: Rpc<(), ()> = Rpc::new("fails");
+    with_sum(|pair| {
+        pair.service.register(SILENT, drop).unwrap();
+        pair.service
+            .register(FAILS, |request| request.fail("no space on the tape").unwrap())
+            .unwrap();
+        let target = pair.target();
+        let error = pair.client.forward_timed(SILENT, &target, &(), PATIENCE).unwrap_err();
+        assert!(error.to_string().contains("without an answer"), "{error}");
+        let error = pair.client.forward_timed(FAILS, &target, &(), PATIENCE).unwrap_err();
+        assert!(error.to_string().contains("no space on the tape"), "{error}");
+        pair.end();
+    });
+}
+
+#[test]
+fn a_handler_that_never_answers() {
+    const STUCK: Rpc<(), ()> = Rpc::new("stuck");
+    with_sum(|pair| {
+        let release = Arc::new(ult::Eventual::new());
+        let held = release.clone();
+        pair.service
+            .register(STUCK, move |request| {
+                held.wait();
+                // Too late for the origin; that must harm neither side.
+                let _ = request.respond(&());
+            })
+            .unwrap();
+        let limit = Duration::from_millis(50);
+        let error = pair.client.forward_timed(STUCK, &pair.target(), &(), limit).unwrap_err();
+        assert!(matches!(error, ForwardError::TimedOut { .. }), "{error}");
+        assert!(!error.never_ran());
+        still_serves(&pair);
+        release.set(()).unwrap();
+        still_serves(&pair);
+        pair.end();
+    });
+}
+
+#[test]
+fn nobody_listens_at_the_address() {
+    for (own, nobody) in [("na+sm://", "na+sm://1-999"), ("na+tcp://", "na+tcp://127.0.0.1:1")] {
+        let client = Instance::builder(own).listen(false).start().unwrap();
+        let target = ProviderHandle::from(client.lookup(nobody).unwrap());
+        let error = client.forward_timed(SUM, &target, &(1, 1), PATIENCE).unwrap_err();
+        assert!(matches!(error, ForwardError::Network { .. }), "{error}");
+        assert!(error.never_ran(), "{error:?}");
+        assert!(error.to_string().contains(nobody), "{error}");
+        client.finalize_and_wait().unwrap();
+    }
+}
+
+#[test]
+fn addresses_that_are_none() {
+    let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+    for text in ["", "nonsense://x", "na+tcp://127.0.0.1:1", "://"] {
+        let error = client.lookup(text).unwrap_err();
+        assert!(error.to_string().contains(text), "{error}");
+    }
+    client.finalize_and_wait().unwrap();
+    for text in ["na+smm://", "ofi+verbs://", "na+tcp://host:notaport"] {
+        let error = Instance::builder(text).start().unwrap_err();
+        assert!(error.to_string().contains(text), "{error}");
+    }
+}
+
+#[test]
+fn an_rpc_registered_twice() {
+    with_sum(|pair| {
+        let error = pair.service.register(SUM, drop).unwrap_err();
+        assert!(matches!(error, RegisterError::Exists { .. }), "{error}");
+        still_serves(&pair);
+        let error = pair.client.register(SUM, drop).unwrap_err();
+        assert!(matches!(error, RegisterError::NotListening { .. }), "{error}");
+        pair.end();
+    });
+}
+
+#[test]
+fn a_peer_that_shuts_down() {
+    const STUCK: Rpc<(), ()> = Rpc::new("stuck");
+    bounded("shutdown of a service with a waiting handler", || {
+        for transport in common::TRANSPORTS {
+            let service =
+                Instance::builder(transport).grace(Duration::from_millis(200)).start().unwrap();
+            let own = transport.split("://").next().unwrap();
+            let client = Instance::builder(format!("{own}://")).listen(false).start().unwrap();
+            let entered = Arc::new(ult::Eventual::new());
+            let release = Arc::new(ult::Eventual::new());
+            let (enter, held) = (entered.clone(), release.clone());
+            service
+                .register(STUCK, move |_request| {
+                    let _ = enter.set(());
+                    held.wait();
+                })
+                .unwrap();
+            let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+            std::thread::scope(|scope| {
+                let call = scope.spawn(|| client.forward(STUCK, &target, &()));
+                entered.wait();
+                service.finalize();
+                let error = call.join().unwrap().unwrap_err();
+                assert!(matches!(error, ForwardError::Network { .. }), "{error}");
+            });
+            // The handler's ULT still waits: finalize says so rather than hang.
+            let error = service.wait_for_finalize().unwrap_err();
+            assert!(error.to_string().contains("stuck"), "{error}");
+            release.set(()).unwrap();
+            // The same address answers nobody now.
+            let error = client.forward(STUCK, &target, &()).unwrap_err();
+            assert!(matches!(error, ForwardError::Network { .. }), "{error}");
+            client.finalize_and_wait().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_handler_that_blocks_its_execution_stream() {
+    const BLOCK: Rpc<(), ()> = Rpc::new("block");
+    bounded("shutdown of a service whose only execution stream is blocked", || {
+        let grace = Duration::from_millis(100);
+        let service = Instance::builder("na+sm://").grace(grace).start().unwrap();
+        let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+        let entered = Arc::new(ult::Eventual::new());
+        let enter = entered.clone();
+        let (release, blocked) = std::sync::mpsc::channel::<()>();
+        let blocked = std::sync::Mutex::new(blocked);
+        service
+            .register(BLOCK, move |request| {
+                let _ = enter.set(());
+                // Not a wait that margo knows of: the whole OS thread stands still.
+                let _ = blocked.lock().unwrap().recv();
+                let _ = request.respond(&());
+            })
+            .unwrap();
+        let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| client.forward(BLOCK, &target, &()));
+            entered.wait();
+            let error = service.finalize_and_wait().unwrap_err();
+            assert!(matches!(error, margo::FinalizeError::Stuck(_)), "{error}");
+            // Unblocked, the handler answers or the network closes: the caller is told either way.
+            drop(release);
+            let _told = call.join().unwrap();
+        });
+        client.finalize_and_wait().unwrap();
+    });
+}
+
+#[test]
+fn own_shutdown_ends_own_calls() {
+    const STUCK: Rpc<(), ()> = Rpc::new("stuck");
+    bounded("shutdown of a client with a call in flight", || {
+        with_sum(|pair| {
+            let entered = Arc::new(ult::Eventual::new());
+            let release = Arc::new(ult::Eventual::new());
+            let (enter, held) = (entered.clone(), release.clone());
+            pair.service
+                .register(STUCK, move |_request| {
+                    let _ = enter.set(());
+                    held.wait();
+                })
+                .unwrap();
+            let target = pair.target();
+            std::thread::scope(|scope| {
+                let call = scope.spawn(|| pair.client.forward(STUCK, &target, &()));
+                entered.wait();
+                pair.client.finalize_and_wait().unwrap();
+                let error = call.join().unwrap().unwrap_err();
+                assert!(matches!(error, ForwardError::Closing { .. }), "{error}");
+            });
+            let error = pair.client.forward(SUM, &target, &(1, 1)).unwrap_err();
+            assert!(matches!(error, ForwardError::Closing { .. }), "{error}");
+            release.set(()).unwrap();
+            pair.service.finalize_and_wait().unwrap();
+        });
+    });
+}
+
+#[test]
+fn finalize_from_everywhere_at_once() {
+    const END: Rpc<(), ()> = Rpc::new("end");
+    bounded("concurrent finalize", || {
+        for transport in common::TRANSPORTS {
+            let pair = Pair::new(transport);
+            pair.service
+                .register(END, |request| {
+                    request.instance().finalize();
+                    request.respond(&()).unwrap();
+                })
+                .unwrap();
+            pair.client.forward(END, &pair.target(), &()).unwrap();
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| pair.service.finalize_and_wait().unwrap());
+                }
+            });
+            pair.client.finalize_and_wait().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_wrong_configuration_is_explained() {
+    let error = margo::init(r#"{ "progres_pool": "x" }"#).unwrap_err().to_string();
+    assert!(error.contains("progress_pool") && error.contains("line 1"), "{error}");
+    let error = margo::init(r#"{ "margo": { "address": "na+nothing://" } }"#).unwrap_err();
+    assert!(error.to_string().contains("na+nothing"), "{error}");
+    let json = r#"{ "argobots": { "xstreams": [
+        { "name": "__primary__", "cpubind": 100000, "scheduler": { "pools": ["__primary__"] } } ],
+        "pools": [ { "name": "__primary__" } ] } }"#;
+    let error = margo::init(json).unwrap_err();
+    assert!(error.to_string().contains("100000"), "{error}");
+}

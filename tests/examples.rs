@@ -1,0 +1,89 @@
+//! Runs every example as a user would and looks at what it prints.
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+/// `cargo test` builds the examples beside the test programs.
+fn example(name: &str) -> Command {
+    let mut path = std::env::current_exe().unwrap();
+    path.pop();
+    if path.ends_with("deps") {
+        path.pop();
+    }
+    let path: PathBuf = path.join("examples").join(name);
+    assert!(path.exists(), "{} is not built; run `cargo build --examples`", path.display());
+    Command::new(path)
+}
+
+fn run(name: &str, args: &[&str]) -> Output {
+    example(name).args(args).output().unwrap()
+}
+
+fn stdout_of(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// A child that does not outlive the test.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn sum_over(address: &str) {
+    let mut server =
+        Guard(example("sum_server").arg(address).stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(server.0.stdout.take().unwrap()).lines();
+    let line = lines.next().unwrap().unwrap();
+    let address = line.strip_prefix("listening on ").unwrap_or_else(|| panic!("{line}"));
+    assert_eq!(stdout_of(&run("sum_client", &[address])), "40 + 2 = 42\n");
+    assert!(server.0.wait().unwrap().success(), "the server was asked to stop");
+}
+
+#[test]
+fn sum_over_shared_memory() {
+    sum_over("na+sm://");
+}
+
+#[test]
+fn sum_over_tcp() {
+    sum_over("na+tcp://127.0.0.1:0");
+}
+
+#[test]
+fn sum_client_without_an_address_says_what_is_missing() {
+    let output = run("sum_client", &[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("usage"), "{output:?}");
+}
+
+#[test]
+fn sum_client_to_nobody_fails_with_a_message() {
+    let output = run("sum_client", &["na+sm://nobody-is-here"]);
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("nobody-is-here"), "{output:?}");
+}
+
+#[test]
+fn sum_server_with_a_wrong_address_fails_with_a_message() {
+    let output = run("sum_server", &["na+smm://"]);
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("na+smm"), "{output:?}");
+}
+
+#[test]
+fn bulk() {
+    assert_eq!(stdout_of(&run("bulk", &[])), "reversed 1048576 bytes\n");
+}
+
+#[test]
+fn layout() {
+    let out = stdout_of(&run("layout", &[]));
+    assert!(out.starts_with("quick\nslow, after quick\npool net:"), "{out}");
+}

@@ -1,0 +1,317 @@
+//! The RPC core without ULTs: two cores in one thread, progressed by hand.
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use margo::hg::{
+    BulkOp, Core, ForwardOptions, HgError, HgOptions, RequestHandle, Response, ReturnCode, RpcId,
+    Sink,
+};
+use na::{Access, Memory, OpenOptions};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const ID: RpcId = RpcId(7);
+
+/// Keeps everything that a core reports.
+#[derive(Default)]
+struct Log {
+    requests: Vec<RequestHandle<u32>>,
+    responses: Vec<(u32, Result<Response, HgError>)>,
+    responded: Vec<(u32, Result<(), HgError>)>,
+    bulk: Vec<(u32, Result<u64, HgError>)>,
+}
+
+impl Sink<u32> for Log {
+    fn request(&mut self, request: RequestHandle<u32>) {
+        self.requests.push(request);
+    }
+    fn response(&mut self, token: u32, result: Result<Response, HgError>) {
+        self.responses.push((token, result));
+    }
+    fn responded(&mut self, token: u32, result: Result<(), HgError>) {
+        self.responded.push((token, result));
+    }
+    fn bulk(&mut self, token: u32, result: Result<u64, HgError>) {
+        self.bulk.push((token, result));
+    }
+}
+
+struct Node {
+    core: Arc<Core<u32>>,
+    log: Log,
+}
+
+impl Node {
+    fn new(uri: &str, listen: bool) -> Self {
+        let endpoint = na::open(uri, &OpenOptions::listening(listen)).unwrap();
+        let mut options = HgOptions::default();
+        options.listen = listen;
+        Self { core: Core::new(endpoint, options).unwrap(), log: Log::default() }
+    }
+
+    fn turn(&mut self) {
+        self.core.progress(64).unwrap();
+        self.core.trigger(&mut self.log);
+    }
+
+    fn call(&self, to: &na::Addr, options: ForwardOptions, bytes: &[u8], token: u32) {
+        self.core.forward(to, ID, options, |writer| writer.put(bytes), token).unwrap();
+    }
+}
+
+struct Pair {
+    origin: Node,
+    target: Node,
+    to: na::Addr,
+}
+
+impl Pair {
+    fn until(&mut self, what: &str, done: impl Fn(&Log, &Log) -> bool) {
+        let start = Instant::now();
+        while !done(&self.origin.log, &self.target.log) {
+            self.origin.turn();
+            self.target.turn();
+            assert!(start.elapsed() < PATIENCE, "{what}: does not happen");
+        }
+    }
+
+    /// Nothing is left over once both sides have been quiet.
+    fn until_idle(&mut self) {
+        let start = Instant::now();
+        while self.origin.core.in_flight() + self.target.core.in_flight() > 0 {
+            self.origin.turn();
+            self.target.turn();
+            assert!(start.elapsed() < PATIENCE, "operations are left over");
+        }
+    }
+}
+
+fn on_each(body: impl Fn(&mut Pair)) {
+    for (listening, origin) in [("na+sm://", "na+sm://"), ("na+tcp://127.0.0.1:0", "na+tcp://")] {
+        let target = Node::new(listening, true);
+        let origin = Node::new(origin, false);
+        let to = origin.core.lookup(target.core.self_addr().uri()).unwrap();
+        let mut pair = Pair { origin, target, to };
+        body(&mut pair);
+        drop(std::mem::take(&mut pair.target.log));
+        pair.until_idle();
+        for node in [&mut pair.origin, &mut pair.target] {
+            node.core.close();
+        }
+        pair.until_idle();
+    }
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i % 241) as u8).collect()
+}
+
+#[test]
+fn requests_and_responses_of_every_size() {
+    on_each(|pair| {
+        for len in [0, 1, 4079, 4080, 4081, 100_000] {
+            let bytes = pattern(len);
+            pair.origin.call(&pair.to, ForwardOptions::default(), &bytes, 1);
+            pair.until("the request", |_, target| !target.requests.is_empty());
+            let request = pair.target.log.requests.pop().unwrap();
+            assert_eq!(request.id(), ID);
+            assert!(request.payload() == bytes, "{len} bytes arrived changed");
+            request.respond(|writer| writer.put(&bytes), 2).unwrap();
+            pair.until("the response", |origin, target| {
+                !origin.responses.is_empty() && !target.responded.is_empty()
+            });
+            let (token, response) = pair.origin.log.responses.pop().unwrap();
+            assert_eq!(token, 1);
+            assert!(response.unwrap().payload() == bytes, "{len} bytes came back changed");
+            let (token, result) = pair.target.log.responded.pop().unwrap();
+            assert_eq!(token, 2);
+            result.unwrap();
+        }
+        let counters = pair.origin.core.counters();
+        assert_eq!((counters.rpc_req_sent, counters.rpc_resp_recv), (6, 6));
+        assert_eq!((counters.req_extra, counters.resp_extra), (2, 2), "4081 and 100000 overflow");
+    });
+}
+
+#[test]
+fn one_way_calls() {
+    on_each(|pair| {
+        for len in [10, 100_000] {
+            let bytes = pattern(len);
+            pair.origin.call(&pair.to, ForwardOptions::one_way(), &bytes, 1);
+            pair.until("both ends", |origin, target| {
+                !origin.responses.is_empty() && !target.requests.is_empty()
+            });
+            let request = pair.target.log.requests.pop().unwrap();
+            assert!(request.is_one_way() && request.payload() == bytes);
+            let error = request.respond(|_| Ok(()), 2).unwrap_err();
+            assert!(matches!(error.0, HgError::NoResponse));
+            assert!(pair.origin.log.responses.pop().unwrap().1.is_ok());
+        }
+    });
+}
+
+#[test]
+fn a_rejection_is_in_the_core_header() {
+    on_each(|pair| {
+        pair.origin.call(&pair.to, ForwardOptions::default(), &[1, 2, 3], 1);
+        pair.until("the request", |_, target| !target.requests.is_empty());
+        pair.target.log.requests.pop().unwrap().reject(ReturnCode::NoEntry);
+        pair.until("the response", |origin, _| !origin.responses.is_empty());
+        let (_, result) = pair.origin.log.responses.pop().unwrap();
+        assert!(matches!(result, Err(HgError::Remote(ReturnCode::NoEntry))), "{result:?}");
+    });
+}
+
+#[test]
+fn a_call_given_up_ends_once_and_a_late_response_finds_nobody() {
+    on_each(|pair| {
+        for late_bytes in [5, 50_000] {
+            let to = pair.to.clone();
+            let forward = pair.origin.core.forward(
+                &to,
+                ID,
+                ForwardOptions::default(),
+                |writer| writer.put(&[9]),
+                1,
+            );
+            let op = forward.unwrap();
+            pair.until("the request", |_, target| !target.requests.is_empty());
+            pair.origin.core.cancel(op);
+            pair.origin.core.cancel(op);
+            pair.until("the end", |origin, _| !origin.responses.is_empty());
+            let (_, result) = pair.origin.log.responses.pop().unwrap();
+            assert!(matches!(result, Err(HgError::Canceled)), "{result:?}");
+
+            let late = pattern(late_bytes);
+            let request = pair.target.log.requests.pop().unwrap();
+            request.respond(|writer| writer.put(&late), 2).unwrap();
+            // Another call, over the same connection, gets its own response.
+            pair.origin.call(&to, ForwardOptions::default(), &[8], 3);
+            pair.until("the next request", |_, target| !target.requests.is_empty());
+            let request = pair.target.log.requests.pop().unwrap();
+            request.respond(|writer| writer.put(&[42]), 4).unwrap();
+            pair.until("its response", |origin, _| !origin.responses.is_empty());
+            let (token, response) = pair.origin.log.responses.pop().unwrap();
+            assert_eq!((token, response.unwrap().payload()), (3, &[42][..]));
+            // The sender of the late response may forget it, also when it was to be fetched.
+            pair.until("the sender's end", |_, target| {
+                target.responded.iter().any(|(token, result)| *token == 2 && result.is_ok())
+            });
+            pair.target.log.responded.clear();
+        }
+    });
+}
+
+#[test]
+fn closing_gives_every_token_back() {
+    on_each(|pair| {
+        for token in 0..50 {
+            let options =
+                if token % 2 == 0 { ForwardOptions::default() } else { ForwardOptions::one_way() };
+            pair.origin.call(&pair.to, options, &pattern(token as usize * 200), token);
+        }
+        pair.origin.core.close();
+        pair.until("all ends", |origin, _| origin.responses.len() == 50);
+        let mut tokens: Vec<_> = pair.origin.log.responses.drain(..).map(|(t, _)| t).collect();
+        tokens.sort_unstable();
+        assert_eq!(tokens, (0..50).collect::<Vec<_>>());
+        let refused =
+            pair.origin.core.forward(&pair.to, ID, ForwardOptions::default(), |_| Ok(()), 99);
+        assert!(matches!(refused, Err((HgError::Closed, 99))));
+    });
+}
+
+#[test]
+fn bulk_transfers_between_segmentations() {
+    on_each(|pair| {
+        let lens = [1usize, 0, 4095, 10_000, 3];
+        let total: usize = lens.iter().sum();
+        let data = pattern(total);
+        let mut rest = &data[..];
+        let pieces = lens
+            .iter()
+            .map(|&len| {
+                let (piece, after) = rest.split_at(len);
+                rest = after;
+                piece.to_vec()
+            })
+            .collect();
+        let exposed = pair
+            .origin
+            .core
+            .endpoint()
+            .register(Memory::from_vecs(pieces), Access::ReadWrite)
+            .unwrap();
+        let handle = pair.origin.core.bulk_handle(&exposed);
+        let sent = margo::hg::proc::to_vec(&handle).unwrap();
+        pair.origin.call(&pair.to, ForwardOptions::default(), &sent, 1);
+        pair.until("the request", |_, target| !target.requests.is_empty());
+        let request = pair.target.log.requests.pop().unwrap();
+        let remote: margo::Bulk = margo::hg::proc::from_slice(request.payload()).unwrap();
+        assert_eq!(remote.len(), total as u64);
+
+        let local = pair
+            .target
+            .core
+            .endpoint()
+            .register(Memory::from_vec(vec![0; total]), Access::ReadWrite)
+            .unwrap();
+        for (offset, len) in [(0, total), (1, 4095), (4000, 9000), (total, 0)] {
+            let (offset, len) = (offset as u64, len as u64);
+            for op in [BulkOp::Pull, BulkOp::Push] {
+                pair.target
+                    .core
+                    .transfer(op, request.origin(), &remote, offset, &local, offset, len, 5)
+                    .unwrap();
+                pair.until("the transfer", |_, target| !target.bulk.is_empty());
+                let (token, result) = pair.target.log.bulk.pop().unwrap();
+                assert_eq!((token, result.unwrap()), (5, len));
+            }
+        }
+        let mut copy = vec![0; total];
+        assert!(local.read_at(0, &mut copy) && copy == data);
+        let mut copy = vec![0; total];
+        assert!(exposed.read_at(0, &mut copy) && copy == data);
+        let beyond = pair.target.core.transfer(
+            BulkOp::Pull,
+            request.origin(),
+            &remote,
+            1,
+            &local,
+            0,
+            total as u64,
+            6,
+        );
+        if beyond.is_ok() {
+            pair.until("the refusal", |_, target| !target.bulk.is_empty());
+            pair.target.log.bulk.pop().unwrap().1.unwrap_err();
+        }
+        request.reject(ReturnCode::Success);
+        pair.until("the response", |origin, _| !origin.responses.is_empty());
+    });
+}
+
+#[test]
+fn garbage_is_answered_and_counted() {
+    on_each(|pair| {
+        // A peer that speaks the transport's protocol but not Mercury's.
+        let endpoint = pair.origin.core.endpoint().clone();
+        let mut buf = endpoint.alloc_msg();
+        assert!(buf.try_extend(b"GET / HTTP/1.1\r\n\r\n"));
+        let (op, tag) = (na::OpId(4 << 56), na::Tag(77));
+        endpoint.send_unexpected(op, &pair.to, tag, buf).unwrap();
+        let start = Instant::now();
+        while pair.target.core.counters().malformed == 0 {
+            pair.origin.turn();
+            pair.target.turn();
+            assert!(start.elapsed() < PATIENCE, "the garbage does not arrive");
+        }
+        assert!(pair.target.log.requests.is_empty());
+        pair.origin.call(&pair.to, ForwardOptions::default(), &[1], 1);
+        pair.until("a good request after it", |_, target| !target.requests.is_empty());
+        pair.target.log.requests.pop().unwrap().reject(ReturnCode::Busy);
+        pair.until("the response", |origin, _| !origin.responses.is_empty());
+    });
+}

@@ -1,0 +1,144 @@
+//! A peer process that is killed: whoever waits for it is told, and a new one can take its place.
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+
+use common::{PATIENCE, bounded};
+use margo::{ForwardError, Instance, ProviderHandle, Rpc};
+
+const STUCK: Rpc<(), ()> = Rpc::new("stuck");
+const PING: Rpc<u64, u64> = Rpc::new("ping");
+
+const ADDRESS: &str = "MARGO_TEST_SERVICE_ADDRESS";
+
+/// Not a test of its own: the service process of the others, which run this program again.
+#[test]
+fn service_process() {
+    let Ok(address) = std::env::var(ADDRESS) else { return };
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
+    let service = Instance::builder(address).start().unwrap();
+    service.register(PING, |request| request.respond(request.args()).unwrap()).unwrap();
+    service
+        .register(STUCK, |request| {
+            println!("entered");
+            std::io::stdout().flush().unwrap();
+            // Never answers, and holds the request so that nobody answers for it.
+            ult::Eventual::<()>::new().wait();
+            drop(request);
+        })
+        .unwrap();
+    println!("listening on {}", service.self_addr());
+    std::io::stdout().flush().unwrap();
+    service.wait_for_finalize().unwrap();
+}
+
+struct Service {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+    address: String,
+}
+
+impl Service {
+    fn start(address: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "service_process", "--nocapture"])
+            .env(ADDRESS, address)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut service = Self { child, lines, address: String::new() };
+        service.address = service.line_after("listening on ");
+        service
+    }
+
+    /// Reads until a line contains `prefix`; what follows it.
+    fn line_after(&mut self, prefix: &str) -> String {
+        for line in self.lines.by_ref() {
+            if let Some((_, rest)) = line.unwrap().split_once(prefix) {
+                return rest.to_owned();
+            }
+        }
+        panic!("the service ended without `{prefix}`");
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn client_for(address: &str) -> Instance {
+    let own = address.split("://").next().unwrap();
+    Instance::builder(format!("{own}://")).listen(false).start().unwrap()
+}
+
+fn killed_while_a_call_waits(transport: &'static str) {
+    bounded("a call to a killed service", move || {
+        let mut service = Service::start(transport);
+        let client = client_for(transport);
+        let target = ProviderHandle::from(client.lookup(&service.address).unwrap());
+        assert_eq!(client.forward_timed(PING, &target, &7, PATIENCE).unwrap(), 7);
+
+        let (caller, to) = (client.clone(), target.clone());
+        let from_ult = client.rpc_pool().spawn(move || caller.forward(STUCK, &to, &())).unwrap();
+        let from_thread = {
+            let (caller, to) = (client.clone(), target.clone());
+            std::thread::spawn(move || caller.forward(STUCK, &to, &()))
+        };
+        service.line_after("entered");
+        service.line_after("entered");
+        service.kill();
+        for result in [from_ult.join().unwrap(), from_thread.join().unwrap()] {
+            let error = result.unwrap_err();
+            assert!(matches!(error, ForwardError::Network { .. }), "{error}");
+            assert!(error.to_string().contains(&service.address), "{error}");
+        }
+
+        // Dead is dead …
+        let error = client.forward_timed(PING, &target, &8, PATIENCE).unwrap_err();
+        assert!(matches!(error, ForwardError::Network { .. }), "{error}");
+        // … until a service comes back under the same address.
+        let again = Service::start(&service.address);
+        assert_eq!(again.address, service.address);
+        let target = ProviderHandle::from(client.lookup(&service.address).unwrap());
+        assert_eq!(client.forward_timed(PING, &target, &9, PATIENCE).unwrap(), 9);
+        client.finalize_and_wait().unwrap();
+    });
+}
+
+#[test]
+fn killed_while_a_call_waits_over_sm() {
+    killed_while_a_call_waits("na+sm://");
+}
+
+#[test]
+fn killed_while_a_call_waits_over_tcp() {
+    killed_while_a_call_waits("na+tcp://127.0.0.1:0");
+}
+
+/// The service's side: a client that dies leaves nothing behind that hurts the next one.
+#[test]
+fn a_service_outlives_its_clients() {
+    bounded("clients that come and go", || {
+        for transport in common::TRANSPORTS {
+            let service = Service::start(transport);
+            for round in 0..20u64 {
+                let client = client_for(transport);
+                let target = ProviderHandle::from(client.lookup(&service.address).unwrap());
+                assert_eq!(client.forward_timed(PING, &target, &round, PATIENCE).unwrap(), round);
+                client.finalize_and_wait().unwrap();
+            }
+        }
+    });
+}

@@ -1,0 +1,213 @@
+//! Rules of the repository that a compiler does not check.
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const LINE_COLUMNS_MAX: usize = 100;
+const FILE_LINES_MAX: usize = 800;
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every file of the repository below `dir` whose name ends with `ext`; build output left out.
+fn files(dir: &Path, ext: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut dirs = vec![dir.to_path_buf()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display())) {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if name != "target" && !name.starts_with('.') {
+                    dirs.push(path);
+                }
+            } else if name.ends_with(ext) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn complain(complaints: Vec<String>) {
+    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+}
+
+#[test]
+fn lines_and_files_have_a_size_that_can_be_read() {
+    let mut complaints = Vec::new();
+    for path in files(&root(), ".rs") {
+        let text = read(&path);
+        for (number, line) in text.lines().enumerate() {
+            // A row of a table cannot be broken.
+            let is_row = line.trim_start().trim_start_matches(['/', '!']).starts_with(" |");
+            if line.chars().count() > LINE_COLUMNS_MAX && !is_row {
+                complaints.push(format!("{}:{}: over 100 columns", path.display(), number + 1));
+            }
+        }
+        let lines = text.lines().count();
+        if lines > FILE_LINES_MAX {
+            complaints.push(format!("{}: {lines} lines; split it", path.display()));
+        }
+    }
+    complain(complaints);
+}
+
+#[test]
+fn arrows_between_the_layers_point_down() {
+    // (folder, a name that it must not use, why)
+    let rules = [
+        ("src/hg", "ult::", "the RPC core knows no ULTs"),
+        ("src/hg", "margo_config", "the RPC core knows no JSON"),
+        ("ult/src", "na::", "ult and na do not know each other"),
+        ("na/src", "ult::", "ult and na do not know each other"),
+        ("config/src", "ult::", "config is plain data"),
+    ];
+    let mut complaints = Vec::new();
+    for (folder, banned, why) in rules {
+        for path in files(&root().join(folder), ".rs") {
+            for (number, line) in read(&path).lines().enumerate() {
+                let code = line.split("//").next().unwrap_or_default();
+                let used = code.match_indices(banned).any(|(at, _)| {
+                    let before = code[..at].chars().next_back();
+                    before.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != ':')
+                });
+                if used {
+                    complaints.push(format!(
+                        "{}:{}: uses `{banned}`: {why}",
+                        path.display(),
+                        number + 1
+                    ));
+                }
+            }
+        }
+    }
+    complain(complaints);
+}
+
+#[test]
+fn crates_without_unsafe_say_so() {
+    let mut complaints = Vec::new();
+    for crate_root in [
+        "config/src/lib.rs",
+        "providers/echo/src/lib.rs",
+        "providers/blob/src/lib.rs",
+        "cli/src/main.rs",
+    ] {
+        if !read(&root().join(crate_root)).contains("#![forbid(unsafe_code)]") {
+            complaints.push(format!("{crate_root}: lacks #![forbid(unsafe_code)]"));
+        }
+    }
+    complain(complaints);
+}
+
+#[test]
+fn transports_are_chosen_in_one_place() {
+    let mut complaints = Vec::new();
+    for path in files(&root().join("na/src"), ".rs") {
+        let name = path.strip_prefix(root()).unwrap().display().to_string();
+        if name != "na/src/lib.rs"
+            && name != "na/src/registry.rs"
+            && read(&path).contains("cfg(feature")
+        {
+            complaints.push(format!("{name}: `cfg(feature` outside lib.rs and registry.rs"));
+        }
+    }
+    complain(complaints);
+}
+
+/// An ordering is only an argument when both of its sides can be found.
+#[test]
+fn every_memory_ordering_names_its_pair() {
+    let mut names: std::collections::BTreeMap<(String, String), Vec<String>> = Default::default();
+    for folder in ["src", "ult/src", "na/src"] {
+        for path in files(&root().join(folder), ".rs") {
+            for (number, line) in read(&path).lines().enumerate() {
+                let Some((_, name)) = line.split_once("// pair: ") else { continue };
+                for name in name.split(", ") {
+                    let name = name
+                        .split(|c: char| {
+                            !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '-')
+                        })
+                        .next()
+                        .unwrap_or_default();
+                    names.entry((folder.to_owned(), name.to_owned())).or_default().push(format!(
+                        "{}:{}",
+                        path.display(),
+                        number + 1
+                    ));
+                }
+            }
+        }
+    }
+    assert!(!names.is_empty(), "no `pair:` comment found at all: is the format still the same?");
+    let alone = names
+        .into_iter()
+        .filter(|(_, places)| places.len() < 2)
+        .map(|((_, name), places)| format!("{}: `pair: {name}` stands alone", places[0]))
+        .collect();
+    complain(alone);
+}
+
+/// Code that names std's atomics itself is invisible to the loom models.
+#[test]
+fn only_the_shims_name_std_atomics_and_cells() {
+    let banned = ["std::sync::atomic", "core::sync::atomic", "std::cell::UnsafeCell", "loom::"];
+    let mut complaints = Vec::new();
+    for folder in ["ult/src", "na/src"] {
+        for path in files(&root().join(folder), ".rs") {
+            let name = path.strip_prefix(root()).unwrap().display().to_string();
+            let text = read(&path);
+            if name.ends_with("/src/sync.rs") {
+                assert!(text.contains("std::sync"), "{name}: is the shim still here?");
+                continue;
+            }
+            if name.contains("/conformance") || name.ends_with("/tests.rs") {
+                continue;
+            }
+            // Unit tests are not part of a model.
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            let code = code.split("#[cfg(all(test").next().unwrap_or_default();
+            for banned in banned {
+                if code.contains(banned) {
+                    complaints.push(format!("{name}: names {banned}: use crate::sync"));
+                }
+            }
+        }
+    }
+    complain(complaints);
+}
+
+#[test]
+fn every_example_is_in_the_readme() {
+    let readme = read(&root().join("README.md"));
+    let missing = files(&root().join("examples"), ".rs")
+        .into_iter()
+        .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
+        .filter(|name| !readme.contains(name.as_str()))
+        .map(|name| format!("examples/{name}.rs is not in README.md"))
+        .collect();
+    complain(missing);
+}
+
+#[test]
+fn no_stub_is_left() {
+    let words = [concat!("to", "do!("), concat!("unimple", "mented!("), concat!("FIX", "ME")];
+    let mut complaints = Vec::new();
+    for path in files(&root(), ".rs") {
+        let text = read(&path);
+        for word in words {
+            if text.contains(word) {
+                complaints.push(format!("{}: {word}", path.display()));
+            }
+        }
+    }
+    complain(complaints);
+}

@@ -1,0 +1,120 @@
+//! Where am I? The current xstream and ULT.
+//!
+//! One thread-local pointer names the xstream of this thread. It is read only by [`xstream`], which
+//! is never inlined and returns the *value*: LLVM takes thread-local *addresses* for constants and
+//! may keep one across a switch of stacks. By the rule that a started ULT stays on its xstream
+//! that would do no harm, but the one function that runs on different threads in one frame,
+//! `switch::root`, must not be the one that finds out.
+
+use std::cell::Cell;
+use std::ptr;
+
+use crate::descriptor::UltPtr;
+use crate::shared::RuntimeCore;
+use crate::sync::Arc;
+use crate::xstream::Xstream;
+
+thread_local! {
+    static XSTREAM: Cell<*const Xstream> = const { Cell::new(ptr::null()) };
+}
+
+/// Marks this thread as the given xstream while the result lives.
+pub(crate) struct Seat<'a>(&'a Xstream);
+
+impl<'a> Seat<'a> {
+    pub(crate) fn take(xstream: &'a Xstream) -> Self {
+        XSTREAM.set(ptr::from_ref(xstream));
+        Self(xstream)
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        debug_assert!(ptr::eq(XSTREAM.get(), self.0));
+        XSTREAM.set(ptr::null());
+    }
+}
+
+/// The pointer, or null on a thread that is no xstream. Async-signal-safe.
+#[inline(never)]
+pub(crate) fn xstream_ptr() -> *const Xstream {
+    XSTREAM.get()
+}
+
+/// The xstream of this thread.
+///
+/// The lifetime is right wherever it can be used: ULT and scheduler code runs only while the
+/// xstream exists, and what started on a thread stays there.
+#[inline]
+pub(crate) fn xstream<'a>() -> Option<&'a Xstream> {
+    // SAFETY:
+    // - valid: set by `Seat` for as long as the xstream lives; all code in between runs on this
+    //   thread, and a ULT that is suspended at the end of an xstream does not exist (an xstream
+    //   leaves only when nothing is alive).
+    unsafe { xstream_ptr().as_ref() }
+}
+
+/// The xstream of this thread if it belongs to the runtime `core`.
+#[inline]
+pub(crate) fn xstream_in<'a>(core: &Arc<RuntimeCore>) -> Option<&'a Xstream> {
+    xstream().filter(|xstream| Arc::ptr_eq(&xstream.core, core))
+}
+
+/// The ULT that runs here.
+#[inline]
+pub(crate) fn ult() -> Option<UltPtr> {
+    xstream()?.current.get()
+}
+
+/// The ULT that runs here, unless it is unwinding. The count of panics is per thread, so a ULT
+/// that suspended in a destructor during unwinding would make all others look panicking; it
+/// blocks its thread instead.
+#[inline]
+pub(crate) fn suspendable() -> Option<UltPtr> {
+    ult().filter(|_| !std::thread::panicking())
+}
+
+/// Whether `ult` is at home on this thread.
+#[inline]
+pub(crate) fn is_home_of(ult: UltPtr) -> bool {
+    xstream().is_some_and(|xstream| xstream.is_home_of(ult))
+}
+
+/// What [`current`] tells about the calling ULT.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UltInfo {
+    /// Number, unique in the runtime.
+    pub id: u64,
+    /// Name given at spawn.
+    pub name: Option<String>,
+    /// Pool that it was spawned into.
+    pub pool: String,
+    /// Xstream that it runs on, from its start to its end.
+    pub xstream: String,
+}
+
+/// The calling ULT; `None` on an ordinary OS thread.
+///
+/// Allocates; meant for messages.
+///
+/// Counterpart: `ABT_self_get_thread`.
+#[must_use]
+pub fn current() -> Option<UltInfo> {
+    let xstream = xstream()?;
+    let ult = xstream.current.get()?;
+    Some(UltInfo {
+        id: ult.id.get(),
+        name: ult.name().map(str::to_owned),
+        pool: ult.pool().name.to_string(),
+        xstream: xstream.shared().name.to_string(),
+    })
+}
+
+/// Whether the caller is a ULT.
+///
+/// Counterpart: `ABT_self_get_type`.
+#[must_use]
+pub fn is_ult() -> bool {
+    ult().is_some()
+}

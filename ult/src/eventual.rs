@@ -1,0 +1,340 @@
+//! A value that is set once and awaited by any number of ULTs and OS threads.
+//!
+//! # States
+//!
+//! One word holds the head of the waiter list and three flags:
+//!
+//! | flag | meaning |
+//! |---|---|
+//! | `LOCKED` | a waiter whose deadline passed is unlinking itself; everybody else retries |
+//! | `CLAIMED` | a `set` has won and is writing the value |
+//! | `READY` | the value is there; final, and the list is empty |
+//!
+//! # Why a waiter may free the eventual at once
+//!
+//! `set` ends with one compare-exchange to `READY`, which also takes the waiter list, and touches
+//! the eventual no more. The list is then woken node by node; the nodes live on the waiters' own
+//! stacks and each is dead once it is woken (see [`wait`](crate::wait)). So a waiter that owns the
+//! eventual, for example on its own stack, may drop it as soon as it sees `READY`.
+
+use std::mem::MaybeUninit;
+use std::ptr::{self, NonNull};
+use std::time::Instant;
+
+use crate::sync::atomic::AtomicPtr;
+use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use crate::sync::{UnsafeCell, relax};
+use crate::wait::Waiter;
+
+const LOCKED: usize = 1;
+const CLAIMED: usize = 2;
+const READY: usize = 4;
+const FLAGS: usize = LOCKED | CLAIMED | READY;
+
+type Word = *mut Waiter;
+
+fn flags(word: Word) -> usize {
+    word.addr() & FLAGS
+}
+
+fn head(word: Word) -> Word {
+    word.map_addr(|addr| addr & !FLAGS)
+}
+
+fn with_flags(head: Word, flags: usize) -> Word {
+    head.map_addr(|addr| addr | flags)
+}
+
+/// A single-assignment value.
+///
+/// Works between ULTs of any xstream and ordinary OS threads, in any mixture: a ULT that waits
+/// suspends, an OS thread blocks.
+///
+/// ```
+/// let answer = std::sync::Arc::new(ult::Eventual::new());
+/// let setter = answer.clone();
+/// std::thread::spawn(move || setter.set(42));
+/// assert_eq!(*answer.wait(), 42);
+/// ```
+///
+/// Counterpart: `ABT_eventual`, but typed, with deadlines, and set at most once.
+#[derive(Debug)]
+pub struct Eventual<T> {
+    state: AtomicPtr<Waiter>,
+    value: UnsafeCell<MaybeUninit<T>>,
+}
+
+// SAFETY: `set` moves a `T` in from any thread and `into_inner` or `drop` moves it out on another
+// (needs `T: Send`). Methods that hand out `&T` ask for `T: Sync` themselves. `state` orders them.
+unsafe impl<T: Send> Sync for Eventual<T> {}
+// SAFETY: it owns a `T` and pointers to waiters, which may be woken from any thread.
+unsafe impl<T: Send> Send for Eventual<T> {}
+
+impl<T> Eventual<T> {
+    /// An eventual without a value.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            state: AtomicPtr::new(ptr::null_mut()),
+            value: UnsafeCell::new(MaybeUninit::uninit()),
+        }
+    }
+
+    /// An eventual without a value.
+    #[cfg(loom)]
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            state: AtomicPtr::new(ptr::null_mut()),
+            value: UnsafeCell::new(MaybeUninit::uninit()),
+        }
+    }
+
+    /// Whether the value is there.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        // pair: EVENTUAL-READY
+        flags(self.state.load(Acquire)) & READY != 0
+    }
+
+    /// Sets the value and wakes everybody who waits. Never blocks.
+    ///
+    /// The eventual is not touched any more once a waiter can see the value, so a waiter may free
+    /// it while this call is still waking others.
+    ///
+    /// # Errors
+    ///
+    /// Gives `value` back if the eventual has been set before.
+    ///
+    /// Counterpart: `ABT_eventual_set`.
+    pub fn set(&self, value: T) -> Result<(), T> {
+        if !self.claim() {
+            return Err(value);
+        }
+        // SAFETY:
+        // - no alias: `claim` succeeds once, and readers wait for READY.
+        self.value.with_mut(|slot| unsafe { slot.cast::<T>().write(value) });
+        let waiters = self.publish();
+        // From here on `self` may be gone.
+        //
+        // SAFETY:
+        // - alive, unlinked: `publish` took the list, and nobody removes or wakes from it later;
+        // - reversing needs the links, which are ours with the list.
+        let waiters = unsafe { Waiter::reverse(waiters) };
+        // SAFETY: as above.
+        unsafe { Waiter::wake_chain(waiters) };
+        Ok(())
+    }
+
+    /// Waits until the value is there, without looking at it.
+    pub fn wait_ready(&self) {
+        if !self.is_ready() {
+            self.wait_slow(None);
+        }
+    }
+
+    /// Waits until the value is there or `deadline` has passed. `true`: it is there.
+    pub fn wait_ready_deadline(&self, deadline: Instant) -> bool {
+        self.is_ready() || self.wait_slow(Some(deadline))
+    }
+
+    /// Takes the value out. `None` if it has not been set. The eventual is empty afterwards and
+    /// can be set again.
+    pub fn take(&mut self) -> Option<T> {
+        if !self.is_ready() {
+            return None;
+        }
+        self.state.store(ptr::null_mut(), Relaxed);
+        // SAFETY:
+        // - initialised: READY was set; read once, since the state is empty again;
+        // - no alias: `&mut self`.
+        Some(self.value.with_mut(|slot| unsafe { slot.cast::<T>().read() }))
+    }
+
+    /// Takes the value out. `None` if it has not been set.
+    #[must_use]
+    pub fn into_inner(mut self) -> Option<T> {
+        self.take()
+    }
+
+    /// Wins the right to write the value, once.
+    fn claim(&self) -> bool {
+        let mut round = 0;
+        let mut word = self.state.load(Relaxed);
+        loop {
+            if flags(word) & (CLAIMED | READY) != 0 {
+                return false;
+            }
+            if flags(word) & LOCKED != 0 {
+                relax(&mut round);
+                word = self.state.load(Relaxed);
+                continue;
+            }
+            let next = with_flags(word, CLAIMED);
+            match self.state.compare_exchange_weak(word, next, Relaxed, Relaxed) {
+                Ok(_) => return true,
+                Err(seen) => word = seen,
+            }
+        }
+    }
+
+    /// Makes the value visible and takes the waiter list. The last access to `self` in `set`.
+    fn publish(&self) -> Word {
+        let mut round = 0;
+        let mut word = self.state.load(Relaxed);
+        loop {
+            if flags(word) & LOCKED != 0 {
+                relax(&mut round);
+                word = self.state.load(Relaxed);
+                continue;
+            }
+            let ready = with_flags(ptr::null_mut(), READY);
+            // pair: EVENTUAL-READY, EVENTUAL-LIST
+            match self.state.compare_exchange_weak(word, ready, AcqRel, Relaxed) {
+                Ok(_) => return head(word),
+                Err(seen) => word = seen,
+            }
+        }
+    }
+
+    #[cold]
+    fn wait_slow(&self, deadline: Option<Instant>) -> bool {
+        let waiter = Waiter::new();
+        let node = ptr::from_ref(&waiter).cast_mut();
+        if !self.link(&waiter, node) {
+            return true;
+        }
+        if waiter.block(deadline) {
+            return true;
+        }
+        if self.unlink(node) {
+            return false;
+        }
+        // The setter has the list and is about to wake this waiter: its node must live until then.
+        waiter.block(None);
+        true
+    }
+
+    /// Adds `node`. `false`: the value is there.
+    fn link(&self, waiter: &Waiter, node: Word) -> bool {
+        let mut round = 0;
+        let mut word = self.state.load(Acquire); // pair: EVENTUAL-READY
+        loop {
+            if flags(word) & READY != 0 {
+                return false;
+            }
+            if flags(word) & LOCKED != 0 {
+                relax(&mut round);
+                word = self.state.load(Acquire); // pair: EVENTUAL-READY
+                continue;
+            }
+            waiter.next.store(head(word), Relaxed);
+            let next = with_flags(node, flags(word));
+            // pair: EVENTUAL-LIST, EVENTUAL-READY
+            match self.state.compare_exchange_weak(word, next, Release, Acquire) {
+                Ok(_) => return true,
+                Err(seen) => word = seen,
+            }
+        }
+    }
+
+    /// Removes `node` after its deadline. `false`: the setter has taken the list.
+    fn unlink(&self, node: Word) -> bool {
+        let mut round = 0;
+        let mut word = self.state.load(Acquire); // pair: EVENTUAL-READY
+        loop {
+            if flags(word) & READY != 0 {
+                return false;
+            }
+            if flags(word) & LOCKED != 0 {
+                relax(&mut round);
+                word = self.state.load(Acquire); // pair: EVENTUAL-READY
+                continue;
+            }
+            let locked = with_flags(word, LOCKED);
+            // pair: EVENTUAL-LIST, EVENTUAL-READY
+            match self.state.compare_exchange_weak(word, locked, AcqRel, Acquire) {
+                Ok(_) => break,
+                Err(seen) => word = seen,
+            }
+        }
+        let rest = remove(head(word), node);
+        // Nobody changes the word while LOCKED is set, so a store is enough.
+        self.state.store(with_flags(rest, flags(word)), Release); // pair: EVENTUAL-LIST
+        true
+    }
+}
+
+/// Removes `node` from the chain at `first` and returns the new first node. The caller holds
+/// `LOCKED`, so the nodes of the chain are alive and their links stand still.
+fn remove(first: Word, node: Word) -> Word {
+    // SAFETY:
+    // - alive: linked waiters stay until they are unlinked or woken, both of which need the word.
+    let next_of = |at: Word| unsafe { NonNull::new(at).map(|at| at.as_ref().next.load(Relaxed)) };
+    let after = next_of(node).unwrap_or(ptr::null_mut());
+    if first == node {
+        return after;
+    }
+    let mut at = first;
+    while let Some(next) = next_of(at) {
+        if next == node {
+            // SAFETY:
+            // - alive: as above; `next_of` just read it.
+            unsafe { &*at }.next.store(after, Relaxed);
+            break;
+        }
+        at = next;
+    }
+    first
+}
+
+impl<T: Sync> Eventual<T> {
+    /// The value, if it has been set.
+    #[must_use]
+    pub fn try_get(&self) -> Option<&T> {
+        if !self.is_ready() {
+            return None;
+        }
+        // SAFETY:
+        // - initialised: READY is published after the value was written, and `is_ready` acquires;
+        // - no writer: READY is final while `&self` exists, and `set` refuses;
+        // - lifetime: the value lives in `self`, and the borrow is tied to `&self`.
+        Some(self.value.with(|slot| unsafe { &*slot.cast::<T>() }))
+    }
+
+    /// Waits for the value. A ULT suspends, an OS thread blocks.
+    ///
+    /// Counterpart: `ABT_eventual_wait`.
+    pub fn wait(&self) -> &T {
+        loop {
+            self.wait_ready();
+            if let Some(value) = self.try_get() {
+                return value;
+            }
+        }
+    }
+
+    /// Waits for the value until `deadline`. `None`: it has not been set by then.
+    ///
+    /// Counterpart: `ABT_eventual_timedwait`.
+    pub fn wait_deadline(&self, deadline: Instant) -> Option<&T> {
+        self.wait_ready_deadline(deadline);
+        self.try_get()
+    }
+}
+
+impl<T> Default for Eventual<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> Drop for Eventual<T> {
+    fn drop(&mut self) {
+        drop(self.take());
+        // The model then reports every access that is not ordered before this.
+        #[cfg(loom)]
+        self.state.with_mut(|_| ());
+    }
+}

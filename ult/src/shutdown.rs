@@ -1,0 +1,196 @@
+//! Ending a runtime.
+//!
+//! 1. *Watch*: spawns still work. Wait until nothing is alive.
+//! 2. *Close*: refuse spawns. Wait until every xstream has seen that, and until no other thread is
+//!    in the middle of a spawn: from then on the number of ULTs cannot grow. One that slipped in
+//!    before runs to its end.
+//! 3. When nothing is alive: *exit*. The xstreams leave their loops, their threads are joined, and
+//!    the idle stacks are unmapped.
+//!
+//! If the time is over before step 3, the runtime opens again, and the xstreams are asked for the
+//! ULTs that they are home to. Nothing has been destroyed, so a later attempt starts over.
+//!
+//! One attempt at a time; others wait for its end, within their own time. An attempt waits on
+//! `news`, which every phase change, and every end of a ULT while the phase says so, announces.
+
+use std::time::{Duration, Instant};
+
+use crate::condvar::Condvar;
+use crate::current;
+use crate::error::{ShutdownError, StillAlive};
+use crate::runtime::{Owner, Runtime};
+use crate::shared::{CLOSING, EXIT, REPORT, RuntimeCore, WATCHED};
+use crate::sync::{Arc, relax, thread};
+
+/// Limit of [`Runtime::shutdown`].
+const LIMIT_DEFAULT: Duration = Duration::from_secs(30);
+/// How long the xstreams may take for the report. Only one that runs a ULT all that time is late.
+const REPORT_LIMIT: Duration = Duration::from_millis(500);
+
+/// Wakes attempts that wait for another. Shared by all runtimes: shutdown is rare.
+static TURN_OVER: Condvar = Condvar::new();
+
+impl Runtime {
+    /// Waits until all ULTs have ended, then ends the xstreams. Spawns fail from then on. Same as
+    /// [`shutdown_timeout`](Self::shutdown_timeout) with 30 s.
+    ///
+    /// # Errors
+    ///
+    /// See [`ShutdownError`]. The runtime then goes on as before.
+    ///
+    /// Counterpart: `ABT_finalize`, which waits without limit.
+    pub fn shutdown(&self) -> Result<(), ShutdownError> {
+        self.shutdown_timeout(LIMIT_DEFAULT)
+    }
+
+    /// Waits for at most `limit` until all ULTs have ended, then ends the xstreams.
+    ///
+    /// Spawns work while ULTs are alive, and fail once the last has ended. Further calls, also
+    /// concurrent ones, are harmless: they wait for the first, and return `Ok` if it succeeds.
+    ///
+    /// # Errors
+    ///
+    /// - [`ShutdownError::FromUlt`] if called by a ULT of this runtime.
+    /// - [`ShutdownError::StillAlive`] when the time is over; it lists what is in the way. The
+    ///   runtime then goes on as before, and this may be called again.
+    pub fn shutdown_timeout(&self, limit: Duration) -> Result<(), ShutdownError> {
+        if self.is_current() {
+            return Err(ShutdownError::FromUlt);
+        }
+        self.owner.shutdown(Instant::now().checked_add(limit))
+    }
+
+    /// Whether the caller is a ULT (or a scheduler) of this runtime.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        current::xstream_in(&self.owner.core).is_some()
+    }
+}
+
+impl Owner {
+    fn shutdown(&self, deadline: Option<Instant>) -> Result<(), ShutdownError> {
+        let mut turn = self.turn.lock();
+        while turn.in_progress && !turn.is_done {
+            let in_time = match deadline {
+                None => {
+                    turn = TURN_OVER.wait(turn);
+                    true
+                }
+                Some(deadline) => {
+                    let waited = TURN_OVER.wait_deadline(turn, deadline);
+                    turn = waited.0;
+                    waited.1
+                }
+            };
+            if !in_time && turn.in_progress {
+                let report = StillAlive { in_progress: true, ..StillAlive::default() };
+                return Err(ShutdownError::StillAlive(Box::new(report)));
+            }
+        }
+        if turn.is_done {
+            return Ok(());
+        }
+        turn.in_progress = true;
+        drop(turn);
+        let result = close(&self.core, deadline);
+        let threads = match &result {
+            Ok(()) => std::mem::take(&mut self.turn.lock().threads),
+            Err(_) => Vec::new(),
+        };
+        for thread in threads {
+            // Its panic, if any, has been printed by the panic hook.
+            let _ = thread.join();
+        }
+        if result.is_ok() {
+            self.core.depot.close();
+        }
+        let mut turn = self.turn.lock();
+        turn.in_progress = false;
+        turn.is_done = result.is_ok();
+        drop(turn);
+        TURN_OVER.notify_all();
+        result.map_err(|report| ShutdownError::StillAlive(Box::new(report)))
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let turn = self.turn.get_mut();
+        if turn.is_done {
+            return;
+        }
+        // We may be on one of the runtime's own threads, or in a hurry: somebody else waits.
+        let core = self.core.clone();
+        let threads = std::mem::take(&mut turn.threads);
+        let wait = move || {
+            let result = close(&core, None);
+            debug_assert!(result.is_ok(), "without a deadline, it waits until it succeeds");
+            for thread in threads {
+                // Its panic, if any, has been printed by the panic hook.
+                let _ = thread.join();
+            }
+            core.depot.close();
+        };
+        if let Err(error) = thread::Builder::new().name("ult-reaper".to_owned()).spawn(wait) {
+            tracing::error!(%error, "cannot wait for a dropped runtime; its threads will sleep on");
+        }
+    }
+}
+
+/// Steps 1 and 2, and the start of step 3.
+fn close(core: &Arc<RuntimeCore>, deadline: Option<Instant>) -> Result<(), StillAlive> {
+    let word = core.set_phase(WATCHED);
+    if !wait_for(core, deadline, || core.is_seen(word) && core.alive() == 0) {
+        return Err(give_up(core));
+    }
+    let word = core.set_phase(WATCHED | CLOSING);
+    if !wait_for(core, deadline, || core.is_seen(word)) || !wait_for_gate(core, deadline) {
+        return Err(give_up(core));
+    }
+    if !wait_for(core, deadline, || core.alive() == 0) {
+        return Err(give_up(core));
+    }
+    core.set_phase(CLOSING | EXIT);
+    Ok(())
+}
+
+/// Waits for news until `test` holds. `false`: the deadline passed first.
+fn wait_for(core: &RuntimeCore, deadline: Option<Instant>, test: impl Fn() -> bool) -> bool {
+    let mut guard = core.quiet().lock();
+    loop {
+        if test() {
+            return true;
+        }
+        match deadline {
+            None => guard = core.news.wait(guard),
+            Some(deadline) if deadline <= Instant::now() => return false,
+            Some(deadline) => guard = core.news.wait_deadline(guard, deadline).0,
+        }
+    }
+}
+
+/// A spawn takes microseconds, so this does not sleep.
+fn wait_for_gate(core: &RuntimeCore, deadline: Option<Instant>) -> bool {
+    let mut round = 0;
+    while !core.is_gate_empty() {
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return false;
+        }
+        relax(&mut round);
+    }
+    true
+}
+
+/// Opens the runtime again and collects what was in the way.
+fn give_up(core: &RuntimeCore) -> StillAlive {
+    let word = core.set_phase(REPORT);
+    wait_for(core, Some(Instant::now() + REPORT_LIMIT), || core.is_seen(word));
+    let late = core.xstreams.iter().filter(|xstream| !xstream.has_seen(word));
+    let busy_xstreams: Vec<String> = late.map(|xstream| xstream.name.to_string()).collect();
+    let suspended = core.take_stuck();
+    let alive = usize::try_from(core.alive()).unwrap_or(usize::MAX);
+    // A late xstream must not add to the next report.
+    core.set_phase(0);
+    let queued = if busy_xstreams.is_empty() { alive.saturating_sub(suspended.len()) } else { 0 };
+    StillAlive { suspended, queued, busy_xstreams, in_progress: false }
+}

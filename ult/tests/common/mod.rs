@@ -1,0 +1,62 @@
+//! Helpers for the tests of this crate.
+#![allow(dead_code, reason = "each test program uses some of them")]
+#![allow(clippy::unwrap_used, reason = "test code, unknown as such to the lint")]
+
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use ult::{PoolRef, PoolSpec, Runtime, XstreamSpec};
+
+/// Far beyond what any test needs, also on a loaded machine.
+pub(crate) const LONG: Duration = Duration::from_secs(120);
+
+/// Runs `f` on a thread of its own and fails if it has not returned after [`LONG`].
+pub(crate) fn within<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, result) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let value = f();
+        let _ = done.send(());
+        value
+    });
+    if result.recv_timeout(LONG) == Err(mpsc::RecvTimeoutError::Timeout) {
+        panic!("no end after {LONG:?}");
+    }
+    match thread.join() {
+        Ok(value) => value,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// One pool `p`, served by `count` xstreams `x0`, `x1`, ...
+pub(crate) fn shared(count: usize) -> (Runtime, PoolRef) {
+    let mut builder = Runtime::builder().pool(PoolSpec::new("p"));
+    for index in 0..count {
+        builder = builder.xstream(XstreamSpec::new(format!("x{index}")).pools(["p"]));
+    }
+    let runtime = builder.start().unwrap();
+    let pool = runtime.pool("p").unwrap();
+    (runtime, pool)
+}
+
+/// Pools `p0`, `p1`, ..., each served by an xstream of its own.
+pub(crate) fn private(count: usize) -> (Runtime, Vec<PoolRef>) {
+    let mut builder = Runtime::builder();
+    for index in 0..count {
+        let pool = format!("p{index}");
+        builder = builder
+            .pool(PoolSpec::new(pool.clone()))
+            .xstream(XstreamSpec::new(format!("x{index}")).pools([pool]));
+    }
+    let runtime = builder.start().unwrap();
+    let pools = runtime.pools();
+    (runtime, pools)
+}
+
+/// Waits until `test` holds, without help from what is being tested.
+pub(crate) fn wait_until(what: &str, test: impl Fn() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !test() {
+        assert!(Instant::now() < deadline, "timed out: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,253 @@
+//! `idle`: how a ULT that polls something outside sleeps with its xstream.
+#![allow(clippy::unwrap_used, reason = "test code, unknown as such to the lint")]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{LONG, private, shared, wait_until, within};
+use ult::{Eventual, IdleEnd};
+
+fn long_from_now() -> Option<Instant> {
+    Some(Instant::now() + LONG)
+}
+
+#[test]
+fn readable_descriptor_ends_it() {
+    within(|| {
+        let (runtime, pool) = shared(1);
+        let (mut writer, mut reader) = UnixStream::pair().unwrap();
+        let armed = Arc::new(AtomicUsize::new(0));
+        let inner_armed = armed.clone();
+        let handle = pool.spawn(move || {
+            for round in 0..100u8 {
+                let end = ult::idle(reader.as_fd(), long_from_now(), || {
+                    inner_armed.fetch_add(1, Ordering::SeqCst);
+                    true
+                });
+                assert_eq!(end, IdleEnd::Ready);
+                let mut byte = [0];
+                reader.read_exact(&mut byte).unwrap();
+                assert_eq!(byte[0], round);
+            }
+        });
+        for round in 0..100u8 {
+            // Armed at most once per call, and always before the sleep.
+            wait_until("armed", || armed.load(Ordering::SeqCst) == usize::from(round) + 1);
+            writer.write_all(&[round]).unwrap();
+        }
+        handle.unwrap().join().unwrap();
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn other_units_run_and_then_it_polls_again() {
+    within(|| {
+        let (runtime, pools) = private(1);
+        let (_writer, reader) = UnixStream::pair().unwrap();
+        let armed = Arc::new(Eventual::new());
+        let inner_armed = armed.clone();
+        let poller = pools[0].spawn(move || {
+            let first = ult::idle(reader.as_fd(), long_from_now(), || {
+                inner_armed.set(()).unwrap();
+                true
+            });
+            let second = ult::idle(reader.as_fd(), Some(Instant::now()), || true);
+            (first, second)
+        });
+        armed.wait_ready();
+        // Wakes the xstream out of its sleep.
+        assert_eq!(pools[0].spawn(|| 3).unwrap().join().unwrap(), 3);
+        assert_eq!(poller.unwrap().join().unwrap(), (IdleEnd::Ran, IdleEnd::Deadline));
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn at_most_thirty_two_others_run_in_between() {
+    within(|| {
+        let (runtime, pools) = private(1);
+        let pool = pools[0].clone();
+        let worst = pools[0].spawn(move || {
+            let (_writer, reader) = UnixStream::pair().unwrap();
+            let runs = Arc::new(AtomicUsize::new(0));
+            let stop = Arc::new(AtomicBool::new(false));
+            let busy: Vec<_> = (0..3)
+                .map(|_| {
+                    let (runs, stop) = (runs.clone(), stop.clone());
+                    let body = move || {
+                        while !stop.load(Ordering::SeqCst) {
+                            runs.fetch_add(1, Ordering::SeqCst);
+                            ult::yield_now();
+                        }
+                    };
+                    pool.spawn(body).unwrap()
+                })
+                .collect();
+            let mut worst = 0;
+            for _ in 0..50 {
+                let before = runs.load(Ordering::SeqCst);
+                let end = ult::idle(reader.as_fd(), long_from_now(), || true);
+                assert_eq!(end, IdleEnd::Ran);
+                worst = worst.max(runs.load(Ordering::SeqCst) - before);
+            }
+            stop.store(true, Ordering::SeqCst);
+            busy.into_iter().for_each(|handle| handle.join().unwrap());
+            worst
+        });
+        let worst = worst.unwrap().join().unwrap();
+        assert!((1..=32).contains(&worst), "{worst}");
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn arm_that_finds_work_ends_it() {
+    within(|| {
+        let (runtime, pools) = private(1);
+        let end = pools[0].spawn(|| {
+            let (_writer, reader) = UnixStream::pair().unwrap();
+            ult::idle(reader.as_fd(), long_from_now(), || false)
+        });
+        assert_eq!(end.unwrap().join().unwrap(), IdleEnd::Work);
+        let panicked = pools[0].spawn(|| {
+            let (_writer, reader) = UnixStream::pair().unwrap();
+            ult::idle(reader.as_fd(), long_from_now(), || panic!("cannot arm"))
+        });
+        let error = panicked.unwrap().join().unwrap_err();
+        assert_eq!(error.to_string(), "the ULT panicked: cannot arm");
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn unpark_ends_it_and_takes_the_token() {
+    within(|| {
+        let (runtime, pools) = private(1);
+        let handed = Arc::new(Eventual::new());
+        let inner = handed.clone();
+        let ends = pools[0].spawn(move || {
+            let (_writer, reader) = UnixStream::pair().unwrap();
+            let me = ult::unparker();
+            let first = ult::idle(reader.as_fd(), long_from_now(), || {
+                inner.set(me).unwrap();
+                true
+            });
+            ult::unparker().unpark();
+            let second = ult::idle(reader.as_fd(), long_from_now(), || true);
+            let third = ult::idle(reader.as_fd(), Some(Instant::now()), || true);
+            [first, second, third]
+        });
+        handed.wait_ready();
+        handed.try_get().unwrap().unpark();
+        let expected = [IdleEnd::Unparked, IdleEnd::Unparked, IdleEnd::Deadline];
+        assert_eq!(ends.unwrap().join().unwrap(), expected);
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn deadline_ends_it() {
+    within(|| {
+        let (runtime, pools) = private(1);
+        let handle = pools[0].spawn(|| {
+            let (_writer, reader) = UnixStream::pair().unwrap();
+            let deadline = Instant::now() + Duration::from_millis(20);
+            let end = ult::idle(reader.as_fd(), Some(deadline), || true);
+            assert!(Instant::now() >= deadline);
+            end
+        });
+        assert_eq!(handle.unwrap().join().unwrap(), IdleEnd::Deadline);
+        runtime.shutdown().unwrap();
+    });
+}
+
+/// Two pollers on one xstream must both be served, and must not keep each other awake.
+#[test]
+fn several_waiters_share_a_sleep() {
+    within(|| {
+        let (runtime, pools) = private(1);
+        let calls = Arc::new(AtomicUsize::new(0));
+        let mut writers = Vec::new();
+        let pollers: Vec<_> = (0..3)
+            .map(|_| {
+                let (writer, mut reader) = UnixStream::pair().unwrap();
+                writers.push(writer);
+                reader.set_nonblocking(true).unwrap();
+                let calls = calls.clone();
+                let body = move || {
+                    let mut seen = 0;
+                    while seen < 20 {
+                        let mut byte = [0];
+                        match reader.read(&mut byte) {
+                            Ok(count) => seen += count,
+                            Err(_) => {
+                                calls.fetch_add(1, Ordering::SeqCst);
+                                ult::idle(reader.as_fd(), long_from_now(), || true);
+                            }
+                        }
+                    }
+                };
+                pools[0].spawn(body).unwrap()
+            })
+            .collect();
+        // Nothing happens: the number of polls must stand still. With a mutual wake-up it would
+        // grow by many thousands in this time.
+        wait_until("all wait", || calls.load(Ordering::SeqCst) >= 3);
+        std::thread::sleep(Duration::from_millis(20));
+        let before = calls.load(Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(calls.load(Ordering::SeqCst) - before < 20);
+        for _ in 0..20 {
+            writers.iter_mut().for_each(|writer| writer.write_all(&[1]).unwrap());
+            std::thread::yield_now();
+        }
+        pollers.into_iter().for_each(|poller| poller.join().unwrap());
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn has_runnable_sees_pools_inbox_and_timers() {
+    within(|| {
+        let (runtime, pools) = private(1);
+        assert!(!ult::has_runnable(), "no xstream here");
+        let pool = pools[0].clone();
+        let handle = pools[0].spawn(move || {
+            let local = pool.spawn(|| ()).unwrap();
+            assert!(ult::has_runnable(), "own push");
+            local.join().unwrap();
+            let thread_pool = pool.clone();
+            let thread = std::thread::spawn(move || thread_pool.spawn(|| ()).unwrap());
+            // Spins without yielding, as a polling ULT does.
+            while !ult::has_runnable() {
+                std::thread::yield_now();
+            }
+            thread.join().unwrap().join().unwrap();
+            let sleeper = pool.spawn(|| ult::sleep(Duration::from_millis(2))).unwrap();
+            ult::yield_now();
+            while !ult::has_runnable() {
+                std::hint::spin_loop();
+            }
+            sleeper.join().unwrap();
+        });
+        handle.unwrap().join().unwrap();
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn works_on_os_threads() {
+    let (mut writer, reader) = UnixStream::pair().unwrap();
+    assert_eq!(ult::idle(reader.as_fd(), None, || false), IdleEnd::Work);
+    let soon = Some(Instant::now() + Duration::from_millis(2));
+    assert_eq!(ult::idle(reader.as_fd(), soon, || true), IdleEnd::Deadline);
+    writer.write_all(&[1]).unwrap();
+    assert_eq!(ult::idle(reader.as_fd(), long_from_now(), || true), IdleEnd::Ready);
+}
