@@ -4,7 +4,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use margo_config::{Config, PoolKind, Resolved, SchedulerKind};
+use margo_config::{ChecksumLevel, Config, NaAddrFormat, PoolKind, Resolved, SchedulerKind};
 use ult::{PoolSpec, Runtime, XstreamSpec};
 
 use crate::hg::{Core, HgOptions};
@@ -108,7 +108,32 @@ impl Instance {
     }
 }
 
+/// Settings of the document that this version reads but cannot act on.
+///
+/// Each is something that can be lived without, so it is a warning. What would be missed is an
+/// error: see `start_core` for checksums.
+fn without_effect(resolved: &Resolved) -> Vec<&'static str> {
+    let mercury = &resolved.mercury;
+    let given = [
+        (mercury.auto_sm, "mercury.auto_sm"),
+        (mercury.stats, "mercury.stats"),
+        (mercury.na_no_retry, "mercury.na_no_retry"),
+        (mercury.max_contexts > 1, "mercury.max_contexts"),
+        (mercury.ip_subnet.is_some(), "mercury.ip_subnet"),
+        (mercury.auth_key.is_some(), "mercury.auth_key"),
+        (mercury.sm_info_string.is_some(), "mercury.sm_info_string"),
+        (mercury.na_request_mem_device, "mercury.na_request_mem_device"),
+        (mercury.na_addr_format != NaAddrFormat::default(), "mercury.na_addr_format"),
+        (resolved.enable_abt_profiling, "enable_abt_profiling"),
+        (resolved.monitoring.is_some(), "monitoring"),
+    ];
+    given.into_iter().filter_map(|(given, key)| given.then_some(key)).collect()
+}
+
 fn start(resolved: Resolved, grace: Duration) -> Result<Instance, InitError> {
+    for key in without_effect(&resolved) {
+        tracing::warn!("{key}: has no effect in this version");
+    }
     let runtime = start_runtime(&resolved)?;
     let undo = StopOnDrop(Some(runtime.clone()));
     let pools =
@@ -198,8 +223,15 @@ fn unsupported(path: String, what: impl std::fmt::Debug, help: &str) -> InitErro
 
 fn start_core(resolved: &Resolved) -> Result<Arc<Core<Token>>, InitError> {
     let address = &resolved.address;
+    let mercury = &resolved.mercury;
+    if mercury.checksum_level != ChecksumLevel::None {
+        let path = "mercury.checksum_level".to_owned();
+        return Err(unsupported(path, mercury.checksum_level, "use `none`"));
+    }
     let mut options = na::OpenOptions::listening(resolved.listen);
-    if let Some(bytes) = resolved.eager_size {
+    // Our transports have one limit for both kinds of message; 0 stands for their default.
+    let largest = mercury.na_max_unexpected_size.max(mercury.na_max_expected_size) as usize;
+    if let Some(bytes) = resolved.eager_size.or((largest > 0).then_some(largest)) {
         options.message_bytes_max = bytes;
     }
     let endpoint = na::open(address, &options)
@@ -209,11 +241,17 @@ fn start_core(resolved: &Resolved) -> Result<Arc<Core<Token>>, InitError> {
 }
 
 fn hg_options(resolved: &Resolved) -> HgOptions {
+    let defaults = HgOptions::default();
+    let request_post_init = match resolved.mercury.request_post_init {
+        0 => defaults.request_post_init,
+        receives => receives as usize,
+    };
     HgOptions {
         listen: resolved.listen,
+        request_post_init,
         bulk_eager: !resolved.mercury.no_bulk_eager,
         loopback: !resolved.mercury.no_loopback,
-        ..HgOptions::default()
+        ..defaults
     }
 }
 

@@ -84,7 +84,11 @@ impl Progress {
 
 /// Runs on the progress ULT until shutdown.
 pub(crate) fn run(inner: &Arc<Inner>, progress: &Progress) {
-    let mut patience = Patience::new(inner.resolved.progress_spindown);
+    let resolved = &inner.resolved;
+    let mut patience = match resolved.mercury.na_no_block {
+        true => Patience::endless(),
+        false => Patience::new(resolved.progress_spindown),
+    };
     let mut closing = false;
     loop {
         if !closing && progress.stop.load(Ordering::Acquire) {
@@ -205,10 +209,15 @@ impl Patience {
         Self { window, window_max, spinning_since: None, polls: 0 }
     }
 
+    /// Never sleeps: `na_no_block`.
+    fn endless() -> Self {
+        Self { window: Duration::MAX, ..Self::new(Duration::MAX) }
+    }
+
     /// Something arrived. If we were spinning for it, the spin paid: be more patient.
     fn useful(&mut self) {
         if self.spinning_since.take().is_some() {
-            self.window = (self.window * 2).min(self.window_max);
+            self.window = self.window.saturating_mul(2).min(self.window_max);
         }
         self.polls = 0;
     }
@@ -262,6 +271,16 @@ mod tests {
         assert!(!patience.keep_spinning());
         patience.slept();
         assert!(!patience.keep_spinning());
+    }
+
+    #[test]
+    fn endless_patience_stays_endless() {
+        let mut patience = Patience::endless();
+        for _ in 0..1000 {
+            assert!(patience.keep_spinning());
+        }
+        patience.useful();
+        assert!(patience.keep_spinning());
     }
 
     #[test]

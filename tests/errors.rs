@@ -339,6 +339,8 @@ fn a_wrong_configuration_is_explained() {
     assert!(error.contains("progress_pool") && error.contains("line 1"), "{error}");
     let error = margo::init(r#"{ "margo": { "address": "na+nothing://" } }"#).unwrap_err();
     assert!(error.to_string().contains("na+nothing"), "{error}");
+    let error = margo::init(r#"{ "mercury": { "checksum_level": "rpc_payload" } }"#).unwrap_err();
+    assert!(error.to_string().contains("mercury.checksum_level"), "{error}");
     let json = r#"{ "argobots": { "xstreams": [
         { "name": "__primary__", "cpubind": 100000, "scheduler": { "pools": ["__primary__"] } } ],
         "pools": [ { "name": "__primary__" } ] } }"#;

@@ -300,6 +300,22 @@ fn layouts_other_than_the_default() {
 }
 
 #[test]
+fn a_busy_polling_service_with_small_messages() {
+    let json = r#"{ "mercury": { "na_no_block": true, "request_post_init": 4,
+                                 "na_max_unexpected_size": 512 } }"#;
+    let service = margo::init(json).unwrap();
+    serve_echo(&service);
+    let client = margo::init(json).unwrap();
+    let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+    for len in [0, 400, 500, 600, 10_000] {
+        let text = "z".repeat(len);
+        assert_eq!(client.forward(ECHO, &target, &text).unwrap(), text);
+    }
+    client.finalize_and_wait().unwrap();
+    service.finalize_and_wait().unwrap();
+}
+
+#[test]
 fn instances_come_and_go_in_one_process() {
     bounded("ten instances", || {
         for transport in common::TRANSPORTS.iter().cycle().take(10) {
