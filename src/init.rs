@@ -228,6 +228,7 @@ fn start_core(resolved: &Resolved) -> Result<Arc<Core<Token>>, InitError> {
         let path = "mercury.checksum_level".to_owned();
         return Err(unsupported(path, mercury.checksum_level, "use `none`"));
     }
+    let hg_options = hg_options(resolved)?;
     let mut options = na::OpenOptions::listening(resolved.listen);
     // Our transports have one limit for both kinds of message; 0 stands for their default.
     let largest = mercury.na_max_unexpected_size.max(mercury.na_max_expected_size) as usize;
@@ -236,23 +237,29 @@ fn start_core(resolved: &Resolved) -> Result<Arc<Core<Token>>, InitError> {
     }
     let endpoint = na::open(address, &options)
         .map_err(|source| InitError::Network { address: address.clone(), source })?;
-    Core::new(endpoint, hg_options(resolved))
+    Core::new(endpoint, hg_options)
         .map_err(|source| InitError::Rpc { address: address.clone(), source })
 }
 
-fn hg_options(resolved: &Resolved) -> HgOptions {
+fn hg_options(resolved: &Resolved) -> Result<HgOptions, InitError> {
     let defaults = HgOptions::default();
-    let request_post_init = match resolved.mercury.request_post_init {
+    let request_post_init = match resolved.mercury.request_post_init as usize {
         0 => defaults.request_post_init,
-        receives => receives as usize,
+        // Each is a message buffer, allocated at once.
+        receives if receives > defaults.requests_max => {
+            let path = "mercury.request_post_init".to_owned();
+            let help = format!("use at most {}", defaults.requests_max);
+            return Err(unsupported(path, receives, &help));
+        }
+        receives => receives,
     };
-    HgOptions {
+    Ok(HgOptions {
         listen: resolved.listen,
         request_post_init,
         bulk_eager: !resolved.mercury.no_bulk_eager,
         loopback: !resolved.mercury.no_loopback,
         ..defaults
-    }
+    })
 }
 
 fn start_progress(inner: &Arc<Inner>) -> Result<(), InitError> {

@@ -275,12 +275,17 @@ mod tests {
 
     #[test]
     fn endless_patience_stays_endless() {
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(60));
         let mut patience = Patience::endless();
-        for _ in 0..1000 {
-            assert!(patience.keep_spinning());
+        for _ in 0..3 {
+            // As if nothing had arrived for longer than any window of the other kind.
+            patience.spinning_since = long_ago;
+            assert!((0..2 * Patience::POLLS_PER_LOOK).all(|_| patience.keep_spinning()));
+            patience.useful();
         }
-        patience.useful();
-        assert!(patience.keep_spinning());
+        patience = Patience::new(Duration::from_millis(10));
+        patience.spinning_since = long_ago;
+        assert!(!(0..2 * Patience::POLLS_PER_LOOK).all(|_| patience.keep_spinning()));
     }
 
     #[test]
