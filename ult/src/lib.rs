@@ -62,25 +62,44 @@
 //! `idle.rs`. `builder.rs`, `runtime.rs`, `shared.rs` and `shutdown.rs` start and end it all;
 //! `overflow.rs` reports stack overflows; `current.rs` knows where the caller is.
 
+mod barrier;
 #[cfg(not(loom))]
 mod builder;
-#[cfg(not(loom))]
+mod cancel;
+pub mod channel;
 mod condvar;
+#[cfg(not(loom))]
+mod context;
+mod countdown;
 #[cfg(not(loom))]
 mod current;
 #[cfg(not(loom))]
 mod descriptor;
 #[cfg(not(loom))]
+mod descriptor_cache;
+#[cfg(not(loom))]
 mod error;
 mod eventual;
+#[cfg(not(loom))]
+mod extra;
+mod gate;
 #[cfg(not(loom))]
 mod idle;
 mod inbox;
 #[cfg(not(loom))]
+mod inspect;
+#[cfg(not(loom))]
 mod join;
 #[cfg(not(loom))]
+mod layout;
+#[cfg(not(loom))]
 mod list;
+#[cfg(not(loom))]
+mod local;
+#[cfg(not(loom))]
+mod migrate;
 mod mutex;
+mod once;
 #[cfg(not(loom))]
 mod overflow;
 mod park;
@@ -89,11 +108,22 @@ mod payload;
 #[cfg(not(loom))]
 mod pool;
 #[cfg(not(loom))]
+mod pool_ops;
+#[cfg(not(loom))]
+mod pools;
+mod raw_mutex;
+mod remutex;
+#[cfg(not(loom))]
 mod run_loop;
 #[cfg(not(loom))]
 mod runtime;
+mod rwlock;
 #[cfg(not(loom))]
 mod sched;
+#[cfg(not(loom))]
+mod scope;
+mod select;
+mod semaphore;
 #[cfg(not(loom))]
 mod shared;
 #[cfg(not(loom))]
@@ -101,7 +131,11 @@ mod shutdown;
 #[cfg(not(loom))]
 mod sleep;
 #[cfg(not(loom))]
+mod slot;
+#[cfg(not(loom))]
 mod spawn;
+#[cfg(not(loom))]
+mod spin;
 #[cfg(not(loom))]
 mod stack;
 #[cfg(not(loom))]
@@ -113,32 +147,67 @@ mod sync;
 #[cfg(not(loom))]
 mod timer;
 #[cfg(not(loom))]
+mod to;
+#[cfg(not(loom))]
+pub mod topology;
+#[cfg(not(loom))]
 mod unit;
 #[cfg(not(loom))]
 mod unpark;
+#[cfg(not(loom))]
+mod user_stack;
 mod wait;
+mod wait_kind;
+mod wait_list;
 #[cfg(not(loom))]
 mod xstream;
+#[cfg(not(loom))]
+mod xstream_ref;
+#[cfg(not(loom))]
+mod xstream_shared;
+#[cfg(not(loom))]
+mod xstream_thread;
 
+pub use barrier::{Barrier, NoParties};
+pub use condvar::Condvar;
+pub use countdown::{CountDown, TooManyArrivals};
 pub use eventual::Eventual;
 pub use mutex::{Mutex, MutexGuard};
+pub use once::{Once, OnceCell};
+pub use remutex::{ReentrantMutex, ReentrantMutexGuard};
+pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use select::{Selectable, wait_any, wait_any_timeout};
+pub use semaphore::{Permit, Semaphore, SemaphoreReady};
+pub use wait_kind::WaitKind;
 
 #[cfg(not(loom))]
 pub use {
+    barrier::XstreamBarrier,
     builder::{RuntimeBuilder, XstreamSpec},
-    condvar::Condvar,
-    current::{UltInfo, current, is_ult},
+    cancel::{exit, is_cancelled},
+    current::{UltInfo, current, is_tasklet, is_ult},
     descriptor::UltName,
-    error::{JoinError, PanicPayload, ShutdownError, SpawnError, StartError, StillAlive, StuckUlt},
+    error::{
+        JoinError, LayoutError, MigrateError, PanicPayload, ShutdownError, SpawnError, StartError,
+        StillAlive, StuckUlt, ToError,
+    },
     idle::{IdleEnd, idle},
-    join::JoinHandle,
-    pool::{Pool, PoolKind, PoolRef, PoolSpec, PoolStats, PopBy, PushReason},
-    runtime::{Runtime, XstreamInfo},
-    sched::{Basic, BasicWait, PoolView, Scheduler, Step},
+    join::{Ended, JoinHandle, join_all},
+    local::UltLocal,
+    migrate::set_pool,
+    pool::{Access, Pool, PoolKind, PoolRef, PoolSpec, PoolStats, PopBy, PushReason},
+    pool_ops::UnitInfo,
+    runtime::Runtime,
+    sched::{Basic, BasicWait, PoolView, Prio, RandWs, RoundRobin, Scheduler, Step},
+    scope::{Scope, ScopedJoinHandle, scope},
     spawn::UltBuilder,
-    switch::{has_runnable, sleep, yield_now},
+    switch::{has_runnable, is_migratable, sleep, sleep_until, yield_now},
+    to::{exit_to, park_to, run_unit, yield_to},
+    topology::{AffinityPattern, CpuSet, Place, Topology, TopologyError},
     unit::Unit,
     unpark::{Unparker, park, park_deadline, unparker},
+    user_stack::{StackTooSmall, UserStack},
+    xstream_ref::{XstreamRef, XstreamState},
 };
 
 /// The concurrency cores, for the models in `loom-tests`.

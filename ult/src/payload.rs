@@ -8,16 +8,20 @@
 //! Access is exclusive at any time: the spawner before the first push, then whoever holds the
 //! unstarted unit, then the ULT itself, and after the join word says `DONE` the owner of the
 //! `JoinHandle` (or the ULT, if there is none).
+//!
+//! A closure and its value may borrow (scoped ULTs); whoever stores them promises that the loan
+//! lasts until the payload is empty again.
 
 use std::any::Any;
 use std::cell::Cell;
 use std::mem::{MaybeUninit, align_of, size_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::cancel::{Unwind, Why};
 use crate::sync::UnsafeCell;
 
 /// Bytes of closure or result that need no box.
-pub(crate) const INLINE_BYTES: usize = 320;
+pub(crate) const INLINE_BYTES: usize = 240;
 const INLINE_ALIGN: usize = 16;
 
 /// What a panicking ULT leaves behind.
@@ -34,8 +38,8 @@ pub(crate) enum Stage {
     Value,
     /// A [`Panic`].
     Panicked,
-    /// Nothing, and there never will be: dropped before it started.
-    Lost,
+    /// Nothing, and there never will be.
+    Gone(Why),
 }
 
 /// What can be done with a closure and its result after their types are forgotten.
@@ -63,12 +67,17 @@ impl<F: FnOnce() -> T, T> Typed<F, T> {
         Vtable { run: run::<F, T>, drop_closure: drop_stored::<F>, drop_value: drop_stored::<T> };
 }
 
+/// The functions themselves borrow nothing, whatever the types do.
+fn vtable<F: FnOnce() -> T, T>() -> &'static Vtable {
+    &const { Typed::<F, T>::VTABLE }
+}
+
 impl Payload {
     pub(crate) fn new() -> Self {
         Self {
             buffer: UnsafeCell::new(Buffer([MaybeUninit::uninit(); INLINE_BYTES])),
             stage: Cell::new(Stage::Empty),
-            vtable: Cell::new(&Typed::<fn(), ()>::VTABLE),
+            vtable: Cell::new(vtable::<fn(), ()>()),
         }
     }
 
@@ -77,13 +86,18 @@ impl Payload {
     }
 
     /// Stores the closure of a new ULT.
-    pub(crate) fn set_closure<F, T>(&self, f: F)
+    ///
+    /// # Safety
+    ///
+    /// What `F` and `T` borrow outlives the closure and its value: until the payload has been
+    /// emptied (run and taken, discarded or lost).
+    pub(crate) unsafe fn set_closure<F, T>(&self, f: F)
     where
-        F: FnOnce() -> T + Send + 'static,
-        T: Send + 'static,
+        F: FnOnce() -> T + Send,
+        T: Send,
     {
-        debug_assert!(matches!(self.stage(), Stage::Empty | Stage::Lost));
-        self.vtable.set(&Typed::<F, T>::VTABLE);
+        debug_assert!(matches!(self.stage(), Stage::Empty | Stage::Gone(_)));
+        self.vtable.set(vtable::<F, T>());
         self.put(f);
         self.stage.set(Stage::Closure);
     }
@@ -99,9 +113,9 @@ impl Payload {
     }
 
     /// Drops the closure of a ULT that will never start.
-    pub(crate) fn lose(&self) {
+    pub(crate) fn lose(&self, why: Why) {
         assert_eq!(self.stage(), Stage::Closure, "only an unstarted ULT can be lost");
-        self.stage.set(Stage::Lost);
+        self.stage.set(Stage::Gone(why));
         // SAFETY: as in `run`.
         unsafe { (self.vtable.get().drop_closure)(self) };
     }
@@ -190,6 +204,14 @@ unsafe fn run<F: FnOnce() -> T, T>(payload: &Payload) {
             payload.put(value);
             payload.stage.set(Stage::Value);
         }
+        Err(panic) => caught(payload, panic),
+    }
+}
+
+#[cold]
+fn caught(payload: &Payload, panic: Panic) {
+    match panic.downcast::<Unwind>() {
+        Ok(unwind) => payload.stage.set(Stage::Gone(unwind.0)),
         Err(panic) => {
             payload.put::<Panic>(panic);
             payload.stage.set(Stage::Panicked);
@@ -213,13 +235,15 @@ mod tests {
     #[test]
     fn value_inline_and_boxed() {
         let payload = Payload::new();
-        payload.set_closure(|| 7u8);
+        // SAFETY: nothing is borrowed.
+        unsafe { payload.set_closure(|| 7u8) };
         payload.run();
         // SAFETY: the closure returns a `u8`.
         assert_eq!(unsafe { payload.take_value::<u8>() }, 7);
 
         let big = [3u64; 200];
-        payload.set_closure(move || big);
+        // SAFETY: nothing is borrowed.
+        unsafe { payload.set_closure(move || big) };
         payload.run();
         // SAFETY: the closure returns this array.
         assert_eq!(unsafe { payload.take_value::<[u64; 200]>() }, big);
@@ -230,8 +254,9 @@ mod tests {
         let payload = Payload::new();
         let held = Arc::new(());
         let inner = held.clone();
-        payload.set_closure(move || drop(inner));
-        payload.lose();
+        // SAFETY: nothing is borrowed.
+        unsafe { payload.set_closure(move || drop(inner)) };
+        payload.lose(Why::Lost);
         assert_eq!(Arc::strong_count(&held), 1);
         payload.discard();
     }
@@ -241,11 +266,13 @@ mod tests {
         let payload = Payload::new();
         let held = Arc::new(());
         let inner = held.clone();
-        payload.set_closure(move || inner);
+        // SAFETY: nothing is borrowed.
+        unsafe { payload.set_closure(move || inner) };
         payload.run();
         payload.discard();
         assert_eq!(Arc::strong_count(&held), 1);
-        payload.set_closure(|| -> () { std::panic::resume_unwind(Box::new(1u8)) });
+        // SAFETY: nothing is borrowed.
+        unsafe { payload.set_closure(|| -> () { std::panic::resume_unwind(Box::new(1u8)) }) };
         payload.run();
         assert_eq!(payload.with_panic(|p| p.is::<u8>()), Some(true));
         payload.discard();
