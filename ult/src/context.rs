@@ -73,15 +73,18 @@ fn root(block: NonNull<StackBlock>, back: &Back) -> Infallible {
     block.back.set(back);
     loop {
         if let Some(ult) = block.ult.get() {
-            body(ult);
+            body(block, ult);
         }
         // An inspection between two ULTs finds nobody here.
         while back.suspend(Command::Finish) == Wakeup::Inspect {}
     }
 }
 
-/// One ULT, from its closure to its published result.
+/// One ULT, from its closure to its published result. If its descriptor is left to nobody, it
+/// stands in the block.
 #[inline(never)]
-fn body(ult: UltPtr) {
-    crate::join::run_and_publish(ult);
+fn body(block: &StackBlock, ult: UltPtr) {
+    if crate::join::run_and_publish(ult) {
+        block.ult.set(Some(ult));
+    }
 }

@@ -14,6 +14,7 @@ use std::ptr::NonNull;
 use crate::descriptor::{Ult, UltPtr};
 use crate::shared::RuntimeCore;
 use crate::sync::{Arc, Mutex, lock};
+use crate::xstream::Xstream;
 
 /// Descriptors that wait at an xstream. Less than 400 KiB.
 pub(crate) const CACHE_MAX: usize = 1024;
@@ -115,6 +116,15 @@ impl Depot {
             // SAFETY: it was in the depot, hence idle, and is now in no cache.
             unsafe { free(ult) };
         }
+    }
+}
+
+/// Takes the descriptor of a unit that has ended on `xstream`, of the same runtime, and has no handle.
+#[inline]
+pub(crate) fn recycle_at(xstream: &Xstream, ult: UltPtr) {
+    if ult.is_last_ref() {
+        ult.clear();
+        xstream.descriptors.borrow_mut().put(&xstream.core.depot, ult);
     }
 }
 

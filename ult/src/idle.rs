@@ -264,6 +264,7 @@ pub fn idle(fd: BorrowedFd<'_>, deadline: Option<Instant>, arm: impl FnOnce() ->
     ult.pins.set(ult.pins.get() + 1);
     ult.waits.set(WaitKind::Idle);
     xstream.idle.add(&entry);
+    xstream.has_chores.set(true);
     let is_unparked = Cell::new(false);
     suspend_until(ult, deadline, || {
         is_unparked.set(is_unparked.get() || take_token(ult));

@@ -285,7 +285,7 @@ fn stacked(mut scheduler: Box<dyn Scheduler>, pools: &[PoolRef]) {
                 for view in &views {
                     view.slot().sleeper.set(Some(me));
                 }
-                xstream.has_odd_slots.set(true);
+                xstream.mark_odd();
                 if views.iter().all(|view| view.is_empty()) && pools.iter().any(has_units) {
                     me.waits.set(crate::wait_kind::WaitKind::Park);
                     crate::switch::suspend(me, crate::context::Command::Park);
@@ -312,7 +312,7 @@ impl crate::xstream::Xstream {
         self.slot_for(pool);
         crate::sync::lock(&pool.servers).push(self.shared().clone());
         pool.was_shared.store(true, Release);
-        self.has_odd_slots.set(true);
+        self.mark_odd();
     }
 
     fn unstack(&self, pool: &crate::pool::PoolShared) {

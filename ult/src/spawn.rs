@@ -220,7 +220,10 @@ impl<'a> UltBuilder<'a> {
             None => pool.class,
             Some(bytes) => StackClass::new(bytes, pool.class.node()),
         };
-        ult.prepare(Birth { id, pool, kind: self.kind, class, name: self.name });
+        ult.prepare(Birth { id, pool, kind: self.kind, class });
+        if self.name.as_str().is_some() {
+            ult.set_name(self.name);
+        }
         // SAFETY: duty of the caller.
         unsafe { ult.payload.set_closure(f) };
         if let Some(rare) = self.rare {
@@ -235,9 +238,21 @@ impl<'a> UltBuilder<'a> {
     }
 }
 
-/// May the caller spawn into `pool` now? The pass must live until the unit has been queued.
+/// May the caller spawn into `target` now? The pass must live until the unit has been queued.
 #[inline]
 fn pass<'a>(
+    target: &'a PoolRef,
+    here: Option<&Xstream>,
+) -> Result<Option<GatePass<'a>>, SpawnError> {
+    match here {
+        // A pool that is served has not been removed.
+        Some(xstream) if !xstream.closing.get() && xstream.owns(&target.pool) => Ok(None),
+        _ => pass_slow(target, here),
+    }
+}
+
+#[cold]
+fn pass_slow<'a>(
     target: &'a PoolRef,
     here: Option<&Xstream>,
 ) -> Result<Option<GatePass<'a>>, SpawnError> {
@@ -313,14 +328,14 @@ pub(crate) fn enqueue(ult: UltPtr, why: PushReason) {
 
 #[inline]
 fn push(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: PushReason) {
-    let owner = pool.owner.load(Acquire); // pair: POOL-OWNER
     match here {
-        Some(xstream) if ptr::eq(owner, xstream.me()) => xstream.push_own(ult, pool),
+        Some(xstream) if xstream.owns(pool) => xstream.push_own(ult, pool),
         _ => push_foreign(ult, pool, here, why),
     }
 }
 
 /// Queues a unit where the caller has no private end.
+#[inline(never)]
 fn push_foreign(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: PushReason) {
     debug_assert!(
         pool.access != Access::Private || why != PushReason::Create,
