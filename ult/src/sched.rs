@@ -73,7 +73,8 @@ impl<'a> PoolView<'a> {
     fn pop_as(&self, who: PopBy) -> Option<Unit> {
         let pops = self.slot.pops.get().wrapping_add(1);
         self.slot.pops.set(pops);
-        if self.mostly_list && !pops.is_multiple_of(OWN_POPS)
+        if self.mostly_list
+            && !pops.is_multiple_of(OWN_POPS)
             && let Some(ult) = self.slot.pop_front()
         {
             return Some(Unit::from_ult(ult));

@@ -29,7 +29,6 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
 use crate::context::{Back, Context};
 use crate::descriptor::UltPtr;
-use crate::sync::UnsafeCell;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicU32, AtomicUsize};
 use crate::user_stack::UserStack;
@@ -126,7 +125,7 @@ unsafe impl Stack for BlockStack {
 /// cache, touches it.
 #[repr(C, align(64))]
 pub(crate) struct StackBlock {
-    pub(crate) context: UnsafeCell<Context>,
+    pub(crate) context: Context,
     pub(crate) back: Cell<*const Back>,
     /// Who lives here.
     pub(crate) ult: Cell<Option<UltPtr>>,
@@ -231,7 +230,7 @@ pub(crate) unsafe fn furnish(
     // SAFETY: above `start`, hence not null.
     let place = unsafe { NonNull::new_unchecked(place) };
     let block = StackBlock {
-        context: UnsafeCell::new(Context::new(stack, place)),
+        context: Context::new(stack, place),
         back: Cell::new(ptr::null()),
         ult: Cell::new(None),
         stack,

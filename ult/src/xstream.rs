@@ -226,8 +226,9 @@ impl Xstream {
         self.current.set(Some(ult));
         let Some(block) = ult.block() else { return };
         // SAFETY:
-        // - no alias: only who runs the ULT touches its context, and it runs in one place.
-        let command = block.context.with_mut(|it| unsafe { &mut *it }.resume(Wakeup::Run));
+        // - one resumer: only who runs the ULT touches its context, and it runs in one place;
+        // - alive: until `finish`.
+        let command = unsafe { block.context.resume(Wakeup::Run) };
         match command {
             Command::Yield => {
                 bump(&slot.shared.yields);

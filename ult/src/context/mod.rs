@@ -1,20 +1,33 @@
-//! Stacks that can be left and entered again: the one place that knows corosensei.
+//! Stacks that can be left and entered again.
 //!
-//! corosensei switches between a coroutine and whoever resumed it. So a ULT that switches away
-//! always goes to its xstream (or to the ULT that runs it as its child), with a [`Command`]; what
-//! it wants to run instead stands in the xstream. The resumer carries the command out on its own
-//! stack, when the ULT's is quiet.
+//! A switch goes between a stack and whoever resumed it. So a ULT that switches away always goes to
+//! its xstream (or to the ULT that runs it as its child), with a [`Command`]; what it wants to run
+//! instead stands in the xstream. The resumer carries the command out on its own stack, when the
+//! ULT's is quiet.
 //!
-//! A stack is made once and then reused: its coroutine never ends, [`root`] loops over the ULTs
-//! that are put into the [`StackBlock`].
+//! A stack is made once and then reused: its first frame, [`root`], never ends, it loops over
+//! the ULTs that are put into the [`StackBlock`].
+//!
+//! On x86-64 the switch is ours ([`x86_64`]); elsewhere corosensei's ([`portable`]). The reason is
+//! the processor's return predictor. corosensei resumes with a `call` and yields with a `ret`, which
+//! is as fast as can be if nothing but the loop of a generator stands between the two, but
+//! mispredicts when functions are left between a resume and the next yield, which is what every
+//! blocking call does.
 
-use std::convert::Infallible;
 use std::ptr::NonNull;
 
-use corosensei::{Coroutine, CoroutineResult, Yielder};
-
 use crate::descriptor::UltPtr;
-use crate::stack::{BlockStack, StackBlock};
+use crate::stack::StackBlock;
+
+#[cfg(not(target_arch = "x86_64"))]
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) use portable::{Back, Context};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64::{Back, Context};
 
 /// What a ULT asks its xstream to do when it switches away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,23 +51,15 @@ pub(crate) enum Wakeup {
     Inspect,
 }
 
-/// A stack's saved state.
-pub(crate) struct Context(Coroutine<Wakeup, Command, Infallible, BlockStack>);
-
-/// The way back from a stack to whoever resumed it.
-pub(crate) type Back = Yielder<Wakeup, Command>;
-
-impl Context {
-    /// Prepares the stack of `block`.
-    pub(crate) fn new(stack: BlockStack, block: NonNull<StackBlock>) -> Self {
-        Self(Coroutine::with_stack(stack, move |back, _| root(block, back)))
-    }
-
-    /// Runs the stack until it switches away.
+impl Command {
+    /// For switches that pass one word.
     #[inline]
-    pub(crate) fn resume(&mut self, why: Wakeup) -> Command {
-        let CoroutineResult::Yield(command) = self.0.resume(why);
-        command
+    fn from_word(word: usize) -> Self {
+        match word {
+            0 => Self::Yield,
+            1 => Self::Park,
+            _ => Self::Finish,
+        }
     }
 }
 
@@ -65,7 +70,7 @@ impl Context {
 /// might read thread-locals is in [`body`].
 ///
 /// [`UltBuilder::spawn_migratable`]: crate::UltBuilder::spawn_migratable
-fn root(block: NonNull<StackBlock>, back: &Back) -> Infallible {
+fn root(block: NonNull<StackBlock>, back: &Back) -> ! {
     // SAFETY:
     // - valid: it is the block of this very stack, which lives as long as its frames;
     // - shared access only.
