@@ -1,7 +1,7 @@
 //! Where descriptors wait for their next unit.
 //!
-//! - Each xstream has a [`DescriptorCache`] that only it touches: create and end on the same xstream
-//!   cost a pop and a push. It holds at most [`CACHE_MAX`] descriptors, last used first.
+//! - Each xstream has a [`DescriptorCache`] that only it touches: create and end on the same
+//!   xstream cost a pop and a push. It holds at most [`CACHE_MAX`] descriptors, last used first.
 //! - The runtime has one [`Depot`] behind a lock. A full cache moves half of its content there, an
 //!   empty one refills from there, and other threads use it directly. So descriptors that are
 //!   made on one xstream and ended on another flow back in batches. It holds at most [`DEPOT_MAX`].
@@ -119,7 +119,8 @@ impl Depot {
     }
 }
 
-/// Takes the descriptor of a unit that has ended on `xstream`, of the same runtime, and has no handle.
+/// Takes the descriptor of a unit that has ended on `xstream`, of the same runtime, and has no
+/// handle.
 #[inline]
 pub(crate) fn recycle_at(xstream: &Xstream, ult: UltPtr) {
     if ult.is_last_ref() {

@@ -235,8 +235,8 @@ impl IdleSet {
 /// events soon should poll for a while, as long as [`has_runnable`](crate::has_runnable) says no,
 /// before it calls this.
 ///
-/// `deadline` bounds the wait; `None`: no bound. A cancellation point. Costs no system call unless the xstream really
-/// sleeps.
+/// `deadline` bounds the wait; `None`: no bound. A cancellation point. Costs no system call unless
+/// the xstream really sleeps.
 ///
 /// On an OS thread, and in a destructor during unwinding, it blocks the thread until `fd` is
 /// readable or the deadline has passed.

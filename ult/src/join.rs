@@ -153,8 +153,8 @@ impl<T> JoinHandle<T> {
         crate::switch::resume(held.ptr());
     }
 
-    /// Asks the unit to go on in another pool of the same runtime. Never blocks; of several requests
-    /// the last one counts.
+    /// Asks the unit to go on in another pool of the same runtime. Never blocks; of several
+    /// requests the last one counts.
     ///
     /// A unit that has not started moves when its turn comes. A started ULT stays on its xstream;
     /// it moves if that xstream serves the other pool, at the next point at which it yields or is

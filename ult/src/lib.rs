@@ -73,8 +73,9 @@
 //! An xstream with nothing to do sleeps (`sleep.rs`), with the ULTs that wait for a network in
 //! `idle.rs`. `builder.rs`, `runtime.rs`, `shared.rs`, `xstream_thread.rs` and `shutdown.rs` start
 //! and end it all, `layout.rs` and `xstream_ref.rs` change it while it runs. `to.rs` switches past
-//! the scheduler, `migrate.rs` moves units between pools, `scope.rs` lets them borrow, `local.rs` has
-//! their own values. `overflow.rs` reports stack overflows; `current.rs` knows where the caller is;
+//! the scheduler, `migrate.rs` moves units between pools, `scope.rs` lets them borrow, `local.rs`
+//! has their own values. `overflow.rs` reports stack overflows; `current.rs` knows where the caller
+//! is;
 //! [`topology`] knows the machine, and stands by itself.
 
 mod barrier;

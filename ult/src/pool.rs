@@ -513,8 +513,8 @@ impl PoolRef {
     /// Starts the description of a tasklet: a unit without a stack, which runs to its end on the
     /// stack of its xstream.
     ///
-    /// It costs half of what a ULT costs. It may use every call of this crate, but where a ULT would
-    /// suspend, a tasklet blocks its whole xstream; so use it for closures that never wait.
+    /// It costs half of what a ULT costs. It may use every call of this crate, but where a ULT
+    /// would suspend, a tasklet blocks its whole xstream; so use it for closures that never wait.
     ///
     /// Counterpart: `ABT_task_create`.
     #[inline]

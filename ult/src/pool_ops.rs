@@ -1,5 +1,5 @@
-//! What can be done with a pool beside spawning: take units out and put them back, move its content,
-//! look at it, and give it a scheduler of its own.
+//! What can be done with a pool beside spawning: take units out and put them back, move its
+//! content, look at it, and give it a scheduler of its own.
 
 use std::ptr;
 
@@ -40,8 +40,8 @@ impl UnitInfo {
 impl PoolRef {
     /// Takes a runnable unit out of the pool, for [`yield_to`](crate::yield_to) and the like.
     ///
-    /// Finds what the caller could run: on an xstream that serves the pool, what its scheduler would
-    /// get; elsewhere, units that have not started and are in nobody's private list.
+    /// Finds what the caller could run: on an xstream that serves the pool, what its scheduler
+    /// would get; elsewhere, units that have not started and are in nobody's private list.
     ///
     /// Counterpart: `ABT_pool_pop_thread`.
     #[must_use]

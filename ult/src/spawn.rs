@@ -130,8 +130,8 @@ impl<'a> UltBuilder<'a> {
         unsafe { self.make(f, Start::Queue, detach_new) }.map(drop)
     }
 
-    /// Spawns a unit and switches to it at once; the caller goes back to its pool behind the others.
-    /// The unit runs on the caller's xstream, whether or not that serves the pool.
+    /// Spawns a unit and switches to it at once; the caller goes back to its pool behind the
+    /// others. The unit runs on the caller's xstream, whether or not that serves the pool.
     ///
     /// On an OS thread, in a tasklet, and in a destructor during unwinding, it is the same as
     /// [`spawn`](Self::spawn).
@@ -165,14 +165,15 @@ impl<'a> UltBuilder<'a> {
     ///
     /// Whenever `f`, or what it calls, may suspend:
     ///
-    /// - no reference to a thread-local value is alive, not even in a library that `f` calls, and no
-    ///   code assumes that the thread before the suspension is the thread after it. The compiler
+    /// - no reference to a thread-local value is alive, not even in a library that `f` calls, and
+    ///   no code assumes that the thread before the suspension is the thread after it. The compiler
     ///   itself may keep the *address* of a thread-local across a call, so `f` should not use
     ///   thread-locals at all in functions that suspend;
-    /// - no value that is not `Send` is alive on the stack (`Rc`, guards of `std` locks, and so on).
+    /// - no value that is not `Send` is alive on the stack (`Rc`, guards of `std` locks, and so
+    ///   on).
     ///
-    /// Values of [`UltLocal`](crate::UltLocal) are fine. While the ULT waits with a deadline it does
-    /// not move.
+    /// Values of [`UltLocal`](crate::UltLocal) are fine. While the ULT waits with a deadline it
+    /// does not move.
     ///
     /// # Errors
     ///

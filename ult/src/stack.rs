@@ -213,7 +213,8 @@ pub(crate) fn map_stack(class: StackClass) -> io::Result<BlockPtr> {
 /// # Safety
 ///
 /// `start` and `len` are writable memory of class `class` that nobody else uses until
-/// [`unmap_stack`], and whose first page is a guard; it holds at least `STACK_BYTES_MIN` and a page.
+/// [`unmap_stack`], and whose first page is a guard; it holds at least `STACK_BYTES_MIN` and a
+/// page.
 pub(crate) unsafe fn furnish(
     start: NonNull<u8>,
     len: usize,

@@ -9,8 +9,8 @@
 //! the ULTs that are put into the [`StackBlock`].
 //!
 //! On x86-64 the switch is ours ([`x86_64`]); elsewhere corosensei's ([`portable`]). The reason is
-//! the processor's return predictor. corosensei resumes with a `call` and yields with a `ret`, which
-//! is as fast as can be if nothing but the loop of a generator stands between the two, but
+//! the processor's return predictor. corosensei resumes with a `call` and yields with a `ret`,
+//! which is as fast as can be if nothing but the loop of a generator stands between the two, but
 //! mispredicts when functions are left between a resume and the next yield, which is what every
 //! blocking call does.
 

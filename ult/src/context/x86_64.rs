@@ -1,8 +1,8 @@
 //! Switching on x86-64, for the System V calling convention.
 //!
 //! A context is one word: the stack pointer of the side that does not run. Both directions are the
-//! same few instructions, which exchange it with the stack pointer of the side that does. The idea of
-//! letting the compiler save what is alive, by declaring every register as clobbered, is that of
+//! same few instructions, which exchange it with the stack pointer of the side that does. The idea
+//! of letting the compiler save what is alive, by declaring every register as clobbered, is that of
 //! libfringe and corosensei; the exchange by `jmp` instead of `call` and `ret` keeps the return
 //! predictor in step with the calls of the program.
 //!
@@ -78,7 +78,8 @@ unsafe fn exchange(other: &Cell<*mut u8>, word: usize) -> usize {
     let answer;
     // SAFETY:
     // - registers: all are declared as outputs or clobbered, except `rbx` and `rbp`, which may not
-    //   be, and `rsp`; these are on the stack or exchanged. Both sides are this same code, or `enter`.
+    //   be, and `rsp`; these are on the stack or exchanged. Both sides are this same code, or
+    //   `enter`.
     // - flags and direction: as after any call.
     // - the stack below `rsp` is used: no `nostack`.
     unsafe {
