@@ -257,6 +257,11 @@ fn pass_slow<'a>(
     target: &'a PoolRef,
     here: Option<&Xstream>,
 ) -> Result<Option<GatePass<'a>>, SpawnError> {
+    debug_assert!(
+        target.access() != Access::Private || here.is_some_and(|here| here.owns(&target.pool)),
+        "pool `{}` is private to its xstream: spawn from there, or define it as mpsc",
+        target.name()
+    );
     let pass = match here {
         Some(xstream) => (!xstream.closing.get()).then_some(None),
         None => target.core.enter_gate().map(Some),
@@ -338,11 +343,6 @@ fn push(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: PushReason)
 /// Queues a unit where the caller has no private end.
 #[inline(never)]
 fn push_foreign(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: PushReason) {
-    debug_assert!(
-        pool.access != Access::Private || why != PushReason::Create,
-        "pool `{}` is private to its xstream: spawn from there, or define it as mpsc",
-        pool.name
-    );
     // An xstream of the runtime keeps the shared part alive; other threads hold a `PoolRef`, or
     // are here for a unit that a pool of another runtime had swallowed.
     let held = here.is_none().then(|| Arc::clone(&ult.core));

@@ -241,7 +241,7 @@ impl Xstream {
                 }
             }
             // The descriptor may be gone.
-            Command::Finish => self.finish(block, slot),
+            Command::Finish => self.finish(block),
         }
     }
 
@@ -372,7 +372,8 @@ impl Xstream {
     /// Queues a started ULT that is at home here.
     #[inline]
     pub(crate) fn requeue(&self, ult: UltPtr, why: PushReason) {
-        if ult.kind() == Kind::Migratable || ult.has_requests() || ult.pool().orders_started() {
+        let is_plain = ult.kind() != Kind::Migratable && !ult.has_requests();
+        if !is_plain || ult.pool().orders_started(self.me()) {
             return self.requeue_slow(ult, why);
         }
         self.home_slot(ult).push_back(ult);
@@ -389,7 +390,7 @@ impl Xstream {
             return;
         }
         match pool.queue() {
-            Queue::Object(object) if pool.orders_started() => {
+            Queue::Object(object) if pool.orders_started(self.me()) => {
                 ult.count_push();
                 object.push(Unit::from_ult(ult), why);
             }
@@ -423,7 +424,11 @@ impl Xstream {
 
     /// Ends the life of a ULT; its stack is quiet and its result has been published.
     #[inline]
-    fn finish(&self, block: BlockPtr, slot: &Slot) {
+    fn finish(&self, block: BlockPtr) {
+        // SAFETY:
+        // - valid: the slot of the ULT when it ended (`leave_block`), which was here; slots live
+        //   as long as the xstream.
+        let slot = unsafe { &*block.slot.get() };
         if let Some(ult) = block.ult.take() {
             recycle_at(self, ult);
         }
@@ -437,6 +442,7 @@ impl Xstream {
         let finished = &slot.shared.finished;
         // What the unit did happens before a shutdown that sees the count.
         finished.store(finished.load(Relaxed) + 1, Release); // pair: POOL-ENDED
+        crate::pool_ops::tell_end(&slot.pool);
         if self.watched.get() {
             self.core.tell_news();
         }
