@@ -290,20 +290,45 @@ pub(crate) fn run_and_publish(ult: UltPtr) -> bool {
     if ult.join.load(Acquire) == DETACHED {
         // It may wait, so it is still a ULT on a stack.
         discard(ult);
+        count_end(ult);
         leave_block(ult);
         return true;
     }
+    // Whoever joins it finds it in the counters.
+    count_end(ult);
     let block = leave_block(ult);
     let is_ours = publish_done(ult);
     if is_ours {
-        // The handle went away meanwhile. As above.
-        if let Some(block) = block {
-            move_in(ult, block);
-        }
-        discard(ult);
-        leave_block(ult);
+        discard_late(ult, block);
     }
     is_ours
+}
+
+/// Counts the end of the calling unit.
+#[inline]
+fn count_end(ult: UltPtr) {
+    // SAFETY:
+    // - valid: the slot where the unit runs, on this xstream; slots live as long as it.
+    let slot = unsafe { &*ult.slot.get() };
+    let finished = &slot.shared.finished;
+    // What the unit did happens before a shutdown that sees the count.
+    finished.store(finished.load(Relaxed) + 1, Release); // pair: POOL-ENDED
+    crate::pool_ops::tell_end(&slot.pool);
+}
+
+/// Drops the outcome of the calling unit, whose handle went away while it published.
+#[cold]
+fn discard_late(ult: UltPtr, block: Option<BlockPtr>) {
+    // It may wait, so it is a ULT on a stack once more. It has been counted as ended; while it is
+    // at home here, a shutdown waits for it all the same, and so it stays.
+    if let Some(block) = block {
+        ult.pins.set(ult.pins.get() + 1);
+        move_in(ult, block);
+    }
+    discard(ult);
+    if leave_block(ult).is_some() {
+        ult.pins.set(ult.pins.get() - 1);
+    }
 }
 
 /// Parts the calling unit from its stack, so that its descriptor may be reused while the stack is
@@ -313,7 +338,6 @@ fn leave_block(ult: UltPtr) -> Option<BlockPtr> {
     let block = ult.block()?;
     // In `block.ult` it stands for the one who recycles it.
     block.ult.set(None);
-    block.slot.set(ult.slot.get());
     ult.set_block(None);
     ult.home.store(ptr::null_mut(), Relaxed);
     Some(block)

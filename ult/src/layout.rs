@@ -64,6 +64,7 @@ impl Runtime {
             return Err(LayoutError::Served { pool: name(), xstream: server.name.to_string() });
         }
         pool.pool.removed.store(true, Release);
+        fence(SeqCst); // pair: REMOVE-DEKKER
         let units = pool.total_len();
         if units > 0 {
             pool.pool.removed.store(false, Release);

@@ -189,6 +189,13 @@ impl RuntimeCore {
         spawned.saturating_sub(ended)
     }
 
+    /// Whether nothing is alive, and no ULT that has ended still cleans up. As exact as
+    /// [`alive`](Self::alive).
+    pub(crate) fn is_quiet(&self) -> bool {
+        // pair: ULTS
+        self.alive() == 0 && self.xstreams().iter().all(|x| x.ults.load(Acquire) == 0)
+    }
+
     /// Tells a waiting shutdown that something has changed.
     pub(crate) fn tell_news(&self) {
         self.news.tell();

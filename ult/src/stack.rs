@@ -29,7 +29,6 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
 use crate::context::{Back, Context};
 use crate::descriptor::UltPtr;
-use crate::slot::Slot;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicU32, AtomicUsize};
 use crate::user_stack::UserStack;
@@ -130,8 +129,6 @@ pub(crate) struct StackBlock {
     pub(crate) back: Cell<*const Back>,
     /// Who lives here.
     pub(crate) ult: Cell<Option<UltPtr>>,
-    /// Where the one that lived here last ended.
-    pub(crate) slot: Cell<*const Slot>,
     stack: BlockStack,
     pub(crate) class: StackClass,
     /// Place in the register of the xstream that holds the stack.
@@ -237,7 +234,6 @@ pub(crate) unsafe fn furnish(
         context: Context::new(stack, place),
         back: Cell::new(ptr::null()),
         ult: Cell::new(None),
-        slot: Cell::new(ptr::null()),
         stack,
         class,
         registered_at: Cell::new(usize::MAX),
