@@ -71,7 +71,15 @@ pub(crate) fn ult() -> Option<UltPtr> {
 /// look panicking; it blocks its thread instead.
 #[inline]
 pub(crate) fn suspendable() -> Option<UltPtr> {
-    ult().filter(|ult| !ult.is_tasklet() && !std::thread::panicking())
+    Some(xstream_and_ult()?.1)
+}
+
+/// As [`suspendable`], with the xstream of this thread.
+#[inline]
+pub(crate) fn xstream_and_ult<'a>() -> Option<(&'a Xstream, UltPtr)> {
+    let xstream = xstream()?;
+    let ult = xstream.current.get()?;
+    (!ult.is_tasklet() && !std::thread::panicking()).then_some((xstream, ult))
 }
 
 /// Whether `ult` is at home on this thread.

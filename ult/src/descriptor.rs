@@ -33,6 +33,7 @@ use std::ptr::{self, NonNull};
 
 use crate::extra::Extra;
 use crate::inbox::Linked;
+use crate::join::JoinWord;
 use crate::payload::Payload;
 use crate::pool::PoolShared;
 use crate::shared::RuntimeCore;
@@ -75,14 +76,7 @@ pub(crate) struct Ult {
     pub(crate) join: AtomicPtr<Waiter>,
     refs: AtomicUsize,
     pool: Cell<*const PoolShared>,
-    pub(crate) cell: SuspendCell,
-    pub(crate) token: AtomicBool,
-    requests: AtomicU8,
-    kind: Cell<Kind>,
-    named: Cell<bool>,
-    /// What it waits for.
-    pub(crate) waits: Cell<WaitKind>,
-    pushes: Cell<u16>,
+    pub(crate) state: UnitState,
 
     pub(crate) id: Cell<u64>,
     pub(crate) class: Cell<StackClass>,
@@ -108,6 +102,48 @@ unsafe impl Linked for Ult {
     }
 }
 
+/// The small fields, together so that a new unit sets them with one store.
+#[repr(C, align(8))]
+pub(crate) struct UnitState {
+    pub(crate) cell: SuspendCell,
+    pub(crate) token: AtomicBool,
+    requests: AtomicU8,
+    kind: Cell<Kind>,
+    /// It has a name or an extra.
+    rare: Cell<bool>,
+    /// What it waits for.
+    pub(crate) waits: Cell<WaitKind>,
+    pushes: Cell<u16>,
+}
+
+impl UnitState {
+    #[inline]
+    fn new(kind: Kind) -> Self {
+        Self {
+            cell: SuspendCell::new(),
+            token: AtomicBool::new(false),
+            requests: AtomicU8::new(0),
+            kind: Cell::new(kind),
+            rare: Cell::new(false),
+            waits: Cell::new(WaitKind::Park),
+            pushes: Cell::new(0),
+        }
+    }
+
+    /// As new.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the descriptor, and nobody else keeps it.
+    #[inline]
+    unsafe fn reset(&self, kind: Kind) {
+        // SAFETY:
+        // - mutable behind a shared reference: every field is an atomic or a cell;
+        // - exclusive: duty of the caller.
+        unsafe { ptr::from_ref(self).cast_mut().write(Self::new(kind)) };
+    }
+}
+
 /// What a spawner says about a unit.
 #[derive(Debug)]
 pub(crate) struct Birth<'a> {
@@ -115,6 +151,7 @@ pub(crate) struct Birth<'a> {
     pub(crate) pool: &'a PoolShared,
     pub(crate) kind: Kind,
     pub(crate) class: StackClass,
+    pub(crate) join: JoinWord,
 }
 
 impl Ult {
@@ -126,15 +163,9 @@ impl Ult {
             slot: Cell::new(ptr::null()),
             block: Cell::new(ptr::null()),
             join: AtomicPtr::new(ptr::null_mut()),
-            refs: AtomicUsize::new(0),
+            refs: AtomicUsize::new(1),
             pool: Cell::new(ptr::null()),
-            cell: SuspendCell::new(),
-            token: AtomicBool::new(false),
-            requests: AtomicU8::new(0),
-            kind: Cell::new(Kind::Ult),
-            named: Cell::new(false),
-            waits: Cell::new(WaitKind::Park),
-            pushes: Cell::new(0),
+            state: UnitState::new(Kind::Ult),
             id: Cell::new(0),
             class: Cell::new(StackClass::NONE),
             extra: UnsafeCell::new(None),
@@ -169,19 +200,19 @@ impl Ult {
 
     #[inline]
     pub(crate) fn kind(&self) -> Kind {
-        self.kind.get()
+        self.state.kind.get()
     }
 
     /// Whether it runs to its end without a stack of its own.
     #[inline]
     pub(crate) fn is_tasklet(&self) -> bool {
-        self.kind.get() == Kind::Tasklet
+        self.state.kind.get() == Kind::Tasklet
     }
 
     /// Whether it may be resumed elsewhere, now.
     #[inline]
     pub(crate) fn may_move(&self) -> bool {
-        self.kind.get() == Kind::Migratable && self.pins.get() == 0
+        self.state.kind.get() == Kind::Migratable && self.pins.get() == 0
     }
 
     /// The stack it runs on; none before it started, and for tasklets.
@@ -200,21 +231,21 @@ impl Ult {
     /// Whether any request is there. For the fast path.
     #[inline]
     pub(crate) fn has_requests(&self) -> bool {
-        self.requests.load(Relaxed) != 0
+        self.state.requests.load(Relaxed) != 0
     }
 
     /// Whether all bits of `request` have been asked for.
     #[inline]
     pub(crate) fn is_requested(&self, request: u8) -> bool {
-        self.requests.load(Acquire) & request == request // pair: ULT-REQUEST
+        self.state.requests.load(Acquire) & request == request // pair: ULT-REQUEST
     }
 
     pub(crate) fn request(&self, request: u8) {
-        self.requests.fetch_or(request, Release); // pair: ULT-REQUEST
+        self.state.requests.fetch_or(request, Release); // pair: ULT-REQUEST
     }
 
     pub(crate) fn take_request(&self, request: u8) -> bool {
-        self.requests.fetch_and(!request, Acquire) & request != 0 // pair: ULT-REQUEST
+        self.state.requests.fetch_and(!request, Acquire) & request != 0 // pair: ULT-REQUEST
     }
 
     /// The rarely used part, made when first asked for. The caller is the ULT itself, or holds the
@@ -225,6 +256,7 @@ impl Ult {
             // - no alias: duty of the caller; `f` cannot get here again, since it has no way to
             //   suspend or to name the unit.
             let extra = unsafe { &mut *extra };
+            self.state.rare.set(true);
             f(extra.get_or_insert_default())
         })
     }
@@ -236,6 +268,12 @@ impl Ult {
         self.extra.with_mut(|extra| unsafe { &mut *extra }.take())
     }
 
+    /// Whether it has a name or a rarely used part. The caller as above.
+    #[inline]
+    pub(crate) fn is_rare(&self) -> bool {
+        self.state.rare.get()
+    }
+
     /// Whether there is a rarely used part. The caller as above.
     #[inline]
     pub(crate) fn has_extra(&self) -> bool {
@@ -244,25 +282,25 @@ impl Ult {
         self.extra.with(|extra| unsafe { &*extra }.is_some())
     }
 
-    /// Makes the descriptor ready for a new unit. The caller owns it.
+    /// Makes the descriptor ready for a new unit.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the descriptor, and nobody else keeps it.
     #[inline]
-    pub(crate) fn prepare(&self, birth: Birth<'_>) {
-        // `home`, `block`, `pins`, name and extra are as a unit leaves them: empty.
-        self.join.store(ptr::null_mut(), Relaxed);
-        self.refs.store(1, Relaxed);
+    pub(crate) unsafe fn prepare(&self, birth: Birth<'_>) {
+        // `home`, `block`, `pins`, name, extra and the count of one are as a unit leaves them.
+        self.join.store(birth.join, Relaxed);
         self.pool.set(birth.pool);
-        self.cell.reset();
-        self.token.store(false, Relaxed);
-        self.requests.store(0, Relaxed);
-        self.kind.set(birth.kind);
-        self.pushes.set(0);
         self.id.set(birth.id);
         self.class.set(birth.class);
+        // SAFETY: duty of the caller.
+        unsafe { self.state.reset(birth.kind) };
     }
 
     /// Gives the unit its name. The caller owns the descriptor, and the unit has none yet.
     pub(crate) fn set_name(&self, name: UltName) {
-        self.named.set(true);
+        self.state.rare.set(true);
         // SAFETY:
         // - exclusive: the caller owns the descriptor.
         self.name.with_mut(|slot| unsafe { *slot = name });
@@ -270,11 +308,11 @@ impl Ult {
 
     /// How often it has been put back into a pool with an order of its own.
     pub(crate) fn pushes(&self) -> u32 {
-        u32::from(self.pushes.get())
+        u32::from(self.state.pushes.get())
     }
 
     pub(crate) fn count_push(&self) {
-        self.pushes.set(self.pushes.get().saturating_add(1));
+        self.state.pushes.set(self.state.pushes.get().saturating_add(1));
     }
 
     /// Makes the descriptor of a unit that has ended ready to start again. The caller owns it, but
@@ -285,16 +323,16 @@ impl Ult {
         }
         self.join.store(ptr::null_mut(), Relaxed);
         self.pool.set(pool);
-        self.cell.reset();
-        self.token.store(false, Relaxed);
-        self.requests.store(0, Relaxed);
-        self.pushes.set(0);
+        self.state.cell.reset();
+        self.state.token.store(false, Relaxed);
+        self.state.requests.store(0, Relaxed);
+        self.state.pushes.set(0);
     }
 
     /// Drops what a unit has left. The caller owns the descriptor.
     #[inline]
     pub(crate) fn clear(&self) {
-        if self.named.get() || self.has_extra() || self.has_requests() {
+        if self.state.rare.get() || self.has_requests() {
             self.clear_slow();
         }
     }
@@ -305,7 +343,7 @@ impl Ult {
             crate::migrate::forget(self);
         }
         drop(self.take_extra());
-        self.named.set(false);
+        self.state.rare.set(false);
         // SAFETY:
         // - exclusive: the caller owns the descriptor, so nobody borrows the name.
         self.name.with_mut(|slot| unsafe { *slot = UltName(NameRepr::None) });
@@ -323,6 +361,8 @@ impl Ult {
         if self.refs.fetch_sub(1, Release) != 1 {
             return false;
         }
+        // For the next unit.
+        self.refs.store(1, Relaxed);
         // What other holders did happens before the descriptor is reused.
         fence(Acquire); // pair: ULT-REFS
         true

@@ -1,63 +1,138 @@
 //! Where descriptors wait for their next unit.
 //!
-//! - Each xstream has a [`DescriptorCache`] that only it touches: create and end on the same
-//!   xstream cost a pop and a push. It holds at most [`CACHE_MAX`] descriptors, last used first.
-//! - The runtime has one [`Depot`] behind a lock. A full cache moves half of its content there, an
-//!   empty one refills from there, and other threads use it directly. So descriptors that are
-//!   made on one xstream and ended on another flow back in batches. It holds at most [`DEPOT_MAX`].
+//! Idle descriptors form chains, linked through the field that links them in queues. After Bonwick,
+//! "Magazines and Vmem" (2001):
+//!
+//! - Each xstream has a [`DescriptorCache`] of two chains that only it touches: create and end on
+//!   the same xstream take from and add to the first one. A chain holds at most [`CHAIN_MAX`], last
+//!   used first.
+//! - The runtime has one [`Depot`] of chains behind a lock. A cache with two full chains moves one
+//!   there, an empty one takes one from there, so descriptors that are made on one xstream and
+//!   ended on another flow back in batches. Other threads use the depot directly. It holds at most
+//!   [`DEPOT_MAX`] descriptors.
 //! - What exceeds both is freed at once, and an idle xstream gives its own back to the depot.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::cell::Cell;
 use std::mem::ManuallyDrop;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 use crate::descriptor::{Ult, UltPtr};
+use crate::inbox::Linked;
 use crate::shared::RuntimeCore;
+use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{Arc, Mutex, lock};
 use crate::xstream::Xstream;
 
-/// Descriptors that wait at an xstream. Less than 400 KiB.
-pub(crate) const CACHE_MAX: usize = 1024;
-/// How many move at once between a cache and the depot.
-const BATCH: usize = CACHE_MAX / 2;
+/// Descriptors in one chain. Less than 200 KiB.
+pub(crate) const CHAIN_MAX: usize = 512;
 /// Descriptors that wait for all xstreams together.
-pub(crate) const DEPOT_MAX: usize = 16 * CACHE_MAX;
+pub(crate) const DEPOT_MAX: usize = 32 * CHAIN_MAX;
+
+/// Idle descriptors, which it owns.
+struct Chain {
+    first: Cell<*mut Ult>,
+    len: Cell<usize>,
+}
+
+// SAFETY: the chain owns its descriptors, and nobody else keeps them.
+unsafe impl Send for Chain {}
+
+impl Chain {
+    const fn new() -> Self {
+        Self { first: Cell::new(ptr::null_mut()), len: Cell::new(0) }
+    }
+
+    #[inline]
+    fn take(&self) -> Option<UltPtr> {
+        let first = NonNull::new(self.first.get())?;
+        // SAFETY:
+        // - a live descriptor: idle ones are freed only after they have been taken out.
+        let ult = unsafe { UltPtr::new(first) };
+        self.first.set(ult.link().load(Relaxed));
+        self.len.set(self.len.get() - 1);
+        Some(ult)
+    }
+
+    #[inline]
+    fn put(&self, ult: UltPtr) {
+        ult.link().store(self.first.get(), Relaxed);
+        self.first.set(ult.as_non_null().as_ptr());
+        self.len.set(self.len.get() + 1);
+    }
+
+    fn swap(&self, other: &Self) {
+        self.first.swap(&other.first);
+        self.len.swap(&other.len);
+    }
+
+    /// Moves its content into a chain of its own.
+    fn split(&self) -> Self {
+        let all = Self::new();
+        self.swap(&all);
+        all
+    }
+
+    fn free(&self) {
+        while let Some(ult) = self.take() {
+            // SAFETY: it was idle, and is in no chain now.
+            unsafe { free(ult) };
+        }
+    }
+}
 
 /// Idle descriptors of one xstream.
-pub(crate) struct DescriptorCache(Vec<UltPtr>);
+pub(crate) struct DescriptorCache {
+    chain: Chain,
+    /// Empty or full, or left over from a time when this was `chain`.
+    spare: Chain,
+}
 
 impl DescriptorCache {
     pub(crate) fn new() -> Self {
-        Self(Vec::with_capacity(CACHE_MAX))
+        Self { chain: Chain::new(), spare: Chain::new() }
     }
 
     /// An idle descriptor, or a fresh one.
     #[inline]
-    pub(crate) fn take(&mut self, core: &Arc<RuntimeCore>) -> UltPtr {
-        match self.0.pop() {
+    pub(crate) fn take(&self, core: &Arc<RuntimeCore>) -> UltPtr {
+        match self.chain.take() {
             Some(ult) => ult,
             None => self.take_slow(core),
         }
     }
 
     #[cold]
-    fn take_slow(&mut self, core: &Arc<RuntimeCore>) -> UltPtr {
-        core.depot.refill(&mut self.0);
-        self.0.pop().unwrap_or_else(|| make(core))
+    fn take_slow(&self, core: &Arc<RuntimeCore>) -> UltPtr {
+        self.chain.swap(&self.spare);
+        if self.chain.len.get() == 0
+            && let Some(chain) = core.depot.take_chain()
+        {
+            self.chain.swap(&chain);
+        }
+        self.chain.take().unwrap_or_else(|| make(core))
     }
 
     #[inline]
-    fn put(&mut self, depot: &Depot, ult: UltPtr) {
-        if self.0.len() == CACHE_MAX {
-            // The oldest are the coldest.
-            depot.put_all(self.0.drain(..BATCH));
+    fn put(&self, depot: &Depot, ult: UltPtr) {
+        if self.chain.len.get() == CHAIN_MAX {
+            self.make_room(depot);
         }
-        self.0.push(ult);
+        self.chain.put(ult);
+    }
+
+    #[cold]
+    fn make_room(&self, depot: &Depot) {
+        self.chain.swap(&self.spare);
+        if self.chain.len.get() > 0 {
+            depot.put_chain(self.chain.split());
+        }
     }
 
     /// Moves everything to the depot; the xstream ends, or has had nothing to do for a while.
-    pub(crate) fn drain(&mut self, depot: &Depot) {
-        depot.put_all(self.0.drain(..));
+    pub(crate) fn drain(&self, depot: &Depot) {
+        depot.put_chain(self.chain.split());
+        depot.put_chain(self.spare.split());
     }
 }
 
@@ -65,57 +140,86 @@ impl DescriptorCache {
 pub(crate) struct Depot(Mutex<Idle>);
 
 struct Idle {
-    ults: Vec<UltPtr>,
+    chains: Vec<Chain>,
+    /// For those who take and put single ones.
+    loose: Chain,
+    /// All together.
+    len: usize,
     closed: bool,
 }
 
 impl Depot {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(Idle { ults: Vec::new(), closed: false }))
+        let loose = Chain::new();
+        Self(Mutex::new(Idle { chains: Vec::new(), loose, len: 0, closed: false }))
     }
 
     /// An idle descriptor, or a fresh one.
     pub(crate) fn take(&self, core: &Arc<RuntimeCore>) -> UltPtr {
-        let idle = lock(&self.0).ults.pop();
+        let idle = {
+            let mut idle = lock(&self.0);
+            if idle.loose.len.get() == 0
+                && let Some(chain) = idle.chains.pop()
+            {
+                idle.loose = chain;
+            }
+            let taken = idle.loose.take();
+            idle.len -= usize::from(taken.is_some());
+            taken
+        };
         idle.unwrap_or_else(|| make(core))
     }
 
-    fn refill(&self, cache: &mut Vec<UltPtr>) {
-        let ults = &mut lock(&self.0).ults;
-        let rest = ults.len().saturating_sub(BATCH);
-        cache.extend(ults.drain(rest..));
+    fn take_chain(&self) -> Option<Chain> {
+        let mut idle = lock(&self.0);
+        let chain = idle.chains.pop()?;
+        idle.len -= chain.len.get();
+        Some(chain)
     }
 
-    fn put_all(&self, ults: impl Iterator<Item = UltPtr>) {
-        let mut surplus = Vec::new();
+    fn put_chain(&self, chain: Chain) {
+        let len = chain.len.get();
+        if len == 0 {
+            return;
+        }
         {
             let mut idle = lock(&self.0);
-            for ult in ults {
-                if idle.closed || idle.ults.len() >= DEPOT_MAX {
-                    surplus.push(ult);
-                } else {
-                    idle.ults.push(ult);
-                }
+            if !idle.closed && idle.len + len <= DEPOT_MAX {
+                idle.len += len;
+                idle.chains.push(chain);
+                return;
             }
         }
-        for ult in surplus {
-            // SAFETY: it was handed to us, is idle, and is in no cache.
-            unsafe { free(ult) };
+        chain.free();
+    }
+
+    fn put(&self, ult: UltPtr) {
+        {
+            let mut idle = lock(&self.0);
+            if !idle.closed && idle.len < DEPOT_MAX {
+                idle.len += 1;
+                idle.loose.put(ult);
+                if idle.loose.len.get() == CHAIN_MAX {
+                    let full = idle.loose.split();
+                    idle.chains.push(full);
+                }
+                return;
+            }
         }
+        // SAFETY: it was handed to us, is idle, and is in no chain.
+        unsafe { free(ult) };
     }
 
     /// From now on returned descriptors are freed. Ends the circle in which idle ones keep the
     /// shared part alive that keeps them.
     pub(crate) fn close(&self) {
-        let ults = {
+        let (chains, loose) = {
             let mut idle = lock(&self.0);
             idle.closed = true;
-            std::mem::take(&mut idle.ults)
+            idle.len = 0;
+            (std::mem::take(&mut idle.chains), idle.loose.split())
         };
-        for ult in ults {
-            // SAFETY: it was in the depot, hence idle, and is now in no cache.
-            unsafe { free(ult) };
-        }
+        chains.iter().chain([&loose]).for_each(Chain::free);
     }
 }
 
@@ -125,7 +229,7 @@ impl Depot {
 pub(crate) fn recycle_at(xstream: &Xstream, ult: UltPtr) {
     if ult.is_last_ref() {
         ult.clear();
-        xstream.descriptors.borrow_mut().put(&xstream.core.depot, ult);
+        xstream.descriptors.put(&xstream.core.depot, ult);
     }
 }
 
@@ -134,11 +238,11 @@ pub(crate) fn recycle_at(xstream: &Xstream, ult: UltPtr) {
 pub(crate) fn recycle(ult: UltPtr) {
     ult.clear();
     match crate::current::xstream_in(&ult.core) {
-        Some(xstream) => xstream.descriptors.borrow_mut().put(&xstream.core.depot, ult),
+        Some(xstream) => xstream.descriptors.put(&xstream.core.depot, ult),
         None => {
             // Keeps the depot alive while the descriptor, which may be the last owner, is freed.
             let core = Arc::clone(&ult.core);
-            core.depot.put_all(std::iter::once(ult));
+            core.depot.put(ult);
         }
     }
 }

@@ -262,7 +262,7 @@ pub fn idle(fd: BorrowedFd<'_>, deadline: Option<Instant>, arm: impl FnOnce() ->
     };
     // The entry stands in this xstream's set, so the ULT stays.
     ult.pins.set(ult.pins.get() + 1);
-    ult.waits.set(WaitKind::Idle);
+    ult.state.waits.set(WaitKind::Idle);
     xstream.idle.add(&entry);
     xstream.has_chores.set(true);
     let is_unparked = Cell::new(false);

@@ -30,8 +30,12 @@ use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::wait::Waiter;
 use crate::wait_kind::WaitKind;
 
-const DETACHED: *mut Waiter = ptr::without_provenance_mut(1);
-const DONE: *mut Waiter = ptr::without_provenance_mut(2);
+/// See the module documentation.
+pub(crate) type JoinWord = *mut Waiter;
+
+pub(crate) const UNJOINED: JoinWord = ptr::null_mut();
+pub(crate) const DETACHED: JoinWord = ptr::without_provenance_mut(1);
+const DONE: JoinWord = ptr::without_provenance_mut(2);
 
 /// Owns the outcome of a ULT. Dropping it lets the ULT run on its own (detach).
 ///
@@ -271,18 +275,12 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// Marks a unit that has no handle. Before it is first queued.
-#[inline]
-pub(crate) fn detach_new(ult: UltPtr) {
-    ult.join.store(DETACHED, Relaxed);
-}
-
 /// Runs the calling unit, and publishes its outcome. `true`: nobody else keeps the descriptor, the
 /// caller recycles it; `false`: it may be gone.
 #[inline]
 pub(crate) fn run_and_publish(ult: UltPtr) -> bool {
     ult.payload.run();
-    if ult.has_extra() {
+    if ult.is_rare() {
         crate::local::drop_all(ult);
     }
     // DETACHED is final, so no read-modify-write is needed to see it.

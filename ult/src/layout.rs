@@ -336,9 +336,8 @@ impl Xstream {
         let heir = pool.heir.load(Acquire); // pair: POOL-HEIR
         // SAFETY:
         // - valid: xstreams live as long as the runtime's shared part.
-        if let Some(heir) = unsafe { heir.as_ref() }
-            && !ptr::eq(heir, self.me())
-        {
+        if let Some(heir) = unsafe { heir.as_ref() } {
+            // Also if it is this one, chosen again meanwhile: then nobody else has asked it.
             reconfigure(heir);
         }
         let mut stay = Vec::new();

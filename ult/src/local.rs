@@ -107,6 +107,9 @@ fn insert(key: usize, value: Box<dyn Any>) -> *const dyn Any {
 #[cold]
 pub(crate) fn drop_all(ult: UltPtr) {
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    if !ult.has_extra() {
+        return;
+    }
     while let Some((_, value)) = ult.with_extra(|extra| extra.locals.0.pop()) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
             let (id, name, pool) = (ult.id.get(), ult.name(), &*ult.pool().name);

@@ -128,7 +128,7 @@ pub(crate) fn adopt(ult: UltPtr, target: &PoolShared) {
 /// Counterpart: `ABT_self_set_associated_pool`.
 pub fn set_pool(pool: &PoolRef) -> Result<(), MigrateError> {
     let name = || pool.name().to_owned();
-    let caller = current::xstream().zip(current::suspendable());
+    let caller = current::xstream_and_ult();
     let Some((xstream, me)) = caller else {
         return Err(MigrateError::NotUlt { pool: name() });
     };

@@ -112,7 +112,7 @@ impl Payload {
     /// Runs the closure on the ULT's own stack and stores its value or its panic.
     #[inline]
     pub(crate) fn run(&self) {
-        assert_eq!(self.stage(), Stage::Closure, "a ULT runs once");
+        assert!(self.stage() == Stage::Closure, "a ULT runs once");
         self.stage.set(Stage::Empty);
         // SAFETY:
         // - type and initialised: the vtable was stored together with the closure, and the stage
@@ -170,7 +170,7 @@ impl Payload {
     /// The closure that this payload was given returned a `T`.
     #[inline]
     pub(crate) unsafe fn take_value<T>(&self) -> T {
-        assert_eq!(self.stage.replace(Stage::Empty), Stage::Value);
+        assert!(self.stage.replace(Stage::Empty) == Stage::Value, "a value is taken once");
         // SAFETY:
         // - type: duty of the caller; initialised: the stage; taken once: the stage is `Empty` now.
         unsafe { self.get() }

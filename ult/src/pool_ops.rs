@@ -52,11 +52,18 @@ impl PoolRef {
     /// Counterpart: `ABT_pool_pop_thread`.
     #[must_use]
     pub fn pop(&self) -> Option<Unit> {
-        match current::xstream_in(&self.core) {
-            Some(xstream) if xstream.slot_of(&self.pool).is_some() => {
-                xstream.view(&self.pool).pop()
-            }
-            _ => self.pool.queue.pop(PopBy::Thief).map(Unit::from_ult),
+        let xstream = current::xstream_in(&self.core);
+        match xstream.and_then(|xstream| xstream.own_slot(&self.pool)) {
+            Some(slot) => PoolView::new(slot, true).pop(),
+            None => self.pop_foreign(xstream),
+        }
+    }
+
+    /// As [`pop`](Self::pop), where the caller does not own the pool.
+    fn pop_foreign(&self, xstream: Option<&Xstream>) -> Option<Unit> {
+        match xstream.and_then(|xstream| xstream.slot_of(&self.pool)) {
+            Some(slot) => PoolView::new(slot, false).pop(),
+            None => self.pool.queue.pop(PopBy::Thief).map(Unit::from_ult),
         }
     }
 
@@ -270,7 +277,7 @@ const STACKED_TURN: u32 = 32;
 
 /// The body of a stacked scheduler.
 fn stacked(mut scheduler: Box<dyn Scheduler>, pools: &[PoolRef]) {
-    let Some((xstream, me)) = current::xstream().zip(current::suspendable()) else { return };
+    let Some((xstream, me)) = current::xstream_and_ult() else { return };
     let stack = Stack::new(xstream, me, pools);
     let views: Vec<_> = pools.iter().map(|pool| xstream.view(&pool.pool)).collect();
     let mut turn = 0;
@@ -329,7 +336,7 @@ impl<'a> Stack<'a> {
         // Either whoever takes the last unit away sees that somebody waits, or it is seen here.
         fence(SeqCst); // pair: STACK-DEKKER
         if views.iter().all(PoolView::is_empty) && self.pools.iter().any(has_units) {
-            self.me.waits.set(WaitKind::Park);
+            self.me.state.waits.set(WaitKind::Park);
             switch::suspend(self.me, Command::Park);
         }
         for view in views {

@@ -78,7 +78,7 @@ impl Xstream {
             if let Some(new) = self.shared().take_scheduler() {
                 scheduler = new;
             }
-            match catch_unwind(AssertUnwindSafe(|| self.serve(&mut *scheduler))) {
+            match catch_unwind(AssertUnwindSafe(|| self.serve_by(&mut *scheduler))) {
                 Ok(Leave::Reconfigure) => {}
                 Ok(Leave::Exit) => return scheduler,
                 Err(panic) => {
@@ -90,7 +90,14 @@ impl Xstream {
         }
     }
 
-    fn serve(&self, scheduler: &mut dyn Scheduler) -> Leave {
+    fn serve_by(&self, scheduler: &mut dyn Scheduler) -> Leave {
+        match scheduler.as_basic() {
+            Some(basic) => self.serve(basic),
+            None => self.serve(scheduler),
+        }
+    }
+
+    fn serve<S: Scheduler + ?Sized>(&self, scheduler: &mut S) -> Leave {
         let shared = self.shared();
         let pools = self.enter_pools();
         let views: Vec<PoolView<'_>> = pools.iter().map(|pool| self.view(pool)).collect();
@@ -207,7 +214,7 @@ impl Xstream {
 
     /// Runs an idle waiter whose end has been set, unless it has been queued already.
     pub(crate) fn run_idle(&self, ult: UltPtr) {
-        if ult.cell.resume() {
+        if ult.state.cell.resume() {
             self.run(ult);
         }
     }

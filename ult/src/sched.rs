@@ -27,6 +27,12 @@ pub trait Scheduler: Send {
     /// Chooses the next step. Must not block and must not run user code. If it panics, the xstream
     /// logs it and goes on with [`Basic`].
     fn next(&mut self, pools: &[PoolView<'_>]) -> Step;
+
+    /// The default policy, if this is it: xstreams run a copy of their loop with it compiled in.
+    #[doc(hidden)]
+    fn as_basic(&mut self) -> Option<&mut Basic> {
+        None
+    }
 }
 
 /// A pool as the scheduler of one xstream sees it.
@@ -167,6 +173,10 @@ impl Scheduler for Basic {
         }
         self.next_slow(pools)
     }
+
+    fn as_basic(&mut self) -> Option<&mut Basic> {
+        Some(self)
+    }
 }
 
 impl Basic {
@@ -204,6 +214,10 @@ impl Scheduler for BasicWait {
     #[inline]
     fn next(&mut self, pools: &[PoolView<'_>]) -> Step {
         self.0.next(pools)
+    }
+
+    fn as_basic(&mut self) -> Option<&mut Basic> {
+        Some(&mut self.0)
     }
 }
 

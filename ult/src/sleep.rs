@@ -123,7 +123,7 @@ impl Xstream {
         }
         let start = Instant::now();
         let until_timer = self.until_next_timer(start);
-        let trims = self.stacks.borrow().is_dirty() && until_timer.is_none_or(|t| t > TRIM_AFTER);
+        let trims = self.stacks.is_dirty() && until_timer.is_none_or(|t| t > TRIM_AFTER);
         let limit = if trims { Some(TRIM_AFTER) } else { until_timer };
         match bed {
             Bed::Futex => word.sleep_futex(limit),
@@ -135,8 +135,8 @@ impl Xstream {
             self.spin.learn(slept);
             self.pass_on_wake();
         } else if trims && slept >= TRIM_AFTER {
-            self.stacks.borrow_mut().trim(&self.shared().stacks);
-            self.descriptors.borrow_mut().drain(&self.core.depot);
+            self.stacks.trim(&self.shared().stacks);
+            self.descriptors.drain(&self.core.depot);
         }
         self.run_polled();
     }

@@ -6,7 +6,7 @@ use crate::cancel::Why;
 use crate::current;
 use crate::descriptor::{Birth, Kind, UltName, UltPtr, UltRef};
 use crate::error::SpawnError;
-use crate::join::{JoinHandle, detach_new};
+use crate::join::{DETACHED, JoinHandle, JoinWord, UNJOINED};
 use crate::pool::{Access, PoolRef, PoolShared, PushReason};
 use crate::shared::GatePass;
 use crate::slot::bump;
@@ -110,7 +110,7 @@ impl<'a> UltBuilder<'a> {
         T: Send,
     {
         // SAFETY: duty of the caller.
-        let ult = unsafe { self.make(f, Start::Queue, |_| {}) }?;
+        let ult = unsafe { self.make(f, Start::Queue, UNJOINED) }?;
         // SAFETY:
         // - `f` returns a `T`; the only handle of the unit.
         Ok(unsafe { JoinHandle::new(UltRef::adopt(ult)) })
@@ -129,7 +129,7 @@ impl<'a> UltBuilder<'a> {
         F: FnOnce() + Send + 'static,
     {
         // SAFETY: nothing is borrowed for less than 'static.
-        unsafe { self.make(f, Start::Queue, detach_new) }.map(drop)
+        unsafe { self.make(f, Start::Queue, DETACHED) }.map(drop)
     }
 
     /// Spawns a unit and switches to it at once; the caller goes back to its pool behind the
@@ -153,7 +153,7 @@ impl<'a> UltBuilder<'a> {
             return self.spawn(f);
         };
         // SAFETY: nothing is borrowed for less than 'static.
-        let ult = unsafe { self.make(f, Start::Keep, |_| {}) }?;
+        let ult = unsafe { self.make(f, Start::Keep, UNJOINED) }?;
         // SAFETY:
         // - `f` returns a `T`; the only handle of the unit.
         let handle = unsafe { JoinHandle::new(UltRef::adopt(ult)) };
@@ -193,37 +193,92 @@ impl<'a> UltBuilder<'a> {
         self.spawn(f)
     }
 
-    /// `prepared` sees the unit before it can run. The result is valid as long as the unit has not
-    /// ended, or has a handle.
+    /// The result is valid as long as the unit has not ended, or has a handle.
     ///
     /// # Safety
     ///
     /// See [`spawn_scoped`](Self::spawn_scoped).
     #[inline]
-    unsafe fn make<F, T>(
-        self,
-        f: F,
-        start: Start,
-        prepared: impl FnOnce(UltPtr),
-    ) -> Result<UltPtr, SpawnError>
+    unsafe fn make<F, T>(self, f: F, start: Start, join: JoinWord) -> Result<UltPtr, SpawnError>
     where
         F: FnOnce() -> T + Send,
         T: Send,
     {
         let core = &self.pool.core;
-        let pool = &*self.pool.pool;
         let here = current::xstream_in(core);
-        let _pass = pass(self.pool, here)?;
+        let own = here.and_then(|xstream| Some((xstream, xstream.own_slot(&self.pool.pool)?)));
+        // A pool that has an owner has not been removed.
+        if let Some((xstream, slot)) = own
+            && !xstream.closing.get()
+        {
+            let ult = xstream.descriptors.take(core);
+            // SAFETY: duty of the caller.
+            unsafe { self.furnish(ult, f, xstream.next_id(), join) };
+            bump(&slot.shared.created);
+            if start == Start::Queue {
+                xstream.push_own(ult, slot);
+            }
+            return Ok(ult);
+        }
+        // SAFETY: duty of the caller.
+        unsafe { self.make_slow(f, here, start, join) }
+    }
+
+    /// As [`make`](Self::make), where the caller does not own the pool.
+    ///
+    /// # Safety
+    ///
+    /// See [`spawn_scoped`](Self::spawn_scoped).
+    #[inline(never)]
+    unsafe fn make_slow<F, T>(
+        self,
+        f: F,
+        here: Option<&Xstream>,
+        start: Start,
+        join: JoinWord,
+    ) -> Result<UltPtr, SpawnError>
+    where
+        F: FnOnce() -> T + Send,
+        T: Send,
+    {
+        let target = self.pool;
+        let core = &target.core;
+        let _pass = pass(target, here)?;
         let ult = match here {
-            Some(xstream) => xstream.descriptors.borrow_mut().take(core),
+            Some(xstream) => xstream.descriptors.take(core),
             None => core.depot.take(core),
         };
         let id = here.map_or_else(|| core.draw_ids(1), Xstream::next_id);
+        // SAFETY: duty of the caller.
+        unsafe { self.furnish(ult, f, id, join) };
+        count_created(target, here).inspect_err(|_| {
+            ult.payload.lose(Why::Lost);
+            drop(UltRef::adopt(ult));
+        })?;
+        if start == Start::Queue {
+            push(ult, &target.pool, here, PushReason::Create);
+        }
+        Ok(ult)
+    }
+
+    /// Writes all that is known of the unit into its descriptor.
+    ///
+    /// # Safety
+    ///
+    /// See [`spawn_scoped`](Self::spawn_scoped).
+    #[inline(always)]
+    unsafe fn furnish<F, T>(self, ult: UltPtr, f: F, id: u64, join: JoinWord)
+    where
+        F: FnOnce() -> T + Send,
+        T: Send,
+    {
+        let pool = &*self.pool.pool;
         let class = match self.stack_bytes {
             None => pool.class,
             Some(bytes) => StackClass::new(bytes, pool.class.node()),
         };
-        ult.prepare(Birth { id, pool, kind: self.kind, class });
+        // SAFETY: it comes from a cache, or is new.
+        unsafe { ult.prepare(Birth { id, pool, kind: self.kind, class, join }) };
         if self.name.as_str().is_some() {
             ult.set_name(self.name);
         }
@@ -232,38 +287,18 @@ impl<'a> UltBuilder<'a> {
         if let Some(rare) = self.rare {
             add_rare(ult, *rare);
         }
-        prepared(ult);
-        count_created(self.pool, here).inspect_err(|_| {
-            ult.payload.lose(Why::Lost);
-            drop(UltRef::adopt(ult));
-        })?;
-        if start == Start::Queue {
-            push(ult, pool, here, PushReason::Create);
-        }
-        Ok(ult)
     }
 }
 
-/// May the caller spawn into `target` now? The pass must live until the unit has been queued.
-#[inline]
+/// May the caller, who does not own the pool, spawn into `target` now? The pass must live until
+/// the unit has been queued.
 fn pass<'a>(
     target: &'a PoolRef,
     here: Option<&Xstream>,
 ) -> Result<Option<GatePass<'a>>, SpawnError> {
-    match here {
-        // A pool that is served has not been removed.
-        Some(xstream) if !xstream.closing.get() && xstream.owns(&target.pool) => Ok(None),
-        _ => pass_slow(target, here),
-    }
-}
-
-#[cold]
-fn pass_slow<'a>(
-    target: &'a PoolRef,
-    here: Option<&Xstream>,
-) -> Result<Option<GatePass<'a>>, SpawnError> {
     debug_assert!(
-        target.access() != Access::Private || here.is_some_and(|here| here.owns(&target.pool)),
+        target.access() != Access::Private
+            || here.is_some_and(|here| here.owns(&target.pool) || here.serves_alone(&target.pool)),
         "pool `{}` is private to its xstream: spawn from there, or define it as mpsc",
         target.name()
     );
@@ -280,7 +315,6 @@ fn pass_slow<'a>(
 
 /// Counts a unit that is about to be queued. An error if the pool has been removed; the unit then
 /// counts as dropped, and is still the caller's.
-#[inline]
 fn count_created(target: &PoolRef, here: Option<&Xstream>) -> Result<(), SpawnError> {
     let pool = &*target.pool;
     match here.and_then(|xstream| xstream.slot_of(pool)) {
@@ -354,9 +388,9 @@ pub(crate) fn enqueue(ult: UltPtr, why: PushReason) {
 
 #[inline]
 fn push(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: PushReason) {
-    match here {
-        Some(xstream) if xstream.owns(pool) => xstream.push_own(ult, pool),
-        _ => push_foreign(ult, pool, here, why),
+    match here.and_then(|xstream| Some((xstream, xstream.own_slot(pool)?))) {
+        Some((xstream, slot)) => xstream.push_own(ult, slot),
+        None => push_foreign(ult, pool, here, why),
     }
 }
 

@@ -46,7 +46,8 @@ const COLOUR_BYTES: usize = 128;
 const COLOURS: usize = 12;
 
 /// What a stack must be like.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(8))]
 pub(crate) struct StackClass {
     /// Units of [`GRAIN`] without the guard.
     grains: u32,
@@ -61,7 +62,22 @@ const NO_NODE: u32 = u32::MAX;
 /// In place of a node: the memory belongs to a user and is not reused.
 const USERS: u32 = u32::MAX - 1;
 
+impl PartialEq for StackClass {
+    // One comparison instead of two; the compiler does not find that by itself.
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        self.word() == other.word()
+    }
+}
+
+impl Eq for StackClass {}
+
 impl StackClass {
+    #[inline]
+    fn word(self) -> u64 {
+        u64::from(self.grains) | u64::from(self.node) << 32
+    }
+
     pub(crate) const NONE: Self = Self { grains: 0, node: NO_NODE };
 
     /// The class of a requested size: whole pages, within the limits.
@@ -83,6 +99,11 @@ impl StackClass {
     /// Bytes without the guard.
     pub(crate) fn bytes(self) -> usize {
         self.grains as usize * GRAIN
+    }
+
+    /// Bytes of memory that a stack takes, with the guard.
+    fn mapped_bytes(self) -> usize {
+        self.bytes() + rustix::param::page_size()
     }
 
     /// The NUMA node, if one was asked for.
@@ -131,6 +152,8 @@ pub(crate) struct StackBlock {
     pub(crate) ult: Cell<Option<UltPtr>>,
     stack: BlockStack,
     pub(crate) class: StackClass,
+    /// The next idle stack, of those of the xstream's usual class.
+    pub(crate) next: Cell<*const StackBlock>,
     /// Place in the register of the xstream that holds the stack.
     pub(crate) registered_at: Cell<usize>,
     /// Memory that is not ours and goes back to its owner.
@@ -190,22 +213,49 @@ impl fmt::Debug for BlockPtr {
     }
 }
 
-/// Makes a stack.
-pub(crate) fn map_stack(class: StackClass) -> io::Result<BlockPtr> {
-    let page = rustix::param::page_size();
-    let len = class.bytes() + page;
-    let start = map(len)?;
-    if let Err(error) = protect(start, page) {
-        // SAFETY: the mapping was made above and nobody knows it.
-        unsafe { unmap(start, len) };
-        return Err(error);
+/// Memory for stacks of one class that have not been made yet, from one system call.
+pub(crate) struct Reserve {
+    class: StackClass,
+    next: NonNull<u8>,
+    left: usize,
+}
+
+impl Reserve {
+    /// Memory for `count` stacks, which costs address space only.
+    pub(crate) fn map(class: StackClass, count: usize) -> io::Result<Self> {
+        let len = class.mapped_bytes() * count;
+        let next = map(len)?;
+        if let Some(node) = class.node() {
+            bind(next, len, node);
+        }
+        Ok(Self { class, next, left: count })
     }
-    if let Some(node) = class.node() {
-        bind(start, len, node);
+
+    /// Makes the next stack; none if the memory is used up.
+    pub(crate) fn make(&mut self) -> io::Result<Option<BlockPtr>> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        let (start, len) = (self.next, self.class.mapped_bytes());
+        protect(start, rustix::param::page_size())?;
+        self.left -= 1;
+        // SAFETY:
+        // - in bounds: within the mapping, or its end.
+        self.next = unsafe { start.add(len) };
+        // SAFETY:
+        // - exclusive, writable, large enough: this part of our own mapping, which is left to the
+        //   stack; guarded: above.
+        Ok(Some(unsafe { furnish(start, len, self.class, None) }))
     }
-    // SAFETY:
-    // - exclusive, writable, guarded, large enough: made above.
-    Ok(unsafe { furnish(start, len, class, None) })
+}
+
+impl Drop for Reserve {
+    fn drop(&mut self) {
+        if self.left > 0 {
+            // SAFETY: the rest of our own mapping, which nobody uses.
+            unsafe { unmap(self.next, self.class.mapped_bytes() * self.left) };
+        }
+    }
 }
 
 /// Writes the block of a stack into the top of its memory.
@@ -236,6 +286,7 @@ pub(crate) unsafe fn furnish(
         ult: Cell::new(None),
         stack,
         class,
+        next: Cell::new(ptr::null()),
         registered_at: Cell::new(usize::MAX),
         user: Cell::new(user),
     };
@@ -260,7 +311,7 @@ pub(crate) unsafe fn unmap_stack(block: BlockPtr) {
     let mapping = block.0.as_ptr().cast::<u8>().with_addr(stack.start.get());
     if let Some(mapping) = NonNull::new(mapping) {
         // SAFETY: the whole mapping of this stack, which nobody uses any more.
-        unsafe { unmap(mapping, class.bytes() + rustix::param::page_size()) };
+        unsafe { unmap(mapping, class.mapped_bytes()) };
     }
 }
 

@@ -78,7 +78,7 @@ pub(crate) fn suspend_until(
 /// The caller keeps the ULT's descriptor alive, or runs on its home xstream.
 #[inline]
 pub(crate) fn resume(ult: UltPtr) {
-    if ult.cell.resume() {
+    if ult.state.cell.resume() {
         push_resumed(ult, false);
     }
 }
@@ -125,7 +125,7 @@ pub(crate) fn lose(ult: UltPtr, why: Why) {
 
 /// What a ULT that is at home here waits for, if it does.
 pub(crate) fn waits_for(ult: UltPtr) -> Option<WaitKind> {
-    ult.cell.is_parked().then(|| ult.waits.get())
+    ult.state.cell.is_parked().then(|| ult.state.waits.get())
 }
 
 /// Lets the other runnable units of this xstream run, then goes on. On an ordinary OS thread, in a
@@ -178,7 +178,7 @@ pub fn sleep_until(deadline: Instant) {
 }
 
 fn sleep_ult(ult: UltPtr, deadline: Option<Instant>) {
-    ult.waits.set(WaitKind::Sleep);
+    ult.state.waits.set(WaitKind::Sleep);
     suspend_until(ult, deadline, || cancel::is_pending(ult));
     check(ult);
 }

@@ -33,8 +33,10 @@ use crate::xstream::Xstream;
 ///
 /// Counterpart: `ABT_self_yield_to`.
 pub fn yield_to(unit: Unit) -> Result<(), ToError> {
-    let (me, _, target) = admit(unit)?;
-    yield_to_ptr(me, target);
+    let (me, xstream, target) = admit(unit)?;
+    xstream.next.set(Some(target));
+    switch::suspend(me, Command::Yield);
+    switch::check(me);
     Ok(())
 }
 
@@ -139,7 +141,7 @@ impl Unparker {
         match (near, &self.0) {
             (Some(me), Target::Ult(ult)) if ult.ptr() != me => {
                 ult.ptr().leave_token();
-                ult.ptr().cell.resume().then(|| (me, ult.ptr()))
+                ult.ptr().state.cell.resume().then(|| (me, ult.ptr()))
             }
             _ => {
                 self.unpark();
@@ -150,17 +152,19 @@ impl Unparker {
 }
 
 /// Checks that the caller may run `unit` here: who the caller is, where, and what to run.
+#[inline]
 fn admit<'a>(unit: Unit) -> Result<(UltPtr, &'a Xstream, UltPtr), ToError> {
-    let Some((xstream, me)) = current::xstream().zip(current::suspendable()) else {
+    let Some((xstream, me)) = current::xstream_and_ult() else {
         return Err(ToError::NotUlt(unit));
     };
     let ult = unit.ptr();
-    if !Arc::ptr_eq(&ult.core, &xstream.core) {
-        return Err(ToError::OtherRuntime(unit));
-    }
-    let is_elsewhere = unit.is_started() && !xstream.is_home_of(ult) && !ult.may_move();
-    if is_elsewhere {
-        return Err(ToError::OtherXstream(unit));
+    if !xstream.is_home_of(ult) {
+        if !Arc::ptr_eq(&ult.core, &xstream.core) {
+            return Err(ToError::OtherRuntime(unit));
+        }
+        if unit.is_started() && !ult.may_move() {
+            return Err(ToError::OtherXstream(unit));
+        }
     }
     Ok((me, xstream, unit.into_ult()))
 }
@@ -176,7 +180,7 @@ pub(crate) fn yield_to_ptr(me: UltPtr, target: UltPtr) {
 }
 
 fn park_next(me: UltPtr, xstream: &Xstream, target: UltPtr) {
-    me.waits.set(WaitKind::Park);
+    me.state.waits.set(WaitKind::Park);
     if take_token(me) {
         return requeue(xstream, target);
     }

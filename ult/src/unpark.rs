@@ -80,7 +80,7 @@ pub fn park_deadline(deadline: Option<Instant>) -> bool {
 fn park_until(deadline: Option<Instant>) -> bool {
     let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     if let Some(ult) = current::suspendable() {
-        ult.waits.set(WaitKind::Park);
+        ult.state.waits.set(WaitKind::Park);
         let has_token = std::cell::Cell::new(false);
         switch::suspend_until(ult, deadline, || {
             has_token.set(has_token.get() || take_token(ult));
@@ -119,12 +119,12 @@ fn park_until(deadline: Option<Instant>) -> bool {
 impl Ult {
     /// Stores the token; the ULT must then be resumed.
     pub(crate) fn leave_token(&self) {
-        self.token.store(true, Release); // pair: ULT-TOKEN
+        self.state.token.store(true, Release); // pair: ULT-TOKEN
     }
 }
 
 /// Takes the token of a ULT, which is the caller.
 pub(crate) fn take_token(ult: UltPtr) -> bool {
     // pair: ULT-TOKEN
-    ult.token.load(Relaxed) && ult.token.swap(false, Acquire)
+    ult.state.token.load(Relaxed) && ult.state.token.swap(false, Acquire)
 }

@@ -310,7 +310,7 @@ impl Call {
 #[cfg(not(loom))]
 #[inline]
 fn announce(ult: UltPtr, kind: WaitKind) {
-    ult.waits.set(kind);
+    ult.state.waits.set(kind);
 }
 
 /// The parker of the calling OS thread. One per thread, and a fresh one while the thread is

@@ -27,7 +27,7 @@ use crate::run_loop::ClockBudget;
 use crate::shared::{CLOSING, EXIT, IDS_PER_DRAW, REPORT, RuntimeCore, WATCHED};
 use crate::sleep::Spin;
 use crate::slot::{Slot, bump};
-use crate::stack::BlockPtr;
+use crate::stack::{BlockPtr, StackClass};
 use crate::stack_cache::StackCache;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -40,6 +40,8 @@ pub(crate) use crate::xstream_shared::{State, XstreamShared};
 pub(crate) struct Xstream {
     pub(crate) core: Arc<RuntimeCore>,
     shared: Arc<XstreamShared>,
+    /// What `shared` points to.
+    me: *mut XstreamShared,
     /// The unit that runs now; none while the scheduler does.
     pub(crate) current: Cell<Option<UltPtr>>,
     /// What runs next, past the scheduler; set by a ULT that is about to switch away.
@@ -48,8 +50,8 @@ pub(crate) struct Xstream {
     slots: RefCell<Vec<Box<Slot>>>,
     pub(crate) timers: RefCell<TimerHeap>,
     pub(crate) idle: IdleSet,
-    pub(crate) stacks: RefCell<StackCache>,
-    pub(crate) descriptors: RefCell<DescriptorCache>,
+    pub(crate) stacks: StackCache,
+    pub(crate) descriptors: DescriptorCache,
     pub(crate) clock: ClockBudget,
     pub(crate) spin: Spin,
     /// Units that the scheduler picked, idle waiters not counted.
@@ -76,6 +78,7 @@ impl Xstream {
         let stacks = StackCache::new(core.class, core.stack_cache_max);
         let spin = Spin::new(core.spin_max);
         Self {
+            me: Arc::as_ptr(&shared).cast_mut(),
             core,
             shared,
             current: Cell::new(None),
@@ -83,8 +86,8 @@ impl Xstream {
             slots: RefCell::default(),
             timers: RefCell::default(),
             idle: IdleSet::default(),
-            stacks: RefCell::new(stacks),
-            descriptors: RefCell::new(DescriptorCache::new()),
+            stacks,
+            descriptors: DescriptorCache::new(),
             clock: ClockBudget::default(),
             spin,
             units_run: Cell::new(0),
@@ -108,7 +111,7 @@ impl Xstream {
     /// For comparisons with what units and pools name.
     #[inline]
     pub(crate) fn me(&self) -> *mut XstreamShared {
-        Arc::as_ptr(&self.shared).cast_mut()
+        self.me
     }
 
     /// Whether `ult` has started here.
@@ -123,6 +126,11 @@ impl Xstream {
         ptr::eq(pool.owner.load(Acquire), self.me()) // pair: POOL-OWNER
     }
 
+    /// Whether no other xstream serves `pool`.
+    pub(crate) fn serves_alone(&self, pool: &PoolShared) -> bool {
+        ptr::eq(pool.sole.load(Relaxed), self.me())
+    }
+
     /// A number for a new unit.
     #[inline]
     pub(crate) fn next_id(&self) -> u64 {
@@ -135,16 +143,19 @@ impl Xstream {
         next
     }
 
+    /// The slot of a pool that this xstream owns.
+    #[inline]
+    pub(crate) fn own_slot(&self, pool: &PoolShared) -> Option<&Slot> {
+        // SAFETY:
+        // - valid: set together with the owner, by this thread; slots are boxed, and live as
+        //   long as the xstream.
+        self.owns(pool).then(|| unsafe { &*pool.owner_slot.get() })
+    }
+
     /// The slot of a pool, if there is one.
     #[inline]
     pub(crate) fn slot_of(&self, pool: &PoolShared) -> Option<&Slot> {
-        if self.owns(pool) {
-            // SAFETY:
-            // - valid: set together with the owner, by this thread; slots are boxed, and live as
-            //   long as the xstream.
-            return unsafe { pool.owner_slot.get().as_ref() };
-        }
-        self.search_slot(pool)
+        self.own_slot(pool).or_else(|| self.search_slot(pool))
     }
 
     #[inline(never)]
@@ -206,22 +217,29 @@ impl Xstream {
 
     /// Runs a unit until it yields, suspends or ends, and then those that it names to come next.
     /// The caller has taken it out of its queue.
-    #[inline]
+    // Always: a frame of its own between the loop and the switch would be left by a `ret` that the
+    // processor cannot predict, since the stack of return addresses is that of another ULT by then.
+    #[inline(always)]
     pub(crate) fn run(&self, ult: UltPtr) {
+        // Who runs it, and hence who does what is to be done when it has switched back.
         let outer = self.current.get();
-        let mut next = Some(ult);
-        while let Some(ult) = next {
-            self.run_once(ult, outer);
-            next = self.next.take();
+        let mut next = ult;
+        loop {
+            if self.is_home_of(next) || self.admit(next, outer) {
+                self.switch_to(next, outer);
+            }
+            match self.next.get() {
+                Some(ult) => next = ult,
+                None => return,
+            }
+            self.next.set(None);
         }
     }
 
-    /// `outer` is who runs it, and hence who does what is to be done when it has switched back.
-    #[inline]
-    fn run_once(&self, ult: UltPtr, outer: Option<UltPtr>) {
-        if !self.is_home_of(ult) && !self.admit(ult) {
-            return;
-        }
+    /// Switches to a ULT that is at home here and has a stack, and carries out the command with
+    /// which it comes back.
+    #[inline(always)]
+    fn switch_to(&self, ult: UltPtr, outer: Option<UltPtr>) {
         let slot = self.home_slot(ult);
         let Some(block) = ult.block() else { return };
         self.current.set(Some(ult));
@@ -237,7 +255,7 @@ impl Xstream {
             }
             Command::Park => {
                 bump(&slot.shared.parked);
-                if !ult.cell.commit_suspend() {
+                if !ult.state.cell.commit_suspend() {
                     self.queue_resumed(ult);
                 }
             }
@@ -247,27 +265,30 @@ impl Xstream {
     }
 
     /// Makes this xstream the home of a unit that is not at home here, and gives it a stack.
-    /// `false`: it is not to be switched to: it does not belong here and has been sent where it
-    /// does, or it was a tasklet and is over, or it has been cancelled.
-    #[inline]
-    fn admit(&self, ult: UltPtr) -> bool {
-        if ult.home.load(Relaxed).is_null() {
-            if ult.has_requests() && !crate::migrate::settle_unstarted(ult) {
-                return false;
-            }
-            let pool = ult.pool();
-            if !self.owns(pool) && !ptr::eq(Arc::as_ptr(&ult.core), Arc::as_ptr(&self.core)) {
+    /// `false`: it is not to be switched to: it was a tasklet and is over, or it does not belong
+    /// here and has been sent where it does, or it has been cancelled.
+    #[inline(never)]
+    fn admit(&self, ult: UltPtr, outer: Option<UltPtr>) -> bool {
+        if !ult.home.load(Relaxed).is_null() {
+            return self.take_over(ult);
+        }
+        if ult.has_requests() && !crate::migrate::settle_unstarted(ult) {
+            return false;
+        }
+        let pool = ult.pool();
+        let slot = match self.own_slot(pool) {
+            Some(slot) => slot,
+            None if Arc::ptr_eq(&ult.core, &self.core) => self.slot_for(pool),
+            None => {
                 self.refuse(ult);
                 return false;
             }
-            let slot = self.slot_for(pool);
-            if ult.is_tasklet() {
-                self.run_tasklet(ult, slot);
-                return false;
-            }
-            return self.start(ult, slot);
+        };
+        if ult.is_tasklet() {
+            self.run_tasklet(ult, slot, outer);
+            return false;
         }
-        self.take_over(ult)
+        self.start(ult, slot)
     }
 
     /// A user's scheduler brought a unit of another runtime here.
@@ -291,7 +312,7 @@ impl Xstream {
         }
         let slot = self.slot_for(ult.pool());
         if let Some(block) = ult.block() {
-            self.stacks.borrow_mut().register(block, &self.shared.stacks);
+            self.stacks.register(block, &self.shared.stacks);
         }
         self.settle(ult, slot);
         true
@@ -308,7 +329,7 @@ impl Xstream {
     pub(crate) fn let_go(&self, ult: UltPtr) {
         self.shared.ults.store(self.shared.ults.load(Relaxed) - 1, Relaxed);
         if let Some(block) = ult.block() {
-            self.stacks.borrow_mut().unregister(block, &self.shared.stacks);
+            self.stacks.unregister(block, &self.shared.stacks);
         }
         // The null home of an unstarted unit would mean "make a stack"; this one has one, so it
         // keeps the name of its last home until somebody takes it over.
@@ -318,10 +339,9 @@ impl Xstream {
     #[inline]
     fn start(&self, ult: UltPtr, slot: &Slot) -> bool {
         let class = ult.class.get();
-        let taken = if class.is_users() {
-            self.furnish_users(ult)
-        } else {
-            self.stacks.borrow_mut().take(class, &self.shared.stacks)
+        let taken = match self.stacks.take_default(class) {
+            Some(block) => Ok(block),
+            None => self.fetch_stack(ult, class),
         };
         match taken {
             Ok(block) => {
@@ -338,12 +358,21 @@ impl Xstream {
     }
 
     #[cold]
+    fn fetch_stack(&self, ult: UltPtr, class: StackClass) -> std::io::Result<BlockPtr> {
+        if class.is_users() {
+            self.furnish_users(ult)
+        } else {
+            self.stacks.take(class, &self.shared.stacks)
+        }
+    }
+
+    #[cold]
     fn furnish_users(&self, ult: UltPtr) -> std::io::Result<BlockPtr> {
         let stack = ult.with_extra(|extra| extra.stack.take());
         let stack =
             stack.ok_or_else(|| std::io::Error::other("the stack has been used already"))?;
         let block = stack.furnish()?;
-        self.stacks.borrow_mut().register(block, &self.shared.stacks);
+        self.stacks.register(block, &self.shared.stacks);
         Ok(block)
     }
 
@@ -355,9 +384,9 @@ impl Xstream {
     }
 
     #[inline]
-    fn run_tasklet(&self, ult: UltPtr, slot: &Slot) {
+    fn run_tasklet(&self, ult: UltPtr, slot: &Slot, outer: Option<UltPtr>) {
         ult.slot.set(slot);
-        let outer = self.current.replace(Some(ult));
+        self.current.set(Some(ult));
         if crate::join::run_and_publish(ult) {
             recycle_at(self, ult);
         }
@@ -408,7 +437,8 @@ impl Xstream {
 
     /// Queues an unstarted unit of a pool that this xstream owns.
     #[inline]
-    pub(crate) fn push_own(&self, ult: UltPtr, pool: &PoolShared) {
+    pub(crate) fn push_own(&self, ult: UltPtr, slot: &Slot) {
+        let pool = &*slot.pool;
         match pool.queue() {
             Queue::Deque(deque) => {
                 // SAFETY: this is the thread of the owner (duty of the caller, checked there).
@@ -417,11 +447,7 @@ impl Xstream {
                     self.core.wake_one(pool);
                 }
             }
-            _ => {
-                // SAFETY:
-                // - valid: this xstream owns the pool, and set its slot.
-                unsafe { &*pool.owner_slot.get() }.push_back(ult);
-            }
+            _ => slot.push_back(ult),
         }
     }
 
@@ -431,7 +457,7 @@ impl Xstream {
         if let Some(ult) = block.ult.take() {
             recycle_at(self, ult);
         }
-        self.stacks.borrow_mut().put(block, &self.shared.stacks);
+        self.stacks.put(block, &self.shared.stacks);
         self.shared.ults.store(self.shared.ults.load(Relaxed) - 1, Release); // pair: ULTS
         self.tell_end();
     }
@@ -466,11 +492,10 @@ impl Xstream {
         }
         let pool = ult.pool();
         pool.in_flight.fetch_sub(1, Relaxed);
-        if self.owns(pool) {
-            self.push_own(ult, pool);
-        } else {
+        match self.own_slot(pool) {
+            Some(slot) => self.push_own(ult, slot),
             // The pool has changed its owner meanwhile.
-            crate::spawn::enqueue(ult, PushReason::Create);
+            None => crate::spawn::enqueue(ult, PushReason::Create),
         }
     }
 
@@ -488,17 +513,16 @@ impl Xstream {
 
     /// The ULTs that have started here and not ended.
     fn suspended(&self) -> Vec<StuckUlt> {
-        let stacks = self.stacks.borrow();
-        let ults = stacks.all().iter().filter_map(|block| block.ult.get());
-        let mut found: Vec<_> = ults
-            .map(|ult| StuckUlt {
+        let mut found = Vec::new();
+        self.stacks.for_each(|block| {
+            found.extend(block.ult.get().map(|ult| StuckUlt {
                 id: ult.id.get(),
                 name: ult.name().map(str::to_owned),
                 pool: ult.pool().name.to_string(),
                 xstream: self.shared.name.to_string(),
                 waits_for: crate::switch::waits_for(ult),
-            })
-            .collect();
+            }));
+        });
         found.sort_by_key(|ult| ult.id);
         found
     }

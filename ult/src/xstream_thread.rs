@@ -82,8 +82,8 @@ fn serve(core: &Arc<RuntimeCore>, shared: &Arc<XstreamShared>, on_start: impl Fn
 fn leave(xstream: &Xstream, scheduler: Box<dyn Scheduler>) {
     let shared = xstream.shared();
     xstream.give_up_pools();
-    xstream.stacks.borrow_mut().drain(&shared.stacks);
-    xstream.descriptors.borrow_mut().drain(&xstream.core.depot);
+    xstream.stacks.drain(&shared.stacks);
+    xstream.descriptors.drain(&xstream.core.depot);
     shared.put_scheduler(scheduler);
     shared.set_state(State::Terminated);
     xstream.core.tell_news();
