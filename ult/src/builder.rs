@@ -13,6 +13,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::current::Seat;
 use crate::error::StartError;
+use crate::monitor::{self, MonitorSpec};
 use crate::overflow::{self, AltStack};
 use crate::pool::{PoolShared, PoolSpec, Server};
 use crate::runtime::Runtime;
@@ -91,6 +92,7 @@ pub struct RuntimeBuilder {
     stack_bytes: usize,
     stack_cache_max: usize,
     spin_max: Duration,
+    pub(crate) monitor: Option<MonitorSpec>,
 }
 
 impl RuntimeBuilder {
@@ -101,6 +103,7 @@ impl RuntimeBuilder {
             stack_bytes: STACK_BYTES_DEFAULT,
             stack_cache_max: STACK_CACHE_MAX_DEFAULT,
             spin_max: SPIN_MAX_DEFAULT,
+            monitor: None,
         }
     }
 
@@ -178,7 +181,9 @@ impl RuntimeBuilder {
             stack_cache_max: self.stack_cache_max,
             stack_bytes: class_of(self.stack_bytes),
         }));
-        let threads = start_threads(&core, schedulers)?;
+        let monitor = monitor::start(&core, self.monitor)?;
+        let mut threads = start_threads(&core, schedulers)?;
+        threads.extend(monitor);
         Ok(Runtime::new(core, threads))
     }
 

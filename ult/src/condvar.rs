@@ -12,6 +12,7 @@ use std::time::Instant;
 use crate::mutex::MutexGuard;
 use crate::sync::{Mutex, lock};
 use crate::wait::Waiter;
+use crate::wait_kind::WaitKind;
 
 /// A condition variable to use with [`Mutex`](crate::Mutex).
 ///
@@ -89,7 +90,7 @@ impl Condvar {
         guard: MutexGuard<'a, T>,
         deadline: Option<Instant>,
     ) -> (MutexGuard<'a, T>, bool) {
-        let waiter = Waiter::new();
+        let waiter = Waiter::new(WaitKind::Condvar);
         let entry = Entry(NonNull::from(&waiter));
         let mutex = guard.mutex();
         lock(&self.waiters).push_back(Entry(entry.0));

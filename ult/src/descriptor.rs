@@ -18,7 +18,7 @@
 //! | `cell`, `token`, `join`, `refs` | anybody with a count; atomics with their own protocol |
 //! | `home` | written by the home xstream at first start (and at the end); read by resumers |
 //! | `pool`, `id`, `name` | written by the spawner; constant until the block is recycled |
-//! | `slot`, `pushes`, `coro`, `yielder` | the home xstream and the ULT itself |
+//! | `slot`, `pushes`, `coro`, `yielder`, `wait` | the home xstream and the ULT itself |
 //! | `payload` | one party at a time, see [`payload`](crate::payload) |
 //!
 //! # Life
@@ -38,6 +38,7 @@ use std::ptr::{self, NonNull};
 
 use corosensei::{Coroutine, Yielder};
 
+use crate::diag::WaitNote;
 use crate::inbox::Linked;
 use crate::payload::Payload;
 use crate::pool::PoolShared;
@@ -49,6 +50,16 @@ use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, fence};
 use crate::sync::{Arc, UnsafeCell};
 use crate::wait::Waiter;
 use crate::xstream::XstreamShared;
+
+/// Why an xstream switches to a ULT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Wakeup {
+    /// To go on.
+    Run,
+    /// To walk its stack and suspend again; see [`backtrace`](crate::backtrace).
+    Inspect,
+}
 
 /// What a ULT asks its xstream to do when it switches away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +73,7 @@ pub(crate) enum Command {
     Finish,
 }
 
-pub(crate) type Coro = Coroutine<(), Command, Infallible, BlockStack>;
+pub(crate) type Coro = Coroutine<Wakeup, Command, Infallible, BlockStack>;
 
 /// The descriptor. See the module documentation.
 #[repr(C, align(64))]
@@ -78,9 +89,10 @@ pub(crate) struct Ult {
     pub(crate) pushes: Cell<u32>,
     pub(crate) id: Cell<u64>,
     pub(crate) pool: Cell<*const PoolShared>,
-    pub(crate) yielder: Cell<*const Yielder<(), Command>>,
+    pub(crate) yielder: Cell<*const Yielder<Wakeup, Command>>,
     pub(crate) coro: UnsafeCell<ManuallyDrop<Coro>>,
     name: UnsafeCell<UltName>,
+    pub(crate) wait: WaitNote,
 
     pub(crate) stack: BlockStack,
     pub(crate) core: ManuallyDrop<Arc<RuntimeCore>>,
@@ -118,6 +130,7 @@ impl Ult {
             yielder: Cell::new(ptr::null()),
             coro: UnsafeCell::new(ManuallyDrop::new(coro)),
             name: UnsafeCell::new(UltName(NameRepr::None)),
+            wait: WaitNote::default(),
             stack,
             core: ManuallyDrop::new(core),
             registered_at: Cell::new(usize::MAX),

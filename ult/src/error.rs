@@ -64,6 +64,19 @@ pub enum StartError {
         /// The processors that can be had.
         have: String,
     },
+    /// A time of the monitor is zero.
+    #[error("monitor: `{what}` is zero: give it at least 1 ms")]
+    MonitorZero {
+        /// Which one.
+        what: &'static str,
+    },
+    /// The system refused the monitor its thread.
+    #[error("cannot start the thread of the monitor")]
+    Monitor {
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
     /// The system refused what an xstream needs.
     #[error("xstream `{xstream}`: cannot {what}")]
     System {
@@ -75,6 +88,15 @@ pub enum StartError {
         #[source]
         source: io::Error,
     },
+}
+
+/// Why a recording did not start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// There is one already.
+    #[error("this runtime is being recorded already: stop that recording first")]
+    AlreadyRecording,
 }
 
 /// Why a ULT was not spawned. Its closure has been dropped.

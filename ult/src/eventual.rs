@@ -25,6 +25,7 @@ use crate::sync::atomic::AtomicPtr;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::{UnsafeCell, relax};
 use crate::wait::Waiter;
+use crate::wait_kind::WaitKind;
 
 const LOCKED: usize = 1;
 const CLAIMED: usize = 2;
@@ -200,7 +201,7 @@ impl<T> Eventual<T> {
 
     #[cold]
     fn wait_slow(&self, deadline: Option<Instant>) -> bool {
-        let waiter = Waiter::new();
+        let waiter = Waiter::new(WaitKind::Eventual);
         let node = ptr::from_ref(&waiter).cast_mut();
         if !self.link(&waiter, node) {
             return true;

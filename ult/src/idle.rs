@@ -260,6 +260,7 @@ pub fn idle(fd: BorrowedFd<'_>, deadline: Option<Instant>, arm: impl FnOnce() ->
     };
     xstream.idle.add(&entry);
     let is_unparked = Cell::new(false);
+    crate::diag::announce(ult, crate::wait_kind::WaitKind::Idle);
     suspend_until(ult, deadline, || {
         is_unparked.set(take_token(ult));
         is_unparked.get() || entry.end.get().is_some()

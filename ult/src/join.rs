@@ -22,6 +22,7 @@ use crate::error::{JoinError, PanicPayload, panic_message};
 use crate::payload::Stage;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::wait::Waiter;
+use crate::wait_kind::WaitKind;
 
 const DETACHED: *mut Waiter = ptr::without_provenance_mut(1);
 const DONE: *mut Waiter = ptr::without_provenance_mut(2);
@@ -173,7 +174,7 @@ fn wait_done(ult: UltPtr) {
     if ult.join.load(Acquire) == DONE {
         return;
     }
-    let waiter = Waiter::new();
+    let waiter = Waiter::new(WaitKind::Join);
     let node = ptr::from_ref(&waiter).cast_mut();
     // pair: JOIN-WAITER, JOIN-DONE
     if ult.join.compare_exchange(ptr::null_mut(), node, Release, Acquire).is_ok() {

@@ -61,7 +61,17 @@
 //! An xstream with nothing to do sleeps (`sleep.rs`), with the ULTs that wait for a network in
 //! `idle.rs`. `builder.rs`, `runtime.rs`, `shared.rs` and `shutdown.rs` start and end it all;
 //! `overflow.rs` reports stack overflows; `current.rs` knows where the caller is.
+//!
+//! # Looking into a running program
+//!
+//! [`Runtime::dump`] lists the ULTs with what they wait for and their stacks; [`Runtime::record`]
+//! records every switch for a timeline; [`Runtime::add_sink`] calls back for events;
+//! [`RuntimeBuilder::monitor`] reports units that do not switch and suspected deadlocks;
+//! [`install_panic_hook`] names the ULT in panic messages. What the core calls for all of them is
+//! in `diag.rs`.
 
+#[cfg(not(loom))]
+mod backtrace;
 #[cfg(not(loom))]
 mod builder;
 #[cfg(not(loom))]
@@ -70,6 +80,8 @@ mod condvar;
 mod current;
 #[cfg(not(loom))]
 mod descriptor;
+#[cfg(not(loom))]
+mod diag;
 #[cfg(not(loom))]
 mod error;
 mod eventual;
@@ -80,9 +92,13 @@ mod inbox;
 mod join;
 #[cfg(not(loom))]
 mod list;
+#[cfg(not(loom))]
+mod monitor;
 mod mutex;
 #[cfg(not(loom))]
 mod overflow;
+#[cfg(not(loom))]
+mod panic_hook;
 mod park;
 #[cfg(not(loom))]
 mod payload;
@@ -112,31 +128,43 @@ mod switch;
 mod sync;
 #[cfg(not(loom))]
 mod timer;
+mod trace;
 #[cfg(not(loom))]
 mod unit;
 #[cfg(not(loom))]
 mod unpark;
 mod wait;
+mod wait_kind;
 #[cfg(not(loom))]
 mod xstream;
 
 pub use eventual::Eventual;
 pub use mutex::{Mutex, MutexGuard};
+pub use wait_kind::WaitKind;
 
 #[cfg(not(loom))]
 pub use {
+    backtrace::{BusyXstream, Dump, DumpOptions, Frame, StackDump, UltDump, UltState},
     builder::{RuntimeBuilder, XstreamSpec},
     condvar::Condvar,
     current::{UltInfo, current, is_ult},
     descriptor::UltName,
-    error::{JoinError, PanicPayload, ShutdownError, SpawnError, StartError, StillAlive, StuckUlt},
+    error::{
+        JoinError, PanicPayload, RecordError, ShutdownError, SpawnError, StartError, StillAlive,
+        StuckUlt,
+    },
     idle::{IdleEnd, idle},
     join::JoinHandle,
+    monitor::{Deadlock, MonitorSpec, Report, Stall},
+    panic_hook::install_panic_hook,
     pool::{Pool, PoolKind, PoolRef, PoolSpec, PoolStats, PopBy, PushReason},
     runtime::{Runtime, XstreamInfo},
     sched::{Basic, BasicWait, PoolView, Scheduler, Step},
     spawn::UltBuilder,
     switch::{has_runnable, sleep, yield_now},
+    trace::event::{Event, EventKind, EventMask},
+    trace::record::{RecordOptions, Recording, Trace},
+    trace::sink::{EventSink, SinkHandle},
     unit::Unit,
     unpark::{Unparker, park, park_deadline, unparker},
 };
@@ -148,4 +176,5 @@ pub mod loom_exports {
     pub use crate::inbox::{Batch, Inbox, Linked};
     pub use crate::park::{Bed, ParkWord, ThreadParker};
     pub use crate::suspend::SuspendCell;
+    pub use crate::trace::ring::{Read, Ring};
 }

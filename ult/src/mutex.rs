@@ -26,6 +26,7 @@ use crate::sync::UnsafeCell;
 use crate::sync::atomic::AtomicPtr;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::wait::Waiter;
+use crate::wait_kind::WaitKind;
 
 const LOCKED: usize = 1;
 
@@ -121,7 +122,7 @@ impl<T> Mutex<T> {
 
     #[cold]
     fn acquire_slow(&self) {
-        let waiter = Waiter::new();
+        let waiter = Waiter::new(WaitKind::Mutex);
         let node = ptr::from_ref(&waiter).cast_mut();
         let mut word = self.state.load(Relaxed);
         loop {

@@ -13,6 +13,7 @@ use crate::error::panic_message;
 use crate::idle::OTHERS_MAX;
 use crate::sched::{Basic, PoolView, Scheduler, Step};
 use crate::switch;
+use crate::trace::event::EventKind;
 use crate::xstream::Xstream;
 
 /// How many rounds may pass between two looks at the clock.
@@ -131,6 +132,7 @@ impl Xstream {
     /// Runs an idle waiter whose end has been set, unless it has been queued already.
     pub(crate) fn run_idle(&self, ult: UltPtr) {
         if ult.cell.resume() {
+            self.on_event(ult, EventKind::Resume);
             self.run(ult);
         }
     }

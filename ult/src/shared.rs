@@ -62,6 +62,7 @@ pub(crate) struct RuntimeCore {
     pub(crate) news: Condvar,
     /// Filled by the xstreams while the phase says `REPORT`.
     stuck: Mutex<Vec<StuckUlt>>,
+    pub(crate) diag: crate::diag::Shared,
 }
 
 /// What a runtime is made of.
@@ -88,6 +89,7 @@ impl RuntimeCore {
             quiet: UltMutex::new(()),
             news: Condvar::new(),
             stuck: Mutex::new(Vec::new()),
+            diag: crate::diag::Shared::default(),
         }
     }
 
@@ -130,6 +132,9 @@ impl RuntimeCore {
         fence(SeqCst); // pair: GATE-DEKKER
         for xstream in &self.xstreams {
             xstream.signal();
+        }
+        if flags & EXIT != 0 {
+            self.diag.monitor.end();
         }
         word
     }

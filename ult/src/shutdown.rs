@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use crate::condvar::Condvar;
 use crate::current;
 use crate::error::{ShutdownError, StillAlive};
+use crate::monitor::join_others;
 use crate::runtime::{Owner, Runtime};
 use crate::shared::{CLOSING, EXIT, REPORT, RuntimeCore, WATCHED};
 use crate::sync::{Arc, relax, thread};
@@ -97,10 +98,7 @@ impl Owner {
             Ok(()) => std::mem::take(&mut self.turn.lock().threads),
             Err(_) => Vec::new(),
         };
-        for thread in threads {
-            // Its panic, if any, has been printed by the panic hook.
-            let _ = thread.join();
-        }
+        join_others(threads);
         if result.is_ok() {
             self.core.depot.close();
         }
@@ -125,10 +123,7 @@ impl Drop for Owner {
         let wait = move || {
             let result = close(&core, None);
             debug_assert!(result.is_ok(), "without a deadline, it waits until it succeeds");
-            for thread in threads {
-                // Its panic, if any, has been printed by the panic hook.
-                let _ = thread.join();
-            }
+            join_others(threads);
             core.depot.close();
         };
         if let Err(error) = thread::Builder::new().name("ult-reaper".to_owned()).spawn(wait) {

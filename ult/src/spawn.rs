@@ -8,6 +8,7 @@ use crate::pool::{PoolRef, PoolShared, PushReason, Queue};
 use crate::stack::class_of;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
+use crate::trace::event::EventKind;
 use crate::unit::Unit;
 use crate::xstream::{Xstream, bump};
 
@@ -108,6 +109,10 @@ impl UltBuilder<'_> {
             None => {
                 pool.foreign_created.fetch_add(1, Relaxed);
             }
+        }
+        match here {
+            Some(xstream) => xstream.on_event(ult, EventKind::Create),
+            None => crate::diag::tell(ult, EventKind::Create),
         }
         push_new(ult, pool, here);
         Ok(ult)

@@ -94,7 +94,8 @@ pub(crate) fn map_block(core: &Arc<RuntimeCore>, bytes: usize) -> io::Result<Ult
         return Err(io::Error::other("mmap returned the null page"));
     };
     let stack = BlockStack { start: start_addr, base, bytes };
-    let coro = Coroutine::with_stack(stack, move |yielder, ()| crate::switch::root(place, yielder));
+    let coro =
+        Coroutine::with_stack(stack, move |yielder, _run| crate::switch::root(place, yielder));
     // SAFETY:
     // - room and alignment: `base` was computed for it, above the coroutine's first frame;
     // - exclusive: fresh memory.

@@ -65,6 +65,12 @@ impl SuspendCell {
         }
     }
 
+    /// Whether the ULT is parked. A snapshot, for diagnostics.
+    #[must_use]
+    pub fn is_parked(&self) -> bool {
+        self.0.load(Relaxed) == PARKED
+    }
+
     /// Called by whoever ends the wait. `true`: the caller must push the ULT, exactly once.
     #[must_use]
     pub fn resume(&self) -> bool {

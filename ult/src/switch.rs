@@ -11,15 +11,18 @@ use std::time::{Duration, Instant};
 use corosensei::Yielder;
 
 use crate::current;
-use crate::descriptor::{Command, Ult, UltPtr, UltRef};
+use crate::descriptor::{Command, Ult, UltPtr, UltRef, Wakeup};
+use crate::diag;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::timer::TimerNode;
+use crate::trace::event::EventKind;
+use crate::wait_kind::WaitKind;
 
 /// The frame at the bottom of every stack. It runs one ULT after the other and never ends.
 ///
 /// Between two ULTs the block may pass to another thread, with this frame on it. So the frame holds
 /// nothing that belongs to a thread, and what might read thread-locals is in [`body`].
-pub(crate) fn root(place: NonNull<Ult>, yielder: &Yielder<(), Command>) -> Infallible {
+pub(crate) fn root(place: NonNull<Ult>, yielder: &Yielder<Wakeup, Command>) -> Infallible {
     // SAFETY:
     // - a descriptor in a live block: it is the block of this very stack.
     let ult = unsafe { UltPtr::new(place) };
@@ -43,7 +46,11 @@ pub(crate) fn suspend(ult: UltPtr, command: Command) {
     debug_assert_eq!(current::ult(), Some(ult));
     // SAFETY:
     // - valid: set by `root`, and points into the stack that we are on.
-    unsafe { &*ult.yielder.get() }.suspend(command);
+    let wakeup = unsafe { &*ult.yielder.get() }.suspend(command);
+    // Nothing of this frame is needed after the switch, so nothing is saved across it.
+    if wakeup == Wakeup::Inspect {
+        crate::backtrace::inspected(command);
+    }
 }
 
 /// Suspends `ult`, which is the caller, until `ready` says yes or `deadline` has passed. Returns
@@ -92,6 +99,7 @@ pub(crate) fn suspend_until(
 #[inline]
 pub(crate) fn resume(ult: UltPtr) {
     if ult.cell.resume() {
+        diag::tell(ult, EventKind::Resume);
         push_resumed(ult, false);
     }
 }
@@ -122,6 +130,7 @@ pub(crate) fn push_resumed(ult: UltPtr, bypass: bool) {
 /// Ends a ULT that never started: drops its closure and tells whoever joins it.
 pub(crate) fn lose(ult: UltPtr) {
     ult.payload.lose();
+    diag::tell(ult, EventKind::Cancel);
     let pool = ult.pool();
     // pair: POOL-ENDED
     pool.dropped.fetch_add(1, crate::sync::atomic::Ordering::Release);
@@ -151,6 +160,7 @@ pub fn sleep(duration: Duration) {
     match current::suspendable() {
         Some(ult) if !duration.is_zero() => {
             // A deadline beyond the clock's range never comes.
+            diag::announce(ult, WaitKind::Sleep);
             suspend_until(ult, Instant::now().checked_add(duration), || false);
         }
         Some(ult) => suspend(ult, Command::Yield),

@@ -77,6 +77,7 @@ pub fn park_deadline(deadline: Option<Instant>) -> bool {
 fn park_until(deadline: Option<Instant>) -> bool {
     let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     if let Some(ult) = current::suspendable() {
+        crate::diag::announce(ult, crate::wait_kind::WaitKind::Park);
         return switch::suspend_until(ult, deadline, || take_token(ult));
     }
     if let Some(ult) = current::ult() {

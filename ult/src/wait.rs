@@ -22,6 +22,7 @@ use crate::park::ThreadParker;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicBool, AtomicPtr};
+use crate::wait_kind::WaitKind;
 
 #[cfg(not(loom))]
 use crate::descriptor::{UltPtr, UltRef};
@@ -52,16 +53,19 @@ pub(crate) struct Waiter {
     pub(crate) next: AtomicPtr<Waiter>,
     woken: AtomicBool,
     party: Party,
+    #[cfg_attr(loom, allow(dead_code, reason = "only ULTs announce it"))]
+    kind: WaitKind,
 }
 
 impl Waiter {
     /// A waiter for the calling ULT, or for the calling thread if no ULT runs here or if the ULT
     /// must not be suspended because it is unwinding.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(kind: WaitKind) -> Self {
         Self {
             next: AtomicPtr::new(ptr::null_mut()),
             woken: AtomicBool::new(false),
             party: Party::current(),
+            kind,
         }
     }
 
@@ -70,7 +74,10 @@ impl Waiter {
     pub(crate) fn block(&self, deadline: Option<Instant>) -> bool {
         match &self.party {
             #[cfg(not(loom))]
-            Party::Ult(ult) => crate::switch::suspend_until(*ult, deadline, || self.is_woken()),
+            Party::Ult(ult) => {
+                crate::diag::announce(*ult, self.kind);
+                crate::switch::suspend_until(*ult, deadline, || self.is_woken())
+            }
             Party::Thread(parker) => loop {
                 if self.is_woken() {
                     return true;

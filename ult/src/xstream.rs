@@ -18,7 +18,8 @@ use std::ptr;
 
 use corosensei::CoroutineResult;
 
-use crate::descriptor::{Command, Ult, UltPtr, UltRef};
+use crate::descriptor::{Command, Ult, UltPtr, UltRef, Wakeup};
+use crate::diag;
 use crate::error::StuckUlt;
 use crate::idle::IdleSet;
 use crate::inbox::Inbox;
@@ -33,6 +34,7 @@ use crate::sync::Arc;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
 use crate::timer::TimerHeap;
+use crate::trace::event::EventKind;
 use crate::unit::Unit;
 
 /// What an xstream shows of one pool that it serves. One writer: the xstream.
@@ -70,6 +72,7 @@ pub(crate) struct XstreamShared {
     pub(crate) slots: Box<[SlotShared]>,
     /// Indices of the pools, in the same order.
     pub(crate) pools: Box<[usize]>,
+    pub(crate) diag: diag::Pulse,
 }
 
 impl XstreamShared {
@@ -91,6 +94,7 @@ impl XstreamShared {
             cpus: cpus.into(),
             slots: pools.iter().map(|_| SlotShared::default()).collect(),
             pools: pools.into(),
+            diag: diag::Pulse::default(),
         })
     }
 
@@ -172,6 +176,7 @@ pub(crate) struct Xstream {
     ids: Cell<(u64, u64)>,
     /// Calls of `has_runnable` while there were timers.
     pub(crate) due_calls: Cell<u32>,
+    pub(crate) diag: diag::Local,
 }
 
 impl Xstream {
@@ -196,6 +201,7 @@ impl Xstream {
             exiting: Cell::new(false),
             ids: Cell::new((0, 0)),
             due_calls: Cell::new(0),
+            diag: diag::Local::default(),
         }
     }
 
@@ -236,12 +242,15 @@ impl Xstream {
             return;
         }
         bump(&self.shared().slots[ult.slot.get() as usize].executed);
+        // Before it is current: a sink of the user that waits must not take itself for the ULT.
+        self.on_run(ult);
         self.current.set(Some(ult));
         // SAFETY:
         // - no alias: only the home xstream touches `coro`, and it runs one ULT at a time.
-        let result = ult.coro.with_mut(|coro| unsafe { &mut *coro }.resume(()));
+        let result = ult.coro.with_mut(|coro| unsafe { &mut *coro }.resume(Wakeup::Run));
         self.current.set(None);
         let CoroutineResult::Yield(command) = result;
+        self.on_switched(ult, command);
         match command {
             Command::Yield => {
                 bump(&self.shared().slots[ult.slot.get() as usize].yields);
@@ -249,6 +258,7 @@ impl Xstream {
             }
             Command::Park => {
                 if !ult.cell.commit_suspend() {
+                    self.on_event(ult, EventKind::Resume);
                     self.queue_resumed(ult);
                 }
             }
@@ -335,6 +345,7 @@ impl Xstream {
         // pair: SIGNAL
         if self.shared().signalled.swap(false, AcqRel) {
             self.look_at_phase();
+            self.on_signal();
         }
     }
 
