@@ -1,14 +1,13 @@
 //! Stack dumps of suspended ULTs.
 //!
 //! An xstream that is asked for a dump resumes each of its suspended ULTs with
-//! [`Wakeup::Inspect`](crate::descriptor::Wakeup). The ULT, on its own stack, inside the call with
+//! [`Wakeup::Inspect`](crate::context::Wakeup). The ULT, on its own stack, inside the call with
 //! which it suspended, walks up its frames, stores the instruction pointers in the memory that the
 //! xstream has ready, and suspends again. Whoever asked turns the pointers into names, on its own
 //! stack. So a ULT needs room for the walk only, and says so if it has not even that.
 //!
-//! A request stands in a list of the runtime; the xstreams are signalled, and answer between two
-//! units. One that runs a unit which neither yields nor suspends does not answer; it is named as
-//! busy when the time is over.
+//! The xstreams are asked by mail, and answer between two units. One that runs a unit which neither
+//! yields nor suspends does not answer; it is named as busy when the time is over.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
@@ -17,19 +16,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-use corosensei::CoroutineResult;
-use corosensei::stack::Stack;
-
-use crate::condvar::Condvar;
+use crate::context::Wakeup;
 use crate::current;
-use crate::descriptor::{Command, UltPtr, Wakeup};
+use crate::descriptor::UltPtr;
 use crate::eventual::Eventual;
-use crate::mutex::Mutex as UltMutex;
+use crate::monitor::pool_name;
 use crate::runtime::Runtime;
-use crate::shared::{EXIT, RuntimeCore};
+use crate::shared::RuntimeCore;
 use crate::sync::{Arc, Mutex, lock, thread};
 use crate::wait_kind::WaitKind;
-use crate::xstream::Xstream;
+use crate::xstream::{State, Xstream, XstreamShared};
 
 /// Room that the walk needs below the frame from which it starts: three times what was measured.
 const ROOM_BYTES: usize = 6 * 1024;
@@ -87,7 +83,8 @@ impl DumpOptions {
 #[non_exhaustive]
 pub struct Dump {
     /// The ULTs that have started and not ended, by number. Those that run now are missing; see
-    /// [`busy`](Self::busy).
+    /// [`busy`](Self::busy). So are runnable ULTs that may go on at any xstream; see
+    /// [`PoolRef::units`](crate::PoolRef::units).
     pub ults: Vec<UltDump>,
     /// Xstreams that did not answer in time. The ULTs at home there are missing.
     pub busy: Vec<BusyXstream>,
@@ -99,7 +96,8 @@ pub struct Dump {
 pub struct BusyXstream {
     /// Its name.
     pub xstream: String,
-    /// Number of the unit that runs.
+    /// Number of the unit that runs. Known while the runtime has a monitor
+    /// ([`RuntimeBuilder::monitor`](crate::RuntimeBuilder::monitor)), is recorded, or has sinks.
     pub ult: Option<u64>,
     /// Pool of that unit.
     pub pool: Option<String>,
@@ -113,7 +111,7 @@ pub struct UltDump {
     pub id: u64,
     /// Name given at spawn.
     pub name: Option<String>,
-    /// Pool that it was spawned into.
+    /// Pool that it belongs to.
     pub pool: String,
     /// Its home xstream.
     pub xstream: String,
@@ -190,15 +188,6 @@ struct Request {
     found: Mutex<Vec<RawUlt>>,
 }
 
-/// The requests of a runtime.
-#[derive(Default)]
-pub(crate) struct Requests {
-    open: Mutex<Vec<Arc<Request>>>,
-    /// Where those who ask wait; nobody suspends while holding it.
-    turn: UltMutex<()>,
-    answered: Condvar,
-}
-
 impl Runtime {
     /// Lists the ULTs that have started, with what they wait for and where they stand.
     ///
@@ -226,88 +215,75 @@ pub(crate) fn ask_list(core: &RuntimeCore, options: &DumpOptions) -> Vec<UltDump
 }
 
 fn ask(core: &RuntimeCore, options: &DumpOptions) -> (Vec<RawUlt>, Vec<BusyXstream>) {
-    // The xstreams have left, or are about to: nothing has started that has not ended.
-    let is_over = || core.phase().0 & EXIT != 0;
-    if is_over() {
-        return (Vec::new(), Vec::new());
-    }
+    let xstreams: Vec<_> = core.xstreams().into_iter().filter(is_there).collect();
     let request = Arc::new(Request {
         stacks: options.stacks,
         frames_max: options.frames_max.min(FRAMES_MAX),
-        pending: Mutex::new((0..core.xstreams.len()).collect()),
+        pending: Mutex::new(xstreams.iter().map(|xstream| xstream.index).collect()),
         found: Mutex::default(),
     });
-    let requests = &core.diag.requests;
-    lock(&requests.open).push(request.clone());
-    core.xstreams.iter().for_each(|xstream| xstream.signal());
-    let deadline = Instant::now().checked_add(options.limit);
-    let mut turn = requests.turn.lock();
-    while !lock(&request.pending).is_empty() {
-        match deadline {
-            None => turn = requests.answered.wait(turn),
-            Some(deadline) if deadline <= Instant::now() => break,
-            Some(deadline) => turn = requests.answered.wait_deadline(turn, deadline).0,
-        }
+    for xstream in &xstreams {
+        let request = request.clone();
+        xstream.ask(Box::new(move |xstream| xstream.answer(&request)));
     }
-    drop(turn);
-    lock(&requests.open).retain(|open| !Arc::ptr_eq(open, &request));
+    let deadline = Instant::now().checked_add(options.limit);
+    let late = |pending: &BTreeSet<usize>| {
+        let xstreams = xstreams.iter().cloned();
+        xstreams.filter(|x| pending.contains(&x.index) && is_there(x)).collect::<Vec<_>>()
+    };
+    core.news.wait_until(deadline, || late(&lock(&request.pending)).is_empty());
     // Held so that nobody answers between the two looks.
     let pending = lock(&request.pending);
-    let late = pending.iter().filter(|_| !is_over());
-    let busy = late.map(|index| busy(core, *index)).collect();
+    let busy = late(&pending).iter().map(|xstream| busy(core, xstream)).collect();
     let found = std::mem::take(&mut *lock(&request.found));
     (found, busy)
 }
 
-fn busy(core: &RuntimeCore, index: usize) -> BusyXstream {
-    let xstream = &core.xstreams[index];
+/// Whether the xstream has not left. One that has is home to nobody, and does not answer.
+fn is_there(xstream: &Arc<XstreamShared>) -> bool {
+    !matches!(xstream.state(), State::Terminated | State::Removed)
+}
+
+fn busy(core: &RuntimeCore, xstream: &XstreamShared) -> BusyXstream {
     let running = xstream.diag.read().running;
     BusyXstream {
         xstream: xstream.name.to_string(),
         ult: running.map(|(id, _)| id),
-        pool: running.and_then(|(_, pool)| Some(core.pools.get(pool)?.name.to_string())),
+        pool: running.and_then(|(_, pool)| pool_name(core, pool)),
     }
 }
 
 impl Xstream {
-    /// Answers the dumps that wait for this xstream. On its own stack, between two units.
-    #[cold]
-    pub(crate) fn answer_requests(&self) {
-        let requests = &self.core.diag.requests;
-        let open = lock(&requests.open).clone();
-        for request in open {
-            let index = self.shared().index;
-            if !lock(&request.pending).contains(&index) {
-                continue;
-            }
-            let raw = self.describe_all(&request);
-            let mut pending = lock(&request.pending);
-            if pending.remove(&index) {
-                lock(&request.found).extend(raw);
-            }
-            drop(pending);
-            drop(requests.turn.lock());
-            requests.answered.notify_all();
+    /// Answers a dump. On its own stack, between two units.
+    fn answer(&self, request: &Request) {
+        let index = self.shared().index;
+        if !lock(&request.pending).contains(&index) {
+            return;
         }
+        let raw = self.describe_all(request);
+        let mut pending = lock(&request.pending);
+        if pending.remove(&index) {
+            lock(&request.found).extend(raw);
+        }
+        drop(pending);
+        self.core.tell_news();
     }
 
     fn describe_all(&self, request: &Request) -> Vec<RawUlt> {
         if request.stacks {
             warm_up();
         }
-        let mut here = Vec::new();
         // What is at home here cannot end meanwhile, since that takes this thread.
-        self.core.depot.for_each(|ult| {
-            if self.is_home_of(ult) {
-                here.push(ult);
-            }
-        });
+        let here: Vec<UltPtr> = {
+            let stacks = self.stacks.borrow();
+            stacks.all().iter().filter_map(|block| block.ult.get()).collect()
+        };
         here.into_iter().map(|ult| self.describe(ult, request)).collect()
     }
 
     fn describe(&self, ult: UltPtr, request: &Request) -> RawUlt {
         let state = if ult.cell.is_parked() {
-            UltState::Blocked { kind: ult.wait.kind(), since: since(&self.core, ult) }
+            UltState::Blocked { kind: ult.waits.get(), since: since(&self.core, ult) }
         } else {
             UltState::Runnable
         };
@@ -335,18 +311,19 @@ impl Xstream {
 
     /// Has a suspended ULT of this xstream walk its stack.
     fn inspect(&self, ult: UltPtr, frames_max: usize) {
+        let Some(block) = ult.block() else { return };
         let mut capture = self.diag.capture.borrow_mut();
         *capture = Capture { pointers: Vec::with_capacity(frames_max), frames_max, no_room: None };
         drop(capture);
         // For the report of a stack overflow.
         self.current.set(Some(ult));
         // SAFETY:
-        // - no alias: only the home xstream touches `coro`, it runs no ULT now, and the ULT has
-        //   started and not ended.
-        let result = ult.coro.with_mut(|coro| unsafe { &mut *coro }.resume(Wakeup::Inspect));
-        self.current.set(None);
+        // - one resumer: only the home xstream runs the ULT, and it runs none now;
+        // - alive: the ULT has started and not ended.
+        //
         // It repeats the command with which it had suspended, and that has been carried out.
-        let CoroutineResult::Yield(_) = result;
+        unsafe { block.context.resume(Wakeup::Inspect) };
+        self.current.set(None);
     }
 }
 
@@ -360,36 +337,28 @@ fn warm_up() {
 }
 
 fn since(core: &RuntimeCore, ult: UltPtr) -> Option<Duration> {
-    let tick = ult.wait.since();
+    let tick = ult.waits_since.get();
     let now = core.diag.epoch.elapsed();
     (tick != 0).then(|| now.saturating_sub(Duration::from_nanos(tick)))
 }
 
-/// The calling ULT, which had suspended with `command`, has been resumed for a walk. Returns when
-/// it has been resumed to run.
+/// The calling ULT has been resumed for a walk, and suspends again afterwards.
 #[cold]
 #[inline(never)]
-pub(crate) fn inspected(command: Command) {
-    loop {
-        let Some((xstream, ult)) = current::xstream().zip(current::ult()) else { return };
+pub(crate) fn inspected() {
+    if let Some((xstream, ult)) = current::xstream().zip(current::ult()) {
         walk(xstream, ult);
-        // SAFETY:
-        // - valid: set by `root`, and points into the stack that we are on.
-        let wakeup = unsafe { &*ult.yielder.get() }.suspend(command);
-        if wakeup == Wakeup::Run {
-            return;
-        }
     }
 }
 
 /// Walks the stack of `ult`, which is the caller.
 #[inline(never)]
 fn walk(xstream: &Xstream, ult: UltPtr) {
+    let Some(block) = ult.block() else { return };
     let mut capture = xstream.diag.capture.borrow_mut();
-    let here = std::ptr::from_ref(&capture).addr();
-    let (low, high) =
-        (ult.stack.limit().get() + rustix::param::page_size(), ult.stack.base().get());
-    let free_bytes = here.saturating_sub(low);
+    let (low, bytes) = block.range();
+    let high = low + bytes;
+    let free_bytes = block.room_below(std::ptr::from_ref(&capture).addr());
     if free_bytes < ROOM_BYTES {
         capture.no_room = Some(free_bytes);
         return;
@@ -567,11 +536,13 @@ impl fmt::Display for Frame {
 
 impl fmt::Display for BusyXstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "xstream `{}` did not answer", self.xstream)?;
-        if let (Some(id), Some(pool)) = (self.ult, &self.pool) {
-            write!(f, ": it runs ULT {id} of pool `{pool}`, which neither yields nor suspends")?;
+        write!(f, "xstream `{}` did not answer: it runs ", self.xstream)?;
+        match (self.ult, &self.pool) {
+            (Some(id), Some(pool)) => {
+                write!(f, "ULT {id} of pool `{pool}`, which neither yields nor suspends")
+            }
+            _ => f.write_str("a unit that neither yields nor suspends; a monitor would name it"),
         }
-        Ok(())
     }
 }
 

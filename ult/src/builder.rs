@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::error::StartError;
 use crate::layout;
+use crate::monitor::{self, MonitorSpec};
 use crate::overflow;
 use crate::pool::{PoolShared, PoolSpec};
 use crate::runtime::Runtime;
@@ -136,6 +137,7 @@ pub struct RuntimeBuilder {
     stack_cache_max: usize,
     spin_max: Duration,
     affinity: Option<AffinityPattern>,
+    pub(crate) monitor: Option<MonitorSpec>,
 }
 
 impl RuntimeBuilder {
@@ -147,6 +149,7 @@ impl RuntimeBuilder {
             stack_cache_max: STACK_CACHE_MAX_DEFAULT,
             spin_max: SPIN_MAX_DEFAULT,
             affinity: None,
+            monitor: None,
         }
     }
 
@@ -281,7 +284,10 @@ impl RuntimeBuilder {
         }
         match core.pools().iter().find(|pool| lock(&pool.servers).is_empty()) {
             Some(pool) => Err(StartError::UnservedPool { pool: pool.name.to_string() }),
-            None => Ok((core, xstreams)),
+            None => {
+                monitor::start(&core, self.monitor)?;
+                Ok((core, xstreams))
+            }
         }
     }
 

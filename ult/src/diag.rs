@@ -1,15 +1,14 @@
 //! Where the core tells what happens, and who listens.
 //!
-//! The core calls one hook per happening. Each stores what the monitor reads, which is one word
-//! per switch, and looks at one flag: whether somebody records or listens. Everything else is out
-//! of line.
+//! The core calls one hook per happening. Each looks at one byte of the xstream: whether somebody
+//! records, listens or watches. Everything else, the pulse for the monitor included, is out of
+//! line.
 //!
 //! | part | one per | writer | readers |
 //! |---|---|---|---|
-//! | [`Pulse`] | xstream | the xstream; `on`: whoever changes the plan | any thread |
+//! | [`Pulse`] | xstream | the xstream; `flags`: whoever changes the plan | any thread |
 //! | [`Local`] | xstream | the xstream | the xstream |
 //! | [`Shared`] | runtime | any thread | any thread |
-//! | [`WaitNote`] | ULT | the ULT | its home xstream |
 //!
 //! The [`Plan`] says who listens. It is replaced as a whole, under a lock, and numbered; an xstream
 //! keeps a copy and looks at the number before it uses it.
@@ -17,11 +16,15 @@
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
-use crate::backtrace::{Capture, Requests};
+use crate::backtrace::Capture;
+use crate::cancel::Why;
+use crate::context::{Command, Wakeup};
 use crate::current;
-use crate::descriptor::{Command, UltPtr};
+use crate::descriptor::UltPtr;
 use crate::monitor::MonitorStop;
+use crate::payload::Stage;
 use crate::shared::RuntimeCore;
+use crate::stack::BlockPtr;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, fence};
 use crate::sync::{Arc, Mutex, lock, relax};
@@ -29,8 +32,12 @@ use crate::trace::clock;
 use crate::trace::event::{Event, EventKind, EventMask};
 use crate::trace::record::{NameCache, Recorder};
 use crate::trace::sink::{InSink, Listener};
-use crate::wait_kind::WaitKind;
-use crate::xstream::Xstream;
+use crate::xstream::{State, Xstream, XstreamShared};
+
+/// Somebody records or listens.
+const TRACE: u8 = 1;
+/// There is a monitor.
+const WATCH: u8 = 2;
 
 /// Who listens.
 #[derive(Clone)]
@@ -45,17 +52,16 @@ pub(crate) struct Plan {
 /// What the parts of a runtime share; in `RuntimeCore`.
 #[repr(align(64))]
 pub(crate) struct Shared {
-    /// Whether somebody listens.
-    on: AtomicBool,
-    /// Coarse time for [`WaitNote`]: nanoseconds since `epoch`, as of the monitor's last look.
-    /// Zero: there is no monitor.
+    /// `TRACE` and `WATCH`; written under the lock of the plan.
+    flags: AtomicU8,
+    /// Coarse time for `Ult::waits_since`: nanoseconds since `epoch`, as of the monitor's last
+    /// look. Zero: there is no monitor.
     tick: AtomicU64,
     pub(crate) epoch: Instant,
     number: AtomicU64,
     plan: Mutex<Arc<Plan>>,
     /// Threads that are no xstream and may be in a sink.
     others_in_sink: AtomicUsize,
-    pub(crate) requests: Requests,
     pub(crate) monitor: MonitorStop,
 }
 
@@ -63,13 +69,12 @@ impl Default for Shared {
     fn default() -> Self {
         let plan = Plan { number: 0, recorder: None, sinks: Vec::new(), mask: EventMask::NONE };
         Self {
-            on: AtomicBool::new(false),
+            flags: AtomicU8::new(0),
             tick: AtomicU64::new(0),
             epoch: Instant::now(),
             number: AtomicU64::new(0),
             plan: Mutex::new(Arc::new(plan)),
             others_in_sink: AtomicUsize::new(0),
-            requests: Requests::default(),
             monitor: MonitorStop::default(),
         }
     }
@@ -87,16 +92,39 @@ impl Shared {
         let old = std::mem::replace(&mut *place, Arc::new(plan));
         // Before `on`: whoever sees that finds the plan (or an even newer one) under the lock.
         self.number.store(number, Release); // pair: PLAN-NUMBER
-        self.on.store(is_on, Relaxed);
-        for xstream in &core.xstreams {
-            xstream.diag.on.store(is_on, Relaxed);
-        }
+        let watch = self.flags.load(Relaxed) & WATCH;
+        self.set_flags(core, if is_on { watch | TRACE } else { watch });
         drop(place);
         drop(old);
         // Lets the xstreams drop their copies of the old plan.
-        for xstream in &core.xstreams {
+        for xstream in core.xstreams() {
             xstream.signal();
         }
+    }
+
+    /// Has the xstreams tell what they run. For the monitor.
+    pub(crate) fn watch(&self, core: &RuntimeCore) {
+        let _place = lock(&self.plan);
+        self.set_flags(core, self.flags.load(Relaxed) | WATCH);
+    }
+
+    /// The caller holds the lock of the plan.
+    fn set_flags(&self, core: &RuntimeCore, flags: u8) {
+        self.flags.store(flags, Relaxed);
+        for xstream in &lock(&core.parts).xstreams {
+            xstream.diag.flags.store(flags, Relaxed);
+        }
+    }
+
+    /// Takes in an xstream that has just been added.
+    pub(crate) fn admit(&self, xstream: &XstreamShared) {
+        let _place = lock(&self.plan);
+        xstream.diag.flags.store(self.flags.load(Relaxed), Relaxed);
+    }
+
+    #[inline]
+    fn is_traced(&self) -> bool {
+        self.flags.load(Relaxed) & TRACE != 0
     }
 
     fn plan(&self) -> Arc<Plan> {
@@ -112,7 +140,7 @@ impl Shared {
         }
         fence(SeqCst); // pair: SINK-DEKKER
         let mut round = 0;
-        for xstream in &core.xstreams {
+        for xstream in core.xstreams() {
             // pair: SINK-QUIET
             while xstream.diag.in_sink.load(Acquire) {
                 relax(&mut round);
@@ -133,7 +161,7 @@ impl Shared {
         self.others_in_sink.fetch_add(1, Relaxed);
         let plan = self.plan();
         if let Some(recorder) = &plan.recorder {
-            recorder.record_other(ticks, kind, Some(ult));
+            recorder.record_other(ticks, kind, Some(ult), None);
         }
         if plan.mask.contains(kind)
             && let Some(_inside) = InSink::enter()
@@ -183,13 +211,12 @@ pub(crate) enum Rest {
     Forever,
 }
 
-/// What an xstream shows of what it does; in `XstreamShared`. On a line of its own, because it is
-/// written at every switch and others look at it rarely.
+/// What an xstream shows of what it does; in `XstreamShared`. What changes with every switch is
+/// written only while somebody records, listens or watches.
 #[derive(Debug)]
-#[repr(align(64))]
 pub(crate) struct Pulse {
-    /// Whether somebody listens.
-    on: AtomicBool,
+    /// `TRACE` and `WATCH`.
+    flags: AtomicU8,
     /// A sink is being called, or is about to be.
     in_sink: AtomicBool,
     /// A [`Rest`].
@@ -214,7 +241,7 @@ pub(crate) struct Beat {
 impl Default for Pulse {
     fn default() -> Self {
         Self {
-            on: AtomicBool::new(false),
+            flags: AtomicU8::new(0),
             in_sink: AtomicBool::new(false),
             rest: AtomicU8::new(Rest::Awake as u8),
             runs: AtomicU64::new(0),
@@ -225,6 +252,30 @@ impl Default for Pulse {
 }
 
 impl Pulse {
+    #[inline]
+    fn is_on(&self) -> bool {
+        self.flags.load(Relaxed) != 0
+    }
+
+    #[inline]
+    fn is_traced(&self) -> bool {
+        self.flags.load(Relaxed) & TRACE != 0
+    }
+
+    /// A unit starts to run. Returns the unit inside which it does.
+    fn begin(&self, ult: UltPtr) -> u64 {
+        self.runs.store(self.runs.load(Relaxed) + 1, Relaxed);
+        self.pool.store(ult.pool().index, Relaxed);
+        let outer = self.running.load(Relaxed);
+        self.running.store(ult.id.get(), Relaxed);
+        outer
+    }
+
+    fn end(&self, outer: u64) {
+        self.runs.store(self.runs.load(Relaxed) + 1, Relaxed);
+        self.running.store(outer, Relaxed);
+    }
+
     pub(crate) fn read(&self) -> Beat {
         let runs = self.runs.load(Relaxed);
         let id = self.running.load(Relaxed);
@@ -236,11 +287,26 @@ impl Pulse {
     }
 }
 
+impl XstreamShared {
+    /// What the monitor shall think of it. One that has left is at rest.
+    pub(crate) fn beat(&self) -> Beat {
+        let beat = self.diag.read();
+        match self.state() {
+            State::Terminated | State::Removed => {
+                Beat { running: None, sleeps_forever: true, ..beat }
+            }
+            _ => beat,
+        }
+    }
+}
+
 /// What an xstream keeps for diagnostics; in `Xstream`.
 #[derive(Default)]
 pub(crate) struct Local {
     copy: RefCell<PlanCopy>,
     pub(crate) capture: RefCell<Capture>,
+    /// The unit on whose stack a sink may be running, which is not the current one meanwhile.
+    pub(crate) caller: Cell<Option<UltPtr>>,
 }
 
 #[derive(Default)]
@@ -274,40 +340,48 @@ impl PlanCopy {
     }
 }
 
-/// What a ULT says about its wait; in its descriptor.
-#[derive(Debug, Default)]
-pub(crate) struct WaitNote {
-    kind: Cell<WaitKind>,
-    since: Cell<u64>,
-}
-
-impl WaitNote {
-    pub(crate) fn kind(&self) -> WaitKind {
-        self.kind.get()
-    }
-
-    /// The tick at which the wait began; zero: not known.
-    pub(crate) fn since(&self) -> u64 {
-        self.since.get()
-    }
-}
-
-/// Notes that `ult`, which is the caller, is about to wait.
-#[inline]
-pub(crate) fn announce(ult: UltPtr, kind: WaitKind) {
-    ult.wait.kind.set(kind);
-    ult.wait.since.set(ult.core.diag.tick());
-}
-
-/// An event of a ULT that may happen on any thread. The caller holds a count on the ULT.
+/// An event of a unit that may happen on any thread. The caller holds the unit, or a count on it.
 #[inline]
 pub(crate) fn tell(ult: UltPtr, kind: EventKind) {
-    if ult.core.diag.on.load(Relaxed) {
+    if is_traced(ult) {
         tell_slowly(ult, kind);
     }
 }
 
+/// A unit has been made, and not yet been queued.
+#[inline]
+pub(crate) fn created(ult: UltPtr, core: &RuntimeCore, here: Option<&Xstream>) {
+    match here {
+        Some(xstream) => xstream.on_event(ult, EventKind::Create),
+        None if core.diag.is_traced() => core.diag.trace_other(EventKind::Create, ult),
+        None => {}
+    }
+}
+
+/// A ULT, the caller, has ended, and is about to say so.
+#[inline]
+pub(crate) fn finishing(ult: UltPtr) {
+    if is_traced(ult) {
+        let is_cancelled = matches!(ult.payload.stage(), Stage::Gone(Why::Cancelled));
+        tell_slowly(ult, if is_cancelled { EventKind::Cancel } else { EventKind::Finish });
+    }
+}
+
+#[inline]
+fn is_traced(ult: UltPtr) -> bool {
+    let home = ult.home.load(Relaxed);
+    // The shared part is further away than the home, which the caller needs anyway.
+    if home.addr() <= XstreamShared::nowhere().addr() {
+        return ult.core.diag.is_traced();
+    }
+    // SAFETY:
+    // - valid: set when the ULT settled there, and xstreams live as long as the runtime's shared
+    //   part, which the descriptor keeps alive.
+    unsafe { &*home }.diag.is_traced()
+}
+
 #[cold]
+#[inline(never)]
 fn tell_slowly(ult: UltPtr, kind: EventKind) {
     match current::xstream_in(&ult.core) {
         Some(xstream) => xstream.trace(kind, Some(ult)),
@@ -316,37 +390,70 @@ fn tell_slowly(ult: UltPtr, kind: EventKind) {
 }
 
 impl Xstream {
-    /// Before the switch to a ULT.
-    #[inline]
-    pub(crate) fn on_run(&self, ult: UltPtr) {
-        let pulse = &self.shared().diag;
-        pulse.runs.store(pulse.runs.load(Relaxed) + 1, Relaxed);
-        pulse.pool.store(ult.pool().index, Relaxed);
-        pulse.running.store(ult.id.get(), Relaxed);
-        if pulse.on.load(Relaxed) {
-            self.trace(EventKind::Run, Some(ult));
+    /// Switches to `ult`, until it switches back.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Context::resume`](crate::context::Context::resume), with the context of `block`,
+    /// which is the stack of `ult`.
+    #[inline(always)]
+    pub(crate) unsafe fn switch_to(&self, ult: UltPtr, block: BlockPtr) -> Command {
+        if self.shared().diag.is_on() {
+            // SAFETY: duty of the caller.
+            return unsafe { self.switch_seen(ult, block) };
         }
+        // SAFETY: duty of the caller.
+        unsafe { block.context.resume(Wakeup::Run) }
     }
 
-    /// After the switch back, before the command is carried out.
-    #[inline]
-    pub(crate) fn on_switched(&self, ult: UltPtr, command: Command) {
-        let pulse = &self.shared().diag;
-        pulse.running.store(0, Relaxed);
-        if pulse.on.load(Relaxed) {
-            let kind = match command {
-                Command::Yield => EventKind::Yield,
-                Command::Park => EventKind::Block(ult.wait.kind()),
-                Command::Finish => EventKind::Finish,
-            };
-            self.trace(kind, Some(ult));
+    /// # Safety
+    ///
+    /// As for [`switch_to`](Self::switch_to).
+    #[cold]
+    #[inline(never)]
+    unsafe fn switch_seen(&self, ult: UltPtr, block: BlockPtr) -> Command {
+        let outer = self.shared().diag.begin(ult);
+        self.on_event(ult, EventKind::Run);
+        // SAFETY: duty of the caller.
+        let command = unsafe { block.context.resume(Wakeup::Run) };
+        self.shared().diag.end(outer);
+        match command {
+            Command::Yield => self.on_event(ult, EventKind::Yield),
+            Command::Park => {
+                ult.waits_since.set(self.core.diag.tick());
+                self.on_event(ult, EventKind::Block(ult.waits.get()));
+            }
+            // It has told so itself, and may be gone.
+            Command::Finish => {}
         }
+        command
     }
 
-    /// An event of a ULT on this xstream.
+    /// Runs a tasklet to its end. As [`run_and_publish`](crate::join::run_and_publish).
+    #[inline(always)]
+    pub(crate) fn run_here(&self, ult: UltPtr) -> bool {
+        if self.shared().diag.is_on() {
+            return self.run_here_seen(ult);
+        }
+        crate::join::run_and_publish(ult)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn run_here_seen(&self, ult: UltPtr) -> bool {
+        let outer = self.shared().diag.begin(ult);
+        self.on_event(ult, EventKind::TaskletRun);
+        ult.payload.run();
+        self.on_event(ult, EventKind::TaskletFinish);
+        let is_last = crate::join::publish(ult);
+        self.shared().diag.end(outer);
+        is_last
+    }
+
+    /// An event of a unit on this xstream.
     #[inline]
     pub(crate) fn on_event(&self, ult: UltPtr, kind: EventKind) {
-        if self.shared().diag.on.load(Relaxed) {
+        if self.shared().diag.is_traced() {
             self.trace(kind, Some(ult));
         }
     }
@@ -355,7 +462,7 @@ impl Xstream {
     pub(crate) fn on_rest(&self, rest: Rest) {
         let pulse = &self.shared().diag;
         pulse.rest.store(rest as u8, Relaxed);
-        if pulse.on.load(Relaxed) {
+        if pulse.is_traced() {
             let is_awake = rest == Rest::Awake;
             self.trace(if is_awake { EventKind::Wake } else { EventKind::Sleep }, None);
         }
@@ -363,12 +470,11 @@ impl Xstream {
 
     /// The xstream has been signalled.
     pub(crate) fn on_signal(&self) {
-        if !self.shared().diag.on.load(Relaxed)
+        if !self.shared().diag.is_traced()
             && let Ok(mut copy) = self.diag.copy.try_borrow_mut()
         {
             *copy = PlanCopy::default();
         }
-        self.answer_requests();
     }
 
     /// Whether this thread is in a sink.
@@ -396,6 +502,10 @@ impl Xstream {
 
     fn call_sinks(&self, kind: EventKind, ult: Option<UltPtr>) {
         let pulse = &self.shared().diag;
+        // A sink that waits in spite of its contract shall block the thread: the stack may be the
+        // xstream's, or that of a ULT in the middle of something.
+        let caller = self.current.take();
+        let outer_caller = self.diag.caller.replace(caller);
         pulse.in_sink.store(true, Relaxed);
         // Forbids that the plan is looked up before others can see that we are about to use it.
         fence(SeqCst); // pair: SINK-DEKKER
@@ -407,5 +517,7 @@ impl Xstream {
             plan.tell(self.core.diag.epoch, kind, ult, Some(&self.shared().name));
         }
         pulse.in_sink.store(false, Release); // pair: SINK-QUIET
+        self.diag.caller.set(outer_caller);
+        self.current.set(caller);
     }
 }

@@ -266,7 +266,6 @@ pub fn idle(fd: BorrowedFd<'_>, deadline: Option<Instant>, arm: impl FnOnce() ->
     xstream.idle.add(&entry);
     xstream.has_chores.set(true);
     let is_unparked = Cell::new(false);
-    crate::diag::announce(ult, crate::wait_kind::WaitKind::Idle);
     suspend_until(ult, deadline, || {
         is_unparked.set(is_unparked.get() || take_token(ult));
         is_unparked.get() || entry.end.get().is_some() || cancel::is_pending(ult)

@@ -281,10 +281,17 @@ pub(crate) fn detach_new(ult: UltPtr) {
 #[inline]
 pub(crate) fn run_and_publish(ult: UltPtr) -> bool {
     ult.payload.run();
+    publish(ult)
+}
+
+/// The second half of [`run_and_publish`].
+#[inline]
+pub(crate) fn publish(ult: UltPtr) -> bool {
     if ult.has_extra() {
         crate::local::drop_all(ult);
     }
     if let Some(block) = ult.block() {
+        crate::diag::finishing(ult);
         // In `block.ult` it stands for the one who recycles it.
         block.ult.set(None);
         ult.set_block(None);

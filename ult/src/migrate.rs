@@ -102,6 +102,7 @@ pub(crate) fn adopt(ult: UltPtr, target: &PoolShared) {
     ult.pool().moved.fetch_sub(1, Release);
     target.moved.fetch_add(1, Release);
     ult.set_pool(target);
+    crate::diag::tell(ult, crate::trace::event::EventKind::Migrate);
     if ult.has_extra() {
         // The callback is out of its place while it runs, so that it may do what it likes.
         let callback = ult.with_extra(|extra| extra.on_migrate.take());

@@ -22,8 +22,8 @@ use crate::error::{StartError, panic_message};
 use crate::park::ThreadParker;
 use crate::shared::RuntimeCore;
 use crate::sync::atomic::AtomicBool;
-use crate::sync::atomic::Ordering::{Acquire, Release};
-use crate::sync::{Arc, thread};
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{Arc, Mutex, lock, thread};
 
 /// What the monitor of a runtime shall do; see [`RuntimeBuilder::monitor`].
 #[derive(Clone)]
@@ -194,6 +194,7 @@ impl RuntimeBuilder {
 pub(crate) struct MonitorStop {
     parker: ThreadParker,
     is_over: AtomicBool,
+    thread: Mutex<Option<thread::JoinHandle<()>>>,
 }
 
 impl MonitorStop {
@@ -203,36 +204,37 @@ impl MonitorStop {
         self.parker.unpark();
     }
 
+    /// Waits for the thread, which has been told to leave. Does not wait for itself: a report may
+    /// shut the runtime down.
+    pub(crate) fn join(&self) {
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread
+            && thread.thread().id() != thread::current().id()
+        {
+            // Its panic, if any, has been printed by the panic hook.
+            let _ = thread.join();
+        }
+    }
+
     fn is_over(&self) -> bool {
         self.is_over.load(Acquire) // pair: MONITOR-OVER
     }
 }
 
 /// Starts the thread, if there shall be one. It ends with the xstreams.
-pub(crate) fn start(
-    core: &Arc<RuntimeCore>,
-    spec: Option<MonitorSpec>,
-) -> Result<Option<thread::JoinHandle<()>>, StartError> {
-    let Some(spec) = spec else { return Ok(None) };
+pub(crate) fn start(core: &Arc<RuntimeCore>, spec: Option<MonitorSpec>) -> Result<(), StartError> {
+    let Some(spec) = spec else { return Ok(()) };
     spec.check()?;
     let thread_core = core.clone();
     // Before any ULT can wait.
     core.diag.set_tick(core.diag.epoch.elapsed());
-    thread::Builder::new()
+    core.diag.watch(core);
+    let thread = thread::Builder::new()
         .name("ult-monitor".to_owned())
         .spawn(move || run(&thread_core, &spec))
-        .map(Some)
-        .map_err(|source| StartError::Monitor { source })
-}
-
-/// Joins threads of a runtime, except for the calling one: a shutdown may be called by a report.
-pub(crate) fn join_others(threads: Vec<thread::JoinHandle<()>>) {
-    for thread in threads {
-        if thread.thread().id() != thread::current().id() {
-            // Its panic, if any, has been printed by the panic hook.
-            let _ = thread.join();
-        }
-    }
+        .map_err(|source| StartError::Monitor { source })?;
+    *lock(&core.diag.monitor.thread) = Some(thread);
+    Ok(())
 }
 
 fn run(core: &RuntimeCore, spec: &MonitorSpec) {
@@ -241,19 +243,26 @@ fn run(core: &RuntimeCore, spec: &MonitorSpec) {
     while !stop.is_over() {
         let now = core.diag.epoch.elapsed();
         core.diag.set_tick(now);
-        let beats: Vec<Beat> = core.xstreams.iter().map(|xstream| xstream.diag.read()).collect();
-        for finding in watch.look(now, &beats, || core.alive() > 0) {
+        let xstreams = lock(&core.parts).xstreams.clone();
+        let beats: Vec<Beat> = xstreams.iter().map(|xstream| xstream.beat()).collect();
+        let are_suspended = || xstreams.iter().any(|xstream| xstream.ults.load(Relaxed) > 0);
+        for finding in watch.look(now, &beats, are_suspended) {
             tell(spec, &report(core, &finding));
         }
         stop.parker.park(Some(spec.tick));
     }
 }
 
+/// The name of the pool with this index.
+pub(crate) fn pool_name(core: &RuntimeCore, index: usize) -> Option<String> {
+    lock(&core.parts).pools.get(index).map(|pool| pool.name.to_string())
+}
+
 fn report(core: &RuntimeCore, finding: &Finding) -> Report {
     let stall = |stuck: &Stuck| Stall {
         ult: stuck.ult,
-        pool: core.pools.get(stuck.pool).map_or_else(String::new, |pool| pool.name.to_string()),
-        xstream: core.xstreams[stuck.xstream].name.to_string(),
+        pool: pool_name(core, stuck.pool).unwrap_or_default(),
+        xstream: lock(&core.parts).xstreams[stuck.xstream].name.to_string(),
         lasted: stuck.lasted,
     };
     match finding {

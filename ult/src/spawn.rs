@@ -232,6 +232,7 @@ impl<'a> UltBuilder<'a> {
         }
         prepared(ult);
         count_created(pool, here);
+        crate::diag::created(ult, core, here);
         if start == Start::Queue {
             push(ult, pool, here, PushReason::Create);
         }
@@ -294,6 +295,7 @@ where
     // SAFETY: nothing is borrowed for less than 'static.
     unsafe { ult.payload.set_closure(f) };
     count_created(&target.pool, here);
+    crate::diag::created(ult, &target.core, here);
     push(ult, &target.pool, here, PushReason::Create);
     Ok(())
 }

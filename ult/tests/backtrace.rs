@@ -196,7 +196,14 @@ fn ults_of_all_xstreams_are_listed_in_every_state() {
 #[test]
 fn a_busy_xstream_is_named_and_not_waited_for() {
     within(|| {
-        let (runtime, pools) = private(2);
+        let builder = Runtime::builder().pool(PoolSpec::new("p0")).pool(PoolSpec::new("p1"));
+        let builder = builder.monitor(MonitorSpec::new().stall_limit(LONG).deadlock_limit(None));
+        let runtime = builder
+            .xstream(XstreamSpec::new("x0").pools(["p0"]))
+            .xstream(XstreamSpec::new("x1").pools(["p1"]))
+            .start()
+            .unwrap();
+        let pools = runtime.pools();
         let (stop, runs) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (inner, inner_runs) = (stop.clone(), runs.clone());
         let body = move || {
@@ -306,6 +313,74 @@ fn with_a_monitor_a_dump_says_since_when() {
         assert!(first < second && second < LONG, "{first:?} {second:?}");
         gate.set(1).unwrap();
         ult.join().unwrap();
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn a_backtrace_ends_at_the_first_frame_of_the_ult() {
+    #[inline(never)]
+    fn innermost() -> String {
+        black_box(std::backtrace::Backtrace::force_capture().to_string())
+    }
+    within(|| {
+        let (runtime, pool) = shared(1);
+        // Naming frames takes more stack than the capture itself.
+        let text = pool.ult().stack_bytes(1 << 20).spawn(innermost).unwrap().join().unwrap();
+        assert!(text.contains("innermost"), "{text}");
+        // What the ULT runs on, and what runs the ULT.
+        assert!(text.contains("ult::context::"), "{text}");
+        for beyond in ["run_loop", "xstream_thread", "clone"] {
+            assert!(!text.contains(beyond), "{beyond} in {text}");
+        }
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn an_xstream_that_has_left_is_not_waited_for_and_a_new_one_is_asked() {
+    within(|| {
+        let (runtime, _pool) = shared(1);
+        let late = runtime.add_pool(PoolSpec::new("late")).unwrap();
+        let added = runtime.add_xstream(XstreamSpec::new("added").pools(["late"])).unwrap();
+        let gate = Arc::new(Eventual::new());
+        let inner = gate.clone();
+        let waits = late.spawn(move || *inner.wait()).unwrap();
+        let dump = dump_when_blocked(&runtime, waits.id());
+        assert_eq!((&*dump.pool, &*dump.xstream), ("late", "added"));
+        gate.set(1).unwrap();
+        waits.join().unwrap();
+        added.join().unwrap();
+        let dump = runtime.dump(&options());
+        assert!(dump.busy.is_empty() && dump.ults.is_empty(), "{dump}");
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn a_ult_that_runs_others_as_its_children_can_be_dumped_between_them() {
+    within(|| {
+        let (runtime, pool) = shared(1);
+        let children = runtime.add_pool(PoolSpec::new("children")).unwrap();
+        let gate = Arc::new(Eventual::new());
+        let (inner, outer_gate) = (gate.clone(), gate.clone());
+        let child = children.spawn(move || outer_function_of_the_test(&inner)).unwrap();
+        let id = child.id();
+        let parent = pool.spawn(move || {
+            let unit = children.pop().unwrap();
+            ult::run_unit(unit).unwrap();
+            outer_gate.wait();
+            child.join().unwrap()
+        });
+        let parent = parent.unwrap();
+        let dump = dump_when_blocked(&runtime, parent.id());
+        assert!(!symbols(&dump).iter().any(|s| s.contains("outer_function_of_the_test")));
+        let dump = dump_when_blocked(&runtime, id);
+        let symbols = symbols(&dump);
+        assert!(symbols.iter().any(|s| s.contains("outer_function_of_the_test")), "{symbols:#?}");
+        assert!(!symbols.iter().any(|s| s.contains("run_unit")), "{symbols:#?}");
+        gate.set(40).unwrap();
+        assert_eq!(parent.join().unwrap(), 42);
         runtime.shutdown().unwrap();
     });
 }

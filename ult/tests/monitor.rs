@@ -194,3 +194,82 @@ fn zero_times_are_refused() {
         assert!(matches!(error, StartError::MonitorZero { what } if what == name), "{error}");
     }
 }
+
+#[test]
+fn an_xstream_added_later_is_watched_and_one_that_left_is_at_rest() {
+    within(|| {
+        let spec = MonitorSpec::new().stall_limit(5 * MS).tick(MS).deadlock_limit(Some(5 * MS));
+        let (runtime, pool, reports) = watched(spec);
+        let late = runtime.add_pool(PoolSpec::new("late")).unwrap();
+        let added = runtime.add_xstream(XstreamSpec::new("added").pools(["late"])).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let inner = stop.clone();
+        let tasklet = late.tasklet().spawn(move || {
+            while !inner.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+        });
+        let tasklet = tasklet.unwrap();
+        let id = tasklet.id();
+        let is_reported = |test: &dyn Fn(&Report) -> bool| reports.lock().unwrap().iter().any(test);
+        wait_until("the stall is reported", || {
+            is_reported(&|report| {
+                matches!(report, Report::Stall(stall)
+                    if stall.ult == id && stall.xstream == "added" && stall.pool == "late")
+            })
+        });
+        stop.store(true, Ordering::Relaxed);
+        tasklet.join().unwrap();
+        added.join().unwrap();
+        let gate = Arc::new(ult::Eventual::new());
+        let inner = gate.clone();
+        let waits = pool.spawn(move || *inner.wait()).unwrap();
+        wait_until("the other xstream alone makes a deadlock", || {
+            is_reported(&|report| matches!(report, Report::Deadlock(_)))
+        });
+        gate.set(()).unwrap();
+        waits.join().unwrap();
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn a_unit_that_runs_others_does_not_stall() {
+    within(|| {
+        let spec = MonitorSpec::new().stall_limit(20 * MS).tick(MS).deadlock_limit(None);
+        let (runtime, pool, reports) = watched(spec);
+        let side = runtime.add_pool(PoolSpec::new("side")).unwrap();
+        let body = move || {
+            let end = std::time::Instant::now() + 200 * MS;
+            while std::time::Instant::now() < end {
+                let child = side.spawn(|| ()).unwrap();
+                ult::run_unit(side.pop().unwrap()).unwrap();
+                child.join().unwrap();
+            }
+        };
+        let parent = pool.spawn(body).unwrap();
+        let id = parent.id();
+        parent.join().unwrap();
+        runtime.shutdown().unwrap();
+        // On a loaded machine the thread itself may stand still for long, which looks the same.
+        let reports = reports.lock().unwrap();
+        let is_long = |report: &Report| {
+            matches!(report, Report::StallEnd(stall)
+                if stall.ult == id && stall.lasted > 190 * MS)
+        };
+        assert!(!reports.iter().any(is_long), "{reports:?}");
+    });
+}
+
+#[test]
+fn the_primary_xstream_can_be_watched() {
+    within(|| {
+        let spec = MonitorSpec::new().tick(Duration::from_secs(3600));
+        let builder = Runtime::builder()
+            .pool(PoolSpec::new("p"))
+            .xstream(XstreamSpec::new("x").pools(["p"]))
+            .monitor(spec);
+        let value = builder.run(|runtime| runtime.pools().len()).unwrap();
+        assert_eq!(value, 1);
+    });
+}

@@ -380,3 +380,201 @@ fn a_sink_may_spawn_panic_and_remove_itself() {
         runtime.shutdown().unwrap();
     });
 }
+
+/// Kinds of event of one unit, once `last` is among them.
+fn life_until(recording: &ult::Recording, id: u64, last: EventKind) -> Vec<EventKind> {
+    wait_until("it has come so far", || life_of(&recording.snapshot(), id).contains(&last));
+    life_of(&recording.snapshot(), id)
+}
+
+#[test]
+fn tasklets_have_events_of_their_own() {
+    within(|| {
+        let (runtime, pool) = shared(1);
+        let recording = runtime.record(&options()).unwrap();
+        let tasklet = pool.tasklet().name("t").spawn(|| ()).unwrap();
+        let id = tasklet.id();
+        tasklet.join().unwrap();
+        // They are recorded before the outcome can be seen.
+        let trace = recording.stop();
+        use EventKind::{Create, TaskletFinish, TaskletRun};
+        assert_eq!(life_of(&trace, id), [Create, TaskletRun, TaskletFinish]);
+        let is_slice = |event: &&Value| event["ph"] == "X" && event["args"]["id"] == id;
+        let events = chrome(&trace);
+        let slices: Vec<_> = events.iter().filter(is_slice).collect();
+        assert_eq!(slices.len(), 1);
+        assert_eq!(
+            (&slices[0]["name"], &slices[0]["args"]["ended"]),
+            (&"t".into(), &"finish".into())
+        );
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn the_end_is_recorded_before_a_join_returns() {
+    within(|| {
+        let (runtime, pool) = shared(1);
+        for _ in 0..200 {
+            let recording = runtime.record(&RecordOptions::new().events_per_xstream(100)).unwrap();
+            let ult = pool.spawn(|| ()).unwrap();
+            let id = ult.id();
+            ult.join().unwrap();
+            let life = life_of(&recording.stop(), id);
+            assert_eq!(life, [EventKind::Create, EventKind::Run, EventKind::Finish]);
+        }
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn cancelled_units_end_with_cancel() {
+    within(|| {
+        let (runtime, pool) = shared(1);
+        let recording = runtime.record(&options()).unwrap();
+        let waits = pool.spawn(ult::park).unwrap();
+        let waiting = EventKind::Block(WaitKind::Park);
+        let id = waits.id();
+        life_until(&recording, id, waiting);
+        waits.cancel();
+        assert!(matches!(waits.join(), Err(ult::JoinError::Cancelled)));
+        use EventKind::{Cancel, Create, Resume, Run};
+        let life = life_of(&recording.snapshot(), id);
+        assert_eq!(life, [Create, Run, waiting, Resume, Run, Cancel]);
+
+        let inner = pool.clone();
+        let body = move || {
+            let unstarted = inner.spawn(|| ()).unwrap();
+            unstarted.cancel();
+            let id = unstarted.id();
+            assert!(matches!(unstarted.join(), Err(ult::JoinError::Cancelled)));
+            id
+        };
+        let unstarted = pool.spawn(body).unwrap().join().unwrap();
+        let trace = recording.stop();
+        assert_eq!(life_of(&trace, unstarted), [Create, Cancel]);
+        let events = chrome(&trace);
+        let is_end = |event: &&Value| event["args"]["ended"] == "cancel";
+        assert_eq!(events.iter().filter(is_end).count(), 1);
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn switches_to_chosen_units_are_recorded() {
+    within(|| {
+        let (runtime, pool) = shared(1);
+        let side = runtime.add_pool(PoolSpec::new("side")).unwrap();
+        let recording = runtime.record(&options()).unwrap();
+        let body = move || {
+            let first = side.spawn(|| ()).unwrap();
+            ult::yield_to(side.pop().unwrap()).unwrap();
+            let second = side.spawn(ult::yield_now).unwrap();
+            ult::run_unit(side.pop().unwrap()).unwrap();
+            let third = side.ult().spawn_to(ult::yield_now).unwrap();
+            let ids = [first.id(), second.id(), third.id(), ult::current().unwrap().id];
+            first.join().unwrap();
+            second.join().unwrap();
+            third.join().unwrap();
+            ids
+        };
+        let [first, second, third, me] = pool.spawn(body).unwrap().join().unwrap();
+        let trace = recording.stop();
+        use EventKind::{Create, Finish, Run, Yield};
+        assert_eq!(life_of(&trace, first), [Create, Run, Finish]);
+        assert_eq!(life_of(&trace, second), [Create, Run, Yield, Run, Finish]);
+        assert_eq!(life_of(&trace, third), [Create, Run, Yield, Run, Finish]);
+        assert_eq!(life_of(&trace, me)[..6], [Create, Run, Yield, Run, Yield, Run]);
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn a_move_to_another_pool_and_a_revival_are_recorded() {
+    within(|| {
+        let runtime = Runtime::builder()
+            .pool(PoolSpec::new("p"))
+            .pool(PoolSpec::new("q"))
+            .xstream(XstreamSpec::new("x").pools(["p", "q"]))
+            .start()
+            .unwrap();
+        let (pool, other) = (runtime.pool("p").unwrap(), runtime.pool("q").unwrap());
+        let recording = runtime.record(&options()).unwrap();
+        let target = other.clone();
+        let body = move || {
+            ult::set_pool(&target).unwrap();
+            ult::yield_now();
+        };
+        let ult = pool.spawn(body).unwrap();
+        let id = ult.id();
+        let (outcome, ended) = ult.join_keep();
+        outcome.unwrap();
+        ended.unwrap().revive(&pool, || ()).unwrap().join().unwrap();
+        let trace = recording.stop();
+        use EventKind::{Create, Finish, Migrate, Run, Yield};
+        let expected = [Create, Run, Migrate, Yield, Run, Finish, Create, Run, Finish];
+        assert_eq!(life_of(&trace, id), expected);
+        let of = |kind| trace.events().filter(move |event| event.kind == kind);
+        assert!(of(Migrate).all(|event| event.pool == Some("q")));
+        assert_eq!(of(Finish).filter(|event| event.pool == Some("q")).count(), 1);
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn xstreams_added_during_a_recording_are_recorded_by_name() {
+    within(|| {
+        let (runtime, _) = shared(1);
+        let recording = runtime.record(&options()).unwrap();
+        let late = runtime.add_pool(PoolSpec::new("late")).unwrap();
+        let added = runtime.add_xstream(XstreamSpec::new("added").pools(["late"])).unwrap();
+        let ult = late.spawn(ult::yield_now).unwrap();
+        let id = ult.id();
+        ult.join().unwrap();
+        added.join().unwrap();
+        let trace = recording.stop();
+        use EventKind::{Create, Finish, Run, Yield};
+        assert_eq!(life_of(&trace, id), [Create, Run, Yield, Run, Finish]);
+        for event in trace.events().filter(|event| event.kind == Run) {
+            assert_eq!((event.xstream, event.pool), (Some("added"), Some("late")));
+        }
+        assert_eq!(trace.dropped_on("added"), 0);
+        let events = chrome(&trace);
+        let name = |event: &Value| event["args"]["name"].as_str().map(str::to_owned);
+        let track = events.iter().find(|e| name(e).as_deref() == Some("added")).unwrap();
+        let is_slice = |event: &&Value| event["cat"] == "ult" && event["ph"] == "X";
+        let slices: Vec<_> = events.iter().filter(is_slice).collect();
+        assert_eq!(slices.len(), 2);
+        assert!(slices.iter().all(|slice| slice["tid"] == track["tid"]));
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn in_a_sink_the_caller_is_no_ult() {
+    within(|| {
+        let (runtime, pool) = shared(1);
+        let calls = Arc::new(AtomicUsize::new(0));
+        let inner = calls.clone();
+        let handle = runtime.add_sink(EventMask::ALL, move |event: &Event<'_>| {
+            if event.xstream.is_some() {
+                assert!(!ult::is_ult());
+                // Would suspend the ULT whose stack this may be.
+                ult::yield_now();
+                ult::sleep(Duration::from_nanos(1));
+                inner.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let body = || {
+            ult::yield_now();
+            assert!(ult::is_ult());
+            ult::sleep(Duration::from_micros(1));
+            assert!(ult::is_ult());
+        };
+        pool.spawn(body).unwrap().join().unwrap();
+        handle.remove();
+        // Run, yield, run, finish; the sleep may be over before it begins.
+        assert!(calls.load(Ordering::SeqCst) >= 4);
+        runtime.shutdown().unwrap();
+    });
+}

@@ -2,7 +2,7 @@
 //!
 //! | event | in the file |
 //! |---|---|
-//! | run to yield, block, finish | a slice on the xstream's track, named after the ULT |
+//! | run to yield, block, finish, cancel | a slice on the xstream's track, named after the ULT |
 //! | sleep to wake | a slice `(asleep)` |
 //! | resume to the next run | a flow arrow |
 //! | create, cancel, migrate | an instant |
@@ -124,6 +124,7 @@ impl<W: Write> Writer<'_, W> {
             EventKind::Block(kind) => self.run_end(event, "block", Some(&kind)),
             EventKind::Finish | EventKind::TaskletFinish => self.run_end(event, "finish", None),
             EventKind::Resume => self.resume(event),
+            EventKind::Cancel if self.is_running(event) => self.run_end(event, "cancel", None),
             EventKind::Create | EventKind::Cancel | EventKind::Migrate => self.instant(event),
             EventKind::Sleep => {
                 self.sleeps[event.track] = Some(event.at_ns);
@@ -143,6 +144,10 @@ impl<W: Write> Writer<'_, W> {
         self.put(&format_args!(
             r#"{{"ph":"f","bp":"e","name":"resume","cat":"resume","id":{arrow},{place}}}"#
         ))
+    }
+
+    fn is_running(&self, event: &Stored) -> bool {
+        self.runs[event.track].is_some_and(|run| run.ult == event.ult)
     }
 
     fn run_end(

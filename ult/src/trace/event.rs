@@ -20,9 +20,9 @@ pub enum EventKind {
     Block(WaitKind),
     /// A suspended ULT became runnable. On the xstream of whoever resumed it.
     Resume,
-    /// The ULT ended.
+    /// The ULT ended, in any way but the next.
     Finish,
-    /// The ULT was cancelled, or dropped before it started.
+    /// The unit was cancelled and has ended, or was dropped before it started.
     Cancel,
     /// The unit moved to this pool.
     Migrate,
@@ -109,7 +109,7 @@ impl EventMask {
     /// [`EventKind::Yield`].
     pub const YIELD: Self = Self::of(EventKind::Yield);
     /// [`EventKind::Block`], whatever it waits for.
-    pub const BLOCK: Self = Self::of(EventKind::Block(WaitKind::Unknown));
+    pub const BLOCK: Self = Self::of(EventKind::Block(WaitKind::Park));
     /// [`EventKind::Resume`].
     pub const RESUME: Self = Self::of(EventKind::Resume);
     /// [`EventKind::Finish`].
@@ -183,7 +183,7 @@ impl fmt::Display for Event<'_> {
     }
 }
 
-/// No pool, or no name.
+/// No pool, no name, or no xstream.
 pub(crate) const NOTHING: u16 = u16::MAX;
 
 /// An event with numbers for names.
@@ -195,6 +195,8 @@ pub(crate) struct Packed {
     pub(crate) ult: u64,
     pub(crate) pool: u16,
     pub(crate) name: u16,
+    /// The xstream; `NOTHING`: another thread.
+    pub(crate) xstream: u16,
 }
 
 impl Packed {
@@ -204,7 +206,8 @@ impl Packed {
         let small = u64::from(self.kind.number())
             | u64::from(wait) << 8
             | u64::from(self.pool) << 16
-            | u64::from(self.name) << 32;
+            | u64::from(self.name) << 32
+            | u64::from(self.xstream) << 48;
         [self.ticks, self.ult, small]
     }
 
@@ -216,6 +219,7 @@ impl Packed {
             ult,
             pool: u16::from_le_bytes([bytes[2], bytes[3]]),
             name: u16::from_le_bytes([bytes[4], bytes[5]]),
+            xstream: u16::from_le_bytes([bytes[6], bytes[7]]),
         }
     }
 }
@@ -243,9 +247,9 @@ mod tests {
     #[test]
     fn packing_loses_nothing() {
         for kind in KINDS {
-            let event = Packed { ticks: u64::MAX, kind, ult: 7, pool: 3, name: NOTHING };
-            assert_eq!(Packed::unpack(event.pack()), event);
-            let event = Packed { ticks: 1, kind, ult: u64::MAX, pool: NOTHING, name: 3 };
+            let some = Packed { ticks: u64::MAX, kind, ult: 7, pool: 3, name: NOTHING, xstream: 5 };
+            assert_eq!(Packed::unpack(some.pack()), some);
+            let event = Packed { ult: u64::MAX, pool: NOTHING, name: 3, xstream: NOTHING, ..some };
             assert_eq!(Packed::unpack(event.pack()), event);
         }
     }

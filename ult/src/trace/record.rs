@@ -1,7 +1,8 @@
 //! Recording: from the start to the [`Trace`].
 //!
 //! A recording has one [`Ring`] per xstream, written by that xstream only, and one for all other
-//! threads, behind a lock. Stopping needs no help from the xstreams: rings can be read at any time.
+//! threads and for xstreams added later, behind a lock. Stopping needs no help from the xstreams:
+//! rings can be read at any time.
 //!
 //! Names of ULTs are numbered per ring when they first occur, so that an event holds a number and
 //! the name may die with its ULT. The numbers of recently used names are found by address; the
@@ -60,7 +61,7 @@ impl RecordOptions {
 /// The rings of a recording.
 pub(crate) struct Recorder {
     start: Moment,
-    /// One per xstream, and the last for all other threads.
+    /// One per xstream at the start, and the last for all other threads.
     tracks: Box<[Track]>,
     /// Held by a thread that writes the last track.
     others: Mutex<NameCache>,
@@ -91,32 +92,40 @@ impl Recorder {
     ) {
         // The last track belongs to the others.
         match self.tracks[..self.tracks.len() - 1].get(xstream) {
-            Some(track) => track.push(names, ticks, kind, ult),
-            None => self.record_other(ticks, kind, ult),
+            Some(track) => track.push(names, ticks, kind, ult, Some(xstream)),
+            None => self.record_other(ticks, kind, ult, Some(xstream)),
         }
     }
 
     /// Records on the track of other threads.
-    pub(crate) fn record_other(&self, ticks: u64, kind: EventKind, ult: Option<UltPtr>) {
+    pub(crate) fn record_other(
+        &self,
+        ticks: u64,
+        kind: EventKind,
+        ult: Option<UltPtr>,
+        xstream: Option<usize>,
+    ) {
         if let Some(track) = self.tracks.last() {
             let mut names = lock(&self.others);
-            track.push(&mut names, ticks, kind, ult);
+            track.push(&mut names, ticks, kind, ult, xstream);
         }
     }
 
     fn collect(&self, core: &RuntimeCore) -> Trace {
         let end = Moment::now();
         let scale = Scale::between(self.start, end);
+        let parts = lock(&core.parts);
         let mut trace = Trace {
             events: Vec::new(),
             names: Vec::new(),
-            pools: core.pools.iter().map(|pool| pool.name.to_string()).collect(),
-            xstreams: core.xstreams.iter().map(|xstream| xstream.name.to_string()).collect(),
+            pools: parts.pools.iter().map(|pool| pool.name.to_string()).collect(),
+            xstreams: parts.xstreams.iter().map(|xstream| xstream.name.to_string()).collect(),
             dropped: Vec::new(),
             duration: end.instant.duration_since(self.start.instant),
         };
-        trace.xstreams.truncate(self.tracks.len() - 1);
-        for (at, track) in self.tracks.iter().enumerate() {
+        drop(parts);
+        let others = trace.xstreams.len();
+        for track in &self.tracks {
             let read = track.ring.read();
             let first_name = trace.names.len();
             trace.names.extend(lock(&track.names).iter().cloned());
@@ -129,7 +138,7 @@ impl Recorder {
                 ult: event.ult,
                 pool: event.pool,
                 name: (event.name != NOTHING).then(|| first_name + usize::from(event.name)),
-                track: at,
+                track: others.min(event.xstream.into()),
             }));
         }
         trace.events.sort_by_key(|event| event.at_ns);
@@ -139,15 +148,24 @@ impl Recorder {
 
 impl Track {
     #[inline]
-    fn push(&self, names: &mut NameCache, ticks: u64, kind: EventKind, ult: Option<UltPtr>) {
+    fn push(
+        &self,
+        names: &mut NameCache,
+        ticks: u64,
+        kind: EventKind,
+        ult: Option<UltPtr>,
+        xstream: Option<usize>,
+    ) {
+        let xstream = xstream.and_then(|at| u16::try_from(at).ok()).unwrap_or(NOTHING);
         let packed = match ult {
-            None => Packed { ticks, kind, ult: 0, pool: NOTHING, name: NOTHING },
+            None => Packed { ticks, kind, ult: 0, pool: NOTHING, name: NOTHING, xstream },
             Some(ult) => Packed {
                 ticks,
                 kind,
                 ult: ult.id.get(),
                 pool: u16::try_from(ult.pool().index).unwrap_or(NOTHING),
                 name: ult.name().map_or(NOTHING, |name| names.number(name, &self.names)),
+                xstream,
             },
         };
         self.ring.push(packed.pack());
@@ -217,7 +235,8 @@ impl Runtime {
     /// Counterpart: `ABT_tool` callbacks, with which a tracer would have to be written first.
     pub fn record(&self, options: &RecordOptions) -> Result<Recording, RecordError> {
         let core = &self.owner.core;
-        let recorder = Arc::new(Recorder::new(core.xstreams.len(), options.events_per_xstream));
+        let xstreams = lock(&core.parts).xstreams.len();
+        let recorder = Arc::new(Recorder::new(xstreams, options.events_per_xstream));
         let mut is_taken = false;
         core.diag.change(core, |plan| {
             is_taken = plan.recorder.is_some();
@@ -325,11 +344,14 @@ impl Trace {
         self.dropped.iter().sum()
     }
 
-    /// How many older events of this xstream were overwritten; zero for an unknown one.
+    /// How many older events of this xstream were overwritten; zero for an unknown one, and for one
+    /// that was added during the recording, which counts among the other threads.
     #[must_use]
     pub fn dropped_on(&self, xstream: &str) -> u64 {
-        let at = self.xstreams.iter().position(|name| name == xstream);
-        at.map_or(0, |at| self.dropped[at])
+        // The last one belongs to the other threads.
+        let own = self.dropped.split_last().map_or(&[][..], |(_, own)| own);
+        let both = self.xstreams.iter().zip(own);
+        both.filter(|(name, _)| *name == xstream).map(|(_, dropped)| dropped).sum()
     }
 
     pub(crate) fn name_of(&self, event: &Stored) -> Option<&str> {
