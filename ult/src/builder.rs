@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::cancel::Unwind;
 use crate::error::StartError;
 use crate::layout;
+use crate::monitor::{self, MonitorSpec};
 use crate::overflow;
 use crate::pool::{PoolShared, PoolSpec};
 use crate::runtime::Runtime;
@@ -137,6 +138,7 @@ pub struct RuntimeBuilder {
     stack_cache_max: usize,
     spin_max: Duration,
     affinity: Option<AffinityPattern>,
+    pub(crate) monitor: Option<MonitorSpec>,
 }
 
 impl RuntimeBuilder {
@@ -148,6 +150,7 @@ impl RuntimeBuilder {
             stack_cache_max: STACK_CACHE_MAX_DEFAULT,
             spin_max: SPIN_MAX_DEFAULT,
             affinity: None,
+            monitor: None,
         }
     }
 
@@ -285,7 +288,10 @@ impl RuntimeBuilder {
         }
         match core.pools().iter().find(|pool| lock(&pool.servers).is_empty()) {
             Some(pool) => Err(StartError::UnservedPool { pool: pool.name.to_string() }),
-            None => Ok((core, xstreams)),
+            None => {
+                monitor::start(&core, self.monitor)?;
+                Ok((core, xstreams))
+            }
         }
     }
 

@@ -14,6 +14,7 @@
 //! | `pool`, `id`, `name`, `kind`, `class` | written by the spawner; constant until the end (`pool`: by whoever holds the unit) |
 //! | `slot`, `block`, `pushes`, `pins`, `extra` | the home xstream and the ULT itself |
 //! | `waits` | the ULT itself; read by its home xstream |
+//! | `waits_since` | its home xstream |
 //! | `payload` | one party at a time, see [`payload`](crate::payload) |
 //!
 //! # Life

@@ -134,6 +134,19 @@ pub enum StartError {
         #[source]
         source: TopologyError,
     },
+    /// A time of the monitor is zero.
+    #[error("monitor: `{what}` is zero: give it at least 1 ms")]
+    MonitorZero {
+        /// Which one.
+        what: &'static str,
+    },
+    /// The system refused the monitor its thread.
+    #[error("cannot start the thread of the monitor")]
+    Monitor {
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
     /// The runtime has been shut down.
     #[error("xstream `{xstream}`: the runtime has shut down")]
     ShutDown {
@@ -155,6 +168,15 @@ pub enum StartError {
 
 fn of_pool(pool: Option<&str>) -> String {
     pool.map_or_else(|| "for the runtime".to_owned(), |pool| format!("for pool `{pool}`"))
+}
+
+/// Why a recording did not start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// There is one already.
+    #[error("this runtime is being recorded already: stop that recording first")]
+    AlreadyRecording,
 }
 
 /// Why a unit was not spawned. Its closure has been dropped.

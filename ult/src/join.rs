@@ -280,6 +280,12 @@ impl<T> fmt::Debug for JoinHandle<T> {
 #[inline]
 pub(crate) fn run_and_publish(ult: UltPtr) -> bool {
     ult.payload.run();
+    publish(ult)
+}
+
+/// The second half of [`run_and_publish`].
+#[inline]
+pub(crate) fn publish(ult: UltPtr) -> bool {
     if ult.is_rare() {
         crate::local::drop_all(ult);
     }
@@ -319,14 +325,12 @@ fn count_end(ult: UltPtr) {
 fn discard_late(ult: UltPtr, block: Option<BlockPtr>) {
     // It may wait, so it is a ULT on a stack once more. It has been counted as ended; while it is
     // at home here, a shutdown waits for it all the same, and so it stays.
-    if let Some(block) = block {
-        ult.pins.set(ult.pins.get() + 1);
-        move_in(ult, block);
-    }
+    let Some(block) = block else { return discard(ult) };
+    ult.pins.set(ult.pins.get() + 1);
+    move_in(ult, block);
     discard(ult);
-    if leave_block(ult).is_some() {
-        ult.pins.set(ult.pins.get() - 1);
-    }
+    part(ult, block);
+    ult.pins.set(ult.pins.get() - 1);
 }
 
 /// Parts the calling unit from its stack, so that its descriptor may be reused while the stack is
@@ -334,14 +338,20 @@ fn discard_late(ult: UltPtr, block: Option<BlockPtr>) {
 #[inline]
 fn leave_block(ult: UltPtr) -> Option<BlockPtr> {
     let block = ult.block()?;
+    crate::diag::finishing(ult);
+    part(ult, block);
+    Some(block)
+}
+
+#[inline]
+fn part(ult: UltPtr, block: BlockPtr) {
     // In `block.ult` it stands for the one who recycles it.
     block.ult.set(None);
     ult.set_block(None);
     ult.home.store(ptr::null_mut(), Relaxed);
-    Some(block)
 }
 
-/// Takes [`leave_block`] back.
+/// Takes [`part`] back.
 #[cold]
 fn move_in(ult: UltPtr, block: BlockPtr) {
     block.ult.set(Some(ult));

@@ -144,6 +144,7 @@ pub(crate) fn make_xstream(
     let xstream = Arc::new(xstream);
     *lock(&xstream.cpus) = cpus;
     lock(&core.parts).xstreams.push(xstream.clone());
+    core.diag.admit(&xstream);
     set_pools(core, &xstream, pools);
     Ok(xstream)
 }

@@ -77,7 +77,17 @@
 //! has their own values. `overflow.rs` reports stack overflows; `current.rs` knows where the caller
 //! is;
 //! [`topology`] knows the machine, and stands by itself.
+//!
+//! # Looking into a running program
+//!
+//! [`Runtime::dump`] lists the ULTs with what they wait for and their stacks; [`Runtime::record`]
+//! records every switch for a timeline; [`Runtime::add_sink`] calls back for events;
+//! [`RuntimeBuilder::monitor`] reports units that do not switch and suspected deadlocks;
+//! [`install_panic_hook`] names the ULT in panic messages. What the core calls for all of them is
+//! in `diag.rs`.
 
+#[cfg(not(loom))]
+mod backtrace;
 mod barrier;
 #[cfg(not(loom))]
 mod builder;
@@ -94,6 +104,8 @@ mod descriptor;
 #[cfg(not(loom))]
 mod descriptor_cache;
 #[cfg(not(loom))]
+mod diag;
+#[cfg(not(loom))]
 mod error;
 mod eventual;
 #[cfg(not(loom))]
@@ -102,8 +114,6 @@ mod gate;
 #[cfg(not(loom))]
 mod idle;
 mod inbox;
-#[cfg(not(loom))]
-mod inspect;
 #[cfg(not(loom))]
 mod join;
 #[cfg(not(loom))]
@@ -114,12 +124,16 @@ mod list;
 mod local;
 #[cfg(not(loom))]
 mod migrate;
+#[cfg(not(loom))]
+mod monitor;
 mod mutex;
 #[cfg(not(loom))]
 mod news;
 mod once;
 #[cfg(not(loom))]
 mod overflow;
+#[cfg(not(loom))]
+mod panic_hook;
 mod park;
 #[cfg(not(loom))]
 mod payload;
@@ -168,6 +182,7 @@ mod timer;
 mod to;
 #[cfg(not(loom))]
 pub mod topology;
+mod trace;
 #[cfg(not(loom))]
 mod unit;
 #[cfg(not(loom))]
@@ -200,19 +215,22 @@ pub use wait_kind::WaitKind;
 
 #[cfg(not(loom))]
 pub use {
+    backtrace::{BusyXstream, Dump, DumpOptions, Frame, StackDump, UltDump, UltState},
     barrier::XstreamBarrier,
     builder::{RuntimeBuilder, XstreamSpec},
     cancel::{exit, is_cancelled},
     current::{UltInfo, current, is_tasklet, is_ult},
     descriptor::UltName,
     error::{
-        JoinError, LayoutError, MigrateError, PanicPayload, ShutdownError, SpawnError, StartError,
-        StillAlive, StuckUlt, ToError,
+        JoinError, LayoutError, MigrateError, PanicPayload, RecordError, ShutdownError, SpawnError,
+        StartError, StillAlive, StuckUlt, ToError,
     },
     idle::{IdleEnd, idle},
     join::{Ended, JoinHandle, join_all},
     local::UltLocal,
     migrate::set_pool,
+    monitor::{Deadlock, MonitorSpec, Report, Stall},
+    panic_hook::install_panic_hook,
     pool::{Access, Pool, PoolKind, PoolRef, PoolSpec, PoolStats, PopBy, PushReason},
     pool_ops::UnitInfo,
     runtime::Runtime,
@@ -222,6 +240,9 @@ pub use {
     switch::{has_runnable, is_migratable, sleep, sleep_until, yield_now},
     to::{exit_to, park_to, run_unit, yield_to},
     topology::{AffinityPattern, CpuSet, Place, Topology, TopologyError},
+    trace::event::{Event, EventKind, EventMask},
+    trace::record::{RecordOptions, Recording, Trace},
+    trace::sink::{EventSink, SinkHandle},
     unit::Unit,
     unpark::{Unparker, park, park_deadline, unparker},
     user_stack::{StackTooSmall, UserStack},
@@ -235,4 +256,5 @@ pub mod loom_exports {
     pub use crate::inbox::{Batch, Inbox, Linked};
     pub use crate::park::{Bed, ParkWord, ThreadParker};
     pub use crate::suspend::SuspendCell;
+    pub use crate::trace::ring::{Read, Ring};
 }

@@ -104,6 +104,7 @@ pub(crate) fn adopt(ult: UltPtr, target: &PoolShared) {
     source.moved.fetch_sub(1, Relaxed);
     ult.set_pool(target);
     crate::pool_ops::tell_loss(source);
+    crate::diag::tell(ult, crate::trace::event::EventKind::Migrate);
     if ult.has_extra() {
         // The callback is out of its place while it runs, so that it may do what it likes.
         let callback = ult.with_extra(|extra| extra.on_migrate.take());

@@ -15,6 +15,7 @@ use crate::pool::PoolShared;
 use crate::sched::{Basic, PoolView, Scheduler, Step};
 use crate::switch;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
+use crate::trace::event::EventKind;
 use crate::xstream::{State, Xstream};
 
 /// Why the loop ended.
@@ -215,6 +216,7 @@ impl Xstream {
     /// Runs an idle waiter whose end has been set, unless it has been queued already.
     pub(crate) fn run_idle(&self, ult: UltPtr) {
         if ult.state.cell.resume() {
+            self.on_event(ult, EventKind::Resume);
             self.run(ult);
         }
     }

@@ -77,6 +77,7 @@ pub(crate) struct RuntimeCore {
     pub(crate) news: News,
     /// Filled by the xstreams while the phase says `REPORT`.
     stuck: Mutex<Vec<StuckUlt>>,
+    pub(crate) diag: crate::diag::Shared,
 }
 
 impl RuntimeCore {
@@ -95,6 +96,7 @@ impl RuntimeCore {
             gate: AtomicUsize::new(0),
             news: News::new(),
             stuck: Mutex::new(Vec::new()),
+            diag: crate::diag::Shared::default(),
         }
     }
 
@@ -154,6 +156,9 @@ impl RuntimeCore {
         fence(SeqCst); // pair: GATE-DEKKER
         for xstream in self.xstreams() {
             xstream.signal();
+        }
+        if flags & EXIT != 0 {
+            self.diag.monitor.end();
         }
         word
     }

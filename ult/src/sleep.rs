@@ -20,6 +20,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use crate::diag::Rest;
 use crate::park::Bed;
 use crate::stack_cache::TRIM_AFTER;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -112,13 +113,18 @@ impl Xstream {
 
     fn sleep_counted(&self) {
         let bed = if self.idle.is_empty() { Bed::Futex } else { Bed::Poll };
+        let is_forever = bed == Bed::Futex && self.timers.borrow().len() == 0;
+        // Before the second look: a sink may make something runnable.
+        self.on_rest(if is_forever { Rest::Forever } else { Rest::Waiting });
         let word = self.shared().word();
         if !word.begin(bed) {
+            self.on_rest(Rest::Awake);
             return;
         }
         // The second look; see `park`.
         if self.is_runnable() {
             word.end();
+            self.on_rest(Rest::Awake);
             return;
         }
         let start = Instant::now();
@@ -130,6 +136,7 @@ impl Xstream {
             Bed::Poll => self.poll(limit),
         }
         let is_woken = word.end();
+        self.on_rest(Rest::Awake);
         let slept = start.elapsed();
         if is_woken {
             self.spin.learn(slept);

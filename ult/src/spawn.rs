@@ -14,6 +14,7 @@ use crate::stack::StackClass;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::fence;
+use crate::trace::event::EventKind;
 use crate::user_stack::UserStack;
 use crate::xstream::Xstream;
 
@@ -215,6 +216,7 @@ impl<'a> UltBuilder<'a> {
             // SAFETY: duty of the caller.
             unsafe { self.furnish(ult, f, xstream.next_id(), join) };
             bump(&slot.shared.created);
+            xstream.on_event(ult, EventKind::Create);
             if start == Start::Queue {
                 xstream.push_own(ult, slot);
             }
@@ -255,6 +257,7 @@ impl<'a> UltBuilder<'a> {
             ult.payload.lose(Why::Lost);
             drop(UltRef::adopt(ult));
         })?;
+        crate::diag::created(ult, core, here);
         if start == Start::Queue {
             push(ult, &target.pool, here, PushReason::Create);
         }
@@ -353,6 +356,7 @@ where
     ult.rearm(&target.pool);
     // SAFETY: nothing is borrowed for less than 'static.
     unsafe { ult.payload.set_closure(f) };
+    crate::diag::created(ult, &target.core, here);
     push(ult, &target.pool, here, PushReason::Create);
     Ok(())
 }

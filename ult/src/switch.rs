@@ -9,10 +9,12 @@ use crate::cancel::{self, Why};
 use crate::context::{Command, Wakeup};
 use crate::current;
 use crate::descriptor::{Kind, UltPtr, UltRef};
+use crate::diag;
 use crate::pool::PushReason;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::{Relaxed, Release};
 use crate::timer::TimerNode;
+use crate::trace::event::EventKind;
 use crate::wait_kind::WaitKind;
 use crate::xstream::{XstreamShared, home_here};
 
@@ -25,7 +27,7 @@ pub(crate) fn suspend(ult: UltPtr, command: Command) {
     // - valid: set by the first frame of the stack that we are on.
     let back = unsafe { &*block.back.get() };
     while back.suspend(command) == Wakeup::Inspect {
-        crate::inspect::on_ult_stack(ult);
+        crate::backtrace::inspected();
     }
 }
 
@@ -79,6 +81,7 @@ pub(crate) fn suspend_until(
 #[inline]
 pub(crate) fn resume(ult: UltPtr) {
     if ult.state.cell.resume() {
+        diag::tell(ult, EventKind::Resume);
         push_resumed(ult, false);
     }
 }
@@ -113,6 +116,7 @@ pub(crate) fn push_resumed(ult: UltPtr, bypass: bool) {
 #[cold]
 pub(crate) fn lose(ult: UltPtr, why: Why) {
     ult.payload.lose(why);
+    diag::tell(ult, EventKind::Cancel);
     let core = Arc::clone(&ult.core);
     // pair: POOL-ENDED
     ult.pool().dropped.fetch_add(1, Release);

@@ -14,6 +14,7 @@ use crate::error::ToError;
 use crate::switch;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
+use crate::trace::event::EventKind;
 use crate::unit::Unit;
 use crate::unpark::{Target, Unparker, take_token};
 use crate::wait_kind::WaitKind;
@@ -141,7 +142,9 @@ impl Unparker {
         match (near, &self.0) {
             (Some(me), Target::Ult(ult)) if ult.ptr() != me => {
                 ult.ptr().leave_token();
-                ult.ptr().state.cell.resume().then(|| (me, ult.ptr()))
+                let is_mine = ult.ptr().state.cell.resume();
+                is_mine.then(|| crate::diag::tell(ult.ptr(), EventKind::Resume));
+                is_mine.then(|| (me, ult.ptr()))
             }
             _ => {
                 self.unpark();

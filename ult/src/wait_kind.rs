@@ -5,6 +5,7 @@ use std::fmt;
 /// What a ULT or a thread waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[repr(u8)]
 pub enum WaitKind {
     /// [`Mutex`](crate::Mutex).
     Mutex,
@@ -45,6 +46,35 @@ pub enum WaitKind {
 }
 
 impl WaitKind {
+    /// In the order of their numbers.
+    #[cfg(not(loom))]
+    pub(crate) const ALL: [Self; 18] = [
+        Self::Mutex,
+        Self::ReentrantMutex,
+        Self::RwLockRead,
+        Self::RwLockWrite,
+        Self::Condvar,
+        Self::Eventual,
+        Self::CountDown,
+        Self::Semaphore,
+        Self::Barrier,
+        Self::Once,
+        Self::ChannelSend,
+        Self::ChannelRecv,
+        Self::Select,
+        Self::Join,
+        Self::Scope,
+        Self::Sleep,
+        Self::Park,
+        Self::Idle,
+    ];
+
+    /// The kind with this number; the last one if there is none.
+    #[cfg(not(loom))]
+    pub(crate) fn from_u8(number: u8) -> Self {
+        Self::ALL.get(usize::from(number)).copied().unwrap_or(Self::Idle)
+    }
+
     /// The name that [`Display`](fmt::Display) prints.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -74,5 +104,18 @@ impl WaitKind {
 impl fmt::Display for WaitKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::WaitKind;
+
+    #[test]
+    fn numbers_and_kinds_correspond() {
+        for (number, kind) in (0u8..).zip(WaitKind::ALL) {
+            assert_eq!(kind as u8, number);
+            assert_eq!(WaitKind::from_u8(number), kind);
+        }
     }
 }

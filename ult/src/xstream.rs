@@ -16,7 +16,7 @@ use std::cell::{Cell, RefCell};
 use std::ptr;
 
 use crate::cancel::Why;
-use crate::context::{Command, Wakeup};
+use crate::context::Command;
 use crate::current;
 use crate::descriptor::{Kind, UltPtr, UltRef};
 use crate::descriptor_cache::{DescriptorCache, recycle_at};
@@ -32,6 +32,7 @@ use crate::stack_cache::StackCache;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::timer::TimerHeap;
+use crate::trace::event::EventKind;
 use crate::unit::Unit;
 
 pub(crate) use crate::xstream_shared::{State, XstreamShared};
@@ -71,6 +72,7 @@ pub(crate) struct Xstream {
     ids: Cell<(u64, u64)>,
     /// Calls of `has_runnable` while there were timers.
     pub(crate) due_calls: Cell<u32>,
+    pub(crate) diag: crate::diag::Local,
 }
 
 impl Xstream {
@@ -100,6 +102,7 @@ impl Xstream {
             exiting: Cell::new(false),
             ids: Cell::new((0, 0)),
             due_calls: Cell::new(0),
+            diag: crate::diag::Local::default(),
         }
     }
 
@@ -246,7 +249,7 @@ impl Xstream {
         // SAFETY:
         // - one resumer: only who runs the ULT touches its context, and it runs in one place;
         // - alive: until `finish`.
-        let command = unsafe { block.context.resume(Wakeup::Run) };
+        let command = unsafe { self.resume(ult, block) };
         self.current.set(outer);
         match command {
             Command::Yield => {
@@ -256,6 +259,7 @@ impl Xstream {
             Command::Park => {
                 bump(&slot.shared.parked);
                 if !ult.state.cell.commit_suspend() {
+                    self.on_event(ult, EventKind::Resume);
                     self.queue_resumed(ult);
                 }
             }
@@ -387,7 +391,7 @@ impl Xstream {
     fn run_tasklet(&self, ult: UltPtr, slot: &Slot, outer: Option<UltPtr>) {
         ult.slot.set(slot);
         self.current.set(Some(ult));
-        if crate::join::run_and_publish(ult) {
+        if self.run_here(ult) {
             recycle_at(self, ult);
         }
         self.current.set(outer);
@@ -479,6 +483,7 @@ impl Xstream {
         }
         if self.shared.take_signal() {
             self.look_at_phase();
+            self.on_signal();
             while let Some(request) = self.shared.take_request() {
                 request(self);
             }

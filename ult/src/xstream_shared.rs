@@ -71,6 +71,7 @@ pub(crate) struct XstreamShared {
     /// It is the thread that started the runtime.
     primary: AtomicBool,
     pub(crate) thread: Mutex<Option<thread::JoinHandle<()>>>,
+    pub(crate) diag: crate::diag::Pulse,
     /// The scheduler that it shall have from the next round on.
     scheduler: Mutex<Option<Box<dyn Scheduler>>>,
 }
@@ -96,6 +97,7 @@ impl XstreamShared {
             ults: AtomicUsize::new(0),
             primary: AtomicBool::new(false),
             thread: Mutex::default(),
+            diag: crate::diag::Pulse::default(),
             scheduler: Mutex::default(),
         })
     }

@@ -132,6 +132,7 @@ pub(crate) fn join_all(core: &RuntimeCore) {
     for xstream in core.xstreams() {
         join(&xstream);
     }
+    core.diag.monitor.join();
 }
 
 /// Waits for the thread of an xstream that has been told to leave.

@@ -1,0 +1,481 @@
+//! The monitor: one thread per runtime that looks for stalls and deadlocks.
+//!
+//! It looks at the pulse of each xstream ([`diag`](crate::diag)) once per tick, and compares with
+//! what it saw before:
+//!
+//! | found | meaning | reported |
+//! |---|---|---|
+//! | the same unit, no switch since | a stall | once when it passes the limit, once when it ends |
+//! | all asleep without timer or descriptor, ULTs suspended | perhaps a deadlock | once per episode |
+//!
+//! What to make of the pulses is decided in [`Watch`], which reads no clock and no shared state.
+//! The thread holds the runtime's shared part and leaves when the xstreams are told to.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use crate::backtrace::{DumpOptions, UltDump, ask_list};
+use crate::builder::RuntimeBuilder;
+use crate::diag::Beat;
+use crate::error::{StartError, panic_message};
+use crate::park::ThreadParker;
+use crate::shared::RuntimeCore;
+use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{Arc, Mutex, lock, thread};
+
+/// What the monitor of a runtime shall do; see [`RuntimeBuilder::monitor`].
+#[derive(Clone)]
+pub struct MonitorSpec {
+    stall_limit: Duration,
+    deadlock_limit: Option<Duration>,
+    tick: Duration,
+    on_report: Option<Arc<OnReport>>,
+}
+
+type OnReport = dyn Fn(&Report) + Send + Sync;
+
+impl Default for MonitorSpec {
+    fn default() -> Self {
+        Self {
+            stall_limit: Duration::from_millis(100),
+            deadlock_limit: Some(Duration::from_secs(1)),
+            tick: Duration::from_millis(50),
+            on_report: None,
+        }
+    }
+}
+
+impl MonitorSpec {
+    /// The defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How long a unit may run without a switch before it is reported. Default 100 ms.
+    #[must_use]
+    pub fn stall_limit(mut self, limit: Duration) -> Self {
+        self.stall_limit = limit;
+        self
+    }
+
+    /// How long nothing may move, while ULTs are suspended and no xstream waits for a timer or a
+    /// descriptor, before that is reported. `None`: never; right for a runtime whose ULTs may wait
+    /// long for other threads. Default 1 s.
+    #[must_use]
+    pub fn deadlock_limit(mut self, limit: Option<Duration>) -> Self {
+        self.deadlock_limit = limit;
+        self
+    }
+
+    /// How often to look; also the precision of all times that the monitor tells. Default 50 ms,
+    /// which costs less than 0.1 % of a processor.
+    #[must_use]
+    pub fn tick(mut self, tick: Duration) -> Self {
+        self.tick = tick;
+        self
+    }
+
+    /// Called with each report, on the monitor's thread, after it has been logged with
+    /// `tracing::warn!`. A panic in it is caught and logged. It must not hold a
+    /// [`Runtime`](crate::Runtime), which could then not end when its last user drops it.
+    #[must_use]
+    pub fn on_report(mut self, call: impl Fn(&Report) + Send + Sync + 'static) -> Self {
+        self.on_report = Some(Arc::new(call));
+        self
+    }
+
+    fn check(&self) -> Result<(), StartError> {
+        let what = if self.tick.is_zero() {
+            "tick"
+        } else if self.stall_limit.is_zero() {
+            "stall_limit"
+        } else if self.deadlock_limit.is_some_and(|limit| limit.is_zero()) {
+            "deadlock_limit"
+        } else {
+            return Ok(());
+        };
+        Err(StartError::MonitorZero { what })
+    }
+}
+
+impl fmt::Debug for MonitorSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MonitorSpec")
+            .field("stall_limit", &self.stall_limit)
+            .field("deadlock_limit", &self.deadlock_limit)
+            .field("tick", &self.tick)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the monitor has found.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Report {
+    /// A unit has run without a switch for longer than the limit; its xstream runs nothing else.
+    Stall(Stall),
+    /// The unit has switched at last; `lasted` is the total.
+    StallEnd(Stall),
+    /// Nothing moves, and nothing in the runtime can change that. Another thread could; if none
+    /// will, this is a deadlock.
+    Deadlock(Deadlock),
+}
+
+/// A unit that did not switch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stall {
+    /// Number of the unit.
+    pub ult: u64,
+    /// Its pool.
+    pub pool: String,
+    /// Where it runs.
+    pub xstream: String,
+    /// How long it has been seen to run, at least; one tick less than the truth, at most.
+    pub lasted: Duration,
+}
+
+/// ULTs that wait for each other, perhaps.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Deadlock {
+    /// How long nothing has moved.
+    pub lasted: Duration,
+    /// The suspended ULTs, without their stacks.
+    pub ults: Vec<UltDump>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 16;
+        match self {
+            Self::Stall(Stall { ult, pool, xstream, lasted }) => write!(
+                f,
+                "xstream `{xstream}` is stalled: ULT {ult} of pool `{pool}` has run for {lasted:?} \
+                 without a switch; it should yield, or wait with objects of this crate"
+            ),
+            Self::StallEnd(Stall { ult, pool, xstream, lasted }) => write!(
+                f,
+                "xstream `{xstream}` goes on: ULT {ult} of pool `{pool}` has switched after \
+                 {lasted:?}"
+            ),
+            Self::Deadlock(Deadlock { lasted, ults }) => {
+                let count = ults.len();
+                write!(
+                    f,
+                    "perhaps a deadlock: {count} ULTs are suspended, all xstreams sleep, and \
+                     nothing has moved for {lasted:?}"
+                )?;
+                for ult in ults.iter().take(SHOWN) {
+                    write!(f, "\n  {ult}")?;
+                }
+                if count > SHOWN {
+                    write!(f, "\n  and {} more", count - SHOWN)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl RuntimeBuilder {
+    /// Watches the runtime with a thread of its own. Default: no monitor.
+    pub fn monitor(mut self, spec: MonitorSpec) -> Self {
+        self.monitor = Some(spec);
+        self
+    }
+}
+
+/// How the thread is told to leave; in the runtime's shared part.
+#[derive(Debug, Default)]
+pub(crate) struct MonitorStop {
+    parker: ThreadParker,
+    is_over: AtomicBool,
+    thread: Mutex<Option<thread::JoinHandle<()>>>,
+}
+
+impl MonitorStop {
+    /// The xstreams leave.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Release); // pair: MONITOR-OVER
+        self.parker.unpark();
+    }
+
+    /// Waits for the thread, which has been told to leave. Does not wait for itself: a report may
+    /// shut the runtime down.
+    pub(crate) fn join(&self) {
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread
+            && thread.thread().id() != thread::current().id()
+        {
+            // Its panic, if any, has been printed by the panic hook.
+            let _ = thread.join();
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Acquire) // pair: MONITOR-OVER
+    }
+}
+
+/// Starts the thread, if there shall be one. It ends with the xstreams.
+pub(crate) fn start(core: &Arc<RuntimeCore>, spec: Option<MonitorSpec>) -> Result<(), StartError> {
+    let Some(spec) = spec else { return Ok(()) };
+    spec.check()?;
+    let thread_core = core.clone();
+    // Before any ULT can wait.
+    core.diag.set_tick(core.diag.epoch.elapsed());
+    core.diag.watch(core);
+    let thread = thread::Builder::new()
+        .name("ult-monitor".to_owned())
+        .spawn(move || run(&thread_core, &spec))
+        .map_err(|source| StartError::Monitor { source })?;
+    *lock(&core.diag.monitor.thread) = Some(thread);
+    Ok(())
+}
+
+fn run(core: &RuntimeCore, spec: &MonitorSpec) {
+    let mut watch = Watch::new(spec.stall_limit, spec.deadlock_limit);
+    let stop = &core.diag.monitor;
+    while !stop.is_over() {
+        let now = core.diag.epoch.elapsed();
+        core.diag.set_tick(now);
+        let xstreams = lock(&core.parts).xstreams.clone();
+        let beats: Vec<Beat> = xstreams.iter().map(|xstream| xstream.beat()).collect();
+        let are_suspended = || xstreams.iter().any(|xstream| xstream.ults.load(Relaxed) > 0);
+        for finding in watch.look(now, &beats, are_suspended) {
+            tell(spec, &report(core, &finding));
+        }
+        stop.parker.park(Some(spec.tick));
+    }
+}
+
+/// The name of the pool with this index.
+pub(crate) fn pool_name(core: &RuntimeCore, index: usize) -> Option<String> {
+    lock(&core.parts).pools.get(index).map(|pool| pool.name.to_string())
+}
+
+fn report(core: &RuntimeCore, finding: &Finding) -> Report {
+    let stall = |stuck: &Stuck| Stall {
+        ult: stuck.ult,
+        pool: pool_name(core, stuck.pool).unwrap_or_default(),
+        xstream: lock(&core.parts).xstreams[stuck.xstream].name.to_string(),
+        lasted: stuck.lasted,
+    };
+    match finding {
+        Finding::Stall(stuck) => Report::Stall(stall(stuck)),
+        Finding::StallEnd(stuck) => Report::StallEnd(stall(stuck)),
+        Finding::Deadlock(lasted) => {
+            let ults = ask_list(core, &DumpOptions::new().stacks(false));
+            Report::Deadlock(Deadlock { lasted: *lasted, ults })
+        }
+    }
+}
+
+fn tell(spec: &MonitorSpec, report: &Report) {
+    tracing::warn!("{report}");
+    let Some(call) = &spec.on_report else { return };
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call(report))) {
+        let message = panic_message(&panic);
+        tracing::error!(message, "the callback of the monitor panicked");
+        // Its payload may have a destructor that panics, too.
+        std::mem::forget(panic);
+    }
+}
+
+/// What the monitor remembers from look to look. Times count from any fixed moment.
+#[derive(Debug)]
+struct Watch {
+    stall_limit: Duration,
+    deadlock_limit: Option<Duration>,
+    xstreams: Vec<Seen>,
+    still_since: Option<Duration>,
+    is_still_reported: bool,
+}
+
+/// One xstream, as last seen.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    beat: Beat,
+    since: Duration,
+    is_reported: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Stuck {
+    xstream: usize,
+    ult: u64,
+    pool: usize,
+    lasted: Duration,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Finding {
+    Stall(Stuck),
+    StallEnd(Stuck),
+    Deadlock(Duration),
+}
+
+impl Watch {
+    fn new(stall_limit: Duration, deadlock_limit: Option<Duration>) -> Self {
+        Self {
+            stall_limit,
+            deadlock_limit,
+            xstreams: Vec::new(),
+            still_since: None,
+            is_still_reported: false,
+        }
+    }
+
+    /// Compares with the last look. `are_suspended`: whether there are ULTs that have not ended.
+    fn look(
+        &mut self,
+        now: Duration,
+        beats: &[Beat],
+        are_suspended: impl FnOnce() -> bool,
+    ) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let mut has_moved = self.xstreams.len() != beats.len();
+        for (xstream, beat) in beats.iter().enumerate() {
+            match self.xstreams.get_mut(xstream) {
+                None => {
+                    self.xstreams.push(Seen { beat: *beat, since: now, is_reported: false });
+                }
+                Some(seen) => {
+                    has_moved |= seen.beat.runs != beat.runs;
+                    findings.extend(seen.look(xstream, now, *beat, self.stall_limit));
+                }
+            }
+        }
+        let is_still = !has_moved && beats.iter().all(|beat| beat.sleeps_forever);
+        findings.extend(self.look_still(now, is_still, are_suspended));
+        findings
+    }
+
+    fn look_still(
+        &mut self,
+        now: Duration,
+        is_still: bool,
+        are_suspended: impl FnOnce() -> bool,
+    ) -> Option<Finding> {
+        if !is_still {
+            self.still_since = None;
+            self.is_still_reported = false;
+            return None;
+        }
+        let since = *self.still_since.get_or_insert(now);
+        let lasted = now.saturating_sub(since);
+        let is_news = !self.is_still_reported && lasted >= self.deadlock_limit?;
+        if !is_news || !are_suspended() {
+            return None;
+        }
+        self.is_still_reported = true;
+        Some(Finding::Deadlock(lasted))
+    }
+}
+
+impl Seen {
+    fn look(
+        &mut self,
+        xstream: usize,
+        now: Duration,
+        beat: Beat,
+        limit: Duration,
+    ) -> Option<Finding> {
+        let lasted = now.saturating_sub(self.since);
+        let of = |(ult, pool)| Stuck { xstream, ult, pool, lasted };
+        let stuck = self.beat.running.map(of);
+        if beat.runs == self.beat.runs && beat.running == self.beat.running {
+            let stuck = stuck.filter(|_| lasted >= limit && !self.is_reported)?;
+            self.is_reported = true;
+            return Some(Finding::Stall(stuck));
+        }
+        let was_reported = std::mem::take(&mut self.is_reported);
+        *self = Self { beat, since: now, is_reported: false };
+        stuck.filter(|_| was_reported).map(Finding::StallEnd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(100);
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn running(runs: u64, ult: u64) -> Beat {
+        Beat { runs, running: Some((ult, 3)), sleeps_forever: false }
+    }
+
+    fn asleep(runs: u64) -> Beat {
+        Beat { runs, running: None, sleeps_forever: true }
+    }
+
+    fn stuck(xstream: usize, ult: u64, lasted: u64) -> Stuck {
+        Stuck { xstream, ult, pool: 3, lasted: ms(lasted) }
+    }
+
+    #[test]
+    fn stall_is_reported_once_and_its_end_once() {
+        let mut watch = Watch::new(LIMIT, None);
+        let mut look = |at, beat| watch.look(ms(at), &[asleep(0), beat], || true);
+        assert_eq!(look(0, running(1, 7)), []);
+        assert_eq!(look(99, running(1, 7)), []);
+        assert_eq!(look(110, running(1, 7)), [Finding::Stall(stuck(1, 7, 110))]);
+        assert_eq!(look(200, running(1, 7)), []);
+        assert_eq!(look(210, running(2, 7)), [Finding::StallEnd(stuck(1, 7, 210))]);
+        assert_eq!(look(220, running(3, 8)), []);
+        assert_eq!(look(320, running(3, 8)), [Finding::Stall(stuck(1, 8, 100))], "a new episode");
+    }
+
+    #[test]
+    fn switching_is_no_stall_even_to_the_same_unit() {
+        let mut watch = Watch::new(LIMIT, None);
+        for at in 0..100 {
+            assert_eq!(watch.look(ms(at * 90), &[running(at, 7)], || true), []);
+        }
+    }
+
+    #[test]
+    fn an_idle_xstream_is_no_stall() {
+        let mut watch = Watch::new(LIMIT, None);
+        let spinning = Beat { runs: 5, running: None, sleeps_forever: false };
+        for at in 0..10 {
+            assert_eq!(watch.look(ms(at * 1000), &[spinning, asleep(3)], || true), []);
+        }
+    }
+
+    #[test]
+    fn deadlock_is_reported_once_per_episode() {
+        let mut watch = Watch::new(LIMIT, Some(ms(1000)));
+        let mut look = |at, beats: [Beat; 2]| watch.look(ms(at), &beats, || true);
+        let still = [asleep(1), asleep(2)];
+        assert_eq!(look(0, still), []);
+        assert_eq!(look(10, still), []);
+        assert_eq!(look(1000, still), []);
+        assert_eq!(look(1010, still), [Finding::Deadlock(ms(1000))]);
+        assert_eq!(look(5000, still), []);
+        assert_eq!(look(5010, [asleep(1), asleep(3)]), [], "something has moved in between");
+        assert_eq!(look(6000, [asleep(1), asleep(3)]), []);
+        assert_eq!(look(7000, [asleep(1), asleep(3)]), [Finding::Deadlock(ms(1000))]);
+    }
+
+    #[test]
+    fn waiting_for_a_timer_or_with_nobody_suspended_is_no_deadlock() {
+        let mut watch = Watch::new(LIMIT, Some(ms(10)));
+        let timed = Beat { runs: 1, running: None, sleeps_forever: false };
+        for at in 0..10 {
+            assert_eq!(watch.look(ms(at * 100), &[asleep(1), timed], || true), []);
+        }
+        let mut watch = Watch::new(LIMIT, Some(ms(10)));
+        for at in 0..10 {
+            assert_eq!(watch.look(ms(at * 100), &[asleep(1)], || false), []);
+        }
+    }
+}

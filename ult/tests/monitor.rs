@@ -1,0 +1,275 @@
+//! The monitor: stalls, suspected deadlocks, and its own life.
+#![allow(clippy::unwrap_used, reason = "test code, unknown as such to the lint")]
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{wait_until, within};
+use ult::{MonitorSpec, PoolRef, PoolSpec, Report, Runtime, StartError, WaitKind, XstreamSpec};
+
+const MS: Duration = Duration::from_millis(1);
+
+type Reports = Arc<Mutex<Vec<Report>>>;
+
+fn watched(spec: MonitorSpec) -> (Runtime, PoolRef, Reports) {
+    let reports = Reports::default();
+    let inner = reports.clone();
+    let spec = spec.on_report(move |report| inner.lock().unwrap().push(report.clone()));
+    let runtime = Runtime::builder()
+        .pool(PoolSpec::new("p"))
+        .xstream(XstreamSpec::new("x").pools(["p"]))
+        .monitor(spec)
+        .start()
+        .unwrap();
+    let pool = runtime.pool("p").unwrap();
+    (runtime, pool, reports)
+}
+
+#[test]
+fn a_unit_that_does_not_switch_is_reported_until_it_does() {
+    within(|| {
+        let spec = MonitorSpec::new().stall_limit(5 * MS).tick(MS).deadlock_limit(None);
+        let (runtime, pool, reports) = watched(spec);
+        let stop = Arc::new(AtomicBool::new(false));
+        let inner = stop.clone();
+        let ult = pool.spawn(move || {
+            while !inner.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+        });
+        let ult = ult.unwrap();
+        let id = ult.id();
+        wait_until("the stall is reported", || !reports.lock().unwrap().is_empty());
+        stop.store(true, Ordering::Relaxed);
+        ult.join().unwrap();
+        wait_until("its end is reported", || reports.lock().unwrap().len() == 2);
+        runtime.shutdown().unwrap();
+        let reports = reports.lock().unwrap();
+        let [Report::Stall(start), Report::StallEnd(end)] = &reports[..] else {
+            panic!("{reports:?}");
+        };
+        for stall in [start, end] {
+            assert_eq!((stall.ult, &*stall.pool, &*stall.xstream), (id, "p", "x"));
+        }
+        assert!(5 * MS <= start.lasted && start.lasted < end.lasted);
+        let text = reports[0].to_string();
+        assert!(text.contains(&format!("xstream `x` is stalled: ULT {id} of pool `p`")), "{text}");
+    });
+}
+
+#[test]
+fn ults_that_wait_for_each_other_are_reported_with_what_they_wait_for() {
+    within(|| {
+        let spec = MonitorSpec::new().tick(MS).deadlock_limit(Some(5 * MS));
+        let (runtime, pool, reports) = watched(spec);
+        let locks = Arc::new((ult::Mutex::new(()), ult::Mutex::new(())));
+        let theirs = locks.clone();
+        let first = pool.ult().name("first").spawn(move || {
+            let _a = theirs.0.lock();
+            ult::yield_now();
+            drop(ult::park_deadline(None).then(|| theirs.1.lock()));
+        });
+        let first = first.unwrap();
+        let unparker = Arc::new(Mutex::new(None));
+        let (theirs, inner) = (locks.clone(), unparker.clone());
+        let second = pool.ult().name("second").spawn(move || {
+            let _b = theirs.1.lock();
+            *inner.lock().unwrap() = Some(ult::unparker());
+            drop(theirs.0.lock());
+        });
+        let second = second.unwrap();
+        let is_reported = || !reports.lock().unwrap().is_empty();
+        wait_until("the deadlock is reported", is_reported);
+        let reports = reports.lock().unwrap().clone();
+        let Report::Deadlock(deadlock) = &reports[0] else { panic!("{reports:?}") };
+        let waits: Vec<_> = deadlock
+            .ults
+            .iter()
+            .map(|ult| match ult.state {
+                ult::UltState::Blocked { kind, since } => {
+                    assert!(since.is_some());
+                    (ult.name.clone().unwrap(), kind)
+                }
+                other => panic!("{other}"),
+            })
+            .collect();
+        let expected =
+            [("first".to_owned(), WaitKind::Park), ("second".to_owned(), WaitKind::Mutex)];
+        assert_eq!(waits, expected);
+        assert!(reports[0].to_string().starts_with("perhaps a deadlock: 2 ULTs are suspended"));
+        // They stay as they are: the threads sleep until the process ends.
+        drop((first, second));
+        drop(runtime);
+    });
+}
+
+#[test]
+fn a_sleeping_ult_is_no_deadlock() {
+    within(|| {
+        let spec = MonitorSpec::new().tick(MS).deadlock_limit(Some(MS));
+        let (runtime, pool, reports) = watched(spec);
+        pool.spawn(|| ult::sleep(200 * MS)).unwrap().join().unwrap();
+        runtime.shutdown().unwrap();
+        assert!(reports.lock().unwrap().is_empty(), "{reports:?}");
+    });
+}
+
+#[test]
+fn the_monitor_ends_with_the_runtime_and_does_not_keep_it() {
+    within(|| {
+        let dropped = Arc::new(());
+        let inner = dropped.clone();
+        let spec = MonitorSpec::new().tick(Duration::from_secs(3600)).on_report(move |_| {
+            let _ = &inner;
+        });
+        let builder = |spec| {
+            Runtime::builder()
+                .pool(PoolSpec::new("p"))
+                .xstream(XstreamSpec::new("x").pools(["p"]))
+                .monitor(spec)
+        };
+        let runtime = builder(spec.clone()).start().unwrap();
+        runtime.shutdown().unwrap();
+        assert_eq!(Arc::strong_count(&dropped), 2, "its thread has been joined");
+        // Dropped without a shutdown.
+        drop(builder(spec).start().unwrap());
+        wait_until("its thread ends", || Arc::strong_count(&dropped) == 1);
+    });
+}
+
+#[test]
+fn a_report_may_panic_and_may_shut_the_runtime_down() {
+    within(|| {
+        let (calls, slot) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(None::<Runtime>)));
+        let (inner, inner_slot) = (calls.clone(), slot.clone());
+        let spec = MonitorSpec::new().tick(MS).stall_limit(2 * MS).on_report(move |_| {
+            if inner.fetch_add(1, Ordering::SeqCst) == 0 {
+                std::panic::resume_unwind(Box::new("a callback that panics"));
+            }
+            if let Some(runtime) = inner_slot.lock().unwrap().take() {
+                runtime.shutdown().unwrap();
+                inner.fetch_add(100, Ordering::SeqCst);
+            }
+        });
+        let runtime = Runtime::builder()
+            .pool(PoolSpec::new("p"))
+            .xstream(XstreamSpec::new("x").pools(["p"]))
+            .monitor(spec)
+            .start()
+            .unwrap();
+        let pool = runtime.pool("p").unwrap();
+        let inner = calls.clone();
+        pool.ult()
+            .spawn_detached(move || {
+                while inner.load(Ordering::SeqCst) == 0 {
+                    std::thread::yield_now();
+                }
+            })
+            .unwrap();
+        *slot.lock().unwrap() = Some(runtime);
+        wait_until("the end of the stall shut it down", || calls.load(Ordering::SeqCst) >= 102);
+        assert!(pool.spawn(|| ()).is_err());
+    });
+}
+
+#[test]
+fn zero_times_are_refused() {
+    let start = |spec| {
+        let builder = Runtime::builder()
+            .pool(PoolSpec::new("p"))
+            .xstream(XstreamSpec::new("x").pools(["p"]))
+            .monitor(spec);
+        builder.start().expect_err("must be refused")
+    };
+    let spec = MonitorSpec::new;
+    for (spec, name) in [
+        (spec().tick(Duration::ZERO), "tick"),
+        (spec().stall_limit(Duration::ZERO), "stall_limit"),
+        (spec().deadlock_limit(Some(Duration::ZERO)), "deadlock_limit"),
+    ] {
+        let error = start(spec);
+        assert!(matches!(error, StartError::MonitorZero { what } if what == name), "{error}");
+    }
+}
+
+#[test]
+fn an_xstream_added_later_is_watched_and_one_that_left_is_at_rest() {
+    within(|| {
+        let spec = MonitorSpec::new().stall_limit(5 * MS).tick(MS).deadlock_limit(Some(5 * MS));
+        let (runtime, pool, reports) = watched(spec);
+        let late = runtime.add_pool(PoolSpec::new("late")).unwrap();
+        let added = runtime.add_xstream(XstreamSpec::new("added").pools(["late"])).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let inner = stop.clone();
+        let tasklet = late.tasklet().spawn(move || {
+            while !inner.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+        });
+        let tasklet = tasklet.unwrap();
+        let id = tasklet.id();
+        let is_reported = |test: &dyn Fn(&Report) -> bool| reports.lock().unwrap().iter().any(test);
+        wait_until("the stall is reported", || {
+            is_reported(&|report| {
+                matches!(report, Report::Stall(stall)
+                    if stall.ult == id && stall.xstream == "added" && stall.pool == "late")
+            })
+        });
+        stop.store(true, Ordering::Relaxed);
+        tasklet.join().unwrap();
+        added.join().unwrap();
+        let gate = Arc::new(ult::Eventual::new());
+        let inner = gate.clone();
+        let waits = pool.spawn(move || *inner.wait()).unwrap();
+        wait_until("the other xstream alone makes a deadlock", || {
+            is_reported(&|report| matches!(report, Report::Deadlock(_)))
+        });
+        gate.set(()).unwrap();
+        waits.join().unwrap();
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn a_unit_that_runs_others_does_not_stall() {
+    within(|| {
+        let spec = MonitorSpec::new().stall_limit(20 * MS).tick(MS).deadlock_limit(None);
+        let (runtime, pool, reports) = watched(spec);
+        let side = runtime.add_pool(PoolSpec::new("side")).unwrap();
+        let body = move || {
+            let end = std::time::Instant::now() + 200 * MS;
+            while std::time::Instant::now() < end {
+                let child = side.spawn(|| ()).unwrap();
+                ult::run_unit(side.pop().unwrap()).unwrap();
+                child.join().unwrap();
+            }
+        };
+        let parent = pool.spawn(body).unwrap();
+        let id = parent.id();
+        parent.join().unwrap();
+        runtime.shutdown().unwrap();
+        // On a loaded machine the thread itself may stand still for long, which looks the same.
+        let reports = reports.lock().unwrap();
+        let is_long = |report: &Report| {
+            matches!(report, Report::StallEnd(stall)
+                if stall.ult == id && stall.lasted > 190 * MS)
+        };
+        assert!(!reports.iter().any(is_long), "{reports:?}");
+    });
+}
+
+#[test]
+fn the_primary_xstream_can_be_watched() {
+    within(|| {
+        let spec = MonitorSpec::new().tick(Duration::from_secs(3600));
+        let builder = Runtime::builder()
+            .pool(PoolSpec::new("p"))
+            .xstream(XstreamSpec::new("x").pools(["p"]))
+            .monitor(spec);
+        let value = builder.run(|runtime| runtime.pools().len()).unwrap();
+        assert_eq!(value, 1);
+    });
+}
