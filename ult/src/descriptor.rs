@@ -289,6 +289,11 @@ impl Ult {
         self.token.store(false, Relaxed);
         self.requests.store(0, Relaxed);
         self.pushes.set(0);
+        let class = self.class.get();
+        if class.is_users() {
+            // That memory has been given back.
+            self.class.set(StackClass::new(class.bytes(), pool.class.node()));
+        }
     }
 
     /// Drops what a unit has left. The caller owns the descriptor.

@@ -128,7 +128,8 @@ fn threads_create_and_join_ults_and_xstreams_at_once() {
                         let spec = XstreamSpec::new(name.clone()).pools([name.as_str(), "p"]);
                         let xstream = runtime.add_xstream(spec).unwrap();
                         for n in 0..20 {
-                            let (ran, target) = (ran.clone(), if n % 2 == 0 { &own } else { &pool });
+                            let (ran, target) =
+                                (ran.clone(), if n % 2 == 0 { &own } else { &pool });
                             let body = move || {
                                 ult::yield_now();
                                 ran.fetch_add(1, SeqCst);
@@ -311,5 +312,5 @@ fn threads_and_ults_share_reader_writer_locks() {
 }
 
 fn writes(n: usize, rounds: usize) -> usize {
-    (0..rounds).filter(|round| (n + round) % 4 == 0).count()
+    (0..rounds).filter(|round| (n + round).is_multiple_of(4)).count()
 }

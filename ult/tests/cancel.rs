@@ -90,16 +90,24 @@ fn every_wait_that_is_a_cancellation_point_ends() {
             assert_cancelled(handle, &dropped);
         };
         check(waiting(pool, ult::park));
-        check(waiting(pool, move || drop(ult::park_deadline(Some(far())))));
+        check(waiting(pool, move || {
+            ult::park_deadline(Some(far()));
+        }));
         check(waiting(pool, || ult::sleep(LONG)));
-        check(waiting(pool, || loop {
-            ult::yield_now();
+        check(waiting(pool, || {
+            loop {
+                ult::yield_now();
+            }
         }));
         let never = Arc::new(Eventual::<u8>::new());
         let inner = never.clone();
-        check(waiting(pool, move || drop(*inner.wait())));
+        check(waiting(pool, move || {
+            inner.wait();
+        }));
         let inner = never.clone();
-        check(waiting(pool, move || drop(inner.wait_timeout(LONG))));
+        check(waiting(pool, move || {
+            inner.wait_timeout(LONG);
+        }));
         let release = Arc::new(Eventual::<u8>::new());
         let inner = release.clone();
         let (other, _keep) = waiting(pool, move || inner.wait_ready());
@@ -110,13 +118,17 @@ fn every_wait_that_is_a_cancellation_point_ends() {
         check(waiting(pool, move || drop(inner.1.wait(inner.0.lock()))));
         assert!(condvar.0.try_lock().is_some(), "the mutex is free");
         let barrier = Barrier::new(2).unwrap();
-        check(waiting(pool, move || drop(barrier.wait())));
+        check(waiting(pool, move || {
+            barrier.wait();
+        }));
         let countdown = CountDown::new(1);
         check(waiting(pool, move || countdown.wait()));
         let semaphore = Semaphore::new(0);
         check(waiting(pool, move || drop(semaphore.acquire(1))));
         let (sender, receiver) = ult::channel::bounded::<u8>(1);
-        check(waiting(pool, move || drop(receiver.recv())));
+        check(waiting(pool, move || {
+            let _ = receiver.recv();
+        }));
         drop(sender);
         let (sender, receiver) = ult::channel::bounded::<u8>(1);
         check(waiting(pool, move || {
@@ -125,7 +137,9 @@ fn every_wait_that_is_a_cancellation_point_ends() {
         }));
         assert_eq!(receiver.try_recv().unwrap(), 1);
         let inner = never.clone();
-        check(waiting(pool, move || drop(ult::wait_any(&[&*inner], None))));
+        check(waiting(pool, move || {
+            ult::wait_any(&[&*inner], None);
+        }));
         // The one that was joined is still there.
         assert_eq!(pools[0].total_len(), 1);
         release.set(1).unwrap();

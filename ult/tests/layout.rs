@@ -44,7 +44,8 @@ fn a_served_or_used_pool_is_not_removed() {
     within(|| {
         let (runtime, pool) = shared(1);
         let error = runtime.remove_pool(&pool).unwrap_err();
-        assert!(matches!(&error, LayoutError::Served { pool, xstream } if pool == "p" && xstream == "x0"));
+        assert!(matches!(&error, LayoutError::Served { .. }), "{error}");
+        assert!(["`p`", "`x0`"].iter().all(|name| error.to_string().contains(name)), "{error}");
         let late = runtime.add_pool(PoolSpec::new("late")).unwrap();
         let handle = late.spawn(|| 4).unwrap();
         let error = runtime.remove_pool(&late).unwrap_err();
@@ -157,7 +158,8 @@ fn a_second_server_of_a_promised_pool_is_refused() {
 /// Producers never stop while xstreams come and go.
 #[test]
 fn pools_change_between_one_and_several_servers_under_load() {
-    for kind in [PoolKind::FifoWait, PoolKind::PrioWait, PoolKind::EarliestFirst, PoolKind::RandWs] {
+    for kind in [PoolKind::FifoWait, PoolKind::PrioWait, PoolKind::EarliestFirst, PoolKind::RandWs]
+    {
         within(move || {
             let runtime = Runtime::builder()
                 .pool(PoolSpec::new("p").kind(kind))
@@ -330,7 +332,10 @@ fn an_xstream_whose_pool_would_be_orphaned_keeps_it() {
         let waiting = pools[1].spawn(|| 3).unwrap();
         let to_p0 = || x1.set_scheduler(Box::new(Basic::new()), ["p0"]);
         let error = to_p0().unwrap_err();
-        assert!(matches!(&error, LayoutError::NotEmpty { pool, units: 1 } if pool == "p1"), "{error}");
+        assert!(
+            matches!(&error, LayoutError::NotEmpty { pool, units: 1 } if pool == "p1"),
+            "{error}"
+        );
         assert!(matches!(x1.remove(), Err(LayoutError::NotEmpty { .. })));
         assert_eq!((x1.state(), x1.pools()), (XstreamState::Terminated, vec!["p1".to_owned()]));
         x1.revive().unwrap();

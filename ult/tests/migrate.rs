@@ -229,7 +229,10 @@ fn a_callback_may_spawn() {
         let (pool, count) = (pools[0].clone(), ran.clone());
         let callback = move |_: &str| {
             let count = count.clone();
-            pool.ult().spawn_detached(move || drop(count.fetch_add(1, SeqCst))).unwrap();
+            let body = move || {
+                count.fetch_add(1, SeqCst);
+            };
+            pool.ult().spawn_detached(body).unwrap();
         };
         let handle = while_busy(&pools[0], || {
             let handle = pools[0].ult().on_migrate(callback).spawn(place).unwrap();

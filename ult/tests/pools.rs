@@ -257,7 +257,10 @@ fn a_whole_pool_moves_while_it_is_filled() {
         let filler = std::thread::spawn(move || {
             for _ in 0..spawned {
                 let count = count.clone();
-                pool.ult().spawn_detached(move || drop(count.fetch_add(1, SeqCst))).unwrap();
+                let body = move || {
+                    count.fetch_add(1, SeqCst);
+                };
+                pool.ult().spawn_detached(body).unwrap();
             }
         });
         while !filler.is_finished() {
@@ -336,9 +339,7 @@ fn a_spawn_from_outside_into_a_private_pool_is_told_in_debug_builds() {
 #[test]
 fn promises_change_nothing_for_those_who_keep_them() {
     within(|| {
-        for access in
-            [Access::Private, Access::Spsc, Access::Mpsc, Access::Spmc, Access::Mpmc]
-        {
+        for access in [Access::Private, Access::Spsc, Access::Mpsc, Access::Spmc, Access::Mpmc] {
             for kind in [PoolKind::FifoWait, PoolKind::PrioWait, PoolKind::RandWs] {
                 let runtime = Runtime::builder()
                     .pool(PoolSpec::new("own").access(access).kind(kind))
@@ -413,7 +414,10 @@ fn threads_take_and_push_while_xstreams_run() {
             .collect();
         for _ in 0..3000 {
             let ran = ran.clone();
-            pool.ult().spawn_detached(move || drop(ran.fetch_add(1, SeqCst))).unwrap();
+            let body = move || {
+                ran.fetch_add(1, SeqCst);
+            };
+            pool.ult().spawn_detached(body).unwrap();
         }
         wait_until("all have run", || ran.load(SeqCst) == 3000);
         stop.store(true, SeqCst);

@@ -277,18 +277,23 @@ fn earliest_first_runs_the_oldest_until_it_has_come_back_too_often() {
         // An old one that yields is still the oldest.
         assert_eq!(log.lock().unwrap().concat(), "001122");
 
-        let stop = Arc::new(AtomicBool::new(false));
-        let (inner, seen) = (pools[0].clone(), stop.clone());
-        let old = pools[0].spawn(move || {
-            inner.ult().spawn_detached(move || stop.store(true, SeqCst)).unwrap();
-            let mut yields = 0u32;
-            while !seen.load(SeqCst) {
-                ult::yield_now();
-                yields += 1;
-            }
-            yields
+        // Numbers follow the time of creation among those of one xstream.
+        let inner = pools[0].clone();
+        let old = on(&pools[0], move || {
+            let (pool, stop) = (inner.clone(), Arc::new(AtomicBool::new(false)));
+            let old = move || {
+                let seen = stop.clone();
+                pool.ult().spawn_detached(move || stop.store(true, SeqCst)).unwrap();
+                let mut yields = 0u32;
+                while !seen.load(SeqCst) {
+                    ult::yield_now();
+                    yields += 1;
+                }
+                yields
+            };
+            inner.spawn(old).unwrap()
         });
-        let yields = old.unwrap().join().unwrap();
+        let yields = old.join().unwrap();
         assert!((16..100).contains(&yields), "the young one came after {yields} yields");
         runtime.shutdown().unwrap();
     });

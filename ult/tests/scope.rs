@@ -84,7 +84,7 @@ fn a_panic_of_the_scope_comes_after_its_units() {
                     panic!("the scope")
                 })
             }));
-            let panic: Box<dyn std::any::Any + Send> = result.map(|()| ()).unwrap_err();
+            let panic: Box<dyn std::any::Any + Send> = result.unwrap_err();
             assert_eq!(panic.downcast_ref::<&str>(), Some(&"the scope"));
             ended.load(SeqCst)
         });

@@ -181,7 +181,9 @@ fn too_little_memory_is_refused_and_comes_back() {
     let inner = released.clone();
     let mut memory = vec![0u8; 19 << 10];
     let start = NonNull::from(&mut memory[..]).cast();
-    let release = move || drop(inner.fetch_add(1, SeqCst));
+    let release = move || {
+        inner.fetch_add(1, SeqCst);
+    };
     // SAFETY:
     // - exclusive: it is not used, here or there.
     let error = unsafe { UserStack::from_raw(start, memory.len(), release) }.unwrap_err();

@@ -159,8 +159,7 @@ fn unparker_to_family_switches_to_the_parked_ult() {
             three.join().unwrap();
             log
         });
-        let expected =
-            ["one", "other", "main", "two", "main", "leaver", "three", "main"];
+        let expected = ["one", "other", "main", "two", "main", "leaver", "three", "main"];
         assert_eq!(*log.lock().unwrap(), expected);
         runtime.shutdown().unwrap();
     });
@@ -273,7 +272,8 @@ fn a_ult_that_started_elsewhere_is_given_back() {
 /// Also into pools with an order of their own, which another xstream serves.
 #[test]
 fn spawn_to_starts_here_whatever_serves_the_pool() {
-    for kind in [PoolKind::FifoWait, PoolKind::PrioWait, PoolKind::EarliestFirst, PoolKind::RandWs] {
+    for kind in [PoolKind::FifoWait, PoolKind::PrioWait, PoolKind::EarliestFirst, PoolKind::RandWs]
+    {
         within(move || {
             let runtime = Runtime::builder()
                 .pool(PoolSpec::new("p0"))
@@ -297,9 +297,11 @@ fn spawn_to_starts_here_whatever_serves_the_pool() {
             // On an OS thread it is a plain spawn.
             assert_eq!(p1.ult().spawn_to(here).unwrap().join().unwrap(), "x1");
             let tasklet = p1.clone();
-            let spawned = runtime.pool("p0").unwrap().tasklet().spawn(move || {
-                tasklet.ult().spawn_to(here).unwrap()
-            });
+            let spawned = runtime
+                .pool("p0")
+                .unwrap()
+                .tasklet()
+                .spawn(move || tasklet.ult().spawn_to(here).unwrap());
             assert_eq!(spawned.unwrap().join().unwrap().join().unwrap(), "x1");
             runtime.shutdown().unwrap();
             assert_eq!(p1.total_len(), 0);
@@ -467,9 +469,8 @@ fn a_stacked_scheduler_waits_for_suspended_children() {
 fn schedulers_stack_on_schedulers() {
     within(|| {
         let (runtime, main) = shared(1);
-        let pools: Vec<_> = (0..3)
-            .map(|n| runtime.add_pool(PoolSpec::new(format!("level{n}"))).unwrap())
-            .collect();
+        let pools: Vec<_> =
+            (0..3).map(|n| runtime.add_pool(PoolSpec::new(format!("level{n}"))).unwrap()).collect();
         let deepest = pools[2].spawn(|| {
             (0..100).for_each(|_| ult::yield_now());
             ult::sleep(Duration::from_millis(1));

@@ -94,7 +94,7 @@ fn ults_and_tasklets_mixed_are_counted_right() {
             assert_eq!(shown.iter().filter(|unit| unit.is_tasklet).count(), EACH);
             ult::yield_now();
             assert_eq!((pool.len(), pool.total_len()), (0, 1), "all have run");
-            handles.into_iter().for_each(|handle| drop(handle.join().unwrap()));
+            handles.into_iter().for_each(|handle| assert!(handle.join().unwrap() < EACH));
             (ults.load(SeqCst), tasklets.load(SeqCst))
         });
         assert_eq!(counts, (EACH, EACH));
@@ -122,7 +122,8 @@ fn waiting_in_a_tasklet_blocks_its_xstream_and_works() {
             far.spawn(move || me.unpark()).unwrap();
             ult::park();
             assert!(!ult::park_deadline(Some(Instant::now())));
-            assert!(inner_gate.wait_timeout(Duration::from_micros(1)).is_none());
+            let never = Eventual::<u8>::new();
+            assert!(never.wait_timeout(Duration::from_micros(1)).is_none());
             *inner_gate.wait()
         });
         let seen = behind.clone();
@@ -152,7 +153,9 @@ fn tasklets_panic_exit_and_spawn() {
         let parent = pools[0].tasklet().spawn(move || {
             for n in 0..10 {
                 let count = count.clone();
-                let body = move || drop(count.fetch_add(n, SeqCst));
+                let body = move || {
+                    count.fetch_add(n, SeqCst);
+                };
                 if n % 2 == 0 {
                     inner.ult().spawn_detached(body).unwrap();
                 } else {
