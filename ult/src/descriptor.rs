@@ -328,6 +328,11 @@ impl Ult {
         self.state.token.store(false, Relaxed);
         self.state.requests.store(0, Relaxed);
         self.state.pushes.set(0);
+        let class = self.class.get();
+        if class.is_users() {
+            // That memory has been given back.
+            self.class.set(StackClass::new(class.bytes(), pool.class.node()));
+        }
     }
 
     /// Drops what a unit has left. The caller owns the descriptor.

@@ -114,7 +114,8 @@ pub enum PoolKind {
     PrioWait,
     /// The unit that was spawned first goes first, so that started work ends before new work
     /// begins. ULTs that came back 32 times wait in a FIFO instead; pops take from heap and FIFO in
-    /// turn. `earliest_first` in a Margo configuration.
+    /// turn. Age goes by the number of the unit, which grows with time among the spawns of one
+    /// xstream. `earliest_first` in a Margo configuration.
     EarliestFirst,
     /// A work-stealing deque. The xstream that names the pool first in its list runs the unit that
     /// was spawned last, others that name it steal the one that was spawned first. For many small

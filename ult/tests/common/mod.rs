@@ -5,7 +5,7 @@
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use ult::{PoolRef, PoolSpec, Runtime, XstreamSpec};
+use ult::{PoolKind, PoolRef, PoolSpec, Runtime, XstreamSpec};
 
 /// Far beyond what any test needs, also on a loaded machine.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
@@ -59,4 +59,35 @@ pub(crate) fn wait_until(what: &str, test: impl Fn() -> bool) {
         assert!(Instant::now() < deadline, "timed out: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Runs `f` as a ULT of `pool` and returns its value.
+pub(crate) fn on<T: Send + 'static>(pool: &PoolRef, f: impl FnOnce() -> T + Send + 'static) -> T {
+    pool.spawn(f).unwrap().join().unwrap()
+}
+
+/// Yields until `test` holds: [`wait_until`] for a ULT.
+pub(crate) fn yield_until(what: &str, test: impl Fn() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !test() {
+        assert!(Instant::now() < deadline, "timed out: {what}");
+        ult::yield_now();
+    }
+}
+
+/// Name of the xstream that the caller runs on.
+pub(crate) fn here() -> String {
+    ult::current().expect("the caller is a unit").xstream
+}
+
+/// Pools of these names and kinds, all served by one xstream `x0`, in this order.
+pub(crate) fn kinds(pools: &[(&str, PoolKind)]) -> (Runtime, Vec<PoolRef>) {
+    let names = pools.iter().map(|(name, _)| *name);
+    let mut builder = Runtime::builder().xstream(XstreamSpec::new("x0").pools(names));
+    for (name, kind) in pools {
+        builder = builder.pool(PoolSpec::new(*name).kind(*kind));
+    }
+    let runtime = builder.start().unwrap();
+    let pools = runtime.pools();
+    (runtime, pools)
 }

@@ -1,0 +1,226 @@
+//! Values that each unit has for itself.
+#![allow(clippy::unwrap_used, reason = "test code, unknown as such to the lint")]
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{on, private, shared, within};
+use ult::{JoinError, PoolRef, UltLocal};
+
+/// Writes its name into a log when it is dropped.
+struct Noted(&'static str, Option<Arc<Mutex<Vec<&'static str>>>>);
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        if let Some(log) = &self.1 {
+            log.lock().unwrap().push(self.0);
+        }
+    }
+}
+
+type Slot = RefCell<Option<Noted>>;
+
+fn empty() -> Slot {
+    RefCell::new(None)
+}
+
+static FIRST: UltLocal<Slot> = UltLocal::new(empty);
+static SECOND: UltLocal<Slot> = UltLocal::new(empty);
+static THIRD: UltLocal<Slot> = UltLocal::new(empty);
+static NUMBER: UltLocal<Cell<u64>> = UltLocal::new(|| Cell::new(0));
+
+#[test]
+fn values_are_private_to_each_unit() {
+    within(|| {
+        let (runtime, pool) = shared(2);
+        NUMBER.with(|number| number.set(77));
+        let body = |n: u64| {
+            move || {
+                assert_eq!(NUMBER.with(Cell::get), 0, "the default");
+                for round in 0..50 {
+                    NUMBER.with(|number| number.set(number.get() + n));
+                    if !ult::is_tasklet() {
+                        ult::yield_now();
+                    }
+                    assert_eq!(NUMBER.with(Cell::get), n * (round + 1));
+                }
+            }
+        };
+        let handles: Vec<_> = (0..200u64)
+            .map(|n| {
+                let builder = if n % 3 == 0 { pool.tasklet() } else { pool.ult() };
+                builder.spawn(body(n)).unwrap()
+            })
+            .collect();
+        handles.into_iter().for_each(|handle| handle.join().unwrap());
+        assert_eq!(NUMBER.with(Cell::get), 77, "that of the thread");
+        let other = std::thread::spawn(|| NUMBER.with(Cell::get));
+        assert_eq!(other.join().unwrap(), 0);
+        runtime.shutdown().unwrap();
+    });
+}
+
+/// A unit's values are dropped by the unit, last made first, before its join returns.
+#[test]
+fn values_are_dropped_in_reverse_before_the_join() {
+    within(|| {
+        let (runtime, pools) = private(1);
+        for is_tasklet in [false, true] {
+            let log = Arc::new(Mutex::new(Vec::new()));
+            let inner = log.clone();
+            let body = move || {
+                let fill = |key: &'static UltLocal<Slot>, name| {
+                    let log = inner.clone();
+                    key.with(|slot| *slot.borrow_mut() = Some(Noted(name, Some(log))));
+                };
+                fill(&SECOND, "second");
+                fill(&FIRST, "first");
+                fill(&THIRD, "third");
+                assert!(inner.lock().unwrap().is_empty());
+                // Replaced early: the old value goes at once.
+                fill(&FIRST, "again");
+                assert_eq!(*inner.lock().unwrap(), ["first"]);
+            };
+            let builder = if is_tasklet { pools[0].tasklet() } else { pools[0].ult() };
+            builder.spawn(body).unwrap().join().unwrap();
+            assert_eq!(*log.lock().unwrap(), ["first", "third", "again", "second"]);
+        }
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn values_go_whatever_way_the_unit_ends() {
+    within(|| {
+        let (runtime, pools) = private(1);
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let fill = |name: &'static str| {
+            let log = log.clone();
+            move || FIRST.with(|slot| *slot.borrow_mut() = Some(Noted(name, Some(log))))
+        };
+        let panics = fill("panic");
+        let handle = pools[0].spawn(move || {
+            panics();
+            panic!("ends");
+        });
+        assert!(matches!(handle.unwrap().join(), Err::<(), _>(JoinError::Panicked(_))));
+        let exits = fill("exit");
+        let handle = pools[0].spawn(move || {
+            exits();
+            ult::exit();
+        });
+        assert!(matches!(handle.unwrap().join(), Err::<(), _>(JoinError::Exited)));
+        let cancelled = fill("cancel");
+        let handle = pools[0].spawn(move || {
+            cancelled();
+            ult::park();
+        });
+        let handle = handle.unwrap();
+        on(&pools[0], || ());
+        handle.cancel();
+        assert!(matches!(handle.join(), Err(JoinError::Cancelled)));
+        let detached = fill("detached");
+        pools[0].ult().spawn_detached(detached).unwrap();
+        runtime.shutdown().unwrap();
+        assert_eq!(*log.lock().unwrap(), ["panic", "exit", "cancel", "detached"]);
+    });
+}
+
+#[test]
+fn a_revived_unit_starts_with_new_values() {
+    within(|| {
+        let (runtime, pools) = private(1);
+        let next = || {
+            NUMBER.with(|number| {
+                number.set(number.get() + 1);
+                number.get()
+            })
+        };
+        let (value, ended) = pools[0].spawn(next).unwrap().join_keep();
+        assert_eq!(value.unwrap(), 1);
+        let again = ended.unwrap().revive(&pools[0], next).unwrap();
+        assert_eq!(again.join().unwrap(), 1);
+        runtime.shutdown().unwrap();
+    });
+}
+
+/// A destructor may use the key it belongs to, and others; what it makes is dropped as well.
+#[test]
+fn a_destructor_may_use_keys_wait_and_panic() {
+    struct Busy(PoolRef, Arc<AtomicUsize>);
+    impl Drop for Busy {
+        fn drop(&mut self) {
+            NUMBER.with(|number| number.set(5));
+            ult::yield_now();
+            ult::sleep(Duration::from_micros(100));
+            assert_eq!(NUMBER.with(Cell::get), 5);
+            self.1.fetch_add(on(&self.0, || 1), SeqCst);
+            panic!("in a destructor of a value");
+        }
+    }
+    static BUSY: UltLocal<RefCell<Option<Busy>>> = UltLocal::new(|| RefCell::new(None));
+    static LAST: UltLocal<RefCell<Option<Busy>>> = UltLocal::new(|| RefCell::new(None));
+    within(|| {
+        let (runtime, pools) = private(1);
+        for _ in 0..10 {
+            let count = Arc::new(AtomicUsize::new(0));
+            let busy = || Busy(pools[0].clone(), count.clone());
+            let (one, two) = (busy(), busy());
+            let handle = pools[0].spawn(move || {
+                LAST.with(|slot| *slot.borrow_mut() = Some(one));
+                BUSY.with(|slot| *slot.borrow_mut() = Some(two));
+                3
+            });
+            assert_eq!(handle.unwrap().join().unwrap(), 3, "its value is not touched by that");
+            assert_eq!(count.load(SeqCst), 2, "one panic does not keep the others");
+        }
+        runtime.shutdown().unwrap();
+        assert_eq!(pools[0].total_len(), 0);
+    });
+}
+
+#[test]
+fn an_initialiser_may_use_other_keys_and_panic() {
+    static FAILS: UltLocal<Cell<u8>> = UltLocal::new(|| {
+        NUMBER.with(|number| number.set(number.get() + 1));
+        assert!(NUMBER.with(Cell::get) > 1, "not the first time");
+        Cell::new(9)
+    });
+    within(|| {
+        let (runtime, pools) = private(1);
+        on(&pools[0], || {
+            let first = std::panic::catch_unwind(|| FAILS.with(Cell::get));
+            assert!(first.is_err());
+            assert_eq!(FAILS.with(Cell::get), 9, "the next one tries again");
+            assert_eq!(FAILS.with(Cell::get), 9);
+            assert_eq!(NUMBER.with(Cell::get), 2);
+        });
+        runtime.shutdown().unwrap();
+    });
+}
+
+/// Values go with a ULT that changes its xstream.
+#[test]
+fn values_move_with_a_migratable_ult() {
+    within(|| {
+        let (runtime, pools) = private(2);
+        let inner = pools.clone();
+        let body = move || {
+            for round in 0..100u64 {
+                assert_eq!(NUMBER.with(Cell::get), round);
+                NUMBER.with(|number| number.set(round + 1));
+                ult::set_pool(&inner[round as usize % 2]).unwrap();
+                ult::yield_now();
+            }
+        };
+        // SAFETY:
+        // - nothing that is alive over a wait is bound to its thread.
+        let handle = unsafe { pools[0].ult().spawn_migratable(body) };
+        handle.unwrap().join().unwrap();
+        runtime.shutdown().unwrap();
+    });
+}

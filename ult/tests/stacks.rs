@@ -1,0 +1,224 @@
+//! Stacks: their sizes, and memory of the user's. Overflows die in a process of their own.
+#![allow(clippy::unwrap_used, reason = "test code, unknown as such to the lint")]
+
+mod common;
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use common::{on, private, shared, within};
+use ult::{JoinError, PoolSpec, Runtime, StartError, UserStack, XstreamSpec};
+
+/// Uses about 1 KiB of stack per level; returns the distance from the first frame to the last.
+fn deep(levels: usize, top: usize) -> usize {
+    let frame = std::hint::black_box([1u8; 1024]);
+    let here = frame.as_ptr().addr();
+    if levels == 0 {
+        return top.abs_diff(here);
+    }
+    deep(levels - 1, top) + usize::from(frame[levels % 1024]) - 1
+}
+
+fn depth_of(kib: usize) -> usize {
+    let mark = std::hint::black_box(0u8);
+    deep(kib, (&raw const mark).addr())
+}
+
+/// Memory that tells when it is given back.
+struct Area {
+    memory: Vec<u8>,
+    released: Arc<AtomicUsize>,
+}
+
+impl Area {
+    fn new(bytes: usize) -> Self {
+        Self { memory: vec![0; bytes], released: Arc::default() }
+    }
+
+    fn range(&self) -> std::ops::Range<usize> {
+        self.memory.as_ptr_range().start.addr()..self.memory.as_ptr_range().end.addr()
+    }
+
+    fn stack(self) -> UserStack {
+        let (start, len) = (NonNull::from(&self.memory[..]).cast(), self.memory.len());
+        let Self { mut memory, released } = self;
+        let release = move || {
+            // The guard is gone: every byte can be written.
+            memory.fill(1);
+            released.fetch_add(1, SeqCst);
+        };
+        // SAFETY:
+        // - exclusive: the memory moves into `release`, and a vector's buffer stays in its place.
+        unsafe { UserStack::from_raw(start, len, release) }.unwrap()
+    }
+}
+
+#[test]
+fn the_whole_size_can_be_used() {
+    within(|| {
+        let runtime = Runtime::builder()
+            .stack_bytes(64 << 10)
+            .pool(PoolSpec::new("default"))
+            .pool(PoolSpec::new("large").stack_bytes(1 << 20))
+            .xstream(XstreamSpec::new("x").pools(["default", "large"]))
+            .start()
+            .unwrap();
+        let pool = |name| runtime.pool(name).unwrap();
+        assert!(on(&pool("default"), || depth_of(40)) >= 40 << 10);
+        assert!(on(&pool("large"), || depth_of(900)) >= 900 << 10);
+        let own = pool("default").ult().stack_bytes(4 << 20).spawn(|| depth_of(3900)).unwrap();
+        assert!(own.join().unwrap() >= 3900 << 10);
+        // A size of zero at a spawn is the smallest there is.
+        let least = pool("large").ult().stack_bytes(0).spawn(|| depth_of(4)).unwrap();
+        assert!(least.join().unwrap() >= 4 << 10);
+        // A revived unit keeps its size.
+        let first = pool("default").ult().stack_bytes(4 << 20).spawn(|| 1).unwrap();
+        let (_, ended) = first.join_keep();
+        let again = ended.unwrap().revive(&pool("large"), || depth_of(3900)).unwrap();
+        assert!(again.join().unwrap() >= 3900 << 10);
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn a_size_of_zero_is_refused_where_it_is_the_default() {
+    let xstream = || XstreamSpec::new("x").pools(["p"]);
+    let error = Runtime::builder().stack_bytes(0).pool(PoolSpec::new("p")).xstream(xstream());
+    let error = error.start().unwrap_err();
+    assert!(matches!(error, StartError::NoStack { pool: None }), "{error}");
+    let pool = PoolSpec::new("p").stack_bytes(0);
+    let error = Runtime::builder().pool(pool).xstream(xstream()).start().unwrap_err();
+    assert!(matches!(&error, StartError::NoStack { pool: Some(pool) } if pool == "p"), "{error}");
+    assert!(error.to_string().contains("16384"), "it says what to do: {error}");
+}
+
+#[test]
+fn a_ult_runs_on_the_users_memory_which_comes_back() {
+    within(|| {
+        let (runtime, pools) = private(2);
+        for bytes in [20 << 10, 64 << 10, (64 << 10) + 4321, 1 << 20] {
+            // One page more, so that the area need not begin at a page border.
+            let area = Area::new(bytes + 4096);
+            let (range, released) = (area.range(), area.released.clone());
+            let stack = area.stack();
+            assert!(stack.bytes() >= 16 << 10 && stack.bytes() < bytes + 4096);
+            let count = released.clone();
+            let handle = pools[0].ult().stack(stack).spawn(move || {
+                let mark = std::hint::black_box(0u8);
+                assert!(range.contains(&(&raw const mark).addr()), "it runs there");
+                ult::yield_now();
+                assert_eq!(count.load(SeqCst), 0);
+                depth_of(4)
+            });
+            assert!(handle.unwrap().join().unwrap() > 4 << 10);
+            common::wait_until("given back", || released.load(SeqCst) == 1);
+        }
+        // By value, and dropped with everything in it.
+        let stack = UserStack::from_vec(vec![0; 128 << 10]).unwrap();
+        let handle = pools[1].ult().stack(stack).spawn(|| depth_of(64)).unwrap();
+        assert!(handle.join().unwrap() > 64 << 10);
+        runtime.shutdown().unwrap();
+    });
+}
+
+/// However the unit ends, or if it never starts.
+#[test]
+fn the_users_memory_is_never_lost() {
+    within(|| {
+        let (runtime, pools) = private(1);
+        let pool = pools[0].clone();
+        let make = || {
+            let area = Area::new(64 << 10);
+            (area.released.clone(), area.stack())
+        };
+        let given_back = |released: &Arc<AtomicUsize>| {
+            common::wait_until("given back", || released.load(SeqCst) == 1);
+        };
+        let (released, stack) = make();
+        drop(stack);
+        assert_eq!(released.load(SeqCst), 1, "unused");
+        let (released, stack) = make();
+        let panics = pool.ult().stack(stack).spawn(|| -> () { panic!("on the user's stack") });
+        assert!(matches!(panics.unwrap().join(), Err(JoinError::Panicked(_))));
+        given_back(&released);
+        let (released, stack) = make();
+        let parks = pool.ult().stack(stack).spawn(ult::park).unwrap();
+        on(&pool, || ());
+        assert_eq!(released.load(SeqCst), 0);
+        parks.cancel();
+        assert!(matches!(parks.join(), Err(JoinError::Cancelled)));
+        given_back(&released);
+        let (released, stack) = make();
+        let inner = pool.clone();
+        on(&pool, move || {
+            let lost = inner.ult().stack(stack).spawn(|| ()).unwrap();
+            drop(inner.pop());
+            assert!(matches!(lost.join(), Err(JoinError::Lost)));
+        });
+        given_back(&released);
+        // Without effect on a tasklet, and yet given back.
+        let (released, stack) = make();
+        pool.tasklet().stack(stack).spawn(|| ()).unwrap().join().unwrap();
+        given_back(&released);
+        // A revived unit has a stack of the runtime's.
+        let (released, stack) = make();
+        let (_, ended) = pool.ult().stack(stack).spawn(|| ()).unwrap().join_keep();
+        given_back(&released);
+        assert_eq!(ended.unwrap().revive(&pool, || 4).unwrap().join().unwrap(), 4);
+        let (released, stack) = make();
+        runtime.shutdown().unwrap();
+        assert!(pool.ult().stack(stack).spawn(|| ()).is_err());
+        given_back(&released);
+    });
+}
+
+#[test]
+fn too_little_memory_is_refused_and_comes_back() {
+    let released = Arc::new(AtomicUsize::new(0));
+    let inner = released.clone();
+    let mut memory = vec![0u8; 19 << 10];
+    let start = NonNull::from(&mut memory[..]).cast();
+    let release = move || {
+        inner.fetch_add(1, SeqCst);
+    };
+    // SAFETY:
+    // - exclusive: it is not used, here or there.
+    let error = unsafe { UserStack::from_raw(start, memory.len(), release) }.unwrap_err();
+    assert_eq!((error.bytes, error.needed), (19 << 10, (16 << 10) + rustix::param::page_size()));
+    assert!(error.usable < error.needed, "{error}");
+    assert_eq!(released.load(SeqCst), 1);
+    assert!(UserStack::from_vec(Vec::new()).is_err());
+}
+
+fn recurse(depth: u64) -> u64 {
+    let frame = std::hint::black_box([depth; 64]);
+    if depth == u64::MAX { 0 } else { recurse(depth + 1) + frame[(depth % 64) as usize] }
+}
+
+/// Also the guard of the user's memory stops a ULT, and the message says who it was.
+#[test]
+fn an_overflow_of_the_users_memory_is_reported() {
+    const CHILD: &str = "ULT_TEST_OVERFLOW_CHILD";
+    const NAME: &str = "an_overflow_of_the_users_memory_is_reported";
+    if std::env::var_os(CHILD).is_some() {
+        let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a valid limit.
+        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &no_core) };
+        let (_runtime, pool) = shared(1);
+        let stack = UserStack::from_vec(vec![0; 128 << 10]).unwrap();
+        let _ = pool.ult().name("guest").stack(stack).spawn(|| recurse(0)).unwrap().join();
+        unreachable!("the stack is not endless");
+    }
+    let output = within(|| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", NAME, "--nocapture", "--test-threads=1"]).env(CHILD, "1");
+        command.stdin(Stdio::null()).output().unwrap()
+    });
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{text}");
+    assert!(text.contains("stack overflow in ULT `guest` (id "), "{text}");
+    assert!(text.contains("of pool `p` on xstream `x0`"), "{text}");
+}
