@@ -127,8 +127,8 @@ impl fmt::Debug for Barrier {
     }
 }
 
-/// A barrier that blocks whole OS threads, also when a ULT or tasklet waits at it: nothing else runs
-/// on that xstream until all have come.
+/// A barrier that blocks whole OS threads, also when a ULT or tasklet waits at it: nothing else
+/// runs on that xstream until all have come.
 ///
 /// It is for phases of xstreams, one party on each. Two parties on one xstream block each other
 /// forever; use [`Barrier`] for ULTs.

@@ -1,7 +1,7 @@
 //! Ending a ULT before its time: cancel and exit.
 //!
-//! Both unwind the ULT's stack with a payload of our own, so destructors run and no panic hook does.
-//! The frame at the bottom tells them from panics.
+//! Both unwind the ULT's stack with a payload of our own, so destructors run and no panic hook
+//! does. The frame at the bottom tells them from panics.
 //!
 //! A wait that is a cancellation point ends when a cancel is pending. The object takes its waiter
 //! back, exactly as for a deadline, and calls [`unwind`] when nothing of the wait is left linked.

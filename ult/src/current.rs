@@ -66,9 +66,9 @@ pub(crate) fn ult() -> Option<UltPtr> {
     xstream()?.current.get()
 }
 
-/// The ULT that runs here and can be suspended: no tasklet, and not unwinding. The count of panics is per thread, so a ULT
-/// that suspended in a destructor during unwinding would make all others look panicking; it
-/// blocks its thread instead.
+/// The ULT that runs here and can be suspended: no tasklet, and not unwinding. The count of panics
+/// is per thread, so a ULT that suspended in a destructor during unwinding would make all others
+/// look panicking; it blocks its thread instead.
 #[inline]
 pub(crate) fn suspendable() -> Option<UltPtr> {
     ult().filter(|ult| !ult.is_tasklet() && !std::thread::panicking())

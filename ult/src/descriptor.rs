@@ -37,7 +37,7 @@ use crate::payload::Payload;
 use crate::pool::PoolShared;
 use crate::shared::RuntimeCore;
 use crate::slot::Slot;
-use crate::stack::{BlockPtr, NO_NODE, StackBlock, StackClass};
+use crate::stack::{BlockPtr, StackBlock, StackClass};
 use crate::suspend::SuspendCell;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, fence};
@@ -63,6 +63,9 @@ pub(crate) const CANCEL: u8 = 1;
 pub(crate) const MIGRATE: u8 = 2;
 
 /// The descriptor. See the module documentation.
+///
+/// What every unit touches is in the first two cache lines, the rare rest behind the buffer of the
+/// payload: units come and go by the hundred, and each line more that they touch shows.
 #[repr(C, align(64))]
 pub(crate) struct Ult {
     link: AtomicPtr<Ult>,
@@ -76,18 +79,21 @@ pub(crate) struct Ult {
     pub(crate) token: AtomicBool,
     requests: AtomicU8,
     kind: Cell<Kind>,
-    pub(crate) pushes: Cell<u32>,
+    named: Cell<bool>,
+    /// What it waits for.
+    pub(crate) waits: Cell<WaitKind>,
+    pushes: Cell<u16>,
 
     pub(crate) id: Cell<u64>,
     pub(crate) class: Cell<StackClass>,
-    pub(crate) pins: Cell<u32>,
-    /// What it waits for, and since which tick of the monitor.
-    pub(crate) waits: Cell<WaitKind>,
-    pub(crate) waits_since: Cell<u64>,
-    name: UnsafeCell<UltName>,
     extra: UnsafeCell<Option<Box<Extra>>>,
-    pub(crate) core: ManuallyDrop<Arc<RuntimeCore>>,
     pub(crate) payload: Payload,
+
+    name: UnsafeCell<UltName>,
+    pub(crate) core: ManuallyDrop<Arc<RuntimeCore>>,
+    /// Since which tick of the monitor it waits.
+    pub(crate) waits_since: Cell<u64>,
+    pub(crate) pins: Cell<u32>,
 }
 
 // SAFETY: the fields that are not atomic have one user at a time; the table above says who, and
@@ -109,7 +115,6 @@ pub(crate) struct Birth<'a> {
     pub(crate) pool: &'a PoolShared,
     pub(crate) kind: Kind,
     pub(crate) class: StackClass,
-    pub(crate) name: UltName,
 }
 
 impl Ult {
@@ -127,16 +132,17 @@ impl Ult {
             token: AtomicBool::new(false),
             requests: AtomicU8::new(0),
             kind: Cell::new(Kind::Ult),
+            named: Cell::new(false),
+            waits: Cell::new(WaitKind::Park),
             pushes: Cell::new(0),
             id: Cell::new(0),
-            class: Cell::new(StackClass { bytes: 0, node: NO_NODE }),
-            pins: Cell::new(0),
-            waits: Cell::new(WaitKind::Park),
-            waits_since: Cell::new(0),
-            name: UnsafeCell::new(UltName(NameRepr::None)),
+            class: Cell::new(StackClass::NONE),
             extra: UnsafeCell::new(None),
-            core: ManuallyDrop::new(core),
             payload: Payload::new(),
+            name: UnsafeCell::new(UltName(NameRepr::None)),
+            core: ManuallyDrop::new(core),
+            waits_since: Cell::new(0),
+            pins: Cell::new(0),
         }
     }
 
@@ -241,8 +247,7 @@ impl Ult {
     /// Makes the descriptor ready for a new unit. The caller owns it.
     #[inline]
     pub(crate) fn prepare(&self, birth: Birth<'_>) {
-        self.home.store(ptr::null_mut(), Relaxed);
-        self.block.set(ptr::null());
+        // `home`, `block`, `pins`, name and extra are as a unit leaves them: empty.
         self.join.store(ptr::null_mut(), Relaxed);
         self.refs.store(1, Relaxed);
         self.pool.set(birth.pool);
@@ -253,10 +258,23 @@ impl Ult {
         self.pushes.set(0);
         self.id.set(birth.id);
         self.class.set(birth.class);
-        self.pins.set(0);
+    }
+
+    /// Gives the unit its name. The caller owns the descriptor, and the unit has none yet.
+    pub(crate) fn set_name(&self, name: UltName) {
+        self.named.set(true);
         // SAFETY:
-        // - exclusive: the caller owns the descriptor; the old name owns nothing (`clear`).
-        self.name.with_mut(|slot| unsafe { slot.write(birth.name) });
+        // - exclusive: the caller owns the descriptor.
+        self.name.with_mut(|slot| unsafe { *slot = name });
+    }
+
+    /// How often it has been put back into a pool with an order of its own.
+    pub(crate) fn pushes(&self) -> u32 {
+        u32::from(self.pushes.get())
+    }
+
+    pub(crate) fn count_push(&self) {
+        self.pushes.set(self.pushes.get().saturating_add(1));
     }
 
     /// Makes the descriptor of a unit that has ended ready to start again. The caller owns it, but
@@ -273,21 +291,26 @@ impl Ult {
     /// Drops what a unit has left. The caller owns the descriptor.
     #[inline]
     pub(crate) fn clear(&self) {
+        if self.named.get() || self.has_extra() || self.has_requests() {
+            self.clear_slow();
+        }
+    }
+
+    #[cold]
+    fn clear_slow(&self) {
         if self.has_requests() {
             crate::migrate::forget(self);
         }
-        if self.has_extra() {
-            drop(self.take_extra());
-        }
+        drop(self.take_extra());
+        self.named.set(false);
         // SAFETY:
         // - exclusive: the caller owns the descriptor, so nobody borrows the name.
-        let name = self.name.with_mut(|slot| unsafe { slot.replace(UltName(NameRepr::None)) });
-        drop(name);
+        self.name.with_mut(|slot| unsafe { *slot = UltName(NameRepr::None) });
     }
 
     /// Whether nobody but the caller keeps the descriptor.
     #[inline]
-    fn is_last_ref(&self) -> bool {
+    pub(crate) fn is_last_ref(&self) -> bool {
         // With a single count there is nobody who could change it: no read-modify-write needed.
         // pair: ULT-REFS
         if self.refs.load(Acquire) == 1 {

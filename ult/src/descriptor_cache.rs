@@ -1,7 +1,7 @@
 //! Where descriptors wait for their next unit.
 //!
-//! - Each xstream has a [`DescriptorCache`] that only it touches: create and end on the same xstream
-//!   cost a pop and a push. It holds at most [`CACHE_MAX`] descriptors, last used first.
+//! - Each xstream has a [`DescriptorCache`] that only it touches: create and end on the same
+//!   xstream cost a pop and a push. It holds at most [`CACHE_MAX`] descriptors, last used first.
 //! - The runtime has one [`Depot`] behind a lock. A full cache moves half of its content there, an
 //!   empty one refills from there, and other threads use it directly. So descriptors that are
 //!   made on one xstream and ended on another flow back in batches. It holds at most [`DEPOT_MAX`].
@@ -14,6 +14,7 @@ use std::ptr::NonNull;
 use crate::descriptor::{Ult, UltPtr};
 use crate::shared::RuntimeCore;
 use crate::sync::{Arc, Mutex, lock};
+use crate::xstream::Xstream;
 
 /// Descriptors that wait at an xstream. Less than 400 KiB.
 pub(crate) const CACHE_MAX: usize = 1024;
@@ -115,6 +116,16 @@ impl Depot {
             // SAFETY: it was in the depot, hence idle, and is now in no cache.
             unsafe { free(ult) };
         }
+    }
+}
+
+/// Takes the descriptor of a unit that has ended on `xstream`, of the same runtime, and has no
+/// handle.
+#[inline]
+pub(crate) fn recycle_at(xstream: &Xstream, ult: UltPtr) {
+    if ult.is_last_ref() {
+        ult.clear();
+        xstream.descriptors.borrow_mut().put(&xstream.core.depot, ult);
     }
 }
 

@@ -320,8 +320,8 @@ pub enum JoinError {
     /// The ULT never started: its pool dropped it.
     #[error("the ULT was dropped before it started")]
     Lost,
-    /// It was cancelled ([`JoinHandle::cancel`](crate::JoinHandle::cancel)) and has been unwound, or
-    /// had not started.
+    /// It was cancelled ([`JoinHandle::cancel`](crate::JoinHandle::cancel)) and has been unwound,
+    /// or had not started.
     #[error("the unit was cancelled")]
     Cancelled,
     /// It ended with [`exit`](crate::exit), without a value.

@@ -235,8 +235,8 @@ impl IdleSet {
 /// events soon should poll for a while, as long as [`has_runnable`](crate::has_runnable) says no,
 /// before it calls this.
 ///
-/// `deadline` bounds the wait; `None`: no bound. A cancellation point. Costs no system call unless the xstream really
-/// sleeps.
+/// `deadline` bounds the wait; `None`: no bound. A cancellation point. Costs no system call unless
+/// the xstream really sleeps.
 ///
 /// On an OS thread, and in a destructor during unwinding, it blocks the thread until `fd` is
 /// readable or the deadline has passed.
@@ -264,6 +264,7 @@ pub fn idle(fd: BorrowedFd<'_>, deadline: Option<Instant>, arm: impl FnOnce() ->
     ult.pins.set(ult.pins.get() + 1);
     ult.waits.set(WaitKind::Idle);
     xstream.idle.add(&entry);
+    xstream.has_chores.set(true);
     let is_unparked = Cell::new(false);
     suspend_until(ult, deadline, || {
         is_unparked.set(is_unparked.get() || take_token(ult));

@@ -64,6 +64,7 @@ impl<T> JoinHandle<T> {
 
     /// Whether the outcome is there, so that [`join`](Self::join) would not wait.
     #[must_use]
+    #[inline]
     pub fn is_finished(&self) -> bool {
         self.ult.ptr().join.load(Acquire) == DONE // pair: JOIN-DONE
     }
@@ -75,13 +76,19 @@ impl<T> JoinHandle<T> {
     /// See [`JoinError`]. A panic of the ULT is an error here and nowhere else.
     ///
     /// Counterpart: `ABT_thread_join`.
+    #[inline]
     pub fn join(self) -> Result<T, JoinError> {
-        let ult = self.ult.ptr();
-        if crate::current::ult() == Some(ult) {
-            return Err(JoinError::Deadlock);
+        if self.is_finished() || self.wait_end() {
+            return self.outcome();
         }
-        wait_done(ult, None);
-        self.outcome()
+        Err(JoinError::Deadlock)
+    }
+
+    /// Waits for the end. `false`: the caller is the unit itself.
+    #[inline(never)]
+    fn wait_end(&self) -> bool {
+        let ult = self.ult.ptr();
+        crate::current::ult() != Some(ult) && wait_done(ult, None)
     }
 
     /// Waits for the end like [`join`](Self::join), and keeps the unit, so that it can be started
@@ -146,8 +153,8 @@ impl<T> JoinHandle<T> {
         crate::switch::resume(held.ptr());
     }
 
-    /// Asks the unit to go on in another pool of the same runtime. Never blocks; of several requests
-    /// the last one counts.
+    /// Asks the unit to go on in another pool of the same runtime. Never blocks; of several
+    /// requests the last one counts.
     ///
     /// A unit that has not started moves when its turn comes. A started ULT stays on its xstream;
     /// it moves if that xstream serves the other pool, at the next point at which it yields or is
@@ -236,7 +243,7 @@ pub(crate) unsafe fn take_outcome<T>(ult: &UltRef) -> Result<T, JoinError> {
         Stage::Gone(Why::Exited) => Err(JoinError::Exited),
         Stage::Gone(Why::NoStack(errno)) => {
             let source = std::io::Error::from_raw_os_error(errno);
-            Err(JoinError::NoStack { bytes: ult.ptr().class.get().bytes, source })
+            Err(JoinError::NoStack { bytes: ult.ptr().class.get().bytes(), source })
         }
         _ => Err(JoinError::Lost),
     }
@@ -269,57 +276,63 @@ pub(crate) fn detach_new(ult: UltPtr) {
     ult.join.store(DETACHED, Relaxed);
 }
 
-/// Runs the calling unit, and publishes its outcome. The descriptor may be gone afterwards.
+/// Runs the calling unit, and publishes its outcome. `true`: nobody else keeps the descriptor, the
+/// caller recycles it; `false`: it may be gone.
 #[inline]
-pub(crate) fn run_and_publish(ult: UltPtr) {
+pub(crate) fn run_and_publish(ult: UltPtr) -> bool {
     ult.payload.run();
     if ult.has_extra() {
         crate::local::drop_all(ult);
     }
-    publish(ult);
-}
-
-/// Publishes the outcome of the calling unit, which is over.
-#[inline]
-fn publish(ult: UltPtr) {
-    if !ult.is_tasklet() {
+    if let Some(block) = ult.block() {
+        // In `block.ult` it stands for the one who recycles it.
+        block.ult.set(None);
         ult.set_block(None);
+        ult.home.store(ptr::null_mut(), Relaxed);
     }
     // DETACHED is final, so no read-modify-write is needed to see it.
     // pair: JOIN-DETACH
     if ult.join.load(Acquire) == DETACHED {
         discard(ult);
-        ult.home.store(ptr::null_mut(), Relaxed);
-        drop(UltRef::adopt(ult));
-        return;
+        return true;
     }
-    ult.home.store(ptr::null_mut(), Relaxed);
-    publish_done(ult);
+    publish_done(ult)
 }
 
-/// Tells whoever joins a unit that it will never run. The descriptor may be gone afterwards.
-pub(crate) fn publish_lost(ult: UltPtr) {
-    publish_done(ult);
+/// Tells whoever joins a unit that it will never run. As [`run_and_publish`].
+pub(crate) fn publish_lost(ult: UltPtr) -> bool {
+    publish_done(ult)
 }
 
-/// The unit comes first: its handle drops the rest. Or it comes second, and does so itself.
+/// The unit comes first: its handle drops the rest. Or it comes second, and does so itself
+/// (`true`).
 #[inline]
-fn publish_done(ult: UltPtr) {
+fn publish_done(ult: UltPtr) -> bool {
     // pair: JOIN-DONE, JOIN-WAITER, JOIN-DETACH
     let word = ult.join.swap(DONE, AcqRel);
     if word == DETACHED {
         discard(ult);
-        drop(UltRef::adopt(ult));
-    } else if let Some(waiter) = NonNull::new(word) {
+        return true;
+    }
+    if let Some(waiter) = NonNull::new(word) {
         // SAFETY:
         // - alive, unlinked: the swap took it, and it waits until it is woken;
         // - not touched afterwards.
         unsafe { Waiter::wake(waiter) };
     }
+    false
 }
 
 /// Drops an outcome that nobody will look at. A panic is logged, and so is one of a destructor.
+#[inline]
 fn discard(ult: UltPtr) {
+    if !ult.payload.discard_plain() {
+        discard_slow(ult);
+    }
+}
+
+#[cold]
+fn discard_slow(ult: UltPtr) {
     match ult.payload.stage() {
         Stage::Panicked => {
             log_panic(ult);

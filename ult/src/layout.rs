@@ -38,7 +38,7 @@ impl Runtime {
             return Err(StartError::DuplicatePool { pool: spec.name });
         }
         let index = lock(&core.parts).pools.len();
-        let pool = Arc::new(PoolShared::new(spec, index, core.class.bytes));
+        let pool = Arc::new(PoolShared::new(spec, index, core.class.bytes()));
         lock(&core.parts).pools.push(pool.clone());
         Ok(PoolRef { core: core.clone(), pool })
     }
@@ -271,7 +271,10 @@ impl Xstream {
             odd |= !is_served || slot.sleeper.get().is_some();
             false
         });
-        self.has_odd_slots.set(odd);
+        self.has_odd_slots.set(false);
+        if odd {
+            self.mark_odd();
+        }
         pools
     }
 

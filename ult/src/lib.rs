@@ -25,8 +25,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Waiting works everywhere and in any mixture: [`Mutex`], [`Condvar`], [`Eventual`],
-//! [`JoinHandle`], [`park()`] and [`sleep()`] suspend a ULT and block an OS thread.
+//! Waiting works everywhere and in any mixture: a ULT suspends, an OS thread blocks.
+//!
+//! | for | there is |
+//! |---|---|
+//! | exclusion | [`Mutex`], [`ReentrantMutex`], [`RwLock`], [`Condvar`] |
+//! | an event | [`Eventual`], [`CountDown`], [`Once`], [`OnceCell`], [`Barrier`], [`XstreamBarrier`] |
+//! | resources and data | [`Semaphore`], [`channel`] |
+//! | the first of several | [`wait_any`] |
+//! | a unit, a time | [`JoinHandle`], [`scope()`], [`park()`], [`sleep()`] |
+//!
+//! None of them yields when there is nothing to wait for. Waits have forms with a deadline, which
+//! use the timer of the xstream.
 //!
 //! # What ULT code must know
 //!
@@ -41,26 +51,32 @@
 //!
 //! # Life of a ULT, by file
 //!
-//! 1. `spawn.rs` takes a block (stack and descriptor) from the xstream's `stack_cache.rs`, or from
-//!    `stack.rs`, puts the closure into it (`payload.rs`, `descriptor.rs`) and the unit into its
-//!    pool (`pool.rs`): onto a list of the xstream (`list.rs`), into another xstream's `inbox.rs`,
-//!    or into the pool object. If a sleeping xstream serves the pool, one is woken (`park.rs`).
-//! 2. `run_loop.rs` asks the scheduler (`sched.rs`), and `xstream.rs` switches to the ULT: the
-//!    first frame of its stack is `switch::root`, which calls the closure and catches its panic.
-//! 3. When it has to wait, it links a waiter (`wait.rs`) into what it waits for (`eventual.rs`,
-//!    `mutex.rs`, `condvar.rs`, `join.rs`; `unpark.rs` needs none), and perhaps a node into the
+//! 1. `spawn.rs` takes a descriptor from the xstream's `descriptor_cache.rs`, puts the closure into
+//!    it (`payload.rs`, `descriptor.rs`) and the unit into its pool (`pool.rs`): onto a list of the
+//!    xstream (`slot.rs`, `list.rs`), into another xstream's `inbox.rs`, or into the pool's queue
+//!    (`pools/`). If a sleeping xstream serves the pool, one is woken (`park.rs`).
+//! 2. `run_loop.rs` asks the scheduler (`sched.rs`), and `xstream.rs` gives the ULT a stack
+//!    (`stack_cache.rs`, `stack.rs`) and switches to it: the first frame is `context::root`, which
+//!    calls the closure and catches its panic.
+//! 3. When it has to wait, it links a waiter (`wait.rs`, `wait_list.rs`) into what it waits for
+//!    (`eventual.rs`, `raw_mutex.rs`, `gate.rs`, `condvar.rs`, `barrier.rs`, `once.rs`, `channel/`,
+//!    `join.rs`, several with `select.rs`; `unpark.rs` needs none), and perhaps a node into the
 //!    xstream's `timer.rs`, and switches away (`switch.rs`).
 //! 4. The xstream, on its own stack, commits the suspension (`suspend.rs`): the ULT is parked, or
 //!    it goes back to its queue because a resume came first.
 //! 5. Whoever ends the wait resumes it: directly onto the list if it runs on the same xstream,
 //!    through the inbox otherwise.
-//! 6. When its closure has returned, it publishes the outcome (`join.rs`) and switches away for the
-//!    last time. When nobody holds a count on the descriptor any more, the block goes back to a
-//!    cache.
+//! 6. When its closure has returned, or has been unwound (`cancel.rs`), it publishes the outcome
+//!    (`join.rs`) and switches away for the last time. Its stack goes back to the xstream's cache,
+//!    its descriptor to a cache when nobody keeps it any more.
 //!
 //! An xstream with nothing to do sleeps (`sleep.rs`), with the ULTs that wait for a network in
-//! `idle.rs`. `builder.rs`, `runtime.rs`, `shared.rs` and `shutdown.rs` start and end it all;
-//! `overflow.rs` reports stack overflows; `current.rs` knows where the caller is.
+//! `idle.rs`. `builder.rs`, `runtime.rs`, `shared.rs`, `xstream_thread.rs` and `shutdown.rs` start
+//! and end it all, `layout.rs` and `xstream_ref.rs` change it while it runs. `to.rs` switches past
+//! the scheduler, `migrate.rs` moves units between pools, `scope.rs` lets them borrow, `local.rs`
+//! has their own values. `overflow.rs` reports stack overflows; `current.rs` knows where the caller
+//! is;
+//! [`topology`] knows the machine, and stands by itself.
 
 mod barrier;
 #[cfg(not(loom))]
@@ -99,6 +115,8 @@ mod local;
 #[cfg(not(loom))]
 mod migrate;
 mod mutex;
+#[cfg(not(loom))]
+mod news;
 mod once;
 #[cfg(not(loom))]
 mod overflow;

@@ -93,11 +93,6 @@ pub(crate) fn settle_started(xstream: &Xstream, ult: UltPtr) -> bool {
 pub(crate) fn move_at_home(xstream: &Xstream, ult: UltPtr, target: &PoolShared) {
     adopt(ult, target);
     let slot = xstream.slot_for(target);
-    // SAFETY:
-    // - valid: set when the ULT settled here; slots live as long as the xstream.
-    let old = unsafe { &*ult.slot.get() };
-    old.alive.set(old.alive.get() - 1);
-    slot.alive.set(slot.alive.get() + 1);
     ult.slot.set(slot);
 }
 

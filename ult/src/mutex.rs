@@ -20,10 +20,11 @@ use crate::wait_kind::WaitKind;
 ///
 /// # Who gets it next
 ///
-/// Waiters on the xstream that unlocks are served first come, first served, and nobody overtakes
-/// them. A waiter on another xstream or OS thread is woken, and until it is there others may take
-/// the lock; if it comes too late it goes to the front of the queue, and the next unlock
-/// hands it the lock. So nobody starves, and a busy mutex is never idle while a core wakes up.
+/// Unlock wakes the waiter that came first. Until that runs, others may take the lock, so that it
+/// is not idle while a core wakes up or a ULT waits for its turn to run. A waiter that comes too
+/// late goes back to the front of the queue, and the next unlock hands it the lock. So nobody
+/// starves, also not behind a ULT of its own xstream, and those who queue are served first come,
+/// first served.
 ///
 /// A static works before any runtime exists and after it has ended.
 ///

@@ -44,8 +44,8 @@ pub struct OnceCell<T> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: the value is moved in on one thread and may be dropped on another (`T: Send`), and `&T` is
-// handed to all (`T: Sync`). `state` orders them.
+// SAFETY: the value is moved in on one thread and may be dropped on another (`T: Send`), and `&T`
+// is handed to all (`T: Sync`). `state` orders them.
 unsafe impl<T: Send + Sync> Sync for OnceCell<T> {}
 // SAFETY: an unborrowed cell has no waiters, so it is its value.
 unsafe impl<T: Send> Send for OnceCell<T> {}
@@ -77,8 +77,8 @@ impl<T> OnceCell<T> {
         Some(self.value.with(|slot| unsafe { &*slot.cast::<T>() }))
     }
 
-    /// The value; if it is not there, `init` makes it. Only one party at a time runs its `init`, the
-    /// others wait for it.
+    /// The value; if it is not there, `init` makes it. Only one party at a time runs its `init`,
+    /// the others wait for it.
     ///
     /// If `init` panics, the panic goes to its caller, and the next party tries with its own.
     ///
@@ -139,9 +139,7 @@ impl<T> OnceCell<T> {
 
     /// Changes the value, if it is there.
     pub fn get_mut(&mut self) -> Option<&mut T> {
-        if self.get().is_none() {
-            return None;
-        }
+        self.get()?;
         // SAFETY:
         // - initialised: `get` just said so; no alias: `&mut self`.
         Some(self.value.with_mut(|slot| unsafe { &mut *slot.cast::<T>() }))
@@ -149,9 +147,7 @@ impl<T> OnceCell<T> {
 
     /// Takes the value out. The cell is empty afterwards.
     pub fn take(&mut self) -> Option<T> {
-        if self.get().is_none() {
-            return None;
-        }
+        self.get()?;
         self.state.store(EMPTY, Relaxed);
         // SAFETY:
         // - initialised: READY was set; read once, since the state is EMPTY again;

@@ -194,7 +194,7 @@ fn report(xstream: &Xstream, ult: UltPtr) {
     message.add("` on xstream `");
     message.add_name(&xstream.shared().name);
     message.add("`: stack of ");
-    message.add_number(ult.class.get().bytes as u64);
+    message.add_number(ult.class.get().bytes() as u64);
     message.add(
         " bytes; raise `stack_bytes` of the ULT, the pool or the runtime \
          (argobots.abt_thread_stacksize in a Margo configuration)\n",

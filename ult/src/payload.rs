@@ -14,14 +14,14 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::mem::{MaybeUninit, align_of, size_of};
+use std::mem::{MaybeUninit, align_of, needs_drop, size_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::cancel::{Unwind, Why};
 use crate::sync::UnsafeCell;
 
 /// Bytes of closure or result that need no box.
-pub(crate) const INLINE_BYTES: usize = 240;
+pub(crate) const INLINE_BYTES: usize = 208;
 const INLINE_ALIGN: usize = 16;
 
 /// What a panicking ULT leaves behind.
@@ -46,25 +46,31 @@ pub(crate) enum Stage {
 pub(crate) struct Vtable {
     run: unsafe fn(&Payload),
     drop_closure: unsafe fn(&Payload),
-    drop_value: unsafe fn(&Payload),
+    /// None if dropping a value does nothing.
+    drop_value: Option<unsafe fn(&Payload)>,
 }
 
 #[repr(C, align(16))]
 struct Buffer([MaybeUninit<u8>; INLINE_BYTES]);
 
-/// The buffer and what is in it.
+/// The buffer and what is in it. The buffer stands last, so that small closures share a cache
+/// line with what comes before.
+#[repr(C)]
 pub(crate) struct Payload {
-    buffer: UnsafeCell<Buffer>,
-    stage: Cell<Stage>,
     vtable: Cell<&'static Vtable>,
+    stage: Cell<Stage>,
+    buffer: UnsafeCell<Buffer>,
 }
 
 /// Carrier of the vtable for one pair of types.
 struct Typed<F, T>(std::marker::PhantomData<(F, T)>);
 
 impl<F: FnOnce() -> T, T> Typed<F, T> {
-    const VTABLE: Vtable =
-        Vtable { run: run::<F, T>, drop_closure: drop_stored::<F>, drop_value: drop_stored::<T> };
+    const VTABLE: Vtable = Vtable {
+        run: run::<F, T>,
+        drop_closure: drop_stored::<F>,
+        drop_value: if needs_drop::<T>() || !fits::<T>() { Some(drop_stored::<T>) } else { None },
+    };
 }
 
 /// The functions themselves borrow nothing, whatever the types do.
@@ -81,6 +87,7 @@ impl Payload {
         }
     }
 
+    #[inline]
     pub(crate) fn stage(&self) -> Stage {
         self.stage.get()
     }
@@ -103,6 +110,7 @@ impl Payload {
     }
 
     /// Runs the closure on the ULT's own stack and stores its value or its panic.
+    #[inline]
     pub(crate) fn run(&self) {
         assert_eq!(self.stage(), Stage::Closure, "a ULT runs once");
         self.stage.set(Stage::Empty);
@@ -120,13 +128,27 @@ impl Payload {
         unsafe { (self.vtable.get().drop_closure)(self) };
     }
 
+    /// Drops a value whose drop does nothing. `false`: there is something else.
+    #[inline]
+    pub(crate) fn discard_plain(&self) -> bool {
+        let is_plain = self.stage() == Stage::Value && self.vtable.get().drop_value.is_none();
+        if is_plain {
+            self.stage.set(Stage::Empty);
+        }
+        is_plain
+    }
+
     /// Drops a value or a panic that nobody wants.
     pub(crate) fn discard(&self) {
         match self.stage.replace(Stage::Empty) {
-            // SAFETY:
-            // - type and initialised: the vtable belongs to the value, and the stage said that it
-            //   is there; the stage is `Empty` now, so it is dropped once.
-            Stage::Value => unsafe { (self.vtable.get().drop_value)(self) },
+            Stage::Value => {
+                if let Some(drop_value) = self.vtable.get().drop_value {
+                    // SAFETY:
+                    // - type and initialised: the vtable belongs to the value, and the stage said
+                    //   that it is there; the stage is `Empty` now, so it is dropped once.
+                    unsafe { drop_value(self) };
+                }
+            }
             // SAFETY: `Panicked` says that a `Panic` is there; taken once, as above.
             Stage::Panicked => drop(unsafe { self.get::<Panic>() }),
             other => self.stage.set(other),
@@ -138,6 +160,7 @@ impl Payload {
     /// # Safety
     ///
     /// The closure that this payload was given returned a `T`.
+    #[inline]
     pub(crate) unsafe fn take_value<T>(&self) -> T {
         assert_eq!(self.stage.replace(Stage::Empty), Stage::Value);
         // SAFETY:

@@ -404,10 +404,12 @@ impl PoolShared {
         let mut stats = PoolStats { dropped, ..PoolStats::default() };
         for slot in lock(&self.slots).iter() {
             stats.finished += slot.finished.load(Acquire); // pair: POOL-ENDED
-            stats.executed += slot.executed.load(Relaxed);
+            stats.executed += slot.parked.load(Relaxed);
             stats.yields += slot.yields.load(Relaxed);
             stats.resumed += slot.resumed.load(Relaxed);
         }
+        // A run ends in one of three ways.
+        stats.executed += stats.yields + stats.finished;
         stats.created = self.created();
         stats.pushed = stats.created + stats.yields + stats.resumed;
         stats
@@ -511,8 +513,8 @@ impl PoolRef {
     /// Starts the description of a tasklet: a unit without a stack, which runs to its end on the
     /// stack of its xstream.
     ///
-    /// It costs half of what a ULT costs. It may use every call of this crate, but where a ULT would
-    /// suspend, a tasklet blocks its whole xstream; so use it for closures that never wait.
+    /// It costs half of what a ULT costs. It may use every call of this crate, but where a ULT
+    /// would suspend, a tasklet blocks its whole xstream; so use it for closures that never wait.
     ///
     /// Counterpart: `ABT_task_create`.
     #[inline]
@@ -543,7 +545,7 @@ pub struct PoolStats {
     pub created: u64,
     /// Units made runnable: created, yielded and resumed.
     pub pushed: u64,
-    /// Times that a unit ran, from a switch to it until it yields, suspends or ends.
+    /// Times that a unit has run until it yielded, suspended or ended.
     pub executed: u64,
     /// Times that a ULT yielded.
     pub yields: u64,

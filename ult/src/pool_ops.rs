@@ -1,5 +1,5 @@
-//! What can be done with a pool beside spawning: take units out and put them back, move its content,
-//! look at it, and give it a scheduler of its own.
+//! What can be done with a pool beside spawning: take units out and put them back, move its
+//! content, look at it, and give it a scheduler of its own.
 
 use std::ptr;
 
@@ -40,8 +40,8 @@ impl UnitInfo {
 impl PoolRef {
     /// Takes a runnable unit out of the pool, for [`yield_to`](crate::yield_to) and the like.
     ///
-    /// Finds what the caller could run: on an xstream that serves the pool, what its scheduler would
-    /// get; elsewhere, units that have not started and are in nobody's private list.
+    /// Finds what the caller could run: on an xstream that serves the pool, what its scheduler
+    /// would get; elsewhere, units that have not started and are in nobody's private list.
     ///
     /// Counterpart: `ABT_pool_pop_thread`.
     #[must_use]
@@ -285,7 +285,7 @@ fn stacked(mut scheduler: Box<dyn Scheduler>, pools: &[PoolRef]) {
                 for view in &views {
                     view.slot().sleeper.set(Some(me));
                 }
-                xstream.has_odd_slots.set(true);
+                xstream.mark_odd();
                 if views.iter().all(|view| view.is_empty()) && pools.iter().any(has_units) {
                     me.waits.set(crate::wait_kind::WaitKind::Park);
                     crate::switch::suspend(me, crate::context::Command::Park);
@@ -312,7 +312,7 @@ impl crate::xstream::Xstream {
         self.slot_for(pool);
         crate::sync::lock(&pool.servers).push(self.shared().clone());
         pool.was_shared.store(true, Release);
-        self.has_odd_slots.set(true);
+        self.mark_odd();
     }
 
     fn unstack(&self, pool: &crate::pool::PoolShared) {

@@ -12,18 +12,18 @@
 //!
 //! # Who gets it next
 //!
-//! - The waiter that came first is a ULT of the xstream that unlocks: the lock is *handed over*. It
-//!   stays `LOCKED`, and the waiter owns it when it wakes. This costs no more than putting it into a
-//!   queue of the same thread, and so nobody on an xstream overtakes the others of that xstream.
-//! - It is elsewhere: a hand-over would leave the lock idle until the other core has noticed. So the
-//!   lock is freed, and the waiter is woken to compete for it. Until then others may take it; but
-//!   they wake nobody else meanwhile (`COMPETING`).
-//! - A waiter that competed in vain returns to the front of the queue and demands a hand-over, which
-//!   it gets at the next unlock. So everybody is overtaken for one wake-up and one short spin
-//!   at most, and then no more.
+//! A strict hand-over would leave the lock idle until the next holder runs: on another xstream
+//! until that core has noticed, and on the same one until the ULT that unlocks suspends. So unlock
+//! frees the lock and wakes the first waiter to *compete* for it. Until that runs others may take
+//! the lock, but they wake nobody else meanwhile (`COMPETING`). If it comes in vain it goes back to
+//! the front of the queue and demands a *hand-over*, which it gets at the next unlock: the lock
+//! stays `LOCKED`, and the waiter owns it when it wakes.
 //!
-//! Before it queues, a newcomer spins for well below a microsecond, if nobody queues and its xstream
-//! has nothing else to run.
+//! So everybody in the queue is overtaken for one wake-up and one short spin at most, and then no
+//! more; and among those who queue it is first come, first served.
+//!
+//! Before it queues, a newcomer spins: for a fraction of a microsecond, and, while its xstream has
+//! nothing else to run, for some microseconds. It does not spin past others who queue.
 //!
 //! # Why the next holder may free the mutex at once
 //!
@@ -37,7 +37,7 @@ use std::time::Instant;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{Mutex as OsMutex, lock};
-use crate::wait::{Waiter, const_new, spin};
+use crate::wait::{SpinFor, Waiter, const_new, spin};
 use crate::wait_kind::WaitKind;
 use crate::wait_list::WaitList;
 
@@ -116,7 +116,7 @@ impl RawMutex {
                 return true;
             }
             has_competed = true;
-            if spin(|| self.try_take(COMPETING)) {
+            if spin(SpinFor::Holder, || self.try_take(COMPETING)) {
                 return true;
             }
         }
@@ -125,7 +125,7 @@ impl RawMutex {
     /// A newcomer's short wait. Not past those who queue.
     fn spin_for_it(&self) -> bool {
         let mut is_queued = false;
-        let got_it = spin(|| {
+        let got_it = spin(SpinFor::Holder, || {
             is_queued = self.state.load(Relaxed) & QUEUED != 0;
             is_queued || self.try_take(0)
         });
@@ -222,7 +222,7 @@ impl RawMutex {
     fn wake_next(&self) -> bool {
         let mut queue = lock(&self.queue);
         let Some(first) = queue.first() else { return false };
-        let hands_over = first.tag.addr() == DEMANDS || first.is_local();
+        let hands_over = first.tag.addr() == DEMANDS;
         let Some(next) = queue.pop_front() else { return false };
         self.update_queued(&queue);
         let note = if hands_over {

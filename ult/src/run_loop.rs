@@ -101,16 +101,8 @@ impl Xstream {
                     return Leave::Reconfigure;
                 }
             }
-            if self.timers.borrow().len() > 0
-                && let Some(now) = self.clock.tick()
-            {
-                self.fire_timers(now);
-            }
-            if self.idle.is_overdue(self.units_run.get()) {
-                self.resume_idle(OTHERS_MAX);
-            }
-            if self.has_odd_slots.get() && self.is_odd_round() {
-                self.run_odd();
+            if self.has_chores.get() {
+                self.do_chores();
             }
             match scheduler.next(&views) {
                 Step::Run(unit) => {
@@ -129,7 +121,22 @@ impl Xstream {
         }
     }
 
-    #[cold]
+    /// What is looked at between units, if there is any of it: timers, idle waiters, odd slots.
+    #[inline(never)]
+    fn do_chores(&self) {
+        let has_timers = self.timers.borrow().len() > 0;
+        if has_timers && let Some(now) = self.clock.tick() {
+            self.fire_timers(now);
+        }
+        if self.idle.is_overdue(self.units_run.get()) {
+            self.resume_idle(OTHERS_MAX);
+        }
+        if self.has_odd_slots.get() && self.is_odd_round() {
+            self.run_odd();
+        }
+        self.has_chores.set(has_timers || !self.idle.is_empty() || self.has_odd_slots.get());
+    }
+
     fn is_odd_round(&self) -> bool {
         self.odd_rounds.set(self.odd_rounds.get().wrapping_add(1));
         self.odd_rounds.get().is_multiple_of(ODD_EVERY)

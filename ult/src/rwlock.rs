@@ -8,8 +8,8 @@
 //! | `WRITER` | held exclusively |
 //! | the rest | number of readers that hold it, in units of `READER` |
 //!
-//! Neighbouring readers in the queue are admitted together. So readers and writers take turns in the
-//! order in which they came, and neither can starve the other.
+//! Neighbouring readers in the queue are admitted together. So readers and writers take turns in
+//! the order in which they came, and neither can starve the other.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use crate::gate::{Gate, QUEUED, WATCHED};
 use crate::sync::UnsafeCell;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use crate::wait::{Waiter, after, const_new, spin};
+use crate::wait::{SpinFor, Waiter, after, const_new, spin};
 use crate::wait_kind::WaitKind;
 
 const FLAGS: usize = QUEUED | WATCHED;
@@ -146,7 +146,7 @@ impl<T> RwLock<T> {
     #[cold]
     fn spin(&self, wants: usize) -> bool {
         let mut got_it = false;
-        spin(|| {
+        spin(SpinFor::Holder, || {
             got_it = if wants == WANTS_WRITE { self.take_write() } else { self.take_read() };
             got_it || self.gate.word.load(Relaxed) & QUEUED != 0
         });

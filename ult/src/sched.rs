@@ -38,15 +38,18 @@ pub struct PoolView<'a> {
     slot: &'a Slot,
     /// This xstream owns the pool.
     is_owner: bool,
+    /// It is a FIFO whose units stand in this xstream's list.
+    mostly_list: bool,
 }
 
 /// How many pops of an owner prefer its own list before one prefers the pool's queue, where only
 /// units stand that came while the owner changed.
-const OWN_POPS: u32 = 61;
+const OWN_POPS: u32 = 64;
 
 impl<'a> PoolView<'a> {
     pub(crate) fn new(slot: &'a Slot, is_owner: bool) -> Self {
-        Self { slot, is_owner }
+        let mostly_list = is_owner && matches!(slot.pool.queue, Queue::Fifo(_));
+        Self { slot, is_owner, mostly_list }
     }
 
     /// Takes the next unit.
@@ -70,11 +73,18 @@ impl<'a> PoolView<'a> {
     fn pop_as(&self, who: PopBy) -> Option<Unit> {
         let pops = self.slot.pops.get().wrapping_add(1);
         self.slot.pops.set(pops);
-        let list_first = match &self.slot.pool.queue {
-            Queue::Fifo(_) if self.is_owner => !pops.is_multiple_of(OWN_POPS),
-            _ => pops & 1 == 0,
-        };
-        let unit = if list_first {
+        if self.mostly_list
+            && !pops.is_multiple_of(OWN_POPS)
+            && let Some(ult) = self.slot.pop_front()
+        {
+            return Some(Unit::from_ult(ult));
+        }
+        self.pop_slow(pops, who)
+    }
+
+    #[inline(never)]
+    fn pop_slow(&self, pops: u32, who: PopBy) -> Option<Unit> {
+        let unit = if pops & 1 == 0 && !self.mostly_list {
             self.slot.pop_front().or_else(|| self.pop_queue(who))
         } else {
             self.pop_queue(who).or_else(|| self.slot.pop_front())
@@ -149,20 +159,27 @@ impl Basic {
 impl Scheduler for Basic {
     #[inline]
     fn next(&mut self, pools: &[PoolView<'_>]) -> Step {
-        let mut start = 0;
         self.picks += 1;
+        if self.picks <= STRICT_PICKS
+            && let Some(unit) = pools.first().and_then(PoolView::pop)
+        {
+            return Step::Run(unit);
+        }
+        self.next_slow(pools)
+    }
+}
+
+impl Basic {
+    #[inline(never)]
+    fn next_slow(&mut self, pools: &[PoolView<'_>]) -> Step {
+        let mut start = 0;
         if self.picks > STRICT_PICKS {
             self.picks = 0;
             self.turn = (self.turn + 1) % pools.len().max(1);
             start = self.turn;
         }
         let (before, from) = pools.split_at(start);
-        for pool in from.iter().chain(before) {
-            if let Some(unit) = pool.pop() {
-                return Step::Run(unit);
-            }
-        }
-        Step::Idle
+        from.iter().chain(before).find_map(PoolView::pop).map_or(Step::Idle, Step::Run)
     }
 }
 

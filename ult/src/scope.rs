@@ -162,8 +162,8 @@ impl Drop for Ticket {
 ///
 /// # Panics
 ///
-/// With the panic of `f`, after all units have ended. A panic of a unit that nobody joins is logged.
-/// A cancel of the calling ULT takes effect after all units have ended.
+/// With the panic of `f`, after all units have ended. A panic of a unit that nobody joins is
+/// logged. A cancel of the calling ULT takes effect after all units have ended.
 pub fn scope<'env, F, T>(f: F) -> T
 where
     F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T,

@@ -75,14 +75,16 @@ pub fn wait_any(objects: &[&dyn Selectable], deadline: Option<Instant>) -> Optio
     if objects.is_empty() && deadline.is_none() {
         return None;
     }
+    // One party for all waiters.
+    let party = Waiter::new(WaitKind::Select);
     loop {
         let wake = if objects.len() <= INLINE_MAX {
             let waiters: [Option<Waiter>; INLINE_MAX] =
-                std::array::from_fn(|index| (index < objects.len()).then(waiter));
-            wait_once(objects, &waiters, deadline)
+                std::array::from_fn(|index| (index < objects.len()).then(|| party.beside()));
+            wait_once(objects, &party, &waiters, deadline)
         } else {
-            let waiters: Vec<_> = objects.iter().map(|_| Some(waiter())).collect();
-            wait_once(objects, &waiters, deadline)
+            let waiters: Vec<_> = objects.iter().map(|_| Some(party.beside())).collect();
+            wait_once(objects, &party, &waiters, deadline)
         };
         if wake == Wake::Cancelled {
             cancel::unwind();
@@ -99,10 +101,6 @@ pub fn wait_any_timeout(objects: &[&dyn Selectable], timeout: Duration) -> Optio
     wait_any(objects, after(timeout))
 }
 
-fn waiter() -> Waiter {
-    Waiter::new(WaitKind::Select)
-}
-
 fn first_ready(objects: &[&dyn Selectable]) -> Option<usize> {
     objects.iter().position(|object| object.is_ready())
 }
@@ -110,6 +108,7 @@ fn first_ready(objects: &[&dyn Selectable]) -> Option<usize> {
 /// Links a waiter into each object and waits until one is woken. None is linked afterwards.
 fn wait_once(
     objects: &[&dyn Selectable],
+    party: &Waiter,
     waiters: &[Option<Waiter>],
     deadline: Option<Instant>,
 ) -> Wake {
@@ -123,7 +122,7 @@ fn wait_once(
         }
         links.count += 1;
     }
-    Waiter::block_any(waiters, deadline)
+    party.block_any(waiters, deadline)
 }
 
 /// The waiters that are linked, the first `count`.

@@ -23,10 +23,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::condvar::Condvar;
 use crate::descriptor_cache::Depot;
 use crate::error::StuckUlt;
 use crate::mutex::Mutex as UltMutex;
+use crate::news::News;
 use crate::pool::PoolShared;
 use crate::stack::StackClass;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -73,9 +73,8 @@ pub(crate) struct RuntimeCore {
     next_id: AtomicU64,
     phase: AtomicU64,
     gate: AtomicUsize,
-    /// Where a shutdown waits for news.
-    quiet: UltMutex<()>,
-    pub(crate) news: Condvar,
+    /// Changes that shutdowns and joins of xstreams wait for.
+    pub(crate) news: News,
     /// Filled by the xstreams while the phase says `REPORT`.
     stuck: Mutex<Vec<StuckUlt>>,
 }
@@ -94,8 +93,7 @@ impl RuntimeCore {
             next_id: AtomicU64::new(1),
             phase: AtomicU64::new(0),
             gate: AtomicUsize::new(0),
-            quiet: UltMutex::new(()),
-            news: Condvar::new(),
+            news: News::new(),
             stuck: Mutex::new(Vec::new()),
         }
     }
@@ -191,13 +189,7 @@ impl RuntimeCore {
 
     /// Tells a waiting shutdown that something has changed.
     pub(crate) fn tell_news(&self) {
-        drop(self.quiet.lock());
-        self.news.notify_all();
-    }
-
-    /// The lock under which a shutdown looks before it waits for news.
-    pub(crate) fn quiet(&self) -> &UltMutex<()> {
-        &self.quiet
+        self.news.tell();
     }
 
     /// Adds to the report of a shutdown that gave up.

@@ -15,9 +15,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::condvar::Condvar;
 use crate::current;
 use crate::error::{ShutdownError, StillAlive};
+use crate::news::News;
 use crate::runtime::{Owner, Runtime};
 use crate::shared::{CLOSING, EXIT, REPORT, RuntimeCore, WATCHED};
 use crate::sync::{Arc, relax, thread};
@@ -29,7 +29,7 @@ const LIMIT_DEFAULT: Duration = Duration::from_secs(30);
 const REPORT_LIMIT: Duration = Duration::from_millis(500);
 
 /// Wakes attempts that wait for another. Shared by all runtimes: shutdown is rare.
-static TURN_OVER: Condvar = Condvar::new();
+static TURN_OVER: News = News::new();
 
 impl Runtime {
     /// Waits until all ULTs have ended, then ends the xstreams. Spawns fail from then on. Same as
@@ -70,29 +70,24 @@ impl Runtime {
 
 impl Owner {
     fn shutdown(&self, deadline: Option<Instant>) -> Result<(), ShutdownError> {
-        let mut turn = self.turn.lock();
-        while turn.in_progress && !turn.is_done {
-            let in_time = match deadline {
-                None => {
-                    turn = TURN_OVER.wait(turn);
-                    true
-                }
-                Some(deadline) => {
-                    let waited = TURN_OVER.wait_deadline(turn, deadline);
-                    turn = waited.0;
-                    waited.1
-                }
-            };
-            if !in_time && turn.in_progress {
+        loop {
+            let free = TURN_OVER.wait_until(deadline, || {
+                let turn = self.turn.lock();
+                turn.is_done || !turn.in_progress
+            });
+            let mut turn = self.turn.lock();
+            if turn.is_done {
+                return Ok(());
+            }
+            if !turn.in_progress {
+                turn.in_progress = true;
+                break;
+            }
+            if !free {
                 let report = StillAlive { in_progress: true, ..StillAlive::default() };
                 return Err(ShutdownError::StillAlive(Box::new(report)));
             }
         }
-        if turn.is_done {
-            return Ok(());
-        }
-        turn.in_progress = true;
-        drop(turn);
         let result = close(&self.core, deadline);
         if result.is_ok() {
             bury(&self.core);
@@ -101,7 +96,7 @@ impl Owner {
         turn.in_progress = false;
         turn.is_done = result.is_ok();
         drop(turn);
-        TURN_OVER.notify_all();
+        TURN_OVER.tell();
         result.map_err(|report| ShutdownError::StillAlive(Box::new(report)))
     }
 }
@@ -172,17 +167,7 @@ pub(crate) fn wait_for(
     deadline: Option<Instant>,
     test: impl Fn() -> bool,
 ) -> bool {
-    let mut guard = core.quiet().lock();
-    loop {
-        if test() {
-            return true;
-        }
-        match deadline {
-            None => guard = core.news.wait(guard),
-            Some(deadline) if deadline <= Instant::now() => return false,
-            Some(deadline) => guard = core.news.wait_deadline(guard, deadline).0,
-        }
-    }
+    core.news.wait_until(deadline, test)
 }
 
 /// A spawn takes microseconds, so this does not sleep.

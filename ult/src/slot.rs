@@ -19,7 +19,8 @@ pub(crate) struct SlotShared {
     /// Length of the unit list.
     pub(crate) len: AtomicUsize,
     pub(crate) created: AtomicU64,
-    pub(crate) executed: AtomicU64,
+    /// Times that a ULT suspended itself.
+    pub(crate) parked: AtomicU64,
     pub(crate) yields: AtomicU64,
     pub(crate) resumed: AtomicU64,
     pub(crate) finished: AtomicU64,
@@ -41,8 +42,6 @@ pub(crate) struct Slot {
     pub(crate) served: Cell<bool>,
     /// Pops since the start; decides whether list or pool object is tried first.
     pub(crate) pops: Cell<u32>,
-    /// ULTs that started here and have not ended.
-    pub(crate) alive: Cell<usize>,
     /// Who runs a stacked scheduler over this slot, when it sleeps.
     pub(crate) sleeper: Cell<Option<UltPtr>>,
 }
@@ -56,7 +55,6 @@ impl Slot {
             list: UnitList::new(),
             served: Cell::new(false),
             pops: Cell::new(0),
-            alive: Cell::new(0),
             sleeper: Cell::new(None),
         }
     }

@@ -130,8 +130,8 @@ impl<'a> UltBuilder<'a> {
         unsafe { self.make(f, Start::Queue, detach_new) }.map(drop)
     }
 
-    /// Spawns a unit and switches to it at once; the caller goes back to its pool behind the others.
-    /// The unit runs on the caller's xstream, whether or not that serves the pool.
+    /// Spawns a unit and switches to it at once; the caller goes back to its pool behind the
+    /// others. The unit runs on the caller's xstream, whether or not that serves the pool.
     ///
     /// On an OS thread, in a tasklet, and in a destructor during unwinding, it is the same as
     /// [`spawn`](Self::spawn).
@@ -165,14 +165,15 @@ impl<'a> UltBuilder<'a> {
     ///
     /// Whenever `f`, or what it calls, may suspend:
     ///
-    /// - no reference to a thread-local value is alive, not even in a library that `f` calls, and no
-    ///   code assumes that the thread before the suspension is the thread after it. The compiler
+    /// - no reference to a thread-local value is alive, not even in a library that `f` calls, and
+    ///   no code assumes that the thread before the suspension is the thread after it. The compiler
     ///   itself may keep the *address* of a thread-local across a call, so `f` should not use
     ///   thread-locals at all in functions that suspend;
-    /// - no value that is not `Send` is alive on the stack (`Rc`, guards of `std` locks, and so on).
+    /// - no value that is not `Send` is alive on the stack (`Rc`, guards of `std` locks, and so
+    ///   on).
     ///
-    /// Values of [`UltLocal`](crate::UltLocal) are fine. While the ULT waits with a deadline it does
-    /// not move.
+    /// Values of [`UltLocal`](crate::UltLocal) are fine. While the ULT waits with a deadline it
+    /// does not move.
     ///
     /// # Errors
     ///
@@ -220,7 +221,10 @@ impl<'a> UltBuilder<'a> {
             None => pool.class,
             Some(bytes) => StackClass::new(bytes, pool.class.node()),
         };
-        ult.prepare(Birth { id, pool, kind: self.kind, class, name: self.name });
+        ult.prepare(Birth { id, pool, kind: self.kind, class });
+        if self.name.as_str().is_some() {
+            ult.set_name(self.name);
+        }
         // SAFETY: duty of the caller.
         unsafe { ult.payload.set_closure(f) };
         if let Some(rare) = self.rare {
@@ -235,9 +239,21 @@ impl<'a> UltBuilder<'a> {
     }
 }
 
-/// May the caller spawn into `pool` now? The pass must live until the unit has been queued.
+/// May the caller spawn into `target` now? The pass must live until the unit has been queued.
 #[inline]
 fn pass<'a>(
+    target: &'a PoolRef,
+    here: Option<&Xstream>,
+) -> Result<Option<GatePass<'a>>, SpawnError> {
+    match here {
+        // A pool that is served has not been removed.
+        Some(xstream) if !xstream.closing.get() && xstream.owns(&target.pool) => Ok(None),
+        _ => pass_slow(target, here),
+    }
+}
+
+#[cold]
+fn pass_slow<'a>(
     target: &'a PoolRef,
     here: Option<&Xstream>,
 ) -> Result<Option<GatePass<'a>>, SpawnError> {
@@ -313,14 +329,14 @@ pub(crate) fn enqueue(ult: UltPtr, why: PushReason) {
 
 #[inline]
 fn push(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: PushReason) {
-    let owner = pool.owner.load(Acquire); // pair: POOL-OWNER
     match here {
-        Some(xstream) if ptr::eq(owner, xstream.me()) => xstream.push_own(ult, pool),
+        Some(xstream) if xstream.owns(pool) => xstream.push_own(ult, pool),
         _ => push_foreign(ult, pool, here, why),
     }
 }
 
 /// Queues a unit where the caller has no private end.
+#[inline(never)]
 fn push_foreign(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: PushReason) {
     debug_assert!(
         pool.access != Access::Private || why != PushReason::Create,

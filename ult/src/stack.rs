@@ -29,7 +29,6 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
 use crate::context::{Back, Context};
 use crate::descriptor::UltPtr;
-use crate::sync::UnsafeCell;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicU32, AtomicUsize};
 use crate::user_stack::UserStack;
@@ -49,27 +48,41 @@ const COLOURS: usize = 12;
 /// What a stack must be like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StackClass {
-    /// Bytes without the guard.
-    pub(crate) bytes: usize,
-    /// NUMA node of the memory; `NO_NODE`: wherever it is touched first.
-    pub(crate) node: u32,
+    /// Units of [`GRAIN`] without the guard.
+    grains: u32,
+    /// NUMA node of the memory, or one of the following.
+    node: u32,
 }
 
-pub(crate) const NO_NODE: u32 = u32::MAX;
+/// A divisor of every page size.
+const GRAIN: usize = 4096;
+/// In place of a node: wherever the memory is touched first.
+const NO_NODE: u32 = u32::MAX;
 /// In place of a node: the memory belongs to a user and is not reused.
 const USERS: u32 = u32::MAX - 1;
 
 impl StackClass {
+    pub(crate) const NONE: Self = Self { grains: 0, node: NO_NODE };
+
     /// The class of a requested size: whole pages, within the limits.
     pub(crate) fn new(bytes: usize, node: Option<u32>) -> Self {
         let page = rustix::param::page_size();
         let bytes = bytes.clamp(STACK_BYTES_MIN, STACK_BYTES_MAX).next_multiple_of(page);
-        Self { bytes, node: node.unwrap_or(NO_NODE) }
+        Self::of(bytes, node.unwrap_or(NO_NODE))
     }
 
     /// The class of a user's own memory of `bytes` without the guard.
     pub(crate) fn of_user(bytes: usize) -> Self {
-        Self { bytes, node: USERS }
+        Self::of(bytes.min(STACK_BYTES_MAX), USERS)
+    }
+
+    fn of(bytes: usize, node: u32) -> Self {
+        Self { grains: u32::try_from(bytes / GRAIN).unwrap_or(u32::MAX), node }
+    }
+
+    /// Bytes without the guard.
+    pub(crate) fn bytes(self) -> usize {
+        self.grains as usize * GRAIN
     }
 
     /// The NUMA node, if one was asked for.
@@ -112,7 +125,7 @@ unsafe impl Stack for BlockStack {
 /// cache, touches it.
 #[repr(C, align(64))]
 pub(crate) struct StackBlock {
-    pub(crate) context: UnsafeCell<Context>,
+    pub(crate) context: Context,
     pub(crate) back: Cell<*const Back>,
     /// Who lives here.
     pub(crate) ult: Cell<Option<UltPtr>>,
@@ -180,15 +193,15 @@ impl fmt::Debug for BlockPtr {
 /// Makes a stack.
 pub(crate) fn map_stack(class: StackClass) -> io::Result<BlockPtr> {
     let page = rustix::param::page_size();
-    let len = class.bytes + page;
+    let len = class.bytes() + page;
     let start = map(len)?;
     if let Err(error) = protect(start, page) {
         // SAFETY: the mapping was made above and nobody knows it.
         unsafe { unmap(start, len) };
         return Err(error);
     }
-    if class.node != NO_NODE {
-        bind(start, len, class.node);
+    if let Some(node) = class.node() {
+        bind(start, len, node);
     }
     // SAFETY:
     // - exclusive, writable, guarded, large enough: made above.
@@ -200,7 +213,8 @@ pub(crate) fn map_stack(class: StackClass) -> io::Result<BlockPtr> {
 /// # Safety
 ///
 /// `start` and `len` are writable memory of class `class` that nobody else uses until
-/// [`unmap_stack`], and whose first page is a guard; it holds at least `STACK_BYTES_MIN` and a page.
+/// [`unmap_stack`], and whose first page is a guard; it holds at least `STACK_BYTES_MIN` and a
+/// page.
 pub(crate) unsafe fn furnish(
     start: NonNull<u8>,
     len: usize,
@@ -217,7 +231,7 @@ pub(crate) unsafe fn furnish(
     // SAFETY: above `start`, hence not null.
     let place = unsafe { NonNull::new_unchecked(place) };
     let block = StackBlock {
-        context: UnsafeCell::new(Context::new(stack, place)),
+        context: Context::new(stack, place),
         back: Cell::new(ptr::null()),
         ult: Cell::new(None),
         stack,
@@ -246,7 +260,7 @@ pub(crate) unsafe fn unmap_stack(block: BlockPtr) {
     let mapping = block.0.as_ptr().cast::<u8>().with_addr(stack.start.get());
     if let Some(mapping) = NonNull::new(mapping) {
         // SAFETY: the whole mapping of this stack, which nobody uses any more.
-        unsafe { unmap(mapping, class.bytes + rustix::param::page_size()) };
+        unsafe { unmap(mapping, class.bytes() + rustix::param::page_size()) };
     }
 }
 
@@ -258,7 +272,7 @@ pub(crate) unsafe fn unmap_stack(block: BlockPtr) {
 pub(crate) unsafe fn trim_stack(block: BlockPtr) {
     let page = rustix::param::page_size();
     let low = block.stack.start.get() + page;
-    let high = (block.stack.base.get() - KEEP_BYTES.min(block.class.bytes / 2)) & !(page - 1);
+    let high = (block.stack.base.get() - KEEP_BYTES.min(block.class.bytes() / 2)) & !(page - 1);
     if high <= low {
         return;
     }
@@ -369,7 +383,7 @@ mod tests {
     #[test]
     fn sizes_are_whole_pages_within_limits() {
         let page = rustix::param::page_size();
-        let bytes = |bytes| StackClass::new(bytes, None).bytes;
+        let bytes = |bytes| StackClass::new(bytes, None).bytes();
         assert_eq!(bytes(0) % page, 0);
         assert!(bytes(0) >= STACK_BYTES_MIN);
         assert_eq!(bytes(STACK_BYTES_DEFAULT), STACK_BYTES_DEFAULT);

@@ -6,8 +6,8 @@
 //!
 //! - Idle stacks wait last used first, because those are warm. While the xstream is busy, up to
 //!   [`BURST_FACTOR`] times `max` wait; what exceeds that goes back to the system at once.
-//! - When the xstream has had nothing to do for [`TRIM_AFTER`], all but `max` go back to the system,
-//!   and of the rest the pages further than 16 KiB from the top.
+//! - When the xstream has had nothing to do for [`TRIM_AFTER`], all but `max` go back to the
+//!   system, and of the rest the pages further than 16 KiB from the top.
 //!
 //! A ULT of [`UltBuilder::spawn_migratable`](crate::UltBuilder::spawn_migratable) takes its stack
 //! along: it leaves the register here and enters the one of the next xstream.

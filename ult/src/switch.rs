@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::cancel::{self, Why};
 use crate::context::{Command, Wakeup};
 use crate::current;
-use crate::descriptor::{Kind, UltPtr};
+use crate::descriptor::{Kind, UltPtr, UltRef};
 use crate::pool::PushReason;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::{Relaxed, Release};
@@ -57,6 +57,7 @@ pub(crate) fn suspend_until(
     // SAFETY:
     // - removed before it ends: below, and nothing in between unwinds.
     unsafe { xstream.timers.borrow_mut().insert(deadline, &timer) };
+    xstream.has_chores.set(true);
     let is_ready = loop {
         suspend(ult, Command::Park);
         if ready() {
@@ -115,7 +116,9 @@ pub(crate) fn lose(ult: UltPtr, why: Why) {
     let core = Arc::clone(&ult.core);
     // pair: POOL-ENDED
     ult.pool().dropped.fetch_add(1, Release);
-    crate::join::publish_lost(ult);
+    if crate::join::publish_lost(ult) {
+        drop(UltRef::adopt(ult));
+    }
     core.tell_news();
 }
 

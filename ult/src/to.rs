@@ -21,8 +21,8 @@ use crate::xstream::Xstream;
 
 /// Lets `unit` run next; the caller goes back to its pool, behind the others.
 ///
-/// The unit has been taken out of its pool ([`PoolRef::pop`](crate::PoolRef::pop)). An unstarted one
-/// starts on the caller's xstream, whether or not that serves its pool.
+/// The unit has been taken out of its pool ([`PoolRef::pop`](crate::PoolRef::pop)). An unstarted
+/// one starts on the caller's xstream, whether or not that serves its pool.
 ///
 /// A cancellation point.
 ///

@@ -70,7 +70,7 @@ impl Unit {
     /// How often the ULT has been put back into a user-written or priority pool after its start.
     #[must_use]
     pub fn pushes(&self) -> u32 {
-        self.0.pushes.get()
+        self.0.pushes()
     }
 }
 

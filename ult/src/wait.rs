@@ -67,7 +67,7 @@ pub(crate) enum Wake {
 }
 
 /// Who waits.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Party {
     #[cfg(not(loom))]
     Ult(UltPtr),
@@ -164,10 +164,15 @@ impl Waiter {
         false
     }
 
-    /// Waits until one of `waiters` is woken; they all belong to the caller.
-    pub(crate) fn block_any(waiters: &[Option<Self>], deadline: Option<Instant>) -> Wake {
+    /// A further waiter of the same party, to be linked into another object.
+    pub(crate) fn beside(&self) -> Self {
+        Self::with_party(self.kind, self.party.clone())
+    }
+
+    /// Waits until one of `waiters` is woken, which are [`beside`](Self::beside) this one.
+    pub(crate) fn block_any(&self, waiters: &[Option<Self>], deadline: Option<Instant>) -> Wake {
         let ready = || waiters.iter().flatten().any(Self::is_woken);
-        Party::current().block(WaitKind::Select, deadline, true, ready)
+        self.party.block(self.kind, deadline, true, ready)
     }
 
     /// Whether the wait has been ended by a waker, who then touches it no more.
@@ -178,15 +183,6 @@ impl Waiter {
     /// What the waker said: zero if there was none yet.
     pub(crate) fn note(&self) -> usize {
         self.woken.load(Acquire) // pair: WAITER-WOKEN
-    }
-
-    /// Whether the party is a ULT of the calling xstream, which is cheap to resume.
-    pub(crate) fn is_local(&self) -> bool {
-        match &self.party {
-            #[cfg(not(loom))]
-            Party::Ult(ult) => crate::current::is_home_of(*ult),
-            _ => false,
-        }
     }
 
     /// Ends the wait.
@@ -213,6 +209,14 @@ impl Waiter {
         let call = this.party.prepare();
         this.woken.store(note, Release); // pair: WAITER-WOKEN
         call.fire();
+    }
+}
+
+#[cfg(loom)]
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        // The model then reports a waker that comes too late.
+        self.woken.with_mut(|_| ());
     }
 }
 
@@ -347,21 +351,31 @@ pub(crate) fn party_id() -> usize {
     usize::try_from(hasher.finish() | 1).unwrap_or(1)
 }
 
-/// A wait of well below a microsecond for another core, before the caller really waits: worth it
-/// only while this xstream has nothing else to run, and ends as soon as it has. Returns what
-/// `done` said last.
+/// Whether a spin goes on while this xstream has other units to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SpinFor {
+    /// For a fraction of a microsecond, which is what a suspension costs.
+    Holder,
+    /// Not at all: another unit of this xstream may be what the caller waits for.
+    Other,
+}
+
+/// A wait of a few microseconds at most for another core, before the caller really waits. Returns
+/// what `done` said last.
 #[cfg(not(loom))]
-pub(crate) fn spin(mut done: impl FnMut() -> bool) -> bool {
+pub(crate) fn spin(what: SpinFor, mut done: impl FnMut() -> bool) -> bool {
     const ROUNDS: u32 = 10;
-    const PAUSES_MAX: u32 = 16;
+    const ROUNDS_IF_BUSY: u32 = 4;
+    const PAUSES_MAX: u32 = 32;
+    let patient_rounds = if what == SpinFor::Holder { ROUNDS_IF_BUSY } else { 0 };
     for round in 0..ROUNDS {
         if done() {
             return true;
         }
-        if crate::switch::has_runnable() {
+        if round >= patient_rounds && crate::switch::has_runnable() {
             return false;
         }
-        for _ in 0..(1 << round).min(PAUSES_MAX) {
+        for _ in 0..(2 << round).min(PAUSES_MAX) {
             crate::sync::hint::spin_loop();
         }
     }
@@ -370,6 +384,6 @@ pub(crate) fn spin(mut done: impl FnMut() -> bool) -> bool {
 
 /// One look: the models have no use for time.
 #[cfg(loom)]
-pub(crate) fn spin(mut done: impl FnMut() -> bool) -> bool {
+pub(crate) fn spin(_what: SpinFor, mut done: impl FnMut() -> bool) -> bool {
     done()
 }

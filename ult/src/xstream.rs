@@ -19,7 +19,7 @@ use crate::cancel::Why;
 use crate::context::{Command, Wakeup};
 use crate::current;
 use crate::descriptor::{Kind, UltPtr, UltRef};
-use crate::descriptor_cache::DescriptorCache;
+use crate::descriptor_cache::{DescriptorCache, recycle_at};
 use crate::error::StuckUlt;
 use crate::idle::IdleSet;
 use crate::pool::{PoolShared, PushReason, Queue};
@@ -55,6 +55,8 @@ pub(crate) struct Xstream {
     /// Units that the scheduler picked, idle waiters not counted.
     pub(crate) units_run: Cell<u64>,
     pub(crate) odd_rounds: Cell<u32>,
+    /// There are timers, idle waiters or odd slots.
+    pub(crate) has_chores: Cell<bool>,
     /// There are slots that no scheduler serves, or that a stacked one does.
     pub(crate) has_odd_slots: Cell<bool>,
     /// The scheduler or the pools have changed.
@@ -87,6 +89,7 @@ impl Xstream {
             spin,
             units_run: Cell::new(0),
             odd_rounds: Cell::new(0),
+            has_chores: Cell::new(false),
             has_odd_slots: Cell::new(false),
             reconfigured: Cell::new(false),
             closing: Cell::new(false),
@@ -114,6 +117,12 @@ impl Xstream {
         ptr::eq(ult.home.load(Relaxed), self.me())
     }
 
+    /// Whether this xstream has the private end of `pool`.
+    #[inline]
+    pub(crate) fn owns(&self, pool: &PoolShared) -> bool {
+        ptr::eq(pool.owner.load(Acquire), self.me()) // pair: POOL-OWNER
+    }
+
     /// A number for a new unit.
     #[inline]
     pub(crate) fn next_id(&self) -> u64 {
@@ -129,13 +138,17 @@ impl Xstream {
     /// The slot of a pool, if there is one.
     #[inline]
     pub(crate) fn slot_of(&self, pool: &PoolShared) -> Option<&Slot> {
-        // pair: POOL-OWNER
-        if ptr::eq(pool.owner.load(Acquire), self.me()) {
+        if self.owns(pool) {
             // SAFETY:
             // - valid: set together with the owner, by this thread; slots are boxed, and live as
             //   long as the xstream.
             return unsafe { pool.owner_slot.get().as_ref() };
         }
+        self.search_slot(pool)
+    }
+
+    #[inline(never)]
+    fn search_slot(&self, pool: &PoolShared) -> Option<&Slot> {
         let slots = self.slots.borrow();
         let slot = slots.iter().find(|slot| ptr::eq(&*slot.pool, pool))?;
         // SAFETY:
@@ -144,18 +157,27 @@ impl Xstream {
     }
 
     /// The slot of a pool of this runtime, made if need be.
+    #[inline]
     pub(crate) fn slot_for(&self, pool: &PoolShared) -> &Slot {
-        if let Some(slot) = self.slot_of(pool) {
-            return slot;
-        }
+        self.slot_of(pool).unwrap_or_else(|| self.add_slot(pool))
+    }
+
+    #[cold]
+    fn add_slot(&self, pool: &PoolShared) -> &Slot {
         let pool = self.core.pool_arc(pool);
         let slot = Box::new(Slot::new(pool));
         let place = ptr::from_ref(&*slot);
         self.slots.borrow_mut().push(slot);
-        self.has_odd_slots.set(true);
+        self.mark_odd();
         // SAFETY:
         // - valid: boxed, and in `slots`, which never shrinks.
         unsafe { &*place }
+    }
+
+    /// There is a slot that the scheduler does not serve.
+    pub(crate) fn mark_odd(&self) {
+        self.has_odd_slots.set(true);
+        self.has_chores.set(true);
     }
 
     /// Calls `f` for each slot until it says `true`. `f` may make new slots.
@@ -201,18 +223,19 @@ impl Xstream {
             return;
         }
         let slot = self.home_slot(ult);
-        bump(&slot.shared.executed);
         self.current.set(Some(ult));
         let Some(block) = ult.block() else { return };
         // SAFETY:
-        // - no alias: only who runs the ULT touches its context, and it runs in one place.
-        let command = block.context.with_mut(|it| unsafe { &mut *it }.resume(Wakeup::Run));
+        // - one resumer: only who runs the ULT touches its context, and it runs in one place;
+        // - alive: until `finish`.
+        let command = unsafe { block.context.resume(Wakeup::Run) };
         match command {
             Command::Yield => {
                 bump(&slot.shared.yields);
                 self.requeue(ult, PushReason::Yield);
             }
             Command::Park => {
+                bump(&slot.shared.parked);
                 if !ult.cell.commit_suspend() {
                     self.queue_resumed(ult);
                 }
@@ -231,11 +254,12 @@ impl Xstream {
             if ult.has_requests() && !crate::migrate::settle_unstarted(ult) {
                 return false;
             }
-            if !ptr::eq(Arc::as_ptr(&ult.core), Arc::as_ptr(&self.core)) {
+            let pool = ult.pool();
+            if !self.owns(pool) && !ptr::eq(Arc::as_ptr(&ult.core), Arc::as_ptr(&self.core)) {
                 self.refuse(ult);
                 return false;
             }
-            let slot = self.slot_for(ult.pool());
+            let slot = self.slot_for(pool);
             if ult.is_tasklet() {
                 self.run_tasklet(ult, slot);
                 return false;
@@ -275,15 +299,12 @@ impl Xstream {
     #[inline]
     fn settle(&self, ult: UltPtr, slot: &Slot) {
         ult.slot.set(slot);
-        slot.alive.set(slot.alive.get() + 1);
         self.shared.ults.store(self.shared.ults.load(Relaxed) + 1, Relaxed);
         ult.home.store(self.me(), Relaxed);
     }
 
     /// A migratable ULT that is about to be queued where other xstreams find it.
     pub(crate) fn let_go(&self, ult: UltPtr) {
-        let slot = self.home_slot(ult);
-        slot.alive.set(slot.alive.get() - 1);
         self.shared.ults.store(self.shared.ults.load(Relaxed) - 1, Relaxed);
         if let Some(block) = ult.block() {
             self.stacks.borrow_mut().unregister(block, &self.shared.stacks);
@@ -334,9 +355,10 @@ impl Xstream {
 
     #[inline]
     fn run_tasklet(&self, ult: UltPtr, slot: &Slot) {
-        bump(&slot.shared.executed);
         self.current.set(Some(ult));
-        crate::join::run_and_publish(ult);
+        if crate::join::run_and_publish(ult) {
+            recycle_at(self, ult);
+        }
         self.count_finished(slot);
     }
 
@@ -368,7 +390,7 @@ impl Xstream {
         }
         match pool.queue() {
             Queue::Object(object) if pool.orders_started() => {
-                ult.pushes.set(ult.pushes.get().saturating_add(1));
+                ult.count_push();
                 object.push(Unit::from_ult(ult), why);
             }
             _ => self.home_slot(ult).push_back(ult),
@@ -402,9 +424,10 @@ impl Xstream {
     /// Ends the life of a ULT; its stack is quiet and its result has been published.
     #[inline]
     fn finish(&self, block: BlockPtr, slot: &Slot) {
-        block.ult.set(None);
+        if let Some(ult) = block.ult.take() {
+            recycle_at(self, ult);
+        }
         self.stacks.borrow_mut().put(block, &self.shared.stacks);
-        slot.alive.set(slot.alive.get() - 1);
         self.shared.ults.store(self.shared.ults.load(Relaxed) - 1, Relaxed);
         self.count_finished(slot);
     }
@@ -442,8 +465,7 @@ impl Xstream {
         }
         let pool = ult.pool();
         pool.in_flight.fetch_sub(1, Relaxed);
-        // pair: POOL-OWNER
-        if ptr::eq(pool.owner.load(Acquire), self.me()) {
+        if self.owns(pool) {
             self.push_own(ult, pool);
         } else {
             // The pool has changed its owner meanwhile.

@@ -22,7 +22,7 @@ use std::time::Instant;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{Mutex as OsMutex, MutexGuard as OsGuard, UnsafeCell, lock};
-use crate::wait::{Waiter, spin};
+use crate::wait::{SpinFor, Waiter, spin};
 use crate::wait_kind::WaitKind;
 use crate::wait_list::{Chain, WaitList};
 
@@ -59,8 +59,9 @@ struct State<T> {
     is_closed: bool,
 }
 
-/// Where the item of a waiting party is: a sender's until it is taken, a receiver's once it has come.
-/// The lock of the channel guards it while the waiter is linked; its party owns it afterwards.
+/// Where the item of a waiting party is: a sender's until it is taken, a receiver's once it has
+/// come. The lock of the channel guards it while the waiter is linked; its party owns it
+/// afterwards.
 struct Slot<T>(UnsafeCell<Option<T>>);
 
 impl<T> Slot<T> {
@@ -174,20 +175,18 @@ impl<T> Core<T> {
     }
 
     pub(super) fn recv(&self, patience: Patience) -> Result<T, Refusal> {
-        let mut state = lock(&self.state);
-        match (self.take_item(state), patience) {
-            (Err((Refusal::NotNow, _)), Patience::Until(deadline)) => {
-                // Another core may be about to send.
-                spin(|| self.has_news.load(Relaxed));
-                state = lock(&self.state);
-                match self.take_item(state) {
-                    Err((Refusal::NotNow, state)) => self.recv_slow(state, deadline),
-                    Err((refusal, _)) => Err(refusal),
-                    Ok(item) => Ok(item),
-                }
+        let Patience::Until(deadline) = patience else {
+            if !self.has_news.load(Relaxed) {
+                return Err(Refusal::NotNow);
             }
-            (Err((refusal, _)), _) => Err(refusal),
-            (Ok(item), _) => Ok(item),
+            return self.take_item(lock(&self.state)).map_err(|(refusal, _)| refusal);
+        };
+        // Another core may be about to send.
+        spin(SpinFor::Other, || self.has_news.load(Relaxed));
+        match self.take_item(lock(&self.state)) {
+            Ok(item) => Ok(item),
+            Err((Refusal::NotNow, state)) => self.recv_slow(state, deadline),
+            Err((Refusal::Closed, _)) => Err(Refusal::Closed),
         }
     }
 

@@ -44,8 +44,8 @@ use crate::sync::atomic::Ordering::{AcqRel, Relaxed};
 use crate::wait::{Waiter, after};
 use core::{Core, Patience, Refusal};
 
-/// A channel with room for `capacity` items. With zero, a send waits until a receiver takes the item
-/// from its hands.
+/// A channel with room for `capacity` items. With zero, a send waits until a receiver takes the
+/// item from its hands.
 #[must_use]
 pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     new(Some(capacity))
