@@ -118,7 +118,9 @@ impl Xstream {
         }
         // The second look; see `park`.
         if self.is_runnable() {
-            word.end();
+            if word.end() {
+                self.pass_on_wake();
+            }
             return;
         }
         let start = Instant::now();

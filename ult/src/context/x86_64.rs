@@ -15,11 +15,12 @@ use std::ptr::{self, NonNull};
 
 use corosensei::stack::Stack;
 
+use super::tools::Bounds;
 use super::{Command, Wakeup, root};
 use crate::stack::{BlockStack, StackBlock};
 
 /// A stack's saved state while it is suspended, and its resumer's while it runs.
-pub(crate) struct Context(Cell<*mut u8>);
+pub(crate) struct Context(Cell<*mut u8>, Bounds);
 
 /// The way back from a stack to whoever resumed it.
 pub(crate) type Back = Context;
@@ -38,7 +39,7 @@ impl Context {
         unsafe { words.add(1).write(block.as_ptr().expose_provenance()) };
         // SAFETY: as above.
         unsafe { words.write(enter as *const () as usize) };
-        Self(Cell::new(words.cast()))
+        Self(Cell::new(words.cast()), Bounds::new(&stack))
     }
 
     /// Runs the stack until it switches away.
@@ -50,7 +51,7 @@ impl Context {
     pub(crate) unsafe fn resume(&self, why: Wakeup) -> Command {
         // SAFETY:
         // - the word is that of the suspended stack: duty of the caller.
-        Command::from_word(unsafe { exchange(&self.0, why as usize) })
+        Command::from_word(self.1.resume(|| unsafe { exchange(&self.0, why as usize) }))
     }
 
     /// Switches from this stack, which the caller runs on, to whoever resumed it.
@@ -59,10 +60,19 @@ impl Context {
         // SAFETY:
         // - the word is that of the resumer, which waits in `resume`: only code on this very stack
         //   gets at this (`StackBlock::back` of the calling ULT).
-        match unsafe { exchange(&self.0, command as usize) } {
+        match self.1.suspend(|| unsafe { exchange(&self.0, command as usize) }) {
             0 => Wakeup::Run,
             _ => Wakeup::Inspect,
         }
+    }
+
+    /// The memory is used for something else from now on.
+    ///
+    /// # Safety
+    ///
+    /// The caller holds the stack, nobody lives on it, and it is not resumed any more.
+    pub(crate) unsafe fn end(&self) {
+        self.1.end();
     }
 }
 
@@ -131,6 +141,8 @@ extern "sysv64" fn first(block: *mut StackBlock) -> ! {
     // SAFETY:
     // - valid: `Context::new` put it there; it is the block of this very stack.
     let back = ptr::from_ref(unsafe { &block.as_ref().context });
+    // SAFETY: as above.
+    unsafe { &*back }.1.enter();
     // SAFETY: as above; the reference lives as long as the stack.
     root(block, unsafe { &*back })
 }

@@ -201,6 +201,9 @@ impl Control {
     }
 
     fn remove_xstream(&mut self) {
+        if self.runtime.xstreams().len() == 1 {
+            return;
+        }
         let xstream = self.some_xstream();
         if xstream.join_timeout(Duration::from_millis(1)).is_ok() {
             let _ = xstream.remove();

@@ -487,7 +487,7 @@ impl Me<'_> {
         let eventuals = &self.world.eventuals;
         let (first, second) = (self.random.pick(eventuals), self.random.pick(eventuals));
         let deadline = self.random.one_in(2).then(|| soon(&mut self.random));
-        drop(ult::wait_any(&[first, second], deadline));
+        let _ = ult::wait_any(&[first, second], deadline);
     }
 }
 
