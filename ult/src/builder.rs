@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
+use crate::cancel::Unwind;
 use crate::error::StartError;
 use crate::layout;
 use crate::overflow;
@@ -256,6 +257,9 @@ impl RuntimeBuilder {
         }
         match result? {
             Ok(value) => Ok(value),
+            Err(unwind) if unwind.is::<Unwind>() => {
+                panic!("`ult::exit` was called in the closure of `RuntimeBuilder::run`")
+            }
             Err(panic) => std::panic::resume_unwind(panic),
         }
     }

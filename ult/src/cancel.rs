@@ -8,6 +8,8 @@
 
 #[cfg(not(loom))]
 use crate::descriptor::{CANCEL, UltPtr};
+#[cfg(not(loom))]
+use crate::payload::Stage;
 
 /// Why a unit has no value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +32,8 @@ pub(crate) struct Unwind(pub(crate) Why);
 #[cfg(not(loom))]
 #[inline]
 pub(crate) fn is_pending(ult: UltPtr) -> bool {
-    ult.has_requests() && ult.is_requested(CANCEL)
+    // What is dropped after the end of the closure may wait, and is not disturbed.
+    ult.has_requests() && ult.is_requested(CANCEL) && ult.payload.stage() == Stage::Empty
 }
 
 /// Ends the calling ULT: its destructors run. Not a panic, so no panic hook runs.

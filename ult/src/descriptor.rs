@@ -280,6 +280,9 @@ impl Ult {
     /// Makes the descriptor of a unit that has ended ready to start again. The caller owns it, but
     /// stale `Unparker`s may still touch the atomics: they find an unstarted unit.
     pub(crate) fn rearm(&self, pool: &PoolShared) {
+        if self.has_requests() {
+            crate::migrate::forget(self);
+        }
         self.join.store(ptr::null_mut(), Relaxed);
         self.pool.set(pool);
         self.cell.reset();

@@ -25,6 +25,7 @@ use crate::descriptor::{CANCEL, UltPtr, UltRef};
 use crate::error::{JoinError, MigrateError, PanicPayload, SpawnError, panic_message};
 use crate::payload::Stage;
 use crate::pool::PoolRef;
+use crate::stack::BlockPtr;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::wait::Waiter;
 use crate::wait_kind::WaitKind;
@@ -284,34 +285,87 @@ pub(crate) fn run_and_publish(ult: UltPtr) -> bool {
     if ult.has_extra() {
         crate::local::drop_all(ult);
     }
-    if let Some(block) = ult.block() {
-        // In `block.ult` it stands for the one who recycles it.
-        block.ult.set(None);
-        ult.set_block(None);
-        ult.home.store(ptr::null_mut(), Relaxed);
-    }
     // DETACHED is final, so no read-modify-write is needed to see it.
     // pair: JOIN-DETACH
     if ult.join.load(Acquire) == DETACHED {
+        // It may wait, so it is still a ULT on a stack.
         discard(ult);
+        count_end(ult);
+        leave_block(ult);
         return true;
     }
-    publish_done(ult)
+    // Whoever joins it finds it in the counters.
+    count_end(ult);
+    let block = leave_block(ult);
+    let is_ours = publish_done(ult);
+    if is_ours {
+        discard_late(ult, block);
+    }
+    is_ours
+}
+
+/// Counts the end of the calling unit.
+#[inline]
+fn count_end(ult: UltPtr) {
+    // SAFETY:
+    // - valid: the slot where the unit runs, on this xstream; slots live as long as it.
+    let slot = unsafe { &*ult.slot.get() };
+    let finished = &slot.shared.finished;
+    // What the unit did happens before a shutdown that sees the count.
+    finished.store(finished.load(Relaxed) + 1, Release); // pair: POOL-ENDED
+    crate::pool_ops::tell_end(&slot.pool);
+}
+
+/// Drops the outcome of the calling unit, whose handle went away while it published.
+#[cold]
+fn discard_late(ult: UltPtr, block: Option<BlockPtr>) {
+    // It may wait, so it is a ULT on a stack once more. It has been counted as ended; while it is
+    // at home here, a shutdown waits for it all the same, and so it stays.
+    if let Some(block) = block {
+        ult.pins.set(ult.pins.get() + 1);
+        move_in(ult, block);
+    }
+    discard(ult);
+    if leave_block(ult).is_some() {
+        ult.pins.set(ult.pins.get() - 1);
+    }
+}
+
+/// Parts the calling unit from its stack, so that its descriptor may be reused while the stack is
+/// still in use.
+#[inline]
+fn leave_block(ult: UltPtr) -> Option<BlockPtr> {
+    let block = ult.block()?;
+    // In `block.ult` it stands for the one who recycles it.
+    block.ult.set(None);
+    ult.set_block(None);
+    ult.home.store(ptr::null_mut(), Relaxed);
+    Some(block)
+}
+
+/// Takes [`leave_block`] back.
+#[cold]
+fn move_in(ult: UltPtr, block: BlockPtr) {
+    block.ult.set(Some(ult));
+    ult.set_block(Some(block));
+    if let Some(xstream) = crate::current::xstream() {
+        ult.home.store(xstream.me(), Relaxed);
+    }
 }
 
 /// Tells whoever joins a unit that it will never run. As [`run_and_publish`].
 pub(crate) fn publish_lost(ult: UltPtr) -> bool {
+    // There is no outcome that the unit would have to drop.
     publish_done(ult)
 }
 
-/// The unit comes first: its handle drops the rest. Or it comes second, and does so itself
+/// The unit comes first: its handle drops the rest. Or it comes second, and the caller does so
 /// (`true`).
 #[inline]
 fn publish_done(ult: UltPtr) -> bool {
     // pair: JOIN-DONE, JOIN-WAITER, JOIN-DETACH
     let word = ult.join.swap(DONE, AcqRel);
     if word == DETACHED {
-        discard(ult);
         return true;
     }
     if let Some(waiter) = NonNull::new(word) {
@@ -333,6 +387,8 @@ fn discard(ult: UltPtr) {
 
 #[cold]
 fn discard_slow(ult: UltPtr) {
+    // The handle is gone, so there is no other request to come.
+    ult.take_request(CANCEL);
     match ult.payload.stage() {
         Stage::Panicked => {
             log_panic(ult);

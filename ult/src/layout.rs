@@ -13,8 +13,10 @@ use crate::error::{LayoutError, StartError};
 use crate::pool::{Access, PoolRef, PoolShared, PoolSpec, Queue};
 use crate::runtime::Runtime;
 use crate::sched::BasicWait;
-use crate::shared::RuntimeCore;
-use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::shared::{EXIT, RuntimeCore};
+use crate::slot::Slot;
+use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use crate::sync::atomic::fence;
 use crate::sync::{Arc, lock};
 use crate::topology::{AffinityPattern, CpuSet};
 use crate::xstream::{State, Xstream, XstreamShared};
@@ -62,6 +64,7 @@ impl Runtime {
             return Err(LayoutError::Served { pool: name(), xstream: server.name.to_string() });
         }
         pool.pool.removed.store(true, Release);
+        fence(SeqCst); // pair: REMOVE-DEKKER
         let units = pool.total_len();
         if units > 0 {
             pool.pool.removed.store(false, Release);
@@ -88,10 +91,18 @@ impl Runtime {
         xstream.put_scheduler(scheduler);
         let (_, word) = core.phase();
         xstream.see(word);
+        // It looks at the flags that came with the word before it does anything else.
+        xstream.signal();
         if let Err(error) = xstream_thread::start(core, &xstream) {
             set_pools(core, &xstream, Vec::new());
             xstream.set_state(State::Removed);
             return Err(error);
+        }
+        let (flags, _) = core.phase();
+        if flags & EXIT != 0 {
+            // The shutdown may have joined the threads before it knew this one.
+            xstream_thread::join(&xstream);
+            return Err(StartError::ShutDown { xstream: spec.name });
         }
         Ok(XstreamRef::new(core.clone(), xstream))
     }
@@ -228,12 +239,15 @@ fn settle_servers(core: &RuntimeCore, pool: &Arc<PoolShared>) {
         pool.was_shared.store(true, Relaxed);
     }
     pool.heir.store(heir, Release); // pair: POOL-HEIR
+    fence(SeqCst); // pair: HEIR-DEKKER
     let owner = pool.owner.load(Acquire); // pair: POOL-OWNER
-    if !owner.is_null() && owner != heir {
-        let owner = core.xstreams().into_iter().find(|x| ptr::eq(Arc::as_ptr(x), owner));
-        if let Some(owner) = owner {
-            reconfigure(&owner);
-        }
+    if owner == heir {
+        return;
+    }
+    // The owner asks the heir when it has given up.
+    let asked = if owner.is_null() { heir } else { owner };
+    if let Some(asked) = core.xstreams().iter().find(|x| ptr::eq(Arc::as_ptr(x), asked)) {
+        reconfigure(asked);
     }
 }
 
@@ -246,9 +260,13 @@ impl Xstream {
     /// Takes notice of a changed layout: gives up pools that it shall not own any more, takes those
     /// that it shall, and marks the slots that its scheduler serves. Returns the latter's pools.
     pub(crate) fn enter_pools(&self) -> Vec<Arc<PoolShared>> {
-        let pools = lock(&self.shared().pools).clone();
+        let mut pools = lock(&self.shared().pools).clone();
         for pool in &pools {
             self.slot_for(pool);
+        }
+        if self.shared().state() == State::Joining {
+            // What others serve would never run dry under load.
+            pools.retain(|pool| !self.has_other_servers(pool));
         }
         let mut odd = false;
         self.any_slot(|slot| {
@@ -256,19 +274,13 @@ impl Xstream {
             let heir = pool.heir.load(Acquire); // pair: POOL-HEIR
             let owner = pool.owner.load(Acquire); // pair: POOL-OWNER
             if owner == self.me() && heir != owner {
-                self.give_up(pool);
-                // SAFETY:
-                // - valid: xstreams live as long as the runtime's shared part.
-                if let Some(heir) = unsafe { heir.as_ref() } {
-                    reconfigure(heir);
-                }
+                self.give_up(slot);
             } else if owner.is_null() && heir == self.me() {
-                pool.owner_slot.set(slot);
-                pool.owner.store(self.me(), Release); // pair: POOL-OWNER
+                self.claim(slot);
             }
             let is_served = pools.iter().any(|served| Arc::ptr_eq(served, pool));
             slot.served.set(is_served);
-            odd |= !is_served || slot.sleeper.get().is_some();
+            odd |= !is_served || slot.is_stacked();
             false
         });
         self.has_odd_slots.set(false);
@@ -283,16 +295,52 @@ impl Xstream {
         self.any_slot(|slot| {
             // pair: POOL-OWNER
             if slot.pool.owner.load(Acquire) == self.me() {
-                self.give_up(&slot.pool);
+                self.give_up(slot);
             }
             false
         });
     }
 
+    /// Whether another xstream runs that serves `pool`.
+    fn has_other_servers(&self, pool: &PoolShared) -> bool {
+        let servers = lock(&pool.servers);
+        servers.iter().any(|server| {
+            !ptr::eq(Arc::as_ptr(server), self.me()) && server.state() == State::Running
+        })
+    }
+
+    /// Takes the private end of a pool that nobody owns, unless somebody else is faster or shall
+    /// have it by now.
+    fn claim(&self, slot: &Slot) {
+        let pool = &slot.pool;
+        // pair: POOL-OWNER
+        if pool.owner.compare_exchange(ptr::null_mut(), self.me(), AcqRel, Relaxed).is_err() {
+            return;
+        }
+        pool.owner_slot.set(slot);
+        // Either whoever chooses another heir sees the new owner and asks it to give up, or the
+        // other heir is seen here.
+        fence(SeqCst); // pair: HEIR-DEKKER
+        // pair: POOL-HEIR
+        if pool.heir.load(Acquire) != self.me() {
+            self.give_up(slot);
+        }
+    }
+
     /// Hands the unstarted units of an owned pool to the queue where all servers find them.
-    fn give_up(&self, pool: &PoolShared) {
-        let slot = self.slot_for(pool);
+    fn give_up(&self, slot: &Slot) {
+        let pool = &slot.pool;
         pool.owner.store(ptr::null_mut(), Release); // pair: POOL-OWNER
+        // Either whoever chooses an heir sees that nobody owns the pool, or the heir is seen here.
+        fence(SeqCst); // pair: HEIR-DEKKER
+        let heir = pool.heir.load(Acquire); // pair: POOL-HEIR
+        // SAFETY:
+        // - valid: xstreams live as long as the runtime's shared part.
+        if let Some(heir) = unsafe { heir.as_ref() }
+            && !ptr::eq(heir, self.me())
+        {
+            reconfigure(heir);
+        }
         let mut stay = Vec::new();
         while let Some(ult) = slot.pop_front() {
             if self.is_home_of(ult) {

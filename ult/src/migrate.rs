@@ -12,7 +12,7 @@ use crate::current;
 use crate::descriptor::{CANCEL, MIGRATE, Ult, UltPtr};
 use crate::error::MigrateError;
 use crate::pool::{PoolRef, PoolShared, PushReason};
-use crate::sync::atomic::Ordering::{Relaxed, Release};
+use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{Arc, lock};
 use crate::xstream::Xstream;
 
@@ -99,9 +99,11 @@ pub(crate) fn move_at_home(xstream: &Xstream, ult: UltPtr, target: &PoolShared) 
 /// Changes the pool of a unit that the caller holds, and tells its callback.
 pub(crate) fn adopt(ult: UltPtr, target: &PoolShared) {
     // The unit ends in the target's books.
-    ult.pool().moved.fetch_sub(1, Release);
-    target.moved.fetch_add(1, Release);
+    let source = ult.pool();
+    target.moved.fetch_add(1, Relaxed);
+    source.moved.fetch_sub(1, Relaxed);
     ult.set_pool(target);
+    crate::pool_ops::tell_loss(source);
     if ult.has_extra() {
         // The callback is out of its place while it runs, so that it may do what it likes.
         let callback = ult.with_extra(|extra| extra.on_migrate.take());

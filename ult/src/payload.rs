@@ -124,8 +124,16 @@ impl Payload {
     pub(crate) fn lose(&self, why: Why) {
         assert_eq!(self.stage(), Stage::Closure, "only an unstarted ULT can be lost");
         self.stage.set(Stage::Gone(why));
-        // SAFETY: as in `run`.
-        unsafe { (self.vtable.get().drop_closure)(self) };
+        let dropped = catch_unwind(AssertUnwindSafe(|| {
+            // SAFETY: as in `run`.
+            unsafe { (self.vtable.get().drop_closure)(self) };
+        }));
+        if let Err(panic) = dropped {
+            let message = crate::error::panic_message(&panic);
+            tracing::error!(message, "dropping the closure of a unit that never ran panicked");
+            // The payload of the panic may have such a destructor, too.
+            std::mem::forget(panic);
+        }
     }
 
     /// Drops a value whose drop does nothing. `false`: there is something else.

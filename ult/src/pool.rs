@@ -312,6 +312,8 @@ pub(crate) struct PoolShared {
     /// Unstarted units on their way through an owner's inbox.
     pub(crate) in_flight: AtomicUsize,
     pub(crate) removed: AtomicBool,
+    /// Stacked schedulers over this pool.
+    pub(crate) stacks: AtomicUsize,
 }
 
 // SAFETY: `owner_slot` is touched only by the thread of the xstream that `owner` names; a change of
@@ -354,6 +356,7 @@ impl PoolShared {
             moved: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
             removed: AtomicBool::new(false),
+            stacks: AtomicUsize::new(0),
         }
     }
 
@@ -362,10 +365,11 @@ impl PoolShared {
         &self.queue
     }
 
-    /// Whether the pool's own order holds for started ULTs, too: it has one, and one xstream.
+    /// Whether the pool's own order holds for the started ULTs of `home`, too: it has one, and
+    /// `home` alone serves it.
     #[inline]
-    pub(crate) fn orders_started(&self) -> bool {
-        matches!(self.queue, Queue::Object(_)) && !self.sole.load(Relaxed).is_null()
+    pub(crate) fn orders_started(&self, home: *mut XstreamShared) -> bool {
+        matches!(self.queue, Queue::Object(_)) && self.sole.load(Relaxed) == home
     }
 
     /// What a new slot of an xstream shows.
@@ -386,11 +390,16 @@ impl PoolShared {
         self.sum(|slot| slot.finished.load(Acquire)).wrapping_add(dropped)
     }
 
-    /// Units that have been spawned, or have come from other pools.
-    pub(crate) fn created(&self) -> u64 {
+    /// Units that have been spawned here.
+    pub(crate) fn spawned(&self) -> u64 {
         let foreign = self.foreign_created.load(Relaxed);
-        let moved = self.moved.load(Relaxed);
-        self.sum(|slot| slot.created.load(Relaxed)).wrapping_add(foreign).wrapping_add(moved)
+        self.sum(|slot| slot.created.load(Relaxed)).wrapping_add(foreign)
+    }
+
+    /// Units that have been spawned here, or have come from other pools, less those that have gone
+    /// to others.
+    pub(crate) fn created(&self) -> u64 {
+        self.spawned().wrapping_add(self.moved.load(Relaxed))
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -3,14 +3,20 @@
 
 use std::ptr;
 
+use crate::context::Command;
 use crate::current;
+use crate::descriptor::UltPtr;
 use crate::error::{MigrateError, SpawnError};
 use crate::join::JoinHandle;
-use crate::pool::{PoolRef, PopBy, PushReason};
-use crate::sched::{Scheduler, Step};
-use crate::sync::Arc;
-use crate::sync::atomic::Ordering::{Acquire, Release};
+use crate::pool::{PoolRef, PoolShared, PopBy, PushReason};
+use crate::sched::{PoolView, Scheduler, Step};
+use crate::switch;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::sync::atomic::fence;
+use crate::sync::{Arc, lock};
 use crate::unit::Unit;
+use crate::wait_kind::WaitKind;
+use crate::xstream::Xstream;
 
 /// What is shown of a runnable unit; see [`PoolRef::units`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -265,9 +271,7 @@ const STACKED_TURN: u32 = 32;
 /// The body of a stacked scheduler.
 fn stacked(mut scheduler: Box<dyn Scheduler>, pools: &[PoolRef]) {
     let Some((xstream, me)) = current::xstream().zip(current::suspendable()) else { return };
-    for pool in pools {
-        xstream.stack_on(&pool.pool);
-    }
+    let stack = Stack::new(xstream, me, pools);
     let views: Vec<_> = pools.iter().map(|pool| xstream.view(&pool.pool)).collect();
     let mut turn = 0;
     loop {
@@ -280,25 +284,9 @@ fn stacked(mut scheduler: Box<dyn Scheduler>, pools: &[PoolRef]) {
                     crate::yield_now();
                 }
             }
-            Step::Idle if pools.iter().all(|pool| pool.total_len() == 0) => break,
-            Step::Idle => {
-                for view in &views {
-                    view.slot().sleeper.set(Some(me));
-                }
-                xstream.mark_odd();
-                if views.iter().all(|view| view.is_empty()) && pools.iter().any(has_units) {
-                    me.waits.set(crate::wait_kind::WaitKind::Park);
-                    crate::switch::suspend(me, crate::context::Command::Park);
-                    crate::switch::check(me);
-                }
-                for view in &views {
-                    view.slot().sleeper.set(None);
-                }
-            }
+            Step::Idle if !pools.iter().any(has_units) => break,
+            Step::Idle => stack.sleep(&views),
         }
-    }
-    for pool in pools {
-        xstream.unstack(&pool.pool);
     }
 }
 
@@ -306,20 +294,89 @@ fn has_units(pool: &PoolRef) -> bool {
     pool.total_len() > 0
 }
 
-impl crate::xstream::Xstream {
-    /// Lets pushes into `pool` wake this xstream.
-    fn stack_on(&self, pool: &crate::pool::PoolShared) {
-        self.slot_for(pool);
-        crate::sync::lock(&pool.servers).push(self.shared().clone());
-        pool.was_shared.store(true, Release);
-        self.mark_odd();
+/// The books about a stacked scheduler, also when it is cancelled or panics.
+struct Stack<'a> {
+    xstream: &'a Xstream,
+    me: UltPtr,
+    pools: &'a [PoolRef],
+}
+
+impl<'a> Stack<'a> {
+    /// Lets pushes into the pools, and ends of their units elsewhere, wake this xstream.
+    fn new(xstream: &'a Xstream, me: UltPtr, pools: &'a [PoolRef]) -> Self {
+        for PoolRef { pool, core } in pools {
+            pool.stacks.fetch_add(1, Relaxed);
+            xstream.slot_for(pool).stack();
+            lock(&pool.servers).push(xstream.shared().clone());
+            pool.was_shared.store(true, Release);
+            // Others count ends without a fence. From this request on they see `stacks`, and it
+            // tells of the ends before.
+            for other in core.xstreams() {
+                let pool = pool.clone();
+                other.ask(Box::new(move |_| tell_stacks_slow(&pool)));
+            }
+        }
+        xstream.mark_odd();
+        Self { xstream, me, pools }
     }
 
-    fn unstack(&self, pool: &crate::pool::PoolShared) {
-        let mut servers = crate::sync::lock(&pool.servers);
-        if let Some(at) = servers.iter().position(|server| ptr::eq(Arc::as_ptr(server), self.me()))
-        {
-            servers.remove(at);
+    /// Waits until there may be something to run, or nothing to wait for.
+    fn sleep(&self, views: &[PoolView<'_>]) {
+        for view in views {
+            view.slot().add_sleeper(self.me);
         }
+        self.xstream.mark_odd();
+        // Either whoever takes the last unit away sees that somebody waits, or it is seen here.
+        fence(SeqCst); // pair: STACK-DEKKER
+        if views.iter().all(PoolView::is_empty) && self.pools.iter().any(has_units) {
+            self.me.waits.set(WaitKind::Park);
+            switch::suspend(self.me, Command::Park);
+        }
+        for view in views {
+            view.slot().remove_sleeper(self.me);
+        }
+        switch::check(self.me);
+    }
+}
+
+impl Drop for Stack<'_> {
+    fn drop(&mut self) {
+        for PoolRef { pool, .. } in self.pools {
+            pool.stacks.fetch_sub(1, Relaxed);
+            let slot = self.xstream.slot_for(pool);
+            slot.unstack();
+            slot.remove_sleeper(self.me);
+            let mut servers = lock(&pool.servers);
+            let me = self.xstream.me();
+            // The last one: an earlier one may be that of the xstream's own scheduler.
+            if let Some(at) = servers.iter().rposition(|server| ptr::eq(Arc::as_ptr(server), me)) {
+                servers.remove(at);
+            }
+        }
+    }
+}
+
+/// A unit of `pool` has ended on the calling xstream. Tells stacked schedulers, which end when
+/// their pools have no units.
+#[inline]
+pub(crate) fn tell_end(pool: &PoolShared) {
+    if pool.stacks.load(Relaxed) > 0 {
+        tell_stacks_slow(pool);
+    }
+}
+
+/// A unit of `pool` went elsewhere, or never ran. As [`tell_end`], from anywhere.
+pub(crate) fn tell_loss(pool: &PoolShared) {
+    fence(SeqCst); // pair: STACK-DEKKER
+    tell_end(pool);
+}
+
+#[cold]
+fn tell_stacks_slow(pool: &PoolShared) {
+    let index = pool.index;
+    for server in lock(&pool.servers).iter() {
+        server.ask(Box::new(move |xstream| {
+            xstream.any_slot(|slot| slot.pool.index == index && slot.wake_sleepers());
+        }));
     }
 }

@@ -154,13 +154,8 @@ impl Xstream {
     fn run_odd(&self) -> bool {
         let mut any = false;
         self.any_slot(|slot| {
-            if slot.sleeper.get().is_some() {
-                if !slot.is_empty()
-                    && let Some(sleeper) = slot.sleeper.take()
-                {
-                    any = true;
-                    switch::resume(sleeper);
-                }
+            if slot.is_stacked() {
+                any |= !slot.is_empty() && slot.wake_sleepers();
             } else if !slot.served.get()
                 && let Some(ult) = slot.pop_front()
             {
@@ -227,7 +222,7 @@ impl Xstream {
     pub(crate) fn is_runnable(&self) -> bool {
         self.shared().has_mail()
             || self.any_slot(|slot| {
-                if slot.served.get() || slot.sleeper.get().is_some() {
+                if slot.served.get() || slot.is_stacked() {
                     !slot.is_empty()
                 } else {
                     !slot.list.is_empty()

@@ -180,11 +180,20 @@ impl RuntimeCore {
     /// Units that have been spawned and have not ended. Exact once spawns are refused and everybody
     /// has seen it; before that, an estimate.
     pub(crate) fn alive(&self) -> u64 {
-        let pools = self.pools();
-        // Ends before beginnings: what ends in between is then counted as alive.
-        let ended = pools.iter().fold(0u64, |sum, pool| sum.wrapping_add(pool.ended()));
-        let created = pools.iter().fold(0u64, |sum, pool| sum.wrapping_add(pool.created()));
-        created.saturating_sub(ended)
+        // Removed pools as well: units that have left them have ended in other books.
+        let pools = lock(&self.parts).pools.clone();
+        // Ends before beginnings: what ends in between is then counted as alive. Moves from pool
+        // to pool do not count: two pools cannot be read at one moment.
+        let ended: u64 = pools.iter().map(|pool| pool.ended()).sum();
+        let spawned: u64 = pools.iter().map(|pool| pool.spawned()).sum();
+        spawned.saturating_sub(ended)
+    }
+
+    /// Whether nothing is alive, and no ULT that has ended still cleans up. As exact as
+    /// [`alive`](Self::alive).
+    pub(crate) fn is_quiet(&self) -> bool {
+        // pair: ULTS
+        self.alive() == 0 && self.xstreams().iter().all(|x| x.ults.load(Acquire) == 0)
     }
 
     /// Tells a waiting shutdown that something has changed.

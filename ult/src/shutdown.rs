@@ -147,14 +147,14 @@ fn bury(core: &RuntimeCore) {
 /// Steps 1 and 2, and the start of step 3.
 fn close(core: &Arc<RuntimeCore>, deadline: Option<Instant>) -> Result<(), StillAlive> {
     let word = core.set_phase(WATCHED);
-    if !wait_for(core, deadline, || core.is_seen(word) && core.alive() == 0) {
+    if !wait_for(core, deadline, || core.is_seen(word) && core.is_quiet()) {
         return Err(give_up(core));
     }
     let word = core.set_phase(WATCHED | CLOSING);
     if !wait_for(core, deadline, || core.is_seen(word)) || !wait_for_gate(core, deadline) {
         return Err(give_up(core));
     }
-    if !wait_for(core, deadline, || core.alive() == 0) {
+    if !wait_for(core, deadline, || core.is_quiet()) {
         return Err(give_up(core));
     }
     core.set_phase(CLOSING | EXIT);

@@ -4,7 +4,7 @@
 //! until the xstream ends: ULTs that started here point to it. A slot whose pool the xstream no
 //! longer serves still holds such ULTs; they are run between the others ("strays").
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 use crate::descriptor::UltPtr;
 use crate::list::UnitList;
@@ -42,8 +42,11 @@ pub(crate) struct Slot {
     pub(crate) served: Cell<bool>,
     /// Pops since the start; decides whether list or pool object is tried first.
     pub(crate) pops: Cell<u32>,
-    /// Who runs a stacked scheduler over this slot, when it sleeps.
-    pub(crate) sleeper: Cell<Option<UltPtr>>,
+    /// Stacked schedulers over this slot.
+    stacked: Cell<u32>,
+    /// Those of them that sleep, and whether there are any.
+    sleepers: RefCell<Vec<UltPtr>>,
+    has_sleepers: Cell<bool>,
 }
 
 impl Slot {
@@ -55,7 +58,9 @@ impl Slot {
             list: UnitList::new(),
             served: Cell::new(false),
             pops: Cell::new(0),
-            sleeper: Cell::new(None),
+            stacked: Cell::new(0),
+            sleepers: RefCell::default(),
+            has_sleepers: Cell::new(false),
         }
     }
 
@@ -63,9 +68,47 @@ impl Slot {
     #[inline]
     pub(crate) fn push_back(&self, ult: UltPtr) {
         self.list.push_back(ult, &self.shared.len);
-        if let Some(sleeper) = self.sleeper.take() {
-            crate::switch::resume(sleeper);
+        if self.has_sleepers.get() {
+            self.wake_sleepers();
         }
+    }
+
+    /// Whether stacked schedulers run the units of this slot.
+    pub(crate) fn is_stacked(&self) -> bool {
+        self.stacked.get() > 0
+    }
+
+    /// A stacked scheduler comes.
+    pub(crate) fn stack(&self) {
+        self.stacked.set(self.stacked.get() + 1);
+    }
+
+    /// A stacked scheduler goes.
+    pub(crate) fn unstack(&self) {
+        self.stacked.set(self.stacked.get() - 1);
+    }
+
+    /// `me`, the caller, runs a stacked scheduler over this slot, and is about to sleep.
+    pub(crate) fn add_sleeper(&self, me: UltPtr) {
+        self.sleepers.borrow_mut().push(me);
+        self.has_sleepers.set(true);
+    }
+
+    /// `me` does not sleep any more.
+    pub(crate) fn remove_sleeper(&self, me: UltPtr) {
+        let mut sleepers = self.sleepers.borrow_mut();
+        sleepers.retain(|sleeper| *sleeper != me);
+        self.has_sleepers.set(!sleepers.is_empty());
+    }
+
+    /// Wakes the stacked schedulers over this slot. `false`: none sleeps.
+    #[cold]
+    pub(crate) fn wake_sleepers(&self) -> bool {
+        self.has_sleepers.set(false);
+        let sleepers = std::mem::take(&mut *self.sleepers.borrow_mut());
+        // They are at home here, and have not ended.
+        sleepers.iter().for_each(|sleeper| crate::switch::resume(*sleeper));
+        !sleepers.is_empty()
     }
 
     /// Takes the first of the list.

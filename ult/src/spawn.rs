@@ -2,6 +2,7 @@
 
 use std::ptr;
 
+use crate::cancel::Why;
 use crate::current;
 use crate::descriptor::{Birth, Kind, UltName, UltPtr, UltRef};
 use crate::error::SpawnError;
@@ -11,7 +12,8 @@ use crate::shared::GatePass;
 use crate::slot::bump;
 use crate::stack::StackClass;
 use crate::sync::Arc;
-use crate::sync::atomic::Ordering::{Acquire, Relaxed};
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::sync::atomic::fence;
 use crate::user_stack::UserStack;
 use crate::xstream::Xstream;
 
@@ -231,7 +233,10 @@ impl<'a> UltBuilder<'a> {
             add_rare(ult, *rare);
         }
         prepared(ult);
-        count_created(pool, here);
+        count_created(self.pool, here).inspect_err(|_| {
+            ult.payload.lose(Why::Lost);
+            drop(UltRef::adopt(ult));
+        })?;
         if start == Start::Queue {
             push(ult, pool, here, PushReason::Create);
         }
@@ -257,6 +262,11 @@ fn pass_slow<'a>(
     target: &'a PoolRef,
     here: Option<&Xstream>,
 ) -> Result<Option<GatePass<'a>>, SpawnError> {
+    debug_assert!(
+        target.access() != Access::Private || here.is_some_and(|here| here.owns(&target.pool)),
+        "pool `{}` is private to its xstream: spawn from there, or define it as mpsc",
+        target.name()
+    );
     let pass = match here {
         Some(xstream) => (!xstream.closing.get()).then_some(None),
         None => target.core.enter_gate().map(Some),
@@ -268,14 +278,29 @@ fn pass_slow<'a>(
     }
 }
 
+/// Counts a unit that is about to be queued. An error if the pool has been removed; the unit then
+/// counts as dropped, and is still the caller's.
 #[inline]
-fn count_created(pool: &PoolShared, here: Option<&Xstream>) {
+fn count_created(target: &PoolRef, here: Option<&Xstream>) -> Result<(), SpawnError> {
+    let pool = &*target.pool;
     match here.and_then(|xstream| xstream.slot_of(pool)) {
         Some(slot) => bump(&slot.shared.created),
         None => {
             pool.foreign_created.fetch_add(1, Relaxed);
         }
     }
+    // A pool that is served has not been removed.
+    if here.is_some_and(|xstream| xstream.owns(pool)) {
+        return Ok(());
+    }
+    // Either a removal sees the unit, or the removal is seen here.
+    fence(SeqCst); // pair: REMOVE-DEKKER
+    if !pool.removed.load(Relaxed) {
+        return Ok(());
+    }
+    pool.dropped.fetch_add(1, Release); // pair: POOL-ENDED
+    target.core.tell_news();
+    Err(SpawnError::Removed { pool: target.name().to_owned() })
 }
 
 /// Starts a unit that has ended once more; see [`Ended::revive`](crate::Ended::revive). `T` is what
@@ -290,10 +315,10 @@ where
     }
     let here = current::xstream_in(&target.core);
     let _pass = pass(target, here)?;
+    count_created(target, here)?;
     ult.rearm(&target.pool);
     // SAFETY: nothing is borrowed for less than 'static.
     unsafe { ult.payload.set_closure(f) };
-    count_created(&target.pool, here);
     push(ult, &target.pool, here, PushReason::Create);
     Ok(())
 }
@@ -338,11 +363,6 @@ fn push(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: PushReason)
 /// Queues a unit where the caller has no private end.
 #[inline(never)]
 fn push_foreign(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: PushReason) {
-    debug_assert!(
-        pool.access != Access::Private || why != PushReason::Create,
-        "pool `{}` is private to its xstream: spawn from there, or define it as mpsc",
-        pool.name
-    );
     // An xstream of the runtime keeps the shared part alive; other threads hold a `PoolRef`, or
     // are here for a unit that a pool of another runtime had swallowed.
     let held = here.is_none().then(|| Arc::clone(&ult.core));

@@ -116,6 +116,7 @@ pub(crate) fn lose(ult: UltPtr, why: Why) {
     let core = Arc::clone(&ult.core);
     // pair: POOL-ENDED
     ult.pool().dropped.fetch_add(1, Release);
+    crate::pool_ops::tell_loss(ult.pool());
     if crate::join::publish_lost(ult) {
         drop(UltRef::adopt(ult));
     }

@@ -211,24 +211,25 @@ impl Xstream {
         let outer = self.current.get();
         let mut next = Some(ult);
         while let Some(ult) = next {
-            self.run_once(ult);
+            self.run_once(ult, outer);
             next = self.next.take();
         }
-        self.current.set(outer);
     }
 
+    /// `outer` is who runs it, and hence who does what is to be done when it has switched back.
     #[inline]
-    fn run_once(&self, ult: UltPtr) {
+    fn run_once(&self, ult: UltPtr, outer: Option<UltPtr>) {
         if !self.is_home_of(ult) && !self.admit(ult) {
             return;
         }
         let slot = self.home_slot(ult);
-        self.current.set(Some(ult));
         let Some(block) = ult.block() else { return };
+        self.current.set(Some(ult));
         // SAFETY:
         // - one resumer: only who runs the ULT touches its context, and it runs in one place;
         // - alive: until `finish`.
         let command = unsafe { block.context.resume(Wakeup::Run) };
+        self.current.set(outer);
         match command {
             Command::Yield => {
                 bump(&slot.shared.yields);
@@ -241,7 +242,7 @@ impl Xstream {
                 }
             }
             // The descriptor may be gone.
-            Command::Finish => self.finish(block, slot),
+            Command::Finish => self.finish(block),
         }
     }
 
@@ -355,11 +356,13 @@ impl Xstream {
 
     #[inline]
     fn run_tasklet(&self, ult: UltPtr, slot: &Slot) {
-        self.current.set(Some(ult));
+        ult.slot.set(slot);
+        let outer = self.current.replace(Some(ult));
         if crate::join::run_and_publish(ult) {
             recycle_at(self, ult);
         }
-        self.count_finished(slot);
+        self.current.set(outer);
+        self.tell_end();
     }
 
     /// Queues a resumed ULT that is at home here.
@@ -372,7 +375,8 @@ impl Xstream {
     /// Queues a started ULT that is at home here.
     #[inline]
     pub(crate) fn requeue(&self, ult: UltPtr, why: PushReason) {
-        if ult.kind() == Kind::Migratable || ult.has_requests() || ult.pool().orders_started() {
+        let is_plain = ult.kind() != Kind::Migratable && !ult.has_requests();
+        if !is_plain || ult.pool().orders_started(self.me()) {
             return self.requeue_slow(ult, why);
         }
         self.home_slot(ult).push_back(ult);
@@ -389,7 +393,7 @@ impl Xstream {
             return;
         }
         match pool.queue() {
-            Queue::Object(object) if pool.orders_started() => {
+            Queue::Object(object) if pool.orders_started(self.me()) => {
                 ult.count_push();
                 object.push(Unit::from_ult(ult), why);
             }
@@ -423,20 +427,17 @@ impl Xstream {
 
     /// Ends the life of a ULT; its stack is quiet and its result has been published.
     #[inline]
-    fn finish(&self, block: BlockPtr, slot: &Slot) {
+    fn finish(&self, block: BlockPtr) {
         if let Some(ult) = block.ult.take() {
             recycle_at(self, ult);
         }
         self.stacks.borrow_mut().put(block, &self.shared.stacks);
-        self.shared.ults.store(self.shared.ults.load(Relaxed) - 1, Relaxed);
-        self.count_finished(slot);
+        self.shared.ults.store(self.shared.ults.load(Relaxed) - 1, Release); // pair: ULTS
+        self.tell_end();
     }
 
     #[inline]
-    fn count_finished(&self, slot: &Slot) {
-        let finished = &slot.shared.finished;
-        // What the unit did happens before a shutdown that sees the count.
-        finished.store(finished.load(Relaxed) + 1, Release); // pair: POOL-ENDED
+    fn tell_end(&self) {
         if self.watched.get() {
             self.core.tell_news();
         }

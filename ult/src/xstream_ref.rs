@@ -223,17 +223,22 @@ impl XstreamRef {
                 return Err(LayoutError::Primary { xstream: name() });
             }
             self.xstream.set_state(State::Joining);
+            // It leaves to others what they serve as well.
+            reconfigure(&self.xstream);
         }
-        self.xstream.signal();
         let deadline = Instant::now().checked_add(limit);
         let has_left = || matches!(self.xstream.state(), State::Terminated | State::Removed);
         if !wait_for(&self.core, deadline, has_left) {
             let _one_at_a_time = self.core.layout.lock();
-            if !self.xstream.change_state(State::Joining, State::Running) {
-                return self.join_timeout(limit);
+            while !has_left() {
+                if self.xstream.change_state(State::Joining, State::Running) {
+                    reconfigure(&self.xstream);
+                    let units = self.sole_pools().iter().map(|pool| pool.len()).sum();
+                    return Err(LayoutError::Busy { xstream: name(), ults: self.ults(), units });
+                }
+                // It leaves just now, or finds that it may not; that takes microseconds.
+                crate::sync::thread::yield_now();
             }
-            let units = self.sole_pools().iter().map(|pool| pool.len()).sum();
-            return Err(LayoutError::Busy { xstream: name(), ults: self.ults(), units });
         }
         xstream_thread::join(&self.xstream);
         Ok(())
@@ -256,8 +261,10 @@ impl XstreamRef {
         }
         let pools = lock(&self.xstream.pools).clone();
         set_pools(&self.core, &self.xstream, Vec::new());
-        // For the revival.
-        *lock(&self.xstream.parked_pools) = pools;
+        if !pools.is_empty() {
+            // For the revival.
+            *lock(&self.xstream.parked_pools) = pools;
+        }
         if self.xstream.state() == State::Running {
             self.xstream.set_state(State::Joining);
             reconfigure(&self.xstream);
@@ -288,6 +295,8 @@ impl XstreamRef {
         self.xstream.set_state(State::Running);
         let (_, word) = self.core.phase();
         self.xstream.see(word);
+        // It looks at the flags that came with the word before it does anything else.
+        self.xstream.signal();
         let started = xstream_thread::start(&self.core, &self.xstream);
         if started.is_err() {
             let closed = self.xstream.inbox.close();
@@ -301,14 +310,20 @@ impl XstreamRef {
     ///
     /// # Errors
     ///
-    /// As [`join`](Self::join), and [`LayoutError::NotEmpty`] if units wait in a pool that no other
-    /// xstream serves; it is then joined, and can be revived.
+    /// As [`join`](Self::join), and
+    ///
+    /// - [`LayoutError::NotEmpty`] if units wait in a pool that no other xstream serves; it is then
+    ///   joined, and can be revived.
+    /// - [`LayoutError::Running`] if somebody has revived it meanwhile.
     ///
     /// Counterpart: `ABT_xstream_free`.
     pub fn remove(&self) -> Result<(), LayoutError> {
         self.join()?;
         let _one_at_a_time = self.core.layout.lock();
         self.check_not_gone()?;
+        if self.xstream.state() != State::Terminated {
+            return Err(LayoutError::Running { xstream: self.name().to_owned() });
+        }
         self.check_orphans(|_| true)?;
         set_pools(&self.core, &self.xstream, Vec::new());
         self.xstream.set_state(State::Removed);

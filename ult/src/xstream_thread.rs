@@ -69,6 +69,8 @@ pub(crate) fn set_up(xstream: &XstreamShared) -> Result<AltStack, StartError> {
 fn serve(core: &Arc<RuntimeCore>, shared: &Arc<XstreamShared>, on_start: impl FnOnce()) {
     let xstream = Xstream::new(core.clone(), shared.clone());
     let seat = Seat::take(&xstream);
+    // Whoever waits for the start finds it in charge of its pools.
+    xstream.enter_pools();
     on_start();
     let scheduler = shared.take_scheduler();
     let scheduler = xstream.main(scheduler.unwrap_or_else(|| Box::new(BasicWait::new())));
@@ -109,9 +111,10 @@ where
         // The receiver is there until this thread has left its loop.
         let _ = outcome.send(result);
     };
-    let spawned = pool.ult().name("main").spawn_detached(body);
-    debug_assert!(spawned.is_ok(), "a runtime that has just been made takes spawns");
-    serve(core, shared, || {});
+    serve(core, shared, || {
+        let spawned = pool.ult().name("main").spawn_detached(body);
+        debug_assert!(spawned.is_ok(), "a runtime that has just been made takes spawns");
+    });
     // The end joins the threads, of which this is none.
     let result = outcomes.recv();
     result.unwrap_or_else(|_| Err(Box::new("the primary xstream ended before its first ULT")))
