@@ -203,7 +203,12 @@ pub(crate) fn set_pools(
     let old = std::mem::take(&mut *lock(&xstream.pools));
     let is_in = |list: &[Arc<PoolShared>], pool| list.iter().any(|p| Arc::ptr_eq(p, pool));
     for pool in old.iter().filter(|pool| !is_in(&pools, pool)) {
-        lock(&pool.servers).retain(|server| !Arc::ptr_eq(server, xstream));
+        let mut servers = lock(&pool.servers);
+        // One of them: stacked schedulers of the xstream have entries of their own.
+        if let Some(at) = servers.iter().position(|server| Arc::ptr_eq(server, xstream)) {
+            servers.remove(at);
+        }
+        drop(servers);
         settle_servers(core, pool);
     }
     lock(&xstream.pools).clone_from(&pools);

@@ -50,6 +50,9 @@ mod off {
         pub(crate) fn enter(&self) {}
 
         #[inline(always)]
+        pub(crate) fn clear_below(&self, _top: *mut u8) {}
+
+        #[inline(always)]
         pub(crate) fn end(&self) {
             #[cfg(ult_valgrind)]
             drop(self.registration.take());
@@ -93,6 +96,10 @@ mod on {
             let (low, high) = (stack.limit().get(), stack.base().get());
             let low = low + rustix::param::page_size();
             let stack = (ptr::with_exposed_provenance(low), high - low);
+            // What was here before may have left its marks, also where the block goes.
+            let bytes = high - low + size_of::<crate::stack::StackBlock>();
+            // SAFETY: marks memory of ours as good.
+            unsafe { __asan_unpoison_memory_region(stack.0, bytes) };
             Self { stack, resumer: Cell::new((ptr::null(), 0)) }
         }
 
@@ -117,6 +124,14 @@ mod on {
         /// First of all on a new stack.
         pub(crate) fn enter(&self) {
             self.resumer.set(finish(ptr::null_mut()));
+        }
+
+        /// Nobody lives on the stack any more: forgets the frames below `top`, which a panic may
+        /// have left marked.
+        pub(crate) fn clear_below(&self, top: *mut u8) {
+            let (low, _) = self.stack;
+            // SAFETY: marks memory of ours as good.
+            unsafe { __asan_unpoison_memory_region(low, top.addr() - low.addr()) };
         }
 
         /// The memory is used for something else from now on.

@@ -28,6 +28,7 @@ pub(crate) type Back = Context;
 impl Context {
     /// Prepares the stack of `block`.
     pub(crate) fn new(stack: BlockStack, block: NonNull<StackBlock>) -> Self {
+        let bounds = Bounds::new(&stack);
         let base = block.as_ptr().cast::<usize>().with_addr(stack.base().get() & !15);
         // From the top: padding, so that `enter` finds the alignment for its call; the block, for
         // `enter`; and the address of that, for the first switch.
@@ -36,10 +37,12 @@ impl Context {
         // - writable, ours: a new stack is larger than this (`Stack`), and nobody runs on it.
         let words = unsafe { base.sub(3) };
         // SAFETY: as above.
-        unsafe { words.add(1).write(block.as_ptr().expose_provenance()) };
+        let second = unsafe { words.add(1) };
+        // SAFETY: as above.
+        unsafe { second.write(block.as_ptr().expose_provenance()) };
         // SAFETY: as above.
         unsafe { words.write(enter as *const () as usize) };
-        Self(Cell::new(words.cast()), Bounds::new(&stack))
+        Self(Cell::new(words.cast()), bounds)
     }
 
     /// Runs the stack until it switches away.
@@ -51,7 +54,12 @@ impl Context {
     pub(crate) unsafe fn resume(&self, why: Wakeup) -> Command {
         // SAFETY:
         // - the word is that of the suspended stack: duty of the caller.
-        Command::from_word(self.1.resume(|| unsafe { exchange(&self.0, why as usize) }))
+        let word = self.1.resume(|| unsafe { exchange(&self.0, why as usize) });
+        let command = Command::from_word(word);
+        if command == Command::Finish {
+            self.1.clear_below(self.0.get());
+        }
+        command
     }
 
     /// Switches from this stack, which the caller runs on, to whoever resumed it.

@@ -462,6 +462,8 @@ impl Me<'_> {
         let (outcome, ended) = handle.join_keep();
         self.world.check_outcome(&record, outcome);
         let Some(ended) = ended else { return };
+        // A migratable ULT may be elsewhere by now, where the first one is private to others.
+        let pool = self.world.pool(&mut self.random);
         let next = self.world.record();
         let guard = ClosureGuard(next.clone());
         let inner = next.clone();
@@ -493,7 +495,9 @@ impl Me<'_> {
 
 /// Puts a unit back into its pool or another one, or loses it.
 pub(crate) fn give_back(world: &World, random: &mut Random, unit: Unit) {
-    if !unit.is_started() && random.one_in(4) {
+    // See `Control::move_all`.
+    let is_scheduler = unit.name() == Some("scheduler");
+    if !unit.is_started() && !is_scheduler && random.one_in(4) {
         let id = unit.name().and_then(|name| name.parse::<usize>().ok());
         if let Some(id) = id {
             lock(&world.records)[id].set(MAY_BE_LOST);
@@ -502,7 +506,7 @@ pub(crate) fn give_back(world: &World, random: &mut Random, unit: Unit) {
     }
     let own = lock(&world.pools).iter().find(|pool| pool.name() == unit.pool()).cloned();
     let other = world.pool(random);
-    let target = own.filter(|_| !random.one_in(3)).unwrap_or(other);
+    let target = own.filter(|_| is_scheduler || !random.one_in(3)).unwrap_or(other);
     // The pool where a started one came from always takes it back, by way of the drop.
     let mut refused = target.push(unit).err();
     while let Some((unit, _)) = refused.take() {
