@@ -35,7 +35,8 @@ fn push(inbox: &Inbox<Node>, value: u32) -> bool {
     // SAFETY:
     // - fresh, hence in no queue;
     // - leaked until `take` frees it.
-    unsafe { inbox.push(NonNull::from(Box::leak(node))) }
+    let pushed = unsafe { inbox.push(NonNull::from(Box::leak(node))) };
+    pushed.expect("nobody closes it")
 }
 
 fn take(inbox: &Inbox<Node>, seen: &mut Vec<u32>) {
@@ -123,7 +124,7 @@ fn link_is_free_after_taking() {
             Box::leak(Box::new(Node { link: AtomicPtr::default(), value: UnsafeCell::new(3) }));
         node.link.store(std::ptr::dangling_mut(), Relaxed);
         // SAFETY: fresh, and leaked until taken.
-        unsafe { inbox.push(NonNull::from(node)) };
+        unsafe { inbox.push(NonNull::from(node)) }.unwrap();
         sender.join().unwrap();
         take(&inbox, &mut seen);
         seen.sort_unstable();

@@ -7,8 +7,12 @@ use loom::thread;
 use ult::{OnceCell, ReentrantMutex};
 
 fn check(body: impl Fn() + Sync + Send + 'static) {
+    check_bounded(3, body);
+}
+
+fn check_bounded(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
+    model.preemption_bound = Some(preemptions);
     model.check(body);
 }
 
@@ -48,7 +52,8 @@ fn a_failure_lets_the_next_one_try() {
 /// Nobody takes another party's number for his own.
 #[test]
 fn a_reentrant_mutex_excludes_others() {
-    check(|| {
+    // Three preemptions take minutes.
+    check_bounded(2, || {
         let mutex = Arc::new(ReentrantMutex::new(std::cell::Cell::new(0)));
         let body = |mutex: &ReentrantMutex<std::cell::Cell<u32>>| {
             let outer = mutex.lock();

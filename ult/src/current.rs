@@ -41,6 +41,13 @@ pub(crate) fn xstream_ptr() -> *const Xstream {
     XSTREAM.get()
 }
 
+/// Names the xstream that this thread runs for.
+#[cfg(ult_thread_context)]
+#[inline(never)]
+pub(crate) fn set_xstream(xstream: *const Xstream) {
+    XSTREAM.set(xstream);
+}
+
 /// The xstream of this thread.
 ///
 /// The lifetime is right wherever it can be used: ULT and scheduler code runs only while the

@@ -204,7 +204,12 @@ pub(crate) fn set_pools(
     let old = std::mem::take(&mut *lock(&xstream.pools));
     let is_in = |list: &[Arc<PoolShared>], pool| list.iter().any(|p| Arc::ptr_eq(p, pool));
     for pool in old.iter().filter(|pool| !is_in(&pools, pool)) {
-        lock(&pool.servers).retain(|server| !Arc::ptr_eq(server, xstream));
+        let mut servers = lock(&pool.servers);
+        // One of them: stacked schedulers of the xstream have entries of their own.
+        if let Some(at) = servers.iter().position(|server| Arc::ptr_eq(server, xstream)) {
+            servers.remove(at);
+        }
+        drop(servers);
         settle_servers(core, pool);
     }
     lock(&xstream.pools).clone_from(&pools);
@@ -223,7 +228,13 @@ fn settle_servers(core: &RuntimeCore, pool: &Arc<PoolShared>) {
         [only] => Arc::as_ptr(only).cast_mut(),
         _ => ptr::null_mut(),
     };
-    pool.sole.store(sole, Release);
+    if pool.sole.swap(sole, AcqRel) != sole {
+        // Either whoever queues a unit sees the new server and wakes it, or it sees the unit.
+        fence(SeqCst); // pair: SOLE-DEKKER
+        if let [only] = &servers[..] {
+            reconfigure(only);
+        }
+    }
     let heir = match &pool.queue {
         Queue::Object(_) => ptr::null_mut(),
         // Once several xstreams have served it, its units stand where all find them.

@@ -253,7 +253,7 @@ pub use {
 #[cfg(loom)]
 #[doc(hidden)]
 pub mod loom_exports {
-    pub use crate::inbox::{Batch, Inbox, Linked};
+    pub use crate::inbox::{Batch, Closed, Inbox, Linked};
     pub use crate::park::{Bed, ParkWord, ThreadParker};
     pub use crate::suspend::SuspendCell;
     pub use crate::trace::ring::{Read, Ring};

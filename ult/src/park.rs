@@ -187,7 +187,8 @@ impl ThreadParker {
 
     /// Stores the user's token and wakes.
     pub fn leave_token(&self) {
-        self.token.store(true, Release); // pair: THREAD-TOKEN
+        // A plain store would hide what an earlier giver wrote, whose token it replaces.
+        let _ = self.token.swap(true, Release); // pair: THREAD-TOKEN
         self.unpark();
     }
 

@@ -16,7 +16,7 @@ use crate::sync::atomic::fence;
 use crate::sync::{Arc, lock};
 use crate::unit::Unit;
 use crate::wait_kind::WaitKind;
-use crate::xstream::Xstream;
+use crate::xstream::{Xstream, XstreamShared};
 
 /// What is shown of a runnable unit; see [`PoolRef::units`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,8 +99,14 @@ impl PoolRef {
         if !is_same {
             crate::migrate::adopt(ult, &self.pool);
         }
+        let ult = unit.into_ult();
+        if ult.home.load(Relaxed).addr() > XstreamShared::nowhere().addr() {
+            // It can move, but is still registered at its home, which sends it on.
+            switch::push_resumed(ult, false);
+            return Ok(());
+        }
         let why = if is_same { PushReason::Yield } else { PushReason::Migrate };
-        crate::spawn::enqueue(unit.into_ult(), why);
+        crate::spawn::enqueue(ult, why);
         Ok(())
     }
 
@@ -291,14 +297,10 @@ fn stacked(mut scheduler: Box<dyn Scheduler>, pools: &[PoolRef]) {
                     crate::yield_now();
                 }
             }
-            Step::Idle if !pools.iter().any(has_units) => break,
+            Step::Idle if !stack.has_units() => break,
             Step::Idle => stack.sleep(&views),
         }
     }
-}
-
-fn has_units(pool: &PoolRef) -> bool {
-    pool.total_len() > 0
 }
 
 /// The books about a stacked scheduler, also when it is cancelled or panics.
@@ -327,6 +329,12 @@ impl<'a> Stack<'a> {
         Self { xstream, me, pools }
     }
 
+    /// Whether the pools have units beside the scheduler, which may have been moved into one.
+    fn has_units(&self) -> bool {
+        let own = |pool: &PoolShared| usize::from(ptr::eq(self.me.pool(), pool));
+        self.pools.iter().any(|pool| pool.total_len() > own(&pool.pool))
+    }
+
     /// Waits until there may be something to run, or nothing to wait for.
     fn sleep(&self, views: &[PoolView<'_>]) {
         for view in views {
@@ -335,7 +343,7 @@ impl<'a> Stack<'a> {
         self.xstream.mark_odd();
         // Either whoever takes the last unit away sees that somebody waits, or it is seen here.
         fence(SeqCst); // pair: STACK-DEKKER
-        if views.iter().all(PoolView::is_empty) && self.pools.iter().any(has_units) {
+        if views.iter().all(PoolView::is_empty) && self.has_units() {
             self.me.state.waits.set(WaitKind::Park);
             switch::suspend(self.me, Command::Park);
         }

@@ -123,7 +123,9 @@ impl Xstream {
         }
         // The second look; see `park`.
         if self.is_runnable() {
-            word.end();
+            if word.end() {
+                self.pass_on_wake();
+            }
             self.on_rest(Rest::Awake);
             return;
         }

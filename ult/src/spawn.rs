@@ -1,7 +1,5 @@
 //! Spawning: a descriptor, a closure, a push.
 
-use std::ptr;
-
 use crate::cancel::Why;
 use crate::current;
 use crate::descriptor::{Birth, Kind, UltName, UltPtr, UltRef};
@@ -420,9 +418,9 @@ fn push_foreign(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: Pus
         // It has left meanwhile.
         pool.in_flight.fetch_sub(1, Relaxed);
     }
-    let sole = pool.sole.load(Relaxed);
     pool.queue.push(ult, why);
-    if !here.is_some_and(|xstream| ptr::eq(sole, xstream.me())) {
+    fence(SeqCst); // pair: SOLE-DEKKER
+    if !here.is_some_and(|xstream| xstream.serves_alone(pool)) {
         core.wake_one(pool);
     }
 }

@@ -303,6 +303,8 @@ pub(crate) unsafe fn furnish(
 ///
 /// The caller holds the stack, and nobody lives on it.
 pub(crate) unsafe fn unmap_stack(block: BlockPtr) {
+    // SAFETY: duties of the caller.
+    unsafe { block.context.end() };
     if let Some(user) = block.user.take() {
         // Nothing in the block needs a drop: the only frame of the context owns nothing.
         return drop(user);

@@ -119,7 +119,8 @@ fn park_until(deadline: Option<Instant>) -> bool {
 impl Ult {
     /// Stores the token; the ULT must then be resumed.
     pub(crate) fn leave_token(&self) {
-        self.state.token.store(true, Release); // pair: ULT-TOKEN
+        // A plain store would hide what an earlier giver wrote, whose token it replaces.
+        let _ = self.state.token.swap(true, Release); // pair: ULT-TOKEN
     }
 }
 

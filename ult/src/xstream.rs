@@ -30,7 +30,8 @@ use crate::slot::{Slot, bump};
 use crate::stack::{BlockPtr, StackClass};
 use crate::stack_cache::StackCache;
 use crate::sync::Arc;
-use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::sync::atomic::fence;
 use crate::timer::TimerHeap;
 use crate::trace::event::EventKind;
 use crate::unit::Unit;
@@ -307,7 +308,9 @@ impl Xstream {
     #[cold]
     fn take_over(&self, ult: UltPtr) -> bool {
         let is_ours = Arc::ptr_eq(&self.core, &ult.core);
-        if !ult.may_move() || !is_ours {
+        // Where its home alone serves its pool, even a migratable one is still registered there.
+        let is_free = ult.may_move() && ult.home.load(Relaxed) == XstreamShared::nowhere();
+        if !is_free || !is_ours {
             // A user's pool or scheduler brought it here; running it would be unsound.
             let held = UltRef::share(ult);
             crate::switch::push_resumed(ult, false);
@@ -420,6 +423,10 @@ impl Xstream {
         let moved = crate::migrate::settle_started(self, ult);
         let why = if moved { PushReason::Migrate } else { why };
         let pool = ult.pool();
+        if !ptr::eq(&*self.home_slot(ult).pool, pool) {
+            // It was moved while it stood in a queue.
+            ult.slot.set(self.slot_for(pool));
+        }
         if ult.may_move() && !ptr::eq(pool.sole.load(Relaxed), self.me()) {
             self.let_go(ult);
             crate::spawn::enqueue(ult, why);
@@ -429,6 +436,11 @@ impl Xstream {
             Queue::Object(object) if pool.orders_started(self.me()) => {
                 ult.count_push();
                 object.push(Unit::from_ult(ult), why);
+                // Another xstream may have become the only server meanwhile.
+                fence(SeqCst); // pair: SOLE-DEKKER
+                if !self.serves_alone(pool) {
+                    self.core.wake_one(pool);
+                }
             }
             _ => self.home_slot(ult).push_back(ult),
         }

@@ -13,19 +13,33 @@
 //! which is as fast as can be if nothing but the loop of a generator stands between the two, but
 //! mispredicts when functions are left between a resume and the next yield, which is what every
 //! blocking call does.
+//!
+//! For checking there are `--cfg ult_portable_context`, which takes the portable switch everywhere,
+//! and `--cfg ult_thread_context`, an OS thread in place of each stack (`threads`).
 
 use std::ptr::NonNull;
 
 use crate::descriptor::UltPtr;
 use crate::stack::StackBlock;
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(ult_thread_context))]
+#[cfg(any(ult_portable_context, not(target_arch = "x86_64")))]
 mod portable;
+#[cfg(ult_thread_context)]
+mod threads;
+#[cfg(not(any(ult_thread_context, ult_portable_context)))]
+#[cfg(target_arch = "x86_64")]
+mod tools;
+#[cfg(not(any(ult_thread_context, ult_portable_context)))]
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(ult_thread_context))]
+#[cfg(any(ult_portable_context, not(target_arch = "x86_64")))]
 pub(crate) use portable::{Back, Context};
+#[cfg(ult_thread_context)]
+pub(crate) use threads::{Back, Context};
+#[cfg(not(any(ult_thread_context, ult_portable_context)))]
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86_64::{Back, Context};
 
@@ -53,6 +67,8 @@ pub(crate) enum Wakeup {
 
 impl Command {
     /// For switches that pass one word.
+    #[cfg(any(ult_thread_context, not(ult_portable_context)))]
+    #[cfg(any(ult_thread_context, target_arch = "x86_64"))]
     #[inline]
     fn from_word(word: usize) -> Self {
         match word {

@@ -15,11 +15,12 @@ use std::ptr::{self, NonNull};
 
 use corosensei::stack::Stack;
 
+use super::tools::Bounds;
 use super::{Command, Wakeup, root};
 use crate::stack::{BlockStack, StackBlock};
 
 /// A stack's saved state while it is suspended, and its resumer's while it runs.
-pub(crate) struct Context(Cell<*mut u8>);
+pub(crate) struct Context(Cell<*mut u8>, Bounds);
 
 /// The way back from a stack to whoever resumed it.
 pub(crate) type Back = Context;
@@ -27,6 +28,7 @@ pub(crate) type Back = Context;
 impl Context {
     /// Prepares the stack of `block`.
     pub(crate) fn new(stack: BlockStack, block: NonNull<StackBlock>) -> Self {
+        let bounds = Bounds::new(&stack);
         let base = block.as_ptr().cast::<usize>().with_addr(stack.base().get() & !15);
         // From the top: padding, so that `enter` finds the alignment for its call; the block, for
         // `enter`; and the address of that, for the first switch.
@@ -35,10 +37,12 @@ impl Context {
         // - writable, ours: a new stack is larger than this (`Stack`), and nobody runs on it.
         let words = unsafe { base.sub(3) };
         // SAFETY: as above.
-        unsafe { words.add(1).write(block.as_ptr().expose_provenance()) };
+        let second = unsafe { words.add(1) };
+        // SAFETY: as above.
+        unsafe { second.write(block.as_ptr().expose_provenance()) };
         // SAFETY: as above.
         unsafe { words.write(enter as *const () as usize) };
-        Self(Cell::new(words.cast()))
+        Self(Cell::new(words.cast()), bounds)
     }
 
     /// Runs the stack until it switches away.
@@ -50,7 +54,12 @@ impl Context {
     pub(crate) unsafe fn resume(&self, why: Wakeup) -> Command {
         // SAFETY:
         // - the word is that of the suspended stack: duty of the caller.
-        Command::from_word(unsafe { exchange(&self.0, why as usize) })
+        let word = self.1.resume(|| unsafe { exchange(&self.0, why as usize) });
+        let command = Command::from_word(word);
+        if command == Command::Finish {
+            self.1.clear_below(self.0.get());
+        }
+        command
     }
 
     /// Switches from this stack, which the caller runs on, to whoever resumed it.
@@ -59,10 +68,19 @@ impl Context {
         // SAFETY:
         // - the word is that of the resumer, which waits in `resume`: only code on this very stack
         //   gets at this (`StackBlock::back` of the calling ULT).
-        match unsafe { exchange(&self.0, command as usize) } {
+        match self.1.suspend(|| unsafe { exchange(&self.0, command as usize) }) {
             0 => Wakeup::Run,
             _ => Wakeup::Inspect,
         }
+    }
+
+    /// The memory is used for something else from now on.
+    ///
+    /// # Safety
+    ///
+    /// The caller holds the stack, nobody lives on it, and it is not resumed any more.
+    pub(crate) unsafe fn end(&self) {
+        self.1.end();
     }
 }
 
@@ -131,6 +149,8 @@ extern "sysv64" fn first(block: *mut StackBlock) -> ! {
     // SAFETY:
     // - valid: `Context::new` put it there; it is the block of this very stack.
     let back = ptr::from_ref(unsafe { &block.as_ref().context });
+    // SAFETY: as above.
+    unsafe { &*back }.1.enter();
     // SAFETY: as above; the reference lives as long as the stack.
     root(block, unsafe { &*back })
 }
