@@ -338,8 +338,10 @@ fn push(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: PushReason)
 /// Queues a unit where the caller has no private end.
 #[inline(never)]
 fn push_foreign(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: PushReason) {
+    // Pools with an order of their own have no private end, but may have one server all the same.
+    let is_server = || here.is_some_and(|here| ptr::eq(pool.sole.load(Relaxed), here.me()));
     debug_assert!(
-        pool.access != Access::Private || why != PushReason::Create,
+        pool.access != Access::Private || why != PushReason::Create || is_server(),
         "pool `{}` is private to its xstream: spawn from there, or define it as mpsc",
         pool.name
     );
