@@ -24,6 +24,9 @@ pub enum InitError {
         /// What to write in its place.
         help: String,
     },
+    /// The layout does not work on this machine: everything that is wrong with it.
+    #[error("the layout does not work on this machine:\n{0}")]
+    Layout(LayoutErrors),
     /// The execution streams or pools could not be made.
     #[error("cannot start the execution streams: {0}")]
     Ult(#[from] ult::StartError),
@@ -47,6 +50,40 @@ pub enum InitError {
     #[error("cannot start the progress ULT: {0}")]
     Progress(#[from] ult::SpawnError),
 }
+
+/// One thing that this machine, or the runtime, refuses.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {message}")]
+#[non_exhaustive]
+pub struct LayoutError {
+    /// Where in the configuration, such as `argobots.xstreams[1].cpubind`.
+    pub path: String,
+    /// The value, what is wrong with it, and what would be right.
+    pub message: String,
+}
+
+/// All [`LayoutError`]s of a document, in its order. Never empty; prints one per line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayoutErrors(pub(crate) Vec<LayoutError>);
+
+impl LayoutErrors {
+    /// The errors.
+    pub fn as_slice(&self) -> &[LayoutError] {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for LayoutErrors {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (index, error) in self.0.iter().enumerate() {
+            let end = if index == 0 { "" } else { "\n" };
+            write!(f, "{end}{error}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for LayoutErrors {}
 
 /// Why an address could not be looked up.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +122,18 @@ pub enum RegisterError {
     NotListening {
         /// The RPC's name.
         rpc: &'static str,
+    },
+    /// The pool's access is `private`, but the progress ULT, which spawns handlers, runs elsewhere.
+    /// Give the pool another access, or let the same execution stream run both.
+    #[error(
+        "RPC `{rpc}` cannot be served in pool `{pool}`: the pool is private, and progress runs on \
+         another xstream; define it as mpsc or mpmc"
+    )]
+    PrivatePool {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The pool.
+        pool: String,
     },
     /// [`finalize`](crate::Instance::finalize) has begun.
     #[error("the instance is shutting down")]

@@ -4,15 +4,15 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use margo_config::{ChecksumLevel, Config, NaAddrFormat, PoolKind, Resolved, SchedulerKind};
-use ult::{PoolSpec, Runtime, XstreamSpec};
+use margo_config::{ChecksumLevel, Config, NaAddrFormat, Resolved};
+use ult::Runtime;
 
 use crate::hg::{Core, HgOptions};
 use crate::instance::{Counters, Inner};
 use crate::progress::{self, Progress, Token};
 use crate::register::Handlers;
 use crate::shutdown::Shutdown;
-use crate::{InitError, Instance};
+use crate::{InitError, Instance, Layout};
 
 /// How long a shutdown waits for running handlers, unless
 /// [`InstanceBuilder::grace`] says otherwise.
@@ -174,47 +174,29 @@ impl Drop for StopOnDrop {
     }
 }
 
+/// Pools that no xstream serves are added afterwards: the runtime takes them for a mistake, while
+/// in C Margo an xstream may come later ([`Instance::runtime`]). The configuration has warned.
 fn start_runtime(resolved: &Resolved) -> Result<Runtime, InitError> {
+    let layout = Layout::plan(resolved)?;
     let mut builder = Runtime::builder()
         .stack_bytes(resolved.stack_bytes)
         .stack_cache_max(resolved.stack_cache_max)
         .spin_max(resolved.spin_max);
-    for (index, pool) in resolved.pools.iter().enumerate() {
-        let kind = match pool.kind {
-            PoolKind::Fifo => ult::PoolKind::Fifo,
-            PoolKind::FifoWait => ult::PoolKind::FifoWait,
-            PoolKind::PrioWait => ult::PoolKind::PrioWait,
-            other => {
-                let path = format!("argobots.pools[{index}].kind");
-                return Err(unsupported(path, other, "use `fifo`, `fifo_wait` or `prio_wait`"));
-            }
-        };
-        let mut spec = PoolSpec::new(&pool.name).kind(kind);
-        if let Some(bytes) = pool.stack_bytes {
-            spec = spec.stack_bytes(bytes);
-        }
-        builder = builder.pool(spec);
+    let (served, unserved): (Vec<_>, Vec<_>) =
+        layout.pools.iter().partition(|pool| !pool.xstreams.is_empty());
+    for pool in served {
+        builder = builder.pool(pool.spec());
     }
-    for (index, xstream) in resolved.xstreams.iter().enumerate() {
-        let scheduler: Box<dyn ult::Scheduler> = match xstream.scheduler {
-            SchedulerKind::Default | SchedulerKind::Basic => Box::new(ult::Basic::new()),
-            SchedulerKind::BasicWait => Box::new(ult::BasicWait::new()),
-            other => {
-                let path = format!("argobots.xstreams[{index}].scheduler.type");
-                return Err(unsupported(path, other, "use `basic` or `basic_wait`"));
-            }
-        };
-        let names = xstream.pools.iter().map(|&pool| resolved.pools[pool].name.as_str());
-        let mut spec = XstreamSpec::new(&xstream.name).pools(names).scheduler(scheduler);
-        if let Some(cpu) = xstream.cpubind {
-            spec = spec.cpubind(cpu);
-        }
-        if !xstream.affinity.is_empty() {
-            spec = spec.affinity(xstream.affinity.clone());
-        }
-        builder = builder.xstream(spec);
+    for xstream in &layout.xstreams {
+        builder = builder.xstream(xstream.spec());
     }
-    Ok(builder.start()?)
+    let runtime = builder.start().map_err(|error| layout.locate(error))?;
+    let undo = StopOnDrop(Some(runtime.clone()));
+    for pool in unserved {
+        runtime.add_pool(pool.spec()).map_err(|error| layout.locate(error))?;
+    }
+    undo.keep();
+    Ok(runtime)
 }
 
 fn unsupported(path: String, what: impl std::fmt::Debug, help: &str) -> InitError {

@@ -58,6 +58,7 @@ mod forward;
 mod handler;
 mod init;
 mod instance;
+mod layout;
 mod progress;
 mod provider;
 mod register;
@@ -72,12 +73,13 @@ pub use {na, ult};
 pub use self::{
     bulk::{BulkBuffer, Exposed},
     error::{
-        BulkError, FinalizeError, ForwardError, InitError, LookupError, ProviderError,
-        RegisterError, RespondError,
+        BulkError, FinalizeError, ForwardError, InitError, LayoutError, LayoutErrors, LookupError,
+        ProviderError, RegisterError, RespondError,
     },
     hg::{Bulk, ConstStr, HgError, ProcError, ProviderId, ReturnCode, RpcId},
     init::{InstanceBuilder, init},
     instance::{Instance, Stats},
+    layout::{Layout, LayoutPool, LayoutXstream},
     provider::{Component, Provider, ProviderSpec, RunningProvider, RunningProviders},
     request::Request,
     rpc::{ProviderHandle, Rpc},

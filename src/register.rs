@@ -132,6 +132,14 @@ impl Instance {
         if self.is_finalizing() {
             return Err(RegisterError::Closing);
         }
+        if pool.access() == ult::Access::Private
+            && pool.xstreams() != self.progress_pool().xstreams()
+        {
+            return Err(RegisterError::PrivatePool {
+                rpc: rpc.name(),
+                pool: pool.name().to_owned(),
+            });
+        }
         let run = move |reply: &Arc<Reply>, instance: Instance| {
             if let Some(args) = reply.decode::<A>() {
                 handler(Request::new(args, reply.clone(), instance));

@@ -188,12 +188,17 @@ fn only_the_shims_name_std_atomics_and_cells() {
 #[test]
 fn every_example_is_in_the_readme() {
     let readme = read(&root().join("README.md"));
-    let missing = files(&root().join("examples"), ".rs")
-        .into_iter()
-        .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
-        .filter(|name| !readme.contains(name.as_str()))
-        .map(|name| format!("examples/{name}.rs is not in README.md"))
-        .collect();
+    let mut missing = Vec::new();
+    for folder in ["examples", "ult/examples"] {
+        let examples = files(&root().join(folder), ".rs");
+        assert!(!examples.is_empty(), "{folder} is empty");
+        for path in examples {
+            let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+            if !readme.contains(&format!("`{name}`")) {
+                missing.push(format!("{folder}/{name}.rs is not in README.md"));
+            }
+        }
+    }
     complain(missing);
 }
 

@@ -19,8 +19,11 @@ const LOGGING: &str = "Logs go to standard error. MARGO_LOG (or RUST_LOG) choose
 pub(crate) enum Command {
     /// Stores files with another process and reads them back, over each transport.
     Demo(DemoArgs),
-    /// Says which transports there are and whether they work on this machine.
+    /// Says what this machine has, and which transports work on it; with a document also which
+    /// execution streams and pools that comes to here.
     Info {
+        /// The document; `-` is standard input.
+        file: Option<PathBuf>,
         /// As one JSON object.
         #[arg(long)]
         json: bool,
@@ -89,11 +92,12 @@ mod tests {
             "config samples",
             "config samples quickstart",
             "info",
+            "info FILE",
             "info --json",
         ] {
             Args::try_parse_from(["margo"].into_iter().chain(line.split(' '))).unwrap();
         }
-        for line in ["", "demo", "serve", "config", "config check", "info x", "serve a b"] {
+        for line in ["", "demo", "serve", "config", "config check", "info x y", "serve a b"] {
             let words = line.split(' ').filter(|word| !word.is_empty());
             let error = Args::try_parse_from(["margo"].into_iter().chain(words)).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{line}");

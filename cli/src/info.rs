@@ -1,17 +1,21 @@
-//! `margo info`: which transports there are, and whether each works here.
+//! `margo info`: what the machine has, what a document comes to on it, and which transports work.
 //!
-//! The question is answered by trying: two endpoints of this process, one message from one to the
-//! other.
+//! The last question is answered by trying: two endpoints of this process, one message from one to
+//! the other.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use margo::config::process_env;
 use margo::na::{self, Completion, Endpoint, OpId, OpenOptions, Plugin, Tag};
+use margo::ult::Topology;
+use margo::{Config, Layout};
 use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::machine::Machine;
-use crate::output;
+use crate::{config, output};
 
 /// How long a message may take. Only a transport that does not work takes longer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -34,13 +38,17 @@ struct Report {
 }
 
 /// `margo info`.
-pub(crate) fn run(json: bool) -> Result<(), Failure> {
+pub(crate) fn run(file: Option<&Path>, json: bool) -> Result<(), Failure> {
     let machine = Machine::new();
+    let topology = Topology::get();
+    let layout = file.map(layout_of).transpose()?;
     let reports: Vec<_> = na::plugins().iter().map(|plugin| attempt(*plugin)).collect();
     if json {
         let all = serde_json::json!({
             "version": env!("CARGO_PKG_VERSION"),
             "machine": machine,
+            "topology": topology.as_ref().map_or_else(|error| text(error).into(), |t| described(t)),
+            "layout": layout,
             "transports": reports,
         });
         return output::line(format_args!("{all:#}"));
@@ -48,6 +56,15 @@ pub(crate) fn run(json: bool) -> Result<(), Failure> {
     output::line(format_args!("margo {}", env!("CARGO_PKG_VERSION")))?;
     for (what, value) in machine.lines() {
         output::line(format_args!("{what:<12}{value}"))?;
+    }
+    let lines = topology.map_or_else(|error| text(&error), ToString::to_string);
+    let labels = std::iter::once("topology").chain(std::iter::repeat(""));
+    for (label, line) in labels.zip(lines.lines()) {
+        output::line(format_args!("{label:<12}{line}"))?;
+    }
+    if let (Some(file), Some(layout)) = (file, layout) {
+        output::line(format_args!("\n{} comes to", config::called(file)))?;
+        output::line(layout)?;
     }
     for report in reports {
         output::line(format_args!("\n{:<12}{}", report.transport, report.summary))?;
@@ -60,6 +77,40 @@ pub(crate) fn run(json: bool) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// What the pools and execution streams of a document come to on this machine.
+fn layout_of(file: &Path) -> Result<Layout, Failure> {
+    let invalid = |error: &dyn std::fmt::Display| {
+        Failure::Usage(format!("{} is not valid:\n{error}", config::called(file)))
+    };
+    let document = config::read(file)?;
+    let (effective, warnings) =
+        Config::check(&document, &process_env).map_err(|errors| invalid(&errors))?;
+    for warning in warnings {
+        output::note(format_args!("{}: warning: {warning}", config::called(file)));
+    }
+    Layout::of(&effective).map_err(|error| invalid(&error))
+}
+
+fn described(topology: &Topology) -> serde_json::Value {
+    let nodes = topology.numa_nodes().iter().map(|node| {
+        serde_json::json!({
+            "id": node.id,
+            "cpus": node.cpus.iter().collect::<Vec<_>>(),
+            "memory_bytes": node.memory_bytes,
+        })
+    });
+    let packages = topology.packages().iter().map(|package| package.cpus.iter().collect());
+    serde_json::json!({
+        "source": topology.source(),
+        "cpus_online": topology.online().iter().collect::<Vec<_>>(),
+        "cpus_allowed": topology.allowed().iter().collect::<Vec<_>>(),
+        "cores": topology.cores().len(),
+        "packages": packages.collect::<Vec<Vec<_>>>(),
+        "numa_nodes": nodes.collect::<Vec<_>>(),
+        "notes": topology.notes(),
+    })
 }
 
 fn attempt(plugin: &dyn Plugin) -> Report {

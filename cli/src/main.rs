@@ -42,7 +42,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Demo(args) => demo::run(&args.paths),
-        Command::Info { json } => info::run(json),
+        Command::Info { file, json } => info::run(file.as_deref(), json),
         Command::Config(ConfigCommand::Check { file }) => config::check(&file),
         Command::Config(ConfigCommand::Samples { name }) => config::samples(name.as_deref()),
         Command::Serve(args) => serve::run(&args),

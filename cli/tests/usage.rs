@@ -110,6 +110,39 @@ fn info_tries_every_transport() {
     assert!(info["machine"]["cpus"].as_u64().unwrap() > 0);
 }
 
+#[test]
+fn info_prints_the_topology_and_what_a_document_comes_to() {
+    let temp = tempfile::tempdir().unwrap();
+    let document = r#"{ "argobots": { "pools": [ { "name": "h", "kind": "earliest_first" } ],
+        "xstreams": [ { "name": "x", "affinity": "all",
+                        "scheduler": { "type": "randws", "pools": ["h"] } } ] },
+        "rpc_pool": "h" }"#;
+    let ended = run(margo(temp.path()).args(["info", "-"]), document).expect(0);
+    for part in [
+        "topology    ",
+        "package 0: cpus ",
+        "standard input comes to\n",
+        "xstream x: CPU",
+        "scheduler randws, pools h\n",
+        "pool h: earliest_first, mpmc, run by x, stacks of 2048 KiB",
+        "pool __primary__: fifo_wait, mpmc, run by __primary__",
+    ] {
+        assert!(ended.stdout.contains(part), "{part}: {ended:#?}");
+    }
+    let ended = run(margo(temp.path()).args(["info", "-", "--json"]), document).expect(0);
+    let info: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(info["layout"]["pools"][0]["kind"], "earliest_first", "{info:#}");
+    assert_eq!(info["layout"]["pools"][0]["handlers"], true);
+    assert!(!info["layout"]["xstreams"][0]["cpus"].as_array().unwrap().is_empty());
+    assert!(!info["topology"]["numa_nodes"].as_array().unwrap().is_empty());
+
+    let wrong = document.replace("\"all\"", "\"numa:99\"");
+    let ended = run(margo(temp.path()).args(["info", "-"]), &wrong).expect(2);
+    assert_eq!(ended.stdout, "");
+    let expected = "argobots.xstreams[0].affinity: place `numa:99`: this machine has no numa 99";
+    assert!(ended.stderr.contains(expected), "{ended:#?}");
+}
+
 /// What `margo … | head` does, without the race: the reading end is closed from the beginning.
 #[test]
 fn output_that_nobody_reads_is_no_panic() {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::affinity::Affinity;
 use crate::margo::MargoOptions;
 use crate::mercury::Mercury;
 use crate::pool_ref::PoolRef;
@@ -92,8 +93,8 @@ pub struct Argobots {
     pub pools: Vec<Pool>,
     /// OS threads and the pools each takes units from. Default none.
     pub xstreams: Vec<Xstream>,
-    /// ULT stacks that each xstream keeps for reuse. Default 8. The environment variable
-    /// `ABT_MEM_MAX_NUM_STACKS` wins.
+    /// ULT stacks that each xstream keeps for reuse while it has nothing to do; up to 32 times as
+    /// many while it is busy. Default 8. The environment variable `ABT_MEM_MAX_NUM_STACKS` wins.
     pub abt_mem_max_num_stacks: u32,
     /// Size of a ULT stack in bytes, rounded up to whole 4 KiB pages. Default 2097152 (2 MiB);
     /// at least 16384. The environment variable `ABT_THREAD_STACKSIZE` wins.
@@ -134,6 +135,11 @@ pub struct Pool {
     /// Default: that size. Not known to C Margo.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stack_bytes: Option<usize>,
+    /// NUMA node whose memory the stacks of this pool's ULTs use, by the number that the operating
+    /// system gives it. Default: the node that all xstreams which run the pool are bound to, if
+    /// there is one. Not known to C Margo.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<u32>,
 }
 
 /// In which order a pool gives out its units.
@@ -149,6 +155,10 @@ pub enum PoolKind {
     PrioWait,
     /// ULTs that were created earlier first.
     EarliestFirst,
+    /// A deque for work stealing: the xstream that lists the pool first runs the newest unit,
+    /// others steal the oldest. Meant for the scheduler `randws`. Not known to C Margo.
+    #[serde(rename = "randws")]
+    RandWs,
 }
 
 /// Who may push to a pool and pop from it: one (s) or several (m) producers (p) and consumers
@@ -156,7 +166,8 @@ pub enum PoolKind {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PoolAccess {
-    /// Only one xstream, for both.
+    /// Only one xstream, for both. Handlers are pushed by the progress ULT, so a private pool of
+    /// handlers belongs to the xstream that runs progress.
     Private,
     /// One producer, one consumer.
     Spsc,
@@ -173,14 +184,14 @@ pub enum PoolAccess {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Xstream {
-    /// A C identifier, unique among xstreams. Default `__xstream_<index>__`. `__primary__` is
-    /// the thread that starts margo.
+    /// A C identifier, unique among xstreams. Default `__xstream_<index>__`. One called
+    /// `__primary__` is added if none is described.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// CPU to run on, by the number that the operating system gives it. Default -1: unbound.
     pub cpubind: i32,
     /// CPUs to stay on, when `cpubind` is -1. Default none: anywhere.
-    pub affinity: Vec<u32>,
+    pub affinity: Affinity,
     /// From which pools it takes units. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<Scheduler>,
@@ -188,7 +199,7 @@ pub struct Xstream {
 
 impl Default for Xstream {
     fn default() -> Self {
-        Self { name: None, cpubind: -1, affinity: Vec::new(), scheduler: None }
+        Self { name: None, cpubind: -1, affinity: Affinity::default(), scheduler: None }
     }
 }
 

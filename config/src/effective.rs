@@ -64,6 +64,7 @@ impl Resolved {
             kind: pool.kind,
             access: pool.access,
             stack_bytes: pool.stack_bytes,
+            numa_node: pool.numa_node,
         };
         self.pools.iter().map(entry).collect()
     }
@@ -72,7 +73,7 @@ impl Resolved {
         let entry = |xstream: &crate::ResolvedXstream| Xstream {
             name: Some(xstream.name.clone()),
             cpubind: xstream.cpubind.and_then(|cpu| i32::try_from(cpu).ok()).unwrap_or(-1),
-            affinity: xstream.affinity.iter().map(|&cpu| saturate(cpu as u128)).collect(),
+            affinity: xstream.affinity.clone(),
             scheduler: Some(Scheduler {
                 kind: xstream.scheduler,
                 pools: xstream.pools.iter().map(|&pool| pool_ref(pool)).collect(),

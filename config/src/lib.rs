@@ -27,11 +27,13 @@
 //! Documents that C Margo accepts mean the same here: comments, trailing commas, an empty string
 //! and `null` for "not given" included. On top of what it rejects, these are errors here because
 //! they are mistakes: unknown keys, keys given twice, text after the document, integers out of
-//! range, a stack below [`STACK_BYTES_MIN`], and a pool that handlers or progress use but no
-//! xstream runs. What C takes as call arguments (address, listening) and the providers to start
-//! are in one object of our own, [`MargoOptions`], under the key `margo`.
+//! range, a stack below [`STACK_BYTES_MIN`], a pool that handlers or progress use but no xstream
+//! runs, and an `access` that the layout breaks. What C takes as call arguments (address,
+//! listening) and the providers to start are in one object of our own, [`MargoOptions`], under the
+//! key `margo`.
 #![forbid(unsafe_code)]
 
+mod affinity;
 mod clean;
 mod config;
 mod decode;
@@ -46,6 +48,7 @@ mod samples;
 mod suggest;
 mod tree;
 
+pub use affinity::Affinity;
 pub use config::{Argobots, Config, Pool, PoolAccess, PoolKind, Scheduler, SchedulerKind, Xstream};
 pub use error::{Error, Errors, Warning};
 pub use margo::{MargoOptions, PROVIDER_ID_DEFAULT, Provider};

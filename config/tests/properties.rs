@@ -24,11 +24,14 @@ fn pool() -> impl Strategy<Value = Value> {
         1 => Just(Value::from("__primary__")),
         1 => "__pool_[0-4]__".prop_map(Value::from),
     ];
-    let kind = prop::sample::select(vec!["fifo", "fifo_wait", "prio_wait", "earliest_first"]);
+    let kind =
+        prop::sample::select(vec!["fifo", "fifo_wait", "prio_wait", "earliest_first", "randws"]);
     let access = prop::sample::select(vec!["private", "mpsc", "mpmc"]);
     let stack = prop::option::of(16_384u32..200_000);
-    (name, kind, access, stack).prop_map(|(name, kind, access, stack)| {
-        json!({"name": name, "kind": kind, "access": access, "stack_bytes": stack})
+    let node = prop::option::of(0u32..3);
+    (name, kind, access, stack, node).prop_map(|(name, kind, access, stack, node)| {
+        json!({"name": name, "kind": kind, "access": access, "stack_bytes": stack,
+            "numa_node": node})
     })
 }
 
@@ -39,7 +42,11 @@ fn xstream() -> impl Strategy<Value = Value> {
         1 => Just(Value::from("__primary__")),
     ];
     let kind = prop::sample::select(vec!["default", "basic", "prio", "randws", "basic_wait"]);
-    (name, -1i32..4, vec(0u32..8, 0..3), kind, vec(pool_ref(), 1..3)).prop_map(
+    let affinity = prop_oneof![
+        3 => vec(0u32..8, 0..3).prop_map(Value::from),
+        1 => "(numa|core|package):[0-3]".prop_map(Value::from),
+    ];
+    (name, -1i32..4, affinity, kind, vec(pool_ref(), 1..3)).prop_map(
         |(name, cpubind, affinity, kind, pools)| {
             json!({"name": name, "cpubind": cpubind, "affinity": affinity,
                 "scheduler": {"type": kind, "pools": pools}})

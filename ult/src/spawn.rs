@@ -30,7 +30,7 @@ pub struct UltBuilder<'a> {
 #[derive(Default)]
 struct Rare {
     stack: Option<UserStack>,
-    on_migrate: Option<Box<dyn FnMut(&str) + Send>>,
+    on_migrate: Option<OnMigrate>,
 }
 
 /// Where a unit goes first.

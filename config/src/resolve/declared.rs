@@ -62,6 +62,7 @@ impl Layout {
                 kind: pool.kind,
                 access: pool.access,
                 stack_bytes: pool.stack_bytes.map(|bytes| stack_size(&path, bytes, found)),
+                numa_node: pool.numa_node,
             });
         }
     }
@@ -107,7 +108,7 @@ impl Layout {
         ResolvedXstream {
             name: name.unwrap_or_else(|| self.xstream_names.generate("xstream", index)),
             cpubind: usize::try_from(xstream.cpubind).ok(),
-            affinity: xstream.affinity.iter().map(|&cpu| cpu as usize).collect(),
+            affinity: xstream.affinity.clone(),
             scheduler: xstream.scheduler.as_ref().map(|one| one.kind).unwrap_or_default(),
             pools,
         }

@@ -1,13 +1,14 @@
 //! Who runs what: layouts in which an RPC could wait for long, or for ever.
 //!
 //! An xstream looks at its pools in their order. So a pool runs only where an xstream lists it,
-//! and one that stands behind a busy pool waits. The worst case, a pool that something needs and
-//! no xstream runs, is an error; the rest are warnings.
+//! and one that stands behind a busy pool waits. The worst cases are errors: a pool that something
+//! needs and no xstream runs, and an access mode that the layout breaks. The rest are warnings.
 
 use super::declared::Layout;
 use super::roles::Roles;
-use super::{Findings, ResolvedXstream};
+use super::{Findings, ResolvedPool, ResolvedXstream};
 use crate::config::{Config, PoolAccess};
+use crate::margo::Provider;
 
 /// Checks the finished layout. Silent when a reference in it is broken.
 pub(super) fn check(config: &Config, layout: &Layout, roles: &Roles, found: &mut Findings) {
@@ -15,6 +16,7 @@ pub(super) fn check(config: &Config, layout: &Layout, roles: &Roles, found: &mut
         return;
     }
     let needed = needed_pools(config, layout, roles);
+    let serving = Serving::new(config, layout, roles);
     for pool in 0..layout.pools.len() {
         let homes: Vec<_> =
             layout.xstreams.iter().filter(|xstream| xstream.pools.contains(&pool)).collect();
@@ -23,7 +25,32 @@ pub(super) fn check(config: &Config, layout: &Layout, roles: &Roles, found: &mut
             continue;
         }
         order(pool, &homes, layout, roles.progress, found);
-        access(pool, &homes, layout, found);
+        access(pool, &homes, layout, &serving, found);
+    }
+}
+
+/// Who pushes handlers, and where to.
+struct Serving<'l> {
+    /// Xstreams on which the progress ULT may run.
+    progress: Vec<&'l ResolvedXstream>,
+    /// Pools in which handlers run.
+    handlers: Vec<usize>,
+}
+
+impl<'l> Serving<'l> {
+    fn new(config: &Config, layout: &'l Layout, roles: &Roles) -> Self {
+        let runs = |xstream: &&ResolvedXstream| {
+            roles.progress.is_some_and(|progress| xstream.pools.contains(&progress))
+        };
+        let of_provider = |provider: &Provider| match &provider.pool {
+            Some(pool) => layout.find_for_role(pool).ok(),
+            None => roles.rpc,
+        };
+        let providers = config.margo.providers.iter().filter_map(of_provider);
+        Self {
+            progress: layout.xstreams.iter().filter(runs).collect(),
+            handlers: roles.rpc.into_iter().chain(providers).collect(),
+        }
     }
 }
 
@@ -111,16 +138,38 @@ fn order(
     }
 }
 
-/// A pool that promises one consumer must not have several.
-fn access(pool: usize, homes: &[&ResolvedXstream], layout: &Layout, found: &mut Findings) {
-    let access = layout.pools[pool].access;
+/// The runtime refuses a second consumer of a pool that promises one. A private pool has one
+/// producer as well, and progress is a producer of every pool in which handlers run.
+fn access(
+    pool: usize,
+    homes: &[&ResolvedXstream],
+    layout: &Layout,
+    serving: &Serving<'_>,
+    found: &mut Findings,
+) {
+    let ResolvedPool { name, access, .. } = &layout.pools[pool];
+    let path = format!("argobots.pools[{pool}].access");
     let single = matches!(access, PoolAccess::Private | PoolAccess::Spsc | PoolAccess::Mpsc);
     if single && homes.len() > 1 {
+        let takers: Vec<_> = homes.iter().map(|xstream| xstream.name.as_str()).collect();
         let message = format!(
-            "pool {:?} promises a single consumer but {} xstreams take from it; use mpmc or spmc",
-            layout.pools[pool].name,
-            homes.len()
+            "pool {name:?} promises a single consumer but {} xstreams take from it ({}); use mpmc",
+            homes.len(),
+            takers.join(", ")
         );
-        found.warn(format!("argobots.pools[{pool}].access"), message);
+        found.error(path, message);
+        return;
+    }
+    if *access != PoolAccess::Private || !serving.handlers.contains(&pool) {
+        return;
+    }
+    let other = serving.progress.iter().find(|xstream| xstream.name != homes[0].name);
+    if let Some(other) = other {
+        let message = format!(
+            "pool {name:?} is private to xstream {:?}, but the progress ULT pushes handlers into \
+             it from xstream {:?}; use mpsc or mpmc",
+            homes[0].name, other.name
+        );
+        found.error(path, message);
     }
 }

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use crate::affinity::Affinity;
 use crate::config::{Config, PoolAccess, PoolKind, SchedulerKind};
 use crate::error::{Error, Errors, REPORTED_MAX, Warning};
 use crate::mercury::Mercury;
@@ -91,18 +92,20 @@ pub struct ResolvedPool {
     pub access: PoolAccess,
     /// Stack size of this pool's ULTs in bytes, a multiple of 4096; `None`: the default size.
     pub stack_bytes: Option<usize>,
+    /// NUMA node for the memory of its stacks; `None`: that of the xstreams that run it.
+    pub numa_node: Option<u32>,
 }
 
 /// One xstream to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ResolvedXstream {
-    /// A C identifier, unique among xstreams. `__primary__` is the thread that starts margo.
+    /// A C identifier, unique among xstreams.
     pub name: String,
     /// CPU to run on; `None`: unbound.
     pub cpubind: Option<usize>,
-    /// CPUs to stay on; empty: anywhere.
-    pub affinity: Vec<usize>,
+    /// CPUs to stay on, when `cpubind` is `None`. A place is text that nobody has looked at yet.
+    pub affinity: Affinity,
     /// The scheduling policy.
     pub scheduler: SchedulerKind,
     /// Indices of its pools, most urgent first; at least one.

@@ -3,6 +3,7 @@
 
 use super::declared::Layout;
 use super::{Findings, PRIMARY, ResolvedPool, ResolvedXstream};
+use crate::affinity::Affinity;
 use crate::config::{Config, PoolAccess, PoolKind, SchedulerKind};
 use crate::pool_ref::PoolRef;
 
@@ -116,6 +117,7 @@ fn add_pool(layout: &mut Layout, name: Option<&str>) -> usize {
         kind: PoolKind::default(),
         access: PoolAccess::default(),
         stack_bytes: None,
+        numa_node: None,
     });
     index
 }
@@ -128,7 +130,7 @@ fn add_xstream(layout: &mut Layout, name: Option<&str>, pool: usize) {
     layout.xstreams.push(ResolvedXstream {
         name,
         cpubind: None,
-        affinity: Vec::new(),
+        affinity: Affinity::default(),
         scheduler: SchedulerKind::default(),
         pools: vec![pool],
     });

@@ -1,0 +1,72 @@
+//! Where an xstream may run, by CPU or by part of the machine.
+
+use std::fmt;
+
+use serde::de::{self, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// CPUs that an xstream stays on: `[0, 1]`, or `"numa:0"`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Affinity {
+    /// These CPUs, by the numbers that the operating system gives them; none: anywhere.
+    Cpus(Vec<u32>),
+    /// A part of the machine by name: `cpu:0-3`, `core:2`, `numa:1` (or `node:1`), `package:0` (or
+    /// `socket:0`), `l3:0`, `all`, or several joined with `&` for what they have in common.
+    /// Whether there is such a part is seen when the instance starts. Not known to C Margo.
+    Place(String),
+}
+
+impl Affinity {
+    /// Whether it leaves the xstream free.
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Self::Cpus(cpus) if cpus.is_empty())
+    }
+}
+
+impl Default for Affinity {
+    fn default() -> Self {
+        Self::Cpus(Vec::new())
+    }
+}
+
+impl From<Vec<u32>> for Affinity {
+    fn from(cpus: Vec<u32>) -> Self {
+        Self::Cpus(cpus)
+    }
+}
+
+impl From<&str> for Affinity {
+    fn from(place: &str) -> Self {
+        Self::Place(place.to_owned())
+    }
+}
+
+impl<'de> Deserialize<'de> for Affinity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // By hand: an untagged enum would buffer the value and forget what was wrong with it.
+        deserializer.deserialize_any(AffinityVisitor)
+    }
+}
+
+struct AffinityVisitor;
+
+impl<'de> Visitor<'de> for AffinityVisitor {
+    type Value = Affinity;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(r#"CPUs (array of integers from 0) or a place (string such as "numa:0")"#)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Affinity, A::Error> {
+        let mut cpus = Vec::new();
+        while let Some(cpu) = items.next_element()? {
+            cpus.push(cpu);
+        }
+        Ok(Affinity::Cpus(cpus))
+    }
+
+    fn visit_str<E: de::Error>(self, place: &str) -> Result<Affinity, E> {
+        Ok(Affinity::Place(place.to_owned()))
+    }
+}

@@ -1,0 +1,263 @@
+//! Every pool kind, scheduler and access mode of the document, in services that answer RPCs.
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use margo::ult;
+use margo::{Config, InitError, Instance, Layout, ProviderHandle, ProviderId, RegisterError, Rpc};
+
+const SQUARE: Rpc<u64, u64> = Rpc::new("square");
+/// Calls `SQUARE` of its own instance, so that started handlers wait.
+const RELAY: Rpc<u64, u64> = Rpc::new("relay");
+
+/// Far more than a test needs, so that only a hang reaches it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn register(service: &Instance, pool: &margo::Pool) -> margo::Provider {
+    let provider = service.provider(ProviderId::new(1), pool);
+    provider
+        .register(SQUARE, |request| {
+            ult::yield_now();
+            let _ = request.respond(&(*request.args() * *request.args()));
+        })
+        .unwrap();
+    provider
+        .register(RELAY, |request| {
+            let own = request.instance();
+            let target = ProviderHandle::new(own.self_addr(), ProviderId::new(1));
+            let square = own.forward_timed(SQUARE, &target, request.args(), PATIENCE);
+            let _ = request.respond(&square.unwrap());
+        })
+        .unwrap();
+    provider
+}
+
+/// Many calls at a time, from ULTs of a client, some of which call on.
+fn call(service: &Instance) {
+    let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+    let target =
+        ProviderHandle::new(client.lookup(service.self_addr().uri()).unwrap(), ProviderId::new(1));
+    let right = Arc::new(AtomicUsize::new(0));
+    let calls: Vec<_> = (0..64u64)
+        .map(|n| {
+            let (client, target, right) = (client.clone(), target.clone(), right.clone());
+            client.rpc_pool().spawn(move || {
+                let rpc = if n % 2 == 0 { SQUARE } else { RELAY };
+                let square = client.forward_timed(rpc, &target, &n, PATIENCE).unwrap();
+                right.fetch_add(usize::from(square == n * n), Ordering::Relaxed);
+            })
+        })
+        .collect();
+    for call in calls {
+        call.unwrap().join().unwrap();
+    }
+    assert_eq!(right.load(Ordering::Relaxed), 64);
+    client.finalize_and_wait().unwrap();
+}
+
+fn serve(document: &str) {
+    let service = margo::init(document).unwrap_or_else(|error| panic!("{document}: {error}"));
+    let provider = register(&service, &service.rpc_pool());
+    call(&service);
+    // 64 calls, half of which call on. A handler answers before it ends, so ends are no measure.
+    let handlers = service.rpc_pool().stats().created;
+    assert!(handlers >= 96, "handlers run in the pool of the document: {handlers}");
+    drop(provider);
+    service.finalize_and_wait().unwrap();
+}
+
+/// Two xstreams that share two pools of handlers, beside one for progress.
+fn shared(kind: &str, scheduler: &str) -> String {
+    format!(
+        r#"{{ "argobots": {{
+            "pools": [ {{ "name": "net" }}, {{ "name": "a", "kind": "{kind}" }},
+                       {{ "name": "b", "kind": "{kind}" }} ],
+            "xstreams": [
+                {{ "name": "net", "scheduler": {{ "pools": ["net"] }} }},
+                {{ "name": "x", "scheduler": {{ "type": "{scheduler}", "pools": ["a", "b"] }} }},
+                {{ "name": "y", "scheduler": {{ "type": "{scheduler}", "pools": ["b", "a"] }} }}
+            ] }}, "progress_pool": "net", "rpc_pool": "a" }}"#
+    )
+}
+
+#[test]
+fn services_with_shared_fifo_pools() {
+    serve(&shared("fifo", "basic"));
+    serve(&shared("fifo_wait", "basic_wait"));
+}
+
+#[test]
+fn services_with_a_shared_prio_wait_pool() {
+    serve(&shared("prio_wait", "prio"));
+    serve(&shared("prio_wait", "default"));
+}
+
+#[test]
+fn a_service_with_earliest_first_pools_and_the_randws_scheduler() {
+    serve(&shared("earliest_first", "randws"));
+}
+
+#[test]
+fn a_service_with_work_stealing_pools() {
+    serve(&shared("randws", "randws"));
+}
+
+/// Progress and handlers in one pool on one xstream.
+#[test]
+fn services_of_one_xstream_for_every_kind_and_scheduler() {
+    for kind in ["fifo", "fifo_wait", "prio_wait", "earliest_first", "randws"] {
+        for scheduler in ["default", "basic", "basic_wait", "prio", "randws"] {
+            serve(&format!(
+                r#"{{ "argobots": {{
+                    "pools": [ {{ "name": "__primary__", "kind": "{kind}" }} ],
+                    "xstreams": [ {{ "name": "__primary__",
+                        "scheduler": {{ "type": "{scheduler}", "pools": [0] }} }} ] }} }}"#
+            ));
+        }
+    }
+}
+
+/// Handlers before progress, on one xstream.
+fn serve_with_every_access_mode(kind: &str) {
+    for access in ["private", "spsc", "mpsc", "spmc", "mpmc"] {
+        serve(&format!(
+            r#"{{ "argobots": {{
+                "pools": [ {{ "name": "h", "kind": "{kind}", "access": "{access}" }},
+                           {{ "name": "net", "access": "{access}" }} ],
+                "xstreams": [ {{ "name": "__primary__",
+                    "scheduler": {{ "pools": ["h", "net"] }} }} ] }},
+                "progress_pool": "net", "rpc_pool": "h" }}"#
+        ));
+    }
+}
+
+#[test]
+fn services_with_fifo_pools_of_every_access_mode() {
+    serve_with_every_access_mode("fifo_wait");
+}
+
+#[test]
+fn services_with_prio_wait_pools_of_every_access_mode() {
+    serve_with_every_access_mode("prio_wait");
+}
+
+#[test]
+fn services_with_work_stealing_pools_of_every_access_mode() {
+    serve_with_every_access_mode("randws");
+}
+
+#[test]
+fn a_service_bound_by_place_and_by_cpu() {
+    let cpu = ult::Topology::get().unwrap().allowed().first().unwrap();
+    let document = format!(
+        r#"{{ "argobots": {{ "pools": [ {{ "name": "net" }}, {{ "name": "h" }} ],
+            "xstreams": [
+                {{ "name": "net", "cpubind": {cpu}, "scheduler": {{ "pools": ["net"] }} }},
+                {{ "name": "h", "affinity": "all", "scheduler": {{ "pools": ["h"] }} }}
+            ] }}, "progress_pool": "net", "rpc_pool": "h" }}"#
+    );
+    let service = margo::init(&document).unwrap();
+    assert_eq!(service.runtime().xstream("net").unwrap().cpus(), [cpu]);
+    let bound = service.progress_pool().spawn(|| ult::topology::current_binding().unwrap());
+    assert_eq!(bound.unwrap().join().unwrap().iter().collect::<Vec<_>>(), [cpu]);
+    service.finalize_and_wait().unwrap();
+    serve(&document);
+}
+
+fn refused(document: &str) -> String {
+    match margo::init(document) {
+        Ok(_) => panic!("{document} was accepted"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn wrong_layouts_are_refused_with_path_value_and_remedy() {
+    for (argobots, expected) in [
+        (
+            r#""pools": [{}], "xstreams": [{"cpubind": 4000, "scheduler": {"pools": [0]}}]"#,
+            &["argobots.xstreams[0].cpubind: CPU 4000 does not exist", "use one of"][..],
+        ),
+        (
+            r#""pools": [{}], "xstreams": [{"affinity": "numa:99", "scheduler": {"pools": [0]}}]"#,
+            &["argobots.xstreams[0].affinity: place `numa:99`: this machine has no numa 99"],
+        ),
+        (
+            r#""pools": [{"numa_node": 99}], "xstreams": [{"scheduler": {"pools": [0]}}]"#,
+            &["argobots.pools[0].numa_node: there is no NUMA node 99; use one of"],
+        ),
+        (
+            r#""pools": [{"name": "p", "access": "private"}], "xstreams": [
+                {"scheduler": {"pools": [0]}}, {"scheduler": {"pools": [0]}}]"#,
+            &["argobots.pools[0].access: pool \"p\"", "2 xstreams take from it", "use mpmc"],
+        ),
+        (r#""pools": [{"name": "p"}, {"name": "p"}]"#, &["argobots.pools[1].name", "taken"]),
+        (
+            r#""pools": [{}], "xstreams": [{"name": "x", "scheduler": {"pools": [0]}},
+                {"name": "x", "scheduler": {"pools": [0]}}]"#,
+            &["argobots.xstreams[1].name: the name \"x\" is already taken"],
+        ),
+        (
+            r#""pools": [{"name": "p", "stack_bytes": 0}]"#,
+            &["argobots.pools[0].stack_bytes: a stack of 0 bytes is not allowed: from 16384"],
+        ),
+        (r#""abt_thread_stacksize": 0"#, &["argobots.abt_thread_stacksize: a stack of 0 bytes"]),
+        (r#""xstreams": [{"scheduler": {"pools": []}}]"#, &["needs at least one pool"]),
+    ] {
+        let error = refused(&format!(r#"{{"argobots": {{{argobots}}}}}"#));
+        assert!(expected.iter().all(|part| error.contains(part)), "{argobots}:\n{error}");
+    }
+    let nobody = r#"{"rpc_pool": "p", "argobots": {"pools": [{"name": "p"}]}}"#;
+    assert!(refused(nobody).contains("rpc_pool: pool \"p\" is attached to no xstream"));
+}
+
+#[test]
+fn a_pool_that_nobody_needs_waits_for_an_xstream() {
+    let service = margo::init(r#"{"argobots": {"pools": [{"name": "later"}]}}"#).unwrap();
+    let later = service.pool("later").unwrap();
+    assert!(later.xstreams().is_empty());
+    let waiting = later.spawn(|| 7).unwrap();
+    let spec = ult::XstreamSpec::new("late").pools(["later"]);
+    service.runtime().add_xstream(spec).unwrap();
+    assert_eq!(waiting.join().unwrap(), 7);
+    service.finalize_and_wait().unwrap();
+}
+
+#[test]
+fn a_provider_in_a_private_pool_away_from_progress_is_refused() {
+    let service = margo::init(
+        r#"{ "argobots": { "pools": [ { "name": "mine", "access": "private" } ],
+            "xstreams": [ { "name": "x", "scheduler": { "pools": ["mine"] } } ] } }"#,
+    )
+    .unwrap();
+    let provider = service.provider(ProviderId::new(3), &service.pool("mine").unwrap());
+    let error = provider.register(SQUARE, |_| {}).unwrap_err();
+    assert!(matches!(error, RegisterError::PrivatePool { .. }), "{error}");
+    assert!(error.to_string().contains("pool `mine`"), "{error}");
+    drop(provider);
+    service.finalize_and_wait().unwrap();
+}
+
+#[test]
+fn a_layout_can_be_looked_at_without_starting_it() {
+    let config = Config::from_json(&shared("earliest_first", "randws")).unwrap();
+    let layout = Layout::of(&config).unwrap();
+    let text = layout.to_string();
+    for line in [
+        "xstream x: any CPU, scheduler randws, pools a, b",
+        "pool net: fifo_wait, mpmc, run by net, stacks of 2048 KiB, progress",
+        "pool a: earliest_first, mpmc, run by x, y, stacks of 2048 KiB, handlers",
+        "pool __primary__: fifo_wait, mpmc, run by __primary__, stacks of 2048 KiB",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line:?} is not in\n{text}");
+    }
+    let wrong = Config::from_json(
+        r#"{"argobots": {"pools": [{}], "xstreams": [
+            {"cpubind": 4000, "scheduler": {"pools": [0]}}]}}"#,
+    );
+    let error = Layout::of(&wrong.unwrap()).unwrap_err();
+    let InitError::Layout(errors) = &error else { panic!("{error}") };
+    assert_eq!(errors.as_slice()[0].path, "argobots.xstreams[0].cpubind");
+}
