@@ -33,6 +33,8 @@ use self::failure::Failure;
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    // A panic in a handler then says in which.
+    margo::ult::install_panic_hook();
     match logging::init().and_then(|()| run(args.command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),

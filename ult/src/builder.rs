@@ -16,7 +16,7 @@ use crate::overflow;
 use crate::pool::{PoolShared, PoolSpec};
 use crate::runtime::Runtime;
 use crate::sched::{BasicWait, Scheduler};
-use crate::shared::{EXIT, RuntimeCore};
+use crate::shared::RuntimeCore;
 use crate::sleep::SPIN_MAX_DEFAULT;
 use crate::stack::{STACK_BYTES_DEFAULT, StackClass};
 use crate::sync::{Arc, lock};
@@ -275,6 +275,20 @@ impl RuntimeBuilder {
         let spin_max = if allowed.len() > 1 { self.spin_max } else { Duration::ZERO };
         let class = StackClass::new(self.stack_bytes, None);
         let core = Arc::new(RuntimeCore::new(spin_max, self.stack_cache_max, class));
+        match self.fill(&core, &allowed) {
+            Ok(xstreams) => Ok((core, xstreams)),
+            Err(error) => {
+                core.bury();
+                Err(error)
+            }
+        }
+    }
+
+    fn fill(
+        self,
+        core: &Arc<RuntimeCore>,
+        allowed: &CpuSet,
+    ) -> Result<Vec<Arc<XstreamShared>>, StartError> {
         for (index, spec) in self.pools.into_iter().enumerate() {
             let pool = Arc::new(PoolShared::new(spec, index, self.stack_bytes));
             lock(&core.parts).pools.push(pool);
@@ -282,15 +296,15 @@ impl RuntimeBuilder {
         let mut xstreams = Vec::new();
         for mut spec in self.xstreams {
             let scheduler = spec.scheduler.take().unwrap_or_else(|| Box::new(BasicWait::new()));
-            let xstream = layout::make_xstream(&core, &spec, &allowed, self.affinity.as_ref())?;
+            let xstream = layout::make_xstream(core, &spec, allowed, self.affinity.as_ref())?;
             xstream.put_scheduler(scheduler);
             xstreams.push(xstream);
         }
         match core.pools().iter().find(|pool| lock(&pool.servers).is_empty()) {
             Some(pool) => Err(StartError::UnservedPool { pool: pool.name.to_string() }),
             None => {
-                monitor::start(&core, self.monitor)?;
-                Ok((core, xstreams))
+                monitor::start(core, self.monitor)?;
+                Ok(xstreams)
             }
         }
     }
@@ -342,9 +356,7 @@ fn start_threads(
 ) -> Result<(), StartError> {
     for xstream in xstreams {
         if let Err(error) = xstream_thread::start(core, xstream) {
-            core.set_phase(EXIT);
-            xstream_thread::join_all(core);
-            core.depot.close();
+            xstream_thread::stop_all(core);
             return Err(error);
         }
     }

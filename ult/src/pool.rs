@@ -229,6 +229,7 @@ impl fmt::Debug for PoolSpec {
 }
 
 /// Where units of a pool are queued that are not in a list of an xstream.
+#[allow(clippy::large_enum_variant, reason = "few, and in place so that a look costs no jump")]
 pub(crate) enum Queue {
     Fifo(FifoPool),
     Deque(DequePool),

@@ -201,6 +201,21 @@ impl RuntimeCore {
         self.alive() == 0 && self.xstreams().iter().all(|x| x.ults.load(Acquire) == 0)
     }
 
+    /// Ends the circles in which idle descriptors keep this part alive, and pools and xstreams each
+    /// other. No xstream runs any more.
+    pub(crate) fn bury(&self) {
+        self.depot.close();
+        let (pools, xstreams) = {
+            let parts = lock(&self.parts);
+            (parts.pools.clone(), parts.xstreams.clone())
+        };
+        for pool in pools {
+            let servers = std::mem::take(&mut *lock(&pool.servers));
+            drop(servers);
+        }
+        xstreams.iter().for_each(|xstream| xstream.bury());
+    }
+
     /// Tells a waiting shutdown that something has changed.
     pub(crate) fn tell_news(&self) {
         self.news.tell();

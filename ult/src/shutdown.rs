@@ -141,7 +141,7 @@ fn in_background(wait: impl FnOnce() + Send + 'static) {
 /// What is left to do when nothing is alive and everybody has been told to leave.
 fn bury(core: &RuntimeCore) {
     xstream_thread::join_all(core);
-    core.depot.close();
+    core.bury();
 }
 
 /// Steps 1 and 2, and the start of step 3.

@@ -4,6 +4,7 @@ use crate::cancel::Why;
 use crate::current;
 use crate::descriptor::{Birth, Kind, UltName, UltPtr, UltRef};
 use crate::error::SpawnError;
+use crate::extra::OnMigrate;
 use crate::join::{DETACHED, JoinHandle, JoinWord, UNJOINED};
 use crate::pool::{Access, PoolRef, PoolShared, PushReason};
 use crate::shared::GatePass;

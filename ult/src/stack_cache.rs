@@ -185,10 +185,11 @@ impl StackCache {
 
 impl Rest {
     fn make(&mut self, class: StackClass, is_default: bool) -> io::Result<BlockPtr> {
-        if is_default && let Some(reserve) = &mut self.reserve {
-            if let Some(block) = reserve.make()? {
-                return Ok(block);
-            }
+        if is_default
+            && let Some(reserve) = &mut self.reserve
+            && let Some(block) = reserve.make()?
+        {
+            return Ok(block);
         }
         let count = (self.register.len() / RESERVE_PART).clamp(1, RESERVE_MAX);
         let mut reserve = match Reserve::map(class, if is_default { count } else { 1 }) {

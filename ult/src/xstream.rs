@@ -49,6 +49,7 @@ pub(crate) struct Xstream {
     /// What runs next, past the scheduler; set by a ULT that is about to switch away.
     pub(crate) next: Cell<Option<UltPtr>>,
     /// In the order in which they were made; never shrinks.
+    #[allow(clippy::vec_box, reason = "units and views point to slots, which must not move")]
     slots: RefCell<Vec<Box<Slot>>>,
     pub(crate) timers: RefCell<TimerHeap>,
     pub(crate) idle: IdleSet,

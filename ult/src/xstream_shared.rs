@@ -202,6 +202,13 @@ impl XstreamShared {
         if requests.is_empty() { None } else { Some(requests.remove(0)) }
     }
 
+    /// Drops what it was asked and given and will not come to; the runtime has ended.
+    pub(crate) fn bury(&self) {
+        let requests = std::mem::take(&mut *lock(&self.requests));
+        let scheduler = self.take_scheduler();
+        drop((requests, scheduler));
+    }
+
     /// Wakes the xstream if it sleeps, and tells whether it did. The caller has published work and
     /// put a `fence(SeqCst)` behind it.
     pub(crate) fn wake_after_fence(&self) -> bool {

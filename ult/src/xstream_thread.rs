@@ -124,7 +124,7 @@ where
 pub(crate) fn stop_all(core: &Arc<RuntimeCore>) {
     core.set_phase(EXIT);
     join_all(core);
-    core.depot.close();
+    core.bury();
 }
 
 /// Waits for the threads of all xstreams, which have been told to leave.
