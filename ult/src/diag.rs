@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::backtrace::Capture;
 use crate::cancel::Why;
-use crate::context::{Command, Wakeup};
+use crate::context::{Answer, Command, Wakeup};
 use crate::current;
 use crate::descriptor::UltPtr;
 use crate::monitor::MonitorStop;
@@ -397,7 +397,7 @@ impl Xstream {
     /// As for [`Context::resume`](crate::context::Context::resume), with the context of `block`,
     /// which is the stack of `ult`.
     #[inline(always)]
-    pub(crate) unsafe fn resume(&self, ult: UltPtr, block: BlockPtr) -> Command {
+    pub(crate) unsafe fn resume(&self, ult: UltPtr, block: BlockPtr) -> Answer {
         if self.shared().diag.is_on() {
             // SAFETY: duty of the caller.
             return unsafe { self.resume_seen(ult, block) };
@@ -411,13 +411,13 @@ impl Xstream {
     /// As for [`resume`](Self::resume).
     #[cold]
     #[inline(never)]
-    unsafe fn resume_seen(&self, ult: UltPtr, block: BlockPtr) -> Command {
+    unsafe fn resume_seen(&self, ult: UltPtr, block: BlockPtr) -> Answer {
         let outer = self.shared().diag.begin(ult);
         self.on_event(ult, EventKind::Run);
         // SAFETY: duty of the caller.
-        let command = unsafe { block.context.resume(Wakeup::Run) };
+        let answer = unsafe { block.context.resume(Wakeup::Run) };
         self.shared().diag.end(outer);
-        match command {
+        match answer.command() {
             Command::Yield => self.on_event(ult, EventKind::Yield),
             Command::Park => {
                 ult.waits_since.set(self.core.diag.tick());
@@ -426,7 +426,13 @@ impl Xstream {
             // It has told so itself, and may be gone.
             Command::Finish => {}
         }
-        command
+        answer
+    }
+
+    /// Whether somebody wants to know about every switch.
+    #[inline]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.shared().diag.is_on()
     }
 
     /// Runs a tasklet to its end. As [`run_and_publish`](crate::join::run_and_publish).

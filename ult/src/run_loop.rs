@@ -129,6 +129,17 @@ impl Xstream {
         }
     }
 
+    /// What the loop does between units, for a chain of units that name one another.
+    #[inline]
+    pub(crate) fn look_around(&self) {
+        if self.shared().has_mail() {
+            self.read_mail();
+        }
+        if self.has_chores.get() {
+            self.do_chores();
+        }
+    }
+
     /// What is looked at between units, if there is any of it: timers, idle waiters, odd slots.
     #[inline(never)]
     fn do_chores(&self) {

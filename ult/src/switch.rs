@@ -11,6 +11,7 @@ use crate::current;
 use crate::descriptor::{Kind, UltPtr, UltRef};
 use crate::diag;
 use crate::pool::PushReason;
+use crate::stack::BlockPtr;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::{Relaxed, Release};
 use crate::timer::TimerNode;
@@ -19,16 +20,41 @@ use crate::wait_kind::WaitKind;
 use crate::xstream::{XstreamShared, home_here};
 
 /// Switches from `ult`, which is the caller, to whoever runs it.
-#[inline]
+// Always: a function that is left after a switch returns to where the processor does not expect it,
+// since its stack of return addresses is that of another ULT by then.
+#[inline(always)]
 pub(crate) fn suspend(ult: UltPtr, command: Command) {
     debug_assert_eq!(current::ult(), Some(ult));
     let Some(block) = ult.block() else { return };
+    wake_up(block, leave(block, command), command);
+}
+
+#[inline(always)]
+fn leave(block: BlockPtr, command: Command) -> Wakeup {
     // SAFETY:
     // - valid: set by the first frame of the stack that we are on.
     let back = unsafe { &*block.back.get() };
-    while back.suspend(command) == Wakeup::Inspect {
-        crate::backtrace::inspected();
+    back.suspend(&block, command)
+}
+
+/// What a ULT, the caller, does when it runs again after it left `block` with `command`.
+#[inline(always)]
+pub(crate) fn wake_up(block: BlockPtr, wakeup: Wakeup, command: Command) {
+    if wakeup != Wakeup::Run {
+        wake_up_otherwise(block, wakeup, command);
     }
+}
+
+#[inline(never)]
+fn wake_up_otherwise(block: BlockPtr, wakeup: Wakeup, command: Command) {
+    if wakeup == Wakeup::After {
+        if let Some(xstream) = current::xstream() {
+            xstream.settle_before();
+        }
+        return;
+    }
+    crate::backtrace::inspected();
+    wake_up(block, leave(block, command), command);
 }
 
 /// Suspends `ult`, which is the caller, until `ready` says yes or `deadline` has passed. Returns
@@ -138,7 +164,8 @@ pub(crate) fn waits_for(ult: UltPtr) -> Option<WaitKind> {
 /// A cancellation point.
 ///
 /// Counterpart: `ABT_self_yield`.
-#[inline]
+// Always: see `suspend`.
+#[inline(always)]
 pub fn yield_now() {
     match current::suspendable() {
         Some(ult) => {

@@ -33,10 +33,11 @@ use crate::xstream::Xstream;
 /// the caller is no ULT that can be suspended.
 ///
 /// Counterpart: `ABT_self_yield_to`.
+// Always: see `switch::suspend`.
+#[inline(always)]
 pub fn yield_to(unit: Unit) -> Result<(), ToError> {
     let (me, xstream, target) = admit(unit)?;
-    xstream.next.set(Some(target));
-    switch::suspend(me, Command::Yield);
+    xstream.switch_over(me, target, Command::Yield);
     switch::check(me);
     Ok(())
 }
@@ -155,7 +156,7 @@ impl Unparker {
 }
 
 /// Checks that the caller may run `unit` here: who the caller is, where, and what to run.
-#[inline]
+#[inline(always)]
 fn admit<'a>(unit: Unit) -> Result<(UltPtr, &'a Xstream, UltPtr), ToError> {
     let Some((xstream, me)) = current::xstream_and_ult() else {
         return Err(ToError::NotUlt(unit));
@@ -175,10 +176,10 @@ fn admit<'a>(unit: Unit) -> Result<(UltPtr, &'a Xstream, UltPtr), ToError> {
 /// Switches from `me`, which is the caller, to `target`, whose queue membership the caller has.
 #[inline]
 pub(crate) fn yield_to_ptr(me: UltPtr, target: UltPtr) {
-    if let Some(xstream) = current::xstream() {
-        xstream.next.set(Some(target));
+    match current::xstream() {
+        Some(xstream) => xstream.switch_over(me, target, Command::Yield),
+        None => switch::suspend(me, Command::Yield),
     }
-    switch::suspend(me, Command::Yield);
     switch::check(me);
 }
 
@@ -187,8 +188,7 @@ fn park_next(me: UltPtr, xstream: &Xstream, target: UltPtr) {
     if take_token(me) {
         return requeue(xstream, target);
     }
-    xstream.next.set(Some(target));
-    switch::suspend(me, Command::Park);
+    xstream.switch_over(me, target, Command::Park);
     crate::park();
 }
 

@@ -16,7 +16,7 @@ use std::cell::{Cell, RefCell};
 use std::ptr;
 
 use crate::cancel::Why;
-use crate::context::Command;
+use crate::context::{CAN_HAND_OVER, Command};
 use crate::current;
 use crate::descriptor::{Kind, UltPtr, UltRef};
 use crate::descriptor_cache::{DescriptorCache, recycle_at};
@@ -29,6 +29,7 @@ use crate::sleep::Spin;
 use crate::slot::{Slot, bump};
 use crate::stack::{BlockPtr, StackClass};
 use crate::stack_cache::StackCache;
+use crate::switch;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::fence;
@@ -37,6 +38,9 @@ use crate::trace::event::EventKind;
 use crate::unit::Unit;
 
 pub(crate) use crate::xstream_shared::{State, XstreamShared};
+
+/// Of so many switches from ULT to ULT in a row one goes through the scheduler.
+const HOPS_MAX: u32 = 32;
 
 /// The part of an xstream that only its own thread touches.
 pub(crate) struct Xstream {
@@ -48,6 +52,12 @@ pub(crate) struct Xstream {
     pub(crate) current: Cell<Option<UltPtr>>,
     /// What runs next, past the scheduler; set by a ULT that is about to switch away.
     pub(crate) next: Cell<Option<UltPtr>>,
+    /// Who handed over to the ULT that runs now, and what for.
+    before: Cell<Option<(UltPtr, Command)>>,
+    /// Somebody has handed over since the last switch by the scheduler.
+    handed: Cell<bool>,
+    /// Switches from ULT to ULT.
+    hops: Cell<u32>,
     /// In the order in which they were made; never shrinks.
     #[allow(clippy::vec_box, reason = "units and views point to slots, which must not move")]
     slots: RefCell<Vec<Box<Slot>>>,
@@ -87,6 +97,9 @@ impl Xstream {
             shared,
             current: Cell::new(None),
             next: Cell::new(None),
+            before: Cell::new(None),
+            handed: Cell::new(false),
+            hops: Cell::new(0),
             slots: RefCell::default(),
             timers: RefCell::default(),
             idle: IdleSet::default(),
@@ -238,6 +251,9 @@ impl Xstream {
                 None => return,
             }
             self.next.set(None);
+            if outer.is_none() {
+                self.look_around();
+            }
         }
     }
 
@@ -245,28 +261,88 @@ impl Xstream {
     /// which it comes back.
     #[inline(always)]
     fn switch_to(&self, ult: UltPtr, outer: Option<UltPtr>) {
-        let slot = self.home_slot(ult);
         let Some(block) = ult.block() else { return };
         self.current.set(Some(ult));
         // SAFETY:
         // - one resumer: only who runs the ULT touches its context, and it runs in one place;
         // - alive: until `finish`.
-        let command = unsafe { self.resume(ult, block) };
+        let answer = unsafe { self.resume(ult, block) };
+        // Another one may have taken its place. The flag is for speed: to load the one that came
+        // back costs ten times as much as to know it.
+        let back = if self.handed.get() { self.current.get() } else { Some(ult) };
+        self.handed.set(false);
         self.current.set(outer);
-        match command {
-            Command::Yield => {
-                bump(&slot.shared.yields);
-                self.requeue(ult, PushReason::Yield);
-            }
-            Command::Park => {
-                bump(&slot.shared.parked);
-                if !ult.state.cell.commit_suspend() {
-                    self.on_event(ult, EventKind::Resume);
-                    self.queue_resumed(ult);
-                }
-            }
+        match (answer.command(), back) {
             // The descriptor may be gone.
-            Command::Finish => self.finish(block),
+            (Command::Finish, _) => self.finish(answer.finished(block)),
+            (Command::Yield, Some(ult)) => self.carry_out_yield(ult),
+            (Command::Park, Some(ult)) => self.carry_out_park(ult),
+            (_, None) => {}
+        }
+    }
+
+    /// `ult` has yielded, and its stack is quiet.
+    #[inline(always)]
+    fn carry_out_yield(&self, ult: UltPtr) {
+        bump(&self.home_slot(ult).shared.yields);
+        self.requeue(ult, PushReason::Yield);
+    }
+
+    /// `ult` has suspended itself, and its stack is quiet.
+    #[inline(always)]
+    fn carry_out_park(&self, ult: UltPtr) {
+        bump(&self.home_slot(ult).shared.parked);
+        if !ult.state.cell.commit_suspend() {
+            self.on_event(ult, EventKind::Resume);
+            self.queue_resumed(ult);
+        }
+    }
+
+    /// Switches from `me`, the calling ULT, to `next`, whose queue membership the caller has;
+    /// `command` is for `me`. Returns when `me` runs again.
+    // Always: see `switch::suspend`.
+    #[inline(always)]
+    pub(crate) fn switch_over(&self, me: UltPtr, next: UltPtr, command: Command) {
+        match self.can_hand_over(me, next) {
+            Some((from, to)) => {
+                self.before.set(Some((me, command)));
+                self.handed.set(true);
+                self.current.set(Some(next));
+                // SAFETY:
+                // - one resumer: the caller has the right to run `next`; alive: it has not ended;
+                // - not at its beginning: it has a stack, on which it has suspended or yielded.
+                let wakeup = unsafe { from.context.hand_over(&to.context) };
+                switch::wake_up(from, wakeup, command);
+            }
+            None => {
+                self.next.set(Some(next));
+                switch::suspend(me, command);
+            }
+        }
+    }
+
+    /// The stacks of `me` and `next`, if the switch may go past the scheduler: both are at home
+    /// here, `me` goes back to an ordinary list, and nobody watches. Now and then it may not, so
+    /// that two ULTs that switch back and forth do not keep the xstream from its mail and timers.
+    #[inline]
+    fn can_hand_over(&self, me: UltPtr, next: UltPtr) -> Option<(BlockPtr, BlockPtr)> {
+        let hops = self.hops.get().wrapping_add(1);
+        self.hops.set(hops);
+        let may = CAN_HAND_OVER
+            && !hops.is_multiple_of(HOPS_MAX)
+            && self.is_home_of(next)
+            && self.is_plain(me)
+            && !self.is_watched();
+        if may { me.block().zip(next.block()) } else { None }
+    }
+
+    /// Carries out the command of the ULT that handed over to the caller.
+    #[inline]
+    pub(crate) fn settle_before(&self) {
+        match self.before.get() {
+            Some((ult, Command::Yield)) => self.carry_out_yield(ult),
+            Some((ult, _)) => self.carry_out_park(ult),
+            None => {}
         }
     }
 
@@ -412,11 +488,18 @@ impl Xstream {
     /// Queues a started ULT that is at home here.
     #[inline]
     pub(crate) fn requeue(&self, ult: UltPtr, why: PushReason) {
-        let is_plain = ult.kind() != Kind::Migratable && !ult.has_requests();
-        if !is_plain || ult.pool().orders_started(self.me()) {
+        if !self.is_plain(ult) {
             return self.requeue_slow(ult, why);
         }
         self.home_slot(ult).push_back(ult);
+    }
+
+    /// Whether a ULT that is at home here goes to its unit list when it can run.
+    #[inline]
+    fn is_plain(&self, ult: UltPtr) -> bool {
+        ult.kind() != Kind::Migratable
+            && !ult.has_requests()
+            && !ult.pool().orders_started(self.me())
     }
 
     #[cold]

@@ -1,9 +1,12 @@
 //! Stacks that can be left and entered again.
 //!
-//! A switch goes between a stack and whoever resumed it. So a ULT that switches away always goes to
-//! its xstream (or to the ULT that runs it as its child), with a [`Command`]; what it wants to run
+//! A switch goes between a stack and whoever resumed it. So a ULT that switches away goes to its
+//! xstream (or to the ULT that runs it as its child), with a [`Command`]; what it wants to run
 //! instead stands in the xstream. The resumer carries the command out on its own stack, when the
 //! ULT's is quiet.
+//!
+//! Where [`CAN_HAND_OVER`] says so, a ULT may also switch to another one directly: that one takes
+//! its place with the resumer, and carries the command out ([`Wakeup::After`]).
 //!
 //! A stack is made once and then reused: its first frame, [`root`], never ends, it loops over
 //! the ULTs that are put into the [`StackBlock`].
@@ -17,10 +20,10 @@
 //! For checking there are `--cfg ult_portable_context`, which takes the portable switch everywhere,
 //! and `--cfg ult_thread_context`, an OS thread in place of each stack (`threads`).
 
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 use crate::descriptor::UltPtr;
-use crate::stack::StackBlock;
+use crate::stack::{BlockPtr, StackBlock};
 
 #[cfg(not(ult_thread_context))]
 #[cfg(any(ult_portable_context, not(target_arch = "x86_64")))]
@@ -36,12 +39,12 @@ mod x86_64;
 
 #[cfg(not(ult_thread_context))]
 #[cfg(any(ult_portable_context, not(target_arch = "x86_64")))]
-pub(crate) use portable::{Back, Context};
+pub(crate) use portable::{Back, CAN_HAND_OVER, Context};
 #[cfg(ult_thread_context)]
-pub(crate) use threads::{Back, Context};
+pub(crate) use threads::{Back, CAN_HAND_OVER, Context};
 #[cfg(not(any(ult_thread_context, ult_portable_context)))]
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86_64::{Back, Context};
+pub(crate) use x86_64::{Back, CAN_HAND_OVER, Context};
 
 /// What a ULT asks its xstream to do when it switches away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +58,17 @@ pub(crate) enum Command {
     Finish,
 }
 
+impl Command {
+    /// As a word that is passed with a switch; `block` is the stack that is left.
+    #[inline(always)]
+    fn word(self, block: &StackBlock) -> usize {
+        match self {
+            Self::Finish if CAN_HAND_OVER => ptr::from_ref(block).expose_provenance(),
+            other => other as usize,
+        }
+    }
+}
+
 /// Why a ULT is switched to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -63,19 +77,35 @@ pub(crate) enum Wakeup {
     Run,
     /// Write down where you are, and switch back as if nothing had happened.
     Inspect,
+    /// Go on, after you have carried out the command of the ULT that ran before.
+    After,
 }
 
-impl Command {
-    /// For switches that pass one word.
-    #[cfg(any(ult_thread_context, not(ult_portable_context)))]
-    #[cfg(any(ult_thread_context, target_arch = "x86_64"))]
-    #[inline]
-    fn from_word(word: usize) -> Self {
-        match word {
-            0 => Self::Yield,
-            1 => Self::Park,
-            _ => Self::Finish,
+/// With what a stack switched back.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answer(usize);
+
+impl Answer {
+    #[inline(always)]
+    pub(crate) fn command(self) -> Command {
+        match self.0 {
+            0 => Command::Yield,
+            1 => Command::Park,
+            _ => Command::Finish,
         }
+    }
+
+    /// The stack that is free now, after [`Command::Finish`]. `resumed` is the one that had been
+    /// resumed; another one may have taken its place.
+    #[inline(always)]
+    pub(crate) fn finished(self, resumed: BlockPtr) -> BlockPtr {
+        if !CAN_HAND_OVER {
+            return resumed;
+        }
+        let block = ptr::with_exposed_provenance::<StackBlock>(self.0);
+        // SAFETY:
+        // - valid: the last word of `root` is its own block.
+        unsafe { BlockPtr::from_ptr(block) }.unwrap_or(resumed)
     }
 }
 
@@ -97,7 +127,7 @@ fn root(block: NonNull<StackBlock>, back: &Back) -> ! {
             body(block, ult);
         }
         // An inspection between two ULTs finds nobody here.
-        while back.suspend(Command::Finish) == Wakeup::Inspect {}
+        while back.suspend(block, Command::Finish) == Wakeup::Inspect {}
     }
 }
 

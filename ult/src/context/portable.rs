@@ -5,20 +5,34 @@ use std::ptr::NonNull;
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-use super::{Command, Wakeup, root};
+use super::{Answer, Command, Wakeup, root};
 use crate::stack::{BlockStack, StackBlock};
 use crate::sync::UnsafeCell;
+
+pub(crate) const CAN_HAND_OVER: bool = false;
 
 /// A stack's saved state.
 pub(crate) struct Context(UnsafeCell<Coroutine<Wakeup, Command, Infallible, BlockStack>>);
 
 /// The way back from a stack to whoever resumed it.
-pub(crate) type Back = Yielder<Wakeup, Command>;
+#[repr(transparent)]
+pub(crate) struct Back(Yielder<Wakeup, Command>);
+
+impl Back {
+    /// Switches from this stack, which the caller runs on, to whoever resumed it.
+    pub(crate) fn suspend(&self, _block: &StackBlock, command: Command) -> Wakeup {
+        self.0.suspend(command)
+    }
+}
 
 impl Context {
     /// Prepares the stack of `block`.
     pub(crate) fn new(stack: BlockStack, block: NonNull<StackBlock>) -> Self {
-        let coroutine = Coroutine::with_stack(stack, move |back, _| root(block, back));
+        let coroutine = Coroutine::with_stack(stack, move |back, _| {
+            // SAFETY: `Back` is transparent.
+            let back = unsafe { &*std::ptr::from_ref(back).cast::<Back>() };
+            root(block, back)
+        });
         Self(UnsafeCell::new(coroutine))
     }
 
@@ -28,13 +42,23 @@ impl Context {
     ///
     /// Nobody else resumes this stack, and its memory is alive.
     #[inline]
-    pub(crate) unsafe fn resume(&self, why: Wakeup) -> Command {
+    pub(crate) unsafe fn resume(&self, why: Wakeup) -> Answer {
         // SAFETY:
         // - no alias: duty of the caller.
         let result = self.0.with_mut(|coroutine| unsafe { &mut *coroutine }.resume(why));
         let CoroutineResult::Yield(command) = result;
-        command
+        Answer(command as usize)
     }
+
+    /// Never called; see [`CAN_HAND_OVER`].
+    ///
+    /// # Safety
+    ///
+    /// None.
+    pub(crate) unsafe fn hand_over(&self, _next: &Self) -> Wakeup {
+        unreachable!("this kind of stack cannot hand over")
+    }
+
     /// The memory is used for something else from now on.
     ///
     /// # Safety

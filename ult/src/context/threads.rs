@@ -20,7 +20,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::{self, NonNull};
 
-use super::{Command, Wakeup, root};
+use super::{Answer, Command, Wakeup, root};
 use crate::current;
 use crate::park::ThreadParker;
 use crate::stack::{BlockStack, StackBlock};
@@ -33,6 +33,8 @@ use crate::xstream::Xstream;
 const THREAD_STACK_BYTES_MIN: usize = 256 * 1024;
 /// In place of a [`Wakeup`]: the stack is not needed any more.
 const END: usize = 2;
+
+pub(crate) const CAN_HAND_OVER: bool = false;
 
 /// A stack's thread.
 pub(crate) struct Context {
@@ -95,9 +97,18 @@ impl Context {
     /// # Safety
     ///
     /// Nobody else resumes this stack, and its memory is alive.
-    pub(crate) unsafe fn resume(&self, why: Wakeup) -> Command {
+    pub(crate) unsafe fn resume(&self, why: Wakeup) -> Answer {
         self.baton.pass(true, why as usize);
-        Command::from_word(self.baton.wait(false))
+        Answer(self.baton.wait(false))
+    }
+
+    /// Never called; see [`CAN_HAND_OVER`].
+    ///
+    /// # Safety
+    ///
+    /// None.
+    pub(crate) unsafe fn hand_over(&self, _next: &Self) -> Wakeup {
+        unreachable!("this kind of stack cannot hand over")
     }
 
     /// Lets the thread end.
@@ -115,7 +126,7 @@ impl Context {
 
 impl Baton {
     /// Switches from this stack, which the caller runs on, to whoever resumed it.
-    pub(crate) fn suspend(&self, command: Command) -> Wakeup {
+    pub(crate) fn suspend(&self, _block: &StackBlock, command: Command) -> Wakeup {
         self.pass(false, command as usize);
         match self.wait(true) {
             0 => Wakeup::Run,

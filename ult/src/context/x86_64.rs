@@ -16,8 +16,11 @@ use std::ptr::{self, NonNull};
 use corosensei::stack::Stack;
 
 use super::tools::Bounds;
-use super::{Command, Wakeup, root};
+use super::{Answer, Command, Wakeup, root};
 use crate::stack::{BlockStack, StackBlock};
+
+/// Tools are told of switches between a stack and its resumer only.
+pub(crate) const CAN_HAND_OVER: bool = !cfg!(any(ult_asan, ult_valgrind));
 
 /// A stack's saved state while it is suspended, and its resumer's while it runs.
 pub(crate) struct Context(Cell<*mut u8>, Bounds);
@@ -51,27 +54,39 @@ impl Context {
     ///
     /// Nobody else resumes this stack, and its memory is alive.
     #[inline(always)]
-    pub(crate) unsafe fn resume(&self, why: Wakeup) -> Command {
+    pub(crate) unsafe fn resume(&self, why: Wakeup) -> Answer {
         // SAFETY:
         // - the word is that of the suspended stack: duty of the caller.
-        let word = self.1.resume(|| unsafe { exchange(&self.0, why as usize) });
-        let command = Command::from_word(word);
-        if command == Command::Finish {
+        let answer = Answer(self.1.resume(|| unsafe { exchange(&self.0, why as usize) }));
+        if answer.command() == Command::Finish {
             self.1.clear_below(self.0.get());
         }
-        command
+        answer
     }
 
-    /// Switches from this stack, which the caller runs on, to whoever resumed it.
+    /// Switches from this stack, which is that of `block` and the caller's, to whoever resumed it.
     #[inline(always)]
-    pub(crate) fn suspend(&self, command: Command) -> Wakeup {
+    pub(crate) fn suspend(&self, block: &StackBlock, command: Command) -> Wakeup {
+        let word = command.word(block);
         // SAFETY:
         // - the word is that of the resumer, which waits in `resume`: only code on this very stack
         //   gets at this (`StackBlock::back` of the calling ULT).
-        match self.1.suspend(|| unsafe { exchange(&self.0, command as usize) }) {
-            0 => Wakeup::Run,
-            _ => Wakeup::Inspect,
-        }
+        wakeup(self.1.suspend(|| unsafe { exchange(&self.0, word) }))
+    }
+
+    /// Switches from this stack, which the caller runs on, to the suspended stack `next`, which
+    /// goes on with [`Wakeup::After`] and has whoever resumed this one as its resumer from then on.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else resumes `next`, its memory is alive, and it has been suspended before: it is not
+    /// at its beginning.
+    #[inline(always)]
+    pub(crate) unsafe fn hand_over(&self, next: &Self) -> Wakeup {
+        // SAFETY:
+        // - the words are that of the resumer, as in `suspend`, and that of a suspended stack: duty
+        //   of the caller.
+        wakeup(unsafe { exchange_both(&self.0, &next.0, Wakeup::After as usize) })
     }
 
     /// The memory is used for something else from now on.
@@ -121,6 +136,52 @@ unsafe fn exchange(other: &Cell<*mut u8>, word: usize) -> usize {
         );
     }
     answer
+}
+
+/// Goes on where the stack pointer in `next` was saved, moves that in `own` there, and saves that
+/// of the caller in `own`. Otherwise as [`exchange`].
+///
+/// # Safety
+///
+/// Both have been saved by [`exchange`] or this function, and what they point to is alive and has
+/// not been gone on with since.
+#[inline(always)]
+unsafe fn exchange_both(own: &Cell<*mut u8>, next: &Cell<*mut u8>, word: usize) -> usize {
+    let answer;
+    // SAFETY: as in `exchange`.
+    unsafe {
+        asm!(
+            "push rbp",
+            "push rbx",
+            "lea rax, [rip + 2f]",
+            "push rax",
+            "mov rax, [rsi]",
+            "mov rcx, [rdx]",
+            "mov [rsi], rsp",
+            "mov [rdx], rax",
+            "mov rsp, rcx",
+            "pop rax",
+            "jmp rax",
+            "2:",
+            "pop rbx",
+            "pop rbp",
+            in("rsi") own.as_ptr(),
+            in("rdx") next.as_ptr(),
+            inlateout("rdi") word => answer,
+            lateout("r12") _, lateout("r13") _, lateout("r14") _, lateout("r15") _,
+            clobber_abi("sysv64"),
+        );
+    }
+    answer
+}
+
+#[inline(always)]
+fn wakeup(word: usize) -> Wakeup {
+    match word {
+        0 => Wakeup::Run,
+        1 => Wakeup::Inspect,
+        _ => Wakeup::After,
+    }
 }
 
 /// Where a new stack begins. The word that was passed, always `Wakeup::Run`, is dropped.
