@@ -35,7 +35,7 @@ fn push(inbox: &Inbox<Node>, value: u32) -> bool {
     // SAFETY:
     // - fresh, hence in no queue;
     // - leaked until `take` frees it.
-    unsafe { inbox.push(NonNull::from(Box::leak(node))) }
+    unsafe { inbox.push(NonNull::from(Box::leak(node))) }.unwrap()
 }
 
 fn take(inbox: &Inbox<Node>, seen: &mut Vec<u32>) {
@@ -123,7 +123,7 @@ fn link_is_free_after_taking() {
             Box::leak(Box::new(Node { link: AtomicPtr::default(), value: UnsafeCell::new(3) }));
         node.link.store(std::ptr::dangling_mut(), Relaxed);
         // SAFETY: fresh, and leaked until taken.
-        unsafe { inbox.push(NonNull::from(node)) };
+        unsafe { inbox.push(NonNull::from(node)) }.unwrap();
         sender.join().unwrap();
         take(&inbox, &mut seen);
         seen.sort_unstable();
