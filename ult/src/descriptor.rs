@@ -9,7 +9,7 @@
 //! | state | who |
 //! |---|---|
 //! | `link` | the queue that holds the unit (inbox, unit list) |
-//! | `cell`, `token`, `join`, `refs`, `requests` | anybody who keeps it alive; atomics with their own protocol |
+//! | `cell`, `token`, `woken`, `join`, `refs`, `requests` | anybody who keeps it alive; atomics with their own protocol |
 //! | `home` | written by the home xstream at first start (and at the end); read by resumers |
 //! | `pool`, `id`, `name`, `kind`, `class` | written by the spawner; constant until the end (`pool`: by whoever holds the unit) |
 //! | `slot`, `block`, `pushes`, `pins`, `extra` | the home xstream and the ULT itself |
@@ -34,7 +34,7 @@ use std::ptr::{self, NonNull};
 
 use crate::extra::Extra;
 use crate::inbox::Linked;
-use crate::join::JoinWord;
+use crate::join_word::{JoinWord, UNJOINED, Word};
 use crate::payload::Payload;
 use crate::pool::PoolShared;
 use crate::shared::RuntimeCore;
@@ -44,7 +44,6 @@ use crate::suspend::SuspendCell;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, fence};
 use crate::sync::{Arc, UnsafeCell};
-use crate::wait::Waiter;
 use crate::wait_kind::WaitKind;
 use crate::xstream::XstreamShared;
 
@@ -63,6 +62,8 @@ pub(crate) enum Kind {
 pub(crate) const CANCEL: u8 = 1;
 /// Asked to go to another pool; see [`migrate`](crate::migrate).
 pub(crate) const MIGRATE: u8 = 2;
+/// Waits for a time before it starts; see [`timed_unit`](crate::timed_unit).
+pub(crate) const TIMED: u8 = 4;
 
 /// The descriptor. See the module documentation.
 ///
@@ -74,7 +75,7 @@ pub(crate) struct Ult {
     pub(crate) home: AtomicPtr<XstreamShared>,
     pub(crate) slot: Cell<*const Slot>,
     block: Cell<*const StackBlock>,
-    pub(crate) join: AtomicPtr<Waiter>,
+    pub(crate) join: JoinWord,
     refs: AtomicUsize,
     pool: Cell<*const PoolShared>,
     pub(crate) state: UnitState,
@@ -89,6 +90,9 @@ pub(crate) struct Ult {
     /// Since which tick of the monitor it waits.
     pub(crate) waits_since: Cell<u64>,
     pub(crate) pins: Cell<u32>,
+    /// A future that the ULT polls has been woken; see [`block_on`](mod@crate::block_on). What an
+    /// earlier unit has left here is one poll too many.
+    pub(crate) woken: AtomicBool,
 }
 
 // SAFETY: the fields that are not atomic have one user at a time; the table above says who, and
@@ -152,7 +156,7 @@ pub(crate) struct Birth<'a> {
     pub(crate) pool: &'a PoolShared,
     pub(crate) kind: Kind,
     pub(crate) class: StackClass,
-    pub(crate) join: JoinWord,
+    pub(crate) join: Word,
 }
 
 impl Ult {
@@ -163,7 +167,7 @@ impl Ult {
             home: AtomicPtr::new(ptr::null_mut()),
             slot: Cell::new(ptr::null()),
             block: Cell::new(ptr::null()),
-            join: AtomicPtr::new(ptr::null_mut()),
+            join: JoinWord::new(),
             refs: AtomicUsize::new(1),
             pool: Cell::new(ptr::null()),
             state: UnitState::new(Kind::Ult),
@@ -175,6 +179,7 @@ impl Ult {
             core: ManuallyDrop::new(core),
             waits_since: Cell::new(0),
             pins: Cell::new(0),
+            woken: AtomicBool::new(false),
         }
     }
 
@@ -291,7 +296,7 @@ impl Ult {
     #[inline]
     pub(crate) unsafe fn prepare(&self, birth: Birth<'_>) {
         // `home`, `block`, `pins`, name, extra and the count of one are as a unit leaves them.
-        self.join.store(birth.join, Relaxed);
+        self.join.reset(birth.join);
         self.pool.set(birth.pool);
         self.id.set(birth.id);
         self.class.set(birth.class);
@@ -322,7 +327,7 @@ impl Ult {
         if self.has_requests() {
             crate::migrate::forget(self);
         }
-        self.join.store(ptr::null_mut(), Relaxed);
+        self.join.reset(UNJOINED);
         self.pool.set(pool);
         self.state.cell.reset();
         self.state.token.store(false, Relaxed);

@@ -1,6 +1,8 @@
 //! What few units have: kept apart, so that the others stay small.
 
 use crate::local::Locals;
+use crate::sync::Arc;
+use crate::timed_unit::Timed;
 use crate::user_stack::UserStack;
 
 /// Called when a unit has moved to another pool, with the name of that pool.
@@ -14,4 +16,6 @@ pub(crate) struct Extra {
     /// Memory for the stack, until it starts.
     pub(crate) stack: Option<UserStack>,
     pub(crate) on_migrate: Option<OnMigrate>,
+    /// The time for which the unit waits, while it is on its way to an xstream.
+    pub(crate) timed: Option<Arc<Timed>>,
 }

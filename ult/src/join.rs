@@ -1,41 +1,26 @@
 //! The end of a unit and whoever waits for it.
 //!
-//! The join word of the descriptor is one of
+//! The unit, its handle and whoever waits meet in the [`JoinWord`] of the descriptor.
 //!
-//! | word | meaning |
-//! |---|---|
-//! | null | not ended, nobody waits |
-//! | a waiter | not ended, that party waits (there is one handle, hence one waiter) |
-//! | `DETACHED` | the handle is gone, or there never was one |
-//! | `DONE` | the payload holds the outcome, and belongs to the handle |
-//!
-//! The unit publishes `DONE` on its own stack and touches its descriptor no more: whoever comes
-//! second, the unit or its handle, drops what both have in common. If the word was `DETACHED` the
-//! unit drops the outcome itself, so that a destructor may suspend.
+//! The unit publishes its end on its own stack and touches its descriptor no more: whoever comes
+//! second, the unit or its handle, drops what both have in common. If the handle was gone, the unit
+//! drops the outcome itself, so that a destructor may suspend.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::time::Instant;
 
 use crate::cancel::Why;
 use crate::descriptor::{CANCEL, UltPtr, UltRef};
 use crate::error::{JoinError, MigrateError, PanicPayload, SpawnError, panic_message};
+use crate::join_word::{JoinWord, Published};
 use crate::payload::Stage;
 use crate::pool::PoolRef;
 use crate::stack::BlockPtr;
-use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use crate::wait::Waiter;
-use crate::wait_kind::WaitKind;
-
-/// See the module documentation.
-pub(crate) type JoinWord = *mut Waiter;
-
-pub(crate) const UNJOINED: JoinWord = ptr::null_mut();
-pub(crate) const DETACHED: JoinWord = ptr::without_provenance_mut(1);
-const DONE: JoinWord = ptr::without_provenance_mut(2);
+use crate::sync::atomic::Ordering::{Relaxed, Release};
 
 /// Owns the outcome of a ULT. Dropping it lets the ULT run on its own (detach).
 ///
@@ -67,11 +52,21 @@ impl<T> JoinHandle<T> {
         self.ult.ptr().id.get()
     }
 
+    /// Where its end is published.
+    pub(crate) fn word(&self) -> &JoinWord {
+        &self.ult.get().join
+    }
+
+    /// Whether this is the handle of the calling unit, which cannot wait for itself.
+    pub(crate) fn is_own(&self) -> bool {
+        crate::current::ult() == Some(self.ult.ptr())
+    }
+
     /// Whether the outcome is there, so that [`join`](Self::join) would not wait.
     #[must_use]
     #[inline]
     pub fn is_finished(&self) -> bool {
-        self.ult.ptr().join.load(Acquire) == DONE // pair: JOIN-DONE
+        self.word().is_done()
     }
 
     /// Waits for the ULT to end and returns its value. A ULT suspends, an OS thread blocks.
@@ -92,8 +87,7 @@ impl<T> JoinHandle<T> {
     /// Waits for the end. `false`: the caller is the unit itself.
     #[inline(never)]
     fn wait_end(&self) -> bool {
-        let ult = self.ult.ptr();
-        crate::current::ult() != Some(ult) && wait_done(ult, None)
+        !self.is_own() && self.word().wait(None)
     }
 
     /// Waits for the end like [`join`](Self::join), and keeps the unit, so that it can be started
@@ -103,11 +97,10 @@ impl<T> JoinHandle<T> {
     ///
     /// [`JoinError::Deadlock`] as the outcome, and nothing kept, if the caller is the unit itself.
     pub fn join_keep(self) -> (Result<T, JoinError>, Option<Ended>) {
-        let ult = self.ult.ptr();
-        if crate::current::ult() == Some(ult) {
+        if self.is_own() {
             return (Err(JoinError::Deadlock), None);
         }
-        wait_done(ult, None);
+        self.word().wait(None);
         let ended = self.into_ended();
         // SAFETY: promise of `new`; DONE has been seen.
         let outcome = unsafe { take_outcome(&ended.0) };
@@ -127,15 +120,14 @@ impl<T> JoinHandle<T> {
     ///
     /// Gives the handle back if the unit has not ended by then, or is the caller itself.
     pub fn join_deadline(self, deadline: Instant) -> Result<Result<T, JoinError>, Self> {
-        let ult = self.ult.ptr();
-        if crate::current::ult() == Some(ult) || !wait_done(ult, Some(deadline)) {
+        if self.is_own() || !self.word().wait(Some(deadline)) {
             return Err(self);
         }
         Ok(self.outcome())
     }
 
     /// Takes the outcome of a unit that has ended.
-    fn outcome(self) -> Result<T, JoinError> {
+    pub(crate) fn outcome(self) -> Result<T, JoinError> {
         // The unit has ended, so the handle comes second and drops what both have in common.
         let ended = self.into_ended();
         // SAFETY: promise of `new`; DONE has been seen.
@@ -257,8 +249,7 @@ pub(crate) unsafe fn take_outcome<T>(ult: &UltRef) -> Result<T, JoinError> {
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
         let ult = self.ult.ptr();
-        // pair: JOIN-DONE
-        if ult.join.load(Acquire) == DONE || ult.join.swap(DETACHED, AcqRel) == DONE {
+        if ult.join.detach() {
             discard(ult);
             // SAFETY: taken once, in `drop`. The unit has ended, so the handle comes second.
             drop(unsafe { ManuallyDrop::take(&mut self.ult) });
@@ -289,9 +280,8 @@ pub(crate) fn publish(ult: UltPtr) -> bool {
     if ult.is_rare() {
         crate::local::drop_all(ult);
     }
-    // DETACHED is final, so no read-modify-write is needed to see it.
-    // pair: JOIN-DETACH
-    if ult.join.load(Acquire) == DETACHED {
+    // Detached is final, so no read-modify-write is needed to see it.
+    if ult.join.is_detached() {
         // It may wait, so it is still a ULT on a stack.
         discard(ult);
         count_end(ult);
@@ -371,18 +361,31 @@ pub(crate) fn publish_lost(ult: UltPtr) -> bool {
 /// (`true`).
 #[inline]
 fn publish_done(ult: UltPtr) -> bool {
-    // pair: JOIN-DONE, JOIN-WAITER, JOIN-DETACH
-    let word = ult.join.swap(DONE, AcqRel);
-    if word == DETACHED {
-        return true;
+    match ult.join.publish() {
+        Published::First => false,
+        Published::Detached => true,
+        Published::Waited(waiters) => {
+            waiters.wake(as_bystander);
+            false
+        }
     }
-    if let Some(waiter) = NonNull::new(word) {
-        // SAFETY:
-        // - alive, unlinked: the swap took it, and it waits until it is woken;
-        // - not touched afterwards.
-        unsafe { Waiter::wake(waiter) };
+}
+
+/// Calls the waker of an async task, which is anybody's code. The unit that calls it has ended and
+/// may be gone, so the code must not find itself in a unit: what waits there blocks the thread.
+#[cold]
+fn as_bystander(wake: &mut dyn FnMut()) {
+    let xstream = crate::current::xstream();
+    let unit = xstream.and_then(|xstream| xstream.current.take());
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(wake)) {
+        let message = panic_message(&panic);
+        tracing::error!(message, "the waker of a future that joins a ULT panicked");
+        // The payload of the panic may have such a destructor, too.
+        std::mem::forget(panic);
     }
-    false
+    if let Some(xstream) = xstream {
+        xstream.current.set(unit);
+    }
 }
 
 /// Drops an outcome that nobody will look at. A panic is logged, and so is one of a destructor.
@@ -422,22 +425,4 @@ fn log_panic(ult: UltPtr) {
         let message = panic_message(panic);
         tracing::error!(id, name, pool, message, "a detached ULT panicked");
     });
-}
-
-/// Waits until the unit has ended or `deadline` has passed. `true`: it has ended.
-fn wait_done(ult: UltPtr, deadline: Option<Instant>) -> bool {
-    // pair: JOIN-DONE
-    if ult.join.load(Acquire) == DONE {
-        return true;
-    }
-    let waiter = Waiter::new(WaitKind::Join);
-    let node = ptr::from_ref(&waiter).cast_mut();
-    // pair: JOIN-WAITER, JOIN-DONE
-    if ult.join.compare_exchange(ptr::null_mut(), node, Release, Acquire).is_err() {
-        return true;
-    }
-    waiter.settle(deadline, || {
-        // pair: JOIN-WAITER, JOIN-DONE
-        ult.join.compare_exchange(node, ptr::null_mut(), Relaxed, Acquire).is_ok()
-    })
 }

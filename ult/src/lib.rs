@@ -32,8 +32,10 @@
 //! | exclusion | [`Mutex`], [`ReentrantMutex`], [`RwLock`], [`Condvar`] |
 //! | an event | [`Eventual`], [`CountDown`], [`Once`], [`OnceCell`], [`Barrier`], [`XstreamBarrier`] |
 //! | resources and data | [`Semaphore`], [`channel`] |
-//! | the first of several | [`wait_any`] |
-//! | a unit, a time | [`JoinHandle`], [`scope()`], [`park()`], [`sleep()`] |
+//! | the first of several | [`wait_any`], [`join_any`] |
+//! | a unit | [`JoinHandle`], [`scope()`], [`park()`] |
+//! | a time | [`sleep()`], [`interval()`], [`PoolRef::spawn_after`] |
+//! | async code | [`block_on()`] in a ULT; a [`JoinHandle`] can be awaited anywhere |
 //!
 //! None of them yields when there is nothing to wait for. Waits have forms with a deadline, which
 //! use the timer of the xstream.
@@ -74,8 +76,9 @@
 //! `idle.rs`. `builder.rs`, `runtime.rs`, `shared.rs`, `xstream_thread.rs` and `shutdown.rs` start
 //! and end it all, `layout.rs` and `xstream_ref.rs` change it while it runs. `to.rs` switches past
 //! the scheduler, `migrate.rs` moves units between pools, `scope.rs` lets them borrow, `local.rs`
-//! has their own values. `overflow.rs` reports stack overflows; `current.rs` knows where the caller
-//! is;
+//! has their own values. `block_on.rs` polls futures in ULTs, `future.rs` makes futures of joins
+//! and waits, `timed_unit.rs` starts units at a given time. `overflow.rs` reports stack overflows;
+//! `current.rs` knows where the caller is;
 //! [`topology`] knows the machine, and stands by itself.
 //!
 //! # Looking into a running program
@@ -89,6 +92,8 @@
 #[cfg(not(loom))]
 mod backtrace;
 mod barrier;
+#[cfg(not(loom))]
+mod block_on;
 #[cfg(not(loom))]
 mod builder;
 mod cancel;
@@ -110,12 +115,19 @@ mod error;
 mod eventual;
 #[cfg(not(loom))]
 mod extra;
+#[cfg(not(loom))]
+mod future;
 mod gate;
 #[cfg(not(loom))]
 mod idle;
 mod inbox;
 #[cfg(not(loom))]
+mod interval;
+#[cfg(not(loom))]
 mod join;
+#[cfg(not(loom))]
+mod join_any;
+mod join_word;
 #[cfg(not(loom))]
 mod layout;
 #[cfg(not(loom))]
@@ -176,8 +188,12 @@ mod suspend;
 #[cfg(not(loom))]
 mod switch;
 mod sync;
+mod task_wait;
+#[cfg(not(loom))]
+mod timed_unit;
 #[cfg(not(loom))]
 mod timer;
+mod timer_state;
 #[cfg(not(loom))]
 mod to;
 #[cfg(not(loom))]
@@ -217,6 +233,7 @@ pub use wait_kind::WaitKind;
 pub use {
     backtrace::{BusyXstream, Dump, DumpOptions, Frame, StackDump, UltDump, UltState},
     barrier::XstreamBarrier,
+    block_on::{block_on, block_on_deadline, block_on_timeout},
     builder::{RuntimeBuilder, XstreamSpec},
     cancel::{exit, is_cancelled},
     current::{UltInfo, current, is_tasklet, is_ult},
@@ -225,8 +242,11 @@ pub use {
         JoinError, LayoutError, MigrateError, PanicPayload, RecordError, ShutdownError, SpawnError,
         StartError, StillAlive, StuckUlt, ToError,
     },
+    future::{JoinFuture, Ready, ready},
     idle::{IdleEnd, idle},
+    interval::{Interval, MissedTicks, interval, interval_at},
     join::{Ended, JoinHandle, join_all},
+    join_any::{join_any, join_any_deadline},
     local::UltLocal,
     migrate::set_pool,
     monitor::{Deadlock, MonitorSpec, Report, Stall},
@@ -238,6 +258,7 @@ pub use {
     scope::{Scope, ScopedJoinHandle, scope},
     spawn::UltBuilder,
     switch::{has_runnable, is_migratable, sleep, sleep_until, yield_now},
+    timed_unit::TimerHandle,
     to::{exit_to, park_to, run_unit, yield_to},
     topology::{AffinityPattern, CpuSet, Place, Topology, TopologyError},
     trace::event::{Event, EventKind, EventMask},
@@ -254,7 +275,10 @@ pub use {
 #[doc(hidden)]
 pub mod loom_exports {
     pub use crate::inbox::{Batch, Closed, Inbox, Linked};
+    pub use crate::join_word::{JoinWord, Published, Waiters};
     pub use crate::park::{Bed, ParkWord, ThreadParker};
     pub use crate::suspend::SuspendCell;
+    pub use crate::task_wait::TaskWait;
+    pub use crate::timer_state::{Cancel, TimerState};
     pub use crate::trace::ring::{Read, Ring};
 }

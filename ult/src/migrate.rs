@@ -9,7 +9,7 @@ use std::ptr;
 
 use crate::cancel::Why;
 use crate::current;
-use crate::descriptor::{CANCEL, MIGRATE, Ult, UltPtr};
+use crate::descriptor::{CANCEL, MIGRATE, TIMED, Ult, UltPtr};
 use crate::error::MigrateError;
 use crate::pool::{PoolRef, PoolShared, PushReason};
 use crate::sync::atomic::Ordering::Relaxed;
@@ -60,6 +60,9 @@ pub(crate) fn forget(ult: &Ult) {
 /// now.
 #[cold]
 pub(crate) fn settle_unstarted(ult: UltPtr) -> bool {
+    if ult.take_request(TIMED) && !crate::timed_unit::settle(ult) {
+        return false;
+    }
     if ult.is_requested(CANCEL) {
         forget(&ult);
         crate::switch::lose(ult, Why::Cancelled);

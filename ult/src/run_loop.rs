@@ -15,6 +15,7 @@ use crate::pool::PoolShared;
 use crate::sched::{Basic, PoolView, Scheduler, Step};
 use crate::switch;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
+use crate::timer::Due;
 use crate::trace::event::EventKind;
 use crate::xstream::{State, Xstream};
 
@@ -203,13 +204,18 @@ impl Xstream {
         leaves
     }
 
-    /// Resumes every ULT whose deadline is not after `now`. Returns whether there was one.
+    /// Resumes every ULT, and starts every unit, whose deadline is not after `now`. Returns whether
+    /// there was one.
     pub(crate) fn fire_timers(&self, now: Instant) -> bool {
         let mut any = false;
         loop {
-            let Some(ult) = self.timers.borrow_mut().fire(now) else { return any };
+            let due = self.timers.borrow_mut().fire(now);
+            match due {
+                None => return any,
+                Some(Due::Ult(ult)) => switch::resume(ult),
+                Some(Due::Timed(timed)) => timed.fire(self),
+            }
             any = true;
-            switch::resume(ult);
         }
     }
 

@@ -5,7 +5,8 @@ use crate::current;
 use crate::descriptor::{Birth, Kind, UltName, UltPtr, UltRef};
 use crate::error::SpawnError;
 use crate::extra::OnMigrate;
-use crate::join::{DETACHED, JoinHandle, JoinWord, UNJOINED};
+use crate::join::JoinHandle;
+use crate::join_word::{DETACHED, UNJOINED, Word};
 use crate::pool::{Access, PoolRef, PoolShared, PushReason};
 use crate::shared::GatePass;
 use crate::slot::bump;
@@ -36,10 +37,10 @@ struct Rare {
 
 /// Where a unit goes first.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Start {
+pub(crate) enum Start {
     /// Into its pool.
     Queue,
-    /// Nowhere: the caller switches to it.
+    /// Nowhere: the caller switches to it, or makes a timer for it.
     Keep,
 }
 
@@ -193,13 +194,23 @@ impl<'a> UltBuilder<'a> {
         self.spawn(f)
     }
 
+    /// The runtime of the pool.
+    pub(crate) fn target_core(&self) -> &Arc<crate::shared::RuntimeCore> {
+        &self.pool.core
+    }
+
     /// The result is valid as long as the unit has not ended, or has a handle.
     ///
     /// # Safety
     ///
     /// See [`spawn_scoped`](Self::spawn_scoped).
     #[inline]
-    unsafe fn make<F, T>(self, f: F, start: Start, join: JoinWord) -> Result<UltPtr, SpawnError>
+    pub(crate) unsafe fn make<F, T>(
+        self,
+        f: F,
+        start: Start,
+        join: Word,
+    ) -> Result<UltPtr, SpawnError>
     where
         F: FnOnce() -> T + Send,
         T: Send,
@@ -236,7 +247,7 @@ impl<'a> UltBuilder<'a> {
         f: F,
         here: Option<&Xstream>,
         start: Start,
-        join: JoinWord,
+        join: Word,
     ) -> Result<UltPtr, SpawnError>
     where
         F: FnOnce() -> T + Send,
@@ -269,7 +280,7 @@ impl<'a> UltBuilder<'a> {
     ///
     /// See [`spawn_scoped`](Self::spawn_scoped).
     #[inline(always)]
-    unsafe fn furnish<F, T>(self, ult: UltPtr, f: F, id: u64, join: JoinWord)
+    unsafe fn furnish<F, T>(self, ult: UltPtr, f: F, id: u64, join: Word)
     where
         F: FnOnce() -> T + Send,
         T: Send,

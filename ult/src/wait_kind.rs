@@ -37,6 +37,8 @@ pub enum WaitKind {
     Join,
     /// The units of a [`scope`](crate::scope()).
     Scope,
+    /// The waker of a future ([`block_on`](crate::block_on())).
+    Future,
     /// A time.
     Sleep,
     /// An unpark.
@@ -48,7 +50,7 @@ pub enum WaitKind {
 impl WaitKind {
     /// In the order of their numbers.
     #[cfg(not(loom))]
-    pub(crate) const ALL: [Self; 18] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::Mutex,
         Self::ReentrantMutex,
         Self::RwLockRead,
@@ -64,6 +66,7 @@ impl WaitKind {
         Self::Select,
         Self::Join,
         Self::Scope,
+        Self::Future,
         Self::Sleep,
         Self::Park,
         Self::Idle,
@@ -94,6 +97,7 @@ impl WaitKind {
             Self::Select => "select",
             Self::Join => "join",
             Self::Scope => "scope",
+            Self::Future => "future",
             Self::Sleep => "sleep",
             Self::Park => "park",
             Self::Idle => "idle",

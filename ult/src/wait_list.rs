@@ -29,6 +29,7 @@ impl Links {
 /// # Safety
 ///
 /// `node` is alive and the caller owns its links.
+#[inline]
 unsafe fn edit<R>(node: NonNull<Waiter>, f: impl FnOnce(&mut Links) -> R) -> R {
     // SAFETY:
     // - alive: duty of the caller; shared access only.
@@ -45,6 +46,7 @@ unsafe fn edit<R>(node: NonNull<Waiter>, f: impl FnOnce(&mut Links) -> R) -> R {
 /// # Safety
 ///
 /// `node` is alive and nobody writes its links.
+#[inline]
 pub(crate) unsafe fn next_of(node: NonNull<Waiter>) -> *mut Waiter {
     // SAFETY:
     // - alive: duty of the caller; shared access only.
@@ -61,6 +63,7 @@ pub(crate) unsafe fn next_of(node: NonNull<Waiter>) -> *mut Waiter {
 /// # Safety
 ///
 /// `node` is alive and the caller owns its links.
+#[inline]
 pub(crate) unsafe fn set_next(node: NonNull<Waiter>, next: *mut Waiter) {
     // SAFETY: the same duties.
     unsafe { edit(node, |links| links.next = next) }

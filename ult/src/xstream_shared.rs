@@ -11,7 +11,7 @@ use crate::park::{Bed, ParkWord};
 use crate::pool::PoolShared;
 use crate::sched::Scheduler;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, fence};
+use crate::sync::atomic::{AtomicBool, AtomicIsize, AtomicU8, AtomicU64, AtomicUsize, fence};
 use crate::sync::{Arc, Mutex, lock, thread};
 use crate::xstream::Xstream;
 
@@ -68,6 +68,9 @@ pub(crate) struct XstreamShared {
     pub(crate) parked_pools: Mutex<Vec<Arc<PoolShared>>>,
     /// ULTs that have started here and not ended. One writer: the xstream.
     pub(crate) ults: AtomicUsize,
+    /// Timers that stand for nothing any more; see [`timed_unit`](crate::timed_unit). May be
+    /// negative for a moment: the xstream may be faster to count one out than another to count it.
+    pub(crate) stale_timers: AtomicIsize,
     /// It is the thread that started the runtime.
     primary: AtomicBool,
     pub(crate) thread: Mutex<Option<thread::JoinHandle<()>>>,
@@ -95,6 +98,7 @@ impl XstreamShared {
             pools: Mutex::default(),
             parked_pools: Mutex::default(),
             ults: AtomicUsize::new(0),
+            stale_timers: AtomicIsize::new(0),
             primary: AtomicBool::new(false),
             thread: Mutex::default(),
             diag: crate::diag::Pulse::default(),

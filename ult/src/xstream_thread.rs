@@ -82,6 +82,7 @@ fn serve(core: &Arc<RuntimeCore>, shared: &Arc<XstreamShared>, on_start: impl Fn
 fn leave(xstream: &Xstream, scheduler: Box<dyn Scheduler>) {
     let shared = xstream.shared();
     xstream.give_up_pools();
+    xstream.give_up_timers();
     xstream.stacks.drain(&shared.stacks);
     xstream.descriptors.drain(&xstream.core.depot);
     shared.put_scheduler(scheduler);

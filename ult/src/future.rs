@@ -1,0 +1,211 @@
+//! Objects of this crate as futures, for async code on any executor.
+//!
+//! | future | of | gives |
+//! |---|---|---|
+//! | [`JoinFuture`] | a [`JoinHandle`] that is awaited | the outcome of the unit |
+//! | [`Ready`] | [`ready`] of anything that [`wait_any`](crate::wait_any) takes | a hint, no value |
+//! | `async fn`s | [`Eventual`], [`Sender`], [`Receiver`] | what the blocking form gives |
+//!
+//! None of them cares where it is polled: in [`block_on`](crate::block_on()) on a ULT, or on an
+//! executor that knows nothing of ULTs. All may be dropped at any time.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use crate::channel::{Receiver, RecvError, SendError, Sender, TryRecvError, TrySendError};
+use crate::error::JoinError;
+use crate::eventual::Eventual;
+use crate::join::JoinHandle;
+use crate::select::Selectable;
+use crate::task_wait::TaskWait;
+use crate::wait_kind::WaitKind;
+
+/// The end of a unit as a future; made by awaiting a [`JoinHandle`].
+///
+/// The output is that of [`JoinHandle::join`]. Dropping the future lets the unit run on its own,
+/// as with the handle; [`into_handle`](Self::into_handle) gives the handle back instead.
+#[must_use = "a future does nothing until it is polled"]
+pub struct JoinFuture<T> {
+    /// None once the outcome has been taken.
+    handle: Option<JoinHandle<T>>,
+    wait: TaskWait,
+}
+
+impl<T> JoinFuture<T> {
+    /// The handle; none if the future has been polled to its end.
+    #[must_use]
+    pub fn into_handle(mut self) -> Option<JoinHandle<T>> {
+        self.leave();
+        self.handle.take()
+    }
+
+    /// Asks the unit to end; see [`JoinHandle::cancel`].
+    pub fn cancel(&self) {
+        if let Some(handle) = &self.handle {
+            handle.cancel();
+        }
+    }
+
+    fn leave(&mut self) {
+        if let Some(handle) = &self.handle {
+            self.wait.leave(handle.word());
+        }
+    }
+}
+
+impl<T> Future for JoinFuture<T> {
+    type Output = Result<T, JoinError>;
+
+    /// # Panics
+    ///
+    /// If it has returned an outcome before.
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let handle = this.handle.as_ref().expect("`JoinFuture` was polled after its end");
+        if handle.is_own() {
+            this.leave();
+            drop(this.handle.take());
+            return Poll::Ready(Err(JoinError::Deadlock));
+        }
+        // SAFETY:
+        // - the word stands in the descriptor, which the handle keeps where it is; the handle is
+        //   given up only after `leave` or after this has returned `true`.
+        if !unsafe { this.wait.poll(handle.word(), WaitKind::Join, cx.waker()) } {
+            return Poll::Pending;
+        }
+        Poll::Ready(this.handle.take().map_or(Err(JoinError::Lost), JoinHandle::outcome))
+    }
+}
+
+impl<T> Drop for JoinFuture<T> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl<T> fmt::Debug for JoinFuture<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinFuture").field("handle", &self.handle).finish_non_exhaustive()
+    }
+}
+
+/// Awaits the end of the unit: from async code, on any executor.
+///
+/// ```
+/// # use ult::{PoolSpec, Runtime, XstreamSpec};
+/// # let runtime = Runtime::builder()
+/// #     .pool(PoolSpec::new("main"))
+/// #     .xstream(XstreamSpec::new("x0").pools(["main"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("main").expect("defined above");
+/// let handle = pool.spawn(|| 6 * 7)?;
+/// assert_eq!(ult::block_on(async { handle.await })?, 42);
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+impl<T> IntoFuture for JoinHandle<T> {
+    type Output = Result<T, JoinError>;
+    type IntoFuture = JoinFuture<T>;
+
+    fn into_future(self) -> JoinFuture<T> {
+        JoinFuture { handle: Some(self), wait: TaskWait::new() }
+    }
+}
+
+/// A future that ends when an object is ready; see [`ready`].
+#[must_use = "a future does nothing until it is polled"]
+pub struct Ready<'a, S: Selectable + ?Sized> {
+    object: &'a S,
+    wait: TaskWait,
+}
+
+/// A future that ends when `object` is ready, in the sense of [`wait_any`](crate::wait_any):
+/// another party may be faster, so use the `try_` form of the operation, and await again if that
+/// fails.
+///
+/// ```
+/// let stop = ult::Eventual::new();
+/// stop.set(()).unwrap();
+/// ult::block_on(ult::ready(&stop));
+/// ```
+pub fn ready<S: Selectable + ?Sized>(object: &S) -> Ready<'_, S> {
+    Ready { object, wait: TaskWait::new() }
+}
+
+impl<S: Selectable + ?Sized> Future for Ready<'_, S> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        // SAFETY:
+        // - borrowed, so it stays where it is while this future exists, which leaves it when it is
+        //   dropped. If it is forgotten, the object may go: objects do not touch who waits for
+        //   them when they are dropped.
+        let is_ready = unsafe { this.wait.poll(this.object, WaitKind::Select, cx.waker()) };
+        if is_ready { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl<S: Selectable + ?Sized> Drop for Ready<'_, S> {
+    fn drop(&mut self) {
+        self.wait.leave(self.object);
+    }
+}
+
+impl<S: Selectable + ?Sized> fmt::Debug for Ready<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ready").field("wait", &self.wait).finish_non_exhaustive()
+    }
+}
+
+impl<T: Sync> Eventual<T> {
+    /// Like [`wait`](Self::wait), for async code.
+    pub async fn wait_async(&self) -> &T {
+        loop {
+            if let Some(value) = self.try_get() {
+                return value;
+            }
+            ready(self).await;
+        }
+    }
+}
+
+impl<T> Receiver<T> {
+    /// Like [`recv`](Self::recv), for async code. Receivers that block are served first. If the
+    /// future is dropped, no item is lost.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv`](Self::recv).
+    pub async fn recv_async(&self) -> Result<T, RecvError> {
+        loop {
+            match self.try_recv() {
+                Ok(item) => return Ok(item),
+                Err(TryRecvError::Closed) => return Err(RecvError),
+                Err(TryRecvError::Empty) => ready(self).await,
+            }
+        }
+    }
+}
+
+impl<T> Sender<T> {
+    /// Like [`send`](Self::send), for async code. Senders that block are served first. If the
+    /// future is dropped before its end, the item is dropped and not sent.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub async fn send_async(&self, item: T) -> Result<(), SendError<T>> {
+        let mut item = item;
+        loop {
+            match self.try_send(item) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Closed(back)) => return Err(SendError(back)),
+                Err(TrySendError::Full(back)) => item = back,
+            }
+            ready(self).await;
+        }
+    }
+}
