@@ -15,7 +15,9 @@ use crate::floors::{attach, coroutine, memcpy, rtt, stream};
 use crate::row::{Figure, Target, Unit};
 use crate::rows::echo::{self, Layer};
 use crate::rows::pair::{Patience, Settings};
-use crate::rows::{bulk, rpc, ult_memory, ult_switch, ult_wake};
+use crate::rows::{
+    argobots, bulk, rpc, ult_fib, ult_idle, ult_memory, ult_switch, ult_sync, ult_wake,
+};
 
 /// Transfer sizes, by their word in ids.
 pub(crate) const SIZES: [(&str, usize); 4] =
@@ -28,6 +30,10 @@ pub(crate) enum Group {
     Floor,
     /// User-level threads
     Ult,
+    /// Sleeping ULTs
+    Timer,
+    /// What the benchmarks of C Argobots measure
+    Argobots,
     /// Messages of the network layer
     Na,
     /// Remote procedure calls below the ULTs
@@ -90,6 +96,8 @@ impl Case {
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = floor_cases();
     cases.extend(ult_cases());
+    cases.extend(timer_cases());
+    cases.extend(argobots_cases());
     cases.extend(echo_cases(Group::Na, "na", Layer::Na));
     cases.extend(echo_cases(Group::Hg, "hg", Layer::Hg));
     cases.extend(rpc_cases());
@@ -142,9 +150,65 @@ fn ult_cases() -> Vec<Case> {
         ult("ult.create_join", Unit::Nanoseconds, 38.0, ult_switch::create_join),
         ult("ult.create_detached", Unit::Nanoseconds, 25.0, ult_switch::create_detached),
         ult("ult.yield", Unit::Nanoseconds, 15.0, ult_switch::yields),
-        Case::new(Group::Ult, "ult.wake", Unit::Nanoseconds, ult_wake::run).two_cores(),
-        ult("ult.memory", Unit::Bytes, 8.5 * 1024.0, ult_memory::run),
+        ult("ult.mutex", Unit::Nanoseconds, 10.0, ult_sync::mutex),
+        ult("ult.mutex.contended", Unit::Nanoseconds, 0.0, ult_sync::contended)
+            .target(Target::Other("parking_lot"))
+            .two_cores(),
+        ult("ult.eventual_resume", Unit::Nanoseconds, 40.0, ult_sync::eventual_resume),
+        ult("ult.wake.spin", Unit::Nanoseconds, 200.0, ult_wake::spin).two_cores(),
+        ult("ult.wake.parked", Unit::Nanoseconds, 0.0, ult_wake::parked)
+            .target(Target::TimesFloor(1.2))
+            .two_cores(),
+        ult("ult.memory_1m", Unit::Bytes, 8.5 * 1024.0, ult_memory::memory),
+        ult("ult.create_1m", Unit::Nanoseconds, 2e9, ult_memory::create),
+        Case::new(Group::Ult, "ult.fib.1", Unit::Nanoseconds, |c: &Context| ult_fib::run(c, 1)),
+        Case::new(Group::Ult, "ult.fib.2", Unit::Nanoseconds, |c: &Context| ult_fib::run(c, 2))
+            .two_cores(),
+        ult("ult.idle_cpu", Unit::Percent, 0.1, ult_idle::idle_cpu),
     ]
+}
+
+fn timer_cases() -> [Case; 1] {
+    let lateness = Case::new(Group::Timer, "timer.lateness", Unit::Nanoseconds, ult_idle::lateness);
+    [lateness.target(Target::Limit(100_000.0))]
+}
+
+fn argobots_cases() -> Vec<Case> {
+    use argobots::{All, Op};
+    type MeasureOn = Box<dyn Fn(&Context, usize) -> Result<Figure>>;
+    let mut rows: Vec<(String, MeasureOn)> = Vec::new();
+    for op in [Op::Create, Op::Join, Op::CreateJoin, Op::CreateUnnamed, Op::Yield] {
+        let measure = move |context: &Context, count| argobots::thread_ops(context, op, count);
+        rows.push((format!("thread_ops.{}", op.word()), Box::new(measure)));
+    }
+    for what in [All::CreateJoin, All::CreateUnnamed, All::Yield] {
+        let measure =
+            move |context: &Context, count| argobots::thread_ops_all(context, what, count);
+        rows.push((format!("thread_ops_all.{}", what.word()), Box::new(measure)));
+    }
+    for ults in [64, 256] {
+        for op in [Op::Create, Op::Join, Op::CreateJoin] {
+            let measure =
+                move |context: &Context, count| argobots::fork_join(context, op, ults, count);
+            rows.push((format!("thread_fork_join.{}.{ults}", op.word()), Box::new(measure)));
+        }
+    }
+    for ults in [1, 8] {
+        let measure = move |context: &Context, count| argobots::lock_unlock(context, ults, count);
+        rows.push((format!("sync_ops.mutex_lock_unlock.{ults}"), Box::new(measure)));
+    }
+    let id = "argobots.sync_ops.mutex_create_free";
+    let mut cases = vec![Case::new(Group::Argobots, id, Unit::Nanoseconds, argobots::create_free)];
+    for (what, measure) in rows {
+        let measure: std::rc::Rc<MeasureOn> = std::rc::Rc::new(measure);
+        for count in [1, 2] {
+            let (id, measure) = (format!("argobots.{what}.{count}"), measure.clone());
+            let on = move |context: &Context| measure(context, count);
+            let case = Case::new(Group::Argobots, id, Unit::Nanoseconds, on);
+            cases.push(if count > 1 { case.two_cores() } else { case });
+        }
+    }
+    cases
 }
 
 fn rpc_cases() -> Vec<Case> {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use ult::{PoolRef, PoolSpec, Runtime, XstreamSpec};
+use ult::{PoolRef, PoolSpec, Runtime, RuntimeBuilder, XstreamSpec};
 
 use super::on_ult::{on_ult, yield_until};
 use crate::context::Context;
@@ -34,7 +34,15 @@ pub(super) struct Streams {
 
 impl Streams {
     pub(super) fn start(cores: &[usize]) -> Result<Self> {
-        let mut builder = Runtime::builder();
+        Self::start_with(cores, |builder| builder)
+    }
+
+    /// Like `start`, with settings of the runtime that the row needs.
+    pub(super) fn start_with(
+        cores: &[usize],
+        settings: impl FnOnce(RuntimeBuilder) -> RuntimeBuilder,
+    ) -> Result<Self> {
+        let mut builder = settings(Runtime::builder());
         for (index, core) in cores.iter().enumerate() {
             let (pool, name) = (format!("p{index}"), format!("x{index}"));
             builder = builder.pool(PoolSpec::new(&pool));
@@ -56,10 +64,15 @@ impl Streams {
 }
 
 /// What a row times: given a pool, one batch of operations.
-type Batch = Box<dyn FnMut() -> Result<()>>;
+pub(super) type Batch = Box<dyn FnMut() -> Result<()>>;
 
 /// Measures batches on one xstream, alternating with the floor.
-fn on_one_xstream<F, B>(context: &Context, per: u32, floor: F, batch: B) -> Result<Figure>
+pub(super) fn on_one_xstream<F, B>(
+    context: &Context,
+    per: u32,
+    floor: F,
+    batch: B,
+) -> Result<Figure>
 where
     F: FnOnce() -> Result<FloorRound> + Send + 'static,
     B: FnOnce(PoolRef, Deadline) -> Result<Batch> + Send + 'static,
@@ -80,14 +93,15 @@ where
     Ok(Figure::median(samples.latency(), floors.quantile(500)))
 }
 
-type FloorRound = Box<dyn FnMut(Effort, &mut Samples) -> Result<()>>;
+/// One round of a floor.
+pub(super) type FloorRound = Box<dyn FnMut(Effort, &mut Samples) -> Result<()>>;
 
 fn create_floor() -> Result<FloorRound> {
     let mut create = Create::new()?;
     Ok(Box::new(move |effort, samples| create.round(effort, samples)))
 }
 
-fn switch_floor() -> Result<FloorRound> {
+pub(super) fn switch_floor() -> Result<FloorRound> {
     let mut switch = Switch::new()?;
     Ok(Box::new(move |effort, samples| switch.round(effort, samples)))
 }
