@@ -1,6 +1,8 @@
-//! Does the lock exclude, does the hand-over forget nobody, and is the mutex left alone by the
+//! Does the lock exclude, does unlock forget nobody who waits, and is the mutex left alone by the
 //! last but one holder?
 #![cfg(loom)]
+
+use std::time::{Duration, Instant};
 
 use loom::sync::Arc;
 use loom::thread;
@@ -64,30 +66,96 @@ fn try_lock_never_waits_and_never_lies() {
     });
 }
 
-/// A pointer to a mutex that its last user owns.
-struct Remote(*const Mutex<u32>);
+fn past() -> Instant {
+    let now = Instant::now();
+    now.checked_sub(Duration::from_secs(1)).unwrap_or(now)
+}
 
-// SAFETY: `Mutex<u32>` is `Sync`, and the owner keeps it until the other has unlocked.
+/// A deadline in the past: the waiter leaves the queue while the lock is being given to it.
+#[test]
+fn leaving_races_with_unlock() {
+    check(|| {
+        let mutex = Arc::new(Mutex::new(0));
+        let other = {
+            let mutex = mutex.clone();
+            thread::spawn(move || *mutex.lock() += 1)
+        };
+        let got = match mutex.lock_deadline(past()) {
+            Some(mut guard) => {
+                *guard += 1;
+                1
+            }
+            None => 0,
+        };
+        other.join().unwrap();
+        assert_eq!(*mutex.lock(), 1 + got);
+    });
+}
+
+/// Whatever a waiter that leaves has been given goes on to the one behind it.
+#[test]
+fn leaving_does_not_strand_another() {
+    check(|| {
+        let mutex = Arc::new(Mutex::new(0));
+        let stays = {
+            let mutex = mutex.clone();
+            thread::spawn(move || *mutex.lock() += 1)
+        };
+        let leaves = {
+            let mutex = mutex.clone();
+            thread::spawn(move || drop(mutex.lock_deadline(past())))
+        };
+        *mutex.lock() += 1;
+        stays.join().unwrap();
+        leaves.join().unwrap();
+        assert_eq!(*mutex.lock(), 2);
+    });
+}
+
+/// A pointer to a mutex that its last user owns.
+struct Remote(*mut Mutex<u32>);
+
+// SAFETY: `Mutex<u32>` is `Sync`, and it lives until the last user has locked it.
 unsafe impl Send for Remote {}
 
 impl Remote {
-    fn add(self) {
-        // SAFETY: alive until the lock is free or handed over, and unlock stops touching it then.
-        *unsafe { &*self.0 }.lock() += 1;
+    /// Adds one; the party that brings it to `users` frees the mutex when it has unlocked it.
+    fn add_and_free_last(self, users: u32) {
+        // SAFETY: alive until the last of the users has the lock, and we are one of them.
+        let mutex = unsafe { &*self.0 };
+        let is_last = {
+            let mut count = mutex.lock();
+            *count += 1;
+            *count == users
+        };
+        if is_last {
+            // SAFETY: made by `Box::into_raw`; all others have unlocked it, and unlock does not
+            // touch it after that.
+            drop(unsafe { Box::from_raw(self.0) });
+        }
     }
+}
+
+fn last_of(users: u32) {
+    let mutex = Box::into_raw(Box::new(Mutex::new(0)));
+    let others: Vec<_> = (1..users)
+        .map(|_| {
+            let remote = Remote(mutex);
+            thread::spawn(move || remote.add_and_free_last(users))
+        })
+        .collect();
+    Remote(mutex).add_and_free_last(users);
+    others.into_iter().for_each(|other| other.join().unwrap());
 }
 
 /// Whoever gets the lock last frees the mutex, while the one before may still be in its unlock.
 #[test]
-fn last_holder_frees_it_at_once() {
-    check(|| {
-        let mutex = Box::new(Mutex::new(0));
-        let remote = Remote(&*mutex);
-        let other = thread::spawn(move || remote.add());
-        while *mutex.lock() == 0 {
-            thread::yield_now();
-        }
-        drop(mutex);
-        other.join().unwrap();
-    });
+fn last_of_two_holders_frees_it_at_once() {
+    check(|| last_of(2));
+}
+
+/// With two in the queue, the one before the last may still be handing the lock over.
+#[test]
+fn last_of_three_holders_frees_it_at_once() {
+    check(|| last_of(3));
 }

@@ -5,37 +5,45 @@
 //! whoever changes the condition under that mutex cannot slip in between. Whoever takes a waiter
 //! out of the list decides how its wait ends: a notify wakes it, a deadline lets it go.
 
-use std::collections::VecDeque;
 use std::ptr::NonNull;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::mutex::MutexGuard;
-use crate::sync::{Mutex, lock};
-use crate::wait::Waiter;
+use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::{Mutex as OsMutex, lock};
+use crate::wait::{Waiter, after, const_new};
+use crate::wait_kind::WaitKind;
+use crate::wait_list::WaitList;
 
 /// A condition variable to use with [`Mutex`](crate::Mutex).
 ///
 /// Waits end only by a notify or the deadline, never without cause; still, test the condition in
-/// a loop, because another party may have taken it meanwhile. Waiters are notified first come first
-/// served.
+/// a loop ([`wait_while`](Self::wait_while)), because another party may have taken it meanwhile.
+/// Waiters are notified first come first served.
+///
+/// Whoever changes the condition must do so with the mutex locked; the notify itself may come
+/// after the unlock. A cancelled ULT leaves without the lock.
 ///
 /// Counterpart: `ABT_cond`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Condvar {
-    waiters: Mutex<VecDeque<Entry>>,
+    /// Whether the list has somebody in it. Written under the lock of the list, and before a waiter
+    /// unlocks the user's mutex: that orders it before the notify of whoever locks it next.
+    is_waited_for: AtomicBool,
+    waiters: OsMutex<WaitList>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct Entry(NonNull<Waiter>);
-
-// SAFETY: the entry is a claim to wake a waiter, which may be done from any thread.
-unsafe impl Send for Entry {}
-
 impl Condvar {
-    /// A condition variable that nobody waits for.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self { waiters: Mutex::new(VecDeque::new()) }
+    const_new! {
+        /// A condition variable that nobody waits for.
+        #[must_use]
+        pub fn new() -> Self {
+            Self {
+                is_waited_for: AtomicBool::new(false),
+                waiters: OsMutex::new(WaitList::new()),
+            }
+        }
     }
 
     /// Unlocks, waits for a notify, and locks again.
@@ -43,6 +51,18 @@ impl Condvar {
     /// Counterpart: `ABT_cond_wait`.
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         self.wait_until(guard, None).0
+    }
+
+    /// Waits as long as `condition` holds.
+    pub fn wait_while<'a, T>(
+        &self,
+        mut guard: MutexGuard<'a, T>,
+        mut condition: impl FnMut(&mut T) -> bool,
+    ) -> MutexGuard<'a, T> {
+        while condition(&mut guard) {
+            guard = self.wait(guard);
+        }
+        guard
     }
 
     /// Like [`wait`](Self::wait), but no longer than until `deadline`. `true`: it was notified.
@@ -58,12 +78,47 @@ impl Condvar {
         self.wait_until(guard, Some(deadline))
     }
 
+    /// Like [`wait_deadline`](Self::wait_deadline), counted from now.
+    pub fn wait_timeout<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        timeout: Duration,
+    ) -> (MutexGuard<'a, T>, bool) {
+        self.wait_until(guard, after(timeout))
+    }
+
+    /// Waits as long as `condition` holds, but no longer than until `deadline`. `true`: it does not
+    /// hold any more.
+    pub fn wait_while_deadline<'a, T>(
+        &self,
+        mut guard: MutexGuard<'a, T>,
+        deadline: Instant,
+        mut condition: impl FnMut(&mut T) -> bool,
+    ) -> (MutexGuard<'a, T>, bool) {
+        let mut is_early = true;
+        loop {
+            if !condition(&mut guard) {
+                return (guard, true);
+            }
+            if !is_early {
+                return (guard, false);
+            }
+            (guard, is_early) = self.wait_deadline(guard, deadline);
+        }
+    }
+
     /// Wakes the party that has waited longest, if any.
     ///
     /// Counterpart: `ABT_cond_signal`.
     pub fn notify_one(&self) {
-        let first = lock(&self.waiters).pop_front();
-        if let Some(Entry(waiter)) = first {
+        if !self.is_waited_for.load(Relaxed) {
+            return;
+        }
+        let mut waiters = lock(&self.waiters);
+        let first = waiters.pop_front();
+        self.is_waited_for.store(!waiters.is_empty(), Relaxed);
+        drop(waiters);
+        if let Some(waiter) = first {
             // SAFETY:
             // - alive, unlinked: it was in the list, and we took it out;
             // - not touched afterwards.
@@ -75,13 +130,14 @@ impl Condvar {
     ///
     /// Counterpart: `ABT_cond_broadcast`.
     pub fn notify_all(&self) {
-        let all = std::mem::take(&mut *lock(&self.waiters));
-        for Entry(waiter) in all {
-            // SAFETY:
-            // - alive, unlinked: it was in the list, which we took whole;
-            // - not touched afterwards.
-            unsafe { Waiter::wake(waiter) };
+        if !self.is_waited_for.load(Relaxed) {
+            return;
         }
+        let mut waiters = lock(&self.waiters);
+        let all = waiters.take_all();
+        self.is_waited_for.store(false, Relaxed);
+        drop(waiters);
+        all.wake();
     }
 
     fn wait_until<'a, T>(
@@ -89,25 +145,33 @@ impl Condvar {
         guard: MutexGuard<'a, T>,
         deadline: Option<Instant>,
     ) -> (MutexGuard<'a, T>, bool) {
-        let waiter = Waiter::new();
-        let entry = Entry(NonNull::from(&waiter));
+        let waiter = Waiter::new(WaitKind::Condvar);
+        let node = NonNull::from(&waiter);
         let mutex = guard.mutex();
-        lock(&self.waiters).push_back(Entry(entry.0));
+        let mut waiters = lock(&self.waiters);
+        // SAFETY:
+        // - in no list: fresh; it stays until it is woken or has left the list (`settle`).
+        unsafe { waiters.push_back(node) };
+        self.is_waited_for.store(true, Relaxed);
+        drop(waiters);
         drop(guard);
-        let notified = waiter.block(deadline) || {
-            let mut waiters = lock(&self.waiters);
-            match waiters.iter().position(|other| *other == entry) {
-                Some(at) => {
-                    waiters.remove(at);
-                    false
-                }
-                None => {
-                    drop(waiters);
-                    // A notify has taken it and is about to wake it.
-                    waiter.block(None)
-                }
-            }
-        };
+        let notified = waiter.settle(deadline, || self.leave(node));
         (mutex.lock(), notified)
+    }
+
+    /// Takes a waiter out. `false`: a notify has it.
+    fn leave(&self, node: NonNull<Waiter>) -> bool {
+        let mut waiters = lock(&self.waiters);
+        // SAFETY:
+        // - alive: the caller is its party; it was put into this list.
+        let was_linked = unsafe { waiters.remove(node) };
+        self.is_waited_for.store(!waiters.is_empty(), Relaxed);
+        was_linked
+    }
+}
+
+impl Default for Condvar {
+    fn default() -> Self {
+        Self::new()
     }
 }

@@ -60,18 +60,18 @@ pub(crate) fn xstream_in<'a>(core: &Arc<RuntimeCore>) -> Option<&'a Xstream> {
     xstream().filter(|xstream| Arc::ptr_eq(&xstream.core, core))
 }
 
-/// The ULT that runs here.
+/// The unit that runs here.
 #[inline]
 pub(crate) fn ult() -> Option<UltPtr> {
     xstream()?.current.get()
 }
 
-/// The ULT that runs here, unless it is unwinding. The count of panics is per thread, so a ULT
-/// that suspended in a destructor during unwinding would make all others look panicking; it
-/// blocks its thread instead.
+/// The ULT that runs here and can be suspended: no tasklet, and not unwinding. The count of panics
+/// is per thread, so a ULT that suspended in a destructor during unwinding would make all others
+/// look panicking; it blocks its thread instead.
 #[inline]
 pub(crate) fn suspendable() -> Option<UltPtr> {
-    ult().filter(|_| !std::thread::panicking())
+    ult().filter(|ult| !ult.is_tasklet() && !std::thread::panicking())
 }
 
 /// Whether `ult` is at home on this thread.
@@ -88,13 +88,17 @@ pub struct UltInfo {
     pub id: u64,
     /// Name given at spawn.
     pub name: Option<String>,
-    /// Pool that it was spawned into.
+    /// Pool that it belongs to.
     pub pool: String,
     /// Xstream that it runs on, from its start to its end.
     pub xstream: String,
+    /// Rank of that xstream.
+    pub rank: usize,
+    /// Whether it is a tasklet.
+    pub is_tasklet: bool,
 }
 
-/// The calling ULT; `None` on an ordinary OS thread.
+/// The calling unit; `None` on an ordinary OS thread.
 ///
 /// Allocates; meant for messages.
 ///
@@ -108,6 +112,8 @@ pub fn current() -> Option<UltInfo> {
         name: ult.name().map(str::to_owned),
         pool: ult.pool().name.to_string(),
         xstream: xstream.shared().name.to_string(),
+        rank: xstream.shared().rank(),
+        is_tasklet: ult.is_tasklet(),
     })
 }
 
@@ -116,5 +122,13 @@ pub fn current() -> Option<UltInfo> {
 /// Counterpart: `ABT_self_get_type`.
 #[must_use]
 pub fn is_ult() -> bool {
-    ult().is_some()
+    ult().is_some_and(|ult| !ult.is_tasklet())
+}
+
+/// Whether the caller is a tasklet.
+///
+/// Counterpart: `ABT_self_get_type`.
+#[must_use]
+pub fn is_tasklet() -> bool {
+    ult().is_some_and(|ult| ult.is_tasklet())
 }

@@ -1,92 +1,99 @@
-//! What the runtime knows about one ULT, at the top of the ULT's own stack mapping.
+//! What the runtime knows about one unit (ULT or tasklet), with its closure and later its result.
 //!
-//! ```text
-//! low address                                                    high address
-//! | guard page | ... stack, grows down ...  <- base | descriptor with payload |
-//! ```
-//!
-//! Descriptor, closure and result share the topmost page with the first stack frames, so a
-//! suspended ULT touches as few pages as possible and a spawn allocates nothing but a block. The
-//! block is made once ([`stack`](crate::stack)) and then reused: its coroutine never ends, it loops
-//! over the ULTs that are put into the descriptor (`switch::root`).
+//! A descriptor is small, and made without a stack: a ULT gets one when it first runs
+//! ([`stack_cache`](crate::stack_cache)), a tasklet never does. So units that wait to start cost
+//! some hundred bytes each, and the ULTs of an xstream that come and go share a few warm stacks.
 //!
 //! # Who may touch what
 //!
 //! | state | who |
 //! |---|---|
-//! | `link` | the queue that holds the ULT (inbox, unit list) |
-//! | `cell`, `token`, `join`, `refs` | anybody with a count; atomics with their own protocol |
+//! | `link` | the queue that holds the unit (inbox, unit list) |
+//! | `cell`, `token`, `join`, `refs`, `requests` | anybody who keeps it alive; atomics with their own protocol |
 //! | `home` | written by the home xstream at first start (and at the end); read by resumers |
-//! | `pool`, `id`, `name` | written by the spawner; constant until the block is recycled |
-//! | `slot`, `pushes`, `coro`, `yielder` | the home xstream and the ULT itself |
+//! | `pool`, `id`, `name`, `kind`, `class` | written by the spawner; constant until the end (`pool`: by whoever holds the unit) |
+//! | `slot`, `block`, `pushes`, `pins`, `extra` | the home xstream and the ULT itself |
+//! | `waits` | the ULT itself; read by its home xstream |
 //! | `payload` | one party at a time, see [`payload`](crate::payload) |
 //!
 //! # Life
 //!
-//! `refs` counts the runtime (from spawn to finish), the `JoinHandle`, every `Unparker`, and every
-//! waker in flight. Whoever takes it to zero recycles the block. So a descriptor outlives the
-//! ULT as long as somebody may still try to wake it, and the block keeps the runtime's shared part
-//! alive (`core`), which a waker touches after the push.
+//! A unit is kept alive by its runtime until it ends and by its `JoinHandle` until that is gone:
+//! the join word tells which of the two comes second ([`join`](mod@crate::join)), and no count is
+//! needed. On top of that `refs` counts the `Unparker`s and wakers in flight, plus one for the two
+//! above together. Whoever takes it to zero recycles the descriptor. The descriptor keeps
+//! the runtime's shared part alive (`core`), which a waker touches after the push.
 
 use std::borrow::Cow;
 use std::cell::Cell;
-use std::convert::Infallible;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 
-use corosensei::{Coroutine, Yielder};
-
+use crate::extra::Extra;
 use crate::inbox::Linked;
 use crate::payload::Payload;
 use crate::pool::PoolShared;
 use crate::shared::RuntimeCore;
-use crate::stack::BlockStack;
+use crate::slot::Slot;
+use crate::stack::{BlockPtr, StackBlock, StackClass};
 use crate::suspend::SuspendCell;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, fence};
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, fence};
 use crate::sync::{Arc, UnsafeCell};
 use crate::wait::Waiter;
+use crate::wait_kind::WaitKind;
 use crate::xstream::XstreamShared;
 
-/// What a ULT asks its xstream to do when it switches away.
+/// What a unit is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Command {
-    /// Queue it again behind the others.
-    Yield,
-    /// Park it until somebody resumes it.
-    Park,
-    /// It is over.
-    Finish,
+pub(crate) enum Kind {
+    /// Has a stack of its own once it runs, and stays where it started.
+    Ult,
+    /// A ULT that may be resumed by another xstream.
+    Migratable,
+    /// Runs to its end on the stack of whoever runs it.
+    Tasklet,
 }
 
-pub(crate) type Coro = Coroutine<(), Command, Infallible, BlockStack>;
+/// Asked to end.
+pub(crate) const CANCEL: u8 = 1;
+/// Asked to go to another pool; see [`migrate`](crate::migrate).
+pub(crate) const MIGRATE: u8 = 2;
 
 /// The descriptor. See the module documentation.
+///
+/// What every unit touches is in the first two cache lines, the rare rest behind the buffer of the
+/// payload: units come and go by the hundred, and each line more that they touch shows.
 #[repr(C, align(64))]
 pub(crate) struct Ult {
     link: AtomicPtr<Ult>,
     pub(crate) home: AtomicPtr<XstreamShared>,
+    pub(crate) slot: Cell<*const Slot>,
+    block: Cell<*const StackBlock>,
     pub(crate) join: AtomicPtr<Waiter>,
     refs: AtomicUsize,
+    pool: Cell<*const PoolShared>,
     pub(crate) cell: SuspendCell,
     pub(crate) token: AtomicBool,
+    requests: AtomicU8,
+    kind: Cell<Kind>,
+    named: Cell<bool>,
+    /// What it waits for.
+    pub(crate) waits: Cell<WaitKind>,
+    pushes: Cell<u16>,
 
-    pub(crate) slot: Cell<u32>,
-    pub(crate) pushes: Cell<u32>,
     pub(crate) id: Cell<u64>,
-    pub(crate) pool: Cell<*const PoolShared>,
-    pub(crate) yielder: Cell<*const Yielder<(), Command>>,
-    pub(crate) coro: UnsafeCell<ManuallyDrop<Coro>>,
-    name: UnsafeCell<UltName>,
-
-    pub(crate) stack: BlockStack,
-    pub(crate) core: ManuallyDrop<Arc<RuntimeCore>>,
-    /// Position in the depot's register of all blocks; guarded by its lock.
-    pub(crate) registered_at: Cell<usize>,
+    pub(crate) class: Cell<StackClass>,
+    extra: UnsafeCell<Option<Box<Extra>>>,
     pub(crate) payload: Payload,
+
+    name: UnsafeCell<UltName>,
+    pub(crate) core: ManuallyDrop<Arc<RuntimeCore>>,
+    /// Since which tick of the monitor it waits.
+    pub(crate) waits_since: Cell<u64>,
+    pub(crate) pins: Cell<u32>,
 }
 
 // SAFETY: the fields that are not atomic have one user at a time; the table above says who, and
@@ -101,69 +108,226 @@ unsafe impl Linked for Ult {
     }
 }
 
+/// What a spawner says about a unit.
+#[derive(Debug)]
+pub(crate) struct Birth<'a> {
+    pub(crate) id: u64,
+    pub(crate) pool: &'a PoolShared,
+    pub(crate) kind: Kind,
+    pub(crate) class: StackClass,
+}
+
 impl Ult {
-    /// A descriptor without a ULT, for a fresh block.
-    pub(crate) fn new(core: Arc<RuntimeCore>, stack: BlockStack, coro: Coro) -> Self {
+    /// A descriptor without a unit.
+    pub(crate) fn new(core: Arc<RuntimeCore>) -> Self {
         Self {
             link: AtomicPtr::new(ptr::null_mut()),
             home: AtomicPtr::new(ptr::null_mut()),
+            slot: Cell::new(ptr::null()),
+            block: Cell::new(ptr::null()),
             join: AtomicPtr::new(ptr::null_mut()),
             refs: AtomicUsize::new(0),
+            pool: Cell::new(ptr::null()),
             cell: SuspendCell::new(),
             token: AtomicBool::new(false),
-            slot: Cell::new(0),
+            requests: AtomicU8::new(0),
+            kind: Cell::new(Kind::Ult),
+            named: Cell::new(false),
+            waits: Cell::new(WaitKind::Park),
             pushes: Cell::new(0),
             id: Cell::new(0),
-            pool: Cell::new(ptr::null()),
-            yielder: Cell::new(ptr::null()),
-            coro: UnsafeCell::new(ManuallyDrop::new(coro)),
-            name: UnsafeCell::new(UltName(NameRepr::None)),
-            stack,
-            core: ManuallyDrop::new(core),
-            registered_at: Cell::new(usize::MAX),
+            class: Cell::new(StackClass::NONE),
+            extra: UnsafeCell::new(None),
             payload: Payload::new(),
+            name: UnsafeCell::new(UltName(NameRepr::None)),
+            core: ManuallyDrop::new(core),
+            waits_since: Cell::new(0),
+            pins: Cell::new(0),
         }
     }
 
-    /// The pool that the ULT was spawned into.
+    /// The pool that the unit belongs to: where it was spawned, or has been moved to since.
     #[inline]
     pub(crate) fn pool(&self) -> &PoolShared {
         // SAFETY:
-        // - valid: set before the ULT was first queued, and points into `core`, which this
+        // - valid: set before the unit was first queued; pools live as long as `core`, which this
         //   descriptor keeps alive.
         unsafe { &*self.pool.get() }
+    }
+
+    /// Moves it to another pool of the same runtime. The caller holds the unit.
+    pub(crate) fn set_pool(&self, pool: &PoolShared) {
+        self.pool.set(pool);
     }
 
     /// The name given at spawn.
     pub(crate) fn name(&self) -> Option<&str> {
         // SAFETY:
-        // - no writer: the name changes only when nobody else holds a count (`prepare`).
+        // - no writer: the name changes only when nobody else keeps the descriptor (`prepare`).
         self.name.with(|name| unsafe { &*name }).as_str()
     }
 
-    /// Makes the descriptor ready for a new ULT with `refs` counts. The caller owns the block.
-    pub(crate) fn prepare(&self, id: u64, pool: &PoolShared, name: UltName, refs: usize) {
-        self.home.store(ptr::null_mut(), Relaxed);
-        self.join.store(ptr::null_mut(), Relaxed);
-        self.refs.store(refs, Relaxed);
-        self.cell.reset();
-        self.token.store(false, Relaxed);
-        self.pushes.set(0);
-        self.id.set(id);
-        self.pool.set(pool);
-        self.set_name(name);
+    #[inline]
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind.get()
     }
 
-    /// Replaces the name. The caller owns the block.
-    pub(crate) fn set_name(&self, name: UltName) {
+    /// Whether it runs to its end without a stack of its own.
+    #[inline]
+    pub(crate) fn is_tasklet(&self) -> bool {
+        self.kind.get() == Kind::Tasklet
+    }
+
+    /// Whether it may be resumed elsewhere, now.
+    #[inline]
+    pub(crate) fn may_move(&self) -> bool {
+        self.kind.get() == Kind::Migratable && self.pins.get() == 0
+    }
+
+    /// The stack it runs on; none before it started, and for tasklets.
+    #[inline]
+    pub(crate) fn block(&self) -> Option<BlockPtr> {
         // SAFETY:
-        // - exclusive: the caller owns the block, so nobody borrows the name.
+        // - alive: set at the first start, and cleared before the stack is given back.
+        unsafe { BlockPtr::from_ptr(self.block.get()) }
+    }
+
+    #[inline]
+    pub(crate) fn set_block(&self, block: Option<BlockPtr>) {
+        self.block.set(block.map_or(ptr::null(), BlockPtr::as_ptr));
+    }
+
+    /// Whether any request is there. For the fast path.
+    #[inline]
+    pub(crate) fn has_requests(&self) -> bool {
+        self.requests.load(Relaxed) != 0
+    }
+
+    /// Whether all bits of `request` have been asked for.
+    #[inline]
+    pub(crate) fn is_requested(&self, request: u8) -> bool {
+        self.requests.load(Acquire) & request == request // pair: ULT-REQUEST
+    }
+
+    pub(crate) fn request(&self, request: u8) {
+        self.requests.fetch_or(request, Release); // pair: ULT-REQUEST
+    }
+
+    pub(crate) fn take_request(&self, request: u8) -> bool {
+        self.requests.fetch_and(!request, Acquire) & request != 0 // pair: ULT-REQUEST
+    }
+
+    /// The rarely used part, made when first asked for. The caller is the ULT itself, or holds the
+    /// unit.
+    pub(crate) fn with_extra<R>(&self, f: impl FnOnce(&mut Extra) -> R) -> R {
+        self.extra.with_mut(|extra| {
+            // SAFETY:
+            // - no alias: duty of the caller; `f` cannot get here again, since it has no way to
+            //   suspend or to name the unit.
+            let extra = unsafe { &mut *extra };
+            f(extra.get_or_insert_default())
+        })
+    }
+
+    /// The rarely used part, if there is one. The caller as above.
+    pub(crate) fn take_extra(&self) -> Option<Box<Extra>> {
+        // SAFETY:
+        // - no alias: duty of the caller.
+        self.extra.with_mut(|extra| unsafe { &mut *extra }.take())
+    }
+
+    /// Whether there is a rarely used part. The caller as above.
+    #[inline]
+    pub(crate) fn has_extra(&self) -> bool {
+        // SAFETY:
+        // - no writer: duty of the caller.
+        self.extra.with(|extra| unsafe { &*extra }.is_some())
+    }
+
+    /// Makes the descriptor ready for a new unit. The caller owns it.
+    #[inline]
+    pub(crate) fn prepare(&self, birth: Birth<'_>) {
+        // `home`, `block`, `pins`, name and extra are as a unit leaves them: empty.
+        self.join.store(ptr::null_mut(), Relaxed);
+        self.refs.store(1, Relaxed);
+        self.pool.set(birth.pool);
+        self.cell.reset();
+        self.token.store(false, Relaxed);
+        self.requests.store(0, Relaxed);
+        self.kind.set(birth.kind);
+        self.pushes.set(0);
+        self.id.set(birth.id);
+        self.class.set(birth.class);
+    }
+
+    /// Gives the unit its name. The caller owns the descriptor, and the unit has none yet.
+    pub(crate) fn set_name(&self, name: UltName) {
+        self.named.set(true);
+        // SAFETY:
+        // - exclusive: the caller owns the descriptor.
         self.name.with_mut(|slot| unsafe { *slot = name });
+    }
+
+    /// How often it has been put back into a pool with an order of its own.
+    pub(crate) fn pushes(&self) -> u32 {
+        u32::from(self.pushes.get())
+    }
+
+    pub(crate) fn count_push(&self) {
+        self.pushes.set(self.pushes.get().saturating_add(1));
+    }
+
+    /// Makes the descriptor of a unit that has ended ready to start again. The caller owns it, but
+    /// stale `Unparker`s may still touch the atomics: they find an unstarted unit.
+    pub(crate) fn rearm(&self, pool: &PoolShared) {
+        self.join.store(ptr::null_mut(), Relaxed);
+        self.pool.set(pool);
+        self.cell.reset();
+        self.token.store(false, Relaxed);
+        self.requests.store(0, Relaxed);
+        self.pushes.set(0);
+    }
+
+    /// Drops what a unit has left. The caller owns the descriptor.
+    #[inline]
+    pub(crate) fn clear(&self) {
+        if self.named.get() || self.has_extra() || self.has_requests() {
+            self.clear_slow();
+        }
+    }
+
+    #[cold]
+    fn clear_slow(&self) {
+        if self.has_requests() {
+            crate::migrate::forget(self);
+        }
+        drop(self.take_extra());
+        self.named.set(false);
+        // SAFETY:
+        // - exclusive: the caller owns the descriptor, so nobody borrows the name.
+        self.name.with_mut(|slot| unsafe { *slot = UltName(NameRepr::None) });
+    }
+
+    /// Whether nobody but the caller keeps the descriptor.
+    #[inline]
+    pub(crate) fn is_last_ref(&self) -> bool {
+        // With a single count there is nobody who could change it: no read-modify-write needed.
+        // pair: ULT-REFS
+        if self.refs.load(Acquire) == 1 {
+            return true;
+        }
+        // pair: ULT-REFS
+        if self.refs.fetch_sub(1, Release) != 1 {
+            return false;
+        }
+        // What other holders did happens before the descriptor is reused.
+        fence(Acquire); // pair: ULT-REFS
+        true
     }
 }
 
-/// A pointer to a descriptor whose holder owns a count, or borrows one from somebody who does
-/// (the runtime's own count lasts as long as the ULT has not finished).
+/// A pointer to a descriptor whose holder keeps it alive, or borrows from somebody who does (the
+/// runtime, as long as the unit has not ended).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UltPtr(NonNull<Ult>);
 
@@ -175,7 +339,7 @@ unsafe impl Sync for UltPtr {}
 impl UltPtr {
     /// # Safety
     ///
-    /// `ptr` is a descriptor in a live block, and the holder of the result and of its copies
+    /// `ptr` is a live descriptor, and the holder of the result and of its copies
     /// keeps the promise of the type.
     #[inline]
     pub(crate) unsafe fn new(ptr: NonNull<Ult>) -> Self {
@@ -204,7 +368,8 @@ impl Deref for UltPtr {
 pub(crate) struct UltRef(UltPtr);
 
 impl UltRef {
-    /// Takes over a count that was made with [`Ult::prepare`].
+    /// Takes over the count that the unit and its handle have in common.
+    #[inline]
     pub(crate) fn adopt(ult: UltPtr) -> Self {
         Self(ult)
     }
@@ -219,22 +384,18 @@ impl UltRef {
     pub(crate) fn ptr(&self) -> UltPtr {
         self.0
     }
+
+    pub(crate) fn get(&self) -> &Ult {
+        &self.0
+    }
 }
 
 impl Drop for UltRef {
     #[inline]
     fn drop(&mut self) {
-        // With a single count there is nobody who could change it: no read-modify-write needed.
-        // pair: ULT-REFS
-        if self.0.refs.load(Acquire) != 1 {
-            // pair: ULT-REFS
-            if self.0.refs.fetch_sub(1, Release) != 1 {
-                return;
-            }
-            // What other holders did happens before the block is reused or unmapped.
-            fence(Acquire); // pair: ULT-REFS
+        if self.0.is_last_ref() {
+            crate::descriptor_cache::recycle(self.0);
         }
-        crate::stack_cache::recycle(self.0);
     }
 }
 

@@ -4,6 +4,10 @@ use std::fmt;
 use std::io;
 
 use crate::payload::Panic;
+use crate::pool::Access;
+use crate::topology::TopologyError;
+use crate::unit::Unit;
+use crate::wait_kind::WaitKind;
 
 /// Why a runtime did not start. Nothing is left running.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +68,78 @@ pub enum StartError {
         /// The processors that can be had.
         have: String,
     },
+    /// Two xstreams want the same rank.
+    #[error("xstream `{xstream}`: rank {rank} is taken; ranks are unique")]
+    DuplicateRank {
+        /// The xstream.
+        xstream: String,
+        /// The rank that both want.
+        rank: usize,
+    },
+    /// A second xstream wants to serve a pool that was promised to one.
+    #[error(
+        "xstream `{xstream}` cannot serve pool `{pool}`: its access is {access}, and xstream \
+         `{server}` serves it; define the pool as mpmc"
+    )]
+    Access {
+        /// The pool.
+        pool: String,
+        /// The promise.
+        access: Access,
+        /// The xstream that wants to serve it.
+        xstream: String,
+        /// The xstream that serves it.
+        server: String,
+    },
+    /// A stack size of zero.
+    #[error(
+        "stack size 0 {}: give at least 16384 bytes, or leave it out for the default of 2 MiB",
+        of_pool(.pool.as_deref())
+    )]
+    NoStack {
+        /// The pool, or none if it is the runtime's default size.
+        pool: Option<String>,
+    },
+    /// An xstream cannot be bound to no processor.
+    #[error("xstream `{xstream}`: the list of processors is empty")]
+    NoCpu {
+        /// The xstream.
+        xstream: String,
+    },
+    /// The part of the machine that an xstream shall be bound to is not there.
+    #[error("xstream `{xstream}`")]
+    Place {
+        /// The xstream.
+        xstream: String,
+        /// What was asked for, and what is there.
+        #[source]
+        source: TopologyError,
+    },
+    /// A NUMA node that is not there.
+    #[error("pool `{pool}`: there is no NUMA node {node} (have: {have})")]
+    NumaNode {
+        /// The pool.
+        pool: String,
+        /// The node that was asked for.
+        node: u32,
+        /// The nodes that are there.
+        have: String,
+    },
+    /// The machine cannot be looked at.
+    #[error("pool `{pool}`: cannot find out about NUMA nodes")]
+    Topology {
+        /// The pool.
+        pool: String,
+        /// What failed.
+        #[source]
+        source: TopologyError,
+    },
+    /// The runtime has been shut down.
+    #[error("xstream `{xstream}`: the runtime has shut down")]
+    ShutDown {
+        /// The xstream.
+        xstream: String,
+    },
     /// The system refused what an xstream needs.
     #[error("xstream `{xstream}`: cannot {what}")]
     System {
@@ -77,7 +153,11 @@ pub enum StartError {
     },
 }
 
-/// Why a ULT was not spawned. Its closure has been dropped.
+fn of_pool(pool: Option<&str>) -> String {
+    pool.map_or_else(|| "for the runtime".to_owned(), |pool| format!("for pool `{pool}`"))
+}
+
+/// Why a unit was not spawned. Its closure has been dropped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpawnError {
@@ -87,17 +167,147 @@ pub enum SpawnError {
         /// The pool.
         pool: String,
     },
-    /// No memory for a stack.
-    #[error("cannot spawn into pool `{pool}`: no memory for a stack of {bytes} bytes")]
-    Stack {
+    /// A unit is revived in the runtime that it belongs to.
+    #[error("cannot revive a unit in pool `{pool}`: the pool belongs to another runtime")]
+    OtherRuntime {
         /// The pool.
         pool: String,
-        /// Size of the stack.
-        bytes: usize,
-        /// The system's answer.
-        #[source]
-        source: io::Error,
     },
+    /// The pool has been removed.
+    #[error("cannot spawn into pool `{pool}`: it has been removed from its runtime")]
+    Removed {
+        /// The pool.
+        pool: String,
+    },
+}
+
+/// Why pools and xstreams stay as they are.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// The pool is part of another runtime.
+    #[error("pool `{pool}` belongs to another runtime")]
+    OtherRuntime {
+        /// The pool.
+        pool: String,
+    },
+    /// An xstream serves the pool.
+    #[error("pool `{pool}` is served by xstream `{xstream}`: give that xstream other pools first")]
+    Served {
+        /// The pool.
+        pool: String,
+        /// One of the xstreams that serve it.
+        xstream: String,
+    },
+    /// The pool has units that would never run.
+    #[error(
+        "pool `{pool}` has {units} units that have not ended: wait for them, move them to another \
+         pool, or let another xstream serve it"
+    )]
+    NotEmpty {
+        /// The pool.
+        pool: String,
+        /// Number of units.
+        units: usize,
+    },
+    /// The caller is a unit of the xstream that it wants to end.
+    #[error(
+        "xstream `{xstream}` cannot be joined by one of its own units: it would wait for itself"
+    )]
+    OwnXstream {
+        /// The xstream.
+        xstream: String,
+    },
+    /// The xstream runs, and should not.
+    #[error("xstream `{xstream}` is running: join it first")]
+    Running {
+        /// The xstream.
+        xstream: String,
+    },
+    /// The xstream is the thread that called `RuntimeBuilder::run`.
+    #[error("xstream `{xstream}` is the primary one and ends with its runtime")]
+    Primary {
+        /// The xstream.
+        xstream: String,
+    },
+    /// The xstream has been removed, or its runtime has shut down.
+    #[error("xstream `{xstream}` has been removed, or its runtime has shut down")]
+    Gone {
+        /// The xstream.
+        xstream: String,
+    },
+    /// The time was over before the xstream could leave.
+    #[error("xstream `{xstream}` is still busy: {ults} ULTs call it home, and {units} units wait")]
+    Busy {
+        /// The xstream.
+        xstream: String,
+        /// Number of ULTs that have started there and not ended.
+        ults: usize,
+        /// Number of units in pools that only it serves.
+        units: usize,
+    },
+    /// The description does not work.
+    #[error(transparent)]
+    Start(#[from] StartError),
+}
+
+/// Why a unit stays in its pool.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MigrateError {
+    /// The pool is part of another runtime.
+    #[error("cannot move to pool `{pool}`: it belongs to another runtime")]
+    OtherRuntime {
+        /// The pool.
+        pool: String,
+    },
+    /// The pool has been removed.
+    #[error("cannot move to pool `{pool}`: it has been removed")]
+    Removed {
+        /// The pool.
+        pool: String,
+    },
+    /// The caller is no ULT.
+    #[error("cannot move to pool `{pool}`: the caller is no ULT")]
+    NotUlt {
+        /// The pool.
+        pool: String,
+    },
+    /// A ULT stays on its xstream, and that does not serve the pool.
+    #[error(
+        "cannot move to pool `{pool}`: xstream `{xstream}`, where the ULT has started, does not \
+         serve it, and only ULTs of `spawn_migratable` change their xstream"
+    )]
+    NotServed {
+        /// The pool.
+        pool: String,
+        /// The home of the ULT.
+        xstream: String,
+    },
+}
+
+/// Why a unit cannot be switched to; it is given back. See [`yield_to`](crate::yield_to).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ToError {
+    /// The caller is an OS thread, a tasklet, or unwinds.
+    #[error("only a ULT can switch to a unit; the caller is a thread or a tasklet, or it unwinds")]
+    NotUlt(Unit),
+    /// The unit belongs to another runtime.
+    #[error("the unit belongs to another runtime")]
+    OtherRuntime(Unit),
+    /// The unit has started on another xstream and stays there.
+    #[error("the unit has started on another xstream and runs only there")]
+    OtherXstream(Unit),
+}
+
+impl ToError {
+    /// The unit.
+    pub fn into_unit(self) -> Unit {
+        match self {
+            Self::NotUlt(unit) | Self::OtherRuntime(unit) | Self::OtherXstream(unit) => unit,
+        }
+    }
 }
 
 /// Why `join` has no value to return.
@@ -110,6 +320,22 @@ pub enum JoinError {
     /// The ULT never started: its pool dropped it.
     #[error("the ULT was dropped before it started")]
     Lost,
+    /// It was cancelled ([`JoinHandle::cancel`](crate::JoinHandle::cancel)) and has been unwound,
+    /// or had not started.
+    #[error("the unit was cancelled")]
+    Cancelled,
+    /// It ended with [`exit`](crate::exit), without a value.
+    #[error("the unit ended with `exit`, without a value")]
+    Exited,
+    /// The system had no memory for its stack when it was about to start.
+    #[error("the ULT could not start: no memory for a stack of {bytes} bytes")]
+    NoStack {
+        /// Size of the stack.
+        bytes: usize,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
     /// A ULT tried to join itself, and would have waited forever.
     #[error("a ULT cannot join itself")]
     Deadlock,
@@ -197,13 +423,19 @@ pub struct StuckUlt {
     pub pool: String,
     /// Its home xstream.
     pub xstream: String,
+    /// What it waits for; `None`: it is ready to run.
+    pub waits_for: Option<WaitKind>,
 }
 
 impl fmt::Display for StuckUlt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.name.as_deref().unwrap_or("(unnamed)");
         let Self { id, pool, xstream, .. } = self;
-        write!(f, "`{name}` (id {id}) of pool `{pool}` on xstream `{xstream}`")
+        write!(f, "`{name}` (id {id}) of pool `{pool}` on xstream `{xstream}`")?;
+        match self.waits_for {
+            Some(kind) => write!(f, ", which waits for: {kind}"),
+            None => f.write_str(", which is ready"),
+        }
     }
 }
 

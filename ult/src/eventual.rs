@@ -19,12 +19,14 @@
 
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::sync::atomic::AtomicPtr;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::{UnsafeCell, relax};
-use crate::wait::Waiter;
+use crate::wait::{Waiter, after, const_new};
+use crate::wait_kind::WaitKind;
+use crate::wait_list::{next_of, set_next};
 
 const LOCKED: usize = 1;
 const CLAIMED: usize = 2;
@@ -71,23 +73,24 @@ unsafe impl<T: Send> Sync for Eventual<T> {}
 unsafe impl<T: Send> Send for Eventual<T> {}
 
 impl<T> Eventual<T> {
-    /// An eventual without a value.
-    #[cfg(not(loom))]
-    #[must_use]
-    pub const fn new() -> Self {
-        Self {
-            state: AtomicPtr::new(ptr::null_mut()),
-            value: UnsafeCell::new(MaybeUninit::uninit()),
+    const_new! {
+        /// An eventual without a value.
+        #[must_use]
+        pub fn new() -> Self {
+            Self {
+                state: AtomicPtr::new(ptr::null_mut()),
+                value: UnsafeCell::new(MaybeUninit::uninit()),
+            }
         }
     }
 
-    /// An eventual without a value.
-    #[cfg(loom)]
-    #[must_use]
-    pub fn new() -> Self {
-        Self {
-            state: AtomicPtr::new(ptr::null_mut()),
-            value: UnsafeCell::new(MaybeUninit::uninit()),
+    const_new! {
+        /// An eventual that has been set.
+        pub(crate) fn new_ready(value: T) -> Self {
+            Self {
+                state: AtomicPtr::new(ptr::without_provenance_mut(READY)),
+                value: UnsafeCell::new(MaybeUninit::new(value)),
+            }
         }
     }
 
@@ -119,24 +122,31 @@ impl<T> Eventual<T> {
         // From here on `self` may be gone.
         //
         // SAFETY:
-        // - alive, unlinked: `publish` took the list, and nobody removes or wakes from it later;
-        // - reversing needs the links, which are ours with the list.
-        let waiters = unsafe { Waiter::reverse(waiters) };
-        // SAFETY: as above.
-        unsafe { Waiter::wake_chain(waiters) };
+        // - alive, unlinked: `publish` took the list, and nobody removes or wakes from it later.
+        unsafe { wake_reversed(waiters) };
         Ok(())
     }
 
     /// Waits until the value is there, without looking at it.
     pub fn wait_ready(&self) {
         if !self.is_ready() {
-            self.wait_slow(None);
+            self.wait_slow(WaitKind::Eventual, None);
         }
     }
 
     /// Waits until the value is there or `deadline` has passed. `true`: it is there.
     pub fn wait_ready_deadline(&self, deadline: Instant) -> bool {
-        self.is_ready() || self.wait_slow(Some(deadline))
+        self.wait_ready_as(WaitKind::Eventual, Some(deadline))
+    }
+
+    /// Like [`wait_ready_deadline`](Self::wait_ready_deadline), counted from now.
+    pub fn wait_ready_timeout(&self, timeout: Duration) -> bool {
+        self.wait_ready_as(WaitKind::Eventual, after(timeout))
+    }
+
+    /// For objects that are made of an eventual.
+    pub(crate) fn wait_ready_as(&self, kind: WaitKind, deadline: Option<Instant>) -> bool {
+        self.is_ready() || self.wait_slow(kind, deadline)
     }
 
     /// Takes the value out. `None` if it has not been set. The eventual is empty afterwards and
@@ -199,25 +209,20 @@ impl<T> Eventual<T> {
     }
 
     #[cold]
-    fn wait_slow(&self, deadline: Option<Instant>) -> bool {
-        let waiter = Waiter::new();
-        let node = ptr::from_ref(&waiter).cast_mut();
-        if !self.link(&waiter, node) {
-            return true;
-        }
-        if waiter.block(deadline) {
-            return true;
-        }
-        if self.unlink(node) {
-            return false;
-        }
-        // The setter has the list and is about to wake this waiter: its node must live until then.
-        waiter.block(None);
-        true
+    fn wait_slow(&self, kind: WaitKind, deadline: Option<Instant>) -> bool {
+        let waiter = Waiter::new(kind);
+        let node = NonNull::from(&waiter);
+        // SAFETY:
+        // - in no list: fresh; it stays until it is woken or unlinked (`settle`).
+        !unsafe { self.link(node) } || waiter.settle(deadline, || self.unlink(node))
     }
 
     /// Adds `node`. `false`: the value is there.
-    fn link(&self, waiter: &Waiter, node: Word) -> bool {
+    ///
+    /// # Safety
+    ///
+    /// It is in no list, and stays alive and where it is until it is woken or unlinked.
+    pub(crate) unsafe fn link(&self, node: NonNull<Waiter>) -> bool {
         let mut round = 0;
         let mut word = self.state.load(Acquire); // pair: EVENTUAL-READY
         loop {
@@ -229,8 +234,10 @@ impl<T> Eventual<T> {
                 word = self.state.load(Acquire); // pair: EVENTUAL-READY
                 continue;
             }
-            waiter.next.store(head(word), Relaxed);
-            let next = with_flags(node, flags(word));
+            // SAFETY:
+            // - alive: duty of the caller; ours until the exchange below publishes it.
+            unsafe { set_next(node, head(word)) };
+            let next = with_flags(node.as_ptr(), flags(word));
             // pair: EVENTUAL-LIST, EVENTUAL-READY
             match self.state.compare_exchange_weak(word, next, Release, Acquire) {
                 Ok(_) => return true,
@@ -239,8 +246,8 @@ impl<T> Eventual<T> {
         }
     }
 
-    /// Removes `node` after its deadline. `false`: the setter has taken the list.
-    fn unlink(&self, node: Word) -> bool {
+    /// Removes `node`, which its party has linked. `false`: the setter has taken the list.
+    pub(crate) fn unlink(&self, node: NonNull<Waiter>) -> bool {
         let mut round = 0;
         let mut word = self.state.load(Acquire); // pair: EVENTUAL-READY
         loop {
@@ -259,7 +266,7 @@ impl<T> Eventual<T> {
                 Err(seen) => word = seen,
             }
         }
-        let rest = remove(head(word), node);
+        let rest = remove(head(word), node.as_ptr());
         // Nobody changes the word while LOCKED is set, so a store is enough.
         self.state.store(with_flags(rest, flags(word)), Release); // pair: EVENTUAL-LIST
         true
@@ -270,23 +277,52 @@ impl<T> Eventual<T> {
 /// `LOCKED`, so the nodes of the chain are alive and their links stand still.
 fn remove(first: Word, node: Word) -> Word {
     // SAFETY:
-    // - alive: linked waiters stay until they are unlinked or woken, both of which need the word.
-    let next_of = |at: Word| unsafe { NonNull::new(at).map(|at| at.as_ref().next.load(Relaxed)) };
-    let after = next_of(node).unwrap_or(ptr::null_mut());
+    // - alive: linked waiters stay until they are unlinked or woken, both of which need the word;
+    // - no writer: only the holder of `LOCKED` writes links of the chain.
+    let after_this = |at: Word| NonNull::new(at).map(|at| unsafe { next_of(at) });
+    let after = after_this(node).unwrap_or(ptr::null_mut());
     if first == node {
         return after;
     }
     let mut at = first;
-    while let Some(next) = next_of(at) {
-        if next == node {
+    while let Some(next) = after_this(at) {
+        if next == node
+            && let Some(at) = NonNull::new(at)
+        {
             // SAFETY:
-            // - alive: as above; `next_of` just read it.
-            unsafe { &*at }.next.store(after, Relaxed);
+            // - alive, ours: as above.
+            unsafe { set_next(at, after) };
             break;
         }
         at = next;
     }
     first
+}
+
+/// Wakes a chain, the last one first, because that came first.
+///
+/// # Safety
+///
+/// All of it are alive and not woken, and the caller took the whole chain out of its object.
+unsafe fn wake_reversed(newest: Word) {
+    let mut at = newest;
+    let mut oldest = ptr::null_mut();
+    while let Some(node) = NonNull::new(at) {
+        // SAFETY:
+        // - alive: duty of the caller; no writer: the chain is ours.
+        at = unsafe { next_of(node) };
+        // SAFETY: as above.
+        unsafe { set_next(node, oldest) };
+        oldest = node.as_ptr();
+    }
+    while let Some(node) = NonNull::new(oldest) {
+        // SAFETY:
+        // - alive: not yet woken; read before it is.
+        oldest = unsafe { next_of(node) };
+        // SAFETY:
+        // - alive, unlinked: duty of the caller; not touched afterwards.
+        unsafe { Waiter::wake(node) };
+    }
 }
 
 impl<T: Sync> Eventual<T> {
@@ -320,6 +356,12 @@ impl<T: Sync> Eventual<T> {
     /// Counterpart: `ABT_eventual_timedwait`.
     pub fn wait_deadline(&self, deadline: Instant) -> Option<&T> {
         self.wait_ready_deadline(deadline);
+        self.try_get()
+    }
+
+    /// Like [`wait_deadline`](Self::wait_deadline), counted from now.
+    pub fn wait_timeout(&self, timeout: Duration) -> Option<&T> {
+        self.wait_ready_timeout(timeout);
         self.try_get()
     }
 }

@@ -18,11 +18,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
 use std::time::Instant;
 
+use crate::cancel;
 use crate::current;
 use crate::descriptor::UltPtr;
 use crate::payload::Panic;
-use crate::switch::suspend_until;
+use crate::switch::{check, suspend_until};
 use crate::unpark::take_token;
+use crate::wait_kind::WaitKind;
 use crate::xstream::Xstream;
 
 /// So many other units run at most before an idle waiter polls again.
@@ -233,8 +235,8 @@ impl IdleSet {
 /// events soon should poll for a while, as long as [`has_runnable`](crate::has_runnable) says no,
 /// before it calls this.
 ///
-/// `deadline` bounds the wait; `None`: no bound. Costs no system call unless the xstream really
-/// sleeps.
+/// `deadline` bounds the wait; `None`: no bound. A cancellation point. Costs no system call unless
+/// the xstream really sleeps.
 ///
 /// On an OS thread, and in a destructor during unwinding, it blocks the thread until `fd` is
 /// readable or the deadline has passed.
@@ -258,13 +260,21 @@ pub fn idle(fd: BorrowedFd<'_>, deadline: Option<Instant>, arm: impl FnOnce() ->
         end: Cell::new(None),
         panic: Cell::new(None),
     };
+    // The entry stands in this xstream's set, so the ULT stays.
+    ult.pins.set(ult.pins.get() + 1);
+    ult.waits.set(WaitKind::Idle);
     xstream.idle.add(&entry);
+    xstream.has_chores.set(true);
     let is_unparked = Cell::new(false);
     suspend_until(ult, deadline, || {
-        is_unparked.set(take_token(ult));
-        is_unparked.get() || entry.end.get().is_some()
+        is_unparked.set(is_unparked.get() || take_token(ult));
+        is_unparked.get() || entry.end.get().is_some() || cancel::is_pending(ult)
     });
     xstream.idle.remove(&entry);
+    ult.pins.set(ult.pins.get() - 1);
+    if !is_unparked.get() {
+        check(ult);
+    }
     if let Some(panic) = entry.panic.take() {
         resume_unwind(panic);
     }

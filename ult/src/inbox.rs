@@ -16,6 +16,9 @@
 //! `push` releases, `take_all` acquires. All pushes since the last `take_all` form one release
 //! sequence on `head`, so the owner sees what each of the senders wrote, not only the last one.
 //!
+//! An owner that leaves closes its empty inbox with one compare-exchange; later pushes fail and
+//! leave the node with the pusher.
+//!
 //! `push` tells whether the inbox was empty. Only that sender must look whether the owner sleeps:
 //! the owner never sleeps without a look at the inbox, and whoever pushes onto a non-empty inbox
 //! knows that an earlier sender is about to look (see [`park`](mod@crate::park)).
@@ -25,7 +28,7 @@
 use std::ptr::{self, NonNull};
 
 use crate::sync::atomic::AtomicPtr;
-use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// A node that can stand in one intrusive queue at a time.
 ///
@@ -36,6 +39,15 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 pub unsafe trait Linked: Sized {
     /// The field that names the next node of the queue.
     fn link(&self) -> &AtomicPtr<Self>;
+}
+
+/// The owner of an inbox has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Closed;
+
+/// In place of a node: no node may be pushed.
+fn closed<T>() -> *mut T {
+    ptr::without_provenance_mut(1)
 }
 
 /// The queue. See the module documentation.
@@ -58,25 +70,48 @@ impl<T: Linked> Inbox<T> {
         self.head.load(Relaxed).is_null()
     }
 
-    /// Hands `node` to the owner. Returns whether the inbox was empty before.
+    /// Hands `node` to the owner. Returns whether the inbox was empty before, or that it is closed,
+    /// and `node` still the caller's.
     ///
     /// # Safety
     ///
     /// - `node` is in no queue, and the caller has the right to put it into one.
     /// - It stays valid until the owner has taken it.
-    pub unsafe fn push(&self, node: NonNull<T>) -> bool {
+    ///
+    /// # Errors
+    ///
+    /// [`Closed`] if the owner has left.
+    pub unsafe fn push(&self, node: NonNull<T>) -> Result<bool, Closed> {
         // SAFETY:
         // - valid: the caller's second duty; shared access only, the link is an atomic.
         let link = unsafe { node.as_ref() }.link();
         let mut head = self.head.load(Relaxed);
         loop {
+            if head == closed() {
+                return Err(Closed);
+            }
             link.store(head, Relaxed);
             // pair: INBOX
             match self.head.compare_exchange_weak(head, node.as_ptr(), Release, Relaxed) {
-                Ok(_) => return head.is_null(),
+                Ok(_) => return Ok(head.is_null()),
                 Err(seen) => head = seen,
             }
         }
+    }
+
+    /// Closes an empty inbox. `false`: something is there; take it first. Only the owner may call
+    /// this.
+    #[must_use]
+    pub fn close(&self) -> bool {
+        // pair: INBOX
+        self.head.compare_exchange(ptr::null_mut(), closed(), AcqRel, Relaxed).is_ok()
+    }
+
+    /// Opens a closed inbox. Only its (new) owner may call this.
+    pub fn open(&self) {
+        // pair: INBOX
+        let was = self.head.compare_exchange(closed(), ptr::null_mut(), AcqRel, Relaxed);
+        debug_assert!(was.is_ok(), "only a closed inbox can be opened");
     }
 
     /// Takes all nodes, first pushed first. Only the owner may call this.
@@ -150,11 +185,18 @@ mod tests {
             // - pushed once;
             // - `nodes` outlives the inbox's use.
             let was_empty = unsafe { inbox.push(NonNull::from(node)) };
-            assert_eq!(was_empty, at == 0);
+            assert_eq!(was_empty, Ok(at == 0));
         }
         // SAFETY: the nodes are alive.
         let seen: Vec<u32> = inbox.take_all().map(|n| unsafe { n.as_ref() }.value).collect();
         assert_eq!(seen, [0, 1, 2, 3, 4]);
         assert!(inbox.is_empty());
+        assert!(inbox.close());
+        // SAFETY: as above.
+        assert_eq!(unsafe { inbox.push(NonNull::from(&nodes[0])) }, Err(Closed));
+        inbox.open();
+        // SAFETY: as above.
+        assert_eq!(unsafe { inbox.push(NonNull::from(&nodes[0])) }, Ok(true));
+        assert!(!inbox.close());
     }
 }

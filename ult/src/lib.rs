@@ -25,8 +25,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Waiting works everywhere and in any mixture: [`Mutex`], [`Condvar`], [`Eventual`],
-//! [`JoinHandle`], [`park()`] and [`sleep()`] suspend a ULT and block an OS thread.
+//! Waiting works everywhere and in any mixture: a ULT suspends, an OS thread blocks.
+//!
+//! | for | there is |
+//! |---|---|
+//! | exclusion | [`Mutex`], [`ReentrantMutex`], [`RwLock`], [`Condvar`] |
+//! | an event | [`Eventual`], [`CountDown`], [`Once`], [`OnceCell`], [`Barrier`], [`XstreamBarrier`] |
+//! | resources and data | [`Semaphore`], [`channel`] |
+//! | the first of several | [`wait_any`] |
+//! | a unit, a time | [`JoinHandle`], [`scope()`], [`park()`], [`sleep()`] |
+//!
+//! None of them yields when there is nothing to wait for. Waits have forms with a deadline, which
+//! use the timer of the xstream.
 //!
 //! # What ULT code must know
 //!
@@ -41,46 +51,73 @@
 //!
 //! # Life of a ULT, by file
 //!
-//! 1. `spawn.rs` takes a block (stack and descriptor) from the xstream's `stack_cache.rs`, or from
-//!    `stack.rs`, puts the closure into it (`payload.rs`, `descriptor.rs`) and the unit into its
-//!    pool (`pool.rs`): onto a list of the xstream (`list.rs`), into another xstream's `inbox.rs`,
-//!    or into the pool object. If a sleeping xstream serves the pool, one is woken (`park.rs`).
-//! 2. `run_loop.rs` asks the scheduler (`sched.rs`), and `xstream.rs` switches to the ULT: the
-//!    first frame of its stack is `switch::root`, which calls the closure and catches its panic.
-//! 3. When it has to wait, it links a waiter (`wait.rs`) into what it waits for (`eventual.rs`,
-//!    `mutex.rs`, `condvar.rs`, `join.rs`; `unpark.rs` needs none), and perhaps a node into the
+//! 1. `spawn.rs` takes a descriptor from the xstream's `descriptor_cache.rs`, puts the closure into
+//!    it (`payload.rs`, `descriptor.rs`) and the unit into its pool (`pool.rs`): onto a list of the
+//!    xstream (`slot.rs`, `list.rs`), into another xstream's `inbox.rs`, or into the pool's queue
+//!    (`pools/`). If a sleeping xstream serves the pool, one is woken (`park.rs`).
+//! 2. `run_loop.rs` asks the scheduler (`sched.rs`), and `xstream.rs` gives the ULT a stack
+//!    (`stack_cache.rs`, `stack.rs`) and switches to it: the first frame is `context::root`, which
+//!    calls the closure and catches its panic.
+//! 3. When it has to wait, it links a waiter (`wait.rs`, `wait_list.rs`) into what it waits for
+//!    (`eventual.rs`, `raw_mutex.rs`, `gate.rs`, `condvar.rs`, `barrier.rs`, `once.rs`, `channel/`,
+//!    `join.rs`, several with `select.rs`; `unpark.rs` needs none), and perhaps a node into the
 //!    xstream's `timer.rs`, and switches away (`switch.rs`).
 //! 4. The xstream, on its own stack, commits the suspension (`suspend.rs`): the ULT is parked, or
 //!    it goes back to its queue because a resume came first.
 //! 5. Whoever ends the wait resumes it: directly onto the list if it runs on the same xstream,
 //!    through the inbox otherwise.
-//! 6. When its closure has returned, it publishes the outcome (`join.rs`) and switches away for the
-//!    last time. When nobody holds a count on the descriptor any more, the block goes back to a
-//!    cache.
+//! 6. When its closure has returned, or has been unwound (`cancel.rs`), it publishes the outcome
+//!    (`join.rs`) and switches away for the last time. Its stack goes back to the xstream's cache,
+//!    its descriptor to a cache when nobody keeps it any more.
 //!
 //! An xstream with nothing to do sleeps (`sleep.rs`), with the ULTs that wait for a network in
-//! `idle.rs`. `builder.rs`, `runtime.rs`, `shared.rs` and `shutdown.rs` start and end it all;
-//! `overflow.rs` reports stack overflows; `current.rs` knows where the caller is.
+//! `idle.rs`. `builder.rs`, `runtime.rs`, `shared.rs`, `xstream_thread.rs` and `shutdown.rs` start
+//! and end it all, `layout.rs` and `xstream_ref.rs` change it while it runs. `to.rs` switches past
+//! the scheduler, `migrate.rs` moves units between pools, `scope.rs` lets them borrow, `local.rs`
+//! has their own values. `overflow.rs` reports stack overflows; `current.rs` knows where the caller
+//! is;
+//! [`topology`] knows the machine, and stands by itself.
 
+mod barrier;
 #[cfg(not(loom))]
 mod builder;
-#[cfg(not(loom))]
+mod cancel;
+pub mod channel;
 mod condvar;
+#[cfg(not(loom))]
+mod context;
+mod countdown;
 #[cfg(not(loom))]
 mod current;
 #[cfg(not(loom))]
 mod descriptor;
 #[cfg(not(loom))]
+mod descriptor_cache;
+#[cfg(not(loom))]
 mod error;
 mod eventual;
+#[cfg(not(loom))]
+mod extra;
+mod gate;
 #[cfg(not(loom))]
 mod idle;
 mod inbox;
 #[cfg(not(loom))]
+mod inspect;
+#[cfg(not(loom))]
 mod join;
 #[cfg(not(loom))]
+mod layout;
+#[cfg(not(loom))]
 mod list;
+#[cfg(not(loom))]
+mod local;
+#[cfg(not(loom))]
+mod migrate;
 mod mutex;
+#[cfg(not(loom))]
+mod news;
+mod once;
 #[cfg(not(loom))]
 mod overflow;
 mod park;
@@ -89,11 +126,22 @@ mod payload;
 #[cfg(not(loom))]
 mod pool;
 #[cfg(not(loom))]
+mod pool_ops;
+#[cfg(not(loom))]
+mod pools;
+mod raw_mutex;
+mod remutex;
+#[cfg(not(loom))]
 mod run_loop;
 #[cfg(not(loom))]
 mod runtime;
+mod rwlock;
 #[cfg(not(loom))]
 mod sched;
+#[cfg(not(loom))]
+mod scope;
+mod select;
+mod semaphore;
 #[cfg(not(loom))]
 mod shared;
 #[cfg(not(loom))]
@@ -101,7 +149,11 @@ mod shutdown;
 #[cfg(not(loom))]
 mod sleep;
 #[cfg(not(loom))]
+mod slot;
+#[cfg(not(loom))]
 mod spawn;
+#[cfg(not(loom))]
+mod spin;
 #[cfg(not(loom))]
 mod stack;
 #[cfg(not(loom))]
@@ -113,32 +165,67 @@ mod sync;
 #[cfg(not(loom))]
 mod timer;
 #[cfg(not(loom))]
+mod to;
+#[cfg(not(loom))]
+pub mod topology;
+#[cfg(not(loom))]
 mod unit;
 #[cfg(not(loom))]
 mod unpark;
+#[cfg(not(loom))]
+mod user_stack;
 mod wait;
+mod wait_kind;
+mod wait_list;
 #[cfg(not(loom))]
 mod xstream;
+#[cfg(not(loom))]
+mod xstream_ref;
+#[cfg(not(loom))]
+mod xstream_shared;
+#[cfg(not(loom))]
+mod xstream_thread;
 
+pub use barrier::{Barrier, NoParties};
+pub use condvar::Condvar;
+pub use countdown::{CountDown, TooManyArrivals};
 pub use eventual::Eventual;
 pub use mutex::{Mutex, MutexGuard};
+pub use once::{Once, OnceCell};
+pub use remutex::{ReentrantMutex, ReentrantMutexGuard};
+pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use select::{Selectable, wait_any, wait_any_timeout};
+pub use semaphore::{Permit, Semaphore, SemaphoreReady};
+pub use wait_kind::WaitKind;
 
 #[cfg(not(loom))]
 pub use {
+    barrier::XstreamBarrier,
     builder::{RuntimeBuilder, XstreamSpec},
-    condvar::Condvar,
-    current::{UltInfo, current, is_ult},
+    cancel::{exit, is_cancelled},
+    current::{UltInfo, current, is_tasklet, is_ult},
     descriptor::UltName,
-    error::{JoinError, PanicPayload, ShutdownError, SpawnError, StartError, StillAlive, StuckUlt},
+    error::{
+        JoinError, LayoutError, MigrateError, PanicPayload, ShutdownError, SpawnError, StartError,
+        StillAlive, StuckUlt, ToError,
+    },
     idle::{IdleEnd, idle},
-    join::JoinHandle,
-    pool::{Pool, PoolKind, PoolRef, PoolSpec, PoolStats, PopBy, PushReason},
-    runtime::{Runtime, XstreamInfo},
-    sched::{Basic, BasicWait, PoolView, Scheduler, Step},
+    join::{Ended, JoinHandle, join_all},
+    local::UltLocal,
+    migrate::set_pool,
+    pool::{Access, Pool, PoolKind, PoolRef, PoolSpec, PoolStats, PopBy, PushReason},
+    pool_ops::UnitInfo,
+    runtime::Runtime,
+    sched::{Basic, BasicWait, PoolView, Prio, RandWs, RoundRobin, Scheduler, Step},
+    scope::{Scope, ScopedJoinHandle, scope},
     spawn::UltBuilder,
-    switch::{has_runnable, sleep, yield_now},
+    switch::{has_runnable, is_migratable, sleep, sleep_until, yield_now},
+    to::{exit_to, park_to, run_unit, yield_to},
+    topology::{AffinityPattern, CpuSet, Place, Topology, TopologyError},
     unit::Unit,
     unpark::{Unparker, park, park_deadline, unparker},
+    user_stack::{StackTooSmall, UserStack},
+    xstream_ref::{XstreamRef, XstreamState},
 };
 
 /// The concurrency cores, for the models in `loom-tests`.

@@ -1,8 +1,8 @@
-//! The owner-only FIFO of an xstream: a linked list through the descriptors.
+//! A FIFO of units, linked through their descriptors.
 //!
-//! No atomics are needed for the links, since only the owner touches queued ULTs; they are stored
-//! in the atomic that other queues use, with relaxed accesses, which cost the same as plain ones.
-//! `len` is an atomic with one writer, so that anybody may read a snapshot.
+//! One party at a time touches it: the owner of an xstream's list, or whoever holds the lock of a
+//! pool. So no atomics are needed for the links; they are stored in the atomic that other queues
+//! use, with relaxed accesses, which cost the same as plain ones.
 
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
@@ -12,12 +12,15 @@ use crate::inbox::Linked;
 use crate::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// The queue. The ULTs in it are alive and in no other queue.
+/// The queue. The units in it are alive and in no other queue.
 #[derive(Debug)]
 pub(crate) struct UnitList {
     first: Cell<*mut Ult>,
     last: Cell<*mut Ult>,
 }
+
+// SAFETY: pointers to units, which may be handed to another thread.
+unsafe impl Send for UnitList {}
 
 impl UnitList {
     pub(crate) fn new() -> Self {
@@ -31,33 +34,58 @@ impl UnitList {
 
     /// Appends `ult`, whose queue membership passes to this list.
     #[inline]
-    pub(crate) fn push_back(&self, ult: UltPtr, len: &AtomicUsize) {
+    pub(crate) fn append(&self, ult: UltPtr) {
         let node = ult.as_non_null().as_ptr();
         ult.link().store(ptr::null_mut(), Relaxed);
         match NonNull::new(self.last.replace(node)) {
             None => self.first.set(node),
             Some(last) => {
                 // SAFETY:
-                // - valid: ULTs in a queue are alive.
+                // - valid: units in a queue are alive.
                 unsafe { last.as_ref() }.link().store(node, Relaxed);
             }
         }
-        len.store(len.load(Relaxed) + 1, Relaxed);
     }
 
-    /// Takes the first ULT; its queue membership passes to the caller.
+    /// Takes the first unit; its queue membership passes to the caller.
     #[inline]
-    pub(crate) fn pop_front(&self, len: &AtomicUsize) -> Option<UltPtr> {
+    pub(crate) fn take_first(&self) -> Option<UltPtr> {
         let first = NonNull::new(self.first.get())?;
         // SAFETY:
-        // - valid: ULTs in a queue are alive.
+        // - valid: units in a queue are alive.
         let ult = unsafe { UltPtr::new(first) };
         let next = ult.link().load(Relaxed);
         self.first.set(next);
         if next.is_null() {
             self.last.set(ptr::null_mut());
         }
+        Some(ult)
+    }
+
+    /// The same as [`append`](Self::append), counted in `len`, which has one writer.
+    #[inline]
+    pub(crate) fn push_back(&self, ult: UltPtr, len: &AtomicUsize) {
+        self.append(ult);
+        len.store(len.load(Relaxed) + 1, Relaxed);
+    }
+
+    /// The same as [`take_first`](Self::take_first), counted in `len`.
+    #[inline]
+    pub(crate) fn pop_front(&self, len: &AtomicUsize) -> Option<UltPtr> {
+        let ult = self.take_first()?;
         len.store(len.load(Relaxed) - 1, Relaxed);
         Some(ult)
+    }
+
+    /// Shows every unit, first one first.
+    pub(crate) fn for_each(&self, mut see: impl FnMut(UltPtr)) {
+        let mut next = self.first.get();
+        while let Some(node) = NonNull::new(next) {
+            // SAFETY:
+            // - valid: units in a queue are alive.
+            let ult = unsafe { UltPtr::new(node) };
+            next = ult.link().load(Relaxed);
+            see(ult);
+        }
     }
 }

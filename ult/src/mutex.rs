@@ -1,55 +1,36 @@
-//! Mutual exclusion among ULTs and OS threads, first come first served.
-//!
-//! # States
-//!
-//! | `state` | meaning |
-//! |---|---|
-//! | null | unlocked |
-//! | `LOCKED` | locked, nobody came since the holder last looked |
-//! | waiter + `LOCKED` | locked; waiters that came since, newest first |
-//!
-//! The `queue` of older waiters belongs to the holder, as the protected value does. Unlock takes
-//! the newcomers, appends them oldest first, and hands the lock to the front of the queue: the
-//! state stays `LOCKED`, and only that one waiter wakes up, already holding the lock. Nobody can
-//! overtake, and no herd wakes for one lock.
-//!
-//! An uncontended lock or unlock is one compare-exchange and never yields. The last thing that
-//! unlock touches is either the state (when it becomes null) or the woken waiter, so the next
-//! holder may free the mutex at once.
+//! Mutual exclusion among ULTs and OS threads. The lock itself is in
+//! [`raw_mutex`](crate::raw_mutex); here is the value that it protects.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::ptr::{self, NonNull};
+use std::time::{Duration, Instant};
 
+use crate::raw_mutex::RawMutex;
 use crate::sync::UnsafeCell;
-use crate::sync::atomic::AtomicPtr;
-use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use crate::wait::Waiter;
-
-const LOCKED: usize = 1;
-
-type Word = *mut Waiter;
-
-fn locked(head: Word) -> Word {
-    head.map_addr(|addr| addr | LOCKED)
-}
-
-fn head(word: Word) -> Word {
-    word.map_addr(|addr| addr & !LOCKED)
-}
+use crate::wait::{after, const_new};
+use crate::wait_kind::WaitKind;
 
 /// A mutex that suspends a waiting ULT and blocks a waiting OS thread.
 ///
-/// Fair (first come, first served), not recursive, and without poisoning: a panic while the lock
-/// is held unlocks it. It may be held across a suspension, since it belongs to the guard and not to
-/// a thread; the guard itself does not leave its ULT (`!Send`).
+/// It may be held across a suspension, since it belongs to the guard and not to a thread; the guard
+/// itself does not leave its ULT (`!Send`). Not recursive (see
+/// [`ReentrantMutex`](crate::ReentrantMutex)), and without poisoning: a panic while the lock is
+/// held unlocks it.
+///
+/// # Who gets it next
+///
+/// Unlock wakes the waiter that came first. Until that runs, others may take the lock, so that it
+/// is not idle while a core wakes up or a ULT waits for its turn to run. A waiter that comes too
+/// late goes back to the front of the queue, and the next unlock hands it the lock. So nobody
+/// starves, also not behind a ULT of its own xstream, and those who queue are served first come,
+/// first served.
+///
+/// A static works before any runtime exists and after it has ended.
 ///
 /// Counterpart: `ABT_mutex`.
 pub struct Mutex<T> {
-    state: AtomicPtr<Waiter>,
-    /// First of the chain of waiters in the order in which they get the lock; the holder's.
-    queue: UnsafeCell<Word>,
+    raw: RawMutex,
     value: UnsafeCell<T>,
 }
 
@@ -60,43 +41,45 @@ unsafe impl<T: Send> Sync for Mutex<T> {}
 unsafe impl<T: Send> Send for Mutex<T> {}
 
 impl<T> Mutex<T> {
-    /// An unlocked mutex.
-    #[cfg(not(loom))]
-    #[must_use]
-    pub const fn new(value: T) -> Self {
-        Self {
-            state: AtomicPtr::new(ptr::null_mut()),
-            queue: UnsafeCell::new(ptr::null_mut()),
-            value: UnsafeCell::new(value),
+    const_new! {
+        /// An unlocked mutex.
+        #[must_use]
+        pub fn new(value: T) -> Self {
+            Self { raw: RawMutex::new(), value: UnsafeCell::new(value) }
         }
     }
 
-    /// An unlocked mutex.
-    #[cfg(loom)]
-    #[must_use]
-    pub fn new(value: T) -> Self {
-        Self {
-            state: AtomicPtr::new(ptr::null_mut()),
-            queue: UnsafeCell::new(ptr::null_mut()),
-            value: UnsafeCell::new(value),
-        }
-    }
-
-    /// Takes the lock, waiting for its turn if it is held.
+    /// Takes the lock, waiting for it if it is held.
     ///
-    /// Locking twice in the same ULT waits forever.
+    /// Locking twice in the same ULT waits forever. Not a cancellation point: a cancelled ULT gets
+    /// the lock first.
     ///
     /// Counterpart: `ABT_mutex_lock`.
+    #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.acquire();
-        MutexGuard { mutex: self, not_send: PhantomData }
+        self.raw.lock(WaitKind::Mutex);
+        self.guard()
     }
 
     /// Takes the lock if it is free. Never waits.
     ///
     /// Counterpart: `ABT_mutex_trylock`.
+    #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.try_acquire().then(|| MutexGuard { mutex: self, not_send: PhantomData })
+        self.raw.try_lock().then(|| self.guard())
+    }
+
+    /// Takes the lock, waiting for it no longer than until `deadline`. `None`: too late.
+    ///
+    /// If the lock comes at the same moment as the deadline, it is returned. A free lock is taken
+    /// even if the deadline has passed.
+    pub fn lock_deadline(&self, deadline: Instant) -> Option<MutexGuard<'_, T>> {
+        self.raw.lock_until(WaitKind::Mutex, Some(deadline)).then(|| self.guard())
+    }
+
+    /// Like [`lock_deadline`](Self::lock_deadline), counted from now.
+    pub fn lock_timeout(&self, timeout: Duration) -> Option<MutexGuard<'_, T>> {
+        self.raw.lock_until(WaitKind::Mutex, after(timeout)).then(|| self.guard())
     }
 
     /// The value, without locking: `&mut self` proves that nobody else is here.
@@ -106,100 +89,10 @@ impl<T> Mutex<T> {
         self.value.with_mut(|value| unsafe { &mut *value })
     }
 
-    fn try_acquire(&self) -> bool {
-        let free = ptr::null_mut();
-        // pair: MUTEX-HANDOVER
-        self.state.compare_exchange(free, locked(free), Acquire, Relaxed).is_ok()
-    }
-
+    /// The caller has taken the lock.
     #[inline]
-    pub(crate) fn acquire(&self) {
-        if !self.try_acquire() {
-            self.acquire_slow();
-        }
-    }
-
-    #[cold]
-    fn acquire_slow(&self) {
-        let waiter = Waiter::new();
-        let node = ptr::from_ref(&waiter).cast_mut();
-        let mut word = self.state.load(Relaxed);
-        loop {
-            if word.is_null() {
-                if self.try_acquire() {
-                    return;
-                }
-                word = self.state.load(Relaxed);
-                continue;
-            }
-            waiter.next.store(head(word), Relaxed);
-            // pair: MUTEX-NEWCOMERS
-            match self.state.compare_exchange_weak(word, locked(node), Release, Relaxed) {
-                Ok(_) => break,
-                Err(seen) => word = seen,
-            }
-        }
-        // The lock is handed over with the wake-up.
-        waiter.block(None);
-    }
-
-    /// Gives the lock to the next waiter, or frees it. The caller holds it.
-    #[inline]
-    pub(crate) fn release(&self) {
-        if let Some(next) = self.pop_waiter() {
-            return Self::hand_over(next);
-        }
-        let free = ptr::null_mut();
-        // pair: MUTEX-HANDOVER
-        if self.state.compare_exchange(locked(free), free, Release, Relaxed).is_err() {
-            self.release_slow();
-        }
-    }
-
-    /// Takes the newcomers into the queue, which is empty, and hands the lock to the oldest.
-    #[cold]
-    fn release_slow(&self) {
-        // pair: MUTEX-NEWCOMERS
-        let newcomers = head(self.state.swap(locked(ptr::null_mut()), Acquire));
-        // SAFETY:
-        // - alive: linked waiters stay until they are woken; the swap made the chain ours.
-        let oldest = unsafe { Waiter::reverse(newcomers) };
-        // SAFETY:
-        // - no alias: only the holder of the lock touches the queue, and the caller holds it.
-        self.queue.with_mut(|queue| unsafe { *queue = oldest });
-        if let Some(next) = self.pop_waiter() {
-            Self::hand_over(next);
-        }
-    }
-
-    /// Wakes `next`, which holds the lock from then on and may free the mutex.
-    fn hand_over(next: NonNull<Waiter>) {
-        // SAFETY:
-        // - alive, unlinked: it was in the queue, and `pop_waiter` took it out;
-        // - not touched afterwards.
-        unsafe { Waiter::wake(next) };
-    }
-
-    /// Takes the oldest waiter out of the holder's queue.
-    fn pop_waiter(&self) -> Option<NonNull<Waiter>> {
-        self.queue.with_mut(|queue| {
-            // SAFETY:
-            // - no alias: only the holder of the lock touches the queue, and the caller holds it.
-            let queue = unsafe { &mut *queue };
-            let waiter = NonNull::new(*queue)?;
-            // SAFETY:
-            // - alive: queued waiters stay until they are woken.
-            *queue = unsafe { waiter.as_ref() }.next.load(Relaxed);
-            Some(waiter)
-        })
-    }
-}
-
-#[cfg(loom)]
-impl<T> Drop for Mutex<T> {
-    fn drop(&mut self) {
-        // The model then reports every access that is not ordered before this.
-        self.state.with_mut(|_| ());
+    fn guard(&self) -> MutexGuard<'_, T> {
+        MutexGuard { mutex: self, not_send: PhantomData }
     }
 }
 
@@ -231,7 +124,6 @@ unsafe impl<T: Sync> Sync for MutexGuard<'_, T> {}
 
 impl<'a, T> MutexGuard<'a, T> {
     /// The mutex that this guard keeps locked.
-    #[cfg(not(loom))]
     pub(crate) fn mutex(&self) -> &'a Mutex<T> {
         self.mutex
     }
@@ -256,8 +148,9 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 }
 
 impl<T> Drop for MutexGuard<'_, T> {
+    #[inline]
     fn drop(&mut self) {
-        self.mutex.release();
+        self.mutex.raw.unlock();
     }
 }
 

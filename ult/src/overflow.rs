@@ -107,7 +107,8 @@ extern "C" fn on_fault(
     // SAFETY: null or this thread's xstream, which waits in the frame below the ULT.
     if let Some(xstream) = unsafe { current::xstream_ptr().as_ref() }
         && let Some(ult) = xstream.current.get()
-        && ult.stack.guards(addr, rustix::param::page_size())
+        && let Some(block) = ult.block()
+        && block.guards(addr, rustix::param::page_size())
     {
         report(xstream, ult);
         // SAFETY: no preconditions.
@@ -193,7 +194,7 @@ fn report(xstream: &Xstream, ult: UltPtr) {
     message.add("` on xstream `");
     message.add_name(&xstream.shared().name);
     message.add("`: stack of ");
-    message.add_number(ult.stack.bytes as u64);
+    message.add_number(ult.class.get().bytes() as u64);
     message.add(
         " bytes; raise `stack_bytes` of the ULT, the pool or the runtime \
          (argobots.abt_thread_stacksize in a Margo configuration)\n",

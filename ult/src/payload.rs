@@ -8,16 +8,20 @@
 //! Access is exclusive at any time: the spawner before the first push, then whoever holds the
 //! unstarted unit, then the ULT itself, and after the join word says `DONE` the owner of the
 //! `JoinHandle` (or the ULT, if there is none).
+//!
+//! A closure and its value may borrow (scoped ULTs); whoever stores them promises that the loan
+//! lasts until the payload is empty again.
 
 use std::any::Any;
 use std::cell::Cell;
-use std::mem::{MaybeUninit, align_of, size_of};
+use std::mem::{MaybeUninit, align_of, needs_drop, size_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::cancel::{Unwind, Why};
 use crate::sync::UnsafeCell;
 
 /// Bytes of closure or result that need no box.
-pub(crate) const INLINE_BYTES: usize = 320;
+pub(crate) const INLINE_BYTES: usize = 208;
 const INLINE_ALIGN: usize = 16;
 
 /// What a panicking ULT leaves behind.
@@ -34,33 +38,44 @@ pub(crate) enum Stage {
     Value,
     /// A [`Panic`].
     Panicked,
-    /// Nothing, and there never will be: dropped before it started.
-    Lost,
+    /// Nothing, and there never will be.
+    Gone(Why),
 }
 
 /// What can be done with a closure and its result after their types are forgotten.
 pub(crate) struct Vtable {
     run: unsafe fn(&Payload),
     drop_closure: unsafe fn(&Payload),
-    drop_value: unsafe fn(&Payload),
+    /// None if dropping a value does nothing.
+    drop_value: Option<unsafe fn(&Payload)>,
 }
 
 #[repr(C, align(16))]
 struct Buffer([MaybeUninit<u8>; INLINE_BYTES]);
 
-/// The buffer and what is in it.
+/// The buffer and what is in it. The buffer stands last, so that small closures share a cache
+/// line with what comes before.
+#[repr(C)]
 pub(crate) struct Payload {
-    buffer: UnsafeCell<Buffer>,
-    stage: Cell<Stage>,
     vtable: Cell<&'static Vtable>,
+    stage: Cell<Stage>,
+    buffer: UnsafeCell<Buffer>,
 }
 
 /// Carrier of the vtable for one pair of types.
 struct Typed<F, T>(std::marker::PhantomData<(F, T)>);
 
 impl<F: FnOnce() -> T, T> Typed<F, T> {
-    const VTABLE: Vtable =
-        Vtable { run: run::<F, T>, drop_closure: drop_stored::<F>, drop_value: drop_stored::<T> };
+    const VTABLE: Vtable = Vtable {
+        run: run::<F, T>,
+        drop_closure: drop_stored::<F>,
+        drop_value: if needs_drop::<T>() || !fits::<T>() { Some(drop_stored::<T>) } else { None },
+    };
+}
+
+/// The functions themselves borrow nothing, whatever the types do.
+fn vtable<F: FnOnce() -> T, T>() -> &'static Vtable {
+    &const { Typed::<F, T>::VTABLE }
 }
 
 impl Payload {
@@ -68,27 +83,34 @@ impl Payload {
         Self {
             buffer: UnsafeCell::new(Buffer([MaybeUninit::uninit(); INLINE_BYTES])),
             stage: Cell::new(Stage::Empty),
-            vtable: Cell::new(&Typed::<fn(), ()>::VTABLE),
+            vtable: Cell::new(vtable::<fn(), ()>()),
         }
     }
 
+    #[inline]
     pub(crate) fn stage(&self) -> Stage {
         self.stage.get()
     }
 
     /// Stores the closure of a new ULT.
-    pub(crate) fn set_closure<F, T>(&self, f: F)
+    ///
+    /// # Safety
+    ///
+    /// What `F` and `T` borrow outlives the closure and its value: until the payload has been
+    /// emptied (run and taken, discarded or lost).
+    pub(crate) unsafe fn set_closure<F, T>(&self, f: F)
     where
-        F: FnOnce() -> T + Send + 'static,
-        T: Send + 'static,
+        F: FnOnce() -> T + Send,
+        T: Send,
     {
-        debug_assert!(matches!(self.stage(), Stage::Empty | Stage::Lost));
-        self.vtable.set(&Typed::<F, T>::VTABLE);
+        debug_assert!(matches!(self.stage(), Stage::Empty | Stage::Gone(_)));
+        self.vtable.set(vtable::<F, T>());
         self.put(f);
         self.stage.set(Stage::Closure);
     }
 
     /// Runs the closure on the ULT's own stack and stores its value or its panic.
+    #[inline]
     pub(crate) fn run(&self) {
         assert_eq!(self.stage(), Stage::Closure, "a ULT runs once");
         self.stage.set(Stage::Empty);
@@ -99,20 +121,34 @@ impl Payload {
     }
 
     /// Drops the closure of a ULT that will never start.
-    pub(crate) fn lose(&self) {
+    pub(crate) fn lose(&self, why: Why) {
         assert_eq!(self.stage(), Stage::Closure, "only an unstarted ULT can be lost");
-        self.stage.set(Stage::Lost);
+        self.stage.set(Stage::Gone(why));
         // SAFETY: as in `run`.
         unsafe { (self.vtable.get().drop_closure)(self) };
+    }
+
+    /// Drops a value whose drop does nothing. `false`: there is something else.
+    #[inline]
+    pub(crate) fn discard_plain(&self) -> bool {
+        let is_plain = self.stage() == Stage::Value && self.vtable.get().drop_value.is_none();
+        if is_plain {
+            self.stage.set(Stage::Empty);
+        }
+        is_plain
     }
 
     /// Drops a value or a panic that nobody wants.
     pub(crate) fn discard(&self) {
         match self.stage.replace(Stage::Empty) {
-            // SAFETY:
-            // - type and initialised: the vtable belongs to the value, and the stage said that it
-            //   is there; the stage is `Empty` now, so it is dropped once.
-            Stage::Value => unsafe { (self.vtable.get().drop_value)(self) },
+            Stage::Value => {
+                if let Some(drop_value) = self.vtable.get().drop_value {
+                    // SAFETY:
+                    // - type and initialised: the vtable belongs to the value, and the stage said
+                    //   that it is there; the stage is `Empty` now, so it is dropped once.
+                    unsafe { drop_value(self) };
+                }
+            }
             // SAFETY: `Panicked` says that a `Panic` is there; taken once, as above.
             Stage::Panicked => drop(unsafe { self.get::<Panic>() }),
             other => self.stage.set(other),
@@ -124,6 +160,7 @@ impl Payload {
     /// # Safety
     ///
     /// The closure that this payload was given returned a `T`.
+    #[inline]
     pub(crate) unsafe fn take_value<T>(&self) -> T {
         assert_eq!(self.stage.replace(Stage::Empty), Stage::Value);
         // SAFETY:
@@ -190,6 +227,14 @@ unsafe fn run<F: FnOnce() -> T, T>(payload: &Payload) {
             payload.put(value);
             payload.stage.set(Stage::Value);
         }
+        Err(panic) => caught(payload, panic),
+    }
+}
+
+#[cold]
+fn caught(payload: &Payload, panic: Panic) {
+    match panic.downcast::<Unwind>() {
+        Ok(unwind) => payload.stage.set(Stage::Gone(unwind.0)),
         Err(panic) => {
             payload.put::<Panic>(panic);
             payload.stage.set(Stage::Panicked);
@@ -213,13 +258,15 @@ mod tests {
     #[test]
     fn value_inline_and_boxed() {
         let payload = Payload::new();
-        payload.set_closure(|| 7u8);
+        // SAFETY: nothing is borrowed.
+        unsafe { payload.set_closure(|| 7u8) };
         payload.run();
         // SAFETY: the closure returns a `u8`.
         assert_eq!(unsafe { payload.take_value::<u8>() }, 7);
 
         let big = [3u64; 200];
-        payload.set_closure(move || big);
+        // SAFETY: nothing is borrowed.
+        unsafe { payload.set_closure(move || big) };
         payload.run();
         // SAFETY: the closure returns this array.
         assert_eq!(unsafe { payload.take_value::<[u64; 200]>() }, big);
@@ -230,8 +277,9 @@ mod tests {
         let payload = Payload::new();
         let held = Arc::new(());
         let inner = held.clone();
-        payload.set_closure(move || drop(inner));
-        payload.lose();
+        // SAFETY: nothing is borrowed.
+        unsafe { payload.set_closure(move || drop(inner)) };
+        payload.lose(Why::Lost);
         assert_eq!(Arc::strong_count(&held), 1);
         payload.discard();
     }
@@ -241,11 +289,13 @@ mod tests {
         let payload = Payload::new();
         let held = Arc::new(());
         let inner = held.clone();
-        payload.set_closure(move || inner);
+        // SAFETY: nothing is borrowed.
+        unsafe { payload.set_closure(move || inner) };
         payload.run();
         payload.discard();
         assert_eq!(Arc::strong_count(&held), 1);
-        payload.set_closure(|| -> () { std::panic::resume_unwind(Box::new(1u8)) });
+        // SAFETY: nothing is borrowed.
+        unsafe { payload.set_closure(|| -> () { std::panic::resume_unwind(Box::new(1u8)) }) };
         payload.run();
         assert_eq!(payload.with_panic(|p| p.is::<u8>()), Some(true));
         payload.discard();

@@ -1,30 +1,43 @@
-//! Pools: where runnable ULTs wait.
+//! Pools: where runnable units wait.
 //!
 //! # Where a unit of a pool really stands (decision of a started ULT staying on its xstream)
 //!
-//! | pool | unstarted units | started units |
+//! | pool | unstarted units | started ULTs |
 //! |---|---|---|
-//! | built-in FIFO served by one xstream | that xstream's unit list | the same list |
-//! | other pool served by one xstream | the [`Pool`] object | the same object |
-//! | pool served by several xstreams | the [`Pool`] object | unit list of the home xstream |
+//! | built-in FIFO served by one xstream, its *owner* | the owner's unit list | the same list |
+//! | work-stealing deque | the deque; its owner has one end | unit list of the home xstream |
+//! | other, served by one xstream | the [`Pool`] object | the same object |
+//! | served by several xstreams | the [`Pool`] object | unit list of the home xstream |
 //!
-//! What another thread makes runnable goes to the home xstream's inbox first, except for unstarted
-//! units of a [`Pool`] object, which are pushed directly; then one sleeping xstream that serves
-//! the pool is woken. [`PoolView`](crate::PoolView) puts list and object together again.
+//! What another thread makes runnable goes to the inbox of the home xstream or of the owner; units
+//! for a [`Pool`] object are pushed directly, and then one sleeping xstream that serves the pool is
+//! woken. [`PoolView`](crate::PoolView) puts list and object together again.
+//!
+//! Which xstreams serve a pool may change while units are on their way. So whoever finds a unit
+//! looks whether it belongs there, and passes it on if not: an inbox that holds an unstarted unit
+//! of a pool whose owner has changed queues it anew, and an object that holds a started ULT of
+//! another xstream sends it home.
 
-use std::collections::VecDeque;
+use std::cell::Cell;
 use std::fmt;
+use std::ptr;
 
-use crate::descriptor::UltName;
+use crate::descriptor::UltPtr;
 use crate::error::SpawnError;
 use crate::join::JoinHandle;
+use crate::pools::deque::DequePool;
+use crate::pools::earliest::EarliestPool;
+use crate::pools::fifo::FifoPool;
+use crate::pools::prio::PrioPool;
 use crate::shared::RuntimeCore;
+use crate::slot::{Slot, SlotShared};
 use crate::spawn::UltBuilder;
-use crate::stack::class_of;
-use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use crate::sync::atomic::{AtomicU64, AtomicUsize};
+use crate::stack::StackClass;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed};
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use crate::sync::{Arc, Mutex, lock};
 use crate::unit::Unit;
+use crate::xstream::XstreamShared;
 
 /// Why a unit becomes runnable; a pool may order units by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +82,21 @@ pub trait Pool: Send + Sync {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+    /// Makes several units runnable, the first one first. Default: one after the other.
+    fn push_many(&self, units: &mut dyn Iterator<Item = Unit>, why: PushReason) {
+        units.for_each(|unit| self.push(unit, why));
+    }
+    /// Appends up to `max` units to `into`. Default: one after the other.
+    fn pop_many(&self, max: usize, who: PopBy, into: &mut Vec<Unit>) {
+        for _ in 0..max {
+            let Some(unit) = self.pop(who) else { return };
+            into.push(unit);
+        }
+    }
+    /// Shows the queued units, for debugging. Default: none.
+    fn for_each(&self, see: &mut dyn FnMut(&Unit)) {
+        let _ = see;
+    }
 }
 
 /// The kinds of pool that come with the runtime.
@@ -84,28 +112,73 @@ pub enum PoolKind {
     /// begins. A ULT that came back 25 times counts as new, and every 256th pop prefers new
     /// ones. `prio_wait` in a Margo configuration.
     PrioWait,
+    /// The unit that was spawned first goes first, so that started work ends before new work
+    /// begins. ULTs that came back 32 times wait in a FIFO instead; pops take from heap and FIFO in
+    /// turn. `earliest_first` in a Margo configuration.
+    EarliestFirst,
+    /// A work-stealing deque. The xstream that names the pool first in its list runs the unit that
+    /// was spawned last, others that name it steal the one that was spawned first. For many small
+    /// units that spawn each other; use it with [`RandWs`](crate::RandWs). Walks do not show its
+    /// content.
+    RandWs,
     /// Made with [`PoolSpec::custom`].
     Custom,
+}
+
+/// Who may use a pool; a promise by the user that saves locks.
+///
+/// Counterpart: `ABT_pool_access`, whose promises are not checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Access {
+    /// One xstream spawns into the pool and serves it. No atomic operation is needed. A spawn by
+    /// anybody else works in release builds, and panics in debug builds.
+    Private,
+    /// One xstream serves it, one thread spawns. Not checked further than [`Mpsc`](Self::Mpsc).
+    Spsc,
+    /// One xstream serves it, anybody spawns. A second xstream is refused.
+    Mpsc,
+    /// Several xstreams serve it, one thread spawns. Treated like [`Mpmc`](Self::Mpmc).
+    Spmc,
+    /// No promise. As long as one xstream serves the pool, it costs as little as `Mpsc`.
+    #[default]
+    Mpmc,
+}
+
+impl Access {
+    /// Whether only one xstream may serve the pool.
+    #[must_use]
+    pub fn is_single_consumer(self) -> bool {
+        matches!(self, Self::Private | Self::Spsc | Self::Mpsc)
+    }
 }
 
 /// What a pool shall be; see [`RuntimeBuilder::pool`](crate::RuntimeBuilder::pool).
 pub struct PoolSpec {
     pub(crate) name: String,
     pub(crate) kind: PoolKind,
+    pub(crate) access: Access,
     pub(crate) stack_bytes: Option<usize>,
+    pub(crate) numa_node: Option<u32>,
     pub(crate) custom: Option<Box<dyn Pool>>,
 }
 
 impl PoolSpec {
     /// A pool of the default kind ([`PoolKind::FifoWait`]).
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), kind: PoolKind::default(), stack_bytes: None, custom: None }
+        Self {
+            name: name.into(),
+            kind: PoolKind::default(),
+            access: Access::default(),
+            stack_bytes: None,
+            numa_node: None,
+            custom: None,
+        }
     }
 
     /// A pool of the user's own making.
     pub fn custom(name: impl Into<String>, pool: Box<dyn Pool>) -> Self {
-        let kind = PoolKind::Custom;
-        Self { name: name.into(), kind, stack_bytes: None, custom: Some(pool) }
+        Self { kind: PoolKind::Custom, custom: Some(pool), ..Self::new(name) }
     }
 
     /// Chooses the kind. Without effect on a custom pool.
@@ -117,11 +190,27 @@ impl PoolSpec {
         self
     }
 
+    /// Promises who will use the pool. Default: [`Access::Mpmc`], no promise.
+    #[must_use]
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = access;
+        self
+    }
+
     /// Stack size in bytes of ULTs that are spawned into this pool, unless the spawn says
     /// otherwise. Default: that of the runtime.
     #[must_use]
     pub fn stack_bytes(mut self, bytes: usize) -> Self {
         self.stack_bytes = Some(bytes);
+        self
+    }
+
+    /// NUMA node whose memory the stacks of this pool's ULTs shall use. Default: the node of the
+    /// core that touches a stack first. If the system refuses, that is warned about once, and the
+    /// default applies.
+    #[must_use]
+    pub fn numa_node(mut self, node: u32) -> Self {
+        self.numa_node = Some(node);
         self
     }
 }
@@ -131,113 +220,237 @@ impl fmt::Debug for PoolSpec {
         f.debug_struct("PoolSpec")
             .field("name", &self.name)
             .field("kind", &self.kind)
+            .field("access", &self.access)
             .field("stack_bytes", &self.stack_bytes)
+            .field("numa_node", &self.numa_node)
             .finish_non_exhaustive()
     }
 }
 
-/// Where units of a pool are queued.
+/// Where units of a pool are queued that are not in a list of an xstream.
 pub(crate) enum Queue {
-    /// In the unit list of the one xstream that serves the pool.
-    Local,
-    /// In this object (started units of a shared pool excepted).
+    Fifo(FifoPool),
+    Deque(DequePool),
+    /// With an order of its own, which holds for started ULTs, too, if it has all of them.
     Object(Box<dyn Pool>),
 }
 
-/// One xstream that serves a pool, and the pool's place there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Server {
-    pub(crate) xstream: usize,
-    pub(crate) slot: usize,
+impl Queue {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Self::Fifo(pool) => pool.is_empty(),
+            Self::Deque(pool) => pool.is_empty(),
+            Self::Object(pool) => pool.is_empty(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Fifo(pool) => pool.len(),
+            Self::Deque(pool) => pool.len(),
+            Self::Object(pool) => pool.len(),
+        }
+    }
+
+    /// For a caller that does not own the pool.
+    pub(crate) fn push(&self, ult: UltPtr, why: PushReason) {
+        match self {
+            Self::Fifo(pool) => pool.push_ult(ult),
+            Self::Deque(pool) => pool.inject(ult),
+            Self::Object(pool) => pool.push(Unit::from_ult(ult), why),
+        }
+    }
+
+    /// For a caller that does not own the pool.
+    #[inline]
+    pub(crate) fn pop(&self, who: PopBy) -> Option<UltPtr> {
+        match self {
+            Self::Fifo(pool) => pool.pop_ult(),
+            Self::Deque(pool) => pool.steal(),
+            Self::Object(pool) => pool.pop(who).map(Unit::into_ult),
+        }
+    }
+
+    pub(crate) fn for_each(&self, see: &mut dyn FnMut(&Unit)) {
+        match self {
+            Self::Fifo(pool) => pool.for_each(see),
+            Self::Deque(_) => {}
+            Self::Object(pool) => pool.for_each(see),
+        }
+    }
 }
 
-/// The part of a pool that every thread may use. Lives as long as its runtime's shared part.
+/// The part of a pool that every thread may use. Lives as long as its runtime's shared part, also
+/// after the pool has been removed.
 pub(crate) struct PoolShared {
     pub(crate) name: Box<str>,
     pub(crate) index: usize,
     pub(crate) kind: PoolKind,
+    pub(crate) access: Access,
     pub(crate) queue: Queue,
-    /// Stack size class of ULTs spawned here.
-    pub(crate) stack_bytes: usize,
-    pub(crate) servers: Box<[Server]>,
-    /// ULTs spawned by threads that do not serve this pool.
+    /// Stacks of ULTs spawned here.
+    pub(crate) class: StackClass,
+    /// The xstream that has the private end of the pool; null: nobody.
+    pub(crate) owner: AtomicPtr<XstreamShared>,
+    /// The xstream that shall have it; see [`layout`](crate::layout).
+    pub(crate) heir: AtomicPtr<XstreamShared>,
+    /// Several xstreams have served the pool.
+    pub(crate) was_shared: AtomicBool,
+    /// The owner's slot; touched by the owner's thread only.
+    pub(crate) owner_slot: Cell<*const Slot>,
+    /// The only xstream that serves the pool; null: none or several.
+    pub(crate) sole: AtomicPtr<XstreamShared>,
+    pub(crate) servers: Mutex<Vec<Arc<XstreamShared>>>,
+    slots: Mutex<Vec<Arc<SlotShared>>>,
+    /// Units spawned by threads that do not serve this pool.
     pub(crate) foreign_created: AtomicU64,
     /// Units dropped before they started.
     pub(crate) dropped: AtomicU64,
-    /// Units of a `Local` queue on their way through the inbox.
+    /// Units that came from other pools, less those that went to others.
+    pub(crate) moved: AtomicU64,
+    /// Unstarted units on their way through an owner's inbox.
     pub(crate) in_flight: AtomicUsize,
+    pub(crate) removed: AtomicBool,
+}
+
+// SAFETY: `owner_slot` is touched only by the thread of the xstream that `owner` names; a change of
+// owners passes through the locks and mails of both.
+unsafe impl Sync for PoolShared {}
+// SAFETY: as above; the rest is `Send`.
+unsafe impl Send for PoolShared {}
+
+impl fmt::Debug for PoolShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolShared").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 impl PoolShared {
-    pub(crate) fn new(
-        spec: PoolSpec,
-        index: usize,
-        stack_bytes: usize,
-        servers: Vec<Server>,
-    ) -> Self {
+    pub(crate) fn new(spec: PoolSpec, index: usize, stack_bytes: usize) -> Self {
         let queue = match (spec.custom, spec.kind) {
             (Some(custom), _) => Queue::Object(custom),
             (None, PoolKind::PrioWait) => Queue::Object(Box::new(PrioPool::default())),
-            (None, _) if servers.len() == 1 => Queue::Local,
-            (None, _) => Queue::Object(Box::new(FifoPool::default())),
+            (None, PoolKind::EarliestFirst) => Queue::Object(Box::new(EarliestPool::default())),
+            (None, PoolKind::RandWs) => Queue::Deque(DequePool::new()),
+            (None, _) => Queue::Fifo(FifoPool::new()),
         };
         Self {
             name: spec.name.into(),
             index,
             kind: spec.kind,
+            access: spec.access,
             queue,
-            stack_bytes: class_of(spec.stack_bytes.unwrap_or(stack_bytes)),
-            servers: servers.into(),
+            class: StackClass::new(spec.stack_bytes.unwrap_or(stack_bytes), spec.numa_node),
+            owner: AtomicPtr::new(ptr::null_mut()),
+            heir: AtomicPtr::new(ptr::null_mut()),
+            was_shared: AtomicBool::new(false),
+            owner_slot: Cell::new(ptr::null()),
+            sole: AtomicPtr::new(ptr::null_mut()),
+            servers: Mutex::new(Vec::new()),
+            slots: Mutex::new(Vec::new()),
             foreign_created: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
+            removed: AtomicBool::new(false),
         }
     }
 
-    /// Served by several xstreams: the object holds unstarted units only.
     #[inline]
-    pub(crate) fn is_shared(&self) -> bool {
-        self.servers.len() != 1
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.queue
     }
 
-    /// The object, if there is one.
+    /// Whether the pool's own order holds for started ULTs, too: it has one, and one xstream.
     #[inline]
-    pub(crate) fn object(&self) -> Option<&dyn Pool> {
-        match &self.queue {
-            Queue::Local => None,
-            Queue::Object(pool) => Some(&**pool),
+    pub(crate) fn orders_started(&self) -> bool {
+        matches!(self.queue, Queue::Object(_)) && !self.sole.load(Relaxed).is_null()
+    }
+
+    /// What a new slot of an xstream shows.
+    pub(crate) fn add_slot(&self) -> Arc<SlotShared> {
+        let slot = Arc::new(SlotShared::default());
+        lock(&self.slots).push(slot.clone());
+        slot
+    }
+
+    fn sum(&self, of: impl Fn(&SlotShared) -> u64) -> u64 {
+        lock(&self.slots).iter().map(|slot| of(slot)).sum()
+    }
+
+    /// Units that have ended. Read it before [`created`](Self::created).
+    pub(crate) fn ended(&self) -> u64 {
+        let dropped = self.dropped.load(Acquire); // pair: POOL-ENDED
+        // pair: POOL-ENDED
+        self.sum(|slot| slot.finished.load(Acquire)).wrapping_add(dropped)
+    }
+
+    /// Units that have been spawned, or have come from other pools.
+    pub(crate) fn created(&self) -> u64 {
+        let foreign = self.foreign_created.load(Relaxed);
+        let moved = self.moved.load(Relaxed);
+        self.sum(|slot| slot.created.load(Relaxed)).wrapping_add(foreign).wrapping_add(moved)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        let lists: usize = lock(&self.slots).iter().map(|slot| slot.len.load(Relaxed)).sum();
+        self.queue.len() + lists + self.in_flight.load(Relaxed)
+    }
+
+    fn stats(&self) -> PoolStats {
+        // Ends before beginnings, so that `alive` is never negative.
+        let dropped = self.dropped.load(Acquire); // pair: POOL-ENDED
+        let mut stats = PoolStats { dropped, ..PoolStats::default() };
+        for slot in lock(&self.slots).iter() {
+            stats.finished += slot.finished.load(Acquire); // pair: POOL-ENDED
+            stats.executed += slot.parked.load(Relaxed);
+            stats.yields += slot.yields.load(Relaxed);
+            stats.resumed += slot.resumed.load(Relaxed);
         }
+        // A run ends in one of three ways.
+        stats.executed += stats.yields + stats.finished;
+        stats.created = self.created();
+        stats.pushed = stats.created + stats.yields + stats.resumed;
+        stats
     }
 }
 
 /// A handle to a pool of a [`Runtime`](crate::Runtime). Cheap to clone.
 ///
 /// It does not keep the runtime open: when the last `Runtime` is gone, spawns fail as soon as the
-/// ULTs that were there have finished.
+/// units that were there have ended.
 ///
 /// Counterpart: `ABT_pool`.
 #[derive(Clone)]
 pub struct PoolRef {
     pub(crate) core: Arc<RuntimeCore>,
-    pub(crate) index: usize,
+    pub(crate) pool: Arc<PoolShared>,
 }
 
 impl PoolRef {
-    #[inline]
-    pub(crate) fn shared(&self) -> &PoolShared {
-        &self.core.pools[self.index]
-    }
-
     /// The name in the configuration.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.shared().name
+        &self.pool.name
     }
 
     /// The kind in the configuration.
     #[must_use]
     pub fn kind(&self) -> PoolKind {
-        self.shared().kind
+        self.pool.kind
+    }
+
+    /// The promise in the configuration.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.pool.access
+    }
+
+    /// Names of the xstreams that serve the pool.
+    #[must_use]
+    pub fn xstreams(&self) -> Vec<String> {
+        lock(&self.pool.servers).iter().map(|xstream| xstream.name.to_string()).collect()
     }
 
     /// Number of runnable units. A snapshot: stale as soon as it is read. Resumed units that their
@@ -246,10 +459,7 @@ impl PoolRef {
     /// Counterpart: `ABT_pool_get_size`.
     #[must_use]
     pub fn len(&self) -> usize {
-        let pool = self.shared();
-        let object = pool.object().map_or(0, Pool::len);
-        let lists: usize = self.core.slots_of(pool).map(|slot| slot.len.load(Relaxed)).sum();
-        object + lists + pool.in_flight.load(Relaxed)
+        self.pool.len()
     }
 
     /// Whether no unit is runnable. A snapshot.
@@ -258,26 +468,21 @@ impl PoolRef {
         self.len() == 0
     }
 
+    /// Number of units that belong to the pool and have not ended: runnable, running and
+    /// suspended. A snapshot.
+    ///
+    /// Counterpart: `ABT_pool_get_total_size`.
+    #[must_use]
+    pub fn total_len(&self) -> usize {
+        let ended = self.pool.ended();
+        usize::try_from(self.pool.created().saturating_sub(ended)).unwrap_or(usize::MAX)
+    }
+
     /// Counters since the start of the runtime. Each is exact, but they are not read at one
     /// moment.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
-        let pool = self.shared();
-        // Ends before beginnings, so that `alive` is never negative.
-        let dropped = pool.dropped.load(Acquire); // pair: POOL-ENDED
-        let mut stats = PoolStats { dropped, ..PoolStats::default() };
-        for slot in self.core.slots_of(pool) {
-            stats.finished += slot.finished.load(Acquire); // pair: POOL-ENDED
-            stats.executed += slot.executed.load(Relaxed);
-            stats.yields += slot.yields.load(Relaxed);
-            stats.resumed += slot.resumed.load(Relaxed);
-        }
-        stats.created = pool.foreign_created.load(Relaxed);
-        for slot in self.core.slots_of(pool) {
-            stats.created += slot.created.load(Relaxed);
-        }
-        stats.pushed = stats.created + stats.yields + stats.resumed;
-        stats
+        self.pool.stats()
     }
 
     /// Spawns a ULT that runs `f`. May be called by ULTs of any runtime and by OS threads.
@@ -290,6 +495,7 @@ impl PoolRef {
     /// See [`SpawnError`]; `f` has then been dropped.
     ///
     /// Counterpart: `ABT_thread_create`.
+    #[inline]
     pub fn spawn<F, T>(&self, f: F) -> Result<JoinHandle<T>, SpawnError>
     where
         F: FnOnce() -> T + Send + 'static,
@@ -299,14 +505,27 @@ impl PoolRef {
     }
 
     /// Starts the description of a ULT with a name or a stack size of its own.
+    #[inline]
     pub fn ult(&self) -> UltBuilder<'_> {
-        UltBuilder { pool: self, name: UltName::default(), stack_bytes: None }
+        UltBuilder::new(self, false)
+    }
+
+    /// Starts the description of a tasklet: a unit without a stack, which runs to its end on the
+    /// stack of its xstream.
+    ///
+    /// It costs half of what a ULT costs. It may use every call of this crate, but where a ULT
+    /// would suspend, a tasklet blocks its whole xstream; so use it for closures that never wait.
+    ///
+    /// Counterpart: `ABT_task_create`.
+    #[inline]
+    pub fn tasklet(&self) -> UltBuilder<'_> {
+        UltBuilder::new(self, true)
     }
 }
 
 impl PartialEq for PoolRef {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.core, &other.core) && self.index == other.index
+        Arc::ptr_eq(&self.pool, &other.pool)
     }
 }
 
@@ -322,109 +541,26 @@ impl fmt::Debug for PoolRef {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct PoolStats {
-    /// ULTs spawned.
+    /// Units spawned.
     pub created: u64,
     /// Units made runnable: created, yielded and resumed.
     pub pushed: u64,
-    /// Times that a unit ran, from a switch to it until it yields, suspends or ends.
+    /// Times that a unit has run until it yielded, suspended or ended.
     pub executed: u64,
     /// Times that a ULT yielded.
     pub yields: u64,
     /// Times that a suspended ULT was resumed.
     pub resumed: u64,
-    /// ULTs that ran to their end.
+    /// Units that ran to their end.
     pub finished: u64,
-    /// ULTs dropped before they started.
+    /// Units dropped before they started.
     pub dropped: u64,
 }
 
 impl PoolStats {
-    /// ULTs that have been spawned and have not ended.
+    /// units that have been spawned and have not ended.
     #[must_use]
     pub fn alive(&self) -> u64 {
         self.created.saturating_sub(self.finished + self.dropped)
-    }
-}
-
-/// FIFO for pools that several xstreams serve.
-#[derive(Default)]
-struct FifoPool {
-    units: Mutex<VecDeque<Unit>>,
-    /// Length, so that the empty case needs no lock.
-    len: AtomicUsize,
-}
-
-impl Pool for FifoPool {
-    fn push(&self, unit: Unit, _why: PushReason) {
-        let mut units = lock(&self.units);
-        units.push_back(unit);
-        self.len.store(units.len(), Release); // pair: FIFO-LEN
-    }
-
-    fn pop(&self, _who: PopBy) -> Option<Unit> {
-        // pair: FIFO-LEN
-        if self.len.load(Acquire) == 0 {
-            return None;
-        }
-        let mut units = lock(&self.units);
-        let unit = units.pop_front();
-        self.len.store(units.len(), Release); // pair: FIFO-LEN
-        unit
-    }
-
-    fn len(&self) -> usize {
-        self.len.load(Acquire) // pair: FIFO-LEN
-    }
-}
-
-/// See [`PoolKind::PrioWait`].
-#[derive(Default)]
-struct PrioPool {
-    units: Mutex<PrioUnits>,
-    len: AtomicUsize,
-}
-
-#[derive(Default)]
-struct PrioUnits {
-    started: VecDeque<Unit>,
-    fresh: VecDeque<Unit>,
-    pops: u32,
-}
-
-/// From this many pushes on a ULT counts as fresh, so that one that yields forever starves nobody.
-const PRIO_PUSHES_MAX: u32 = 25;
-/// Every so many pops prefer fresh units.
-const PRIO_FRESH_EVERY: u32 = 256;
-
-impl Pool for PrioPool {
-    fn push(&self, unit: Unit, why: PushReason) {
-        let mut units = lock(&self.units);
-        let is_fresh = why == PushReason::Create || unit.pushes() >= PRIO_PUSHES_MAX;
-        if is_fresh {
-            units.fresh.push_back(unit);
-        } else {
-            units.started.push_back(unit);
-        }
-        self.len.store(units.fresh.len() + units.started.len(), Release); // pair: PRIO-LEN
-    }
-
-    fn pop(&self, _who: PopBy) -> Option<Unit> {
-        // pair: PRIO-LEN
-        if self.len.load(Acquire) == 0 {
-            return None;
-        }
-        let mut units = lock(&self.units);
-        units.pops = units.pops.wrapping_add(1);
-        let unit = if units.pops.is_multiple_of(PRIO_FRESH_EVERY) {
-            units.fresh.pop_front().or_else(|| units.started.pop_front())
-        } else {
-            units.started.pop_front().or_else(|| units.fresh.pop_front())
-        };
-        self.len.store(units.fresh.len() + units.started.len(), Release); // pair: PRIO-LEN
-        unit
-    }
-
-    fn len(&self) -> usize {
-        self.len.load(Acquire) // pair: PRIO-LEN
     }
 }

@@ -11,9 +11,18 @@ use std::time::{Duration, Instant};
 use crate::descriptor::UltPtr;
 use crate::error::panic_message;
 use crate::idle::OTHERS_MAX;
+use crate::pool::PoolShared;
 use crate::sched::{Basic, PoolView, Scheduler, Step};
 use crate::switch;
-use crate::xstream::Xstream;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed};
+use crate::xstream::{State, Xstream};
+
+/// Why the loop ended.
+enum Leave {
+    /// The scheduler or the pools have changed.
+    Reconfigure,
+    Exit,
+}
 
 /// How many rounds may pass between two looks at the clock.
 ///
@@ -57,12 +66,21 @@ impl ClockBudget {
     }
 }
 
+/// Rounds between two looks at slots that the scheduler does not serve.
+const ODD_EVERY: u32 = 16;
+
 impl Xstream {
-    /// Runs until the runtime ends.
-    pub(crate) fn main(&self, mut scheduler: Box<dyn Scheduler>) {
+    /// Runs until the runtime ends or the xstream has been asked to leave. Gives the scheduler
+    /// back.
+    pub(crate) fn main(&self, mut scheduler: Box<dyn Scheduler>) -> Box<dyn Scheduler> {
         loop {
+            self.reconfigured.set(false);
+            if let Some(new) = self.shared().take_scheduler() {
+                scheduler = new;
+            }
             match catch_unwind(AssertUnwindSafe(|| self.serve(&mut *scheduler))) {
-                Ok(()) => return,
+                Ok(Leave::Reconfigure) => {}
+                Ok(Leave::Exit) => return scheduler,
                 Err(panic) => {
                     let (xstream, message) = (&*self.shared().name, panic_message(&panic));
                     tracing::error!(xstream, message, "a scheduler or pool panicked");
@@ -72,25 +90,19 @@ impl Xstream {
         }
     }
 
-    fn serve(&self, scheduler: &mut dyn Scheduler) {
+    fn serve(&self, scheduler: &mut dyn Scheduler) -> Leave {
         let shared = self.shared();
-        let views: Vec<PoolView<'_>> = self
-            .slots
-            .iter()
-            .zip(&shared.slots)
-            .map(|(slot, of_slot)| PoolView::new(&self.core.pools[slot.pool], slot, of_slot))
-            .collect();
+        let pools = self.enter_pools();
+        let views: Vec<PoolView<'_>> = pools.iter().map(|pool| self.view(pool)).collect();
         loop {
             if shared.has_mail() {
                 self.read_mail();
+                if self.reconfigured.get() {
+                    return Leave::Reconfigure;
+                }
             }
-            if self.timers.borrow().len() > 0
-                && let Some(now) = self.clock.tick()
-            {
-                self.fire_timers(now);
-            }
-            if self.idle.is_overdue(self.units_run.get()) {
-                self.resume_idle(OTHERS_MAX);
+            if self.has_chores.get() {
+                self.do_chores();
             }
             match scheduler.next(&views) {
                 Step::Run(unit) => {
@@ -98,13 +110,83 @@ impl Xstream {
                     self.run(unit.into_ult());
                 }
                 Step::Idle => {
-                    if self.exiting.get() {
-                        return;
+                    if self.exiting.get() || self.may_leave() {
+                        return Leave::Exit;
                     }
-                    self.on_idle();
+                    if !(self.has_odd_slots.get() && self.run_odd()) {
+                        self.on_idle();
+                    }
                 }
             }
         }
+    }
+
+    /// What is looked at between units, if there is any of it: timers, idle waiters, odd slots.
+    #[inline(never)]
+    fn do_chores(&self) {
+        let has_timers = self.timers.borrow().len() > 0;
+        if has_timers && let Some(now) = self.clock.tick() {
+            self.fire_timers(now);
+        }
+        if self.idle.is_overdue(self.units_run.get()) {
+            self.resume_idle(OTHERS_MAX);
+        }
+        if self.has_odd_slots.get() && self.is_odd_round() {
+            self.run_odd();
+        }
+        self.has_chores.set(has_timers || !self.idle.is_empty() || self.has_odd_slots.get());
+    }
+
+    fn is_odd_round(&self) -> bool {
+        self.odd_rounds.set(self.odd_rounds.get().wrapping_add(1));
+        self.odd_rounds.get().is_multiple_of(ODD_EVERY)
+    }
+
+    /// What a scheduler of this xstream sees of a pool.
+    pub(crate) fn view(&self, pool: &PoolShared) -> PoolView<'_> {
+        let is_owner = std::ptr::eq(pool.owner.load(Acquire), self.me()); // pair: POOL-OWNER
+        PoolView::new(self.slot_for(pool), is_owner)
+    }
+
+    /// Runs one unit of each slot that the scheduler does not serve, and wakes stacked schedulers
+    /// that have something to do. Returns whether there was anything.
+    #[cold]
+    fn run_odd(&self) -> bool {
+        let mut any = false;
+        self.any_slot(|slot| {
+            if slot.sleeper.get().is_some() {
+                if !slot.is_empty()
+                    && let Some(sleeper) = slot.sleeper.take()
+                {
+                    any = true;
+                    switch::resume(sleeper);
+                }
+            } else if !slot.served.get()
+                && let Some(ult) = slot.pop_front()
+            {
+                any = true;
+                self.run(ult);
+            }
+            false
+        });
+        any
+    }
+
+    /// Whether the xstream has been asked to leave, and may: nothing calls it home, and nothing is
+    /// on its way here. Closes the inbox.
+    fn may_leave(&self) -> bool {
+        let shared = self.shared();
+        if shared.state() != State::Joining
+            || shared.ults.load(Relaxed) > 0
+            || !shared.change_state(State::Joining, State::Leaving)
+        {
+            return false;
+        }
+        let leaves = shared.inbox.close();
+        if !leaves {
+            shared.set_state(State::Joining);
+        }
+        leaves
     }
 
     /// Resumes every ULT whose deadline is not after `now`. Returns whether there was one.
@@ -144,9 +226,12 @@ impl Xstream {
     #[inline]
     pub(crate) fn is_runnable(&self) -> bool {
         self.shared().has_mail()
-            || self.slots.iter().any(|slot| {
-                let object = self.core.pools[slot.pool].object();
-                !slot.list.is_empty() || object.is_some_and(|object| !object.is_empty())
+            || self.any_slot(|slot| {
+                if slot.served.get() || slot.sleeper.get().is_some() {
+                    !slot.is_empty()
+                } else {
+                    !slot.list.is_empty()
+                }
             })
     }
 

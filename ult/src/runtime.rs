@@ -8,7 +8,9 @@ use crate::join::JoinHandle;
 use crate::mutex::Mutex;
 use crate::pool::PoolRef;
 use crate::shared::RuntimeCore;
-use crate::sync::{Arc, thread};
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::xstream_ref::XstreamRef;
 
 /// Xstreams, their pools, and the ULTs in them. Cheap to clone.
 ///
@@ -31,8 +33,8 @@ pub(crate) struct Owner {
 }
 
 /// State of shutdown, see [`shutdown`](crate::shutdown).
+#[derive(Default)]
 pub(crate) struct Turn {
-    pub(crate) threads: Vec<thread::JoinHandle<()>>,
     pub(crate) in_progress: bool,
     pub(crate) is_done: bool,
 }
@@ -43,9 +45,8 @@ impl Runtime {
         RuntimeBuilder::new()
     }
 
-    pub(crate) fn new(core: Arc<RuntimeCore>, threads: Vec<thread::JoinHandle<()>>) -> Self {
-        let turn = Mutex::new(Turn { threads, in_progress: false, is_done: false });
-        Self { owner: Arc::new(Owner { core, turn }) }
+    pub(crate) fn new(core: Arc<RuntimeCore>) -> Self {
+        Self { owner: Arc::new(Owner { core, turn: Mutex::default() }) }
     }
 
     fn core(&self) -> &Arc<RuntimeCore> {
@@ -55,28 +56,28 @@ impl Runtime {
     /// The pool with this name.
     #[must_use]
     pub fn pool(&self, name: &str) -> Option<PoolRef> {
-        let index = self.core().pools.iter().position(|pool| &*pool.name == name)?;
-        Some(PoolRef { core: self.core().clone(), index })
+        self.pools().into_iter().find(|pool| pool.name() == name)
     }
 
-    /// All pools, in the order in which they were described.
+    /// All pools, in the order in which they were described or added.
     #[must_use]
     pub fn pools(&self) -> Vec<PoolRef> {
-        let all = 0..self.core().pools.len();
-        all.map(|index| PoolRef { core: self.core().clone(), index }).collect()
+        let core = self.core();
+        core.pools().into_iter().map(|pool| PoolRef { core: core.clone(), pool }).collect()
     }
 
-    /// All xstreams, in the order in which they were described.
+    /// The xstream with this name.
     #[must_use]
-    pub fn xstreams(&self) -> Vec<XstreamInfo> {
+    pub fn xstream(&self, name: &str) -> Option<XstreamRef> {
+        self.xstreams().into_iter().find(|xstream| xstream.name() == name)
+    }
+
+    /// All xstreams, in the order in which they were described or added, also those that have
+    /// been joined.
+    #[must_use]
+    pub fn xstreams(&self) -> Vec<XstreamRef> {
         let core = self.core();
-        let info = |xstream: &crate::xstream::XstreamShared| XstreamInfo {
-            index: xstream.index,
-            name: xstream.name.to_string(),
-            pools: xstream.pools.iter().map(|pool| core.pools[*pool].name.to_string()).collect(),
-            cpus: xstream.cpus.to_vec(),
-        };
-        core.xstreams.iter().map(info).collect()
+        core.xstreams().into_iter().map(|x| XstreamRef::new(core.clone(), x)).collect()
     }
 
     /// Spawns a ULT into `pool`; the same as [`PoolRef::spawn`].
@@ -95,7 +96,7 @@ impl Runtime {
     /// Number of stacks that exist now, in use or kept for reuse.
     #[must_use]
     pub fn stacks(&self) -> usize {
-        self.core().depot.mapped()
+        self.core().xstreams().iter().map(|xstream| xstream.stacks.load(Relaxed)).sum()
     }
 }
 
@@ -106,18 +107,4 @@ impl fmt::Debug for Runtime {
             .field("pools", &self.pools())
             .finish_non_exhaustive()
     }
-}
-
-/// What is known of an xstream; see [`Runtime::xstreams`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct XstreamInfo {
-    /// Place in the description.
-    pub index: usize,
-    /// Name in the configuration.
-    pub name: String,
-    /// Pools that it serves, in the scheduler's order.
-    pub pools: Vec<String>,
-    /// Processors that it is bound to; empty: not bound.
-    pub cpus: Vec<usize>,
 }

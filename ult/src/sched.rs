@@ -4,14 +4,12 @@
 //! looks at timers, shutdown and idle waiters, and sleeps. A policy is therefore a few lines and
 //! cannot lose a wake-up.
 
-use std::cell::Cell;
 use std::fmt;
 
-use crate::list::UnitList;
-use crate::pool::{Pool, PoolShared, PopBy};
+use crate::pool::{PopBy, Queue};
+use crate::slot::Slot;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::unit::Unit;
-use crate::xstream::SlotShared;
 
 /// What an xstream does next.
 #[derive(Debug)]
@@ -35,30 +33,23 @@ pub trait Scheduler: Send {
 ///
 /// A pool that several xstreams serve holds the units that may still start anywhere; those that
 /// have started on this xstream wait in a list of its own. A pop takes from both in turn.
+#[derive(Clone, Copy)]
 pub struct PoolView<'a> {
-    pool: &'a PoolShared,
     slot: &'a Slot,
-    shared: &'a SlotShared,
+    /// This xstream owns the pool.
+    is_owner: bool,
+    /// It is a FIFO whose units stand in this xstream's list.
+    mostly_list: bool,
 }
 
-/// What an xstream keeps for one pool that it serves. Only the xstream touches it.
-pub(crate) struct Slot {
-    pub(crate) pool: usize,
-    /// The pool's units, or the started ones if the pool is shared; see [`pool`](crate::pool).
-    pub(crate) list: UnitList,
-    /// Whether the next pop tries the list first.
-    list_first: Cell<bool>,
-}
-
-impl Slot {
-    pub(crate) fn new(pool: usize) -> Self {
-        Self { pool, list: UnitList::new(), list_first: Cell::new(true) }
-    }
-}
+/// How many pops of an owner prefer its own list before one prefers the pool's queue, where only
+/// units stand that came while the owner changed.
+const OWN_POPS: u32 = 64;
 
 impl<'a> PoolView<'a> {
-    pub(crate) fn new(pool: &'a PoolShared, slot: &'a Slot, shared: &'a SlotShared) -> Self {
-        Self { pool, slot, shared }
+    pub(crate) fn new(slot: &'a Slot, is_owner: bool) -> Self {
+        let mostly_list = is_owner && matches!(slot.pool.queue, Queue::Fifo(_));
+        Self { slot, is_owner, mostly_list }
     }
 
     /// Takes the next unit.
@@ -67,44 +58,72 @@ impl<'a> PoolView<'a> {
         self.pop_as(PopBy::Owner)
     }
 
-    /// Takes a unit as one that has run out of work of its own.
+    /// Takes a unit as one that has run out of work of its own: from a work-stealing pool the
+    /// oldest instead of the newest.
     pub fn steal(&self) -> Option<Unit> {
         self.pop_as(PopBy::Thief)
     }
 
-    #[inline]
-    fn pop_as(&self, who: PopBy) -> Option<Unit> {
-        let Some(object) = self.pool.object() else {
-            return self.pop_list();
-        };
-        if self.slot.list_first.replace(!self.slot.list_first.get()) {
-            self.pop_list().or_else(|| object.pop(who))
-        } else {
-            object.pop(who).or_else(|| self.pop_list())
-        }
+    /// Appends up to `max` units to `into`, as that many pops would.
+    pub fn pop_many(&self, max: usize, into: &mut Vec<Unit>) {
+        into.extend(std::iter::from_fn(|| self.pop()).take(max));
     }
 
     #[inline]
-    fn pop_list(&self) -> Option<Unit> {
-        self.slot.list.pop_front(&self.shared.len).map(Unit::from_ult)
+    fn pop_as(&self, who: PopBy) -> Option<Unit> {
+        let pops = self.slot.pops.get().wrapping_add(1);
+        self.slot.pops.set(pops);
+        if self.mostly_list
+            && !pops.is_multiple_of(OWN_POPS)
+            && let Some(ult) = self.slot.pop_front()
+        {
+            return Some(Unit::from_ult(ult));
+        }
+        self.pop_slow(pops, who)
+    }
+
+    #[inline(never)]
+    fn pop_slow(&self, pops: u32, who: PopBy) -> Option<Unit> {
+        let unit = if pops & 1 == 0 && !self.mostly_list {
+            self.slot.pop_front().or_else(|| self.pop_queue(who))
+        } else {
+            self.pop_queue(who).or_else(|| self.slot.pop_front())
+        };
+        unit.map(Unit::from_ult)
+    }
+
+    #[inline]
+    fn pop_queue(&self, who: PopBy) -> Option<crate::descriptor::UltPtr> {
+        match &self.slot.pool.queue {
+            Queue::Fifo(pool) => pool.pop_ult(),
+            Queue::Deque(deque) if self.is_owner && who == PopBy::Owner => {
+                // SAFETY: views are used by their xstream's thread only, and it is the owner.
+                unsafe { deque.pop_own() }
+            }
+            other => other.pop(who),
+        }
     }
 
     /// Number of units that a pop of this xstream could get. A snapshot.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shared.len.load(Relaxed) + self.pool.object().map_or(0, Pool::len)
+        self.slot.shared.len.load(Relaxed) + self.slot.pool.queue.len()
     }
 
     /// Whether nothing is there. A snapshot.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.slot.list.is_empty() && self.pool.object().is_none_or(Pool::is_empty)
+        self.slot.is_empty()
     }
 
     /// Name of the pool.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.pool.name
+        &self.slot.pool.name
+    }
+
+    pub(crate) fn slot(&self) -> &'a Slot {
+        self.slot
     }
 }
 
@@ -140,20 +159,27 @@ impl Basic {
 impl Scheduler for Basic {
     #[inline]
     fn next(&mut self, pools: &[PoolView<'_>]) -> Step {
-        let mut start = 0;
         self.picks += 1;
+        if self.picks <= STRICT_PICKS
+            && let Some(unit) = pools.first().and_then(PoolView::pop)
+        {
+            return Step::Run(unit);
+        }
+        self.next_slow(pools)
+    }
+}
+
+impl Basic {
+    #[inline(never)]
+    fn next_slow(&mut self, pools: &[PoolView<'_>]) -> Step {
+        let mut start = 0;
         if self.picks > STRICT_PICKS {
             self.picks = 0;
             self.turn = (self.turn + 1) % pools.len().max(1);
             start = self.turn;
         }
         let (before, from) = pools.split_at(start);
-        for pool in from.iter().chain(before) {
-            if let Some(unit) = pool.pop() {
-                return Step::Run(unit);
-            }
-        }
-        Step::Idle
+        from.iter().chain(before).find_map(PoolView::pop).map_or(Step::Idle, Step::Run)
     }
 }
 
@@ -178,5 +204,128 @@ impl Scheduler for BasicWait {
     #[inline]
     fn next(&mut self, pools: &[PoolView<'_>]) -> Step {
         self.0.next(pools)
+    }
+}
+
+/// Strict priorities: the first pool that has a unit wins, always.
+///
+/// A pool that never runs empty starves all behind it; use [`Basic`] or [`RoundRobin`] if that is
+/// not what you want. `prio` in a Margo configuration.
+///
+/// Counterpart: `ABT_SCHED_PRIO`.
+#[derive(Debug, Default)]
+pub struct Prio(());
+
+impl Prio {
+    /// The policy, which has no state.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl Scheduler for Prio {
+    #[inline]
+    fn next(&mut self, pools: &[PoolView<'_>]) -> Step {
+        pools.iter().find_map(PoolView::pop).map_or(Step::Idle, Step::Run)
+    }
+}
+
+/// Every pool in turn, each with a quota of units. No pool can starve another.
+#[derive(Debug)]
+pub struct RoundRobin {
+    quotas: Vec<u32>,
+    turn: usize,
+    used: u32,
+}
+
+impl RoundRobin {
+    /// One unit of each pool in turn.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_quotas([])
+    }
+
+    /// So many units of each pool in turn, in the order of the xstream's pools. Pools without
+    /// a quota, and those with a quota of zero, have a quota of one.
+    #[must_use]
+    pub fn with_quotas(quotas: impl IntoIterator<Item = u32>) -> Self {
+        Self { quotas: quotas.into_iter().collect(), turn: 0, used: 0 }
+    }
+
+    fn quota(&self, pool: usize) -> u32 {
+        self.quotas.get(pool).map_or(1, |quota| (*quota).max(1))
+    }
+}
+
+impl Default for RoundRobin {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Scheduler for RoundRobin {
+    fn next(&mut self, pools: &[PoolView<'_>]) -> Step {
+        for _ in 0..=pools.len() {
+            let turn = self.turn % pools.len().max(1);
+            if self.used < self.quota(turn)
+                && let Some(unit) = pools.get(turn).and_then(PoolView::pop)
+            {
+                self.used += 1;
+                return Step::Run(unit);
+            }
+            self.turn = turn + 1;
+            self.used = 0;
+        }
+        Step::Idle
+    }
+}
+
+/// Work stealing: the first pool is the xstream's own; when it is empty, a unit is stolen from one
+/// of the others, beginning with one chosen at random.
+///
+/// Every 64th pick looks at the others first, so that what only this xstream can run there is not
+/// forgotten. Use it with pools of [`PoolKind::RandWs`](crate::PoolKind::RandWs).
+///
+/// Counterpart: `ABT_SCHED_RANDWS`.
+#[derive(Debug)]
+pub struct RandWs {
+    picks: u32,
+    random: fastrand::Rng,
+}
+
+impl RandWs {
+    /// The policy with a random seed of its own.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { picks: 0, random: fastrand::Rng::new() }
+    }
+
+    fn steal(&mut self, others: &[PoolView<'_>]) -> Option<Unit> {
+        if others.is_empty() {
+            return None;
+        }
+        let (before, from) = others.split_at(self.random.usize(..others.len()));
+        from.iter().chain(before).find_map(PoolView::steal)
+    }
+}
+
+impl Default for RandWs {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Scheduler for RandWs {
+    #[inline]
+    fn next(&mut self, pools: &[PoolView<'_>]) -> Step {
+        let Some((own, others)) = pools.split_first() else { return Step::Idle };
+        self.picks = self.picks.wrapping_add(1);
+        let unit = if self.picks.is_multiple_of(STRICT_PICKS + 1) {
+            self.steal(others).or_else(|| own.pop())
+        } else {
+            own.pop().or_else(|| self.steal(others))
+        };
+        unit.map_or(Step::Idle, Step::Run)
     }
 }

@@ -1,9 +1,10 @@
 //! The part of a runtime that every thread may use.
 //!
-//! Pools and xstreams are never removed while this part lives, so plain references and indices to
-//! them stay valid. It is kept alive by the `Runtime`, by every `PoolRef`, by the xstreams, and by
-//! every block (hence by everything that may still wake a ULT). Closing the depot at the end of a
-//! shutdown breaks the circle between the depot and its idle blocks.
+//! What is known of a pool or an xstream stays here also after it has been removed (less than 1 KiB
+//! each), so plain pointers to it stay valid. This part is kept alive by the `Runtime`, by every
+//! `PoolRef` and `XstreamRef`, by the xstreams, and by every descriptor (hence by everything that
+//! may still wake a ULT). Closing the depot at the end of a shutdown breaks the circle between the
+//! depot and its idle descriptors.
 //!
 //! # Phases
 //!
@@ -19,19 +20,21 @@
 //! shutdown waits until all have seen the new one. Threads that are no xstream pass a `gate` while
 //! they spawn: they enter, look at the phase, push, and leave. pair: GATE-DEKKER
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::condvar::Condvar;
+use crate::descriptor_cache::Depot;
 use crate::error::StuckUlt;
 use crate::mutex::Mutex as UltMutex;
+use crate::news::News;
 use crate::pool::PoolShared;
-use crate::stack_cache::Depot;
+use crate::stack::StackClass;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, fence};
-use crate::sync::{Mutex, lock};
-use crate::xstream::{SlotShared, XstreamShared};
+use crate::sync::{Arc, Mutex, lock};
+use crate::xstream::XstreamShared;
 
-/// Every end of a ULT is reported.
+/// Every end of a unit is reported.
 pub(crate) const WATCHED: u64 = 1;
 /// Spawns are refused.
 pub(crate) const CLOSING: u64 = 2;
@@ -45,72 +48,93 @@ const CHANGE: u64 = 16;
 /// Numbers that an xstream draws at once.
 pub(crate) const IDS_PER_DRAW: u64 = 1024;
 
+/// Pools and xstreams, those that have been removed as well.
+#[derive(Default)]
+pub(crate) struct Parts {
+    pub(crate) pools: Vec<Arc<PoolShared>>,
+    pub(crate) xstreams: Vec<Arc<XstreamShared>>,
+}
+
 /// See the module documentation.
 pub(crate) struct RuntimeCore {
-    pub(crate) pools: Box<[PoolShared]>,
-    pub(crate) xstreams: Box<[XstreamShared]>,
+    /// Held for a few instructions; changes are made under the lock of the layout.
+    pub(crate) parts: Mutex<Parts>,
+    /// One change of pools and xstreams at a time.
+    pub(crate) layout: UltMutex<()>,
     pub(crate) depot: Depot,
     pub(crate) spin_max: Duration,
     pub(crate) stack_cache_max: usize,
-    /// Stack size class of the runtime, which the caches are made for.
-    pub(crate) stack_bytes: usize,
+    /// Stacks for which neither the spawn nor the pool says another.
+    pub(crate) class: StackClass,
+    /// Xstreams that sleep or are about to.
+    pub(crate) sleeping: AtomicUsize,
+    /// Where units asked to migrate to, by their descriptor.
+    pub(crate) migrations: Mutex<HashMap<usize, Arc<PoolShared>>>,
     next_id: AtomicU64,
     phase: AtomicU64,
     gate: AtomicUsize,
-    /// Where a shutdown waits for news.
-    quiet: UltMutex<()>,
-    pub(crate) news: Condvar,
+    /// Changes that shutdowns and joins of xstreams wait for.
+    pub(crate) news: News,
     /// Filled by the xstreams while the phase says `REPORT`.
     stuck: Mutex<Vec<StuckUlt>>,
 }
 
-/// What a runtime is made of.
-pub(crate) struct CoreParts {
-    pub(crate) pools: Vec<PoolShared>,
-    pub(crate) xstreams: Vec<XstreamShared>,
-    pub(crate) spin_max: Duration,
-    pub(crate) stack_cache_max: usize,
-    pub(crate) stack_bytes: usize,
-}
-
 impl RuntimeCore {
-    pub(crate) fn new(parts: CoreParts) -> Self {
+    pub(crate) fn new(spin_max: Duration, stack_cache_max: usize, class: StackClass) -> Self {
         Self {
-            pools: parts.pools.into(),
-            xstreams: parts.xstreams.into(),
-            depot: Depot::new(parts.stack_cache_max),
-            spin_max: parts.spin_max,
-            stack_cache_max: parts.stack_cache_max,
-            stack_bytes: parts.stack_bytes,
+            parts: Mutex::default(),
+            layout: UltMutex::new(()),
+            depot: Depot::new(),
+            spin_max,
+            stack_cache_max,
+            class,
+            sleeping: AtomicUsize::new(0),
+            migrations: Mutex::default(),
             next_id: AtomicU64::new(1),
             phase: AtomicU64::new(0),
             gate: AtomicUsize::new(0),
-            quiet: UltMutex::new(()),
-            news: Condvar::new(),
+            news: News::new(),
             stuck: Mutex::new(Vec::new()),
         }
     }
 
-    /// What the serving xstreams keep for `pool`.
-    pub(crate) fn slots_of<'a>(
-        &'a self,
-        pool: &'a PoolShared,
-    ) -> impl Iterator<Item = &'a SlotShared> {
-        pool.servers.iter().map(|server| &self.xstreams[server.xstream].slots[server.slot])
+    /// All pools that have not been removed.
+    pub(crate) fn pools(&self) -> Vec<Arc<PoolShared>> {
+        let parts = lock(&self.parts);
+        parts.pools.iter().filter(|pool| !pool.removed.load(Relaxed)).cloned().collect()
     }
 
-    /// The next `count` numbers for ULTs.
+    /// All xstreams that have not been removed.
+    pub(crate) fn xstreams(&self) -> Vec<Arc<XstreamShared>> {
+        let parts = lock(&self.parts);
+        parts.xstreams.iter().filter(|xstream| !xstream.is_removed()).cloned().collect()
+    }
+
+    /// A handle of one of our pools.
+    pub(crate) fn pool_arc(&self, pool: &PoolShared) -> Arc<PoolShared> {
+        lock(&self.parts).pools[pool.index].clone()
+    }
+
+    /// The next `count` numbers for units.
     pub(crate) fn draw_ids(&self, count: u64) -> u64 {
         self.next_id.fetch_add(count, Relaxed)
     }
 
     /// Wakes one sleeping xstream that serves `pool`. The caller has made a unit visible before.
+    #[inline]
     pub(crate) fn wake_one(&self, pool: &PoolShared) {
         // One fence for all the looks below; forbids that they are done before the unit is
         // visible.
         fence(SeqCst); // pair: PARK-DEKKER
-        for server in &pool.servers {
-            if self.xstreams[server.xstream].wake_after_fence() {
+        if self.sleeping.load(Relaxed) > 0 {
+            self.wake_one_slow(pool);
+        }
+    }
+
+    #[cold]
+    fn wake_one_slow(&self, pool: &PoolShared) {
+        for server in lock(&pool.servers).iter() {
+            if server.wake_after_fence() {
                 return;
             }
         }
@@ -128,15 +152,15 @@ impl RuntimeCore {
         let word = (self.phase.load(Relaxed) & !FLAGS) + CHANGE + flags;
         self.phase.store(word, Release); // pair: PHASE
         fence(SeqCst); // pair: GATE-DEKKER
-        for xstream in &self.xstreams {
+        for xstream in self.xstreams() {
             xstream.signal();
         }
         word
     }
 
-    /// Whether every xstream has seen `word`.
+    /// Whether every xstream that runs has seen `word`.
     pub(crate) fn is_seen(&self, word: u64) -> bool {
-        self.xstreams.iter().all(|xstream| xstream.has_seen(word))
+        self.xstreams().iter().all(|xstream| xstream.has_seen(word))
     }
 
     /// Lets a thread that is no xstream of this runtime spawn, while the result lives.
@@ -153,39 +177,19 @@ impl RuntimeCore {
         self.gate.load(Acquire) == 0 // pair: GATE
     }
 
-    /// ULTs that have been spawned and have not ended. Exact once spawns are refused and everybody
+    /// Units that have been spawned and have not ended. Exact once spawns are refused and everybody
     /// has seen it; before that, an estimate.
     pub(crate) fn alive(&self) -> u64 {
+        let pools = self.pools();
         // Ends before beginnings: what ends in between is then counted as alive.
-        let ended: u64 = self
-            .pools
-            .iter()
-            .map(|pool| {
-                let dropped = pool.dropped.load(Acquire); // pair: POOL-ENDED
-                // pair: POOL-ENDED
-                self.slots_of(pool).map(|slot| slot.finished.load(Acquire)).sum::<u64>() + dropped
-            })
-            .sum();
-        let created: u64 = self
-            .pools
-            .iter()
-            .map(|pool| {
-                let foreign = pool.foreign_created.load(Relaxed);
-                self.slots_of(pool).map(|slot| slot.created.load(Relaxed)).sum::<u64>() + foreign
-            })
-            .sum();
+        let ended = pools.iter().fold(0u64, |sum, pool| sum.wrapping_add(pool.ended()));
+        let created = pools.iter().fold(0u64, |sum, pool| sum.wrapping_add(pool.created()));
         created.saturating_sub(ended)
     }
 
     /// Tells a waiting shutdown that something has changed.
     pub(crate) fn tell_news(&self) {
-        drop(self.quiet.lock());
-        self.news.notify_all();
-    }
-
-    /// The lock under which a shutdown looks before it waits for news.
-    pub(crate) fn quiet(&self) -> &UltMutex<()> {
-        &self.quiet
+        self.news.tell();
     }
 
     /// Adds to the report of a shutdown that gave up.

@@ -15,12 +15,13 @@
 
 use std::time::{Duration, Instant};
 
-use crate::condvar::Condvar;
 use crate::current;
 use crate::error::{ShutdownError, StillAlive};
+use crate::news::News;
 use crate::runtime::{Owner, Runtime};
 use crate::shared::{CLOSING, EXIT, REPORT, RuntimeCore, WATCHED};
 use crate::sync::{Arc, relax, thread};
+use crate::xstream_thread;
 
 /// Limit of [`Runtime::shutdown`].
 const LIMIT_DEFAULT: Duration = Duration::from_secs(30);
@@ -28,7 +29,7 @@ const LIMIT_DEFAULT: Duration = Duration::from_secs(30);
 const REPORT_LIMIT: Duration = Duration::from_millis(500);
 
 /// Wakes attempts that wait for another. Shared by all runtimes: shutdown is rare.
-static TURN_OVER: Condvar = Condvar::new();
+static TURN_OVER: News = News::new();
 
 impl Runtime {
     /// Waits until all ULTs have ended, then ends the xstreams. Spawns fail from then on. Same as
@@ -69,72 +70,78 @@ impl Runtime {
 
 impl Owner {
     fn shutdown(&self, deadline: Option<Instant>) -> Result<(), ShutdownError> {
-        let mut turn = self.turn.lock();
-        while turn.in_progress && !turn.is_done {
-            let in_time = match deadline {
-                None => {
-                    turn = TURN_OVER.wait(turn);
-                    true
-                }
-                Some(deadline) => {
-                    let waited = TURN_OVER.wait_deadline(turn, deadline);
-                    turn = waited.0;
-                    waited.1
-                }
-            };
-            if !in_time && turn.in_progress {
+        loop {
+            let free = TURN_OVER.wait_until(deadline, || {
+                let turn = self.turn.lock();
+                turn.is_done || !turn.in_progress
+            });
+            let mut turn = self.turn.lock();
+            if turn.is_done {
+                return Ok(());
+            }
+            if !turn.in_progress {
+                turn.in_progress = true;
+                break;
+            }
+            if !free {
                 let report = StillAlive { in_progress: true, ..StillAlive::default() };
                 return Err(ShutdownError::StillAlive(Box::new(report)));
             }
         }
-        if turn.is_done {
-            return Ok(());
-        }
-        turn.in_progress = true;
-        drop(turn);
         let result = close(&self.core, deadline);
-        let threads = match &result {
-            Ok(()) => std::mem::take(&mut self.turn.lock().threads),
-            Err(_) => Vec::new(),
-        };
-        for thread in threads {
-            // Its panic, if any, has been printed by the panic hook.
-            let _ = thread.join();
-        }
         if result.is_ok() {
-            self.core.depot.close();
+            bury(&self.core);
         }
         let mut turn = self.turn.lock();
         turn.in_progress = false;
         turn.is_done = result.is_ok();
         drop(turn);
-        TURN_OVER.notify_all();
+        TURN_OVER.tell();
         result.map_err(|report| ShutdownError::StillAlive(Box::new(report)))
+    }
+}
+
+impl Runtime {
+    /// Has another thread wait for the end, without a limit.
+    pub(crate) fn close_in_background(&self) {
+        let runtime = self.clone();
+        in_background(move || {
+            let result = runtime.owner.shutdown(None);
+            debug_assert!(result.is_ok(), "without a deadline, it waits until it succeeds");
+        });
+    }
+
+    pub(crate) fn is_shut_down(&self) -> bool {
+        let (flags, _) = self.owner.core.phase();
+        flags & (CLOSING | EXIT) != 0
     }
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        let turn = self.turn.get_mut();
-        if turn.is_done {
+        if self.turn.get_mut().is_done {
             return;
         }
         // We may be on one of the runtime's own threads, or in a hurry: somebody else waits.
         let core = self.core.clone();
-        let threads = std::mem::take(&mut turn.threads);
-        let wait = move || {
+        in_background(move || {
             let result = close(&core, None);
             debug_assert!(result.is_ok(), "without a deadline, it waits until it succeeds");
-            for thread in threads {
-                // Its panic, if any, has been printed by the panic hook.
-                let _ = thread.join();
-            }
-            core.depot.close();
-        };
-        if let Err(error) = thread::Builder::new().name("ult-reaper".to_owned()).spawn(wait) {
-            tracing::error!(%error, "cannot wait for a dropped runtime; its threads will sleep on");
-        }
+            bury(&core);
+        });
     }
+}
+
+fn in_background(wait: impl FnOnce() + Send + 'static) {
+    if let Err(error) = thread::Builder::new().name("ult-reaper".to_owned()).spawn(wait) {
+        tracing::error!(%error, "cannot wait for a dropped runtime; its threads will sleep on");
+    }
+}
+
+/// What is left to do when nothing is alive and everybody has been told to leave.
+fn bury(core: &RuntimeCore) {
+    xstream_thread::join_all(core);
+    core.depot.close();
 }
 
 /// Steps 1 and 2, and the start of step 3.
@@ -155,18 +162,12 @@ fn close(core: &Arc<RuntimeCore>, deadline: Option<Instant>) -> Result<(), Still
 }
 
 /// Waits for news until `test` holds. `false`: the deadline passed first.
-fn wait_for(core: &RuntimeCore, deadline: Option<Instant>, test: impl Fn() -> bool) -> bool {
-    let mut guard = core.quiet().lock();
-    loop {
-        if test() {
-            return true;
-        }
-        match deadline {
-            None => guard = core.news.wait(guard),
-            Some(deadline) if deadline <= Instant::now() => return false,
-            Some(deadline) => guard = core.news.wait_deadline(guard, deadline).0,
-        }
-    }
+pub(crate) fn wait_for(
+    core: &RuntimeCore,
+    deadline: Option<Instant>,
+    test: impl Fn() -> bool,
+) -> bool {
+    core.news.wait_until(deadline, test)
 }
 
 /// A spawn takes microseconds, so this does not sleep.
@@ -185,7 +186,8 @@ fn wait_for_gate(core: &RuntimeCore, deadline: Option<Instant>) -> bool {
 fn give_up(core: &RuntimeCore) -> StillAlive {
     let word = core.set_phase(REPORT);
     wait_for(core, Some(Instant::now() + REPORT_LIMIT), || core.is_seen(word));
-    let late = core.xstreams.iter().filter(|xstream| !xstream.has_seen(word));
+    let xstreams = core.xstreams();
+    let late = xstreams.iter().filter(|xstream| !xstream.has_seen(word));
     let busy_xstreams: Vec<String> = late.map(|xstream| xstream.name.to_string()).collect();
     let suspended = core.take_stuck();
     let alive = usize::try_from(core.alive()).unwrap_or(usize::MAX);

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use crate::park::Bed;
 use crate::stack_cache::TRIM_AFTER;
+use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::hint;
 use crate::timer::timespec;
 use crate::xstream::Xstream;
@@ -104,6 +105,12 @@ impl Xstream {
     }
 
     fn sleep(&self) {
+        self.core.sleeping.fetch_add(1, Relaxed);
+        self.sleep_counted();
+        self.core.sleeping.fetch_sub(1, Relaxed);
+    }
+
+    fn sleep_counted(&self) {
         let bed = if self.idle.is_empty() { Bed::Futex } else { Bed::Poll };
         let word = self.shared().word();
         if !word.begin(bed) {
@@ -116,7 +123,7 @@ impl Xstream {
         }
         let start = Instant::now();
         let until_timer = self.until_next_timer(start);
-        let trims = self.cache.borrow().is_dirty() && until_timer.is_none_or(|t| t > TRIM_AFTER);
+        let trims = self.stacks.borrow().is_dirty() && until_timer.is_none_or(|t| t > TRIM_AFTER);
         let limit = if trims { Some(TRIM_AFTER) } else { until_timer };
         match bed {
             Bed::Futex => word.sleep_futex(limit),
@@ -128,7 +135,8 @@ impl Xstream {
             self.spin.learn(slept);
             self.pass_on_wake();
         } else if trims && slept >= TRIM_AFTER {
-            self.cache.borrow_mut().trim(&self.core.depot);
+            self.stacks.borrow_mut().trim(&self.shared().stacks);
+            self.descriptors.borrow_mut().drain(&self.core.depot);
         }
         self.run_polled();
     }
@@ -142,14 +150,17 @@ impl Xstream {
     /// A push to a shared pool wakes one xstream. If this one was chosen but has other work as
     /// well, the unit would wait behind it while others sleep: so it wakes the next.
     fn pass_on_wake(&self) {
-        let has_own = self.shared().has_mail();
-        for slot in &self.slots {
-            let pool = &self.core.pools[slot.pool];
-            if pool.is_shared() && has_own && pool.object().is_some_and(|object| !object.is_empty())
-            {
+        if !self.shared().has_mail() {
+            return;
+        }
+        self.any_slot(|slot| {
+            let pool = &slot.pool;
+            let is_shared = pool.sole.load(Relaxed).is_null();
+            if slot.served.get() && is_shared && !pool.queue.is_empty() {
                 self.core.wake_one(pool);
             }
-        }
+            false
+        });
     }
 
     /// Sleeps in `poll` on the eventfd and the descriptors of the idle waiters.

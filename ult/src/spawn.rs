@@ -1,125 +1,348 @@
-//! Spawning: a block, a descriptor, a push.
+//! Spawning: a descriptor, a closure, a push.
+
+use std::ptr;
 
 use crate::current;
-use crate::descriptor::{UltName, UltPtr, UltRef};
+use crate::descriptor::{Birth, Kind, UltName, UltPtr, UltRef};
 use crate::error::SpawnError;
 use crate::join::{JoinHandle, detach_new};
-use crate::pool::{PoolRef, PoolShared, PushReason, Queue};
-use crate::stack::class_of;
+use crate::pool::{Access, PoolRef, PoolShared, PushReason};
+use crate::shared::GatePass;
+use crate::slot::bump;
+use crate::stack::StackClass;
 use crate::sync::Arc;
-use crate::sync::atomic::Ordering::Relaxed;
-use crate::unit::Unit;
-use crate::xstream::{Xstream, bump};
+use crate::sync::atomic::Ordering::{Acquire, Relaxed};
+use crate::user_stack::UserStack;
+use crate::xstream::Xstream;
 
-/// Describes a ULT; see [`PoolRef::ult`].
-#[derive(Debug, Clone)]
+/// Describes a unit; see [`PoolRef::ult`] and [`PoolRef::tasklet`].
 #[must_use = "a builder does nothing until `spawn` is called"]
 pub struct UltBuilder<'a> {
-    pub(crate) pool: &'a PoolRef,
-    pub(crate) name: UltName,
-    pub(crate) stack_bytes: Option<usize>,
+    pool: &'a PoolRef,
+    kind: Kind,
+    name: UltName,
+    stack_bytes: Option<usize>,
+    rare: Option<Box<Rare>>,
 }
 
-impl UltBuilder<'_> {
+/// What few builders say.
+#[derive(Default)]
+struct Rare {
+    stack: Option<UserStack>,
+    on_migrate: Option<Box<dyn FnMut(&str) + Send>>,
+}
+
+/// Where a unit goes first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// Into its pool.
+    Queue,
+    /// Nowhere: the caller switches to it.
+    Keep,
+}
+
+impl<'a> UltBuilder<'a> {
+    #[inline]
+    pub(crate) fn new(pool: &'a PoolRef, is_tasklet: bool) -> Self {
+        let kind = if is_tasklet { Kind::Tasklet } else { Kind::Ult };
+        Self { pool, kind, name: UltName::default(), stack_bytes: None, rare: None }
+    }
+
     /// A name for messages. A literal or an `Arc<str>` costs no allocation.
     pub fn name(mut self, name: impl Into<UltName>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// Stack size in bytes, virtual; rounded up to whole pages, at least 16 KiB. Includes the
-    /// descriptor (below 1 KiB). Default: that of the pool.
+    /// Stack size in bytes, virtual; rounded up to whole pages, at least 16 KiB. Default: that of
+    /// the pool. Without effect on a tasklet.
     pub fn stack_bytes(mut self, bytes: usize) -> Self {
         self.stack_bytes = Some(bytes);
         self
     }
 
-    /// Spawns a ULT that runs `f`.
+    /// Runs the ULT on this memory instead of a stack of the runtime. Without effect on a tasklet.
+    ///
+    /// Counterpart: `ABT_thread_attr_set_stack`.
+    pub fn stack(mut self, stack: UserStack) -> Self {
+        self.rare.get_or_insert_default().stack = Some(stack);
+        self
+    }
+
+    /// Calls `f` with the name of the new pool whenever the unit has moved to another pool, before
+    /// it runs there. `f` runs on the stack of an xstream and must not wait.
+    ///
+    /// Counterpart: `ABT_thread_set_callback`.
+    pub fn on_migrate(mut self, f: impl FnMut(&str) + Send + 'static) -> Self {
+        self.rare.get_or_insert_default().on_migrate = Some(Box::new(f));
+        self
+    }
+
+    /// Spawns a unit that runs `f`.
     ///
     /// # Errors
     ///
     /// See [`SpawnError`]; `f` has then been dropped.
     ///
-    /// Counterpart: `ABT_thread_create` with attributes.
+    /// Counterpart: `ABT_thread_create` with attributes, `ABT_task_create`.
+    #[inline]
     pub fn spawn<F, T>(self, f: F) -> Result<JoinHandle<T>, SpawnError>
     where
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        let ult = self.spawn_with(f, 2, |_| {})?;
+        // SAFETY: nothing is borrowed for less than 'static.
+        unsafe { self.spawn_scoped(f) }
+    }
+
+    /// Spawns a unit that may borrow.
+    ///
+    /// # Safety
+    ///
+    /// What `F` and `T` borrow stays alive until the unit has ended and its outcome has been taken
+    /// or dropped.
+    #[inline]
+    pub(crate) unsafe fn spawn_scoped<F, T>(self, f: F) -> Result<JoinHandle<T>, SpawnError>
+    where
+        F: FnOnce() -> T + Send,
+        T: Send,
+    {
+        // SAFETY: duty of the caller.
+        let ult = unsafe { self.make(f, Start::Queue, |_| {}) }?;
         // SAFETY:
-        // - `f` returns a `T`; the only handle, and one of the two counts is its own.
+        // - `f` returns a `T`; the only handle of the unit.
         Ok(unsafe { JoinHandle::new(UltRef::adopt(ult)) })
     }
 
-    /// Spawns a ULT that nobody will join. A panic in it is logged.
+    /// Spawns a unit that nobody will join. A panic in it is logged.
     ///
     /// # Errors
     ///
     /// See [`SpawnError`]; `f` has then been dropped.
     ///
     /// Counterpart: `ABT_thread_create` of an unnamed ULT.
+    #[inline]
     pub fn spawn_detached<F>(self, f: F) -> Result<(), SpawnError>
     where
         F: FnOnce() + Send + 'static,
     {
-        self.spawn_with(f, 1, detach_new).map(drop)
+        // SAFETY: nothing is borrowed for less than 'static.
+        unsafe { self.make(f, Start::Queue, detach_new) }.map(drop)
     }
 
-    /// `prepared` sees the ULT before it can run. The result is valid as long as the caller owns
-    /// one of the `refs` counts.
-    #[inline]
-    fn spawn_with<F, T>(
-        self,
-        f: F,
-        refs: usize,
-        prepared: impl FnOnce(UltPtr),
-    ) -> Result<UltPtr, SpawnError>
+    /// Spawns a unit and switches to it at once; the caller goes back to its pool behind the
+    /// others. The unit runs on the caller's xstream, whether or not that serves the pool.
+    ///
+    /// On an OS thread, in a tasklet, and in a destructor during unwinding, it is the same as
+    /// [`spawn`](Self::spawn).
+    ///
+    /// # Errors
+    ///
+    /// See [`SpawnError`]; `f` has then been dropped.
+    ///
+    /// Counterpart: `ABT_thread_create_to`.
+    pub fn spawn_to<F, T>(self, f: F) -> Result<JoinHandle<T>, SpawnError>
     where
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        let core = &self.pool.core;
-        let pool = self.pool.shared();
-        let here = current::xstream_in(core);
-        let pass = match here {
-            Some(xstream) => (!xstream.closing.get()).then_some(None),
-            None => core.enter_gate().map(Some),
+        let is_here = current::xstream_in(&self.pool.core).is_some();
+        let Some(me) = current::suspendable().filter(|_| is_here) else {
+            return self.spawn(f);
         };
-        let Some(_pass) = pass else {
-            return Err(SpawnError::ShutDown { pool: pool.name.to_string() });
-        };
-        let bytes = self.stack_bytes.map_or(pool.stack_bytes, class_of);
-        let block = match here {
-            Some(xstream) => xstream.cache.borrow_mut().take(core, bytes),
-            None => core.depot.take(core, bytes),
-        };
-        let ult = block.map_err(|source| SpawnError::Stack {
-            pool: pool.name.to_string(),
-            bytes,
-            source,
-        })?;
-        let id = here.map_or_else(|| core.draw_ids(1), Xstream::next_id);
-        ult.prepare(id, pool, self.name, refs);
-        ult.payload.set_closure(f);
-        prepared(ult);
-        match here.and_then(|xstream| Some((xstream, xstream.slot_of(pool.index)?))) {
-            Some((xstream, slot)) => bump(&xstream.shared().slots[slot].created),
-            None => {
-                pool.foreign_created.fetch_add(1, Relaxed);
-            }
+        // SAFETY: nothing is borrowed for less than 'static.
+        let ult = unsafe { self.make(f, Start::Keep, |_| {}) }?;
+        // SAFETY:
+        // - `f` returns a `T`; the only handle of the unit.
+        let handle = unsafe { JoinHandle::new(UltRef::adopt(ult)) };
+        crate::to::yield_to_ptr(me, ult);
+        Ok(handle)
+    }
+
+    /// Spawns a ULT that may be resumed by any xstream that serves its pool.
+    ///
+    /// # Safety
+    ///
+    /// Whenever `f`, or what it calls, may suspend:
+    ///
+    /// - no reference to a thread-local value is alive, not even in a library that `f` calls, and
+    ///   no code assumes that the thread before the suspension is the thread after it. The compiler
+    ///   itself may keep the *address* of a thread-local across a call, so `f` should not use
+    ///   thread-locals at all in functions that suspend;
+    /// - no value that is not `Send` is alive on the stack (`Rc`, guards of `std` locks, and so
+    ///   on).
+    ///
+    /// Values of [`UltLocal`](crate::UltLocal) are fine. While the ULT waits with a deadline it
+    /// does not move.
+    ///
+    /// # Errors
+    ///
+    /// See [`SpawnError`]; `f` has then been dropped.
+    ///
+    /// Counterpart: every `ABT_thread` that has not been made non-migratable.
+    pub unsafe fn spawn_migratable<F, T>(mut self, f: F) -> Result<JoinHandle<T>, SpawnError>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        if self.kind == Kind::Ult {
+            self.kind = Kind::Migratable;
         }
-        push_new(ult, pool, here);
+        self.spawn(f)
+    }
+
+    /// `prepared` sees the unit before it can run. The result is valid as long as the unit has not
+    /// ended, or has a handle.
+    ///
+    /// # Safety
+    ///
+    /// See [`spawn_scoped`](Self::spawn_scoped).
+    #[inline]
+    unsafe fn make<F, T>(
+        self,
+        f: F,
+        start: Start,
+        prepared: impl FnOnce(UltPtr),
+    ) -> Result<UltPtr, SpawnError>
+    where
+        F: FnOnce() -> T + Send,
+        T: Send,
+    {
+        let core = &self.pool.core;
+        let pool = &*self.pool.pool;
+        let here = current::xstream_in(core);
+        let _pass = pass(self.pool, here)?;
+        let ult = match here {
+            Some(xstream) => xstream.descriptors.borrow_mut().take(core),
+            None => core.depot.take(core),
+        };
+        let id = here.map_or_else(|| core.draw_ids(1), Xstream::next_id);
+        let class = match self.stack_bytes {
+            None => pool.class,
+            Some(bytes) => StackClass::new(bytes, pool.class.node()),
+        };
+        ult.prepare(Birth { id, pool, kind: self.kind, class });
+        if self.name.as_str().is_some() {
+            ult.set_name(self.name);
+        }
+        // SAFETY: duty of the caller.
+        unsafe { ult.payload.set_closure(f) };
+        if let Some(rare) = self.rare {
+            add_rare(ult, *rare);
+        }
+        prepared(ult);
+        count_created(pool, here);
+        if start == Start::Queue {
+            push(ult, pool, here, PushReason::Create);
+        }
         Ok(ult)
     }
 }
 
-/// Queues an unstarted ULT, whose queue membership the caller has.
-pub(crate) fn enqueue(ult: UltPtr) {
-    push_new(ult, ult.pool(), current::xstream_in(&ult.core));
+/// May the caller spawn into `target` now? The pass must live until the unit has been queued.
+#[inline]
+fn pass<'a>(
+    target: &'a PoolRef,
+    here: Option<&Xstream>,
+) -> Result<Option<GatePass<'a>>, SpawnError> {
+    match here {
+        // A pool that is served has not been removed.
+        Some(xstream) if !xstream.closing.get() && xstream.owns(&target.pool) => Ok(None),
+        _ => pass_slow(target, here),
+    }
 }
 
-fn push_new(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>) {
+#[cold]
+fn pass_slow<'a>(
+    target: &'a PoolRef,
+    here: Option<&Xstream>,
+) -> Result<Option<GatePass<'a>>, SpawnError> {
+    let pass = match here {
+        Some(xstream) => (!xstream.closing.get()).then_some(None),
+        None => target.core.enter_gate().map(Some),
+    };
+    match pass {
+        Some(pass) if !target.pool.removed.load(Acquire) => Ok(pass),
+        Some(_) => Err(SpawnError::Removed { pool: target.name().to_owned() }),
+        None => Err(SpawnError::ShutDown { pool: target.name().to_owned() }),
+    }
+}
+
+#[inline]
+fn count_created(pool: &PoolShared, here: Option<&Xstream>) {
+    match here.and_then(|xstream| xstream.slot_of(pool)) {
+        Some(slot) => bump(&slot.shared.created),
+        None => {
+            pool.foreign_created.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// Starts a unit that has ended once more; see [`Ended::revive`](crate::Ended::revive). `T` is what
+/// `f` returns.
+pub(crate) fn revive<F, T>(ult: UltPtr, target: &PoolRef, f: F) -> Result<(), SpawnError>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    if !Arc::ptr_eq(&ult.core, &target.core) {
+        return Err(SpawnError::OtherRuntime { pool: target.name().to_owned() });
+    }
+    let here = current::xstream_in(&target.core);
+    let _pass = pass(target, here)?;
+    ult.rearm(&target.pool);
+    // SAFETY: nothing is borrowed for less than 'static.
+    unsafe { ult.payload.set_closure(f) };
+    count_created(&target.pool, here);
+    push(ult, &target.pool, here, PushReason::Create);
+    Ok(())
+}
+
+#[cold]
+fn add_rare(ult: UltPtr, rare: Rare) {
+    if let Some(stack) = &rare.stack
+        && !ult.is_tasklet()
+    {
+        ult.class.set(StackClass::of_user(stack.bytes()));
+    }
+    ult.with_extra(|extra| {
+        extra.stack = rare.stack;
+        extra.on_migrate = rare.on_migrate;
+    });
+}
+
+impl std::fmt::Debug for UltBuilder<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UltBuilder")
+            .field("pool", &self.pool)
+            .field("kind", &self.kind)
+            .field("name", &self.name)
+            .field("stack_bytes", &self.stack_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Queues a unit that belongs to no xstream, and whose queue membership the caller has.
+pub(crate) fn enqueue(ult: UltPtr, why: PushReason) {
+    push(ult, ult.pool(), current::xstream_in(&ult.core), why);
+}
+
+#[inline]
+fn push(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: PushReason) {
+    match here {
+        Some(xstream) if xstream.owns(pool) => xstream.push_own(ult, pool),
+        _ => push_foreign(ult, pool, here, why),
+    }
+}
+
+/// Queues a unit where the caller has no private end.
+#[inline(never)]
+fn push_foreign(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: PushReason) {
+    debug_assert!(
+        pool.access != Access::Private || why != PushReason::Create,
+        "pool `{}` is private to its xstream: spawn from there, or define it as mpsc",
+        pool.name
+    );
     // An xstream of the runtime keeps the shared part alive; other threads hold a `PoolRef`, or
     // are here for a unit that a pool of another runtime had swallowed.
     let held = here.is_none().then(|| Arc::clone(&ult.core));
@@ -128,27 +351,20 @@ fn push_new(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>) {
         (None, Some(xstream)) => &xstream.core,
         (None, None) => return,
     };
-    match &pool.queue {
-        Queue::Local => {
-            let server = pool.servers[0];
-            match here {
-                Some(xstream) if xstream.shared().index == server.xstream => {
-                    xstream.list_back(ult, server.slot);
-                }
-                _ => {
-                    pool.in_flight.fetch_add(1, Relaxed);
-                    core.xstreams[server.xstream].send(ult);
-                }
-            }
+    // SAFETY:
+    // - valid: xstreams live as long as `core`.
+    let owner = unsafe { pool.owner.load(Acquire).as_ref() }; // pair: POOL-OWNER
+    if let Some(owner) = owner {
+        pool.in_flight.fetch_add(1, Relaxed);
+        if owner.send(ult).is_ok() {
+            return;
         }
-        Queue::Object(object) => {
-            object.push(Unit::from_ult(ult), PushReason::Create);
-            let only_here = here.is_some_and(|xstream| {
-                !pool.is_shared() && pool.servers[0].xstream == xstream.shared().index
-            });
-            if !only_here {
-                core.wake_one(pool);
-            }
-        }
+        // It has left meanwhile.
+        pool.in_flight.fetch_sub(1, Relaxed);
+    }
+    let sole = pool.sole.load(Relaxed);
+    pool.queue.push(ult, why);
+    if !here.is_some_and(|xstream| ptr::eq(sole, xstream.me())) {
+        core.wake_one(pool);
     }
 }

@@ -1,5 +1,10 @@
-//! Blocks: one memory mapping with a guard page, a stack and a descriptor (see
-//! [`descriptor`](crate::descriptor) for the picture).
+//! Stacks: one memory mapping each, with a guard page at the low end and a [`StackBlock`] at the
+//! high end.
+//!
+//! ```text
+//! low address                                          high address
+//! | guard page | ... stack, grows down ...  <- base | StackBlock |
+//! ```
 //!
 //! The guard is installed with `MADV_GUARD_INSTALL` (Linux 6.13), which leaves neighbouring
 //! mappings in one piece, so millions of stacks need no more kernel map entries than one. Older
@@ -7,21 +12,26 @@
 //! stacks to about 32,000.
 //!
 //! Memory is only reserved (`MAP_NORESERVE`); the kernel provides pages when they are touched.
+//!
+//! Equal mappings would put every base at the same place of a page, and all of them into the same
+//! few sets of the first-level cache. So bases are staggered ("coloured") within the top page.
 
+use std::cell::Cell;
+use std::fmt;
 use std::io;
-use std::mem::{ManuallyDrop, size_of};
+use std::mem::size_of;
 use std::num::NonZeroUsize;
+use std::ops::Deref;
 use std::ptr::{self, NonNull};
 
-use corosensei::Coroutine;
 use corosensei::stack::{Stack, StackPointer};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
-use crate::descriptor::{Ult, UltPtr};
-use crate::shared::RuntimeCore;
-use crate::sync::Arc;
-use crate::sync::atomic::AtomicU32;
+use crate::context::{Back, Context};
+use crate::descriptor::UltPtr;
 use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::{AtomicU32, AtomicUsize};
+use crate::user_stack::UserStack;
 
 /// Smallest stack: enough for a panic message and its formatting.
 pub(crate) const STACK_BYTES_MIN: usize = 16 * 1024;
@@ -29,27 +39,76 @@ pub(crate) const STACK_BYTES_MIN: usize = 16 * 1024;
 pub(crate) const STACK_BYTES_MAX: usize = 1 << 36;
 /// Default, virtual. The same as `abt_thread_stacksize` of the C Margo.
 pub(crate) const STACK_BYTES_DEFAULT: usize = 2 * 1024 * 1024;
-/// What an idle block keeps when it is trimmed, counted from its top.
+/// What an idle stack keeps when it is trimmed, counted from its top.
 const KEEP_BYTES: usize = 16 * 1024;
+/// Distance and number of the places at which bases are put within the top page.
+const COLOUR_BYTES: usize = 128;
+const COLOURS: usize = 12;
 
-/// Not in the libc crate yet.
-const MADV_GUARD_INSTALL: libc::c_int = 102;
+/// What a stack must be like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StackClass {
+    /// Units of [`GRAIN`] without the guard.
+    grains: u32,
+    /// NUMA node of the memory, or one of the following.
+    node: u32,
+}
 
-/// The stack part of a block, for corosensei. It does not own the mapping.
+/// A divisor of every page size.
+const GRAIN: usize = 4096;
+/// In place of a node: wherever the memory is touched first.
+const NO_NODE: u32 = u32::MAX;
+/// In place of a node: the memory belongs to a user and is not reused.
+const USERS: u32 = u32::MAX - 1;
+
+impl StackClass {
+    pub(crate) const NONE: Self = Self { grains: 0, node: NO_NODE };
+
+    /// The class of a requested size: whole pages, within the limits.
+    pub(crate) fn new(bytes: usize, node: Option<u32>) -> Self {
+        let page = rustix::param::page_size();
+        let bytes = bytes.clamp(STACK_BYTES_MIN, STACK_BYTES_MAX).next_multiple_of(page);
+        Self::of(bytes, node.unwrap_or(NO_NODE))
+    }
+
+    /// The class of a user's own memory of `bytes` without the guard.
+    pub(crate) fn of_user(bytes: usize) -> Self {
+        Self::of(bytes.min(STACK_BYTES_MAX), USERS)
+    }
+
+    fn of(bytes: usize, node: u32) -> Self {
+        Self { grains: u32::try_from(bytes / GRAIN).unwrap_or(u32::MAX), node }
+    }
+
+    /// Bytes without the guard.
+    pub(crate) fn bytes(self) -> usize {
+        self.grains as usize * GRAIN
+    }
+
+    /// The NUMA node, if one was asked for.
+    pub(crate) fn node(self) -> Option<u32> {
+        (self.node < USERS).then_some(self.node)
+    }
+
+    /// Whether the memory belongs to a user.
+    pub(crate) fn is_users(self) -> bool {
+        self.node == USERS
+    }
+}
+
+/// The stack part of a mapping, for corosensei. It does not own the mapping.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BlockStack {
-    /// Start of the mapping, which is the guard page.
+    /// Start of the guard page.
     start: NonZeroUsize,
-    /// Where the stack begins and the descriptor stands.
+    /// Where the stack begins and the block stands.
     base: NonZeroUsize,
-    /// Bytes of stack and descriptor, without the guard; the size class.
-    pub(crate) bytes: usize,
 }
 
 // SAFETY:
-// - guard page: `map_block` installs it at `start` before the stack is used;
-// - size: at least `STACK_BYTES_MIN` less the descriptor, more than 4096;
-// - alignment: `base` is a multiple of the descriptor's alignment (64), `start` of the page size.
+// - guard page: `map_stack` and `UserStack` install it at `start` before the stack is used;
+// - size: at least `STACK_BYTES_MIN` less the top page, more than 4096;
+// - alignment: `base` is a multiple of the block's alignment (64), `start` of the page size.
 unsafe impl Stack for BlockStack {
     #[inline]
     fn base(&self) -> StackPointer {
@@ -62,92 +121,181 @@ unsafe impl Stack for BlockStack {
     }
 }
 
-impl BlockStack {
+/// What stands at the top of every stack. Only the thread that runs the stack, or holds it in its
+/// cache, touches it.
+#[repr(C, align(64))]
+pub(crate) struct StackBlock {
+    pub(crate) context: Context,
+    pub(crate) back: Cell<*const Back>,
+    /// Who lives here.
+    pub(crate) ult: Cell<Option<UltPtr>>,
+    stack: BlockStack,
+    pub(crate) class: StackClass,
+    /// Place in the register of the xstream that holds the stack.
+    pub(crate) registered_at: Cell<usize>,
+    /// Memory that is not ours and goes back to its owner.
+    user: Cell<Option<UserStack>>,
+}
+
+impl StackBlock {
     /// Whether `addr` is in the guard page. Async-signal-safe.
     pub(crate) fn guards(&self, addr: usize, page_bytes: usize) -> bool {
-        addr >= self.start.get() && addr - self.start.get() < page_bytes
+        addr >= self.stack.start.get() && addr - self.stack.start.get() < page_bytes
+    }
+
+    /// Bytes between `addr`, which is on this stack, and the guard page.
+    pub(crate) fn room_below(&self, addr: usize) -> usize {
+        addr.saturating_sub(self.stack.start.get() + rustix::param::page_size())
+    }
+
+    /// Lowest address that may be used, and the number of bytes up to the first frame.
+    pub(crate) fn range(&self) -> (usize, usize) {
+        let low = self.stack.start.get() + rustix::param::page_size();
+        (low, self.stack.base.get() - low)
     }
 }
 
-/// Size class of a requested stack size: whole pages, within the limits.
-pub(crate) fn class_of(stack_bytes: usize) -> usize {
-    let page = rustix::param::page_size();
-    stack_bytes.clamp(STACK_BYTES_MIN, STACK_BYTES_MAX).next_multiple_of(page)
+/// A pointer to a block whose holder keeps the stack alive: the ULT that runs on it, or the cache
+/// that it is in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BlockPtr(NonNull<StackBlock>);
+
+impl BlockPtr {
+    pub(crate) fn as_ptr(self) -> *const StackBlock {
+        self.0.as_ptr()
+    }
+
+    /// # Safety
+    ///
+    /// `ptr` came from [`as_ptr`](Self::as_ptr), and its stack is alive.
+    pub(crate) unsafe fn from_ptr(ptr: *const StackBlock) -> Option<Self> {
+        NonNull::new(ptr.cast_mut()).map(Self)
+    }
 }
 
-/// Makes a block of class `bytes` with an empty descriptor and registers it.
-pub(crate) fn map_block(core: &Arc<RuntimeCore>, bytes: usize) -> io::Result<UltPtr> {
+impl Deref for BlockPtr {
+    type Target = StackBlock;
+
+    #[inline]
+    fn deref(&self) -> &StackBlock {
+        // SAFETY:
+        // - valid: promise of the type; shared access only.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl fmt::Debug for BlockPtr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("BlockPtr").field(&self.0).finish()
+    }
+}
+
+/// Makes a stack.
+pub(crate) fn map_stack(class: StackClass) -> io::Result<BlockPtr> {
     let page = rustix::param::page_size();
-    let len = bytes + page;
+    let len = class.bytes() + page;
     let start = map(len)?;
     if let Err(error) = protect(start, page) {
         // SAFETY: the mapping was made above and nobody knows it.
         unsafe { unmap(start, len) };
         return Err(error);
     }
-    let top = start.as_ptr().addr() + len;
-    let base = (top - size_of::<Ult>()) & !(align_of::<Ult>() - 1);
-    let place = start.as_ptr().with_addr(base).cast::<Ult>();
-    let (Some(start_addr), Some(base), Some(place)) =
-        (NonZeroUsize::new(start.as_ptr().addr()), NonZeroUsize::new(base), NonNull::new(place))
-    else {
-        return Err(io::Error::other("mmap returned the null page"));
-    };
-    let stack = BlockStack { start: start_addr, base, bytes };
-    let coro = Coroutine::with_stack(stack, move |yielder, ()| crate::switch::root(place, yielder));
-    // SAFETY:
-    // - room and alignment: `base` was computed for it, above the coroutine's first frame;
-    // - exclusive: fresh memory.
-    unsafe { place.write(Ult::new(core.clone(), stack, coro)) };
-    // SAFETY:
-    // - a descriptor in a live block: just written; `unmap_block` ends it.
-    let ult = unsafe { UltPtr::new(place) };
-    core.depot.register(ult);
-    Ok(ult)
-}
-
-/// Gives the block back to the system.
-///
-/// # Safety
-///
-/// The caller owns the block: nobody has a count, and it is in no cache.
-pub(crate) unsafe fn unmap_block(ult: UltPtr) {
-    ult.core.depot.unregister(ult);
-    let mut place = ult.as_non_null();
-    let stack = ult.stack;
-    let mapping = place.as_ptr().cast::<u8>().with_addr(stack.start.get());
-    // SAFETY:
-    // - exclusive: the caller owns the block.
-    let slot = unsafe { &mut place.as_mut().core };
-    // SAFETY: taken once; the descriptor ends here. Its other fields own nothing: the name was
-    // cleared when the block was recycled, the coroutine's only frame owns nothing, the payload is
-    // empty.
-    let core = unsafe { ManuallyDrop::take(slot) };
-    if let Some(mapping) = NonNull::new(mapping) {
-        // SAFETY: the whole mapping of this block, which nobody uses any more.
-        unsafe { unmap(mapping, stack.bytes + rustix::param::page_size()) };
+    if let Some(node) = class.node() {
+        bind(start, len, node);
     }
-    drop(core);
+    // SAFETY:
+    // - exclusive, writable, guarded, large enough: made above.
+    Ok(unsafe { furnish(start, len, class, None) })
 }
 
-/// Gives the pages of an idle block back, except for those nearest the top.
+/// Writes the block of a stack into the top of its memory.
 ///
 /// # Safety
 ///
-/// The caller owns the block, and no ULT lives in it.
-pub(crate) unsafe fn trim_block(ult: UltPtr) {
+/// `start` and `len` are writable memory of class `class` that nobody else uses until
+/// [`unmap_stack`], and whose first page is a guard; it holds at least `STACK_BYTES_MIN` and a
+/// page.
+pub(crate) unsafe fn furnish(
+    start: NonNull<u8>,
+    len: usize,
+    class: StackClass,
+    user: Option<UserStack>,
+) -> BlockPtr {
+    static NEXT_COLOUR: AtomicUsize = AtomicUsize::new(0);
+    let colour = NEXT_COLOUR.fetch_add(1, Relaxed) % COLOURS * COLOUR_BYTES;
+    let top = start.as_ptr().addr() + len;
+    let base = (top - size_of::<StackBlock>() - colour) & !(align_of::<StackBlock>() - 1);
+    let place = start.as_ptr().with_addr(base).cast::<StackBlock>();
+    let addr = |addr| NonZeroUsize::new(addr).unwrap_or(NonZeroUsize::MIN);
+    let stack = BlockStack { start: addr(start.as_ptr().addr()), base: addr(base) };
+    // SAFETY: above `start`, hence not null.
+    let place = unsafe { NonNull::new_unchecked(place) };
+    let block = StackBlock {
+        context: Context::new(stack, place),
+        back: Cell::new(ptr::null()),
+        ult: Cell::new(None),
+        stack,
+        class,
+        registered_at: Cell::new(usize::MAX),
+        user: Cell::new(user),
+    };
+    // SAFETY:
+    // - room and alignment: `base` was computed for it, above the first frame;
+    // - exclusive: duty of the caller.
+    unsafe { place.write(block) };
+    BlockPtr(place)
+}
+
+/// Gives the memory back to the system, or to the user whose it is.
+///
+/// # Safety
+///
+/// The caller holds the stack, and nobody lives on it.
+pub(crate) unsafe fn unmap_stack(block: BlockPtr) {
+    if let Some(user) = block.user.take() {
+        // Nothing in the block needs a drop: the only frame of the context owns nothing.
+        return drop(user);
+    }
+    let (stack, class) = (block.stack, block.class);
+    let mapping = block.0.as_ptr().cast::<u8>().with_addr(stack.start.get());
+    if let Some(mapping) = NonNull::new(mapping) {
+        // SAFETY: the whole mapping of this stack, which nobody uses any more.
+        unsafe { unmap(mapping, class.bytes() + rustix::param::page_size()) };
+    }
+}
+
+/// Gives the pages of an idle stack back, except for those nearest the top.
+///
+/// # Safety
+///
+/// The caller holds the stack, and nobody lives on it.
+pub(crate) unsafe fn trim_stack(block: BlockPtr) {
     let page = rustix::param::page_size();
-    let low = ult.stack.start.get() + page;
-    let high = (ult.stack.base.get() - KEEP_BYTES.min(ult.stack.bytes / 2)) & !(page - 1);
+    let low = block.stack.start.get() + page;
+    let high = (block.stack.base.get() - KEEP_BYTES.min(block.class.bytes() / 2)) & !(page - 1);
     if high <= low {
         return;
     }
-    let from = ult.as_non_null().as_ptr().cast::<libc::c_void>().with_addr(low);
+    let from = block.0.as_ptr().cast::<libc::c_void>().with_addr(low);
     // SAFETY:
     // - ours: between the guard and the kept part of the mapping;
-    // - unused: an idle block uses a few hundred bytes below its base, far above `high`.
+    // - unused: an idle stack uses a few hundred bytes below its base, far above `high`.
     unsafe { libc::madvise(from, high - low, libc::MADV_DONTNEED) };
 }
+
+/// Asks for memory of a NUMA node. A refusal costs speed, not correctness.
+fn bind(start: NonNull<u8>, len: usize, node: u32) {
+    use crate::topology::{MemoryPolicy, bind_memory};
+    if let Err(error) = bind_memory(start.as_ptr(), len, node, MemoryPolicy::Preferred) {
+        static TOLD: crate::sync::atomic::AtomicBool = crate::sync::atomic::AtomicBool::new(false);
+        if !TOLD.swap(true, Relaxed) {
+            tracing::warn!(%error, node, "cannot bind the memory of stacks to a NUMA node");
+        }
+    }
+}
+
+/// Not in the libc crate yet.
+const MADV_GUARD_INSTALL: libc::c_int = 102;
 
 fn map(len: usize) -> io::Result<NonNull<u8>> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::STACK;
@@ -172,13 +320,30 @@ unsafe fn unmap(start: NonNull<u8>, len: usize) {
     }
 }
 
-/// Makes the first page inaccessible.
-fn protect(start: NonNull<u8>, page: usize) -> io::Result<()> {
-    const UNKNOWN: u32 = 0;
-    const GUARDS: u32 = 1;
-    const MPROTECT: u32 = 2;
-    static HOW: AtomicU32 = AtomicU32::new(UNKNOWN);
+const UNKNOWN: u32 = 0;
+const GUARDS: u32 = 1;
+const MPROTECT: u32 = 2;
+/// How this kernel makes guard pages.
+static HOW: AtomicU32 = AtomicU32::new(UNKNOWN);
 
+/// Makes a guard page ordinary memory again.
+pub(crate) fn unprotect(start: NonNull<u8>, page: usize) {
+    /// Not in the libc crate yet.
+    const MADV_GUARD_REMOVE: libc::c_int = 103;
+    if HOW.load(Relaxed) == GUARDS {
+        // SAFETY: a page that `protect` has made a guard.
+        unsafe { libc::madvise(start.as_ptr().cast(), page, MADV_GUARD_REMOVE) };
+        return;
+    }
+    let flags = MprotectFlags::READ | MprotectFlags::WRITE;
+    // SAFETY: as above.
+    if let Err(error) = unsafe { rustix::mm::mprotect(start.as_ptr().cast(), page, flags) } {
+        tracing::error!(%error, "cannot take the guard page of a stack away");
+    }
+}
+
+/// Makes the first page inaccessible.
+pub(crate) fn protect(start: NonNull<u8>, page: usize) -> io::Result<()> {
     let how = HOW.load(Relaxed);
     if how != MPROTECT {
         // SAFETY: the first page of our own fresh mapping.
@@ -218,9 +383,10 @@ mod tests {
     #[test]
     fn sizes_are_whole_pages_within_limits() {
         let page = rustix::param::page_size();
-        assert_eq!(class_of(0) % page, 0);
-        assert!(class_of(0) >= STACK_BYTES_MIN);
-        assert_eq!(class_of(STACK_BYTES_DEFAULT), STACK_BYTES_DEFAULT);
-        assert_eq!(class_of(usize::MAX), STACK_BYTES_MAX);
+        let bytes = |bytes| StackClass::new(bytes, None).bytes();
+        assert_eq!(bytes(0) % page, 0);
+        assert!(bytes(0) >= STACK_BYTES_MIN);
+        assert_eq!(bytes(STACK_BYTES_DEFAULT), STACK_BYTES_DEFAULT);
+        assert_eq!(bytes(usize::MAX), STACK_BYTES_MAX);
     }
 }

@@ -1,82 +1,112 @@
-//! Where idle blocks wait for their next ULT.
+//! The stacks of one xstream: those in use, and those that wait for their next ULT.
 //!
-//! - Each xstream has a [`StackCache`] that only it touches: create and finish on the same xstream
-//!   cost a pop and a push. It holds at most `stack_cache_max` blocks of the runtime's default
-//!   size and as many of other sizes, last used first.
-//! - The runtime has one [`Depot`] behind a lock. A full cache moves half of its blocks there, an
-//!   empty one refills from there, and other threads use it directly. So blocks that are created on
-//!   one xstream and freed on another flow back. It holds at most
-//!   [`DEPOT_FACTOR`] times `stack_cache_max` blocks.
-//! - What exceeds both goes back to the system at once.
+//! A ULT gets its stack when it first runs, from the xstream that runs it, and as a started ULT
+//! stays there, the stack comes back to the same cache. So only the xstream's own thread touches
+//! this, without a lock and without atomics, and a unit that has not started costs no stack.
 //!
-//! Pages that a deep ULT has touched stay with its block while its xstream is busy. An xstream that
-//! has had nothing to do for [`TRIM_AFTER`] gives back those of its own cache and of the depot,
-//! once, and keeps the 16 KiB nearest the top of each stack. A thread that is no xstream, and may
-//! never come by again, does so at once for each block that it returns.
+//! - Idle stacks wait last used first, because those are warm. While the xstream is busy, up to
+//!   [`BURST_FACTOR`] times `max` wait; what exceeds that goes back to the system at once.
+//! - When the xstream has had nothing to do for [`TRIM_AFTER`], all but `max` go back to the
+//!   system, and of the rest the pages further than 16 KiB from the top.
+//!
+//! A ULT of [`UltBuilder::spawn_migratable`](crate::UltBuilder::spawn_migratable) takes its stack
+//! along: it leaves the register here and enters the one of the next xstream.
 
 use std::io;
 use std::time::Duration;
 
-use crate::descriptor::{UltName, UltPtr};
-use crate::payload::Stage;
-use crate::shared::RuntimeCore;
-use crate::stack::{map_block, trim_block, unmap_block};
-use crate::sync::{Arc, Mutex, lock};
+use crate::stack::{BlockPtr, StackClass, map_stack, trim_stack, unmap_stack};
+use crate::sync::atomic::AtomicUsize;
+use crate::sync::atomic::Ordering::Relaxed;
 
-/// Size of the depot in units of `stack_cache_max`.
-const DEPOT_FACTOR: usize = 32;
+/// How many times `max` stacks may wait while the xstream is busy.
+const BURST_FACTOR: usize = 32;
 /// How long an xstream sleeps before it trims idle stacks.
 pub(crate) const TRIM_AFTER: Duration = Duration::from_secs(1);
 
-/// Idle blocks of one xstream.
+/// See the module documentation.
 pub(crate) struct StackCache {
-    default_bytes: usize,
+    default: StackClass,
     max: usize,
-    blocks: Vec<UltPtr>,
-    others: Vec<UltPtr>,
-    /// Blocks came back since the last trim.
+    /// Idle ones of the default class, and of others.
+    idle: Vec<BlockPtr>,
+    others: Vec<BlockPtr>,
+    /// All that are here, in use or idle.
+    register: Vec<BlockPtr>,
+    /// Stacks came back since the last trim.
     dirty: bool,
 }
 
 impl StackCache {
-    pub(crate) fn new(default_bytes: usize, max: usize) -> Self {
-        let blocks = Vec::with_capacity(max.min(4096));
-        Self { default_bytes, max, blocks, others: Vec::new(), dirty: false }
+    pub(crate) fn new(default: StackClass, max: usize) -> Self {
+        let idle = Vec::with_capacity(max.min(4096));
+        Self { default, max, idle, others: Vec::new(), register: Vec::new(), dirty: false }
     }
 
-    /// An idle block of class `bytes`, or a fresh one.
+    /// An idle stack, or a fresh one. `count` is the number of stacks that exist.
     #[inline]
-    pub(crate) fn take(&mut self, core: &Arc<RuntimeCore>, bytes: usize) -> io::Result<UltPtr> {
-        if bytes == self.default_bytes {
-            if let Some(block) = self.blocks.pop() {
-                return Ok(block);
-            }
-            core.depot.refill(bytes, self.max / 2, &mut self.blocks);
-            if let Some(block) = self.blocks.pop() {
-                return Ok(block);
-            }
-            return map_block(core, bytes);
+    pub(crate) fn take(&mut self, class: StackClass, count: &AtomicUsize) -> io::Result<BlockPtr> {
+        if class == self.default
+            && let Some(block) = self.idle.pop()
+        {
+            return Ok(block);
         }
-        match self.others.iter().rposition(|block| block.stack.bytes == bytes) {
-            Some(at) => Ok(self.others.remove(at)),
-            None => core.depot.take(core, bytes),
-        }
+        self.take_slow(class, count)
     }
 
+    #[cold]
+    fn take_slow(&mut self, class: StackClass, count: &AtomicUsize) -> io::Result<BlockPtr> {
+        if let Some(at) = self.others.iter().rposition(|block| block.class == class) {
+            return Ok(self.others.remove(at));
+        }
+        let block = map_stack(class)?;
+        self.register(block, count);
+        Ok(block)
+    }
+
+    /// Takes in a stack that was made or carried here.
+    pub(crate) fn register(&mut self, block: BlockPtr, count: &AtomicUsize) {
+        block.registered_at.set(self.register.len());
+        self.register.push(block);
+        count.store(self.register.len(), Relaxed);
+    }
+
+    /// Lets a stack go elsewhere.
+    pub(crate) fn unregister(&mut self, block: BlockPtr, count: &AtomicUsize) {
+        let at = block.registered_at.get();
+        self.register.swap_remove(at);
+        if let Some(moved) = self.register.get(at) {
+            moved.registered_at.set(at);
+        }
+        count.store(self.register.len(), Relaxed);
+    }
+
+    /// Takes back a stack on which nobody lives any more.
     #[inline]
-    fn put(&mut self, depot: &Depot, block: UltPtr) {
+    pub(crate) fn put(&mut self, block: BlockPtr, count: &AtomicUsize) {
         self.dirty = true;
-        let is_default = block.stack.bytes == self.default_bytes;
-        let list = if is_default { &mut self.blocks } else { &mut self.others };
-        if list.len() < self.max {
-            list.push(block);
-        } else if self.max == 0 {
-            depot.put(block);
+        if block.class == self.default && self.idle.len() < self.max {
+            self.idle.push(block);
         } else {
-            // The oldest are the coldest.
-            depot.put_all(list.drain(..self.max.div_ceil(2)));
-            list.push(block);
+            self.put_slow(block, count);
         }
+    }
+
+    #[cold]
+    fn put_slow(&mut self, block: BlockPtr, count: &AtomicUsize) {
+        let room = self.max.saturating_mul(BURST_FACTOR);
+        let list = if block.class == self.default { &mut self.idle } else { &mut self.others };
+        if list.len() < room && !block.class.is_users() {
+            list.push(block);
+        } else {
+            self.destroy(block, count);
+        }
+    }
+
+    fn destroy(&mut self, block: BlockPtr, count: &AtomicUsize) {
+        self.unregister(block, count);
+        // SAFETY: it was handed to us idle, and is in no list any more.
+        unsafe { unmap_stack(block) };
     }
 
     /// Whether a trim could give something back.
@@ -85,156 +115,33 @@ impl StackCache {
     }
 
     /// See the module documentation.
-    pub(crate) fn trim(&mut self, depot: &Depot) {
+    pub(crate) fn trim(&mut self, count: &AtomicUsize) {
         self.dirty = false;
-        for block in self.blocks.iter().chain(&self.others) {
-            // SAFETY: cached blocks belong to the cache and are idle.
-            unsafe { trim_block(*block) };
-        }
-        depot.trim();
-    }
-
-    /// Moves everything to the depot; the xstream ends.
-    pub(crate) fn drain(&mut self, depot: &Depot) {
-        depot.put_all(self.blocks.drain(..));
-        depot.put_all(self.others.drain(..));
-    }
-}
-
-/// Idle blocks of a runtime, and the register of all its blocks.
-pub(crate) struct Depot {
-    max: usize,
-    idle: Mutex<Idle>,
-    register: Mutex<Vec<UltPtr>>,
-}
-
-struct Idle {
-    blocks: Vec<UltPtr>,
-    closed: bool,
-    dirty: bool,
-}
-
-impl Depot {
-    pub(crate) fn new(stack_cache_max: usize) -> Self {
-        let idle = Idle { blocks: Vec::new(), closed: false, dirty: false };
-        Self {
-            max: stack_cache_max.saturating_mul(DEPOT_FACTOR),
-            idle: Mutex::new(idle),
-            register: Mutex::new(Vec::new()),
+        self.shrink(self.max, count);
+        for block in self.idle.iter().chain(&self.others) {
+            // SAFETY: cached stacks are ours, and nobody lives on them.
+            unsafe { trim_stack(*block) };
         }
     }
 
-    /// An idle block of class `bytes`, or a fresh one.
-    pub(crate) fn take(&self, core: &Arc<RuntimeCore>, bytes: usize) -> io::Result<UltPtr> {
-        let idle = {
-            let blocks = &mut lock(&self.idle).blocks;
-            let at = blocks.iter().rposition(|block| block.stack.bytes == bytes);
-            at.map(|at| blocks.swap_remove(at))
-        };
-        match idle {
-            Some(block) => Ok(block),
-            None => map_block(core, bytes),
-        }
+    /// Gives all idle stacks back; the xstream ends.
+    pub(crate) fn drain(&mut self, count: &AtomicUsize) {
+        self.shrink(0, count);
     }
 
-    /// Moves up to `count` blocks (at least one) of class `bytes` into `cache`.
-    fn refill(&self, bytes: usize, count: usize, cache: &mut Vec<UltPtr>) {
-        let mut idle = lock(&self.idle);
-        let mut at = idle.blocks.len();
-        while at > 0 && cache.len() < count.max(1) {
-            at -= 1;
-            if idle.blocks[at].stack.bytes == bytes {
-                cache.push(idle.blocks.swap_remove(at));
-            }
-        }
-    }
-
-    fn put(&self, block: UltPtr) {
-        self.put_all(std::iter::once(block));
-    }
-
-    fn put_all(&self, blocks: impl Iterator<Item = UltPtr>) {
-        let mut surplus = Vec::new();
-        {
-            let mut idle = lock(&self.idle);
-            for block in blocks {
-                if idle.closed || idle.blocks.len() >= self.max {
-                    surplus.push(block);
-                } else {
-                    idle.dirty = true;
-                    idle.blocks.push(block);
-                }
-            }
-        }
+    fn shrink(&mut self, max: usize, count: &AtomicUsize) {
+        // The ones that came first have waited longest and are cold.
+        let idle_surplus = self.idle.len().saturating_sub(max);
+        let others_surplus = self.others.len().saturating_sub(max);
+        let mut surplus: Vec<_> = self.idle.drain(..idle_surplus).collect();
+        surplus.extend(self.others.drain(..others_surplus));
         for block in surplus {
-            // SAFETY: it was handed to us, is idle, and is in no cache.
-            unsafe { unmap_block(block) };
+            self.destroy(block, count);
         }
     }
 
-    fn trim(&self) {
-        let mut idle = lock(&self.idle);
-        if std::mem::take(&mut idle.dirty) {
-            for block in &idle.blocks {
-                // SAFETY: blocks in the depot belong to it and are idle.
-                unsafe { trim_block(*block) };
-            }
-        }
-    }
-
-    /// From now on returned blocks go back to the system. Ends the circle in which idle blocks
-    /// keep the shared part alive that keeps them.
-    pub(crate) fn close(&self) {
-        let blocks = {
-            let mut idle = lock(&self.idle);
-            idle.closed = true;
-            std::mem::take(&mut idle.blocks)
-        };
-        for block in blocks {
-            // SAFETY: it was in the depot, hence idle, and is now in no cache.
-            unsafe { unmap_block(block) };
-        }
-    }
-
-    /// Number of blocks that exist, idle or not.
-    pub(crate) fn mapped(&self) -> usize {
-        lock(&self.register).len()
-    }
-
-    pub(crate) fn register(&self, block: UltPtr) {
-        let mut register = lock(&self.register);
-        block.registered_at.set(register.len());
-        register.push(block);
-    }
-
-    pub(crate) fn unregister(&self, block: UltPtr) {
-        let mut register = lock(&self.register);
-        let at = block.registered_at.get();
-        register.swap_remove(at);
-        if let Some(moved) = register.get(at) {
-            moved.registered_at.set(at);
-        }
-    }
-
-    /// Calls `f` for every block while none of them can be unmapped.
-    pub(crate) fn for_each(&self, f: impl FnMut(UltPtr)) {
-        lock(&self.register).iter().copied().for_each(f);
-    }
-}
-
-/// Takes the block of a ULT whose last count is gone, and makes it ready for the next one.
-#[inline]
-pub(crate) fn recycle(block: UltPtr) {
-    debug_assert!(matches!(block.payload.stage(), Stage::Empty | Stage::Lost));
-    block.set_name(UltName::default());
-    match crate::current::xstream_in(&block.core) {
-        Some(xstream) => xstream.cache.borrow_mut().put(&xstream.core.depot, block),
-        None => {
-            // Keeps the depot alive while the block, which may be the last owner, is unmapped.
-            let core = Arc::clone(&block.core);
-            // SAFETY: the last count is gone, so the block is ours and idle.
-            unsafe { trim_block(block) };
-            core.depot.put(block);
-        }
+    /// Every stack that is here.
+    pub(crate) fn all(&self) -> &[BlockPtr] {
+        &self.register
     }
 }

@@ -39,6 +39,7 @@ impl SuspendCell {
     }
 
     /// Makes the cell ready for the next ULT in the same descriptor. Nobody else may hold it.
+    #[inline]
     pub fn reset(&self) {
         self.0.store(RUNNING, Relaxed);
     }
@@ -51,6 +52,7 @@ impl SuspendCell {
     /// # Panics
     ///
     /// If the ULT was parked already, which would mean that somebody ran it without the right to.
+    #[inline]
     #[must_use]
     pub fn commit_suspend(&self) -> bool {
         // pair: ULT-PARKED (what the ULT wrote before is visible to its resumer)
@@ -65,7 +67,14 @@ impl SuspendCell {
         }
     }
 
+    /// Whether the ULT stands still now. A snapshot.
+    #[must_use]
+    pub fn is_parked(&self) -> bool {
+        self.0.load(Relaxed) == PARKED
+    }
+
     /// Called by whoever ends the wait. `true`: the caller must push the ULT, exactly once.
+    #[inline]
     #[must_use]
     pub fn resume(&self) -> bool {
         let mut state = self.0.load(Relaxed);

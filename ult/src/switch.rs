@@ -1,49 +1,32 @@
-//! Switching: from a ULT to its xstream and back, and putting ULTs back into queues.
+//! Switching away from a ULT, and putting ULTs back into queues.
 //!
-//! corosensei switches only between a coroutine and whoever resumed it, so every switch away from
-//! a ULT goes to its xstream, with a [`Command`]. The xstream carries it out on its own stack
-//! ([`Xstream::run`](crate::xstream::Xstream::run)).
+//! Every switch away from a ULT goes to whoever runs it, with a [`Command`] that is carried out
+//! there ([`Xstream::run`](crate::xstream::Xstream::run)).
 
-use std::convert::Infallible;
-use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use corosensei::Yielder;
-
+use crate::cancel::{self, Why};
+use crate::context::{Command, Wakeup};
 use crate::current;
-use crate::descriptor::{Command, Ult, UltPtr, UltRef};
-use crate::sync::atomic::Ordering::Relaxed;
+use crate::descriptor::{Kind, UltPtr, UltRef};
+use crate::pool::PushReason;
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering::{Relaxed, Release};
 use crate::timer::TimerNode;
+use crate::wait_kind::WaitKind;
+use crate::xstream::{XstreamShared, home_here};
 
-/// The frame at the bottom of every stack. It runs one ULT after the other and never ends.
-///
-/// Between two ULTs the block may pass to another thread, with this frame on it. So the frame holds
-/// nothing that belongs to a thread, and what might read thread-locals is in [`body`].
-pub(crate) fn root(place: NonNull<Ult>, yielder: &Yielder<(), Command>) -> Infallible {
-    // SAFETY:
-    // - a descriptor in a live block: it is the block of this very stack.
-    let ult = unsafe { UltPtr::new(place) };
-    ult.yielder.set(yielder);
-    loop {
-        body(ult);
-        yielder.suspend(Command::Finish);
-    }
-}
-
-/// One ULT, from its closure to its published result.
-#[inline(never)]
-fn body(ult: UltPtr) {
-    ult.payload.run();
-    crate::join::publish(ult);
-}
-
-/// Switches from `ult`, which is the caller, to its xstream.
+/// Switches from `ult`, which is the caller, to whoever runs it.
 #[inline]
 pub(crate) fn suspend(ult: UltPtr, command: Command) {
     debug_assert_eq!(current::ult(), Some(ult));
+    let Some(block) = ult.block() else { return };
     // SAFETY:
-    // - valid: set by `root`, and points into the stack that we are on.
-    unsafe { &*ult.yielder.get() }.suspend(command);
+    // - valid: set by the first frame of the stack that we are on.
+    let back = unsafe { &*block.back.get() };
+    while back.suspend(command) == Wakeup::Inspect {
+        crate::inspect::on_ult_stack(ult);
+    }
 }
 
 /// Suspends `ult`, which is the caller, until `ready` says yes or `deadline` has passed. Returns
@@ -68,10 +51,13 @@ pub(crate) fn suspend_until(
         return false;
     }
     let xstream = current::xstream().expect("a ULT runs on an xstream");
+    // The node stands in this xstream's heap, so the ULT stays.
+    ult.pins.set(ult.pins.get() + 1);
     let timer = TimerNode::new(ult);
     // SAFETY:
     // - removed before it ends: below, and nothing in between unwinds.
     unsafe { xstream.timers.borrow_mut().insert(deadline, &timer) };
+    xstream.has_chores.set(true);
     let is_ready = loop {
         suspend(ult, Command::Park);
         if ready() {
@@ -82,13 +68,14 @@ pub(crate) fn suspend_until(
         }
     };
     xstream.timers.borrow_mut().remove(&timer);
+    ult.pins.set(ult.pins.get() - 1);
     is_ready
 }
 
 /// Resumes a ULT whose condition has been fulfilled; it looks for itself. May be called early,
 /// late and more than once.
 ///
-/// The caller holds a count on the ULT, or runs on its home xstream.
+/// The caller keeps the ULT's descriptor alive, or runs on its home xstream.
 #[inline]
 pub(crate) fn resume(ult: UltPtr) {
     if ult.cell.resume() {
@@ -96,66 +83,103 @@ pub(crate) fn resume(ult: UltPtr) {
     }
 }
 
-/// Queues a started ULT at its home xstream. The caller has the right to queue it, and holds a
-/// count or runs on the home xstream.
+/// Queues a started ULT at its home xstream. The caller has the right to queue it, and keeps its
+/// descriptor alive or runs on the home xstream.
 ///
 /// With `bypass` it goes to the xstream's own list even if its pool is an object, because that
 /// object has just dropped it.
 pub(crate) fn push_resumed(ult: UltPtr, bypass: bool) {
-    let home = ult.home.load(Relaxed);
-    match current::xstream() {
-        Some(xstream) if xstream.is_home_of(ult) => {
-            if bypass {
-                xstream.list_back(ult, ult.slot.get() as usize);
-            } else {
-                xstream.queue_resumed(ult);
-            }
+    if let Some(xstream) = home_here(ult) {
+        if bypass {
+            xstream.list_back(ult)
+        } else {
+            xstream.queue_resumed(ult)
         }
-        // SAFETY:
-        // - valid: set at the first start, and points into the runtime's shared part, which lives
-        //   until the call is over: the ULT may end as soon as it is queued, but not its
-        //   descriptor, on which the caller holds a count.
-        _ => unsafe { &*home }.send(ult),
+        return;
     }
+    let home = ult.home.load(Relaxed);
+    if home == XstreamShared::nowhere() {
+        return crate::spawn::enqueue(ult, PushReason::Migrate);
+    }
+    // SAFETY:
+    // - valid: set when the ULT settled there, and xstreams live as long as the runtime's shared
+    //   part, which the descriptor keeps alive.
+    let sent = unsafe { &*home }.send(ult);
+    debug_assert!(sent.is_ok(), "an xstream that is home to a ULT does not leave");
 }
 
-/// Ends a ULT that never started: drops its closure and tells whoever joins it.
-pub(crate) fn lose(ult: UltPtr) {
-    ult.payload.lose();
-    let pool = ult.pool();
+/// Ends a unit that never started: drops its closure and tells whoever joins it. The descriptor may
+/// be gone afterwards.
+#[cold]
+pub(crate) fn lose(ult: UltPtr, why: Why) {
+    ult.payload.lose(why);
+    let core = Arc::clone(&ult.core);
     // pair: POOL-ENDED
-    pool.dropped.fetch_add(1, crate::sync::atomic::Ordering::Release);
-    crate::join::publish_lost(ult);
-    let core = crate::sync::Arc::clone(&ult.core);
-    drop(UltRef::adopt(ult));
+    ult.pool().dropped.fetch_add(1, Release);
+    if crate::join::publish_lost(ult) {
+        drop(UltRef::adopt(ult));
+    }
     core.tell_news();
 }
 
-/// Lets the other runnable units of this xstream run, then goes on. On an ordinary OS thread, and
-/// in a destructor during unwinding, gives the processor away.
+/// What a ULT that is at home here waits for, if it does.
+pub(crate) fn waits_for(ult: UltPtr) -> Option<WaitKind> {
+    ult.cell.is_parked().then(|| ult.waits.get())
+}
+
+/// Lets the other runnable units of this xstream run, then goes on. On an ordinary OS thread, in a
+/// tasklet and in a destructor during unwinding, gives the processor away.
+///
+/// A cancellation point.
 ///
 /// Counterpart: `ABT_self_yield`.
 #[inline]
 pub fn yield_now() {
     match current::suspendable() {
-        Some(ult) => suspend(ult, Command::Yield),
+        Some(ult) => {
+            suspend(ult, Command::Yield);
+            check(ult);
+        }
         None => std::thread::yield_now(),
+    }
+}
+
+/// Ends `ult`, which is the caller, if it has been cancelled.
+#[inline]
+pub(crate) fn check(ult: UltPtr) {
+    if cancel::is_pending(ult) {
+        cancel::unwind();
     }
 }
 
 /// Waits for `duration`. A ULT suspends, without polling; an OS thread sleeps.
 ///
 /// Resolution is that of the system's timers, far below 1 ms, if the xstream is idle; a busy
-/// xstream looks at its timers between units.
+/// xstream looks at its timers between units. A cancellation point.
 pub fn sleep(duration: Duration) {
     match current::suspendable() {
-        Some(ult) if !duration.is_zero() => {
-            // A deadline beyond the clock's range never comes.
-            suspend_until(ult, Instant::now().checked_add(duration), || false);
+        Some(ult) if duration.is_zero() => {
+            suspend(ult, Command::Yield);
+            check(ult);
         }
-        Some(ult) => suspend(ult, Command::Yield),
+        // A deadline beyond the clock's range never comes.
+        Some(ult) => sleep_ult(ult, Instant::now().checked_add(duration)),
         None => std::thread::sleep(duration),
     }
+}
+
+/// Waits until `deadline`; returns at once if it has passed. See [`sleep`].
+pub fn sleep_until(deadline: Instant) {
+    match current::suspendable() {
+        Some(ult) => sleep_ult(ult, Some(deadline)),
+        None => std::thread::sleep(deadline.saturating_duration_since(Instant::now())),
+    }
+}
+
+fn sleep_ult(ult: UltPtr, deadline: Option<Instant>) {
+    ult.waits.set(WaitKind::Sleep);
+    suspend_until(ult, deadline, || cancel::is_pending(ult));
+    check(ult);
 }
 
 /// Whether anything else could run on this xstream now: runnable units, resumed or new ones from
@@ -166,4 +190,10 @@ pub fn sleep(duration: Duration) {
 #[must_use]
 pub fn has_runnable() -> bool {
     current::xstream().is_some_and(|xstream| xstream.has_runnable())
+}
+
+/// Whether the calling ULT may be resumed by other xstreams.
+#[must_use]
+pub fn is_migratable() -> bool {
+    current::ult().is_some_and(|ult| ult.kind() == Kind::Migratable)
 }

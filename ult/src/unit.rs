@@ -2,17 +2,18 @@
 
 use std::fmt;
 
+use crate::cancel::Why;
 use crate::descriptor::{UltPtr, UltRef};
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// A runnable ULT on its way through a pool; the right to run it once.
+/// A runnable ULT or tasklet on its way through a pool; the right to run it once.
 ///
 /// Pools store units and give them back, schedulers pass them to their xstream. Dropping one does
-/// not lose control: an unstarted ULT is cancelled (its closure is dropped, and `join` reports
+/// not lose control: an unstarted unit is cancelled (its closure is dropped, and `join` reports
 /// [`JoinError::Lost`](crate::JoinError::Lost)), a started one returns to its xstream.
 ///
 /// Counterpart: `ABT_unit`.
-#[must_use = "dropping a unit cancels an unstarted ULT"]
+#[must_use = "dropping a unit cancels an unstarted one"]
 pub struct Unit(UltPtr);
 
 impl Unit {
@@ -30,7 +31,11 @@ impl Unit {
         ult
     }
 
-    /// Number of the ULT, unique in its runtime and never used again; increases with creation
+    pub(crate) fn ptr(&self) -> UltPtr {
+        self.0
+    }
+
+    /// Number of the unit, unique in its runtime and never used again; increases with creation
     /// time, except that each xstream draws its numbers in blocks.
     #[must_use]
     pub fn id(&self) -> u64 {
@@ -43,22 +48,29 @@ impl Unit {
         self.0.name()
     }
 
-    /// Name of the pool that the ULT was spawned into.
+    /// Name of the pool that the unit belongs to.
     #[must_use]
     pub fn pool(&self) -> &str {
         &self.0.pool().name
     }
 
-    /// Whether the ULT has run before. It then runs only on its home xstream.
+    /// Whether the unit has run before. It then runs only on its home xstream, unless it is
+    /// migratable.
     #[must_use]
     pub fn is_started(&self) -> bool {
         !self.0.home.load(Relaxed).is_null()
     }
 
+    /// Whether the unit is a tasklet.
+    #[must_use]
+    pub fn is_tasklet(&self) -> bool {
+        self.0.is_tasklet()
+    }
+
     /// How often the ULT has been put back into a user-written or priority pool after its start.
     #[must_use]
     pub fn pushes(&self) -> u32 {
-        self.0.pushes.get()
+        self.0.pushes()
     }
 }
 
@@ -69,7 +81,7 @@ impl Drop for Unit {
             crate::switch::push_resumed(self.0, true);
             drop(held);
         } else {
-            crate::switch::lose(self.0);
+            crate::switch::lose(self.0, Why::Lost);
         }
     }
 }

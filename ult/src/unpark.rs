@@ -6,20 +6,22 @@
 
 use std::time::{Duration, Instant};
 
+use crate::cancel;
 use crate::current;
-use crate::descriptor::{UltPtr, UltRef};
+use crate::descriptor::{Ult, UltPtr, UltRef};
 use crate::park::ThreadParker;
 use crate::switch;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::wait::thread_parker;
+use crate::wait_kind::WaitKind;
 
 /// Ends a [`park`] of the ULT or thread that made it; see [`unparker`].
 #[derive(Debug, Clone)]
-pub struct Unparker(Target);
+pub struct Unparker(pub(crate) Target);
 
 #[derive(Debug)]
-enum Target {
+pub(crate) enum Target {
     Ult(UltRef),
     Thread(Arc<ThreadParker>),
 }
@@ -42,7 +44,7 @@ impl Unparker {
     pub fn unpark(&self) {
         match &self.0 {
             Target::Ult(ult) => {
-                ult.ptr().token.store(true, Release); // pair: ULT-TOKEN
+                ult.ptr().leave_token();
                 switch::resume(ult.ptr());
             }
             Target::Thread(parker) => parker.leave_token(),
@@ -59,7 +61,8 @@ pub fn unparker() -> Unparker {
     }
 }
 
-/// Waits for the token of the calling ULT or thread and takes it. Never returns without one.
+/// Waits for the token of the calling ULT or thread and takes it. Never returns without one. A
+/// cancellation point.
 ///
 /// In a destructor during unwinding a ULT cannot suspend; it then blocks its xstream and looks for
 /// the token every millisecond.
@@ -77,7 +80,16 @@ pub fn park_deadline(deadline: Option<Instant>) -> bool {
 fn park_until(deadline: Option<Instant>) -> bool {
     let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     if let Some(ult) = current::suspendable() {
-        return switch::suspend_until(ult, deadline, || take_token(ult));
+        ult.waits.set(WaitKind::Park);
+        let has_token = std::cell::Cell::new(false);
+        switch::suspend_until(ult, deadline, || {
+            has_token.set(has_token.get() || take_token(ult));
+            has_token.get() || cancel::is_pending(ult)
+        });
+        if !has_token.get() {
+            switch::check(ult);
+        }
+        return has_token.get();
     }
     if let Some(ult) = current::ult() {
         const NAP: Duration = Duration::from_millis(1);
@@ -101,6 +113,13 @@ fn park_until(deadline: Option<Instant>) -> bool {
             return false;
         }
         parker.park(left);
+    }
+}
+
+impl Ult {
+    /// Stores the token; the ULT must then be resumed.
+    pub(crate) fn leave_token(&self) {
+        self.token.store(true, Release); // pair: ULT-TOKEN
     }
 }
 

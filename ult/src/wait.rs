@@ -1,90 +1,187 @@
 //! One waiting party of a sync object, on the stack of whoever waits.
 //!
-//! All sync objects (eventual, mutex, condition variable, join) keep lists of [`Waiter`]s and do
-//! not know whether a ULT or an OS thread stands behind one. A waiter is `woken` once; a ULT that
-//! waits suspends, an OS thread sleeps on its futex.
+//! All sync objects (mutex, eventual, channel, join and so on) keep lists of [`Waiter`]s and do not
+//! know what stands behind one. A waiter is woken once: a ULT that waits suspends, an OS thread
+//! sleeps on its futex, an async task returns and its waker is called.
+//!
+//! # How a wait ends
+//!
+//! | end | who decides | what the waiting party does |
+//! |---|---|---|
+//! | [`Wake::Woken`] | whoever unlinked the waiter | goes on; [`Waiter::note`] may tell more |
+//! | [`Wake::TimedOut`] | the clock | unlinks the waiter and reports the timeout |
+//! | [`Wake::Cancelled`] | who cancelled the ULT | unlinks the waiter and unwinds |
+//!
+//! If it cannot unlink it after a timeout or a cancel, because a waker has taken it, the wait has
+//! been won: the party waits for the imminent wake-up and the win counts. [`Waiter::settle`] is all
+//! of this in one place.
 //!
 //! # Who may touch what
 //!
-//! - The waiting party creates the waiter, links it into one object, and calls [`Waiter::block`].
+//! - The waiting party creates the waiter, links it into one object, and blocks.
+//! - `links` belongs to the object (its lock, or whoever owns its list at that moment).
 //! - Whoever unlinks it from the object owns the right to wake it, exactly once ([`Waiter::wake`]).
 //! - `woken` is the last thing that the waker touches: the waiting party may return, and its
 //!   stack may be gone, as soon as it is set. So the waker first takes what it needs to wake the
-//!   party: a count on the ULT's descriptor or on the thread's parker. A ULT of the waker's own
-//!   xstream cannot run meanwhile and needs no count.
-//! - After a timeout the waiting party must unlink the waiter itself; if that fails, a waker has
-//!   it and `block(None)` ends soon.
+//!   party: a count on the ULT's descriptor, on the thread's parker, or a clone of the waker. A ULT
+//!   of the waker's own xstream cannot run meanwhile and needs no count.
 
-use std::ptr::{self, NonNull};
-use std::time::Instant;
+use std::ptr::NonNull;
+use std::task::Waker;
+use std::time::{Duration, Instant};
 
+use crate::cancel;
 use crate::park::ThreadParker;
-use crate::sync::Arc;
-use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use crate::sync::atomic::{AtomicBool, AtomicPtr};
+use crate::sync::atomic::AtomicUsize;
+use crate::sync::atomic::Ordering::{Acquire, Release};
+use crate::sync::{Arc, UnsafeCell};
+use crate::wait_kind::WaitKind;
+use crate::wait_list::Links;
 
 #[cfg(not(loom))]
 use crate::descriptor::{UltPtr, UltRef};
 
+/// Defines a constructor that is `const` outside of the models: loom's objects cannot be made at
+/// compile time.
+macro_rules! const_new {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty
+     $body:block) => {
+        #[cfg(not(loom))]
+        $(#[$meta])*
+        $vis const fn $name($($arg: $ty),*) -> $ret $body
+
+        #[cfg(loom)]
+        $(#[$meta])*
+        $vis fn $name($($arg: $ty),*) -> $ret $body
+    };
+}
+pub(crate) use const_new;
+
+/// How a wait ended. See the module documentation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(loom, allow(dead_code, reason = "nobody cancels in the models"))]
+pub(crate) enum Wake {
+    Woken,
+    TimedOut,
+    Cancelled,
+}
+
 /// Who waits.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Party {
     #[cfg(not(loom))]
     Ult(UltPtr),
     Thread(Arc<ThreadParker>),
+    Task(Waker),
 }
 
 /// What a waker keeps after the waiter is out of its hands.
-enum Wake {
+enum Call {
     /// A ULT of the waker's own xstream.
     #[cfg(not(loom))]
     Here(UltPtr),
     #[cfg(not(loom))]
     Ult(UltRef),
     Thread(Arc<ThreadParker>),
+    Task(Waker),
 }
+
+/// The note of a plain [`Waiter::wake`].
+const PLAIN: usize = 1;
 
 /// A waiting party. Aligned so that three low bits of its address are free for flags.
 #[derive(Debug)]
 #[repr(align(8))]
 pub(crate) struct Waiter {
-    /// Next waiter in the list of the object; written by whoever owns the list at that moment.
-    pub(crate) next: AtomicPtr<Waiter>,
-    woken: AtomicBool,
+    /// Its place in the list of the object.
+    pub(crate) links: UnsafeCell<Links>,
+    /// What the object wants to know about the wait (how many permits, where the item goes).
+    /// Constant while the waiter is linked.
+    pub(crate) tag: *mut (),
+    /// Zero until woken, then the note of the waker.
+    woken: AtomicUsize,
+    kind: WaitKind,
     party: Party,
 }
 
 impl Waiter {
     /// A waiter for the calling ULT, or for the calling thread if no ULT runs here or if the ULT
     /// must not be suspended because it is unwinding.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(kind: WaitKind) -> Self {
+        Self::with_party(kind, Party::current())
+    }
+
+    /// A waiter for an async task: it never blocks, and its end calls `waker`.
+    #[allow(dead_code, reason = "for futures that wait for an object of this crate")]
+    pub(crate) fn for_task(kind: WaitKind, waker: Waker) -> Self {
+        Self::with_party(kind, Party::Task(waker))
+    }
+
+    fn with_party(kind: WaitKind, party: Party) -> Self {
         Self {
-            next: AtomicPtr::new(ptr::null_mut()),
-            woken: AtomicBool::new(false),
-            party: Party::current(),
+            links: UnsafeCell::new(Links::new()),
+            tag: std::ptr::null_mut(),
+            woken: AtomicUsize::new(0),
+            kind,
+            party,
         }
     }
 
-    /// Waits until woken. `false`: `deadline` passed first, and the waiter is still linked unless
-    /// a waker has just taken it.
-    pub(crate) fn block(&self, deadline: Option<Instant>) -> bool {
-        match &self.party {
-            #[cfg(not(loom))]
-            Party::Ult(ult) => crate::switch::suspend_until(*ult, deadline, || self.is_woken()),
-            Party::Thread(parker) => loop {
-                if self.is_woken() {
-                    return true;
-                }
-                let limit = deadline.map(|d| d.saturating_duration_since(Instant::now()));
-                if limit.is_some_and(|left| left.is_zero()) {
-                    return self.is_woken();
-                }
-                parker.park(limit);
-            },
-        }
+    /// With a tag that is a number.
+    pub(crate) fn with_number(mut self, number: usize) -> Self {
+        self.tag = std::ptr::without_provenance_mut(number);
+        self
     }
 
-    fn is_woken(&self) -> bool {
+    /// Waits until woken, until `deadline`, or until the ULT is cancelled. After the latter two the
+    /// waiter is still linked, unless a waker has just taken it.
+    pub(crate) fn block(&self, deadline: Option<Instant>) -> Wake {
+        self.party.block(self.kind, deadline, true, || self.is_woken())
+    }
+
+    /// Waits until woken, whatever happens.
+    pub(crate) fn block_fully(&self) {
+        self.party.block(self.kind, None, false, || self.is_woken());
+    }
+
+    /// Waits like [`block`](Self::block) and settles what follows. `true`: woken. `false`: the
+    /// deadline passed, and the waiter is not linked any more. Unwinds if the ULT is cancelled.
+    ///
+    /// `unlink` takes the waiter out of its object and tells whether it was still there.
+    pub(crate) fn settle(&self, deadline: Option<Instant>, unlink: impl FnOnce() -> bool) -> bool {
+        let wake = self.block(deadline);
+        if wake == Wake::Woken {
+            return true;
+        }
+        if !unlink() {
+            // A waker has it and touches it once more.
+            self.block_fully();
+            return true;
+        }
+        if wake == Wake::Cancelled {
+            cancel::unwind();
+        }
+        false
+    }
+
+    /// A further waiter of the same party, to be linked into another object.
+    pub(crate) fn beside(&self) -> Self {
+        Self::with_party(self.kind, self.party.clone())
+    }
+
+    /// Waits until one of `waiters` is woken, which are [`beside`](Self::beside) this one.
+    pub(crate) fn block_any(&self, waiters: &[Option<Self>], deadline: Option<Instant>) -> Wake {
+        let ready = || waiters.iter().flatten().any(Self::is_woken);
+        self.party.block(self.kind, deadline, true, ready)
+    }
+
+    /// Whether the wait has been ended by a waker, who then touches it no more.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.note() != 0
+    }
+
+    /// What the waker said: zero if there was none yet.
+    pub(crate) fn note(&self) -> usize {
         self.woken.load(Acquire) // pair: WAITER-WOKEN
     }
 
@@ -95,49 +192,31 @@ impl Waiter {
     /// - `waiter` is alive and not yet woken, and the caller unlinked it from its object.
     /// - The caller does not touch it, or anything it may own, afterwards.
     pub(crate) unsafe fn wake(waiter: NonNull<Self>) {
+        // SAFETY: the same duties.
+        unsafe { Self::wake_with(waiter, PLAIN) }
+    }
+
+    /// Ends the wait and leaves a note, which is not zero.
+    ///
+    /// # Safety
+    ///
+    /// As for [`wake`](Self::wake).
+    pub(crate) unsafe fn wake_with(waiter: NonNull<Self>, note: usize) {
         // SAFETY:
         // - alive: first duty of the caller, and it stays so until `woken` is set below;
         // - shared access only.
         let this = unsafe { waiter.as_ref() };
-        let wake = this.party.prepare();
-        this.woken.store(true, Release); // pair: WAITER-WOKEN
-        wake.fire();
+        let call = this.party.prepare();
+        this.woken.store(note, Release); // pair: WAITER-WOKEN
+        call.fire();
     }
+}
 
-    /// Wakes every waiter of a chain that is linked by `next`, `first` first.
-    ///
-    /// # Safety
-    ///
-    /// As for [`wake`](Self::wake), for each of the chain.
-    pub(crate) unsafe fn wake_chain(first: *mut Self) {
-        let mut next = first;
-        while let Some(waiter) = NonNull::new(next) {
-            // SAFETY:
-            // - alive: not yet woken (duty of the caller); read before it is woken.
-            next = unsafe { waiter.as_ref() }.next.load(Relaxed);
-            // SAFETY:
-            // - alive, unlinked: duty of the caller; not touched afterwards.
-            unsafe { Self::wake(waiter) };
-        }
-    }
-
-    /// Turns a chain around. The caller owns the chain.
-    ///
-    /// # Safety
-    ///
-    /// All of the chain are alive, and nobody else touches their links.
-    pub(crate) unsafe fn reverse(first: *mut Self) -> *mut Self {
-        let mut node = first;
-        let mut done = ptr::null_mut();
-        while let Some(waiter) = NonNull::new(node) {
-            // SAFETY:
-            // - alive: duty of the caller; shared access only.
-            let link = &unsafe { waiter.as_ref() }.next;
-            node = link.load(Relaxed);
-            link.store(done, Relaxed);
-            done = waiter.as_ptr();
-        }
-        done
+#[cfg(loom)]
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        // The model then reports a waker that comes too late.
+        self.woken.with_mut(|_| ());
     }
 }
 
@@ -155,18 +234,66 @@ impl Party {
         Self::Thread(Arc::new(ThreadParker::new()))
     }
 
-    fn prepare(&self) -> Wake {
+    /// Waits until `ready`. With `is_point` the wait is a cancellation point.
+    #[cfg_attr(loom, allow(unused_variables, reason = "there are no ULTs in the models"))]
+    fn block(
+        &self,
+        kind: WaitKind,
+        deadline: Option<Instant>,
+        is_point: bool,
+        ready: impl Fn() -> bool,
+    ) -> Wake {
+        if ready() {
+            return Wake::Woken;
+        }
         match self {
             #[cfg(not(loom))]
-            Self::Ult(ult) if crate::current::is_home_of(*ult) => Wake::Here(*ult),
+            Self::Ult(ult) => {
+                announce(*ult, kind);
+                let is_cancelled = || is_point && cancel::is_pending(*ult);
+                let ended =
+                    crate::switch::suspend_until(*ult, deadline, || ready() || is_cancelled());
+                match (ready(), ended) {
+                    (true, _) => Wake::Woken,
+                    (false, true) => Wake::Cancelled,
+                    (false, false) => Wake::TimedOut,
+                }
+            }
+            Self::Thread(parker) => block_thread(parker, deadline, ready),
+            Self::Task(_) => unreachable!("an async task is polled again, it does not block"),
+        }
+    }
+
+    fn prepare(&self) -> Call {
+        match self {
             #[cfg(not(loom))]
-            Self::Ult(ult) => Wake::Ult(UltRef::share(*ult)),
-            Self::Thread(parker) => Wake::Thread(parker.clone()),
+            Self::Ult(ult) if crate::current::is_home_of(*ult) => Call::Here(*ult),
+            #[cfg(not(loom))]
+            Self::Ult(ult) => Call::Ult(UltRef::share(*ult)),
+            Self::Thread(parker) => Call::Thread(parker.clone()),
+            Self::Task(waker) => Call::Task(waker.clone()),
         }
     }
 }
 
-impl Wake {
+fn block_thread(
+    parker: &ThreadParker,
+    deadline: Option<Instant>,
+    ready: impl Fn() -> bool,
+) -> Wake {
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return if ready() { Wake::Woken } else { Wake::TimedOut };
+        }
+        parker.park(left);
+        if ready() {
+            return Wake::Woken;
+        }
+    }
+}
+
+impl Call {
     fn fire(self) {
         match self {
             #[cfg(not(loom))]
@@ -174,8 +301,16 @@ impl Wake {
             #[cfg(not(loom))]
             Self::Ult(ult) => crate::switch::resume(ult.ptr()),
             Self::Thread(parker) => parker.unpark(),
+            Self::Task(waker) => waker.wake(),
         }
     }
+}
+
+/// Every wait of a ULT for a sync object passes here before it suspends.
+#[cfg(not(loom))]
+#[inline]
+fn announce(ult: UltPtr, kind: WaitKind) {
+    ult.waits.set(kind);
 }
 
 /// The parker of the calling OS thread. One per thread, and a fresh one while the thread is
@@ -186,4 +321,69 @@ pub(crate) fn thread_parker() -> Arc<ThreadParker> {
         static PARKER: Arc<ThreadParker> = Arc::new(ThreadParker::new());
     }
     PARKER.try_with(Arc::clone).unwrap_or_else(|_| Arc::new(ThreadParker::new()))
+}
+
+/// The end of a timeout that starts now. `None`: beyond the range of the clock, hence never.
+pub(crate) fn after(timeout: Duration) -> Option<Instant> {
+    Instant::now().checked_add(timeout)
+}
+
+/// A number that tells the calling ULT or thread from all others that are alive. Never zero.
+#[cfg(not(loom))]
+#[inline(never)]
+pub(crate) fn party_id() -> usize {
+    thread_local! {
+        static MARK: u64 = const { 0 };
+    }
+    match crate::current::ult() {
+        Some(ult) => ult.as_non_null().addr().get(),
+        // Descriptors are aligned, so an odd number is never one of theirs.
+        None => MARK.with(|mark| std::ptr::from_ref(mark).addr() | 1),
+    }
+}
+
+/// A number that tells the calling thread from the others of the model. Never zero.
+#[cfg(loom)]
+pub(crate) fn party_id() -> usize {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    crate::sync::thread::current().id().hash(&mut hasher);
+    usize::try_from(hasher.finish() | 1).unwrap_or(1)
+}
+
+/// Whether a spin goes on while this xstream has other units to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SpinFor {
+    /// For a fraction of a microsecond, which is what a suspension costs.
+    Holder,
+    /// Not at all: another unit of this xstream may be what the caller waits for.
+    Other,
+}
+
+/// A wait of a few microseconds at most for another core, before the caller really waits. Returns
+/// what `done` said last.
+#[cfg(not(loom))]
+pub(crate) fn spin(what: SpinFor, mut done: impl FnMut() -> bool) -> bool {
+    const ROUNDS: u32 = 10;
+    const ROUNDS_IF_BUSY: u32 = 4;
+    const PAUSES_MAX: u32 = 32;
+    let patient_rounds = if what == SpinFor::Holder { ROUNDS_IF_BUSY } else { 0 };
+    for round in 0..ROUNDS {
+        if done() {
+            return true;
+        }
+        if round >= patient_rounds && crate::switch::has_runnable() {
+            return false;
+        }
+        for _ in 0..(2 << round).min(PAUSES_MAX) {
+            crate::sync::hint::spin_loop();
+        }
+    }
+    done()
+}
+
+/// One look: the models have no use for time.
+#[cfg(loom)]
+pub(crate) fn spin(_what: SpinFor, mut done: impl FnMut() -> bool) -> bool {
+    done()
 }

@@ -1,169 +1,66 @@
-//! Execution streams: OS threads that run ULTs.
+//! Execution streams: OS threads that run units.
 //!
 //! Split by who may touch it:
 //!
-//! - [`XstreamShared`]: the inbox, the park word and counters; any thread.
+//! - [`XstreamShared`](crate::xstream_shared): the inbox, the park word and counters; any thread.
 //! - [`Xstream`]: everything else; only its own thread, through the pointer in
 //!   [`current`](mod@crate::current). No locks, no atomic read-modify-writes.
 //!
 //! [`run_loop`](crate::run_loop) has the loop, [`sleep`](mod@crate::sleep) what it does when idle;
-//! here is what happens to one ULT: [`Xstream::run`] switches to it, and carries out the command
+//! here is what happens to one unit: [`Xstream::run`] switches to it, and carries out the command
 //! with which it switches back. Only then is its stack quiet, and only then may others see it
-//! (publish after switch).
+//! (publish after switch). A ULT that runs another one as its child calls the same function; then
+//! it is that ULT's stack on which the command is carried out.
 
 use std::cell::{Cell, RefCell};
-use std::io;
-use std::os::fd::OwnedFd;
 use std::ptr;
 
-use corosensei::CoroutineResult;
-
-use crate::descriptor::{Command, Ult, UltPtr, UltRef};
+use crate::cancel::Why;
+use crate::context::{Command, Wakeup};
+use crate::current;
+use crate::descriptor::{Kind, UltPtr, UltRef};
+use crate::descriptor_cache::{DescriptorCache, recycle_at};
 use crate::error::StuckUlt;
 use crate::idle::IdleSet;
-use crate::inbox::Inbox;
-use crate::park::{Bed, ParkWord};
-use crate::pool::PushReason;
+use crate::pool::{PoolShared, PushReason, Queue};
 use crate::run_loop::ClockBudget;
-use crate::sched::Slot;
 use crate::shared::{CLOSING, EXIT, IDS_PER_DRAW, REPORT, RuntimeCore, WATCHED};
 use crate::sleep::Spin;
+use crate::slot::{Slot, bump};
+use crate::stack::BlockPtr;
 use crate::stack_cache::StackCache;
 use crate::sync::Arc;
-use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::timer::TimerHeap;
 use crate::unit::Unit;
 
-/// What an xstream shows of one pool that it serves. One writer: the xstream.
-#[derive(Debug, Default)]
-pub(crate) struct SlotShared {
-    /// Length of the unit list.
-    pub(crate) len: AtomicUsize,
-    pub(crate) created: AtomicU64,
-    pub(crate) executed: AtomicU64,
-    pub(crate) yields: AtomicU64,
-    pub(crate) resumed: AtomicU64,
-    pub(crate) finished: AtomicU64,
-}
-
-/// Adds one to a counter that has one writer.
-#[inline]
-pub(crate) fn bump(counter: &AtomicU64) {
-    counter.store(counter.load(Relaxed) + 1, Relaxed);
-}
-
-/// The part of an xstream that every thread may use.
-#[repr(align(128))]
-pub(crate) struct XstreamShared {
-    inbox: Inbox<Ult>,
-    word: ParkWord,
-    /// The phase has changed; look at it.
-    signalled: AtomicBool,
-    /// The last phase word that the xstream has seen.
-    seen: AtomicU64,
-    pub(crate) eventfd: OwnedFd,
-    pub(crate) name: Box<str>,
-    pub(crate) index: usize,
-    pub(crate) cpus: Box<[usize]>,
-    /// One per served pool, in the scheduler's order.
-    pub(crate) slots: Box<[SlotShared]>,
-    /// Indices of the pools, in the same order.
-    pub(crate) pools: Box<[usize]>,
-}
-
-impl XstreamShared {
-    pub(crate) fn new(
-        name: String,
-        index: usize,
-        cpus: Vec<usize>,
-        pools: Vec<usize>,
-    ) -> io::Result<Self> {
-        use rustix::event::{EventfdFlags, eventfd};
-        Ok(Self {
-            inbox: Inbox::new(),
-            word: ParkWord::new(),
-            signalled: AtomicBool::new(false),
-            seen: AtomicU64::new(0),
-            eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            name: name.into(),
-            index,
-            cpus: cpus.into(),
-            slots: pools.iter().map(|_| SlotShared::default()).collect(),
-            pools: pools.into(),
-        })
-    }
-
-    /// Whether the inbox or the signal wants attention. Two loads.
-    #[inline]
-    pub(crate) fn has_mail(&self) -> bool {
-        !self.inbox.is_empty() || self.signalled.load(Relaxed)
-    }
-
-    /// Hands a ULT to this xstream: a resumed one that is at home here, or an unstarted one of a
-    /// pool that only this xstream serves. The ULT's queue membership passes to the inbox.
-    ///
-    /// The caller keeps the shared part of the runtime alive.
-    pub(crate) fn send(&self, ult: UltPtr) {
-        // SAFETY:
-        // - in no queue: its membership is handed over;
-        // - valid until taken: it has not finished, so the runtime's count keeps it.
-        let was_empty = unsafe { self.inbox.push(ult.as_non_null()) };
-        // Otherwise an earlier sender is about to look.
-        if was_empty {
-            fence(SeqCst); // pair: PARK-DEKKER
-            self.wake_after_fence();
-        }
-    }
-
-    /// Makes the xstream look at the phase.
-    pub(crate) fn signal(&self) {
-        self.signalled.store(true, Release); // pair: SIGNAL
-        fence(SeqCst); // pair: PARK-DEKKER
-        self.wake_after_fence();
-    }
-
-    /// Wakes the xstream if it sleeps, and tells whether it did. The caller has published work and
-    /// put a `fence(SeqCst)` behind it.
-    pub(crate) fn wake_after_fence(&self) -> bool {
-        if !self.word.looks_asleep() {
-            return false;
-        }
-        match self.word.notify() {
-            None => return false,
-            Some(Bed::Futex) => self.word.wake_futex(),
-            Some(Bed::Poll) => {
-                // Fails only when the counter is about to overflow; then it is readable anyway.
-                let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
-            }
-        }
-        true
-    }
-
-    /// For the owner's sleep.
-    pub(crate) fn word(&self) -> &ParkWord {
-        &self.word
-    }
-
-    pub(crate) fn has_seen(&self, word: u64) -> bool {
-        self.seen.load(Acquire) >= word // pair: PHASE-SEEN
-    }
-}
+pub(crate) use crate::xstream_shared::{State, XstreamShared};
 
 /// The part of an xstream that only its own thread touches.
 pub(crate) struct Xstream {
     pub(crate) core: Arc<RuntimeCore>,
-    shared: *const XstreamShared,
-    /// The ULT that runs now; none while the scheduler does.
+    shared: Arc<XstreamShared>,
+    /// The unit that runs now; none while the scheduler does.
     pub(crate) current: Cell<Option<UltPtr>>,
-    pub(crate) slots: Box<[Slot]>,
+    /// What runs next, past the scheduler; set by a ULT that is about to switch away.
+    pub(crate) next: Cell<Option<UltPtr>>,
+    /// In the order in which they were made; never shrinks.
+    slots: RefCell<Vec<Box<Slot>>>,
     pub(crate) timers: RefCell<TimerHeap>,
     pub(crate) idle: IdleSet,
-    pub(crate) cache: RefCell<StackCache>,
+    pub(crate) stacks: RefCell<StackCache>,
+    pub(crate) descriptors: RefCell<DescriptorCache>,
     pub(crate) clock: ClockBudget,
     pub(crate) spin: Spin,
     /// Units that the scheduler picked, idle waiters not counted.
     pub(crate) units_run: Cell<u64>,
+    pub(crate) odd_rounds: Cell<u32>,
+    /// There are timers, idle waiters or odd slots.
+    pub(crate) has_chores: Cell<bool>,
+    /// There are slots that no scheduler serves, or that a stacked one does.
+    pub(crate) has_odd_slots: Cell<bool>,
+    /// The scheduler or the pools have changed.
+    pub(crate) reconfigured: Cell<bool>,
     /// Copies of the phase flags.
     pub(crate) closing: Cell<bool>,
     watched: Cell<bool>,
@@ -175,22 +72,26 @@ pub(crate) struct Xstream {
 }
 
 impl Xstream {
-    pub(crate) fn new(core: Arc<RuntimeCore>, index: usize) -> Self {
-        let shared = ptr::from_ref(&core.xstreams[index]);
-        let slots = core.xstreams[index].pools.iter().map(|pool| Slot::new(*pool)).collect();
-        let cache = StackCache::new(core.stack_bytes, core.stack_cache_max);
+    pub(crate) fn new(core: Arc<RuntimeCore>, shared: Arc<XstreamShared>) -> Self {
+        let stacks = StackCache::new(core.class, core.stack_cache_max);
         let spin = Spin::new(core.spin_max);
         Self {
             core,
             shared,
             current: Cell::new(None),
-            slots,
+            next: Cell::new(None),
+            slots: RefCell::default(),
             timers: RefCell::default(),
             idle: IdleSet::default(),
-            cache: RefCell::new(cache),
+            stacks: RefCell::new(stacks),
+            descriptors: RefCell::new(DescriptorCache::new()),
             clock: ClockBudget::default(),
             spin,
             units_run: Cell::new(0),
+            odd_rounds: Cell::new(0),
+            has_chores: Cell::new(false),
+            has_odd_slots: Cell::new(false),
+            reconfigured: Cell::new(false),
             closing: Cell::new(false),
             watched: Cell::new(false),
             exiting: Cell::new(false),
@@ -200,19 +101,29 @@ impl Xstream {
     }
 
     #[inline]
-    pub(crate) fn shared(&self) -> &XstreamShared {
-        // SAFETY:
-        // - valid: points into `core`, which `self` keeps alive and which never moves it.
-        unsafe { &*self.shared }
+    pub(crate) fn shared(&self) -> &Arc<XstreamShared> {
+        &self.shared
+    }
+
+    /// For comparisons with what units and pools name.
+    #[inline]
+    pub(crate) fn me(&self) -> *mut XstreamShared {
+        Arc::as_ptr(&self.shared).cast_mut()
     }
 
     /// Whether `ult` has started here.
     #[inline]
     pub(crate) fn is_home_of(&self, ult: UltPtr) -> bool {
-        ptr::eq(ult.home.load(Relaxed), self.shared)
+        ptr::eq(ult.home.load(Relaxed), self.me())
     }
 
-    /// A number for a new ULT.
+    /// Whether this xstream has the private end of `pool`.
+    #[inline]
+    pub(crate) fn owns(&self, pool: &PoolShared) -> bool {
+        ptr::eq(pool.owner.load(Acquire), self.me()) // pair: POOL-OWNER
+    }
+
+    /// A number for a new unit.
     #[inline]
     pub(crate) fn next_id(&self) -> u64 {
         let (mut next, mut end) = self.ids.get();
@@ -224,117 +135,341 @@ impl Xstream {
         next
     }
 
-    /// The place of a pool of this runtime among the served ones.
+    /// The slot of a pool, if there is one.
     #[inline]
-    pub(crate) fn slot_of(&self, pool: usize) -> Option<usize> {
-        self.slots.iter().position(|slot| slot.pool == pool)
+    pub(crate) fn slot_of(&self, pool: &PoolShared) -> Option<&Slot> {
+        if self.owns(pool) {
+            // SAFETY:
+            // - valid: set together with the owner, by this thread; slots are boxed, and live as
+            //   long as the xstream.
+            return unsafe { pool.owner_slot.get().as_ref() };
+        }
+        self.search_slot(pool)
     }
 
-    /// Runs a ULT until it yields, suspends or ends. The caller has taken it out of its queue.
+    #[inline(never)]
+    fn search_slot(&self, pool: &PoolShared) -> Option<&Slot> {
+        let slots = self.slots.borrow();
+        let slot = slots.iter().find(|slot| ptr::eq(&*slot.pool, pool))?;
+        // SAFETY:
+        // - valid: as above; the vector may grow, but the boxes stay.
+        Some(unsafe { &*ptr::from_ref(&**slot) })
+    }
+
+    /// The slot of a pool of this runtime, made if need be.
+    #[inline]
+    pub(crate) fn slot_for(&self, pool: &PoolShared) -> &Slot {
+        self.slot_of(pool).unwrap_or_else(|| self.add_slot(pool))
+    }
+
+    #[cold]
+    fn add_slot(&self, pool: &PoolShared) -> &Slot {
+        let pool = self.core.pool_arc(pool);
+        let slot = Box::new(Slot::new(pool));
+        let place = ptr::from_ref(&*slot);
+        self.slots.borrow_mut().push(slot);
+        self.mark_odd();
+        // SAFETY:
+        // - valid: boxed, and in `slots`, which never shrinks.
+        unsafe { &*place }
+    }
+
+    /// There is a slot that the scheduler does not serve.
+    pub(crate) fn mark_odd(&self) {
+        self.has_odd_slots.set(true);
+        self.has_chores.set(true);
+    }
+
+    /// Calls `f` for each slot until it says `true`. `f` may make new slots.
+    pub(crate) fn any_slot(&self, mut f: impl FnMut(&Slot) -> bool) -> bool {
+        let mut at = 0;
+        loop {
+            let Some(slot) = self.slots.borrow().get(at).map(|slot| ptr::from_ref(&**slot)) else {
+                return false;
+            };
+            // SAFETY:
+            // - valid: boxed, and in `slots`, which never shrinks.
+            if f(unsafe { &*slot }) {
+                return true;
+            }
+            at += 1;
+        }
+    }
+
+    /// The slot of a unit that has started here.
+    #[inline]
+    fn home_slot(&self, ult: UltPtr) -> &Slot {
+        // SAFETY:
+        // - valid: set by `start`, here; slots live as long as the xstream.
+        unsafe { &*ult.slot.get() }
+    }
+
+    /// Runs a unit until it yields, suspends or ends, and then those that it names to come next.
+    /// The caller has taken it out of its queue.
+    #[inline]
     pub(crate) fn run(&self, ult: UltPtr) {
-        if !self.is_home_of(ult) && !self.adopt(ult) {
+        let outer = self.current.get();
+        let mut next = Some(ult);
+        while let Some(ult) = next {
+            self.run_once(ult);
+            next = self.next.take();
+        }
+        self.current.set(outer);
+    }
+
+    #[inline]
+    fn run_once(&self, ult: UltPtr) {
+        if !self.is_home_of(ult) && !self.admit(ult) {
             return;
         }
-        bump(&self.shared().slots[ult.slot.get() as usize].executed);
+        let slot = self.home_slot(ult);
         self.current.set(Some(ult));
+        let Some(block) = ult.block() else { return };
         // SAFETY:
-        // - no alias: only the home xstream touches `coro`, and it runs one ULT at a time.
-        let result = ult.coro.with_mut(|coro| unsafe { &mut *coro }.resume(()));
-        self.current.set(None);
-        let CoroutineResult::Yield(command) = result;
+        // - one resumer: only who runs the ULT touches its context, and it runs in one place;
+        // - alive: until `finish`.
+        let command = unsafe { block.context.resume(Wakeup::Run) };
         match command {
             Command::Yield => {
-                bump(&self.shared().slots[ult.slot.get() as usize].yields);
+                bump(&slot.shared.yields);
                 self.requeue(ult, PushReason::Yield);
             }
             Command::Park => {
+                bump(&slot.shared.parked);
                 if !ult.cell.commit_suspend() {
                     self.queue_resumed(ult);
                 }
             }
-            Command::Finish => self.finish(ult),
+            // The descriptor may be gone.
+            Command::Finish => self.finish(block, slot),
         }
     }
 
-    /// Makes this xstream the home of an unstarted ULT. `false`: it does not belong here and has
-    /// been sent where it does.
-    fn adopt(&self, ult: UltPtr) -> bool {
-        if !ult.home.load(Relaxed).is_null() {
+    /// Makes this xstream the home of a unit that is not at home here, and gives it a stack.
+    /// `false`: it is not to be switched to: it does not belong here and has been sent where it
+    /// does, or it was a tasklet and is over, or it has been cancelled.
+    #[inline]
+    fn admit(&self, ult: UltPtr) -> bool {
+        if ult.home.load(Relaxed).is_null() {
+            if ult.has_requests() && !crate::migrate::settle_unstarted(ult) {
+                return false;
+            }
+            let pool = ult.pool();
+            if !self.owns(pool) && !ptr::eq(Arc::as_ptr(&ult.core), Arc::as_ptr(&self.core)) {
+                self.refuse(ult);
+                return false;
+            }
+            let slot = self.slot_for(pool);
+            if ult.is_tasklet() {
+                self.run_tasklet(ult, slot);
+                return false;
+            }
+            return self.start(ult, slot);
+        }
+        self.take_over(ult)
+    }
+
+    /// A user's scheduler brought a unit of another runtime here.
+    #[cold]
+    fn refuse(&self, ult: UltPtr) {
+        let (id, pool) = (ult.id.get(), &*ult.pool().name);
+        tracing::error!(id, pool, "a scheduler picked a unit of another runtime");
+        crate::spawn::enqueue(ult, PushReason::Create);
+    }
+
+    /// A ULT that started elsewhere: a migratable one moves in, others are sent home.
+    #[cold]
+    fn take_over(&self, ult: UltPtr) -> bool {
+        let is_ours = Arc::ptr_eq(&self.core, &ult.core);
+        if !ult.may_move() || !is_ours {
             // A user's pool or scheduler brought it here; running it would be unsound.
             let held = UltRef::share(ult);
             crate::switch::push_resumed(ult, false);
             drop(held);
             return false;
         }
-        let is_ours = Arc::ptr_eq(&self.core, &ult.core);
-        let Some(slot) = self.slot_of(ult.pool().index).filter(|_| is_ours) else {
-            let (id, pool) = (ult.id.get(), &*ult.pool().name);
-            tracing::error!(id, pool, "a scheduler picked a unit of a pool that it does not serve");
-            crate::spawn::enqueue(ult);
-            return false;
-        };
-        ult.slot.set(u32::try_from(slot).expect("an xstream serves few pools"));
-        ult.home.store(self.shared.cast_mut(), Relaxed);
+        let slot = self.slot_for(ult.pool());
+        if let Some(block) = ult.block() {
+            self.stacks.borrow_mut().register(block, &self.shared.stacks);
+        }
+        self.settle(ult, slot);
         true
+    }
+
+    #[inline]
+    fn settle(&self, ult: UltPtr, slot: &Slot) {
+        ult.slot.set(slot);
+        self.shared.ults.store(self.shared.ults.load(Relaxed) + 1, Relaxed);
+        ult.home.store(self.me(), Relaxed);
+    }
+
+    /// A migratable ULT that is about to be queued where other xstreams find it.
+    pub(crate) fn let_go(&self, ult: UltPtr) {
+        self.shared.ults.store(self.shared.ults.load(Relaxed) - 1, Relaxed);
+        if let Some(block) = ult.block() {
+            self.stacks.borrow_mut().unregister(block, &self.shared.stacks);
+        }
+        // The null home of an unstarted unit would mean "make a stack"; this one has one, so it
+        // keeps the name of its last home until somebody takes it over.
+        ult.home.store(XstreamShared::nowhere(), Relaxed);
+    }
+
+    #[inline]
+    fn start(&self, ult: UltPtr, slot: &Slot) -> bool {
+        let class = ult.class.get();
+        let taken = if class.is_users() {
+            self.furnish_users(ult)
+        } else {
+            self.stacks.borrow_mut().take(class, &self.shared.stacks)
+        };
+        match taken {
+            Ok(block) => {
+                block.ult.set(Some(ult));
+                ult.set_block(Some(block));
+                self.settle(ult, slot);
+                true
+            }
+            Err(error) => {
+                self.no_stack(ult, &error);
+                false
+            }
+        }
+    }
+
+    #[cold]
+    fn furnish_users(&self, ult: UltPtr) -> std::io::Result<BlockPtr> {
+        let stack = ult.with_extra(|extra| extra.stack.take());
+        let stack =
+            stack.ok_or_else(|| std::io::Error::other("the stack has been used already"))?;
+        let block = stack.furnish()?;
+        self.stacks.borrow_mut().register(block, &self.shared.stacks);
+        Ok(block)
+    }
+
+    #[cold]
+    fn no_stack(&self, ult: UltPtr, error: &std::io::Error) {
+        let (id, name, pool) = (ult.id.get(), ult.name(), &*ult.pool().name);
+        tracing::error!(id, name, pool, %error, "no memory for the stack of a ULT");
+        crate::switch::lose(ult, Why::NoStack(error.raw_os_error().unwrap_or(libc::ENOMEM)));
+    }
+
+    #[inline]
+    fn run_tasklet(&self, ult: UltPtr, slot: &Slot) {
+        self.current.set(Some(ult));
+        if crate::join::run_and_publish(ult) {
+            recycle_at(self, ult);
+        }
+        self.count_finished(slot);
     }
 
     /// Queues a resumed ULT that is at home here.
     #[inline]
     pub(crate) fn queue_resumed(&self, ult: UltPtr) {
-        bump(&self.shared().slots[ult.slot.get() as usize].resumed);
+        bump(&self.home_slot(ult).shared.resumed);
         self.requeue(ult, PushReason::Resume);
     }
 
     /// Queues a started ULT that is at home here.
     #[inline]
     pub(crate) fn requeue(&self, ult: UltPtr, why: PushReason) {
+        if ult.kind() == Kind::Migratable || ult.has_requests() || ult.pool().orders_started() {
+            return self.requeue_slow(ult, why);
+        }
+        self.home_slot(ult).push_back(ult);
+    }
+
+    #[cold]
+    fn requeue_slow(&self, ult: UltPtr, why: PushReason) {
+        let moved = crate::migrate::settle_started(self, ult);
+        let why = if moved { PushReason::Migrate } else { why };
         let pool = ult.pool();
-        match pool.object() {
-            Some(object) if !pool.is_shared() => {
-                ult.pushes.set(ult.pushes.get().saturating_add(1));
+        if ult.may_move() && !ptr::eq(pool.sole.load(Relaxed), self.me()) {
+            self.let_go(ult);
+            crate::spawn::enqueue(ult, why);
+            return;
+        }
+        match pool.queue() {
+            Queue::Object(object) if pool.orders_started() => {
+                ult.count_push();
                 object.push(Unit::from_ult(ult), why);
             }
-            _ => self.list_back(ult, ult.slot.get() as usize),
+            _ => self.home_slot(ult).push_back(ult),
         }
     }
 
-    /// Appends to the unit list of a served pool.
+    /// Appends a ULT that is at home here to its unit list, past its pool.
+    pub(crate) fn list_back(&self, ult: UltPtr) {
+        self.home_slot(ult).push_back(ult);
+    }
+
+    /// Queues an unstarted unit of a pool that this xstream owns.
     #[inline]
-    pub(crate) fn list_back(&self, ult: UltPtr, slot: usize) {
-        self.slots[slot].list.push_back(ult, &self.shared().slots[slot].len);
+    pub(crate) fn push_own(&self, ult: UltPtr, pool: &PoolShared) {
+        match pool.queue() {
+            Queue::Deque(deque) => {
+                // SAFETY: this is the thread of the owner (duty of the caller, checked there).
+                unsafe { deque.push_own(ult) };
+                if pool.sole.load(Relaxed).is_null() {
+                    self.core.wake_one(pool);
+                }
+            }
+            _ => {
+                // SAFETY:
+                // - valid: this xstream owns the pool, and set its slot.
+                unsafe { &*pool.owner_slot.get() }.push_back(ult);
+            }
+        }
     }
 
     /// Ends the life of a ULT; its stack is quiet and its result has been published.
-    fn finish(&self, ult: UltPtr) {
-        let finished = &self.shared().slots[ult.slot.get() as usize].finished;
-        // What the ULT did happens before a shutdown that sees the count.
+    #[inline]
+    fn finish(&self, block: BlockPtr, slot: &Slot) {
+        if let Some(ult) = block.ult.take() {
+            recycle_at(self, ult);
+        }
+        self.stacks.borrow_mut().put(block, &self.shared.stacks);
+        self.shared.ults.store(self.shared.ults.load(Relaxed) - 1, Relaxed);
+        self.count_finished(slot);
+    }
+
+    #[inline]
+    fn count_finished(&self, slot: &Slot) {
+        let finished = &slot.shared.finished;
+        // What the unit did happens before a shutdown that sees the count.
         finished.store(finished.load(Relaxed) + 1, Release); // pair: POOL-ENDED
-        ult.home.store(ptr::null_mut(), Relaxed);
-        drop(UltRef::adopt(ult));
         if self.watched.get() {
             self.core.tell_news();
         }
     }
 
-    /// Empties the inbox and looks at the phase.
+    /// Empties the inbox, carries out requests, and looks at the phase.
     #[cold]
     pub(crate) fn read_mail(&self) {
-        for node in self.shared().inbox.take_all() {
+        for node in self.shared.inbox.take_all() {
             // SAFETY:
-            // - a live descriptor: ULTs that are sent have not finished.
-            let ult = unsafe { UltPtr::new(node) };
-            if self.is_home_of(ult) {
-                self.queue_resumed(ult);
-            } else {
-                let pool = ult.pool();
-                pool.in_flight.fetch_sub(1, Relaxed);
-                // Only a pool that this xstream serves alone sends unstarted ULTs here.
-                self.list_back(ult, pool.servers[0].slot);
+            // - a live descriptor: units that are sent have not ended.
+            self.sort_mail(unsafe { UltPtr::new(node) });
+        }
+        if self.shared.take_signal() {
+            self.look_at_phase();
+            while let Some(request) = self.shared.take_request() {
+                request(self);
             }
         }
-        // pair: SIGNAL
-        if self.shared().signalled.swap(false, AcqRel) {
-            self.look_at_phase();
+    }
+
+    fn sort_mail(&self, ult: UltPtr) {
+        if self.is_home_of(ult) {
+            self.queue_resumed(ult);
+            return;
+        }
+        let pool = ult.pool();
+        pool.in_flight.fetch_sub(1, Relaxed);
+        if self.owns(pool) {
+            self.push_own(ult, pool);
+        } else {
+            // The pool has changed its owner meanwhile.
+            crate::spawn::enqueue(ult, PushReason::Create);
         }
     }
 
@@ -346,24 +481,30 @@ impl Xstream {
         if flags & REPORT != 0 {
             self.core.report_stuck(self.suspended());
         }
-        self.shared().seen.store(word, Release); // pair: PHASE-SEEN
+        self.shared.see(word);
         self.core.tell_news();
     }
 
-    /// The ULTs that have started here and not finished.
+    /// The ULTs that have started here and not ended.
     fn suspended(&self) -> Vec<StuckUlt> {
-        let mut found = Vec::new();
-        self.core.depot.for_each(|ult| {
-            if self.is_home_of(ult) {
-                found.push(StuckUlt {
-                    id: ult.id.get(),
-                    name: ult.name().map(str::to_owned),
-                    pool: ult.pool().name.to_string(),
-                    xstream: self.shared().name.to_string(),
-                });
-            }
-        });
+        let stacks = self.stacks.borrow();
+        let ults = stacks.all().iter().filter_map(|block| block.ult.get());
+        let mut found: Vec<_> = ults
+            .map(|ult| StuckUlt {
+                id: ult.id.get(),
+                name: ult.name().map(str::to_owned),
+                pool: ult.pool().name.to_string(),
+                xstream: self.shared.name.to_string(),
+                waits_for: crate::switch::waits_for(ult),
+            })
+            .collect();
         found.sort_by_key(|ult| ult.id);
         found
     }
+}
+
+/// Whether the calling thread runs `ult`'s home.
+#[inline]
+pub(crate) fn home_here<'a>(ult: UltPtr) -> Option<&'a Xstream> {
+    current::xstream().filter(|xstream| xstream.is_home_of(ult))
 }

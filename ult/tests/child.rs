@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use common::{LONG, shared, wait_until};
-use ult::{PoolSpec, Runtime, SpawnError, StartError, XstreamSpec};
+use ult::{JoinError, PoolSpec, Runtime, StartError, XstreamSpec};
 
 const TASK: &str = "ULT_TEST_CHILD_TASK";
 
@@ -116,8 +116,9 @@ fn no_memory_for_a_stack_is_an_error_and_drops_the_closure() {
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
         let held = Arc::new(());
         let inner = held.clone();
-        let error = pool.ult().stack_bytes(16 << 30).spawn(move || drop(inner)).unwrap_err();
-        assert!(matches!(error, SpawnError::Stack { .. }), "{error}");
+        let handle = pool.ult().stack_bytes(16 << 30).spawn(move || drop(inner)).unwrap();
+        let error = handle.join().unwrap_err();
+        assert!(matches!(error, JoinError::NoStack { bytes, .. } if bytes == 16 << 30), "{error}");
         assert_eq!(Arc::strong_count(&held), 1);
         assert_eq!(pool.spawn(|| 5).unwrap().join().unwrap(), 5, "others still work");
         runtime.shutdown().unwrap();

@@ -66,8 +66,8 @@ fn xstreams_are_pinned() {
             .xstream(XstreamSpec::new("x").pools(["p"]).cpubind(cpu))
             .start()
             .unwrap();
-        assert_eq!(runtime.xstreams()[0].cpus, [cpu]);
-        assert_eq!(runtime.xstreams()[0].pools, ["p"]);
+        assert_eq!(runtime.xstreams()[0].cpus(), [cpu]);
+        assert_eq!(runtime.xstreams()[0].pools(), ["p"]);
         let pool = runtime.pool("p").unwrap();
         let set = pool.spawn(|| rustix::thread::sched_getaffinity(None).unwrap());
         let set = set.unwrap().join().unwrap();

@@ -1,0 +1,67 @@
+//! Ending a ULT before its time: cancel and exit.
+//!
+//! Both unwind the ULT's stack with a payload of our own, so destructors run and no panic hook
+//! does. The frame at the bottom tells them from panics.
+//!
+//! A wait that is a cancellation point ends when a cancel is pending. The object takes its waiter
+//! back, exactly as for a deadline, and calls [`unwind`] when nothing of the wait is left linked.
+
+#[cfg(not(loom))]
+use crate::descriptor::{CANCEL, UltPtr};
+
+/// Why a unit has no value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(loom, allow(dead_code, reason = "there are no ULTs in the models"))]
+pub(crate) enum Why {
+    /// Dropped by its pool before it started.
+    Lost,
+    /// Cancelled, before or after it started.
+    Cancelled,
+    /// It left with [`exit`].
+    Exited,
+    /// The system had no memory for its stack; `errno`.
+    NoStack(i32),
+}
+
+/// What unwinds a ULT that shall end now. Never seen by users unless they catch panics.
+pub(crate) struct Unwind(pub(crate) Why);
+
+/// Whether `ult`, which is the caller, has been asked to end.
+#[cfg(not(loom))]
+#[inline]
+pub(crate) fn is_pending(ult: UltPtr) -> bool {
+    ult.has_requests() && ult.is_requested(CANCEL)
+}
+
+/// Ends the calling ULT: its destructors run. Not a panic, so no panic hook runs.
+pub(crate) fn unwind() -> ! {
+    std::panic::resume_unwind(Box::new(Unwind(Why::Cancelled)))
+}
+
+/// Whether somebody has asked the calling ULT to end; see
+/// [`JoinHandle::cancel`](crate::JoinHandle::cancel). For long computations without waits.
+/// `false` on an OS thread.
+///
+/// Counterpart: `ABT_xstream_check_events`, for ULTs.
+#[cfg(not(loom))]
+#[must_use]
+pub fn is_cancelled() -> bool {
+    crate::current::ult().is_some_and(is_pending)
+}
+
+/// Ends the calling unit: its stack is unwound, destructors run, and its `join` says
+/// [`JoinError::Exited`](crate::JoinError::Exited).
+///
+/// Code that catches panics catches this, too, and should go on with
+/// [`resume_unwind`](std::panic::resume_unwind).
+///
+/// # Panics
+///
+/// On an OS thread, where it is an ordinary panic.
+///
+/// Counterpart: `ABT_self_exit`, which does not unwind.
+#[cfg(not(loom))]
+pub fn exit() -> ! {
+    assert!(crate::current::ult().is_some(), "`ult::exit` was called on a thread that runs no ULT");
+    std::panic::resume_unwind(Box::new(Unwind(Why::Exited)))
+}

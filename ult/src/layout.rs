@@ -1,0 +1,320 @@
+//! Changing pools and xstreams of a running runtime.
+//!
+//! One change at a time (the lock of the layout). A change decides which xstreams serve a pool and
+//! which of them, if any, shall have its private end (`heir`). The xstreams carry it out
+//! themselves, between two units ([`Xstream::enter_pools`]): one that shall not own a pool any more
+//! gives it up and hands over what is queued there; one that shall own a pool which nobody owns
+//! takes it. Units that are on their way meanwhile find their place; see [`pool`](crate::pool).
+
+use std::ptr;
+
+use crate::builder::{XstreamSpec, check_pool};
+use crate::error::{LayoutError, StartError};
+use crate::pool::{Access, PoolRef, PoolShared, PoolSpec, Queue};
+use crate::runtime::Runtime;
+use crate::sched::BasicWait;
+use crate::shared::RuntimeCore;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{Arc, lock};
+use crate::topology::{AffinityPattern, CpuSet};
+use crate::xstream::{State, Xstream, XstreamShared};
+use crate::xstream_ref::XstreamRef;
+use crate::xstream_thread;
+
+impl Runtime {
+    /// Adds a pool. No xstream serves it yet: spawns into it wait until one does
+    /// ([`add_xstream`](Self::add_xstream), [`XstreamRef::set_scheduler`]).
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::DuplicatePool`] and the other errors about pools.
+    ///
+    /// Counterpart: `ABT_pool_create`.
+    pub fn add_pool(&self, spec: PoolSpec) -> Result<PoolRef, StartError> {
+        let core = &self.owner.core;
+        let _one_at_a_time = core.layout.lock();
+        check_pool(&spec)?;
+        if core.pools().iter().any(|pool| *pool.name == *spec.name) {
+            return Err(StartError::DuplicatePool { pool: spec.name });
+        }
+        let index = lock(&core.parts).pools.len();
+        let pool = Arc::new(PoolShared::new(spec, index, core.class.bytes()));
+        lock(&core.parts).pools.push(pool.clone());
+        Ok(PoolRef { core: core.clone(), pool })
+    }
+
+    /// Removes a pool that no xstream serves and that has no units. Spawns into it fail from then
+    /// on.
+    ///
+    /// # Errors
+    ///
+    /// [`LayoutError`] if it is served, or not empty. Nothing has changed then.
+    ///
+    /// Counterpart: `ABT_pool_free`.
+    pub fn remove_pool(&self, pool: &PoolRef) -> Result<(), LayoutError> {
+        let core = &self.owner.core;
+        let _one_at_a_time = core.layout.lock();
+        let name = || pool.name().to_owned();
+        if !Arc::ptr_eq(core, &pool.core) {
+            return Err(LayoutError::OtherRuntime { pool: name() });
+        }
+        if let Some(server) = lock(&pool.pool.servers).first() {
+            return Err(LayoutError::Served { pool: name(), xstream: server.name.to_string() });
+        }
+        pool.pool.removed.store(true, Release);
+        let units = pool.total_len();
+        if units > 0 {
+            pool.pool.removed.store(false, Release);
+            return Err(LayoutError::NotEmpty { pool: name(), units });
+        }
+        Ok(())
+    }
+
+    /// Starts another xstream.
+    ///
+    /// # Errors
+    ///
+    /// See [`StartError`]. Nothing has changed then.
+    ///
+    /// Counterpart: `ABT_xstream_create`.
+    pub fn add_xstream(&self, mut spec: XstreamSpec) -> Result<XstreamRef, StartError> {
+        let core = &self.owner.core;
+        let _one_at_a_time = core.layout.lock();
+        if self.is_shut_down() {
+            return Err(StartError::ShutDown { xstream: spec.name });
+        }
+        let scheduler = spec.scheduler.take().unwrap_or_else(|| Box::new(BasicWait::new()));
+        let xstream = make_xstream(core, &spec, &crate::builder::allowed_cpus(), None)?;
+        xstream.put_scheduler(scheduler);
+        let (_, word) = core.phase();
+        xstream.see(word);
+        if let Err(error) = xstream_thread::start(core, &xstream) {
+            set_pools(core, &xstream, Vec::new());
+            xstream.set_state(State::Removed);
+            return Err(error);
+        }
+        Ok(XstreamRef::new(core.clone(), xstream))
+    }
+}
+
+/// Makes an xstream that does not run yet. The caller holds the lock of the layout, or is the only
+/// one who knows `core`.
+pub(crate) fn make_xstream(
+    core: &Arc<RuntimeCore>,
+    spec: &XstreamSpec,
+    allowed: &CpuSet,
+    affinity: Option<&AffinityPattern>,
+) -> Result<Arc<XstreamShared>, StartError> {
+    let name = || spec.name.clone();
+    let others = core.xstreams();
+    if others.iter().any(|other| *other.name == *spec.name) {
+        return Err(StartError::DuplicateXstream { xstream: name() });
+    }
+    let ranks: Vec<usize> = others.iter().map(|other| other.rank()).collect();
+    let rank = match spec.rank {
+        Some(rank) if ranks.contains(&rank) => {
+            return Err(StartError::DuplicateRank { xstream: name(), rank });
+        }
+        Some(rank) => rank,
+        None => (0..).find(|rank| !ranks.contains(rank)).unwrap_or(ranks.len()),
+    };
+    let pools = find_pools(core, &spec.name, &spec.pools)?;
+    for pool in &pools {
+        check_access(&spec.name, pool, None)?;
+    }
+    let mut cpus = spec.resolve_cpus(allowed)?;
+    if let Some(pattern) = affinity.filter(|_| cpus.is_empty()) {
+        cpus = pattern.cpus_among(rank, allowed).iter().collect();
+    }
+    let index = lock(&core.parts).xstreams.len();
+    let xstream = XstreamShared::new(&spec.name, index, rank).map_err(|source| {
+        StartError::System { xstream: name(), what: "make an eventfd", source }
+    })?;
+    let xstream = Arc::new(xstream);
+    *lock(&xstream.cpus) = cpus;
+    lock(&core.parts).xstreams.push(xstream.clone());
+    set_pools(core, &xstream, pools);
+    Ok(xstream)
+}
+
+/// The pools of these names.
+pub(crate) fn find_pools(
+    core: &RuntimeCore,
+    xstream: &str,
+    names: &[String],
+) -> Result<Vec<Arc<PoolShared>>, StartError> {
+    if names.is_empty() {
+        return Err(StartError::NoPool { xstream: xstream.to_owned() });
+    }
+    let all = core.pools();
+    let mut found: Vec<Arc<PoolShared>> = Vec::new();
+    for name in names {
+        let Some(pool) = all.iter().find(|pool| *pool.name == **name) else {
+            let have: Vec<&str> = all.iter().map(|pool| &*pool.name).collect();
+            let (xstream, have) = (xstream.to_owned(), have.join(", "));
+            return Err(StartError::UnknownPool { xstream, pool: name.clone(), have });
+        };
+        if found.iter().any(|other| Arc::ptr_eq(other, pool)) {
+            let xstream = xstream.to_owned();
+            return Err(StartError::RepeatedPool { xstream, pool: name.clone() });
+        }
+        found.push(pool.clone());
+    }
+    Ok(found)
+}
+
+/// A pool for one consumer gets no second one.
+pub(crate) fn check_access(
+    xstream: &str,
+    pool: &PoolShared,
+    me: Option<&Arc<XstreamShared>>,
+) -> Result<(), StartError> {
+    let is_other = |server: &&Arc<XstreamShared>| me.is_none_or(|me| !Arc::ptr_eq(server, me));
+    let servers = lock(&pool.servers);
+    match servers.iter().find(is_other) {
+        Some(server) if pool.access.is_single_consumer() => Err(StartError::Access {
+            pool: pool.name.to_string(),
+            access: pool.access,
+            xstream: xstream.to_owned(),
+            server: server.name.to_string(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Gives an xstream other pools, in the scheduler's order. It takes notice when it is asked to, or
+/// when it starts. Xstreams that lose a private end are asked here.
+pub(crate) fn set_pools(
+    core: &RuntimeCore,
+    xstream: &Arc<XstreamShared>,
+    pools: Vec<Arc<PoolShared>>,
+) {
+    let old = std::mem::take(&mut *lock(&xstream.pools));
+    let is_in = |list: &[Arc<PoolShared>], pool| list.iter().any(|p| Arc::ptr_eq(p, pool));
+    for pool in old.iter().filter(|pool| !is_in(&pools, pool)) {
+        lock(&pool.servers).retain(|server| !Arc::ptr_eq(server, xstream));
+        settle_servers(core, pool);
+    }
+    lock(&xstream.pools).clone_from(&pools);
+    for pool in &pools {
+        if !is_in(&old, pool) {
+            lock(&pool.servers).push(xstream.clone());
+        }
+        settle_servers(core, pool);
+    }
+}
+
+/// Recomputes who serves a pool alone, and who shall own it.
+fn settle_servers(core: &RuntimeCore, pool: &Arc<PoolShared>) {
+    let servers = lock(&pool.servers).clone();
+    let sole = match &servers[..] {
+        [only] => Arc::as_ptr(only).cast_mut(),
+        _ => ptr::null_mut(),
+    };
+    pool.sole.store(sole, Release);
+    let heir = match &pool.queue {
+        Queue::Object(_) => ptr::null_mut(),
+        // Once several xstreams have served it, its units stand where all find them.
+        Queue::Fifo(_) if pool.was_shared.load(Relaxed) => ptr::null_mut(),
+        Queue::Fifo(_) => sole,
+        Queue::Deque(_) => {
+            let is_first = |server: &&Arc<XstreamShared>| {
+                lock(&server.pools).first().is_some_and(|first| Arc::ptr_eq(first, pool))
+            };
+            servers.iter().find(is_first).map_or(sole, |first| Arc::as_ptr(first).cast_mut())
+        }
+    };
+    if servers.len() > 1 {
+        pool.was_shared.store(true, Relaxed);
+    }
+    pool.heir.store(heir, Release); // pair: POOL-HEIR
+    let owner = pool.owner.load(Acquire); // pair: POOL-OWNER
+    if !owner.is_null() && owner != heir {
+        let owner = core.xstreams().into_iter().find(|x| ptr::eq(Arc::as_ptr(x), owner));
+        if let Some(owner) = owner {
+            reconfigure(&owner);
+        }
+    }
+}
+
+/// Makes a running xstream look at its pools and its scheduler between two units.
+pub(crate) fn reconfigure(xstream: &XstreamShared) {
+    xstream.ask(Box::new(|xstream| xstream.reconfigured.set(true)));
+}
+
+impl Xstream {
+    /// Takes notice of a changed layout: gives up pools that it shall not own any more, takes those
+    /// that it shall, and marks the slots that its scheduler serves. Returns the latter's pools.
+    pub(crate) fn enter_pools(&self) -> Vec<Arc<PoolShared>> {
+        let pools = lock(&self.shared().pools).clone();
+        for pool in &pools {
+            self.slot_for(pool);
+        }
+        let mut odd = false;
+        self.any_slot(|slot| {
+            let pool = &slot.pool;
+            let heir = pool.heir.load(Acquire); // pair: POOL-HEIR
+            let owner = pool.owner.load(Acquire); // pair: POOL-OWNER
+            if owner == self.me() && heir != owner {
+                self.give_up(pool);
+                // SAFETY:
+                // - valid: xstreams live as long as the runtime's shared part.
+                if let Some(heir) = unsafe { heir.as_ref() } {
+                    reconfigure(heir);
+                }
+            } else if owner.is_null() && heir == self.me() {
+                pool.owner_slot.set(slot);
+                pool.owner.store(self.me(), Release); // pair: POOL-OWNER
+            }
+            let is_served = pools.iter().any(|served| Arc::ptr_eq(served, pool));
+            slot.served.set(is_served);
+            odd |= !is_served || slot.sleeper.get().is_some();
+            false
+        });
+        self.has_odd_slots.set(false);
+        if odd {
+            self.mark_odd();
+        }
+        pools
+    }
+
+    /// Gives up every private end; the xstream leaves.
+    pub(crate) fn give_up_pools(&self) {
+        self.any_slot(|slot| {
+            // pair: POOL-OWNER
+            if slot.pool.owner.load(Acquire) == self.me() {
+                self.give_up(&slot.pool);
+            }
+            false
+        });
+    }
+
+    /// Hands the unstarted units of an owned pool to the queue where all servers find them.
+    fn give_up(&self, pool: &PoolShared) {
+        let slot = self.slot_for(pool);
+        pool.owner.store(ptr::null_mut(), Release); // pair: POOL-OWNER
+        let mut stay = Vec::new();
+        while let Some(ult) = slot.pop_front() {
+            if self.is_home_of(ult) {
+                stay.push(ult);
+            } else {
+                pool.queue.push(ult, crate::pool::PushReason::Migrate);
+            }
+        }
+        stay.into_iter().for_each(|ult| slot.push_back(ult));
+        self.core.wake_one(pool);
+    }
+}
+
+/// For messages.
+impl std::fmt::Display for Access {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Private => "private",
+            Self::Spsc => "spsc",
+            Self::Mpsc => "mpsc",
+            Self::Spmc => "spmc",
+            Self::Mpmc => "mpmc",
+        })
+    }
+}

@@ -1,0 +1,67 @@
+//! A place to wait until something has changed, for parties that then look for themselves.
+//!
+//! Whoever changes something tells; the teller may be a scheduler, so nothing here waits for a ULT:
+//! the list of waiters is behind an OS lock that is held for a few instructions.
+
+use std::ptr::NonNull;
+use std::time::Instant;
+
+use crate::sync::{Mutex, lock};
+use crate::wait::Waiter;
+use crate::wait_kind::WaitKind;
+
+/// See the module documentation.
+#[derive(Debug, Default)]
+pub(crate) struct News(Mutex<Vec<Entry>>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Entry(NonNull<Waiter>);
+
+// SAFETY: the claim to wake a waiter, which may be done from any thread.
+unsafe impl Send for Entry {}
+
+impl News {
+    pub(crate) const fn new() -> Self {
+        Self(Mutex::new(Vec::new()))
+    }
+
+    /// Wakes everybody who waits; they look again.
+    pub(crate) fn tell(&self) {
+        let entries = std::mem::take(&mut *lock(&self.0));
+        for Entry(waiter) in entries {
+            // SAFETY:
+            // - alive, unlinked: it was in the list, which we took whole;
+            // - not touched afterwards.
+            unsafe { Waiter::wake(waiter) };
+        }
+    }
+
+    /// Waits until `test` holds, and looks at it whenever somebody has told. `false`: the deadline
+    /// passed first.
+    pub(crate) fn wait_until(&self, deadline: Option<Instant>, test: impl Fn() -> bool) -> bool {
+        loop {
+            if test() {
+                return true;
+            }
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return false;
+            }
+            let waiter = Waiter::new(WaitKind::Condvar);
+            let entry = Entry(NonNull::from(&waiter));
+            lock(&self.0).push(Entry(entry.0));
+            let unlink = || {
+                let mut entries = lock(&self.0);
+                let at = entries.iter().position(|other| *other == entry);
+                at.map(|at| entries.swap_remove(at)).is_some()
+            };
+            // A change between the first test and the entry has told nobody.
+            if test() {
+                if !unlink() {
+                    waiter.block_fully();
+                }
+                return true;
+            }
+            waiter.settle(deadline, unlink);
+        }
+    }
+}

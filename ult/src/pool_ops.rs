@@ -1,0 +1,325 @@
+//! What can be done with a pool beside spawning: take units out and put them back, move its
+//! content, look at it, and give it a scheduler of its own.
+
+use std::ptr;
+
+use crate::current;
+use crate::error::{MigrateError, SpawnError};
+use crate::join::JoinHandle;
+use crate::pool::{PoolRef, PopBy, PushReason};
+use crate::sched::{Scheduler, Step};
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering::{Acquire, Release};
+use crate::unit::Unit;
+
+/// What is shown of a runnable unit; see [`PoolRef::units`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnitInfo {
+    /// Number, unique in the runtime.
+    pub id: u64,
+    /// Name given at spawn.
+    pub name: Option<String>,
+    /// Whether it has run before.
+    pub is_started: bool,
+    /// Whether it is a tasklet.
+    pub is_tasklet: bool,
+}
+
+impl UnitInfo {
+    fn of(unit: &Unit) -> Self {
+        Self {
+            id: unit.id(),
+            name: unit.name().map(str::to_owned),
+            is_started: unit.is_started(),
+            is_tasklet: unit.is_tasklet(),
+        }
+    }
+}
+
+impl PoolRef {
+    /// Takes a runnable unit out of the pool, for [`yield_to`](crate::yield_to) and the like.
+    ///
+    /// Finds what the caller could run: on an xstream that serves the pool, what its scheduler
+    /// would get; elsewhere, units that have not started and are in nobody's private list.
+    ///
+    /// Counterpart: `ABT_pool_pop_thread`.
+    #[must_use]
+    pub fn pop(&self) -> Option<Unit> {
+        match current::xstream_in(&self.core) {
+            Some(xstream) if xstream.slot_of(&self.pool).is_some() => {
+                xstream.view(&self.pool).pop()
+            }
+            _ => self.pool.queue.pop(PopBy::Thief).map(Unit::from_ult),
+        }
+    }
+
+    /// Takes up to `max` units, as that many [`pop`](Self::pop)s would.
+    ///
+    /// Counterpart: `ABT_pool_pop_threads`.
+    #[must_use]
+    pub fn pop_many(&self, max: usize) -> Vec<Unit> {
+        std::iter::from_fn(|| self.pop()).take(max).collect()
+    }
+
+    /// Puts a unit into the pool; it belongs to this pool from then on.
+    ///
+    /// # Errors
+    ///
+    /// Gives the unit back with a [`MigrateError`] if the pool is of another runtime or has been
+    /// removed, or if the unit is a started ULT whose home does not serve the pool.
+    ///
+    /// Counterpart: `ABT_pool_push_thread`.
+    pub fn push(&self, unit: Unit) -> Result<(), (Unit, MigrateError)> {
+        let ult = unit.ptr();
+        let pool = || self.name().to_owned();
+        if !Arc::ptr_eq(&ult.core, &self.core) {
+            return Err((unit, MigrateError::OtherRuntime { pool: pool() }));
+        }
+        if self.pool.removed.load(Acquire) {
+            return Err((unit, MigrateError::Removed { pool: pool() }));
+        }
+        let is_same = ptr::eq(ult.pool(), &*self.pool);
+        if unit.is_started() && !ult.may_move() {
+            return self.push_started(unit, is_same);
+        }
+        if !is_same {
+            crate::migrate::adopt(ult, &self.pool);
+        }
+        let why = if is_same { PushReason::Yield } else { PushReason::Migrate };
+        crate::spawn::enqueue(unit.into_ult(), why);
+        Ok(())
+    }
+
+    /// Puts several units into the pool, the first one first. Stops at the first that is refused,
+    /// and gives it and those behind it back.
+    ///
+    /// # Errors
+    ///
+    /// See [`push`](Self::push).
+    ///
+    /// Counterpart: `ABT_pool_push_threads`.
+    pub fn push_many(
+        &self,
+        units: impl IntoIterator<Item = Unit>,
+    ) -> Result<(), (Vec<Unit>, MigrateError)> {
+        let mut units = units.into_iter();
+        while let Some(unit) = units.next() {
+            if let Err((unit, error)) = self.push(unit) {
+                return Err((std::iter::once(unit).chain(units).collect(), error));
+            }
+        }
+        Ok(())
+    }
+
+    /// A started ULT that stays on its xstream.
+    fn push_started(&self, unit: Unit, is_same: bool) -> Result<(), (Unit, MigrateError)> {
+        let ult = unit.ptr();
+        let home = crate::xstream::home_here(ult);
+        if is_same {
+            crate::switch::push_resumed(unit.into_ult(), false);
+            return Ok(());
+        }
+        let serves = |xstream: &crate::xstream::Xstream| {
+            xstream.slot_of(&self.pool).is_some_and(|slot| slot.served.get())
+        };
+        match home.filter(|xstream| serves(xstream)) {
+            Some(xstream) => {
+                crate::migrate::move_at_home(xstream, ult, &self.pool);
+                xstream.requeue(unit.into_ult(), PushReason::Migrate);
+                Ok(())
+            }
+            None => {
+                let xstream = home.map_or("its home", |xstream| &*xstream.shared().name).to_owned();
+                let pool = self.name().to_owned();
+                Err((unit, MigrateError::NotServed { pool, xstream }))
+            }
+        }
+    }
+
+    /// Moves the units that have not started to `target`, in their order. Returns how many.
+    ///
+    /// Units in the private list of an xstream are moved by that xstream, a little later; they are
+    /// not counted.
+    ///
+    /// # Errors
+    ///
+    /// [`MigrateError`] if `target` is of another runtime or has been removed.
+    pub fn move_all_to(&self, target: &Self) -> Result<usize, MigrateError> {
+        let pool = || target.name().to_owned();
+        if !Arc::ptr_eq(&self.core, &target.core) {
+            return Err(MigrateError::OtherRuntime { pool: pool() });
+        }
+        if target.pool.removed.load(Acquire) {
+            return Err(MigrateError::Removed { pool: pool() });
+        }
+        if self == target {
+            return Ok(0);
+        }
+        let moved = self.move_reachable(target);
+        // SAFETY:
+        // - valid: xstreams live as long as the runtime's shared part.
+        let owner = unsafe { self.pool.owner.load(Acquire).as_ref() }; // pair: POOL-OWNER
+        let is_here = current::xstream_in(&self.core)
+            .is_some_and(|here| owner.is_some_and(|owner| ptr::eq(here.me(), owner)));
+        if let Some(owner) = owner.filter(|_| !is_here) {
+            let (from, to) = (self.clone(), target.clone());
+            owner.ask(Box::new(move |_| {
+                from.move_reachable(&to);
+            }));
+        }
+        Ok(moved)
+    }
+
+    /// Moves the unstarted units that the caller can reach.
+    fn move_reachable(&self, target: &Self) -> usize {
+        let (mut moved, mut stay) = (0, Vec::new());
+        // Others may push meanwhile; what is there now is enough.
+        for _ in 0..self.len() {
+            let Some(unit) = self.pop() else { break };
+            if unit.is_started() {
+                stay.push(unit);
+            } else {
+                crate::migrate::adopt(unit.ptr(), &target.pool);
+                crate::spawn::enqueue(unit.into_ult(), PushReason::Migrate);
+                moved += 1;
+            }
+        }
+        for unit in stay {
+            crate::switch::push_resumed(unit.into_ult(), true);
+        }
+        moved
+    }
+
+    /// The runnable units of the pool, for debugging. Shows what the caller could
+    /// [`pop`](Self::pop), without taking it; not the content of work-stealing deques.
+    ///
+    /// Counterpart: `ABT_pool_print_all_threads`.
+    #[must_use]
+    pub fn units(&self) -> Vec<UnitInfo> {
+        let mut found = Vec::new();
+        let xstream = current::xstream_in(&self.core);
+        if let Some(slot) = xstream.and_then(|xstream| xstream.slot_of(&self.pool)) {
+            slot.list.for_each(|ult| {
+                found.push(UnitInfo::of(&std::mem::ManuallyDrop::new(Unit::from_ult(ult))));
+            });
+        }
+        self.pool.queue.for_each(&mut |unit| found.push(UnitInfo::of(unit)));
+        found
+    }
+
+    /// Spawns one ULT for each closure. Stops at the first that cannot be spawned; the ones before
+    /// it run, and their handles are in the error.
+    ///
+    /// # Errors
+    ///
+    /// See [`SpawnError`].
+    ///
+    /// Counterpart: `ABT_thread_create_many`.
+    #[allow(clippy::type_complexity, reason = "the handles, and with the error those so far")]
+    pub fn spawn_many<F, T>(
+        &self,
+        closures: impl IntoIterator<Item = F>,
+    ) -> Result<Vec<JoinHandle<T>>, (Vec<JoinHandle<T>>, SpawnError)>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let mut handles = Vec::new();
+        for f in closures {
+            match self.spawn(f) {
+                Ok(handle) => handles.push(handle),
+                Err(error) => return Err((handles, error)),
+            }
+        }
+        Ok(handles)
+    }
+
+    /// Stacks a scheduler: a ULT of this pool that schedules `pools` by `scheduler`, as a child of
+    /// whatever runs this pool. It ends when its pools have no units left that have not ended.
+    ///
+    /// It gives way to other units of its xstream after every 32 units, and sleeps while its
+    /// units are suspended. The pools should be served by nobody else ([`Runtime::add_pool`]); what
+    /// starts there is at home on the xstream where the scheduler runs.
+    ///
+    /// # Errors
+    ///
+    /// See [`SpawnError`].
+    ///
+    /// Counterpart: `ABT_pool_add_sched`.
+    ///
+    /// [`Runtime::add_pool`]: crate::Runtime::add_pool
+    pub fn push_scheduler(
+        &self,
+        scheduler: Box<dyn Scheduler>,
+        pools: impl IntoIterator<Item = PoolRef>,
+    ) -> Result<JoinHandle<()>, SpawnError> {
+        let pools: Vec<Self> = pools.into_iter().collect();
+        self.ult().name("scheduler").spawn(move || stacked(scheduler, &pools))
+    }
+}
+
+/// Units that a stacked scheduler runs before it lets others run.
+const STACKED_TURN: u32 = 32;
+
+/// The body of a stacked scheduler.
+fn stacked(mut scheduler: Box<dyn Scheduler>, pools: &[PoolRef]) {
+    let Some((xstream, me)) = current::xstream().zip(current::suspendable()) else { return };
+    for pool in pools {
+        xstream.stack_on(&pool.pool);
+    }
+    let views: Vec<_> = pools.iter().map(|pool| xstream.view(&pool.pool)).collect();
+    let mut turn = 0;
+    loop {
+        match scheduler.next(&views) {
+            Step::Run(unit) => {
+                xstream.run(unit.into_ult());
+                turn += 1;
+                if turn == STACKED_TURN {
+                    turn = 0;
+                    crate::yield_now();
+                }
+            }
+            Step::Idle if pools.iter().all(|pool| pool.total_len() == 0) => break,
+            Step::Idle => {
+                for view in &views {
+                    view.slot().sleeper.set(Some(me));
+                }
+                xstream.mark_odd();
+                if views.iter().all(|view| view.is_empty()) && pools.iter().any(has_units) {
+                    me.waits.set(crate::wait_kind::WaitKind::Park);
+                    crate::switch::suspend(me, crate::context::Command::Park);
+                    crate::switch::check(me);
+                }
+                for view in &views {
+                    view.slot().sleeper.set(None);
+                }
+            }
+        }
+    }
+    for pool in pools {
+        xstream.unstack(&pool.pool);
+    }
+}
+
+fn has_units(pool: &PoolRef) -> bool {
+    pool.total_len() > 0
+}
+
+impl crate::xstream::Xstream {
+    /// Lets pushes into `pool` wake this xstream.
+    fn stack_on(&self, pool: &crate::pool::PoolShared) {
+        self.slot_for(pool);
+        crate::sync::lock(&pool.servers).push(self.shared().clone());
+        pool.was_shared.store(true, Release);
+        self.mark_odd();
+    }
+
+    fn unstack(&self, pool: &crate::pool::PoolShared) {
+        let mut servers = crate::sync::lock(&pool.servers);
+        if let Some(at) = servers.iter().position(|server| ptr::eq(Arc::as_ptr(server), self.me()))
+        {
+            servers.remove(at);
+        }
+    }
+}

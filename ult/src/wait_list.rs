@@ -1,0 +1,299 @@
+//! Lists of waiters. The nodes are on the stacks of those who wait; whoever holds the lock around
+//! the list owns all links.
+//!
+//! | type | what | a waiter in it |
+//! |---|---|---|
+//! | [`WaitList`] | who waits, oldest first | can be removed by its party (deadline, cancel) |
+//! | [`Chain`] | who has been taken out, to be woken when the lock is free | has been won |
+
+use std::ptr::{self, NonNull};
+
+use crate::wait::Waiter;
+
+/// The place of a waiter in a list.
+#[derive(Debug)]
+pub(crate) struct Links {
+    prev: *mut Waiter,
+    pub(crate) next: *mut Waiter,
+    is_linked: bool,
+}
+
+impl Links {
+    pub(crate) const fn new() -> Self {
+        Self { prev: ptr::null_mut(), next: ptr::null_mut(), is_linked: false }
+    }
+}
+
+/// Changes the links of a waiter.
+///
+/// # Safety
+///
+/// `node` is alive and the caller owns its links.
+unsafe fn edit<R>(node: NonNull<Waiter>, f: impl FnOnce(&mut Links) -> R) -> R {
+    // SAFETY:
+    // - alive: duty of the caller; shared access only.
+    let waiter = unsafe { node.as_ref() };
+    waiter.links.with_mut(|links| {
+        // SAFETY:
+        // - no alias: the caller owns the links, and `f` does not reach them another way.
+        f(unsafe { &mut *links })
+    })
+}
+
+/// Reads the link to the next waiter.
+///
+/// # Safety
+///
+/// `node` is alive and nobody writes its links.
+pub(crate) unsafe fn next_of(node: NonNull<Waiter>) -> *mut Waiter {
+    // SAFETY:
+    // - alive: duty of the caller; shared access only.
+    let waiter = unsafe { node.as_ref() };
+    waiter.links.with(|links| {
+        // SAFETY:
+        // - no writer: duty of the caller.
+        unsafe { &*links }.next
+    })
+}
+
+/// Writes the link to the next waiter, for lists that have no other links.
+///
+/// # Safety
+///
+/// `node` is alive and the caller owns its links.
+pub(crate) unsafe fn set_next(node: NonNull<Waiter>, next: *mut Waiter) {
+    // SAFETY: the same duties.
+    unsafe { edit(node, |links| links.next = next) }
+}
+
+/// First come, first served. See the module documentation.
+#[derive(Debug)]
+pub(crate) struct WaitList {
+    first: *mut Waiter,
+    last: *mut Waiter,
+}
+
+// SAFETY: the list is a claim to waiters, which may be woken from any thread.
+unsafe impl Send for WaitList {}
+
+impl WaitList {
+    pub(crate) const fn new() -> Self {
+        Self { first: ptr::null_mut(), last: ptr::null_mut() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_null()
+    }
+
+    /// The waiter that came first.
+    pub(crate) fn first(&self) -> Option<&Waiter> {
+        // SAFETY:
+        // - alive: linked waiters stay until they are popped or removed, which needs `&mut self`.
+        unsafe { self.first.as_ref() }
+    }
+
+    /// Appends a waiter.
+    ///
+    /// # Safety
+    ///
+    /// It is in no list, and stays alive and where it is until it is woken after a pop, or removed.
+    pub(crate) unsafe fn push_back(&mut self, node: NonNull<Waiter>) {
+        let prev = self.last;
+        let links = Links { prev, next: ptr::null_mut(), is_linked: true };
+        // SAFETY:
+        // - alive, in no list: duty of the caller, so its links are ours from now on.
+        unsafe { edit(node, |slot| *slot = links) };
+        match NonNull::new(prev) {
+            // SAFETY:
+            // - alive, ours: it is linked in this list.
+            Some(prev) => unsafe { edit(prev, |links| links.next = node.as_ptr()) },
+            None => self.first = node.as_ptr(),
+        }
+        self.last = node.as_ptr();
+    }
+
+    /// Puts a waiter before all others.
+    ///
+    /// # Safety
+    ///
+    /// As for [`push_back`](Self::push_back).
+    pub(crate) unsafe fn push_front(&mut self, node: NonNull<Waiter>) {
+        let next = self.first;
+        let links = Links { prev: ptr::null_mut(), next, is_linked: true };
+        // SAFETY:
+        // - alive, in no list: duty of the caller, so its links are ours from now on.
+        unsafe { edit(node, |slot| *slot = links) };
+        match NonNull::new(next) {
+            // SAFETY:
+            // - alive, ours: it is linked in this list.
+            Some(next) => unsafe { edit(next, |links| links.prev = node.as_ptr()) },
+            None => self.last = node.as_ptr(),
+        }
+        self.first = node.as_ptr();
+    }
+
+    /// Takes the oldest waiter out. It must be woken.
+    pub(crate) fn pop_front(&mut self) -> Option<NonNull<Waiter>> {
+        let node = NonNull::new(self.first)?;
+        self.unlink(node);
+        Some(node)
+    }
+
+    /// Takes a waiter out, if it is still in.
+    ///
+    /// # Safety
+    ///
+    /// It is alive and was put into this list and no other.
+    pub(crate) unsafe fn remove(&mut self, node: NonNull<Waiter>) -> bool {
+        // SAFETY:
+        // - alive: duty of the caller; shared access only.
+        let is_linked = unsafe { node.as_ref() }.links.with(|links| {
+            // SAFETY:
+            // - no writer: `is_linked` is written only with `&mut self`.
+            unsafe { &*links }.is_linked
+        });
+        if is_linked {
+            self.unlink(node);
+        }
+        is_linked
+    }
+
+    /// Takes everybody out, to be woken.
+    pub(crate) fn take_all(&mut self) -> Chain {
+        let mut chain = Chain::new();
+        while let Some(node) = self.pop_front() {
+            // SAFETY: popped here and in no other list.
+            unsafe { chain.push(node) };
+        }
+        chain
+    }
+
+    /// `node` is in this list.
+    fn unlink(&mut self, node: NonNull<Waiter>) {
+        // SAFETY:
+        // - alive, ours: it is linked in this list.
+        let Links { prev, next, .. } =
+            unsafe { edit(node, |links| std::mem::replace(links, Links::new())) };
+        match NonNull::new(prev) {
+            // SAFETY:
+            // - alive, ours: a neighbour in this list.
+            Some(prev) => unsafe { edit(prev, |links| links.next = next) },
+            None => self.first = next,
+        }
+        match NonNull::new(next) {
+            // SAFETY:
+            // - alive, ours: a neighbour in this list.
+            Some(next) => unsafe { edit(next, |links| links.prev = prev) },
+            None => self.last = prev,
+        }
+    }
+}
+
+/// Waiters that have been taken out and must be woken. See the module documentation.
+#[derive(Debug)]
+#[must_use = "whoever takes waiters out of a list must wake them"]
+pub(crate) struct Chain {
+    first: *mut Waiter,
+    last: *mut Waiter,
+}
+
+impl Chain {
+    pub(crate) const fn new() -> Self {
+        Self { first: ptr::null_mut(), last: ptr::null_mut() }
+    }
+
+    /// Appends a waiter. Under the lock of the list that it was in.
+    ///
+    /// # Safety
+    ///
+    /// It has been popped from its list and not been woken.
+    pub(crate) unsafe fn push(&mut self, node: NonNull<Waiter>) {
+        match NonNull::new(self.last) {
+            // SAFETY:
+            // - alive: not yet woken; ours: its party only reads `is_linked`, under the same lock.
+            Some(last) => unsafe { set_next(last, node.as_ptr()) },
+            None => self.first = node.as_ptr(),
+        }
+        self.last = node.as_ptr();
+    }
+
+    /// Wakes all, oldest first. Without the lock.
+    pub(crate) fn wake(self) {
+        let mut next = self.first;
+        while let Some(node) = NonNull::new(next) {
+            // SAFETY:
+            // - alive: not yet woken; nobody writes the links of a popped waiter.
+            next = unsafe { next_of(node) };
+            // SAFETY:
+            // - alive, unlinked: popped and not yet woken; not touched afterwards.
+            unsafe { Waiter::wake(node) };
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::wait_kind::WaitKind;
+
+    fn tags(list: &mut WaitList) -> Vec<usize> {
+        std::iter::from_fn(|| list.pop_front())
+            // SAFETY: the waiters of the tests outlive the list.
+            .map(|node| unsafe { node.as_ref() }.tag.addr())
+            .collect()
+    }
+
+    fn waiters(count: usize) -> Vec<Waiter> {
+        (0..count).map(|n| Waiter::new(WaitKind::Select).with_number(n)).collect()
+    }
+
+    #[test]
+    fn keeps_the_order_of_arrival() {
+        let waiters = waiters(4);
+        let mut list = WaitList::new();
+        for waiter in &waiters[..3] {
+            // SAFETY: alive, in no list.
+            unsafe { list.push_back(NonNull::from(waiter)) };
+        }
+        // SAFETY: alive, in no list.
+        unsafe { list.push_front(NonNull::from(&waiters[3])) };
+        assert_eq!(list.first().map(|first| first.tag.addr()), Some(3));
+        assert_eq!(tags(&mut list), [3, 0, 1, 2]);
+        assert!(list.is_empty());
+    }
+
+    #[test]
+    fn removes_each_position_once() {
+        for gone in 0..3 {
+            let waiters = waiters(3);
+            let mut list = WaitList::new();
+            for waiter in &waiters {
+                // SAFETY: alive, in no list.
+                unsafe { list.push_back(NonNull::from(waiter)) };
+            }
+            let node = NonNull::from(&waiters[gone]);
+            // SAFETY: alive, and was put into this list.
+            assert!(unsafe { list.remove(node) });
+            // SAFETY: as above.
+            assert!(!unsafe { list.remove(node) }, "it was out already");
+            let rest: Vec<usize> = (0..3).filter(|n| *n != gone).collect();
+            assert_eq!(tags(&mut list), rest);
+        }
+    }
+
+    #[test]
+    fn a_chain_wakes_everybody() {
+        let waiters = waiters(3);
+        let mut list = WaitList::new();
+        for waiter in &waiters {
+            // SAFETY: alive, in no list.
+            unsafe { list.push_back(NonNull::from(waiter)) };
+        }
+        let chain = list.take_all();
+        // SAFETY: alive, and was put into this list.
+        assert!(!unsafe { list.remove(NonNull::from(&waiters[1])) }, "it has been won");
+        assert!(waiters.iter().all(|waiter| !waiter.is_woken()));
+        chain.wake();
+        assert!(waiters.iter().all(Waiter::is_woken));
+    }
+}

@@ -1,0 +1,365 @@
+//! Xstreams as their users see them.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use crate::current;
+use crate::error::{LayoutError, StartError};
+use crate::layout::{check_access, find_pools, reconfigure, set_pools};
+use crate::sched::Scheduler;
+use crate::shared::{CLOSING, EXIT, RuntimeCore};
+use crate::shutdown::wait_for;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::{Arc, lock};
+use crate::topology::CpuSet;
+use crate::xstream::{State, XstreamShared};
+use crate::xstream_thread;
+
+/// A handle to an xstream of a [`Runtime`](crate::Runtime). Cheap to clone; it does not keep the
+/// runtime open.
+///
+/// Counterpart: `ABT_xstream`.
+#[derive(Clone)]
+pub struct XstreamRef {
+    core: Arc<RuntimeCore>,
+    xstream: Arc<XstreamShared>,
+}
+
+/// Where an xstream is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum XstreamState {
+    /// Runs units, or looks for some.
+    Running,
+    /// Sleeps, because there is nothing to run.
+    Idle,
+    /// Has been asked to leave, and still has work.
+    Joining,
+    /// Has left; it can be revived.
+    Terminated,
+    /// Has been removed, or its runtime has ended.
+    Removed,
+}
+
+/// Limit of [`XstreamRef::join`].
+const JOIN_LIMIT: Duration = Duration::from_secs(30);
+
+impl XstreamRef {
+    pub(crate) fn new(core: Arc<RuntimeCore>, xstream: Arc<XstreamShared>) -> Self {
+        Self { core, xstream }
+    }
+
+    /// The name in the description.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.xstream.name
+    }
+
+    /// Its place among all xstreams that the runtime ever had.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.xstream.index
+    }
+
+    /// Its rank, unique among the xstreams that there are.
+    ///
+    /// Counterpart: `ABT_xstream_get_rank`.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.xstream.rank()
+    }
+
+    /// Changes its rank.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::DuplicateRank`] if another xstream has it.
+    ///
+    /// Counterpart: `ABT_xstream_set_rank`.
+    pub fn set_rank(&self, rank: usize) -> Result<(), StartError> {
+        let _one_at_a_time = self.core.layout.lock();
+        let others = self.core.xstreams();
+        let mut others = others.iter().filter(|other| !Arc::ptr_eq(other, &self.xstream));
+        if others.any(|other| other.rank() == rank) {
+            return Err(StartError::DuplicateRank { xstream: self.name().to_owned(), rank });
+        }
+        self.xstream.set_rank(rank);
+        Ok(())
+    }
+
+    /// Names of the pools that it serves, in the scheduler's order.
+    ///
+    /// Counterpart: `ABT_xstream_get_main_pools`.
+    #[must_use]
+    pub fn pools(&self) -> Vec<String> {
+        lock(&self.xstream.pools).iter().map(|pool| pool.name.to_string()).collect()
+    }
+
+    /// Processors that it is bound to; empty: not bound.
+    ///
+    /// Counterpart: `ABT_xstream_get_affinity`.
+    #[must_use]
+    pub fn cpus(&self) -> Vec<usize> {
+        lock(&self.xstream.cpus).clone()
+    }
+
+    /// Restricts it to these processors, from the next unit on, and after a revival as well.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::Cpu`] if the list is empty, or names a processor that the process may not use.
+    ///
+    /// Counterpart: `ABT_xstream_set_affinity`.
+    pub fn set_affinity(&self, cpus: &[usize]) -> Result<(), StartError> {
+        let allowed = crate::topology::Topology::get()
+            .map_or_else(|_| crate::builder::allowed_cpus(), |topology| topology.allowed().clone());
+        let cpu = |cpu| StartError::Cpu {
+            xstream: self.name().to_owned(),
+            cpu,
+            have: allowed.to_string(),
+        };
+        if let Some(wrong) = cpus.iter().find(|cpu| !allowed.contains(**cpu)) {
+            return Err(cpu(*wrong));
+        }
+        if cpus.is_empty() {
+            return Err(StartError::NoCpu { xstream: self.name().to_owned() });
+        }
+        *lock(&self.xstream.cpus) = cpus.to_vec();
+        let set: CpuSet = cpus.iter().copied().collect();
+        self.xstream.ask(Box::new(move |xstream| {
+            if let Err(error) = crate::topology::bind_this_thread(&set) {
+                let name = &*xstream.shared().name;
+                tracing::error!(%error, xstream = name, "cannot bind to the processors {set}");
+            }
+        }));
+        Ok(())
+    }
+
+    /// Where it is in its life. A snapshot.
+    ///
+    /// Counterpart: `ABT_xstream_get_state`.
+    #[must_use]
+    pub fn state(&self) -> XstreamState {
+        let (flags, _) = self.core.phase();
+        match self.xstream.state() {
+            State::Removed => XstreamState::Removed,
+            State::Terminated if flags & EXIT != 0 => XstreamState::Removed,
+            State::Terminated => XstreamState::Terminated,
+            State::Joining | State::Leaving => XstreamState::Joining,
+            State::Running if self.xstream.is_asleep() => XstreamState::Idle,
+            State::Running => XstreamState::Running,
+        }
+    }
+
+    /// Number of ULTs that have started here and not ended. A snapshot.
+    #[must_use]
+    pub fn ults(&self) -> usize {
+        self.xstream.ults.load(Relaxed)
+    }
+
+    /// Gives it another scheduler over other pools, from the next unit on. This does not wait
+    /// for that. ULTs that have started here and whose pool it no longer serves are still run.
+    ///
+    /// Of several changes in a row the last one holds.
+    ///
+    /// # Errors
+    ///
+    /// [`LayoutError`] if a pool is not there, or is promised to another xstream; or if units would
+    /// be left in a pool that no xstream serves any more. Nothing has changed then.
+    ///
+    /// Counterpart: `ABT_xstream_set_main_sched`.
+    pub fn set_scheduler<S: Into<String>>(
+        &self,
+        scheduler: Box<dyn Scheduler>,
+        pools: impl IntoIterator<Item = S>,
+    ) -> Result<(), LayoutError> {
+        let _one_at_a_time = self.core.layout.lock();
+        self.check_not_gone()?;
+        let names: Vec<String> = pools.into_iter().map(Into::into).collect();
+        let pools = find_pools(&self.core, self.name(), &names)?;
+        for pool in &pools {
+            check_access(self.name(), pool, Some(&self.xstream))?;
+        }
+        let leaves = |pool: &Arc<_>| !pools.iter().any(|new| Arc::ptr_eq(new, pool));
+        self.check_orphans(leaves)?;
+        set_pools(&self.core, &self.xstream, pools);
+        self.xstream.put_scheduler(scheduler);
+        reconfigure(&self.xstream);
+        Ok(())
+    }
+
+    /// Waits until the pools that only this xstream serves are empty and no ULT calls it home, for
+    /// at most 30 s; then it leaves, and its thread ends. Units that are spawned into those pools
+    /// afterwards wait until it is revived or another xstream serves them.
+    ///
+    /// # Errors
+    ///
+    /// - [`LayoutError::OwnXstream`] if called by a unit that runs there.
+    /// - [`LayoutError::Primary`] for the primary xstream.
+    /// - [`LayoutError::Busy`] when the time is over; the xstream then goes on as before.
+    ///
+    /// Counterpart: `ABT_xstream_join`, which waits without limit.
+    pub fn join(&self) -> Result<(), LayoutError> {
+        self.join_timeout(JOIN_LIMIT)
+    }
+
+    /// Like [`join`](Self::join), with another limit.
+    ///
+    /// # Errors
+    ///
+    /// See [`join`](Self::join).
+    pub fn join_timeout(&self, limit: Duration) -> Result<(), LayoutError> {
+        let name = || self.name().to_owned();
+        if current::xstream().is_some_and(|here| Arc::ptr_eq(here.shared(), &self.xstream)) {
+            return Err(LayoutError::OwnXstream { xstream: name() });
+        }
+        {
+            let _one_at_a_time = self.core.layout.lock();
+            self.check_not_gone()?;
+            if self.xstream.state() == State::Terminated {
+                return Ok(());
+            }
+            if self.xstream.is_primary() {
+                return Err(LayoutError::Primary { xstream: name() });
+            }
+            self.xstream.set_state(State::Joining);
+        }
+        self.xstream.signal();
+        let deadline = Instant::now().checked_add(limit);
+        let has_left = || matches!(self.xstream.state(), State::Terminated | State::Removed);
+        if !wait_for(&self.core, deadline, has_left) {
+            let _one_at_a_time = self.core.layout.lock();
+            if !self.xstream.change_state(State::Joining, State::Running) {
+                return self.join_timeout(limit);
+            }
+            let units = self.sole_pools().iter().map(|pool| pool.len()).sum();
+            return Err(LayoutError::Busy { xstream: name(), ults: self.ults(), units });
+        }
+        xstream_thread::join(&self.xstream);
+        Ok(())
+    }
+
+    /// Asks it to leave without running what waits in its pools: it serves none from then on. ULTs
+    /// that have started here are run to their end, or cancelled by whoever has their handles.
+    /// What waits in its pools stays there. Does not wait; [`join`](Self::join) does.
+    ///
+    /// # Errors
+    ///
+    /// [`LayoutError::Primary`] for the primary xstream, [`LayoutError::Gone`].
+    ///
+    /// Counterpart: `ABT_xstream_cancel`.
+    pub fn cancel(&self) -> Result<(), LayoutError> {
+        let _one_at_a_time = self.core.layout.lock();
+        self.check_not_gone()?;
+        if self.xstream.is_primary() {
+            return Err(LayoutError::Primary { xstream: self.name().to_owned() });
+        }
+        let pools = lock(&self.xstream.pools).clone();
+        set_pools(&self.core, &self.xstream, Vec::new());
+        // For the revival.
+        *lock(&self.xstream.parked_pools) = pools;
+        if self.xstream.state() == State::Running {
+            self.xstream.set_state(State::Joining);
+            reconfigure(&self.xstream);
+        }
+        Ok(())
+    }
+
+    /// Starts an xstream again that has been joined, with its scheduler and pools.
+    ///
+    /// # Errors
+    ///
+    /// [`LayoutError::Running`] if it has not been joined, [`LayoutError::Start`] if the system
+    /// refuses a thread.
+    ///
+    /// Counterpart: `ABT_xstream_revive`.
+    pub fn revive(&self) -> Result<(), LayoutError> {
+        let _one_at_a_time = self.core.layout.lock();
+        self.check_not_gone()?;
+        if self.xstream.state() != State::Terminated {
+            return Err(LayoutError::Running { xstream: self.name().to_owned() });
+        }
+        xstream_thread::join(&self.xstream);
+        let pools = std::mem::take(&mut *lock(&self.xstream.parked_pools));
+        if !pools.is_empty() {
+            set_pools(&self.core, &self.xstream, pools);
+        }
+        self.xstream.inbox.open();
+        self.xstream.set_state(State::Running);
+        let (_, word) = self.core.phase();
+        self.xstream.see(word);
+        let started = xstream_thread::start(&self.core, &self.xstream);
+        if started.is_err() {
+            let closed = self.xstream.inbox.close();
+            debug_assert!(closed, "an xstream that owns nothing gets no mail");
+            self.xstream.set_state(State::Terminated);
+        }
+        Ok(started?)
+    }
+
+    /// Joins it and forgets it. Its name and rank are free again.
+    ///
+    /// # Errors
+    ///
+    /// As [`join`](Self::join), and [`LayoutError::NotEmpty`] if units wait in a pool that no other
+    /// xstream serves; it is then joined, and can be revived.
+    ///
+    /// Counterpart: `ABT_xstream_free`.
+    pub fn remove(&self) -> Result<(), LayoutError> {
+        self.join()?;
+        let _one_at_a_time = self.core.layout.lock();
+        self.check_not_gone()?;
+        self.check_orphans(|_| true)?;
+        set_pools(&self.core, &self.xstream, Vec::new());
+        self.xstream.set_state(State::Removed);
+        Ok(())
+    }
+
+    fn check_not_gone(&self) -> Result<(), LayoutError> {
+        let (flags, _) = self.core.phase();
+        if self.xstream.is_removed() || flags & (CLOSING | EXIT) != 0 {
+            return Err(LayoutError::Gone { xstream: self.name().to_owned() });
+        }
+        Ok(())
+    }
+
+    /// Pools that nobody else serves.
+    fn sole_pools(&self) -> Vec<Arc<crate::pool::PoolShared>> {
+        let mut pools = lock(&self.xstream.pools).clone();
+        pools.retain(|pool| lock(&pool.servers).len() == 1);
+        pools
+    }
+
+    /// Refuses if a pool that `leaves` would have units and no xstream.
+    fn check_orphans(
+        &self,
+        leaves: impl Fn(&Arc<crate::pool::PoolShared>) -> bool,
+    ) -> Result<(), LayoutError> {
+        for pool in self.sole_pools().iter().filter(|pool| leaves(pool)) {
+            let units = pool.len();
+            if units > 0 {
+                return Err(LayoutError::NotEmpty { pool: pool.name.to_string(), units });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl PartialEq for XstreamRef {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.xstream, &other.xstream)
+    }
+}
+
+impl Eq for XstreamRef {}
+
+impl fmt::Debug for XstreamRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("XstreamRef")
+            .field("name", &self.name())
+            .field("rank", &self.rank())
+            .field("state", &self.state())
+            .field("pools", &self.pools())
+            .finish()
+    }
+}

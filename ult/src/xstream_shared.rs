@@ -1,0 +1,245 @@
+//! The part of an xstream that every thread may use.
+
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::ptr;
+
+use crate::descriptor::{Ult, UltPtr};
+use crate::inbox::{Closed, Inbox};
+use crate::park::{Bed, ParkWord};
+use crate::pool::PoolShared;
+use crate::sched::Scheduler;
+use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, fence};
+use crate::sync::{Arc, Mutex, lock, thread};
+use crate::xstream::Xstream;
+
+/// Something that an xstream does on its own stack, between units.
+pub(crate) type Request = Box<dyn FnOnce(&Xstream) + Send>;
+
+/// Where an xstream is in its life; see [`XstreamState`](crate::XstreamState).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    Running = 0,
+    /// Asked to leave when its pools are empty and no ULT calls it home.
+    Joining = 1,
+    /// Gives up what it has.
+    Leaving = 2,
+    Terminated = 3,
+    Removed = 4,
+}
+
+impl State {
+    fn from_u8(state: u8) -> Self {
+        match state {
+            0 => Self::Running,
+            1 => Self::Joining,
+            2 => Self::Leaving,
+            3 => Self::Terminated,
+            _ => Self::Removed,
+        }
+    }
+}
+
+/// See the module documentation. Lives as long as its runtime's shared part, also after the xstream
+/// has been removed.
+#[repr(align(128))]
+pub(crate) struct XstreamShared {
+    pub(crate) inbox: Inbox<Ult>,
+    word: ParkWord,
+    /// The phase has changed, or there are requests.
+    signalled: AtomicBool,
+    state: AtomicU8,
+    /// The last phase word that the xstream has seen.
+    seen: AtomicU64,
+    requests: Mutex<Vec<Request>>,
+    pub(crate) eventfd: OwnedFd,
+    pub(crate) name: Box<str>,
+    pub(crate) index: usize,
+    rank: AtomicUsize,
+    /// Stacks that exist here. One writer: the xstream.
+    pub(crate) stacks: AtomicUsize,
+    pub(crate) cpus: Mutex<Vec<usize>>,
+    /// The pools that it serves, in the scheduler's order. Changed under the lock of the layout.
+    pub(crate) pools: Mutex<Vec<Arc<PoolShared>>>,
+    /// Its pools while it is cancelled, for the revival.
+    pub(crate) parked_pools: Mutex<Vec<Arc<PoolShared>>>,
+    /// ULTs that have started here and not ended. One writer: the xstream.
+    pub(crate) ults: AtomicUsize,
+    /// It is the thread that started the runtime.
+    primary: AtomicBool,
+    pub(crate) thread: Mutex<Option<thread::JoinHandle<()>>>,
+    /// The scheduler that it shall have from the next round on.
+    scheduler: Mutex<Option<Box<dyn Scheduler>>>,
+}
+
+impl XstreamShared {
+    pub(crate) fn new(name: &str, index: usize, rank: usize) -> io::Result<Self> {
+        use rustix::event::{EventfdFlags, eventfd};
+        Ok(Self {
+            inbox: Inbox::new(),
+            word: ParkWord::new(),
+            signalled: AtomicBool::new(false),
+            state: AtomicU8::new(State::Running as u8),
+            seen: AtomicU64::new(0),
+            requests: Mutex::new(Vec::new()),
+            eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            name: name.into(),
+            index,
+            rank: AtomicUsize::new(rank),
+            stacks: AtomicUsize::new(0),
+            cpus: Mutex::default(),
+            pools: Mutex::default(),
+            parked_pools: Mutex::default(),
+            ults: AtomicUsize::new(0),
+            primary: AtomicBool::new(false),
+            thread: Mutex::default(),
+            scheduler: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn rank(&self) -> usize {
+        self.rank.load(Relaxed)
+    }
+
+    pub(crate) fn set_rank(&self, rank: usize) {
+        self.rank.store(rank, Relaxed);
+    }
+
+    pub(crate) fn state(&self) -> State {
+        State::from_u8(self.state.load(Acquire)) // pair: XSTREAM-STATE
+    }
+
+    pub(crate) fn set_state(&self, state: State) {
+        self.state.store(state as u8, Release); // pair: XSTREAM-STATE
+    }
+
+    /// Changes the state unless somebody else has.
+    pub(crate) fn change_state(&self, from: State, to: State) -> bool {
+        // pair: XSTREAM-STATE
+        self.state.compare_exchange(from as u8, to as u8, AcqRel, Relaxed).is_ok()
+    }
+
+    pub(crate) fn is_primary(&self) -> bool {
+        self.primary.load(Relaxed)
+    }
+
+    pub(crate) fn set_primary(&self) {
+        self.primary.store(true, Relaxed);
+    }
+
+    pub(crate) fn is_removed(&self) -> bool {
+        self.state() == State::Removed
+    }
+
+    /// Leaves a scheduler for the next start, or for the next reconfiguration.
+    pub(crate) fn put_scheduler(&self, scheduler: Box<dyn Scheduler>) {
+        *lock(&self.scheduler) = Some(scheduler);
+    }
+
+    pub(crate) fn take_scheduler(&self) -> Option<Box<dyn Scheduler>> {
+        lock(&self.scheduler).take()
+    }
+
+    /// In place of the home of a migratable ULT that is queued where any xstream may take it. Only
+    /// compared.
+    pub(crate) fn nowhere() -> *mut Self {
+        ptr::without_provenance_mut(align_of::<Self>())
+    }
+
+    /// Whether the inbox or the signal wants attention. Two loads.
+    #[inline]
+    pub(crate) fn has_mail(&self) -> bool {
+        !self.inbox.is_empty() || self.signalled.load(Relaxed)
+    }
+
+    /// Hands a unit to this xstream: a resumed ULT that is at home here, or an unstarted unit of
+    /// a pool that it owns. The unit's queue membership passes to the inbox.
+    ///
+    /// The caller keeps the shared part of the runtime alive.
+    ///
+    /// # Errors
+    ///
+    /// [`Closed`] if the xstream has left; the unit is still the caller's. Never for a ULT that is
+    /// at home here: an xstream with such ULTs does not leave.
+    pub(crate) fn send(&self, ult: UltPtr) -> Result<(), Closed> {
+        // SAFETY:
+        // - in no queue: its membership is handed over;
+        // - valid until taken: it has not ended, so the runtime keeps it.
+        let was_empty = unsafe { self.inbox.push(ult.as_non_null()) }?;
+        // Otherwise an earlier sender is about to look.
+        if was_empty {
+            fence(SeqCst); // pair: PARK-DEKKER
+            self.wake_after_fence();
+        }
+        Ok(())
+    }
+
+    /// Makes the xstream look at phase, state and requests.
+    pub(crate) fn signal(&self) {
+        self.signalled.store(true, Release); // pair: SIGNAL
+        fence(SeqCst); // pair: PARK-DEKKER
+        self.wake_after_fence();
+    }
+
+    pub(crate) fn take_signal(&self) -> bool {
+        self.signalled.swap(false, AcqRel) // pair: SIGNAL
+    }
+
+    /// Has `request` carried out by the xstream. If it has left, nothing happens until it is
+    /// revived.
+    pub(crate) fn ask(&self, request: Request) {
+        lock(&self.requests).push(request);
+        self.signal();
+    }
+
+    pub(crate) fn take_request(&self) -> Option<Request> {
+        let mut requests = lock(&self.requests);
+        if requests.is_empty() { None } else { Some(requests.remove(0)) }
+    }
+
+    /// Wakes the xstream if it sleeps, and tells whether it did. The caller has published work and
+    /// put a `fence(SeqCst)` behind it.
+    pub(crate) fn wake_after_fence(&self) -> bool {
+        if !self.word.looks_asleep() {
+            return false;
+        }
+        match self.word.notify() {
+            None => return false,
+            Some(Bed::Futex) => self.word.wake_futex(),
+            Some(Bed::Poll) => {
+                // Fails only when the counter is about to overflow; then it is readable anyway.
+                let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
+            }
+        }
+        true
+    }
+
+    /// For the owner's sleep.
+    pub(crate) fn word(&self) -> &ParkWord {
+        &self.word
+    }
+
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.word.looks_asleep()
+    }
+
+    /// The xstream has looked at the phase word.
+    pub(crate) fn see(&self, word: u64) {
+        self.seen.store(word, Release); // pair: PHASE-SEEN
+    }
+
+    /// One that has left needs not look.
+    pub(crate) fn has_seen(&self, word: u64) -> bool {
+        matches!(self.state(), State::Terminated | State::Removed)
+            || self.seen.load(Acquire) >= word // pair: PHASE-SEEN
+    }
+}
+
+impl fmt::Debug for XstreamShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("XstreamShared").field("name", &self.name).finish_non_exhaustive()
+    }
+}
