@@ -4,6 +4,7 @@
 //! ratio to the floor of the same run is what can be compared between machines.
 
 use std::fmt;
+use std::rc::Rc;
 
 use clap::ValueEnum;
 
@@ -13,10 +14,11 @@ use crate::floors::channel::Transport;
 use crate::floors::stream::Style;
 use crate::floors::{attach, coroutine, memcpy, rtt, stream};
 use crate::row::{Figure, Target, Unit};
+use crate::rows::argobots::{self, All, Kind, Op};
 use crate::rows::echo::{self, Layer};
 use crate::rows::pair::{Patience, Settings};
 use crate::rows::{
-    argobots, bulk, rpc, ult_fib, ult_idle, ult_memory, ult_switch, ult_sync, ult_wake,
+    bulk, rpc, ult_fib, ult_idle, ult_memory, ult_switch, ult_sync, ult_tasklet, ult_wake,
 };
 
 /// Transfer sizes, by their word in ids.
@@ -150,6 +152,10 @@ fn ult_cases() -> Vec<Case> {
         ult("ult.create_join", Unit::Nanoseconds, 38.0, ult_switch::create_join),
         ult("ult.create_detached", Unit::Nanoseconds, 25.0, ult_switch::create_detached),
         ult("ult.yield", Unit::Nanoseconds, 15.0, ult_switch::yields),
+        ult("ult.yield_to", Unit::Nanoseconds, 12.0, ult_switch::yields_to),
+        Case::new(Group::Ult, "ult.park_to", Unit::Nanoseconds, ult_switch::parks_to),
+        ult("ult.tasklet", Unit::Nanoseconds, 18.0, ult_tasklet::create_join),
+        ult("ult.tasklet_detached", Unit::Nanoseconds, 10.0, ult_tasklet::create_detached),
         ult("ult.mutex", Unit::Nanoseconds, 10.0, ult_sync::mutex),
         ult("ult.mutex.contended", Unit::Nanoseconds, 0.0, ult_sync::contended)
             .target(Target::Other("parking_lot"))
@@ -173,26 +179,12 @@ fn timer_cases() -> [Case; 1] {
     [lateness.target(Target::Limit(100_000.0))]
 }
 
+/// A row that runs on as many xstreams as it is told.
+type MeasureOn = Box<dyn Fn(&Context, usize) -> Result<Figure>>;
+
 fn argobots_cases() -> Vec<Case> {
-    use argobots::{All, Op};
-    type MeasureOn = Box<dyn Fn(&Context, usize) -> Result<Figure>>;
-    let mut rows: Vec<(String, MeasureOn)> = Vec::new();
-    for op in [Op::Create, Op::Join, Op::CreateJoin, Op::CreateUnnamed, Op::Yield] {
-        let measure = move |context: &Context, count| argobots::thread_ops(context, op, count);
-        rows.push((format!("thread_ops.{}", op.word()), Box::new(measure)));
-    }
-    for what in [All::CreateJoin, All::CreateUnnamed, All::Yield] {
-        let measure =
-            move |context: &Context, count| argobots::thread_ops_all(context, what, count);
-        rows.push((format!("thread_ops_all.{}", what.word()), Box::new(measure)));
-    }
-    for ults in [64, 256] {
-        for op in [Op::Create, Op::Join, Op::CreateJoin] {
-            let measure =
-                move |context: &Context, count| argobots::fork_join(context, op, ults, count);
-            rows.push((format!("thread_fork_join.{}.{ults}", op.word()), Box::new(measure)));
-        }
-    }
+    let mut rows = argobots_ops(Kind::Ult);
+    rows.extend(argobots_ops(Kind::Tasklet));
     for ults in [1, 8] {
         let measure = move |context: &Context, count| argobots::lock_unlock(context, ults, count);
         rows.push((format!("sync_ops.mutex_lock_unlock.{ults}"), Box::new(measure)));
@@ -200,7 +192,7 @@ fn argobots_cases() -> Vec<Case> {
     let id = "argobots.sync_ops.mutex_create_free";
     let mut cases = vec![Case::new(Group::Argobots, id, Unit::Nanoseconds, argobots::create_free)];
     for (what, measure) in rows {
-        let measure: std::rc::Rc<MeasureOn> = std::rc::Rc::new(measure);
+        let measure = Rc::new(measure);
         for count in [1, 2] {
             let (id, measure) = (format!("argobots.{what}.{count}"), measure.clone());
             let on = move |context: &Context| measure(context, count);
@@ -209,6 +201,36 @@ fn argobots_cases() -> Vec<Case> {
         }
     }
     cases
+}
+
+/// The rows that exist for ULTs and, but for the yields, for tasklets.
+fn argobots_ops(kind: Kind) -> Vec<(String, MeasureOn)> {
+    let word = kind.word();
+    let mut rows: Vec<(String, MeasureOn)> = Vec::new();
+    let life = [Op::Create, Op::Join, Op::CreateJoin];
+    for op in life {
+        let measure = move |context: &Context, count| argobots::cold(context, kind, op, count);
+        rows.push((format!("{word}_ops.{}_cold", op.word()), Box::new(measure)));
+    }
+    let mut ops = vec![Op::CreateUnnamed];
+    let mut alls = vec![All::CreateJoin, All::CreateUnnamed];
+    if kind == Kind::Ult {
+        ops.extend([Op::Yield, Op::YieldTo]);
+        alls.extend([All::Yield, All::YieldTo]);
+    }
+    for op in life.into_iter().chain(ops) {
+        let measure = move |context: &Context, count| argobots::ops(context, kind, op, count);
+        rows.push((format!("{word}_ops.{}", op.word()), Box::new(measure)));
+    }
+    for all in alls {
+        let measure = move |context: &Context, count| argobots::ops_all(context, kind, all, count);
+        rows.push((format!("{word}_ops_all.{}", all.word()), Box::new(measure)));
+    }
+    for (units, op) in [64, 256].into_iter().flat_map(|units| life.map(|op| (units, op))) {
+        let measure = move |c: &Context, count| argobots::fork_join(c, kind, op, units, count);
+        rows.push((format!("{word}_fork_join.{}.{units}", op.word()), Box::new(measure)));
+    }
+    rows
 }
 
 fn rpc_cases() -> Vec<Case> {

@@ -10,6 +10,7 @@ pub(crate) mod ult_idle;
 pub(crate) mod ult_memory;
 pub(crate) mod ult_switch;
 pub(crate) mod ult_sync;
+pub(crate) mod ult_tasklet;
 pub(crate) mod ult_wake;
 
 mod hg_rtt;

@@ -2,12 +2,14 @@
 //!
 //! Naive Fibonacci: each call with an argument of two or more forks one half as a ULT, computes the
 //! other itself and joins; time for each fork. Beside it `rayon` (whose `join` forks only what is
-//! stolen) and `may` (stackful coroutines), on the same cores, alternating. Pools are first in,
-//! first out, so thousands of ULTs are alive at once: the stack cache is made to hold them.
+//! stolen) and `may` (stackful coroutines), on the same cores, alternating. Each xstream has a
+//! work-stealing pool of its own, into which its ULTs spawn, and steals from that of the other.
+
+use std::cell::Cell;
 
 use may::coroutine;
 use rayon::{ThreadPool, ThreadPoolBuilder};
-use ult::{PoolRef, PoolSpec, Runtime, XstreamSpec};
+use ult::{PoolKind, PoolRef, PoolSpec, RandWs, Runtime, XstreamSpec};
 
 use super::on_ult::on_ult;
 use crate::context::Context;
@@ -36,7 +38,12 @@ pub(crate) fn run(context: &Context, count: usize) -> Result<Figure> {
     let size = if context.quick { QUICK } else { FULL };
     let effort = Effort { samples: 20, warmup: 5, ..Effort::batches(context.quick) };
     let runtime = runtime(&cores)?;
-    let pool = runtime.pool("p").ok_or_else(|| Failure::new("no pool p"))?;
+    let pool = |index| {
+        runtime.pool(&pool_name(index)).ok_or_else(|| Failure::new(format!("no pool p{index}")))
+    };
+    let pools = (0..count).map(pool).collect::<Result<Vec<_>>>()?;
+    // For ever, which is as long as this process: a count in every ULT would be contended.
+    let pools: &'static [PoolRef] = Vec::leak(pools);
     let rayon = rayon_pool(&cores)?;
     may::config().set_workers(count).set_pool_capacity(2 * size.forks as usize);
     let room = || effort.room(size.forks);
@@ -44,9 +51,8 @@ pub(crate) fn run(context: &Context, count: usize) -> Result<Figure> {
     for _ in 0..effort.rounds {
         effort.each(&mut rayons, || size.check(rayon.install(|| rayon_fib(size.n))))?;
         effort.each(&mut mays, || size.check(may_root(size.n)?))?;
-        ours = round(context, &pool, effort, &size, ours)?;
+        ours = round(context, pools, effort, &size, ours)?;
     }
-    drop(pool);
     runtime.shutdown_timeout(context.deadline.left()).doing("stopping a ULT runtime")?;
     let figure = Figure::median(ours.latency(), None);
     Ok(figure.beside("rayon", rayons.quantile(500)).beside("may", mays.quantile(500)))
@@ -61,13 +67,35 @@ impl Size {
     }
 }
 
+fn pool_name(index: usize) -> String {
+    format!("p{index}")
+}
+
 fn runtime(cores: &[usize]) -> Result<Runtime> {
-    let builder = Runtime::builder().pool(PoolSpec::new("p")).stack_cache_max(8_192);
-    let xstream = |(index, core): (usize, &usize)| {
-        XstreamSpec::new(format!("x{index}")).pools(["p"]).cpubind(*core)
-    };
-    let builder = cores.iter().enumerate().map(xstream).fold(builder, |b, x| b.xstream(x));
+    let mut builder = Runtime::builder();
+    for (index, core) in cores.iter().enumerate() {
+        builder = builder.pool(PoolSpec::new(pool_name(index)).kind(PoolKind::RandWs));
+        // Its own first, then those to steal from.
+        let pools = (0..cores.len()).map(|next| pool_name((index + next) % cores.len()));
+        let xstream = XstreamSpec::new(format!("x{index}")).pools(pools).cpubind(*core);
+        builder = builder.xstream(xstream.rank(index).scheduler(Box::new(RandWs::new())));
+    }
     builder.start().doing("starting a ULT runtime")
+}
+
+thread_local! {
+    /// Rank of the xstream of this thread, once it has been asked for.
+    static RANK: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// The pool of the xstream that runs the calling ULT, which stays there.
+fn own(pools: &'static [PoolRef]) -> &'static PoolRef {
+    let rank = RANK.get().unwrap_or_else(|| {
+        let rank = ult::current().map_or(0, |ult| ult.rank);
+        RANK.set(Some(rank));
+        rank
+    });
+    &pools[rank]
 }
 
 fn rayon_pool(cores: &[usize]) -> Result<ThreadPool> {
@@ -80,28 +108,27 @@ fn rayon_pool(cores: &[usize]) -> Result<ThreadPool> {
 
 fn round(
     context: &Context,
-    pool: &PoolRef,
+    pools: &'static [PoolRef],
     effort: Effort,
     size: &Size,
     mut samples: Samples,
 ) -> Result<Samples> {
-    let (inner, n, value) = (pool.clone(), size.n, size.value);
-    on_ult(pool, context.deadline, move || {
+    let (n, value) = (size.n, size.value);
+    on_ult(&pools[0], context.deadline, move || {
         effort.each(&mut samples, || {
             let size = Size { n, forks: 0, value };
-            size.check(ult_fib(&inner, n)?)
+            size.check(ult_fib(pools, n)?)
         })?;
         Ok(samples)
     })
 }
 
-fn ult_fib(pool: &PoolRef, n: u32) -> Result<u64> {
+fn ult_fib(pools: &'static [PoolRef], n: u32) -> Result<u64> {
     if n < 2 {
         return Ok(u64::from(n));
     }
-    let inner = pool.clone();
-    let half = pool.spawn(move || ult_fib(&inner, n - 1)).doing("spawning")?;
-    let other = ult_fib(pool, n - 2)?;
+    let half = own(pools).spawn(move || ult_fib(pools, n - 1)).doing("spawning")?;
+    let other = ult_fib(pools, n - 2)?;
     Ok(half.join().doing("joining")?? + other)
 }
 

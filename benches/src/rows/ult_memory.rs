@@ -1,18 +1,21 @@
 //! Rows `ult.memory_1m` and `ult.create_1m`: a million ULTs at once.
 //!
-//! 1,000,000 ULTs (5,000 with `--quick`) of the default stack size have started, called one function
-//! and wait for the same eventual; guards are on.
+//! 1,000,000 ULTs (5,000 with `--quick`) of the default stack size have started, called one
+//! function and wait for the same eventual; guards are on.
 //!
 //! - `ult.memory_1m`: resident memory of the process for each of them, with descriptors, queues and
 //!   the allocator's share. Floor: one page, since each has a stack of its own. Beside it: the same
 //!   with the kernel's page tables, which are not resident memory of the process, but memory.
-//! - `ult.create_1m`: time from the first spawn until all wait, for all together. With `--quick` it
-//!   is scaled up to a million, so that the target can be looked at.
+//! - `ult.create_1m`: time from the first spawn until all wait, for all together. Floor: the first
+//!   touch of as many pages of one mapping, since each stack needs one. With `--quick` both are
+//!   scaled up to a million, so that the target can be looked at.
 
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use ult::{Eventual, PoolRef};
 
 use super::on_ult::{on_ult, yield_until};
@@ -36,14 +39,41 @@ pub(crate) fn memory(context: &Context) -> Result<Figure> {
 
 /// Row `ult.create_1m`.
 pub(crate) fn create(context: &Context) -> Result<Figure> {
+    let floor = touch_pages(count(context))?;
     let (count, grown) = measure(context)?;
-    let scale = MILLION as f64 / count as f64;
-    Ok(Figure::single(grown.time.as_nanos() as f64 * scale, None))
+    let scaled = |time: Duration| time.as_nanos() as f64 * MILLION as f64 / count as f64;
+    Ok(Figure::single(scaled(grown.time), Some(scaled(floor))))
+}
+
+fn count(context: &Context) -> u64 {
+    if context.quick { 5_000 } else { MILLION }
+}
+
+/// How long the first touch of `count` pages takes.
+fn touch_pages(count: u64) -> Result<Duration> {
+    let page = rustix::param::page_size();
+    let count = usize::try_from(count).doing("counting pages")?;
+    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    let start = Instant::now();
+    // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing one.
+    let map = unsafe { mmap_anonymous(ptr::null_mut(), count * page, prot, flags) }
+        .doing("mapping pages")?;
+    // SAFETY: our own fresh mapping. An error only means that the floor is lower than it could be.
+    let _ = unsafe { madvise(map, count * page, Advice::LinuxNoHugepage) };
+    for index in 0..count {
+        let place = map.cast::<u8>().wrapping_add(index * page);
+        // SAFETY:
+        // - inside our own writable mapping; nobody else knows it.
+        unsafe { place.write_volatile(1) };
+    }
+    let time = start.elapsed();
+    // SAFETY: exactly the mapping made above, which nothing uses any more.
+    unsafe { munmap(map, count * page) }.doing("unmapping pages")?;
+    Ok(time)
 }
 
 fn measure(context: &Context) -> Result<(u64, Grown)> {
-    let count = if context.quick { 5_000 } else { MILLION };
-    let deadline = context.deadline;
+    let (count, deadline) = (count(context), context.deadline);
     let streams = Streams::start(&[context.cores.origin])?;
     let pool = streams.pools[0].clone();
     let grown = on_ult(&streams.pools[0], deadline, move || grown_by(&pool, count, deadline))?;
@@ -123,9 +153,14 @@ mod tests {
     #[test]
     fn touched_memory_is_resident() {
         let before = Memory::now().unwrap().resident;
-        let memory = vec![1u8; 64 << 20];
+        let memory = std::hint::black_box(vec![1u8; 64 << 20]);
         let after = Memory::now().unwrap().resident;
         assert!(after >= before + (32 << 20), "{before} -> {after} for {} bytes", memory.len());
+    }
+
+    #[test]
+    fn the_floor_touches_and_gives_back() {
+        assert!(touch_pages(1_000).unwrap() > Duration::ZERO);
     }
 
     #[test]
