@@ -4,6 +4,7 @@
 //! ratio to the floor of the same run is what can be compared between machines.
 
 use std::fmt;
+use std::rc::Rc;
 
 use clap::ValueEnum;
 
@@ -13,9 +14,12 @@ use crate::floors::channel::Transport;
 use crate::floors::stream::Style;
 use crate::floors::{attach, coroutine, memcpy, rtt, stream};
 use crate::row::{Figure, Target, Unit};
+use crate::rows::argobots::{self, All, Kind, Op};
 use crate::rows::echo::{self, Layer};
 use crate::rows::pair::{Patience, Settings};
-use crate::rows::{bulk, rpc, ult_memory, ult_switch, ult_wake};
+use crate::rows::{
+    bulk, rpc, ult_fib, ult_idle, ult_memory, ult_switch, ult_sync, ult_tasklet, ult_wake,
+};
 
 /// Transfer sizes, by their word in ids.
 pub(crate) const SIZES: [(&str, usize); 4] =
@@ -28,6 +32,10 @@ pub(crate) enum Group {
     Floor,
     /// User-level threads
     Ult,
+    /// Sleeping ULTs
+    Timer,
+    /// What the benchmarks of C Argobots measure
+    Argobots,
     /// Messages of the network layer
     Na,
     /// Remote procedure calls below the ULTs
@@ -90,6 +98,8 @@ impl Case {
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = floor_cases();
     cases.extend(ult_cases());
+    cases.extend(timer_cases());
+    cases.extend(argobots_cases());
     cases.extend(echo_cases(Group::Na, "na", Layer::Na));
     cases.extend(echo_cases(Group::Hg, "hg", Layer::Hg));
     cases.extend(rpc_cases());
@@ -142,9 +152,85 @@ fn ult_cases() -> Vec<Case> {
         ult("ult.create_join", Unit::Nanoseconds, 38.0, ult_switch::create_join),
         ult("ult.create_detached", Unit::Nanoseconds, 25.0, ult_switch::create_detached),
         ult("ult.yield", Unit::Nanoseconds, 15.0, ult_switch::yields),
-        Case::new(Group::Ult, "ult.wake", Unit::Nanoseconds, ult_wake::run).two_cores(),
-        ult("ult.memory", Unit::Bytes, 8.5 * 1024.0, ult_memory::run),
+        ult("ult.yield_to", Unit::Nanoseconds, 12.0, ult_switch::yields_to),
+        Case::new(Group::Ult, "ult.park_to", Unit::Nanoseconds, ult_switch::parks_to),
+        ult("ult.tasklet", Unit::Nanoseconds, 18.0, ult_tasklet::create_join),
+        ult("ult.tasklet_detached", Unit::Nanoseconds, 10.0, ult_tasklet::create_detached),
+        ult("ult.mutex", Unit::Nanoseconds, 10.0, ult_sync::mutex),
+        ult("ult.mutex.contended", Unit::Nanoseconds, 0.0, ult_sync::contended)
+            .target(Target::Other("parking_lot"))
+            .two_cores(),
+        ult("ult.eventual_resume", Unit::Nanoseconds, 40.0, ult_sync::eventual_resume),
+        ult("ult.wake.spin", Unit::Nanoseconds, 200.0, ult_wake::spin).two_cores(),
+        ult("ult.wake.parked", Unit::Nanoseconds, 0.0, ult_wake::parked)
+            .target(Target::TimesFloor(1.2))
+            .two_cores(),
+        ult("ult.memory_1m", Unit::Bytes, 8.5 * 1024.0, ult_memory::memory),
+        ult("ult.create_1m", Unit::Nanoseconds, 2e9, ult_memory::create),
+        Case::new(Group::Ult, "ult.fib.1", Unit::Nanoseconds, |c: &Context| ult_fib::run(c, 1)),
+        Case::new(Group::Ult, "ult.fib.2", Unit::Nanoseconds, |c: &Context| ult_fib::run(c, 2))
+            .two_cores(),
+        ult("ult.idle_cpu", Unit::Percent, 0.1, ult_idle::idle_cpu),
     ]
+}
+
+fn timer_cases() -> [Case; 1] {
+    let lateness = Case::new(Group::Timer, "timer.lateness", Unit::Nanoseconds, ult_idle::lateness);
+    [lateness.target(Target::Limit(100_000.0))]
+}
+
+/// A row that runs on as many xstreams as it is told.
+type MeasureOn = Box<dyn Fn(&Context, usize) -> Result<Figure>>;
+
+fn argobots_cases() -> Vec<Case> {
+    let mut rows = argobots_ops(Kind::Ult);
+    rows.extend(argobots_ops(Kind::Tasklet));
+    for ults in [1, 8] {
+        let measure = move |context: &Context, count| argobots::lock_unlock(context, ults, count);
+        rows.push((format!("sync_ops.mutex_lock_unlock.{ults}"), Box::new(measure)));
+    }
+    let id = "argobots.sync_ops.mutex_create_free";
+    let mut cases = vec![Case::new(Group::Argobots, id, Unit::Nanoseconds, argobots::create_free)];
+    for (what, measure) in rows {
+        let measure = Rc::new(measure);
+        for count in [1, 2] {
+            let (id, measure) = (format!("argobots.{what}.{count}"), measure.clone());
+            let on = move |context: &Context| measure(context, count);
+            let case = Case::new(Group::Argobots, id, Unit::Nanoseconds, on);
+            cases.push(if count > 1 { case.two_cores() } else { case });
+        }
+    }
+    cases
+}
+
+/// The rows that exist for ULTs and, but for the yields, for tasklets.
+fn argobots_ops(kind: Kind) -> Vec<(String, MeasureOn)> {
+    let word = kind.word();
+    let mut rows: Vec<(String, MeasureOn)> = Vec::new();
+    let life = [Op::Create, Op::Join, Op::CreateJoin];
+    for op in life {
+        let measure = move |context: &Context, count| argobots::cold(context, kind, op, count);
+        rows.push((format!("{word}_ops.{}_cold", op.word()), Box::new(measure)));
+    }
+    let mut ops = vec![Op::CreateUnnamed];
+    let mut alls = vec![All::CreateJoin, All::CreateUnnamed];
+    if kind == Kind::Ult {
+        ops.extend([Op::Yield, Op::YieldTo]);
+        alls.extend([All::Yield, All::YieldTo]);
+    }
+    for op in life.into_iter().chain(ops) {
+        let measure = move |context: &Context, count| argobots::ops(context, kind, op, count);
+        rows.push((format!("{word}_ops.{}", op.word()), Box::new(measure)));
+    }
+    for all in alls {
+        let measure = move |context: &Context, count| argobots::ops_all(context, kind, all, count);
+        rows.push((format!("{word}_ops_all.{}", all.word()), Box::new(measure)));
+    }
+    for (units, op) in [64, 256].into_iter().flat_map(|units| life.map(|op| (units, op))) {
+        let measure = move |c: &Context, count| argobots::fork_join(c, kind, op, units, count);
+        rows.push((format!("{word}_fork_join.{}.{units}", op.word()), Box::new(measure)));
+    }
+    rows
 }
 
 fn rpc_cases() -> Vec<Case> {

@@ -7,22 +7,26 @@
 //! # Nobody is left behind
 //!
 //! - Normal end, error, panic: [`ChildProcess`] kills and reaps when it is dropped.
-//! - The parent is killed: each child asks the kernel for `SIGKILL` on its parent's death before it
-//!   does anything else, then checks that its parent was not dead already. The kernel means the
-//!   *thread* that started the child, so children are started from a process's main thread only.
+//! - The parent is killed: each child asks the kernel for `SIGKILL` on its parent's death, before it
+//!   becomes the program that it shall be; a copy of this program then checks that its parent was
+//!   not dead already. The kernel means the *thread* that started the child, so children are
+//!   started from a process's main thread only.
 //! - Ctrl-C: [`catch_interrupts`] makes the supervisor's waits end, so its guards run.
 //! - A killed row process leaves dead peers: they become children of the supervisor
 //!   ([`adopt_orphans`]), which reaps them after each row ([`reap_orphans`]).
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, set_parent_process_death_signal,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -77,14 +81,14 @@ impl ChildProcess {
     pub(crate) fn start(role: Role, order: &impl Serialize) -> Result<Self> {
         let program = std::env::current_exe().doing("finding this program's file")?;
         let order = serde_json::to_string(order).doing("writing an order")?;
-        let child = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .arg(role.word())
             .arg(std::process::id().to_string())
             .arg(order)
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn();
-        let mut child = Reaped(child.doing("starting a process")?);
+            .stdout(Stdio::piped());
+        let mut child = Reaped(spawn(&mut command).doing("starting a process")?);
         let (stdin, stdout) = (child.0.stdin.take(), child.0.stdout.take());
         let stdout = stdout.ok_or_else(|| Failure::new("starting a process: no pipe to it"))?;
         Ok(Self { child, stdin, stdout, pending: Vec::new() })
@@ -169,6 +173,15 @@ impl Drop for Reaped {
     }
 }
 
+/// Starts a program that does not outlive the calling thread. Main thread only.
+fn spawn(command: &mut Command) -> std::io::Result<Child> {
+    let die_with_us = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
+    // SAFETY:
+    // - between `fork` and `exec` it makes one system call: no allocation, no lock, no panic.
+    unsafe { command.pre_exec(die_with_us) };
+    command.spawn()
+}
+
 /// What another program prints, without its errors. Main thread only.
 ///
 /// # Errors
@@ -176,7 +189,7 @@ impl Drop for Reaped {
 /// When it cannot be started, fails, or does not end in time; it is killed then.
 pub(crate) fn output_of(program: &mut Command, deadline: Deadline) -> Result<String> {
     let program = program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = Reaped(program.spawn().doing("starting a program")?);
+    let mut child = Reaped(spawn(program).doing("starting a program")?);
     let mut stdout = child.0.stdout.take().ok_or_else(|| Failure::new("no pipe to a program"))?;
     let mut text = Vec::new();
     loop {
@@ -204,14 +217,14 @@ fn readable(fd: impl AsFd, limit: Duration) -> Result<bool> {
     }
 }
 
-/// In a child, before anything else: die with `parent`, the process that started us.
+/// In a child, before anything else: die with `parent`, the process that started us. Asks once
+/// more, for whoever starts a child by hand.
 ///
 /// # Errors
 ///
 /// When the parent is dead already.
 pub(crate) fn die_with_parent(parent: &str) -> Result<()> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-        .doing("asking to die with the parent")?;
+    set_parent_process_death_signal(Some(Signal::KILL)).doing("asking to die with the parent")?;
     let now = rustix::process::getppid().map_or(0, Pid::as_raw_pid);
     if now.to_string() == parent {
         Ok(())

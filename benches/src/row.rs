@@ -1,5 +1,7 @@
 //! One row of the report: what is measured, in which unit, against which floor and target.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::stats::Distribution;
@@ -41,15 +43,18 @@ pub(crate) enum Target {
     LimitWithTail(f64, f64),
     /// A multiple of the floor of the same run.
     TimesFloor(f64),
+    /// What the named other library needs in the same run; see [`Figure::beside`].
+    Other(&'static str),
 }
 
 impl Target {
-    /// The limit in the row's unit, once the floor is known.
-    fn limit(self, floor: Option<f64>) -> Option<f64> {
+    /// The limit in the row's unit, once the floor and the others are known.
+    fn limit(self, floor: Option<f64>, others: &BTreeMap<String, f64>) -> Option<f64> {
         match self {
             Self::None => None,
             Self::Limit(limit) | Self::LimitWithTail(limit, _) => Some(limit),
             Self::TimesFloor(times) => floor.map(|floor| floor * times),
+            Self::Other(name) => others.get(name).copied(),
         }
     }
 }
@@ -63,18 +68,31 @@ pub(crate) struct Figure {
     pub(crate) floor: Option<f64>,
     /// Where the value comes from.
     pub(crate) samples: Distribution,
+    /// What others need for the same in the same run, by name, in the row's unit.
+    pub(crate) others: BTreeMap<String, f64>,
 }
 
 impl Figure {
     /// The median of `samples`.
     pub(crate) fn median(samples: Distribution, floor: Option<f64>) -> Self {
-        Self { value: samples.p50, floor, samples }
+        Self { value: samples.p50, floor, samples, others: BTreeMap::new() }
+    }
+
+    /// The 99th percentile of `samples`.
+    pub(crate) fn tail(samples: Distribution, floor: Option<f64>) -> Self {
+        Self { value: samples.p99, ..Self::median(samples, floor) }
     }
 
     /// A figure that is no median, measured once.
     pub(crate) fn single(value: f64, floor: Option<f64>) -> Self {
         let samples = Distribution { n: 1, ..Distribution::default() };
-        Self { value: Some(value), floor, samples }
+        Self { value: Some(value), floor, samples, others: BTreeMap::new() }
+    }
+
+    /// Adds what `name` needs for the same, if it could be measured.
+    pub(crate) fn beside(mut self, name: &str, value: Option<f64>) -> Self {
+        self.others.extend(value.map(|value| (name.to_owned(), value)));
+        self
     }
 }
 
@@ -105,6 +123,8 @@ pub(crate) struct Row {
     pub(crate) met: Option<bool>,
     /// Round trip of a cache line between the cores before and after the row, ns; two-process rows.
     pub(crate) line_ns: Option<[f64; 2]>,
+    /// What others need for the same in the same run, by name.
+    pub(crate) others: BTreeMap<String, f64>,
     /// Why there is no figure.
     pub(crate) error: Option<String>,
 }
@@ -118,9 +138,9 @@ impl Row {
         figure: Figure,
         line_ns: Option<[f64; 2]>,
     ) -> Self {
-        let Figure { value, floor, samples } = figure;
+        let Figure { value, floor, samples, others } = figure;
         let floor = floor.filter(|floor| *floor > 0.0);
-        let limit = target.limit(floor);
+        let limit = target.limit(floor, &others);
         let keeps = |value: f64, limit: f64| {
             if unit.more_is_better() { value >= limit } else { value <= limit }
         };
@@ -141,6 +161,7 @@ impl Row {
             target: limit,
             met: value.zip(limit).map(|(value, limit)| keeps(value, limit) && tail_kept),
             line_ns,
+            others,
             error: None,
         }
     }
@@ -173,6 +194,17 @@ mod tests {
         assert_eq!(met(Unit::Nanoseconds, Target::LimitWithTail(10.0, 20.0)), Some(true));
         assert_eq!(met(Unit::Nanoseconds, Target::LimitWithTail(10.0, 19.0)), Some(false));
         assert_eq!(met(Unit::Nanoseconds, Target::None), None);
+    }
+
+    #[test]
+    fn another_library_can_be_the_target() {
+        let met = |other| {
+            let figure = figure(10.0, 5.0, 20.0).beside("rival", other);
+            Row::measured("x", Unit::Nanoseconds, Target::Other("rival"), figure, None).met
+        };
+        assert_eq!(met(Some(10.0)), Some(true));
+        assert_eq!(met(Some(9.0)), Some(false));
+        assert_eq!(met(None), None);
     }
 
     #[test]

@@ -53,6 +53,12 @@ impl Samples {
         &self.raw_ns
     }
 
+    /// Adds the samples of another run of the same kind, as far as there is room.
+    pub(crate) fn absorb(&mut self, other: &Self) {
+        let room = self.raw_ns.capacity() - self.raw_ns.len();
+        self.raw_ns.extend(other.raw_ns.iter().take(room));
+    }
+
     /// Recorded samples.
     pub(crate) fn len(&self) -> usize {
         self.raw_ns.len()
@@ -185,6 +191,32 @@ impl Effort {
         Ok(())
     }
 
+    /// One round: times each run of `op`, but not `prepare`, which makes what `op` uses up.
+    ///
+    /// # Errors
+    ///
+    /// The first error of either.
+    pub(crate) fn prepared<T>(
+        &self,
+        samples: &mut Samples,
+        mut prepare: impl FnMut() -> Result<T>,
+        mut op: impl FnMut(T) -> Result<()>,
+    ) -> Result<()> {
+        let begin = Instant::now();
+        for turn in 0..self.warmup + self.samples {
+            let prepared = prepare()?;
+            let start = Instant::now();
+            op(prepared)?;
+            if turn >= self.warmup {
+                samples.push(start.elapsed());
+            }
+            if begin.elapsed() > self.round_max && samples.len() > 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// One round: times batches of as many operations as `samples` was made for.
     ///
     /// # Errors
@@ -288,6 +320,35 @@ mod tests {
             .unwrap();
         assert_eq!(runs, (3 + 5) * 4);
         assert_eq!(samples.len(), 5);
+    }
+
+    #[test]
+    fn preparation_is_not_timed_and_feeds_each_run() {
+        let effort =
+            Effort { rounds: 1, samples: 5, warmup: 3, round_max: Duration::from_secs(60) };
+        let mut samples = effort.room(1);
+        let (mut made, mut used) = (0, Vec::new());
+        let prepare = || {
+            made += 1;
+            std::thread::sleep(Duration::from_millis(20));
+            Ok(made)
+        };
+        let op = |number| {
+            used.push(number);
+            Ok(())
+        };
+        effort.prepared(&mut samples, prepare, op).unwrap();
+        assert_eq!(used, (1..=8).collect::<Vec<_>>());
+        assert_eq!(samples.len(), 5);
+        assert!(samples.quantile(0).unwrap() < 20e6, "the preparation was timed");
+    }
+
+    #[test]
+    fn absorbed_samples_keep_within_the_room() {
+        let mut samples = Samples::new(3, 1);
+        samples.push(Duration::from_nanos(5));
+        samples.absorb(&Samples::from_raw(vec![1, 2, 3]));
+        assert_eq!(samples.raw(), [5, 1, 2]);
     }
 
     #[test]

@@ -31,7 +31,13 @@ pub(crate) fn row(width: usize, row: &Row) -> String {
         row.met.map_or_else(dash, |met| if met { "yes" } else { "NO" }.into()),
         row.line_ns.map_or_else(dash, |[before, after]| format!("{before:.0}/{after:.0}")),
     ];
-    line(width, cells)
+    let mut text = line(width, cells);
+    if !row.others.is_empty() {
+        let other = |(name, value): (&String, &f64)| format!("{name} {}", amount(*value, row.unit));
+        let others: Vec<String> = row.others.iter().map(other).collect();
+        text.push_str(&format!("\n{:width$}  beside: {}", "", others.join(", ")));
+    }
+    text
 }
 
 /// Width of the first column for these ids.
@@ -117,6 +123,14 @@ mod tests {
             assert!(text[..end].ends_with(cell), "{cell} under {title}:\n{titles}\n{text}");
         }
         assert!(text.ends_with("110/498"), "{text}");
+    }
+
+    #[test]
+    fn others_stand_below_their_row() {
+        let figure = Figure::single(10.0, None).beside("rival", Some(12.0));
+        let got = Row::measured("ult.fib.1", Unit::Nanoseconds, Target::None, figure, None);
+        let text = row(9, &got);
+        assert_eq!(text.lines().nth(1), Some("           beside: rival 12.00 ns"));
     }
 
     #[test]

@@ -12,9 +12,9 @@ use serde_json::Value;
 use support::{Bench, cores, within};
 
 const BENCH: &str = env!("CARGO_BIN_EXE_margo-bench");
-const KEYS: [&str; 13] = [
-    "error", "floor", "id", "line_ns", "met", "n", "p50", "p99", "p999", "ratio", "target", "unit",
-    "value",
+const KEYS: [&str; 14] = [
+    "error", "floor", "id", "line_ns", "met", "n", "others", "p50", "p99", "p999", "ratio",
+    "target", "unit", "value",
 ];
 
 fn listed(words: &[&str]) -> Vec<String> {

@@ -1,11 +1,16 @@
 //! Rows: what margo needs, each beside its floor.
 
+pub(crate) mod argobots;
 pub(crate) mod bulk;
 pub(crate) mod echo;
 pub(crate) mod pair;
 pub(crate) mod rpc;
+pub(crate) mod ult_fib;
+pub(crate) mod ult_idle;
 pub(crate) mod ult_memory;
 pub(crate) mod ult_switch;
+pub(crate) mod ult_sync;
+pub(crate) mod ult_tasklet;
 pub(crate) mod ult_wake;
 
 mod hg_rtt;

@@ -193,7 +193,7 @@ pub(crate) fn rate(context: &Context, settings: Settings) -> Result<Figure> {
     flow(&pair, calls / 10, limit / 10, context.deadline)?;
     let (rate, mut slices) = flow(&pair, calls, limit, context.deadline)?;
     pair.stop(context.deadline)?;
-    Ok(Figure { value: Some(rate), floor: None, samples: slices.rate() })
+    Ok(Figure { value: Some(rate), ..Figure::median(slices.rate(), None) })
 }
 
 /// Rows `rpc.*.idle_cpu`.

@@ -1,12 +1,21 @@
-//! Row `ult.memory`: resident memory of the process per suspended ULT.
+//! Rows `ult.memory_1m` and `ult.create_1m`: a million ULTs at once.
 //!
-//! 100,000 ULTs (5,000 with `--quick`) of the default stack size have started, called one function
-//! and wait for the same eventual; guards are on. Includes descriptors, queues and the allocator's
-//! share. Floor: one page, since each has a stack of its own.
+//! 1,000,000 ULTs (5,000 with `--quick`) of the default stack size have started, called one
+//! function and wait for the same eventual; guards are on.
+//!
+//! - `ult.memory_1m`: resident memory of the process for each of them, with descriptors, queues and
+//!   the allocator's share. Floor: one page, since each has a stack of its own. Beside it: the same
+//!   with the kernel's page tables, which are not resident memory of the process, but memory.
+//! - `ult.create_1m`: time from the first spawn until all wait, for all together. Floor: the first
+//!   touch of as many pages of one mapping, since each stack needs one. With `--quick` both are
+//!   scaled up to a million, so that the target can be looked at.
 
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use ult::{Eventual, PoolRef};
 
 use super::on_ult::{on_ult, yield_until};
@@ -16,23 +25,75 @@ use crate::failure::{Doing, Failure, Result};
 use crate::row::Figure;
 use crate::wait::Deadline;
 
-/// Row `ult.memory`.
-pub(crate) fn run(context: &Context) -> Result<Figure> {
-    let count: u64 = if context.quick { 5_000 } else { 100_000 };
-    let deadline = context.deadline;
-    let streams = Streams::start(&[context.cores.origin])?;
-    let pool = streams.pools[0].clone();
-    let bytes = on_ult(&streams.pools[0], deadline, move || grown_by(&pool, count, deadline))?;
-    streams.stop()?;
+const MILLION: u64 = 1_000_000;
+
+/// Row `ult.memory_1m`.
+pub(crate) fn memory(context: &Context) -> Result<Figure> {
+    let (count, grown) = measure(context)?;
     let floor = rustix::param::page_size() as f64;
-    Ok(Figure::single(bytes as f64 / count as f64, Some(floor)))
+    let each = |bytes: u64| bytes as f64 / count as f64;
+    let with_tables = each(grown.memory.resident + grown.memory.page_tables);
+    let figure = Figure::single(each(grown.memory.resident), Some(floor));
+    Ok(figure.beside("with page tables", Some(with_tables)))
 }
 
-/// Bytes by which the process grows when `count` ULTs are suspended.
-fn grown_by(pool: &PoolRef, count: u64, deadline: Deadline) -> Result<u64> {
+/// Row `ult.create_1m`.
+pub(crate) fn create(context: &Context) -> Result<Figure> {
+    let floor = touch_pages(count(context))?;
+    let (count, grown) = measure(context)?;
+    let scaled = |time: Duration| time.as_nanos() as f64 * MILLION as f64 / count as f64;
+    Ok(Figure::single(scaled(grown.time), Some(scaled(floor))))
+}
+
+fn count(context: &Context) -> u64 {
+    if context.quick { 5_000 } else { MILLION }
+}
+
+/// How long the first touch of `count` pages takes.
+fn touch_pages(count: u64) -> Result<Duration> {
+    let page = rustix::param::page_size();
+    let count = usize::try_from(count).doing("counting pages")?;
+    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    let start = Instant::now();
+    // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing one.
+    let map = unsafe { mmap_anonymous(ptr::null_mut(), count * page, prot, flags) }
+        .doing("mapping pages")?;
+    // SAFETY: our own fresh mapping. An error only means that the floor is lower than it could be.
+    let _ = unsafe { madvise(map, count * page, Advice::LinuxNoHugepage) };
+    for index in 0..count {
+        let place = map.cast::<u8>().wrapping_add(index * page);
+        // SAFETY:
+        // - inside our own writable mapping; nobody else knows it.
+        unsafe { place.write_volatile(1) };
+    }
+    let time = start.elapsed();
+    // SAFETY: exactly the mapping made above, which nothing uses any more.
+    unsafe { munmap(map, count * page) }.doing("unmapping pages")?;
+    Ok(time)
+}
+
+fn measure(context: &Context) -> Result<(u64, Grown)> {
+    let (count, deadline) = (count(context), context.deadline);
+    let streams = Streams::start(&[context.cores.origin])?;
+    let pool = streams.pools[0].clone();
+    let grown = on_ult(&streams.pools[0], deadline, move || grown_by(&pool, count, deadline))?;
+    streams.stop()?;
+    Ok((count, grown))
+}
+
+/// What suspending the ULTs took.
+#[derive(Debug)]
+struct Grown {
+    memory: Memory,
+    time: Duration,
+}
+
+/// By how much the process grows when `count` ULTs are suspended.
+fn grown_by(pool: &PoolRef, count: u64, deadline: Deadline) -> Result<Grown> {
     let release = Arc::new(Eventual::<()>::new());
     let (waiting, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let before = resident_bytes()?;
+    let before = Memory::now()?;
+    let start = Instant::now();
     for _ in 0..count {
         let (release, waiting, ended) = (release.clone(), waiting.clone(), ended.clone());
         let wait = move || {
@@ -44,20 +105,45 @@ fn grown_by(pool: &PoolRef, count: u64, deadline: Deadline) -> Result<u64> {
     }
     // One xstream: when we run and all have counted, all are suspended.
     yield_until("ULTs to suspend", deadline, || waiting.load(Ordering::Relaxed) == count)?;
-    let after = resident_bytes();
+    let time = start.elapsed();
+    let after = Memory::now();
     if release.set(()).is_err() {
         return Err(Failure::new("the eventual was set already"));
     }
     yield_until("ULTs to end", deadline, || ended.load(Ordering::Relaxed) == count)?;
-    Ok(after?.saturating_sub(before))
+    Ok(Grown { memory: after?.since(&before), time })
 }
 
-/// Memory of this process that is really there.
-fn resident_bytes() -> Result<u64> {
-    let text = std::fs::read_to_string("/proc/self/statm").doing("reading /proc/self/statm")?;
-    let pages = text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
-    let pages = pages.ok_or_else(|| Failure::new("/proc/self/statm has no second number"))?;
-    Ok(pages * rustix::param::page_size() as u64)
+/// Memory of this process that is really there, in bytes.
+#[derive(Debug)]
+struct Memory {
+    resident: u64,
+    page_tables: u64,
+}
+
+impl Memory {
+    fn now() -> Result<Self> {
+        let path = "/proc/self/status";
+        let text = std::fs::read_to_string(path).doing(path)?;
+        let field = |name: &str| {
+            let bytes = bytes_of(&text, name);
+            bytes.ok_or_else(|| Failure::new(format!("{path} has no {name} in kB")))
+        };
+        Ok(Self { resident: field("VmRSS:")?, page_tables: field("VmPTE:")? })
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        Self {
+            resident: self.resident.saturating_sub(before.resident),
+            page_tables: self.page_tables.saturating_sub(before.page_tables),
+        }
+    }
+}
+
+fn bytes_of(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    let kibibytes = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
+    kibibytes.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -66,9 +152,21 @@ mod tests {
 
     #[test]
     fn touched_memory_is_resident() {
-        let before = resident_bytes().unwrap();
-        let memory = vec![1u8; 64 << 20];
-        let after = resident_bytes().unwrap();
+        let before = Memory::now().unwrap().resident;
+        let memory = std::hint::black_box(vec![1u8; 64 << 20]);
+        let after = Memory::now().unwrap().resident;
         assert!(after >= before + (32 << 20), "{before} -> {after} for {} bytes", memory.len());
+    }
+
+    #[test]
+    fn the_floor_touches_and_gives_back() {
+        assert!(touch_pages(1_000).unwrap() > Duration::ZERO);
+    }
+
+    #[test]
+    fn fields_are_found_and_scaled() {
+        let text = "VmPeak:\t  12 kB\nVmRSS:\t    7 kB\n";
+        assert_eq!(bytes_of(text, "VmRSS:"), Some(7 * 1024));
+        assert_eq!(bytes_of(text, "VmPTE:"), None);
     }
 }

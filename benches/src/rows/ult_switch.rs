@@ -1,19 +1,24 @@
-//! Rows `ult.create_join`, `ult.create_detached` and `ult.yield`: the life of a ULT on one xstream.
+//! Rows `ult.create_join`, `ult.create_detached`, `ult.yield`, `ult.yield_to` and `ult.park_to`:
+//! the life of a ULT on one xstream.
 //!
 //! - `ult.create_join`: spawn 256 ULTs that return at once, then join them; time for each. Floor:
 //!   a bare coroutine that is put on a pooled stack and run.
-//! - `ult.create_detached`: the same without handles; the spawner yields until all have run.
+//! - `ult.create_detached`: the same without handles; the spawner yields until all have run, so no
+//!   more than one batch waits at a time.
 //! - `ult.yield`: two ULTs yield in turns, so that every yield goes through pool and scheduler and
 //!   changes stacks. Floor: a bare coroutine that is resumed and suspends.
+//! - `ult.yield_to`: the same past the scheduler: each takes the other out of the pool and lets it
+//!   run.
+//! - `ult.park_to`: the same past the pool, too: each resumes the other and parks itself.
 //!
 //! The measuring code is itself a ULT of that xstream. Batches of 256 operations hide the tail of
 //! single ones.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ult::{PoolRef, PoolSpec, Runtime, XstreamSpec};
+use ult::{PoolRef, PoolSpec, Runtime, RuntimeBuilder, Unparker, XstreamSpec};
 
 use super::on_ult::{on_ult, yield_until};
 use crate::context::Context;
@@ -34,7 +39,15 @@ pub(super) struct Streams {
 
 impl Streams {
     pub(super) fn start(cores: &[usize]) -> Result<Self> {
-        let mut builder = Runtime::builder();
+        Self::start_with(cores, |builder| builder)
+    }
+
+    /// Like `start`, with settings of the runtime that the row needs.
+    pub(super) fn start_with(
+        cores: &[usize],
+        settings: impl FnOnce(RuntimeBuilder) -> RuntimeBuilder,
+    ) -> Result<Self> {
+        let mut builder = settings(Runtime::builder());
         for (index, core) in cores.iter().enumerate() {
             let (pool, name) = (format!("p{index}"), format!("x{index}"));
             builder = builder.pool(PoolSpec::new(&pool));
@@ -56,10 +69,15 @@ impl Streams {
 }
 
 /// What a row times: given a pool, one batch of operations.
-type Batch = Box<dyn FnMut() -> Result<()>>;
+pub(super) type Batch = Box<dyn FnMut() -> Result<()>>;
 
 /// Measures batches on one xstream, alternating with the floor.
-fn on_one_xstream<F, B>(context: &Context, per: u32, floor: F, batch: B) -> Result<Figure>
+pub(super) fn on_one_xstream<F, B>(
+    context: &Context,
+    per: u32,
+    floor: F,
+    batch: B,
+) -> Result<Figure>
 where
     F: FnOnce() -> Result<FloorRound> + Send + 'static,
     B: FnOnce(PoolRef, Deadline) -> Result<Batch> + Send + 'static,
@@ -80,14 +98,15 @@ where
     Ok(Figure::median(samples.latency(), floors.quantile(500)))
 }
 
-type FloorRound = Box<dyn FnMut(Effort, &mut Samples) -> Result<()>>;
+/// One round of a floor.
+pub(super) type FloorRound = Box<dyn FnMut(Effort, &mut Samples) -> Result<()>>;
 
 fn create_floor() -> Result<FloorRound> {
     let mut create = Create::new()?;
     Ok(Box::new(move |effort, samples| create.round(effort, samples)))
 }
 
-fn switch_floor() -> Result<FloorRound> {
+pub(super) fn switch_floor() -> Result<FloorRound> {
     let mut switch = Switch::new()?;
     Ok(Box::new(move |effort, samples| switch.round(effort, samples)))
 }
@@ -152,6 +171,71 @@ pub(crate) fn yields(context: &Context) -> Result<Figure> {
             let _stop = &stop;
             for _ in 0..BATCH {
                 ult::yield_now();
+            }
+            Ok(())
+        }))
+    })
+}
+
+/// Lets the unit run that comes next in `pool`.
+#[inline]
+pub(super) fn yield_to_next(pool: &PoolRef) -> Result<()> {
+    let next = pool.pop().ok_or_else(|| Failure::new("nobody to yield to"))?;
+    ult::yield_to(next).doing("yielding to a ULT")
+}
+
+/// Row `ult.yield_to`.
+pub(crate) fn yields_to(context: &Context) -> Result<Figure> {
+    on_one_xstream(context, 2 * BATCH, switch_floor, |pool, _deadline| {
+        let stop = StopOnDrop(Arc::new(AtomicBool::new(false)));
+        let (stopped, inner) = (stop.0.clone(), pool.clone());
+        let other = move || {
+            while !stopped.load(Ordering::Relaxed) {
+                // If the measuring ULT is not there, the row has failed and it tells why.
+                if yield_to_next(&inner).is_err() {
+                    ult::yield_now();
+                }
+            }
+        };
+        pool.ult().spawn_detached(other).doing("spawning")?;
+        Ok(Box::new(move || {
+            let _stop = &stop;
+            (0..BATCH).try_for_each(|_| yield_to_next(&pool))
+        }))
+    })
+}
+
+/// Tells the other ULT of `ult.park_to` to end, which parks then.
+struct EndOnDrop(Unparker, Arc<AtomicBool>);
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        self.1.store(true, Ordering::Relaxed);
+        self.0.unpark();
+    }
+}
+
+/// Row `ult.park_to`.
+pub(crate) fn parks_to(context: &Context) -> Result<Figure> {
+    on_one_xstream(context, 2 * BATCH, switch_floor, |pool, deadline| {
+        let ended = Arc::new(AtomicBool::new(false));
+        let own = Arc::new(OnceLock::new());
+        let (caller, told, theirs) = (ult::unparker(), ended.clone(), own.clone());
+        let other = move || {
+            // Nobody else sets it.
+            let _ = theirs.set(ult::unparker());
+            ult::park();
+            while !told.load(Ordering::Relaxed) {
+                caller.park_to();
+            }
+        };
+        pool.ult().spawn_detached(other).doing("spawning")?;
+        yield_until("the other ULT", deadline, || own.get().is_some())?;
+        let other = own.get().cloned().ok_or_else(|| Failure::new("no unparker"))?;
+        let end = EndOnDrop(other, ended);
+        Ok(Box::new(move || {
+            for _ in 0..BATCH {
+                end.0.park_to();
             }
             Ok(())
         }))

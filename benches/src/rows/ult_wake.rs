@@ -1,10 +1,16 @@
-//! Row `ult.wake`: two ULTs on two xstreams wake each other in turns, each waiting for an eventual
-//! that the other sets.
+//! Rows `ult.wake.spin` and `ult.wake.parked`: a ULT wakes one of another xstream by setting the
+//! eventual that it waits for.
 //!
-//! Measures the round trip: two wake-ups across cores, both xstreams awake. Floor: the round trip
-//! of a cache line between threads on the same cores, alternating, while the xstreams sleep.
+//! Two ULTs do so in turns. A sample is a round trip, and the figure half of it: one wake-up, from
+//! the set to the other ULT running.
+//!
+//! - `ult.wake.spin`: xstreams spin while they have nothing to do. Floor: one way of a cache line
+//!   between threads on the same cores, alternating, while the xstreams sleep.
+//! - `ult.wake.parked`: xstreams never spin, so each wake-up goes through the kernel. Floor: the
+//!   same exchange between two threads with bare futexes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ult::Eventual;
 
@@ -12,6 +18,7 @@ use super::on_ult::on_ult;
 use super::ult_switch::Streams;
 use crate::context::Context;
 use crate::failure::{Doing, Failure, Result};
+use crate::floors::futex;
 use crate::machine::{line_round, pin_to_any};
 use crate::row::Figure;
 use crate::stats::{Effort, Samples};
@@ -23,16 +30,36 @@ struct Turn {
     pong: Eventual<()>,
 }
 
-/// Row `ult.wake`.
-pub(crate) fn run(context: &Context) -> Result<Figure> {
+/// Longer than any exchange, so that no xstream goes to sleep during a round, and short enough that
+/// both sleep soon after it.
+const SPIN: Duration = Duration::from_millis(1);
+
+type FloorRound = fn(&Context, Effort, &mut Samples) -> Result<()>;
+
+/// Row `ult.wake.spin`.
+pub(crate) fn spin(context: &Context) -> Result<Figure> {
+    run(context, SPIN, |context, effort, samples| {
+        std::thread::sleep(2 * SPIN);
+        line_round(context.cores, effort, samples, context.deadline)
+    })
+}
+
+/// Row `ult.wake.parked`.
+pub(crate) fn parked(context: &Context) -> Result<Figure> {
+    run(context, Duration::ZERO, |context, effort, samples| {
+        futex::round(context.cores, effort, samples, context.deadline)
+    })
+}
+
+fn run(context: &Context, spin_max: Duration, floor: FloorRound) -> Result<Figure> {
     let effort = Effort::latency(context.quick);
     let cores = [context.cores.origin, context.cores.target()?];
     // The row's process is pinned to the first; its xstreams may use what it may use.
     pin_to_any(&cores)?;
-    let streams = Streams::start(&cores)?;
-    let (mut floors, mut samples) = (effort.room(1), effort.room(1));
+    let streams = Streams::start_with(&cores, |builder| builder.spin_max(spin_max))?;
+    let (mut floors, mut samples) = (effort.room(2), effort.room(2));
     for _ in 0..effort.rounds {
-        line_round(context.cores, effort, &mut floors, context.deadline)?;
+        floor(context, effort, &mut floors)?;
         samples = round(context, &streams, effort, samples)?;
     }
     streams.stop()?;
