@@ -98,3 +98,40 @@ fn merged_resume_carries_its_flag() {
         assert!(pushes.next().is_none());
     });
 }
+
+/// A waker that finds the ULT parked claims it, sets the flag, and pushes; otherwise it sets the
+/// flag and resumes. Another one resumes for a reason of its own, as a timer does. The ULT must not
+/// run before the flag is set if it was claimed, and must not sleep once it is set.
+#[test]
+fn a_claimed_ult_finds_its_flag() {
+    check(|| {
+        let cell = Arc::new(SuspendCell::new());
+        let flag = Arc::new(AtomicBool::new(false));
+        let waker = {
+            let (cell, flag) = (cell.clone(), flag.clone());
+            thread::spawn(move || {
+                let claimed = cell.claim();
+                flag.store(true, Release);
+                (claimed, !claimed && cell.resume())
+            })
+        };
+        let other = {
+            let cell = cell.clone();
+            thread::spawn(move || cell.resume())
+        };
+        let mut parked = false;
+        while !flag.load(Acquire) {
+            if cell.commit_suspend() {
+                parked = true;
+                break;
+            }
+        }
+        let (claimed, resumed) = waker.join().unwrap();
+        let pushes = [claimed, resumed, other.join().unwrap()];
+        let pushes = pushes.into_iter().filter(|pushed| *pushed).count();
+        // The flag is set now, so one push is all that it needs. Without a park there is none, but
+        // for a waker that came between the two looks of the ULT at the flag.
+        assert_eq!(pushes, usize::from(parked));
+        assert!(flag.load(Acquire));
+    });
+}

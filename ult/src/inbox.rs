@@ -85,7 +85,8 @@ impl<T: Linked> Inbox<T> {
         // SAFETY:
         // - valid: the caller's second duty; shared access only, the link is an atomic.
         let link = unsafe { node.as_ref() }.link();
-        let mut head = self.head.load(Relaxed);
+        // Not loaded first: that would fetch the cache line twice, once to read and once to write.
+        let mut head = ptr::null_mut();
         loop {
             if head == closed() {
                 return Err(Closed);

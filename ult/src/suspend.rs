@@ -73,11 +73,22 @@ impl SuspendCell {
         self.0.load(Relaxed) == PARKED
     }
 
+    /// Takes the right to run a parked ULT, so that the caller may fulfil its condition and push it
+    /// without another look at the cell. `false`: it is not parked; fulfil the condition, then
+    /// [`resume`](Self::resume).
+    #[inline]
+    #[must_use]
+    pub fn claim(&self) -> bool {
+        // pair: ULT-PARKED
+        self.0.compare_exchange(PARKED, RUNNING, AcqRel, Relaxed).is_ok()
+    }
+
     /// Called by whoever ends the wait. `true`: the caller must push the ULT, exactly once.
     #[inline]
     #[must_use]
     pub fn resume(&self) -> bool {
-        let mut state = self.0.load(Relaxed);
+        // Not loaded first: that would fetch the cache line twice, once to read and once to write.
+        let mut state = PARKED;
         loop {
             let next = if state == PARKED { RUNNING } else { NOTIFIED };
             // pair: ULT-PARKED, ULT-NOTIFIED

@@ -112,6 +112,13 @@ pub(crate) fn resume(ult: UltPtr) {
     }
 }
 
+/// Queues a ULT that the caller has claimed ([`SuspendCell::claim`](crate::suspend::SuspendCell)).
+#[inline]
+pub(crate) fn push_claimed(ult: UltPtr) {
+    diag::tell(ult, EventKind::Resume);
+    push_resumed(ult, false);
+}
+
 /// Queues a started ULT at its home xstream. The caller has the right to queue it, and keeps its
 /// descriptor alive or runs on the home xstream.
 ///

@@ -206,6 +206,15 @@ impl Waiter {
         // - alive: first duty of the caller, and it stays so until `woken` is set below;
         // - shared access only.
         let this = unsafe { waiter.as_ref() };
+        #[cfg(not(loom))]
+        if let Party::Ult(ult) = this.party
+            && ult.state.cell.claim()
+        {
+            // It cannot run, and hence not end, before it is pushed: no count is needed, and its
+            // cache lines come here once.
+            this.woken.store(note, Release); // pair: WAITER-WOKEN
+            return crate::switch::push_claimed(ult);
+        }
         let call = this.party.prepare();
         this.woken.store(note, Release); // pair: WAITER-WOKEN
         call.fire();
