@@ -267,7 +267,7 @@ pub use {
     unit::Unit,
     unpark::{Unparker, park, park_deadline, unparker},
     user_stack::{StackTooSmall, UserStack},
-    xstream_ref::{XstreamRef, XstreamState},
+    xstream_ref::{XstreamRef, XstreamState, XstreamStats},
 };
 
 /// The concurrency cores, for the models in `loom-tests`.

@@ -375,10 +375,15 @@ impl PoolShared {
     }
 
     /// What a new slot of an xstream shows.
-    pub(crate) fn add_slot(&self) -> Arc<SlotShared> {
-        let slot = Arc::new(SlotShared::default());
+    pub(crate) fn add_slot(&self, xstream: usize) -> Arc<SlotShared> {
+        let slot = Arc::new(SlotShared { xstream, ..SlotShared::default() });
         lock(&self.slots).push(slot.clone());
         slot
+    }
+
+    /// Calls `see` with what each xstream has counted.
+    pub(crate) fn for_each_slot(&self, mut see: impl FnMut(&SlotShared)) {
+        lock(&self.slots).iter().for_each(|slot| see(slot));
     }
 
     fn sum(&self, of: impl Fn(&SlotShared) -> u64) -> u64 {
@@ -413,12 +418,12 @@ impl PoolShared {
         // Ends before beginnings, so that `alive` is never negative.
         let dropped = self.dropped.load(Acquire); // pair: POOL-ENDED
         let mut stats = PoolStats { dropped, ..PoolStats::default() };
-        for slot in lock(&self.slots).iter() {
+        self.for_each_slot(|slot| {
             stats.finished += slot.finished.load(Acquire); // pair: POOL-ENDED
             stats.executed += slot.parked.load(Relaxed);
             stats.yields += slot.yields.load(Relaxed);
             stats.resumed += slot.resumed.load(Relaxed);
-        }
+        });
         // A run ends in one of three ways.
         stats.executed += stats.yields + stats.finished;
         stats.created = self.created();

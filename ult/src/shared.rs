@@ -106,6 +106,11 @@ impl RuntimeCore {
         parts.pools.iter().filter(|pool| !pool.removed.load(Relaxed)).cloned().collect()
     }
 
+    /// All pools, those that have been removed as well.
+    pub(crate) fn all_pools(&self) -> Vec<Arc<PoolShared>> {
+        lock(&self.parts).pools.clone()
+    }
+
     /// All xstreams that have not been removed.
     pub(crate) fn xstreams(&self) -> Vec<Arc<XstreamShared>> {
         let parts = lock(&self.parts);
@@ -186,7 +191,7 @@ impl RuntimeCore {
     /// has seen it; before that, an estimate.
     pub(crate) fn alive(&self) -> u64 {
         // Removed pools as well: units that have left them have ended in other books.
-        let pools = lock(&self.parts).pools.clone();
+        let pools = self.all_pools();
         // Ends before beginnings: what ends in between is then counted as alive. Moves from pool
         // to pool do not count: two pools cannot be read at one moment.
         let ended: u64 = pools.iter().map(|pool| pool.ended()).sum();

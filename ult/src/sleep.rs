@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use crate::diag::Rest;
 use crate::park::Bed;
+use crate::slot::bump;
 use crate::stack_cache::TRIM_AFTER;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::hint;
@@ -129,6 +130,7 @@ impl Xstream {
             self.on_rest(Rest::Awake);
             return;
         }
+        bump(&self.shared().sleeps);
         let start = Instant::now();
         let until_timer = self.until_next_timer(start);
         let trims = self.stacks.is_dirty() && until_timer.is_none_or(|t| t > TRIM_AFTER);

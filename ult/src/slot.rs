@@ -16,6 +16,8 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize};
 /// What everybody may read. One writer: the xstream.
 #[derive(Debug, Default)]
 pub(crate) struct SlotShared {
+    /// Number of the xstream.
+    pub(crate) xstream: usize,
     /// Length of the unit list.
     pub(crate) len: AtomicUsize,
     pub(crate) created: AtomicU64,
@@ -50,8 +52,8 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    pub(crate) fn new(pool: Arc<PoolShared>) -> Self {
-        let shared = pool.add_slot();
+    pub(crate) fn new(pool: Arc<PoolShared>, xstream: usize) -> Self {
+        let shared = pool.add_slot(xstream);
         Self {
             pool,
             shared,

@@ -194,7 +194,7 @@ impl Xstream {
     #[cold]
     fn add_slot(&self, pool: &PoolShared) -> &Slot {
         let pool = self.core.pool_arc(pool);
-        let slot = Box::new(Slot::new(pool));
+        let slot = Box::new(Slot::new(pool, self.shared.index));
         let place = ptr::from_ref(&*slot);
         self.slots.borrow_mut().push(slot);
         self.mark_odd();

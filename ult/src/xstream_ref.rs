@@ -157,6 +157,31 @@ impl XstreamRef {
         self.xstream.ults.load(Relaxed)
     }
 
+    /// Counters since the start of the runtime; a revival does not reset them. Each is exact, but
+    /// they are not read at one moment.
+    #[must_use]
+    pub fn stats(&self) -> XstreamStats {
+        let mut stats = XstreamStats {
+            sleeps: self.xstream.sleeps.load(Relaxed),
+            ults: self.ults(),
+            stacks: self.xstream.stacks.load(Relaxed),
+            ..XstreamStats::default()
+        };
+        for pool in self.core.all_pools() {
+            pool.for_each_slot(|slot| {
+                if slot.xstream == self.xstream.index {
+                    stats.finished += slot.finished.load(Relaxed);
+                    stats.yields += slot.yields.load(Relaxed);
+                    stats.parked += slot.parked.load(Relaxed);
+                    stats.resumed += slot.resumed.load(Relaxed);
+                }
+            });
+        }
+        // A run ends in one of three ways.
+        stats.executed = stats.finished + stats.yields + stats.parked;
+        stats
+    }
+
     /// Gives it another scheduler over other pools, from the next unit on. This does not wait
     /// for that. ULTs that have started here and whose pool it no longer serves are still run.
     ///
@@ -358,6 +383,28 @@ impl XstreamRef {
         }
         Ok(())
     }
+}
+
+/// Counters of an xstream; see [`XstreamRef::stats`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct XstreamStats {
+    /// Times that a unit has run here until it yielded, suspended or ended.
+    pub executed: u64,
+    /// Units that ended here.
+    pub finished: u64,
+    /// Times that a ULT yielded.
+    pub yields: u64,
+    /// Times that a ULT suspended itself.
+    pub parked: u64,
+    /// Times that a suspended ULT was resumed.
+    pub resumed: u64,
+    /// Times that the xstream slept because there was nothing to run.
+    pub sleeps: u64,
+    /// ULTs that have started here and not ended.
+    pub ults: usize,
+    /// Stacks that exist here, in use or idle.
+    pub stacks: usize,
 }
 
 impl PartialEq for XstreamRef {

@@ -71,6 +71,8 @@ pub(crate) struct XstreamShared {
     /// Timers that stand for nothing any more; see [`timed_unit`](crate::timed_unit). May be
     /// negative for a moment: the xstream may be faster to count one out than another to count it.
     pub(crate) stale_timers: AtomicIsize,
+    /// Times that it went to sleep. One writer: the xstream.
+    pub(crate) sleeps: AtomicU64,
     /// It is the thread that started the runtime.
     primary: AtomicBool,
     pub(crate) thread: Mutex<Option<thread::JoinHandle<()>>>,
@@ -98,6 +100,7 @@ impl XstreamShared {
             pools: Mutex::default(),
             parked_pools: Mutex::default(),
             ults: AtomicUsize::new(0),
+            sleeps: AtomicU64::new(0),
             stale_timers: AtomicIsize::new(0),
             primary: AtomicBool::new(false),
             thread: Mutex::default(),

@@ -467,3 +467,29 @@ fn state_tells_idle_from_running() {
         runtime.shutdown().unwrap();
     });
 }
+
+#[test]
+fn counters_of_an_xstream_add_up() {
+    within(|| {
+        let (runtime, pools) = private(2);
+        let handles: Vec<_> = (0..10).map(|_| pools[0].spawn(ult::yield_now).unwrap()).collect();
+        handles.into_iter().for_each(|handle| handle.join().unwrap());
+        let gate = Arc::new(ult::Eventual::<()>::new());
+        let inner = gate.clone();
+        let waits = pools[0].spawn(move || inner.wait_ready()).unwrap();
+        let x0 = runtime.xstream("x0").unwrap();
+        while x0.stats().parked == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(x0.stats().ults, 1);
+        gate.set(()).unwrap();
+        waits.join().unwrap();
+        let stats = x0.stats();
+        assert_eq!((stats.finished, stats.yields), (11, 10));
+        assert_eq!((stats.parked, stats.resumed), (1, 1));
+        assert_eq!(stats.executed, 22);
+        assert!(stats.stacks > 0);
+        assert_eq!(runtime.xstream("x1").unwrap().stats().executed, 0);
+        runtime.shutdown().unwrap();
+    });
+}
