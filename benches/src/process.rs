@@ -7,9 +7,9 @@
 //! # Nobody is left behind
 //!
 //! - Normal end, error, panic: [`ChildProcess`] kills and reaps when it is dropped.
-//! - The parent is killed: each child asks the kernel for `SIGKILL` on its parent's death, before it
-//!   becomes the program that it shall be; a copy of this program then checks that its parent was
-//!   not dead already. The kernel means the *thread* that started the child, so children are
+//! - The parent is killed: each child asks the kernel for `SIGKILL` on its parent's death, before
+//!   it becomes the program that it shall be; a copy of this program then checks that its parent
+//!   was not dead already. The kernel means the *thread* that started the child, so children are
 //!   started from a process's main thread only.
 //! - Ctrl-C: [`catch_interrupts`] makes the supervisor's waits end, so its guards run.
 //! - A killed row process leaves dead peers: they become children of the supervisor

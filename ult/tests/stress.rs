@@ -1,7 +1,7 @@
 //! Random programs over the whole crate, by seed.
 //!
-//! Each seed makes a runtime of random pools, xstreams and schedulers; units that spawn, wait, move,
-//! cancel, panic and end in all ways that there are; and a thread that changes the layout
+//! Each seed makes a runtime of random pools, xstreams and schedulers; units that spawn, wait,
+//! move, cancel, panic and end in all ways that there are; and a thread that changes the layout
 //! meanwhile. The decisions of every unit follow from the seed; how they interleave does not.
 //!
 //! What must hold: every unit ends exactly once, in a way that somebody asked for; closures and
