@@ -215,6 +215,12 @@ impl Ult {
         self.state.kind.get() == Kind::Tasklet
     }
 
+    /// Whether it is a tasklet without requests.
+    #[inline]
+    pub(crate) fn is_plain_tasklet(&self) -> bool {
+        self.is_tasklet() && !self.has_requests()
+    }
+
     /// Whether it may be resumed elsewhere, now.
     #[inline]
     pub(crate) fn may_move(&self) -> bool {

@@ -47,6 +47,14 @@ impl UnitList {
         }
     }
 
+    /// The first unit, which stays.
+    #[inline]
+    pub(crate) fn first(&self) -> Option<UltPtr> {
+        // SAFETY:
+        // - valid: units in a queue are alive.
+        NonNull::new(self.first.get()).map(|first| unsafe { UltPtr::new(first) })
+    }
+
     /// Takes the first unit; its queue membership passes to the caller.
     #[inline]
     pub(crate) fn take_first(&self) -> Option<UltPtr> {

@@ -94,12 +94,17 @@ impl Xstream {
 
     fn serve_by(&self, scheduler: &mut dyn Scheduler) -> Leave {
         match scheduler.as_basic() {
-            Some(basic) => self.serve(basic),
-            None => self.serve(scheduler),
+            Some(basic) => self.serve(basic, |basic, pools| self.run_tasklets(basic, pools)),
+            None => self.serve(scheduler, |_, _| {}),
         }
     }
 
-    fn serve<S: Scheduler + ?Sized>(&self, scheduler: &mut S) -> Leave {
+    /// `after_tasklet` may run what the scheduler would pick next.
+    fn serve<S: Scheduler + ?Sized>(
+        &self,
+        scheduler: &mut S,
+        after_tasklet: impl Fn(&mut S, &[PoolView<'_>]),
+    ) -> Leave {
         let shared = self.shared();
         let pools = self.enter_pools();
         let views: Vec<PoolView<'_>> = pools.iter().map(|pool| self.view(pool)).collect();
@@ -116,7 +121,11 @@ impl Xstream {
             match scheduler.next(&views) {
                 Step::Run(unit) => {
                     self.units_run.set(self.units_run.get() + 1);
+                    let is_tasklet = unit.is_tasklet();
                     self.run(unit.into_ult());
+                    if is_tasklet {
+                        after_tasklet(scheduler, &views);
+                    }
                 }
                 Step::Idle => {
                     if self.exiting.get() || self.may_leave() {
@@ -128,6 +137,27 @@ impl Xstream {
                 }
             }
         }
+    }
+
+    /// Runs the tasklets at the head of the first pool, as long as `basic` would pick just them and
+    /// there is nothing else to look at: this is the loop of `serve` with all of that left out.
+    #[inline(never)]
+    fn run_tasklets(&self, basic: &mut Basic, pools: &[PoolView<'_>]) {
+        let Some(first) = pools.first() else { return };
+        let (slot, max) = (first.slot(), first.pops_from_list().min(basic.strict_picks_left()));
+        let mut count = 0;
+        while count < max
+            && !self.shared().has_mail()
+            && !self.has_chores.get()
+            && !self.is_watched()
+            && let Some(ult) = slot.pop_tasklet()
+        {
+            count += 1;
+            self.run_tasklet(ult, slot, None);
+        }
+        basic.count_strict_picks(count);
+        slot.pops.set(slot.pops.get().wrapping_add(count));
+        self.units_run.set(self.units_run.get() + u64::from(count));
     }
 
     /// What the loop does between units, for a chain of units that name one another.

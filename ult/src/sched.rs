@@ -75,6 +75,12 @@ impl<'a> PoolView<'a> {
         into.extend(std::iter::from_fn(|| self.pop()).take(max));
     }
 
+    /// How many of the next pops take from the xstream's list if it is not empty.
+    #[inline]
+    pub(crate) fn pops_from_list(&self) -> u32 {
+        if self.mostly_list { OWN_POPS - 1 - self.slot.pops.get() % OWN_POPS } else { 0 }
+    }
+
     #[inline]
     fn pop_as(&self, who: PopBy) -> Option<Unit> {
         let pops = self.slot.pops.get().wrapping_add(1);
@@ -180,6 +186,18 @@ impl Scheduler for Basic {
 }
 
 impl Basic {
+    /// How many of the next picks go to the first pool if it has a unit.
+    #[inline]
+    pub(crate) fn strict_picks_left(&self) -> u32 {
+        STRICT_PICKS.saturating_sub(self.picks)
+    }
+
+    /// The caller has picked so many of the first pool by itself.
+    #[inline]
+    pub(crate) fn count_strict_picks(&mut self, count: u32) {
+        self.picks += count;
+    }
+
     #[inline(never)]
     fn next_slow(&mut self, pools: &[PoolView<'_>]) -> Step {
         let mut start = 0;

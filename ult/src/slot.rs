@@ -119,6 +119,13 @@ impl Slot {
         self.list.pop_front(&self.shared.len)
     }
 
+    /// Takes the first of the list, if it is a tasklet that nobody wants anything else of.
+    #[inline]
+    pub(crate) fn pop_tasklet(&self) -> Option<UltPtr> {
+        let is_plain = self.list.first()?.is_plain_tasklet();
+        if is_plain { self.pop_front() } else { None }
+    }
+
     /// Whether a pop of this xstream would find nothing.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {

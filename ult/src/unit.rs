@@ -62,6 +62,7 @@ impl Unit {
     }
 
     /// Whether the unit is a tasklet.
+    #[inline]
     #[must_use]
     pub fn is_tasklet(&self) -> bool {
         self.0.is_tasklet()

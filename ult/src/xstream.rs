@@ -262,6 +262,8 @@ impl Xstream {
     #[inline(always)]
     fn switch_to(&self, ult: UltPtr, outer: Option<UltPtr>) {
         let Some(block) = ult.block() else { return };
+        // The flag of the one who runs it as a child, and has taken somebody's place itself.
+        let handed = outer.is_some() && self.handed.get();
         self.current.set(Some(ult));
         // SAFETY:
         // - one resumer: only who runs the ULT touches its context, and it runs in one place;
@@ -270,7 +272,7 @@ impl Xstream {
         // Another one may have taken its place. The flag is for speed: to load the one that came
         // back costs ten times as much as to know it.
         let back = if self.handed.get() { self.current.get() } else { Some(ult) };
-        self.handed.set(false);
+        self.handed.set(handed);
         self.current.set(outer);
         match (answer.command(), back) {
             // The descriptor may be gone.
@@ -468,7 +470,7 @@ impl Xstream {
     }
 
     #[inline]
-    fn run_tasklet(&self, ult: UltPtr, slot: &Slot, outer: Option<UltPtr>) {
+    pub(crate) fn run_tasklet(&self, ult: UltPtr, slot: &Slot, outer: Option<UltPtr>) {
         ult.slot.set(slot);
         self.current.set(Some(ult));
         if self.run_here(ult) {

@@ -584,3 +584,49 @@ fn kinds_of_pools_can_be_stacked() {
         });
     }
 }
+
+/// A ULT that has taken the place of another one runs a child, and only then goes back to whoever
+/// had resumed the other one.
+#[test]
+fn a_ult_that_was_handed_over_to_may_run_children() {
+    within(|| {
+        let (runtime, pools) = private(1);
+        let pool = pools[0].clone();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let log = |what: &'static str| {
+            let order = order.clone();
+            move || order.lock().unwrap().push(what)
+        };
+        let (first, second, child) = (log("first"), log("second"), log("child"));
+        let (again, back) = (log("again"), log("back"));
+        on(&pools[0], move || {
+            let inner = pool.clone();
+            let other = pool
+                .spawn(move || {
+                    ult::yield_now();
+                    second();
+                    let handle = inner.spawn(child).unwrap();
+                    // The one that handed over stands before it.
+                    let unit = loop {
+                        let unit = inner.pop().unwrap();
+                        if unit.id() == handle.id() {
+                            break unit;
+                        }
+                        inner.push(unit).unwrap();
+                    };
+                    ult::run_unit(unit).unwrap();
+                    ult::yield_now();
+                    again();
+                })
+                .unwrap();
+            // It has started, and so has a stack.
+            ult::yield_now();
+            first();
+            ult::yield_to(pool.pop().unwrap()).unwrap();
+            back();
+            other.join().unwrap();
+        });
+        assert_eq!(*order.lock().unwrap(), ["first", "second", "child", "back", "again"]);
+        runtime.shutdown().unwrap();
+    });
+}
