@@ -356,6 +356,38 @@ fn run_unit_nests_and_comes_back() {
     });
 }
 
+/// Who comes back from a switch is not forgotten when the one that was switched to runs a child.
+#[test]
+fn a_ult_that_was_switched_to_may_run_children_and_yield() {
+    within(|| {
+        let (runtime, main) = shared(1);
+        let side = runtime.add_pool(PoolSpec::new("side")).unwrap();
+        let log = Log::default();
+        on(&main, {
+            let (log, main) = (log.clone(), main.clone());
+            move || {
+                let (runs_log, child_log) = (log.clone(), log.clone());
+                let child = side.spawn(move || say(&child_log, "child")).unwrap();
+                let runner = main.spawn(move || {
+                    ult::yield_now();
+                    ult::run_unit(pop(&side)).unwrap();
+                    say(&runs_log, "runner");
+                    ult::yield_now();
+                    say(&runs_log, "runner again");
+                });
+                ult::yield_now();
+                // It has started, so this is a switch past the scheduler.
+                ult::yield_to(pop(&main)).unwrap();
+                say(&log, "main");
+                runner.unwrap().join().unwrap();
+                child.join().unwrap();
+            }
+        });
+        assert_eq!(*log.lock().unwrap(), ["child", "runner", "main", "runner again"]);
+        runtime.shutdown().unwrap();
+    });
+}
+
 #[test]
 fn a_child_that_panics_exits_or_is_cancelled_comes_back_to_its_runner() {
     within(|| {
