@@ -54,7 +54,7 @@ pub(crate) struct Xstream {
     pub(crate) next: Cell<Option<UltPtr>>,
     /// Who handed over to the ULT that runs now, and what for.
     before: Cell<Option<(UltPtr, Command)>>,
-    /// Somebody has handed over since the last switch by the scheduler.
+    /// `current` may be another one than was resumed last, because that one has handed over.
     handed: Cell<bool>,
     /// Switches from ULT to ULT.
     hops: Cell<u32>,
@@ -262,8 +262,6 @@ impl Xstream {
     #[inline(always)]
     fn switch_to(&self, ult: UltPtr, outer: Option<UltPtr>) {
         let Some(block) = ult.block() else { return };
-        // The flag of the one who runs it as a child, and has taken somebody's place itself.
-        let handed = outer.is_some() && self.handed.get();
         self.current.set(Some(ult));
         // SAFETY:
         // - one resumer: only who runs the ULT touches its context, and it runs in one place;
@@ -272,7 +270,8 @@ impl Xstream {
         // Another one may have taken its place. The flag is for speed: to load the one that came
         // back costs ten times as much as to know it.
         let back = if self.handed.get() { self.current.get() } else { Some(ult) };
-        self.handed.set(handed);
+        // A ULT that runs this one as its child may itself have been switched to.
+        self.handed.set(outer.is_some());
         self.current.set(outer);
         match (answer.command(), back) {
             // The descriptor may be gone.

@@ -356,6 +356,38 @@ fn run_unit_nests_and_comes_back() {
     });
 }
 
+/// Who comes back from a switch is not forgotten when the one that was switched to runs a child.
+#[test]
+fn a_ult_that_was_switched_to_may_run_children_and_yield() {
+    within(|| {
+        let (runtime, main) = shared(1);
+        let side = runtime.add_pool(PoolSpec::new("side")).unwrap();
+        let log = Log::default();
+        on(&main, {
+            let (log, main) = (log.clone(), main.clone());
+            move || {
+                let (runs_log, child_log) = (log.clone(), log.clone());
+                let child = side.spawn(move || say(&child_log, "child")).unwrap();
+                let runner = main.spawn(move || {
+                    ult::yield_now();
+                    ult::run_unit(pop(&side)).unwrap();
+                    say(&runs_log, "runner");
+                    ult::yield_now();
+                    say(&runs_log, "runner again");
+                });
+                ult::yield_now();
+                // It has started, so this is a switch past the scheduler.
+                ult::yield_to(pop(&main)).unwrap();
+                say(&log, "main");
+                runner.unwrap().join().unwrap();
+                child.join().unwrap();
+            }
+        });
+        assert_eq!(*log.lock().unwrap(), ["child", "runner", "main", "runner again"]);
+        runtime.shutdown().unwrap();
+    });
+}
+
 #[test]
 fn a_child_that_panics_exits_or_is_cancelled_comes_back_to_its_runner() {
     within(|| {
@@ -583,50 +615,4 @@ fn kinds_of_pools_can_be_stacked() {
             runtime.shutdown().unwrap();
         });
     }
-}
-
-/// A ULT that has taken the place of another one runs a child, and only then goes back to whoever
-/// had resumed the other one.
-#[test]
-fn a_ult_that_was_handed_over_to_may_run_children() {
-    within(|| {
-        let (runtime, pools) = private(1);
-        let pool = pools[0].clone();
-        let order = Arc::new(Mutex::new(Vec::new()));
-        let log = |what: &'static str| {
-            let order = order.clone();
-            move || order.lock().unwrap().push(what)
-        };
-        let (first, second, child) = (log("first"), log("second"), log("child"));
-        let (again, back) = (log("again"), log("back"));
-        on(&pools[0], move || {
-            let inner = pool.clone();
-            let other = pool
-                .spawn(move || {
-                    ult::yield_now();
-                    second();
-                    let handle = inner.spawn(child).unwrap();
-                    // The one that handed over stands before it.
-                    let unit = loop {
-                        let unit = inner.pop().unwrap();
-                        if unit.id() == handle.id() {
-                            break unit;
-                        }
-                        inner.push(unit).unwrap();
-                    };
-                    ult::run_unit(unit).unwrap();
-                    ult::yield_now();
-                    again();
-                })
-                .unwrap();
-            // It has started, and so has a stack.
-            ult::yield_now();
-            first();
-            ult::yield_to(pool.pop().unwrap()).unwrap();
-            back();
-            other.join().unwrap();
-        });
-        assert_eq!(*order.lock().unwrap(), ["first", "second", "child", "back", "again"]);
-        runtime.shutdown().unwrap();
-    });
 }

@@ -12,16 +12,16 @@ use crate::sync::UnsafeCell;
 pub(crate) const CAN_HAND_OVER: bool = false;
 
 /// A stack's saved state.
-pub(crate) struct Context(UnsafeCell<Coroutine<Wakeup, Command, Infallible, BlockStack>>);
+pub(crate) struct Context(UnsafeCell<Coroutine<Wakeup, usize, Infallible, BlockStack>>);
 
 /// The way back from a stack to whoever resumed it.
 #[repr(transparent)]
-pub(crate) struct Back(Yielder<Wakeup, Command>);
+pub(crate) struct Back(Yielder<Wakeup, usize>);
 
 impl Back {
     /// Switches from this stack, which the caller runs on, to whoever resumed it.
-    pub(crate) fn suspend(&self, _block: &StackBlock, command: Command) -> Wakeup {
-        self.0.suspend(command)
+    pub(crate) fn suspend(&self, block: &StackBlock, command: Command) -> Wakeup {
+        self.0.suspend(command.word(block))
     }
 }
 
@@ -46,8 +46,8 @@ impl Context {
         // SAFETY:
         // - no alias: duty of the caller.
         let result = self.0.with_mut(|coroutine| unsafe { &mut *coroutine }.resume(why));
-        let CoroutineResult::Yield(command) = result;
-        Answer(command as usize)
+        let CoroutineResult::Yield(word) = result;
+        Answer(word)
     }
 
     /// Never called; see [`CAN_HAND_OVER`].

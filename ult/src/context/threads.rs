@@ -126,8 +126,8 @@ impl Context {
 
 impl Baton {
     /// Switches from this stack, which the caller runs on, to whoever resumed it.
-    pub(crate) fn suspend(&self, _block: &StackBlock, command: Command) -> Wakeup {
-        self.pass(false, command as usize);
+    pub(crate) fn suspend(&self, block: &StackBlock, command: Command) -> Wakeup {
+        self.pass(false, command.word(block));
         match self.wait(true) {
             0 => Wakeup::Run,
             END => resume_unwind(Box::new(Ended)),

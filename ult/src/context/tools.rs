@@ -13,6 +13,8 @@ pub(super) use on::Bounds;
 
 #[cfg(not(ult_asan))]
 mod off {
+    use super::super::Wakeup;
+
     use corosensei::stack::Stack;
     #[cfg(ult_valgrind)]
     use corosensei::stack::valgrind::ValgrindStackRegistration;
@@ -42,7 +44,12 @@ mod off {
         }
 
         #[inline(always)]
-        pub(crate) fn suspend<R>(&self, switch: impl FnOnce() -> R) -> R {
+        pub(crate) fn suspend(&self, switch: impl FnOnce() -> Wakeup) -> Wakeup {
+            switch()
+        }
+
+        #[inline(always)]
+        pub(crate) fn hand_over(&self, _: &Self, switch: impl FnOnce() -> Wakeup) -> Wakeup {
             switch()
         }
 
@@ -67,6 +74,8 @@ mod on {
     use std::ptr;
 
     use corosensei::stack::Stack;
+
+    use super::super::Wakeup;
 
     unsafe extern "C" {
         fn __sanitizer_start_switch_fiber(
@@ -114,11 +123,29 @@ mod on {
 
         /// Around the switch from the stack.
         #[inline(always)]
-        pub(crate) fn suspend<R>(&self, switch: impl FnOnce() -> R) -> R {
+        pub(crate) fn suspend(&self, switch: impl FnOnce() -> Wakeup) -> Wakeup {
             let fake = start(self.resumer.get());
-            let answer = switch();
-            self.resumer.set(finish(fake));
-            answer
+            let wakeup = switch();
+            self.arrive(fake, wakeup)
+        }
+
+        /// Around the switch from the stack to the suspended stack `next`, which gets its resumer.
+        #[inline(always)]
+        pub(crate) fn hand_over(&self, next: &Self, switch: impl FnOnce() -> Wakeup) -> Wakeup {
+            next.resumer.set(self.resumer.get());
+            let fake = start(next.stack);
+            let wakeup = switch();
+            self.arrive(fake, wakeup)
+        }
+
+        #[inline(always)]
+        fn arrive(&self, fake: *mut c_void, wakeup: Wakeup) -> Wakeup {
+            let left = finish(fake);
+            // Otherwise another ULT has been left, and has said who the resumer is.
+            if wakeup != Wakeup::After {
+                self.resumer.set(left);
+            }
+            wakeup
         }
 
         /// First of all on a new stack.

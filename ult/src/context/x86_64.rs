@@ -19,8 +19,7 @@ use super::tools::Bounds;
 use super::{Answer, Command, Wakeup, root};
 use crate::stack::{BlockStack, StackBlock};
 
-/// Tools are told of switches between a stack and its resumer only.
-pub(crate) const CAN_HAND_OVER: bool = !cfg!(any(ult_asan, ult_valgrind));
+pub(crate) const CAN_HAND_OVER: bool = true;
 
 /// A stack's saved state while it is suspended, and its resumer's while it runs.
 pub(crate) struct Context(Cell<*mut u8>, Bounds);
@@ -58,8 +57,13 @@ impl Context {
         // SAFETY:
         // - the word is that of the suspended stack: duty of the caller.
         let answer = Answer(self.1.resume(|| unsafe { exchange(&self.0, why as usize) }));
-        if answer.command() == Command::Finish {
-            self.1.clear_below(self.0.get());
+        if cfg!(ult_asan) && answer.command() == Command::Finish {
+            // Another stack may have taken the place of this one.
+            let ended = ptr::with_exposed_provenance::<StackBlock>(answer.0);
+            // SAFETY:
+            // - valid: the last word of `root` is its own block, which is alive until `end`.
+            let Self(top, bounds) = unsafe { &(*ended).context };
+            bounds.clear_below(top.get());
         }
         answer
     }
@@ -71,7 +75,7 @@ impl Context {
         // SAFETY:
         // - the word is that of the resumer, which waits in `resume`: only code on this very stack
         //   gets at this (`StackBlock::back` of the calling ULT).
-        wakeup(self.1.suspend(|| unsafe { exchange(&self.0, word) }))
+        self.1.suspend(|| wakeup(unsafe { exchange(&self.0, word) }))
     }
 
     /// Switches from this stack, which the caller runs on, to the suspended stack `next`, which
@@ -86,7 +90,8 @@ impl Context {
         // SAFETY:
         // - the words are that of the resumer, as in `suspend`, and that of a suspended stack: duty
         //   of the caller.
-        wakeup(unsafe { exchange_both(&self.0, &next.0, Wakeup::After as usize) })
+        let switch = || wakeup(unsafe { exchange_both(&self.0, &next.0, Wakeup::After as usize) });
+        self.1.hand_over(&next.1, switch)
     }
 
     /// The memory is used for something else from now on.
