@@ -63,14 +63,15 @@ impl Runtime {
         if let Some(server) = lock(&pool.pool.servers).first() {
             return Err(LayoutError::Served { pool: name(), xstream: server.name.to_string() });
         }
-        pool.pool.removed.store(true, Release);
+        // Spawns wait until it is decided, so that not both are refused because of each other.
+        pool.pool.removing.store(true, Relaxed);
         fence(SeqCst); // pair: REMOVE-DEKKER
         let units = pool.total_len();
-        if units > 0 {
-            pool.pool.removed.store(false, Release);
-            return Err(LayoutError::NotEmpty { pool: name(), units });
+        if units == 0 {
+            pool.pool.removed.store(true, Release);
         }
-        Ok(())
+        pool.pool.removing.store(false, Release); // pair: REMOVE-DECIDED
+        if units == 0 { Ok(()) } else { Err(LayoutError::NotEmpty { pool: name(), units }) }
     }
 
     /// Starts another xstream.

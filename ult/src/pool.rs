@@ -314,6 +314,8 @@ pub(crate) struct PoolShared {
     /// Unstarted units on their way through an owner's inbox.
     pub(crate) in_flight: AtomicUsize,
     pub(crate) removed: AtomicBool,
+    /// A removal is about to find out whether there are units, a few instructions from now.
+    pub(crate) removing: AtomicBool,
     /// Stacked schedulers over this pool.
     pub(crate) stacks: AtomicUsize,
 }
@@ -358,6 +360,7 @@ impl PoolShared {
             moved: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
             removed: AtomicBool::new(false),
+            removing: AtomicBool::new(false),
             stacks: AtomicUsize::new(0),
         }
     }

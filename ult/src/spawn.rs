@@ -11,9 +11,9 @@ use crate::pool::{Access, PoolRef, PoolShared, PushReason};
 use crate::shared::GatePass;
 use crate::slot::bump;
 use crate::stack::StackClass;
-use crate::sync::Arc;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::fence;
+use crate::sync::{Arc, relax};
 use crate::trace::event::EventKind;
 use crate::user_stack::UserStack;
 use crate::xstream::Xstream;
@@ -342,6 +342,11 @@ fn count_created(target: &PoolRef, here: Option<&Xstream>) -> Result<(), SpawnEr
     }
     // Either a removal sees the unit, or the removal is seen here.
     fence(SeqCst); // pair: REMOVE-DEKKER
+    let mut round = 0;
+    // pair: REMOVE-DECIDED
+    while pool.removing.load(Acquire) {
+        relax(&mut round);
+    }
     if !pool.removed.load(Relaxed) {
         return Ok(());
     }
