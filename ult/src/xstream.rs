@@ -40,7 +40,7 @@ use crate::unit::Unit;
 pub(crate) use crate::xstream_shared::{State, XstreamShared};
 
 /// Of so many switches from ULT to ULT in a row one goes through the scheduler.
-const HOPS_MAX: u32 = 32;
+pub(crate) const HOPS_MAX: u32 = 32;
 
 /// The part of an xstream that only its own thread touches.
 pub(crate) struct Xstream {

@@ -251,3 +251,34 @@ fn works_on_os_threads() {
     writer.write_all(&[1]).unwrap();
     assert_eq!(ult::idle(reader.as_fd(), long_from_now(), || true), IdleEnd::Ready);
 }
+
+/// Two ULTs that switch to each other for ever, past the scheduler, do not keep it from its turn.
+#[test]
+fn a_chain_of_switches_counts_as_other_units() {
+    within(|| {
+        let (runtime, pools) = private(1);
+        let (_writer, reader) = UnixStream::pair().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let switching = |stop: Arc<AtomicBool>| {
+            let pool = pools[0].clone();
+            move || {
+                while !stop.load(Ordering::Relaxed) {
+                    match pool.pop() {
+                        Some(unit) => ult::yield_to(unit).unwrap(),
+                        None => ult::yield_now(),
+                    }
+                }
+            }
+        };
+        let ults = [(); 2].map(|()| pools[0].spawn(switching(stop.clone())).unwrap());
+        let stopper = stop.clone();
+        let poller = pools[0].spawn(move || {
+            let end = ult::idle(reader.as_fd(), long_from_now(), || true);
+            stopper.store(true, Ordering::Relaxed);
+            end
+        });
+        assert_eq!(poller.unwrap().join().unwrap(), IdleEnd::Ran);
+        ults.into_iter().for_each(|ult| ult.join().unwrap());
+        runtime.shutdown().unwrap();
+    });
+}
