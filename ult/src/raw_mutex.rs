@@ -99,9 +99,9 @@ impl RawMutex {
     /// `wait` blocks a queued waiter and tells whether it was woken.
     #[cold]
     fn lock_slow(&self, kind: WaitKind, wait: impl Fn(&Waiter, NonNull<Waiter>) -> bool) -> bool {
-        // Often the lock is free and only its queue is not: whoever has been woken is on its way, and
-        // may be overtaken (see above). Without this look the overtaking would cost a lock of the
-        // queue.
+        // Often the lock is free and only its queue is not: whoever has been woken is on its way,
+        // and may be overtaken (see above). Without this look the overtaking would cost a lock of
+        // the queue.
         if self.try_take(0) || self.spin_for_it() {
             return true;
         }
