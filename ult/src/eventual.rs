@@ -26,7 +26,7 @@ use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::{UnsafeCell, relax};
 use crate::wait::{Waiter, after, const_new};
 use crate::wait_kind::WaitKind;
-use crate::wait_list::{next_of, set_next};
+use crate::wait_list::{next_of, remove_from, set_next};
 
 const LOCKED: usize = 1;
 const CLAIMED: usize = 2;
@@ -266,37 +266,15 @@ impl<T> Eventual<T> {
                 Err(seen) => word = seen,
             }
         }
-        let rest = remove(head(word), node.as_ptr());
+        // SAFETY:
+        // - alive: linked waiters stay until they are unlinked or woken, both of which need the
+        //   word, and `node` is still linked;
+        // - links: only the holder of `LOCKED` writes those of the chain.
+        let rest = unsafe { remove_from(head(word), node) };
         // Nobody changes the word while LOCKED is set, so a store is enough.
         self.state.store(with_flags(rest, flags(word)), Release); // pair: EVENTUAL-LIST
         true
     }
-}
-
-/// Removes `node` from the chain at `first` and returns the new first node. The caller holds
-/// `LOCKED`, so the nodes of the chain are alive and their links stand still.
-fn remove(first: Word, node: Word) -> Word {
-    // SAFETY:
-    // - alive: linked waiters stay until they are unlinked or woken, both of which need the word;
-    // - no writer: only the holder of `LOCKED` writes links of the chain.
-    let after_this = |at: Word| NonNull::new(at).map(|at| unsafe { next_of(at) });
-    let after = after_this(node).unwrap_or(ptr::null_mut());
-    if first == node {
-        return after;
-    }
-    let mut at = first;
-    while let Some(next) = after_this(at) {
-        if next == node
-            && let Some(at) = NonNull::new(at)
-        {
-            // SAFETY:
-            // - alive, ours: as above.
-            unsafe { set_next(at, after) };
-            break;
-        }
-        at = next;
-    }
-    first
 }
 
 /// Wakes a chain, the last one first, because that came first.

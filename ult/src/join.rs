@@ -307,7 +307,7 @@ fn count_end(ult: UltPtr) {
     let finished = &slot.shared.finished;
     // What the unit did happens before a shutdown that sees the count.
     finished.store(finished.load(Relaxed) + 1, Release); // pair: POOL-ENDED
-    crate::pool_ops::tell_end(&slot.pool);
+    crate::pool_ops::tell_end(slot);
 }
 
 /// Drops the outcome of the calling unit, whose handle went away while it published.

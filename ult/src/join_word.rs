@@ -31,7 +31,7 @@ use crate::sync::relax;
 use crate::task_wait::is_task;
 use crate::wait::Waiter;
 use crate::wait_kind::WaitKind;
-use crate::wait_list::{next_of, set_next};
+use crate::wait_list::{next_of, remove_from, set_next};
 
 pub(crate) type Word = *mut Waiter;
 
@@ -198,8 +198,13 @@ impl JoinWord {
                 Err(seen) => word = seen,
             }
         }
+        // SAFETY:
+        // - alive: linked waiters stay until they are unlinked or woken, both of which need the
+        //   word, and `node` is still linked;
+        // - links: only the holder of `LOCKED` writes those of the chain.
+        let rest = unsafe { remove_from(word, node) };
         // Nobody changes the word while LOCKED is set, so a store is enough.
-        self.0.store(remove(word, node.as_ptr()), Release); // pair: JOIN-WAITER
+        self.0.store(rest, Release); // pair: JOIN-WAITER
         true
     }
 }
@@ -237,32 +242,6 @@ impl Drop for JoinWord {
 #[inline]
 fn is_locked(word: Word) -> bool {
     word.addr() & LOCKED != 0
-}
-
-/// Removes `node` from the chain at `first` and returns the new first node. The caller holds
-/// `LOCKED`, so the nodes of the chain are alive and their links stand still.
-fn remove(first: Word, node: Word) -> Word {
-    // SAFETY:
-    // - alive: linked waiters stay until they are unlinked or woken, both of which need the word;
-    // - no writer: only the holder of `LOCKED` writes links of the chain.
-    let after_this = |at: Word| NonNull::new(at).map(|at| unsafe { next_of(at) });
-    let after = after_this(node).unwrap_or(ptr::null_mut());
-    if first == node {
-        return after;
-    }
-    let mut at = first;
-    while let Some(next) = after_this(at) {
-        if next == node
-            && let Some(at) = NonNull::new(at)
-        {
-            // SAFETY:
-            // - alive, ours: as above.
-            unsafe { set_next(at, after) };
-            break;
-        }
-        at = next;
-    }
-    first
 }
 
 impl Waiters {

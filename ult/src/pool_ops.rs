@@ -10,6 +10,7 @@ use crate::error::{MigrateError, SpawnError};
 use crate::join::JoinHandle;
 use crate::pool::{PoolRef, PoolShared, PopBy, PushReason};
 use crate::sched::{PoolView, Scheduler, Step};
+use crate::slot::Slot;
 use crate::switch;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::fence;
@@ -322,7 +323,7 @@ impl<'a> Stack<'a> {
             // tells of the ends before.
             for other in core.xstreams() {
                 let pool = pool.clone();
-                other.ask(Box::new(move |_| tell_stacks_slow(&pool)));
+                other.ask(Box::new(move |_| tell_stacks(&pool)));
             }
         }
         xstream.mark_odd();
@@ -371,23 +372,34 @@ impl Drop for Stack<'_> {
     }
 }
 
-/// A unit of `pool` has ended on the calling xstream. Tells stacked schedulers, which end when
-/// their pools have no units.
+/// A unit has ended on the calling xstream, whose slot this is. Tells stacked schedulers, which end
+/// when their pools have no units.
 #[inline]
-pub(crate) fn tell_end(pool: &PoolShared) {
-    if pool.stacks.load(Relaxed) > 0 {
-        tell_stacks_slow(pool);
+pub(crate) fn tell_end(slot: &Slot) {
+    if slot.pool.stacks.load(Relaxed) > 0 {
+        tell_end_slow(slot);
+    }
+}
+
+#[cold]
+fn tell_end_slow(slot: &Slot) {
+    slot.wake_sleepers();
+    // As a rule there is one, and it is here.
+    if slot.pool.stacks.load(Relaxed) > slot.stacked() {
+        tell_stacks(&slot.pool);
     }
 }
 
 /// A unit of `pool` went elsewhere, or never ran. As [`tell_end`], from anywhere.
 pub(crate) fn tell_loss(pool: &PoolShared) {
     fence(SeqCst); // pair: STACK-DEKKER
-    tell_end(pool);
+    if pool.stacks.load(Relaxed) > 0 {
+        tell_stacks(pool);
+    }
 }
 
 #[cold]
-fn tell_stacks_slow(pool: &PoolShared) {
+fn tell_stacks(pool: &PoolShared) {
     let index = pool.index;
     for server in lock(&pool.servers).iter() {
         server.ask(Box::new(move |xstream| {

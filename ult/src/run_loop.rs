@@ -17,7 +17,7 @@ use crate::switch;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 use crate::timer::Due;
 use crate::trace::event::EventKind;
-use crate::xstream::{HOPS_MAX, State, Xstream};
+use crate::xstream::{State, Xstream};
 
 /// Why the loop ended.
 enum Leave {
@@ -158,19 +158,6 @@ impl Xstream {
         basic.count_strict_picks(count);
         slot.pops.set(slot.pops.get().wrapping_add(count));
         self.units_run.set(self.units_run.get() + u64::from(count));
-    }
-
-    /// What the loop does between units, for a chain of units that name one another.
-    #[inline]
-    pub(crate) fn look_around(&self) {
-        // Those that went past the scheduler count as well.
-        self.units_run.set(self.units_run.get() + u64::from(HOPS_MAX));
-        if self.shared().has_mail() {
-            self.read_mail();
-        }
-        if self.has_chores.get() {
-            self.do_chores();
-        }
     }
 
     /// What is looked at between units, if there is any of it: timers, idle waiters, odd slots.

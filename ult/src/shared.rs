@@ -32,7 +32,7 @@ use crate::stack::StackClass;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, fence};
 use crate::sync::{Arc, Mutex, lock};
-use crate::xstream::XstreamShared;
+use crate::xstream::{Xstream, XstreamShared};
 
 /// Every end of a unit is reported.
 pub(crate) const WATCHED: u64 = 1;
@@ -134,6 +134,17 @@ impl RuntimeCore {
         // visible.
         fence(SeqCst); // pair: PARK-DEKKER
         if self.sleeping.load(Relaxed) > 0 {
+            self.wake_one_slow(pool);
+        }
+    }
+
+    /// As [`wake_one`](Self::wake_one), unless `here`, the xstream of the caller, is the only one
+    /// that serves `pool`.
+    pub(crate) fn wake_another(&self, pool: &PoolShared, here: Option<&Xstream>) {
+        // One fence for this look as well: another xstream may just have become the only server.
+        fence(SeqCst); // pair: PARK-DEKKER, SOLE-DEKKER
+        let is_sole = here.is_some_and(|xstream| xstream.serves_alone(pool));
+        if !is_sole && self.sleeping.load(Relaxed) > 0 {
             self.wake_one_slow(pool);
         }
     }

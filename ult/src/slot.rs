@@ -45,7 +45,7 @@ pub(crate) struct Slot {
     /// Pops since the start; decides whether list or pool object is tried first.
     pub(crate) pops: Cell<u32>,
     /// Stacked schedulers over this slot.
-    stacked: Cell<u32>,
+    stacked: Cell<usize>,
     /// Those of them that sleep, and whether there are any.
     sleepers: RefCell<Vec<UltPtr>>,
     has_sleepers: Cell<bool>,
@@ -75,9 +75,14 @@ impl Slot {
         }
     }
 
-    /// Whether stacked schedulers run the units of this slot.
+    /// How many stacked schedulers run the units of this slot.
+    pub(crate) fn stacked(&self) -> usize {
+        self.stacked.get()
+    }
+
+    /// Whether there is one.
     pub(crate) fn is_stacked(&self) -> bool {
-        self.stacked.get() > 0
+        self.stacked() > 0
     }
 
     /// A stacked scheduler comes.

@@ -436,8 +436,5 @@ fn push_foreign(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: Pus
         pool.in_flight.fetch_sub(1, Relaxed);
     }
     pool.queue.push(ult, why);
-    fence(SeqCst); // pair: SOLE-DEKKER
-    if !here.is_some_and(|xstream| xstream.serves_alone(pool)) {
-        core.wake_one(pool);
-    }
+    core.wake_another(pool, here);
 }

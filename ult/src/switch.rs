@@ -116,11 +116,16 @@ pub(crate) fn resume(ult: UltPtr) {
 #[inline]
 pub(crate) fn push_claimed(ult: UltPtr) {
     diag::tell(ult, EventKind::Resume);
+    // Once it is queued it may end, and its runtime with it, while its home is still being woken.
+    // A thread of that runtime keeps it; others hold it meanwhile.
+    let is_ours = current::xstream_in(&ult.core).is_some();
+    let held = (!is_ours).then(|| Arc::clone(&ult.core));
     push_resumed(ult, false);
+    drop(held);
 }
 
-/// Queues a started ULT at its home xstream. The caller has the right to queue it, and keeps its
-/// descriptor alive or runs on the home xstream.
+/// Queues a started ULT at its home xstream. The caller has the right to queue it, and keeps the
+/// shared part of its runtime alive, by its descriptor or as an xstream of that runtime.
 ///
 /// With `bypass` it goes to the xstream's own list even if its pool is an object, because that
 /// object has just dropped it.

@@ -76,7 +76,7 @@ pub fn exit_to(unit: Unit) -> Result<std::convert::Infallible, ToError> {
 /// goes on. With this a ULT can be a scheduler of its own.
 ///
 /// The child runs on its own stack (a tasklet on the caller's). What it wants to run next runs
-/// before the caller goes on.
+/// before the caller goes on, and so on for some hundred switches; then the next one has to queue.
 ///
 /// # Errors
 ///
@@ -197,7 +197,7 @@ pub(crate) fn requeue(xstream: &Xstream, ult: UltPtr) {
     if ult.home.load(Relaxed).is_null() {
         crate::spawn::enqueue(ult, crate::pool::PushReason::Yield);
     } else if xstream.is_home_of(ult) {
-        xstream.queue_resumed(ult);
+        xstream.requeue(ult, crate::pool::PushReason::Yield);
     } else {
         crate::switch::push_resumed(ult, false);
     }

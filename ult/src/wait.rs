@@ -112,7 +112,6 @@ impl Waiter {
     }
 
     /// A waiter for an async task: it never blocks, and its end calls `waker`.
-    #[allow(dead_code, reason = "for futures that wait for an object of this crate")]
     pub(crate) fn for_task(kind: WaitKind, waker: Waker) -> Self {
         Self::with_party(kind, Party::Task(waker))
     }

@@ -69,6 +69,33 @@ pub(crate) unsafe fn set_next(node: NonNull<Waiter>, next: *mut Waiter) {
     unsafe { edit(node, |links| links.next = next) }
 }
 
+/// Removes `node` from the chain at `first`, which has links forwards only, and returns the new
+/// first node.
+///
+/// # Safety
+///
+/// All nodes of the chain are alive, `node` is one of them, and the caller owns their links.
+pub(crate) unsafe fn remove_from(first: *mut Waiter, node: NonNull<Waiter>) -> *mut Waiter {
+    // SAFETY:
+    // - alive, no writer: duty of the caller.
+    let after = unsafe { next_of(node) };
+    if first == node.as_ptr() {
+        return after;
+    }
+    let mut at = first;
+    while let Some(here) = NonNull::new(at) {
+        // SAFETY: as above.
+        at = unsafe { next_of(here) };
+        if at == node.as_ptr() {
+            // SAFETY:
+            // - alive, ours: as above.
+            unsafe { set_next(here, after) };
+            break;
+        }
+    }
+    first
+}
+
 /// First come, first served. See the module documentation.
 #[derive(Debug)]
 pub(crate) struct WaitList {

@@ -31,16 +31,18 @@ use crate::stack::{BlockPtr, StackClass};
 use crate::stack_cache::StackCache;
 use crate::switch;
 use crate::sync::Arc;
-use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use crate::sync::atomic::fence;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::timer::TimerHeap;
 use crate::trace::event::EventKind;
 use crate::unit::Unit;
 
 pub(crate) use crate::xstream_shared::{State, XstreamShared};
 
-/// Of so many switches from ULT to ULT in a row one goes through the scheduler.
-pub(crate) const HOPS_MAX: u32 = 32;
+/// Of so many switches from ULT to ULT in a row one goes by way of whoever runs them.
+const HOPS_MAX: u32 = 32;
+/// After so many of the latter the next one has to queue: whoever runs them has other things to do,
+/// too (mail, timers, other units).
+const CHAIN_MAX: u32 = 8;
 
 /// The part of an xstream that only its own thread touches.
 pub(crate) struct Xstream {
@@ -242,6 +244,7 @@ impl Xstream {
         // Who runs it, and hence who does what is to be done when it has switched back.
         let outer = self.current.get();
         let mut next = ult;
+        let mut left = CHAIN_MAX;
         loop {
             if self.is_home_of(next) || self.admit(next, outer) {
                 self.switch_to(next, outer);
@@ -251,8 +254,11 @@ impl Xstream {
                 None => return,
             }
             self.next.set(None);
-            if outer.is_none() {
-                self.look_around();
+            // Those that went past the scheduler count as well.
+            self.units_run.set(self.units_run.get() + u64::from(HOPS_MAX));
+            left -= 1;
+            if left == 0 {
+                return crate::to::requeue(self, next);
             }
         }
     }
@@ -324,7 +330,7 @@ impl Xstream {
 
     /// The stacks of `me` and `next`, if the switch may go past the scheduler: both are at home
     /// here, `me` goes back to an ordinary list, and nobody watches. Now and then it may not, so
-    /// that two ULTs that switch back and forth do not keep the xstream from its mail and timers.
+    /// that two ULTs that switch back and forth do not keep the xstream for themselves.
     #[inline]
     fn can_hand_over(&self, me: UltPtr, next: UltPtr) -> Option<(BlockPtr, BlockPtr)> {
         let hops = self.hops.get().wrapping_add(1);
@@ -512,7 +518,7 @@ impl Xstream {
             // It was moved while it stood in a queue.
             ult.slot.set(self.slot_for(pool));
         }
-        if ult.may_move() && !ptr::eq(pool.sole.load(Relaxed), self.me()) {
+        if ult.may_move() && !self.serves_alone(pool) {
             self.let_go(ult);
             crate::spawn::enqueue(ult, why);
             return;
@@ -521,11 +527,7 @@ impl Xstream {
             Queue::Object(object) if pool.orders_started(self.me()) => {
                 ult.count_push();
                 object.push(Unit::from_ult(ult), why);
-                // Another xstream may have become the only server meanwhile.
-                fence(SeqCst); // pair: SOLE-DEKKER
-                if !self.serves_alone(pool) {
-                    self.core.wake_one(pool);
-                }
+                self.core.wake_another(pool, Some(self));
             }
             _ => self.home_slot(ult).push_back(ult),
         }

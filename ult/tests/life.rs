@@ -308,3 +308,24 @@ fn idle_runtime_uses_no_processor() {
         runtime.shutdown().unwrap();
     });
 }
+
+/// Whoever wakes the last ULT may still be at it when the runtime is gone. (What it would touch then
+/// is found by the address sanitizer.)
+#[test]
+fn a_waker_may_outlive_the_runtime() {
+    within(|| {
+        for _ in 0..200 {
+            let (runtime, pools) = private(1);
+            let gate = Arc::new(ult::Eventual::<()>::new());
+            let inner = gate.clone();
+            let waits = pools[0].spawn(move || inner.wait_ready()).unwrap();
+            let x0 = runtime.xstream("x0").unwrap();
+            wait_until("it waits", || x0.stats().parked == 1);
+            let waker = std::thread::spawn(move || gate.set(()).unwrap());
+            waits.join().unwrap();
+            runtime.shutdown().unwrap();
+            drop((runtime, pools, x0));
+            waker.join().unwrap();
+        }
+    });
+}

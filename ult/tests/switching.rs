@@ -616,3 +616,33 @@ fn kinds_of_pools_can_be_stacked() {
         });
     }
 }
+
+/// Two ULTs that switch to each other for ever under a stacked scheduler leave the xstream time for
+/// its other units and its mail.
+#[test]
+fn a_chain_of_switches_under_a_stacked_scheduler_ends_its_turn() {
+    within(|| {
+        let (runtime, main) = shared(1);
+        let side = runtime.add_pool(PoolSpec::new("side")).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let switching = || {
+            let (side, stop) = (side.clone(), stop.clone());
+            move || {
+                while !stop.load(SeqCst) {
+                    match side.pop() {
+                        Some(unit) => ult::yield_to(unit).unwrap(),
+                        None => ult::yield_now(),
+                    }
+                }
+            }
+        };
+        let ults = [(); 2].map(|()| side.spawn(switching()).unwrap());
+        let scheduler = main.push_scheduler(Box::new(Basic::new()), [side.clone()]).unwrap();
+        // From here, by way of the xstream's inbox, and then from one of its units.
+        on(&main, || ());
+        on(&main, move || stop.store(true, SeqCst));
+        ults.into_iter().for_each(|ult| ult.join().unwrap());
+        scheduler.join().unwrap();
+        runtime.shutdown().unwrap();
+    });
+}
