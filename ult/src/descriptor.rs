@@ -221,6 +221,18 @@ impl Ult {
         self.is_tasklet() && !self.has_requests()
     }
 
+    /// Whether it is an ordinary ULT that has not started, without requests.
+    #[inline]
+    pub(crate) fn is_plain_fresh(&self) -> bool {
+        self.kind() == Kind::Ult && !self.has_requests() && self.home.load(Relaxed).is_null()
+    }
+
+    /// Whether [`clear`](Self::clear) has something to do.
+    #[inline]
+    pub(crate) fn leaves_much(&self) -> bool {
+        self.state.rare.get() || self.has_requests()
+    }
+
     /// Whether it may be resumed elsewhere, now.
     #[inline]
     pub(crate) fn may_move(&self) -> bool {
@@ -349,7 +361,7 @@ impl Ult {
     /// Drops what a unit has left. The caller owns the descriptor.
     #[inline]
     pub(crate) fn clear(&self) {
-        if self.state.rare.get() || self.has_requests() {
+        if self.leaves_much() {
             self.clear_slow();
         }
     }
@@ -448,14 +460,20 @@ impl UltRef {
     pub(crate) fn get(&self) -> &Ult {
         &self.0
     }
+
+    /// Gives the count back. The same as a drop, but without a call.
+    #[inline(always)]
+    pub(crate) fn release(self) {
+        let ult = ManuallyDrop::new(self).0;
+        if ult.is_last_ref() {
+            crate::descriptor_cache::recycle(ult);
+        }
+    }
 }
 
 impl Drop for UltRef {
-    #[inline]
     fn drop(&mut self) {
-        if self.0.is_last_ref() {
-            crate::descriptor_cache::recycle(self.0);
-        }
+        Self(self.0).release();
     }
 }
 

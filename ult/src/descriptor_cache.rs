@@ -234,17 +234,20 @@ pub(crate) fn recycle_at(xstream: &Xstream, ult: UltPtr) {
 }
 
 /// Takes the descriptor of a unit that nobody keeps any more.
-#[inline]
+#[inline(always)]
 pub(crate) fn recycle(ult: UltPtr) {
     ult.clear();
     match crate::current::xstream_in(&ult.core) {
         Some(xstream) => xstream.descriptors.put(&xstream.core.depot, ult),
-        None => {
-            // Keeps the depot alive while the descriptor, which may be the last owner, is freed.
-            let core = Arc::clone(&ult.core);
-            core.depot.put(ult);
-        }
+        None => recycle_elsewhere(ult),
     }
+}
+
+#[cold]
+fn recycle_elsewhere(ult: UltPtr) {
+    // Keeps the depot alive while the descriptor, which may be the last owner, is freed.
+    let core = Arc::clone(&ult.core);
+    core.depot.put(ult);
 }
 
 fn make(core: &Arc<RuntimeCore>) -> UltPtr {

@@ -76,18 +76,18 @@ impl<T> JoinHandle<T> {
     /// See [`JoinError`]. A panic of the ULT is an error here and nowhere else.
     ///
     /// Counterpart: `ABT_thread_join`.
-    #[inline]
+    // A unit that has ended is what whoever joins many finds most often: no call for that.
+    #[inline(always)]
     pub fn join(self) -> Result<T, JoinError> {
-        if self.is_finished() || self.wait_end() {
+        if self.is_finished() { self.outcome() } else { self.join_unfinished() }
+    }
+
+    #[inline(never)]
+    fn join_unfinished(self) -> Result<T, JoinError> {
+        if !self.is_own() && self.word().wait(None) {
             return self.outcome();
         }
         Err(JoinError::Deadlock)
-    }
-
-    /// Waits for the end. `false`: the caller is the unit itself.
-    #[inline(never)]
-    fn wait_end(&self) -> bool {
-        !self.is_own() && self.word().wait(None)
     }
 
     /// Waits for the end like [`join`](Self::join), and keeps the unit, so that it can be started
@@ -108,6 +108,7 @@ impl<T> JoinHandle<T> {
     }
 
     /// Gives up the handle of a unit that has ended.
+    #[inline(always)]
     fn into_ended(self) -> Ended {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: taken once; `this` is not used afterwards.
@@ -127,11 +128,21 @@ impl<T> JoinHandle<T> {
     }
 
     /// Takes the outcome of a unit that has ended.
+    #[inline(always)]
     pub(crate) fn outcome(self) -> Result<T, JoinError> {
         // The unit has ended, so the handle comes second and drops what both have in common.
-        let ended = self.into_ended();
-        // SAFETY: promise of `new`; DONE has been seen.
-        unsafe { take_outcome(&ended.0) }
+        let ended = self.into_ended().0;
+        let payload = &ended.ptr().payload;
+        if payload.stage() != Stage::Value {
+            return Err(why_no_value(&ended));
+        }
+        // SAFETY:
+        // - type: promise of `new`; the outcome is ours, since DONE has been seen.
+        let value = unsafe { payload.take_value() };
+        // Before the result is built: a result that is written in parts and then moved as a whole
+        // stalls the processor for as long as all the rest takes.
+        ended.release();
+        Ok(value)
     }
 
     /// Asks the unit to end. Never blocks.
@@ -231,18 +242,27 @@ pub fn join_all<T>(handles: impl IntoIterator<Item = JoinHandle<T>>) -> Vec<Resu
 /// The closure of the unit returns a `T`, and DONE has been seen by the owner of its handle.
 pub(crate) unsafe fn take_outcome<T>(ult: &UltRef) -> Result<T, JoinError> {
     let payload = &ult.ptr().payload;
-    match payload.stage() {
+    if payload.stage() == Stage::Value {
         // SAFETY:
         // - type: duty of the caller; the outcome is ours, since DONE has been seen.
-        Stage::Value => Ok(unsafe { payload.take_value() }),
-        Stage::Panicked => Err(JoinError::Panicked(PanicPayload::new(payload.take_panic()))),
-        Stage::Gone(Why::Cancelled) => Err(JoinError::Cancelled),
-        Stage::Gone(Why::Exited) => Err(JoinError::Exited),
+        return Ok(unsafe { payload.take_value() });
+    }
+    Err(why_no_value(ult))
+}
+
+/// Why a unit that has ended left no value.
+#[cold]
+fn why_no_value(ult: &UltRef) -> JoinError {
+    let payload = &ult.ptr().payload;
+    match payload.stage() {
+        Stage::Panicked => JoinError::Panicked(PanicPayload::new(payload.take_panic())),
+        Stage::Gone(Why::Cancelled) => JoinError::Cancelled,
+        Stage::Gone(Why::Exited) => JoinError::Exited,
         Stage::Gone(Why::NoStack(errno)) => {
             let source = std::io::Error::from_raw_os_error(errno);
-            Err(JoinError::NoStack { bytes: ult.ptr().class.get().bytes(), source })
+            JoinError::NoStack { bytes: ult.ptr().class.get().bytes(), source }
         }
-        _ => Err(JoinError::Lost),
+        _ => JoinError::Lost,
     }
 }
 
@@ -268,14 +288,14 @@ impl<T> fmt::Debug for JoinHandle<T> {
 
 /// Runs the calling unit, and publishes its outcome. `true`: nobody else keeps the descriptor, the
 /// caller recycles it; `false`: it may be gone.
-#[inline]
+#[inline(always)]
 pub(crate) fn run_and_publish(ult: UltPtr) -> bool {
     ult.payload.run();
     publish(ult)
 }
 
 /// The second half of [`run_and_publish`].
-#[inline]
+#[inline(always)]
 pub(crate) fn publish(ult: UltPtr) -> bool {
     if ult.is_rare() {
         crate::local::drop_all(ult);
@@ -299,7 +319,7 @@ pub(crate) fn publish(ult: UltPtr) -> bool {
 }
 
 /// Counts the end of the calling unit.
-#[inline]
+#[inline(always)]
 fn count_end(ult: UltPtr) {
     // SAFETY:
     // - valid: the slot where the unit runs, on this xstream; slots live as long as it.
@@ -325,7 +345,7 @@ fn discard_late(ult: UltPtr, block: Option<BlockPtr>) {
 
 /// Parts the calling unit from its stack, so that its descriptor may be reused while the stack is
 /// still in use.
-#[inline]
+#[inline(always)]
 fn leave_block(ult: UltPtr) -> Option<BlockPtr> {
     let block = ult.block()?;
     crate::diag::finishing(ult);
@@ -359,8 +379,17 @@ pub(crate) fn publish_lost(ult: UltPtr) -> bool {
 
 /// The unit comes first: its handle drops the rest. Or it comes second, and the caller does so
 /// (`true`).
-#[inline]
+#[inline(always)]
 fn publish_done(ult: UltPtr) -> bool {
+    if ult.join.publish_unwatched() {
+        return false;
+    }
+    publish_met(ult)
+}
+
+/// Somebody waits already, or the handle went away meanwhile.
+#[inline(never)]
+fn publish_met(ult: UltPtr) -> bool {
     match ult.join.publish() {
         Published::First => false,
         Published::Detached => true,
@@ -389,7 +418,7 @@ fn as_bystander(wake: &mut dyn FnMut()) {
 }
 
 /// Drops an outcome that nobody will look at. A panic is logged, and so is one of a destructor.
-#[inline]
+#[inline(always)]
 fn discard(ult: UltPtr) {
     if !ult.payload.discard_plain() {
         discard_slow(ult);

@@ -99,6 +99,14 @@ impl JoinWord {
         self.is_done() || self.0.swap(DETACHED, AcqRel) == DONE
     }
 
+    /// [`publish`](Self::publish) where nobody waits and the handle is there: `Published::First`,
+    /// in one step. `false`: nothing has happened.
+    #[inline]
+    pub fn publish_unwatched(&self) -> bool {
+        // pair: JOIN-DONE
+        self.0.compare_exchange(UNJOINED, DONE, AcqRel, Relaxed).is_ok()
+    }
+
     /// The unit has ended and its outcome is written. The last access of the unit to the word,
     /// except after [`Published::Detached`].
     #[inline]

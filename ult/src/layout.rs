@@ -222,9 +222,12 @@ pub(crate) fn set_pools(
     }
 }
 
-/// Recomputes who serves a pool alone, and who shall own it.
-fn settle_servers(core: &RuntimeCore, pool: &Arc<PoolShared>) {
-    let servers = lock(&pool.servers).clone();
+/// Recomputes who serves a pool alone, and who shall own it, after a change of its servers.
+///
+/// What is computed is stored under the lock of the servers: a stacked scheduler comes and goes
+/// without the lock of the layout.
+pub(crate) fn settle_servers(core: &RuntimeCore, pool: &PoolShared) {
+    let servers = lock(&pool.servers);
     let sole = match &servers[..] {
         [only] => Arc::as_ptr(only).cast_mut(),
         _ => ptr::null_mut(),
@@ -236,6 +239,10 @@ fn settle_servers(core: &RuntimeCore, pool: &Arc<PoolShared>) {
             reconfigure(only);
         }
     }
+    // They leave to others what these serve as well, and those may be the ones that have gone.
+    for server in servers.iter().filter(|server| server.state() == State::Joining) {
+        reconfigure(server);
+    }
     let heir = match &pool.queue {
         Queue::Object(_) => ptr::null_mut(),
         // Once several xstreams have served it, its units stand where all find them.
@@ -243,7 +250,7 @@ fn settle_servers(core: &RuntimeCore, pool: &Arc<PoolShared>) {
         Queue::Fifo(_) => sole,
         Queue::Deque(_) => {
             let is_first = |server: &&Arc<XstreamShared>| {
-                lock(&server.pools).first().is_some_and(|first| Arc::ptr_eq(first, pool))
+                lock(&server.pools).first().is_some_and(|first| ptr::eq(&**first, pool))
             };
             servers.iter().find(is_first).map_or(sole, |first| Arc::as_ptr(first).cast_mut())
         }
@@ -252,6 +259,7 @@ fn settle_servers(core: &RuntimeCore, pool: &Arc<PoolShared>) {
         pool.was_shared.store(true, Relaxed);
     }
     pool.heir.store(heir, Release); // pair: POOL-HEIR
+    drop(servers);
     fence(SeqCst); // pair: HEIR-DEKKER
     let owner = pool.owner.load(Acquire); // pair: POOL-OWNER
     if owner == heir {

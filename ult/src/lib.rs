@@ -184,6 +184,8 @@ mod spin;
 mod stack;
 #[cfg(not(loom))]
 mod stack_cache;
+#[cfg(not(loom))]
+mod streak;
 mod suspend;
 #[cfg(not(loom))]
 mod switch;

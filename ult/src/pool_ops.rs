@@ -8,6 +8,7 @@ use crate::current;
 use crate::descriptor::UltPtr;
 use crate::error::{MigrateError, SpawnError};
 use crate::join::JoinHandle;
+use crate::layout::settle_servers;
 use crate::pool::{PoolRef, PoolShared, PopBy, PushReason};
 use crate::sched::{PoolView, Scheduler, Step};
 use crate::slot::Slot;
@@ -52,18 +53,21 @@ impl PoolRef {
     ///
     /// Counterpart: `ABT_pool_pop_thread`.
     #[must_use]
+    #[inline]
     pub fn pop(&self) -> Option<Unit> {
-        let xstream = current::xstream_in(&self.core);
-        match xstream.and_then(|xstream| xstream.own_slot(&self.pool)) {
-            Some(slot) => PoolView::new(slot, true).pop(),
-            None => self.pop_foreign(xstream),
+        // The owner of a pool is of the pool's runtime.
+        let own = current::xstream().and_then(|here| Some((here, here.own_slot(&self.pool)?)));
+        match own {
+            Some((here, slot)) => PoolView::new(slot, here.me(), true).pop(),
+            None => self.pop_foreign(),
         }
     }
 
     /// As [`pop`](Self::pop), where the caller does not own the pool.
-    fn pop_foreign(&self, xstream: Option<&Xstream>) -> Option<Unit> {
-        match xstream.and_then(|xstream| xstream.slot_of(&self.pool)) {
-            Some(slot) => PoolView::new(slot, false).pop(),
+    #[inline(never)]
+    fn pop_foreign(&self) -> Option<Unit> {
+        match current::xstream_in(&self.core).and_then(|xstream| xstream.slot_of(&self.pool)) {
+            Some(slot) => PoolView::new(slot, ptr::null_mut(), false).pop(),
             None => self.pool.queue.pop(PopBy::Thief).map(Unit::from_ult),
         }
     }
@@ -291,6 +295,7 @@ fn stacked(mut scheduler: Box<dyn Scheduler>, pools: &[PoolRef]) {
     loop {
         match scheduler.next(&views) {
             Step::Run(unit) => {
+                xstream.streak.stop();
                 xstream.run(unit.into_ult());
                 turn += 1;
                 if turn == STACKED_TURN {
@@ -317,8 +322,9 @@ impl<'a> Stack<'a> {
         for PoolRef { pool, core } in pools {
             pool.stacks.fetch_add(1, Relaxed);
             xstream.slot_for(pool).stack();
-            lock(&pool.servers).push(xstream.shared().clone());
             pool.was_shared.store(true, Release);
+            lock(&pool.servers).push(xstream.shared().clone());
+            settle_servers(core, pool);
             // Others count ends without a fence. From this request on they see `stacks`, and it
             // tells of the ends before.
             for other in core.xstreams() {
@@ -357,7 +363,7 @@ impl<'a> Stack<'a> {
 
 impl Drop for Stack<'_> {
     fn drop(&mut self) {
-        for PoolRef { pool, .. } in self.pools {
+        for PoolRef { pool, core } in self.pools {
             pool.stacks.fetch_sub(1, Relaxed);
             let slot = self.xstream.slot_for(pool);
             slot.unstack();
@@ -368,6 +374,8 @@ impl Drop for Stack<'_> {
             if let Some(at) = servers.iter().rposition(|server| ptr::eq(Arc::as_ptr(server), me)) {
                 servers.remove(at);
             }
+            drop(servers);
+            settle_servers(core, pool);
         }
     }
 }

@@ -8,7 +8,8 @@
 //! | `QUEUED` | the queue is not empty | under the lock of the queue |
 //! | `COMPETING` | one waiter has been woken to compete for the lock | unlock; that waiter |
 //!
-//! Lock and unlock without contention are one compare-exchange between 0 and `LOCKED`.
+//! Lock and unlock that wait for nobody and wake nobody are one atomic instruction each, whatever
+//! the other flags say.
 //!
 //! # Who gets it next
 //!
@@ -52,6 +53,13 @@ const DEMANDS: usize = 1;
 const HANDED_OVER: usize = 1;
 const COMPETE: usize = 2;
 
+/// Whether whoever unlocks has to wake somebody: someone queues, and nobody is awake who will take
+/// care of the queue.
+#[inline]
+fn wakes(word: usize) -> bool {
+    word & (QUEUED | COMPETING) == QUEUED
+}
+
 /// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct RawMutex {
@@ -68,18 +76,20 @@ impl RawMutex {
 
     #[inline]
     pub(crate) fn try_lock(&self) -> bool {
-        // pair: MUTEX-FREE
-        if self.state.compare_exchange(0, LOCKED, Acquire, Relaxed).is_ok() {
-            return true;
-        }
-        self.try_take(0)
+        self.state.load(Relaxed) & LOCKED == 0 && self.grab()
+    }
+
+    /// Takes the lock if it is free, whoever queues: one instruction, which cannot fail because of
+    /// the other flags.
+    #[inline]
+    fn grab(&self) -> bool {
+        self.state.fetch_or(LOCKED, Acquire) & LOCKED == 0 // pair: MUTEX-FREE
     }
 
     /// Takes the lock. Not a cancellation point.
     #[inline]
     pub(crate) fn lock(&self, kind: WaitKind) {
-        // pair: MUTEX-FREE
-        if self.state.compare_exchange(0, LOCKED, Acquire, Relaxed).is_err() {
+        if !self.grab() {
             self.lock_slow(kind, |waiter, _| {
                 waiter.block_fully();
                 true
@@ -91,18 +101,14 @@ impl RawMutex {
     /// point. `false`: too late.
     #[inline]
     pub(crate) fn lock_until(&self, kind: WaitKind, deadline: Option<Instant>) -> bool {
-        // pair: MUTEX-FREE
-        self.state.compare_exchange(0, LOCKED, Acquire, Relaxed).is_ok()
+        self.grab()
             || self.lock_slow(kind, |waiter, node| waiter.settle(deadline, || self.leave(node)))
     }
 
     /// `wait` blocks a queued waiter and tells whether it was woken.
     #[cold]
     fn lock_slow(&self, kind: WaitKind, wait: impl Fn(&Waiter, NonNull<Waiter>) -> bool) -> bool {
-        // Often the lock is free and only its queue is not: whoever has been woken is on its way,
-        // and may be overtaken (see above). Without this look the overtaking would cost a lock of
-        // the queue.
-        if self.try_take(0) || self.spin_for_it() {
+        if self.spin_for_it() {
             return true;
         }
         let mut has_competed = false;
@@ -119,7 +125,7 @@ impl RawMutex {
                 return true;
             }
             has_competed = true;
-            if spin(SpinFor::Holder, || self.try_take(COMPETING)) {
+            if spin(SpinFor::Holder, || self.try_win()) {
                 return true;
             }
         }
@@ -130,16 +136,16 @@ impl RawMutex {
         let mut is_queued = false;
         let got_it = spin(SpinFor::Holder, || {
             is_queued = self.state.load(Relaxed) & QUEUED != 0;
-            is_queued || self.try_take(0)
+            is_queued || self.try_lock()
         });
         got_it && !is_queued
     }
 
-    /// Takes the lock if it is free, and clears `flag` with it.
-    fn try_take(&self, flag: usize) -> bool {
+    /// Takes the lock if it is free, and competes no more.
+    fn try_win(&self) -> bool {
         let mut word = self.state.load(Relaxed);
         while word & LOCKED == 0 {
-            let next = (word | LOCKED) & !flag;
+            let next = (word | LOCKED) & !COMPETING;
             // pair: MUTEX-FREE
             match self.state.compare_exchange_weak(word, next, Acquire, Relaxed) {
                 Ok(_) => return true,
@@ -195,24 +201,27 @@ impl RawMutex {
     /// Frees the lock, or gives it to the next. The caller holds it.
     #[inline]
     pub(crate) fn unlock(&self) {
+        let word = self.state.load(Relaxed);
         // pair: MUTEX-FREE
-        if self.state.compare_exchange(LOCKED, 0, Release, Relaxed).is_err() {
-            self.unlock_slow();
+        if !wakes(word)
+            && self.state.compare_exchange(word, word & !LOCKED, Release, Relaxed).is_ok()
+        {
+            return;
         }
+        self.unlock_slow();
     }
 
     #[cold]
     fn unlock_slow(&self) {
         let mut word = self.state.load(Relaxed);
         loop {
-            if word & QUEUED != 0 && word & COMPETING == 0 {
+            if wakes(word) {
                 if self.wake_next() {
                     return;
                 }
                 word = self.state.load(Relaxed);
                 continue;
             }
-            // Nobody queues, or somebody is awake who will take care of the rest.
             // pair: MUTEX-FREE
             match self.state.compare_exchange_weak(word, word & !LOCKED, Release, Relaxed) {
                 Ok(_) => return,

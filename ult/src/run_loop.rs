@@ -13,6 +13,7 @@ use crate::error::panic_message;
 use crate::idle::OTHERS_MAX;
 use crate::pool::PoolShared;
 use crate::sched::{Basic, PoolView, Scheduler, Step};
+use crate::slot::Slot;
 use crate::switch;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 use crate::timer::Due;
@@ -94,16 +95,22 @@ impl Xstream {
 
     fn serve_by(&self, scheduler: &mut dyn Scheduler) -> Leave {
         match scheduler.as_basic() {
-            Some(basic) => self.serve(basic, |basic, pools| self.run_tasklets(basic, pools)),
-            None => self.serve(scheduler, |_, _| {}),
+            Some(basic) => self.serve(
+                basic,
+                |basic, pools| self.begin_streak(basic, pools),
+                |basic, pools| self.end_streak(basic, pools),
+            ),
+            None => self.serve(scheduler, |_, _| {}, |_, _| {}),
         }
     }
 
-    /// `after_tasklet` may run what the scheduler would pick next.
+    /// `before` and `after` are called around units that have not started; more units may run
+    /// meanwhile, and `after` may run some, if the scheduler would pick just them.
     fn serve<S: Scheduler + ?Sized>(
         &self,
         scheduler: &mut S,
-        after_tasklet: impl Fn(&mut S, &[PoolView<'_>]),
+        before: impl Fn(&mut S, &[PoolView<'_>]),
+        after: impl Fn(&mut S, &[PoolView<'_>]),
     ) -> Leave {
         let shared = self.shared();
         let pools = self.enter_pools();
@@ -121,10 +128,13 @@ impl Xstream {
             match scheduler.next(&views) {
                 Step::Run(unit) => {
                     self.units_run.set(self.units_run.get() + 1);
-                    let is_tasklet = unit.is_tasklet();
+                    let is_fresh = !unit.is_started();
+                    if is_fresh {
+                        before(scheduler, &views);
+                    }
                     self.run(unit.into_ult());
-                    if is_tasklet {
-                        after_tasklet(scheduler, &views);
+                    if is_fresh {
+                        after(scheduler, &views);
                     }
                 }
                 Step::Idle => {
@@ -139,12 +149,42 @@ impl Xstream {
         }
     }
 
+    /// How many of the next picks of `basic` are for the list of its first pool.
+    #[inline]
+    fn streak_max(basic: &Basic, first: &PoolView<'_>) -> u32 {
+        first.pops_from_list().min(basic.strict_picks_left())
+    }
+
+    /// Lets new ULTs follow the one that comes next on its stack.
+    #[inline]
+    fn begin_streak(&self, basic: &Basic, pools: &[PoolView<'_>]) {
+        if let Some(first) = pools.first() {
+            self.streak.begin(first.slot(), Self::streak_max(basic, first));
+        }
+    }
+
+    #[inline]
+    fn end_streak(&self, basic: &mut Basic, pools: &[PoolView<'_>]) {
+        let followed = self.streak.end();
+        if let Some(first) = pools.first() {
+            self.count_picks(basic, first.slot(), followed);
+            self.run_tasklets(basic, first);
+        }
+    }
+
+    /// Units ran that `basic` would have picked.
+    #[inline]
+    fn count_picks(&self, basic: &mut Basic, slot: &Slot, count: u32) {
+        basic.count_strict_picks(count);
+        slot.pops.set(slot.pops.get().wrapping_add(count));
+        self.units_run.set(self.units_run.get() + u64::from(count));
+    }
+
     /// Runs the tasklets at the head of the first pool, as long as `basic` would pick just them and
     /// there is nothing else to look at: this is the loop of `serve` with all of that left out.
     #[inline(never)]
-    fn run_tasklets(&self, basic: &mut Basic, pools: &[PoolView<'_>]) {
-        let Some(first) = pools.first() else { return };
-        let (slot, max) = (first.slot(), first.pops_from_list().min(basic.strict_picks_left()));
+    fn run_tasklets(&self, basic: &mut Basic, first: &PoolView<'_>) {
+        let (slot, max) = (first.slot(), Self::streak_max(basic, first));
         let mut count = 0;
         while count < max
             && !self.shared().has_mail()
@@ -153,11 +193,9 @@ impl Xstream {
             && let Some(ult) = slot.pop_tasklet()
         {
             count += 1;
-            self.run_tasklet(ult, slot, None);
+            self.run_tasklet_unseen(ult, slot);
         }
-        basic.count_strict_picks(count);
-        slot.pops.set(slot.pops.get().wrapping_add(count));
-        self.units_run.set(self.units_run.get() + u64::from(count));
+        self.count_picks(basic, slot, count);
     }
 
     /// What is looked at between units, if there is any of it: timers, idle waiters, odd slots.
@@ -184,7 +222,7 @@ impl Xstream {
     /// What a scheduler of this xstream sees of a pool.
     pub(crate) fn view(&self, pool: &PoolShared) -> PoolView<'_> {
         let is_owner = std::ptr::eq(pool.owner.load(Acquire), self.me()); // pair: POOL-OWNER
-        PoolView::new(self.slot_for(pool), is_owner)
+        PoolView::new(self.slot_for(pool), self.me(), is_owner)
     }
 
     /// Runs one unit of each slot that the scheduler does not serve, and wakes stacked schedulers

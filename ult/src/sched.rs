@@ -5,11 +5,13 @@
 //! cannot lose a wake-up.
 
 use std::fmt;
+use std::ptr;
 
 use crate::pool::{PopBy, Queue};
 use crate::slot::Slot;
-use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 use crate::unit::Unit;
+use crate::xstream::XstreamShared;
 
 /// What an xstream does next.
 #[derive(Debug)]
@@ -42,8 +44,8 @@ pub trait Scheduler: Send {
 #[derive(Clone, Copy)]
 pub struct PoolView<'a> {
     slot: &'a Slot,
-    /// This xstream owns the pool.
-    is_owner: bool,
+    /// The xstream whose view it is. Whether it owns the pool may change while it has the view.
+    me: *mut XstreamShared,
     /// It is a FIFO whose units stand in this xstream's list.
     mostly_list: bool,
 }
@@ -53,9 +55,14 @@ pub struct PoolView<'a> {
 const OWN_POPS: u32 = 64;
 
 impl<'a> PoolView<'a> {
-    pub(crate) fn new(slot: &'a Slot, is_owner: bool) -> Self {
+    /// What the xstream `me` sees; `is_owner` says whether it owns the pool now.
+    pub(crate) fn new(slot: &'a Slot, me: *mut XstreamShared, is_owner: bool) -> Self {
         let mostly_list = is_owner && matches!(slot.pool.queue, Queue::Fifo(_));
-        Self { slot, is_owner, mostly_list }
+        Self { slot, me, mostly_list }
+    }
+
+    fn is_owner(&self) -> bool {
+        ptr::eq(self.slot.pool.owner.load(Acquire), self.me) // pair: POOL-OWNER
     }
 
     /// Takes the next unit.
@@ -108,8 +115,9 @@ impl<'a> PoolView<'a> {
     fn pop_queue(&self, who: PopBy) -> Option<crate::descriptor::UltPtr> {
         match &self.slot.pool.queue {
             Queue::Fifo(pool) => pool.pop_ult(),
-            Queue::Deque(deque) if self.is_owner && who == PopBy::Owner => {
-                // SAFETY: views are used by their xstream's thread only, and it is the owner.
+            Queue::Deque(deque) if who == PopBy::Owner && self.is_owner() => {
+                // SAFETY: views are used by their xstream's thread only, and it is the owner: it
+                // gives that up by itself, between two units.
                 unsafe { deque.pop_own() }
             }
             other => other.pop(who),

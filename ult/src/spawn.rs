@@ -215,16 +215,19 @@ impl<'a> UltBuilder<'a> {
         F: FnOnce() -> T + Send,
         T: Send,
     {
-        let core = &self.pool.core;
-        let here = current::xstream_in(core);
-        let own = here.and_then(|xstream| Some((xstream, xstream.own_slot(&self.pool.pool)?)));
+        // In parts, so that they are put together in memory for the slow way only.
+        let Self { pool, kind, name, stack_bytes, rare } = self;
+        // The owner of a pool is of the pool's runtime.
+        let own =
+            current::xstream().and_then(|xstream| Some((xstream, xstream.own_slot(&pool.pool)?)));
         // A pool that has an owner has not been removed.
         if let Some((xstream, slot)) = own
             && !xstream.closing.get()
         {
-            let ult = xstream.descriptors.take(core);
+            let ult = xstream.descriptors.take(&pool.core);
+            let this = Self { pool, kind, name, stack_bytes, rare };
             // SAFETY: duty of the caller.
-            unsafe { self.furnish(ult, f, xstream.next_id(), join) };
+            unsafe { this.furnish(ult, f, xstream.next_id(), join) };
             bump(&slot.shared.created);
             xstream.on_event(ult, EventKind::Create);
             if start == Start::Queue {
@@ -232,8 +235,9 @@ impl<'a> UltBuilder<'a> {
             }
             return Ok(ult);
         }
+        let this = Self { pool, kind, name, stack_bytes, rare };
         // SAFETY: duty of the caller.
-        unsafe { self.make_slow(f, here, start, join) }
+        unsafe { this.make_slow(f, start, join) }
     }
 
     /// As [`make`](Self::make), where the caller does not own the pool.
@@ -242,19 +246,14 @@ impl<'a> UltBuilder<'a> {
     ///
     /// See [`spawn_scoped`](Self::spawn_scoped).
     #[inline(never)]
-    unsafe fn make_slow<F, T>(
-        self,
-        f: F,
-        here: Option<&Xstream>,
-        start: Start,
-        join: Word,
-    ) -> Result<UltPtr, SpawnError>
+    unsafe fn make_slow<F, T>(self, f: F, start: Start, join: Word) -> Result<UltPtr, SpawnError>
     where
         F: FnOnce() -> T + Send,
         T: Send,
     {
         let target = self.pool;
         let core = &target.core;
+        let here = current::xstream_in(core);
         let _pass = pass(target, here)?;
         let ult = match here {
             Some(xstream) => xstream.descriptors.take(core),

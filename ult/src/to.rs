@@ -85,6 +85,7 @@ pub fn exit_to(unit: Unit) -> Result<std::convert::Infallible, ToError> {
 /// Counterpart: `ABT_self_schedule`.
 pub fn run_unit(unit: Unit) -> Result<(), ToError> {
     let (_, xstream, target) = admit(unit)?;
+    xstream.streak.stop();
     xstream.run(target);
     Ok(())
 }

@@ -16,7 +16,7 @@ use std::cell::{Cell, RefCell};
 use std::ptr;
 
 use crate::cancel::Why;
-use crate::context::{CAN_HAND_OVER, Command};
+use crate::context::{CAN_HAND_OVER, Command, Wakeup};
 use crate::current;
 use crate::descriptor::{Kind, UltPtr, UltRef};
 use crate::descriptor_cache::{DescriptorCache, recycle_at};
@@ -29,6 +29,7 @@ use crate::sleep::Spin;
 use crate::slot::{Slot, bump};
 use crate::stack::{BlockPtr, StackClass};
 use crate::stack_cache::StackCache;
+use crate::streak::Streak;
 use crate::switch;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -57,7 +58,9 @@ pub(crate) struct Xstream {
     /// Who handed over to the ULT that runs now, and what for.
     before: Cell<Option<(UltPtr, Command)>>,
     /// `current` may be another one than was resumed last, because that one has handed over.
-    handed: Cell<bool>,
+    pub(crate) handed: Cell<bool>,
+    /// New ULTs on the stack of one that has ended.
+    pub(crate) streak: Streak,
     /// Switches from ULT to ULT.
     hops: Cell<u32>,
     /// In the order in which they were made; never shrinks.
@@ -101,6 +104,7 @@ impl Xstream {
             next: Cell::new(None),
             before: Cell::new(None),
             handed: Cell::new(false),
+            streak: Streak::new(),
             hops: Cell::new(0),
             slots: RefCell::default(),
             timers: RefCell::default(),
@@ -315,10 +319,16 @@ impl Xstream {
                 self.before.set(Some((me, command)));
                 self.handed.set(true);
                 self.current.set(Some(next));
+                // Not where the scheduler switches: its loop gives the cache enough time.
+                self.home_slot(next).prefetch_first();
                 // SAFETY:
                 // - one resumer: the caller has the right to run `next`; alive: it has not ended;
                 // - not at its beginning: it has a stack, on which it has suspended or yielded.
                 let wakeup = unsafe { from.context.hand_over(&to.context) };
+                if wakeup == Wakeup::After {
+                    // `me` does not move, so this is still its xstream.
+                    return self.settle_before();
+                }
                 switch::wake_up(from, wakeup, command);
             }
             None => {
@@ -344,7 +354,7 @@ impl Xstream {
     }
 
     /// Carries out the command of the ULT that handed over to the caller.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn settle_before(&self) {
         match self.before.get() {
             Some((ult, Command::Yield)) => self.carry_out_yield(ult),
@@ -474,11 +484,27 @@ impl Xstream {
         crate::switch::lose(ult, Why::NoStack(error.raw_os_error().unwrap_or(libc::ENOMEM)));
     }
 
-    #[inline]
     pub(crate) fn run_tasklet(&self, ult: UltPtr, slot: &Slot, outer: Option<UltPtr>) {
+        self.run_tasklet_by(ult, slot, outer, |ult| self.run_here(ult));
+    }
+
+    /// [`run_tasklet`](Self::run_tasklet) where nobody watches.
+    #[inline(always)]
+    pub(crate) fn run_tasklet_unseen(&self, ult: UltPtr, slot: &Slot) {
+        self.run_tasklet_by(ult, slot, None, crate::join::run_and_publish);
+    }
+
+    #[inline(always)]
+    fn run_tasklet_by(
+        &self,
+        ult: UltPtr,
+        slot: &Slot,
+        outer: Option<UltPtr>,
+        run: impl FnOnce(UltPtr) -> bool,
+    ) {
         ult.slot.set(slot);
         self.current.set(Some(ult));
-        if self.run_here(ult) {
+        if run(ult) {
             recycle_at(self, ult);
         }
         self.current.set(outer);
@@ -566,7 +592,7 @@ impl Xstream {
     }
 
     #[inline]
-    fn tell_end(&self) {
+    pub(crate) fn tell_end(&self) {
         if self.watched.get() {
             self.core.tell_news();
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::current;
 use crate::error::{LayoutError, StartError};
-use crate::layout::{check_access, find_pools, reconfigure, set_pools};
+use crate::layout::{check_access, find_pools, reconfigure, set_pools, settle_servers};
 use crate::sched::Scheduler;
 use crate::shared::{CLOSING, EXIT, RuntimeCore};
 use crate::shutdown::wait_for;
@@ -247,9 +247,7 @@ impl XstreamRef {
             if self.xstream.is_primary() {
                 return Err(LayoutError::Primary { xstream: name() });
             }
-            self.xstream.set_state(State::Joining);
-            // It leaves to others what they serve as well.
-            reconfigure(&self.xstream);
+            self.begin_to_leave();
         }
         let deadline = Instant::now().checked_add(limit);
         let has_left = || matches!(self.xstream.state(), State::Terminated | State::Removed);
@@ -291,10 +289,17 @@ impl XstreamRef {
             *lock(&self.xstream.parked_pools) = pools;
         }
         if self.xstream.state() == State::Running {
-            self.xstream.set_state(State::Joining);
-            reconfigure(&self.xstream);
+            self.begin_to_leave();
         }
         Ok(())
+    }
+
+    /// It leaves to others what they serve as well, and others that leave do not count on it.
+    fn begin_to_leave(&self) {
+        self.xstream.set_state(State::Joining);
+        reconfigure(&self.xstream);
+        let pools = lock(&self.xstream.pools).clone();
+        pools.iter().for_each(|pool| settle_servers(&self.core, pool));
     }
 
     /// Starts an xstream again that has been joined, with its scheduler and pools.

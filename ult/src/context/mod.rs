@@ -113,7 +113,7 @@ impl Answer {
 ///
 /// A stack stays on its xstream unless a ULT of [`UltBuilder::spawn_migratable`] carries it away,
 /// so this frame may wake up on another thread. It holds nothing that belongs to a thread, and what
-/// might read thread-locals is in [`body`].
+/// might read thread-locals is in [`bodies`].
 ///
 /// [`UltBuilder::spawn_migratable`]: crate::UltBuilder::spawn_migratable
 fn root(block: NonNull<StackBlock>, back: &Back) -> ! {
@@ -124,18 +124,24 @@ fn root(block: NonNull<StackBlock>, back: &Back) -> ! {
     block.back.set(back);
     loop {
         if let Some(ult) = block.ult.get() {
-            body(block, ult);
+            bodies(block, ult);
         }
         // An inspection between two ULTs finds nobody here.
         while back.suspend(block, Command::Finish) == Wakeup::Inspect {}
     }
 }
 
-/// One ULT, from its closure to its published result. If its descriptor is left to nobody, it
-/// stands in the block.
+/// One ULT, from its closure to its published result, and those that may follow it at once. If the
+/// descriptor of the last one is left to nobody, it stands in the block.
 #[inline(never)]
-fn body(block: &StackBlock, ult: UltPtr) {
-    if crate::join::run_and_publish(ult) {
-        block.ult.set(Some(ult));
+fn bodies(block: &StackBlock, mut ult: UltPtr) {
+    loop {
+        if crate::join::run_and_publish(ult) {
+            block.ult.set(Some(ult));
+        }
+        match crate::streak::follow(block) {
+            Some(next) => ult = next,
+            None => return,
+        }
     }
 }

@@ -36,6 +36,9 @@ impl Context {
         Self(UnsafeCell::new(coroutine))
     }
 
+    /// Nothing: only the other switch knows what to fetch.
+    pub(crate) fn prefetch(&self) {}
+
     /// Runs the stack until it switches away.
     ///
     /// # Safety

@@ -92,6 +92,9 @@ impl Context {
         Self { baton, thread: Cell::new(Some(thread)) }
     }
 
+    /// Nothing: only the other switch knows what to fetch.
+    pub(crate) fn prefetch(&self) {}
+
     /// Runs the stack until it switches away.
     ///
     /// # Safety
