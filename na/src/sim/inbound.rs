@@ -38,6 +38,7 @@ impl Node {
         let mut ends = Ends::default();
         peer.establish((local, remote), theirs, &self.home, wire, &mut ends);
         peer.send_body(Body::Welcome(self.home.greeting), &self.home, wire);
+        peer.out.push_first(Frame::Ready);
         self.report(ends, wire);
         self.pump(id, wire);
     }
@@ -107,16 +108,18 @@ impl Node {
                 let ack = Body::Ack { next: session.rx.next(), have: u64::MAX };
                 peer.send_body(ack, &self.home, wire);
             }
-            // A closed node only sees its farewell through.
-            Body::Frame { .. } if !open => wire.trace_packet(&packet, Fate::Stale),
             Body::Frame { seq, ref frame } => {
                 let mut ready = Vec::new();
                 let fresh = session.rx.take(seq, frame.clone(), &mut ready);
                 let ack = Body::Ack { next: session.rx.next(), have: seq };
                 wire.trace_packet(&packet, if fresh { Fate::Delivered } else { Fate::Repeated });
                 peer.send_body(ack, &self.home, wire);
-                ready.into_iter().for_each(|frame| self.frame(id, frame, wire));
-                self.deliver_held(id, wire);
+                // A closed node acknowledges, since the peer may wait for that to end as well, but
+                // has no more use for anything.
+                if open {
+                    ready.into_iter().for_each(|frame| self.frame(id, frame, wire));
+                    self.deliver_held(id, wire);
+                }
             }
             Body::Welcome(_) => wire.trace_packet(&packet, Fate::Repeated),
             Body::Hello(_) | Body::Reset(_) => {}
@@ -167,6 +170,7 @@ impl Node {
                     session.tx.credited(bytes);
                 }
             }
+            Frame::Ready => {}
             Frame::Bye => {
                 let error = peer.gone("it was closed");
                 self.end_peer(id, error, wire);

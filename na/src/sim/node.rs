@@ -373,7 +373,12 @@ impl Node {
     pub(super) fn end_peer(&mut self, peer: u64, error: Error, wire: &mut Wire) {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let name = wire.hosts[entry.host].name.clone();
-        wire.note(self.home.host, format!("connection with {name} ended: {error}"));
+        // Without the network's name, which is not part of what happens in it.
+        let reason = match &error {
+            Error::PeerGone { reason, .. } | Error::Unreachable { reason, .. } => reason,
+            _ => "",
+        };
+        wire.note(self.home.host, format!("connection with {name} ended: {reason}"));
         let end = match entry.origin {
             Some(_) => Phase::Gone(error.clone()),
             None => Phase::Idle,

@@ -101,6 +101,10 @@ impl Outgoing {
         self.control.push_back(frame);
     }
 
+    pub(super) fn push_first(&mut self, frame: Frame) {
+        self.control.push_front(frame);
+    }
+
     pub(super) fn push_transfer(&mut self, op: OpId, put: bool, transfer: Transfer) {
         let id = self.next_id;
         self.next_id += 1;

@@ -78,6 +78,9 @@ pub(super) enum Frame {
     },
     /// The receiver has taken so many bytes of the window.
     Credit(u64),
+    /// The first frame of the side that was called: once it is acknowledged, both sides know that
+    /// the connection stands. Otherwise a caller that died meanwhile would never be missed.
+    Ready,
     /// Nothing follows: the endpoint was closed.
     Bye,
 }
@@ -119,6 +122,7 @@ impl Frame {
             Self::Done { id, .. } => ("done", Some(*id), 0),
             Self::Cancel { id, .. } => ("cancel", Some(*id), 0),
             Self::Credit(_) => ("credit", None, 0),
+            Self::Ready => ("ready", None, 0),
             Self::Bye => ("bye", None, 0),
         }
     }
