@@ -98,20 +98,20 @@ impl Node {
         };
         session.quiet_since = wire.now;
         match packet.body {
-            Body::Ack { next, have } => {
+            Body::Ack { next, have, stamp } => {
                 wire.trace_packet(&packet, Fate::Delivered);
-                session.tx.acknowledged(next, have, wire.now);
+                session.tx.acknowledged(next, have, wire.now - stamp);
                 self.after_ack(id, wire);
             }
-            Body::Probe => {
+            Body::Probe { stamp } => {
                 wire.trace_packet(&packet, Fate::Delivered);
-                let ack = Body::Ack { next: session.rx.next(), have: u64::MAX };
+                let ack = Body::Ack { next: session.rx.next(), have: u64::MAX, stamp };
                 peer.send_body(ack, &self.home, wire);
             }
-            Body::Frame { seq, ref frame } => {
+            Body::Frame { seq, stamp, ref frame } => {
                 let mut ready = Vec::new();
                 let fresh = session.rx.take(seq, frame.clone(), &mut ready);
-                let ack = Body::Ack { next: session.rx.next(), have: seq };
+                let ack = Body::Ack { next: session.rx.next(), have: seq, stamp };
                 wire.trace_packet(&packet, if fresh { Fate::Delivered } else { Fate::Repeated });
                 peer.send_body(ack, &self.home, wire);
                 // A closed node acknowledges, since the peer may wait for that to end as well, but

@@ -77,12 +77,16 @@
 //! # Files
 //!
 //! `endpoint` (operations) · `node`, `peer`, `outgoing`, `loopback` (what they become) · `stream`
-//! (numbers, acknowledgements) · `wire` (clock, links, faults) · `world` (events), `inbound` (what
-//! a packet does) · `network` (the handle), `options`, `trace`, `random`, `address`, `packet`.
+//! (numbers, acknowledgements) · `wire` (clock, links, faults) · `world` (events) · `inbound` (what
+//! a packet does) · `ends` (of connections and nodes) · `done` (what a poll finds) · `network` (the
+//! handle), `builder`, `options`, `trace`, `random`, `address`, `packet`.
 //! Everything is under one lock per network; nothing foreign runs under it.
 
 mod address;
+mod builder;
+mod done;
 mod endpoint;
+mod ends;
 mod inbound;
 mod loopback;
 mod network;
@@ -100,7 +104,8 @@ mod world;
 use std::sync::Arc;
 
 pub use self::{
-    network::{Network, NetworkBuilder, TimerId, TraceOnPanic},
+    builder::NetworkBuilder,
+    network::{Network, TimerId, TraceOnPanic},
     options::{Drive, Latency, LinkOptions},
     trace::{Trace, TraceEntry},
 };

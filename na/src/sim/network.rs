@@ -6,8 +6,9 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use super::address::{DEFAULT_NETWORK, check_name};
+use super::builder::NetworkBuilder;
 use super::endpoint::SimEndpoint;
-use super::options::{Drive, Latency, LinkOptions, Settings, nanos};
+use super::options::{LinkOptions, Settings, nanos};
 use super::trace::Trace;
 use super::wire::{Event, EventKey};
 use super::world::{Step, World};
@@ -37,117 +38,14 @@ impl Drop for Shared {
 #[derive(Clone)]
 pub struct Network(Arc<Shared>);
 
-/// Makes a [`Network`].
-#[derive(Debug, Clone)]
-pub struct NetworkBuilder {
-    name: String,
-    settings: Settings,
-}
-
 /// A call that was [scheduled](Network::schedule).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TimerId(EventKey);
 
-impl NetworkBuilder {
-    /// The number that every random choice follows from. Default 0.
-    #[must_use]
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.settings.seed = seed;
-        self
-    }
-
-    /// All links that [`Network::set_link`] does not change. Default: [`LinkOptions::default`].
-    #[must_use]
-    pub fn link(mut self, link: LinkOptions) -> Self {
-        self.settings.link = link;
-        self
-    }
-
-    /// The latency of these links.
-    #[must_use]
-    pub fn latency(mut self, latency: Latency) -> Self {
-        self.settings.link.latency = latency;
-        self
-    }
-
-    /// What each packet costs the node that sends it, and the one that receives it. A node does one
-    /// thing at a time. Default zero.
-    #[must_use]
-    pub fn operation_cost(mut self, cost: Duration) -> Self {
-        self.settings.operation_cost = nanos(cost);
-        self
-    }
-
-    /// Bytes that may be on the way, or wait to be received, per connection and direction; each
-    /// message and each packet of data counts 64 bytes on top of its length. One always fits.
-    /// Default 512 KiB.
-    #[must_use]
-    pub fn window_bytes(mut self, bytes: u64) -> Self {
-        self.settings.window_bytes = bytes.max(1);
-        self
-    }
-
-    /// Largest packet of bulk data, bytes. A message is one packet, however long. Default 64 KiB.
-    #[must_use]
-    pub fn packet_bytes_max(mut self, bytes: usize) -> Self {
-        self.settings.packet_bytes_max = bytes.max(1);
-        self
-    }
-
-    /// How long a connected peer may leave a packet unacknowledged before it counts as gone; so the
-    /// longest partition that a connection survives. Default 30 s of virtual time.
-    #[must_use]
-    pub fn peer_limit(mut self, limit: Duration) -> Self {
-        self.settings.peer_limit = nanos(limit).max(1);
-        self
-    }
-
-    /// Entries of the trace that are kept; older ones are forgotten. Default 10,000.
-    #[must_use]
-    pub fn trace_entries(mut self, entries: usize) -> Self {
-        self.settings.trace_entries = entries;
-        self
-    }
-
-    /// Who moves the clock. Default [`Drive::OnPoll`].
-    #[must_use]
-    pub fn drive(mut self, drive: Drive) -> Self {
-        self.settings.drive = drive;
-        self
-    }
-
-    /// Makes the network and registers its name, under which `na+sim://NAME/…` joins it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] for a name or a setting that cannot be used, [`Error::Io`] when
-    /// a network of that name exists.
-    pub fn build(self) -> Result<Network, Error> {
-        let Self { name, settings } = self;
-        if name.is_empty() {
-            return Err(Error::InvalidArgument("the name of a network is empty".into()));
-        }
-        check_name("network", &name).map_err(Error::InvalidArgument)?;
-        settings.link.check()?;
-        // Dropped after the lock.
-        let existing;
-        let mut networks = lock(&NETWORKS);
-        existing = networks.get(&name).and_then(Weak::upgrade);
-        if existing.is_some() {
-            let error = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
-            return Err(Error::io(format!("cannot make the network `{name}`: it exists"), error));
-        }
-        let network = Network::new(&name, settings);
-        networks.insert(name, Arc::downgrade(&network.0));
-        drop(networks);
-        Ok(network)
-    }
-}
-
 impl Network {
     /// A network to be made. `name`: up to 64 letters, digits, `.`, `_` or `-`.
     pub fn builder(name: impl Into<String>) -> NetworkBuilder {
-        NetworkBuilder { name: name.into(), settings: Settings::default() }
+        NetworkBuilder::new(name.into())
     }
 
     /// The network of that name; made with default settings if there is none. An empty name is the
@@ -165,6 +63,22 @@ impl Network {
         }
         let network = Self::new(name, Settings::default());
         networks.insert(name.to_owned(), Arc::downgrade(&network.0));
+        Ok(network)
+    }
+
+    /// A new network, under a name that none has.
+    pub(super) fn register(name: &str, settings: Settings) -> Result<Self, Error> {
+        // Dropped after the lock.
+        let existing;
+        let mut networks = lock(&NETWORKS);
+        existing = networks.get(name).and_then(Weak::upgrade);
+        if existing.is_some() {
+            let error = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
+            return Err(Error::io(format!("cannot make the network `{name}`: it exists"), error));
+        }
+        let network = Self::new(name, settings);
+        networks.insert(name.to_owned(), Arc::downgrade(&network.0));
+        drop(networks);
         Ok(network)
     }
 

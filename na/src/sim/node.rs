@@ -1,12 +1,13 @@
 //! One endpoint's state, under the network's lock.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use super::done::Done;
 use super::loopback::Loopback;
 use super::outgoing::{Ends, Queued};
-use super::packet::{Frame, HostId, NodeId};
+use super::packet::{HostId, NodeId};
 use super::peer::{Held, Home, Peer, PeerTag, Phase};
 use super::wire::{Event, Wire};
 use crate::matching::{Arrived, Kind, Matcher};
@@ -17,50 +18,6 @@ const EARLY_BYTES_MAX: usize = 256 << 10;
 
 /// A node's number for itself.
 const OWN: u64 = 0;
-
-/// Completions that wait for a poll, and the bell that tells of them.
-pub(super) struct Done {
-    pub(super) queue: VecDeque<Completion>,
-    /// `None` once nobody polls any more.
-    bell: Option<Arc<OwnedFd>>,
-    pub(super) sleeping: bool,
-    rung: bool,
-}
-
-impl Done {
-    pub(super) fn push(&mut self, completion: Completion) {
-        self.queue.push_back(completion);
-        if self.sleeping {
-            self.ring();
-        }
-    }
-
-    pub(super) fn ring(&mut self) {
-        if let Some(bell) = &self.bell
-            && !std::mem::replace(&mut self.rung, true)
-        {
-            // Only a full counter could fail, and it holds one at most.
-            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
-        }
-    }
-
-    /// Ends the announcement of a sleep.
-    pub(super) fn wake(&mut self) {
-        self.sleeping = false;
-        if std::mem::take(&mut self.rung)
-            && let Some(bell) = &self.bell
-        {
-            let _ = rustix::io::read(bell, &mut [0u8; 8]);
-        }
-    }
-
-    /// Nobody will poll: gives up buffers and bell, though the node may have a farewell to see
-    /// through.
-    pub(super) fn abandon(&mut self) {
-        self.queue.clear();
-        self.bell = None;
-    }
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
@@ -88,7 +45,7 @@ pub(super) struct Node {
     pub(super) origins: BTreeMap<NodeId, u64>,
     next_peer: u64,
     /// The peer of each expected receive that is posted.
-    expecting: BTreeMap<u64, u64>,
+    pub(super) expecting: BTreeMap<u64, u64>,
 }
 
 impl Node {
@@ -100,7 +57,7 @@ impl Node {
             abandoned: false,
             own: Addr::new(own_uri, endpoint, OWN, Arc::new(PeerTag)),
             regions: RegionTable::new(),
-            done: Done { queue: VecDeque::new(), bell: Some(bell), sleeping: false, rung: false },
+            done: Done::new(bell),
             peers: BTreeMap::new(),
             matcher: Matcher::new(EARLY_BYTES_MAX),
             loopback: Loopback::default(),
@@ -365,98 +322,5 @@ impl Node {
         let Self { loopback, own, matcher, regions, .. } = self;
         loopback.run(own, matcher, regions, &mut ends);
         self.report(ends, wire);
-    }
-
-    // ---- ends ----
-
-    /// Ends the connection with `peer`, and with it everything in flight.
-    pub(super) fn end_peer(&mut self, peer: u64, error: Error, wire: &mut Wire) {
-        let Some(entry) = self.peers.get_mut(&peer) else { return };
-        let name = wire.hosts[entry.host].name.clone();
-        // Without the network's name, which is not part of what happens in it.
-        let reason = match &error {
-            Error::PeerGone { reason, .. } | Error::Unreachable { reason, .. } => reason,
-            _ => "",
-        };
-        wire.note(self.home.host, format!("connection with {name} ended: {reason}"));
-        let end = match entry.origin {
-            Some(_) => Phase::Gone(error.clone()),
-            None => Phase::Idle,
-        };
-        let ended = entry.disconnect(end, wire);
-        // What had arrived is received: only then the death is seen.
-        if let (Phase::Up(session), Some(addr)) = (ended, entry.addr.clone()) {
-            self.matcher.lift_bound(peer);
-            for Held { kind, tag, bytes, .. } in session.held {
-                if let Arrived::Completed(completion) =
-                    self.matcher.arrive(kind, &addr, tag, &bytes)
-                {
-                    self.done.push(completion);
-                }
-            }
-        }
-        let mut ends = Ends::default();
-        entry.out.fail(&error, &mut ends);
-        entry.expecting = 0;
-        if entry.origin.is_some() {
-            entry.addr = None;
-        }
-        self.expecting.retain(|_, of| *of != peer);
-        self.matcher.fail_peer(peer, &error, &mut ends.completions);
-        self.report(ends, wire);
-    }
-
-    /// Ends every operation, and leaves connections to the caller.
-    fn fail_all(&mut self, wire: &mut Wire) {
-        let mut ends = Ends::default();
-        self.matcher.fail_all(&Error::Closed, &mut ends.completions);
-        self.loopback.fail(&Error::Closed, &mut ends);
-        self.expecting.clear();
-        for peer in self.peers.values_mut() {
-            peer.expecting = 0;
-            peer.out.fail(&Error::Closed, &mut ends);
-        }
-        self.report(ends, wire);
-        // Whoever sleeps has to see the end, whether or not an operation ended.
-        if self.done.sleeping {
-            self.done.ring();
-        }
-    }
-
-    /// Closes it: what was sent still arrives, followed by a farewell.
-    pub(super) fn close(&mut self, wire: &mut Wire) {
-        if !self.is_open() {
-            return;
-        }
-        self.state = State::Closed;
-        wire.note(self.home.host, "closed");
-        self.fail_all(wire);
-        let ids: Vec<u64> = self.peers.keys().copied().collect();
-        for id in ids {
-            let Some(peer) = self.peers.get_mut(&id) else { continue };
-            match &mut peer.phase {
-                Phase::Up(session) => {
-                    session.held.clear();
-                    peer.out.push_control(Frame::Bye);
-                    self.pump(id, wire);
-                }
-                _ => drop(peer.disconnect(Phase::Idle, wire)),
-            }
-        }
-    }
-
-    /// Ends it without a word. Returns its connections: peer's host, our side, their side.
-    pub(super) fn crash(&mut self, wire: &mut Wire) -> Vec<(HostId, u64, u64)> {
-        if self.is_open() {
-            self.state = State::Crashed { told: false };
-            self.fail_all(wire);
-        }
-        let mut lost = Vec::new();
-        for peer in self.peers.values_mut() {
-            if let Phase::Up(session) = peer.disconnect(Phase::Idle, wire) {
-                lost.push((peer.host, session.local, session.remote));
-            }
-        }
-        lost
     }
 }

@@ -128,7 +128,7 @@ impl Outgoing {
         }
         let message = self.messages.pop_front()?;
         let Queued { kind, tag, .. } = message;
-        let frame = Frame::Message { kind, tag, bytes: message.buf.as_slice().into() };
+        let frame = Frame::Message { kind, tag, bytes: message.buf.as_slice().to_vec().into() };
         ends.completions.push(message.end(Ok(())));
         Some(frame)
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::Nanos;
 use super::trace::Summary;
 use crate::matching::Kind;
 use crate::{DeniedReason, Tag};
@@ -42,15 +43,19 @@ pub(super) enum Body {
     Welcome(Greeting),
     /// There is no such connection here, or nobody who would make one.
     Reset(&'static str),
-    /// All frames before `next` have arrived, and `have`.
+    /// All frames before `next` have arrived, and `have`. Answers what was sent at `stamp`.
     Ack {
         next: u64,
         have: u64,
+        stamp: Nanos,
     },
     /// Asks for a sign of life, which is an acknowledgement.
-    Probe,
+    Probe {
+        stamp: Nanos,
+    },
     Frame {
         seq: u64,
+        stamp: Nanos,
         frame: Frame,
     },
 }
@@ -60,13 +65,13 @@ pub(super) enum Frame {
     Message {
         kind: Kind,
         tag: Tag,
-        bytes: Arc<[u8]>,
+        bytes: Arc<Vec<u8>>,
     },
     Request(Request),
     Data {
         put: bool,
         id: u64,
-        bytes: Arc<[u8]>,
+        bytes: Arc<Vec<u8>>,
     },
     Done {
         id: u64,
@@ -140,9 +145,9 @@ impl Packet {
             Body::Hello(_) => outside("hello"),
             Body::Welcome(_) => outside("welcome"),
             Body::Reset(_) => outside("reset"),
-            Body::Probe => outside("probe"),
+            Body::Probe { .. } => outside("probe"),
             Body::Ack { next, .. } => Summary { number: Some(*next), ..outside("ack") },
-            Body::Frame { seq, frame } => {
+            Body::Frame { seq, frame, .. } => {
                 let (name, number, bytes) = frame.summary();
                 Summary { name, seq: Some(*seq), number, bytes }
             }

@@ -29,7 +29,7 @@ pub(super) struct PeerTag;
 pub(super) struct Held {
     pub(super) kind: Kind,
     pub(super) tag: Tag,
-    pub(super) bytes: Arc<[u8]>,
+    pub(super) bytes: Arc<Vec<u8>>,
     pub(super) charge: u64,
 }
 
@@ -222,7 +222,7 @@ impl Peer {
         let (src, dst) = (home.host, self.host);
         if let Phase::Up(session) = &mut self.phase {
             while let Some(frame) = self.out.next(session.tx.charged() < window, bytes_max, ends) {
-                let seq = session.tx.push(frame.clone(), wire.now);
+                let seq = session.tx.push(frame.clone());
                 session.transmit((src, dst), seq, frame, Fate::Sent, wire);
             }
         }
@@ -269,7 +269,7 @@ impl Peer {
             }
         }
         if probe {
-            self.send_body(Body::Probe, home, wire);
+            self.send_body(Body::Probe { stamp: now }, home, wire);
         }
         self.arm(home, wire);
         Verdict::Fine
@@ -336,7 +336,8 @@ impl Session {
         wire: &mut Wire,
     ) {
         let (from, to) = (self.local, self.remote);
-        let packet = Packet { src, dst, from, to, body: Body::Frame { seq, frame } };
+        let body = Body::Frame { seq, stamp: wire.now, frame };
+        let packet = Packet { src, dst, from, to, body };
         let left = wire.send(packet, fate);
         self.tx.left(seq, left);
     }

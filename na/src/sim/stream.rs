@@ -2,7 +2,7 @@
 //! no acknowledgement comes, discarded when they come twice, and put in order. No clock and no
 //! network of its own.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::Nanos;
 use super::packet::Frame;
@@ -13,8 +13,8 @@ const DOUBLINGS_MAX: u32 = 6;
 struct Flight {
     seq: u64,
     frame: Frame,
-    sent: Nanos,
-    due: Nanos,
+    /// As in `dues`; `None` while it has not left, and once it has arrived.
+    due: Option<Nanos>,
     tries: u32,
     /// It has arrived, though frames before it have not.
     arrived: bool,
@@ -24,6 +24,8 @@ struct Flight {
 pub(super) struct Tx {
     next: u64,
     flight: VecDeque<Flight>,
+    /// When which frame has to be repeated, if it has left and not arrived.
+    dues: BTreeSet<(Nanos, u64)>,
     /// Bytes that the receiver has not yet taken.
     charged: u64,
     patience: Patience,
@@ -49,7 +51,8 @@ impl Patience {
 
     fn after(&self, tries: u32) -> Nanos {
         let once = (self.smooth + self.smooth / 2 + 4 * self.deviation).max(self.least);
-        once.saturating_mul(1 << tries.min(DOUBLINGS_MAX)).min(self.most).max(1)
+        // Never less than an answer takes: repetitions would only keep a slow peer from answering.
+        once.saturating_mul(1 << tries.min(DOUBLINGS_MAX)).min(self.most.max(once))
     }
 }
 
@@ -58,7 +61,7 @@ impl Tx {
     pub(super) fn new(round_trip: Nanos, most: Nanos) -> Self {
         let least = 2 * round_trip + 1_000;
         let patience = Patience { smooth: 0, deviation: 0, least, most };
-        Self { next: 0, flight: VecDeque::new(), charged: 0, patience }
+        Self { next: 0, flight: VecDeque::new(), dues: BTreeSet::new(), charged: 0, patience }
     }
 
     /// Bytes that the receiver has not yet taken.
@@ -72,42 +75,43 @@ impl Tx {
     }
 
     /// The number of a frame that is about to be sent for the first time.
-    pub(super) fn push(&mut self, frame: Frame, now: Nanos) -> u64 {
+    pub(super) fn push(&mut self, frame: Frame) -> u64 {
         let seq = self.next;
         self.next += 1;
         self.charged += frame.charge();
-        let due = Nanos::MAX;
-        self.flight.push_back(Flight { seq, frame, sent: now, due, tries: 0, arrived: false });
+        self.flight.push_back(Flight { seq, frame, due: None, tries: 0, arrived: false });
         seq
     }
 
     /// The frame `seq` has left at `at`.
     pub(super) fn left(&mut self, seq: u64, at: Nanos) {
-        let Some(first) = self.flight.front().map(|flight| flight.seq) else { return };
-        if let Some(flight) = seq.checked_sub(first).and_then(|i| self.flight.get_mut(i as usize)) {
-            flight.sent = at;
-            flight.due = at.saturating_add(self.patience.after(flight.tries));
+        let Self { flight, dues, patience, .. } = self;
+        let Some(flight) = find(flight, seq) else { return };
+        if !flight.arrived && flight.due.is_none() {
+            let due = at.saturating_add(patience.after(flight.tries));
+            flight.due = Some(due);
+            dues.insert((due, seq));
         }
     }
 
-    /// Everything before `next` has arrived, and `have`.
-    pub(super) fn acknowledged(&mut self, next: u64, have: u64, now: Nanos) {
-        let Tx { flight, patience, .. } = self;
-        let mut arrived = |flight: &Flight| {
-            // A repeated frame does not tell which of its copies was acknowledged.
-            if flight.tries == 0 && !flight.arrived {
-                patience.learn(now.saturating_sub(flight.sent));
+    /// Everything before `next` has arrived, and `have`; the answer took `round_trip`.
+    pub(super) fn acknowledged(&mut self, next: u64, have: u64, round_trip: Nanos) {
+        self.patience.learn(round_trip);
+        let Self { flight, dues, .. } = self;
+        let mut arrived = |flight: &mut Flight| {
+            flight.arrived = true;
+            if let Some(due) = flight.due.take() {
+                dues.remove(&(due, flight.seq));
             }
         };
-        while flight.front().is_some_and(|flight| flight.seq < next) {
-            if let Some(flight) = flight.pop_front() {
-                arrived(&flight);
-            }
+        while let Some(first) = flight.front_mut()
+            && first.seq < next
+        {
+            arrived(first);
+            flight.pop_front();
         }
-        let Some(first) = flight.front().map(|flight| flight.seq) else { return };
-        if let Some(flight) = have.checked_sub(first).and_then(|i| flight.get_mut(i as usize)) {
+        if let Some(flight) = find(flight, have) {
             arrived(flight);
-            flight.arrived = true;
         }
     }
 
@@ -118,19 +122,29 @@ impl Tx {
 
     /// When a frame has to be repeated.
     pub(super) fn due(&self) -> Option<Nanos> {
-        self.flight.iter().filter(|flight| !flight.arrived).map(|flight| flight.due).min()
+        self.dues.first().map(|(due, _)| *due)
     }
 
     /// The frames that have to be repeated now.
     pub(super) fn take_due(&mut self, now: Nanos) -> Vec<(u64, Frame)> {
-        let overdue = |flight: &&mut Flight| !flight.arrived && flight.due <= now;
-        let repeat = |flight: &mut Flight| {
-            flight.tries += 1;
-            flight.due = Nanos::MAX;
-            (flight.seq, flight.frame.clone())
-        };
-        self.flight.iter_mut().filter(overdue).map(repeat).collect()
+        let mut overdue = Vec::new();
+        while let Some((due, seq)) = self.dues.first().copied()
+            && due <= now
+        {
+            self.dues.pop_first();
+            if let Some(flight) = find(&mut self.flight, seq) {
+                flight.due = None;
+                flight.tries += 1;
+                overdue.push((seq, flight.frame.clone()));
+            }
+        }
+        overdue
     }
+}
+
+fn find(flight: &mut VecDeque<Flight>, seq: u64) -> Option<&mut Flight> {
+    let place = seq.checked_sub(flight.front()?.seq)?;
+    flight.get_mut(usize::try_from(place).ok()?)
 }
 
 /// The receiving end.
@@ -184,15 +198,15 @@ mod tests {
             let (mut tx, mut rx) = (Tx::new(1000, 1_000_000), Rx::default());
             let mut wire: Vec<(u64, Frame)> = Vec::new();
             for frame in (0..count).map(Frame::Credit) {
-                let seq = tx.push(frame.clone(), 0);
+                let seq = tx.push(frame.clone());
                 tx.left(seq, 0);
                 wire.push((seq, frame));
             }
-            let (mut ready, mut now) = (Vec::new(), 0);
+            let mut ready = Vec::new();
             let mut fates = fates.into_iter();
             while !tx.is_quiet() {
                 if wire.is_empty() {
-                    now = tx.due().expect("something is on its way or due");
+                    let now = tx.due().expect("something is on its way or due");
                     wire = tx.take_due(now);
                     prop_assert!(!wire.is_empty());
                     wire.iter().for_each(|(seq, _)| tx.left(*seq, now));
@@ -207,7 +221,7 @@ mod tests {
                     rx.take(seq, frame.clone(), &mut ready);
                     prop_assert!(!rx.take(seq, frame.clone(), &mut ready), "taken twice");
                     for _ in 0..acks {
-                        tx.acknowledged(rx.next(), seq, now);
+                        tx.acknowledged(rx.next(), seq, 1000);
                     }
                 }
             }
@@ -219,7 +233,7 @@ mod tests {
     #[test]
     fn patience_grows_with_each_try_up_to_its_limit() {
         let mut tx = Tx::new(1_000, 50_000);
-        let seq = tx.push(Frame::Bye, 0);
+        let seq = tx.push(Frame::Bye);
         tx.left(seq, 0);
         let mut waits = Vec::new();
         for _ in 0..8 {
