@@ -170,7 +170,7 @@ impl Network {
     /// moment.
     ///
     /// It runs on the thread that moves the clock, without any lock of the network; under
-    /// [`Drive::OnPoll`] that is inside somebody's poll, so it must not poll. It gets the network as
+    /// [`Drive::OnPoll`](super::Drive) that is inside somebody's poll, so it must not poll. It gets the network as
     /// an argument because a clone inside would keep the network alive until it runs.
     pub fn schedule(&self, at: Duration, call: impl FnOnce(&Network) + Send + 'static) -> TimerId {
         let event = Event::Call(Box::new(call));
