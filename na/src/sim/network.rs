@@ -103,8 +103,8 @@ impl Network {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a name or limit that cannot be used, [`Error::Io`] when a node
-    /// of that name runs or no eventfd can be made.
+    /// [`Error::InvalidArgument`] for a name or limit that cannot be used, [`Error::Io`] when a
+    /// node of that name runs or no eventfd can be made.
     pub fn open(
         &self,
         node: &str,
@@ -170,8 +170,8 @@ impl Network {
     /// moment.
     ///
     /// It runs on the thread that moves the clock, without any lock of the network; under
-    /// [`Drive::OnPoll`](super::Drive) that is inside somebody's poll, so it must not poll. It gets the network as
-    /// an argument because a clone inside would keep the network alive until it runs.
+    /// [`Drive::OnPoll`](super::Drive) that is inside somebody's poll, so it must not poll. It gets
+    /// the network as an argument because a clone inside would keep the network alive until it runs.
     pub fn schedule(&self, at: Duration, call: impl FnOnce(&Network) + Send + 'static) -> TimerId {
         let event = Event::Call(Box::new(call));
         TimerId(self.with(|world| world.wire.push(nanos(at), event)))
@@ -250,9 +250,9 @@ impl Network {
         });
     }
 
-    /// The process of `node` dies. What it has put on the wire still arrives; the machine then tells
-    /// the peers, as an operating system does, as soon as it can reach them. The operations of the
-    /// dead endpoint end with [`Error::Closed`], and one poll of it fails.
+    /// The process of `node` dies. What it has put on the wire still arrives; the machine tells the
+    /// peers, as an operating system does, as soon as it can reach them. The operations of the dead
+    /// endpoint end with [`Error::Closed`], and one poll of it fails.
     pub fn crash(&self, node: &str) {
         self.with(|world| {
             let host = world.wire.host(node);

@@ -141,8 +141,8 @@ pub enum Drive {
     /// nothing else is left to happen.
     #[default]
     OnPoll,
-    /// Only [`step`](super::Network::step) and its like. For a driver that polls each endpoint until
-    /// it has nothing left, then steps: the whole run follows from the seed.
+    /// Only [`step`](super::Network::step) and its like. For a driver that polls each endpoint
+    /// until it has nothing left, then steps: the whole run follows from the seed.
     Manual,
 }
 
