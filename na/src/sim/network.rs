@@ -170,8 +170,8 @@ impl Network {
     /// moment.
     ///
     /// It runs on the thread that moves the clock, without any lock of the network; under
-    /// [`Drive::OnPoll`](super::Drive) that is inside somebody's poll, so it must not poll. It gets
-    /// the network as an argument because a clone inside would keep the network alive until it runs.
+    /// [`Drive::OnPoll`](super::Drive) that is inside somebody's poll, so it must not poll. It
+    /// gets the network as an argument: a clone inside would keep the network alive until it runs.
     pub fn schedule(&self, at: Duration, call: impl FnOnce(&Network) + Send + 'static) -> TimerId {
         let event = Event::Call(Box::new(call));
         TimerId(self.with(|world| world.wire.push(nanos(at), event)))
