@@ -8,6 +8,7 @@
 //!     na::open("na+tcp://127.0.0.1:0", &na::OpenOptions::listening(listen)).unwrap()
 //! }
 //! na::conformance! { open; all }
+//! // or only those whose peers live in one process: na::conformance! { open; between_endpoints }
 //! // or some by name: na::conformance! { open; echoes_both_kinds, a_dead_peer_is_reported }
 //! ```
 //!
@@ -65,6 +66,11 @@ pub fn run(path: &str, open: &dyn Fn(bool) -> Arc<dyn Endpoint>, case: fn(&Case<
 #[macro_export]
 macro_rules! conformance {
     ($open:path; all) => {
+        $crate::conformance! { $open; between_endpoints }
+        $crate::conformance! { $open; between_processes }
+    };
+    // Those whose peers live in one process: what a transport within a process has to pass.
+    ($open:path; between_endpoints) => {
         $crate::conformance! { $open;
             addresses_compare_and_name_their_peer,
             bad_addresses_are_refused,
@@ -102,9 +108,6 @@ macro_rules! conformance {
             a_closed_peer_is_reported,
             an_origin_that_left_cannot_be_answered,
             nobody_listens,
-            a_dead_peer_is_reported,
-            a_dead_peer_is_reported_to_a_sleeper,
-            a_peer_restarts_under_its_address,
             descriptors_are_given_back,
             an_idle_endpoint_can_sleep,
             a_message_wakes_a_sleeper,
@@ -112,6 +115,14 @@ macro_rules! conformance {
             a_local_completion_wakes_a_sleeper,
             an_operation_of_another_thread_wakes_a_sleeper,
             room_for_a_held_back_sender_wakes_it,
+        }
+    };
+    // Those that have to kill a process that is a peer.
+    ($open:path; between_processes) => {
+        $crate::conformance! { $open;
+            a_dead_peer_is_reported,
+            a_dead_peer_is_reported_to_a_sleeper,
+            a_peer_restarts_under_its_address,
         }
     };
     ($open:path; $($case:ident),+ $(,)?) => {

@@ -16,13 +16,13 @@
 //! # Reading order
 //!
 //! `endpoint.rs` (the contract) · `message.rs`, `memory.rs`, `addr.rs` (what it is made of) ·
-//! `registry.rs` (URI to plugin) · `region.rs` (keys of registered memory) · `sm/`, `tcp/` (the
-//! transports) · `conformance.rs` (the suite that each transport passes).
+//! `registry.rs` (URI to plugin) · `region.rs` (keys of registered memory) · `sm/`, `tcp/`,
+//! `sim/` (the transports) · `conformance.rs` (the suite that each transport passes).
 //!
 //! Counterpart: Mercury's NA layer (`na.h`), without per-operation callbacks.
 
 #![cfg_attr(
-    not(all(feature = "sm", feature = "tcp")),
+    not(all(feature = "sm", feature = "tcp", feature = "sim")),
     allow(dead_code, reason = "a build without a transport uses only part of what they share")
 )]
 
@@ -32,7 +32,7 @@ mod addr;
 mod endpoint;
 #[cfg(not(loom))]
 mod error;
-#[cfg(all(any(feature = "sm", feature = "tcp"), not(loom)))]
+#[cfg(all(any(feature = "sm", feature = "tcp", feature = "sim"), not(loom)))]
 pub(crate) mod matching;
 #[cfg(not(loom))]
 mod memory;
@@ -48,6 +48,8 @@ mod uri;
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod conformance;
+#[cfg(all(feature = "sim", not(loom)))]
+pub mod sim;
 #[cfg(feature = "sm")]
 pub mod sm;
 pub(crate) mod sync;

@@ -35,6 +35,8 @@ pub fn plugins() -> &'static [&'static dyn Plugin] {
         &crate::sm::Sm,
         #[cfg(feature = "tcp")]
         &crate::tcp::Tcp,
+        #[cfg(feature = "sim")]
+        &crate::sim::Sim,
     ]
 }
 
@@ -42,6 +44,7 @@ pub fn plugins() -> &'static [&'static dyn Plugin] {
 const OPTIONAL: &[(&str, &str, bool)] = &[
     ("sm", "shared memory within one host", cfg!(feature = "sm")),
     ("tcp", "TCP", cfg!(feature = "tcp")),
+    ("sim", "simulated network", cfg!(feature = "sim")),
 ];
 
 /// The plugin that serves `uri`.

@@ -1,0 +1,204 @@
+//! What happened, in virtual time, to explain a run that failed.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Nanos;
+
+/// What became of a packet, or of one copy of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Fate {
+    Sent,
+    Retransmitted,
+    Duplicated,
+    Lost,
+    Partitioned,
+    Delivered,
+    /// Arrived again, and was discarded.
+    Repeated,
+    /// For a node, or a connection, that is no more.
+    Stale,
+    /// The machine is off.
+    NobodyHome,
+}
+
+impl Fate {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Sent => "sent",
+            Self::Retransmitted => "retransmitted",
+            Self::Duplicated => "duplicated",
+            Self::Lost => "dropped: lost",
+            Self::Partitioned => "dropped: partitioned",
+            Self::Delivered => "delivered",
+            Self::Repeated => "discarded: a repetition",
+            Self::Stale => "discarded: of an ended connection",
+            Self::NobodyHome => "dropped: the node is off",
+        }
+    }
+}
+
+/// One line of a trace.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum What {
+    Packet { to: Arc<str>, summary: Summary, fate: Fate },
+    Node(String),
+}
+
+/// A packet, as a trace shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Summary {
+    pub(super) name: &'static str,
+    /// Position in its connection; `None` for packets outside the sequence.
+    pub(super) seq: Option<u64>,
+    /// The tag of a message, the number of a transfer, the position that an acknowledgement has
+    /// reached.
+    pub(super) number: Option<u64>,
+    pub(super) bytes: usize,
+}
+
+/// A packet's fate or an event at a node, with its time.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TraceEntry {
+    at: Nanos,
+    node: Arc<str>,
+    what: What,
+}
+
+impl TraceEntry {
+    /// Virtual time.
+    pub fn at(&self) -> Duration {
+        Duration::from_nanos(self.at)
+    }
+
+    /// The node where it happened; for a packet its sender.
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+}
+
+impl fmt::Display for TraceEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>10}.{:03} us  ", self.at / 1000, self.at % 1000)?;
+        match &self.what {
+            What::Node(text) => write!(f, "{}: {text}", self.node),
+            What::Packet { to, summary, fate } => {
+                write!(f, "{} -> {to}: {}", self.node, summary.name)?;
+                if let Some(seq) = summary.seq {
+                    write!(f, " seq {seq}")?;
+                }
+                if let Some(number) = summary.number {
+                    let what = if summary.name.ends_with("expected") { "tag" } else { "no." };
+                    write!(f, " {what} {number}")?;
+                }
+                if summary.bytes > 0 {
+                    write!(f, ", {} bytes", summary.bytes)?;
+                }
+                write!(f, ": {}", fate.text())
+            }
+        }
+    }
+}
+
+/// The newest entries of a network's history, and a fingerprint of all of it. Prints as text, one
+/// line per entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trace {
+    entries: VecDeque<TraceEntry>,
+    max: usize,
+    count: u64,
+    fingerprint: u64,
+}
+
+impl Trace {
+    pub(super) fn new(max: usize) -> Self {
+        Self { entries: VecDeque::new(), max, count: 0, fingerprint: 0 }
+    }
+
+    /// The entries that are kept, oldest first.
+    pub fn entries(&self) -> impl ExactSizeIterator<Item = &TraceEntry> {
+        self.entries.iter()
+    }
+
+    /// How many entries there were, kept or not.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// A number that two runs share only if all their entries, kept or not, were equal (but for
+    /// chance, 1 in 2^64).
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    /// The last `lines` entries as text.
+    pub fn tail(&self, lines: usize) -> String {
+        let skip = self.entries.len().saturating_sub(lines);
+        self.entries.iter().skip(skip).map(|entry| format!("{entry}\n")).collect()
+    }
+
+    pub(super) fn packet(
+        &mut self,
+        at: Nanos,
+        (from, to): (&Arc<str>, &Arc<str>),
+        summary: Summary,
+        fate: Fate,
+    ) {
+        let what = What::Packet { to: to.clone(), summary, fate };
+        self.push(TraceEntry { at, node: from.clone(), what });
+    }
+
+    pub(super) fn node(&mut self, at: Nanos, node: &Arc<str>, text: impl Into<String>) {
+        self.push(TraceEntry { at, node: node.clone(), what: What::Node(text.into()) });
+    }
+
+    fn push(&mut self, entry: TraceEntry) {
+        let mut hasher = DefaultHasher::new();
+        self.fingerprint.hash(&mut hasher);
+        entry.hash(&mut hasher);
+        self.fingerprint = hasher.finish();
+        self.count += 1;
+        if self.entries.len() == self.max {
+            self.entries.pop_front();
+        }
+        if self.max > 0 {
+            self.entries.push_back(entry);
+        }
+    }
+}
+
+impl fmt::Display for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let left_out = self.count - self.entries.len() as u64;
+        if left_out > 0 {
+            writeln!(f, "({left_out} older entries left out)")?;
+        }
+        self.entries.iter().try_for_each(|entry| writeln!(f, "{entry}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_the_newest_and_remembers_all() {
+        let name: Arc<str> = "a".into();
+        let fill = |max, first: &str| {
+            let mut trace = Trace::new(max);
+            for text in [first, "x", "y"] {
+                trace.node(1_234, &name, text);
+            }
+            trace
+        };
+        let trace = fill(2, "one");
+        assert_eq!((trace.count(), trace.entries().len()), (3, 2));
+        assert_eq!(trace.tail(1), "         1.234 us  a: y\n");
+        assert!(trace.to_string().starts_with("(1 older entries left out)"), "{trace}");
+        assert_eq!(trace.fingerprint(), fill(0, "one").fingerprint());
+        assert_ne!(trace.fingerprint(), fill(2, "two").fingerprint());
+    }
+}
