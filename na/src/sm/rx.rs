@@ -19,7 +19,7 @@ use super::doorbell::ROOM;
 use super::endpoint::SmEndpoint;
 use super::link::{Conn, Control, Outcome, TxLink};
 use super::peer::Peer;
-use super::record::{self, REQUEST_BYTES_MAX, Request, Status, word_at};
+use super::record::{self, PARTS_MAX, REQUEST_BYTES_MAX, Request, Status, word_at};
 use super::ring::{Consumer, Record};
 use super::segment::MappedRing;
 use super::serve::Services;
@@ -32,6 +32,10 @@ use crate::{Addr, Completion, Error, Tag};
 /// A turn begins with one record and doubles from turn to turn while there are more: looking for a
 /// second record costs a cache miss, for which a lone message must not wait.
 const RECORDS_PER_TURN: usize = 64;
+
+/// Control records that may wait for room when a request comes. An honest peer has at most
+/// [`PARTS_MAX`] requests without an answer; a pull, a grant and a verdict belong to each.
+const CONTROL_WAITING_MAX: usize = 4 * PARTS_MAX;
 
 /// How far a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -238,6 +242,10 @@ impl SmEndpoint {
         let bytes = buffer.get_mut(..record.len).ok_or("a request is too long")?;
         link.rx.read(record, 0, bytes);
         let request = Request::decode(bytes).ok_or("a request cannot be read")?;
+        // Who asks without taking the answers must not fill our memory with them.
+        if link.with_link(|tx| tx.control_waiting()).unwrap_or(0) > CONTROL_WAITING_MAX {
+            return Err("more transfers than answers were taken");
+        }
         let put = record.kind == record::PUT;
         let answer = link.services.begin(request, put, &self.regions)?;
         link.answer(answer);
