@@ -131,8 +131,14 @@ pub fn cancel_and_close_end_everything_once(case: &Case<'_>) {
 
 /// A random walk: two nodes start operations of every kind, cancel some, poll now and then, and
 /// close in the end. Whatever the order, each operation ends once, as what it was.
+///
+/// `MARGO_STRESS_SEEDS=100..200` in the environment walks other ways.
 pub fn operations_end_once_whatever_happens(case: &Case<'_>) {
-    for seed in 0..4 {
+    let asked = std::env::var("MARGO_STRESS_SEEDS").ok().and_then(|text| {
+        let (start, end) = text.split_once("..")?;
+        Some(start.parse().ok()?..end.parse().ok()?)
+    });
+    for seed in asked.unwrap_or(0..4) {
         walk(case, seed);
     }
 }

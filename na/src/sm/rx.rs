@@ -114,10 +114,14 @@ impl RxLink {
         links.iter_mut().find(|link| link.conn.token == self.conn.token).map(act)
     }
 
-    fn answer(&self, control: Option<Control>) {
-        if let Some(control) = control {
-            self.with_link(|link| link.push_control(control));
-        }
+    /// Returns how many control records wait for room in the ring.
+    fn answer(&self, control: Option<Control>) -> usize {
+        let Some(control) = control else { return 0 };
+        let waiting = self.with_link(|link| {
+            link.push_control(control);
+            link.control_waiting()
+        });
+        waiting.unwrap_or(0)
     }
 }
 
@@ -242,13 +246,12 @@ impl SmEndpoint {
         let bytes = buffer.get_mut(..record.len).ok_or("a request is too long")?;
         link.rx.read(record, 0, bytes);
         let request = Request::decode(bytes).ok_or("a request cannot be read")?;
-        // Who asks without taking the answers must not fill our memory with them.
-        if link.with_link(|tx| tx.control_waiting()).unwrap_or(0) > CONTROL_WAITING_MAX {
-            return Err("more transfers than answers were taken");
-        }
         let put = record.kind == record::PUT;
         let answer = link.services.begin(request, put, &self.regions)?;
-        link.answer(answer);
+        // Who asks without taking the answers must not fill our memory with them.
+        if link.answer(answer) > CONTROL_WAITING_MAX {
+            return Err("more transfers than answers were taken");
+        }
         Ok(())
     }
 }
