@@ -41,7 +41,7 @@ impl Flood<'_> {
             self.hostile.word(at(self.tail) + 8 + 8 * index).store(*word, Ordering::Relaxed);
         }
         self.hostile.word(at(self.tail + span)).store(0, Ordering::Relaxed);
-        let commit = 8 * words.len() as u64 | u64::from(kind) << 24;
+        let commit = (8 * words.len() as u64) | (u64::from(kind) << 24);
         self.hostile.word(at(self.tail)).store(commit, Ordering::Release);
         self.tail += span;
         true
