@@ -58,8 +58,8 @@ pub fn cancel_before_the_connection_ends_once(case: &Case<'_>) {
     origin.succeeded(got);
 }
 
-/// Canceled while the owner of the memory does nothing; receives and messages end at once, transfers
-/// when the owner looks.
+/// Canceled while the owner of the memory does nothing: receives and messages end at once,
+/// transfers when the owner looks.
 pub fn cancel_while_the_owner_is_idle_ends_once(case: &Case<'_>) {
     const LEN: usize = 1 << 20;
     let (target, origin) = Node::pair(case);

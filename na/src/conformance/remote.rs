@@ -1,8 +1,8 @@
 //! An endpoint in a child process, which a case uses as if it were in its own.
 //!
-//! The parent's proxy forwards each call over a socket pair; the child (`served.rs`) does nothing but
-//! carry the calls out, on the case's one thread. Registered memory is a memfd that both map, so a case sees
-//! what peers did to it. The wait descriptor is the child's own, handed over.
+//! The parent's proxy forwards each call over a socket pair; the child (`served.rs`) does nothing
+//! but carry the calls out, on the case's one thread. Registered memory is a memfd that both map,
+//! so a case sees what peers did to it. The wait descriptor is the child's own, handed over.
 //!
 //! | parent | child |
 //! |---|---|

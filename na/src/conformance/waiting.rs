@@ -1,7 +1,7 @@
 //! Cases about sleeping on `wait_fd`: whatever gives `poll` something to do ends the sleep.
 //!
-//! A sleep that is not ended fails after [`PATIENCE`](super::PATIENCE); none of the cases succeeds by a timeout. A
-//! transport without `wait_fd` passes by polling.
+//! A sleep that is not ended fails after [`PATIENCE`](super::PATIENCE); none of the cases succeeds
+//! by a timeout. A transport without `wait_fd` passes by polling.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};

@@ -154,7 +154,8 @@ impl Target {
 }
 
 /// A connection to a listening endpoint: an honest hello if the first byte is even, then the other
-/// bytes, in steps that the first byte chooses, with [`KEY`] replaced by a key that exists. When we hang up, so does the endpoint.
+/// bytes, in steps that the first byte chooses, with [`KEY`] replaced by a key that exists. When we
+/// hang up, so does the endpoint.
 ///
 /// # Panics
 ///
