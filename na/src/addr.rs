@@ -5,6 +5,11 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use crate::Error;
+
+/// First byte of a serialised address.
+const BYTES_FORMAT: u8 = 1;
+
 /// A peer, as one endpoint knows it. Cheap to clone.
 ///
 /// Equal addresses name the same peer at the same endpoint; addresses of different endpoints are
@@ -23,6 +28,9 @@ struct Inner {
 }
 
 impl Addr {
+    /// Longest [`to_bytes`](Self::to_bytes), bytes.
+    pub const BYTES_MAX: usize = 512;
+
     /// Makes an address. For transports: `endpoint` is unique in the process (see
     /// [`Addr::unique_endpoint_id`]), `peer` unique in the endpoint, and `state` what the transport
     /// wants to find again without a table look-up.
@@ -46,6 +54,49 @@ impl Addr {
     /// name that is only good for messages to people).
     pub fn uri(&self) -> &str {
         &self.0.uri
+    }
+
+    /// The address as bytes, to travel in a message; read by
+    /// [`Endpoint::addr_from_bytes`](crate::Endpoint::addr_from_bytes). Layout: one byte 1, then
+    /// the text form.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] when the text form is so long that the bytes would exceed
+    /// [`BYTES_MAX`](Self::BYTES_MAX).
+    ///
+    /// Counterpart: `NA_Addr_serialize`.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
+        if self.0.uri.len() >= Self::BYTES_MAX {
+            return Err(Error::InvalidArgument(format!(
+                "an address of {} bytes cannot be serialised; at most {} fit",
+                self.0.uri.len(),
+                Self::BYTES_MAX - 1
+            )));
+        }
+        let mut bytes = Vec::with_capacity(1 + self.0.uri.len());
+        bytes.push(BYTES_FORMAT);
+        bytes.extend_from_slice(self.0.uri.as_bytes());
+        Ok(bytes)
+    }
+
+    /// The text in [`to_bytes`](Self::to_bytes).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] when the bytes are not a serialised address.
+    pub fn text_in(bytes: &[u8]) -> Result<&str, Error> {
+        let bad = |reason: &str| Error::InvalidArgument(format!("not an address: {reason}"));
+        if bytes.len() > Self::BYTES_MAX {
+            return Err(bad("it is too long"));
+        }
+        match bytes.split_first() {
+            Some((&BYTES_FORMAT, text)) => {
+                str::from_utf8(text).map_err(|_| bad("its text is not UTF-8"))
+            }
+            Some((format, _)) => Err(bad(&format!("unknown format {format}"))),
+            None => Err(bad("it is empty")),
+        }
     }
 
     /// The endpoint that made this address.

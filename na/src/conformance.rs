@@ -1,65 +1,148 @@
 //! The conformance suite: what every transport must do, as cases that it instantiates.
 //!
 //! A case is a function of a [`Case`], which opens endpoints of the transport under test. A
-//! transport's test file instantiates the suite as one `#[test]` per case:
+//! transport's test file instantiates the suite as one `#[test]` per case and mode:
 //!
 //! ```text
-//! fn open(listen: bool) -> std::sync::Arc<dyn na::Endpoint> {
-//!     na::open("na+tcp://127.0.0.1:0", &na::OpenOptions::listening(listen)).unwrap()
+//! fn open(options: &na::OpenOptions) -> std::sync::Arc<dyn na::Endpoint> {
+//!     na::open("na+tcp://127.0.0.1:0", options).unwrap()
 //! }
-//! na::conformance! { open; all }
-//! // or only those whose peers live in one process: na::conformance! { open; between_endpoints }
-//! // or some by name: na::conformance! { open; echoes_both_kinds, a_dead_peer_is_reported }
+//! na::conformance! { open; all }               // a transport between processes
+//! na::conformance! { open; between_endpoints } // one whose endpoints share a process
+//! na::conformance! { open; one_thread }        // the same, driven by one thread
+//! // or some by name, in the plainest mode:
+//! na::conformance! { open; echoes_both_kinds, a_dead_peer_is_reported }
 //! ```
 //!
-//! Some cases need a second process. They start the test binary again, for the same test, with a
-//! role in the environment (`process.rs`), so a factory must work in a fresh process too, and the
-//! macro must be used at a place where `module_path!` names the test as libtest does.
+//! A factory may also take just `listen: bool`; then the cases that need other options pass without
+//! doing anything.
+//!
+//! # Modes
+//!
+//! | module | the target lives | the loop that waits |
+//! |---|---|---|
+//! | (none) | in this process | polls |
+//! | `blocking` | in this process | sleeps on the wait descriptors |
+//! | `two_processes` | in a child, behind a proxy (`remote.rs`) | polls |
+//! | `two_processes_blocking` | in a child, behind a proxy | sleeps on the wait descriptors |
+//!
+//! The second process is the test binary again, for the same test, with a role in the environment
+//! (`process.rs`), so a factory must work in a fresh process too, and the macro must be used at a
+//! place where `module_path!` names the test as libtest does.
 //!
 //! Nothing here decides by time: a case that waits longer than [`PATIENCE`] fails.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Endpoint;
+use crate::{Endpoint, OpenOptions};
 
 mod bulk;
 mod bulk_refused;
+mod cancel;
+mod crowd;
 mod flow;
+mod leftovers;
 mod lifecycle;
 mod messages;
 mod node;
 mod peers;
 mod process;
+mod remote;
+mod served;
+mod stopped;
 mod waiting;
+mod wire;
 
 pub use self::{
-    bulk::*, bulk_refused::*, flow::*, lifecycle::*, messages::*, peers::*, waiting::*,
+    bulk::*, bulk_refused::*, cancel::*, crowd::*, flow::*, leftovers::*, lifecycle::*,
+    messages::*, peers::*, stopped::*, waiting::*,
 };
 
 /// How long a case waits for what must happen, before it fails. Far above what a loaded machine
 /// needs.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Where the target lives and how the test waits.
+#[derive(Debug, Clone, Copy)]
+pub struct Mode {
+    two_processes: bool,
+    blocking: bool,
+}
+
+impl Mode {
+    /// One process that polls.
+    pub const POLLING: Self = Self { two_processes: false, blocking: false };
+    /// One process that sleeps.
+    pub const BLOCKING: Self = Self { two_processes: false, blocking: true };
+    /// Two processes, polled.
+    pub const TWO_PROCESSES: Self = Self { two_processes: true, blocking: false };
+    /// Two processes that sleep.
+    pub const TWO_PROCESSES_BLOCKING: Self = Self { two_processes: true, blocking: true };
+}
+
+/// A function that opens endpoints: of `&OpenOptions`, or of `listen: bool`. `Argument` only tells
+/// the two apart.
+pub trait Opener<Argument> {
+    /// Whether options beside `listen` are heeded.
+    const HEEDS_OPTIONS: bool;
+
+    /// Opens an endpoint.
+    fn open(&self, options: &OpenOptions) -> Arc<dyn Endpoint>;
+}
+
+impl<F: Fn(bool) -> Arc<dyn Endpoint>> Opener<bool> for F {
+    const HEEDS_OPTIONS: bool = false;
+
+    fn open(&self, options: &OpenOptions) -> Arc<dyn Endpoint> {
+        self(options.listen)
+    }
+}
+
+impl<F: Fn(&OpenOptions) -> Arc<dyn Endpoint>> Opener<OpenOptions> for F {
+    const HEEDS_OPTIONS: bool = true;
+
+    fn open(&self, options: &OpenOptions) -> Arc<dyn Endpoint> {
+        self(options)
+    }
+}
+
 /// One run of one case.
 #[derive(Clone, Copy)]
 pub struct Case<'a> {
-    /// Opens an endpoint with default options; listening if asked.
-    pub open: &'a dyn Fn(bool) -> Arc<dyn Endpoint>,
+    opener: &'a dyn Fn(&OpenOptions) -> Arc<dyn Endpoint>,
+    heeds_options: bool,
+    mode: Mode,
     /// The test's name as libtest knows it, to run it again in a second process.
-    pub test: &'a str,
+    test: &'a str,
+}
+
+impl Case<'_> {
+    /// Opens an endpoint with default options; listening if asked.
+    fn open(&self, listen: bool) -> Arc<dyn Endpoint> {
+        (self.opener)(&OpenOptions::listening(listen))
+    }
+
+    /// Opens an endpoint with options, or does not, if the factory heeds none.
+    fn open_with(&self, options: &OpenOptions) -> Option<Arc<dyn Endpoint>> {
+        self.heeds_options.then(|| (self.opener)(options))
+    }
 }
 
 impl std::fmt::Debug for Case<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Case({})", self.test)
+        write!(f, "Case({}, {:?})", self.test, self.mode)
     }
 }
 
 /// Runs `case`. `path` is the test's path with its crate.
-pub fn run(path: &str, open: &dyn Fn(bool) -> Arc<dyn Endpoint>, case: fn(&Case<'_>)) {
+pub fn run<Argument, O: Opener<Argument>>(path: &str, opener: O, mode: Mode, case: fn(&Case<'_>)) {
     let test = path.split_once("::").map_or(path, |(_crate_name, test)| test);
-    case(&Case { open, test });
+    let opener = |options: &OpenOptions| opener.open(options);
+    let this = Case { opener: &opener, heeds_options: O::HEEDS_OPTIONS, mode, test };
+    if !served::serve_if_asked(&this) {
+        case(&this);
+    }
 }
 
 /// Instantiates the suite, or the named cases of it, as tests. See [`conformance`](self).
@@ -68,26 +151,62 @@ macro_rules! conformance {
     ($open:path; all) => {
         $crate::conformance! { $open; between_endpoints }
         $crate::conformance! { $open; between_processes }
+        mod two_processes {
+            #[allow(unused_imports, reason = "the factory may be named in full")]
+            use super::*;
+            $crate::conformance! { @single $open; TWO_PROCESSES }
+            $crate::conformance! { @threads $open; TWO_PROCESSES }
+        }
+        mod two_processes_blocking {
+            #[allow(unused_imports, reason = "the factory may be named in full")]
+            use super::*;
+            $crate::conformance! { @single $open; TWO_PROCESSES_BLOCKING }
+        }
     };
-    // Those whose peers live in one process: what a transport within a process has to pass.
+    // Those that kill or stop a process that is a peer.
+    ($open:path; between_processes) => {
+        $crate::conformance! { @processes $open; POLLING }
+        mod blocking_processes {
+            #[allow(unused_imports, reason = "the factory may be named in full")]
+            use super::*;
+            $crate::conformance! { @processes $open; BLOCKING }
+        }
+    };
+    // Those whose peers live in one process.
     ($open:path; between_endpoints) => {
-        $crate::conformance! { $open;
+        $crate::conformance! { $open; one_thread }
+        $crate::conformance! { @threads $open; POLLING }
+    };
+    ($open:path; one_thread) => {
+        $crate::conformance! { @single $open; POLLING }
+        mod blocking {
+            #[allow(unused_imports, reason = "the factory may be named in full")]
+            use super::*;
+            $crate::conformance! { @single $open; BLOCKING }
+        }
+    };
+    (@single $open:path; $mode:ident) => {
+        $crate::conformance! { @tests $open; $mode;
             addresses_compare_and_name_their_peer,
+            addresses_survive_serialisation,
             bad_addresses_are_refused,
             echoes_both_kinds,
             receives_posted_after_the_message,
             tags_and_sources_are_told_apart,
             order_is_kept_per_peer,
+            order_is_kept_among_peers,
             empty_and_longest_messages_pass,
             what_does_not_fit_is_refused_with_its_buffer,
+            a_smaller_limit_of_the_peer_counts,
             foreign_addresses_are_refused,
             an_origin_that_does_not_listen_is_answered,
             sends_to_oneself,
+            transfers_with_oneself,
             a_slow_receiver_holds_its_senders_back,
             a_flood_does_not_hold_up_other_peers,
             many_operations_with_random_sizes,
             many_endpoints_in_one_process,
-            threads_share_an_endpoint,
+            many_peers,
             get_and_put_move_the_named_bytes,
             get_and_put_between_segments,
             large_transfers_are_complete,
@@ -103,13 +222,23 @@ macro_rules! conformance {
             canceled_sends_end_once,
             canceled_transfers_end_once,
             cancel_of_unknown_operations_is_ignored,
+            cancel_before_the_connection_ends_once,
+            cancel_while_the_owner_is_idle_ends_once,
+            cancel_and_close_end_everything_once,
+            operations_end_once_whatever_happens,
             close_gives_every_buffer_back,
             a_closed_endpoint_refuses,
+            a_drop_gives_memory_back,
             a_closed_peer_is_reported,
             an_origin_that_left_cannot_be_answered,
             nobody_listens,
-            descriptors_are_given_back,
+        }
+    };
+    (@threads $open:path; $mode:ident) => {
+        $crate::conformance! { @tests $open; $mode;
+            threads_share_an_endpoint,
             an_idle_endpoint_can_sleep,
+            a_sleeper_costs_no_processor_time,
             a_message_wakes_a_sleeper,
             a_transfer_wakes_both_sleepers,
             a_local_completion_wakes_a_sleeper,
@@ -117,24 +246,31 @@ macro_rules! conformance {
             room_for_a_held_back_sender_wakes_it,
         }
     };
-    // Those that have to kill a process that is a peer.
-    ($open:path; between_processes) => {
-        $crate::conformance! { $open;
+    (@processes $open:path; $mode:ident) => {
+        $crate::conformance! { @tests $open; $mode;
             a_dead_peer_is_reported,
             a_dead_peer_is_reported_to_a_sleeper,
             a_peer_restarts_under_its_address,
+            a_stopped_peer_is_waited_for,
+            a_stopped_peer_passes_the_liveness_limit,
+            a_stopped_peer_that_owes_an_answer_passes_the_limit,
+            nothing_is_left_behind,
         }
     };
-    ($open:path; $($case:ident),+ $(,)?) => {
+    (@tests $open:path; $mode:ident; $($case:ident),+ $(,)?) => {
         $(
             #[test]
             fn $case() {
                 $crate::conformance::run(
                     concat!(module_path!(), "::", stringify!($case)),
-                    &$open,
+                    $open,
+                    $crate::conformance::Mode::$mode,
                     $crate::conformance::$case,
                 );
             }
         )+
+    };
+    ($open:path; $($case:ident),+ $(,)?) => {
+        $crate::conformance! { @tests $open; POLLING; $($case),+ }
     };
 }

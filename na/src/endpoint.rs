@@ -160,6 +160,20 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// [`Error::BadUri`] when the text is not an address of this transport.
     fn lookup(&self, uri: &str) -> Result<Addr, Error>;
 
+    /// Reads what [`Addr::to_bytes`] of any endpoint of this transport wrote. Does not contact the
+    /// peer. The address of an endpoint that does not listen only works where its connection is, so
+    /// it cannot be read back.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] when the bytes are not a serialised address, and as
+    /// [`lookup`](Self::lookup).
+    ///
+    /// Counterpart: `NA_Addr_deserialize`.
+    fn addr_from_bytes(&self, bytes: &[u8]) -> Result<Addr, Error> {
+        self.lookup(Addr::text_in(bytes)?)
+    }
+
     /// A buffer for a message, as large as the limits allow.
     fn alloc_msg(&self) -> MsgBuf {
         let limits = self.limits();

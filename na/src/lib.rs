@@ -50,6 +50,17 @@ mod uri;
 pub mod conformance;
 #[cfg(all(feature = "sim", not(loom)))]
 pub mod sim;
+/// Entry points for fuzzers: whatever bytes they get, they must return. See `fuzz/`.
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::uri::fuzzing::addresses;
+
+    #[cfg(feature = "sm")]
+    pub use crate::sm::fuzzing as sm;
+    #[cfg(feature = "tcp")]
+    pub use crate::tcp::fuzzing as tcp;
+}
 #[cfg(feature = "sm")]
 pub mod sm;
 pub(crate) mod sync;

@@ -21,6 +21,10 @@
 //! are finite: [`lift_bound`](Matcher::lift_bound) lets them in, so that the death itself need not
 //! wait for receives.
 //!
+//! What dead peers leave behind is bounded as well, all of them together: somebody who connects,
+//! sends and leaves again and again must not fill the memory of an endpoint that is slow to
+//! receive. Beyond [`LEFT_BYTES_MAX`] the last who left loses its unexpected messages.
+//!
 //! # Canceled expected receives
 //!
 //! A caller that cancels an expected receive gave up on a message that may still come, and would
@@ -41,6 +45,9 @@ const EARLY_OVERHEAD: usize = 64;
 
 /// How many canceled expected receives are remembered.
 const GIVEN_UP_MAX: usize = 4096;
+
+/// Bytes of unexpected messages that peers which are gone may have left to be received.
+const LEFT_BYTES_MAX: usize = 16 << 20;
 
 /// The two kinds of message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +87,8 @@ struct Held {
     bytes: usize,
     /// The peer is gone and only its last messages are being brought in.
     unbounded: bool,
+    /// The peer is gone; its bytes are part of [`Matcher::left_bytes`].
+    gone: bool,
 }
 
 /// Matches messages with receives. See the module's documentation.
@@ -90,6 +99,8 @@ pub(crate) struct Matcher {
     expected_posted: Lists<Posted>,
     expected_early: Lists<Early>,
     held: HashMap<u64, Held, Cheap>,
+    /// Bytes held of peers that are gone.
+    left_bytes: usize,
     given_up: GivenUp,
 }
 
@@ -104,6 +115,7 @@ impl Matcher {
             expected_posted: Lists::new(),
             expected_early: Lists::new(),
             held: HashMap::default(),
+            left_bytes: 0,
             given_up: GivenUp::default(),
         }
     }
@@ -162,6 +174,10 @@ impl Matcher {
         if held.bytes >= self.early_bytes_max && !held.unbounded {
             return Arrived::Full;
         }
+        if std::mem::take(&mut held.gone) {
+            // A successor under the same address.
+            self.left_bytes -= held.bytes;
+        }
         held.bytes += bytes.len() + EARLY_OVERHEAD;
         let early = Early { from: from.clone(), tag, bytes: bytes.into() };
         match kind {
@@ -205,6 +221,25 @@ impl Matcher {
         }
         self.release(peer, freed);
         self.given_up.forget_peer(peer);
+        self.leave(peer);
+    }
+
+    /// Counts what `peer`, which is gone, has left, and drops it if that is too much.
+    fn leave(&mut self, peer: u64) {
+        let Some(held) = self.held.get_mut(&peer) else { return };
+        if !std::mem::replace(&mut held.gone, true) {
+            self.left_bytes += held.bytes;
+        }
+        if self.left_bytes > LEFT_BYTES_MAX {
+            self.left_bytes -= held.bytes;
+            self.held.remove(&peer);
+            let before = self.unexpected_early.len();
+            self.unexpected_early.retain(|early| early.from.peer_id() != peer);
+            tracing::warn!(
+                messages = before - self.unexpected_early.len(),
+                "dropped messages of a peer that is gone: too many of such wait to be received"
+            );
+        }
     }
 
     /// Ends every receive with `error` and forgets every early message.
@@ -214,6 +249,7 @@ impl Matcher {
         self.expected_early.drain_all(drop);
         self.unexpected_early.clear();
         self.held.clear();
+        self.left_bytes = 0;
         self.given_up = GivenUp::default();
     }
 
@@ -225,6 +261,9 @@ impl Matcher {
     fn release(&mut self, peer: u64, bytes: usize) {
         if let Some(held) = self.held.get_mut(&peer) {
             held.bytes -= bytes;
+            if held.gone {
+                self.left_bytes -= bytes;
+            }
             if held.bytes == 0 && !held.unbounded {
                 self.held.remove(&peer);
             }

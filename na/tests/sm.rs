@@ -9,31 +9,31 @@ use na::{Endpoint, OpenOptions};
 mod attach {
     use super::*;
 
-    fn open(listen: bool) -> Arc<dyn Endpoint> {
-        na::open("na+sm://", &OpenOptions::listening(listen)).expect("open")
+    fn open(options: &OpenOptions) -> Arc<dyn Endpoint> {
+        na::open("na+sm://", options).expect("open")
     }
 
     na::conformance! { open; all }
 
     #[test]
     fn the_path_is_named() {
-        assert_eq!(open(false).bulk_path(), "cross-memory attach");
+        assert_eq!(open(&OpenOptions::default()).bulk_path(), "cross-memory attach");
     }
 }
 
 mod ring {
     use super::*;
 
-    fn open(listen: bool) -> Arc<dyn Endpoint> {
+    fn open(options: &OpenOptions) -> Arc<dyn Endpoint> {
         let sm = SmOptions { cross_memory_attach: false };
-        open_with("na+sm://", &OpenOptions::listening(listen), &sm).expect("open")
+        open_with("na+sm://", options, &sm).expect("open")
     }
 
     na::conformance! { open; all }
 
     #[test]
     fn the_path_is_named() {
-        assert_eq!(open(false).bulk_path(), "copy through the shared ring");
+        assert_eq!(open(&OpenOptions::default()).bulk_path(), "copy through the shared ring");
     }
 }
 

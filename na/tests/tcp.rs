@@ -13,7 +13,15 @@ fn open(listen: bool) -> Arc<dyn Endpoint> {
     na::open("na+tcp://127.0.0.1:0", &OpenOptions::listening(listen)).unwrap()
 }
 
-na::conformance! { open; all }
+mod conformance {
+    use super::*;
+
+    fn open(options: &OpenOptions) -> Arc<dyn Endpoint> {
+        na::open("na+tcp://127.0.0.1:0", options).unwrap()
+    }
+
+    na::conformance! { open; all }
+}
 
 // `OpenOptions` is `#[non_exhaustive]`: fields can be set, not listed.
 fn options(listen: bool, change: impl FnOnce(&mut OpenOptions)) -> OpenOptions {

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use super::Case;
-use super::node::{Node, contents, drive, finish, pattern};
+use super::node::{Node, bytes_of, contents, drive, finish, pattern};
 use crate::{Access, DeniedReason, Error, LocalMem, RemoteMem, Transfer};
 
 const LEN: u64 = 4096;
@@ -123,8 +123,8 @@ pub fn the_owner_denies_unknown_keys(case: &Case<'_>) {
         assert_eq!(denied(&error), DeniedReason::NoSuchKey);
         assert!(error.never_arrived());
     }
-    let memory = released.try_recv().expect("given back").into_owner::<Vec<u8>>();
-    assert_eq!(memory.expect("a vector"), [1; LEN as usize]);
+    let memory = released.try_recv().expect("given back");
+    assert_eq!(bytes_of(&memory), [1; LEN as usize]);
     assert_eq!(contents(&local), [2; LEN as usize]);
 }
 
@@ -156,8 +156,7 @@ pub fn memory_comes_back_after_the_transfer_in_flight(case: &Case<'_>) {
             back.len() == 2
         });
         back.sort_by_key(|(name, _)| *name);
-        let mut bytes =
-            back.into_iter().map(|(_, memory)| memory.into_owner::<Vec<u8>>().expect("a vector"));
+        let mut bytes = back.into_iter().map(|(_, memory)| bytes_of(&memory));
         let (local, remote) = (bytes.next().expect("local"), bytes.next().expect("remote"));
         assert!(remote == pattern(1, LARGE));
         match outcome {

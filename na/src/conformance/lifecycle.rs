@@ -1,5 +1,7 @@
 //! Cases about the end of operations and endpoints: cancel and close.
 
+use std::sync::mpsc;
+
 use super::Case;
 use super::node::{Node, contents, drive, finish, greet, pattern};
 use crate::{Access, Completion, Error, Memory, OpId, Tag, Transfer};
@@ -227,5 +229,58 @@ pub fn a_closed_endpoint_refuses(case: &Case<'_>) {
     assert!(ends.iter().all(|end| matches!(end, Err(Error::Closed))), "{ends:?}");
     for _ in 0..10 {
         assert_eq!(origin.poll(), 0);
+    }
+}
+
+/// Dropping an endpoint in the middle of its operations gives the memory back to its owners, on
+/// both sides, and runs their code once.
+pub fn a_drop_gives_memory_back(case: &Case<'_>) {
+    const LEN: usize = 4 << 20;
+    for (polls_before, drop_target_first) in [(0, false), (3, true), (30, false), (300, true)] {
+        let (target, origin) = Node::pair(case);
+        let (to_target, to_origin) = greet(&origin, &target);
+        let (sender, released) = mpsc::channel();
+        let remote = target.register(pattern(1, LEN), Access::ReadWrite);
+        let described = target.described_to(&origin, &remote);
+        let locals: Vec<_> =
+            (0..4).map(|_| origin.register(vec![0; LEN], Access::ReadWrite)).collect();
+        for (number, local) in locals.iter().enumerate() {
+            let transfer = Transfer {
+                local: local.clone(),
+                local_offset: 0,
+                remote: described.clone(),
+                remote_offset: 0,
+                len: LEN as u64,
+            };
+            match number % 2 {
+                0 => origin.get(&to_target, transfer),
+                _ => origin.put(&to_target, transfer),
+            };
+        }
+        let bytes = pattern(2, origin.endpoint.limits().unexpected_bytes_max);
+        for tag in 0..500 {
+            origin.send_unexpected(&to_target, tag, &bytes);
+            origin.recv_expected(&to_target, tag);
+            target.recv_expected(&to_origin, tag);
+        }
+        for _ in 0..polls_before {
+            origin.poll();
+            target.poll();
+        }
+        for (number, memory) in locals.into_iter().chain([remote]).enumerate() {
+            let sender = sender.clone();
+            memory.revoke(move |_| sender.send(number).expect("the test waits"));
+        }
+        drop(sender);
+        if drop_target_first {
+            drop(target);
+            drop(origin);
+        } else {
+            drop(origin);
+            drop(target);
+        }
+        let mut back: Vec<_> = released.iter().collect();
+        back.sort_unstable();
+        assert_eq!(back, [0, 1, 2, 3, 4], "each once");
     }
 }

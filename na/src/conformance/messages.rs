@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use super::Case;
-use super::node::{Node, drive, finish, greet, pattern};
-use crate::{Error, MsgBuf, Tag};
+use super::node::{Node, Random, drive, finish, greet, pattern};
+use crate::{Addr, Error, MsgBuf, OpenOptions, Tag};
 
 /// Addresses have identity, order-independent equality and a text form.
 pub fn addresses_compare_and_name_their_peer(case: &Case<'_>) {
@@ -21,8 +21,37 @@ pub fn addresses_compare_and_name_their_peer(case: &Case<'_>) {
     assert_eq!(seen.uri(), own.uri());
     assert_eq!(HashSet::from([seen.clone(), origin.addr_of(&target)]).len(), 1, "hash follows eq");
 
-    let other = Node::new((case.open)(true));
+    let other = Node::open(case, true);
     assert_ne!(origin.addr_of(&other), seen, "two peers are two addresses");
+}
+
+/// An address travels as bytes; what is not one is refused.
+pub fn addresses_survive_serialisation(case: &Case<'_>) {
+    let (target, origin) = Node::pair(case);
+    let own = target.endpoint.self_addr();
+    let bytes = own.to_bytes().expect("an address is short");
+    assert!(bytes.len() <= Addr::BYTES_MAX);
+    assert_eq!(target.endpoint.addr_from_bytes(&bytes).expect("our own"), own);
+    let seen = origin.endpoint.addr_from_bytes(&bytes).expect("the target's");
+    assert_eq!(seen, origin.addr_of(&target));
+    assert_eq!(seen.to_bytes().expect("an address is short"), bytes, "whoever writes it");
+
+    // It is good for more than comparing.
+    let received = target.recv_unexpected();
+    origin.send_unexpected(&seen, 1, b"by serialised address");
+    finish(&[&target, &origin], "a message", &[received]);
+    assert_eq!(target.received(received).1, b"by serialised address");
+
+    let mut other_format = bytes.clone();
+    other_format[0] ^= 0x80;
+    let mut not_text = bytes.clone();
+    not_text.push(0xFF);
+    let long = [&bytes[..], &[b'x'; Addr::BYTES_MAX]].concat();
+    for wrong in [&[][..], &other_format, &not_text, &long, b"\x01", b"\x01nonsense://"] {
+        let error = origin.endpoint.addr_from_bytes(wrong).expect_err("not an address");
+        let told = matches!(error, Error::InvalidArgument(_) | Error::BadUri { .. });
+        assert!(told, "{wrong:?}: {error}");
+    }
 }
 
 /// What is not an address of this transport is a `BadUri`.
@@ -77,7 +106,7 @@ pub fn receives_posted_after_the_message(case: &Case<'_>) {
 /// An expected receive takes only its own source and tag; an unexpected one takes anything.
 pub fn tags_and_sources_are_told_apart(case: &Case<'_>) {
     let (target, first) = Node::pair(case);
-    let second = Node::new((case.open)(false));
+    let second = Node::open(case, false);
     let (to_target, from_first) = greet(&first, &target);
     let (also_to_target, from_second) = greet(&second, &target);
     assert_ne!(from_first, from_second);
@@ -134,6 +163,84 @@ pub fn order_is_kept_per_peer(case: &Case<'_>) {
         assert_eq!((arrival.tag, bytes), (Tag(number), number.to_le_bytes().to_vec()));
         assert_eq!(target.received(second).1, number.to_le_bytes());
     }
+}
+
+/// Several senders at once: order is kept for each of them, and nothing of theirs is mixed up.
+pub fn order_is_kept_among_peers(case: &Case<'_>) {
+    const PEERS: usize = 4;
+    const EACH: u32 = 300;
+    let (target, first) = Node::pair(case);
+    let mut origins = vec![first];
+    origins.extend((1..PEERS).map(|_| Node::open(case, false)));
+    let addrs: Vec<_> = origins.iter().map(|origin| greet(origin, &target)).collect();
+    let expected: Vec<Vec<_>> = addrs
+        .iter()
+        .map(|(_, from)| (0..EACH).map(|_| target.recv_expected(from, 5)).collect())
+        .collect();
+    let mut any = Vec::new();
+    let mut random = Random::new(11);
+    let mut sent = [0; PEERS];
+    while sent.iter().any(|count| *count < EACH) {
+        let at = random.below(PEERS);
+        if sent[at] == EACH {
+            continue;
+        }
+        let bytes = [at as u32, sent[at]].map(u32::to_le_bytes).concat();
+        origins[at].send_expected(&addrs[at].0, 5, &bytes);
+        origins[at].send_unexpected(&addrs[at].0, 5, &bytes);
+        sent[at] += 1;
+        // Some receives are posted before the message, some after.
+        if random.below(2) == 0 {
+            any.push(target.recv_unexpected());
+        }
+        if random.below(16) == 0 {
+            target.poll();
+            origins[at].poll();
+        }
+    }
+    any.extend((any.len()..PEERS * EACH as usize).map(|_| target.recv_unexpected()));
+    let mut nodes = vec![&target];
+    nodes.extend(&origins);
+    finish(&nodes, "all unexpected messages", &any);
+    let mut next = [0; PEERS];
+    for op in any {
+        let (arrival, bytes) = target.received(op);
+        let at = addrs.iter().position(|(_, from)| *from == arrival.from).expect("a known peer");
+        assert_eq!(bytes, [at as u32, next[at]].map(u32::to_le_bytes).concat());
+        next[at] += 1;
+    }
+    for (at, ops) in expected.iter().enumerate() {
+        finish(&nodes, "the expected messages of a peer", ops);
+        for (number, op) in (0..EACH).zip(ops) {
+            let bytes = [at as u32, number].map(u32::to_le_bytes).concat();
+            assert_eq!(target.received(*op).1, bytes);
+        }
+    }
+}
+
+/// Between two limits the smaller one counts, in both directions and before it is known.
+pub fn a_smaller_limit_of_the_peer_counts(case: &Case<'_>) {
+    const SMALL: usize = 1000;
+    let mut of_target = OpenOptions::listening(true);
+    of_target.message_bytes_max = SMALL;
+    let Some((target, origin)) = Node::pair_with(case, &of_target, &OpenOptions::default()) else {
+        return;
+    };
+    let to_target = origin.addr_of(&target);
+    let received = target.recv_unexpected();
+    let long = origin.send_unexpected(&to_target, 1, &[1; SMALL + 1]);
+    let fits = origin.send_unexpected(&to_target, 2, &[2; SMALL]);
+    finish(&[&target, &origin], "the message that fits", &[received]);
+    finish(&[&origin, &target], "both sends", &[long, fits]);
+    let error = origin.error(long);
+    assert!(matches!(error, Error::TooLong { len: 1001, max: SMALL }), "{error}");
+    origin.succeeded(fits);
+    let (arrival, bytes) = target.received(received);
+    assert_eq!((arrival.tag, bytes.len()), (Tag(2), SMALL));
+    let answered = origin.recv_expected(&to_target, 3);
+    target.send_expected(&arrival.from, 3, &[3; SMALL]);
+    finish(&[&origin, &target], "the answer", &[answered]);
+    assert_eq!(origin.received(answered).1, [3; SMALL]);
 }
 
 /// The extremes of length are ordinary messages.
@@ -228,7 +335,7 @@ pub fn an_origin_that_does_not_listen_is_answered(case: &Case<'_>) {
 
 /// An endpoint is its own peer.
 pub fn sends_to_oneself(case: &Case<'_>) {
-    let node = Node::new((case.open)(true));
+    let node = Node::open(case, true);
     let own = node.endpoint.self_addr();
     let received = node.recv_unexpected();
     let answered = node.recv_expected(&own, 2);

@@ -5,28 +5,63 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+use rustix::event::{PollFd, PollFlags};
+use rustix::time::Timespec;
+
+use super::remote::RemoteEndpoint;
 use super::{Case, PATIENCE};
 use crate::{
-    Access, Addr, Arrival, Completion, Endpoint, Error, LocalMem, Memory, MsgBuf, OpId, RemoteMem,
-    Tag, Transfer,
+    Access, Addr, Arrival, Completion, Endpoint, Error, LocalMem, Memory, MsgBuf, OpId,
+    OpenOptions, RemoteMem, Tag, Transfer,
 };
 
 /// An endpoint under test. Operations are numbered; each may complete once.
 pub(super) struct Node {
     pub(super) endpoint: Arc<dyn Endpoint>,
+    /// A loop that waits for it sleeps.
+    blocking: bool,
     next: Cell<u64>,
     done: RefCell<BTreeMap<u64, Completion>>,
     seen: RefCell<HashSet<u64>>,
 }
 
 impl Node {
-    pub(super) fn new(endpoint: Arc<dyn Endpoint>) -> Self {
-        Self { endpoint, next: Cell::new(1), done: RefCell::default(), seen: RefCell::default() }
+    pub(super) fn new(case: &Case<'_>, endpoint: Arc<dyn Endpoint>) -> Self {
+        Self {
+            endpoint,
+            blocking: case.mode.blocking,
+            next: Cell::new(1),
+            done: RefCell::default(),
+            seen: RefCell::default(),
+        }
     }
 
-    /// A listening node and one that is not.
+    /// A node of this process.
+    pub(super) fn open(case: &Case<'_>, listen: bool) -> Self {
+        Self::new(case, case.open(listen))
+    }
+
+    /// A listening node, in a process of its own if the mode says so, and one that is not.
     pub(super) fn pair(case: &Case<'_>) -> (Self, Self) {
-        (Self::new((case.open)(true)), Self::new((case.open)(false)))
+        let target = match case.mode.two_processes {
+            true => RemoteEndpoint::start(case, &OpenOptions::listening(true)),
+            false => case.open(true),
+        };
+        (Self::new(case, target), Self::open(case, false))
+    }
+
+    /// The same with options; `None` if the factory heeds none.
+    pub(super) fn pair_with(
+        case: &Case<'_>,
+        of_target: &OpenOptions,
+        of_origin: &OpenOptions,
+    ) -> Option<(Self, Self)> {
+        let origin = case.open_with(of_origin)?;
+        let target = match case.mode.two_processes {
+            true => RemoteEndpoint::start(case, of_target),
+            false => case.open_with(of_target)?,
+        };
+        Some((Self::new(case, target), Self::new(case, origin)))
     }
 
     pub(super) fn op(&self) -> OpId {
@@ -164,7 +199,8 @@ pub(super) fn outcome(completion: &Completion) -> Result<(), Error> {
     }
 }
 
-/// Polls `nodes` until `done`; fails after [`PATIENCE`].
+/// Polls `nodes` until `done`, which only what they report may bring about; fails after
+/// [`PATIENCE`].
 #[track_caller]
 pub(super) fn drive(nodes: &[&Node], what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
@@ -172,9 +208,27 @@ pub(super) fn drive(nodes: &[&Node], what: &str, mut done: impl FnMut() -> bool)
         let progress: usize = nodes.iter().map(|node| node.poll()).sum();
         if progress == 0 {
             assert!(Instant::now() < deadline, "waited too long for: {what}");
-            std::thread::yield_now();
+            if nodes.iter().any(|node| node.blocking) && !done() {
+                sleep(nodes, what);
+            } else {
+                std::thread::yield_now();
+            }
         }
     }
+}
+
+/// Sleeps until one of `nodes` has something to do, if all of them can and have nothing now.
+#[track_caller]
+pub(super) fn sleep(nodes: &[&Node], what: &str) {
+    if !nodes.iter().all(|node| node.endpoint.prepare_wait()) {
+        return;
+    }
+    let fds: Option<Vec<_>> = nodes.iter().map(|node| node.endpoint.wait_fd()).collect();
+    let Some(fds) = fds else { return std::thread::yield_now() };
+    let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    let ready = rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&limit)));
+    assert!(ready.is_ok_and(|ready| ready > 0), "slept through: {what}");
 }
 
 /// Polls `nodes` until the operations of the first have completed.
@@ -240,5 +294,19 @@ impl Random {
 pub(super) fn contents(memory: &LocalMem) -> Vec<u8> {
     let mut bytes = vec![0; usize::try_from(memory.len()).expect("test memory fits")];
     assert!(memory.read_at(0, &mut bytes));
+    bytes
+}
+
+/// The bytes of memory that has come back.
+pub(super) fn bytes_of(memory: &Memory) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for segment in memory.segments() {
+        if segment.len > 0 {
+            // SAFETY: `memory` keeps the segment valid, and nobody writes to it any more: it was
+            // given back.
+            bytes
+                .extend_from_slice(unsafe { std::slice::from_raw_parts(segment.ptr, segment.len) });
+        }
+    }
     bytes
 }

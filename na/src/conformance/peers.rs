@@ -1,25 +1,31 @@
 //! Cases about peers that leave, die, never were, or come back; and about what we leave behind.
 
-use super::Case;
-use super::node::{Node, drive, finish, greet, pattern};
+use std::time::Instant;
+
+use super::node::{Node, finish, greet, pattern};
 use super::process::{self, ChildNode};
+use super::{Case, PATIENCE};
 use crate::{Access, Addr, Completion, Error, OpId, OpenOptions, RemoteMem, Transfer};
 
-fn assert_gone(error: &Error) {
+pub(super) fn assert_gone(error: &Error) {
     let gone = matches!(error, Error::PeerGone { .. } | Error::Unreachable { .. });
     assert!(gone, "neither gone nor unreachable: {error}");
 }
 
 /// Sends to `to` until that fails, because the death may not have been noticed yet.
-fn send_until_it_fails(node: &Node, to: &Addr) -> Error {
-    let mut error = None;
-    drive(&[node], "a send to a peer that is gone to fail", || {
+pub(super) fn send_until_it_fails(node: &Node, to: &Addr) -> Error {
+    let deadline = Instant::now() + PATIENCE;
+    // Not `drive`, which may sleep: the news may be had while a send is waited for.
+    loop {
+        assert!(Instant::now() < deadline, "sends to a peer that is gone succeed");
         let sent = node.send_unexpected(to, 1, b"still there?");
         finish(&[node], "a send to a peer that is gone", &[sent]);
-        error = node.outcome(sent).err();
-        error.is_some()
-    });
-    error.expect("it failed")
+        if let Err(error) = node.outcome(sent) {
+            return error;
+        }
+        node.poll();
+        std::thread::yield_now();
+    }
 }
 
 /// A peer that closes ends what waits for it; sending to it afterwards fails and does not hang.
@@ -49,7 +55,7 @@ pub fn a_closed_peer_is_reported(case: &Case<'_>) {
     assert!(matches!(target.error(waiting), Error::PeerGone { .. }));
 }
 
-fn transfer(node: &Node, remote: &RemoteMem, len: usize) -> Transfer {
+pub(super) fn transfer(node: &Node, remote: &RemoteMem, len: usize) -> Transfer {
     Transfer {
         local: node.register(vec![0; len], Access::ReadWrite),
         local_offset: 0,
@@ -66,7 +72,7 @@ pub fn an_origin_that_left_cannot_be_answered(case: &Case<'_>) {
     drop(origin);
     assert_gone(&send_until_it_fails(&target, &to_origin));
     // A successor is somebody else.
-    let successor = Node::new((case.open)(false));
+    let successor = Node::open(case, false);
     let (_, to_successor) = greet(&successor, &target);
     assert_ne!(to_successor, to_origin);
     assert_gone(&send_until_it_fails(&target, &to_origin));
@@ -98,7 +104,7 @@ pub fn nobody_listens(case: &Case<'_>) {
 fn play(case: &Case<'_>, role: &str, argument: &str) {
     match role {
         "stall" => {
-            let node = Node::new((case.open)(true));
+            let node = Node::open(case, true);
             let memory = node.register(vec![1; STALLED_LEN], Access::ReadWrite);
             process::say(node.endpoint.self_addr().uri());
             process::say(&format!("{:?}", node.endpoint.mem_to_bytes(&memory)));
@@ -106,7 +112,7 @@ fn play(case: &Case<'_>, role: &str, argument: &str) {
             process::sleep_for_ever();
         }
         "origin" => {
-            let node = Node::new((case.open)(false));
+            let node = Node::open(case, false);
             let to_target = node.endpoint.lookup(argument).expect("the parent's address");
             let sent = node.send_unexpected(&to_target, 1, b"remember me");
             finish(&[&node], "the child's message", &[sent]);
@@ -114,8 +120,9 @@ fn play(case: &Case<'_>, role: &str, argument: &str) {
         }
         "serve" => {
             let node = match argument {
-                "" => Node::new((case.open)(true)),
+                "" => Node::open(case, true),
                 uri => Node::new(
+                    case,
                     crate::open(uri, &OpenOptions::listening(true)).expect("the old address"),
                 ),
             };
@@ -124,23 +131,15 @@ fn play(case: &Case<'_>, role: &str, argument: &str) {
                 serve_one(&node);
             }
         }
-        "descriptors" => {
-            let before = open_descriptors();
-            for close in [true, false, true] {
-                use_endpoints(case, close);
-                let after = open_descriptors();
-                assert_eq!(after, before, "left behind after close: {close}");
-            }
-            process::say("all given back");
-        }
+        "leftovers" => super::leftovers::play(case),
         other => panic!("unknown role {other}"),
     }
 }
 
-const STALLED_LEN: usize = 16 << 20;
+pub(super) const STALLED_LEN: usize = 16 << 20;
 
 /// Answers one unexpected message with an expected one of the same tag and contents.
-fn serve_one(node: &Node) {
+pub(super) fn serve_one(node: &Node) {
     let asked = node.recv_unexpected();
     finish(&[node], "a request to the child", &[asked]);
     let (arrival, bytes) = node.received(asked);
@@ -148,7 +147,7 @@ fn serve_one(node: &Node) {
     finish(&[node], "the child's answer", &[sent]);
 }
 
-fn echo(node: &Node, to: &Addr, tag: u32) {
+pub(super) fn echo(node: &Node, to: &Addr, tag: u32) {
     let answered = node.recv_expected(to, tag);
     let sent = node.send_unexpected(to, tag, b"echo");
     finish(&[node], "an echo of the child", &[sent, answered]);
@@ -191,7 +190,7 @@ pub fn a_dead_peer_is_reported(case: &Case<'_>) {
     if is_child(case) {
         return;
     }
-    let node = Node::new((case.open)(true));
+    let node = Node::open(case, true);
     let (mut child, to_child, described) = stalled_child(case, &node);
     let ops = pending_on(&node, &to_child, &described);
     let bytes = pattern(1, node.endpoint.limits().unexpected_bytes_max);
@@ -232,7 +231,7 @@ pub fn a_peer_restarts_under_its_address(case: &Case<'_>) {
     if is_child(case) {
         return;
     }
-    let node = Node::new((case.open)(false));
+    let node = Node::open(case, false);
     let mut child = ChildNode::start(case, "serve", "");
     let uri = child.line();
     let to_child = node.endpoint.lookup(&uri).expect("the child's address");
@@ -247,35 +246,4 @@ pub fn a_peer_restarts_under_its_address(case: &Case<'_>) {
         assert_eq!(node.endpoint.lookup(&uri).expect("the same address"), to_child);
     }
     echo(&node, &to_child, 4);
-}
-
-fn open_descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").expect("own descriptors").count()
-}
-
-fn use_endpoints(case: &Case<'_>, close: bool) {
-    let (target, origin) = Node::pair(case);
-    let (to_target, to_origin) = greet(&origin, &target);
-    let memory = target.register(vec![0; 1 << 20], Access::ReadWrite);
-    let described = target.described_to(&origin, &memory);
-    let got = origin.get(&to_target, transfer(&origin, &described, 1 << 20));
-    finish(&[&origin, &target], "a get", &[got]);
-    // Some operations are left in flight.
-    origin.recv_expected(&to_target, 7);
-    target.send_unexpected(&to_origin, 7, b"nobody receives this");
-    origin.put(&to_target, transfer(&origin, &described, 1 << 20));
-    if close {
-        target.endpoint.close();
-        origin.endpoint.close();
-    }
-}
-
-/// Opening, using and dropping endpoints leaves no file descriptor open. In a process of its own,
-/// since other tests open descriptors too.
-pub fn descriptors_are_given_back(case: &Case<'_>) {
-    if is_child(case) {
-        return;
-    }
-    let mut child = ChildNode::start(case, "descriptors", "");
-    assert_eq!(child.line(), "all given back");
 }

@@ -5,6 +5,7 @@
 //! it (`PR_SET_PDEATHSIG`), or when the [`ChildNode`] is dropped.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -34,6 +35,13 @@ pub(super) fn sleep_for_ever() -> ! {
     }
 }
 
+/// Lets a program that is executed next have descriptor `fd`.
+fn inherit(fd: RawFd) -> std::io::Result<()> {
+    // SAFETY: a descriptor of the parent that stays open while it starts the child.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    Ok(rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?)
+}
+
 /// A child, from the parent's side. Killed and reaped when dropped.
 pub(super) struct ChildNode {
     child: Child,
@@ -42,6 +50,16 @@ pub(super) struct ChildNode {
 
 impl ChildNode {
     pub(super) fn start(case: &Case<'_>, role: &str, argument: &str) -> Self {
+        Self::start_with(case, role, argument, None)
+    }
+
+    /// The same; the child inherits `kept` under the same number.
+    pub(super) fn start_with(
+        case: &Case<'_>,
+        role: &str,
+        argument: &str,
+        kept: Option<RawFd>,
+    ) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("own path"));
         command
             .args([case.test, "--exact", "--nocapture", "--test-threads=1"])
@@ -49,14 +67,14 @@ impl ChildNode {
             .env(ARGUMENT, argument)
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
-        // SAFETY: the closure runs between fork and exec and makes one system call, which is
-        // async-signal-safe and touches no memory.
+        // SAFETY: the closure runs between fork and exec and makes system calls only, which are
+        // async-signal-safe and touch no memory.
         unsafe {
-            command.pre_exec(|| {
+            command.pre_exec(move || {
                 rustix::process::set_parent_process_death_signal(Some(
                     rustix::process::Signal::KILL,
                 ))?;
-                Ok(())
+                kept.map_or(Ok(()), inherit)
             })
         };
         let mut child = command.spawn().expect("start the test binary again");
@@ -74,6 +92,16 @@ impl ChildNode {
                 return text.to_owned();
             }
         }
+    }
+
+    pub(super) fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).expect("signal the child");
+    }
+
+    /// Waits until it has ended by itself.
+    pub(super) fn wait(&mut self) {
+        self.child.wait().expect("reap the child");
     }
 
     /// Kills it with SIGKILL and waits until it is dead.

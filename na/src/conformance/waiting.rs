@@ -1,31 +1,28 @@
 //! Cases about sleeping on `wait_fd`: whatever gives `poll` something to do ends the sleep.
 //!
-//! A sleep that is not ended fails after [`PATIENCE`]; none of the cases succeeds by a timeout. A
-//! transport without `wait_fd` passes by polling.
+//! A sleep that is not ended fails after [`PATIENCE`](super::PATIENCE); none of the cases succeeds
+//! by a timeout. A transport without `wait_fd` passes by polling.
 
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
-use super::node::{Node, drive, greet, pattern};
+use rustix::event::PollFd;
+use rustix::time::Timespec;
+
+use super::Case;
+use super::node::{Node, drive, greet, pattern, sleep};
 use super::peers::{is_child, pending_on, stalled_child};
-use super::{Case, PATIENCE};
 use crate::{Access, Error, OpId, Tag, Transfer};
 
 /// Polls `node` until `done`, sleeping whenever it says that it has nothing to do.
 #[track_caller]
-fn sleep_until(node: &Node, what: &str, mut done: impl FnMut(&Node) -> bool) {
+pub(super) fn sleep_until(node: &Node, what: &str, mut done: impl FnMut(&Node) -> bool) {
     loop {
         while node.poll() > 0 {}
         if done(node) {
             return;
         }
-        if !node.endpoint.prepare_wait() {
-            continue;
-        }
-        let Some(fd) = node.endpoint.wait_fd() else { continue };
-        let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
-        let limit = rustix::time::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-        let ready = rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&limit)));
-        assert_eq!(ready, Ok(1), "slept through: {what}");
+        sleep(&[node], what);
     }
 }
 
@@ -45,6 +42,47 @@ pub fn an_idle_endpoint_can_sleep(case: &Case<'_>) {
             rustix::event::poll(&mut fds, Some(&at_once)) == Ok(0)
         })
     });
+}
+
+/// Sleeping endpoints, connected and with receives posted, are not woken for nothing and use next
+/// to no processor time.
+pub fn a_sleeper_costs_no_processor_time(case: &Case<'_>) {
+    const WINDOW: Duration = Duration::from_millis(500);
+    let (target, origin) = Node::pair(case);
+    let (to_target, to_origin) = greet(&origin, &target);
+    let nodes = [&target, &origin];
+    if nodes.iter().any(|node| node.endpoint.wait_fd().is_none()) {
+        return;
+    }
+    let waiting = [target.recv_expected(&to_origin, 2), target.recv_unexpected()];
+    let answers = [origin.recv_expected(&to_target, 2), origin.recv_unexpected()];
+    let (started, used) = (Instant::now(), processor_time());
+    let mut woken = 0;
+    while started.elapsed() < WINDOW {
+        nodes.iter().for_each(|node| while node.poll() > 0 {});
+        if !nodes.iter().all(|node| node.endpoint.prepare_wait()) {
+            continue;
+        }
+        let fds: Vec<_> = nodes.iter().filter_map(|node| node.endpoint.wait_fd()).collect();
+        let mut fds: Vec<_> =
+            fds.iter().map(|fd| PollFd::new(fd, rustix::event::PollFlags::IN)).collect();
+        let left = WINDOW.saturating_sub(started.elapsed());
+        let limit = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
+        let ready = rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&limit)));
+        woken += ready.expect("poll");
+    }
+    let used = processor_time() - used;
+    assert!(used < WINDOW / 5, "{used:?} of processor time while nothing happened");
+    assert!(woken < 50, "woken {woken} times for nothing");
+    assert_eq!(target.count_done(&waiting) + origin.count_done(&answers), 0);
+    // The sleep still ends when there is a reason.
+    origin.send_expected(&to_target, 2, b"a reason");
+    drive(&nodes, "a message after the sleep", || target.is_done(waiting[0]));
+}
+
+fn processor_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 /// Both sides of a ping-pong sleep between the messages.
@@ -133,7 +171,7 @@ pub fn a_local_completion_wakes_a_sleeper(case: &Case<'_>) {
 /// What another thread starts is carried out though the progress thread sleeps.
 pub fn an_operation_of_another_thread_wakes_a_sleeper(case: &Case<'_>) {
     const ROUNDS: u64 = 20;
-    let target = Node::new((case.open)(true));
+    let target = Node::open(case, true);
     let receives: Vec<_> = (0..ROUNDS).map(|_| target.recv_unexpected()).collect();
     let uri = target.endpoint.self_addr().uri().to_owned();
     std::thread::scope(|scope| {
@@ -142,7 +180,7 @@ pub fn an_operation_of_another_thread_wakes_a_sleeper(case: &Case<'_>) {
         });
         for round in 0..ROUNDS {
             // A fresh endpoint has to connect first.
-            let origin = Node::new((case.open)(false));
+            let origin = Node::open(case, false);
             let to_target = origin.endpoint.lookup(&uri).expect("the target's address");
             let (endpoint, op) = (origin.endpoint.clone(), OpId(1 << 40 | round));
             scope.spawn(move || {
@@ -182,7 +220,7 @@ pub fn a_dead_peer_is_reported_to_a_sleeper(case: &Case<'_>) {
     if is_child(case) {
         return;
     }
-    let node = Node::new((case.open)(true));
+    let node = Node::open(case, true);
     let (mut child, to_child, described) = stalled_child(case, &node);
     let ops = pending_on(&node, &to_child, &described);
     std::thread::scope(|scope| {

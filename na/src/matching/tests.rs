@@ -158,3 +158,42 @@ fn a_dead_peer_fails_its_expected_receives_only() {
     assert_eq!(out.len(), 3);
     assert!(out.iter().all(|completion| matches!(error(completion), Error::Closed)));
 }
+
+#[test]
+fn what_gone_peers_leave_is_bounded_together() {
+    let long = vec![7; 64];
+    let mut matcher = Matcher::new(usize::MAX);
+    let cost = long.len() + EARLY_OVERHEAD;
+    let each = LEFT_BYTES_MAX / 4 / cost;
+    for number in 0..10 {
+        for _ in 0..each {
+            let arrived = matcher.arrive(Kind::Unexpected, &peer(number), Tag(0), &long);
+            assert!(matches!(arrived, Arrived::Held));
+        }
+        matcher.fail_peer(number, &Error::Closed, &mut Vec::new());
+        assert!(matcher.left_bytes <= LEFT_BYTES_MAX);
+    }
+    // The first who left are not affected, and a peer that is there is not counted.
+    assert!(matches!(matcher.arrive(Kind::Unexpected, &peer(99), Tag(0), b"here"), Arrived::Held));
+    for op in 0..4 * each {
+        let early = matcher.post_unexpected(OpId(op as u64), buf()).unwrap();
+        assert_eq!(message(early).1, (op / each) as u64);
+    }
+    assert_eq!(message(matcher.post_unexpected(OpId(0), buf()).unwrap()).3, b"here");
+    assert!(matcher.post_unexpected(OpId(1), buf()).is_none());
+    assert_eq!((matcher.left_bytes, matcher.held.len()), (0, 0));
+}
+
+#[test]
+fn a_successor_takes_over_what_its_predecessor_left() {
+    let mut matcher = Matcher::new(MAX);
+    assert!(matches!(matcher.arrive(Kind::Unexpected, &peer(7), Tag(0), b"old"), Arrived::Held));
+    matcher.fail_peer(7, &Error::Closed, &mut Vec::new());
+    assert_eq!(matcher.left_bytes, 3 + EARLY_OVERHEAD);
+    assert!(matches!(matcher.arrive(Kind::Unexpected, &peer(7), Tag(0), b"new"), Arrived::Held));
+    assert_eq!(matcher.left_bytes, 0);
+    for text in [b"old", b"new"] {
+        assert_eq!(message(matcher.post_unexpected(OpId(1), buf()).unwrap()).3, text);
+    }
+    assert!(matcher.held.is_empty());
+}

@@ -212,6 +212,11 @@ impl TxLink {
         self.conn.set_backlog(true);
     }
 
+    /// Control records that the ring has no room for.
+    pub(super) fn control_waiting(&self) -> usize {
+        self.control.len()
+    }
+
     /// Whether a control record of that kind waits already.
     pub(super) fn has_queued(&self, control: Control) -> bool {
         self.control.contains(&control)

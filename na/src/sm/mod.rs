@@ -74,6 +74,9 @@ mod endpoint;
 #[cfg(not(loom))]
 mod fallback;
 #[cfg(not(loom))]
+#[doc(hidden)]
+pub mod fuzzing;
+#[cfg(not(loom))]
 mod handshake;
 #[cfg(not(loom))]
 mod link;

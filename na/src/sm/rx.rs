@@ -19,7 +19,7 @@ use super::doorbell::ROOM;
 use super::endpoint::SmEndpoint;
 use super::link::{Conn, Control, Outcome, TxLink};
 use super::peer::Peer;
-use super::record::{self, REQUEST_BYTES_MAX, Request, Status, word_at};
+use super::record::{self, PARTS_MAX, REQUEST_BYTES_MAX, Request, Status, word_at};
 use super::ring::{Consumer, Record};
 use super::segment::MappedRing;
 use super::serve::Services;
@@ -32,6 +32,10 @@ use crate::{Addr, Completion, Error, Tag};
 /// A turn begins with one record and doubles from turn to turn while there are more: looking for a
 /// second record costs a cache miss, for which a lone message must not wait.
 const RECORDS_PER_TURN: usize = 64;
+
+/// Control records that may wait for room when a request comes. An honest peer has at most
+/// [`PARTS_MAX`] requests without an answer; a pull, a grant and a verdict belong to each.
+const CONTROL_WAITING_MAX: usize = 4 * PARTS_MAX;
 
 /// How far a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,10 +114,14 @@ impl RxLink {
         links.iter_mut().find(|link| link.conn.token == self.conn.token).map(act)
     }
 
-    fn answer(&self, control: Option<Control>) {
-        if let Some(control) = control {
-            self.with_link(|link| link.push_control(control));
-        }
+    /// Returns how many control records wait for room in the ring.
+    fn answer(&self, control: Option<Control>) -> usize {
+        let Some(control) = control else { return 0 };
+        let waiting = self.with_link(|link| {
+            link.push_control(control);
+            link.control_waiting()
+        });
+        waiting.unwrap_or(0)
     }
 }
 
@@ -240,7 +248,10 @@ impl SmEndpoint {
         let request = Request::decode(bytes).ok_or("a request cannot be read")?;
         let put = record.kind == record::PUT;
         let answer = link.services.begin(request, put, &self.regions)?;
-        link.answer(answer);
+        // Who asks without taking the answers must not fill our memory with them.
+        if link.answer(answer) > CONTROL_WAITING_MAX {
+            return Err("more transfers than answers were taken");
+        }
         Ok(())
     }
 }

@@ -22,8 +22,13 @@ use super::socket;
 use crate::sync::Arc;
 use crate::{Addr, Error};
 
-/// Accepted connections that may be without a hello; beyond, the oldest is dropped.
+/// Accepted connections that may be without a hello; beyond, the oldest is dropped if it has had
+/// [`HALF_OPEN_PATIENCE`], else the others wait in the kernel's queue.
 const HALF_OPEN_MAX: usize = 256;
+
+/// How long an accepted connection may at least take for its hello. When thousands of peers dial at
+/// once, none of them is to be dropped for being early.
+const HALF_OPEN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Connections accepted in one poll.
 const ACCEPTS_MAX: usize = 64;
@@ -109,6 +114,9 @@ impl Poller {
     /// Accepts what has come.
     pub(super) fn accept(&mut self, core: &Core) {
         for _ in 0..ACCEPTS_MAX {
+            if self.is_crowded(core) {
+                return;
+            }
             let Some(listener) = &self.listener else {
                 self.accept_ready = false;
                 return;
@@ -136,13 +144,32 @@ impl Poller {
         }
     }
 
-    fn admit(&mut self, key: u64) {
+    /// Whether accepting has to wait for hellos; it goes on when one comes, or after the patience.
+    fn is_crowded(&mut self, core: &Core) -> bool {
         let conns = &mut self.conns;
         let is_half_open =
             |conn: &mut Conn| matches!(conn.stage, Stage::Greeting { peer: None, .. });
         if self.half_open.len() >= HALF_OPEN_MAX {
             self.half_open.retain(|key| conns.get_mut(*key).is_some_and(is_half_open));
         }
+        if self.half_open.len() < HALF_OPEN_MAX {
+            return false;
+        }
+        let oldest = self.half_open.front().and_then(|key| conns.get_mut(*key));
+        let accepted_at = oldest
+            .and_then(|conn| conn.deadline())
+            .and_then(|deadline| deadline.checked_sub(core.connect_timeout));
+        let Some(until) = accepted_at.map(|at| at + HALF_OPEN_PATIENCE) else { return false };
+        if until <= Instant::now() {
+            return false;
+        }
+        self.accept_ready = false;
+        self.accept_again_at = Some(until);
+        self.arm(until);
+        true
+    }
+
+    fn admit(&mut self, key: u64) {
         if self.half_open.len() >= HALF_OPEN_MAX
             && let Some(oldest) = self.half_open.pop_front()
         {
@@ -174,6 +201,8 @@ impl Poller {
         };
         self.attach(core, conn, &peer, &hello, dialed.is_none())
             .map_err(|error| Lost::Ended(format!("greeting it failed: {error}")))?;
+        // Accepting may have waited for this.
+        self.accept_ready |= self.accept_again_at.is_some();
         Ok(true)
     }
 

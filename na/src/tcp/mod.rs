@@ -36,10 +36,11 @@
 //!
 //! A connection must be made, and greeted, within [`OpenOptions::connect_timeout`]; a refusal is
 //! reported at once. At most 256 accepted connections may be without a hello; beyond, the oldest is
-//! dropped. With a [`liveness_limit`](OpenOptions::liveness_limit) the kernel probes idle peers
-//! (keep-alive after half the limit, in whole seconds, at least 2 s in all) and gives up
-//! unacknowledged data after the limit. Without one, a peer whose host vanishes is noticed only by
-//! the kernel's retransmission limit.
+//! dropped if it has had a second, else the next wait in the kernel's queue. With a
+//! [`liveness_limit`](OpenOptions::liveness_limit) the kernel probes idle peers (keep-alive after
+//! half the limit, in whole seconds, at least 2 s in all) and gives up unacknowledged data after
+//! the limit. Without one, a peer whose host vanishes is noticed only by the kernel's
+//! retransmission limit.
 //!
 //! # Wire format, version 1
 //!
@@ -105,6 +106,8 @@ mod address;
 mod conn;
 mod endpoint;
 mod frame;
+#[doc(hidden)]
+pub mod fuzzing;
 mod greeting;
 mod inbound;
 mod incoming;

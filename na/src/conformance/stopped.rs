@@ -1,0 +1,87 @@
+//! Cases about peers that are stopped (SIGSTOP) and may go on later.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::Case;
+use super::node::{Node, finish, pattern};
+use super::peers::{echo, is_child, pending_on, send_until_it_fails, stalled_child};
+use super::process::ChildNode;
+use crate::{Error, OpenOptions};
+
+/// Without a liveness limit a stopped peer is slow, nothing else: what it was sent waits for it.
+pub fn a_stopped_peer_is_waited_for(case: &Case<'_>) {
+    if is_child(case) {
+        return;
+    }
+    const COUNT: u32 = 300;
+    let node = Node::open(case, false);
+    let mut child = ChildNode::start(case, "serve", "");
+    let to_child = node.endpoint.lookup(&child.line()).expect("the child's address");
+    echo(&node, &to_child, 1);
+    child.signal(Signal::STOP);
+    let bytes = pattern(1, node.endpoint.limits().unexpected_bytes_max);
+    let answers: Vec<_> = (0..COUNT).map(|tag| node.recv_expected(&to_child, tag)).collect();
+    let sends: Vec<_> =
+        (0..COUNT).map(|tag| node.send_unexpected(&to_child, tag, &bytes)).collect();
+    for _ in 0..2000 {
+        node.poll();
+    }
+    assert_eq!(node.count_done(&answers), 0, "the child is stopped");
+    child.signal(Signal::CONT);
+    finish(&[&node], "the answers of a child that goes on", &answers);
+    finish(&[&node], "the sends to it", &sends);
+    sends.into_iter().for_each(|op| node.succeeded(op));
+    for op in answers {
+        assert!(node.received(op).1 == bytes);
+    }
+}
+
+/// With a liveness limit a stopped peer that owes something counts as gone; a peer that merely has
+/// nothing to say does not. When it goes on, the address works again.
+pub fn a_stopped_peer_passes_the_liveness_limit(case: &Case<'_>) {
+    if is_child(case) {
+        return;
+    }
+    let mut options = OpenOptions::listening(true);
+    options.liveness_limit = Duration::from_millis(1500);
+    let Some(endpoint) = case.open_with(&options) else { return };
+    let node = Node::new(case, endpoint);
+
+    // A child that answers for its life, whatever it is waiting for.
+    let mut server = ChildNode::start(case, "serve", "");
+    let to_server = node.endpoint.lookup(&server.line()).expect("the child's address");
+    echo(&node, &to_server, 1);
+    // A child of which a transfer, a send and two receives are wanted when it is stopped.
+    let (child, to_child, described) = stalled_child(case, &node);
+    let ops = pending_on(&node, &to_child, &described);
+    child.signal(Signal::STOP);
+    let patient = node.recv_expected(&to_server, 99);
+    finish(&[&node], "operations with a stopped peer", &ops);
+    for op in ops {
+        let error = node.error(op);
+        assert!(matches!(error, Error::PeerGone { .. }), "{error}");
+    }
+    assert!(!node.is_done(patient), "who answers for its life is not gone");
+    drop(send_until_it_fails(&node, &to_child));
+    echo(&node, &to_server, 2);
+}
+
+/// The same when the only thing that is wanted of the stopped peer is an answer, so that nothing of
+/// ours is on its way to it.
+pub fn a_stopped_peer_that_owes_an_answer_passes_the_limit(case: &Case<'_>) {
+    if is_child(case) {
+        return;
+    }
+    let mut options = OpenOptions::listening(true);
+    options.liveness_limit = Duration::from_millis(1500);
+    let Some(endpoint) = case.open_with(&options) else { return };
+    let node = Node::new(case, endpoint);
+    let (child, to_child, _) = stalled_child(case, &node);
+    let answer = node.recv_expected(&to_child, 5);
+    child.signal(Signal::STOP);
+    finish(&[&node], "an answer of a stopped peer", &[answer]);
+    let error = node.error(answer);
+    assert!(matches!(error, Error::PeerGone { .. }), "{error}");
+}

@@ -1,0 +1,210 @@
+//! What a tcp peer can send, for fuzzers and for the test that replays their corpora.
+//!
+//! Each function takes any bytes. It panics if a rule does not hold, and must not hang, allocate
+//! without bound or touch memory that is not its own.
+
+use std::cell::OnceCell;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+
+use super::frame::{CHUNK_BYTES_MAX, HEADER_BYTES, Header, Hello, Request, Status};
+use super::incoming::{Incoming, Next};
+use crate::sync::Arc;
+use crate::{Access, Completion, Endpoint, LocalMem, Memory, OpId, OpenOptions, RegionTable, Tag};
+
+const MESSAGE_BYTES_MAX: usize = 4096;
+
+/// Stands for the key of memory that exists.
+pub const KEY: [u8; 8] = *b"KEYKEYKE";
+
+/// The first bytes of a connection: however they are cut, they mean the same, and what is read can
+/// be said again.
+///
+/// # Panics
+///
+/// If a rule does not hold.
+pub fn greeting(data: &[u8]) {
+    let whole = Hello::decode(data);
+    let first = (0..=data.len()).map(|end| Hello::decode(&data[..end])).find(|r| *r != Ok(None));
+    assert_eq!(first.unwrap_or(Ok(None)), whole, "a hello depends on how it arrives");
+    if let Ok(Some((hello, len))) = whole {
+        assert!(len <= data.len() && hello.uri.len() <= len);
+        let again = hello.encode();
+        let said = Hello::decode(&again);
+        assert_eq!(said, Ok(Some((hello, again.len()))));
+    }
+}
+
+/// Frames in pieces: headers are bounded, payloads are whole, data stays inside its memory.
+///
+/// # Panics
+///
+/// If a rule does not hold.
+pub fn frames(data: &[u8]) {
+    let Some((&step, data)) = data.split_first() else { return };
+    let (mut theirs, ours) = UnixStream::pair().expect("a socket pair");
+    ours.set_nonblocking(true).expect("a socket");
+    let table = RegionTable::new();
+    let guarded = Memory::from_vecs(vec![vec![0; 100], vec![], vec![0; 3000], vec![0; 50]]);
+    let memory = table.register(guarded, Access::ReadWrite).expect("register");
+    let mut incoming = Incoming::new(MESSAGE_BYTES_MAX);
+    for piece in data.chunks(1 + usize::from(step) * 16) {
+        theirs.write_all(piece).expect("room in the socket");
+        loop {
+            if !handle(&mut incoming, &memory) {
+                return;
+            }
+            if incoming.fill(&ours, step % 2 == 0).is_err() {
+                break;
+            }
+        }
+    }
+}
+
+/// Handles what has arrived; `false` when a rule is broken.
+fn handle(incoming: &mut Incoming, memory: &LocalMem) -> bool {
+    loop {
+        match incoming.next() {
+            Err(_) => return false,
+            Ok(Next::NeedMore) => return true,
+            Ok(Next::Frame(header)) => {
+                let payload = incoming.payload(header);
+                assert_eq!(payload.len(), header.len as usize);
+                assert!(payload.len() <= MESSAGE_BYTES_MAX);
+                assert_eq!(decoded_again(header), header);
+                if let Some(request) = Request::decode(payload) {
+                    assert_eq!(request.encode()[..], payload[..request.encode().len()]);
+                }
+                if let Ok(status) = Status::decode(payload) {
+                    assert_eq!(status.encode()[..], payload[..4]);
+                }
+                incoming.consume(header);
+            }
+            Ok(Next::Data(header)) => {
+                assert!((1..=CHUNK_BYTES_MAX).contains(&(header.len as usize)));
+                // The transfers check this on a connection.
+                let offset = header.number % 64;
+                let fits = offset + u64::from(header.len) <= memory.len();
+                incoming.begin_data(header, fits.then(|| (memory.clone(), offset)));
+            }
+            Ok(Next::EndOfData(..)) => {}
+        }
+    }
+}
+
+fn decoded_again(header: Header) -> Header {
+    let bytes: [u8; HEADER_BYTES] = header.encode();
+    Header::decode(&bytes, MESSAGE_BYTES_MAX).expect("it was decoded before")
+}
+
+/// A listening endpoint, the hello of an honest peer, and memory that peers may use.
+struct Target {
+    endpoint: Arc<dyn Endpoint>,
+    hello: Vec<u8>,
+    memory: LocalMem,
+}
+
+impl Target {
+    fn new() -> Self {
+        let open = |listen| {
+            crate::open("na+tcp://127.0.0.1:0", &OpenOptions::listening(listen)).expect("open")
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+        let origin = open(false);
+        let uri = format!("na+tcp://{}", listener.local_addr().expect("an address"));
+        let to = origin.lookup(&uri).expect("an address");
+        origin.send_unexpected(OpId(1), &to, Tag(1), origin.alloc_msg()).expect("send");
+        origin.poll(1, &mut |_| {}).expect("poll");
+        let (mut stream, _) = listener.accept().expect("accept");
+        stream.set_nonblocking(true).expect("a socket");
+        let (mut hello, mut part) = (Vec::new(), [0; 1024]);
+        while !matches!(Hello::decode(&hello), Ok(Some(_))) {
+            assert!(!origin.prepare_wait() || origin.wait_fd().is_some());
+            origin.poll(1, &mut |_| {}).expect("poll");
+            match stream.read(&mut part) {
+                Ok(got) => hello.extend_from_slice(&part[..got]),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
+            }
+        }
+        let endpoint = open(true);
+        let memory = Memory::from_vec(vec![7; 64 << 10]);
+        let memory = endpoint.register(memory, Access::ReadWrite).expect("register");
+        let this = Self { endpoint, hello, memory };
+        (0..16).for_each(|op| this.post(OpId(op)));
+        this
+    }
+
+    fn post(&self, op: OpId) {
+        self.endpoint.recv_unexpected(op, self.endpoint.alloc_msg()).expect("post");
+    }
+
+    fn poll(&self) {
+        let mut sink = |completion| {
+            if let Completion::Recv { op, buf, result } = completion {
+                result.expect("a receive of any source outlives its peers");
+                assert!(buf.len() <= MESSAGE_BYTES_MAX);
+                self.post(op);
+            }
+        };
+        // `prepare_wait` takes events, which a busy poll does only now and then.
+        self.endpoint.prepare_wait();
+        self.endpoint.poll(64, &mut sink).expect("an endpoint outlives its peers");
+    }
+}
+
+/// A connection to a listening endpoint: an honest hello if the first byte is even, then the other
+/// bytes, in steps that the first byte chooses, with [`KEY`] replaced by a key that exists. When we
+/// hang up, so does the endpoint.
+///
+/// # Panics
+///
+/// If a rule does not hold.
+pub fn connection(data: &[u8]) {
+    thread_local! {
+        static TARGET: OnceCell<Target> = const { OnceCell::new() };
+    }
+    TARGET.with(|target| talk(target.get_or_init(Target::new), data));
+}
+
+fn talk(target: &Target, data: &[u8]) {
+    let Some((&first, data)) = data.split_first() else { return };
+    let mut bytes = Vec::new();
+    if first % 2 == 0 {
+        bytes.extend_from_slice(&target.hello);
+    }
+    bytes.extend_from_slice(data);
+    let key = target.memory.key().to_le_bytes();
+    while let Some(at) = bytes.windows(KEY.len()).position(|window| window == KEY) {
+        bytes[at..at + KEY.len()].copy_from_slice(&key);
+    }
+    let uri = target.endpoint.self_addr();
+    let address = uri.uri().strip_prefix("na+tcp://").expect("a tcp address");
+    let mut stream = TcpStream::connect(address).expect("connect");
+    stream.set_nonblocking(true).expect("a socket");
+    let (mut written, mut answer) = (0, [0; 4096]);
+    let mut hung_up = false;
+    let step = [4096, 256, 17, 1][usize::from(first) / 2 % 4];
+    for _ in 0..100_000 {
+        target.poll();
+        if written < bytes.len() {
+            let end = bytes.len().min(written + step);
+            match stream.write(&bytes[written..end]) {
+                Ok(sent) => written += sent,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => written = bytes.len(),
+            }
+        } else if !hung_up {
+            hung_up = true;
+            // It may have been closed by the other side.
+            let _ = stream.shutdown(Shutdown::Write);
+        }
+        match stream.read(&mut answer) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(_) => return,
+        }
+    }
+    panic!("the connection does not end");
+}

@@ -1,0 +1,129 @@
+//! No allocation of an sm endpoint grows with what a peer says: each place where a peer could make
+//! one grow, driven beyond its limit. (Limits of the handshake and of single records are in
+//! `sm_faults.rs`.)
+#![cfg(feature = "sm")]
+
+use std::sync::atomic::Ordering;
+
+use na::{Completion, Error};
+
+#[path = "sm_support/mod.rs"]
+mod support;
+
+use support::{Hostile, Node, RING, listening};
+
+/// Offset of the position that the endpoint publishes for the ring towards it.
+const HEAD: usize = 128;
+
+/// Writes records that wrap around, giving the endpoint turns until it has made room.
+struct Flood<'a> {
+    hostile: &'a Hostile,
+    /// Bytes written, from the start of the ring.
+    tail: usize,
+}
+
+impl Flood<'_> {
+    /// `false`: the endpoint has ended the connection.
+    fn write(&mut self, node: &mut Node, kind: u8, words: &[u64]) -> bool {
+        let span = (8 + 8 * words.len()).next_multiple_of(64);
+        assert_eq!(span, 64, "records of one line never need padding");
+        let free = |hostile: &Hostile, tail: usize| {
+            RING - (tail - hostile.word(HEAD).load(Ordering::Acquire) as usize)
+        };
+        while free(self.hostile, self.tail) < 128 {
+            node.poll();
+            if self.hostile.is_closed() {
+                return false;
+            }
+        }
+        let at = |tail: usize| 4096 + tail % RING;
+        for (index, word) in words.iter().enumerate() {
+            self.hostile.word(at(self.tail) + 8 + 8 * index).store(*word, Ordering::Relaxed);
+        }
+        self.hostile.word(at(self.tail + span)).store(0, Ordering::Relaxed);
+        let commit = (8 * words.len() as u64) | (u64::from(kind) << 24);
+        self.hostile.word(at(self.tail)).store(commit, Ordering::Release);
+        self.tail += span;
+        true
+    }
+}
+
+/// What `kind` with these words does to an endpoint when it comes for ever and no answer is taken.
+#[track_caller]
+fn expect_breach(what: &str, kind: u8, words: impl Fn(u64) -> Vec<u64>) {
+    let mut node = listening();
+    let (hostile, addr) = Hostile::attach(&mut node);
+    let waiting = node.recv_expected(&addr, 9);
+    // One record of one line was the greeting.
+    let mut flood = Flood { hostile: &hostile, tail: 64 };
+    let written = (0..20_000).take_while(|number| flood.write(&mut node, kind, &words(*number)));
+    let written = written.count();
+    assert!(written < 20_000, "{what}: all were taken though no answer was");
+    let error = node.error(waiting);
+    assert!(matches!(error, Error::Protocol { .. }), "{what}: {error}");
+    node.still_serves();
+}
+
+#[test]
+fn answers_that_are_not_taken_are_bounded() {
+    const GET: u8 = 3;
+    const PUT: u8 = 4;
+    for (what, kind) in [("denied gets", GET), ("denied puts", PUT)] {
+        // No piece and no byte: part, key, offset, length.
+        expect_breach(what, kind, |number| vec![number, 5, 0, 0]);
+    }
+}
+
+/// Pings are answered once, however many wait: the connection stays.
+#[test]
+fn pings_are_answered_together() {
+    let mut node = listening();
+    let (hostile, _) = Hostile::attach(&mut node);
+    let mut flood = Flood { hostile: &hostile, tail: 64 };
+    for _ in 0..5000 {
+        assert!(flood.write(&mut node, 10, &[]));
+    }
+    node.still_serves();
+    assert!(!hostile.is_closed());
+}
+
+/// Messages that nobody receives stay in the ring, which is as large as it was agreed.
+#[test]
+fn early_messages_are_bounded() {
+    let mut node = listening();
+    let (hostile, _) = Hostile::attach(&mut node);
+    let mut held = 0;
+    'flood: for tag in 0..100_000u64 {
+        let at = |tail: usize| 4096 + tail % RING;
+        let tail = 64 * (1 + held);
+        let mut turns = 0;
+        while RING - (tail - hostile.word(HEAD).load(Ordering::Acquire) as usize) < 128 {
+            node.poll();
+            turns += 1;
+            if turns == 10_000 {
+                break 'flood;
+            }
+        }
+        hostile.word(at(tail + 64)).store(0, Ordering::Relaxed);
+        hostile.word(at(tail)).store(8 | 1 << 24 | tag << 32, Ordering::Release);
+        held += 1;
+    }
+    // 256 KiB of early messages, each with 64 bytes of overhead, and a ring full of them.
+    assert!(held < (256 << 10) / 64 + RING / 64 + 64, "{held} messages were taken");
+    let mut received = 0;
+    let mut ops = Vec::new();
+    for _ in 0..held {
+        ops.push(node.recv());
+    }
+    for op in ops {
+        match node.finish(op) {
+            Completion::Recv { result: Ok(arrival), .. } => {
+                assert_eq!(arrival.tag.0 as usize, received);
+            }
+            other => panic!("not a message: {other:?}"),
+        }
+        received += 1;
+    }
+    assert_eq!(received, held, "none is lost");
+    node.still_serves();
+}
