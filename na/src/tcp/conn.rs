@@ -38,6 +38,8 @@ pub(super) struct Conn {
     pub(super) is_inbound: bool,
     /// Among those that are read in every poll.
     pub(super) hot: bool,
+    /// Its events do not tell of arriving data. Only while it is hot.
+    pub(super) muted: bool,
     /// Reads in a row that found nothing.
     pub(super) idle_reads: u32,
 }
@@ -56,6 +58,7 @@ impl Conn {
             queued: false,
             is_inbound: false,
             hot: false,
+            muted: false,
             idle_reads: 0,
         }
     }

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::epoll::{self, EventData};
 
 use super::address;
 use super::conn::{Conn, Stage};
@@ -17,7 +17,7 @@ use super::endpoint::Core;
 use super::frame::{BadHello, Hello};
 use super::inbound::Lost;
 use super::peer::{Link, Peer, Phase};
-use super::poller::{Poller, flush};
+use super::poller::{EVENTS, Poller, flush};
 use super::socket;
 use crate::sync::Arc;
 use crate::{Addr, Error};
@@ -54,8 +54,7 @@ impl Poller {
         let conn = Conn::new(socket, stage, core.message_bytes_max);
         let (socket, deadline) = (conn.socket.clone(), conn.deadline());
         let key = self.conns.insert(conn);
-        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        if let Err(errno) = epoll::add(&self.epoll, &socket, EventData::new_u64(key), flags) {
+        if let Err(errno) = epoll::add(&self.epoll, &socket, EventData::new_u64(key), EVENTS) {
             self.conns.remove(key);
             return Err(errno.into());
         }

@@ -9,11 +9,12 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use super::frame::{HEADER_BYTES, Header, Kind, REQUEST_BYTES};
-use super::socket::{self, Pieces};
+use super::socket::{self, COPIES_BYTES, Copies, Pieces};
 use crate::{Completion, Error, LocalMem, MsgBuf, OpId, Tag};
 
 /// Bytes of data in one frame.
@@ -27,6 +28,10 @@ const CALL_BYTES_MAX: usize = 1 << 20;
 
 /// Bytes after which a flush ends though the kernel would take more.
 const FLUSH_BYTES_MAX: usize = 4 << 20;
+
+/// Payloads up to this length are copied next to their header; longer ones are sent from where they
+/// are.
+const COPY_BYTES_MAX: usize = 1 << 10;
 
 /// A second send within this time after a write leaves its message to the next poll.
 const BATCH_WINDOW: Duration = Duration::from_micros(20);
@@ -51,6 +56,26 @@ struct Frame {
     /// Bytes of the payload, as in `header`.
     len: usize,
     body: Body,
+}
+
+impl Frame {
+    /// Collects the payload but for its first `skip` bytes. `false`: it does not fit.
+    fn collect(&self, pieces: &mut Pieces<'_>, skip: usize) -> bool {
+        let bytes = match &self.body {
+            Body::Small(bytes) => &bytes[..self.len],
+            Body::Message { buf, .. } => buf.as_slice(),
+            Body::Orphan(bytes) => bytes,
+            Body::Chunk { memory, offset } => {
+                let left = (self.len - skip) as u64;
+                let mut run = memory.region().pieces(offset + skip as u64, left);
+                return run.all(|piece| pieces.push(piece));
+            }
+        };
+        match &bytes[skip..] {
+            short if short.len() <= COPY_BYTES_MAX => pieces.push_copy(short),
+            long => pieces.push_slice(long),
+        }
+    }
 }
 
 /// Data of a transfer that is not yet cut into frames.
@@ -224,11 +249,12 @@ impl Outgoing {
             if self.queue.is_empty() {
                 return Ok(Flushed::All);
             }
-            let mut pieces = Pieces::new();
+            let mut room: Copies = [MaybeUninit::uninit(); COPIES_BYTES];
+            let mut pieces = Pieces::with_room(&mut room);
             self.collect(&mut pieces);
             // SAFETY: each piece is valid for reads and part of a frame in `queue`, which `self`
             // keeps unchanged until this call returns:
-            // - headers and owned payloads are slices of the frame;
+            // - headers and short payloads are copies in `room`, long ones slices of the frame;
             // - a chunk's pieces lie in registered memory, which its `memory` keeps alive.
             match unsafe { socket::send(&socket, &mut pieces) } {
                 Ok(sent) => {
@@ -264,28 +290,16 @@ impl Outgoing {
     }
 
     /// Collects what is unsent, as much as one call should take.
-    fn collect(&self, pieces: &mut Pieces) {
+    fn collect(&self, pieces: &mut Pieces<'_>) {
         let mut skip = self.sent;
         for frame in &self.queue {
-            if pieces.bytes() >= CALL_BYTES_MAX {
-                return;
-            }
-            if skip < HEADER_BYTES && !pieces.push_slice(&frame.header[skip..]) {
-                return;
-            }
-            let skip_payload = skip.saturating_sub(HEADER_BYTES);
+            let skip_header = skip.min(HEADER_BYTES);
+            let skip_payload = skip - skip_header;
             skip = 0;
-            let fits = match &frame.body {
-                Body::Small(bytes) => pieces.push_slice(&bytes[skip_payload..frame.len]),
-                Body::Message { buf, .. } => pieces.push_slice(&buf.as_slice()[skip_payload..]),
-                Body::Orphan(bytes) => pieces.push_slice(&bytes[skip_payload..]),
-                Body::Chunk { memory, offset } => {
-                    let left = (frame.len - skip_payload) as u64;
-                    let mut run = memory.region().pieces(offset + skip_payload as u64, left);
-                    run.all(|piece| pieces.push(piece))
-                }
-            };
-            if !fits {
+            if pieces.bytes() >= CALL_BYTES_MAX
+                || !pieces.push_copy(&frame.header[skip_header..])
+                || !frame.collect(pieces, skip_payload)
+            {
                 return;
             }
         }

@@ -1,6 +1,8 @@
 //! The system calls on sockets: opening, options, and moving bytes without a Rust slice.
 
 use std::io;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -88,17 +90,48 @@ pub(super) fn configure(socket: impl AsFd, liveness_limit: Duration) -> io::Resu
     Ok(())
 }
 
+/// Bytes that one call sends from copies; see [`Pieces::push_copy`].
+pub(super) const COPIES_BYTES: usize = 8 << 10;
+
+/// Room for copies, on the stack; not initialised, since most calls need little of it.
+pub(super) type Copies = [MaybeUninit<u8>; COPIES_BYTES];
+
 /// Pieces of memory for one call, on the stack.
-pub(super) struct Pieces {
+///
+/// A piece costs the kernel more than copying some hundred bytes, so short ones are copied one
+/// behind the other into one piece, as long as there is room in `'a`.
+pub(super) struct Pieces<'a> {
     pieces: [libc::iovec; PIECES_MAX],
     count: usize,
     bytes: usize,
+    /// Room for copies, of which the first `copied` bytes are set.
+    room: *mut u8,
+    room_bytes: usize,
+    copied: usize,
+    /// The last piece ends where the copies end.
+    copying: bool,
+    _room: PhantomData<&'a mut [MaybeUninit<u8>]>,
 }
 
-impl Pieces {
+impl<'a> Pieces<'a> {
+    /// No pieces, and no room for copies.
     pub(super) fn new() -> Self {
+        Self::with_room(&mut [])
+    }
+
+    /// No pieces; short ones are copied to `room`.
+    pub(super) fn with_room(room: &'a mut [MaybeUninit<u8>]) -> Self {
         let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        Self { pieces: [none; PIECES_MAX], count: 0, bytes: 0 }
+        Self {
+            pieces: [none; PIECES_MAX],
+            count: 0,
+            bytes: 0,
+            room: room.as_mut_ptr().cast(),
+            room_bytes: room.len(),
+            copied: 0,
+            copying: false,
+            _room: PhantomData,
+        }
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -123,6 +156,7 @@ impl Pieces {
         self.pieces[self.count] = libc::iovec { iov_base: piece.ptr.cast(), iov_len: piece.len };
         self.count += 1;
         self.bytes += piece.len;
+        self.copying = false;
         true
     }
 
@@ -132,6 +166,33 @@ impl Pieces {
         // Sending does not write through the pointer.
         self.push(RawSegment { ptr: bytes.as_ptr().cast_mut(), len: bytes.len() })
     }
+
+    /// Appends a copy of `bytes` to send; `false` when there is no place.
+    #[must_use]
+    pub(super) fn push_copy(&mut self, bytes: &[u8]) -> bool {
+        if bytes.is_empty() {
+            return true;
+        }
+        if bytes.len() > self.room_bytes - self.copied || (!self.copying && self.is_full()) {
+            return false;
+        }
+        // SAFETY: `copied` is at most `room_bytes`, so this is inside the room or at its end.
+        let to = unsafe { self.room.add(self.copied) };
+        // SAFETY:
+        // - source: a live slice of `bytes.len()` bytes;
+        // - destination: so many bytes are left in the room, which `self` borrows mutably for `'a`;
+        // - no overlap: nobody else holds a reference into the room.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        self.copied += bytes.len();
+        if self.copying {
+            self.pieces[self.count - 1].iov_len += bytes.len();
+            self.bytes += bytes.len();
+            return true;
+        }
+        let pushed = self.push(RawSegment { ptr: to, len: bytes.len() });
+        self.copying = pushed;
+        pushed
+    }
 }
 
 /// Sends what the kernel takes of `pieces`, without blocking and without a signal.
@@ -139,19 +200,32 @@ impl Pieces {
 /// # Safety
 ///
 /// Each piece must be valid for reads until this returns. It may change meanwhile.
-pub(super) unsafe fn send(socket: impl AsFd, pieces: &mut Pieces) -> io::Result<usize> {
+pub(super) unsafe fn send(socket: impl AsFd, pieces: &mut Pieces<'_>) -> io::Result<usize> {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    if let [piece] = pieces.pieces[..pieces.count] {
+        // A tenth of a microsecond faster than `sendmsg`.
+        return retried(|| {
+            // SAFETY: the memory behind the entry is valid for reads (contract of this function).
+            unsafe { libc::send(socket.as_fd().as_raw_fd(), piece.iov_base, piece.iov_len, flags) }
+        });
+    }
     // SAFETY: all-zero bytes are a valid `msghdr` without address, data and control data.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = pieces.pieces.as_mut_ptr();
     message.msg_iovlen = pieces.count as _;
-    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    loop {
+    retried(|| {
         // SAFETY:
         // - `message` and the array that it points to live here and hold `count` set entries;
         // - the memory behind the entries is valid for reads (contract of this function).
-        let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &message, flags) };
-        if let Ok(sent) = usize::try_from(sent) {
-            return Ok(sent);
+        unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &message, flags) }
+    })
+}
+
+/// Runs a system call again when a signal broke it off.
+fn retried(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
+    loop {
+        if let Ok(count) = usize::try_from(call()) {
+            return Ok(count);
         }
         let error = io::Error::last_os_error();
         if error.kind() != io::ErrorKind::Interrupted {
@@ -166,25 +240,18 @@ pub(super) unsafe fn send(socket: impl AsFd, pieces: &mut Pieces) -> io::Result<
 ///
 /// Each piece must be valid for writes until this returns, and nobody may hold a reference to its
 /// bytes.
-pub(super) unsafe fn receive(socket: impl AsFd, pieces: &mut Pieces) -> io::Result<usize> {
-    loop {
+pub(super) unsafe fn receive(socket: impl AsFd, pieces: &mut Pieces<'_>) -> io::Result<usize> {
+    retried(|| {
         // SAFETY:
         // - the array lives in `pieces` and holds `count` set entries;
         // - the memory behind the entries is valid for writes and nobody else's by reference
         //   (contract of this function).
-        let received = unsafe {
+        unsafe {
             libc::readv(
                 socket.as_fd().as_raw_fd(),
                 pieces.pieces.as_ptr(),
                 pieces.count as libc::c_int,
             )
-        };
-        if let Ok(received) = usize::try_from(received) {
-            return Ok(received);
         }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
+    })
 }
