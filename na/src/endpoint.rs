@@ -38,6 +38,9 @@ pub struct OpenOptions {
     /// relies on what the operating system reports (which includes every death on the same host).
     /// Default zero.
     pub liveness_limit: Duration,
+    /// What only `na+tcp` looks at.
+    #[cfg(feature = "tcp")]
+    pub tcp: crate::tcp::TcpOptions,
 }
 
 impl Default for OpenOptions {
@@ -47,6 +50,8 @@ impl Default for OpenOptions {
             message_bytes_max: 4096,
             connect_timeout: Duration::from_secs(10),
             liveness_limit: Duration::ZERO,
+            #[cfg(feature = "tcp")]
+            tcp: crate::tcp::TcpOptions::default(),
         }
     }
 }

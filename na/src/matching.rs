@@ -176,6 +176,12 @@ impl Matcher {
         self.held.get(&peer).is_none_or(|held| held.unbounded || held.bytes < self.early_bytes_max)
     }
 
+    /// Whether an expected receive waits for `peer`. Looks at every list.
+    #[allow(dead_code, reason = "for transports that watch over peers that owe something")]
+    pub(crate) fn awaits(&self, peer: u64) -> bool {
+        self.expected_posted.has_peer(peer)
+    }
+
     /// Takes whatever still comes from `peer`, which is known to be gone. Ends with
     /// [`fail_peer`](Self::fail_peer).
     #[allow(dead_code, reason = "for transports whose dead peers leave messages behind")]

@@ -51,6 +51,7 @@ impl Poller {
                 Ok((0, _)) => return Err(Lost::Ended("it closed the connection".into())),
                 Ok((bytes, short)) => {
                     conn.idle_reads = 0;
+                    conn.heard = true;
                     left = left.saturating_sub(bytes);
                     // Probably all there is. The next poll makes sure; what came is reported first.
                     drained = short && !conn.hung_up;
@@ -153,6 +154,7 @@ impl Poller {
                 });
                 Ok(())
             }
+            Kind::Alive => Ok(()),
             Kind::GetData | Kind::PutData => Err("data where a frame was expected".into()),
         }
         .map_err(Lost::Broke)?;

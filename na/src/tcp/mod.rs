@@ -108,7 +108,10 @@ mod frame;
 mod greeting;
 mod inbound;
 mod incoming;
+mod interface;
+mod liveness;
 mod mail;
+mod options;
 mod outgoing;
 mod peer;
 mod poller;
@@ -116,6 +119,8 @@ mod socket;
 mod transfers;
 
 use std::sync::Arc;
+
+pub use self::options::TcpOptions;
 
 use self::endpoint::TcpEndpoint;
 use crate::{Endpoint, Error, OpenOptions, Plugin, Uri};

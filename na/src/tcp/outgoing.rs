@@ -114,6 +114,10 @@ pub(super) struct Outgoing {
     sent: usize,
     bulks: VecDeque<Bulk>,
     chunks_queued: usize,
+    /// Verdicts in the queue.
+    verdicts: usize,
+    /// Bytes that the kernel has taken so far.
+    taken: u64,
     blocked: bool,
     /// The poll during or after which a send last wrote by itself, and when.
     wrote_at: Option<(u64, Instant)>,
@@ -122,6 +126,16 @@ pub(super) struct Outgoing {
 impl Outgoing {
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.bulks.is_empty()
+    }
+
+    /// Verdicts that the peer cannot know yet.
+    pub(super) fn verdicts(&self) -> usize {
+        self.verdicts
+    }
+
+    /// Bytes that the kernel has taken so far; to see whether it is some more.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
     }
 
     /// Whether the socket is full, so that only its event makes a flush worthwhile.
@@ -162,6 +176,7 @@ impl Outgoing {
         let mut bytes = [0; REQUEST_BYTES];
         bytes[..payload.len()].copy_from_slice(payload);
         let header = Header { kind, len: payload.len() as u32, number }.encode();
+        self.verdicts += usize::from(kind == Kind::Done);
         self.queue.push_back(Frame { header, len: payload.len(), body: Body::Small(bytes) });
     }
 
@@ -307,19 +322,22 @@ impl Outgoing {
 
     fn consume(&mut self, bytes: usize, harvest: &mut Harvest) {
         self.sent += bytes;
+        self.taken += bytes as u64;
         while let Some(frame) = self.queue.front()
             && self.sent >= HEADER_BYTES + frame.len
         {
             self.sent -= HEADER_BYTES + frame.len;
-            match self.queue.pop_front().map(|frame| frame.body) {
-                Some(Body::Message { op, buf }) => {
+            let Some(frame) = self.queue.pop_front() else { return };
+            self.verdicts -= usize::from(frame.header[0] == Kind::Done as u8);
+            match frame.body {
+                Body::Message { op, buf } => {
                     harvest.completions.push(Completion::Send { op, buf, result: Ok(()) });
                 }
-                Some(Body::Chunk { memory, .. }) => {
+                Body::Chunk { memory, .. } => {
                     self.chunks_queued -= 1;
                     harvest.memories.push(memory);
                 }
-                Some(Body::Small(_) | Body::Orphan(_)) | None => {}
+                Body::Small(_) | Body::Orphan(_) => {}
             }
         }
     }

@@ -30,6 +30,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 
 use super::conn::{Conn, Conns, Stage};
 use super::endpoint::Core;
+use super::liveness::{Redial, Ticks};
 use super::outgoing::Flushed;
 use super::peer::{Broken, Peer, PeerState, Phase};
 use crate::sync::{Arc, lock};
@@ -80,6 +81,8 @@ pub(super) struct Poller {
     paused: Vec<u64>,
     /// Accepted connections without a hello, oldest first; may name some that have gone on.
     pub(super) half_open: VecDeque<u64>,
+    pub(super) ticks: Ticks,
+    pub(super) redials: Vec<Redial>,
     /// Peers to which sending failed.
     broken: Vec<Arc<Peer>>,
     polls: u32,
@@ -122,6 +125,8 @@ impl Poller {
             hot: Vec::new(),
             paused: Vec::new(),
             half_open: VecDeque::new(),
+            ticks: Ticks::default(),
+            redials: Vec::new(),
             broken: Vec::new(),
             polls: 0,
             polls_awake: 0,
@@ -335,7 +340,7 @@ impl Poller {
             state.listed = false;
             flush(core, peer, state);
             (
-                matches!(state.phase, Phase::Dialing) && state.conns.is_empty(),
+                matches!(state.phase, Phase::Dialing) && state.conns.is_empty() && !state.redials,
                 state.broken.is_some(),
             )
         });
@@ -386,6 +391,7 @@ impl Poller {
             };
             state.end(phase, core.new_session(), &error)
         });
+        self.redials.retain(|redial| !Arc::ptr_eq(&redial.peer, peer));
         let mut receives = Vec::new();
         lock(&core.matcher).fail_peer(peer.id, &error, &mut receives);
         self.batch.extend(receives);
@@ -440,7 +446,11 @@ impl Poller {
         }
         let pending: Vec<(u64, Instant)> =
             self.conns.iter().filter_map(|conn| Some((conn.key, conn.deadline()?))).collect();
-        let mut next = self.accept_again_at;
+        self.tick(core, now);
+        let mut next = [self.accept_again_at, self.ticks.next, self.redial_due(core, now)]
+            .into_iter()
+            .flatten()
+            .min();
         for (key, deadline) in pending {
             if deadline > now {
                 next = Some(next.map_or(deadline, |at| at.min(deadline)));
@@ -457,6 +467,7 @@ impl Poller {
     fn busy_peers(&self, core: &Core) -> Vec<Arc<Peer>> {
         let mut peers = core.mail.listed();
         peers.extend(self.conns.iter().filter_map(|conn| conn.peer().cloned()));
+        peers.extend(self.redials.iter().map(|redial| redial.peer.clone()));
         peers
     }
 
@@ -510,6 +521,7 @@ impl Poller {
         self.accept_ready = false;
         self.queue.clear();
         self.broken.clear();
+        self.redials.clear();
     }
 
     /// Closes a connection such that what was sent on it still arrives: unread input would make the

@@ -4,11 +4,12 @@ use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
+use super::TcpOptions;
 use crate::RawSegment;
 
 /// Pieces of memory that one call sends or fills at most.
@@ -70,24 +71,44 @@ pub(super) fn remote_address(socket: impl AsFd) -> io::Result<SocketAddr> {
     Ok(address.try_into()?)
 }
 
-/// Options of every connection: no delay for small messages, and with a liveness limit, probes of
-/// an idle peer and an end to unacknowledged data, both within about that limit.
-pub(super) fn configure(socket: impl AsFd, liveness_limit: Duration) -> io::Result<()> {
+/// Options of every connection: no delay for small messages, keep-alive and busy polling as asked.
+pub(super) fn configure(socket: impl AsFd, options: &TcpOptions) -> io::Result<()> {
     let socket = socket.as_fd();
     sockopt::set_tcp_nodelay(socket, true)?;
-    if liveness_limit.is_zero() {
-        return Ok(());
+    if !options.keep_alive.is_zero() {
+        // The most that the kernel takes.
+        let seconds = |seconds: u64| Duration::from_secs(seconds.clamp(1, 32_767));
+        let idle = options.keep_alive.as_secs();
+        sockopt::set_socket_keepalive(socket, true)?;
+        sockopt::set_tcp_keepidle(socket, seconds(idle))?;
+        sockopt::set_tcp_keepintvl(socket, seconds(idle / 3))?;
+        sockopt::set_tcp_keepcnt(socket, 3)?;
     }
-    // The kernel counts in seconds: half of the limit idle, the rest in three probes.
-    let seconds = liveness_limit.as_secs().max(2);
-    // The most that the kernel takes: 2^31 - 1 ms, and 32767 s.
-    let millis = liveness_limit.as_millis().clamp(1, i32::MAX as u128) as u32;
-    sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, Duration::from_secs((seconds / 2).clamp(1, 32_767)))?;
-    sockopt::set_tcp_keepintvl(socket, Duration::from_secs((seconds / 6).clamp(1, 32_767)))?;
-    sockopt::set_tcp_keepcnt(socket, 3)?;
-    sockopt::set_tcp_user_timeout(socket, millis)?;
+    if !options.busy_poll.is_zero() {
+        set_busy_poll(socket, options.busy_poll)?;
+    }
     Ok(())
+}
+
+fn set_busy_poll(socket: BorrowedFd<'_>, time: Duration) -> io::Result<()> {
+    let micros = time.as_micros().clamp(1, i32::MAX as u128) as libc::c_int;
+    for (option, value) in [(libc::SO_BUSY_POLL, micros), (libc::SO_PREFER_BUSY_POLL, 1)] {
+        let bytes = size_of_val(&value) as libc::socklen_t;
+        // SAFETY: `value` is an integer of `bytes` bytes, and lives here.
+        let result = unsafe {
+            let value = (&raw const value).cast();
+            libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value, bytes)
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Whether the system lets us set these options, tried on a socket of its own.
+pub(super) fn may_configure(options: &TcpOptions) -> io::Result<()> {
+    configure(open(SocketAddr::from(([127, 0, 0, 1], 0)))?, options)
 }
 
 /// Bytes that one call sends from copies; see [`Pieces::push_copy`].

@@ -60,6 +60,14 @@ impl Transfers {
         !self.served_puts.is_empty() || self.asked.values().any(|asked| !asked.put)
     }
 
+    /// Whether anything is under way in either direction.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.asked.is_empty()
+            || !self.waiting.is_empty()
+            || !self.served_puts.is_empty()
+            || self.served_gets > 0
+    }
+
     /// Starts a transfer, or queues it until the peer has fewer.
     pub(super) fn start(&mut self, op: OpId, put: bool, transfer: Transfer, out: &mut Outgoing) {
         let Transfer { local, local_offset, remote, remote_offset, len } = transfer;
@@ -129,6 +137,10 @@ impl Transfers {
         let running = if put { self.served_puts.len() } else { self.served_gets };
         if running >= TRANSFERS_MAX {
             return Err(format!("more than {TRANSFERS_MAX} transfers at once"));
+        }
+        // An honest peer waits for its verdicts. We keep none for one that does not take them.
+        if out.verdicts() > 2 * TRANSFERS_MAX {
+            return Err(format!("more than {TRANSFERS_MAX} transfers without taking the answers"));
         }
         if self.served_puts.contains_key(&number) {
             return Err(format!("transfer number {number} used twice"));
