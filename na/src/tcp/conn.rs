@@ -51,8 +51,10 @@ pub(super) struct Conn {
     pub(super) is_inbound: bool,
     /// Among those that are read in every poll.
     pub(super) hot: bool,
-    /// Its events do not tell of arriving data. Only while it is hot.
+    /// Not in the epoll set. Only while it is hot.
     pub(super) muted: bool,
+    /// Its socket was full when it was last read.
+    pub(super) blocked: bool,
     /// Something has come since the last tick.
     pub(super) heard: bool,
     pub(super) times: Times,
@@ -75,6 +77,7 @@ impl Conn {
             is_inbound: false,
             hot: false,
             muted: false,
+            blocked: false,
             heard: false,
             times: Times::default(),
             idle_reads: 0,

@@ -44,7 +44,11 @@ impl Poller {
                 return Ok(());
             }
             let sparing = match &conn.stage {
-                Stage::Up { peer, .. } => peer.lock().transfers.expects_data(),
+                Stage::Up { peer, .. } => {
+                    let state = peer.lock();
+                    conn.blocked = state.out.is_blocked();
+                    state.transfers.expects_data()
+                }
                 _ => false,
             };
             match conn.incoming.fill(&conn.socket, sparing) {
