@@ -127,6 +127,9 @@ impl Poller {
     /// Accepts what has come.
     pub(super) fn accept(&mut self, core: &Core) {
         for _ in 0..ACCEPTS_MAX {
+            if !self.has_room_for_half_open() {
+                return;
+            }
             let Some(listener) = &self.listener else {
                 self.accept_ready = false;
                 return;
@@ -134,7 +137,7 @@ impl Poller {
             let deadline = Instant::now() + core.connect_timeout;
             let stage = Stage::Greeting { peer: None, deadline };
             match socket::accept(listener).and_then(|socket| self.watch(core, socket, stage)) {
-                Ok(key) => self.admit(key),
+                Ok(key) => self.half_open.push_back(key),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => {
                         self.accept_ready = false;
@@ -154,20 +157,25 @@ impl Poller {
         }
     }
 
-    fn admit(&mut self, key: u64) {
+    /// Whether one more connection without a hello can be kept; drops the oldest one that has said
+    /// nothing since it was last looked at, if there are too many.
+    fn has_room_for_half_open(&mut self) -> bool {
         let conns = &mut self.conns;
         let is_half_open =
             |conn: &mut Conn| matches!(conn.stage, Stage::Greeting { peer: None, .. });
         if self.half_open.len() >= HALF_OPEN_MAX {
             self.half_open.retain(|key| conns.get_mut(*key).is_some_and(is_half_open));
         }
-        if self.half_open.len() >= HALF_OPEN_MAX
-            && let Some(oldest) = self.half_open.pop_front()
-        {
+        if self.half_open.len() < HALF_OPEN_MAX {
+            return true;
+        }
+        let silent = |key: &u64| conns.get_mut(*key).is_some_and(|conn| !conn.queued);
+        let Some(at) = self.half_open.iter().position(silent) else { return false };
+        if let Some(oldest) = self.half_open.remove(at) {
             tracing::debug!("too many connections without a hello: dropping the oldest");
             self.drop_conn(oldest);
         }
-        self.half_open.push_back(key);
+        true
     }
 
     /// Reads the other side's hello, if it is complete, and attaches the connection to its peer.

@@ -62,6 +62,9 @@ const EVENTS_EVERY: u32 = 16;
 /// Events taken by one call.
 const EVENTS_MAX: usize = 64;
 
+/// Calls for events in one poll, as long as each is full.
+const EVENT_CALLS_MAX: usize = 64;
+
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const NO_EVENT: epoll::Event =
     epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
@@ -155,15 +158,16 @@ impl Poller {
         if !few_are_hot || self.polls.is_multiple_of(EVENTS_EVERY) {
             self.take_events(core)?;
         }
-        if self.accept_ready {
-            self.accept(core);
-        }
         for _ in 0..self.queue.len() {
             if self.batch.len() >= budget {
                 break;
             }
             let Some(key) = self.queue.pop_front() else { break };
             self.look_at(core, key);
+        }
+        // Last, so that a hello which is there has been read before room is made for others.
+        if self.accept_ready {
+            self.accept(core);
         }
         self.give_up_broken(core);
         Ok(())
@@ -206,6 +210,15 @@ impl Poller {
     }
 
     fn take_events(&mut self, core: &Core) -> Result<(), Error> {
+        for _ in 0..EVENT_CALLS_MAX {
+            if self.take_some_events(core)? < EVENTS_MAX {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_some_events(&mut self, core: &Core) -> Result<usize, Error> {
         let mut events = [NO_EVENT; EVENTS_MAX];
         let count = match epoll::wait(&self.epoll, &mut events, Some(&NOW)) {
             Ok(count) => count,
@@ -227,7 +240,7 @@ impl Poller {
                 key => self.event(core, key, flags),
             }
         }
-        Ok(())
+        Ok(count)
     }
 
     fn event(&mut self, core: &Core, key: u64, flags: EventFlags) {
