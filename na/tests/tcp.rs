@@ -433,6 +433,38 @@ fn peers_that_live_are_never_given_up() {
 }
 
 #[test]
+fn a_receive_is_canceled_while_its_long_message_arrives() {
+    use std::io::Write;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let uri = format!("na+tcp://{}", listener.local_addr().unwrap());
+    let origin = open(false);
+    let to_peer = origin.lookup(&uri).unwrap();
+    for op in [1, 2] {
+        origin.recv_expected(OpId(op), &to_peer, Tag(7), origin.alloc_msg()).unwrap();
+    }
+    origin.send_unexpected(OpId(3), &to_peer, Tag(7), message(&origin, b"?")).unwrap();
+    let mut peer = greeted_by(&listener, &origin);
+    let header = |len: u32| [&[2, 0, 0, 0][..], &len.to_le_bytes(), &7u64.to_le_bytes()].concat();
+    peer.write_all(&header(4096)).unwrap();
+    finish(&[&origin], &[3]);
+    // Until the header has surely been read.
+    for _ in 0..1000 {
+        origin.poll(64, &mut |early| panic!("nothing is complete: {early:?}")).unwrap();
+    }
+    peer.write_all(&[1; 1000]).unwrap();
+    origin.poll(64, &mut |early| panic!("nothing is complete: {early:?}")).unwrap();
+    origin.cancel(OpId(1));
+    let done = finish(&[&origin], &[1]);
+    assert!(matches!(done[&1], Completion::Recv { result: Err(Error::Canceled), .. }));
+    peer.write_all(&[&[1; 3096][..], &header(4096), &[2; 4096]].concat()).unwrap();
+    let done = finish(&[&origin], &[2]);
+    match &done[&2] {
+        Completion::Recv { buf, result: Ok(_), .. } => assert_eq!(buf.as_slice(), [2; 4096]),
+        other => panic!("not received: {other:?}"),
+    }
+}
+
+#[test]
 fn an_interface_can_be_listened_on() {
     let target = na::open("tcp://lo:0", &OpenOptions::listening(true)).unwrap();
     let uri = target.self_addr().uri().to_owned();

@@ -338,6 +338,20 @@ fn a_connection_that_ends_anywhere_ends_alone() {
 }
 
 #[test]
+fn a_long_message_that_never_ends_gives_its_receive_back() {
+    let server = Server::start();
+    // More often than the server has receives posted.
+    for sent in 0..40 {
+        let mut stream = server.greeted();
+        stream.write_all(&header(1, 4096, 7)).unwrap();
+        stream.write_all(&vec![1; 100 * sent]).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        until_closed(&mut stream);
+    }
+    server.still_serves();
+}
+
+#[test]
 fn denied_transfers_do_not_end_the_connection() {
     let server = Server::start();
     let mut stream = server.greeted();

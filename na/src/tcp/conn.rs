@@ -181,6 +181,10 @@ impl Conns {
         self.slots.len() - self.free.len()
     }
 
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Conn> {
+        self.slots.iter_mut().filter_map(|slot| slot.conn.as_deref_mut())
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Conn> {
         self.slots.iter().filter_map(|slot| slot.conn.as_deref())
     }

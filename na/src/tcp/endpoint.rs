@@ -210,7 +210,7 @@ impl TcpEndpoint {
                 peer
             }
         };
-        let poller = Poller::new(listener, core.mail.bell())?;
+        let poller = Poller::new(listener, core.mail.bell(), core.message_bytes_max)?;
         Ok(Self {
             self_addr: core.addr_of(&myself),
             gate: Mutex::default(),

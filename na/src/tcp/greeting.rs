@@ -302,7 +302,9 @@ impl Poller {
         match &conn.stage {
             Stage::Up { peer, .. } => {
                 let peer = peer.clone();
-                self.end_peer(core, &peer, error(peer.gone(&reason)));
+                let error = error(peer.gone(&reason));
+                self.abandon(core, key, &error);
+                self.end_peer(core, &peer, error);
                 // An end that raced with a close is in no peer's list any more.
                 self.drop_conn(key);
             }

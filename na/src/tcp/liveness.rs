@@ -233,8 +233,12 @@ fn is_silent(
     if core.liveness_limit.is_zero() {
         return false;
     }
+    let claiming = conn.incoming.is_claiming();
     let owes = || {
-        state.transfers.is_busy() || !state.out.is_empty() || lock(&core.matcher).awaits(peer.id)
+        claiming
+            || state.transfers.is_busy()
+            || !state.out.is_empty()
+            || lock(&core.matcher).awaits(peer.id)
     };
     // While we do not read, we cannot hear.
     if std::mem::take(&mut conn.heard) || conn.paused || !owes() {

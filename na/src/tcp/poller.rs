@@ -32,6 +32,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 
 use super::conn::{Conn, Conns, Stage};
 use super::endpoint::Core;
+use super::incoming::Buffers;
 use super::liveness::{Redial, Ticks};
 use super::outgoing::Flushed;
 use super::peer::{Broken, Peer, PeerState, Phase};
@@ -93,6 +94,8 @@ pub(super) struct Poller {
     polls: u32,
     /// Polls since the last sleep was prepared.
     polls_awake: u32,
+    /// For the connections that read.
+    pub(super) buffers: Buffers,
     /// Completions to report.
     pub(super) batch: VecDeque<Completion>,
     /// Memory to drop once the lock is released.
@@ -102,7 +105,11 @@ pub(super) struct Poller {
 
 impl Poller {
     /// A poller that listens on `listener`, woken by `bell`.
-    pub(super) fn new(listener: Option<OwnedFd>, bell: &OwnedFd) -> Result<Self, Error> {
+    pub(super) fn new(
+        listener: Option<OwnedFd>,
+        bell: &OwnedFd,
+        message_bytes_max: usize,
+    ) -> Result<Self, Error> {
         let failed = |what| move |errno| Error::io(what, errno);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(failed("cannot create an epoll instance"))?;
@@ -135,6 +142,7 @@ impl Poller {
             broken: Vec::new(),
             polls: 0,
             polls_awake: 0,
+            buffers: Buffers::new(message_bytes_max),
             batch: VecDeque::new(),
             memories: Vec::new(),
             mail: Vec::new(),
@@ -279,6 +287,7 @@ impl Poller {
             });
         }
         let read = if conn.paused { Ok(()) } else { self.read(core, &mut conn) };
+        conn.incoming.rest(&mut self.buffers);
         self.note_heat(&mut conn);
         let again = conn.readable && !conn.paused;
         self.conns.put_back(conn);
@@ -417,19 +426,20 @@ impl Poller {
         lock(&core.matcher).fail_peer(peer.id, &error, &mut receives);
         self.batch.extend(receives);
         for key in keys {
+            self.abandon(core, key, &error);
             self.drop_conn(key);
         }
     }
 
     /// Closes a connection, whatever depends on it.
     pub(super) fn drop_conn(&mut self, key: u64) {
-        let Some(mut conn) = self.conns.remove(key) else { return };
+        let Some(conn) = self.conns.remove(key) else { return };
         self.hot.retain(|hot| *hot != key);
         self.paused.retain(|paused| *paused != key);
         // A sender may still hold the socket for a moment.
         let _ = epoll::delete(&self.epoll, &conn.socket);
         let _ = rustix::net::shutdown(&conn.socket, rustix::net::Shutdown::Both);
-        self.memories.extend(conn.incoming.abandon());
+        debug_assert!(!conn.incoming.is_claiming(), "a receive is lost");
         if self.accept_again_at.take().is_some() {
             self.accept_ready = true;
         }
@@ -494,6 +504,10 @@ impl Poller {
 
     /// Ends a send or transfer, if it is in flight.
     pub(super) fn cancel(&mut self, core: &Core, op: OpId) {
+        if let Some(claimed) = self.conns.iter_mut().find_map(|conn| conn.incoming.unclaim(op)) {
+            self.batch.push_back(claimed.failed(Error::Canceled));
+            return;
+        }
         for peer in self.busy_peers(core) {
             let found = self.with_peer(&peer, |state| {
                 if let Some(completion) = state.out.cancel_send(op) {
@@ -530,11 +544,15 @@ impl Poller {
                 state.end(Phase::Closed, core.new_session(), &Error::Closed)
             });
             for key in keys {
+                self.abandon(core, key, &Error::Closed);
                 self.hang_up(key);
             }
         }
         let strangers: Vec<u64> = self.conns.iter().map(|conn| conn.key).collect();
-        strangers.into_iter().for_each(|key| self.drop_conn(key));
+        for key in strangers {
+            self.abandon(core, key, &Error::Closed);
+            self.drop_conn(key);
+        }
         let mut receives = Vec::new();
         lock(&core.matcher).fail_all(&Error::Closed, &mut receives);
         self.batch.extend(receives);
@@ -550,8 +568,7 @@ impl Poller {
     fn hang_up(&mut self, key: u64) {
         if let Some(conn) = self.conns.get_mut(key) {
             let _ = rustix::net::shutdown(&conn.socket, rustix::net::Shutdown::Write);
-            self.memories.extend(conn.incoming.abandon());
-            conn.incoming.drain(&conn.socket);
+            conn.incoming.drain(&conn.socket, &mut self.buffers);
         }
         self.drop_conn(key);
     }

@@ -17,6 +17,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::frame::{Kind, Request, Status, TRANSFERS_MAX};
+use super::incoming::{Appetite, Destination, Guess};
 use super::outgoing::{Harvest, Outgoing};
 use crate::{Completion, Error, LocalMem, OpId, RegionTable, Transfer};
 
@@ -41,9 +42,6 @@ struct Served {
     received: u64,
 }
 
-/// Where arriving data goes: memory and offset, or nowhere.
-pub(super) type Destination = Option<(LocalMem, u64)>;
-
 /// The transfers with one peer. See the module's documentation.
 #[derive(Default)]
 pub(super) struct Transfers {
@@ -55,9 +53,35 @@ pub(super) struct Transfers {
 }
 
 impl Transfers {
-    /// Whether data may be arriving, so that reading should not run ahead.
-    pub(super) fn expects_data(&self) -> bool {
-        !self.served_puts.is_empty() || self.asked.values().any(|asked| !asked.put)
+    /// How to read, given the data that may be arriving.
+    pub(super) fn appetite(&self) -> Appetite {
+        match self.served_puts.len() + self.asked.len() {
+            0 => Appetite::Any,
+            1 => self.only_one(),
+            _ if !self.served_puts.is_empty() => Appetite::Sparing,
+            _ if self.asked.values().any(|asked| !asked.put) => Appetite::Sparing,
+            _ => Appetite::Any,
+        }
+    }
+
+    /// The same when there is one transfer.
+    fn only_one(&self) -> Appetite {
+        let puts = self.served_puts.iter().map(|(number, served)| {
+            (Kind::PutData, *number, &served.lease, served.len, served.received)
+        });
+        let gets = self.asked.iter().filter(|(_, asked)| !asked.put).map(|(number, asked)| {
+            (Kind::GetData, *number, &asked.local, asked.request.len, asked.received)
+        });
+        match puts.chain(gets).next() {
+            // A denied get must leave our memory as it is.
+            Some((Kind::GetData, .., 0)) => Appetite::Sparing,
+            Some((kind, number, Some((memory, offset)), len, received)) if received < len => {
+                let (memory, offset, len) = (memory.clone(), offset + received, len - received);
+                Appetite::Guess(Guess { kind, number, memory, offset, len })
+            }
+            Some((.., len, received)) if received < len => Appetite::Sparing,
+            _ => Appetite::Any,
+        }
     }
 
     /// Whether anything is under way in either direction.
@@ -196,8 +220,10 @@ impl Transfers {
         if len > whole - *received {
             return Err(format!("{kind:?} beyond the {whole} bytes of transfer {number}"));
         }
-        let destination =
-            place.as_ref().map(|(memory, offset)| (memory.clone(), offset + *received));
+        let destination = match place {
+            Some((memory, offset)) => Destination::Memory(memory.clone(), offset + *received),
+            None => Destination::Nowhere,
+        };
         *received += len;
         Ok(destination)
     }
