@@ -30,7 +30,7 @@ impl Poller {
         let mut left = READ_BYTES_MAX;
         let mut drained = false;
         loop {
-            if self.handle(core, conn)? {
+            if conn.incoming.has_something() && self.handle(core, conn)? {
                 if !conn.hung_up {
                     self.pause(conn);
                     return Ok(());

@@ -134,6 +134,11 @@ impl Incoming {
         &self.buffer[self.start..self.end]
     }
 
+    /// Whether there may be something to handle.
+    pub(super) fn has_something(&self) -> bool {
+        self.start < self.end || self.long.is_some()
+    }
+
     /// Skips bytes at the front of the buffer.
     pub(super) fn skip(&mut self, bytes: usize) {
         self.start += bytes;

@@ -31,7 +31,7 @@ const FLUSH_BYTES_MAX: usize = 4 << 20;
 
 /// Payloads up to this length are copied next to their header; longer ones are sent from where they
 /// are.
-const COPY_BYTES_MAX: usize = 1 << 10;
+const COPY_BYTES_MAX: usize = 4 << 10;
 
 /// A second send within this time after a write leaves its message to the next poll.
 const BATCH_WINDOW: Duration = Duration::from_micros(20);
@@ -68,7 +68,12 @@ impl Frame {
             Body::Chunk { memory, offset } => {
                 let left = (self.len - skip) as u64;
                 let mut run = memory.region().pieces(offset + skip as u64, left);
-                return run.all(|piece| pieces.push(piece));
+                return run.all(|piece| match left <= COPY_BYTES_MAX as u64 {
+                    // SAFETY: a piece of registered memory, which `memory` keeps valid, and which
+                    // is not on our stack.
+                    true => unsafe { pieces.push_copy_of(piece) },
+                    false => pieces.push(piece),
+                });
             }
         };
         match &bytes[skip..] {

@@ -122,7 +122,8 @@ pub(super) type Copies = [MaybeUninit<u8>; COPIES_BYTES];
 /// A piece costs the kernel more than copying some hundred bytes, so short ones are copied one
 /// behind the other into one piece, as long as there is room in `'a`.
 pub(super) struct Pieces<'a> {
-    pieces: [libc::iovec; PIECES_MAX],
+    /// Of which the first `count` are set.
+    pieces: [MaybeUninit<libc::iovec>; PIECES_MAX],
     count: usize,
     bytes: usize,
     /// Room for copies, of which the first `copied` bytes are set.
@@ -142,9 +143,8 @@ impl<'a> Pieces<'a> {
 
     /// No pieces; short ones are copied to `room`.
     pub(super) fn with_room(room: &'a mut [MaybeUninit<u8>]) -> Self {
-        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         Self {
-            pieces: [none; PIECES_MAX],
+            pieces: [const { MaybeUninit::uninit() }; PIECES_MAX],
             count: 0,
             bytes: 0,
             room: room.as_mut_ptr().cast(),
@@ -174,9 +174,11 @@ impl<'a> Pieces<'a> {
         if self.is_full() {
             return false;
         }
-        self.pieces[self.count] = libc::iovec { iov_base: piece.ptr.cast(), iov_len: piece.len };
+        let piece_len = piece.len;
+        let piece = libc::iovec { iov_base: piece.ptr.cast(), iov_len: piece_len };
+        self.pieces[self.count].write(piece);
         self.count += 1;
-        self.bytes += piece.len;
+        self.bytes += piece_len;
         self.copying = false;
         true
     }
@@ -188,29 +190,50 @@ impl<'a> Pieces<'a> {
         self.push(RawSegment { ptr: bytes.as_ptr().cast_mut(), len: bytes.len() })
     }
 
+    /// The pieces.
+    fn as_slice(&self) -> &[libc::iovec] {
+        // SAFETY: the first `count` entries are set, and an entry that may be unset has the layout
+        // of one that is set.
+        unsafe { std::slice::from_raw_parts(self.pieces.as_ptr().cast(), self.count) }
+    }
+
     /// Appends a copy of `bytes` to send; `false` when there is no place.
     #[must_use]
     pub(super) fn push_copy(&mut self, bytes: &[u8]) -> bool {
-        if bytes.is_empty() {
+        let piece = RawSegment { ptr: bytes.as_ptr().cast_mut(), len: bytes.len() };
+        // SAFETY: a slice is valid for reads.
+        unsafe { self.push_copy_of(piece) }
+    }
+
+    /// Appends a copy of `piece` to send; `false` when there is no place.
+    ///
+    /// # Safety
+    ///
+    /// The piece must be valid for reads, and lie outside the room. It may change meanwhile.
+    #[must_use]
+    pub(super) unsafe fn push_copy_of(&mut self, piece: RawSegment) -> bool {
+        let RawSegment { ptr: from, len } = piece;
+        if len == 0 {
             return true;
         }
-        if bytes.len() > self.room_bytes - self.copied || (!self.copying && self.is_full()) {
+        if len > self.room_bytes - self.copied || (!self.copying && self.is_full()) {
             return false;
         }
         // SAFETY: `copied` is at most `room_bytes`, so this is inside the room or at its end.
         let to = unsafe { self.room.add(self.copied) };
         // SAFETY:
-        // - source: a live slice of `bytes.len()` bytes;
-        // - destination: so many bytes are left in the room, which `self` borrows mutably for `'a`;
-        // - no overlap: nobody else holds a reference into the room.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
-        self.copied += bytes.len();
+        // - source: valid for reads and outside the room (contract of this function);
+        // - destination: so many bytes are left in the room, which `self` borrows mutably for `'a`.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+        self.copied += len;
         if self.copying {
-            self.pieces[self.count - 1].iov_len += bytes.len();
-            self.bytes += bytes.len();
+            // SAFETY: while copying, there is a last piece, and it is set.
+            let last = unsafe { self.pieces[self.count - 1].assume_init_mut() };
+            last.iov_len += len;
+            self.bytes += len;
             return true;
         }
-        let pushed = self.push(RawSegment { ptr: to, len: bytes.len() });
+        let pushed = self.push(RawSegment { ptr: to, len });
         self.copying = pushed;
         pushed
     }
@@ -223,7 +246,7 @@ impl<'a> Pieces<'a> {
 /// Each piece must be valid for reads until this returns. It may change meanwhile.
 pub(super) unsafe fn send(socket: impl AsFd, pieces: &mut Pieces<'_>) -> io::Result<usize> {
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    if let [piece] = pieces.pieces[..pieces.count] {
+    if let [piece] = pieces.as_slice() {
         // A tenth of a microsecond faster than `sendmsg`.
         return retried(|| {
             // SAFETY: the memory behind the entry is valid for reads (contract of this function).
@@ -232,7 +255,7 @@ pub(super) unsafe fn send(socket: impl AsFd, pieces: &mut Pieces<'_>) -> io::Res
     }
     // SAFETY: all-zero bytes are a valid `msghdr` without address, data and control data.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = pieces.pieces.as_mut_ptr();
+    message.msg_iov = pieces.as_slice().as_ptr().cast_mut();
     message.msg_iovlen = pieces.count as _;
     retried(|| {
         // SAFETY:
@@ -262,6 +285,14 @@ fn retried(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
 /// Each piece must be valid for writes until this returns, and nobody may hold a reference to its
 /// bytes.
 pub(super) unsafe fn receive(socket: impl AsFd, pieces: &mut Pieces<'_>) -> io::Result<usize> {
+    if let [piece] = pieces.as_slice() {
+        return retried(|| {
+            let (socket, flags) = (socket.as_fd().as_raw_fd(), libc::MSG_DONTWAIT);
+            // SAFETY: the memory behind the entry is valid for writes and nobody else's by
+            // reference (contract of this function).
+            unsafe { libc::recv(socket, piece.iov_base, piece.iov_len, flags) }
+        });
+    }
     retried(|| {
         // SAFETY:
         // - the array lives in `pieces` and holds `count` set entries;
@@ -270,7 +301,7 @@ pub(super) unsafe fn receive(socket: impl AsFd, pieces: &mut Pieces<'_>) -> io::
         unsafe {
             libc::readv(
                 socket.as_fd().as_raw_fd(),
-                pieces.pieces.as_ptr(),
+                pieces.as_slice().as_ptr(),
                 pieces.count as libc::c_int,
             )
         }
