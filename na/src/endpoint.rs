@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use crate::{Access, Addr, Error, LocalMem, Memory, MsgBuf, RemoteMem};
+use crate::{Access, Addr, Error, LocalMem, Memory, MsgBuf, RemoteMem, TcpOptions};
 
 /// Names an operation in its completion and in `cancel`. Chosen by the caller, unique among the
 /// endpoint's operations in flight.
@@ -39,8 +39,7 @@ pub struct OpenOptions {
     /// Default zero.
     pub liveness_limit: Duration,
     /// What only `na+tcp` looks at.
-    #[cfg(feature = "tcp")]
-    pub tcp: crate::tcp::TcpOptions,
+    pub tcp: TcpOptions,
 }
 
 impl Default for OpenOptions {
@@ -50,8 +49,7 @@ impl Default for OpenOptions {
             message_bytes_max: 4096,
             connect_timeout: Duration::from_secs(10),
             liveness_limit: Duration::ZERO,
-            #[cfg(feature = "tcp")]
-            tcp: crate::tcp::TcpOptions::default(),
+            tcp: TcpOptions::default(),
         }
     }
 }

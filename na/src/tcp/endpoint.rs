@@ -13,13 +13,13 @@ use super::frame::{Hello, Kind, URI_BYTES_MAX};
 use super::mail::Mail;
 use super::peer::{Peer, PeerState, Phase};
 use super::poller::{Poller, flush};
-use super::{MESSAGE_BYTES_MAX, TcpOptions, liveness, socket};
+use super::{MESSAGE_BYTES_MAX, liveness, socket};
 use crate::matching::Matcher;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{
     Access, Addr, Completion, Endpoint, Error, Limits, LocalMem, Memory, MsgBuf, OpId, OpenOptions,
-    Refused, RegionTable, RemoteMem, Tag, Transfer, Uri,
+    Refused, RegionTable, RemoteMem, Tag, TcpOptions, Transfer, Uri,
 };
 
 /// Early messages that one peer may have here, bytes.

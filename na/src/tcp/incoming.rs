@@ -6,8 +6,9 @@
 //! - **data of transfers**: when one transfer is known to go on, a read puts a header into the
 //!   buffer and what follows it into that transfer's memory (a [`Guess`]). When something else
 //!   comes, its bytes are moved from that memory to the buffer, and the memory, whose contents mean
-//!   nothing before the transfer has ended, is zeroed. When several are expected, the buffer is
-//!   filled sparingly, and the rest of each frame is read into its memory;
+//!   nothing before the transfer has ended, is zeroed. Before the first data of a get, the buffer
+//!   takes 4 KiB first, so that a denied get usually leaves its memory alone. When several are
+//!   expected, the buffer is filled sparingly, and the rest of each frame is read into its memory;
 //! - **long messages**: once the header of one is there, the rest is read into the posted receive
 //!   that it is for.
 //!
@@ -85,6 +86,20 @@ pub(super) struct Guess {
     pub(super) memory: LocalMem,
     pub(super) offset: u64,
     pub(super) len: u64,
+    /// The first bytes go to the buffer: it may well be something else.
+    pub(super) careful: bool,
+}
+
+impl Guess {
+    /// Bytes of the data that go to the buffer with the header.
+    fn skip(&self) -> usize {
+        if self.careful { SPARING_BYTES - HEADER_BYTES } else { 0 }
+    }
+
+    /// Bytes that the buffer takes before the memory.
+    fn front(&self) -> usize {
+        HEADER_BYTES + self.skip()
+    }
 }
 
 /// How to read.
@@ -118,15 +133,16 @@ pub(super) struct Incoming {
     start: usize,
     end: usize,
     long: Option<Long>,
-    /// Bytes of the data whose header is in front that are in their memory already.
-    landed: usize,
+    /// Of the data whose header is in front: bytes that follow it in the buffer, and bytes behind
+    /// those that are in their memory already.
+    landed: (usize, usize),
     message_bytes_max: usize,
 }
 
 impl Incoming {
     pub(super) fn new(message_bytes_max: usize) -> Self {
         let buffer = Box::default();
-        Self { buffer, start: 0, end: 0, long: None, landed: 0, message_bytes_max }
+        Self { buffer, start: 0, end: 0, long: None, landed: (0, 0), message_bytes_max }
     }
 
     /// Everything in the buffer.
@@ -210,11 +226,14 @@ impl Incoming {
     /// The payload of the frame at the front goes to `to`.
     pub(super) fn begin(&mut self, header: Header, mut to: Destination) {
         self.skip(HEADER_BYTES);
-        let landed = std::mem::take(&mut self.landed);
-        if let Destination::Memory(_, offset) = &mut to {
-            *offset += landed as u64;
+        let (skip, landed) = std::mem::take(&mut self.landed);
+        if let Destination::Memory(memory, offset) = &mut to {
+            // In range: what comes behind it has been read there.
+            let _ = memory.write_at(*offset, &self.buffer[self.start..self.start + skip]);
+            *offset += (skip + landed) as u64;
         }
-        self.long = Some(Long { header, left: header.len as usize - landed, to });
+        self.skip(skip);
+        self.long = Some(Long { header, left: header.len as usize - skip - landed, to });
     }
 
     /// Nothing more is written for transfer `number` of ours. Returns the memory that was held.
@@ -278,12 +297,16 @@ impl Incoming {
         let complete = self.collect_long(&mut pieces);
         let direct = pieces.bytes();
         let guess = match appetite {
-            Appetite::Guess(guess) if complete && self.start == self.end => Some(guess),
+            Appetite::Guess(guess)
+                if complete && self.start == self.end && guess.len > guess.skip() as u64 =>
+            {
+                Some(guess)
+            }
             _ => None,
         };
         let guessed = guess.as_ref().map_or(0, |guess| self.collect_guess(&mut pieces, guess));
         if complete && !pieces.is_full() {
-            let at = self.end + if guess.is_some() { HEADER_BYTES } else { 0 };
+            let at = self.end + guess.as_ref().map_or(0, Guess::front);
             let room = &mut self.buffer[at..];
             let len = if any { room.len() } else { room.len().min(SPARING_BYTES) };
             let _ = pieces.push(RawSegment { ptr: room.as_mut_ptr(), len });
@@ -348,23 +371,25 @@ impl Incoming {
     /// Collects a header and the memory of the data that is expected behind it. Returns how many
     /// bytes of memory: so few that the buffer has room for them if the guess is wrong.
     fn collect_guess(&mut self, pieces: &mut Pieces<'_>, guess: &Guess) -> usize {
-        let header = &mut self.buffer[self.end..self.end + HEADER_BYTES];
-        let before = pieces.bytes() + HEADER_BYTES;
-        if !pieces.push(RawSegment { ptr: header.as_mut_ptr(), len: HEADER_BYTES }) {
+        let (front, skip) = (guess.front(), guess.skip() as u64);
+        let header = &mut self.buffer[self.end..self.end + front];
+        let before = pieces.bytes() + front;
+        if !pieces.push(RawSegment { ptr: header.as_mut_ptr(), len: front }) {
             return 0;
         }
-        let most = self.buffer.len() - self.end - HEADER_BYTES - SPARING_BYTES;
-        let len = guess.len.min(most as u64);
-        let _ = guess.memory.region().pieces(guess.offset, len).all(|piece| pieces.push(piece));
+        let most = self.buffer.len() - self.end - front - SPARING_BYTES;
+        let len = (guess.len - skip).min(most as u64);
+        let mut run = guess.memory.region().pieces(guess.offset + skip, len);
+        let _ = run.all(|piece| pieces.push(piece));
         pieces.bytes() - before
     }
 
     /// `bytes` have come of a header, of data into `guessed` bytes of memory, and into the buffer.
     fn took_guess(&mut self, guess: &Guess, guessed: usize, bytes: usize) {
-        let header = bytes.min(HEADER_BYTES);
-        let landed = (bytes - header).min(guessed);
-        let behind = bytes - header - landed;
-        self.end += header;
+        let front = bytes.min(guess.front());
+        let landed = (bytes - front).min(guessed);
+        let behind = bytes - front - landed;
+        self.end += front;
         if landed == 0 {
             self.end += behind;
             return;
@@ -372,19 +397,19 @@ impl Incoming {
         let is_right = self.buffered().first_chunk().is_some_and(|bytes| {
             Header::decode(bytes, self.message_bytes_max).is_ok_and(|header| {
                 (header.kind, header.number) == (guess.kind, guess.number)
-                    && header.len as usize >= landed
+                    && header.len as usize >= guess.skip() + landed
             })
         });
         if is_right {
-            self.landed = landed;
+            self.landed = (guess.skip(), landed);
             self.end += behind;
             return;
         }
         self.buffer.copy_within(self.end..self.end + behind, self.end + landed);
         let moved = &mut self.buffer[self.end..self.end + landed];
+        let mut offset = guess.offset + guess.skip() as u64;
         // In range: it is where the bytes have been read to.
-        let _ = guess.memory.read_at(guess.offset, moved);
-        let mut offset = guess.offset;
+        let _ = guess.memory.read_at(offset, moved);
         for piece in moved.chunks(ZEROES.len()) {
             let _ = guess.memory.write_at(offset, &ZEROES[..piece.len()]);
             offset += piece.len() as u64;
@@ -502,6 +527,8 @@ mod tests {
             (4096, 50, false),
             (1000, 4000, false),
             (100_000, 4000, true),
+            (100_000, 4000, false),
+            (100_000, 0, false),
         ] {
             let table = RegionTable::new();
             let memory = Memory::from_vecs(vec![vec![0; 10_000]; 30]);
@@ -520,7 +547,8 @@ mod tests {
                     true => Appetite::Sparing,
                     false => {
                         let (offset, len) = (5 + begun, len - begun);
-                        Appetite::Guess(Guess { kind, number, memory, offset, len })
+                        let careful = begun == 0 || chunk == 100_000;
+                        Appetite::Guess(Guess { kind, number, memory, offset, len, careful })
                     }
                 }
             };
@@ -542,8 +570,8 @@ mod tests {
         theirs.write_all(&frame(Kind::Expected, 9, &[5; 3000])).unwrap();
         theirs.write_all(&frame(Kind::Expected, 8, b"next")).unwrap();
         let (mut incoming, mut buffers) = (Incoming::new(4096), Buffers::new(4096));
-        let (kind, number, offset, len) = (Kind::GetData, 3, 1000, 8000);
-        let guess = Guess { kind, number, memory: memory.clone(), offset, len };
+        let (kind, number, offset, len, careful) = (Kind::GetData, 3, 1000, 8000, false);
+        let guess = Guess { kind, number, memory: memory.clone(), offset, len, careful };
         incoming.fill(&ours, &mut buffers, Appetite::Guess(guess)).unwrap();
         let Next::Frame(header) = incoming.next().unwrap() else { panic!("no frame") };
         assert_eq!(incoming.payload(header), [5; 3000]);

@@ -4,8 +4,8 @@
 //! `peer` (what is in flight with one peer), `outgoing` (frames become bytes), `poller` (events),
 //! `incoming` (bytes become frames), `inbound` (what a frame does), `transfers` (puts and gets);
 //! `greeting` makes connections, `liveness` ends those of peers that say or take nothing, `mail` is
-//! what other threads leave for the poll, `address`, `interface`, `options`, `frame`, `conn` and
-//! `socket` are what the names say.
+//! what other threads leave for the poll, `address`, `interface`, `frame`, `conn` and `socket` are
+//! what the names say.
 //!
 //! # Addresses
 //!
@@ -37,16 +37,21 @@
 //! it from the next hello, and ends its side of the old session first.
 //!
 //! A connection must be made, and greeted, within [`OpenOptions::connect_timeout`]; a refusal is
-//! reported at once, or tried again for [`TcpOptions::connect_retry`]. At most 256 accepted
-//! connections may be without a hello; beyond, the oldest that has said nothing is dropped. Beyond
-//! [`TcpOptions::connections_max`] a connection is refused with that reason.
+//! reported at once, or tried again for [`connect_retry`]. At most 256 accepted connections may be
+//! without a hello; beyond, the oldest that has said nothing is dropped. Beyond [`connections_max`]
+//! a connection is refused with that reason.
 //!
 //! With a [`liveness_limit`](OpenOptions::liveness_limit) (200 ms at least) a peer that owes
 //! something must be heard within it; each side sends signs of life to who wants them, also while
 //! it does not read. So a stopped process is noticed, and one that is slow is not mistaken for it.
-//! Without a limit, a peer whose host vanishes is noticed by the kernel: after
-//! [`TcpOptions::keep_alive`] if nothing was under way, else by its retransmission limit, which is
-//! some quarter of an hour. [`TcpOptions::slow_reader_limit`] ends a peer that takes nothing.
+//! Without a limit, a peer whose host vanishes is noticed by the kernel: after [`keep_alive`] if
+//! nothing was under way, else by its retransmission limit, which is some quarter of an hour.
+//! [`slow_reader_limit`] ends a peer that takes nothing.
+//!
+//! [`connect_retry`]: crate::TcpOptions::connect_retry
+//! [`connections_max`]: crate::TcpOptions::connections_max
+//! [`keep_alive`]: crate::TcpOptions::keep_alive
+//! [`slow_reader_limit`]: crate::TcpOptions::slow_reader_limit
 //!
 //! # How it moves bytes, and why so
 //!
@@ -65,8 +70,9 @@
 //! way, and the ring adds its own work to that call. So there is one way only, epoll. (Set up as
 //! single issuer with deferred task work, one submission and look for completions per turn.)
 //! Several streams are not faster: one core moves the bytes on each side, and one stream keeps it
-//! busy. (64 KiB gain from a second one when the two cores are far from each other, because one half
-//! is read while the other is written; when they are near they lose.)
+//! busy. (64 KiB gain from a second one when the two cores are far from each other, because one
+//! half is read while the other is written.) These figures are from cores that are far; near, bare
+//! sockets move 64 KiB in 22 us and 1 MiB in 144 us.
 //!
 //! # Wire format, version 1
 //!
@@ -153,7 +159,6 @@ mod incoming;
 mod interface;
 mod liveness;
 mod mail;
-mod options;
 mod outgoing;
 mod peer;
 mod poller;
@@ -161,8 +166,6 @@ mod socket;
 mod transfers;
 
 use std::sync::Arc;
-
-pub use self::options::TcpOptions;
 
 use self::endpoint::TcpEndpoint;
 use crate::{Endpoint, Error, OpenOptions, Plugin, Uri};

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use super::TcpOptions;
-use crate::RawSegment;
+use crate::{RawSegment, TcpOptions};
 
 /// Pieces of memory that one call sends or fills at most.
 pub(super) const PIECES_MAX: usize = 64;

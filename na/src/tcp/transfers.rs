@@ -73,11 +73,11 @@ impl Transfers {
             (Kind::GetData, *number, &asked.local, asked.request.len, asked.received)
         });
         match puts.chain(gets).next() {
-            // A denied get must leave our memory as it is.
-            Some((Kind::GetData, .., 0)) => Appetite::Sparing,
             Some((kind, number, Some((memory, offset)), len, received)) if received < len => {
                 let (memory, offset, len) = (memory.clone(), offset + received, len - received);
-                Appetite::Guess(Guess { kind, number, memory, offset, len })
+                // A get that is denied should leave our memory as it is.
+                let careful = kind == Kind::GetData && received == 0;
+                Appetite::Guess(Guess { kind, number, memory, offset, len, careful })
             }
             Some((.., len, received)) if received < len => Appetite::Sparing,
             _ => Appetite::Any,

@@ -1,4 +1,4 @@
-//! Settings that only this transport has.
+//! Settings that only the tcp transport has. Here, so that they exist in every build.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ impl Default for TcpOptions {
 
 impl TcpOptions {
     /// Refuses what cannot work.
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         if self.connections_max == 0 {
             return Err(Error::InvalidArgument(
                 "tcp.connections_max is 0; at least 1 is needed (or do not listen)".into(),
