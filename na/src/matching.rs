@@ -31,7 +31,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
-use self::lists::{Cheap, Key, Lists};
+pub(crate) use self::lists::Cheap;
+use self::lists::{Key, Lists};
 use crate::{Addr, Arrival, Completion, Error, MsgBuf, OpId, Tag};
 
 mod lists;

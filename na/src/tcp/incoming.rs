@@ -26,12 +26,16 @@ use crate::{LocalMem, OpId, RawSegment};
 /// Bytes of the buffer, unless messages are larger.
 const BUFFER_BYTES: usize = 128 << 10;
 
+/// Bytes to read at a time into an empty buffer when nothing is known: some hundred small messages,
+/// and little of a long one or of a put.
+const ANY_BYTES: usize = 8 << 10;
+
 /// Bytes to read at a time into the buffer while something long is expected: a transfer of 4 KiB
 /// comes with one call, and copying it costs less than another.
 const SPARING_BYTES: usize = (4 << 10) + 256;
 
 /// Missing bytes of a message from which on they are read into the posted receive.
-pub(super) const DIRECT_BYTES_MIN: usize = 4 << 10;
+const DIRECT_BYTES_MIN: usize = 4 << 10;
 
 /// Reads after which a connection that is being closed is not drained further.
 const DRAIN_READS: usize = 64;
@@ -292,7 +296,12 @@ impl Incoming {
         appetite: Appetite,
     ) -> io::Result<(usize, bool)> {
         self.make_room(buffers);
-        let any = self.start < self.end || matches!(appetite, Appetite::Any);
+        let most = match appetite {
+            // There is the beginning of a frame for which nothing waits.
+            _ if self.start < self.end => usize::MAX,
+            Appetite::Any => ANY_BYTES,
+            Appetite::Sparing | Appetite::Guess(_) => SPARING_BYTES,
+        };
         let mut pieces = Pieces::new();
         let complete = self.collect_long(&mut pieces);
         let direct = pieces.bytes();
@@ -308,7 +317,7 @@ impl Incoming {
         if complete && !pieces.is_full() {
             let at = self.end + guess.as_ref().map_or(0, Guess::front);
             let room = &mut self.buffer[at..];
-            let len = if any { room.len() } else { room.len().min(SPARING_BYTES) };
+            let len = room.len().min(most);
             let _ = pieces.push(RawSegment { ptr: room.as_mut_ptr(), len });
         }
         debug_assert!(!pieces.is_empty() && pieces.bytes() > 0, "nothing to read into");

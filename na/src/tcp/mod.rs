@@ -146,7 +146,7 @@
 //! messages in one call, and a call with one piece is 0.25 us faster than one with two. Longer
 //! messages and data of transfers are sent from where they lie. Data
 //! arrives in registered memory, and what is missing of a message when its header is read, if it is
-//! 4 KiB or more, in the posted receive; but up to 4 KiB of them may come with the header, and are
+//! 4 KiB or more, in the posted receive; but up to 8 KiB of them may come with the header, and are
 //! copied.
 
 mod address;

@@ -17,14 +17,11 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use super::incoming::{Appetite, DIRECT_BYTES_MIN};
+use super::incoming::Appetite;
 use super::outgoing::{Flushed, Harvest, Outgoing};
 use super::transfers::Transfers;
 use crate::Error;
 use crate::sync::{Arc, Mutex, lock};
-
-/// When messages may be this long, reading keeps the bytes of one for its receive.
-const LONG_MESSAGES: usize = 8 * DIRECT_BYTES_MIN;
 
 /// The connection on which we send to a peer.
 #[derive(Debug, Clone)]
@@ -119,12 +116,7 @@ impl Peer {
 impl PeerState {
     /// How to read what it sends.
     pub(super) fn appetite(&self) -> Appetite {
-        match (self.transfers.appetite(), &self.phase) {
-            (Appetite::Any, Phase::Up(link)) if link.message_bytes_max >= LONG_MESSAGES => {
-                Appetite::Sparing
-            }
-            (appetite, _) => appetite,
-        }
+        self.transfers.appetite()
     }
 
     /// Sends what the kernel takes. An error ends the peer in the next poll, see `broken`.

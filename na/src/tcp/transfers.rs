@@ -19,6 +19,7 @@ use std::collections::{HashMap, VecDeque};
 use super::frame::{Kind, Request, Status, TRANSFERS_MAX};
 use super::incoming::{Appetite, Destination, Guess};
 use super::outgoing::{Harvest, Outgoing};
+use crate::matching::Cheap;
 use crate::{Completion, Error, LocalMem, OpId, RegionTable, Transfer};
 
 /// A transfer that we asked for.
@@ -46,9 +47,10 @@ struct Served {
 #[derive(Default)]
 pub(super) struct Transfers {
     next_number: u64,
-    asked: HashMap<u64, Asked>,
+    asked: HashMap<u64, Asked, Cheap>,
     waiting: VecDeque<Asked>,
-    served_puts: HashMap<u64, Served>,
+    /// Few, whatever numbers the peer chooses.
+    served_puts: HashMap<u64, Served, Cheap>,
     served_gets: usize,
 }
 
