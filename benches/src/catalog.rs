@@ -18,7 +18,7 @@ use crate::rows::argobots::{self, All, Kind, Op};
 use crate::rows::echo::{self, Layer};
 use crate::rows::pair::{Patience, Settings};
 use crate::rows::{
-    bulk, rpc, ult_fib, ult_idle, ult_memory, ult_switch, ult_sync, ult_tasklet, ult_wake,
+    bulk, na_tcp, rpc, ult_fib, ult_idle, ult_memory, ult_switch, ult_sync, ult_tasklet, ult_wake,
 };
 
 /// Transfer sizes, by their word in ids.
@@ -101,6 +101,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.extend(timer_cases());
     cases.extend(argobots_cases());
     cases.extend(echo_cases(Group::Na, "na", Layer::Na));
+    cases.extend(na_tcp_cases());
     cases.extend(echo_cases(Group::Hg, "hg", Layer::Hg));
     cases.extend(rpc_cases());
     cases.extend(bulk_cases());
@@ -140,8 +141,31 @@ fn echo_cases(group: Group, word: &'static str, layer: Layer) -> impl Iterator<I
     [Transport::Sm, Transport::Tcp].into_iter().map(move |transport| {
         let id = format!("{word}.{}.rtt", transport.word());
         let measure = move |context: &Context| echo::run(context, layer, transport);
-        Case::new(group, id, Unit::Nanoseconds, measure).two_cores()
+        let target = match (layer, transport) {
+            (Layer::Na, Transport::Tcp) => Target::TimesFloor(1.05),
+            _ => Target::None,
+        };
+        Case::new(group, id, Unit::Nanoseconds, measure).target(target).two_cores()
     })
+}
+
+fn na_tcp_cases() -> Vec<Case> {
+    let row = |what: &str, unit, target, measure: fn(&Context) -> Result<Figure>| {
+        Case::new(Group::Na, format!("na.tcp.{what}"), unit, measure).target(target).two_cores()
+    };
+    let mut cases = vec![
+        row("rate64", Unit::PerSecond, Target::Limit(2e6), na_tcp::rate),
+        row("rtt.idle1000", Unit::Nanoseconds, Target::TimesFloor(1.05), na_tcp::idle_peers),
+    ];
+    for (what, put) in [("get", false), ("put", true)] {
+        for (size, bytes) in SIZES.into_iter().chain([("64m", 64 << 20)]) {
+            let measure = move |context: &Context| na_tcp::transfers(context, put, bytes);
+            let id = format!("na.tcp.{what}.{size}");
+            let case = Case::new(Group::Na, id, Unit::BytesPerSecond, measure);
+            cases.push(case.two_cores().target(Target::TimesFloor(0.95)));
+        }
+    }
+    cases
 }
 
 fn ult_cases() -> Vec<Case> {

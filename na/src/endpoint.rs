@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use crate::{Access, Addr, Error, LocalMem, Memory, MsgBuf, RemoteMem};
+use crate::{Access, Addr, Error, LocalMem, Memory, MsgBuf, RemoteMem, TcpOptions};
 
 /// Names an operation in its completion and in `cancel`. Chosen by the caller, unique among the
 /// endpoint's operations in flight.
@@ -38,6 +38,8 @@ pub struct OpenOptions {
     /// relies on what the operating system reports (which includes every death on the same host).
     /// Default zero.
     pub liveness_limit: Duration,
+    /// What only `na+tcp` looks at.
+    pub tcp: TcpOptions,
 }
 
 impl Default for OpenOptions {
@@ -47,6 +49,7 @@ impl Default for OpenOptions {
             message_bytes_max: 4096,
             connect_timeout: Duration::from_secs(10),
             liveness_limit: Duration::ZERO,
+            tcp: TcpOptions::default(),
         }
     }
 }

@@ -43,6 +43,8 @@ mod region;
 #[cfg(not(loom))]
 mod registry;
 #[cfg(not(loom))]
+mod tcp_options;
+#[cfg(not(loom))]
 mod uri;
 
 #[cfg(not(loom))]
@@ -76,6 +78,7 @@ pub use self::{
     message::MsgBuf,
     region::RegionTable,
     registry::{Plugin, open, plugin_for, plugins},
+    tcp_options::TcpOptions,
     uri::Uri,
 };
 

@@ -35,7 +35,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
-use self::lists::{Cheap, Key, Lists};
+pub(crate) use self::lists::Cheap;
+use self::lists::{Key, Lists};
 use crate::{Addr, Arrival, Completion, Error, MsgBuf, OpId, Tag};
 
 mod lists;
@@ -74,6 +75,39 @@ struct Posted {
     buf: MsgBuf,
     /// Keeps the peer's identity alive while a receive waits for it; `None` for any source.
     _from: Option<Addr>,
+}
+
+/// A posted receive that was taken out for a message which is still arriving. For transports that
+/// read long messages straight into the receive's buffer.
+pub(crate) struct Claimed {
+    kind: Kind,
+    posted: Posted,
+}
+
+#[allow(dead_code, reason = "for transports that read straight into receives")]
+impl Claimed {
+    /// The receive.
+    pub(crate) fn op(&self) -> OpId {
+        self.posted.op
+    }
+
+    /// Its buffer, as long as the longest message.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        self.posted.buf.spare_mut()
+    }
+
+    /// The message, of `len` bytes, is in the buffer.
+    pub(crate) fn received(mut self, len: usize, from: Addr, tag: Tag) -> Completion {
+        self.posted.buf.set_len(len);
+        let Posted { op, buf, .. } = self.posted;
+        Completion::Recv { op, buf, result: Ok(Arrival { from, tag }) }
+    }
+
+    /// The receive ends with `error`.
+    pub(crate) fn failed(mut self, error: Error) -> Completion {
+        self.posted.buf.clear();
+        failed(self.posted, error)
+    }
 }
 
 struct Early {
@@ -187,9 +221,39 @@ impl Matcher {
         Arrived::Held
     }
 
+    /// Takes out the receive that a message of `from` is for, if it is posted.
+    #[allow(dead_code, reason = "see `Claimed`")]
+    pub(crate) fn claim(&mut self, kind: Kind, from: &Addr, tag: Tag) -> Option<Claimed> {
+        let posted = match kind {
+            Kind::Unexpected => self.unexpected_posted.pop_front(),
+            Kind::Expected => self.expected_posted.pop(Key { peer: from.peer_id(), tag }),
+        };
+        posted.map(|posted| Claimed { kind, posted })
+    }
+
+    /// The message of a claimed receive will not come to its end, because of `error`: a receive of
+    /// any source waits for the next one, the other kind ends.
+    #[allow(dead_code, reason = "see `Claimed`")]
+    pub(crate) fn unclaim(&mut self, mut claimed: Claimed, error: &Error) -> Option<Completion> {
+        match claimed.kind {
+            Kind::Unexpected => {
+                claimed.posted.buf.clear();
+                self.unexpected_posted.push_front(claimed.posted);
+                None
+            }
+            Kind::Expected => Some(claimed.failed(error.clone())),
+        }
+    }
+
     /// Whether a message of `peer` would be taken even if no receive waits for it.
     pub(crate) fn has_room(&self, peer: u64) -> bool {
         self.held.get(&peer).is_none_or(|held| held.unbounded || held.bytes < self.early_bytes_max)
+    }
+
+    /// Whether an expected receive waits for `peer`. Looks at every list.
+    #[allow(dead_code, reason = "for transports that watch over peers that owe something")]
+    pub(crate) fn awaits(&self, peer: u64) -> bool {
+        self.expected_posted.has_peer(peer)
     }
 
     /// Takes whatever still comes from `peer`, which is known to be gone. Ends with

@@ -250,7 +250,7 @@ fn a_stranger_behind_the_port_is_told_apart() {
             scope.spawn(|| {
                 use std::io::{Read, Write};
                 let (mut stream, _): (TcpStream, _) = other.accept().unwrap();
-                stream.read_exact(&mut [0; 24]).unwrap();
+                stream.read_exact(&mut [0; 32]).unwrap();
                 stream.write_all(answer).unwrap();
                 if !answer.is_empty() {
                     // Until the origin hangs up.
@@ -263,6 +263,240 @@ fn a_stranger_behind_the_port_is_told_apart() {
             assert!(error.to_string().contains(expected), "{expected}: {error}");
             assert!(error.to_string().contains(&uri), "{error}");
         });
+    }
+}
+
+#[test]
+fn a_target_that_starts_late_is_found() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let uri = format!("na+tcp://{}", taken.local_addr().unwrap());
+    drop(taken);
+    let patient = options(false, |options| options.tcp.connect_retry = Duration::MAX);
+    let origin = na::open("na+tcp://", &patient).unwrap();
+    let to_late = origin.lookup(&uri).unwrap();
+    origin.send_unexpected(OpId(1), &to_late, Tag(1), message(&origin, b"hello?")).unwrap();
+    // Long enough for some refusals; how many does not matter.
+    let soon = Instant::now() + Duration::from_millis(60);
+    while Instant::now() < soon {
+        origin.poll(64, &mut |early| panic!("nobody was there: {early:?}")).unwrap();
+    }
+    let target = na::open(&uri, &OpenOptions::listening(true)).unwrap();
+    target.recv_unexpected(OpId(2), target.alloc_msg()).unwrap();
+    finish(&[&target, &origin], &[2]);
+}
+
+#[test]
+fn trying_again_ends_in_time_or_on_cancel_or_close() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let uri = format!("na+tcp://{}", taken.local_addr().unwrap());
+    drop(taken);
+    let tried = options(false, |options| {
+        options.connect_timeout = Duration::from_millis(100);
+        options.tcp.connect_retry = Duration::from_secs(3600);
+    });
+    let origin = na::open("na+tcp://", &tried).unwrap();
+    let to_nobody = origin.lookup(&uri).unwrap();
+    let ask = |op| {
+        origin.send_unexpected(OpId(op), &to_nobody, Tag(1), message(&origin, b"?")).unwrap();
+    };
+    ask(1);
+    let done = finish(&[&origin], &[1]);
+    let error = send_error(&done[&1]);
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    assert!(error.to_string().contains("refused"), "{error}");
+    // In a pause between two attempts.
+    ask(2);
+    let soon = Instant::now() + Duration::from_millis(20);
+    while Instant::now() < soon {
+        origin.poll(64, &mut |_| ()).unwrap();
+    }
+    ask(3);
+    origin.cancel(OpId(2));
+    let done = finish(&[&origin], &[2]);
+    assert!(matches!(send_error(&done[&2]), Error::Canceled));
+    origin.close();
+    let done = finish(&[&origin], &[3]);
+    let error = send_error(&done[&3]);
+    assert!(matches!(error, Error::Closed | Error::Unreachable { .. }), "{error}");
+}
+
+#[test]
+fn connections_beyond_the_limit_are_refused_and_told_why() {
+    let narrow = options(true, |options| options.tcp.connections_max = 2);
+    let target = na::open("na+tcp://", &narrow).unwrap();
+    let uri = target.self_addr().uri().to_owned();
+    let welcome = [open(false), open(false)];
+    for origin in &welcome {
+        deliver(origin, &target, &uri);
+    }
+    let third = open(false);
+    let to_target = third.lookup(&uri).unwrap();
+    third.send_unexpected(OpId(1), &to_target, Tag(1), message(&third, b"me too")).unwrap();
+    let done = finish(&[&third, &target], &[1]);
+    let error = send_error(&done[&1]);
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    assert!(error.to_string().contains("as many connections as it takes"), "{error}");
+    // The others are still served, and room that they leave is given away.
+    deliver(&welcome[1], &target, &uri);
+    welcome[0].close();
+    let mut left = false;
+    while !left {
+        third.send_unexpected(OpId(1), &to_target, Tag(1), message(&third, b"now?")).unwrap();
+        let done = finish(&[&third, &target], &[1]);
+        left = matches!(done[&1], Completion::Send { result: Ok(()), .. });
+    }
+    let none = options(true, |options| options.tcp.connections_max = 0);
+    assert!(matches!(na::open("na+tcp://", &none), Err(Error::InvalidArgument(_))));
+}
+
+/// A peer that greets and then reads nothing.
+fn greeted_by(listener: &TcpListener, origin: &Arc<dyn Endpoint>) -> TcpStream {
+    use std::io::Write;
+    listener.set_nonblocking(true).unwrap();
+    let mut stream = loop {
+        match listener.accept() {
+            Ok((stream, _)) => break stream,
+            Err(_) => assert!(origin.poll(64, &mut |_| ()).is_ok()),
+        }
+    };
+    let mut hello = b"MRGO\x01\x00\x01\x00\x00\x10\x00\x00".to_vec();
+    hello.resize(32, 0);
+    stream.write_all(&hello).unwrap();
+    stream
+}
+
+#[test]
+fn a_peer_that_reads_nothing_is_given_up_after_the_limit() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let uri = format!("na+tcp://{}", listener.local_addr().unwrap());
+    let limited = options(false, |options| {
+        options.tcp.slow_reader_limit = Duration::from_millis(200);
+    });
+    let origin = na::open("na+tcp://", &limited).unwrap();
+    let to_slow = origin.lookup(&uri).unwrap();
+    // More than the sockets hold.
+    let count = 8192;
+    for op in 0..count {
+        origin.send_unexpected(OpId(op), &to_slow, Tag(1), message(&origin, &[1; 4096])).unwrap();
+    }
+    let _slow = greeted_by(&listener, &origin);
+    let done = finish(&[&origin], &(0..count).collect::<Vec<_>>());
+    let error = send_error(&done[&(count - 1)]);
+    assert!(matches!(error, Error::PeerGone { .. }), "{error}");
+    assert!(error.to_string().contains("taken nothing for 200ms"), "{error}");
+}
+
+#[test]
+fn a_silent_peer_that_owes_an_answer_is_given_up_after_the_limit() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let uri = format!("na+tcp://{}", listener.local_addr().unwrap());
+    let limited = options(false, |options| options.liveness_limit = Duration::from_millis(200));
+    let origin = na::open("na+tcp://", &limited).unwrap();
+    let to_silent = origin.lookup(&uri).unwrap();
+    origin.send_unexpected(OpId(1), &to_silent, Tag(1), message(&origin, b"hello?")).unwrap();
+    let _silent = greeted_by(&listener, &origin);
+    finish(&[&origin], &[1]);
+    origin.recv_expected(OpId(2), &to_silent, Tag(1), origin.alloc_msg()).unwrap();
+    let done = finish(&[&origin], &[2]);
+    match &done[&2] {
+        Completion::Recv { result: Err(error @ Error::PeerGone { .. }), .. } => {
+            assert!(error.to_string().contains("no sign of life"), "{error}");
+        }
+        other => panic!("not given up: {other:?}"),
+    }
+}
+
+#[test]
+fn peers_that_live_are_never_given_up() {
+    let limited = |listen| {
+        let options = options(listen, |options| {
+            options.liveness_limit = Duration::from_millis(200);
+            options.tcp.slow_reader_limit = Duration::from_millis(200);
+        });
+        na::open("na+tcp://", &options).unwrap()
+    };
+    let (target, origin) = (limited(true), limited(false));
+    let to_target = origin.lookup(target.self_addr().uri()).unwrap();
+    origin.send_unexpected(OpId(1), &to_target, Tag(1), message(&origin, b"slowly")).unwrap();
+    origin.recv_expected(OpId(2), &to_target, Tag(1), origin.alloc_msg()).unwrap();
+    // The target owes an answer for five times the limit, then gives it.
+    let until = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < until {
+        origin
+            .poll(64, &mut |completion| {
+                assert!(matches!(completion, Completion::Send { result: Ok(()), .. }));
+            })
+            .unwrap();
+        target.poll(64, &mut |early| panic!("nothing was asked for: {early:?}")).unwrap();
+        std::thread::yield_now();
+    }
+    target.recv_unexpected(OpId(3), target.alloc_msg()).unwrap();
+    let from = match finish(&[&target, &origin], &[3]).remove(&3) {
+        Some(Completion::Recv { result: Ok(arrival), .. }) => arrival.from,
+        other => panic!("not received: {other:?}"),
+    };
+    target.send_expected(OpId(4), &from, Tag(1), message(&target, b"here")).unwrap();
+    let done = finish(&[&origin, &target], &[2]);
+    assert!(matches!(done[&2], Completion::Recv { result: Ok(_), .. }), "{:?}", done[&2]);
+}
+
+#[test]
+fn a_receive_is_canceled_while_its_long_message_arrives() {
+    use std::io::Write;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let uri = format!("na+tcp://{}", listener.local_addr().unwrap());
+    let origin = open(false);
+    let to_peer = origin.lookup(&uri).unwrap();
+    for op in [1, 2] {
+        origin.recv_expected(OpId(op), &to_peer, Tag(7), origin.alloc_msg()).unwrap();
+    }
+    origin.send_unexpected(OpId(3), &to_peer, Tag(7), message(&origin, b"?")).unwrap();
+    let mut peer = greeted_by(&listener, &origin);
+    let header = |len: u32| [&[2, 0, 0, 0][..], &len.to_le_bytes(), &7u64.to_le_bytes()].concat();
+    peer.write_all(&header(4096)).unwrap();
+    finish(&[&origin], &[3]);
+    // Until the header has surely been read.
+    for _ in 0..1000 {
+        origin.poll(64, &mut |early| panic!("nothing is complete: {early:?}")).unwrap();
+    }
+    peer.write_all(&[1; 1000]).unwrap();
+    origin.poll(64, &mut |early| panic!("nothing is complete: {early:?}")).unwrap();
+    origin.cancel(OpId(1));
+    let done = finish(&[&origin], &[1]);
+    assert!(matches!(done[&1], Completion::Recv { result: Err(Error::Canceled), .. }));
+    peer.write_all(&[&[1; 3096][..], &header(4096), &[2; 4096]].concat()).unwrap();
+    let done = finish(&[&origin], &[2]);
+    match &done[&2] {
+        Completion::Recv { buf, result: Ok(_), .. } => assert_eq!(buf.as_slice(), [2; 4096]),
+        other => panic!("not received: {other:?}"),
+    }
+}
+
+#[test]
+fn an_interface_can_be_listened_on() {
+    let target = na::open("tcp://lo:0", &OpenOptions::listening(true)).unwrap();
+    let uri = target.self_addr().uri().to_owned();
+    assert!(uri.contains("127.0.0.1") || uri.contains("::1"), "{uri}");
+    deliver(&open(false), &target, &uri);
+    let port = uri.rsplit(':').next().unwrap();
+    let other = open(false);
+    let by_interface = other.lookup(&format!("tcp://lo:{port}")).unwrap();
+    assert_eq!(by_interface, other.lookup(&uri).unwrap());
+    let error = na::open("tcp://no-such-interface:0", &OpenOptions::listening(true)).unwrap_err();
+    assert!(error.to_string().contains("no interface here"), "{error}");
+}
+
+#[test]
+fn busy_polling_is_set_or_refused_with_its_reason() {
+    let busy = options(true, |options| options.tcp.busy_poll = Duration::from_micros(50));
+    match na::open("na+tcp://", &busy) {
+        Ok(target) => {
+            deliver(&na::open("na+tcp://", &busy).unwrap(), &target, target.self_addr().uri());
+        }
+        Err(error) => {
+            println!("not tested further: {error}");
+            assert!(error.to_string().contains("CAP_NET_ADMIN"), "{error}");
+        }
     }
 }
 

@@ -106,17 +106,21 @@ impl Drop for Server {
     }
 }
 
+/// Bytes of a hello without its address.
+const HELLO_BYTES: usize = 32;
+
 fn hello(session: u64, uri: &str) -> Vec<u8> {
     let mut bytes = b"MRGO\x01\x00\x00\x00".to_vec();
     bytes.extend_from_slice(&4096u32.to_le_bytes());
     bytes.extend_from_slice(&(uri.len() as u32).to_le_bytes());
     bytes.extend_from_slice(&session.to_le_bytes());
+    bytes.extend_from_slice(&[0; 8]);
     bytes.extend_from_slice(uri.as_bytes());
     bytes
 }
 
 fn hear_hello(stream: &mut TcpStream) {
-    let mut fixed = [0; 24];
+    let mut fixed = [0; HELLO_BYTES];
     stream.read_exact(&mut fixed).unwrap();
     assert_eq!(fixed[..4], *b"MRGO");
     let uri_len = u16::from_le_bytes([fixed[12], fixed[13]]);
@@ -181,7 +185,7 @@ fn another_version_is_answered_and_hung_up_on() {
     bytes[4] = 9;
     let answer = is_hung_up_on(&server, server.connect(), &bytes);
     assert_eq!(answer[..6], *b"MRGO\x01\x00", "so that the other side can tell why");
-    for (at, value) in [(6, 1), (13, 0xFF), (14, 1)] {
+    for (at, value) in [(13, 0xFF), (29, 0xFF)] {
         let mut bytes = hello(1, "");
         bytes[at] = value;
         is_hung_up_on(&server, server.connect(), &bytes);
@@ -190,6 +194,41 @@ fn another_version_is_answered_and_hung_up_on() {
     let last = bytes.len() - 1;
     bytes[last] = 0xFF;
     is_hung_up_on(&server, server.connect(), &bytes);
+}
+
+#[test]
+fn what_a_later_version_offers_is_passed_over() {
+    let server = Server::start();
+    let mut bytes = hello(1, "");
+    // Capabilities that nobody knows yet, and an extension.
+    (bytes[6], bytes[7], bytes[28]) = (0xFF, 0xFF, 3);
+    bytes.extend([header(1, 2, 3), b"hi".to_vec()].concat());
+    bytes.splice(HELLO_BYTES..HELLO_BYTES, *b"new");
+    let mut stream = server.connect();
+    stream.write_all(&bytes).unwrap();
+    hear_hello(&mut stream);
+    let mut answer = [0; 18];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[..], [header(2, 2, 3), b"hi".to_vec()].concat());
+}
+
+#[test]
+fn signs_of_life_are_sent_to_who_wants_them() {
+    let server = Server::start();
+    let mut stream = server.connect();
+    let mut bytes = hello(1, "");
+    (bytes[6], bytes[24]) = (1, 1);
+    stream.write_all(&bytes).unwrap();
+    hear_hello(&mut stream);
+    let mut beats = [0; 3 * 16];
+    stream.read_exact(&mut beats).unwrap();
+    assert_eq!(beats[..], header(9, 0, 0).repeat(3));
+    // Ours are welcome too, and mean nothing.
+    stream.write_all(&[header(9, 0, 0), header(1, 0, 4)].concat()).unwrap();
+    let mut frame = [0; 16];
+    while frame[0] != 2 {
+        stream.read_exact(&mut frame).unwrap();
+    }
 }
 
 #[test]
@@ -220,7 +259,8 @@ fn frames_that_break_a_rule_are_the_last() {
     reserved[2] = 1;
     let cases: Vec<(&str, Vec<u8>)> = vec![
         ("unknown kind", header(0, 0, 0)),
-        ("unknown kind", header(9, 0, 0)),
+        ("unknown kind", header(10, 0, 0)),
+        ("sign of life with a payload", header(9, 1, 0)),
         ("reserved byte", reserved),
         ("huge message", header(1, u32::MAX, 1)),
         ("message beyond the limit", header(2, 4097, 1)),
@@ -262,6 +302,22 @@ fn a_peer_that_gets_and_does_not_read_is_bounded() {
 }
 
 #[test]
+fn a_peer_that_asks_and_never_reads_the_answers_is_bounded() {
+    let server = Server::start();
+    let mut stream = server.greeted();
+    // Each is answered at once, by a verdict; none is ever read.
+    let flood: Vec<u8> =
+        (0..10_000).flat_map(|number| request(4, number, server.key ^ 1, 0, 0)).collect();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    let mut rounds = 0;
+    while stream.write_all(&flood).is_ok() {
+        rounds += 1;
+        assert!(rounds < 100_000, "the server takes everything, and keeps every answer");
+    }
+    server.still_serves();
+}
+
+#[test]
 fn a_connection_that_ends_anywhere_ends_alone() {
     let server = Server::start();
     let mut bytes = hello(1, "");
@@ -277,6 +333,20 @@ fn a_connection_that_ends_anywhere_ends_alone() {
             stream.shutdown(Shutdown::Write).unwrap();
             until_closed(&mut stream);
         }
+    }
+    server.still_serves();
+}
+
+#[test]
+fn a_long_message_that_never_ends_gives_its_receive_back() {
+    let server = Server::start();
+    // More often than the server has receives posted.
+    for sent in 0..40 {
+        let mut stream = server.greeted();
+        stream.write_all(&header(1, 4096, 7)).unwrap();
+        stream.write_all(&vec![1; 100 * sent]).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        until_closed(&mut stream);
     }
     server.still_serves();
 }

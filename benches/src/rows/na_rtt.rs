@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use na::{Addr, Arrival, Completion, Endpoint, Error, MsgBuf, OpId, OpenOptions, Tag};
+use na::{Addr, Arrival, Completion, Endpoint, MsgBuf, OpId, OpenOptions, Tag, Transfer};
 
 use super::echo::{Node, uri};
 use crate::failure::{Doing, Failure, Result};
@@ -13,6 +13,7 @@ use crate::wait::Deadline;
 
 const SEND: OpId = OpId(1);
 const RECEIVE: OpId = OpId(2);
+const TRANSFER: OpId = OpId(3);
 const TAG: Tag = Tag(7);
 
 /// As much as fits a cache line with its number.
@@ -30,6 +31,8 @@ pub(super) struct NaNode {
     outgoing: Option<MsgBuf>,
     incoming: Option<MsgBuf>,
     arrival: Option<Arrival>,
+    /// Puts and gets that have ended.
+    transfers: u64,
     deadline: Deadline,
 }
 
@@ -50,6 +53,17 @@ impl NaNode {
         self.incoming.take().ok_or_else(|| Failure::new("a receive is in flight"))
     }
 
+    /// One put or get.
+    pub(super) fn transfer(&mut self, put: bool, peer: &Addr, transfer: Transfer) -> Result<()> {
+        let wanted = self.transfers + 1;
+        match put {
+            true => self.endpoint.put(TRANSFER, peer, transfer),
+            false => self.endpoint.get(TRANSFER, peer, transfer),
+        }
+        .doing("starting a transfer")?;
+        self.poll_until(|node| node.transfers == wanted)
+    }
+
     fn poll_until(&mut self, mut done: impl FnMut(&Self) -> bool) -> Result<()> {
         let (deadline, mut outcome) = (self.deadline, Ok(()));
         deadline.spin_until("a message", || {
@@ -65,7 +79,7 @@ impl Node for NaNode {
         let uri = uri(transport);
         let endpoint = na::open(uri, &OpenOptions::listening(listen)).doing(uri)?;
         let (outgoing, incoming) = (Some(endpoint.alloc_msg()), Some(endpoint.alloc_msg()));
-        Ok(Self { endpoint, outgoing, incoming, arrival: None, deadline })
+        Ok(Self { endpoint, outgoing, incoming, arrival: None, transfers: 0, deadline })
     }
 
     fn endpoint(&self) -> &dyn Endpoint {
@@ -103,7 +117,7 @@ impl Node for NaNode {
     }
 
     fn poll(&mut self) -> Result<()> {
-        let Self { endpoint, outgoing, incoming, arrival, .. } = self;
+        let Self { endpoint, outgoing, incoming, arrival, transfers, .. } = self;
         let mut failed = None;
         endpoint
             .poll(BUDGET, &mut |completion| match completion {
@@ -118,7 +132,10 @@ impl Node for NaNode {
                         Err(error) => failed = Some(error),
                     }
                 }
-                Completion::Transfer { .. } => failed = Some(Error::Canceled),
+                Completion::Transfer { result, .. } => {
+                    *transfers += 1;
+                    failed = result.err().or(failed.take());
+                }
             })
             .doing("polling")?;
         match failed {

@@ -134,6 +134,12 @@ impl<T> Lists<T> {
         Some((key, self.release(at)?))
     }
 
+    /// Whether a list of `peer` has an entry. Looks at every list.
+    #[allow(dead_code, reason = "see `Matcher::awaits`")]
+    pub(crate) fn has_peer(&self, peer: u64) -> bool {
+        self.ends.keys().any(|key| key.peer == peer)
+    }
+
     /// Empties the lists of `peer`. Looks at every list.
     pub(crate) fn drain_peer(&mut self, peer: u64, each: impl FnMut(T)) {
         self.drain(|key| key.peer == peer, each);

@@ -6,14 +6,20 @@
 //! | `:port` | `127.0.0.1` | `127.0.0.1` |
 //! | `host`, `host:0` | that host, a free port | refused: no port |
 //! | `host:port`, `1.2.3.4:port`, `[::1]:port` | that address | that address |
+//! | `eth0:port` | the first address of that interface | the same, of this machine |
+//! | `[fe80::1%eth0]:port`, `[fe80::1%2]:port` | that address of that link | that one |
 //! | `0.0.0.0:port`, `[::]:port` | all interfaces | refused: names no host |
+//!
+//! A name that an interface of this machine has is that interface, else a host. Of an interface,
+//! IPv4 goes before IPv6, and link-local addresses come last.
 //!
 //! Names are resolved where they are given, which may block: in `open` and `lookup`, never while
 //! polling. A name with one address is that address; one with several stays a peer of its own,
 //! whose addresses are tried in order.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs, UdpSocket};
 
+use super::interface;
 use crate::Error;
 
 /// What a peer is found by when it is looked up again.
@@ -83,9 +89,21 @@ fn resolve(uri: &str, host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
     if let Ok(ip) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(ip, port)]);
     }
-    let found = (host, port)
-        .to_socket_addrs()
-        .map_err(|error| bad(uri, format!("cannot resolve host `{host}`: {error}")))?;
+    if let Some((ip, link)) = host.split_once('%') {
+        return scoped(uri, ip, link, port).map(|address| vec![address]);
+    }
+    if interface::index(host).is_some() {
+        let found = interface::addresses(host, port)
+            .map_err(|error| Error::io("cannot list the network interfaces", error))?;
+        if found.is_empty() {
+            return Err(bad(uri, format!("interface `{host}` has no IP address")));
+        }
+        return Ok(found);
+    }
+    let found = (host, port).to_socket_addrs().map_err(|error| {
+        let reason = format!("`{host}` is no interface here, and no host: {error}");
+        bad(uri, reason)
+    })?;
     let mut addresses: Vec<SocketAddr> = Vec::new();
     for address in found {
         if !addresses.contains(&address) {
@@ -96,6 +114,15 @@ fn resolve(uri: &str, host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
         return Err(bad(uri, format!("host `{host}` has no address")));
     }
     Ok(addresses)
+}
+
+/// An IPv6 address of the link that `link` names, by interface or number.
+fn scoped(uri: &str, ip: &str, link: &str, port: u16) -> Result<SocketAddr, Error> {
+    let ip: Ipv6Addr =
+        ip.parse().map_err(|_| bad(uri, format!("`{ip}%…` is not an IPv6 address")))?;
+    let number = link.parse().ok().or_else(|| interface::index(link));
+    let number = number.ok_or_else(|| bad(uri, format!("there is no interface `{link}`")))?;
+    Ok(SocketAddr::V6(SocketAddrV6::new(ip, port, 0, number)))
 }
 
 /// Where an endpoint of that URI listens. May block on name resolution.
@@ -110,7 +137,11 @@ pub(super) fn peer_addresses(uri: &str, rest: &str) -> Result<(PeerKey, Vec<Sock
     if port == 0 {
         return Err(bad(uri, "it has no port; expected `na+tcp://host:port`"));
     }
-    let addresses = resolve(uri, host, port)?;
+    let mut addresses = resolve(uri, host, port)?;
+    if interface::index(host).is_some() {
+        // The others are other ways to the same interface.
+        addresses.truncate(1);
+    }
     if addresses.iter().any(|address| address.ip().is_unspecified()) {
         return Err(bad(uri, "it stands for all interfaces and names no host"));
     }
@@ -122,9 +153,12 @@ pub(super) fn peer_addresses(uri: &str, rest: &str) -> Result<(PeerKey, Vec<Sock
 }
 
 /// The address in a URI that a peer announced, if it is written in numbers (so that nothing has to
-/// be resolved) and names a host.
-pub(super) fn announced(uri: &str) -> Option<SocketAddr> {
-    let address: SocketAddr = uri.strip_prefix("na+tcp://")?.parse().ok()?;
+/// be resolved) and names a host. The number of a link is the peer's: `from` has ours.
+pub(super) fn announced(uri: &str, from: Option<SocketAddr>) -> Option<SocketAddr> {
+    let mut address: SocketAddr = uri.strip_prefix("na+tcp://")?.parse().ok()?;
+    if let (SocketAddr::V6(address), Some(SocketAddr::V6(from))) = (&mut address, from) {
+        address.set_scope_id(from.scope_id());
+    }
     (address.port() != 0 && !address.ip().is_unspecified()).then_some(address)
 }
 
@@ -180,6 +214,21 @@ mod tests {
     }
 
     #[test]
+    fn interfaces_and_links_have_names() {
+        let lo = interface::index("lo").unwrap();
+        let link: SocketAddr = format!("[fe80::1%{lo}]:80").parse().unwrap();
+        assert_eq!(peer("[fe80::1%lo]:80").unwrap(), (PeerKey::Address(link), vec![link]));
+        assert_eq!(peer(&format!("[fe80::1%{lo}]:80")).unwrap().1, [link]);
+        if interface::addresses("lo", 0).unwrap().is_empty() {
+            println!("not tested: the loopback interface is without addresses here");
+            return;
+        }
+        assert!(listen_address("", "lo:7").unwrap().ip().is_loopback());
+        assert!(listen_address("", "lo").unwrap().ip().is_loopback());
+        assert!(matches!(peer("lo:80").unwrap().0, PeerKey::Address(_)));
+    }
+
+    #[test]
     fn says_what_is_wrong() {
         for (rest, hint) in [
             ("", "no port"),
@@ -194,7 +243,9 @@ mod tests {
             ("[::]:80", "all interfaces"),
             ("a b:80", "belong"),
             ("10.0.0.1:80/origin", "does not listen"),
-            ("no-such-host.invalid:80", "resolve"),
+            ("no-such-host.invalid:80", "no host"),
+            ("[fe80::1%no-such-link]:80", "no interface"),
+            ("[1.2.3.4%lo]:80", "IPv6"),
         ] {
             let error = peer(rest).unwrap_err();
             assert!(matches!(error, Error::BadUri { .. }));
@@ -205,11 +256,13 @@ mod tests {
     #[test]
     fn announcements_are_numbers_that_name_a_host() {
         let address: SocketAddr = "10.1.2.3:4".parse().unwrap();
-        assert_eq!(announced(&uri_of(address)), Some(address));
+        assert_eq!(announced(&uri_of(address), None), Some(address));
         for text in ["", "na+tcp://localhost:4", "na+tcp://0.0.0.0:4", "na+tcp://1.2.3.4:0", "x"] {
-            assert_eq!(announced(text), None, "{text}");
+            assert_eq!(announced(text, None), None, "{text}");
         }
-        assert_eq!(announced(&origin_uri("1.2.3.4:5")), None);
+        assert_eq!(announced(&origin_uri("1.2.3.4:5"), None), None);
+        let link = |number: u32| format!("[fe80::7%{number}]:4").parse::<SocketAddr>().unwrap();
+        assert_eq!(announced(&uri_of(link(3)), Some(link(9))), Some(link(9)));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Connections, and the table in which the poller finds them.
 
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::incoming::Incoming;
 use super::peer::Peer;
@@ -16,6 +16,19 @@ pub(super) enum Stage {
     Greeting { peer: Option<Arc<Peer>>, deadline: Instant },
     /// Carries frames of `peer`, which arriving messages call `addr`.
     Up { peer: Arc<Peer>, addr: Addr },
+}
+
+/// What passes without something happening, see [`liveness`](super::liveness).
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Times {
+    /// Nothing came, though the peer owes us something.
+    pub(super) silent: Duration,
+    /// We sent nothing.
+    pub(super) quiet: Duration,
+    /// The peer took nothing of what we have for it.
+    pub(super) stuck: Duration,
+    /// Bytes that had been sent at the last tick.
+    pub(super) taken: u64,
 }
 
 /// A connection. Only the poller touches it.
@@ -38,6 +51,13 @@ pub(super) struct Conn {
     pub(super) is_inbound: bool,
     /// Among those that are read in every poll.
     pub(super) hot: bool,
+    /// Not in the epoll set. Only while it is hot.
+    pub(super) muted: bool,
+    /// Its socket was full when it was last read.
+    pub(super) blocked: bool,
+    /// Something has come since the last tick.
+    pub(super) heard: bool,
+    pub(super) times: Times,
     /// Reads in a row that found nothing.
     pub(super) idle_reads: u32,
 }
@@ -56,7 +76,19 @@ impl Conn {
             queued: false,
             is_inbound: false,
             hot: false,
+            muted: false,
+            blocked: false,
+            heard: false,
+            times: Times::default(),
             idle_reads: 0,
+        }
+    }
+
+    /// The peer, if the connection carries its frames.
+    pub(super) fn up(&self) -> Option<&Arc<Peer>> {
+        match &self.stage {
+            Stage::Up { peer, .. } => Some(peer),
+            Stage::Connecting { .. } | Stage::Greeting { .. } => None,
         }
     }
 
@@ -144,6 +176,15 @@ impl Conns {
         Some(conn)
     }
 
+    /// Connections, those that are taken out included.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Conn> {
+        self.slots.iter_mut().filter_map(|slot| slot.conn.as_deref_mut())
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Conn> {
         self.slots.iter().filter_map(|slot| slot.conn.as_deref())
     }
@@ -152,7 +193,6 @@ impl Conns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn conn() -> Conn {
         let socket = std::os::unix::net::UnixStream::pair().unwrap().0.into();

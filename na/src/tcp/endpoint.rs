@@ -13,13 +13,13 @@ use super::frame::{Hello, Kind, URI_BYTES_MAX};
 use super::mail::Mail;
 use super::peer::{Peer, PeerState, Phase};
 use super::poller::{Poller, flush};
-use super::{MESSAGE_BYTES_MAX, socket};
+use super::{MESSAGE_BYTES_MAX, liveness, socket};
 use crate::matching::Matcher;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{
     Access, Addr, Completion, Endpoint, Error, Limits, LocalMem, Memory, MsgBuf, OpId, OpenOptions,
-    Refused, RegionTable, RemoteMem, Tag, Transfer, Uri,
+    Refused, RegionTable, RemoteMem, Tag, TcpOptions, Transfer, Uri,
 };
 
 /// Early messages that one peer may have here, bytes.
@@ -34,6 +34,7 @@ pub(super) struct Core {
     pub(super) message_bytes_max: usize,
     pub(super) connect_timeout: Duration,
     pub(super) liveness_limit: Duration,
+    pub(super) options: TcpOptions,
     /// Where we listen; empty if we do not.
     listening_uri: String,
     pub(super) regions: RegionTable,
@@ -58,7 +59,8 @@ impl Core {
             id: Addr::unique_endpoint_id(),
             message_bytes_max: options.message_bytes_max,
             connect_timeout: options.connect_timeout.min(CONNECT_TIMEOUT_MAX),
-            liveness_limit: options.liveness_limit,
+            liveness_limit: liveness::limit(options.liveness_limit),
+            options: options.tcp.clone(),
             listening_uri,
             regions: RegionTable::new(),
             matcher: Mutex::new(Matcher::new(EARLY_BYTES_MAX)),
@@ -78,8 +80,9 @@ impl Core {
 
     /// What we say first on a connection.
     pub(super) fn hello(&self, session: u64) -> Hello {
-        let message_bytes_max = self.message_bytes_max as u32;
-        Hello { message_bytes_max, session, uri: self.listening_uri.clone() }
+        let max = self.message_bytes_max as u32;
+        let hello = Hello::ours(max, session, self.listening_uri.clone());
+        Hello { alive_every_ms: liveness::alive_every_ms(self.liveness_limit), ..hello }
     }
 
     /// A peer that nobody has seen before.
@@ -178,6 +181,12 @@ impl TcpEndpoint {
                 options.message_bytes_max
             )));
         }
+        options.tcp.check()?;
+        socket::may_configure(&options.tcp).map_err(|error| {
+            let what = "cannot set the socket options that `tcp.keep_alive` and `tcp.busy_poll` \
+                        ask for (busy polling needs CAP_NET_ADMIN)";
+            Error::io(what, error)
+        })?;
         let wanted = address::listen_address(uri.text, uri.rest)?;
         let mut listener = None;
         let mut listening = None;
@@ -201,7 +210,7 @@ impl TcpEndpoint {
                 peer
             }
         };
-        let poller = Poller::new(listener, core.mail.bell())?;
+        let poller = Poller::new(listener, core.mail.bell(), core.message_bytes_max)?;
         Ok(Self {
             self_addr: core.addr_of(&myself),
             gate: Mutex::default(),

@@ -9,10 +9,19 @@ use crate::DeniedReason;
 pub(super) const HEADER_BYTES: usize = 16;
 
 /// Bytes of the fixed part of a hello.
-pub(super) const HELLO_BYTES: usize = 24;
+pub(super) const HELLO_BYTES: usize = 32;
 
 /// Longest URI in a hello, bytes.
 pub(super) const URI_BYTES_MAX: usize = 256;
+
+/// Longest extension of a hello, bytes.
+const EXTENSION_BYTES_MAX: usize = 256;
+
+/// The sender understands [`Kind::Alive`], and sends it when asked to.
+pub(super) const CAN_BEAT: u16 = 1;
+
+/// Everything that we can.
+const CAPABILITIES: u16 = CAN_BEAT;
 
 /// Longest run of data in one frame that is accepted, bytes.
 pub(super) const CHUNK_BYTES_MAX: usize = 1 << 20;
@@ -49,6 +58,8 @@ pub(super) enum Kind {
     Done = 7,
     /// The requester has lost interest in a transfer.
     Cancel = 8,
+    /// Nothing: a sign of life.
+    Alive = 9,
 }
 
 impl Kind {
@@ -62,6 +73,7 @@ impl Kind {
             6 => Self::PutData,
             7 => Self::Done,
             8 => Self::Cancel,
+            9 => Self::Alive,
             _ => return None,
         })
     }
@@ -103,7 +115,7 @@ impl Header {
             Kind::Get | Kind::Put => (REQUEST_BYTES, REQUEST_BYTES),
             Kind::GetData | Kind::PutData => (1, CHUNK_BYTES_MAX),
             Kind::Done => (STATUS_BYTES, STATUS_BYTES),
-            Kind::Cancel => (0, 0),
+            Kind::Cancel | Kind::Alive => (0, 0),
         };
         if !(least..=most).contains(&(len as usize)) {
             return Err(format!("{kind:?} frame of {len} bytes; {least} to {most} are allowed"));
@@ -180,21 +192,74 @@ pub(super) struct Hello {
     pub(super) message_bytes_max: u32,
     /// Changes whenever the sender is restarted or has ended everything with the receiver.
     pub(super) session: u64,
+    /// What the sender can beyond this version of the protocol. Unknown bits mean nothing.
+    pub(super) capabilities: u16,
+    /// The sender wants to hear something at least this often, ms; zero: it does not mind.
+    pub(super) alive_every_ms: u32,
+    /// Why there will be no connection.
+    pub(super) refusal: Option<Refusal>,
     /// Where the sender listens; empty if it does not.
     pub(super) uri: String,
 }
 
+/// Why a side wants no connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It has as many as it takes.
+    TooManyConnections,
+    /// A reason that later versions know.
+    Other(u16),
+}
+
+impl Refusal {
+    fn code(refusal: Option<Self>) -> u16 {
+        match refusal {
+            None => 0,
+            Some(Self::TooManyConnections) => 1,
+            Some(Self::Other(code)) => code,
+        }
+    }
+
+    fn from_code(code: u16) -> Option<Self> {
+        match code {
+            0 => None,
+            1 => Some(Self::TooManyConnections),
+            code => Some(Self::Other(code)),
+        }
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::TooManyConnections => {
+                f.write_str("it has as many connections as it takes (tcp.connections_max)")
+            }
+            Self::Other(code) => write!(f, "it refuses the connection (code {code})"),
+        }
+    }
+}
+
 impl Hello {
+    /// What we say, with `alive_every_ms` and no refusal.
+    pub(super) fn ours(message_bytes_max: u32, session: u64, uri: String) -> Self {
+        let (capabilities, alive_every_ms, refusal) = (CAPABILITIES, 0, None);
+        Self { message_bytes_max, session, capabilities, alive_every_ms, refusal, uri }
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
         let uri_len = self.uri.len() as u16;
         let mut bytes = Vec::with_capacity(HELLO_BYTES + self.uri.len());
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
-        bytes.extend_from_slice(&[0, 0]);
+        bytes.extend_from_slice(&self.capabilities.to_le_bytes());
         bytes.extend_from_slice(&self.message_bytes_max.to_le_bytes());
         bytes.extend_from_slice(&uri_len.to_le_bytes());
-        bytes.extend_from_slice(&[0, 0]);
+        bytes.extend_from_slice(&Refusal::code(self.refusal).to_le_bytes());
         bytes.extend_from_slice(&self.session.to_le_bytes());
+        bytes.extend_from_slice(&self.alive_every_ms.to_le_bytes());
+        // No extension.
+        bytes.extend_from_slice(&[0; 4]);
         bytes.extend_from_slice(self.uri.as_bytes());
         bytes
     }
@@ -210,23 +275,29 @@ impl Hello {
             return Err(BadHello::Version(version));
         }
         let Some(fixed) = bytes.get(..HELLO_BYTES) else { return Ok(None) };
-        let field = |value: Option<u16>| value.unwrap_or(u16::MAX);
-        if (field(u16_at(fixed, 6)), field(u16_at(fixed, 14))) != (0, 0) {
-            return Err(BadHello::Malformed("unknown flags in the hello"));
-        }
-        let uri_len = usize::from(field(u16_at(fixed, 12)));
+        let field = |at| u16_at(fixed, at).unwrap_or(u16::MAX);
+        let uri_len = usize::from(field(12));
         if uri_len > URI_BYTES_MAX {
             return Err(BadHello::Malformed("address in the hello is too long"));
         }
-        let Some(uri) = bytes.get(HELLO_BYTES..HELLO_BYTES + uri_len) else { return Ok(None) };
+        let extension_len = usize::from(field(28));
+        if extension_len > EXTENSION_BYTES_MAX {
+            return Err(BadHello::Malformed("extension of the hello is too long"));
+        }
+        let len = HELLO_BYTES + uri_len + extension_len;
+        let Some(rest) = bytes.get(HELLO_BYTES..len) else { return Ok(None) };
+        let uri = &rest[..uri_len];
         let uri = std::str::from_utf8(uri)
             .map_err(|_| BadHello::Malformed("address in the hello is not UTF-8"))?;
         let hello = Self {
             message_bytes_max: u32_at(fixed, 8).unwrap_or(0),
             session: u64_at(fixed, 16).unwrap_or(0),
+            capabilities: field(6),
+            alive_every_ms: u32_at(fixed, 24).unwrap_or(0),
+            refusal: Refusal::from_code(field(14)),
             uri: uri.to_owned(),
         };
-        Ok(Some((hello, HELLO_BYTES + uri_len)))
+        Ok(Some((hello, len)))
     }
 }
 
@@ -271,7 +342,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn hello() -> Hello {
-        Hello { message_bytes_max: 4096, session: 77, uri: "na+tcp://127.0.0.1:9".into() }
+        let refusal = Some(Refusal::TooManyConnections);
+        let hello = Hello::ours(4096, 77, "na+tcp://127.0.0.1:9".into());
+        Hello { alive_every_ms: 250, refusal, ..hello }
     }
 
     #[test]
@@ -295,10 +368,24 @@ mod tests {
         };
         assert_eq!(with(3, b'X'), Err(BadHello::Magic));
         assert_eq!(with(4, 2), Err(BadHello::Version(2)));
-        assert!(matches!(with(6, 1), Err(BadHello::Malformed(_))));
         assert!(matches!(with(13, 2), Err(BadHello::Malformed(_))));
-        assert!(matches!(with(14, 1), Err(BadHello::Malformed(_))));
-        assert!(matches!(with(24, 0xFF), Err(BadHello::Malformed(_))));
+        assert!(matches!(with(29, 2), Err(BadHello::Malformed(_))));
+        assert!(matches!(with(32, 0xFF), Err(BadHello::Malformed(_))));
+    }
+
+    #[test]
+    fn what_a_later_version_adds_to_a_hello_is_skipped() {
+        let mut bytes = hello().encode();
+        bytes[7] = 0x80;
+        bytes[14] = 99;
+        bytes[28] = 5;
+        bytes[31] = 1;
+        assert_eq!(Hello::decode(&bytes), Ok(None), "the extension is missing");
+        bytes.extend_from_slice(b"later");
+        let (got, len) = Hello::decode(&bytes).unwrap().unwrap();
+        assert_eq!(len, bytes.len());
+        assert_eq!((got.capabilities, got.refusal), (0x8000 | CAN_BEAT, Some(Refusal::Other(99))));
+        assert_eq!(got.uri, hello().uri);
     }
 
     #[test]

@@ -9,15 +9,16 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::epoll::{self, EventData};
 
 use super::address;
 use super::conn::{Conn, Stage};
 use super::endpoint::Core;
-use super::frame::{BadHello, Hello};
+use super::frame::{BadHello, Hello, Refusal};
 use super::inbound::Lost;
+use super::liveness;
 use super::peer::{Link, Peer, Phase};
-use super::poller::{Poller, flush};
+use super::poller::{EVENTS, Poller, flush};
 use super::socket;
 use crate::sync::Arc;
 use crate::{Addr, Error};
@@ -39,7 +40,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 impl Poller {
     /// Begins to connect to `peer`, starting with its address number `first`.
     pub(super) fn dial(&mut self, core: &Core, peer: &Arc<Peer>, first: usize, deadline: Instant) {
-        let mut reason = String::from("it has no address");
+        let mut failed = (0, io::Error::from(io::ErrorKind::AddrNotAvailable));
         for (at, address) in peer.dial.iter().enumerate().skip(first) {
             let stage = Stage::Connecting { peer: peer.clone(), next: at + 1, deadline };
             match socket::connect(*address).and_then(|socket| self.watch(core, socket, stage)) {
@@ -47,20 +48,38 @@ impl Poller {
                     peer.lock().conns.push(key);
                     return;
                 }
-                Err(error) => reason = format!("connecting to {address}: {error}"),
+                Err(error) => failed = (at, error),
             }
         }
-        self.not_dialed(core, peer, peer.unreachable(reason));
+        let (at, error) = failed;
+        self.dial_failed(core, peer, at, &error, deadline);
+    }
+
+    /// Connecting to `peer` failed at its address number `at`, the last one.
+    fn dial_failed(
+        &mut self,
+        core: &Core,
+        peer: &Arc<Peer>,
+        at: usize,
+        error: &io::Error,
+        deadline: Instant,
+    ) {
+        if !self.redial(core, peer, error.kind(), deadline) {
+            let reason = match peer.dial.get(at) {
+                Some(address) => format!("connecting to {address}: {error}"),
+                None => "it has no address".into(),
+            };
+            self.not_dialed(core, peer, peer.unreachable(reason));
+        }
     }
 
     /// Adds a connection, with its options set, to the set that is polled.
     fn watch(&mut self, core: &Core, socket: OwnedFd, stage: Stage) -> io::Result<u64> {
-        socket::configure(&socket, core.liveness_limit)?;
+        socket::configure(&socket, &core.options)?;
         let conn = Conn::new(socket, stage, core.message_bytes_max);
         let (socket, deadline) = (conn.socket.clone(), conn.deadline());
         let key = self.conns.insert(conn);
-        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        if let Err(errno) = epoll::add(&self.epoll, &socket, EventData::new_u64(key), flags) {
+        if let Err(errno) = epoll::add(&self.epoll, &socket, EventData::new_u64(key), EVENTS) {
             self.conns.remove(key);
             return Err(errno.into());
         }
@@ -107,8 +126,7 @@ impl Poller {
         if next < peer.dial.len() {
             return self.dial(core, &peer, next, deadline);
         }
-        let address = peer.dial[next - 1];
-        self.not_dialed(core, &peer, peer.unreachable(format!("connecting to {address}: {error}")));
+        self.dial_failed(core, &peer, next - 1, &error, deadline);
     }
 
     /// Accepts what has come.
@@ -195,6 +213,15 @@ impl Poller {
             }
         };
         conn.incoming.skip(len);
+        if let Some(refusal) = hello.refusal {
+            return Err(Lost::Ended(refusal.to_string()));
+        }
+        if dialed.is_none() && self.conns.len() > core.options.connections_max {
+            let refusal = Some(Refusal::TooManyConnections);
+            // It may be gone already; then it needs no answer.
+            let _ = say(&conn.socket, &Hello { refusal, ..core.hello(0) });
+            return Err(Lost::Ended("there are too many connections".into()));
+        }
         let peer = match &dialed {
             Some(peer) => peer.clone(),
             None => self.identify(core, conn, &hello),
@@ -211,7 +238,7 @@ impl Poller {
     fn identify(&mut self, core: &Core, conn: &Conn, hello: &Hello) -> Arc<Peer> {
         let remote = socket::remote_address(&conn.socket).ok();
         let local = socket::local_address(&conn.socket).ok();
-        let announced = address::announced(&hello.uri).filter(|announced| {
+        let announced = address::announced(&hello.uri, remote).filter(|announced| {
             let from_there = remote.is_some_and(|remote| remote.ip() == announced.ip());
             let same_host = remote.map(|a| a.ip()) == local.map(|a| a.ip());
             from_there || (announced.ip().is_loopback() && same_host)
@@ -246,6 +273,7 @@ impl Poller {
             self.end_peer(core, peer, error);
         }
         let message_bytes_max = core.message_bytes_max.min(hello.message_bytes_max as usize);
+        let alive_every = liveness::alive_every(hello);
         self.with_peer(peer, |state| {
             // Under the lock, so that no frame overtakes it.
             if greet {
@@ -257,6 +285,7 @@ impl Poller {
                     socket: conn.socket.clone(),
                     session: hello.session,
                     message_bytes_max,
+                    alive_every,
                 });
                 state.out.refuse_longer_than(message_bytes_max, &mut state.harvest);
             }
@@ -265,6 +294,8 @@ impl Poller {
         })?;
         let addr = Addr::new(peer.uri.clone(), core.id, peer.id, peer.clone());
         conn.stage = Stage::Up { peer: peer.clone(), addr };
+        self.redials.retain(|redial| !Arc::ptr_eq(&redial.peer, peer));
+        self.tick_within(liveness::tick_for(core, alive_every));
         Ok(())
     }
 
@@ -292,7 +323,9 @@ impl Poller {
         match &conn.stage {
             Stage::Up { peer, .. } => {
                 let peer = peer.clone();
-                self.end_peer(core, &peer, error(peer.gone(&reason)));
+                let error = error(peer.gone(&reason));
+                self.abandon(core, key, &error);
+                self.end_peer(core, &peer, error);
                 // An end that raced with a close is in no peer's list any more.
                 self.drop_conn(key);
             }

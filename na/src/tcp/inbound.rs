@@ -5,12 +5,12 @@ use std::io;
 use super::conn::{Conn, Stage};
 use super::endpoint::Core;
 use super::frame::{Header, Kind, Request, Status};
-use super::incoming::Next;
+use super::incoming::{Appetite, Destination, Next};
 use super::peer::{Peer, PeerState};
 use super::poller::{Poller, flush};
 use crate::matching::{self, Arrived};
 use crate::sync::{Arc, lock};
-use crate::{Addr, Tag};
+use crate::{Addr, Error, Tag};
 
 /// Bytes read from one connection before others get their turn.
 const READ_BYTES_MAX: usize = 1 << 20;
@@ -30,7 +30,7 @@ impl Poller {
         let mut left = READ_BYTES_MAX;
         let mut drained = false;
         loop {
-            if self.handle(core, conn)? {
+            if conn.incoming.has_something() && self.handle(core, conn)? {
                 if !conn.hung_up {
                     self.pause(conn);
                     return Ok(());
@@ -43,14 +43,19 @@ impl Poller {
             if drained || left == 0 || !conn.readable {
                 return Ok(());
             }
-            let sparing = match &conn.stage {
-                Stage::Up { peer, .. } => peer.lock().transfers.expects_data(),
-                _ => false,
+            let appetite = match &conn.stage {
+                Stage::Up { peer, .. } => {
+                    let state = peer.lock();
+                    conn.blocked = state.out.is_blocked();
+                    state.appetite()
+                }
+                _ => Appetite::Any,
             };
-            match conn.incoming.fill(&conn.socket, sparing) {
+            match conn.incoming.fill(&conn.socket, &mut self.buffers, appetite) {
                 Ok((0, _)) => return Err(Lost::Ended("it closed the connection".into())),
                 Ok((bytes, short)) => {
                     conn.idle_reads = 0;
+                    conn.heard = true;
                     left = left.saturating_sub(bytes);
                     // Probably all there is. The next poll makes sure; what came is reported first.
                     drained = short && !conn.hung_up;
@@ -84,20 +89,57 @@ impl Poller {
                     }
                     conn.incoming.consume(header);
                 }
-                Next::Data(header) => {
+                Next::Long(header) => {
                     check_inbound(conn, &peer)?;
                     let Header { kind, number, len } = header;
-                    let to = peer.lock().transfers.begin_data(kind, number, len.into());
-                    conn.incoming.begin_data(header, to.map_err(Lost::Broke)?);
+                    let to = match message_kind(kind) {
+                        None => {
+                            let to = peer.lock().transfers.begin_data(kind, number, len.into());
+                            to.map_err(Lost::Broke)?
+                        }
+                        Some(kind) => {
+                            let tag = Tag(number as u32);
+                            match lock(&core.matcher).claim(kind, &addr, tag) {
+                                Some(claimed) => Destination::Receive(claimed, 0),
+                                None => return Ok(false),
+                            }
+                        }
+                    };
+                    conn.incoming.begin(header, to);
                 }
-                Next::EndOfData(kind, number, memory) => {
-                    self.memories.extend(memory);
-                    self.with_peer(&peer, |state| {
-                        let PeerState { transfers, out, harvest, .. } = state;
-                        transfers.end_data(kind, number, out, harvest);
-                        flush(core, &peer, state);
-                    });
+                Next::End(header, Destination::Receive(claimed, len)) => {
+                    let tag = Tag(header.number as u32);
+                    self.batch.push_back(claimed.received(len, addr.clone(), tag));
                 }
+                Next::End(header, to) => self.end_of_data(core, &peer, header, to),
+            }
+        }
+    }
+
+    fn end_of_data(&mut self, core: &Core, peer: &Arc<Peer>, header: Header, to: Destination) {
+        if let Destination::Memory(memory, _) = to {
+            self.memories.push(memory);
+        }
+        if message_kind(header.kind).is_some() {
+            // One whose receive was canceled.
+            return;
+        }
+        self.with_peer(peer, |state| {
+            let PeerState { transfers, out, harvest, .. } = state;
+            transfers.end_data(header.kind, header.number, out, harvest);
+            flush(core, peer, state);
+        });
+    }
+
+    /// What was held for a frame that will not come to its end.
+    pub(super) fn abandon(&mut self, core: &Core, key: u64, error: &Error) {
+        let Some(conn) = self.conns.get_mut(key) else { return };
+        match conn.incoming.abandon() {
+            Destination::Nowhere => {}
+            Destination::Memory(memory, _) => self.memories.push(memory),
+            Destination::Receive(claimed, _) => {
+                let ended = lock(&core.matcher).unclaim(claimed, error);
+                self.batch.extend(ended);
             }
         }
     }
@@ -115,10 +157,7 @@ impl Poller {
         let number = header.number;
         match header.kind {
             Kind::Unexpected | Kind::Expected => {
-                let kind = match header.kind {
-                    Kind::Unexpected => matching::Kind::Unexpected,
-                    _ => matching::Kind::Expected,
-                };
+                let Some(kind) = message_kind(header.kind) else { return Ok(true) };
                 // Decoding checked that the tag has 32 bits.
                 match lock(&core.matcher).arrive(kind, addr, Tag(number as u32), payload) {
                     Arrived::Completed(completion) => self.batch.push_back(completion),
@@ -153,10 +192,20 @@ impl Poller {
                 });
                 Ok(())
             }
+            Kind::Alive => Ok(()),
             Kind::GetData | Kind::PutData => Err("data where a frame was expected".into()),
         }
         .map_err(Lost::Broke)?;
         Ok(true)
+    }
+}
+
+/// The matcher's word for a message.
+fn message_kind(kind: Kind) -> Option<matching::Kind> {
+    match kind {
+        Kind::Unexpected => Some(matching::Kind::Unexpected),
+        Kind::Expected => Some(matching::Kind::Expected),
+        _ => None,
     }
 }
 

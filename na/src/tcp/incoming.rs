@@ -1,70 +1,162 @@
 //! The receiving side of one connection: bytes become frames.
 //!
-//! Small frames are read into a buffer and handled where they lie. Of a frame with data only the
-//! header goes through the buffer: the data is read straight into registered memory. While data is
-//! expected the buffer is filled sparingly, so that little of it has to be copied.
+//! Small frames are read into a buffer and handled where they lie. What is long goes straight where
+//! it belongs:
+//!
+//! - **data of transfers**: when one transfer is known to go on, a read puts a header into the
+//!   buffer and what follows it into that transfer's memory (a [`Guess`]). When something else
+//!   comes, its bytes are moved from that memory to the buffer, and the memory, whose contents mean
+//!   nothing before the transfer has ended, is zeroed. Before the first data of a get, the buffer
+//!   takes 4 KiB first, so that a denied get usually leaves its memory alone. When several are
+//!   expected, the buffer is filled sparingly, and the rest of each frame is read into its memory;
+//! - **long messages**: once the header of one is there, the rest is read into the posted receive
+//!   that it is for.
+//!
+//! The buffer is borrowed from the poller while there is something in it: a connection that is idle
+//! has none.
 
 use std::io;
 use std::os::fd::AsFd;
 
 use super::frame::{HEADER_BYTES, Header, Kind};
 use super::socket::{self, Pieces};
-use super::transfers::Destination;
-use crate::{LocalMem, RawSegment};
+use crate::matching::Claimed;
+use crate::{LocalMem, OpId, RawSegment};
 
 /// Bytes of the buffer, unless messages are larger.
-const BUFFER_BYTES: usize = 64 << 10;
+const BUFFER_BYTES: usize = 128 << 10;
 
-/// Bytes to read at a time into the buffer while data is expected.
-const SPARING_BYTES: usize = 4 << 10;
+/// Bytes to read at a time into an empty buffer when nothing is known: some hundred small messages,
+/// and little of a long one or of a put.
+const ANY_BYTES: usize = 8 << 10;
+
+/// Bytes to read at a time into the buffer while something long is expected: a transfer of 4 KiB
+/// comes with one call, and copying it costs less than another.
+const SPARING_BYTES: usize = (4 << 10) + 256;
+
+/// Missing bytes of a message from which on they are read into the posted receive.
+const DIRECT_BYTES_MIN: usize = 4 << 10;
 
 /// Reads after which a connection that is being closed is not drained further.
 const DRAIN_READS: usize = 64;
 
-struct Data {
-    kind: Kind,
-    number: u64,
+/// Buffers of connections that need none at the moment.
+pub(super) struct Buffers {
+    bytes: usize,
+    spare: Vec<Box<[u8]>>,
+}
+
+impl Buffers {
+    /// Spare buffers that are kept.
+    const SPARE_MAX: usize = 8;
+
+    pub(super) fn new(message_bytes_max: usize) -> Self {
+        let bytes = BUFFER_BYTES.max(2 * (HEADER_BYTES + message_bytes_max));
+        Self { bytes, spare: Vec::new() }
+    }
+
+    fn take(&mut self) -> Box<[u8]> {
+        self.spare.pop().unwrap_or_else(|| vec![0; self.bytes].into_boxed_slice())
+    }
+
+    fn give_back(&mut self, buffer: Box<[u8]>) {
+        if self.spare.len() < Self::SPARE_MAX && !buffer.is_empty() {
+            self.spare.push(buffer);
+        }
+    }
+}
+
+/// Where a long payload goes.
+pub(super) enum Destination {
+    /// It is skipped.
+    Nowhere,
+    /// To memory, from this offset.
+    Memory(LocalMem, u64),
+    /// To a posted receive, of which so many bytes are there.
+    Receive(Claimed, usize),
+}
+
+struct Long {
+    header: Header,
     left: usize,
     to: Destination,
 }
 
-/// What the buffer holds next.
+/// The data that probably comes next.
 #[derive(Debug)]
+pub(super) struct Guess {
+    pub(super) kind: Kind,
+    pub(super) number: u64,
+    pub(super) memory: LocalMem,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    /// The first bytes go to the buffer: it may well be something else.
+    pub(super) careful: bool,
+}
+
+impl Guess {
+    /// Bytes of the data that go to the buffer with the header.
+    fn skip(&self) -> usize {
+        if self.careful { SPARING_BYTES - HEADER_BYTES } else { 0 }
+    }
+
+    /// Bytes that the buffer takes before the memory.
+    fn front(&self) -> usize {
+        HEADER_BYTES + self.skip()
+    }
+}
+
+/// How to read.
+#[derive(Debug)]
+pub(super) enum Appetite {
+    /// Whatever there is.
+    Any,
+    /// Little more than a header, since what follows belongs elsewhere.
+    Sparing,
+    /// This data.
+    Guess(Guess),
+}
+
+/// What the buffer holds next.
 pub(super) enum Next {
     /// Not enough: read more.
     NeedMore,
     /// A whole frame, whose payload is [`Incoming::payload`]. Go on with [`Incoming::consume`].
     Frame(Header),
-    /// The header of a frame with data. Go on with [`Incoming::begin_data`].
-    Data(Header),
-    /// The end of a frame with data; the memory need not be held any more.
-    EndOfData(Kind, u64, Option<LocalMem>),
+    /// The header of a frame with data, or the beginning of a long message. Go on with
+    /// [`Incoming::begin`]; or for a message for which no receive is posted, read more.
+    Long(Header),
+    /// The end of a frame that was begun, and where it went.
+    End(Header, Destination),
 }
 
 /// See the module's documentation.
 pub(super) struct Incoming {
+    /// Empty while there is nothing in it.
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    data: Option<Data>,
+    long: Option<Long>,
+    /// Of the data whose header is in front: bytes that follow it in the buffer, and bytes behind
+    /// those that are in their memory already.
+    landed: (usize, usize),
     message_bytes_max: usize,
 }
 
 impl Incoming {
     pub(super) fn new(message_bytes_max: usize) -> Self {
-        let bytes = BUFFER_BYTES.max(2 * (HEADER_BYTES + message_bytes_max));
-        Self {
-            buffer: vec![0; bytes].into_boxed_slice(),
-            start: 0,
-            end: 0,
-            data: None,
-            message_bytes_max,
-        }
+        let buffer = Box::default();
+        Self { buffer, start: 0, end: 0, long: None, landed: (0, 0), message_bytes_max }
     }
 
     /// Everything in the buffer.
     pub(super) fn buffered(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
+    }
+
+    /// Whether there may be something to handle.
+    pub(super) fn has_something(&self) -> bool {
+        self.start < self.end || self.long.is_some()
     }
 
     /// Skips bytes at the front of the buffer.
@@ -82,72 +174,172 @@ impl Incoming {
         self.skip(HEADER_BYTES + header.len as usize);
     }
 
+    /// Gives the buffer back if there is nothing in it.
+    pub(super) fn rest(&mut self, buffers: &mut Buffers) {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+            buffers.give_back(std::mem::take(&mut self.buffer));
+        }
+    }
+
     /// What comes next.
     pub(super) fn next(&mut self) -> Result<Next, String> {
-        if let Some(data) = &mut self.data {
-            let take = data.left.min(self.end - self.start);
-            if let Some((memory, offset)) = &mut data.to {
-                let bytes = &self.buffer[self.start..self.start + take];
+        if self.long.is_some() {
+            return self.go_on();
+        }
+        let Some(header) = self.buffered().first_chunk() else { return Ok(Next::NeedMore) };
+        let header = Header::decode(header, self.message_bytes_max)?;
+        if matches!(header.kind, Kind::GetData | Kind::PutData) {
+            return Ok(Next::Long(header));
+        }
+        let missing = (HEADER_BYTES + header.len as usize).saturating_sub(self.buffered().len());
+        Ok(match missing {
+            0 => Next::Frame(header),
+            DIRECT_BYTES_MIN.. => Next::Long(header),
+            _ => Next::NeedMore,
+        })
+    }
+
+    /// What the buffer holds of a frame that was begun goes where it belongs.
+    fn go_on(&mut self) -> Result<Next, String> {
+        let Some(mut long) = self.long.take() else { return Ok(Next::NeedMore) };
+        let take = long.left.min(self.end - self.start);
+        let bytes = &self.buffer[self.start..self.start + take];
+        match &mut long.to {
+            Destination::Nowhere => {}
+            Destination::Memory(memory, offset) => {
                 if !memory.write_at(*offset, bytes) {
                     return Err("data beyond its memory".into());
                 }
                 *offset += take as u64;
             }
-            data.left -= take;
-            self.start += take;
-            if data.left > 0 {
-                return Ok(Next::NeedMore);
+            Destination::Receive(claimed, filled) => {
+                claimed.room()[*filled..*filled + take].copy_from_slice(bytes);
+                *filled += take;
             }
-            let Some(data) = self.data.take() else { return Ok(Next::NeedMore) };
-            let memory = data.to.map(|(memory, _)| memory);
-            return Ok(Next::EndOfData(data.kind, data.number, memory));
         }
-        let Some(header) = self.buffered().first_chunk() else { return Ok(Next::NeedMore) };
-        let header = Header::decode(header, self.message_bytes_max)?;
-        if matches!(header.kind, Kind::GetData | Kind::PutData) {
-            return Ok(Next::Data(header));
-        }
-        if self.buffered().len() < HEADER_BYTES + header.len as usize {
+        long.left -= take;
+        self.start += take;
+        if long.left > 0 {
+            self.long = Some(long);
             return Ok(Next::NeedMore);
         }
-        Ok(Next::Frame(header))
+        Ok(Next::End(long.header, long.to))
     }
 
-    /// The data of the frame at the front goes to `to`.
-    pub(super) fn begin_data(&mut self, header: Header, to: Destination) {
+    /// The payload of the frame at the front goes to `to`.
+    pub(super) fn begin(&mut self, header: Header, mut to: Destination) {
         self.skip(HEADER_BYTES);
-        let Header { kind, len, number } = header;
-        self.data = Some(Data { kind, number, left: len as usize, to });
+        let (skip, landed) = std::mem::take(&mut self.landed);
+        if let Destination::Memory(memory, offset) = &mut to {
+            // In range: what comes behind it has been read there.
+            let _ = memory.write_at(*offset, &self.buffer[self.start..self.start + skip]);
+            *offset += (skip + landed) as u64;
+        }
+        self.skip(skip);
+        self.long = Some(Long { header, left: header.len as usize - skip - landed, to });
     }
 
     /// Nothing more is written for transfer `number` of ours. Returns the memory that was held.
     pub(super) fn discard(&mut self, number: u64) -> Option<LocalMem> {
-        let data = self.data.as_mut()?;
-        if (data.kind, data.number) != (Kind::GetData, number) {
+        let long = self.long.as_mut()?;
+        if (long.header.kind, long.header.number) != (Kind::GetData, number) {
             return None;
         }
-        data.to.take().map(|(memory, _)| memory)
+        match std::mem::replace(&mut long.to, Destination::Nowhere) {
+            Destination::Memory(memory, _) => Some(memory),
+            Destination::Nowhere | Destination::Receive(..) => None,
+        }
     }
 
-    /// The connection is over: returns the memory that was held for arriving data.
-    pub(super) fn abandon(&mut self) -> Option<LocalMem> {
-        self.data.take()?.to.map(|(memory, _)| memory)
-    }
-
-    /// Reads and forgets what has arrived, up to a bound; after [`abandon`](Self::abandon).
-    pub(super) fn drain(&mut self, from: impl AsFd) {
-        for _ in 0..DRAIN_READS {
-            (self.start, self.end) = (0, 0);
-            match self.fill(&from, false) {
-                Ok((0, _)) | Err(_) => return,
-                Ok(_) => {}
+    /// Takes back the receive `op`, if a message is arriving in it; the rest of it is skipped.
+    pub(super) fn unclaim(&mut self, op: OpId) -> Option<Claimed> {
+        let long = self.long.as_mut()?;
+        match std::mem::replace(&mut long.to, Destination::Nowhere) {
+            Destination::Receive(claimed, _) if claimed.op() == op => Some(claimed),
+            other => {
+                long.to = other;
+                None
             }
         }
     }
 
+    /// Whether a message is arriving in a posted receive.
+    pub(super) fn is_claiming(&self) -> bool {
+        matches!(&self.long, Some(Long { to: Destination::Receive(..), .. }))
+    }
+
+    /// The connection is over: returns what was held for a frame that has not come to its end.
+    pub(super) fn abandon(&mut self) -> Destination {
+        self.long.take().map_or(Destination::Nowhere, |long| long.to)
+    }
+
+    /// Reads and forgets what has arrived, up to a bound; after [`abandon`](Self::abandon).
+    pub(super) fn drain(&mut self, from: impl AsFd, buffers: &mut Buffers) {
+        for _ in 0..DRAIN_READS {
+            (self.start, self.end) = (0, 0);
+            match self.fill(&from, buffers, Appetite::Any) {
+                Ok((0, _)) | Err(_) => break,
+                Ok(_) => {}
+            }
+        }
+        (self.start, self.end) = (0, 0);
+        self.rest(buffers);
+    }
+
     /// Reads once. Returns how many bytes came (zero: end of the stream) and whether there was room
     /// for more.
-    pub(super) fn fill(&mut self, from: impl AsFd, sparing: bool) -> io::Result<(usize, bool)> {
+    pub(super) fn fill(
+        &mut self,
+        from: impl AsFd,
+        buffers: &mut Buffers,
+        appetite: Appetite,
+    ) -> io::Result<(usize, bool)> {
+        self.make_room(buffers);
+        let most = match appetite {
+            // There is the beginning of a frame for which nothing waits.
+            _ if self.start < self.end => usize::MAX,
+            Appetite::Any => ANY_BYTES,
+            Appetite::Sparing | Appetite::Guess(_) => SPARING_BYTES,
+        };
+        let mut pieces = Pieces::new();
+        let complete = self.collect_long(&mut pieces);
+        let direct = pieces.bytes();
+        let guess = match appetite {
+            Appetite::Guess(guess)
+                if complete && self.start == self.end && guess.len > guess.skip() as u64 =>
+            {
+                Some(guess)
+            }
+            _ => None,
+        };
+        let guessed = guess.as_ref().map_or(0, |guess| self.collect_guess(&mut pieces, guess));
+        if complete && !pieces.is_full() {
+            let at = self.end + guess.as_ref().map_or(0, Guess::front);
+            let room = &mut self.buffer[at..];
+            let len = room.len().min(most);
+            let _ = pieces.push(RawSegment { ptr: room.as_mut_ptr(), len });
+        }
+        debug_assert!(!pieces.is_empty() && pieces.bytes() > 0, "nothing to read into");
+        let asked = pieces.bytes();
+        // SAFETY: valid for writes and not referenced by anyone:
+        // - registered memory, kept valid by `self.long` and `guess`, of which no references exist;
+        // - a claimed receive, which `self.long` owns and does not touch meanwhile;
+        // - free space of `self.buffer`, which `self` owns and does not touch meanwhile; the header
+        //   of a guess and what follows its data are different parts of it.
+        let got = unsafe { socket::receive(from, &mut pieces) }?;
+        let rest = got - self.took_long(got.min(direct));
+        match guess {
+            Some(guess) => self.took_guess(&guess, guessed, rest),
+            None => self.end += rest,
+        }
+        Ok((got, got < asked))
+    }
+
+    fn make_room(&mut self, buffers: &mut Buffers) {
+        if self.buffer.is_empty() {
+            self.buffer = buffers.take();
+        }
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.start > self.buffer.len() / 2 {
@@ -156,38 +348,86 @@ impl Incoming {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        let mut pieces = Pieces::new();
-        let mut direct = 0;
-        let skip_buffer = match &self.data {
-            None => false,
-            Some(Data { to: None, .. }) => false,
-            Some(Data { to: Some((memory, offset)), left, .. }) => {
-                let mut run = memory.region().pieces(*offset, *left as u64);
-                let all = run.all(|piece| pieces.push(piece));
-                direct = pieces.bytes();
-                !all
+    }
+
+    /// Collects where the rest of a frame that was begun goes. `false`: it has more pieces.
+    fn collect_long(&mut self, pieces: &mut Pieces<'_>) -> bool {
+        let Some(Long { left, to, .. }) = &mut self.long else { return true };
+        match to {
+            Destination::Nowhere => true,
+            Destination::Memory(memory, offset) => {
+                memory.region().pieces(*offset, *left as u64).all(|piece| pieces.push(piece))
             }
-        };
-        if !skip_buffer && !pieces.is_full() {
-            let room = &mut self.buffer[self.end..];
-            let len = if sparing { room.len().min(SPARING_BYTES) } else { room.len() };
-            let _ = pieces.push(RawSegment { ptr: room.as_mut_ptr(), len });
+            Destination::Receive(claimed, filled) => {
+                let room = &mut claimed.room()[*filled..*filled + *left];
+                pieces.push(RawSegment { ptr: room.as_mut_ptr(), len: room.len() })
+            }
         }
-        debug_assert!(!pieces.is_empty() && pieces.bytes() > 0, "nothing to read into");
-        let asked = pieces.bytes();
-        // SAFETY: valid for writes and not referenced by anyone:
-        // - registered memory, kept valid by `memory` in `self.data`, of which no references exist;
-        // - free space of `self.buffer`, which `self` owns and does not touch meanwhile.
-        let got = unsafe { socket::receive(from, &mut pieces) }?;
-        let into_memory = got.min(direct);
-        if let Some(Data { to: Some((_, offset)), left, .. }) = &mut self.data {
-            *offset += into_memory as u64;
-            *left -= into_memory;
+    }
+
+    fn took_long(&mut self, bytes: usize) -> usize {
+        if let Some(Long { left, to, .. }) = &mut self.long {
+            *left -= bytes;
+            match to {
+                Destination::Nowhere => {}
+                Destination::Memory(_, offset) => *offset += bytes as u64,
+                Destination::Receive(_, filled) => *filled += bytes,
+            }
         }
-        self.end += got - into_memory;
-        Ok((got, got < asked))
+        bytes
+    }
+
+    /// Collects a header and the memory of the data that is expected behind it. Returns how many
+    /// bytes of memory: so few that the buffer has room for them if the guess is wrong.
+    fn collect_guess(&mut self, pieces: &mut Pieces<'_>, guess: &Guess) -> usize {
+        let (front, skip) = (guess.front(), guess.skip() as u64);
+        let header = &mut self.buffer[self.end..self.end + front];
+        let before = pieces.bytes() + front;
+        if !pieces.push(RawSegment { ptr: header.as_mut_ptr(), len: front }) {
+            return 0;
+        }
+        let most = self.buffer.len() - self.end - front - SPARING_BYTES;
+        let len = (guess.len - skip).min(most as u64);
+        let mut run = guess.memory.region().pieces(guess.offset + skip, len);
+        let _ = run.all(|piece| pieces.push(piece));
+        pieces.bytes() - before
+    }
+
+    /// `bytes` have come of a header, of data into `guessed` bytes of memory, and into the buffer.
+    fn took_guess(&mut self, guess: &Guess, guessed: usize, bytes: usize) {
+        let front = bytes.min(guess.front());
+        let landed = (bytes - front).min(guessed);
+        let behind = bytes - front - landed;
+        self.end += front;
+        if landed == 0 {
+            self.end += behind;
+            return;
+        }
+        let is_right = self.buffered().first_chunk().is_some_and(|bytes| {
+            Header::decode(bytes, self.message_bytes_max).is_ok_and(|header| {
+                (header.kind, header.number) == (guess.kind, guess.number)
+                    && header.len as usize >= guess.skip() + landed
+            })
+        });
+        if is_right {
+            self.landed = (guess.skip(), landed);
+            self.end += behind;
+            return;
+        }
+        self.buffer.copy_within(self.end..self.end + behind, self.end + landed);
+        let moved = &mut self.buffer[self.end..self.end + landed];
+        let mut offset = guess.offset + guess.skip() as u64;
+        // In range: it is where the bytes have been read to.
+        let _ = guess.memory.read_at(offset, moved);
+        for piece in moved.chunks(ZEROES.len()) {
+            let _ = guess.memory.write_at(offset, &ZEROES[..piece.len()]);
+            offset += piece.len() as u64;
+        }
+        self.end += landed + behind;
     }
 }
+
+const ZEROES: [u8; 512] = [0; 512];
 
 #[cfg(test)]
 mod tests {
@@ -213,10 +453,11 @@ mod tests {
             let (mut theirs, ours) = UnixStream::pair().unwrap();
             ours.set_nonblocking(true).unwrap();
             let mut incoming = Incoming::new(4096);
+            let mut buffers = Buffers::new(4096);
             let mut seen = 0;
             for piece in stream_bytes.chunks(step) {
                 theirs.write_all(piece).unwrap();
-                while incoming.fill(&ours, false).is_ok() {
+                while incoming.fill(&ours, &mut buffers, Appetite::Any).is_ok() {
                     while let Next::Frame(header) = incoming.next().unwrap() {
                         assert_eq!(header.number, seen);
                         assert!(incoming.payload(header).iter().all(|b| *b == seen as u8));
@@ -229,47 +470,129 @@ mod tests {
         }
     }
 
-    #[test]
-    fn data_goes_to_memory_in_pieces_and_frames_behind_it_are_seen() {
-        let table = RegionTable::new();
-        let memory = Memory::from_vecs(vec![vec![0; 1000]; 300]);
-        let memory = table.register(memory, Access::WriteOnly).unwrap();
-        let (mut theirs, ours) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        let data: Vec<u8> = (0..290_000u32).map(|at| (at % 251) as u8).collect();
-        let mut bytes = frame(Kind::GetData, 3, &data);
-        bytes.extend(frame(Kind::Expected, 9, b"behind"));
-        let writer = std::thread::spawn(move || {
-            theirs.write_all(&bytes).unwrap();
-            theirs
-        });
-        let mut incoming = Incoming::new(4096);
-        let mut ended = false;
+    /// Reads until the message `behind` comes; the data of get 3 goes to `memory`.
+    fn receive(
+        ours: &UnixStream,
+        memory: &LocalMem,
+        offset: u64,
+        len: u64,
+        appetite: impl Fn(u64) -> Appetite,
+    ) -> Vec<u64> {
+        let (mut incoming, mut buffers) = (Incoming::new(4096), Buffers::new(4096));
+        let (mut begun, mut messages) = (0, Vec::new());
         loop {
             match incoming.next().unwrap() {
-                Next::NeedMore => match incoming.fill(&ours, true) {
+                Next::NeedMore => match incoming.fill(ours, &mut buffers, appetite(begun)) {
                     Ok(_) => {}
                     Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
                 },
-                Next::Data(header) => {
-                    assert_eq!(header.number, 3);
-                    incoming.begin_data(header, Some((memory.clone(), 5)));
+                Next::Long(header) => {
+                    assert_eq!((header.kind, header.number), (Kind::GetData, 3));
+                    incoming.begin(header, Destination::Memory(memory.clone(), offset + begun));
+                    begun += u64::from(header.len);
                 }
-                Next::EndOfData(kind, number, held) => {
-                    assert_eq!((kind, number), (Kind::GetData, 3));
-                    assert!(held.is_some());
-                    ended = true;
+                Next::End(header, to) => {
+                    assert_eq!((header.kind, header.number), (Kind::GetData, 3));
+                    assert!(matches!(to, Destination::Memory(..)));
+                }
+                Next::Frame(header) if incoming.payload(header) == b"behind" => {
+                    assert_eq!(begun, len);
+                    return messages;
                 }
                 Next::Frame(header) => {
-                    assert!(ended);
-                    assert_eq!(incoming.payload(header), b"behind");
-                    break;
+                    messages.push(header.number);
+                    incoming.consume(header);
                 }
             }
         }
-        writer.join().unwrap();
-        let mut got = vec![0; data.len()];
-        assert!(memory.read_at(5, &mut got));
-        assert!(got == data);
+    }
+
+    fn data() -> Vec<u8> {
+        (0..290_000u32).map(|at| (at % 251) as u8).collect()
+    }
+
+    /// Frames of data, with messages of `between` bytes after each, and one behind them all.
+    fn stream_bytes(data: &[u8], chunk: usize, between: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (number, chunk) in data.chunks(chunk).enumerate() {
+            bytes.extend(frame(Kind::GetData, 3, chunk));
+            if between > 0 {
+                bytes.extend(frame(Kind::Expected, number as u64, &vec![7; between]));
+            }
+        }
+        bytes.extend(frame(Kind::Expected, 9, b"behind"));
+        bytes
+    }
+
+    #[test]
+    fn data_goes_to_its_memory_whether_it_was_guessed_or_not() {
+        let data = data();
+        // (bytes of a frame with data, bytes of the message behind each, sparing instead of guess)
+        for (chunk, between, sparing) in [
+            (290_000, 0, true),
+            (290_000, 0, false),
+            (4096, 0, false),
+            (1000, 0, false),
+            (4096, 50, false),
+            (1000, 4000, false),
+            (100_000, 4000, true),
+            (100_000, 4000, false),
+            (100_000, 0, false),
+        ] {
+            let table = RegionTable::new();
+            let memory = Memory::from_vecs(vec![vec![0; 10_000]; 30]);
+            let memory = table.register(memory, Access::WriteOnly).unwrap();
+            let (mut theirs, ours) = UnixStream::pair().unwrap();
+            ours.set_nonblocking(true).unwrap();
+            let bytes = stream_bytes(&data, chunk, between);
+            let writer = std::thread::spawn(move || {
+                theirs.write_all(&bytes).unwrap();
+                theirs
+            });
+            let len = data.len() as u64;
+            let appetite = |begun| {
+                let (kind, number, memory) = (Kind::GetData, 3, memory.clone());
+                match sparing || begun == len {
+                    true => Appetite::Sparing,
+                    false => {
+                        let (offset, len) = (5 + begun, len - begun);
+                        let careful = begun == 0 || chunk == 100_000;
+                        Appetite::Guess(Guess { kind, number, memory, offset, len, careful })
+                    }
+                }
+            };
+            let messages = receive(&ours, &memory, 5, len, appetite);
+            let expected = if between > 0 { data.len().div_ceil(chunk) as u64 } else { 0 };
+            assert_eq!(messages, (0..expected).collect::<Vec<_>>());
+            writer.join().unwrap();
+            let mut got = vec![0; data.len()];
+            assert!(memory.read_at(5, &mut got));
+            assert!(got == data, "frames of {chunk}, messages of {between}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_guess_leaves_nothing_in_the_memory() {
+        let table = RegionTable::new();
+        let memory = table.register(Memory::from_vec(vec![1; 9000]), Access::ReadWrite).unwrap();
+        let (mut theirs, ours) = UnixStream::pair().unwrap();
+        theirs.write_all(&frame(Kind::Expected, 9, &[5; 3000])).unwrap();
+        theirs.write_all(&frame(Kind::Expected, 8, b"next")).unwrap();
+        let (mut incoming, mut buffers) = (Incoming::new(4096), Buffers::new(4096));
+        let (kind, number, offset, len, careful) = (Kind::GetData, 3, 1000, 8000, false);
+        let guess = Guess { kind, number, memory: memory.clone(), offset, len, careful };
+        incoming.fill(&ours, &mut buffers, Appetite::Guess(guess)).unwrap();
+        let Next::Frame(header) = incoming.next().unwrap() else { panic!("no frame") };
+        assert_eq!(incoming.payload(header), [5; 3000]);
+        incoming.consume(header);
+        let Next::Frame(header) = incoming.next().unwrap() else { panic!("no second frame") };
+        assert_eq!(incoming.payload(header), b"next");
+        incoming.consume(header);
+        incoming.rest(&mut buffers);
+        assert!(incoming.buffer.is_empty(), "the buffer is the poller's again");
+        let mut got = vec![0; 9000];
+        assert!(memory.read_at(0, &mut got));
+        assert!(got[..1000].iter().all(|byte| *byte == 1));
+        assert!(got[1000..].iter().all(|byte| *byte != 5));
     }
 }

@@ -73,8 +73,8 @@ impl Mail {
             lists.peers.push(peer.clone());
             drop(lists);
             state.listed = true;
+            self.notify();
         }
-        self.notify();
         true
     }
 

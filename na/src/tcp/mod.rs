@@ -3,13 +3,15 @@
 //! Files, in the order in which a message passes them: `endpoint` (operations become frames),
 //! `peer` (what is in flight with one peer), `outgoing` (frames become bytes), `poller` (events),
 //! `incoming` (bytes become frames), `inbound` (what a frame does), `transfers` (puts and gets);
-//! `greeting` makes connections, `mail` is what other threads leave for the poll, `address`,
-//! `frame`, `conn` and `socket` are what the names say.
+//! `greeting` makes connections, `liveness` ends those of peers that say or take nothing, `mail` is
+//! what other threads leave for the poll, `address`, `interface`, `frame`, `conn` and `socket` are
+//! what the names say.
 //!
 //! # Addresses
 //!
 //! A listening endpoint without a host listens on 127.0.0.1; all interfaces must be asked for with
-//! `0.0.0.0` or `[::]`. Port 0, or none, is a free port. The self address is always written in
+//! `0.0.0.0` or `[::]`, one interface by its name: `na+tcp://eth0:7000`. Port 0, or none, is a free
+//! port. The self address is always written in
 //! numbers and can be called: for all interfaces it names the interface that leads outside. An
 //! endpoint that does not listen ignores host and port (but they must be well-formed), and its self
 //! address is a name for people. `open` and `lookup` resolve host names, which may block; nothing
@@ -35,12 +37,42 @@
 //! it from the next hello, and ends its side of the old session first.
 //!
 //! A connection must be made, and greeted, within [`OpenOptions::connect_timeout`]; a refusal is
-//! reported at once. At most 256 accepted connections may be without a hello; beyond, the oldest is
-//! dropped if it has had a second, else the next wait in the kernel's queue. With a
-//! [`liveness_limit`](OpenOptions::liveness_limit) the kernel probes idle peers (keep-alive after
-//! half the limit, in whole seconds, at least 2 s in all) and gives up unacknowledged data after
-//! the limit. Without one, a peer whose host vanishes is noticed only by the kernel's
-//! retransmission limit.
+//! reported at once, or tried again for [`connect_retry`]. At most 256 accepted connections may be
+//! without a hello; beyond, the oldest is dropped if it has had a second, else the next wait in the
+//! kernel's queue. Beyond [`connections_max`] a connection is refused with that reason.
+//!
+//! With a [`liveness_limit`](OpenOptions::liveness_limit) (200 ms at least) a peer that owes
+//! something must be heard within it; each side sends signs of life to who wants them, also while
+//! it does not read. So a stopped process is noticed, and one that is slow is not mistaken for it.
+//! Without a limit, a peer whose host vanishes is noticed by the kernel: after [`keep_alive`] if
+//! nothing was under way, else by its retransmission limit, which is some quarter of an hour.
+//! [`slow_reader_limit`] ends a peer that takes nothing.
+//!
+//! [`connect_retry`]: crate::TcpOptions::connect_retry
+//! [`connections_max`]: crate::TcpOptions::connections_max
+//! [`keep_alive`]: crate::TcpOptions::keep_alive
+//! [`slow_reader_limit`]: crate::TcpOptions::slow_reader_limit
+//!
+//! # How it moves bytes, and why so
+//!
+//! Measured with bare sockets on loopback, two pinned processes, kernel 6.18, medians:
+//!
+//! | | one stream, system calls | io_uring | io_uring, zero-copy send | 2 streams | 4 streams |
+//! |---|---|---|---|---|---|
+//! | 72 bytes there and back | 7.98 us | 9.49 us | – | – | – |
+//! | 4 KiB asked for | 13.7 us | 15.9 us | 16.6 us | 21.8 us | 29.4 us |
+//! | 64 KiB | 53.0 us | 55.0 us | 66.6 us | 42.7 us | 50.0 us |
+//! | 1 MiB | 513 us | 526 us | 709 us | 586 us | 544 us |
+//! | 16 MiB | 8.0 ms | 10.0 ms | 16.5 ms | 9.3 ms | 8.6 ms |
+//! | 64 MiB | 37.0 ms | 43.1 ms | 73.7 ms | 36.8 ms | 34.7 ms |
+//!
+//! io_uring was slower in every row: a poll that spins finds what has arrived with one call either
+//! way, and the ring adds its own work to that call. So there is one way only, epoll. (Set up as
+//! single issuer with deferred task work, one submission and look for completions per turn.)
+//! Several streams are not faster: one core moves the bytes on each side, and one stream keeps it
+//! busy. (64 KiB gain from a second one when the two cores are far from each other, because one
+//! half is read while the other is written.) These figures are from cores that are far; near, bare
+//! sockets move 64 KiB in 22 us and 1 MiB in 144 us.
 //!
 //! # Wire format, version 1
 //!
@@ -51,14 +83,19 @@
 //! |---|---|---|
 //! | magic `MRGO` | 0 | 4 |
 //! | version, 1 | 4 | 2 |
-//! | flags, 0 | 6 | 2 |
+//! | capabilities; unknown bits mean nothing | 6 | 2 |
 //! | longest message that the sender takes | 8 | 4 |
 //! | length of the address, at most 256 | 12 | 2 |
-//! | reserved, 0 | 14 | 2 |
+//! | refusal: 0 none, 1 too many connections, others unknown | 14 | 2 |
 //! | session | 16 | 8 |
-//! | address where the sender listens, UTF-8; empty: nowhere | 24 | length |
+//! | the sender wants to hear something every so many ms; 0: does not mind | 24 | 4 |
+//! | length of the extension, at most 256 | 28 | 2 |
+//! | not looked at | 30 | 2 |
+//! | address where the sender listens, UTF-8; empty: nowhere | 32 | length |
+//! | extension, for later versions: skipped | | length |
 //!
-//! A message may be as long as the smaller of both limits. A hello of another version is answered
+//! Capability 1: understands *alive*, and sends it when asked to. What both offer is used. A
+//! message may be as long as the smaller of both limits. A hello of another version is answered
 //! with one's own, so that both sides can say why, and the connection is closed. Anything else that
 //! is not a hello is not answered.
 //!
@@ -80,6 +117,7 @@
 //! | 6 | data of a put | the next bytes, 1 to 2^20 |
 //! | 7 | done | status, 4 bytes |
 //! | 8 | cancel | none |
+//! | 9 | alive | none |
 //!
 //! Statuses: 0 done, 1 no such key, 2 access not granted, 3 out of range, 4 copy failed,
 //! 5 canceled.
@@ -92,7 +130,7 @@
 //! messages, may alternate frame by frame; the data of one transfer is in order.
 //!
 //! A peer that breaks a rule loses its connection (`Error::Protocol`, one warning in the log);
-//! others are not affected.
+//! others are not affected. That includes asking for more transfers while not reading the answers.
 //!
 //! # Back-pressure
 //!
@@ -101,6 +139,15 @@
 //! buffers fill, and the peer's sends stop completing. Data of transfers on that connection waits
 //! as well. When the peer hangs up, what it left in the socket is brought in regardless of the
 //! bound, so that its end is noticed.
+//!
+//! # Copies
+//!
+//! Headers, and payloads up to 4 KiB, are copied behind each other and leave in one piece: many
+//! messages in one call, and a call with one piece is 0.25 us faster than one with two. Longer
+//! messages and data of transfers are sent from where they lie. Data
+//! arrives in registered memory, and what is missing of a message when its header is read, if it is
+//! 4 KiB or more, in the posted receive; but up to 8 KiB of them may come with the header, and are
+//! copied.
 
 mod address;
 mod conn;
@@ -111,6 +158,8 @@ pub mod fuzzing;
 mod greeting;
 mod inbound;
 mod incoming;
+mod interface;
+mod liveness;
 mod mail;
 mod outgoing;
 mod peer;

@@ -1,32 +1,34 @@
 //! What a peer still has to be sent, in the order of the wire.
 //!
 //! `queue` holds complete frames; their order is final. `bulks` holds data of which frames are cut
-//! only when the queue has fewer than [`CHUNKS_QUEUED_MAX`] of them, one bulk after the other, so
-//! that a message waits for at most that many chunks and several transfers advance together.
+//! only when the queue has less than [`CHUNK_BYTES`] of it, one bulk after the other, so that a
+//! message waits for little and several transfers advance together.
 //!
 //! A flush hands the kernel as many frames as one call takes. Bulk data goes from registered memory
 //! straight to the kernel; each chunk holds its memory until its last byte is taken.
 
 use std::collections::VecDeque;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use super::frame::{HEADER_BYTES, Header, Kind, REQUEST_BYTES};
-use super::socket::{self, Pieces};
+use super::socket::{self, COPIES_BYTES, Copies, Pieces};
 use crate::{Completion, Error, LocalMem, MsgBuf, OpId, Tag};
 
-/// Bytes of data in one frame.
-const CHUNK_BYTES: usize = 256 << 10;
-
-/// Frames with data that may be in the queue.
-const CHUNKS_QUEUED_MAX: usize = 2;
+/// Bytes of data in one frame. With a quarter of it, bare sockets lose a third of their speed.
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// Bytes that one call is asked to take.
 const CALL_BYTES_MAX: usize = 1 << 20;
 
 /// Bytes after which a flush ends though the kernel would take more.
 const FLUSH_BYTES_MAX: usize = 4 << 20;
+
+/// Payloads up to this length are copied next to their header; longer ones are sent from where they
+/// are.
+const COPY_BYTES_MAX: usize = 4 << 10;
 
 /// A second send within this time after a write leaves its message to the next poll.
 const BATCH_WINDOW: Duration = Duration::from_micros(20);
@@ -51,6 +53,31 @@ struct Frame {
     /// Bytes of the payload, as in `header`.
     len: usize,
     body: Body,
+}
+
+impl Frame {
+    /// Collects the payload but for its first `skip` bytes. `false`: it does not fit.
+    fn collect(&self, pieces: &mut Pieces<'_>, skip: usize) -> bool {
+        let bytes = match &self.body {
+            Body::Small(bytes) => &bytes[..self.len],
+            Body::Message { buf, .. } => buf.as_slice(),
+            Body::Orphan(bytes) => bytes,
+            Body::Chunk { memory, offset } => {
+                let left = (self.len - skip) as u64;
+                let mut run = memory.region().pieces(offset + skip as u64, left);
+                return run.all(|piece| match left <= COPY_BYTES_MAX as u64 {
+                    // SAFETY: a piece of registered memory, which `memory` keeps valid, and which
+                    // is not on our stack.
+                    true => unsafe { pieces.push_copy_of(piece) },
+                    false => pieces.push(piece),
+                });
+            }
+        };
+        match &bytes[skip..] {
+            short if short.len() <= COPY_BYTES_MAX => pieces.push_copy(short),
+            long => pieces.push_slice(long),
+        }
+    }
 }
 
 /// Data of a transfer that is not yet cut into frames.
@@ -88,7 +115,12 @@ pub(super) struct Outgoing {
     /// Bytes of the first frame that were sent, header included.
     sent: usize,
     bulks: VecDeque<Bulk>,
-    chunks_queued: usize,
+    /// Bytes of data in the queue.
+    data_queued: usize,
+    /// Verdicts in the queue.
+    verdicts: usize,
+    /// Bytes that the kernel has taken so far.
+    taken: u64,
     blocked: bool,
     /// The poll during or after which a send last wrote by itself, and when.
     wrote_at: Option<(u64, Instant)>,
@@ -97,6 +129,16 @@ pub(super) struct Outgoing {
 impl Outgoing {
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.bulks.is_empty()
+    }
+
+    /// Verdicts that the peer cannot know yet.
+    pub(super) fn verdicts(&self) -> usize {
+        self.verdicts
+    }
+
+    /// Bytes that the kernel has taken so far; to see whether it is some more.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
     }
 
     /// Whether the socket is full, so that only its event makes a flush worthwhile.
@@ -137,6 +179,7 @@ impl Outgoing {
         let mut bytes = [0; REQUEST_BYTES];
         bytes[..payload.len()].copy_from_slice(payload);
         let header = Header { kind, len: payload.len() as u32, number }.encode();
+        self.verdicts += usize::from(kind == Kind::Done);
         self.queue.push_back(Frame { header, len: payload.len(), body: Body::Small(bytes) });
     }
 
@@ -224,11 +267,12 @@ impl Outgoing {
             if self.queue.is_empty() {
                 return Ok(Flushed::All);
             }
-            let mut pieces = Pieces::new();
+            let mut room: Copies = [MaybeUninit::uninit(); COPIES_BYTES];
+            let mut pieces = Pieces::with_room(&mut room);
             self.collect(&mut pieces);
             // SAFETY: each piece is valid for reads and part of a frame in `queue`, which `self`
             // keeps unchanged until this call returns:
-            // - headers and owned payloads are slices of the frame;
+            // - headers and short payloads are copies in `room`, long ones slices of the frame;
             // - a chunk's pieces lie in registered memory, which its `memory` keeps alive.
             match unsafe { socket::send(&socket, &mut pieces) } {
                 Ok(sent) => {
@@ -246,13 +290,13 @@ impl Outgoing {
     }
 
     fn cut_chunks(&mut self, get_is_cut: &mut impl FnMut()) {
-        while self.chunks_queued < CHUNKS_QUEUED_MAX {
+        while self.data_queued < CHUNK_BYTES {
             let Some(mut bulk) = self.bulks.pop_front() else { return };
             let len = bulk.left.min(CHUNK_BYTES as u64);
             let header = Header { kind: bulk.kind, len: len as u32, number: bulk.number }.encode();
             let body = Body::Chunk { memory: bulk.memory.clone(), offset: bulk.offset };
             self.queue.push_back(Frame { header, len: len as usize, body });
-            self.chunks_queued += 1;
+            self.data_queued += len as usize;
             bulk.offset += len;
             bulk.left -= len;
             if bulk.left > 0 {
@@ -264,28 +308,16 @@ impl Outgoing {
     }
 
     /// Collects what is unsent, as much as one call should take.
-    fn collect(&self, pieces: &mut Pieces) {
+    fn collect(&self, pieces: &mut Pieces<'_>) {
         let mut skip = self.sent;
         for frame in &self.queue {
-            if pieces.bytes() >= CALL_BYTES_MAX {
-                return;
-            }
-            if skip < HEADER_BYTES && !pieces.push_slice(&frame.header[skip..]) {
-                return;
-            }
-            let skip_payload = skip.saturating_sub(HEADER_BYTES);
+            let skip_header = skip.min(HEADER_BYTES);
+            let skip_payload = skip - skip_header;
             skip = 0;
-            let fits = match &frame.body {
-                Body::Small(bytes) => pieces.push_slice(&bytes[skip_payload..frame.len]),
-                Body::Message { buf, .. } => pieces.push_slice(&buf.as_slice()[skip_payload..]),
-                Body::Orphan(bytes) => pieces.push_slice(&bytes[skip_payload..]),
-                Body::Chunk { memory, offset } => {
-                    let left = (frame.len - skip_payload) as u64;
-                    let mut run = memory.region().pieces(offset + skip_payload as u64, left);
-                    run.all(|piece| pieces.push(piece))
-                }
-            };
-            if !fits {
+            if pieces.bytes() >= CALL_BYTES_MAX
+                || !pieces.push_copy(&frame.header[skip_header..])
+                || !frame.collect(pieces, skip_payload)
+            {
                 return;
             }
         }
@@ -293,19 +325,22 @@ impl Outgoing {
 
     fn consume(&mut self, bytes: usize, harvest: &mut Harvest) {
         self.sent += bytes;
+        self.taken += bytes as u64;
         while let Some(frame) = self.queue.front()
             && self.sent >= HEADER_BYTES + frame.len
         {
             self.sent -= HEADER_BYTES + frame.len;
-            match self.queue.pop_front().map(|frame| frame.body) {
-                Some(Body::Message { op, buf }) => {
+            let Some(frame) = self.queue.pop_front() else { return };
+            self.verdicts -= usize::from(frame.header[0] == Kind::Done as u8);
+            match frame.body {
+                Body::Message { op, buf } => {
                     harvest.completions.push(Completion::Send { op, buf, result: Ok(()) });
                 }
-                Some(Body::Chunk { memory, .. }) => {
-                    self.chunks_queued -= 1;
+                Body::Chunk { memory, .. } => {
+                    self.data_queued -= frame.len;
                     harvest.memories.push(memory);
                 }
-                Some(Body::Small(_) | Body::Orphan(_)) | None => {}
+                Body::Small(_) | Body::Orphan(_) => {}
             }
         }
     }

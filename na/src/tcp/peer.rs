@@ -15,7 +15,9 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
+use super::incoming::Appetite;
 use super::outgoing::{Flushed, Harvest, Outgoing};
 use super::transfers::Transfers;
 use crate::Error;
@@ -29,6 +31,8 @@ pub(super) struct Link {
     pub(super) session: u64,
     /// Longest message that both sides take, bytes.
     pub(super) message_bytes_max: usize,
+    /// The peer wants to hear something at least this often.
+    pub(super) alive_every: Option<Duration>,
 }
 
 /// See the module's documentation.
@@ -60,6 +64,8 @@ pub(super) struct PeerState {
     pub(super) harvest: Harvest,
     /// In the mail for the next poll.
     pub(super) listed: bool,
+    /// Connecting has failed and is tried again later.
+    pub(super) redials: bool,
     /// Keys of its connections, also of those being made.
     pub(super) conns: Vec<u64>,
     /// The connection on which its frames come; the others carry nothing.
@@ -86,6 +92,7 @@ impl Peer {
             transfers: Transfers::default(),
             harvest: Harvest::default(),
             listed: false,
+            redials: false,
             conns: Vec::new(),
             inbound: None,
             broken: None,
@@ -107,6 +114,11 @@ impl Peer {
 }
 
 impl PeerState {
+    /// How to read what it sends.
+    pub(super) fn appetite(&self) -> Appetite {
+        self.transfers.appetite()
+    }
+
     /// Sends what the kernel takes. An error ends the peer in the next poll, see `broken`.
     pub(super) fn flush(&mut self, peer: &Peer) -> Flushed {
         let Phase::Up(link) = &self.phase else { return Flushed::Blocked };
@@ -137,6 +149,7 @@ impl PeerState {
         self.transfers.fail_all(error, &mut self.harvest);
         self.inbound = None;
         self.broken = None;
+        self.redials = false;
         std::mem::take(&mut self.conns)
     }
 }

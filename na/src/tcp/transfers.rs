@@ -17,7 +17,9 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::frame::{Kind, Request, Status, TRANSFERS_MAX};
+use super::incoming::{Appetite, Destination, Guess};
 use super::outgoing::{Harvest, Outgoing};
+use crate::matching::Cheap;
 use crate::{Completion, Error, LocalMem, OpId, RegionTable, Transfer};
 
 /// A transfer that we asked for.
@@ -41,23 +43,55 @@ struct Served {
     received: u64,
 }
 
-/// Where arriving data goes: memory and offset, or nowhere.
-pub(super) type Destination = Option<(LocalMem, u64)>;
-
 /// The transfers with one peer. See the module's documentation.
 #[derive(Default)]
 pub(super) struct Transfers {
     next_number: u64,
-    asked: HashMap<u64, Asked>,
+    asked: HashMap<u64, Asked, Cheap>,
     waiting: VecDeque<Asked>,
-    served_puts: HashMap<u64, Served>,
+    /// Few, whatever numbers the peer chooses.
+    served_puts: HashMap<u64, Served, Cheap>,
     served_gets: usize,
 }
 
 impl Transfers {
-    /// Whether data may be arriving, so that reading should not run ahead.
-    pub(super) fn expects_data(&self) -> bool {
-        !self.served_puts.is_empty() || self.asked.values().any(|asked| !asked.put)
+    /// How to read, given the data that may be arriving.
+    pub(super) fn appetite(&self) -> Appetite {
+        match self.served_puts.len() + self.asked.len() {
+            0 => Appetite::Any,
+            1 => self.only_one(),
+            _ if !self.served_puts.is_empty() => Appetite::Sparing,
+            _ if self.asked.values().any(|asked| !asked.put) => Appetite::Sparing,
+            _ => Appetite::Any,
+        }
+    }
+
+    /// The same when there is one transfer.
+    fn only_one(&self) -> Appetite {
+        let puts = self.served_puts.iter().map(|(number, served)| {
+            (Kind::PutData, *number, &served.lease, served.len, served.received)
+        });
+        let gets = self.asked.iter().filter(|(_, asked)| !asked.put).map(|(number, asked)| {
+            (Kind::GetData, *number, &asked.local, asked.request.len, asked.received)
+        });
+        match puts.chain(gets).next() {
+            Some((kind, number, Some((memory, offset)), len, received)) if received < len => {
+                let (memory, offset, len) = (memory.clone(), offset + received, len - received);
+                // A get that is denied should leave our memory as it is.
+                let careful = kind == Kind::GetData && received == 0;
+                Appetite::Guess(Guess { kind, number, memory, offset, len, careful })
+            }
+            Some((.., len, received)) if received < len => Appetite::Sparing,
+            _ => Appetite::Any,
+        }
+    }
+
+    /// Whether anything is under way in either direction.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.asked.is_empty()
+            || !self.waiting.is_empty()
+            || !self.served_puts.is_empty()
+            || self.served_gets > 0
     }
 
     /// Starts a transfer, or queues it until the peer has fewer.
@@ -130,6 +164,10 @@ impl Transfers {
         if running >= TRANSFERS_MAX {
             return Err(format!("more than {TRANSFERS_MAX} transfers at once"));
         }
+        // An honest peer waits for its verdicts. We keep none for one that does not take them.
+        if out.verdicts() > 2 * TRANSFERS_MAX {
+            return Err(format!("more than {TRANSFERS_MAX} transfers without taking the answers"));
+        }
         if self.served_puts.contains_key(&number) {
             return Err(format!("transfer number {number} used twice"));
         }
@@ -184,8 +222,10 @@ impl Transfers {
         if len > whole - *received {
             return Err(format!("{kind:?} beyond the {whole} bytes of transfer {number}"));
         }
-        let destination =
-            place.as_ref().map(|(memory, offset)| (memory.clone(), offset + *received));
+        let destination = match place {
+            Some((memory, offset)) => Destination::Memory(memory.clone(), offset + *received),
+            None => Destination::Nowhere,
+        };
         *received += len;
         Ok(destination)
     }

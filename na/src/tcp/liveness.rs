@@ -1,0 +1,276 @@
+//! Peers that say nothing or take nothing, and connecting again.
+//!
+//! # Ticks
+//!
+//! A connection that is up costs no clock reads. Instead the poller *ticks*, four times within the
+//! shortest limit that anyone here or among the peers has set, and not at all when there is none. A
+//! tick looks at what has happened to each connection since the last one:
+//!
+//! | nothing was | for | then |
+//! |---|---|---|
+//! | heard from a peer that owes us something | the liveness limit | the peer has gone |
+//! | taken by a peer for which there is something | the slow-reader limit | the peer has gone |
+//! | said to a peer that wants signs of life | half of what it wants | we send one |
+//!
+//! A peer *owes* something while a receive waits for a message of it, something is to be sent to
+//! it, or a transfer is under way in either direction. A side with a limit asks in its hello to
+//! hear something four times within the limit; so a peer that lives is heard even when it has
+//! nothing to say, or does not read because its receives are missing, and one that is stopped is
+//! not, though its kernel still acknowledges everything.
+//!
+//! Time is counted in ticks, each worth twice the wanted interval at most: a process that was
+//! itself stopped, or did not poll, does not blame its peers for that.
+
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+
+use super::conn::Conn;
+use super::endpoint::Core;
+use super::frame::{CAN_BEAT, Hello, Kind};
+use super::peer::{Peer, PeerState, Phase};
+use super::poller::{Poller, flush};
+use crate::sync::{Arc, lock};
+
+/// Ticks within a limit.
+const TICKS: u32 = 4;
+
+/// Limits below this count as this. It is also what bounds the work that a peer can ask for.
+const LIMIT_MIN: Duration = Duration::from_millis(200);
+
+/// Between attempts to connect: the first pause, and the longest.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// A limit as we keep it; zero stays zero.
+pub(super) fn limit(wanted: Duration) -> Duration {
+    if wanted.is_zero() { wanted } else { wanted.max(LIMIT_MIN) }
+}
+
+/// How often we ask to hear something, for a hello.
+pub(super) fn alive_every_ms(limit: Duration) -> u32 {
+    u32::try_from((limit / TICKS).as_millis()).unwrap_or(u32::MAX)
+}
+
+/// How often the sender of `hello` wants to hear something, if we can do that.
+pub(super) fn alive_every(hello: &Hello) -> Option<Duration> {
+    let asked = hello.alive_every_ms > 0 && hello.capabilities & CAN_BEAT != 0;
+    let every = Duration::from_millis(hello.alive_every_ms.into());
+    asked.then(|| every.max(LIMIT_MIN / TICKS))
+}
+
+/// How often to tick for a connection whose peer wants to hear something every `alive_every`.
+pub(super) fn tick_for(core: &Core, alive_every: Option<Duration>) -> Option<Duration> {
+    let ours = [core.liveness_limit, limit(core.options.slow_reader_limit)];
+    let ours = ours.into_iter().filter(|limit| !limit.is_zero()).map(|limit| limit / TICKS);
+    ours.chain(alive_every.map(|every| every / 2)).min()
+}
+
+/// When to tick.
+#[derive(Debug, Default)]
+pub(super) struct Ticks {
+    every: Option<Duration>,
+    last: Option<Instant>,
+    pub(super) next: Option<Instant>,
+}
+
+/// A peer to be dialed again.
+pub(super) struct Redial {
+    pub(super) peer: Arc<Peer>,
+    at: Instant,
+    pause: Duration,
+    deadline: Instant,
+}
+
+impl Poller {
+    /// Makes sure that ticks come at least every so often.
+    pub(super) fn tick_within(&mut self, every: Option<Duration>) {
+        let Some(every) = every else { return };
+        if self.ticks.every.is_some_and(|known| known <= every) {
+            return;
+        }
+        let now = Instant::now();
+        // Far limits are not points in time.
+        let Some(next) = now.checked_add(every) else { return };
+        self.ticks.every = Some(every);
+        self.ticks.last.get_or_insert(now);
+        self.ticks.next = Some(next);
+        self.arm(next);
+    }
+
+    /// Looks after all connections, if it is time.
+    pub(super) fn tick(&mut self, core: &Core, now: Instant) {
+        if self.ticks.next.is_none_or(|next| next > now) {
+            return;
+        }
+        let Ticks { every, last, .. } = std::mem::take(&mut self.ticks);
+        let elapsed = last.map_or(Duration::ZERO, |last| now.duration_since(last));
+        let elapsed = every.map_or(elapsed, |every| elapsed.min(every * 2));
+        let up: Vec<u64> =
+            self.conns.iter().filter(|conn| conn.up().is_some()).map(|conn| conn.key).collect();
+        self.ticks.last = Some(now);
+        for key in up {
+            self.look_after(core, key, elapsed);
+        }
+        if self.ticks.every.is_none() {
+            self.ticks = Ticks::default();
+        }
+    }
+
+    fn look_after(&mut self, core: &Core, key: u64, elapsed: Duration) {
+        let Some(mut conn) = self.conns.take(key) else { return };
+        let Some(peer) = conn.up().cloned() else { return self.conns.put_back(conn) };
+        let mut every = None;
+        let error = self.with_peer(&peer, |state| {
+            let Phase::Up(link) = &state.phase else { return None };
+            every = tick_for(core, link.alive_every);
+            let sends_here = Arc::ptr_eq(&link.socket, &conn.socket);
+            let reads_here = conn.is_inbound || (sends_here && state.inbound.is_none());
+            let slow = sends_here && takes_nothing(core, &peer, &mut conn, state, elapsed);
+            let gone = reads_here && is_silent(core, &peer, &mut conn, state, elapsed);
+            let limit = if gone { core.liveness_limit } else { core.options.slow_reader_limit };
+            let what = if gone { "no sign of life from it" } else { "it has taken nothing" };
+            (gone || slow).then(|| peer.gone(format!("{what} for {limit:?}")))
+        });
+        self.conns.put_back(conn);
+        match error {
+            Some(error) => self.end_peer(core, &peer, error),
+            None => self.tick_within(every),
+        }
+    }
+
+    /// Connects to `peer` again later, if the reason and the options allow it.
+    pub(super) fn redial(
+        &mut self,
+        core: &Core,
+        peer: &Arc<Peer>,
+        reason: ErrorKind,
+        deadline: Instant,
+    ) -> bool {
+        let passes = matches!(
+            reason,
+            ErrorKind::ConnectionRefused
+                | ErrorKind::ConnectionReset
+                | ErrorKind::HostUnreachable
+                | ErrorKind::NetworkUnreachable
+                | ErrorKind::TimedOut
+        );
+        let began = deadline - core.connect_timeout;
+        let until = began.checked_add(core.options.connect_retry);
+        let until = until.map_or(deadline, |until| until.min(deadline));
+        let known = self.redials.iter().position(|redial| Arc::ptr_eq(&redial.peer, peer));
+        let before = known.map(|at| self.redials.swap_remove(at).pause);
+        let pause = before.map_or(PAUSE_MIN, |pause| (pause * 2).min(PAUSE_MAX));
+        let at = Instant::now() + pause;
+        let mut state = peer.lock();
+        let waits = matches!(state.phase, Phase::Dialing) && state.conns.is_empty();
+        state.redials = passes && waits && at < until;
+        if !state.redials {
+            return false;
+        }
+        drop(state);
+        self.redials.push(Redial { peer: peer.clone(), at, pause, deadline });
+        self.arm(at);
+        true
+    }
+
+    /// Dials the peers whose pause is over; returns when the next one is.
+    pub(super) fn redial_due(&mut self, core: &Core, now: Instant) -> Option<Instant> {
+        let due = self.redials.iter().filter(|redial| redial.at <= now);
+        let due: Vec<(Arc<Peer>, Instant)> =
+            due.map(|redial| (redial.peer.clone(), redial.deadline)).collect();
+        for (peer, deadline) in due {
+            let mut state = peer.lock();
+            let waits = std::mem::take(&mut state.redials) && state.conns.is_empty();
+            drop(state);
+            if waits {
+                self.dial(core, &peer, 0, deadline);
+            }
+        }
+        // What is still being tried stays, for the length of its next pause.
+        self.redials.retain(|redial| matches!(redial.peer.lock().phase, Phase::Dialing));
+        self.redials.iter().map(|redial| redial.at).filter(|at| *at > now).min()
+    }
+}
+
+/// Says something if it is time; whether the peer has taken nothing for too long.
+fn takes_nothing(
+    core: &Core,
+    peer: &Arc<Peer>,
+    conn: &mut Conn,
+    state: &mut PeerState,
+    elapsed: Duration,
+) -> bool {
+    let times = &mut conn.times;
+    let taken = state.out.taken();
+    if taken != times.taken {
+        (times.quiet, times.stuck) = (Duration::ZERO, Duration::ZERO);
+    } else {
+        times.quiet += elapsed;
+        times.stuck += elapsed;
+    }
+    times.taken = taken;
+    if state.out.is_empty() {
+        times.stuck = Duration::ZERO;
+        if let Phase::Up(link) = &state.phase
+            && link.alive_every.is_some_and(|every| times.quiet >= every / 2)
+        {
+            state.out.push_small(Kind::Alive, 0, &[]);
+            flush(core, peer, state);
+        }
+    }
+    let limit = limit(core.options.slow_reader_limit);
+    !limit.is_zero() && times.stuck >= limit
+}
+
+/// Whether a peer that owes us something has said nothing for too long.
+fn is_silent(
+    core: &Core,
+    peer: &Peer,
+    conn: &mut Conn,
+    state: &PeerState,
+    elapsed: Duration,
+) -> bool {
+    if core.liveness_limit.is_zero() {
+        return false;
+    }
+    let claiming = conn.incoming.is_claiming();
+    let owes = || {
+        claiming
+            || state.transfers.is_busy()
+            || !state.out.is_empty()
+            || lock(&core.matcher).awaits(peer.id)
+    };
+    // While we do not read, we cannot hear.
+    if std::mem::take(&mut conn.heard) || conn.paused || !owes() {
+        conn.times.silent = Duration::ZERO;
+    } else {
+        conn.times.silent += elapsed;
+    }
+    conn.times.silent >= core.liveness_limit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_have_a_least_value_and_zero_is_none() {
+        assert_eq!(limit(Duration::ZERO), Duration::ZERO);
+        assert_eq!(limit(Duration::from_nanos(1)), LIMIT_MIN);
+        assert_eq!(limit(Duration::from_secs(9)), Duration::from_secs(9));
+        assert_eq!(alive_every_ms(Duration::ZERO), 0);
+        assert_eq!(alive_every_ms(Duration::MAX), u32::MAX);
+    }
+
+    #[test]
+    fn a_peer_cannot_ask_for_more_signs_of_life_than_there_may_be() {
+        let hello = |capabilities, alive_every_ms| {
+            let hello = Hello::ours(4096, 1, String::new());
+            alive_every(&Hello { capabilities, alive_every_ms, ..hello })
+        };
+        assert_eq!(hello(CAN_BEAT, 1), Some(LIMIT_MIN / TICKS));
+        assert_eq!(hello(CAN_BEAT, 0), None);
+        assert_eq!(hello(0, 1000), None, "it does not know them itself");
+        assert_eq!(hello(CAN_BEAT | 0x8000, 1000), Some(Duration::from_secs(1)));
+    }
+}

@@ -1,0 +1,62 @@
+//! Settings that only the tcp transport has. Here, so that they exist in every build.
+
+use std::time::Duration;
+
+use crate::Error;
+
+/// Most connections to one endpoint, unless said otherwise.
+const CONNECTIONS_MAX: usize = 65_536;
+
+/// Time after which the kernel looks after an idle connection, unless said otherwise.
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
+
+/// Settings of the tcp transport, as [`OpenOptions::tcp`](crate::OpenOptions::tcp).
+///
+/// Times are kept to about a quarter of themselves.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct TcpOptions {
+    /// How long a connection that is refused, or whose host cannot be reached, is tried again: for
+    /// targets that are about to start. The pauses grow from 10 ms to 500 ms, and the attempts end
+    /// with [`connect_timeout`](crate::OpenOptions::connect_timeout) in any case. Default zero: the
+    /// first refusal is reported.
+    pub connect_retry: Duration,
+    /// Connections that others may have to this endpoint. Further ones are refused, and their
+    /// dialer is told so ([`Error::Unreachable`]). Default 65,536; at least 1.
+    pub connections_max: usize,
+    /// How long a peer may take nothing of what we have for it before it is given up
+    /// ([`Error::PeerGone`]). Default zero: for ever; its sends just do not complete.
+    pub slow_reader_limit: Duration,
+    /// Time after which the kernel asks an idle peer's host whether the connection still exists;
+    /// a host that does not answer within as much again has gone. In whole seconds; zero: never
+    /// asks. Default 60 s.
+    pub keep_alive: Duration,
+    /// How long a poll that finds nothing may ask the network card directly (`SO_BUSY_POLL`),
+    /// which spares an interrupt; in whole microseconds. Needs a driver that can do that, and
+    /// the capability `CAP_NET_ADMIN`. Loopback has no card: no effect. Default zero: off.
+    pub busy_poll: Duration,
+}
+
+impl Default for TcpOptions {
+    fn default() -> Self {
+        Self {
+            connect_retry: Duration::ZERO,
+            connections_max: CONNECTIONS_MAX,
+            slow_reader_limit: Duration::ZERO,
+            keep_alive: KEEP_ALIVE,
+            busy_poll: Duration::ZERO,
+        }
+    }
+}
+
+impl TcpOptions {
+    /// Refuses what cannot work.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.connections_max == 0 {
+            return Err(Error::InvalidArgument(
+                "tcp.connections_max is 0; at least 1 is needed (or do not listen)".into(),
+            ));
+        }
+        Ok(())
+    }
+}
