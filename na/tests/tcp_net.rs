@@ -168,6 +168,10 @@ fn a_stopped_peer_is_given_up_and_found_again() {
     received(call(&origin, &to_target, b"one"));
     let pid = rustix::process::Pid::from_child(&target.child);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    // Another processor may run it a little longer.
+    let stopped = rustix::process::WaitOptions::UNTRACED;
+    let (_, status) = rustix::process::waitpid(Some(pid), stopped).unwrap().unwrap();
+    assert!(status.stopped());
     match call(&origin, &to_target, b"two") {
         Completion::Recv { result: Err(error @ Error::PeerGone { .. }), .. } => {
             assert!(error.to_string().contains("no sign of life"), "{error}");

@@ -99,6 +99,15 @@ impl ChildNode {
         rustix::process::kill_process(pid, signal).expect("signal the child");
     }
 
+    /// Stops it, and waits until the kernel has: another processor may run it a little longer.
+    pub(super) fn stop(&self) {
+        use rustix::process::{Signal, WaitOptions, waitpid};
+        self.signal(Signal::STOP);
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let status = waitpid(Some(pid), WaitOptions::UNTRACED).expect("wait for the child");
+        assert!(status.is_some_and(|(_, status)| status.stopped()), "the child has ended");
+    }
+
     /// Waits until it has ended by itself.
     pub(super) fn wait(&mut self) {
         self.child.wait().expect("reap the child");

@@ -20,7 +20,7 @@ pub fn a_stopped_peer_is_waited_for(case: &Case<'_>) {
     let mut child = ChildNode::start(case, "serve", "");
     let to_child = node.endpoint.lookup(&child.line()).expect("the child's address");
     echo(&node, &to_child, 1);
-    child.signal(Signal::STOP);
+    child.stop();
     let bytes = pattern(1, node.endpoint.limits().unexpected_bytes_max);
     let answers: Vec<_> = (0..COUNT).map(|tag| node.recv_expected(&to_child, tag)).collect();
     let sends: Vec<_> =
@@ -56,7 +56,7 @@ pub fn a_stopped_peer_passes_the_liveness_limit(case: &Case<'_>) {
     // A child of which a transfer, a send and two receives are wanted when it is stopped.
     let (child, to_child, described) = stalled_child(case, &node);
     let ops = pending_on(&node, &to_child, &described);
-    child.signal(Signal::STOP);
+    child.stop();
     let patient = node.recv_expected(&to_server, 99);
     finish(&[&node], "operations with a stopped peer", &ops);
     for op in ops {
@@ -80,7 +80,7 @@ pub fn a_stopped_peer_that_owes_an_answer_passes_the_limit(case: &Case<'_>) {
     let node = Node::new(case, endpoint);
     let (child, to_child, _) = stalled_child(case, &node);
     let answer = node.recv_expected(&to_child, 5);
-    child.signal(Signal::STOP);
+    child.stop();
     finish(&[&node], "an answer of a stopped peer", &[answer]);
     let error = node.error(answer);
     assert!(matches!(error, Error::PeerGone { .. }), "{error}");
