@@ -118,7 +118,7 @@ fn a_corrupted_ring_ends_its_connection() {
 #[test]
 fn nonsense_in_control_records_ends_the_connection() {
     let nothing: &[u8] = &[];
-    let lies = [[1; 40].as_slice(), &[2; 8]].concat();
+    let lies = [[1; 40].as_slice(), &[2; 16]].concat();
     for (what, kind, payload) in [
         ("an empty request", GET, nothing),
         ("a request cut short", GET, &[1; 31]),
@@ -159,7 +159,7 @@ fn too_many_transfers_end_the_connection() {
     let waiting = node.recv_expected(&addr, 9);
     // Puts through the ring (we offered no attach), whose data never comes.
     for part in 0..100u64 {
-        let words = [part, memory.key(), 0, 8, 4096, 8];
+        let words = [part, memory.key(), 0, 8, 4096, 8, 0];
         let payload: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         hostile.write(4, 0, &payload);
     }

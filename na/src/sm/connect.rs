@@ -65,8 +65,10 @@ impl SmEndpoint {
         };
         let (segment, memfd) = Segment::create(self.ring_bytes)?;
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
-        let pid = credentials.map_or(0, |credentials| credentials.pid);
-        let conn = Arc::new(Conn::new(token, socket, Arc::new(segment), pid));
+        let conn = Arc::new(Conn::new(token, socket, Arc::new(segment)));
+        if let Some(credentials) = credentials {
+            conn.set_credentials(credentials);
+        }
         let deadline = Instant::now() + self.options.connect_timeout;
         let mut link = RxLink::new(
             conn.clone(),
@@ -117,7 +119,7 @@ impl SmEndpoint {
         }
         let greeted = check_credentials(&link.conn.socket).and_then(|credentials| {
             let memfd = link.memfd.take().ok_or("the segment is lost")?;
-            link.conn.set_pid(credentials.pid);
+            link.conn.set_credentials(credentials);
             self.greet(&link.conn, &memfd)
         });
         match greeted {
@@ -187,7 +189,7 @@ impl SmEndpoint {
         let records = payload_max(link.rx.capacity());
         link.limit = ours.min(packet.message_bytes_max as usize).min(records);
         let attach = self.may_attach(packet, link.conn.pid());
-        link.services = Services::new(attach);
+        link.services = Services::new(attach, self.options.copy_helper.clone());
         link.stage = Stage::Up;
         link.heard_at = Instant::now();
         let by_path = if attach { &self.attached } else { &self.unattached };
@@ -281,8 +283,8 @@ impl SmEndpoint {
             return;
         }
         let peer = self.identify(state, packet, from.credentials);
-        let pid = from.credentials.pid;
-        let conn = Arc::new(Conn::new(from.token, from.socket, Arc::new(segment), pid));
+        let conn = Arc::new(Conn::new(from.token, from.socket, Arc::new(segment)));
+        conn.set_credentials(from.credentials);
         let addr = peer.addr(self.id);
         let mut link = RxLink::new(
             conn.clone(),

@@ -41,6 +41,11 @@ impl<'a> Doorbell<'a> {
         self.0.store(0, Ordering::Relaxed);
     }
 
+    /// The other side: whether the sleeper is awake, as far as can be told; a hint.
+    pub fn is_awake(self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+
     /// The other side, after publishing work: whether the caller must ring.
     #[inline]
     #[must_use]

@@ -14,12 +14,13 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
+use super::block::{Announced, Mapped};
 use super::doorbell::{RECORDS, ROOM};
 use super::record::{self, Status};
 use super::ring::{Producer, Violation};
 use super::rma::Requests;
 use super::segment::{MappedRing, Segment};
-use super::socket;
+use super::socket::{self, Credentials};
 use crate::matching::Kind;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
@@ -40,6 +41,8 @@ pub(super) struct Conn {
     pub(super) token: u64,
     pub(super) socket: OwnedFd,
     pub(super) segment: Arc<Segment>,
+    /// The peer's process belongs to our user: it may map memory of `alloc`, and we its.
+    shares: AtomicBool,
     pid: AtomicI32,
     /// Something waits in the link; the poll is to flush it.
     backlog: AtomicBool,
@@ -50,9 +53,15 @@ pub(super) struct Conn {
 const FAULTS: [Violation; 3] = [Violation::Head, Violation::Length, Violation::Padding];
 
 impl Conn {
-    pub(super) fn new(token: u64, socket: OwnedFd, segment: Arc<Segment>, pid: i32) -> Self {
+    pub(super) fn new(token: u64, socket: OwnedFd, segment: Arc<Segment>) -> Self {
         let (backlog, fault) = (AtomicBool::new(false), AtomicU8::new(0));
-        Self { token, socket, segment, pid: AtomicI32::new(pid), backlog, fault }
+        let (shares, pid) = (AtomicBool::new(false), AtomicI32::new(0));
+        Self { token, socket, segment, shares, pid, backlog, fault }
+    }
+
+    /// Whether memory of `alloc` may be mapped by the other side.
+    pub(super) fn shares(&self) -> bool {
+        self.shares.load(Ordering::Relaxed)
     }
 
     /// The peer's process, zero if unknown yet or without a number here.
@@ -60,8 +69,11 @@ impl Conn {
         self.pid.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_pid(&self, pid: i32) {
-        self.pid.store(pid, Ordering::Relaxed);
+    /// Who the peer is, once that is known.
+    pub(super) fn set_credentials(&self, credentials: Credentials) {
+        self.pid.store(credentials.pid, Ordering::Relaxed);
+        let own = rustix::process::geteuid().as_raw();
+        self.shares.store(credentials.uid == own, Ordering::Relaxed);
     }
 
     /// Wakes the peer if it sleeps and waits for `RECORDS` or `ROOM`.
@@ -102,6 +114,9 @@ pub(super) enum Control {
     Done { part: u64, status: Status },
     Pull { part: u64 },
     Cancel { part: u64 },
+    Grant { part: u64, block: u64, offset: u64 },
+    Finished { part: u64, copied: bool },
+    Forget { block: u64 },
     Ping,
     Pong,
 }
@@ -109,11 +124,14 @@ pub(super) enum Control {
 impl Control {
     fn write(self, producer: &mut Producer<MappedRing>) -> Result<bool, Violation> {
         let (kind, words, count) = match self {
-            Self::Done { part, status } => (record::DONE, [part, status.code()], 2),
-            Self::Pull { part } => (record::PULL, [part, 0], 1),
-            Self::Cancel { part } => (record::CANCEL, [part, 0], 1),
-            Self::Ping => (record::PING, [0; 2], 0),
-            Self::Pong => (record::PONG, [0; 2], 0),
+            Self::Done { part, status } => (record::DONE, [part, status.code(), 0], 2),
+            Self::Pull { part } => (record::PULL, [part, 0, 0], 1),
+            Self::Cancel { part } => (record::CANCEL, [part, 0, 0], 1),
+            Self::Grant { part, block, offset } => (record::GRANT, [part, block, offset], 3),
+            Self::Finished { part, copied } => (record::FINISHED, [part, u64::from(!copied), 0], 2),
+            Self::Forget { block } => (record::FORGET, [block, 0, 0], 1),
+            Self::Ping => (record::PING, [0; 3], 0),
+            Self::Pong => (record::PONG, [0; 3], 0),
         };
         let Some(slot) = producer.reserve(8 * count)? else { return Ok(false) };
         for (index, word) in words[..count].iter().enumerate() {
@@ -149,6 +167,7 @@ pub(super) struct TxLink {
     limit: Option<usize>,
     control: VecDeque<Control>,
     queue: VecDeque<Queued>,
+    announced: Announced,
     /// Sends that have ended, for the poll to report: one lock less than another queue.
     ended: Vec<Completion>,
 }
@@ -164,8 +183,15 @@ impl TxLink {
             limit: None,
             control: VecDeque::new(),
             queue: VecDeque::new(),
+            announced: Announced::default(),
             ended: Vec::new(),
         }
+    }
+
+    /// Makes sure that the peer can map the block of `memory`. `None`: it cannot, or there is none.
+    pub(super) fn announce(&mut self, memory: &LocalMem, write: bool) -> Option<u64> {
+        let Self { conn, announced, control, .. } = self;
+        announce(conn, announced, control, memory, write)
     }
 
     /// The peer is there and takes messages of `limit` bytes.
@@ -268,7 +294,9 @@ impl TxLink {
         if self.limit.is_none() {
             return Ok(false);
         }
-        let mut progress = false;
+        let finished = self.requests.copy_granted(&self.conn, budget, out);
+        let mut progress = finished.is_some();
+        self.control.extend(finished.flatten());
         while let Some(control) = self.control.front().copied() {
             if !control.write(&mut self.producer)? {
                 return Ok(progress);
@@ -286,9 +314,13 @@ impl TxLink {
             }
             progress = true;
         }
-        progress |= self.requests.issue(&mut self.producer)?;
+        let Self { conn, announced, control, .. } = self;
+        progress |= self.requests.issue(&mut self.producer, |memory, write| {
+            announce(conn, announced, control, memory, write).unwrap_or(0)
+        })?;
         progress |= self.requests.supply(&mut self.producer, budget)?;
-        self.conn.set_backlog(self.requests.wants_room() || !self.ended.is_empty());
+        let waits = self.requests.wants_room() || !self.control.is_empty();
+        self.conn.set_backlog(waits || !self.ended.is_empty());
         Ok(progress)
     }
 
@@ -325,6 +357,16 @@ impl TxLink {
         Ok(())
     }
 
+    /// The owner lets us copy ourselves, or we cannot.
+    pub(super) fn granted(&mut self, part: u64, memory: Option<Mapped>) -> Result<(), &'static str> {
+        match memory {
+            Some(memory) => self.requests.granted(part, memory)?,
+            None => self.control.push_back(Control::Finished { part, copied: false }),
+        }
+        self.conn.set_backlog(true);
+        Ok(())
+    }
+
     /// The owner wants the data of a put.
     pub(super) fn pull(&mut self, part: u64) -> Result<(), &'static str> {
         self.requests.pull(part)?;
@@ -344,7 +386,7 @@ impl TxLink {
         out.completions.append(&mut self.ended);
         let sends = self.queue.drain(..).map(|message| message.end(Err(error.clone())));
         out.completions.extend(sends);
-        let gate = self.conn.segment.gate_as_requester();
+        let gate = self.conn.segment.gate_as_keeper();
         gate.shut();
         let mut transfers = Outcome::default();
         let may_be_copied = self.requests.is_open() && !gate.is_quiet();
@@ -356,6 +398,18 @@ impl TxLink {
         out.memory.append(&mut transfers.memory);
         Vec::new()
     }
+}
+
+fn announce(
+    conn: &Conn,
+    announced: &mut Announced,
+    control: &mut VecDeque<Control>,
+    memory: &LocalMem,
+    write: bool,
+) -> Option<u64> {
+    let block = memory.region().block().filter(|_| conn.shares())?;
+    let ended = |block| control.push_back(Control::Forget { block });
+    announced.announce(&conn.socket, block, write, ended).then(|| block.id())
 }
 
 /// Announces that the poll will sleep: it waits for records, and for room if something is queued.

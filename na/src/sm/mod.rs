@@ -66,9 +66,13 @@ pub mod ring;
 #[cfg(not(loom))]
 mod address;
 #[cfg(not(loom))]
+mod block;
+#[cfg(not(loom))]
 mod cma;
 #[cfg(not(loom))]
 mod connect;
+#[cfg(not(loom))]
+mod copy;
 #[cfg(not(loom))]
 mod endpoint;
 #[cfg(not(loom))]

@@ -11,7 +11,6 @@ use super::peer::{Peer, PeerTable, Reach};
 use super::poll::{LISTENER, PollState, TIMER, WAKE};
 use super::ready::Ready;
 use super::ring::capacity_for;
-use super::segment::RING_BYTES;
 use super::{address, socket};
 use crate::matching::Matcher;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
@@ -20,6 +19,10 @@ use crate::{Addr, Endpoint, Error, OpenOptions, Plugin, RegionTable, Uri};
 
 /// Bytes of early messages that are held per peer before its ring backs up.
 const EARLY_BYTES_MAX: usize = 256 << 10;
+
+/// Bytes of each ring, if messages do not need more. Bulk data moves in quarters of it: this one
+/// stays in the caches of both sides.
+const RING_BYTES_DEFAULT: usize = 256 << 10;
 
 /// Largest message that can be configured, bytes.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -116,7 +119,7 @@ fn open(uri: &Uri<'_>, options: &OpenOptions, sm: &SmOptions) -> Result<Arc<dyn 
         name,
         own_addr: own.addr(id),
         options: options.clone(),
-        ring_bytes: capacity_for(max).max(*RING_BYTES.start()),
+        ring_bytes: capacity_for(max).max(RING_BYTES_DEFAULT),
         attach,
         nonce,
         regions: RegionTable::new(),
@@ -130,7 +133,7 @@ fn open(uri: &Uri<'_>, options: &OpenOptions, sm: &SmOptions) -> Result<Arc<dyn 
         opened: Mutex::new(Vec::new()),
         has_opened: AtomicBool::new(false),
         kept: Mutex::new(Vec::new()),
-        poll: Mutex::new(PollState::new(listener, max)),
+        poll: Mutex::new(PollState::new(listener)),
         closed: AtomicBool::new(false),
         attached: AtomicUsize::new(0),
         unattached: AtomicUsize::new(0),

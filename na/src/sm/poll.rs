@@ -26,7 +26,7 @@ use super::doorbell::{RECORDS, settle};
 use super::endpoint::SmEndpoint;
 use super::link::{Control, Outcome, sleep_reasons};
 use super::rx::{RxLink, Stage};
-use super::socket::{self, Heard};
+use super::socket;
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
 use crate::{Completion, Error};
@@ -63,8 +63,6 @@ pub(super) struct PollState {
     /// Completions to report.
     pub(super) arrived: VecDeque<Completion>,
     pub(super) out: Outcome,
-    /// One message, copied out of a ring.
-    pub(super) scratch: Box<[u8]>,
     polls: u32,
     looked_at: Timespec,
     look_now: bool,
@@ -74,7 +72,7 @@ pub(super) struct PollState {
 }
 
 impl PollState {
-    pub(super) fn new(listener: Option<OwnedFd>, message_bytes_max: usize) -> Self {
+    pub(super) fn new(listener: Option<OwnedFd>) -> Self {
         Self {
             links: Vec::new(),
             strangers: Vec::new(),
@@ -82,7 +80,6 @@ impl PollState {
             accept_again: None,
             arrived: VecDeque::new(),
             out: Outcome::default(),
-            scratch: vec![0; message_bytes_max].into_boxed_slice(),
             polls: 0,
             looked_at: Timespec { tv_sec: 0, tv_nsec: 0 },
             look_now: true,
@@ -165,7 +162,7 @@ impl SmEndpoint {
             if link.rx.is_empty() {
                 link.turn = 1;
             } else if link.stage == Stage::Up {
-                progress |= self.pump(link, &mut state.scratch, &mut state.arrived, &mut state.out);
+                progress |= self.pump(link, &mut state.arrived, &mut state.out);
             }
             if !link.services.is_empty() {
                 let (conn, peer) = (&link.conn, &link.peer);
@@ -259,11 +256,7 @@ impl SmEndpoint {
         match link.stage {
             Stage::Dialing { .. } => {}
             Stage::Greeting { .. } => self.hear_welcome(link),
-            Stage::Up => match socket::drain(&link.conn.socket) {
-                Heard::Bells => {}
-                Heard::Gone => link.gone("it closed its endpoint or ended"),
-                Heard::Noise => link.breach("a packet that is no doorbell"),
-            },
+            Stage::Up => link.hear(),
         }
     }
 

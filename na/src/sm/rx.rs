@@ -15,14 +15,18 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+use super::block::{Mapped, PeerBlocks};
 use super::doorbell::ROOM;
 use super::endpoint::SmEndpoint;
 use super::link::{Conn, Control, Outcome, TxLink};
 use super::peer::Peer;
-use super::record::{self, REQUEST_BYTES_MAX, Request, Status, word_at};
+use super::record::{
+    self, CONTROL_WORDS, REQUEST_BYTES_MAX, Request, Status, word_at,
+};
 use super::ring::{Consumer, Record};
 use super::segment::MappedRing;
-use super::serve::Services;
+use super::serve::{Place, Services};
+use super::socket::{self, Heard};
 use crate::matching::{Arrived, Kind};
 use crate::sync::Arc;
 use crate::{Addr, Completion, Error, Tag};
@@ -60,6 +64,8 @@ pub(super) struct RxLink {
     /// Largest message in either direction, bytes.
     pub(super) limit: usize,
     pub(super) services: Services,
+    /// Memory of the peer that is mapped here.
+    pub(super) blocks: PeerBlocks,
     /// Records of the next turn.
     pub(super) turn: usize,
     /// Why it ends.
@@ -82,7 +88,8 @@ impl RxLink {
             rx,
             stage,
             limit: 0,
-            services: Services::new(false),
+            services: Services::new(false, None),
+            blocks: PeerBlocks::default(),
             turn: 1,
             end: None,
             heard: false,
@@ -110,6 +117,32 @@ impl RxLink {
         links.iter_mut().find(|link| link.conn.token == self.conn.token).map(act)
     }
 
+    /// Takes what the socket says: bells, blocks, the end.
+    pub(super) fn hear(&mut self) {
+        match socket::hear(&self.conn.socket, &mut self.blocks) {
+            Ok(Heard::Bells) => {}
+            Ok(Heard::Gone) => self.gone("it closed its endpoint or ended"),
+            Err(reason) => self.breach(reason),
+        }
+    }
+
+    /// The peer lets us copy `part` ourselves, at `offset` of a block of its memory.
+    fn granted(&mut self, part: u64, block: u64, offset: u64) -> Result<(), &'static str> {
+        if self.blocks.get(block).is_none() {
+            self.hear();
+        }
+        let asked = self.with_link(|tx| tx.requests.part(part)).flatten();
+        let (len, put) = asked.ok_or("a grant for an unknown transfer")?;
+        let memory = match self.blocks.get(block) {
+            None => None,
+            Some(block) => {
+                let piece = block.at(offset, len, put).ok_or("a grant of other memory")?;
+                Some(Mapped::one(block, piece))
+            }
+        };
+        self.with_link(|tx| tx.granted(part, memory)).unwrap_or(Ok(()))
+    }
+
     fn answer(&self, control: Option<Control>) {
         if let Some(control) = control {
             self.with_link(|link| link.push_control(control));
@@ -124,7 +157,6 @@ impl SmEndpoint {
     pub(super) fn pump(
         &self,
         link: &mut RxLink,
-        scratch: &mut [u8],
         arrived: &mut VecDeque<Completion>,
         out: &mut Outcome,
     ) -> bool {
@@ -164,11 +196,11 @@ impl SmEndpoint {
                 link.breach(format!("a message of {} bytes", record.len));
                 break;
             }
-            // Copied first, matched then: the peer could change what lies in the ring.
-            let bytes = &mut scratch[..record.len];
-            link.rx.read(&record, 0, bytes);
+            // The one copy, from the ring into the receive's buffer. What is decided here depends
+            // on the record's word alone, of which there is a copy: the peer could change the rest.
             let matcher = matcher.get_or_insert_with(|| self.matcher.lock());
-            match matcher.arrive(kind, &link.addr, Tag(record.tag), bytes) {
+            let fill = |place: &mut [u8]| link.rx.read(&record, 0, place);
+            match matcher.arrive_with(kind, &link.addr, Tag(record.tag), record.len, fill) {
                 Arrived::Completed(completion) => arrived.push_back(completion),
                 Arrived::Held => {}
                 Arrived::Full => break,
@@ -202,7 +234,7 @@ impl SmEndpoint {
             link.answer(answer);
             return Ok(());
         }
-        let mut bytes = [0; 16];
+        let mut bytes = [0; 8 * CONTROL_WORDS];
         let bytes = bytes.get_mut(..record.len).ok_or("a control record is too long")?;
         link.rx.read(record, 0, bytes);
         match (record.kind, word_at(bytes, 0), word_at(bytes, 1), record.len) {
@@ -210,6 +242,18 @@ impl SmEndpoint {
                 let status = Status::from_code(code).ok_or("an unknown status")?;
                 let uri = &link.peer.uri;
                 link.with_link(|tx| tx.done(part, status, uri, out)).unwrap_or(Ok(()))
+            }
+            (record::GRANT, Some(part), Some(block), 24) => {
+                link.granted(part, block, word_at(bytes, 2).unwrap_or(0))
+            }
+            (record::FINISHED, Some(part), Some(status), 16) => {
+                let answer = link.services.finished(part, status, &link.conn, out)?;
+                link.answer(answer);
+                Ok(())
+            }
+            (record::FORGET, Some(block), None, 8) => {
+                link.blocks.forget(block);
+                Ok(())
             }
             (record::PULL, Some(part), None, 8) => {
                 link.with_link(|tx| tx.pull(part)).unwrap_or(Ok(()))
@@ -239,7 +283,16 @@ impl SmEndpoint {
         link.rx.read(record, 0, bytes);
         let request = Request::decode(bytes).ok_or("a request cannot be read")?;
         let put = record.kind == record::PUT;
-        let answer = link.services.begin(request, put, &self.regions)?;
+        if !link.blocks.knows(&request.pieces) {
+            link.hear();
+        }
+        let RxLink { services, blocks, conn, peer, .. } = link;
+        let place = Place { regions: &self.regions, blocks, conn };
+        let answer = services.begin(request, put, &place, |memory, write| {
+            let mut links = peer.links.lock();
+            let tx = links.iter_mut().find(|tx| tx.conn.token == conn.token)?;
+            tx.announce(memory, write)
+        })?;
         link.answer(answer);
         Ok(())
     }

@@ -151,12 +151,12 @@ impl Segment {
     }
 
     /// The gate that guards the peer's memory from our copies.
-    pub(super) fn gate_as_owner(&self) -> Gate<'_> {
+    pub(super) fn gate_as_copier(&self) -> Gate<'_> {
         self.gate(self.side)
     }
 
     /// The gate that guards our memory from the peer's copies.
-    pub(super) fn gate_as_requester(&self) -> Gate<'_> {
+    pub(super) fn gate_as_keeper(&self) -> Gate<'_> {
         self.gate(self.side.other())
     }
 
@@ -303,10 +303,10 @@ mod tests {
         ours.own_bell().announce(1);
         assert!(theirs.peer_bell().must_ring(1));
         assert!(!theirs.peer_bell().must_ring(1), "rung once");
-        ours.gate_as_requester().shut();
-        assert!(!theirs.gate_as_owner().enter());
-        assert!(ours.gate_as_owner().enter());
-        assert!(!theirs.gate_as_requester().is_quiet());
+        ours.gate_as_keeper().shut();
+        assert!(!theirs.gate_as_copier().enter());
+        assert!(ours.gate_as_copier().enter());
+        assert!(!theirs.gate_as_keeper().is_quiet());
     }
 
     #[test]

@@ -13,6 +13,7 @@ use rustix::net::{
     SocketType,
 };
 
+use super::block::{ANNOUNCE, ANNOUNCE_BYTES, PeerBlocks};
 use super::handshake::{DOORBELL, PACKET_BYTES_MAX};
 use crate::Error;
 
@@ -115,10 +116,16 @@ pub(super) struct Received {
 pub(super) fn recv_packet(socket: impl AsFd) -> Result<Received, Errno> {
     // One byte more, so that an oversized packet is seen as such.
     let mut bytes = vec![0; PACKET_BYTES_MAX + 1];
+    let (len, fd) = recv_with_fd(socket, &mut bytes)?;
+    bytes.truncate(len);
+    Ok(Received { bytes, fd })
+}
+
+fn recv_with_fd(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let mut slices = [IoSliceMut::new(&mut bytes)];
+    let mut slices = [IoSliceMut::new(bytes)];
     let message = rustix::net::recvmsg(socket, &mut slices, &mut control, flags)?;
     let mut fd = None;
     for ancillary in control.drain() {
@@ -131,8 +138,7 @@ pub(super) fn recv_packet(socket: impl AsFd) -> Result<Received, Errno> {
     if message.flags.contains(ReturnFlags::TRUNC) {
         return Err(Errno::MSGSIZE);
     }
-    bytes.truncate(message.bytes);
-    Ok(Received { bytes, fd })
+    Ok((message.bytes, fd))
 }
 
 /// Rings the peer's bell. A full socket means that it rings already; a broken one shows elsewhere.
@@ -147,24 +153,25 @@ pub(super) enum Heard {
     Bells,
     /// End of file or a broken connection.
     Gone,
-    /// Something that is not a bell.
-    Noise,
 }
 
-/// Silences the bell.
-pub(super) fn drain(socket: impl AsFd) -> Heard {
+/// Silences the bell and takes the blocks that the peer announces.
+pub(super) fn hear(socket: impl AsFd, blocks: &mut PeerBlocks) -> Result<Heard, String> {
     for _ in 0..DRAIN_MAX {
-        let mut bytes = [0; 2];
-        match rustix::net::recv(&socket, &mut bytes, RecvFlags::DONTWAIT) {
-            Ok((0, _)) => return Heard::Gone,
-            Ok((1, _)) if bytes[0] == DOORBELL => {}
-            Ok(_) => return Heard::Noise,
-            Err(Errno::AGAIN) => return Heard::Bells,
+        let mut bytes = [0; ANNOUNCE_BYTES + 1];
+        match recv_with_fd(&socket, &mut bytes) {
+            Ok((0, _)) => return Ok(Heard::Gone),
+            Ok((1, None)) if bytes[0] == DOORBELL => {}
+            Ok((ANNOUNCE_BYTES, fd)) if bytes[0] == ANNOUNCE => {
+                blocks.announced(&bytes[..ANNOUNCE_BYTES], fd.as_ref())?;
+            }
+            Ok(_) => return Err("a packet that is no doorbell".into()),
+            Err(Errno::AGAIN) => return Ok(Heard::Bells),
             Err(Errno::INTR) => {}
-            Err(_) => return Heard::Gone,
+            Err(_) => return Ok(Heard::Gone),
         }
     }
-    Heard::Bells
+    Ok(Heard::Bells)
 }
 
 /// Whether the peer's process still holds its end.
