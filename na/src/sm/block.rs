@@ -191,9 +191,9 @@ impl PeerBlocks {
         self.0.iter().find(|block| block.id == id)
     }
 
-    /// Whether all blocks that `pieces` name are known.
-    pub(super) fn knows(&self, pieces: &[Piece]) -> bool {
-        pieces.iter().all(|piece| piece.block == 0 || self.get(piece.block).is_some())
+    /// Whether a block is known, to be read or to be written.
+    pub(super) fn knows(&self, id: u64, write: bool) -> bool {
+        self.get(id).is_some_and(|block| block.writable || !write)
     }
 
     /// Where `pieces` are mapped, if all of them are, to be read or written.

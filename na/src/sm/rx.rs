@@ -21,7 +21,7 @@ use super::endpoint::SmEndpoint;
 use super::link::{Conn, Control, Outcome, TxLink};
 use super::peer::Peer;
 use super::record::{
-    self, CONTROL_WORDS, REQUEST_BYTES_MAX, Request, Status, word_at,
+    self, CONTROL_WORDS, Piece, REQUEST_BYTES_MAX, Request, Status, word_at,
 };
 use super::ring::{Consumer, Record};
 use super::segment::MappedRing;
@@ -128,11 +128,11 @@ impl RxLink {
 
     /// The peer lets us copy `part` ourselves, at `offset` of a block of its memory.
     fn granted(&mut self, part: u64, block: u64, offset: u64) -> Result<(), &'static str> {
-        if self.blocks.get(block).is_none() {
-            self.hear();
-        }
         let asked = self.with_link(|tx| tx.requests.part(part)).flatten();
         let (len, put) = asked.ok_or("a grant for an unknown transfer")?;
+        if !self.blocks.knows(block, put) {
+            self.hear();
+        }
         let memory = match self.blocks.get(block) {
             None => None,
             Some(block) => {
@@ -283,7 +283,9 @@ impl SmEndpoint {
         link.rx.read(record, 0, bytes);
         let request = Request::decode(bytes).ok_or("a request cannot be read")?;
         let put = record.kind == record::PUT;
-        if !link.blocks.knows(&request.pieces) {
+        let unknown =
+            |piece: &Piece| piece.block != 0 && !link.blocks.knows(piece.block, !put);
+        if request.pieces.iter().any(unknown) {
             link.hear();
         }
         let RxLink { services, blocks, conn, peer, .. } = link;
