@@ -13,7 +13,7 @@ use crate::floors::channel::{Place, Responder};
 use crate::floors::{attach, stream};
 use crate::machine::pin;
 use crate::process::{ChildProcess, Role};
-use crate::rows::{bulk, echo, rpc};
+use crate::rows::{bulk, echo, na_sm, rpc};
 use crate::stats::Effort;
 use crate::wait::Deadline;
 
@@ -33,6 +33,8 @@ pub(crate) enum Task {
     Stream(stream::Source),
     /// Answer the messages of the `na` or `hg` rows.
     Echo(echo::Target),
+    /// Serve the rows of `na` that only sm has.
+    NaSm(na_sm::Target),
     /// Serve the calls of the `rpc` rows.
     Rpc(rpc::Target),
     /// Serve the calls of the `bulk` rows; send the samples.
@@ -72,6 +74,7 @@ pub(crate) fn run(order: &str) -> Result<()> {
         Task::Attach { source, effort } => attach::peer(source, effort),
         Task::Stream(source) => stream::peer(&source, deadline),
         Task::Echo(target) => echo::peer(&target, deadline),
+        Task::NaSm(target) => na_sm::peer(target, deadline),
         Task::Rpc(target) => rpc::peer(target, deadline),
         Task::Bulk(target) => bulk::peer(target, deadline),
     }

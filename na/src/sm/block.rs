@@ -90,10 +90,10 @@ fn send(socket: impl AsFd, block: &Block, write: bool) -> bool {
         place.copy_from_slice(&word.to_le_bytes());
     }
     if write {
-        return socket::send_packet(socket, &packet, Some(block.writable_fd())).is_ok();
+        return socket::send_packet(socket, &packet, &[block.writable_fd()]).is_ok();
     }
     let Ok(fd) = block.read_only_fd() else { return false };
-    socket::send_packet(socket, &packet, Some(fd.as_fd())).is_ok()
+    socket::send_packet(socket, &packet, &[fd.as_fd()]).is_ok()
 }
 
 /// A block of the peer, mapped here.

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::address;
+use super::board::Board;
 use super::cma;
 use super::endpoint::SmEndpoint;
 use super::handshake::{Kind, Packet};
@@ -130,10 +131,26 @@ impl SmEndpoint {
 
     /// Sends hello and watches the socket.
     fn greet(&self, conn: &Conn, memfd: &OwnedFd) -> Result<(), String> {
-        let hello = self.packet(Kind::Hello, self.ring_bytes as u32).encode();
-        socket::send_packet(&conn.socket, &hello, Some(memfd.as_fd()))
-            .map_err(|errno| format!("cannot send the handshake: {errno}"))?;
-        self.watch(&conn.socket, conn.token)
+        let hello = Packet { slot: self.take_slot(conn), ..self.packet(Kind::Hello) };
+        let fds = [memfd.as_fd(), self.board.fd()];
+        let fds = if hello.slot.is_some() { &fds } else { &fds[..1] };
+        socket::send_packet(&conn.socket, &hello.encode(), fds)
+            .map_err(|errno| format!("cannot send the handshake: {errno}"))
+            .and_then(|()| self.watch(&conn.socket, conn.token))
+            .inspect_err(|_| self.give_slot_back(conn))
+    }
+
+    fn give_slot_back(&self, conn: &Conn) {
+        if let Some(slot) = conn.slot() {
+            conn.clear_slot();
+            self.board.free_slot(slot);
+        }
+    }
+
+    /// A place on our board for the peer, if it may have one.
+    fn take_slot(&self, conn: &Conn) -> Option<u32> {
+        let slot = if conn.shares() { self.board.take_slot() } else { None };
+        slot.inspect(|slot| conn.set_slot(*slot))
     }
 
     fn watch(&self, socket: &OwnedFd, token: u64) -> Result<(), String> {
@@ -142,7 +159,8 @@ impl SmEndpoint {
             .map_err(|errno| format!("cannot watch its socket: {errno}"))
     }
 
-    fn packet(&self, kind: Kind, ring_bytes: u32) -> Packet {
+    fn packet(&self, kind: Kind) -> Packet {
+        let ring_bytes = if kind == Kind::Hello { self.ring_bytes as u32 } else { 0 };
         Packet {
             kind,
             message_bytes_max: self.options.message_bytes_max as u32,
@@ -151,6 +169,7 @@ impl SmEndpoint {
             ring_bytes,
             nonce_addr: if self.attach { self.nonce.addr() } else { 0 },
             nonce: if self.attach { self.nonce.value() } else { 0 },
+            slot: None,
             text: self.own_addr.uri().to_owned(),
         }
     }
@@ -176,6 +195,13 @@ impl SmEndpoint {
         };
         match packet.kind {
             Kind::Welcome => {
+                match peer_board(&packet, received.fds.first()) {
+                    Ok(Some((board, slot))) if link.conn.shares() => {
+                        link.conn.set_peer_board(board, slot);
+                    }
+                    Ok(_) => {}
+                    Err(reason) => return link.breach(reason),
+                }
                 self.bring_up(link, &packet);
                 link.with_link(|tx| tx.open(link.limit));
             }
@@ -264,11 +290,15 @@ impl SmEndpoint {
             if packet.kind != Kind::Hello {
                 return Err("the first packet is not a hello".to_owned());
             }
-            let fd = received.fd.ok_or("the hello carries no memory")?;
-            Ok((Segment::attach(&fd, packet.ring_bytes as usize)?, packet))
+            let fd = received.fds.first().ok_or("the hello carries no memory")?;
+            let segment = Segment::attach(fd, packet.ring_bytes as usize)?;
+            let board = peer_board(&packet, received.fds.get(1))?;
+            Ok((segment, board, packet))
         });
         match hello {
-            Ok((segment, packet)) => self.welcome(state, stranger, segment, &packet),
+            Ok((segment, board, packet)) => {
+                self.welcome(state, stranger, segment, board, &packet);
+            }
             Err(reason) => {
                 tracing::warn!("process {pid} is refused: {reason}");
                 refuse(&stranger.socket, &reason);
@@ -276,15 +306,28 @@ impl SmEndpoint {
         }
     }
 
-    fn welcome(&self, state: &mut PollState, from: Stranger, segment: Segment, packet: &Packet) {
-        let welcome = self.packet(Kind::Welcome, 0).encode();
-        if socket::send_packet(&from.socket, &welcome, None).is_err() {
+    fn welcome(
+        &self,
+        state: &mut PollState,
+        from: Stranger,
+        segment: Segment,
+        board: Option<(Board, u32)>,
+        packet: &Packet,
+    ) {
+        let conn = Conn::new(from.token, from.socket, Arc::new(segment));
+        conn.set_credentials(from.credentials);
+        if let Some((board, slot)) = board.filter(|_| conn.shares()) {
+            conn.set_peer_board(board, slot);
+        }
+        let welcome = Packet { slot: self.take_slot(&conn), ..self.packet(Kind::Welcome) };
+        let fds = [self.board.fd()];
+        let fds = if welcome.slot.is_some() { &fds[..] } else { &[] };
+        if socket::send_packet(&conn.socket, &welcome.encode(), fds).is_err() {
             // It has left already.
-            return;
+            return self.give_slot_back(&conn);
         }
         let peer = self.identify(state, packet, from.credentials);
-        let conn = Arc::new(Conn::new(from.token, from.socket, Arc::new(segment)));
-        conn.set_credentials(from.credentials);
+        let conn = Arc::new(conn);
         let addr = peer.addr(self.id);
         let mut link = RxLink::new(
             conn.clone(),
@@ -328,6 +371,13 @@ impl SmEndpoint {
     }
 }
 
+/// The board that came with a packet, and our slot there.
+fn peer_board(packet: &Packet, fd: Option<&OwnedFd>) -> Result<Option<(Board, u32)>, String> {
+    let Some(slot) = packet.slot else { return Ok(None) };
+    let fd = fd.ok_or("a slot without a board")?;
+    Ok(Some((Board::attach(fd)?, slot)))
+}
+
 /// Whether the process that connected is the one that listens as `name`.
 fn listens_as(name: &str, from: Credentials) -> bool {
     let found = address::socket_address(name).and_then(|address| {
@@ -343,7 +393,7 @@ fn listens_as(name: &str, from: Credentials) -> bool {
 
 fn refuse(socket: &OwnedFd, reason: &str) {
     // It may have left; there is nobody else to tell.
-    let _ = socket::send_packet(socket, &Packet::refused(reason).encode(), None);
+    let _ = socket::send_packet(socket, &Packet::refused(reason).encode(), &[]);
 }
 
 /// Only this user's processes.

@@ -12,16 +12,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use super::address;
+use super::board::OwnBoard;
 use super::cma::Nonce;
 use super::doorbell::{RECORDS, settle};
-use super::link::{Outcome, Queued};
+use super::link::{Conn, Outcome, Queued};
 use super::lock::Lock;
 use super::loopback::Loopback;
 use super::peer::{Peer, PeerTable, Reach};
 use super::poll::PollState;
 use super::ready::Ready;
 use super::rx::RxLink;
-use super::socket;
 use crate::matching::{Kind, Matcher};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, lock};
@@ -42,6 +42,8 @@ pub(super) struct SmEndpoint {
     pub(super) attach: bool,
     pub(super) nonce: Nonce,
     pub(super) regions: RegionTable,
+    /// Where peers tell that they have something, see `board.rs`.
+    pub(super) board: OwnBoard,
     pub(super) matcher: Lock<Matcher>,
     pub(super) ready: Ready,
     pub(super) loopback: Loopback,
@@ -103,11 +105,9 @@ impl SmEndpoint {
         link.send(message);
         // One fence for both: the record for the peer, the flag for our poll.
         settle();
-        if link.conn.segment.peer_bell().claim(RECORDS) {
-            socket::ring(&link.conn.socket);
-        }
+        link.conn.wake_peer_settled(RECORDS);
+        self.wake_poll_for(&link.conn);
         drop(links);
-        self.ready.wake_poll_settled();
         Ok(())
     }
 
@@ -140,10 +140,22 @@ impl SmEndpoint {
         let link = &mut links[0];
         link.start(op, put, transfer);
         link.write_waiting(&mut out, &mut 0);
+        settle();
+        self.wake_poll_for(&link.conn);
         drop(links);
         self.report(out);
-        self.ready.wake_poll();
         Ok(())
+    }
+
+    /// Tells the poll that there is work on a connection; after [`settle`].
+    #[inline]
+    fn wake_poll_for(&self, conn: &Conn) {
+        if conn.is_left()
+            && let Some(slot) = conn.slot()
+        {
+            self.board.mark(slot);
+        }
+        self.ready.wake_poll_settled();
     }
 
     /// Reports what a call outside the poll has ended. Needs no lock to be held.
@@ -164,13 +176,12 @@ impl SmEndpoint {
             let Some(cancels) = link.requests.cancel(op, &mut out) else { return false };
             cancels.into_iter().for_each(|cancel| link.push_control(cancel));
             link.write_waiting(&mut out, &mut 0);
+            settle();
+            self.wake_poll_for(&link.conn);
             true
         });
         drop(links);
         self.report(out);
-        if found {
-            self.ready.wake_poll();
-        }
         found
     }
 }

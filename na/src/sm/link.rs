@@ -13,9 +13,11 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 
 use super::block::{Announced, Mapped};
-use super::doorbell::{RECORDS, ROOM};
+use super::board::Board;
+use super::doorbell::{BOARD, RECORDS, ROOM, settle};
 use super::record::{self, Status};
 use super::ring::{Producer, Violation};
 use super::rma::Requests;
@@ -23,7 +25,7 @@ use super::segment::{MappedRing, Segment};
 use super::socket::{self, Credentials};
 use crate::matching::Kind;
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 use crate::{Completion, Error, LocalMem, MsgBuf, OpId, Tag};
 
 /// What operations came to, collected under locks and acted upon without them.
@@ -44,6 +46,12 @@ pub(super) struct Conn {
     /// The peer's process belongs to our user: it may map memory of `alloc`, and we its.
     shares: AtomicBool,
     pid: AtomicI32,
+    /// Its place on our board: 1 + slot, zero if it has none.
+    slot: AtomicU32,
+    /// The poll does not look at it; whoever makes work marks our board.
+    left: AtomicBool,
+    /// The peer's board, and our place there.
+    peer_board: OnceLock<(Board, u32)>,
     /// Something waits in the link; the poll is to flush it.
     backlog: AtomicBool,
     /// A sender found the ring broken: 1 + index into [`FAULTS`].
@@ -56,7 +64,48 @@ impl Conn {
     pub(super) fn new(token: u64, socket: OwnedFd, segment: Arc<Segment>) -> Self {
         let (backlog, fault) = (AtomicBool::new(false), AtomicU8::new(0));
         let (shares, pid) = (AtomicBool::new(false), AtomicI32::new(0));
-        Self { token, socket, segment, shares, pid, backlog, fault }
+        let (slot, left) = (AtomicU32::new(0), AtomicBool::new(false));
+        let peer_board = OnceLock::new();
+        Self { token, socket, segment, shares, pid, slot, left, peer_board, backlog, fault }
+    }
+
+    /// Its place on our board. Set before the poll has it, and never changed.
+    pub(super) fn slot(&self) -> Option<u32> {
+        self.slot.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    pub(super) fn set_slot(&self, slot: u32) {
+        self.slot.store(slot + 1, Ordering::Relaxed);
+    }
+
+    pub(super) fn clear_slot(&self) {
+        self.slot.store(0, Ordering::Relaxed);
+    }
+
+    /// The peer has given us place `slot` on its board.
+    pub(super) fn set_peer_board(&self, board: Board, slot: u32) {
+        // Only at the handshake, of which there is one.
+        let _ = self.peer_board.set((board, slot));
+    }
+
+    /// Poll: will look at the board instead. Follow with [`settle`](super::doorbell::settle) and a
+    /// last look.
+    pub(super) fn leave(&self) {
+        self.segment.own_bell().leave();
+        self.left.store(true, Ordering::Relaxed);
+    }
+
+    /// Poll: looks at the ring and the backlog again.
+    pub(super) fn watch(&self) {
+        self.segment.own_bell().retract();
+        self.left.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether the poll has to be told of work by a mark; after
+    /// [`settle`](super::doorbell::settle).
+    #[inline]
+    pub(super) fn is_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed)
     }
 
     /// Whether memory of `alloc` may be mapped by the other side.
@@ -79,7 +128,27 @@ impl Conn {
     /// Wakes the peer if it sleeps and waits for `RECORDS` or `ROOM`.
     #[inline]
     pub(super) fn wake_peer(&self, reason: u32) {
-        if self.segment.peer_bell().must_ring(reason) {
+        settle();
+        self.wake_peer_settled(reason);
+    }
+
+    /// As [`wake_peer`](Self::wake_peer), after [`settle`].
+    #[inline]
+    pub(super) fn wake_peer_settled(&self, reason: u32) {
+        if !self.segment.peer_bell().is_silent() {
+            self.wake_peer_slowly(reason);
+        }
+    }
+
+    #[cold]
+    fn wake_peer_slowly(&self, reason: u32) {
+        let bell = self.segment.peer_bell();
+        if bell.is_left()
+            && let Some((board, slot)) = self.peer_board.get()
+        {
+            board.mark(*slot);
+        }
+        if bell.claim(reason) {
             socket::ring(&self.socket);
         }
     }
@@ -412,7 +481,8 @@ fn announce(
     announced.announce(&conn.socket, block, write, ended).then(|| block.id())
 }
 
-/// Announces that the poll will sleep: it waits for records, and for room if something is queued.
-pub(super) fn sleep_reasons(wants_room: bool) -> u32 {
-    if wants_room { RECORDS | ROOM } else { RECORDS }
+/// What the poll announces when it will sleep: it waits for records, for room if something is
+/// queued, and goes on reading the board afterwards if it did before.
+pub(super) fn sleep_reasons(wants_room: bool, left: bool) -> u32 {
+    RECORDS | if wants_room { ROOM } else { 0 } | if left { BOARD } else { 0 }
 }

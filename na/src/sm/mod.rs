@@ -68,6 +68,8 @@ mod address;
 #[cfg(not(loom))]
 mod block;
 #[cfg(not(loom))]
+mod board;
+#[cfg(not(loom))]
 mod cma;
 #[cfg(not(loom))]
 mod connect;
@@ -81,6 +83,8 @@ mod fallback;
 mod handshake;
 #[cfg(not(loom))]
 mod link;
+#[cfg(not(loom))]
+mod links;
 #[cfg(not(loom))]
 mod loopback;
 #[cfg(not(loom))]

@@ -3,6 +3,7 @@
 use rustix::event::epoll;
 use rustix::time::{TimerfdClockId, TimerfdFlags};
 
+use super::board::OwnBoard;
 use super::cma::{self, Nonce};
 use super::endpoint::SmEndpoint;
 use super::lock::Lock;
@@ -123,6 +124,7 @@ fn open(uri: &Uri<'_>, options: &OpenOptions, sm: &SmOptions) -> Result<Arc<dyn 
         attach,
         nonce,
         regions: RegionTable::new(),
+        board: OwnBoard::new()?,
         matcher: Lock::new(Matcher::new(EARLY_BYTES_MAX)),
         ready,
         loopback: Loopback::default(),

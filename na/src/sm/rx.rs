@@ -66,6 +66,8 @@ pub(super) struct RxLink {
     pub(super) services: Services,
     /// Memory of the peer that is mapped here.
     pub(super) blocks: PeerBlocks,
+    /// Rounds in which there was nothing to do.
+    pub(super) quiet_rounds: u32,
     /// Records of the next turn.
     pub(super) turn: usize,
     /// Why it ends.
@@ -90,6 +92,7 @@ impl RxLink {
             limit: 0,
             services: Services::new(false, None),
             blocks: PeerBlocks::default(),
+            quiet_rounds: 0,
             turn: 1,
             end: None,
             heard: false,

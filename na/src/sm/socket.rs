@@ -88,16 +88,15 @@ pub(super) fn peer_credentials(socket: impl AsFd) -> Result<Credentials, Errno> 
     Ok(Credentials { pid: credentials.pid, uid: credentials.uid })
 }
 
-/// Sends a packet of the handshake, with a descriptor to hand over.
+/// Sends a packet, with up to two descriptors to hand over.
 pub(super) fn send_packet(
     socket: impl AsFd,
     bytes: &[u8],
-    fd: Option<BorrowedFd<'_>>,
+    fds: &[BorrowedFd<'_>],
 ) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds = fd.map(|fd| [fd]);
-    if let Some(fds) = &fds {
+    if !fds.is_empty() {
         let pushed = control.push(SendAncillaryMessage::ScmRights(fds));
         debug_assert!(pushed);
     }
@@ -108,37 +107,40 @@ pub(super) fn send_packet(
 /// What was received.
 pub(super) struct Received {
     pub(super) bytes: Vec<u8>,
-    pub(super) fd: Option<OwnedFd>,
+    pub(super) fds: Vec<OwnedFd>,
 }
 
-/// Receives a packet of the handshake; empty at end of file. Descriptors beyond the first are
-/// closed.
+/// Receives a packet of the handshake; empty at end of file.
 pub(super) fn recv_packet(socket: impl AsFd) -> Result<Received, Errno> {
     // One byte more, so that an oversized packet is seen as such.
     let mut bytes = vec![0; PACKET_BYTES_MAX + 1];
-    let (len, fd) = recv_with_fd(socket, &mut bytes)?;
+    let mut fds = Vec::new();
+    let len = recv_with_fds(socket, &mut bytes, &mut fds)?;
     bytes.truncate(len);
-    Ok(Received { bytes, fd })
+    Ok(Received { bytes, fds })
 }
 
-fn recv_with_fd(socket: impl AsFd, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
+/// Receives a packet. Descriptors that come with it, four at most, replace those in `fds`.
+fn recv_with_fds(
+    socket: impl AsFd,
+    bytes: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> Result<usize, Errno> {
+    fds.clear();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let mut slices = [IoSliceMut::new(bytes)];
     let message = rustix::net::recvmsg(socket, &mut slices, &mut control, flags)?;
-    let mut fd = None;
     for ancillary in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(fds) = ancillary {
-            for received in fds {
-                fd.get_or_insert(received);
-            }
+        if let RecvAncillaryMessage::ScmRights(received) = ancillary {
+            fds.extend(received);
         }
     }
     if message.flags.contains(ReturnFlags::TRUNC) {
         return Err(Errno::MSGSIZE);
     }
-    Ok((message.bytes, fd))
+    Ok(message.bytes)
 }
 
 /// Rings the peer's bell. A full socket means that it rings already; a broken one shows elsewhere.
@@ -157,13 +159,14 @@ pub(super) enum Heard {
 
 /// Silences the bell and takes the blocks that the peer announces.
 pub(super) fn hear(socket: impl AsFd, blocks: &mut PeerBlocks) -> Result<Heard, String> {
+    let mut fds = Vec::new();
     for _ in 0..DRAIN_MAX {
         let mut bytes = [0; ANNOUNCE_BYTES + 1];
-        match recv_with_fd(&socket, &mut bytes) {
-            Ok((0, _)) => return Ok(Heard::Gone),
-            Ok((1, None)) if bytes[0] == DOORBELL => {}
-            Ok((ANNOUNCE_BYTES, fd)) if bytes[0] == ANNOUNCE => {
-                blocks.announced(&bytes[..ANNOUNCE_BYTES], fd.as_ref())?;
+        match recv_with_fds(&socket, &mut bytes, &mut fds) {
+            Ok(0) => return Ok(Heard::Gone),
+            Ok(1) if bytes[0] == DOORBELL => {}
+            Ok(ANNOUNCE_BYTES) if bytes[0] == ANNOUNCE => {
+                blocks.announced(&bytes[..ANNOUNCE_BYTES], fds.first())?;
             }
             Ok(_) => return Err("a packet that is no doorbell".into()),
             Err(Errno::AGAIN) => return Ok(Heard::Bells),

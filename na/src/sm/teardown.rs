@@ -33,14 +33,8 @@ pub(super) struct Kept {
 impl SmEndpoint {
     /// Takes apart the connections whose `end` is set.
     pub(super) fn reap_ended(&self, state: &mut PollState) {
-        let mut index = 0;
-        while index < state.links.len() {
-            if state.links[index].end.is_some() {
-                let link = state.links.swap_remove(index);
-                self.reap(link, state);
-            } else {
-                index += 1;
-            }
+        while let Some(link) = state.links.take_ended(&self.board) {
+            self.reap(link, state);
         }
     }
 
@@ -103,7 +97,7 @@ impl SmEndpoint {
         }
         state.strangers.clear();
         self.adopt(state);
-        for link in &mut state.links {
+        for link in state.links.iter_mut() {
             link.end = Some(Error::Closed);
         }
         self.reap_ended(state);
