@@ -317,7 +317,8 @@ fn nothing_appears_in_the_file_system() {
     }
     let maps = std::fs::read_to_string("/proc/self/maps").expect("own mappings");
     let ours: Vec<_> = maps.lines().filter(|line| line.contains("margo-sm")).collect();
-    assert!(ours.iter().all(|line| line.contains("/memfd:margo-sm") && line.ends_with(" (deleted)")), "{ours:?}");
+    let no_file = |line: &&str| line.contains("/memfd:margo-sm") && line.ends_with(" (deleted)");
+    assert!(ours.iter().all(no_file), "{ours:?}");
 }
 
 /// The completions that a closed endpoint still has to report come, each once.

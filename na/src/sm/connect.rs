@@ -2,16 +2,15 @@
 //!
 //! A sender connects: the first operation towards a peer makes the segment, connects and sends
 //! hello, none of which waits. Everything after that happens in the poll. Only processes of the
-//! same user are talked to, whichever side connects.
+//! users that the options allow are talked to, whichever side connects.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::process::geteuid;
 
-use super::address;
+use super::address::{self, Name};
 use super::board::Board;
 use super::cma;
 use super::endpoint::SmEndpoint;
@@ -44,6 +43,9 @@ pub(super) struct Stranger {
     pub(super) deadline: Instant,
     socket: OwnedFd,
     credentials: Credentials,
+    /// It was told so, and is kept until it has had time to read that: a socket that is closed
+    /// with its hello unread shows an error instead.
+    refused: bool,
 }
 
 impl SmEndpoint {
@@ -61,7 +63,10 @@ impl SmEndpoint {
         let socket = socket::new()?;
         let connected = self.dial(peer, &socket)?;
         let credentials = match connected {
-            true => Some(check_credentials(&socket).map_err(|reason| unreachable(&reason))?),
+            true => {
+                let checked = self.check_listener(&socket, &peer.reach);
+                Some(checked.map_err(|reason| unreachable(&reason))?)
+            }
             false => None,
         };
         let (segment, memfd) = Segment::create(self.ring_bytes)?;
@@ -92,7 +97,7 @@ impl SmEndpoint {
     /// Connects. `false`: the listener's queue is full, try again.
     fn dial(&self, peer: &Peer, socket: &OwnedFd) -> Result<bool, Error> {
         let Reach::Name(name) = &peer.reach else { return Ok(false) };
-        let address = address::socket_address(name)?;
+        let address = name.socket()?;
         let reason = match rustix::net::connect(socket, &address) {
             Ok(()) => return Ok(true),
             Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
@@ -118,7 +123,7 @@ impl SmEndpoint {
             }
             return;
         }
-        let greeted = check_credentials(&link.conn.socket).and_then(|credentials| {
+        let greeted = self.check_listener(&link.conn.socket, &link.peer.reach).and_then(|credentials| {
             let memfd = link.memfd.take().ok_or("the segment is lost")?;
             link.conn.set_credentials(credentials);
             self.greet(&link.conn, &memfd)
@@ -237,24 +242,51 @@ impl SmEndpoint {
                     return;
                 }
             };
-            let credentials = match check_credentials(&socket) {
-                Ok(credentials) => credentials,
-                Err(reason) => {
-                    tracing::warn!("a connection is refused: {reason}");
-                    refuse(&socket, "processes of this user only");
-                    continue;
-                }
-            };
+            let checked = self.check_user(&socket);
+            let refused = checked.is_err();
+            let credentials = checked.unwrap_or_else(|reason| {
+                tracing::warn!("a connection is refused: {reason}");
+                refuse(&socket, "it does not talk with processes of this user");
+                Credentials { pid: 0, uid: u32::MAX }
+            });
             let token = self.next_token.fetch_add(1, Ordering::Relaxed);
             if let Err(reason) = self.watch(&socket, token) {
                 tracing::warn!("a connection is dropped: {reason}");
                 continue;
             }
             if state.strangers.len() >= STRANGERS_MAX {
-                state.strangers.remove(0);
+                let refused = state.strangers.iter().position(|stranger| stranger.refused);
+                state.strangers.remove(refused.unwrap_or(0));
             }
             let deadline = Instant::now() + self.options.connect_timeout;
-            state.strangers.push(Stranger { token, deadline, socket, credentials });
+            state.strangers.push(Stranger { token, deadline, socket, credentials, refused });
+        }
+    }
+
+    /// Whose process it is, if we talk with it.
+    fn check_user(&self, socket: &OwnedFd) -> Result<Credentials, String> {
+        let credentials = socket::peer_credentials(socket)
+            .map_err(|errno| format!("the kernel does not say whose it is: {errno}"))?;
+        let own = address::own_uid();
+        if self.options.peer_users.allows(credentials.uid, own) {
+            return Ok(credentials);
+        }
+        let uid = credentials.uid;
+        Err(format!(
+            "the process there belongs to user {uid}, this one to {own}, and the endpoint's \
+             peer_users do not include {uid}"
+        ))
+    }
+
+    /// The same for who listens there: he must be the one whose name it is.
+    fn check_listener(&self, socket: &OwnedFd, reach: &Reach) -> Result<Credentials, String> {
+        let credentials = self.check_user(socket)?;
+        match reach {
+            Reach::Name(name) if name.uid != credentials.uid => Err(format!(
+                "it is a name of user {}, and a process of user {} listens there",
+                name.uid, credentials.uid
+            )),
+            _ => Ok(credentials),
         }
     }
 
@@ -279,7 +311,7 @@ impl SmEndpoint {
         let stranger = state.strangers.swap_remove(at);
         let pid = stranger.credentials.pid;
         let received = match received {
-            Ok(received) if received.bytes.is_empty() => return,
+            Ok(received) if received.bytes.is_empty() || stranger.refused => return,
             Ok(received) => received,
             Err(errno) => {
                 tracing::warn!("process {pid} sent no handshake: {errno}");
@@ -345,19 +377,17 @@ impl SmEndpoint {
     /// Whose connection this is. A name belongs to the process that listens there, and only a
     /// connection from that process is taken for it; any other one works as an unnamed peer.
     fn identify(&self, state: &mut PollState, packet: &Packet, from: Credentials) -> Arc<Peer> {
-        let name = Uri::parse(&packet.text).ok().and_then(|uri| {
-            let name = address::name_of(&uri).ok()?;
-            (!name.is_empty()).then(|| name.to_owned())
-        });
+        let name = Uri::parse(&packet.text).and_then(|uri| Name::of(&uri, from.uid));
+        let name = name.ok().filter(|name| !name.name.is_empty() && name.uid == from.uid);
         let Some(name) = name else {
-            let uri = address::uri_of(&format!("?pid={}", from.pid));
+            let uri = format!("na+sm://?pid={}", from.pid);
             return lock(&self.peers).unnamed(uri);
         };
         if !packet.listens || name == self.name || !listens_as(&name, from) {
             if packet.listens {
-                tracing::warn!("process {} is not the one that listens as {name}", from.pid);
+                tracing::warn!("process {} is not the one that listens as {name:?}", from.pid);
             }
-            return lock(&self.peers).unnamed(address::uri_of(&name));
+            return lock(&self.peers).unnamed(name.uri());
         }
         let peer = lock(&self.peers).named(&name);
         for link in state.links.iter_mut().filter(|link| link.peer.id == peer.id) {
@@ -379,8 +409,8 @@ fn peer_board(packet: &Packet, fd: Option<&OwnedFd>) -> Result<Option<(Board, u3
 }
 
 /// Whether the process that connected is the one that listens as `name`.
-fn listens_as(name: &str, from: Credentials) -> bool {
-    let found = address::socket_address(name).and_then(|address| {
+fn listens_as(name: &Name, from: Credentials) -> bool {
+    let found = name.socket().and_then(|address| {
         let socket = socket::new()?;
         let asked = rustix::net::connect(&socket, &address).and_then(|()| {
             // Closed again at once, which a listener takes for somebody who changed his mind.
@@ -394,15 +424,4 @@ fn listens_as(name: &str, from: Credentials) -> bool {
 fn refuse(socket: &OwnedFd, reason: &str) {
     // It may have left; there is nobody else to tell.
     let _ = socket::send_packet(socket, &Packet::refused(reason).encode(), &[]);
-}
-
-/// Only this user's processes.
-fn check_credentials(socket: &OwnedFd) -> Result<Credentials, String> {
-    let credentials = socket::peer_credentials(socket)
-        .map_err(|errno| format!("the kernel does not say whose it is: {errno}"))?;
-    let own = geteuid().as_raw();
-    if credentials.uid == own {
-        return Ok(credentials);
-    }
-    Err(format!("the process there belongs to user {}, this one to {own}", credentials.uid))
 }

@@ -11,7 +11,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use super::address;
+use super::address::Name;
 use super::board::OwnBoard;
 use super::cma::Nonce;
 use super::doorbell::{RECORDS, settle};
@@ -33,7 +33,7 @@ use crate::{
 /// An endpoint of the sm transport.
 pub(super) struct SmEndpoint {
     pub(super) id: u64,
-    pub(super) name: String,
+    pub(super) name: Name,
     pub(super) own_addr: Addr,
     pub(super) options: OpenOptions,
     /// Bytes of each ring in connections that we make.
@@ -201,15 +201,15 @@ impl Endpoint for SmEndpoint {
     }
 
     fn lookup(&self, uri: &str) -> Result<Addr, Error> {
-        let name = address::name_of(&Uri::parse(uri)?)?;
-        if name.is_empty() {
+        let name = Name::of(&Uri::parse(uri)?, self.name.uid)?;
+        if name.name.is_empty() {
             let reason = "it names no peer; expected `na+sm://name`".to_owned();
             return Err(Error::BadUri { uri: uri.to_owned(), reason });
         }
         if name == self.name {
             return Ok(self.own_addr.clone());
         }
-        Ok(lock(&self.peers).named(name).addr(self.id))
+        Ok(lock(&self.peers).named(&name).addr(self.id))
     }
 
     fn send_unexpected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
@@ -346,6 +346,6 @@ impl Drop for SmEndpoint {
 
 impl fmt::Debug for SmEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SmEndpoint").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("SmEndpoint").field("name", &self.name.name).finish_non_exhaustive()
     }
 }

@@ -121,7 +121,7 @@ impl Conn {
     /// Who the peer is, once that is known.
     pub(super) fn set_credentials(&self, credentials: Credentials) {
         self.pid.store(credentials.pid, Ordering::Relaxed);
-        let own = rustix::process::geteuid().as_raw();
+        let own = super::address::own_uid();
         self.shares.store(credentials.uid == own, Ordering::Relaxed);
     }
 

@@ -9,10 +9,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags,
     SocketType,
 };
 
+use super::address::Name;
 use super::block::{ANNOUNCE, ANNOUNCE_BYTES, PeerBlocks};
 use super::handshake::{DOORBELL, PACKET_BYTES_MAX};
 use crate::Error;
@@ -40,17 +41,17 @@ pub(super) fn new() -> Result<OwnedFd, Error> {
 }
 
 /// Listens as `name`.
-pub(super) fn listen(name: &str, address: &SocketAddrUnix) -> Result<OwnedFd, Error> {
-    let socket = new()?;
-    rustix::net::bind(&socket, address).map_err(|errno| {
+pub(super) fn listen(name: &Name) -> Result<OwnedFd, Error> {
+    let (socket, uri) = (new()?, name.uri());
+    rustix::net::bind(&socket, &name.socket()?).map_err(|errno| {
         let why = match errno {
             Errno::ADDRINUSE => ": another endpoint of this user has that name",
             _ => "",
         };
-        Error::io(format!("cannot listen as `na+sm://{name}`{why}"), errno)
+        Error::io(format!("cannot listen as `{uri}`{why}"), errno)
     })?;
     rustix::net::listen(&socket, BACKLOG)
-        .map_err(|errno| Error::io(format!("cannot listen as `na+sm://{name}`"), errno))?;
+        .map_err(|errno| Error::io(format!("cannot listen as `{uri}`"), errno))?;
     Ok(socket)
 }
 
