@@ -112,6 +112,16 @@ impl SharedBuffer {
         Ok(unsafe { std::slice::from_raw_parts_mut(self.block.base.as_ptr(), self.block.len) })
     }
 
+    /// A buffer for data on its way to a peer, which may still read it when it ends here.
+    #[allow(dead_code, reason = "a build may have only transports that do not map memory")]
+    pub(crate) fn for_transit(len: usize) -> Result<Self, Error> {
+        let options = AllocOptions::default();
+        let mut block = Block::new(len, &options)?;
+        block.outlives_us = true;
+        Ok(Self { block: Arc::new(block), options })
+    }
+
+    #[allow(dead_code, reason = "a build may have only transports that do not map memory")]
     pub(crate) fn block(&self) -> &Arc<Block> {
         &self.block
     }
@@ -132,6 +142,8 @@ pub(crate) struct Block {
     len: usize,
     /// Some peer has, or had, a descriptor that can be written through.
     lent_writable: AtomicBool,
+    /// The contents stay until the last peer has unmapped it.
+    outlives_us: bool,
 }
 
 // SAFETY: the mapping is not tied to a thread and lives until `drop`; the bytes are reached through
@@ -156,7 +168,8 @@ impl Block {
         rustix::fs::fcntl_add_seals(&fd, seals).map_err(|e| failed("seal", e))?;
         let base = map(&fd, len, true).map_err(|e| failed("map", e))?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let block = Self { id, fd, base, len, lent_writable: AtomicBool::new(false) };
+        let lent_writable = AtomicBool::new(false);
+        let block = Self { id, fd, base, len, lent_writable, outlives_us: false };
         if options.huge_pages {
             // Advice; a kernel without huge pages for shared memory refuses it.
             // SAFETY: our own mapping; the advice changes no contents.
@@ -267,10 +280,12 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // Frees the pages although peers may have them mapped still.
-        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let punched = rustix::fs::fallocate(&self.fd, hole, 0, self.len as u64);
-        debug_assert!(punched.is_ok());
+        if !self.outlives_us {
+            // Frees the pages although peers may have them mapped still.
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let punched = rustix::fs::fallocate(&self.fd, hole, 0, self.len as u64);
+            debug_assert!(punched.is_ok());
+        }
         // SAFETY: the mapping made in `new`; whoever uses pointers into it holds the block.
         unsafe { unmap(self.base, self.len) };
     }

@@ -18,6 +18,7 @@ use std::sync::OnceLock;
 use super::block::{Announced, Mapped};
 use super::board::Board;
 use super::doorbell::{BOARD, RECORDS, ROOM, settle};
+use super::fallback::{Lane, Source, Span};
 use super::record::{self, Status};
 use super::ring::{Producer, Violation};
 use super::rma::Requests;
@@ -237,6 +238,7 @@ pub(super) struct TxLink {
     control: VecDeque<Control>,
     queue: VecDeque<Queued>,
     announced: Announced,
+    lane: Lane,
     /// Sends that have ended, for the poll to report: one lock less than another queue.
     ended: Vec<Completion>,
 }
@@ -253,6 +255,7 @@ impl TxLink {
             control: VecDeque::new(),
             queue: VecDeque::new(),
             announced: Announced::default(),
+            lane: Lane::default(),
             ended: Vec::new(),
         }
     }
@@ -387,7 +390,9 @@ impl TxLink {
         progress |= self.requests.issue(&mut self.producer, |memory, write| {
             announce(conn, announced, control, memory, write).unwrap_or(0)
         })?;
-        progress |= self.requests.supply(&mut self.producer, budget)?;
+        let Self { conn, requests, producer, lane, announced, control, .. } = self;
+        let mut source = Source { conn, producer, lane, announced, control };
+        progress |= requests.supply(&mut source, budget)?;
         let waits = self.requests.wants_room() || !self.control.is_empty();
         self.conn.set_backlog(waits || !self.ended.is_empty());
         Ok(progress)
@@ -398,13 +403,14 @@ impl TxLink {
         &mut self,
         part: u64,
         memory: &LocalMem,
-        span: &mut super::fallback::Span,
+        span: &mut Span,
     ) -> Option<u64> {
         if !self.control.is_empty() || !self.queue.is_empty() {
             return None;
         }
-        let data = record::DATA;
-        let sent = super::fallback::send_chunk(&mut self.producer, data, part, memory, span);
+        let Self { conn, producer, lane, announced, control, .. } = self;
+        let mut source = Source { conn, producer, lane, announced, control };
+        let sent = source.send_chunk(false, part, memory, span);
         sent.unwrap_or_else(|violation| {
             self.conn.set_fault(violation);
             None

@@ -12,6 +12,7 @@ use super::peer::{Peer, PeerTable, Reach};
 use super::poll::{LISTENER, PollState, TIMER, WAKE};
 use super::ready::Ready;
 use super::ring::capacity_for;
+use super::segment::RING_BYTES;
 use super::address::{self, Name};
 use super::socket;
 use crate::matching::Matcher;
@@ -21,10 +22,6 @@ use crate::{Addr, Endpoint, Error, OpenOptions, PeerUsers, Plugin, RegionTable, 
 
 /// Bytes of early messages that are held per peer before its ring backs up.
 const EARLY_BYTES_MAX: usize = 256 << 10;
-
-/// Bytes of each ring, if messages do not need more. Bulk data moves in quarters of it: this one
-/// stays in the caches of both sides.
-const RING_BYTES_DEFAULT: usize = 256 << 10;
 
 /// Largest message that can be configured, bytes.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -133,7 +130,7 @@ fn open(uri: &Uri<'_>, options: &OpenOptions, sm: &SmOptions) -> Result<Arc<dyn 
         name,
         own_addr: own.addr(id),
         options: options.clone(),
-        ring_bytes: capacity_for(max).max(RING_BYTES_DEFAULT),
+        ring_bytes: capacity_for(max).max(*RING_BYTES.start()),
         attach,
         nonce,
         regions: RegionTable::new(),

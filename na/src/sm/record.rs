@@ -16,6 +16,8 @@
 //! | 12 | grant | owner to requester | part u64, block u64, offset u64: copy there yourself |
 //! | 13 | finished | requester to owner | part u64, status u64: 0 copied, 1 cannot |
 //! | 14 | forget | both | block u64: it exists no more |
+//! | 15 | lane data | owner to requester | a slot of the lane: part u64, offset u64, block u64, length u64 |
+//! | 16 | lane supply | requester to owner | the same |
 //!
 //! Any other kind, and any payload of another length, is a breach of the protocol.
 
@@ -36,6 +38,11 @@ pub(super) const PONG: u8 = 11;
 pub(super) const GRANT: u8 = 12;
 pub(super) const FINISHED: u8 = 13;
 pub(super) const FORGET: u8 = 14;
+pub(super) const LANE_DATA: u8 = 15;
+pub(super) const LANE_SUPPLY: u8 = 16;
+
+/// Words of a record of the lane.
+pub(super) const LANE_WORDS: usize = 4;
 
 /// Words of the longest record of words.
 pub(super) const CONTROL_WORDS: usize = 3;

@@ -17,10 +17,10 @@ use std::collections::{HashMap, VecDeque};
 
 use super::block::Mapped;
 use super::copy::{copy_pieces, skip_bytes};
-use super::fallback::{self, Span};
+use super::fallback::{Chunk, Source, Span};
 use super::link::{Conn, Control, Outcome};
 use super::record::{self, PARTS_MAX, PIECES_MAX, Piece, REQUEST_BYTES_MAX, Request, Status};
-use super::ring::{Consumer, Producer, Record, Violation};
+use super::ring::{Producer, Violation};
 use super::segment::MappedRing;
 use crate::{Completion, Error, LocalMem, OpId, Transfer};
 
@@ -128,7 +128,7 @@ impl Requests {
     /// Sends the data of pulled puts while there is room and `budget` bytes last.
     pub(super) fn supply(
         &mut self,
-        producer: &mut Producer<MappedRing>,
+        source: &mut Source<'_>,
         budget: &mut u64,
     ) -> Result<bool, Violation> {
         let mut sent = false;
@@ -143,7 +143,7 @@ impl Requests {
                 continue;
             };
             let memory = &open.transfer.local;
-            let bytes = fallback::send_chunk(producer, record::SUPPLY, id, memory, span)?;
+            let bytes = source.send_chunk(true, id, memory, span)?;
             let Some(bytes) = bytes else { return Ok(sent) };
             *budget = budget.saturating_sub(bytes);
             sent = true;
@@ -226,16 +226,15 @@ impl Requests {
     }
 
     /// Data of a get has come through the ring.
-    pub(super) fn data(
-        &mut self,
-        consumer: &Consumer<MappedRing>,
-        record: &Record,
-    ) -> Result<(), &'static str> {
+    pub(super) fn data(&mut self, chunk: &Chunk<'_>) -> Result<(), &'static str> {
         let unknown = "bulk data for an unknown transfer";
-        let (id, offset) = fallback::chunk_prefix(consumer, record).ok_or(unknown)?;
+        let (id, offset) = chunk.prefix().ok_or(unknown)?;
         let part = self.parts.get_mut(&id).ok_or(unknown)?;
         let open = self.transfers.get(&part.transfer).filter(|open| !open.put).ok_or(unknown)?;
-        fallback::take_chunk(consumer, record, offset, &open.transfer.local, &mut part.span)
+        if self.grants.iter().any(|grant| grant.part == id) {
+            return Err("bulk data beside a grant");
+        }
+        chunk.take(offset, &open.transfer.local, &mut part.span)
     }
 
     /// The owner has ended a part.

@@ -18,6 +18,7 @@ use std::time::Instant;
 use super::block::{Mapped, PeerBlocks};
 use super::doorbell::ROOM;
 use super::endpoint::SmEndpoint;
+use super::fallback::{Chunk, LaneChunk};
 use super::link::{Conn, Control, Outcome, TxLink};
 use super::peer::Peer;
 use super::record::{
@@ -29,7 +30,8 @@ use super::serve::{Place, Services};
 use super::socket::{self, Heard};
 use crate::matching::{Arrived, Kind};
 use crate::sync::Arc;
-use crate::{Addr, Completion, Error, Tag};
+use crate::sync::atomic::Ordering;
+use crate::{Addr, Completion, Error, RawSegment, Tag};
 
 /// Records of one connection that are handled before the next one has its turn.
 ///
@@ -66,6 +68,8 @@ pub(super) struct RxLink {
     pub(super) services: Services,
     /// Memory of the peer that is mapped here.
     pub(super) blocks: PeerBlocks,
+    /// Slots of the peer's lane that were emptied, wrapping.
+    emptied: u32,
     /// Rounds in which there was nothing to do.
     pub(super) quiet_rounds: u32,
     /// Records of the next turn.
@@ -92,6 +96,7 @@ impl RxLink {
             limit: 0,
             services: Services::new(false, None),
             blocks: PeerBlocks::default(),
+            emptied: 0,
             quiet_rounds: 0,
             turn: 1,
             end: None,
@@ -144,6 +149,44 @@ impl RxLink {
             }
         };
         self.with_link(|tx| tx.granted(part, memory)).unwrap_or(Ok(()))
+    }
+
+    /// Takes bulk data: of the lane, or what is in the record.
+    fn take_chunk(
+        &mut self,
+        put: bool,
+        lane: Option<(LaneChunk, RawSegment)>,
+        record: &Record,
+        out: &mut Outcome,
+    ) -> Result<(), &'static str> {
+        let chunk = match lane {
+            Some((chunk, piece)) => Chunk::Lane(chunk, piece),
+            None => Chunk::Ring(&self.rx, record),
+        };
+        if !put {
+            return self.with_link(|tx| tx.requests.data(&chunk)).unwrap_or(Ok(()));
+        }
+        let answer = self.services.supply(&chunk, out)?;
+        self.answer(answer);
+        Ok(())
+    }
+
+    /// Takes the next slot of the peer's lane.
+    fn empty_slot(&mut self, record: &Record, out: &mut Outcome) -> Result<(), &'static str> {
+        let chunk = LaneChunk::read(&self.rx, record).ok_or("a wrong record of the lane")?;
+        if !self.blocks.knows(chunk.block, false) {
+            self.hear();
+        }
+        let block = self.blocks.get(chunk.block).ok_or("bulk data in memory that is not mapped")?;
+        // It stays mapped meanwhile: only the poll forgets blocks.
+        let piece = chunk.place(block, self.emptied).ok_or("bulk data beyond its lane")?;
+        let put = record.kind == record::LANE_SUPPLY;
+        self.take_chunk(put, Some((chunk, piece)), record, out)?;
+        self.emptied = self.emptied.wrapping_add(1);
+        // pair: LANE-HEAD (the slot is copied)
+        self.conn.segment.lane_head(false).store(self.emptied, Ordering::Release);
+        self.conn.wake_peer(ROOM);
+        Ok(())
     }
 
     fn answer(&self, control: Option<Control>) {
@@ -228,14 +271,11 @@ impl SmEndpoint {
         if matches!(record.kind, record::GET | record::PUT) {
             return self.begin_service(link, record);
         }
-        if record.kind == record::DATA {
-            let taken = link.with_link(|tx| tx.requests.data(&link.rx, record));
-            return taken.unwrap_or(Ok(()));
+        if matches!(record.kind, record::DATA | record::SUPPLY) {
+            return link.take_chunk(record.kind == record::SUPPLY, None, record, out);
         }
-        if record.kind == record::SUPPLY {
-            let answer = link.services.supply(&link.rx, record, out)?;
-            link.answer(answer);
-            return Ok(());
+        if matches!(record.kind, record::LANE_DATA | record::LANE_SUPPLY) {
+            return link.empty_slot(record, out);
         }
         let mut bytes = [0; 8 * CONTROL_WORDS];
         let bytes = bytes.get_mut(..record.len).ok_or("a control record is too long")?;

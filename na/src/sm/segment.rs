@@ -12,6 +12,8 @@
 //! | 768 | gate: the acceptor copies in the creator's memory | acceptor |
 //! | 896 | gate: shut by the creator | creator |
 //! | 1024 | gate: shut by the acceptor | acceptor |
+//! | 1152 | slots of the creator's lane that were emptied | acceptor |
+//! | 1280 | slots of the acceptor's lane that were emptied | creator |
 //! | 4096 | ring 0, creator to acceptor | creator |
 //! | 4096 + ring | ring 1, acceptor to creator | acceptor |
 //!
@@ -48,6 +50,7 @@ const HEADS: [usize; 2] = [128, 256];
 const BELLS: [usize; 2] = [384, 512];
 const COPYING: [usize; 2] = [640, 768];
 const SHUT: [usize; 2] = [896, 1024];
+const LANES: [usize; 2] = [1152, 1280];
 
 /// Which end of a connection we are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,6 +166,12 @@ impl Segment {
     fn gate(&self, owner: Side) -> Gate<'_> {
         let copying = self.word(COPYING[owner.index()]);
         Gate::new(copying, self.word(SHUT[owner.other().index()]))
+    }
+
+    /// The count of emptied slots in the lane that we fill (`outgoing`) or empty.
+    pub(super) fn lane_head(&self, outgoing: bool) -> &AtomicU32 {
+        let source = if outgoing { self.side } else { self.side.other() };
+        self.word(LANES[source.index()])
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {

@@ -22,11 +22,9 @@ use rustix::io::Errno;
 use super::block::{Mapped, PeerBlocks};
 use super::cma::{self, Direction, VECTORS};
 use super::copy::{copy_pieces, skip_bytes};
-use super::fallback::{self, Span};
+use super::fallback::{Chunk, Span};
 use super::link::{Conn, Control, Outcome, TxLink};
 use super::record::{PARTS_MAX, Piece, Request, Status};
-use super::ring::{Consumer, Record};
-use super::segment::MappedRing;
 use super::socket;
 use crate::{CopyHelper, DeniedReason, LocalMem, RawSegment, RegionTable};
 
@@ -216,18 +214,17 @@ impl Services {
     /// The rule that the peer broke.
     pub(super) fn supply(
         &mut self,
-        consumer: &Consumer<MappedRing>,
-        record: &Record,
+        chunk: &Chunk<'_>,
         out: &mut Outcome,
     ) -> Result<Option<Control>, &'static str> {
         let wrong = "bulk data for an unknown transfer";
-        let (part, offset) = fallback::chunk_prefix(consumer, record).ok_or(wrong)?;
+        let (part, offset) = chunk.prefix().ok_or(wrong)?;
         let at = self.open.iter().position(|service| service.part == part).ok_or(wrong)?;
         let service = &mut self.open[at];
         if !service.put || !matches!(service.path, Path::Ring) {
             return Err("bulk data that nobody asked for");
         }
-        fallback::take_chunk(consumer, record, offset, &service.lease, &mut service.span)?;
+        chunk.take(offset, &service.lease, &mut service.span)?;
         if service.span.left() > 0 {
             return Ok(None);
         }
