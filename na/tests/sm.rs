@@ -17,7 +17,7 @@ mod attach {
 
     #[test]
     fn the_path_is_named() {
-        assert_eq!(open(false).bulk_path(), "cross-memory attach");
+        assert!(open(false).bulk_path().ends_with("the shared ring or cross-memory attach"));
     }
 }
 
@@ -33,7 +33,7 @@ mod ring {
 
     #[test]
     fn the_path_is_named() {
-        assert_eq!(open(false).bulk_path(), "copy through the shared ring");
+        assert!(open(false).bulk_path().ends_with("copy through the shared ring"));
     }
 }
 

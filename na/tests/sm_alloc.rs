@@ -171,9 +171,8 @@ fn a_block_is_mapped_once_and_unmapped_after_its_end() {
 fn more_blocks_than_a_peer_maps_work_too() {
     let _alone = alone();
     let mut pair = Pair::new(listening(), with_attach(true, false));
-    let blocks: Vec<_> = (0..70)
-        .map(|_| register(&pair.owner, true, 32 << 10, Access::ReadWrite))
-        .collect();
+    let blocks: Vec<_> =
+        (0..70).map(|_| register(&pair.owner, true, 32 << 10, Access::ReadWrite)).collect();
     let (ours, _) = register(&pair.requester, false, 32 << 10, Access::ReadWrite);
     for (seed, (theirs, remote)) in blocks.iter().enumerate() {
         let data = pattern(seed, 32 << 10);

@@ -115,10 +115,8 @@ fn a_sleeper_is_woken_by_a_quiet_peer() {
         client.send(to, index as u32, b"wake up");
         let fd = target.endpoint.wait_fd().expect("a descriptor");
         let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
-        let limit = rustix::event::Timespec {
-            tv_sec: support::PATIENCE.as_secs() as i64,
-            tv_nsec: 0,
-        };
+        let limit =
+            rustix::event::Timespec { tv_sec: support::PATIENCE.as_secs() as i64, tv_nsec: 0 };
         assert_eq!(rustix::event::poll(&mut fds, Some(&limit)).expect("poll"), 1, "not woken");
         target.until("the message", |target| target.is_done(asked));
         assert_eq!(target.received(asked).0.tag, Tag(index as u32));

@@ -173,8 +173,7 @@ pub(crate) fn transfer(context: &Context, put: bool, shared: bool, bytes: usize)
     let remote = endpoint.mem_from_bytes(&described).doing("reading a description")?;
     let local = register(&*endpoint, shared, bytes)?;
     let mut copy = memcpy::Copy::new(bytes);
-    let transfer =
-        Transfer { local, local_offset: 0, remote, remote_offset: 0, len: bytes as u64 };
+    let transfer = Transfer { local, local_offset: 0, remote, remote_offset: 0, len: bytes as u64 };
     for _ in 0..effort.rounds {
         copy.round(effort, &mut floors)?;
         effort.each(&mut samples, || {
@@ -202,7 +201,8 @@ pub(crate) fn transfer(context: &Context, put: bool, shared: bool, bytes: usize)
 
 /// The row of the message rate.
 pub(crate) fn rate(context: &Context) -> Result<Figure> {
-    let (effort, deadline) = (Effort::transfers(context.quick, BATCH as usize * 64), context.deadline);
+    let (effort, deadline) =
+        (Effort::transfers(context.quick, BATCH as usize * 64), context.deadline);
     let mut samples = effort.room(BATCH);
     let mut peer = peer::start(context, Task::NaSm(Target::Sink))?;
     let uri: String = peer.receive("the peer's address", deadline)?;

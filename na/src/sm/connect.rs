@@ -123,11 +123,12 @@ impl SmEndpoint {
             }
             return;
         }
-        let greeted = self.check_listener(&link.conn.socket, &link.peer.reach).and_then(|credentials| {
-            let memfd = link.memfd.take().ok_or("the segment is lost")?;
-            link.conn.set_credentials(credentials);
-            self.greet(&link.conn, &memfd)
-        });
+        let greeted =
+            self.check_listener(&link.conn.socket, &link.peer.reach).and_then(|credentials| {
+                let memfd = link.memfd.take().ok_or("the segment is lost")?;
+                link.conn.set_credentials(credentials);
+                self.greet(&link.conn, &memfd)
+            });
         match greeted {
             Ok(()) => link.stage = Stage::Greeting { deadline },
             Err(reason) => link.gone(&reason),

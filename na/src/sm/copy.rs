@@ -83,6 +83,26 @@ pub(super) unsafe fn copy_pieces(
     }
 }
 
+/// Copies between `ours` and `theirs`, in the direction that `to_us` says.
+///
+/// # Safety
+///
+/// As [`copy_pieces`], for that direction.
+pub(super) unsafe fn copy_between(
+    to_us: bool,
+    ours: impl Iterator<Item = RawSegment>,
+    theirs: impl Iterator<Item = RawSegment>,
+    helper: Option<&CopyHelper>,
+) {
+    if to_us {
+        // SAFETY: the caller's duty.
+        unsafe { copy_pieces(theirs, ours, helper) };
+    } else {
+        // SAFETY: the caller's duty.
+        unsafe { copy_pieces(ours, theirs, helper) };
+    }
+}
+
 /// The part of `pieces` that begins `skip` bytes after its start.
 pub(super) fn skip_bytes(
     pieces: &[RawSegment],

@@ -17,7 +17,9 @@
 //! `board.rs`): it [`leave`](Doorbell::leave)s, settles and looks once more; who makes work then
 //! [`mark`]s the board, before it rings.
 
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(any(not(target_arch = "x86_64"), loom, miri))]
+use crate::sync::atomic::fence;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The sleeper waits for records, or whatever else its work is.
 pub const RECORDS: u32 = 1;
@@ -77,8 +79,8 @@ impl<'a> Doorbell<'a> {
     #[inline]
     #[must_use]
     pub fn must_ring(self, reason: u32) -> bool {
-        // pair: DOORBELL (orders the work, published before, with the load below)
-        fence(Ordering::SeqCst);
+        // pair: DOORBELL (orders the work, published before, with the load in `claim`)
+        settle();
         self.claim(reason)
     }
 
@@ -111,6 +113,14 @@ pub fn take(word: &AtomicU64) -> u64 {
 /// Orders everything announced or published before with every look that follows.
 #[inline]
 pub fn settle() {
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    {
+        // The compiler's fence is `mfence`, which costs twice as much on every message.
+        // SAFETY: adds nothing to a word of our own stack; for the compiler it touches all memory,
+        // and for this processor a locked instruction is a full fence.
+        unsafe { std::arch::asm!("lock or dword ptr [rsp], 0", options(nostack)) };
+    }
+    #[cfg(any(not(target_arch = "x86_64"), loom, miri))]
     // pair: DOORBELL
     fence(Ordering::SeqCst);
 }

@@ -56,7 +56,7 @@ pub(super) struct SmEndpoint {
     pub(super) has_opened: AtomicBool,
     /// Memory that the owner of a lost connection may still be copying.
     pub(super) kept: Mutex<Vec<super::teardown::Kept>>,
-    pub(super) poll: Mutex<PollState>,
+    pub(super) poll: Lock<PollState>,
     pub(super) closed: AtomicBool,
     /// Connections, by how bulk data moves.
     pub(super) attached: AtomicUsize,
@@ -318,7 +318,7 @@ impl Endpoint for SmEndpoint {
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         // Otherwise whoever polls sees the flag, at the latest when it has called its sink.
-        if let Ok(mut state) = self.poll.try_lock() {
+        if let Some(mut state) = self.poll.try_lock() {
             self.shut_down(&mut state);
         }
         self.ready.wake_poll();
@@ -326,14 +326,15 @@ impl Endpoint for SmEndpoint {
 
     fn bulk_path(&self) -> String {
         let unattached = self.unattached.load(Ordering::Relaxed);
-        match (self.attach, unattached) {
+        let other = match (self.attach, unattached) {
             (false, _) => "copy through the shared ring".into(),
-            (true, 0) => "cross-memory attach".into(),
+            (true, 0) => "copy through the shared ring or cross-memory attach".into(),
             (true, peers) => format!(
-                "cross-memory attach; copy through the shared ring for {peers} of {} peers",
+                "copy through the shared ring or, but for {peers} of {} peers, cross-memory attach",
                 peers + self.attached.load(Ordering::Relaxed)
             ),
-        }
+        };
+        format!("memory of alloc mapped; other memory: {other}")
     }
 }
 

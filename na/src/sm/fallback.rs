@@ -22,8 +22,8 @@ use crate::sync::atomic::Ordering;
 use crate::{LocalMem, RawSegment, SharedBuffer};
 
 /// Bytes of a slot of a lane, and slots.
-pub(super) const SLOT_BYTES: usize = 32 << 10;
-const SLOTS: u32 = 64;
+pub(super) const SLOT_BYTES: usize = 64 << 10;
+const SLOTS: u32 = 32;
 
 /// Longest data that travels in the ring although there is a lane, bytes.
 const INLINE_MAX: u64 = 8 << 10;
@@ -167,7 +167,11 @@ impl LaneChunk {
     }
 
     /// Where the chunk is in the peer's lane, if `emptied` slots were taken before.
-    pub(super) fn place(&self, block: &Arc<super::block::PeerBlock>, emptied: u32) -> Option<RawSegment> {
+    pub(super) fn place(
+        &self,
+        block: &Arc<super::block::PeerBlock>,
+        emptied: u32,
+    ) -> Option<RawSegment> {
         let at = u64::from(emptied % SLOTS) * SLOT_BYTES as u64;
         block.at(at, self.len, false).filter(|_| self.len <= SLOT_BYTES as u64)
     }
@@ -272,10 +276,7 @@ impl Chunk<'_> {
 }
 
 /// Reads the part and offset in front of a chunk; `None` when the record is too short.
-fn chunk_prefix<M: RingMemory>(
-    consumer: &Consumer<M>,
-    record: &Record,
-) -> Option<(u64, u64)> {
+fn chunk_prefix<M: RingMemory>(consumer: &Consumer<M>, record: &Record) -> Option<(u64, u64)> {
     if record.len < DATA_PREFIX {
         return None;
     }

@@ -433,7 +433,11 @@ impl TxLink {
     }
 
     /// The owner lets us copy ourselves, or we cannot.
-    pub(super) fn granted(&mut self, part: u64, memory: Option<Mapped>) -> Result<(), &'static str> {
+    pub(super) fn granted(
+        &mut self,
+        part: u64,
+        memory: Option<Mapped>,
+    ) -> Result<(), &'static str> {
         match memory {
             Some(memory) => self.requests.granted(part, memory)?,
             None => self.control.push_back(Control::Finished { part, copied: false }),

@@ -3,6 +3,7 @@
 use rustix::event::epoll;
 use rustix::time::{TimerfdClockId, TimerfdFlags};
 
+use super::address::{self, Name};
 use super::board::OwnBoard;
 use super::cma::{self, Nonce};
 use super::endpoint::SmEndpoint;
@@ -13,7 +14,6 @@ use super::poll::{LISTENER, PollState, TIMER, WAKE};
 use super::ready::Ready;
 use super::ring::capacity_for;
 use super::segment::RING_BYTES;
-use super::address::{self, Name};
 use super::socket;
 use crate::matching::Matcher;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
@@ -82,7 +82,8 @@ fn own_name(uri: &Uri<'_>) -> Result<Name, Error> {
     let uid = address::own_uid();
     let mut name = Name::of(uri, uid)?;
     if name.uid != uid {
-        let reason = format!("it is a name of user {}, and this process belongs to {uid}", name.uid);
+        let reason =
+            format!("it is a name of user {}, and this process belongs to {uid}", name.uid);
         return Err(Error::BadUri { uri: uri.text.to_owned(), reason });
     }
     if name.name.is_empty() {
@@ -145,7 +146,7 @@ fn open(uri: &Uri<'_>, options: &OpenOptions, sm: &SmOptions) -> Result<Arc<dyn 
         opened: Mutex::new(Vec::new()),
         has_opened: AtomicBool::new(false),
         kept: Mutex::new(Vec::new()),
-        poll: Mutex::new(PollState::new(listener)),
+        poll: Lock::new(PollState::new(listener)),
         closed: AtomicBool::new(false),
         attached: AtomicUsize::new(0),
         unattached: AtomicUsize::new(0),

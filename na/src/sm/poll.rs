@@ -111,7 +111,8 @@ impl PollState {
 
     fn is_greeting(&mut self) -> bool {
         // A link that is not up is watched.
-        !self.strangers.is_empty() || self.links.watched().iter().any(|link| link.stage != Stage::Up)
+        !self.strangers.is_empty()
+            || self.links.watched().iter().any(|link| link.stage != Stage::Up)
     }
 }
 
@@ -123,7 +124,7 @@ impl SmEndpoint {
         budget: usize,
         sink: &mut dyn FnMut(Completion),
     ) -> Result<usize, Error> {
-        let mut guard = lock(&self.poll);
+        let mut guard = self.poll.lock();
         let state = &mut *guard;
         if state.asleep {
             self.wake_up(state);
@@ -326,7 +327,7 @@ impl SmEndpoint {
 
     /// See [`Endpoint::prepare_wait`](crate::Endpoint::prepare_wait).
     pub(super) fn try_sleep(&self) -> bool {
-        let mut guard = lock(&self.poll);
+        let mut guard = self.poll.lock();
         let state = &mut *guard;
         if !state.arrived.is_empty() || state.look_now {
             return false;

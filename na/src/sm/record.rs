@@ -173,7 +173,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn request() -> Request {
-        let pieces = vec![Piece { addr: 4096, len: 5, block: 0 }, Piece { addr: 9, len: 1, block: 7 }];
+        let pieces =
+            vec![Piece { addr: 4096, len: 5, block: 0 }, Piece { addr: 9, len: 1, block: 7 }];
         Request { part: 1, key: u64::MAX, offset: 3, len: 6, pieces }
     }
 
@@ -191,10 +192,12 @@ mod tests {
         let wrap = vec![Piece { addr: u64::MAX, len: 6, block: 0 }];
         let wrap = Request { pieces: wrap, ..request() };
         assert_eq!(Request::decode(wrap.encode(&mut buffer)), None, "wraps");
-        let huge = vec![Piece { addr: 0, len: u64::MAX, block: 0 }, Piece { addr: 0, len: 7, block: 0 }];
+        let huge =
+            vec![Piece { addr: 0, len: u64::MAX, block: 0 }, Piece { addr: 0, len: 7, block: 0 }];
         let huge = Request { pieces: huge, ..request() };
         assert_eq!(Request::decode(huge.encode(&mut buffer)), None, "overflow");
-        let empty = Request { pieces: vec![Piece { addr: 1, len: 0, block: 0 }], len: 0, ..request() };
+        let empty =
+            Request { pieces: vec![Piece { addr: 1, len: 0, block: 0 }], len: 0, ..request() };
         assert_eq!(Request::decode(empty.encode(&mut buffer)), None, "empty piece");
         let none = Request { pieces: vec![], len: 0, ..request() };
         assert!(Request::decode(none.encode(&mut buffer)).is_some(), "nothing to move");

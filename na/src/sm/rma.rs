@@ -16,7 +16,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::block::Mapped;
-use super::copy::{copy_pieces, skip_bytes};
+use super::copy::{copy_between, skip_bytes};
 use super::fallback::{Chunk, Source, Span};
 use super::link::{Conn, Control, Outcome};
 use super::record::{self, PARTS_MAX, PIECES_MAX, Piece, REQUEST_BYTES_MAX, Request, Status};
@@ -193,13 +193,7 @@ impl Requests {
         let remote = skip_bytes(&grant.memory.pieces, part.span.done);
         // SAFETY: pieces of our region, which the transfer keeps alive, and of memory that the
         // grant keeps mapped, valid for the access that was checked when they were resolved.
-        unsafe {
-            if open.put {
-                copy_pieces(local, remote, None);
-            } else {
-                copy_pieces(remote, local, None);
-            }
-        }
+        unsafe { copy_between(!open.put, local, remote, None) };
         gate.leave();
         part.span.done += chunk;
         *budget -= chunk;

@@ -21,9 +21,7 @@ use super::endpoint::SmEndpoint;
 use super::fallback::{Chunk, LaneChunk};
 use super::link::{Conn, Control, Outcome, TxLink};
 use super::peer::Peer;
-use super::record::{
-    self, CONTROL_WORDS, Piece, REQUEST_BYTES_MAX, Request, Status, word_at,
-};
+use super::record::{self, CONTROL_WORDS, Piece, REQUEST_BYTES_MAX, Request, Status, word_at};
 use super::ring::{Consumer, Record};
 use super::segment::MappedRing;
 use super::serve::{Place, Services};
@@ -326,8 +324,7 @@ impl SmEndpoint {
         link.rx.read(record, 0, bytes);
         let request = Request::decode(bytes).ok_or("a request cannot be read")?;
         let put = record.kind == record::PUT;
-        let unknown =
-            |piece: &Piece| piece.block != 0 && !link.blocks.knows(piece.block, !put);
+        let unknown = |piece: &Piece| piece.block != 0 && !link.blocks.knows(piece.block, !put);
         if request.pieces.iter().any(unknown) {
             link.hear();
         }

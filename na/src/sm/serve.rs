@@ -8,20 +8,22 @@
 //! |---|---|---|---|
 //! | mapped | its memory is from `alloc` | we write there | we read there |
 //! | granted | ours is from `alloc` | *grant*: it reads ours, and says *finished* | it writes ours |
-//! | ring | it is awake, or nothing else works | we send *data* | we ask with *pull*, and take *supply* |
+//! | ring | faster lately, or nothing else works | we send *data* | we ask with *pull*, and take *supply* |
 //! | attach | it is permitted | we write into the requester | we read from the requester |
 //!
-//! The first that applies is taken. Through the ring both sides copy at the same time, from cache
-//! to cache, which is twice as fast as attaching; but it needs both. A service that may not attach
-//! (any more), or whose grant the requester cannot use, starts again on another path.
+//! The first that applies is taken. Through the ring both sides copy at the same time, which can be
+//! twice as fast as attaching; but it needs both, and cores that share a cache. So while the
+//! requester is awake, the way that was faster lately is taken ([`Speeds`]). A service that may not
+//! attach (any more), or whose grant the requester cannot use, starts again on another path.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use rustix::io::Errno;
 
 use super::block::{Mapped, PeerBlocks};
 use super::cma::{self, Direction, VECTORS};
-use super::copy::{copy_pieces, skip_bytes};
+use super::copy::{copy_between, skip_bytes};
 use super::fallback::{Chunk, Span};
 use super::link::{Conn, Control, Outcome, TxLink};
 use super::record::{PARTS_MAX, Piece, Request, Status};
@@ -46,6 +48,7 @@ pub(super) struct Services {
     /// The peer can map our memory, as far as we know.
     grant: bool,
     helper: Option<CopyHelper>,
+    speeds: Speeds,
 }
 
 /// How the data of a service moves.
@@ -60,6 +63,54 @@ enum Path {
     Ring,
 }
 
+/// How fast both ways of moving plain memory have been lately, in bytes per microsecond. Which is
+/// faster depends on how far apart the two cores are and whether the requester makes progress.
+#[derive(Debug, Default)]
+struct Speeds {
+    ring: Option<f64>,
+    attach: Option<f64>,
+    /// The first one through the ring also paid for the lane.
+    opened: bool,
+    asked: u32,
+}
+
+impl Speeds {
+    /// Shortest transfer that is measured, bytes.
+    const FROM: u64 = 256 << 10;
+
+    /// Of so many choices one tries the slower way, which may have become the faster one.
+    const TRY_EVERY: u32 = 64;
+
+    fn prefer_attach(&mut self, len: u64) -> bool {
+        let (Some(ring), Some(attach)) = (self.ring, self.attach) else {
+            // Both are measured first.
+            return len >= Self::FROM && self.ring.is_some();
+        };
+        if len < Self::FROM {
+            return len > SLEEPER_BYTES && attach > ring;
+        }
+        self.asked = self.asked.wrapping_add(1);
+        (attach > ring) != self.asked.is_multiple_of(Self::TRY_EVERY)
+    }
+
+    /// A transfer is over.
+    fn measured(&mut self, service: &Service) {
+        let Some(began) = service.began else { return };
+        let micros = began.elapsed().as_nanos().max(1) as f64 / 1000.0;
+        let speed = service.span.len as f64 / micros;
+        let place = match service.path {
+            Path::Ring if !self.opened => {
+                self.opened = true;
+                return;
+            }
+            Path::Ring => &mut self.ring,
+            Path::Attach => &mut self.attach,
+            Path::Mapped(_) | Path::Granted => return,
+        };
+        *place = Some(place.map_or(speed, |old| 0.75 * old + 0.25 * speed));
+    }
+}
+
 #[derive(Debug)]
 struct Service {
     part: u64,
@@ -71,6 +122,8 @@ struct Service {
     piece: usize,
     before: u64,
     path: Path,
+    /// When it began, if its speed is measured.
+    began: Option<Instant>,
 }
 
 /// What a request is looked at with.
@@ -92,7 +145,7 @@ enum Turn {
 
 impl Services {
     pub(super) fn new(attach: bool, helper: Option<CopyHelper>) -> Self {
-        Self { open: VecDeque::new(), attach, grant: true, helper }
+        Self { open: VecDeque::new(), attach, grant: true, helper, speeds: Speeds::default() }
     }
 
     /// Whether we copy without the peer's help.
@@ -149,19 +202,23 @@ impl Services {
             self.unmapped_path(part, put, len, place.conn)
         };
         let span = Span { offset, len, done: 0 };
-        self.open.push_back(Service { part, put, lease, span, pieces, piece: 0, before: 0, path });
+        let measured = matches!(path, Path::Attach | Path::Ring) && self.open.is_empty();
+        let began = (measured && len >= Speeds::FROM).then(Instant::now);
+        let (piece, before) = (0, 0);
+        self.open.push_back(Service { part, put, lease, span, pieces, piece, before, path, began });
         Ok(answer)
     }
 
     fn unmapped_path(
-        &self,
+        &mut self,
         part: u64,
         put: bool,
         len: u64,
         conn: &Conn,
     ) -> (Path, Option<Control>) {
         let awake = conn.segment.peer_bell().is_awake();
-        if self.attach && !awake && len > SLEEPER_BYTES {
+        let attach = if awake { self.speeds.prefer_attach(len) } else { len > SLEEPER_BYTES };
+        if self.attach && attach {
             return (Path::Attach, None);
         }
         (Path::Ring, put.then_some(Control::Pull { part }))
@@ -229,6 +286,7 @@ impl Services {
             return Ok(None);
         }
         if let Some(service) = self.open.remove(at) {
+            self.speeds.measured(&service);
             out.memory.push(service.lease);
         }
         Ok(Some(Control::Done { part, status: Status::Ok }))
@@ -274,6 +332,9 @@ impl Services {
                     answer
                 }
                 Turn::Ended(status) => {
+                    if status == Status::Ok {
+                        self.speeds.measured(&service);
+                    }
                     out.memory.push(service.lease);
                     Some(Control::Done { part: service.part, status })
                 }
@@ -301,6 +362,7 @@ impl Services {
 impl Service {
     fn restart_through_ring(&mut self) {
         self.path = Path::Ring;
+        self.began = None;
         self.span.done = 0;
         (self.piece, self.before) = (0, 0);
     }
@@ -320,13 +382,7 @@ impl Service {
         // direction (checked with the lease and when they were resolved); nobody holds references
         // to them (contract of `Memory::from_raw`). They overlap if a process talks to itself and
         // names one block twice, and then only a copy without helpers is right.
-        unsafe {
-            if self.put {
-                copy_pieces(theirs, ours, helper);
-            } else {
-                copy_pieces(ours, theirs, helper);
-            }
-        }
+        unsafe { copy_between(self.put, ours, theirs, helper) };
         gate.leave();
         self.span.done += chunk;
         if self.span.left() == 0 { Turn::Ended(Status::Ok) } else { Turn::Moved }
