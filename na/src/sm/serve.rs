@@ -69,8 +69,6 @@ enum Path {
 struct Speeds {
     ring: Option<f64>,
     attach: Option<f64>,
-    /// The first one through the ring also paid for the lane.
-    opened: bool,
     asked: u32,
 }
 
@@ -78,19 +76,23 @@ impl Speeds {
     /// Shortest transfer that is measured, bytes.
     const FROM: u64 = 256 << 10;
 
-    /// Of so many choices one tries the slower way, which may have become the faster one.
-    const TRY_EVERY: u32 = 64;
+    /// Of so many choices, the first few try the slower way, which may have become the faster one:
+    /// several in a row, because a way that was not used for a while finds its memory in no cache.
+    const TRY_EVERY: u32 = 256;
+    const TRIES: u32 = 8;
 
     fn prefer_attach(&mut self, len: u64) -> bool {
-        let (Some(ring), Some(attach)) = (self.ring, self.attach) else {
-            // Both are measured first.
-            return len >= Self::FROM && self.ring.is_some();
-        };
+        let faster = self.attach.zip(self.ring).is_some_and(|(attach, ring)| attach > ring);
         if len < Self::FROM {
-            return len > SLEEPER_BYTES && attach > ring;
+            return len > SLEEPER_BYTES && faster;
         }
-        self.asked = self.asked.wrapping_add(1);
-        (attach > ring) != self.asked.is_multiple_of(Self::TRY_EVERY)
+        let asked = self.asked;
+        self.asked = asked.wrapping_add(1);
+        if asked < 2 * Self::TRIES {
+            // Both are measured first.
+            return asked >= Self::TRIES;
+        }
+        faster != (asked % Self::TRY_EVERY < Self::TRIES)
     }
 
     /// A transfer is over.
@@ -99,15 +101,11 @@ impl Speeds {
         let micros = began.elapsed().as_nanos().max(1) as f64 / 1000.0;
         let speed = service.span.len as f64 / micros;
         let place = match service.path {
-            Path::Ring if !self.opened => {
-                self.opened = true;
-                return;
-            }
             Path::Ring => &mut self.ring,
             Path::Attach => &mut self.attach,
             Path::Mapped(_) | Path::Granted => return,
         };
-        *place = Some(place.map_or(speed, |old| 0.75 * old + 0.25 * speed));
+        *place = Some(place.map_or(speed, |old| (old + speed) / 2.0));
     }
 }
 
