@@ -4,8 +4,8 @@
 //! An endpoint with few peers looks at each ring in every round. With many, that would be a cache
 //! line (and a miss) for each of them, so it *leaves* a ring that was quiet for a while: it sets
 //! `BOARD` in its bell for that peer, and from then on reads the peer's bit on its board, 512 of
-//! which are in one line. The peer sees `BOARD` where it looks for sleepers anyway and sets its bit;
-//! while its ring is watched, it pays nothing. The handshake is that of `doorbell.rs`.
+//! which are in one line. The peer sees `BOARD` where it looks for sleepers anyway and sets its
+//! bit; while its ring is watched, it pays nothing. The handshake is that of `doorbell.rs`.
 //!
 //! # Trust
 //!

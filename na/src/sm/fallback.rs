@@ -2,11 +2,11 @@
 //! same time.
 //!
 //! Short data travels in the ring itself. The rest goes through the *lane*: memory of `alloc` that
-//! the source makes when it is first needed, and of which the sink maps what `block.rs` announces. It
-//! is cut into slots. A record in the ring says that the next slot holds so many bytes of a part;
-//! the sink counts the slots that it has emptied in a word of the segment. The lane is larger than a
-//! core's own cache on purpose: what is still in there when the other core wants it comes slower,
-//! by a factor of four, than what has moved on to the cache that both share.
+//! the source makes when it is first needed, and of which the sink maps what `block.rs` announces.
+//! It is cut into slots. A record in the ring says that the next slot holds so many bytes of a
+//! part; the sink counts the slots that it has emptied in a word of the segment. The lane is larger
+//! than a core's own cache on purpose: what is still in there when the other core wants it comes
+//! slower, by a factor of four, than what has moved on to the cache that both share.
 //!
 //! A side that cannot map the other's memory gets everything through the ring, in quarters of it.
 //!

@@ -2,7 +2,7 @@
 //!
 //! | state | what the poll looks at | leaves it |
 //! |---|---|---|
-//! | watched | the ring, the link's flag, the services | quiet for [`QUIET_ROUNDS`] while more than [`WATCHED_MIN`] are watched |
+//! | watched | the ring, the flag, the services | quiet for long while others are watched |
 //! | left | its bit on the board | the bit is set; a sweep finds something |
 //!
 //! Only a link in its quiet state can be left: connected, with nothing queued and no transfer open.

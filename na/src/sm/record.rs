@@ -16,7 +16,7 @@
 //! | 12 | grant | owner to requester | part u64, block u64, offset u64: copy there yourself |
 //! | 13 | finished | requester to owner | part u64, status u64: 0 copied, 1 cannot |
 //! | 14 | forget | both | block u64: it exists no more |
-//! | 15 | lane data | owner to requester | a slot of the lane: part u64, offset u64, block u64, length u64 |
+//! | 15 | lane data | owner to requester | the next slot: part, offset, block, length, u64 each |
 //! | 16 | lane supply | requester to owner | the same |
 //!
 //! Any other kind, and any payload of another length, is a breach of the protocol.

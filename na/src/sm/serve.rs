@@ -7,8 +7,8 @@
 //! | path | when | get | put |
 //! |---|---|---|---|
 //! | mapped | its memory is from `alloc` | we write there | we read there |
-//! | granted | ours is from `alloc` | *grant*: it reads ours, and says *finished* | it writes ours |
-//! | ring | faster lately, or nothing else works | we send *data* | we ask with *pull*, and take *supply* |
+//! | granted | ours is from `alloc` | *grant*: it reads ours, then *finished* | it writes ours |
+//! | ring | faster lately, or nothing else works | we send *data* | we *pull*, and take *supply* |
 //! | attach | it is permitted | we write into the requester | we read from the requester |
 //!
 //! The first that applies is taken. Through the ring both sides copy at the same time, which can be
