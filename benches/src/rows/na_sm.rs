@@ -9,8 +9,8 @@
 //!   [`WINDOW`] sends in flight. A sample is a batch of messages; a sender that is held back shares
 //!   the receiver's pace. Floor: none.
 //! - `na.sm.rtt.256` and `na.sm.rtt.256.each`: the round trip of `na.sm.rtt` to an endpoint with
-//!   256 peers, by one of them or by each in turn. Floor, alternating: the same to an endpoint that has
-//!   one peer.
+//!   256 peers, by one of them or by each in turn. Floor, alternating: the same to an endpoint that
+//!   has one peer.
 
 use std::cell::RefCell;
 use std::sync::Arc;

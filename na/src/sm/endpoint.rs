@@ -2,7 +2,10 @@
 //!
 //! # Locks, in the order in which they may be taken
 //!
+//! 1. `poll`: what the poll alone touches. Held while the sink is called, so nothing that the
 //!    sink may call takes it (`close` tries, and leaves the work to the poll otherwise).
+//! 2. A peer's `links`: its send lock.
+//! 3. `peers`, and what `loopback` holds.
 //! 4. `matcher`, `opened`, `kept`, the queue in `ready`.
 //!
 //! No memory is released and no sink is called under 2–4, because both run foreign code.

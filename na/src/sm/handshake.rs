@@ -3,6 +3,9 @@
 //! The connecting side (A) connects to the abstract socket of the listening side (B), a
 //! `SOCK_SEQPACKET`; each side checks the other's user id as the kernel reports it. Then
 //!
+//! 1. A sends *hello*, with the descriptors of the segment and of its board;
+//! 2. B maps them and answers *welcome*, with its board, or *refused*, with the reason;
+//! 3. from then on the socket carries doorbells and announced blocks, and its end of file says
 //!    that the peer is gone.
 //!
 //! # Packet layout (little endian)
