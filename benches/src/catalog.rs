@@ -18,7 +18,8 @@ use crate::rows::argobots::{self, All, Kind, Op};
 use crate::rows::echo::{self, Layer};
 use crate::rows::pair::{Patience, Settings};
 use crate::rows::{
-    bulk, na_tcp, rpc, ult_fib, ult_idle, ult_memory, ult_switch, ult_sync, ult_tasklet, ult_wake,
+    bulk, na_sm, na_tcp, rpc, ult_fib, ult_idle, ult_memory, ult_switch, ult_sync, ult_tasklet,
+    ult_wake,
 };
 
 /// Transfer sizes, by their word in ids.
@@ -101,6 +102,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.extend(timer_cases());
     cases.extend(argobots_cases());
     cases.extend(echo_cases(Group::Na, "na", Layer::Na));
+    cases.extend(na_sm_cases());
     cases.extend(na_tcp_cases());
     cases.extend(echo_cases(Group::Hg, "hg", Layer::Hg));
     cases.extend(rpc_cases());
@@ -163,6 +165,35 @@ fn na_tcp_cases() -> Vec<Case> {
             let id = format!("na.tcp.{what}.{size}");
             let case = Case::new(Group::Na, id, Unit::BytesPerSecond, measure);
             cases.push(case.two_cores().target(Target::TimesFloor(0.95)));
+        }
+    }
+    cases
+}
+
+/// The rows of `na` that only sm has.
+fn na_sm_cases() -> Vec<Case> {
+    let na = |id: &str, unit, measure: fn(&Context) -> Result<Figure>| {
+        Case::new(Group::Na, id, unit, measure).two_cores()
+    };
+    let mut cases = vec![
+        na("na.sm.rate64", Unit::PerSecond, na_sm::rate).target(Target::Limit(1e7)),
+        na("na.sm.rtt.256", Unit::Nanoseconds, |c| na_sm::peers(c, false))
+            .target(Target::TimesFloor(1.3)),
+        na("na.sm.rtt.256.each", Unit::Nanoseconds, |c| na_sm::peers(c, true)),
+    ];
+    for (put, shared) in [(false, true), (false, false), (true, true), (true, false)] {
+        for (size, bytes) in SIZES.into_iter().chain([("64m", 64 << 20)]) {
+            let verb = if put { "put" } else { "get" };
+            let what = if shared { "alloc" } else { "any" };
+            let measure = move |context: &Context| na_sm::transfer(context, put, shared, bytes);
+            let id = format!("na.sm.{verb}.{what}.{size}");
+            let target = match (shared, size) {
+                (true, _) => Target::TimesFloor(0.8),
+                (false, "1m") => Target::Limit(25e9),
+                (false, _) => Target::None,
+            };
+            let case = Case::new(Group::Na, id, Unit::BytesPerSecond, measure);
+            cases.push(case.two_cores().target(target));
         }
     }
     cases

@@ -5,9 +5,9 @@
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use loom::thread;
-use na::loom_exports::doorbell::{Doorbell, RECORDS, ROOM, settle};
+use na::loom_exports::doorbell::{BOARD, Doorbell, RECORDS, ROOM, mark, settle, take};
 use na::loom_exports::gate::Gate;
 use na::loom_exports::lock::RawLock;
 
@@ -89,6 +89,69 @@ fn nobody_rings_for_a_reason_that_was_not_given() {
         may_sleep(&shared, RECORDS, 1);
         maker.join().unwrap();
         assert_eq!(shared.rings.load(Ordering::Relaxed), 0);
+    });
+}
+
+#[derive(Default)]
+struct Left {
+    shared: Shared,
+    board: AtomicU64,
+}
+
+fn make_work_for_left(left: &Left) {
+    left.shared.work.fetch_add(1, Ordering::Release);
+    settle();
+    let bell = Doorbell::new(&left.shared.word);
+    if bell.is_silent() {
+        return;
+    }
+    if bell.is_left() {
+        mark(&left.board, 5);
+    }
+    if bell.claim(RECORDS) {
+        left.shared.rings.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_peer_that_is_not_looked_at_any_more_marks_the_board() {
+    check(|| {
+        let left = Arc::new(Left::default());
+        let other = left.clone();
+        let maker = thread::spawn(move || make_work_for_left(&other));
+        Doorbell::new(&left.shared.word).leave();
+        settle();
+        let seen = left.shared.work.load(Ordering::Acquire) == 1;
+        // What a later round finds.
+        let early = take(&left.board);
+        if early != 0 {
+            assert_eq!(left.shared.work.load(Ordering::Relaxed), 1, "a mark before its work");
+        }
+        maker.join().unwrap();
+        assert!(seen || early | take(&left.board) == 1 << 5, "work that nobody looks for");
+    });
+}
+
+#[test]
+fn a_left_peer_wakes_a_sleeper_and_is_found_on_the_board() {
+    check(|| {
+        let left = Arc::new(Left::default());
+        let bell = Doorbell::new(&left.shared.word);
+        bell.leave();
+        let other = left.clone();
+        let maker = thread::spawn(move || make_work_for_left(&other));
+        bell.announce(RECORDS | BOARD);
+        settle();
+        // The sweep before a sleep looks at the work itself.
+        let sleeps = left.shared.work.load(Ordering::Acquire) == 0;
+        if !sleeps {
+            bell.leave();
+        }
+        maker.join().unwrap();
+        assert!(!sleeps || left.shared.rings.load(Ordering::Relaxed) == 1, "nobody rang");
+        assert_eq!(take(&left.board), 1 << 5, "woken, and nothing on the board");
+        bell.leave();
+        assert!(bell.is_left() && bell.is_awake());
     });
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{Access, Addr, Error, LocalMem, Memory, MsgBuf, RemoteMem, TcpOptions};
@@ -40,6 +41,70 @@ pub struct OpenOptions {
     pub liveness_limit: Duration,
     /// What only `na+tcp` looks at.
     pub tcp: TcpOptions,
+    /// Whose processes may be connected with, where the transport can tell (sm). Default: those of
+    /// this user.
+    pub peer_users: PeerUsers,
+    /// Runs the parts of large copies in user space (sm, memory of
+    /// [`SharedBuffer`](crate::SharedBuffer)). Default: the thread that polls copies alone.
+    pub copy_helper: Option<CopyHelper>,
+}
+
+/// Which users' processes an endpoint talks with, where the operating system tells who a peer is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum PeerUsers {
+    /// The own (effective) user.
+    #[default]
+    Own,
+    /// The own user and those with these user ids.
+    And(Vec<u32>),
+    /// All users of the host.
+    All,
+}
+
+impl PeerUsers {
+    /// Whether processes of user `uid` are let in; `own` is ours.
+    pub fn allows(&self, uid: u32, own: u32) -> bool {
+        uid == own
+            || match self {
+                Self::Own => false,
+                Self::And(others) => others.contains(&uid),
+                Self::All => true,
+            }
+    }
+}
+
+/// What runs the parts of a copy, possibly at the same time, and returns when all are done.
+type RunParts = dyn Fn(usize, &(dyn Fn(usize) + Sync)) + Send + Sync;
+
+/// Lets several threads (execution streams) take part in large copies.
+#[derive(Clone)]
+pub struct CopyHelper(Arc<RunParts>);
+
+impl CopyHelper {
+    /// `run` is given a number of parts and a function, which it calls once with each number below
+    /// that, from whichever threads; it returns when these calls have returned. It is called by
+    /// `poll`, so it must not poll the endpoint. Parts that it leaves out are done by the caller.
+    pub fn new(run: impl Fn(usize, &(dyn Fn(usize) + Sync)) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(run))
+    }
+
+    #[allow(dead_code, reason = "a build may have only transports that do not copy")]
+    pub(crate) fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
+        (self.0)(parts, part);
+    }
+}
+
+impl fmt::Debug for CopyHelper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CopyHelper")
+    }
+}
+
+impl PartialEq for CopyHelper {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 impl Default for OpenOptions {
@@ -50,6 +115,8 @@ impl Default for OpenOptions {
             connect_timeout: Duration::from_secs(10),
             liveness_limit: Duration::ZERO,
             tcp: TcpOptions::default(),
+            peer_users: PeerUsers::default(),
+            copy_helper: None,
         }
     }
 }

@@ -29,6 +29,8 @@
 #[cfg(not(loom))]
 mod addr;
 #[cfg(not(loom))]
+mod alloc;
+#[cfg(not(loom))]
 mod endpoint;
 #[cfg(not(loom))]
 mod error;
@@ -72,7 +74,11 @@ pub mod tcp;
 #[cfg(not(loom))]
 pub use self::{
     addr::Addr,
-    endpoint::{Arrival, Completion, Endpoint, Limits, OpId, OpenOptions, Refused, Tag, Transfer},
+    alloc::{AllocOptions, SharedBuffer},
+    endpoint::{
+        Arrival, Completion, CopyHelper, Endpoint, Limits, OpId, OpenOptions, PeerUsers, Refused,
+        Tag, Transfer,
+    },
     error::{DeniedReason, Error},
     memory::{Access, LocalMem, Memory, RawSegment, RemoteMem, WeakMem},
     message::MsgBuf,

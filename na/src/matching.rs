@@ -192,14 +192,29 @@ impl Matcher {
     /// # Panics
     ///
     /// If `bytes` is longer than a posted buffer; transports check lengths against their limit.
+    #[allow(dead_code, reason = "a build may have only transports that fill buffers in place")]
     pub(crate) fn arrive(&mut self, kind: Kind, from: &Addr, tag: Tag, bytes: &[u8]) -> Arrived {
+        self.arrive_with(kind, from, tag, bytes.len(), |place| place.copy_from_slice(bytes))
+    }
+
+    /// As [`arrive`](Self::arrive), for a message of `len` bytes that still lies in the transport:
+    /// `fill` copies it to where it is wanted, once, or is not called.
+    #[inline]
+    pub(crate) fn arrive_with(
+        &mut self,
+        kind: Kind,
+        from: &Addr,
+        tag: Tag,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Arrived {
         let key = Key { peer: from.peer_id(), tag };
         let posted = match kind {
             Kind::Unexpected => self.unexpected_posted.pop_front(),
             Kind::Expected => self.expected_posted.pop(key),
         };
         if let Some(Posted { op, buf, .. }) = posted {
-            return Arrived::Completed(received(op, buf, bytes, from.clone(), tag));
+            return Arrived::Completed(received(op, buf, len, fill, from.clone(), tag));
         }
         if kind == Kind::Expected && self.given_up.take(key) {
             return Arrived::Held;
@@ -212,8 +227,10 @@ impl Matcher {
             // A successor under the same address.
             self.left_bytes -= held.bytes;
         }
-        held.bytes += bytes.len() + EARLY_OVERHEAD;
-        let early = Early { from: from.clone(), tag, bytes: bytes.into() };
+        held.bytes += len + EARLY_OVERHEAD;
+        let mut bytes = vec![0; len].into_boxed_slice();
+        fill(&mut bytes);
+        let early = Early { from: from.clone(), tag, bytes };
         match kind {
             Kind::Unexpected => self.unexpected_early.push_back(early),
             Kind::Expected => self.expected_early.push(key, early),
@@ -319,7 +336,8 @@ impl Matcher {
 
     fn deliver_early(&mut self, op: OpId, buf: MsgBuf, early: Early) -> Completion {
         self.release(early.from.peer_id(), early.bytes.len() + EARLY_OVERHEAD);
-        received(op, buf, &early.bytes, early.from, early.tag)
+        let Early { from, tag, bytes } = early;
+        received(op, buf, bytes.len(), |place| place.copy_from_slice(&bytes), from, tag)
     }
 
     fn release(&mut self, peer: u64, bytes: usize) {
@@ -346,9 +364,17 @@ impl fmt::Debug for Matcher {
     }
 }
 
-fn received(op: OpId, mut buf: MsgBuf, bytes: &[u8], from: Addr, tag: Tag) -> Completion {
-    buf.spare_mut()[..bytes.len()].copy_from_slice(bytes);
-    buf.set_len(bytes.len());
+#[inline]
+fn received(
+    op: OpId,
+    mut buf: MsgBuf,
+    len: usize,
+    fill: impl FnOnce(&mut [u8]),
+    from: Addr,
+    tag: Tag,
+) -> Completion {
+    fill(&mut buf.spare_mut()[..len]);
+    buf.set_len(len);
     Completion::Recv { op, buf, result: Ok(Arrival { from, tag }) }
 }
 

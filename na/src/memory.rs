@@ -9,7 +9,9 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::alloc::Block;
 use crate::region::Region;
+use crate::{AllocOptions, Error, SharedBuffer};
 
 /// What peers may do with registered memory. Counterpart: `NA_MEM_READ_ONLY` …
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +68,8 @@ pub struct RawSegment {
 pub struct Memory {
     segments: Box<[RawSegment]>,
     owner: Box<dyn Any + Send>,
+    /// What holds the only segment, if peers on this host can map it.
+    block: Option<Arc<Block>>,
 }
 
 // SAFETY:
@@ -78,7 +82,7 @@ impl Memory {
     /// One segment: the vector's elements (its length, not its capacity).
     pub fn from_vec(mut bytes: Vec<u8>) -> Self {
         let segments = [RawSegment { ptr: bytes.as_mut_ptr(), len: bytes.len() }];
-        Self { segments: Box::new(segments), owner: Box::new(bytes) }
+        Self { segments: Box::new(segments), owner: Box::new(bytes), block: None }
     }
 
     /// One segment for each vector.
@@ -87,7 +91,25 @@ impl Memory {
             .iter_mut()
             .map(|piece| RawSegment { ptr: piece.as_mut_ptr(), len: piece.len() })
             .collect();
-        Self { segments, owner: Box::new(pieces) }
+        Self { segments, owner: Box::new(pieces), block: None }
+    }
+
+    /// Fresh memory of `len` zero bytes that peers on this host copy directly; its owner is a
+    /// [`SharedBuffer`].
+    ///
+    /// # Errors
+    ///
+    /// As [`SharedBuffer::new`].
+    pub fn alloc(len: usize, options: &AllocOptions) -> Result<Self, Error> {
+        SharedBuffer::new(len, options).map(Self::from_shared)
+    }
+
+    /// One segment: the buffer. A transport within one host lets peers copy it directly, without
+    /// the kernel; for others it is memory like any other.
+    pub fn from_shared(buffer: SharedBuffer) -> Self {
+        let block = buffer.block().clone();
+        let segments = Box::new([block.segment()]);
+        Self { segments, owner: Box::new(buffer), block: Some(block) }
     }
 
     /// Segments that `owner` keeps alive.
@@ -99,7 +121,7 @@ impl Memory {
     /// destination of a transfer), at a fixed address, and nobody may hold a Rust reference to its
     /// bytes while a peer can change them.
     pub unsafe fn from_raw(segments: Vec<RawSegment>, owner: impl Any + Send) -> Self {
-        Self { segments: segments.into_boxed_slice(), owner: Box::new(owner) }
+        Self { segments: segments.into_boxed_slice(), owner: Box::new(owner), block: None }
     }
 
     /// The segments.
@@ -107,16 +129,22 @@ impl Memory {
         &self.segments
     }
 
-    /// The owner, if it is a `T`: a `Vec<u8>` after `from_vec`, a `Vec<Vec<u8>>` after `from_vecs`.
+    /// What holds the segment, if peers on this host can map it.
+    pub(crate) fn block(&self) -> Option<&Arc<Block>> {
+        self.block.as_ref()
+    }
+
+    /// The owner, if it is a `T`: a `Vec<u8>` after `from_vec`, a `Vec<Vec<u8>>` after `from_vecs`,
+    /// a [`SharedBuffer`] after `alloc` and `from_shared`.
     ///
     /// # Errors
     ///
     /// The memory itself when its owner is of another type.
     pub fn into_owner<T: Any>(self) -> Result<T, Self> {
-        let Self { segments, owner } = self;
+        let Self { segments, owner, block } = self;
         match owner.downcast::<T>() {
             Ok(owner) => Ok(*owner),
-            Err(owner) => Err(Self { segments, owner }),
+            Err(owner) => Err(Self { segments, owner, block }),
         }
     }
 }

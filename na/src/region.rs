@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Weak;
 
+use crate::alloc::Block;
 use crate::sync::{Arc, Mutex, lock};
 use crate::{Access, DeniedReason, Error, LocalMem, Memory, RawSegment, RemoteMem};
 
@@ -58,6 +59,7 @@ impl RegionTable {
                 len,
                 ends: ends.into_boxed_slice(),
                 segments: memory.segments().into(),
+                block: memory.block().cloned(),
                 memory: Mutex::new(Some(memory)),
                 released: Mutex::new(None),
                 keys: self.keys.clone(),
@@ -146,6 +148,8 @@ pub(crate) struct Region {
     /// Cumulative end of each segment, for finding the one that holds an offset.
     ends: Box<[u64]>,
     segments: Box<[RawSegment]>,
+    /// What holds the only segment, if peers on this host can map it.
+    block: Option<Arc<Block>>,
     /// Always `Some` until `drop`.
     memory: Mutex<Option<Memory>>,
     released: Mutex<Option<Released>>,
@@ -176,6 +180,10 @@ impl Region {
 
     pub(crate) fn segments(&self) -> &[RawSegment] {
         &self.segments
+    }
+
+    pub(crate) fn block(&self) -> Option<&Arc<Block>> {
+        self.block.as_ref()
     }
 
     pub(crate) fn describe(&self) -> RemoteMem {

@@ -17,7 +17,11 @@ mod attach {
 
     #[test]
     fn the_path_is_named() {
-        assert_eq!(open(&OpenOptions::default()).bulk_path(), "cross-memory attach");
+        assert!(
+            open(&OpenOptions::default())
+                .bulk_path()
+                .ends_with("the shared ring or cross-memory attach")
+        );
     }
 }
 
@@ -33,7 +37,9 @@ mod ring {
 
     #[test]
     fn the_path_is_named() {
-        assert_eq!(open(&OpenOptions::default()).bulk_path(), "copy through the shared ring");
+        assert!(
+            open(&OpenOptions::default()).bulk_path().ends_with("copy through the shared ring")
+        );
     }
 }
 

@@ -53,7 +53,8 @@ pub(super) fn probe(pid: i32, addr: u64, nonce: u64) -> bool {
     let mut word = [0u8; 8];
     let local = [RawSegment { ptr: word.as_mut_ptr(), len: word.len() }];
     // SAFETY: `local` is the live variable above.
-    let copied = unsafe { copy(pid, &local, &[Piece { addr, len: 8 }], Direction::FromPeer) };
+    let copied =
+        unsafe { copy(pid, &local, &[Piece { addr, len: 8, block: 0 }], Direction::FromPeer) };
     copied == Ok(8) && u64::from_le_bytes(word) == nonce
 }
 

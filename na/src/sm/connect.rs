@@ -2,16 +2,16 @@
 //!
 //! A sender connects: the first operation towards a peer makes the segment, connects and sends
 //! hello, none of which waits. Everything after that happens in the poll. Only processes of the
-//! same user are talked to, whichever side connects.
+//! users that the options allow are talked to, whichever side connects.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::process::geteuid;
 
-use super::address;
+use super::address::{self, Name};
+use super::board::Board;
 use super::cma;
 use super::endpoint::SmEndpoint;
 use super::handshake::{Kind, Packet};
@@ -43,6 +43,9 @@ pub(super) struct Stranger {
     pub(super) deadline: Instant,
     socket: OwnedFd,
     credentials: Credentials,
+    /// It was told so, and is kept until it has had time to read that: a socket that is closed
+    /// with its hello unread shows an error instead.
+    refused: bool,
 }
 
 impl SmEndpoint {
@@ -60,13 +63,18 @@ impl SmEndpoint {
         let socket = socket::new()?;
         let connected = self.dial(peer, &socket)?;
         let credentials = match connected {
-            true => Some(check_credentials(&socket).map_err(|reason| unreachable(&reason))?),
+            true => {
+                let checked = self.check_listener(&socket, &peer.reach);
+                Some(checked.map_err(|reason| unreachable(&reason))?)
+            }
             false => None,
         };
         let (segment, memfd) = Segment::create(self.ring_bytes)?;
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
-        let pid = credentials.map_or(0, |credentials| credentials.pid);
-        let conn = Arc::new(Conn::new(token, socket, Arc::new(segment), pid));
+        let conn = Arc::new(Conn::new(token, socket, Arc::new(segment)));
+        if let Some(credentials) = credentials {
+            conn.set_credentials(credentials);
+        }
         let deadline = Instant::now() + self.options.connect_timeout;
         let mut link = RxLink::new(
             conn.clone(),
@@ -89,7 +97,7 @@ impl SmEndpoint {
     /// Connects. `false`: the listener's queue is full, try again.
     fn dial(&self, peer: &Peer, socket: &OwnedFd) -> Result<bool, Error> {
         let Reach::Name(name) = &peer.reach else { return Ok(false) };
-        let address = address::socket_address(name)?;
+        let address = name.socket()?;
         let reason = match rustix::net::connect(socket, &address) {
             Ok(()) => return Ok(true),
             Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
@@ -115,11 +123,12 @@ impl SmEndpoint {
             }
             return;
         }
-        let greeted = check_credentials(&link.conn.socket).and_then(|credentials| {
-            let memfd = link.memfd.take().ok_or("the segment is lost")?;
-            link.conn.set_pid(credentials.pid);
-            self.greet(&link.conn, &memfd)
-        });
+        let greeted =
+            self.check_listener(&link.conn.socket, &link.peer.reach).and_then(|credentials| {
+                let memfd = link.memfd.take().ok_or("the segment is lost")?;
+                link.conn.set_credentials(credentials);
+                self.greet(&link.conn, &memfd)
+            });
         match greeted {
             Ok(()) => link.stage = Stage::Greeting { deadline },
             Err(reason) => link.gone(&reason),
@@ -128,10 +137,26 @@ impl SmEndpoint {
 
     /// Sends hello and watches the socket.
     fn greet(&self, conn: &Conn, memfd: &OwnedFd) -> Result<(), String> {
-        let hello = self.packet(Kind::Hello, self.ring_bytes as u32).encode();
-        socket::send_packet(&conn.socket, &hello, Some(memfd.as_fd()))
-            .map_err(|errno| format!("cannot send the handshake: {errno}"))?;
-        self.watch(&conn.socket, conn.token)
+        let hello = Packet { slot: self.take_slot(conn), ..self.packet(Kind::Hello) };
+        let fds = [memfd.as_fd(), self.board.fd()];
+        let fds = if hello.slot.is_some() { &fds } else { &fds[..1] };
+        socket::send_packet(&conn.socket, &hello.encode(), fds)
+            .map_err(|errno| format!("cannot send the handshake: {errno}"))
+            .and_then(|()| self.watch(&conn.socket, conn.token))
+            .inspect_err(|_| self.give_slot_back(conn))
+    }
+
+    fn give_slot_back(&self, conn: &Conn) {
+        if let Some(slot) = conn.slot() {
+            conn.clear_slot();
+            self.board.free_slot(slot);
+        }
+    }
+
+    /// A place on our board for the peer, if it may have one.
+    fn take_slot(&self, conn: &Conn) -> Option<u32> {
+        let slot = if conn.shares() { self.board.take_slot() } else { None };
+        slot.inspect(|slot| conn.set_slot(*slot))
     }
 
     fn watch(&self, socket: &OwnedFd, token: u64) -> Result<(), String> {
@@ -140,7 +165,8 @@ impl SmEndpoint {
             .map_err(|errno| format!("cannot watch its socket: {errno}"))
     }
 
-    fn packet(&self, kind: Kind, ring_bytes: u32) -> Packet {
+    fn packet(&self, kind: Kind) -> Packet {
+        let ring_bytes = if kind == Kind::Hello { self.ring_bytes as u32 } else { 0 };
         Packet {
             kind,
             message_bytes_max: self.options.message_bytes_max as u32,
@@ -149,6 +175,7 @@ impl SmEndpoint {
             ring_bytes,
             nonce_addr: if self.attach { self.nonce.addr() } else { 0 },
             nonce: if self.attach { self.nonce.value() } else { 0 },
+            slot: None,
             text: self.own_addr.uri().to_owned(),
         }
     }
@@ -174,6 +201,13 @@ impl SmEndpoint {
         };
         match packet.kind {
             Kind::Welcome => {
+                match peer_board(&packet, received.fds.first()) {
+                    Ok(Some((board, slot))) if link.conn.shares() => {
+                        link.conn.set_peer_board(board, slot);
+                    }
+                    Ok(_) => {}
+                    Err(reason) => return link.breach(reason),
+                }
                 self.bring_up(link, &packet);
                 link.with_link(|tx| tx.open(link.limit));
             }
@@ -187,7 +221,7 @@ impl SmEndpoint {
         let records = payload_max(link.rx.capacity());
         link.limit = ours.min(packet.message_bytes_max as usize).min(records);
         let attach = self.may_attach(packet, link.conn.pid());
-        link.services = Services::new(attach);
+        link.services = Services::new(attach, self.options.copy_helper.clone());
         link.stage = Stage::Up;
         link.heard_at = Instant::now();
         let by_path = if attach { &self.attached } else { &self.unattached };
@@ -209,24 +243,51 @@ impl SmEndpoint {
                     return;
                 }
             };
-            let credentials = match check_credentials(&socket) {
-                Ok(credentials) => credentials,
-                Err(reason) => {
-                    tracing::warn!("a connection is refused: {reason}");
-                    refuse(&socket, "processes of this user only");
-                    continue;
-                }
-            };
+            let checked = self.check_user(&socket);
+            let refused = checked.is_err();
+            let credentials = checked.unwrap_or_else(|reason| {
+                tracing::warn!("a connection is refused: {reason}");
+                refuse(&socket, "it does not talk with processes of this user");
+                Credentials { pid: 0, uid: u32::MAX }
+            });
             let token = self.next_token.fetch_add(1, Ordering::Relaxed);
             if let Err(reason) = self.watch(&socket, token) {
                 tracing::warn!("a connection is dropped: {reason}");
                 continue;
             }
             if state.strangers.len() >= STRANGERS_MAX {
-                state.strangers.remove(0);
+                let refused = state.strangers.iter().position(|stranger| stranger.refused);
+                state.strangers.remove(refused.unwrap_or(0));
             }
             let deadline = Instant::now() + self.options.connect_timeout;
-            state.strangers.push(Stranger { token, deadline, socket, credentials });
+            state.strangers.push(Stranger { token, deadline, socket, credentials, refused });
+        }
+    }
+
+    /// Whose process it is, if we talk with it.
+    fn check_user(&self, socket: &OwnedFd) -> Result<Credentials, String> {
+        let credentials = socket::peer_credentials(socket)
+            .map_err(|errno| format!("the kernel does not say whose it is: {errno}"))?;
+        let own = address::own_uid();
+        if self.options.peer_users.allows(credentials.uid, own) {
+            return Ok(credentials);
+        }
+        let uid = credentials.uid;
+        Err(format!(
+            "the process there belongs to user {uid}, this one to {own}, and the endpoint's \
+             peer_users do not include {uid}"
+        ))
+    }
+
+    /// The same for who listens there: he must be the one whose name it is.
+    fn check_listener(&self, socket: &OwnedFd, reach: &Reach) -> Result<Credentials, String> {
+        let credentials = self.check_user(socket)?;
+        match reach {
+            Reach::Name(name) if name.uid != credentials.uid => Err(format!(
+                "it is a name of user {}, and a process of user {} listens there",
+                name.uid, credentials.uid
+            )),
+            _ => Ok(credentials),
         }
     }
 
@@ -251,7 +312,7 @@ impl SmEndpoint {
         let stranger = state.strangers.swap_remove(at);
         let pid = stranger.credentials.pid;
         let received = match received {
-            Ok(received) if received.bytes.is_empty() => return,
+            Ok(received) if received.bytes.is_empty() || stranger.refused => return,
             Ok(received) => received,
             Err(errno) => {
                 tracing::warn!("process {pid} sent no handshake: {errno}");
@@ -262,11 +323,15 @@ impl SmEndpoint {
             if packet.kind != Kind::Hello {
                 return Err("the first packet is not a hello".to_owned());
             }
-            let fd = received.fd.ok_or("the hello carries no memory")?;
-            Ok((Segment::attach(&fd, packet.ring_bytes as usize)?, packet))
+            let fd = received.fds.first().ok_or("the hello carries no memory")?;
+            let segment = Segment::attach(fd, packet.ring_bytes as usize)?;
+            let board = peer_board(&packet, received.fds.get(1))?;
+            Ok((segment, board, packet))
         });
         match hello {
-            Ok((segment, packet)) => self.welcome(state, stranger, segment, &packet),
+            Ok((segment, board, packet)) => {
+                self.welcome(state, stranger, segment, board, &packet);
+            }
             Err(reason) => {
                 tracing::warn!("process {pid} is refused: {reason}");
                 refuse(&stranger.socket, &reason);
@@ -274,15 +339,28 @@ impl SmEndpoint {
         }
     }
 
-    fn welcome(&self, state: &mut PollState, from: Stranger, segment: Segment, packet: &Packet) {
-        let welcome = self.packet(Kind::Welcome, 0).encode();
-        if socket::send_packet(&from.socket, &welcome, None).is_err() {
+    fn welcome(
+        &self,
+        state: &mut PollState,
+        from: Stranger,
+        segment: Segment,
+        board: Option<(Board, u32)>,
+        packet: &Packet,
+    ) {
+        let conn = Conn::new(from.token, from.socket, Arc::new(segment));
+        conn.set_credentials(from.credentials);
+        if let Some((board, slot)) = board.filter(|_| conn.shares()) {
+            conn.set_peer_board(board, slot);
+        }
+        let welcome = Packet { slot: self.take_slot(&conn), ..self.packet(Kind::Welcome) };
+        let fds = [self.board.fd()];
+        let fds = if welcome.slot.is_some() { &fds[..] } else { &[] };
+        if socket::send_packet(&conn.socket, &welcome.encode(), fds).is_err() {
             // It has left already.
-            return;
+            return self.give_slot_back(&conn);
         }
         let peer = self.identify(state, packet, from.credentials);
-        let pid = from.credentials.pid;
-        let conn = Arc::new(Conn::new(from.token, from.socket, Arc::new(segment), pid));
+        let conn = Arc::new(conn);
         let addr = peer.addr(self.id);
         let mut link = RxLink::new(
             conn.clone(),
@@ -300,19 +378,17 @@ impl SmEndpoint {
     /// Whose connection this is. A name belongs to the process that listens there, and only a
     /// connection from that process is taken for it; any other one works as an unnamed peer.
     fn identify(&self, state: &mut PollState, packet: &Packet, from: Credentials) -> Arc<Peer> {
-        let name = Uri::parse(&packet.text).ok().and_then(|uri| {
-            let name = address::name_of(&uri).ok()?;
-            (!name.is_empty()).then(|| name.to_owned())
-        });
+        let name = Uri::parse(&packet.text).and_then(|uri| Name::of(&uri, from.uid));
+        let name = name.ok().filter(|name| !name.name.is_empty() && name.uid == from.uid);
         let Some(name) = name else {
-            let uri = address::uri_of(&format!("?pid={}", from.pid));
+            let uri = format!("na+sm://?pid={}", from.pid);
             return lock(&self.peers).unnamed(uri);
         };
         if !packet.listens || name == self.name || !listens_as(&name, from) {
             if packet.listens {
-                tracing::warn!("process {} is not the one that listens as {name}", from.pid);
+                tracing::warn!("process {} is not the one that listens as {name:?}", from.pid);
             }
-            return lock(&self.peers).unnamed(address::uri_of(&name));
+            return lock(&self.peers).unnamed(name.uri());
         }
         let peer = lock(&self.peers).named(&name);
         for link in state.links.iter_mut().filter(|link| link.peer.id == peer.id) {
@@ -326,9 +402,16 @@ impl SmEndpoint {
     }
 }
 
+/// The board that came with a packet, and our slot there.
+fn peer_board(packet: &Packet, fd: Option<&OwnedFd>) -> Result<Option<(Board, u32)>, String> {
+    let Some(slot) = packet.slot else { return Ok(None) };
+    let fd = fd.ok_or("a slot without a board")?;
+    Ok(Some((Board::attach(fd)?, slot)))
+}
+
 /// Whether the process that connected is the one that listens as `name`.
-fn listens_as(name: &str, from: Credentials) -> bool {
-    let found = address::socket_address(name).and_then(|address| {
+fn listens_as(name: &Name, from: Credentials) -> bool {
+    let found = name.socket().and_then(|address| {
         let socket = socket::new()?;
         let asked = rustix::net::connect(&socket, &address).and_then(|()| {
             // Closed again at once, which a listener takes for somebody who changed his mind.
@@ -341,16 +424,5 @@ fn listens_as(name: &str, from: Credentials) -> bool {
 
 fn refuse(socket: &OwnedFd, reason: &str) {
     // It may have left; there is nobody else to tell.
-    let _ = socket::send_packet(socket, &Packet::refused(reason).encode(), None);
-}
-
-/// Only this user's processes.
-fn check_credentials(socket: &OwnedFd) -> Result<Credentials, String> {
-    let credentials = socket::peer_credentials(socket)
-        .map_err(|errno| format!("the kernel does not say whose it is: {errno}"))?;
-    let own = geteuid().as_raw();
-    if credentials.uid == own {
-        return Ok(credentials);
-    }
-    Err(format!("the process there belongs to user {}, this one to {own}", credentials.uid))
+    let _ = socket::send_packet(socket, &Packet::refused(reason).encode(), &[]);
 }

@@ -2,7 +2,10 @@
 //!
 //! # Locks, in the order in which they may be taken
 //!
+//! 1. `poll`: what the poll alone touches. Held while the sink is called, so nothing that the
 //!    sink may call takes it (`close` tries, and leaves the work to the poll otherwise).
+//! 2. A peer's `links`: its send lock.
+//! 3. `peers`, and what `loopback` holds.
 //! 4. `matcher`, `opened`, `kept`, the queue in `ready`.
 //!
 //! No memory is released and no sink is called under 2–4, because both run foreign code.
@@ -11,17 +14,17 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use super::address;
+use super::address::Name;
+use super::board::OwnBoard;
 use super::cma::Nonce;
 use super::doorbell::{RECORDS, settle};
-use super::link::{Outcome, Queued};
+use super::link::{Conn, Outcome, Queued};
 use super::lock::Lock;
 use super::loopback::Loopback;
 use super::peer::{Peer, PeerTable, Reach};
 use super::poll::PollState;
 use super::ready::Ready;
 use super::rx::RxLink;
-use super::socket;
 use crate::matching::{Kind, Matcher};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, lock};
@@ -33,7 +36,7 @@ use crate::{
 /// An endpoint of the sm transport.
 pub(super) struct SmEndpoint {
     pub(super) id: u64,
-    pub(super) name: String,
+    pub(super) name: Name,
     pub(super) own_addr: Addr,
     pub(super) options: OpenOptions,
     /// Bytes of each ring in connections that we make.
@@ -42,6 +45,8 @@ pub(super) struct SmEndpoint {
     pub(super) attach: bool,
     pub(super) nonce: Nonce,
     pub(super) regions: RegionTable,
+    /// Where peers tell that they have something, see `board.rs`.
+    pub(super) board: OwnBoard,
     pub(super) matcher: Lock<Matcher>,
     pub(super) ready: Ready,
     pub(super) loopback: Loopback,
@@ -54,7 +59,7 @@ pub(super) struct SmEndpoint {
     pub(super) has_opened: AtomicBool,
     /// Memory that the owner of a lost connection may still be copying.
     pub(super) kept: Mutex<Vec<super::teardown::Kept>>,
-    pub(super) poll: Mutex<PollState>,
+    pub(super) poll: Lock<PollState>,
     pub(super) closed: AtomicBool,
     /// Connections, by how bulk data moves.
     pub(super) attached: AtomicUsize,
@@ -103,11 +108,9 @@ impl SmEndpoint {
         link.send(message);
         // One fence for both: the record for the peer, the flag for our poll.
         settle();
-        if link.conn.segment.peer_bell().claim(RECORDS) {
-            socket::ring(&link.conn.socket);
-        }
+        link.conn.wake_peer_settled(RECORDS);
+        self.wake_poll_for(&link.conn);
         drop(links);
-        self.ready.wake_poll_settled();
         Ok(())
     }
 
@@ -140,10 +143,22 @@ impl SmEndpoint {
         let link = &mut links[0];
         link.start(op, put, transfer);
         link.write_waiting(&mut out, &mut 0);
+        settle();
+        self.wake_poll_for(&link.conn);
         drop(links);
         self.report(out);
-        self.ready.wake_poll();
         Ok(())
+    }
+
+    /// Tells the poll that there is work on a connection; after [`settle`].
+    #[inline]
+    fn wake_poll_for(&self, conn: &Conn) {
+        if conn.is_left()
+            && let Some(slot) = conn.slot()
+        {
+            self.board.mark(slot);
+        }
+        self.ready.wake_poll_settled();
     }
 
     /// Reports what a call outside the poll has ended. Needs no lock to be held.
@@ -164,13 +179,12 @@ impl SmEndpoint {
             let Some(cancels) = link.requests.cancel(op, &mut out) else { return false };
             cancels.into_iter().for_each(|cancel| link.push_control(cancel));
             link.write_waiting(&mut out, &mut 0);
+            settle();
+            self.wake_poll_for(&link.conn);
             true
         });
         drop(links);
         self.report(out);
-        if found {
-            self.ready.wake_poll();
-        }
         found
     }
 }
@@ -190,15 +204,15 @@ impl Endpoint for SmEndpoint {
     }
 
     fn lookup(&self, uri: &str) -> Result<Addr, Error> {
-        let name = address::name_of(&Uri::parse(uri)?)?;
-        if name.is_empty() {
+        let name = Name::of(&Uri::parse(uri)?, self.name.uid)?;
+        if name.name.is_empty() {
             let reason = "it names no peer; expected `na+sm://name`".to_owned();
             return Err(Error::BadUri { uri: uri.to_owned(), reason });
         }
         if name == self.name {
             return Ok(self.own_addr.clone());
         }
-        Ok(lock(&self.peers).named(name).addr(self.id))
+        Ok(lock(&self.peers).named(&name).addr(self.id))
     }
 
     fn send_unexpected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
@@ -307,7 +321,7 @@ impl Endpoint for SmEndpoint {
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         // Otherwise whoever polls sees the flag, at the latest when it has called its sink.
-        if let Ok(mut state) = self.poll.try_lock() {
+        if let Some(mut state) = self.poll.try_lock() {
             self.shut_down(&mut state);
         }
         self.ready.wake_poll();
@@ -315,14 +329,15 @@ impl Endpoint for SmEndpoint {
 
     fn bulk_path(&self) -> String {
         let unattached = self.unattached.load(Ordering::Relaxed);
-        match (self.attach, unattached) {
+        let other = match (self.attach, unattached) {
             (false, _) => "copy through the shared ring".into(),
-            (true, 0) => "cross-memory attach".into(),
+            (true, 0) => "copy through the shared ring or cross-memory attach".into(),
             (true, peers) => format!(
-                "cross-memory attach; copy through the shared ring for {peers} of {} peers",
+                "copy through the shared ring or, but for {peers} of {} peers, cross-memory attach",
                 peers + self.attached.load(Ordering::Relaxed)
             ),
-        }
+        };
+        format!("memory of alloc mapped; other memory: {other}")
     }
 }
 
@@ -335,6 +350,6 @@ impl Drop for SmEndpoint {
 
 impl fmt::Debug for SmEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SmEndpoint").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("SmEndpoint").field("name", &self.name.name).finish_non_exhaustive()
     }
 }

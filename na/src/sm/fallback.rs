@@ -1,12 +1,32 @@
-//! Bulk data through the ring, for when neither side may attach to the other.
+//! Bulk data through memory that both sides have: the source copies in, the sink copies out, at the
+//! same time.
 //!
-//! The source cuts the data into records of a quarter of the ring, so both sides copy at the same
-//! time; a full ring stops the source, which goes on when the sink has made room. Offsets must be
+//! Short data travels in the ring itself. The rest goes through the *lane*: memory of `alloc` that
+//! the source makes when it is first needed, and of which the sink maps what `block.rs` announces.
+//! It is cut into slots. A record in the ring says that the next slot holds so many bytes of a
+//! part; the sink counts the slots that it has emptied in a word of the segment. The lane is larger
+//! than a core's own cache on purpose: what is still in there when the other core wants it comes
+//! slower, by a factor of four, than what has moved on to the cache that both share.
+//!
+//! A side that cannot map the other's memory gets everything through the ring, in quarters of it.
+//!
+//! A full ring or lane stops the source, which goes on when the sink has made room. Offsets must be
 //! consecutive, and a sink writes only into memory of a transfer that it knows.
 
-use super::record::DATA_PREFIX;
+use super::link::{Conn, Control};
+use super::record::{self, DATA_PREFIX, LANE_WORDS, word_at};
 use super::ring::{Consumer, Producer, Record, RingMemory, Violation, payload_max};
-use crate::LocalMem;
+use super::segment::MappedRing;
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
+use crate::{LocalMem, RawSegment, SharedBuffer};
+
+/// Bytes of a slot of a lane, and slots.
+pub(super) const SLOT_BYTES: usize = 64 << 10;
+const SLOTS: u32 = 32;
+
+/// Longest data that travels in the ring although there is a lane, bytes.
+const INLINE_MAX: u64 = 8 << 10;
 
 /// Consecutive bytes of a region, and how far the copy has come.
 #[derive(Debug, Clone, Copy)]
@@ -23,9 +43,142 @@ impl Span {
     }
 }
 
-/// Sends the next chunk of `span` as a record of `kind`; `None` when the ring is full. Advances
-/// `span` and returns the bytes sent.
-pub(super) fn send_chunk<M: RingMemory>(
+/// The lane of a connection, as the source of data has it; behind the send lock.
+#[derive(Debug, Default)]
+pub(super) enum Lane {
+    /// Not needed yet.
+    #[default]
+    Closed,
+    /// The peer cannot have one.
+    Refused,
+    Open {
+        buffer: SharedBuffer,
+        /// Slots filled so far, wrapping.
+        tail: u32,
+    },
+}
+
+/// Where the source of data writes.
+#[derive(Debug)]
+pub(super) struct Source<'a> {
+    pub(super) conn: &'a Conn,
+    pub(super) producer: &'a mut Producer<MappedRing>,
+    pub(super) lane: &'a mut Lane,
+    pub(super) announced: &'a mut super::block::Announced,
+    pub(super) control: &'a mut std::collections::VecDeque<Control>,
+}
+
+impl Source<'_> {
+    /// Sends the next chunk of `span` as *data* or *supply*; `None` when there is no room. Advances
+    /// `span` and returns the bytes sent.
+    pub(super) fn send_chunk(
+        &mut self,
+        put: bool,
+        part: u64,
+        memory: &LocalMem,
+        span: &mut Span,
+    ) -> Result<Option<u64>, Violation> {
+        let (inline, lane) = match put {
+            false => (record::DATA, record::LANE_DATA),
+            true => (record::SUPPLY, record::LANE_SUPPLY),
+        };
+        if span.left() > INLINE_MAX && self.open_lane() {
+            return self.send_in_lane(lane, part, memory, span);
+        }
+        send_inline(self.producer, inline, part, memory, span)
+    }
+
+    /// Makes sure that there is a lane, if there can be one.
+    fn open_lane(&mut self) -> bool {
+        if let Lane::Closed = self.lane {
+            let bytes = SLOT_BYTES * SLOTS as usize;
+            let buffer = SharedBuffer::for_transit(bytes).ok();
+            let Self { conn, announced, control, .. } = self;
+            let ended = |block| control.push_back(Control::Forget { block });
+            *self.lane = match buffer.filter(|buffer| {
+                conn.shares() && announced.announce(&conn.socket, buffer.block(), false, ended)
+            }) {
+                Some(buffer) => Lane::Open { buffer, tail: 0 },
+                None => Lane::Refused,
+            };
+        }
+        matches!(self.lane, Lane::Open { .. })
+    }
+
+    fn send_in_lane(
+        &mut self,
+        kind: u8,
+        part: u64,
+        memory: &LocalMem,
+        span: &mut Span,
+    ) -> Result<Option<u64>, Violation> {
+        let Lane::Open { buffer, tail } = self.lane else { return Ok(None) };
+        // pair: LANE-HEAD (the peer has copied what was in these slots)
+        let used = tail.wrapping_sub(self.conn.segment.lane_head(true).load(Ordering::Acquire));
+        if used > SLOTS {
+            return Err(Violation::Head);
+        }
+        if used == SLOTS {
+            return Ok(None);
+        }
+        let Some(slot) = self.producer.reserve(8 * LANE_WORDS)? else { return Ok(None) };
+        let len = span.left().min(SLOT_BYTES as u64);
+        let base = buffer.block().base();
+        let mut at = (*tail % SLOTS) as usize * SLOT_BYTES;
+        for piece in memory.region().pieces(span.offset + span.done, len) {
+            let to = base.as_ptr().wrapping_add(at);
+            // SAFETY:
+            // - source: a piece of a region that `memory` keeps alive, valid for reads (contract of
+            //   `Memory::from_raw`);
+            // - destination: inside the slot, for all pieces together have `len` bytes, in the
+            //   lane's mapping, which `buffer` keeps; nobody holds references to it;
+            // - no overlap: the lane is no registered memory.
+            unsafe { std::ptr::copy_nonoverlapping(piece.ptr, to, piece.len) };
+            at += piece.len;
+        }
+        for (index, word) in [part, span.done, buffer.block().id(), len].into_iter().enumerate() {
+            self.producer.write(&slot, 8 * index, &word.to_le_bytes());
+        }
+        self.producer.publish(slot, kind, 0);
+        *tail = tail.wrapping_add(1);
+        span.done += len;
+        Ok(Some(len))
+    }
+}
+
+/// What a record of the lane says.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LaneChunk {
+    pub(super) part: u64,
+    pub(super) offset: u64,
+    pub(super) block: u64,
+    pub(super) len: u64,
+}
+
+impl LaneChunk {
+    pub(super) fn read<M: RingMemory>(consumer: &Consumer<M>, record: &Record) -> Option<Self> {
+        let mut bytes = [0; 8 * LANE_WORDS];
+        if record.len != bytes.len() {
+            return None;
+        }
+        consumer.read(record, 0, &mut bytes);
+        let word = |index| word_at(&bytes, index);
+        Some(Self { part: word(0)?, offset: word(1)?, block: word(2)?, len: word(3)? })
+    }
+
+    /// Where the chunk is in the peer's lane, if `emptied` slots were taken before.
+    pub(super) fn place(
+        &self,
+        block: &Arc<super::block::PeerBlock>,
+        emptied: u32,
+    ) -> Option<RawSegment> {
+        let at = u64::from(emptied % SLOTS) * SLOT_BYTES as u64;
+        block.at(at, self.len, false).filter(|_| self.len <= SLOT_BYTES as u64)
+    }
+}
+
+/// Sends the next chunk of `span` in the ring, as a record of `kind`.
+fn send_inline<M: RingMemory>(
     producer: &mut Producer<M>,
     kind: u8,
     part: u64,
@@ -51,42 +204,83 @@ pub(super) fn send_chunk<M: RingMemory>(
     Ok(Some(len))
 }
 
-/// Takes a chunk into `memory` and advances `span`.
+/// Takes a chunk of `len` bytes, at `part_offset` of its part, into `memory` and advances `span`.
+/// `copy` copies that many bytes from an offset in the chunk to a place.
 ///
 /// # Errors
 ///
 /// The rule that the chunk breaks; nothing was written.
-pub(super) fn take_chunk<M: RingMemory>(
-    consumer: &Consumer<M>,
-    record: &Record,
-    part_offset: u64,
+pub(super) fn take_chunk(
+    (part_offset, len): (u64, u64),
     memory: &LocalMem,
     span: &mut Span,
+    mut copy: impl FnMut(usize, RawSegment),
 ) -> Result<(), &'static str> {
-    let len = (record.len - DATA_PREFIX) as u64;
     if part_offset != span.done || len == 0 || len > span.left() {
         return Err("bulk data out of order or beyond its transfer");
     }
-    let mut at = DATA_PREFIX;
+    let mut at = 0;
     for piece in memory.region().pieces(span.offset + span.done, len) {
-        // SAFETY: a piece of a region that `memory` keeps alive, valid for writes: it is the
-        // destination of a transfer (contract of `Memory::from_raw`).
-        unsafe { consumer.read_raw(record, at, piece.ptr, piece.len) };
+        copy(at, piece);
         at += piece.len;
     }
     span.done += len;
     Ok(())
 }
 
+/// A chunk that has come, wherever it is.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Chunk<'a> {
+    Ring(&'a Consumer<MappedRing>, &'a Record),
+    /// In mapped memory.
+    Lane(LaneChunk, RawSegment),
+}
+
+impl Chunk<'_> {
+    /// Its part and the offset there; `None` when the record is too short.
+    pub(super) fn prefix(&self) -> Option<(u64, u64)> {
+        match self {
+            Self::Ring(consumer, record) => chunk_prefix(consumer, record),
+            Self::Lane(chunk, _) => Some((chunk.part, chunk.offset)),
+        }
+    }
+
+    /// Takes it into `memory`, which is the destination of a transfer. See [`take_chunk`].
+    pub(super) fn take(
+        &self,
+        offset: u64,
+        memory: &LocalMem,
+        span: &mut Span,
+    ) -> Result<(), &'static str> {
+        match *self {
+            Self::Ring(consumer, record) => {
+                let len = record.len.saturating_sub(DATA_PREFIX) as u64;
+                take_chunk((offset, len), memory, span, |at, piece| {
+                    // SAFETY: a piece of a region that `memory` keeps alive, valid for writes: it
+                    // is the destination of a transfer (contract of `Memory::from_raw`).
+                    unsafe { consumer.read_raw(record, DATA_PREFIX + at, piece.ptr, piece.len) };
+                })
+            }
+            Self::Lane(chunk, from) => {
+                take_chunk((offset, chunk.len), memory, span, |at, piece| {
+                    let from = from.ptr.wrapping_add(at).cast_const();
+                    // SAFETY:
+                    // - source: inside the chunk, which is mapped (`LaneChunk::place`); the peer
+                    //   may change it meanwhile: bytes without invariants;
+                    // - destination: as above; no overlap, since a lane is no registered memory.
+                    unsafe { std::ptr::copy_nonoverlapping(from, piece.ptr, piece.len) };
+                })
+            }
+        }
+    }
+}
+
 /// Reads the part and offset in front of a chunk; `None` when the record is too short.
-pub(super) fn chunk_prefix<M: RingMemory>(
-    consumer: &Consumer<M>,
-    record: &Record,
-) -> Option<(u64, u64)> {
+fn chunk_prefix<M: RingMemory>(consumer: &Consumer<M>, record: &Record) -> Option<(u64, u64)> {
     if record.len < DATA_PREFIX {
         return None;
     }
     let mut words = [0; 16];
     consumer.read(record, 0, &mut words);
-    Some((super::record::word_at(&words, 0)?, super::record::word_at(&words, 1)?))
+    Some((word_at(&words, 0)?, word_at(&words, 1)?))
 }

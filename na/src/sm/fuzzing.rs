@@ -9,6 +9,8 @@ use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
+use super::address::Name;
+use super::block::{ANNOUNCE, ANNOUNCE_BYTES, PeerBlocks};
 use super::handshake::{Kind, PACKET_BYTES_MAX, Packet};
 use super::record::{REQUEST_BYTES_MAX, Request};
 use super::ring::{Consumer, LINE, Producer, RingMemory, payload_max};
@@ -253,8 +255,8 @@ pub fn connection(data: &[u8]) {
 fn talk(target: &Target, data: &[u8]) {
     let Some((&first, data)) = data.split_first() else { return };
     let uri = target.endpoint.self_addr();
-    let name = Uri::parse(uri.uri()).and_then(|uri| address::name_of(&uri).map(str::to_owned));
-    let name = address::socket_address(&name.expect("an sm address")).expect("a socket name");
+    let name = Uri::parse(uri.uri()).and_then(|uri| Name::of(&uri, address::own_uid()));
+    let name = name.and_then(|name| name.socket()).expect("a socket name");
     let ours = socket::new().expect("a socket");
     rustix::net::connect(&ours, &name).expect("connect");
     let ring_bytes = *RING_BYTES.start();
@@ -264,7 +266,7 @@ fn talk(target: &Target, data: &[u8]) {
     if first % 2 == 1 {
         let hello = &data[..data.len().min(2 * PACKET_BYTES_MAX)];
         // Refused when it is empty.
-        let _ = socket::send_packet(&ours, hello, (first % 4 == 1).then(|| fd.as_fd()));
+        let _ = socket::send_packet(&ours, hello, &[fd.as_fd()][..usize::from(first % 4 == 1)]);
     } else {
         let hello = Packet {
             kind: Kind::Hello,
@@ -274,24 +276,31 @@ fn talk(target: &Target, data: &[u8]) {
             ring_bytes: ring_bytes as u32,
             nonce_addr: 0,
             nonce: 0,
+            slot: None,
             text: "na+sm://fuzz".into(),
         };
-        socket::send_packet(&ours, &hello.encode(), Some(fd.as_fd())).expect("send");
+        socket::send_packet(&ours, &hello.encode(), &[fd.as_fd()]).expect("send");
         (0..3).for_each(|_| target.poll());
-        misbehave(target, &ours, &scratch, Script(data));
+        misbehave(target, &ours, (&fd, &scratch), Script(data));
     }
     (0..3).for_each(|_| target.poll());
     socket::say_goodbye(&ours);
+    let mut blocks = PeerBlocks::default();
     for _ in 0..10_000 {
         target.poll();
-        if matches!(socket::drain(&ours), socket::Heard::Gone) {
+        if matches!(socket::hear(&ours, &mut blocks), Ok(socket::Heard::Gone)) {
             return;
         }
     }
     panic!("the connection does not end");
 }
 
-fn misbehave(target: &Target, ours: &OwnedFd, scratch: &Scratch, mut script: Script<'_>) {
+fn misbehave(
+    target: &Target,
+    ours: &OwnedFd,
+    (fd, scratch): (&OwnedFd, &Scratch),
+    mut script: Script<'_>,
+) {
     let key = target.memory.key();
     let mut tail = 4096;
     while let Some(step) = script.byte() {
@@ -303,10 +312,20 @@ fn misbehave(target: &Target, ours: &OwnedFd, scratch: &Scratch, mut script: Scr
                 scratch.word(at).store(script.word(), Ordering::Release);
             }
             2 => target.poll(),
+            3 if step / 8 % 4 == 3 => {
+                // Memory of ours, of which anything is said.
+                let mut packet = [0; ANNOUNCE_BYTES];
+                (packet[0], packet[1]) = (ANNOUNCE, script.byte().unwrap_or(0));
+                let (len, there, id) = (script.word(), script.word(), u64::from(step / 32));
+                for (place, word) in packet[8..].chunks_exact_mut(8).zip([id, there, len]) {
+                    place.copy_from_slice(&word.to_le_bytes());
+                }
+                let _ = socket::send_packet(ours, &packet, &[fd.as_fd()]);
+            }
             3 => {
                 let packet = [step; 4];
                 // It may have hung up.
-                let _ = socket::send_packet(ours, &packet[..usize::from(step / 8 % 4)], None);
+                let _ = socket::send_packet(ours, &packet[..usize::from(step / 8 % 4)], &[]);
             }
             4 => scratch.word(tail / 8).store(script.word(), Ordering::Release),
             _ => {
@@ -319,7 +338,7 @@ fn misbehave(target: &Target, ours: &OwnedFd, scratch: &Scratch, mut script: Scr
                 }
                 let span = (8 + len).next_multiple_of(LINE);
                 scratch.word((tail + span) / 8).store(0, Ordering::Relaxed);
-                let word = len as u64 | u64::from(kind % 16) << 24 | u64::from(step) << 32;
+                let word = len as u64 | u64::from(kind % 17) << 24 | u64::from(step) << 32;
                 scratch.word(tail / 8).store(word, Ordering::Release);
                 tail += span;
             }

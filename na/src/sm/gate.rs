@@ -2,7 +2,9 @@
 //!
 //! With cross-memory attach the *owner* of the remote memory copies, straight into or out of the
 //! requester's address space. The requester may stop waiting at any time (its endpoint closes, the
-//! owner broke the protocol) and must then know when its memory is its own again.
+//! owner broke the protocol) and must then know when its memory is its own again. The same holds
+//! for mapped memory, whichever side copies in the other's: read *owner* as the one who copies, and
+//! *requester* as the one whose memory it is.
 //!
 //! | owner | requester |
 //! |---|---|

@@ -3,6 +3,9 @@
 //! The connecting side (A) connects to the abstract socket of the listening side (B), a
 //! `SOCK_SEQPACKET`; each side checks the other's user id as the kernel reports it. Then
 //!
+//! 1. A sends *hello*, with the descriptors of the segment and of its board;
+//! 2. B maps them and answers *welcome*, with its board, or *refused*, with the reason;
+//! 3. from then on the socket carries doorbells and announced blocks, and its end of file says
 //!    that the peer is gone.
 //!
 //! # Packet layout (little endian)
@@ -18,13 +21,19 @@
 //! | 20 | u32 | length of the text | the same |
 //! | 24 | u64 | address of the nonce in the sender | 0 |
 //! | 32 | u64 | the nonce | 0 |
-//! | 40 | text | the sender's URI | the reason |
+//! | 40 | u32 | 1 + the receiver's slot on the sender's board, 0 for none | 0 |
+//! | 44 | u32 | 0 | 0 |
+//! | 48 | text | the sender's URI | the reason |
+//!
+//! Hello carries the descriptor of the segment; a packet with a slot that of the board, last.
 //!
 //! # The nonce
 //!
 //! Whoever is to copy with cross-memory attach first reads eight bytes at the given address in
 //! the process that the kernel names, and compares. That finds out whether attaching is permitted
 //! and whether the process id means the same process (it does not across pid namespaces).
+
+use super::board::SLOTS;
 
 /// What a socket carries after the handshake.
 pub(super) const DOORBELL: u8 = b'!';
@@ -35,7 +44,7 @@ pub(super) const PACKET_BYTES_MAX: usize = FIXED + TEXT_BYTES_MAX;
 /// First bytes of every packet.
 const MAGIC: [u8; 4] = *b"MRGO";
 const VERSION: u16 = 1;
-const FIXED: usize = 40;
+const FIXED: usize = 48;
 const TEXT_BYTES_MAX: usize = 256;
 const FLAG_LISTENS: u32 = 1;
 const FLAG_ATTACH: u32 = 2;
@@ -61,6 +70,8 @@ pub(super) struct Packet {
     pub(super) ring_bytes: u32,
     pub(super) nonce_addr: u64,
     pub(super) nonce: u64,
+    /// The receiver's place on the sender's board, which comes along.
+    pub(super) slot: Option<u32>,
     /// The sender's URI, or the reason of a refusal.
     pub(super) text: String,
 }
@@ -77,6 +88,7 @@ impl Packet {
             ring_bytes: 0,
             nonce_addr: 0,
             nonce: 0,
+            slot: None,
             text,
         }
     }
@@ -99,6 +111,8 @@ impl Packet {
         }
         bytes.extend_from_slice(&self.nonce_addr.to_le_bytes());
         bytes.extend_from_slice(&self.nonce.to_le_bytes());
+        let slot = self.slot.map_or(0, |slot| slot + 1);
+        bytes.extend_from_slice(&u64::from(slot).to_le_bytes());
         bytes.extend_from_slice(self.text.as_bytes());
         bytes
     }
@@ -134,7 +148,9 @@ impl Packet {
         let fields = || {
             let (text_len, flags) = (u32_at(20)? as usize, u32_at(12)?);
             let text = bytes.get(FIXED..)?;
-            if text.len() != text_len || text_len > TEXT_BYTES_MAX {
+            let slot = u32_at(40)?.checked_sub(1);
+            let slots = slot.is_none_or(|slot| slot < SLOTS) && u32_at(44)? == 0;
+            if text.len() != text_len || text_len > TEXT_BYTES_MAX || !slots {
                 return None;
             }
             Some(Self {
@@ -145,6 +161,7 @@ impl Packet {
                 ring_bytes: u32_at(16)?,
                 nonce_addr: u64_at(24)?,
                 nonce: u64_at(32)?,
+                slot,
                 text: str::from_utf8(text).ok().filter(|text| text.is_ascii())?.to_owned(),
             })
         };
@@ -166,6 +183,7 @@ mod tests {
             ring_bytes: 65536,
             nonce_addr: 0x7fff_0000,
             nonce: 42,
+            slot: Some(3),
             text: "na+sm://1-2".into(),
         }
     }
@@ -175,6 +193,7 @@ mod tests {
         for packet in [
             hello(),
             Packet { kind: Kind::Welcome, listens: false, ..hello() },
+            Packet { slot: None, ..hello() },
             Packet::refused("because"),
         ] {
             assert_eq!(Packet::decode(&packet.encode()), Ok(packet));

@@ -13,16 +13,20 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 
-use super::doorbell::{RECORDS, ROOM};
+use super::block::{Announced, Mapped};
+use super::board::Board;
+use super::doorbell::{BOARD, RECORDS, ROOM, settle};
+use super::fallback::{Lane, Source, Span};
 use super::record::{self, Status};
 use super::ring::{Producer, Violation};
 use super::rma::Requests;
 use super::segment::{MappedRing, Segment};
-use super::socket;
+use super::socket::{self, Credentials};
 use crate::matching::Kind;
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 use crate::{Completion, Error, LocalMem, MsgBuf, OpId, Tag};
 
 /// What operations came to, collected under locks and acted upon without them.
@@ -40,7 +44,15 @@ pub(super) struct Conn {
     pub(super) token: u64,
     pub(super) socket: OwnedFd,
     pub(super) segment: Arc<Segment>,
+    /// The peer's process belongs to our user: it may map memory of `alloc`, and we its.
+    shares: AtomicBool,
     pid: AtomicI32,
+    /// Its place on our board: 1 + slot, zero if it has none.
+    slot: AtomicU32,
+    /// The poll does not look at it; whoever makes work marks our board.
+    left: AtomicBool,
+    /// The peer's board, and our place there.
+    peer_board: OnceLock<(Board, u32)>,
     /// Something waits in the link; the poll is to flush it.
     backlog: AtomicBool,
     /// A sender found the ring broken: 1 + index into [`FAULTS`].
@@ -50,9 +62,56 @@ pub(super) struct Conn {
 const FAULTS: [Violation; 3] = [Violation::Head, Violation::Length, Violation::Padding];
 
 impl Conn {
-    pub(super) fn new(token: u64, socket: OwnedFd, segment: Arc<Segment>, pid: i32) -> Self {
+    pub(super) fn new(token: u64, socket: OwnedFd, segment: Arc<Segment>) -> Self {
         let (backlog, fault) = (AtomicBool::new(false), AtomicU8::new(0));
-        Self { token, socket, segment, pid: AtomicI32::new(pid), backlog, fault }
+        let (shares, pid) = (AtomicBool::new(false), AtomicI32::new(0));
+        let (slot, left) = (AtomicU32::new(0), AtomicBool::new(false));
+        let peer_board = OnceLock::new();
+        Self { token, socket, segment, shares, pid, slot, left, peer_board, backlog, fault }
+    }
+
+    /// Its place on our board. Set before the poll has it, and never changed.
+    pub(super) fn slot(&self) -> Option<u32> {
+        self.slot.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    pub(super) fn set_slot(&self, slot: u32) {
+        self.slot.store(slot + 1, Ordering::Relaxed);
+    }
+
+    pub(super) fn clear_slot(&self) {
+        self.slot.store(0, Ordering::Relaxed);
+    }
+
+    /// The peer has given us place `slot` on its board.
+    pub(super) fn set_peer_board(&self, board: Board, slot: u32) {
+        // Only at the handshake, of which there is one.
+        let _ = self.peer_board.set((board, slot));
+    }
+
+    /// Poll: will look at the board instead. Follow with [`settle`](super::doorbell::settle) and a
+    /// last look.
+    pub(super) fn leave(&self) {
+        self.segment.own_bell().leave();
+        self.left.store(true, Ordering::Relaxed);
+    }
+
+    /// Poll: looks at the ring and the backlog again.
+    pub(super) fn watch(&self) {
+        self.segment.own_bell().retract();
+        self.left.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether the poll has to be told of work by a mark; after
+    /// [`settle`](super::doorbell::settle).
+    #[inline]
+    pub(super) fn is_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// Whether memory of `alloc` may be mapped by the other side.
+    pub(super) fn shares(&self) -> bool {
+        self.shares.load(Ordering::Relaxed)
     }
 
     /// The peer's process, zero if unknown yet or without a number here.
@@ -60,14 +119,37 @@ impl Conn {
         self.pid.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_pid(&self, pid: i32) {
-        self.pid.store(pid, Ordering::Relaxed);
+    /// Who the peer is, once that is known.
+    pub(super) fn set_credentials(&self, credentials: Credentials) {
+        self.pid.store(credentials.pid, Ordering::Relaxed);
+        let own = super::address::own_uid();
+        self.shares.store(credentials.uid == own, Ordering::Relaxed);
     }
 
     /// Wakes the peer if it sleeps and waits for `RECORDS` or `ROOM`.
     #[inline]
     pub(super) fn wake_peer(&self, reason: u32) {
-        if self.segment.peer_bell().must_ring(reason) {
+        settle();
+        self.wake_peer_settled(reason);
+    }
+
+    /// As [`wake_peer`](Self::wake_peer), after [`settle`].
+    #[inline]
+    pub(super) fn wake_peer_settled(&self, reason: u32) {
+        if !self.segment.peer_bell().is_silent() {
+            self.wake_peer_slowly(reason);
+        }
+    }
+
+    #[cold]
+    fn wake_peer_slowly(&self, reason: u32) {
+        let bell = self.segment.peer_bell();
+        if bell.is_left()
+            && let Some((board, slot)) = self.peer_board.get()
+        {
+            board.mark(*slot);
+        }
+        if bell.claim(reason) {
             socket::ring(&self.socket);
         }
     }
@@ -102,6 +184,9 @@ pub(super) enum Control {
     Done { part: u64, status: Status },
     Pull { part: u64 },
     Cancel { part: u64 },
+    Grant { part: u64, block: u64, offset: u64 },
+    Finished { part: u64, copied: bool },
+    Forget { block: u64 },
     Ping,
     Pong,
 }
@@ -109,11 +194,14 @@ pub(super) enum Control {
 impl Control {
     fn write(self, producer: &mut Producer<MappedRing>) -> Result<bool, Violation> {
         let (kind, words, count) = match self {
-            Self::Done { part, status } => (record::DONE, [part, status.code()], 2),
-            Self::Pull { part } => (record::PULL, [part, 0], 1),
-            Self::Cancel { part } => (record::CANCEL, [part, 0], 1),
-            Self::Ping => (record::PING, [0; 2], 0),
-            Self::Pong => (record::PONG, [0; 2], 0),
+            Self::Done { part, status } => (record::DONE, [part, status.code(), 0], 2),
+            Self::Pull { part } => (record::PULL, [part, 0, 0], 1),
+            Self::Cancel { part } => (record::CANCEL, [part, 0, 0], 1),
+            Self::Grant { part, block, offset } => (record::GRANT, [part, block, offset], 3),
+            Self::Finished { part, copied } => (record::FINISHED, [part, u64::from(!copied), 0], 2),
+            Self::Forget { block } => (record::FORGET, [block, 0, 0], 1),
+            Self::Ping => (record::PING, [0; 3], 0),
+            Self::Pong => (record::PONG, [0; 3], 0),
         };
         let Some(slot) = producer.reserve(8 * count)? else { return Ok(false) };
         for (index, word) in words[..count].iter().enumerate() {
@@ -149,6 +237,8 @@ pub(super) struct TxLink {
     limit: Option<usize>,
     control: VecDeque<Control>,
     queue: VecDeque<Queued>,
+    announced: Announced,
+    lane: Lane,
     /// Sends that have ended, for the poll to report: one lock less than another queue.
     ended: Vec<Completion>,
 }
@@ -164,8 +254,16 @@ impl TxLink {
             limit: None,
             control: VecDeque::new(),
             queue: VecDeque::new(),
+            announced: Announced::default(),
+            lane: Lane::default(),
             ended: Vec::new(),
         }
+    }
+
+    /// Makes sure that the peer can map the block of `memory`. `None`: it cannot, or there is none.
+    pub(super) fn announce(&mut self, memory: &LocalMem, write: bool) -> Option<u64> {
+        let Self { conn, announced, control, .. } = self;
+        announce(conn, announced, control, memory, write)
     }
 
     /// The peer is there and takes messages of `limit` bytes.
@@ -273,7 +371,9 @@ impl TxLink {
         if self.limit.is_none() {
             return Ok(false);
         }
-        let mut progress = false;
+        let finished = self.requests.copy_granted(&self.conn, budget, out);
+        let mut progress = finished.is_some();
+        self.control.extend(finished.flatten());
         while let Some(control) = self.control.front().copied() {
             if !control.write(&mut self.producer)? {
                 return Ok(progress);
@@ -291,9 +391,15 @@ impl TxLink {
             }
             progress = true;
         }
-        progress |= self.requests.issue(&mut self.producer)?;
-        progress |= self.requests.supply(&mut self.producer, budget)?;
-        self.conn.set_backlog(self.requests.wants_room() || !self.ended.is_empty());
+        let Self { conn, announced, control, .. } = self;
+        progress |= self.requests.issue(&mut self.producer, |memory, write| {
+            announce(conn, announced, control, memory, write).unwrap_or(0)
+        })?;
+        let Self { conn, requests, producer, lane, announced, control, .. } = self;
+        let mut source = Source { conn, producer, lane, announced, control };
+        progress |= requests.supply(&mut source, budget)?;
+        let waits = self.requests.wants_room() || !self.control.is_empty();
+        self.conn.set_backlog(waits || !self.ended.is_empty());
         Ok(progress)
     }
 
@@ -302,13 +408,14 @@ impl TxLink {
         &mut self,
         part: u64,
         memory: &LocalMem,
-        span: &mut super::fallback::Span,
+        span: &mut Span,
     ) -> Option<u64> {
         if !self.control.is_empty() || !self.queue.is_empty() {
             return None;
         }
-        let data = record::DATA;
-        let sent = super::fallback::send_chunk(&mut self.producer, data, part, memory, span);
+        let Self { conn, producer, lane, announced, control, .. } = self;
+        let mut source = Source { conn, producer, lane, announced, control };
+        let sent = source.send_chunk(false, part, memory, span);
         sent.unwrap_or_else(|violation| {
             self.conn.set_fault(violation);
             None
@@ -327,6 +434,20 @@ impl TxLink {
         if self.requests.wants_room() {
             self.conn.set_backlog(true);
         }
+        Ok(())
+    }
+
+    /// The owner lets us copy ourselves, or we cannot.
+    pub(super) fn granted(
+        &mut self,
+        part: u64,
+        memory: Option<Mapped>,
+    ) -> Result<(), &'static str> {
+        match memory {
+            Some(memory) => self.requests.granted(part, memory)?,
+            None => self.control.push_back(Control::Finished { part, copied: false }),
+        }
+        self.conn.set_backlog(true);
         Ok(())
     }
 
@@ -349,7 +470,7 @@ impl TxLink {
         out.completions.append(&mut self.ended);
         let sends = self.queue.drain(..).map(|message| message.end(Err(error.clone())));
         out.completions.extend(sends);
-        let gate = self.conn.segment.gate_as_requester();
+        let gate = self.conn.segment.gate_as_keeper();
         gate.shut();
         let mut transfers = Outcome::default();
         let may_be_copied = self.requests.is_open() && !gate.is_quiet();
@@ -363,7 +484,20 @@ impl TxLink {
     }
 }
 
-/// Announces that the poll will sleep: it waits for records, and for room if something is queued.
-pub(super) fn sleep_reasons(wants_room: bool) -> u32 {
-    if wants_room { RECORDS | ROOM } else { RECORDS }
+fn announce(
+    conn: &Conn,
+    announced: &mut Announced,
+    control: &mut VecDeque<Control>,
+    memory: &LocalMem,
+    write: bool,
+) -> Option<u64> {
+    let block = memory.region().block().filter(|_| conn.shares())?;
+    let ended = |block| control.push_back(Control::Forget { block });
+    announced.announce(&conn.socket, block, write, ended).then(|| block.id())
+}
+
+/// What the poll announces when it will sleep: it waits for records, for room if something is
+/// queued, and goes on reading the board afterwards if it did before.
+pub(super) fn sleep_reasons(wants_room: bool, left: bool) -> u32 {
+    RECORDS | if wants_room { ROOM } else { 0 } | if left { BOARD } else { 0 }
 }

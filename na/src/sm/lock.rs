@@ -2,7 +2,8 @@
 //!
 //! A mutex needs a second one to learn, at unlock, whether somebody sleeps. Here nobody sleeps: a
 //! waiter spins shortly and then gives its processor away between looks, so a holder that lost its
-//! processor gets on. Sections under it are short; what may take long (the poll) has a mutex.
+//! processor gets on. Sections under it are short, but for the poll's, which has one caller at a
+//! time by contract.
 
 #[cfg(not(loom))]
 use std::fmt;
@@ -87,6 +88,11 @@ impl<T> Lock<T> {
     pub(super) fn lock(&self) -> Guard<'_, T> {
         self.raw.acquire();
         Guard { lock: self }
+    }
+
+    /// The lock, if nobody holds it.
+    pub(super) fn try_lock(&self) -> Option<Guard<'_, T>> {
+        self.raw.try_acquire().then(|| Guard { lock: self })
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use super::copy::copy_pieces;
 use super::link::{Outcome, Queued};
 use super::lock::Lock;
 use crate::matching::{Arrived, Matcher};
@@ -167,25 +168,11 @@ impl Copy {
 
 /// Copies `len` bytes between two ranges, which lie inside their regions.
 fn copy_between(from: &LocalMem, from_offset: u64, to: &LocalMem, to_offset: u64, len: u64) {
-    let mut targets = to.region().pieces(to_offset, len);
-    let mut target = targets.next();
-    for source in from.region().pieces(from_offset, len) {
-        let mut taken = 0;
-        while taken < source.len
-            && let Some(piece) = &mut target
-        {
-            let count = (source.len - taken).min(piece.len);
-            // SAFETY:
-            // - source and destination: pieces of regions that are kept alive, valid for the access
-            //   that was checked (contract of `Memory::from_raw`);
-            // - overlap: `copy` allows it, so one region may be both.
-            unsafe { std::ptr::copy(source.ptr.wrapping_add(taken), piece.ptr, count) };
-            taken += count;
-            piece.ptr = piece.ptr.wrapping_add(count);
-            piece.len -= count;
-            if piece.len == 0 {
-                target = targets.next();
-            }
-        }
-    }
+    let source = from.region().pieces(from_offset, len);
+    let target = to.region().pieces(to_offset, len);
+    // SAFETY:
+    // - source and destination: pieces of regions that are kept alive, valid for the access that
+    //   was checked (contract of `Memory::from_raw`);
+    // - overlap: without a helper it is allowed, so one region may be both.
+    unsafe { copy_pieces(source, target, None) };
 }

@@ -10,27 +10,37 @@
 //! |---|---|
 //! | `na+sm://`, `sm` | an endpoint with a made-up name, `<pid>-<counter>` |
 //! | `na+sm://name` | an endpoint called `name` (up to 64 letters, digits, `.`, `_`, `-`) |
+//! | `na+sm://uid@name` | the same of another user |
 //!
-//! Names belong to a user and a network namespace. Only processes of the same user connect.
+//! Names belong to a user and a network namespace. Processes of the same user connect, and of those
+//! that [`OpenOptions::peer_users`](crate::OpenOptions::peer_users) names, on both sides.
 //!
 //! # Bulk data
 //!
-//! The memory's owner copies: with cross-memory attach where both processes permit it, otherwise
-//! through the ring. Which of the two is decided per connection by trying.
+//! Memory of [`SharedBuffer`](crate::SharedBuffer), on either side, is mapped once by the other and
+//! copied in user space. Other memory goes through the ring while both sides are awake, both
+//! copying at the same time; to a side that sleeps the memory's owner copies with cross-memory
+//! attach. Where the latter is forbidden (found out at connect, by trying), the ring is used
+//! always. Memory is mapped only between processes of the same user.
 //!
 //! # Reading order
 //!
 //! `ring.rs`, `doorbell.rs`, `gate.rs`, `lock.rs` (the protocols, plain atomics, model-checked) ·
 //! `segment.rs` (what is shared) · `record.rs`, `handshake.rs` (what is said) · `address.rs`,
 //! `socket.rs` (how peers are found) · `peer.rs`, `link.rs`, `rx.rs` (a connection, for senders and
-//! for the poll) · `endpoint.rs` (calls) · `connect.rs`, `poll.rs`, `teardown.rs` (progress) ·
-//! `rma.rs`, `serve.rs`, `cma.rs`, `fallback.rs` (bulk data) · `loopback.rs`, `ready.rs`.
+//! for the poll) · `endpoint.rs` (calls) · `connect.rs`, `poll.rs`, `links.rs`, `board.rs`,
+//! `teardown.rs` (progress) · `rma.rs`, `serve.rs`, `block.rs`, `copy.rs`, `cma.rs`, `fallback.rs`
+//! (bulk data) · `loopback.rs`, `ready.rs`.
 //!
 //! # The life of a message
 //!
 //! `send_unexpected` takes the peer's send lock, writes the record into the ring, rings the
 //! peer's bell if it sleeps and reports the send. The peer's poll sees the commit word at its
 //! position, copies the message into the buffer of a posted receive, and reports that.
+//!
+//! That is the only copy on this side. A message is not lent as a slice of the ring: the peer could
+//! change it while it is decoded, which no slice allows; and whoever keeps a request for as long as
+//! it is handled would stop the ring behind it.
 //!
 //! # Death
 //!
@@ -66,9 +76,15 @@ pub mod ring;
 #[cfg(not(loom))]
 mod address;
 #[cfg(not(loom))]
+mod block;
+#[cfg(not(loom))]
+mod board;
+#[cfg(not(loom))]
 mod cma;
 #[cfg(not(loom))]
 mod connect;
+#[cfg(not(loom))]
+mod copy;
 #[cfg(not(loom))]
 mod endpoint;
 #[cfg(not(loom))]
@@ -80,6 +96,8 @@ pub mod fuzzing;
 mod handshake;
 #[cfg(not(loom))]
 mod link;
+#[cfg(not(loom))]
+mod links;
 #[cfg(not(loom))]
 mod loopback;
 #[cfg(not(loom))]

@@ -3,6 +3,8 @@
 use rustix::event::epoll;
 use rustix::time::{TimerfdClockId, TimerfdFlags};
 
+use super::address::{self, Name};
+use super::board::OwnBoard;
 use super::cma::{self, Nonce};
 use super::endpoint::SmEndpoint;
 use super::lock::Lock;
@@ -12,11 +14,11 @@ use super::poll::{LISTENER, PollState, TIMER, WAKE};
 use super::ready::Ready;
 use super::ring::capacity_for;
 use super::segment::RING_BYTES;
-use super::{address, socket};
+use super::socket;
 use crate::matching::Matcher;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::sync::{Arc, Mutex};
-use crate::{Addr, Endpoint, Error, OpenOptions, Plugin, RegionTable, Uri};
+use crate::{Addr, Endpoint, Error, OpenOptions, PeerUsers, Plugin, RegionTable, Uri};
 
 /// Bytes of early messages that are held per peer before its ring backs up.
 const EARLY_BYTES_MAX: usize = 256 << 10;
@@ -75,11 +77,23 @@ pub fn open_with(
     open(&Uri::parse(uri)?, options, sm)
 }
 
+/// The name to open as; a made-up one if the address says none.
+fn own_name(uri: &Uri<'_>) -> Result<Name, Error> {
+    let uid = address::own_uid();
+    let mut name = Name::of(uri, uid)?;
+    if name.uid != uid {
+        let reason =
+            format!("it is a name of user {}, and this process belongs to {uid}", name.uid);
+        return Err(Error::BadUri { uri: uri.text.to_owned(), reason });
+    }
+    if name.name.is_empty() {
+        name.name = address::fresh_name();
+    }
+    Ok(name)
+}
+
 fn open(uri: &Uri<'_>, options: &OpenOptions, sm: &SmOptions) -> Result<Arc<dyn Endpoint>, Error> {
-    let name = match address::name_of(uri)? {
-        "" => address::fresh_name(),
-        name => name.to_owned(),
-    };
+    let name = own_name(uri)?;
     let max = options.message_bytes_max;
     if !(1..=MESSAGE_BYTES_MAX).contains(&max) {
         return Err(Error::InvalidArgument(format!(
@@ -92,7 +106,7 @@ fn open(uri: &Uri<'_>, options: &OpenOptions, sm: &SmOptions) -> Result<Arc<dyn 
         cma::permit();
     }
     let listener = match options.listen {
-        true => Some(socket::listen(&name, &address::socket_address(&name)?)?),
+        true => Some(socket::listen(&name)?),
         false => None,
     };
     let ready = Ready::new()?;
@@ -110,7 +124,8 @@ fn open(uri: &Uri<'_>, options: &OpenOptions, sm: &SmOptions) -> Result<Arc<dyn 
         watch(listener, LISTENER)?;
     }
     let id = Addr::unique_endpoint_id();
-    let own = Peer::new(0, address::uri_of(&name), Reach::Own);
+    let uri = if options.peer_users == PeerUsers::Own { name.uri() } else { name.full_uri() };
+    let own = Peer::new(0, uri, Reach::Own);
     Ok(Arc::new(SmEndpoint {
         id,
         name,
@@ -120,6 +135,7 @@ fn open(uri: &Uri<'_>, options: &OpenOptions, sm: &SmOptions) -> Result<Arc<dyn 
         attach,
         nonce,
         regions: RegionTable::new(),
+        board: OwnBoard::new()?,
         matcher: Lock::new(Matcher::new(EARLY_BYTES_MAX)),
         ready,
         loopback: Loopback::default(),
@@ -130,7 +146,7 @@ fn open(uri: &Uri<'_>, options: &OpenOptions, sm: &SmOptions) -> Result<Arc<dyn 
         opened: Mutex::new(Vec::new()),
         has_opened: AtomicBool::new(false),
         kept: Mutex::new(Vec::new()),
-        poll: Mutex::new(PollState::new(listener, max)),
+        poll: Lock::new(PollState::new(listener)),
         closed: AtomicBool::new(false),
         attached: AtomicUsize::new(0),
         unattached: AtomicUsize::new(0),

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Weak;
 
+use super::address::Name;
 use super::link::TxLink;
 use super::lock::Lock;
 use crate::sync::Arc;
@@ -19,7 +20,7 @@ pub(super) enum Reach {
     /// The endpoint itself.
     Own,
     /// By connecting to this name.
-    Name(String),
+    Name(Name),
     /// Only through the connection that it made.
     Connection,
 }
@@ -66,7 +67,7 @@ impl Peer {
 #[derive(Debug, Default)]
 pub(super) struct PeerTable {
     /// Those that listen.
-    by_name: HashMap<String, Weak<Peer>>,
+    by_name: HashMap<Name, Weak<Peer>>,
     all: Vec<Weak<Peer>>,
     next_id: u64,
     sweep_at: usize,
@@ -74,12 +75,12 @@ pub(super) struct PeerTable {
 
 impl PeerTable {
     /// The peer called `name`.
-    pub(super) fn named(&mut self, name: &str) -> Arc<Peer> {
+    pub(super) fn named(&mut self, name: &Name) -> Arc<Peer> {
         if let Some(peer) = self.by_name.get(name).and_then(Weak::upgrade) {
             return peer;
         }
-        let peer = self.add(super::address::uri_of(name), Reach::Name(name.to_owned()));
-        self.by_name.insert(name.to_owned(), Arc::downgrade(&peer));
+        let peer = self.add(name.uri(), Reach::Name(name.clone()));
+        self.by_name.insert(name.clone(), Arc::downgrade(&peer));
         peer
     }
 

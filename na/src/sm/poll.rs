@@ -25,8 +25,9 @@ use super::connect::Stranger;
 use super::doorbell::{RECORDS, settle};
 use super::endpoint::SmEndpoint;
 use super::link::{Control, Outcome, sleep_reasons};
+use super::links::Links;
 use super::rx::{RxLink, Stage};
-use super::socket::{self, Heard};
+use super::socket;
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
 use crate::{Completion, Error};
@@ -55,7 +56,7 @@ const EVENTS: usize = 64;
 /// What the poll alone touches.
 #[derive(Debug)]
 pub(super) struct PollState {
-    pub(super) links: Vec<RxLink>,
+    pub(super) links: Links,
     pub(super) strangers: Vec<Stranger>,
     pub(super) listener: Option<OwnedFd>,
     /// When to accept again, after descriptors had run out.
@@ -63,8 +64,6 @@ pub(super) struct PollState {
     /// Completions to report.
     pub(super) arrived: VecDeque<Completion>,
     pub(super) out: Outcome,
-    /// One message, copied out of a ring.
-    pub(super) scratch: Box<[u8]>,
     polls: u32,
     looked_at: Timespec,
     look_now: bool,
@@ -74,15 +73,14 @@ pub(super) struct PollState {
 }
 
 impl PollState {
-    pub(super) fn new(listener: Option<OwnedFd>, message_bytes_max: usize) -> Self {
+    pub(super) fn new(listener: Option<OwnedFd>) -> Self {
         Self {
-            links: Vec::new(),
+            links: Links::default(),
             strangers: Vec::new(),
             listener,
             accept_again: None,
             arrived: VecDeque::new(),
             out: Outcome::default(),
-            scratch: vec![0; message_bytes_max].into_boxed_slice(),
             polls: 0,
             looked_at: Timespec { tv_sec: 0, tv_nsec: 0 },
             look_now: true,
@@ -111,8 +109,10 @@ impl PollState {
         elapsed >= LOOK_EVERY.as_nanos() as i64
     }
 
-    fn is_greeting(&self) -> bool {
-        !self.strangers.is_empty() || self.links.iter().any(|link| link.stage != Stage::Up)
+    fn is_greeting(&mut self) -> bool {
+        // A link that is not up is watched.
+        !self.strangers.is_empty()
+            || self.links.watched().iter().any(|link| link.stage != Stage::Up)
     }
 }
 
@@ -124,7 +124,7 @@ impl SmEndpoint {
         budget: usize,
         sink: &mut dyn FnMut(Completion),
     ) -> Result<usize, Error> {
-        let mut guard = lock(&self.poll);
+        let mut guard = self.poll.lock();
         let state = &mut *guard;
         if state.asleep {
             self.wake_up(state);
@@ -154,30 +154,23 @@ impl SmEndpoint {
     #[inline]
     fn round(&self, state: &mut PollState) -> bool {
         let mut progress = self.adopt(state);
+        progress |= state.links.read(&self.board);
         let mut budget = BULK_BYTES;
-        let count = state.links.len();
-        state.turn = if state.turn + 1 < count { state.turn + 1 } else { 0 };
+        let PollState { links, arrived, out, turn, .. } = state;
+        let watched = links.watched();
+        let count = watched.len();
+        *turn = if *turn + 1 < count { *turn + 1 } else { 0 };
         let mut ended = false;
         for step in 0..count {
-            let index = state.turn + step;
-            let index = if index < count { index } else { index - count };
-            let link = &mut state.links[index];
-            if link.rx.is_empty() {
-                link.turn = 1;
-            } else if link.stage == Stage::Up {
-                progress |= self.pump(link, &mut state.scratch, &mut state.arrived, &mut state.out);
-            }
-            if !link.services.is_empty() {
-                let (conn, peer) = (&link.conn, &link.peer);
-                progress |= link.services.run(conn, &mut budget, &mut state.out, |act| {
-                    let mut links = peer.links.lock();
-                    links.iter_mut().find(|link| link.conn.token == conn.token).map(act);
-                });
-            }
-            if link.conn.has_backlog() {
-                progress |= self.flush(link, &mut state.arrived, &mut state.out, &mut budget);
-            }
+            let index = *turn + step;
+            let link = &mut watched[if index < count { index } else { index - count }];
+            let moved = self.serve(link, arrived, out, &mut budget);
+            link.quiet_rounds = if moved { 0 } else { link.quiet_rounds.saturating_add(1) };
+            progress |= moved;
             ended |= link.end.is_some();
+        }
+        if *turn < count {
+            links.leave_if_quiet(*turn);
         }
         if ended {
             progress = true;
@@ -192,6 +185,34 @@ impl SmEndpoint {
         // May run foreign code; only the poll's own lock is held here.
         out.memory.clear();
         self.ready.take(&mut state.arrived) || progress
+    }
+
+    /// Gives one link its turn. Returns whether anything moved.
+    #[inline]
+    fn serve(
+        &self,
+        link: &mut RxLink,
+        arrived: &mut VecDeque<Completion>,
+        out: &mut Outcome,
+        budget: &mut u64,
+    ) -> bool {
+        let mut progress = false;
+        if link.rx.is_empty() {
+            link.turn = 1;
+        } else if link.stage == Stage::Up {
+            progress |= self.pump(link, arrived, out);
+        }
+        if !link.services.is_empty() {
+            let (conn, peer) = (&link.conn, &link.peer);
+            progress |= link.services.run(conn, budget, out, |act| {
+                let mut links = peer.links.lock();
+                links.iter_mut().find(|link| link.conn.token == conn.token).map(act);
+            });
+        }
+        if link.conn.has_backlog() {
+            progress |= self.flush(link, arrived, out, budget);
+        }
+        progress
     }
 
     #[inline]
@@ -216,7 +237,7 @@ impl SmEndpoint {
             return false;
         }
         let mut opened = lock(&self.opened);
-        state.links.append(&mut opened);
+        opened.drain(..).for_each(|link| state.links.push(link));
         self.has_opened.store(false, Ordering::Relaxed);
         true
     }
@@ -246,6 +267,7 @@ impl SmEndpoint {
             }
         }
         self.check_deadlines(state, Instant::now());
+        state.links.sweep();
         self.release_kept();
         Ok(())
     }
@@ -259,11 +281,7 @@ impl SmEndpoint {
         match link.stage {
             Stage::Dialing { .. } => {}
             Stage::Greeting { .. } => self.hear_welcome(link),
-            Stage::Up => match socket::drain(&link.conn.socket) {
-                Heard::Bells => {}
-                Heard::Gone => link.gone("it closed its endpoint or ended"),
-                Heard::Noise => link.breach("a packet that is no doorbell"),
-            },
+            Stage::Up => link.hear(),
         }
     }
 
@@ -272,7 +290,7 @@ impl SmEndpoint {
         if state.accept_again.is_some_and(|again| now >= again) {
             self.resume_accepting(state);
         }
-        for link in &mut state.links {
+        for link in state.links.iter_mut() {
             match link.stage {
                 Stage::Dialing { deadline } => self.dial_again(link, now >= deadline),
                 Stage::Greeting { deadline } if now >= deadline => {
@@ -309,18 +327,20 @@ impl SmEndpoint {
 
     /// See [`Endpoint::prepare_wait`](crate::Endpoint::prepare_wait).
     pub(super) fn try_sleep(&self) -> bool {
-        let mut guard = lock(&self.poll);
+        let mut guard = self.poll.lock();
         let state = &mut *guard;
         if !state.arrived.is_empty() || state.look_now {
             return false;
         }
         state.asleep = true;
-        for link in &state.links {
+        for link in state.links.iter() {
             let wants_room = link.conn.has_backlog() || link.services.wants_room();
-            link.conn.segment.own_bell().announce(sleep_reasons(wants_room));
+            let reasons = sleep_reasons(wants_room, link.conn.is_left());
+            link.conn.segment.own_bell().announce(reasons);
         }
         self.ready.bell().announce(RECORDS);
         settle();
+        state.links.sweep();
         let closing = self.is_closed() && !state.shut_down;
         if self.round(state) || closing {
             self.wake_up(state);
@@ -332,8 +352,9 @@ impl SmEndpoint {
 
     /// Ends the announcement of a sleep.
     fn wake_up(&self, state: &mut PollState) {
-        for link in &state.links {
-            link.conn.segment.own_bell().retract();
+        for link in state.links.iter() {
+            let bell = link.conn.segment.own_bell();
+            if link.conn.is_left() { bell.leave() } else { bell.retract() }
         }
         self.ready.bell().retract();
         state.asleep = false;
@@ -347,7 +368,7 @@ impl SmEndpoint {
             state.strangers.iter().map(|stranger| stranger.deadline).collect();
         deadlines.extend(state.accept_again);
         let soon = Instant::now() + LOOK_EVERY;
-        for link in &state.links {
+        for link in state.links.iter() {
             match link.stage {
                 Stage::Dialing { .. } => deadlines.push(soon),
                 Stage::Greeting { deadline } => deadlines.push(deadline),

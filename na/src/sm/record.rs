@@ -13,6 +13,11 @@
 //! | 9 | cancel | requester to owner | part u64 |
 //! | 10 | ping | both | nothing |
 //! | 11 | pong | both | nothing |
+//! | 12 | grant | owner to requester | part u64, block u64, offset u64: copy there yourself |
+//! | 13 | finished | requester to owner | part u64, status u64: 0 copied, 1 cannot |
+//! | 14 | forget | both | block u64: it exists no more |
+//! | 15 | lane data | owner to requester | the next slot: part, offset, block, length, u64 each |
+//! | 16 | lane supply | requester to owner | the same |
 //!
 //! Any other kind, and any payload of another length, is a breach of the protocol.
 
@@ -30,6 +35,17 @@ pub(super) const SUPPLY: u8 = 8;
 pub(super) const CANCEL: u8 = 9;
 pub(super) const PING: u8 = 10;
 pub(super) const PONG: u8 = 11;
+pub(super) const GRANT: u8 = 12;
+pub(super) const FINISHED: u8 = 13;
+pub(super) const FORGET: u8 = 14;
+pub(super) const LANE_DATA: u8 = 15;
+pub(super) const LANE_SUPPLY: u8 = 16;
+
+/// Words of a record of the lane.
+pub(super) const LANE_WORDS: usize = 4;
+
+/// Words of the longest record of words.
+pub(super) const CONTROL_WORDS: usize = 3;
 
 /// Pieces of the requester's memory that one request can name.
 pub(super) const PIECES_MAX: usize = 64;
@@ -41,7 +57,7 @@ pub(super) const PARTS_MAX: usize = 64;
 pub(super) const DATA_PREFIX: usize = 56;
 
 const REQUEST_FIXED: usize = 32;
-const PIECE_BYTES: usize = 16;
+const PIECE_BYTES: usize = 24;
 
 /// Longest encoded request, bytes.
 pub(super) const REQUEST_BYTES_MAX: usize = REQUEST_FIXED + PIECES_MAX * PIECE_BYTES;
@@ -51,10 +67,12 @@ pub(super) const REQUEST_BYTES_MAX: usize = REQUEST_FIXED + PIECES_MAX * PIECE_B
 pub(super) struct Piece {
     pub(super) addr: u64,
     pub(super) len: u64,
+    /// The block that holds it, if the owner of the remote memory can map that; zero otherwise.
+    pub(super) block: u64,
 }
 
 /// A get or put of consecutive bytes of one region: part u64, key u64, offset u64, length u64, and
-/// for each piece address u64, length u64. The pieces add up to the length.
+/// for each piece address u64, length u64, block u64. The pieces add up to the length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) part: u64,
@@ -72,7 +90,7 @@ impl Request {
 
     /// Writes the encoding into the start of `out`, which must be long enough.
     pub(super) fn encode<'a>(&self, out: &'a mut [u8; REQUEST_BYTES_MAX]) -> &'a [u8] {
-        let pieces = self.pieces.iter().flat_map(|piece| [piece.addr, piece.len]);
+        let pieces = self.pieces.iter().flat_map(|piece| [piece.addr, piece.len, piece.block]);
         let words = [self.part, self.key, self.offset, self.len].into_iter().chain(pieces);
         for (place, word) in out.chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
@@ -90,7 +108,8 @@ impl Request {
         let mut pieces = Vec::with_capacity(rest / PIECE_BYTES);
         let mut sum = 0u64;
         for index in 0..rest / PIECE_BYTES {
-            let piece = Piece { addr: word(4 + 2 * index)?, len: word(5 + 2 * index)? };
+            let at = 4 + 3 * index;
+            let piece = Piece { addr: word(at)?, len: word(at + 1)?, block: word(at + 2)? };
             sum = sum.checked_add(piece.len)?;
             piece.addr.checked_add(piece.len)?;
             if piece.len == 0 {
@@ -154,7 +173,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn request() -> Request {
-        let pieces = vec![Piece { addr: 4096, len: 5 }, Piece { addr: 9, len: 1 }];
+        let pieces =
+            vec![Piece { addr: 4096, len: 5, block: 0 }, Piece { addr: 9, len: 1, block: 7 }];
         Request { part: 1, key: u64::MAX, offset: 3, len: 6, pieces }
     }
 
@@ -169,13 +189,15 @@ mod tests {
         }
         let lie = Request { len: 7, ..request() };
         assert_eq!(Request::decode(lie.encode(&mut buffer)), None, "sum");
-        let wrap = vec![Piece { addr: u64::MAX, len: 6 }];
+        let wrap = vec![Piece { addr: u64::MAX, len: 6, block: 0 }];
         let wrap = Request { pieces: wrap, ..request() };
         assert_eq!(Request::decode(wrap.encode(&mut buffer)), None, "wraps");
-        let huge = vec![Piece { addr: 0, len: u64::MAX }, Piece { addr: 0, len: 7 }];
+        let huge =
+            vec![Piece { addr: 0, len: u64::MAX, block: 0 }, Piece { addr: 0, len: 7, block: 0 }];
         let huge = Request { pieces: huge, ..request() };
         assert_eq!(Request::decode(huge.encode(&mut buffer)), None, "overflow");
-        let empty = Request { pieces: vec![Piece { addr: 1, len: 0 }], len: 0, ..request() };
+        let empty =
+            Request { pieces: vec![Piece { addr: 1, len: 0, block: 0 }], len: 0, ..request() };
         assert_eq!(Request::decode(empty.encode(&mut buffer)), None, "empty piece");
         let none = Request { pieces: vec![], len: 0, ..request() };
         assert!(Request::decode(none.encode(&mut buffer)).is_some(), "nothing to move");

@@ -18,6 +18,9 @@
 //! consumer's position must be zero until the record there is complete, although that place may
 //! hold old payload. So the producer
 //!
+//! 1. copies the payload behind the place of the commit word;
+//! 2. zeroes the word behind the record;
+//! 3. stores the record's own commit word.
 //!
 //! A producer that dies in between leaves nothing visible. The consumer publishes its position in
 //! `head`, not after each record but after each quarter of the ring. No record exceeds a quarter,

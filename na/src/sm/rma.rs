@@ -15,12 +15,14 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::fallback::{self, Span};
-use super::link::{Control, Outcome};
+use super::block::Mapped;
+use super::copy::{copy_between, skip_bytes};
+use super::fallback::{Chunk, Source, Span};
+use super::link::{Conn, Control, Outcome};
 use super::record::{self, PARTS_MAX, PIECES_MAX, Piece, REQUEST_BYTES_MAX, Request, Status};
-use super::ring::{Consumer, Producer, Record, Violation};
+use super::ring::{Producer, Violation};
 use super::segment::MappedRing;
-use crate::{Completion, Error, OpId, Transfer};
+use crate::{Completion, Error, LocalMem, OpId, Transfer};
 
 /// The requester's state of one connection.
 #[derive(Debug, Default)]
@@ -31,6 +33,8 @@ pub(super) struct Requests {
     parts: HashMap<u64, Part>,
     /// Parts whose data the owner pulls.
     pulled: VecDeque<u64>,
+    /// Parts that we copy ourselves.
+    grants: VecDeque<Grant>,
     next_id: u64,
 }
 
@@ -52,6 +56,16 @@ struct Part {
     span: Span,
 }
 
+/// A part that the owner lets us copy in its memory, which is mapped.
+#[derive(Debug)]
+struct Grant {
+    part: u64,
+    memory: Mapped,
+}
+
+/// Bytes that are copied under the send lock before others may have it.
+const GRANT_CHUNK: u64 = 256 << 10;
+
 impl Requests {
     /// Takes a transfer, to be asked for by [`issue`](Self::issue).
     pub(super) fn start(&mut self, op: OpId, put: bool, transfer: Transfer) {
@@ -68,11 +82,20 @@ impl Requests {
 
     /// Whether [`issue`](Self::issue) or [`supply`](Self::supply) have something to send.
     pub(super) fn wants_room(&self) -> bool {
-        !self.pulled.is_empty() || (!self.waiting.is_empty() && self.parts.len() < PARTS_MAX)
+        !self.pulled.is_empty()
+            || !self.grants.is_empty()
+            || (!self.waiting.is_empty() && self.parts.len() < PARTS_MAX)
     }
 
     /// Sends requests while there is room. Returns whether it sent some.
-    pub(super) fn issue(&mut self, producer: &mut Producer<MappedRing>) -> Result<bool, Violation> {
+    ///
+    /// `announce` makes sure that the owner can map our memory, to read or to write, and says its
+    /// block, or zero.
+    pub(super) fn issue(
+        &mut self,
+        producer: &mut Producer<MappedRing>,
+        mut announce: impl FnMut(&LocalMem, bool) -> u64,
+    ) -> Result<bool, Violation> {
         let mut sent = false;
         while self.parts.len() < PARTS_MAX
             && let Some(id) = self.waiting.front().copied()
@@ -83,7 +106,7 @@ impl Requests {
                 self.waiting.pop_front();
                 continue;
             };
-            let request = open.next_request(part);
+            let request = open.next_request(part, &mut announce);
             let Some(slot) = producer.reserve(request.encoded_len())? else { return Ok(sent) };
             let mut buffer = [0; REQUEST_BYTES_MAX];
             producer.write(&slot, 0, request.encode(&mut buffer));
@@ -105,7 +128,7 @@ impl Requests {
     /// Sends the data of pulled puts while there is room and `budget` bytes last.
     pub(super) fn supply(
         &mut self,
-        producer: &mut Producer<MappedRing>,
+        source: &mut Source<'_>,
         budget: &mut u64,
     ) -> Result<bool, Violation> {
         let mut sent = false;
@@ -120,12 +143,67 @@ impl Requests {
                 continue;
             };
             let memory = &open.transfer.local;
-            let bytes = fallback::send_chunk(producer, record::SUPPLY, id, memory, span)?;
+            let bytes = source.send_chunk(true, id, memory, span)?;
             let Some(bytes) = bytes else { return Ok(sent) };
             *budget = budget.saturating_sub(bytes);
             sent = true;
         }
         Ok(sent)
+    }
+
+    /// The owner lets us copy part `id` in `memory`.
+    pub(super) fn granted(&mut self, id: u64, memory: Mapped) -> Result<(), &'static str> {
+        let part = self.parts.get(&id).ok_or("a grant for an unknown transfer")?;
+        let open = self.transfers.get(&part.transfer).ok_or("a grant for an unknown transfer")?;
+        let twice = self.pulled.contains(&id) || self.grants.iter().any(|grant| grant.part == id);
+        if part.span.done != 0 || twice {
+            return Err("a grant where none may come");
+        }
+        if open.failed.is_none() {
+            self.grants.push_back(Grant { part: id, memory });
+        }
+        Ok(())
+    }
+
+    /// Length of part `id` and whether it is a put; `None` when there is no such part.
+    pub(super) fn part(&self, id: u64) -> Option<(u64, bool)> {
+        let part = self.parts.get(&id)?;
+        Some((part.span.len, self.transfers.get(&part.transfer)?.put))
+    }
+
+    /// Copies a chunk of a granted part. `None`: there is nothing to copy; `Some`: what to tell the
+    /// owner.
+    pub(super) fn copy_granted(
+        &mut self,
+        conn: &Conn,
+        budget: &mut u64,
+        out: &mut Outcome,
+    ) -> Option<Option<Control>> {
+        let grant = self.grants.front().filter(|_| *budget > 0)?;
+        let id = grant.part;
+        let part = self.parts.get_mut(&id)?;
+        let open = self.transfers.get(&part.transfer)?;
+        // The owner must know when its memory is its own again, should the connection end now.
+        let gate = conn.segment.gate_as_copier();
+        if !gate.enter() {
+            return None;
+        }
+        let chunk = part.span.left().min(GRANT_CHUNK).min(*budget);
+        let local = open.transfer.local.region().pieces(part.span.offset + part.span.done, chunk);
+        let remote = skip_bytes(&grant.memory.pieces, part.span.done);
+        // SAFETY: pieces of our region, which the transfer keeps alive, and of memory that the
+        // grant keeps mapped, valid for the access that was checked when they were resolved.
+        unsafe { copy_between(!open.put, local, remote, None) };
+        gate.leave();
+        part.span.done += chunk;
+        *budget -= chunk;
+        if part.span.left() > 0 {
+            return Some(None);
+        }
+        // The peer's name serves errors only.
+        let ended = self.done(id, Status::Ok, "", out);
+        debug_assert!(ended.is_ok());
+        Some(Some(Control::Finished { part: id, copied: true }))
     }
 
     /// The owner wants the data of a put.
@@ -142,16 +220,15 @@ impl Requests {
     }
 
     /// Data of a get has come through the ring.
-    pub(super) fn data(
-        &mut self,
-        consumer: &Consumer<MappedRing>,
-        record: &Record,
-    ) -> Result<(), &'static str> {
+    pub(super) fn data(&mut self, chunk: &Chunk<'_>) -> Result<(), &'static str> {
         let unknown = "bulk data for an unknown transfer";
-        let (id, offset) = fallback::chunk_prefix(consumer, record).ok_or(unknown)?;
+        let (id, offset) = chunk.prefix().ok_or(unknown)?;
         let part = self.parts.get_mut(&id).ok_or(unknown)?;
         let open = self.transfers.get(&part.transfer).filter(|open| !open.put).ok_or(unknown)?;
-        fallback::take_chunk(consumer, record, offset, &open.transfer.local, &mut part.span)
+        if self.grants.iter().any(|grant| grant.part == id) {
+            return Err("bulk data beside a grant");
+        }
+        chunk.take(offset, &open.transfer.local, &mut part.span)
     }
 
     /// The owner has ended a part.
@@ -167,6 +244,7 @@ impl Requests {
             return Err("the end of a transfer before its data");
         }
         self.pulled.retain(|pulled| *pulled != id);
+        self.grants.retain(|grant| grant.part != id);
         let Some(open) = self.transfers.get_mut(&part.transfer) else { return Ok(()) };
         open.parts -= 1;
         let error = match status {
@@ -189,6 +267,7 @@ impl Requests {
         let parts: Vec<_> =
             self.parts.iter().filter(|(_, part)| part.transfer == id).map(|(id, _)| *id).collect();
         self.pulled.retain(|pulled| !parts.contains(pulled));
+        self.grants.retain(|grant| !parts.contains(&grant.part));
         self.finish(id, out);
         Some(parts.into_iter().map(|part| Control::Cancel { part }).collect())
     }
@@ -225,8 +304,13 @@ impl Requests {
 }
 
 impl Open {
-    fn next_request(&self, part: u64) -> Request {
+    fn next_request(
+        &self,
+        part: u64,
+        announce: &mut impl FnMut(&LocalMem, bool) -> u64,
+    ) -> Request {
         let Transfer { local, local_offset, remote, remote_offset, len } = &self.transfer;
+        let block = announce(local, !self.put);
         let pieces: Vec<_> = local
             .region()
             .pieces(local_offset + self.asked, len - self.asked)
@@ -234,6 +318,7 @@ impl Open {
             .map(|piece| Piece {
                 addr: piece.ptr.expose_provenance() as u64,
                 len: piece.len as u64,
+                block,
             })
             .collect();
         let len = pieces.iter().map(|piece| piece.len).sum();

@@ -15,17 +15,23 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+use super::block::{Mapped, PeerBlocks};
 use super::doorbell::ROOM;
 use super::endpoint::SmEndpoint;
+use super::fallback::{Chunk, LaneChunk};
 use super::link::{Conn, Control, Outcome, TxLink};
 use super::peer::Peer;
-use super::record::{self, PARTS_MAX, REQUEST_BYTES_MAX, Request, Status, word_at};
+use super::record::{
+    self, CONTROL_WORDS, PARTS_MAX, Piece, REQUEST_BYTES_MAX, Request, Status, word_at,
+};
 use super::ring::{Consumer, Record};
 use super::segment::MappedRing;
-use super::serve::Services;
+use super::serve::{Place, Services};
+use super::socket::{self, Heard};
 use crate::matching::{Arrived, Kind};
 use crate::sync::Arc;
-use crate::{Addr, Completion, Error, Tag};
+use crate::sync::atomic::Ordering;
+use crate::{Addr, Completion, Error, RawSegment, Tag};
 
 /// Records of one connection that are handled before the next one has its turn.
 ///
@@ -64,6 +70,12 @@ pub(super) struct RxLink {
     /// Largest message in either direction, bytes.
     pub(super) limit: usize,
     pub(super) services: Services,
+    /// Memory of the peer that is mapped here.
+    pub(super) blocks: PeerBlocks,
+    /// Slots of the peer's lane that were emptied, wrapping.
+    emptied: u32,
+    /// Rounds in which there was nothing to do.
+    pub(super) quiet_rounds: u32,
     /// Records of the next turn.
     pub(super) turn: usize,
     /// Why it ends.
@@ -86,7 +98,10 @@ impl RxLink {
             rx,
             stage,
             limit: 0,
-            services: Services::new(false),
+            services: Services::new(false, None),
+            blocks: PeerBlocks::default(),
+            emptied: 0,
+            quiet_rounds: 0,
             turn: 1,
             end: None,
             heard: false,
@@ -114,6 +129,70 @@ impl RxLink {
         links.iter_mut().find(|link| link.conn.token == self.conn.token).map(act)
     }
 
+    /// Takes what the socket says: bells, blocks, the end.
+    pub(super) fn hear(&mut self) {
+        match socket::hear(&self.conn.socket, &mut self.blocks) {
+            Ok(Heard::Bells) => {}
+            Ok(Heard::Gone) => self.gone("it closed its endpoint or ended"),
+            Err(reason) => self.breach(reason),
+        }
+    }
+
+    /// The peer lets us copy `part` ourselves, at `offset` of a block of its memory.
+    fn granted(&mut self, part: u64, block: u64, offset: u64) -> Result<(), &'static str> {
+        let asked = self.with_link(|tx| tx.requests.part(part)).flatten();
+        let (len, put) = asked.ok_or("a grant for an unknown transfer")?;
+        if !self.blocks.knows(block, put) {
+            self.hear();
+        }
+        let memory = match self.blocks.get(block) {
+            None => None,
+            Some(block) => {
+                let piece = block.at(offset, len, put).ok_or("a grant of other memory")?;
+                Some(Mapped::one(block, piece))
+            }
+        };
+        self.with_link(|tx| tx.granted(part, memory)).unwrap_or(Ok(()))
+    }
+
+    /// Takes bulk data: of the lane, or what is in the record.
+    fn take_chunk(
+        &mut self,
+        put: bool,
+        lane: Option<(LaneChunk, RawSegment)>,
+        record: &Record,
+        out: &mut Outcome,
+    ) -> Result<(), &'static str> {
+        let chunk = match lane {
+            Some((chunk, piece)) => Chunk::Lane(chunk, piece),
+            None => Chunk::Ring(&self.rx, record),
+        };
+        if !put {
+            return self.with_link(|tx| tx.requests.data(&chunk)).unwrap_or(Ok(()));
+        }
+        let answer = self.services.supply(&chunk, out)?;
+        self.answer(answer);
+        Ok(())
+    }
+
+    /// Takes the next slot of the peer's lane.
+    fn empty_slot(&mut self, record: &Record, out: &mut Outcome) -> Result<(), &'static str> {
+        let chunk = LaneChunk::read(&self.rx, record).ok_or("a wrong record of the lane")?;
+        if !self.blocks.knows(chunk.block, false) {
+            self.hear();
+        }
+        let block = self.blocks.get(chunk.block).ok_or("bulk data in memory that is not mapped")?;
+        // It stays mapped meanwhile: only the poll forgets blocks.
+        let piece = chunk.place(block, self.emptied).ok_or("bulk data beyond its lane")?;
+        let put = record.kind == record::LANE_SUPPLY;
+        self.take_chunk(put, Some((chunk, piece)), record, out)?;
+        self.emptied = self.emptied.wrapping_add(1);
+        // pair: LANE-HEAD (the slot is copied)
+        self.conn.segment.lane_head(false).store(self.emptied, Ordering::Release);
+        self.conn.wake_peer(ROOM);
+        Ok(())
+    }
+
     /// Returns how many control records wait for room in the ring.
     fn answer(&self, control: Option<Control>) -> usize {
         let Some(control) = control else { return 0 };
@@ -132,7 +211,6 @@ impl SmEndpoint {
     pub(super) fn pump(
         &self,
         link: &mut RxLink,
-        scratch: &mut [u8],
         arrived: &mut VecDeque<Completion>,
         out: &mut Outcome,
     ) -> bool {
@@ -172,11 +250,11 @@ impl SmEndpoint {
                 link.breach(format!("a message of {} bytes", record.len));
                 break;
             }
-            // Copied first, matched then: the peer could change what lies in the ring.
-            let bytes = &mut scratch[..record.len];
-            link.rx.read(&record, 0, bytes);
+            // The one copy, from the ring into the receive's buffer. What is decided here depends
+            // on the record's word alone, of which there is a copy: the peer could change the rest.
             let matcher = matcher.get_or_insert_with(|| self.matcher.lock());
-            match matcher.arrive(kind, &link.addr, Tag(record.tag), bytes) {
+            let fill = |place: &mut [u8]| link.rx.read(&record, 0, place);
+            match matcher.arrive_with(kind, &link.addr, Tag(record.tag), record.len, fill) {
                 Arrived::Completed(completion) => arrived.push_back(completion),
                 Arrived::Held => {}
                 Arrived::Full => break,
@@ -201,16 +279,13 @@ impl SmEndpoint {
         if matches!(record.kind, record::GET | record::PUT) {
             return self.begin_service(link, record);
         }
-        if record.kind == record::DATA {
-            let taken = link.with_link(|tx| tx.requests.data(&link.rx, record));
-            return taken.unwrap_or(Ok(()));
+        if matches!(record.kind, record::DATA | record::SUPPLY) {
+            return link.take_chunk(record.kind == record::SUPPLY, None, record, out);
         }
-        if record.kind == record::SUPPLY {
-            let answer = link.services.supply(&link.rx, record, out)?;
-            link.answer(answer);
-            return Ok(());
+        if matches!(record.kind, record::LANE_DATA | record::LANE_SUPPLY) {
+            return link.empty_slot(record, out);
         }
-        let mut bytes = [0; 16];
+        let mut bytes = [0; 8 * CONTROL_WORDS];
         let bytes = bytes.get_mut(..record.len).ok_or("a control record is too long")?;
         link.rx.read(record, 0, bytes);
         match (record.kind, word_at(bytes, 0), word_at(bytes, 1), record.len) {
@@ -218,6 +293,18 @@ impl SmEndpoint {
                 let status = Status::from_code(code).ok_or("an unknown status")?;
                 let uri = &link.peer.uri;
                 link.with_link(|tx| tx.done(part, status, uri, out)).unwrap_or(Ok(()))
+            }
+            (record::GRANT, Some(part), Some(block), 24) => {
+                link.granted(part, block, word_at(bytes, 2).unwrap_or(0))
+            }
+            (record::FINISHED, Some(part), Some(status), 16) => {
+                let answer = link.services.finished(part, status, &link.conn, out)?;
+                link.answer(answer);
+                Ok(())
+            }
+            (record::FORGET, Some(block), None, 8) => {
+                link.blocks.forget(block);
+                Ok(())
             }
             (record::PULL, Some(part), None, 8) => {
                 link.with_link(|tx| tx.pull(part)).unwrap_or(Ok(()))
@@ -247,7 +334,17 @@ impl SmEndpoint {
         link.rx.read(record, 0, bytes);
         let request = Request::decode(bytes).ok_or("a request cannot be read")?;
         let put = record.kind == record::PUT;
-        let answer = link.services.begin(request, put, &self.regions)?;
+        let unknown = |piece: &Piece| piece.block != 0 && !link.blocks.knows(piece.block, !put);
+        if request.pieces.iter().any(unknown) {
+            link.hear();
+        }
+        let RxLink { services, blocks, conn, peer, .. } = link;
+        let place = Place { regions: &self.regions, blocks, conn };
+        let answer = services.begin(request, put, &place, |memory, write| {
+            let mut links = peer.links.lock();
+            let tx = links.iter_mut().find(|tx| tx.conn.token == conn.token)?;
+            tx.announce(memory, write)
+        })?;
         // Who asks without taking the answers must not fill our memory with them.
         if link.answer(answer) > CONTROL_WAITING_MAX {
             return Err("more transfers than answers were taken");

@@ -12,6 +12,8 @@
 //! | 768 | gate: the acceptor copies in the creator's memory | acceptor |
 //! | 896 | gate: shut by the creator | creator |
 //! | 1024 | gate: shut by the acceptor | acceptor |
+//! | 1152 | slots of the creator's lane that were emptied | acceptor |
+//! | 1280 | slots of the acceptor's lane that were emptied | creator |
 //! | 4096 | ring 0, creator to acceptor | creator |
 //! | 4096 + ring | ring 1, acceptor to creator | acceptor |
 //!
@@ -48,6 +50,7 @@ const HEADS: [usize; 2] = [128, 256];
 const BELLS: [usize; 2] = [384, 512];
 const COPYING: [usize; 2] = [640, 768];
 const SHUT: [usize; 2] = [896, 1024];
+const LANES: [usize; 2] = [1152, 1280];
 
 /// Which end of a connection we are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,18 +154,24 @@ impl Segment {
     }
 
     /// The gate that guards the peer's memory from our copies.
-    pub(super) fn gate_as_owner(&self) -> Gate<'_> {
+    pub(super) fn gate_as_copier(&self) -> Gate<'_> {
         self.gate(self.side)
     }
 
     /// The gate that guards our memory from the peer's copies.
-    pub(super) fn gate_as_requester(&self) -> Gate<'_> {
+    pub(super) fn gate_as_keeper(&self) -> Gate<'_> {
         self.gate(self.side.other())
     }
 
     fn gate(&self, owner: Side) -> Gate<'_> {
         let copying = self.word(COPYING[owner.index()]);
         Gate::new(copying, self.word(SHUT[owner.other().index()]))
+    }
+
+    /// The count of emptied slots in the lane that we fill (`outgoing`) or empty.
+    pub(super) fn lane_head(&self, outgoing: bool) -> &AtomicU32 {
+        let source = if outgoing { self.side } else { self.side.other() };
+        self.word(LANES[source.index()])
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
@@ -303,10 +312,10 @@ mod tests {
         ours.own_bell().announce(1);
         assert!(theirs.peer_bell().must_ring(1));
         assert!(!theirs.peer_bell().must_ring(1), "rung once");
-        ours.gate_as_requester().shut();
-        assert!(!theirs.gate_as_owner().enter());
-        assert!(ours.gate_as_owner().enter());
-        assert!(!theirs.gate_as_requester().is_quiet());
+        ours.gate_as_keeper().shut();
+        assert!(!theirs.gate_as_copier().enter());
+        assert!(ours.gate_as_copier().enter());
+        assert!(!theirs.gate_as_keeper().is_quiet());
     }
 
     #[test]

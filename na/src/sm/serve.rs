@@ -4,28 +4,40 @@
 //! a [`Service`]. Each round moves a bounded number of bytes, a chunk per service in turn, so that
 //! neither a large transfer blocks the poll nor a small one waits behind it.
 //!
-//! | path | get | put |
-//! |---|---|---|
-//! | attach | we write into the requester | we read from the requester |
-//! | ring | we send *data* | we ask with *pull*, and take *supply* |
+//! | path | when | get | put |
+//! |---|---|---|---|
+//! | mapped | its memory is from `alloc` | we write there | we read there |
+//! | granted | ours is from `alloc` | *grant*: it reads ours, then *finished* | it writes ours |
+//! | ring | faster lately, or nothing else works | we send *data* | we *pull*, and take *supply* |
+//! | attach | it is permitted | we write into the requester | we read from the requester |
 //!
-//! A service that may not attach (any more) starts again through the ring.
+//! The first that applies is taken. Through the ring both sides copy at the same time, which can be
+//! twice as fast as attaching; but it needs both, and cores that share a cache. So while the
+//! requester is awake, the way that was faster lately is taken ([`Speeds`]). A service that may not
+//! attach (any more), or whose grant the requester cannot use, starts again on another path.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use rustix::io::Errno;
 
+use super::block::{Mapped, PeerBlocks};
 use super::cma::{self, Direction, VECTORS};
-use super::fallback::{self, Span};
+use super::copy::{copy_between, skip_bytes};
+use super::fallback::{Chunk, Span};
 use super::link::{Conn, Control, Outcome, TxLink};
 use super::record::{PARTS_MAX, Piece, Request, Status};
-use super::ring::{Consumer, Record};
-use super::segment::MappedRing;
 use super::socket;
-use crate::{DeniedReason, LocalMem, RawSegment, RegionTable};
+use crate::{CopyHelper, DeniedReason, LocalMem, RawSegment, RegionTable};
 
 /// Bytes that one service moves before the next one has its turn.
 const CHUNK_BYTES: u64 = 1 << 20;
+
+/// Longest transfer that is sent through the ring to a side that sleeps: it has to be woken anyway.
+const SLEEPER_BYTES: u64 = 16 << 10;
+
+/// Smallest transfer that the requester is let do itself.
+const GRANT_FROM: u64 = 16 << 10;
 
 /// The transfers that one peer asked of us.
 #[derive(Debug)]
@@ -33,6 +45,68 @@ pub(super) struct Services {
     open: VecDeque<Service>,
     /// We may attach to the peer.
     attach: bool,
+    /// The peer can map our memory, as far as we know.
+    grant: bool,
+    helper: Option<CopyHelper>,
+    speeds: Speeds,
+}
+
+/// How the data of a service moves.
+#[derive(Debug)]
+enum Path {
+    /// We copy in the requester's memory, which is mapped here.
+    Mapped(Mapped),
+    /// The requester copies in ours.
+    Granted,
+    /// We copy with cross-memory attach.
+    Attach,
+    Ring,
+}
+
+/// How fast both ways of moving plain memory have been lately, in bytes per microsecond. Which is
+/// faster depends on how far apart the two cores are and whether the requester makes progress.
+#[derive(Debug, Default)]
+struct Speeds {
+    ring: Option<f64>,
+    attach: Option<f64>,
+    asked: u32,
+}
+
+impl Speeds {
+    /// Shortest transfer that is measured, bytes.
+    const FROM: u64 = 256 << 10;
+
+    /// Of so many choices, the first few try the slower way, which may have become the faster one:
+    /// several in a row, because a way that was not used for a while finds its memory in no cache.
+    const TRY_EVERY: u32 = 256;
+    const TRIES: u32 = 8;
+
+    fn prefer_attach(&mut self, len: u64) -> bool {
+        let faster = self.attach.zip(self.ring).is_some_and(|(attach, ring)| attach > ring);
+        if len < Self::FROM {
+            return len > SLEEPER_BYTES && faster;
+        }
+        let asked = self.asked;
+        self.asked = asked.wrapping_add(1);
+        if asked < 2 * Self::TRIES {
+            // Both are measured first.
+            return asked >= Self::TRIES;
+        }
+        faster != (asked % Self::TRY_EVERY < Self::TRIES)
+    }
+
+    /// A transfer is over.
+    fn measured(&mut self, service: &Service) {
+        let Some(began) = service.began else { return };
+        let micros = began.elapsed().as_nanos().max(1) as f64 / 1000.0;
+        let speed = service.span.len as f64 / micros;
+        let place = match service.path {
+            Path::Ring => &mut self.ring,
+            Path::Attach => &mut self.attach,
+            Path::Mapped(_) | Path::Granted => return,
+        };
+        *place = Some(place.map_or(speed, |old| (old + speed) / 2.0));
+    }
 }
 
 #[derive(Debug)]
@@ -45,7 +119,17 @@ struct Service {
     /// Piece that holds byte `span.done`, and the bytes of the transfer before it.
     piece: usize,
     before: u64,
-    attach: bool,
+    path: Path,
+    /// When it began, if its speed is measured.
+    began: Option<Instant>,
+}
+
+/// What a request is looked at with.
+#[derive(Debug)]
+pub(super) struct Place<'a> {
+    pub(super) regions: &'a RegionTable,
+    pub(super) blocks: &'a PeerBlocks,
+    pub(super) conn: &'a Conn,
 }
 
 /// How a turn ended.
@@ -58,8 +142,8 @@ enum Turn {
 }
 
 impl Services {
-    pub(super) fn new(attach: bool) -> Self {
-        Self { open: VecDeque::new(), attach }
+    pub(super) fn new(attach: bool, helper: Option<CopyHelper>) -> Self {
+        Self { open: VecDeque::new(), attach, grant: true, helper, speeds: Speeds::default() }
     }
 
     /// Whether we copy without the peer's help.
@@ -75,10 +159,11 @@ impl Services {
 
     /// Whether a service needs room in the ring.
     pub(super) fn wants_room(&self) -> bool {
-        self.open.iter().any(|service| !service.attach && !service.put)
+        self.open.iter().any(|service| matches!(service.path, Path::Ring) && !service.put)
     }
 
-    /// Takes a request. Returns what to answer at once.
+    /// Takes a request. `announce` makes sure that the peer can map our memory, to read or to
+    /// write, and says its block. Returns what to answer at once.
     ///
     /// # Errors
     ///
@@ -87,7 +172,8 @@ impl Services {
         &mut self,
         request: Request,
         put: bool,
-        regions: &RegionTable,
+        place: &Place<'_>,
+        announce: impl FnOnce(&LocalMem, bool) -> Option<u64>,
     ) -> Result<Option<Control>, &'static str> {
         let Request { part, key, offset, len, pieces } = request;
         if self.open.len() >= PARTS_MAX {
@@ -97,18 +183,75 @@ impl Services {
             return Err("a transfer number is used twice");
         }
         let done = |status| Ok(Some(Control::Done { part, status }));
-        let lease = match regions.lease(key, offset, len, put) {
+        let lease = match place.regions.lease(key, offset, len, put) {
             Ok(lease) => lease,
             Err(reason) => return done(Status::Denied(reason)),
         };
         if len == 0 {
             return done(Status::Ok);
         }
-        let attach = self.attach;
+        let grant = self.grant && len >= GRANT_FROM && lease.region().block().is_some();
+        let (path, answer) = if let Some(mapped) = place.blocks.resolve(&pieces, !put) {
+            (Path::Mapped(mapped), None)
+        } else if grant && let Some(block) = announce(&lease, put) {
+            // A region with a block is that block.
+            (Path::Granted, Some(Control::Grant { part, block, offset }))
+        } else {
+            self.unmapped_path(part, put, len, place.conn)
+        };
         let span = Span { offset, len, done: 0 };
-        let service = Service { part, put, lease, span, pieces, piece: 0, before: 0, attach };
-        self.open.push_back(service);
-        Ok((put && !attach).then_some(Control::Pull { part }))
+        let measured = matches!(path, Path::Attach | Path::Ring) && self.open.is_empty();
+        let began = (measured && len >= Speeds::FROM).then(Instant::now);
+        let (piece, before) = (0, 0);
+        self.open.push_back(Service { part, put, lease, span, pieces, piece, before, path, began });
+        Ok(answer)
+    }
+
+    fn unmapped_path(
+        &mut self,
+        part: u64,
+        put: bool,
+        len: u64,
+        conn: &Conn,
+    ) -> (Path, Option<Control>) {
+        let awake = conn.segment.peer_bell().is_awake();
+        let attach = if awake { self.speeds.prefer_attach(len) } else { len > SLEEPER_BYTES };
+        if self.attach && attach {
+            return (Path::Attach, None);
+        }
+        (Path::Ring, put.then_some(Control::Pull { part }))
+    }
+
+    /// The requester has copied in our memory, or says that it cannot. Returns what to answer.
+    ///
+    /// # Errors
+    ///
+    /// The rule that the peer broke.
+    pub(super) fn finished(
+        &mut self,
+        part: u64,
+        status: u64,
+        conn: &Conn,
+        out: &mut Outcome,
+    ) -> Result<Option<Control>, &'static str> {
+        let granted =
+            |service: &Service| service.part == part && matches!(service.path, Path::Granted);
+        // A transfer that was canceled meanwhile is not here any more.
+        let Some(at) = self.open.iter().position(granted) else { return Ok(None) };
+        match status {
+            0 => {
+                out.memory.extend(self.open.remove(at).map(|service| service.lease));
+                Ok(None)
+            }
+            1 => {
+                self.grant = false;
+                let Service { put, span, .. } = self.open[at];
+                let (path, answer) = self.unmapped_path(part, put, span.len, conn);
+                self.open[at].path = path;
+                Ok(answer)
+            }
+            _ => Err("an unknown status"),
+        }
     }
 
     /// The requester gave up. A service that has ended meanwhile was answered already.
@@ -126,22 +269,22 @@ impl Services {
     /// The rule that the peer broke.
     pub(super) fn supply(
         &mut self,
-        consumer: &Consumer<MappedRing>,
-        record: &Record,
+        chunk: &Chunk<'_>,
         out: &mut Outcome,
     ) -> Result<Option<Control>, &'static str> {
         let wrong = "bulk data for an unknown transfer";
-        let (part, offset) = fallback::chunk_prefix(consumer, record).ok_or(wrong)?;
+        let (part, offset) = chunk.prefix().ok_or(wrong)?;
         let at = self.open.iter().position(|service| service.part == part).ok_or(wrong)?;
         let service = &mut self.open[at];
-        if !service.put || service.attach {
+        if !service.put || !matches!(service.path, Path::Ring) {
             return Err("bulk data that nobody asked for");
         }
-        fallback::take_chunk(consumer, record, offset, &service.lease, &mut service.span)?;
+        chunk.take(offset, &service.lease, &mut service.span)?;
         if service.span.left() > 0 {
             return Ok(None);
         }
         if let Some(service) = self.open.remove(at) {
+            self.speeds.measured(&service);
             out.memory.push(service.lease);
         }
         Ok(Some(Control::Done { part, status: Status::Ok }))
@@ -161,14 +304,15 @@ impl Services {
         while *budget > 0 && stuck < self.open.len() {
             let Some(mut service) = self.open.pop_front() else { break };
             let before = service.span.done;
-            let turn = if service.attach {
-                service.attach_turn(conn)
-            } else if service.put {
-                Turn::Waits
-            } else {
-                let mut turn = Turn::Waits;
-                link(&mut |link| turn = service.ring_turn(link));
-                turn
+            let turn = match service.path {
+                Path::Mapped(_) => service.mapped_turn(conn, self.helper.as_ref()),
+                Path::Attach => service.attach_turn(conn),
+                Path::Ring if !service.put => {
+                    let mut turn = Turn::Waits;
+                    link(&mut |link| turn = service.ring_turn(link));
+                    turn
+                }
+                Path::Ring | Path::Granted => Turn::Waits,
             };
             *budget = budget.saturating_sub(service.span.done.saturating_sub(before));
             stuck = if matches!(turn, Turn::Waits) { stuck + 1 } else { 0 };
@@ -186,6 +330,9 @@ impl Services {
                     answer
                 }
                 Turn::Ended(status) => {
+                    if status == Status::Ok {
+                        self.speeds.measured(&service);
+                    }
                     out.memory.push(service.lease);
                     Some(Control::Done { part: service.part, status })
                 }
@@ -197,22 +344,51 @@ impl Services {
         progress
     }
 
-    /// Ends everything; the connection is gone.
-    pub(super) fn fail_all(&mut self, out: &mut Outcome) {
-        out.memory.extend(self.open.drain(..).map(|service| service.lease));
+    /// Ends everything; the connection is gone, and its gate shut. Memory that the peer may still
+    /// be copying is returned.
+    pub(super) fn fail_all(&mut self, conn: &Conn, out: &mut Outcome) -> Vec<LocalMem> {
+        let quiet = conn.segment.gate_as_keeper().is_quiet();
+        let mut kept = Vec::new();
+        for service in self.open.drain(..) {
+            let copied = matches!(service.path, Path::Granted) && !quiet;
+            if copied { &mut kept } else { &mut out.memory }.push(service.lease);
+        }
+        kept
     }
 }
 
 impl Service {
     fn restart_through_ring(&mut self) {
-        self.attach = false;
+        self.path = Path::Ring;
+        self.began = None;
         self.span.done = 0;
         (self.piece, self.before) = (0, 0);
     }
 
+    /// Copies a chunk in user space.
+    fn mapped_turn(&mut self, conn: &Conn, helper: Option<&CopyHelper>) -> Turn {
+        let Path::Mapped(mapped) = &self.path else { return Turn::Waits };
+        let gate = conn.segment.gate_as_copier();
+        if !gate.enter() {
+            // The requester has left; its end of file follows.
+            return Turn::Waits;
+        }
+        let chunk = self.span.left().min(CHUNK_BYTES);
+        let ours = self.lease.region().pieces(self.span.offset + self.span.done, chunk);
+        let theirs = skip_bytes(&mapped.pieces, self.span.done);
+        // SAFETY: pieces of a leased region and of memory that `mapped` keeps, both valid for this
+        // direction (checked with the lease and when they were resolved); nobody holds references
+        // to them (contract of `Memory::from_raw`). They overlap if a process talks to itself and
+        // names one block twice, and then only a copy without helpers is right.
+        unsafe { copy_between(self.put, ours, theirs, helper) };
+        gate.leave();
+        self.span.done += chunk;
+        if self.span.left() == 0 { Turn::Ended(Status::Ok) } else { Turn::Moved }
+    }
+
     /// Copies a chunk with cross-memory attach.
     fn attach_turn(&mut self, conn: &Conn) -> Turn {
-        let gate = conn.segment.gate_as_owner();
+        let gate = conn.segment.gate_as_copier();
         if !gate.enter() {
             // The requester has left; its end of file follows.
             return Turn::Waits;
@@ -253,7 +429,7 @@ impl Service {
             *place = piece;
             local_len += 1;
         }
-        let mut remote = [Piece { addr: 0, len: 0 }; VECTORS];
+        let mut remote = [Piece { addr: 0, len: 0, block: 0 }; VECTORS];
         let mut remote_len = 0;
         let mut skip = self.span.done - self.before;
         let mut left = chunk;
@@ -262,7 +438,7 @@ impl Service {
                 break;
             }
             let len = (piece.len - skip).min(left);
-            *place = Piece { addr: piece.addr + skip, len };
+            *place = Piece { addr: piece.addr + skip, len, block: 0 };
             (skip, left) = (0, left - len);
             remote_len += 1;
         }

@@ -9,10 +9,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
-    SocketType,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
 };
 
+use super::address::Name;
+use super::block::{ANNOUNCE, ANNOUNCE_BYTES, PeerBlocks};
 use super::handshake::{DOORBELL, PACKET_BYTES_MAX};
 use crate::Error;
 
@@ -39,17 +40,17 @@ pub(super) fn new() -> Result<OwnedFd, Error> {
 }
 
 /// Listens as `name`.
-pub(super) fn listen(name: &str, address: &SocketAddrUnix) -> Result<OwnedFd, Error> {
-    let socket = new()?;
-    rustix::net::bind(&socket, address).map_err(|errno| {
+pub(super) fn listen(name: &Name) -> Result<OwnedFd, Error> {
+    let (socket, uri) = (new()?, name.uri());
+    rustix::net::bind(&socket, &name.socket()?).map_err(|errno| {
         let why = match errno {
             Errno::ADDRINUSE => ": another endpoint of this user has that name",
             _ => "",
         };
-        Error::io(format!("cannot listen as `na+sm://{name}`{why}"), errno)
+        Error::io(format!("cannot listen as `{uri}`{why}"), errno)
     })?;
     rustix::net::listen(&socket, BACKLOG)
-        .map_err(|errno| Error::io(format!("cannot listen as `na+sm://{name}`"), errno))?;
+        .map_err(|errno| Error::io(format!("cannot listen as `{uri}`"), errno))?;
     Ok(socket)
 }
 
@@ -87,16 +88,15 @@ pub(super) fn peer_credentials(socket: impl AsFd) -> Result<Credentials, Errno> 
     Ok(Credentials { pid: credentials.pid, uid: credentials.uid })
 }
 
-/// Sends a packet of the handshake, with a descriptor to hand over.
+/// Sends a packet, with up to two descriptors to hand over.
 pub(super) fn send_packet(
     socket: impl AsFd,
     bytes: &[u8],
-    fd: Option<BorrowedFd<'_>>,
+    fds: &[BorrowedFd<'_>],
 ) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds = fd.map(|fd| [fd]);
-    if let Some(fds) = &fds {
+    if !fds.is_empty() {
         let pushed = control.push(SendAncillaryMessage::ScmRights(fds));
         debug_assert!(pushed);
     }
@@ -107,32 +107,40 @@ pub(super) fn send_packet(
 /// What was received.
 pub(super) struct Received {
     pub(super) bytes: Vec<u8>,
-    pub(super) fd: Option<OwnedFd>,
+    pub(super) fds: Vec<OwnedFd>,
 }
 
-/// Receives a packet of the handshake; empty at end of file. Descriptors beyond the first are
-/// closed.
+/// Receives a packet of the handshake; empty at end of file.
 pub(super) fn recv_packet(socket: impl AsFd) -> Result<Received, Errno> {
     // One byte more, so that an oversized packet is seen as such.
     let mut bytes = vec![0; PACKET_BYTES_MAX + 1];
+    let mut fds = Vec::new();
+    let len = recv_with_fds(socket, &mut bytes, &mut fds)?;
+    bytes.truncate(len);
+    Ok(Received { bytes, fds })
+}
+
+/// Receives a packet. Descriptors that come with it, four at most, replace those in `fds`.
+fn recv_with_fds(
+    socket: impl AsFd,
+    bytes: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> Result<usize, Errno> {
+    fds.clear();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let mut slices = [IoSliceMut::new(&mut bytes)];
+    let mut slices = [IoSliceMut::new(bytes)];
     let message = rustix::net::recvmsg(socket, &mut slices, &mut control, flags)?;
-    let mut fd = None;
     for ancillary in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(fds) = ancillary {
-            for received in fds {
-                fd.get_or_insert(received);
-            }
+        if let RecvAncillaryMessage::ScmRights(received) = ancillary {
+            fds.extend(received);
         }
     }
     if message.flags.contains(ReturnFlags::TRUNC) {
         return Err(Errno::MSGSIZE);
     }
-    bytes.truncate(message.bytes);
-    Ok(Received { bytes, fd })
+    Ok(message.bytes)
 }
 
 /// Rings the peer's bell. A full socket means that it rings already; a broken one shows elsewhere.
@@ -147,24 +155,26 @@ pub(super) enum Heard {
     Bells,
     /// End of file or a broken connection.
     Gone,
-    /// Something that is not a bell.
-    Noise,
 }
 
-/// Silences the bell.
-pub(super) fn drain(socket: impl AsFd) -> Heard {
+/// Silences the bell and takes the blocks that the peer announces.
+pub(super) fn hear(socket: impl AsFd, blocks: &mut PeerBlocks) -> Result<Heard, String> {
+    let mut fds = Vec::new();
     for _ in 0..DRAIN_MAX {
-        let mut bytes = [0; 2];
-        match rustix::net::recv(&socket, &mut bytes, RecvFlags::DONTWAIT) {
-            Ok((0, _)) => return Heard::Gone,
-            Ok((1, _)) if bytes[0] == DOORBELL => {}
-            Ok(_) => return Heard::Noise,
-            Err(Errno::AGAIN) => return Heard::Bells,
+        let mut bytes = [0; ANNOUNCE_BYTES + 1];
+        match recv_with_fds(&socket, &mut bytes, &mut fds) {
+            Ok(0) => return Ok(Heard::Gone),
+            Ok(1) if bytes[0] == DOORBELL => {}
+            Ok(ANNOUNCE_BYTES) if bytes[0] == ANNOUNCE => {
+                blocks.announced(&bytes[..ANNOUNCE_BYTES], fds.first())?;
+            }
+            Ok(_) => return Err("a packet that is no doorbell".into()),
+            Err(Errno::AGAIN) => return Ok(Heard::Bells),
             Err(Errno::INTR) => {}
-            Err(_) => return Heard::Gone,
+            Err(_) => return Ok(Heard::Gone),
         }
     }
-    Heard::Bells
+    Ok(Heard::Bells)
 }
 
 /// Whether the peer's process still holds its end.

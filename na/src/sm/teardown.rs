@@ -33,14 +33,8 @@ pub(super) struct Kept {
 impl SmEndpoint {
     /// Takes apart the connections whose `end` is set.
     pub(super) fn reap_ended(&self, state: &mut PollState) {
-        let mut index = 0;
-        while index < state.links.len() {
-            if state.links[index].end.is_some() {
-                let link = state.links.swap_remove(index);
-                self.reap(link, state);
-            } else {
-                index += 1;
-            }
+        while let Some(link) = state.links.take_ended(&self.board) {
+            self.reap(link, state);
         }
     }
 
@@ -57,17 +51,17 @@ impl SmEndpoint {
         }
         let mut links = link.peer.links.lock();
         let found = links.iter().position(|tx| tx.conn.token == link.conn.token);
-        let memory =
+        let mut memory =
             found.map(|at| links.remove(at).fail(&error, &mut state.out)).unwrap_or_default();
         let last = links.is_empty();
         if last && link.peer.reach == Reach::Connection {
             link.peer.set_gone();
         }
         drop(links);
+        memory.append(&mut link.services.fail_all(&link.conn, &mut state.out));
         if !memory.is_empty() {
             lock(&self.kept).push(Kept { conn: link.conn.clone(), memory });
         }
-        link.services.fail_all(&mut state.out);
         if last && was_up {
             let mut failed = Vec::new();
             self.matcher.lock().fail_peer(link.peer.id, &error, &mut failed);
@@ -87,7 +81,7 @@ impl SmEndpoint {
     fn drain_dead(&self, link: &mut RxLink, state: &mut PollState) {
         self.matcher.lock().lift_bound(link.peer.id);
         for _ in 0..=link.rx.capacity() / super::ring::LINE {
-            if !self.pump(link, &mut state.scratch, &mut state.arrived, &mut state.out) {
+            if !self.pump(link, &mut state.arrived, &mut state.out) {
                 break;
             }
         }
@@ -103,7 +97,7 @@ impl SmEndpoint {
         }
         state.strangers.clear();
         self.adopt(state);
-        for link in &mut state.links {
+        for link in state.links.iter_mut() {
             link.end = Some(Error::Closed);
         }
         self.reap_ended(state);
@@ -123,7 +117,7 @@ impl SmEndpoint {
             return;
         }
         let (over, still): (Vec<_>, Vec<_>) = kept.drain(..).partition(|kept| {
-            kept.conn.segment.gate_as_requester().is_quiet() || !socket::is_alive(&kept.conn.socket)
+            kept.conn.segment.gate_as_keeper().is_quiet() || !socket::is_alive(&kept.conn.socket)
         });
         *kept = still;
         drop(kept);

@@ -172,7 +172,7 @@ pub(crate) fn hello(uri: &str, listens: bool) -> Vec<u8> {
     for word in [4096u32, u32::from(listens), RING as u32, uri.len() as u32] {
         bytes.extend(word.to_le_bytes());
     }
-    bytes.extend([0; 16]);
+    bytes.extend([0; 24]);
     bytes.extend(uri.as_bytes());
     bytes
 }

@@ -1,0 +1,229 @@
+//! Memory of `alloc` that one process of a connection has mapped from the other.
+//!
+//! The owner of a block sends its descriptor over the socket, once per connection and level of
+//! access, before the first record that names the block. The other side maps it when it meets such
+//! a record, or hears the socket for another reason. Block numbers are never used again, so nothing
+//! depends on the order of packets and records beyond that: an unknown block only means that the
+//! data takes another path.
+//!
+//! | packet, 32 bytes | |
+//! |---|---|
+//! | 0 | `B` |
+//! | 1 | 1: may be written |
+//! | 2..8 | zero |
+//! | 8 | u64 number of the block, not zero |
+//! | 16 | u64 its address in the owner's process |
+//! | 24 | u64 its length, bytes |
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Weak;
+
+use rustix::fs::SealFlags;
+
+use super::record::{Piece, word_at};
+use super::socket;
+use crate::RawSegment;
+use crate::alloc::{Block, map, unmap};
+use crate::sync::Arc;
+
+/// First byte of a packet that announces a block.
+pub(super) const ANNOUNCE: u8 = b'B';
+
+/// Bytes of that packet.
+pub(super) const ANNOUNCE_BYTES: usize = 32;
+
+/// Blocks that a side announces on one connection; the data of others takes another path.
+const BLOCKS_MAX: usize = 64;
+
+/// Mappings that a peer can make us keep. More than it may announce, because it learns of the end
+/// of a block before we do.
+const MAPPED_MAX: usize = 2 * BLOCKS_MAX;
+
+/// What we have announced on a connection; behind the send lock.
+#[derive(Debug, Default)]
+pub(super) struct Announced {
+    blocks: Vec<(Weak<Block>, u64, bool)>,
+}
+
+impl Announced {
+    /// Makes sure that the peer can map `block`. `false`: it cannot. `ended` is told the numbers of
+    /// announced blocks that exist no more.
+    pub(super) fn announce(
+        &mut self,
+        socket: impl AsFd,
+        block: &Arc<Block>,
+        write: bool,
+        mut ended: impl FnMut(u64),
+    ) -> bool {
+        let place = self.blocks.iter().position(|(_, id, _)| *id == block.id());
+        if let Some(place) = place
+            && (self.blocks[place].2 || !write)
+        {
+            return true;
+        }
+        self.blocks.retain(|(block, id, _)| {
+            let lives = block.strong_count() > 0;
+            if !lives {
+                ended(*id);
+            }
+            lives
+        });
+        let place = self.blocks.iter().position(|(_, id, _)| *id == block.id());
+        if (place.is_none() && self.blocks.len() >= BLOCKS_MAX) || !send(socket, block, write) {
+            return false;
+        }
+        match place {
+            Some(place) => self.blocks[place].2 = true,
+            None => self.blocks.push((Arc::downgrade(block), block.id(), write)),
+        }
+        true
+    }
+}
+
+fn send(socket: impl AsFd, block: &Block, write: bool) -> bool {
+    let mut packet = [0; ANNOUNCE_BYTES];
+    (packet[0], packet[1]) = (ANNOUNCE, u8::from(write));
+    let base = block.base().as_ptr().expose_provenance() as u64;
+    for (place, word) in packet[8..].chunks_exact_mut(8).zip([block.id(), base, block.len() as u64])
+    {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    if write {
+        return socket::send_packet(socket, &packet, &[block.writable_fd()]).is_ok();
+    }
+    let Ok(fd) = block.read_only_fd() else { return false };
+    socket::send_packet(socket, &packet, &[fd.as_fd()]).is_ok()
+}
+
+/// A block of the peer, mapped here.
+#[derive(Debug)]
+pub(super) struct PeerBlock {
+    id: u64,
+    /// Where the peer has it.
+    there: u64,
+    here: NonNull<u8>,
+    len: usize,
+    writable: bool,
+}
+
+// SAFETY: the mapping is not tied to a thread and lives until `drop`; it is used only by copies
+// through raw pointers.
+unsafe impl Send for PeerBlock {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for PeerBlock {}
+
+impl PeerBlock {
+    /// Maps what the packet `bytes` announces with `fd`; `None` when there is no room for it here.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    fn attach(bytes: &[u8], fd: &OwnedFd) -> Result<Option<Self>, &'static str> {
+        let word = |index| word_at(bytes, index).ok_or("an announcement is cut short");
+        let (id, there, len) = (word(1)?, word(2)?, word(3)?);
+        let writable = match bytes[1..8] {
+            [0, 0, 0, 0, 0, 0, 0] => false,
+            [1, 0, 0, 0, 0, 0, 0] => true,
+            _ => return Err("an announcement with unknown flags"),
+        };
+        if id == 0 || len == 0 || there.checked_add(len).is_none() {
+            return Err("an announcement of impossible memory");
+        }
+        let len = usize::try_from(len).map_err(|_| "an announcement of too much memory")?;
+        // Touching a mapping beyond the end of its file would kill this process.
+        let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| "memory that is no memfd")?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err("memory that is not sealed against a change of size");
+        }
+        let size = rustix::fs::fstat(fd).map_err(|_| "memory without a size")?.st_size;
+        if u64::try_from(size).is_ok_and(|size| size < len as u64) {
+            return Err("memory that is shorter than announced");
+        }
+        let here = map(fd, len, writable).ok();
+        Ok(here.map(|here| Self { id, there, here, len, writable }))
+    }
+
+    /// The `len` bytes from `offset`, to read, or to write.
+    pub(super) fn at(&self, offset: u64, len: u64, write: bool) -> Option<RawSegment> {
+        let end = offset.checked_add(len)?;
+        if end > self.len as u64 || (write && !self.writable) {
+            return None;
+        }
+        let ptr = self.here.as_ptr().wrapping_add(offset as usize);
+        Some(RawSegment { ptr, len: len as usize })
+    }
+}
+
+impl Drop for PeerBlock {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `attach`; whoever uses pointers into it holds the block.
+        unsafe { unmap(self.here, self.len) };
+    }
+}
+
+/// The blocks of one peer; the poll's.
+#[derive(Debug, Default)]
+pub(super) struct PeerBlocks(Vec<Arc<PeerBlock>>);
+
+impl PeerBlocks {
+    /// Takes an announcement.
+    ///
+    /// # Errors
+    ///
+    /// The rule that the peer broke.
+    pub(super) fn announced(&mut self, bytes: &[u8], fd: Option<&OwnedFd>) -> Result<(), String> {
+        let fd = fd.ok_or("an announcement without memory")?;
+        if let Some(block) = PeerBlock::attach(bytes, fd)? {
+            self.forget(block.id);
+            if self.0.len() < MAPPED_MAX {
+                self.0.push(Arc::new(block));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn forget(&mut self, id: u64) {
+        self.0.retain(|block| block.id != id);
+    }
+
+    pub(super) fn get(&self, id: u64) -> Option<&Arc<PeerBlock>> {
+        self.0.iter().find(|block| block.id == id)
+    }
+
+    /// Whether a block is known, to be read or to be written.
+    pub(super) fn knows(&self, id: u64, write: bool) -> bool {
+        self.get(id).is_some_and(|block| block.writable || !write)
+    }
+
+    /// Where `pieces` are mapped, if all of them are, to be read or written.
+    pub(super) fn resolve(&self, pieces: &[Piece], write: bool) -> Option<Mapped> {
+        let mut mapped = Mapped::default();
+        for piece in pieces {
+            let block = self.get(piece.block)?;
+            let offset = piece.addr.checked_sub(block.there)?;
+            mapped.pieces.push(block.at(offset, piece.len, write)?);
+            if !mapped.blocks.iter().any(|known| known.id == block.id) {
+                mapped.blocks.push(block.clone());
+            }
+        }
+        Some(mapped)
+    }
+}
+
+/// Pieces of a peer's memory, and what keeps them mapped.
+#[derive(Debug, Default)]
+pub(super) struct Mapped {
+    pub(super) pieces: Vec<RawSegment>,
+    blocks: Vec<Arc<PeerBlock>>,
+}
+
+// SAFETY: the pieces lie in the blocks, which are `Send`.
+unsafe impl Send for Mapped {}
+
+impl Mapped {
+    /// One piece of one block.
+    pub(super) fn one(block: &Arc<PeerBlock>, piece: RawSegment) -> Self {
+        Self { pieces: vec![piece], blocks: vec![block.clone()] }
+    }
+}

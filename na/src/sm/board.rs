@@ -1,0 +1,189 @@
+//! The bulletin board: one bit for each peer that has something for an endpoint which does not look
+//! at that peer's ring.
+//!
+//! An endpoint with few peers looks at each ring in every round. With many, that would be a cache
+//! line (and a miss) for each of them, so it *leaves* a ring that was quiet for a while: it sets
+//! `BOARD` in its bell for that peer, and from then on reads the peer's bit on its board, 512 of
+//! which are in one line. The peer sees `BOARD` where it looks for sleepers anyway and sets its
+//! bit; while its ring is watched, it pays nothing. The handshake is that of `doorbell.rs`.
+//!
+//! # Trust
+//!
+//! All peers can write the whole board, so only processes of the same user get it; rings of others
+//! are always watched. A peer that clears the bits of others delays them: left rings are looked at
+//! in every look at the kernel and before every sleep as well.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+
+use super::doorbell::{mark, take};
+use crate::Error;
+use crate::alloc::{map, unmap};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Mutex, lock};
+
+const BYTES: usize = 4096;
+const WORDS: usize = BYTES / 8;
+
+/// Slots of a board.
+pub(super) const SLOTS: u32 = WORDS as u32 * 64;
+
+/// A mapped board.
+#[derive(Debug)]
+pub(super) struct Board(NonNull<u8>);
+
+// SAFETY: the mapping is not tied to a thread, lives until `drop`, and is only used as atomics.
+unsafe impl Send for Board {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Board {}
+
+impl Board {
+    /// Maps the board of a peer.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub(super) fn attach(fd: &OwnedFd) -> Result<Self, String> {
+        // Touching a mapping beyond the end of its file would kill this process.
+        let seals = rustix::fs::fcntl_get_seals(fd)
+            .map_err(|errno| format!("its board cannot be sealed ({errno})"))?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err("its board is not sealed against a change of size".into());
+        }
+        let stat = rustix::fs::fstat(fd).map_err(|errno| format!("no size: {errno}"))?;
+        if u64::try_from(stat.st_size).is_ok_and(|size| size < BYTES as u64) {
+            return Err(format!("its board has {} bytes", stat.st_size));
+        }
+        let base = map(fd, BYTES, true).map_err(|errno| format!("its board: {errno}"))?;
+        Ok(Self(base))
+    }
+
+    /// Sets the bit of `slot`.
+    pub(super) fn mark(&self, slot: u32) {
+        if let Some(word) = self.words().get(slot as usize / 64) {
+            mark(word, slot % 64);
+        }
+    }
+
+    fn words(&self) -> &[AtomicU64; WORDS] {
+        // SAFETY:
+        // - valid and aligned: a page-aligned mapping of that length, as long as `self` lives;
+        // - aliasing: the memory is only ever used as these atomics.
+        unsafe { self.0.cast().as_ref() }
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `attach` or `create`; the words are only borrowed.
+        unsafe { unmap(self.0, BYTES) };
+    }
+}
+
+/// The own board, and which slots are taken.
+#[derive(Debug)]
+pub(super) struct OwnBoard {
+    board: Board,
+    fd: OwnedFd,
+    /// Words that have taken slots, at most.
+    words: AtomicUsize,
+    taken: Mutex<Vec<bool>>,
+}
+
+impl OwnBoard {
+    pub(super) fn new() -> Result<Self, Error> {
+        let failed = |errno| Error::io("cannot create the endpoint's bulletin board", errno);
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create(c"margo-sm-board", flags).map_err(failed)?;
+        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, BYTES as u64).map_err(failed)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&fd, seals).map_err(failed)?;
+        let board = Board(map(&fd, BYTES, true).map_err(failed)?);
+        let (words, taken) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        Ok(Self { board, fd, words, taken })
+    }
+
+    /// The descriptor to hand to peers.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// A free slot. `None`: there is none, so that ring is always watched.
+    pub(super) fn take_slot(&self) -> Option<u32> {
+        let mut taken = lock(&self.taken);
+        let slot = match taken.iter().position(|taken| !taken) {
+            Some(slot) => slot,
+            None if taken.len() < SLOTS as usize => {
+                taken.push(false);
+                taken.len() - 1
+            }
+            None => return None,
+        };
+        taken[slot] = true;
+        self.words.store(taken.len().div_ceil(64), Ordering::Relaxed);
+        Some(slot as u32)
+    }
+
+    pub(super) fn free_slot(&self, slot: u32) {
+        if let Some(place) = lock(&self.taken).get_mut(slot as usize) {
+            *place = false;
+        }
+    }
+
+    /// Sets a bit from within.
+    pub(super) fn mark(&self, slot: u32) {
+        self.board.mark(slot);
+    }
+
+    /// Poll: clears all bits that are set, and tells their slots.
+    #[inline]
+    pub(super) fn take(&self, mut each: impl FnMut(u32)) {
+        let used = self.words.load(Ordering::Relaxed);
+        for (index, word) in self.board.words().iter().take(used).enumerate() {
+            let mut bits = take(word);
+            while bits != 0 {
+                each(index as u32 * 64 + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_arrive_once_and_slots_are_reused() {
+        let own = OwnBoard::new().unwrap();
+        let slots: Vec<_> = (0..130).map(|_| own.take_slot().unwrap()).collect();
+        assert_eq!(slots, (0..130).collect::<Vec<_>>());
+        let theirs = Board::attach(&own.fd().try_clone_to_owned().unwrap()).unwrap();
+        [0, 63, 64, 129, 64].into_iter().for_each(|slot| theirs.mark(slot));
+        theirs.mark(u32::MAX);
+        let mut found = Vec::new();
+        own.take(|slot| found.push(slot));
+        assert_eq!(found, [0, 63, 64, 129]);
+        own.take(|slot| panic!("slot {slot} again"));
+        own.free_slot(7);
+        assert_eq!(own.take_slot(), Some(7));
+        assert_eq!(own.take_slot(), Some(130));
+    }
+
+    #[test]
+    fn a_board_that_could_shrink_or_is_short_is_refused() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        for (len, seal) in [(4096, false), (4095, true), (0, true)] {
+            let fd = rustix::fs::memfd_create(c"test", flags).unwrap();
+            rustix::fs::ftruncate(&fd, len).unwrap();
+            if seal {
+                rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+            }
+            assert!(Board::attach(&fd).is_err(), "{len} {seal}");
+        }
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert!(Board::attach(&null.into()).is_err());
+    }
+}
