@@ -95,14 +95,14 @@ fn every_sample_is_printed_and_valid() {
 fn info_tries_every_transport() {
     let temp = tempfile::tempdir().unwrap();
     let ended = run(margo(temp.path()).arg("info"), "").expect(0);
-    assert_eq!(ended.stdout.matches("works; bulk data: ").count(), 2, "{ended:#?}");
-    for word in ["na+sm", "na+tcp", "kernel", "CPUs", "NUMA nodes", "pages"] {
+    assert_eq!(ended.stdout.matches("works; bulk data: ").count(), 3, "{ended:#?}");
+    for word in ["na+sm", "na+tcp", "na+sim", "kernel", "CPUs", "NUMA nodes", "pages"] {
         assert!(ended.stdout.contains(word), "{word}: {ended:#?}");
     }
     let ended = run(margo(temp.path()).args(["info", "--json"]), "").expect(0);
     let info: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
     let transports = info["transports"].as_array().unwrap();
-    assert_eq!(transports.len(), 2);
+    assert_eq!(transports.len(), 3);
     for transport in transports {
         assert_eq!(transport["works"], true, "{transport}");
         assert!(!transport["bulk_path"].as_str().unwrap().is_empty());

@@ -8,10 +8,10 @@
 //!   with the kernel's page tables, which are not resident memory of the process, but memory.
 //! - `ult.create_1m`: time from the first spawn until all wait, for all together. Floor: as many
 //!   bare stacks of the same size, each with its guard and its top page touched; so the kernel
-//!   provides two pages for each, the other one for its page table. With `--quick` both are scaled up to a
-//!   million, so that the target can be looked at. Both reuse memory that the process has just
-//!   given back: the host of a virtual machine may take several microseconds for each page that
-//!   it has to provide itself, which is printed beside it and is not what we are after.
+//!   provides two pages for each, the other one for its page table. With `--quick` both are scaled
+//!   up to a million, so that the target can be looked at. Both reuse memory that the process has
+//!   just given back: the host of a virtual machine may take several microseconds for each page
+//!   that it has to provide itself, which is printed beside it and is not what we are after.
 
 use std::ptr;
 use std::sync::Arc;
