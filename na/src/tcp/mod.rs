@@ -80,8 +80,8 @@
 //! not, and 0.99 to 1.01 at 64 KiB from two pieces. What is left is our own work, which shows
 //! while the cores are near: 0.9 us of 9.5 at 4 KiB, 2.2 us of 23 at 64 KiB. Part of it, by an
 //! estimate from counted polls: a poll that finds nothing takes some 0.6 us, so data is found later
-//! than by a loop that only reads. Both sides of a transfer of 4 KiB together run 5,600 instructions
-//! for a get and 6,400 for a put, a sixth of them copies.
+//! than by a loop that only reads. Both sides of a transfer of 4 KiB together run 5,600
+//! instructions for a get and 6,400 for a put, a sixth of them copies.
 //!
 //! # Wire format, version 1
 //!
