@@ -11,11 +11,13 @@ use std::fmt;
 use std::sync::Weak;
 
 use crate::alloc::Block;
+use crate::matching::Cheap;
 use crate::sync::{Arc, Mutex, lock};
 use crate::{Access, DeniedReason, Error, LocalMem, Memory, RawSegment, RemoteMem};
 
 type Released = Box<dyn FnOnce(Memory) + Send>;
-type Keys = Mutex<HashMap<u64, Weak<Region>>>;
+/// Keys are random, so that a cheap hash spreads them; a peer can only look them up.
+type Keys = Mutex<HashMap<u64, Weak<Region>, Cheap>>;
 
 /// The keys of one endpoint. For transports.
 #[derive(Debug, Default, Clone)]

@@ -146,6 +146,7 @@ impl Core {
             let poll = self.polls.load(Ordering::Relaxed);
             if state.out.may_write_now(poll, self.mail.is_sleeping()) {
                 flush(self, peer, &mut state);
+                state.out.wrote(poll);
             } else {
                 self.mail.list(peer, &mut state);
             }
@@ -153,7 +154,7 @@ impl Core {
                 self.mail.list(peer, &mut state);
             }
         }
-        let memories = std::mem::take(&mut state.harvest.memories);
+        let memories = state.harvest.take_memories();
         if !state.harvest.completions.is_empty() {
             self.mail.complete(state.harvest.completions.drain(..));
         }
@@ -163,12 +164,19 @@ impl Core {
     }
 }
 
+/// What polls have left. Its vectors and the poller's change places, and keep their room.
+#[derive(Default)]
+struct Gate {
+    completions: VecDeque<Completion>,
+    memories: Vec<LocalMem>,
+}
+
 /// An open TCP endpoint.
 pub(super) struct TcpEndpoint {
     core: Core,
     self_addr: Addr,
     /// Held throughout a poll, the sink's calls included; holds what a poll could not report.
-    gate: Mutex<VecDeque<Completion>>,
+    gate: Mutex<Gate>,
     poller: Mutex<Poller>,
     epoll: Arc<OwnedFd>,
 }
@@ -410,19 +418,20 @@ impl Endpoint for TcpEndpoint {
         self.core.polls.fetch_add(1, Ordering::Relaxed);
         let mut gate = lock(&self.gate);
         let mut result = Ok(());
-        if gate.is_empty() {
+        if gate.completions.is_empty() {
             let mut poller = lock(&self.poller);
             result = poller.progress(&self.core, budget);
-            std::mem::swap(&mut *gate, &mut poller.batch);
-            let memories = std::mem::take(&mut poller.memories);
+            std::mem::swap(&mut gate.completions, &mut poller.batch);
+            std::mem::swap(&mut gate.memories, &mut poller.memories);
             drop(poller);
-            drop(memories);
+            // May run the code of their owners.
+            gate.memories.clear();
         } else {
             self.core.mail.end_sleep();
         }
         let mut reported = 0;
         while reported < budget
-            && let Some(completion) = gate.pop_front()
+            && let Some(completion) = gate.completions.pop_front()
         {
             reported += 1;
             sink(completion);
@@ -432,7 +441,7 @@ impl Endpoint for TcpEndpoint {
 
     fn prepare_wait(&self) -> bool {
         let gate = lock(&self.gate);
-        gate.is_empty() && lock(&self.poller).prepare_wait(&self.core)
+        gate.completions.is_empty() && lock(&self.poller).prepare_wait(&self.core)
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -46,7 +46,7 @@ pub fn frames(data: &[u8]) {
     let (mut theirs, ours) = UnixStream::pair().expect("a socket pair");
     ours.set_nonblocking(true).expect("a socket");
     let table = RegionTable::new();
-    let guarded = Memory::from_vecs(vec![vec![0; 100], vec![], vec![0; 3000], vec![0; 50]]);
+    let guarded = Memory::from_vecs(vec![vec![0; 100], vec![], vec![0; 9000], vec![0; 50]]);
     let memory = table.register(guarded, Access::ReadWrite).expect("register");
     let (mut incoming, mut buffers) =
         (Incoming::new(MESSAGE_BYTES_MAX), Buffers::new(MESSAGE_BYTES_MAX));
@@ -57,8 +57,7 @@ pub fn frames(data: &[u8]) {
                 return;
             }
             let appetite = match step % 4 {
-                0 => Appetite::Any,
-                1 => Appetite::Sparing,
+                0 | 1 => Appetite::Any,
                 careful => Appetite::Guess(Guess {
                     kind: Kind::PutData,
                     number: GUESSED,

@@ -5,7 +5,7 @@ use std::io;
 use super::conn::{Conn, Stage};
 use super::endpoint::Core;
 use super::frame::{Header, Kind, Request, Status};
-use super::incoming::{Appetite, Destination, Next};
+use super::incoming::{Appetite, Destination, Incoming, Next};
 use super::peer::{Peer, PeerState};
 use super::poller::{Poller, flush};
 use crate::matching::{self, Arrived};
@@ -77,58 +77,65 @@ impl Poller {
         if !matches!(conn.stage, Stage::Up { .. }) && !self.greeted(core, conn)? {
             return Ok(false);
         }
-        let Stage::Up { peer, addr } = &conn.stage else { return Ok(false) };
-        let (peer, addr) = (peer.clone(), addr.clone());
+        let Conn { key, stage, incoming, is_inbound, .. } = conn;
+        let Stage::Up { peer, addr } = stage else { return Ok(false) };
         loop {
-            match conn.incoming.next().map_err(Lost::Broke)? {
+            let next = incoming.next().map_err(Lost::Broke)?;
+            if !*is_inbound && matches!(next, Next::Frame(_) | Next::Long(_)) {
+                check_inbound(*key, peer)?;
+                *is_inbound = true;
+            }
+            match next {
                 Next::NeedMore => return Ok(false),
                 Next::Frame(header) => {
-                    check_inbound(conn, &peer)?;
-                    if !self.frame(core, conn, &peer, &addr, header)? {
+                    if !self.frame(core, incoming, peer, addr, header)? {
                         return Ok(true);
                     }
-                    conn.incoming.consume(header);
+                    incoming.consume(header);
                 }
-                Next::Long(header) => {
-                    check_inbound(conn, &peer)?;
-                    let Header { kind, number, len } = header;
-                    let to = match message_kind(kind) {
-                        None => {
-                            let to = peer.lock().transfers.begin_data(kind, number, len.into());
-                            to.map_err(Lost::Broke)?
-                        }
-                        Some(kind) => {
-                            let tag = Tag(number as u32);
-                            match lock(&core.matcher).claim(kind, &addr, tag) {
-                                Some(claimed) => Destination::Receive(claimed, 0),
-                                None => return Ok(false),
-                            }
-                        }
-                    };
-                    conn.incoming.begin(header, to);
-                }
+                Next::Long(header) => match message_kind(header.kind) {
+                    None => self.data(core, incoming, peer, header)?,
+                    Some(kind) => {
+                        let tag = Tag(header.number as u32);
+                        let claimed = lock(&core.matcher).claim(kind, addr, tag);
+                        let Some(claimed) = claimed else { return Ok(false) };
+                        incoming.begin(header, Destination::Receive(claimed, 0));
+                    }
+                },
                 Next::End(header, Destination::Receive(claimed, len)) => {
                     let tag = Tag(header.number as u32);
                     self.batch.push_back(claimed.received(len, addr.clone(), tag));
                 }
-                Next::End(header, to) => self.end_of_data(core, &peer, header, to),
+                Next::End(header, to) => self.end_of_data(core, peer, header, to),
             }
         }
     }
 
-    fn end_of_data(&mut self, core: &Core, peer: &Arc<Peer>, header: Header, to: Destination) {
-        if let Destination::Memory(memory, _) = to {
-            self.memories.push(memory);
-        }
-        if message_kind(header.kind).is_some() {
-            // One whose receive was canceled.
-            return;
-        }
+    /// A frame with data begins; often it is there to its end.
+    fn data(
+        &mut self,
+        core: &Core,
+        incoming: &mut Incoming,
+        peer: &Arc<Peer>,
+        header: Header,
+    ) -> Result<(), Lost> {
         self.with_peer(peer, |state| {
-            let PeerState { transfers, out, harvest, .. } = state;
-            transfers.end_data(header.kind, header.number, out, harvest);
-            flush(core, peer, state);
-        });
+            let Header { kind, number, len } = header;
+            let to = state.transfers.begin_data(kind, number, len.into())?;
+            incoming.begin(header, to);
+            if let Next::End(header, to) = incoming.next()? {
+                end_data(core, peer, state, header, to);
+            }
+            Ok(())
+        })
+        .map_err(Lost::Broke)
+    }
+
+    fn end_of_data(&mut self, core: &Core, peer: &Arc<Peer>, header: Header, to: Destination) {
+        // Else it is a message whose receive was canceled.
+        if message_kind(header.kind).is_none() {
+            self.with_peer(peer, |state| end_data(core, peer, state, header, to));
+        }
     }
 
     /// What was held for a frame that will not come to its end.
@@ -148,12 +155,12 @@ impl Poller {
     fn frame(
         &mut self,
         core: &Core,
-        conn: &Conn,
+        incoming: &Incoming,
         peer: &Arc<Peer>,
         addr: &Addr,
         header: Header,
     ) -> Result<bool, Lost> {
-        let payload = conn.incoming.payload(header);
+        let payload = incoming.payload(header);
         let number = header.number;
         match header.kind {
             Kind::Unexpected | Kind::Expected => {
@@ -209,14 +216,20 @@ fn message_kind(kind: Kind) -> Option<matching::Kind> {
     }
 }
 
-/// Frames of a peer come on one of its connections, or their order would mean nothing.
-fn check_inbound(conn: &mut Conn, peer: &Peer) -> Result<(), Lost> {
-    if conn.is_inbound {
-        return Ok(());
+/// Data has come to its end.
+fn end_data(core: &Core, peer: &Arc<Peer>, state: &mut PeerState, header: Header, to: Destination) {
+    let PeerState { transfers, out, harvest, .. } = state;
+    if let Destination::Memory(memory, _) = to {
+        harvest.memories.push(memory);
     }
-    if *peer.lock().inbound.get_or_insert(conn.key) != conn.key {
+    transfers.end_data(header.kind, header.number, out, harvest);
+    flush(core, peer, state);
+}
+
+/// Frames of a peer come on one of its connections, or their order would mean nothing.
+fn check_inbound(key: u64, peer: &Peer) -> Result<(), Lost> {
+    if *peer.lock().inbound.get_or_insert(key) != key {
         return Err(Lost::Broke("frames on two connections at once".into()));
     }
-    conn.is_inbound = true;
     Ok(())
 }

@@ -7,8 +7,8 @@
 //!   buffer and what follows it into that transfer's memory (a [`Guess`]). When something else
 //!   comes, its bytes are moved from that memory to the buffer, and the memory, whose contents mean
 //!   nothing before the transfer has ended, is zeroed. Before the first data of a get, the buffer
-//!   takes 4 KiB first, so that a denied get usually leaves its memory alone. When several are
-//!   expected, the buffer is filled sparingly, and the rest of each frame is read into its memory;
+//!   takes 256 bytes first, so that a denied get usually leaves its memory alone. When several are
+//!   expected, the buffer takes some 4 KiB, and the rest of each frame is read into its memory;
 //! - **long messages**: once the header of one is there, the rest is read into the posted receive
 //!   that it is for.
 //!
@@ -26,13 +26,13 @@ use crate::{LocalMem, OpId, RawSegment};
 /// Bytes of the buffer, unless messages are larger.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// Bytes to read at a time into an empty buffer when nothing is known: some hundred small messages,
-/// and little of a long one or of a put.
-const ANY_BYTES: usize = 8 << 10;
-
-/// Bytes to read at a time into the buffer while something long is expected: a transfer of 4 KiB
-/// comes with one call, and copying it costs less than another.
+/// Bytes to read at a time into an empty buffer: some fifty small messages, and little of what
+/// belongs elsewhere. A transfer of 4 KiB comes with one call, and copying it costs less than
+/// another.
 const SPARING_BYTES: usize = (4 << 10) + 256;
+
+/// Bytes of the buffer that come before the memory of a get that may be denied: some answers.
+const CAREFUL_BYTES: usize = 256;
 
 /// Missing bytes of a message from which on they are read into the posted receive.
 const DIRECT_BYTES_MIN: usize = 4 << 10;
@@ -97,7 +97,12 @@ pub(super) struct Guess {
 impl Guess {
     /// Bytes of the data that go to the buffer with the header.
     fn skip(&self) -> usize {
-        if self.careful { SPARING_BYTES - HEADER_BYTES } else { 0 }
+        if self.careful { CAREFUL_BYTES - HEADER_BYTES } else { 0 }
+    }
+
+    /// Whether the buffer alone would be too small for it.
+    fn is_worth_it(&self) -> bool {
+        !self.careful || self.len > (SPARING_BYTES - HEADER_BYTES) as u64
     }
 
     /// Bytes that the buffer takes before the memory.
@@ -111,8 +116,6 @@ impl Guess {
 pub(super) enum Appetite {
     /// Whatever there is.
     Any,
-    /// Little more than a header, since what follows belongs elsewhere.
-    Sparing,
     /// This data.
     Guess(Guess),
 }
@@ -296,19 +299,16 @@ impl Incoming {
         appetite: Appetite,
     ) -> io::Result<(usize, bool)> {
         self.make_room(buffers);
-        let most = match appetite {
+        let most = match self.start < self.end {
             // There is the beginning of a frame for which nothing waits.
-            _ if self.start < self.end => usize::MAX,
-            Appetite::Any => ANY_BYTES,
-            Appetite::Sparing | Appetite::Guess(_) => SPARING_BYTES,
+            true => usize::MAX,
+            false => SPARING_BYTES,
         };
         let mut pieces = Pieces::new();
         let complete = self.collect_long(&mut pieces);
         let direct = pieces.bytes();
         let guess = match appetite {
-            Appetite::Guess(guess)
-                if complete && self.start == self.end && guess.len > guess.skip() as u64 =>
-            {
+            Appetite::Guess(guess) if complete && self.start == self.end && guess.is_worth_it() => {
                 Some(guess)
             }
             _ => None,
@@ -527,8 +527,8 @@ mod tests {
     #[test]
     fn data_goes_to_its_memory_whether_it_was_guessed_or_not() {
         let data = data();
-        // (bytes of a frame with data, bytes of the message behind each, sparing instead of guess)
-        for (chunk, between, sparing) in [
+        // (bytes of a frame with data, bytes of the message behind each, no guess)
+        for (chunk, between, blind) in [
             (290_000, 0, true),
             (290_000, 0, false),
             (4096, 0, false),
@@ -552,8 +552,8 @@ mod tests {
             let len = data.len() as u64;
             let appetite = |begun| {
                 let (kind, number, memory) = (Kind::GetData, 3, memory.clone());
-                match sparing || begun == len {
-                    true => Appetite::Sparing,
+                match blind || begun == len {
+                    true => Appetite::Any,
                     false => {
                         let (offset, len) = (5 + begun, len - begun);
                         let careful = begun == 0 || chunk == 100_000;

@@ -74,6 +74,15 @@
 //! half is read while the other is written.) These figures are from cores that are far; near, bare
 //! sockets move 64 KiB in 22 us and 1 MiB in 144 us.
 //!
+//! A transfer costs as few system calls as bare sockets need: two on each side; three for the owner
+//! of a put beyond 4 KiB, which learns from the first read where the rest belongs. The header is no
+//! limit: bare sockets that copy 16 bytes in front of 4 KiB reach 0.99 to 1.02 of those that do
+//! not, and 0.99 to 1.01 at 64 KiB from two pieces. What is left is our own work, which shows
+//! while the cores are near: 0.9 us of 9.5 at 4 KiB, 2.2 us of 23 at 64 KiB. Part of it, by an
+//! estimate from counted polls: a poll that finds nothing takes some 0.6 us, so data is found later
+//! than by a loop that only reads. Both sides of a transfer of 4 KiB together run 5,600
+//! instructions for a get and 6,400 for a put, a sixth of them copies.
+//!
 //! # Wire format, version 1
 //!
 //! All integers are little endian. Each direction begins with a hello; the dialer's comes first,
@@ -146,7 +155,7 @@
 //! messages in one call, and a call with one piece is 0.25 us faster than one with two. Longer
 //! messages and data of transfers are sent from where they lie. Data
 //! arrives in registered memory, and what is missing of a message when its header is read, if it is
-//! 4 KiB or more, in the posted receive; but up to 8 KiB of them may come with the header, and are
+//! 4 KiB or more, in the posted receive; but some 4 KiB of them may come with the header, and are
 //! copied.
 
 mod address;

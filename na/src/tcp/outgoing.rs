@@ -97,6 +97,18 @@ pub(super) struct Harvest {
     pub(super) memories: Vec<LocalMem>,
 }
 
+impl Harvest {
+    /// The memory to drop; that of one transfer without an allocation.
+    pub(super) fn take_memories(&mut self) -> (Option<LocalMem>, Vec<LocalMem>) {
+        let one = self.memories.pop();
+        let others = match self.memories.is_empty() {
+            true => Vec::new(),
+            false => std::mem::take(&mut self.memories),
+        };
+        (one, others)
+    }
+}
+
 /// How a flush ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flushed {
@@ -153,19 +165,14 @@ impl Outgoing {
 
     /// Whether a send should write at once: the first after each poll, for latency, and whenever
     /// the last write is some time ago. The others are sent together by the next poll.
-    pub(super) fn may_write_now(&mut self, poll: u64, nobody_polls: bool) -> bool {
-        if self.blocked {
-            return false;
-        }
-        let now = Instant::now();
-        let batch = self
-            .wrote_at
-            .is_some_and(|(number, at)| number == poll && now.duration_since(at) < BATCH_WINDOW);
-        if batch && !nobody_polls {
-            return false;
-        }
-        self.wrote_at = Some((poll, now));
-        true
+    pub(super) fn may_write_now(&self, poll: u64, nobody_polls: bool) -> bool {
+        let batch = |(number, at): (u64, Instant)| number == poll && at.elapsed() < BATCH_WINDOW;
+        !self.blocked && (nobody_polls || !self.wrote_at.is_some_and(batch))
+    }
+
+    /// A send has written. The clock is read now that the bytes are under way.
+    pub(super) fn wrote(&mut self, poll: u64) {
+        self.wrote_at = Some((poll, Instant::now()));
     }
 
     pub(super) fn push_message(&mut self, kind: Kind, op: OpId, tag: Tag, buf: MsgBuf) {
@@ -294,16 +301,22 @@ impl Outgoing {
             let Some(mut bulk) = self.bulks.pop_front() else { return };
             let len = bulk.left.min(CHUNK_BYTES as u64);
             let header = Header { kind: bulk.kind, len: len as u32, number: bulk.number }.encode();
-            let body = Body::Chunk { memory: bulk.memory.clone(), offset: bulk.offset };
-            self.queue.push_back(Frame { header, len: len as usize, body });
-            self.data_queued += len as usize;
+            let offset = bulk.offset;
             bulk.offset += len;
             bulk.left -= len;
-            if bulk.left > 0 {
+            let memory = if bulk.left > 0 {
+                let memory = bulk.memory.clone();
                 self.bulks.push_back(bulk);
-            } else if bulk.kind == Kind::GetData {
-                get_is_cut();
-            }
+                memory
+            } else {
+                if bulk.kind == Kind::GetData {
+                    get_is_cut();
+                }
+                bulk.memory
+            };
+            let body = Body::Chunk { memory, offset };
+            self.queue.push_back(Frame { header, len: len as usize, body });
+            self.data_queued += len as usize;
         }
     }
 

@@ -384,6 +384,9 @@ impl Poller {
 
     /// Ends peers to which sending failed, once everything that they may have sent is read.
     fn give_up_broken(&mut self, core: &Core) {
+        if self.broken.is_empty() {
+            return;
+        }
         for peer in std::mem::take(&mut self.broken) {
             let state = peer.lock();
             let Some(Broken { error, read_first }) = state.broken.clone() else { continue };

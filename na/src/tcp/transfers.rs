@@ -58,10 +58,7 @@ impl Transfers {
     /// How to read, given the data that may be arriving.
     pub(super) fn appetite(&self) -> Appetite {
         match self.served_puts.len() + self.asked.len() {
-            0 => Appetite::Any,
             1 => self.only_one(),
-            _ if !self.served_puts.is_empty() => Appetite::Sparing,
-            _ if self.asked.values().any(|asked| !asked.put) => Appetite::Sparing,
             _ => Appetite::Any,
         }
     }
@@ -81,7 +78,6 @@ impl Transfers {
                 let careful = kind == Kind::GetData && received == 0;
                 Appetite::Guess(Guess { kind, number, memory, offset, len, careful })
             }
-            Some((.., len, received)) if received < len => Appetite::Sparing,
             _ => Appetite::Any,
         }
     }
