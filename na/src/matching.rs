@@ -73,8 +73,8 @@ pub(crate) enum Arrived {
 struct Posted {
     op: OpId,
     buf: MsgBuf,
-    /// Keeps the peer's identity alive while a receive waits for it; `None` for any source.
-    _from: Option<Addr>,
+    /// Whom it waits for, whose identity it keeps alive; `None` for any source.
+    from: Option<Addr>,
 }
 
 /// A posted receive that was taken out for a message which is still arriving. For transports that
@@ -161,7 +161,7 @@ impl Matcher {
     /// If that message is longer than the buffer; transports refuse buffers below their limit.
     pub(crate) fn post_unexpected(&mut self, op: OpId, buf: MsgBuf) -> Option<Completion> {
         let Some(early) = self.unexpected_early.pop_front() else {
-            self.unexpected_posted.push_back(Posted { op, buf, _from: None });
+            self.unexpected_posted.push_back(Posted { op, buf, from: None });
             return None;
         };
         Some(self.deliver_early(op, buf, early))
@@ -181,7 +181,7 @@ impl Matcher {
     ) -> Option<Completion> {
         let key = Key { peer: from.peer_id(), tag };
         let Some(early) = self.expected_early.pop(key) else {
-            self.expected_posted.push(key, Posted { op, buf, _from: Some(from.clone()) });
+            self.expected_posted.push(key, Posted { op, buf, from: Some(from.clone()) });
             return None;
         };
         Some(self.deliver_early(op, buf, early))
@@ -194,16 +194,19 @@ impl Matcher {
     /// If `bytes` is longer than a posted buffer; transports check lengths against their limit.
     #[allow(dead_code, reason = "a build may have only transports that fill buffers in place")]
     pub(crate) fn arrive(&mut self, kind: Kind, from: &Addr, tag: Tag, bytes: &[u8]) -> Arrived {
-        self.arrive_with(kind, from, tag, bytes.len(), |place| place.copy_from_slice(bytes))
+        let fill = |place: &mut [u8]| place.copy_from_slice(bytes);
+        self.arrive_with(kind, from, &mut None, tag, bytes.len(), fill)
     }
 
     /// As [`arrive`](Self::arrive), for a message of `len` bytes that still lies in the transport:
-    /// `fill` copies it to where it is wanted, once, or is not called.
+    /// `fill` copies it to where it is wanted, once, or is not called. `spare` is a clone of `from`
+    /// to use up, which spares the message the time of making one.
     #[inline]
     pub(crate) fn arrive_with(
         &mut self,
         kind: Kind,
         from: &Addr,
+        spare: &mut Option<Addr>,
         tag: Tag,
         len: usize,
         fill: impl FnOnce(&mut [u8]),
@@ -213,9 +216,24 @@ impl Matcher {
             Kind::Unexpected => self.unexpected_posted.pop_front(),
             Kind::Expected => self.expected_posted.pop(key),
         };
-        if let Some(Posted { op, buf, .. }) = posted {
-            return Arrived::Completed(received(op, buf, len, fill, from.clone(), tag));
+        if let Some(Posted { op, buf, from: named }) = posted {
+            // A receive that names its peer brings the address along.
+            let from = named.or_else(|| spare.take()).unwrap_or_else(|| from.clone());
+            return Arrived::Completed(received(op, buf, len, fill, from, tag));
         }
+        self.keep(kind, key, from, len, fill)
+    }
+
+    /// Takes a message that no posted receive waits for.
+    #[inline(never)]
+    fn keep(
+        &mut self,
+        kind: Kind,
+        key: Key,
+        from: &Addr,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Arrived {
         if kind == Kind::Expected && self.given_up.take(key) {
             return Arrived::Held;
         }
@@ -230,7 +248,7 @@ impl Matcher {
         held.bytes += len + EARLY_OVERHEAD;
         let mut bytes = vec![0; len].into_boxed_slice();
         fill(&mut bytes);
-        let early = Early { from: from.clone(), tag, bytes };
+        let early = Early { from: from.clone(), tag: key.tag, bytes };
         match kind {
             Kind::Unexpected => self.unexpected_early.push_back(early),
             Kind::Expected => self.expected_early.push(key, early),

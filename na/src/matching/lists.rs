@@ -1,7 +1,8 @@
 //! First-in-first-out lists by (peer, tag), all in one slab.
 //!
 //! A list exists only while it has entries, and posting a receive allocates nothing once the slab
-//! and the table have grown to what the endpoint needs.
+//! and the table have grown to what the endpoint needs. An entry that is alone, as for a caller
+//! with one call in flight, is kept beside both: it is found by one comparison.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -67,6 +68,8 @@ struct Slot<T> {
 
 /// Lists of `T`. See the module's documentation.
 pub(crate) struct Lists<T> {
+    /// The only entry. While it is there, slab and table hold none.
+    lone: Option<(Key, T)>,
     ends: HashMap<Key, Ends, Cheap>,
     slots: Vec<Slot<T>>,
     free: usize,
@@ -75,7 +78,7 @@ pub(crate) struct Lists<T> {
 
 impl<T> Lists<T> {
     pub(crate) fn new() -> Self {
-        Self { ends: HashMap::default(), slots: Vec::new(), free: NONE, len: 0 }
+        Self { lone: None, ends: HashMap::default(), slots: Vec::new(), free: NONE, len: 0 }
     }
 
     /// Entries in all lists.
@@ -84,7 +87,20 @@ impl<T> Lists<T> {
     }
 
     /// Appends to the list of `key`.
+    #[inline]
     pub(crate) fn push(&mut self, key: Key, entry: T) {
+        self.len += 1;
+        if self.len == 1 {
+            self.lone = Some((key, entry));
+            return;
+        }
+        if let Some((key, entry)) = self.lone.take() {
+            self.append(key, entry);
+        }
+        self.append(key, entry);
+    }
+
+    fn append(&mut self, key: Key, entry: T) {
         let slot = Slot { key, next: NONE, entry: Some(entry) };
         let at = if self.free == NONE {
             self.slots.push(slot);
@@ -95,7 +111,6 @@ impl<T> Lists<T> {
             self.slots[at] = slot;
             at
         };
-        self.len += 1;
         let ends = self.ends.entry(key).or_insert(Ends { first: at, last: at });
         if ends.last != at {
             self.slots[ends.last].next = at;
@@ -104,7 +119,24 @@ impl<T> Lists<T> {
     }
 
     /// Takes the first entry of the list of `key`.
+    #[inline]
     pub(crate) fn pop(&mut self, key: Key) -> Option<T> {
+        match &self.lone {
+            _ if self.len == 0 => None,
+            Some((lone, _)) if *lone != key => None,
+            Some(_) => self.take_lone().map(|(_, entry)| entry),
+            None => self.pop_list(key),
+        }
+    }
+
+    #[inline]
+    fn take_lone(&mut self) -> Option<(Key, T)> {
+        let lone = self.lone.take()?;
+        self.len = 0;
+        Some(lone)
+    }
+
+    fn pop_list(&mut self, key: Key) -> Option<T> {
         let ends = self.ends.get_mut(&key)?;
         let at = ends.first;
         if ends.last == at {
@@ -117,6 +149,9 @@ impl<T> Lists<T> {
 
     /// Takes the entry for which `wanted` holds, wherever it is. Looks at every slot.
     pub(crate) fn remove_where(&mut self, wanted: impl Fn(&T) -> bool) -> Option<(Key, T)> {
+        if self.lone.as_ref().is_some_and(|(_, entry)| wanted(entry)) {
+            return self.take_lone();
+        }
         let at = self.slots.iter().position(|slot| slot.entry.as_ref().is_some_and(&wanted))?;
         let Slot { key, next, .. } = self.slots[at];
         let ends = self.ends.get_mut(&key)?;
@@ -137,7 +172,8 @@ impl<T> Lists<T> {
     /// Whether a list of `peer` has an entry. Looks at every list.
     #[allow(dead_code, reason = "see `Matcher::awaits`")]
     pub(crate) fn has_peer(&self, peer: u64) -> bool {
-        self.ends.keys().any(|key| key.peer == peer)
+        let is_alone = self.lone.as_ref().is_some_and(|(key, _)| key.peer == peer);
+        is_alone || self.ends.keys().any(|key| key.peer == peer)
     }
 
     /// Empties the lists of `peer`. Looks at every list.
@@ -151,6 +187,9 @@ impl<T> Lists<T> {
     }
 
     fn drain(&mut self, wanted: impl Fn(&Key) -> bool, mut each: impl FnMut(T)) {
+        if self.lone.as_ref().is_some_and(|(key, _)| wanted(key)) {
+            return self.take_lone().into_iter().for_each(|(_, entry)| each(entry));
+        }
         let keys: Vec<Key> = self.ends.keys().filter(|key| wanted(key)).copied().collect();
         for key in keys {
             while let Some(entry) = self.pop(key) {

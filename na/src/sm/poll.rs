@@ -199,6 +199,9 @@ impl SmEndpoint {
         let mut progress = false;
         if link.rx.is_empty() {
             link.turn = 1;
+            if link.spare.is_none() {
+                link.spare = Some(link.addr.clone());
+            }
         } else if link.stage == Stage::Up {
             progress |= self.pump(link, arrived, out);
         }

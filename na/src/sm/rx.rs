@@ -63,6 +63,8 @@ pub(super) struct RxLink {
     pub(super) conn: Arc<Conn>,
     pub(super) peer: Arc<Peer>,
     pub(super) addr: Addr,
+    /// A clone of it for the next message, made while there was nothing else to do.
+    pub(super) spare: Option<Addr>,
     pub(super) rx: Consumer<MappedRing>,
     pub(super) stage: Stage,
     /// The segment's descriptor, until it is handed over.
@@ -95,6 +97,7 @@ impl RxLink {
             memfd: None,
             peer,
             addr,
+            spare: None,
             rx,
             stage,
             limit: 0,
@@ -110,6 +113,7 @@ impl RxLink {
         }
     }
 
+    #[cold]
     pub(super) fn breach(&mut self, reason: impl ToString) {
         let (peer, reason) = (self.peer.uri.clone(), reason.to_string());
         self.end.get_or_insert(Error::Protocol { peer, reason });
@@ -254,7 +258,8 @@ impl SmEndpoint {
             // on the record's word alone, of which there is a copy: the peer could change the rest.
             let matcher = matcher.get_or_insert_with(|| self.matcher.lock());
             let fill = |place: &mut [u8]| link.rx.read(&record, 0, place);
-            match matcher.arrive_with(kind, &link.addr, Tag(record.tag), record.len, fill) {
+            let (tag, len) = (Tag(record.tag), record.len);
+            match matcher.arrive_with(kind, &link.addr, &mut link.spare, tag, len, fill) {
                 Arrived::Completed(completion) => arrived.push_back(completion),
                 Arrived::Held => {}
                 Arrived::Full => break,
@@ -270,6 +275,8 @@ impl SmEndpoint {
         progress
     }
 
+    // Apart, so that the path of a message keeps its registers and a small frame.
+    #[inline(never)]
     fn handle_control(
         &self,
         link: &mut RxLink,
