@@ -92,7 +92,7 @@ impl SmEndpoint {
         };
         let message = Queued { op, kind, tag, buf };
         if peer.reach == Reach::Own {
-            self.loopback.send(message);
+            self.loopback.send(message)?;
             self.ready.wake_poll();
             return Ok(());
         }
@@ -127,7 +127,7 @@ impl SmEndpoint {
         let peer = self.peer(to)?;
         RegionTable::check_transfer(&transfer, put)?;
         if peer.reach == Reach::Own {
-            self.loopback.start(op, put, transfer);
+            self.loopback.start(op, put, transfer)?;
             self.ready.wake_poll();
             return Ok(());
         }
