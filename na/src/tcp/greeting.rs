@@ -234,7 +234,7 @@ impl Poller {
     }
 
     /// Who called: the peer that listens where it says, if the connection comes from that host,
-    /// else an origin that is only known by this connection. So are we ourselves, when we have called
+    /// else an origin that is only known by this connection. So are we ourselves, having called
     /// another address of ours: answers must take this connection, not the way within.
     fn identify(&mut self, core: &Core, conn: &Conn, hello: &Hello) -> Arc<Peer> {
         let remote = socket::remote_address(&conn.socket).ok();
