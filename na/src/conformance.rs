@@ -46,6 +46,7 @@ mod leftovers;
 mod lifecycle;
 mod messages;
 mod node;
+mod oneself;
 mod peers;
 mod process;
 mod remote;
@@ -56,7 +57,7 @@ mod wire;
 
 pub use self::{
     bulk::*, bulk_refused::*, cancel::*, crowd::*, flow::*, leftovers::*, lifecycle::*,
-    messages::*, peers::*, stopped::*, waiting::*,
+    messages::*, oneself::*, peers::*, stopped::*, waiting::*,
 };
 
 /// How long a case waits for what must happen, before it fails. Far above what a loaded machine
@@ -202,6 +203,8 @@ macro_rules! conformance {
             an_origin_that_does_not_listen_is_answered,
             sends_to_oneself,
             transfers_with_oneself,
+            sends_to_oneself_wait_for_receives,
+            what_waits_within_is_canceled_and_closed,
             a_slow_receiver_holds_its_senders_back,
             a_flood_does_not_hold_up_other_peers,
             many_operations_with_random_sizes,
@@ -243,6 +246,7 @@ macro_rules! conformance {
             a_transfer_wakes_both_sleepers,
             a_local_completion_wakes_a_sleeper,
             an_operation_of_another_thread_wakes_a_sleeper,
+            an_operation_on_oneself_wakes_a_sleeper,
             room_for_a_held_back_sender_wakes_it,
         }
     };

@@ -30,10 +30,15 @@
 mod addr;
 #[cfg(not(loom))]
 mod alloc;
+#[cfg(all(any(feature = "sm", feature = "tcp"), not(loom)))]
+#[cfg_attr(not(feature = "sm"), allow(dead_code, reason = "sm uses more of it than the others"))]
+mod copy;
 #[cfg(not(loom))]
 mod endpoint;
 #[cfg(not(loom))]
 mod error;
+#[cfg(all(any(feature = "sm", feature = "tcp"), not(loom)))]
+mod loopback;
 #[cfg(all(any(feature = "sm", feature = "tcp", feature = "sim"), not(loom)))]
 pub(crate) mod matching;
 #[cfg(not(loom))]

@@ -2,9 +2,13 @@
 
 use super::Case;
 use super::node::{Node, Random, contents, drive, finish, greet, pattern};
-use crate::{Access, Addr, DeniedReason, Error, LocalMem, Memory, OpId, RemoteMem, Transfer};
+use crate::{Access, Addr, LocalMem, Memory, OpId, RemoteMem, Transfer};
 
-fn transfer(local: (&LocalMem, usize), remote: (&RemoteMem, usize), len: usize) -> Transfer {
+pub(super) fn transfer(
+    local: (&LocalMem, usize),
+    remote: (&RemoteMem, usize),
+    len: usize,
+) -> Transfer {
     Transfer {
         local: local.0.clone(),
         local_offset: local.1 as u64,
@@ -174,30 +178,6 @@ pub fn transfers_from_and_to_an_origin(case: &Case<'_>) {
     finish(&[&target, &origin], "a push to an origin", &[put]);
     target.succeeded(put);
     assert!(contents(&remote) == pattern(2, LEN));
-}
-
-/// An endpoint reaches its own memory as a peer's, with the same checks.
-pub fn transfers_with_oneself(case: &Case<'_>) {
-    const LEN: usize = 300_000;
-    let node = Node::open(case, true);
-    let own = node.endpoint.self_addr();
-    let remote = node.register(pattern(1, LEN), Access::ReadWrite);
-    let described = node.described_to(&node, &remote);
-    let local = node.register(vec![0; LEN], Access::ReadWrite);
-    let got = node.get(&own, transfer((&local, 1), (&described, 7), LEN - 7));
-    finish(&[&node], "a get from oneself", &[got]);
-    node.succeeded(got);
-    assert!(contents(&local)[1..LEN - 6] == pattern(1, LEN)[7..]);
-    let put = node.put(&own, transfer((&local, 0), (&described, 0), LEN));
-    finish(&[&node], "a put to oneself", &[put]);
-    node.succeeded(put);
-    assert!(contents(&remote) == contents(&local));
-    drop(remote);
-    let got = node.get(&own, transfer((&local, 0), (&described, 0), LEN));
-    finish(&[&node], "a get of revoked memory", &[got]);
-    let error = node.error(got);
-    let denied = matches!(error, Error::Denied { reason: DeniedReason::NoSuchKey, .. });
-    assert!(denied, "{error}");
 }
 
 /// Nothing moves, but the owner is asked, also for memory without any bytes.

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::Case;
-use super::node::{Node, Random, drive, finish, greet, pattern};
+use super::node::{Node, Random, finish, greet, pattern};
 use crate::{Addr, Error, MsgBuf, OpenOptions, Tag};
 
 /// Addresses have identity, order-independent equality and a text form.
@@ -331,20 +331,4 @@ pub fn an_origin_that_does_not_listen_is_answered(case: &Case<'_>) {
         let (arrival, bytes) = origin.received(unexpected);
         assert_eq!((arrival.from, bytes.as_slice()), (to_target.clone(), &b"from the target"[..]));
     }
-}
-
-/// An endpoint is its own peer.
-pub fn sends_to_oneself(case: &Case<'_>) {
-    let node = Node::open(case, true);
-    let own = node.endpoint.self_addr();
-    let received = node.recv_unexpected();
-    let answered = node.recv_expected(&own, 2);
-    let sent = node.send_unexpected(&own, 1, b"note to self");
-    drive(&[&node], "a message to oneself", || node.all_done(&[received, sent]));
-    let (arrival, bytes) = node.received(received);
-    assert_eq!(bytes, b"note to self");
-    assert_eq!(arrival.from, own, "the sender is ourselves");
-    node.send_expected(&arrival.from, 2, b"read");
-    finish(&[&node], "the answer to oneself", &[answered]);
-    assert_eq!(node.received(answered).1, b"read");
 }

@@ -92,7 +92,7 @@ impl SmEndpoint {
         };
         let message = Queued { op, kind, tag, buf };
         if peer.reach == Reach::Own {
-            self.loopback.send(message);
+            self.loopback.send(message)?;
             self.ready.wake_poll();
             return Ok(());
         }
@@ -127,7 +127,7 @@ impl SmEndpoint {
         let peer = self.peer(to)?;
         RegionTable::check_transfer(&transfer, put)?;
         if peer.reach == Reach::Own {
-            self.loopback.start(op, put, transfer);
+            self.loopback.start(op, put, transfer)?;
             self.ready.wake_poll();
             return Ok(());
         }
@@ -148,6 +148,16 @@ impl SmEndpoint {
         drop(links);
         self.report(out);
         Ok(())
+    }
+
+    /// A receive was posted; `early` is its end if its message was there.
+    fn posted(&self, early: Option<Completion>) {
+        match early {
+            Some(completion) => self.ready.push(completion),
+            // It may be what a message to ourselves waits for.
+            None if self.loopback.is_busy() => self.ready.wake_poll(),
+            None => {}
+        }
     }
 
     /// Tells the poll that there is work on a connection; after [`settle`].
@@ -228,9 +238,7 @@ impl Endpoint for SmEndpoint {
         }
         let early = matcher.post_unexpected(op, buf);
         drop(matcher);
-        if let Some(completion) = early {
-            self.ready.push(completion);
-        }
+        self.posted(early);
         Ok(())
     }
 
@@ -256,9 +264,7 @@ impl Endpoint for SmEndpoint {
             matcher.post_expected(op, from, tag, buf)
         };
         drop(matcher);
-        if let Some(completion) = early {
-            self.ready.push(completion);
-        }
+        self.posted(early);
         Ok(())
     }
 

@@ -24,18 +24,11 @@ use super::ring::{Producer, Violation};
 use super::rma::Requests;
 use super::segment::{MappedRing, Segment};
 use super::socket::{self, Credentials};
+pub(super) use crate::loopback::{Outcome, Queued};
 use crate::matching::Kind;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
-use crate::{Completion, Error, LocalMem, MsgBuf, OpId, Tag};
-
-/// What operations came to, collected under locks and acted upon without them.
-#[derive(Debug, Default)]
-pub(super) struct Outcome {
-    pub(super) completions: Vec<Completion>,
-    /// Memory that may be released.
-    pub(super) memory: Vec<LocalMem>,
-}
+use crate::{Completion, Error, LocalMem, OpId};
 
 /// One connection.
 #[derive(Debug)]
@@ -209,21 +202,6 @@ impl Control {
         }
         producer.publish(slot, kind, 0);
         Ok(true)
-    }
-}
-
-/// A message that waits.
-#[derive(Debug)]
-pub(super) struct Queued {
-    pub(super) op: OpId,
-    pub(super) kind: Kind,
-    pub(super) tag: Tag,
-    pub(super) buf: MsgBuf,
-}
-
-impl Queued {
-    pub(super) fn end(self, result: Result<(), Error>) -> Completion {
-        Completion::Send { op: self.op, buf: self.buf, result }
     }
 }
 

@@ -29,8 +29,8 @@
 //! `segment.rs` (what is shared) · `record.rs`, `handshake.rs` (what is said) · `address.rs`,
 //! `socket.rs` (how peers are found) · `peer.rs`, `link.rs`, `rx.rs` (a connection, for senders and
 //! for the poll) · `endpoint.rs` (calls) · `connect.rs`, `poll.rs`, `links.rs`, `board.rs`,
-//! `teardown.rs` (progress) · `rma.rs`, `serve.rs`, `block.rs`, `copy.rs`, `cma.rs`, `fallback.rs`
-//! (bulk data) · `loopback.rs`, `ready.rs`.
+//! `teardown.rs` (progress) · `rma.rs`, `serve.rs`, `block.rs`, `cma.rs`, `fallback.rs` (bulk
+//! data) · `ready.rs`; of the crate `copy.rs`, `loopback.rs`.
 //!
 //! # The life of a message
 //!
@@ -84,8 +84,6 @@ mod cma;
 #[cfg(not(loom))]
 mod connect;
 #[cfg(not(loom))]
-mod copy;
-#[cfg(not(loom))]
 mod endpoint;
 #[cfg(not(loom))]
 mod fallback;
@@ -98,8 +96,6 @@ mod handshake;
 mod link;
 #[cfg(not(loom))]
 mod links;
-#[cfg(not(loom))]
-mod loopback;
 #[cfg(not(loom))]
 mod open;
 #[cfg(not(loom))]
@@ -122,6 +118,9 @@ mod serve;
 mod socket;
 #[cfg(not(loom))]
 mod teardown;
+
+#[cfg(not(loom))]
+use crate::{copy, loopback};
 
 #[cfg(not(loom))]
 pub use self::open::{Sm, SmOptions, open_with};

@@ -177,8 +177,13 @@ impl SmEndpoint {
             self.reap_ended(state);
         }
         let out = &mut state.out;
-        progress |=
-            self.loopback.run(&self.own_addr, &self.matcher, &self.regions, &mut budget, out);
+        progress |= self.loopback.run(
+            &self.own_addr,
+            || self.matcher.lock(),
+            &self.regions,
+            &mut budget,
+            out,
+        );
         if !out.completions.is_empty() {
             state.arrived.extend(out.completions.drain(..));
         }

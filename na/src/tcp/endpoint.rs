@@ -9,12 +9,13 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use super::address::{self, PeerKey};
-use super::frame::{Hello, Kind, URI_BYTES_MAX};
+use super::frame::{self, Hello, URI_BYTES_MAX};
 use super::mail::Mail;
 use super::peer::{Peer, PeerState, Phase};
 use super::poller::{Poller, flush};
 use super::{MESSAGE_BYTES_MAX, liveness, socket};
-use crate::matching::Matcher;
+use crate::loopback::{Loopback, Queued};
+use crate::matching::{Kind, Matcher};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{
@@ -24,6 +25,9 @@ use crate::{
 
 /// Early messages that one peer may have here, bytes.
 const EARLY_BYTES_MAX: usize = 256 << 10;
+
+/// While only messages to ourselves move, one poll of this many looks at the rest.
+const REST_EVERY: u64 = 16;
 
 /// Longer limits would not be points in time.
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -105,6 +109,11 @@ impl Core {
         peer
     }
 
+    /// Whether `address` is our self address.
+    pub(super) fn listens_at(&self, address: SocketAddr) -> bool {
+        address::uri_of(address) == self.listening_uri
+    }
+
     fn addr_of(&self, peer: &Arc<Peer>) -> Addr {
         Addr::new(peer.uri.clone(), self.id, peer.id, peer.clone())
     }
@@ -173,8 +182,10 @@ struct Gate {
 
 /// An open TCP endpoint.
 pub(super) struct TcpEndpoint {
-    core: Core,
-    self_addr: Addr,
+    pub(super) core: Core,
+    pub(super) self_addr: Addr,
+    /// Operations on `self_addr`, whose peer stays `Idle`: see `within.rs`.
+    pub(super) loopback: Loopback,
     /// Held throughout a poll, the sink's calls included; holds what a poll could not report.
     gate: Mutex<Gate>,
     poller: Mutex<Poller>,
@@ -212,15 +223,13 @@ impl TcpEndpoint {
             Some(address) => core.peer_at(PeerKey::Address(address), vec![address]),
             None => {
                 let name = format!("process-{}.{}", std::process::id(), core.id);
-                let peer = core.new_peer(address::origin_uri(name), Vec::new());
-                let error = peer.unreachable("this endpoint does not listen");
-                peer.lock().phase = Phase::Gone(error);
-                peer
+                core.new_peer(address::origin_uri(name), Vec::new())
             }
         };
         let poller = Poller::new(listener, core.mail.bell(), core.message_bytes_max)?;
         Ok(Self {
             self_addr: core.addr_of(&myself),
+            loopback: Loopback::default(),
             gate: Mutex::default(),
             epoll: poller.epoll.clone(),
             poller: Mutex::new(poller),
@@ -233,6 +242,9 @@ impl TcpEndpoint {
             Ok(peer) => peer,
             Err(error) => return Err(Refused { error, buf }),
         };
+        if self.is_own(peer) {
+            return self.send_within(Queued { op, kind, tag, buf });
+        }
         let mut state = peer.lock();
         let max = match &state.phase {
             Phase::Up(link) => link.message_bytes_max,
@@ -248,11 +260,20 @@ impl TcpEndpoint {
                 self.core.mail.complete([Completion::Send { op, buf, result: Err(error) }]);
             }
             Ok(Ok(())) => {
+                let kind = match kind {
+                    Kind::Unexpected => frame::Kind::Unexpected,
+                    Kind::Expected => frame::Kind::Expected,
+                };
                 state.out.push_message(kind, op, tag, buf);
                 self.core.push_out(peer, state);
             }
         }
         Ok(())
+    }
+
+    /// Whether that is ourselves.
+    fn is_own(&self, peer: &Peer) -> bool {
+        peer.id == self.self_addr.peer_id()
     }
 
     fn check_recv(&self, buf: &MsgBuf) -> Result<(), Error> {
@@ -272,6 +293,9 @@ impl TcpEndpoint {
             return Err(Error::Closed);
         }
         RegionTable::check_transfer(&transfer, put)?;
+        if self.is_own(peer) {
+            return self.transfer_within(op, transfer, put);
+        }
         let mut state = peer.lock();
         match self.core.admit(peer, &mut state)? {
             Err(error) => {
@@ -337,9 +361,7 @@ impl Endpoint for TcpEndpoint {
         }
         let early = matcher.post_unexpected(op, buf);
         drop(matcher);
-        if early.is_some() {
-            self.core.mail.complete(early);
-        }
+        self.posted(early);
         Ok(())
     }
 
@@ -372,9 +394,7 @@ impl Endpoint for TcpEndpoint {
         let early = matcher.post_expected(op, from, tag, buf);
         drop(matcher);
         drop(state);
-        if early.is_some() {
-            self.core.mail.complete(early);
-        }
+        self.posted(early);
         Ok(())
     }
 
@@ -408,19 +428,28 @@ impl Endpoint for TcpEndpoint {
 
     fn cancel(&self, op: OpId) {
         let receive = lock(&self.core.matcher).cancel(op);
-        match receive {
-            Some(completion) => self.core.mail.complete([completion]),
-            None => self.with_poller(|poller| poller.cancel(&self.core, op)),
+        if let Some(completion) = receive {
+            return self.core.mail.complete([completion]);
+        }
+        if !self.cancel_within(op) {
+            self.with_poller(|poller| poller.cancel(&self.core, op));
         }
     }
 
     fn poll(&self, budget: usize, sink: &mut dyn FnMut(Completion)) -> Result<usize, Error> {
-        self.core.polls.fetch_add(1, Ordering::Relaxed);
+        let poll = self.core.polls.fetch_add(1, Ordering::Relaxed);
         let mut gate = lock(&self.gate);
         let mut result = Ok(());
         if gate.completions.is_empty() {
             let mut poller = lock(&self.poller);
-            result = poller.progress(&self.core, budget);
+            let only_messages = self.run_within(&mut poller);
+            if only_messages && !poll.is_multiple_of(REST_EVERY) {
+                self.core.mail.end_sleep();
+            } else {
+                result = poller.progress(&self.core, budget);
+                // Whoever sent to ourselves before its mail was taken relies on this poll.
+                self.run_within(&mut poller);
+            }
             std::mem::swap(&mut gate.completions, &mut poller.batch);
             std::mem::swap(&mut gate.memories, &mut poller.memories);
             drop(poller);
@@ -441,7 +470,12 @@ impl Endpoint for TcpEndpoint {
 
     fn prepare_wait(&self) -> bool {
         let gate = lock(&self.gate);
-        gate.completions.is_empty() && lock(&self.poller).prepare_wait(&self.core)
+        let idle = gate.completions.is_empty() && lock(&self.poller).prepare_wait(&self.core);
+        if idle && self.loopback.is_due() {
+            self.core.mail.end_sleep();
+            return false;
+        }
+        idle
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -450,6 +484,7 @@ impl Endpoint for TcpEndpoint {
 
     fn close(&self) {
         if !self.core.closed.swap(true, Ordering::Relaxed) {
+            self.close_within();
             self.with_poller(|poller| poller.close(&self.core));
         }
     }

@@ -234,7 +234,8 @@ impl Poller {
     }
 
     /// Who called: the peer that listens where it says, if the connection comes from that host,
-    /// else an origin that is only known by this connection.
+    /// else an origin that is only known by this connection. So are we ourselves, having called
+    /// another address of ours: answers must take this connection, not the way within.
     fn identify(&mut self, core: &Core, conn: &Conn, hello: &Hello) -> Arc<Peer> {
         let remote = socket::remote_address(&conn.socket).ok();
         let local = socket::local_address(&conn.socket).ok();
@@ -243,7 +244,7 @@ impl Poller {
             let same_host = remote.map(|a| a.ip()) == local.map(|a| a.ip());
             from_there || (announced.ip().is_loopback() && same_host)
         });
-        match announced {
+        match announced.filter(|announced| !core.listens_at(*announced)) {
             Some(address) => core.peer_at(address::PeerKey::Address(address), vec![address]),
             None => {
                 let name = remote.map_or_else(|| "unknown".to_owned(), |a| a.to_string());

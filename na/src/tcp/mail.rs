@@ -124,7 +124,8 @@ impl Mail {
         }
     }
 
-    fn notify(&self) {
+    /// Asks for a poll.
+    pub(super) fn notify(&self) {
         self.any.store(true, Ordering::Relaxed);
         // Forbids to read `sleeping` before the sleeper can read `any`.
         fence(Ordering::SeqCst); // pair: TCP-SLEEP

@@ -4,8 +4,8 @@
 //! `peer` (what is in flight with one peer), `outgoing` (frames become bytes), `poller` (events),
 //! `incoming` (bytes become frames), `inbound` (what a frame does), `transfers` (puts and gets);
 //! `greeting` makes connections, `liveness` ends those of peers that say or take nothing, `mail` is
-//! what other threads leave for the poll, `address`, `interface`, `frame`, `conn` and `socket` are
-//! what the names say.
+//! what other threads leave for the poll, `within` what an endpoint does with itself, `address`,
+//! `interface`, `frame`, `conn` and `socket` are what the names say.
 //!
 //! # Addresses
 //!
@@ -25,6 +25,10 @@
 //! ends are on one host), the other side treats it as *the* peer under that address; else as an
 //! origin that is known by this connection only. Nobody is authenticated: whoever can open a
 //! connection from a peer's host can pass for it.
+//!
+//! Operations on the endpoint's self address need no connection, whether it listens or not. Other
+//! addresses of its own (a second interface, a name with several addresses) are connected, and
+//! answered as an origin.
 //!
 //! Two peers that dial each other at once get two connections. Each side sends on the one that it
 //! saw established first and on no other, so the order in each direction is kept; frames of one
@@ -175,6 +179,7 @@ mod peer;
 mod poller;
 mod socket;
 mod transfers;
+mod within;
 
 use std::sync::Arc;
 

@@ -39,7 +39,7 @@ impl Parts {
 ///
 /// All pieces are valid, for reads (`from`) or writes (`to`), until the call returns, and nobody
 /// holds a Rust reference to their bytes. They may overlap only if there is no helper.
-pub(super) unsafe fn copy_pieces(
+pub(crate) unsafe fn copy_pieces(
     from: impl Iterator<Item = RawSegment>,
     mut to: impl Iterator<Item = RawSegment>,
     helper: Option<&CopyHelper>,
@@ -88,7 +88,7 @@ pub(super) unsafe fn copy_pieces(
 /// # Safety
 ///
 /// As [`copy_pieces`], for that direction.
-pub(super) unsafe fn copy_between(
+pub(crate) unsafe fn copy_between(
     to_us: bool,
     ours: impl Iterator<Item = RawSegment>,
     theirs: impl Iterator<Item = RawSegment>,
@@ -104,7 +104,7 @@ pub(super) unsafe fn copy_between(
 }
 
 /// The part of `pieces` that begins `skip` bytes after its start.
-pub(super) fn skip_bytes(
+pub(crate) fn skip_bytes(
     pieces: &[RawSegment],
     mut skip: u64,
 ) -> impl Iterator<Item = RawSegment> + '_ {

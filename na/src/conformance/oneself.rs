@@ -1,0 +1,136 @@
+//! Cases about an endpoint that talks with its own address, be it one that listens or not.
+
+use super::Case;
+use super::bulk::transfer;
+use super::node::{Node, contents, drive, finish, pattern};
+use super::waiting::sleep_until;
+use crate::{Access, DeniedReason, Error, OpId, Tag};
+
+/// An endpoint is its own peer.
+pub fn sends_to_oneself(case: &Case<'_>) {
+    for listen in [true, false] {
+        let node = Node::open(case, listen);
+        let own = node.endpoint.self_addr();
+        let received = node.recv_unexpected();
+        let answered = node.recv_expected(&own, 2);
+        let sent = node.send_unexpected(&own, 1, b"note to self");
+        drive(&[&node], "a message to oneself", || node.all_done(&[received, sent]));
+        let (arrival, bytes) = node.received(received);
+        assert_eq!(bytes, b"note to self");
+        assert_eq!(arrival.from, own, "the sender is ourselves");
+        node.send_expected(&arrival.from, 2, b"read");
+        finish(&[&node], "the answer to oneself", &[answered]);
+        assert_eq!(node.received(answered).1, b"read");
+    }
+}
+
+/// An endpoint reaches its own memory as a peer's, with the same checks.
+pub fn transfers_with_oneself(case: &Case<'_>) {
+    const LEN: usize = 300_000;
+    for listen in [true, false] {
+        let node = Node::open(case, listen);
+        let own = node.endpoint.self_addr();
+        let remote = node.register(pattern(1, LEN), Access::ReadWrite);
+        let described = node.described_to(&node, &remote);
+        let local = node.register(vec![0; LEN], Access::ReadWrite);
+        let got = node.get(&own, transfer((&local, 1), (&described, 7), LEN - 7));
+        finish(&[&node], "a get from oneself", &[got]);
+        node.succeeded(got);
+        assert!(contents(&local)[1..LEN - 6] == pattern(1, LEN)[7..]);
+        let put = node.put(&own, transfer((&local, 0), (&described, 0), LEN));
+        finish(&[&node], "a put to oneself", &[put]);
+        node.succeeded(put);
+        assert!(contents(&remote) == contents(&local));
+        drop(remote);
+        let got = node.get(&own, transfer((&local, 0), (&described, 0), LEN));
+        finish(&[&node], "a get of revoked memory", &[got]);
+        let error = node.error(got);
+        let denied = matches!(error, Error::Denied { reason: DeniedReason::NoSuchKey, .. });
+        assert!(denied, "{error}");
+    }
+}
+
+/// Messages to oneself are held up to a bound; beyond, sends wait for receives, in order.
+pub fn sends_to_oneself_wait_for_receives(case: &Case<'_>) {
+    const COUNT: u32 = 1000;
+    const HELD_MAX: usize = 1 << 20;
+    for listen in [true, false] {
+        let node = Node::open(case, listen);
+        let own = node.endpoint.self_addr();
+        let bytes = pattern(1, node.endpoint.limits().unexpected_bytes_max);
+        let sends: Vec<OpId> =
+            (0..COUNT).map(|number| node.send_unexpected(&own, number, &bytes)).collect();
+        for _ in 0..COUNT {
+            node.poll();
+        }
+        let taken = node.count_done(&sends);
+        assert!(taken < sends.len(), "all sends completed though nothing was received");
+        assert!(taken * bytes.len() <= HELD_MAX, "{taken} messages were taken");
+        for number in 0..COUNT {
+            let received = node.recv_unexpected();
+            finish(&[&node], "a message that waited", &[received]);
+            let (arrival, got) = node.received(received);
+            assert_eq!((arrival.tag, got == bytes), (Tag(number), true));
+        }
+        finish(&[&node], "the sends", &sends);
+        sends.into_iter().for_each(|op| node.succeeded(op));
+    }
+}
+
+/// Operations on oneself that wait end when they are canceled, else when the endpoint is closed.
+pub fn what_waits_within_is_canceled_and_closed(case: &Case<'_>) {
+    const COUNT: u32 = 1000;
+    for listen in [true, false] {
+        let node = Node::open(case, listen);
+        let own = node.endpoint.self_addr();
+        let bytes = pattern(1, node.endpoint.limits().unexpected_bytes_max);
+        let sends: Vec<OpId> =
+            (0..COUNT).map(|number| node.send_unexpected(&own, number, &bytes)).collect();
+        node.poll();
+        let (canceled, closed) = (sends[COUNT as usize - 2], sends[COUNT as usize - 1]);
+        node.endpoint.cancel(canceled);
+        finish(&[&node], "the canceled send", &[canceled]);
+        assert!(matches!(node.error(canceled), Error::Canceled));
+        assert!(!node.is_done(closed), "the next one waits");
+        let memory = node.register(vec![0; 100], Access::ReadWrite);
+        let described = node.described_to(&node, &memory);
+        let got = node.get(&own, transfer((&memory, 0), (&described, 0), 100));
+        node.endpoint.close();
+        finish(&[&node], "what was closed", &[closed, got]);
+        assert!(matches!(node.error(closed), Error::Closed));
+        assert!(matches!(node.outcome(got), Ok(()) | Err(Error::Closed)));
+        let refused = node.endpoint.send_unexpected(node.op(), &own, Tag(1), node.message(b"late"));
+        assert!(matches!(refused.expect_err("it is closed").error, Error::Closed));
+    }
+}
+
+/// What another thread sends to its own endpoint, or moves within it, ends the sleep.
+pub fn an_operation_on_oneself_wakes_a_sleeper(case: &Case<'_>) {
+    const ROUNDS: u64 = 200;
+    const LEN: usize = 1 << 20;
+    for listen in [true, false] {
+        let node = Node::open(case, listen);
+        let own = node.endpoint.self_addr();
+        let memory = node.register(vec![0; 2 * LEN], Access::ReadWrite);
+        let described = node.described_to(&node, &memory);
+        for round in 0..ROUNDS {
+            let (endpoint, own) = (node.endpoint.clone(), own.clone());
+            let received = node.recv_unexpected();
+            let (sent, moved) = (OpId(1 << 40 | round), OpId(1 << 41 | round));
+            let half = transfer((&memory, 0), (&described, LEN), LEN);
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    let buf = endpoint.alloc_msg();
+                    endpoint.send_unexpected(sent, &own, Tag(1), buf).expect("send");
+                    if round % 20 == 0 {
+                        endpoint.put(moved, &own, half).expect("put");
+                    }
+                });
+                sleep_until(&node, "a message to oneself", |node| {
+                    node.all_done(&[received, sent]) && (round % 20 != 0 || node.is_done(moved))
+                });
+            });
+            node.succeeded(sent);
+        }
+    }
+}

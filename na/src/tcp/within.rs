@@ -1,0 +1,80 @@
+//! Operations on the endpoint's own address, which need no socket: see `loopback.rs` of the crate.
+//!
+//! Whoever leaves something there asks for a poll, as for any mail. A poll runs it first, and does
+//! nothing else if that moved messages only, but for one poll of some; then, after it has taken
+//! the mail, again: so no request that came with that mail is left behind. Before a sleep, and
+//! after the fence of `mail.rs`, `Loopback::is_due` is asked.
+
+use super::endpoint::TcpEndpoint;
+use super::poller::Poller;
+use crate::loopback::{Outcome, Queued};
+use crate::sync::lock;
+use crate::{Completion, Error, OpId, Refused, Transfer};
+
+/// Data that one poll copies, bytes.
+const COPY_BYTES: u64 = 256 << 10;
+
+impl TcpEndpoint {
+    pub(super) fn send_within(&self, message: Queued) -> Result<(), Refused> {
+        let (len, max) = (message.buf.len(), self.core.message_bytes_max);
+        if len > max {
+            return Err(Refused { error: Error::TooLong { len, max }, buf: message.buf });
+        }
+        self.loopback.send(message)?;
+        self.core.mail.notify();
+        Ok(())
+    }
+
+    pub(super) fn transfer_within(
+        &self,
+        op: OpId,
+        transfer: Transfer,
+        put: bool,
+    ) -> Result<(), Error> {
+        self.loopback.start(op, put, transfer)?;
+        self.core.mail.notify();
+        Ok(())
+    }
+
+    /// A receive was posted; `early` is its end if its message was there.
+    pub(super) fn posted(&self, early: Option<Completion>) {
+        if early.is_some() {
+            self.core.mail.complete(early);
+        } else if self.loopback.is_busy() {
+            // It may be what a message to ourselves waits for.
+            self.core.mail.notify();
+        }
+    }
+
+    /// Moves what is under way. Returns whether that was messages and nothing else.
+    pub(super) fn run_within(&self, poller: &mut Poller) -> bool {
+        let (mut left, mut out) = (COPY_BYTES, Outcome::default());
+        let (own, core) = (&self.self_addr, &self.core);
+        let matcher = || lock(&core.matcher);
+        if !self.loopback.run(own, matcher, &core.regions, &mut left, &mut out) {
+            return false;
+        }
+        poller.memories.append(&mut out.memory);
+        let only_messages = left == COPY_BYTES && poller.memories.is_empty();
+        poller.batch.extend(out.completions);
+        only_messages
+    }
+
+    /// Ends a send or transfer, if it is here.
+    pub(super) fn cancel_within(&self, op: OpId) -> bool {
+        let mut out = Outcome::default();
+        let found = self.loopback.cancel(op, &mut out);
+        if found {
+            // The memory in it may run the code of its owner; no lock is held.
+            self.core.mail.complete(out.completions);
+        }
+        found
+    }
+
+    /// Ends everything, for good.
+    pub(super) fn close_within(&self) {
+        let mut out = Outcome::default();
+        self.loopback.fail_all(&Error::Closed, &mut out);
+        self.core.mail.complete(out.completions);
+    }
+}
