@@ -30,6 +30,8 @@
 mod addr;
 #[cfg(not(loom))]
 mod alloc;
+#[cfg(not(loom))]
+mod cheap;
 #[cfg(all(any(feature = "sm", feature = "tcp"), not(loom)))]
 #[cfg_attr(not(feature = "sm"), allow(dead_code, reason = "sm uses more of it than the others"))]
 mod copy;

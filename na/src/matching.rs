@@ -35,8 +35,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
-pub(crate) use self::lists::Cheap;
 use self::lists::{Key, Lists};
+use crate::cheap::Cheap;
 use crate::{Addr, Arrival, Completion, Error, MsgBuf, OpId, Tag};
 
 mod lists;

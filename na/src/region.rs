@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Weak;
 
 use crate::alloc::Block;
-use crate::matching::Cheap;
+use crate::cheap::Cheap;
 use crate::sync::{Arc, Mutex, lock};
 use crate::{Access, DeniedReason, Error, LocalMem, Memory, RawSegment, RemoteMem};
 

@@ -5,9 +5,10 @@
 //! with one call in flight, is kept beside both: it is found by one comparison.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 
 use crate::Tag;
+use crate::cheap::Cheap;
 
 /// What an expected message is matched by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,32 +23,6 @@ impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         // One multiplication for both.
         state.write_u64(self.peer.rotate_left(32) ^ u64::from(self.tag.0));
-    }
-}
-
-/// Hashes one integer with one multiplication. Keys that a peer chooses to collide cost only as
-/// many comparisons as its bound lets it hold early messages.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct CheapHasher(u64);
-
-/// Builds [`CheapHasher`]s.
-pub(crate) type Cheap = BuildHasherDefault<CheapHasher>;
-
-impl Hasher for CheapHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        let product =
-            u128::from(self.0 ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
-        self.0 = (product >> 64) as u64 ^ product as u64;
     }
 }
 

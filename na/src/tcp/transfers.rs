@@ -19,7 +19,7 @@ use std::collections::{HashMap, VecDeque};
 use super::frame::{Kind, Request, Status, TRANSFERS_MAX};
 use super::incoming::{Appetite, Destination, Guess};
 use super::outgoing::{Harvest, Outgoing};
-use crate::matching::Cheap;
+use crate::cheap::Cheap;
 use crate::{Completion, Error, LocalMem, OpId, RegionTable, Transfer};
 
 /// A transfer that we asked for.
