@@ -246,6 +246,7 @@ macro_rules! conformance {
             a_transfer_wakes_both_sleepers,
             a_local_completion_wakes_a_sleeper,
             an_operation_of_another_thread_wakes_a_sleeper,
+            a_receive_wakes_a_sleeper_for_what_waits_within,
             an_operation_on_oneself_wakes_a_sleeper,
             room_for_a_held_back_sender_wakes_it,
         }

@@ -289,14 +289,20 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     fn register(&self, memory: Memory, access: Access) -> Result<LocalMem, Error>;
 
     /// The bytes that let a peer name `memory`; travels inside a bulk descriptor.
-    fn mem_to_bytes(&self, memory: &LocalMem) -> Vec<u8>;
+    fn mem_to_bytes(&self, memory: &LocalMem) -> Vec<u8> {
+        memory.region().describe().to_bytes().to_vec()
+    }
 
     /// Reads what `mem_to_bytes` of a peer wrote.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] when the bytes are not such a description.
-    fn mem_from_bytes(&self, bytes: &[u8]) -> Result<RemoteMem, Error>;
+    fn mem_from_bytes(&self, bytes: &[u8]) -> Result<RemoteMem, Error> {
+        RemoteMem::from_bytes(bytes).ok_or_else(|| {
+            Error::InvalidArgument(format!("{} bytes do not describe memory", bytes.len()))
+        })
+    }
 
     /// Writes our memory into the peer's.
     ///

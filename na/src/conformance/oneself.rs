@@ -104,6 +104,46 @@ pub fn what_waits_within_is_canceled_and_closed(case: &Case<'_>) {
     }
 }
 
+/// A message to oneself waits because others, which nobody receives, fill what is held. The receive
+/// for it, posted by another thread, ends the sleep.
+pub fn a_receive_wakes_a_sleeper_for_what_waits_within(case: &Case<'_>) {
+    const COUNT: u32 = 1000;
+    let bytes = |node: &Node| pattern(1, node.endpoint.limits().unexpected_bytes_max);
+    for listen in [true, false] {
+        // How many are held before one waits; as many leave room for none of the other kind.
+        let node = Node::open(case, listen);
+        let (own, large) = (node.endpoint.self_addr(), bytes(&node));
+        let sends: Vec<_> = (0..COUNT).map(|tag| node.send_expected(&own, tag, &large)).collect();
+        for _ in 0..COUNT {
+            node.poll();
+        }
+        let held = node.count_done(&sends);
+        assert!(held < sends.len(), "all sends completed though nothing was received");
+        drop(node);
+
+        let node = Node::open(case, listen);
+        let own = node.endpoint.self_addr();
+        let tags = 0..u32::try_from(held).expect("at most as many as were sent");
+        let sends: Vec<_> = tags.map(|tag| node.send_expected(&own, tag, &large)).collect();
+        finish(&[&node], "the messages that are held", &sends);
+        let waits = node.send_unexpected(&own, 1, &large);
+        for _ in 0..100 {
+            node.poll();
+        }
+        assert!(!node.is_done(waits), "there was room for it");
+        let (endpoint, received) = (node.endpoint.clone(), OpId(1 << 40));
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let buf = endpoint.alloc_msg();
+                endpoint.recv_unexpected(received, buf).expect("post");
+            });
+            sleep_until(&node, "what waited", |node| node.all_done(&[waits, received]));
+        });
+        node.succeeded(waits);
+        assert!(node.received(received).1 == large);
+    }
+}
+
 /// What another thread sends to its own endpoint, or moves within it, ends the sleep.
 pub fn an_operation_on_oneself_wakes_a_sleeper(case: &Case<'_>) {
     const ROUNDS: u64 = 200;

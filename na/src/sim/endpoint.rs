@@ -24,7 +24,7 @@ use crate::matching::Kind;
 use crate::sync::{Arc, Mutex, lock};
 use crate::{
     Access, Addr, Completion, Endpoint, Error, Limits, LocalMem, Memory, MsgBuf, OpId, OpenOptions,
-    Refused, RegionTable, RemoteMem, Tag, Transfer, Uri,
+    Refused, RegionTable, Tag, Transfer, Uri,
 };
 
 /// Events that one poll makes happen at most, when none of them is for its endpoint.
@@ -211,16 +211,6 @@ impl Endpoint for SimEndpoint {
             Some(true) => self.regions.register(memory, access),
             _ => Err(Error::Closed),
         }
-    }
-
-    fn mem_to_bytes(&self, memory: &LocalMem) -> Vec<u8> {
-        memory.region().describe().to_bytes().to_vec()
-    }
-
-    fn mem_from_bytes(&self, bytes: &[u8]) -> Result<RemoteMem, Error> {
-        RemoteMem::from_bytes(bytes).ok_or_else(|| {
-            Error::InvalidArgument(format!("{} bytes do not describe memory", bytes.len()))
-        })
     }
 
     fn put(&self, op: OpId, to: &Addr, transfer: Transfer) -> Result<(), Error> {

@@ -227,7 +227,15 @@ impl Node {
                 early
             }
         };
-        let Some(completion) = early else { return Ok(()) };
+        let Some(completion) = early else {
+            // It may be what a message to ourselves, or one that is held back, waits for.
+            self.arm_loopback(wire);
+            let holds_back = |peer: &&Peer| matches!(&peer.phase, Phase::Up(session) if !session.held.is_empty());
+            let waiting: Vec<u64> =
+                self.peers.values().filter(holds_back).map(|peer| peer.id).collect();
+            waiting.into_iter().for_each(|peer| self.deliver_held(peer, wire));
+            return Ok(());
+        };
         // Taking an early message made room for one that was held back.
         let source = match &completion {
             Completion::Recv { result: Ok(arrival), .. } => arrival.from.peer_id(),

@@ -30,7 +30,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{
     Access, Addr, Completion, Endpoint, Error, Limits, LocalMem, Memory, MsgBuf, OpId, OpenOptions,
-    Refused, RegionTable, RemoteMem, Tag, Transfer, Uri,
+    Refused, RegionTable, Tag, Transfer, Uri,
 };
 
 /// An endpoint of the sm transport.
@@ -273,16 +273,6 @@ impl Endpoint for SmEndpoint {
             return Err(Error::Closed);
         }
         self.regions.register(memory, access)
-    }
-
-    fn mem_to_bytes(&self, memory: &LocalMem) -> Vec<u8> {
-        memory.region().describe().to_bytes().to_vec()
-    }
-
-    fn mem_from_bytes(&self, bytes: &[u8]) -> Result<RemoteMem, Error> {
-        RemoteMem::from_bytes(bytes).ok_or_else(|| {
-            Error::InvalidArgument(format!("{} bytes do not describe memory", bytes.len()))
-        })
     }
 
     fn put(&self, op: OpId, to: &Addr, transfer: Transfer) -> Result<(), Error> {

@@ -20,7 +20,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{
     Access, Addr, Completion, Endpoint, Error, Limits, LocalMem, Memory, MsgBuf, OpId, OpenOptions,
-    Refused, RegionTable, RemoteMem, Tag, TcpOptions, Transfer, Uri,
+    Refused, RegionTable, Tag, TcpOptions, Transfer, Uri,
 };
 
 /// Early messages that one peer may have here, bytes.
@@ -403,19 +403,6 @@ impl Endpoint for TcpEndpoint {
             return Err(Error::Closed);
         }
         self.core.regions.register(memory, access)
-    }
-
-    fn mem_to_bytes(&self, memory: &LocalMem) -> Vec<u8> {
-        memory.region().describe().to_bytes().to_vec()
-    }
-
-    fn mem_from_bytes(&self, bytes: &[u8]) -> Result<RemoteMem, Error> {
-        RemoteMem::from_bytes(bytes).ok_or_else(|| {
-            Error::InvalidArgument(format!(
-                "{} bytes that do not describe registered memory",
-                bytes.len()
-            ))
-        })
     }
 
     fn put(&self, op: OpId, to: &Addr, transfer: Transfer) -> Result<(), Error> {
