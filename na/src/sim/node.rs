@@ -230,7 +230,10 @@ impl Node {
         let Some(completion) = early else {
             // It may be what a message to ourselves, or one that is held back, waits for.
             self.arm_loopback(wire);
-            let holds_back = |peer: &&Peer| matches!(&peer.phase, Phase::Up(session) if !session.held.is_empty());
+            let holds_back = |peer: &&Peer| match &peer.phase {
+                Phase::Up(session) => !session.held.is_empty(),
+                _ => false,
+            };
             let waiting: Vec<u64> =
                 self.peers.values().filter(holds_back).map(|peer| peer.id).collect();
             waiting.into_iter().for_each(|peer| self.deliver_held(peer, wire));
