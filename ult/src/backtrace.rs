@@ -14,12 +14,13 @@ use std::ffi::c_void;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::context::Wakeup;
 use crate::current;
 use crate::descriptor::UltPtr;
 use crate::eventual::Eventual;
+use crate::limit::Limit;
 use crate::monitor::pool_name;
 use crate::runtime::Runtime;
 use crate::shared::RuntimeCore;
@@ -226,12 +227,12 @@ fn ask(core: &RuntimeCore, options: &DumpOptions) -> (Vec<RawUlt>, Vec<BusyXstre
         let request = request.clone();
         xstream.ask(Box::new(move |xstream| xstream.answer(&request)));
     }
-    let deadline = Instant::now().checked_add(options.limit);
     let late = |pending: &BTreeSet<usize>| {
         let xstreams = xstreams.iter().cloned();
         xstreams.filter(|x| pending.contains(&x.index) && is_there(x)).collect::<Vec<_>>()
     };
-    core.news.wait_until(deadline, || late(&lock(&request.pending)).is_empty());
+    core.news
+        .wait_until(&mut Limit::new(options.limit), || late(&lock(&request.pending)).is_empty());
     // Held so that nobody answers between the two looks.
     let pending = lock(&request.pending);
     let busy = late(&pending).iter().map(|xstream| busy(core, xstream)).collect();

@@ -131,6 +131,8 @@ mod join_word;
 #[cfg(not(loom))]
 mod layout;
 #[cfg(not(loom))]
+mod limit;
+#[cfg(not(loom))]
 mod list;
 #[cfg(not(loom))]
 mod local;

@@ -4,8 +4,8 @@
 //! the list of waiters is behind an OS lock that is held for a few instructions.
 
 use std::ptr::NonNull;
-use std::time::Instant;
 
+use crate::limit::Limit;
 use crate::sync::{Mutex, lock};
 use crate::wait::Waiter;
 use crate::wait_kind::WaitKind;
@@ -36,14 +36,14 @@ impl News {
         }
     }
 
-    /// Waits until `test` holds, and looks at it whenever somebody has told. `false`: the deadline
-    /// passed first.
-    pub(crate) fn wait_until(&self, deadline: Option<Instant>, test: impl Fn() -> bool) -> bool {
+    /// Waits until `test` holds, and looks at it whenever somebody has told. `false`: the limit
+    /// was over first.
+    pub(crate) fn wait_until(&self, limit: &mut Limit, test: impl Fn() -> bool) -> bool {
         loop {
             if test() {
                 return true;
             }
-            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            if limit.is_over() {
                 return false;
             }
             let waiter = Waiter::new(WaitKind::Condvar);
@@ -61,7 +61,7 @@ impl News {
                 }
                 return true;
             }
-            waiter.settle(deadline, unlink);
+            limit.spend(|deadline| waiter.settle(deadline, unlink));
         }
     }
 }

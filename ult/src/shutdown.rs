@@ -13,10 +13,11 @@
 //! One attempt at a time; others wait for its end, within their own time. An attempt waits on
 //! `news`, which every phase change, and every end of a ULT while the phase says so, announces.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::current;
 use crate::error::{ShutdownError, StillAlive};
+use crate::limit::Limit;
 use crate::news::News;
 use crate::runtime::{Owner, Runtime};
 use crate::shared::{CLOSING, EXIT, REPORT, RuntimeCore, WATCHED};
@@ -46,6 +47,9 @@ impl Runtime {
 
     /// Waits for at most `limit` until all ULTs have ended, then ends the xstreams.
     ///
+    /// A pause of the whole process (a stop signal, a debugger, a virtual machine that is moved)
+    /// counts as 100 ms at most, since the ULTs pause as well.
+    ///
     /// Spawns work while ULTs are alive, and fail once the last has ended. Further calls, also
     /// concurrent ones, are harmless: they wait for the first, and return `Ok` if it succeeds.
     ///
@@ -58,7 +62,7 @@ impl Runtime {
         if self.is_current() {
             return Err(ShutdownError::FromUlt);
         }
-        self.owner.shutdown(Instant::now().checked_add(limit))
+        self.owner.shutdown(Limit::new(limit))
     }
 
     /// Whether the caller is a ULT (or a scheduler) of this runtime.
@@ -69,9 +73,9 @@ impl Runtime {
 }
 
 impl Owner {
-    fn shutdown(&self, deadline: Option<Instant>) -> Result<(), ShutdownError> {
+    fn shutdown(&self, mut limit: Limit) -> Result<(), ShutdownError> {
         loop {
-            let free = TURN_OVER.wait_until(deadline, || {
+            let free = TURN_OVER.wait_until(&mut limit, || {
                 let turn = self.turn.lock();
                 turn.is_done || !turn.in_progress
             });
@@ -88,7 +92,7 @@ impl Owner {
                 return Err(ShutdownError::StillAlive(Box::new(report)));
             }
         }
-        let result = close(&self.core, deadline);
+        let result = close(&self.core, limit);
         if result.is_ok() {
             bury(&self.core);
         }
@@ -106,8 +110,8 @@ impl Runtime {
     pub(crate) fn close_in_background(&self) {
         let runtime = self.clone();
         in_background(move || {
-            let result = runtime.owner.shutdown(None);
-            debug_assert!(result.is_ok(), "without a deadline, it waits until it succeeds");
+            let result = runtime.owner.shutdown(Limit::none());
+            debug_assert!(result.is_ok(), "without a limit, it waits until it succeeds");
         });
     }
 
@@ -125,8 +129,8 @@ impl Drop for Owner {
         // We may be on one of the runtime's own threads, or in a hurry: somebody else waits.
         let core = self.core.clone();
         in_background(move || {
-            let result = close(&core, None);
-            debug_assert!(result.is_ok(), "without a deadline, it waits until it succeeds");
+            let result = close(&core, Limit::none());
+            debug_assert!(result.is_ok(), "without a limit, it waits until it succeeds");
             bury(&core);
         });
     }
@@ -145,39 +149,35 @@ fn bury(core: &RuntimeCore) {
 }
 
 /// Steps 1 and 2, and the start of step 3.
-fn close(core: &Arc<RuntimeCore>, deadline: Option<Instant>) -> Result<(), StillAlive> {
+fn close(core: &Arc<RuntimeCore>, mut limit: Limit) -> Result<(), StillAlive> {
     let word = core.set_phase(WATCHED);
-    if !wait_for(core, deadline, || core.is_seen(word) && core.is_quiet()) {
+    if !wait_for(core, &mut limit, || core.is_seen(word) && core.is_quiet()) {
         return Err(give_up(core));
     }
     let word = core.set_phase(WATCHED | CLOSING);
-    if !wait_for(core, deadline, || core.is_seen(word)) || !wait_for_gate(core, deadline) {
+    if !wait_for(core, &mut limit, || core.is_seen(word)) || !wait_for_gate(core, &mut limit) {
         return Err(give_up(core));
     }
-    if !wait_for(core, deadline, || core.is_quiet()) {
+    if !wait_for(core, &mut limit, || core.is_quiet()) {
         return Err(give_up(core));
     }
     core.set_phase(CLOSING | EXIT);
     Ok(())
 }
 
-/// Waits for news until `test` holds. `false`: the deadline passed first.
-pub(crate) fn wait_for(
-    core: &RuntimeCore,
-    deadline: Option<Instant>,
-    test: impl Fn() -> bool,
-) -> bool {
-    core.news.wait_until(deadline, test)
+/// Waits for news until `test` holds. `false`: the limit was over first.
+pub(crate) fn wait_for(core: &RuntimeCore, limit: &mut Limit, test: impl Fn() -> bool) -> bool {
+    core.news.wait_until(limit, test)
 }
 
 /// A spawn takes microseconds, so this does not sleep.
-fn wait_for_gate(core: &RuntimeCore, deadline: Option<Instant>) -> bool {
+fn wait_for_gate(core: &RuntimeCore, limit: &mut Limit) -> bool {
     let mut round = 0;
     while !core.is_gate_empty() {
-        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+        if limit.is_over() {
             return false;
         }
-        relax(&mut round);
+        limit.spend(|_| relax(&mut round));
     }
     true
 }
@@ -185,7 +185,7 @@ fn wait_for_gate(core: &RuntimeCore, deadline: Option<Instant>) -> bool {
 /// Opens the runtime again and collects what was in the way.
 fn give_up(core: &RuntimeCore) -> StillAlive {
     let word = core.set_phase(REPORT);
-    wait_for(core, Some(Instant::now() + REPORT_LIMIT), || core.is_seen(word));
+    wait_for(core, &mut Limit::new(REPORT_LIMIT), || core.is_seen(word));
     let xstreams = core.xstreams();
     let late = xstreams.iter().filter(|xstream| !xstream.has_seen(word));
     let busy_xstreams: Vec<String> = late.map(|xstream| xstream.name.to_string()).collect();

@@ -1,11 +1,12 @@
 //! Xstreams as their users see them.
 
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::current;
 use crate::error::{LayoutError, StartError};
 use crate::layout::{check_access, find_pools, reconfigure, set_pools, settle_servers};
+use crate::limit::Limit;
 use crate::sched::Scheduler;
 use crate::shared::{CLOSING, EXIT, RuntimeCore};
 use crate::shutdown::wait_for;
@@ -249,9 +250,8 @@ impl XstreamRef {
             }
             self.begin_to_leave();
         }
-        let deadline = Instant::now().checked_add(limit);
         let has_left = || matches!(self.xstream.state(), State::Terminated | State::Removed);
-        if !wait_for(&self.core, deadline, has_left) {
+        if !wait_for(&self.core, &mut Limit::new(limit), has_left) {
             let _one_at_a_time = self.core.layout.lock();
             while !has_left() {
                 if self.xstream.change_state(State::Joining, State::Running) {

@@ -6,31 +6,37 @@
 
 mod common;
 
+use std::io::{BufRead, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::{LONG, shared, wait_until};
-use ult::{JoinError, PoolSpec, Runtime, StartError, XstreamSpec};
+use ult::{JoinError, PoolSpec, Runtime, ShutdownError, StartError, XstreamSpec};
 
 const TASK: &str = "ULT_TEST_CHILD_TASK";
 
-/// Runs the named test of this program as a child that takes the branch for `task`.
-fn run_child(test: &str, task: &str) -> Output {
+/// The named test of this program as a child that takes the branch for `task`.
+fn child_command(test: &str, task: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(TASK, task);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // SAFETY: `prepare_child` makes system calls only, which is allowed between fork and exec.
     unsafe { command.pre_exec(prepare_child) };
-    let mut child = command.spawn().unwrap();
+    command
+}
+
+/// Runs it to its end.
+fn run_child(test: &str, task: &str) -> Output {
+    let mut child = child_command(test, task).spawn().unwrap();
     let deadline = Instant::now() + LONG;
     while child.try_wait().unwrap().is_none() {
         if Instant::now() > deadline {
             child.kill().unwrap();
             panic!("the child does not end");
         }
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(5));
     }
     child.wait_with_output().unwrap()
 }
@@ -198,6 +204,52 @@ fn idle_stacks_give_their_pages_back() {
         return;
     }
     let output = run_child("idle_stacks_give_their_pages_back", "trim");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A pause of the process is nobody's fault: a wait with a limit goes on afterwards.
+#[test]
+fn a_stopped_process_does_not_give_up_when_it_goes_on() {
+    const LIMIT: Duration = Duration::from_secs(2);
+    if task().is_some() {
+        let (runtime, pool) = shared(1);
+        let end = Arc::new(ult::Eventual::new());
+        let inner = end.clone();
+        let ult = pool.spawn(move || inner.wait_ready()).unwrap();
+        let other = runtime.clone();
+        std::thread::spawn(move || {
+            let is_waiting = || match other.shutdown_timeout(Duration::ZERO) {
+                Err(ShutdownError::StillAlive(report)) => report.in_progress,
+                result => panic!("{result:?}"),
+            };
+            wait_until("the main thread waits", is_waiting);
+            println!("ready");
+            std::io::stdin().read_line(&mut String::new()).unwrap();
+            end.set(()).unwrap();
+        });
+        runtime.shutdown_timeout(LIMIT).unwrap();
+        ult.join().unwrap();
+        return;
+    }
+    let test = "a_stopped_process_does_not_give_up_when_it_goes_on";
+    let mut command = child_command(test, "wait");
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("ready") {
+        line.clear();
+        assert_ne!(out.read_line(&mut line).unwrap(), 0, "the child ended early");
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let options = rustix::process::WaitOptions::UNTRACED;
+    let (_, status) = rustix::process::waitpid(Some(pid), options).unwrap().unwrap();
+    assert!(status.stopped());
+    // Not a guess: this is the span that must not count.
+    std::thread::sleep(LIMIT + Duration::from_secs(1));
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 

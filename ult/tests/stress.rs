@@ -20,18 +20,30 @@ mod unit;
 mod world;
 
 use std::ops::Range;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// Seeds of an ordinary test run.
 const SEEDS: Range<u64> = 0..60;
 /// Far beyond what one seed needs.
 const LIMIT: Duration = Duration::from_secs(60);
+const PARTS: u32 = 600;
 
 fn seeds() -> Range<u64> {
     let Ok(text) = std::env::var("MARGO_STRESS_SEEDS") else { return SEEDS };
     let (from, to) = text.split_once("..").expect("MARGO_STRESS_SEEDS=from..to");
     from.parse().unwrap()..to.parse().unwrap()
+}
+
+/// In small parts, so that a pause of the process does not count.
+fn wait_for<T>(result: &Receiver<T>) -> Result<T, RecvTimeoutError> {
+    for _ in 0..PARTS {
+        match result.recv_timeout(LIMIT / PARTS) {
+            Err(RecvTimeoutError::Timeout) => {}
+            result => return result,
+        }
+    }
+    Err(RecvTimeoutError::Timeout)
 }
 
 fn repeat(seed: u64) -> String {
@@ -51,7 +63,7 @@ fn random_programs_keep_every_promise() {
             let problems = layout::run(seed);
             let _ = done.send(problems);
         });
-        match result.recv_timeout(LIMIT) {
+        match wait_for(&result) {
             Ok(problems) => {
                 thread.join().unwrap();
                 assert!(problems.is_empty(), "{}:\n{}", repeat(seed), problems.join("\n"));

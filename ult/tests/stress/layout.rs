@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ult::{
     Access, Basic, BasicWait, PoolKind, PoolSpec, Prio, RandWs, RoundRobin, Runtime, Scheduler,
@@ -14,6 +14,8 @@ use crate::world::{CANCELLED, LOCALS_ALIVE, Random, World, lock, take_panics};
 
 /// How long a program may take from its last spawn on.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How often the end of all units is looked for, 200 us or more apart.
+const ROUNDS_MAX: u32 = 75_000;
 /// Stacks that may be kept per xstream.
 const STACKS_KEPT: usize = 4;
 
@@ -260,11 +262,13 @@ impl Control {
     /// Lets everything end, and looks at what is left.
     fn finish(&mut self) {
         self.world.budget.store(0, SeqCst);
-        let deadline = Instant::now() + PATIENCE;
+        // Counted in rounds, which pause when the process does; a clock would not.
+        let mut rounds = 0;
         while !self.is_over() {
             self.release();
             self.serve_all();
-            if Instant::now() > deadline {
+            rounds += 1;
+            if rounds > ROUNDS_MAX {
                 return self.report_stuck();
             }
             std::thread::sleep(Duration::from_micros(200));
