@@ -21,6 +21,7 @@ use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 use std::time::{Duration, Instant};
 
+use crate::prefetch;
 use crate::sync::atomic::AtomicPtr;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::{UnsafeCell, relax};
@@ -112,6 +113,7 @@ impl<T> Eventual<T> {
     ///
     /// Counterpart: `ABT_eventual_set`.
     pub fn set(&self, value: T) -> Result<(), T> {
+        prefetch::for_write(&raw const self.state);
         if !self.claim() {
             return Err(value);
         }
@@ -283,6 +285,7 @@ impl<T> Eventual<T> {
 ///
 /// All of it are alive and not woken, and the caller took the whole chain out of its object.
 unsafe fn wake_reversed(newest: Word) {
+    prefetch::for_write(newest);
     let mut at = newest;
     let mut oldest = ptr::null_mut();
     while let Some(node) = NonNull::new(at) {

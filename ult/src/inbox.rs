@@ -70,6 +70,13 @@ impl<T: Linked> Inbox<T> {
         self.head.load(Relaxed).is_null()
     }
 
+    /// What was pushed last, if anything is waiting: a hint, the node may be gone.
+    #[inline]
+    #[must_use]
+    pub fn newest(&self) -> *const T {
+        self.head.load(Relaxed)
+    }
+
     /// Hands `node` to the owner. Returns whether the inbox was empty before, or that it is closed,
     /// and `node` still the caller's.
     ///

@@ -157,6 +157,7 @@ mod pool;
 mod pool_ops;
 #[cfg(not(loom))]
 mod pools;
+mod prefetch;
 mod raw_mutex;
 mod remutex;
 #[cfg(not(loom))]

@@ -40,6 +40,12 @@ use crate::wait_list::Links;
 
 #[cfg(not(loom))]
 use crate::descriptor::{UltPtr, UltRef};
+#[cfg(not(loom))]
+use crate::prefetch;
+#[cfg(not(loom))]
+use crate::sync::atomic::Ordering::Relaxed;
+#[cfg(not(loom))]
+use crate::xstream::XstreamShared;
 
 /// Defines a constructor that is `const` outside of the models: loom's objects cannot be made at
 /// compile time.
@@ -91,17 +97,20 @@ const PLAIN: usize = 1;
 
 /// A waiting party. Aligned so that three low bits of its address are free for flags.
 #[derive(Debug)]
-#[repr(align(8))]
+#[repr(C, align(64))]
 pub(crate) struct Waiter {
     /// Its place in the list of the object.
     pub(crate) links: UnsafeCell<Links>,
+    /// Zero until woken, then the note of the waker.
+    woken: AtomicUsize,
+    party: Party,
+    /// The home of the ULT, in the same cache line for a waker to ask for it early.
+    #[cfg(not(loom))]
+    home: *const XstreamShared,
     /// What the object wants to know about the wait (how many permits, where the item goes).
     /// Constant while the waiter is linked.
     pub(crate) tag: *mut (),
-    /// Zero until woken, then the note of the waker.
-    woken: AtomicUsize,
     kind: WaitKind,
-    party: Party,
 }
 
 impl Waiter {
@@ -118,6 +127,8 @@ impl Waiter {
 
     fn with_party(kind: WaitKind, party: Party) -> Self {
         Self {
+            #[cfg(not(loom))]
+            home: party.home(),
             links: UnsafeCell::new(Links::new()),
             tag: std::ptr::null_mut(),
             woken: AtomicUsize::new(0),
@@ -207,7 +218,10 @@ impl Waiter {
         let this = unsafe { waiter.as_ref() };
         #[cfg(not(loom))]
         if let Party::Ult(ult) = this.party
-            && ult.state.cell.claim()
+            && {
+                prefetch::for_write(this.home);
+                ult.state.cell.claim()
+            }
         {
             // It cannot run, and hence not end, before it is pushed: no count is needed, and its
             // cache lines come here once.
@@ -229,6 +243,14 @@ impl Drop for Waiter {
 }
 
 impl Party {
+    #[cfg(not(loom))]
+    fn home(&self) -> *const XstreamShared {
+        match self {
+            Self::Ult(ult) => ult.home.load(Relaxed),
+            Self::Thread(_) | Self::Task(_) => std::ptr::null(),
+        }
+    }
+
     #[cfg(not(loom))]
     fn current() -> Self {
         match crate::current::suspendable() {

@@ -23,6 +23,7 @@ use crate::descriptor_cache::{DescriptorCache, recycle_at};
 use crate::error::StuckUlt;
 use crate::idle::IdleSet;
 use crate::pool::{PoolShared, PushReason, Queue};
+use crate::prefetch;
 use crate::run_loop::ClockBudget;
 use crate::shared::{CLOSING, EXIT, IDS_PER_DRAW, REPORT, RuntimeCore, WATCHED};
 use crate::sleep::Spin;
@@ -601,6 +602,7 @@ impl Xstream {
     /// Empties the inbox, carries out requests, and looks at the phase.
     #[cold]
     pub(crate) fn read_mail(&self) {
+        prefetch::for_write(self.shared.inbox.newest());
         for node in self.shared.inbox.take_all() {
             // SAFETY:
             // - a live descriptor: units that are sent have not ended.

@@ -45,7 +45,7 @@ impl State {
 
 /// See the module documentation. Lives as long as its runtime's shared part, also after the xstream
 /// has been removed.
-#[repr(align(128))]
+#[repr(C, align(128))]
 pub(crate) struct XstreamShared {
     pub(crate) inbox: Inbox<Ult>,
     word: ParkWord,
@@ -194,7 +194,8 @@ impl XstreamShared {
     }
 
     pub(crate) fn take_signal(&self) -> bool {
-        self.signalled.swap(false, AcqRel) // pair: SIGNAL
+        // pair: SIGNAL
+        self.signalled.load(Relaxed) && self.signalled.swap(false, AcqRel)
     }
 
     /// Has `request` carried out by the xstream. If it has left, nothing happens until it is
