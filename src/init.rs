@@ -115,13 +115,12 @@ impl Instance {
 fn without_effect(resolved: &Resolved) -> Vec<&'static str> {
     let mercury = &resolved.mercury;
     let given = [
-        (mercury.auto_sm, "mercury.auto_sm"),
         (mercury.stats, "mercury.stats"),
         (mercury.na_no_retry, "mercury.na_no_retry"),
         (mercury.max_contexts > 1, "mercury.max_contexts"),
         (mercury.ip_subnet.is_some(), "mercury.ip_subnet"),
         (mercury.auth_key.is_some(), "mercury.auth_key"),
-        (mercury.sm_info_string.is_some(), "mercury.sm_info_string"),
+        (mercury.sm_info_string.is_some() && !mercury.auto_sm, "mercury.sm_info_string"),
         (mercury.na_request_mem_device, "mercury.na_request_mem_device"),
         (mercury.na_addr_format != NaAddrFormat::default(), "mercury.na_addr_format"),
         (resolved.enable_abt_profiling, "enable_abt_profiling"),
@@ -216,6 +215,12 @@ fn start_core(resolved: &Resolved) -> Result<Arc<Core<Token>>, InitError> {
     let largest = mercury.na_max_unexpected_size.max(mercury.na_max_expected_size) as usize;
     if let Some(bytes) = resolved.eager_size.or((largest > 0).then_some(largest)) {
         options.message_bytes_max = bytes;
+    }
+    if mercury.auto_sm {
+        let name = mercury.sm_info_string.as_deref().unwrap_or_default();
+        let is_address = name.contains("://");
+        options.auto_sm =
+            Some(if is_address { name.to_owned() } else { format!("na+sm://{name}") });
     }
     let endpoint = na::open(address, &options)
         .map_err(|source| InitError::Network { address: address.clone(), source })?;

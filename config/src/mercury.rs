@@ -53,7 +53,7 @@ pub struct Mercury {
     pub na_max_unexpected_size: u32,
     /// Largest expected message, in bytes. Default 0: the transport's own limit.
     pub na_max_expected_size: u32,
-    /// Settings of the shared-memory part under `auto_sm`. Default none.
+    /// Name of the shared-memory part under `auto_sm`. Default none: a name of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sm_info_string: Option<String>,
     /// Ask for transfers from and to device (GPU) memory. Default false.

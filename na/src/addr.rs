@@ -24,7 +24,7 @@ struct Inner {
     uri: Box<str>,
     endpoint: u64,
     peer: u64,
-    state: Box<dyn Any + Send + Sync>,
+    state: Arc<dyn Any + Send + Sync>,
 }
 
 impl Addr {
@@ -40,7 +40,13 @@ impl Addr {
         peer: u64,
         state: impl Any + Send + Sync,
     ) -> Self {
-        Self(Arc::new(Inner { uri: uri.into(), endpoint, peer, state: Box::new(state) }))
+        Self(Arc::new(Inner { uri: uri.into(), endpoint, peer, state: Arc::new(state) }))
+    }
+
+    /// The same peer with another text form.
+    pub(crate) fn with_uri(&self, uri: &str) -> Self {
+        let Inner { endpoint, peer, .. } = *self.0;
+        Self(Arc::new(Inner { uri: uri.into(), endpoint, peer, state: self.0.state.clone() }))
     }
 
     /// A number that no other endpoint of this process has.

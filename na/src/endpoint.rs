@@ -5,12 +5,17 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Access, Addr, Error, LocalMem, Memory, MsgBuf, RemoteMem, TcpOptions};
+use crate::{Access, Addr, Error, LocalMem, Memory, MsgBuf, RegionTable, RemoteMem, TcpOptions};
 
 /// Names an operation in its completion and in `cancel`. Chosen by the caller, unique among the
 /// endpoint's operations in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OpId(pub u64);
+
+impl OpId {
+    /// Numbers from this one on are those of endpoints that are made of others.
+    pub const RESERVED: Self = Self(u64::MAX << 32);
+}
 
 /// Pairs an expected message with its receive. Counterpart: `na_tag_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -47,6 +52,16 @@ pub struct OpenOptions {
     /// Runs the parts of large copies in user space (sm, memory of
     /// [`SharedBuffer`](crate::SharedBuffer)). Default: the thread that polls copies alone.
     pub copy_helper: Option<CopyHelper>,
+    /// Reach peers on the same host through shared memory, all others through the network that is
+    /// opened: the address of the shared memory, usually `na+sm://`. Our own address is then a
+    /// composed one, `uid://<host>#na+sm://…#na+tcp://…`; an endpoint without this option takes the
+    /// part that it understands. Default: none.
+    ///
+    /// Counterpart: `auto_sm` and `sm_info_string` of `HG_Init_opt2`.
+    pub auto_sm: Option<String>,
+    /// Where keys of registered memory are kept, for endpoints that share it: what is registered at
+    /// one can be reached through all. Default: a table of its own.
+    pub regions: Option<RegionTable>,
 }
 
 /// Which users' processes an endpoint talks with, where the operating system tells who a peer is.
@@ -117,6 +132,8 @@ impl Default for OpenOptions {
             tcp: TcpOptions::default(),
             peer_users: PeerUsers::default(),
             copy_helper: None,
+            auto_sm: None,
+            regions: None,
         }
     }
 }

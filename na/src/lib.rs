@@ -31,6 +31,8 @@ mod addr;
 #[cfg(not(loom))]
 mod alloc;
 #[cfg(not(loom))]
+mod auto_sm;
+#[cfg(not(loom))]
 mod cheap;
 #[cfg(all(any(feature = "sm", feature = "tcp"), not(loom)))]
 #[cfg_attr(not(feature = "sm"), allow(dead_code, reason = "sm uses more of it than the others"))]

@@ -77,7 +77,8 @@ pub fn plugin_for<'a>(uri: &Uri<'_>) -> Result<&'a dyn Plugin, Error> {
     Err(bad(format!("there is no transport `{asked}`; this build has {}", names.join(", "))))
 }
 
-/// Opens an endpoint for `uri`.
+/// Opens an endpoint for `uri`; two that act as one if that is a composed address, or if
+/// [`OpenOptions::auto_sm`] asks for it.
 ///
 /// # Errors
 ///
@@ -85,8 +86,17 @@ pub fn plugin_for<'a>(uri: &Uri<'_>) -> Result<&'a dyn Plugin, Error> {
 ///
 /// Counterpart: `NA_Initialize_opt2`.
 pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
+    if let Some((near, far)) = crate::auto_sm::parts(uri).transpose()? {
+        // Also as a restarted process names itself.
+        let options = OpenOptions { auto_sm: Some(near.to_owned()), ..options.clone() };
+        return open(far, &options);
+    }
     let uri = Uri::parse(uri)?;
-    plugin_for(&uri)?.open(&uri, options)
+    let plugin = plugin_for(&uri)?;
+    match options.auto_sm.as_deref().filter(|_| plugin.name() != "sm") {
+        Some(near) => crate::auto_sm::open(plugin, &uri, options, near),
+        None => plugin.open(&uri, options),
+    }
 }
 
 #[cfg(test)]

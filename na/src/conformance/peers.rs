@@ -95,7 +95,8 @@ pub fn nobody_listens(case: &Case<'_>) {
     for op in ops {
         let error = origin.error(op);
         let Error::Unreachable { peer, .. } = &error else { panic!("not unreachable: {error}") };
-        assert_eq!(peer, to_nobody.uri());
+        // Or the part of it that was tried, if it is a composed one.
+        assert!(to_nobody.uri().contains(&**peer), "{peer}");
         assert!(error.never_arrived());
     }
 }

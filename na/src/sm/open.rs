@@ -18,7 +18,7 @@ use super::socket;
 use crate::matching::Matcher;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::sync::{Arc, Mutex};
-use crate::{Addr, Endpoint, Error, OpenOptions, PeerUsers, Plugin, RegionTable, Uri};
+use crate::{Addr, Endpoint, Error, OpenOptions, PeerUsers, Plugin, Uri};
 
 /// Bytes of early messages that are held per peer before its ring backs up.
 const EARLY_BYTES_MAX: usize = 256 << 10;
@@ -134,7 +134,7 @@ fn open(uri: &Uri<'_>, options: &OpenOptions, sm: &SmOptions) -> Result<Arc<dyn 
         ring_bytes: capacity_for(max).max(*RING_BYTES.start()),
         attach,
         nonce,
-        regions: RegionTable::new(),
+        regions: options.regions.clone().unwrap_or_default(),
         board: OwnBoard::new()?,
         matcher: Lock::new(Matcher::new(EARLY_BYTES_MAX)),
         ready,

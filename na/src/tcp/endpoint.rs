@@ -66,7 +66,7 @@ impl Core {
             liveness_limit: liveness::limit(options.liveness_limit),
             options: options.tcp.clone(),
             listening_uri,
-            regions: RegionTable::new(),
+            regions: options.regions.clone().unwrap_or_default(),
             matcher: Mutex::new(Matcher::new(EARLY_BYTES_MAX)),
             mail: Mail::new()?,
             peers: Mutex::default(),
@@ -338,6 +338,7 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn lookup(&self, uri: &str) -> Result<Addr, Error> {
+        let uri = crate::auto_sm::part_for(uri, "tcp");
         let parsed = Uri::parse(uri)?;
         if !crate::Plugin::serves(&super::Tcp, &parsed) {
             let reason = "it is not an address of the tcp transport, `na+tcp://host:port`".into();

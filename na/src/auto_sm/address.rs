@@ -1,0 +1,156 @@
+//! Composed addresses: `uid://<host>#na+sm://<name>#na+tcp://<host>:<port>`, as in Mercury.
+//!
+//! `<host>` names the kernel that runs (its boot id), the network namespace, in which names of
+//! shared memory are found, and the user: `<32 hex digits>-<namespace>-<user id>`. Two processes
+//! with the same name can reach each other through shared memory. A clone of a machine, a container
+//! with a network of its own and another user's process have another one.
+
+use crate::{Error, PeerUsers};
+
+const PREFIX: &str = "uid://";
+
+/// Where a process runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Host {
+    boot: String,
+    namespace: u64,
+    user: u32,
+}
+
+impl Host {
+    /// This process's.
+    pub(super) fn own() -> Result<Self, Error> {
+        let path = "/proc/sys/kernel/random/boot_id";
+        let boot = std::fs::read_to_string(path).map_err(|error| cannot_read(path, &error))?;
+        let path = "/proc/self/ns/net";
+        let namespace = std::fs::metadata(path).map_err(|error| cannot_read(path, &error))?;
+        Ok(Self {
+            boot: boot.chars().filter(char::is_ascii_hexdigit).collect(),
+            namespace: std::os::unix::fs::MetadataExt::ino(&namespace),
+            user: rustix::process::geteuid().as_raw(),
+        })
+    }
+
+    /// Reads the text form.
+    fn parse(text: &str) -> Option<Self> {
+        let (boot, rest) = text.split_once('-')?;
+        let (namespace, user) = rest.split_once('-')?;
+        let is_hex = boot.len() == 32 && boot.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        (is_hex && number(namespace) && number(user)).then_some(())?;
+        Some(Self {
+            boot: boot.to_owned(),
+            namespace: namespace.parse().ok()?,
+            user: user.parse().ok()?,
+        })
+    }
+
+    /// Whether a process of `other` can be reached through shared memory.
+    pub(super) fn reaches(&self, other: &Self, users: &PeerUsers) -> bool {
+        self.boot == other.boot
+            && self.namespace == other.namespace
+            && users.allows(other.user, self.user)
+    }
+}
+
+/// A composed address, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Composed<'a> {
+    pub(super) host: Host,
+    pub(super) near: &'a str,
+    pub(super) far: &'a str,
+}
+
+/// The parts of a composed address; `None`: it is not one.
+pub(super) fn parse(uri: &str) -> Option<Result<Composed<'_>, Error>> {
+    let rest = uri.strip_prefix(PREFIX)?;
+    let mut parts = rest.split('#');
+    let composed = match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some(host), Some(near), Some(far), None) if !near.is_empty() && !far.is_empty() => {
+            // Another implementation may name hosts otherwise: then it is another host.
+            let unknown = Host { boot: String::new(), namespace: 0, user: u32::MAX };
+            Ok(Composed { host: Host::parse(host).unwrap_or(unknown), near, far })
+        }
+        _ => Err(Error::BadUri {
+            uri: uri.to_owned(),
+            reason: "a composed address is `uid://<host>#na+sm://<name>#<network address>`".into(),
+        }),
+    };
+    Some(composed)
+}
+
+/// Near and far part of a composed address; `None`: it is not one.
+pub(crate) fn parts(uri: &str) -> Option<Result<(&str, &str), Error>> {
+    parse(uri).map(|composed| composed.map(|Composed { near, far, .. }| (near, far)))
+}
+
+/// The text of a composed address.
+pub(super) fn format(host: &Host, near: &str, far: &str) -> String {
+    let Host { boot, namespace, user } = host;
+    format!("{PREFIX}{boot}-{namespace}-{user}#{near}#{far}")
+}
+
+/// The part of a composed address that transport `protocol` can read; other texts as they are.
+/// For endpoints of a single transport.
+pub(crate) fn part_for<'a>(uri: &'a str, protocol: &str) -> &'a str {
+    let reads = |part: &&str| {
+        part.split_once("://").is_some_and(|(head, _)| head.rsplit('+').next() == Some(protocol))
+    };
+    match parse(uri) {
+        Some(Ok(Composed { near, far, .. })) => [near, far].into_iter().find(reads).unwrap_or(uri),
+        _ => uri,
+    }
+}
+
+fn cannot_read(path: &str, error: &std::io::Error) -> Error {
+    let errno =
+        error.raw_os_error().map_or(rustix::io::Errno::IO, rustix::io::Errno::from_raw_os_error);
+    Error::io(format!("cannot tell hosts apart for `auto_sm`: reading {path}"), errno)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn survives_the_text_form() {
+        let host = Host::own().unwrap();
+        let text = format(&host, "na+sm://12-0", "na+tcp://10.0.0.1:5");
+        let composed = parse(&text).unwrap().unwrap();
+        assert_eq!(composed, Composed { host, near: "na+sm://12-0", far: "na+tcp://10.0.0.1:5" });
+        assert_eq!(part_for(&text, "sm"), "na+sm://12-0");
+        assert_eq!(part_for(&text, "tcp"), "na+tcp://10.0.0.1:5");
+        assert_eq!(part_for(&text, "sim"), text);
+        assert_eq!(part_for("na+tcp://h:1", "tcp"), "na+tcp://h:1");
+    }
+
+    #[test]
+    fn hosts_differ_by_kernel_namespace_and_user() {
+        let own = Host { boot: "0".repeat(32), namespace: 7, user: 3 };
+        assert!(own.reaches(&own, &PeerUsers::Own));
+        let other = Host { boot: "1".repeat(32), ..own.clone() };
+        assert!(!own.reaches(&other, &PeerUsers::All));
+        let other = Host { namespace: 8, ..own.clone() };
+        assert!(!own.reaches(&other, &PeerUsers::All));
+        let other = Host { user: 4, ..own.clone() };
+        assert!(!own.reaches(&other, &PeerUsers::Own));
+        assert!(own.reaches(&other, &PeerUsers::And(vec![4])));
+    }
+
+    #[test]
+    fn a_host_of_another_kind_is_another_host() {
+        // As C Mercury writes it: the number of `gethostid`.
+        let text = "uid://8323328#na+sm://17-0#ofi+tcp://10.0.0.1:5";
+        let composed = parse(text).unwrap().unwrap();
+        assert!(!Host::own().unwrap().reaches(&composed.host, &PeerUsers::All));
+        assert_eq!(composed.far, "ofi+tcp://10.0.0.1:5");
+    }
+
+    #[test]
+    fn what_is_incomplete_is_refused() {
+        for text in ["uid://", "uid://1#na+sm://a", "uid://1##na+tcp://h:1", "uid://1#a#b#c"] {
+            assert!(parse(text).unwrap().is_err(), "{text}");
+        }
+        assert!(parse("na+tcp://h:1").is_none());
+    }
+}

@@ -1,0 +1,390 @@
+//! The endpoint over both, and how it is opened.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{EventfdFlags, epoll, eventfd};
+
+use super::address::{self, Host};
+use super::receives::{Added, Receives, Side};
+use super::turns::Turns;
+use crate::registry::plugin_for;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Arc, Mutex, lock};
+use crate::{
+    Access, Addr, Completion, Endpoint, Error, Limits, LocalMem, Memory, MsgBuf, OpId, OpenOptions,
+    PeerUsers, Plugin, Refused, RegionTable, Tag, Transfer, Uri,
+};
+
+/// See the module documentation.
+struct AutoSm {
+    id: u64,
+    own_addr: Addr,
+    host: Host,
+    users: PeerUsers,
+    near: Part,
+    far: Part,
+    turns: Turns,
+    shared: Mutex<Shared>,
+    /// `Shared::ready` is not empty. A hint: whoever sets it wakes a sleeper under the lock.
+    has_ready: AtomicBool,
+    /// Somebody has prepared to wait since the last poll. Only `poll` and `prepare_wait` touch it,
+    /// which have one caller.
+    prepared: AtomicBool,
+    /// Readable when `ready` is to be looked at.
+    event: OwnedFd,
+    /// All three; `None` if one of the endpoints can only be polled.
+    epoll: Option<OwnedFd>,
+}
+
+/// One of the two endpoints.
+struct Part {
+    endpoint: Arc<dyn Endpoint>,
+    own: Addr,
+}
+
+impl Part {
+    fn new(endpoint: Arc<dyn Endpoint>) -> Self {
+        Self { own: endpoint.self_addr(), endpoint }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    receives: Receives,
+    /// What ended without either endpoint.
+    ready: Vec<Completion>,
+    /// The poll's caller sleeps, or is about to.
+    asleep: bool,
+}
+
+/// Opens an endpoint for `uri`, a network, and one of shared memory beside it.
+pub(crate) fn open(
+    plugin: &dyn Plugin,
+    uri: &Uri<'_>,
+    options: &OpenOptions,
+    near_uri: &str,
+) -> Result<Arc<dyn Endpoint>, Error> {
+    let near_parsed = Uri::parse(near_uri)?;
+    if near_parsed.protocol != "sm" {
+        return Err(Error::BadUri {
+            uri: near_uri.to_owned(),
+            reason: "the part for peers on this host must be shared memory, `na+sm://`".into(),
+        });
+    }
+    let mut options = options.clone();
+    options.auto_sm = None;
+    options.regions.get_or_insert_with(RegionTable::new);
+    let host = Host::own()?;
+    let near = Part::new(plugin_for(&near_parsed)?.open(&near_parsed, &options)?);
+    let far = Part::new(plugin.open(uri, &options)?);
+    let id = Addr::unique_endpoint_id();
+    let own_uri = address::format(&host, near.own.uri(), far.own.uri());
+    let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(|errno| Error::io("cannot make an event descriptor", errno))?;
+    let epoll = watch_all(&near, &far, &event)?;
+    Ok(Arc::new(AutoSm {
+        id,
+        own_addr: Addr::new(own_uri, id, 0, ()),
+        host,
+        users: options.peer_users,
+        near,
+        far,
+        turns: Turns::default(),
+        shared: Mutex::default(),
+        has_ready: AtomicBool::new(false),
+        prepared: AtomicBool::new(false),
+        event,
+        epoll,
+    }))
+}
+
+fn watch_all(near: &Part, far: &Part, event: &OwnedFd) -> Result<Option<OwnedFd>, Error> {
+    let (Some(near), Some(far)) = (near.endpoint.wait_fd(), far.endpoint.wait_fd()) else {
+        return Ok(None);
+    };
+    let failed = |errno| Error::io("cannot watch both endpoints", errno);
+    let all = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+    for fd in [near, far, event.as_fd()] {
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&all, fd, data, epoll::EventFlags::IN).map_err(failed)?;
+    }
+    Ok(Some(all))
+}
+
+impl AutoSm {
+    /// Where operations with `addr` go, and the name that it has there.
+    fn route<'a>(&'a self, addr: &'a Addr) -> Result<(Side, &'a Part, &'a Addr), Error> {
+        let id = addr.endpoint_id();
+        if id == self.near.own.endpoint_id() {
+            Ok((Side::Near, &self.near, addr))
+        } else if id == self.far.own.endpoint_id() {
+            Ok((Side::Far, &self.far, addr))
+        } else if id == self.id {
+            Ok((Side::Near, &self.near, &self.near.own))
+        } else {
+            let text = format!("{addr} is an address of another endpoint");
+            Err(Error::InvalidArgument(text))
+        }
+    }
+
+    /// Starts an operation with a message buffer.
+    fn start(
+        &self,
+        addr: &Addr,
+        buf: MsgBuf,
+        start: impl FnOnce(&dyn Endpoint, &Addr, MsgBuf) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
+        match self.route(addr) {
+            Ok((Side::Near, part, addr)) => start(&*part.endpoint, addr, buf),
+            Ok((Side::Far, part, addr)) => {
+                self.turns.begin();
+                start(&*part.endpoint, addr, buf).inspect_err(|_| self.turns.end())
+            }
+            Err(error) => Err(Refused { error, buf }),
+        }
+    }
+
+    fn start_transfer(
+        &self,
+        addr: &Addr,
+        start: impl FnOnce(&dyn Endpoint, &Addr) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let (side, part, addr) = self.route(addr)?;
+        if side == Side::Near {
+            return start(&*part.endpoint, addr);
+        }
+        self.turns.begin();
+        start(&*part.endpoint, addr).inspect_err(|_| self.turns.end())
+    }
+
+    /// Reports `completion` in the next poll.
+    fn report(&self, shared: &mut Shared, completion: Completion) {
+        shared.ready.push(completion);
+        self.has_ready.store(true, Ordering::Relaxed);
+        if std::mem::take(&mut shared.asleep) {
+            // It is full only if it is readable already.
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// What the caller of `poll` is told when an operation of one of the endpoints has ended.
+    fn translate(&self, side: Side, completion: Completion) -> Option<Completion> {
+        match completion {
+            Completion::Recv { op, buf, result } if Receives::is_ours(op) => {
+                let result = result.map(|mut arrival| {
+                    if side == Side::Near && arrival.from == self.near.own {
+                        arrival.from = self.own_addr.clone();
+                    }
+                    arrival
+                });
+                lock(&self.shared).receives.ended(side, op, buf, result)
+            }
+            mut completion => {
+                if side == Side::Far {
+                    self.turns.end();
+                } else if let Completion::Recv { result: Ok(arrival), .. } = &mut completion
+                    && arrival.from == self.near.own
+                {
+                    arrival.from = self.own_addr.clone();
+                }
+                Some(completion)
+            }
+        }
+    }
+
+    fn poll_part(
+        &self,
+        side: Side,
+        budget: usize,
+        sink: &mut dyn FnMut(Completion),
+    ) -> Result<usize, Error> {
+        let part = if side == Side::Near { &self.near } else { &self.far };
+        let mut told = 0;
+        part.endpoint.poll(budget, &mut |completion| {
+            if let Some(completion) = self.translate(side, completion) {
+                told += 1;
+                sink(completion);
+            }
+        })?;
+        Ok(told)
+    }
+
+    fn poll_ready(&self, budget: usize, sink: &mut dyn FnMut(Completion)) -> usize {
+        let mut shared = lock(&self.shared);
+        let count = shared.ready.len().min(budget);
+        let rest = shared.ready.split_off(count);
+        let ready = std::mem::replace(&mut shared.ready, rest);
+        self.has_ready.store(!shared.ready.is_empty(), Ordering::Relaxed);
+        drop(shared);
+        ready.into_iter().for_each(sink);
+        count
+    }
+
+    /// Ends what `prepare_wait` announced.
+    fn stay_awake(&self) {
+        self.prepared.store(false, Ordering::Relaxed);
+        lock(&self.shared).asleep = false;
+        // Nothing to read if nobody has written.
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+    }
+}
+
+impl Endpoint for AutoSm {
+    fn transport(&self) -> &'static str {
+        self.far.endpoint.transport()
+    }
+
+    fn limits(&self) -> Limits {
+        let (near, far) = (self.near.endpoint.limits(), self.far.endpoint.limits());
+        Limits {
+            unexpected_bytes_max: near.unexpected_bytes_max.min(far.unexpected_bytes_max),
+            expected_bytes_max: near.expected_bytes_max.min(far.expected_bytes_max),
+        }
+    }
+
+    fn self_addr(&self) -> Addr {
+        self.own_addr.clone()
+    }
+
+    fn lookup(&self, uri: &str) -> Result<Addr, Error> {
+        let found = match address::parse(uri) {
+            Some(composed) => {
+                let composed = composed?;
+                if self.host.reaches(&composed.host, &self.users) {
+                    self.near.endpoint.lookup(composed.near)?
+                } else {
+                    self.far.endpoint.lookup(composed.far)?
+                }
+            }
+            None if Uri::parse(uri)?.protocol == "sm" => self.near.endpoint.lookup(uri)?,
+            None => self.far.endpoint.lookup(uri)?,
+        };
+        if found == self.near.own || found == self.far.own {
+            return Ok(self.own_addr.clone());
+        }
+        Ok(if found.uri() == uri { found } else { found.with_uri(uri) })
+    }
+
+    fn send_unexpected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        self.start(to, buf, |endpoint, to, buf| endpoint.send_unexpected(op, to, tag, buf))
+    }
+
+    fn recv_unexpected(&self, op: OpId, buf: MsgBuf) -> Result<(), Refused> {
+        let need = self.limits().unexpected_bytes_max;
+        if buf.capacity() < need {
+            let text = format!("a receive buffer of {} bytes, {need} needed", buf.capacity());
+            return Err(Refused { error: Error::InvalidArgument(text), buf });
+        }
+        let mut shared = lock(&self.shared);
+        let posts = match shared.receives.add(op, buf) {
+            Added::Ended(completion) => {
+                self.report(&mut shared, completion);
+                return Ok(());
+            }
+            Added::Post(posts) => posts,
+        };
+        drop(shared);
+        let mut outcome = Ok(());
+        for (side, name, buf) in posts {
+            let part = if side == Side::Near { &self.near } else { &self.far };
+            let buf = buf.unwrap_or_else(|| self.alloc_msg());
+            if let Err(refused) = part.endpoint.recv_unexpected(name, buf) {
+                let mut shared = lock(&self.shared);
+                if shared.receives.refused(side, name, op) {
+                    outcome = Err(refused);
+                } else {
+                    shared.receives.put_spare(refused.buf);
+                }
+            }
+        }
+        outcome
+    }
+
+    fn send_expected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        self.start(to, buf, |endpoint, to, buf| endpoint.send_expected(op, to, tag, buf))
+    }
+
+    fn recv_expected(&self, op: OpId, from: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        self.start(from, buf, |endpoint, from, buf| endpoint.recv_expected(op, from, tag, buf))
+    }
+
+    fn register(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {
+        // The table of keys is that of both.
+        self.far.endpoint.register(memory, access)
+    }
+
+    fn put(&self, op: OpId, to: &Addr, transfer: Transfer) -> Result<(), Error> {
+        self.start_transfer(to, |endpoint, to| endpoint.put(op, to, transfer))
+    }
+
+    fn get(&self, op: OpId, from: &Addr, transfer: Transfer) -> Result<(), Error> {
+        self.start_transfer(from, |endpoint, from| endpoint.get(op, from, transfer))
+    }
+
+    fn cancel(&self, op: OpId) {
+        let mut shared = lock(&self.shared);
+        if shared.receives.remove(op) {
+            let buf = shared.receives.take_spare().unwrap_or_else(|| self.alloc_msg());
+            let completion = Completion::Recv { op, buf, result: Err(Error::Canceled) };
+            self.report(&mut shared, completion);
+            return;
+        }
+        drop(shared);
+        self.near.endpoint.cancel(op);
+        self.far.endpoint.cancel(op);
+    }
+
+    fn poll(&self, budget: usize, sink: &mut dyn FnMut(Completion)) -> Result<usize, Error> {
+        if self.prepared.load(Ordering::Relaxed) {
+            self.stay_awake();
+        }
+        let mut told = 0;
+        if self.has_ready.load(Ordering::Relaxed) {
+            told += self.poll_ready(budget, sink);
+        }
+        // Both, also if one of them fails: the other has operations to end.
+        let near = self.poll_part(Side::Near, budget - told, sink);
+        told += *near.as_ref().unwrap_or(&0);
+        if self.turns.take() {
+            let far = self.poll_part(Side::Far, budget - told, sink)?;
+            self.turns.found(far);
+            told += far;
+        }
+        near.map(|_| told)
+    }
+
+    fn prepare_wait(&self) -> bool {
+        self.prepared.store(true, Ordering::Relaxed);
+        let mut shared = lock(&self.shared);
+        if !shared.ready.is_empty() {
+            return false;
+        }
+        shared.asleep = true;
+        drop(shared);
+        self.near.endpoint.prepare_wait() && self.far.endpoint.prepare_wait()
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.epoll.as_ref().map(AsFd::as_fd)
+    }
+
+    fn close(&self) {
+        self.near.endpoint.close();
+        self.far.endpoint.close();
+    }
+
+    fn bulk_path(&self) -> String {
+        let (near, far) = (self.near.endpoint.bulk_path(), self.far.endpoint.bulk_path());
+        format!("on this host: {near}; elsewhere: {far}")
+    }
+}
+
+impl fmt::Debug for AutoSm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AutoSm")
+            .field("near", &self.near.endpoint)
+            .field("far", &self.far.endpoint)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,28 @@
+//! One endpoint over two transports: shared memory for peers on the same host, the network for all
+//! others. What [`OpenOptions::auto_sm`](crate::OpenOptions::auto_sm) asks for.
+//!
+//! It holds an endpoint of each, *near* (sm) and *far*. An address belongs to one of the two, so an
+//! operation goes where its address says, and nothing is translated on the way:
+//!
+//! - [`lookup`](crate::Endpoint::lookup) reads both forms of a composed address
+//!   (see [`address`]) and takes the near one if the peer is on this host;
+//! - a message that arrives carries the address that it came from, near or far, and is answered
+//!   that way;
+//! - registered memory has one key, in a table that both endpoints share.
+//!
+//! Receives of unexpected messages have no address: see [`receives`]. The far endpoint is polled
+//! less often while it has nothing to do, because an empty look at a network is a system call
+//! ([`turns`]).
+//!
+//! Counterpart: `auto_sm` of `HG_Init_opt2`. There, hosts are told apart by `gethostid`, which
+//! clones of a machine share; here, by the running kernel, the network namespace and the user.
+
+mod address;
+mod endpoint;
+mod receives;
+mod turns;
+
+#[cfg(any(feature = "sm", feature = "tcp"))]
+pub(crate) use self::address::part_for;
+pub(crate) use self::address::parts;
+pub(crate) use self::endpoint::open;

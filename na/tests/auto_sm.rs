@@ -1,0 +1,186 @@
+//! Endpoints over shared memory and tcp at once: they pass the conformance suite, near and far, and
+//! take the right way.
+#![cfg(all(feature = "sm", feature = "tcp"))]
+#![allow(clippy::unwrap_used, reason = "an unwrap is an assertion here")]
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use na::{Access, Completion, Endpoint, Error, Memory, OpId, OpenOptions, Tag, Transfer};
+
+fn composed(options: &OpenOptions) -> Arc<dyn Endpoint> {
+    let mut options = options.clone();
+    options.auto_sm = Some("na+sm://".to_owned());
+    na::open("na+tcp://127.0.0.1:0", &options).unwrap()
+}
+
+fn tcp(listen: bool) -> Arc<dyn Endpoint> {
+    na::open("na+tcp://127.0.0.1:0", &OpenOptions::listening(listen)).unwrap()
+}
+
+/// Both are composed and on one host, so everything goes through shared memory.
+mod near {
+    use super::*;
+
+    fn open(options: &OpenOptions) -> Arc<dyn Endpoint> {
+        composed(options)
+    }
+
+    na::conformance! { open; all }
+}
+
+/// One side knows only tcp.
+mod far {
+    use super::*;
+
+    fn open(listen: bool) -> Arc<dyn Endpoint> {
+        if listen { composed(&OpenOptions::listening(true)) } else { tcp(false) }
+    }
+
+    na::conformance! { open;
+        echoes_both_kinds,
+        receives_posted_after_the_message,
+        order_is_kept_per_peer,
+        get_and_put_move_the_named_bytes,
+        large_transfers_are_complete,
+        transfers_from_and_to_an_origin,
+        an_origin_that_does_not_listen_is_answered,
+        a_slow_receiver_holds_its_senders_back,
+    }
+}
+
+fn listening() -> Arc<dyn Endpoint> {
+    composed(&OpenOptions::listening(true))
+}
+
+/// Polls all until the first has ended an operation.
+fn ended(endpoints: &[&Arc<dyn Endpoint>]) -> Completion {
+    let deadline = Instant::now() + na::conformance::PATIENCE;
+    loop {
+        assert!(Instant::now() < deadline, "nothing ended");
+        for (at, endpoint) in endpoints.iter().enumerate() {
+            let mut first = None;
+            endpoint.poll(1, &mut |completion| first = Some(completion)).unwrap();
+            if at == 0
+                && let Some(completion) = first
+            {
+                return completion;
+            }
+        }
+    }
+}
+
+/// Sends a message; returns the way that it came.
+fn way_of_a_message(from: &Arc<dyn Endpoint>, to: &Arc<dyn Endpoint>) -> String {
+    way_to(from, to, to.self_addr().uri())
+}
+
+fn way_to(from: &Arc<dyn Endpoint>, to: &Arc<dyn Endpoint>, uri: &str) -> String {
+    let peer = from.lookup(uri).unwrap();
+    to.recv_unexpected(OpId(1), to.alloc_msg()).unwrap();
+    from.send_unexpected(OpId(2), &peer, Tag(3), from.alloc_msg()).unwrap();
+    match ended(&[to, from]) {
+        Completion::Recv { op: OpId(1), result: Ok(arrival), .. } => arrival.from.uri().to_owned(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn peers_on_this_host_take_shared_memory_and_others_the_network() {
+    let (target, origin) = (listening(), listening());
+    assert!(way_of_a_message(&origin, &target).starts_with("na+sm://"));
+    assert!(way_of_a_message(&tcp(true), &target).starts_with("na+tcp://"));
+    // The other way round: the network's part of the composed address.
+    assert!(way_of_a_message(&target, &tcp(true)).starts_with("na+tcp://"));
+    // Each single transport finds its part.
+    let sm = na::open("na+sm://", &OpenOptions::listening(true)).unwrap();
+    assert!(way_of_a_message(&sm, &target).starts_with("na+sm://"));
+}
+
+#[test]
+fn an_address_of_another_host_is_reached_through_the_network() {
+    let (target, origin) = (listening(), listening());
+    let uri = target.self_addr().uri().to_owned();
+    let (host, parts) = uri.split_once('#').unwrap();
+    let elsewhere = format!("{}#{parts}", host.replace(['a', '1'], "2").replace("222", "333"));
+    assert_ne!(elsewhere, uri);
+    assert!(way_to(&origin, &target, &elsewhere).starts_with("na+tcp://"));
+    assert!(way_to(&origin, &target, &uri).starts_with("na+sm://"));
+}
+
+#[test]
+fn a_composed_address_names_its_own_endpoint() {
+    let endpoint = listening();
+    let own = endpoint.self_addr();
+    let (_, far) = own.uri().rsplit_once('#').unwrap();
+    assert_eq!(endpoint.lookup(own.uri()).unwrap(), own);
+    assert_eq!(endpoint.lookup(far).unwrap(), own);
+    let bytes = own.to_bytes().unwrap();
+    assert_eq!(endpoint.addr_from_bytes(&bytes).unwrap(), own);
+}
+
+#[test]
+fn memory_is_reached_both_ways_under_one_key() {
+    let (owner, near, far) = (listening(), listening(), tcp(true));
+    let shared = owner.register(Memory::from_vec(vec![7; 1 << 16]), Access::ReadOnly).unwrap();
+    let bytes = owner.mem_to_bytes(&shared);
+    for reader in [&near, &far] {
+        let peer = reader.lookup(owner.self_addr().uri()).unwrap();
+        let remote = reader.mem_from_bytes(&bytes).unwrap();
+        let memory = Memory::from_vec(vec![0; 1 << 16]);
+        let local = reader.register(memory, Access::ReadWrite).unwrap();
+        let transfer = Transfer {
+            local: local.clone(),
+            local_offset: 0,
+            remote,
+            remote_offset: 0,
+            len: 1 << 16,
+        };
+        reader.get(OpId(1), &peer, transfer).unwrap();
+        let done = ended(&[reader, &owner]);
+        assert!(matches!(done, Completion::Transfer { result: Ok(()), .. }), "{done:?}");
+        let mut read = vec![0; 1 << 16];
+        assert!(local.read_at(0, &mut read));
+        assert_eq!(read, vec![7; 1 << 16]);
+    }
+}
+
+/// The receives that are left over on one side serve later ones, and none is lost to a cancel.
+#[test]
+fn messages_of_both_sides_find_receives_in_any_order() {
+    let (target, near, far) = (listening(), listening(), tcp(true));
+    let mut next = 0;
+    for round in 0..60u32 {
+        next += 1;
+        target.recv_unexpected(OpId(next), target.alloc_msg()).unwrap();
+        if round % 3 == 0 {
+            target.cancel(OpId(next));
+            let canceled = ended(&[&target]);
+            assert!(
+                matches!(&canceled, Completion::Recv { op, result: Err(Error::Canceled), .. }
+                    if op.0 == next),
+                "{canceled:?}"
+            );
+            continue;
+        }
+        let from = if round % 2 == 0 { &near } else { &far };
+        let peer = from.lookup(target.self_addr().uri()).unwrap();
+        from.send_unexpected(OpId(1000), &peer, Tag(round), from.alloc_msg()).unwrap();
+        match ended(&[&target, &near, &far]) {
+            Completion::Recv { op, result: Ok(arrival), .. } => {
+                assert_eq!((op.0, arrival.tag), (next, Tag(round)));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_near_is_refused() {
+    let mut options = OpenOptions::default();
+    options.auto_sm = Some("na+tcp://127.0.0.1:0".to_owned());
+    let error = na::open("na+tcp://127.0.0.1:0", &options).unwrap_err();
+    assert!(error.to_string().contains("shared memory"), "{error}");
+    let error = listening().lookup("uid://1#na+sm://x").unwrap_err();
+    assert!(matches!(error, Error::BadUri { .. }), "{error}");
+}
