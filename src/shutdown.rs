@@ -18,9 +18,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ult::Eventual;
+use ult::{Eventual, Limit};
 
 use crate::FinalizeError;
 use crate::instance::Inner;
@@ -87,8 +87,19 @@ impl Shutdown {
         before & BEGUN == 0
     }
 
+    /// Waits for `end`, for the grace period at most. A pause of the process does not count.
+    fn within_grace(&self, end: &Eventual<()>) -> bool {
+        Limit::new(self.grace).wait(|deadline| match deadline {
+            Some(deadline) => end.wait_ready_deadline(deadline),
+            None => {
+                end.wait_ready();
+                true
+            }
+        })
+    }
+
     fn drain(&self) {
-        if self.drained.wait_deadline(Instant::now() + self.grace).is_none() {
+        if !self.within_grace(&self.drained) {
             tracing::warn!(
                 handlers = self.handlers.load(Ordering::Relaxed) / HANDLER,
                 grace = ?self.grace,
@@ -121,8 +132,7 @@ fn run(inner: &Arc<Inner>) {
     if let Some(progress) = inner.progress.get() {
         progress.stop();
         // Bounded: a handler that blocks the execution stream itself blocks the progress ULT too.
-        let deadline = Instant::now() + shutdown.grace;
-        if shutdown.network_closed.wait_deadline(deadline).is_none() {
+        if !shutdown.within_grace(&shutdown.network_closed) {
             tracing::error!(
                 grace = ?shutdown.grace,
                 "the progress ULT does not run: something blocks its execution stream"

@@ -252,6 +252,7 @@ pub use {
     interval::{Interval, MissedTicks, interval, interval_at},
     join::{Ended, JoinHandle, join_all},
     join_any::{join_any, join_any_deadline},
+    limit::Limit,
     local::UltLocal,
     migrate::set_pool,
     monitor::{Deadlock, MonitorSpec, Report, Stall},

@@ -12,25 +12,59 @@ const SLICE_MAX: Duration = Duration::from_millis(100);
 /// So that a pause costs little of a short limit.
 const SLICES_MIN: u32 = 8;
 
-/// What is left of a limit.
+/// What is left of a limit on a wait, in time in which this process could run.
+///
+/// Time during which the whole process is stopped (a signal, a debugger, a paused virtual machine)
+/// counts as 100 ms at most: whoever is waited for was stopped as well.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// let answer = ult::Eventual::<u8>::new();
+/// let limit = ult::Limit::new(Duration::from_millis(2));
+/// let came = limit.wait(|deadline| match deadline {
+///     Some(deadline) => answer.wait_ready_deadline(deadline),
+///     None => unreachable!("this one has a limit"),
+/// });
+/// assert!(!came);
+/// ```
 #[derive(Debug, Clone)]
-pub(crate) struct Limit {
+pub struct Limit {
     /// `None`: no limit.
     left: Option<Duration>,
     slice_max: Duration,
 }
 
 impl Limit {
-    pub(crate) fn new(limit: Duration) -> Self {
+    /// A limit of that length.
+    #[must_use]
+    pub fn new(limit: Duration) -> Self {
         Self { left: Some(limit), slice_max: SLICE_MAX.min(limit / SLICES_MIN) }
     }
 
-    pub(crate) fn none() -> Self {
+    /// No limit.
+    #[must_use]
+    pub fn none() -> Self {
         Self { left: None, slice_max: Duration::ZERO }
     }
 
-    pub(crate) fn is_over(&self) -> bool {
+    /// Whether nothing is left.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
         self.left.is_some_and(|left| left.is_zero())
+    }
+
+    /// Waits in parts until one says `true`, or (`false`) the limit is over. Each part is to end at
+    /// its deadline at the latest; without a limit it has none.
+    pub fn wait(mut self, mut part: impl FnMut(Option<Instant>) -> bool) -> bool {
+        loop {
+            if self.spend(&mut part) {
+                return true;
+            }
+            if self.is_over() {
+                return false;
+            }
+        }
     }
 
     /// Runs a part of the wait, which is to end at the deadline that it is given at the latest.
