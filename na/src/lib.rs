@@ -99,5 +99,5 @@ pub use self::{
 #[cfg(all(loom, feature = "sm"))]
 #[doc(hidden)]
 pub mod loom_exports {
-    pub use crate::sm::{doorbell, gate, lock, ring};
+    pub use crate::sm::{doorbell, gate, lane, lock, ring};
 }

@@ -25,12 +25,12 @@
 //!
 //! # Reading order
 //!
-//! `ring.rs`, `doorbell.rs`, `gate.rs`, `lock.rs` (the protocols, plain atomics, model-checked) ·
-//! `segment.rs` (what is shared) · `record.rs`, `handshake.rs` (what is said) · `address.rs`,
-//! `socket.rs` (how peers are found) · `peer.rs`, `link.rs`, `rx.rs` (a connection, for senders and
-//! for the poll) · `endpoint.rs` (calls) · `connect.rs`, `poll.rs`, `links.rs`, `board.rs`,
-//! `teardown.rs` (progress) · `rma.rs`, `serve.rs`, `block.rs`, `cma.rs`, `fallback.rs` (bulk
-//! data) · `ready.rs`; of the crate `copy.rs`, `loopback.rs`.
+//! `ring.rs`, `lane.rs`, `doorbell.rs`, `gate.rs`, `lock.rs` (the protocols, plain atomics,
+//! model-checked) · `segment.rs` (what is shared) · `record.rs`, `handshake.rs` (what is said) ·
+//! `address.rs`, `socket.rs` (how peers are found) · `peer.rs`, `link.rs`, `rx.rs` (a connection,
+//! for senders and for the poll) · `endpoint.rs` (calls) · `connect.rs`, `poll.rs`, `links.rs`,
+//! `board.rs`, `teardown.rs` (progress) · `rma.rs`, `serve.rs`, `block.rs`, `cma.rs`,
+//! `fallback.rs` (bulk data) · `ready.rs`; of the crate `copy.rs`, `loopback.rs`.
 //!
 //! # The life of a message
 //!
@@ -62,6 +62,11 @@ pub mod doorbell;
 mod gate;
 #[cfg(loom)]
 pub mod gate;
+#[cfg(not(loom))]
+#[allow(unreachable_pub, reason = "public for the models only")]
+mod lane;
+#[cfg(loom)]
+pub mod lane;
 #[cfg(not(loom))]
 #[allow(unreachable_pub, reason = "public for the models only")]
 mod lock;
