@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Access, Addr, Error, LocalMem, Memory, MsgBuf, RemoteMem, TcpOptions};
+use crate::{Access, Addr, Error, LocalMem, Memory, MsgBuf, RemoteMem, SmOptions, TcpOptions};
 
 /// Names an operation in its completion and in `cancel`. Chosen by the caller, unique among the
 /// endpoint's operations in flight.
@@ -39,6 +39,8 @@ pub struct OpenOptions {
     /// relies on what the operating system reports (which includes every death on the same host).
     /// Default zero.
     pub liveness_limit: Duration,
+    /// What only `na+sm` looks at.
+    pub sm: SmOptions,
     /// What only `na+tcp` looks at.
     pub tcp: TcpOptions,
     /// Whose processes may be connected with, where the transport can tell (sm). Default: those of
@@ -114,6 +116,7 @@ impl Default for OpenOptions {
             message_bytes_max: 4096,
             connect_timeout: Duration::from_secs(10),
             liveness_limit: Duration::ZERO,
+            sm: SmOptions::default(),
             tcp: TcpOptions::default(),
             peer_users: PeerUsers::default(),
             copy_helper: None,

@@ -52,6 +52,8 @@ mod region;
 #[cfg(not(loom))]
 mod registry;
 #[cfg(not(loom))]
+mod sm_options;
+#[cfg(not(loom))]
 mod tcp_options;
 #[cfg(not(loom))]
 mod uri;
@@ -91,6 +93,7 @@ pub use self::{
     message::MsgBuf,
     region::RegionTable,
     registry::{Plugin, open, plugin_for, plugins},
+    sm_options::SmOptions,
     tcp_options::TcpOptions,
     uri::Uri,
 };

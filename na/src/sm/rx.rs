@@ -67,6 +67,8 @@ pub(super) struct RxLink {
     pub(super) spare: Option<Addr>,
     pub(super) rx: Consumer<MappedRing>,
     pub(super) stage: Stage,
+    /// The user for whom it counts in the endpoint's `Crowd`, if it came to us.
+    pub(super) guest_of: Option<u32>,
     /// The segment's descriptor, until it is handed over.
     pub(super) memfd: Option<OwnedFd>,
     /// Largest message in either direction, bytes.
@@ -100,6 +102,7 @@ impl RxLink {
             spare: None,
             rx,
             stage,
+            guest_of: None,
             limit: 0,
             services: Services::new(false, None),
             blocks: PeerBlocks::default(),
