@@ -35,6 +35,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::random::Random;
 use crate::{Endpoint, OpenOptions};
 
 mod bulk;

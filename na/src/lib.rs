@@ -48,6 +48,8 @@ mod memory;
 #[cfg(not(loom))]
 mod message;
 #[cfg(not(loom))]
+mod random;
+#[cfg(not(loom))]
 mod region;
 #[cfg(not(loom))]
 mod registry;
@@ -61,19 +63,11 @@ mod uri;
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod conformance;
-#[cfg(all(feature = "sim", not(loom)))]
-pub mod sim;
-/// Entry points for fuzzers: whatever bytes they get, they must return. See `fuzz/`.
 #[cfg(not(loom))]
 #[doc(hidden)]
-pub mod fuzzing {
-    pub use crate::uri::fuzzing::addresses;
-
-    #[cfg(feature = "sm")]
-    pub use crate::sm::fuzzing as sm;
-    #[cfg(feature = "tcp")]
-    pub use crate::tcp::fuzzing as tcp;
-}
+pub mod fuzzing;
+#[cfg(all(feature = "sim", not(loom)))]
+pub mod sim;
 #[cfg(feature = "sm")]
 pub mod sm;
 pub(crate) mod sync;
