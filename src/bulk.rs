@@ -3,7 +3,8 @@
 //! Memory that a peer may touch is not a Rust slice meanwhile. So there are three ways to lend
 //! memory, by who touches it:
 //!
-//! - [`Exposed`] owns a vector; peers may touch it until [`Exposed::release`] gives it back;
+//! - [`Exposed`](crate::Exposed) owns a vector or buffer; peers may touch it until it is released
+//!   (`exposed.rs`);
 //! - `expose_ref` and `expose_mut` borrow a slice for the duration of a closure, and do not return
 //!   before no transfer can touch it any more;
 //! - [`BulkBuffer`] is the local side of our own transfers. Its key is never told to anyone, and a
@@ -36,31 +37,8 @@ impl BulkCall {
     }
 }
 
-/// Memory that peers may use, with the vector that holds it.
-///
-/// Dropping it takes the memory back too, without waiting: the vector is then freed when the last
-/// transfer that had begun is over.
-#[derive(Debug)]
-pub struct Exposed {
-    bulk: Bulk,
-    memory: LocalMem,
-}
-
-impl Exposed {
-    /// The handle to put into arguments.
-    pub fn bulk(&self) -> &Bulk {
-        &self.bulk
-    }
-
-    /// Takes the memory back: peers are refused from now on. Waits for the transfers that have
-    /// begun; a peer that dies ends its own.
-    pub fn release(self) -> Vec<u8> {
-        take_back(self.memory).into_owner().unwrap_or_default()
-    }
-}
-
 /// Revokes `memory` and waits until nobody can touch it.
-fn take_back(memory: LocalMem) -> Memory {
+pub(crate) fn take_back(memory: LocalMem) -> Memory {
     let quiet = Arc::new(Eventual::new());
     let signal = quiet.clone();
     memory.revoke(move |memory| {
@@ -149,19 +127,6 @@ impl fmt::Debug for BulkBuffer {
 }
 
 impl Instance {
-    /// Lets peers use `data` through the handle [`Exposed::bulk`], which is to be sent to them in
-    /// arguments.
-    ///
-    /// # Errors
-    ///
-    /// [`BulkError::Register`].
-    ///
-    /// Counterpart: `margo_bulk_create`.
-    pub fn expose(&self, data: Vec<u8>, access: Access) -> Result<Exposed, BulkError> {
-        let memory = self.register_memory(Memory::from_vec(data), access)?;
-        Ok(Exposed { bulk: self.inner().core.bulk_handle(&memory), memory })
-    }
-
     /// Lets peers read `data` while `f` runs, without copying it. Does not return, not even when
     /// `f` panics, before the transfers that have begun are over; a peer that dies ends its own.
     ///
@@ -296,7 +261,11 @@ impl Instance {
         }
     }
 
-    fn register_memory(&self, memory: Memory, access: Access) -> Result<LocalMem, BulkError> {
+    pub(crate) fn register_memory(
+        &self,
+        memory: Memory,
+        access: Access,
+    ) -> Result<LocalMem, BulkError> {
         self.inner()
             .core
             .endpoint()

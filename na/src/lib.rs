@@ -40,6 +40,8 @@ mod endpoint;
 #[cfg(not(loom))]
 mod error;
 #[cfg(all(any(feature = "sm", feature = "tcp"), not(loom)))]
+mod fuzz_target;
+#[cfg(all(any(feature = "sm", feature = "tcp"), not(loom)))]
 mod loopback;
 #[cfg(all(any(feature = "sm", feature = "tcp", feature = "sim"), not(loom)))]
 pub(crate) mod matching;
@@ -63,9 +65,17 @@ mod uri;
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod conformance;
+/// Entry points for fuzzers: whatever bytes they get, they must return. See `fuzz/`.
 #[cfg(not(loom))]
 #[doc(hidden)]
-pub mod fuzzing;
+pub mod fuzzing {
+    pub use crate::uri::fuzzing::addresses;
+
+    #[cfg(feature = "sm")]
+    pub use crate::sm::fuzzing as sm;
+    #[cfg(feature = "tcp")]
+    pub use crate::tcp::fuzzing as tcp;
+}
 #[cfg(all(feature = "sim", not(loom)))]
 pub mod sim;
 #[cfg(feature = "sm")]

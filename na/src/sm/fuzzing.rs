@@ -17,7 +17,7 @@ use super::ring::{Consumer, LINE, Producer, RingMemory, payload_max};
 use super::segment::{RING_BYTES, Segment};
 use super::{address, socket};
 use crate::Uri;
-use crate::fuzzing::Target;
+use crate::fuzz_target::Target;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
 

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 
 use super::frame::{CHUNK_BYTES_MAX, HEADER_BYTES, Header, Hello, Kind, Request, Status};
 use super::incoming::{Appetite, Buffers, Destination, Guess, Incoming, Next};
-use crate::fuzzing::Target;
+use crate::fuzz_target::Target;
 use crate::{Access, LocalMem, Memory, OpId, OpenOptions, RegionTable, Tag};
 
 const MESSAGE_BYTES_MAX: usize = 4096;

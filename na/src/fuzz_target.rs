@@ -1,13 +1,7 @@
-//! Entry points for fuzzers: whatever bytes they get, they must return. See `fuzz/`.
+//! The endpoint that fuzzers of connections drive, whatever its transport. See `fuzz/`.
 
 use crate::sync::Arc;
 use crate::{Access, Completion, Endpoint, LocalMem, Memory, OpId, OpenOptions};
-
-#[cfg(feature = "sm")]
-pub use crate::sm::fuzzing as sm;
-#[cfg(feature = "tcp")]
-pub use crate::tcp::fuzzing as tcp;
-pub use crate::uri::fuzzing::addresses;
 
 /// A listening endpoint with receives posted, and memory that peers may use.
 pub(crate) struct Target {
