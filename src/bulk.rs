@@ -85,6 +85,27 @@ impl Drop for Allocation {
     }
 }
 
+/// The local side of a transfer: a [`BulkBuffer`], or memory that is exposed
+/// ([`Exposed`](crate::Exposed), also by a shared reference).
+pub trait LocalBulk: sealed::Registered {}
+
+impl LocalBulk for BulkBuffer {}
+
+pub(crate) mod sealed {
+    use na::LocalMem;
+
+    pub trait Registered {
+        /// The memory. No Rust reference to its bytes may exist while `self` is borrowed mutably.
+        fn memory(&self) -> &LocalMem;
+    }
+
+    impl Registered for super::BulkBuffer {
+        fn memory(&self) -> &LocalMem {
+            &self.memory
+        }
+    }
+}
+
 /// A buffer for the local side of transfers: registered once, used often, a slice in between.
 ///
 /// Counterpart: an element of Margo's bulk pool.
@@ -192,7 +213,8 @@ impl Instance {
         Ok(BulkBuffer { memory, segment })
     }
 
-    /// Copies from the memory behind `remote`, which belongs to `from`, into `into[local]`.
+    /// Copies from the memory behind `remote`, which belongs to `from`, into `into[local]`. The
+    /// fastest destination on one host is memory of [`alloc`](Self::alloc) that is exposed.
     ///
     /// # Errors
     ///
@@ -204,10 +226,10 @@ impl Instance {
         from: &Addr,
         remote: &Bulk,
         remote_offset: u64,
-        into: &mut BulkBuffer,
+        into: &mut impl LocalBulk,
         local: Range<usize>,
     ) -> Result<(), BulkError> {
-        self.transfer(BulkOp::Pull, from, remote, remote_offset, into, local)
+        self.transfer(BulkOp::Pull, from, remote, remote_offset, into.memory(), local)
     }
 
     /// Copies `from[local]` into the memory behind `remote`, which belongs to `to`.
@@ -222,23 +244,24 @@ impl Instance {
         to: &Addr,
         remote: &Bulk,
         remote_offset: u64,
-        from: &mut BulkBuffer,
+        from: &mut impl LocalBulk,
         local: Range<usize>,
     ) -> Result<(), BulkError> {
-        self.transfer(BulkOp::Push, to, remote, remote_offset, from, local)
+        self.transfer(BulkOp::Push, to, remote, remote_offset, from.memory(), local)
     }
 
-    /// `buffer` is borrowed mutably for both directions: the transfer has it for itself.
+    /// A [`BulkBuffer`] is borrowed mutably by both callers, for both directions: the transfer has
+    /// it for itself. Memory that is exposed is no slice to anybody.
     fn transfer(
         &self,
         op: BulkOp,
         peer: &Addr,
         remote: &Bulk,
         remote_offset: u64,
-        buffer: &mut BulkBuffer,
+        memory: &LocalMem,
         local: Range<usize>,
     ) -> Result<(), BulkError> {
-        let len = buffer.segment.len;
+        let len = usize::try_from(memory.len()).unwrap_or(usize::MAX);
         if local.start > local.end || local.end > len {
             return Err(BulkError::LocalRange { start: local.start, end: local.end, len });
         }
@@ -249,7 +272,7 @@ impl Instance {
             peer,
             remote,
             remote_offset,
-            &buffer.memory,
+            memory,
             local.start as u64,
             local.len() as u64,
             Token::Bulk(call.clone()),

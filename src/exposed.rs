@@ -6,14 +6,15 @@
 //! | [`SharedBuffer`] | [`Instance::alloc`] | itself, in one copy: it has the memory mapped |
 //!
 //! Both go into [`Instance::expose`] and come back from [`Exposed::release`]. For peers of other
-//! hosts and users, and over tcp, there is no difference.
+//! hosts and users, and over tcp, there is no difference. Meanwhile they can also be the local side
+//! of our own transfers: a peer that owns the other side then writes or reads them itself.
 
 use std::any::Any;
 use std::ops::Range;
 
 use na::{Access, AllocOptions, LocalMem, Memory, SharedBuffer};
 
-use crate::bulk::take_back;
+use crate::bulk::{LocalBulk, sealed::Registered, take_back};
 use crate::hg::{Bulk, HgError};
 use crate::{BulkError, Instance};
 
@@ -44,7 +45,8 @@ mod sealed {
     }
 }
 
-/// Memory that peers may use, with the vector or buffer that holds it.
+/// Memory that peers may use, with the vector or buffer that holds it. Our own transfers may use it
+/// too, whatever peers are allowed, see [`LocalBulk`].
 ///
 /// Dropping it takes the memory back too, without waiting: the owner is then freed when the last
 /// transfer that had begun is over.
@@ -101,6 +103,21 @@ impl<B: Exposable> Exposed<B> {
     pub fn release(self) -> B {
         let owner = take_back(self.memory).into_owner();
         owner.expect("`expose` made the memory of a value of this type")
+    }
+}
+
+impl<B: Exposable> LocalBulk for Exposed<B> {}
+impl<B: Exposable> LocalBulk for &Exposed<B> {}
+
+impl<B> Registered for Exposed<B> {
+    fn memory(&self) -> &LocalMem {
+        &self.memory
+    }
+}
+
+impl<B> Registered for &Exposed<B> {
+    fn memory(&self) -> &LocalMem {
+        &self.memory
     }
 }
 

@@ -72,7 +72,7 @@ pub use margo_config as config;
 pub use {na, ult};
 
 pub use self::{
-    bulk::BulkBuffer,
+    bulk::{BulkBuffer, LocalBulk},
     error::{
         BulkError, FinalizeError, ForwardError, InitError, LayoutError, LayoutErrors, LookupError,
         ProviderError, RegisterError, RespondError,

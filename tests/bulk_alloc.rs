@@ -21,6 +21,8 @@ const FILL: Rpc<(Bulk, u8), Told<()>> = Rpc::new("fill");
 const LEND: Rpc<usize, Told<Bulk>> = Rpc::new("lend");
 /// Takes them back; tells the sum of what is in there.
 const TAKE: Rpc<(), Told<u64>> = Rpc::new("take");
+/// Pulls the memory into memory of `alloc`, and pushes its second half over the first.
+const ECHO: Rpc<Bulk, Told<u64>> = Rpc::new("echo");
 /// How many buffers of `alloc` the service's process has mapped.
 const MAPPED: Rpc<(), usize> = Rpc::new("mapped");
 
@@ -63,6 +65,25 @@ fn serve(service: &Instance) {
         })
         .unwrap();
     static LENT: Mutex<Option<Exposed<SharedBuffer>>> = Mutex::new(None);
+    service
+        .register(ECHO, |request| {
+            let run = || -> Result<u64, BulkError> {
+                let len = request.args().len() as usize;
+                let buffer = request.instance().alloc(len, &AllocOptions::default())?;
+                let exposed = request.instance().expose(buffer, Access::ReadOnly)?;
+                // By a shared reference, as who keeps it elsewhere would.
+                request.pull(request.args(), 0, &mut &exposed, 0..len)?;
+                let mut bytes = vec![0; len];
+                exposed.read_at(0, &mut bytes)?;
+                let half = len / 2;
+                exposed.write_at(0, &bytes[half..])?;
+                let mut exposed = exposed;
+                request.push(request.args(), 0, &mut exposed, 0..half)?;
+                Ok(sum(&bytes))
+            };
+            request.respond(&run().map_err(|error| error.to_string())).unwrap();
+        })
+        .unwrap();
     service
         .register(LEND, |request| {
             let run = || -> Result<Bulk, BulkError> {
@@ -169,6 +190,39 @@ fn a_service_lends_it_to_its_clients() {
         client.push(target.addr(), &bulk, 0, &mut buffer, 0..LEN / 2).unwrap();
         let told = client.forward_timed(TAKE, target, &(), PATIENCE).unwrap();
         assert_eq!(told, Ok(sum(&pattern(5, LEN))));
+    });
+}
+
+#[test]
+fn it_is_the_local_side_of_transfers_too() {
+    with_service(|client, target, _| {
+        for len in [2usize, 10_000, 1 << 20, 9 << 20] {
+            let data = pattern(6, len);
+            let mut expected = data.clone();
+            expected.copy_within(len / 2.., 0);
+            let forward = |bulk: &Bulk| client.forward_timed(ECHO, target, bulk, PATIENCE).unwrap();
+            let plain = client.expose(data.clone(), Access::ReadWrite).unwrap();
+            assert_eq!(forward(plain.bulk()), Ok(sum(&data)), "plain, {len} bytes");
+            assert!(plain.release() == expected, "plain, {len} bytes");
+            let shared = client.expose(allocated(client, &data), Access::ReadWrite).unwrap();
+            assert_eq!(forward(shared.bulk()), Ok(sum(&data)), "shared, {len} bytes");
+            assert!(*shared.release().as_mut_slice().unwrap() == *expected, "shared, {len} bytes");
+        }
+    });
+}
+
+#[test]
+fn a_part_of_it_is_moved_to_another_part() {
+    on_each(|pair| {
+        let mut exposed = pair.client.expose(pattern(1, 10_000), Access::ReadWrite).unwrap();
+        let (own, bulk) = (pair.client.self_addr(), exposed.bulk().clone());
+        // The parts overlap.
+        pair.client.pull(&own, &bulk, 1000, &mut exposed, 0..9000).unwrap();
+        let error = pair.client.pull(&own, &bulk, 0, &mut exposed, 1..10_001).unwrap_err();
+        assert!(matches!(error, BulkError::LocalRange { .. }), "{error}");
+        let bytes = exposed.release();
+        assert!(bytes[..9000] == pattern(1, 10_000)[1000..]);
+        pair.end();
     });
 }
 

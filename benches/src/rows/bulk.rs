@@ -1,8 +1,8 @@
 //! Rows `bulk.sm.alloc.*`, `bulk.sm.any.*` and `bulk.tcp.*`: the target pulls the origin's memory.
 //!
 //! Measures [`Request::pull`](margo::Request::pull) in a handler, one transfer after the other,
-//! from memory of the origin, of [`Instance::alloc`] or plain, into a registered buffer of the
-//! target; both sides poll. The request that asks for it and its answer are not included. After
+//! from memory of the origin into registered memory of the target, both of [`Instance::alloc`] or
+//! both plain; both sides poll. The request that asks for it and its answer are not included. After
 //! each round the target compares what it has with what it must be.
 //!
 //! Floor, alternating, at the same two xstreams: the target copies as many bytes within its own
@@ -13,7 +13,8 @@ use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use margo::{
-    Access, AllocOptions, Bulk, BulkBuffer, Exposable, Instance, ProviderHandle, Request, Rpc,
+    Access, AllocOptions, Bulk, BulkBuffer, Exposable, Exposed, Instance, ProviderHandle, Request,
+    Rpc, SharedBuffer,
 };
 use serde::{Deserialize, Serialize};
 
@@ -62,7 +63,7 @@ pub(crate) struct Target {
 /// Where the target finds the floor's data.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 enum Floor {
-    /// A copy within the target.
+    /// A copy within the target; what it pulls to is from `alloc` as well.
     Copy,
     /// Memory of the origin's process.
     Attach(attach::Source),
@@ -75,7 +76,44 @@ struct Measured {
     floors: Samples,
     samples: Samples,
     /// Made at the first pull, since it needs the instance.
-    buffer: Option<BulkBuffer>,
+    destination: Option<Destination>,
+}
+
+/// Where the target pulls to.
+enum Destination {
+    Alloc(Exposed<SharedBuffer>),
+    Plain(BulkBuffer),
+}
+
+impl Destination {
+    fn new(instance: &Instance, shared: bool, bytes: usize) -> Result<Self> {
+        if !shared {
+            return instance.bulk_buffer(bytes).map(Self::Plain).doing("a buffer");
+        }
+        let buffer = instance.alloc(bytes, &AllocOptions::default()).doing("allocating")?;
+        instance.expose(buffer, Access::ReadWrite).map(Self::Alloc).doing("exposing memory")
+    }
+
+    fn clear(&mut self, bytes: usize) -> Result<()> {
+        match self {
+            Self::Alloc(exposed) => exposed.write_at(0, &vec![0; bytes]).doing("clearing"),
+            Self::Plain(buffer) => {
+                buffer.fill(0);
+                Ok(())
+            }
+        }
+    }
+
+    fn holds(&self, expected: &[u8]) -> Result<bool> {
+        match self {
+            Self::Alloc(exposed) => {
+                let mut bytes = vec![0; expected.len()];
+                exposed.read_at(0, &mut bytes).doing("reading")?;
+                Ok(bytes == expected)
+            }
+            Self::Plain(buffer) => Ok(buffer[..] == *expected),
+        }
+    }
 }
 
 /// The peer's part.
@@ -86,11 +124,12 @@ struct Measured {
 pub(crate) fn peer(target: Target, deadline: Deadline) -> Result<()> {
     let Target { settings, floor, bytes, effort } = target;
     let (floors, samples) = (effort.room(1), effort.room(1));
-    let measured = Arc::new(Mutex::new(Some(Measured { floors, samples, buffer: None })));
+    let measured = Arc::new(Mutex::new(Some(Measured { floors, samples, destination: None })));
     let (pulls, bare) = (measured.clone(), measured.clone());
+    let shared = matches!(floor, Floor::Copy);
     let register = move |instance: &Instance| {
         let pull = move |request: Request<Bulk, Told>| {
-            answer(&request, &pulls, |measured| pull(&request, measured, bytes, effort));
+            answer(&request, &pulls, |measured| pull(&request, measured, shared, bytes, effort));
         };
         instance.register(PULL, pull).doing("registering")?;
         let floor = move |request: Request<(), Told>| {
@@ -129,20 +168,26 @@ fn take(place: &Mutex<Option<Measured>>) -> Result<Measured> {
 fn pull(
     request: &Request<Bulk, Told>,
     measured: &mut Measured,
+    shared: bool,
     bytes: usize,
     effort: Effort,
 ) -> Result<()> {
-    let Measured { samples, buffer, .. } = measured;
-    let buffer = match buffer {
-        Some(buffer) => buffer,
-        None => buffer.insert(request.instance().bulk_buffer(bytes).doing("a buffer")?),
+    let Measured { samples, destination, .. } = measured;
+    let destination = match destination {
+        Some(destination) => destination,
+        None => destination.insert(Destination::new(request.instance(), shared, bytes)?),
     };
-    buffer.fill(0);
-    effort.each(samples, || request.pull(request.args(), 0, buffer, 0..bytes).doing("pulling"))?;
-    if buffer[..] == touched(bytes)[..] {
-        Ok(())
-    } else {
-        Err(Failure::new("the pulled bytes are not the origin's"))
+    destination.clear(bytes)?;
+    effort.each(samples, || {
+        let pulled = match destination {
+            Destination::Alloc(exposed) => request.pull(request.args(), 0, exposed, 0..bytes),
+            Destination::Plain(buffer) => request.pull(request.args(), 0, buffer, 0..bytes),
+        };
+        pulled.doing("pulling")
+    })?;
+    match destination.holds(&touched(bytes))? {
+        true => Ok(()),
+        false => Err(Failure::new("the pulled bytes are not the origin's")),
     }
 }
 
