@@ -108,7 +108,7 @@ fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error
         nonce,
         regions: RegionTable::new(),
         board: OwnBoard::new()?,
-        matcher: Lock::new(Matcher::new(EARLY_BYTES_MAX)),
+        matcher: Lock::new(Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max)),
         ready,
         loopback: Loopback::default(),
         peers: Mutex::new(PeerTable::default()),
