@@ -101,9 +101,12 @@ impl<B: Exposable> Exposed<B> {
     ///
     /// Counterpart: `margo_bulk_free`.
     pub fn release(self) -> B {
-        let owner = take_back(self.memory).into_owner();
-        owner.expect("`expose` made the memory of a value of this type")
+        owner_of(take_back(self.memory))
     }
+}
+
+fn owner_of<B: Exposable>(memory: Memory) -> B {
+    memory.into_owner().expect("`expose` made the memory of a value of this type")
 }
 
 impl<B: Exposable> LocalBulk for Exposed<B> {}
