@@ -3,7 +3,8 @@
 //! Memory that a peer may touch is not a Rust slice meanwhile. So there are three ways to lend
 //! memory, by who touches it:
 //!
-//! - [`Exposed`] owns a vector; peers may touch it until [`Exposed::release`] gives it back;
+//! - [`Exposed`](crate::Exposed) owns a vector or buffer; peers may touch it until it is released
+//!   (`exposed.rs`);
 //! - `expose_ref` and `expose_mut` borrow a slice for the duration of a closure, and do not return
 //!   before no transfer can touch it any more;
 //! - [`BulkBuffer`] is the local side of our own transfers. Its key is never told to anyone, and a
@@ -36,31 +37,8 @@ impl BulkCall {
     }
 }
 
-/// Memory that peers may use, with the vector that holds it.
-///
-/// Dropping it takes the memory back too, without waiting: the vector is then freed when the last
-/// transfer that had begun is over.
-#[derive(Debug)]
-pub struct Exposed {
-    bulk: Bulk,
-    memory: LocalMem,
-}
-
-impl Exposed {
-    /// The handle to put into arguments.
-    pub fn bulk(&self) -> &Bulk {
-        &self.bulk
-    }
-
-    /// Takes the memory back: peers are refused from now on. Waits for the transfers that have
-    /// begun; a peer that dies ends its own.
-    pub fn release(self) -> Vec<u8> {
-        take_back(self.memory).into_owner().unwrap_or_default()
-    }
-}
-
 /// Revokes `memory` and waits until nobody can touch it.
-fn take_back(memory: LocalMem) -> Memory {
+pub(crate) fn take_back(memory: LocalMem) -> Memory {
     let quiet = Arc::new(Eventual::new());
     let signal = quiet.clone();
     memory.revoke(move |memory| {
@@ -107,6 +85,27 @@ impl Drop for Allocation {
     }
 }
 
+/// The local side of a transfer: a [`BulkBuffer`], or memory that is exposed
+/// ([`Exposed`](crate::Exposed), also by a shared reference).
+pub trait LocalBulk: sealed::Registered {}
+
+impl LocalBulk for BulkBuffer {}
+
+pub(crate) mod sealed {
+    use na::LocalMem;
+
+    pub trait Registered {
+        /// The memory. No Rust reference to its bytes may exist while `self` is borrowed mutably.
+        fn memory(&self) -> &LocalMem;
+    }
+
+    impl Registered for super::BulkBuffer {
+        fn memory(&self) -> &LocalMem {
+            &self.memory
+        }
+    }
+}
+
 /// A buffer for the local side of transfers: registered once, used often, a slice in between.
 ///
 /// Counterpart: an element of Margo's bulk pool.
@@ -149,19 +148,6 @@ impl fmt::Debug for BulkBuffer {
 }
 
 impl Instance {
-    /// Lets peers use `data` through the handle [`Exposed::bulk`], which is to be sent to them in
-    /// arguments.
-    ///
-    /// # Errors
-    ///
-    /// [`BulkError::Register`].
-    ///
-    /// Counterpart: `margo_bulk_create`.
-    pub fn expose(&self, data: Vec<u8>, access: Access) -> Result<Exposed, BulkError> {
-        let memory = self.register_memory(Memory::from_vec(data), access)?;
-        Ok(Exposed { bulk: self.inner().core.bulk_handle(&memory), memory })
-    }
-
     /// Lets peers read `data` while `f` runs, without copying it. Does not return, not even when
     /// `f` panics, before the transfers that have begun are over; a peer that dies ends its own.
     ///
@@ -227,7 +213,8 @@ impl Instance {
         Ok(BulkBuffer { memory, segment })
     }
 
-    /// Copies from the memory behind `remote`, which belongs to `from`, into `into[local]`.
+    /// Copies from the memory behind `remote`, which belongs to `from`, into `into[local]`. The
+    /// fastest destination on one host is memory of [`alloc`](Self::alloc) that is exposed.
     ///
     /// # Errors
     ///
@@ -239,10 +226,10 @@ impl Instance {
         from: &Addr,
         remote: &Bulk,
         remote_offset: u64,
-        into: &mut BulkBuffer,
+        into: &mut impl LocalBulk,
         local: Range<usize>,
     ) -> Result<(), BulkError> {
-        self.transfer(BulkOp::Pull, from, remote, remote_offset, into, local)
+        self.transfer(BulkOp::Pull, from, remote, remote_offset, into.memory(), local)
     }
 
     /// Copies `from[local]` into the memory behind `remote`, which belongs to `to`.
@@ -257,23 +244,24 @@ impl Instance {
         to: &Addr,
         remote: &Bulk,
         remote_offset: u64,
-        from: &mut BulkBuffer,
+        from: &mut impl LocalBulk,
         local: Range<usize>,
     ) -> Result<(), BulkError> {
-        self.transfer(BulkOp::Push, to, remote, remote_offset, from, local)
+        self.transfer(BulkOp::Push, to, remote, remote_offset, from.memory(), local)
     }
 
-    /// `buffer` is borrowed mutably for both directions: the transfer has it for itself.
+    /// A [`BulkBuffer`] is borrowed mutably by both callers, for both directions: the transfer has
+    /// it for itself. Memory that is exposed is no slice to anybody.
     fn transfer(
         &self,
         op: BulkOp,
         peer: &Addr,
         remote: &Bulk,
         remote_offset: u64,
-        buffer: &mut BulkBuffer,
+        memory: &LocalMem,
         local: Range<usize>,
     ) -> Result<(), BulkError> {
-        let len = buffer.segment.len;
+        let len = usize::try_from(memory.len()).unwrap_or(usize::MAX);
         if local.start > local.end || local.end > len {
             return Err(BulkError::LocalRange { start: local.start, end: local.end, len });
         }
@@ -284,7 +272,7 @@ impl Instance {
             peer,
             remote,
             remote_offset,
-            &buffer.memory,
+            memory,
             local.start as u64,
             local.len() as u64,
             Token::Bulk(call.clone()),
@@ -296,7 +284,11 @@ impl Instance {
         }
     }
 
-    fn register_memory(&self, memory: Memory, access: Access) -> Result<LocalMem, BulkError> {
+    pub(crate) fn register_memory(
+        &self,
+        memory: Memory,
+        access: Access,
+    ) -> Result<LocalMem, BulkError> {
         self.inner()
             .core
             .endpoint()

@@ -316,6 +316,9 @@ pub enum BulkError {
         /// The time that was allowed.
         limit: Duration,
     },
+    /// There is no such memory: none is left, or not where it was asked for.
+    #[error("cannot allocate memory for bulk transfer: {0}")]
+    Alloc(#[source] HgError),
     /// The memory could not be registered with the transport.
     #[error("cannot register memory for bulk transfer: {0}")]
     Register(#[source] HgError),

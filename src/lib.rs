@@ -54,6 +54,7 @@ pub mod hg;
 
 mod bulk;
 mod error;
+mod exposed;
 mod forward;
 mod handler;
 mod init;
@@ -71,11 +72,12 @@ pub use margo_config as config;
 pub use {na, ult};
 
 pub use self::{
-    bulk::{BulkBuffer, Exposed},
+    bulk::{BulkBuffer, LocalBulk},
     error::{
         BulkError, FinalizeError, ForwardError, InitError, LayoutError, LayoutErrors, LookupError,
         ProviderError, RegisterError, RespondError,
     },
+    exposed::{Exposable, Exposed},
     hg::{Bulk, ConstStr, HgError, ProcError, ProviderId, ReturnCode, RpcId},
     init::{InstanceBuilder, init},
     instance::{Instance, Stats},
@@ -85,7 +87,7 @@ pub use self::{
     rpc::{ProviderHandle, Rpc},
 };
 pub use margo_config::Config;
-pub use na::{Access, Addr};
+pub use na::{Access, Addr, AllocOptions, SharedBuffer};
 pub use ult::PoolRef as Pool;
 
 /// The README's code is compiled and run as a documentation test.

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::hg::{ProviderId, ReturnCode};
 use crate::respond::Reply;
-use crate::{Addr, Bulk, BulkBuffer, BulkError, Instance, RespondError};
+use crate::{Addr, Bulk, BulkError, Instance, LocalBulk, RespondError};
 
 /// A request that is being handled: its arguments, where it came from, and the duty to answer.
 ///
@@ -64,7 +64,7 @@ impl<A, R> Request<A, R> {
         &self,
         remote: &Bulk,
         remote_offset: u64,
-        into: &mut BulkBuffer,
+        into: &mut impl LocalBulk,
         local: Range<usize>,
     ) -> Result<(), BulkError> {
         self.instance.pull(self.origin(), remote, remote_offset, into, local)
@@ -79,7 +79,7 @@ impl<A, R> Request<A, R> {
         &self,
         remote: &Bulk,
         remote_offset: u64,
-        from: &mut BulkBuffer,
+        from: &mut impl LocalBulk,
         local: Range<usize>,
     ) -> Result<(), BulkError> {
         self.instance.push(self.origin(), remote, remote_offset, from, local)

@@ -3,84 +3,30 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
+use std::io::Write;
 
+use common::process::{Service, client_for, serve_if_asked};
 use common::{PATIENCE, bounded};
-use margo::{ForwardError, Instance, ProviderHandle, Rpc};
+use margo::{ForwardError, ProviderHandle, Rpc};
 
 const STUCK: Rpc<(), ()> = Rpc::new("stuck");
 const PING: Rpc<u64, u64> = Rpc::new("ping");
 
-const ADDRESS: &str = "MARGO_TEST_SERVICE_ADDRESS";
-
 /// Not a test of its own: the service process of the others, which run this program again.
 #[test]
 fn service_process() {
-    let Ok(address) = std::env::var(ADDRESS) else { return };
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
-    let service = Instance::builder(address).start().unwrap();
-    service.register(PING, |request| request.respond(request.args()).unwrap()).unwrap();
-    service
-        .register(STUCK, |request| {
-            println!("entered");
-            std::io::stdout().flush().unwrap();
-            // Never answers, and holds the request so that nobody answers for it.
-            ult::Eventual::<()>::new().wait();
-            drop(request);
-        })
-        .unwrap();
-    println!("listening on {}", service.self_addr());
-    std::io::stdout().flush().unwrap();
-    service.wait_for_finalize().unwrap();
-}
-
-struct Service {
-    child: Child,
-    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
-    address: String,
-}
-
-impl Service {
-    fn start(address: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "service_process", "--nocapture"])
-            .env(ADDRESS, address)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut service = Self { child, lines, address: String::new() };
-        service.address = service.line_after("listening on ");
+    serve_if_asked(|service| {
+        service.register(PING, |request| request.respond(request.args()).unwrap()).unwrap();
         service
-    }
-
-    /// Reads until a line contains `prefix`; what follows it.
-    fn line_after(&mut self, prefix: &str) -> String {
-        for line in self.lines.by_ref() {
-            if let Some((_, rest)) = line.unwrap().split_once(prefix) {
-                return rest.to_owned();
-            }
-        }
-        panic!("the service ended without `{prefix}`");
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn client_for(address: &str) -> Instance {
-    let own = address.split("://").next().unwrap();
-    Instance::builder(format!("{own}://")).listen(false).start().unwrap()
+            .register(STUCK, |request| {
+                println!("entered");
+                std::io::stdout().flush().unwrap();
+                // Never answers, and holds the request so that nobody answers for it.
+                ult::Eventual::<()>::new().wait();
+                drop(request);
+            })
+            .unwrap();
+    });
 }
 
 fn killed_while_a_call_waits(transport: &'static str) {

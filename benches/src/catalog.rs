@@ -15,11 +15,11 @@ use crate::floors::stream::Style;
 use crate::floors::{attach, coroutine, memcpy, rtt, stream};
 use crate::row::{Figure, Target, Unit};
 use crate::rows::argobots::{self, All, Kind, Op};
+use crate::rows::bulk::{self, Way};
 use crate::rows::echo::{self, Layer};
 use crate::rows::pair::{Patience, Settings};
 use crate::rows::{
-    bulk, na_sm, na_tcp, rpc, ult_fib, ult_idle, ult_memory, ult_switch, ult_sync, ult_tasklet,
-    ult_wake,
+    na_sm, na_tcp, rpc, ult_fib, ult_idle, ult_memory, ult_switch, ult_sync, ult_tasklet, ult_wake,
 };
 
 /// Transfer sizes, by their word in ids.
@@ -313,14 +313,15 @@ fn rpc_cases() -> Vec<Case> {
 
 fn bulk_cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (what, transport) in [("sm.any", Transport::Sm), ("tcp", Transport::Tcp)] {
+    for (what, way) in [("sm.alloc", Way::SmAlloc), ("sm.any", Way::SmAny), ("tcp", Way::Tcp)] {
         for (size, bytes) in SIZES {
-            let target = match (transport, size) {
-                (Transport::Sm, "1m") => Target::Limit(25e9),
-                (Transport::Tcp, "1m") => Target::TimesFloor(0.95),
+            let target = match (way, size) {
+                (Way::SmAlloc, "1m") => Target::TimesFloor(0.8),
+                (Way::SmAny, "1m") => Target::Limit(25e9),
+                (Way::Tcp, "1m") => Target::TimesFloor(0.95),
                 _ => Target::None,
             };
-            let measure = move |context: &Context| bulk::run(context, transport, bytes);
+            let measure = move |context: &Context| bulk::run(context, way, bytes);
             let id = format!("bulk.{what}.{size}");
             let case = Case::new(Group::Bulk, id, Unit::BytesPerSecond, measure);
             cases.push(case.two_cores().target(target));

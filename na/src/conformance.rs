@@ -35,6 +35,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::random::Random;
 use crate::{Endpoint, OpenOptions};
 
 mod bulk;
@@ -234,6 +235,7 @@ macro_rules! conformance {
             a_drop_gives_memory_back,
             a_closed_peer_is_reported,
             an_origin_that_left_cannot_be_answered,
+            what_gone_peers_left_is_bounded,
             nobody_listens,
         }
     };

@@ -5,7 +5,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Access, Addr, Error, LocalMem, Memory, MsgBuf, RegionTable, RemoteMem, TcpOptions};
+use crate::{
+    Access, Addr, Error, LocalMem, Memory, MsgBuf, RegionTable, RemoteMem, SmOptions, TcpOptions,
+};
 
 /// Names an operation in its completion and in `cancel`. Chosen by the caller, unique among the
 /// endpoint's operations in flight.
@@ -44,6 +46,15 @@ pub struct OpenOptions {
     /// relies on what the operating system reports (which includes every death on the same host).
     /// Default zero.
     pub liveness_limit: Duration,
+    /// Bytes of unexpected messages that peers which are gone may have left for receives that are
+    /// still to be posted, each with 64 bytes on top, all these peers together. Beyond, the last
+    /// who left loses its messages, with a warning in the log: so somebody who connects, sends and
+    /// leaves again and again cannot fill the memory of an endpoint that is slow to receive. Raise
+    /// it for a service that many short-lived clients tell something without waiting for an answer.
+    /// Zero: nothing is kept of who is gone. Default 16 MiB.
+    pub left_bytes_max: usize,
+    /// What only `na+sm` looks at.
+    pub sm: SmOptions,
     /// What only `na+tcp` looks at.
     pub tcp: TcpOptions,
     /// Whose processes may be connected with, where the transport can tell (sm). Default: those of
@@ -129,6 +140,8 @@ impl Default for OpenOptions {
             message_bytes_max: 4096,
             connect_timeout: Duration::from_secs(10),
             liveness_limit: Duration::ZERO,
+            left_bytes_max: 16 << 20,
+            sm: SmOptions::default(),
             tcp: TcpOptions::default(),
             peer_users: PeerUsers::default(),
             copy_helper: None,

@@ -42,6 +42,8 @@ mod endpoint;
 #[cfg(not(loom))]
 mod error;
 #[cfg(all(any(feature = "sm", feature = "tcp"), not(loom)))]
+mod fuzz_target;
+#[cfg(all(any(feature = "sm", feature = "tcp"), not(loom)))]
 mod loopback;
 #[cfg(all(any(feature = "sm", feature = "tcp", feature = "sim"), not(loom)))]
 pub(crate) mod matching;
@@ -50,9 +52,13 @@ mod memory;
 #[cfg(not(loom))]
 mod message;
 #[cfg(not(loom))]
+mod random;
+#[cfg(not(loom))]
 mod region;
 #[cfg(not(loom))]
 mod registry;
+#[cfg(not(loom))]
+mod sm_options;
 #[cfg(not(loom))]
 mod tcp_options;
 #[cfg(not(loom))]
@@ -61,8 +67,6 @@ mod uri;
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod conformance;
-#[cfg(all(feature = "sim", not(loom)))]
-pub mod sim;
 /// Entry points for fuzzers: whatever bytes they get, they must return. See `fuzz/`.
 #[cfg(not(loom))]
 #[doc(hidden)]
@@ -74,6 +78,8 @@ pub mod fuzzing {
     #[cfg(feature = "tcp")]
     pub use crate::tcp::fuzzing as tcp;
 }
+#[cfg(all(feature = "sim", not(loom)))]
+pub mod sim;
 #[cfg(feature = "sm")]
 pub mod sm;
 pub(crate) mod sync;
@@ -93,6 +99,7 @@ pub use self::{
     message::MsgBuf,
     region::RegionTable,
     registry::{Plugin, open, plugin_for, plugins},
+    sm_options::SmOptions,
     tcp_options::TcpOptions,
     uri::Uri,
 };
@@ -101,5 +108,5 @@ pub use self::{
 #[cfg(all(loom, feature = "sm"))]
 #[doc(hidden)]
 pub mod loom_exports {
-    pub use crate::sm::{doorbell, gate, lock, ring};
+    pub use crate::sm::{doorbell, gate, lane, lock, ring};
 }

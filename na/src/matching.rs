@@ -23,7 +23,9 @@
 //!
 //! What dead peers leave behind is bounded as well, all of them together: somebody who connects,
 //! sends and leaves again and again must not fill the memory of an endpoint that is slow to
-//! receive. Beyond [`LEFT_BYTES_MAX`] the last who left loses its unexpected messages.
+//! receive. Beyond [`left_bytes_max`](crate::OpenOptions::left_bytes_max) the last who left loses
+//! its unexpected messages. A successor under the same address takes over what its predecessor
+//! left, once it has brought a message of its own within the bound of one peer.
 //!
 //! # Canceled expected receives
 //!
@@ -46,9 +48,6 @@ const EARLY_OVERHEAD: usize = 64;
 
 /// How many canceled expected receives are remembered.
 const GIVEN_UP_MAX: usize = 4096;
-
-/// Bytes of unexpected messages that peers which are gone may have left to be received.
-const LEFT_BYTES_MAX: usize = 16 << 20;
 
 /// The two kinds of message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,6 +127,7 @@ struct Held {
 /// Matches messages with receives. See the module's documentation.
 pub(crate) struct Matcher {
     early_bytes_max: usize,
+    left_bytes_max: usize,
     unexpected_posted: VecDeque<Posted>,
     unexpected_early: VecDeque<Early>,
     expected_posted: Lists<Posted>,
@@ -140,10 +140,11 @@ pub(crate) struct Matcher {
 
 impl Matcher {
     /// An empty matcher that holds about `early_bytes_max` bytes of early messages per peer (one
-    /// message always fits).
-    pub(crate) fn new(early_bytes_max: usize) -> Self {
+    /// message always fits), and `left_bytes_max` of all peers that are gone.
+    pub(crate) fn new(early_bytes_max: usize, left_bytes_max: usize) -> Self {
         Self {
             early_bytes_max,
+            left_bytes_max,
             unexpected_posted: VecDeque::new(),
             unexpected_early: VecDeque::new(),
             expected_posted: Lists::new(),
@@ -329,14 +330,16 @@ impl Matcher {
         if !std::mem::replace(&mut held.gone, true) {
             self.left_bytes += held.bytes;
         }
-        if self.left_bytes > LEFT_BYTES_MAX {
+        if self.left_bytes > self.left_bytes_max {
             self.left_bytes -= held.bytes;
             self.held.remove(&peer);
             let before = self.unexpected_early.len();
             self.unexpected_early.retain(|early| early.from.peer_id() != peer);
             tracing::warn!(
                 messages = before - self.unexpected_early.len(),
-                "dropped messages of a peer that is gone: too many of such wait to be received"
+                "dropped messages of a peer that is gone: too many of such wait to be received \
+                 (left_bytes_max is {})",
+                self.left_bytes_max
             );
         }
     }

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use na::sm::{SmOptions, open_with};
 use na::{Endpoint, OpenOptions};
 
 mod attach {
@@ -29,8 +28,9 @@ mod ring {
     use super::*;
 
     fn open(options: &OpenOptions) -> Arc<dyn Endpoint> {
-        let sm = SmOptions { cross_memory_attach: false };
-        open_with("na+sm://", options, &sm).expect("open")
+        let mut options = options.clone();
+        options.sm.cross_memory_attach = false;
+        na::open("na+sm://", &options).expect("open")
     }
 
     na::conformance! { open; all }
@@ -48,8 +48,9 @@ mod mixed {
     use super::*;
 
     fn open(listen: bool) -> Arc<dyn Endpoint> {
-        let sm = SmOptions { cross_memory_attach: listen };
-        open_with("na+sm://", &OpenOptions::listening(listen), &sm).expect("open")
+        let mut options = OpenOptions::listening(listen);
+        options.sm.cross_memory_attach = listen;
+        na::open("na+sm://", &options).expect("open")
     }
 
     na::conformance! { open;

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
-use na::{Completion, Error};
+use na::{Completion, Error, OpenOptions};
 
 #[path = "sm_support/mod.rs"]
 mod support;
@@ -126,4 +126,91 @@ fn early_messages_are_bounded() {
     }
     assert_eq!(received, held, "none is lost");
     node.still_serves();
+}
+
+/// A client, and whether `target` has taken a message of it or why not.
+fn dial(target: &mut Node) -> (Node, Result<(), Error>) {
+    let mut client = Node::new(na::open("na+sm://", &OpenOptions::default()).expect("open"));
+    let told = knock(&mut client, target);
+    (client, told)
+}
+
+/// Sends a message and an answer.
+fn knock(client: &mut Node, target: &mut Node) -> Result<(), Error> {
+    let to = client.endpoint.lookup(target.endpoint.self_addr().uri()).expect("look up");
+    let asked = target.recv();
+    let answered = client.recv_expected(&to, 2);
+    let sent = client.send(&to, 1, b"me too");
+    target.until("a request or its end", |target| {
+        client.poll();
+        target.is_done(asked) || client.is_done(sent)
+    });
+    if let Completion::Send { result: Err(error), .. } = client.finish(sent) {
+        target.endpoint.cancel(asked);
+        client.endpoint.cancel(answered);
+        target.finish(asked);
+        client.finish(answered);
+        return Err(error);
+    }
+    let (arrival, _) = target.received(asked);
+    let (op, buf) = (target.op(), target.endpoint.alloc_msg());
+    target.endpoint.send_expected(op, &arrival.from, na::Tag(2), buf).expect("answer");
+    target.until("the answer", |_| {
+        client.poll();
+        client.is_done(answered)
+    });
+    client.received(answered);
+    Ok(())
+}
+
+#[test]
+fn connections_beyond_the_limit_are_refused_and_told_why() {
+    for (all, per_user, told) in [
+        (2, 100, "refused: too many connections (2); raise `sm.connections_max`"),
+        (100, 2, "(2); raise `sm.connections_per_user_max`"),
+    ] {
+        let mut options = OpenOptions::listening(true);
+        (options.sm.connections_max, options.sm.connections_per_user_max) = (all, per_user);
+        let mut target = Node::new(na::open("na+sm://", &options).expect("open"));
+        let (mut first, welcome) = dial(&mut target);
+        welcome.expect("room for the first");
+        let (mut second, welcome) = dial(&mut target);
+        welcome.expect("room for the second");
+        let (mut third, refused) = dial(&mut target);
+        let error = refused.expect_err("no room for a third");
+        assert!(matches!(error, Error::Unreachable { .. }) && error.never_arrived(), "{error}");
+        assert!(error.to_string().contains(told), "{error}");
+        let error = knock(&mut third, &mut target).expect_err("still none");
+        assert!(error.to_string().contains(told), "{error}");
+        // The others are still served.
+        knock(&mut first, &mut target).expect("the first goes on");
+        knock(&mut second, &mut target).expect("the second goes on");
+        // Connections that the endpoint makes itself take nobody's room, and are not limited.
+        let mut own = listening();
+        let to = target.endpoint.lookup(own.endpoint.self_addr().uri()).expect("look up");
+        let (asked, sent) = (own.recv(), target.send(&to, 1, b"from here"));
+        target.until("a message of the target", |target| {
+            own.poll();
+            target.is_done(sent) && own.is_done(asked)
+        });
+        // Room that is left is given away, once.
+        drop(first);
+        target.until("room", |target| knock(&mut third, target).is_ok());
+        let (_, refused) = dial(&mut target);
+        refused.expect_err("the room is taken");
+        knock(&mut second, &mut target).expect("the second goes on");
+    }
+}
+
+#[test]
+fn a_limit_of_zero_is_refused() {
+    let zero: [fn(&mut OpenOptions); 2] =
+        [|o| o.sm.connections_max = 0, |o| o.sm.connections_per_user_max = 0];
+    for set in zero {
+        let mut options = OpenOptions::listening(true);
+        set(&mut options);
+        let error = na::open("na+sm://", &options).expect_err("opened");
+        assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+        assert!(error.to_string().contains("connections"), "{error}");
+    }
 }

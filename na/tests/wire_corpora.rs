@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+use na::conformance::Random;
 use na::fuzzing;
 
 fn corpus(target: &str) -> Vec<Vec<u8>> {
@@ -15,19 +16,6 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
     files.sort();
     assert!(!files.is_empty(), "{} is empty", folder.display());
     files.iter().map(|file| std::fs::read(file).unwrap()).collect()
-}
-
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ (z >> 31)) % end as u64) as usize
-    }
 }
 
 const INTERESTING: [u64; 10] =
@@ -72,7 +60,7 @@ fn mutate(bytes: &mut Vec<u8>, seeds: &[Vec<u8>], random: &mut Random) {
 /// a file of the corpus.
 fn replay(name: &str, mutations: usize, target: fn(&[u8])) {
     let seeds = corpus(name);
-    let mut random = Random(0x006e_6173_6565_6473);
+    let mut random = Random::new(0x006e_6173_6565_6473);
     let run = |bytes: &[u8]| {
         let result = std::panic::catch_unwind(|| target(bytes));
         assert!(result.is_ok(), "{name} fails for {}", bytes.escape_ascii());

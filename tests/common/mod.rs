@@ -1,6 +1,8 @@
 //! What the integration tests share.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+pub(crate) mod process;
+
 use std::sync::mpsc;
 use std::time::Duration;
 

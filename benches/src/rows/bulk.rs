@@ -1,17 +1,21 @@
-//! Rows `bulk.sm.any.*` and `bulk.tcp.*`: the target pulls the origin's memory.
+//! Rows `bulk.sm.alloc.*`, `bulk.sm.any.*` and `bulk.tcp.*`: the target pulls the origin's memory.
 //!
 //! Measures [`Request::pull`](margo::Request::pull) in a handler, one transfer after the other,
-//! from plain memory of the origin into a registered buffer of the target; both sides poll. The
-//! request that asks for it and its answer are not included. After each round the target compares
-//! what it has with what it must be.
+//! from memory of the origin into registered memory of the target, both of [`Instance::alloc`] or
+//! both plain; both sides poll. The request that asks for it and its answer are not included. After
+//! each round the target compares what it has with what it must be.
 //!
-//! Floor, alternating, at the same two xstreams: the target reads the same memory by cross-memory
-//! attach, or asks for chunks of the same size over a bare TCP connection.
+//! Floor, alternating, at the same two xstreams: the target copies as many bytes within its own
+//! process (`alloc`), reads the same memory by cross-memory attach (`any`), or asks for chunks of
+//! the same size over a bare TCP connection.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use margo::{Access, Bulk, BulkBuffer, Instance, Request, Rpc};
+use margo::{
+    Access, AllocOptions, Bulk, BulkBuffer, Exposable, Exposed, Instance, ProviderHandle, Request,
+    Rpc, SharedBuffer,
+};
 use serde::{Deserialize, Serialize};
 
 use super::on_ult::on_ult;
@@ -20,7 +24,7 @@ use crate::context::Context;
 use crate::failure::{Doing, Failure, Result};
 use crate::floors::attach::{self, Attach};
 use crate::floors::channel::Transport;
-use crate::floors::memcpy::touched;
+use crate::floors::memcpy::{self, touched};
 use crate::floors::stream::Style;
 use crate::floors::{stream, tcp};
 use crate::peer::Task;
@@ -36,6 +40,17 @@ const PULL: Rpc<Bulk, Told> = Rpc::new("bench_pull");
 /// Measures the floor for a round.
 const FLOOR: Rpc<(), Told> = Rpc::new("bench_floor_bulk");
 
+/// Whose memory is pulled, and over what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Shared memory, from `alloc`.
+    SmAlloc,
+    /// Shared memory, from plain memory.
+    SmAny,
+    /// TCP, from plain memory.
+    Tcp,
+}
+
 /// What the peer of these rows is told.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Target {
@@ -48,6 +63,8 @@ pub(crate) struct Target {
 /// Where the target finds the floor's data.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 enum Floor {
+    /// A copy within the target; what it pulls to is from `alloc` as well.
+    Copy,
     /// Memory of the origin's process.
     Attach(attach::Source),
     /// An address where chunks can be asked for.
@@ -59,7 +76,44 @@ struct Measured {
     floors: Samples,
     samples: Samples,
     /// Made at the first pull, since it needs the instance.
-    buffer: Option<BulkBuffer>,
+    destination: Option<Destination>,
+}
+
+/// Where the target pulls to.
+enum Destination {
+    Alloc(Exposed<SharedBuffer>),
+    Plain(BulkBuffer),
+}
+
+impl Destination {
+    fn new(instance: &Instance, shared: bool, bytes: usize) -> Result<Self> {
+        if !shared {
+            return instance.bulk_buffer(bytes).map(Self::Plain).doing("a buffer");
+        }
+        let buffer = instance.alloc(bytes, &AllocOptions::default()).doing("allocating")?;
+        instance.expose(buffer, Access::ReadWrite).map(Self::Alloc).doing("exposing memory")
+    }
+
+    fn clear(&mut self, bytes: usize) -> Result<()> {
+        match self {
+            Self::Alloc(exposed) => exposed.write_at(0, &vec![0; bytes]).doing("clearing"),
+            Self::Plain(buffer) => {
+                buffer.fill(0);
+                Ok(())
+            }
+        }
+    }
+
+    fn holds(&self, expected: &[u8]) -> Result<bool> {
+        match self {
+            Self::Alloc(exposed) => {
+                let mut bytes = vec![0; expected.len()];
+                exposed.read_at(0, &mut bytes).doing("reading")?;
+                Ok(bytes == expected)
+            }
+            Self::Plain(buffer) => Ok(buffer[..] == *expected),
+        }
+    }
 }
 
 /// The peer's part.
@@ -70,11 +124,12 @@ struct Measured {
 pub(crate) fn peer(target: Target, deadline: Deadline) -> Result<()> {
     let Target { settings, floor, bytes, effort } = target;
     let (floors, samples) = (effort.room(1), effort.room(1));
-    let measured = Arc::new(Mutex::new(Some(Measured { floors, samples, buffer: None })));
+    let measured = Arc::new(Mutex::new(Some(Measured { floors, samples, destination: None })));
     let (pulls, bare) = (measured.clone(), measured.clone());
+    let shared = matches!(floor, Floor::Copy);
     let register = move |instance: &Instance| {
         let pull = move |request: Request<Bulk, Told>| {
-            answer(&request, &pulls, |measured| pull(&request, measured, bytes, effort));
+            answer(&request, &pulls, |measured| pull(&request, measured, shared, bytes, effort));
         };
         instance.register(PULL, pull).doing("registering")?;
         let floor = move |request: Request<(), Told>| {
@@ -113,20 +168,26 @@ fn take(place: &Mutex<Option<Measured>>) -> Result<Measured> {
 fn pull(
     request: &Request<Bulk, Told>,
     measured: &mut Measured,
+    shared: bool,
     bytes: usize,
     effort: Effort,
 ) -> Result<()> {
-    let Measured { samples, buffer, .. } = measured;
-    let buffer = match buffer {
-        Some(buffer) => buffer,
-        None => buffer.insert(request.instance().bulk_buffer(bytes).doing("a buffer")?),
+    let Measured { samples, destination, .. } = measured;
+    let destination = match destination {
+        Some(destination) => destination,
+        None => destination.insert(Destination::new(request.instance(), shared, bytes)?),
     };
-    buffer.fill(0);
-    effort.each(samples, || request.pull(request.args(), 0, buffer, 0..bytes).doing("pulling"))?;
-    if buffer[..] == touched(bytes)[..] {
-        Ok(())
-    } else {
-        Err(Failure::new("the pulled bytes are not the origin's"))
+    destination.clear(bytes)?;
+    effort.each(samples, || {
+        let pulled = match destination {
+            Destination::Alloc(exposed) => request.pull(request.args(), 0, exposed, 0..bytes),
+            Destination::Plain(buffer) => request.pull(request.args(), 0, buffer, 0..bytes),
+        };
+        pulled.doing("pulling")
+    })?;
+    match destination.holds(&touched(bytes))? {
+        true => Ok(()),
+        false => Err(Failure::new("the pulled bytes are not the origin's")),
     }
 }
 
@@ -138,6 +199,7 @@ fn bare_round(
     deadline: Deadline,
 ) -> Result<()> {
     match floor {
+        Floor::Copy => memcpy::Copy::new(bytes).round(effort, &mut measured.floors),
         Floor::Attach(source) => Attach::new(*source).round(effort, &mut measured.floors),
         Floor::Get(address) => {
             let mut reader = stream::Reader::connect(address, Style::Get, bytes, deadline)?;
@@ -147,17 +209,19 @@ fn bare_round(
 }
 
 /// The row.
-pub(crate) fn run(context: &Context, transport: Transport, bytes: usize) -> Result<Figure> {
+pub(crate) fn run(context: &Context, way: Way, bytes: usize) -> Result<Figure> {
     let (effort, deadline) = (Effort::transfers(context.quick, bytes), context.deadline);
+    let transport = if way == Way::Tcp { Transport::Tcp } else { Transport::Sm };
     let settings = Settings { transport, patience: Patience::Poll };
     let data = touched(bytes);
-    let (floor, listener) = match transport {
-        Transport::Sm => {
+    let (floor, listener) = match way {
+        Way::SmAlloc => (Floor::Copy, None),
+        Way::SmAny => {
             attach::allow_attach();
             // The bytes stay where they are when the vector moves.
             (Floor::Attach(attach::Source::of(&data)), None)
         }
-        Transport::Tcp => {
+        Way::Tcp => {
             let listener = TcpListener::bind("127.0.0.1:0").doing("listening on loopback")?;
             let address = listener.local_addr().doing("asking for the port")?;
             (Floor::Get(address.to_string()), Some(listener))
@@ -167,22 +231,14 @@ pub(crate) fn run(context: &Context, transport: Transport, bytes: usize) -> Resu
     let (mut pair, ()) = Pair::start(context, settings, task, || Ok(()))?;
     let (instance, target) = (pair.instance.clone(), pair.target.clone());
     on_ult(&pair.instance.rpc_pool(), deadline, move || {
-        let exposed = instance.expose(data, Access::ReadOnly).doing("exposing memory")?;
-        for _ in 0..effort.rounds {
-            let (origin, to) = (instance.clone(), target.clone());
-            let call = instance.rpc_pool().spawn(move || origin.forward(FLOOR, &to, &()));
-            let call = call.doing("spawning")?;
-            if let Some(listener) = &listener {
-                let stream = tcp::accept(listener, deadline, ult::yield_now)?;
-                stream::write_until_closed(stream, Style::Get, bytes, deadline)?;
-            }
-            let told = call.join().doing("joining")?.doing("calling")?;
-            told.map_err(Failure::new)?;
-            let told = instance.forward(PULL, &target, exposed.bulk()).doing("calling")?;
-            told.map_err(Failure::new)?;
+        let rounds = Rounds { instance: &instance, target: &target, listener, effort, deadline };
+        if way != Way::SmAlloc {
+            return rounds.run(data, bytes);
         }
-        drop(exposed.release());
-        Ok(())
+        let buffer = instance.alloc(bytes, &AllocOptions::default());
+        let mut buffer = buffer.doing("allocating")?;
+        buffer.as_mut_slice().doing("filling")?.copy_from_slice(&data);
+        rounds.run(buffer, bytes)
     })?;
     pair.peer.ask_to_finish();
     let (floors, samples): (Vec<u64>, Vec<u64>) =
@@ -190,4 +246,36 @@ pub(crate) fn run(context: &Context, transport: Transport, bytes: usize) -> Resu
     pair.stop(deadline)?;
     let floor = Samples::from_raw(floors).bandwidth(bytes).p50;
     Ok(Figure::median(Samples::from_raw(samples).bandwidth(bytes), floor))
+}
+
+/// The origin's part: what it exposes, and how often the target measures.
+struct Rounds<'a> {
+    instance: &'a Instance,
+    target: &'a ProviderHandle,
+    /// Where the floor's chunks are asked for, if that is how they come.
+    listener: Option<TcpListener>,
+    effort: Effort,
+    deadline: Deadline,
+}
+
+impl Rounds<'_> {
+    fn run(&self, data: impl Exposable, bytes: usize) -> Result<()> {
+        let Self { instance, target, listener, effort, deadline } = self;
+        let exposed = instance.expose(data, Access::ReadOnly).doing("exposing memory")?;
+        for _ in 0..effort.rounds {
+            let (origin, to) = (Instance::clone(instance), ProviderHandle::clone(target));
+            let call = instance.rpc_pool().spawn(move || origin.forward(FLOOR, &to, &()));
+            let call = call.doing("spawning")?;
+            if let Some(listener) = listener {
+                let stream = tcp::accept(listener, *deadline, ult::yield_now)?;
+                stream::write_until_closed(stream, Style::Get, bytes, *deadline)?;
+            }
+            let told = call.join().doing("joining")?.doing("calling")?;
+            told.map_err(Failure::new)?;
+            let told = instance.forward(PULL, target, exposed.bulk()).doing("calling")?;
+            told.map_err(Failure::new)?;
+        }
+        drop(exposed.release());
+        Ok(())
+    }
 }

@@ -1,7 +1,8 @@
 //! Cases about transfers that succeed.
 
 use super::Case;
-use super::node::{Node, Random, contents, drive, finish, greet, pattern};
+use super::Random;
+use super::node::{Node, contents, drive, finish, greet, pattern};
 use crate::{Access, Addr, LocalMem, Memory, OpId, RemoteMem, Transfer};
 
 pub(super) fn transfer(

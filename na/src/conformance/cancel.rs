@@ -4,7 +4,8 @@
 //! the cases wait for.
 
 use super::Case;
-use super::node::{Node, Random, drive, finish, greet, pattern};
+use super::Random;
+use super::node::{Node, drive, finish, greet, pattern};
 use crate::{Access, Addr, Completion, Error, LocalMem, OpId, RemoteMem, Transfer};
 
 fn part(local: &LocalMem, remote: &RemoteMem, len: usize) -> Transfer {

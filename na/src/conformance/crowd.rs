@@ -1,7 +1,8 @@
 //! Cases about many peers.
 
 use super::Case;
-use super::node::{Node, Random, drive, finish};
+use super::Random;
+use super::node::{Node, drive, finish};
 use crate::{Addr, Tag};
 
 /// How many peers a transport has to bear at one endpoint.

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::Case;
-use super::node::{Node, Random, drive, finish, greet, pattern};
+use super::Random;
+use super::node::{Node, drive, finish, greet, pattern};
 use crate::{OpId, Tag};
 
 /// Sends that nobody receives stop completing; once received, none is lost or out of order.

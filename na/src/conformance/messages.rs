@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use super::Case;
-use super::node::{Node, Random, finish, greet, pattern};
+use super::Random;
+use super::node::{Node, finish, greet, pattern};
 use crate::{Addr, Error, MsgBuf, OpenOptions, Tag};
 
 /// Addresses have identity, order-independent equality and a text form.

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
 use super::remote::RemoteEndpoint;
-use super::{Case, PATIENCE};
+use super::{Case, PATIENCE, Random};
 use crate::{
     Access, Addr, Arrival, Completion, Endpoint, Error, LocalMem, Memory, MsgBuf, OpId,
     OpenOptions, RemoteMem, Tag, Transfer,
@@ -266,28 +266,6 @@ pub(super) fn pattern(seed: u64, len: usize) -> Vec<u8> {
         chunk.copy_from_slice(&word[..chunk.len()]);
     }
     bytes
-}
-
-/// A small random-number generator (splitmix64), so that a failing case can be repeated.
-pub(super) struct Random(u64);
-
-impl Random {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// Below `end`, which is not zero.
-    pub(super) fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
 }
 
 /// The bytes of registered memory.

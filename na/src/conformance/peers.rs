@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::node::{Node, finish, greet, pattern};
 use super::process::{self, ChildNode};
 use super::{Case, PATIENCE};
-use crate::{Access, Addr, Completion, Error, OpId, OpenOptions, RemoteMem, Transfer};
+use crate::{Access, Addr, Completion, Error, OpId, OpenOptions, RemoteMem, Tag, Transfer};
 
 pub(super) fn assert_gone(error: &Error) {
     let gone = matches!(error, Error::PeerGone { .. } | Error::Unreachable { .. });
@@ -76,6 +76,46 @@ pub fn an_origin_that_left_cannot_be_answered(case: &Case<'_>) {
     let (_, to_successor) = greet(&successor, &target);
     assert_ne!(to_successor, to_origin);
     assert_gone(&send_until_it_fails(&target, &to_origin));
+}
+
+/// Messages of peers that are gone wait for their receives up to a limit; beyond, the last who left
+/// loses all of its own, and nobody else any.
+pub fn what_gone_peers_left_is_bounded(case: &Case<'_>) {
+    const EACH: u32 = 5;
+    let mut of_target = OpenOptions::listening(true);
+    // Room for the messages of one peer, with what they cost, but not of two.
+    of_target.left_bytes_max = 1000;
+    let Some((target, first)) = Node::pair_with(case, &of_target, &OpenOptions::default()) else {
+        return;
+    };
+    // Greeted first: a receive of any source takes what was left.
+    let origins = [first, Node::open(case, false)].map(|origin| {
+        let names = greet(&origin, &target);
+        (origin, names)
+    });
+    for (number, (origin, (to_target, to_origin))) in origins.into_iter().enumerate() {
+        for tag in 0..EACH {
+            origin.send_unexpected(&to_target, tag, &[number as u8; 100]);
+        }
+        // They are there when this is, which comes behind them.
+        let last = target.recv_expected(&to_origin, 8);
+        origin.send_expected(&to_target, 8, b"all sent");
+        finish(&[&target, &origin], "the last message", &[last]);
+        let end = target.recv_expected(&to_origin, 9);
+        drop(origin);
+        finish(&[&target], "the end of a peer", &[end]);
+        assert_gone(&target.error(end));
+    }
+    let present = Node::open(case, false);
+    let to_target = present.addr_of(&target);
+    let receives: Vec<_> = (0..=EACH).map(|_| target.recv_unexpected()).collect();
+    present.send_unexpected(&to_target, 7, b"still here");
+    finish(&[&target, &present], "what is left", &receives);
+    for (tag, op) in (0..EACH).zip(&receives) {
+        let (arrival, bytes) = target.received(*op);
+        assert_eq!((arrival.tag, bytes), (Tag(tag), vec![0; 100]));
+    }
+    assert_eq!(target.received(receives[EACH as usize]).1, b"still here");
 }
 
 /// Operations towards an address where nobody listens fail, naming it.

@@ -106,6 +106,7 @@ impl RemoteEndpoint {
             .word(options.message_bytes_max as u64)
             .word(nanos(options.connect_timeout))
             .word(nanos(options.liveness_limit))
+            .word(options.left_bytes_max as u64)
             .send(&socket);
         let mut opened = Reader::receive(&socket).expect("the child opens an endpoint");
         let transport = opened.text().leak();

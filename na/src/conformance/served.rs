@@ -48,6 +48,7 @@ impl Served {
         options.message_bytes_max = asked.word() as usize;
         options.connect_timeout = Duration::from_nanos(asked.word());
         options.liveness_limit = Duration::from_nanos(asked.word());
+        options.left_bytes_max = asked.word() as usize;
         let endpoint = (case.opener)(&options);
         let mut this = Self {
             socket,

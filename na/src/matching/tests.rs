@@ -3,6 +3,7 @@
 use super::*;
 
 const MAX: usize = 1000;
+const LEFT: usize = 1 << 20;
 
 fn peer(number: u64) -> Addr {
     Addr::new(format!("test://{number}"), 1, number, ())
@@ -37,7 +38,7 @@ fn error(completion: &Completion) -> &Error {
 
 #[test]
 fn unexpected_messages_go_to_receives_in_order_either_way_round() {
-    let mut matcher = Matcher::new(MAX);
+    let mut matcher = Matcher::new(MAX, LEFT);
     assert!(matcher.post_unexpected(OpId(1), buf()).is_none());
     assert!(matcher.post_unexpected(OpId(2), buf()).is_none());
     let first = completed(matcher.arrive(Kind::Unexpected, &peer(7), Tag(5), b"a"));
@@ -57,7 +58,7 @@ fn unexpected_messages_go_to_receives_in_order_either_way_round() {
 
 #[test]
 fn expected_messages_match_source_and_tag() {
-    let mut matcher = Matcher::new(MAX);
+    let mut matcher = Matcher::new(MAX, LEFT);
     assert!(matcher.post_expected(OpId(1), &peer(7), Tag(1), buf()).is_none());
     assert!(matcher.post_expected(OpId(2), &peer(7), Tag(2), buf()).is_none());
     assert!(matches!(matcher.arrive(Kind::Expected, &peer(8), Tag(1), b"x"), Arrived::Held));
@@ -71,7 +72,7 @@ fn expected_messages_match_source_and_tag() {
 
 #[test]
 fn a_peer_is_bounded_alone_and_gets_room_back() {
-    let mut matcher = Matcher::new(MAX);
+    let mut matcher = Matcher::new(MAX, LEFT);
     let mut held = 0;
     while matches!(matcher.arrive(Kind::Unexpected, &peer(7), Tag(held), b""), Arrived::Held) {
         held += 1;
@@ -91,7 +92,7 @@ fn a_peer_is_bounded_alone_and_gets_room_back() {
 
 #[test]
 fn a_message_too_many_for_the_bound_still_reaches_a_posted_receive() {
-    let mut matcher = Matcher::new(1);
+    let mut matcher = Matcher::new(1, LEFT);
     assert!(matches!(matcher.arrive(Kind::Unexpected, &peer(7), Tag(0), b"a"), Arrived::Held));
     assert!(matches!(matcher.arrive(Kind::Unexpected, &peer(7), Tag(0), b"b"), Arrived::Full));
     assert!(matcher.post_expected(OpId(1), &peer(7), Tag(1), buf()).is_none());
@@ -100,7 +101,7 @@ fn a_message_too_many_for_the_bound_still_reaches_a_posted_receive() {
 
 #[test]
 fn a_canceled_receive_ends_once_and_its_late_message_is_discarded() {
-    let mut matcher = Matcher::new(MAX);
+    let mut matcher = Matcher::new(MAX, LEFT);
     assert!(matcher.post_unexpected(OpId(1), buf()).is_none());
     assert!(matcher.post_expected(OpId(2), &peer(7), Tag(1), buf()).is_none());
     for op in [1, 2] {
@@ -115,7 +116,7 @@ fn a_canceled_receive_ends_once_and_its_late_message_is_discarded() {
 
 #[test]
 fn a_receive_posted_after_a_cancel_takes_the_message() {
-    let mut matcher = Matcher::new(MAX);
+    let mut matcher = Matcher::new(MAX, LEFT);
     assert!(matcher.post_expected(OpId(1), &peer(7), Tag(1), buf()).is_none());
     assert!(matcher.cancel(OpId(1)).is_some());
     assert!(matcher.post_expected(OpId(2), &peer(7), Tag(1), buf()).is_none());
@@ -124,7 +125,7 @@ fn a_receive_posted_after_a_cancel_takes_the_message() {
 
 #[test]
 fn cancels_are_remembered_up_to_a_bound() {
-    let mut matcher = Matcher::new(MAX);
+    let mut matcher = Matcher::new(MAX, LEFT);
     for tag in 0..GIVEN_UP_MAX as u32 + 10 {
         assert!(matcher.post_expected(OpId(1), &peer(7), Tag(tag), buf()).is_none());
         assert!(matcher.cancel(OpId(1)).is_some());
@@ -137,7 +138,7 @@ fn cancels_are_remembered_up_to_a_bound() {
 
 #[test]
 fn a_dead_peer_fails_its_expected_receives_only() {
-    let mut matcher = Matcher::new(MAX);
+    let mut matcher = Matcher::new(MAX, LEFT);
     assert!(matcher.post_expected(OpId(1), &peer(7), Tag(1), buf()).is_none());
     assert!(matcher.post_expected(OpId(2), &peer(8), Tag(1), buf()).is_none());
     assert!(matches!(matcher.arrive(Kind::Expected, &peer(7), Tag(2), b"old"), Arrived::Held));
@@ -162,16 +163,16 @@ fn a_dead_peer_fails_its_expected_receives_only() {
 #[test]
 fn what_gone_peers_leave_is_bounded_together() {
     let long = vec![7; 64];
-    let mut matcher = Matcher::new(usize::MAX);
+    let mut matcher = Matcher::new(usize::MAX, LEFT);
     let cost = long.len() + EARLY_OVERHEAD;
-    let each = LEFT_BYTES_MAX / 4 / cost;
+    let each = LEFT / 4 / cost;
     for number in 0..10 {
         for _ in 0..each {
             let arrived = matcher.arrive(Kind::Unexpected, &peer(number), Tag(0), &long);
             assert!(matches!(arrived, Arrived::Held));
         }
         matcher.fail_peer(number, &Error::Closed, &mut Vec::new());
-        assert!(matcher.left_bytes <= LEFT_BYTES_MAX);
+        assert!(matcher.left_bytes <= LEFT);
     }
     // The first who left are not affected, and a peer that is there is not counted.
     assert!(matches!(matcher.arrive(Kind::Unexpected, &peer(99), Tag(0), b"here"), Arrived::Held));
@@ -186,7 +187,7 @@ fn what_gone_peers_leave_is_bounded_together() {
 
 #[test]
 fn a_successor_takes_over_what_its_predecessor_left() {
-    let mut matcher = Matcher::new(MAX);
+    let mut matcher = Matcher::new(MAX, LEFT);
     assert!(matches!(matcher.arrive(Kind::Unexpected, &peer(7), Tag(0), b"old"), Arrived::Held));
     matcher.fail_peer(7, &Error::Closed, &mut Vec::new());
     assert_eq!(matcher.left_bytes, 3 + EARLY_OVERHEAD);

@@ -95,7 +95,6 @@ mod options;
 mod outgoing;
 mod packet;
 mod peer;
-mod random;
 mod stream;
 mod trace;
 mod wire;

@@ -49,7 +49,12 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) fn new(home: Home, own_uri: String, bell: Arc<OwnedFd>) -> Self {
+    pub(super) fn new(
+        home: Home,
+        own_uri: String,
+        left_bytes_max: usize,
+        bell: Arc<OwnedFd>,
+    ) -> Self {
         let endpoint = Addr::unique_endpoint_id();
         Self {
             home,
@@ -59,7 +64,7 @@ impl Node {
             regions: RegionTable::new(),
             done: Done::new(bell),
             peers: BTreeMap::new(),
-            matcher: Matcher::new(EARLY_BYTES_MAX),
+            matcher: Matcher::new(EARLY_BYTES_MAX, left_bytes_max),
             loopback: Loopback::default(),
             named: BTreeMap::new(),
             origins: BTreeMap::new(),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::Nanos;
-use super::random::Random;
 use crate::Error;
+use crate::random::Random;
 
 /// How long a packet is on its way, beside the time that its bytes take.
 #[derive(Debug, Clone, Copy, PartialEq)]

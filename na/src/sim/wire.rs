@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use super::options::{LinkOptions, Settings};
 use super::packet::{Epoch, HostId, NodeId, Packet};
-use super::random::Random;
 use super::trace::{Fate, Trace};
 use super::{Nanos, Network};
 use crate::LocalMem;
+use crate::random::Random;
 
 /// What the caller of `schedule` wants to happen.
 pub(super) type Call = Box<dyn FnOnce(&Network) + Send>;

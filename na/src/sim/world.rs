@@ -82,7 +82,7 @@ impl World {
             liveness_limit: nanos(options.liveness_limit),
         };
         self.wire.note(host, if options.listen { "opened, listening" } else { "opened" });
-        let node = Node::new(home, uri, bell);
+        let node = Node::new(home, uri, options.left_bytes_max, bell);
         Ok(self.nodes.entry(id).or_insert(node))
     }
 

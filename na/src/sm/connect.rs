@@ -211,7 +211,7 @@ impl SmEndpoint {
                 self.bring_up(link, &packet);
                 link.with_link(|tx| tx.open(link.limit));
             }
-            Kind::Refused => link.breach(format!("it refused the handshake: {}", packet.text)),
+            Kind::Refused => link.gone(&format!("refused: {}", packet.text)),
             Kind::Hello => link.breach("a hello in answer to ours"),
         }
     }
@@ -330,7 +330,16 @@ impl SmEndpoint {
         });
         match hello {
             Ok((segment, board, packet)) => {
-                self.welcome(state, stranger, segment, board, &packet);
+                let uid = stranger.credentials.uid;
+                match state.crowd.admit(uid, &self.options.sm) {
+                    Ok(()) => self.welcome(state, stranger, segment, board, &packet),
+                    Err(reason) => {
+                        if let Some(count) = state.crowd.refused_to_log() {
+                            tracing::warn!("connections refused so far: {count}; {reason}");
+                        }
+                        refuse(&stranger.socket, &reason);
+                    }
+                }
             }
             Err(reason) => {
                 tracing::warn!("process {pid} is refused: {reason}");
@@ -357,6 +366,7 @@ impl SmEndpoint {
         let fds = if welcome.slot.is_some() { &fds[..] } else { &[] };
         if socket::send_packet(&conn.socket, &welcome.encode(), fds).is_err() {
             // It has left already.
+            state.crowd.leave(from.credentials.uid);
             return self.give_slot_back(&conn);
         }
         let peer = self.identify(state, packet, from.credentials);
@@ -368,6 +378,7 @@ impl SmEndpoint {
             addr,
             Stage::Greeting { deadline: from.deadline },
         );
+        link.guest_of = Some(from.credentials.uid);
         self.bring_up(&mut link, packet);
         let mut tx = TxLink::new(conn);
         tx.open(link.limit);

@@ -13,17 +13,16 @@
 //! A full ring or lane stops the source, which goes on when the sink has made room. Offsets must be
 //! consecutive, and a sink writes only into memory of a transfer that it knows.
 
+use super::lane::{Emptier, Filler, Overrun, SLOTS};
 use super::link::{Conn, Control};
 use super::record::{self, DATA_PREFIX, LANE_WORDS, word_at};
 use super::ring::{Consumer, Producer, Record, RingMemory, Violation, payload_max};
 use super::segment::MappedRing;
 use crate::sync::Arc;
-use crate::sync::atomic::Ordering;
 use crate::{LocalMem, RawSegment, SharedBuffer};
 
-/// Bytes of a slot of a lane, and slots.
+/// Bytes of a slot of a lane.
 pub(super) const SLOT_BYTES: usize = 64 << 10;
-const SLOTS: u32 = 32;
 
 /// Longest data that travels in the ring although there is a lane, bytes.
 const INLINE_MAX: u64 = 8 << 10;
@@ -53,8 +52,7 @@ pub(super) enum Lane {
     Refused,
     Open {
         buffer: SharedBuffer,
-        /// Slots filled so far, wrapping.
-        tail: u32,
+        filler: Filler,
     },
 }
 
@@ -98,7 +96,7 @@ impl Source<'_> {
             *self.lane = match buffer.filter(|buffer| {
                 conn.shares() && announced.announce(&conn.socket, buffer.block(), false, ended)
             }) {
-                Some(buffer) => Lane::Open { buffer, tail: 0 },
+                Some(buffer) => Lane::Open { buffer, filler: Filler::default() },
                 None => Lane::Refused,
             };
         }
@@ -112,19 +110,14 @@ impl Source<'_> {
         memory: &LocalMem,
         span: &mut Span,
     ) -> Result<Option<u64>, Violation> {
-        let Lane::Open { buffer, tail } = self.lane else { return Ok(None) };
-        // pair: LANE-HEAD (the peer has copied what was in these slots)
-        let used = tail.wrapping_sub(self.conn.segment.lane_head(true).load(Ordering::Acquire));
-        if used > SLOTS {
-            return Err(Violation::Head);
-        }
-        if used == SLOTS {
-            return Ok(None);
-        }
+        let Lane::Open { buffer, filler } = self.lane else { return Ok(None) };
+        let head = self.conn.segment.lane_head(true);
+        let free = filler.free(head).map_err(|Overrun| Violation::Head)?;
+        let Some(free) = free else { return Ok(None) };
         let Some(slot) = self.producer.reserve(8 * LANE_WORDS)? else { return Ok(None) };
         let len = span.left().min(SLOT_BYTES as u64);
         let base = buffer.block().base();
-        let mut at = (*tail % SLOTS) as usize * SLOT_BYTES;
+        let mut at = free as usize * SLOT_BYTES;
         for piece in memory.region().pieces(span.offset + span.done, len) {
             let to = base.as_ptr().wrapping_add(at);
             // SAFETY:
@@ -140,7 +133,7 @@ impl Source<'_> {
             self.producer.write(&slot, 8 * index, &word.to_le_bytes());
         }
         self.producer.publish(slot, kind, 0);
-        *tail = tail.wrapping_add(1);
+        filler.announced();
         span.done += len;
         Ok(Some(len))
     }
@@ -166,13 +159,13 @@ impl LaneChunk {
         Some(Self { part: word(0)?, offset: word(1)?, block: word(2)?, len: word(3)? })
     }
 
-    /// Where the chunk is in the peer's lane, if `emptied` slots were taken before.
+    /// Where the chunk is in the peer's lane.
     pub(super) fn place(
         &self,
         block: &Arc<super::block::PeerBlock>,
-        emptied: u32,
+        emptier: &Emptier,
     ) -> Option<RawSegment> {
-        let at = u64::from(emptied % SLOTS) * SLOT_BYTES as u64;
+        let at = u64::from(emptier.slot()) * SLOT_BYTES as u64;
         block.at(at, self.len, false).filter(|_| self.len <= SLOT_BYTES as u64)
     }
 }

@@ -16,9 +16,10 @@ use super::record::{REQUEST_BYTES_MAX, Request};
 use super::ring::{Consumer, LINE, Producer, RingMemory, payload_max};
 use super::segment::{RING_BYTES, Segment};
 use super::{address, socket};
+use crate::Uri;
+use crate::fuzz_target::Target;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::{Access, Completion, Endpoint, LocalMem, Memory, OpId, OpenOptions, Uri};
 
 /// Stands for the key of memory that exists.
 pub const KEY: u64 = u64::from_le_bytes(*b"KEYKEYKE");
@@ -171,39 +172,6 @@ pub fn ring(data: &[u8]) {
     }
 }
 
-/// A listening endpoint and memory that peers may use.
-struct Target {
-    endpoint: Arc<dyn Endpoint>,
-    memory: LocalMem,
-}
-
-impl Target {
-    fn new() -> Self {
-        let endpoint = crate::open("na+sm://", &OpenOptions::listening(true)).expect("open");
-        let memory = Memory::from_vec(vec![7; 64 << 10]);
-        let memory = endpoint.register(memory, Access::ReadWrite).expect("register");
-        let this = Self { endpoint, memory };
-        (0..16).for_each(|op| this.post(OpId(op)));
-        this
-    }
-
-    fn post(&self, op: OpId) {
-        self.endpoint.recv_unexpected(op, self.endpoint.alloc_msg()).expect("post");
-    }
-
-    fn poll(&self) {
-        let mut sink = |completion| {
-            if let Completion::Recv { op, result, .. } = completion {
-                result.expect("a receive of any source outlives its peers");
-                self.post(op);
-            }
-        };
-        // `prepare_wait` looks at the sockets, which a busy poll does only now and then.
-        self.endpoint.prepare_wait();
-        self.endpoint.poll(64, &mut sink).expect("an endpoint outlives its peers");
-    }
-}
-
 /// A second mapping of the segment, through which the hostile peer writes.
 struct Scratch {
     base: NonNull<u8>,
@@ -249,7 +217,7 @@ pub fn connection(data: &[u8]) {
     thread_local! {
         static TARGET: OnceCell<Target> = const { OnceCell::new() };
     }
-    TARGET.with(|target| talk(target.get_or_init(Target::new), data));
+    TARGET.with(|target| talk(target.get_or_init(|| Target::new("na+sm://")), data));
 }
 
 fn talk(target: &Target, data: &[u8]) {

@@ -13,7 +13,12 @@
 //! | `na+sm://uid@name` | the same of another user |
 //!
 //! Names belong to a user and a network namespace. Processes of the same user connect, and of those
-//! that [`OpenOptions::peer_users`](crate::OpenOptions::peer_users) names, on both sides.
+//! that [`OpenOptions::peer_users`](crate::OpenOptions::peer_users) names, on both sides. Beyond
+//! [`connections_max`], or [`connections_per_user_max`] of one user, a connection is refused with
+//! that reason.
+//!
+//! [`connections_max`]: crate::SmOptions::connections_max
+//! [`connections_per_user_max`]: crate::SmOptions::connections_per_user_max
 //!
 //! # Bulk data
 //!
@@ -25,12 +30,12 @@
 //!
 //! # Reading order
 //!
-//! `ring.rs`, `doorbell.rs`, `gate.rs`, `lock.rs` (the protocols, plain atomics, model-checked) ·
-//! `segment.rs` (what is shared) · `record.rs`, `handshake.rs` (what is said) · `address.rs`,
-//! `socket.rs` (how peers are found) · `peer.rs`, `link.rs`, `rx.rs` (a connection, for senders and
-//! for the poll) · `endpoint.rs` (calls) · `connect.rs`, `poll.rs`, `links.rs`, `board.rs`,
-//! `teardown.rs` (progress) · `rma.rs`, `serve.rs`, `block.rs`, `cma.rs`, `fallback.rs` (bulk
-//! data) · `ready.rs`; of the crate `copy.rs`, `loopback.rs`.
+//! `ring.rs`, `lane.rs`, `doorbell.rs`, `gate.rs`, `lock.rs` (the protocols, plain atomics,
+//! model-checked) · `segment.rs` (what is shared) · `record.rs`, `handshake.rs` (what is said) ·
+//! `address.rs`, `socket.rs` (how peers are found) · `peer.rs`, `link.rs`, `rx.rs` (a connection,
+//! for senders and for the poll) · `endpoint.rs` (calls) · `connect.rs`, `crowd.rs`, `poll.rs`,
+//! `links.rs`, `board.rs`, `teardown.rs` (progress) · `rma.rs`, `serve.rs`, `block.rs`, `cma.rs`,
+//! `fallback.rs` (bulk data) · `ready.rs`; of the crate `copy.rs`, `loopback.rs`.
 //!
 //! # The life of a message
 //!
@@ -64,6 +69,11 @@ mod gate;
 pub mod gate;
 #[cfg(not(loom))]
 #[allow(unreachable_pub, reason = "public for the models only")]
+mod lane;
+#[cfg(loom)]
+pub mod lane;
+#[cfg(not(loom))]
+#[allow(unreachable_pub, reason = "public for the models only")]
 mod lock;
 #[cfg(loom)]
 pub mod lock;
@@ -83,6 +93,8 @@ mod board;
 mod cma;
 #[cfg(not(loom))]
 mod connect;
+#[cfg(not(loom))]
+mod crowd;
 #[cfg(not(loom))]
 mod endpoint;
 #[cfg(not(loom))]
@@ -123,4 +135,4 @@ mod teardown;
 use crate::{copy, loopback};
 
 #[cfg(not(loom))]
-pub use self::open::{Sm, SmOptions, open_with};
+pub use self::open::Sm;

@@ -44,37 +44,8 @@ impl Plugin for Sm {
     }
 
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
-        open(uri, options, &SmOptions::default())
+        open(uri, options)
     }
-}
-
-/// What only this transport can be told. For tests and experiments; the defaults find out by
-/// themselves what works.
-#[doc(hidden)]
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SmOptions {
-    /// Move bulk data with cross-memory attach where it is permitted. Default on.
-    pub cross_memory_attach: bool,
-}
-
-impl Default for SmOptions {
-    fn default() -> Self {
-        Self { cross_memory_attach: true }
-    }
-}
-
-/// Opens an sm endpoint with special options.
-///
-/// # Errors
-///
-/// As [`crate::open`].
-#[doc(hidden)]
-pub fn open_with(
-    uri: &str,
-    options: &OpenOptions,
-    sm: &SmOptions,
-) -> Result<Arc<dyn Endpoint>, Error> {
-    open(&Uri::parse(uri)?, options, sm)
 }
 
 /// The name to open as; a made-up one if the address says none.
@@ -92,7 +63,7 @@ fn own_name(uri: &Uri<'_>) -> Result<Name, Error> {
     Ok(name)
 }
 
-fn open(uri: &Uri<'_>, options: &OpenOptions, sm: &SmOptions) -> Result<Arc<dyn Endpoint>, Error> {
+fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
     let name = own_name(uri)?;
     let max = options.message_bytes_max;
     if !(1..=MESSAGE_BYTES_MAX).contains(&max) {
@@ -100,8 +71,9 @@ fn open(uri: &Uri<'_>, options: &OpenOptions, sm: &SmOptions) -> Result<Arc<dyn 
             "message_bytes_max is {max}; transport sm takes 1 to {MESSAGE_BYTES_MAX}"
         )));
     }
+    options.sm.check()?;
     let nonce = Nonce::new()?;
-    let attach = sm.cross_memory_attach && cma::works_here(&nonce);
+    let attach = options.sm.cross_memory_attach && cma::works_here(&nonce);
     if attach {
         cma::permit();
     }
@@ -136,7 +108,7 @@ fn open(uri: &Uri<'_>, options: &OpenOptions, sm: &SmOptions) -> Result<Arc<dyn 
         nonce,
         regions: options.regions.clone().unwrap_or_default(),
         board: OwnBoard::new()?,
-        matcher: Lock::new(Matcher::new(EARLY_BYTES_MAX)),
+        matcher: Lock::new(Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max)),
         ready,
         loopback: Loopback::default(),
         peers: Mutex::new(PeerTable::default()),

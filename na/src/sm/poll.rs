@@ -22,6 +22,7 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, Itimerspec, TimerfdTimerFlags};
 
 use super::connect::Stranger;
+use super::crowd::Crowd;
 use super::doorbell::{RECORDS, settle};
 use super::endpoint::SmEndpoint;
 use super::link::{Control, Outcome, sleep_reasons};
@@ -58,6 +59,7 @@ const EVENTS: usize = 64;
 pub(super) struct PollState {
     pub(super) links: Links,
     pub(super) strangers: Vec<Stranger>,
+    pub(super) crowd: Crowd,
     pub(super) listener: Option<OwnedFd>,
     /// When to accept again, after descriptors had run out.
     pub(super) accept_again: Option<Instant>,
@@ -77,6 +79,7 @@ impl PollState {
         Self {
             links: Links::default(),
             strangers: Vec::new(),
+            crowd: Crowd::default(),
             listener,
             accept_again: None,
             arrived: VecDeque::new(),

@@ -19,6 +19,7 @@ use super::block::{Mapped, PeerBlocks};
 use super::doorbell::ROOM;
 use super::endpoint::SmEndpoint;
 use super::fallback::{Chunk, LaneChunk};
+use super::lane::Emptier;
 use super::link::{Conn, Control, Outcome, TxLink};
 use super::peer::Peer;
 use super::record::{
@@ -30,7 +31,6 @@ use super::serve::{Place, Services};
 use super::socket::{self, Heard};
 use crate::matching::{Arrived, Kind};
 use crate::sync::Arc;
-use crate::sync::atomic::Ordering;
 use crate::{Addr, Completion, Error, RawSegment, Tag};
 
 /// Records of one connection that are handled before the next one has its turn.
@@ -67,6 +67,8 @@ pub(super) struct RxLink {
     pub(super) spare: Option<Addr>,
     pub(super) rx: Consumer<MappedRing>,
     pub(super) stage: Stage,
+    /// The user for whom it counts in the endpoint's `Crowd`, if it came to us.
+    pub(super) guest_of: Option<u32>,
     /// The segment's descriptor, until it is handed over.
     pub(super) memfd: Option<OwnedFd>,
     /// Largest message in either direction, bytes.
@@ -74,8 +76,8 @@ pub(super) struct RxLink {
     pub(super) services: Services,
     /// Memory of the peer that is mapped here.
     pub(super) blocks: PeerBlocks,
-    /// Slots of the peer's lane that were emptied, wrapping.
-    emptied: u32,
+    /// Our end of the peer's lane.
+    emptier: Emptier,
     /// Rounds in which there was nothing to do.
     pub(super) quiet_rounds: u32,
     /// Records of the next turn.
@@ -100,10 +102,11 @@ impl RxLink {
             spare: None,
             rx,
             stage,
+            guest_of: None,
             limit: 0,
             services: Services::new(false, None),
             blocks: PeerBlocks::default(),
-            emptied: 0,
+            emptier: Emptier::default(),
             quiet_rounds: 0,
             turn: 1,
             end: None,
@@ -187,12 +190,10 @@ impl RxLink {
         }
         let block = self.blocks.get(chunk.block).ok_or("bulk data in memory that is not mapped")?;
         // It stays mapped meanwhile: only the poll forgets blocks.
-        let piece = chunk.place(block, self.emptied).ok_or("bulk data beyond its lane")?;
+        let piece = chunk.place(block, &self.emptier).ok_or("bulk data beyond its lane")?;
         let put = record.kind == record::LANE_SUPPLY;
         self.take_chunk(put, Some((chunk, piece)), record, out)?;
-        self.emptied = self.emptied.wrapping_add(1);
-        // pair: LANE-HEAD (the slot is copied)
-        self.conn.segment.lane_head(false).store(self.emptied, Ordering::Release);
+        self.emptier.emptied(self.conn.segment.lane_head(false));
         self.conn.wake_peer(ROOM);
         Ok(())
     }

@@ -45,6 +45,9 @@ impl SmEndpoint {
             Error::Protocol { .. } => tracing::warn!("{error}; its connection is closed"),
             _ => tracing::debug!("connection ends: {error}"),
         }
+        if let Some(uid) = link.guest_of {
+            state.crowd.leave(uid);
+        }
         let was_up = link.stage == Stage::Up;
         if was_up && matches!(error, Error::PeerGone { .. }) {
             self.drain_dead(&mut link, state);

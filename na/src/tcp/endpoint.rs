@@ -67,7 +67,7 @@ impl Core {
             options: options.tcp.clone(),
             listening_uri,
             regions: options.regions.clone().unwrap_or_default(),
-            matcher: Mutex::new(Matcher::new(EARLY_BYTES_MAX)),
+            matcher: Mutex::new(Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max)),
             mail: Mail::new()?,
             peers: Mutex::default(),
             next_peer: AtomicU64::new(1),

@@ -10,8 +10,8 @@ use std::os::unix::net::UnixStream;
 
 use super::frame::{CHUNK_BYTES_MAX, HEADER_BYTES, Header, Hello, Kind, Request, Status};
 use super::incoming::{Appetite, Buffers, Destination, Guess, Incoming, Next};
-use crate::sync::Arc;
-use crate::{Access, Completion, Endpoint, LocalMem, Memory, OpId, OpenOptions, RegionTable, Tag};
+use crate::fuzz_target::Target;
+use crate::{Access, LocalMem, Memory, OpId, OpenOptions, RegionTable, Tag};
 
 const MESSAGE_BYTES_MAX: usize = 4096;
 
@@ -121,59 +121,26 @@ fn decoded_again(header: Header) -> Header {
     Header::decode(&bytes, MESSAGE_BYTES_MAX).expect("it was decoded before")
 }
 
-/// A listening endpoint, the hello of an honest peer, and memory that peers may use.
-struct Target {
-    endpoint: Arc<dyn Endpoint>,
-    hello: Vec<u8>,
-    memory: LocalMem,
-}
-
-impl Target {
-    fn new() -> Self {
-        let open = |listen| {
-            crate::open("na+tcp://127.0.0.1:0", &OpenOptions::listening(listen)).expect("open")
-        };
-        let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-        let origin = open(false);
-        let uri = format!("na+tcp://{}", listener.local_addr().expect("an address"));
-        let to = origin.lookup(&uri).expect("an address");
-        origin.send_unexpected(OpId(1), &to, Tag(1), origin.alloc_msg()).expect("send");
+/// The hello of an honest peer.
+fn honest_hello() -> Vec<u8> {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let origin = crate::open("na+tcp://127.0.0.1:0", &OpenOptions::default()).expect("open");
+    let uri = format!("na+tcp://{}", listener.local_addr().expect("an address"));
+    let to = origin.lookup(&uri).expect("an address");
+    origin.send_unexpected(OpId(1), &to, Tag(1), origin.alloc_msg()).expect("send");
+    origin.poll(1, &mut |_| {}).expect("poll");
+    let (mut stream, _) = listener.accept().expect("accept");
+    stream.set_nonblocking(true).expect("a socket");
+    let (mut hello, mut part) = (Vec::new(), [0; 1024]);
+    while !matches!(Hello::decode(&hello), Ok(Some(_))) {
+        assert!(!origin.prepare_wait() || origin.wait_fd().is_some());
         origin.poll(1, &mut |_| {}).expect("poll");
-        let (mut stream, _) = listener.accept().expect("accept");
-        stream.set_nonblocking(true).expect("a socket");
-        let (mut hello, mut part) = (Vec::new(), [0; 1024]);
-        while !matches!(Hello::decode(&hello), Ok(Some(_))) {
-            assert!(!origin.prepare_wait() || origin.wait_fd().is_some());
-            origin.poll(1, &mut |_| {}).expect("poll");
-            match stream.read(&mut part) {
-                Ok(got) => hello.extend_from_slice(&part[..got]),
-                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
-            }
+        match stream.read(&mut part) {
+            Ok(got) => hello.extend_from_slice(&part[..got]),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
         }
-        let endpoint = open(true);
-        let memory = Memory::from_vec(vec![7; 64 << 10]);
-        let memory = endpoint.register(memory, Access::ReadWrite).expect("register");
-        let this = Self { endpoint, hello, memory };
-        (0..16).for_each(|op| this.post(OpId(op)));
-        this
     }
-
-    fn post(&self, op: OpId) {
-        self.endpoint.recv_unexpected(op, self.endpoint.alloc_msg()).expect("post");
-    }
-
-    fn poll(&self) {
-        let mut sink = |completion| {
-            if let Completion::Recv { op, buf, result } = completion {
-                result.expect("a receive of any source outlives its peers");
-                assert!(buf.len() <= MESSAGE_BYTES_MAX);
-                self.post(op);
-            }
-        };
-        // `prepare_wait` takes events, which a busy poll does only now and then.
-        self.endpoint.prepare_wait();
-        self.endpoint.poll(64, &mut sink).expect("an endpoint outlives its peers");
-    }
+    hello
 }
 
 /// A connection to a listening endpoint: an honest hello if the first byte is even, then the other
@@ -185,16 +152,17 @@ impl Target {
 /// If a rule does not hold.
 pub fn connection(data: &[u8]) {
     thread_local! {
-        static TARGET: OnceCell<Target> = const { OnceCell::new() };
+        static TARGET: OnceCell<(Target, Vec<u8>)> = const { OnceCell::new() };
     }
-    TARGET.with(|target| talk(target.get_or_init(Target::new), data));
+    let make = || (Target::new("na+tcp://127.0.0.1:0"), honest_hello());
+    TARGET.with(|target| talk(target.get_or_init(make), data));
 }
 
-fn talk(target: &Target, data: &[u8]) {
+fn talk((target, hello): &(Target, Vec<u8>), data: &[u8]) {
     let Some((&first, data)) = data.split_first() else { return };
     let mut bytes = Vec::new();
     if first % 2 == 0 {
-        bytes.extend_from_slice(&target.hello);
+        bytes.extend_from_slice(hello);
     }
     bytes.extend_from_slice(data);
     let key = target.memory.key().to_le_bytes();

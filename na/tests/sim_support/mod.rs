@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 
+pub(crate) use na::conformance::Random;
 use na::sim::{Drive, LinkOptions, Network, NetworkBuilder};
 use na::{
     Access, Addr, Completion, Endpoint, Error, LocalMem, Memory, MsgBuf, OpId, OpenOptions, Tag,
@@ -250,7 +251,7 @@ pub(crate) fn greet(origin: &Node, target: &Node, name: &str) -> (Addr, Addr) {
 
 /// Bytes that differ from place to place and from seed to seed.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     (0..len).map(|_| random.next() as u8).collect()
 }
 
@@ -259,21 +260,4 @@ pub(crate) fn revoke(memory: LocalMem) -> Receiver<Memory> {
     let (sender, receiver) = channel();
     memory.revoke(move |memory| drop(sender.send(memory)));
     receiver
-}
-
-/// Splitmix64.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
 }

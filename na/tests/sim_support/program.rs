@@ -59,7 +59,7 @@ struct Program {
 
 /// Runs the program of `seed`; panics with its trace if a rule is broken.
 pub(crate) fn run(seed: u64) -> Trace {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let trouble =
         [Trouble::Packets, Trouble::Cancels, Trouble::All, Trouble::All][seed as usize % 4];
     let network = builder(seed)

@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use na::sm::{SmOptions, open_with};
 use na::{
     Access, Addr, Arrival, Completion, Endpoint, Error, LocalMem, Memory, OpId, OpenOptions,
     RemoteMem, Tag, Transfer,
@@ -142,8 +141,9 @@ pub(crate) fn listening() -> Node {
 }
 
 pub(crate) fn with_attach(attach: bool, listen: bool) -> Node {
-    let sm = SmOptions { cross_memory_attach: attach };
-    Node::new(open_with("na+sm://", &OpenOptions::listening(listen), &sm).expect("open"))
+    let mut options = OpenOptions::listening(listen);
+    options.sm.cross_memory_attach = attach;
+    Node::new(na::open("na+sm://", &options).expect("open"))
 }
 
 /// Zero bytes without touching them, so that they cost nothing.

@@ -1,15 +1,19 @@
-//! The only source of chance in a network: a small generator with a seed.
+//! The only source of chance in simulated networks and in tests: a small generator with a seed, so
+//! that a run can be repeated. No secret is made of it; keys come from the operating system.
 
 /// Splitmix64: every bit of its output depends on the seed and on how often it was asked.
-#[derive(Debug)]
-pub(super) struct Random(u64);
+#[derive(Debug, Clone)]
+pub struct Random(u64);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Self {
+    /// The sequence of `seed`.
+    pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub(super) fn next(&mut self) -> u64 {
+    /// The next 64 bits.
+    #[allow(clippy::should_implement_trait, reason = "it has no end")]
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -17,18 +21,27 @@ impl Random {
         z ^ (z >> 31)
     }
 
+    /// Below `end`, about evenly.
+    ///
+    /// # Panics
+    ///
+    /// If `end` is zero.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+
     /// From 0 to below 1, evenly.
-    pub(super) fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// Exponential with mean 1.
-    pub(super) fn exponential(&mut self) -> f64 {
+    pub(crate) fn exponential(&mut self) -> f64 {
         -(1.0 - self.unit()).ln()
     }
 
     /// Normal with mean 0 and deviation 1 (Box and Muller).
-    pub(super) fn normal(&mut self) -> f64 {
+    pub(crate) fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit()).cos()
     }

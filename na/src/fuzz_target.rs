@@ -1,0 +1,42 @@
+//! The endpoint that fuzzers of connections drive, whatever its transport. See `fuzz/`.
+
+use crate::sync::Arc;
+use crate::{Access, Completion, Endpoint, LocalMem, Memory, OpId, OpenOptions};
+
+/// A listening endpoint with receives posted, and memory that peers may use.
+pub(crate) struct Target {
+    pub(crate) endpoint: Arc<dyn Endpoint>,
+    pub(crate) memory: LocalMem,
+}
+
+impl Target {
+    pub(crate) fn new(uri: &str) -> Self {
+        let endpoint = crate::open(uri, &OpenOptions::listening(true)).expect("open");
+        let memory = Memory::from_vec(vec![7; 64 << 10]);
+        let memory = endpoint.register(memory, Access::ReadWrite).expect("register");
+        let this = Self { endpoint, memory };
+        (0..16).for_each(|op| this.post(OpId(op)));
+        this
+    }
+
+    fn post(&self, op: OpId) {
+        self.endpoint.recv_unexpected(op, self.endpoint.alloc_msg()).expect("post");
+    }
+
+    /// # Panics
+    ///
+    /// If what a peer did ends the endpoint or a receive of any source.
+    pub(crate) fn poll(&self) {
+        let longest = self.endpoint.limits().unexpected_bytes_max;
+        let mut sink = |completion| {
+            if let Completion::Recv { op, buf, result } = completion {
+                result.expect("a receive of any source outlives its peers");
+                assert!(buf.len() <= longest);
+                self.post(op);
+            }
+        };
+        // `prepare_wait` looks at the sockets, which a busy poll does only now and then.
+        self.endpoint.prepare_wait();
+        self.endpoint.poll(64, &mut sink).expect("an endpoint outlives its peers");
+    }
+}

@@ -1,0 +1,57 @@
+//! Settings that only the sm transport has. Here, so that they exist in every build.
+
+use crate::Error;
+
+/// Most connections to one endpoint, unless said otherwise: each takes up to four mappings (its
+/// segment, the peer's board, a lane in each direction), and the kernel gives a process 65,530.
+/// That leaves half of them to the rest of the process.
+const CONNECTIONS_MAX: usize = 8192;
+
+/// Most of them from processes of one user, unless said otherwise: several per hardware thread of a
+/// large node, and still no user can take the room of the others.
+const CONNECTIONS_PER_USER_MAX: usize = CONNECTIONS_MAX / 2;
+
+/// Settings of the sm transport, as [`OpenOptions::sm`](crate::OpenOptions::sm).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SmOptions {
+    /// Connections that others may have to this endpoint. Further ones are refused, and their
+    /// dialer is told so ([`Error::Unreachable`]); those that exist go on. Each costs a descriptor
+    /// (mind `ulimit -n`, often 1,024), up to four mappings and, with the default message size,
+    /// about 132 KiB of shared memory. Default 8,192, which is half of the mappings that the kernel
+    /// gives a process; at least 1.
+    pub connections_max: usize,
+    /// The same for the processes of each user, the own one too. Default 4,096; at least 1.
+    pub connections_per_user_max: usize,
+    /// Move bulk data with cross-memory attach where it is permitted and faster. Off: never, as if
+    /// it were forbidden. Default on.
+    pub cross_memory_attach: bool,
+}
+
+impl Default for SmOptions {
+    fn default() -> Self {
+        Self {
+            connections_max: CONNECTIONS_MAX,
+            connections_per_user_max: CONNECTIONS_PER_USER_MAX,
+            cross_memory_attach: true,
+        }
+    }
+}
+
+impl SmOptions {
+    /// Refuses what cannot work.
+    #[allow(dead_code, reason = "a build may be without the transport")]
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        for (name, limit) in [
+            ("connections_max", self.connections_max),
+            ("connections_per_user_max", self.connections_per_user_max),
+        ] {
+            if limit == 0 {
+                return Err(Error::InvalidArgument(format!(
+                    "sm.{name} is 0; at least 1 is needed (or do not listen)"
+                )));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,182 @@
+//! Memory that peers may use: who owns it meanwhile, and where it comes from.
+//!
+//! | memory | made by | how a peer of the same host and user copies it |
+//! |---|---|---|
+//! | `Vec<u8>` | anybody | through memory of the transport, or by the kernel |
+//! | [`SharedBuffer`] | [`Instance::alloc`] | itself, in one copy: it has the memory mapped |
+//!
+//! Both go into [`Instance::expose`] and come back from [`Exposed::release`]. For peers of other
+//! hosts and users, and over tcp, there is no difference. Meanwhile they can also be the local side
+//! of our own transfers: a peer that owns the other side then writes or reads them itself.
+
+use std::any::Any;
+use std::ops::Range;
+
+use na::{Access, AllocOptions, LocalMem, Memory, SharedBuffer};
+
+use crate::bulk::{LocalBulk, sealed::Registered, take_back};
+use crate::hg::{Bulk, HgError};
+use crate::{BulkError, Instance};
+
+/// What [`Instance::expose`] takes: a `Vec<u8>` or a [`SharedBuffer`].
+pub trait Exposable: Any + Send + Sized + sealed::IntoMemory {}
+
+impl Exposable for Vec<u8> {}
+impl Exposable for SharedBuffer {}
+
+mod sealed {
+    use na::{Memory, SharedBuffer};
+
+    pub trait IntoMemory {
+        /// The memory with its owner, which is `self`.
+        fn into_memory(self) -> Memory;
+    }
+
+    impl IntoMemory for Vec<u8> {
+        fn into_memory(self) -> Memory {
+            Memory::from_vec(self)
+        }
+    }
+
+    impl IntoMemory for SharedBuffer {
+        fn into_memory(self) -> Memory {
+            Memory::from_shared(self)
+        }
+    }
+}
+
+/// Memory that peers may use, with the vector or buffer that holds it. Our own transfers may use it
+/// too, whatever peers are allowed, see [`LocalBulk`].
+///
+/// Dropping it takes the memory back too, without waiting: the owner is then freed when the last
+/// transfer that had begun is over.
+#[derive(Debug)]
+pub struct Exposed<B = Vec<u8>> {
+    bulk: Bulk,
+    memory: LocalMem,
+    owner: std::marker::PhantomData<fn() -> B>,
+}
+
+impl<B: Exposable> Exposed<B> {
+    /// The handle to put into arguments.
+    pub fn bulk(&self) -> &Bulk {
+        &self.bulk
+    }
+
+    /// Copies the bytes from `offset` to `out`, while peers may use them: what a peer writes at the
+    /// same time is seen in part.
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError::LocalRange`]; nothing was copied.
+    pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), BulkError> {
+        let range = offset..offset.saturating_add(out.len());
+        match self.memory.read_at(offset as u64, out) {
+            true => Ok(()),
+            false => Err(self.out_of_range(range)),
+        }
+    }
+
+    /// Copies `bytes` to `offset`, while peers may use the memory: who reads at the same time may
+    /// get a part of them.
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError::LocalRange`]; nothing was copied.
+    pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), BulkError> {
+        let range = offset..offset.saturating_add(bytes.len());
+        match self.memory.write_at(offset as u64, bytes) {
+            true => Ok(()),
+            false => Err(self.out_of_range(range)),
+        }
+    }
+
+    fn out_of_range(&self, range: Range<usize>) -> BulkError {
+        let len = usize::try_from(self.memory.len()).unwrap_or(usize::MAX);
+        BulkError::LocalRange { start: range.start, end: range.end, len }
+    }
+
+    /// Takes the memory back: peers are refused from now on. Waits for the transfers that have
+    /// begun; a peer that dies ends its own.
+    ///
+    /// Counterpart: `margo_bulk_free`.
+    pub fn release(self) -> B {
+        owner_of(take_back(self.memory))
+    }
+}
+
+fn owner_of<B: Exposable>(memory: Memory) -> B {
+    memory.into_owner().expect("`expose` made the memory of a value of this type")
+}
+
+impl<B: Exposable> LocalBulk for Exposed<B> {}
+impl<B: Exposable> LocalBulk for &Exposed<B> {}
+
+impl<B> Registered for Exposed<B> {
+    fn memory(&self) -> &LocalMem {
+        &self.memory
+    }
+}
+
+impl<B> Registered for &Exposed<B> {
+    fn memory(&self) -> &LocalMem {
+        &self.memory
+    }
+}
+
+impl Instance {
+    /// Allocates `bytes` bytes, all zero, for [`expose`](Self::expose): memory that processes of
+    /// this host and user map once and then copy themselves, without the kernel and without a copy
+    /// in between (transfers below 16 KiB go other ways, which are quicker for them). Fill it
+    /// before with [`SharedBuffer::as_mut_slice`], or while it is exposed with
+    /// [`Exposed::write_at`].
+    ///
+    /// The memory is in a memfd of its own, so make few and large buffers: each costs a descriptor
+    /// while it lives, and whole pages; a peer maps up to 64 of them at a time, and data of others
+    /// takes the way of other memory. By default huge pages are asked for, which the kernel grants
+    /// if `/sys/kernel/mm/transparent_hugepage/shmem_enabled` is `advise` or more, and the pages
+    /// come from the NUMA node of the calling thread; [`AllocOptions`] changes both. All pages are
+    /// there when this returns.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use margo::{Access, AllocOptions, Instance};
+    ///
+    /// let instance = Instance::builder("na+sm://").start()?;
+    /// let mut buffer = instance.alloc(1 << 20, &AllocOptions::default())?;
+    /// buffer.as_mut_slice()?[..5].copy_from_slice(b"hello");
+    /// let exposed = instance.expose(buffer, Access::ReadOnly)?;
+    /// // `exposed.bulk()` goes into arguments; peers pull from it.
+    /// let buffer = exposed.release();
+    /// # assert_eq!(buffer.len(), 1 << 20);
+    /// # instance.finalize_and_wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError::Alloc`] when `bytes` is zero, the system gives no memory or no descriptor, or
+    /// the NUMA node does not exist.
+    ///
+    /// Counterpart: `NA_Mem_alloc`; `margo_bulk_create` without pointers.
+    pub fn alloc(&self, bytes: usize, options: &AllocOptions) -> Result<SharedBuffer, BulkError> {
+        SharedBuffer::new(bytes, options).map_err(|error| BulkError::Alloc(HgError::Na(error)))
+    }
+
+    /// Lets peers use `data` through the handle [`Exposed::bulk`], which is to be sent to them in
+    /// arguments: a vector, or a buffer of [`alloc`](Self::alloc), which peers of this host copy
+    /// faster.
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError::Register`].
+    ///
+    /// Counterpart: `margo_bulk_create`.
+    pub fn expose<B: Exposable>(&self, data: B, access: Access) -> Result<Exposed<B>, BulkError> {
+        let memory: Memory = data.into_memory();
+        let memory = self.register_memory(memory, access)?;
+        let bulk = self.inner().core.bulk_handle(&memory);
+        Ok(Exposed { bulk, memory, owner: std::marker::PhantomData })
+    }
+}
