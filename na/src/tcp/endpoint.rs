@@ -149,6 +149,31 @@ impl Core {
         }
     }
 
+    /// Sends a message; at once if it is short and nothing is in its way.
+    fn send_message(
+        &self,
+        peer: &Arc<Peer>,
+        mut state: crate::sync::MutexGuard<'_, PeerState>,
+        kind: frame::Kind,
+        op: OpId,
+        tag: Tag,
+        buf: MsgBuf,
+    ) {
+        let PeerState { phase, out, broken, .. } = &mut *state;
+        let poll = self.polls.load(Ordering::Relaxed);
+        if let Phase::Up(link) = phase
+            && broken.is_none()
+            && out.may_write_now(poll, self.mail.is_sleeping())
+            && out.send_short(&link.socket, kind, tag, buf.as_slice())
+        {
+            out.wrote(poll);
+            drop(state);
+            return self.mail.complete([Completion::Send { op, buf, result: Ok(()) }]);
+        }
+        out.push_message(kind, op, tag, buf);
+        self.push_out(peer, state);
+    }
+
     /// Sends what an operation has queued, now or in the next poll.
     fn push_out(&self, peer: &Arc<Peer>, mut state: crate::sync::MutexGuard<'_, PeerState>) {
         if matches!(state.phase, Phase::Up(_)) && !state.out.is_blocked() {
@@ -163,6 +188,7 @@ impl Core {
                 self.mail.list(peer, &mut state);
             }
         }
+        peer.note(&state);
         let memories = state.harvest.take_memories();
         if !state.harvest.completions.is_empty() {
             self.mail.complete(state.harvest.completions.drain(..));
@@ -264,8 +290,7 @@ impl TcpEndpoint {
                     Kind::Unexpected => frame::Kind::Unexpected,
                     Kind::Expected => frame::Kind::Expected,
                 };
-                state.out.push_message(kind, op, tag, buf);
-                self.core.push_out(peer, state);
+                self.core.send_message(peer, state, kind, op, tag, buf);
             }
         }
         Ok(())
@@ -424,8 +449,10 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn poll(&self, budget: usize, sink: &mut dyn FnMut(Completion)) -> Result<usize, Error> {
-        let poll = self.core.polls.fetch_add(1, Ordering::Relaxed);
         let mut gate = lock(&self.gate);
+        // Nobody else counts while we hold the gate.
+        let poll = self.core.polls.load(Ordering::Relaxed);
+        self.core.polls.store(poll.wrapping_add(1), Ordering::Relaxed);
         let mut result = Ok(());
         if gate.completions.is_empty() {
             let mut poller = lock(&self.poller);
@@ -437,11 +464,17 @@ impl Endpoint for TcpEndpoint {
                 // Whoever sent to ourselves before its mail was taken relies on this poll.
                 self.run_within(&mut poller);
             }
-            std::mem::swap(&mut gate.completions, &mut poller.batch);
-            std::mem::swap(&mut gate.memories, &mut poller.memories);
-            drop(poller);
-            // May run the code of their owners.
-            gate.memories.clear();
+            if !poller.batch.is_empty() {
+                std::mem::swap(&mut gate.completions, &mut poller.batch);
+            }
+            if poller.memories.is_empty() {
+                drop(poller);
+            } else {
+                std::mem::swap(&mut gate.memories, &mut poller.memories);
+                drop(poller);
+                // May run the code of their owners.
+                gate.memories.clear();
+            }
         } else {
             self.core.mail.end_sleep();
         }

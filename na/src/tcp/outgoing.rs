@@ -80,6 +80,10 @@ impl Frame {
     }
 }
 
+fn message_header(kind: Kind, tag: Tag, len: usize) -> [u8; HEADER_BYTES] {
+    Header { kind, len: len as u32, number: u64::from(tag.0) }.encode()
+}
+
 /// Data of a transfer that is not yet cut into frames.
 struct Bulk {
     kind: Kind,
@@ -175,9 +179,38 @@ impl Outgoing {
         self.wrote_at = Some((poll, Instant::now()));
     }
 
+    /// Sends a short message past the queue, if that is empty. `false`: it has to be pushed, with
+    /// the same arguments, and what was sent of it is known.
+    pub(super) fn send_short(
+        &mut self,
+        socket: impl AsFd,
+        kind: Kind,
+        tag: Tag,
+        bytes: &[u8],
+    ) -> bool {
+        if bytes.len() > COPY_BYTES_MAX || !self.is_empty() {
+            return false;
+        }
+        let mut room: Copies = [MaybeUninit::uninit(); COPIES_BYTES];
+        let mut pieces = Pieces::with_room(&mut room);
+        let header = message_header(kind, tag, bytes.len());
+        if !pieces.push_copy(&header) || !pieces.push_copy(bytes) {
+            return false;
+        }
+        let len = pieces.bytes();
+        // SAFETY: both pieces are copies in `room`, which lives here.
+        let sent = unsafe { socket::send(socket, &mut pieces) };
+        // A flush will find the error again.
+        let sent = sent.unwrap_or(0);
+        self.taken += sent as u64;
+        if sent < len {
+            self.sent = sent;
+        }
+        sent == len
+    }
+
     pub(super) fn push_message(&mut self, kind: Kind, op: OpId, tag: Tag, buf: MsgBuf) {
-        let header = Header { kind, len: buf.len() as u32, number: u64::from(tag.0) };
-        let (header, len) = (header.encode(), buf.len());
+        let (header, len) = (message_header(kind, tag, buf.len()), buf.len());
         self.queue.push_back(Frame { header, len, body: Body::Message { op, buf } });
     }
 
