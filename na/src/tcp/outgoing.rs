@@ -1,7 +1,7 @@
 //! What a peer still has to be sent, in the order of the wire.
 //!
 //! `queue` holds complete frames; their order is final. `bulks` holds data of which frames are cut
-//! only when the queue has less than [`CHUNK_BYTES`] of it, one bulk after the other, so that a
+//! only when the queue has less than [`CUT_BELOW_BYTES`] of it, one bulk after the other, so that a
 //! message waits for little and several transfers advance together.
 //!
 //! A flush hands the kernel as many frames as one call takes. Bulk data goes from registered memory
@@ -19,6 +19,10 @@ use crate::{Completion, Error, LocalMem, MsgBuf, OpId, Tag};
 
 /// Bytes of data in one frame. With a quarter of it, bare sockets lose a third of their speed.
 const CHUNK_BYTES: usize = 1 << 20;
+
+/// Unsent bytes of data in the queue below which the next frame is cut: what the kernel has left of
+/// a frame goes with the next one.
+const CUT_BELOW_BYTES: usize = 64 << 10;
 
 /// Bytes that one call is asked to take.
 const CALL_BYTES_MAX: usize = 1 << 20;
@@ -329,8 +333,18 @@ impl Outgoing {
         Ok(if self.is_empty() { Flushed::All } else { Flushed::More })
     }
 
+    /// Bytes of data in the queue of which the kernel has none.
+    fn data_unsent(&self) -> usize {
+        match self.queue.front() {
+            Some(Frame { body: Body::Chunk { .. }, .. }) => {
+                self.data_queued - self.sent.saturating_sub(HEADER_BYTES)
+            }
+            _ => self.data_queued,
+        }
+    }
+
     fn cut_chunks(&mut self, get_is_cut: &mut impl FnMut()) {
-        while self.data_queued < CHUNK_BYTES {
+        while self.data_unsent() < CUT_BELOW_BYTES {
             let Some(mut bulk) = self.bulks.pop_front() else { return };
             let len = bulk.left.min(CHUNK_BYTES as u64);
             let header = Header { kind: bulk.kind, len: len as u32, number: bulk.number }.encode();
