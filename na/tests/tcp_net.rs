@@ -210,7 +210,7 @@ fn a_stopped_peer_is_given_up_and_found_again() {
 }
 
 /// The limits of an origin that is itself stopped for longer.
-const OWN_LIMIT: Duration = Duration::from_millis(400);
+const OWN_LIMIT: Duration = Duration::from_millis(1500);
 
 /// Calls the target that it is told, sleeping in between, and says what became of it.
 fn origin_that_is_stopped() -> ! {
@@ -233,6 +233,8 @@ fn origin_that_is_stopped() -> ! {
                     }
                 })
                 .unwrap();
+            // With the time, so that the other process knows a poll after a point in time of its own.
+            say("ran ", &now_ns().to_string());
             if end.is_none() && origin.prepare_wait() {
                 let fd = origin.wait_fd().unwrap();
                 let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
@@ -247,15 +249,35 @@ fn origin_that_is_stopped() -> ! {
     }
 }
 
-/// Lets `process` stand still for some times its limits, `meanwhile` running.
+/// Time on a clock of all processes, ns.
+fn now_ns() -> i64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
+}
+
+/// Waits until `process` has polled at `time` or later.
+fn has_polled(process: &mut Process, time: i64) {
+    loop {
+        let said = process.hear_either("ran ", "failed").unwrap();
+        let polled = said.strip_prefix("ran ").unwrap_or_else(|| panic!("{said}"));
+        if polled.parse::<i64>().unwrap() >= time {
+            return;
+        }
+    }
+}
+
+/// Lets `process` stand still for longer than its limits, `meanwhile` running, and then look at
+/// them before anything else happens.
 fn stop_for_long(process: &mut Process, mut meanwhile: impl FnMut()) {
     process.stop();
-    let until = Instant::now() + OWN_LIMIT * 4;
+    let until = Instant::now() + OWN_LIMIT * 4 / 3;
     while Instant::now() < until {
         meanwhile();
         std::thread::yield_now();
     }
+    let from = now_ns();
     process.go_on();
+    has_polled(process, from);
 }
 
 #[test]
@@ -270,11 +292,14 @@ fn a_process_that_was_stopped_itself_does_not_give_up_its_peers() {
     origin.tell(target.self_addr().uri());
     origin.hear("called").unwrap();
     // It waits for a hello, which only a poll of the target sends.
+    has_polled(&mut origin, now_ns());
     stop_for_long(&mut origin, || ());
     for target_is_stopped in [false, true] {
         // Now it waits for an answer, and has heard nothing while it was stopped if the target was
         // stopped as well, like two processes in a machine that is paused.
         let (buf, Arrival { from, tag }) = next_of(&target);
+        // It looks four times within its limit. What it heard before the last look is forgotten.
+        has_polled(&mut origin, now_ns() + (OWN_LIMIT / 3).as_nanos() as i64);
         stop_for_long(&mut origin, || {
             if !target_is_stopped {
                 target.poll(64, &mut |_| ()).unwrap();
