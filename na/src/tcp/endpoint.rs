@@ -161,9 +161,11 @@ impl Core {
     ) {
         let PeerState { phase, out, broken, .. } = &mut *state;
         let poll = self.polls.load(Ordering::Relaxed);
+        // Asked once: it may read the clock.
+        let now = out.may_write_now(poll, self.mail.is_sleeping());
         if let Phase::Up(link) = phase
+            && now
             && broken.is_none()
-            && out.may_write_now(poll, self.mail.is_sleeping())
             && out.send_short(&link.socket, kind, tag, buf.as_slice())
         {
             out.wrote(poll);
@@ -171,14 +173,26 @@ impl Core {
             return self.mail.complete([Completion::Send { op, buf, result: Ok(()) }]);
         }
         out.push_message(kind, op, tag, buf);
-        self.push_out(peer, state);
+        self.push_out(peer, state, poll, now);
     }
 
-    /// Sends what an operation has queued, now or in the next poll.
-    fn push_out(&self, peer: &Arc<Peer>, mut state: crate::sync::MutexGuard<'_, PeerState>) {
+    /// Sends what a transfer has queued, now or in the next poll.
+    fn push_transfer(&self, peer: &Arc<Peer>, state: crate::sync::MutexGuard<'_, PeerState>) {
+        let poll = self.polls.load(Ordering::Relaxed);
+        let now = state.out.may_write_now(poll, self.mail.is_sleeping());
+        self.push_out(peer, state, poll, now);
+    }
+
+    /// Sends what is queued, now or in the next poll after number `poll`.
+    fn push_out(
+        &self,
+        peer: &Arc<Peer>,
+        mut state: crate::sync::MutexGuard<'_, PeerState>,
+        poll: u64,
+        now: bool,
+    ) {
         if matches!(state.phase, Phase::Up(_)) && !state.out.is_blocked() {
-            let poll = self.polls.load(Ordering::Relaxed);
-            if state.out.may_write_now(poll, self.mail.is_sleeping()) {
+            if now {
                 flush(self, peer, &mut state);
                 state.out.wrote(poll);
             } else {
@@ -330,7 +344,7 @@ impl TcpEndpoint {
             Ok(()) => {
                 let PeerState { transfers, out, .. } = &mut *state;
                 transfers.start(op, put, transfer, out);
-                self.core.push_out(peer, state);
+                self.core.push_transfer(peer, state);
             }
         }
         Ok(())
