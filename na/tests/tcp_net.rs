@@ -120,6 +120,37 @@ impl Process {
         }
     }
 
+    /// The line on which it says one of these. `None`: it has ended without.
+    fn hear_either(&mut self, one: &str, other: &str) -> Option<String> {
+        loop {
+            let mut line = String::new();
+            if self.stdout.read_line(&mut line).unwrap() == 0 {
+                return None;
+            }
+            if line.contains(one) || line.contains(other) {
+                return Some(line.trim().to_owned());
+            }
+        }
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    fn stop(&mut self) {
+        self.signal(rustix::process::Signal::STOP);
+        // Another processor may run it a little longer.
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let stopped = rustix::process::WaitOptions::UNTRACED;
+        let (_, status) = rustix::process::waitpid(Some(pid), stopped).unwrap().unwrap();
+        assert!(status.stopped());
+    }
+
+    fn go_on(&mut self) {
+        self.signal(rustix::process::Signal::CONT);
+    }
+
     fn tell(&mut self, line: &str) {
         writeln!(self.stdin, "{line}").unwrap();
     }
@@ -166,21 +197,120 @@ fn a_stopped_peer_is_given_up_and_found_again() {
     let origin = na::open("na+tcp://", &options).unwrap();
     let to_target = origin.lookup(&uri).unwrap();
     received(call(&origin, &to_target, b"one"));
-    let pid = rustix::process::Pid::from_child(&target.child);
-    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
-    // Another processor may run it a little longer.
-    let stopped = rustix::process::WaitOptions::UNTRACED;
-    let (_, status) = rustix::process::waitpid(Some(pid), stopped).unwrap().unwrap();
-    assert!(status.stopped());
+    target.stop();
     match call(&origin, &to_target, b"two") {
         Completion::Recv { result: Err(error @ Error::PeerGone { .. }), .. } => {
             assert!(error.to_string().contains("no sign of life"), "{error}");
         }
         other => panic!("not given up: {other:?}"),
     }
-    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    target.go_on();
     let (buf, _) = received(call(&origin, &to_target, b"three"));
     assert_eq!(buf.as_slice(), b"three");
+}
+
+/// The limits of an origin that is itself stopped for longer.
+const OWN_LIMIT: Duration = Duration::from_millis(1500);
+
+/// Calls the target that it is told, sleeping in between, and says what became of it.
+fn origin_that_is_stopped() -> ! {
+    let mut options = OpenOptions::listening(false);
+    (options.liveness_limit, options.connect_timeout) = (OWN_LIMIT, OWN_LIMIT);
+    let origin = na::open("na+tcp://", &options).unwrap();
+    say("ready", "");
+    let uri = told();
+    let to_target = origin.lookup(&uri).unwrap();
+    loop {
+        origin.recv_expected(OpId(2), &to_target, Tag(5), origin.alloc_msg()).unwrap();
+        origin.send_unexpected(OpId(3), &to_target, Tag(5), message(&origin, b"call")).unwrap();
+        say("called", "");
+        let mut end = None;
+        while end.is_none() {
+            origin
+                .poll(64, &mut |completion| {
+                    if let Completion::Recv { result, .. } = completion {
+                        end = Some(result);
+                    }
+                })
+                .unwrap();
+            // With the time, so that the other process knows a poll after a point in time of its own.
+            say("ran ", &now_ns().to_string());
+            if end.is_none() && origin.prepare_wait() {
+                let fd = origin.wait_fd().unwrap();
+                let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+                // Broken off by a signal: look again.
+                let _ = rustix::event::poll(&mut fds, None);
+            }
+        }
+        match end.unwrap() {
+            Ok(_) => say("answered", ""),
+            Err(error) => say("failed: ", &error.to_string()),
+        }
+    }
+}
+
+/// Time on a clock of all processes, ns.
+fn now_ns() -> i64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
+}
+
+/// Waits until `process` has polled at `time` or later.
+fn has_polled(process: &mut Process, time: i64) {
+    loop {
+        let said = process.hear_either("ran ", "failed").unwrap();
+        let polled = said.strip_prefix("ran ").unwrap_or_else(|| panic!("{said}"));
+        if polled.parse::<i64>().unwrap() >= time {
+            return;
+        }
+    }
+}
+
+/// Lets `process` stand still for longer than its limits, `meanwhile` running, and then look at
+/// them before anything else happens.
+fn stop_for_long(process: &mut Process, mut meanwhile: impl FnMut()) {
+    process.stop();
+    let until = Instant::now() + OWN_LIMIT * 4 / 3;
+    while Instant::now() < until {
+        meanwhile();
+        std::thread::yield_now();
+    }
+    let from = now_ns();
+    process.go_on();
+    has_polled(process, from);
+}
+
+#[test]
+fn a_process_that_was_stopped_itself_does_not_give_up_its_peers() {
+    let test = "a_process_that_was_stopped_itself_does_not_give_up_its_peers";
+    if role().is_some() {
+        origin_that_is_stopped();
+    }
+    let target = open("na+tcp://", true);
+    let mut origin = Process::new(again(&[], test, "origin"));
+    origin.hear("ready").unwrap();
+    origin.tell(target.self_addr().uri());
+    origin.hear("called").unwrap();
+    // It waits for a hello, which only a poll of the target sends.
+    has_polled(&mut origin, now_ns());
+    stop_for_long(&mut origin, || ());
+    for target_is_stopped in [false, true] {
+        // Now it waits for an answer, and has heard nothing while it was stopped if the target was
+        // stopped as well, like two processes in a machine that is paused.
+        let (buf, Arrival { from, tag }) = next_of(&target);
+        // It looks four times within its limit. What it heard before the last look is forgotten.
+        has_polled(&mut origin, now_ns() + (OWN_LIMIT / 3).as_nanos() as i64);
+        stop_for_long(&mut origin, || {
+            if !target_is_stopped {
+                target.poll(64, &mut |_| ()).unwrap();
+            }
+        });
+        target.send_expected(OpId(2), &from, tag, buf).unwrap();
+        end_of(&target, &[], 2);
+        let said = origin.hear_either("answered", "failed");
+        assert_eq!(said.as_deref(), Some("answered"));
+        origin.hear("called").unwrap();
+    }
 }
 
 /// As many peers as there are descriptors for, up to a thousand.

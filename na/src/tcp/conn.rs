@@ -45,7 +45,7 @@ pub(super) struct Conn {
     pub(super) hung_up: bool,
     /// A message waits in the buffer until the matcher has room for it.
     pub(super) paused: bool,
-    /// In the poller's queue.
+    /// In the poller's queue. Never while it is hot.
     pub(super) queued: bool,
     /// Known to be its peer's inbound connection.
     pub(super) is_inbound: bool,
@@ -98,6 +98,11 @@ impl Conn {
             Stage::Connecting { peer, .. } | Stage::Up { peer, .. } => Some(peer),
             Stage::Greeting { peer, .. } => peer.as_ref(),
         }
+    }
+
+    /// Whether there is something to do for it at once.
+    pub(super) fn has_work(&self) -> bool {
+        (self.readable && !self.paused) || self.writable
     }
 
     /// Until when it must have come further.

@@ -149,11 +149,50 @@ impl Core {
         }
     }
 
-    /// Sends what an operation has queued, now or in the next poll.
-    fn push_out(&self, peer: &Arc<Peer>, mut state: crate::sync::MutexGuard<'_, PeerState>) {
+    /// Sends a message; at once if it is short and nothing is in its way.
+    fn send_message(
+        &self,
+        peer: &Arc<Peer>,
+        mut state: crate::sync::MutexGuard<'_, PeerState>,
+        kind: frame::Kind,
+        op: OpId,
+        tag: Tag,
+        buf: MsgBuf,
+    ) {
+        let PeerState { phase, out, broken, .. } = &mut *state;
+        let poll = self.polls.load(Ordering::Relaxed);
+        // Asked once: it may read the clock.
+        let now = out.may_write_now(poll, self.mail.is_sleeping());
+        if let Phase::Up(link) = phase
+            && now
+            && broken.is_none()
+            && out.send_short(&link.socket, kind, tag, buf.as_slice())
+        {
+            out.wrote(poll);
+            drop(state);
+            return self.mail.complete([Completion::Send { op, buf, result: Ok(()) }]);
+        }
+        out.push_message(kind, op, tag, buf);
+        self.push_out(peer, state, poll, now);
+    }
+
+    /// Sends what a transfer has queued, now or in the next poll.
+    fn push_transfer(&self, peer: &Arc<Peer>, state: crate::sync::MutexGuard<'_, PeerState>) {
+        let poll = self.polls.load(Ordering::Relaxed);
+        let now = state.out.may_write_now(poll, self.mail.is_sleeping());
+        self.push_out(peer, state, poll, now);
+    }
+
+    /// Sends what is queued, now or in the next poll after number `poll`.
+    fn push_out(
+        &self,
+        peer: &Arc<Peer>,
+        mut state: crate::sync::MutexGuard<'_, PeerState>,
+        poll: u64,
+        now: bool,
+    ) {
         if matches!(state.phase, Phase::Up(_)) && !state.out.is_blocked() {
-            let poll = self.polls.load(Ordering::Relaxed);
-            if state.out.may_write_now(poll, self.mail.is_sleeping()) {
+            if now {
                 flush(self, peer, &mut state);
                 state.out.wrote(poll);
             } else {
@@ -163,6 +202,7 @@ impl Core {
                 self.mail.list(peer, &mut state);
             }
         }
+        peer.note(&state);
         let memories = state.harvest.take_memories();
         if !state.harvest.completions.is_empty() {
             self.mail.complete(state.harvest.completions.drain(..));
@@ -264,8 +304,7 @@ impl TcpEndpoint {
                     Kind::Unexpected => frame::Kind::Unexpected,
                     Kind::Expected => frame::Kind::Expected,
                 };
-                state.out.push_message(kind, op, tag, buf);
-                self.core.push_out(peer, state);
+                self.core.send_message(peer, state, kind, op, tag, buf);
             }
         }
         Ok(())
@@ -305,7 +344,7 @@ impl TcpEndpoint {
             Ok(()) => {
                 let PeerState { transfers, out, .. } = &mut *state;
                 transfers.start(op, put, transfer, out);
-                self.core.push_out(peer, state);
+                self.core.push_transfer(peer, state);
             }
         }
         Ok(())
@@ -425,8 +464,10 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn poll(&self, budget: usize, sink: &mut dyn FnMut(Completion)) -> Result<usize, Error> {
-        let poll = self.core.polls.fetch_add(1, Ordering::Relaxed);
         let mut gate = lock(&self.gate);
+        // Nobody else counts while we hold the gate.
+        let poll = self.core.polls.load(Ordering::Relaxed);
+        self.core.polls.store(poll.wrapping_add(1), Ordering::Relaxed);
         let mut result = Ok(());
         if gate.completions.is_empty() {
             let mut poller = lock(&self.poller);
@@ -438,11 +479,17 @@ impl Endpoint for TcpEndpoint {
                 // Whoever sent to ourselves before its mail was taken relies on this poll.
                 self.run_within(&mut poller);
             }
-            std::mem::swap(&mut gate.completions, &mut poller.batch);
-            std::mem::swap(&mut gate.memories, &mut poller.memories);
-            drop(poller);
-            // May run the code of their owners.
-            gate.memories.clear();
+            if !poller.batch.is_empty() {
+                std::mem::swap(&mut gate.completions, &mut poller.batch);
+            }
+            if poller.memories.is_empty() {
+                drop(poller);
+            } else {
+                std::mem::swap(&mut gate.memories, &mut poller.memories);
+                drop(poller);
+                // May run the code of their owners.
+                gate.memories.clear();
+            }
         } else {
             self.core.mail.end_sleep();
         }

@@ -45,9 +45,11 @@ impl Poller {
             }
             let appetite = match &conn.stage {
                 Stage::Up { peer, .. } => {
-                    let state = peer.lock();
-                    conn.blocked = state.out.is_blocked();
-                    state.appetite()
+                    conn.blocked = peer.is_blocked();
+                    match peer.expects_data() {
+                        true => peer.lock().appetite(),
+                        false => Appetite::Any,
+                    }
                 }
                 _ => Appetite::Any,
             };

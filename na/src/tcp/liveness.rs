@@ -18,13 +18,18 @@
 //! nothing to say, or does not read because its receives are missing, and one that is stopped is
 //! not, though its kernel still acknowledges everything.
 //!
-//! Time is counted in ticks, each worth twice the wanted interval at most: a process that was
-//! itself stopped, or did not poll, does not blame its peers for that.
+//! # Only time in which we run
+//!
+//! A process that was itself stopped (a signal, a debugger, a virtual machine that is paused), or
+//! did not poll, does not blame its peers for that. A tick counts the interval that was wanted at
+//! most, however long ago the last one was, and comes after what has arrived was read. The time
+//! limit of connections being made is looked at in [`STEPS`] steps, of which each counts its length
+//! at most.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use super::conn::Conn;
+use super::conn::{Conn, Stage};
 use super::endpoint::Core;
 use super::frame::{CAN_BEAT, Hello, Kind};
 use super::peer::{Peer, PeerState, Phase};
@@ -33,6 +38,9 @@ use crate::sync::{Arc, lock};
 
 /// Ticks within a limit.
 const TICKS: u32 = 4;
+
+/// Steps within the time limit of connections being made.
+const STEPS: u32 = 4;
 
 /// Limits below this count as this. It is also what bounds the work that a peer can ask for.
 const LIMIT_MIN: Duration = Duration::from_millis(200);
@@ -82,6 +90,57 @@ pub(super) struct Redial {
 }
 
 impl Poller {
+    /// Looks at what must have happened until `deadline`, in steps.
+    pub(super) fn arm_steps(&mut self, core: &Core, deadline: Instant) {
+        let step = Instant::now() + core.connect_timeout / STEPS;
+        self.arm(deadline.min(step));
+    }
+
+    /// Looks at every limit of time; the timer has fired.
+    pub(super) fn deadlines(&mut self, core: &Core) {
+        let (now, step) = (Instant::now(), core.connect_timeout / STEPS);
+        let late = self.timer_at.take().map_or(Duration::ZERO, |at| now.duration_since(at));
+        if late > step {
+            self.postpone(late);
+        }
+        if self.accept_again_at.is_some_and(|at| at <= now) {
+            self.accept_again_at = None;
+            self.accept_ready = true;
+        }
+        let pending: Vec<(u64, Instant)> =
+            self.conns.iter().filter_map(|conn| Some((conn.key, conn.deadline()?))).collect();
+        self.tick(core, now);
+        let mut next = [self.accept_again_at, self.ticks.next, self.redial_due(core, now)]
+            .into_iter()
+            .flatten()
+            .min();
+        for (key, deadline) in pending {
+            if deadline > now {
+                let look_at = deadline.min(now + step);
+                next = Some(next.map_or(look_at, |at| at.min(look_at)));
+            } else {
+                self.timed_out(core, key);
+            }
+        }
+        if let Some(next) = next {
+            self.arm(next);
+        }
+    }
+
+    /// We did not run for so long: connections being made get that much more time.
+    fn postpone(&mut self, late: Duration) {
+        for conn in self.conns.iter_mut() {
+            if let Stage::Connecting { deadline, .. } | Stage::Greeting { deadline, .. } =
+                &mut conn.stage
+            {
+                *deadline += late;
+            }
+        }
+        for redial in &mut self.redials {
+            redial.deadline += late;
+        }
+    }
+
     /// Makes sure that ticks come at least every so often.
     pub(super) fn tick_within(&mut self, every: Option<Duration>) {
         let Some(every) = every else { return };
@@ -104,7 +163,7 @@ impl Poller {
         }
         let Ticks { every, last, .. } = std::mem::take(&mut self.ticks);
         let elapsed = last.map_or(Duration::ZERO, |last| now.duration_since(last));
-        let elapsed = every.map_or(elapsed, |every| elapsed.min(every * 2));
+        let elapsed = every.map_or(elapsed, |every| elapsed.min(every));
         let up: Vec<u64> =
             self.conns.iter().filter(|conn| conn.up().is_some()).map(|conn| conn.key).collect();
         self.ticks.last = Some(now);
@@ -241,7 +300,8 @@ fn is_silent(
             || lock(&core.matcher).awaits(peer.id)
     };
     // While we do not read, we cannot hear.
-    if std::mem::take(&mut conn.heard) || conn.paused || !owes() {
+    let unread = conn.paused || conn.readable;
+    if std::mem::take(&mut conn.heard) || unread || !owes() {
         conn.times.silent = Duration::ZERO;
     } else {
         conn.times.silent += elapsed;

@@ -1,7 +1,7 @@
 //! What a peer still has to be sent, in the order of the wire.
 //!
 //! `queue` holds complete frames; their order is final. `bulks` holds data of which frames are cut
-//! only when the queue has less than [`CHUNK_BYTES`] of it, one bulk after the other, so that a
+//! only when the queue has less than [`CUT_BELOW_BYTES`] of it, one bulk after the other, so that a
 //! message waits for little and several transfers advance together.
 //!
 //! A flush hands the kernel as many frames as one call takes. Bulk data goes from registered memory
@@ -19,6 +19,10 @@ use crate::{Completion, Error, LocalMem, MsgBuf, OpId, Tag};
 
 /// Bytes of data in one frame. With a quarter of it, bare sockets lose a third of their speed.
 const CHUNK_BYTES: usize = 1 << 20;
+
+/// Unsent bytes of data in the queue below which the next frame is cut: what the kernel has left of
+/// a frame goes with the next one.
+const CUT_BELOW_BYTES: usize = 64 << 10;
 
 /// Bytes that one call is asked to take.
 const CALL_BYTES_MAX: usize = 1 << 20;
@@ -78,6 +82,10 @@ impl Frame {
             long => pieces.push_slice(long),
         }
     }
+}
+
+fn message_header(kind: Kind, tag: Tag, len: usize) -> [u8; HEADER_BYTES] {
+    Header { kind, len: len as u32, number: u64::from(tag.0) }.encode()
 }
 
 /// Data of a transfer that is not yet cut into frames.
@@ -175,9 +183,38 @@ impl Outgoing {
         self.wrote_at = Some((poll, Instant::now()));
     }
 
+    /// Sends a short message past the queue, if that is empty. `false`: it has to be pushed, with
+    /// the same arguments, and what was sent of it is known.
+    pub(super) fn send_short(
+        &mut self,
+        socket: impl AsFd,
+        kind: Kind,
+        tag: Tag,
+        bytes: &[u8],
+    ) -> bool {
+        if bytes.len() > COPY_BYTES_MAX || !self.is_empty() {
+            return false;
+        }
+        let mut room: Copies = [MaybeUninit::uninit(); COPIES_BYTES];
+        let mut pieces = Pieces::with_room(&mut room);
+        let header = message_header(kind, tag, bytes.len());
+        if !pieces.push_copy(&header) || !pieces.push_copy(bytes) {
+            return false;
+        }
+        let len = pieces.bytes();
+        // SAFETY: both pieces are copies in `room`, which lives here.
+        let sent = unsafe { socket::send(socket, &mut pieces) };
+        // A flush will find the error again.
+        let sent = sent.unwrap_or(0);
+        self.taken += sent as u64;
+        if sent < len {
+            self.sent = sent;
+        }
+        sent == len
+    }
+
     pub(super) fn push_message(&mut self, kind: Kind, op: OpId, tag: Tag, buf: MsgBuf) {
-        let header = Header { kind, len: buf.len() as u32, number: u64::from(tag.0) };
-        let (header, len) = (header.encode(), buf.len());
+        let (header, len) = (message_header(kind, tag, buf.len()), buf.len());
         self.queue.push_back(Frame { header, len, body: Body::Message { op, buf } });
     }
 
@@ -296,8 +333,18 @@ impl Outgoing {
         Ok(if self.is_empty() { Flushed::All } else { Flushed::More })
     }
 
+    /// Bytes of data in the queue of which the kernel has none.
+    fn data_unsent(&self) -> usize {
+        match self.queue.front() {
+            Some(Frame { body: Body::Chunk { .. }, .. }) => {
+                self.data_queued - self.sent.saturating_sub(HEADER_BYTES)
+            }
+            _ => self.data_queued,
+        }
+    }
+
     fn cut_chunks(&mut self, get_is_cut: &mut impl FnMut()) {
-        while self.data_queued < CHUNK_BYTES {
+        while self.data_unsent() < CUT_BELOW_BYTES {
             let Some(mut bulk) = self.bulks.pop_front() else { return };
             let len = bulk.left.min(CHUNK_BYTES as u64);
             let header = Header { kind: bulk.kind, len: len as u32, number: bulk.number }.encode();

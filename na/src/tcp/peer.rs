@@ -21,6 +21,7 @@ use super::incoming::Appetite;
 use super::outgoing::{Flushed, Harvest, Outgoing};
 use super::transfers::Transfers;
 use crate::Error;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 
 /// The connection on which we send to a peer.
@@ -81,6 +82,8 @@ pub(super) struct Peer {
     /// Where to connect; empty for an origin.
     pub(super) dial: Vec<SocketAddr>,
     state: Mutex<PeerState>,
+    expects_data: AtomicBool,
+    blocked: AtomicBool,
 }
 
 impl Peer {
@@ -97,11 +100,44 @@ impl Peer {
             inbound: None,
             broken: None,
         };
-        Arc::new(Self { id, uri: uri.into(), dial, state: Mutex::new(state) })
+        Arc::new(Self {
+            id,
+            uri: uri.into(),
+            dial,
+            state: Mutex::new(state),
+            expects_data: AtomicBool::new(false),
+            blocked: AtomicBool::new(false),
+        })
     }
 
     pub(super) fn lock(&self) -> crate::sync::MutexGuard<'_, PeerState> {
         lock(&self.state)
+    }
+
+    /// Tells the poll what it must know before each read; called before the lock is released by
+    /// whoever may have changed it. Hints, since they are read without the lock: one that comes
+    /// late costs a copy, or a poll, and a poller that goes to sleep asks for all events anyway.
+    pub(super) fn note(&self, state: &PeerState) {
+        let hints = [
+            (&self.expects_data, state.transfers.expects_data()),
+            (&self.blocked, state.out.is_blocked()),
+        ];
+        for (hint, value) in hints {
+            // Reading is cheaper, and nearly always enough.
+            if hint.load(Ordering::Relaxed) != value {
+                hint.store(value, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether data of a transfer may be arriving.
+    pub(super) fn expects_data(&self) -> bool {
+        self.expects_data.load(Ordering::Relaxed)
+    }
+
+    /// Whether its socket is full.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked.load(Ordering::Relaxed)
     }
 
     pub(super) fn gone(&self, reason: impl Into<String>) -> Error {

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -16,6 +17,9 @@ pub(super) const PIECES_MAX: usize = 64;
 
 /// Connections that the kernel may hold for `accept`.
 const BACKLOG: i32 = 1024;
+
+/// Size of the send buffer of a connection within this host, bytes.
+const LOCAL_SEND_BYTES: usize = 512 << 10;
 
 fn open(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -87,6 +91,28 @@ pub(super) fn configure(socket: impl AsFd, options: &TcpOptions) -> io::Result<(
         set_busy_poll(socket, options.busy_poll)?;
     }
     Ok(())
+}
+
+/// Bounds what a connection within this host holds that was sent and not read, if it is one. Left
+/// alone, the system lets it grow to several megabytes, which leave the caches before they are read:
+/// bare sockets then move 4 MiB and more at three quarters of the speed. To another host, the same
+/// bytes must cover the time of a round trip, and the system knows best.
+pub(super) fn bound_if_local(socket: impl AsFd) -> io::Result<()> {
+    let (local, remote) = (local_address(&socket)?.ip(), remote_address(&socket)?.ip());
+    // A process without privileges may be held to less, which would cost more than it brings.
+    if (local == remote || remote.is_loopback()) && send_bytes_possible() >= LOCAL_SEND_BYTES {
+        // The kernel doubles it, for its own needs.
+        sockopt::set_socket_send_buffer_size(socket, LOCAL_SEND_BYTES)?;
+    }
+    Ok(())
+}
+
+fn send_bytes_possible() -> usize {
+    static POSSIBLE: OnceLock<usize> = OnceLock::new();
+    *POSSIBLE.get_or_init(|| {
+        let limit = std::fs::read_to_string("/proc/sys/net/core/wmem_max");
+        limit.ok().and_then(|limit| limit.trim().parse().ok()).unwrap_or(0)
+    })
 }
 
 fn set_busy_poll(socket: BorrowedFd<'_>, time: Duration) -> io::Result<()> {

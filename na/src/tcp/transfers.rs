@@ -82,6 +82,11 @@ impl Transfers {
         }
     }
 
+    /// Whether data may be arriving.
+    pub(super) fn expects_data(&self) -> bool {
+        !self.asked.is_empty() || !self.served_puts.is_empty()
+    }
+
     /// Whether anything is under way in either direction.
     pub(super) fn is_busy(&self) -> bool {
         !self.asked.is_empty()

@@ -47,7 +47,12 @@ impl TcpEndpoint {
     }
 
     /// Moves what is under way. Returns whether that was messages and nothing else.
+    #[inline]
     pub(super) fn run_within(&self, poller: &mut Poller) -> bool {
+        self.loopback.is_busy() && self.run_waiting(poller)
+    }
+
+    fn run_waiting(&self, poller: &mut Poller) -> bool {
         let (mut left, mut out) = (COPY_BYTES, Outcome::default());
         let (own, core) = (&self.self_addr, &self.core);
         let matcher = || lock(&core.matcher);
