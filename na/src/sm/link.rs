@@ -19,6 +19,7 @@ use super::block::{Announced, Mapped};
 use super::board::Board;
 use super::doorbell::{BOARD, RECORDS, ROOM, settle};
 use super::fallback::{Lane, Source, Span};
+use super::offer::Offers;
 use super::record::{self, Status};
 use super::ring::{Producer, Violation};
 use super::rma::Requests;
@@ -180,6 +181,7 @@ pub(super) enum Control {
     Grant { part: u64, block: u64, offset: u64 },
     Finished { part: u64, copied: bool },
     Forget { block: u64 },
+    Offer { key: u64, block: u64, place: u64 },
     Ping,
     Pong,
 }
@@ -193,6 +195,7 @@ impl Control {
             Self::Grant { part, block, offset } => (record::GRANT, [part, block, offset], 3),
             Self::Finished { part, copied } => (record::FINISHED, [part, u64::from(!copied), 0], 2),
             Self::Forget { block } => (record::FORGET, [block, 0, 0], 1),
+            Self::Offer { key, block, place } => (record::OFFER, [key, block, place], 3),
             Self::Ping => (record::PING, [0; 3], 0),
             Self::Pong => (record::PONG, [0; 3], 0),
         };
@@ -216,8 +219,9 @@ pub(super) struct TxLink {
     control: VecDeque<Control>,
     queue: VecDeque<Queued>,
     announced: Announced,
+    pub(super) offers: Offers,
     lane: Lane,
-    /// Sends that have ended, for the poll to report: one lock less than another queue.
+    /// Sends, and transfers that were copied at once, that have ended, for the poll to report: one lock less than another queue.
     ended: Vec<Completion>,
 }
 
@@ -233,6 +237,7 @@ impl TxLink {
             control: VecDeque::new(),
             queue: VecDeque::new(),
             announced: Announced::default(),
+            offers: Offers::default(),
             lane: Lane::default(),
             ended: Vec::new(),
         }
@@ -296,6 +301,18 @@ impl TxLink {
     /// Whether a control record of that kind waits already.
     pub(super) fn has_queued(&self, control: Control) -> bool {
         self.control.contains(&control)
+    }
+
+    /// Does a transfer at once if the owner's offer allows that; the poll reports it. `false`: it
+    /// has to be started.
+    #[inline]
+    pub(super) fn copy_at_once(&mut self, op: OpId, put: bool, transfer: &crate::Transfer) -> bool {
+        if !self.offers.copy(&self.conn, put, transfer) {
+            return false;
+        }
+        self.ended.push(Completion::Transfer { op, result: Ok(()) });
+        self.conn.set_backlog(true);
+        true
     }
 
     /// Starts a transfer; the poll flushes it.
@@ -451,7 +468,7 @@ impl TxLink {
         let gate = self.conn.segment.gate_as_keeper();
         gate.shut();
         let mut transfers = Outcome::default();
-        let may_be_copied = self.requests.is_open() && !gate.is_quiet();
+        let may_be_copied = self.requests.is_open() && self.conn.segment.peer_copies();
         self.requests.fail_all(error, &mut transfers);
         out.completions.append(&mut transfers.completions);
         if may_be_copied {

@@ -29,7 +29,7 @@
 //! `segment.rs` (what is shared) · `record.rs`, `handshake.rs` (what is said) · `address.rs`,
 //! `socket.rs` (how peers are found) · `peer.rs`, `link.rs`, `rx.rs` (a connection, for senders and
 //! for the poll) · `endpoint.rs` (calls) · `connect.rs`, `poll.rs`, `links.rs`, `board.rs`,
-//! `teardown.rs` (progress) · `rma.rs`, `serve.rs`, `block.rs`, `cma.rs`, `fallback.rs` (bulk
+//! `teardown.rs` (progress) · `rma.rs`, `serve.rs`, `offer.rs`, `block.rs`, `cma.rs`, `fallback.rs` (bulk
 //! data) · `ready.rs`; of the crate `copy.rs`, `loopback.rs`.
 //!
 //! # The life of a message
@@ -96,6 +96,8 @@ mod handshake;
 mod link;
 #[cfg(not(loom))]
 mod links;
+#[cfg(not(loom))]
+mod offer;
 #[cfg(not(loom))]
 mod open;
 #[cfg(not(loom))]

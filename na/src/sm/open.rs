@@ -126,7 +126,9 @@ fn open(uri: &Uri<'_>, options: &OpenOptions, sm: &SmOptions) -> Result<Arc<dyn 
     let id = Addr::unique_endpoint_id();
     let uri = if options.peer_users == PeerUsers::Own { name.uri() } else { name.full_uri() };
     let own = Peer::new(0, uri, Reach::Own);
-    Ok(Arc::new(SmEndpoint {
+    let board = OwnBoard::new()?;
+    Ok(Arc::new_cyclic(|itself| SmEndpoint {
+        itself: itself.clone(),
         id,
         name,
         own_addr: own.addr(id),
@@ -135,7 +137,7 @@ fn open(uri: &Uri<'_>, options: &OpenOptions, sm: &SmOptions) -> Result<Arc<dyn 
         attach,
         nonce,
         regions: RegionTable::new(),
-        board: OwnBoard::new()?,
+        board,
         matcher: Lock::new(Matcher::new(EARLY_BYTES_MAX)),
         ready,
         loopback: Loopback::default(),
