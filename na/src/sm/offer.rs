@@ -21,11 +21,12 @@ use std::sync::Weak;
 use super::block::PeerBlock;
 use super::copy::copy_between;
 use super::endpoint::SmEndpoint;
+use super::gate::withdraw;
 use super::link::{Conn, Control};
 use super::teardown::Kept;
 use crate::region::{Held, Offer};
 use crate::sync::Arc;
-use crate::sync::atomic::{Ordering, fence};
+use crate::sync::atomic::Ordering;
 use crate::sync::lock;
 use crate::{Access, LocalMem, Transfer, WeakMem};
 
@@ -137,11 +138,7 @@ struct Standing {
 impl Offer for Standing {
     fn withdraw(&self) {
         let Some(conn) = self.conn.upgrade() else { return };
-        let word = conn.segment.offer(true, self.slot);
-        // The slot may serve another region by now.
-        let _ = word.compare_exchange(self.generation, 0, Ordering::Relaxed, Ordering::Relaxed);
-        // pair: GATE-FENCE
-        fence(Ordering::SeqCst);
+        withdraw(conn.segment.offer(true, self.slot), self.generation);
     }
 
     fn stands(&self) -> bool {
@@ -218,12 +215,7 @@ impl Offers {
             return false;
         };
         let gate = conn.segment.offers_gate();
-        if !gate.enter() {
-            return false;
-        }
-        let word = conn.segment.offer(false, known.slot);
-        if word.load(Ordering::Relaxed) != known.generation {
-            gate.leave();
+        if !gate.enter_under(conn.segment.offer(false, known.slot), known.generation) {
             self.0.swap_remove(at);
             return false;
         }
