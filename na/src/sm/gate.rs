@@ -19,6 +19,7 @@
 //! The fences (pair: GATE-FENCE) forbid that the owner misses `shut` while the requester misses
 //! `copying`. An owner copies a bounded chunk per `enter`, so the requester waits shortly.
 
+use super::doorbell::settle;
 use crate::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// Requester: takes the offer `generation` back, if `word` still holds it. No chunk may begin under
@@ -48,8 +49,8 @@ impl<'a> Gate<'a> {
     #[must_use]
     pub fn enter(self) -> bool {
         self.copying.store(1, Ordering::Relaxed);
-        // pair: GATE-FENCE
-        fence(Ordering::SeqCst);
+        // A full fence (pair: GATE-FENCE); short copies pay for it each time.
+        settle();
         if self.shut.load(Ordering::Relaxed) == 0 {
             return true;
         }

@@ -222,7 +222,7 @@ pub(super) struct TxLink {
     pub(super) offers: Offers,
     lane: Lane,
     /// Sends, and transfers that were copied at once, that have ended, for the poll to report: one lock less than another queue.
-    ended: Vec<Completion>,
+    ended: VecDeque<Completion>,
 }
 
 impl TxLink {
@@ -239,7 +239,7 @@ impl TxLink {
             announced: Announced::default(),
             offers: Offers::default(),
             lane: Lane::default(),
-            ended: Vec::new(),
+            ended: VecDeque::new(),
         }
     }
 
@@ -261,7 +261,7 @@ impl TxLink {
         self.conn.set_backlog(true);
         if self.queue.is_empty() && self.control.is_empty() {
             match self.write_message(&message) {
-                Ok(Some(result)) => return self.ended.push(message.end(result)),
+                Ok(Some(result)) => return self.ended.push_back(message.end(result)),
                 Ok(None) => {}
                 Err(violation) => self.conn.set_fault(violation),
             }
@@ -310,7 +310,7 @@ impl TxLink {
         if !self.offers.copy(&self.conn, put, transfer) {
             return false;
         }
-        self.ended.push(Completion::Transfer { op, result: Ok(()) });
+        self.ended.push_back(Completion::Transfer { op, result: Ok(()) });
         self.conn.set_backlog(true);
         true
     }
@@ -331,7 +331,10 @@ impl TxLink {
         budget: &mut u64,
     ) -> bool {
         let reported = !self.ended.is_empty();
-        ended.extend(self.ended.drain(..));
+        // Most often it is one.
+        while let Some(completion) = self.ended.pop_front() {
+            ended.push_back(completion);
+        }
         if reported && self.is_idle() {
             self.conn.set_backlog(false);
             return true;
@@ -462,7 +465,7 @@ impl TxLink {
     /// The connection is gone: ends everything with `error`. Memory that the peer may still be
     /// copying is returned.
     pub(super) fn fail(mut self, error: &Error, out: &mut Outcome) -> Vec<LocalMem> {
-        out.completions.append(&mut self.ended);
+        out.completions.extend(self.ended.drain(..));
         let sends = self.queue.drain(..).map(|message| message.end(Err(error.clone())));
         out.completions.extend(sends);
         let gate = self.conn.segment.gate_as_keeper();

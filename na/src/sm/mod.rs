@@ -18,7 +18,8 @@
 //! # Bulk data
 //!
 //! Memory of [`SharedBuffer`](crate::SharedBuffer), on either side, is mapped once by the other and
-//! copied in user space. Other memory goes through the ring while both sides are awake, both
+//! copied in user space; short transfers to a region that was asked for before without a word to
+//! its owner (`offer.rs`). Other memory goes through the ring while both sides are awake, both
 //! copying at the same time; to a side that sleeps the memory's owner copies with cross-memory
 //! attach. Where the latter is forbidden (found out at connect, by trying), the ring is used
 //! always. Memory is mapped only between processes of the same user.
