@@ -10,7 +10,6 @@ use na::{
 };
 
 #[path = "sm_support/mod.rs"]
-#[allow(dead_code, reason = "shared with other tests")]
 mod support;
 
 use support::{Hostile, Node, listening, with_attach};

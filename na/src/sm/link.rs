@@ -221,7 +221,8 @@ pub(super) struct TxLink {
     announced: Announced,
     pub(super) offers: Offers,
     lane: Lane,
-    /// Sends, and transfers that were copied at once, that have ended, for the poll to report: one lock less than another queue.
+    /// Sends and transfers at once that have ended, for the poll to report: one lock less than
+    /// another queue.
     ended: VecDeque<Completion>,
 }
 

@@ -30,8 +30,8 @@
 //! `segment.rs` (what is shared) · `record.rs`, `handshake.rs` (what is said) · `address.rs`,
 //! `socket.rs` (how peers are found) · `peer.rs`, `link.rs`, `rx.rs` (a connection, for senders and
 //! for the poll) · `endpoint.rs` (calls) · `connect.rs`, `poll.rs`, `links.rs`, `board.rs`,
-//! `teardown.rs` (progress) · `rma.rs`, `serve.rs`, `offer.rs`, `block.rs`, `cma.rs`, `fallback.rs` (bulk
-//! data) · `ready.rs`; of the crate `copy.rs`, `loopback.rs`.
+//! `teardown.rs` (progress) · `rma.rs`, `serve.rs`, `offer.rs`, `block.rs`, `cma.rs`,
+//! `fallback.rs` (bulk data) · `ready.rs`; of the crate `copy.rs`, `loopback.rs`.
 //!
 //! # The life of a message
 //!

@@ -9,7 +9,10 @@
 //! | maps the block to the peer, stores the generation, sends *offer* | keeps it |
 //! | | enters the gate of offers, and copies if the word is the generation |
 //! | revokes the region: clears the word, fence | leaves the gate |
-//! | keeps the memory while the gate is not quiet | finds the word changed: asks, as without an offer |
+//! | keeps the memory while the gate is not quiet | finds the word changed: asks again |
+//!
+//! The place in an offer is the slot in bits 0..8, the region's access in 8..16 and the generation
+//! in 32..64.
 //!
 //! The fences are those of `gate.rs`: either the requester sees that the offer is gone, or the
 //! owner sees it copying. So revoking a region works as it does for a transfer that had begun.

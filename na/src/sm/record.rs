@@ -18,7 +18,7 @@
 //! | 14 | forget | both | block u64: it exists no more |
 //! | 15 | lane data | owner to requester | the next slot: part, offset, block, length, u64 each |
 //! | 16 | lane supply | requester to owner | the same |
-//! | 17 | offer | owner to requester | key u64, block u64, slot u8, access u8, zero u16, generation u32 |
+//! | 17 | offer | owner to requester | key u64, block u64, place u64 (`offer.rs`) |
 //!
 //! Any other kind, and any payload of another length, is a breach of the protocol.
 

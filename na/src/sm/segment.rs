@@ -21,8 +21,8 @@
 //! | 4096 | ring 0, creator to acceptor | creator |
 //! | 4096 + ring | ring 1, acceptor to creator | acceptor |
 //!
-//! Words but those of offers are 128 bytes apart, because processors fetch lines in pairs. The rest of the first page
-//! is reserved.
+//! Words but those of offers are 128 bytes apart, because processors fetch lines in pairs. The rest
+//! of the first page is reserved.
 //!
 //! # No SIGBUS
 //!
