@@ -8,7 +8,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use loom::thread;
 use na::loom_exports::doorbell::{BOARD, Doorbell, RECORDS, ROOM, mark, settle, take};
-use na::loom_exports::gate::Gate;
+use na::loom_exports::gate::{Gate, withdraw};
 use na::loom_exports::lock::RawLock;
 
 fn check(model: impl Fn() + Sync + Send + 'static) {
@@ -186,6 +186,35 @@ fn nothing_is_copied_after_the_gate_is_shut_and_quiet() {
         owner.join().unwrap();
         assert!(gate.is_quiet(), "an owner that is done leaves the gate");
         assert!(!gate.enter(), "and does not come in again");
+    });
+}
+
+#[test]
+fn nothing_is_copied_under_an_offer_that_is_withdrawn_and_quiet() {
+    check(|| {
+        let shared = Arc::new((Copies::default(), AtomicU32::new(7)));
+        let other = shared.clone();
+        let owner = thread::spawn(move || {
+            let gate = Gate::new(&other.0.copying, &other.0.shut);
+            for _ in 0..2 {
+                if gate.enter_under(&other.1, 7) {
+                    // The copy: the memory must still be lent out.
+                    assert!(!other.0.taken_back.load(Ordering::Relaxed));
+                    gate.leave();
+                }
+            }
+        });
+        withdraw(&shared.1, 7);
+        let gate = Gate::new(&shared.0.copying, &shared.0.shut);
+        if gate.is_quiet() {
+            shared.0.taken_back.store(true, Ordering::Relaxed);
+        }
+        // The next offer in that place is another one.
+        shared.1.store(8, Ordering::Relaxed);
+        withdraw(&shared.1, 7);
+        owner.join().unwrap();
+        assert!(gate.is_quiet(), "an owner that is done leaves the gate");
+        assert!(gate.enter_under(&shared.1, 8), "the next offer stands");
     });
 }
 

@@ -16,6 +16,59 @@ use crate::sync::{Arc, Mutex, lock};
 use crate::{Access, DeniedReason, Error, LocalMem, Memory, RawSegment, RemoteMem};
 
 type Released = Box<dyn FnOnce(Memory) + Send>;
+
+/// A peer's permission to copy in a region without asking each time. For transports.
+pub(crate) trait Offer: Send {
+    /// Takes it back: the peer begins no copy under it any more.
+    fn withdraw(&self);
+
+    /// Whether it was not withdrawn and its connection exists.
+    fn stands(&self) -> bool;
+
+    /// After [`withdraw`](Self::withdraw): whether a copy that began before may be under way.
+    fn is_used(&self) -> bool;
+
+    /// Drops `held` when that is over.
+    fn keep(&self, held: Held);
+}
+
+/// Memory whose region is gone. It is handed back when this is dropped, or later, if a peer still
+/// copies there.
+pub(crate) struct Held {
+    memory: Option<Memory>,
+    released: Option<Released>,
+    /// Those that may still be used, withdrawn.
+    offers: Vec<Box<dyn Offer>>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        while let Some(offer) = self.offers.pop() {
+            if offer.is_used() {
+                let (memory, released) = (self.memory.take(), self.released.take());
+                let offers = std::mem::take(&mut self.offers);
+                // What it drops then asks the other offers.
+                return offer.keep(Held { memory, released, offers });
+            }
+        }
+        if let (Some(memory), Some(released)) = (self.memory.take(), self.released.take()) {
+            released(memory);
+        }
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Held(..)")
+    }
+}
+
+/// The offers of a region.
+#[derive(Default)]
+struct RegionOffers {
+    revoked: bool,
+    list: Vec<Box<dyn Offer>>,
+}
 /// Keys are random, so that a cheap hash spreads them; a peer can only look them up.
 type Keys = Mutex<HashMap<u64, Weak<Region>, Cheap>>;
 
@@ -71,6 +124,7 @@ impl RegionTable {
                 block: memory.block().cloned(),
                 memory: Mutex::new(Some(memory)),
                 released: Mutex::new(None),
+                offers: Mutex::default(),
                 keys: self.keys.clone(),
             });
             keys.insert(key, Arc::downgrade(&region));
@@ -162,6 +216,7 @@ pub(crate) struct Region {
     /// Always `Some` until `drop`.
     memory: Mutex<Option<Memory>>,
     released: Mutex<Option<Released>>,
+    offers: Mutex<RegionOffers>,
     keys: Arc<Keys>,
 }
 
@@ -206,6 +261,25 @@ impl Region {
     pub(crate) fn revoke(&self, released: Released) {
         lock(&self.keys).remove(&self.key);
         *lock(&self.released) = Some(released);
+        self.withdraw_offers();
+    }
+
+    /// Notes an offer, to withdraw it in time. `false`: the region was revoked.
+    #[allow(dead_code, reason = "for transports whose peers can map memory")]
+    pub(crate) fn offer(&self, offer: Box<dyn Offer>) -> bool {
+        let mut offers = lock(&self.offers);
+        if offers.revoked {
+            return false;
+        }
+        offers.list.retain(|offer| offer.stands());
+        offers.list.push(offer);
+        true
+    }
+
+    fn withdraw_offers(&self) {
+        let mut offers = lock(&self.offers);
+        offers.revoked = true;
+        offers.list.iter().for_each(|offer| offer.withdraw());
     }
 
     /// The pieces of memory that hold `len` bytes from `offset`, in order, none of them empty.
@@ -272,11 +346,10 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         lock(&self.keys).remove(&self.key);
-        let memory = lock(&self.memory).take();
-        let released = lock(&self.released).take();
-        if let (Some(memory), Some(released)) = (memory, released) {
-            released(memory);
-        }
+        self.withdraw_offers();
+        let (memory, released) = (lock(&self.memory).take(), lock(&self.released).take());
+        let offers = std::mem::take(&mut lock(&self.offers).list);
+        drop(Held { memory, released, offers });
     }
 }
 

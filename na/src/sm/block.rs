@@ -144,6 +144,10 @@ impl PeerBlock {
         Ok(here.map(|here| Self { id, there, here, len, writable }))
     }
 
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
     /// The `len` bytes from `offset`, to read, or to write.
     pub(super) fn at(&self, offset: u64, len: u64, write: bool) -> Option<RawSegment> {
         let end = offset.checked_add(len)?;

@@ -12,6 +12,7 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Weak;
 use std::time::Instant;
 
 use super::address::Name;
@@ -35,6 +36,7 @@ use crate::{
 
 /// An endpoint of the sm transport.
 pub(super) struct SmEndpoint {
+    pub(super) itself: Weak<Self>,
     pub(super) id: u64,
     pub(super) name: Name,
     pub(super) own_addr: Addr,
@@ -139,8 +141,16 @@ impl SmEndpoint {
             self.ready.push(Completion::Transfer { op, result: Err(error) });
             return Ok(());
         }
-        let mut out = Outcome::default();
         let link = &mut links[0];
+        if link.copy_at_once(op, put, &transfer) {
+            settle();
+            self.wake_poll_for(&link.conn);
+            drop(links);
+            // Not under the lock: it may release memory.
+            drop(transfer);
+            return Ok(());
+        }
+        let mut out = Outcome::default();
         link.start(op, put, transfer);
         link.write_waiting(&mut out, &mut 0);
         settle();

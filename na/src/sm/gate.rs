@@ -13,10 +13,23 @@
 //! | copies, if not shut | keeps its memory until [`is_quiet`](Gate::is_quiet) or the owner died |
 //! | [`leave`](Gate::leave): clears `copying` | |
 //!
+//! An *offer* is a word that allows copies for as long as it holds a generation. It is withdrawn
+//! like a gate is shut, and [`enter_under`](Gate::enter_under) looks at both.
+//!
 //! The fences (pair: GATE-FENCE) forbid that the owner misses `shut` while the requester misses
 //! `copying`. An owner copies a bounded chunk per `enter`, so the requester waits shortly.
 
+use super::doorbell::settle;
 use crate::sync::atomic::{AtomicU32, Ordering, fence};
+
+/// Requester: takes the offer `generation` back, if `word` still holds it. No chunk may begin under
+/// it from now on.
+pub fn withdraw(word: &AtomicU32, generation: u32) {
+    // Another offer may have its place by now.
+    let _ = word.compare_exchange(generation, 0, Ordering::Relaxed, Ordering::Relaxed);
+    // pair: GATE-FENCE
+    fence(Ordering::SeqCst);
+}
 
 /// The two words of one direction.
 #[derive(Debug, Clone, Copy)]
@@ -32,11 +45,12 @@ impl<'a> Gate<'a> {
     }
 
     /// Owner: begins a chunk. `false`: it must not copy any more.
+    #[inline]
     #[must_use]
     pub fn enter(self) -> bool {
         self.copying.store(1, Ordering::Relaxed);
-        // pair: GATE-FENCE
-        fence(Ordering::SeqCst);
+        // A full fence (pair: GATE-FENCE); short copies pay for it each time.
+        settle();
         if self.shut.load(Ordering::Relaxed) == 0 {
             return true;
         }
@@ -44,7 +58,22 @@ impl<'a> Gate<'a> {
         false
     }
 
+    /// Owner: begins a chunk under an offer of the requester, which is the `generation` in `word`.
+    #[inline]
+    #[must_use]
+    pub fn enter_under(self, word: &AtomicU32, generation: u32) -> bool {
+        if !self.enter() {
+            return false;
+        }
+        if word.load(Ordering::Relaxed) == generation {
+            return true;
+        }
+        self.copying.store(0, Ordering::Relaxed);
+        false
+    }
+
     /// Owner: the chunk is copied.
+    #[inline]
     pub fn leave(self) {
         // pair: GATE-QUIET (the copy is over)
         self.copying.store(0, Ordering::Release);
@@ -57,7 +86,7 @@ impl<'a> Gate<'a> {
         fence(Ordering::SeqCst);
     }
 
-    /// Requester, after [`shut`](Self::shut): whether no chunk is being copied.
+    /// Requester, after [`shut`](Self::shut) or [`withdraw`]: whether no chunk is being copied.
     #[must_use]
     pub fn is_quiet(self) -> bool {
         // pair: GATE-QUIET

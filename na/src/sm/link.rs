@@ -19,6 +19,7 @@ use super::block::{Announced, Mapped};
 use super::board::Board;
 use super::doorbell::{BOARD, RECORDS, ROOM, settle};
 use super::fallback::{Lane, Source, Span};
+use super::offer::Offers;
 use super::record::{self, Status};
 use super::ring::{Producer, Violation};
 use super::rma::Requests;
@@ -180,6 +181,7 @@ pub(super) enum Control {
     Grant { part: u64, block: u64, offset: u64 },
     Finished { part: u64, copied: bool },
     Forget { block: u64 },
+    Offer { key: u64, block: u64, place: u64 },
     Ping,
     Pong,
 }
@@ -193,6 +195,7 @@ impl Control {
             Self::Grant { part, block, offset } => (record::GRANT, [part, block, offset], 3),
             Self::Finished { part, copied } => (record::FINISHED, [part, u64::from(!copied), 0], 2),
             Self::Forget { block } => (record::FORGET, [block, 0, 0], 1),
+            Self::Offer { key, block, place } => (record::OFFER, [key, block, place], 3),
             Self::Ping => (record::PING, [0; 3], 0),
             Self::Pong => (record::PONG, [0; 3], 0),
         };
@@ -216,9 +219,11 @@ pub(super) struct TxLink {
     control: VecDeque<Control>,
     queue: VecDeque<Queued>,
     announced: Announced,
+    pub(super) offers: Offers,
     lane: Lane,
-    /// Sends that have ended, for the poll to report: one lock less than another queue.
-    ended: Vec<Completion>,
+    /// Sends and transfers at once that have ended, for the poll to report: one lock less than
+    /// another queue.
+    ended: VecDeque<Completion>,
 }
 
 impl TxLink {
@@ -233,8 +238,9 @@ impl TxLink {
             control: VecDeque::new(),
             queue: VecDeque::new(),
             announced: Announced::default(),
+            offers: Offers::default(),
             lane: Lane::default(),
-            ended: Vec::new(),
+            ended: VecDeque::new(),
         }
     }
 
@@ -256,7 +262,7 @@ impl TxLink {
         self.conn.set_backlog(true);
         if self.queue.is_empty() && self.control.is_empty() {
             match self.write_message(&message) {
-                Ok(Some(result)) => return self.ended.push(message.end(result)),
+                Ok(Some(result)) => return self.ended.push_back(message.end(result)),
                 Ok(None) => {}
                 Err(violation) => self.conn.set_fault(violation),
             }
@@ -298,6 +304,18 @@ impl TxLink {
         self.control.contains(&control)
     }
 
+    /// Does a transfer at once if the owner's offer allows that; the poll reports it. `false`: it
+    /// has to be started.
+    #[inline]
+    pub(super) fn copy_at_once(&mut self, op: OpId, put: bool, transfer: &crate::Transfer) -> bool {
+        if !self.offers.copy(&self.conn, put, transfer) {
+            return false;
+        }
+        self.ended.push_back(Completion::Transfer { op, result: Ok(()) });
+        self.conn.set_backlog(true);
+        true
+    }
+
     /// Starts a transfer; the poll flushes it.
     pub(super) fn start(&mut self, op: OpId, put: bool, transfer: crate::Transfer) {
         self.requests.start(op, put, transfer);
@@ -314,7 +332,10 @@ impl TxLink {
         budget: &mut u64,
     ) -> bool {
         let reported = !self.ended.is_empty();
-        ended.extend(self.ended.drain(..));
+        // Most often it is one.
+        while let Some(completion) = self.ended.pop_front() {
+            ended.push_back(completion);
+        }
         if reported && self.is_idle() {
             self.conn.set_backlog(false);
             return true;
@@ -445,13 +466,13 @@ impl TxLink {
     /// The connection is gone: ends everything with `error`. Memory that the peer may still be
     /// copying is returned.
     pub(super) fn fail(mut self, error: &Error, out: &mut Outcome) -> Vec<LocalMem> {
-        out.completions.append(&mut self.ended);
+        out.completions.extend(self.ended.drain(..));
         let sends = self.queue.drain(..).map(|message| message.end(Err(error.clone())));
         out.completions.extend(sends);
         let gate = self.conn.segment.gate_as_keeper();
         gate.shut();
         let mut transfers = Outcome::default();
-        let may_be_copied = self.requests.is_open() && !gate.is_quiet();
+        let may_be_copied = self.requests.is_open() && self.conn.segment.peer_copies();
         self.requests.fail_all(error, &mut transfers);
         out.completions.append(&mut transfers.completions);
         if may_be_copied {

@@ -23,7 +23,8 @@
 //! # Bulk data
 //!
 //! Memory of [`SharedBuffer`](crate::SharedBuffer), on either side, is mapped once by the other and
-//! copied in user space. Other memory goes through the ring while both sides are awake, both
+//! copied in user space; short transfers to a region that was asked for before without a word to
+//! its owner (`offer.rs`). Other memory goes through the ring while both sides are awake, both
 //! copying at the same time; to a side that sleeps the memory's owner copies with cross-memory
 //! attach. Where the latter is forbidden (found out at connect, by trying), the ring is used
 //! always. Memory is mapped only between processes of the same user.
@@ -34,8 +35,8 @@
 //! model-checked) · `segment.rs` (what is shared) · `record.rs`, `handshake.rs` (what is said) ·
 //! `address.rs`, `socket.rs` (how peers are found) · `peer.rs`, `link.rs`, `rx.rs` (a connection,
 //! for senders and for the poll) · `endpoint.rs` (calls) · `connect.rs`, `crowd.rs`, `poll.rs`,
-//! `links.rs`, `board.rs`, `teardown.rs` (progress) · `rma.rs`, `serve.rs`, `block.rs`, `cma.rs`,
-//! `fallback.rs` (bulk data) · `ready.rs`; of the crate `copy.rs`, `loopback.rs`.
+//! `links.rs`, `board.rs`, `teardown.rs` (progress) · `rma.rs`, `serve.rs`, `offer.rs`, `block.rs`,
+//! `cma.rs`, `fallback.rs` (bulk data) · `ready.rs`; of the crate `copy.rs`, `loopback.rs`.
 //!
 //! # The life of a message
 //!
@@ -108,6 +109,8 @@ mod handshake;
 mod link;
 #[cfg(not(loom))]
 mod links;
+#[cfg(not(loom))]
+mod offer;
 #[cfg(not(loom))]
 mod open;
 #[cfg(not(loom))]

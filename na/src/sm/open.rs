@@ -98,7 +98,9 @@ fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error
     let id = Addr::unique_endpoint_id();
     let uri = if options.peer_users == PeerUsers::Own { name.uri() } else { name.full_uri() };
     let own = Peer::new(0, uri, Reach::Own);
-    Ok(Arc::new(SmEndpoint {
+    let board = OwnBoard::new()?;
+    Ok(Arc::new_cyclic(|itself| SmEndpoint {
+        itself: itself.clone(),
         id,
         name,
         own_addr: own.addr(id),
@@ -107,7 +109,7 @@ fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error
         attach,
         nonce,
         regions: options.regions.clone().unwrap_or_default(),
-        board: OwnBoard::new()?,
+        board,
         matcher: Lock::new(Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max)),
         ready,
         loopback: Loopback::default(),

@@ -18,6 +18,7 @@
 //! | 14 | forget | both | block u64: it exists no more |
 //! | 15 | lane data | owner to requester | the next slot: part, offset, block, length, u64 each |
 //! | 16 | lane supply | requester to owner | the same |
+//! | 17 | offer | owner to requester | key u64, block u64, place u64 (`offer.rs`) |
 //!
 //! Any other kind, and any payload of another length, is a breach of the protocol.
 
@@ -40,6 +41,7 @@ pub(super) const FINISHED: u8 = 13;
 pub(super) const FORGET: u8 = 14;
 pub(super) const LANE_DATA: u8 = 15;
 pub(super) const LANE_SUPPLY: u8 = 16;
+pub(super) const OFFER: u8 = 17;
 
 /// Words of a record of the lane.
 pub(super) const LANE_WORDS: usize = 4;

@@ -21,6 +21,7 @@ use super::endpoint::SmEndpoint;
 use super::fallback::{Chunk, LaneChunk};
 use super::lane::Emptier;
 use super::link::{Conn, Control, Outcome, TxLink};
+use super::offer::read_place;
 use super::peer::Peer;
 use super::record::{
     self, CONTROL_WORDS, PARTS_MAX, Piece, REQUEST_BYTES_MAX, Request, Status, word_at,
@@ -31,7 +32,7 @@ use super::serve::{Place, Services};
 use super::socket::{self, Heard};
 use crate::matching::{Arrived, Kind};
 use crate::sync::Arc;
-use crate::{Addr, Completion, Error, RawSegment, Tag};
+use crate::{Addr, Completion, Error, LocalMem, RawSegment, Tag};
 
 /// Records of one connection that are handled before the next one has its turn.
 ///
@@ -160,6 +161,19 @@ impl RxLink {
             }
         };
         self.with_link(|tx| tx.granted(part, memory)).unwrap_or(Ok(()))
+    }
+
+    /// The peer lets us copy in a region of its memory without asking.
+    fn offered(&mut self, key: u64, block: u64, place: u64) -> Result<(), &'static str> {
+        let place = read_place(place).ok_or("an offer that cannot be read")?;
+        if !self.blocks.knows(block, place.1.writable()) {
+            self.hear();
+        }
+        // Where it cannot be mapped, transfers take another path.
+        if let Some(block) = self.blocks.get(block).cloned() {
+            self.with_link(|tx| tx.offers.add(key, place, block));
+        }
+        Ok(())
     }
 
     /// Takes bulk data: of the lane, or what is in the record.
@@ -312,7 +326,11 @@ impl SmEndpoint {
             }
             (record::FORGET, Some(block), None, 8) => {
                 link.blocks.forget(block);
+                link.with_link(|tx| tx.offers.forget(block));
                 Ok(())
+            }
+            (record::OFFER, Some(key), Some(block), 24) => {
+                link.offered(key, block, word_at(bytes, 2).unwrap_or(0))
             }
             (record::PULL, Some(part), None, 8) => {
                 link.with_link(|tx| tx.pull(part)).unwrap_or(Ok(()))
@@ -348,11 +366,14 @@ impl SmEndpoint {
         }
         let RxLink { services, blocks, conn, peer, .. } = link;
         let place = Place { regions: &self.regions, blocks, conn };
-        let answer = services.begin(request, put, &place, |memory, write| {
+        let announce = |memory: &LocalMem, write| {
             let mut links = peer.links.lock();
             let tx = links.iter_mut().find(|tx| tx.conn.token == conn.token)?;
             tx.announce(memory, write)
-        })?;
+        };
+        let answer = services.begin(request, put, &place, announce)?;
+        let offer = services.offered.next(&self.itself, conn, announce);
+        link.answer(offer);
         // Who asks without taking the answers must not fill our memory with them.
         if link.answer(answer) > CONTROL_WAITING_MAX {
             return Err("more transfers than answers were taken");

@@ -14,11 +14,15 @@
 //! | 1024 | gate: shut by the acceptor | acceptor |
 //! | 1152 | slots of the creator's lane that were emptied | acceptor |
 //! | 1280 | slots of the acceptor's lane that were emptied | creator |
+//! | 1408 | gate of offers: the creator copies in the acceptor's memory | creator |
+//! | 1536 | gate of offers: the acceptor copies in the creator's memory | acceptor |
+//! | 2048 | u32 for each offer of the creator: its generation, or zero | creator |
+//! | 2304 | u32 for each offer of the acceptor | acceptor |
 //! | 4096 | ring 0, creator to acceptor | creator |
 //! | 4096 + ring | ring 1, acceptor to creator | acceptor |
 //!
-//! Words are 128 bytes apart, because processors fetch lines in pairs. The rest of the first page
-//! is reserved.
+//! Words but those of offers are 128 bytes apart, because processors fetch lines in pairs. The rest
+//! of the first page is reserved.
 //!
 //! # No SIGBUS
 //!
@@ -35,6 +39,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use super::doorbell::Doorbell;
 use super::gate::Gate;
+use super::offer::OFFERS_MAX;
 use super::ring::{LINE, RingMemory};
 use crate::Error;
 use crate::sync::Arc;
@@ -51,6 +56,8 @@ const BELLS: [usize; 2] = [384, 512];
 const COPYING: [usize; 2] = [640, 768];
 const SHUT: [usize; 2] = [896, 1024];
 const LANES: [usize; 2] = [1152, 1280];
+const AT_ONCE: [usize; 2] = [1408, 1536];
+const OFFERS: [usize; 2] = [2048, 2304];
 
 /// Which end of a connection we are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,6 +168,30 @@ impl Segment {
     /// The gate that guards our memory from the peer's copies.
     pub(super) fn gate_as_keeper(&self) -> Gate<'_> {
         self.gate(self.side.other())
+    }
+
+    /// As [`gate_as_copier`](Self::gate_as_copier), for copies under an offer. Those are made under
+    /// the send lock, the others by the poll.
+    #[inline]
+    pub(super) fn offers_gate(&self) -> Gate<'_> {
+        let copying = self.word(AT_ONCE[self.side.index()]);
+        Gate::new(copying, self.word(SHUT[self.side.other().index()]))
+    }
+
+    /// Whether the peer may be copying in our memory, after the gate was shut or what it uses was
+    /// withdrawn.
+    pub(super) fn peer_copies(&self) -> bool {
+        let offers = self.word(AT_ONCE[self.side.other().index()]);
+        let offers = Gate::new(offers, self.word(SHUT[self.side.index()]));
+        !self.gate_as_keeper().is_quiet() || !offers.is_quiet()
+    }
+
+    /// The word of an offer of ours or of the peer's.
+    #[inline]
+    pub(super) fn offer(&self, ours: bool, slot: usize) -> &AtomicU32 {
+        assert!(slot < OFFERS_MAX);
+        let owner = if ours { self.side } else { self.side.other() };
+        self.word(OFFERS[owner.index()] + 4 * slot)
     }
 
     fn gate(&self, owner: Side) -> Gate<'_> {

@@ -26,6 +26,7 @@ use super::cma::{self, Direction, VECTORS};
 use super::copy::{copy_between, skip_bytes};
 use super::fallback::{Chunk, Span};
 use super::link::{Conn, Control, Outcome, TxLink};
+use super::offer::Offered;
 use super::record::{PARTS_MAX, Piece, Request, Status};
 use super::socket;
 use crate::{CopyHelper, DeniedReason, LocalMem, RawSegment, RegionTable};
@@ -49,6 +50,7 @@ pub(super) struct Services {
     grant: bool,
     helper: Option<CopyHelper>,
     speeds: Speeds,
+    pub(super) offered: Offered,
 }
 
 /// How the data of a service moves.
@@ -143,7 +145,8 @@ enum Turn {
 
 impl Services {
     pub(super) fn new(attach: bool, helper: Option<CopyHelper>) -> Self {
-        Self { open: VecDeque::new(), attach, grant: true, helper, speeds: Speeds::default() }
+        let (speeds, offered) = (Speeds::default(), Offered::default());
+        Self { open: VecDeque::new(), attach, grant: true, helper, speeds, offered }
     }
 
     /// Whether we copy without the peer's help.
@@ -190,6 +193,7 @@ impl Services {
         if len == 0 {
             return done(Status::Ok);
         }
+        self.offered.requested(&lease, len);
         let grant = self.grant && len >= GRANT_FROM && lease.region().block().is_some();
         let (path, answer) = if let Some(mapped) = place.blocks.resolve(&pieces, !put) {
             (Path::Mapped(mapped), None)
@@ -347,8 +351,11 @@ impl Services {
     /// Ends everything; the connection is gone, and its gate shut. Memory that the peer may still
     /// be copying is returned.
     pub(super) fn fail_all(&mut self, conn: &Conn, out: &mut Outcome) -> Vec<LocalMem> {
-        let quiet = conn.segment.gate_as_keeper().is_quiet();
+        let quiet = !conn.segment.peer_copies();
         let mut kept = Vec::new();
+        if !quiet {
+            kept.extend(self.offered.regions());
+        }
         for service in self.open.drain(..) {
             let copied = matches!(service.path, Path::Granted) && !quiet;
             if copied { &mut kept } else { &mut out.memory }.push(service.lease);

@@ -16,6 +16,7 @@ use super::peer::Reach;
 use super::poll::PollState;
 use super::rx::{RxLink, Stage};
 use super::socket;
+use crate::region::Held;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, lock};
 use crate::{Error, LocalMem};
@@ -28,6 +29,8 @@ pub(super) const KEPT_WAIT: Duration = Duration::from_secs(1);
 pub(super) struct Kept {
     pub(super) conn: Arc<Conn>,
     pub(super) memory: Vec<LocalMem>,
+    /// Memory whose region is gone.
+    pub(super) held: Option<Held>,
 }
 
 impl SmEndpoint {
@@ -63,7 +66,7 @@ impl SmEndpoint {
         drop(links);
         memory.append(&mut link.services.fail_all(&link.conn, &mut state.out));
         if !memory.is_empty() {
-            lock(&self.kept).push(Kept { conn: link.conn.clone(), memory });
+            lock(&self.kept).push(Kept { conn: link.conn.clone(), memory, held: None });
         }
         if last && was_up {
             let mut failed = Vec::new();
@@ -120,12 +123,15 @@ impl SmEndpoint {
             return;
         }
         let (over, still): (Vec<_>, Vec<_>) = kept.drain(..).partition(|kept| {
-            kept.conn.segment.gate_as_keeper().is_quiet() || !socket::is_alive(&kept.conn.socket)
+            !kept.conn.segment.peer_copies() || !socket::is_alive(&kept.conn.socket)
         });
         *kept = still;
         drop(kept);
         // May run foreign code, so without the lock.
-        over.into_iter().for_each(|kept| drop(kept.memory));
+        over.into_iter().for_each(|Kept { memory, held, .. }| {
+            drop(memory);
+            drop(held);
+        });
     }
 
     /// The same when the endpoint is dropped: waits until `deadline`, then leaks, because giving
