@@ -233,7 +233,7 @@ fn origin_that_is_stopped() -> ! {
                     }
                 })
                 .unwrap();
-            // With the time, so that the other process knows a poll after a point in time of its own.
+            // With the time: the other process wants a poll after a time of its own.
             say("ran ", &now_ns().to_string());
             if end.is_none() && origin.prepare_wait() {
                 let fd = origin.wait_fd().unwrap();

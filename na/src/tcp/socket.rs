@@ -94,9 +94,9 @@ pub(super) fn configure(socket: impl AsFd, options: &TcpOptions) -> io::Result<(
 }
 
 /// Bounds what a connection within this host holds that was sent and not read, if it is one. Left
-/// alone, the system lets it grow to several megabytes, which leave the caches before they are read:
-/// bare sockets then move 4 MiB and more at three quarters of the speed. To another host, the same
-/// bytes must cover the time of a round trip, and the system knows best.
+/// alone, the system lets it grow to several megabytes, which leave the caches before they are
+/// read: bare sockets then move 4 MiB and more at three quarters of the speed. To another host, the
+/// same bytes must cover the time of a round trip, and the system knows best.
 pub(super) fn bound_if_local(socket: impl AsFd) -> io::Result<()> {
     let (local, remote) = (local_address(&socket)?.ip(), remote_address(&socket)?.ip());
     // A process without privileges may be held to less, which would cost more than it brings.
