@@ -6,7 +6,8 @@
 //!
 //! # Reading order
 //!
-//! - `header.rs`, `id.rs`, `margo.rs`, `wire.rs`: what stands around arguments, and whole messages;
+//! - `format.rs`, `checksum.rs`, `header.rs`, `id.rs`, `margo.rs`, `wire.rs`: what stands around
+//!   arguments, and whole messages;
 //! - `proc/`: how values are encoded;
 //! - `bulk/`: how memory is described to peers;
 //! - `core.rs`: the [`Core`], its options, and what holds for all operations;
@@ -27,11 +28,13 @@
 
 mod buffers;
 pub mod bulk;
+mod checksum;
 mod code;
 mod context;
 mod core;
 mod counters;
 mod error;
+mod format;
 mod forward;
 mod handle;
 pub mod header;
@@ -48,14 +51,15 @@ pub mod wire;
 
 pub use self::{
     bulk::{Bulk, BulkDesc, BulkOp},
+    checksum::{ChecksumLevel, PayloadSum},
     code::ReturnCode,
     context::Sink,
     core::{Core, HgOptions},
     counters::Counters,
     error::{HgError, ProcError, WireError},
+    format::{Accept, Build, Format},
     forward::ForwardOptions,
     handle::{RequestHandle, Response},
-    header::Build,
     id::{ProviderId, RpcId},
     ops::OpRef,
     proc::{ConstStr, Writer},
