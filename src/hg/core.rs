@@ -49,7 +49,7 @@ use super::forward::Forward;
 use super::handle::Respond;
 use super::ops::{OPS_MAX, OpRef, Role, Slab, Tags, tag_of};
 use super::overflow::Fetch;
-use super::proc::WriterLimits;
+use super::proc::{ProcLimits, WriterLimits};
 use super::receives::Receives;
 use super::transfer::BulkTransfer;
 use super::{Bulk, HgError};
@@ -76,6 +76,8 @@ pub struct HgOptions {
     pub requests_max: usize,
     /// Longest payload that may overflow a message, bytes, in both directions. Default 256 MiB.
     pub overflow_bytes_max: usize,
+    /// Bounds of what is encoded. Default: see there.
+    pub proc: ProcLimits,
     /// Let small bulk data travel inside its descriptor. Default: yes.
     pub bulk_eager: bool,
     /// Longest single put or get, bytes; longer transfers take several. Default 64 MiB.
@@ -96,6 +98,7 @@ impl Default for HgOptions {
             request_post_init: 256,
             requests_max: 16 << 10,
             overflow_bytes_max: 256 << 20,
+            proc: ProcLimits::default(),
             bulk_eager: true,
             bulk_chunk_bytes: 64 << 20,
             bulk_window: 8,
@@ -290,7 +293,14 @@ impl<T> Core<T> {
         WriterLimits {
             bytes_max: self.options.overflow_bytes_max,
             bulk_eager: self.options.bulk_eager,
+            proc: self.options.proc,
         }
+    }
+
+    /// Bounds within which arguments and results are to be decoded; see
+    /// [`proc::from_slice_within`](super::proc::from_slice_within).
+    pub fn proc_limits(&self) -> ProcLimits {
+        self.options.proc
     }
 
     /// The endpoint underneath.

@@ -136,6 +136,14 @@ pub enum ProcError {
         /// The limit.
         max: usize,
     },
+    /// A string, sequence or map is longer than [`ProcLimits`](super::proc::ProcLimits) accepts.
+    #[error("{len} bytes or elements exceed the limit of {max} for one value")]
+    TooMany {
+        /// Its length.
+        len: u64,
+        /// The limit.
+        max: u64,
+    },
     /// Values are nested deeper than both sides are sure to accept.
     #[error("values are nested deeper than {max} levels")]
     TooDeep {

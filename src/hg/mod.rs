@@ -62,5 +62,5 @@ pub use self::{
     handle::{RequestHandle, Response},
     id::{ProviderId, RpcId},
     ops::OpRef,
-    proc::{ConstStr, Writer},
+    proc::{Bytes, ConstStr, ProcLimits, Raw, Writer},
 };

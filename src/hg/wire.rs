@@ -118,7 +118,8 @@ pub fn finish_overflow(
     message_max: usize,
     descriptor: &[u8],
 ) -> Result<MsgBuf, Unencoded> {
-    let limits = WriterLimits { bytes_max: message_max, bulk_eager: false };
+    let limits =
+        WriterLimits { bytes_max: message_max, bulk_eager: false, ..WriterLimits::default() };
     let mut writer = Writer::new(buf, format.into().header_bytes(), message_max, limits);
     let written =
         writer.put(&(descriptor.len() as u64).to_le_bytes()).and_then(|()| writer.put(descriptor));

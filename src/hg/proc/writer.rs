@@ -2,6 +2,7 @@
 
 use na::MsgBuf;
 
+use super::ProcLimits;
 use crate::hg::ProcError;
 
 /// Takes the bytes of an encoding.
@@ -17,7 +18,7 @@ pub struct Writer {
     start: usize,
     /// Where the next byte goes in `buf`, until it overflows.
     at: usize,
-    /// Where the payload must end in `buf`.
+    /// Where the payload must end in `buf`; 0 once it overflowed, so that nothing fits.
     end: usize,
     overflow: Option<Vec<u8>>,
     limits: WriterLimits,
@@ -30,12 +31,14 @@ pub struct WriterLimits {
     pub bytes_max: usize,
     /// Let small bulk data travel inside its descriptor.
     pub bulk_eager: bool,
+    /// Bounds of what is encoded.
+    pub proc: ProcLimits,
 }
 
 impl Default for WriterLimits {
     /// 256 MiB, which is what receivers accept by default; with eager bulk data.
     fn default() -> Self {
-        Self { bytes_max: 256 << 20, bulk_eager: true }
+        Self { bytes_max: 256 << 20, bulk_eager: true, proc: ProcLimits::default() }
     }
 }
 
@@ -51,7 +54,7 @@ pub enum Written {
 impl Writer {
     /// Writes into `buf` from byte `start` on, up to byte `end` (at most its capacity).
     pub fn new(buf: MsgBuf, start: usize, end: usize, limits: WriterLimits) -> Self {
-        let end = end.min(buf.capacity());
+        let end = end.min(buf.capacity()).min(start.saturating_add(limits.bytes_max));
         Self { buf, start, at: start.min(end), end, overflow: None, limits }
     }
 
@@ -62,19 +65,45 @@ impl Writer {
     /// [`ProcError::TooLong`]; nothing was appended.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) -> Result<(), ProcError> {
-        // No overflow of the sum: neither is longer than an allocation.
-        if self.overflow.is_none() && self.at + bytes.len() <= self.end {
-            let end = self.at + bytes.len();
-            self.buf.spare_mut()[self.at..end].copy_from_slice(bytes);
-            self.at = end;
-            return Ok(());
+        match self.room(bytes.len()) {
+            Some(room) => {
+                room.copy_from_slice(bytes);
+                Ok(())
+            }
+            None => self.put_overflow(&[bytes]),
         }
-        self.put_overflow(bytes)
+    }
+
+    /// Appends several pieces, which go into the message together or not at all.
+    #[inline]
+    pub(super) fn put_all<const N: usize>(&mut self, pieces: [&[u8]; N]) -> Result<(), ProcError> {
+        // No overflow of the sum: none is longer than an allocation, and they are few.
+        let len = pieces.iter().map(|piece| piece.len()).sum();
+        let Some(mut room) = self.room(len) else { return self.put_overflow(&pieces) };
+        for piece in pieces {
+            let (front, rest) = room.split_at_mut(piece.len());
+            front.copy_from_slice(piece);
+            room = rest;
+        }
+        Ok(())
+    }
+
+    /// The next `len` bytes of the message, now taken; `None` if they would not fit.
+    #[inline]
+    fn room(&mut self, len: usize) -> Option<&mut [u8]> {
+        let (at, end) = (self.at, self.at + len);
+        if end > self.end {
+            return None;
+        }
+        let room = self.buf.spare_mut().get_mut(at..end)?;
+        self.at = end;
+        Some(room)
     }
 
     #[cold]
-    fn put_overflow(&mut self, bytes: &[u8]) -> Result<(), ProcError> {
-        let len = self.len() + bytes.len();
+    #[inline(never)]
+    fn put_overflow(&mut self, pieces: &[&[u8]]) -> Result<(), ProcError> {
+        let len = self.len() + pieces.iter().map(|piece| piece.len()).sum::<usize>();
         if len > self.limits.bytes_max {
             return Err(ProcError::TooLong { max: self.limits.bytes_max });
         }
@@ -82,11 +111,17 @@ impl Writer {
             let mut all = Vec::with_capacity(2 * len);
             all.extend_from_slice(&self.buf.spare_mut()[self.start..self.at]);
             self.overflow = Some(all);
+            self.end = 0;
         }
         if let Some(all) = &mut self.overflow {
-            all.extend_from_slice(bytes);
+            pieces.iter().for_each(|piece| all.extend_from_slice(piece));
         }
         Ok(())
+    }
+
+    /// Bounds of what is encoded.
+    pub(super) fn proc_limits(&self) -> ProcLimits {
+        self.limits.proc
     }
 
     /// Bytes written.
@@ -123,7 +158,9 @@ impl Writer {
     /// Whether bulk data of that many bytes may be embedded: it is allowed, and the message has
     /// room.
     pub(super) fn may_embed(&self, bytes: u64) -> bool {
-        self.limits.bulk_eager && self.overflow.is_none() && (self.end - self.at) as u64 >= bytes
+        self.limits.bulk_eager
+            && self.overflow.is_none()
+            && self.end.saturating_sub(self.at) as u64 >= bytes
     }
 
     /// Where the bytes went.
