@@ -36,6 +36,9 @@ mod counters;
 mod error;
 mod format;
 mod forward;
+/// Entry points for fuzzers: whatever bytes they get, they must return. See `fuzz/`.
+#[doc(hidden)]
+pub mod fuzzing;
 mod handle;
 pub mod header;
 mod id;

@@ -1,4 +1,5 @@
-//! Rows `hg.proc.*`: encoding and decoding `{ u64, u32, string of 16 bytes }`, 39 bytes on the wire.
+//! Rows `hg.proc.*`: encoding and decoding `{ u64, u32, string of 16 bytes }`, 39 bytes on the
+//! wire.
 //!
 //! - `hg.proc.encode`: straight into a message buffer, behind the headers.
 //! - `hg.proc.decode`: from a receive buffer; the string is borrowed from it.

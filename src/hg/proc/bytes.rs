@@ -48,10 +48,34 @@ impl<B: AsRef<[u8]>> Serialize for Raw<B> {
     }
 }
 
-/// Takes bytes, borrowed as long as what is decoded.
+/// What bytes can be decoded into.
+pub trait FromBytes<'de> {
+    /// Of bytes in the receive buffer.
+    fn from_bytes(bytes: &'de [u8]) -> Self;
+}
+
+impl<'de: 'a, 'a> FromBytes<'de> for &'a [u8] {
+    fn from_bytes(bytes: &'de [u8]) -> Self {
+        bytes
+    }
+}
+
+impl FromBytes<'_> for Vec<u8> {
+    fn from_bytes(bytes: &[u8]) -> Self {
+        bytes.to_vec()
+    }
+}
+
+impl FromBytes<'_> for Box<[u8]> {
+    fn from_bytes(bytes: &[u8]) -> Self {
+        bytes.into()
+    }
+}
+
+/// Takes bytes that live in the receive buffer.
 struct BytesVisitor<B>(PhantomData<B>);
 
-impl<'de, B: From<&'de [u8]>> Visitor<'de> for BytesVisitor<B> {
+impl<'de, B: FromBytes<'de>> Visitor<'de> for BytesVisitor<B> {
     type Value = B;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -59,17 +83,17 @@ impl<'de, B: From<&'de [u8]>> Visitor<'de> for BytesVisitor<B> {
     }
 
     fn visit_borrowed_bytes<E: de::Error>(self, bytes: &'de [u8]) -> Result<B, E> {
-        Ok(bytes.into())
+        Ok(B::from_bytes(bytes))
     }
 }
 
-impl<'de, B: From<&'de [u8]>> Deserialize<'de> for Bytes<B> {
+impl<'de, B: FromBytes<'de>> Deserialize<'de> for Bytes<B> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_bytes(BytesVisitor(PhantomData)).map(Self)
     }
 }
 
-impl<'de, B: From<&'de [u8]>> Deserialize<'de> for Raw<B> {
+impl<'de, B: FromBytes<'de>> Deserialize<'de> for Raw<B> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_newtype_struct(RAW, BytesVisitor(PhantomData)).map(Self)
     }

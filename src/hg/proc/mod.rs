@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ProcError;
 
-pub use self::bytes::{Bytes, Raw};
+pub use self::bytes::{Bytes, FromBytes, Raw};
 pub use self::limits::{DEPTH_MAX, EMPTY_ELEMENTS_MAX, ProcLimits};
 pub use self::text::ConstStr;
 pub use self::writer::{Writer, WriterLimits, Written};
