@@ -33,7 +33,10 @@ pub enum WireError {
         expected: u8,
     },
     /// The peer's Mercury was built with checksum support, and this endpoint is not set to that.
-    #[error("the peer's Mercury was built with checksum support: use `Build::Checksum` here")]
+    #[error(
+        "the peer's Mercury was built with checksum support: set `detect_build`, or use \
+             `Build::Checksum`"
+    )]
     PeerHasChecksums,
     /// A header was damaged on its way, or the peer does not fill its checksum in.
     #[error(

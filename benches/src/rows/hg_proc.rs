@@ -1,7 +1,8 @@
 //! Rows `hg.proc.*`: encoding and decoding `{ u64, u32, string of 16 bytes }`, 39 bytes on the
 //! wire.
 //!
-//! - `hg.proc.encode`: straight into a message buffer, behind the headers.
+//! - `hg.proc.encode`: straight into a message buffer, a hundred times one behind the other, because
+//!   the buffer's way into the encoder and out of it is not part of an encoding.
 //! - `hg.proc.decode`: from a receive buffer; the string is borrowed from it.
 //! - `hg.proc.decode_owned`: the same with a `String`, so with an allocation.
 //!
@@ -21,6 +22,8 @@ use crate::stats::{Effort, Samples};
 
 /// Operations per sample.
 const BATCH: u32 = 256;
+/// Encodings in one message, which hold 39 bytes each.
+const PER_MESSAGE: u32 = 100;
 /// What stands before a payload.
 const HEADERS: usize = 16;
 
@@ -43,10 +46,11 @@ const ARGS: Args<'static> = Args { offset: 1 << 40, len: 4096, name: "sixteen by
 /// Alternates with the floor.
 fn measure(
     context: &Context,
+    per: u32,
     mut round: impl FnMut(Effort, &mut Samples) -> Result<()>,
 ) -> Result<Figure> {
     let effort = Effort::batches(context.quick);
-    let (mut samples, mut floor) = (effort.room(BATCH), effort.room(BATCH));
+    let (mut samples, mut floor) = (effort.room(per), effort.room(BATCH));
     let from = encoded()?;
     let mut into = vec![0; from.len()];
     for _ in 0..effort.rounds {
@@ -68,11 +72,13 @@ fn encoded() -> Result<Vec<u8>> {
 /// Row `hg.proc.encode`.
 pub(crate) fn encode(context: &Context) -> Result<Figure> {
     let mut buf = Some(MsgBuf::with_capacity(4096));
-    measure(context, |effort, samples| {
-        effort.batched(samples, || {
+    measure(context, PER_MESSAGE, |effort, samples| {
+        effort.each(samples, || {
             let taken = buf.take().ok_or_else(|| Failure::new("no buffer"))?;
             let mut writer = Writer::new(taken, HEADERS, 4096, WriterLimits::default());
-            proc::to_writer(&mut writer, black_box(&ARGS)).doing("encoding")?;
+            for _ in 0..PER_MESSAGE {
+                proc::to_writer(&mut writer, black_box(&ARGS)).doing("encoding")?;
+            }
             match writer.finish() {
                 Written::Fits(full) => buf = Some(black_box(full)),
                 Written::Overflow(..) => return Err(Failure::new("the message overflows")),
@@ -85,7 +91,7 @@ pub(crate) fn encode(context: &Context) -> Result<Figure> {
 /// Row `hg.proc.decode`.
 pub(crate) fn decode(context: &Context) -> Result<Figure> {
     let bytes = encoded()?;
-    measure(context, |effort, samples| {
+    measure(context, BATCH, |effort, samples| {
         effort.batched(samples, || {
             let args = proc::from_slice::<Args<'_>>(black_box(&bytes)).doing("decoding")?;
             black_box((args.offset, args.len, args.name));
@@ -97,7 +103,7 @@ pub(crate) fn decode(context: &Context) -> Result<Figure> {
 /// Row `hg.proc.decode_owned`.
 pub(crate) fn decode_owned(context: &Context) -> Result<Figure> {
     let bytes = encoded()?;
-    measure(context, |effort, samples| {
+    measure(context, BATCH, |effort, samples| {
         effort.batched(samples, || {
             let args = proc::from_slice::<OwnedArgs>(black_box(&bytes)).doing("decoding")?;
             black_box((args.offset, args.len, args.name));

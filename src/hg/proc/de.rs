@@ -2,7 +2,6 @@
 
 use serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
 
-use super::limits::Depth;
 use super::{BULK, ProcLimits, RAW};
 use crate::hg::ProcError;
 
@@ -13,7 +12,8 @@ pub(super) struct Decoder<'de> {
     /// Bytes that there were.
     total: usize,
     limits: ProcLimits,
-    depth: Depth,
+    /// Levels of nesting.
+    depth: usize,
     /// Elements that may still be claimed beyond the bytes that are left.
     empty_elements_left: u64,
 }
@@ -25,7 +25,7 @@ impl<'de> Decoder<'de> {
             rest: bytes,
             total: bytes.len(),
             limits,
-            depth: Depth::new(limits.depth_max),
+            depth: 0,
             empty_elements_left: limits.empty_elements_max,
         }
     }
@@ -156,9 +156,13 @@ impl<'de> Decoder<'de> {
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, ProcError>,
     ) -> Result<T, ProcError> {
-        self.depth.enter()?;
+        let max = self.limits.depth_max;
+        if self.depth >= max {
+            return Err(ProcError::TooDeep { max });
+        }
+        self.depth += 1;
         let value = read(self)?;
-        self.depth.leave();
+        self.depth -= 1;
         Ok(value)
     }
 }

@@ -42,32 +42,3 @@ impl ProcLimits {
         Ok(())
     }
 }
-
-/// Levels of nesting that are left.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Depth {
-    left: usize,
-    max: usize,
-}
-
-impl Depth {
-    pub(super) fn new(max: usize) -> Self {
-        Self { left: max, max }
-    }
-
-    #[inline]
-    pub(super) fn enter(&mut self) -> Result<(), ProcError> {
-        match self.left.checked_sub(1) {
-            Some(left) => {
-                self.left = left;
-                Ok(())
-            }
-            None => Err(ProcError::TooDeep { max: self.max }),
-        }
-    }
-
-    #[inline]
-    pub(super) fn leave(&mut self) {
-        self.left += 1;
-    }
-}

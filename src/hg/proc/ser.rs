@@ -2,7 +2,6 @@
 
 use serde::ser::{self, Serialize};
 
-use super::limits::Depth;
 use super::{BULK, CONST_STR, ProcLimits, RAW, Writer};
 use crate::hg::ProcError;
 use crate::hg::bulk::{self, desc};
@@ -10,8 +9,8 @@ use crate::hg::bulk::{self, desc};
 /// A serde serializer over a [`Writer`].
 pub(super) struct Encoder<'w> {
     writer: &'w mut Writer,
-    limits: ProcLimits,
-    depth: Depth,
+    /// Levels of nesting.
+    depth: usize,
     /// Elements that took no bytes, in all sequences and maps so far.
     empty_elements: u64,
     special: Special,
@@ -37,9 +36,7 @@ enum Special {
 impl<'w> Encoder<'w> {
     #[inline]
     pub(super) fn new(writer: &'w mut Writer) -> Self {
-        let limits = writer.proc_limits();
-        let depth = Depth::new(limits.depth_max);
-        Self { writer, limits, depth, empty_elements: 0, special: Special::None }
+        Self { writer, depth: 0, empty_elements: 0, special: Special::None }
     }
 
     #[inline]
@@ -48,17 +45,37 @@ impl<'w> Encoder<'w> {
     }
 
     #[inline]
+    fn enter(&mut self) -> Result<(), ProcError> {
+        let max = self.limits().depth_max;
+        if self.depth >= max {
+            return Err(ProcError::TooDeep { max });
+        }
+        self.depth += 1;
+        Ok(())
+    }
+
+    #[inline]
+    fn leave(&mut self) {
+        self.depth -= 1;
+    }
+
+    #[inline]
+    fn limits(&self) -> &ProcLimits {
+        self.writer.proc_limits()
+    }
+
+    #[inline]
     fn nested<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), ProcError> {
-        self.depth.enter()?;
+        self.enter()?;
         value.serialize(&mut *self)?;
-        self.depth.leave();
+        self.leave();
         Ok(())
     }
 
     /// The members of a compound value follow.
     #[inline]
     fn compound(&mut self) -> Result<&mut Self, ProcError> {
-        self.depth.enter()?;
+        self.enter()?;
         Ok(self)
     }
 
@@ -85,10 +102,10 @@ impl<'w> Encoder<'w> {
     }
 
     fn begin(&mut self, count: Option<usize>) -> Result<Elements<'_, 'w>, ProcError> {
-        self.depth.enter()?;
+        self.enter()?;
         let at = self.writer.len();
         let declared = count.unwrap_or(0) as u64;
-        self.limits.check_len(declared)?;
+        self.limits().check_len(declared)?;
         self.put_u64(declared)?;
         Ok(Elements { encoder: self, at, declared, count: 0, entry_at: 0 })
     }
@@ -133,10 +150,8 @@ impl<'a, 'w> ser::Serializer for &'a mut Encoder<'w> {
     #[inline]
     fn serialize_str(self, value: &str) -> Result<(), ProcError> {
         let is_const = self.special == Special::ConstStr;
-        let len = value.len() as u64 + 1;
-        self.limits.check_len(len)?;
-        let flags = [0, u8::from(is_const), 0];
-        self.writer.put_all([&len.to_le_bytes(), value.as_bytes(), &flags])
+        self.limits().check_len(value.len() as u64 + 1)?;
+        self.writer.put_str(value, is_const)
     }
 
     #[inline]
@@ -146,9 +161,8 @@ impl<'a, 'w> ser::Serializer for &'a mut Encoder<'w> {
             Special::BulkData { start, .. } => self.put_bulk_data(start, value),
             Special::Raw => self.writer.put(value),
             Special::None | Special::ConstStr => {
-                let len = value.len() as u64;
-                self.limits.check_len(len)?;
-                self.writer.put_all([&len.to_le_bytes(), value])
+                self.limits().check_len(value.len() as u64)?;
+                self.writer.put_counted(value)
             }
         }
     }
@@ -282,7 +296,7 @@ impl ser::SerializeTuple for &mut Encoder<'_> {
 
     #[inline]
     fn end(self) -> Result<(), ProcError> {
-        self.depth.leave();
+        self.leave();
         Ok(())
     }
 }
@@ -305,7 +319,7 @@ macro_rules! members {
 
             #[inline]
             fn end(self) -> Result<(), ProcError> {
-                self.depth.leave();
+                self.leave();
                 Ok(())
             }
         })+
@@ -341,7 +355,7 @@ impl Elements<'_, '_> {
     fn end_entry(&mut self) -> Result<(), ProcError> {
         if self.encoder.writer.len() == self.entry_at {
             self.encoder.empty_elements += 1;
-            if self.encoder.empty_elements > self.encoder.limits.empty_elements_max {
+            if self.encoder.empty_elements > self.encoder.limits().empty_elements_max {
                 return Err(ProcError::Unsupported(
                     "so many elements that take no bytes cannot be encoded; send their number",
                 ));
@@ -351,9 +365,9 @@ impl Elements<'_, '_> {
     }
 
     fn finish(self) -> Result<(), ProcError> {
-        self.encoder.depth.leave();
+        self.encoder.leave();
         if self.count != self.declared {
-            self.encoder.limits.check_len(self.count)?;
+            self.encoder.limits().check_len(self.count)?;
             self.encoder.writer.patch(self.at, &self.count.to_le_bytes());
         }
         Ok(())

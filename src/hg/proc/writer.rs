@@ -53,6 +53,7 @@ pub enum Written {
 
 impl Writer {
     /// Writes into `buf` from byte `start` on, up to byte `end` (at most its capacity).
+    #[inline]
     pub fn new(buf: MsgBuf, start: usize, end: usize, limits: WriterLimits) -> Self {
         let end = end.min(buf.capacity()).min(start.saturating_add(limits.bytes_max));
         Self { buf, start, at: start.min(end), end, overflow: None, limits }
@@ -74,18 +75,38 @@ impl Writer {
         }
     }
 
-    /// Appends several pieces, which go into the message together or not at all.
+    /// Appends bytes behind their length.
     #[inline]
-    pub(super) fn put_all<const N: usize>(&mut self, pieces: [&[u8]; N]) -> Result<(), ProcError> {
-        // No overflow of the sum: none is longer than an allocation, and they are few.
-        let len = pieces.iter().map(|piece| piece.len()).sum();
-        let Some(mut room) = self.room(len) else { return self.put_overflow(&pieces) };
-        for piece in pieces {
-            let (front, rest) = room.split_at_mut(piece.len());
-            front.copy_from_slice(piece);
-            room = rest;
+    pub(super) fn put_counted(&mut self, bytes: &[u8]) -> Result<(), ProcError> {
+        let len = (bytes.len() as u64).to_le_bytes();
+        // No overflow of sums here and below: nothing is longer than an allocation.
+        if let Some((count, room)) =
+            self.room(len.len() + bytes.len()).and_then(|room| room.split_first_chunk_mut())
+        {
+            *count = len;
+            room.copy_from_slice(bytes);
+            return Ok(());
         }
-        Ok(())
+        self.put_overflow(&[&len, bytes])
+    }
+
+    /// Appends an `hg_string_t`.
+    #[inline]
+    pub(super) fn put_str(&mut self, text: &str, is_const: bool) -> Result<(), ProcError> {
+        let len = (text.len() as u64 + 1).to_le_bytes();
+        if let Some((count, rest)) =
+            self.room(len.len() + text.len() + 3).and_then(|room| room.split_first_chunk_mut())
+            && let Some((room, [nul, const_flag, owned_flag])) = rest.split_last_chunk_mut()
+        {
+            *count = len;
+            room.copy_from_slice(text.as_bytes());
+            // One by one: put together elsewhere first, they would have to be waited for.
+            *nul = 0;
+            *const_flag = u8::from(is_const);
+            *owned_flag = 0;
+            return Ok(());
+        }
+        self.put_overflow(&[&len, text.as_bytes(), &[0, u8::from(is_const), 0]])
     }
 
     /// The next `len` bytes of the message, now taken; `None` if they would not fit.
@@ -120,11 +141,13 @@ impl Writer {
     }
 
     /// Bounds of what is encoded.
-    pub(super) fn proc_limits(&self) -> ProcLimits {
-        self.limits.proc
+    #[inline]
+    pub(super) fn proc_limits(&self) -> &ProcLimits {
+        &self.limits.proc
     }
 
     /// Bytes written.
+    #[inline]
     pub fn len(&self) -> usize {
         self.overflow.as_ref().map_or(self.at - self.start, Vec::len)
     }
@@ -164,6 +187,7 @@ impl Writer {
     }
 
     /// Where the bytes went.
+    #[inline]
     pub fn finish(mut self) -> Written {
         match self.overflow {
             Some(all) => {
