@@ -7,7 +7,7 @@ use std::time::Duration;
 use margo_config::{ChecksumLevel, Config, NaAddrFormat, Resolved};
 use ult::Runtime;
 
-use crate::hg::{Core, HgOptions};
+use crate::hg::{self, Core, HgOptions};
 use crate::instance::{Counters, Inner};
 use crate::progress::{self, Progress, Token};
 use crate::register::Handlers;
@@ -110,8 +110,7 @@ impl Instance {
 
 /// Settings of the document that this version reads but cannot act on.
 ///
-/// Each is something that can be lived without, so it is a warning. What would be missed is an
-/// error: see `start_core` for checksums.
+/// Each is something that can be lived without, so it is a warning.
 fn without_effect(resolved: &Resolved) -> Vec<&'static str> {
     let mercury = &resolved.mercury;
     let given = [
@@ -205,10 +204,6 @@ fn unsupported(path: String, what: impl std::fmt::Debug, help: &str) -> InitErro
 fn start_core(resolved: &Resolved) -> Result<Arc<Core<Token>>, InitError> {
     let address = &resolved.address;
     let mercury = &resolved.mercury;
-    if mercury.checksum_level != ChecksumLevel::None {
-        let path = "mercury.checksum_level".to_owned();
-        return Err(unsupported(path, mercury.checksum_level, "use `none`"));
-    }
     let hg_options = hg_options(resolved)?;
     let mut options = na::OpenOptions::listening(resolved.listen);
     // Our transports have one limit for both kinds of message; 0 stands for their default.
@@ -240,7 +235,16 @@ fn hg_options(resolved: &Resolved) -> Result<HgOptions, InitError> {
         }
         receives => receives,
     };
+    let checksum_level = match resolved.mercury.checksum_level {
+        ChecksumLevel::None => hg::ChecksumLevel::None,
+        ChecksumLevel::RpcHeaders => hg::ChecksumLevel::Headers,
+        ChecksumLevel::RpcPayload => hg::ChecksumLevel::Payload,
+    };
+    // Only headers of a build with checksum support have room for them.
+    let protected = checksum_level != hg::ChecksumLevel::None;
     Ok(HgOptions {
+        build: if protected { hg::Build::Checksum } else { defaults.build },
+        checksum_level,
         listen: resolved.listen,
         request_post_init,
         bulk_eager: !resolved.mercury.no_bulk_eager,

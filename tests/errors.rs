@@ -339,8 +339,6 @@ fn a_wrong_configuration_is_explained() {
     assert!(error.contains("progress_pool") && error.contains("line 1"), "{error}");
     let error = margo::init(r#"{ "margo": { "address": "na+nothing://" } }"#).unwrap_err();
     assert!(error.to_string().contains("na+nothing"), "{error}");
-    let error = margo::init(r#"{ "mercury": { "checksum_level": "rpc_payload" } }"#).unwrap_err();
-    assert!(error.to_string().contains("mercury.checksum_level"), "{error}");
     let error = margo::init(r#"{ "mercury": { "request_post_init": 4000000000 } }"#).unwrap_err();
     assert!(error.to_string().contains("mercury.request_post_init"), "{error}");
     let json = r#"{ "argobots": { "xstreams": [

@@ -5,11 +5,14 @@
 //! byte and flipped at every bit: that must end in an error or a value, in bounded memory.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
 use margo::hg::bulk::desc::{BulkDesc, Handles, Segment, flags};
-use margo::hg::header::{Build, RequestHeader, ResponseHeader};
+use margo::hg::header::{Accept, Build, Format, RequestHeader, ResponseHeader};
 use margo::hg::proc::{self, Writer, WriterLimits, Written};
 use margo::hg::wire::{self, Body};
-use margo::hg::{ProcError, margo as prefix};
+use margo::hg::{ChecksumLevel, ProcError, margo as prefix};
 use margo::{Bulk, ConstStr, ProviderId, ReturnCode, RpcId};
 use na::MsgBuf;
 use serde::{Deserialize, Serialize};
@@ -26,7 +29,7 @@ struct Call {
 
 /// One file.
 struct Capture {
-    build: Build,
+    format: Format,
     /// Over shared memory, whose memory handles are no secret.
     shared_memory: bool,
     calls: Vec<Call>,
@@ -37,7 +40,9 @@ fn unhex(hex: &str) -> Vec<u8> {
 }
 
 /// `source_bytes`: what the network layer puts before each request.
-fn parse(build: Build, source_bytes: usize, text: &'static str) -> Capture {
+fn parse(level: Option<ChecksumLevel>, source_bytes: usize, text: &'static str) -> Capture {
+    let build = if level.is_some() { Build::Checksum } else { Build::Plain };
+    let format = Format::new(build, level.unwrap_or_default());
     let message = |line: &str, kind: &str, skip: usize| {
         let [found, _tag, len, hex] = line.split(' ').collect::<Vec<_>>()[..] else {
             panic!("{line}")
@@ -53,19 +58,26 @@ fn parse(build: Build, source_bytes: usize, text: &'static str) -> Capture {
         request: message(lines[1], "unexpected", source_bytes),
         response: message(lines[2], "expected", 0),
     });
-    Capture { build, shared_memory: source_bytes == 0, calls: calls.collect() }
+    Capture { format, shared_memory: source_bytes == 0, calls: calls.collect() }
 }
 
-fn shared_memory() -> [Capture; 2] {
+fn shared_memory() -> [Capture; 4] {
+    use ChecksumLevel::{Headers, None, Payload};
     [
-        parse(Build::Plain, 0, include_str!("vectors/plain-build-level-none-na+sm.txt")),
-        parse(Build::Checksum, 0, include_str!("vectors/checksum-build-level-none-na+sm.txt")),
+        parse(Option::None, 0, include_str!("vectors/plain-build-level-none-na+sm.txt")),
+        parse(Some(None), 0, include_str!("vectors/checksum-build-level-none-na+sm.txt")),
+        parse(Some(Headers), 0, include_str!("vectors/checksum-build-level-rpc_headers-na+sm.txt")),
+        parse(Some(Payload), 0, include_str!("vectors/checksum-build-level-rpc_payload-na+sm.txt")),
     ]
 }
 
 fn libfabric() -> Capture {
     let text = include_str!("vectors/plain-build-level-none-ofi+tcp_rxm.txt");
-    parse(Build::Plain, 16, text)
+    parse(None, 16, text)
+}
+
+fn all() -> impl Iterator<Item = Capture> {
+    shared_memory().into_iter().chain([libfabric()])
 }
 
 impl Capture {
@@ -83,24 +95,24 @@ impl Capture {
     }
 
     fn request(&self, name: &str, provider: ProviderId, args: &impl Serialize) -> Written {
-        let header = RequestHeader::new(RpcId::margo(name, provider));
+        let header = RequestHeader::in_format(RpcId::margo(name, provider), self.format);
         let encode = |writer: &mut Writer| -> Result<(), ProcError> {
             prefix::write_request_prefix(writer, prefix::NO_PARENT)?;
             proc::to_writer(writer, args)
         };
         let limits = WriterLimits::default();
-        wire::encode_request(self.build, header, dirty(), MESSAGE_MAX, limits, encode).unwrap()
+        wire::encode_request(header, dirty(), MESSAGE_MAX, limits, encode).unwrap()
     }
 
     fn response_bytes(&self, result: &impl Serialize) -> Vec<u8> {
-        let header = ResponseHeader::new(ReturnCode::Success, 0);
+        let request = RequestHeader::in_format(RpcId(0), self.format);
+        let header = ResponseHeader::answering(&request, ReturnCode::Success);
         let encode = |writer: &mut Writer| -> Result<(), ProcError> {
             prefix::write_response_prefix(writer, ReturnCode::Success)?;
             proc::to_writer(writer, result)
         };
         let limits = WriterLimits::default();
-        let written =
-            wire::encode_response(self.build, header, dirty(), MESSAGE_MAX, limits, encode);
+        let written = wire::encode_response(header, dirty(), MESSAGE_MAX, limits, encode);
         match written.unwrap() {
             Written::Fits(buf) => buf.as_slice().to_vec(),
             Written::Overflow(..) => panic!("the response overflows"),
@@ -109,8 +121,9 @@ impl Capture {
 
     /// The arguments of a request, after its headers were looked at.
     fn args<'a>(&self, call: &'a Call, name: &str, provider: ProviderId) -> &'a [u8] {
-        let (header, body) = wire::decode_request(self.build, &call.request).unwrap();
-        assert_eq!(header, RequestHeader::new(RpcId::margo(name, provider)));
+        let (header, body) = wire::decode_request(self.format, &call.request).unwrap();
+        let expected = RequestHeader::in_format(RpcId::margo(name, provider), self.format);
+        assert_eq!(RequestHeader { payload_sum: None, ..header }, expected);
         let Body::Inline(payload) = body else { panic!("{name} overflowed") };
         let (parent, args) = prefix::split_request(payload).unwrap();
         assert_eq!(parent, prefix::NO_PARENT);
@@ -118,8 +131,8 @@ impl Capture {
     }
 
     fn result<'a>(&self, call: &'a Call) -> &'a [u8] {
-        let (header, body) = wire::decode_response(self.build, &call.response).unwrap();
-        assert_eq!(header, ResponseHeader::new(ReturnCode::Success, 0));
+        let (header, body) = wire::decode_response(self.format, &call.response).unwrap();
+        assert_eq!((header.code, header.more_data), (ReturnCode::Success, false));
         let Body::Inline(payload) = body else { panic!("{} overflowed", call.title) };
         let (code, result) = prefix::split_response(payload).unwrap();
         assert_eq!(code, ReturnCode::Success);
@@ -163,7 +176,7 @@ const DEFAULT: u16 = 0xFFFF;
 
 #[test]
 fn calls_with_small_arguments() {
-    for capture in shared_memory().iter().chain([&libfabric()]) {
+    for capture in &all().collect::<Vec<_>>() {
         assert_eq!(capture.calls.len(), 9, "every call is looked at");
         capture.check(0, "sum", DEFAULT, (40u32, 2u32), 42u64);
         capture.check(1, "sum", 42, (u32::MAX, 1u32), 1u64 << 32);
@@ -178,19 +191,20 @@ fn calls_with_small_arguments() {
 
 #[test]
 fn an_unknown_rpc_is_refused() {
-    for capture in shared_memory().iter().chain([&libfabric()]) {
+    for capture in &all().collect::<Vec<_>>() {
         let name = "not_registered_at_server";
         let call = capture.call(4, name);
         let bytes = capture.request_bytes(name, ProviderId::DEFAULT, &(1u32, 2u32));
         assert_eq!(bytes, call.request);
         let mut buf = dirty();
-        wire::encode_refusal(capture.build, ReturnCode::NoEntry, 0, &mut buf);
+        let request = wire::decode_request(capture.format, &call.request).unwrap().0;
+        wire::encode_refusal(&request, ReturnCode::NoEntry, &mut buf);
         // Behind the core header C sends what was in its buffer.
-        let written = capture.build.core_bytes();
+        let written = capture.format.core_bytes();
         assert_eq!(buf.len(), call.response.len());
         assert_eq!(buf.as_slice()[..written], call.response[..written]);
-        let (header, _) = wire::decode_response(capture.build, &call.response).unwrap();
-        assert_eq!(header, ResponseHeader::new(ReturnCode::NoEntry, 0));
+        let (header, _) = wire::decode_response(capture.format, &call.response).unwrap();
+        assert_eq!(header, ResponseHeader::answering(&request, ReturnCode::NoEntry));
     }
 }
 
@@ -226,7 +240,7 @@ fn bases(descriptor: &[u8], count: usize) -> Vec<u64> {
 #[test]
 fn bulk_handles_over_shared_memory() {
     for capture in shared_memory() {
-        let headers = capture.build.header_bytes();
+        let headers = capture.format.header_bytes();
         let data: Vec<u8> = (0..64).collect();
         for (number, n, lens, access, eager) in
             [(5, 64u64, &[64u64][..], 1u8, Some(&data[..])), (6, 8192, &[4096, 4096], 3, None)]
@@ -296,7 +310,7 @@ fn bulk_handles_over_libfabric_have_a_handle_for_each_segment() {
 
 #[test]
 fn an_overflowed_request() {
-    for capture in shared_memory().iter().chain([&libfabric()]) {
+    for capture in &all().collect::<Vec<_>>() {
         let call = capture.call(7, "big_string");
         let text = "x".repeat(10_000);
         let written = capture.request("big_string", ProviderId::DEFAULT, &text);
@@ -306,7 +320,7 @@ fn an_overflowed_request() {
         assert_eq!(parent, prefix::NO_PARENT);
         assert_eq!(proc::from_slice::<&str>(args).unwrap(), text);
 
-        let sent = descriptor(&call.request, capture.build.header_bytes());
+        let sent = descriptor(&call.request, capture.format.header_bytes());
         let segment = Segment { base: bases(sent, 1)[0], len: stream.len() as u64 };
         let handle_at = 16 + 16 + 8;
         let desc = BulkDesc {
@@ -322,21 +336,21 @@ fn an_overflowed_request() {
             assert_eq!(sent[handle_at..], sm_handle(1, &[segment]));
         }
         let bytes = desc.to_bytes();
-        let buf = wire::finish_overflow(capture.build, buf, MESSAGE_MAX, &bytes).unwrap();
+        let buf = wire::finish_overflow(capture.format, buf, MESSAGE_MAX, &bytes).unwrap();
         assert_eq!(buf.as_slice(), call.request);
-        let (header, body) = wire::decode_request(capture.build, &call.request).unwrap();
+        let (header, body) = wire::decode_request(capture.format, &call.request).unwrap();
         assert!(header.more_data && !header.no_response);
         assert_eq!(body, Body::Overflow(desc));
         assert_eq!(capture.response_bytes(&10_000u64), call.response);
         assert_eq!(proc::from_slice::<u64>(capture.result(call)).unwrap(), 10_000);
-        assert_eq!(with_length(sent), call.request[capture.build.header_bytes()..]);
+        assert_eq!(with_length(sent), call.request[capture.format.header_bytes()..]);
     }
 }
 
 /// Decodes `message` as far as it goes, as every type that was captured.
-fn survive(build: Build, message: &[u8]) {
+fn survive(format: Format, message: &[u8]) {
     let in_bounds = |len: usize| assert!(len <= message.len(), "{len} bytes out of {message:?}");
-    if let Ok((_, body)) = wire::decode_request(build, message) {
+    if let Ok((_, body)) = wire::decode_request(format, message) {
         match body {
             Body::Inline(payload) => {
                 let Ok((_, args)) = prefix::split_request(payload) else { return };
@@ -361,7 +375,7 @@ fn survive(build: Build, message: &[u8]) {
             }
         }
     }
-    if let Ok((_, Body::Inline(payload))) = wire::decode_response(build, message)
+    if let Ok((_, Body::Inline(payload))) = wire::decode_response(format, message)
         && let Ok((_, result)) = prefix::split_response(payload)
     {
         let _ = proc::from_slice::<u64>(result);
@@ -371,21 +385,108 @@ fn survive(build: Build, message: &[u8]) {
     }
 }
 
+/// Counts what this thread allocates.
+struct Counting;
+
+thread_local! {
+    static ALLOCATED: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes on to the system's allocator, with the arguments that came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // The thread may be ending; nothing is measured then.
+        let _ = ALLOCATED.try_with(|sum| sum.set(sum.get() + layout.size()));
+        // SAFETY: the caller keeps to the rules of `GlobalAlloc::alloc`, which are the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: `memory` came from `alloc` above with this layout, so from `System`.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Every message, whole, cut at every byte and flipped at every bit.
+fn damaged(message: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let cuts = (0..message.len()).map(|cut| message[..cut].to_vec());
+    let flips = (0..message.len() * 8).map(|bit| {
+        let mut message = message.to_vec();
+        message[bit / 8] ^= 1 << (bit % 8);
+        message
+    });
+    cuts.chain(flips)
+}
+
 #[test]
-fn every_cut_and_every_flipped_bit_is_survived() {
-    for capture in shared_memory().iter().chain([&libfabric()]) {
+fn every_cut_and_every_flipped_bit_is_survived_in_bounded_memory() {
+    // As every format, whichever the message was written in.
+    let formats: Vec<Format> = all().map(|capture| capture.format).collect();
+    for capture in &all().collect::<Vec<_>>() {
         for Call { request, response, .. } in &capture.calls {
-            for message in [request, response] {
-                for cut in 0..message.len() {
-                    survive(capture.build, &message[..cut]);
-                }
-                let mut message = message.clone();
-                for bit in 0..message.len() * 8 {
-                    message[bit / 8] ^= 1 << (bit % 8);
-                    survive(capture.build, &message);
-                    message[bit / 8] ^= 1 << (bit % 8);
+            for message in damaged(request).chain(damaged(response)) {
+                for format in &formats {
+                    let before = ALLOCATED.get();
+                    survive(*format, &message);
+                    let allocated = ALLOCATED.get() - before;
+                    // Some types are tried, and errors have texts.
+                    let bound = 20 * message.len() + 2000;
+                    assert!(allocated <= bound, "{allocated} bytes for {message:x?}");
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn with_checksums_every_damage_is_found() {
+    let [_, _, headers, payload] = shared_memory();
+    for capture in [headers, payload] {
+        let format = capture.format;
+        let covers_payload = format.level() == ChecksumLevel::Payload;
+        for Call { request, response, title } in &capture.calls {
+            let overflowed = wire::decode_request(format, request).unwrap().0.more_data;
+            for bit in 0..request.len() * 8 {
+                let mut message = request.clone();
+                message[bit / 8] ^= 1 << (bit % 8);
+                // The descriptor of what overflowed, and its checksum, are looked at with it.
+                let covered = match bit / 8 {
+                    0..14 => true,
+                    14..16 => false,
+                    _ => covers_payload && !overflowed,
+                };
+                let result = wire::decode_request(format, &message);
+                let found = matches!(&result, Err(error) if error.is_checksum());
+                assert!(found == covered || result.is_err(), "{title}, bit {bit}");
+            }
+            let failed = response[0] != 0;
+            for bit in 0..response.len() * 8 {
+                let mut message = response.clone();
+                message[bit / 8] ^= 1 << (bit % 8);
+                let covered = match bit / 8 {
+                    0..6 => true,
+                    6..16 => false,
+                    _ => covers_payload && !failed,
+                };
+                let result = wire::decode_response(format, &message);
+                let found = matches!(&result, Err(error) if error.is_checksum());
+                assert_eq!(found, covered, "{title}, bit {bit}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_plain_target_recognises_requests_of_the_other_build() {
+    let accept = Accept { format: Build::Plain.into(), detect: true };
+    for capture in all() {
+        let written = Format::from(capture.format.build());
+        for call in &capture.calls {
+            let (header, _) = wire::decode_request(accept, &call.request).unwrap();
+            assert_eq!(header.format, written, "{}", call.title);
         }
     }
 }
@@ -397,7 +498,7 @@ fn a_cut_request_is_never_taken_for_a_whole_one() {
             let Call { request, .. } = capture.call(number, name);
             for cut in 0..request.len() {
                 let whole =
-                    wire::decode_request(capture.build, &request[..cut]).is_ok_and(|(_, body)| {
+                    wire::decode_request(capture.format, &request[..cut]).is_ok_and(|(_, body)| {
                         match body {
                             Body::Overflow(_) => true,
                             Body::Inline(payload) => {

@@ -19,7 +19,8 @@ use crate::rows::bulk::{self, Way};
 use crate::rows::echo::{self, Layer};
 use crate::rows::pair::{Patience, Settings};
 use crate::rows::{
-    na_sm, na_tcp, rpc, ult_fib, ult_idle, ult_memory, ult_switch, ult_sync, ult_tasklet, ult_wake,
+    hg_proc, na_sm, na_tcp, rpc, ult_fib, ult_idle, ult_memory, ult_switch, ult_sync, ult_tasklet,
+    ult_wake,
 };
 
 /// Transfer sizes, by their word in ids.
@@ -105,6 +106,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.extend(na_sm_cases());
     cases.extend(na_tcp_cases());
     cases.extend(echo_cases(Group::Hg, "hg", Layer::Hg));
+    cases.extend(hg_proc_cases());
     cases.extend(rpc_cases());
     cases.extend(bulk_cases());
     cases
@@ -149,6 +151,17 @@ fn echo_cases(group: Group, word: &'static str, layer: Layer) -> impl Iterator<I
         };
         Case::new(group, id, Unit::Nanoseconds, measure).target(target).two_cores()
     })
+}
+
+fn hg_proc_cases() -> [Case; 3] {
+    let proc = |what: &str, target, measure: fn(&Context) -> Result<Figure>| {
+        Case::new(Group::Hg, format!("hg.proc.{what}"), Unit::Nanoseconds, measure).target(target)
+    };
+    [
+        proc("encode", Target::Limit(15.0), hg_proc::encode),
+        proc("decode", Target::Limit(15.0), hg_proc::decode),
+        proc("decode_owned", Target::None, hg_proc::decode_owned),
+    ]
 }
 
 fn na_tcp_cases() -> Vec<Case> {

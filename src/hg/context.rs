@@ -170,10 +170,11 @@ impl<T> Core<T> {
         if let Err(error) = self.post_receives() {
             tracing::debug!(%error, "cannot receive further requests");
         }
-        match wire::decode_request(self.options.build, buf.as_slice()) {
+        let accept = self.options.accept();
+        match wire::decode_request(accept, buf.as_slice()) {
             Ok((header, Body::Inline(_))) => {
                 self.counts.rpc_req_recv.bump();
-                let payload = Payload::Message(buf, self.options.build.header_bytes());
+                let payload = Payload::Message(buf, header.format.header_bytes());
                 Some(Event::Request(Incoming {
                     header,
                     origin: from,
@@ -193,9 +194,9 @@ impl<T> Core<T> {
                 })
             }
             Err(error) => {
-                let header = RequestHeader::read_core(self.options.build, buf.as_slice()).ok();
+                let header = RequestHeader::to_answer(accept, buf.as_slice(), &error);
                 self.buffers.put(buf);
-                self.reject(header, &from, tag, ReturnCode::ProtocolError, &error.into());
+                self.reject(header, &from, tag, ReturnCode::from(&error), &error.into());
                 None
             }
         }
@@ -211,12 +212,12 @@ impl<T> Core<T> {
         error: &HgError,
     ) {
         // A peer that sends nothing else must not fill the log.
-        if self.counts.malformed.bump().is_power_of_two() {
+        if self.counts.malformed(error).is_power_of_two() {
             tracing::warn!(%origin, %error, "a request cannot be read or fetched; dropped");
         }
         self.request_released();
         if let Some(header) = header.filter(|header| !header.no_response) {
-            self.send_refusal(origin, tag, code, header.cookie);
+            self.send_refusal(origin, tag, code, &header);
         }
     }
 
@@ -268,9 +269,10 @@ fn unexpected<T>(role: Option<Role>) -> Option<Event<T>> {
     None
 }
 
-impl From<WireError> for ReturnCode {
-    fn from(error: WireError) -> Self {
+impl From<&WireError> for ReturnCode {
+    fn from(error: &WireError) -> Self {
         match error {
+            error if error.is_checksum() => Self::ChecksumError,
             WireError::OverflowTooLong { .. } => Self::MsgSize,
             _ => Self::ProtocolError,
         }

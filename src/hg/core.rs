@@ -41,14 +41,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use na::{Addr, Completion, Endpoint, Limits, LocalMem};
 
 use super::buffers::{Buffers, lock};
+use super::checksum::ChecksumLevel;
 use super::context::Event;
 use super::counters::{Counters, Counts};
+use super::format::{Accept, Build, Format};
 use super::forward::Forward;
 use super::handle::Respond;
-use super::header::Build;
 use super::ops::{OPS_MAX, OpRef, Role, Slab, Tags, tag_of};
 use super::overflow::Fetch;
-use super::proc::WriterLimits;
+use super::proc::{ProcLimits, WriterLimits};
 use super::receives::Receives;
 use super::transfer::BulkTransfer;
 use super::{Bulk, HgError};
@@ -59,6 +60,12 @@ use super::{Bulk, HgError};
 pub struct HgOptions {
     /// Which of Mercury's builds to speak like. Default: without checksum support.
     pub build: Build,
+    /// Take requests of the other build as well, if they say so: builds with checksum support of
+    /// Mercury 2.4.1 and later do, and our own. They are answered in kind. Default: yes.
+    pub detect_build: bool,
+    /// What is protected by checksums; other than `None` it takes [`Build::Checksum`]. Both ends
+    /// must be set alike. Default: nothing.
+    pub checksum_level: ChecksumLevel,
     /// Receive requests. Default: yes. The endpoint must have been opened to listen as well.
     pub listen: bool,
     /// Receives for requests kept posted. Each takes a message buffer (4 KiB by default). Default
@@ -69,6 +76,8 @@ pub struct HgOptions {
     pub requests_max: usize,
     /// Longest payload that may overflow a message, bytes, in both directions. Default 256 MiB.
     pub overflow_bytes_max: usize,
+    /// Bounds of what is encoded. Default: see there.
+    pub proc: ProcLimits,
     /// Let small bulk data travel inside its descriptor. Default: yes.
     pub bulk_eager: bool,
     /// Longest single put or get, bytes; longer transfers take several. Default 64 MiB.
@@ -83,15 +92,30 @@ impl Default for HgOptions {
     fn default() -> Self {
         Self {
             build: Build::Plain,
+            detect_build: true,
+            checksum_level: ChecksumLevel::None,
             listen: true,
             request_post_init: 256,
             requests_max: 16 << 10,
             overflow_bytes_max: 256 << 20,
+            proc: ProcLimits::default(),
             bulk_eager: true,
             bulk_chunk_bytes: 64 << 20,
             bulk_window: 8,
             loopback: true,
         }
+    }
+}
+
+impl HgOptions {
+    /// How requests are written.
+    pub(super) fn format(&self) -> Format {
+        Format::new(self.build, self.checksum_level)
+    }
+
+    /// How requests are read.
+    pub(super) fn accept(&self) -> Accept {
+        Accept { format: self.format(), detect: self.detect_build }
     }
 }
 
@@ -198,8 +222,15 @@ impl<T> Core<T> {
     /// # Errors
     ///
     /// [`HgError::Na`] when the endpoint refuses the receives, or carries messages too short for
-    /// Mercury's headers.
+    /// Mercury's headers; when checksums are asked for in a build without.
     pub fn new(endpoint: Arc<dyn Endpoint>, options: HgOptions) -> Result<Arc<Self>, HgError> {
+        if options.format().level() != options.checksum_level {
+            return Err(HgError::Na(na::Error::InvalidArgument(
+                "checksums take `build: Build::Checksum`: the headers of a plain build have no \
+                 room for them"
+                    .to_owned(),
+            )));
+        }
         let limits = endpoint.limits();
         let need = MESSAGE_BYTES_MIN;
         let least = limits.unexpected_bytes_max.min(limits.expected_bytes_max);
@@ -262,7 +293,14 @@ impl<T> Core<T> {
         WriterLimits {
             bytes_max: self.options.overflow_bytes_max,
             bulk_eager: self.options.bulk_eager,
+            proc: self.options.proc,
         }
+    }
+
+    /// Bounds within which arguments and results are to be decoded; see
+    /// [`proc::from_slice_within`](super::proc::from_slice_within).
+    pub fn proc_limits(&self) -> ProcLimits {
+        self.options.proc
     }
 
     /// The endpoint underneath.
@@ -403,6 +441,6 @@ impl<T> Core<T> {
 /// Most canceled calls whose response is still waited for; each takes a message buffer.
 pub(super) const GIVEN_UP_MAX: usize = 1024;
 
-/// Headers of either build, the length of a descriptor, and a descriptor of one segment with a
+/// Headers of any format, the length of a descriptor, and a descriptor of one segment with a
 /// memory handle of 64 bytes.
-const MESSAGE_BYTES_MIN: usize = 20 + 8 + 40 + 64;
+const MESSAGE_BYTES_MIN: usize = 24 + 8 + 40 + 64;

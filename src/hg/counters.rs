@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::HgError;
+
 /// One counter; orders nothing.
 #[derive(Debug, Default)]
 pub(super) struct Count(AtomicU64);
@@ -33,6 +35,14 @@ macro_rules! counters {
         }
 
         impl Counts {
+            /// A message of a peer could not be read or fetched; returns how many so far.
+            pub(super) fn malformed(&self, error: &HgError) -> u64 {
+                if matches!(error, HgError::Wire(error) if error.is_checksum()) {
+                    self.checksum_errors.bump();
+                }
+                self.malformed.bump()
+            }
+
             pub(super) fn snapshot(&self) -> Counters {
                 Counters { $($name: self.$name.0.load(Ordering::Relaxed),)+ }
             }
@@ -57,4 +67,6 @@ counters! {
     bulk_count,
     /// Messages of peers that could not be read or fetched.
     malformed,
+    /// Of these, those whose checksum was wrong.
+    checksum_errors,
 }

@@ -33,8 +33,36 @@ pub enum WireError {
         expected: u8,
     },
     /// The peer's Mercury was built with checksum support, and this endpoint is not set to that.
-    #[error("the peer's Mercury was built with checksum support: use `Build::Checksum` here")]
+    #[error(
+        "the peer's Mercury was built with checksum support: set `detect_build`, or use \
+             `Build::Checksum`"
+    )]
     PeerHasChecksums,
+    /// A header was damaged on its way, or the peer does not fill its checksum in.
+    #[error(
+        "the checksum of a {what}'s header is {said:#06x}, of what came {found:#06x}: it was \
+         damaged, or the peer has another checksum level"
+    )]
+    HeaderChecksum {
+        /// Request or response.
+        what: &'static str,
+        /// What the header says.
+        said: u16,
+        /// What it should say.
+        found: u16,
+    },
+    /// Arguments or a result were damaged on their way, or the peer does not fill their checksum
+    /// in.
+    #[error(
+        "the checksum of a payload is {said:#x}, of what came {found:#x}: it was damaged, or the \
+         peer has another checksum level"
+    )]
+    PayloadChecksum {
+        /// What the header says.
+        said: u64,
+        /// What it should say.
+        found: u64,
+    },
     /// A flag that this version of the protocol does not have.
     #[error("the header has unknown flags {flags:#04x}")]
     Flags {
@@ -55,6 +83,13 @@ pub enum WireError {
         /// The limit.
         max: u64,
     },
+}
+
+impl WireError {
+    /// Whether a checksum was wrong.
+    pub fn is_checksum(&self) -> bool {
+        matches!(self, Self::HeaderChecksum { .. } | Self::PayloadChecksum { .. })
+    }
 }
 
 /// Why a value cannot be encoded or decoded. Offsets count from the first byte that was given.
@@ -103,6 +138,14 @@ pub enum ProcError {
     TooLong {
         /// The limit.
         max: usize,
+    },
+    /// A string, sequence or map is longer than [`ProcLimits`](super::proc::ProcLimits) accepts.
+    #[error("{len} bytes or elements exceed the limit of {max} for one value")]
+    TooMany {
+        /// Its length.
+        len: u64,
+        /// The limit.
+        max: u64,
     },
     /// Values are nested deeper than both sides are sure to accept.
     #[error("values are nested deeper than {max} levels")]

@@ -17,10 +17,11 @@
 use na::{Access, Addr, Arrival, LocalMem, Memory, MsgBuf};
 
 use super::buffers::Payload;
+use super::checksum::PayloadSum;
 use super::context::{Event, Incoming};
 use super::core::{Core, Op};
 use super::handle::Reply;
-use super::header::RequestHeader;
+use super::header::{Format, RequestHeader, ResponseHeader};
 use super::ops::{OpRef, Role};
 use super::proc::Written;
 use super::wire::{self, Body, Unencoded};
@@ -54,6 +55,8 @@ pub(super) struct Forward<T> {
     sending: bool,
     receiving: bool,
     pub(super) fetching: Option<LocalMem>,
+    /// Of the result that is being fetched.
+    pub(super) payload_sum: Option<PayloadSum>,
     outcome: Option<Result<Response, HgError>>,
     canceled: bool,
     /// The arguments, while the target may fetch them.
@@ -154,9 +157,10 @@ impl<T> Core<T> {
         encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
         token: T,
     ) -> Result<OpRef, (HgError, T)> {
-        let header = RequestHeader { no_response: options.no_response, ..RequestHeader::new(id) };
+        let format = self.options.format();
+        let no_response = options.no_response;
+        let header = RequestHeader { no_response, ..RequestHeader::in_format(id, format) };
         let encoded = wire::encode_request(
-            self.options.build,
             header,
             self.buffers.take(),
             self.limits.unexpected_bytes_max,
@@ -170,11 +174,12 @@ impl<T> Core<T> {
         if self.options.loopback && *to == self.self_addr {
             return self.forward_local(header, written, token);
         }
-        let (buf, exposed) = match self.expose_overflow(written, self.limits.unexpected_bytes_max) {
+        let max = self.limits.unexpected_bytes_max;
+        let (buf, exposed) = match self.expose_overflow(format, written, max) {
             Ok(finished) => finished,
             Err(error) => return Err((error, token)),
         };
-        let one_way = options.no_response;
+        let one_way = no_response;
         if exposed.is_some() {
             self.counts.req_extra.bump();
         }
@@ -186,6 +191,7 @@ impl<T> Core<T> {
             sending: true,
             receiving: !one_way || exposed.is_some(),
             fetching: None,
+            payload_sum: None,
             outcome: None,
             canceled: false,
             exposed,
@@ -273,7 +279,7 @@ impl<T> Core<T> {
         written: Written,
         token: T,
     ) -> Result<OpRef, (HgError, T)> {
-        let payload = self.local_payload(written);
+        let payload = self.local_payload(header.format, written);
         let mut state = self.state();
         let (reply, op, done) = if header.no_response {
             if state.closed {
@@ -303,9 +309,9 @@ impl<T> Core<T> {
     }
 
     /// A payload that does not leave the process.
-    pub(super) fn local_payload(&self, written: Written) -> Payload {
+    pub(super) fn local_payload(&self, format: Format, written: Written) -> Payload {
         match written {
-            Written::Fits(buf) => Payload::Message(buf, self.options.build.header_bytes()),
+            Written::Fits(buf) => Payload::Message(buf, format.header_bytes()),
             Written::Overflow(buf, bytes) => {
                 self.buffers.put(buf);
                 Payload::Overflow(bytes)
@@ -322,6 +328,7 @@ impl<T> Core<T> {
     /// Finishes a message: exposes what did not fit, and describes it there instead.
     pub(super) fn expose_overflow(
         &self,
+        format: Format,
         written: Written,
         message_max: usize,
     ) -> Result<(MsgBuf, Option<LocalMem>), HgError> {
@@ -337,7 +344,7 @@ impl<T> Core<T> {
             }
         };
         let handle = Bulk::of_local(&*self.endpoint, &memory);
-        wire::finish_overflow(self.options.build, buf, message_max, handle.as_bytes())
+        wire::finish_overflow(format, buf, message_max, handle.as_bytes())
             .map(|buf| (buf, Some(memory)))
             .map_err(|unencoded| self.unencoded(unencoded))
     }
@@ -367,17 +374,17 @@ impl<T> Core<T> {
 
     /// `None`: the result is being fetched.
     fn read_response(&self, op: OpRef, buf: MsgBuf) -> Option<Result<Response, HgError>> {
-        let result = match wire::decode_response(self.options.build, buf.as_slice()) {
+        let result = match wire::decode_response(self.options.format(), buf.as_slice()) {
             Ok((header, _)) if header.code != ReturnCode::Success => {
                 Err(HgError::Remote(header.code))
             }
-            Ok((_, Body::Inline(_))) => {
-                let payload = Payload::Message(buf, self.options.build.header_bytes());
+            Ok((header, Body::Inline(_))) => {
+                let payload = Payload::Message(buf, header.format.header_bytes());
                 return Some(Ok(Response::new(payload, &self.buffers)));
             }
-            Ok((_, Body::Overflow(desc))) => {
+            Ok((header, Body::Overflow(desc))) => {
                 self.counts.resp_extra.bump();
-                match self.fetch_response(op, &desc) {
+                match self.fetch_response(op, &header, &desc) {
                     Ok(None) => {
                         self.buffers.put(buf);
                         return None;
@@ -388,8 +395,8 @@ impl<T> Core<T> {
             }
             Err(error) => Err(error.into()),
         };
-        if matches!(result, Err(HgError::Wire(_))) {
-            self.counts.malformed.bump();
+        if let Err(error @ HgError::Wire(_)) = &result {
+            self.counts.malformed(error);
         }
         self.buffers.put(buf);
         Some(result)
@@ -404,11 +411,17 @@ impl<T> Core<T> {
     }
 
     /// The response came and its result is being fetched into `memory`; `false`: the call is over.
-    pub(super) fn begin_fetch(&self, op: OpRef, memory: &LocalMem) -> bool {
+    pub(super) fn begin_fetch(
+        &self,
+        op: OpRef,
+        header: &ResponseHeader,
+        memory: &LocalMem,
+    ) -> bool {
         let mut state = self.state();
         let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return false };
         call.receiving = false;
         call.fetching = Some(memory.clone());
+        call.payload_sum = header.payload_sum;
         true
     }
 }

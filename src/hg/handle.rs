@@ -182,7 +182,7 @@ impl<T> RequestHandle<T> {
             return Err(Box::new((HgError::NoResponse, None)));
         }
         let core = self.core.clone();
-        let header = ResponseHeader::new(ReturnCode::Success, self.header.cookie);
+        let header = ResponseHeader::answering(&self.header, ReturnCode::Success);
         match core.send_response(&self.origin, self.reply, header, encode, token) {
             Err(error @ HgError::Proc(_)) => Err(Box::new((error, Some(self)))),
             result => {
@@ -206,7 +206,7 @@ impl<T> RequestHandle<T> {
         }
         match self.reply {
             Reply::Network(tag) => {
-                self.core.send_refusal(&self.origin, tag, code, self.header.cookie);
+                self.core.send_refusal(&self.origin, tag, code, &self.header);
             }
             Reply::Local(op) => self.core.answer_local(op, Err(HgError::Remote(code)), None),
             Reply::None => {}
@@ -237,20 +237,19 @@ impl<T> Core<T> {
         token: T,
     ) -> Result<(), HgError> {
         let max = self.limits.expected_bytes_max;
-        let (build, limits) = (self.options.build, self.writer_limits());
-        let written =
-            wire::encode_response(build, header, self.buffers.take(), max, limits, encode)
-                .map_err(|unencoded| self.unencoded(unencoded))?;
+        let (format, limits) = (header.format, self.writer_limits());
+        let written = wire::encode_response(header, self.buffers.take(), max, limits, encode)
+            .map_err(|unencoded| self.unencoded(unencoded))?;
         let tag = match reply {
             Reply::Network(tag) => tag,
             Reply::Local(op) => {
-                let response = Response::new(self.local_payload(written), &self.buffers);
+                let response = Response::new(self.local_payload(format, written), &self.buffers);
                 self.answer_local(op, Ok(response), Some(token));
                 return Ok(());
             }
             Reply::None => return Err(HgError::NoResponse),
         };
-        let (buf, exposed) = self.expose_overflow(written, max)?;
+        let (buf, exposed) = self.expose_overflow(format, written, max)?;
         let receiving = exposed.is_some();
         if receiving {
             self.counts.resp_extra.bump();
@@ -323,9 +322,15 @@ impl<T> Core<T> {
     }
 
     /// Sends an error response that nobody waits for.
-    pub(super) fn send_refusal(&self, origin: &Addr, tag: Tag, code: ReturnCode, cookie: u8) {
+    pub(super) fn send_refusal(
+        &self,
+        origin: &Addr,
+        tag: Tag,
+        code: ReturnCode,
+        request: &RequestHeader,
+    ) {
         let mut buf = self.buffers.take();
-        wire::encode_refusal(self.options.build, code, cookie, &mut buf);
+        wire::encode_refusal(request, code, &mut buf);
         self.counts.rpc_resp_sent.bump();
         self.send_loose(origin, tag, buf);
     }

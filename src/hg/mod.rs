@@ -6,7 +6,8 @@
 //!
 //! # Reading order
 //!
-//! - `header.rs`, `id.rs`, `margo.rs`, `wire.rs`: what stands around arguments, and whole messages;
+//! - `format.rs`, `checksum.rs`, `header.rs`, `id.rs`, `margo.rs`, `wire.rs`: what stands around
+//!   arguments, and whole messages;
 //! - `proc/`: how values are encoded;
 //! - `bulk/`: how memory is described to peers;
 //! - `core.rs`: the [`Core`], its options, and what holds for all operations;
@@ -27,12 +28,17 @@
 
 mod buffers;
 pub mod bulk;
+mod checksum;
 mod code;
 mod context;
 mod core;
 mod counters;
 mod error;
+mod format;
 mod forward;
+/// Entry points for fuzzers: whatever bytes they get, they must return. See `fuzz/`.
+#[doc(hidden)]
+pub mod fuzzing;
 mod handle;
 pub mod header;
 mod id;
@@ -48,15 +54,16 @@ pub mod wire;
 
 pub use self::{
     bulk::{Bulk, BulkDesc, BulkOp},
+    checksum::{ChecksumLevel, PayloadSum},
     code::ReturnCode,
     context::Sink,
     core::{Core, HgOptions},
     counters::Counters,
     error::{HgError, ProcError, WireError},
+    format::{Accept, Build, Format},
     forward::ForwardOptions,
     handle::{RequestHandle, Response},
-    header::Build,
     id::{ProviderId, RpcId},
     ops::OpRef,
-    proc::{ConstStr, Writer},
+    proc::{Bytes, ConstStr, ProcLimits, Raw, Writer},
 };

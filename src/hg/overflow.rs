@@ -21,7 +21,7 @@ use super::bulk::desc::{Handles, flags};
 use super::context::{Event, Incoming};
 use super::core::{Core, Op};
 use super::handle::Reply;
-use super::header::RequestHeader;
+use super::header::{RequestHeader, ResponseHeader};
 use super::ops::{OpRef, Role};
 use super::{HgError, Response, ReturnCode, WireError};
 
@@ -92,7 +92,7 @@ impl<T> Core<T> {
             self.locate(desc).map_err(|error| self.not_fetched(header, origin, tag, error))?;
         let (remote, memory) = match source {
             Source::Here(bytes) => {
-                return Ok(Some(self.fetched_request(header, origin.clone(), tag, bytes)));
+                return self.fetched_request(header, origin, tag, bytes).map(Some);
             }
             Source::There { remote, memory } => (remote, memory),
         };
@@ -119,8 +119,7 @@ impl<T> Core<T> {
             self.send_ack(origin, tag);
         }
         let code = match &error {
-            HgError::Wire(WireError::OverflowTooLong { .. }) => ReturnCode::MsgSize,
-            HgError::Wire(_) => ReturnCode::ProtocolError,
+            HgError::Wire(error) => ReturnCode::from(error),
             HgError::Busy(_) => ReturnCode::Again,
             _ => ReturnCode::NaError,
         };
@@ -130,22 +129,26 @@ impl<T> Core<T> {
     fn fetched_request(
         &self,
         header: RequestHeader,
-        origin: Addr,
+        origin: &Addr,
         tag: Tag,
         bytes: Vec<u8>,
-    ) -> Event<T> {
+    ) -> Result<Event<T>, (HgError, ReturnCode)> {
+        if let Err(error) = header.verify(&bytes) {
+            return Err(self.not_fetched(header, origin, tag, error.into()));
+        }
         if header.no_response {
-            self.send_ack(&origin, tag);
+            self.send_ack(origin, tag);
         }
         let payload = Payload::Overflow(bytes);
-        let reply = Reply::Network(tag);
-        Event::Request(Incoming { header, origin, reply, payload, held: true })
+        let (origin, reply) = (origin.clone(), Reply::Network(tag));
+        Ok(Event::Request(Incoming { header, origin, reply, payload, held: true }))
     }
 
     /// Fetches the result of a call. `Some`: it was in the message.
     pub(super) fn fetch_response(
         &self,
         op: OpRef,
+        header: &ResponseHeader,
         desc: &BulkDesc<'_>,
     ) -> Result<Option<Vec<u8>>, HgError> {
         let Some((peer, tag, wanted)) = self.response_source(op) else {
@@ -153,9 +156,12 @@ impl<T> Core<T> {
         };
         let source = if wanted { self.locate(desc) } else { Err(HgError::Canceled) };
         let fetching = source.and_then(|source| match source {
-            Source::Here(bytes) => Ok(Some(bytes)),
+            Source::Here(bytes) => {
+                header.verify(&bytes)?;
+                Ok(Some(bytes))
+            }
             Source::There { remote, memory } => {
-                if !self.begin_fetch(op, &memory) {
+                if !self.begin_fetch(op, header, &memory) {
                     return Err(HgError::Canceled);
                 }
                 self.get(op, &peer, remote, memory)?;
@@ -173,24 +179,33 @@ impl<T> Core<T> {
         let mut state = self.state();
         if let Some(Op::Forward(call)) = state.ops.get_mut(op) {
             let (memory, peer) = (call.fetching.take()?, call.peer.clone());
-            let tag = Self::tag(call.number);
+            let (tag, sum) = (Self::tag(call.number), call.payload_sum);
             drop(state);
             self.send_ack(&peer, tag);
-            let result =
-                result.map(|()| Response::new(Payload::Overflow(into_vec(memory)), &self.buffers));
+            let result = result.map_err(HgError::from).and_then(|()| {
+                let bytes = into_vec(memory);
+                sum.map_or(Ok(()), |sum| sum.verify(&bytes))?;
+                Ok(Response::new(Payload::Overflow(bytes), &self.buffers))
+            });
+            if let Err(error @ HgError::Wire(_)) = &result {
+                self.counts.malformed(error);
+            }
             let mut state = self.state();
             if let Some(Op::Forward(call)) = state.ops.get_mut(op) {
-                call.fetched(result.map_err(HgError::from));
+                call.fetched(result);
             }
             return self.settle(state, op);
         }
         let removed = state.ops.remove(op);
         drop(state);
         let Some(Op::Fetch(Fetch { header, origin, tag, memory })) = removed else { return None };
-        match result {
-            Ok(()) => Some(self.fetched_request(header, origin, tag, into_vec(memory))),
-            Err(error) => {
-                let (error, code) = self.not_fetched(header, &origin, tag, error.into());
+        let fetched = match result {
+            Ok(()) => self.fetched_request(header, &origin, tag, into_vec(memory)),
+            Err(error) => Err(self.not_fetched(header, &origin, tag, error.into())),
+        };
+        match fetched {
+            Ok(event) => Some(event),
+            Err((error, code)) => {
                 self.reject(Some(header), &origin, tag, code, &error);
                 None
             }

@@ -6,7 +6,7 @@
 use na::MsgBuf;
 
 use super::bulk::BulkDesc;
-use super::header::{Build, RequestHeader, ResponseHeader};
+use super::header::{Accept, Format, RequestHeader, ResponseHeader};
 use super::proc::{Writer, WriterLimits, Written};
 use super::{ProcError, ReturnCode, WireError};
 
@@ -19,31 +19,35 @@ pub struct Unencoded {
     pub buf: MsgBuf,
 }
 
-/// Writes headers and payload into a message.
-trait Header {
-    fn set_more_data(&mut self);
-    fn write_to(&self, build: Build, out: &mut [u8]);
+/// What requests and responses have in common.
+trait Header: Sized {
+    fn format(&self) -> Format;
+    /// Adds what is known of the payload.
+    fn finish(self, more_data: bool, payload: &[u8]) -> Self;
+    fn write_to(&self, out: &mut [u8]);
 }
 
-impl Header for RequestHeader {
-    fn set_more_data(&mut self) {
-        self.more_data = true;
-    }
+macro_rules! header {
+    ($type:ty) => {
+        impl Header for $type {
+            fn format(&self) -> Format {
+                self.format
+            }
 
-    fn write_to(&self, build: Build, out: &mut [u8]) {
-        self.write(build, out);
-    }
+            fn finish(self, more_data: bool, payload: &[u8]) -> Self {
+                let payload_sum = self.format.level().payload_sum(payload);
+                Self { more_data, payload_sum, ..self }
+            }
+
+            fn write_to(&self, out: &mut [u8]) {
+                self.write(out);
+            }
+        }
+    };
 }
 
-impl Header for ResponseHeader {
-    fn set_more_data(&mut self) {
-        self.more_data = true;
-    }
-
-    fn write_to(&self, build: Build, out: &mut [u8]) {
-        self.write(build, out);
-    }
-}
+header!(RequestHeader);
+header!(ResponseHeader);
 
 /// Encodes a request into `buf`, at most `message_max` bytes long. With [`Written::Overflow`] the
 /// message is not finished: see [`finish_overflow`].
@@ -52,14 +56,13 @@ impl Header for ResponseHeader {
 ///
 /// [`Unencoded`], with whatever `encode` said.
 pub fn encode_request(
-    build: Build,
     header: RequestHeader,
     buf: MsgBuf,
     message_max: usize,
     limits: WriterLimits,
     encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
 ) -> Result<Written, Unencoded> {
-    encode_message(build, header, buf, message_max, limits, encode)
+    encode_message(header, buf, message_max, limits, encode)
 }
 
 /// Encodes a response into `buf`, as [`encode_request`] does.
@@ -68,25 +71,23 @@ pub fn encode_request(
 ///
 /// As [`encode_request`].
 pub fn encode_response(
-    build: Build,
     header: ResponseHeader,
     buf: MsgBuf,
     message_max: usize,
     limits: WriterLimits,
     encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
 ) -> Result<Written, Unencoded> {
-    encode_message(build, header, buf, message_max, limits, encode)
+    encode_message(header, buf, message_max, limits, encode)
 }
 
 fn encode_message(
-    build: Build,
-    mut header: impl Header,
+    header: impl Header,
     buf: MsgBuf,
     message_max: usize,
     limits: WriterLimits,
     encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
 ) -> Result<Written, Unencoded> {
-    let start = build.header_bytes();
+    let start = header.format().header_bytes();
     if message_max < start || buf.capacity() < start {
         return Err(Unencoded { error: ProcError::TooLong { max: message_max }, buf });
     }
@@ -95,30 +96,31 @@ fn encode_message(
         return Err(Unencoded { error, buf: writer.into_buf() });
     }
     let mut written = writer.finish();
-    let buf = match &mut written {
-        Written::Fits(buf) => buf,
-        Written::Overflow(buf, _) => {
-            header.set_more_data();
-            buf
+    match &mut written {
+        Written::Fits(buf) => {
+            let header = header.finish(false, &buf.as_slice()[start..]);
+            header.write_to(buf.spare_mut());
         }
-    };
-    header.write_to(build, buf.spare_mut());
+        Written::Overflow(buf, payload) => header.finish(true, payload).write_to(buf.spare_mut()),
+    }
     Ok(written)
 }
 
-/// Finishes an overflowed message with the descriptor of where its payload is.
+/// Finishes an overflowed message, whose headers are there, with the descriptor of where its
+/// payload is.
 ///
 /// # Errors
 ///
 /// [`Unencoded`] with [`ProcError::TooLong`] when not even that fits.
 pub fn finish_overflow(
-    build: Build,
+    format: impl Into<Format>,
     buf: MsgBuf,
     message_max: usize,
     descriptor: &[u8],
 ) -> Result<MsgBuf, Unencoded> {
-    let limits = WriterLimits { bytes_max: message_max, bulk_eager: false };
-    let mut writer = Writer::new(buf, build.header_bytes(), message_max, limits);
+    let limits =
+        WriterLimits { bytes_max: message_max, bulk_eager: false, ..WriterLimits::default() };
+    let mut writer = Writer::new(buf, format.into().header_bytes(), message_max, limits);
     let written =
         writer.put(&(descriptor.len() as u64).to_le_bytes()).and_then(|()| writer.put(descriptor));
     if let Err(error) = written {
@@ -134,10 +136,10 @@ pub fn finish_overflow(
 
 /// Writes a response that has no payload because the RPC layer refuses the request. Like C, it is
 /// two core headers long, the second of them zero.
-pub fn encode_refusal(build: Build, code: ReturnCode, request_cookie: u8, buf: &mut MsgBuf) {
-    let bytes = 2 * build.core_bytes();
+pub fn encode_refusal(request: &RequestHeader, code: ReturnCode, buf: &mut MsgBuf) {
+    let bytes = 2 * request.format.core_bytes();
     buf.spare_mut()[..bytes].fill(0);
-    ResponseHeader::new(code, request_cookie).write(build, buf.spare_mut());
+    ResponseHeader::answering(request, code).write(buf.spare_mut());
     buf.set_len(bytes);
 }
 
@@ -150,34 +152,44 @@ pub enum Body<'a> {
     Overflow(BulkDesc<'a>),
 }
 
-/// Reads a request.
+/// Reads a request. A payload that is here is compared with its checksum; one that overflowed is
+/// for the caller to compare when it is.
 ///
 /// # Errors
 ///
-/// [`WireError`] naming what is wrong. [`RequestHeader::read_core`] tells whether its sender can be
+/// [`WireError`] naming what is wrong. [`RequestHeader::to_answer`] tells whether its sender can be
 /// answered nevertheless.
 pub fn decode_request(
-    build: Build,
+    accept: impl Into<Accept>,
     message: &[u8],
 ) -> Result<(RequestHeader, Body<'_>), WireError> {
-    let (header, rest) = RequestHeader::read(build, message)?;
-    Ok((header, body(header.more_data, rest)?))
+    let (header, rest) = RequestHeader::read(accept, message)?;
+    let body = body(header.more_data, rest)?;
+    if let Body::Inline(payload) = body {
+        header.verify(payload)?;
+    }
+    Ok((header, body))
 }
 
-/// Reads a response. Whatever follows the headers of an error response is ignored.
+/// Reads a response to a request of that format, as [`decode_request`] does. Whatever follows the
+/// headers of an error response is ignored.
 ///
 /// # Errors
 ///
 /// [`WireError`] naming what is wrong.
 pub fn decode_response(
-    build: Build,
+    format: impl Into<Format>,
     message: &[u8],
 ) -> Result<(ResponseHeader, Body<'_>), WireError> {
-    let (header, rest) = ResponseHeader::read(build, message)?;
+    let (header, rest) = ResponseHeader::read(format, message)?;
     if header.code != ReturnCode::Success {
         return Ok((header, Body::Inline(&[])));
     }
-    Ok((header, body(header.more_data, rest)?))
+    let body = body(header.more_data, rest)?;
+    if let Body::Inline(payload) = body {
+        header.verify(payload)?;
+    }
+    Ok((header, body))
 }
 
 fn body(more_data: bool, rest: &[u8]) -> Result<Body<'_>, WireError> {

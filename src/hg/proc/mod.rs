@@ -7,7 +7,8 @@
 //! | `char` | its number as u32 | – |
 //! | `str`, `String` | u64 length + 1, the bytes, NUL, u8 0, u8 0 | `hg_proc_hg_string_t` |
 //! | [`ConstStr`] | the same with 1 in the last byte but one | `hg_proc_hg_const_string_t` |
-//! | bytes | u64 length, the bytes | a length and `hg_proc_raw` |
+//! | bytes, [`Bytes`] | u64 length, the bytes | a length and `hg_proc_raw` |
+//! | [`Raw`] | the bytes, to the end | `hg_proc_raw` |
 //! | `Option` | u8 0, or u8 1 and the value | – |
 //! | sequence, map | u64 count, the elements | a count and the elements |
 //! | tuple, struct, array | the members, one after the other | `MERCURY_GEN_STRUCT_PROC` |
@@ -21,12 +22,14 @@
 //!
 //! # Limits
 //!
-//! Decoding compares every length and count with the bytes that are left before it allocates by it,
-//! accepts at most [`EMPTY_ELEMENTS_MAX`] elements beyond that (elements may take no bytes), and
-//! nests at most [`DEPTH_MAX`] levels. Encoding obeys the same limits, so that what can be sent can
-//! be received.
+//! Decoding compares every length and count with the bytes that are left before it allocates by it.
+//! Depth, length, and the number of elements that take no bytes are bounded by [`ProcLimits`];
+//! encoding obeys the same, so that what can be sent can be received. The total is bounded by
+//! [`WriterLimits::bytes_max`] and, at the receiver, by what it lets overflow.
 
+mod bytes;
 mod de;
+mod limits;
 mod ser;
 mod text;
 mod writer;
@@ -36,25 +39,25 @@ use serde::{Deserialize, Serialize};
 
 use super::ProcError;
 
+pub use self::bytes::{Bytes, FromBytes, Raw};
+pub use self::limits::{DEPTH_MAX, EMPTY_ELEMENTS_MAX, ProcLimits};
 pub use self::text::ConstStr;
 pub use self::writer::{Writer, WriterLimits, Written};
-
-/// Deepest nesting of values.
-pub const DEPTH_MAX: usize = 128;
-
-/// Most elements of sequences and maps in one encoding that take no bytes.
-pub const EMPTY_ELEMENTS_MAX: u64 = 1 << 16;
 
 /// The name by which [`ConstStr`] tells the serializer what it is.
 pub(super) const CONST_STR: &str = "$margo::hg::ConstStr";
 /// The name by which [`Bulk`](super::Bulk) tells the serializer and deserializer what it is.
 pub(super) const BULK: &str = "$margo::hg::Bulk";
 
+/// The name by which [`Raw`] tells the serializer and deserializer what it is.
+pub(super) const RAW: &str = "$margo::hg::Raw";
+
 /// Encodes `value` behind what the writer has.
 ///
 /// # Errors
 ///
 /// [`ProcError`]; the writer then holds a part of the encoding.
+#[inline]
 pub fn to_writer<T: Serialize + ?Sized>(writer: &mut Writer, value: &T) -> Result<(), ProcError> {
     value.serialize(&mut ser::Encoder::new(writer))
 }
@@ -73,28 +76,58 @@ pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, ProcError> {
     })
 }
 
-/// Decodes a value that takes all of `bytes`. Strings and bytes may borrow from them.
+/// Decodes a value that takes all of `bytes`, within the default limits. Strings and bytes may
+/// borrow from them.
 ///
 /// # Errors
 ///
 /// [`ProcError`] with the offset; bytes that are left over are an error.
+#[inline]
 pub fn from_slice<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, ProcError> {
-    let (value, rest) = from_prefix(bytes)?;
+    from_slice_within(bytes, ProcLimits::default())
+}
+
+/// As [`from_slice`], within `limits`.
+///
+/// # Errors
+///
+/// As [`from_slice`].
+#[inline]
+pub fn from_slice_within<'de, T: Deserialize<'de>>(
+    bytes: &'de [u8],
+    limits: ProcLimits,
+) -> Result<T, ProcError> {
+    let (value, rest) = from_prefix_within(bytes, limits)?;
     match rest.len() {
         0 => Ok(value),
         left => Err(ProcError::Trailing { at: bytes.len() - left, left }),
     }
 }
 
-/// Decodes a value from the front of `bytes`; also returns what follows it.
+/// Decodes a value from the front of `bytes`, within the default limits; also returns what follows
+/// it.
 ///
 /// # Errors
 ///
 /// [`ProcError`] with the offset.
+#[inline]
 pub fn from_prefix<'de, T: Deserialize<'de>>(
     bytes: &'de [u8],
 ) -> Result<(T, &'de [u8]), ProcError> {
-    let mut decoder = de::Decoder::new(bytes);
+    from_prefix_within(bytes, ProcLimits::default())
+}
+
+/// As [`from_prefix`], within `limits`.
+///
+/// # Errors
+///
+/// As [`from_prefix`].
+#[inline]
+pub fn from_prefix_within<'de, T: Deserialize<'de>>(
+    bytes: &'de [u8],
+    limits: ProcLimits,
+) -> Result<(T, &'de [u8]), ProcError> {
+    let mut decoder = de::Decoder::new(bytes, limits);
     match T::deserialize(&mut decoder) {
         Ok(value) => Ok((value, decoder.rest())),
         Err(error) => Err(decoder.located(error)),

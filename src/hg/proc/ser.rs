@@ -2,13 +2,14 @@
 
 use serde::ser::{self, Serialize};
 
-use super::{BULK, CONST_STR, DEPTH_MAX, EMPTY_ELEMENTS_MAX, Writer};
+use super::{BULK, CONST_STR, ProcLimits, RAW, Writer};
 use crate::hg::ProcError;
 use crate::hg::bulk::{self, desc};
 
 /// A serde serializer over a [`Writer`].
 pub(super) struct Encoder<'w> {
     writer: &'w mut Writer,
+    /// Levels of nesting.
     depth: usize,
     /// Elements that took no bytes, in all sequences and maps so far.
     empty_elements: u64,
@@ -21,6 +22,8 @@ enum Special {
     None,
     /// The next string is a `hg_const_string_t`.
     ConstStr,
+    /// The next bytes have no length before them.
+    Raw,
     /// The next bytes are the plain descriptor of a bulk handle.
     Descriptor,
     /// What follows is its data, if `embed` says so; the descriptor begins at `start`.
@@ -31,22 +34,49 @@ enum Special {
 }
 
 impl<'w> Encoder<'w> {
+    #[inline]
     pub(super) fn new(writer: &'w mut Writer) -> Self {
         Self { writer, depth: 0, empty_elements: 0, special: Special::None }
     }
 
+    #[inline]
     fn put_u64(&mut self, value: u64) -> Result<(), ProcError> {
         self.writer.put(&value.to_le_bytes())
     }
 
-    fn nested<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), ProcError> {
-        if self.depth == DEPTH_MAX {
-            return Err(ProcError::TooDeep { max: DEPTH_MAX });
+    #[inline]
+    fn enter(&mut self) -> Result<(), ProcError> {
+        let max = self.limits().depth_max;
+        if self.depth >= max {
+            return Err(ProcError::TooDeep { max });
         }
         self.depth += 1;
-        let result = value.serialize(&mut *self);
+        Ok(())
+    }
+
+    #[inline]
+    fn leave(&mut self) {
         self.depth -= 1;
-        result
+    }
+
+    #[inline]
+    fn limits(&self) -> &ProcLimits {
+        self.writer.proc_limits()
+    }
+
+    #[inline]
+    fn nested<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), ProcError> {
+        self.enter()?;
+        value.serialize(&mut *self)?;
+        self.leave();
+        Ok(())
+    }
+
+    /// The members of a compound value follow.
+    #[inline]
+    fn compound(&mut self) -> Result<&mut Self, ProcError> {
+        self.enter()?;
+        Ok(self)
     }
 
     /// The plain descriptor of a bulk handle, behind its length.
@@ -72,8 +102,10 @@ impl<'w> Encoder<'w> {
     }
 
     fn begin(&mut self, count: Option<usize>) -> Result<Elements<'_, 'w>, ProcError> {
+        self.enter()?;
         let at = self.writer.len();
         let declared = count.unwrap_or(0) as u64;
+        self.limits().check_len(declared)?;
         self.put_u64(declared)?;
         Ok(Elements { encoder: self, at, declared, count: 0, entry_at: 0 })
     }
@@ -106,6 +138,7 @@ impl<'a, 'w> ser::Serializer for &'a mut Encoder<'w> {
         serialize_u64: u64, serialize_u128: u128, serialize_f32: f32, serialize_f64: f64,
     }
 
+    #[inline]
     fn serialize_bool(self, value: bool) -> Result<(), ProcError> {
         self.writer.put(&[u8::from(value)])
     }
@@ -114,41 +147,48 @@ impl<'a, 'w> ser::Serializer for &'a mut Encoder<'w> {
         self.writer.put(&u32::from(value).to_le_bytes())
     }
 
+    #[inline]
     fn serialize_str(self, value: &str) -> Result<(), ProcError> {
         let is_const = self.special == Special::ConstStr;
-        self.put_u64(value.len() as u64 + 1)?;
-        self.writer.put(value.as_bytes())?;
-        self.writer.put(&[0, u8::from(is_const), 0])
+        self.limits().check_len(value.len() as u64 + 1)?;
+        self.writer.put_str(value, is_const)
     }
 
+    #[inline]
     fn serialize_bytes(self, value: &[u8]) -> Result<(), ProcError> {
         match self.special {
             Special::Descriptor => self.put_descriptor(value),
             Special::BulkData { start, .. } => self.put_bulk_data(start, value),
+            Special::Raw => self.writer.put(value),
             Special::None | Special::ConstStr => {
-                self.put_u64(value.len() as u64)?;
-                self.writer.put(value)
+                self.limits().check_len(value.len() as u64)?;
+                self.writer.put_counted(value)
             }
         }
     }
 
+    #[inline]
     fn serialize_none(self) -> Result<(), ProcError> {
         self.writer.put(&[0])
     }
 
+    #[inline]
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<(), ProcError> {
         self.writer.put(&[1])?;
         self.nested(value)
     }
 
+    #[inline]
     fn serialize_unit(self) -> Result<(), ProcError> {
         Ok(())
     }
 
+    #[inline]
     fn serialize_unit_struct(self, _name: &'static str) -> Result<(), ProcError> {
         Ok(())
     }
 
+    #[inline]
     fn serialize_unit_variant(
         self,
         _name: &'static str,
@@ -158,6 +198,7 @@ impl<'a, 'w> ser::Serializer for &'a mut Encoder<'w> {
         self.writer.put(&index.to_le_bytes())
     }
 
+    #[inline]
     fn serialize_newtype_struct<T: Serialize + ?Sized>(
         self,
         name: &'static str,
@@ -167,6 +208,7 @@ impl<'a, 'w> ser::Serializer for &'a mut Encoder<'w> {
         self.special = match name {
             CONST_STR => Special::ConstStr,
             BULK => Special::Descriptor,
+            RAW => Special::Raw,
             _ => Special::None,
         };
         let result = self.nested(value);
@@ -174,6 +216,7 @@ impl<'a, 'w> ser::Serializer for &'a mut Encoder<'w> {
         result
     }
 
+    #[inline]
     fn serialize_newtype_variant<T: Serialize + ?Sized>(
         self,
         _name: &'static str,
@@ -185,18 +228,22 @@ impl<'a, 'w> ser::Serializer for &'a mut Encoder<'w> {
         self.nested(value)
     }
 
+    #[inline]
     fn serialize_seq(self, len: Option<usize>) -> Result<Self::SerializeSeq, ProcError> {
         self.begin(len)
     }
 
+    #[inline]
     fn serialize_tuple(self, _len: usize) -> Result<Self, ProcError> {
-        Ok(self)
+        self.compound()
     }
 
+    #[inline]
     fn serialize_tuple_struct(self, _name: &'static str, _len: usize) -> Result<Self, ProcError> {
-        Ok(self)
+        self.compound()
     }
 
+    #[inline]
     fn serialize_tuple_variant(
         self,
         _name: &'static str,
@@ -205,17 +252,20 @@ impl<'a, 'w> ser::Serializer for &'a mut Encoder<'w> {
         _len: usize,
     ) -> Result<Self, ProcError> {
         self.writer.put(&index.to_le_bytes())?;
-        Ok(self)
+        self.compound()
     }
 
+    #[inline]
     fn serialize_map(self, len: Option<usize>) -> Result<Self::SerializeMap, ProcError> {
         self.begin(len)
     }
 
+    #[inline]
     fn serialize_struct(self, _name: &'static str, _len: usize) -> Result<Self, ProcError> {
-        Ok(self)
+        self.compound()
     }
 
+    #[inline]
     fn serialize_struct_variant(
         self,
         _name: &'static str,
@@ -224,7 +274,7 @@ impl<'a, 'w> ser::Serializer for &'a mut Encoder<'w> {
         _len: usize,
     ) -> Result<Self, ProcError> {
         self.writer.put(&index.to_le_bytes())?;
-        Ok(self)
+        self.compound()
     }
 
     fn is_human_readable(&self) -> bool {
@@ -236,14 +286,17 @@ impl ser::SerializeTuple for &mut Encoder<'_> {
     type Ok = ();
     type Error = ProcError;
 
+    #[inline]
     fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), ProcError> {
         if matches!(self.special, Special::BulkData { embed: false, .. }) {
             return Ok(());
         }
-        self.nested(value)
+        value.serialize(&mut **self)
     }
 
+    #[inline]
     fn end(self) -> Result<(), ProcError> {
+        self.leave();
         Ok(())
     }
 }
@@ -255,15 +308,18 @@ macro_rules! members {
             type Ok = ();
             type Error = ProcError;
 
+            #[inline]
             fn serialize_field<T: Serialize + ?Sized>(
                 &mut self,
                 $(_key: $key,)?
                 value: &T,
             ) -> Result<(), ProcError> {
-                self.nested(value)
+                value.serialize(&mut **self)
             }
 
+            #[inline]
             fn end(self) -> Result<(), ProcError> {
+                self.leave();
                 Ok(())
             }
         })+
@@ -289,18 +345,19 @@ pub(super) struct Elements<'a, 'w> {
 }
 
 impl Elements<'_, '_> {
+    #[inline]
     fn begin_entry(&mut self) {
         self.count += 1;
         self.entry_at = self.encoder.writer.len();
     }
 
+    #[inline]
     fn end_entry(&mut self) -> Result<(), ProcError> {
         if self.encoder.writer.len() == self.entry_at {
             self.encoder.empty_elements += 1;
-            if self.encoder.empty_elements > EMPTY_ELEMENTS_MAX {
+            if self.encoder.empty_elements > self.encoder.limits().empty_elements_max {
                 return Err(ProcError::Unsupported(
-                    "more than 65536 elements that take no bytes cannot be encoded; send their \
-                     number",
+                    "so many elements that take no bytes cannot be encoded; send their number",
                 ));
             }
         }
@@ -308,7 +365,9 @@ impl Elements<'_, '_> {
     }
 
     fn finish(self) -> Result<(), ProcError> {
+        self.encoder.leave();
         if self.count != self.declared {
+            self.encoder.limits().check_len(self.count)?;
             self.encoder.writer.patch(self.at, &self.count.to_le_bytes());
         }
         Ok(())
@@ -319,9 +378,10 @@ impl ser::SerializeSeq for Elements<'_, '_> {
     type Ok = ();
     type Error = ProcError;
 
+    #[inline]
     fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), ProcError> {
         self.begin_entry();
-        self.encoder.nested(value)?;
+        value.serialize(&mut *self.encoder)?;
         self.end_entry()
     }
 
@@ -336,11 +396,11 @@ impl ser::SerializeMap for Elements<'_, '_> {
 
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), ProcError> {
         self.begin_entry();
-        self.encoder.nested(key)
+        key.serialize(&mut *self.encoder)
     }
 
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), ProcError> {
-        self.encoder.nested(value)?;
+        value.serialize(&mut *self.encoder)?;
         self.end_entry()
     }
 

@@ -110,7 +110,7 @@ fn errors_say_where() {
 }
 
 fn writer(room: usize, bytes_max: usize) -> Writer {
-    let limits = WriterLimits { bytes_max, bulk_eager: true };
+    let limits = WriterLimits { bytes_max, ..WriterLimits::default() };
     Writer::new(MsgBuf::with_capacity(4 + room), 4, 4 + room, limits)
 }
 
@@ -187,6 +187,67 @@ fn text_and_bytes_are_borrowed() {
     assert!(bytes.as_ptr_range().contains(&raw.as_ptr()));
 }
 
+#[test]
+fn raw_bytes_have_no_length_and_take_the_rest() {
+    let bytes = to_vec(&(1u8, Raw(b"abc"))).unwrap();
+    assert_eq!(bytes, b"\x01abc");
+    let (one, raw) = from_slice::<(u8, Raw<&[u8]>)>(&bytes).unwrap();
+    assert_eq!((one, &*raw), (1, &b"abc"[..]));
+    assert!(bytes.as_ptr_range().contains(&raw.as_ptr()));
+    assert_eq!(from_slice::<Raw>(b"").unwrap(), Raw(vec![]));
+    from_slice::<(Raw, u8)>(&bytes).unwrap_err();
+}
+
+#[test]
+fn bytes_are_what_a_sequence_of_bytes_is() {
+    let bytes = to_vec(&Bytes(b"xyz")).unwrap();
+    assert_eq!(bytes, to_vec(&vec![b'x', b'y', b'z']).unwrap());
+    assert_eq!(from_slice::<Bytes>(&bytes).unwrap(), Bytes(b"xyz".to_vec()));
+    assert_eq!(from_slice::<Vec<u8>>(&bytes).unwrap(), b"xyz");
+    let borrowed = from_slice::<Bytes<&[u8]>>(&bytes).unwrap();
+    assert!(bytes.as_ptr_range().contains(&borrowed.as_ptr()));
+    // Also as a member whose reserved name must not stick.
+    let both = to_vec(&(Raw(b"r"), Bytes(b"b"))).unwrap();
+    assert_eq!(both, b"r\x01\0\0\0\0\0\0\0b");
+}
+
+/// Encodes within limits.
+fn within<T: Serialize>(value: &T, proc: ProcLimits) -> Result<Vec<u8>, ProcError> {
+    let limits = WriterLimits { proc, ..WriterLimits::default() };
+    let mut writer = Writer::new(MsgBuf::with_capacity(0), 0, 0, limits);
+    to_writer(&mut writer, value)?;
+    Ok(match writer.finish() {
+        Written::Fits(_) => Vec::new(),
+        Written::Overflow(_, bytes) => bytes,
+    })
+}
+
+#[test]
+fn lengths_have_a_bound_that_can_be_set() {
+    let limits = ProcLimits { len_max: 4, ..ProcLimits::default() };
+    let long = ProcError::TooMany { len: 5, max: 4 };
+    assert_eq!(within(&"abcd", limits), Err(long.clone()), "its NUL counts");
+    assert_eq!(within(&Bytes(b"abcde"), limits), Err(long.clone()));
+    assert_eq!(within(&vec![1u32; 5], limits), Err(long.clone()));
+    assert_eq!(within(&BTreeMap::from([1, 2, 3, 4, 5].map(|n| (n, n))), limits), Err(long.clone()));
+    assert_eq!(within(&Streamed(10), limits), Err(long.clone()));
+    within(&("abc", Bytes(b"abcd"), vec![1u32; 4]), limits).unwrap();
+    let bytes = to_vec("abcd").unwrap();
+    assert_eq!(from_slice_within::<&str>(&bytes, limits), Err(long.clone()));
+    let bytes = to_vec(&vec![1u32; 5]).unwrap();
+    assert_eq!(from_slice_within::<Vec<u32>>(&bytes, limits), Err(long.clone()));
+    assert_eq!(from_slice_within::<Bytes>(&bytes, limits), Err(long));
+}
+
+#[test]
+fn fewer_bytes_than_the_message_has_room_for_can_be_the_limit() {
+    let mut writer = writer(100, 10);
+    writer.put(&[1; 10]).unwrap();
+    assert_eq!(writer.put(&[1]), Err(ProcError::TooLong { max: 10 }));
+    let Written::Fits(buf) = writer.finish() else { panic!("overflowed") };
+    assert_eq!(buf.len(), 14);
+}
+
 /// A slice as bytes, not as a sequence of numbers.
 fn serde_bytes(bytes: &[u8]) -> impl Serialize + '_ {
     struct Bytes<'a>(&'a [u8]);
@@ -209,6 +270,16 @@ proptest! {
     fn what_is_encoded_is_decoded(value in all()) {
         let bytes = to_vec(&value).unwrap();
         prop_assert_eq!(from_slice::<All>(&bytes).unwrap(), value);
+    }
+
+    #[test]
+    fn what_may_be_written_may_be_read(value in all(), depth_max in 0usize..12) {
+        let limits = ProcLimits { depth_max, ..ProcLimits::default() };
+        let decoded = from_slice_within::<All>(&to_vec(&value).unwrap(), limits);
+        match within(&value, limits) {
+            Ok(_) => prop_assert_eq!(decoded, Ok(value)),
+            Err(error) => prop_assert_eq!(decoded, Err(error)),
+        }
     }
 
     #[test]

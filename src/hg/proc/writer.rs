@@ -2,6 +2,7 @@
 
 use na::MsgBuf;
 
+use super::ProcLimits;
 use crate::hg::ProcError;
 
 /// Takes the bytes of an encoding.
@@ -17,7 +18,7 @@ pub struct Writer {
     start: usize,
     /// Where the next byte goes in `buf`, until it overflows.
     at: usize,
-    /// Where the payload must end in `buf`.
+    /// Where the payload must end in `buf`; 0 once it overflowed, so that nothing fits.
     end: usize,
     overflow: Option<Vec<u8>>,
     limits: WriterLimits,
@@ -30,12 +31,14 @@ pub struct WriterLimits {
     pub bytes_max: usize,
     /// Let small bulk data travel inside its descriptor.
     pub bulk_eager: bool,
+    /// Bounds of what is encoded.
+    pub proc: ProcLimits,
 }
 
 impl Default for WriterLimits {
     /// 256 MiB, which is what receivers accept by default; with eager bulk data.
     fn default() -> Self {
-        Self { bytes_max: 256 << 20, bulk_eager: true }
+        Self { bytes_max: 256 << 20, bulk_eager: true, proc: ProcLimits::default() }
     }
 }
 
@@ -50,8 +53,9 @@ pub enum Written {
 
 impl Writer {
     /// Writes into `buf` from byte `start` on, up to byte `end` (at most its capacity).
+    #[inline]
     pub fn new(buf: MsgBuf, start: usize, end: usize, limits: WriterLimits) -> Self {
-        let end = end.min(buf.capacity());
+        let end = end.min(buf.capacity()).min(start.saturating_add(limits.bytes_max));
         Self { buf, start, at: start.min(end), end, overflow: None, limits }
     }
 
@@ -62,19 +66,65 @@ impl Writer {
     /// [`ProcError::TooLong`]; nothing was appended.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) -> Result<(), ProcError> {
-        // No overflow of the sum: neither is longer than an allocation.
-        if self.overflow.is_none() && self.at + bytes.len() <= self.end {
-            let end = self.at + bytes.len();
-            self.buf.spare_mut()[self.at..end].copy_from_slice(bytes);
-            self.at = end;
+        match self.room(bytes.len()) {
+            Some(room) => {
+                room.copy_from_slice(bytes);
+                Ok(())
+            }
+            None => self.put_overflow(&[bytes]),
+        }
+    }
+
+    /// Appends bytes behind their length.
+    #[inline]
+    pub(super) fn put_counted(&mut self, bytes: &[u8]) -> Result<(), ProcError> {
+        let len = (bytes.len() as u64).to_le_bytes();
+        // No overflow of sums here and below: nothing is longer than an allocation.
+        if let Some((count, room)) =
+            self.room(len.len() + bytes.len()).and_then(|room| room.split_first_chunk_mut())
+        {
+            *count = len;
+            room.copy_from_slice(bytes);
             return Ok(());
         }
-        self.put_overflow(bytes)
+        self.put_overflow(&[&len, bytes])
+    }
+
+    /// Appends an `hg_string_t`.
+    #[inline]
+    pub(super) fn put_str(&mut self, text: &str, is_const: bool) -> Result<(), ProcError> {
+        let len = (text.len() as u64 + 1).to_le_bytes();
+        if let Some((count, rest)) =
+            self.room(len.len() + text.len() + 3).and_then(|room| room.split_first_chunk_mut())
+            && let Some((room, [nul, const_flag, owned_flag])) = rest.split_last_chunk_mut()
+        {
+            *count = len;
+            room.copy_from_slice(text.as_bytes());
+            // One by one: put together elsewhere first, they would have to be waited for.
+            *nul = 0;
+            *const_flag = u8::from(is_const);
+            *owned_flag = 0;
+            return Ok(());
+        }
+        self.put_overflow(&[&len, text.as_bytes(), &[0, u8::from(is_const), 0]])
+    }
+
+    /// The next `len` bytes of the message, now taken; `None` if they would not fit.
+    #[inline]
+    fn room(&mut self, len: usize) -> Option<&mut [u8]> {
+        let (at, end) = (self.at, self.at + len);
+        if end > self.end {
+            return None;
+        }
+        let room = self.buf.spare_mut().get_mut(at..end)?;
+        self.at = end;
+        Some(room)
     }
 
     #[cold]
-    fn put_overflow(&mut self, bytes: &[u8]) -> Result<(), ProcError> {
-        let len = self.len() + bytes.len();
+    #[inline(never)]
+    fn put_overflow(&mut self, pieces: &[&[u8]]) -> Result<(), ProcError> {
+        let len = self.len() + pieces.iter().map(|piece| piece.len()).sum::<usize>();
         if len > self.limits.bytes_max {
             return Err(ProcError::TooLong { max: self.limits.bytes_max });
         }
@@ -82,14 +132,22 @@ impl Writer {
             let mut all = Vec::with_capacity(2 * len);
             all.extend_from_slice(&self.buf.spare_mut()[self.start..self.at]);
             self.overflow = Some(all);
+            self.end = 0;
         }
         if let Some(all) = &mut self.overflow {
-            all.extend_from_slice(bytes);
+            pieces.iter().for_each(|piece| all.extend_from_slice(piece));
         }
         Ok(())
     }
 
+    /// Bounds of what is encoded.
+    #[inline]
+    pub(super) fn proc_limits(&self) -> &ProcLimits {
+        &self.limits.proc
+    }
+
     /// Bytes written.
+    #[inline]
     pub fn len(&self) -> usize {
         self.overflow.as_ref().map_or(self.at - self.start, Vec::len)
     }
@@ -123,10 +181,13 @@ impl Writer {
     /// Whether bulk data of that many bytes may be embedded: it is allowed, and the message has
     /// room.
     pub(super) fn may_embed(&self, bytes: u64) -> bool {
-        self.limits.bulk_eager && self.overflow.is_none() && (self.end - self.at) as u64 >= bytes
+        self.limits.bulk_eager
+            && self.overflow.is_none()
+            && self.end.saturating_sub(self.at) as u64 >= bytes
     }
 
     /// Where the bytes went.
+    #[inline]
     pub fn finish(mut self) -> Written {
         match self.overflow {
             Some(all) => {

@@ -36,9 +36,10 @@ fn messages_are_those_of_wire() {
         let (_, echoed, response) = target.endpoint.sent().remove(0);
         assert_eq!(tag, echoed);
         let (header, body) = wire::decode_request(build, &request).unwrap();
-        assert_eq!((header, body), (RequestHeader::new(SUM), wire::Body::Inline(b"arguments")));
+        let expected = RequestHeader::in_format(SUM, build.into());
+        assert_eq!((header, body), (expected, wire::Body::Inline(b"arguments")));
         let (header, body) = wire::decode_response(build, &response).unwrap();
-        assert_eq!(header, ResponseHeader::new(ReturnCode::Success, 0));
+        assert_eq!(header, ResponseHeader::answering(&expected, ReturnCode::Success));
         assert_eq!(body, wire::Body::Inline(b"result"));
     }
 }

@@ -12,14 +12,18 @@ use crate::hg::wire;
 
 /// A target, and a peer that writes its messages by hand.
 fn target_and_peer() -> (Side, Arc<NodeEndpoint>, Addr) {
+    target_and_peer_with(HgOptions::default())
+}
+
+pub(super) fn target_and_peer_with(options: HgOptions) -> (Side, Arc<NodeEndpoint>, Addr) {
     let net = Net::default();
-    let target = Side::new(&net, HgOptions::default());
+    let target = Side::new(&net, options);
     let peer = net.node();
     let to = peer.lookup(target.core.self_addr().uri()).unwrap();
     (target, peer, to)
 }
 
-fn message(bytes: &[u8]) -> MsgBuf {
+pub(super) fn message(bytes: &[u8]) -> MsgBuf {
     let mut buf = MsgBuf::with_capacity(MESSAGE_MAX);
     assert!(buf.try_extend(bytes));
     buf
@@ -27,7 +31,7 @@ fn message(bytes: &[u8]) -> MsgBuf {
 
 fn request(payload: &[u8], header: RequestHeader) -> Vec<u8> {
     let mut bytes = vec![0; 16];
-    header.write(Build::Plain, &mut bytes);
+    header.write(&mut bytes);
     bytes.extend(payload);
     bytes
 }
@@ -139,11 +143,11 @@ proptest! {
         cookie in any::<u8>(),
         no_response in any::<bool>(),
     ) {
-        let header = RequestHeader { id: RpcId(id), more_data: false, no_response, cookie };
+        let header = RequestHeader { no_response, cookie, ..RequestHeader::new(RpcId(id)) };
         let limits = WriterLimits::default();
         let put = |writer: &mut crate::hg::Writer| writer.put(&payload);
         let buf = MsgBuf::with_capacity(MESSAGE_MAX);
-        let written = wire::encode_request(Build::Plain, header, buf, MESSAGE_MAX, limits, put);
+        let written = wire::encode_request(header, buf, MESSAGE_MAX, limits, put);
         let Ok(Written::Fits(buf)) = written else { panic!("does not fit") };
         let read = wire::decode_request(Build::Plain, buf.as_slice()).unwrap();
         prop_assert_eq!(read, (header, wire::Body::Inline(&payload[..])));

@@ -14,7 +14,9 @@ use super::{
 
 mod bulk;
 mod calls;
+mod checksums;
 mod endings;
+mod headers;
 mod hostile;
 mod net;
 mod overflow;

@@ -68,6 +68,8 @@ struct Node {
     hold_sends: bool,
     freeze_moves: bool,
     refuse: Option<(Refuse, usize)>,
+    damage: Option<usize>,
+    damage_move: bool,
     // For looking at.
     sent: Vec<(Kind, Tag, Vec<u8>)>,
     moves_started: usize,
@@ -138,7 +140,10 @@ fn send_now(nodes: &mut [Node], at: usize, send: Send) {
     let Send { op, kind, to, tag, buf } = send;
     let result = if nodes[to].dead { Err(gone(to)) } else { Ok(()) };
     if result.is_ok() {
-        let bytes = buf.as_slice().to_vec();
+        let mut bytes = buf.as_slice().to_vec();
+        if let Some(at) = nodes[at].damage.take() {
+            bytes[at] ^= 1;
+        }
         nodes[at].sent.push((kind, tag, bytes.clone()));
         arrive(nodes, to, kind, Message { from: at, tag, bytes });
     }
@@ -158,7 +163,11 @@ fn move_now(nodes: &mut [Node], at: usize, Move { op, put, peer, transfer }: Mov
             } else {
                 (&lease, remote_offset, &local, local_offset)
             };
-            assert!(from.read_at(from_at, &mut bytes) && to.write_at(to_at, &bytes));
+            assert!(from.read_at(from_at, &mut bytes));
+            if std::mem::take(&mut nodes[at].damage_move) {
+                bytes[0] ^= 1;
+            }
+            assert!(to.write_at(to_at, &bytes));
             Ok(())
         }
     };
@@ -194,6 +203,16 @@ impl NodeEndpoint {
     /// Refuses to start an operation of that kind, once, after so many more.
     pub(super) fn refuse_after(&self, what: Refuse, more: usize) {
         self.with(|node| node.refuse = Some((what, more)));
+    }
+
+    /// Flips a bit in that byte of the next message.
+    pub(super) fn damage(&self, at: usize) {
+        self.with(|node| node.damage = Some(at));
+    }
+
+    /// Flips a bit of what our next transfer moves.
+    pub(super) fn damage_transfer(&self) {
+        self.with(|node| node.damage_move = true);
     }
 
     fn refuses(&self, what: Refuse) -> bool {

@@ -1,0 +1,4 @@
+//! See `margo::hg::fuzzing::response`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| margo::hg::fuzzing::response(data));

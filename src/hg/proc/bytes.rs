@@ -1,0 +1,100 @@
+//! Byte strings: with a length before them, and without.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::RAW;
+
+/// A byte string: a length of 8 bytes, and the bytes. The encoding is that of `Vec<u8>` and
+/// `&[u8]`, but it is copied as a whole. `Bytes<&[u8]>` borrows, also when decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Bytes<B = Vec<u8>>(pub B);
+
+/// Bytes as they are, without a length: for callers with a format of their own, and for what C
+/// writes by `hg_proc_raw`. It decodes as everything that is left, so it can only be the last
+/// value. `Raw<&[u8]>` borrows, also when decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Raw<B = Vec<u8>>(pub B);
+
+impl<B: Deref<Target = [u8]>> Deref for Bytes<B> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl<B: Deref<Target = [u8]>> Deref for Raw<B> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl<B: AsRef<[u8]>> Serialize for Bytes<B> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0.as_ref())
+    }
+}
+
+impl<B: AsRef<[u8]>> Serialize for Raw<B> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_newtype_struct(RAW, &Bytes(self.0.as_ref()))
+    }
+}
+
+/// What bytes can be decoded into.
+pub trait FromBytes<'de> {
+    /// Of bytes in the receive buffer.
+    fn from_bytes(bytes: &'de [u8]) -> Self;
+}
+
+impl<'de: 'a, 'a> FromBytes<'de> for &'a [u8] {
+    fn from_bytes(bytes: &'de [u8]) -> Self {
+        bytes
+    }
+}
+
+impl FromBytes<'_> for Vec<u8> {
+    fn from_bytes(bytes: &[u8]) -> Self {
+        bytes.to_vec()
+    }
+}
+
+impl FromBytes<'_> for Box<[u8]> {
+    fn from_bytes(bytes: &[u8]) -> Self {
+        bytes.into()
+    }
+}
+
+/// Takes bytes that live in the receive buffer.
+struct BytesVisitor<B>(PhantomData<B>);
+
+impl<'de, B: FromBytes<'de>> Visitor<'de> for BytesVisitor<B> {
+    type Value = B;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("bytes")
+    }
+
+    fn visit_borrowed_bytes<E: de::Error>(self, bytes: &'de [u8]) -> Result<B, E> {
+        Ok(B::from_bytes(bytes))
+    }
+}
+
+impl<'de, B: FromBytes<'de>> Deserialize<'de> for Bytes<B> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_bytes(BytesVisitor(PhantomData)).map(Self)
+    }
+}
+
+impl<'de, B: FromBytes<'de>> Deserialize<'de> for Raw<B> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_newtype_struct(RAW, BytesVisitor(PhantomData)).map(Self)
+    }
+}
