@@ -9,7 +9,8 @@
 //! - `header.rs`, `id.rs`, `margo.rs`, `wire.rs`: what stands around arguments, and whole messages;
 //! - `proc/`: how values are encoded;
 //! - `bulk/`: how memory is described to peers;
-//! - `core.rs`: the [`Core`], its options, and what holds for all operations;
+//! - `core.rs`, `options.rs`: the [`Core`], and what holds for all operations;
+//! - `registry.rs`: which RPCs there are; `contexts.rs`: several contexts on one endpoint;
 //! - `context.rs`: progress and trigger, from a completion of the network to a call of the sink;
 //! - `forward.rs`, `handle.rs`, `overflow.rs`, `transfer.rs`: calls, requests and their answers,
 //!   long arguments and results, bulk transfers;
@@ -29,6 +30,7 @@ mod buffers;
 pub mod bulk;
 mod code;
 mod context;
+mod contexts;
 mod core;
 mod counters;
 mod error;
@@ -38,9 +40,11 @@ pub mod header;
 mod id;
 pub mod margo;
 mod ops;
+mod options;
 mod overflow;
 pub mod proc;
 mod receives;
+mod registry;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -50,13 +54,15 @@ pub use self::{
     bulk::{Bulk, BulkDesc, BulkOp},
     code::ReturnCode,
     context::Sink,
-    core::{Core, HgOptions},
-    counters::Counters,
+    core::Core,
+    counters::{Counters, InHand},
     error::{HgError, ProcError, WireError},
     forward::ForwardOptions,
-    handle::{RequestHandle, Response},
+    handle::{RequestHandle, Response, Sent},
     header::Build,
     id::{ProviderId, RpcId},
     ops::OpRef,
+    options::HgOptions,
     proc::{ConstStr, Writer},
+    registry::Registration,
 };
