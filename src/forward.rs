@@ -99,7 +99,8 @@ impl Instance {
         let started = self.inner().core.forward(
             to.addr(),
             rpc.id(to.id()),
-            ForwardOptions::default(),
+            // The RPC's type says what a registration would.
+            ForwardOptions::default().undeclared(),
             |writer| {
                 margo::write_request_prefix(writer, margo::NO_PARENT)?;
                 proc::to_writer(writer, args)

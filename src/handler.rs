@@ -18,8 +18,10 @@ use crate::respond::{self, Reply};
 
 /// Starts the handler of `request`, or answers with an error.
 pub(crate) fn dispatch(inner: &Arc<Inner>, request: RequestHandle<Token>) {
-    let Some(entry) = inner.handlers.get(request.id()) else {
-        respond::reject(inner, request, ReturnCode::NoEntry);
+    let registration = request.registration().cloned();
+    let Some(entry) = registration.as_ref().and_then(|there| there.data_as::<Entry>()) else {
+        // The RPC core has refused what is not registered; this is not one of ours.
+        request.reject(ReturnCode::NoEntry);
         return;
     };
     let Some(instance) = entry.instance.upgrade() else {
@@ -32,11 +34,15 @@ pub(crate) fn dispatch(inner: &Arc<Inner>, request: RequestHandle<Token>) {
         return;
     }
     let running =
-        Running { inner: inner.clone(), reply: Reply::new(inner.clone(), &entry, request) };
+        Running { inner: inner.clone(), reply: Reply::new(inner.clone(), entry, request) };
     let ult = entry.pool.ult().name(entry.rpc);
     let spawned = ult.spawn_detached({
-        let entry = entry.clone();
-        move || running.run(&entry, instance)
+        let registration = registration.clone();
+        move || {
+            if let Some(entry) = registration.as_ref().and_then(|there| there.data_as()) {
+                running.run(entry, instance);
+            }
+        }
     });
     if let Err(error) = spawned {
         // The closure was dropped, and the reply in it has answered.

@@ -10,7 +10,6 @@ use ult::Runtime;
 use crate::hg::{self, Core, HgOptions};
 use crate::instance::{Counters, Inner};
 use crate::progress::{self, Progress, Token};
-use crate::register::Handlers;
 use crate::shutdown::Shutdown;
 use crate::{InitError, Instance, Layout};
 
@@ -142,7 +141,6 @@ fn start(resolved: Resolved, grace: Duration) -> Result<Instance, InitError> {
         runtime,
         pools,
         core,
-        handlers: Handlers::new(),
         progress: OnceLock::new(),
         shutdown: Shutdown::new(grace),
         counters: Counters::default(),
@@ -249,6 +247,8 @@ fn hg_options(resolved: &Resolved) -> Result<HgOptions, InitError> {
         request_post_init,
         bulk_eager: !resolved.mercury.no_bulk_eager,
         loopback: !resolved.mercury.no_loopback,
+        // A handler may run for long, and wait for other requests.
+        release_input_early: true,
         ..defaults
     })
 }

@@ -10,7 +10,6 @@ use ult::{PoolRef, Runtime};
 use crate::error::LookupError;
 use crate::hg::Core;
 use crate::progress::{Progress, Token};
-use crate::register::Handlers;
 use crate::shutdown::Shutdown;
 use crate::{Addr, FinalizeError};
 
@@ -41,7 +40,6 @@ pub(crate) struct Inner {
     pub(crate) runtime: Runtime,
     pub(crate) pools: Vec<PoolRef>,
     pub(crate) core: Arc<Core<Token>>,
-    pub(crate) handlers: Handlers,
     pub(crate) progress: OnceLock<Progress>,
     pub(crate) shutdown: Shutdown,
     pub(crate) counters: Counters,

@@ -3,9 +3,8 @@
 //! Each instance has one, in the pool that the configuration calls `progress_pool`. Until shutdown
 //! it repeats:
 //!
-//! - **progress**: collect completions from the network;
-//! - **trigger**: act on them. A caller suspended in `forward` becomes runnable here, and an
-//!   arrived request becomes a handler ULT here;
+//! - **poll**: take completions from the network and act on them. A caller suspended in `forward`
+//!   becomes runnable here, and an arrived request becomes a handler ULT here;
 //! - **yield**, if anything else can run on this execution stream;
 //! - **spin or sleep**, if nothing can. It spins for as long as `Patience` allows, because a
 //!   wake-up by the kernel costs tens of microseconds; then it asks the execution stream to sleep
@@ -18,7 +17,7 @@
 //! | state | owner | others |
 //! |---|---|---|
 //! | `Patience` | the progress ULT | nobody |
-//! | `Core::progress`, `Core::trigger` | the progress ULT | nobody |
+//! | `Core::poll` | the progress ULT | nobody |
 //! | `Progress::asleep` | the progress ULT writes it | `kick` reads it; pair: PROGRESS-ASLEEP |
 //!
 //! # Errors
@@ -120,16 +119,12 @@ pub(crate) fn run(inner: &Arc<Inner>, progress: &Progress) {
 
 /// One round of the network; how much happened.
 fn poll(inner: &Arc<Inner>) -> usize {
-    let collected = match inner.core.progress(BUDGET) {
-        Ok(collected) => collected,
-        Err(error) => {
-            tracing::error!(%error, "the network endpoint failed; shutting down");
-            inner.core.close();
-            crate::shutdown::begin(inner);
-            0
-        }
-    };
-    collected + inner.core.trigger(&mut Dispatch { inner })
+    inner.core.poll(BUDGET, &mut Dispatch { inner }).unwrap_or_else(|error| {
+        tracing::error!(%error, "the network endpoint failed; shutting down");
+        inner.core.close();
+        crate::shutdown::begin(inner);
+        1
+    })
 }
 
 fn sleep(inner: &Arc<Inner>, progress: &Progress) {

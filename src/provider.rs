@@ -68,7 +68,7 @@ impl Drop for Provider {
     fn drop(&mut self) {
         let registered = self.registered.get_mut().unwrap_or_else(PoisonError::into_inner);
         for id in registered.drain(..) {
-            self.instance.inner().handlers.remove(id);
+            drop(self.instance.inner().core.deregister(id));
         }
     }
 }

@@ -1,15 +1,14 @@
-//! Which handler serves which RPC id.
+//! Which handler serves which RPC id. The table is that of the RPC core (`src/hg/registry.rs`); an
+//! [`Entry`] is the data that it keeps for each RPC.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::PoolRef;
 
-use crate::hg::{ProviderId, RpcId};
+use crate::hg::{HgError, ProviderId, Registration};
 use crate::respond::Reply;
 use crate::{Instance, RegisterError, Request, Rpc};
 
@@ -28,66 +27,6 @@ pub(crate) struct Entry {
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Entry({} of provider {})", self.rpc, self.provider)
-    }
-}
-
-/// All registered RPCs of an instance.
-#[derive(Debug, Default)]
-pub(crate) struct Handlers {
-    by_id: RwLock<HashMap<RpcId, Arc<Entry>, BuildHasherDefault<IdHasher>>>,
-}
-
-/// An RPC id is a hash already; its two halves only have to be brought together. A peer chooses
-/// which ids it asks for, but not which ones are in the table.
-#[derive(Default)]
-struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        self.0 = (self.0 ^ word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-}
-
-impl Handlers {
-    pub(crate) fn new() -> Self {
-        Self::default()
-    }
-
-    pub(crate) fn get(&self, id: RpcId) -> Option<Arc<Entry>> {
-        self.by_id.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
-    }
-
-    fn insert(&self, id: RpcId, entry: Entry) -> Result<(), RegisterError> {
-        let mut by_id = self.by_id.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(there) = by_id.get(&id) {
-            return Err(if there.rpc == entry.rpc {
-                RegisterError::Exists { rpc: entry.rpc, provider: entry.provider }
-            } else {
-                let other = there.rpc.to_owned();
-                RegisterError::Collision { rpc: entry.rpc, other, id: id.0 }
-            });
-        }
-        by_id.insert(id, Arc::new(entry));
-        Ok(())
-    }
-
-    pub(crate) fn remove(&self, id: RpcId) {
-        // Dropped outside the lock: a handler's destructor is the user's code.
-        let removed = self.by_id.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
-        drop(removed);
-    }
-
-    pub(crate) fn clear(&self) {
-        let all = std::mem::take(&mut *self.by_id.write().unwrap_or_else(PoisonError::into_inner));
-        drop(all);
     }
 }
 
@@ -152,6 +91,13 @@ impl Instance {
             run: Box::new(run),
             instance: self.downgrade(),
         };
-        self.inner().handlers.insert(rpc.id(provider), entry)
+        let registration = Registration::with_id(rpc.id(provider), rpc.name());
+        let registered = self.inner().core.register(registration.data(Arc::new(entry)));
+        registered.map(|_| ()).map_err(|error| match error {
+            HgError::Collision { id, other, .. } => {
+                RegisterError::Collision { rpc: rpc.name(), other, id: id.0 }
+            }
+            _ => RegisterError::Exists { rpc: rpc.name(), provider },
+        })
     }
 }

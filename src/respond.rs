@@ -195,12 +195,6 @@ impl fmt::Debug for Reply {
     }
 }
 
-/// Answers a request for which there is no handler, in the way of Mercury's own layer.
-pub(crate) fn reject(inner: &Arc<Inner>, request: RequestHandle<Token>, code: ReturnCode) {
-    request.reject(code);
-    inner.kick();
-}
-
 /// Answers a request that no handler will see, in Margo's way.
 pub(crate) fn refuse(inner: &Arc<Inner>, request: RequestHandle<Token>, code: ReturnCode) {
     send_failure(request, code, "");

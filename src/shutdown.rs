@@ -139,7 +139,7 @@ fn run(inner: &Arc<Inner>) {
             );
         }
     }
-    inner.handlers.clear();
+    inner.core.deregister_all();
     let result = inner
         .runtime
         .shutdown_timeout(shutdown.grace)

@@ -287,6 +287,17 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// [`Refused`] when nothing was started: too long, foreign address, endpoint closed.
     fn send_unexpected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused>;
 
+    /// Sends an unexpected message if the transport can take it at once, without a completion:
+    /// `true`, and `message` may be used again. `false`: nothing was sent, for whatever reason; use
+    /// [`send_unexpected`](Self::send_unexpected), which also tells the reason. Keeps the order of
+    /// messages.
+    ///
+    /// Counterpart: `fi_inject`.
+    fn send_unexpected_now(&self, to: &Addr, tag: Tag, message: &[u8]) -> bool {
+        let _ = (to, tag, message);
+        false
+    }
+
     /// Posts a buffer for the next unexpected message of any peer.
     ///
     /// # Errors
@@ -300,6 +311,13 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     ///
     /// As `send_unexpected`.
     fn send_expected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused>;
+
+    /// Sends an expected message if that can be done at once, as
+    /// [`send_unexpected_now`](Self::send_unexpected_now) does.
+    fn send_expected_now(&self, to: &Addr, tag: Tag, message: &[u8]) -> bool {
+        let _ = (to, tag, message);
+        false
+    }
 
     /// Posts a buffer for one expected message. If the peer dies first, the operation ends with
     /// [`Error::PeerGone`]; if it was never connected, it waits for the connection.

@@ -1,8 +1,11 @@
 //! Progress and trigger: from a completion of the network to a call of the sink.
 //!
-//! [`Core::progress`] only collects. [`Core::trigger`] takes one completion after the other, lets
-//! the operation that it belongs to make its next step, and calls the [`Sink`] when that ends
-//! something. No lock is held while the sink runs, so it may start and cancel operations.
+//! [`Core::poll`] takes one completion after the other from the network, lets the operation that it
+//! belongs to make its next step, and calls the [`Sink`] when that ends something. No lock of this
+//! layer is held while the sink runs, so it may start and cancel operations.
+//!
+//! [`Core::progress`] and [`Core::trigger`] do the same in two steps: the one only collects, the
+//! other acts.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,11 +16,16 @@ use super::buffers::{Payload, lock};
 use super::core::{Core, Op};
 use super::handle::Reply;
 use super::header::RequestHeader;
-use super::ops::{OpRef, Role};
+use super::ops::{OpRef, Role, target_of};
+use super::registry::Registration;
 use super::wire::{self, Body};
 use super::{HgError, RequestHandle, Response, ReturnCode, WireError};
 
-/// Who is told how operations end, and what arrives. Called by [`Core::trigger`].
+/// Polls by one context on behalf of those that sleep, before it returns.
+const ROUNDS_MAX: usize = 16;
+
+/// Who is told how operations end, and what arrives. Called by [`Core::poll`] and
+/// [`Core::trigger`], which it must not call in turn.
 ///
 /// Counterpart: the callbacks of `HG_Trigger`.
 pub trait Sink<T> {
@@ -47,8 +55,12 @@ pub(super) struct Incoming {
     pub(super) origin: Addr,
     pub(super) reply: Reply,
     pub(super) payload: Payload,
+    /// What is registered for it, if that has data.
+    pub(super) registration: Option<Arc<Registration>>,
     /// It counts against the requests that may be held.
     pub(super) held: bool,
+    /// It does not yet.
+    pub(super) uncounted: bool,
 }
 
 impl<T> Core<T> {
@@ -60,8 +72,13 @@ impl<T> Core<T> {
     ///
     /// Counterpart: `HG_Event_progress`.
     pub fn progress(&self, budget: usize) -> Result<usize, HgError> {
+        if self.class.is_several() {
+            return self.take_turn(budget, &mut |completion| self.hand_over(self, completion));
+        }
         let mut arrived = lock(&self.arrived);
-        Ok(self.endpoint.poll(budget, &mut |completion| arrived.push_back(completion))?)
+        let polled = self.endpoint.poll(budget, &mut |completion| arrived.push_back(completion));
+        self.has_arrived.store(!arrived.is_empty(), Ordering::Relaxed);
+        Ok(polled?)
     }
 
     /// Acts on what `progress` collected and on what was queued here, and tells `sink`; returns how
@@ -69,13 +86,18 @@ impl<T> Core<T> {
     ///
     /// Counterpart: `HG_Event_trigger`.
     pub fn trigger(self: &Arc<Self>, sink: &mut dyn Sink<T>) -> usize {
+        if !self.has_arrived.load(Ordering::Relaxed) && !self.has_events.load(Ordering::Relaxed) {
+            return 0;
+        }
         // Taken out first: no lock is held while the sink runs, which may start operations.
-        let mut completions = std::mem::take(&mut *lock(&self.arrived));
+        let mut completions = {
+            let mut arrived = lock(&self.arrived);
+            self.has_arrived.store(false, Ordering::Relaxed);
+            std::mem::take(&mut *arrived)
+        };
         let mut done = completions.len() + self.deliver_queued(sink);
         for completion in completions.drain(..) {
-            if let Some(event) = self.act(completion) {
-                self.deliver(event, sink);
-            }
+            self.act_and_tell(completion, sink);
         }
         if done > 0 {
             // The room is used again.
@@ -87,6 +109,74 @@ impl<T> Core<T> {
             done += self.deliver_queued(sink);
         }
         done
+    }
+
+    /// Progress and trigger in one: acts on each completion of the network as it comes, at most
+    /// `budget` of them, and on what was queued here; returns how much there was. This is the
+    /// quickest way: nothing is stored in between. `sink` is called while the endpoint is being
+    /// polled, so another thread that comes to poll it waits.
+    ///
+    /// # Errors
+    ///
+    /// When the endpoint itself can no longer work; what it had completed was acted on.
+    #[inline]
+    pub fn poll(self: &Arc<Self>, budget: usize, sink: &mut dyn Sink<T>) -> Result<usize, HgError> {
+        let mut done = self.trigger(sink);
+        done += if self.class.is_several() {
+            self.take_turn(budget, &mut |completion| self.act_and_tell(completion, sink))?
+        } else {
+            self.endpoint.poll(budget, &mut |completion| self.act_and_tell(completion, sink))?
+        };
+        if self.has_events.load(Ordering::Relaxed) {
+            done += self.deliver_queued(sink);
+        }
+        Ok(done)
+    }
+
+    /// Polls for all contexts, unless another one does: `own` gets what belongs to this one.
+    fn take_turn(&self, budget: usize, own: &mut dyn FnMut(Completion)) -> Result<usize, HgError> {
+        if let Some(bell) = &self.bell {
+            bell.retract(&self.class);
+        }
+        let Ok(turn) = self.class.polling.try_lock() else { return Ok(0) };
+        let mut done = 0;
+        for _ in 0..ROUNDS_MAX {
+            done +=
+                self.endpoint.poll(budget.saturating_sub(done), &mut |completion| match self
+                    .owner(&completion)
+                {
+                    Some(other) => self.hand_over(&other, completion),
+                    None => own(completion),
+                })?;
+            // Our poll has ended the announcement of those who sleep: renew it.
+            if done >= budget || !self.class.has_sleepers() || self.endpoint.prepare_wait() {
+                break;
+            }
+        }
+        drop(turn);
+        Ok(done)
+    }
+
+    /// The context that a completion belongs to; `None`: this one, or one that is gone.
+    fn owner(&self, completion: &Completion) -> Option<Arc<Self>> {
+        let id = match completion {
+            Completion::Recv { op, result, .. } => match (OpRef::parse(*op).1, result) {
+                (Some(Role::Request), Ok(arrival)) => {
+                    let target = target_of(arrival.tag);
+                    if target == self.id {
+                        return None;
+                    }
+                    return self
+                        .class
+                        .get(target)
+                        .or_else(|| self.class.get(0))
+                        .filter(|there| there.id != self.id);
+                }
+                _ => OpRef::context(*op),
+            },
+            Completion::Send { op, .. } | Completion::Transfer { op, .. } => OpRef::context(*op),
+        };
+        if id == self.id { None } else { self.class.get(id) }
     }
 
     /// Delivers what was queued before this call; what the sink queues waits for the next.
@@ -112,16 +202,70 @@ impl<T> Core<T> {
         event
     }
 
+    #[inline]
+    fn act_and_tell(self: &Arc<Self>, completion: Completion, sink: &mut dyn Sink<T>) {
+        if let Some(event) = self.act(completion) {
+            self.deliver(event, sink);
+        }
+    }
+
+    #[inline]
     fn deliver(self: &Arc<Self>, event: Event<T>, sink: &mut dyn Sink<T>) {
         match event {
-            Event::Request(incoming) => sink.request(RequestHandle::new(self.clone(), incoming)),
+            Event::Request(incoming) => self.deliver_request(incoming, sink),
             Event::Response { token, result } => sink.response(token, result),
             Event::Responded { token, result } => sink.responded(token, result),
             Event::Bulk { token, result } => sink.bulk(token, result),
         }
     }
 
+    /// Hands a request up, if its RPC is served here.
+    #[inline]
+    fn deliver_request(self: &Arc<Self>, mut incoming: Incoming, sink: &mut dyn Sink<T>) {
+        let id = incoming.header.id;
+        let mut state = self.state();
+        let refusal = match state.seen.get(&self.class.registry, id) {
+            None => Some(ReturnCode::NoEntry),
+            Some(there) if !there.serves() => Some(ReturnCode::InvalidArg),
+            Some(there) if there.is_no_response() && !incoming.header.no_response => {
+                Some(ReturnCode::OpNotSupported)
+            }
+            Some(there) => {
+                incoming.registration = there.has_data().then(|| there.clone());
+                None
+            }
+        };
+        if std::mem::take(&mut incoming.uncounted) {
+            state.hot.rpc_req_recv += 1;
+            if self.is_primary() {
+                let more = state.receives.arrived();
+                drop(state);
+                self.post_more(more);
+            } else {
+                drop(state);
+                self.count_arrival();
+            }
+        } else {
+            drop(state);
+        }
+        let request = RequestHandle::new(self.clone(), incoming);
+        match refusal {
+            None => sink.request(request),
+            Some(code) => {
+                self.counts.not_registered.bump();
+                request.reject(code);
+            }
+        }
+    }
+
+    /// A receive took a request, which is held from now on.
+    fn count_arrival(&self) {
+        let more = self.primary().state().receives.arrived();
+        self.post_more(more);
+    }
+
     /// The next step of the operation that `completion` belongs to.
+    #[inline]
     fn act(&self, completion: Completion) -> Option<Event<T>> {
         match completion {
             Completion::Recv { op, buf, result } => match OpRef::parse(op) {
@@ -154,11 +298,12 @@ impl<T> Core<T> {
         }
     }
 
+    #[inline]
     fn on_request(&self, buf: MsgBuf, result: Result<Arrival, na::Error>) -> Option<Event<T>> {
         let Arrival { from, tag } = match result {
             Ok(arrival) => arrival,
             Err(error) => {
-                self.receives.failed();
+                self.primary().state().receives.failed();
                 self.buffers.put(buf);
                 if !matches!(error, na::Error::Closed | na::Error::Canceled) {
                     tracing::warn!(%error, "a receive for requests failed");
@@ -166,25 +311,23 @@ impl<T> Core<T> {
                 return None;
             }
         };
-        self.receives.arrived();
-        if let Err(error) = self.post_receives() {
-            tracing::debug!(%error, "cannot receive further requests");
-        }
         let accept = self.options.accept();
         match wire::decode_request(accept, buf.as_slice()) {
             Ok((header, Body::Inline(_))) => {
-                self.counts.rpc_req_recv.bump();
                 let payload = Payload::Message(buf, header.format.header_bytes());
                 Some(Event::Request(Incoming {
                     header,
                     origin: from,
                     reply: Reply::Network(tag),
                     payload,
+                    registration: None,
                     held: true,
+                    uncounted: true,
                 }))
             }
             Ok((header, Body::Overflow(desc))) => {
-                self.counts.rpc_req_recv.bump();
+                self.count_arrival();
+                self.state().hot.rpc_req_recv += 1;
                 self.counts.req_extra.bump();
                 let started = self.fetch_request(header, &from, tag, &desc);
                 self.buffers.put(buf);
@@ -194,6 +337,7 @@ impl<T> Core<T> {
                 })
             }
             Err(error) => {
+                self.count_arrival();
                 let header = RequestHeader::to_answer(accept, buf.as_slice(), &error);
                 self.buffers.put(buf);
                 self.reject(header, &from, tag, ReturnCode::from(&error), &error.into());
@@ -215,7 +359,8 @@ impl<T> Core<T> {
         if self.counts.malformed(error).is_power_of_two() {
             tracing::warn!(%origin, %error, "a request cannot be read or fetched; dropped");
         }
-        self.request_released();
+        let claim = self.primary().state().receives.released();
+        self.request_released(claim, None);
         if let Some(header) = header.filter(|header| !header.no_response) {
             self.send_refusal(origin, tag, code, &header);
         }
@@ -223,8 +368,11 @@ impl<T> Core<T> {
 
     /// Sends a message that nobody waits for.
     pub(super) fn send_loose(&self, to: &Addr, tag: Tag, buf: MsgBuf) {
-        let number = self.counts.loose.bump();
-        let op = OpRef::single(Role::Loose, number);
+        if self.endpoint.send_expected_now(to, tag, buf.as_slice()) {
+            self.buffers.put(buf);
+            return;
+        }
+        let op = OpRef::single(Role::Loose, self.id, self.counts.loose.bump());
         if let Err(refused) = self.endpoint.send_expected(op, to, tag, buf) {
             tracing::debug!(error = %refused.error, "an acknowledgement or refusal was not sent");
             self.buffers.put(refused.buf);

@@ -8,9 +8,21 @@
 //!
 //! | state | touched by | under |
 //! |---|---|---|
-//! | `State` (operations, events, tags) | everybody, briefly | `Core::state` |
-//! | `arrived` (completions not acted on) | progress and trigger | `Core::arrived` |
+//! | `State` (operations, events, tags, receives) | everybody, briefly | `Core::state` |
+//! | `arrived` (completions not acted on) | progress, trigger, other contexts | `Core::arrived` |
+//! | the registry | registrations; contexts keep a copy | see `registry.rs` |
+//! | message buffers | everybody | see `buffers.rs` |
 //! | the endpoint | everybody | never under `Core::state` |
+//!
+//! `Core::state` is what a call costs: it is taken once to start a call and once for its end, once
+//! for a request that arrives and once for its answer.
+//!
+//! # Contexts
+//!
+//! A [`Core`] is one context; [`Core::context`] makes further ones on the same endpoint, which run
+//! in parallel, each driven by one thread at a time. A call may name the context that shall handle
+//! it at the target; one that names none, or one that is not there, goes to context 0, as in C. The
+//! response comes to the context that called. Receives for requests belong to context 0.
 //!
 //! # The parts of an operation
 //!
@@ -41,83 +53,18 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use na::{Addr, Completion, Endpoint, Limits, LocalMem};
 
 use super::buffers::{Buffers, lock};
-use super::checksum::ChecksumLevel;
 use super::context::Event;
-use super::counters::{Counters, Counts};
-use super::format::{Accept, Build, Format};
+use super::contexts::{Bell, Class};
+use super::counters::{Counters, Counts, HotCounts, InHand};
 use super::forward::Forward;
 use super::handle::Respond;
-use super::ops::{OPS_MAX, OpRef, Role, Slab, Tags, tag_of};
+use super::ops::{OPS_MAX, OpRef, Role, Slab, Space, Tags};
 use super::overflow::Fetch;
 use super::proc::{ProcLimits, WriterLimits};
-use super::receives::Receives;
+use super::receives::{Claim, Receives};
+use super::registry::{Registration, Seen};
 use super::transfer::BulkTransfer;
-use super::{Bulk, HgError};
-
-/// How a [`Core`] behaves.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct HgOptions {
-    /// Which of Mercury's builds to speak like. Default: without checksum support.
-    pub build: Build,
-    /// Take requests of the other build as well, if they say so: builds with checksum support of
-    /// Mercury 2.4.1 and later do, and our own. They are answered in kind. Default: yes.
-    pub detect_build: bool,
-    /// What is protected by checksums; other than `None` it takes [`Build::Checksum`]. Both ends
-    /// must be set alike. Default: nothing.
-    pub checksum_level: ChecksumLevel,
-    /// Receive requests. Default: yes. The endpoint must have been opened to listen as well.
-    pub listen: bool,
-    /// Receives for requests kept posted. Each takes a message buffer (4 KiB by default). Default
-    /// 256, as in Margo.
-    pub request_post_init: usize,
-    /// Most requests taken in whose arguments have not been read, posted receives included. Beyond
-    /// it the transport holds senders back. Default 16384.
-    pub requests_max: usize,
-    /// Longest payload that may overflow a message, bytes, in both directions. Default 256 MiB.
-    pub overflow_bytes_max: usize,
-    /// Bounds of what is encoded. Default: see there.
-    pub proc: ProcLimits,
-    /// Let small bulk data travel inside its descriptor. Default: yes.
-    pub bulk_eager: bool,
-    /// Longest single put or get, bytes; longer transfers take several. Default 64 MiB.
-    pub bulk_chunk_bytes: u64,
-    /// Puts or gets of one transfer in flight at a time, at most 32. Default 8.
-    pub bulk_window: u32,
-    /// Hand calls to ourselves over without the network. Default: yes.
-    pub loopback: bool,
-}
-
-impl Default for HgOptions {
-    fn default() -> Self {
-        Self {
-            build: Build::Plain,
-            detect_build: true,
-            checksum_level: ChecksumLevel::None,
-            listen: true,
-            request_post_init: 256,
-            requests_max: 16 << 10,
-            overflow_bytes_max: 256 << 20,
-            proc: ProcLimits::default(),
-            bulk_eager: true,
-            bulk_chunk_bytes: 64 << 20,
-            bulk_window: 8,
-            loopback: true,
-        }
-    }
-}
-
-impl HgOptions {
-    /// How requests are written.
-    pub(super) fn format(&self) -> Format {
-        Format::new(self.build, self.checksum_level)
-    }
-
-    /// How requests are read.
-    pub(super) fn accept(&self) -> Accept {
-        Accept { format: self.format(), detect: self.detect_build }
-    }
-}
+use super::{Bulk, HgError, HgOptions, RpcId};
 
 /// An operation in flight.
 #[derive(Debug)]
@@ -145,17 +92,36 @@ pub(super) struct State<T> {
     /// Calls that were canceled while they waited for their response, oldest first; may name calls
     /// that are over.
     given_up: VecDeque<OpRef>,
-    tags: Tags,
+    /// For calls to no certain context, and to a certain one.
+    tags: [Tags; 2],
     pub(super) closed: bool,
+    /// Of context 0.
+    pub(super) receives: Receives,
+    pub(super) hot: HotCounts,
+    pub(super) seen: Seen,
 }
 
 impl<T> State<T> {
+    fn new(id: u8, space: Space, receives: Receives) -> Self {
+        Self {
+            ops: Slab::new(id),
+            events: VecDeque::new(),
+            tokens: 0,
+            given_up: VecDeque::new(),
+            tags: [false, true].map(|targeted| Tags::new(space.width(targeted))),
+            closed: false,
+            receives,
+            hot: HotCounts::default(),
+            seen: Seen::default(),
+        }
+    }
+
     /// The number of a new call, which gives its tag.
-    pub(super) fn number(&mut self) -> u64 {
+    pub(super) fn number(&mut self, targeted: bool) -> u64 {
         let Self { tags, ops, .. } = self;
-        tags.next(|| {
+        tags[usize::from(targeted)].next(|| {
             ops.iter().filter_map(|(_, op)| match op {
-                Op::Forward(forward) => Some(forward.number),
+                Op::Forward(call) if call.target.is_some() == targeted => Some(call.number),
                 _ => None,
             })
         })
@@ -197,9 +163,12 @@ impl<T> State<T> {
     }
 }
 
-/// The RPC core on one endpoint. `T` is what callers give an operation and get back at its end.
+/// A context of the RPC core on one endpoint. `T` is what callers give an operation and get back at
+/// its end.
 ///
-/// Counterpart: `hg_class_t` and `hg_context_t`.
+/// Counterpart: `hg_class_t` and `hg_context_t`. What `HG_Create`, `HG_Reset` and `HG_Destroy` do
+/// for a handle is not needed: a call owns nothing that outlives it, its slot, tag and buffers are
+/// reused by themselves, and starting one allocates nothing.
 #[derive(Debug)]
 pub struct Core<T> {
     pub(super) endpoint: Arc<dyn Endpoint>,
@@ -207,17 +176,26 @@ pub struct Core<T> {
     pub(super) limits: Limits,
     pub(super) options: HgOptions,
     pub(super) buffers: Arc<Buffers>,
-    pub(super) receives: Receives,
+    pub(super) class: Arc<Class<T>>,
+    pub(super) id: u8,
+    pub(super) space: Space,
+    /// Context 0, which has the receives for requests; `None`: this is it.
+    primary: Option<Arc<Core<T>>>,
+    /// How others wake it; context 0 has one as soon as there may be another.
+    pub(super) bell: Option<Bell>,
     state: Mutex<State<T>>,
     /// `State::events` is not empty; to look at without the lock. Only a hint: whoever queues an
     /// event for a sleeping progress ULT wakes it, and `prepare_wait` looks under the lock.
     pub(super) has_events: AtomicBool,
+    /// What `progress` collected, and what other contexts have handed over.
     pub(super) arrived: Mutex<VecDeque<Completion>>,
+    /// `arrived` is not empty; written under its lock, and as much of a hint.
+    pub(super) has_arrived: AtomicBool,
     pub(super) counts: Counts,
 }
 
 impl<T> Core<T> {
-    /// Starts the RPC core on `endpoint`, and posts receives if it is to listen.
+    /// Starts the RPC core on `endpoint`, with one context, and posts receives if it is to listen.
     ///
     /// # Errors
     ///
@@ -240,29 +218,138 @@ impl<T> Core<T> {
                  an overflow take {need}"
             ))));
         }
-        let core = Arc::new(Self {
-            self_addr: endpoint.self_addr(),
-            limits,
-            buffers: Buffers::new(endpoint.clone()),
-            receives: Receives::new(options.request_post_init, options.requests_max),
-            endpoint,
-            options,
-            state: Mutex::new(State {
-                ops: Slab::new(),
-                events: VecDeque::new(),
-                tokens: 0,
-                given_up: VecDeque::new(),
-                tags: Tags::new(),
-                closed: false,
-            }),
-            has_events: AtomicBool::new(false),
-            arrived: Mutex::new(VecDeque::new()),
-            counts: Counts::default(),
-        });
-        core.post_receives()?;
+        let class = Arc::new(Class::new());
+        let make = |id| Self::make(id, endpoint, options.clone(), class.clone(), None);
+        let core = class.add(options.max_contexts, make)?;
+        if core.options.listen {
+            let first = core.state().receives.first();
+            core.post_receives(first)?;
+        }
         Ok(core)
     }
 
+    /// Makes a further context. It lasts until the last clone of what this returns is dropped;
+    /// whatever it has in flight then ends unnoticed, so wait for [`in_flight`](Self::in_flight) to
+    /// be zero before.
+    ///
+    /// # Errors
+    ///
+    /// [`HgError::Contexts`] beyond [`HgOptions::max_contexts`]; [`HgError::Closed`].
+    ///
+    /// Counterpart: `HG_Context_create`.
+    pub fn context(self: &Arc<Self>) -> Result<Arc<Self>, HgError> {
+        let primary = self.primary.as_ref().unwrap_or(self).clone();
+        if self.state().closed {
+            return Err(HgError::Closed);
+        }
+        let (endpoint, options, class) =
+            (self.endpoint.clone(), self.options.clone(), self.class.clone());
+        self.class.add(self.options.max_contexts, |id| {
+            Self::make(id, endpoint, options, class, Some(primary))
+        })
+    }
+
+    fn make(
+        id: u8,
+        endpoint: Arc<dyn Endpoint>,
+        options: HgOptions,
+        class: Arc<Class<T>>,
+        primary: Option<Arc<Self>>,
+    ) -> Result<Self, HgError> {
+        let (first, more) = (options.request_post_init, options.request_post_incr);
+        let receives = Receives::new(first, more, options.requests_max);
+        let space = Space::new(id, options.max_contexts);
+        let bell = match options.max_contexts {
+            0 | 1 => None,
+            _ => Some(Bell::new(endpoint.wait_fd())?),
+        };
+        Ok(Self {
+            self_addr: endpoint.self_addr(),
+            limits: endpoint.limits(),
+            buffers: Buffers::new(endpoint.clone()),
+            endpoint,
+            options,
+            class,
+            id,
+            space,
+            primary,
+            bell,
+            state: Mutex::new(State::new(id, space, receives)),
+            has_events: AtomicBool::new(false),
+            arrived: Mutex::new(VecDeque::new()),
+            has_arrived: AtomicBool::new(false),
+            counts: Counts::default(),
+        })
+    }
+
+    /// The number of this context. Counterpart: `HG_Context_get_id`.
+    pub fn id(&self) -> u8 {
+        self.id
+    }
+
+    /// Context 0.
+    #[inline]
+    pub(super) fn primary(&self) -> &Self {
+        self.primary.as_deref().unwrap_or(self)
+    }
+
+    /// Registers an RPC, for all contexts. Returns its number.
+    ///
+    /// # Errors
+    ///
+    /// [`HgError::Registered`] if it is already, [`HgError::Collision`] if another one has the same
+    /// number.
+    ///
+    /// Counterpart: `HG_Register`, `HG_Register_name`.
+    pub fn register(&self, registration: Registration) -> Result<RpcId, HgError> {
+        self.class.registry.insert(registration, false)
+    }
+
+    /// Registers an RPC in the place of one of the same number and name that may be there. Requests
+    /// that were handed up keep what they were handed up with; later ones get the new one.
+    ///
+    /// # Errors
+    ///
+    /// [`HgError::Collision`] if another one has the same number.
+    pub fn replace(&self, registration: Registration) -> Result<RpcId, HgError> {
+        let replaced = self.class.registry.insert(registration, true);
+        self.forget_old_tables();
+        replaced
+    }
+
+    /// Forgets an RPC; returns what was registered. Requests for it that were not handed up yet are
+    /// answered with [`ReturnCode::NoEntry`](super::ReturnCode::NoEntry); those that were can be
+    /// answered as before. Calls of ours that are in flight go on; new ones fail with
+    /// [`HgError::NotRegistered`].
+    ///
+    /// Counterpart: `HG_Deregister`.
+    pub fn deregister(&self, id: RpcId) -> Option<Arc<Registration>> {
+        let removed = self.class.registry.remove(id);
+        self.forget_old_tables();
+        removed
+    }
+
+    /// Forgets all RPCs.
+    pub fn deregister_all(&self) {
+        self.class.registry.clear();
+        self.forget_old_tables();
+    }
+
+    /// Lets go of the copies of the registry that contexts keep, and so of what was removed.
+    fn forget_old_tables(&self) {
+        for context in self.class.all() {
+            let old = context.state().seen.renew(&self.class.registry);
+            // Outside of the lock: an entry's data is the user's.
+            drop(old);
+        }
+    }
+
+    /// What is registered under that number. Counterpart: `HG_Registered`, `HG_Registered_data`.
+    pub fn registered(&self, id: RpcId) -> Option<Arc<Registration>> {
+        self.class.registry.get(id)
+    }
+
+    #[inline]
     pub(super) fn state(&self) -> MutexGuard<'_, State<T>> {
         lock(&self.state)
     }
@@ -274,6 +361,7 @@ impl<T> Core<T> {
     }
 
     /// After a step of an operation within trigger: what is to be told to the sink now.
+    #[inline]
     pub(super) fn settle(
         &self,
         mut state: MutexGuard<'_, State<T>>,
@@ -288,13 +376,14 @@ impl<T> Core<T> {
         event
     }
 
-    /// The limits of an encoding.
-    pub(super) fn writer_limits(&self) -> WriterLimits {
-        WriterLimits {
-            bytes_max: self.options.overflow_bytes_max,
-            bulk_eager: self.options.bulk_eager,
-            proc: self.options.proc,
-        }
+    /// The limits of an encoding into a message of at most `message_max` bytes.
+    #[inline]
+    pub(super) fn writer_limits(&self, message_max: usize) -> WriterLimits {
+        let bytes_max = match self.options.overflow {
+            true => self.options.overflow_bytes_max,
+            false => message_max.saturating_sub(self.options.format().header_bytes()),
+        };
+        WriterLimits { bytes_max, bulk_eager: self.options.bulk_eager, proc: self.options.proc }
     }
 
     /// Bounds within which arguments and results are to be decoded; see
@@ -324,7 +413,35 @@ impl<T> Core<T> {
 
     /// What was done so far.
     pub fn counters(&self) -> Counters {
-        self.counts.snapshot()
+        let mut sum = Counters::default();
+        for context in self.class.all() {
+            let hot = context.state().hot;
+            context.counts.add_to(hot, &mut sum);
+        }
+        sum
+    }
+
+    /// What is in hand now.
+    pub fn in_hand(&self) -> InHand {
+        let mut sum = InHand::default();
+        for context in self.class.all() {
+            let state = context.state();
+            sum.operations += state.ops.len();
+            sum.tokens += state.tokens;
+            sum.requests_held += state.receives.held;
+            sum.receives_posted += state.receives.posted;
+        }
+        sum
+    }
+
+    /// Payload bytes that fit into a request. Counterpart: `HG_Class_get_input_eager_size`.
+    pub fn input_eager_bytes(&self) -> usize {
+        self.limits.unexpected_bytes_max - self.options.build.header_bytes()
+    }
+
+    /// Payload bytes that fit into a response. Counterpart: `HG_Class_get_output_eager_size`.
+    pub fn output_eager_bytes(&self) -> usize {
+        self.limits.expected_bytes_max - self.options.build.header_bytes()
     }
 
     /// A handle to registered memory, for peers. It does not keep the memory registered.
@@ -334,35 +451,70 @@ impl<T> Core<T> {
         Bulk::of_local(&*self.endpoint, memory)
     }
 
-    /// Keeps the configured number of receives for requests posted.
-    pub(super) fn post_receives(&self) -> Result<(), HgError> {
-        if !self.options.listen {
-            return Ok(());
-        }
-        while let Some(number) = self.receives.claim() {
-            let op = OpRef::single(Role::Request, number);
-            if let Err(refused) = self.endpoint.recv_unexpected(op, self.buffers.take()) {
-                self.receives.failed();
-                self.buffers.put(refused.buf);
-                return Err(refused.error.into());
+    #[inline]
+    pub(super) fn is_primary(&self) -> bool {
+        self.primary.is_none()
+    }
+
+    /// Posts receives that context 0 has claimed.
+    #[cold]
+    pub(super) fn post_receives(&self, claim: Claim) -> Result<(), HgError> {
+        for number in claim.clone() {
+            if let Err(error) = self.post_receive(number, self.buffers.take()) {
+                let mut state = self.primary().state();
+                (number..claim.end).for_each(|_| state.receives.failed());
+                return Err(error);
             }
         }
         Ok(())
     }
 
-    /// The arguments of a request have been read.
-    pub(super) fn request_released(&self) {
-        self.receives.released();
-        if let Err(error) = self.post_receives() {
+    /// Posts one receive.
+    #[inline]
+    fn post_receive(&self, number: u64, buf: na::MsgBuf) -> Result<(), HgError> {
+        let op = OpRef::single(Role::Request, 0, number);
+        self.endpoint.recv_unexpected(op, buf).map_err(|refused| {
+            self.buffers.put(refused.buf);
+            refused.error.into()
+        })
+    }
+
+    /// A request is done with, and its buffer `buf` is free: posts what was claimed because of
+    /// that.
+    #[inline]
+    pub(super) fn request_released(&self, mut claim: Claim, buf: Option<na::MsgBuf>) {
+        if self.options.listen
+            && let Some(number) = claim.next()
+        {
+            let buf = buf.unwrap_or_else(|| self.buffers.take());
+            let posted = self.post_receive(number, buf);
+            if posted.is_err() {
+                self.primary().state().receives.failed();
+            }
+            self.post_more(claim);
+        } else if let Some(buf) = buf {
+            self.buffers.put(buf);
+        }
+    }
+
+    /// Posts receives that were claimed because too few are left.
+    #[inline]
+    pub(super) fn post_more(&self, claim: Claim) {
+        if !claim.is_empty()
+            && self.options.listen
+            && let Err(error) = self.post_receives(claim)
+        {
             tracing::debug!(%error, "cannot receive further requests");
         }
     }
 
-    /// Gives up a call or transfer. It ends through the sink as always, once: with
+    /// Gives up a call, an answer or a transfer. It ends through the sink as always, once: with
     /// [`HgError::Canceled`] unless it had ended before. An operation that is over is ignored.
     ///
-    /// A call ends at once, whatever the peer does; the peer may handle it all the same. A transfer
-    /// ends as soon as the network no longer touches our memory.
+    /// A call ends at once, whatever the peer does; the peer may handle it all the same. An answer
+    /// ends when it is no longer being sent; its origin may have got it, and cannot fetch an
+    /// overflowed result any more. A transfer ends as soon as the network no longer touches our
+    /// memory.
     ///
     /// Counterpart: `HG_Cancel`, `HG_Bulk_cancel`; there, calls to oneself cannot be canceled.
     pub fn cancel(&self, op: OpRef) {
@@ -370,6 +522,7 @@ impl<T> Core<T> {
         let (parts, forgotten) = match state.ops.get_mut(op) {
             Some(Op::Forward(call)) => (call.cancel(), state.give_up(op)),
             Some(Op::Transfer(transfer)) => (transfer.cancel(), None),
+            Some(Op::Respond(answer)) => (answer.cancel(), None),
             Some(Op::Local(_)) => {
                 if let Some(Op::Local(token)) = state.ops.remove(op) {
                     let result = Err(HgError::Canceled);
@@ -377,7 +530,7 @@ impl<T> Core<T> {
                 }
                 return;
             }
-            Some(Op::Respond(_) | Op::Fetch(_)) | None => return,
+            Some(Op::Fetch(_)) | None => return,
         };
         let (event, gone) = state.settle(op);
         if let Some(event) = event {
@@ -385,6 +538,7 @@ impl<T> Core<T> {
         }
         drop(state);
         drop(gone);
+        self.counts.canceled.bump();
         for role in parts {
             self.endpoint.cancel(op.part(role));
         }
@@ -401,27 +555,50 @@ impl<T> Core<T> {
     /// Announces that the caller is about to sleep on [`wait_fd`](Self::wait_fd); `false`: there is
     /// work. See [`Endpoint::prepare_wait`]. What other threads queue here afterwards (calls to
     /// ourselves, cancels) does not make the descriptor readable: they wake the sleeper themselves.
+    ///
+    /// Counterpart: `HG_Event_ready`.
     pub fn prepare_wait(&self) -> bool {
-        lock(&self.arrived).is_empty()
+        if let Some(bell) = &self.bell {
+            bell.announce(&self.class);
+        }
+        let quiet = lock(&self.arrived).is_empty()
             && self.state().events.is_empty()
-            && self.endpoint.prepare_wait()
+            && self.endpoint.prepare_wait();
+        if let Some(bell) = self.bell.as_ref().filter(|_| !quiet) {
+            bell.retract(&self.class);
+        }
+        quiet
     }
 
-    /// See [`Endpoint::wait_fd`].
+    /// Readable when there is work, see [`prepare_wait`](Self::prepare_wait). `None`: the transport
+    /// can only be polled.
+    ///
+    /// Counterpart: `HG_Event_get_wait_fd`.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.endpoint.wait_fd()
+        let endpoint = self.endpoint.wait_fd()?;
+        Some(self.bell.as_ref().map_or(endpoint, Bell::fd))
     }
 
-    /// Ends every operation with an error; see the module's documentation. Idempotent. Keep calling
-    /// `progress` and `trigger` until nothing is in flight.
+    /// Ends every operation of every context with an error; see the module's documentation.
+    /// Idempotent. Keep calling `progress` and `trigger`, or `poll`, of each context until nothing
+    /// is in flight.
     ///
     /// Counterpart: `HG_Context_destroy`.
     pub fn close(&self) {
+        for context in self.class.all() {
+            context.close_own();
+        }
+        self.endpoint.close();
+        for context in self.class.all() {
+            context.wake();
+        }
+    }
+
+    fn close_own(&self) {
         let mut state = self.state();
-        if state.closed {
+        if std::mem::replace(&mut state.closed, true) {
             return;
         }
-        state.closed = true;
         let is_local = |(name, op): (OpRef, &Op<T>)| matches!(op, Op::Local(_)).then_some(name);
         let local = state.ops.iter().filter_map(is_local).collect::<Vec<_>>();
         for op in local {
@@ -429,12 +606,17 @@ impl<T> Core<T> {
                 self.queue(&mut state, Event::Response { token, result: Err(HgError::Closed) });
             }
         }
-        drop(state);
-        self.endpoint.close();
     }
+}
 
-    pub(super) fn tag(number: u64) -> na::Tag {
-        tag_of(number)
+impl<T> Drop for Core<T> {
+    fn drop(&mut self) {
+        if self.options.stats {
+            let mut sum = Counters::default();
+            let hot = self.state().hot;
+            self.counts.add_to(hot, &mut sum);
+            tracing::info!(context = self.id, counters = ?sum, "RPC layer");
+        }
     }
 }
 

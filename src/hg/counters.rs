@@ -15,18 +15,36 @@ impl Count {
     }
 }
 
+/// What every RPC counts; under the lock that every RPC takes.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct HotCounts {
+    pub(super) rpc_req_sent: u64,
+    pub(super) rpc_req_recv: u64,
+    pub(super) rpc_resp_sent: u64,
+    pub(super) rpc_resp_recv: u64,
+}
+
 macro_rules! counters {
     ($($(#[$doc:meta])+ $name:ident,)+) => {
-        /// What a [`Core`](super::Core) has done since it started. A snapshot.
+        /// What a [`Core`](super::Core) has done since it started, over all of its contexts. A
+        /// snapshot.
         ///
         /// Counterpart: `HG_Class_get_counters`.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Counters {
+            /// Requests sent.
+            pub rpc_req_sent: u64,
+            /// Requests received.
+            pub rpc_req_recv: u64,
+            /// Responses sent.
+            pub rpc_resp_sent: u64,
+            /// Responses received.
+            pub rpc_resp_recv: u64,
             $($(#[$doc])+ pub $name: u64,)+
         }
 
-        /// The live counters.
+        /// The live counters of what is rare.
         #[derive(Debug, Default)]
         pub(super) struct Counts {
             /// Sends that nobody waits for; gives each a name.
@@ -43,22 +61,19 @@ macro_rules! counters {
                 self.malformed.bump()
             }
 
-            pub(super) fn snapshot(&self) -> Counters {
-                Counters { $($name: self.$name.0.load(Ordering::Relaxed),)+ }
+            /// Adds those of one context to `sum`.
+            pub(super) fn add_to(&self, hot: HotCounts, sum: &mut Counters) {
+                sum.rpc_req_sent += hot.rpc_req_sent;
+                sum.rpc_req_recv += hot.rpc_req_recv;
+                sum.rpc_resp_sent += hot.rpc_resp_sent;
+                sum.rpc_resp_recv += hot.rpc_resp_recv;
+                $(sum.$name += self.$name.0.load(Ordering::Relaxed);)+
             }
         }
     };
 }
 
 counters! {
-    /// Requests sent.
-    rpc_req_sent,
-    /// Requests received.
-    rpc_req_recv,
-    /// Responses sent.
-    rpc_resp_sent,
-    /// Responses received.
-    rpc_resp_recv,
     /// Requests, sent or received, that did not fit into a message.
     req_extra,
     /// Responses, sent or received, that did not fit into a message.
@@ -69,4 +84,25 @@ counters! {
     malformed,
     /// Of these, those whose checksum was wrong.
     checksum_errors,
+    /// Requests refused because their RPC is not registered, or not served, here.
+    not_registered,
+    /// Calls and answers given up.
+    canceled,
+}
+
+/// What a [`Core`](super::Core) has in hand now, over all of its contexts. All but
+/// `receives_posted` are zero when nothing goes on.
+///
+/// Counterpart: `req_recv_active` among Mercury's counters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InHand {
+    /// Calls, answers, fetches and transfers that have parts in flight.
+    pub operations: usize,
+    /// Tokens that have not gone back.
+    pub tokens: usize,
+    /// Requests that hold the place of a receive.
+    pub requests_held: usize,
+    /// Receives for requests in the network.
+    pub receives_posted: usize,
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use super::ReturnCode;
+use super::{ReturnCode, RpcId};
 
 /// Why a message of a peer cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -202,6 +202,34 @@ pub enum HgError {
     /// As many operations are in flight as can be told apart. Wait for some to end.
     #[error("{0} operations are in flight, which is the limit; wait for some to end")]
     Busy(usize),
+    /// The RPC is not registered here, so nothing was sent: `HG_NOENTRY`.
+    #[error("RPC {0} is not registered here: register it before calling it")]
+    NotRegistered(RpcId),
+    /// The RPC is registered already.
+    #[error("RPC `{name}` is registered already, as {id}; replace it, or deregister it before")]
+    Registered {
+        /// Its number.
+        id: RpcId,
+        /// Its name.
+        name: String,
+    },
+    /// Another RPC has the same number. Rename one of them.
+    #[error("RPC `{name}` has the same number {id} as `{other}`: rename one of them")]
+    Collision {
+        /// The number.
+        id: RpcId,
+        /// The RPC that was to be registered.
+        name: String,
+        /// The RPC that is.
+        other: String,
+    },
+    /// There are as many contexts as [`HgOptions::max_contexts`](super::HgOptions::max_contexts)
+    /// allows.
+    #[error("there are {max} contexts, which is the limit; raise `max_contexts`")]
+    Contexts {
+        /// The limit.
+        max: usize,
+    },
     /// The origin asked for no response, so there can be none.
     #[error("the request is one-way: it takes no response")]
     NoResponse,

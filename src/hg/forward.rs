@@ -14,15 +14,16 @@
 //! A one-way call ends when it is sent and, if it overflowed, acknowledged. Arguments that
 //! overflowed are exposed until then, or until the response.
 
-use na::{Access, Addr, Arrival, LocalMem, Memory, MsgBuf};
+use na::{Access, Addr, Arrival, LocalMem, Memory, MsgBuf, Tag};
 
 use super::buffers::Payload;
 use super::checksum::PayloadSum;
 use super::context::{Event, Incoming};
-use super::core::{Core, Op};
+use super::core::{Core, Op, State};
+use super::format::Format;
 use super::handle::Reply;
-use super::header::{Format, RequestHeader, ResponseHeader};
-use super::ops::{OpRef, Role};
+use super::header::RequestHeader;
+use super::ops::{CONTEXTS_MAX, OpRef, Role};
 use super::proc::Written;
 use super::wire::{self, Body, Unencoded};
 use super::{Bulk, HgError, ProcError, Response, ReturnCode, RpcId, Writer};
@@ -31,14 +32,33 @@ use super::{Bulk, HgError, ProcError, Response, ReturnCode, RpcId, Writer};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ForwardOptions {
-    /// The target is not to answer; the call ends when the request was sent. Default: no.
+    /// The target is not to answer; the call ends when the request was sent. Default: no, unless
+    /// the RPC is registered so.
     pub no_response: bool,
+    /// The context that shall handle the request, below 128. One that the target does not have is
+    /// taken for context 0. Default: none in particular, which is context 0.
+    ///
+    /// Counterpart: `HG_Set_target_id`.
+    pub target_context: Option<u8>,
+    /// Call although the RPC need not be registered here: for layers whose types say what a
+    /// registration would. Default: no.
+    pub undeclared: bool,
 }
 
 impl ForwardOptions {
     /// A call that is not to be answered.
     pub const fn one_way() -> Self {
-        Self { no_response: true }
+        Self { no_response: true, target_context: None, undeclared: false }
+    }
+
+    /// A call to a certain context of the target.
+    pub const fn to_context(id: u8) -> Self {
+        Self { no_response: false, target_context: Some(id), undeclared: false }
+    }
+
+    /// The same, of an RPC that need not be registered here.
+    pub const fn undeclared(self) -> Self {
+        Self { undeclared: true, ..self }
     }
 }
 
@@ -47,23 +67,45 @@ impl ForwardOptions {
 pub(super) struct Forward<T> {
     /// `None` once it went back.
     token: Option<T>,
-    pub(super) peer: Addr,
     /// Gives the tag.
     pub(super) number: u64,
+    pub(super) target: Option<u8>,
     one_way: bool,
     /// Parts in flight.
     sending: bool,
     receiving: bool,
-    pub(super) fetching: Option<LocalMem>,
-    /// Of the result that is being fetched.
-    pub(super) payload_sum: Option<PayloadSum>,
+    pub(super) fetching: Option<Box<Fetching>>,
     outcome: Option<Result<Response, HgError>>,
     canceled: bool,
     /// The arguments, while the target may fetch them.
     exposed: Option<LocalMem>,
 }
 
+/// A result that is being fetched, and whom to tell when it is here.
+#[derive(Debug)]
+pub(super) struct Fetching {
+    pub(super) memory: LocalMem,
+    pub(super) sum: Option<PayloadSum>,
+    pub(super) peer: Addr,
+    pub(super) tag: Tag,
+}
+
 impl<T> Forward<T> {
+    fn new(token: T, target: Option<u8>, one_way: bool) -> Self {
+        Self {
+            token: Some(token),
+            number: 0,
+            target,
+            one_way,
+            sending: false,
+            receiving: !one_way,
+            fetching: None,
+            outcome: None,
+            canceled: false,
+            exposed: None,
+        }
+    }
+
     fn fail(&mut self, error: HgError) {
         self.outcome.get_or_insert(Err(error));
     }
@@ -121,6 +163,7 @@ impl<T> Forward<T> {
     }
 
     /// What there is to tell, and whether the call is over.
+    #[inline]
     pub(super) fn settle(&mut self) -> (Option<Event<T>>, bool) {
         let flying = self.sending || self.receiving || self.fetching.is_some();
         if self.one_way && !flying && self.token.is_some() {
@@ -146,7 +189,8 @@ impl<T> Core<T> {
     ///
     /// # Errors
     ///
-    /// When nothing was sent; `token` comes back here and not through the sink.
+    /// When nothing was sent, [`HgError::NotRegistered`] among them; `token` comes back here and
+    /// not through the sink.
     ///
     /// Counterpart: `HG_Forward`.
     pub fn forward(
@@ -157,155 +201,231 @@ impl<T> Core<T> {
         encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
         token: T,
     ) -> Result<OpRef, (HgError, T)> {
+        let local = self.options.loopback && *to == self.self_addr;
+        let Started { op, tag, no_response } = self.admit_call(id, options, local, token)?;
+        let mut admitted = Admitted { core: self, op, armed: true };
         let format = self.options.format();
-        let no_response = options.no_response;
-        let header = RequestHeader { no_response, ..RequestHeader::in_format(id, format) };
-        let encoded = wire::encode_request(
-            header,
-            self.buffers.take(),
-            self.limits.unexpected_bytes_max,
-            self.writer_limits(),
-            encode,
-        );
+        let header =
+            RequestHeader { no_response, cookie: self.id, ..RequestHeader::in_format(id, format) };
+        let max = self.limits.unexpected_bytes_max;
+        let limits = self.writer_limits(max);
+        let buf = self.buffers.take();
+        let encoded = wire::encode_request(header, buf, max, limits, encode);
+        admitted.armed = false;
         let written = match encoded {
             Ok(written) => written,
-            Err(unencoded) => return Err((self.unencoded(unencoded), token)),
+            Err(unencoded) => return self.withdraw(op, true, self.unencoded(unencoded)),
         };
-        if self.options.loopback && *to == self.self_addr {
-            return self.forward_local(header, written, token);
+        if local {
+            return Ok(self.hand_to_ourselves(op, header, options.target_context, written));
         }
-        let max = self.limits.unexpected_bytes_max;
         let (buf, exposed) = match self.expose_overflow(format, written, max) {
             Ok(finished) => finished,
-            Err(error) => return Err((error, token)),
+            Err(error) => return self.withdraw(op, true, error),
         };
-        let one_way = no_response;
-        if exposed.is_some() {
-            self.counts.req_extra.bump();
+        let receives = !no_response || exposed.is_some();
+        if let Some(exposed) = exposed {
+            self.note_overflow(op, exposed);
         }
-        let call = Forward {
-            token: Some(token),
-            peer: to.clone(),
-            number: 0,
-            one_way,
-            sending: true,
-            receiving: !one_way || exposed.is_some(),
-            fetching: None,
-            payload_sum: None,
-            outcome: None,
-            canceled: false,
-            exposed,
-        };
-        self.launch(call, buf)
+        let receive = receives.then_some(if no_response { Role::Ack } else { Role::Reply });
+        self.launch(to, op, tag, receive, buf)
     }
 
-    /// Starts the parts of a call.
-    fn launch(&self, mut call: Forward<T>, buf: MsgBuf) -> Result<OpRef, (HgError, T)> {
-        let role = call.reply_role();
-        let (to, receives) = (call.peer.clone(), call.receiving);
-        let admitted = {
-            let mut state = self.state();
-            call.number = state.number();
-            let number = call.number;
-            let admitted = state.admit(Op::Forward(call)).map(|op| (op, Self::tag(number)));
-            if admitted.is_ok() {
-                state.tokens += 1;
-            }
-            admitted
-        };
-        let (op, tag) = match admitted {
-            Ok(admitted) => admitted,
-            Err(refused) => {
-                self.buffers.put(buf);
-                return match *refused {
-                    (error, Op::Forward(Forward { token: Some(token), .. })) => Err((error, token)),
-                    _ => Ok(OpRef::NONE),
-                };
-            }
-        };
-        if receives {
-            let reply = self.buffers.take();
-            let posted = self.endpoint.recv_expected(op.part(role), &to, tag, reply);
-            if let Err(refused) = posted {
-                self.buffers.put(refused.buf);
-                self.buffers.put(buf);
-                return self.withdraw(op, true, refused.error);
+    /// Makes room for a call.
+    #[inline]
+    fn admit_call(
+        &self,
+        id: RpcId,
+        options: ForwardOptions,
+        local: bool,
+        token: T,
+    ) -> Result<Started, (HgError, T)> {
+        let ForwardOptions { mut no_response, target_context: target, undeclared } = options;
+        if let Some(target) = target.filter(|id| usize::from(*id) >= CONTEXTS_MAX) {
+            let text = format!("context {target}: contexts have numbers below {CONTEXTS_MAX}");
+            return Err((HgError::Na(na::Error::InvalidArgument(text)), token));
+        }
+        let mut state = self.state();
+        if !undeclared {
+            match state.seen.get(&self.class.registry, id) {
+                Some(there) => no_response |= there.is_no_response(),
+                None => return Err((HgError::NotRegistered(id), token)),
             }
         }
-        match self.endpoint.send_unexpected(op.part(Role::Send), &to, tag, buf) {
-            Ok(()) => {
-                self.counts.rpc_req_sent.bump();
-                Ok(op)
+        let (op, tag) = if local {
+            (Op::Local(token), Tag(0))
+        } else {
+            let mut call = Forward::new(token, target, no_response);
+            call.number = state.number(target.is_some());
+            let tag = self.space.tag(call.number, target);
+            (Op::Forward(call), tag)
+        };
+        match state.admit(op) {
+            Ok(op) => {
+                state.tokens += 1;
+                state.hot.rpc_req_sent += 1;
+                Ok(Started { op, tag, no_response })
             }
             Err(refused) => {
+                drop(state);
+                match *refused {
+                    (error, Op::Local(token) | Op::Forward(Forward { token: Some(token), .. })) => {
+                        Err((error, token))
+                    }
+                    // Not what was given.
+                    (_, _) => unreachable!("an operation was exchanged while it was refused"),
+                }
+            }
+        }
+    }
+
+    /// The arguments of a call did not fit, and are exposed for the target.
+    fn note_overflow(&self, op: OpRef, exposed: LocalMem) {
+        self.counts.req_extra.bump();
+        let mut state = self.state();
+        if let Some(Op::Forward(call)) = state.ops.get_mut(op) {
+            call.exposed = Some(exposed);
+            call.receiving = true;
+        }
+    }
+
+    /// Starts the parts of a call: `receive` is what its receive is, if it has one.
+    #[inline]
+    fn launch(
+        &self,
+        to: &Addr,
+        op: OpRef,
+        tag: Tag,
+        receive: Option<Role>,
+        buf: MsgBuf,
+    ) -> Result<OpRef, (HgError, T)> {
+        if let Some(role) = receive {
+            let reply = self.buffers.take();
+            if let Err(refused) = self.endpoint.recv_expected(op.part(role), to, tag, reply) {
                 self.buffers.put(refused.buf);
-                let withdrawn = self.withdraw(op, false, refused.error);
-                self.endpoint.cancel(op.part(role));
+                self.buffers.put(buf);
+                return self.withdraw(op, true, refused.error.into());
+            }
+        }
+        if self.endpoint.send_unexpected_now(to, tag, buf.as_slice()) {
+            self.buffers.put(buf);
+            if receive != Some(Role::Reply) {
+                self.one_way_sent(op);
+            }
+            return Ok(op);
+        }
+        if !self.begin_send(op) {
+            self.buffers.put(buf);
+            return Ok(op);
+        }
+        match self.endpoint.send_unexpected(op.part(Role::Send), to, tag, buf) {
+            Ok(()) => Ok(op),
+            Err(refused) => {
+                self.buffers.put(refused.buf);
+                let withdrawn = self.withdraw(op, false, refused.error.into());
+                if let Some(role) = receive {
+                    self.endpoint.cancel(op.part(role));
+                }
                 withdrawn
             }
         }
     }
 
-    /// A part of a call was refused, so nothing was sent: gives the token back.
+    /// The send is about to start; `false`: the call is over, because its receive has failed.
+    fn begin_send(&self, op: OpRef) -> bool {
+        let mut state = self.state();
+        let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return false };
+        call.sending = true;
+        true
+    }
+
+    /// A one-way call was sent at once.
+    fn one_way_sent(&self, op: OpRef) {
+        let mut state = self.state();
+        let (event, gone) = state.settle(op);
+        if let Some(event) = event {
+            self.queue(&mut state, event);
+        }
+        drop(state);
+        drop(gone);
+    }
+
+    /// A call could not be encoded, or a part of it was refused, so nothing was sent: gives the
+    /// token back.
     fn withdraw(
         &self,
         op: OpRef,
         not_receiving: bool,
-        error: na::Error,
+        error: HgError,
     ) -> Result<OpRef, (HgError, T)> {
         let mut state = self.state();
-        let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return Ok(op) };
-        call.sending = false;
-        call.receiving &= !not_receiving;
-        let token = call.token.take();
-        // An outcome that nobody can be told any more.
-        call.outcome = None;
-        let (_, gone) = state.settle(op);
-        if token.is_some() {
-            state.tokens -= 1;
-        }
+        let (token, gone) = match state.ops.get_mut(op) {
+            Some(Op::Forward(call)) => {
+                call.sending = false;
+                call.receiving &= !not_receiving;
+                let token = call.token.take();
+                // An outcome that nobody can be told any more.
+                call.outcome = None;
+                (token, state.settle(op).1)
+            }
+            Some(Op::Local(_)) => match state.ops.remove(op) {
+                Some(Op::Local(token)) => (Some(token), None),
+                _ => (None, None),
+            },
+            _ => return Ok(op),
+        };
+        let Some(token) = token else { return Ok(op) };
+        state.tokens -= 1;
+        state.hot.rpc_req_sent -= 1;
         drop(state);
         drop(gone);
-        match token {
-            Some(token) => Err((error.into(), token)),
-            None => Ok(op),
-        }
+        Err((error, token))
     }
 
     /// A call to ourselves: the encoded arguments go up as they are.
-    fn forward_local(
+    fn hand_to_ourselves(
         &self,
+        op: OpRef,
         header: RequestHeader,
+        target: Option<u8>,
         written: Written,
-        token: T,
-    ) -> Result<OpRef, (HgError, T)> {
+    ) -> OpRef {
         let payload = self.local_payload(header.format, written);
-        let mut state = self.state();
-        let (reply, op, done) = if header.no_response {
-            if state.closed {
-                return Err((HgError::Closed, token));
+        let reply = if header.no_response { Reply::None } else { Reply::Local(op) };
+        let request = Event::Request(Incoming {
+            header,
+            origin: self.self_addr.clone(),
+            reply,
+            payload,
+            registration: None,
+            held: false,
+            uncounted: false,
+        });
+        let other = target.filter(|id| *id != self.id).and_then(|id| self.class.get(id));
+        let other = match other {
+            None if self.class.is_several() && self.id != 0 && target != Some(self.id) => {
+                self.class.get(0)
             }
-            (Reply::None, OpRef::NONE, Some(token))
-        } else {
-            match state.admit(Op::Local(token)) {
-                Ok(op) => (Reply::Local(op), op, None),
-                Err(refused) => match *refused {
-                    (error, Op::Local(token)) => return Err((error, token)),
-                    _ => return Ok(OpRef::NONE),
-                },
-            }
+            other => other,
         };
-        state.tokens += 1;
-        let origin = self.self_addr.clone();
-        let incoming = Incoming { header, origin, reply, payload, held: false };
-        self.counts.rpc_req_sent.bump();
-        self.counts.rpc_req_recv.bump();
-        self.queue(&mut state, Event::Request(incoming));
-        if let Some(token) = done {
-            let result = Ok(Response::empty());
-            self.queue(&mut state, Event::Response { token, result });
+        if let Some(other) = other {
+            other.queue_from_other(request);
+            let mut state = self.state();
+            self.end_one_way_to_ourselves(&mut state, op, header.no_response);
+        } else {
+            let mut state = self.state();
+            state.hot.rpc_req_recv += 1;
+            self.queue(&mut state, request);
+            self.end_one_way_to_ourselves(&mut state, op, header.no_response);
         }
-        Ok(op)
+        op
+    }
+
+    fn end_one_way_to_ourselves(&self, state: &mut State<T>, op: OpRef, one_way: bool) {
+        if one_way && let Some(Op::Local(token)) = state.ops.remove(op) {
+            let result = Ok(Response::empty());
+            self.queue(state, Event::Response { token, result });
+        }
     }
 
     /// A payload that does not leave the process.
@@ -350,30 +470,36 @@ impl<T> Core<T> {
     }
 
     /// The receive of a response ended.
+    #[inline]
     pub(super) fn on_reply(
         &self,
         op: OpRef,
         buf: MsgBuf,
         result: Result<Arrival, na::Error>,
     ) -> Option<Event<T>> {
+        let came = result.is_ok();
         let result = match result {
+            Ok(arrival) => self.read_response(op, buf, arrival)?,
             Err(error) => {
                 self.buffers.put(buf);
                 Err(error.into())
             }
-            Ok(_) => {
-                self.counts.rpc_resp_recv.bump();
-                self.read_response(op, buf)?
-            }
         };
         let mut state = self.state();
+        state.hot.rpc_resp_recv += u64::from(came);
         let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return None };
         call.received(result);
         self.settle(state, op)
     }
 
     /// `None`: the result is being fetched.
-    fn read_response(&self, op: OpRef, buf: MsgBuf) -> Option<Result<Response, HgError>> {
+    #[inline]
+    fn read_response(
+        &self,
+        op: OpRef,
+        buf: MsgBuf,
+        arrival: Arrival,
+    ) -> Option<Result<Response, HgError>> {
         let result = match wire::decode_response(self.options.format(), buf.as_slice()) {
             Ok((header, _)) if header.code != ReturnCode::Success => {
                 Err(HgError::Remote(header.code))
@@ -384,9 +510,10 @@ impl<T> Core<T> {
             }
             Ok((header, Body::Overflow(desc))) => {
                 self.counts.resp_extra.bump();
-                match self.fetch_response(op, &header, &desc) {
+                match self.fetch_response(op, &header, arrival, &desc) {
                     Ok(None) => {
                         self.buffers.put(buf);
+                        self.state().hot.rpc_resp_recv += 1;
                         return None;
                     }
                     Ok(Some(bytes)) => Ok(Response::new(Payload::Overflow(bytes), &self.buffers)),
@@ -402,26 +529,39 @@ impl<T> Core<T> {
         Some(result)
     }
 
-    /// Where the response to a call comes from, and under which tag; and whether its result is to
-    /// be fetched: not if the call was canceled.
-    pub(super) fn response_source(&self, op: OpRef) -> Option<(Addr, na::Tag, bool)> {
-        let mut state = self.state();
-        let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return None };
-        Some((call.peer.clone(), Self::tag(call.number), !call.canceled))
+    /// Whether the result of a call is to be fetched: not if the call is over or was canceled.
+    pub(super) fn wants_result(&self, op: OpRef) -> bool {
+        matches!(self.state().ops.get_mut(op), Some(Op::Forward(call)) if !call.canceled)
     }
 
-    /// The response came and its result is being fetched into `memory`; `false`: the call is over.
-    pub(super) fn begin_fetch(
-        &self,
-        op: OpRef,
-        header: &ResponseHeader,
-        memory: &LocalMem,
-    ) -> bool {
+    /// The response came and its result is being fetched; `false`: the call is over.
+    pub(super) fn begin_fetch(&self, op: OpRef, fetching: Fetching) -> bool {
         let mut state = self.state();
         let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return false };
         call.receiving = false;
-        call.fetching = Some(memory.clone());
-        call.payload_sum = header.payload_sum;
+        call.fetching = Some(Box::new(fetching));
         true
+    }
+}
+
+/// A call that was admitted.
+struct Started {
+    op: OpRef,
+    tag: Tag,
+    no_response: bool,
+}
+
+/// Withdraws a call whose arguments panic while they are encoded.
+struct Admitted<'a, T> {
+    core: &'a Core<T>,
+    op: OpRef,
+    armed: bool,
+}
+
+impl<T> Drop for Admitted<'_, T> {
+    fn drop(&mut self) {
+        if self.armed {
+            let _ = self.core.withdraw(self.op, true, HgError::Canceled);
+        }
     }
 }

@@ -10,33 +10,40 @@
 use std::fmt;
 use std::sync::Arc;
 
-use na::{Addr, LocalMem, Tag};
+use na::{Addr, LocalMem, MsgBuf, Tag};
 
 use super::buffers::{Buffers, Payload};
 use super::context::{Event, Incoming};
 use super::core::{Core, Op};
 use super::header::{RequestHeader, ResponseHeader};
 use super::ops::{OpRef, Role};
+use super::registry::Registration;
 use super::wire;
 use super::{HgError, ProcError, ReturnCode, RpcId, Writer};
 
 /// A response: what stands behind Mercury's headers. Gives its buffer back when dropped.
 pub struct Response {
     payload: Payload,
-    buffers: Option<Arc<Buffers>>,
+    /// Names the pool of its buffer.
+    pool: u64,
 }
 
 impl Response {
-    pub(super) fn new(payload: Payload, buffers: &Arc<Buffers>) -> Self {
-        Self { payload, buffers: Some(buffers.clone()) }
+    #[inline]
+    pub(super) fn new(payload: Payload, buffers: &Buffers) -> Self {
+        Self { payload, pool: buffers.number() }
     }
 
     /// That of a one-way call.
     pub(super) fn empty() -> Self {
-        Self { payload: Payload::None, buffers: None }
+        Self { payload: Payload::None, pool: 0 }
     }
 
-    /// The bytes. Counterpart: `HG_Get_output_buf`.
+    /// The bytes; all of them, also if they had overflowed. Its length is what C calls the output
+    /// payload size.
+    ///
+    /// Counterpart: `HG_Get_output_buf`, `HG_Get_output_extra_buf`, `HG_Get_output_payload_size`.
+    #[inline]
     pub fn payload(&self) -> &[u8] {
         self.payload.as_slice()
     }
@@ -44,9 +51,7 @@ impl Response {
 
 impl Drop for Response {
     fn drop(&mut self) {
-        if let Some(buffers) = &self.buffers {
-            self.payload.recycle(buffers);
-        }
+        self.payload.recycle(self.pool);
     }
 }
 
@@ -80,6 +85,14 @@ pub(super) struct Respond<T> {
 }
 
 impl<T> Respond<T> {
+    /// Gives up. Returns the parts to cancel.
+    pub(super) fn cancel(&mut self) -> Vec<Role> {
+        self.error.get_or_insert(HgError::Canceled);
+        self.exposed = None;
+        let parts = [(self.sending, Role::Send), (self.receiving, Role::Ack)];
+        parts.into_iter().filter_map(|(flying, role)| flying.then_some(role)).collect()
+    }
+
     /// The send ended. Returns what is to be canceled because of that.
     pub(super) fn sent(&mut self, result: Result<(), na::Error>) -> Option<Role> {
         self.sending = false;
@@ -116,15 +129,18 @@ pub struct RequestHandle<T> {
     origin: Addr,
     reply: Reply,
     payload: Payload,
+    payload_bytes: usize,
+    registration: Option<Arc<Registration>>,
     held: bool,
     answered: bool,
 }
 
 impl<T> RequestHandle<T> {
+    #[inline]
     pub(super) fn new(core: Arc<Core<T>>, incoming: Incoming) -> Self {
-        let Incoming { header, origin, reply, payload, held } = incoming;
-        let answered = header.no_response;
-        Self { core, header, origin, reply, payload, held, answered }
+        let Incoming { header, origin, reply, payload, registration, held, .. } = incoming;
+        let (answered, payload_bytes) = (header.no_response, payload.as_slice().len());
+        Self { core, header, origin, reply, payload, payload_bytes, registration, held, answered }
     }
 
     /// Which RPC is asked for.
@@ -142,11 +158,54 @@ impl<T> RequestHandle<T> {
         self.header.no_response
     }
 
+    /// What the RPC was registered with when the request was handed up, if it is of type `D`. Also
+    /// there when the RPC was replaced or deregistered since.
+    ///
+    /// Counterpart: `HG_Registered_data`.
+    pub fn data<D: std::any::Any>(&self) -> Option<&D> {
+        self.registration.as_ref()?.data_as()
+    }
+
+    /// The same with its name and number, if it was registered with data.
+    pub fn registration(&self) -> Option<&Arc<Registration>> {
+        self.registration.as_ref()
+    }
+
+    /// The context that the origin called from.
+    pub fn cookie(&self) -> u8 {
+        self.header.cookie
+    }
+
+    /// The context that handles it. Counterpart: `HG_Get_info`.
+    pub fn context_id(&self) -> u8 {
+        self.core.id
+    }
+
     /// The bytes behind Mercury's headers; empty after [`release_payload`](Self::release_payload).
     ///
-    /// Counterpart: `HG_Get_input_buf`.
+    /// Counterpart: `HG_Get_input_buf`, `HG_Get_input_extra_buf`.
     pub fn payload(&self) -> &[u8] {
         self.payload.as_slice()
+    }
+
+    /// How many bytes of payload came, overflowed ones included; also after
+    /// [`release_payload`](Self::release_payload).
+    ///
+    /// Counterpart: `HG_Get_input_payload_size`.
+    pub fn payload_bytes(&self) -> usize {
+        self.payload_bytes
+    }
+
+    /// Reads the arguments. With [`HgOptions::release_input_early`](super::HgOptions) this can be
+    /// done once: the payload is released afterwards.
+    ///
+    /// Counterpart: `HG_Get_input`.
+    pub fn input<R>(&mut self, read: impl FnOnce(&[u8]) -> R) -> R {
+        let result = read(self.payload.as_slice());
+        if self.core.options.release_input_early {
+            self.release_payload();
+        }
+        result
     }
 
     /// Gives the receive buffer back before the request is answered, so that a long-running handler
@@ -154,48 +213,60 @@ impl<T> RequestHandle<T> {
     ///
     /// Counterpart: `HG_Release_input_buf`.
     pub fn release_payload(&mut self) {
-        match &mut self.payload {
-            Payload::Overflow(_) => self.payload = Payload::None,
-            payload => payload.recycle(&self.core.buffers),
-        }
-        if std::mem::take(&mut self.held) {
-            self.core.request_released();
-        }
+        self.done_with(false);
     }
 
-    /// Answers: what `encode` writes follows Mercury's headers. `token` comes back through
-    /// [`Sink::responded`](super::Sink::responded).
+    /// The payload is no longer needed, and an answer was sent if `answered`.
+    #[inline]
+    fn done_with(&mut self, answered: bool) {
+        let held = std::mem::take(&mut self.held);
+        if !held && !answered && matches!(self.payload, Payload::None) {
+            return;
+        }
+        let core = &self.core;
+        let claim = {
+            let mut state = core.state();
+            state.hot.rpc_resp_sent += u64::from(answered);
+            if !held {
+                0..0
+            } else if core.is_primary() {
+                state.receives.released()
+            } else {
+                drop(state);
+                core.primary().state().receives.released()
+            }
+        };
+        core.request_released(claim, self.payload.take_buf());
+    }
+
+    /// Answers: what `encode` writes follows Mercury's headers. If the answer is not over at once,
+    /// `token` comes back through [`Sink::responded`](super::Sink::responded); see [`Sent`].
     ///
     /// # Errors
     ///
     /// [`HgError::NoResponse`] if the origin wants no response. With [`HgError::Proc`] the request
-    /// comes back, still unanswered; with others it is gone. `token` is dropped, and does not come
-    /// back.
+    /// comes back, still unanswered; with others it is gone, and the origin is told if it can be.
+    /// `token` is dropped, and does not come back.
     ///
     /// Counterpart: `HG_Respond`.
     pub fn respond(
         mut self,
         encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
         token: T,
-    ) -> Result<(), Box<(HgError, Option<Self>)>> {
+    ) -> Result<Sent<T>, Box<(HgError, Option<Self>)>> {
         if self.header.no_response {
             return Err(Box::new((HgError::NoResponse, None)));
         }
-        let core = self.core.clone();
-        let header = ResponseHeader::answering(&self.header, ReturnCode::Success);
-        match core.send_response(&self.origin, self.reply, header, encode, token) {
+        match self.send_response(encode, token) {
+            Ok(sent) => Ok(sent),
             Err(error @ HgError::Proc(_)) => Err(Box::new((error, Some(self)))),
-            result => {
-                self.answered = true;
-                result.map_err(|error| Box::new((error, None)))
-            }
+            // If the origin can be told at all, it is told when this is dropped.
+            Err(error) => Err(Box::new((error, None))),
         }
     }
 
     /// Answers in Mercury's header alone that the request was not taken: the origin gets
     /// [`HgError::Remote`]. Nothing is sent to an origin that wants no response.
-    ///
-    /// For an id that is not registered: [`ReturnCode::NoEntry`].
     pub fn reject(mut self, code: ReturnCode) {
         self.answer_with_code(code);
     }
@@ -208,16 +279,21 @@ impl<T> RequestHandle<T> {
             Reply::Network(tag) => {
                 self.core.send_refusal(&self.origin, tag, code, &self.header);
             }
-            Reply::Local(op) => self.core.answer_local(op, Err(HgError::Remote(code)), None),
+            Reply::Local(op) => self.core.answer_local(op, Err(HgError::Remote(code))),
             Reply::None => {}
         }
     }
 }
 
 impl<T> Drop for RequestHandle<T> {
+    #[inline]
     fn drop(&mut self) {
-        self.release_payload();
-        self.answer_with_code(ReturnCode::OtherError);
+        if self.held || !matches!(self.payload, Payload::None) {
+            self.release_payload();
+        }
+        if !self.answered {
+            self.answer_with_code(ReturnCode::OtherError);
+        }
     }
 }
 
@@ -227,29 +303,65 @@ impl<T> fmt::Debug for RequestHandle<T> {
     }
 }
 
-impl<T> Core<T> {
+impl<T> RequestHandle<T> {
+    /// Encodes and sends; the request is answered unless this fails with [`HgError::Proc`].
+    #[inline]
     fn send_response(
-        &self,
-        origin: &Addr,
-        reply: Reply,
-        header: ResponseHeader,
+        &mut self,
         encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
         token: T,
-    ) -> Result<(), HgError> {
-        let max = self.limits.expected_bytes_max;
-        let (format, limits) = (header.format, self.writer_limits());
-        let written = wire::encode_response(header, self.buffers.take(), max, limits, encode)
-            .map_err(|unencoded| self.unencoded(unencoded))?;
-        let tag = match reply {
+    ) -> Result<Sent<T>, HgError> {
+        let core = &*self.core;
+        let max = core.limits.expected_bytes_max;
+        let limits = core.writer_limits(max);
+        let header = ResponseHeader::answering(&self.header, ReturnCode::Success);
+        let format = header.format;
+        let buf = core.buffers.take();
+        let written = wire::encode_response(header, buf, max, limits, encode)
+            .map_err(|unencoded| core.unencoded(unencoded))?;
+        let tag = match self.reply {
             Reply::Network(tag) => tag,
             Reply::Local(op) => {
-                let response = Response::new(self.local_payload(format, written), &self.buffers);
-                self.answer_local(op, Ok(response), Some(token));
-                return Ok(());
+                let response = Response::new(core.local_payload(format, written), &core.buffers);
+                core.answer_local(op, Ok(response));
+                self.answered = true;
+                return Ok(Sent::Done(token));
             }
             Reply::None => return Err(HgError::NoResponse),
         };
-        let (buf, exposed) = self.expose_overflow(format, written, max)?;
+        let (buf, exposed) = core.expose_overflow(format, written, max)?;
+        if exposed.is_none() && core.endpoint.send_expected_now(&self.origin, tag, buf.as_slice()) {
+            core.buffers.put(buf);
+            self.answered = true;
+            self.done_with(true);
+            return Ok(Sent::Done(token));
+        }
+        let started = core.launch_response(&self.origin, tag, buf, exposed, token);
+        self.answered = started.is_ok();
+        started.map(Sent::InFlight)
+    }
+}
+
+/// What became of an answer.
+#[derive(Debug)]
+#[must_use = "an answer that is over gives its token back here, and not through the sink"]
+pub enum Sent<T> {
+    /// It was sent, or handed over to ourselves. The sink is not told.
+    Done(T),
+    /// Its end is told to the sink; until then it can be canceled.
+    InFlight(OpRef),
+}
+
+impl<T> Core<T> {
+    /// Starts the parts of an answer.
+    fn launch_response(
+        &self,
+        origin: &Addr,
+        tag: Tag,
+        buf: MsgBuf,
+        exposed: Option<LocalMem>,
+        token: T,
+    ) -> Result<OpRef, HgError> {
         let receiving = exposed.is_some();
         if receiving {
             self.counts.resp_extra.bump();
@@ -258,8 +370,16 @@ impl<T> Core<T> {
         let answer = Respond { token, sending: true, receiving, error: None, exposed };
         let op = {
             let mut state = self.state();
-            let op = state.admit(Op::Respond(answer)).map_err(|refused| refused.0)?;
+            let op = match state.admit(Op::Respond(answer)) {
+                Ok(op) => op,
+                Err(refused) => {
+                    drop(state);
+                    self.buffers.put(buf);
+                    return Err(refused.0);
+                }
+            };
             state.tokens += 1;
+            state.hot.rpc_resp_sent += 1;
             op
         };
         if receiving {
@@ -272,10 +392,7 @@ impl<T> Core<T> {
             }
         }
         match self.endpoint.send_expected(op.part(Role::Send), origin, tag, buf) {
-            Ok(()) => {
-                self.counts.rpc_resp_sent.bump();
-                Ok(())
-            }
+            Ok(()) => Ok(op),
             Err(refused) => {
                 self.buffers.put(refused.buf);
                 let withdrawn = self.withdraw_answer(op, false, refused.error);
@@ -291,8 +408,9 @@ impl<T> Core<T> {
         op: OpRef,
         not_receiving: bool,
         error: na::Error,
-    ) -> Result<(), HgError> {
+    ) -> Result<OpRef, HgError> {
         let mut state = self.state();
+        state.hot.rpc_resp_sent -= 1;
         if let Some(Op::Respond(answer)) = state.ops.get_mut(op) {
             answer.sending = false;
             answer.receiving &= !not_receiving;
@@ -307,17 +425,24 @@ impl<T> Core<T> {
         Err(error.into())
     }
 
-    /// Ends a call to ourselves, unless it was canceled meanwhile; `token` is the answerer's.
-    fn answer_local(&self, op: OpRef, result: Result<Response, HgError>, token: Option<T>) {
-        self.counts.rpc_resp_sent.bump();
-        let mut state = self.state();
-        if let Some(Op::Local(token)) = state.ops.remove(op) {
-            self.counts.rpc_resp_recv.bump();
-            self.queue(&mut state, Event::Response { token, result });
+    /// Ends a call to ourselves, unless it was canceled meanwhile.
+    fn answer_local(&self, op: OpRef, result: Result<Response, HgError>) {
+        if op.context_id() == self.id {
+            return self.take_local_answer(op, result);
         }
-        if let Some(token) = token {
-            state.tokens += 1;
-            self.queue(&mut state, Event::Responded { token, result: Ok(()) });
+        // Another context of ours called.
+        if let Some(caller) = self.class.get(op.context_id()) {
+            caller.take_local_answer(op, result);
+            caller.wake();
+        }
+    }
+
+    fn take_local_answer(&self, op: OpRef, result: Result<Response, HgError>) {
+        let mut state = self.state();
+        state.hot.rpc_resp_sent += 1;
+        if let Some(Op::Local(token)) = state.ops.remove(op) {
+            state.hot.rpc_resp_recv += 1;
+            self.queue(&mut state, Event::Response { token, result });
         }
     }
 
@@ -331,7 +456,7 @@ impl<T> Core<T> {
     ) {
         let mut buf = self.buffers.take();
         wire::encode_refusal(request, code, &mut buf);
-        self.counts.rpc_resp_sent.bump();
+        self.state().hot.rpc_resp_sent += 1;
         self.send_loose(origin, tag, buf);
     }
 }

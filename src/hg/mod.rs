@@ -10,7 +10,8 @@
 //!   arguments, and whole messages;
 //! - `proc/`: how values are encoded;
 //! - `bulk/`: how memory is described to peers;
-//! - `core.rs`: the [`Core`], its options, and what holds for all operations;
+//! - `core.rs`, `options.rs`: the [`Core`], and what holds for all operations;
+//! - `registry.rs`: which RPCs there are; `contexts.rs`: several contexts on one endpoint;
 //! - `context.rs`: progress and trigger, from a completion of the network to a call of the sink;
 //! - `forward.rs`, `handle.rs`, `overflow.rs`, `transfer.rs`: calls, requests and their answers,
 //!   long arguments and results, bulk transfers;
@@ -31,6 +32,7 @@ pub mod bulk;
 mod checksum;
 mod code;
 mod context;
+mod contexts;
 mod core;
 mod counters;
 mod error;
@@ -44,9 +46,11 @@ pub mod header;
 mod id;
 pub mod margo;
 mod ops;
+mod options;
 mod overflow;
 pub mod proc;
 mod receives;
+mod registry;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -57,13 +61,15 @@ pub use self::{
     checksum::{ChecksumLevel, PayloadSum},
     code::ReturnCode,
     context::Sink,
-    core::{Core, HgOptions},
-    counters::Counters,
+    core::Core,
+    counters::{Counters, InHand},
     error::{HgError, ProcError, WireError},
     format::{Accept, Build, Format},
     forward::ForwardOptions,
-    handle::{RequestHandle, Response},
+    handle::{RequestHandle, Response, Sent},
     id::{ProviderId, RpcId},
     ops::OpRef,
+    options::HgOptions,
     proc::{Bytes, ConstStr, ProcLimits, Raw, Writer},
+    registry::Registration,
 };

@@ -10,17 +10,19 @@
 //! acknowledgements of overflows travel under the *peer's* tags (Mercury's protocol has no separate
 //! space for them), and two sides that both count from zero would soon have the same tag in both
 //! directions. A tag is never that of another call in flight, however long that has been waiting:
-//! see [`Tags`].
+//! see [`Tags`]. It also says which context a request is for: see [`Space`].
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use na::{OpId, Tag};
 
-/// Names an operation in flight for [`Core::cancel`](super::Core::cancel).
+/// Names an operation in flight for [`Core::cancel`](super::Core::cancel), at the context that
+/// started it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpRef {
     index: u32,
     generation: u32,
+    context: u8,
 }
 
 /// What a network operation is to the operation that it belongs to.
@@ -70,34 +72,68 @@ impl Role {
     }
 }
 
-/// Most operations in flight: what the index in an [`OpId`] can tell apart.
-pub(super) const OPS_MAX: usize = 1 << 24;
+/// Most operations in flight in one context: what the index in an [`OpId`] can tell apart.
+pub(super) const OPS_MAX: usize = 1 << INDEX_BITS;
+
+// Layout of an `OpId`, from the top: role, context, index, generation.
+const INDEX_BITS: u32 = 22;
+const GENERATION_BITS: u32 = 28;
+const CONTEXT_AT: u32 = INDEX_BITS + GENERATION_BITS;
+const ROLE_AT: u32 = CONTEXT_AT + CONTEXT_BITS;
+
+/// Contexts are named by so many bits.
+const CONTEXT_BITS: u32 = 7;
+
+/// Most contexts of a core.
+pub(super) const CONTEXTS_MAX: usize = 1 << CONTEXT_BITS;
+
+const fn mask(bits: u32) -> u64 {
+    (1 << bits) - 1
+}
 
 impl OpRef {
     /// Names no operation. For operations that are over before their caller knows them.
-    pub(super) const NONE: Self = Self { index: u32::MAX, generation: 0 };
+    pub(super) const NONE: Self = Self { index: u32::MAX, generation: 0, context: 0 };
 
     /// The network's name of a part of this operation.
+    #[inline]
     pub(super) fn part(self, role: Role) -> OpId {
-        let index = u64::from(self.index) & (OPS_MAX as u64 - 1);
-        OpId(role.number() << 56 | index << 32 | u64::from(self.generation))
+        let index = u64::from(self.index) & mask(INDEX_BITS);
+        let name = index << GENERATION_BITS | u64::from(self.generation) & mask(GENERATION_BITS);
+        OpId(role.number() << ROLE_AT | u64::from(self.context) << CONTEXT_AT | name)
     }
 
-    /// The `count`th network operation that belongs to none.
-    pub(super) fn single(role: Role, count: u64) -> OpId {
-        OpId(role.number() << 56 | count & ((1 << 56) - 1))
+    /// The `count`th network operation of a context that belongs to no operation.
+    #[inline]
+    pub(super) fn single(role: Role, context: u8, count: u64) -> OpId {
+        let context = u64::from(context) << CONTEXT_AT;
+        OpId(role.number() << ROLE_AT | context | count & mask(CONTEXT_AT))
     }
 
     /// The reverse of [`part`](Self::part).
+    #[inline]
     pub(super) fn parse(id: OpId) -> (Self, Option<Role>) {
-        let index = ((id.0 >> 32) & (OPS_MAX as u64 - 1)) as u32;
-        (Self { index, generation: id.0 as u32 }, Role::from_number(id.0 >> 56))
+        let index = (id.0 >> GENERATION_BITS & mask(INDEX_BITS)) as u32;
+        let generation = (id.0 & mask(GENERATION_BITS)) as u32;
+        (Self { index, generation, context: Self::context(id) }, Role::from_number(id.0 >> ROLE_AT))
+    }
+
+    /// The context that it belongs to.
+    pub(super) fn context_id(self) -> u8 {
+        self.context
+    }
+
+    /// The context that started a network operation.
+    #[inline]
+    pub(super) fn context(id: OpId) -> u8 {
+        (id.0 >> CONTEXT_AT & mask(CONTEXT_BITS)) as u8
     }
 }
 
 /// Slots for operations, reused; last freed, first used.
 #[derive(Debug)]
 pub(super) struct Slab<O> {
+    context: u8,
     slots: Vec<Slot<O>>,
     free: Vec<u32>,
 }
@@ -109,12 +145,11 @@ struct Slot<O> {
 }
 
 impl<O> Slab<O> {
-    pub(super) const fn new() -> Self {
-        Self { slots: Vec::new(), free: Vec::new() }
+    pub(super) const fn new(context: u8) -> Self {
+        Self { context, slots: Vec::new(), free: Vec::new() }
     }
 
     /// Operations in it.
-    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -130,14 +165,15 @@ impl<O> Slab<O> {
             }
         };
         let slot = &mut self.slots[index as usize];
-        slot.generation = slot.generation.wrapping_add(1);
+        slot.generation = slot.generation.wrapping_add(1) & mask(GENERATION_BITS) as u32;
         slot.op = Some(op);
-        Ok(OpRef { index, generation: slot.generation })
+        Ok(OpRef { index, generation: slot.generation, context: self.context })
     }
 
     pub(super) fn get_mut(&mut self, op: OpRef) -> Option<&mut O> {
         let slot = self.slots.get_mut(op.index as usize)?;
-        slot.op.as_mut().filter(|_| slot.generation == op.generation)
+        let named = slot.generation == op.generation && self.context == op.context;
+        slot.op.as_mut().filter(|_| named)
     }
 
     pub(super) fn remove(&mut self, op: OpRef) -> Option<O> {
@@ -149,36 +185,35 @@ impl<O> Slab<O> {
     pub(super) fn iter(&self) -> impl Iterator<Item = (OpRef, &O)> {
         self.slots.iter().zip(0..).filter_map(|(slot, index)| {
             let op = slot.op.as_ref()?;
-            Some((OpRef { index, generation: slot.generation }, op))
+            Some((OpRef { index, generation: slot.generation, context: self.context }, op))
         })
     }
 }
 
-/// Chooses tags.
+/// Chooses tags of one [`Space`].
 ///
-/// Calls are numbered in 64 bits; a tag is the lower half of a number. So two calls in flight have
-/// the same tag only if their numbers differ by a multiple of 2^32. Up to `safe_until` no number
-/// can do that; there the calls in flight are looked through, once in up to 2^32 calls, for those
-/// that the next numbers could collide with.
+/// Calls are numbered in 64 bits; a tag has the lower bits of a number. So two calls in flight have
+/// the same tag only if their numbers differ by a multiple of the space. Up to `safe_until` no
+/// number can do that; there the calls in flight are looked through, once in as many calls as the
+/// space is wide, for those that the next numbers could collide with.
 #[derive(Debug)]
 pub(super) struct Tags {
+    space: u64,
     next: u64,
     safe_until: u64,
 }
 
-/// Numbers that share a tag are this far apart.
-const TAG_SPACE: u64 = 1 << 32;
-
 impl Tags {
-    pub(super) fn new() -> Self {
-        Self::starting_at(RandomState::new().build_hasher().finish() & (TAG_SPACE - 1))
+    pub(super) fn new(space: u64) -> Self {
+        Self::starting_at(RandomState::new().build_hasher().finish() % space, space)
     }
 
-    pub(super) const fn starting_at(next: u64) -> Self {
-        Self { next, safe_until: next + TAG_SPACE }
+    pub(super) const fn starting_at(next: u64, space: u64) -> Self {
+        Self { space, next, safe_until: next + space }
     }
 
     /// The number of a new call. `in_flight` gives those of the calls in flight.
+    #[inline]
     pub(super) fn next<I: Iterator<Item = u64>>(&mut self, in_flight: impl Fn() -> I) -> u64 {
         loop {
             let number = self.next;
@@ -187,8 +222,8 @@ impl Tags {
                 return number;
             }
             // The first number from `number` on that has the same tag as `other`.
-            let collision = |other: u64| number + other.wrapping_sub(number) % TAG_SPACE;
-            let end = number + TAG_SPACE;
+            let collision = |other: u64| number + other.wrapping_sub(number) % self.space;
+            let end = number + self.space;
             self.safe_until = in_flight().map(collision).min().unwrap_or(end);
             if number < self.safe_until {
                 return number;
@@ -198,20 +233,66 @@ impl Tags {
     }
 }
 
-/// The tag of the call of that number.
-pub(super) const fn tag_of(number: u64) -> Tag {
-    Tag(number as u32)
+/// How the 32 bits of a tag are shared.
+///
+/// | bit 31 | bits 24–30 | the rest |
+/// |---|---|---|
+/// | 1: for no certain context | context of the origin, number | number |
+/// | 0 | context at the target | context of the origin, number |
+///
+/// Mercury has no field for the context at the target: there it is part of the network's address.
+/// The contexts of an origin take as many bits as there may be contexts, so that their tags differ.
+/// Tags of C peers count from 0, so without such bits they ask for context 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Space {
+    context: u8,
+    context_bits: u32,
+}
+
+const ANY_TARGET: u32 = 1 << 31;
+const TARGET_AT: u32 = 24;
+
+impl Space {
+    pub(super) const fn new(context: u8, contexts: u8) -> Self {
+        let contexts = if contexts == 0 { 1 } else { contexts };
+        Self { context, context_bits: (contexts as u32).next_power_of_two().ilog2() }
+    }
+
+    /// Numbers of calls to no certain context, or to a certain one.
+    pub(super) const fn width(self, targeted: bool) -> u64 {
+        1 << (if targeted { TARGET_AT } else { 31 } - self.context_bits)
+    }
+
+    /// The tag of the call of that number.
+    #[inline]
+    pub(super) const fn tag(self, number: u64, target: Option<u8>) -> Tag {
+        let width = self.width(target.is_some());
+        let low = number as u32 & (width - 1) as u32;
+        let origin = self.context as u32 * width as u32;
+        Tag(match target {
+            None => ANY_TARGET | origin | low,
+            Some(target) => (target as u32) << TARGET_AT | origin | low,
+        })
+    }
+}
+
+/// The context that a request with that tag is for.
+#[inline]
+pub(super) const fn target_of(tag: Tag) -> u8 {
+    if tag.0 & ANY_TARGET != 0 { 0 } else { (tag.0 >> TARGET_AT) as u8 }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const SPACE: u64 = 1 << 31;
+
     #[test]
     fn names_survive_the_network_and_do_not_outlive_their_operation() {
-        let mut slab = Slab::new();
+        let mut slab = Slab::new(3);
         let first = slab.insert('a').unwrap();
-        for role in [Role::Send, Role::Reply, Role::Ack, Role::Fetch, Role::Piece(31)] {
+        for role in [Role::Send, Role::Reply, Role::Ack, Role::Fetch, Role::Piece(111)] {
             assert_eq!(OpRef::parse(first.part(role)), (first, Some(role)));
         }
         assert_eq!(slab.remove(first), Some('a'));
@@ -225,21 +306,36 @@ mod tests {
 
     #[test]
     fn a_tag_is_not_reused_while_its_call_waits() {
-        let mut tags = Tags::starting_at(10);
+        let mut tags = Tags::starting_at(10, SPACE);
         let waiting = [10, 11, 13];
         let in_flight = || waiting.into_iter();
         for expected in 10..14 {
             assert_eq!(tags.next(in_flight), expected);
         }
-        tags.next = 10 + TAG_SPACE;
-        let numbers: Vec<_> = (0..3).map(|_| tags.next(in_flight) - TAG_SPACE).collect();
+        tags.next = 10 + SPACE;
+        let numbers: Vec<_> = (0..3).map(|_| tags.next(in_flight) - SPACE).collect();
         assert_eq!(numbers, [12, 14, 15]);
-        assert_eq!(tags.safe_until, 10 + 2 * TAG_SPACE, "and then none for long");
+        assert_eq!(tags.safe_until, 10 + 2 * SPACE, "and then none for long");
+    }
+
+    #[test]
+    fn tags_name_the_context_and_differ_between_contexts() {
+        let spaces = [(0, 1), (0, 3), (2, 3), (127, 128)].map(|(own, all)| Space::new(own, all));
+        for space in spaces {
+            assert_eq!(target_of(space.tag(u64::MAX, None)), 0);
+            for target in [0, 1, 127] {
+                assert_eq!(target_of(space.tag(u64::MAX, Some(target))), target);
+            }
+        }
+        let tags = |space: Space| [0, 1, u64::MAX].map(|number| space.tag(number, Some(5)).0);
+        let (first, third) = (tags(spaces[1]), tags(spaces[2]));
+        assert!(first.iter().all(|tag| !third.contains(tag)));
+        assert_eq!(spaces[0].width(false), 1 << 31);
     }
 
     #[test]
     fn tags_start_at_random() {
-        let starts: std::collections::HashSet<_> = (0..8).map(|_| Tags::new().next).collect();
+        let starts: std::collections::HashSet<_> = (0..8).map(|_| Tags::new(SPACE).next).collect();
         assert!(starts.len() > 1);
     }
 }

@@ -13,13 +13,14 @@
 //! An acknowledgement is an expected message of one byte under the tag of the RPC. It is also sent
 //! when the get failed or was given up, so that the sender never waits for a receiver that lives.
 
-use na::{Access, Addr, LocalMem, Memory, RemoteMem, Tag, Transfer};
+use na::{Access, Addr, Arrival, LocalMem, Memory, RemoteMem, Tag, Transfer};
 
 use super::buffers::Payload;
 use super::bulk::BulkDesc;
 use super::bulk::desc::{Handles, flags};
 use super::context::{Event, Incoming};
 use super::core::{Core, Op};
+use super::forward::Fetching;
 use super::handle::Reply;
 use super::header::{RequestHeader, ResponseHeader};
 use super::ops::{OpRef, Role};
@@ -141,7 +142,15 @@ impl<T> Core<T> {
         }
         let payload = Payload::Overflow(bytes);
         let (origin, reply) = (origin.clone(), Reply::Network(tag));
-        Ok(Event::Request(Incoming { header, origin, reply, payload, held: true }))
+        Ok(Event::Request(Incoming {
+            header,
+            origin,
+            reply,
+            payload,
+            registration: None,
+            held: true,
+            uncounted: false,
+        }))
     }
 
     /// Fetches the result of a call. `Some`: it was in the message.
@@ -149,19 +158,26 @@ impl<T> Core<T> {
         &self,
         op: OpRef,
         header: &ResponseHeader,
+        Arrival { from: peer, tag }: Arrival,
         desc: &BulkDesc<'_>,
     ) -> Result<Option<Vec<u8>>, HgError> {
-        let Some((peer, tag, wanted)) = self.response_source(op) else {
-            return Err(HgError::Canceled);
+        let source = match self.wants_result(op) {
+            true => self.locate(desc),
+            false => Err(HgError::Canceled),
         };
-        let source = if wanted { self.locate(desc) } else { Err(HgError::Canceled) };
         let fetching = source.and_then(|source| match source {
             Source::Here(bytes) => {
                 header.verify(&bytes)?;
                 Ok(Some(bytes))
             }
             Source::There { remote, memory } => {
-                if !self.begin_fetch(op, header, &memory) {
+                let fetching = Fetching {
+                    memory: memory.clone(),
+                    sum: header.payload_sum,
+                    peer: peer.clone(),
+                    tag,
+                };
+                if !self.begin_fetch(op, fetching) {
                     return Err(HgError::Canceled);
                 }
                 self.get(op, &peer, remote, memory)?;
@@ -178,8 +194,7 @@ impl<T> Core<T> {
     pub(super) fn on_fetched(&self, op: OpRef, result: Result<(), na::Error>) -> Option<Event<T>> {
         let mut state = self.state();
         if let Some(Op::Forward(call)) = state.ops.get_mut(op) {
-            let (memory, peer) = (call.fetching.take()?, call.peer.clone());
-            let (tag, sum) = (Self::tag(call.number), call.payload_sum);
+            let Fetching { memory, sum, peer, tag } = *call.fetching.take()?;
             drop(state);
             self.send_ack(&peer, tag);
             let result = result.map_err(HgError::from).and_then(|()| {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use margo::hg::{Core, ForwardOptions, HgError, HgOptions, RequestHandle, Response, RpcId, Sink};
-use margo::hg::{ProviderId, ReturnCode};
+use margo::hg::{ProviderId, Registration, ReturnCode, Sent};
 use na::{Addr, Endpoint, OpenOptions};
 
 use super::echo::{Node, uri};
@@ -77,6 +77,9 @@ impl Node for HgNode {
         let mut options = HgOptions::default();
         options.listen = listen;
         let core = Core::new(endpoint, options).doing("starting the RPC layer")?;
+        for (id, name) in [(CALL, "call"), (LAST, "last")] {
+            core.register(Registration::with_id(id, name)).doing("registering")?;
+        }
         Ok(Self { core, seen: Seen::default(), deadline })
     }
 
@@ -97,8 +100,10 @@ impl Node for HgNode {
             let request = self.wait_for("a request", |seen| seen.request.take())?;
             let last = request.id() == LAST;
             let sent = request.respond(|_| Ok(()), ());
-            sent.map_err(|failed| failed.0).doing("answering")?;
-            self.wait_for("the end of an answer", |seen| seen.sent.take())?.doing("answering")?;
+            if let Sent::InFlight(_) = sent.map_err(|failed| failed.0).doing("answering")? {
+                let ended = self.wait_for("the end of an answer", |seen| seen.sent.take())?;
+                ended.doing("answering")?;
+            }
             if last {
                 return Ok(());
             }
@@ -106,8 +111,7 @@ impl Node for HgNode {
     }
 
     fn poll(&mut self) -> Result<()> {
-        self.core.progress(BUDGET).doing("polling")?;
-        self.core.trigger(&mut self.seen);
+        self.core.poll(BUDGET, &mut self.seen).doing("polling")?;
         Ok(())
     }
 

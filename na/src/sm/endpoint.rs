@@ -116,6 +116,22 @@ impl SmEndpoint {
         Ok(())
     }
 
+    /// Sends if the ring of an open connection has room and nothing waits before.
+    fn send_now(&self, kind: Kind, to: &Addr, tag: Tag, message: &[u8]) -> bool {
+        let Ok(peer) = self.peer(to) else { return false };
+        if peer.reach == Reach::Own || message.len() > self.options.message_bytes_max {
+            return false;
+        }
+        let mut links = peer.links.lock();
+        let Some(link) = links.first_mut() else { return false };
+        let sent = link.send_now(kind, tag, message);
+        if sent {
+            settle();
+            link.conn.wake_peer_settled(RECORDS);
+        }
+        sent
+    }
+
     fn check_recv(&self, buf: MsgBuf) -> Result<MsgBuf, Refused> {
         let needed = self.options.message_bytes_max;
         if buf.capacity() >= needed {
@@ -240,6 +256,10 @@ impl Endpoint for SmEndpoint {
         self.send(Kind::Unexpected, op, to, tag, buf)
     }
 
+    fn send_unexpected_now(&self, to: &Addr, tag: Tag, message: &[u8]) -> bool {
+        self.send_now(Kind::Unexpected, to, tag, message)
+    }
+
     fn recv_unexpected(&self, op: OpId, buf: MsgBuf) -> Result<(), Refused> {
         let buf = self.check_recv(buf)?;
         let mut matcher = self.matcher.lock();
@@ -255,6 +275,10 @@ impl Endpoint for SmEndpoint {
 
     fn send_expected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
         self.send(Kind::Expected, op, to, tag, buf)
+    }
+
+    fn send_expected_now(&self, to: &Addr, tag: Tag, message: &[u8]) -> bool {
+        self.send_now(Kind::Expected, to, tag, message)
     }
 
     fn recv_expected(&self, op: OpId, from: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {

@@ -29,7 +29,7 @@ pub(super) use crate::loopback::{Outcome, Queued};
 use crate::matching::Kind;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
-use crate::{Completion, Error, LocalMem, OpId};
+use crate::{Completion, Error, LocalMem, OpId, Tag};
 
 /// One connection.
 #[derive(Debug)]
@@ -270,6 +270,22 @@ impl TxLink {
         self.queue.push_back(message);
     }
 
+    /// Sends a message without a completion; `false`: it has to queue, or is too long.
+    #[inline]
+    pub(super) fn send_now(&mut self, kind: Kind, tag: Tag, bytes: &[u8]) -> bool {
+        let fits = self.limit.is_some_and(|limit| bytes.len() <= limit);
+        if !fits || !self.queue.is_empty() || !self.control.is_empty() {
+            return false;
+        }
+        match self.write_bytes(kind, tag, bytes) {
+            Ok(written) => written,
+            Err(violation) => {
+                self.conn.set_fault(violation);
+                false
+            }
+        }
+    }
+
     /// `None`: no room, or not open yet.
     #[inline]
     fn write_message(&mut self, message: &Queued) -> Result<Option<Result<(), Error>>, Violation> {
@@ -278,14 +294,20 @@ impl TxLink {
         if bytes.len() > limit {
             return Ok(Some(Err(Error::TooLong { len: bytes.len(), max: limit })));
         }
-        let Some(slot) = self.producer.reserve(bytes.len())? else { return Ok(None) };
+        Ok(self.write_bytes(message.kind, message.tag, bytes)?.then_some(Ok(())))
+    }
+
+    /// `false`: no room.
+    #[inline]
+    fn write_bytes(&mut self, kind: Kind, tag: Tag, bytes: &[u8]) -> Result<bool, Violation> {
+        let Some(slot) = self.producer.reserve(bytes.len())? else { return Ok(false) };
         self.producer.write(&slot, 0, bytes);
-        let kind = match message.kind {
+        let kind = match kind {
             Kind::Unexpected => record::UNEXPECTED,
             Kind::Expected => record::EXPECTED,
         };
-        self.producer.publish(slot, kind, message.tag.0);
-        Ok(Some(Ok(())))
+        self.producer.publish(slot, kind, tag.0);
+        Ok(true)
     }
 
     /// Queues a control record; the poll flushes it.

@@ -8,8 +8,8 @@ use na::{Access, Addr, Endpoint, LocalMem, Memory};
 
 use self::net::{Net, NodeEndpoint};
 use super::{
-    Core, ForwardOptions, HgError, HgOptions, OpRef, RequestHandle, Response, ReturnCode, RpcId,
-    Sink,
+    Core, ForwardOptions, HgError, HgOptions, OpRef, Registration, RequestHandle, Response,
+    ReturnCode, RpcId, Sent, Sink,
 };
 
 mod bulk;
@@ -65,6 +65,7 @@ impl Side {
     fn new(net: &Net, options: HgOptions) -> Self {
         let endpoint = net.node();
         let core = Core::new(endpoint.clone(), options).expect("a core");
+        core.register(Registration::mercury("sum")).expect("a new RPC");
         Self { core, endpoint, notes: Notes::default() }
     }
 
@@ -129,11 +130,18 @@ fn arrive(origin: &mut Side, target: &mut Side) -> RequestHandle<u32> {
     target.notes.requests.remove(0)
 }
 
-fn answer(request: RequestHandle<u32>, payload: &[u8], token: u32) {
-    request
-        .respond(|writer| writer.put(payload), token)
-        .map_err(|failed| failed.0)
-        .expect("respond");
+/// Answers over the network of these tests, which never takes an answer at once.
+fn answer(request: RequestHandle<u32>, payload: &[u8], token: u32) -> OpRef {
+    match request.respond(|writer| writer.put(payload), token).map_err(|failed| failed.0) {
+        Ok(Sent::InFlight(op)) => op,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Answers a call to ourselves.
+fn answer_oneself(request: RequestHandle<u32>, payload: &[u8]) {
+    let sent = request.respond(|writer| writer.put(payload), 0).map_err(|failed| failed.0);
+    assert!(matches!(sent, Ok(Sent::Done(0))), "{sent:?}");
 }
 
 fn ended(side: &mut Side, token: u32) -> Result<Vec<u8>, HgError> {

@@ -1,0 +1,182 @@
+//! What the contexts of one core have in common, and how they hand things to each other.
+//!
+//! An endpoint has one stream of completions, so whichever context polls takes what is there for
+//! all: it acts on its own, and puts the rest into the mailbox (`Core::arrived`) of the context
+//! that it belongs to. One context polls at a time; another one that comes meanwhile looks at its
+//! mailbox only.
+//!
+//! # Sleep
+//!
+//! A context sleeps on two descriptors: the endpoint's, and its own bell, which is rung when
+//! something is put into its mailbox. The end of anybody's sleep ends the announcement at the
+//! endpoint for all, so who polls while others sleep announces their sleep again.
+//!
+//! | state | written by | read by |
+//! |---|---|---|
+//! | `Bell::asleep` | its context | whoever fills its mailbox; pair: CONTEXT-ASLEEP |
+//! | `Class::sleepers` | each context | whoever polls; pair: CONTEXT-SLEEPERS |
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, RwLock, Weak};
+
+use rustix::event::{EventfdFlags, epoll};
+
+use super::buffers::lock;
+use super::context::Event;
+use super::ops::CONTEXTS_MAX;
+use super::registry::Registry;
+use super::{Core, HgError};
+
+/// What all contexts share.
+#[derive(Debug)]
+pub(super) struct Class<T> {
+    pub(super) registry: Registry,
+    contexts: RwLock<Vec<Weak<Core<T>>>>,
+    /// There is, or was, more than one.
+    several: AtomicBool,
+    /// Held by the context that polls, if there are several.
+    pub(super) polling: Mutex<()>,
+    sleepers: AtomicUsize,
+}
+
+impl<T> Class<T> {
+    pub(super) fn new() -> Self {
+        Self {
+            registry: Registry::default(),
+            contexts: RwLock::new(Vec::new()),
+            several: AtomicBool::new(false),
+            polling: Mutex::new(()),
+            sleepers: AtomicUsize::new(0),
+        }
+    }
+
+    /// Whether what arrives may belong to another context.
+    #[inline]
+    pub(super) fn is_several(&self) -> bool {
+        self.several.load(Ordering::Relaxed)
+    }
+
+    /// Adds a context under the number that `make` is given.
+    pub(super) fn add(
+        &self,
+        max: u8,
+        make: impl FnOnce(u8) -> Result<Core<T>, HgError>,
+    ) -> Result<Arc<Core<T>>, HgError> {
+        let mut contexts = self.contexts.write().unwrap_or_else(|e| e.into_inner());
+        let free = contexts.iter().position(|context| context.strong_count() == 0);
+        let index = free.unwrap_or(contexts.len());
+        let max = usize::from(max.max(1)).min(CONTEXTS_MAX);
+        if index >= max {
+            return Err(HgError::Contexts { max });
+        }
+        self.several.store(index > 0 || self.is_several(), Ordering::Relaxed);
+        let core = Arc::new(make(index as u8)?);
+        let weak = Arc::downgrade(&core);
+        match free {
+            Some(index) => contexts[index] = weak,
+            None => contexts.push(weak),
+        }
+        Ok(core)
+    }
+
+    pub(super) fn get(&self, id: u8) -> Option<Arc<Core<T>>> {
+        let contexts = self.contexts.read().unwrap_or_else(|e| e.into_inner());
+        contexts.get(usize::from(id))?.upgrade()
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Core<T>>> {
+        let contexts = self.contexts.read().unwrap_or_else(|e| e.into_inner());
+        contexts.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Whether a context sleeps; after its own poll.
+    pub(super) fn has_sleepers(&self) -> bool {
+        // Either this sees the sleeper, or the sleeper's announcement comes after our poll and so
+        // sees what we left.
+        fence(Ordering::SeqCst); // pair: CONTEXT-SLEEPERS
+        self.sleepers.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// How a context that shares its endpoint is woken.
+#[derive(Debug)]
+pub(super) struct Bell {
+    asleep: AtomicBool,
+    bell: OwnedFd,
+    /// Both descriptors, as one.
+    both: OwnedFd,
+}
+
+impl Bell {
+    pub(super) fn new(endpoint: Option<BorrowedFd<'_>>) -> Result<Self, HgError> {
+        let failed = |errno: rustix::io::Errno| {
+            HgError::Na(na::Error::io("cannot make the descriptors of a context", errno))
+        };
+        let bell = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+            .map_err(failed)?;
+        let both = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        for fd in [Some(bell.as_fd()), endpoint].into_iter().flatten() {
+            let data = epoll::EventData::new_u64(0);
+            epoll::add(&both, fd, data, epoll::EventFlags::IN).map_err(failed)?;
+        }
+        Ok(Self { asleep: AtomicBool::new(false), bell, both })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.both.as_fd()
+    }
+
+    /// Announces a sleep; follow with a look at the mailbox.
+    pub(super) fn announce<T>(&self, class: &Class<T>) {
+        if !self.asleep.swap(true, Ordering::Relaxed) {
+            class.sleepers.fetch_add(1, Ordering::Relaxed);
+        }
+        // Either the look that follows sees what was put into the mailbox, or who put it there
+        // sees that we sleep.
+        fence(Ordering::SeqCst); // pair: CONTEXT-ASLEEP, CONTEXT-SLEEPERS
+    }
+
+    /// Ends a sleep.
+    pub(super) fn retract<T>(&self, class: &Class<T>) {
+        if self.asleep.swap(false, Ordering::Relaxed) {
+            class.sleepers.fetch_sub(1, Ordering::Relaxed);
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        }
+    }
+
+    /// Something was put into the mailbox.
+    pub(super) fn ring(&self) {
+        fence(Ordering::SeqCst); // pair: CONTEXT-ASLEEP
+        if self.asleep.load(Ordering::Relaxed) {
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl<T> Core<T> {
+    /// Hands a completion to the context that it belongs to.
+    pub(super) fn hand_over(&self, to: &Core<T>, completion: na::Completion) {
+        let mut arrived = lock(&to.arrived);
+        arrived.push_back(completion);
+        to.has_arrived.store(true, Ordering::Relaxed);
+        drop(arrived);
+        to.wake();
+    }
+
+    /// Queues an event of another context.
+    pub(super) fn queue_from_other(&self, event: Event<T>) {
+        let mut state = self.state();
+        state.hot.rpc_req_recv += 1;
+        self.queue(&mut state, event);
+        drop(state);
+        self.wake();
+    }
+
+    /// Wakes whoever sleeps in this context, if it has a bell.
+    pub(super) fn wake(&self) {
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! How a core behaves.
+
+use super::checksum::ChecksumLevel;
+use super::format::{Accept, Build, Format};
+use super::proc::ProcLimits;
+
+/// How a [`Core`](super::Core) behaves.
+///
+/// What `HG_Init_opt2` has beyond this is not here because nothing would change:
+/// `no_multi_recv` and its two companions (every transport copies a message once, into the receive
+/// that takes it, and one receive costs less than a copy of its headers; see
+/// `docs/architecture.md`), and the progress mode (whoever drives a core decides whether to poll or
+/// to sleep).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HgOptions {
+    /// Which of Mercury's builds to speak like. Default: without checksum support.
+    pub build: Build,
+    /// Take requests of the other build as well, if they say so: builds with checksum support of
+    /// Mercury 2.4.1 and later do, and our own. They are answered in kind. Default: yes.
+    pub detect_build: bool,
+    /// What is protected by checksums; other than `None` it takes [`Build::Checksum`]. Both ends
+    /// must be set alike. Default: nothing.
+    pub checksum_level: ChecksumLevel,
+    /// Receive requests. Default: yes. The endpoint must have been opened to listen as well.
+    pub listen: bool,
+    /// Receives for requests posted at first, and restored as requests are done with. Each takes a
+    /// message buffer (4 KiB by default). Default 256, as in Margo.
+    pub request_post_init: usize,
+    /// Receives added when all are taken by requests that are held. Zero: never; the transport then
+    /// holds senders back (C: -1). Default 256.
+    pub request_post_incr: usize,
+    /// Most requests held whose arguments have not been read, posted receives included. Beyond it
+    /// the transport holds senders back. Default 16384.
+    pub requests_max: usize,
+    /// Longest payload that may overflow a message, bytes, in both directions. Default 256 MiB.
+    pub overflow_bytes_max: usize,
+    /// Bounds of what is encoded. Default: see there.
+    pub proc: ProcLimits,
+    /// Let payloads that do not fit into a message overflow. Default: yes. Without, such a payload
+    /// cannot be encoded: [`ProcError::TooLong`](super::ProcError::TooLong) (C: `no_overflow`,
+    /// `HG_OVERFLOW`). What peers send may overflow all the same.
+    pub overflow: bool,
+    /// Let small bulk data travel inside its descriptor. Default: yes (C: `no_bulk_eager`).
+    pub bulk_eager: bool,
+    /// Longest single put or get, bytes; longer transfers take several. Default 64 MiB.
+    pub bulk_chunk_bytes: u64,
+    /// Puts or gets of one transfer in flight at a time, at most 32. Default 8.
+    pub bulk_window: u32,
+    /// Hand calls to ourselves over without the network. Default: yes (C: `no_loopback`).
+    pub loopback: bool,
+    /// Give a request's buffer back, and no longer count it as held, as soon as
+    /// [`RequestHandle::input`](super::RequestHandle::input) has read it, rather than with the
+    /// answer. For handlers that run long. Default: no.
+    pub release_input_early: bool,
+    /// Contexts that there may be, at most 128. They share the numbers that tell calls apart, so
+    /// ask for no more than needed. Default 1.
+    pub max_contexts: u8,
+    /// Log the counters when the core is dropped. Default: no.
+    pub stats: bool,
+}
+
+impl Default for HgOptions {
+    fn default() -> Self {
+        Self {
+            build: Build::Plain,
+            detect_build: true,
+            checksum_level: ChecksumLevel::None,
+            listen: true,
+            request_post_init: 256,
+            request_post_incr: 256,
+            requests_max: 16 << 10,
+            overflow_bytes_max: 256 << 20,
+            proc: ProcLimits::default(),
+            overflow: true,
+            bulk_eager: true,
+            bulk_chunk_bytes: 64 << 20,
+            bulk_window: 8,
+            loopback: true,
+            release_input_early: false,
+            max_contexts: 1,
+            stats: false,
+        }
+    }
+}
+
+impl HgOptions {
+    /// How requests are written.
+    pub(super) fn format(&self) -> Format {
+        Format::new(self.build, self.checksum_level)
+    }
+
+    /// How requests are read.
+    pub(super) fn accept(&self) -> Accept {
+        Accept { format: self.format(), detect: self.detect_build }
+    }
+}

@@ -1,0 +1,289 @@
+//! Which RPCs there are.
+//!
+//! The table is copied on every change and read as a whole: each context keeps the copy that it
+//! saw last, and looks at one number to learn that there is a newer one. So a look-up in the path
+//! of a call takes no lock of its own and shares no cache line that anybody writes.
+//!
+//! A request keeps the entry with which it was handed up, so replacing or removing an RPC leaves
+//! nothing dangling: what is in a handler's hands is answered as before, what arrives later finds
+//! the new entry, or none.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::buffers::lock;
+use super::{HgError, ProviderId, RpcId};
+
+/// What is said of an RPC when it is registered.
+///
+/// Counterpart: the arguments of `HG_Register`, `HG_Register_data` and
+/// `HG_Registered_disable_response`.
+pub struct Registration {
+    id: RpcId,
+    name: Box<str>,
+    serves: bool,
+    no_response: bool,
+    data: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Registration {
+    fn new(id: RpcId, name: String) -> Self {
+        Self { id, name: name.into(), serves: true, no_response: false, data: None }
+    }
+
+    /// By number. The name is for messages to people.
+    pub fn with_id(id: RpcId, name: impl Into<String>) -> Self {
+        Self::new(id, name.into())
+    }
+
+    /// By name, as plain Mercury numbers it. Counterpart: `HG_Register_name`.
+    pub fn mercury(name: &str) -> Self {
+        Self::new(RpcId::mercury(name), name.to_owned())
+    }
+
+    /// By name, as Margo numbers it at a provider. Counterpart: `margo_provider_register_name`.
+    pub fn margo(name: &str, provider: ProviderId) -> Self {
+        let shown = match provider {
+            ProviderId::DEFAULT => name.to_owned(),
+            provider => format!("{name} of provider {provider}"),
+        };
+        Self::new(RpcId::margo(name, provider), shown)
+    }
+
+    /// Only for calls of ours; requests for it are refused. Counterpart: no `hg_rpc_cb_t`.
+    pub fn client_only(self) -> Self {
+        Self { serves: false, ..self }
+    }
+
+    /// No call of this RPC takes a response, whatever the caller says. Both sides have to agree.
+    pub fn no_response(self) -> Self {
+        Self { no_response: true, ..self }
+    }
+
+    /// What [`RequestHandle::data`](super::RequestHandle::data) gives to who serves it.
+    pub fn data(self, data: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { data: Some(data), ..self }
+    }
+
+    /// Its number.
+    pub fn id(&self) -> RpcId {
+        self.id
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether requests for it are taken.
+    pub fn serves(&self) -> bool {
+        self.serves
+    }
+
+    /// Whether it takes no response.
+    pub fn is_no_response(&self) -> bool {
+        self.no_response
+    }
+
+    /// Whether it was registered with data.
+    pub(super) fn has_data(&self) -> bool {
+        self.data.is_some()
+    }
+
+    /// The data that it was registered with, if it is of type `D`.
+    pub fn data_as<D: Any>(&self) -> Option<&D> {
+        self.data.as_deref()?.downcast_ref()
+    }
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Registration({} as {})", self.name, self.id)
+    }
+}
+
+/// An RPC id is a hash already; its two halves only have to be brought together. A peer chooses
+/// which ids it asks for, but not which ones are in the table.
+#[derive(Default)]
+pub(super) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0 ^ word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+pub(super) type Table = HashMap<RpcId, Arc<Registration>, BuildHasherDefault<IdHasher>>;
+
+/// All RPCs of a core, for all of its contexts.
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    table: Mutex<Arc<Table>>,
+    /// Changes of the table. Whoever sees a number sees that table or a later one, because it takes
+    /// the table under its lock.
+    version: AtomicU64,
+}
+
+/// A context's copy of the table.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    table: Arc<Table>,
+    version: u64,
+}
+
+impl Seen {
+    #[inline]
+    pub(super) fn get(&mut self, registry: &Registry, id: RpcId) -> Option<&Arc<Registration>> {
+        if registry.version.load(Ordering::Relaxed) != self.version {
+            // What was removed is dropped by who removes it, in `renew`; this is a table that has
+            // become longer.
+            let _ = self.renew(registry);
+        }
+        self.table.get(&id)
+    }
+
+    /// Takes the newest table; returns the old one.
+    #[cold]
+    pub(super) fn renew(&mut self, registry: &Registry) -> Arc<Table> {
+        let table = lock(&registry.table);
+        self.version = registry.version.load(Ordering::Relaxed);
+        std::mem::replace(&mut self.table, table.clone())
+    }
+}
+
+impl Registry {
+    /// Adds an entry; with `replace`, in the place of one that may be there.
+    pub(super) fn insert(&self, new: Registration, replace: bool) -> Result<RpcId, HgError> {
+        let id = new.id;
+        let old = {
+            let mut table = lock(&self.table);
+            match table.get(&id) {
+                Some(there) if there.name != new.name => {
+                    return Err(HgError::Collision {
+                        id,
+                        name: new.name.into(),
+                        other: there.name.to_string(),
+                    });
+                }
+                Some(_) if !replace => {
+                    return Err(HgError::Registered { id, name: new.name.into() });
+                }
+                _ => {}
+            }
+            let mut changed = Table::clone(&table);
+            changed.insert(id, Arc::new(new));
+            self.exchange(&mut table, changed)
+        };
+        // Dropped outside of the lock: an entry's data is the user's.
+        drop(old);
+        Ok(id)
+    }
+
+    /// Removes an entry.
+    pub(super) fn remove(&self, id: RpcId) -> Option<Arc<Registration>> {
+        let mut table = lock(&self.table);
+        let mut changed = Table::clone(&table);
+        let removed = changed.remove(&id)?;
+        let old = self.exchange(&mut table, changed);
+        drop(table);
+        drop(old);
+        Some(removed)
+    }
+
+    /// Removes all.
+    pub(super) fn clear(&self) {
+        let mut table = lock(&self.table);
+        let old = self.exchange(&mut table, Table::default());
+        drop(table);
+        drop(old);
+    }
+
+    pub(super) fn get(&self, id: RpcId) -> Option<Arc<Registration>> {
+        lock(&self.table).get(&id).cloned()
+    }
+
+    fn exchange(&self, table: &mut Arc<Table>, new: Table) -> Arc<Table> {
+        self.version.fetch_add(1, Ordering::Relaxed);
+        std::mem::replace(table, Arc::new(new))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_hashes_and_a_number_name_an_rpc() {
+        let provider = ProviderId::new(7);
+        for (registration, id, name) in [
+            (Registration::mercury("open"), RpcId::mercury("open"), "open"),
+            (
+                Registration::margo("open", provider),
+                RpcId::margo("open", provider),
+                "open of provider 7",
+            ),
+            (Registration::with_id(RpcId(9), "nine"), RpcId(9), "nine"),
+        ] {
+            assert_eq!((registration.id(), registration.name()), (id, name));
+        }
+    }
+
+    #[test]
+    fn a_collision_names_both() {
+        let registry = Registry::default();
+        registry.insert(Registration::with_id(RpcId(1), "a"), false).unwrap();
+        let again = registry.insert(Registration::with_id(RpcId(1), "a"), false).unwrap_err();
+        assert!(matches!(&again, HgError::Registered { name, .. } if name == "a"), "{again}");
+        for replace in [false, true] {
+            let other = Registration::with_id(RpcId(1), "b");
+            let text = registry.insert(other, replace).unwrap_err().to_string();
+            assert!(text.contains("`a`") && text.contains("`b`"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_context_sees_changes_and_what_it_holds_lives_on() {
+        let (registry, mut seen) = (Registry::default(), Seen::default());
+        assert!(seen.get(&registry, RpcId(1)).is_none());
+        let first = Registration::with_id(RpcId(1), "a").data(Arc::new(1u32));
+        registry.insert(first, false).unwrap();
+        let held = seen.get(&registry, RpcId(1)).unwrap().clone();
+        let second = Registration::with_id(RpcId(1), "a").data(Arc::new(2u32)).no_response();
+        registry.insert(second, true).unwrap();
+        assert_eq!(seen.get(&registry, RpcId(1)).unwrap().data_as(), Some(&2u32));
+        assert!(registry.remove(RpcId(1)).is_some() && registry.remove(RpcId(1)).is_none());
+        assert!(seen.get(&registry, RpcId(1)).is_none() && registry.get(RpcId(1)).is_none());
+        assert_eq!(held.data_as(), Some(&1u32));
+        assert_eq!(held.data_as::<u64>(), None);
+    }
+
+    #[test]
+    fn registrations_may_come_from_many_threads() {
+        let registry = Registry::default();
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let registry = &registry;
+                scope.spawn(move || {
+                    for n in 0..50 {
+                        let id = RpcId(thread << 32 | n);
+                        registry.insert(Registration::with_id(id, "x"), false).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(lock(&registry.table).len(), 200);
+    }
+}

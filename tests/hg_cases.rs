@@ -1,0 +1,409 @@
+//! Acceptance of the RPC core: the cases of Mercury's own unit tests, by name, over every
+//! transport, remote and to ourselves, polling and sleeping.
+//!
+//! | case | test |
+//! |---|---|
+//! | 1 unregistered id | `case_01_unregistered_id` |
+//! | 2 NULL RPC | `case_02_null_rpc` |
+//! | 3 RPC with response | `case_03_rpc_with_response` |
+//! | 4 multiple lookup and free | `case_04_multiple_lookup` |
+//! | 5 no response | `case_05_no_response` |
+//! | 6 registered on the client only | `case_06_registered_on_the_client_only` |
+//! | 7 input overflow | `case_07_input_overflow` |
+//! | 8 input overflow, one-way | `case_08_input_overflow_one_way` |
+//! | 9 output overflow | `case_09_output_overflow` |
+//! | 10 cancelation | `case_10_cancelation` |
+//! | 11 multiple RPCs | `case_11_multiple_rpcs` |
+//! | 12 concurrent multiple RPCs | `case_12_concurrent_multiple_rpcs` |
+//! | 13, 14 concurrent progress | `case_13_14_concurrent_progress` |
+//! | 15 contexts of the target | `case_15_contexts_of_the_target` |
+//! | 32 a server that is killed | `tests/hg_kill.rs` |
+//! | 33 concurrent lookup | `case_33_concurrent_lookup` |
+//! | 36 two classes in one process | `case_36_two_classes_in_one_process` |
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
+
+mod hg_support;
+
+use std::sync::atomic::Ordering;
+
+use hg_support::*;
+use margo::hg::{ForwardOptions, HgError, HgOptions, Registration, ReturnCode, RpcId, proc};
+
+#[test]
+fn case_01_unregistered_id() {
+    everywhere(|world| {
+        let id = world.origin.register(Registration::with_id(RpcId(77), "unknown")).unwrap();
+        world.origin.deregister(id).unwrap();
+        let before = world.origin.counters();
+        let refused = world.origin.forward(
+            &world.to,
+            id,
+            ForwardOptions::default(),
+            |_| panic!("nothing is encoded"),
+            Token::default(),
+        );
+        let (error, _) = refused.unwrap_err();
+        assert!(matches!(error, HgError::NotRegistered(found) if found == id), "{error}");
+        assert_eq!(world.origin.counters(), before, "no traffic");
+    });
+}
+
+#[test]
+fn case_02_null_rpc() {
+    everywhere(|world| {
+        assert_eq!(world.call(NULL, &[]).unwrap(), b"");
+        assert_eq!(world.call(SIZE, &[]).unwrap(), 0u64.to_le_bytes());
+    });
+}
+
+#[test]
+fn case_03_rpc_with_response() {
+    everywhere(|world| {
+        let path = "/a/path".to_owned();
+        let input = proc::to_vec(&(9u64, &path)).unwrap();
+        assert_eq!(input.len(), 8 + 8 + path.len() + 3, "as C");
+        let output = world.call(OPEN, &input).unwrap();
+        assert_eq!(output.len(), 8);
+        assert_eq!(proc::from_slice::<(i32, i32)>(&output).unwrap(), (path.len() as i32, 9));
+        let size = world.call(SIZE, &input).unwrap();
+        assert_eq!(size, (input.len() as u64).to_le_bytes());
+    });
+}
+
+#[test]
+fn case_04_multiple_lookup() {
+    everywhere_remote(&HgOptions::default(), |world| {
+        for round in 0..32u8 {
+            let again = world.origin.lookup(world.to.uri()).unwrap();
+            assert_eq!(again, world.to);
+            assert_eq!(world.call(ECHO, &[round]).unwrap(), [round]);
+        }
+    });
+}
+
+#[test]
+fn case_05_no_response() {
+    everywhere(|world| {
+        // Registered so: the caller need not say it.
+        for n in 1..=3 {
+            let (token, _) = world.start(NEWS, ForwardOptions::default(), &[]);
+            world.until("the end", || token.is_over());
+            assert_eq!(token.take().unwrap(), b"");
+            world.until_news(n);
+        }
+    });
+}
+
+impl World {
+    /// Waits until the target has seen so much news; asks, because it may live in another thread.
+    fn until_news(&self, news: u64) {
+        while self.service.news.load(Ordering::Relaxed) < news {
+            self.call(NULL, &[]).unwrap();
+        }
+        assert_eq!(self.service.news.load(Ordering::Relaxed), news);
+    }
+}
+
+#[test]
+fn case_06_registered_on_the_client_only() {
+    everywhere_remote(&HgOptions::default(), |world| {
+        let result = world.call(CLIENT_ONLY, b"arguments");
+        assert!(is_remote_code(&result, ReturnCode::NoEntry), "{result:?}");
+        // A one-way call of it is dropped, and the target goes on.
+        let (token, _) = world.start(CLIENT_ONLY, ForwardOptions::one_way(), b"");
+        world.until("the end", || token.is_over());
+        token.take().unwrap();
+        assert_eq!(world.call(ECHO, b"x").unwrap(), b"x");
+    });
+    // Registered at the target, but not served.
+    let world = World::own("sm", Wait::Poll, &HgOptions::default());
+    world.origin.register(Registration::mercury("client only").client_only()).unwrap();
+    let result = world.call(CLIENT_ONLY, b"");
+    assert!(is_remote_code(&result, ReturnCode::InvalidArg), "{result:?}");
+    assert_eq!(world.origin.counters().not_registered, 1);
+    world.finish();
+}
+
+#[test]
+fn case_07_input_overflow() {
+    everywhere(|world| {
+        let input = pattern(2 * world.origin.input_eager_bytes());
+        assert_eq!(world.call(ECHO, &input).unwrap(), input);
+        assert_eq!(world.call(SIZE, &input).unwrap(), (input.len() as u64).to_le_bytes());
+    });
+}
+
+#[test]
+fn case_08_input_overflow_one_way() {
+    everywhere(|world| {
+        let input = pattern(2 * world.origin.input_eager_bytes());
+        let (token, _) = world.start(NEWS, ForwardOptions::one_way(), &input);
+        world.until("the acknowledgement", || token.is_over());
+        token.take().unwrap();
+        world.until_news(1 + input.len() as u64);
+    });
+}
+
+#[test]
+fn case_09_output_overflow() {
+    everywhere(|world| {
+        let len = 2 * world.origin.output_eager_bytes();
+        let output = world.call(MAKE, &(len as u64).to_le_bytes()).unwrap();
+        // A string as in C, and a number.
+        assert_eq!(output.len(), 8 + len + 3 + 8);
+        let (text, number): (String, u64) = proc::from_slice(&output).unwrap();
+        assert!(text.len() == len && text.bytes().all(|byte| byte == b'x') && number == 7);
+    });
+}
+
+#[test]
+fn case_10_cancelation() {
+    everywhere(|world| {
+        let (token, op) = world.start(STUCK, ForwardOptions::default(), b"");
+        // Whatever came before it has arrived.
+        world.call(NULL, &[]).unwrap();
+        world.origin.cancel(op);
+        world.until("the end", || token.is_over());
+        assert!(matches!(token.take(), Err(HgError::Canceled)));
+        world.origin.cancel(op);
+        // The late answer goes nowhere, also a long one.
+        let held = std::mem::take(&mut *world.service.held.lock().unwrap());
+        assert_eq!(held.len(), 1);
+        drop(held);
+        assert_eq!(world.call(ECHO, b"next").unwrap(), b"next");
+        assert!(!token.is_over());
+    });
+}
+
+#[test]
+fn case_11_multiple_rpcs() {
+    everywhere(|world| many_in_flight(world, 32));
+}
+
+fn many_in_flight(world: &World, count: u32) {
+    let calls: Vec<_> = (0..count)
+        .map(|n| (n, world.start(ECHO, ForwardOptions::default(), &n.to_le_bytes()).0))
+        .collect();
+    world.until("all responses", || calls.iter().all(|(_, token)| token.is_over()));
+    for (n, token) in calls {
+        assert_eq!(token.take().unwrap(), n.to_le_bytes());
+    }
+}
+
+#[test]
+fn ten_thousand_handles_in_flight() {
+    for transport in TRANSPORTS {
+        let world = World::remote(transport, Wait::Poll, &HgOptions::default());
+        let calls: Vec<_> =
+            (0..10_000).map(|_| world.start(STUCK, ForwardOptions::default(), b"x").0).collect();
+        world.until("their arrival", || world.service.held.lock().unwrap().len() == 10_000);
+        assert_eq!(world.origin.in_hand().tokens, 10_000);
+        let held = std::mem::take(&mut *world.service.held.lock().unwrap());
+        for request in held {
+            answer(request, |writer| writer.put(b"y"));
+        }
+        for token in calls {
+            world.until("a response", || token.is_over());
+            assert_eq!(token.take().unwrap(), b"y");
+        }
+        world.finish();
+    }
+}
+
+#[test]
+fn case_12_concurrent_multiple_rpcs() {
+    everywhere(|world| {
+        // Several threads call; one drives.
+        let tokens = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4u32)
+                .map(|thread| {
+                    scope.spawn(move || {
+                        let start = |n: u32| {
+                            let bytes = (thread * 1000 + n).to_le_bytes();
+                            (bytes, world.start(ECHO, ForwardOptions::default(), &bytes).0)
+                        };
+                        (0..64).map(start).collect::<Vec<_>>()
+                    })
+                })
+                .collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        world.until("all responses", || tokens.iter().all(|(_, token)| token.is_over()));
+        for (bytes, token) in tokens {
+            assert_eq!(token.take().unwrap(), bytes);
+        }
+    });
+}
+
+/// Several threads drive one context, and look the target up for each call. They poll: those that
+/// sleep use contexts of their own, see case 15.
+#[test]
+fn case_13_14_concurrent_progress() {
+    for transport in TRANSPORTS {
+        for make in [World::remote, World::own] {
+            let world = make(transport, Wait::Poll, &HgOptions::default());
+            std::thread::scope(|scope| {
+                for thread in 0..4u32 {
+                    let world = &world;
+                    scope.spawn(move || {
+                        for n in 0..100 {
+                            let bytes = (thread * 1000 + n).to_le_bytes();
+                            let to = match world.is_remote() {
+                                true => world.origin.lookup(world.to.uri()).unwrap(),
+                                false => world.origin.self_addr(),
+                            };
+                            assert_eq!(to, world.to);
+                            let (token, _) = world.start(ECHO, ForwardOptions::default(), &bytes);
+                            while !token.is_over() {
+                                world.origin.progress(16).unwrap();
+                                world.origin.trigger(&mut Handlers(&world.service));
+                            }
+                            assert_eq!(token.take().unwrap(), bytes);
+                        }
+                    });
+                }
+            });
+            world.finish();
+        }
+    }
+}
+
+#[test]
+fn case_15_contexts_of_the_target() {
+    let mut options = HgOptions::default();
+    options.max_contexts = 3;
+    everywhere_remote(&options, |world| {
+        for round in 0..20u8 {
+            // One that is not there, and none in particular, are context 0.
+            for (wanted, found) in
+                [(Some(0), 0), (Some(1), 1), (Some(2), 2), (Some(9), 0), (None, 0)]
+            {
+                let mut options = ForwardOptions::default();
+                options.target_context = wanted;
+                let (token, _) = world.start(WHERE, options, &[round]);
+                world.until("a response", || token.is_over());
+                assert_eq!(token.take().unwrap(), [found], "asked for {wanted:?}");
+            }
+        }
+        // Responses come to the context that called.
+        let second = world.origin.context().unwrap();
+        let call = |core: &Node| {
+            let token = Token::default();
+            let to_two = ForwardOptions::to_context(2);
+            core.forward(&world.to, WHERE, to_two, |_| Ok(()), token.clone()).unwrap();
+            token
+        };
+        let (one, two) = (call(&world.origin), call(&second));
+        assert_eq!((world.origin.id(), second.id()), (0, 1));
+        world.until("its response", || one.is_over());
+        while !two.is_over() {
+            step(&second, world.wait, &world.service);
+        }
+        assert_eq!((one.take().unwrap(), two.take().unwrap()), (vec![2], vec![2]));
+        assert!(matches!(world.origin.context().unwrap().context(), Err(HgError::Contexts { .. })));
+        // All end when told to.
+        for context in [1, 2] {
+            world.start(NEWS, ForwardOptions::to_context(context), &[]);
+        }
+    });
+}
+
+#[test]
+fn case_33_concurrent_lookup() {
+    everywhere_remote(&HgOptions::default(), |world| {
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..32 {
+                        let addr = world.origin.lookup(world.to.uri()).unwrap();
+                        assert_eq!(addr, world.to);
+                    }
+                });
+            }
+        });
+        assert_eq!(world.call(ECHO, b"x").unwrap(), b"x");
+    });
+}
+
+#[test]
+fn case_36_two_classes_in_one_process() {
+    for transport in TRANSPORTS {
+        let cores = [(), ()].map(|()| {
+            let core = open(&uri(transport, true), true, HgOptions::default());
+            register(&core, true);
+            core
+        });
+        let service = Service::default();
+        let tokens = [(0, 1), (1, 0)].map(|(from, to): (usize, usize)| {
+            let addr = cores[from].lookup(cores[to].self_addr().uri()).unwrap();
+            let token = Token::default();
+            let bytes = [from as u8];
+            let put = |writer: &mut margo::hg::Writer| writer.put(&bytes);
+            let options = ForwardOptions::default();
+            cores[from].forward(&addr, ECHO, options, put, token.clone()).unwrap();
+            token
+        });
+        while !tokens.iter().all(|token| token.is_over()) {
+            cores.iter().for_each(|core| step(core, Wait::Poll, &service));
+        }
+        for (from, token) in tokens.iter().enumerate() {
+            assert_eq!(token.take().unwrap(), [from as u8]);
+        }
+        cores.iter().for_each(|core| core.close());
+    }
+}
+
+#[test]
+fn an_argument_of_300_mib() {
+    let mut options = HgOptions::default();
+    options.overflow_bytes_max = 320 << 20;
+    for transport in ["sm", "tcp"] {
+        let world = World::remote(transport, Wait::Poll, &options);
+        let input = vec![0xA5; 300 << 20];
+        assert_eq!(world.call(SIZE, &input).unwrap(), (input.len() as u64).to_le_bytes());
+        world.finish();
+    }
+}
+
+#[test]
+fn without_overflow_long_arguments_and_results_are_errors() {
+    let mut options = HgOptions::default();
+    options.overflow = false;
+    for make in [World::remote, World::own] {
+        let world = make("sm", Wait::Poll, &options);
+        let most = world.origin.input_eager_bytes();
+        assert_eq!(world.call(SIZE, &pattern(most)).unwrap(), (most as u64).to_le_bytes());
+        let long = pattern(most + 1);
+        let put = |writer: &mut margo::hg::Writer| writer.put(&long);
+        let refused =
+            world.origin.forward(&world.to, SIZE, ForwardOptions::default(), put, Token::default());
+        let (error, _) = refused.unwrap_err();
+        assert!(matches!(error, HgError::Proc(margo::hg::ProcError::TooLong { .. })), "{error}");
+        // A result that is too long: the target cannot answer with it, and says so.
+        let result = world.call(MAKE, &10_000u64.to_le_bytes());
+        assert!(is_remote_code(&result, ReturnCode::OtherError), "{result:?}");
+        world.finish();
+    }
+}
+
+#[test]
+fn an_rpc_is_replaced_and_deregistered_while_calls_are_in_flight() {
+    for make in [World::remote, World::own] {
+        let world = make("sm", Wait::Poll, &HgOptions::default());
+        let target = if world.is_remote() { world.target() } else { world.origin.clone() };
+        let (token, _) = world.start(STUCK, ForwardOptions::default(), b"");
+        world.until("its arrival", || !world.service.held.lock().unwrap().is_empty());
+        target.replace(Registration::mercury("stuck").data(std::sync::Arc::new(5))).unwrap();
+        target.deregister(STUCK).unwrap();
+        if world.is_remote() {
+            let result = world.call(STUCK, b"");
+            assert!(is_remote_code(&result, ReturnCode::NoEntry), "{result:?}");
+        }
+        // What is in a handler's hands is answered as before.
+        let request = world.service.held.lock().unwrap().remove(0);
+        answer(request, |writer| writer.put(b"late"));
+        world.until("a response", || token.is_over());
+        assert_eq!(token.take().unwrap(), b"late");
+        world.finish();
+    }
+}
