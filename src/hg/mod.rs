@@ -47,7 +47,7 @@ mod transfer;
 pub mod wire;
 
 pub use self::{
-    bulk::{Bulk, BulkDesc, BulkOp},
+    bulk::{Bulk, BulkDesc, BulkOp, LocalBytes, LocalPart, MemoryAttr, MemoryKind},
     code::ReturnCode,
     context::Sink,
     core::{Core, HgOptions},
