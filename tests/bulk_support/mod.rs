@@ -1,6 +1,8 @@
 //! RPC cores over each transport, driven by one thread.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+pub(crate) mod roles;
+
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -32,6 +34,7 @@ pub(crate) enum Transport {
 pub(crate) struct Log {
     pub(crate) requests: Vec<RequestHandle<u32>>,
     pub(crate) responses: Vec<(u32, Result<Response, HgError>)>,
+    pub(crate) responded: Vec<(u32, Result<(), HgError>)>,
     pub(crate) bulks: Vec<(u32, Result<u64, HgError>)>,
 }
 
@@ -42,8 +45,8 @@ impl Sink<u32> for Log {
     fn response(&mut self, token: u32, result: Result<Response, HgError>) {
         self.responses.push((token, result));
     }
-    fn responded(&mut self, _token: u32, result: Result<(), HgError>) {
-        result.unwrap();
+    fn responded(&mut self, token: u32, result: Result<(), HgError>) {
+        self.responded.push((token, result));
     }
     fn bulk(&mut self, token: u32, result: Result<u64, HgError>) {
         self.bulks.push((token, result));
@@ -59,6 +62,10 @@ impl Node {
     pub(crate) fn open(uri: &str, listen: bool, mut options: HgOptions) -> Self {
         let endpoint = na::open(uri, &OpenOptions::listening(listen)).unwrap();
         options.listen = listen;
+        Self::on(endpoint, options)
+    }
+
+    pub(crate) fn on(endpoint: Arc<dyn na::Endpoint>, options: HgOptions) -> Self {
         Self { core: Core::new(endpoint, options).unwrap(), log: Log::default() }
     }
 
@@ -187,6 +194,12 @@ impl Bed {
         request.respond(|_writer| Ok(()), 99).unwrap();
         self.until("a response", |nodes| !nodes[caller].log.responses.is_empty());
         self.nodes[caller].log.responses.remove(0).1.unwrap();
+        self.until("the end of an answer", |nodes| {
+            nodes.iter().any(|node| !node.log.responded.is_empty())
+        });
+        for (_, result) in self.nodes.iter_mut().flat_map(|node| node.log.responded.drain(..)) {
+            result.unwrap();
+        }
     }
 
     /// Takes memory back, and waits until nobody holds it.

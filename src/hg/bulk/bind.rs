@@ -47,7 +47,7 @@ pub(super) fn network_address(blob: &[u8]) -> Result<&[u8], ProcError> {
     let sized = |bytes: &'_ [u8]| -> Option<(usize, usize)> {
         let (len, rest) = bytes.split_first_chunk::<8>()?;
         let len = usize::try_from(u64::from_le_bytes(*len)).ok()?;
-        (len <= rest.len()).then_some((8, 8 + len))
+        (len <= rest.len()).then(|| (8, 8 + len))
     };
     let (start, end) = sized(blob).ok_or_else(bad)?;
     let rest = &blob[end..];
