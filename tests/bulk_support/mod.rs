@@ -100,6 +100,8 @@ pub(crate) struct Bed {
     pub(crate) transport: Transport,
     /// Sleep on the wait descriptors when there is nothing to do.
     pub(crate) blocking: bool,
+    /// How long something that must happen may take.
+    pub(crate) patience: Duration,
     /// Origin, and target unless it is the same; then others.
     pub(crate) nodes: Vec<Node>,
     oneself: bool,
@@ -114,7 +116,8 @@ impl Bed {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             Network::builder(format!("bulk-{number}")).seed(number).build().unwrap()
         });
-        let mut bed = Self { transport, blocking: false, nodes: vec![], oneself, options, network };
+        let (blocking, patience, nodes) = (false, PATIENCE, Vec::new());
+        let mut bed = Self { transport, blocking, patience, nodes, oneself, options, network };
         bed.add();
         if !oneself {
             bed.add();
@@ -141,7 +144,7 @@ impl Bed {
 
     /// Turns until `done`, which is asked after each.
     pub(crate) fn until(&mut self, what: &str, mut done: impl FnMut(&mut [Node]) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + self.patience;
         while !done(&mut self.nodes) {
             let busy = self.nodes.iter_mut().fold(false, |busy, node| node.turn() || busy);
             assert!(Instant::now() < deadline, "{what} does not happen");
