@@ -15,7 +15,8 @@ use margo::hg::{BulkOp, HgOptions};
 use margo::{Access, Bulk, Instance};
 use na::LocalMem;
 
-const LEN: usize = 8 << 20;
+/// More than sockets hold.
+const LEN: usize = 32 << 20;
 
 /// An owner that answers only when it is turned, and an instance that knows it already.
 fn idle_owner() -> (Node, LocalMem, Bulk, Instance, margo::Addr) {
@@ -103,8 +104,9 @@ fn a_scope_ends_after_the_transfers_that_use_it() {
             let local = reader.expose(vec![vec![0; LEN]], Access::ReadOnly);
             let (sender, receiver) = std::sync::mpsc::channel::<Bulk>();
             let begun = Arc::new(ult::Eventual::<()>::new());
-            let (instance, wait, left) = (lender.clone(), begun.clone(), Arc::default());
-            let guard = Left(Arc::clone(&left));
+            let (instance, wait) = (lender.clone(), begun.clone());
+            let left = Arc::new(AtomicBool::new(false));
+            let guard = Left(left.clone());
             let scope = lender.rpc_pool().spawn(move || {
                 let _guard = guard;
                 let data = pattern(LEN, 0);
@@ -131,6 +133,7 @@ fn a_scope_ends_after_the_transfers_that_use_it() {
                 _ => begun.set(()).unwrap(),
             }
             let_them_run(&lender);
+            assert!(!left.load(Ordering::SeqCst), "it is still read"); // pair: TEST-LEFT
             while !scope.is_finished() || reader.log.bulks.is_empty() {
                 reader.turn();
                 assert!(Instant::now() < deadline, "the scope does not end");
