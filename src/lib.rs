@@ -53,6 +53,7 @@
 pub mod hg;
 
 mod bulk;
+mod bulk_pool;
 mod error;
 mod forward;
 mod handler;
@@ -72,6 +73,7 @@ pub use {na, ult};
 
 pub use self::{
     bulk::{BulkBuffer, Exposed},
+    bulk_pool::{BulkClassStats, BulkPool, BulkPoolError, BulkPoolSpec, PooledBuffer},
     error::{
         BulkError, FinalizeError, ForwardError, InitError, LayoutError, LayoutErrors, LookupError,
         ProviderError, RegisterError, RespondError,
@@ -92,3 +94,6 @@ pub use ult::PoolRef as Pool;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+#[cfg(doctest)]
+mod bulk_misuse;
