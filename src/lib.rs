@@ -53,6 +53,7 @@
 pub mod hg;
 
 mod bulk;
+mod bulk_bind;
 mod bulk_pool;
 mod error;
 mod forward;
