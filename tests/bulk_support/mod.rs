@@ -146,7 +146,8 @@ impl Bed {
     pub(crate) fn until(&mut self, what: &str, mut done: impl FnMut(&mut [Node]) -> bool) {
         let deadline = Instant::now() + self.patience;
         while !done(&mut self.nodes) {
-            let busy = self.nodes.iter_mut().fold(false, |busy, node| node.turn() || busy);
+            let busy =
+                self.nodes.iter_mut().filter_map(|node| node.turn().then_some(())).count() > 0;
             assert!(Instant::now() < deadline, "{what} does not happen");
             if self.blocking && !busy && self.nodes.iter().all(|node| node.core.prepare_wait()) {
                 let fds: Vec<BorrowedFd<'_>> =

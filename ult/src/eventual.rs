@@ -136,8 +136,8 @@ impl<T> Eventual<T> {
         }
     }
 
-    /// Waits until the value is there, whatever happens: not a cancellation point. For what somebody
-    /// else uses until then, such as memory.
+    /// Waits until the value is there, whatever happens: not a cancellation point. For what
+    /// somebody else uses until then, such as memory.
     pub fn wait_ready_fully(&self) {
         if self.is_ready() {
             return;
