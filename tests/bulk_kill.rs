@@ -79,6 +79,15 @@ impl Peer {
         Self { child, address, _out: out }
     }
 
+    /// Stops it, and waits until the kernel has.
+    fn stop(&self) {
+        use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::STOP).unwrap();
+        let status = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
+        assert!(status.is_some_and(|(_, status)| status.stopped()), "the peer has ended");
+    }
+
     fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -234,6 +243,50 @@ fn origins_are_killed_over_sm() {
 #[test]
 fn origins_are_killed_over_tcp() {
     origins_are_killed("na+tcp://127.0.0.1:0");
+}
+
+/// A transfer with a process that does not answer is cancelled; whatever it may still do to the
+/// memory, its death ends it.
+fn stopped_origins_are_killed(transport: &str) {
+    let mut target = Node::open(transport, true, roles::options());
+    let address = target.core.self_addr();
+    for op in [BulkOp::Pull, BulkOp::Push] {
+        let mut origin = Peer::start("origin", transport, address.uri());
+        let mut mover = Mover::default();
+        until("a transfer", || {
+            turn(&mut target);
+            mover.step(&mut target);
+            mover.jobs.iter().any(|job| job.op == op)
+        });
+        origin.stop();
+        mover.cancel(&target);
+        for _ in 0..100 {
+            turn(&mut target);
+            mover.step(&mut target);
+        }
+        origin.kill();
+        until("the end of a cancelled transfer", || {
+            turn(&mut target);
+            mover.step(&mut target);
+            mover.is_quiet(&target)
+        });
+        let [error] = &mover.failed[..] else { panic!("{:?}", mover.failed) };
+        let expected = matches!(
+            error,
+            margo::HgError::Canceled | margo::HgError::Na(na::Error::PeerGone { .. })
+        );
+        assert!(expected, "{error}");
+    }
+}
+
+#[test]
+fn stopped_origins_are_killed_over_sm() {
+    stopped_origins_are_killed("na+sm://");
+}
+
+#[test]
+fn stopped_origins_are_killed_over_tcp() {
+    stopped_origins_are_killed("na+tcp://127.0.0.1:0");
 }
 
 /// How a simulated node ends.

@@ -3,7 +3,7 @@
 
 use std::sync::mpsc;
 
-use margo::hg::{Bulk, BulkOp, HgError, HgOptions, RequestHandle, proc};
+use margo::hg::{Bulk, BulkOp, HgError, HgOptions, OpRef, RequestHandle, proc};
 use na::{Access, Addr, LocalMem, Memory, WeakMem};
 
 use super::{Node, pattern};
@@ -36,6 +36,8 @@ pub(crate) struct Job {
     bulk: Bulk,
     local: LocalMem,
     pub(crate) op: BulkOp,
+    /// While it moves.
+    name: Option<OpRef>,
 }
 
 impl Job {
@@ -46,13 +48,12 @@ impl Job {
         byte != [0]
     }
 
-    fn start(&self, node: &Node) -> Result<(), HgError> {
-        let Self { token, request, bulk, local, op } = self;
+    fn start(&mut self, node: &Node) -> Result<(), HgError> {
+        let Self { token, request, bulk, local, op, name } = self;
         let owner = request.origin();
-        node.core
-            .transfer(*op, owner, bulk, 0, local, 0, bulk.len(), *token)
-            .map(|_| ())
-            .map_err(|(error, _)| error)
+        let started = node.core.transfer(*op, owner, bulk, 0, local, 0, bulk.len(), *token);
+        *name = Some(started.map_err(|(error, _)| error)?);
+        Ok(())
     }
 }
 
@@ -64,7 +65,8 @@ impl Mover {
             let zeros = Memory::from_vec(vec![0; bulk.len() as usize]);
             let local = node.core.endpoint().register(zeros, Access::ReadOnly).unwrap();
             self.next += 1;
-            let job = Job { token: self.next, request, bulk, local, op: BulkOp::Pull };
+            let (token, op) = (self.next, BulkOp::Pull);
+            let job = Job { token, request, bulk, local, op, name: None };
             self.begin(node, job);
         }
         for (token, result) in std::mem::take(&mut node.log.bulks) {
@@ -93,7 +95,12 @@ impl Mover {
         self.failed.extend(ends.into_iter().filter_map(|(_, result)| result.err()));
     }
 
-    fn begin(&mut self, node: &Node, job: Job) {
+    /// Cancels all that moves.
+    pub(crate) fn cancel(&self, node: &Node) {
+        self.jobs.iter().filter_map(|job| job.name).for_each(|name| node.core.cancel(name));
+    }
+
+    fn begin(&mut self, node: &Node, mut job: Job) {
         match job.start(node) {
             Ok(()) => self.jobs.push(job),
             Err(error) => self.give_up(job, error),
