@@ -15,12 +15,13 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use na::{Access, LocalMem, Memory, RawSegment};
 use ult::Eventual;
 
-use crate::hg::{Bulk, BulkOp, HgError};
+use crate::hg::{Bulk, BulkOp, HgError, OpRef};
 use crate::progress::Token;
 use crate::{Addr, BulkError, Instance};
 
@@ -44,20 +45,11 @@ pub(crate) fn take_back(memory: LocalMem) -> Memory {
     memory.revoke(move |memory| {
         let _ = signal.set(std::sync::Mutex::new(Some(memory)));
     });
+    // Not a cancellation point: peers use the memory until then, whoever has lent it.
+    quiet.wait_ready_fully();
     let slot: &std::sync::Mutex<Option<Memory>> = quiet.wait();
     let memory = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
     memory.expect("only this call takes what only its own hook puts in")
-}
-
-/// Takes borrowed memory back at the end of a scope, also when the scope panics.
-struct TakeBack(Option<LocalMem>);
-
-impl Drop for TakeBack {
-    fn drop(&mut self) {
-        if let Some(memory) = self.0.take() {
-            drop(take_back(memory));
-        }
-    }
 }
 
 /// Frees the memory of a [`BulkBuffer`].
@@ -129,7 +121,8 @@ impl Deref for BulkBuffer {
         // - valid: `self.memory` keeps the allocation of exactly this segment alive;
         // - initialised: it was zeroed, and transfers only write bytes;
         // - no writer: the key of this memory is in no descriptor, so no peer can name it, and our
-        //   own transfers write only while they hold `&mut self` (they return after completion).
+        //   own transfers write only while they hold `&mut self`: `transfer` returns or unwinds
+        //   only after the completion, see `wait_for`.
         unsafe { std::slice::from_raw_parts(self.segment.ptr, self.segment.len) }
     }
 }
@@ -193,8 +186,11 @@ impl Instance {
     ) -> Result<T, BulkError> {
         let memory = self.register_memory(memory, access)?;
         let bulk = self.inner().core.bulk_handle(&memory);
-        let _take_back = TakeBack(Some(memory));
-        Ok(f(&bulk))
+        // Not in a destructor: one that runs because of a panic cannot suspend its ULT, and would
+        // hold up the execution stream that has to end the transfers.
+        let result = catch_unwind(AssertUnwindSafe(|| f(&bulk)));
+        drop(take_back(memory));
+        result.map_err(|panic| resume_unwind(panic))
     }
 
     /// A zeroed buffer for [`pull`](Self::pull) and [`push`](Self::push).
@@ -279,8 +275,22 @@ impl Instance {
         );
         self.inner().kick();
         match started {
-            Ok(_op) => call.done.wait().clone().map(|_bytes| ()).map_err(failed),
+            Ok(op) => {
+                self.wait_for(op, &call);
+                call.done.wait().clone().map(|_bytes| ()).map_err(failed)
+            }
             Err((error, _token)) => Err(failed(error)),
+        }
+    }
+
+    /// Waits for the end of a transfer. A ULT that is cancelled cancels its transfer, and unwinds
+    /// when that is over: the buffer is only lent to it.
+    fn wait_for(&self, op: OpRef, call: &BulkCall) {
+        if let Err(unwind) = catch_unwind(AssertUnwindSafe(|| call.done.wait_ready())) {
+            self.inner().core.cancel(op);
+            self.inner().kick();
+            call.done.wait_ready_fully();
+            resume_unwind(unwind);
         }
     }
 

@@ -330,6 +330,9 @@ pub enum BulkError {
         /// What happened.
         source: HgError,
     },
+    /// The handle cannot be bound to its owner, or names one that this transport cannot reach.
+    #[error("the owner of a bulk handle: {0}")]
+    Owner(#[source] HgError),
 }
 
 /// Why providers could not be started from the configuration.

@@ -53,6 +53,8 @@
 pub mod hg;
 
 mod bulk;
+mod bulk_bind;
+mod bulk_pool;
 mod error;
 mod exposed;
 mod forward;
@@ -73,6 +75,7 @@ pub use {na, ult};
 
 pub use self::{
     bulk::{BulkBuffer, LocalBulk},
+    bulk_pool::{BulkClassStats, BulkPool, BulkPoolError, BulkPoolSpec, PooledBuffer},
     error::{
         BulkError, FinalizeError, ForwardError, InitError, LayoutError, LayoutErrors, LookupError,
         ProviderError, RegisterError, RespondError,
@@ -94,3 +97,6 @@ pub use ult::PoolRef as Pool;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+#[cfg(doctest)]
+mod bulk_misuse;

@@ -57,7 +57,7 @@ mod transfer;
 pub mod wire;
 
 pub use self::{
-    bulk::{Bulk, BulkDesc, BulkOp},
+    bulk::{Bulk, BulkDesc, BulkOp, LocalBytes, LocalPart, MemoryAttr, MemoryKind},
     checksum::{ChecksumLevel, PayloadSum},
     code::ReturnCode,
     context::Sink,

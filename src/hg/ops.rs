@@ -95,6 +95,12 @@ impl OpRef {
     /// Names no operation. For operations that are over before their caller knows them.
     pub(super) const NONE: Self = Self { index: u32::MAX, generation: 0, context: 0 };
 
+    /// The name of the next operation in the slot of this one.
+    #[cfg(test)]
+    pub(super) fn reused(self) -> Self {
+        Self { generation: self.generation.wrapping_add(1), ..self }
+    }
+
     /// The network's name of a part of this operation.
     #[inline]
     pub(super) fn part(self, role: Role) -> OpId {

@@ -7,10 +7,21 @@
 //! any more: then nobody touches the local memory on its behalf.
 //!
 //! Data that came inside the peer's descriptor is copied from there, without the network.
+//!
+//! How many segments the two sides have does not count: a piece takes any number of them at both
+//! sides (`na` cuts them as its transport needs). Only where a peer describes each of its segments
+//! by a memory handle of its own, as C does on some networks, is there a piece for each.
+//!
+//! # Who copies, and on how many execution streams
+//!
+//! Nobody here: a piece is an operation of the transport, which works in its `poll`. Several pieces
+//! in flight therefore overlap with each other on the network, not on processors. Where a copy
+//! within one host is what takes the time, the transport splits it among execution streams
+//! ([`na::OpenOptions::copy_helper`]); more chunks would only add round trips.
 
 use na::{Addr, LocalMem, RemoteMem, Transfer};
 
-use super::bulk::{BulkOp, RemotePart};
+use super::bulk::{BulkOp, MemoryAttr, RemotePart};
 use super::context::Event;
 use super::core::{Core, Op};
 use super::ops::{OpRef, Role};
@@ -46,9 +57,13 @@ impl<T> BulkTransfer<T> {
         self.flying.iter().any(Option::is_some)
     }
 
+    fn is_flying_as(&self, number: u8) -> bool {
+        self.flying.get(usize::from(number)).is_some_and(Option::is_some)
+    }
+
     /// Claims the next piece, if there is one and it may fly.
     fn next(&mut self, chunk_max: u64) -> Option<(u8, Transfer)> {
-        if self.error.is_some() || self.any_started && self.started == self.len {
+        if self.any_started && self.started == self.len {
             return None;
         }
         let number = self.flying.iter().position(Option::is_none)?;
@@ -194,6 +209,38 @@ impl<T> Core<T> {
         }
     }
 
+    /// As [`transfer`](Self::transfer), with the owner that a bound handle tells
+    /// ([`bulk_bind`](Self::bulk_bind)): whoever sent the handle here.
+    ///
+    /// # Errors
+    ///
+    /// As `transfer`; [`HgError::Bulk`] when the handle is not bound.
+    ///
+    /// Counterpart: `HG_Bulk_bind_transfer`.
+    #[allow(clippy::too_many_arguments, reason = "two sides of three facts each")]
+    pub fn transfer_bound(
+        &self,
+        op: BulkOp,
+        remote: &Bulk,
+        remote_offset: u64,
+        local: &LocalMem,
+        local_offset: u64,
+        len: u64,
+        token: T,
+    ) -> Result<OpRef, (HgError, T)> {
+        let owner = self.bulk_owner(remote).and_then(|owner| {
+            owner.ok_or_else(|| {
+                HgError::Bulk("the handle does not tell its owner; the owner has to bind it".into())
+            })
+        });
+        match owner {
+            Ok(peer) => {
+                self.transfer(op, &peer, remote, remote_offset, local, local_offset, len, token)
+            }
+            Err(error) => Err((error, token)),
+        }
+    }
+
     /// A transfer that needed no network.
     fn transfer_done(&self, len: u64, token: T) -> Result<OpRef, (HgError, T)> {
         let mut state = self.state();
@@ -209,9 +256,19 @@ impl<T> Core<T> {
     /// Starts as many pieces as may fly. `Some`: one was refused when none flew, which ends the
     /// transfer; its token no longer counts.
     fn start_pieces(&self, op: OpRef) -> Option<(HgError, T)> {
+        let mut last = None;
         loop {
             let mut state = self.state();
             let Some(Op::Transfer(transfer)) = state.ops.get_mut(op) else { return None };
+            if transfer.error.is_some() {
+                // Who ended it may have canceled the last piece before the network knew it.
+                let flying = last.filter(|number| transfer.is_flying_as(*number));
+                drop(state);
+                if let Some(number) = flying {
+                    self.endpoint.cancel(op.part(Role::Piece(number)));
+                }
+                return None;
+            }
             let (number, piece) = transfer.next(self.options.bulk_chunk_bytes.max(1))?;
             let (direction, peer) = (transfer.op, transfer.peer.clone());
             drop(state);
@@ -223,6 +280,7 @@ impl<T> Core<T> {
             if let Err(error) = started {
                 return self.piece_refused(op, number, error.into());
             }
+            last = Some(number);
         }
     }
 
@@ -286,6 +344,7 @@ fn check(
             )));
         }
     }
+    remote.attr().map_or(Ok(()), MemoryAttr::check)?;
     let Some(access) = remote.access() else { return Ok(()) };
     match op {
         BulkOp::Pull if !access.readable() => {

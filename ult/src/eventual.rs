@@ -136,6 +136,20 @@ impl<T> Eventual<T> {
         }
     }
 
+    /// Waits until the value is there, whatever happens: not a cancellation point. For what
+    /// somebody else uses until then, such as memory.
+    pub fn wait_ready_fully(&self) {
+        if self.is_ready() {
+            return;
+        }
+        let waiter = Waiter::new(WaitKind::Eventual);
+        // SAFETY:
+        // - in no list: fresh; it stays until it is woken, since the next line returns only then.
+        if unsafe { self.link(NonNull::from(&waiter)) } {
+            waiter.block_fully();
+        }
+    }
+
     /// Waits until the value is there or `deadline` has passed. `true`: it is there.
     pub fn wait_ready_deadline(&self, deadline: Instant) -> bool {
         self.wait_ready_as(WaitKind::Eventual, Some(deadline))

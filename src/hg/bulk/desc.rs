@@ -20,7 +20,13 @@ use crate::hg::ProcError;
 /// Where the flags stand.
 pub(crate) const FLAGS_AT: usize = 12;
 
-/// Bits of the flags word.
+/// Where the memory handle of [`BulkDesc::opaque`] stands: behind length, number of segments,
+/// flags, one segment, and its own length.
+pub(crate) const OPAQUE_HANDLE_AT: usize = 8 + 4 + 4 + 16 + 8;
+
+/// Bits of the flags word. The upper half is ours: bits 16 to 19 are the kind of the memory, 20 to
+/// 31 the number of its device (see [`MemoryAttr`](super::MemoryAttr)); both are 0 for host memory,
+/// and C peers do not look at them.
 pub mod flags {
     /// Peers may read.
     pub const READ: u32 = 1;
@@ -57,7 +63,8 @@ pub enum Handles<'a> {
 /// Where the owner is, so that a third party can transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Binding<'a> {
-    /// Its address, serialised by its network layer.
+    /// Its address, as C's `HG_Addr_serialize` writes it: u64 length and the network layer's bytes,
+    /// then the same for shared memory if its Mercury was built with that.
     pub address: &'a [u8],
     /// Its context.
     pub context: u8,

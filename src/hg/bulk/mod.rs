@@ -6,8 +6,18 @@
 //! that came, and is passed on unchanged.
 //!
 //! How memory is cut into segments is its owner's business: a handle of ours describes one range,
-//! whatever it consists of, so that it is small. Handles of others may have many segments, with one
-//! memory handle for all or one for each.
+//! whatever it consists of, so that it is small, and so that a transfer is one operation of the
+//! network however many segments there are at either side (up to
+//! [`HgOptions::bulk_chunk_bytes`](super::HgOptions)). Handles of others may have many segments,
+//! with one memory handle for all or one for each.
+//!
+//! | file | |
+//! |---|---|
+//! | `mod.rs` | [`Bulk`], made of memory or of a descriptor |
+//! | `desc.rs` | the bytes of a descriptor |
+//! | `bind.rs` | the owner's address within it, for third parties |
+//! | `attr.rs` | which kind of memory it is |
+//! | `local.rs` | the segments at the owner, and embedded data, without a copy |
 
 use std::any::type_name;
 use std::fmt;
@@ -22,10 +32,18 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::proc::BULK;
 use super::{HgError, ProcError};
 
+mod attr;
+mod bind;
 pub mod desc;
+mod local;
 
-pub use self::desc::BulkDesc;
-use self::desc::Handles;
+use self::bind::Bound;
+use self::desc::{Binding, Handles};
+pub use self::{
+    attr::{MemoryAttr, MemoryKind},
+    desc::BulkDesc,
+    local::{LocalBytes, LocalPart},
+};
 
 /// The direction of a transfer, seen from who asks for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,10 +66,15 @@ struct Described {
     bytes: Box<[u8]>,
     len: u64,
     access: Access,
+    attr: MemoryAttr,
+    /// As its owner counts them, if that is told.
+    segments: usize,
     /// Memory handles in `bytes`, each with the part of the memory that it covers.
     handles: Vec<Covered>,
     /// Embedded data in `bytes`.
     eager: Option<Range<usize>>,
+    /// The owner, if it is told.
+    bound: Option<Bound>,
     /// At the owner: the memory.
     local: Option<WeakMem>,
 }
@@ -81,17 +104,36 @@ impl Bulk {
 
     /// Describes registered memory of this process.
     pub(super) fn of_local(endpoint: &dyn Endpoint, memory: &LocalMem) -> Self {
+        Self::describe(endpoint, memory, MemoryAttr::default(), None)
+    }
+
+    /// The same, with all that can be told.
+    fn describe(
+        endpoint: &dyn Endpoint,
+        memory: &LocalMem,
+        attr: MemoryAttr,
+        binding: Option<Binding<'_>>,
+    ) -> Self {
         let handle = endpoint.mem_to_bytes(memory);
         let (len, access) = (memory.len(), memory.access());
-        let bytes = BulkDesc::opaque(len, u32::from(access.bits()), &handle).to_bytes();
-        let all = Covered { start: 0, len, handle: bytes.len() - handle.len()..bytes.len() };
+        let mut desc = BulkDesc::opaque(len, u32::from(access.bits()) | attr.to_flags(), &handle);
+        if binding.is_some() {
+            desc.flags |= desc::flags::BIND;
+            desc.binding = binding;
+        }
+        let bytes = desc.to_bytes();
+        let handle = desc::OPAQUE_HANDLE_AT..desc::OPAQUE_HANDLE_AT + handle.len();
+        let all = Covered { start: 0, len, handle };
         Self(Some(Arc::new(Described {
-            bytes: bytes.into(),
             len,
             access,
+            attr,
+            segments: memory.segments().len(),
             handles: if len > 0 { vec![all] } else { Vec::new() },
             eager: None,
+            bound: binding.map(|binding| Bound::at_the_end_of(&bytes, &binding)),
             local: Some(memory.downgrade()),
+            bytes: bytes.into(),
         })))
     }
 
@@ -124,10 +166,19 @@ impl Bulk {
                 covered.flatten().filter(|covered| covered.len > 0).collect()
             }
         };
+        let attr = MemoryAttr::from_flags(desc.flags).ok_or(ProcError::Unsupported(
+            "a bulk descriptor names a kind of memory that this version does not know",
+        ))?;
+        let bound = desc.binding.map(|Binding { address, context }| {
+            bind::network_address(address).map(|address| Bound { address: place(address), context })
+        });
         Ok(Self(Some(Arc::new(Described {
             len: desc.len,
             access,
+            attr,
+            segments: desc.segments.len(),
             handles,
+            bound: bound.transpose()?,
             eager: desc.eager.map(place),
             bytes: bytes.into(),
             local: None,
@@ -152,6 +203,23 @@ impl Bulk {
     /// What the owner allows; `None` for the null handle. Counterpart: `HG_Bulk_get_flags`.
     pub fn access(&self) -> Option<Access> {
         self.0.as_ref().map(|described| described.access)
+    }
+
+    /// Which kind of memory it is; `None` for the null handle.
+    pub fn attr(&self) -> Option<MemoryAttr> {
+        self.0.as_ref().map(|described| described.attr)
+    }
+
+    /// Segments: at the owner, those that the memory was made of, empty ones included; elsewhere,
+    /// those of the descriptor (one, when the owner is of this crate: how it cuts its memory is not
+    /// told). Counterpart: `HG_Bulk_get_segment_count`.
+    pub fn segment_count(&self) -> usize {
+        self.0.as_ref().map_or(0, |described| described.segments)
+    }
+
+    /// Whether the memory is elsewhere: the handle came in a message. Counterpart: `HG_BULK_VIRT`.
+    pub fn is_virtual(&self) -> bool {
+        self.0.as_ref().is_some_and(|described| described.local.is_none())
     }
 
     /// The data, if it came inside the descriptor: reading it needs no transfer.
@@ -254,6 +322,7 @@ pub(super) fn embeddable(bytes: &[u8]) -> Option<u64> {
     let (len, rest) = bytes.split_first_chunk::<8>()?;
     let flags = u32::from(*rest.get(desc::FLAGS_AT - 8)?);
     let len = u64::from_le_bytes(*len);
+    // Only host memory is ever embedded: a handle of other memory cannot be made here.
     let plain = flags & (desc::flags::READ | desc::flags::EAGER) == desc::flags::READ;
     (plain && len > 0).then_some(len)
 }

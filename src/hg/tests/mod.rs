@@ -13,6 +13,7 @@ use super::{
 };
 
 mod bulk;
+mod bulk_safety;
 mod calls;
 mod checksums;
 mod endings;

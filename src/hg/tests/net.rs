@@ -70,9 +70,20 @@ struct Node {
     refuse: Option<(Refuse, usize)>,
     damage: Option<usize>,
     damage_move: bool,
+    before_a_move: Hook,
     // For looking at.
     sent: Vec<(Kind, Tag, Vec<u8>)>,
     moves_started: usize,
+}
+
+/// What a test wants to happen at a certain point.
+#[derive(Default)]
+struct Hook(Option<Box<dyn FnOnce() + std::marker::Send>>);
+
+impl std::fmt::Debug for Hook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hook")
+    }
 }
 
 /// All nodes of one test.
@@ -177,6 +188,11 @@ fn move_now(nodes: &mut [Node], at: usize, Move { op, put, peer, transfer }: Mov
 impl NodeEndpoint {
     fn with<R>(&self, f: impl FnOnce(&mut Node) -> R) -> R {
         f(&mut self.net.nodes()[self.index])
+    }
+
+    /// Calls `then` when a transfer is asked for next, before it is started.
+    pub(super) fn before_a_move(&self, then: impl FnOnce() + std::marker::Send + 'static) {
+        self.with(|node| node.before_a_move = Hook(Some(Box::new(then))));
     }
 
     /// Sends complete only when released.
@@ -311,6 +327,9 @@ impl NodeEndpoint {
         if self.refuses(Refuse::Transfer) {
             return Err(Error::InvalidArgument("told to refuse".into()));
         }
+        if let Some(then) = self.with(|node| node.before_a_move.0.take()) {
+            then();
+        }
         RegionTable::check_transfer(&transfer, put)?;
         let peer = self.peer(peer)?;
         self.with(|node| {
@@ -340,7 +359,8 @@ impl Endpoint for NodeEndpoint {
     fn lookup(&self, uri: &str) -> Result<Addr, Error> {
         let bad = || Error::BadUri { uri: uri.into(), reason: "no node of the test".into() };
         let peer = uri.strip_prefix("na+test://").and_then(|n| n.parse().ok()).ok_or_else(bad)?;
-        Ok(addr(&self.net.nodes(), self.index, peer))
+        let nodes = self.net.nodes();
+        if peer < nodes.len() { Ok(addr(&nodes, self.index, peer)) } else { Err(bad()) }
     }
 
     fn send_unexpected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {

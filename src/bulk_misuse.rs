@@ -1,0 +1,203 @@
+//! What the types of bulk memory do not let a program do: each snippet beside the nearest one that
+//! compiles, so that it is known to fail for its last line and not for another.
+//!
+//! Compiled as documentation tests, and nothing else.
+
+/// The vector is the peers' until it is released.
+///
+/// ```no_run
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let data = vec![0; 8];
+/// let exposed = instance.expose(data, Access::ReadWrite)?;
+/// assert_eq!(exposed.release().len(), 8);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// But not:
+///
+/// ```compile_fail,E0382
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let data = vec![0; 8];
+/// let exposed = instance.expose(data, Access::ReadWrite)?;
+/// assert_eq!(data.len(), 8);
+/// # Ok(())
+/// # }
+/// ```
+struct ExposedIsNotReachable;
+
+/// Released is released.
+///
+/// ```no_run
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let exposed = instance.expose(vec![0; 8], Access::ReadWrite)?;
+/// let handle = exposed.bulk().clone();
+/// let data = exposed.release();
+/// assert_eq!(handle.len(), 8);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// But not:
+///
+/// ```compile_fail,E0382
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let exposed = instance.expose(vec![0; 8], Access::ReadWrite)?;
+/// let handle = exposed.bulk().clone();
+/// let data = exposed.release();
+/// assert_eq!(exposed.bulk().len(), 8);
+/// # Ok(())
+/// # }
+/// ```
+struct ReleasedOnce;
+
+/// What peers read is not changed meanwhile.
+///
+/// ```no_run
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let mut data = vec![0; 8];
+/// instance.expose_ref(&data, |_bulk| data[0] == 1)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// But not:
+///
+/// ```compile_fail,E0502
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let mut data = vec![0; 8];
+/// instance.expose_ref(&data, |_bulk| data[0] = 1)?;
+/// # Ok(())
+/// # }
+/// ```
+struct LentIsNotChanged;
+
+/// What peers write is not read meanwhile.
+///
+/// ```no_run
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let mut data = vec![0; 8];
+/// instance.expose_mut(&mut data, |_bulk| ())?;
+/// assert_eq!(data[0], 0);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// But not:
+///
+/// ```compile_fail,E0502
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let mut data = vec![0; 8];
+/// instance.expose_mut(&mut data, |_bulk| assert_eq!(data[0], 0))?;
+/// # Ok(())
+/// # }
+/// ```
+struct WrittenIsNotRead;
+
+/// The memory of a scope lives longer than the scope.
+///
+/// ```no_run
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let data = vec![0; 8];
+/// instance.expose_ref(&data, |bulk| bulk.len())?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// But not:
+///
+/// ```compile_fail,E0505
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let data = vec![0; 8];
+/// instance.expose_ref(&data, |bulk| {
+///     drop(data);
+///     bulk.len()
+/// })?;
+/// # Ok(())
+/// # }
+/// ```
+struct TheScopeBorrows;
+
+/// A transfer has its buffer alone.
+///
+/// ```no_run
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let mut buffer = instance.bulk_buffer(8)?;
+/// let slice = &buffer[..4];
+/// assert_eq!(slice, [0;
+/// 4]);
+/// instance.pull(peer, remote, 0, &mut buffer, 0..8)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// But not:
+///
+/// ```compile_fail,E0502
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let mut buffer = instance.bulk_buffer(8)?;
+/// let slice = &buffer[..4];
+/// instance.pull(peer, remote, 0, &mut buffer, 0..8)?;
+/// assert_eq!(slice, [0;
+/// 4]);
+/// # Ok(())
+/// # }
+/// ```
+struct TheTransferHasTheBuffer;
+
+/// Nothing points into a buffer that has gone back to its pool.
+///
+/// ```no_run
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let pool = instance.bulk_pool(&BulkPoolSpec::new().class(8, 1))?;
+/// let buffer = pool.get(8)?;
+/// let slice = &buffer[..4];
+/// assert_eq!(slice, [0;
+/// 4]);
+/// drop(buffer);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// But not:
+///
+/// ```compile_fail,E0505
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let pool = instance.bulk_pool(&BulkPoolSpec::new().class(8, 1))?;
+/// let buffer = pool.get(8)?;
+/// let slice = &buffer[..4];
+/// drop(buffer);
+/// assert_eq!(slice, [0;
+/// 4]);
+/// # Ok(())
+/// # }
+/// ```
+struct APooledBufferGoesBackOnce;

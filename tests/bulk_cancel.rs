@@ -1,0 +1,168 @@
+//! ULTs that end while their memory is lent: whoever cancels or panics, nobody gets the memory back
+//! before the last transfer is over.
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
+
+mod bulk_support;
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use bulk_support::{Mover, Node, PATIENCE, pattern};
+use common::bounded;
+use margo::hg::{BulkOp, HgOptions};
+use margo::{Access, Bulk, Instance};
+use na::LocalMem;
+
+/// More than sockets hold.
+const LEN: usize = 32 << 20;
+
+/// An owner that answers only when it is turned, and an instance that knows it already.
+fn idle_owner() -> (Node, LocalMem, Bulk, Instance, margo::Addr) {
+    let mut owner = Node::open("na+sm://", true, HgOptions::default());
+    let lent = owner.expose(vec![pattern(LEN, 0)], Access::ReadOnly);
+    let bulk = owner.core.bulk_handle(&lent);
+    let mover = Instance::builder("na+sm://").start().unwrap();
+    let addr = mover.lookup(owner.core.self_addr().uri()).unwrap();
+    let (first, to, handle) = (mover.clone(), addr.clone(), bulk.clone());
+    let connect = mover.rpc_pool().spawn(move || {
+        let mut buffer = first.bulk_buffer(1).unwrap();
+        first.pull(&to, &handle, 0, &mut buffer, 0..1).unwrap();
+    });
+    let connect = connect.unwrap();
+    while !connect.is_finished() {
+        owner.turn();
+    }
+    (owner, lent, bulk, mover, addr)
+}
+
+/// Sets its flag when it is dropped.
+struct Left(Arc<AtomicBool>);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst); // pair: TEST-LEFT
+    }
+}
+
+/// Lets every ULT of the pool that can run, run.
+fn let_them_run(instance: &Instance) {
+    for _ in 0..100 {
+        instance.rpc_pool().spawn(ult::yield_now).unwrap().join().unwrap();
+    }
+}
+
+#[test]
+fn a_cancelled_ult_leaves_after_its_transfer() {
+    bounded("a cancelled pull", || {
+        let (mut owner, _lent, bulk, mover, addr) = idle_owner();
+        let left = Arc::new(AtomicBool::new(false));
+        let (instance, guard) = (mover.clone(), Left(left.clone()));
+        let started = mover.stats().bulk_transfers;
+        let pull = mover.rpc_pool().spawn(move || {
+            // Dropped after the buffer's borrow has ended.
+            let _guard = guard;
+            let mut buffer = instance.bulk_buffer(LEN).unwrap();
+            let _ = instance.pull(&addr, &bulk, 0, &mut buffer, 0..LEN);
+        });
+        let pull = pull.unwrap();
+        while mover.stats().bulk_transfers == started {
+            std::thread::yield_now();
+        }
+        let_them_run(&mover);
+        pull.cancel();
+        let_them_run(&mover);
+        assert!(!left.load(Ordering::SeqCst), "the owner may still write"); // pair: TEST-LEFT
+        while !pull.is_finished() {
+            owner.turn();
+        }
+        assert!(matches!(pull.join(), Err(ult::JoinError::Cancelled)));
+        assert!(left.load(Ordering::SeqCst)); // pair: TEST-LEFT
+        mover.finalize_and_wait().unwrap();
+    });
+}
+
+/// How the closure of a scope ends while a peer is reading.
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    Return,
+    Panic,
+    Cancel,
+}
+
+/// Also when progress runs on the same execution stream: what waits must not hold it up.
+#[test]
+fn a_scope_ends_after_the_transfers_that_use_it() {
+    for end in [End::Return, End::Panic, End::Cancel] {
+        bounded("the end of a scope", move || {
+            let lender = Instance::builder("na+tcp://127.0.0.1:0").start().unwrap();
+            let mut options = HgOptions::default();
+            options.bulk_chunk_bytes = LEN as u64;
+            let mut reader = Node::open("na+tcp://127.0.0.1:0", true, options);
+            let own = reader.core.lookup(lender.self_addr().uri()).unwrap();
+            let local = reader.expose(vec![vec![0; LEN]], Access::ReadOnly);
+            let (sender, receiver) = std::sync::mpsc::channel::<Bulk>();
+            let begun = Arc::new(ult::Eventual::<()>::new());
+            let (instance, wait) = (lender.clone(), begun.clone());
+            let left = Arc::new(AtomicBool::new(false));
+            let guard = Left(left.clone());
+            let scope = lender.rpc_pool().spawn(move || {
+                let _guard = guard;
+                let data = pattern(LEN, 0);
+                instance.expose_ref(&data, |bulk| {
+                    sender.send(bulk.clone()).unwrap();
+                    wait.wait();
+                    assert!(end != End::Panic, "in the scope");
+                })
+            });
+            let scope = scope.unwrap();
+            let bulk = receiver.recv().unwrap();
+            let core = &reader.core;
+            core.transfer(BulkOp::Pull, &own, &bulk, 0, &local, 0, LEN as u64, 1).unwrap();
+            // Some of it is there, so the lender has begun; most of it is not, as nobody reads.
+            let mut byte = [0];
+            let deadline = Instant::now() + PATIENCE;
+            while byte == [0] {
+                reader.core.progress(1).unwrap();
+                assert!(local.read_at(1, &mut byte));
+                assert!(Instant::now() < deadline, "the transfer does not begin");
+            }
+            match end {
+                End::Cancel => scope.cancel(),
+                _ => begun.set(()).unwrap(),
+            }
+            let_them_run(&lender);
+            assert!(!left.load(Ordering::SeqCst), "it is still read"); // pair: TEST-LEFT
+            while !scope.is_finished() || reader.log.bulks.is_empty() {
+                reader.turn();
+                assert!(Instant::now() < deadline, "the scope does not end");
+            }
+            let mover = Mover {
+                op: BulkOp::Pull,
+                bulk: &bulk,
+                remote_offset: 0,
+                local: &local,
+                local_offset: 0,
+                len: LEN as u64,
+                owner: Some(&own),
+            };
+            // What had begun came through whole, and nothing begins any more.
+            assert!(reader.bulk_end(1).unwrap().is_ok());
+            assert!(bulk_support::contents(&local) == pattern(LEN, 0));
+            let core = &reader.core;
+            core.transfer(mover.op, &own, &bulk, 0, &local, 0, mover.len, 2).unwrap();
+            while reader.log.bulks.is_empty() {
+                reader.turn();
+            }
+            assert!(reader.bulk_end(2).unwrap().is_err());
+            let joined = scope.join();
+            match end {
+                End::Return => joined.unwrap().unwrap(),
+                End::Panic => assert!(matches!(joined, Err(ult::JoinError::Panicked(_)))),
+                End::Cancel => assert!(matches!(joined, Err(ult::JoinError::Cancelled))),
+            }
+            lender.finalize_and_wait().unwrap();
+        });
+    }
+}
