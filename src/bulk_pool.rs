@@ -17,8 +17,11 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use na::LocalMem;
 use ult::{Eventual, Selectable, wait_any};
 
+use crate::bulk::LocalBulk;
+use crate::bulk::sealed::Registered;
 use crate::{BulkBuffer, BulkError, Instance};
 
 /// Which buffers a pool has.
@@ -481,6 +484,15 @@ impl Deref for PooledBuffer {
 impl DerefMut for PooledBuffer {
     fn deref_mut(&mut self) -> &mut BulkBuffer {
         self.buffer.as_mut().expect("only `drop` takes it")
+    }
+}
+
+impl LocalBulk for PooledBuffer {}
+
+impl Registered for PooledBuffer {
+    fn memory(&self) -> &LocalMem {
+        let buffer: &BulkBuffer = self;
+        buffer.memory()
     }
 }
 
