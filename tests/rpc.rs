@@ -326,3 +326,28 @@ fn instances_come_and_go_in_one_process() {
         }
     });
 }
+
+#[test]
+fn calls_with_checksums_of_all_that_is_sent() {
+    for transport in common::TRANSPORTS {
+        for level in ["none", "rpc_headers", "rpc_payload"] {
+            let start = |address: &str, listen: bool| {
+                let document = format!(
+                    r#"{{ "margo": {{ "address": "{address}", "listen": {listen} }},
+                          "mercury": {{ "checksum_level": "{level}" }} }}"#
+                );
+                margo::init(&document).unwrap_or_else(|error| panic!("{document}: {error}"))
+            };
+            let client = transport.split("://").next().unwrap();
+            let pair = Pair {
+                service: start(transport, true),
+                client: start(&format!("{client}://"), false),
+            };
+            serve_echo(&pair.service);
+            for text in ["short".to_owned(), "x".repeat(300_000)] {
+                assert_eq!(pair.client.forward(ECHO, &pair.target(), &text).unwrap(), text);
+            }
+            pair.end();
+        }
+    }
+}

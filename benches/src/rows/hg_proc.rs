@@ -1,8 +1,8 @@
 //! Rows `hg.proc.*`: encoding and decoding `{ u64, u32, string of 16 bytes }`, 39 bytes on the
 //! wire.
 //!
-//! - `hg.proc.encode`: straight into a message buffer, a hundred times one behind the other, because
-//!   the buffer's way into the encoder and out of it is not part of an encoding.
+//! - `hg.proc.encode`: straight into a message buffer, a hundred times one behind the other: the
+//!   buffer's way into the encoder and out of it is not part of an encoding.
 //! - `hg.proc.decode`: from a receive buffer; the string is borrowed from it.
 //! - `hg.proc.decode_owned`: the same with a `String`, so with an allocation.
 //!
