@@ -40,6 +40,21 @@ fn one_of_two_setters_wins() {
     });
 }
 
+#[test]
+fn value_reaches_a_waiter_that_cannot_be_cancelled() {
+    check(|| {
+        let eventual = Arc::new(Eventual::new());
+        let seen = eventual.clone();
+        let fully = thread::spawn(move || {
+            seen.wait_ready_fully();
+            assert_eq!(seen.try_get(), Some(&7));
+        });
+        assert_eq!(eventual.set(7), Ok(()));
+        assert_eq!(*eventual.wait(), 7);
+        fully.join().unwrap();
+    });
+}
+
 /// A pointer to an eventual that its waiter owns.
 struct Remote(*const Eventual<Box<u32>>);
 
