@@ -115,7 +115,6 @@ fn without_effect(resolved: &Resolved) -> Vec<&'static str> {
     let mercury = &resolved.mercury;
     let given = [
         (mercury.auto_sm, "mercury.auto_sm"),
-        (mercury.stats, "mercury.stats"),
         (mercury.na_no_retry, "mercury.na_no_retry"),
         (mercury.max_contexts > 1, "mercury.max_contexts"),
         (mercury.ip_subnet.is_some(), "mercury.ip_subnet"),
@@ -233,9 +232,15 @@ fn hg_options(resolved: &Resolved) -> Result<HgOptions, InitError> {
         }
         receives => receives,
     };
+    let request_post_incr = match resolved.mercury.request_post_incr as usize {
+        0 => defaults.request_post_incr,
+        receives => receives,
+    };
     Ok(HgOptions {
         listen: resolved.listen,
         request_post_init,
+        request_post_incr,
+        stats: resolved.mercury.stats,
         bulk_eager: !resolved.mercury.no_bulk_eager,
         loopback: !resolved.mercury.no_loopback,
         // A handler may run for long, and wait for other requests.

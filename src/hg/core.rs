@@ -507,10 +507,13 @@ impl<T> Core<T> {
     pub fn cancel(&self, op: OpRef) {
         let mut state = self.state();
         let (parts, forgotten) = match state.ops.get_mut(op) {
+            Some(Op::Forward(call)) if call.is_canceled() => return,
             Some(Op::Forward(call)) => (call.cancel(), state.give_up(op)),
             Some(Op::Transfer(transfer)) => (transfer.cancel(), None),
+            Some(Op::Respond(answer)) if answer.has_failed() => return,
             Some(Op::Respond(answer)) => (answer.cancel(), None),
             Some(Op::Local(_)) => {
+                self.counts.canceled.bump();
                 if let Some(Op::Local(token)) = state.ops.remove(op) {
                     let result = Err(HgError::Canceled);
                     self.queue(&mut state, Event::Response { token, result });

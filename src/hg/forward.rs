@@ -149,6 +149,10 @@ impl<T> Forward<T> {
         if self.one_way { Role::Ack } else { Role::Reply }
     }
 
+    pub(super) fn is_canceled(&self) -> bool {
+        self.canceled
+    }
+
     /// Gives up. Returns the parts to cancel; the receive is not among them, see
     /// [`State::give_up`](super::core::State).
     pub(super) fn cancel(&mut self) -> Vec<Role> {

@@ -85,6 +85,11 @@ pub(super) struct Respond<T> {
 }
 
 impl<T> Respond<T> {
+    /// Whether it ends with an error, when it ends.
+    pub(super) fn has_failed(&self) -> bool {
+        self.error.is_some()
+    }
+
     /// Gives up. Returns the parts to cancel.
     pub(super) fn cancel(&mut self) -> Vec<Role> {
         self.error.get_or_insert(HgError::Canceled);

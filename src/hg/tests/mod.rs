@@ -17,6 +17,7 @@ mod calls;
 mod endings;
 mod hostile;
 mod net;
+mod options;
 mod overflow;
 
 /// Generous: a loaded machine must not fail a test.
