@@ -12,8 +12,9 @@
 //! - `core.rs`, `options.rs`: the [`Core`], and what holds for all operations;
 //! - `registry.rs`: which RPCs there are; `contexts.rs`: several contexts on one endpoint;
 //! - `context.rs`: progress and trigger, from a completion of the network to a call of the sink;
-//! - `forward.rs`, `handle.rs`, `overflow.rs`, `transfer.rs`: calls, requests and their answers,
-//!   long arguments and results, bulk transfers;
+//! - `forward.rs`, `handle.rs`, `reply.rs`, `local.rs`, `overflow.rs`, `transfer.rs`: calls,
+//!   requests and their answers, responses, calls to ourselves, long arguments and results, bulk
+//!   transfers; `endings.rs`: what cancels them;
 //! - `ops.rs`, `receives.rs`, `buffers.rs`: what they are made of.
 //!
 //! # Trust
@@ -33,11 +34,13 @@ mod context;
 mod contexts;
 mod core;
 mod counters;
+mod endings;
 mod error;
 mod forward;
 mod handle;
 pub mod header;
 mod id;
+mod local;
 pub mod margo;
 mod ops;
 mod options;
@@ -45,6 +48,7 @@ mod overflow;
 pub mod proc;
 mod receives;
 mod registry;
+mod reply;
 #[cfg(test)]
 mod tests;
 mod transfer;
