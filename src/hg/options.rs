@@ -4,10 +4,10 @@ use super::header::Build;
 
 /// How a [`Core`](super::Core) behaves.
 ///
-/// What `HG_Init_opt2` has beyond this is not here because nothing would change: `no_multi_recv` and
-/// its two companions (every transport copies a message once, into the receive that takes it; all
-/// that a large receive for many requests would save is posting one for each, measured at 14 of the
-/// 390 ns that an RPC costs both sides), and the progress mode (whoever drives a core decides
+/// What `HG_Init_opt2` has beyond this is not here because nothing would change: `no_multi_recv`
+/// and its two companions (every transport copies a message once, into the receive that takes it;
+/// all that a large receive for many requests would save is posting one for each, measured at 14 of
+/// the 390 ns that an RPC costs both sides), and the progress mode (whoever drives a core decides
 /// whether to poll or to sleep).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
