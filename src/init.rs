@@ -113,7 +113,6 @@ impl Instance {
 fn without_effect(resolved: &Resolved) -> Vec<&'static str> {
     let mercury = &resolved.mercury;
     let given = [
-        (mercury.stats, "mercury.stats"),
         (mercury.na_no_retry, "mercury.na_no_retry"),
         (mercury.max_contexts > 1, "mercury.max_contexts"),
         (mercury.ip_subnet.is_some(), "mercury.ip_subnet"),
@@ -240,11 +239,17 @@ fn hg_options(resolved: &Resolved) -> Result<HgOptions, InitError> {
     };
     // Only headers of a build with checksum support have room for them.
     let protected = checksum_level != hg::ChecksumLevel::None;
+    let request_post_incr = match resolved.mercury.request_post_incr as usize {
+        0 => defaults.request_post_incr,
+        receives => receives,
+    };
     Ok(HgOptions {
         build: if protected { hg::Build::Checksum } else { defaults.build },
         checksum_level,
         listen: resolved.listen,
         request_post_init,
+        request_post_incr,
+        stats: resolved.mercury.stats,
         bulk_eager: !resolved.mercury.no_bulk_eager,
         loopback: !resolved.mercury.no_loopback,
         // A handler may run for long, and wait for other requests.

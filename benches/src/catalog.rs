@@ -16,7 +16,7 @@ use crate::floors::{attach, coroutine, memcpy, rtt, stream};
 use crate::row::{Figure, Target, Unit};
 use crate::rows::argobots::{self, All, Kind, Op};
 use crate::rows::bulk::{self, Way};
-use crate::rows::echo::{self, Layer};
+use crate::rows::echo::{self, Layer, Work};
 use crate::rows::pair::{Patience, Settings};
 use crate::rows::{
     hg_proc, na_sm, na_tcp, rpc, ult_fib, ult_idle, ult_memory, ult_switch, ult_sync, ult_tasklet,
@@ -107,6 +107,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.extend(na_tcp_cases());
     cases.extend(echo_cases(Group::Hg, "hg", Layer::Hg));
     cases.extend(hg_proc_cases());
+    cases.extend(hg_cases());
     cases.extend(rpc_cases());
     cases.extend(bulk_cases());
     cases
@@ -144,9 +145,10 @@ fn floor_cases() -> Vec<Case> {
 fn echo_cases(group: Group, word: &'static str, layer: Layer) -> impl Iterator<Item = Case> {
     [Transport::Sm, Transport::Tcp].into_iter().map(move |transport| {
         let id = format!("{word}.{}.rtt", transport.word());
-        let measure = move |context: &Context| echo::run(context, layer, transport);
+        let measure = move |context: &Context| echo::run(context, layer, transport, Work::Null);
         let target = match (layer, transport) {
             (Layer::Na, Transport::Tcp) => Target::TimesFloor(1.05),
+            (Layer::Hg, Transport::Sm) => Target::Limit(300.0),
             _ => Target::None,
         };
         Case::new(group, id, Unit::Nanoseconds, measure).target(target).two_cores()
@@ -162,6 +164,25 @@ fn hg_proc_cases() -> [Case; 3] {
         proc("decode", Target::Limit(15.0), hg_proc::decode),
         proc("decode_owned", Target::None, hg_proc::decode_owned),
     ]
+}
+
+fn hg_cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for transport in [Transport::Sm, Transport::Tcp] {
+        let mut row = |what: &str, unit, work, target| {
+            let id = format!("hg.{}.{what}", transport.word());
+            let measure = move |context: &Context| echo::run(context, Layer::Hg, transport, work);
+            cases.push(Case::new(Group::Hg, id, unit, measure).target(target).two_cores());
+        };
+        let rate = match transport {
+            Transport::Sm => Target::Limit(5e6),
+            Transport::Tcp => Target::None,
+        };
+        row("rtt.1k", Unit::Nanoseconds, Work::Bytes(1024), Target::None);
+        row("rtt.overflow", Unit::Nanoseconds, Work::Overflow, Target::None);
+        row("rate16", Unit::PerSecond, Work::Many(16), rate);
+    }
+    cases
 }
 
 fn na_tcp_cases() -> Vec<Case> {

@@ -61,10 +61,10 @@ use super::handle::Respond;
 use super::ops::{OPS_MAX, OpRef, Role, Slab, Space, Tags};
 use super::overflow::Fetch;
 use super::proc::{ProcLimits, WriterLimits};
-use super::receives::{Claim, Receives};
-use super::registry::{Registration, Seen};
+use super::receives::Receives;
+use super::registry::Seen;
 use super::transfer::BulkTransfer;
-use super::{Bulk, HgError, HgOptions, RpcId};
+use super::{Bulk, HgError, HgOptions};
 
 /// An operation in flight.
 #[derive(Debug)]
@@ -142,7 +142,7 @@ impl<T> State<T> {
     /// Remembers a canceled call, whose receive stays posted: a late response that overflowed must
     /// be acknowledged, or its sender would keep the result for as long as it lives. Returns the
     /// receive of an older one to cancel when there are too many.
-    fn give_up(&mut self, op: OpRef) -> Option<(OpRef, Role)> {
+    pub(super) fn give_up(&mut self, op: OpRef) -> Option<(OpRef, Role)> {
         self.given_up.push_back(op);
         if self.given_up.len() <= GIVEN_UP_MAX {
             return None;
@@ -293,62 +293,6 @@ impl<T> Core<T> {
         self.primary.as_deref().unwrap_or(self)
     }
 
-    /// Registers an RPC, for all contexts. Returns its number.
-    ///
-    /// # Errors
-    ///
-    /// [`HgError::Registered`] if it is already, [`HgError::Collision`] if another one has the same
-    /// number.
-    ///
-    /// Counterpart: `HG_Register`, `HG_Register_name`.
-    pub fn register(&self, registration: Registration) -> Result<RpcId, HgError> {
-        self.class.registry.insert(registration, false)
-    }
-
-    /// Registers an RPC in the place of one of the same number and name that may be there. Requests
-    /// that were handed up keep what they were handed up with; later ones get the new one.
-    ///
-    /// # Errors
-    ///
-    /// [`HgError::Collision`] if another one has the same number.
-    pub fn replace(&self, registration: Registration) -> Result<RpcId, HgError> {
-        let replaced = self.class.registry.insert(registration, true);
-        self.forget_old_tables();
-        replaced
-    }
-
-    /// Forgets an RPC; returns what was registered. Requests for it that were not handed up yet are
-    /// answered with [`ReturnCode::NoEntry`](super::ReturnCode::NoEntry); those that were can be
-    /// answered as before. Calls of ours that are in flight go on; new ones fail with
-    /// [`HgError::NotRegistered`].
-    ///
-    /// Counterpart: `HG_Deregister`.
-    pub fn deregister(&self, id: RpcId) -> Option<Arc<Registration>> {
-        let removed = self.class.registry.remove(id);
-        self.forget_old_tables();
-        removed
-    }
-
-    /// Forgets all RPCs.
-    pub fn deregister_all(&self) {
-        self.class.registry.clear();
-        self.forget_old_tables();
-    }
-
-    /// Lets go of the copies of the registry that contexts keep, and so of what was removed.
-    fn forget_old_tables(&self) {
-        for context in self.class.all() {
-            let old = context.state().seen.renew(&self.class.registry);
-            // Outside of the lock: an entry's data is the user's.
-            drop(old);
-        }
-    }
-
-    /// What is registered under that number. Counterpart: `HG_Registered`, `HG_Registered_data`.
-    pub fn registered(&self, id: RpcId) -> Option<Arc<Registration>> {
-        self.class.registry.get(id)
-    }
-
     #[inline]
     pub(super) fn state(&self) -> MutexGuard<'_, State<T>> {
         lock(&self.state)
@@ -456,97 +400,6 @@ impl<T> Core<T> {
         self.primary.is_none()
     }
 
-    /// Posts receives that context 0 has claimed.
-    #[cold]
-    pub(super) fn post_receives(&self, claim: Claim) -> Result<(), HgError> {
-        for number in claim.clone() {
-            if let Err(error) = self.post_receive(number, self.buffers.take()) {
-                let mut state = self.primary().state();
-                (number..claim.end).for_each(|_| state.receives.failed());
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Posts one receive.
-    #[inline]
-    fn post_receive(&self, number: u64, buf: na::MsgBuf) -> Result<(), HgError> {
-        let op = OpRef::single(Role::Request, 0, number);
-        self.endpoint.recv_unexpected(op, buf).map_err(|refused| {
-            self.buffers.put(refused.buf);
-            refused.error.into()
-        })
-    }
-
-    /// A request is done with, and its buffer `buf` is free: posts what was claimed because of
-    /// that.
-    #[inline]
-    pub(super) fn request_released(&self, mut claim: Claim, buf: Option<na::MsgBuf>) {
-        if self.options.listen
-            && let Some(number) = claim.next()
-        {
-            let buf = buf.unwrap_or_else(|| self.buffers.take());
-            let posted = self.post_receive(number, buf);
-            if posted.is_err() {
-                self.primary().state().receives.failed();
-            }
-            self.post_more(claim);
-        } else if let Some(buf) = buf {
-            self.buffers.put(buf);
-        }
-    }
-
-    /// Posts receives that were claimed because too few are left.
-    #[inline]
-    pub(super) fn post_more(&self, claim: Claim) {
-        if !claim.is_empty()
-            && self.options.listen
-            && let Err(error) = self.post_receives(claim)
-        {
-            tracing::debug!(%error, "cannot receive further requests");
-        }
-    }
-
-    /// Gives up a call, an answer or a transfer. It ends through the sink as always, once: with
-    /// [`HgError::Canceled`] unless it had ended before. An operation that is over is ignored.
-    ///
-    /// A call ends at once, whatever the peer does; the peer may handle it all the same. An answer
-    /// ends when it is no longer being sent; its origin may have got it, and cannot fetch an
-    /// overflowed result any more. A transfer ends as soon as the network no longer touches our
-    /// memory.
-    ///
-    /// Counterpart: `HG_Cancel`, `HG_Bulk_cancel`; there, calls to oneself cannot be canceled.
-    pub fn cancel(&self, op: OpRef) {
-        let mut state = self.state();
-        let (parts, forgotten) = match state.ops.get_mut(op) {
-            Some(Op::Forward(call)) => (call.cancel(), state.give_up(op)),
-            Some(Op::Transfer(transfer)) => (transfer.cancel(), None),
-            Some(Op::Respond(answer)) => (answer.cancel(), None),
-            Some(Op::Local(_)) => {
-                if let Some(Op::Local(token)) = state.ops.remove(op) {
-                    let result = Err(HgError::Canceled);
-                    self.queue(&mut state, Event::Response { token, result });
-                }
-                return;
-            }
-            Some(Op::Fetch(_)) | None => return,
-        };
-        let (event, gone) = state.settle(op);
-        if let Some(event) = event {
-            self.queue(&mut state, event);
-        }
-        drop(state);
-        drop(gone);
-        self.counts.canceled.bump();
-        for role in parts {
-            self.endpoint.cancel(op.part(role));
-        }
-        if let Some((forgotten, role)) = forgotten {
-            self.endpoint.cancel(forgotten.part(role));
-        }
-    }
-
     /// Operations whose token has not gone back. For the caller of [`trigger`](Self::trigger).
     pub fn in_flight(&self) -> usize {
         self.state().tokens
@@ -577,35 +430,6 @@ impl<T> Core<T> {
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         let endpoint = self.endpoint.wait_fd()?;
         Some(self.bell.as_ref().map_or(endpoint, Bell::fd))
-    }
-
-    /// Ends every operation of every context with an error; see the module's documentation.
-    /// Idempotent. Keep calling `progress` and `trigger`, or `poll`, of each context until nothing
-    /// is in flight.
-    ///
-    /// Counterpart: `HG_Context_destroy`.
-    pub fn close(&self) {
-        for context in self.class.all() {
-            context.close_own();
-        }
-        self.endpoint.close();
-        for context in self.class.all() {
-            context.wake();
-        }
-    }
-
-    fn close_own(&self) {
-        let mut state = self.state();
-        if std::mem::replace(&mut state.closed, true) {
-            return;
-        }
-        let is_local = |(name, op): (OpRef, &Op<T>)| matches!(op, Op::Local(_)).then_some(name);
-        let local = state.ops.iter().filter_map(is_local).collect::<Vec<_>>();
-        for op in local {
-            if let Some(Op::Local(token)) = state.ops.remove(op) {
-                self.queue(&mut state, Event::Response { token, result: Err(HgError::Closed) });
-            }
-        }
     }
 }
 

@@ -14,19 +14,18 @@
 //! A one-way call ends when it is sent and, if it overflowed, acknowledged. Arguments that
 //! overflowed are exposed until then, or until the response.
 
-use na::{Access, Addr, Arrival, LocalMem, Memory, MsgBuf, Tag};
+use na::{Access, Addr, LocalMem, Memory, MsgBuf, Tag};
 
 use super::buffers::Payload;
 use super::checksum::PayloadSum;
-use super::context::{Event, Incoming};
-use super::core::{Core, Op, State};
+use super::context::Event;
+use super::core::{Core, Op};
 use super::format::Format;
-use super::handle::Reply;
 use super::header::RequestHeader;
 use super::ops::{CONTEXTS_MAX, OpRef, Role};
 use super::proc::Written;
-use super::wire::{self, Body, Unencoded};
-use super::{Bulk, HgError, ProcError, Response, ReturnCode, RpcId, Writer};
+use super::wire::{self, Unencoded};
+use super::{Bulk, HgError, ProcError, Response, RpcId, Writer};
 
 /// How one call behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -73,10 +72,10 @@ pub(super) struct Forward<T> {
     one_way: bool,
     /// Parts in flight.
     sending: bool,
-    receiving: bool,
+    pub(super) receiving: bool,
     pub(super) fetching: Option<Box<Fetching>>,
     outcome: Option<Result<Response, HgError>>,
-    canceled: bool,
+    pub(super) canceled: bool,
     /// The arguments, while the target may fetch them.
     exposed: Option<LocalMem>,
 }
@@ -131,7 +130,7 @@ impl<T> Forward<T> {
     }
 
     /// The receive of the response ended.
-    fn received(&mut self, result: Result<Response, HgError>) {
+    pub(super) fn received(&mut self, result: Result<Response, HgError>) {
         self.receiving = false;
         self.fetching = None;
         self.outcome.get_or_insert(result);
@@ -150,6 +149,10 @@ impl<T> Forward<T> {
     /// What the receive of the response, or of what stands for it, is.
     pub(super) fn reply_role(&self) -> Role {
         if self.one_way { Role::Ack } else { Role::Reply }
+    }
+
+    pub(super) fn is_canceled(&self) -> bool {
+        self.canceled
     }
 
     /// Gives up. Returns the parts to cancel; the receive is not among them, see
@@ -382,52 +385,6 @@ impl<T> Core<T> {
         Err((error, token))
     }
 
-    /// A call to ourselves: the encoded arguments go up as they are.
-    fn hand_to_ourselves(
-        &self,
-        op: OpRef,
-        header: RequestHeader,
-        target: Option<u8>,
-        written: Written,
-    ) -> OpRef {
-        let payload = self.local_payload(header.format, written);
-        let reply = if header.no_response { Reply::None } else { Reply::Local(op) };
-        let request = Event::Request(Incoming {
-            header,
-            origin: self.self_addr.clone(),
-            reply,
-            payload,
-            registration: None,
-            held: false,
-            uncounted: false,
-        });
-        let other = target.filter(|id| *id != self.id).and_then(|id| self.class.get(id));
-        let other = match other {
-            None if self.class.is_several() && self.id != 0 && target != Some(self.id) => {
-                self.class.get(0)
-            }
-            other => other,
-        };
-        if let Some(other) = other {
-            other.queue_from_other(request);
-            let mut state = self.state();
-            self.end_one_way_to_ourselves(&mut state, op, header.no_response);
-        } else {
-            let mut state = self.state();
-            state.hot.rpc_req_recv += 1;
-            self.queue(&mut state, request);
-            self.end_one_way_to_ourselves(&mut state, op, header.no_response);
-        }
-        op
-    }
-
-    fn end_one_way_to_ourselves(&self, state: &mut State<T>, op: OpRef, one_way: bool) {
-        if one_way && let Some(Op::Local(token)) = state.ops.remove(op) {
-            let result = Ok(Response::empty());
-            self.queue(state, Event::Response { token, result });
-        }
-    }
-
     /// A payload that does not leave the process.
     pub(super) fn local_payload(&self, format: Format, written: Written) -> Payload {
         match written {
@@ -467,80 +424,6 @@ impl<T> Core<T> {
         wire::finish_overflow(format, buf, message_max, handle.as_bytes())
             .map(|buf| (buf, Some(memory)))
             .map_err(|unencoded| self.unencoded(unencoded))
-    }
-
-    /// The receive of a response ended.
-    #[inline]
-    pub(super) fn on_reply(
-        &self,
-        op: OpRef,
-        buf: MsgBuf,
-        result: Result<Arrival, na::Error>,
-    ) -> Option<Event<T>> {
-        let came = result.is_ok();
-        let result = match result {
-            Ok(arrival) => self.read_response(op, buf, arrival)?,
-            Err(error) => {
-                self.buffers.put(buf);
-                Err(error.into())
-            }
-        };
-        let mut state = self.state();
-        state.hot.rpc_resp_recv += u64::from(came);
-        let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return None };
-        call.received(result);
-        self.settle(state, op)
-    }
-
-    /// `None`: the result is being fetched.
-    #[inline]
-    fn read_response(
-        &self,
-        op: OpRef,
-        buf: MsgBuf,
-        arrival: Arrival,
-    ) -> Option<Result<Response, HgError>> {
-        let result = match wire::decode_response(self.options.format(), buf.as_slice()) {
-            Ok((header, _)) if header.code != ReturnCode::Success => {
-                Err(HgError::Remote(header.code))
-            }
-            Ok((header, Body::Inline(_))) => {
-                let payload = Payload::Message(buf, header.format.header_bytes());
-                return Some(Ok(Response::new(payload, &self.buffers)));
-            }
-            Ok((header, Body::Overflow(desc))) => {
-                self.counts.resp_extra.bump();
-                match self.fetch_response(op, &header, arrival, &desc) {
-                    Ok(None) => {
-                        self.buffers.put(buf);
-                        self.state().hot.rpc_resp_recv += 1;
-                        return None;
-                    }
-                    Ok(Some(bytes)) => Ok(Response::new(Payload::Overflow(bytes), &self.buffers)),
-                    Err(error) => Err(error),
-                }
-            }
-            Err(error) => Err(error.into()),
-        };
-        if let Err(error @ HgError::Wire(_)) = &result {
-            self.counts.malformed(error);
-        }
-        self.buffers.put(buf);
-        Some(result)
-    }
-
-    /// Whether the result of a call is to be fetched: not if the call is over or was canceled.
-    pub(super) fn wants_result(&self, op: OpRef) -> bool {
-        matches!(self.state().ops.get_mut(op), Some(Op::Forward(call)) if !call.canceled)
-    }
-
-    /// The response came and its result is being fetched; `false`: the call is over.
-    pub(super) fn begin_fetch(&self, op: OpRef, fetching: Fetching) -> bool {
-        let mut state = self.state();
-        let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return false };
-        call.receiving = false;
-        call.fetching = Some(Box::new(fetching));
-        true
     }
 }
 

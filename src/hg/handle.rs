@@ -85,6 +85,11 @@ pub(super) struct Respond<T> {
 }
 
 impl<T> Respond<T> {
+    /// Whether it ends with an error, when it ends.
+    pub(super) fn has_failed(&self) -> bool {
+        self.error.is_some()
+    }
+
     /// Gives up. Returns the parts to cancel.
     pub(super) fn cancel(&mut self) -> Vec<Role> {
         self.error.get_or_insert(HgError::Canceled);
@@ -423,27 +428,6 @@ impl<T> Core<T> {
             drop((token, gone));
         }
         Err(error.into())
-    }
-
-    /// Ends a call to ourselves, unless it was canceled meanwhile.
-    fn answer_local(&self, op: OpRef, result: Result<Response, HgError>) {
-        if op.context_id() == self.id {
-            return self.take_local_answer(op, result);
-        }
-        // Another context of ours called.
-        if let Some(caller) = self.class.get(op.context_id()) {
-            caller.take_local_answer(op, result);
-            caller.wake();
-        }
-    }
-
-    fn take_local_answer(&self, op: OpRef, result: Result<Response, HgError>) {
-        let mut state = self.state();
-        state.hot.rpc_resp_sent += 1;
-        if let Some(Op::Local(token)) = state.ops.remove(op) {
-            state.hot.rpc_resp_recv += 1;
-            self.queue(&mut state, Event::Response { token, result });
-        }
     }
 
     /// Sends an error response that nobody waits for.

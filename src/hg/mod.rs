@@ -13,8 +13,9 @@
 //! - `core.rs`, `options.rs`: the [`Core`], and what holds for all operations;
 //! - `registry.rs`: which RPCs there are; `contexts.rs`: several contexts on one endpoint;
 //! - `context.rs`: progress and trigger, from a completion of the network to a call of the sink;
-//! - `forward.rs`, `handle.rs`, `overflow.rs`, `transfer.rs`: calls, requests and their answers,
-//!   long arguments and results, bulk transfers;
+//! - `forward.rs`, `handle.rs`, `reply.rs`, `local.rs`, `overflow.rs`, `transfer.rs`: calls,
+//!   requests and their answers, responses, calls to ourselves, long arguments and results, bulk
+//!   transfers; `endings.rs`: what cancels them;
 //! - `ops.rs`, `receives.rs`, `buffers.rs`: what they are made of.
 //!
 //! # Trust
@@ -35,6 +36,7 @@ mod context;
 mod contexts;
 mod core;
 mod counters;
+mod endings;
 mod error;
 mod format;
 mod forward;
@@ -44,6 +46,7 @@ pub mod fuzzing;
 mod handle;
 pub mod header;
 mod id;
+mod local;
 pub mod margo;
 mod ops;
 mod options;
@@ -51,6 +54,7 @@ mod overflow;
 pub mod proc;
 mod receives;
 mod registry;
+mod reply;
 #[cfg(test)]
 mod tests;
 mod transfer;

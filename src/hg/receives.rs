@@ -5,6 +5,9 @@
 //! When no receive is left, more are added; at the limit they are not, and the transport holds the
 //! senders back until requests are done with.
 
+use super::ops::{OpRef, Role};
+use super::{Core, HgError};
+
 /// Counts of one core's requests. Who is told to post does so outside of the lock that protects
 /// this.
 #[derive(Debug)]
@@ -44,8 +47,9 @@ impl Receives {
         if self.posted > 0 {
             return self.claim(0);
         }
+        let wanted = self.more.max(self.lost);
         self.lost = 0;
-        self.claim(self.more)
+        self.claim(wanted)
     }
 
     /// A posted receive ended without one, or was refused.
@@ -68,6 +72,60 @@ impl Receives {
         let first = self.total;
         self.total += count as u64;
         first..self.total
+    }
+}
+
+impl<T> Core<T> {
+    /// Posts receives that context 0 has claimed.
+    #[cold]
+    pub(super) fn post_receives(&self, claim: Claim) -> Result<(), HgError> {
+        for number in claim.clone() {
+            if let Err(error) = self.post_receive(number, self.buffers.take()) {
+                let mut state = self.primary().state();
+                (number..claim.end).for_each(|_| state.receives.failed());
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts one receive.
+    #[inline]
+    fn post_receive(&self, number: u64, buf: na::MsgBuf) -> Result<(), HgError> {
+        let op = OpRef::single(Role::Request, 0, number);
+        self.endpoint.recv_unexpected(op, buf).map_err(|refused| {
+            self.buffers.put(refused.buf);
+            refused.error.into()
+        })
+    }
+
+    /// A request is done with, and its buffer `buf` is free: posts what was claimed because of
+    /// that.
+    #[inline]
+    pub(super) fn request_released(&self, mut claim: Claim, buf: Option<na::MsgBuf>) {
+        if self.options.listen
+            && let Some(number) = claim.next()
+        {
+            let buf = buf.unwrap_or_else(|| self.buffers.take());
+            let posted = self.post_receive(number, buf);
+            if posted.is_err() {
+                self.primary().state().receives.failed();
+            }
+            self.post_more(claim);
+        } else if let Some(buf) = buf {
+            self.buffers.put(buf);
+        }
+    }
+
+    /// Posts receives that were claimed because too few are left.
+    #[inline]
+    pub(super) fn post_more(&self, claim: Claim) {
+        if !claim.is_empty()
+            && self.options.listen
+            && let Err(error) = self.post_receives(claim)
+        {
+            tracing::debug!(%error, "cannot receive further requests");
+        }
     }
 }
 
@@ -103,10 +161,11 @@ mod tests {
         receives.first();
         receives.failed();
         receives.failed();
-        assert_eq!(receives.arrived().count(), 1, "none is left");
+        assert_eq!(receives.arrived().count(), 2, "none is left");
         assert_eq!(receives.released().count(), 1);
-        receives.failed();
-        receives.arrived();
-        assert_eq!(receives.released().count(), 1 + 1 - 1, "at most what was there");
+        let mut fixed = Receives::new(2, 0, 100);
+        fixed.first();
+        fixed.failed();
+        assert_eq!(fixed.arrived().count(), 1, "also where receives do not grow");
     }
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::buffers::lock;
-use super::{HgError, ProviderId, RpcId};
+use super::{Core, HgError, ProviderId, RpcId};
 
 /// What is said of an RPC when it is registered.
 ///
@@ -218,6 +218,64 @@ impl Registry {
     fn exchange(&self, table: &mut Arc<Table>, new: Table) -> Arc<Table> {
         self.version.fetch_add(1, Ordering::Relaxed);
         std::mem::replace(table, Arc::new(new))
+    }
+}
+
+impl<T> Core<T> {
+    /// Registers an RPC, for all contexts. Returns its number.
+    ///
+    /// # Errors
+    ///
+    /// [`HgError::Registered`] if it is already, [`HgError::Collision`] if another one has the same
+    /// number.
+    ///
+    /// Counterpart: `HG_Register`, `HG_Register_name`.
+    pub fn register(&self, registration: Registration) -> Result<RpcId, HgError> {
+        self.class.registry.insert(registration, false)
+    }
+
+    /// Registers an RPC in the place of one of the same number and name that may be there. Requests
+    /// that were handed up keep what they were handed up with; later ones get the new one.
+    ///
+    /// # Errors
+    ///
+    /// [`HgError::Collision`] if another one has the same number.
+    pub fn replace(&self, registration: Registration) -> Result<RpcId, HgError> {
+        let replaced = self.class.registry.insert(registration, true);
+        self.forget_old_tables();
+        replaced
+    }
+
+    /// Forgets an RPC; returns what was registered. Requests for it that were not handed up yet are
+    /// answered with [`ReturnCode::NoEntry`](super::ReturnCode::NoEntry); those that were can be
+    /// answered as before. Calls of ours that are in flight go on; new ones fail with
+    /// [`HgError::NotRegistered`].
+    ///
+    /// Counterpart: `HG_Deregister`.
+    pub fn deregister(&self, id: RpcId) -> Option<Arc<Registration>> {
+        let removed = self.class.registry.remove(id);
+        self.forget_old_tables();
+        removed
+    }
+
+    /// Forgets all RPCs.
+    pub fn deregister_all(&self) {
+        self.class.registry.clear();
+        self.forget_old_tables();
+    }
+
+    /// Lets go of the copies of the registry that contexts keep, and so of what was removed.
+    fn forget_old_tables(&self) {
+        for context in self.class.all() {
+            let old = context.state().seen.renew(&self.class.registry);
+            // Outside of the lock: an entry's data is the user's.
+            drop(old);
+        }
+    }
+
+    /// What is registered under that number. Counterpart: `HG_Registered`, `HG_Registered_data`.
+    pub fn registered(&self, id: RpcId) -> Option<Arc<Registration>> {
+        self.class.registry.get(id)
     }
 }
 

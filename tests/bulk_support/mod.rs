@@ -9,8 +9,8 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use margo::hg::{
-    Bulk, BulkOp, Core, ForwardOptions, HgError, HgOptions, RequestHandle, Response, RpcId, Sent,
-    Sink, proc,
+    Bulk, BulkOp, Core, ForwardOptions, HgError, HgOptions, Registration, RequestHandle, Response,
+    RpcId, Sent, Sink, proc,
 };
 use na::sim::Network;
 use na::{Access, Addr, LocalMem, Memory, OpenOptions};
@@ -66,7 +66,9 @@ impl Node {
     }
 
     pub(crate) fn on(endpoint: Arc<dyn na::Endpoint>, options: HgOptions) -> Self {
-        Self { core: Core::new(endpoint, options).unwrap(), log: Log::default() }
+        let core = Core::new(endpoint, options).unwrap();
+        core.register(Registration::with_id(MOVE, "move")).unwrap();
+        Self { core, log: Log::default() }
     }
 
     /// One turn; whether there was something to do.

@@ -25,9 +25,12 @@ use crate::wait::Deadline;
 pub(super) trait Node: Sized {
     /// Opens it.
     fn open(transport: Transport, listen: bool, deadline: Deadline) -> Result<Self>;
+    /// Chooses what a call is.
+    fn set_work(&mut self, work: Work);
     /// The endpoint underneath.
     fn endpoint(&self) -> &dyn na::Endpoint;
-    /// One round trip to `target`; `last` tells it that the round is over.
+    /// One round trip to `target`, or as many at a time as were chosen; `last` tells it that the
+    /// round is over.
     fn call(&mut self, target: &Addr, last: bool) -> Result<()>;
     /// Answers calls until the last one of the round.
     fn answer(&mut self) -> Result<()>;
@@ -52,6 +55,26 @@ pub(crate) enum Layer {
     Na,
     /// The RPC layer on top of it, without ULTs.
     Hg,
+}
+
+/// What is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Without arguments, one at a time.
+    Null,
+    /// With so many bytes of arguments.
+    Bytes(usize),
+    /// With one byte more than fits into a message.
+    Overflow,
+    /// Without arguments, so many at a time.
+    Many(usize),
+}
+
+impl Work {
+    /// Calls at a time.
+    pub(super) fn in_flight(self) -> usize {
+        if let Self::Many(count) = self { count } else { 1 }
+    }
 }
 
 /// What the peer of these rows is told.
@@ -93,22 +116,33 @@ fn peer_of<N: Node>(target: &Target, deadline: Deadline) -> Result<()> {
 }
 
 /// The row.
-pub(crate) fn run(context: &Context, layer: Layer, transport: Transport) -> Result<Figure> {
+pub(crate) fn run(
+    context: &Context,
+    layer: Layer,
+    transport: Transport,
+    work: Work,
+) -> Result<Figure> {
     match layer {
-        Layer::Na => run_with::<NaNode>(context, layer, transport),
-        Layer::Hg => run_with::<HgNode>(context, layer, transport),
+        Layer::Na => run_with::<NaNode>(context, layer, transport, work),
+        Layer::Hg => run_with::<HgNode>(context, layer, transport, work),
     }
 }
 
-fn run_with<N: Node>(context: &Context, layer: Layer, transport: Transport) -> Result<Figure> {
+fn run_with<N: Node>(
+    context: &Context,
+    layer: Layer,
+    transport: Transport,
+    work: Work,
+) -> Result<Figure> {
     let (effort, deadline) = (Effort::latency(context.quick), context.deadline);
-    let (mut floors, mut samples) = (effort.room(1), effort.room(1));
+    let (mut floors, mut samples) = (effort.room(1), effort.room(work.in_flight() as u32));
     let offer = Offer::new(transport)?;
     let target = Target { layer, transport, place: offer.place()?, effort };
     let mut peer = peer::start(context, Task::Echo(target))?;
     let mut caller = offer.accept(deadline, std::hint::spin_loop)?;
     let address: String = peer.receive("the peer's address", deadline)?;
     let mut node = N::open(transport, false, deadline)?;
+    node.set_work(work);
     let target = node.endpoint().lookup(&address).doing("looking the peer up")?;
     for _ in 0..effort.rounds {
         caller.wait_for_hello(deadline, std::hint::spin_loop)?;
@@ -118,5 +152,8 @@ fn run_with<N: Node>(context: &Context, layer: Layer, transport: Transport) -> R
     }
     node.close();
     peer.finish(deadline)?;
+    if let Work::Many(_) = work {
+        return Ok(Figure::median(samples.rate(), None));
+    }
     Ok(Figure::median(samples.latency(), floors.quantile(500)))
 }

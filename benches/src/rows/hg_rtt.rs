@@ -1,13 +1,16 @@
-//! Rows `hg.sm.rtt` and `hg.tcp.rtt`: an RPC without arguments at the layer that has headers,
-//! handles and overflow, but no ULTs. See [`echo`](super::echo) for how it is measured.
+//! Rows `hg.*.rtt`: an RPC at the layer that has headers, handles and overflow, but no ULTs; without
+//! arguments, with 1 KiB of them, and with one byte more than fits into a message. Rows
+//! `hg.*.rate16`: 16 of them started, then all of their answers awaited. See [`echo`](super::echo)
+//! for how it is measured.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use margo::hg::{Core, ForwardOptions, HgError, HgOptions, RequestHandle, Response, RpcId, Sink};
-use margo::hg::{ProviderId, Registration, ReturnCode, Sent};
+use margo::hg::{ProviderId, Registration, Sent, Writer};
 use na::{Addr, Endpoint, OpenOptions};
 
-use super::echo::{Node, uri};
+use super::echo::{Node, Work, uri};
 use crate::failure::{Doing, Failure, Result};
 use crate::floors::channel::Transport;
 use crate::wait::Deadline;
@@ -21,23 +24,20 @@ const BUDGET: usize = 8;
 /// What the layer has reported and nobody has looked at yet.
 #[derive(Default)]
 struct Seen {
-    request: Option<RequestHandle<()>>,
-    answer: Option<std::result::Result<Response, HgError>>,
+    requests: VecDeque<RequestHandle<()>>,
+    answers: usize,
+    failed: Option<HgError>,
     sent: Option<std::result::Result<(), HgError>>,
 }
 
 impl Sink<()> for Seen {
     fn request(&mut self, request: RequestHandle<()>) {
-        if self.request.is_some() {
-            // One caller, one call at a time: this is nobody we know.
-            request.reject(ReturnCode::Again);
-        } else {
-            self.request = Some(request);
-        }
+        self.requests.push_back(request);
     }
 
     fn response(&mut self, _token: (), result: std::result::Result<Response, HgError>) {
-        self.answer = Some(result);
+        self.answers += 1;
+        self.failed = result.err().or_else(|| self.failed.take());
     }
 
     fn responded(&mut self, _token: (), result: std::result::Result<(), HgError>) {
@@ -51,6 +51,8 @@ impl Sink<()> for Seen {
 pub(super) struct HgNode {
     core: Arc<Core<()>>,
     seen: Seen,
+    arguments: Vec<u8>,
+    in_flight: usize,
     deadline: Deadline,
 }
 
@@ -80,24 +82,39 @@ impl Node for HgNode {
         for (id, name) in [(CALL, "call"), (LAST, "last")] {
             core.register(Registration::with_id(id, name)).doing("registering")?;
         }
-        Ok(Self { core, seen: Seen::default(), deadline })
+        let (seen, arguments) = (Seen::default(), Vec::new());
+        Ok(Self { core, seen, arguments, in_flight: 1, deadline })
     }
 
     fn endpoint(&self) -> &dyn Endpoint {
         &**self.core.endpoint()
     }
 
+    fn set_work(&mut self, work: Work) {
+        let bytes = match work {
+            Work::Null | Work::Many(_) => 0,
+            Work::Bytes(bytes) => bytes,
+            Work::Overflow => self.core.input_eager_bytes() + 1,
+        };
+        self.arguments = vec![1; bytes];
+        self.in_flight = work.in_flight();
+    }
+
     fn call(&mut self, target: &Addr, last: bool) -> Result<()> {
-        let id = if last { LAST } else { CALL };
-        let started = self.core.forward(target, id, ForwardOptions::default(), |_| Ok(()), ());
-        started.map_err(|failed| failed.0).doing("calling")?;
-        self.wait_for("an answer", |seen| seen.answer.take())?.doing("an answer")?;
-        Ok(())
+        let (id, count) = if last { (LAST, 1) } else { (CALL, self.in_flight) };
+        self.seen.answers = 0;
+        for _ in 0..count {
+            let encode = |writer: &mut Writer| writer.put(&self.arguments);
+            let started = self.core.forward(target, id, ForwardOptions::default(), encode, ());
+            started.map_err(|failed| failed.0).doing("calling")?;
+        }
+        self.wait_for("an answer", |seen| (seen.answers == count).then_some(()))?;
+        self.seen.failed.take().map_or(Ok(()), Err).doing("an answer")
     }
 
     fn answer(&mut self) -> Result<()> {
         loop {
-            let request = self.wait_for("a request", |seen| seen.request.take())?;
+            let request = self.wait_for("a request", |seen| seen.requests.pop_front())?;
             let last = request.id() == LAST;
             let sent = request.respond(|_| Ok(()), ());
             if let Sent::InFlight(_) = sent.map_err(|failed| failed.0).doing("answering")? {

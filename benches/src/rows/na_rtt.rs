@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use na::{Addr, Arrival, Completion, Endpoint, MsgBuf, OpId, OpenOptions, Tag, Transfer};
 
-use super::echo::{Node, uri};
+use super::echo::{Node, Work, uri};
 use crate::failure::{Doing, Failure, Result};
 use crate::floors::channel::Transport;
 use crate::wait::Deadline;
@@ -81,6 +81,8 @@ impl Node for NaNode {
         let (outgoing, incoming) = (Some(endpoint.alloc_msg()), Some(endpoint.alloc_msg()));
         Ok(Self { endpoint, outgoing, incoming, arrival: None, transfers: 0, deadline })
     }
+
+    fn set_work(&mut self, _work: Work) {}
 
     fn endpoint(&self) -> &dyn Endpoint {
         &*self.endpoint

@@ -270,6 +270,11 @@ impl Endpoint for AutoSm {
         self.start(to, buf, |endpoint, to, buf| endpoint.send_unexpected(op, to, tag, buf))
     }
 
+    fn send_unexpected_now(&self, to: &Addr, tag: Tag, message: &[u8]) -> bool {
+        let route = self.route(to);
+        route.is_ok_and(|(_, part, to)| part.endpoint.send_unexpected_now(to, tag, message))
+    }
+
     fn recv_unexpected(&self, op: OpId, buf: MsgBuf) -> Result<(), Refused> {
         let need = self.limits().unexpected_bytes_max;
         if buf.capacity() < need {
@@ -303,6 +308,11 @@ impl Endpoint for AutoSm {
 
     fn send_expected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
         self.start(to, buf, |endpoint, to, buf| endpoint.send_expected(op, to, tag, buf))
+    }
+
+    fn send_expected_now(&self, to: &Addr, tag: Tag, message: &[u8]) -> bool {
+        let route = self.route(to);
+        route.is_ok_and(|(_, part, to)| part.endpoint.send_expected_now(to, tag, message))
     }
 
     fn recv_expected(&self, op: OpId, from: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {

@@ -20,6 +20,7 @@ mod endings;
 mod headers;
 mod hostile;
 mod net;
+mod options;
 mod overflow;
 
 /// Generous: a loaded machine must not fail a test.

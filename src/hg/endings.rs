@@ -1,0 +1,79 @@
+//! Cancel and close: operations that end before their time.
+
+use super::HgError;
+use super::context::Event;
+use super::core::{Core, Op};
+use super::ops::OpRef;
+
+impl<T> Core<T> {
+    /// Gives up a call, an answer or a transfer. It ends through the sink as always, once: with
+    /// [`HgError::Canceled`] unless it had ended before. An operation that is over is ignored.
+    ///
+    /// A call ends at once, whatever the peer does; the peer may handle it all the same. An answer
+    /// ends when it is no longer being sent; its origin may have got it, and cannot fetch an
+    /// overflowed result any more. A transfer ends as soon as the network no longer touches our
+    /// memory.
+    ///
+    /// Counterpart: `HG_Cancel`, `HG_Bulk_cancel`; there, calls to oneself cannot be canceled.
+    pub fn cancel(&self, op: OpRef) {
+        let mut state = self.state();
+        let (parts, forgotten) = match state.ops.get_mut(op) {
+            Some(Op::Forward(call)) if call.is_canceled() => return,
+            Some(Op::Forward(call)) => (call.cancel(), state.give_up(op)),
+            Some(Op::Transfer(transfer)) => (transfer.cancel(), None),
+            Some(Op::Respond(answer)) if answer.has_failed() => return,
+            Some(Op::Respond(answer)) => (answer.cancel(), None),
+            Some(Op::Local(_)) => {
+                self.counts.canceled.bump();
+                if let Some(Op::Local(token)) = state.ops.remove(op) {
+                    let result = Err(HgError::Canceled);
+                    self.queue(&mut state, Event::Response { token, result });
+                }
+                return;
+            }
+            Some(Op::Fetch(_)) | None => return,
+        };
+        let (event, gone) = state.settle(op);
+        if let Some(event) = event {
+            self.queue(&mut state, event);
+        }
+        drop(state);
+        drop(gone);
+        self.counts.canceled.bump();
+        for role in parts {
+            self.endpoint.cancel(op.part(role));
+        }
+        if let Some((forgotten, role)) = forgotten {
+            self.endpoint.cancel(forgotten.part(role));
+        }
+    }
+
+    /// Ends every operation of every context with an error; see the module's documentation.
+    /// Idempotent. Keep calling `progress` and `trigger`, or `poll`, of each context until nothing
+    /// is in flight.
+    ///
+    /// Counterpart: `HG_Context_destroy`.
+    pub fn close(&self) {
+        for context in self.class.all() {
+            context.close_own();
+        }
+        self.endpoint.close();
+        for context in self.class.all() {
+            context.wake();
+        }
+    }
+
+    fn close_own(&self) {
+        let mut state = self.state();
+        if std::mem::replace(&mut state.closed, true) {
+            return;
+        }
+        let is_local = |(name, op): (OpRef, &Op<T>)| matches!(op, Op::Local(_)).then_some(name);
+        let local = state.ops.iter().filter_map(is_local).collect::<Vec<_>>();
+        for op in local {
+            if let Some(Op::Local(token)) = state.ops.remove(op) {
+                self.queue(&mut state, Event::Response { token, result: Err(HgError::Closed) });
+            }
+        }
+    }
+}

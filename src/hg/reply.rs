@@ -1,0 +1,87 @@
+//! Responses at the origin: from a message to the end of a call.
+
+use na::{Arrival, MsgBuf};
+
+use super::buffers::Payload;
+use super::context::Event;
+use super::core::{Core, Op};
+use super::forward::Fetching;
+use super::ops::OpRef;
+use super::wire::{self, Body};
+use super::{HgError, Response, ReturnCode};
+
+impl<T> Core<T> {
+    /// The receive of a response ended.
+    #[inline]
+    pub(super) fn on_reply(
+        &self,
+        op: OpRef,
+        buf: MsgBuf,
+        result: Result<Arrival, na::Error>,
+    ) -> Option<Event<T>> {
+        let came = result.is_ok();
+        let result = match result {
+            Ok(arrival) => self.read_response(op, buf, arrival)?,
+            Err(error) => {
+                self.buffers.put(buf);
+                Err(error.into())
+            }
+        };
+        let mut state = self.state();
+        state.hot.rpc_resp_recv += u64::from(came);
+        let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return None };
+        call.received(result);
+        self.settle(state, op)
+    }
+
+    /// `None`: the result is being fetched.
+    #[inline]
+    fn read_response(
+        &self,
+        op: OpRef,
+        buf: MsgBuf,
+        arrival: Arrival,
+    ) -> Option<Result<Response, HgError>> {
+        let result = match wire::decode_response(self.options.format(), buf.as_slice()) {
+            Ok((header, _)) if header.code != ReturnCode::Success => {
+                Err(HgError::Remote(header.code))
+            }
+            Ok((header, Body::Inline(_))) => {
+                let payload = Payload::Message(buf, header.format.header_bytes());
+                return Some(Ok(Response::new(payload, &self.buffers)));
+            }
+            Ok((header, Body::Overflow(desc))) => {
+                self.counts.resp_extra.bump();
+                match self.fetch_response(op, &header, arrival, &desc) {
+                    Ok(None) => {
+                        self.buffers.put(buf);
+                        self.state().hot.rpc_resp_recv += 1;
+                        return None;
+                    }
+                    Ok(Some(bytes)) => Ok(Response::new(Payload::Overflow(bytes), &self.buffers)),
+                    Err(error) => Err(error),
+                }
+            }
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error @ HgError::Wire(_)) = &result {
+            self.counts.malformed(error);
+        }
+        self.buffers.put(buf);
+        Some(result)
+    }
+
+    /// Whether the result of a call is to be fetched: not if the call is over or was canceled.
+    pub(super) fn wants_result(&self, op: OpRef) -> bool {
+        matches!(self.state().ops.get_mut(op), Some(Op::Forward(call)) if !call.canceled)
+    }
+
+    /// The response came and its result is being fetched; `false`: the call is over.
+    pub(super) fn begin_fetch(&self, op: OpRef, fetching: Fetching) -> bool {
+        let mut state = self.state();
+        let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return false };
+        call.receiving = false;
+        call.fetching = Some(Box::new(fetching));
+        true
+    }
+}

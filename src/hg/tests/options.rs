@@ -1,0 +1,189 @@
+//! What options and registrations change; answers that are given up.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::*;
+
+#[test]
+fn an_answer_that_is_not_fetched_can_be_given_up() {
+    let (mut origin, mut target) = pair();
+    origin.call(&target, b"", 1);
+    let request = arrive(&mut origin, &mut target);
+    let op = answer(request, &pattern(2000), 2);
+    target.step();
+    assert_eq!(target.endpoint.registered(), 1);
+    target.core.cancel(op);
+    target.core.cancel(op);
+    assert_eq!(target.endpoint.registered(), 0, "the result is ours again");
+    settle(&mut origin, &mut target);
+    assert!(matches!(target.notes.responded[&2], Err(HgError::Canceled)));
+    // The origin learns it when it comes to fetch the result.
+    assert!(ended(&mut origin, 1).is_err());
+    assert_eq!((origin.core.in_flight(), target.core.in_flight()), (0, 0));
+    assert_eq!((origin.endpoint.posted().1, target.endpoint.posted().1), (0, 0));
+    assert_eq!(target.core.counters().canceled, 1);
+    assert_eq!((origin.core.in_hand().operations, target.core.in_hand().operations), (0, 0));
+}
+
+#[test]
+fn an_answer_that_is_being_sent_ends_when_the_network_lets_go_of_it() {
+    let (mut origin, mut target) = pair();
+    origin.call(&target, b"", 1);
+    let request = arrive(&mut origin, &mut target);
+    target.endpoint.hold_sends(true);
+    let op = answer(request, b"result", 2);
+    target.core.cancel(op);
+    settle(&mut origin, &mut target);
+    assert!(target.notes.responded.is_empty(), "its buffer is in the network");
+    target.endpoint.hold_sends(false);
+    settle(&mut origin, &mut target);
+    assert!(matches!(target.notes.responded[&2], Err(HgError::Canceled)));
+    assert_eq!(ended(&mut origin, 1).unwrap(), b"result", "it was half sent");
+}
+
+#[test]
+fn a_call_from_another_context_of_ours_is_answered_to_it() {
+    let net = Net::default();
+    let options = HgOptions { max_contexts: 2, ..HgOptions::default() };
+    let mut first = Side::new(&net, options);
+    let context = first.core.context().expect("a second context");
+    let mut second =
+        Side { core: context, endpoint: first.endpoint.clone(), notes: Notes::default() };
+    let me = first.core.self_addr();
+    let forward = |side: &Side, options, token| {
+        side.core.forward(&me, SUM, options, |_| Ok(()), token).expect("forward")
+    };
+    // From the second to the first, by default, and back, by name.
+    forward(&second, ForwardOptions::default(), 1);
+    forward(&first, ForwardOptions::to_context(1), 2);
+    second.step();
+    first.step();
+    for (side, from) in [(&mut first, 1), (&mut second, 0)] {
+        let request = side.notes.requests.remove(0);
+        assert_eq!((request.cookie(), request.context_id()), (from, side.core.id()));
+        answer_oneself(request, &[from]);
+    }
+    first.step();
+    second.step();
+    assert_eq!(ended(&mut second, 1).unwrap(), [1]);
+    assert_eq!(ended(&mut first, 2).unwrap(), [0]);
+    assert_eq!(first.core.in_hand().operations, 0);
+    // A context that was dropped makes room.
+    assert!(matches!(first.core.context(), Err(HgError::Contexts { max: 2 })));
+    drop(second);
+    assert_eq!(first.core.context().expect("room").id(), 1);
+}
+
+#[test]
+fn both_sides_have_to_agree_that_there_is_no_response() {
+    let (mut origin, mut target) = pair();
+    target.core.replace(Registration::mercury("sum").no_response()).unwrap();
+    origin.call(&target, b"", 1);
+    settle(&mut origin, &mut target);
+    let error = ended(&mut origin, 1).unwrap_err();
+    assert!(matches!(error, HgError::Remote(ReturnCode::OpNotSupported)), "{error}");
+    origin.core.replace(Registration::mercury("sum").no_response()).unwrap();
+    origin.call(&target, b"", 2);
+    assert!(arrive(&mut origin, &mut target).is_one_way());
+    settle(&mut origin, &mut target);
+    assert_eq!(ended(&mut origin, 2).unwrap(), b"");
+}
+
+#[test]
+fn data_and_requests_outlive_their_registration() {
+    let (mut origin, mut target) = pair();
+    let data = Arc::new(41u32);
+    let with_data = |data| Registration::mercury("sum").data(data);
+    target.core.replace(with_data(data.clone())).unwrap();
+    origin.call(&target, b"", 1);
+    let request = arrive(&mut origin, &mut target);
+    target.core.replace(with_data(Arc::new(42u32))).unwrap();
+    assert_eq!((request.data(), request.data::<u64>()), (Some(&41u32), None));
+    assert_eq!(request.registration().map(|there| there.name()), Some("sum"));
+    assert!(target.core.deregister(SUM).is_some());
+    answer(request, b"", 2);
+    settle(&mut origin, &mut target);
+    assert_eq!(ended(&mut origin, 1).unwrap(), b"");
+    assert_eq!(Arc::strong_count(&data), 1, "nobody keeps it");
+    origin.call(&target, b"", 3);
+    settle(&mut origin, &mut target);
+    assert!(matches!(ended(&mut origin, 3), Err(HgError::Remote(ReturnCode::NoEntry))));
+    assert_eq!(target.core.counters().not_registered, 1);
+}
+
+#[test]
+fn without_growth_requests_wait_for_a_receive() {
+    let options = HgOptions { request_post_init: 2, request_post_incr: 0, ..HgOptions::default() };
+    let (mut origin, mut target) = pair_with(options);
+    for n in 0..5 {
+        origin.call(&target, b"", n);
+    }
+    settle(&mut origin, &mut target);
+    assert_eq!(target.notes.requests.len(), 2);
+    assert_eq!(target.core.in_hand().requests_held, 2);
+    for n in 0..5 {
+        let request = arrive(&mut origin, &mut target);
+        answer(request, b"", 10 + n);
+    }
+    settle(&mut origin, &mut target);
+    assert_eq!(origin.notes.responses.len(), 5);
+    let hand = target.core.in_hand();
+    assert_eq!((hand.requests_held, hand.receives_posted), (0, 2));
+}
+
+#[test]
+fn input_is_released_when_it_was_read_if_so_asked() {
+    for early in [false, true] {
+        let options = HgOptions {
+            request_post_init: 1,
+            request_post_incr: 0,
+            release_input_early: early,
+            ..HgOptions::default()
+        };
+        let (mut origin, mut target) = pair_with(options);
+        origin.call(&target, b"arguments", 1);
+        let mut request = arrive(&mut origin, &mut target);
+        assert_eq!(request.input(|payload| payload.len()), 9);
+        assert_eq!(request.payload().is_empty(), early);
+        assert_eq!(request.payload_bytes(), 9);
+        assert_eq!(target.core.in_hand().requests_held, usize::from(!early));
+        answer(request, b"", 2);
+        settle(&mut origin, &mut target);
+        assert_eq!(target.core.in_hand().requests_held, 0);
+    }
+}
+
+#[test]
+fn arguments_that_panic_while_they_are_encoded_leave_nothing_behind() {
+    let (origin, target) = pair();
+    let to = origin.addr_of(&target);
+    for to in [&to, &origin.core.self_addr()] {
+        let call = || {
+            let options = ForwardOptions::default();
+            origin.core.forward(to, SUM, options, |_| panic!("of the test"), 1)
+        };
+        assert!(catch_unwind(AssertUnwindSafe(call)).is_err());
+        let hand = origin.core.in_hand();
+        assert_eq!((hand.operations, hand.tokens), (0, 0));
+        assert_eq!(origin.core.counters().rpc_req_sent, 0);
+    }
+}
+
+#[test]
+fn collisions_are_told_at_registration() {
+    let (origin, _target) = pair();
+    let again = origin.core.register(Registration::mercury("sum")).unwrap_err();
+    assert!(matches!(again, HgError::Registered { .. }), "{again}");
+    let other = origin.core.register(Registration::with_id(SUM, "other")).unwrap_err();
+    assert!(matches!(other, HgError::Collision { .. }), "{other}");
+    assert_eq!(origin.core.registered(SUM).unwrap().name(), "sum");
+}
+
+#[test]
+fn a_context_that_cannot_be_is_refused() {
+    let (origin, target) = pair();
+    let to = origin.addr_of(&target);
+    let refused =
+        origin.core.forward(&to, SUM, ForwardOptions::to_context(128), |_| Ok(()), 1).unwrap_err();
+    assert!(matches!(refused, (HgError::Na(na::Error::InvalidArgument(_)), 1)));
+}
