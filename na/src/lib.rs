@@ -51,6 +51,8 @@ pub(crate) mod matching;
 mod memory;
 #[cfg(not(loom))]
 mod message;
+#[cfg(all(any(feature = "sm", feature = "tcp"), not(loom)))]
+mod ran;
 #[cfg(not(loom))]
 mod random;
 #[cfg(not(loom))]

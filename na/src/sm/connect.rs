@@ -23,6 +23,7 @@ use super::rx::{RxLink, Stage};
 use super::segment::Segment;
 use super::serve::Services;
 use super::socket::{self, Credentials};
+use crate::ran::Ran;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, lock};
 use crate::{Error, Uri};
@@ -40,7 +41,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Stranger {
     pub(super) token: u64,
-    pub(super) deadline: Instant,
+    pub(super) waited: Ran,
     socket: OwnedFd,
     credentials: Credentials,
     /// It was told so, and is kept until it has had time to read that: a socket that is closed
@@ -75,16 +76,12 @@ impl SmEndpoint {
         if let Some(credentials) = credentials {
             conn.set_credentials(credentials);
         }
-        let deadline = Instant::now() + self.options.connect_timeout;
-        let mut link = RxLink::new(
-            conn.clone(),
-            peer.clone(),
-            peer.addr(self.id),
-            Stage::Dialing { deadline },
-        );
+        let waited = Ran::since(Instant::now());
+        let mut link =
+            RxLink::new(conn.clone(), peer.clone(), peer.addr(self.id), Stage::Dialing { waited });
         if connected {
             self.greet(&conn, &memfd).map_err(|reason| unreachable(&reason))?;
-            link.stage = Stage::Greeting { deadline };
+            link.stage = Stage::Greeting { waited };
         } else {
             link.memfd = Some(memfd);
         }
@@ -109,7 +106,7 @@ impl SmEndpoint {
 
     /// Tries again to connect. `late`: this is the last time.
     pub(super) fn dial_again(&self, link: &mut RxLink, late: bool) {
-        let Stage::Dialing { deadline } = link.stage else { return };
+        let Stage::Dialing { waited } = link.stage else { return };
         let connected = match self.dial(&link.peer, &link.conn.socket) {
             Ok(connected) => connected,
             Err(error) => {
@@ -130,7 +127,7 @@ impl SmEndpoint {
                 self.greet(&link.conn, &memfd)
             });
         match greeted {
-            Ok(()) => link.stage = Stage::Greeting { deadline },
+            Ok(()) => link.stage = Stage::Greeting { waited },
             Err(reason) => link.gone(&reason),
         }
     }
@@ -223,7 +220,7 @@ impl SmEndpoint {
         let attach = self.may_attach(packet, link.conn.pid());
         link.services = Services::new(attach, self.options.copy_helper.clone());
         link.stage = Stage::Up;
-        link.heard_at = Instant::now();
+        link.silent = Ran::since(Instant::now());
         let by_path = if attach { &self.attached } else { &self.unattached };
         by_path.fetch_add(1, Ordering::Relaxed);
         tracing::debug!("connected with {}, cross-memory attach: {attach}", link.peer.uri);
@@ -259,8 +256,8 @@ impl SmEndpoint {
                 let refused = state.strangers.iter().position(|stranger| stranger.refused);
                 state.strangers.remove(refused.unwrap_or(0));
             }
-            let deadline = Instant::now() + self.options.connect_timeout;
-            state.strangers.push(Stranger { token, deadline, socket, credentials, refused });
+            let waited = Ran::since(Instant::now());
+            state.strangers.push(Stranger { token, waited, socket, credentials, refused });
         }
     }
 
@@ -372,12 +369,8 @@ impl SmEndpoint {
         let peer = self.identify(state, packet, from.credentials);
         let conn = Arc::new(conn);
         let addr = peer.addr(self.id);
-        let mut link = RxLink::new(
-            conn.clone(),
-            peer.clone(),
-            addr,
-            Stage::Greeting { deadline: from.deadline },
-        );
+        let mut link =
+            RxLink::new(conn.clone(), peer.clone(), addr, Stage::Greeting { waited: from.waited });
         link.guest_of = Some(from.credentials.uid);
         self.bring_up(&mut link, packet);
         let mut tx = TxLink::new(conn);

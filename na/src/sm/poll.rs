@@ -1,15 +1,17 @@
 //! Progress: rounds over the connections, looks at the epoll set, sleep.
 //!
 //! A *round* touches only memory: for each connection the commit word at our position and two
-//! flags. A *look* asks the kernel for new connections, welcomes, deaths and deadlines; it happens
-//! after a sleep, after [`LOOK_POLLS`] polls, and at least every [`LOOK_EVERY`] of polling (a
-//! coarse clock is read every 8th poll).
+//! flags. A *look* asks the kernel for new connections, welcomes and deaths; it happens after a
+//! sleep, after [`LOOK_POLLS`] polls, and at least every [`LOOK_EVERY`] of polling (a coarse clock
+//! is read every 8th poll). Limits of time are checked after the round that follows a look, so that
+//! nobody is blamed for what lies in a ring or a socket here, and count only time in which we run
+//! (`ran.rs`).
 //!
 //! # Sleep
 //!
 //! `prepare_wait` announces the sleep at every bell (each peer's segment, our own), settles, and
 //! makes one more round. If that moves anything, the announcement is taken back; otherwise whoever
-//! makes work for us now finds a bell to ring, and all bells are in the epoll set. Deadlines are
+//! makes work for us now finds a bell to ring, and all bells are in the epoll set. Limits are
 //! covered by a timer in the same set.
 
 use std::collections::VecDeque;
@@ -29,6 +31,7 @@ use super::link::{Control, Outcome, sleep_reasons};
 use super::links::Links;
 use super::rx::{RxLink, Stage};
 use super::socket;
+use crate::ran::Ran;
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
 use crate::{Completion, Error};
@@ -69,6 +72,8 @@ pub(super) struct PollState {
     polls: u32,
     looked_at: Timespec,
     look_now: bool,
+    /// Events of the last looks, if each left some behind.
+    crowded: usize,
     asleep: bool,
     turn: usize,
     pub(super) shut_down: bool,
@@ -87,6 +92,7 @@ impl PollState {
             polls: 0,
             looked_at: Timespec { tv_sec: 0, tv_nsec: 0 },
             look_now: true,
+            crowded: 0,
             asleep: false,
             turn: 0,
             shut_down: false,
@@ -136,9 +142,10 @@ impl SmEndpoint {
         // Reports come first when the last poll had more than its budget.
         if state.arrived.len() < budget {
             if state.is_look_due() {
-                result = self.look(state);
+                result = self.look_and_check(state);
+            } else {
+                self.round(state);
             }
-            self.round(state);
         }
         let mut reported = 0;
         while reported < budget
@@ -253,18 +260,30 @@ impl SmEndpoint {
         true
     }
 
-    /// Asks the kernel.
-    fn look(&self, state: &mut PollState) -> Result<(), Error> {
+    /// A round with a look before it, and a check of the limits of time after it.
+    #[inline(never)]
+    fn look_and_check(&self, state: &mut PollState) -> Result<(), Error> {
+        let looked = self.look(state);
+        self.round(state);
+        if looked? {
+            self.check_limits(state, Instant::now());
+        }
+        Ok(())
+    }
+
+    /// Asks the kernel. Returns whether all that it knew was taken.
+    fn look(&self, state: &mut PollState) -> Result<bool, Error> {
         state.looked_at = rustix::time::clock_gettime(ClockId::MonotonicCoarse);
         self.adopt(state);
         let mut buffer = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let events = match epoll::wait(&self.epoll, &mut buffer, Some(&now)) {
             Ok((events, _)) => events,
-            Err(Errno::INTR) => return Ok(()),
+            Err(Errno::INTR) => return Ok(false),
             Err(errno) => return Err(Error::io("cannot read the endpoint's epoll set", errno)),
         };
         state.look_now = events.len() >= EVENTS;
+        state.crowded = if state.look_now { state.crowded + EVENTS } else { 0 };
         for event in events {
             // Copied: the fields of the kernel's structure are not aligned.
             let data = event.data;
@@ -277,10 +296,11 @@ impl SmEndpoint {
                 token => self.hear(state, token),
             }
         }
-        self.check_deadlines(state, Instant::now());
         state.links.sweep();
         self.release_kept();
-        Ok(())
+        // The kernel goes around, so after as many events as there are sockets each had its turn.
+        let sockets = state.links.iter().count() + state.strangers.len();
+        Ok(!state.look_now || state.crowded > sockets + EVENTS)
     }
 
     fn hear(&self, state: &mut PollState, token: u64) {
@@ -296,44 +316,58 @@ impl SmEndpoint {
         }
     }
 
-    fn check_deadlines(&self, state: &mut PollState, now: Instant) {
-        state.strangers.retain(|stranger| now < stranger.deadline);
+    /// Gives up who had time enough, and reports that.
+    fn check_limits(&self, state: &mut PollState, now: Instant) {
+        let limit = self.options.connect_timeout;
+        state.strangers.retain_mut(|stranger| !stranger.waited.has_passed(now, limit));
         if state.accept_again.is_some_and(|again| now >= again) {
             self.resume_accepting(state);
         }
+        let mut acted = false;
         for link in state.links.iter_mut() {
-            match link.stage {
-                Stage::Dialing { deadline } => self.dial_again(link, now >= deadline),
-                Stage::Greeting { deadline } if now >= deadline => {
-                    link.gone("it listens, but did not answer in time");
+            acted |= match &mut link.stage {
+                Stage::Dialing { waited } => {
+                    let late = waited.has_passed(now, limit);
+                    self.dial_again(link, late);
+                    link.end.is_some()
                 }
-                Stage::Greeting { .. } => {}
+                Stage::Greeting { waited } => {
+                    let late = waited.has_passed(now, limit);
+                    if late {
+                        link.gone("it listens, but did not answer in time");
+                    }
+                    late
+                }
                 Stage::Up => self.check_liveness(link, now),
             }
         }
+        if acted {
+            state.links.sweep();
+            self.round(state);
+        }
     }
 
-    fn check_liveness(&self, link: &mut RxLink, now: Instant) {
+    /// Returns whether there is something to do now.
+    fn check_liveness(&self, link: &mut RxLink, now: Instant) -> bool {
         let limit = self.options.liveness_limit;
         if limit.is_zero() {
-            return;
+            return false;
         }
-        if std::mem::take(&mut link.heard) {
-            (link.heard_at, link.pinged_at) = (now, None);
-            return;
+        // What lies in the ring is a sign of life, also while messages are not taken.
+        if std::mem::take(&mut link.heard) || !link.rx.is_empty() {
+            (link.silent, link.pinged) = (Ran::since(now), false);
+            return false;
         }
-        // Counted from the ping, so that a pause of our own polling is not held against the peer.
-        let since = link.pinged_at.unwrap_or(link.heard_at);
-        if now.saturating_duration_since(since) < limit / 2 {
-            return;
+        if !link.silent.has_passed(now, limit / 2) {
+            return false;
         }
-        if link.pinged_at.is_some() {
-            let silent = now.saturating_duration_since(link.heard_at);
-            link.gone(&format!("no sign of life for {} ms", silent.as_millis()));
+        if link.pinged {
+            link.gone(&format!("no sign of life for {limit:?}"));
         } else {
-            link.pinged_at = Some(now);
+            (link.silent, link.pinged) = (Ran::since(now), true);
             link.with_link(|tx| tx.push_control(Control::Ping));
         }
+        true
     }
 
     /// See [`Endpoint::prepare_wait`](crate::Endpoint::prepare_wait).
@@ -372,19 +406,20 @@ impl SmEndpoint {
         state.look_now = true;
     }
 
-    /// Arms the timer for the earliest deadline, or disarms it.
+    /// Arms the timer for the next check that somebody needs, or disarms it.
     fn set_timer(&self, state: &PollState) {
-        let limit = self.options.liveness_limit;
+        let (limit, connecting) = (self.options.liveness_limit, self.options.connect_timeout);
+        let strangers = state.strangers.iter();
         let mut deadlines: Vec<Instant> =
-            state.strangers.iter().map(|stranger| stranger.deadline).collect();
+            strangers.filter_map(|stranger| stranger.waited.next_look(connecting)).collect();
         deadlines.extend(state.accept_again);
         let soon = Instant::now() + LOOK_EVERY;
         for link in state.links.iter() {
             match link.stage {
                 Stage::Dialing { .. } => deadlines.push(soon),
-                Stage::Greeting { deadline } => deadlines.push(deadline),
+                Stage::Greeting { waited } => deadlines.extend(waited.next_look(connecting)),
                 Stage::Up if limit.is_zero() => {}
-                Stage::Up => deadlines.push(link.pinged_at.unwrap_or(link.heard_at) + limit / 2),
+                Stage::Up => deadlines.extend(link.silent.next_look(limit / 2)),
             }
         }
         if !lock(&self.kept).is_empty() {

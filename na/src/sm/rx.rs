@@ -31,6 +31,7 @@ use super::segment::MappedRing;
 use super::serve::{Place, Services};
 use super::socket::{self, Heard};
 use crate::matching::{Arrived, Kind};
+use crate::ran::Ran;
 use crate::sync::Arc;
 use crate::{Addr, Completion, Error, LocalMem, RawSegment, Tag};
 
@@ -49,11 +50,11 @@ const CONTROL_WAITING_MAX: usize = 4 * PARTS_MAX;
 pub(super) enum Stage {
     /// Not connected: the listener's queue was full.
     Dialing {
-        deadline: Instant,
+        waited: Ran,
     },
     /// Waits for the peer's welcome.
     Greeting {
-        deadline: Instant,
+        waited: Ran,
     },
     Up,
 }
@@ -85,11 +86,11 @@ pub(super) struct RxLink {
     pub(super) turn: usize,
     /// Why it ends.
     pub(super) end: Option<Error>,
-    /// Something arrived since `heard_at` was last set.
+    /// Something arrived since the last look at the liveness limit.
     pub(super) heard: bool,
-    pub(super) heard_at: Instant,
-    /// When a ping was sent since then.
-    pub(super) pinged_at: Option<Instant>,
+    /// Since something was heard, or since the ping that was sent then.
+    pub(super) silent: Ran,
+    pub(super) pinged: bool,
 }
 
 impl RxLink {
@@ -112,8 +113,8 @@ impl RxLink {
             turn: 1,
             end: None,
             heard: false,
-            heard_at: Instant::now(),
-            pinged_at: None,
+            silent: Ran::since(Instant::now()),
+            pinged: false,
         }
     }
 

@@ -20,11 +20,9 @@
 //!
 //! # Only time in which we run
 //!
-//! A process that was itself stopped (a signal, a debugger, a virtual machine that is paused), or
-//! did not poll, does not blame its peers for that. A tick counts the interval that was wanted at
-//! most, however long ago the last one was, and comes after what has arrived was read. The time
-//! limit of connections being made is looked at in [`STEPS`] steps, of which each counts its length
-//! at most.
+//! See `ran.rs`. A tick counts the interval that was wanted at most, and comes after what has
+//! arrived was read. The time limit of connections being made is looked at in [`LOOKS`] steps, of
+//! which each counts its length at most.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -34,13 +32,8 @@ use super::endpoint::Core;
 use super::frame::{CAN_BEAT, Hello, Kind};
 use super::peer::{Peer, PeerState, Phase};
 use super::poller::{Poller, flush};
+use crate::ran::{LOOKS, Ran};
 use crate::sync::{Arc, lock};
-
-/// Ticks within a limit.
-const TICKS: u32 = 4;
-
-/// Steps within the time limit of connections being made.
-const STEPS: u32 = 4;
 
 /// Limits below this count as this. It is also what bounds the work that a peer can ask for.
 const LIMIT_MIN: Duration = Duration::from_millis(200);
@@ -56,20 +49,20 @@ pub(super) fn limit(wanted: Duration) -> Duration {
 
 /// How often we ask to hear something, for a hello.
 pub(super) fn alive_every_ms(limit: Duration) -> u32 {
-    u32::try_from((limit / TICKS).as_millis()).unwrap_or(u32::MAX)
+    u32::try_from((limit / LOOKS).as_millis()).unwrap_or(u32::MAX)
 }
 
 /// How often the sender of `hello` wants to hear something, if we can do that.
 pub(super) fn alive_every(hello: &Hello) -> Option<Duration> {
     let asked = hello.alive_every_ms > 0 && hello.capabilities & CAN_BEAT != 0;
     let every = Duration::from_millis(hello.alive_every_ms.into());
-    asked.then(|| every.max(LIMIT_MIN / TICKS))
+    asked.then(|| every.max(LIMIT_MIN / LOOKS))
 }
 
 /// How often to tick for a connection whose peer wants to hear something every `alive_every`.
 pub(super) fn tick_for(core: &Core, alive_every: Option<Duration>) -> Option<Duration> {
     let ours = [core.liveness_limit, limit(core.options.slow_reader_limit)];
-    let ours = ours.into_iter().filter(|limit| !limit.is_zero()).map(|limit| limit / TICKS);
+    let ours = ours.into_iter().filter(|limit| !limit.is_zero()).map(|limit| limit / LOOKS);
     ours.chain(alive_every.map(|every| every / 2)).min()
 }
 
@@ -77,7 +70,7 @@ pub(super) fn tick_for(core: &Core, alive_every: Option<Duration>) -> Option<Dur
 #[derive(Debug, Default)]
 pub(super) struct Ticks {
     every: Option<Duration>,
-    last: Option<Instant>,
+    ran: Option<Ran>,
     pub(super) next: Option<Instant>,
 }
 
@@ -92,13 +85,13 @@ pub(super) struct Redial {
 impl Poller {
     /// Looks at what must have happened until `deadline`, in steps.
     pub(super) fn arm_steps(&mut self, core: &Core, deadline: Instant) {
-        let step = Instant::now() + core.connect_timeout / STEPS;
+        let step = Instant::now() + core.connect_timeout / LOOKS;
         self.arm(deadline.min(step));
     }
 
     /// Looks at every limit of time; the timer has fired.
     pub(super) fn deadlines(&mut self, core: &Core) {
-        let (now, step) = (Instant::now(), core.connect_timeout / STEPS);
+        let (now, step) = (Instant::now(), core.connect_timeout / LOOKS);
         let late = self.timer_at.take().map_or(Duration::ZERO, |at| now.duration_since(at));
         if late > step {
             self.postpone(late);
@@ -151,7 +144,7 @@ impl Poller {
         // Far limits are not points in time.
         let Some(next) = now.checked_add(every) else { return };
         self.ticks.every = Some(every);
-        self.ticks.last.get_or_insert(now);
+        self.ticks.ran.get_or_insert(Ran::since(now));
         self.ticks.next = Some(next);
         self.arm(next);
     }
@@ -161,12 +154,12 @@ impl Poller {
         if self.ticks.next.is_none_or(|next| next > now) {
             return;
         }
-        let Ticks { every, last, .. } = std::mem::take(&mut self.ticks);
-        let elapsed = last.map_or(Duration::ZERO, |last| now.duration_since(last));
-        let elapsed = every.map_or(elapsed, |every| elapsed.min(every));
+        let Ticks { every, ran, .. } = std::mem::take(&mut self.ticks);
+        let mut ran = ran.unwrap_or(Ran::since(now));
+        let elapsed = ran.look(now, every.unwrap_or(Duration::MAX));
         let up: Vec<u64> =
             self.conns.iter().filter(|conn| conn.up().is_some()).map(|conn| conn.key).collect();
-        self.ticks.last = Some(now);
+        self.ticks.ran = Some(ran);
         for key in up {
             self.look_after(core, key, elapsed);
         }
@@ -328,7 +321,7 @@ mod tests {
             let hello = Hello::ours(4096, 1, String::new());
             alive_every(&Hello { capabilities, alive_every_ms, ..hello })
         };
-        assert_eq!(hello(CAN_BEAT, 1), Some(LIMIT_MIN / TICKS));
+        assert_eq!(hello(CAN_BEAT, 1), Some(LIMIT_MIN / LOOKS));
         assert_eq!(hello(CAN_BEAT, 0), None);
         assert_eq!(hello(0, 1000), None, "it does not know them itself");
         assert_eq!(hello(CAN_BEAT | 0x8000, 1000), Some(Duration::from_secs(1)));

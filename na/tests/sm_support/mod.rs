@@ -390,6 +390,16 @@ impl ChildNode {
         rustix::process::kill_process(pid, signal).expect("signal the child");
     }
 
+    /// Lets it stand still; returns when it does.
+    pub(crate) fn stop(&self) {
+        self.signal(rustix::process::Signal::STOP);
+        // Another processor may run it a little longer.
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let stopped = rustix::process::WaitOptions::UNTRACED;
+        let waited = rustix::process::waitpid(Some(pid), stopped).expect("wait for the child");
+        assert!(waited.expect("a status").1.stopped());
+    }
+
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("kill the child");
         self.child.wait().expect("reap the child");

@@ -1,0 +1,95 @@
+//! Time in which we run, for limits of time.
+//!
+//! A process that was itself stopped (a signal, a debugger, a virtual machine that is paused), or
+//! did not poll, does not blame its peers for that. So whoever waits for a peer looks at its limit
+//! several times, after it has read what arrived, and each look counts a part of the limit at most,
+//! however long ago the last one was.
+
+use std::time::{Duration, Instant};
+
+/// Looks within a limit.
+pub(crate) const LOOKS: u32 = 4;
+
+/// Time that has been counted, look by look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ran {
+    looked_at: Instant,
+    counted: Duration,
+}
+
+impl Ran {
+    pub(crate) fn since(now: Instant) -> Self {
+        Self { looked_at: now, counted: Duration::ZERO }
+    }
+
+    /// Looks; returns what counts of the time since the last look, `at_most` that much.
+    pub(crate) fn look(&mut self, now: Instant, at_most: Duration) -> Duration {
+        let step = now.saturating_duration_since(self.looked_at).min(at_most);
+        self.looked_at = now;
+        self.counted = self.counted.saturating_add(step);
+        step
+    }
+
+    /// Looks; whether we have run for `limit`.
+    #[cfg_attr(not(feature = "sm"), allow(dead_code, reason = "tcp counts for itself"))]
+    pub(crate) fn has_passed(&mut self, now: Instant, limit: Duration) -> bool {
+        self.look(now, step(limit));
+        self.counted >= limit
+    }
+
+    /// When to look again for [`has_passed`](Self::has_passed). `None`: never.
+    #[cfg_attr(not(feature = "sm"), allow(dead_code, reason = "tcp counts for itself"))]
+    pub(crate) fn next_look(&self, limit: Duration) -> Option<Instant> {
+        let left = limit.saturating_sub(self.counted);
+        self.looked_at.checked_add(left.min(step(limit)))
+    }
+}
+
+/// What a look counts at most; something, so that each limit passes.
+fn step(limit: Duration) -> Duration {
+    (limit / LOOKS).max(Duration::from_nanos(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(4);
+
+    #[test]
+    fn a_limit_passes_for_who_runs() {
+        let began = Instant::now();
+        let mut ran = Ran::since(began);
+        assert_eq!(ran.next_look(LIMIT), Some(began + LIMIT / LOOKS));
+        for second in 1..4 {
+            assert!(!ran.has_passed(began + Duration::from_secs(second), LIMIT));
+        }
+        assert!(ran.has_passed(began + LIMIT, LIMIT));
+        let mut often = Ran::since(began);
+        let passed = |ms| often.has_passed(began + Duration::from_millis(ms), LIMIT);
+        assert_eq!((0..5000).step_by(10).map(passed).position(|passed| passed), Some(400));
+    }
+
+    #[test]
+    fn a_long_pause_counts_as_one_step() {
+        let began = Instant::now();
+        let mut ran = Ran::since(began);
+        let hour = began + Duration::from_secs(3600);
+        assert!(!ran.has_passed(hour, LIMIT));
+        assert_eq!(ran.next_look(LIMIT), Some(hour + LIMIT / LOOKS));
+        assert!(!ran.has_passed(hour + LIMIT / 2, LIMIT));
+        assert!(!ran.has_passed(hour, LIMIT), "a clock that goes back counts nothing");
+        assert!(!ran.has_passed(hour + LIMIT, LIMIT));
+        assert!(ran.has_passed(hour + LIMIT * 2, LIMIT));
+    }
+
+    #[test]
+    fn the_shortest_limit_passes_and_the_longest_does_not() {
+        let mut short = Ran::since(Instant::now());
+        let later = Instant::now() + Duration::from_secs(1);
+        assert!(short.has_passed(later, Duration::from_nanos(1)));
+        let mut long = Ran::since(Instant::now());
+        assert!(!long.has_passed(later, Duration::MAX));
+        assert!(long.next_look(Duration::MAX).is_none_or(|next| next > later));
+    }
+}
