@@ -1,4 +1,4 @@
-//! A process that is itself stopped for longer than its limits, and what it makes of its peers then.
+//! A process that was stopped for longer than its own limits, and what it makes of its peers.
 #![cfg(feature = "sm")]
 
 use std::time::{Duration, Instant};
