@@ -1,6 +1,7 @@
-//! Rows `hg.*.rtt`: a call at the layer that has headers, handles and overflow, but no ULTs; without
-//! arguments, with 1 KiB, and with one byte more than fits into a message. Rows `hg.*.rate16`: 16
-//! started, then all of their answers awaited. See [`echo`](super::echo) for how it is measured.
+//! Rows `hg.*.rtt`: a call at the layer that has headers and overflow, but no ULTs: without
+//! arguments, with 1 KiB of them, and with one byte more than fits into a message. Rows
+//! `hg.*.rate16`: 16 started, then all of their answers awaited. See [`echo`](super::echo) for how
+//! it is measured.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
