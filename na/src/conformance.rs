@@ -196,6 +196,7 @@ macro_rules! conformance {
             receives_posted_after_the_message,
             tags_and_sources_are_told_apart,
             order_is_kept_per_peer,
+            what_is_sent_at_once_keeps_its_order,
             order_is_kept_among_peers,
             empty_and_longest_messages_pass,
             what_does_not_fit_is_refused_with_its_buffer,
