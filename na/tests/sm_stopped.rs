@@ -1,4 +1,4 @@
-//! A process that is itself stopped for longer than its limits, and what it makes of its peers then.
+//! What a process makes of its peers that was itself stopped for longer than its limits.
 #![cfg(feature = "sm")]
 
 use std::time::{Duration, Instant};
