@@ -2,7 +2,7 @@
 #![cfg(feature = "sm")]
 
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use na::{Access, Addr, Error, OpId, OpenOptions, RemoteMem, Transfer};
 
@@ -145,6 +145,41 @@ fn a_stopped_peer_exceeds_the_liveness_limit() {
     assert!(matches!(&error, Error::PeerGone { .. }), "{error}");
     assert!(error.to_string().contains("no sign of life"), "{error}");
     node.still_serves();
+}
+
+/// What it says waits behind messages that nobody receives, so that we cannot hear it.
+#[test]
+fn a_peer_whose_messages_wait_in_the_ring_is_not_given_up() {
+    let mut options = OpenOptions::listening(true);
+    options.liveness_limit = Duration::from_millis(200);
+    let mut target = Node::new(na::open("na+sm://", &options).expect("open"));
+    let mut client = Node::new(na::open("na+sm://", &OpenOptions::default()).expect("open"));
+    let to = client.endpoint.lookup(target.endpoint.self_addr().uri()).expect("look up");
+    let first = target.recv();
+    // More than the 256 KiB of early messages that are held.
+    for tag in 0..100 {
+        client.send(&to, tag, &[7; 4000]);
+    }
+    target.until("a message", |target| {
+        client.poll();
+        target.is_done(first)
+    });
+    let from = target.received(first).0.from;
+    let answered = target.recv_expected(&from, 9);
+    let until = Instant::now() + 3 * options.liveness_limit;
+    target.until("a time beyond the limit", |target| {
+        client.poll();
+        assert!(!target.is_done(answered), "{}", target.error(answered));
+        Instant::now() > until
+    });
+    for _ in 1..100 {
+        let waiting = target.recv();
+        target.until("a message", |target| {
+            client.poll();
+            target.is_done(waiting)
+        });
+        assert_eq!(target.received(waiting).1, [7; 4000]);
+    }
 }
 
 /// Whoever holds the only reference to an endpoint with transfers in flight may just drop it.

@@ -141,11 +141,13 @@ impl SmEndpoint {
         let mut result = Ok(());
         // Reports come first when the last poll had more than its budget.
         if state.arrived.len() < budget {
-            if state.is_look_due() {
-                result = self.look_and_check(state);
-            } else {
-                self.round(state);
-            }
+            let looked = if state.is_look_due() { self.look(state) } else { Ok(false) };
+            self.round(state);
+            result = looked.map(|all| {
+                if all {
+                    self.check_limits(state, Instant::now());
+                }
+            });
         }
         let mut reported = 0;
         while reported < budget
@@ -260,17 +262,6 @@ impl SmEndpoint {
         true
     }
 
-    /// A round with a look before it, and a check of the limits of time after it.
-    #[inline(never)]
-    fn look_and_check(&self, state: &mut PollState) -> Result<(), Error> {
-        let looked = self.look(state);
-        self.round(state);
-        if looked? {
-            self.check_limits(state, Instant::now());
-        }
-        Ok(())
-    }
-
     /// Asks the kernel. Returns whether all that it knew was taken.
     fn look(&self, state: &mut PollState) -> Result<bool, Error> {
         state.looked_at = rustix::time::clock_gettime(ClockId::MonotonicCoarse);
@@ -316,7 +307,8 @@ impl SmEndpoint {
         }
     }
 
-    /// Gives up who had time enough, and reports that.
+    /// Gives up who had time enough.
+    #[inline(never)]
     fn check_limits(&self, state: &mut PollState, now: Instant) {
         let limit = self.options.connect_timeout;
         state.strangers.retain_mut(|stranger| !stranger.waited.has_passed(now, limit));
@@ -342,8 +334,8 @@ impl SmEndpoint {
             }
         }
         if acted {
+            // The next round sees to all of them.
             state.links.sweep();
-            self.round(state);
         }
     }
 
