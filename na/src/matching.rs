@@ -257,10 +257,13 @@ impl Matcher {
         Arrived::Held
     }
 
-    /// Takes out the receive that a message of `from` is for, if it is posted.
+    /// Takes out the receive that a message of `from` is for, if it is posted. Of the receives of
+    /// any source one always stays: who begins a long message and never ends it, on however many
+    /// connections, must not keep others from being received.
     #[allow(dead_code, reason = "see `Claimed`")]
     pub(crate) fn claim(&mut self, kind: Kind, from: &Addr, tag: Tag) -> Option<Claimed> {
         let posted = match kind {
+            Kind::Unexpected if self.unexpected_posted.len() < 2 => None,
             Kind::Unexpected => self.unexpected_posted.pop_front(),
             Kind::Expected => self.expected_posted.pop(Key { peer: from.peer_id(), tag }),
         };
