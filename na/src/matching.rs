@@ -296,10 +296,19 @@ impl Matcher {
     }
 
     /// Takes whatever still comes from `peer`, which is known to be gone. Ends with
-    /// [`fail_peer`](Self::fail_peer).
+    /// [`fail_peer`](Self::fail_peer) or [`restore_bound`](Self::restore_bound).
     #[allow(dead_code, reason = "for transports whose dead peers leave messages behind")]
     pub(crate) fn lift_bound(&mut self, peer: u64) {
         self.held.entry(peer).or_default().unbounded = true;
+    }
+
+    /// Undoes [`lift_bound`](Self::lift_bound) for a peer that is not gone after all.
+    #[allow(dead_code, reason = "for transports with several connections to a peer")]
+    pub(crate) fn restore_bound(&mut self, peer: u64) {
+        if let Some(held) = self.held.get_mut(&peer) {
+            held.unbounded = false;
+        }
+        self.release(peer, 0);
     }
 
     /// Ends the receive `op`, if it is posted.
