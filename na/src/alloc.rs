@@ -24,6 +24,7 @@ use std::ptr::NonNull;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::process::Pid;
 
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -144,6 +145,8 @@ pub(crate) struct Block {
     lent_writable: AtomicBool,
     /// The contents stay until the last peer has unmapped it.
     outlives_us: bool,
+    /// Whose it is: a child that was forked off has only a copy of this value.
+    process: Pid,
 }
 
 // SAFETY: the mapping is not tied to a thread and lives until `drop`; the bytes are reached through
@@ -169,7 +172,8 @@ impl Block {
         let base = map(&fd, len, true).map_err(|e| failed("map", e))?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let lent_writable = AtomicBool::new(false);
-        let block = Self { id, fd, base, len, lent_writable, outlives_us: false };
+        let process = rustix::process::getpid();
+        let block = Self { id, fd, base, len, lent_writable, outlives_us: false, process };
         if options.huge_pages {
             // Advice; a kernel without huge pages for shared memory refuses it.
             // SAFETY: our own mapping; the advice changes no contents.
@@ -280,7 +284,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if !self.outlives_us {
+        if !self.outlives_us && rustix::process::getpid() == self.process {
             // Frees the pages although peers may have them mapped still.
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let punched = rustix::fs::fallocate(&self.fd, hole, 0, self.len as u64);

@@ -243,6 +243,10 @@ pub struct Transfer {
 /// Messages between two endpoints are matched in the order in which they were sent, per kind. A
 /// sender that outruns its receiver is slowed: its sends complete later; nothing is dropped and no
 /// queue grows without bound.
+///
+/// An endpoint belongs to the process that opened it. A child that is forked off may drop its copy,
+/// which does nothing to the parent's, and must not use it otherwise. As long as it keeps the copy
+/// (`exec` ends it), peers do not see the parent die.
 pub trait Endpoint: Send + Sync + fmt::Debug {
     /// The plugin's name: `sm`, `tcp` …
     fn transport(&self) -> &'static str;

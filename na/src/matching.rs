@@ -257,10 +257,13 @@ impl Matcher {
         Arrived::Held
     }
 
-    /// Takes out the receive that a message of `from` is for, if it is posted.
+    /// Takes out the receive that a message of `from` is for, if it is posted. Of the receives of
+    /// any source one always stays: who begins a long message and never ends it, on however many
+    /// connections, must not keep others from being received.
     #[allow(dead_code, reason = "see `Claimed`")]
     pub(crate) fn claim(&mut self, kind: Kind, from: &Addr, tag: Tag) -> Option<Claimed> {
         let posted = match kind {
+            Kind::Unexpected if self.unexpected_posted.len() < 2 => None,
             Kind::Unexpected => self.unexpected_posted.pop_front(),
             Kind::Expected => self.expected_posted.pop(Key { peer: from.peer_id(), tag }),
         };
@@ -293,10 +296,19 @@ impl Matcher {
     }
 
     /// Takes whatever still comes from `peer`, which is known to be gone. Ends with
-    /// [`fail_peer`](Self::fail_peer).
+    /// [`fail_peer`](Self::fail_peer) or [`restore_bound`](Self::restore_bound).
     #[allow(dead_code, reason = "for transports whose dead peers leave messages behind")]
     pub(crate) fn lift_bound(&mut self, peer: u64) {
         self.held.entry(peer).or_default().unbounded = true;
+    }
+
+    /// Undoes [`lift_bound`](Self::lift_bound) for a peer that is not gone after all.
+    #[allow(dead_code, reason = "for transports with several connections to a peer")]
+    pub(crate) fn restore_bound(&mut self, peer: u64) {
+        if let Some(held) = self.held.get_mut(&peer) {
+            held.unbounded = false;
+        }
+        self.release(peer, 0);
     }
 
     /// Ends the receive `op`, if it is posted.

@@ -175,6 +175,43 @@ fn messages_of_both_sides_find_receives_in_any_order() {
     }
 }
 
+/// Near has more than the budget in every poll.
+#[test]
+fn a_busy_near_side_does_not_keep_the_far_side_out() {
+    let (target, near, far) = (listening(), listening(), tcp(true));
+    let peer = far.lookup(target.self_addr().uri()).unwrap();
+    far.send_unexpected(OpId(1), &peer, Tag(7), far.alloc_msg()).unwrap();
+    let peer = near.lookup(target.self_addr().uri()).unwrap();
+    let deadline = Instant::now() + na::conformance::PATIENCE;
+    let (mut posted, mut sent, mut taken) = (0, 0, 0);
+    loop {
+        assert!(Instant::now() < deadline, "the message from afar does not come");
+        while sent < taken + 8 {
+            sent += 1;
+            near.send_unexpected(OpId(sent), &peer, Tag(0), near.alloc_msg()).unwrap();
+        }
+        while posted < taken + 16 {
+            posted += 1;
+            target.recv_unexpected(OpId(posted), target.alloc_msg()).unwrap();
+        }
+        near.poll(64, &mut drop).unwrap();
+        far.poll(64, &mut drop).unwrap();
+        let mut is_far = false;
+        target
+            .poll(1, &mut |completion| match completion {
+                Completion::Recv { result: Ok(arrival), .. } => {
+                    taken += 1;
+                    is_far = arrival.tag == Tag(7);
+                }
+                other => panic!("{other:?}"),
+            })
+            .unwrap();
+        if is_far {
+            return;
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_near_is_refused() {
     let mut options = OpenOptions::default();

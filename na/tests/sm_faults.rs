@@ -272,6 +272,52 @@ fn both_may_connect_at_the_same_time() {
     assert!(matches!(a.error(waiting), Error::PeerGone { .. }));
 }
 
+/// Our connection to it has no answer yet when the one that it made ends.
+#[test]
+fn a_peer_that_ends_with_one_of_two_connections_open_ends_its_receives() {
+    let (mut node, silent) = (listening(), listening());
+    let uri = silent.endpoint.self_addr().uri().to_owned();
+    let to_silent = node.endpoint.lookup(&uri).expect("look up");
+    let unanswered = node.send(&to_silent, 1, b"into a connection that is not accepted");
+    let (hostile, from) = Hostile::attach_as(&mut node, &uri, true);
+    assert_eq!(from, to_silent, "one peer, two connections");
+    let waiting = node.recv_expected(&from, 7);
+    drop(hostile);
+    assert!(matches!(node.error(waiting), Error::PeerGone { .. }));
+    assert!(!node.is_done(unanswered), "that connection is still being made");
+    silent.endpoint.close();
+    assert!(matches!(node.error(unanswered), Error::Unreachable { .. }));
+}
+
+/// What the end of a connection may leave behind is no licence for the other one.
+#[test]
+fn a_peer_with_two_connections_stays_bounded_when_one_ends() {
+    const PAYLOAD: [u8; 56] = [3; 56];
+    // Records of one line each, and what messages may wait here, with room to spare.
+    const WINDOW: usize = RING / 64 / 2;
+    const TOO_MANY: usize = 4 * (256 << 10) / PAYLOAD.len();
+    let (mut node, other) = (listening(), listening());
+    let uri = other.endpoint.self_addr().uri().to_owned();
+    let (first, from) = Hostile::attach_as(&mut node, &uri, true);
+    let (mut second, again) = Hostile::attach_as(&mut node, &uri, true);
+    assert_eq!(from, again, "one peer, two connections");
+    drop(first);
+    // The second one's greeting was a record as well.
+    let (mut written, mut idle) = (1, 0);
+    // Enough polls for several looks at the sockets.
+    while idle < 10_000 {
+        let head = second.word(128).load(Ordering::Acquire) as usize / 64;
+        assert!(head < TOO_MANY, "{head} messages were taken, for which nobody waits");
+        idle += 1;
+        while written < head + WINDOW {
+            second.write(1, 5, &PAYLOAD);
+            (written, idle) = (written + 1, 0);
+        }
+        node.poll();
+    }
+    assert!(!second.is_closed());
+}
+
 #[test]
 fn the_smaller_message_limit_holds_for_both() {
     let mut large = listening();

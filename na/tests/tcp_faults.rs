@@ -352,6 +352,27 @@ fn a_long_message_that_never_ends_gives_its_receive_back() {
 }
 
 #[test]
+fn long_messages_that_do_not_go_on_leave_receives_for_others() {
+    let server = Server::start();
+    // More than the server has receives posted, all at once.
+    let begun = (0..40).map(|_| {
+        let mut stream = server.greeted();
+        stream.write_all(&header(1, 4096, 7)).unwrap();
+        stream
+    });
+    let begun: Vec<_> = begun.collect();
+    // The first of these connections is accepted after the others were read.
+    server.still_serves();
+    server.still_serves();
+    for mut stream in begun {
+        stream.write_all(&[1; 4096]).unwrap();
+        let mut answer = vec![0; 16 + 4096];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer[16..], [1; 4096]);
+    }
+}
+
+#[test]
 fn denied_transfers_do_not_end_the_connection() {
     let server = Server::start();
     let mut stream = server.greeted();

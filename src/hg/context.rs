@@ -7,8 +7,8 @@
 //! [`Core::progress`] and [`Core::trigger`] do the same in two steps: the one only collects, the
 //! other acts.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, TryLockError};
 
 use na::{Addr, Arrival, Completion, MsgBuf, Tag};
 
@@ -138,7 +138,12 @@ impl<T> Core<T> {
         if let Some(bell) = &self.bell {
             bell.retract(&self.class);
         }
-        let Ok(turn) = self.class.polling.try_lock() else { return Ok(0) };
+        let turn = match self.class.polling.try_lock() {
+            Ok(turn) => turn,
+            // A sink has panicked; what it was told is lost, and nothing else.
+            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(0),
+        };
         let mut done = 0;
         for _ in 0..ROUNDS_MAX {
             done +=

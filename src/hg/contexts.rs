@@ -32,12 +32,23 @@ use super::{Core, HgError};
 #[derive(Debug)]
 pub(super) struct Class<T> {
     pub(super) registry: Registry,
-    contexts: RwLock<Vec<Weak<Core<T>>>>,
+    contexts: RwLock<Vec<Place<T>>>,
     /// There is, or was, more than one.
     several: AtomicBool,
     /// Held by the context that polls, if there are several.
     pub(super) polling: Mutex<()>,
     sleepers: AtomicUsize,
+}
+
+/// A number for a context.
+#[derive(Debug)]
+struct Place<T> {
+    context: Weak<Core<T>>,
+    /// The context has been dropped to its end.
+    is_free: bool,
+    /// The latest generation among its operations: the network may still end some of them, which
+    /// must not be taken for those of a successor under this number.
+    generation: u32,
 }
 
 impl<T> Class<T> {
@@ -57,37 +68,47 @@ impl<T> Class<T> {
         self.several.load(Ordering::Relaxed)
     }
 
-    /// Adds a context under the number that `make` is given.
+    /// Adds a context under the number that `make` is given, with operations whose generations
+    /// come after the other number that it is given.
     pub(super) fn add(
         &self,
         max: u8,
-        make: impl FnOnce(u8) -> Result<Core<T>, HgError>,
+        make: impl FnOnce(u8, u32) -> Result<Core<T>, HgError>,
     ) -> Result<Arc<Core<T>>, HgError> {
         let mut contexts = self.contexts.write().unwrap_or_else(|e| e.into_inner());
-        let free = contexts.iter().position(|context| context.strong_count() == 0);
+        let free = contexts.iter().position(|place| place.is_free);
         let index = free.unwrap_or(contexts.len());
         let max = usize::from(max.max(1)).min(CONTEXTS_MAX);
         if index >= max {
             return Err(HgError::Contexts { max });
         }
         self.several.store(index > 0 || self.is_several(), Ordering::Relaxed);
-        let core = Arc::new(make(index as u8)?);
-        let weak = Arc::downgrade(&core);
+        let generation = free.map_or(0, |index| contexts[index].generation);
+        let core = Arc::new(make(index as u8, generation)?);
+        let place = Place { context: Arc::downgrade(&core), is_free: false, generation };
         match free {
-            Some(index) => contexts[index] = weak,
-            None => contexts.push(weak),
+            Some(index) => contexts[index] = place,
+            None => contexts.push(place),
         }
         Ok(core)
     }
 
+    /// Context `id` is being dropped; `generation` is the latest among its operations.
+    pub(super) fn retire(&self, id: u8, generation: u32) {
+        let mut contexts = self.contexts.write().unwrap_or_else(|e| e.into_inner());
+        if let Some(place) = contexts.get_mut(usize::from(id)) {
+            (place.is_free, place.generation) = (true, generation);
+        }
+    }
+
     pub(super) fn get(&self, id: u8) -> Option<Arc<Core<T>>> {
         let contexts = self.contexts.read().unwrap_or_else(|e| e.into_inner());
-        contexts.get(usize::from(id))?.upgrade()
+        contexts.get(usize::from(id))?.context.upgrade()
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Core<T>>> {
         let contexts = self.contexts.read().unwrap_or_else(|e| e.into_inner());
-        contexts.iter().filter_map(Weak::upgrade).collect()
+        contexts.iter().filter_map(|place| place.context.upgrade()).collect()
     }
 
     /// Whether a context sleeps; after its own poll.

@@ -102,9 +102,9 @@ pub(super) struct State<T> {
 }
 
 impl<T> State<T> {
-    fn new(id: u8, space: Space, receives: Receives) -> Self {
+    fn new(id: u8, generation: u32, space: Space, receives: Receives) -> Self {
         Self {
-            ops: Slab::new(id),
+            ops: Slab::new(id, generation),
             events: VecDeque::new(),
             tokens: 0,
             given_up: VecDeque::new(),
@@ -219,7 +219,9 @@ impl<T> Core<T> {
             ))));
         }
         let class = Arc::new(Class::new());
-        let make = |id| Self::make(id, endpoint, options.clone(), class.clone(), None);
+        let make = |id, generation| {
+            Self::make((id, generation), endpoint, options.clone(), class.clone(), None)
+        };
         let core = class.add(options.max_contexts, make)?;
         if core.options.listen {
             let first = core.state().receives.first();
@@ -244,13 +246,13 @@ impl<T> Core<T> {
         }
         let (endpoint, options, class) =
             (self.endpoint.clone(), self.options.clone(), self.class.clone());
-        self.class.add(self.options.max_contexts, |id| {
-            Self::make(id, endpoint, options, class, Some(primary))
+        self.class.add(self.options.max_contexts, |id, generation| {
+            Self::make((id, generation), endpoint, options, class, Some(primary))
         })
     }
 
     fn make(
-        id: u8,
+        (id, generation): (u8, u32),
         endpoint: Arc<dyn Endpoint>,
         options: HgOptions,
         class: Arc<Class<T>>,
@@ -274,7 +276,7 @@ impl<T> Core<T> {
             space,
             primary,
             bell,
-            state: Mutex::new(State::new(id, space, receives)),
+            state: Mutex::new(State::new(id, generation, space, receives)),
             has_events: AtomicBool::new(false),
             arrived: Mutex::new(VecDeque::new()),
             has_arrived: AtomicBool::new(false),
@@ -435,6 +437,8 @@ impl<T> Core<T> {
 
 impl<T> Drop for Core<T> {
     fn drop(&mut self) {
+        let generation = self.state().ops.generation();
+        self.class.retire(self.id, generation);
         if self.options.stats {
             let mut sum = Counters::default();
             let hot = self.state().hot;

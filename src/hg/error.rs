@@ -202,6 +202,14 @@ pub enum HgError {
     /// As many operations are in flight as can be told apart. Wait for some to end.
     #[error("{0} operations are in flight, which is the limit; wait for some to end")]
     Busy(usize),
+    /// Requests hold as many bytes of overflowed arguments as
+    /// [`HgOptions::overflow_held_max`](super::HgOptions::overflow_held_max) allows. The origin is
+    /// told to try again.
+    #[error("requests hold too many bytes of overflowed arguments; the limit is {max}")]
+    Overflows {
+        /// The limit, bytes.
+        max: usize,
+    },
     /// The RPC is not registered here, so nothing was sent: `HG_NOENTRY`.
     #[error("RPC {0} is not registered here: register it before calling it")]
     NotRegistered(RpcId),

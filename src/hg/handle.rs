@@ -17,6 +17,7 @@ use super::context::{Event, Incoming};
 use super::core::{Core, Op};
 use super::header::{RequestHeader, ResponseHeader};
 use super::ops::{OpRef, Role};
+use super::receives::Receives;
 use super::registry::Registration;
 use super::wire;
 use super::{HgError, ProcError, ReturnCode, RpcId, Writer};
@@ -229,16 +230,24 @@ impl<T> RequestHandle<T> {
             return;
         }
         let core = &self.core;
+        let overflowed = match &self.payload {
+            Payload::Overflow(bytes) => bytes.len() as u64,
+            _ => 0,
+        };
+        let released = |receives: &mut Receives| {
+            receives.release_bytes(overflowed);
+            receives.released()
+        };
         let claim = {
             let mut state = core.state();
             state.hot.rpc_resp_sent += u64::from(answered);
             if !held {
                 0..0
             } else if core.is_primary() {
-                state.receives.released()
+                released(&mut state.receives)
             } else {
                 drop(state);
-                core.primary().state().receives.released()
+                released(&mut core.primary().state().receives)
             }
         };
         core.request_released(claim, self.payload.take_buf());

@@ -140,6 +140,8 @@ impl OpRef {
 #[derive(Debug)]
 pub(super) struct Slab<O> {
     context: u8,
+    /// Generations of its slots begin after this one.
+    before: u32,
     slots: Vec<Slot<O>>,
     free: Vec<u32>,
 }
@@ -151,8 +153,14 @@ struct Slot<O> {
 }
 
 impl<O> Slab<O> {
-    pub(super) const fn new(context: u8) -> Self {
-        Self { context, slots: Vec::new(), free: Vec::new() }
+    /// Slots of a context, whose generations begin after `before`.
+    pub(super) const fn new(context: u8, before: u32) -> Self {
+        Self { context, before, slots: Vec::new(), free: Vec::new() }
+    }
+
+    /// The latest generation so far: no name given out has a later one.
+    pub(super) fn generation(&self) -> u32 {
+        self.slots.iter().map(|slot| slot.generation).max().unwrap_or(self.before)
     }
 
     /// Operations in it.
@@ -166,7 +174,7 @@ impl<O> Slab<O> {
             Some(index) => index,
             None if self.slots.len() == OPS_MAX => return Err(op),
             None => {
-                self.slots.push(Slot { generation: 0, op: None });
+                self.slots.push(Slot { generation: self.before, op: None });
                 (self.slots.len() - 1) as u32
             }
         };
@@ -296,7 +304,7 @@ mod tests {
 
     #[test]
     fn names_survive_the_network_and_do_not_outlive_their_operation() {
-        let mut slab = Slab::new(3);
+        let mut slab = Slab::new(3, 0);
         let first = slab.insert('a').unwrap();
         for role in [Role::Send, Role::Reply, Role::Ack, Role::Fetch, Role::Piece(111)] {
             assert_eq!(OpRef::parse(first.part(role)), (first, Some(role)));
@@ -308,6 +316,11 @@ mod tests {
         assert_eq!(slab.get_mut(second), Some(&mut 'b'));
         assert_eq!((slab.len(), slab.iter().count()), (1, 1));
         assert!(slab.get_mut(OpRef::NONE).is_none());
+        // Nor does a name outlive its context.
+        let mut successor = Slab::new(3, slab.generation());
+        let third = successor.insert('c').unwrap();
+        assert_eq!(third.index, second.index);
+        assert!(successor.get_mut(first).is_none() && successor.get_mut(second).is_none());
     }
 
     #[test]

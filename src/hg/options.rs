@@ -35,6 +35,10 @@ pub struct HgOptions {
     pub requests_max: usize,
     /// Longest payload that may overflow a message, bytes, in both directions. Default 256 MiB.
     pub overflow_bytes_max: usize,
+    /// Bytes of overflowed arguments that requests hold together, those being fetched included. A
+    /// request beyond it is refused with [`ReturnCode::Again`](super::ReturnCode::Again), unless
+    /// none is held. Default 1 GiB.
+    pub overflow_held_max: usize,
     /// Bounds of what is encoded. Default: see there.
     pub proc: ProcLimits,
     /// Let payloads that do not fit into a message overflow. Default: yes. Without, such a payload
@@ -71,6 +75,7 @@ impl Default for HgOptions {
             request_post_incr: 256,
             requests_max: 16 << 10,
             overflow_bytes_max: 256 << 20,
+            overflow_held_max: 1 << 30,
             proc: ProcLimits::default(),
             overflow: true,
             bulk_eager: true,

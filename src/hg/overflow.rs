@@ -89,6 +89,24 @@ impl<T> Core<T> {
         tag: Tag,
         desc: &BulkDesc<'_>,
     ) -> Result<Option<Event<T>>, (HgError, ReturnCode)> {
+        let max = self.options.overflow_held_max;
+        // What is too long by itself is refused for that.
+        let is_short = desc.len <= self.options.overflow_bytes_max as u64;
+        let len = if is_short { desc.len } else { 0 };
+        if !self.primary().state().receives.hold_bytes(len, max as u64) {
+            return Err(self.not_fetched(header, origin, tag, HgError::Overflows { max }));
+        }
+        let started = self.start_fetch(header, origin, tag, desc);
+        started.inspect_err(|_| self.primary().state().receives.release_bytes(len))
+    }
+
+    fn start_fetch(
+        &self,
+        header: RequestHeader,
+        origin: &Addr,
+        tag: Tag,
+        desc: &BulkDesc<'_>,
+    ) -> Result<Option<Event<T>>, (HgError, ReturnCode)> {
         let source =
             self.locate(desc).map_err(|error| self.not_fetched(header, origin, tag, error))?;
         let (remote, memory) = match source {
@@ -121,7 +139,7 @@ impl<T> Core<T> {
         }
         let code = match &error {
             HgError::Wire(error) => ReturnCode::from(error),
-            HgError::Busy(_) => ReturnCode::Again,
+            HgError::Busy(_) | HgError::Overflows { .. } => ReturnCode::Again,
             _ => ReturnCode::NaError,
         };
         (error, code)
@@ -214,6 +232,7 @@ impl<T> Core<T> {
         let removed = state.ops.remove(op);
         drop(state);
         let Some(Op::Fetch(Fetch { header, origin, tag, memory })) = removed else { return None };
+        let len = memory.len();
         let fetched = match result {
             Ok(()) => self.fetched_request(header, &origin, tag, into_vec(memory)),
             Err(error) => Err(self.not_fetched(header, &origin, tag, error.into())),
@@ -221,6 +240,7 @@ impl<T> Core<T> {
         match fetched {
             Ok(event) => Some(event),
             Err((error, code)) => {
+                self.primary().state().receives.release_bytes(len);
                 self.reject(Some(header), &origin, tag, code, &error);
                 None
             }

@@ -24,6 +24,8 @@ pub(super) struct Receives {
     lost: usize,
     /// Receives ever posted.
     total: u64,
+    /// Bytes of arguments that overflowed, of requests that are held.
+    bytes: u64,
 }
 
 /// Receives that the caller has to post: their first number, and how many.
@@ -32,7 +34,7 @@ pub(super) type Claim = std::ops::Range<u64>;
 impl Receives {
     pub(super) fn new(target: usize, more: usize, max: usize) -> Self {
         let max = max.max(target);
-        Self { target, more, max, posted: 0, held: 0, lost: 0, total: 0 }
+        Self { target, more, max, posted: 0, held: 0, lost: 0, total: 0, bytes: 0 }
     }
 
     /// What to post at the beginning.
@@ -56,6 +58,19 @@ impl Receives {
     pub(super) fn failed(&mut self) {
         self.posted = self.posted.saturating_sub(1);
         self.lost += 1;
+    }
+
+    /// Arguments of `len` bytes that overflowed are to be fetched. `false`: with those that are
+    /// held they are more than `max`; but alone they never are.
+    pub(super) fn hold_bytes(&mut self, len: u64, max: u64) -> bool {
+        let fits = self.bytes == 0 || self.bytes.checked_add(len).is_some_and(|sum| sum <= max);
+        self.bytes += if fits { len } else { 0 };
+        fits
+    }
+
+    /// They are not here any more.
+    pub(super) fn release_bytes(&mut self, len: u64) {
+        self.bytes = self.bytes.saturating_sub(len);
     }
 
     /// A request is held no longer.

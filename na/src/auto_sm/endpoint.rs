@@ -346,22 +346,36 @@ impl Endpoint for AutoSm {
     }
 
     fn poll(&self, budget: usize, sink: &mut dyn FnMut(Completion)) -> Result<usize, Error> {
-        if self.prepared.load(Ordering::Relaxed) {
+        let slept = self.prepared.load(Ordering::Relaxed);
+        if slept {
             self.stay_awake();
         }
         let mut told = 0;
         if self.has_ready.load(Ordering::Relaxed) {
             told += self.poll_ready(budget, sink);
         }
+        // What ended a sleep may be far.
+        let far_is_due = self.turns.take() || slept;
+        let order = match far_is_due && self.turns.far_is_first() {
+            true => [Side::Far, Side::Near],
+            false => [Side::Near, Side::Far],
+        };
         // Both, also if one of them fails: the other has operations to end.
-        let near = self.poll_part(Side::Near, budget - told, sink);
-        told += *near.as_ref().unwrap_or(&0);
-        if self.turns.take() {
-            let far = self.poll_part(Side::Far, budget - told, sink)?;
-            self.turns.found(far);
-            told += far;
+        let mut result = Ok(());
+        for side in order {
+            if side == Side::Far && !far_is_due {
+                continue;
+            }
+            let left = budget - told;
+            let polled = self.poll_part(side, left, sink);
+            let count = *polled.as_ref().unwrap_or(&0);
+            told += count;
+            if side == Side::Far {
+                self.turns.found(count, left);
+            }
+            result = result.and(polled.map(drop));
         }
-        near.map(|_| told)
+        result.map(|()| told)
     }
 
     fn prepare_wait(&self) -> bool {

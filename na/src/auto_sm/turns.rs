@@ -3,8 +3,11 @@
 //! A look at a network that has nothing is a system call and costs more than a whole message
 //! through shared memory. So the far endpoint is polled each time while an operation of ours is in
 //! flight there or something has ended there lately, and else every sixteenth time.
+//!
+//! A near endpoint that has something in every poll must not keep the far one out: if it has used
+//! up the caller's budget, the far one comes first the next time.
 
-use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 /// One in so many polls while there is nothing to do.
 const RARELY: u32 = 16;
@@ -17,6 +20,8 @@ const PATIENCE: u32 = 256;
 pub(super) struct Turns {
     in_flight: AtomicUsize,
     in_vain: AtomicU32,
+    /// Its last turn came with nothing left of the budget.
+    owed: AtomicBool,
 }
 
 impl Turns {
@@ -43,8 +48,18 @@ impl Turns {
         false
     }
 
-    /// It was polled, and reported so much.
-    pub(super) fn found(&self, completions: usize) {
+    /// Whether the far endpoint is polled before the near one this time.
+    pub(super) fn far_is_first(&self) -> bool {
+        self.owed.load(Ordering::Relaxed)
+    }
+
+    /// It was polled with `budget`, and reported so much.
+    pub(super) fn found(&self, completions: usize, budget: usize) {
+        self.owed.store(budget == 0, Ordering::Relaxed);
+        if budget == 0 {
+            // It could report nothing: that says nothing about what there is.
+            return;
+        }
         if completions > 0 {
             self.in_vain.store(0, Ordering::Relaxed);
         } else {
@@ -67,7 +82,7 @@ mod tests {
         let poll = |_: &usize| {
             let polls = turns.take();
             if polls {
-                turns.found(0);
+                turns.found(0, 1);
             }
             polls
         };
@@ -83,7 +98,17 @@ mod tests {
         assert_eq!(polls_in(&turns, 160), 160, "something is in flight");
         turns.end();
         assert_eq!(polls_in(&turns, 160), 10);
-        turns.found(1);
+        turns.found(1, 1);
         assert_eq!(polls_in(&turns, 100), 100, "something has arrived");
+    }
+
+    #[test]
+    fn who_got_nothing_of_the_budget_comes_first_the_next_time() {
+        let turns = Turns::default();
+        assert!(turns.take() && !turns.far_is_first());
+        turns.found(0, 0);
+        assert!(turns.take() && turns.far_is_first());
+        turns.found(1, 1);
+        assert!(!turns.far_is_first(), "once");
     }
 }

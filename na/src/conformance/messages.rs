@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use super::Case;
 use super::Random;
 use super::node::{Node, finish, greet, pattern};
+use crate::matching::Kind;
 use crate::{Addr, Error, MsgBuf, OpenOptions, Tag};
 
 /// Addresses have identity, order-independent equality and a text form.
@@ -144,63 +145,62 @@ pub fn tags_and_sources_are_told_apart(case: &Case<'_>) {
 
 /// Messages of one kind arrive in the order of their sends; equal tags are served in order.
 pub fn order_is_kept_per_peer(case: &Case<'_>) {
-    const COUNT: u32 = 1000;
-    let (target, origin) = Node::pair(case);
-    let (to_target, to_origin) = greet(&origin, &target);
-    let unexpected: Vec<_> = (0..COUNT).map(|_| target.recv_unexpected()).collect();
-    let expected: Vec<_> = (0..COUNT).map(|_| target.recv_expected(&to_origin, 9)).collect();
-    for number in 0..COUNT {
-        origin.send_unexpected(&to_target, number, &number.to_le_bytes());
-        origin.send_expected(&to_target, 9, &number.to_le_bytes());
-        if number % 7 == 0 {
-            target.poll();
-            origin.poll();
-        }
-    }
-    finish(&[&target, &origin], "all unexpected", &unexpected);
-    finish(&[&target, &origin], "all expected", &expected);
-    for (number, (first, second)) in (0..COUNT).zip(unexpected.into_iter().zip(expected)) {
-        let (arrival, bytes) = target.received(first);
-        assert_eq!((arrival.tag, bytes), (Tag(number), number.to_le_bytes().to_vec()));
-        assert_eq!(target.received(second).1, number.to_le_bytes());
-    }
+    order_is_kept(&Node::pair(case), |_, _, _| false);
 }
 
 /// What a transport takes at once neither overtakes nor is overtaken, and what it cannot take was
 /// not sent.
 pub fn what_is_sent_at_once_keeps_its_order(case: &Case<'_>) {
-    const COUNT: u32 = 1000;
-    let (target, origin) = Node::pair(case);
-    let (to_target, to_origin) = greet(&origin, &target);
-    let unexpected: Vec<_> = (0..COUNT).map(|_| target.recv_unexpected()).collect();
-    let expected: Vec<_> = (0..COUNT).map(|_| target.recv_expected(&to_origin, 9)).collect();
+    let pair = Node::pair(case);
+    let (target, origin) = &pair;
     let at_once = &*origin.endpoint;
-    for number in 0..COUNT {
+    let to_target = order_is_kept(&pair, |kind, to_target, number| {
         let bytes = number.to_le_bytes();
         // Now and then the slow way, to have something in front.
-        if number % 5 == 0 || !at_once.send_unexpected_now(&to_target, Tag(number), &bytes) {
-            origin.send_unexpected(&to_target, number, &bytes);
+        match kind {
+            Kind::Unexpected if number % 5 != 0 => {
+                at_once.send_unexpected_now(to_target, Tag(number), &bytes)
+            }
+            Kind::Expected if number % 7 != 0 => {
+                at_once.send_expected_now(to_target, Tag(9), &bytes)
+            }
+            _ => false,
         }
-        if number % 7 == 0 || !at_once.send_expected_now(&to_target, Tag(9), &bytes) {
-            origin.send_expected(&to_target, 9, &bytes);
+    });
+    let too_long = vec![0; origin.endpoint.limits().unexpected_bytes_max + 1];
+    assert!(!at_once.send_unexpected_now(&to_target, Tag(1), &too_long));
+    assert!(!at_once.send_expected_now(&target.endpoint.self_addr(), Tag(1), b"foreign"));
+    origin.endpoint.close();
+    assert!(!at_once.send_unexpected_now(&to_target, Tag(1), b"closed"));
+}
+
+/// Sends many messages of both kinds, those that `now` does not send itself in the ordinary way,
+/// and checks their order. Returns the target's address.
+fn order_is_kept((target, origin): &(Node, Node), now: impl Fn(Kind, &Addr, u32) -> bool) -> Addr {
+    const COUNT: u32 = 1000;
+    let (to_target, to_origin) = greet(origin, target);
+    let unexpected: Vec<_> = (0..COUNT).map(|_| target.recv_unexpected()).collect();
+    let expected: Vec<_> = (0..COUNT).map(|_| target.recv_expected(&to_origin, 9)).collect();
+    for number in 0..COUNT {
+        if !now(Kind::Unexpected, &to_target, number) {
+            origin.send_unexpected(&to_target, number, &number.to_le_bytes());
+        }
+        if !now(Kind::Expected, &to_target, number) {
+            origin.send_expected(&to_target, 9, &number.to_le_bytes());
         }
         if number % 11 == 0 {
             target.poll();
             origin.poll();
         }
     }
-    finish(&[&target, &origin], "all unexpected", &unexpected);
-    finish(&[&target, &origin], "all expected", &expected);
+    finish(&[target, origin], "all unexpected", &unexpected);
+    finish(&[target, origin], "all expected", &expected);
     for (number, (first, second)) in (0..COUNT).zip(unexpected.into_iter().zip(expected)) {
         let (arrival, bytes) = target.received(first);
         assert_eq!((arrival.tag, bytes), (Tag(number), number.to_le_bytes().to_vec()));
         assert_eq!(target.received(second).1, number.to_le_bytes());
     }
-    let too_long = vec![0; origin.endpoint.limits().unexpected_bytes_max + 1];
-    assert!(!at_once.send_unexpected_now(&to_target, Tag(1), &too_long));
-    assert!(!at_once.send_expected_now(&target.endpoint.self_addr(), Tag(1), b"foreign"));
-    origin.endpoint.close();
-    assert!(!at_once.send_unexpected_now(&to_target, Tag(1), b"closed"));
+    to_target
 }
 
 /// Several senders at once: order is kept for each of them, and nothing of theirs is mixed up.

@@ -198,3 +198,24 @@ fn a_successor_takes_over_what_its_predecessor_left() {
     }
     assert!(matcher.held.is_empty());
 }
+
+#[test]
+fn claims_leave_a_receive_for_others() {
+    let mut matcher = Matcher::new(MAX, LEFT);
+    for op in 0..3 {
+        assert!(matcher.post_unexpected(OpId(op), buf()).is_none());
+    }
+    let claim = |matcher: &mut Matcher| matcher.claim(Kind::Unexpected, &peer(7), Tag(0));
+    let claimed: Vec<_> = (0..3).filter_map(|_| claim(&mut matcher)).collect();
+    assert_eq!(claimed.iter().map(|claimed| claimed.op().0).collect::<Vec<_>>(), [0, 1]);
+    let arrived = matcher.arrive(Kind::Unexpected, &peer(8), Tag(1), b"short");
+    assert_eq!(message(completed(arrived)), (2, 8, 1, b"short".to_vec()));
+    for claimed in claimed {
+        assert!(matcher.unclaim(claimed, &Error::Closed).is_none());
+    }
+    assert_eq!(claim(&mut matcher).map(|claimed| claimed.op()), Some(OpId(1)));
+    // A receive that names its peer is that peer's.
+    assert!(matcher.post_expected(OpId(9), &peer(7), Tag(3), buf()).is_none());
+    let claimed = matcher.claim(Kind::Expected, &peer(7), Tag(3));
+    assert_eq!(claimed.map(|claimed| claimed.op()), Some(OpId(9)));
+}

@@ -96,6 +96,28 @@ fn send(socket: impl AsFd, block: &Block, write: bool) -> bool {
     socket::send_packet(socket, &packet, &[fd.as_fd()]).is_ok()
 }
 
+/// Bytes of a peer's memfd that can be touched wherever they are mapped. Touching a mapping beyond
+/// the end of its file would kill this process; so would a page of a pool of huge pages that its
+/// owner has given back, and such mappings end only as whole huge pages.
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub(super) fn sealed_bytes(fd: &OwnedFd) -> Result<u64, &'static str> {
+    /// `HUGETLBFS_MAGIC` of the kernel.
+    const POOL_OF_HUGE_PAGES: u32 = 0x9584_58f6;
+    let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| "memory that is no memfd")?;
+    if !seals.contains(SealFlags::SHRINK) {
+        return Err("memory that is not sealed against a change of size");
+    }
+    let system = rustix::fs::fstatfs(fd).map_err(|_| "memory of an unknown kind")?;
+    if system.f_type as u32 == POOL_OF_HUGE_PAGES {
+        return Err("memory of a pool of huge pages");
+    }
+    let size = rustix::fs::fstat(fd).map_err(|_| "memory without a size")?.st_size;
+    u64::try_from(size).map_err(|_| "memory of an impossible size")
+}
+
 /// A block of the peer, mapped here.
 #[derive(Debug)]
 pub(super) struct PeerBlock {
@@ -131,13 +153,7 @@ impl PeerBlock {
             return Err("an announcement of impossible memory");
         }
         let len = usize::try_from(len).map_err(|_| "an announcement of too much memory")?;
-        // Touching a mapping beyond the end of its file would kill this process.
-        let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| "memory that is no memfd")?;
-        if !seals.contains(SealFlags::SHRINK) {
-            return Err("memory that is not sealed against a change of size");
-        }
-        let size = rustix::fs::fstat(fd).map_err(|_| "memory without a size")?.st_size;
-        if u64::try_from(size).is_ok_and(|size| size < len as u64) {
+        if sealed_bytes(fd)? < len as u64 {
             return Err("memory that is shorter than announced");
         }
         let here = map(fd, len, writable).ok();
@@ -146,6 +162,11 @@ impl PeerBlock {
 
     pub(super) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Whether it is mapped to be read, or to be written.
+    pub(super) fn allows(&self, write: bool) -> bool {
+        self.writable || !write
     }
 
     /// The `len` bytes from `offset`, to read, or to write.
@@ -197,7 +218,7 @@ impl PeerBlocks {
 
     /// Whether a block is known, to be read or to be written.
     pub(super) fn knows(&self, id: u64, write: bool) -> bool {
-        self.get(id).is_some_and(|block| block.writable || !write)
+        self.get(id).is_some_and(|block| block.allows(write))
     }
 
     /// Where `pieces` are mapped, if all of them are, to be read or written.
@@ -229,5 +250,55 @@ impl Mapped {
     /// One piece of one block.
     pub(super) fn one(block: &Arc<PeerBlock>, piece: RawSegment) -> Self {
         Self { pieces: vec![piece], blocks: vec![block.clone()] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::socket::{Heard, hear, send_packet};
+    use super::*;
+    use rustix::fs::MemfdFlags;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    fn memfd(flags: MemfdFlags, len: u64) -> rustix::io::Result<OwnedFd> {
+        let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create(c"test", flags)?;
+        rustix::fs::ftruncate(&fd, len)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK)?;
+        Ok(fd)
+    }
+
+    fn announcement(len: u64) -> [u8; ANNOUNCE_BYTES] {
+        let mut packet = [0; ANNOUNCE_BYTES];
+        packet[0] = ANNOUNCE;
+        for (place, word) in packet[8..].chunks_exact_mut(8).zip([7, 1 << 30, len]) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        packet
+    }
+
+    #[test]
+    fn only_who_shares_memory_may_announce_it() {
+        let kind = SocketType::SEQPACKET;
+        let (theirs, ours) =
+            socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let fd = memfd(MemfdFlags::empty(), 4096).unwrap();
+        let mut blocks = PeerBlocks::default();
+        send_packet(&theirs, &announcement(4096), &[fd.as_fd()]).unwrap();
+        assert_eq!(hear(&ours, Some(&mut blocks)), Ok(Heard::Bells));
+        assert!(blocks.knows(7, false) && !blocks.knows(7, true));
+        send_packet(&theirs, &announcement(4096), &[fd.as_fd()]).unwrap();
+        assert!(hear(&ours, None).unwrap_err().contains("another user"));
+    }
+
+    #[test]
+    fn memory_of_a_pool_of_huge_pages_is_refused() {
+        const HUGE: u64 = 2 << 20;
+        let fd = match memfd(MemfdFlags::HUGETLB, HUGE) {
+            Ok(fd) => fd,
+            Err(errno) => return eprintln!("skipped: this kernel has no such memory ({errno})"),
+        };
+        let told = PeerBlock::attach(&announcement(4096), &fd).map(|block| block.is_some());
+        assert_eq!(told, Err("memory of a pool of huge pages"));
     }
 }

@@ -18,6 +18,7 @@ use std::ptr::NonNull;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 
+use super::block::sealed_bytes;
 use super::doorbell::{mark, take};
 use crate::Error;
 use crate::alloc::{map, unmap};
@@ -46,15 +47,9 @@ impl Board {
     ///
     /// What is wrong with it.
     pub(super) fn attach(fd: &OwnedFd) -> Result<Self, String> {
-        // Touching a mapping beyond the end of its file would kill this process.
-        let seals = rustix::fs::fcntl_get_seals(fd)
-            .map_err(|errno| format!("its board cannot be sealed ({errno})"))?;
-        if !seals.contains(SealFlags::SHRINK) {
-            return Err("its board is not sealed against a change of size".into());
-        }
-        let stat = rustix::fs::fstat(fd).map_err(|errno| format!("no size: {errno}"))?;
-        if u64::try_from(stat.st_size).is_ok_and(|size| size < BYTES as u64) {
-            return Err(format!("its board has {} bytes", stat.st_size));
+        let bytes = sealed_bytes(fd).map_err(|reason| format!("its board is {reason}"))?;
+        if bytes < BYTES as u64 {
+            return Err(format!("its board has {bytes} bytes"));
         }
         let base = map(fd, BYTES, true).map_err(|errno| format!("its board: {errno}"))?;
         Ok(Self(base))

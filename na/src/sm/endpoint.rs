@@ -63,6 +63,8 @@ pub(super) struct SmEndpoint {
     pub(super) kept: Mutex<Vec<super::teardown::Kept>>,
     pub(super) poll: Lock<PollState>,
     pub(super) closed: AtomicBool,
+    /// The process that opened it.
+    pub(super) process: rustix::process::Pid,
     /// Connections, by how bulk data moves.
     pub(super) attached: AtomicUsize,
     pub(super) unattached: AtomicUsize,
@@ -350,6 +352,10 @@ impl Endpoint for SmEndpoint {
     }
 
     fn close(&self) {
+        if rustix::process::getpid() != self.process {
+            // A child that was forked off: sockets and epoll set are its parent's as well.
+            return;
+        }
         self.closed.store(true, Ordering::Relaxed);
         // Otherwise whoever polls sees the flag, at the latest when it has called its sink.
         if let Some(mut state) = self.poll.try_lock() {

@@ -256,7 +256,7 @@ fn talk(target: &Target, data: &[u8]) {
     let mut blocks = PeerBlocks::default();
     for _ in 0..10_000 {
         target.poll();
-        if matches!(socket::hear(&ours, &mut blocks), Ok(socket::Heard::Gone)) {
+        if matches!(socket::hear(&ours, Some(&mut blocks)), Ok(socket::Heard::Gone)) {
             return;
         }
     }
@@ -306,7 +306,7 @@ fn misbehave(
                 }
                 let span = (8 + len).next_multiple_of(LINE);
                 scratch.word((tail + span) / 8).store(0, Ordering::Relaxed);
-                let word = len as u64 | u64::from(kind % 17) << 24 | u64::from(step) << 32;
+                let word = len as u64 | u64::from(kind % 18) << 24 | u64::from(step) << 32;
                 scratch.word(tail / 8).store(word, Ordering::Release);
                 tail += span;
             }

@@ -256,6 +256,11 @@ impl TxLink {
         self.conn.set_backlog(true);
     }
 
+    /// Whether the peer has answered, so that what was said here may be on its way.
+    pub(super) fn is_open(&self) -> bool {
+        self.limit.is_some()
+    }
+
     /// Sends a message, or queues it. Either way the poll has to look at the link.
     #[inline]
     pub(super) fn send(&mut self, message: Queued) {

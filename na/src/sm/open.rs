@@ -122,6 +122,7 @@ fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error
         kept: Mutex::new(Vec::new()),
         poll: Lock::new(PollState::new(listener)),
         closed: AtomicBool::new(false),
+        process: rustix::process::getpid(),
         attached: AtomicUsize::new(0),
         unattached: AtomicUsize::new(0),
     }))

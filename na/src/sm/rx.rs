@@ -140,7 +140,8 @@ impl RxLink {
 
     /// Takes what the socket says: bells, blocks, the end.
     pub(super) fn hear(&mut self) {
-        match socket::hear(&self.conn.socket, &mut self.blocks) {
+        let blocks = self.conn.shares().then_some(&mut self.blocks);
+        match socket::hear(&self.conn.socket, blocks) {
             Ok(Heard::Bells) => {}
             Ok(Heard::Gone) => self.gone("it closed its endpoint or ended"),
             Err(reason) => self.breach(reason),
@@ -154,7 +155,8 @@ impl RxLink {
         if !self.blocks.knows(block, put) {
             self.hear();
         }
-        let memory = match self.blocks.get(block) {
+        // What cannot be mapped so goes another way.
+        let memory = match self.blocks.get(block).filter(|block| block.allows(put)) {
             None => None,
             Some(block) => {
                 let piece = block.at(offset, len, put).ok_or("a grant of other memory")?;

@@ -157,8 +157,11 @@ pub(super) enum Heard {
     Gone,
 }
 
-/// Silences the bell and takes the blocks that the peer announces.
-pub(super) fn hear(socket: impl AsFd, blocks: &mut PeerBlocks) -> Result<Heard, String> {
+/// Silences the bell and takes the blocks that the peer announces; `None`: it may announce none.
+pub(super) fn hear(
+    socket: impl AsFd,
+    mut blocks: Option<&mut PeerBlocks>,
+) -> Result<Heard, String> {
     let mut fds = Vec::new();
     for _ in 0..DRAIN_MAX {
         let mut bytes = [0; ANNOUNCE_BYTES + 1];
@@ -166,6 +169,7 @@ pub(super) fn hear(socket: impl AsFd, blocks: &mut PeerBlocks) -> Result<Heard, 
             Ok(0) => return Ok(Heard::Gone),
             Ok(1) if bytes[0] == DOORBELL => {}
             Ok(ANNOUNCE_BYTES) if bytes[0] == ANNOUNCE => {
+                let blocks = blocks.as_deref_mut().ok_or("memory of another user")?;
                 blocks.announced(&bytes[..ANNOUNCE_BYTES], fds.first())?;
             }
             Ok(_) => return Err("a packet that is no doorbell".into()),

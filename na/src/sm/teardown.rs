@@ -2,16 +2,16 @@
 //!
 //! `reap` takes a connection apart: what lies complete in the ring is still delivered, without
 //! regard to the bound on early messages; then the sending half fails its operations, the gate to
-//! our memory is shut, and with the last link of a peer its expected receives fail. Memory that the
-//! other process may be copying at this moment is kept until that chunk is over or the process is
-//! dead.
+//! our memory is shut, and with the last open link of a peer its expected receives fail: a link on
+//! which nobody has answered yet is none that their messages could come on. Memory that the other
+//! process may be copying at this moment is kept until that chunk is over or the process is dead.
 
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
 use super::endpoint::SmEndpoint;
-use super::link::Conn;
+use super::link::{Conn, TxLink};
 use super::peer::Reach;
 use super::poll::PollState;
 use super::rx::{RxLink, Stage};
@@ -59,19 +59,22 @@ impl SmEndpoint {
         let found = links.iter().position(|tx| tx.conn.token == link.conn.token);
         let mut memory =
             found.map(|at| links.remove(at).fail(&error, &mut state.out)).unwrap_or_default();
-        let last = links.is_empty();
-        if last && link.peer.reach == Reach::Connection {
+        if links.is_empty() && link.peer.reach == Reach::Connection {
             link.peer.set_gone();
         }
+        let last_open = was_up && !links.iter().any(TxLink::is_open);
         drop(links);
         memory.append(&mut link.services.fail_all(&link.conn, &mut state.out));
         if !memory.is_empty() {
             lock(&self.kept).push(Kept { conn: link.conn.clone(), memory, held: None });
         }
-        if last && was_up {
+        if last_open {
             let mut failed = Vec::new();
             self.matcher.lock().fail_peer(link.peer.id, &error, &mut failed);
             state.out.completions.append(&mut failed);
+        } else if was_up {
+            // The peer lives on with another link, and so does the bound of what it may leave here.
+            self.matcher.lock().restore_bound(link.peer.id);
         }
         if was_up {
             let by_path = if link.services.attaches() { &self.attached } else { &self.unattached };

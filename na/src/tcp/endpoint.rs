@@ -230,6 +230,8 @@ pub(super) struct TcpEndpoint {
     gate: Mutex<Gate>,
     poller: Mutex<Poller>,
     epoll: Arc<OwnedFd>,
+    /// The process that opened it.
+    process: rustix::process::Pid,
 }
 
 impl TcpEndpoint {
@@ -273,6 +275,7 @@ impl TcpEndpoint {
             gate: Mutex::default(),
             epoll: poller.epoll.clone(),
             poller: Mutex::new(poller),
+            process: rustix::process::getpid(),
             core,
         })
     }
@@ -518,7 +521,9 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn close(&self) {
-        if !self.core.closed.swap(true, Ordering::Relaxed) {
+        // In a child that was forked off, sockets and epoll set are its parent's as well.
+        let is_ours = rustix::process::getpid() == self.process;
+        if is_ours && !self.core.closed.swap(true, Ordering::Relaxed) {
             self.close_within();
             self.with_poller(|poller| poller.close(&self.core));
         }

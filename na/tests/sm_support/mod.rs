@@ -297,9 +297,11 @@ impl Hostile {
             self.word(at + 8 * index).store(u64::from_ne_bytes(word), Ordering::Relaxed);
         }
         let span = (8 + payload.len()).next_multiple_of(64);
-        self.word(4096 + self.tail + span).store(0, Ordering::Relaxed);
+        // Records that divide the ring need no padding at its end.
+        let next = (self.tail + span) % RING;
+        self.word(4096 + next).store(0, Ordering::Relaxed);
         self.commit(payload.len() as u64 | u64::from(kind) << 24 | u64::from(tag) << 32);
-        self.tail += span;
+        self.tail = next;
     }
 
     /// Whether the endpoint has ended the connection.

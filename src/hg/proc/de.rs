@@ -114,10 +114,12 @@ impl<'de> Decoder<'de> {
     fn charge(&mut self, left: usize) -> Result<(), ProcError> {
         if self.rest.len() == left {
             let max = self.limits.empty_elements_max;
-            self.empty_elements_left = self
-                .empty_elements_left
-                .checked_sub(1)
-                .ok_or(ProcError::Count { at: self.at(), count: max + 1, left })?;
+            self.empty_elements_left =
+                self.empty_elements_left.checked_sub(1).ok_or_else(|| ProcError::Count {
+                    at: self.at(),
+                    count: max.saturating_add(1),
+                    left,
+                })?;
         }
         Ok(())
     }

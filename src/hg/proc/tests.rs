@@ -260,6 +260,13 @@ fn serde_bytes(bytes: &[u8]) -> impl Serialize + '_ {
 }
 
 #[test]
+fn no_limit_of_empty_elements_is_a_limit_too() {
+    let limits = ProcLimits { empty_elements_max: u64::MAX, ..ProcLimits::default() };
+    let bytes = to_vec(&vec![(); 3]).unwrap();
+    assert_eq!(from_slice_within::<Vec<()>>(&bytes, limits).map(|all| all.len()), Ok(3));
+}
+
+#[test]
 fn what_may_follow_can_be_left() {
     let bytes = to_vec(&(1u32, 2u32)).unwrap();
     assert_eq!(from_prefix::<u32>(&bytes), Ok((1, &[2, 0, 0, 0][..])));

@@ -74,6 +74,62 @@ fn a_call_from_another_context_of_ours_is_answered_to_it() {
     assert_eq!(first.core.context().expect("room").id(), 1);
 }
 
+/// A canceled call is over for its caller, while the network still waits for the response.
+#[test]
+fn a_context_is_not_told_what_its_predecessor_waited_for() {
+    let net = Net::default();
+    let options = HgOptions { max_contexts: 2, ..HgOptions::default() };
+    let mut target = Side::new(&net, options.clone());
+    let mut origin = Side::new(&net, options);
+    let another = |origin: &Side| {
+        let core = origin.core.context().expect("a second context");
+        Side { core, endpoint: origin.endpoint.clone(), notes: Notes::default() }
+    };
+    let mut first = another(&origin);
+    let op = first.call(&target, b"first", 1);
+    first.core.cancel(op);
+    first.step();
+    assert!(matches!(ended(&mut first, 1), Err(HgError::Canceled)));
+    assert_eq!(first.core.in_flight(), 0);
+    drop(first);
+    let mut second = another(&origin);
+    assert_eq!(second.core.id(), 1, "the number is used again");
+    second.call(&target, b"second", 2);
+    for (token, payload) in [(3, &b"first"[..]), (4, b"second")] {
+        let request = arrive(&mut second, &mut target);
+        assert_eq!(request.payload(), payload);
+        answer(request, payload, token);
+        settle(&mut second, &mut target);
+    }
+    origin.step();
+    assert_eq!(ended(&mut second, 2).unwrap(), b"second");
+}
+
+#[test]
+fn a_sink_that_panics_does_not_stop_the_contexts() {
+    struct Panics;
+    impl Sink<u32> for Panics {
+        fn request(&mut self, _: RequestHandle<u32>) {
+            panic!("on purpose")
+        }
+        fn response(&mut self, _: u32, _: Result<Response, HgError>) {}
+        fn responded(&mut self, _: u32, _: Result<(), HgError>) {}
+        fn bulk(&mut self, _: u32, _: Result<u64, HgError>) {}
+    }
+    let (mut origin, mut target) = pair_with(HgOptions { max_contexts: 2, ..Default::default() });
+    let _second = target.core.context().expect("a second context");
+    origin.call(&target, b"", 1);
+    let deadline = Instant::now() + PATIENCE;
+    while catch_unwind(AssertUnwindSafe(|| target.core.poll(16, &mut Panics))).is_ok() {
+        origin.step();
+        assert!(Instant::now() < deadline, "no request");
+    }
+    origin.call(&target, b"", 2);
+    answer(arrive(&mut origin, &mut target), b"", 3);
+    settle(&mut origin, &mut target);
+    assert_eq!(ended(&mut origin, 2).unwrap(), b"");
+}
+
 #[test]
 fn both_sides_have_to_agree_that_there_is_no_response() {
     let (mut origin, mut target) = pair();

@@ -94,6 +94,39 @@ fn both_directions_at_once() {
 }
 
 #[test]
+fn overflowed_arguments_that_are_held_have_a_limit_together() {
+    let net = Net::default();
+    let limited = HgOptions { overflow_held_max: 250_000, ..HgOptions::default() };
+    let mut origin = Side::new(&net, HgOptions::default());
+    let mut target = Side::new(&net, limited);
+    let long = pattern(100_000);
+    let again = |result| matches!(result, Err(HgError::Remote(ReturnCode::Again)));
+    for token in 1..=3 {
+        origin.call(&target, &long, token);
+    }
+    let mut held = vec![arrive(&mut origin, &mut target), arrive(&mut origin, &mut target)];
+    settle(&mut origin, &mut target);
+    assert!(again(ended(&mut origin, 3)), "the third");
+    assert_eq!((target.endpoint.moves_started(), origin.endpoint.registered()), (2, 2));
+    // Who gives its arguments back makes room, as does who has been answered.
+    held[0].release_payload();
+    origin.call(&target, &long, 4);
+    held.push(arrive(&mut origin, &mut target));
+    origin.call(&target, &long, 5);
+    settle(&mut origin, &mut target);
+    assert!(again(ended(&mut origin, 5)), "the fifth");
+    for (token, request) in (10..).zip(held) {
+        answer(request, b"", token);
+    }
+    settle(&mut origin, &mut target);
+    // One alone is never too many.
+    origin.call(&target, &pattern(300_000), 6);
+    assert_eq!(arrive(&mut origin, &mut target).payload().len(), 300_000);
+    settle(&mut origin, &mut target);
+    assert_eq!((target.endpoint.registered(), origin.endpoint.registered()), (0, 0));
+}
+
+#[test]
 fn too_long_is_refused_on_either_side() {
     let net = Net::default();
     let small = HgOptions { overflow_bytes_max: 1000, ..HgOptions::default() };

@@ -1,0 +1,77 @@
+//! A child that is forked off has copies of everything; dropping them must not harm its parent.
+#![cfg(all(feature = "sm", feature = "tcp"))]
+#![allow(clippy::unwrap_used, reason = "an unwrap is an assertion here")]
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use na::{AllocOptions, Completion, Endpoint, OpId, OpenOptions, SharedBuffer, Tag};
+
+/// In the parent: waits for the child, which is to end well. In the child: `false`.
+fn is_parent_of_a_child() -> bool {
+    // SAFETY: the child runs this thread alone; it drops values and exits.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "no second process");
+    if child == 0 {
+        return false;
+    }
+    let pid = rustix::process::Pid::from_raw(child).unwrap();
+    let (_, status) = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty())
+        .unwrap()
+        .unwrap();
+    assert_eq!(status.exit_status(), Some(0), "{status:?}");
+    true
+}
+
+/// Ends the child without its parent's destructors and output.
+fn exit() -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(0) }
+}
+
+fn exchange(from: &Arc<dyn Endpoint>, to: &Arc<dyn Endpoint>, tag: Tag) {
+    let peer = from.lookup(to.self_addr().uri()).unwrap();
+    to.recv_unexpected(OpId(1), to.alloc_msg()).unwrap();
+    from.send_unexpected(OpId(2), &peer, tag, from.alloc_msg()).unwrap();
+    let deadline = Instant::now() + na::conformance::PATIENCE;
+    let mut arrived = false;
+    while !arrived {
+        assert!(Instant::now() < deadline, "no message");
+        let mut sent = |completion| match completion {
+            Completion::Send { result, .. } => result.unwrap(),
+            other => panic!("{other:?}"),
+        };
+        from.poll(8, &mut sent).unwrap();
+        let mut sink = |completion| match completion {
+            Completion::Recv { result, .. } => arrived = result.unwrap().tag == tag,
+            other => panic!("{other:?}"),
+        };
+        to.poll(8, &mut sink).unwrap();
+    }
+}
+
+#[test]
+fn memory_that_a_child_drops_keeps_its_bytes() {
+    let mut buffer = SharedBuffer::new(1 << 16, &AllocOptions::default()).unwrap();
+    buffer.as_mut_slice().unwrap().fill(5);
+    if !is_parent_of_a_child() {
+        drop(buffer);
+        exit();
+    }
+    assert!(buffer.as_mut_slice().unwrap().iter().all(|byte| *byte == 5));
+}
+
+#[test]
+fn connections_of_an_endpoint_that_a_child_closes_go_on() {
+    for uri in ["na+sm://", "na+tcp://127.0.0.1:0"] {
+        let open = |listen| na::open(uri, &OpenOptions::listening(listen)).unwrap();
+        let (target, origin) = (open(true), open(false));
+        exchange(&origin, &target, Tag(1));
+        if !is_parent_of_a_child() {
+            target.close();
+            drop((target, origin));
+            exit();
+        }
+        exchange(&origin, &target, Tag(2));
+    }
+}
