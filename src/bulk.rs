@@ -263,7 +263,7 @@ impl Instance {
         }
         let failed = |source| BulkError::Transfer { peer: peer.to_string(), source };
         let call = Arc::new(BulkCall { done: Eventual::new() });
-        let started = self.inner().core.transfer(
+        let started = self.inner().core_here().transfer(
             op,
             peer,
             remote,
