@@ -5,9 +5,9 @@
 //!
 //! - [`Exposed`](crate::Exposed) owns a vector or buffer; peers may touch it until it is released
 //!   (`exposed.rs`);
-//! - `expose_ref` and `expose_mut` borrow a slice for the duration of a closure, and do not return
-//!   before no transfer can touch it any more;
-//! - [`BulkBuffer`] is the local side of our own transfers. Its key is never told to anyone, and a
+//! - `expose_ref` and `expose_mut` borrow a slice, or several, for the duration of a closure, and do
+//!   not return before no transfer can touch it any more;
+//! - [`BulkBuffer`], or [`BulkSegments`](crate::BulkSegments), is the local side of our own transfers. Its key is never told to anyone, and a
 //!   transfer holds it exclusively until its completion, so in between it is an ordinary slice.
 //!
 //! A [`Bulk`] is a description that travels in arguments; it keeps nothing alive. Using it after
@@ -77,8 +77,8 @@ impl Drop for Allocation {
     }
 }
 
-/// The local side of a transfer: a [`BulkBuffer`], or memory that is exposed
-/// ([`Exposed`](crate::Exposed), also by a shared reference).
+/// The local side of a transfer: a [`BulkBuffer`], [`BulkSegments`](crate::BulkSegments), or memory
+/// that is exposed ([`Exposed`](crate::Exposed), also by a shared reference).
 pub trait LocalBulk: sealed::Registered {}
 
 impl LocalBulk for BulkBuffer {}
@@ -178,7 +178,7 @@ impl Instance {
         self.expose_scope(memory, Access::WriteOnly, f)
     }
 
-    fn expose_scope<T>(
+    pub(crate) fn expose_scope<T>(
         &self,
         memory: Memory,
         access: Access,

@@ -108,7 +108,7 @@ mod tests {
             let caller = own.clone();
             let target = ProviderHandle::from(own.self_addr());
             calls.push(pool.spawn(move || caller.forward(WAIT, &target, &())).unwrap());
-            begun.acquire();
+            begun.acquire(1).forget();
             expected[context] = 1;
             assert_eq!(in_flight().collect::<Vec<_>>(), expected);
         }

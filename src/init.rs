@@ -117,7 +117,7 @@ fn start(resolved: Resolved, grace: Duration) -> Result<Instance, InitError> {
     let undo = StopOnDrop(Some(runtime.clone()));
     let pools =
         resolved.pools.iter().filter_map(|pool| runtime.pool(&pool.name)).collect::<Vec<_>>();
-    let core = start_core(&resolved)?;
+    let core = start_core(&resolved, &pools)?;
     let more_contexts = more_contexts(&resolved, &core)?;
     let inner = Arc::new(Inner {
         config: resolved.effective(),
@@ -184,10 +184,12 @@ fn start_runtime(resolved: &Resolved) -> Result<Runtime, InitError> {
     Ok(runtime)
 }
 
-fn start_core(resolved: &Resolved) -> Result<Arc<Core<Token>>, InitError> {
+fn start_core(resolved: &Resolved, pools: &[PoolRef]) -> Result<Arc<Core<Token>>, InitError> {
     let address = &resolved.address;
     let hg_options = hg_options(resolved)?;
-    let options = na_options(resolved);
+    let mut options = na_options(resolved);
+    options.copy_helper =
+        resolved.copy_pool.map(|pool| crate::copy_pool::helper(pools[pool].clone()));
     let endpoint = na::open(address, &options)
         .map_err(|source| InitError::Network { address: address.clone(), source })?;
     Core::new(endpoint, hg_options)

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::config::{Argobots, Config, Pool, Scheduler, Xstream};
-use crate::margo::{MargoOptions, Provider};
+use crate::margo::{BulkOptions, MargoOptions, Provider};
 use crate::pool_ref::PoolRef;
 use crate::resolve::Resolved;
 
@@ -37,7 +37,7 @@ impl Resolved {
                 requests_max: self.requests_max,
                 payload_checksum: self.payload_checksum,
                 mercury_build: self.mercury_build,
-                bulk: self.bulk.clone(),
+                bulk: BulkOptions { copy_pool: self.copy_pool.map(pool_ref), ..self.bulk.clone() },
                 address_file: self.address_file.clone(),
                 more_progress_pools: self
                     .more_progress_pools

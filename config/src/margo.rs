@@ -109,11 +109,15 @@ pub struct BulkOptions {
     pub chunk_bytes: u64,
     /// Puts or gets of one transfer in flight at a time, from 1 to 32. Default 8.
     pub window: u32,
+    /// Pool whose xstreams take part in copies of 512 KiB and more between processes of one host.
+    /// Default none: the xstream of the progress ULT copies alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copy_pool: Option<PoolRef>,
 }
 
 impl Default for BulkOptions {
     fn default() -> Self {
-        Self { chunk_bytes: 64 << 20, window: 8 }
+        Self { chunk_bytes: 64 << 20, window: 8, copy_pool: None }
     }
 }
 

@@ -247,7 +247,7 @@ fn the_manual_has_every_key() {
     margo.payload_checksum = margo_config::PayloadChecksum::Crc64;
     margo.mercury_build = Some(margo_config::MercuryBuild::Plain);
     margo.more_progress_pools = vec![0.into()];
-    margo.bulk.window = 1;
+    (margo.bulk.window, margo.bulk.copy_pool) = (1, Some(0.into()));
     config.monitoring = Some(serde_json::Map::new());
     config.progress_pool = Some(0.into());
     config.rpc_pool = Some(0.into());

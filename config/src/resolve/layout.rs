@@ -24,6 +24,12 @@ pub(super) fn check(config: &Config, layout: &Layout, roles: &Roles, found: &mut
             unattached(pool, layout, &needed, found);
             continue;
         }
+        let copies = needed
+            .iter()
+            .any(|(needed, path, _)| *needed == pool && path == "margo.bulk.copy_pool");
+        if copies {
+            helpers(pool, &homes, roles, layout, found);
+        }
         order(pool, &homes, layout, roles, found);
         access(pool, &homes, layout, &serving, found);
     }
@@ -73,6 +79,10 @@ fn needed_pools(
     if let (Some(pool), Some(_)) = (roles.rpc, &config.rpc_pool) {
         needed.push((pool, "rpc_pool".to_owned(), "no handler would ever run"));
     }
+    let copy_pool = config.margo.bulk.copy_pool.as_ref();
+    if let Some(pool) = copy_pool.and_then(|pool| layout.find_for_role(pool).ok()) {
+        needed.push((pool, "margo.bulk.copy_pool".to_owned(), "nobody would take part in copies"));
+    }
     for (index, provider) in config.margo.providers.iter().enumerate() {
         let pool = provider.pool.as_ref().and_then(|pool| layout.find_for_role(pool).ok());
         if let Some(pool) = pool {
@@ -98,6 +108,25 @@ fn unattached(
     for (_, path, consequence) in users {
         let message = format!("pool {name:?} is attached to no xstream: {consequence}");
         found.error(path, message);
+    }
+}
+
+/// Whether somebody helps progress to copy.
+fn helpers(
+    pool: usize,
+    homes: &[&ResolvedXstream],
+    roles: &Roles,
+    layout: &Layout,
+    found: &mut Findings,
+) {
+    let [home] = homes else { return };
+    if roles.all_progress().all(|progress| home.pools.contains(&progress)) {
+        let message = format!(
+            "pool {:?} is run by xstream {:?} alone, which runs progress too: nobody takes part in \
+             copies",
+            layout.pools[pool].name, home.name
+        );
+        found.warn("margo.bulk.copy_pool", message);
     }
 }
 

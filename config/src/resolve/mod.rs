@@ -78,8 +78,10 @@ pub struct Resolved {
     pub payload_checksum: PayloadChecksum,
     /// Which of Mercury's header layouts; `None`: as the checksum level needs it.
     pub mercury_build: Option<MercuryBuild>,
-    /// How bulk data moves.
+    /// How bulk data moves; for the pool see `copy_pool`.
     pub bulk: BulkOptions,
+    /// Index of the pool whose xstreams take part in large copies.
+    pub copy_pool: Option<usize>,
     /// RPC handles made ahead of need.
     pub handle_cache_size: usize,
     /// Longest time an idle xstream looks for work before it sleeps.
@@ -197,7 +199,7 @@ impl Config {
         let roles = roles::assign(self, &mut layout, &mut found);
         let providers = providers::resolve(self, &layout, roles.rpc, &mut found);
         scalars::check_options(&self.margo, &mut found);
-        network::check(self, &mut found);
+        let copy_pool = network::check(self, &layout, &mut found);
         layout::check(self, &layout, &roles, &mut found);
 
         let (Some(progress_pool), Some(rpc_pool), true) =
@@ -226,6 +228,7 @@ impl Config {
             payload_checksum: self.margo.payload_checksum,
             mercury_build: self.margo.mercury_build,
             bulk: self.margo.bulk.clone(),
+            copy_pool,
             handle_cache_size: self.handle_cache_size as usize,
             spin_max: Duration::from_micros(self.margo.spin_max_usec.into()),
             progress_spindown: millis(self.progress_spindown_msec),

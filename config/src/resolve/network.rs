@@ -1,12 +1,14 @@
 //! Settings of the RPC layer: limits, and what does not go together.
 
 use super::Findings;
-use crate::config::Config;
+use super::declared::Layout;
+use crate::config::{Config, PoolAccess};
 use crate::margo::{MercuryBuild, PayloadChecksum};
 use crate::mercury::ChecksumLevel;
 
-/// Checks `margo`'s and `mercury`'s settings of messages and bulk transfers.
-pub(super) fn check(config: &Config, found: &mut Findings) {
+/// Checks `margo`'s and `mercury`'s settings of messages and bulk transfers. Returns the pool that
+/// takes part in copies.
+pub(super) fn check(config: &Config, layout: &Layout, found: &mut Findings) -> Option<usize> {
     let (margo, mercury) = (&config.margo, &config.mercury);
     limit("margo.overflow_bytes_max", margo.overflow_bytes_max, 1, 1 << 40, found);
     limit("margo.requests_max", margo.requests_max as u64, 1, 1 << 22, found);
@@ -36,6 +38,23 @@ pub(super) fn check(config: &Config, found: &mut Findings) {
         let message = "is ignored because `mercury.checksum_level` is not \"rpc_payload\"";
         found.warn("margo.payload_checksum", message);
     }
+    copy_pool(config, layout, found)
+}
+
+fn copy_pool(config: &Config, layout: &Layout, found: &mut Findings) -> Option<usize> {
+    let path = "margo.bulk.copy_pool";
+    let found_pool = layout.find_for_role(config.margo.bulk.copy_pool.as_ref()?);
+    let index = found_pool.map_err(|message| found.error(path, message)).ok()?;
+    let pool = &layout.pools[index];
+    if pool.access == PoolAccess::Private {
+        let message = format!(
+            "pool {:?} is private, but progress pushes helpers into it from another xstream; use \
+             mpsc or mpmc",
+            pool.name
+        );
+        found.error(path, message);
+    }
+    Some(index)
 }
 
 fn limit(path: &str, value: u64, min: u64, max: u64, found: &mut Findings) {
