@@ -5,10 +5,11 @@
 //!
 //! - [`Exposed`](crate::Exposed) owns a vector or buffer; peers may touch it until it is released
 //!   (`exposed.rs`);
-//! - `expose_ref` and `expose_mut` borrow a slice, or several, for the duration of a closure, and do
-//!   not return before no transfer can touch it any more;
-//! - [`BulkBuffer`], or [`BulkSegments`](crate::BulkSegments), is the local side of our own transfers. Its key is never told to anyone, and a
-//!   transfer holds it exclusively until its completion, so in between it is an ordinary slice.
+//! - `expose_ref` and `expose_mut` borrow a slice, or several, for the duration of a closure, and
+//!   do not return before no transfer can touch it any more;
+//! - [`BulkBuffer`], or [`BulkSegments`](crate::BulkSegments), is the local side of our own
+//!   transfers. Its key is never told to anyone, and a transfer holds it exclusively until its
+//!   completion, so in between it is an ordinary slice.
 //!
 //! A [`Bulk`] is a description that travels in arguments; it keeps nothing alive. Using it after
 //! its memory was taken back is refused by the owner, not undefined.

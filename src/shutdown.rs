@@ -17,7 +17,7 @@
 //! waits without bound.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
 use ult::{Eventual, Limit};
@@ -84,7 +84,8 @@ impl Shutdown {
     /// A progress ULT has closed the network and told all who waited in its context.
     pub(crate) fn progress_ended(&self) {
         // pair: PROGRESS-END
-        if self.progressing.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.progressing.fetch_sub(1, Ordering::Release) == 1 {
+            fence(Ordering::Acquire); // pair: PROGRESS-END (what the others have told)
             let _ = self.network_closed.set(());
         }
     }

@@ -185,3 +185,12 @@ fn named_pools_have_the_progress_of_their_contexts() {
     assert_eq!(again.progress_pools().count(), 2);
     again.finalize_and_wait().unwrap();
 }
+
+#[test]
+fn the_sample_with_several_contexts_starts() {
+    let samples = margo::config::samples();
+    let (_, text) = samples.iter().find(|(name, _)| *name == "several-contexts.json").unwrap();
+    let service = margo::init(text).unwrap();
+    assert_eq!(service.progress_pools().count(), 2);
+    service.finalize_and_wait().unwrap();
+}

@@ -1,4 +1,5 @@
-//! Can a context sleep on what is for it, because another one has polled, or has filled its mailbox?
+//! Can a context sleep on what is for it, because another one has polled, or has filled its
+//! mailbox?
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, reason = "a model")]
 
