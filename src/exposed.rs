@@ -126,8 +126,9 @@ impl<B: Exposable> Exposed<B> {
     }
 }
 
-fn owner_of<B: Exposable>(memory: Memory) -> B {
-    memory.into_owner().expect("`expose` made the memory of a value of this type")
+/// The value of which the memory was made.
+pub(crate) fn owner_of<B: Exposable>(memory: Memory) -> B {
+    memory.into_owner().expect("whoever asks made the memory of a value of this type")
 }
 
 impl<B: Exposable> LocalBulk for Exposed<B> {}

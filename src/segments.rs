@@ -14,6 +14,7 @@ use std::fmt;
 use na::{Access, LocalMem, Memory, RawSegment};
 
 use crate::bulk::{LocalBulk, sealed::Registered, take_back};
+use crate::exposed::owner_of;
 use crate::hg::Bulk;
 use crate::{BulkError, Instance};
 
@@ -99,8 +100,7 @@ impl BulkSegments {
 
     /// The vectors.
     pub fn into_segments(self) -> Vec<Vec<u8>> {
-        let owner = take_back(self.memory).into_owner();
-        owner.expect("`bulk_segments` made the memory of such vectors")
+        owner_of(take_back(self.memory))
     }
 }
 
