@@ -5,10 +5,11 @@
 //!
 //! - [`Exposed`](crate::Exposed) owns a vector or buffer; peers may touch it until it is released
 //!   (`exposed.rs`);
-//! - `expose_ref` and `expose_mut` borrow a slice for the duration of a closure, and do not return
-//!   before no transfer can touch it any more;
-//! - [`BulkBuffer`] is the local side of our own transfers. Its key is never told to anyone, and a
-//!   transfer holds it exclusively until its completion, so in between it is an ordinary slice.
+//! - `expose_ref` and `expose_mut` borrow a slice, or several, for the duration of a closure, and
+//!   do not return before no transfer can touch it any more;
+//! - [`BulkBuffer`], or [`BulkSegments`](crate::BulkSegments), is the local side of our own
+//!   transfers. Its key is never told to anyone, and a transfer holds it exclusively until its
+//!   completion, so in between it is an ordinary slice.
 //!
 //! A [`Bulk`] is a description that travels in arguments; it keeps nothing alive. Using it after
 //! its memory was taken back is refused by the owner, not undefined.
@@ -77,8 +78,8 @@ impl Drop for Allocation {
     }
 }
 
-/// The local side of a transfer: a [`BulkBuffer`], or memory that is exposed
-/// ([`Exposed`](crate::Exposed), also by a shared reference).
+/// The local side of a transfer: a [`BulkBuffer`], [`BulkSegments`](crate::BulkSegments), or memory
+/// that is exposed ([`Exposed`](crate::Exposed), also by a shared reference).
 pub trait LocalBulk: sealed::Registered {}
 
 impl LocalBulk for BulkBuffer {}
@@ -178,7 +179,7 @@ impl Instance {
         self.expose_scope(memory, Access::WriteOnly, f)
     }
 
-    fn expose_scope<T>(
+    pub(crate) fn expose_scope<T>(
         &self,
         memory: Memory,
         access: Access,
@@ -263,7 +264,7 @@ impl Instance {
         }
         let failed = |source| BulkError::Transfer { peer: peer.to_string(), source };
         let call = Arc::new(BulkCall { done: Eventual::new() });
-        let started = self.inner().core.transfer(
+        let started = self.inner().core_here().transfer(
             op,
             peer,
             remote,

@@ -201,3 +201,136 @@ struct TheTransferHasTheBuffer;
 /// # }
 /// ```
 struct APooledBufferGoesBackOnce;
+
+/// Several vectors are the peers' until they are released.
+///
+/// ```no_run
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let rows = vec![vec![0; 8]; 2];
+/// let exposed = instance.expose(rows, Access::ReadWrite)?;
+/// assert_eq!(exposed.release().len(), 2);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// But not:
+///
+/// ```compile_fail,E0382
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let rows = vec![vec![0; 8]; 2];
+/// let exposed = instance.expose(rows, Access::ReadWrite)?;
+/// assert_eq!(rows.len(), 2);
+/// # Ok(())
+/// # }
+/// ```
+struct ExposedSegmentsAreNotReachable;
+
+/// None of several slices that peers write is read meanwhile.
+///
+/// ```no_run
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let (mut a, mut b) = ([0; 8], [0; 8]);
+/// instance.expose_mut_segments(&mut [&mut a, &mut b], |_bulk| ())?;
+/// assert_eq!(b[0], 0);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// But not:
+///
+/// ```compile_fail,E0502
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let (mut a, mut b) = ([0; 8], [0; 8]);
+/// instance.expose_mut_segments(&mut [&mut a, &mut b], |_bulk| assert_eq!(b[0], 0))?;
+/// # Ok(())
+/// # }
+/// ```
+struct WrittenSegmentsAreNotRead;
+
+/// None of several slices that peers read is changed meanwhile.
+///
+/// ```no_run
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let (a, mut b) = ([0; 8], [0; 8]);
+/// instance.expose_ref_segments(&[&a, &b], |_bulk| b[0] == 1)?;
+/// b[0] = 1;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// But not:
+///
+/// ```compile_fail,E0502
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let (a, mut b) = ([0; 8], [0; 8]);
+/// instance.expose_ref_segments(&[&a, &b], |_bulk| b[0] = 1)?;
+/// # Ok(())
+/// # }
+/// ```
+struct LentSegmentsAreNotChanged;
+
+/// The same memory is not lent twice for writing.
+///
+/// ```no_run
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let (mut a, mut b) = ([0; 8], [0; 8]);
+/// instance.expose_mut_segments(&mut [&mut a, &mut b], |_bulk| ())?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// But not:
+///
+/// ```compile_fail,E0499
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let mut a = [0; 8];
+/// instance.expose_mut_segments(&mut [&mut a, &mut a], |_bulk| ())?;
+/// # Ok(())
+/// # }
+/// ```
+struct SegmentsAreDisjoint;
+
+/// A transfer has all segments alone.
+///
+/// ```no_run
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let mut rows = instance.bulk_segments(vec![vec![0; 8]; 2])?;
+/// let row = rows.segment(0);
+/// assert_eq!(row, [0; 8]);
+/// instance.pull(peer, remote, 0, &mut rows, 0..16)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// But not:
+///
+/// ```compile_fail,E0502
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::{Access, BulkPoolSpec};
+/// let mut rows = instance.bulk_segments(vec![vec![0; 8]; 2])?;
+/// let row = rows.segment(0);
+/// instance.pull(peer, remote, 0, &mut rows, 0..16)?;
+/// assert_eq!(row, [0; 8]);
+/// # Ok(())
+/// # }
+/// ```
+struct TheTransferHasTheSegments;

@@ -3,25 +3,28 @@
 //! | memory | made by | how a peer of the same host and user copies it |
 //! |---|---|---|
 //! | `Vec<u8>` | anybody | through memory of the transport, or by the kernel |
+//! | `Vec<Vec<u8>>` | anybody | the same, as if it were in one piece |
 //! | [`SharedBuffer`] | [`Instance::alloc`] | itself, in one copy: it has the memory mapped |
 //!
-//! Both go into [`Instance::expose`] and come back from [`Exposed::release`]. For peers of other
+//! All go into [`Instance::expose`] and come back from [`Exposed::release`]. For peers of other
 //! hosts and users, and over tcp, there is no difference. Meanwhile they can also be the local side
 //! of our own transfers: a peer that owns the other side then writes or reads them itself.
 
 use std::any::Any;
 use std::ops::Range;
 
-use na::{Access, AllocOptions, LocalMem, Memory, SharedBuffer};
+use na::{Access, AllocOptions, LocalMem, Memory, RawSegment, SharedBuffer};
 
 use crate::bulk::{LocalBulk, sealed::Registered, take_back};
 use crate::hg::{Bulk, HgError};
 use crate::{BulkError, Instance};
 
-/// What [`Instance::expose`] takes: a `Vec<u8>` or a [`SharedBuffer`].
+/// What [`Instance::expose`] takes: a `Vec<u8>`, several as one (`Vec<Vec<u8>>`), or a
+/// [`SharedBuffer`].
 pub trait Exposable: Any + Send + Sized + sealed::IntoMemory {}
 
 impl Exposable for Vec<u8> {}
+impl Exposable for Vec<Vec<u8>> {}
 impl Exposable for SharedBuffer {}
 
 mod sealed {
@@ -35,6 +38,12 @@ mod sealed {
     impl IntoMemory for Vec<u8> {
         fn into_memory(self) -> Memory {
             Memory::from_vec(self)
+        }
+    }
+
+    impl IntoMemory for Vec<Vec<u8>> {
+        fn into_memory(self) -> Memory {
+            Memory::from_vecs(self)
         }
     }
 
@@ -91,6 +100,18 @@ impl<B: Exposable> Exposed<B> {
         }
     }
 
+    /// Where the memory lies: one segment for each vector. Without a copy, and so no slices: peers
+    /// may use the bytes at any time. The pointers are valid until this value is dropped or
+    /// released; whoever reads or writes through them needs other means to know that no peer does.
+    /// [`BulkSegments`](crate::BulkSegments) gives slices.
+    ///
+    /// Counterpart: `HG_Bulk_access`, `margo_bulk_get_segment_count`.
+    pub fn segments(&self) -> impl ExactSizeIterator<Item = *mut [u8]> + '_ {
+        let raw =
+            |segment: &RawSegment| std::ptr::slice_from_raw_parts_mut(segment.ptr, segment.len);
+        self.memory.segments().iter().map(raw)
+    }
+
     fn out_of_range(&self, range: Range<usize>) -> BulkError {
         let len = usize::try_from(self.memory.len()).unwrap_or(usize::MAX);
         BulkError::LocalRange { start: range.start, end: range.end, len }
@@ -105,8 +126,9 @@ impl<B: Exposable> Exposed<B> {
     }
 }
 
-fn owner_of<B: Exposable>(memory: Memory) -> B {
-    memory.into_owner().expect("`expose` made the memory of a value of this type")
+/// The value of which the memory was made.
+pub(crate) fn owner_of<B: Exposable>(memory: Memory) -> B {
+    memory.into_owner().expect("whoever asks made the memory of a value of this type")
 }
 
 impl<B: Exposable> LocalBulk for Exposed<B> {}
@@ -165,8 +187,25 @@ impl Instance {
     }
 
     /// Lets peers use `data` through the handle [`Exposed::bulk`], which is to be sent to them in
-    /// arguments: a vector, or a buffer of [`alloc`](Self::alloc), which peers of this host copy
-    /// faster.
+    /// arguments: a vector, several vectors as one, or a buffer of [`alloc`](Self::alloc), which
+    /// peers of this host copy faster.
+    ///
+    /// Several vectors are one range of bytes to peers, who neither see nor count them; thousands
+    /// cost about what one does.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use margo::{Access, Instance};
+    ///
+    /// let instance = Instance::builder("na+sm://").start()?;
+    /// let rows = vec![vec![1; 1000], Vec::new(), vec![2; 24]];
+    /// let exposed = instance.expose(rows, Access::ReadOnly)?;
+    /// assert_eq!(exposed.bulk().len(), 1024);
+    /// assert_eq!(exposed.release()[2], [2; 24]);
+    /// # instance.finalize_and_wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

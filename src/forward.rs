@@ -96,11 +96,12 @@ impl Instance {
         args: &A,
     ) -> Result<(Arc<Call>, OpRef), ForwardError> {
         let call = Arc::new(Call { done: Eventual::new() });
-        let started = self.inner().core.forward(
+        let started = self.inner().core_here().forward(
             to.addr(),
             rpc.id(to.id()),
             // The RPC's type says what a registration would.
-            ForwardOptions::default().undeclared(),
+            ForwardOptions { target_context: to.context(), ..ForwardOptions::default() }
+                .undeclared(),
             |writer| {
                 margo::write_request_prefix(writer, margo::NO_PARENT)?;
                 proc::to_writer(writer, args)

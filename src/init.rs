@@ -4,11 +4,13 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use margo_config::{ChecksumLevel, Config, NaAddrFormat, Resolved};
-use ult::Runtime;
+use margo_config::{Config, Resolved};
+use ult::{PoolRef, Runtime};
 
-use crate::hg::{self, Core, HgOptions};
+use crate::contexts::Context;
+use crate::hg::Core;
 use crate::instance::{Counters, Inner};
+use crate::options::{hg_options, na_options, without_effect};
 use crate::progress::{self, Progress, Token};
 use crate::shutdown::Shutdown;
 use crate::{InitError, Instance, Layout};
@@ -107,25 +109,6 @@ impl Instance {
     }
 }
 
-/// Settings of the document that this version reads but cannot act on.
-///
-/// Each is something that can be lived without, so it is a warning.
-fn without_effect(resolved: &Resolved) -> Vec<&'static str> {
-    let mercury = &resolved.mercury;
-    let given = [
-        (mercury.na_no_retry, "mercury.na_no_retry"),
-        (mercury.max_contexts > 1, "mercury.max_contexts"),
-        (mercury.ip_subnet.is_some(), "mercury.ip_subnet"),
-        (mercury.auth_key.is_some(), "mercury.auth_key"),
-        (mercury.sm_info_string.is_some() && !mercury.auto_sm, "mercury.sm_info_string"),
-        (mercury.na_request_mem_device, "mercury.na_request_mem_device"),
-        (mercury.na_addr_format != NaAddrFormat::default(), "mercury.na_addr_format"),
-        (resolved.enable_abt_profiling, "enable_abt_profiling"),
-        (resolved.monitoring.is_some(), "monitoring"),
-    ];
-    given.into_iter().filter_map(|(given, key)| given.then_some(key)).collect()
-}
-
 fn start(resolved: Resolved, grace: Duration) -> Result<Instance, InitError> {
     for key in without_effect(&resolved) {
         tracing::warn!("{key}: has no effect in this version");
@@ -134,18 +117,25 @@ fn start(resolved: Resolved, grace: Duration) -> Result<Instance, InitError> {
     let undo = StopOnDrop(Some(runtime.clone()));
     let pools =
         resolved.pools.iter().filter_map(|pool| runtime.pool(&pool.name)).collect::<Vec<_>>();
-    let core = start_core(&resolved)?;
+    let core = start_core(&resolved, &pools)?;
+    let more_contexts = more_contexts(&resolved, &core)?;
     let inner = Arc::new(Inner {
         config: resolved.effective(),
         runtime,
         pools,
         core,
         progress: OnceLock::new(),
-        shutdown: Shutdown::new(grace),
+        shutdown: Shutdown::new(grace, more_contexts.len() + 1),
+        more_contexts,
         counters: Counters::default(),
         resolved,
     });
-    start_progress(&inner)?;
+    for (id, pool) in inner.resolved.progress_pools().enumerate() {
+        if let Err(error) = start_progress(&inner, id, &inner.pools[pool]) {
+            crate::shutdown::stop_progress(&inner);
+            return Err(error);
+        }
+    }
     undo.keep();
     Ok(Instance::new(inner))
 }
@@ -194,79 +184,42 @@ fn start_runtime(resolved: &Resolved) -> Result<Runtime, InitError> {
     Ok(runtime)
 }
 
-fn unsupported(path: String, what: impl std::fmt::Debug, help: &str) -> InitError {
-    InitError::Unsupported { path, what: format!("`{what:?}`"), help: help.to_owned() }
-}
-
-fn start_core(resolved: &Resolved) -> Result<Arc<Core<Token>>, InitError> {
+fn start_core(resolved: &Resolved, pools: &[PoolRef]) -> Result<Arc<Core<Token>>, InitError> {
     let address = &resolved.address;
-    let mercury = &resolved.mercury;
     let hg_options = hg_options(resolved)?;
-    let mut options = na::OpenOptions::listening(resolved.listen);
-    // Our transports have one limit for both kinds of message; 0 stands for their default.
-    let largest = mercury.na_max_unexpected_size.max(mercury.na_max_expected_size) as usize;
-    if let Some(bytes) = resolved.eager_size.or((largest > 0).then_some(largest)) {
-        options.message_bytes_max = bytes;
-    }
-    if mercury.auto_sm {
-        let name = mercury.sm_info_string.as_deref().unwrap_or_default();
-        let is_address = name.contains("://");
-        options.auto_sm =
-            Some(if is_address { name.to_owned() } else { format!("na+sm://{name}") });
-    }
+    let mut options = na_options(resolved);
+    options.copy_helper =
+        resolved.copy_pool.map(|pool| crate::copy_pool::helper(pools[pool].clone()));
     let endpoint = na::open(address, &options)
         .map_err(|source| InitError::Network { address: address.clone(), source })?;
     Core::new(endpoint, hg_options)
         .map_err(|source| InitError::Rpc { address: address.clone(), source })
 }
 
-fn hg_options(resolved: &Resolved) -> Result<HgOptions, InitError> {
-    let defaults = HgOptions::default();
-    let request_post_init = match resolved.mercury.request_post_init as usize {
-        0 => defaults.request_post_init,
-        // Each is a message buffer, allocated at once.
-        receives if receives > defaults.requests_max => {
-            let path = "mercury.request_post_init".to_owned();
-            let help = format!("use at most {}", defaults.requests_max);
-            return Err(unsupported(path, receives, &help));
-        }
-        receives => receives,
-    };
-    let checksum_level = match resolved.mercury.checksum_level {
-        ChecksumLevel::None => hg::ChecksumLevel::None,
-        ChecksumLevel::RpcHeaders => hg::ChecksumLevel::Headers,
-        ChecksumLevel::RpcPayload => hg::ChecksumLevel::Payload,
-    };
-    // Only headers of a build with checksum support have room for them.
-    let protected = checksum_level != hg::ChecksumLevel::None;
-    let request_post_incr = match resolved.mercury.request_post_incr as usize {
-        0 => defaults.request_post_incr,
-        receives => receives,
-    };
-    Ok(HgOptions {
-        build: if protected { hg::Build::Checksum } else { defaults.build },
-        checksum_level,
-        listen: resolved.listen,
-        request_post_init,
-        request_post_incr,
-        stats: resolved.mercury.stats,
-        bulk_eager: !resolved.mercury.no_bulk_eager,
-        loopback: !resolved.mercury.no_loopback,
-        // A handler may run for long, and wait for other requests.
-        release_input_early: true,
-        ..defaults
-    })
+/// Contexts beside context 0, in the order of their progress pools.
+fn more_contexts(
+    resolved: &Resolved,
+    core: &Arc<Core<Token>>,
+) -> Result<Box<[Context]>, InitError> {
+    let make = |_| core.context().map(Context::new);
+    resolved
+        .more_progress_pools
+        .iter()
+        .map(make)
+        .collect::<Result<_, _>>()
+        .map_err(|source| InitError::Rpc { address: resolved.address.clone(), source })
 }
 
-fn start_progress(inner: &Arc<Inner>) -> Result<(), InitError> {
-    let pool = &inner.pools[inner.resolved.progress_pool];
+fn start_progress(inner: &Arc<Inner>, context: usize, pool: &PoolRef) -> Result<(), InitError> {
     let own = inner.clone();
     let handed_over = Arc::new(ult::Eventual::new());
     let mine = handed_over.clone();
     pool.ult().name("margo progress").spawn_detached(move || {
-        let progress = own.progress.get_or_init(|| Progress::new(ult::unparker()));
+        let (core, progress) = own.context(context);
+        let rank = own.runtime.rank_here().unwrap_or_default();
+        let progress = progress.get_or_init(|| Progress::new(ult::unparker(), rank));
         let _ = mine.set(());
-        progress::run(&own, progress);
+        progress::run(&own, core, progress);
     })?;
     handed_over.wait();
     Ok(())

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use margo_config::{Config, Resolved};
 use ult::{PoolRef, Runtime};
 
+use crate::contexts::Context;
 use crate::error::LookupError;
 use crate::hg::Core;
 use crate::progress::{Progress, Token};
@@ -39,16 +40,23 @@ pub(crate) struct Inner {
     pub(crate) resolved: Resolved,
     pub(crate) runtime: Runtime,
     pub(crate) pools: Vec<PoolRef>,
+    /// Context 0.
     pub(crate) core: Arc<Core<Token>>,
+    /// Of context 0.
     pub(crate) progress: OnceLock<Progress>,
+    /// Contexts 1, 2 and so on.
+    pub(crate) more_contexts: Box<[Context]>,
     pub(crate) shutdown: Shutdown,
     pub(crate) counters: Counters,
 }
 
 impl Inner {
     /// Wakes the progress ULT if it sleeps; for after giving the RPC layer something to do.
+    #[inline]
     pub(crate) fn kick(&self) {
-        if let Some(progress) = self.progress.get() {
+        if !self.more_contexts.is_empty() {
+            self.kick_several();
+        } else if let Some(progress) = self.progress.get() {
             progress.kick();
         }
     }
@@ -145,9 +153,14 @@ impl Instance {
         self.inner().pools[self.inner().resolved.rpc_pool].clone()
     }
 
-    /// Where the progress ULT runs. Counterpart: `margo_get_progress_pool`.
+    /// Where the progress ULT of context 0 runs. Counterpart: `margo_get_progress_pool`.
     pub fn progress_pool(&self) -> PoolRef {
         self.inner().pools[self.inner().resolved.progress_pool].clone()
+    }
+
+    /// Where the progress ULTs run: those of context 0, context 1 and so on.
+    pub fn progress_pools(&self) -> impl Iterator<Item = PoolRef> + '_ {
+        self.inner().resolved.progress_pools().map(|pool| self.inner().pools[pool].clone())
     }
 
     /// The execution streams and pools, for spawning ULTs and for diagnosis.

@@ -50,7 +50,7 @@ pub struct LayoutPool {
     pub numa_node: Option<u32>,
     /// Names of the xstreams that run it. None: what it holds waits for one that is added later.
     pub xstreams: Vec<String>,
-    /// The progress ULT runs here.
+    /// A progress ULT runs here.
     pub progress: bool,
     /// Handlers run here, unless their provider has another pool.
     pub handlers: bool,
@@ -255,7 +255,7 @@ impl Machine<'_> {
             stack_bytes: pool.stack_bytes.unwrap_or(resolved.stack_bytes),
             numa_node,
             xstreams: homes.iter().map(|xstream| xstream.name.clone()).collect(),
-            progress: resolved.progress_pool == index,
+            progress: resolved.progress_pools().any(|pool| pool == index),
             handlers: resolved.rpc_pool == index,
             providers: providers.map(|provider| provider.name.clone()).collect(),
         }

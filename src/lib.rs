@@ -47,7 +47,8 @@
 //!
 //! # Unsafe code
 //!
-//! Only `bulk.rs` uses it: it hands memory to the transport, and says there why that is sound.
+//! Only `bulk.rs`, `segments.rs` and `copy_pool.rs` use it: the first two hand memory to the
+//! transport, the third lets other execution streams copy it. They say there why that is sound.
 
 #[doc(hidden)]
 pub mod hg;
@@ -55,6 +56,9 @@ pub mod hg;
 mod bulk;
 mod bulk_bind;
 mod bulk_pool;
+mod contexts;
+mod copy_claims;
+mod copy_pool;
 mod error;
 mod exposed;
 mod forward;
@@ -62,13 +66,16 @@ mod handler;
 mod init;
 mod instance;
 mod layout;
+mod options;
 mod progress;
 mod provider;
 mod register;
 mod request;
 mod respond;
 mod rpc;
+mod segments;
 mod shutdown;
+mod sync;
 
 pub use margo_config as config;
 pub use {na, ult};
@@ -88,6 +95,7 @@ pub use self::{
     provider::{Component, Provider, ProviderSpec, RunningProvider, RunningProviders},
     request::Request,
     rpc::{ProviderHandle, Rpc},
+    segments::BulkSegments,
 };
 pub use margo_config::Config;
 pub use na::{Access, Addr, AllocOptions, SharedBuffer};

@@ -1,7 +1,7 @@
 //! The progress ULT: the one place that polls the network.
 //!
-//! Each instance has one, in the pool that the configuration calls `progress_pool`. Until shutdown
-//! it repeats:
+//! Each instance has one, in the pool that the configuration calls `progress_pool`, or one for each
+//! of its contexts (`contexts.rs`). Until shutdown it repeats:
 //!
 //! - **poll**: take completions from the network and act on them. A caller suspended in `forward`
 //!   becomes runnable here, and an arrived request becomes a handler ULT here;
@@ -17,7 +17,7 @@
 //! | state | owner | others |
 //! |---|---|---|
 //! | `Patience` | the progress ULT | nobody |
-//! | `Core::poll` | the progress ULT | nobody |
+//! | `Core::poll` of its context | the progress ULT | nobody |
 //! | `Progress::asleep` | the progress ULT writes it | `kick` reads it; pair: PROGRESS-ASLEEP |
 //!
 //! # Errors
@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 use crate::bulk::BulkCall;
 use crate::forward::Call;
 use crate::handler;
-use crate::hg::{HgError, RequestHandle, Response, Sink};
+use crate::hg::{Core, HgError, RequestHandle, Response, Sink};
 use crate::instance::Inner;
 
 /// Completions taken from the network in one go, before other ULTs get their turn.
@@ -55,13 +55,20 @@ pub(crate) enum Token {
 #[derive(Debug)]
 pub(crate) struct Progress {
     unparker: ult::Unparker,
+    /// Of its execution stream, on which it stays.
+    rank: usize,
     asleep: AtomicBool,
     stop: AtomicBool,
 }
 
 impl Progress {
-    pub(crate) fn new(unparker: ult::Unparker) -> Self {
-        Self { unparker, asleep: AtomicBool::new(false), stop: AtomicBool::new(false) }
+    pub(crate) fn new(unparker: ult::Unparker, rank: usize) -> Self {
+        Self { unparker, rank, asleep: AtomicBool::new(false), stop: AtomicBool::new(false) }
+    }
+
+    /// Rank of the execution stream that it runs on.
+    pub(crate) fn rank(&self) -> usize {
+        self.rank
     }
 
     /// Wakes the progress ULT if it sleeps, after something was queued for it.
@@ -81,8 +88,8 @@ impl Progress {
     }
 }
 
-/// Runs on the progress ULT until shutdown.
-pub(crate) fn run(inner: &Arc<Inner>, progress: &Progress) {
+/// Runs on the progress ULT of a context until shutdown.
+pub(crate) fn run(inner: &Arc<Inner>, core: &Arc<Core<Token>>, progress: &Progress) {
     let resolved = &inner.resolved;
     let mut patience = match resolved.mercury.na_no_block {
         true => Patience::endless(),
@@ -93,16 +100,16 @@ pub(crate) fn run(inner: &Arc<Inner>, progress: &Progress) {
         if !closing && progress.stop.load(Ordering::Acquire) {
             // pair: PROGRESS-STOP
             closing = true;
-            inner.core.close();
+            core.close();
         }
-        if poll(inner) > 0 {
+        if poll(inner, core) > 0 {
             patience.useful();
             if ult::has_runnable() {
                 ult::yield_now();
             }
             continue;
         }
-        if closing && inner.core.in_flight() == 0 {
+        if closing && core.in_flight() == 0 {
             break;
         }
         if ult::has_runnable() {
@@ -110,25 +117,25 @@ pub(crate) fn run(inner: &Arc<Inner>, progress: &Progress) {
         } else if patience.keep_spinning() {
             std::hint::spin_loop();
         } else {
-            sleep(inner, progress);
+            sleep(core, progress);
             patience.slept();
         }
     }
-    let _ = inner.shutdown.network_closed.set(());
+    inner.shutdown.progress_ended();
 }
 
 /// One round of the network; how much happened.
-fn poll(inner: &Arc<Inner>) -> usize {
-    inner.core.poll(BUDGET, &mut Dispatch { inner }).unwrap_or_else(|error| {
+fn poll(inner: &Arc<Inner>, core: &Arc<Core<Token>>) -> usize {
+    core.poll(BUDGET, &mut Dispatch { inner }).unwrap_or_else(|error| {
         tracing::error!(%error, "the network endpoint failed; shutting down");
-        inner.core.close();
+        core.close();
         crate::shutdown::begin(inner);
         1
     })
 }
 
-fn sleep(inner: &Arc<Inner>, progress: &Progress) {
-    let Some(fd) = inner.core.wait_fd() else {
+fn sleep(core: &Core<Token>, progress: &Progress) {
+    let Some(fd) = core.wait_fd() else {
         // A transport that can only be polled: give the others their turn and go on.
         ult::yield_now();
         return;
@@ -136,7 +143,7 @@ fn sleep(inner: &Arc<Inner>, progress: &Progress) {
     let arm = || {
         progress.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst); // pair: PROGRESS-ASLEEP
-        !progress.stop_requested_late(inner) && inner.core.prepare_wait()
+        !progress.stop_requested_late(core) && core.prepare_wait()
     };
     ult::idle(fd, None, arm);
     progress.asleep.store(false, Ordering::Relaxed);
@@ -145,9 +152,9 @@ fn sleep(inner: &Arc<Inner>, progress: &Progress) {
 impl Progress {
     /// A stop that came after the loop looked. The unpark that follows the flag is not lost either;
     /// this only spares the sleep.
-    fn stop_requested_late(&self, inner: &Inner) -> bool {
+    fn stop_requested_late(&self, core: &Core<Token>) -> bool {
         // pair: PROGRESS-STOP
-        self.stop.load(Ordering::Acquire) && inner.core.in_flight() == 0
+        self.stop.load(Ordering::Acquire) && core.in_flight() == 0
     }
 }
 

@@ -72,7 +72,7 @@ impl Instance {
             return Err(RegisterError::Closing);
         }
         if pool.access() == ult::Access::Private
-            && pool.xstreams() != self.progress_pool().xstreams()
+            && self.progress_pools().any(|progress| pool.xstreams() != progress.xstreams())
         {
             return Err(RegisterError::PrivatePool {
                 rpc: rpc.name(),

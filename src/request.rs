@@ -55,6 +55,14 @@ impl<A, R> Request<A, R> {
         self.reply.provider()
     }
 
+    /// The context of this instance that took the request: the one that the origin asked for
+    /// ([`ProviderHandle::in_context`](crate::ProviderHandle::in_context)), or 0.
+    ///
+    /// Counterpart: `context_id` of `HG_Get_info`.
+    pub fn context(&self) -> u8 {
+        self.reply.context()
+    }
+
     /// Copies from the origin's exposed memory into `into[local]`; suspends until it is there.
     ///
     /// # Errors

@@ -35,6 +35,7 @@ pub(crate) struct Reply {
     rpc: &'static str,
     provider: ProviderId,
     origin: Addr,
+    context: u8,
     state: Mutex<State>,
 }
 
@@ -58,6 +59,7 @@ impl Reply {
             rpc: entry.rpc,
             provider: entry.provider,
             origin: request.origin().clone(),
+            context: request.context_id(),
             state: Mutex::new(State {
                 request: Some(request),
                 handler_runs: true,
@@ -76,6 +78,10 @@ impl Reply {
 
     pub(crate) fn origin(&self) -> &Addr {
         &self.origin
+    }
+
+    pub(crate) fn context(&self) -> u8 {
+        self.context
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

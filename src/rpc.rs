@@ -67,12 +67,29 @@ impl<A, R> fmt::Debug for Rpc<A, R> {
 pub struct ProviderHandle {
     addr: Addr,
     id: ProviderId,
+    context: Option<u8>,
 }
 
 impl ProviderHandle {
     /// The provider `id` at `addr`. Does not contact it.
     pub fn new(addr: Addr, id: ProviderId) -> Self {
-        Self { addr, id }
+        Self { addr, id, context: None }
+    }
+
+    /// The same provider, called through that context of the peer, below 128: its progress ULT
+    /// takes the request and makes the handler. A peer that has no such context takes it for
+    /// context 0, as it does by default. Which contexts a peer has is a matter of its
+    /// configuration (`mercury.max_contexts`).
+    ///
+    /// Counterpart: `HG_Set_target_id`.
+    #[must_use]
+    pub fn in_context(self, context: u8) -> Self {
+        Self { context: Some(context), ..self }
+    }
+
+    /// The context that is asked for. Default: none in particular.
+    pub fn context(&self) -> Option<u8> {
+        self.context
     }
 
     /// Where it is.
@@ -89,7 +106,7 @@ impl ProviderHandle {
 impl From<Addr> for ProviderHandle {
     /// The default provider ([`ProviderId::DEFAULT`]) at `addr`.
     fn from(addr: Addr) -> Self {
-        Self { addr, id: ProviderId::DEFAULT }
+        Self { addr, id: ProviderId::DEFAULT, context: None }
     }
 }
 

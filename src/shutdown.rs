@@ -17,7 +17,7 @@
 //! waits without bound.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
 use ult::{Eventual, Limit};
@@ -38,14 +38,18 @@ pub(crate) struct Shutdown {
     /// Shutdown has begun and the last handler has ended.
     drained: Eventual<()>,
     grace: Duration,
+    /// Progress ULTs that have not ended.
+    progressing: AtomicUsize,
     /// The network is closed and all waiters have been told.
     pub(crate) network_closed: Eventual<()>,
     done: Eventual<Result<(), FinalizeError>>,
 }
 
 impl Shutdown {
-    pub(crate) fn new(grace: Duration) -> Self {
+    /// For an instance with so many progress ULTs.
+    pub(crate) fn new(grace: Duration, progressing: usize) -> Self {
         Self {
+            progressing: AtomicUsize::new(progressing),
             handlers: AtomicUsize::new(0),
             drained: Eventual::new(),
             grace,
@@ -74,6 +78,15 @@ impl Shutdown {
         // pair: FINALIZE-BEGUN
         if self.handlers.fetch_sub(HANDLER, Ordering::AcqRel) == HANDLER | BEGUN {
             let _ = self.drained.set(());
+        }
+    }
+
+    /// A progress ULT has closed the network and told all who waited in its context.
+    pub(crate) fn progress_ended(&self) {
+        // pair: PROGRESS-END
+        if self.progressing.fetch_sub(1, Ordering::Release) == 1 {
+            fence(Ordering::Acquire); // pair: PROGRESS-END (what the others have told)
+            let _ = self.network_closed.set(());
         }
     }
 
@@ -119,18 +132,25 @@ pub(crate) fn begin(inner: &Arc<Inner>) {
         std::thread::Builder::new().name("margo-finalize".into()).spawn(move || run(&own));
     if let Err(error) = spawned {
         // The process is out of threads. Closing the network needs none and frees all waiters.
-        if let Some(progress) = inner.progress.get() {
-            progress.stop();
-        }
+        stop_progress(inner);
         let _ = inner.shutdown.done.set(Err(FinalizeError::Thread(error.to_string())));
     }
+}
+
+/// Asks every progress ULT to close the network and end; whether there is one.
+pub(crate) fn stop_progress(inner: &Arc<Inner>) -> bool {
+    let mut any = false;
+    for progress in inner.contexts().filter_map(|(_, progress)| progress) {
+        progress.stop();
+        any = true;
+    }
+    any
 }
 
 fn run(inner: &Arc<Inner>) {
     let shutdown = &inner.shutdown;
     shutdown.drain();
-    if let Some(progress) = inner.progress.get() {
-        progress.stop();
+    if stop_progress(inner) {
         // Bounded: a handler that blocks the execution stream itself blocks the progress ULT too.
         if !shutdown.within_grace(&shutdown.network_closed) {
             tracing::error!(

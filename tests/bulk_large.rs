@@ -87,6 +87,12 @@ fn more_than_4_gib_over_tcp() {
     more_than_4_gib(Transport::Tcp);
 }
 
+/// In virtual time; only the copies take time of ours.
+#[test]
+fn more_than_4_gib_over_sim() {
+    more_than_4_gib(Transport::Sim);
+}
+
 /// However many segments there are, a transfer is one operation of the transport.
 #[test]
 fn a_hundred_thousand_segments() {

@@ -235,6 +235,10 @@ pub(crate) fn is_false(value: &bool) -> bool {
     !value
 }
 
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 fn is_zero(value: &i32) -> bool {
     *value == 0
 }

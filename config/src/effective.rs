@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::config::{Argobots, Config, Pool, Scheduler, Xstream};
-use crate::margo::{MargoOptions, Provider};
+use crate::margo::{BulkOptions, MargoOptions, Provider};
 use crate::pool_ref::PoolRef;
 use crate::resolve::Resolved;
 
@@ -33,7 +33,17 @@ impl Resolved {
                 listen: self.listen,
                 spin_max_usec: saturate(self.spin_max.as_micros()),
                 eager_size: self.eager_size,
+                overflow_bytes_max: self.overflow_bytes_max,
+                requests_max: self.requests_max,
+                payload_checksum: self.payload_checksum,
+                mercury_build: self.mercury_build,
+                bulk: BulkOptions { copy_pool: self.copy_pool.map(pool_ref), ..self.bulk.clone() },
                 address_file: self.address_file.clone(),
+                more_progress_pools: self
+                    .more_progress_pools
+                    .iter()
+                    .map(|&pool| pool_ref(pool))
+                    .collect(),
                 providers: self.provider_entries(pool_ref),
             },
             argobots: Argobots {

@@ -51,12 +51,14 @@ mod tree;
 pub use affinity::Affinity;
 pub use config::{Argobots, Config, Pool, PoolAccess, PoolKind, Scheduler, SchedulerKind, Xstream};
 pub use error::{Error, Errors, Warning};
-pub use margo::{MargoOptions, PROVIDER_ID_DEFAULT, Provider};
-pub use mercury::{ChecksumLevel, Mercury, NaAddrFormat};
+pub use margo::{
+    BulkOptions, MargoOptions, MercuryBuild, PROVIDER_ID_DEFAULT, PayloadChecksum, Provider,
+};
+pub use mercury::{ChecksumLevel, Mercury, NaAddrFormat, TrafficClass};
 pub use parse::process_env;
 pub use pool_ref::PoolRef;
 pub use resolve::{
-    EAGER_SIZE_MAX, EAGER_SIZE_MIN, Resolved, ResolvedPool, ResolvedProvider, ResolvedXstream,
-    STACK_BYTES_MAX, STACK_BYTES_MIN, XSTREAMS_MAX,
+    CONTEXTS_MAX, EAGER_SIZE_MAX, EAGER_SIZE_MIN, Resolved, ResolvedPool, ResolvedProvider,
+    ResolvedXstream, STACK_BYTES_MAX, STACK_BYTES_MIN, XSTREAMS_MAX,
 };
 pub use samples::samples;

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::config::is_default;
 use crate::pool_ref::PoolRef;
 
 /// Provider id of RPCs that belong to no provider; no provider may have it.
@@ -29,10 +30,33 @@ pub struct MargoOptions {
     /// in bytes, from 256 to 16777216. Default none: what the transport can carry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eager_size: Option<usize>,
+    /// Longest arguments or result, in bytes, from 1 to 1099511627776 (1 TiB): peers that announce
+    /// more are refused. Default 268435456 (256 MiB).
+    pub overflow_bytes_max: u64,
+    /// Most requests whose arguments have not been decoded, posted receives included, from 1 to
+    /// 4194304. Beyond, senders are held back. Default 16384.
+    pub requests_max: usize,
+    /// Checksum of arguments and results at `mercury.checksum_level` `rpc_payload`. Default
+    /// `crc32c`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub payload_checksum: PayloadChecksum,
+    /// Which of Mercury's two header layouts requests are written in, and unmarked requests are
+    /// read in. Default: that with room for checksums if `mercury.checksum_level` asks for some,
+    /// else the plain one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mercury_build: Option<MercuryBuild>,
+    /// How bulk data moves. Default: see there.
+    #[serde(skip_serializing_if = "is_default")]
+    pub bulk: BulkOptions,
     /// File to write the instance's address to once it listens, for others to find it. Default
     /// none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address_file: Option<String>,
+    /// Pools in which the progress ULTs of contexts 1, 2 and so on run, one for each; that of
+    /// context 0 runs in `progress_pool`. Default none: `mercury.max_contexts` says how many
+    /// contexts there are, and pools and xstreams are added for them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub more_progress_pools: Vec<PoolRef>,
     /// Services to start. Default none.
     pub providers: Vec<Provider>,
 }
@@ -44,9 +68,56 @@ impl Default for MargoOptions {
             listen: true,
             spin_max_usec: 50,
             eager_size: None,
+            overflow_bytes_max: 256 << 20,
+            requests_max: 16 << 10,
+            payload_checksum: PayloadChecksum::Crc32c,
+            mercury_build: None,
+            bulk: BulkOptions::default(),
             address_file: None,
+            more_progress_pools: Vec::new(),
             providers: Vec::new(),
         }
+    }
+}
+
+/// Checksum of arguments and results.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PayloadChecksum {
+    /// 32 bits, as C Mercury. The default.
+    #[default]
+    Crc32c,
+    /// 64 bits; C peers do not take such requests, but theirs are taken.
+    Crc64,
+}
+
+/// How a Mercury was built, which decides the length of its headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MercuryBuild {
+    /// Without checksum support: Mercury's own default.
+    Plain,
+    /// With checksum support: the default of Spack.
+    Checksums,
+}
+
+/// How bulk data moves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BulkOptions {
+    /// Longest single put or get of a transfer, in bytes, from 4096. Default 67108864 (64 MiB).
+    pub chunk_bytes: u64,
+    /// Puts or gets of one transfer in flight at a time, from 1 to 32. Default 8.
+    pub window: u32,
+    /// Pool whose xstreams take part in copies of 512 KiB and more between processes of one host.
+    /// Default none: the xstream of the progress ULT copies alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copy_pool: Option<PoolRef>,
+}
+
+impl Default for BulkOptions {
+    fn default() -> Self {
+        Self { chunk_bytes: 64 << 20, window: 8, copy_pool: None }
     }
 }
 

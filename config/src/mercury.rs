@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::{is_default, is_false};
+
 /// Network settings with the names and defaults of Mercury's `hg_init_info`.
 ///
 /// Which of them matter depends on the transport; one that a transport cannot honour is its
@@ -25,14 +27,32 @@ pub struct Mercury {
     /// Largest response that travels without bulk transfer, in bytes. Output; ignored on input.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_eager_size: Option<u32>,
-    /// Receive buffers posted at start. Default 256.
+    /// Receive buffers posted at start. Default 256, also for 0.
     pub request_post_init: u32,
-    /// Receive buffers added when they run out. Default 256.
-    pub request_post_incr: u32,
+    /// Receive buffers added when they run out; -1: none, senders are held back then. Default 256,
+    /// also for 0.
+    pub request_post_incr: i32,
     /// Shared memory towards peers of the same node, whatever the address. Default false.
     pub auto_sm: bool,
     /// Never carry small bulk data inside a request. Default false.
     pub no_bulk_eager: bool,
+    /// Refuse arguments and results that do not fit into a message, instead of sending them by bulk
+    /// transfer. Default false. Not known to C Margo.
+    #[serde(skip_serializing_if = "is_false")]
+    pub no_overflow: bool,
+    /// Give the receive buffer back as soon as the arguments are decoded. Always so here. Not known
+    /// to C Margo.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub release_input_early: Option<bool>,
+    /// One receive buffer for each request. Always so here. Not known to C Margo.
+    #[serde(skip_serializing_if = "is_false")]
+    pub no_multi_recv: bool,
+    /// Receive buffers for many requests; there are none here. Default 0. Not known to C Margo.
+    #[serde(skip_serializing_if = "is_default")]
+    pub multi_recv_op_max: u32,
+    /// When to copy out of such buffers; there are none here. Default 0. Not known to C Margo.
+    #[serde(skip_serializing_if = "is_default")]
+    pub multi_recv_copy_threshold: u32,
     /// RPCs to oneself go through the network too. Default false.
     pub no_loopback: bool,
     /// Count operations. Default false.
@@ -41,7 +61,9 @@ pub struct Mercury {
     pub na_no_block: bool,
     /// Report "try again" instead of trying again. Default false.
     pub na_no_retry: bool,
-    /// Network contexts. Default 0, which means one.
+    /// Network contexts, from 1 to [`CONTEXTS_MAX`](crate::CONTEXTS_MAX): each has a progress ULT,
+    /// in a pool and xstream that are added for it, unless `margo.more_progress_pools` names its
+    /// pool. Default 0: as many as that key has pools, and one more; so one if it is not given.
     pub max_contexts: u32,
     /// Subnet to choose the interface by, such as `"192.168.0.0/24"`. Default none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,6 +84,9 @@ pub struct Mercury {
     pub checksum_level: ChecksumLevel,
     /// Form of addresses. Default `unspec`.
     pub na_addr_format: NaAddrFormat,
+    /// Which class of the fabric's traffic. Default `unspec`. Not known to C Margo.
+    #[serde(skip_serializing_if = "is_default")]
+    pub traffic_class: TrafficClass,
     /// Least important message that the network layer logs. Default `"warning"`.
     pub log_level: String,
     /// Parts of the network layer that log, separated by commas. Default `"hg,na"`.
@@ -80,6 +105,11 @@ impl Default for Mercury {
             request_post_incr: 256,
             auto_sm: false,
             no_bulk_eager: false,
+            no_overflow: false,
+            release_input_early: None,
+            no_multi_recv: false,
+            multi_recv_op_max: 0,
+            multi_recv_copy_threshold: 0,
             no_loopback: false,
             stats: false,
             na_no_block: false,
@@ -93,6 +123,7 @@ impl Default for Mercury {
             na_request_mem_device: false,
             checksum_level: ChecksumLevel::None,
             na_addr_format: NaAddrFormat::Unspec,
+            traffic_class: TrafficClass::Unspec,
             log_level: "warning".to_owned(),
             log_subsys: "hg,na".to_owned(),
         }
@@ -139,4 +170,25 @@ pub enum NaAddrFormat {
     Ipv6,
     /// The fabric's own.
     Native,
+}
+
+/// Class of the fabric's traffic. Counterpart: `enum na_traffic_class` (Mercury).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrafficClass {
+    /// The transport chooses. The default.
+    #[default]
+    Unspec,
+    /// The one of ordinary traffic.
+    BestEffort,
+    /// Short and urgent.
+    LowLatency,
+    /// Long transfers.
+    BulkData,
+    /// Bandwidth of its own.
+    DedicatedAccess,
+    /// What others leave over.
+    Scavenger,
+    /// Control of the network itself.
+    NetworkCtrl,
 }

@@ -11,10 +11,12 @@ use std::collections::HashMap;
 use margo_config::{Config, Warning};
 use serde_json::Value;
 
-const TABLES: [(&str, &str); 5] = [
+const TABLES: [(&str, &str); 7] = [
     ("accepted", include_str!("cases/accepted.json")),
     ("wrong-types", include_str!("cases/wrong-types.json")),
     ("layout", include_str!("cases/layout.json")),
+    ("rpc-layer", include_str!("cases/rpc-layer.json")),
+    ("contexts", include_str!("cases/contexts.json")),
     ("margo-object", include_str!("cases/margo-object.json")),
     ("keys-and-syntax", include_str!("cases/keys-and-syntax.json")),
 ];

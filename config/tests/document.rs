@@ -24,7 +24,8 @@ fn the_empty_document_prints_all_defaults() {
     let (effective, warnings) = Config::check("{}", &no_env).expect("accepted");
     let expected = serde_json::json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "margo": {"address": "na+sm://", "listen": true, "spin_max_usec": 50, "providers": []},
+        "margo": {"address": "na+sm://", "listen": true, "spin_max_usec": 50, "providers": [],
+            "overflow_bytes_max": 268435456, "requests_max": 16384},
         "argobots": {
             "pools": [{"name": "__primary__", "kind": "fifo_wait", "access": "mpmc"}],
             "xstreams": [{"name": "__primary__", "cpubind": -1, "affinity": [],
@@ -206,7 +207,7 @@ fn names_instead_of_indices_on_request() {
 #[test]
 fn samples_resolve_without_warnings_and_explain_themselves() {
     let samples = margo_config::samples();
-    assert_eq!(samples.len(), 5);
+    assert_eq!(samples.len(), 6);
     for (name, text) in samples {
         let (_, warnings) = Config::check(text, &no_env).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(warnings, [], "{name}");
@@ -225,4 +226,35 @@ fn the_quickstart_is_one_thread_with_a_blob_store() {
     assert_eq!((store.type_name.as_str(), store.name.as_str()), ("blob", "store"));
     assert_eq!((store.provider_id, store.pool), (1, 0));
     assert_eq!(store.config, serde_json::json!({"path": "./margo-blobs", "sync": false}));
+}
+
+/// A document with every key of its objects.
+#[test]
+fn the_manual_has_every_key() {
+    let manual = include_str!("../../docs/configuration.md");
+    let mut config = Config::default();
+    let mercury = &mut config.mercury;
+    mercury.address = Some(String::new());
+    (mercury.listening, mercury.version) = (Some(true), Some(String::new()));
+    (mercury.input_eager_size, mercury.output_eager_size) = (Some(1), Some(1));
+    (mercury.ip_subnet, mercury.auth_key) = (Some(String::new()), Some(String::new()));
+    (mercury.sm_info_string, mercury.release_input_early) = (Some(String::new()), Some(true));
+    (mercury.no_overflow, mercury.no_multi_recv) = (true, true);
+    (mercury.multi_recv_op_max, mercury.multi_recv_copy_threshold) = (1, 1);
+    mercury.traffic_class = margo_config::TrafficClass::BulkData;
+    let margo = &mut config.margo;
+    (margo.eager_size, margo.address_file) = (Some(1), Some(String::new()));
+    margo.payload_checksum = margo_config::PayloadChecksum::Crc64;
+    margo.mercury_build = Some(margo_config::MercuryBuild::Plain);
+    margo.more_progress_pools = vec![0.into()];
+    (margo.bulk.window, margo.bulk.copy_pool) = (1, Some(0.into()));
+    config.monitoring = Some(serde_json::Map::new());
+    config.progress_pool = Some(0.into());
+    config.rpc_pool = Some(0.into());
+    (config.use_progress_thread, config.rpc_thread_count) = (true, 1);
+    let document = serde_json::to_value(config).expect("serialises");
+    let objects = [&document["mercury"], &document["margo"], &document["margo"]["bulk"], &document];
+    let keys = objects.into_iter().flat_map(|object| object.as_object().expect("an object").keys());
+    let missing: Vec<_> = keys.filter(|key| !manual.contains(&format!("`{key}`"))).collect();
+    assert!(missing.is_empty(), "docs/configuration.md lacks {missing:?}");
 }

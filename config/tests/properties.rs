@@ -75,7 +75,7 @@ fn document() -> impl Strategy<Value = Value> {
                 "use_progress_thread": thread, "rpc_thread_count": count,
                 "handle_cache_size": number, "progress_spindown_msec": number,
                 "margo": {"providers": providers, "spin_max_usec": number},
-                "mercury": {"max_contexts": number, "listening": thread},
+                "mercury": {"max_contexts": number % 4, "listening": thread},
             })
         },
     )

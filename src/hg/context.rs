@@ -154,11 +154,16 @@ impl<T> Core<T> {
                     None => own(completion),
                 })?;
             // Our poll has ended the announcement of those who sleep: renew it.
-            if done >= budget || !self.class.has_sleepers() || self.endpoint.prepare_wait() {
+            if !self.class.has_sleepers() || self.endpoint.prepare_wait() {
+                return Ok(done);
+            }
+            if done >= budget {
                 break;
             }
         }
         drop(turn);
+        // There is more, and we may be long in coming back.
+        self.class.wake_one();
         Ok(done)
     }
 

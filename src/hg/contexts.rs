@@ -9,19 +9,17 @@
 //!
 //! A context sleeps on two descriptors: the endpoint's, and its own bell, which is rung when
 //! something is put into its mailbox. The end of anybody's sleep ends the announcement at the
-//! endpoint for all, so who polls while others sleep announces their sleep again.
-//!
-//! | state | written by | read by |
-//! |---|---|---|
-//! | `Bell::asleep` | its context | whoever fills its mailbox; pair: CONTEXT-ASLEEP |
-//! | `Class::sleepers` | each context | whoever polls; pair: CONTEXT-SLEEPERS |
+//! endpoint for all, so who polls while others sleep announces their sleep again. Who stops polling
+//! while there is more, because it has had enough, wakes a sleeper: it may come back late. What of
+//! this is a matter of memory ordering is in `bell.rs`, with a model in `loom-tests`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use rustix::event::{EventfdFlags, epoll};
 
+use super::bell::{Sleeper, Sleepers};
 use super::buffers::lock;
 use super::context::Event;
 use super::ops::CONTEXTS_MAX;
@@ -37,7 +35,7 @@ pub(super) struct Class<T> {
     several: AtomicBool,
     /// Held by the context that polls, if there are several.
     pub(super) polling: Mutex<()>,
-    sleepers: AtomicUsize,
+    sleepers: Sleepers,
 }
 
 /// A number for a context.
@@ -58,7 +56,7 @@ impl<T> Class<T> {
             contexts: RwLock::new(Vec::new()),
             several: AtomicBool::new(false),
             polling: Mutex::new(()),
-            sleepers: AtomicUsize::new(0),
+            sleepers: Sleepers::default(),
         }
     }
 
@@ -113,17 +111,21 @@ impl<T> Class<T> {
 
     /// Whether a context sleeps; after its own poll.
     pub(super) fn has_sleepers(&self) -> bool {
-        // Either this sees the sleeper, or the sleeper's announcement comes after our poll and so
-        // sees what we left.
-        fence(Ordering::SeqCst); // pair: CONTEXT-SLEEPERS
-        self.sleepers.load(Ordering::Relaxed) > 0
+        self.sleepers.any()
+    }
+
+    /// Wakes one that sleeps, if there is one.
+    pub(super) fn wake_one(&self) {
+        let contexts = self.contexts.read().unwrap_or_else(|e| e.into_inner());
+        let mut bells = contexts.iter().filter_map(Weak::upgrade);
+        let _ = bells.any(|context| context.bell.as_ref().is_some_and(Bell::ring));
     }
 }
 
 /// How a context that shares its endpoint is woken.
 #[derive(Debug)]
 pub(super) struct Bell {
-    asleep: AtomicBool,
+    asleep: Sleeper,
     bell: OwnedFd,
     /// Both descriptors, as one.
     both: OwnedFd,
@@ -141,7 +143,7 @@ impl Bell {
             let data = epoll::EventData::new_u64(0);
             epoll::add(&both, fd, data, epoll::EventFlags::IN).map_err(failed)?;
         }
-        Ok(Self { asleep: AtomicBool::new(false), bell, both })
+        Ok(Self { asleep: Sleeper::default(), bell, both })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -150,28 +152,23 @@ impl Bell {
 
     /// Announces a sleep; follow with a look at the mailbox.
     pub(super) fn announce<T>(&self, class: &Class<T>) {
-        if !self.asleep.swap(true, Ordering::Relaxed) {
-            class.sleepers.fetch_add(1, Ordering::Relaxed);
-        }
-        // Either the look that follows sees what was put into the mailbox, or who put it there
-        // sees that we sleep.
-        fence(Ordering::SeqCst); // pair: CONTEXT-ASLEEP, CONTEXT-SLEEPERS
+        self.asleep.announce(&class.sleepers);
     }
 
     /// Ends a sleep.
     pub(super) fn retract<T>(&self, class: &Class<T>) {
-        if self.asleep.swap(false, Ordering::Relaxed) {
-            class.sleepers.fetch_sub(1, Ordering::Relaxed);
+        if self.asleep.retract(&class.sleepers) {
             let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         }
     }
 
-    /// Something was put into the mailbox.
-    pub(super) fn ring(&self) {
-        fence(Ordering::SeqCst); // pair: CONTEXT-ASLEEP
-        if self.asleep.load(Ordering::Relaxed) {
+    /// Something was put into the mailbox; whether its context slept.
+    pub(super) fn ring(&self) -> bool {
+        let asleep = self.asleep.must_ring();
+        if asleep {
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
+        asleep
     }
 }
 

@@ -407,6 +407,13 @@ impl<T> Core<T> {
         self.state().tokens
     }
 
+    /// Whether something was queued here that [`trigger`](Self::trigger) is to deliver: a call to
+    /// ourselves, or the end of one; a cancel. Of what other threads queue this may know late.
+    #[inline]
+    pub fn has_queued(&self) -> bool {
+        self.has_events.load(Ordering::Relaxed)
+    }
+
     /// Announces that the caller is about to sleep on [`wait_fd`](Self::wait_fd); `false`: there is
     /// work. See [`Endpoint::prepare_wait`]. What other threads queue here afterwards (calls to
     /// ourselves, cancels) does not make the descriptor readable: they wake the sleeper themselves.

@@ -12,10 +12,21 @@ impl<T> Core<T> {
     /// A call ends at once, whatever the peer does; the peer may handle it all the same. An answer
     /// ends when it is no longer being sent; its origin may have got it, and cannot fetch an
     /// overflowed result any more. A transfer ends as soon as the network no longer touches our
-    /// memory.
+    /// memory. Any context of the core may be asked, whichever started the operation.
     ///
     /// Counterpart: `HG_Cancel`, `HG_Bulk_cancel`; there, calls to oneself cannot be canceled.
     pub fn cancel(&self, op: OpRef) {
+        if op.context_id() != self.id && self.class.is_several() {
+            if let Some(starter) = self.class.get(op.context_id()) {
+                starter.cancel_own(op);
+                starter.wake();
+            }
+            return;
+        }
+        self.cancel_own(op);
+    }
+
+    fn cancel_own(&self, op: OpRef) {
         let mut state = self.state();
         let (parts, forgotten) = match state.ops.get_mut(op) {
             Some(Op::Forward(call)) if call.is_canceled() => return,

@@ -11,7 +11,8 @@
 //! - `proc/`: how values are encoded;
 //! - `bulk/`: how memory is described to peers;
 //! - `core.rs`, `options.rs`: the [`Core`], and what holds for all operations;
-//! - `registry.rs`: which RPCs there are; `contexts.rs`: several contexts on one endpoint;
+//! - `registry.rs`: which RPCs there are; `contexts.rs`, `bell.rs`: several contexts on one
+//!   endpoint;
 //! - `context.rs`: progress and trigger, from a completion of the network to a call of the sink;
 //! - `forward.rs`, `handle.rs`, `reply.rs`, `local.rs`, `overflow.rs`, `transfer.rs`: calls,
 //!   requests and their answers, responses, calls to ourselves, long arguments and results, bulk
@@ -28,6 +29,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bell;
 mod buffers;
 pub mod bulk;
 mod checksum;

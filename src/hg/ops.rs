@@ -16,8 +16,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 use na::{OpId, Tag};
 
-/// Names an operation in flight for [`Core::cancel`](super::Core::cancel), at the context that
-/// started it.
+/// Names an operation in flight for [`Core::cancel`](super::Core::cancel).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpRef {
     index: u32,

@@ -17,7 +17,8 @@
 //! Nobody here: a piece is an operation of the transport, which works in its `poll`. Several pieces
 //! in flight therefore overlap with each other on the network, not on processors. Where a copy
 //! within one host is what takes the time, the transport splits it among execution streams
-//! ([`na::OpenOptions::copy_helper`]); more chunks would only add round trips.
+//! ([`na::OpenOptions::copy_helper`], which `copy_pool.rs` of margo sets); more chunks would only
+//! add round trips.
 
 use na::{Addr, LocalMem, RemoteMem, Transfer};
 

@@ -70,6 +70,14 @@ impl Runtime {
     pub fn is_current(&self) -> bool {
         current::xstream_in(&self.owner.core).is_some()
     }
+
+    /// Rank of the xstream that the caller runs on, if it is one of this runtime.
+    ///
+    /// Counterpart: `ABT_self_get_xstream_rank`.
+    #[must_use]
+    pub fn rank_here(&self) -> Option<usize> {
+        current::xstream_in(&self.owner.core).map(|xstream| xstream.shared().rank())
+    }
 }
 
 impl Owner {

@@ -24,14 +24,20 @@ pub(super) fn check(config: &Config, layout: &Layout, roles: &Roles, found: &mut
             unattached(pool, layout, &needed, found);
             continue;
         }
-        order(pool, &homes, layout, roles.progress, found);
+        let copies = needed
+            .iter()
+            .any(|(needed, path, _)| *needed == pool && path == "margo.bulk.copy_pool");
+        if copies {
+            helpers(pool, &homes, roles, layout, found);
+        }
+        order(pool, &homes, layout, roles, found);
         access(pool, &homes, layout, &serving, found);
     }
 }
 
 /// Who pushes handlers, and where to.
 struct Serving<'l> {
-    /// Xstreams on which the progress ULT may run.
+    /// Xstreams on which a progress ULT may run.
     progress: Vec<&'l ResolvedXstream>,
     /// Pools in which handlers run.
     handlers: Vec<usize>,
@@ -40,7 +46,7 @@ struct Serving<'l> {
 impl<'l> Serving<'l> {
     fn new(config: &Config, layout: &'l Layout, roles: &Roles) -> Self {
         let runs = |xstream: &&ResolvedXstream| {
-            roles.progress.is_some_and(|progress| xstream.pools.contains(&progress))
+            roles.all_progress().any(|progress| xstream.pools.contains(&progress))
         };
         let of_provider = |provider: &Provider| match &provider.pool {
             Some(pool) => layout.find_for_role(pool).ok(),
@@ -64,8 +70,18 @@ fn needed_pools(
     if let (Some(pool), Some(_)) = (roles.progress, &config.progress_pool) {
         needed.push((pool, "progress_pool".to_owned(), "there would be no network progress"));
     }
+    if !config.margo.more_progress_pools.is_empty() {
+        for (index, &pool) in roles.more_progress.iter().enumerate() {
+            let path = format!("margo.more_progress_pools[{index}]");
+            needed.push((pool, path, "its context would make no progress"));
+        }
+    }
     if let (Some(pool), Some(_)) = (roles.rpc, &config.rpc_pool) {
         needed.push((pool, "rpc_pool".to_owned(), "no handler would ever run"));
+    }
+    let copy_pool = config.margo.bulk.copy_pool.as_ref();
+    if let Some(pool) = copy_pool.and_then(|pool| layout.find_for_role(pool).ok()) {
+        needed.push((pool, "margo.bulk.copy_pool".to_owned(), "nobody would take part in copies"));
     }
     for (index, provider) in config.margo.providers.iter().enumerate() {
         let pool = provider.pool.as_ref().and_then(|pool| layout.find_for_role(pool).ok());
@@ -95,12 +111,31 @@ fn unattached(
     }
 }
 
+/// Whether somebody helps progress to copy.
+fn helpers(
+    pool: usize,
+    homes: &[&ResolvedXstream],
+    roles: &Roles,
+    layout: &Layout,
+    found: &mut Findings,
+) {
+    let [home] = homes else { return };
+    if roles.all_progress().all(|progress| home.pools.contains(&progress)) {
+        let message = format!(
+            "pool {:?} is run by xstream {:?} alone, which runs progress too: nobody takes part in \
+             copies",
+            layout.pools[pool].name, home.name
+        );
+        found.warn("margo.bulk.copy_pool", message);
+    }
+}
+
 /// Where the pool stands among the others, the progress pool above all.
 fn order(
     pool: usize,
     homes: &[&ResolvedXstream],
     layout: &Layout,
-    progress: Option<usize>,
+    roles: &Roles,
     found: &mut Findings,
 ) {
     let name = &layout.pools[pool].name;
@@ -110,7 +145,21 @@ fn order(
             format!("pool {name:?} is first in no xstream: the pools before it can starve it");
         found.warn(&path, message);
     }
-    let Some(progress) = progress.filter(|progress| *progress != pool) else { return };
+    for progress in roles.all_progress().filter(|progress| *progress != pool) {
+        beside_progress(pool, homes, layout, progress, found);
+    }
+}
+
+/// Where the pool stands to a pool with a progress ULT.
+fn beside_progress(
+    pool: usize,
+    homes: &[&ResolvedXstream],
+    layout: &Layout,
+    progress: usize,
+    found: &mut Findings,
+) {
+    let name = &layout.pools[pool].name;
+    let path = format!("argobots.pools[{pool}]");
     let rank = |xstream: &ResolvedXstream, pool| xstream.pools.iter().position(|&p| p == pool);
     let behind = |xstream: &ResolvedXstream| rank(xstream, progress) < rank(xstream, pool);
     let shared = |xstream: &&&ResolvedXstream| xstream.pools.contains(&progress);

@@ -6,8 +6,10 @@
 //! 2. `__primary__`, when no xstream of that name is described (`roles`, like the next two);
 //! 3. the pool and xstream of `use_progress_thread`, unless `progress_pool` is given;
 //! 4. the pool and xstreams of `rpc_thread_count`, unless `rpc_pool` is given;
-//! 5. providers (`providers`);
-//! 6. the layout as a whole: what could starve an RPC (`layout`).
+//! 5. a pool and an xstream for each further context of `mercury.max_contexts`, unless
+//!    `margo.more_progress_pools` is given;
+//! 6. providers (`providers`);
+//! 7. the layout as a whole: what could starve an RPC (`layout`).
 //!
 //! Every step reports into [`Findings`] and goes on with what it has, so that one run finds all
 //! errors. A step that lacks something because of an error reported before stays silent about it.
@@ -15,6 +17,7 @@
 mod declared;
 mod layout;
 mod names;
+mod network;
 mod providers;
 mod roles;
 mod scalars;
@@ -26,9 +29,10 @@ use serde_json::{Map, Value};
 use crate::affinity::Affinity;
 use crate::config::{Config, PoolAccess, PoolKind, SchedulerKind};
 use crate::error::{Error, Errors, REPORTED_MAX, Warning};
+use crate::margo::{BulkOptions, MercuryBuild, PayloadChecksum};
 use crate::mercury::Mercury;
 
-pub use roles::XSTREAMS_MAX;
+pub use roles::{CONTEXTS_MAX, XSTREAMS_MAX};
 pub use scalars::{EAGER_SIZE_MAX, EAGER_SIZE_MIN, STACK_BYTES_MAX, STACK_BYTES_MIN};
 
 /// The name of the primary xstream and of the pool added for it.
@@ -42,8 +46,10 @@ pub struct Resolved {
     pub pools: Vec<ResolvedPool>,
     /// All xstreams: the document's, then those added. One is called `__primary__`.
     pub xstreams: Vec<ResolvedXstream>,
-    /// Index of the pool in which the progress ULT runs.
+    /// Index of the pool in which the progress ULT of context 0 runs.
     pub progress_pool: usize,
+    /// Indices of the pools in which those of contexts 1, 2 and so on run.
+    pub more_progress_pools: Vec<usize>,
     /// Index of the pool in which handlers run unless their provider has its own.
     pub rpc_pool: usize,
     /// Default size of a ULT stack in bytes, a multiple of 4096.
@@ -64,6 +70,18 @@ pub struct Resolved {
     pub mercury: Mercury,
     /// Largest arguments that travel inside the message, in bytes; `None`: the transport's limit.
     pub eager_size: Option<usize>,
+    /// Longest arguments or result, in bytes.
+    pub overflow_bytes_max: u64,
+    /// Most requests whose arguments have not been decoded.
+    pub requests_max: usize,
+    /// Checksum of arguments and results.
+    pub payload_checksum: PayloadChecksum,
+    /// Which of Mercury's header layouts; `None`: as the checksum level needs it.
+    pub mercury_build: Option<MercuryBuild>,
+    /// How bulk data moves; for the pool see `copy_pool`.
+    pub bulk: BulkOptions,
+    /// Index of the pool whose xstreams take part in large copies.
+    pub copy_pool: Option<usize>,
     /// RPC handles made ahead of need.
     pub handle_cache_size: usize,
     /// Longest time an idle xstream looks for work before it sleeps.
@@ -153,6 +171,13 @@ impl Findings {
     }
 }
 
+impl Resolved {
+    /// Indices of the pools in which progress ULTs run, one for each context.
+    pub fn progress_pools(&self) -> impl Iterator<Item = usize> + '_ {
+        std::iter::once(self.progress_pool).chain(self.more_progress_pools.iter().copied())
+    }
+}
+
 impl Config {
     /// Names everything, turns references into indices, applies the precedence rules and checks
     /// the whole.
@@ -174,6 +199,7 @@ impl Config {
         let roles = roles::assign(self, &mut layout, &mut found);
         let providers = providers::resolve(self, &layout, roles.rpc, &mut found);
         scalars::check_options(&self.margo, &mut found);
+        let copy_pool = network::check(self, &layout, &mut found);
         layout::check(self, &layout, &roles, &mut found);
 
         let (Some(progress_pool), Some(rpc_pool), true) =
@@ -186,6 +212,7 @@ impl Config {
             pools: layout.pools,
             xstreams: layout.xstreams,
             progress_pool,
+            more_progress_pools: roles.more_progress,
             rpc_pool,
             stack_bytes: stacks.bytes,
             stack_cache_max: stacks.cache_max as usize,
@@ -196,6 +223,12 @@ impl Config {
             address_file: self.margo.address_file.clone(),
             mercury: self.mercury.input_only(),
             eager_size: self.margo.eager_size,
+            overflow_bytes_max: self.margo.overflow_bytes_max,
+            requests_max: self.margo.requests_max,
+            payload_checksum: self.margo.payload_checksum,
+            mercury_build: self.margo.mercury_build,
+            bulk: self.margo.bulk.clone(),
+            copy_pool,
             handle_cache_size: self.handle_cache_size as usize,
             spin_max: Duration::from_micros(self.margo.spin_max_usec.into()),
             progress_spindown: millis(self.progress_spindown_msec),

@@ -10,11 +10,24 @@ use crate::pool_ref::PoolRef;
 /// The most xstreams that `rpc_thread_count` may ask for.
 pub const XSTREAMS_MAX: usize = 1024;
 
+/// The most network contexts that there may be: so many are told apart on the wire.
+pub const CONTEXTS_MAX: usize = 128;
+
 /// Indices of pools; `None` where an error has been reported.
 #[derive(Debug)]
 pub(super) struct Roles {
+    /// Progress of context 0.
     pub(super) progress: Option<usize>,
+    /// Progress of contexts 1, 2 and so on.
+    pub(super) more_progress: Vec<usize>,
     pub(super) rpc: Option<usize>,
+}
+
+impl Roles {
+    /// The pools of all progress ULTs.
+    pub(super) fn all_progress(&self) -> impl Iterator<Item = usize> + '_ {
+        self.progress.into_iter().chain(self.more_progress.iter().copied())
+    }
 }
 
 /// Adds what the document leaves to us and decides the roles.
@@ -22,7 +35,56 @@ pub(super) fn assign(config: &Config, layout: &mut Layout, found: &mut Findings)
     let primary = primary_pool(layout, found);
     let progress = progress_pool(config, primary, layout, found);
     let rpc = rpc_pool(config, primary, progress, layout, found);
-    Roles { progress, rpc }
+    let more_progress = more_progress_pools(config, progress, layout, found);
+    Roles { progress, more_progress, rpc }
+}
+
+/// The pools of contexts 1, 2 and so on: named, or made.
+fn more_progress_pools(
+    config: &Config,
+    progress: Option<usize>,
+    layout: &mut Layout,
+    found: &mut Findings,
+) -> Vec<usize> {
+    let (wanted, named) = (config.mercury.max_contexts as usize, &config.margo.more_progress_pools);
+    let count = if wanted == 0 { named.len() + 1 } else { wanted };
+    if count > CONTEXTS_MAX {
+        let path = if wanted == 0 { "margo.more_progress_pools" } else { "mercury.max_contexts" };
+        found.error(path, format!("{count} contexts are more than the {CONTEXTS_MAX} allowed"));
+        return Vec::new();
+    }
+    if named.is_empty() {
+        let add = |_| {
+            let pool = add_pool(layout, None);
+            add_xstream(layout, None, pool);
+            pool
+        };
+        return (1..count).map(add).collect();
+    }
+    if named.len() + 1 != count {
+        let message = format!(
+            "{count} contexts have {} progress ULTs beside that of `progress_pool`, but \
+             `margo.more_progress_pools` names {}; leave one of the two keys out",
+            count - 1,
+            named.len()
+        );
+        found.error("mercury.max_contexts", message);
+    }
+    let mut pools = Vec::new();
+    for (index, reference) in named.iter().enumerate() {
+        let path = format!("margo.more_progress_pools[{index}]");
+        let Some(pool) = named_pool(&path, reference, layout, found) else { continue };
+        if Some(pool) == progress || pools.contains(&pool) {
+            let name = &layout.pools[pool].name;
+            let message = format!(
+                "pool {name:?} has the progress ULT of another context already; each needs a pool \
+                 of its own"
+            );
+            found.error(path, message);
+        }
+        pools.push(pool);
+    }
+    pools
 }
 
 /// The first pool of xstream `__primary__`, which is made if it is not described.

@@ -1,0 +1,69 @@
+//! Settings of the RPC layer: limits, and what does not go together.
+
+use super::Findings;
+use super::declared::Layout;
+use crate::config::{Config, PoolAccess};
+use crate::margo::{MercuryBuild, PayloadChecksum};
+use crate::mercury::ChecksumLevel;
+
+/// Checks `margo`'s and `mercury`'s settings of messages and bulk transfers. Returns the pool that
+/// takes part in copies.
+pub(super) fn check(config: &Config, layout: &Layout, found: &mut Findings) -> Option<usize> {
+    let (margo, mercury) = (&config.margo, &config.mercury);
+    limit("margo.overflow_bytes_max", margo.overflow_bytes_max, 1, 1 << 40, found);
+    limit("margo.requests_max", margo.requests_max as u64, 1, 1 << 22, found);
+    limit("margo.bulk.chunk_bytes", margo.bulk.chunk_bytes, 4096, u64::MAX, found);
+    limit("margo.bulk.window", margo.bulk.window.into(), 1, 32, found);
+    let first = mercury.request_post_init as usize;
+    if first > margo.requests_max {
+        // Each is a message buffer, allocated at once.
+        let message = format!("use at most `margo.requests_max`, which is {}", margo.requests_max);
+        found.error("mercury.request_post_init", message);
+    }
+    if mercury.request_post_incr < -1 {
+        let message =
+            format!("{} receive buffers cannot be added; -1 adds none", mercury.request_post_incr);
+        found.error("mercury.request_post_incr", message);
+    }
+    if mercury.checksum_level != ChecksumLevel::None
+        && margo.mercury_build == Some(MercuryBuild::Plain)
+    {
+        let message = "headers of a plain build have no room for checksums; write \"checksums\", \
+                       or leave the key out";
+        found.error("margo.mercury_build", message);
+    }
+    if margo.payload_checksum != PayloadChecksum::default()
+        && mercury.checksum_level != ChecksumLevel::RpcPayload
+    {
+        let message = "is ignored because `mercury.checksum_level` is not \"rpc_payload\"";
+        found.warn("margo.payload_checksum", message);
+    }
+    copy_pool(config, layout, found)
+}
+
+fn copy_pool(config: &Config, layout: &Layout, found: &mut Findings) -> Option<usize> {
+    let path = "margo.bulk.copy_pool";
+    let found_pool = layout.find_for_role(config.margo.bulk.copy_pool.as_ref()?);
+    let index = found_pool.map_err(|message| found.error(path, message)).ok()?;
+    let pool = &layout.pools[index];
+    if pool.access == PoolAccess::Private {
+        let message = format!(
+            "pool {:?} is private, but progress pushes helpers into it from another xstream; use \
+             mpsc or mpmc",
+            pool.name
+        );
+        found.error(path, message);
+    }
+    Some(index)
+}
+
+fn limit(path: &str, value: u64, min: u64, max: u64, found: &mut Findings) {
+    if (min..=max).contains(&value) {
+        return;
+    }
+    let message = match max {
+        u64::MAX => format!("{value} is not allowed: from {min}"),
+        max => format!("{value} is not allowed: from {min} to {max}"),
+    };
+    found.error(path, message);
+}

@@ -1,0 +1,147 @@
+//! Large copies by several execution streams: what `margo.bulk.copy_pool` asks for.
+//!
+//! The transport splits a copy of 512 KiB and more in user space (shared memory of
+//! [`Instance::alloc`](crate::Instance::alloc) at both sides) into parts of 128 KiB, and calls the
+//! [`na::CopyHelper`] that is made here, in its poll. That queues a tasklet for each execution
+//! stream of the pool, and copies too: everybody takes the next part until there is none.
+//!
+//! The poll holds locks of the transport, so it must not suspend its ULT. Nor has it to: when no
+//! part is left to take, the parts still missing are being copied by tasklets that run, on other
+//! execution streams, and do not wait for anything. A tasklet that comes late finds no part, and
+//! does not touch what the copy has left behind.
+//!
+//! # Unsafe code
+//!
+//! A tasklet outlives the call that queued it, so it gets the borrowed function as a pointer;
+//! [`Job::run`] says why that is valid whenever it is used.
+
+use std::sync::Arc;
+
+use ult::PoolRef;
+
+use crate::copy_claims::Claims;
+
+/// What copies the part of that number.
+type Part<'a> = &'a (dyn Fn(usize) + Sync);
+
+/// A copy in which tasklets take part.
+struct Job {
+    claims: Claims,
+    part: *const (dyn Fn(usize) + Sync),
+}
+
+// SAFETY: `part` points to a function that may be called from any thread; when, see `run`.
+unsafe impl Send for Job {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Job {}
+
+impl Job {
+    /// Copies parts until none is left to take.
+    fn run(&self) {
+        while let Some(part) = self.claims.claim() {
+            // SAFETY:
+            // - valid: `copy` does not return before `is_over`, and so not before this claimed
+            //   part is finished; the function is borrowed for at least as long;
+            // - a shared reference to a `Sync` function.
+            let copy = unsafe { &*self.part };
+            copy(part);
+            self.claims.finish();
+        }
+    }
+}
+
+/// Lets the execution streams of `pool` take part in large copies.
+pub(crate) fn helper(pool: PoolRef) -> na::CopyHelper {
+    na::CopyHelper::new(move |parts, part| copy(&pool, parts, part))
+}
+
+fn copy(pool: &PoolRef, parts: usize, part: Part<'_>) {
+    // SAFETY: only the lifetime changes; nothing is read here.
+    let part = unsafe { std::mem::transmute::<Part<'_>, Part<'static>>(part) };
+    let job = Arc::new(Job { claims: Claims::new(parts), part });
+    for _ in 0..pool.xstreams().len().min(parts.saturating_sub(1)) {
+        let job = job.clone();
+        // Without helpers, as in a runtime that ends, the caller copies alone.
+        if pool.tasklet().name("margo copy").spawn_detached(move || job.run()).is_err() {
+            break;
+        }
+    }
+    job.run();
+    let mut spins = 0u32;
+    while !job.claims.is_over() {
+        spins += 1;
+        // The operating system may have stopped a helper in the midst of its part.
+        if spins.is_multiple_of(256) { std::thread::yield_now() } else { std::hint::spin_loop() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use ult::{PoolSpec, Runtime, XstreamSpec};
+
+    use super::*;
+
+    fn runtime(xstreams: usize) -> (Runtime, PoolRef) {
+        let names = ["x0", "x1", "x2"];
+        let mut builder = Runtime::builder().pool(PoolSpec::new("copy"));
+        for name in &names[..xstreams] {
+            builder = builder.xstream(XstreamSpec::new(*name).pools(["copy"]));
+        }
+        let runtime = builder.start().unwrap();
+        let pool = runtime.pool("copy").unwrap();
+        (runtime, pool)
+    }
+
+    /// No part ends before all are being copied at the same time.
+    #[test]
+    fn every_xstream_of_the_pool_copies_at_the_same_time() {
+        let (runtime, pool) = runtime(2);
+        for _ in 0..50 {
+            let all = Barrier::new(3);
+            copy(&pool, 3, &|_| {
+                all.wait();
+            });
+        }
+        runtime.shutdown().unwrap();
+    }
+
+    #[test]
+    fn every_part_is_copied_once_whoever_comes() {
+        let (runtime, pool) = runtime(3);
+        for parts in [0, 1, 2, 8, 100] {
+            for _ in 0..50 {
+                let copied: Vec<_> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
+                copy(&pool, parts, &|part| {
+                    copied[part].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(copied.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+            }
+        }
+        runtime.shutdown().unwrap();
+        // Nobody helps any more.
+        let alone = AtomicUsize::new(0);
+        copy(&pool, 8, &|_| {
+            alone.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(alone.load(Ordering::Relaxed), 8);
+    }
+
+    /// On the only xstream of the pool: its tasklet cannot run before the copy is over.
+    #[test]
+    fn a_copy_does_not_wait_for_its_own_xstream() {
+        let (runtime, pool) = runtime(1);
+        let own = pool.clone();
+        let copied = pool.spawn(move || {
+            let count = AtomicUsize::new(0);
+            copy(&own, 8, &|_| {
+                count.fetch_add(1, Ordering::Relaxed);
+            });
+            count.into_inner()
+        });
+        assert_eq!(copied.unwrap().join().unwrap(), 8);
+        runtime.shutdown().unwrap();
+    }
+}

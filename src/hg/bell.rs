@@ -1,0 +1,55 @@
+//! Which contexts of an endpoint sleep: how none of them misses what is put into its mailbox, or
+//! what comes after another one has polled. Nothing but atomics, so that `loom-tests` can include
+//! this file.
+//!
+//! | state | written by | read by |
+//! |---|---|---|
+//! | `Sleeper` | its context | whoever fills its mailbox; pair: CONTEXT-ASLEEP |
+//! | `Sleepers` | each context | whoever polls; pair: CONTEXT-SLEEPERS |
+
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+
+/// How many contexts sleep, or are about to.
+#[derive(Debug, Default)]
+pub(crate) struct Sleepers(AtomicUsize);
+
+impl Sleepers {
+    /// Whether a context sleeps; for whoever polls, after its poll.
+    pub(crate) fn any(&self) -> bool {
+        // Either this sees the sleeper, or the sleeper's announcement comes after our poll and so
+        // sees what we left.
+        fence(Ordering::SeqCst); // pair: CONTEXT-SLEEPERS
+        self.0.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// Whether a context sleeps, or is about to.
+#[derive(Debug, Default)]
+pub(crate) struct Sleeper(AtomicBool);
+
+impl Sleeper {
+    /// Announces a sleep; follow with a look at the mailbox and at the endpoint.
+    pub(crate) fn announce(&self, all: &Sleepers) {
+        if !self.0.swap(true, Ordering::Relaxed) {
+            all.0.fetch_add(1, Ordering::Relaxed);
+        }
+        // Either the look that follows sees what was put into the mailbox, or who put it there
+        // sees that we sleep.
+        fence(Ordering::SeqCst); // pair: CONTEXT-ASLEEP, CONTEXT-SLEEPERS
+    }
+
+    /// Ends a sleep; whether there was one, for which a bell may have been rung.
+    pub(crate) fn retract(&self, all: &Sleepers) -> bool {
+        let slept = self.0.swap(false, Ordering::Relaxed);
+        if slept {
+            all.0.fetch_sub(1, Ordering::Relaxed);
+        }
+        slept
+    }
+
+    /// Whether a bell must be rung, after something was put into the mailbox.
+    pub(crate) fn must_ring(&self) -> bool {
+        fence(Ordering::SeqCst); // pair: CONTEXT-ASLEEP
+        self.0.load(Ordering::Relaxed)
+    }
+}

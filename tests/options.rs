@@ -1,0 +1,153 @@
+//! What keys of the document change, as callers and the wire see it.
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
+
+mod common;
+
+use std::time::Instant;
+
+use common::{PATIENCE, bounded};
+use margo::{ForwardError, Instance, ProviderHandle, Rpc};
+use na::{Completion, Endpoint, OpId, OpenOptions};
+
+const ECHO: Rpc<String, String> = Rpc::new("echo");
+
+const CRC32C: &str = r#""mercury": { "checksum_level": "rpc_payload" }"#;
+const CRC64: &str = r#""mercury": { "checksum_level": "rpc_payload" },
+    "margo": { "payload_checksum": "crc64" }"#;
+
+/// A service with such keys, and a client of it.
+fn pair(service: &str, client: &str) -> (Instance, Instance, ProviderHandle) {
+    let service = margo::init(&format!("{{ {service} }}")).unwrap();
+    service.register(ECHO, |request| drop(request.respond(request.args()))).unwrap();
+    let client = margo::init(&format!("{{ {client} }}")).unwrap();
+    let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+    (service, client, target)
+}
+
+fn end(service: &Instance, client: &Instance) {
+    client.finalize_and_wait().unwrap();
+    service.finalize_and_wait().unwrap();
+}
+
+/// The first request of an instance with such keys, as bytes.
+fn first_request(keys: &str) -> Vec<u8> {
+    let endpoint = na::open("na+sm://", &OpenOptions::listening(true)).unwrap();
+    endpoint.recv_unexpected(OpId(1), endpoint.alloc_msg()).unwrap();
+    let uri = endpoint.self_addr().uri().to_owned();
+    let client = margo::init(&format!("{{ {keys} }}")).unwrap();
+    let caller = client.clone();
+    let call = std::thread::spawn(move || {
+        let target = ProviderHandle::from(caller.lookup(&uri).unwrap());
+        caller.forward(ECHO, &target, &"text".to_owned()).unwrap_err();
+    });
+    let bytes = received(&*endpoint);
+    client.finalize_and_wait().unwrap();
+    call.join().unwrap();
+    bytes
+}
+
+fn received(endpoint: &dyn Endpoint) -> Vec<u8> {
+    let since = Instant::now();
+    let mut message = None;
+    while message.is_none() {
+        assert!(since.elapsed() < PATIENCE, "no request");
+        endpoint
+            .poll(1, &mut |completion| {
+                if let Completion::Recv { buf, result: Ok(_), .. } = completion {
+                    message = Some(buf.as_slice().to_vec());
+                }
+            })
+            .unwrap();
+    }
+    message.unwrap()
+}
+
+/// Version and flags of the header, and what stands where the checksum of the payload would.
+#[test]
+fn requests_are_written_as_the_document_says() {
+    let plain = first_request("");
+    assert_eq!((plain[1], plain[10]), (0x05, 0));
+    let room = first_request(r#""margo": { "mercury_build": "checksums" }"#);
+    assert_eq!((room[1], room[10]), (0x05, 0x80));
+    assert_eq!(room.len(), plain.len() + 4);
+    let narrow = first_request(CRC32C);
+    assert_eq!((narrow[1], narrow[10], narrow.len()), (0x05, 0x80, room.len()));
+    assert_ne!(narrow[16..20], [0; 4]);
+    let wide = first_request(CRC64);
+    assert_eq!((wide[1], wide[10], wide.len()), (0x45, 0x80, room.len() + 4));
+}
+
+#[test]
+fn checksums_of_both_widths_are_checked_and_taken() {
+    bounded("checksums", || {
+        for (service, client) in [(CRC64, CRC64), (CRC64, CRC32C), (CRC32C, CRC64)] {
+            let (service, client, target) = pair(service, client);
+            for len in [0, 10, 100_000] {
+                let text = "x".repeat(len);
+                assert_eq!(client.forward(ECHO, &target, &text).unwrap(), text);
+            }
+            end(&service, &client);
+        }
+    });
+}
+
+#[test]
+fn without_overflow_long_arguments_and_results_are_refused() {
+    let (service, client, target) = pair("", r#""mercury": { "no_overflow": true }"#);
+    let long = "x".repeat(100_000);
+    let error = client.forward(ECHO, &target, &long).unwrap_err();
+    assert!(matches!(error, ForwardError::Encode { .. }), "{error}");
+    assert_eq!(client.forward(ECHO, &target, &"short".to_owned()).unwrap(), "short");
+    end(&service, &client);
+}
+
+#[test]
+fn arguments_beyond_the_limit_are_refused_at_either_end() {
+    let limit = r#""margo": { "overflow_bytes_max": 50000 }"#;
+    let long = "x".repeat(100_000);
+    let (service, client, target) = pair("", limit);
+    let error = client.forward(ECHO, &target, &long).unwrap_err();
+    assert!(matches!(error, ForwardError::Encode { .. }), "{error}");
+    end(&service, &client);
+    let (service, client, target) = pair(limit, "");
+    let error = client.forward_timed(ECHO, &target, &long, PATIENCE).unwrap_err();
+    assert!(matches!(error, ForwardError::Failed { .. }), "{error}");
+    end(&service, &client);
+}
+
+/// Transfers in small pieces, few at a time.
+#[test]
+fn bulk_data_moves_in_pieces_of_the_documents_size() {
+    let small = r#""margo": { "bulk": { "chunk_bytes": 4096, "window": 2 } }"#;
+    let (service, client, target) = pair("", small);
+    let bytes: Vec<u8> = (0..300_001).map(|at| (at % 251) as u8).collect();
+    let exposed = service.expose(bytes.clone(), margo::Access::ReadOnly).unwrap();
+    let mut buffer = client.bulk_buffer(bytes.len()).unwrap();
+    client.pull(target.addr(), exposed.bulk(), 0, &mut buffer, 0..bytes.len()).unwrap();
+    assert!(*buffer == *bytes);
+    drop((exposed, buffer));
+    end(&service, &client);
+}
+
+#[test]
+fn a_service_that_adds_no_receives_serves_more_requests_than_it_has() {
+    let few = r#""mercury": { "request_post_init": 2, "request_post_incr": -1 }"#;
+    let (service, client, target) = pair(few, "");
+    let calls: Vec<_> = (0..50)
+        .map(|n: u32| {
+            let (client, target) = (client.clone(), target.clone());
+            let call = move || client.forward_timed(ECHO, &target, &n.to_string(), PATIENCE);
+            (n, std::thread::spawn(call))
+        })
+        .collect();
+    for (n, call) in calls {
+        assert_eq!(call.join().unwrap().unwrap(), n.to_string());
+    }
+    end(&service, &client);
+}
+
+#[test]
+fn a_traffic_class_that_promises_something_is_refused() {
+    let error = margo::init(r#"{ "mercury": { "traffic_class": "bulk_data" } }"#).unwrap_err();
+    assert!(error.to_string().contains("mercury.traffic_class"), "{error}");
+}
