@@ -108,7 +108,7 @@ impl Instance {
             },
             Token::Forward(call.clone()),
         );
-        self.inner().kick();
+        self.inner().kick_if_queued();
         match started {
             Ok(op) => Ok((call, op)),
             Err((error, _token)) => Err(failure(rpc, to, error)),

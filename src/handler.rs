@@ -7,6 +7,7 @@
 //! Whatever happens to the request from here on, the origin is told: the [`Reply`] answers when it
 //! is dropped unanswered, and [`Running`] counts the handler out even when it panics.
 
+use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -17,8 +18,8 @@ use crate::register::Entry;
 use crate::respond::{self, Reply};
 
 /// Starts the handler of `request`, or answers with an error.
-pub(crate) fn dispatch(inner: &Arc<Inner>, request: RequestHandle<Token>) {
-    let registration = request.registration().cloned();
+pub(crate) fn dispatch(inner: &Inner, mut request: RequestHandle<Token>) {
+    let registration = request.take_registration();
     let Some(entry) = registration.as_ref().and_then(|there| there.data_as::<Entry>()) else {
         // The RPC core has refused what is not registered; this is not one of ours.
         request.reject(ReturnCode::NoEntry);
@@ -33,48 +34,42 @@ pub(crate) fn dispatch(inner: &Arc<Inner>, request: RequestHandle<Token>) {
         respond::refuse(inner, request, ReturnCode::Permission);
         return;
     }
-    let running =
-        Running { inner: inner.clone(), reply: Reply::new(inner.clone(), entry, request) };
-    let ult = entry.pool.ult().name(entry.rpc);
-    let spawned = ult.spawn_detached({
-        let registration = registration.clone();
-        move || {
-            if let Some(entry) = registration.as_ref().and_then(|there| there.data_as()) {
-                running.run(entry, instance);
-            }
-        }
-    });
-    if let Err(error) = spawned {
+    // Nearly always one of ours, which costs no count; the entry goes to the handler.
+    let pool = match entry.pool_index.and_then(|index| inner.pools.get(index)) {
+        Some(pool) => Cow::Borrowed(pool),
+        None => Cow::Owned(entry.pool.clone()),
+    };
+    let (rpc, provider) = (entry.rpc, entry.provider);
+    let running = Running(Reply::new(instance, registration, rpc, provider, request));
+    if let Err(error) = pool.ult().name(rpc).spawn_detached(move || running.run()) {
         // The closure was dropped, and the reply in it has answered.
         Counters::add(&inner.counters.requests_refused);
-        tracing::error!(rpc = entry.rpc, %error, "no ULT for a request");
+        tracing::error!(rpc, %error, "no ULT for a request");
     }
 }
 
 /// A handler that was admitted; counts it out when it ends, however it ends.
-struct Running {
-    inner: Arc<Inner>,
-    reply: Arc<Reply>,
-}
+struct Running(Arc<Reply>);
 
 impl Running {
-    fn run(self, entry: &Entry, instance: crate::Instance) {
-        let call = || (entry.run)(&self.reply, instance);
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(call)) {
-            Counters::add(&self.inner.counters.handlers_panicked);
+    fn run(self) {
+        let reply = &self.0;
+        let counters = &reply.instance().inner().counters;
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| reply.run_handler())) {
+            Counters::add(&counters.handlers_panicked);
             let message = message_of(&*panic);
-            let (rpc, provider) = (entry.rpc, entry.provider);
+            let (rpc, provider) = (reply.rpc(), reply.provider());
             tracing::error!(rpc, %provider, message, "handler panicked");
-            self.reply.panicked(&message);
+            reply.panicked(&message);
         }
-        Counters::add(&self.inner.counters.handlers_run);
+        Counters::add(&counters.handlers_run);
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.reply.handler_ended();
-        self.inner.shutdown.leave();
+        self.0.handler_ended();
+        self.0.instance().inner().shutdown.leave();
     }
 }
 

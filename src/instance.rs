@@ -51,6 +51,15 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
+    /// Wakes the progress ULT if it sleeps and what was just done in the RPC layer is for it; what
+    /// the network is to do wakes it by itself.
+    #[inline]
+    pub(crate) fn kick_if_queued(&self) {
+        if self.core.has_queued() {
+            self.kick();
+        }
+    }
+
     /// Wakes the progress ULT if it sleeps; for after giving the RPC layer something to do.
     #[inline]
     pub(crate) fn kick(&self) {

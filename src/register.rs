@@ -13,13 +13,15 @@ use crate::respond::Reply;
 use crate::{Instance, RegisterError, Request, Rpc};
 
 /// What runs on the handler's ULT: decodes, calls the user's function, sees to an answer.
-type Run = dyn Fn(&Arc<Reply>, Instance) + Send + Sync;
+type Run = dyn Fn(&Arc<Reply>) + Send + Sync;
 
 /// A registered RPC.
 pub(crate) struct Entry {
     pub(crate) rpc: &'static str,
     pub(crate) provider: ProviderId,
     pub(crate) pool: PoolRef,
+    /// Which of the instance's pools that is, if it is one.
+    pub(crate) pool_index: Option<usize>,
     pub(crate) run: Box<Run>,
     pub(crate) instance: crate::instance::WeakInstance,
 }
@@ -79,15 +81,17 @@ impl Instance {
                 pool: pool.name().to_owned(),
             });
         }
-        let run = move |reply: &Arc<Reply>, instance: Instance| {
+        let run = move |reply: &Arc<Reply>| {
             if let Some(args) = reply.decode::<A>() {
-                handler(Request::new(args, reply.clone(), instance));
+                handler(Request::new(args, reply.clone()));
             }
         };
+        let pool_index = self.inner().pools.iter().position(|own| *own == pool);
         let entry = Entry {
             rpc: rpc.name(),
             provider,
             pool,
+            pool_index,
             run: Box::new(run),
             instance: self.downgrade(),
         };

@@ -21,13 +21,12 @@ use crate::{Addr, Bulk, BulkError, Instance, LocalBulk, RespondError};
 pub struct Request<A, R> {
     args: A,
     reply: Arc<Reply>,
-    instance: Instance,
     result: std::marker::PhantomData<fn(R)>,
 }
 
 impl<A, R> Request<A, R> {
-    pub(crate) fn new(args: A, reply: Arc<Reply>, instance: Instance) -> Self {
-        Self { args, reply, instance, result: std::marker::PhantomData }
+    pub(crate) fn new(args: A, reply: Arc<Reply>) -> Self {
+        Self { args, reply, result: std::marker::PhantomData }
     }
 
     /// The arguments.
@@ -42,7 +41,7 @@ impl<A, R> Request<A, R> {
 
     /// The instance that serves this request; for nested calls.
     pub fn instance(&self) -> &Instance {
-        &self.instance
+        self.reply.instance()
     }
 
     /// The RPC's name.
@@ -75,7 +74,7 @@ impl<A, R> Request<A, R> {
         into: &mut impl LocalBulk,
         local: Range<usize>,
     ) -> Result<(), BulkError> {
-        self.instance.pull(self.origin(), remote, remote_offset, into, local)
+        self.instance().pull(self.origin(), remote, remote_offset, into, local)
     }
 
     /// Copies `from[local]` into the origin's exposed memory; suspends until it is there.
@@ -90,7 +89,7 @@ impl<A, R> Request<A, R> {
         from: &mut impl LocalBulk,
         local: Range<usize>,
     ) -> Result<(), BulkError> {
-        self.instance.push(self.origin(), remote, remote_offset, from, local)
+        self.instance().push(self.origin(), remote, remote_offset, from, local)
     }
 
     /// Answers that the handler failed, with a text for people. For failures that the origin's

@@ -15,28 +15,36 @@
 //! | the handler ended without an answer, or with a text | `HG_OTHER_ERROR` |
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use na::lock::{Guard, Lock};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::hg::{HgError, ProcError, ProviderId, RequestHandle, ReturnCode, Writer, margo, proc};
+use crate::hg::{
+    HgError, ProcError, ProviderId, Registration, RequestHandle, ReturnCode, Writer, margo, proc,
+};
 use crate::instance::{Counters, Inner};
 use crate::progress::Token;
 use crate::register::Entry;
-use crate::{Addr, RespondError};
+use crate::{Addr, Instance, RespondError};
 
 /// Longest explanation that is sent with an error, bytes.
 const DETAIL_BYTES_MAX: usize = 1024;
 
-/// The duty to answer one request.
+/// The duty to answer one request, and what its handler needs.
 pub(crate) struct Reply {
-    inner: Arc<Inner>,
+    instance: Instance,
+    /// Its data is the [`Entry`] of the handler.
+    registration: Option<Arc<Registration>>,
     rpc: &'static str,
     provider: ProviderId,
     origin: Addr,
     context: u8,
-    state: Mutex<State>,
+    /// `State::request` is gone for good: to look at without the lock.
+    answered: AtomicBool,
+    state: Lock<State>,
 }
 
 struct State {
@@ -50,22 +58,25 @@ struct State {
 
 impl Reply {
     pub(crate) fn new(
-        inner: Arc<Inner>,
-        entry: &Entry,
+        instance: Instance,
+        registration: Option<Arc<Registration>>,
+        rpc: &'static str,
+        provider: ProviderId,
         request: RequestHandle<Token>,
     ) -> Arc<Self> {
-        Arc::new(Self {
-            inner,
-            rpc: entry.rpc,
-            provider: entry.provider,
-            origin: request.origin().clone(),
-            context: request.context_id(),
-            state: Mutex::new(State {
-                request: Some(request),
-                handler_runs: true,
-                lost_to_panic: false,
-            }),
-        })
+        let (origin, context) = (request.origin().clone(), request.context_id());
+        let request = Some(request);
+        let state = Lock::new(State { request, handler_runs: true, lost_to_panic: false });
+        let answered = AtomicBool::new(false);
+        Arc::new(Self { instance, registration, rpc, provider, origin, context, answered, state })
+    }
+
+    pub(crate) fn instance(&self) -> &Instance {
+        &self.instance
+    }
+
+    fn inner(&self) -> &Inner {
+        self.instance.inner()
     }
 
     pub(crate) fn rpc(&self) -> &'static str {
@@ -84,26 +95,45 @@ impl Reply {
         self.context
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // The sections under this lock run no user code but `Deserialize` and `Serialize`
-        // implementations, and leave `State` whole if those panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Runs the handler, on its ULT.
+    pub(crate) fn run_handler(self: &Arc<Self>) {
+        let registration = self.registration.as_ref();
+        if let Some(entry) = registration.and_then(|there| there.data_as::<Entry>()) {
+            (entry.run)(self);
+        }
     }
 
-    /// Decodes the arguments and gives the receive buffer back, so that a long-running handler does
-    /// not hold one. `None`: they cannot be decoded, and the origin was told.
+    // No user code runs under this lock, so nobody waits for it for long.
+    fn state(&self) -> Guard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Takes the request out, to be answered; `None`: it was.
+    fn take(&self) -> Option<RequestHandle<Token>> {
+        let request = self.state().request.take();
+        self.answered.store(true, Ordering::Relaxed);
+        request
+    }
+
+    fn is_answered(&self) -> bool {
+        self.answered.load(Ordering::Relaxed)
+    }
+
+    /// Decodes the arguments; the receive buffer goes back before the user's code runs if requests
+    /// hold many. `None`: they cannot be decoded, and the origin was told.
     pub(crate) fn decode<A: DeserializeOwned>(&self) -> Option<A> {
         let decoded = {
+            // Runs `Deserialize` of the user under the lock; nobody else has the request yet.
             let mut state = self.state();
             let request = state.request.as_mut()?;
             let decoded = margo::split_request(request.payload())
                 .and_then(|(_parent, args)| proc::from_slice::<A>(args));
-            request.release_payload();
+            request.payload_was_read();
             decoded
         };
         decoded
             .map_err(|error| {
-                Counters::add(&self.inner.counters.arguments_undecodable);
+                Counters::add(&self.inner().counters.arguments_undecodable);
                 tracing::warn!(rpc = self.rpc, origin = %self.origin, %error, "bad arguments");
                 self.fail(ReturnCode::ProtocolError, &error.to_string());
             })
@@ -112,7 +142,7 @@ impl Reply {
 
     /// Answers with a result.
     pub(crate) fn respond<R: Serialize + ?Sized>(&self, value: &R) -> Result<(), RespondError> {
-        let Some(request) = self.state().request.take() else {
+        let Some(request) = self.take() else {
             return Err(RespondError::Answered { rpc: self.rpc });
         };
         let sent = request.respond(
@@ -122,7 +152,7 @@ impl Reply {
             },
             Token::Respond,
         );
-        self.inner.kick();
+        self.inner().kick_if_queued();
         let Err(error) = sent else { return Ok(()) };
         match *error {
             (HgError::Proc(source), request) => {
@@ -138,7 +168,7 @@ impl Reply {
 
     /// Answers with an error, unless there was an answer.
     pub(crate) fn fail(&self, code: ReturnCode, detail: &str) -> bool {
-        let request = self.state().request.take();
+        let request = self.take();
         let first = request.is_some();
         if let Some(request) = request {
             self.send_failure(request, code, detail);
@@ -152,6 +182,9 @@ impl Reply {
 
     /// The handler's ULT is over. Its request may live on in another ULT.
     pub(crate) fn handler_ended(&self) {
+        if self.is_answered() {
+            return;
+        }
         let lost_to_panic = {
             let mut state = self.state();
             state.handler_runs = false;
@@ -164,6 +197,9 @@ impl Reply {
 
     /// The user's [`Request`](crate::Request) is dropped: the last chance for an answer.
     pub(crate) fn request_dropped(&self) {
+        if self.is_answered() {
+            return;
+        }
         if !std::thread::panicking() {
             self.fail(ReturnCode::OtherError, "the handler ended without an answer");
             return;
@@ -181,14 +217,14 @@ impl Reply {
 
     fn send_failure(&self, request: RequestHandle<Token>, code: ReturnCode, detail: &str) {
         send_failure(request, code, detail);
-        self.inner.kick();
+        self.inner().kick_if_queued();
     }
 }
 
 impl Drop for Reply {
     fn drop(&mut self) {
         // Only when no ULT could be made for the handler: nobody else saw this request.
-        let unanswered = self.state().request.take();
+        let unanswered = self.state.get_mut().request.take();
         if let Some(request) = unanswered {
             self.send_failure(request, ReturnCode::Again, "no ULT could be made for the handler");
         }
@@ -202,9 +238,9 @@ impl fmt::Debug for Reply {
 }
 
 /// Answers a request that no handler will see, in Margo's way.
-pub(crate) fn refuse(inner: &Arc<Inner>, request: RequestHandle<Token>, code: ReturnCode) {
+pub(crate) fn refuse(inner: &Inner, request: RequestHandle<Token>, code: ReturnCode) {
     send_failure(request, code, "");
-    inner.kick();
+    inner.kick_if_queued();
 }
 
 fn send_failure(request: RequestHandle<Token>, code: ReturnCode, detail: &str) {

@@ -16,7 +16,7 @@
 //! # Reading order
 //!
 //! `endpoint.rs` (the contract) · `message.rs`, `memory.rs`, `addr.rs` (what it is made of) ·
-//! `registry.rs` (URI to plugin) · `region.rs` (keys of registered memory) · `sm/`, `tcp/`,
+//! `registry.rs` (URI to plugin) · `region.rs`, `keys.rs` (registered memory) · `sm/`, `tcp/`,
 //! `sim/` (the transports) · `conformance.rs` (the suite that each transport passes).
 //!
 //! Counterpart: Mercury's NA layer (`na.h`), without per-operation callbacks.
@@ -43,6 +43,11 @@ mod endpoint;
 mod error;
 #[cfg(all(any(feature = "sm", feature = "tcp"), not(loom)))]
 mod fuzz_target;
+#[cfg(not(loom))]
+mod keys;
+/// For what is locked in the path of every message, here and in the layer above.
+#[doc(hidden)]
+pub mod lock;
 #[cfg(all(any(feature = "sm", feature = "tcp"), not(loom)))]
 mod loopback;
 #[cfg(all(any(feature = "sm", feature = "tcp", feature = "sim"), not(loom)))]
@@ -110,5 +115,6 @@ pub use self::{
 #[cfg(all(loom, feature = "sm"))]
 #[doc(hidden)]
 pub mod loom_exports {
-    pub use crate::sm::{doorbell, gate, lane, lock, ring};
+    pub use crate::lock;
+    pub use crate::sm::{doorbell, gate, lane, ring};
 }

@@ -8,10 +8,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Weak;
+use std::sync::{PoisonError, Weak};
 
 use crate::alloc::Block;
 use crate::cheap::Cheap;
+use crate::keys::Keys;
 use crate::sync::{Arc, Mutex, lock};
 use crate::{Access, DeniedReason, Error, LocalMem, Memory, RawSegment, RemoteMem};
 
@@ -69,19 +70,26 @@ struct RegionOffers {
     revoked: bool,
     list: Vec<Box<dyn Offer>>,
 }
+
 /// Keys are random, so that a cheap hash spreads them; a peer can only look them up.
-type Keys = Mutex<HashMap<u64, Weak<Region>, Cheap>>;
+type Regions = HashMap<u64, Weak<Region>, Cheap>;
+
+#[derive(Debug, Default)]
+struct Table {
+    regions: Regions,
+    keys: Keys,
+}
 
 /// The keys of one endpoint. For transports.
 #[derive(Debug, Default, Clone)]
 pub struct RegionTable {
-    keys: Arc<Keys>,
+    table: Arc<Mutex<Table>>,
 }
 
 /// The same table, not the same content.
 impl PartialEq for RegionTable {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.keys, &other.keys)
+        Arc::ptr_eq(&self.table, &other.table)
     }
 }
 
@@ -109,10 +117,10 @@ impl RegionTable {
             end += segment.len as u64;
             ends.push(end);
         }
+        let mut table = lock(&self.table);
         loop {
-            let key = random_u64()?;
-            let mut keys = lock(&self.keys);
-            if key == 0 || keys.contains_key(&key) {
+            let key = table.keys.next()?;
+            if table.regions.contains_key(&key) {
                 continue;
             }
             let region = Arc::new(Region {
@@ -125,9 +133,9 @@ impl RegionTable {
                 memory: Mutex::new(Some(memory)),
                 released: Mutex::new(None),
                 offers: Mutex::default(),
-                keys: self.keys.clone(),
+                table: self.table.clone(),
             });
-            keys.insert(key, Arc::downgrade(&region));
+            table.regions.insert(key, Arc::downgrade(&region));
             return Ok(LocalMem::new(region));
         }
     }
@@ -145,7 +153,7 @@ impl RegionTable {
         len: u64,
         write: bool,
     ) -> Result<LocalMem, DeniedReason> {
-        let region = lock(&self.keys).get(&key).and_then(Weak::upgrade);
+        let region = lock(&self.table).regions.get(&key).and_then(Weak::upgrade);
         let region = region.ok_or(DeniedReason::NoSuchKey)?;
         let allowed = if write { region.access.writable() } else { region.access.readable() };
         if !allowed {
@@ -159,7 +167,7 @@ impl RegionTable {
 
     /// Registered regions, for tests and statistics.
     pub fn len(&self) -> usize {
-        lock(&self.keys).len()
+        lock(&self.table).regions.len()
     }
 
     /// Whether nothing is registered.
@@ -196,13 +204,6 @@ impl RegionTable {
     }
 }
 
-fn random_u64() -> Result<u64, Error> {
-    let mut bytes = [0u8; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|errno| Error::io("cannot get random bytes for a memory key", errno))?;
-    Ok(u64::from_le_bytes(bytes))
-}
-
 /// Registered memory; shared by its `LocalMem` clones and the transfers in flight.
 pub(crate) struct Region {
     key: u64,
@@ -217,7 +218,7 @@ pub(crate) struct Region {
     memory: Mutex<Option<Memory>>,
     released: Mutex<Option<Released>>,
     offers: Mutex<RegionOffers>,
-    keys: Arc<Keys>,
+    table: Arc<Mutex<Table>>,
 }
 
 // SAFETY:
@@ -259,7 +260,7 @@ impl Region {
     }
 
     pub(crate) fn revoke(&self, released: Released) {
-        lock(&self.keys).remove(&self.key);
+        lock(&self.table).regions.remove(&self.key);
         *lock(&self.released) = Some(released);
         self.withdraw_offers();
     }
@@ -345,10 +346,15 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        lock(&self.keys).remove(&self.key);
-        self.withdraw_offers();
-        let (memory, released) = (lock(&self.memory).take(), lock(&self.released).take());
-        let offers = std::mem::take(&mut lock(&self.offers).list);
+        // Nobody else can reach it: its locks are not needed.
+        let offers = self.offers.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if !offers.revoked {
+            lock(&self.table).regions.remove(&self.key);
+            offers.list.iter().for_each(|offer| offer.withdraw());
+        }
+        let offers = std::mem::take(&mut offers.list);
+        let memory = self.memory.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let released = self.released.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         drop(Held { memory, released, offers });
     }
 }

@@ -31,11 +31,13 @@ pub enum ChecksumLevel {
 
 impl ChecksumLevel {
     /// Whether headers are protected.
+    #[inline]
     pub(super) fn covers_headers(self) -> bool {
         self >= Self::Headers
     }
 
     /// The checksum of a payload at this level.
+    #[inline]
     pub(super) fn payload_sum(self, payload: &[u8]) -> Option<PayloadSum> {
         match self {
             Self::None | Self::Headers => None,

@@ -17,7 +17,6 @@ use super::core::{Core, Op};
 use super::handle::Reply;
 use super::header::RequestHeader;
 use super::ops::{OpRef, Role, target_of};
-use super::registry::Registration;
 use super::wire::{self, Body};
 use super::{HgError, RequestHandle, Response, ReturnCode, WireError};
 
@@ -55,12 +54,19 @@ pub(super) struct Incoming {
     pub(super) origin: Addr,
     pub(super) reply: Reply,
     pub(super) payload: Payload,
-    /// What is registered for it, if that has data.
-    pub(super) registration: Option<Arc<Registration>>,
     /// It counts against the requests that may be held.
     pub(super) held: bool,
     /// It does not yet.
     pub(super) uncounted: bool,
+}
+
+impl Incoming {
+    /// One whose arguments are in the message.
+    #[inline]
+    fn here(header: RequestHeader, origin: Addr, tag: Tag, buf: MsgBuf) -> Self {
+        let payload = Payload::Message(buf, header.format.header_bytes());
+        Self { header, origin, reply: Reply::Network(tag), payload, held: true, uncounted: true }
+    }
 }
 
 impl<T> Core<T> {
@@ -212,9 +218,19 @@ impl<T> Core<T> {
         event
     }
 
+    /// The next step of the operation that `completion` belongs to. What every call takes goes
+    /// straight to the sink.
     #[inline]
     fn act_and_tell(self: &Arc<Self>, completion: Completion, sink: &mut dyn Sink<T>) {
-        if let Some(event) = self.act(completion) {
+        let event = match completion {
+            Completion::Recv { op, buf, result: Ok(arrival) } => match OpRef::parse(op) {
+                (_, Some(Role::Request)) => self.on_request(buf, arrival, sink),
+                (op, Some(Role::Reply)) => self.on_reply(op, buf, arrival, sink),
+                (op, role) => self.on_other_receive(op, role, buf, Ok(())),
+            },
+            other => self.act(other),
+        };
+        if let Some(event) = event {
             self.deliver(event, sink);
         }
     }
@@ -231,24 +247,23 @@ impl<T> Core<T> {
 
     /// Hands a request up, if its RPC is served here.
     #[inline]
-    fn deliver_request(self: &Arc<Self>, mut incoming: Incoming, sink: &mut dyn Sink<T>) {
-        let id = incoming.header.id;
+    fn deliver_request(self: &Arc<Self>, incoming: Incoming, sink: &mut dyn Sink<T>) {
+        let Incoming { header, origin, reply, payload, held, uncounted } = incoming;
         let mut state = self.state();
-        let refusal = match state.seen.get(&self.class.registry, id) {
-            None => Some(ReturnCode::NoEntry),
-            Some(there) if !there.serves() => Some(ReturnCode::InvalidArg),
-            Some(there) if there.is_no_response() && !incoming.header.no_response => {
-                Some(ReturnCode::OpNotSupported)
+        let (registration, refusal) = match state.seen.get(&self.class.registry, header.id) {
+            None => (None, Some(ReturnCode::NoEntry)),
+            Some(there) if !there.serves() => (None, Some(ReturnCode::InvalidArg)),
+            Some(there) if there.is_no_response() && !header.no_response => {
+                (None, Some(ReturnCode::OpNotSupported))
             }
-            Some(there) => {
-                incoming.registration = there.has_data().then(|| there.clone());
-                None
-            }
+            Some(there) => (there.has_data().then(|| there.clone()), None),
         };
-        if std::mem::take(&mut incoming.uncounted) {
+        let mut may_keep = false;
+        if uncounted {
             state.hot.rpc_req_recv += 1;
             if self.is_primary() {
                 let more = state.receives.arrived();
+                may_keep = state.receives.has_plenty();
                 drop(state);
                 self.post_more(more);
             } else {
@@ -258,7 +273,18 @@ impl<T> Core<T> {
         } else {
             drop(state);
         }
-        let request = RequestHandle::new(self.clone(), incoming);
+        let request = RequestHandle {
+            core: self.clone(),
+            header,
+            origin,
+            reply,
+            payload_bytes: payload.as_slice().len(),
+            payload,
+            registration,
+            held,
+            may_keep,
+            answered: header.no_response,
+        };
         match refusal {
             None => sink.request(request),
             Some(code) => {
@@ -274,19 +300,14 @@ impl<T> Core<T> {
         self.post_more(more);
     }
 
-    /// The next step of the operation that `completion` belongs to.
-    #[inline]
+    /// As [`act_and_tell`](Self::act_and_tell), for what is rare.
+    #[inline(never)]
     fn act(&self, completion: Completion) -> Option<Event<T>> {
         match completion {
-            Completion::Recv { op, buf, result } => match OpRef::parse(op) {
-                (_, Some(Role::Request)) => self.on_request(buf, result),
-                (op, Some(Role::Reply)) => self.on_reply(op, buf, result),
-                (op, Some(Role::Ack)) => {
-                    self.buffers.put(buf);
-                    self.on_ack(op, result.map(|_| ()))
-                }
-                (_, role) => unexpected(role),
-            },
+            Completion::Recv { op, buf, result } => {
+                let (op, role) = OpRef::parse(op);
+                self.on_other_receive(op, role, buf, result.map(|_| ()))
+            }
             Completion::Send { op, buf, result } => {
                 self.buffers.put(buf);
                 match OpRef::parse(op) {
@@ -308,32 +329,56 @@ impl<T> Core<T> {
         }
     }
 
-    #[inline]
-    fn on_request(&self, buf: MsgBuf, result: Result<Arrival, na::Error>) -> Option<Event<T>> {
-        let Arrival { from, tag } = match result {
-            Ok(arrival) => arrival,
-            Err(error) => {
+    /// A receive ended that is no request and no response.
+    #[inline(never)]
+    fn on_other_receive(
+        &self,
+        op: OpRef,
+        role: Option<Role>,
+        buf: MsgBuf,
+        result: Result<(), na::Error>,
+    ) -> Option<Event<T>> {
+        self.buffers.put(buf);
+        match (role, result) {
+            (Some(Role::Ack), result) => self.on_ack(op, result),
+            (Some(Role::Reply), Err(error)) => self.on_no_reply(op, error),
+            (Some(Role::Request), Err(error)) => {
                 self.primary().state().receives.failed();
-                self.buffers.put(buf);
                 if !matches!(error, na::Error::Closed | na::Error::Canceled) {
                     tracing::warn!(%error, "a receive for requests failed");
                 }
-                return None;
+                None
             }
-        };
+            (role, _) => unexpected(role),
+        }
+    }
+
+    /// A request arrived. It goes up at once, unless its arguments have to be fetched.
+    #[inline]
+    fn on_request(
+        self: &Arc<Self>,
+        buf: MsgBuf,
+        arrival: Arrival,
+        sink: &mut dyn Sink<T>,
+    ) -> Option<Event<T>> {
+        let Arrival { from, tag } = arrival;
+        let accept = self.options.accept();
+        match RequestHeader::read_plain(accept, buf.as_slice()) {
+            Some(header) => {
+                self.deliver_request(Incoming::here(header, from, tag, buf), sink);
+                None
+            }
+            None => self.on_other_request(buf, from, tag),
+        }
+    }
+
+    /// As [`on_request`](Self::on_request), whatever the request is.
+    #[inline(never)]
+    fn on_other_request(&self, buf: MsgBuf, from: Addr, tag: Tag) -> Option<Event<T>> {
         let accept = self.options.accept();
         match wire::decode_request(accept, buf.as_slice()) {
             Ok((header, Body::Inline(_))) => {
-                let payload = Payload::Message(buf, header.format.header_bytes());
-                Some(Event::Request(Incoming {
-                    header,
-                    origin: from,
-                    reply: Reply::Network(tag),
-                    payload,
-                    registration: None,
-                    held: true,
-                    uncounted: true,
-                }))
+                Some(Event::Request(Incoming::here(header, from, tag, buf)))
             }
             Ok((header, Body::Overflow(desc))) => {
                 self.count_arrival();

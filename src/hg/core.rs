@@ -48,8 +48,9 @@
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
+use na::lock::{Guard, Lock};
 use na::{Addr, Completion, Endpoint, Limits, LocalMem};
 
 use super::buffers::{Buffers, lock};
@@ -154,12 +155,32 @@ impl<T> State<T> {
         }
     }
 
+    /// Whether an operation can be admitted: the core is neither closed nor full.
+    #[inline]
+    pub(super) fn may_admit(&self) -> Result<(), HgError> {
+        if self.closed {
+            return Err(HgError::Closed);
+        }
+        if self.ops.is_full() { Err(HgError::Busy(OPS_MAX)) } else { Ok(()) }
+    }
+
     /// Admits an operation, unless the core is closed or full; gives it back then.
     pub(super) fn admit(&mut self, op: Op<T>) -> Result<OpRef, Box<(HgError, Op<T>)>> {
-        if self.closed {
-            return Err(Box::new((HgError::Closed, op)));
+        match self.may_admit() {
+            Ok(()) => Ok(self.ops.insert(op)),
+            Err(error) => Err(Box::new((error, op))),
         }
-        self.ops.insert(op).map_err(|op| Box::new((HgError::Busy(OPS_MAX), op)))
+    }
+
+    /// Ends a call that waits for its response and for nothing else: what [`settle`](Self::settle)
+    /// comes to for nearly all calls, without moving the operation. `None`: it is not such a call.
+    #[inline]
+    pub(super) fn end_plain_call(&mut self, op: OpRef) -> Option<T> {
+        let Some(Op::Forward(call)) = self.ops.get_mut(op) else { return None };
+        let token = call.take_plain()?;
+        self.ops.clear(op);
+        self.tokens -= 1;
+        Some(token)
     }
 }
 
@@ -183,7 +204,7 @@ pub struct Core<T> {
     primary: Option<Arc<Core<T>>>,
     /// How others wake it; context 0 has one as soon as there may be another.
     pub(super) bell: Option<Bell>,
-    state: Mutex<State<T>>,
+    state: Lock<State<T>>,
     /// `State::events` is not empty; to look at without the lock. Only a hint: whoever queues an
     /// event for a sleeping progress ULT wakes it, and `prepare_wait` looks under the lock.
     pub(super) has_events: AtomicBool,
@@ -276,7 +297,7 @@ impl<T> Core<T> {
             space,
             primary,
             bell,
-            state: Mutex::new(State::new(id, generation, space, receives)),
+            state: Lock::new(State::new(id, generation, space, receives)),
             has_events: AtomicBool::new(false),
             arrived: Mutex::new(VecDeque::new()),
             has_arrived: AtomicBool::new(false),
@@ -296,8 +317,8 @@ impl<T> Core<T> {
     }
 
     #[inline]
-    pub(super) fn state(&self) -> MutexGuard<'_, State<T>> {
-        lock(&self.state)
+    pub(super) fn state(&self) -> Guard<'_, State<T>> {
+        self.state.lock()
     }
 
     /// Queues what trigger is to deliver.
@@ -308,11 +329,7 @@ impl<T> Core<T> {
 
     /// After a step of an operation within trigger: what is to be told to the sink now.
     #[inline]
-    pub(super) fn settle(
-        &self,
-        mut state: MutexGuard<'_, State<T>>,
-        op: OpRef,
-    ) -> Option<Event<T>> {
+    pub(super) fn settle(&self, mut state: Guard<'_, State<T>>, op: OpRef) -> Option<Event<T>> {
         let (event, gone) = state.settle(op);
         if event.is_some() {
             state.tokens -= 1;
@@ -407,8 +424,9 @@ impl<T> Core<T> {
         self.state().tokens
     }
 
-    /// Whether something was queued here that [`trigger`](Self::trigger) is to deliver: a call to
-    /// ourselves, or the end of one; a cancel. Of what other threads queue this may know late.
+    /// Whether something waits for [`trigger`](Self::trigger). What this thread has queued here is
+    /// seen, unless it was taken meanwhile; so a thread that has started, answered or canceled
+    /// something need wake a sleeping progress ULT only if this is true.
     #[inline]
     pub fn has_queued(&self) -> bool {
         self.has_events.load(Ordering::Relaxed)

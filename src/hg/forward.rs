@@ -1,7 +1,8 @@
 //! Calls: the origin's side of an RPC.
 //!
-//! The receive for the response is posted before the request is sent. From then on a call waits for
-//! its parts, in whatever order they end:
+//! A request that the network takes at once is sent, and then the receive for its response posted;
+//! otherwise the receive comes first. From then on a call waits for its parts, in whatever order
+//! they end:
 //!
 //! | what happens | what the call does |
 //! |---|---|
@@ -14,12 +15,13 @@
 //! A one-way call ends when it is sent and, if it overflowed, acknowledged. Arguments that
 //! overflowed are exposed until then, or until the response.
 
+use na::lock::Guard;
 use na::{Access, Addr, LocalMem, Memory, MsgBuf, Tag};
 
 use super::buffers::Payload;
 use super::checksum::PayloadSum;
 use super::context::Event;
-use super::core::{Core, Op};
+use super::core::{Core, Op, State};
 use super::format::Format;
 use super::header::RequestHeader;
 use super::ops::{CONTEXTS_MAX, OpRef, Role};
@@ -90,10 +92,11 @@ pub(super) struct Fetching {
 }
 
 impl<T> Forward<T> {
-    fn new(token: T, target: Option<u8>, one_way: bool) -> Self {
+    #[inline]
+    fn new(token: T, number: u64, target: Option<u8>, one_way: bool) -> Self {
         Self {
             token: Some(token),
-            number: 0,
+            number,
             target,
             one_way,
             sending: false,
@@ -144,6 +147,19 @@ impl<T> Forward<T> {
     pub(super) fn fetched(&mut self, result: Result<Response, HgError>) {
         self.fetching = None;
         self.outcome.get_or_insert(result);
+    }
+
+    /// Takes the token of a call that waits for its response and for nothing else.
+    #[inline]
+    pub(super) fn take_plain(&mut self) -> Option<T> {
+        let plain = self.receiving
+            && !self.one_way
+            && !self.sending
+            && !self.canceled
+            && self.fetching.is_none()
+            && self.outcome.is_none()
+            && self.exposed.is_none();
+        if plain { self.token.take() } else { None }
     }
 
     /// What the receive of the response, or of what stands for it, is.
@@ -222,16 +238,20 @@ impl<T> Core<T> {
         if local {
             return Ok(self.hand_to_ourselves(op, header, options.target_context, written));
         }
-        let (buf, exposed) = match self.expose_overflow(format, written, max) {
-            Ok(finished) => finished,
-            Err(error) => return self.withdraw(op, true, error),
+        let (buf, bytes) = match written {
+            Written::Fits(buf) => {
+                return self.launch(to, op, tag, (!no_response).then_some(Role::Reply), buf);
+            }
+            Written::Overflow(buf, bytes) => (buf, bytes),
         };
-        let receives = !no_response || exposed.is_some();
-        if let Some(exposed) = exposed {
-            self.note_overflow(op, exposed);
+        match self.expose_overflow(format, buf, bytes, max) {
+            Ok((buf, exposed)) => {
+                self.note_overflow(op, exposed);
+                let receive = if no_response { Role::Ack } else { Role::Reply };
+                self.launch(to, op, tag, Some(receive), buf)
+            }
+            Err(error) => self.withdraw(op, true, error),
         }
-        let receive = receives.then_some(if no_response { Role::Ack } else { Role::Reply });
-        self.launch(to, op, tag, receive, buf)
     }
 
     /// Makes room for a call.
@@ -255,31 +275,19 @@ impl<T> Core<T> {
                 None => return Err((HgError::NotRegistered(id), token)),
             }
         }
-        let (op, tag) = if local {
-            (Op::Local(token), Tag(0))
-        } else {
-            let mut call = Forward::new(token, target, no_response);
-            call.number = state.number(target.is_some());
-            let tag = self.space.tag(call.number, target);
-            (Op::Forward(call), tag)
-        };
-        match state.admit(op) {
-            Ok(op) => {
-                state.tokens += 1;
-                state.hot.rpc_req_sent += 1;
-                Ok(Started { op, tag, no_response })
-            }
-            Err(refused) => {
-                drop(state);
-                match *refused {
-                    (error, Op::Local(token) | Op::Forward(Forward { token: Some(token), .. })) => {
-                        Err((error, token))
-                    }
-                    // Not what was given.
-                    (_, _) => unreachable!("an operation was exchanged while it was refused"),
-                }
-            }
+        if let Err(error) = state.may_admit() {
+            return Err((error, token));
         }
+        let (op, tag) = if local {
+            (state.ops.insert(Op::Local(token)), Tag(0))
+        } else {
+            let number = state.number(target.is_some());
+            let call = Forward::new(token, number, target, no_response);
+            (state.ops.insert(Op::Forward(call)), self.space.tag(number, target))
+        };
+        state.tokens += 1;
+        state.hot.rpc_req_sent += 1;
+        Ok(Started { op, tag, no_response })
     }
 
     /// The arguments of a call did not fit, and are exposed for the target.
@@ -293,8 +301,56 @@ impl<T> Core<T> {
     }
 
     /// Starts the parts of a call: `receive` is what its receive is, if it has one.
+    ///
+    /// What the network takes at once is sent first: the peer works while the receive is posted, in
+    /// the same buffer. A response that is quicker waits for its receive in the network.
     #[inline]
     fn launch(
+        &self,
+        to: &Addr,
+        op: OpRef,
+        tag: Tag,
+        receive: Option<Role>,
+        mut buf: MsgBuf,
+    ) -> Result<OpRef, (HgError, T)> {
+        if self.endpoint.send_unexpected_now(to, tag, buf.as_slice()) {
+            buf.clear();
+            match receive {
+                Some(role) => self.receive_after_send(to, op, tag, role, buf),
+                None => {
+                    self.buffers.put(buf);
+                    self.one_way_sent(op);
+                }
+            }
+            return Ok(op);
+        }
+        self.launch_slowly(to, op, tag, receive, buf)
+    }
+
+    /// Posts the receive of a call that was sent.
+    #[inline]
+    fn receive_after_send(&self, to: &Addr, op: OpRef, tag: Tag, role: Role, buf: MsgBuf) {
+        if let Err(refused) = self.endpoint.recv_expected(op.part(role), to, tag, buf) {
+            self.buffers.put(refused.buf);
+            self.end_receive(op, role, refused.error);
+        }
+    }
+
+    /// The receive of a call that was sent could not be posted: the endpoint was closed meanwhile.
+    #[cold]
+    fn end_receive(&self, op: OpRef, role: Role, error: na::Error) {
+        let mut state = self.state();
+        if let Some(Op::Forward(call)) = state.ops.get_mut(op) {
+            match role {
+                Role::Ack => call.acknowledged(Err(error)),
+                _ => call.received(Err(error.into())),
+            }
+        }
+        self.settle_and_queue(state, op);
+    }
+
+    #[inline(never)]
+    fn launch_slowly(
         &self,
         to: &Addr,
         op: OpRef,
@@ -309,13 +365,6 @@ impl<T> Core<T> {
                 self.buffers.put(buf);
                 return self.withdraw(op, true, refused.error.into());
             }
-        }
-        if self.endpoint.send_unexpected_now(to, tag, buf.as_slice()) {
-            self.buffers.put(buf);
-            if receive != Some(Role::Reply) {
-                self.one_way_sent(op);
-            }
-            return Ok(op);
         }
         if !self.begin_send(op) {
             self.buffers.put(buf);
@@ -344,7 +393,11 @@ impl<T> Core<T> {
 
     /// A one-way call was sent at once.
     fn one_way_sent(&self, op: OpRef) {
-        let mut state = self.state();
+        self.settle_and_queue(self.state(), op);
+    }
+
+    /// After a step of an operation outside of trigger: what is to be told waits for it.
+    fn settle_and_queue(&self, mut state: Guard<'_, State<T>>, op: OpRef) {
         let (event, gone) = state.settle(op);
         if let Some(event) = event {
             self.queue(&mut state, event);
@@ -406,13 +459,10 @@ impl<T> Core<T> {
     pub(super) fn expose_overflow(
         &self,
         format: Format,
-        written: Written,
+        buf: MsgBuf,
+        bytes: Vec<u8>,
         message_max: usize,
-    ) -> Result<(MsgBuf, Option<LocalMem>), HgError> {
-        let (buf, bytes) = match written {
-            Written::Fits(buf) => return Ok((buf, None)),
-            Written::Overflow(buf, bytes) => (buf, bytes),
-        };
+    ) -> Result<(MsgBuf, LocalMem), HgError> {
         let memory = match self.endpoint.register(Memory::from_vec(bytes), Access::ReadOnly) {
             Ok(memory) => memory,
             Err(error) => {
@@ -422,7 +472,7 @@ impl<T> Core<T> {
         };
         let handle = Bulk::of_local(&*self.endpoint, &memory);
         wire::finish_overflow(format, buf, message_max, handle.as_bytes())
-            .map(|buf| (buf, Some(memory)))
+            .map(|buf| (buf, memory))
             .map_err(|unencoded| self.unencoded(unencoded))
     }
 }

@@ -13,10 +13,11 @@ use std::sync::Arc;
 use na::{Addr, LocalMem, MsgBuf, Tag};
 
 use super::buffers::{Buffers, Payload};
-use super::context::{Event, Incoming};
+use super::context::Event;
 use super::core::{Core, Op};
 use super::header::{RequestHeader, ResponseHeader};
 use super::ops::{OpRef, Role};
+use super::proc::Written;
 use super::receives::Receives;
 use super::registry::Registration;
 use super::wire;
@@ -130,25 +131,20 @@ impl<T> Respond<T> {
 ///
 /// Counterpart: `hg_handle_t` at the target.
 pub struct RequestHandle<T> {
-    core: Arc<Core<T>>,
-    header: RequestHeader,
-    origin: Addr,
-    reply: Reply,
-    payload: Payload,
-    payload_bytes: usize,
-    registration: Option<Arc<Registration>>,
-    held: bool,
-    answered: bool,
+    pub(super) core: Arc<Core<T>>,
+    pub(super) header: RequestHeader,
+    pub(super) origin: Addr,
+    pub(super) reply: Reply,
+    pub(super) payload: Payload,
+    pub(super) payload_bytes: usize,
+    pub(super) registration: Option<Arc<Registration>>,
+    pub(super) held: bool,
+    /// There were plenty of other receives when it came.
+    pub(super) may_keep: bool,
+    pub(super) answered: bool,
 }
 
 impl<T> RequestHandle<T> {
-    #[inline]
-    pub(super) fn new(core: Arc<Core<T>>, incoming: Incoming) -> Self {
-        let Incoming { header, origin, reply, payload, registration, held, .. } = incoming;
-        let (answered, payload_bytes) = (header.no_response, payload.as_slice().len());
-        Self { core, header, origin, reply, payload, payload_bytes, registration, held, answered }
-    }
-
     /// Which RPC is asked for.
     pub fn id(&self) -> RpcId {
         self.header.id
@@ -175,6 +171,11 @@ impl<T> RequestHandle<T> {
     /// The same with its name and number, if it was registered with data.
     pub fn registration(&self) -> Option<&Arc<Registration>> {
         self.registration.as_ref()
+    }
+
+    /// Takes out what the RPC was registered with; the handle knows it no longer.
+    pub fn take_registration(&mut self) -> Option<Arc<Registration>> {
+        self.registration.take()
     }
 
     /// The context that the origin called from.
@@ -212,6 +213,14 @@ impl<T> RequestHandle<T> {
             self.release_payload();
         }
         result
+    }
+
+    /// The payload is no longer looked at. Its buffer goes back with the answer or, if many are
+    /// held compared with those that wait for requests, at once.
+    pub fn payload_was_read(&mut self) {
+        if !self.may_keep {
+            self.release_payload();
+        }
     }
 
     /// Gives the receive buffer back before the request is answered, so that a long-running handler
@@ -343,7 +352,13 @@ impl<T> RequestHandle<T> {
             }
             Reply::None => return Err(HgError::NoResponse),
         };
-        let (buf, exposed) = core.expose_overflow(format, written, max)?;
+        let (buf, exposed) = match written {
+            Written::Fits(buf) => (buf, None),
+            Written::Overflow(buf, bytes) => {
+                let (buf, exposed) = core.expose_overflow(format, buf, bytes, max)?;
+                (buf, Some(exposed))
+            }
+        };
         if exposed.is_none() && core.endpoint.send_expected_now(&self.origin, tag, buf.as_slice()) {
             core.buffers.put(buf);
             self.answered = true;

@@ -44,6 +44,9 @@ pub mod flags {
     pub(super) const ALL: u8 = MORE_DATA | NO_RESPONSE | SELF_FORWARD | HAS_CHECKSUMS;
 }
 
+/// Bytes of both headers in a plain build.
+const PLAIN_BYTES: usize = Build::Plain.header_bytes();
+
 const MAGIC: u8 = 0xD7;
 const VERSION: u8 = 0x05;
 
@@ -96,16 +99,34 @@ impl RequestHeader {
     /// # Panics
     ///
     /// If `out` is shorter than [`Format::header_bytes`].
+    #[inline]
     pub fn write(&self, out: &mut [u8]) {
+        if self.format.build() == Build::Plain
+            && let Some(out) = out.first_chunk_mut::<PLAIN_BYTES>()
+        {
+            let [a, b, c, d, e, f, g, h] = self.id.0.to_be_bytes();
+            let [flags, cookie] = [self.flags(), self.cookie];
+            *out = [MAGIC, VERSION, a, b, c, d, e, f, g, h, flags, cookie, 0, 0, 0, 0];
+            return;
+        }
+        self.write_any(out);
+    }
+
+    fn flags(&self) -> u8 {
+        self.format.build().flag()
+            | if self.more_data { flags::MORE_DATA } else { 0 }
+            | if self.no_response { flags::NO_RESPONSE } else { 0 }
+    }
+
+    #[inline(never)]
+    fn write_any(&self, out: &mut [u8]) {
         let format = self.format;
         let out = &mut out[..format.header_bytes()];
         out.fill(0);
         out[0] = MAGIC;
         out[1] = if format.is_wide() { VERSION_WIDE } else { VERSION };
         out[2..10].copy_from_slice(&self.id.0.to_be_bytes());
-        out[10] = format.build().flag()
-            | if self.more_data { flags::MORE_DATA } else { 0 }
-            | if self.no_response { flags::NO_RESPONSE } else { 0 };
+        out[10] = self.flags();
         out[11] = self.cookie;
         if format.level().covers_headers()
             && let Some((core, rest)) = out.split_first_chunk_mut::<12>()
@@ -113,6 +134,27 @@ impl RequestHeader {
             rest[..2].copy_from_slice(&request_sum(core).to_be_bytes());
         }
         write_payload_sum(self.payload_sum, format, out);
+    }
+
+    /// What [`read`](Self::read) comes to for nearly all requests, where it is quick to see: plain
+    /// headers without a fault, and the arguments behind them. `None`: ask `read`.
+    #[inline]
+    pub(super) fn read_plain(accept: Accept, message: &[u8]) -> Option<Self> {
+        let format = accept.format;
+        let front = message.first_chunk::<PLAIN_BYTES>()?;
+        let &[magic, version, a, b, c, d, e, f, g, h, flags, cookie, ..] = front;
+        let plain = format.build() == Build::Plain
+            && magic == MAGIC
+            && version == VERSION
+            && flags & !(flags::NO_RESPONSE | flags::SELF_FORWARD) == 0;
+        plain.then(|| Self {
+            id: RpcId(u64::from_be_bytes([a, b, c, d, e, f, g, h])),
+            more_data: false,
+            no_response: flags & flags::NO_RESPONSE != 0,
+            cookie,
+            format,
+            payload_sum: None,
+        })
     }
 
     /// Reads the core header alone. With it the sender can be answered, whatever else is wrong.
@@ -207,15 +249,36 @@ impl ResponseHeader {
     /// # Panics
     ///
     /// If `out` is shorter than [`Format::header_bytes`].
+    #[inline]
     pub fn write(&self, out: &mut [u8]) {
+        if self.format.build() == Build::Plain
+            && let Some(out) = out.first_chunk_mut::<PLAIN_BYTES>()
+        {
+            let [high, low] = self.cookie.to_be_bytes();
+            *out = [self.code_byte(), self.flags(), high, low, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+            return;
+        }
+        self.write_any(out);
+    }
+
+    fn code_byte(&self) -> u8 {
+        // A code that does not fit must not become success.
+        i8::try_from(self.code.number()).unwrap_or(i8::MAX).cast_unsigned()
+    }
+
+    fn flags(&self) -> u8 {
+        self.format.build().flag()
+            | if self.format.is_wide() { flags::WIDE_CHECKSUM } else { 0 }
+            | if self.more_data { flags::MORE_DATA } else { 0 }
+    }
+
+    #[inline(never)]
+    fn write_any(&self, out: &mut [u8]) {
         let format = self.format;
         let out = &mut out[..format.header_bytes()];
         out.fill(0);
-        // A code that does not fit must not become success.
-        out[0] = i8::try_from(self.code.number()).unwrap_or(i8::MAX).cast_unsigned();
-        out[1] = format.build().flag()
-            | if format.is_wide() { flags::WIDE_CHECKSUM } else { 0 }
-            | if self.more_data { flags::MORE_DATA } else { 0 };
+        out[0] = self.code_byte();
+        out[1] = self.flags();
         out[2..4].copy_from_slice(&self.cookie.to_be_bytes());
         if format.level().covers_headers()
             && let Some((core, rest)) = out.split_first_chunk_mut::<4>()
@@ -223,6 +286,16 @@ impl ResponseHeader {
             rest[..2].copy_from_slice(&response_sum(core).to_be_bytes());
         }
         write_payload_sum(self.payload_sum, format, out);
+    }
+
+    /// Whether [`read`](Self::read) finds plain headers without a fault, success, and the result
+    /// behind them; for nearly all responses that is quick to see.
+    #[inline]
+    pub(super) fn is_plain_success(format: Format, message: &[u8]) -> bool {
+        let Some([code, flags, ..]) = message.first_chunk::<PLAIN_BYTES>() else { return false };
+        format.build() == Build::Plain
+            && *code == 0
+            && flags & !(flags::NO_RESPONSE | flags::SELF_FORWARD) == 0
     }
 
     /// Reads both headers; also returns what follows them. An error response may end behind the

@@ -25,7 +25,6 @@ impl<T> Core<T> {
             origin: self.self_addr.clone(),
             reply,
             payload,
-            registration: None,
             held: false,
             uncounted: false,
         });

@@ -167,32 +167,51 @@ impl<O> Slab<O> {
         self.slots.len() - self.free.len()
     }
 
-    /// Adds an operation; gives it back when there is no name for it.
-    pub(super) fn insert(&mut self, op: O) -> Result<OpRef, O> {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None if self.slots.len() == OPS_MAX => return Err(op),
-            None => {
-                self.slots.push(Slot { generation: self.before, op: None });
-                (self.slots.len() - 1) as u32
-            }
-        };
-        let slot = &mut self.slots[index as usize];
-        slot.generation = slot.generation.wrapping_add(1) & mask(GENERATION_BITS) as u32;
-        slot.op = Some(op);
-        Ok(OpRef { index, generation: slot.generation, context: self.context })
+    /// Whether there is no name for one more.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.free.is_empty() && self.slots.len() >= OPS_MAX
     }
 
+    /// Adds an operation, unless the slab [is full](Self::is_full).
+    #[inline]
+    pub(super) fn insert(&mut self, op: O) -> OpRef {
+        let context = self.context;
+        if let Some(index) = self.free.pop()
+            && let Some(slot) = self.slots.get_mut(index as usize)
+        {
+            let generation = slot.generation.wrapping_add(1) & mask(GENERATION_BITS) as u32;
+            slot.generation = generation;
+            slot.op = Some(op);
+            return OpRef { index, generation, context };
+        }
+        let index = self.slots.len() as u32;
+        let generation = self.before.wrapping_add(1) & mask(GENERATION_BITS) as u32;
+        self.slots.push(Slot { generation, op: Some(op) });
+        OpRef { index, generation, context }
+    }
+
+    #[inline]
     pub(super) fn get_mut(&mut self, op: OpRef) -> Option<&mut O> {
         let slot = self.slots.get_mut(op.index as usize)?;
         let named = slot.generation == op.generation && self.context == op.context;
         slot.op.as_mut().filter(|_| named)
     }
 
+    #[inline]
     pub(super) fn remove(&mut self, op: OpRef) -> Option<O> {
         self.get_mut(op)?;
         self.free.push(op.index);
         self.slots[op.index as usize].op.take()
+    }
+
+    /// Removes an operation and drops it.
+    #[inline]
+    pub(super) fn clear(&mut self, op: OpRef) {
+        if self.get_mut(op).is_some() {
+            self.free.push(op.index);
+            self.slots[op.index as usize].op = None;
+        }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (OpRef, &O)> {
@@ -304,12 +323,12 @@ mod tests {
     #[test]
     fn names_survive_the_network_and_do_not_outlive_their_operation() {
         let mut slab = Slab::new(3, 0);
-        let first = slab.insert('a').unwrap();
+        let first = slab.insert('a');
         for role in [Role::Send, Role::Reply, Role::Ack, Role::Fetch, Role::Piece(111)] {
             assert_eq!(OpRef::parse(first.part(role)), (first, Some(role)));
         }
         assert_eq!(slab.remove(first), Some('a'));
-        let second = slab.insert('b').unwrap();
+        let second = slab.insert('b');
         assert_eq!(first.index, second.index, "the slot is reused");
         assert!(slab.get_mut(first).is_none() && slab.remove(first).is_none());
         assert_eq!(slab.get_mut(second), Some(&mut 'b'));
@@ -317,7 +336,7 @@ mod tests {
         assert!(slab.get_mut(OpRef::NONE).is_none());
         // Nor does a name outlive its context.
         let mut successor = Slab::new(3, slab.generation());
-        let third = successor.insert('c').unwrap();
+        let third = successor.insert('c');
         assert_eq!(third.index, second.index);
         assert!(successor.get_mut(first).is_none() && successor.get_mut(second).is_none());
     }

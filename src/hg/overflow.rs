@@ -165,7 +165,6 @@ impl<T> Core<T> {
             origin,
             reply,
             payload,
-            registration: None,
             held: true,
             uncounted: false,
         }))
@@ -258,7 +257,8 @@ impl<T> Core<T> {
 /// Takes the bytes out of memory that a get has filled.
 fn into_vec(memory: LocalMem) -> Vec<u8> {
     let (len, weak) = (memory.len(), memory.downgrade());
-    let (sender, receiver) = std::sync::mpsc::channel();
+    // With room for the one message: without a bound it would allocate for dozens.
+    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     memory.revoke(move |memory| {
         let _ = sender.send(memory);
     });

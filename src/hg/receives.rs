@@ -54,6 +54,13 @@ impl Receives {
         self.claim(wanted)
     }
 
+    /// Whether so few requests are held, compared with the receives that wait, that a buffer may
+    /// stay with its request until the answer.
+    #[inline]
+    pub(super) fn has_plenty(&self) -> bool {
+        4 * self.held <= self.posted
+    }
+
     /// A posted receive ended without one, or was refused.
     pub(super) fn failed(&mut self) {
         self.posted = self.posted.saturating_sub(1);
@@ -160,6 +167,21 @@ mod tests {
         assert_eq!((receives.posted, receives.held), (0, 5));
         let posted: usize = (0..5).map(|_| receives.released().count()).sum();
         assert_eq!((posted, receives.posted, receives.held), (2, 2, 0));
+    }
+
+    #[test]
+    fn buffers_may_stay_with_requests_while_few_are_held() {
+        let mut receives = Receives::new(10, 0, 100);
+        receives.first();
+        receives.arrived();
+        receives.arrived();
+        assert!(receives.has_plenty(), "8 are left, 2 are held");
+        receives.arrived();
+        assert!(!receives.has_plenty());
+        let mut single = Receives::new(1, 0, 100);
+        single.first();
+        single.arrived();
+        assert!(!single.has_plenty(), "the next request must not wait for the answer");
     }
 
     #[test]

@@ -6,37 +6,61 @@ use super::buffers::Payload;
 use super::context::Event;
 use super::core::{Core, Op};
 use super::forward::Fetching;
+use super::header::ResponseHeader;
 use super::ops::OpRef;
 use super::wire::{self, Body};
-use super::{HgError, Response, ReturnCode};
+use super::{HgError, Response, ReturnCode, Sink};
 
 impl<T> Core<T> {
-    /// The receive of a response ended.
+    /// A response arrived. The end of the call is told at once, unless the call is a special one.
     #[inline]
     pub(super) fn on_reply(
         &self,
         op: OpRef,
         buf: MsgBuf,
-        result: Result<Arrival, na::Error>,
+        arrival: Arrival,
+        sink: &mut dyn Sink<T>,
     ) -> Option<Event<T>> {
-        let came = result.is_ok();
-        let result = match result {
-            Ok(arrival) => self.read_response(op, buf, arrival)?,
-            Err(error) => {
-                self.buffers.put(buf);
-                Err(error.into())
-            }
-        };
+        let result = self.read_response(op, buf, arrival)?;
         let mut state = self.state();
-        state.hot.rpc_resp_recv += u64::from(came);
+        state.hot.rpc_resp_recv += 1;
+        if let Some(token) = state.end_plain_call(op) {
+            drop(state);
+            sink.response(token, result);
+            return None;
+        }
         let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return None };
         call.received(result);
+        self.settle(state, op)
+    }
+
+    /// The receive of a response failed.
+    pub(super) fn on_no_reply(&self, op: OpRef, error: na::Error) -> Option<Event<T>> {
+        let mut state = self.state();
+        let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return None };
+        call.received(Err(error.into()));
         self.settle(state, op)
     }
 
     /// `None`: the result is being fetched.
     #[inline]
     fn read_response(
+        &self,
+        op: OpRef,
+        buf: MsgBuf,
+        arrival: Arrival,
+    ) -> Option<Result<Response, HgError>> {
+        let format = self.options.format();
+        if ResponseHeader::is_plain_success(format, buf.as_slice()) {
+            let payload = Payload::Message(buf, format.header_bytes());
+            return Some(Ok(Response::new(payload, &self.buffers)));
+        }
+        self.read_other_response(op, buf, arrival)
+    }
+
+    /// As [`read_response`](Self::read_response), whatever the response is.
+    #[inline(never)]
+    fn read_other_response(
         &self,
         op: OpRef,
         buf: MsgBuf,

@@ -30,15 +30,18 @@ trait Header: Sized {
 macro_rules! header {
     ($type:ty) => {
         impl Header for $type {
+            #[inline]
             fn format(&self) -> Format {
                 self.format
             }
 
+            #[inline]
             fn finish(self, more_data: bool, payload: &[u8]) -> Self {
                 let payload_sum = self.format.level().payload_sum(payload);
                 Self { more_data, payload_sum, ..self }
             }
 
+            #[inline]
             fn write_to(&self, out: &mut [u8]) {
                 self.write(out);
             }
@@ -55,6 +58,7 @@ header!(ResponseHeader);
 /// # Errors
 ///
 /// [`Unencoded`], with whatever `encode` said.
+#[inline]
 pub fn encode_request(
     header: RequestHeader,
     buf: MsgBuf,
@@ -70,6 +74,7 @@ pub fn encode_request(
 /// # Errors
 ///
 /// As [`encode_request`].
+#[inline]
 pub fn encode_response(
     header: ResponseHeader,
     buf: MsgBuf,
@@ -80,6 +85,7 @@ pub fn encode_response(
     encode_message(header, buf, message_max, limits, encode)
 }
 
+#[inline]
 fn encode_message(
     header: impl Header,
     buf: MsgBuf,

@@ -31,7 +31,7 @@
 //!
 //! # Reading order
 //!
-//! `ring.rs`, `lane.rs`, `doorbell.rs`, `gate.rs`, `lock.rs` (the protocols, plain atomics,
+//! `ring.rs`, `lane.rs`, `doorbell.rs`, `gate.rs`, `../lock.rs` (the protocols, plain atomics,
 //! model-checked) · `segment.rs` (what is shared) · `record.rs`, `handshake.rs` (what is said) ·
 //! `address.rs`, `socket.rs` (how peers are found) · `peer.rs`, `link.rs`, `rx.rs` (a connection,
 //! for senders and for the poll) · `endpoint.rs` (calls) · `connect.rs`, `crowd.rs`, `poll.rs`,
@@ -75,14 +75,12 @@ mod lane;
 pub mod lane;
 #[cfg(not(loom))]
 #[allow(unreachable_pub, reason = "public for the models only")]
-mod lock;
-#[cfg(loom)]
-pub mod lock;
-#[cfg(not(loom))]
-#[allow(unreachable_pub, reason = "public for the models only")]
 mod ring;
 #[cfg(loom)]
 pub mod ring;
+
+#[cfg(not(loom))]
+use crate::lock;
 
 #[cfg(not(loom))]
 mod address;

@@ -22,15 +22,16 @@ use super::link::{Conn, Control, Outcome};
 use super::record::{self, PARTS_MAX, PIECES_MAX, Piece, REQUEST_BYTES_MAX, Request, Status};
 use super::ring::{Producer, Violation};
 use super::segment::MappedRing;
+use crate::cheap::Cheap;
 use crate::{Completion, Error, LocalMem, OpId, Transfer};
 
 /// The requester's state of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
-    transfers: HashMap<u64, Open>,
+    transfers: HashMap<u64, Open, Cheap>,
     /// Transfers with bytes that were not asked for yet.
     waiting: VecDeque<u64>,
-    parts: HashMap<u64, Part>,
+    parts: HashMap<u64, Part, Cheap>,
     /// Parts whose data the owner pulls.
     pulled: VecDeque<u64>,
     /// Parts that we copy ourselves.

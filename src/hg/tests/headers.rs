@@ -1,6 +1,7 @@
 //! Headers of both builds at every checksum level, byte by byte.
 
 use crate::hg::header::{Accept, Build, Format, RequestHeader, ResponseHeader, flags};
+use crate::hg::wire::{Body, decode_request, decode_response};
 use crate::hg::{ChecksumLevel, PayloadSum, ReturnCode, RpcId, WireError};
 
 const REQUEST: RequestHeader = RequestHeader::new(RpcId(0x7c9b_d777));
@@ -156,4 +157,45 @@ fn every_flipped_bit_of_a_protected_header_is_found() {
             assert!(error.is_checksum(), "bit {bit}: {error}");
         }
     }
+}
+
+#[test]
+fn what_is_quick_to_see_is_what_the_whole_check_finds() {
+    let accepts = FORMATS.map(|format| [true, false].map(|detect| Accept { format, detect }));
+    for accept in accepts.into_iter().flatten() {
+        let mut seen = 0;
+        for len in [0, 12, 15, 16, 19, 24] {
+            for flags in 0..=u8::MAX {
+                for (magic, version) in [(0xd7, 5), (0xd7, 0x45), (0xd7, 4), (0, 5)] {
+                    let core = [magic, version, 1, 2, 3, 4, 5, 6, 7, 8, flags, 9];
+                    let message: Vec<u8> = core.into_iter().chain([0; 12]).take(len).collect();
+                    let Some(header) = RequestHeader::read_plain(accept, &message) else {
+                        continue;
+                    };
+                    let whole = decode_request(accept, &message);
+                    assert_eq!(whole, Ok((header, Body::Inline(&message[16..]))));
+                    seen += 1;
+                }
+            }
+        }
+        // With and without two flags, in three lengths.
+        assert_eq!(seen, if accept.format.build() == Build::Plain { 12 } else { 0 });
+    }
+    for format in FORMATS {
+        for len in [0, 12, 15, 16, 24] {
+            for (code, flags) in (0..=3).flat_map(|code| (0..=255).map(move |flags| (code, flags)))
+            {
+                let bytes = [code, flags, 1, 2].into_iter().chain([0; 20]);
+                let message: Vec<u8> = bytes.take(len).collect();
+                if ResponseHeader::is_plain_success(format, &message) {
+                    let (header, body) = decode_response(format, &message).unwrap();
+                    assert_eq!(header.code, ReturnCode::Success);
+                    assert_eq!(body, Body::Inline(&message[format.header_bytes()..]));
+                }
+            }
+        }
+    }
+    let message = written(&RequestHeader { no_response: true, ..REQUEST });
+    assert!(RequestHeader::read_plain(Accept::from(Build::Plain), &message).is_some());
+    assert!(ResponseHeader::is_plain_success(Format::default(), &[0; 16]));
 }

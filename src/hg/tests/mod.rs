@@ -12,6 +12,7 @@ use super::{
     ReturnCode, RpcId, Sent, Sink,
 };
 
+mod at_once;
 mod bulk;
 mod bulk_safety;
 mod calls;

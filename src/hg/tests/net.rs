@@ -66,11 +66,13 @@ struct Node {
     regions: RegionTable,
     // Faults.
     hold_sends: bool,
+    at_once: bool,
     freeze_moves: bool,
     refuse: Option<(Refuse, usize)>,
     damage: Option<usize>,
     damage_move: bool,
     before_a_move: Hook,
+    before_a_receive: Hook,
     // For looking at.
     sent: Vec<(Kind, Tag, Vec<u8>)>,
     moves_started: usize,
@@ -206,6 +208,16 @@ impl NodeEndpoint {
         }
     }
 
+    /// Messages are taken at once and have no completion.
+    pub(super) fn at_once(&self) {
+        self.with(|node| node.at_once = true);
+    }
+
+    /// Calls `then` when the receive of a response is posted next, before it is.
+    pub(super) fn before_a_receive(&self, then: impl FnOnce() + std::marker::Send + 'static) {
+        self.with(|node| node.before_a_receive = Hook(Some(Box::new(then))));
+    }
+
     /// Transfers that we ask for wait, and do not react to cancel: as if the owner were hung.
     pub(super) fn freeze_moves(&self, on: bool) {
         self.with(|node| node.freeze_moves = on);
@@ -317,6 +329,18 @@ impl NodeEndpoint {
         Ok(())
     }
 
+    fn take_at_once(&self, kind: Kind, to: &Addr, tag: Tag, message: &[u8]) -> bool {
+        let Ok(to) = self.peer(to) else { return false };
+        let mut nodes = self.net.nodes();
+        let taken = nodes[self.index].at_once && !nodes[to].dead;
+        if taken {
+            let bytes = message.to_vec();
+            nodes[self.index].sent.push((kind, tag, bytes.clone()));
+            arrive(&mut nodes, to, kind, Message { from: self.index, tag, bytes });
+        }
+        taken
+    }
+
     fn start_move(
         &self,
         op: OpId,
@@ -371,6 +395,14 @@ impl Endpoint for NodeEndpoint {
         self.send(op, Kind::Expected, to, tag, buf)
     }
 
+    fn send_unexpected_now(&self, to: &Addr, tag: Tag, message: &[u8]) -> bool {
+        self.take_at_once(Kind::Unexpected, to, tag, message)
+    }
+
+    fn send_expected_now(&self, to: &Addr, tag: Tag, message: &[u8]) -> bool {
+        self.take_at_once(Kind::Expected, to, tag, message)
+    }
+
     fn recv_unexpected(&self, op: OpId, buf: MsgBuf) -> Result<(), Refused> {
         if self.with(|node| node.dead) {
             return Err(Refused { error: Error::Closed, buf });
@@ -387,6 +419,9 @@ impl Endpoint for NodeEndpoint {
     }
 
     fn recv_expected(&self, op: OpId, from: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        if let Some(then) = self.with(|node| node.before_a_receive.0.take()) {
+            then();
+        }
         if self.refuses(Refuse::Receive) {
             return Err(Refused { error: Error::InvalidArgument("told to refuse".into()), buf });
         }

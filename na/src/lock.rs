@@ -68,7 +68,7 @@ impl RawLock {
 
 /// A value behind a [`RawLock`].
 #[cfg(not(loom))]
-pub(super) struct Lock<T> {
+pub struct Lock<T> {
     raw: RawLock,
     value: UnsafeCell<T>,
 }
@@ -79,19 +79,27 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 
 #[cfg(not(loom))]
 impl<T> Lock<T> {
-    pub(super) fn new(value: T) -> Self {
+    /// Not held.
+    pub fn new(value: T) -> Self {
         Self { raw: RawLock::new(), value: UnsafeCell::new(value) }
     }
 
     /// Waits for the lock. It is given back when the guard is dropped, also by a panic.
     #[inline]
-    pub(super) fn lock(&self) -> Guard<'_, T> {
+    pub fn lock(&self) -> Guard<'_, T> {
         self.raw.acquire();
         Guard { lock: self }
     }
 
+    /// The value, which nobody else can reach.
+    #[inline]
+    pub fn get_mut(&mut self) -> &mut T {
+        // SAFETY: valid and unshared: `&mut self`, and the guards borrow the lock.
+        self.value.with_mut(|value| unsafe { &mut *value })
+    }
+
     /// The lock, if nobody holds it.
-    pub(super) fn try_lock(&self) -> Option<Guard<'_, T>> {
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         self.raw.try_acquire().then(|| Guard { lock: self })
     }
 }
@@ -105,7 +113,8 @@ impl<T> fmt::Debug for Lock<T> {
 
 /// Access to the value of a held [`Lock`].
 #[cfg(not(loom))]
-pub(super) struct Guard<'a, T> {
+#[derive(Debug)]
+pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
 }
 
