@@ -25,7 +25,8 @@ fn start(address: &str, listen: bool, contexts: usize) -> Instance {
     };
     margo::init(&format!(
         r#"{{ "margo": {{ "address": "{address}", "listen": {listen} }}, "rpc_thread_count": 1,
-              "progress_spindown_msec": 0, "mercury": {{ "max_contexts": {contexts}, "auto_sm": {auto_sm} }} }}"#
+              "progress_spindown_msec": 0,
+              "mercury": {{ "max_contexts": {contexts}, "auto_sm": {auto_sm} }} }}"#
     ))
     .unwrap()
 }
