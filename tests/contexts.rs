@@ -19,9 +19,14 @@ const NEVER: Rpc<(), ()> = Rpc::new("never");
 
 /// An instance with that many contexts, which sleeps as soon as there is nothing to do.
 fn start(address: &str, listen: bool, contexts: usize) -> Instance {
+    let (auto_sm, address) = match address.strip_prefix("auto ") {
+        Some(address) => (true, address),
+        None => (false, address),
+    };
     margo::init(&format!(
         r#"{{ "margo": {{ "address": "{address}", "listen": {listen} }}, "rpc_thread_count": 1,
-              "progress_spindown_msec": 0, "mercury": {{ "max_contexts": {contexts} }} }}"#
+              "progress_spindown_msec": 0,
+              "mercury": {{ "max_contexts": {contexts}, "auto_sm": {auto_sm} }} }}"#
     ))
     .unwrap()
 }
@@ -47,10 +52,13 @@ fn pair(transport: &str, contexts: usize) -> (Instance, Instance, ProviderHandle
     (service, client, target)
 }
 
+/// The networks, and one with shared memory beside it.
+const ADDRESSES: [&str; 3] = [TRANSPORTS[0], TRANSPORTS[1], "auto na+tcp://127.0.0.1:0"];
+
 /// From a ULT next to each progress ULT, and from this thread.
 #[test]
 fn every_context_calls_and_is_called() {
-    for transport in TRANSPORTS {
+    for transport in ADDRESSES {
         bounded(transport, move || {
             let (service, client, target) = pair(transport, 3);
             assert_eq!(service.progress_pools().count(), 3);
@@ -85,7 +93,7 @@ fn every_context_calls_and_is_called() {
 
 #[test]
 fn an_instance_calls_itself_in_every_context() {
-    for transport in TRANSPORTS {
+    for transport in ADDRESSES {
         bounded(transport, move || {
             let service = start(transport, true, 2);
             serve(&service);

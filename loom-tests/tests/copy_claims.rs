@@ -1,6 +1,6 @@
 //! Is every part of a copy copied once, and by nobody any more when the copy is said to be over?
 #![cfg(loom)]
-#![allow(clippy::unwrap_used, reason = "a model")]
+#![allow(clippy::unwrap_used, clippy::multiple_unsafe_ops_per_block, reason = "a model")]
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

@@ -235,6 +235,11 @@ fn ranks_are_unique_and_can_be_chosen() {
         a.set_rank(9).unwrap();
         let c = runtime.add_xstream(spec("c")).unwrap();
         assert_eq!((a.rank(), c.rank()), (9, 1));
+        let own = runtime.clone();
+        let here = move || (own.rank_here(), ult::current().map(|me| me.rank));
+        let (rank, told) = runtime.pool("p").unwrap().spawn(here).unwrap().join().unwrap();
+        assert!(rank.is_some() && rank == told, "{rank:?}, and {told:?}");
+        assert_eq!(runtime.rank_here(), None, "an OS thread has none");
         runtime.shutdown().unwrap();
     });
 }
