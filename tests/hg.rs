@@ -1,65 +1,18 @@
 //! The RPC core without ULTs: two cores in one thread, progressed by hand.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use margo::hg::{
-    BulkOp, Core, ForwardOptions, HgError, HgOptions, Registration, RequestHandle, Response,
-    ReturnCode, RpcId, Sent, Sink,
-};
-use na::{Access, Memory, OpenOptions};
+use margo::hg::{BulkOp, ForwardOptions, HgError, HgOptions, RequestHandle, ReturnCode, Sent};
+use na::{Access, Memory};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-const ID: RpcId = RpcId(7);
+#[path = "bulk_support/mod.rs"]
+mod support;
 
-/// Keeps everything that a core reports.
-#[derive(Default)]
-struct Log {
-    requests: Vec<RequestHandle<u32>>,
-    responses: Vec<(u32, Result<Response, HgError>)>,
-    responded: Vec<(u32, Result<(), HgError>)>,
-    bulk: Vec<(u32, Result<u64, HgError>)>,
-}
+use support::{Log, MOVE as ID, Node, PATIENCE};
 
-impl Sink<u32> for Log {
-    fn request(&mut self, request: RequestHandle<u32>) {
-        self.requests.push(request);
-    }
-    fn response(&mut self, token: u32, result: Result<Response, HgError>) {
-        self.responses.push((token, result));
-    }
-    fn responded(&mut self, token: u32, result: Result<(), HgError>) {
-        self.responded.push((token, result));
-    }
-    fn bulk(&mut self, token: u32, result: Result<u64, HgError>) {
-        self.bulk.push((token, result));
-    }
-}
-
-struct Node {
-    core: Arc<Core<u32>>,
-    log: Log,
-}
-
-impl Node {
-    fn new(uri: &str, listen: bool) -> Self {
-        let endpoint = na::open(uri, &OpenOptions::listening(listen)).unwrap();
-        let mut options = HgOptions::default();
-        options.listen = listen;
-        let core = Core::new(endpoint, options).unwrap();
-        core.register(Registration::with_id(ID, "test")).unwrap();
-        Self { core, log: Log::default() }
-    }
-
-    fn turn(&mut self) {
-        self.core.progress(64).unwrap();
-        self.core.trigger(&mut self.log);
-    }
-
-    fn call(&self, to: &na::Addr, options: ForwardOptions, bytes: &[u8], token: u32) {
-        self.core.forward(to, ID, options, |writer| writer.put(bytes), token).unwrap();
-    }
+fn call(from: &Node, to: &na::Addr, options: ForwardOptions, bytes: &[u8], token: u32) {
+    from.core.forward(to, ID, options, |writer| writer.put(bytes), token).unwrap();
 }
 
 struct Pair {
@@ -98,8 +51,8 @@ impl Pair {
 
 fn on_each(body: impl Fn(&mut Pair)) {
     for (listening, origin) in [("na+sm://", "na+sm://"), ("na+tcp://127.0.0.1:0", "na+tcp://")] {
-        let target = Node::new(listening, true);
-        let origin = Node::new(origin, false);
+        let target = Node::open(listening, true, HgOptions::default());
+        let origin = Node::open(origin, false, HgOptions::default());
         let to = origin.core.lookup(target.core.self_addr().uri()).unwrap();
         let mut pair = Pair { origin, target, to };
         body(&mut pair);
@@ -121,7 +74,7 @@ fn requests_and_responses_of_every_size() {
     on_each(|pair| {
         for len in [0, 1, 4079, 4080, 4081, 100_000] {
             let bytes = pattern(len);
-            pair.origin.call(&pair.to, ForwardOptions::default(), &bytes, 1);
+            call(&pair.origin, &pair.to, ForwardOptions::default(), &bytes, 1);
             pair.until("the request", |_, target| !target.requests.is_empty());
             let request = pair.target.log.requests.pop().unwrap();
             assert_eq!(request.id(), ID);
@@ -148,7 +101,7 @@ fn one_way_calls() {
     on_each(|pair| {
         for len in [10, 100_000] {
             let bytes = pattern(len);
-            pair.origin.call(&pair.to, ForwardOptions::one_way(), &bytes, 1);
+            call(&pair.origin, &pair.to, ForwardOptions::one_way(), &bytes, 1);
             pair.until("both ends", |origin, target| {
                 !origin.responses.is_empty() && !target.requests.is_empty()
             });
@@ -164,7 +117,7 @@ fn one_way_calls() {
 #[test]
 fn a_rejection_is_in_the_core_header() {
     on_each(|pair| {
-        pair.origin.call(&pair.to, ForwardOptions::default(), &[1, 2, 3], 1);
+        call(&pair.origin, &pair.to, ForwardOptions::default(), &[1, 2, 3], 1);
         pair.until("the request", |_, target| !target.requests.is_empty());
         pair.target.log.requests.pop().unwrap().reject(ReturnCode::NoEntry);
         pair.until("the response", |origin, _| !origin.responses.is_empty());
@@ -197,7 +150,7 @@ fn a_call_given_up_ends_once_and_a_late_response_finds_nobody() {
             let request = pair.target.log.requests.pop().unwrap();
             pair.answer(request, &late, 2);
             // Another call, over the same connection, gets its own response.
-            pair.origin.call(&to, ForwardOptions::default(), &[8], 3);
+            call(&pair.origin, &to, ForwardOptions::default(), &[8], 3);
             pair.until("the next request", |_, target| !target.requests.is_empty());
             let request = pair.target.log.requests.pop().unwrap();
             pair.answer(request, &[42], 4);
@@ -219,7 +172,7 @@ fn closing_gives_every_token_back() {
         for token in 0..50 {
             let options =
                 if token % 2 == 0 { ForwardOptions::default() } else { ForwardOptions::one_way() };
-            pair.origin.call(&pair.to, options, &pattern(token as usize * 200), token);
+            call(&pair.origin, &pair.to, options, &pattern(token as usize * 200), token);
         }
         pair.origin.core.close();
         pair.until("all ends", |origin, _| origin.responses.len() == 50);
@@ -255,7 +208,7 @@ fn bulk_transfers_between_segmentations() {
             .unwrap();
         let handle = pair.origin.core.bulk_handle(&exposed);
         let sent = margo::hg::proc::to_vec(&handle).unwrap();
-        pair.origin.call(&pair.to, ForwardOptions::default(), &sent, 1);
+        call(&pair.origin, &pair.to, ForwardOptions::default(), &sent, 1);
         pair.until("the request", |_, target| !target.requests.is_empty());
         let request = pair.target.log.requests.pop().unwrap();
         let remote: margo::Bulk = margo::hg::proc::from_slice(request.payload()).unwrap();
@@ -274,8 +227,8 @@ fn bulk_transfers_between_segmentations() {
                     .core
                     .transfer(op, request.origin(), &remote, offset, &local, offset, len, 5)
                     .unwrap();
-                pair.until("the transfer", |_, target| !target.bulk.is_empty());
-                let (token, result) = pair.target.log.bulk.pop().unwrap();
+                pair.until("the transfer", |_, target| !target.bulks.is_empty());
+                let (token, result) = pair.target.log.bulks.pop().unwrap();
                 assert_eq!((token, result.unwrap()), (5, len));
             }
         }
@@ -294,8 +247,8 @@ fn bulk_transfers_between_segmentations() {
             6,
         );
         if beyond.is_ok() {
-            pair.until("the refusal", |_, target| !target.bulk.is_empty());
-            pair.target.log.bulk.pop().unwrap().1.unwrap_err();
+            pair.until("the refusal", |_, target| !target.bulks.is_empty());
+            pair.target.log.bulks.pop().unwrap().1.unwrap_err();
         }
         request.reject(ReturnCode::Success);
         pair.until("the response", |origin, _| !origin.responses.is_empty());
@@ -318,7 +271,7 @@ fn garbage_is_answered_and_counted() {
             assert!(start.elapsed() < PATIENCE, "the garbage does not arrive");
         }
         assert!(pair.target.log.requests.is_empty());
-        pair.origin.call(&pair.to, ForwardOptions::default(), &[1], 1);
+        call(&pair.origin, &pair.to, ForwardOptions::default(), &[1], 1);
         pair.until("a good request after it", |_, target| !target.requests.is_empty());
         pair.target.log.requests.pop().unwrap().reject(ReturnCode::Busy);
         pair.until("the response", |origin, _| !origin.responses.is_empty());

@@ -7,14 +7,16 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 
 use na::{
-    Access, Addr, AllocOptions, Completion, CopyHelper, Error, LocalMem, Memory, OpId, OpenOptions,
-    RemoteMem, SharedBuffer, Transfer,
+    Access, Addr, AllocOptions, CopyHelper, Error, LocalMem, Memory, OpId, OpenOptions, RemoteMem,
+    SharedBuffer, Transfer,
 };
 
 #[path = "sm_support/mod.rs"]
 mod support;
 
-use support::{ChildNode, Hostile, Node, listening, role, say, sleep_for_ever, with_attach};
+use support::{
+    ChildNode, Hostile, Node, connected, listening, role, say, sleep_for_ever, with_attach,
+};
 
 /// An owner that listens and a requester that is connected with it.
 struct Pair {
@@ -25,38 +27,17 @@ struct Pair {
 
 impl Pair {
     fn new(mut owner: Node, mut requester: Node) -> Self {
-        let uri = owner.endpoint.self_addr().uri().to_owned();
-        let to_owner = requester.endpoint.lookup(&uri).expect("look up");
-        let hello = owner.recv();
-        requester.send(&to_owner, 1, b"hello");
-        owner.until("a connection", |owner| {
-            requester.poll();
-            owner.is_done(hello)
-        });
+        let to_owner = connected(&mut requester, &mut owner);
         Self { owner, requester, to_owner }
     }
 
     fn start(&mut self, put: bool, transfer: Transfer) -> OpId {
-        let op = self.requester.op();
-        let started = match put {
-            true => self.requester.endpoint.put(op, &self.to_owner, transfer),
-            false => self.requester.endpoint.get(op, &self.to_owner, transfer),
-        };
-        started.expect("start");
-        op
+        self.requester.start(put, &self.to_owner, transfer)
     }
 
     #[track_caller]
     fn finish(&mut self, op: OpId) -> Result<(), Error> {
-        let Self { owner, requester, .. } = self;
-        requester.until("a transfer", |requester| {
-            owner.poll();
-            requester.is_done(op)
-        });
-        match requester.finish(op) {
-            Completion::Transfer { result, .. } => result,
-            other => panic!("{other:?}"),
-        }
+        self.requester.transferred(op, &mut self.owner)
     }
 
     fn run(&mut self, put: bool, transfer: Transfer) -> Result<(), Error> {

@@ -4,15 +4,12 @@
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 
-use na::{
-    Access, Addr, AllocOptions, Completion, Error, LocalMem, Memory, RemoteMem, SharedBuffer,
-    Transfer,
-};
+use na::{Access, Addr, AllocOptions, Error, LocalMem, Memory, RemoteMem, SharedBuffer, Transfer};
 
 #[path = "sm_support/mod.rs"]
 mod support;
 
-use support::{Hostile, Node, listening, with_attach};
+use support::{Hostile, Node, connected, listening, with_attach};
 
 const LEN: usize = 64 << 10;
 
@@ -38,14 +35,7 @@ impl Offered {
     fn new(access: Access) -> Self {
         let mut owner = listening();
         let mut requester = with_attach(true, false);
-        let uri = owner.endpoint.self_addr().uri().to_owned();
-        let to_owner = requester.endpoint.lookup(&uri).expect("look up");
-        let hello = owner.recv();
-        requester.send(&to_owner, 1, b"hello");
-        owner.until("a connection", |owner| {
-            requester.poll();
-            owner.is_done(hello)
-        });
+        let to_owner = connected(&mut requester, &mut owner);
         let (theirs, remote) = register(&owner, access);
         let (ours, _) = register(&requester, Access::ReadWrite);
         let theirs = Some(theirs);
@@ -59,27 +49,13 @@ impl Offered {
     fn start(&mut self, put: bool, len: u64) -> na::OpId {
         let (local, remote) = (self.ours.clone(), self.remote.clone());
         let transfer = Transfer { local, local_offset: 0, remote, remote_offset: 0, len };
-        let op = self.requester.op();
-        let started = match put {
-            true => self.requester.endpoint.put(op, &self.to_owner, transfer),
-            false => self.requester.endpoint.get(op, &self.to_owner, transfer),
-        };
-        started.expect("start");
-        op
+        self.requester.start(put, &self.to_owner, transfer)
     }
 
     /// A transfer while both sides poll.
     fn asked(&mut self, put: bool, len: u64) -> Result<(), Error> {
         let op = self.start(put, len);
-        let Self { owner, requester, .. } = self;
-        requester.until("a transfer", |requester| {
-            owner.poll();
-            requester.is_done(op)
-        });
-        match requester.finish(op) {
-            Completion::Transfer { result, .. } => result,
-            other => panic!("{other:?}"),
-        }
+        self.requester.transferred(op, &mut self.owner)
     }
 
     /// Whether a transfer ends although the owner does nothing.
@@ -87,14 +63,8 @@ impl Offered {
         let op = self.start(put, len);
         (0..64).for_each(|_| self.requester.poll());
         let done = self.requester.is_done(op);
-        if !done {
-            let Self { owner, requester, .. } = self;
-            requester.until("a transfer", |requester| {
-                owner.poll();
-                requester.is_done(op)
-            });
-        }
-        self.requester.finish(op);
+        // A denied one has ended as well.
+        let _ = self.requester.transferred(op, &mut self.owner);
         done
     }
 }

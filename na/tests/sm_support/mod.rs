@@ -102,6 +102,30 @@ impl Node {
         op
     }
 
+    /// Starts a transfer with the memory of `owner`.
+    pub(crate) fn start(&mut self, put: bool, owner: &Addr, transfer: Transfer) -> OpId {
+        let op = self.op();
+        let started = match put {
+            true => self.endpoint.put(op, owner, transfer),
+            false => self.endpoint.get(op, owner, transfer),
+        };
+        started.expect("start");
+        op
+    }
+
+    /// The end of a transfer, while `owner` polls too.
+    #[track_caller]
+    pub(crate) fn transferred(&mut self, op: OpId, owner: &mut Node) -> Result<(), Error> {
+        self.until("a transfer", |requester| {
+            owner.poll();
+            requester.is_done(op)
+        });
+        match self.finish(op) {
+            Completion::Transfer { result, .. } => result,
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[track_caller]
     pub(crate) fn received(&mut self, op: OpId) -> (Arrival, Vec<u8>) {
         match self.finish(op) {
@@ -138,6 +162,19 @@ impl Node {
 
 pub(crate) fn listening() -> Node {
     Node::new(na::open("na+sm://", &OpenOptions::listening(true)).expect("open"))
+}
+
+/// Connects `requester` with `owner`, whose address there is returned.
+pub(crate) fn connected(requester: &mut Node, owner: &mut Node) -> Addr {
+    let uri = owner.endpoint.self_addr().uri().to_owned();
+    let to_owner = requester.endpoint.lookup(&uri).expect("look up");
+    let hello = owner.recv();
+    requester.send(&to_owner, 1, b"hello");
+    owner.until("a connection", |owner| {
+        requester.poll();
+        owner.is_done(hello)
+    });
+    to_owner
 }
 
 pub(crate) fn with_attach(attach: bool, listen: bool) -> Node {
