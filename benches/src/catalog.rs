@@ -18,6 +18,7 @@ use crate::rows::argobots::{self, All, Kind, Op};
 use crate::rows::bulk::{self, Way};
 use crate::rows::echo::{self, Layer, Work};
 use crate::rows::pair::{Patience, Settings};
+use crate::rows::sweep::{self, Sweep};
 use crate::rows::{
     hg_proc, na_sm, na_tcp, rpc, ult_fib, ult_idle, ult_memory, ult_switch, ult_sync, ult_tasklet,
     ult_wake,
@@ -46,6 +47,8 @@ pub(crate) enum Group {
     Rpc,
     /// Bulk transfers
     Bulk,
+    /// What hg_rate, hg_bw_read and hg_bw_write of Mercury measure; only when it is named
+    Sweep,
 }
 
 /// How a row is measured.
@@ -96,7 +99,23 @@ impl Case {
     }
 }
 
-/// All rows, in the order of the report.
+/// The row of that id.
+pub(crate) fn case(id: &str) -> Option<Case> {
+    let sweep = Sweep::of(id).map(sweep_case);
+    sweep.or_else(|| cases().into_iter().find(|case| case.id == id))
+}
+
+/// Rows for these sizes and numbers of calls in flight.
+pub(crate) fn sweep_cases(sizes: &[usize], in_flight: &[usize]) -> Vec<Case> {
+    sweep::all(sizes, in_flight).into_iter().map(sweep_case).collect()
+}
+
+fn sweep_case(sweep: Sweep) -> Case {
+    let measure = move |context: &Context| sweep.run(context);
+    Case::new(Group::Sweep, sweep.id(), sweep.unit(), measure).two_cores()
+}
+
+/// All rows that have no parameters, in the order of the report.
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = floor_cases();
     cases.extend(ult_cases());

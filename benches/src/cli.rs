@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use clap::Parser;
 
-use crate::catalog::{Case, Group, cases};
+use crate::catalog::{Case, Group, cases, sweep_cases};
 use crate::failure::{Failure, Result};
 use crate::machine::Cores;
+use crate::rows::sweep::parse_size;
 use crate::supervise::Settings;
 
 /// Measures margo beside what the machine itself needs for the same thing.
@@ -17,7 +18,7 @@ use crate::supervise::Settings;
 #[derive(Debug, Parser)]
 #[command(name = "margo-bench", version)]
 pub(crate) struct Arguments {
-    /// Groups to run [default: all]
+    /// Groups to run [default: all but `sweep`]
     #[arg(value_enum, value_name = "GROUP")]
     pub(crate) groups: Vec<Group>,
     /// Also write the rows as a JSON array
@@ -38,6 +39,14 @@ pub(crate) struct Arguments {
     /// Only rows whose id contains this text
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
+    /// For `sweep`: bytes of arguments or of a transfer
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size,
+        default_value = "8,64,1k,4k,16k,64k,256k,1m,4m,16m")]
+    pub(crate) sizes: Vec<usize>,
+    /// For `sweep`: calls at a time
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,16",
+        value_parser = parse_in_flight)]
+    pub(crate) in_flight: Vec<usize>,
 }
 
 impl Arguments {
@@ -51,7 +60,11 @@ impl Arguments {
             let in_group = self.groups.is_empty() || self.groups.contains(&case.group);
             in_group && self.filter.as_ref().is_none_or(|text| case.id.contains(text.as_str()))
         };
-        let selected: Vec<Case> = cases().into_iter().filter(wanted).collect();
+        let mut all = cases();
+        if self.groups.contains(&Group::Sweep) {
+            all.extend(sweep_cases(&self.sizes, &self.in_flight));
+        }
+        let selected: Vec<Case> = all.into_iter().filter(wanted).collect();
         if selected.is_empty() {
             return Err(Failure::new("no row is selected; `--list` without a filter shows all"));
         }
@@ -82,6 +95,11 @@ impl Arguments {
     }
 }
 
+fn parse_in_flight(text: &str) -> std::result::Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=1024).contains(number));
+    number.ok_or_else(|| format!("`{text}` is no number of calls from 1 to 1024"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,6 +119,20 @@ mod tests {
         let wanted =
             ["memcpy", "attach", "tcp_get", "tcp_stream"].map(|what| format!("floor.{what}.1m"));
         assert_eq!(some, wanted);
+    }
+
+    #[test]
+    fn a_sweep_is_run_only_when_it_is_named() {
+        let words = ["sweep", "--sizes", "8,64k", "--in-flight", "4", "--filter", "tcp"];
+        let wanted = ["rate.x4.8", "rate.x4.64k", "read.x4.8", "read.x4.64k", "write.x4.8"];
+        let mut wanted = wanted.map(|what| format!("sweep.tcp.{what}")).to_vec();
+        wanted.push("sweep.tcp.write.x4.64k".into());
+        assert_eq!(selected(&words).unwrap(), wanted);
+        assert!(selected(&[]).unwrap().iter().all(|id| !id.starts_with("sweep.")));
+        for bad in [["--sizes", "0"], ["--sizes", "8,x"], ["--in-flight", "0"]] {
+            let line = ["margo-bench", "sweep"].into_iter().chain(bad);
+            assert!(Arguments::try_parse_from(line).is_err(), "{bad:?}");
+        }
     }
 
     #[test]

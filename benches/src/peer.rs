@@ -13,7 +13,7 @@ use crate::floors::channel::{Place, Responder};
 use crate::floors::{attach, stream};
 use crate::machine::pin;
 use crate::process::{ChildProcess, Role};
-use crate::rows::{bulk, echo, na_sm, na_tcp, rpc};
+use crate::rows::{bulk, echo, na_sm, na_tcp, rpc, sweep};
 use crate::stats::Effort;
 use crate::wait::Deadline;
 
@@ -41,6 +41,8 @@ pub(crate) enum Task {
     Rpc(rpc::Target),
     /// Serve the calls of the `bulk` rows; send the samples.
     Bulk(bulk::Target),
+    /// Serve the calls of a `sweep` row.
+    Sweep(sweep::Sweep),
 }
 
 /// A peer's command line.
@@ -80,5 +82,6 @@ pub(crate) fn run(order: &str) -> Result<()> {
         Task::NaSm(target) => na_sm::peer(target, deadline),
         Task::Rpc(target) => rpc::peer(target, deadline),
         Task::Bulk(target) => bulk::peer(target, deadline),
+        Task::Sweep(sweep) => sweep::peer(sweep, deadline),
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::catalog::{Case, cases};
+use crate::catalog::{Case, case};
 use crate::context::Context;
 use crate::failure::{Doing, Failure, Result};
 use crate::machine::{Cores, pin, probe_ns};
@@ -81,8 +81,7 @@ fn measured_elsewhere(case: &Case, settings: Settings) -> Result<Measured> {
 pub(crate) fn row_process(order: &str) -> Result<()> {
     let Order { id, cores, quick, limit } =
         serde_json::from_str(order).doing("reading an order")?;
-    let case = cases().into_iter().find(|case| case.id == id);
-    let case = case.ok_or_else(|| Failure::new(format!("no row {id}")))?;
+    let case = case(&id).ok_or_else(|| Failure::new(format!("no row {id}")))?;
     pin(cores.origin)?;
     let context = Context { cores, quick, deadline: Deadline::after(limit) };
     let before = if case.two_cores { Some(probe_ns(cores)?) } else { None };

@@ -75,6 +75,18 @@ fn every_floor_has_its_row_in_order_and_with_all_keys() {
 }
 
 #[test]
+fn a_sweep_measures_each_size_with_each_number_of_calls() {
+    // Within a message, and beyond it.
+    let words = ["sweep", "--sizes", "8,64k", "--in-flight", "1,3"];
+    let ids = listed(&words);
+    assert_eq!(ids.len(), (5 + 3) * 4, "{ids:?}");
+    let (rows, code, text) = quick(&words);
+    rows.iter().for_each(check_shape);
+    assert_eq!(rows.len(), ids.len());
+    assert_eq!(code, Some(i32::from(cores() == 1)), "{text}");
+}
+
+#[test]
 fn a_row_that_cannot_be_measured_fails_alone() {
     // More rows than one, the first of which is stopped for good.
     let bench = Bench::start(&["floor", "--filter", ".16m", "--limit", "1"]);

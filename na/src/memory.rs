@@ -78,11 +78,31 @@ pub struct Memory {
 //   tied to a thread.
 unsafe impl Send for Memory {}
 
+/// A vector that goes somewhere when it is no longer needed.
+struct Returned {
+    bytes: Vec<u8>,
+    back: fn(Vec<u8>),
+}
+
+impl Drop for Returned {
+    fn drop(&mut self) {
+        (self.back)(std::mem::take(&mut self.bytes));
+    }
+}
+
 impl Memory {
     /// One segment: the vector's elements (its length, not its capacity).
     pub fn from_vec(mut bytes: Vec<u8>) -> Self {
         let segments = [RawSegment { ptr: bytes.as_mut_ptr(), len: bytes.len() }];
         Self { segments: Box::new(segments), owner: Box::new(bytes), block: None }
+    }
+
+    /// As [`from_vec`](Self::from_vec), and `back` gets the vector instead of it being freed, when
+    /// the memory is dropped. The owner is no `Vec<u8>` then.
+    pub fn from_vec_with(mut bytes: Vec<u8>, back: fn(Vec<u8>)) -> Self {
+        let segments = [RawSegment { ptr: bytes.as_mut_ptr(), len: bytes.len() }];
+        let owner = Returned { bytes, back };
+        Self { segments: Box::new(segments), owner: Box::new(owner), block: None }
     }
 
     /// One segment for each vector.

@@ -400,6 +400,22 @@ mod tests {
     }
 
     #[test]
+    fn a_vector_goes_back_after_the_last_transfer() {
+        use std::sync::Mutex;
+        static BACK: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+        let table = RegionTable::new();
+        let memory = Memory::from_vec_with(vec![7; 4], |bytes| BACK.lock().unwrap().push(bytes));
+        let memory = table.register(memory, Access::ReadOnly).unwrap();
+        let lease = table.lease(memory.key(), 0, 4, false).unwrap();
+        drop(memory);
+        assert!(BACK.lock().unwrap().is_empty(), "a transfer may be reading it");
+        let mut bytes = [0; 4];
+        assert!(lease.read_at(0, &mut bytes) && bytes == [7; 4]);
+        drop(lease);
+        assert_eq!(*BACK.lock().unwrap(), [vec![7; 4]]);
+    }
+
+    #[test]
     fn memory_comes_back_when_the_last_transfer_ends() {
         let (table, memory) = table_with(vec![vec![7; 4]], Access::ReadOnly);
         let key = memory.key();

@@ -27,7 +27,7 @@ use super::header::RequestHeader;
 use super::ops::{CONTEXTS_MAX, OpRef, Role};
 use super::proc::Written;
 use super::wire::{self, Unencoded};
-use super::{Bulk, HgError, ProcError, Response, RpcId, Writer};
+use super::{Bulk, HgError, ProcError, Response, RpcId, Writer, spare};
 
 /// How one call behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -463,7 +463,10 @@ impl<T> Core<T> {
         bytes: Vec<u8>,
         message_max: usize,
     ) -> Result<(MsgBuf, LocalMem), HgError> {
-        let memory = match self.endpoint.register(Memory::from_vec(bytes), Access::ReadOnly) {
+        let memory = match self
+            .endpoint
+            .register(Memory::from_vec_with(bytes, spare::give), Access::ReadOnly)
+        {
             Ok(memory) => memory,
             Err(error) => {
                 self.buffers.put(buf);

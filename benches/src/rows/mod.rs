@@ -8,6 +8,7 @@ pub(crate) mod na_sm;
 pub(crate) mod na_tcp;
 pub(crate) mod pair;
 pub(crate) mod rpc;
+pub(crate) mod sweep;
 pub(crate) mod ult_fib;
 pub(crate) mod ult_idle;
 pub(crate) mod ult_memory;

@@ -3,7 +3,10 @@
 use na::MsgBuf;
 
 use super::ProcLimits;
-use crate::hg::ProcError;
+use crate::hg::{ProcError, spare};
+
+/// Longest room that is taken ahead for what follows.
+const AHEAD_MAX: usize = 64 << 10;
 
 /// Takes the bytes of an encoding.
 ///
@@ -129,7 +132,8 @@ impl Writer {
             return Err(ProcError::TooLong { max: self.limits.bytes_max });
         }
         if self.overflow.is_none() {
-            let mut all = Vec::with_capacity(2 * len);
+            // What comes in small pieces may go on for as long again.
+            let mut all = spare::take(len + len.min(AHEAD_MAX));
             all.extend_from_slice(&self.buf.spare_mut()[self.start..self.at]);
             self.overflow = Some(all);
             self.end = 0;
