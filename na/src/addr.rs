@@ -40,7 +40,17 @@ impl Addr {
         peer: u64,
         state: impl Any + Send + Sync,
     ) -> Self {
-        Self(Arc::new(Inner { uri: uri.into(), endpoint, peer, state: Arc::new(state) }))
+        Self::with_state(uri, endpoint, peer, Arc::new(state))
+    }
+
+    /// As [`new`](Self::new), for a state that is shared: one step less to reach it.
+    pub(crate) fn with_state(
+        uri: impl Into<Box<str>>,
+        endpoint: u64,
+        peer: u64,
+        state: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        Self(Arc::new(Inner { uri: uri.into(), endpoint, peer, state }))
     }
 
     /// The same peer with another text form.
@@ -118,6 +128,12 @@ impl Addr {
     /// The transport's own state, if it is of type `T`.
     pub fn state<T: Any>(&self) -> Option<&T> {
         self.0.state.downcast_ref()
+    }
+
+    /// The same, to keep.
+    #[cfg_attr(not(feature = "sm"), allow(dead_code, reason = "for transports that share it"))]
+    pub(crate) fn shared_state<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.0.state.clone().downcast().ok()
     }
 }
 

@@ -132,6 +132,7 @@ impl Loopback {
         self.is_busy() && self.run_waiting(own, matcher, regions, budget, out)
     }
 
+    #[inline(never)]
     fn run_waiting<M: DerefMut<Target = Matcher>>(
         &self,
         own: &Addr,

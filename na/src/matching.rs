@@ -72,12 +72,12 @@ pub(crate) enum Arrived {
 struct Posted {
     op: OpId,
     buf: MsgBuf,
-    /// Whom it waits for, whose identity it keeps alive; `None` for any source.
+    /// Whom it waits for, whose identity it keeps alive; `None` for any source, in a `Claimed`.
     from: Option<Addr>,
 }
 
-/// A posted receive that was taken out for a message which is still arriving. For transports that
-/// read long messages straight into the receive's buffer.
+/// A posted receive that was taken out for a message which is still arriving, or lies in the
+/// transport: to fill its buffer takes no lock.
 pub(crate) struct Claimed {
     kind: Kind,
     posted: Posted,
@@ -100,6 +100,28 @@ impl Claimed {
         self.posted.buf.set_len(len);
         let Posted { op, buf, .. } = self.posted;
         Completion::Recv { op, buf, result: Ok(Arrival { from, tag }) }
+    }
+
+    /// The message, of `len` bytes, still lies in the transport: `fill` copies it to the buffer.
+    /// `spare` is a clone of `from` to use up, which spares the message the time of making one.
+    ///
+    /// # Panics
+    ///
+    /// If it is longer than the buffer; transports check lengths against their limit.
+    #[inline]
+    pub(crate) fn fill(
+        self,
+        from: &Addr,
+        spare: &mut Option<Addr>,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> (OpId, MsgBuf, Addr) {
+        let Posted { op, mut buf, from: named } = self.posted;
+        // A receive that names its peer brings the address along.
+        let from = named.or_else(|| spare.take()).unwrap_or_else(|| from.clone());
+        fill(&mut buf.spare_mut()[..len]);
+        buf.set_len(len);
+        (op, buf, from)
     }
 
     /// The receive ends with `error`.
@@ -128,7 +150,7 @@ struct Held {
 pub(crate) struct Matcher {
     early_bytes_max: usize,
     left_bytes_max: usize,
-    unexpected_posted: VecDeque<Posted>,
+    unexpected_posted: VecDeque<(OpId, MsgBuf)>,
     unexpected_early: VecDeque<Early>,
     expected_posted: Lists<Posted>,
     expected_early: Lists<Early>,
@@ -162,7 +184,7 @@ impl Matcher {
     /// If that message is longer than the buffer; transports refuse buffers below their limit.
     pub(crate) fn post_unexpected(&mut self, op: OpId, buf: MsgBuf) -> Option<Completion> {
         let Some(early) = self.unexpected_early.pop_front() else {
-            self.unexpected_posted.push_back(Posted { op, buf, from: None });
+            self.unexpected_posted.push_back((op, buf));
             return None;
         };
         Some(self.deliver_early(op, buf, early))
@@ -196,45 +218,27 @@ impl Matcher {
     #[allow(dead_code, reason = "a build may have only transports that fill buffers in place")]
     pub(crate) fn arrive(&mut self, kind: Kind, from: &Addr, tag: Tag, bytes: &[u8]) -> Arrived {
         let fill = |place: &mut [u8]| place.copy_from_slice(bytes);
-        self.arrive_with(kind, from, &mut None, tag, bytes.len(), fill)
+        match self.claim(kind, from, tag) {
+            Some(claimed) => {
+                let (op, buf, from) = claimed.fill(from, &mut None, bytes.len(), fill);
+                Arrived::Completed(Completion::Recv { op, buf, result: Ok(Arrival { from, tag }) })
+            }
+            None => self.keep(kind, from, tag, bytes.len(), fill),
+        }
     }
 
-    /// As [`arrive`](Self::arrive), for a message of `len` bytes that still lies in the transport:
-    /// `fill` copies it to where it is wanted, once, or is not called. `spare` is a clone of `from`
-    /// to use up, which spares the message the time of making one.
-    #[inline]
-    pub(crate) fn arrive_with(
+    /// Takes a message of `len` bytes that no posted receive waits for: [`claim`](Self::claim),
+    /// under the same lock, has found none. `fill` copies it out of the transport.
+    #[inline(never)]
+    pub(crate) fn keep(
         &mut self,
         kind: Kind,
         from: &Addr,
-        spare: &mut Option<Addr>,
         tag: Tag,
         len: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Arrived {
         let key = Key { peer: from.peer_id(), tag };
-        let posted = match kind {
-            Kind::Unexpected => self.unexpected_posted.pop_front(),
-            Kind::Expected => self.expected_posted.pop(key),
-        };
-        if let Some(Posted { op, buf, from: named }) = posted {
-            // A receive that names its peer brings the address along.
-            let from = named.or_else(|| spare.take()).unwrap_or_else(|| from.clone());
-            return Arrived::Completed(received(op, buf, len, fill, from, tag));
-        }
-        self.keep(kind, key, from, len, fill)
-    }
-
-    /// Takes a message that no posted receive waits for.
-    #[inline(never)]
-    fn keep(
-        &mut self,
-        kind: Kind,
-        key: Key,
-        from: &Addr,
-        len: usize,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> Arrived {
         if kind == Kind::Expected && self.given_up.take(key) {
             return Arrived::Held;
         }
@@ -257,17 +261,28 @@ impl Matcher {
         Arrived::Held
     }
 
-    /// Takes out the receive that a message of `from` is for, if it is posted. Of the receives of
-    /// any source one always stays: who begins a long message and never ends it, on however many
-    /// connections, must not keep others from being received.
+    /// [`claim`](Self::claim) for a message that has only begun. Of the receives of any source one
+    /// always stays: who begins a long message and never ends it, on however many connections, must
+    /// not keep others from being received.
     #[allow(dead_code, reason = "see `Claimed`")]
+    pub(crate) fn claim_ahead(&mut self, kind: Kind, from: &Addr, tag: Tag) -> Option<Claimed> {
+        if kind == Kind::Unexpected && self.unexpected_posted.len() < 2 {
+            return None;
+        }
+        self.claim(kind, from, tag)
+    }
+
+    /// Takes out the receive that a message of `from` is for, if it is posted.
+    #[inline]
     pub(crate) fn claim(&mut self, kind: Kind, from: &Addr, tag: Tag) -> Option<Claimed> {
         let posted = match kind {
-            Kind::Unexpected if self.unexpected_posted.len() < 2 => None,
-            Kind::Unexpected => self.unexpected_posted.pop_front(),
-            Kind::Expected => self.expected_posted.pop(Key { peer: from.peer_id(), tag }),
+            Kind::Unexpected => {
+                let (op, buf) = self.unexpected_posted.pop_front()?;
+                Posted { op, buf, from: None }
+            }
+            Kind::Expected => self.expected_posted.pop(Key { peer: from.peer_id(), tag })?,
         };
-        posted.map(|posted| Claimed { kind, posted })
+        Some(Claimed { kind, posted })
     }
 
     /// The message of a claimed receive will not come to its end, because of `error`: a receive of
@@ -277,7 +292,8 @@ impl Matcher {
         match claimed.kind {
             Kind::Unexpected => {
                 claimed.posted.buf.clear();
-                self.unexpected_posted.push_front(claimed.posted);
+                let Posted { op, buf, .. } = claimed.posted;
+                self.unexpected_posted.push_front((op, buf));
                 None
             }
             Kind::Expected => Some(claimed.failed(error.clone())),
@@ -313,8 +329,9 @@ impl Matcher {
 
     /// Ends the receive `op`, if it is posted.
     pub(crate) fn cancel(&mut self, op: OpId) -> Option<Completion> {
-        if let Some(at) = self.unexpected_posted.iter().position(|posted| posted.op == op) {
-            return self.unexpected_posted.remove(at).map(|posted| failed(posted, Error::Canceled));
+        if let Some(at) = self.unexpected_posted.iter().position(|posted| posted.0 == op) {
+            let (op, buf) = self.unexpected_posted.remove(at)?;
+            return Some(Completion::Recv { op, buf, result: Err(Error::Canceled) });
         }
         let (key, posted) = self.expected_posted.remove_where(|posted| posted.op == op)?;
         self.given_up.add(key);
@@ -358,7 +375,10 @@ impl Matcher {
 
     /// Ends every receive with `error` and forgets every early message.
     pub(crate) fn fail_all(&mut self, error: &Error, out: &mut Vec<Completion>) {
-        out.extend(self.unexpected_posted.drain(..).map(|posted| failed(posted, error.clone())));
+        out.extend(self.unexpected_posted.drain(..).map(|(op, buf)| {
+            let result = Err(error.clone());
+            Completion::Recv { op, buf, result }
+        }));
         self.expected_posted.drain_all(|posted| out.push(failed(posted, error.clone())));
         self.expected_early.drain_all(drop);
         self.unexpected_early.clear();
@@ -367,10 +387,12 @@ impl Matcher {
         self.given_up = GivenUp::default();
     }
 
-    fn deliver_early(&mut self, op: OpId, buf: MsgBuf, early: Early) -> Completion {
+    fn deliver_early(&mut self, op: OpId, mut buf: MsgBuf, early: Early) -> Completion {
         self.release(early.from.peer_id(), early.bytes.len() + EARLY_OVERHEAD);
         let Early { from, tag, bytes } = early;
-        received(op, buf, bytes.len(), |place| place.copy_from_slice(&bytes), from, tag)
+        buf.spare_mut()[..bytes.len()].copy_from_slice(&bytes);
+        buf.set_len(bytes.len());
+        Completion::Recv { op, buf, result: Ok(Arrival { from, tag }) }
     }
 
     fn release(&mut self, peer: u64, bytes: usize) {
@@ -395,20 +417,6 @@ impl fmt::Debug for Matcher {
             .field("expected_early", &self.expected_early.len())
             .finish_non_exhaustive()
     }
-}
-
-#[inline]
-fn received(
-    op: OpId,
-    mut buf: MsgBuf,
-    len: usize,
-    fill: impl FnOnce(&mut [u8]),
-    from: Addr,
-    tag: Tag,
-) -> Completion {
-    fill(&mut buf.spare_mut()[..len]);
-    buf.set_len(len);
-    Completion::Recv { op, buf, result: Ok(Arrival { from, tag }) }
 }
 
 fn failed(posted: Posted, error: Error) -> Completion {

@@ -8,7 +8,11 @@ use std::fmt;
 /// needs registered memory can supply it, and reuse it: no operation allocates.
 ///
 /// Counterpart: `NA_Msg_buf_alloc`.
-pub struct MsgBuf {
+///
+/// One word, because it moves through an operation a dozen times.
+pub struct MsgBuf(Box<Contents>);
+
+struct Contents {
     bytes: Box<[u8]>,
     len: usize,
 }
@@ -16,37 +20,38 @@ pub struct MsgBuf {
 impl MsgBuf {
     /// An empty buffer that can hold `capacity` bytes.
     pub fn with_capacity(capacity: usize) -> Self {
-        Self { bytes: vec![0; capacity].into_boxed_slice(), len: 0 }
+        Self(Box::new(Contents { bytes: vec![0; capacity].into_boxed_slice(), len: 0 }))
     }
 
     /// Bytes it can hold.
     pub fn capacity(&self) -> usize {
-        self.bytes.len()
+        self.0.bytes.len()
     }
 
     /// Bytes of the message.
     pub fn len(&self) -> usize {
-        self.len
+        self.0.len
     }
 
     /// Whether the message is empty.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.0.len == 0
     }
 
     /// The message.
     pub fn as_slice(&self) -> &[u8] {
-        &self.bytes[..self.len]
+        &self.0.bytes[..self.0.len]
     }
 
     /// The message, to change in place.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        &mut self.bytes[..self.len]
+        let Contents { bytes, len } = &mut *self.0;
+        &mut bytes[..*len]
     }
 
     /// The whole capacity, to write into; follow with [`set_len`](Self::set_len).
     pub fn spare_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
+        &mut self.0.bytes
     }
 
     /// Sets the message's length.
@@ -55,28 +60,29 @@ impl MsgBuf {
     ///
     /// If `len` exceeds the capacity.
     pub fn set_len(&mut self, len: usize) {
-        assert!(len <= self.bytes.len(), "message length beyond the buffer's capacity");
-        self.len = len;
+        assert!(len <= self.0.bytes.len(), "message length beyond the buffer's capacity");
+        self.0.len = len;
     }
 
     /// Makes the message empty.
     pub fn clear(&mut self) {
-        self.len = 0;
+        self.0.len = 0;
     }
 
     /// Appends `bytes`; `false` (and no change) when they do not fit.
     #[must_use]
     pub fn try_extend(&mut self, bytes: &[u8]) -> bool {
-        let end = self.len + bytes.len();
-        let Some(room) = self.bytes.get_mut(self.len..end) else { return false };
+        let Contents { bytes: all, len } = &mut *self.0;
+        let end = *len + bytes.len();
+        let Some(room) = all.get_mut(*len..end) else { return false };
         room.copy_from_slice(bytes);
-        self.len = end;
+        *len = end;
         true
     }
 }
 
 impl fmt::Debug for MsgBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MsgBuf({} of {} bytes)", self.len, self.bytes.len())
+        write!(f, "MsgBuf({} of {} bytes)", self.len(), self.capacity())
     }
 }

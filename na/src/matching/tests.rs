@@ -205,7 +205,7 @@ fn claims_leave_a_receive_for_others() {
     for op in 0..3 {
         assert!(matcher.post_unexpected(OpId(op), buf()).is_none());
     }
-    let claim = |matcher: &mut Matcher| matcher.claim(Kind::Unexpected, &peer(7), Tag(0));
+    let claim = |matcher: &mut Matcher| matcher.claim_ahead(Kind::Unexpected, &peer(7), Tag(0));
     let claimed: Vec<_> = (0..3).filter_map(|_| claim(&mut matcher)).collect();
     assert_eq!(claimed.iter().map(|claimed| claimed.op().0).collect::<Vec<_>>(), [0, 1]);
     let arrived = matcher.arrive(Kind::Unexpected, &peer(8), Tag(1), b"short");
@@ -216,6 +216,6 @@ fn claims_leave_a_receive_for_others() {
     assert_eq!(claim(&mut matcher).map(|claimed| claimed.op()), Some(OpId(1)));
     // A receive that names its peer is that peer's.
     assert!(matcher.post_expected(OpId(9), &peer(7), Tag(3), buf()).is_none());
-    let claimed = matcher.claim(Kind::Expected, &peer(7), Tag(3));
+    let claimed = matcher.claim_ahead(Kind::Expected, &peer(7), Tag(3));
     assert_eq!(claimed.map(|claimed| claimed.op()), Some(OpId(9)));
 }

@@ -19,16 +19,16 @@ use super::address::Name;
 use super::board::OwnBoard;
 use super::cma::Nonce;
 use super::doorbell::{RECORDS, settle};
-use super::link::{Conn, Outcome, Queued};
+use super::link::{Conn, Outcome, Queued, TxLink};
 use super::lock::Lock;
 use super::loopback::Loopback;
-use super::peer::{Peer, PeerTable, Reach};
+use super::peer::{Peer, PeerTable};
 use super::poll::PollState;
 use super::ready::Ready;
 use super::rx::RxLink;
 use crate::matching::{Kind, Matcher};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Arc, Mutex, lock};
+use crate::sync::{Mutex, lock};
 use crate::{
     Access, Addr, Completion, Endpoint, Error, Limits, LocalMem, Memory, MsgBuf, OpId, OpenOptions,
     Refused, RegionTable, Tag, Transfer, Uri,
@@ -76,13 +76,40 @@ impl SmEndpoint {
     }
 
     /// The peer behind `addr`.
-    fn peer<'a>(&self, addr: &'a Addr) -> Result<&'a Arc<Peer>, Error> {
-        if self.is_closed() {
-            return Err(Error::Closed);
+    #[inline]
+    fn peer<'a>(&self, addr: &'a Addr) -> Result<&'a Peer, Error> {
+        match addr.state::<Peer>() {
+            Some(peer) if addr.endpoint_id() == self.id && !self.is_closed() => Ok(peer),
+            _ => Err(self.no_peer(addr)),
         }
-        addr.state::<Arc<Peer>>().filter(|_| addr.endpoint_id() == self.id).ok_or_else(|| {
-            Error::InvalidArgument(format!("{addr} is an address of another endpoint"))
-        })
+    }
+
+    #[cold]
+    fn no_peer(&self, addr: &Addr) -> Error {
+        if self.is_closed() {
+            return Error::Closed;
+        }
+        Error::InvalidArgument(format!("{addr} is an address of another endpoint"))
+    }
+
+    /// The link to send through, made if there is none.
+    #[inline]
+    fn link<'a>(
+        &self,
+        to: &Addr,
+        peer: &Peer,
+        links: &'a mut Vec<TxLink>,
+    ) -> Result<&'a mut TxLink, Error> {
+        if links.is_empty() {
+            self.connect_to(to, peer, links)?;
+        }
+        Ok(&mut links[0])
+    }
+
+    #[cold]
+    fn connect_to(&self, to: &Addr, peer: &Peer, links: &mut Vec<TxLink>) -> Result<(), Error> {
+        let shared = to.shared_state().filter(|shared| std::ptr::eq(&**shared, peer));
+        self.connect(&shared.ok_or_else(|| self.no_peer(to))?, links)
     }
 
     fn send(&self, kind: Kind, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
@@ -94,22 +121,21 @@ impl SmEndpoint {
             Ok(peer) => peer,
             Err(error) => return Err(Refused { error, buf }),
         };
-        let message = Queued { op, kind, tag, buf };
-        if peer.reach == Reach::Own {
-            self.loopback.send(message)?;
+        if peer.is_own() {
+            self.loopback.send(Queued { op, kind, tag, buf })?;
             self.ready.wake_poll();
             return Ok(());
         }
         let mut links = peer.links.lock();
-        if links.is_empty()
-            && let Err(error) = self.connect(peer, &mut links)
-        {
-            drop(links);
-            self.ready.push(message.end(Err(error)));
-            return Ok(());
-        }
-        let link = &mut links[0];
-        link.send(message);
+        let link = match self.link(to, peer, &mut links) {
+            Ok(link) => link,
+            Err(error) => {
+                drop(links);
+                self.ready.push(Completion::Send { op, buf, result: Err(error) });
+                return Ok(());
+            }
+        };
+        link.send(op, kind, tag, buf);
         // One fence for both: the record for the peer, the flag for our poll.
         settle();
         link.conn.wake_peer_settled(RECORDS);
@@ -121,7 +147,7 @@ impl SmEndpoint {
     /// Sends if the ring of an open connection has room and nothing waits before.
     fn send_now(&self, kind: Kind, to: &Addr, tag: Tag, message: &[u8]) -> bool {
         let Ok(peer) = self.peer(to) else { return false };
-        if peer.reach == Reach::Own || message.len() > self.options.message_bytes_max {
+        if peer.is_own() || message.len() > self.options.message_bytes_max {
             return false;
         }
         let mut links = peer.links.lock();
@@ -134,32 +160,35 @@ impl SmEndpoint {
         sent
     }
 
-    fn check_recv(&self, buf: MsgBuf) -> Result<MsgBuf, Refused> {
+    #[inline]
+    fn is_too_small(&self, buf: &MsgBuf) -> bool {
+        buf.capacity() < self.options.message_bytes_max
+    }
+
+    #[cold]
+    fn too_small(&self, buf: MsgBuf) -> Refused {
         let needed = self.options.message_bytes_max;
-        if buf.capacity() >= needed {
-            return Ok(buf);
-        }
         let text = format!("a receive buffer of {} bytes, {needed} needed", buf.capacity());
-        Err(Refused { error: Error::InvalidArgument(text), buf })
+        Refused { error: Error::InvalidArgument(text), buf }
     }
 
     fn transfer(&self, put: bool, op: OpId, to: &Addr, transfer: Transfer) -> Result<(), Error> {
         let peer = self.peer(to)?;
         RegionTable::check_transfer(&transfer, put)?;
-        if peer.reach == Reach::Own {
+        if peer.is_own() {
             self.loopback.start(op, put, transfer)?;
             self.ready.wake_poll();
             return Ok(());
         }
         let mut links = peer.links.lock();
-        if links.is_empty()
-            && let Err(error) = self.connect(peer, &mut links)
-        {
-            drop(links);
-            self.ready.push(Completion::Transfer { op, result: Err(error) });
-            return Ok(());
-        }
-        let link = &mut links[0];
+        let link = match self.link(to, peer, &mut links) {
+            Ok(link) => link,
+            Err(error) => {
+                drop(links);
+                self.ready.push(Completion::Transfer { op, result: Err(error) });
+                return Ok(());
+            }
+        };
         if link.copy_at_once(op, put, &transfer) {
             settle();
             self.wake_poll_for(&link.conn);
@@ -263,7 +292,9 @@ impl Endpoint for SmEndpoint {
     }
 
     fn recv_unexpected(&self, op: OpId, buf: MsgBuf) -> Result<(), Refused> {
-        let buf = self.check_recv(buf)?;
+        if self.is_too_small(&buf) {
+            return Err(self.too_small(buf));
+        }
         let mut matcher = self.matcher.lock();
         // Under the lock: closing sets the flag before it empties the matcher.
         if self.is_closed() {
@@ -284,7 +315,9 @@ impl Endpoint for SmEndpoint {
     }
 
     fn recv_expected(&self, op: OpId, from: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
-        let buf = self.check_recv(buf)?;
+        if self.is_too_small(&buf) {
+            return Err(self.too_small(buf));
+        }
         let peer = match self.peer(from) {
             Ok(peer) => peer,
             Err(error) => return Err(Refused { error, buf }),

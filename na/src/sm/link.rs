@@ -29,7 +29,7 @@ pub(super) use crate::loopback::{Outcome, Queued};
 use crate::matching::Kind;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
-use crate::{Completion, Error, LocalMem, OpId, Tag};
+use crate::{Completion, Error, LocalMem, MsgBuf, OpId, Tag};
 
 /// One connection.
 #[derive(Debug)]
@@ -223,7 +223,15 @@ pub(super) struct TxLink {
     lane: Lane,
     /// Sends and transfers at once that have ended, for the poll to report: one lock less than
     /// another queue.
-    ended: VecDeque<Completion>,
+    ended: Vec<Completion>,
+    /// The same for messages that were sent, as most are: two words instead of a completion.
+    sent: Vec<(OpId, MsgBuf)>,
+}
+
+/// The completion of a message that was sent.
+#[inline(always)]
+pub(super) fn sent((op, buf): (OpId, MsgBuf)) -> Completion {
+    Completion::Send { op, buf, result: Ok(()) }
 }
 
 impl TxLink {
@@ -240,7 +248,8 @@ impl TxLink {
             announced: Announced::default(),
             offers: Offers::default(),
             lane: Lane::default(),
-            ended: VecDeque::new(),
+            ended: Vec::new(),
+            sent: Vec::new(),
         }
     }
 
@@ -263,16 +272,26 @@ impl TxLink {
 
     /// Sends a message, or queues it. Either way the poll has to look at the link.
     #[inline]
-    pub(super) fn send(&mut self, message: Queued) {
-        self.conn.set_backlog(true);
-        if self.queue.is_empty() && self.control.is_empty() {
-            match self.write_message(&message) {
-                Ok(Some(result)) => return self.ended.push_back(message.end(result)),
-                Ok(None) => {}
-                Err(violation) => self.conn.set_fault(violation),
-            }
+    pub(super) fn send(&mut self, op: OpId, kind: Kind, tag: Tag, buf: MsgBuf) {
+        if self.send_now(kind, tag, buf.as_slice()) {
+            self.sent.push((op, buf));
+            self.conn.set_backlog(true);
+        } else {
+            self.enqueue(Queued { op, kind, tag, buf });
         }
-        self.queue.push_back(message);
+    }
+
+    #[cold]
+    fn enqueue(&mut self, message: Queued) {
+        let first = self.queue.is_empty() && self.control.is_empty();
+        match self.limit {
+            Some(max) if first && message.buf.len() > max => {
+                let error = Error::TooLong { len: message.buf.len(), max };
+                self.ended.push(message.end(Err(error)));
+            }
+            _ => self.queue.push_back(message),
+        }
+        self.conn.set_backlog(true);
     }
 
     /// Sends a message without a completion; `false`: it has to queue, or is too long.
@@ -338,7 +357,7 @@ impl TxLink {
         if !self.offers.copy(&self.conn, put, transfer) {
             return false;
         }
-        self.ended.push_back(Completion::Transfer { op, result: Ok(()) });
+        self.ended.push(Completion::Transfer { op, result: Ok(()) });
         self.conn.set_backlog(true);
         true
     }
@@ -350,24 +369,37 @@ impl TxLink {
     }
 
     /// Writes what waits, at most `budget` bytes of bulk data, and collects the sends that have
-    /// ended. Returns whether there was anything.
+    /// ended, to report without the send lock: a `lone` send, as most often, or several. Returns
+    /// whether there was anything.
     #[inline]
     pub(super) fn flush(
         &mut self,
+        lone: &mut Option<(OpId, MsgBuf)>,
         ended: &mut VecDeque<Completion>,
         out: &mut Outcome,
         budget: &mut u64,
     ) -> bool {
-        let reported = !self.ended.is_empty();
-        // Most often it is one.
-        while let Some(completion) = self.ended.pop_front() {
-            ended.push_back(completion);
+        let reported = self.has_ended();
+        if self.sent.len() == 1 && self.ended.is_empty() {
+            *lone = self.sent.pop();
+        } else if reported {
+            self.take_ended(ended);
         }
         if reported && self.is_idle() {
             self.conn.set_backlog(false);
             return true;
         }
         self.write_waiting(out, budget) || reported
+    }
+
+    fn has_ended(&self) -> bool {
+        !self.sent.is_empty() || !self.ended.is_empty()
+    }
+
+    #[inline(never)]
+    fn take_ended(&mut self, out: &mut impl Extend<Completion>) {
+        out.extend(self.sent.drain(..).map(sent));
+        out.extend(self.ended.drain(..));
     }
 
     fn is_idle(&self) -> bool {
@@ -378,6 +410,7 @@ impl TxLink {
     }
 
     /// Writes what waits, without a report. Returns whether anything went out.
+    #[inline(never)]
     pub(super) fn write_waiting(&mut self, out: &mut Outcome, budget: &mut u64) -> bool {
         match self.try_write(out, budget) {
             Ok(progress) => {
@@ -425,7 +458,7 @@ impl TxLink {
         let mut source = Source { conn, producer, lane, announced, control };
         progress |= requests.supply(&mut source, budget)?;
         let waits = self.requests.wants_room() || !self.control.is_empty();
-        self.conn.set_backlog(waits || !self.ended.is_empty());
+        self.conn.set_backlog(waits || self.has_ended());
         Ok(progress)
     }
 
@@ -493,7 +526,7 @@ impl TxLink {
     /// The connection is gone: ends everything with `error`. Memory that the peer may still be
     /// copying is returned.
     pub(super) fn fail(mut self, error: &Error, out: &mut Outcome) -> Vec<LocalMem> {
-        out.completions.extend(self.ended.drain(..));
+        self.take_ended(&mut out.completions);
         let sends = self.queue.drain(..).map(|message| message.end(Err(error.clone())));
         out.completions.extend(sends);
         let gate = self.conn.segment.gate_as_keeper();

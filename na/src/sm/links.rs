@@ -42,6 +42,11 @@ impl Links {
         &mut self.all[..self.watched]
     }
 
+    /// Whether a link is not up yet; such a link is watched.
+    pub(super) fn is_greeting(&self) -> bool {
+        self.all[..self.watched].iter().any(|link| link.stage != Stage::Up)
+    }
+
     /// Adds a link, watched.
     pub(super) fn push(&mut self, link: RxLink) {
         self.all.push(link);
@@ -72,9 +77,11 @@ impl Links {
     /// The board's bits: watches the links that are marked. Returns whether there was one.
     #[inline]
     pub(super) fn read(&mut self, board: &OwnBoard) -> bool {
-        if self.watched == self.all.len() {
-            return false;
-        }
+        self.watched < self.all.len() && self.read_board(board)
+    }
+
+    #[inline(never)]
+    fn read_board(&mut self, board: &OwnBoard) -> bool {
         let before = self.watched;
         board.take(|slot| {
             if let Some(at) = self.by_slot.get(slot as usize)
@@ -105,6 +112,7 @@ impl Links {
         }
     }
 
+    #[inline(never)]
     fn leave(&mut self, at: usize) {
         let link = &mut self.all[at];
         link.quiet_rounds = 0;

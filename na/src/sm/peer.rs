@@ -43,9 +43,15 @@ impl Peer {
         Arc::new(Self { id, uri, reach, gone, links })
     }
 
+    /// Whether it is the endpoint itself.
+    #[inline]
+    pub(super) fn is_own(&self) -> bool {
+        matches!(self.reach, Reach::Own)
+    }
+
     /// The address of this peer at endpoint `endpoint`.
     pub(super) fn addr(self: &Arc<Self>, endpoint: u64) -> Addr {
-        Addr::new(self.uri.as_str(), endpoint, self.id, self.clone())
+        Addr::with_state(self.uri.as_str(), endpoint, self.id, self.clone())
     }
 
     /// Whether it can never be reached again. Checked under the matcher's lock, taken after the

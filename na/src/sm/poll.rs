@@ -27,7 +27,7 @@ use super::connect::Stranger;
 use super::crowd::Crowd;
 use super::doorbell::{RECORDS, settle};
 use super::endpoint::SmEndpoint;
-use super::link::{Control, Outcome, sleep_reasons};
+use super::link::{Control, Outcome, sent, sleep_reasons};
 use super::links::Links;
 use super::rx::{RxLink, Stage};
 use super::socket;
@@ -45,7 +45,10 @@ pub(super) const FIRST_TOKEN: u64 = 16;
 /// Polls after which the kernel is asked, at the latest.
 const LOOK_POLLS: u32 = 1024;
 
-/// The same while a handshake is under way.
+/// Polls after which a clock is read.
+const CLOCK_POLLS: u32 = 8;
+
+/// As `LOOK_POLLS`, while a handshake is under way.
 const LOOK_POLLS_GREETING: u32 = 16;
 
 /// Time of polling after which the kernel is asked.
@@ -103,11 +106,13 @@ impl PollState {
     #[inline]
     fn is_look_due(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
+        (self.look_now || self.polls.is_multiple_of(CLOCK_POLLS)) && self.is_time_to_look()
+    }
+
+    #[inline(never)]
+    fn is_time_to_look(&self) -> bool {
         if self.look_now || self.polls.is_multiple_of(LOOK_POLLS) {
             return true;
-        }
-        if !self.polls.is_multiple_of(8) {
-            return false;
         }
         if self.polls.is_multiple_of(LOOK_POLLS_GREETING) && self.is_greeting() {
             return true;
@@ -118,10 +123,49 @@ impl PollState {
         elapsed >= LOOK_EVERY.as_nanos() as i64
     }
 
-    fn is_greeting(&mut self) -> bool {
-        // A link that is not up is watched.
-        !self.strangers.is_empty()
-            || self.links.watched().iter().any(|link| link.stage != Stage::Up)
+    fn is_greeting(&self) -> bool {
+        !self.strangers.is_empty() || self.links.is_greeting()
+    }
+}
+
+/// Whom a poll reports to.
+///
+/// A completion that passes through a queue is copied twice more, so while nothing waits before it
+/// it is reported where it comes up. No lock but the poll's may be held there.
+pub(super) struct Sink<'a> {
+    call: &'a mut dyn FnMut(Completion),
+    /// Completions that it still takes.
+    left: usize,
+}
+
+impl<'a> Sink<'a> {
+    /// One that takes `budget` completions; the others are queued.
+    pub(super) fn new(call: &'a mut dyn FnMut(Completion), budget: usize) -> Self {
+        Self { call, left: budget }
+    }
+
+    /// Whether it is the turn of a completion that comes up now.
+    #[inline]
+    pub(super) fn takes(&self, queue: &VecDeque<Completion>) -> bool {
+        self.left > 0 && queue.is_empty()
+    }
+
+    /// Reports a completion whose turn it is.
+    #[inline(always)]
+    pub(super) fn tell(&mut self, completion: Completion) {
+        self.left = self.left.saturating_sub(1);
+        (self.call)(completion);
+    }
+
+    /// Reports what is queued.
+    #[inline(never)]
+    fn drain(&mut self, queue: &mut VecDeque<Completion>) {
+        while self.left > 0
+            && let Some(completion) = queue.pop_front()
+        {
+            self.left -= 1;
+            (self.call)(completion);
+        }
     }
 }
 
@@ -138,33 +182,44 @@ impl SmEndpoint {
         if state.asleep {
             self.wake_up(state);
         }
-        let mut result = Ok(());
-        // Reports come first when the last poll had more than its budget.
-        if state.arrived.len() < budget {
-            let looked = if state.is_look_due() { self.look(state) } else { Ok(false) };
-            self.round(state);
-            result = looked.map(|all| {
-                if all {
-                    self.check_limits(state, Instant::now());
-                }
-            });
+        let mut sink = Sink::new(sink, budget);
+        if !state.arrived.is_empty() {
+            // More than the budget of the last poll.
+            sink.drain(&mut state.arrived);
         }
-        let mut reported = 0;
-        while reported < budget
-            && let Some(completion) = state.arrived.pop_front()
-        {
-            sink(completion);
-            reported += 1;
+        let mut failed = None;
+        if sink.left > 0 {
+            if state.is_look_due() {
+                failed = self.look_and_round(state, &mut sink);
+            } else {
+                self.round(state, &mut sink);
+            }
+            if !state.arrived.is_empty() {
+                sink.drain(&mut state.arrived);
+            }
         }
         if self.is_closed() {
             self.shut_down(state);
         }
-        result.map(|()| reported)
+        match failed {
+            None => Ok(budget - sink.left),
+            Some(error) => Err(*error),
+        }
+    }
+
+    #[inline(never)]
+    fn look_and_round(&self, state: &mut PollState, sink: &mut Sink<'_>) -> Option<Box<Error>> {
+        let looked = self.look(state);
+        self.round(state, sink);
+        if let Ok(true) = looked {
+            self.check_limits(state, Instant::now());
+        }
+        looked.err().map(Box::new)
     }
 
     /// Moves whatever can be moved without asking the kernel. Returns whether anything did.
     #[inline]
-    fn round(&self, state: &mut PollState) -> bool {
+    fn round(&self, state: &mut PollState, sink: &mut Sink<'_>) -> bool {
         let mut progress = self.adopt(state);
         progress |= state.links.read(&self.board);
         let mut budget = BULK_BYTES;
@@ -176,7 +231,7 @@ impl SmEndpoint {
         for step in 0..count {
             let index = *turn + step;
             let link = &mut watched[if index < count { index } else { index - count }];
-            let moved = self.serve(link, arrived, out, &mut budget);
+            let moved = self.serve(link, sink, arrived, out, &mut budget);
             link.quiet_rounds = if moved { 0 } else { link.quiet_rounds.saturating_add(1) };
             progress |= moved;
             ended |= link.end.is_some();
@@ -199,8 +254,10 @@ impl SmEndpoint {
         if !out.completions.is_empty() {
             state.arrived.extend(out.completions.drain(..));
         }
-        // May run foreign code; only the poll's own lock is held here.
-        out.memory.clear();
+        if !out.memory.is_empty() {
+            // May run foreign code; only the poll's own lock is held here.
+            out.memory.clear();
+        }
         self.ready.take(&mut state.arrived) || progress
     }
 
@@ -209,6 +266,7 @@ impl SmEndpoint {
     fn serve(
         &self,
         link: &mut RxLink,
+        sink: &mut Sink<'_>,
         arrived: &mut VecDeque<Completion>,
         out: &mut Outcome,
         budget: &mut u64,
@@ -220,17 +278,13 @@ impl SmEndpoint {
                 link.spare = Some(link.addr.clone());
             }
         } else if link.stage == Stage::Up {
-            progress |= self.pump(link, arrived, out);
+            progress |= self.pump(link, sink, arrived, out);
         }
         if !link.services.is_empty() {
-            let (conn, peer) = (&link.conn, &link.peer);
-            progress |= link.services.run(conn, budget, out, |act| {
-                let mut links = peer.links.lock();
-                links.iter_mut().find(|link| link.conn.token == conn.token).map(act);
-            });
+            progress |= link.run_services(budget, out);
         }
         if link.conn.has_backlog() {
-            progress |= self.flush(link, arrived, out, budget);
+            progress |= self.flush(link, sink, arrived, out, budget);
         }
         progress
     }
@@ -239,13 +293,22 @@ impl SmEndpoint {
     fn flush(
         &self,
         link: &mut RxLink,
-        ended: &mut VecDeque<Completion>,
+        sink: &mut Sink<'_>,
+        arrived: &mut VecDeque<Completion>,
         out: &mut Outcome,
         budget: &mut u64,
     ) -> bool {
-        let progress = link.with_link(|tx| tx.flush(ended, out, budget)).unwrap_or(false);
+        let mut lone = None;
+        let progress = link.with_link(|tx| tx.flush(&mut lone, arrived, out, budget));
+        let progress = progress.unwrap_or(false);
         if let Some(violation) = link.conn.fault() {
             link.breach(violation);
+        }
+        match lone {
+            None => {}
+            // Made where it is handed over: a completion is larger than what it says.
+            Some(lone) if sink.takes(arrived) => sink.tell(sent(lone)),
+            Some(lone) => arrived.push_back(sent(lone)),
         }
         progress
     }
@@ -253,9 +316,11 @@ impl SmEndpoint {
     /// Takes over connections that senders made.
     #[inline]
     pub(super) fn adopt(&self, state: &mut PollState) -> bool {
-        if !self.has_opened.load(Ordering::Relaxed) {
-            return false;
-        }
+        self.has_opened.load(Ordering::Relaxed) && self.adopt_opened(state)
+    }
+
+    #[cold]
+    fn adopt_opened(&self, state: &mut PollState) -> bool {
         let mut opened = lock(&self.opened);
         opened.drain(..).for_each(|link| state.links.push(link));
         self.has_opened.store(false, Ordering::Relaxed);
@@ -379,7 +444,7 @@ impl SmEndpoint {
         settle();
         state.links.sweep();
         let closing = self.is_closed() && !state.shut_down;
-        if self.round(state) || closing {
+        if self.round(state, &mut Sink::new(&mut |_| (), 0)) || closing {
             self.wake_up(state);
             return false;
         }

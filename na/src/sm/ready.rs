@@ -72,9 +72,11 @@ impl Ready {
     /// Poll: takes what is there. Returns whether there was something.
     #[inline]
     pub(super) fn take(&self, out: &mut VecDeque<Completion>) -> bool {
-        if self.count.load(Ordering::Relaxed) == 0 {
-            return false;
-        }
+        self.count.load(Ordering::Relaxed) > 0 && self.take_queue(out)
+    }
+
+    #[inline(never)]
+    fn take_queue(&self, out: &mut VecDeque<Completion>) -> bool {
         let mut queue = lock(&self.queue);
         out.extend(queue.drain(..));
         self.count.store(0, Ordering::Relaxed);

@@ -23,6 +23,7 @@ use super::lane::Emptier;
 use super::link::{Conn, Control, Outcome, TxLink};
 use super::offer::read_place;
 use super::peer::Peer;
+use super::poll::Sink;
 use super::record::{
     self, CONTROL_WORDS, PARTS_MAX, Piece, REQUEST_BYTES_MAX, Request, Status, word_at,
 };
@@ -33,7 +34,7 @@ use super::socket::{self, Heard};
 use crate::matching::{Arrived, Kind};
 use crate::ran::Ran;
 use crate::sync::Arc;
-use crate::{Addr, Completion, Error, LocalMem, RawSegment, Tag};
+use crate::{Addr, Arrival, Completion, Error, LocalMem, RawSegment, Tag};
 
 /// Records of one connection that are handled before the next one has its turn.
 ///
@@ -138,6 +139,25 @@ impl RxLink {
         links.iter_mut().find(|link| link.conn.token == self.conn.token).map(act)
     }
 
+    /// Leaves a record behind.
+    #[inline]
+    fn advance(&mut self, record: Record) {
+        self.heard = true;
+        if self.rx.advance(record) {
+            self.conn.wake_peer(ROOM);
+        }
+    }
+
+    /// Gives each transfer that we serve its turn. Returns whether anything moved.
+    #[inline(never)]
+    pub(super) fn run_services(&mut self, budget: &mut u64, out: &mut Outcome) -> bool {
+        let Self { conn, peer, services, .. } = self;
+        services.run(conn, budget, out, |act| {
+            let mut links = peer.links.lock();
+            links.iter_mut().find(|link| link.conn.token == conn.token).map(act);
+        })
+    }
+
     /// Takes what the socket says: bells, blocks, the end.
     pub(super) fn hear(&mut self) {
         let blocks = self.conn.shares().then_some(&mut self.blocks);
@@ -233,12 +253,11 @@ impl SmEndpoint {
     pub(super) fn pump(
         &self,
         link: &mut RxLink,
+        sink: &mut Sink<'_>,
         arrived: &mut VecDeque<Completion>,
         out: &mut Outcome,
     ) -> bool {
-        let mut room = false;
         let mut progress = false;
-        let mut matcher = None;
         let turn = link.turn;
         link.turn = (2 * turn).min(RECORDS_PER_TURN);
         for _ in 0..turn {
@@ -257,13 +276,11 @@ impl SmEndpoint {
                 record::UNEXPECTED => Kind::Unexpected,
                 record::EXPECTED => Kind::Expected,
                 _ => {
-                    // Not under the matcher's lock: it may take a peer's send lock.
-                    matcher = None;
                     if let Err(reason) = self.handle_control(link, &record, out) {
                         link.breach(reason);
                         break;
                     }
-                    room |= link.rx.advance(record);
+                    link.advance(record);
                     progress = true;
                     continue;
                 }
@@ -274,22 +291,32 @@ impl SmEndpoint {
             }
             // The one copy, from the ring into the receive's buffer. What is decided here depends
             // on the record's word alone, of which there is a copy: the peer could change the rest.
-            let matcher = matcher.get_or_insert_with(|| self.matcher.lock());
             let fill = |place: &mut [u8]| link.rx.read(&record, 0, place);
             let (tag, len) = (Tag(record.tag), record.len);
-            match matcher.arrive_with(kind, &link.addr, &mut link.spare, tag, len, fill) {
-                Arrived::Completed(completion) => arrived.push_back(completion),
-                Arrived::Held => {}
-                Arrived::Full => break,
-            }
-            room |= link.rx.advance(record);
+            let mut matcher = self.matcher.lock();
+            let Some(claimed) = matcher.claim(kind, &link.addr, tag) else {
+                let kept = matcher.keep(kind, &link.addr, tag, len, fill);
+                drop(matcher);
+                if let Arrived::Full = kept {
+                    break;
+                }
+                link.advance(record);
+                progress = true;
+                continue;
+            };
+            drop(matcher);
+            let (op, buf, from) = claimed.fill(&link.addr, &mut link.spare, len, fill);
+            link.advance(record);
             progress = true;
+            // The record is done with, should the sink panic. The completion is made where it is
+            // handed over: it is larger than what it says.
+            let arrival = Arrival { from, tag };
+            if sink.takes(arrived) {
+                sink.tell(Completion::Recv { op, buf, result: Ok(arrival) });
+            } else {
+                arrived.push_back(Completion::Recv { op, buf, result: Ok(arrival) });
+            }
         }
-        drop(matcher);
-        if room {
-            link.conn.wake_peer(ROOM);
-        }
-        link.heard |= progress;
         progress
     }
 

@@ -13,7 +13,7 @@ use rustix::event::epoll;
 use super::endpoint::SmEndpoint;
 use super::link::{Conn, TxLink};
 use super::peer::Reach;
-use super::poll::PollState;
+use super::poll::{PollState, Sink};
 use super::rx::{RxLink, Stage};
 use super::socket;
 use crate::region::Held;
@@ -35,6 +35,7 @@ pub(super) struct Kept {
 
 impl SmEndpoint {
     /// Takes apart the connections whose `end` is set.
+    #[cold]
     pub(super) fn reap_ended(&self, state: &mut PollState) {
         while let Some(link) = state.links.take_ended(&self.board) {
             self.reap(link, state);
@@ -89,8 +90,11 @@ impl SmEndpoint {
     /// Delivers what a dead peer left in the ring: at most what fits there.
     fn drain_dead(&self, link: &mut RxLink, state: &mut PollState) {
         self.matcher.lock().lift_bound(link.peer.id);
+        let mut nowhere = |_| ();
         for _ in 0..=link.rx.capacity() / super::ring::LINE {
-            if !self.pump(link, &mut state.arrived, &mut state.out) {
+            // Queued: the failures that follow shall not be reported first.
+            let mut sink = Sink::new(&mut nowhere, 0);
+            if !self.pump(link, &mut sink, &mut state.arrived, &mut state.out) {
                 break;
             }
         }

@@ -99,7 +99,7 @@ impl Poller {
                     None => self.data(core, incoming, peer, header)?,
                     Some(kind) => {
                         let tag = Tag(header.number as u32);
-                        let claimed = lock(&core.matcher).claim(kind, addr, tag);
+                        let claimed = lock(&core.matcher).claim_ahead(kind, addr, tag);
                         let Some(claimed) = claimed else { return Ok(false) };
                         incoming.begin(header, Destination::Receive(claimed, 0));
                     }
