@@ -514,3 +514,32 @@ fn a_liveness_limit_is_accepted_by_the_system() {
         deliver(&with_limit(false), &target, target.self_addr().uri());
     }
 }
+
+#[test]
+fn an_answer_leaves_though_its_sender_only_takes_what_it_has_left() {
+    let (target, origin) = (open(true), open(false));
+    let to_target = origin.lookup(target.self_addr().uri()).unwrap();
+    let to_origin = deliver(&origin, &target, target.self_addr().uri());
+    for op in 0..3 {
+        target.recv_unexpected(OpId(op), target.alloc_msg()).unwrap();
+        let buf = message(&origin, b"call");
+        origin.send_unexpected(OpId(op), &to_target, Tag(op as u32), buf).unwrap();
+    }
+    finish(&[&origin], &[0, 1, 2]);
+    let deadline = Instant::now() + na::conformance::PATIENCE;
+    let mut arrived = 0;
+    while arrived == 0 {
+        assert!(Instant::now() < deadline, "nothing arrived");
+        target.poll(1, &mut |_| arrived += 1).unwrap();
+    }
+    origin.recv_expected(OpId(9), &to_target, Tag(5), origin.alloc_msg()).unwrap();
+    target.send_expected(OpId(9), &to_origin, Tag(5), message(&target, b"answer")).unwrap();
+    let mut answered = false;
+    while !answered {
+        assert!(Instant::now() < deadline, "the answer does not leave");
+        // Takes nothing, so the target has the other calls left.
+        target.poll(0, &mut |_| ()).unwrap();
+        let mut sink = |done| answered |= matches!(done, Completion::Recv { result: Ok(_), .. });
+        origin.poll(8, &mut sink).unwrap();
+    }
+}

@@ -6,11 +6,12 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Weak;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::address::{self, PeerKey};
 use super::frame::{self, Hello, URI_BYTES_MAX};
 use super::mail::Mail;
+use super::outgoing::{BATCH_WINDOW, Outgoing};
 use super::peer::{Peer, PeerState, Phase};
 use super::poller::{Poller, flush};
 use super::{MESSAGE_BYTES_MAX, liveness, socket};
@@ -52,6 +53,11 @@ pub(super) struct Core {
     closed: AtomicBool,
     /// Counts polls, for [`Outgoing::may_write_now`](super::outgoing::Outgoing::may_write_now).
     polls: AtomicU64,
+    /// Since when points in time are counted.
+    opened_at: Instant,
+    /// Until when, in ns, sends wait for the next poll, because the last one has reported much;
+    /// zero if it has not.
+    gather_until_ns: AtomicU64,
 }
 
 impl Core {
@@ -74,6 +80,8 @@ impl Core {
             next_session: AtomicU64::new(u64::from_ne_bytes(seed)),
             closed: AtomicBool::new(false),
             polls: AtomicU64::new(0),
+            opened_at: Instant::now(),
+            gather_until_ns: AtomicU64::new(0),
         })
     }
 
@@ -149,6 +157,37 @@ impl Core {
         }
     }
 
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.opened_at.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// A poll is about to report so many completions. What several of them lead to, answers or the
+    /// next calls, is better sent together by the next poll than the first of it at once: a call of
+    /// the system costs as much as ten messages.
+    fn reports(&self, completions: usize) {
+        if completions > 1 {
+            let until = self.now_ns().saturating_add(BATCH_WINDOW.as_nanos() as u64);
+            self.gather_until_ns.store(until, Ordering::Relaxed);
+        } else if self.gather_until_ns.load(Ordering::Relaxed) != 0 {
+            self.gather_until_ns.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether sends wait though the time to gather them is over: for polls that only report what
+    /// was left.
+    fn has_gathered(&self) -> bool {
+        self.mail.has_some() && self.now_ns() >= self.gather_until_ns.load(Ordering::Relaxed)
+    }
+
+    /// Whether a send should write at once, and the number of the last poll.
+    fn may_write_now(&self, out: &Outgoing) -> (bool, u64) {
+        let poll = self.polls.load(Ordering::Relaxed);
+        let nobody_polls = self.mail.is_sleeping();
+        let until = self.gather_until_ns.load(Ordering::Relaxed);
+        let gathers = until != 0 && !nobody_polls && self.now_ns() < until;
+        (!gathers && out.may_write_now(poll, nobody_polls), poll)
+    }
+
     /// Sends a message; at once if it is short and nothing is in its way.
     fn send_message(
         &self,
@@ -160,9 +199,8 @@ impl Core {
         buf: MsgBuf,
     ) {
         let PeerState { phase, out, broken, .. } = &mut *state;
-        let poll = self.polls.load(Ordering::Relaxed);
         // Asked once: it may read the clock.
-        let now = out.may_write_now(poll, self.mail.is_sleeping());
+        let (now, poll) = self.may_write_now(out);
         if let Phase::Up(link) = phase
             && now
             && broken.is_none()
@@ -176,10 +214,36 @@ impl Core {
         self.push_out(peer, state, poll, now);
     }
 
+    /// Takes a short message without a completion: sends it, or copies it behind others that wait
+    /// for the next poll. `false`: it took nothing.
+    fn send_copy(&self, peer: &Arc<Peer>, kind: frame::Kind, tag: Tag, message: &[u8]) -> bool {
+        let mut state = peer.lock();
+        let PeerState { phase, out, broken, .. } = &mut *state;
+        let Phase::Up(link) = phase else { return false };
+        // Whoever cannot send must be told so, by a completion.
+        if self.is_closed()
+            || broken.is_some()
+            || out.is_blocked()
+            || message.len() > link.message_bytes_max
+        {
+            return false;
+        }
+        let (now, poll) = self.may_write_now(out);
+        if now && out.send_short(&link.socket, kind, tag, message) {
+            out.wrote(poll);
+            return true;
+        }
+        // Never refused when a part was sent: the queue is empty then.
+        let taken = out.push_packed(kind, tag, message);
+        if taken {
+            self.push_out(peer, state, poll, now);
+        }
+        taken
+    }
+
     /// Sends what a transfer has queued, now or in the next poll.
     fn push_transfer(&self, peer: &Arc<Peer>, state: crate::sync::MutexGuard<'_, PeerState>) {
-        let poll = self.polls.load(Ordering::Relaxed);
-        let now = state.out.may_write_now(poll, self.mail.is_sleeping());
+        let (now, poll) = self.may_write_now(&state.out);
         self.push_out(peer, state, poll, now);
     }
 
@@ -313,6 +377,11 @@ impl TcpEndpoint {
         Ok(())
     }
 
+    fn send_now(&self, kind: frame::Kind, to: &Addr, tag: Tag, message: &[u8]) -> bool {
+        let Ok(peer) = self.core.peer_of(to) else { return false };
+        !self.is_own(peer) && self.core.send_copy(peer, kind, tag, message)
+    }
+
     /// Whether that is ourselves.
     fn is_own(&self, peer: &Peer) -> bool {
         peer.id == self.self_addr.peer_id()
@@ -394,6 +463,10 @@ impl Endpoint for TcpEndpoint {
         self.send(Kind::Unexpected, op, to, tag, buf)
     }
 
+    fn send_unexpected_now(&self, to: &Addr, tag: Tag, message: &[u8]) -> bool {
+        self.send_now(frame::Kind::Unexpected, to, tag, message)
+    }
+
     fn recv_unexpected(&self, op: OpId, buf: MsgBuf) -> Result<(), Refused> {
         if let Err(error) = self.check_recv(&buf) {
             return Err(Refused { error, buf });
@@ -410,6 +483,10 @@ impl Endpoint for TcpEndpoint {
 
     fn send_expected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
         self.send(Kind::Expected, op, to, tag, buf)
+    }
+
+    fn send_expected_now(&self, to: &Addr, tag: Tag, message: &[u8]) -> bool {
+        self.send_now(frame::Kind::Expected, to, tag, message)
     }
 
     fn recv_expected(&self, op: OpId, from: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
@@ -493,8 +570,12 @@ impl Endpoint for TcpEndpoint {
                 // May run the code of their owners.
                 gate.memories.clear();
             }
+            self.core.reports(gate.completions.len());
         } else {
             self.core.mail.end_sleep();
+            if self.core.has_gathered() {
+                lock(&self.poller).take_mail(&self.core);
+            }
         }
         let mut reported = 0;
         while reported < budget

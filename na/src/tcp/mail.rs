@@ -90,6 +90,11 @@ impl Mail {
         std::mem::take(&mut lists.peers)
     }
 
+    /// Whether there probably is something to take.
+    pub(super) fn has_some(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
     /// Takes everything. The caller clears `listed` of each peer when it looks at it.
     pub(super) fn take(&self, completions: &mut VecDeque<Completion>, peers: &mut Vec<Arc<Peer>>) {
         if self.any.load(Ordering::Relaxed) {

@@ -5,7 +5,9 @@
 //! message waits for little and several transfers advance together.
 //!
 //! A flush hands the kernel as many frames as one call takes. Bulk data goes from registered memory
-//! straight to the kernel; each chunk holds its memory until its last byte is taken.
+//! straight to the kernel; each chunk holds its memory until its last byte is taken. Messages that
+//! were taken without a completion are *packed*: copied one behind the other, header included, so
+//! that a batch of them is one frame to us.
 
 use std::collections::VecDeque;
 use std::io;
@@ -34,8 +36,12 @@ const FLUSH_BYTES_MAX: usize = 4 << 20;
 /// are.
 const COPY_BYTES_MAX: usize = 4 << 10;
 
-/// A second send within this time after a write leaves its message to the next poll.
-const BATCH_WINDOW: Duration = Duration::from_micros(20);
+/// Bytes of messages in one packed frame; those that find it full are for a send with a completion.
+const PACKED_BYTES_MAX: usize = 8 << 10;
+
+/// A second send within this time after a write leaves its message to the next poll, and so does
+/// any within this time after a poll that reported several completions.
+pub(super) const BATCH_WINDOW: Duration = Duration::from_micros(20);
 
 enum Body {
     /// Requests, verdicts; empty for a cancel.
@@ -44,8 +50,8 @@ enum Body {
         op: OpId,
         buf: MsgBuf,
     },
-    /// A message of which some bytes were sent when it was canceled.
-    Orphan(Box<[u8]>),
+    /// The payload of a message that nobody waits for, and whole frames behind it.
+    Packed(Vec<u8>),
     Chunk {
         memory: LocalMem,
         offset: u64,
@@ -54,7 +60,7 @@ enum Body {
 
 struct Frame {
     header: [u8; HEADER_BYTES],
-    /// Bytes of the payload, as in `header`.
+    /// Bytes behind the header.
     len: usize,
     body: Body,
 }
@@ -65,7 +71,7 @@ impl Frame {
         let bytes = match &self.body {
             Body::Small(bytes) => &bytes[..self.len],
             Body::Message { buf, .. } => buf.as_slice(),
-            Body::Orphan(bytes) => bytes,
+            Body::Packed(bytes) => bytes,
             Body::Chunk { memory, offset } => {
                 let left = (self.len - skip) as u64;
                 let mut run = memory.region().pieces(offset + skip as u64, left);
@@ -142,6 +148,8 @@ pub(super) struct Outgoing {
     /// Bytes that the kernel has taken so far.
     taken: u64,
     blocked: bool,
+    /// For the next packed frame.
+    spare: Vec<u8>,
     /// The poll during or after which a send last wrote by itself, and when.
     wrote_at: Option<(u64, Instant)>,
 }
@@ -213,6 +221,32 @@ impl Outgoing {
         sent == len
     }
 
+    /// Queues a copy of a short message that nobody waits for. `false`, and nothing is queued, when
+    /// it is long, or there is no room behind what was packed before.
+    pub(super) fn push_packed(&mut self, kind: Kind, tag: Tag, bytes: &[u8]) -> bool {
+        if bytes.len() > COPY_BYTES_MAX {
+            return false;
+        }
+        let header = message_header(kind, tag, bytes.len());
+        match self.queue.back_mut() {
+            Some(Frame { len, body: Body::Packed(packed), .. })
+                if packed.len() + HEADER_BYTES + bytes.len() <= PACKED_BYTES_MAX =>
+            {
+                packed.extend_from_slice(&header);
+                packed.extend_from_slice(bytes);
+                *len = packed.len();
+            }
+            Some(_) => return false,
+            None => {
+                let mut packed = std::mem::take(&mut self.spare);
+                packed.extend_from_slice(bytes);
+                let (len, body) = (packed.len(), Body::Packed(packed));
+                self.queue.push_back(Frame { header, len, body });
+            }
+        }
+        true
+    }
+
     pub(super) fn push_message(&mut self, kind: Kind, op: OpId, tag: Tag, buf: MsgBuf) {
         let (header, len) = (message_header(kind, tag, buf.len()), buf.len());
         self.queue.push_back(Frame { header, len, body: Body::Message { op, buf } });
@@ -257,7 +291,7 @@ impl Outgoing {
         let body = if at == 0 && self.sent > 0 {
             let frame = &mut self.queue[0];
             let Body::Message { buf, .. } = &frame.body else { return None };
-            let orphan = Body::Orphan(buf.as_slice().into());
+            let orphan = Body::Packed(buf.as_slice().into());
             std::mem::replace(&mut frame.body, orphan)
         } else {
             self.queue.remove(at)?.body
@@ -290,7 +324,7 @@ impl Outgoing {
                     harvest.completions.push(Completion::Send { op, buf, result });
                 }
                 Body::Chunk { memory, .. } => harvest.memories.push(memory),
-                Body::Small(_) | Body::Orphan(_) => {}
+                Body::Small(_) | Body::Packed(_) => {}
             }
         }
         harvest.memories.extend(self.bulks.drain(..).map(|bulk| bulk.memory));
@@ -400,7 +434,11 @@ impl Outgoing {
                     self.data_queued -= frame.len;
                     harvest.memories.push(memory);
                 }
-                Body::Small(_) | Body::Orphan(_) => {}
+                Body::Packed(mut bytes) => {
+                    bytes.clear();
+                    self.spare = bytes;
+                }
+                Body::Small(_) => {}
             }
         }
     }
@@ -454,6 +492,55 @@ mod tests {
         for (at, (kind, number, payload)) in frames(&mut theirs, 100).into_iter().enumerate() {
             assert_eq!((kind, number, payload), (Kind::Expected, at as u64, vec![at as u8]));
         }
+    }
+
+    #[test]
+    fn packed_messages_keep_their_place_among_the_others() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut out = Outgoing::default();
+        let mut harvest = Harvest::default();
+        let mut expected = Vec::new();
+        for number in 0..20u8 {
+            let (bytes, tag) = ([number; 5], Tag(number.into()));
+            // A message that is waited for closes the packed frame in front of it.
+            if number % 4 == 3 {
+                out.push_message(Kind::Unexpected, OpId(number.into()), tag, message(&bytes));
+                assert!(!out.push_packed(Kind::Unexpected, tag, &bytes), "behind a message");
+                assert_eq!(out.flush(&ours, &mut harvest, || ()).unwrap(), Flushed::All);
+            } else {
+                assert!(out.push_packed(Kind::Expected, tag, &bytes));
+            }
+            expected.push((u64::from(number), bytes.to_vec()));
+        }
+        assert_eq!(sent(&harvest), [3, 7, 11, 15, 19]);
+        assert!(out.is_empty());
+        let got = frames(&mut theirs, 20).into_iter().map(|(_, number, bytes)| (number, bytes));
+        assert_eq!(got.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn packed_messages_are_few_and_arrive_whole_when_the_socket_is_full() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut out = Outgoing::default();
+        let mut harvest = Harvest::default();
+        assert!(!out.push_packed(Kind::Expected, Tag(0), &[0; COPY_BYTES_MAX + 1]), "too long");
+        let (mut taken, mut blocked) = (0, false);
+        while !blocked {
+            while out.push_packed(Kind::Expected, Tag(taken), &[taken as u8; 300]) {
+                taken += 1;
+            }
+            assert!(out.queue.len() == 1 && out.queue[0].len <= PACKED_BYTES_MAX);
+            blocked = out.flush(&ours, &mut harvest, || ()).unwrap() == Flushed::Blocked;
+        }
+        let reader = std::thread::spawn(move || frames(&mut theirs, taken as usize));
+        while out.flush(&ours, &mut harvest, || ()).unwrap() != Flushed::All {
+            std::thread::yield_now();
+        }
+        for (at, (_, number, bytes)) in reader.join().unwrap().into_iter().enumerate() {
+            assert_eq!((number, bytes), (at as u64, vec![at as u8; 300]));
+        }
+        assert!(harvest.completions.is_empty(), "nobody waits for them");
     }
 
     #[test]

@@ -157,10 +157,7 @@ impl Poller {
     /// One poll; stops reading when about `budget` completions are collected.
     pub(super) fn progress(&mut self, core: &Core, budget: usize) -> Result<(), Error> {
         core.mail.end_sleep();
-        core.mail.take(&mut self.batch, &mut self.mail);
-        while let Some(peer) = self.mail.pop() {
-            self.attend(core, &peer);
-        }
+        self.take_mail(core);
         self.resume_paused(core);
         self.polls_awake = self.polls_awake.saturating_add(1);
         self.polls = self.polls.wrapping_add(1);
@@ -185,6 +182,14 @@ impl Poller {
             self.deadlines(core);
         }
         Ok(())
+    }
+
+    /// Collects what other threads completed, and looks at the peers that they name.
+    pub(super) fn take_mail(&mut self, core: &Core) {
+        core.mail.take(&mut self.batch, &mut self.mail);
+        while let Some(peer) = self.mail.pop() {
+            self.attend(core, &peer);
+        }
     }
 
     /// Whether the caller may sleep on the epoll descriptor.
