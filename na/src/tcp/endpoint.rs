@@ -6,12 +6,13 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Weak;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::address::{self, PeerKey};
 use super::frame::{self, Hello, URI_BYTES_MAX};
+use super::gather::Gather;
 use super::mail::Mail;
-use super::outgoing::{BATCH_WINDOW, Outgoing};
+use super::outgoing::Outgoing;
 use super::peer::{Peer, PeerState, Phase};
 use super::poller::{Poller, flush};
 use super::{MESSAGE_BYTES_MAX, liveness, socket};
@@ -51,13 +52,9 @@ pub(super) struct Core {
     next_session: AtomicU64,
     /// Set before the matcher is emptied for the last time; read under its lock.
     closed: AtomicBool,
-    /// Counts polls, for [`Outgoing::may_write_now`](super::outgoing::Outgoing::may_write_now).
+    /// Counts polls, for [`Gather::may_write_now`].
     polls: AtomicU64,
-    /// Since when points in time are counted.
-    opened_at: Instant,
-    /// Until when, in ns, sends wait for the next poll, because the last one has reported much;
-    /// zero if it has not.
-    gather_until_ns: AtomicU64,
+    gather: Gather,
 }
 
 impl Core {
@@ -80,8 +77,7 @@ impl Core {
             next_session: AtomicU64::new(u64::from_ne_bytes(seed)),
             closed: AtomicBool::new(false),
             polls: AtomicU64::new(0),
-            opened_at: Instant::now(),
-            gather_until_ns: AtomicU64::new(0),
+            gather: Gather::new(),
         })
     }
 
@@ -157,35 +153,10 @@ impl Core {
         }
     }
 
-    fn now_ns(&self) -> u64 {
-        u64::try_from(self.opened_at.elapsed().as_nanos()).unwrap_or(u64::MAX)
-    }
-
-    /// A poll is about to report so many completions. What several of them lead to, answers or the
-    /// next calls, is better sent together by the next poll than the first of it at once: a call of
-    /// the system costs as much as ten messages.
-    fn reports(&self, completions: usize) {
-        if completions > 1 {
-            let until = self.now_ns().saturating_add(BATCH_WINDOW.as_nanos() as u64);
-            self.gather_until_ns.store(until, Ordering::Relaxed);
-        } else if self.gather_until_ns.load(Ordering::Relaxed) != 0 {
-            self.gather_until_ns.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether sends wait though the time to gather them is over: for polls that only report what
-    /// was left.
-    fn has_gathered(&self) -> bool {
-        self.mail.has_some() && self.now_ns() >= self.gather_until_ns.load(Ordering::Relaxed)
-    }
-
     /// Whether a send should write at once, and the number of the last poll.
     fn may_write_now(&self, out: &Outgoing) -> (bool, u64) {
         let poll = self.polls.load(Ordering::Relaxed);
-        let nobody_polls = self.mail.is_sleeping();
-        let until = self.gather_until_ns.load(Ordering::Relaxed);
-        let gathers = until != 0 && !nobody_polls && self.now_ns() < until;
-        (!gathers && out.may_write_now(poll, nobody_polls), poll)
+        (self.gather.may_write_now(out, poll, self.mail.is_sleeping()), poll)
     }
 
     /// Sends a message; at once if it is short and nothing is in its way.
@@ -550,6 +521,7 @@ impl Endpoint for TcpEndpoint {
         self.core.polls.store(poll.wrapping_add(1), Ordering::Relaxed);
         let mut result = Ok(());
         if gate.completions.is_empty() {
+            self.core.gather.polled();
             let mut poller = lock(&self.poller);
             let only_messages = self.run_within(&mut poller);
             if only_messages && !poll.is_multiple_of(REST_EVERY) {
@@ -570,10 +542,11 @@ impl Endpoint for TcpEndpoint {
                 // May run the code of their owners.
                 gate.memories.clear();
             }
-            self.core.reports(gate.completions.len());
+            self.core.gather.reports(gate.completions.len());
         } else {
             self.core.mail.end_sleep();
-            if self.core.has_gathered() {
+            if self.core.mail.has_some() && self.core.gather.is_over() {
+                self.core.gather.polled();
                 lock(&self.poller).take_mail(&self.core);
             }
         }

@@ -179,11 +179,9 @@ impl Outgoing {
         self.blocked = false;
     }
 
-    /// Whether a send should write at once: the first after each poll, for latency, and whenever
-    /// the last write is some time ago. The others are sent together by the next poll.
-    pub(super) fn may_write_now(&self, poll: u64, nobody_polls: bool) -> bool {
-        let batch = |(number, at): (u64, Instant)| number == poll && at.elapsed() < BATCH_WINDOW;
-        !self.blocked && (nobody_polls || !self.wrote_at.is_some_and(batch))
+    /// Whether something was written since the poll of this number, a moment ago.
+    pub(super) fn has_just_written(&self, poll: u64) -> bool {
+        self.wrote_at.is_some_and(|(number, at)| number == poll && at.elapsed() < BATCH_WINDOW)
     }
 
     /// A send has written. The clock is read now that the bytes are under way.
