@@ -55,7 +55,9 @@ impl Inner {
     /// the network is to do wakes it by itself.
     #[inline]
     pub(crate) fn kick_if_queued(&self) {
-        if self.core.has_queued() {
+        if !self.more_contexts.is_empty() {
+            self.kick_several();
+        } else if self.core.has_queued() {
             self.kick();
         }
     }
