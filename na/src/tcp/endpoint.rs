@@ -185,8 +185,8 @@ impl Core {
         self.push_out(peer, state, poll, now);
     }
 
-    /// Takes a short message without a completion: sends it, or copies it behind others that wait
-    /// for the next poll. `false`: it took nothing.
+    /// Sends a short message without a completion; `false`: it took nothing. One that is to wait for
+    /// the next poll is not taken: without a completion nobody would know that this poll is needed.
     fn send_copy(&self, peer: &Arc<Peer>, kind: frame::Kind, tag: Tag, message: &[u8]) -> bool {
         let mut state = peer.lock();
         let PeerState { phase, out, broken, .. } = &mut *state;
@@ -200,7 +200,10 @@ impl Core {
             return false;
         }
         let (now, poll) = self.may_write_now(out);
-        if now && out.send_short(&link.socket, kind, tag, message) {
+        if !now {
+            return false;
+        }
+        if out.send_short(&link.socket, kind, tag, message) {
             out.wrote(poll);
             return true;
         }
