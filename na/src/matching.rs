@@ -34,7 +34,7 @@
 //! which finds no posted receive is discarded, once per cancel. The memory is bounded too
 //! ([`GIVEN_UP_MAX`], oldest forgotten first).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 
 use self::lists::{Key, Lists};
@@ -426,38 +426,47 @@ fn failed(posted: Posted, error: Error) -> Completion {
 /// Canceled expected receives whose message may still come.
 #[derive(Default)]
 struct GivenUp {
-    counts: HashMap<Key, u32, Cheap>,
-    /// In the order of the cancels; may name keys whose message has come meanwhile.
-    order: VecDeque<Key>,
+    /// The numbers of the cancels of each key, oldest first.
+    by_key: HashMap<Key, VecDeque<u64>, Cheap>,
+    /// The same cancels in their order: exactly those that are in `by_key`.
+    in_order: BTreeMap<u64, Key>,
+    next: u64,
 }
 
 impl GivenUp {
     fn add(&mut self, key: Key) {
-        if self.order.len() == GIVEN_UP_MAX
-            && let Some(oldest) = self.order.pop_front()
+        if self.in_order.len() == GIVEN_UP_MAX
+            && let Some((_, oldest)) = self.in_order.pop_first()
         {
-            self.take(oldest);
+            self.pop(oldest);
         }
-        *self.counts.entry(key).or_default() += 1;
-        self.order.push_back(key);
+        self.next += 1;
+        self.by_key.entry(key).or_default().push_back(self.next);
+        self.in_order.insert(self.next, key);
     }
 
     /// Whether a message under `key` was given up; forgets one cancel.
     fn take(&mut self, key: Key) -> bool {
-        if self.counts.is_empty() {
+        if self.by_key.is_empty() {
             return false;
         }
-        let Some(count) = self.counts.get_mut(&key) else { return false };
-        *count -= 1;
-        if *count == 0 {
-            self.counts.remove(&key);
+        let number = self.pop(key);
+        number.is_some_and(|number| self.in_order.remove(&number).is_some())
+    }
+
+    /// Takes the oldest cancel of `key` out of `by_key`.
+    fn pop(&mut self, key: Key) -> Option<u64> {
+        let numbers = self.by_key.get_mut(&key)?;
+        let number = numbers.pop_front();
+        if numbers.is_empty() {
+            self.by_key.remove(&key);
         }
-        true
+        number
     }
 
     fn forget_peer(&mut self, peer: u64) {
-        self.counts.retain(|key, _| key.peer != peer);
-        self.order.retain(|key| key.peer != peer);
+        self.by_key.retain(|key, _| key.peer != peer);
+        self.in_order.retain(|_, key| key.peer != peer);
     }
 }
 

@@ -11,18 +11,27 @@ const CONNECTIONS_MAX: usize = 8192;
 /// large node, and still no user can take the room of the others.
 const CONNECTIONS_PER_USER_MAX: usize = CONNECTIONS_MAX / 2;
 
+/// Most bytes of a peer's memory that are mapped, unless said otherwise. A process has 128 TiB of
+/// addresses on the usual processors.
+const MAPPED_BYTES_PER_PEER_MAX: u64 = 1 << 40;
+
 /// Settings of the sm transport, as [`OpenOptions::sm`](crate::OpenOptions::sm).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SmOptions {
     /// Connections that others may have to this endpoint. Further ones are refused, and their
-    /// dialer is told so ([`Error::Unreachable`]); those that exist go on. Each costs a descriptor
-    /// (mind `ulimit -n`, often 1,024), up to four mappings and, with the default message size,
+    /// dialer is told so ([`Error::Unreachable`]); those that exist go on. Each costs two
+    /// descriptors (mind `ulimit -n`, often 1,024), up to four mappings and, with the default message size,
     /// about 132 KiB of shared memory. Default 8,192, which is half of the mappings that the kernel
     /// gives a process; at least 1.
     pub connections_max: usize,
     /// The same for the processes of each user, the own one too. Default 4,096; at least 1.
     pub connections_per_user_max: usize,
+    /// Bytes of one peer's [`SharedBuffer`](crate::SharedBuffer)s that are mapped here at once, those
+    /// of up to 2 MiB not counted. This is address space, which memory of which nothing was used
+    /// takes as well. The data of what is beyond takes the other ways, as that of plain memory.
+    /// Default 1 TiB.
+    pub mapped_bytes_per_peer_max: u64,
     /// Move bulk data with cross-memory attach where it is permitted and faster. Off: never, as if
     /// it were forbidden. Default on.
     pub cross_memory_attach: bool,
@@ -33,6 +42,7 @@ impl Default for SmOptions {
         Self {
             connections_max: CONNECTIONS_MAX,
             connections_per_user_max: CONNECTIONS_PER_USER_MAX,
+            mapped_bytes_per_peer_max: MAPPED_BYTES_PER_PEER_MAX,
             cross_memory_attach: true,
         }
     }

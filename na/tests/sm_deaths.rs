@@ -232,3 +232,94 @@ fn a_name_is_not_given_to_another_process() {
     assert_ne!(addr, true_addr);
     node.still_serves();
 }
+
+/// A process connects, forks off a child that only sleeps and so keeps all of its descriptors, and
+/// ends: its peer notices at once, and does nothing to whoever gets its number.
+#[test]
+fn a_child_that_keeps_the_sockets_does_not_hide_a_death() {
+    if let Some(role) = role() {
+        fork_and_end(&role);
+    }
+    for blocking in [false, true] {
+        let mut node = listening();
+        let uri = node.endpoint.self_addr().uri().to_owned();
+        let test = "a_child_that_keeps_the_sockets_does_not_hide_a_death";
+        let mut child = ChildNode::start(test, &uri);
+        let (first, second) = (node.recv(), node.recv());
+        node.received(first);
+        let (arrival, grandchild) = node.received(second);
+        let grandchild = Killed(i32::from_le_bytes(grandchild[..4].try_into().expect("a number")));
+        let waiting = node.recv_expected(&arrival.from, 9);
+        child.kill();
+        if blocking {
+            sleep_until(&mut node, |node| node.is_done(waiting));
+        }
+        let error = node.error(waiting);
+        assert!(matches!(error, Error::PeerGone { .. }), "{error}");
+        assert!(error.to_string().contains("its process has ended"), "{error}");
+        assert!(grandchild.lives(), "it was to outlive its parent");
+        // Its name is nobody's, although its socket listens.
+        let sent = node.send(&arrival.from, 3, b"is anybody there?");
+        let error = node.error(sent);
+        assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+        assert!(error.to_string().contains("forked"), "{error}");
+        node.still_serves();
+    }
+}
+
+/// A process that is killed when the test is over.
+struct Killed(i32);
+
+impl Killed {
+    fn lives(&self) -> bool {
+        rustix::process::test_kill_process(self.pid()).is_ok()
+    }
+
+    fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_raw(self.0).expect("the number of a process")
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(self.pid(), rustix::process::Signal::KILL);
+    }
+}
+
+/// Tells the parent the number of a child that keeps everything and does nothing.
+fn fork_and_end(role: &[String]) -> ! {
+    let mut node = listening();
+    let to_parent = node.endpoint.lookup(&role[0]).expect("the parent's address");
+    let connected = node.send(&to_parent, 1, b"hello");
+    node.until("a connection", |node| node.is_done(connected));
+    // SAFETY: the child makes system calls only.
+    let grandchild = unsafe { libc::fork() };
+    assert!(grandchild >= 0, "no second process");
+    if grandchild == 0 {
+        // It must outlive its parent, so it gets another end should the test not come to its own.
+        // SAFETY: ends this process when the time is over.
+        unsafe { libc::alarm(180) };
+        loop {
+            // SAFETY: waits.
+            unsafe { libc::pause() };
+        }
+    }
+    node.send(&to_parent, 2, &grandchild.to_le_bytes());
+    node.until("its end", |_| false);
+    sleep_for_ever()
+}
+
+/// Sleeps in the kernel until something has happened, and polls, until `done`.
+#[track_caller]
+fn sleep_until(node: &mut Node, done: impl Fn(&Node) -> bool) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let patience = Timespec { tv_sec: support::PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    while !done(node) {
+        if node.endpoint.prepare_wait() {
+            let fd = node.endpoint.wait_fd().expect("it can be waited for");
+            let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+            assert_ne!(poll(&mut fds, Some(&patience)).expect("wait"), 0, "nothing happened");
+        }
+        node.poll();
+    }
+}

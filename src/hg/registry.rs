@@ -142,22 +142,44 @@ pub(super) struct Registry {
 pub(super) struct Seen {
     table: Arc<Table>,
     version: u64,
+    /// What was removed or replaced, until who did that takes it: an entry's data is the user's, and
+    /// `get` runs under the context's lock, which the user's `Drop` may need.
+    outdated: Vec<Arc<Registration>>,
+}
+
+/// What a context held of the registry and has no use for. To be dropped without locks.
+#[derive(Debug)]
+pub(super) struct Outdated {
+    _table: Arc<Table>,
+    _entries: Vec<Arc<Registration>>,
 }
 
 impl Seen {
     #[inline]
     pub(super) fn get(&mut self, registry: &Registry, id: RpcId) -> Option<&Arc<Registration>> {
         if registry.version.load(Ordering::Relaxed) != self.version {
-            // What was removed is dropped by who removes it, in `renew`; this is a table that has
-            // become longer.
-            let _ = self.renew(registry);
+            self.catch_up(registry);
         }
         self.table.get(&id)
     }
 
-    /// Takes the newest table; returns the old one.
+    /// Takes the newest table, and drops none of what was in the old one.
     #[cold]
-    pub(super) fn renew(&mut self, registry: &Registry) -> Arc<Table> {
+    fn catch_up(&mut self, registry: &Registry) {
+        let old = self.exchange(registry);
+        let is_there = |old: &&Arc<Registration>| {
+            self.table.get(&old.id).is_some_and(|new| Arc::ptr_eq(old, new))
+        };
+        self.outdated.extend(old.values().filter(|old| !is_there(old)).cloned());
+    }
+
+    /// Takes the newest table; returns what is outdated by that, or was before.
+    pub(super) fn renew(&mut self, registry: &Registry) -> Outdated {
+        let _table = self.exchange(registry);
+        Outdated { _table, _entries: std::mem::take(&mut self.outdated) }
+    }
+
+    fn exchange(&mut self, registry: &Registry) -> Arc<Table> {
         let table = lock(&registry.table);
         self.version = registry.version.load(Ordering::Relaxed);
         std::mem::replace(&mut self.table, table.clone())
@@ -326,6 +348,39 @@ mod tests {
         assert!(seen.get(&registry, RpcId(1)).is_none() && registry.get(RpcId(1)).is_none());
         assert_eq!(held.data_as(), Some(&1u32));
         assert_eq!(held.data_as::<u64>(), None);
+    }
+
+    /// Says when it is dropped.
+    struct Tells(Arc<std::sync::atomic::AtomicBool>);
+
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_context_drops_nothing_of_the_users_while_it_looks_up() {
+        let change: [fn(&Registry); 3] = [
+            |registry| {
+                registry.insert(Registration::with_id(RpcId(1), "a"), true).unwrap();
+            },
+            |registry| drop(registry.remove(RpcId(1))),
+            Registry::clear,
+        ];
+        for change in change {
+            let (registry, mut seen) = (Registry::default(), Seen::default());
+            let dropped = Arc::default();
+            let data = Arc::new(Tells(Arc::clone(&dropped)));
+            registry.insert(Registration::with_id(RpcId(1), "a").data(data), false).unwrap();
+            assert!(seen.get(&registry, RpcId(1)).is_some());
+            change(&registry);
+            // Before who made the change has come to this context.
+            seen.get(&registry, RpcId(1));
+            assert!(!dropped.load(Ordering::Relaxed), "dropped under the context's lock");
+            drop(seen.renew(&registry));
+            assert!(dropped.load(Ordering::Relaxed), "kept for ever");
+        }
     }
 
     #[test]

@@ -13,6 +13,11 @@
 //! one peer end two receives in the right order, and a message that is still on its way holds up
 //! no other. A message whose place is beyond the end of the queue is held until it is not.
 //!
+//! A canceled receive leaves its two posted ones behind, to serve later ones: to cancel these would
+//! lose a long message that is arriving in one of them. So after a cancel a message may be held while
+//! one before it is still arriving, although a receive is queued: until that one is here, or one more
+//! receive is queued.
+//!
 //! Buffers are exchanged: a receive may end with another buffer than it began with. All have the
 //! same capacity at least.
 
@@ -146,7 +151,8 @@ impl Receives {
         if posted.len() >= self.queue.len() {
             // It was left over.
             self.put_spare(buf);
-            return None;
+            // What stood behind it may have got into the queue.
+            return self.end(side, self.queue.len().checked_sub(1)?);
         }
         let op = self.queue.remove(place)?;
         Some(Completion::Recv { op, buf, result: Err(error) })
@@ -228,6 +234,17 @@ mod tests {
         }
         assert_eq!(ended, [1]);
         assert!(receives.posted.iter().all(VecDeque::is_empty));
+    }
+
+    #[test]
+    fn a_message_that_was_held_takes_the_place_of_one_that_does_not_come() {
+        let mut receives = Receives::default();
+        let first = posts(receives.add(OpId(1), buf()));
+        let second = posts(receives.add(OpId(2), buf()));
+        assert!(receives.remove(OpId(1)), "canceled");
+        assert_eq!(arrives(&mut receives, second[0]), None, "one of its peer may come before it");
+        let (side, name) = first[0];
+        assert_eq!(op_of(receives.ended(side, name, buf(), Err(Error::Closed))), Some(2));
     }
 
     #[test]

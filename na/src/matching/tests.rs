@@ -130,10 +130,10 @@ fn cancels_are_remembered_up_to_a_bound() {
         assert!(matcher.post_expected(OpId(1), &peer(7), Tag(tag), buf()).is_none());
         assert!(matcher.cancel(OpId(1)).is_some());
     }
-    assert_eq!(matcher.given_up.counts.len(), GIVEN_UP_MAX);
-    assert_eq!(matcher.given_up.order.len(), GIVEN_UP_MAX);
+    assert_eq!(matcher.given_up.by_key.len(), GIVEN_UP_MAX);
+    assert_eq!(matcher.given_up.in_order.len(), GIVEN_UP_MAX);
     matcher.fail_peer(7, &Error::Closed, &mut Vec::new());
-    assert!(matcher.given_up.counts.is_empty() && matcher.given_up.order.is_empty());
+    assert!(matcher.given_up.by_key.is_empty() && matcher.given_up.in_order.is_empty());
 }
 
 #[test]
@@ -218,4 +218,29 @@ fn claims_leave_a_receive_for_others() {
     assert!(matcher.post_expected(OpId(9), &peer(7), Tag(3), buf()).is_none());
     let claimed = matcher.claim_ahead(Kind::Expected, &peer(7), Tag(3));
     assert_eq!(claimed.map(|claimed| claimed.op()), Some(OpId(9)));
+}
+
+#[test]
+fn cancels_whose_message_came_take_no_ones_place() {
+    let mut given_up = GivenUp::default();
+    let key = |tag| Key { peer: 7, tag: Tag(tag) };
+    given_up.add(key(0));
+    // One key again and again: canceled, and its message comes.
+    for _ in 0..2 * GIVEN_UP_MAX {
+        given_up.add(key(1));
+        assert!(given_up.take(key(1)));
+    }
+    given_up.add(key(1));
+    for tag in 2..GIVEN_UP_MAX as u32 {
+        given_up.add(key(tag));
+    }
+    // That many are remembered, and beyond the oldest is forgotten.
+    assert_eq!(given_up.in_order.len(), GIVEN_UP_MAX);
+    given_up.add(key(u32::MAX));
+    assert!(!given_up.take(key(0)));
+    assert!((1..GIVEN_UP_MAX as u32).chain([u32::MAX]).all(|tag| given_up.take(key(tag))));
+    assert!(given_up.by_key.is_empty() && given_up.in_order.is_empty());
+    given_up.add(key(1));
+    given_up.forget_peer(7);
+    assert!(!given_up.take(key(1)) && given_up.in_order.is_empty());
 }

@@ -4,7 +4,9 @@
 //! access, before the first record that names the block. The other side maps it when it meets such
 //! a record, or hears the socket for another reason. Block numbers are never used again, so nothing
 //! depends on the order of packets and records beyond that: an unknown block only means that the
-//! data takes another path.
+//! data takes another path. So does that of a block which this process cannot map, or only beyond
+//! what its options allow one peer. The one exception is a lane (`fallback.rs`), whose data is on its
+//! way already: without it the connection ends, and says what was lacking.
 //!
 //! | packet, 32 bytes | |
 //! |---|---|
@@ -26,6 +28,7 @@ use super::socket;
 use crate::RawSegment;
 use crate::alloc::{Block, map, unmap};
 use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// First byte of a packet that announces a block.
 pub(super) const ANNOUNCE: u8 = b'B';
@@ -39,6 +42,48 @@ const BLOCKS_MAX: usize = 64;
 /// Mappings that a peer can make us keep. More than it may announce, because it learns of the end
 /// of a block before we do.
 const MAPPED_MAX: usize = 2 * BLOCKS_MAX;
+
+/// Longest block that does not count against the bytes that a peer may have mapped here: a lane.
+pub(super) const SMALL_BYTES: usize = super::fallback::SLOT_BYTES * super::lane::SLOTS as usize;
+
+/// Why memory of a peer is not mapped here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Unmapped {
+    /// The rule that the peer broke.
+    Breach(String),
+    /// What this process lacks, and what to do about it.
+    Lack(String),
+}
+
+impl Unmapped {
+    /// The kernel could not hand a descriptor over.
+    pub(super) fn no_descriptor(what: &str) -> Self {
+        Self::Lack(format!(
+            "this process has no free descriptor for {what} of the peer (raise `ulimit -n`)"
+        ))
+    }
+
+    /// The kernel refused the mapping.
+    pub(super) fn no_mapping(what: &str, errno: rustix::io::Errno) -> Self {
+        Self::Lack(format!(
+            "this process cannot map {what} of the peer: {errno} (see `ulimit -v` and \
+             vm.max_map_count)"
+        ))
+    }
+
+    /// Either, to tell the peer.
+    pub(super) fn into_reason(self) -> String {
+        match self {
+            Self::Breach(reason) | Self::Lack(reason) => reason,
+        }
+    }
+}
+
+impl From<&str> for Unmapped {
+    fn from(rule: &str) -> Self {
+        Self::Breach(rule.into())
+    }
+}
 
 /// What we have announced on a connection; behind the send lock.
 #[derive(Debug, Default)]
@@ -127,6 +172,8 @@ pub(super) struct PeerBlock {
     here: NonNull<u8>,
     len: usize,
     writable: bool,
+    /// Bytes of all blocks of the peer that are mapped here and count; this one's among them.
+    mapped: Arc<AtomicU64>,
 }
 
 // SAFETY: the mapping is not tied to a thread and lives until `drop`; it is used only by copies
@@ -136,28 +183,43 @@ unsafe impl Send for PeerBlock {}
 unsafe impl Sync for PeerBlock {}
 
 impl PeerBlock {
-    /// Maps what the packet `bytes` announces with `fd`; `None` when there is no room for it here.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong with it.
-    fn attach(bytes: &[u8], fd: &OwnedFd) -> Result<Option<Self>, &'static str> {
+    /// Maps what the packet `bytes` announces with `fd`, if it is small or has at most `room` bytes.
+    fn attach(
+        bytes: &[u8],
+        fd: &OwnedFd,
+        room: u64,
+        mapped: &Arc<AtomicU64>,
+    ) -> Result<Self, Unmapped> {
         let word = |index| word_at(bytes, index).ok_or("an announcement is cut short");
         let (id, there, len) = (word(1)?, word(2)?, word(3)?);
         let writable = match bytes[1..8] {
             [0, 0, 0, 0, 0, 0, 0] => false,
             [1, 0, 0, 0, 0, 0, 0] => true,
-            _ => return Err("an announcement with unknown flags"),
+            _ => return Err("an announcement with unknown flags".into()),
         };
         if id == 0 || len == 0 || there.checked_add(len).is_none() {
-            return Err("an announcement of impossible memory");
+            return Err("an announcement of impossible memory".into());
         }
         let len = usize::try_from(len).map_err(|_| "an announcement of too much memory")?;
         if sealed_bytes(fd)? < len as u64 {
-            return Err("memory that is shorter than announced");
+            return Err("memory that is shorter than announced".into());
         }
-        let here = map(fd, len, writable).ok();
-        Ok(here.map(|here| Self { id, there, here, len, writable }))
+        if len > SMALL_BYTES && len as u64 > room {
+            return Err(Unmapped::Lack(format!(
+                "{len} bytes of the peer's memory are more than it may still have mapped \
+                 ({room} bytes; raise `sm.mapped_bytes_per_peer_max`)"
+            )));
+        }
+        let here = map(fd, len, writable)
+            .map_err(|errno| Unmapped::no_mapping(&format!("{len} bytes"), errno))?;
+        let block = Self { id, there, here, len, writable, mapped: mapped.clone() };
+        mapped.fetch_add(block.counts(), Ordering::Relaxed);
+        Ok(block)
+    }
+
+    /// Bytes that count against what the peer may have mapped here.
+    fn counts(&self) -> u64 {
+        if self.len > SMALL_BYTES { self.len as u64 } else { 0 }
     }
 
     pub(super) fn id(&self) -> u64 {
@@ -184,36 +246,77 @@ impl Drop for PeerBlock {
     fn drop(&mut self) {
         // SAFETY: mapped in `attach`; whoever uses pointers into it holds the block.
         unsafe { unmap(self.here, self.len) };
+        self.mapped.fetch_sub(self.counts(), Ordering::Relaxed);
     }
 }
 
 /// The blocks of one peer; the poll's.
 #[derive(Debug, Default)]
-pub(super) struct PeerBlocks(Vec<Arc<PeerBlock>>);
+pub(super) struct PeerBlocks {
+    blocks: Vec<Arc<PeerBlock>>,
+    /// Bytes that count of those that exist, of which a transfer may hold some that are not in
+    /// `blocks` any more.
+    mapped: Arc<AtomicU64>,
+    mapped_max: u64,
+    /// Why the last block that is not here is not.
+    lack: Option<String>,
+}
 
 impl PeerBlocks {
-    /// Takes an announcement.
+    /// Takes blocks of together at most `mapped_max` bytes, small ones not counted.
+    pub(super) fn up_to(mapped_max: u64) -> Self {
+        Self { mapped_max, ..Self::default() }
+    }
+
+    /// Takes an announcement, whose descriptor has come, or could not (`cut`).
     ///
     /// # Errors
     ///
     /// The rule that the peer broke.
-    pub(super) fn announced(&mut self, bytes: &[u8], fd: Option<&OwnedFd>) -> Result<(), String> {
-        let fd = fd.ok_or("an announcement without memory")?;
-        if let Some(block) = PeerBlock::attach(bytes, fd)? {
-            self.forget(block.id);
-            if self.0.len() < MAPPED_MAX {
-                self.0.push(Arc::new(block));
+    pub(super) fn announced(
+        &mut self,
+        bytes: &[u8],
+        fd: Option<&OwnedFd>,
+        cut: bool,
+    ) -> Result<(), String> {
+        let attached = match fd {
+            Some(fd) => {
+                let replaced = word_at(bytes, 1).and_then(|id| self.get(id));
+                let replaced = replaced.map_or(0, |block| block.counts());
+                let taken = self.mapped.load(Ordering::Relaxed).saturating_sub(replaced);
+                let room = self.mapped_max.saturating_sub(taken);
+                PeerBlock::attach(bytes, fd, room, &self.mapped)
+            }
+            None if cut => Err(Unmapped::no_descriptor("memory")),
+            None => Err("an announcement without memory".into()),
+        };
+        match attached {
+            Ok(block) => {
+                self.forget(block.id);
+                if self.blocks.len() < MAPPED_MAX {
+                    self.blocks.push(Arc::new(block));
+                }
+            }
+            Err(Unmapped::Breach(reason)) => return Err(reason),
+            Err(Unmapped::Lack(reason)) => {
+                tracing::debug!("bulk data takes another way: {reason}");
+                self.lack = Some(reason);
             }
         }
         Ok(())
     }
 
+    /// Why a block that was announced is not here, if that is not the peer's fault.
+    pub(super) fn lack(&self) -> Option<&str> {
+        self.lack.as_deref()
+    }
+
     pub(super) fn forget(&mut self, id: u64) {
-        self.0.retain(|block| block.id != id);
+        self.blocks.retain(|block| block.id != id);
     }
 
     pub(super) fn get(&self, id: u64) -> Option<&Arc<PeerBlock>> {
-        self.0.iter().find(|block| block.id == id)
+        self.blocks.iter().find(|block| block.id == id)
     }
 
     /// Whether a block is known, to be read or to be written.
@@ -298,7 +401,34 @@ mod tests {
             Ok(fd) => fd,
             Err(errno) => return eprintln!("skipped: this kernel has no such memory ({errno})"),
         };
-        let told = PeerBlock::attach(&announcement(4096), &fd).map(|block| block.is_some());
-        assert_eq!(told, Err("memory of a pool of huge pages"));
+        let told = PeerBlock::attach(&announcement(4096), &fd, 0, &Arc::default()).map(drop);
+        assert_eq!(told, Err("memory of a pool of huge pages".into()));
+    }
+
+    #[test]
+    fn a_peer_has_no_more_mapped_than_it_may() {
+        const LARGE: u64 = 1 << 40;
+        let fd = memfd(MemfdFlags::empty(), LARGE).unwrap();
+        let announce = |blocks: &mut PeerBlocks, id: u64, len: u64, write: bool| {
+            let mut packet = announcement(len);
+            packet[1] = u8::from(write);
+            packet[8..16].copy_from_slice(&id.to_le_bytes());
+            blocks.announced(&packet, Some(&fd), false).unwrap();
+            blocks.knows(id, write)
+        };
+        let mut blocks = PeerBlocks::up_to(2 * LARGE);
+        assert!(announce(&mut blocks, 1, LARGE, false) && announce(&mut blocks, 2, LARGE, false));
+        assert!(!announce(&mut blocks, 3, LARGE, false));
+        assert!(blocks.lack().unwrap().contains("sm.mapped_bytes_per_peer_max"));
+        // What is small has room still, and another level of access takes the place of the first.
+        assert!(announce(&mut blocks, 4, SMALL_BYTES as u64, false));
+        assert!(announce(&mut blocks, 2, LARGE, true));
+        // What a transfer holds is mapped still.
+        let held = blocks.get(1).unwrap().clone();
+        blocks.forget(1);
+        assert!(!announce(&mut blocks, 5, LARGE, false));
+        drop(held);
+        assert!(announce(&mut blocks, 5, LARGE, false));
+        drop(blocks);
     }
 }

@@ -18,7 +18,7 @@ use std::ptr::NonNull;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 
-use super::block::sealed_bytes;
+use super::block::{Unmapped, sealed_bytes};
 use super::doorbell::{mark, take};
 use crate::Error;
 use crate::alloc::{map, unmap};
@@ -46,12 +46,14 @@ impl Board {
     /// # Errors
     ///
     /// What is wrong with it.
-    pub(super) fn attach(fd: &OwnedFd) -> Result<Self, String> {
-        let bytes = sealed_bytes(fd).map_err(|reason| format!("its board is {reason}"))?;
+    pub(super) fn attach(fd: &OwnedFd) -> Result<Self, Unmapped> {
+        let breach = Unmapped::Breach;
+        let bytes = sealed_bytes(fd).map_err(|reason| breach(format!("its board is {reason}")))?;
         if bytes < BYTES as u64 {
-            return Err(format!("its board has {bytes} bytes"));
+            return Err(breach(format!("its board has {bytes} bytes")));
         }
-        let base = map(fd, BYTES, true).map_err(|errno| format!("its board: {errno}"))?;
+        let base =
+            map(fd, BYTES, true).map_err(|errno| Unmapped::no_mapping("the board", errno))?;
         Ok(Self(base))
     }
 

@@ -11,13 +11,14 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 
 use super::address::{self, Name};
+use super::block::{PeerBlocks, Unmapped};
 use super::board::Board;
 use super::cma;
 use super::endpoint::SmEndpoint;
 use super::handshake::{Kind, Packet};
 use super::link::{Conn, TxLink};
 use super::peer::{Peer, Reach};
-use super::poll::{LISTENER, PollState};
+use super::poll::{LISTENER, PROCESS, PollState};
 use super::ring::payload_max;
 use super::rx::{RxLink, Stage};
 use super::segment::Segment;
@@ -63,7 +64,7 @@ impl SmEndpoint {
         };
         let socket = socket::new()?;
         let connected = self.dial(peer, &socket)?;
-        let credentials = match connected {
+        let listener = match connected {
             true => {
                 let checked = self.check_listener(&socket, &peer.reach);
                 Some(checked.map_err(|reason| unreachable(&reason))?)
@@ -73,8 +74,8 @@ impl SmEndpoint {
         let (segment, memfd) = Segment::create(self.ring_bytes)?;
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         let conn = Arc::new(Conn::new(token, socket, Arc::new(segment)));
-        if let Some(credentials) = credentials {
-            conn.set_credentials(credentials);
+        if let Some((credentials, process)) = listener {
+            conn.set_credentials(credentials, process);
         }
         let waited = Ran::since(Instant::now());
         let mut link =
@@ -120,12 +121,13 @@ impl SmEndpoint {
             }
             return;
         }
-        let greeted =
-            self.check_listener(&link.conn.socket, &link.peer.reach).and_then(|credentials| {
+        let greeted = self.check_listener(&link.conn.socket, &link.peer.reach).and_then(
+            |(credentials, process)| {
                 let memfd = link.memfd.take().ok_or("the segment is lost")?;
-                link.conn.set_credentials(credentials);
+                link.conn.set_credentials(credentials, process);
                 self.greet(&link.conn, &memfd)
-            });
+            },
+        );
         match greeted {
             Ok(()) => link.stage = Stage::Greeting { waited },
             Err(reason) => link.gone(&reason),
@@ -162,6 +164,16 @@ impl SmEndpoint {
             .map_err(|errno| format!("cannot watch its socket: {errno}"))
     }
 
+    /// A child that the peer's process has forked off keeps the socket, so its end is not the end of
+    /// the socket.
+    fn watch_process(&self, conn: &Conn) {
+        let Some(process) = conn.process() else { return };
+        let data = epoll::EventData::new_u64(conn.token | PROCESS);
+        if let Err(errno) = epoll::add(&self.epoll, process, data, epoll::EventFlags::IN) {
+            tracing::warn!("cannot watch process {}: {errno}", conn.pid());
+        }
+    }
+
     fn packet(&self, kind: Kind) -> Packet {
         let ring_bytes = if kind == Kind::Hello { self.ring_bytes as u32 } else { 0 };
         Packet {
@@ -177,9 +189,11 @@ impl SmEndpoint {
         }
     }
 
-    /// Whether we may copy in the memory of the process that sent `packet`.
-    fn may_attach(&self, packet: &Packet, pid: i32) -> bool {
-        self.attach && packet.attach && cma::probe(pid, packet.nonce_addr, packet.nonce)
+    /// Whether we may copy in the memory of the process that sent `packet`. Only if we shall know
+    /// when it ends: then its number may be given to another.
+    fn may_attach(&self, packet: &Packet, conn: &Conn) -> bool {
+        let wanted = self.attach && packet.attach && conn.process().is_some();
+        wanted && cma::probe(conn.pid(), packet.nonce_addr, packet.nonce)
     }
 
     /// The welcome has come, or what else the peer says.
@@ -198,12 +212,13 @@ impl SmEndpoint {
         };
         match packet.kind {
             Kind::Welcome => {
-                match peer_board(&packet, received.fds.first()) {
+                match peer_board(&packet, received.fds.first(), received.cut) {
                     Ok(Some((board, slot))) if link.conn.shares() => {
                         link.conn.set_peer_board(board, slot);
                     }
                     Ok(_) => {}
-                    Err(reason) => return link.breach(reason),
+                    Err(Unmapped::Breach(reason)) => return link.breach(reason),
+                    Err(Unmapped::Lack(reason)) => return link.gone(&reason),
                 }
                 self.bring_up(link, &packet);
                 link.with_link(|tx| tx.open(link.limit));
@@ -217,7 +232,9 @@ impl SmEndpoint {
         let ours = self.options.message_bytes_max;
         let records = payload_max(link.rx.capacity());
         link.limit = ours.min(packet.message_bytes_max as usize).min(records);
-        let attach = self.may_attach(packet, link.conn.pid());
+        link.blocks = PeerBlocks::up_to(self.options.sm.mapped_bytes_per_peer_max);
+        self.watch_process(&link.conn);
+        let attach = self.may_attach(packet, &link.conn);
         link.services = Services::new(attach, self.options.copy_helper.clone());
         link.stage = Stage::Up;
         link.silent = Ran::since(Instant::now());
@@ -277,14 +294,18 @@ impl SmEndpoint {
     }
 
     /// The same for who listens there: he must be the one whose name it is.
-    fn check_listener(&self, socket: &OwnedFd, reach: &Reach) -> Result<Credentials, String> {
+    fn check_listener(
+        &self,
+        socket: &OwnedFd,
+        reach: &Reach,
+    ) -> Result<(Credentials, Option<OwnedFd>), String> {
         let credentials = self.check_user(socket)?;
         match reach {
             Reach::Name(name) if name.uid != credentials.uid => Err(format!(
                 "it is a name of user {}, and a process of user {} listens there",
                 name.uid, credentials.uid
             )),
-            _ => Ok(credentials),
+            _ => Ok((credentials, socket::peer_process(socket, credentials)?)),
         }
     }
 
@@ -316,20 +337,29 @@ impl SmEndpoint {
                 return;
             }
         };
+        let process = match socket::peer_process(&stranger.socket, stranger.credentials) {
+            Ok(process) => process,
+            // Nobody is there to be told.
+            Err(reason) => return tracing::warn!("process {pid} is refused: {reason}"),
+        };
         let hello = Packet::decode(&received.bytes).and_then(|packet| {
             if packet.kind != Kind::Hello {
                 return Err("the first packet is not a hello".to_owned());
             }
-            let fd = received.fds.first().ok_or("the hello carries no memory")?;
+            let fd = received.fds.first().ok_or_else(|| match received.cut {
+                true => Unmapped::no_descriptor("the segment").into_reason(),
+                false => "the hello carries no memory".into(),
+            })?;
             let segment = Segment::attach(fd, packet.ring_bytes as usize)?;
-            let board = peer_board(&packet, received.fds.get(1))?;
+            let board = peer_board(&packet, received.fds.get(1), received.cut)
+                .map_err(Unmapped::into_reason)?;
             Ok((segment, board, packet))
         });
         match hello {
             Ok((segment, board, packet)) => {
                 let uid = stranger.credentials.uid;
                 match state.crowd.admit(uid, &self.options.sm) {
-                    Ok(()) => self.welcome(state, stranger, segment, board, &packet),
+                    Ok(()) => self.welcome(state, stranger, process, segment, board, &packet),
                     Err(reason) => {
                         if let Some(count) = state.crowd.refused_to_log() {
                             tracing::warn!("connections refused so far: {count}; {reason}");
@@ -349,12 +379,13 @@ impl SmEndpoint {
         &self,
         state: &mut PollState,
         from: Stranger,
+        process: Option<OwnedFd>,
         segment: Segment,
         board: Option<(Board, u32)>,
         packet: &Packet,
     ) {
         let conn = Conn::new(from.token, from.socket, Arc::new(segment));
-        conn.set_credentials(from.credentials);
+        conn.set_credentials(from.credentials, process);
         if let Some((board, slot)) = board.filter(|_| conn.shares()) {
             conn.set_peer_board(board, slot);
         }
@@ -396,7 +427,7 @@ impl SmEndpoint {
         }
         let peer = lock(&self.peers).named(&name);
         for link in state.links.iter_mut().filter(|link| link.peer.id == peer.id) {
-            if link.stage == Stage::Up && !socket::is_alive(&link.conn.socket) {
+            if link.stage == Stage::Up && !link.conn.is_alive() {
                 link.gone("it ended, and another process has its name");
             }
         }
@@ -407,9 +438,16 @@ impl SmEndpoint {
 }
 
 /// The board that came with a packet, and our slot there.
-fn peer_board(packet: &Packet, fd: Option<&OwnedFd>) -> Result<Option<(Board, u32)>, String> {
+fn peer_board(
+    packet: &Packet,
+    fd: Option<&OwnedFd>,
+    cut: bool,
+) -> Result<Option<(Board, u32)>, Unmapped> {
     let Some(slot) = packet.slot else { return Ok(None) };
-    let fd = fd.ok_or("a slot without a board")?;
+    let fd = fd.ok_or_else(|| match cut {
+        true => Unmapped::no_descriptor("the board"),
+        false => "a slot without a board".into(),
+    })?;
     Ok(Some((Board::attach(fd)?, slot)))
 }
 

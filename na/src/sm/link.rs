@@ -41,6 +41,8 @@ pub(super) struct Conn {
     /// The peer's process belongs to our user: it may map memory of `alloc`, and we its.
     shares: AtomicBool,
     pid: AtomicI32,
+    /// The peer's process, as long as there is a descriptor for it. Without, we do not attach.
+    process: OnceLock<OwnedFd>,
     /// Its place on our board: 1 + slot, zero if it has none.
     slot: AtomicU32,
     /// The poll does not look at it; whoever makes work marks our board.
@@ -60,8 +62,20 @@ impl Conn {
         let (backlog, fault) = (AtomicBool::new(false), AtomicU8::new(0));
         let (shares, pid) = (AtomicBool::new(false), AtomicI32::new(0));
         let (slot, left) = (AtomicU32::new(0), AtomicBool::new(false));
-        let peer_board = OnceLock::new();
-        Self { token, socket, segment, shares, pid, slot, left, peer_board, backlog, fault }
+        let (process, peer_board) = (OnceLock::new(), OnceLock::new());
+        Self {
+            token,
+            socket,
+            segment,
+            shares,
+            pid,
+            process,
+            slot,
+            left,
+            peer_board,
+            backlog,
+            fault,
+        }
     }
 
     /// Its place on our board. Set before the poll has it, and never changed.
@@ -113,8 +127,22 @@ impl Conn {
         self.pid.load(Ordering::Relaxed)
     }
 
-    /// Who the peer is, once that is known.
-    pub(super) fn set_credentials(&self, credentials: Credentials) {
+    /// The peer's process.
+    pub(super) fn process(&self) -> Option<&OwnedFd> {
+        self.process.get()
+    }
+
+    /// Whether the peer's process has not ended and nobody closed its socket.
+    pub(super) fn is_alive(&self) -> bool {
+        socket::is_alive(&self.socket, self.process())
+    }
+
+    /// Who the peer is, once that is known, and its process.
+    pub(super) fn set_credentials(&self, credentials: Credentials, process: Option<OwnedFd>) {
+        if let Some(process) = process {
+            // Only once for each connection.
+            let _ = self.process.set(process);
+        }
         self.pid.store(credentials.pid, Ordering::Relaxed);
         let own = super::address::own_uid();
         self.shares.store(credentials.uid == own, Ordering::Relaxed);

@@ -27,7 +27,8 @@
 //! its owner (`offer.rs`). Other memory goes through the ring while both sides are awake, both
 //! copying at the same time; to a side that sleeps the memory's owner copies with cross-memory
 //! attach. Where the latter is forbidden (found out at connect, by trying), the ring is used
-//! always. Memory is mapped only between processes of the same user.
+//! always, as between processes that cannot be watched (before Linux 5.3, or without a free
+//! descriptor). Memory is mapped only between processes of the same user.
 //!
 //! # Reading order
 //!
@@ -50,8 +51,9 @@
 //!
 //! # Death
 //!
-//! The kernel closes a dead process's socket; the next look at the epoll set (every 10 ms of busy
-//! polling, at once when asleep) finds it. Complete messages in the ring are still delivered, then
+//! The kernel closes a dead process's socket, unless a child that was forked off keeps it; so the
+//! process itself is watched as well, by a pidfd. The next look at the epoll set (every 10 ms of
+//! busy polling, at once when asleep) finds either. Complete messages in the ring are still delivered, then
 //! everything towards that peer ends. Its name can be connected to again as soon as somebody
 //! listens there.
 //!

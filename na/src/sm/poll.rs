@@ -42,6 +42,9 @@ pub(super) const TIMER: u64 = 1;
 pub(super) const LISTENER: u64 = 2;
 pub(super) const FIRST_TOKEN: u64 = 16;
 
+/// Added to the token of a connection: the peer's process.
+pub(super) const PROCESS: u64 = 1 << 63;
+
 /// Polls after which the kernel is asked, at the latest.
 const LOOK_POLLS: u32 = 1024;
 
@@ -360,6 +363,7 @@ impl SmEndpoint {
     }
 
     fn hear(&self, state: &mut PollState, token: u64) {
+        let (token, has_ended) = (token & !PROCESS, token & PROCESS != 0);
         if let Some(at) = state.strangers.iter().position(|stranger| stranger.token == token) {
             return self.hear_stranger(state, at);
         }
@@ -369,6 +373,10 @@ impl SmEndpoint {
             Stage::Dialing { .. } => {}
             Stage::Greeting { .. } => self.hear_welcome(link),
             Stage::Up => link.hear(),
+        }
+        // After what it said last.
+        if has_ended {
+            link.gone("its process has ended");
         }
     }
 

@@ -225,7 +225,14 @@ impl RxLink {
         if !self.blocks.knows(chunk.block, false) {
             self.hear();
         }
-        let block = self.blocks.get(chunk.block).ok_or("bulk data in memory that is not mapped")?;
+        let Some(block) = self.blocks.get(chunk.block) else {
+            if let Some(lack) = self.blocks.lack() {
+                tracing::warn!("the connection with {} is closed: {lack}", self.peer.uri);
+                // The first end that is set is the one that is told.
+                self.gone(&format!("its bulk data cannot be taken: {lack}"));
+            }
+            return Err("bulk data in memory that is not mapped");
+        };
         // It stays mapped meanwhile: only the poll forgets blocks.
         let piece = chunk.place(block, &self.emptier).ok_or("bulk data beyond its lane")?;
         let put = record.kind == record::LANE_SUPPLY;

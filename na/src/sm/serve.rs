@@ -28,7 +28,6 @@ use super::fallback::{Chunk, Span};
 use super::link::{Conn, Control, Outcome, TxLink};
 use super::offer::Offered;
 use super::record::{PARTS_MAX, Piece, Request, Status};
-use super::socket;
 use crate::{CopyHelper, DeniedReason, LocalMem, RawSegment, RegionTable};
 
 /// Bytes that one service moves before the next one has its turn.
@@ -400,12 +399,8 @@ impl Service {
             // The requester has left; its end of file follows.
             return Turn::Waits;
         }
-        // The process id is certain while the peer's process holds its socket.
-        let result = if socket::is_alive(&conn.socket) {
-            self.copy_chunk(conn.pid())
-        } else {
-            Err(Errno::SRCH)
-        };
+        // The process id is certain while the peer's process has not ended.
+        let result = if conn.is_alive() { self.copy_chunk(conn.pid()) } else { Err(Errno::SRCH) };
         gate.leave();
         match result {
             Ok(0) | Err(Errno::FAULT | Errno::INVAL) => {

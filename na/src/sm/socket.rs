@@ -2,7 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -11,6 +11,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
 };
+use rustix::process::{Pid, PidfdFlags};
 
 use super::address::Name;
 use super::block::{ANNOUNCE, ANNOUNCE_BYTES, PeerBlocks};
@@ -88,6 +89,47 @@ pub(super) fn peer_credentials(socket: impl AsFd) -> Result<Credentials, Errno> 
     Ok(Credentials { pid: credentials.pid, uid: credentials.uid })
 }
 
+/// A descriptor of the process `of` at the other end, which names it also when its number is given to
+/// another. `None`: the kernel has none (before Linux 5.3), or no descriptor is free.
+///
+/// # Errors
+///
+/// That process has ended: somebody else, who was forked off by it, holds the socket.
+pub(super) fn peer_process(
+    socket: impl AsFd,
+    of: Credentials,
+) -> Result<Option<OwnedFd>, &'static str> {
+    const ENDED: &str = "its process has ended; another one, forked off by it, holds its socket";
+    let mut fd: libc::c_int = -1;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY:
+    // - the descriptor is open while it is borrowed;
+    // - the pointers go to live variables, and `len` is the size of the first.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERPIDFD,
+            (&raw mut fd).cast(),
+            &raw mut len,
+        )
+    };
+    if result == 0 && fd >= 0 {
+        // SAFETY: the kernel has just made it for us, and nobody else knows it.
+        let process = unsafe { OwnedFd::from_raw_fd(fd) };
+        // The kernel names processes that have ended, too.
+        return if has_ended(&process) { Err(ENDED) } else { Ok(Some(process)) };
+    }
+    // Before Linux 6.5. The number may have been given away in the meantime, which `cma::probe`
+    // finds out after this.
+    let Some(pid) = Pid::from_raw(of.pid) else { return Ok(None) };
+    match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(fd) => Ok(Some(fd)),
+        Err(Errno::SRCH) => Err(ENDED),
+        Err(_) => Ok(None),
+    }
+}
+
 /// Sends a packet, with up to two descriptors to hand over.
 pub(super) fn send_packet(
     socket: impl AsFd,
@@ -108,6 +150,8 @@ pub(super) fn send_packet(
 pub(super) struct Received {
     pub(super) bytes: Vec<u8>,
     pub(super) fds: Vec<OwnedFd>,
+    /// There was no free descriptor for some that came along.
+    pub(super) cut: bool,
 }
 
 /// Receives a packet of the handshake; empty at end of file.
@@ -115,17 +159,18 @@ pub(super) fn recv_packet(socket: impl AsFd) -> Result<Received, Errno> {
     // One byte more, so that an oversized packet is seen as such.
     let mut bytes = vec![0; PACKET_BYTES_MAX + 1];
     let mut fds = Vec::new();
-    let len = recv_with_fds(socket, &mut bytes, &mut fds)?;
+    let (len, cut) = recv_with_fds(socket, &mut bytes, &mut fds)?;
     bytes.truncate(len);
-    Ok(Received { bytes, fds })
+    Ok(Received { bytes, fds, cut })
 }
 
-/// Receives a packet. Descriptors that come with it, four at most, replace those in `fds`.
+/// Receives a packet. Descriptors that come with it, four at most, replace those in `fds`. Returns
+/// its length, and whether further ones could not be handed over.
 fn recv_with_fds(
     socket: impl AsFd,
     bytes: &mut [u8],
     fds: &mut Vec<OwnedFd>,
-) -> Result<usize, Errno> {
+) -> Result<(usize, bool), Errno> {
     fds.clear();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -140,7 +185,7 @@ fn recv_with_fds(
     if message.flags.contains(ReturnFlags::TRUNC) {
         return Err(Errno::MSGSIZE);
     }
-    Ok(message.bytes)
+    Ok((message.bytes, message.flags.contains(ReturnFlags::CTRUNC)))
 }
 
 /// Rings the peer's bell. A full socket means that it rings already; a broken one shows elsewhere.
@@ -166,11 +211,11 @@ pub(super) fn hear(
     for _ in 0..DRAIN_MAX {
         let mut bytes = [0; ANNOUNCE_BYTES + 1];
         match recv_with_fds(&socket, &mut bytes, &mut fds) {
-            Ok(0) => return Ok(Heard::Gone),
-            Ok(1) if bytes[0] == DOORBELL => {}
-            Ok(ANNOUNCE_BYTES) if bytes[0] == ANNOUNCE => {
+            Ok((0, _)) => return Ok(Heard::Gone),
+            Ok((1, _)) if bytes[0] == DOORBELL => {}
+            Ok((ANNOUNCE_BYTES, cut)) if bytes[0] == ANNOUNCE => {
                 let blocks = blocks.as_deref_mut().ok_or("memory of another user")?;
-                blocks.announced(&bytes[..ANNOUNCE_BYTES], fds.first())?;
+                blocks.announced(&bytes[..ANNOUNCE_BYTES], fds.first(), cut)?;
             }
             Ok(_) => return Err("a packet that is no doorbell".into()),
             Err(Errno::AGAIN) => return Ok(Heard::Bells),
@@ -181,14 +226,27 @@ pub(super) fn hear(
     Ok(Heard::Bells)
 }
 
-/// Whether the peer's process still holds its end.
-pub(super) fn is_alive(socket: impl AsFd) -> bool {
-    let mut fds = [PollFd::new(&socket, PollFlags::empty())];
+/// Whether a process, which [`peer_process`] gave, has ended.
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    match rustix::event::poll(&mut fds, Some(&now)) {
-        Ok(_) => !fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR),
-        Err(_) => true,
-    }
+    rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+/// Whether the peer still holds its end, and its process, if we have it, has not ended.
+pub(super) fn is_alive(socket: impl AsFd, process: Option<&OwnedFd>) -> bool {
+    let ends = PollFlags::HUP | PollFlags::ERR;
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let socket = PollFd::new(&socket, PollFlags::empty());
+    let Some(process) = process else {
+        let mut fds = [socket];
+        let polled = rustix::event::poll(&mut fds, Some(&now));
+        return polled.is_err() || !fds[0].revents().intersects(ends);
+    };
+    // A process that has ended is readable.
+    let mut fds = [socket, PollFd::new(process, PollFlags::IN)];
+    let polled = rustix::event::poll(&mut fds, Some(&now));
+    polled.is_err() || (!fds[0].revents().intersects(ends) && fds[1].revents().is_empty())
 }
 
 /// Tells the peer that we are gone, while we still see whether it is.

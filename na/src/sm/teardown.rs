@@ -84,6 +84,9 @@ impl SmEndpoint {
         socket::say_goodbye(&link.conn.socket);
         if !matches!(link.stage, Stage::Dialing { .. }) {
             let _ = epoll::delete(&self.epoll, &link.conn.socket);
+            if let Some(process) = link.conn.process() {
+                let _ = epoll::delete(&self.epoll, process);
+            }
         }
     }
 
@@ -129,9 +132,9 @@ impl SmEndpoint {
         if kept.is_empty() {
             return;
         }
-        let (over, still): (Vec<_>, Vec<_>) = kept.drain(..).partition(|kept| {
-            !kept.conn.segment.peer_copies() || !socket::is_alive(&kept.conn.socket)
-        });
+        let (over, still): (Vec<_>, Vec<_>) = kept
+            .drain(..)
+            .partition(|kept| !kept.conn.segment.peer_copies() || !kept.conn.is_alive());
         *kept = still;
         drop(kept);
         // May run foreign code, so without the lock.

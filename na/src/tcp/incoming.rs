@@ -13,7 +13,8 @@
 //!   that it is for.
 //!
 //! The buffer is borrowed from the poller while there is something in it: a connection that is idle
-//! has none.
+//! has none. Few bytes of a frame whose rest is awaited are kept in as much memory as they need, so
+//! that many peers that begin frames and do not end them take no more than they have sent.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -40,6 +41,9 @@ const DIRECT_BYTES_MIN: usize = 4 << 10;
 /// Reads after which a connection that is being closed is not drained further.
 const DRAIN_READS: usize = 64;
 
+/// What takes less than this part of a buffer is kept without it.
+const FEW: usize = 8;
+
 /// Buffers of connections that need none at the moment.
 pub(super) struct Buffers {
     bytes: usize,
@@ -60,7 +64,7 @@ impl Buffers {
     }
 
     fn give_back(&mut self, buffer: Box<[u8]>) {
-        if self.spare.len() < Self::SPARE_MAX && !buffer.is_empty() {
+        if self.spare.len() < Self::SPARE_MAX && buffer.len() == self.bytes {
             self.spare.push(buffer);
         }
     }
@@ -177,12 +181,15 @@ impl Incoming {
         self.skip(HEADER_BYTES + header.len as usize);
     }
 
-    /// Gives the buffer back if there is nothing in it.
+    /// Gives the buffer back if there is nothing in it, or little.
     pub(super) fn rest(&mut self, buffers: &mut Buffers) {
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
-            buffers.give_back(std::mem::take(&mut self.buffer));
+        let len = self.end - self.start;
+        if self.buffer.len() < buffers.bytes || len > buffers.bytes / FEW {
+            return;
         }
+        let few = self.buffered().into();
+        buffers.give_back(std::mem::replace(&mut self.buffer, few));
+        (self.start, self.end) = (0, len);
     }
 
     /// What comes next.
@@ -337,8 +344,11 @@ impl Incoming {
     }
 
     fn make_room(&mut self, buffers: &mut Buffers) {
-        if self.buffer.is_empty() {
-            self.buffer = buffers.take();
+        if self.buffer.len() < buffers.bytes {
+            let mut buffer = buffers.take();
+            let len = self.end - self.start;
+            buffer[..len].copy_from_slice(self.buffered());
+            (self.buffer, self.start, self.end) = (buffer, 0, len);
         }
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -440,6 +450,34 @@ mod tests {
         let mut bytes = Header { kind, len: payload.len() as u32, number }.encode().to_vec();
         bytes.extend_from_slice(payload);
         bytes
+    }
+
+    #[test]
+    fn the_beginning_of_a_frame_is_kept_in_what_it_needs() {
+        let bytes = frame(Kind::Expected, 7, &[5; 3000]);
+        let mut buffers = Buffers::new(4096);
+        let mut peers: Vec<_> = (1..100).map(|_| UnixStream::pair().unwrap()).collect();
+        let mut incoming: Vec<_> = peers.iter().map(|_| Incoming::new(4096)).collect();
+        for begun in [1, HEADER_BYTES, 2000] {
+            for ((theirs, ours), incoming) in peers.iter_mut().zip(&mut incoming) {
+                let there = incoming.buffered().len();
+                theirs.write_all(&bytes[there..begun]).unwrap();
+                incoming.fill(&*ours, &mut buffers, Appetite::Any).unwrap();
+                assert!(matches!(incoming.next().unwrap(), Next::NeedMore));
+                incoming.rest(&mut buffers);
+                assert_eq!((incoming.buffer.len(), incoming.buffered().len()), (begun, begun));
+            }
+            assert_eq!(buffers.spare.len(), 1, "one was enough for all of them");
+        }
+        for ((theirs, ours), incoming) in peers.iter_mut().zip(&mut incoming) {
+            theirs.write_all(&bytes[2000..]).unwrap();
+            incoming.fill(&*ours, &mut buffers, Appetite::Any).unwrap();
+            let Next::Frame(header) = incoming.next().unwrap() else { panic!("it is whole") };
+            assert_eq!((header.number, incoming.payload(header)), (7, &[5; 3000][..]));
+            incoming.consume(header);
+            incoming.rest(&mut buffers);
+            assert!(incoming.buffer.is_empty());
+        }
     }
 
     #[test]

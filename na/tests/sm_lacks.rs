@@ -1,0 +1,156 @@
+//! What an sm endpoint does when its process lacks something that a connection needs: descriptors,
+//! addresses, or leave to map more. The peer is honest then, and is not to be blamed.
+#![cfg(feature = "sm")]
+
+use std::os::fd::AsFd;
+
+use na::{Access, AllocOptions, Error, Memory, OpenOptions, Transfer};
+
+#[path = "sm_support/mod.rs"]
+mod support;
+
+use support::{
+    ChildNode, Hostile, Node, connected, dial, hello, listening, memfd, recv_packet, role, say,
+    send_packet, sleep_for_ever,
+};
+
+const LANE_SUPPLY: u8 = 16;
+
+/// Says that `len` bytes of memory are block `id`; it may be read.
+fn announcement(id: u64, len: u64) -> Vec<u8> {
+    [u64::from(b'B'), id, 4096, len].iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// The next slot of the lane in block `id`.
+fn lane_record(id: u64) -> Vec<u8> {
+    [1, 0, id, 100].iter().flat_map(|word: &u64| word.to_le_bytes()).collect()
+}
+
+/// The connection of `hostile`, which announced a block `id` that is not mapped, works, and ends
+/// with `told` only when the block cannot be done without.
+#[track_caller]
+fn expect_lack(node: &mut Node, mut hostile: Hostile, from: &na::Addr, id: u64, told: &str) {
+    let (asked, waiting) = (node.recv(), node.recv_expected(from, 9));
+    hostile.write(1, 7, b"a message");
+    assert_eq!(node.received(asked).1, b"a message");
+    hostile.write(LANE_SUPPLY, 0, &lane_record(id));
+    let error = node.error(waiting);
+    assert!(matches!(error, Error::PeerGone { .. }), "{error}");
+    assert!(error.to_string().contains(told), "{error}");
+    node.still_serves();
+}
+
+#[test]
+fn memory_that_cannot_be_mapped_is_no_breach() {
+    // More than there are addresses.
+    const LEN: usize = 1 << 50;
+    for (limit, told) in
+        [(u64::MAX, "cannot map"), (1 << 40, "raise `sm.mapped_bytes_per_peer_max`")]
+    {
+        let mut options = OpenOptions::listening(true);
+        options.sm.mapped_bytes_per_peer_max = limit;
+        let mut node = Node::new(na::open("na+sm://", &options).expect("open"));
+        let (hostile, addr) = Hostile::attach(&mut node);
+        let memory = memfd(LEN, true);
+        send_packet(&hostile.socket, &announcement(1, LEN as u64), &[memory.as_fd()]);
+        expect_lack(&mut node, hostile, &addr, 1, told);
+    }
+}
+
+/// What may not be mapped is copied in other ways, in whichever process it lies.
+#[test]
+fn transfers_beyond_the_limit_take_other_ways() {
+    const LEN: usize = 5 << 20;
+    let open = |limited: bool, listen: bool| {
+        let mut options = OpenOptions::listening(listen);
+        if limited {
+            options.sm.mapped_bytes_per_peer_max = 4 << 20;
+        }
+        Node::new(na::open("na+sm://", &options).expect("open"))
+    };
+    for (limited_owner, limited_requester) in [(true, false), (false, true), (true, true)] {
+        let (mut owner, mut requester) =
+            (open(limited_owner, true), open(limited_requester, false));
+        let to_owner = connected(&mut requester, &mut owner);
+        let memory = || Memory::alloc(LEN, &AllocOptions::default()).expect("allocate");
+        let theirs = owner.endpoint.register(memory(), Access::ReadWrite).expect("register");
+        let described = owner.endpoint.mem_to_bytes(&theirs);
+        let remote = requester.endpoint.mem_from_bytes(&described).expect("a description");
+        let sent: Vec<u8> = (0..LEN).map(|at| (at % 251) as u8).collect();
+        // Several times: an offer may have come in between.
+        for round in 0..3 {
+            let local = requester.endpoint.register(memory(), Access::ReadWrite).expect("register");
+            for (put, source, sink) in [(true, &local, &theirs), (false, &theirs, &local)] {
+                assert!(source.write_at(0, &sent) && sink.write_at(0, &vec![0; LEN]));
+                let transfer = Transfer {
+                    local: local.clone(),
+                    local_offset: 0,
+                    remote: remote.clone(),
+                    remote_offset: 0,
+                    len: LEN as u64,
+                };
+                let op = requester.start(put, &to_owner, transfer);
+                requester.transferred(op, &mut owner).expect("a transfer");
+                let mut got = vec![0; LEN];
+                assert!(sink.read_at(0, &mut got));
+                assert!(got == sent, "round {round}, put {put}");
+            }
+        }
+    }
+}
+
+/// Takes all descriptors but `left`.
+fn run_out_of_descriptors(left: usize) -> Vec<std::fs::File> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = Rlimit { current: Some(256), ..getrlimit(Resource::Nofile) };
+    setrlimit(Resource::Nofile, limit).expect("a lower limit");
+    let mut fillers = Vec::new();
+    while let Ok(filler) = std::fs::File::open("/dev/null") {
+        fillers.push(filler);
+    }
+    fillers.truncate(fillers.len() - left);
+    fillers
+}
+
+/// Polls until the kernel has been asked at least once: every 1024th time.
+fn look(node: &mut Node) {
+    (0..2048).for_each(|_| node.poll());
+}
+
+#[test]
+fn a_lack_of_descriptors_is_no_breach() {
+    if role().is_none() {
+        let child = ChildNode::start("a_lack_of_descriptors_is_no_breach", "lacking");
+        assert_eq!(child.line(), "done");
+        return;
+    }
+    let told = "no free descriptor";
+    let mut node = listening();
+    let (hostile, addr) = Hostile::attach(&mut node);
+    let memory = memfd(4096, true);
+    let fillers = run_out_of_descriptors(0);
+    send_packet(&hostile.socket, &announcement(1, 4096), &[memory.as_fd()]);
+    let heard = node.recv_expected(&addr, 8);
+    look(&mut node);
+    drop(fillers);
+    assert!(!node.is_done(heard), "the connection goes on");
+    expect_lack(&mut node, hostile, &addr, 1, told);
+    // What has ended gives its descriptors back before.
+    look(&mut node);
+    // A hello whose memory cannot be handed over: one descriptor is left for the connection.
+    let uri = node.endpoint.self_addr().uri().to_owned();
+    let (socket, segment) = (dial(&uri), memfd(support::SEGMENT, true));
+    let fillers = run_out_of_descriptors(1);
+    send_packet(&socket, &hello("na+sm://late", false), &[segment.as_fd()]);
+    let mut answer = None;
+    node.until("an answer", |_| {
+        answer = recv_packet(&socket);
+        answer.is_some()
+    });
+    drop(fillers);
+    let answer = String::from_utf8_lossy(&answer.unwrap_or_default()).into_owned();
+    assert!(answer.contains(told) && answer.contains("ulimit -n"), "{answer}");
+    node.still_serves();
+    say("done");
+    sleep_for_ever()
+}
