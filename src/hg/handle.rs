@@ -19,8 +19,8 @@ use super::header::{RequestHeader, ResponseHeader};
 use super::ops::{OpRef, Role};
 use super::proc::Written;
 use super::receives::Receives;
-use super::slots::Exposed;
 use super::registry::Registration;
+use super::slots::Exposed;
 use super::wire;
 use super::{HgError, ProcError, ReturnCode, RpcId, Writer};
 
