@@ -97,6 +97,45 @@ fn requests_and_responses_of_every_size() {
 }
 
 #[test]
+fn long_payloads_again_and_again_stay_apart() {
+    on_each(|pair| {
+        let bytes = |token: u32, len: usize| -> Vec<u8> {
+            (0..len).map(|at| (at as u32 * 7 + token) as u8).collect()
+        };
+        // Often enough that memory is kept for them where that helps, and with several in flight.
+        for round in 0..40 {
+            let tokens = 4 * round..4 * round + 4;
+            let len = 4081 + 1000 * (round as usize % 40);
+            for token in tokens.clone() {
+                call(&pair.origin, &pair.to, ForwardOptions::default(), &bytes(token, len), token);
+            }
+            pair.until("the requests", |_, target| target.requests.len() == 4);
+            let mut seen: Vec<u32> = Vec::new();
+            for request in std::mem::take(&mut pair.target.log.requests) {
+                // A payload that had to be asked for may come after a later one that had not.
+                let token = u32::from(request.payload()[0]);
+                seen.push(token);
+                assert!(request.payload() == bytes(token, len), "call {token} arrived changed");
+                pair.answer(request, &bytes(token + 1, len), token);
+            }
+            seen.sort_unstable();
+            assert!(seen.into_iter().eq(tokens), "each came once");
+            pair.until("the responses", |origin, target| {
+                origin.responses.len() == 4 && target.responded.len() == 4
+            });
+            for (token, response) in pair.origin.log.responses.drain(..) {
+                let response = response.unwrap();
+                assert!(
+                    response.payload() == bytes(token + 1, len),
+                    "call {token} came back changed"
+                );
+            }
+            pair.target.log.responded.drain(..).for_each(|(_, result)| result.unwrap());
+        }
+    });
+}
+
+#[test]
 fn one_way_calls() {
     on_each(|pair| {
         for len in [10, 100_000] {

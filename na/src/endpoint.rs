@@ -398,6 +398,14 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// reported by further polls. Peers see that we are gone. Idempotent.
     fn close(&self);
 
+    /// Longest transfer that `peer` does by itself, bytes, in the call that starts it, once it has
+    /// used the same region of [`Memory::alloc`] before; 0: none. It pays then to keep such memory
+    /// registered, for this peer alone.
+    fn direct_bytes_max(&self, peer: &Addr) -> u64 {
+        let _ = peer;
+        0
+    }
+
     /// How this endpoint moves bulk data, for `margo info` and logs; for example
     /// `"cross-memory attach"`.
     fn bulk_path(&self) -> String;

@@ -231,6 +231,17 @@ impl LocalMem {
         self.0.revoke(Box::new(released));
     }
 
+    /// Takes the key back, and the memory out, if this is the only reference to it.
+    ///
+    /// # Errors
+    ///
+    /// The value itself, for [`revoke`](Self::revoke), when there are other references: clones, a
+    /// [`WeakMem`], transfers in flight, peers that may copy without asking. Its key is gone all
+    /// the same.
+    pub fn reclaim(mut self) -> Result<Memory, Self> {
+        Region::reclaim(&mut self.0).ok_or(self)
+    }
+
     /// Copies `out.len()` bytes from `offset`. `false`, and nothing copied, when out of range.
     #[must_use]
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> bool {

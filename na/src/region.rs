@@ -111,12 +111,16 @@ impl RegionTable {
             .iter()
             .try_fold(0u64, |sum, segment| sum.checked_add(segment.len as u64))
             .ok_or_else(|| Error::InvalidArgument("segments exceed 2^64 bytes".into()))?;
-        let mut ends = Vec::with_capacity(memory.segments().len());
-        let mut end = 0;
-        for segment in memory.segments() {
-            end += segment.len as u64;
-            ends.push(end);
-        }
+        let ends = match memory.segments() {
+            [_] => Box::default(),
+            segments => segments
+                .iter()
+                .scan(0, |end, segment| {
+                    *end += segment.len as u64;
+                    Some(*end)
+                })
+                .collect(),
+        };
         let mut table = lock(&self.table);
         loop {
             let key = table.keys.next()?;
@@ -127,7 +131,7 @@ impl RegionTable {
                 key,
                 access,
                 len,
-                ends: ends.into_boxed_slice(),
+                ends,
                 segments: memory.segments().into(),
                 block: memory.block().cloned(),
                 memory: Mutex::new(Some(memory)),
@@ -209,12 +213,13 @@ pub(crate) struct Region {
     key: u64,
     access: Access,
     len: u64,
-    /// Cumulative end of each segment, for finding the one that holds an offset.
+    /// Cumulative end of each segment, for finding the one that holds an offset; empty if there is
+    /// only one.
     ends: Box<[u64]>,
     segments: Box<[RawSegment]>,
     /// What holds the only segment, if peers on this host can map it.
     block: Option<Arc<Block>>,
-    /// Always `Some` until `drop`.
+    /// Always `Some` until `reclaim` or `drop`.
     memory: Mutex<Option<Memory>>,
     released: Mutex<Option<Released>>,
     offers: Mutex<RegionOffers>,
@@ -265,6 +270,20 @@ impl Region {
         self.withdraw_offers();
     }
 
+    /// Takes the key back, and the memory out if nothing else refers to the region.
+    pub(crate) fn reclaim(region: &mut Arc<Self>) -> Option<Memory> {
+        // The table's reference must go before ours can be the only one.
+        lock(&region.table).regions.remove(&region.key);
+        let region = Arc::get_mut(region)?;
+        let offers = region.offers.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if !offers.list.is_empty() {
+            return None;
+        }
+        // There is no key any more to remove.
+        offers.revoked = true;
+        region.memory.get_mut().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// Notes an offer, to withdraw it in time. `false`: the region was revoked.
     #[allow(dead_code, reason = "for transports whose peers can map memory")]
     pub(crate) fn offer(&self, offer: Box<dyn Offer>) -> bool {
@@ -287,13 +306,16 @@ impl Region {
     ///
     /// The range must lie inside the region, as `contains` says; otherwise the pieces end early.
     pub(crate) fn pieces(&self, offset: u64, len: u64) -> impl Iterator<Item = RawSegment> + '_ {
-        let mut index = self.ends.partition_point(|end| *end <= offset);
+        let mut index = match self.ends.is_empty() {
+            true => usize::from(offset >= self.len),
+            false => self.ends.partition_point(|end| *end <= offset),
+        };
         let mut at = offset;
         let mut left = len;
         std::iter::from_fn(move || {
             while left > 0 {
                 let segment = *self.segments.get(index)?;
-                let start = self.ends[index] - segment.len as u64;
+                let start = self.ends.get(index).map_or(0, |end| end - segment.len as u64);
                 index += 1;
                 if segment.len == 0 {
                     continue;
@@ -386,6 +408,23 @@ mod tests {
         assert!(!memory.write_at(5, &[0; 4]), "past the end");
         assert!(!memory.read_at(u64::MAX, &mut out), "wraps");
         assert!(memory.read_at(8, &mut []), "nothing, at the end");
+    }
+
+    #[test]
+    fn memory_is_reclaimed_unless_something_refers_to_it() {
+        let (table, memory) = table_with(vec![vec![7; 4]], Access::WriteOnly);
+        let bytes = memory.reclaim().unwrap().into_owner::<Vec<Vec<u8>>>().unwrap();
+        assert_eq!((bytes, table.len()), (vec![vec![7; 4]], 0));
+
+        let (table, memory) = table_with(vec![vec![7; 4]], Access::WriteOnly);
+        let lease = table.lease(memory.key(), 0, 4, true).unwrap();
+        let memory = memory.reclaim().unwrap_err();
+        assert!(table.is_empty(), "no other transfer can begin");
+        let (sender, receiver) = mpsc::channel();
+        memory.revoke(move |memory| sender.send(memory).unwrap());
+        assert!(receiver.try_recv().is_err(), "a transfer may be writing it");
+        drop(lease);
+        assert!(receiver.try_recv().is_ok());
     }
 
     #[test]

@@ -64,6 +64,7 @@ use super::overflow::Fetch;
 use super::proc::{ProcLimits, WriterLimits};
 use super::receives::Receives;
 use super::registry::Seen;
+use super::slots::Slots;
 use super::transfer::BulkTransfer;
 use super::{Bulk, HgError, HgOptions};
 
@@ -197,6 +198,8 @@ pub struct Core<T> {
     pub(super) limits: Limits,
     pub(super) options: HgOptions,
     pub(super) buffers: Arc<Buffers>,
+    /// Those of all contexts.
+    pub(super) slots: Arc<Slots>,
     pub(super) class: Arc<Class<T>>,
     pub(super) id: u8,
     pub(super) space: Space,
@@ -282,6 +285,10 @@ impl<T> Core<T> {
         let (first, more) = (options.request_post_init, options.request_post_incr);
         let receives = Receives::new(first, more, options.requests_max);
         let space = Space::new(id, options.max_contexts);
+        let slots = match &primary {
+            Some(primary) => primary.slots.clone(),
+            None => Slots::new(endpoint.clone()),
+        };
         let bell = match options.max_contexts {
             0 | 1 => None,
             _ => Some(Bell::new(endpoint.wait_fd())?),
@@ -290,6 +297,7 @@ impl<T> Core<T> {
             self_addr: endpoint.self_addr(),
             limits: endpoint.limits(),
             buffers: Buffers::new(endpoint.clone()),
+            slots,
             endpoint,
             options,
             class,

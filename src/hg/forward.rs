@@ -26,8 +26,9 @@ use super::format::Format;
 use super::header::RequestHeader;
 use super::ops::{CONTEXTS_MAX, OpRef, Role};
 use super::proc::Written;
+use super::slots::Exposed;
 use super::wire::{self, Unencoded};
-use super::{Bulk, HgError, ProcError, Response, RpcId, Writer, spare};
+use super::{BulkDesc, HgError, ProcError, Response, RpcId, Writer, spare};
 
 /// How one call behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -79,7 +80,7 @@ pub(super) struct Forward<T> {
     outcome: Option<Result<Response, HgError>>,
     pub(super) canceled: bool,
     /// The arguments, while the target may fetch them.
-    exposed: Option<LocalMem>,
+    exposed: Option<Box<Exposed>>,
 }
 
 /// A result that is being fetched, and whom to tell when it is here.
@@ -127,8 +128,16 @@ impl<T> Forward<T> {
     /// The acknowledgement of a one-way call came, or will not.
     pub(super) fn acknowledged(&mut self, result: Result<(), na::Error>) {
         self.receiving = false;
-        if let Err(error) = result {
-            self.fail(error.into());
+        match result {
+            Ok(()) => self.release(),
+            Err(error) => self.fail(error.into()),
+        }
+    }
+
+    /// The target has said that it is done with the arguments.
+    pub(super) fn release(&mut self) {
+        if let Some(exposed) = self.exposed.take() {
+            exposed.done();
         }
     }
 
@@ -136,11 +145,11 @@ impl<T> Forward<T> {
     pub(super) fn received(&mut self, result: Result<Response, HgError>) {
         self.receiving = false;
         self.fetching = None;
-        self.outcome.get_or_insert(result);
         // The response proves that the target is done with the arguments.
-        if matches!(self.outcome, Some(Ok(_) | Err(HgError::Remote(_)))) {
-            self.exposed = None;
+        if matches!(result, Ok(_) | Err(HgError::Remote(_))) {
+            self.release();
         }
+        self.outcome.get_or_insert(result);
     }
 
     /// The result was fetched, or will not be.
@@ -244,7 +253,7 @@ impl<T> Core<T> {
             }
             Written::Overflow(buf, bytes) => (buf, bytes),
         };
-        match self.expose_overflow(format, buf, bytes, max) {
+        match self.expose_overflow(to, format, buf, bytes, max) {
             Ok((buf, exposed)) => {
                 self.note_overflow(op, exposed);
                 let receive = if no_response { Role::Ack } else { Role::Reply };
@@ -291,11 +300,11 @@ impl<T> Core<T> {
     }
 
     /// The arguments of a call did not fit, and are exposed for the target.
-    fn note_overflow(&self, op: OpRef, exposed: LocalMem) {
+    fn note_overflow(&self, op: OpRef, exposed: Exposed) {
         self.counts.req_extra.bump();
         let mut state = self.state();
         if let Some(Op::Forward(call)) = state.ops.get_mut(op) {
-            call.exposed = Some(exposed);
+            call.exposed = Some(Box::new(exposed));
             call.receiving = true;
         }
     }
@@ -458,25 +467,39 @@ impl<T> Core<T> {
     /// Finishes a message: exposes what did not fit, and describes it there instead.
     pub(super) fn expose_overflow(
         &self,
+        peer: &Addr,
         format: Format,
         buf: MsgBuf,
         bytes: Vec<u8>,
         message_max: usize,
-    ) -> Result<(MsgBuf, LocalMem), HgError> {
-        let memory = match self
-            .endpoint
-            .register(Memory::from_vec_with(bytes, spare::give), Access::ReadOnly)
-        {
-            Ok(memory) => memory,
+    ) -> Result<(MsgBuf, Exposed), HgError> {
+        let len = bytes.len() as u64;
+        let (memory, exposed) = match self.expose_bytes(peer, bytes) {
+            Ok(exposed) => exposed,
             Err(error) => {
                 self.buffers.put(buf);
                 return Err(error.into());
             }
         };
-        let handle = Bulk::of_local(&*self.endpoint, &memory);
-        wire::finish_overflow(format, buf, message_max, handle.as_bytes())
-            .map(|buf| (buf, memory))
+        let handle = self.endpoint.mem_to_bytes(&memory);
+        let access = u32::from(Access::ReadOnly.bits());
+        let descriptor = BulkDesc::opaque(len, access, &handle).to_bytes();
+        wire::finish_overflow(format, buf, message_max, &descriptor)
+            .map(|buf| (buf, exposed))
             .map_err(|unencoded| self.unencoded(unencoded))
+    }
+
+    /// Lets `peer` fetch a payload: from a slot, or from where it is.
+    fn expose_bytes(&self, peer: &Addr, bytes: Vec<u8>) -> Result<(LocalMem, Exposed), na::Error> {
+        if let Some(exposed) = self.slots.expose(peer, &bytes)
+            && let Some(memory) = exposed.memory().cloned()
+        {
+            spare::give(bytes);
+            return Ok((memory, exposed));
+        }
+        let memory = Memory::from_vec_with(bytes, spare::give);
+        let memory = self.endpoint.register(memory, Access::ReadOnly)?;
+        Ok((memory.clone(), Exposed::once(memory)))
     }
 }
 

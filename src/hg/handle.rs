@@ -10,7 +10,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use na::{Addr, LocalMem, MsgBuf, Tag};
+use na::{Addr, MsgBuf, Tag};
 
 use super::buffers::{Buffers, Payload};
 use super::context::Event;
@@ -20,6 +20,7 @@ use super::ops::{OpRef, Role};
 use super::proc::Written;
 use super::receives::Receives;
 use super::registry::Registration;
+use super::slots::Exposed;
 use super::wire;
 use super::{HgError, ProcError, ReturnCode, RpcId, Writer};
 
@@ -83,7 +84,7 @@ pub(super) struct Respond<T> {
     receiving: bool,
     error: Option<HgError>,
     /// The result, while the origin may fetch it.
-    exposed: Option<LocalMem>,
+    exposed: Option<Box<Exposed>>,
 }
 
 impl<T> Respond<T> {
@@ -111,9 +112,12 @@ impl<T> Respond<T> {
     /// The acknowledgement came, or will not.
     pub(super) fn acknowledged(&mut self, result: Result<(), na::Error>) {
         self.receiving = false;
-        self.exposed = None;
-        if let Err(error) = result {
-            self.error.get_or_insert(error.into());
+        let exposed = self.exposed.take();
+        match result {
+            Ok(()) => exposed.into_iter().for_each(|exposed| exposed.done()),
+            Err(error) => {
+                self.error.get_or_insert(error.into());
+            }
         }
     }
 
@@ -355,8 +359,8 @@ impl<T> RequestHandle<T> {
         let (buf, exposed) = match written {
             Written::Fits(buf) => (buf, None),
             Written::Overflow(buf, bytes) => {
-                let (buf, exposed) = core.expose_overflow(format, buf, bytes, max)?;
-                (buf, Some(exposed))
+                let (buf, exposed) = core.expose_overflow(&self.origin, format, buf, bytes, max)?;
+                (buf, Some(Box::new(exposed)))
             }
         };
         if exposed.is_none() && core.endpoint.send_expected_now(&self.origin, tag, buf.as_slice()) {
@@ -388,7 +392,7 @@ impl<T> Core<T> {
         origin: &Addr,
         tag: Tag,
         buf: MsgBuf,
-        exposed: Option<LocalMem>,
+        exposed: Option<Box<Exposed>>,
         token: T,
     ) -> Result<OpRef, HgError> {
         let receiving = exposed.is_some();

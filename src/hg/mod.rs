@@ -17,7 +17,7 @@
 //! - `forward.rs`, `handle.rs`, `reply.rs`, `local.rs`, `overflow.rs`, `transfer.rs`: calls,
 //!   requests and their answers, responses, calls to ourselves, long arguments and results, bulk
 //!   transfers; `endings.rs`: what cancels them;
-//! - `ops.rs`, `receives.rs`, `buffers.rs`, `spare.rs`: what they are made of.
+//! - `ops.rs`, `receives.rs`, `buffers.rs`, `spare.rs`, `slots.rs`: what they are made of.
 //!
 //! # Trust
 //!
@@ -57,6 +57,7 @@ pub mod proc;
 mod receives;
 mod registry;
 mod reply;
+mod slots;
 mod spare;
 #[cfg(test)]
 mod tests;

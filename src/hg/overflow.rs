@@ -256,6 +256,15 @@ impl<T> Core<T> {
 
 /// Takes the bytes out of memory that a get has filled.
 fn into_vec(memory: LocalMem) -> Vec<u8> {
+    match memory.reclaim() {
+        Ok(memory) => memory.into_owner().unwrap_or_default(),
+        Err(memory) => into_vec_in_use(memory),
+    }
+}
+
+/// The same while the transport still refers to it.
+#[cold]
+fn into_vec_in_use(memory: LocalMem) -> Vec<u8> {
     let (len, weak) = (memory.len(), memory.downgrade());
     // With room for the one message: without a bound it would allocate for dozens.
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);

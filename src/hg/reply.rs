@@ -105,6 +105,7 @@ impl<T> Core<T> {
         let mut state = self.state();
         let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return false };
         call.receiving = false;
+        call.release();
         call.fetching = Some(Box::new(fetching));
         true
     }

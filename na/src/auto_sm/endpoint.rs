@@ -398,6 +398,11 @@ impl Endpoint for AutoSm {
         self.far.endpoint.close();
     }
 
+    fn direct_bytes_max(&self, peer: &Addr) -> u64 {
+        let route = self.route(peer);
+        route.map_or(0, |(_, part, peer)| part.endpoint.direct_bytes_max(peer))
+    }
+
     fn bulk_path(&self) -> String {
         let (near, far) = (self.near.endpoint.bulk_path(), self.far.endpoint.bulk_path());
         format!("on this host: {near}; elsewhere: {far}")

@@ -397,6 +397,12 @@ impl Endpoint for SmEndpoint {
         self.ready.wake_poll();
     }
 
+    fn direct_bytes_max(&self, peer: &Addr) -> u64 {
+        let Ok(peer) = self.peer(peer) else { return 0 };
+        let shares = peer.links.lock().first().is_some_and(|link| link.conn.shares());
+        if shares { super::offer::AT_ONCE_BYTES } else { 0 }
+    }
+
     fn bulk_path(&self) -> String {
         let unattached = self.unattached.load(Ordering::Relaxed);
         let other = match (self.attach, unattached) {

@@ -23,6 +23,7 @@ mod hostile;
 mod net;
 mod options;
 mod overflow;
+mod slots;
 
 /// Generous: a loaded machine must not fail a test.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -67,6 +67,8 @@ struct Node {
     // Faults.
     hold_sends: bool,
     at_once: bool,
+    /// Peers copy by themselves, so that slots help.
+    direct: bool,
     freeze_moves: bool,
     refuse: Option<(Refuse, usize)>,
     damage: Option<usize>,
@@ -209,6 +211,10 @@ impl NodeEndpoint {
     }
 
     /// Messages are taken at once and have no completion.
+    pub(super) fn direct(&self) {
+        self.with(|node| node.direct = true);
+    }
+
     pub(super) fn at_once(&self) {
         self.with(|node| node.at_once = true);
     }
@@ -531,6 +537,10 @@ impl Endpoint for NodeEndpoint {
                 moves.map(|pending| Completion::Transfer { op: pending.op, result: result() }),
             );
         });
+    }
+
+    fn direct_bytes_max(&self, _peer: &Addr) -> u64 {
+        if self.with(|node| node.direct) { 1 << 20 } else { 0 }
     }
 
     fn bulk_path(&self) -> String {
