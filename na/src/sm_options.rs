@@ -21,16 +21,15 @@ const MAPPED_BYTES_PER_PEER_MAX: u64 = 1 << 40;
 pub struct SmOptions {
     /// Connections that others may have to this endpoint. Further ones are refused, and their
     /// dialer is told so ([`Error::Unreachable`]); those that exist go on. Each costs two
-    /// descriptors (mind `ulimit -n`, often 1,024), up to four mappings and, with the default message size,
-    /// about 132 KiB of shared memory. Default 8,192, which is half of the mappings that the kernel
-    /// gives a process; at least 1.
+    /// descriptors (mind `ulimit -n`, often 1,024), up to four mappings and, with the default
+    /// message size, about 132 KiB of shared memory. Default 8,192, which is half of the mappings
+    /// that the kernel gives a process; at least 1.
     pub connections_max: usize,
     /// The same for the processes of each user, the own one too. Default 4,096; at least 1.
     pub connections_per_user_max: usize,
-    /// Bytes of one peer's [`SharedBuffer`](crate::SharedBuffer)s that are mapped here at once, those
-    /// of up to 2 MiB not counted. This is address space, which memory of which nothing was used
-    /// takes as well. The data of what is beyond takes the other ways, as that of plain memory.
-    /// Default 1 TiB.
+    /// Bytes of one peer's [`SharedBuffer`](crate::SharedBuffer)s that are mapped here at once,
+    /// those of up to 2 MiB not counted. This is address space, which unused memory takes as well.
+    /// The data of what is beyond takes the other ways, as that of plain memory. Default 1 TiB.
     pub mapped_bytes_per_peer_max: u64,
     /// Move bulk data with cross-memory attach where it is permitted and faster. Off: never, as if
     /// it were forbidden. Default on.

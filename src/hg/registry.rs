@@ -142,8 +142,8 @@ pub(super) struct Registry {
 pub(super) struct Seen {
     table: Arc<Table>,
     version: u64,
-    /// What was removed or replaced, until who did that takes it: an entry's data is the user's, and
-    /// `get` runs under the context's lock, which the user's `Drop` may need.
+    /// What was removed or replaced, until who did that takes it: an entry's data is the user's,
+    /// and `get` runs under the context's lock, which the user's `Drop` may need.
     outdated: Vec<Arc<Registration>>,
 }
 

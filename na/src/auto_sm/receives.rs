@@ -14,9 +14,9 @@
 //! no other. A message whose place is beyond the end of the queue is held until it is not.
 //!
 //! A canceled receive leaves its two posted ones behind, to serve later ones: to cancel these would
-//! lose a long message that is arriving in one of them. So after a cancel a message may be held while
-//! one before it is still arriving, although a receive is queued: until that one is here, or one more
-//! receive is queued.
+//! lose a long message that is arriving in one of them. So after a cancel a message may be held
+//! while one before it is still arriving, although a receive is queued: until that one is here, or
+//! one more receive is queued.
 //!
 //! Buffers are exchanged: a receive may end with another buffer than it began with. All have the
 //! same capacity at least.

@@ -5,8 +5,8 @@
 //! a record, or hears the socket for another reason. Block numbers are never used again, so nothing
 //! depends on the order of packets and records beyond that: an unknown block only means that the
 //! data takes another path. So does that of a block which this process cannot map, or only beyond
-//! what its options allow one peer. The one exception is a lane (`fallback.rs`), whose data is on its
-//! way already: without it the connection ends, and says what was lacking.
+//! what its options allow one peer. The one exception is a lane (`fallback.rs`), whose data is on
+//! its way already: without it the connection ends, and says what was lacking.
 //!
 //! | packet, 32 bytes | |
 //! |---|---|
@@ -183,7 +183,8 @@ unsafe impl Send for PeerBlock {}
 unsafe impl Sync for PeerBlock {}
 
 impl PeerBlock {
-    /// Maps what the packet `bytes` announces with `fd`, if it is small or has at most `room` bytes.
+    /// Maps what the packet `bytes` announces with `fd`, if that is small or has at most `room`
+    /// bytes.
     fn attach(
         bytes: &[u8],
         fd: &OwnedFd,

@@ -164,8 +164,8 @@ impl SmEndpoint {
             .map_err(|errno| format!("cannot watch its socket: {errno}"))
     }
 
-    /// A child that the peer's process has forked off keeps the socket, so its end is not the end of
-    /// the socket.
+    /// A child that the peer's process has forked off keeps the socket, so its end is not the end
+    /// of the socket.
     fn watch_process(&self, conn: &Conn) {
         let Some(process) = conn.process() else { return };
         let data = epoll::EventData::new_u64(conn.token | PROCESS);

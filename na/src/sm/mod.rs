@@ -53,9 +53,9 @@
 //!
 //! The kernel closes a dead process's socket, unless a child that was forked off keeps it; so the
 //! process itself is watched as well, by a pidfd. The next look at the epoll set (every 10 ms of
-//! busy polling, at once when asleep) finds either. Complete messages in the ring are still delivered, then
-//! everything towards that peer ends. Its name can be connected to again as soon as somebody
-//! listens there.
+//! busy polling, at once when asleep) finds either. Complete messages in the ring are still
+//! delivered, then everything towards that peer ends. Its name can be connected to again as soon as
+//! somebody listens there.
 //!
 //! Counterpart: Mercury's `na_sm`, which is not wire compatible.
 

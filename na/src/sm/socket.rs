@@ -89,8 +89,8 @@ pub(super) fn peer_credentials(socket: impl AsFd) -> Result<Credentials, Errno> 
     Ok(Credentials { pid: credentials.pid, uid: credentials.uid })
 }
 
-/// A descriptor of the process `of` at the other end, which names it also when its number is given to
-/// another. `None`: the kernel has none (before Linux 5.3), or no descriptor is free.
+/// A descriptor of the process `of` at the other end, which names it also when its number is given
+/// to another. `None`: the kernel has none (before Linux 5.3), or no descriptor is free.
 ///
 /// # Errors
 ///
