@@ -185,8 +185,8 @@ impl Core {
         self.push_out(peer, state, poll, now);
     }
 
-    /// Sends a short message without a completion; `false`: it took nothing. One that is to wait for
-    /// the next poll is not taken: without a completion nobody would know that this poll is needed.
+    /// Sends a short message without a completion; `false`: it took nothing. One that is to wait
+    /// for the next poll is not taken: without a completion nobody would know that it needs one.
     fn send_copy(&self, peer: &Arc<Peer>, kind: frame::Kind, tag: Tag, message: &[u8]) -> bool {
         let mut state = peer.lock();
         let PeerState { phase, out, broken, .. } = &mut *state;
