@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use super::Case;
 use super::Random;
 use super::node::{Node, finish, greet, pattern};
-use crate::matching::Kind;
 use crate::{Addr, Error, MsgBuf, OpenOptions, Tag};
 
 /// Addresses have identity, order-independent equality and a text form.
@@ -172,6 +171,13 @@ pub fn what_is_sent_at_once_keeps_its_order(case: &Case<'_>) {
     assert!(!at_once.send_expected_now(&target.endpoint.self_addr(), Tag(1), b"foreign"));
     origin.endpoint.close();
     assert!(!at_once.send_unexpected_now(&to_target, Tag(1), b"closed"));
+}
+
+/// How a message is received.
+#[derive(Clone, Copy)]
+enum Kind {
+    Unexpected,
+    Expected,
 }
 
 /// Sends many messages of both kinds, those that `now` does not send itself in the ordinary way,
