@@ -95,8 +95,8 @@
 //! written at once, and the others within 20 us are left to the next poll; and after a poll that
 //! reported several completions, the first one too. Whoever takes many completions in one poll, and
 //! answers them before the next, gets them sent in one call. Whoever computes for long in between
-//! delays what it has sent in the first 20 us: once, for then the next thousand polls that report
-//! something leave nothing waiting (`gather.rs`).
+//! delays what it has sent in the first 20 us: once, for after more than a millisecond the next 64
+//! polls that report something leave nothing waiting (`gather.rs`).
 //!
 //! On loopback the system lets a socket hold megabytes that nobody has read, and they have left the
 //! caches when they are read. With a send buffer of 1 MiB, bare sockets move 1 MiB as fast (8.4
