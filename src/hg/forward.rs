@@ -311,55 +311,10 @@ impl<T> Core<T> {
 
     /// Starts the parts of a call: `receive` is what its receive is, if it has one.
     ///
-    /// What the network takes at once is sent first: the peer works while the receive is posted, in
-    /// the same buffer. A response that is quicker waits for its receive in the network.
+    /// The receive is posted first: it ends with the peer, also with one that ends right after the
+    /// send.
     #[inline]
     fn launch(
-        &self,
-        to: &Addr,
-        op: OpRef,
-        tag: Tag,
-        receive: Option<Role>,
-        mut buf: MsgBuf,
-    ) -> Result<OpRef, (HgError, T)> {
-        if self.endpoint.send_unexpected_now(to, tag, buf.as_slice()) {
-            buf.clear();
-            match receive {
-                Some(role) => self.receive_after_send(to, op, tag, role, buf),
-                None => {
-                    self.buffers.put(buf);
-                    self.one_way_sent(op);
-                }
-            }
-            return Ok(op);
-        }
-        self.launch_slowly(to, op, tag, receive, buf)
-    }
-
-    /// Posts the receive of a call that was sent.
-    #[inline]
-    fn receive_after_send(&self, to: &Addr, op: OpRef, tag: Tag, role: Role, buf: MsgBuf) {
-        if let Err(refused) = self.endpoint.recv_expected(op.part(role), to, tag, buf) {
-            self.buffers.put(refused.buf);
-            self.end_receive(op, role, refused.error);
-        }
-    }
-
-    /// The receive of a call that was sent could not be posted: the endpoint was closed meanwhile.
-    #[cold]
-    fn end_receive(&self, op: OpRef, role: Role, error: na::Error) {
-        let mut state = self.state();
-        if let Some(Op::Forward(call)) = state.ops.get_mut(op) {
-            match role {
-                Role::Ack => call.acknowledged(Err(error)),
-                _ => call.received(Err(error.into())),
-            }
-        }
-        self.settle_and_queue(state, op);
-    }
-
-    #[inline(never)]
-    fn launch_slowly(
         &self,
         to: &Addr,
         op: OpRef,
@@ -375,6 +330,25 @@ impl<T> Core<T> {
                 return self.withdraw(op, true, refused.error.into());
             }
         }
+        if self.endpoint.send_unexpected_now(to, tag, buf.as_slice()) {
+            self.buffers.put(buf);
+            if receive != Some(Role::Reply) {
+                self.one_way_sent(op);
+            }
+            return Ok(op);
+        }
+        self.launch_slowly(to, op, tag, receive, buf)
+    }
+
+    #[inline(never)]
+    fn launch_slowly(
+        &self,
+        to: &Addr,
+        op: OpRef,
+        tag: Tag,
+        receive: Option<Role>,
+        buf: MsgBuf,
+    ) -> Result<OpRef, (HgError, T)> {
         if !self.begin_send(op) {
             self.buffers.put(buf);
             return Ok(op);

@@ -1,7 +1,5 @@
-//! A network that takes messages at once: requests are sent before the receive of their response is
-//! posted, and no send has a completion.
+//! A network that takes messages at once: no send has a completion.
 
-use super::net::Refuse;
 use super::*;
 use crate::hg::Writer;
 
@@ -57,29 +55,4 @@ fn calls_and_answers_of_any_length_end_once() {
         assert_eq!((hand.operations, hand.tokens, hand.requests_held), (0, 0, 0));
         assert_eq!((side.endpoint.registered(), side.endpoint.posted().1), (0, 0));
     }
-}
-
-#[test]
-fn a_response_may_be_quicker_than_its_receive() {
-    let (mut origin, target) = pair_at_once();
-    let core = target.core.clone();
-    origin.endpoint.before_a_receive(move || {
-        assert_eq!(core.poll(64, &mut Echo).expect("poll"), 1, "the request is there");
-    });
-    origin.call(&target, b"abc", 1);
-    settle(&mut origin, &mut { target });
-    assert_eq!(ended(&mut origin, 1).unwrap(), b"abc");
-}
-
-#[test]
-fn a_receive_that_is_refused_after_the_send_ends_the_call_through_the_sink() {
-    let (mut origin, mut target) = pair_at_once();
-    origin.endpoint.refuse(Refuse::Receive);
-    origin.call(&target, b"abc", 1);
-    assert!(origin.core.has_queued(), "who polls is to be woken");
-    settle(&mut origin, &mut target);
-    let error = ended(&mut origin, 1).unwrap_err();
-    assert!(matches!(error, HgError::Na(na::Error::InvalidArgument(_))), "{error}");
-    assert_eq!((origin.core.in_flight(), origin.core.in_hand().operations), (0, 0));
-    assert_eq!(target.notes.requests.len(), 1, "it was sent");
 }

@@ -74,7 +74,6 @@ struct Node {
     damage: Option<usize>,
     damage_move: bool,
     before_a_move: Hook,
-    before_a_receive: Hook,
     // For looking at.
     sent: Vec<(Kind, Tag, Vec<u8>)>,
     moves_started: usize,
@@ -217,11 +216,6 @@ impl NodeEndpoint {
 
     pub(super) fn at_once(&self) {
         self.with(|node| node.at_once = true);
-    }
-
-    /// Calls `then` when the receive of a response is posted next, before it is.
-    pub(super) fn before_a_receive(&self, then: impl FnOnce() + std::marker::Send + 'static) {
-        self.with(|node| node.before_a_receive = Hook(Some(Box::new(then))));
     }
 
     /// Transfers that we ask for wait, and do not react to cancel: as if the owner were hung.
@@ -425,9 +419,6 @@ impl Endpoint for NodeEndpoint {
     }
 
     fn recv_expected(&self, op: OpId, from: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
-        if let Some(then) = self.with(|node| node.before_a_receive.0.take()) {
-            then();
-        }
         if self.refuses(Refuse::Receive) {
             return Err(Refused { error: Error::InvalidArgument("told to refuse".into()), buf });
         }
