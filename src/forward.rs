@@ -48,7 +48,7 @@ impl Instance {
         R: DeserializeOwned,
     {
         let (call, _op) = self.start(rpc, to, args)?;
-        finish(rpc, to, call.done.wait())
+        finish(self, rpc, to, call.done.wait())
     }
 
     /// Like [`forward`](Self::forward), for at most `limit` from now (resolution about 0.1 ms when
@@ -76,7 +76,7 @@ impl Instance {
         };
         let (call, op) = self.start(rpc, to, args)?;
         if let Some(result) = call.done.wait_deadline(deadline) {
-            return finish(rpc, to, result);
+            return finish(self, rpc, to, result);
         }
         self.inner().core.cancel(op);
         self.inner().kick();
@@ -85,7 +85,7 @@ impl Instance {
             Err(HgError::Canceled) => {
                 Err(ForwardError::TimedOut { rpc: rpc.name(), peer: to.addr().to_string(), limit })
             }
-            result => finish(rpc, to, result),
+            result => finish(self, rpc, to, result),
         }
     }
 
@@ -118,6 +118,7 @@ impl Instance {
 
 /// Reads a reply.
 fn finish<A, R: DeserializeOwned>(
+    instance: &Instance,
     rpc: Rpc<A, R>,
     to: &ProviderHandle,
     result: &Result<Response, HgError>,
@@ -130,7 +131,8 @@ fn finish<A, R: DeserializeOwned>(
         |source| ForwardError::Decode { rpc: rpc.name(), peer: to.addr().to_string(), source };
     let (code, body) = margo::split_response(response.payload()).map_err(decode_error)?;
     if code == ReturnCode::Success {
-        return proc::from_slice(body).map_err(decode_error);
+        let limits = instance.inner().core.proc_limits();
+        return proc::from_slice_within(body, limits).map_err(decode_error);
     }
     // C peers send nothing that could be read here, and need not.
     let detail = proc::from_slice::<String>(body).unwrap_or_default();

@@ -1,11 +1,13 @@
 //! From the document to the options of the transport and of the RPC layer.
 
+use std::time::Duration;
+
 use margo_config::{
-    ChecksumLevel, MercuryBuild, NaAddrFormat, PayloadChecksum, Resolved, TrafficClass,
+    ChecksumLevel, MercuryBuild, NaAddrFormat, PayloadChecksum, PeerUsers, Resolved, TrafficClass,
 };
 
 use crate::InitError;
-use crate::hg::{self, HgOptions};
+use crate::hg::{self, HgOptions, ProcLimits};
 
 /// Settings of the document that this version reads but cannot act on.
 ///
@@ -40,6 +42,27 @@ pub(crate) fn na_options(resolved: &Resolved) -> na::OpenOptions {
     let largest = mercury.na_max_unexpected_size.max(mercury.na_max_expected_size) as usize;
     if let Some(bytes) = resolved.eager_size.or((largest > 0).then_some(largest)) {
         options.message_bytes_max = bytes;
+    }
+    let network = &resolved.network;
+    let millis = |msec: u32| Duration::from_millis(msec.into());
+    options.connect_timeout = millis(network.connect_timeout_msec);
+    options.liveness_limit = millis(network.liveness_msec);
+    options.left_bytes_max = network.left_bytes_max;
+    options.peer_users = match &network.peer_users {
+        PeerUsers::Own => na::PeerUsers::Own,
+        PeerUsers::And(uids) => na::PeerUsers::And(uids.clone()),
+        PeerUsers::All => na::PeerUsers::All,
+    };
+    options.tcp.connect_retry = millis(network.connect_retry_msec);
+    options.tcp.slow_reader_limit = millis(network.slow_reader_msec);
+    options.tcp.keep_alive = Duration::from_secs(network.keep_alive_sec.into());
+    options.tcp.busy_poll = Duration::from_micros(network.busy_poll_usec.into());
+    options.sm.connections_per_user_max = network.connections_per_user_max;
+    options.sm.mapped_bytes_per_peer_max = network.mapped_bytes_per_peer_max;
+    options.sm.cross_memory_attach = network.cross_memory_attach;
+    if let Some(connections) = network.connections_max {
+        options.sm.connections_max = connections;
+        options.tcp.connections_max = connections;
     }
     if mercury.auto_sm {
         let name = mercury.sm_info_string.as_deref().unwrap_or_default();
@@ -89,6 +112,12 @@ pub(crate) fn hg_options(resolved: &Resolved) -> Result<HgOptions, InitError> {
         max_contexts: resolved.more_progress_pools.len() as u8 + 1,
         requests_max: resolved.requests_max,
         overflow_bytes_max: usize::try_from(resolved.overflow_bytes_max).unwrap_or(usize::MAX),
+        overflow_held_max: usize::try_from(resolved.overflow_held_max).unwrap_or(usize::MAX),
+        proc: ProcLimits {
+            depth_max: resolved.proc.depth_max,
+            len_max: resolved.proc.len_max.unwrap_or(u64::MAX),
+            empty_elements_max: resolved.proc.empty_elements_max,
+        },
         stats: mercury.stats,
         overflow: !mercury.no_overflow,
         bulk_eager: !mercury.no_bulk_eager,
@@ -148,6 +177,41 @@ mod tests {
         changed(r#"{ "margo": { "bulk": { "window": 2, "chunk_bytes": 8192 } } }"#, |o| {
             (o.bulk_window, o.bulk_chunk_bytes) = (2, 8192);
         });
+        changed(r#"{ "margo": { "overflow_held_max": 6 } }"#, |o| o.overflow_held_max = 6);
+        changed(r#"{ "margo": { "proc": { "depth_max": 7 } } }"#, |o| o.proc.depth_max = 7);
+        changed(r#"{ "margo": { "proc": { "len_max": 8 } } }"#, |o| o.proc.len_max = 8);
+        changed(r#"{ "margo": { "proc": { "empty_elements_max": 9 } } }"#, |o| {
+            o.proc.empty_elements_max = 9;
+        });
+    }
+
+    /// The transport's options of a document, with those of the default document besides.
+    fn opened(keys: &str, change: impl FnOnce(&mut na::OpenOptions)) {
+        let mut expected = na::OpenOptions::listening(true);
+        change(&mut expected);
+        let document = format!(r#"{{ "margo": {{ "network": {{ {keys} }} }} }}"#);
+        assert_eq!(na_options(&resolved(&document)), expected, "{document}");
+    }
+
+    #[test]
+    fn every_key_of_the_network_reaches_its_option() {
+        let seconds = Duration::from_secs;
+        opened("", |_| {});
+        opened(r#""connect_timeout_msec": 3000"#, |o| o.connect_timeout = seconds(3));
+        opened(r#""connect_retry_msec": 2000"#, |o| o.tcp.connect_retry = seconds(2));
+        opened(r#""liveness_msec": 4000"#, |o| o.liveness_limit = seconds(4));
+        opened(r#""slow_reader_msec": 5000"#, |o| o.tcp.slow_reader_limit = seconds(5));
+        opened(r#""keep_alive_sec": 0"#, |o| o.tcp.keep_alive = seconds(0));
+        opened(r#""busy_poll_usec": 50"#, |o| o.tcp.busy_poll = Duration::from_micros(50));
+        opened(r#""connections_max": 9"#, |o| {
+            (o.sm.connections_max, o.tcp.connections_max) = (9, 9);
+        });
+        opened(r#""connections_per_user_max": 8"#, |o| o.sm.connections_per_user_max = 8);
+        opened(r#""left_bytes_max": 0"#, |o| o.left_bytes_max = 0);
+        opened(r#""mapped_bytes_per_peer_max": 0"#, |o| o.sm.mapped_bytes_per_peer_max = 0);
+        opened(r#""cross_memory_attach": false"#, |o| o.sm.cross_memory_attach = false);
+        opened(r#""peer_users": "all""#, |o| o.peer_users = na::PeerUsers::All);
+        opened(r#""peer_users": [7, 8]"#, |o| o.peer_users = na::PeerUsers::And(vec![7, 8]));
     }
 
     #[test]

@@ -126,8 +126,9 @@ impl Reply {
             // Runs `Deserialize` of the user under the lock; nobody else has the request yet.
             let mut state = self.state();
             let request = state.request.as_mut()?;
+            let limits = self.inner().core.proc_limits();
             let decoded = margo::split_request(request.payload())
-                .and_then(|(_parent, args)| proc::from_slice::<A>(args));
+                .and_then(|(_parent, args)| proc::from_slice_within::<A>(args, limits));
             request.payload_was_read();
             decoded
         };
@@ -248,12 +249,21 @@ fn send_failure(request: RequestHandle<Token>, code: ReturnCode, detail: &str) {
     while !detail.is_char_boundary(end) {
         end -= 1;
     }
-    let encode = |writer: &mut Writer| -> Result<(), ProcError> {
+    let encode = |detail: &str, writer: &mut Writer| -> Result<(), ProcError> {
         margo::write_response_prefix(writer, code)?;
-        proc::to_writer(writer, &detail[..end])
+        proc::to_writer(writer, detail)
     };
+    let sent = request.respond(|writer| encode(&detail[..end], writer), Token::Respond);
+    let sent = sent.or_else(|error| match *error {
+        // The text is longer than what may be sent here; the code says more than nothing.
+        (HgError::Proc(_), Some(request)) => {
+            let without = |writer: &mut Writer| margo::write_response_prefix(writer, code);
+            request.respond(without, Token::Respond)
+        }
+        other => Err(Box::new(other)),
+    });
     // A request that wants no response, or an origin that is gone: there is nobody to tell.
-    if let Err(error) = request.respond(encode, Token::Respond) {
+    if let Err(error) = sent {
         tracing::debug!(error = %error.0, ?code, "an error response was not sent");
     }
 }

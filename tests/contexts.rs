@@ -52,8 +52,9 @@ fn pair(transport: &str, contexts: usize) -> (Instance, Instance, ProviderHandle
     (service, client, target)
 }
 
-/// The networks, and one with shared memory beside it.
-const ADDRESSES: [&str; 3] = [TRANSPORTS[0], TRANSPORTS[1], "auto na+tcp://127.0.0.1:0"];
+/// The networks, one with shared memory beside it, and one that is simulated.
+const ADDRESSES: [&str; 4] =
+    [TRANSPORTS[0], TRANSPORTS[1], "auto na+tcp://127.0.0.1:0", "na+sim://"];
 
 /// From a ULT next to each progress ULT, and from this thread.
 #[test]
@@ -119,7 +120,13 @@ fn an_instance_calls_itself_in_every_context() {
 /// A deadline cancels the call in the context that started it.
 #[test]
 fn calls_of_every_context_can_time_out() {
-    let (service, client, target) = pair("na+sm://", 2);
+    for transport in ADDRESSES {
+        bounded(transport, move || calls_time_out(transport));
+    }
+}
+
+fn calls_time_out(transport: &str) {
+    let (service, client, target) = pair(transport, 2);
     let waiting = Arc::new(Eventual::new());
     let go = waiting.clone();
     service
@@ -143,36 +150,40 @@ fn calls_of_every_context_can_time_out() {
 /// Whoever waits in whichever context is told, and the instance ends.
 #[test]
 fn finalize_ends_what_waits_in_every_context() {
-    bounded("finalize", || {
-        let (service, client, target) = pair("na+sm://", 3);
-        let (waiting, begun) = (Arc::new(Eventual::new()), Arc::new(AtomicUsize::new(0)));
-        let (go, count) = (waiting.clone(), begun.clone());
-        service
-            .register(NEVER, move |request| {
-                count.fetch_add(1, Ordering::Relaxed);
-                go.wait();
-                let _ = request.respond(&());
-            })
-            .unwrap();
-        let callers: Vec<_> = client
-            .progress_pools()
-            .map(|pool| {
-                let (client, target) = (client.clone(), target.clone());
-                pool.spawn(move || client.forward_timed(NEVER, &target, &(), PATIENCE)).unwrap()
-            })
-            .collect();
-        while begun.load(Ordering::Relaxed) < 3 {
-            std::thread::yield_now();
-        }
-        client.finalize();
-        for caller in callers {
-            let error = caller.join().unwrap().unwrap_err();
-            assert!(matches!(error, ForwardError::Closing { .. }), "{error}");
-        }
-        client.finalize_and_wait().unwrap();
-        waiting.set(()).unwrap();
-        service.finalize_and_wait().unwrap();
-    });
+    for transport in ADDRESSES {
+        bounded(transport, move || finalize_ends_what_waits(transport));
+    }
+}
+
+fn finalize_ends_what_waits(transport: &str) {
+    let (service, client, target) = pair(transport, 3);
+    let (waiting, begun) = (Arc::new(Eventual::new()), Arc::new(AtomicUsize::new(0)));
+    let (go, count) = (waiting.clone(), begun.clone());
+    service
+        .register(NEVER, move |request| {
+            count.fetch_add(1, Ordering::Relaxed);
+            go.wait();
+            let _ = request.respond(&());
+        })
+        .unwrap();
+    let callers: Vec<_> = client
+        .progress_pools()
+        .map(|pool| {
+            let (client, target) = (client.clone(), target.clone());
+            pool.spawn(move || client.forward_timed(NEVER, &target, &(), PATIENCE)).unwrap()
+        })
+        .collect();
+    while begun.load(Ordering::Relaxed) < 3 {
+        std::thread::yield_now();
+    }
+    client.finalize();
+    for caller in callers {
+        let error = caller.join().unwrap().unwrap_err();
+        assert!(matches!(error, ForwardError::Closing { .. }), "{error}");
+    }
+    client.finalize_and_wait().unwrap();
+    waiting.set(()).unwrap();
+    service.finalize_and_wait().unwrap();
 }
 
 /// The document names the pools; a call stays in the context beside its caller.

@@ -15,7 +15,7 @@
 //! | 10 cancelation | `case_10_cancelation` |
 //! | 11 multiple RPCs | `case_11_multiple_rpcs` |
 //! | 12 concurrent multiple RPCs | `case_12_concurrent_multiple_rpcs` |
-//! | 13, 14 concurrent progress | `case_13_14_concurrent_progress` |
+//! | 13, 14 concurrent progress | `case_13_14_concurrent_progress`, `…_asleep` |
 //! | 15 contexts of the target | `case_15_contexts_of_the_target` |
 //! | 32 a server that is killed | `tests/hg_kill.rs` |
 //! | 33 concurrent lookup | `case_33_concurrent_lookup` |
@@ -24,7 +24,7 @@
 
 mod hg_support;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use hg_support::*;
 use margo::hg::{ForwardOptions, HgError, HgOptions, Registration, ReturnCode, RpcId, proc};
@@ -235,8 +235,8 @@ fn case_12_concurrent_multiple_rpcs() {
     });
 }
 
-/// Several threads drive one context, and look the target up for each call. They poll: those that
-/// sleep use contexts of their own, see case 15.
+/// Several threads drive one context, and look the target up for each call. They poll; those that
+/// sleep have a context each, see below.
 #[test]
 fn case_13_14_concurrent_progress() {
     for transport in TRANSPORTS {
@@ -264,6 +264,47 @@ fn case_13_14_concurrent_progress() {
                 }
             });
             world.finish();
+        }
+    }
+}
+
+/// Each thread sleeps until something happens in its own context.
+#[test]
+fn case_13_14_concurrent_progress_asleep() {
+    const THREADS: u8 = 4;
+    let mut options = HgOptions::default();
+    options.max_contexts = THREADS;
+    for transport in TRANSPORTS {
+        for make in [World::remote, World::own] {
+            let world = make(transport, Wait::Sleep, &options);
+            let mut contexts = vec![world.origin.clone()];
+            contexts.extend((1..THREADS).map(|_| world.origin.context().unwrap()));
+            let finished = AtomicU8::new(0);
+            std::thread::scope(|scope| {
+                for context in contexts {
+                    let (world, finished) = (&world, &finished);
+                    scope.spawn(move || {
+                        for n in 0..100u8 {
+                            // Answered in whichever context it names.
+                            let asked = n % THREADS;
+                            let to = ForwardOptions::to_context(asked);
+                            let token = Token::default();
+                            let end = token.clone();
+                            context.forward(&world.to, WHERE, to, |_| Ok(()), end).unwrap();
+                            while !token.is_over() {
+                                step(&context, Wait::Sleep, &world.service);
+                            }
+                            assert_eq!(token.take().unwrap(), [asked]);
+                        }
+                        finished.fetch_add(1, Ordering::Relaxed);
+                        // Serves the others, if they call themselves.
+                        while finished.load(Ordering::Relaxed) < THREADS {
+                            step(&context, Wait::Poll, &world.service);
+                        }
+                    });
+                }
+            });
+            world.finish_contexts(THREADS);
         }
     }
 }
@@ -301,11 +342,24 @@ fn case_15_contexts_of_the_target() {
         }
         assert_eq!((one.take().unwrap(), two.take().unwrap()), (vec![2], vec![2]));
         assert!(matches!(world.origin.context().unwrap().context(), Err(HgError::Contexts { .. })));
-        // All end when told to.
-        for context in [1, 2] {
-            world.start(NEWS, ForwardOptions::to_context(context), &[]);
-        }
+        world.wake_contexts(3);
     });
+}
+
+impl World {
+    /// The target's threads look whether they shall end when something arrives.
+    fn wake_contexts(&self, contexts: u8) {
+        for context in 1..contexts {
+            self.start(NEWS, ForwardOptions::to_context(context), &[]);
+        }
+    }
+
+    fn finish_contexts(self, contexts: u8) {
+        if self.is_remote() {
+            self.wake_contexts(contexts);
+        }
+        self.finish();
+    }
 }
 
 #[test]
@@ -327,7 +381,9 @@ fn case_33_concurrent_lookup() {
 
 #[test]
 fn case_36_two_classes_in_one_process() {
-    for transport in TRANSPORTS {
+    for (transport, wait) in
+        TRANSPORTS.into_iter().flat_map(|t| [(t, Wait::Poll), (t, Wait::Sleep)])
+    {
         let cores = [(), ()].map(|()| {
             let core = open(&uri(transport, true), true, HgOptions::default());
             register(&core, true);
@@ -343,9 +399,16 @@ fn case_36_two_classes_in_one_process() {
             cores[from].forward(&addr, ECHO, options, put, token.clone()).unwrap();
             token
         });
-        while !tokens.iter().all(|token| token.is_over()) {
-            cores.iter().for_each(|core| step(core, Wait::Poll, &service));
-        }
+        let drive = |core: &Node, own: &Token| {
+            while !tokens.iter().all(|token| token.is_over()) {
+                // Who has its answer only serves the other, and is not told when that has ended.
+                step(core, if own.is_over() { Wait::Poll } else { wait }, &service);
+            }
+        };
+        std::thread::scope(|scope| {
+            let threads = cores.iter().zip(&tokens);
+            threads.for_each(|(core, token)| drop(scope.spawn(|| drive(core, token))));
+        });
         for (from, token) in tokens.iter().enumerate() {
             assert_eq!(token.take().unwrap(), [from as u8]);
         }
@@ -357,20 +420,17 @@ fn case_36_two_classes_in_one_process() {
 fn an_argument_of_300_mib() {
     let mut options = HgOptions::default();
     options.overflow_bytes_max = 320 << 20;
-    for transport in ["sm", "tcp"] {
-        let world = World::remote(transport, Wait::Poll, &options);
-        let input = vec![0xA5; 300 << 20];
+    let input = vec![0xA5; 300 << 20];
+    everywhere_with(&options, |world| {
         assert_eq!(world.call(SIZE, &input).unwrap(), (input.len() as u64).to_le_bytes());
-        world.finish();
-    }
+    });
 }
 
 #[test]
 fn without_overflow_long_arguments_and_results_are_errors() {
     let mut options = HgOptions::default();
     options.overflow = false;
-    for make in [World::remote, World::own] {
-        let world = make("sm", Wait::Poll, &options);
+    everywhere_with(&options, |world| {
         let most = world.origin.input_eager_bytes();
         assert_eq!(world.call(SIZE, &pattern(most)).unwrap(), (most as u64).to_le_bytes());
         let long = pattern(most + 1);
@@ -382,14 +442,12 @@ fn without_overflow_long_arguments_and_results_are_errors() {
         // A result that is too long: the target cannot answer with it, and says so.
         let result = world.call(MAKE, &10_000u64.to_le_bytes());
         assert!(is_remote_code(&result, ReturnCode::OtherError), "{result:?}");
-        world.finish();
-    }
+    });
 }
 
 #[test]
 fn an_rpc_is_replaced_and_deregistered_while_calls_are_in_flight() {
-    for make in [World::remote, World::own] {
-        let world = make("sm", Wait::Poll, &HgOptions::default());
+    everywhere(|world| {
         let target = if world.is_remote() { world.target() } else { world.origin.clone() };
         let (token, _) = world.start(STUCK, ForwardOptions::default(), b"");
         world.until("its arrival", || !world.service.held.lock().unwrap().is_empty());
@@ -404,6 +462,5 @@ fn an_rpc_is_replaced_and_deregistered_while_calls_are_in_flight() {
         answer(request, |writer| writer.put(b"late"));
         world.until("a response", || token.is_over());
         assert_eq!(token.take().unwrap(), b"late");
-        world.finish();
-    }
+    });
 }

@@ -6,10 +6,11 @@ mod common;
 use std::time::Instant;
 
 use common::{PATIENCE, bounded};
-use margo::{ForwardError, Instance, ProviderHandle, Rpc};
+use margo::{Access, Bulk, ForwardError, Instance, ProviderHandle, Rpc};
 use na::{Completion, Endpoint, OpId, OpenOptions};
 
 const ECHO: Rpc<String, String> = Rpc::new("echo");
+const PANIC: Rpc<(), ()> = Rpc::new("panic");
 
 const CRC32C: &str = r#""mercury": { "checksum_level": "rpc_payload" }"#;
 const CRC64: &str = r#""mercury": { "checksum_level": "rpc_payload" },
@@ -19,6 +20,7 @@ const CRC64: &str = r#""mercury": { "checksum_level": "rpc_payload" },
 fn pair(service: &str, client: &str) -> (Instance, Instance, ProviderHandle) {
     let service = margo::init(&format!("{{ {service} }}")).unwrap();
     service.register(ECHO, |request| drop(request.respond(request.args()))).unwrap();
+    service.register(PANIC, |_| panic!("{}", "a long reason ".repeat(50))).unwrap();
     let client = margo::init(&format!("{{ {client} }}")).unwrap();
     let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
     (service, client, target)
@@ -115,13 +117,92 @@ fn arguments_beyond_the_limit_are_refused_at_either_end() {
     end(&service, &client);
 }
 
+/// What a string may be long, where it is encoded and where it is decoded.
+#[test]
+fn the_encoding_is_bounded_at_either_end() {
+    let short = r#""margo": { "proc": { "len_max": 10 } }"#;
+    let (nine, ten) = ("123456789".to_owned(), "1234567890".to_owned());
+    for (service, client) in [("", short), (short, "")] {
+        let refuses = if client.is_empty() { "the service" } else { "the client" };
+        let (service, client, target) = pair(service, client);
+        assert_eq!(client.forward_timed(ECHO, &target, &nine, PATIENCE).unwrap(), nine);
+        let error = client.forward_timed(ECHO, &target, &ten, PATIENCE).unwrap_err();
+        match refuses {
+            "the client" => assert!(matches!(error, ForwardError::Encode { .. }), "{error}"),
+            // Without its text, which is longer than it may send.
+            _ => assert!(matches!(error, ForwardError::BadArguments { .. }), "{error}"),
+        }
+        end(&service, &client);
+    }
+    // A result is decoded within the bounds of who asked for it.
+    let (service, client, target) = pair("", short);
+    const TELL: Rpc<(), String> = Rpc::new("tell");
+    service.register(TELL, move |request| drop(request.respond(&ten))).unwrap();
+    let error = client.forward_timed(TELL, &target, &(), PATIENCE).unwrap_err();
+    assert!(matches!(error, ForwardError::Decode { .. }), "{error}");
+    end(&service, &client);
+}
+
+/// What is bounded are the caller's own strings and sequences.
+#[test]
+fn a_bulk_handle_passes_where_strings_are_short() {
+    const LEN: Rpc<Bulk, u64> = Rpc::new("len");
+    let short = r#""margo": { "proc": { "len_max": 10 } }"#;
+    let (service, client, target) = pair(short, short);
+    service.register(LEN, |request| drop(request.respond(&request.args().len()))).unwrap();
+    // With its data inside, and without.
+    for len in [100, 1 << 20] {
+        let exposed = client.expose(vec![1; len], Access::ReadOnly).unwrap();
+        let found = client.forward_timed(LEN, &target, exposed.bulk(), PATIENCE).unwrap();
+        assert_eq!(found, len as u64);
+    }
+    end(&service, &client);
+}
+
+/// A reason that is too long to be sent leaves what it is the reason of.
+#[test]
+fn an_error_whose_text_cannot_be_sent_is_told_without_it() {
+    for service in [
+        r#""margo": { "proc": { "len_max": 9 } }"#,
+        r#""mercury": { "no_overflow": true }, "margo": { "eager_size": 256 }"#,
+    ] {
+        let (service, client, target) = pair(service, "");
+        let error = client.forward_timed(PANIC, &target, &(), PATIENCE).unwrap_err();
+        let told = matches!(&error, ForwardError::Panicked { detail, .. } if detail.is_empty());
+        assert!(told, "{error}");
+        end(&service, &client);
+    }
+}
+
+/// A limit of the transport that only the document sets.
+#[test]
+fn connections_beyond_the_limit_of_the_document_are_refused() {
+    for transport in ["na+sm://", "na+tcp://127.0.0.1:0"] {
+        let own = transport.split("://").next().unwrap();
+        let limit = format!(
+            r#""margo": {{ "address": "{transport}", "network": {{ "connections_max": 1 }} }}"#
+        );
+        let other = format!(r#""margo": {{ "address": "{own}://", "listen": false }}"#);
+        let (service, client, target) = pair(&limit, &other);
+        client.forward_timed(ECHO, &target, &String::new(), PATIENCE).unwrap();
+        let second = margo::init(&format!("{{ {other} }}")).unwrap();
+        let refused = ProviderHandle::from(second.lookup(service.self_addr().uri()).unwrap());
+        let error = second.forward_timed(ECHO, &refused, &String::new(), PATIENCE).unwrap_err();
+        assert!(error.to_string().contains("connections"), "{error}");
+        assert!(matches!(error, ForwardError::Network { .. }), "{error}");
+        client.forward_timed(ECHO, &target, &String::new(), PATIENCE).unwrap();
+        second.finalize_and_wait().unwrap();
+        end(&service, &client);
+    }
+}
+
 /// Transfers in small pieces, few at a time.
 #[test]
 fn bulk_data_moves_in_pieces_of_the_documents_size() {
     let small = r#""margo": { "bulk": { "chunk_bytes": 4096, "window": 2 } }"#;
     let (service, client, target) = pair("", small);
     let bytes: Vec<u8> = (0..300_001).map(|at| (at % 251) as u8).collect();
-    let exposed = service.expose(bytes.clone(), margo::Access::ReadOnly).unwrap();
+    let exposed = service.expose(bytes.clone(), Access::ReadOnly).unwrap();
     let mut buffer = client.bulk_buffer(bytes.len()).unwrap();
     client.pull(target.addr(), exposed.bulk(), 0, &mut buffer, 0..bytes.len()).unwrap();
     assert!(*buffer == *bytes);

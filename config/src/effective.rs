@@ -34,10 +34,13 @@ impl Resolved {
                 spin_max_usec: saturate(self.spin_max.as_micros()),
                 eager_size: self.eager_size,
                 overflow_bytes_max: self.overflow_bytes_max,
+                overflow_held_max: self.overflow_held_max,
                 requests_max: self.requests_max,
                 payload_checksum: self.payload_checksum,
                 mercury_build: self.mercury_build,
                 bulk: BulkOptions { copy_pool: self.copy_pool.map(pool_ref), ..self.bulk.clone() },
+                proc: self.proc.clone(),
+                network: self.network.clone(),
                 address_file: self.address_file.clone(),
                 more_progress_pools: self
                     .more_progress_pools

@@ -41,6 +41,7 @@ mod effective;
 mod error;
 mod margo;
 mod mercury;
+mod network;
 mod parse;
 mod pool_ref;
 mod resolve;
@@ -55,6 +56,7 @@ pub use margo::{
     BulkOptions, MargoOptions, MercuryBuild, PROVIDER_ID_DEFAULT, PayloadChecksum, Provider,
 };
 pub use mercury::{ChecksumLevel, Mercury, NaAddrFormat, TrafficClass};
+pub use network::{NetworkOptions, PeerUsers, ProcOptions};
 pub use parse::process_env;
 pub use pool_ref::PoolRef;
 pub use resolve::{

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::config::is_default;
+use crate::network::{NetworkOptions, ProcOptions};
 use crate::pool_ref::PoolRef;
 
 /// Provider id of RPCs that belong to no provider; no provider may have it.
@@ -33,6 +34,10 @@ pub struct MargoOptions {
     /// Longest arguments or result, in bytes, from 1 to 1099511627776 (1 TiB): peers that announce
     /// more are refused. Default 268435456 (256 MiB).
     pub overflow_bytes_max: u64,
+    /// Bytes of such long arguments that are held at once, from 1 to 17592186044416 (16 TiB): a
+    /// request beyond is answered with "busy", unless none is held. Default 1073741824 (1 GiB).
+    #[serde(skip_serializing_if = "is_overflow_held_max")]
+    pub overflow_held_max: u64,
     /// Most requests whose arguments have not been decoded, posted receives included, from 1 to
     /// 4194304. Beyond, senders are held back. Default 16384.
     pub requests_max: usize,
@@ -48,6 +53,12 @@ pub struct MargoOptions {
     /// How bulk data moves. Default: see there.
     #[serde(skip_serializing_if = "is_default")]
     pub bulk: BulkOptions,
+    /// What arguments and results may look like. Default: see there.
+    #[serde(skip_serializing_if = "is_default")]
+    pub proc: ProcOptions,
+    /// How the transport treats its peers. Default: see there.
+    #[serde(skip_serializing_if = "is_default")]
+    pub network: NetworkOptions,
     /// File to write the instance's address to once it listens, for others to find it. Default
     /// none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,15 +80,25 @@ impl Default for MargoOptions {
             spin_max_usec: 50,
             eager_size: None,
             overflow_bytes_max: 256 << 20,
+            overflow_held_max: OVERFLOW_HELD_MAX,
             requests_max: 16 << 10,
             payload_checksum: PayloadChecksum::Crc32c,
             mercury_build: None,
             bulk: BulkOptions::default(),
+            proc: ProcOptions::default(),
+            network: NetworkOptions::default(),
             address_file: None,
             more_progress_pools: Vec::new(),
             providers: Vec::new(),
         }
     }
+}
+
+/// Most bytes of long arguments that are held at once, unless said otherwise.
+const OVERFLOW_HELD_MAX: u64 = 1 << 30;
+
+fn is_overflow_held_max(bytes: &u64) -> bool {
+    *bytes == OVERFLOW_HELD_MAX
 }
 
 /// Checksum of arguments and results.

@@ -4,7 +4,9 @@
 use std::error::Error as _;
 use std::time::Duration;
 
-use margo_config::{Argobots, Config, Errors, Pool, PoolRef, Resolved, Scheduler, Xstream};
+use margo_config::{
+    Argobots, Config, Errors, PeerUsers, Pool, PoolRef, Resolved, Scheduler, Xstream,
+};
 
 fn no_env(_: &str) -> Option<String> {
     None
@@ -248,13 +250,18 @@ fn the_manual_has_every_key() {
     margo.mercury_build = Some(margo_config::MercuryBuild::Plain);
     margo.more_progress_pools = vec![0.into()];
     (margo.bulk.window, margo.bulk.copy_pool) = (1, Some(0.into()));
+    let margo = &mut config.margo;
+    (margo.overflow_held_max, margo.proc.len_max) = (1, Some(1));
+    (margo.network.connections_max, margo.network.peer_users) = (Some(1), PeerUsers::All);
     config.monitoring = Some(serde_json::Map::new());
     config.progress_pool = Some(0.into());
     config.rpc_pool = Some(0.into());
     (config.use_progress_thread, config.rpc_thread_count) = (true, 1);
     let document = serde_json::to_value(config).expect("serialises");
-    let objects = [&document["mercury"], &document["margo"], &document["margo"]["bulk"], &document];
-    let keys = objects.into_iter().flat_map(|object| object.as_object().expect("an object").keys());
+    let margo = &document["margo"];
+    let parts = [&margo["bulk"], &margo["proc"], &margo["network"]];
+    let objects = [&document["mercury"], margo, &document].into_iter().chain(parts);
+    let keys = objects.flat_map(|object| object.as_object().expect("an object").keys());
     let missing: Vec<_> = keys.filter(|key| !manual.contains(&format!("`{key}`"))).collect();
     assert!(missing.is_empty(), "docs/configuration.md lacks {missing:?}");
 }

@@ -132,21 +132,24 @@ impl<T> BulkTransfer<T> {
 }
 
 impl<T> Core<T> {
-    /// Moves `len` bytes between `local` and the memory behind `remote`, which belongs to `peer`.
-    /// The transfer ends through [`Sink::bulk`](super::Sink::bulk), once, with `token`. On an error
-    /// the destination's bytes are not to be relied on.
+    /// Moves `len` bytes between `local` and the memory behind `remote`, which belongs to `peer`;
+    /// without a peer, to the owner that a bound handle tells ([`bulk_bind`](Self::bulk_bind)),
+    /// whoever sent the handle here. The transfer ends through
+    /// [`Sink::bulk`](super::Sink::bulk), once, with `token`. On an error the destination's bytes
+    /// are not to be relied on.
     ///
     /// # Errors
     ///
     /// When nothing was started: a range or an access that the handles do not have, a foreign
-    /// address. `token` comes back here and not through the sink.
+    /// address, no peer with a handle that is not bound. `token` comes back here and not through
+    /// the sink.
     ///
-    /// Counterpart: `HG_Bulk_transfer`.
+    /// Counterpart: `HG_Bulk_transfer`, `HG_Bulk_bind_transfer`.
     #[allow(clippy::too_many_arguments, reason = "two sides of three facts each")]
-    pub fn transfer(
+    pub fn transfer<'a>(
         &self,
         op: BulkOp,
-        peer: &Addr,
+        peer: impl Into<Option<&'a Addr>>,
         remote: &Bulk,
         remote_offset: u64,
         local: &LocalMem,
@@ -154,16 +157,23 @@ impl<T> Core<T> {
         len: u64,
         token: T,
     ) -> Result<OpRef, (HgError, T)> {
-        let checked = check(op, remote, remote_offset, local, local_offset, len);
-        let parts = checked.and_then(|()| match (op, remote.eager_data()) {
-            (BulkOp::Pull, Some(data)) => {
-                copy_eager(data, remote_offset, local, local_offset, len)?;
-                Ok(Vec::new())
-            }
-            _ => remote.remote_parts(&*self.endpoint),
+        let found = match peer.into() {
+            Some(peer) => Ok(peer.clone()),
+            None => self.owner_told_by(remote),
+        };
+        let started = found.and_then(|peer| {
+            check(op, remote, remote_offset, local, local_offset, len)?;
+            let parts = match (op, remote.eager_data()) {
+                (BulkOp::Pull, Some(data)) => {
+                    copy_eager(data, remote_offset, local, local_offset, len)?;
+                    Vec::new()
+                }
+                _ => remote.remote_parts(&*self.endpoint)?,
+            };
+            Ok((peer, parts))
         });
-        let parts = match parts {
-            Ok(parts) => parts,
+        let (peer, parts) = match started {
+            Ok(started) => started,
             Err(error) => return Err((error, token)),
         };
         if parts.is_empty() {
@@ -173,7 +183,7 @@ impl<T> Core<T> {
         let transfer = BulkTransfer {
             token: Some(token),
             op,
-            peer: peer.clone(),
+            peer,
             parts,
             remote_offset,
             local: local.clone(),
@@ -210,36 +220,11 @@ impl<T> Core<T> {
         }
     }
 
-    /// As [`transfer`](Self::transfer), with the owner that a bound handle tells
-    /// ([`bulk_bind`](Self::bulk_bind)): whoever sent the handle here.
-    ///
-    /// # Errors
-    ///
-    /// As `transfer`; [`HgError::Bulk`] when the handle is not bound.
-    ///
-    /// Counterpart: `HG_Bulk_bind_transfer`.
-    #[allow(clippy::too_many_arguments, reason = "two sides of three facts each")]
-    pub fn transfer_bound(
-        &self,
-        op: BulkOp,
-        remote: &Bulk,
-        remote_offset: u64,
-        local: &LocalMem,
-        local_offset: u64,
-        len: u64,
-        token: T,
-    ) -> Result<OpRef, (HgError, T)> {
-        let owner = self.bulk_owner(remote).and_then(|owner| {
-            owner.ok_or_else(|| {
-                HgError::Bulk("the handle does not tell its owner; the owner has to bind it".into())
-            })
-        });
-        match owner {
-            Ok(peer) => {
-                self.transfer(op, &peer, remote, remote_offset, local, local_offset, len, token)
-            }
-            Err(error) => Err((error, token)),
-        }
+    /// The owner that the handle tells.
+    fn owner_told_by(&self, remote: &Bulk) -> Result<Addr, HgError> {
+        self.bulk_owner(remote)?.ok_or_else(|| {
+            HgError::Bulk("the handle does not tell its owner; the owner has to bind it".into())
+        })
     }
 
     /// A transfer that needed no network.

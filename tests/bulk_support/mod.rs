@@ -180,12 +180,7 @@ impl Bed {
     pub(crate) fn transfer(&mut self, at: usize, mover: &Mover<'_>) -> Result<u64, HgError> {
         let Mover { op, bulk, remote_offset, local, local_offset, len, owner } = *mover;
         let core = &self.nodes[at].core;
-        let started = match owner {
-            Some(peer) => {
-                core.transfer(op, peer, bulk, remote_offset, local, local_offset, len, 77)
-            }
-            None => core.transfer_bound(op, bulk, remote_offset, local, local_offset, len, 77),
-        };
+        let started = core.transfer(op, owner, bulk, remote_offset, local, local_offset, len, 77);
         started.map_err(|(error, _)| error)?;
         let mut end = None;
         self.until("the end of a transfer", |nodes| {

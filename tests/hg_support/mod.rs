@@ -283,11 +283,15 @@ impl World {
 
 /// Runs a case over every transport, remote and themselves, polling and sleeping.
 pub fn everywhere(body: impl Fn(&World)) {
-    let options = HgOptions::default();
+    everywhere_with(&HgOptions::default(), body);
+}
+
+/// As [`everywhere`], with such options.
+pub fn everywhere_with(options: &HgOptions, body: impl Fn(&World)) {
     for transport in TRANSPORTS {
         for wait in [Wait::Poll, Wait::Sleep] {
             for make in [World::remote, World::own] {
-                let world = make(transport, wait, &options);
+                let world = make(transport, wait, options);
                 body(&world);
                 world.finish();
             }

@@ -31,6 +31,7 @@ use crate::config::{Config, PoolAccess, PoolKind, SchedulerKind};
 use crate::error::{Error, Errors, REPORTED_MAX, Warning};
 use crate::margo::{BulkOptions, MercuryBuild, PayloadChecksum};
 use crate::mercury::Mercury;
+use crate::network::{NetworkOptions, ProcOptions};
 
 pub use roles::{CONTEXTS_MAX, XSTREAMS_MAX};
 pub use scalars::{EAGER_SIZE_MAX, EAGER_SIZE_MIN, STACK_BYTES_MAX, STACK_BYTES_MIN};
@@ -72,6 +73,8 @@ pub struct Resolved {
     pub eager_size: Option<usize>,
     /// Longest arguments or result, in bytes.
     pub overflow_bytes_max: u64,
+    /// Most bytes of long arguments that are held at once.
+    pub overflow_held_max: u64,
     /// Most requests whose arguments have not been decoded.
     pub requests_max: usize,
     /// Checksum of arguments and results.
@@ -80,6 +83,10 @@ pub struct Resolved {
     pub mercury_build: Option<MercuryBuild>,
     /// How bulk data moves; for the pool see `copy_pool`.
     pub bulk: BulkOptions,
+    /// Bounds of what is encoded.
+    pub proc: ProcOptions,
+    /// How the transport treats its peers.
+    pub network: NetworkOptions,
     /// Index of the pool whose xstreams take part in large copies.
     pub copy_pool: Option<usize>,
     /// RPC handles made ahead of need.
@@ -224,10 +231,13 @@ impl Config {
             mercury: self.mercury.input_only(),
             eager_size: self.margo.eager_size,
             overflow_bytes_max: self.margo.overflow_bytes_max,
+            overflow_held_max: self.margo.overflow_held_max,
             requests_max: self.margo.requests_max,
             payload_checksum: self.margo.payload_checksum,
             mercury_build: self.margo.mercury_build,
             bulk: self.margo.bulk.clone(),
+            proc: self.margo.proc.clone(),
+            network: self.margo.network.clone(),
             copy_pool,
             handle_cache_size: self.handle_cache_size as usize,
             spin_max: Duration::from_micros(self.margo.spin_max_usec.into()),

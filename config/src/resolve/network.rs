@@ -5,15 +5,21 @@ use super::declared::Layout;
 use crate::config::{Config, PoolAccess};
 use crate::margo::{MercuryBuild, PayloadChecksum};
 use crate::mercury::ChecksumLevel;
+use crate::network::NetworkOptions;
 
 /// Checks `margo`'s and `mercury`'s settings of messages and bulk transfers. Returns the pool that
 /// takes part in copies.
 pub(super) fn check(config: &Config, layout: &Layout, found: &mut Findings) -> Option<usize> {
     let (margo, mercury) = (&config.margo, &config.mercury);
     limit("margo.overflow_bytes_max", margo.overflow_bytes_max, 1, 1 << 40, found);
+    limit("margo.overflow_held_max", margo.overflow_held_max, 1, 1 << 44, found);
     limit("margo.requests_max", margo.requests_max as u64, 1, 1 << 22, found);
     limit("margo.bulk.chunk_bytes", margo.bulk.chunk_bytes, 4096, u64::MAX, found);
     limit("margo.bulk.window", margo.bulk.window.into(), 1, 32, found);
+    let proc = &margo.proc;
+    limit("margo.proc.depth_max", proc.depth_max as u64, 1, 4096, found);
+    limit("margo.proc.len_max", proc.len_max.unwrap_or(u64::MAX), 1, u64::MAX, found);
+    peers(&margo.network, found);
     let first = mercury.request_post_init as usize;
     if first > margo.requests_max {
         // Each is a message buffer, allocated at once.
@@ -39,6 +45,23 @@ pub(super) fn check(config: &Config, layout: &Layout, found: &mut Findings) -> O
         found.warn("margo.payload_checksum", message);
     }
     copy_pool(config, layout, found)
+}
+
+/// Limits of zero that would let nobody in.
+fn peers(network: &NetworkOptions, found: &mut Findings) {
+    let connections = network.connections_max.unwrap_or(usize::MAX) as u64;
+    let of_a_user = network.connections_per_user_max as u64;
+    let connect = network.connect_timeout_msec.into();
+    limit("margo.network.connect_timeout_msec", connect, 1, u64::MAX, found);
+    limit("margo.network.connections_max", connections, 1, u64::MAX, found);
+    limit("margo.network.connections_per_user_max", of_a_user, 1, u64::MAX, found);
+    if network.connect_retry_msec > network.connect_timeout_msec {
+        let message = format!(
+            "ends after `margo.network.connect_timeout_msec`, which is {}",
+            network.connect_timeout_msec
+        );
+        found.warn("margo.network.connect_retry_msec", message);
+    }
 }
 
 fn copy_pool(config: &Config, layout: &Layout, found: &mut Findings) -> Option<usize> {

@@ -74,7 +74,7 @@ impl Bulk {
 impl<T> Core<T> {
     /// The same memory, described together with this endpoint's address and `context`: whoever the
     /// handle is passed on to can transfer directly with us, see
-    /// [`bulk_owner`](Self::bulk_owner) and [`transfer_bound`](Self::transfer_bound).
+    /// [`bulk_owner`](Self::bulk_owner) and [`transfer`](Self::transfer) without a peer.
     ///
     /// # Errors
     ///

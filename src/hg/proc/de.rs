@@ -285,8 +285,11 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
     ) -> Result<V::Value, ProcError> {
         if name == BULK {
             let at = self.at();
+            // No byte string of the caller's, so no limit of those.
+            let len = self.u64()?;
+            let descriptor = self.take(len)?;
             // Located here, because the visitor knows only the descriptor's own bytes.
-            return visitor.visit_borrowed_bytes(self.counted()?).map_err(|error| match error {
+            return visitor.visit_borrowed_bytes(descriptor).map_err(|error| match error {
                 ProcError::Custom(what) => invalid(at, what),
                 error => error,
             });

@@ -18,8 +18,9 @@ pub struct ProcLimits {
     /// Deepest nesting: options, newtypes, tuples, structs, sequences, maps and the contents of
     /// variants each are a level. Default [`DEPTH_MAX`], 128.
     pub depth_max: usize,
-    /// Longest string and byte string, in bytes, and longest sequence and map, in elements. Default
-    /// unlimited: none is longer than the encoding.
+    /// Longest string (its NUL counts) and byte string, in bytes, and longest sequence and map, in
+    /// elements; [`Raw`](super::Raw) and bulk handles have no such limit. Default unlimited: none
+    /// is longer than the encoding.
     pub len_max: u64,
     /// Most elements that take no bytes, in all sequences and maps together. Default
     /// [`EMPTY_ELEMENTS_MAX`], 65536.

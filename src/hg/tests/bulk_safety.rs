@@ -122,7 +122,7 @@ fn use_it(side: &Side, bulk: &Bulk) {
     let local = side.expose(vec![0; 64], Access::ReadWrite);
     for op in [BulkOp::Pull, BulkOp::Push] {
         let len = bulk.len().min(64);
-        let _ = side.core.transfer_bound(op, bulk, bulk.len() - len, &local, 0, len, 9);
+        let _ = side.core.transfer(op, None, bulk, bulk.len() - len, &local, 0, len, 9);
     }
     while side.core.progress(16).unwrap() + side.core.trigger(&mut Ignore) > 0 {}
     assert_eq!(side.core.in_flight(), 0);

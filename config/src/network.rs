@@ -1,0 +1,148 @@
+//! `margo.network` and `margo.proc`: what the transports and the encoding are bounded by. The only
+//! home of these defaults.
+
+use std::fmt;
+
+use serde::de::{self, SeqAccess, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::config::is_default;
+
+/// How the transport treats its peers. A key that the transport has no use for is ignored, for with
+/// `mercury.auto_sm` there are two.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NetworkOptions {
+    /// Longest time that connecting to a peer may take, in milliseconds, from 1. Default 10000.
+    pub connect_timeout_msec: u32,
+    /// How long a connection that is refused is tried again, in milliseconds, within
+    /// `connect_timeout_msec`: for peers that are about to start. tcp only. Default 0: not.
+    pub connect_retry_msec: u32,
+    /// Longest time without a sign of life from a peer that owes us something, in milliseconds.
+    /// Default 0: none but what the operating system reports, which is every death on the same
+    /// host.
+    pub liveness_msec: u32,
+    /// Longest time that a peer may take nothing of what we have for it, in milliseconds. tcp only.
+    /// Default 0: for ever.
+    pub slow_reader_msec: u32,
+    /// Time after which the kernel asks the host of an idle connection whether it is still there,
+    /// in seconds; 0: never. tcp only. Default 60.
+    pub keep_alive_sec: u32,
+    /// How long a look for messages may ask the network card itself, in microseconds; needs
+    /// `CAP_NET_ADMIN` and a driver that can do it. tcp only. Default 0: not.
+    pub busy_poll_usec: u32,
+    /// Connections that others may have to us, from 1. Default none: the transport's, which is
+    /// 65536 for tcp and 8192 for sm.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections_max: Option<usize>,
+    /// The same for the processes of each user. sm only. Default 4096.
+    pub connections_per_user_max: usize,
+    /// Bytes that peers which have gone may have left for receives still to come. Default 16777216
+    /// (16 MiB).
+    pub left_bytes_max: usize,
+    /// Bytes of one peer's registered memory that are mapped here at once. sm only. Default
+    /// 1099511627776 (1 TiB).
+    pub mapped_bytes_per_peer_max: u64,
+    /// Moves bulk data by cross-memory attach where that is permitted and faster. sm only. Default
+    /// true.
+    pub cross_memory_attach: bool,
+    /// Whose processes are let in. sm only: other transports cannot tell. Default `"own"`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub peer_users: PeerUsers,
+}
+
+impl Default for NetworkOptions {
+    fn default() -> Self {
+        Self {
+            connect_timeout_msec: 10_000,
+            connect_retry_msec: 0,
+            liveness_msec: 0,
+            slow_reader_msec: 0,
+            keep_alive_sec: 60,
+            busy_poll_usec: 0,
+            connections_max: None,
+            connections_per_user_max: 4096,
+            left_bytes_max: 16 << 20,
+            mapped_bytes_per_peer_max: 1 << 40,
+            cross_memory_attach: true,
+            peer_users: PeerUsers::Own,
+        }
+    }
+}
+
+/// Bounds of what is encoded and decoded, beside its total size (`margo.overflow_bytes_max`). Both
+/// sides of a call should have the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ProcOptions {
+    /// Deepest nesting of values, from 1 to 4096. Each level takes stack of the ULT that encodes or
+    /// decodes. Default 128.
+    pub depth_max: usize,
+    /// Longest string (its NUL counts) and byte string, in bytes, and longest sequence and map, in
+    /// elements, from 1. Default none: none is longer than the arguments.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub len_max: Option<u64>,
+    /// Most elements that take no bytes, in all sequences and maps together. Default 65536.
+    pub empty_elements_max: u64,
+}
+
+impl Default for ProcOptions {
+    fn default() -> Self {
+        Self { depth_max: 128, len_max: None, empty_elements_max: 1 << 16 }
+    }
+}
+
+/// Users whose processes are let in: `"own"`, `"all"`, or `[1000, 1001]` beside the own one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum PeerUsers {
+    /// The user that the process runs as.
+    #[default]
+    Own,
+    /// That one and those with these user ids.
+    And(Vec<u32>),
+    /// Everybody on the host.
+    All,
+}
+
+impl Serialize for PeerUsers {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Own => serializer.serialize_str("own"),
+            Self::And(uids) => uids.serialize(serializer),
+            Self::All => serializer.serialize_str("all"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for PeerUsers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // By hand: an untagged enum would buffer the value and forget what was wrong with it.
+        deserializer.deserialize_any(PeerUsersVisitor)
+    }
+}
+
+struct PeerUsersVisitor;
+
+impl<'de> Visitor<'de> for PeerUsersVisitor {
+    type Value = PeerUsers;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(r#""own", "all" or an array of user ids"#)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<PeerUsers, A::Error> {
+        let mut uids = Vec::new();
+        while let Some(uid) = items.next_element()? {
+            uids.push(uid);
+        }
+        Ok(PeerUsers::And(uids))
+    }
+
+    fn visit_str<E: de::Error>(self, word: &str) -> Result<PeerUsers, E> {
+        match word {
+            "own" => Ok(PeerUsers::Own),
+            "all" => Ok(PeerUsers::All),
+            _ => Err(E::invalid_value(Unexpected::Str(word), &self)),
+        }
+    }
+}
