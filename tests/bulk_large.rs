@@ -93,7 +93,7 @@ fn more_than_4_gib_over_sim() {
     more_than_4_gib(Transport::Sim);
 }
 
-/// However many segments there are, a transfer is one operation of the transport.
+/// However many segments there are, a handle is short and a transfer is one.
 #[test]
 fn a_hundred_thousand_segments() {
     for transport in [Transport::Sm, Transport::Tcp, Transport::Sim] {

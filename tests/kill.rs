@@ -1,4 +1,5 @@
-//! A peer process that is killed: whoever waits for it is told, and a new one can take its place.
+//! A peer process that is killed, or stopped: whoever waits for it is told, and a new one can take
+//! its place.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 mod common;
@@ -8,6 +9,7 @@ use std::io::Write;
 use common::process::{Service, client_for, serve_if_asked};
 use common::{PATIENCE, bounded};
 use margo::{ForwardError, ProviderHandle, Rpc};
+use rustix::process::Signal;
 
 const STUCK: Rpc<(), ()> = Rpc::new("stuck");
 const PING: Rpc<u64, u64> = Rpc::new("ping");
@@ -71,6 +73,42 @@ fn killed_while_a_call_waits_over_sm() {
 #[test]
 fn killed_while_a_call_waits_over_tcp() {
     killed_while_a_call_waits("na+tcp://127.0.0.1:0");
+}
+
+/// Nothing tells that a process is stopped but its silence.
+fn stopped_while_a_call_waits(transport: &'static str) {
+    bounded("a call to a stopped service", move || {
+        let mut service = Service::start(transport);
+        let own = transport.split("://").next().unwrap();
+        let client = margo::init(&format!(
+            r#"{{ "margo": {{ "address": "{own}://", "listen": false,
+                  "network": {{ "liveness_msec": 1500 }} }} }}"#
+        ))
+        .unwrap();
+        let target = ProviderHandle::from(client.lookup(&service.address).unwrap());
+        let waiting = {
+            let (client, target) = (client.clone(), target.clone());
+            std::thread::spawn(move || client.forward(STUCK, &target, &()))
+        };
+        service.line_after("entered");
+        service.signal(Signal::STOP);
+        let error = waiting.join().unwrap().unwrap_err();
+        assert!(matches!(error, ForwardError::Network { .. }), "{error}");
+        // When it goes on, it is reached again.
+        service.signal(Signal::CONT);
+        assert_eq!(client.forward_timed(PING, &target, &7, PATIENCE).unwrap(), 7);
+        client.finalize_and_wait().unwrap();
+    });
+}
+
+#[test]
+fn stopped_while_a_call_waits_over_sm() {
+    stopped_while_a_call_waits("na+sm://");
+}
+
+#[test]
+fn stopped_while_a_call_waits_over_tcp() {
+    stopped_while_a_call_waits("na+tcp://127.0.0.1:0");
 }
 
 /// The service's side: a client that dies leaves nothing behind that hurts the next one.

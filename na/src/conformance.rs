@@ -199,6 +199,7 @@ macro_rules! conformance {
             what_is_sent_at_once_keeps_its_order,
             order_is_kept_among_peers,
             empty_and_longest_messages_pass,
+            long_messages_pass_where_they_are_allowed,
             what_does_not_fit_is_refused_with_its_buffer,
             a_smaller_limit_of_the_peer_counts,
             foreign_addresses_are_refused,

@@ -9,8 +9,9 @@ use super::proc::ProcLimits;
 /// What `HG_Init_opt2` has beyond this is not here because nothing would change: `no_multi_recv`
 /// and its two companions (every transport copies a message once, into the receive that takes it;
 /// all that a large receive for many requests would save is posting one for each, measured at 14 of
-/// the 390 ns that an RPC costs both sides), and the progress mode (whoever drives a core decides
-/// whether to poll or to sleep).
+/// the 390 ns that an RPC costs both sides), the thread mode (everything that starts, answers or
+/// cancels may be called from any thread, for one atomic instruction), and the progress mode
+/// (whoever drives a core decides whether to poll or to sleep).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HgOptions {

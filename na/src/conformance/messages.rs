@@ -287,6 +287,46 @@ pub fn a_smaller_limit_of_the_peer_counts(case: &Case<'_>) {
     assert_eq!(origin.received(answered).1, [3; SMALL]);
 }
 
+/// Sixteen times the usual limit at both ends: as many and as long as fit, in both directions.
+pub fn long_messages_pass_where_they_are_allowed(case: &Case<'_>) {
+    const LONG: usize = 64 << 10;
+    let with_limit = |listen| {
+        let mut options = OpenOptions::listening(listen);
+        options.message_bytes_max = LONG;
+        options
+    };
+    let nodes = Node::pair_with(case, &with_limit(true), &with_limit(false));
+    let Some((target, origin)) = nodes else { return };
+    let limits = origin.endpoint.limits();
+    assert_eq!((limits.unexpected_bytes_max, limits.expected_bytes_max), (LONG, LONG));
+    let (to_target, to_origin) = greet(&origin, &target);
+    // More than any transport holds back in between.
+    let lens = [0, 1, 4095, 4096, 4097, LONG / 2, LONG - 1, LONG].repeat(8);
+    let messages = lens.into_iter().zip(0..).map(|(len, tag)| (tag, pattern(tag.into(), len)));
+    let messages: Vec<(u32, Vec<u8>)> = messages.collect();
+    let asked: Vec<_> = messages.iter().map(|_| target.recv_unexpected()).collect();
+    let answers: Vec<_> =
+        messages.iter().map(|(tag, _)| origin.recv_expected(&to_target, *tag)).collect();
+    let mut sends = Vec::new();
+    for (tag, bytes) in &messages {
+        sends.push((&origin, origin.send_unexpected(&to_target, *tag, bytes)));
+        sends.push((&target, target.send_expected(&to_origin, *tag, bytes)));
+    }
+    finish(&[&target, &origin], "requests", &asked);
+    finish(&[&origin, &target], "answers", &answers);
+    for ((op, answer), (tag, bytes)) in asked.into_iter().zip(answers).zip(&messages) {
+        let (arrival, found) = target.received(op);
+        assert!(arrival.tag == Tag(*tag) && found == *bytes, "request {tag}");
+        assert!(origin.received(answer).1 == *bytes, "answer {tag}");
+    }
+    for (node, op) in sends {
+        finish(&[node], "a send", &[op]);
+        node.succeeded(op);
+    }
+    let mut buf = origin.endpoint.alloc_msg();
+    assert!(!buf.try_extend(&[0; LONG + 1]), "longer than allowed");
+}
+
 /// The extremes of length are ordinary messages.
 pub fn empty_and_longest_messages_pass(case: &Case<'_>) {
     let (target, origin) = Node::pair(case);

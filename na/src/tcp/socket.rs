@@ -332,3 +332,27 @@ pub(super) unsafe fn receive(socket: impl AsFd, pieces: &mut Pieces<'_>) -> io::
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_kept_alive_as_asked() {
+        for (asked, idle, between) in [(90, 90, 30), (1, 1, 1), (1 << 40, 32_767, 32_767)] {
+            let socket = open(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+            let options =
+                TcpOptions { keep_alive: Duration::from_secs(asked), ..TcpOptions::default() };
+            configure(&socket, &options).unwrap();
+            assert!(sockopt::tcp_nodelay(&socket).unwrap());
+            assert!(sockopt::socket_keepalive(&socket).unwrap());
+            assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), Duration::from_secs(idle));
+            assert_eq!(sockopt::tcp_keepintvl(&socket).unwrap(), Duration::from_secs(between));
+            assert_eq!(sockopt::tcp_keepcnt(&socket).unwrap(), 3);
+        }
+        let socket = open(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        configure(&socket, &TcpOptions { keep_alive: Duration::ZERO, ..TcpOptions::default() })
+            .unwrap();
+        assert!(!sockopt::socket_keepalive(&socket).unwrap());
+    }
+}

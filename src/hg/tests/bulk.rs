@@ -55,8 +55,9 @@ fn data_moves_across_segments_offsets_and_chunks() {
     let len = 4096usize;
     let chunked = HgOptions { bulk_chunk_bytes: 300, bulk_window: 3, ..HgOptions::default() };
     for options in [HgOptions::default(), chunked] {
+        let chunk = options.bulk_chunk_bytes;
         let (mut origin, mut target) = pair_with(options);
-        let mut token = 0;
+        let (mut token, mut operations) = (0, 0);
         for (theirs, ours) in [(1, 1), (2, 1), (16, 5), (1024, 7), (3, 1024)] {
             for (remote_offset, local_offset, part) in
                 [(0, 0, len), (len / 2 + 1, 0, len / 4), (len / 2 + 1, len / 4, len / 8), (5, 9, 0)]
@@ -86,8 +87,11 @@ fn data_moves_across_segments_offsets_and_chunks() {
                     .copy_from_slice(&data[remote_offset..remote_offset + part]);
                 assert_eq!(read(&ones), expected);
                 token += 2;
+                operations += 2 * case.len.div_ceil(chunk).max(1);
             }
         }
+        // However the two sides are cut.
+        assert_eq!(target.endpoint.moves_started() as u64, operations);
         assert_eq!(target.core.counters().bulk_count, u64::from(token));
     }
 }

@@ -243,3 +243,52 @@ fn a_context_that_cannot_be_is_refused() {
         origin.core.forward(&to, SUM, ForwardOptions::to_context(128), |_| Ok(()), 1).unwrap_err();
     assert!(matches!(refused, (HgError::Na(na::Error::InvalidArgument(_)), 1)));
 }
+
+/// What is logged on this thread, as text.
+#[derive(Debug, Default)]
+struct Log(Arc<std::sync::Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut line = String::new();
+        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            line.push_str(&format!("{field}={value:?} "));
+        });
+        self.0.lock().unwrap().push(line);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn counters_are_logged_at_the_end_if_so_asked() {
+    for stats in [true, false] {
+        let (mut origin, mut target) = pair_with(HgOptions { stats, ..HgOptions::default() });
+        origin.call(&target, b"arguments", 1);
+        answer(arrive(&mut origin, &mut target), b"result", 2);
+        settle(&mut origin, &mut target);
+        assert_eq!(ended(&mut origin, 1).unwrap(), b"result");
+        let log = Log::default();
+        let lines = log.0.clone();
+        tracing::subscriber::with_default(log, || drop((origin, target)));
+        let mut lines = lines.lock().unwrap();
+        lines.retain(|line| line.contains("rpc_req_sent"));
+        assert_eq!(lines.len(), if stats { 2 } else { 0 }, "{lines:?}");
+        let sent = lines.iter().filter(|line| line.contains("rpc_req_sent: 1, rpc_req_recv: 0"));
+        assert_eq!(sent.count(), usize::from(stats), "{lines:?}");
+    }
+}
