@@ -186,11 +186,33 @@ mod tests {
     }
 
     /// The transport's options of a document, with those of the default document besides.
-    fn opened(keys: &str, change: impl FnOnce(&mut na::OpenOptions)) {
+    fn opened_by(document: &str, change: impl FnOnce(&mut na::OpenOptions)) {
         let mut expected = na::OpenOptions::listening(true);
         change(&mut expected);
-        let document = format!(r#"{{ "margo": {{ "network": {{ {keys} }} }} }}"#);
-        assert_eq!(na_options(&resolved(&document)), expected, "{document}");
+        assert_eq!(na_options(&resolved(document)), expected, "{document}");
+    }
+
+    fn opened(keys: &str, change: impl FnOnce(&mut na::OpenOptions)) {
+        opened_by(&format!(r#"{{ "margo": {{ "network": {{ {keys} }} }} }}"#), change);
+    }
+
+    #[test]
+    fn shared_memory_beside_the_network_and_the_size_of_messages_reach_the_transport() {
+        let sm = |uri: &str| Some(uri.to_owned());
+        opened_by("{}", |_| {});
+        opened_by(r#"{ "margo": { "listen": false } }"#, |o| o.listen = false);
+        opened_by(r#"{ "mercury": { "auto_sm": true } }"#, |o| o.auto_sm = sm("na+sm://"));
+        for name in ["here", "na+sm://here"] {
+            let keys = format!(r#""auto_sm": true, "sm_info_string": "{name}""#);
+            let document = format!(r#"{{ "mercury": {{ {keys} }} }}"#);
+            opened_by(&document, |o| o.auto_sm = sm("na+sm://here"));
+        }
+        opened_by(r#"{ "mercury": { "sm_info_string": "here" } }"#, |_| {});
+        // The larger of C's two limits counts for both, ours before them.
+        let sizes = r#""mercury": { "na_max_unexpected_size": 700, "na_max_expected_size": 800 }"#;
+        opened_by(&format!("{{ {sizes} }}"), |o| o.message_bytes_max = 800);
+        let ours = format!(r#"{{ {sizes}, "margo": {{ "eager_size": 900 }} }}"#);
+        opened_by(&ours, |o| o.message_bytes_max = 900);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{PATIENCE, on_each};
-use margo::{Access, Bulk, BulkError, Rpc};
+use common::{PATIENCE, TRANSPORTS, on_each};
+use margo::{Access, Bulk, BulkError, Instance, ProviderHandle, Rpc};
 use serde::{Deserialize, Serialize};
 
 /// What the service is asked to do with the origin's memory.
@@ -72,6 +72,45 @@ fn pulls_and_pushes_of_every_size() {
         }
         pair.end();
     });
+}
+
+/// Handlers on several execution streams move data at the same time, for callers on several.
+#[test]
+fn transfers_of_several_execution_streams_at_once() {
+    const CALLERS: usize = 12;
+    for transport in TRANSPORTS.into_iter().chain(["na+sim://"]) {
+        let own = transport.split("://").next().unwrap();
+        let several = |address: &str, listen: bool| {
+            let builder = Instance::builder(address).listen(listen).use_progress_thread(true);
+            builder.rpc_thread_count(3).start().unwrap()
+        };
+        let (service, client) = (several(transport, true), several(&format!("{own}://"), false));
+        serve(&service);
+        let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+        let call = move |client: &Instance, target: &ProviderHandle, number: usize| {
+            for round in 0..8 {
+                let len = [100, 5000, 70_000, 1 << 20][(number + round) % 4];
+                let pull = round % 2 == 0;
+                let memory = if pull { pattern(len) } else { vec![0; len] };
+                let exposed = client.expose(memory, Access::ReadWrite).unwrap();
+                let bulk = exposed.bulk().clone();
+                let order = Order { bulk, pull, offset: 0, len: len as u64 };
+                let moved = client.forward_timed(MOVE, target, &order, PATIENCE).unwrap();
+                assert_eq!(moved, Ok(len as u64));
+                assert!(exposed.release() == pattern(len));
+            }
+        };
+        let callers: Vec<_> = (0..CALLERS)
+            .map(|number| {
+                let (client, target) = (client.clone(), target.clone());
+                client.clone().rpc_pool().spawn(move || call(&client, &target, number)).unwrap()
+            })
+            .collect();
+        callers.into_iter().for_each(|caller| caller.join().unwrap());
+        assert_eq!(service.stats().bulk_transfers, 8 * CALLERS as u64);
+        client.finalize_and_wait().unwrap();
+        service.finalize_and_wait().unwrap();
+    }
 }
 
 #[test]

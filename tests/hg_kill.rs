@@ -246,15 +246,20 @@ impl Drop for Other {
 }
 
 fn until(core: &Node, service: &Service, what: &str, done: impl Fn() -> bool) {
+    until_with(Wait::Poll, core, service, what, done);
+}
+
+fn until_with(wait: Wait, core: &Node, service: &Service, what: &str, done: impl Fn() -> bool) {
     let begin = Instant::now();
     while !done() {
-        step(core, Wait::Poll, service);
+        step(core, wait, service);
         assert!(begin.elapsed() < PATIENCE, "{what}: does not happen; {:?}", core.in_hand());
     }
 }
 
-/// Kills a target in each phase of a call; every call ends with an error, now and afterwards.
-fn kill_the_target(transport: &str) {
+/// Kills a target in each phase of a call; every call ends with an error, now and afterwards, also
+/// at an origin that sleeps.
+fn kill_the_target(transport: &str, wait: Wait) {
     for phase in ["held", "not taken", "arguments not fetched", "result not fetched"] {
         let mut other = Other::start(transport);
         let address = other.line_after("listening on ");
@@ -290,31 +295,33 @@ fn kill_the_target(transport: &str) {
             _ => start(&core, &to, MAKE, two_way, &(1u64 << 20).to_le_bytes()),
         };
         other.kill();
-        until(&core, &service, phase, || token.is_over());
+        until_with(wait, &core, &service, phase, || token.is_over());
         let end = token.take();
         let told = matches!(end, Err(HgError::Na(na::Error::PeerGone { .. })));
         // What was on its way may have arrived as a whole.
         assert!(told || phase == "result not fetched", "{transport}, {phase}: {end:?}");
         let again = start(&core, &to, ECHO, two_way, b"x");
-        until(&core, &service, "a second attempt", || again.is_over());
+        until_with(wait, &core, &service, "a second attempt", || again.is_over());
         assert!(matches!(again.take(), Err(HgError::Na(_))), "dead is dead");
-        until(&core, &service, "the end of everything", || is_idle(&core));
+        until_with(wait, &core, &service, "the end of everything", || is_idle(&core));
         core.close();
     }
 }
 
 #[test]
 fn a_target_is_killed_over_sm() {
-    kill_the_target("sm");
+    kill_the_target("sm", Wait::Poll);
+    kill_the_target("sm", Wait::Sleep);
 }
 
 #[test]
 fn a_target_is_killed_over_tcp() {
-    kill_the_target("tcp");
+    kill_the_target("tcp", Wait::Poll);
+    kill_the_target("tcp", Wait::Sleep);
 }
 
-/// Kills an origin in each phase of its call.
-fn kill_the_origin(transport: &str) {
+/// Kills an origin in each phase of its call, also of a target that sleeps.
+fn kill_the_origin(transport: &str, wait: Wait) {
     for (what, payload) in [("short", 10), ("short", 1 << 20), ("long", 10)] {
         let core = open(&uri(transport, true), true, HgOptions::default());
         register(&core, true);
@@ -347,11 +354,11 @@ fn kill_the_origin(transport: &str) {
             other.kill();
         }
         if waits {
-            until(&core, &service, "the end of the answer", || token.is_over());
+            until_with(wait, &core, &service, "the end of the answer", || token.is_over());
             assert!(matches!(token.take(), Err(HgError::Na(_))));
         }
         // A request whose arguments cannot be fetched never comes; others are dropped here.
-        until(&core, &service, "the end of everything", || {
+        until_with(wait, &core, &service, "the end of everything", || {
             service.held.lock().unwrap().clear();
             is_idle(&core)
         });
@@ -372,10 +379,12 @@ fn kill_the_origin(transport: &str) {
 
 #[test]
 fn an_origin_is_killed_over_sm() {
-    kill_the_origin("sm");
+    kill_the_origin("sm", Wait::Poll);
+    kill_the_origin("sm", Wait::Sleep);
 }
 
 #[test]
 fn an_origin_is_killed_over_tcp() {
-    kill_the_origin("tcp");
+    kill_the_origin("tcp", Wait::Poll);
+    kill_the_origin("tcp", Wait::Sleep);
 }
