@@ -56,3 +56,21 @@ fn calls_and_answers_of_any_length_end_once() {
         assert_eq!((side.endpoint.registered(), side.endpoint.posted().1), (0, 0));
     }
 }
+
+#[test]
+fn a_call_that_was_taken_at_once_ends_with_its_peer() {
+    let (mut origin, target) = pair_at_once();
+    origin.call(&target, b"before", 1);
+    target.endpoint.kill();
+    assert!(ended(&mut origin, 1).is_err());
+    // Not taken any more: the receive, which comes first, fails.
+    let to = origin.addr_of(&target);
+    let call = |writer: &mut Writer| writer.put(b"after");
+    let started = origin.core.forward(&to, SUM, ForwardOptions::default(), call, 2);
+    if started.is_ok() {
+        assert!(ended(&mut origin, 2).is_err());
+    }
+    let hand = origin.core.in_hand();
+    assert_eq!((hand.operations, hand.tokens), (0, 0));
+    assert_eq!(origin.endpoint.posted().1, 0);
+}
