@@ -197,6 +197,7 @@ macro_rules! conformance {
             tags_and_sources_are_told_apart,
             order_is_kept_per_peer,
             what_is_sent_at_once_keeps_its_order,
+            a_call_at_once_is_sent_and_answered_or_refused_whole,
             order_is_kept_among_peers,
             empty_and_longest_messages_pass,
             long_messages_pass_where_they_are_allowed,
@@ -259,6 +260,7 @@ macro_rules! conformance {
         $crate::conformance! { @tests $open; $mode;
             a_dead_peer_is_reported,
             a_dead_peer_is_reported_to_a_sleeper,
+            a_call_at_once_ends_with_its_peer,
             a_peer_restarts_under_its_address,
             a_stopped_peer_is_waited_for,
             a_stopped_peer_passes_the_liveness_limit,

@@ -331,6 +331,20 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// As `recv_unexpected`.
     fn recv_expected(&self, op: OpId, from: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused>;
 
+    /// Sends the request in `buf` at once, as [`send_unexpected_now`](Self::send_unexpected_now)
+    /// does, and posts the same buffer for its answer, as [`recv_expected`](Self::recv_expected)
+    /// does for that peer and tag. From then on `op` is that receive, which also ends if the peer
+    /// does, however soon after the send.
+    ///
+    /// # Errors
+    ///
+    /// The buffer, unchanged, when nothing was sent and nothing posted, for whatever reason: post a
+    /// receive, then send; these calls also tell the reason. Default: that always.
+    fn call_now(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), MsgBuf> {
+        let _ = (op, to, tag);
+        Err(buf)
+    }
+
     /// Makes memory reachable for peers (and usable as the local side of a transfer).
     ///
     /// The memory's owner is given back by [`LocalMem::revoke`] or by dropping the last clone.

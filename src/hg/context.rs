@@ -62,7 +62,7 @@ pub(super) struct Incoming {
 
 impl Incoming {
     /// One whose arguments are in the message.
-    #[inline]
+    #[inline(always)]
     fn here(header: RequestHeader, origin: Addr, tag: Tag, buf: MsgBuf) -> Self {
         let payload = Payload::Message(buf, header.format.header_bytes());
         Self { header, origin, reply: Reply::Network(tag), payload, held: true, uncounted: true }
@@ -245,10 +245,21 @@ impl<T> Core<T> {
         }
     }
 
-    /// Hands a request up, if its RPC is served here.
-    #[inline]
+    /// Hands up a request that was not handed up where it arrived.
+    #[inline(never)]
     fn deliver_request(self: &Arc<Self>, incoming: Incoming, sink: &mut dyn Sink<T>) {
+        self.hand_up(incoming, sink);
+    }
+
+    /// Hands a request up, if its RPC is served here.
+    // Inlined where requests arrive, so that the parts of most are never put together before.
+    #[inline(always)]
+    fn hand_up(self: &Arc<Self>, incoming: Incoming, sink: &mut dyn Sink<T>) {
         let Incoming { header, origin, reply, payload, held, uncounted } = incoming;
+        let payload_bytes = match &payload {
+            Payload::Message(buf, start) => buf.len().saturating_sub(*start),
+            other => other.as_slice().len(),
+        };
         let mut state = self.state();
         let (registration, refusal) = match state.seen.get(&self.class.registry, header.id) {
             None => (None, Some(ReturnCode::NoEntry)),
@@ -278,7 +289,7 @@ impl<T> Core<T> {
             header,
             origin,
             reply,
-            payload_bytes: payload.as_slice().len(),
+            payload_bytes,
             payload,
             registration,
             held,
@@ -365,7 +376,7 @@ impl<T> Core<T> {
         let accept = self.options.accept();
         match RequestHeader::read_plain(accept, buf.as_slice()) {
             Some(header) => {
-                self.deliver_request(Incoming::here(header, from, tag, buf), sink);
+                self.hand_up(Incoming::here(header, from, tag, buf), sink);
                 None
             }
             None => self.on_other_request(buf, from, tag),

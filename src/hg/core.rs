@@ -179,7 +179,8 @@ impl<T> State<T> {
     pub(super) fn end_plain_call(&mut self, op: OpRef) -> Option<T> {
         let Some(Op::Forward(call)) = self.ops.get_mut(op) else { return None };
         let token = call.take_plain()?;
-        self.ops.clear(op);
+        // All that it could own was looked at and is gone.
+        self.ops.forget(op);
         self.tokens -= 1;
         Some(token)
     }

@@ -1,8 +1,8 @@
 //! Calls: the origin's side of an RPC.
 //!
-//! A request that the network takes at once is sent, and then the receive for its response posted;
-//! otherwise the receive comes first. From then on a call waits for its parts, in whatever order
-//! they end:
+//! A request that the network takes at once is sent and the receive of its response posted in one
+//! operation ([`na::Endpoint::call_now`]); otherwise the receive comes first. From then on a call
+//! waits for its parts, in whatever order they end:
 //!
 //! | what happens | what the call does |
 //! |---|---|
@@ -310,11 +310,28 @@ impl<T> Core<T> {
     }
 
     /// Starts the parts of a call: `receive` is what its receive is, if it has one.
-    ///
-    /// The receive is posted first: it ends with the peer, also with one that ends right after the
-    /// send.
     #[inline]
     fn launch(
+        &self,
+        to: &Addr,
+        op: OpRef,
+        tag: Tag,
+        receive: Option<Role>,
+        buf: MsgBuf,
+    ) -> Result<OpRef, (HgError, T)> {
+        if receive != Some(Role::Reply) {
+            return self.launch_in_turn(to, op, tag, receive, buf);
+        }
+        match self.endpoint.call_now(op.part(Role::Reply), to, tag, buf) {
+            Ok(()) => Ok(op),
+            Err(buf) => self.launch_in_turn(to, op, tag, receive, buf),
+        }
+    }
+
+    /// The same one after the other: the receive, then the send. In this order the receive ends
+    /// with the peer, also with one that ends right after the send.
+    #[inline(never)]
+    fn launch_in_turn(
         &self,
         to: &Addr,
         op: OpRef,

@@ -17,12 +17,10 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use na::{OpId, Tag};
 
 /// Names an operation in flight for [`Core::cancel`](super::Core::cancel).
+// One word, the lower part of an `OpId`: parts of a word that are written one by one have to be
+// waited for when it is read as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OpRef {
-    index: u32,
-    generation: u32,
-    context: u8,
-}
+pub struct OpRef(u64);
 
 /// What a network operation is to the operation that it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +72,7 @@ impl Role {
 /// Most operations in flight in one context: what the index in an [`OpId`] can tell apart.
 pub(super) const OPS_MAX: usize = 1 << INDEX_BITS;
 
-// Layout of an `OpId`, from the top: role, context, index, generation.
+// Layout of an `OpId`, from the top: role, context, index, generation. An `OpRef` has no role.
 const INDEX_BITS: u32 = 22;
 const GENERATION_BITS: u32 = 28;
 const CONTEXT_AT: u32 = INDEX_BITS + GENERATION_BITS;
@@ -92,20 +90,34 @@ const fn mask(bits: u32) -> u64 {
 
 impl OpRef {
     /// Names no operation. For operations that are over before their caller knows them.
-    pub(super) const NONE: Self = Self { index: u32::MAX, generation: 0, context: 0 };
+    pub(super) const NONE: Self = Self(u64::MAX);
+
+    #[inline]
+    fn new(context: u8, index: usize, generation: u64) -> Self {
+        let place = u64::from(context) << CONTEXT_AT | (index as u64) << GENERATION_BITS;
+        Self(place | generation & mask(GENERATION_BITS))
+    }
+
+    #[inline]
+    fn index(self) -> usize {
+        (self.0 >> GENERATION_BITS & mask(INDEX_BITS)) as usize
+    }
+
+    fn generation(self) -> u32 {
+        (self.0 & mask(GENERATION_BITS)) as u32
+    }
 
     /// The name of the next operation in the slot of this one.
-    #[cfg(test)]
+    #[inline]
     pub(super) fn reused(self) -> Self {
-        Self { generation: self.generation.wrapping_add(1), ..self }
+        let place = self.0 & !mask(GENERATION_BITS);
+        Self(place | self.0.wrapping_add(1) & mask(GENERATION_BITS))
     }
 
     /// The network's name of a part of this operation.
     #[inline]
     pub(super) fn part(self, role: Role) -> OpId {
-        let index = u64::from(self.index) & mask(INDEX_BITS);
-        let name = index << GENERATION_BITS | u64::from(self.generation) & mask(GENERATION_BITS);
-        OpId(role.number() << ROLE_AT | u64::from(self.context) << CONTEXT_AT | name)
+        OpId(role.number() << ROLE_AT | self.0 & mask(ROLE_AT))
     }
 
     /// The `count`th network operation of a context that belongs to no operation.
@@ -118,14 +130,12 @@ impl OpRef {
     /// The reverse of [`part`](Self::part).
     #[inline]
     pub(super) fn parse(id: OpId) -> (Self, Option<Role>) {
-        let index = (id.0 >> GENERATION_BITS & mask(INDEX_BITS)) as u32;
-        let generation = (id.0 & mask(GENERATION_BITS)) as u32;
-        (Self { index, generation, context: Self::context(id) }, Role::from_number(id.0 >> ROLE_AT))
+        (Self(id.0 & mask(ROLE_AT)), Role::from_number(id.0 >> ROLE_AT))
     }
 
     /// The context that it belongs to.
     pub(super) fn context_id(self) -> u8 {
-        self.context
+        Self::context(OpId(self.0))
     }
 
     /// The context that started a network operation.
@@ -147,7 +157,8 @@ pub(super) struct Slab<O> {
 
 #[derive(Debug)]
 struct Slot<O> {
-    generation: u32,
+    /// Of the operation in it, or of the last one.
+    name: OpRef,
     op: Option<O>,
 }
 
@@ -159,7 +170,7 @@ impl<O> Slab<O> {
 
     /// The latest generation so far: no name given out has a later one.
     pub(super) fn generation(&self) -> u32 {
-        self.slots.iter().map(|slot| slot.generation).max().unwrap_or(self.before)
+        self.slots.iter().map(|slot| slot.name.generation()).max().unwrap_or(self.before)
     }
 
     /// Operations in it.
@@ -176,49 +187,42 @@ impl<O> Slab<O> {
     /// Adds an operation, unless the slab [is full](Self::is_full).
     #[inline]
     pub(super) fn insert(&mut self, op: O) -> OpRef {
-        let context = self.context;
         if let Some(index) = self.free.pop()
             && let Some(slot) = self.slots.get_mut(index as usize)
         {
-            let generation = slot.generation.wrapping_add(1) & mask(GENERATION_BITS) as u32;
-            slot.generation = generation;
+            slot.name = slot.name.reused();
             slot.op = Some(op);
-            return OpRef { index, generation, context };
+            return slot.name;
         }
-        let index = self.slots.len() as u32;
-        let generation = self.before.wrapping_add(1) & mask(GENERATION_BITS) as u32;
-        self.slots.push(Slot { generation, op: Some(op) });
-        OpRef { index, generation, context }
+        let name = OpRef::new(self.context, self.slots.len(), u64::from(self.before) + 1);
+        self.slots.push(Slot { name, op: Some(op) });
+        name
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, op: OpRef) -> Option<&mut O> {
-        let slot = self.slots.get_mut(op.index as usize)?;
-        let named = slot.generation == op.generation && self.context == op.context;
-        slot.op.as_mut().filter(|_| named)
+        let slot = self.slots.get_mut(op.index())?;
+        slot.op.as_mut().filter(|_| slot.name == op)
     }
 
     #[inline]
     pub(super) fn remove(&mut self, op: OpRef) -> Option<O> {
         self.get_mut(op)?;
-        self.free.push(op.index);
-        self.slots[op.index as usize].op.take()
+        self.free.push(op.index() as u32);
+        self.slots[op.index()].op.take()
     }
 
-    /// Removes an operation and drops it.
+    /// Removes an operation that is there and owns nothing any more; it is not dropped.
     #[inline]
-    pub(super) fn clear(&mut self, op: OpRef) {
-        if self.get_mut(op).is_some() {
-            self.free.push(op.index);
-            self.slots[op.index as usize].op = None;
+    pub(super) fn forget(&mut self, op: OpRef) {
+        if let Some(slot) = self.slots.get_mut(op.index()) {
+            std::mem::forget(slot.op.take());
+            self.free.push(op.index() as u32);
         }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (OpRef, &O)> {
-        self.slots.iter().zip(0..).filter_map(|(slot, index)| {
-            let op = slot.op.as_ref()?;
-            Some((OpRef { index, generation: slot.generation, context: self.context }, op))
-        })
+        self.slots.iter().filter_map(|slot| Some((slot.name, slot.op.as_ref()?)))
     }
 }
 
@@ -329,7 +333,7 @@ mod tests {
         }
         assert_eq!(slab.remove(first), Some('a'));
         let second = slab.insert('b');
-        assert_eq!(first.index, second.index, "the slot is reused");
+        assert_eq!(first.index(), second.index(), "the slot is reused");
         assert!(slab.get_mut(first).is_none() && slab.remove(first).is_none());
         assert_eq!(slab.get_mut(second), Some(&mut 'b'));
         assert_eq!((slab.len(), slab.iter().count()), (1, 1));
@@ -337,7 +341,7 @@ mod tests {
         // Nor does a name outlive its context.
         let mut successor = Slab::new(3, slab.generation());
         let third = successor.insert('c');
-        assert_eq!(third.index, second.index);
+        assert_eq!(third.index(), second.index());
         assert!(successor.get_mut(first).is_none() && successor.get_mut(second).is_none());
     }
 

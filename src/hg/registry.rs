@@ -141,6 +141,8 @@ pub(super) struct Registry {
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     table: Arc<Table>,
+    /// What was asked for last, if it is in the table: it is often asked for again.
+    last: Option<Arc<Registration>>,
     version: u64,
     /// What was removed or replaced, until who did that takes it: an entry's data is the user's,
     /// and `get` runs under the context's lock, which the user's `Drop` may need.
@@ -160,7 +162,11 @@ impl Seen {
         if registry.version.load(Ordering::Relaxed) != self.version {
             self.catch_up(registry);
         }
-        self.table.get(&id)
+        if self.last.as_ref().is_none_or(|last| last.id != id) {
+            // Nothing is dropped: the table has what was there.
+            self.last = Some(self.table.get(&id)?.clone());
+        }
+        self.last.as_ref()
     }
 
     /// Takes the newest table, and drops none of what was in the old one.
@@ -171,11 +177,15 @@ impl Seen {
             self.table.get(&old.id).is_some_and(|new| Arc::ptr_eq(old, new))
         };
         self.outdated.extend(old.values().filter(|old| !is_there(old)).cloned());
+        // Dropped by nobody but who takes it from there.
+        self.last = None;
     }
 
     /// Takes the newest table; returns what is outdated by that, or was before.
     pub(super) fn renew(&mut self, registry: &Registry) -> Outdated {
         let _table = self.exchange(registry);
+        // It is in that table.
+        self.last = None;
         Outdated { _table, _entries: std::mem::take(&mut self.outdated) }
     }
 

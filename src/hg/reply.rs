@@ -21,14 +21,33 @@ impl<T> Core<T> {
         arrival: Arrival,
         sink: &mut dyn Sink<T>,
     ) -> Option<Event<T>> {
-        let result = self.read_response(op, buf, arrival)?;
+        let format = self.options.format();
+        if !ResponseHeader::is_plain_success(format, buf.as_slice()) {
+            let result = self.read_response(op, buf, arrival)?;
+            return self.on_result(op, result);
+        }
+        let token = {
+            let mut state = self.state();
+            let token = state.end_plain_call(op);
+            state.hot.rpc_resp_recv += u64::from(token.is_some());
+            token
+        };
+        let payload = Payload::Message(buf, format.header_bytes());
+        let result = Ok(Response::new(payload, &self.buffers));
+        match token {
+            Some(token) => {
+                sink.response(token, result);
+                None
+            }
+            None => self.on_result(op, result),
+        }
+    }
+
+    /// As [`on_reply`](Self::on_reply), whatever result and call are.
+    #[inline(never)]
+    fn on_result(&self, op: OpRef, result: Result<Response, HgError>) -> Option<Event<T>> {
         let mut state = self.state();
         state.hot.rpc_resp_recv += 1;
-        if let Some(token) = state.end_plain_call(op) {
-            drop(state);
-            sink.response(token, result);
-            return None;
-        }
         let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return None };
         call.received(result);
         self.settle(state, op)
@@ -43,24 +62,7 @@ impl<T> Core<T> {
     }
 
     /// `None`: the result is being fetched.
-    #[inline]
     fn read_response(
-        &self,
-        op: OpRef,
-        buf: MsgBuf,
-        arrival: Arrival,
-    ) -> Option<Result<Response, HgError>> {
-        let format = self.options.format();
-        if ResponseHeader::is_plain_success(format, buf.as_slice()) {
-            let payload = Payload::Message(buf, format.header_bytes());
-            return Some(Ok(Response::new(payload, &self.buffers)));
-        }
-        self.read_other_response(op, buf, arrival)
-    }
-
-    /// As [`read_response`](Self::read_response), whatever the response is.
-    #[inline(never)]
-    fn read_other_response(
         &self,
         op: OpRef,
         buf: MsgBuf,

@@ -319,6 +319,16 @@ impl Endpoint for AutoSm {
         self.start(from, buf, |endpoint, from, buf| endpoint.recv_expected(op, from, tag, buf))
     }
 
+    fn call_now(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), MsgBuf> {
+        let Ok((side, part, to)) = self.route(to) else { return Err(buf) };
+        if side == Side::Near {
+            return part.endpoint.call_now(op, to, tag, buf);
+        }
+        self.turns.begin();
+        let called = part.endpoint.call_now(op, to, tag, buf);
+        called.inspect_err(|_| self.turns.end())
+    }
+
     fn register(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {
         // The table of keys is that of both.
         self.far.endpoint.register(memory, access)

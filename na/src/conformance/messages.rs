@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::Case;
 use super::Random;
 use super::node::{Node, finish, greet, pattern};
-use crate::{Addr, Error, MsgBuf, OpenOptions, Tag};
+use crate::{Addr, Error, MsgBuf, OpId, OpenOptions, Tag};
 
 /// Addresses have identity, order-independent equality and a text form.
 pub fn addresses_compare_and_name_their_peer(case: &Case<'_>) {
@@ -171,6 +171,71 @@ pub fn what_is_sent_at_once_keeps_its_order(case: &Case<'_>) {
     assert!(!at_once.send_expected_now(&target.endpoint.self_addr(), Tag(1), b"foreign"));
     origin.endpoint.close();
     assert!(!at_once.send_unexpected_now(&to_target, Tag(1), b"closed"));
+}
+
+/// A request that is sent at once together with the receive of its answer: either both happened, or
+/// nothing did and the buffer is back.
+pub fn a_call_at_once_is_sent_and_answered_or_refused_whole(case: &Case<'_>) {
+    let (target, origin) = Node::pair(case);
+    let refused = |to: &Addr, capacity: usize, len: usize| {
+        let mut buf = MsgBuf::with_capacity(capacity);
+        buf.set_len(len);
+        buf.as_mut_slice().fill(7);
+        let call = origin.endpoint.call_now(origin.op(), to, Tag(1), buf);
+        let buf = call.expect_err("nothing was started");
+        assert_eq!(buf.as_slice(), vec![7; len]);
+    };
+    let limits = origin.endpoint.limits();
+    let room = limits.unexpected_bytes_max.max(limits.expected_bytes_max);
+    // Nobody is connected yet.
+    refused(&origin.addr_of(&target), room, 3);
+    let (to_target, _) = greet(&origin, &target);
+    refused(&to_target, room + 1, limits.unexpected_bytes_max + 1);
+    refused(&to_target, 3, 3);
+    refused(&target.endpoint.self_addr(), room, 3);
+    refused(&origin.endpoint.self_addr(), room, 3);
+
+    // What went at once and what did not keep their order, and so do their answers.
+    const COUNT: u32 = 200;
+    let requests: Vec<_> = (0..COUNT).map(|_| target.recv_unexpected()).collect();
+    let answers: Vec<_> = (0..COUNT).map(|number| call(&origin, &to_target, number)).collect();
+    finish(&[&target, &origin], "the requests", &requests);
+    for (number, request) in (0..COUNT).zip(requests) {
+        let (arrival, bytes) = target.received(request);
+        assert_eq!((arrival.tag, &bytes[..]), (Tag(number), &number.to_le_bytes()[..]));
+        target.send_expected(&arrival.from, number, &bytes);
+    }
+    finish(&[&origin, &target], "the answers", &answers);
+    for (number, answer) in (0..COUNT).zip(answers) {
+        let (arrival, bytes) = origin.received(answer);
+        assert_eq!((arrival.from, arrival.tag), (to_target.clone(), Tag(number)));
+        assert_eq!(bytes, number.to_le_bytes());
+    }
+
+    // It is canceled as any receive.
+    let canceled = call(&origin, &to_target, 1);
+    origin.endpoint.cancel(canceled);
+    finish(&[&origin], "the canceled call", &[canceled]);
+    assert!(matches!(origin.error(canceled), Error::Canceled));
+
+    let waiting = call(&origin, &to_target, 2);
+    origin.endpoint.close();
+    refused(&to_target, room, 3);
+    finish(&[&origin], "a call when its endpoint closes", &[waiting]);
+    assert!(matches!(origin.error(waiting), Error::Closed));
+}
+
+/// Sends a request, its own number, and posts the receive of its answer: at once or, if the
+/// transport cannot, one after the other.
+pub(super) fn call(origin: &Node, to: &Addr, number: u32) -> OpId {
+    let (op, request) = (origin.op(), origin.message(&number.to_le_bytes()));
+    if let Err(request) = origin.endpoint.call_now(op, to, Tag(number), request) {
+        let reply = origin.endpoint.alloc_msg();
+        origin.endpoint.recv_expected(op, to, Tag(number), reply).expect("recv_expected");
+        let sent = origin.op();
+        origin.endpoint.send_unexpected(sent, to, Tag(number), request).expect("send_unexpected");
+    }
+    op
 }
 
 /// How a message is received.

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::messages::call;
 use super::node::{Node, finish, greet, pattern};
 use super::process::{self, ChildNode};
 use super::{Case, PATIENCE};
@@ -265,6 +266,35 @@ pub fn a_dead_peer_is_reported(case: &Case<'_>) {
     finish(&[&node], "a receive from a dead origin", &[waiting]);
     assert!(matches!(node.error(waiting), Error::PeerGone { .. }));
     assert_gone(&send_until_it_fails(&node, &arrival.from));
+}
+
+/// A call ends with its peer, whenever that dies: before it or right after it, and before the death
+/// is noticed.
+pub fn a_call_at_once_ends_with_its_peer(case: &Case<'_>) {
+    if is_child(case) {
+        return;
+    }
+    let node = Node::open(case, false);
+    let mut child = ChildNode::start(case, "serve", "");
+    let uri = child.line();
+    let to_child = node.endpoint.lookup(&uri).expect("the child's address");
+    for round in 0..4 {
+        echo(&node, &to_child, round);
+        child.stop();
+        let before = call(&node, &to_child, 10);
+        child.kill();
+        let mut calls = vec![before];
+        if round % 2 == 0 {
+            calls.extend((11..15).map(|tag| call(&node, &to_child, tag)));
+        }
+        finish(&[&node], "calls of a child that was killed", &calls);
+        for op in calls {
+            assert_gone(&node.error(op));
+        }
+        child = ChildNode::start(case, "serve", &uri);
+        assert_eq!(child.line(), uri);
+    }
+    echo(&node, &to_child, 4);
 }
 
 /// A successor under the same address is reached through the same address.

@@ -160,6 +160,35 @@ impl SmEndpoint {
         sent
     }
 
+    /// Sends a request as [`send_now`](Self::send_now) does, and posts the receive of its answer.
+    ///
+    /// Both under the send lock: the end of the connection takes that lock to remove the link, and
+    /// fails the peer's receives afterwards. So either there is no link any more and nothing is
+    /// sent, or the receive is there when they are failed. The message goes first: the peer works
+    /// on it while the receive is posted.
+    #[inline]
+    fn call(&self, op: OpId, to: &Addr, tag: Tag, mut buf: MsgBuf) -> Result<(), MsgBuf> {
+        let Ok(peer) = self.peer(to) else { return Err(buf) };
+        let too_long = buf.len() > self.options.message_bytes_max;
+        if peer.is_own() || too_long || self.is_too_small(&buf) {
+            return Err(buf);
+        }
+        let mut links = peer.links.lock();
+        let Some(link) = links.first_mut() else { return Err(buf) };
+        if !link.send_now(Kind::Unexpected, tag, buf.as_slice()) {
+            return Err(buf);
+        }
+        settle();
+        link.conn.wake_peer_settled(RECORDS);
+        buf.clear();
+        let early = self.matcher.lock().post_expected(op, to, tag, buf);
+        drop(links);
+        if let Some(completion) = early {
+            self.ready.push(completion);
+        }
+        Ok(())
+    }
+
     #[inline]
     fn is_too_small(&self, buf: &MsgBuf) -> bool {
         buf.capacity() < self.options.message_bytes_max
@@ -336,6 +365,10 @@ impl Endpoint for SmEndpoint {
         drop(matcher);
         self.posted(early);
         Ok(())
+    }
+
+    fn call_now(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), MsgBuf> {
+        self.call(op, to, tag, buf)
     }
 
     fn register(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {

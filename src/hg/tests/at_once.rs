@@ -56,3 +56,20 @@ fn calls_and_answers_of_any_length_end_once() {
         assert_eq!((side.endpoint.registered(), side.endpoint.posted().1), (0, 0));
     }
 }
+
+#[test]
+fn a_call_that_was_taken_at_once_ends_with_its_peer() {
+    let (mut origin, target) = pair_at_once();
+    origin.call(&target, b"before", 1);
+    target.endpoint.kill();
+    // Not taken any more: its receive is posted first.
+    origin.call(&target, b"after", 2);
+    while origin.step() > 0 {}
+    for token in [1, 2] {
+        let error = ended(&mut origin, token).unwrap_err();
+        assert!(matches!(error, HgError::Na(na::Error::PeerGone { .. })), "{error}");
+    }
+    let hand = origin.core.in_hand();
+    assert_eq!((hand.operations, hand.tokens), (0, 0));
+    assert_eq!(origin.endpoint.posted().1, 0);
+}

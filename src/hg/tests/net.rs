@@ -444,6 +444,16 @@ impl Endpoint for NodeEndpoint {
         Ok(())
     }
 
+    fn call_now(&self, op: OpId, to: &Addr, tag: Tag, mut buf: MsgBuf) -> Result<(), MsgBuf> {
+        // Refusing a receive is for who posts it in turn.
+        let refuses = self.with(|node| matches!(node.refuse, Some((Refuse::Receive, _))));
+        if refuses || !self.take_at_once(Kind::Unexpected, to, tag, buf.as_slice()) {
+            return Err(buf);
+        }
+        buf.clear();
+        self.recv_expected(op, to, tag, buf).map_err(|refused| refused.buf)
+    }
+
     fn register(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {
         self.with(|node| node.regions.register(memory, access))
     }
