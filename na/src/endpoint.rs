@@ -326,6 +326,12 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// Posts a buffer for one expected message. If the peer dies first, the operation ends with
     /// [`Error::PeerGone`]; if it was never connected, it waits for the connection.
     ///
+    /// So it does if the peer was connected and that had ended before: nothing tells whether it
+    /// will come back, and a receive alone contacts nobody. Who must not wait for ever sends the
+    /// peer something after posting the receive (a peer that cannot be reached then ends both
+    /// operations), or [cancels](Self::cancel) the receive after a time of its own. Only a peer
+    /// that cannot come back, since its address was that connection, ends the receive at once.
+    ///
     /// # Errors
     ///
     /// As `recv_unexpected`.

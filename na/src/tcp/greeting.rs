@@ -273,7 +273,7 @@ impl Poller {
             let error = peer.gone("it was restarted, or has given up this connection");
             self.end_peer(core, peer, error);
         }
-        socket::bound_if_local(&conn.socket)?;
+        socket::suit_if_local(&conn.socket)?;
         let message_bytes_max = core.message_bytes_max.min(hello.message_bytes_max as usize);
         let alive_every = liveness::alive_every(hello);
         self.with_peer(peer, |state| {

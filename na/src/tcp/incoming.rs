@@ -104,9 +104,9 @@ impl Guess {
         if self.careful { CAREFUL_BYTES - HEADER_BYTES } else { 0 }
     }
 
-    /// Whether the buffer alone would be too small for it.
-    fn is_worth_it(&self) -> bool {
-        !self.careful || self.len > (SPARING_BYTES - HEADER_BYTES) as u64
+    /// Whether one with this `len` and `careful` helps: else the buffer takes as much.
+    pub(super) fn is_worth_it(len: u64, careful: bool) -> bool {
+        !careful || len > (SPARING_BYTES - HEADER_BYTES) as u64
     }
 
     /// Bytes that the buffer takes before the memory.
@@ -315,7 +315,11 @@ impl Incoming {
         let complete = self.collect_long(&mut pieces);
         let direct = pieces.bytes();
         let guess = match appetite {
-            Appetite::Guess(guess) if complete && self.start == self.end && guess.is_worth_it() => {
+            Appetite::Guess(guess)
+                if complete
+                    && self.start == self.end
+                    && Guess::is_worth_it(guess.len, guess.careful) =>
+            {
                 Some(guess)
             }
             _ => None,

@@ -130,7 +130,7 @@ impl Peer {
         }
     }
 
-    /// Whether data of a transfer may be arriving.
+    /// Whether data may be arriving of which the place is known.
     pub(super) fn expects_data(&self) -> bool {
         self.expects_data.load(Ordering::Relaxed)
     }

@@ -21,6 +21,9 @@ const BACKLOG: i32 = 1024;
 /// Size of the send buffer of a connection within this host, bytes.
 const LOCAL_SEND_BYTES: usize = 512 << 10;
 
+/// Congestion control of a connection within this host.
+const LOCAL_CONGESTION: &str = "reno";
+
 fn open(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -93,16 +96,26 @@ pub(super) fn configure(socket: impl AsFd, options: &TcpOptions) -> io::Result<(
     Ok(())
 }
 
-/// Bounds what a connection within this host holds that was sent and not read, if it is one. Left
-/// alone, the system lets it grow to several megabytes, which leave the caches before they are
-/// read: bare sockets then move 4 MiB and more at three quarters of the speed. To another host, the
-/// same bytes must cover the time of a round trip, and the system knows best.
-pub(super) fn bound_if_local(socket: impl AsFd) -> io::Result<()> {
+/// Options of a connection within this host, if it is one.
+///
+/// What was sent and not read is bounded. Left alone, the system lets it grow to several megabytes,
+/// which leave the caches before they are read: bare sockets then move 4 MiB and more at three
+/// quarters of the speed. To another host, the same bytes must cover the time of a round trip, and
+/// the system knows best.
+///
+/// There is no way that could be congested, so the congestion control is the plainest. Some that
+/// systems have by default spread their packets over time (BBR), which only costs here.
+pub(super) fn suit_if_local(socket: impl AsFd) -> io::Result<()> {
     let (local, remote) = (local_address(&socket)?.ip(), remote_address(&socket)?.ip());
+    if local != remote && !remote.is_loopback() {
+        return Ok(());
+    }
+    // Every system has it, and every process may choose it. What forbids that costs only time.
+    let _ = sockopt::set_tcp_congestion(&socket, LOCAL_CONGESTION);
     // A process without privileges may be held to less, which would cost more than it brings.
-    if (local == remote || remote.is_loopback()) && send_bytes_possible() >= LOCAL_SEND_BYTES {
+    if send_bytes_possible() >= LOCAL_SEND_BYTES {
         // The kernel doubles it, for its own needs.
-        sockopt::set_socket_send_buffer_size(socket, LOCAL_SEND_BYTES)?;
+        sockopt::set_socket_send_buffer_size(&socket, LOCAL_SEND_BYTES)?;
     }
     Ok(())
 }
@@ -336,6 +349,7 @@ pub(super) unsafe fn receive(socket: impl AsFd, pieces: &mut Pieces<'_>) -> io::
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::{TcpListener, TcpStream};
 
     #[test]
     fn a_connection_is_kept_alive_as_asked() {
@@ -354,5 +368,20 @@ mod tests {
         configure(&socket, &TcpOptions { keep_alive: Duration::ZERO, ..TcpOptions::default() })
             .unwrap();
         assert!(!sockopt::socket_keepalive(&socket).unwrap());
+    }
+
+    #[test]
+    fn a_connection_within_this_host_is_not_paced_and_holds_little() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let dialed = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        for socket in [dialed, accepted] {
+            suit_if_local(&socket).unwrap();
+            assert_eq!(sockopt::tcp_congestion(&socket).unwrap(), LOCAL_CONGESTION);
+            if send_bytes_possible() >= LOCAL_SEND_BYTES {
+                let bytes = sockopt::socket_send_buffer_size(&socket).unwrap();
+                assert_eq!(bytes, 2 * LOCAL_SEND_BYTES);
+            }
+        }
     }
 }

@@ -43,6 +43,17 @@ struct Served {
     received: u64,
 }
 
+/// Data that probably comes next.
+struct Expected<'a> {
+    kind: Kind,
+    number: u64,
+    /// Where the whole of it belongs.
+    place: &'a (LocalMem, u64),
+    received: u64,
+    len: u64,
+    careful: bool,
+}
+
 /// The transfers with one peer. See the module's documentation.
 #[derive(Default)]
 pub(super) struct Transfers {
@@ -57,34 +68,38 @@ pub(super) struct Transfers {
 impl Transfers {
     /// How to read, given the data that may be arriving.
     pub(super) fn appetite(&self) -> Appetite {
-        match self.served_puts.len() + self.asked.len() {
-            1 => self.only_one(),
-            _ => Appetite::Any,
-        }
+        let Some(expected) = self.expected() else { return Appetite::Any };
+        let Expected { kind, number, place: (memory, begin), received, len, careful } = expected;
+        let (memory, offset) = (memory.clone(), begin + received);
+        Appetite::Guess(Guess { kind, number, memory, offset, len, careful })
     }
 
-    /// The same when there is one transfer.
-    fn only_one(&self) -> Appetite {
+    /// Whether [`appetite`](Self::appetite) knows better than to read whatever there is.
+    pub(super) fn expects_data(&self) -> bool {
+        self.expected().is_some()
+    }
+
+    /// The data that is worth guessing, if there is one transfer.
+    fn expected(&self) -> Option<Expected<'_>> {
+        if self.served_puts.len() + self.asked.len() != 1 {
+            return None;
+        }
         let puts = self.served_puts.iter().map(|(number, served)| {
             (Kind::PutData, *number, &served.lease, served.len, served.received)
         });
         let gets = self.asked.iter().filter(|(_, asked)| !asked.put).map(|(number, asked)| {
             (Kind::GetData, *number, &asked.local, asked.request.len, asked.received)
         });
-        match puts.chain(gets).next() {
-            Some((kind, number, Some((memory, offset)), len, received)) if received < len => {
-                let (memory, offset, len) = (memory.clone(), offset + received, len - received);
+        match puts.chain(gets).next()? {
+            (kind, number, Some(place), whole, received) if received < whole => {
+                let len = whole - received;
                 // A get that is denied should leave our memory as it is.
                 let careful = kind == Kind::GetData && received == 0;
-                Appetite::Guess(Guess { kind, number, memory, offset, len, careful })
+                let expected = Expected { kind, number, place, received, len, careful };
+                Guess::is_worth_it(len, careful).then_some(expected)
             }
-            _ => Appetite::Any,
+            _ => None,
         }
-    }
-
-    /// Whether data may be arriving.
-    pub(super) fn expects_data(&self) -> bool {
-        !self.asked.is_empty() || !self.served_puts.is_empty()
     }
 
     /// Whether anything is under way in either direction.
