@@ -48,7 +48,7 @@ pub(super) struct Services {
     /// The peer can map our memory, as far as we know.
     grant: bool,
     helper: Option<CopyHelper>,
-    speeds: Speeds,
+    speeds: [Speeds; CLASSES],
     pub(super) offered: Offered,
 }
 
@@ -64,8 +64,9 @@ enum Path {
     Ring,
 }
 
-/// How fast both ways of moving plain memory have been lately, in bytes per microsecond. Which is
-/// faster depends on how far apart the two cores are and whether the requester makes progress.
+/// How fast both ways of moving plain memory have been lately, in bytes per microsecond, for
+/// transfers of one direction and about one length. Which is faster depends on that, on how far
+/// apart the two cores are and whether the requester makes progress.
 #[derive(Debug, Default)]
 struct Speeds {
     ring: Option<f64>,
@@ -73,18 +74,36 @@ struct Speeds {
     asked: u32,
 }
 
-impl Speeds {
-    /// Shortest transfer that is measured, bytes.
-    const FROM: u64 = 256 << 10;
+/// Gets from 16, 64 and 256 KiB and from 1 MiB, and puts.
+const CLASSES: usize = 5;
 
+/// Shortest get that is measured, bytes, and shortest put. How long a put takes through the ring
+/// depends on when the requester sends its data, so that one among several short ones says little:
+/// they go the way that is faster for long ones.
+const MEASURED_FROM: [u64; 2] = [16 << 10, 256 << 10];
+
+/// Which speeds count for such a transfer.
+fn class(put: bool, len: u64) -> usize {
+    if put {
+        return CLASSES - 1;
+    }
+    let length = (len / MEASURED_FROM[0]).max(1).ilog2() as usize / 2;
+    length.min(CLASSES - 2)
+}
+
+fn is_measured(put: bool, len: u64) -> bool {
+    len >= MEASURED_FROM[usize::from(put)]
+}
+
+impl Speeds {
     /// Of so many choices, the first few try the slower way, which may have become the faster one:
     /// several in a row, because a way that was not used for a while finds its memory in no cache.
     const TRY_EVERY: u32 = 256;
     const TRIES: u32 = 8;
 
-    fn prefer_attach(&mut self, len: u64) -> bool {
+    fn prefer_attach(&mut self, put: bool, len: u64) -> bool {
         let faster = self.attach.zip(self.ring).is_some_and(|(attach, ring)| attach > ring);
-        if len < Self::FROM {
+        if !is_measured(put, len) {
             return len > SLEEPER_BYTES && faster;
         }
         let asked = self.asked;
@@ -144,7 +163,7 @@ enum Turn {
 
 impl Services {
     pub(super) fn new(attach: bool, helper: Option<CopyHelper>) -> Self {
-        let (speeds, offered) = (Speeds::default(), Offered::default());
+        let (speeds, offered) = Default::default();
         Self { open: VecDeque::new(), attach, grant: true, helper, speeds, offered }
     }
 
@@ -204,7 +223,7 @@ impl Services {
         };
         let span = Span { offset, len, done: 0 };
         let measured = matches!(path, Path::Attach | Path::Ring) && self.open.is_empty();
-        let began = (measured && len >= Speeds::FROM).then(Instant::now);
+        let began = (measured && is_measured(put, len)).then(Instant::now);
         let (piece, before) = (0, 0);
         self.open.push_back(Service { part, put, lease, span, pieces, piece, before, path, began });
         Ok(answer)
@@ -218,7 +237,11 @@ impl Services {
         conn: &Conn,
     ) -> (Path, Option<Control>) {
         let awake = conn.segment.peer_bell().is_awake();
-        let attach = if awake { self.speeds.prefer_attach(len) } else { len > SLEEPER_BYTES };
+        let attach = if awake {
+            self.speeds[class(put, len)].prefer_attach(put, len)
+        } else {
+            len > SLEEPER_BYTES
+        };
         if self.attach && attach {
             return (Path::Attach, None);
         }
@@ -287,7 +310,7 @@ impl Services {
             return Ok(None);
         }
         if let Some(service) = self.open.remove(at) {
-            self.speeds.measured(&service);
+            self.speeds[class(service.put, service.span.len)].measured(&service);
             out.memory.push(service.lease);
         }
         Ok(Some(Control::Done { part, status: Status::Ok }))
@@ -334,7 +357,7 @@ impl Services {
                 }
                 Turn::Ended(status) => {
                     if status == Status::Ok {
-                        self.speeds.measured(&service);
+                        self.speeds[class(service.put, service.span.len)].measured(&service);
                     }
                     out.memory.push(service.lease);
                     Some(Control::Done { part: service.part, status })
@@ -474,5 +497,57 @@ impl Service {
             _ if self.span.done == before => Turn::Waits,
             _ => Turn::Moved,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Transfers at these speeds; how many of the last `count` attached.
+    fn attached(speeds: &mut Speeds, ring: f64, attach: f64, count: u32) -> u32 {
+        let mut chosen = 0;
+        for _ in 0..count {
+            let attaches = speeds.prefer_attach(false, 64 << 10);
+            let (place, speed) = match attaches {
+                true => (&mut speeds.attach, attach),
+                false => (&mut speeds.ring, ring),
+            };
+            *place = Some(place.map_or(speed, |old| (old + speed) / 2.0));
+            chosen += u32::from(attaches);
+        }
+        chosen
+    }
+
+    #[test]
+    fn the_faster_way_is_taken_and_a_change_is_noticed() {
+        let mut speeds = Speeds::default();
+        assert_eq!(attached(&mut speeds, 20_000.0, 12_000.0, 2 * Speeds::TRIES), Speeds::TRIES);
+        let rounds = 4 * Speeds::TRY_EVERY;
+        assert!(attached(&mut speeds, 20_000.0, 12_000.0, rounds) <= 5 * Speeds::TRIES);
+        attached(&mut speeds, 2_000.0, 7_000.0, 2 * Speeds::TRY_EVERY);
+        let left = rounds - attached(&mut speeds, 2_000.0, 7_000.0, rounds);
+        assert!(left <= 5 * Speeds::TRIES, "{left}");
+    }
+
+    #[test]
+    fn lengths_are_told_apart_for_gets() {
+        let starts = [16, 64, 256, 1024].map(|kib| kib << 10);
+        for (index, start) in starts.into_iter().enumerate() {
+            assert_eq!((class(false, start), class(false, 4 * start - 1)), (index, index));
+            assert!(is_measured(false, start));
+        }
+        assert_eq!(class(false, u64::MAX), CLASSES - 2);
+        assert!(!is_measured(false, (16 << 10) - 1) && !is_measured(true, (256 << 10) - 1));
+        assert_eq!([0, 64 << 10, u64::MAX].map(|len| class(true, len)), [CLASSES - 1; 3]);
+    }
+
+    #[test]
+    fn short_puts_follow_long_ones() {
+        let mut speeds = Speeds::default();
+        assert!(!speeds.prefer_attach(true, 64 << 10));
+        (speeds.ring, speeds.attach) = (Some(1.0), Some(2.0));
+        assert!(speeds.prefer_attach(true, 64 << 10));
+        assert!(!speeds.prefer_attach(true, SLEEPER_BYTES) && speeds.asked == 0);
     }
 }
