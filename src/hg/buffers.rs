@@ -184,6 +184,15 @@ pub(super) enum Payload {
 }
 
 impl Payload {
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Message(buf, start) => buf.len().saturating_sub(*start),
+            Self::Overflow(bytes) => bytes.len(),
+        }
+    }
+
     pub(super) fn as_slice(&self) -> &[u8] {
         match self {
             Self::None => &[],

@@ -256,10 +256,6 @@ impl<T> Core<T> {
     #[inline(always)]
     fn hand_up(self: &Arc<Self>, incoming: Incoming, sink: &mut dyn Sink<T>) {
         let Incoming { header, origin, reply, payload, held, uncounted } = incoming;
-        let payload_bytes = match &payload {
-            Payload::Message(buf, start) => buf.len().saturating_sub(*start),
-            other => other.as_slice().len(),
-        };
         let mut state = self.state();
         let (registration, refusal) = match state.seen.get(&self.class.registry, header.id) {
             None => (None, Some(ReturnCode::NoEntry)),
@@ -289,7 +285,7 @@ impl<T> Core<T> {
             header,
             origin,
             reply,
-            payload_bytes,
+            payload_bytes: payload.len(),
             payload,
             registration,
             held,

@@ -354,18 +354,6 @@ impl<T> Core<T> {
             }
             return Ok(op);
         }
-        self.launch_slowly(to, op, tag, receive, buf)
-    }
-
-    #[inline(never)]
-    fn launch_slowly(
-        &self,
-        to: &Addr,
-        op: OpRef,
-        tag: Tag,
-        receive: Option<Role>,
-        buf: MsgBuf,
-    ) -> Result<OpRef, (HgError, T)> {
         if !self.begin_send(op) {
             self.buffers.put(buf);
             return Ok(op);

@@ -177,19 +177,17 @@ impl Seen {
             self.table.get(&old.id).is_some_and(|new| Arc::ptr_eq(old, new))
         };
         self.outdated.extend(old.values().filter(|old| !is_there(old)).cloned());
-        // Dropped by nobody but who takes it from there.
-        self.last = None;
     }
 
     /// Takes the newest table; returns what is outdated by that, or was before.
     pub(super) fn renew(&mut self, registry: &Registry) -> Outdated {
         let _table = self.exchange(registry);
-        // It is in that table.
-        self.last = None;
         Outdated { _table, _entries: std::mem::take(&mut self.outdated) }
     }
 
     fn exchange(&mut self, registry: &Registry) -> Arc<Table> {
+        // Drops no entry: the table that the caller gets has it.
+        self.last = None;
         let table = lock(&registry.table);
         self.version = registry.version.load(Ordering::Relaxed);
         std::mem::replace(&mut self.table, table.clone())

@@ -183,9 +183,7 @@ impl SmEndpoint {
         buf.clear();
         let early = self.matcher.lock().post_expected(op, to, tag, buf);
         drop(links);
-        if let Some(completion) = early {
-            self.ready.push(completion);
-        }
+        self.posted(early);
         Ok(())
     }
 

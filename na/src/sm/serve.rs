@@ -229,6 +229,11 @@ impl Services {
         Ok(answer)
     }
 
+    /// A transfer is over.
+    fn measured(&mut self, service: &Service) {
+        self.speeds[class(service.put, service.span.len)].measured(service);
+    }
+
     fn unmapped_path(
         &mut self,
         part: u64,
@@ -310,7 +315,7 @@ impl Services {
             return Ok(None);
         }
         if let Some(service) = self.open.remove(at) {
-            self.speeds[class(service.put, service.span.len)].measured(&service);
+            self.measured(&service);
             out.memory.push(service.lease);
         }
         Ok(Some(Control::Done { part, status: Status::Ok }))
@@ -357,7 +362,7 @@ impl Services {
                 }
                 Turn::Ended(status) => {
                     if status == Status::Ok {
-                        self.speeds[class(service.put, service.span.len)].measured(&service);
+                        self.measured(&service);
                     }
                     out.memory.push(service.lease);
                     Some(Control::Done { part: service.part, status })
