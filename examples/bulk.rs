@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn reverse(
-    request: &margo::Request<Bulk, Result<u64, String>>,
+    request: &margo::Handle<Bulk, Result<u64, String>>,
 ) -> Result<u64, Box<dyn std::error::Error>> {
     let remote = request.args();
     let len = usize::try_from(remote.len())?;

@@ -62,6 +62,7 @@ mod copy_pool;
 mod error;
 mod exposed;
 mod forward;
+mod handle;
 mod handler;
 mod init;
 mod instance;
@@ -70,7 +71,6 @@ mod options;
 mod progress;
 mod provider;
 mod register;
-mod request;
 mod respond;
 mod rpc;
 mod segments;
@@ -88,12 +88,12 @@ pub use self::{
         ProviderError, RegisterError, RespondError,
     },
     exposed::{Exposable, Exposed},
+    handle::Handle,
     hg::{Bulk, ConstStr, HgError, ProcError, ProviderId, ReturnCode, RpcId},
     init::{InstanceBuilder, init},
     instance::{Instance, Stats},
     layout::{Layout, LayoutPool, LayoutXstream},
     provider::{Component, Provider, ProviderSpec, RunningProvider, RunningProviders},
-    request::Request,
     rpc::{ProviderHandle, Rpc},
     segments::BulkSegments,
 };

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use ult::PoolRef;
 
 use crate::hg::{ProviderId, RpcId};
-use crate::{Instance, ProviderError, RegisterError, Request, Rpc};
+use crate::{Handle, Instance, ProviderError, RegisterError, Rpc};
 
 /// RPCs that are served under one provider id, by handlers in one pool. Dropping it deregisters
 /// them: requests that arrive afterwards are told that there is no such RPC; handlers that run go
@@ -45,7 +45,7 @@ impl Provider {
     where
         A: DeserializeOwned + 'static,
         R: Serialize + 'static,
-        F: Fn(Request<A, R>) + Send + Sync + 'static,
+        F: Fn(Handle<A, R>) + Send + Sync + 'static,
     {
         self.instance.register_at(rpc, self.id, self.pool.clone(), handler)?;
         let mut registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner);

@@ -10,7 +10,7 @@ use ult::PoolRef;
 
 use crate::hg::{HgError, ProviderId, Registration};
 use crate::respond::Reply;
-use crate::{Instance, RegisterError, Request, Rpc};
+use crate::{Handle, Instance, RegisterError, Rpc};
 
 /// What runs on the handler's ULT: decodes, calls the user's function, sees to an answer.
 type Run = dyn Fn(&Arc<Reply>) + Send + Sync;
@@ -38,7 +38,7 @@ impl Instance {
     /// [`provider`](Self::provider).
     ///
     /// `handler` runs once for each request, on a ULT of its own; it may block in everything that
-    /// [`ult`] and this crate offer. It should answer with [`Request::respond`]; if it returns
+    /// [`ult`] and this crate offer. It should answer with [`Handle::respond`]; if it returns
     /// without, or panics, the origin gets an error.
     ///
     /// # Errors
@@ -50,7 +50,7 @@ impl Instance {
     where
         A: DeserializeOwned + 'static,
         R: Serialize + 'static,
-        F: Fn(Request<A, R>) + Send + Sync + 'static,
+        F: Fn(Handle<A, R>) + Send + Sync + 'static,
     {
         self.register_at(rpc, ProviderId::DEFAULT, self.rpc_pool(), handler)
     }
@@ -65,7 +65,7 @@ impl Instance {
     where
         A: DeserializeOwned + 'static,
         R: Serialize + 'static,
-        F: Fn(Request<A, R>) + Send + Sync + 'static,
+        F: Fn(Handle<A, R>) + Send + Sync + 'static,
     {
         if !self.inner().resolved.listen {
             return Err(RegisterError::NotListening { rpc: rpc.name() });
@@ -83,7 +83,7 @@ impl Instance {
         }
         let run = move |reply: &Arc<Reply>| {
             if let Some(args) = reply.decode::<A>() {
-                handler(Request::new(args, reply.clone()));
+                handler(Handle::new(args, reply.clone()));
             }
         };
         let pool_index = self.inner().pools.iter().position(|own| *own == pool);

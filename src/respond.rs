@@ -196,7 +196,7 @@ impl Reply {
         }
     }
 
-    /// The user's [`Request`](crate::Request) is dropped: the last chance for an answer.
+    /// The user's [`Handle`](crate::Handle) is dropped: the last chance for an answer.
     pub(crate) fn request_dropped(&self) {
         if self.is_answered() {
             return;

@@ -4,7 +4,7 @@
 mod common;
 
 use common::bounded;
-use margo::{Bulk, Instance, ProviderHandle, Request, Rpc};
+use margo::{Bulk, Handle, Instance, ProviderHandle, Rpc};
 
 /// Checks the origin's memory; says how its request came.
 const FETCH: Rpc<Bulk, String> = Rpc::new("fetch");
@@ -22,7 +22,7 @@ fn start(auto_sm: bool) -> Instance {
 }
 
 fn serve(service: &Instance) {
-    let fetch = |request: Request<Bulk, String>| {
+    let fetch = |request: Handle<Bulk, String>| {
         let mut buffer = request.instance().bulk_buffer(BYTES).unwrap();
         request.pull(request.args(), 0, &mut buffer, 0..BYTES).unwrap();
         assert!(buffer.iter().all(|byte| *byte == 5));

@@ -1,6 +1,6 @@
 //! Rows `bulk.sm.alloc.*`, `bulk.sm.any.*` and `bulk.tcp.*`: the target pulls the origin's memory.
 //!
-//! Measures [`Request::pull`](margo::Request::pull) in a handler, one transfer after the other,
+//! Measures [`Handle::pull`](margo::Handle::pull) in a handler, one transfer after the other,
 //! from memory of the origin into registered memory of the target, both of [`Instance::alloc`] or
 //! both plain; both sides poll. The request that asks for it and its answer are not included. After
 //! each round the target compares what it has with what it must be.
@@ -13,7 +13,7 @@ use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use margo::{
-    Access, AllocOptions, Bulk, BulkBuffer, Exposable, Exposed, Instance, ProviderHandle, Request,
+    Access, AllocOptions, Bulk, BulkBuffer, Exposable, Exposed, Handle, Instance, ProviderHandle,
     Rpc, SharedBuffer,
 };
 use serde::{Deserialize, Serialize};
@@ -128,11 +128,11 @@ pub(crate) fn peer(target: Target, deadline: Deadline) -> Result<()> {
     let (pulls, bare) = (measured.clone(), measured.clone());
     let shared = matches!(floor, Floor::Copy);
     let register = move |instance: &Instance| {
-        let pull = move |request: Request<Bulk, Told>| {
+        let pull = move |request: Handle<Bulk, Told>| {
             answer(&request, &pulls, |measured| pull(&request, measured, shared, bytes, effort));
         };
         instance.register(PULL, pull).doing("registering")?;
-        let floor = move |request: Request<(), Told>| {
+        let floor = move |request: Handle<(), Told>| {
             answer(&request, &bare, |measured| {
                 bare_round(&floor, measured, bytes, effort, deadline)
             });
@@ -147,7 +147,7 @@ pub(crate) fn peer(target: Target, deadline: Deadline) -> Result<()> {
 
 /// Runs a round with the measurements taken out of their place: no lock is held while it suspends.
 fn answer<A>(
-    request: &Request<A, Told>,
+    request: &Handle<A, Told>,
     place: &Mutex<Option<Measured>>,
     round: impl FnOnce(&mut Measured) -> Result<()>,
 ) {
@@ -166,7 +166,7 @@ fn take(place: &Mutex<Option<Measured>>) -> Result<Measured> {
 }
 
 fn pull(
-    request: &Request<Bulk, Told>,
+    request: &Handle<Bulk, Told>,
     measured: &mut Measured,
     shared: bool,
     bytes: usize,

@@ -12,7 +12,7 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use margo::{BulkBuffer, Component, Instance, Provider, ProviderSpec, Request, RunningProvider};
+use margo::{BulkBuffer, Component, Handle, Instance, Provider, ProviderSpec, RunningProvider};
 use serde::Serialize;
 
 use crate::error::BlobError;
@@ -100,7 +100,7 @@ impl BlobProvider {
     }
 }
 
-fn answer<A, R: Serialize>(request: &Request<A, R>, result: &R) {
+fn answer<A, R: Serialize>(request: &Handle<A, R>, result: &R) {
     if let Err(error) = request.respond(result) {
         // Nobody to tell: the origin is gone, or this instance is closed.
         tracing::debug!(rpc = request.rpc_name(), %error, "no answer");
@@ -129,10 +129,7 @@ impl Service {
         self.store.publish(incoming, &name, false)
     }
 
-    fn write(
-        &self,
-        request: &Request<WriteArgs, Result<u64, BlobError>>,
-    ) -> Result<u64, BlobError> {
+    fn write(&self, request: &Handle<WriteArgs, Result<u64, BlobError>>) -> Result<u64, BlobError> {
         let WriteArgs { name, bulk, len, overwrite } = request.args();
         let (name, len) = (BlobName::new(name)?, *len);
         check_memory(0, len, bulk.len())?;
@@ -164,7 +161,7 @@ impl Service {
 
     fn read(
         &self,
-        request: &Request<ReadArgs, Result<ReadDone, BlobError>>,
+        request: &Handle<ReadArgs, Result<ReadDone, BlobError>>,
     ) -> Result<ReadDone, BlobError> {
         let ReadArgs { name, offset, len, bulk } = request.args();
         let (name, offset) = (BlobName::new(name)?, *offset);

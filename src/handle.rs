@@ -18,13 +18,13 @@ use crate::{Addr, Bulk, BulkError, Instance, LocalBulk, RespondError};
 /// Counterpart: `hg_handle_t` at the target; Thallium's `request`.
 ///
 /// [`ForwardError::Failed`]: crate::ForwardError::Failed
-pub struct Request<A, R> {
+pub struct Handle<A, R> {
     args: A,
     reply: Arc<Reply>,
     result: std::marker::PhantomData<fn(R)>,
 }
 
-impl<A, R> Request<A, R> {
+impl<A, R> Handle<A, R> {
     pub(crate) fn new(args: A, reply: Arc<Reply>) -> Self {
         Self { args, reply, result: std::marker::PhantomData }
     }
@@ -107,7 +107,7 @@ impl<A, R> Request<A, R> {
     }
 }
 
-impl<A, R: Serialize> Request<A, R> {
+impl<A, R: Serialize> Handle<A, R> {
     /// Answers. Returns when the answer is on its way; does not wait for its delivery.
     ///
     /// # Errors
@@ -121,14 +121,14 @@ impl<A, R: Serialize> Request<A, R> {
     }
 }
 
-impl<A, R> Drop for Request<A, R> {
+impl<A, R> Drop for Handle<A, R> {
     fn drop(&mut self) {
         self.reply.request_dropped();
     }
 }
 
-impl<A: fmt::Debug, R> fmt::Debug for Request<A, R> {
+impl<A: fmt::Debug, R> fmt::Debug for Handle<A, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request").field("args", &self.args).field("reply", &self.reply).finish()
+        f.debug_struct("Handle").field("args", &self.args).field("reply", &self.reply).finish()
     }
 }
