@@ -23,7 +23,7 @@ fn announcement(id: u64, len: u64) -> Vec<u8> {
 
 /// The next slot of the lane in block `id`.
 fn lane_record(id: u64) -> Vec<u8> {
-    [1, 0, id, 100].iter().flat_map(|word: &u64| word.to_le_bytes()).collect()
+    [1, 0, id, 100, 0].iter().flat_map(|word: &u64| word.to_le_bytes()).collect()
 }
 
 /// The connection of `hostile`, which announced a block `id` that is not mapped, works, and ends

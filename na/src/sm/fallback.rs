@@ -13,6 +13,8 @@
 //! A full ring or lane stops the source, which goes on when the sink has made room. Offsets must be
 //! consecutive, and a sink writes only into memory of a transfer that it knows.
 
+use std::time::Instant;
+
 use super::lane::{Emptier, Filler, Overrun, SLOTS};
 use super::link::{Conn, Control};
 use super::record::{self, DATA_PREFIX, LANE_WORDS, word_at};
@@ -67,11 +69,11 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Sends the next chunk of `span` as *data* or *supply*; `None` when there is no room. Advances
-    /// `span` and returns the bytes sent.
+    /// Sends the next chunk of `span` as *data* or *supply*, and with `measure` how long copying
+    /// took; `None` when there is no room. Advances `span` and returns the bytes sent.
     pub(super) fn send_chunk(
         &mut self,
-        put: bool,
+        (put, measure): (bool, bool),
         part: u64,
         memory: &LocalMem,
         span: &mut Span,
@@ -81,9 +83,9 @@ impl Source<'_> {
             true => (record::SUPPLY, record::LANE_SUPPLY),
         };
         if span.left() > INLINE_MAX && self.open_lane() {
-            return self.send_in_lane(lane, part, memory, span);
+            return self.send_in_lane((lane, measure), part, memory, span);
         }
-        send_inline(self.producer, inline, part, memory, span)
+        send_inline(self.producer, (inline, measure), part, memory, span)
     }
 
     /// Makes sure that there is a lane, if there can be one.
@@ -105,7 +107,7 @@ impl Source<'_> {
 
     fn send_in_lane(
         &mut self,
-        kind: u8,
+        (kind, measure): (u8, bool),
         part: u64,
         memory: &LocalMem,
         span: &mut Span,
@@ -118,6 +120,7 @@ impl Source<'_> {
         let len = span.left().min(SLOT_BYTES as u64);
         let base = buffer.block().base();
         let mut at = free as usize * SLOT_BYTES;
+        let began = measure.then(Instant::now);
         for piece in memory.region().pieces(span.offset + span.done, len) {
             let to = base.as_ptr().wrapping_add(at);
             // SAFETY:
@@ -129,7 +132,8 @@ impl Source<'_> {
             unsafe { std::ptr::copy_nonoverlapping(piece.ptr, to, piece.len) };
             at += piece.len;
         }
-        for (index, word) in [part, span.done, buffer.block().id(), len].into_iter().enumerate() {
+        let words = [part, span.done, buffer.block().id(), len, nanos(began)];
+        for (index, word) in words.into_iter().enumerate() {
             self.producer.write(&slot, 8 * index, &word.to_le_bytes());
         }
         self.producer.publish(slot, kind, 0);
@@ -146,6 +150,7 @@ pub(super) struct LaneChunk {
     pub(super) offset: u64,
     pub(super) block: u64,
     pub(super) len: u64,
+    pub(super) nanos: u64,
 }
 
 impl LaneChunk {
@@ -156,7 +161,8 @@ impl LaneChunk {
         }
         consumer.read(record, 0, &mut bytes);
         let word = |index| word_at(&bytes, index);
-        Some(Self { part: word(0)?, offset: word(1)?, block: word(2)?, len: word(3)? })
+        let (part, offset, block) = (word(0)?, word(1)?, word(2)?);
+        Some(Self { part, offset, block, len: word(3)?, nanos: word(4)? })
     }
 
     /// Where the chunk is in the peer's lane.
@@ -170,10 +176,15 @@ impl LaneChunk {
     }
 }
 
+/// Nanoseconds since then, if it is measured.
+fn nanos(began: Option<Instant>) -> u64 {
+    began.map_or(0, |began| u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX))
+}
+
 /// Sends the next chunk of `span` in the ring, as a record of `kind`.
 fn send_inline<M: RingMemory>(
     producer: &mut Producer<M>,
-    kind: u8,
+    (kind, measure): (u8, bool),
     part: u64,
     memory: &LocalMem,
     span: &mut Span,
@@ -186,11 +197,15 @@ fn send_inline<M: RingMemory>(
     prefix[8..16].copy_from_slice(&span.done.to_le_bytes());
     producer.write(&slot, 0, &prefix);
     let mut at = DATA_PREFIX;
+    let began = measure.then(Instant::now);
     for piece in memory.region().pieces(span.offset + span.done, len) {
         // SAFETY: a piece of a region that `memory` keeps alive, valid for reads (contract of
         // `Memory::from_raw`).
         unsafe { producer.write_raw(&slot, at, piece.ptr, piece.len) };
         at += piece.len;
+    }
+    if began.is_some() {
+        producer.write(&slot, 16, &nanos(began).to_le_bytes());
     }
     producer.publish(slot, kind, 0);
     span.done += len;
@@ -230,11 +245,12 @@ pub(super) enum Chunk<'a> {
 }
 
 impl Chunk<'_> {
-    /// Its part and the offset there; `None` when the record is too short.
-    pub(super) fn prefix(&self) -> Option<(u64, u64)> {
+    /// Its part, the offset there, and how long the peer copied, nanoseconds; `None` when the
+    /// record is too short.
+    pub(super) fn prefix(&self) -> Option<(u64, u64, u64)> {
         match self {
             Self::Ring(consumer, record) => chunk_prefix(consumer, record),
-            Self::Lane(chunk, _) => Some((chunk.part, chunk.offset)),
+            Self::Lane(chunk, _) => Some((chunk.part, chunk.offset, chunk.nanos)),
         }
     }
 
@@ -268,12 +284,12 @@ impl Chunk<'_> {
     }
 }
 
-/// Reads the part and offset in front of a chunk; `None` when the record is too short.
-fn chunk_prefix<M: RingMemory>(consumer: &Consumer<M>, record: &Record) -> Option<(u64, u64)> {
+/// Reads the words in front of a chunk; `None` when the record is too short.
+fn chunk_prefix<M: RingMemory>(consumer: &Consumer<M>, record: &Record) -> Option<(u64, u64, u64)> {
     if record.len < DATA_PREFIX {
         return None;
     }
-    let mut words = [0; 16];
+    let mut words = [0; 24];
     consumer.read(record, 0, &mut words);
-    Some((word_at(&words, 0)?, word_at(&words, 1)?))
+    Some((word_at(&words, 0)?, word_at(&words, 1)?, word_at(&words, 2)?))
 }

@@ -204,7 +204,7 @@ impl Conn {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Control {
     Done { part: u64, status: Status },
-    Pull { part: u64 },
+    Pull { part: u64, measure: bool },
     Cancel { part: u64 },
     Grant { part: u64, block: u64, offset: u64 },
     Finished { part: u64, copied: bool },
@@ -218,7 +218,7 @@ impl Control {
     fn write(self, producer: &mut Producer<MappedRing>) -> Result<bool, Violation> {
         let (kind, words, count) = match self {
             Self::Done { part, status } => (record::DONE, [part, status.code(), 0], 2),
-            Self::Pull { part } => (record::PULL, [part, 0, 0], 1),
+            Self::Pull { part, measure } => (record::PULL, [part, u64::from(measure), 0], 2),
             Self::Cancel { part } => (record::CANCEL, [part, 0, 0], 1),
             Self::Grant { part, block, offset } => (record::GRANT, [part, block, offset], 3),
             Self::Finished { part, copied } => (record::FINISHED, [part, u64::from(!copied), 0], 2),
@@ -502,7 +502,7 @@ impl TxLink {
         }
         let Self { conn, producer, lane, announced, control, .. } = self;
         let mut source = Source { conn, producer, lane, announced, control };
-        let sent = source.send_chunk(false, part, memory, span);
+        let sent = source.send_chunk((false, false), part, memory, span);
         sent.unwrap_or_else(|violation| {
             self.conn.set_fault(violation);
             None
@@ -539,8 +539,8 @@ impl TxLink {
     }
 
     /// The owner wants the data of a put.
-    pub(super) fn pull(&mut self, part: u64) -> Result<(), &'static str> {
-        self.requests.pull(part)?;
+    pub(super) fn pull(&mut self, part: u64, measure: bool) -> Result<(), &'static str> {
+        self.requests.pull(part, measure)?;
         self.conn.set_backlog(true);
         Ok(())
     }

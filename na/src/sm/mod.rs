@@ -95,6 +95,7 @@ mod cma;
 #[cfg(not(loom))]
 mod connect;
 #[cfg(not(loom))]
+mod costs;
 mod crowd;
 #[cfg(not(loom))]
 mod endpoint;

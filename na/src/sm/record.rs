@@ -7,8 +7,8 @@
 //! | 3 | get | requester to owner | [`Request`] |
 //! | 4 | put | requester to owner | [`Request`] |
 //! | 5 | done | owner to requester | part u64, status u64 |
-//! | 6 | pull | owner to requester | part u64: send the data of this put |
-//! | 7 | data | owner to requester | bytes of a get: part u64, offset u64, 40 zero bytes, bytes |
+//! | 6 | pull | owner to requester | part u64, measure u64 (0, 1): send the data of this put |
+//! | 7 | data | owner to requester | bytes of a get: part u64, offset u64, time u64, 32 zero bytes, bytes |
 //! | 8 | supply | requester to owner | bytes of a put: the same |
 //! | 9 | cancel | requester to owner | part u64 |
 //! | 10 | ping | both | nothing |
@@ -16,9 +16,12 @@
 //! | 12 | grant | owner to requester | part u64, block u64, offset u64: copy there yourself |
 //! | 13 | finished | requester to owner | part u64, status u64: 0 copied, 1 cannot |
 //! | 14 | forget | both | block u64: it exists no more |
-//! | 15 | lane data | owner to requester | the next slot: part, offset, block, length, u64 each |
+//! | 15 | lane data | owner to requester | the next slot: part, offset, block, length, time, u64 each |
 //! | 16 | lane supply | requester to owner | the same |
 //! | 17 | offer | owner to requester | key u64, block u64, place u64 (`offer.rs`) |
+//!
+//! The time is what copying these bytes took, nanoseconds; zero if it was not measured, as only a
+//! pull can ask for (`costs.rs`).
 //!
 //! Any other kind, and any payload of another length, is a breach of the protocol.
 
@@ -44,7 +47,7 @@ pub(super) const LANE_SUPPLY: u8 = 16;
 pub(super) const OFFER: u8 = 17;
 
 /// Words of a record of the lane.
-pub(super) const LANE_WORDS: usize = 4;
+pub(super) const LANE_WORDS: usize = 5;
 
 /// Words of the longest record of words.
 pub(super) const CONTROL_WORDS: usize = 3;

@@ -32,8 +32,8 @@ pub(super) struct Requests {
     /// Transfers with bytes that were not asked for yet.
     waiting: VecDeque<u64>,
     parts: HashMap<u64, Part, Cheap>,
-    /// Parts whose data the owner pulls.
-    pulled: VecDeque<u64>,
+    /// Parts whose data the owner pulls, and whether it wants to know how long that takes.
+    pulled: VecDeque<(u64, bool)>,
     /// Parts that we copy ourselves.
     grants: VecDeque<Grant>,
     next_id: u64,
@@ -134,7 +134,7 @@ impl Requests {
     ) -> Result<bool, Violation> {
         let mut sent = false;
         while *budget > 0
-            && let Some(id) = self.pulled.front().copied()
+            && let Some((id, measure)) = self.pulled.front().copied()
         {
             let part = self.parts.get_mut(&id);
             let found =
@@ -144,7 +144,7 @@ impl Requests {
                 continue;
             };
             let memory = &open.transfer.local;
-            let bytes = source.send_chunk(true, id, memory, span)?;
+            let bytes = source.send_chunk((true, measure), id, memory, span)?;
             let Some(bytes) = bytes else { return Ok(sent) };
             *budget = budget.saturating_sub(bytes);
             sent = true;
@@ -156,7 +156,7 @@ impl Requests {
     pub(super) fn granted(&mut self, id: u64, memory: Mapped) -> Result<(), &'static str> {
         let part = self.parts.get(&id).ok_or("a grant for an unknown transfer")?;
         let open = self.transfers.get(&part.transfer).ok_or("a grant for an unknown transfer")?;
-        let twice = self.pulled.contains(&id) || self.grants.iter().any(|grant| grant.part == id);
+        let twice = self.is_pulled(id) || self.grants.iter().any(|grant| grant.part == id);
         if part.span.done != 0 || twice {
             return Err("a grant where none may come");
         }
@@ -208,22 +208,26 @@ impl Requests {
     }
 
     /// The owner wants the data of a put.
-    pub(super) fn pull(&mut self, id: u64) -> Result<(), &'static str> {
+    pub(super) fn pull(&mut self, id: u64, measure: bool) -> Result<(), &'static str> {
         let part = self.parts.get(&id).ok_or("a pull for an unknown transfer")?;
         let open = self.transfers.get(&part.transfer).ok_or("a pull for an unknown transfer")?;
-        if !open.put || part.span.done != 0 || self.pulled.contains(&id) {
+        if !open.put || part.span.done != 0 || self.is_pulled(id) {
             return Err("a pull where none may come");
         }
         if open.failed.is_none() {
-            self.pulled.push_back(id);
+            self.pulled.push_back((id, measure));
         }
         Ok(())
+    }
+
+    fn is_pulled(&self, id: u64) -> bool {
+        self.pulled.iter().any(|(pulled, _)| *pulled == id)
     }
 
     /// Data of a get has come through the ring.
     pub(super) fn data(&mut self, chunk: &Chunk<'_>) -> Result<(), &'static str> {
         let unknown = "bulk data for an unknown transfer";
-        let (id, offset) = chunk.prefix().ok_or(unknown)?;
+        let (id, offset, _) = chunk.prefix().ok_or(unknown)?;
         let part = self.parts.get_mut(&id).ok_or(unknown)?;
         let open = self.transfers.get(&part.transfer).filter(|open| !open.put).ok_or(unknown)?;
         if self.grants.iter().any(|grant| grant.part == id) {
@@ -244,7 +248,7 @@ impl Requests {
         if status == Status::Ok && part.span.done != 0 && part.span.left() != 0 {
             return Err("the end of a transfer before its data");
         }
-        self.pulled.retain(|pulled| *pulled != id);
+        self.pulled.retain(|(pulled, _)| *pulled != id);
         self.grants.retain(|grant| grant.part != id);
         let Some(open) = self.transfers.get_mut(&part.transfer) else { return Ok(()) };
         open.parts -= 1;
@@ -267,7 +271,7 @@ impl Requests {
         open.failed.get_or_insert(Error::Canceled);
         let parts: Vec<_> =
             self.parts.iter().filter(|(_, part)| part.transfer == id).map(|(id, _)| *id).collect();
-        self.pulled.retain(|pulled| !parts.contains(pulled));
+        self.pulled.retain(|(pulled, _)| !parts.contains(pulled));
         self.grants.retain(|grant| !parts.contains(&grant.part));
         self.finish(id, out);
         Some(parts.into_iter().map(|part| Control::Cancel { part }).collect())

@@ -369,8 +369,8 @@ impl SmEndpoint {
             (record::OFFER, Some(key), Some(block), 24) => {
                 link.offered(key, block, word_at(bytes, 2).unwrap_or(0))
             }
-            (record::PULL, Some(part), None, 8) => {
-                link.with_link(|tx| tx.pull(part)).unwrap_or(Ok(()))
+            (record::PULL, Some(part), Some(measure @ (0 | 1)), 16) => {
+                link.with_link(|tx| tx.pull(part, measure == 1)).unwrap_or(Ok(()))
             }
             (record::CANCEL, Some(part), None, 8) => {
                 let answer = link.services.cancel(part, out);

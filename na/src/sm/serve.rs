@@ -8,22 +8,22 @@
 //! |---|---|---|---|
 //! | mapped | its memory is from `alloc` | we write there | we read there |
 //! | granted | ours is from `alloc` | *grant*: it reads ours, then *finished* | it writes ours |
-//! | ring | faster lately, or nothing else works | we send *data* | we *pull*, and take *supply* |
+//! | ring | cheaper lately, or nothing else works | we send *data* | we *pull*, and take *supply* |
 //! | attach | it is permitted | we write into the requester | we read from the requester |
 //!
-//! The first that applies is taken. Through the ring both sides copy at the same time, which can be
-//! twice as fast as attaching; but it needs both, and cores that share a cache. So while the
-//! requester is awake, the way that was faster lately is taken ([`Speeds`]). A service that may not
-//! attach (any more), or whose grant the requester cannot use, starts again on another path.
+//! The first that applies is taken. The ring needs both sides: while the requester is awake, the
+//! way that was cheaper lately is taken (`costs.rs`). A service that may not attach (any more), or
+//! whose grant the requester cannot use, starts again on another path.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
 use super::block::{Mapped, PeerBlocks};
 use super::cma::{self, Direction, VECTORS};
 use super::copy::{copy_between, skip_bytes};
+use super::costs::{Choice, Costs, Way};
 use super::fallback::{Chunk, Span};
 use super::link::{Conn, Control, Outcome, TxLink};
 use super::offer::Offered;
@@ -48,7 +48,7 @@ pub(super) struct Services {
     /// The peer can map our memory, as far as we know.
     grant: bool,
     helper: Option<CopyHelper>,
-    speeds: [Speeds; CLASSES],
+    costs: Costs,
     pub(super) offered: Offered,
 }
 
@@ -64,71 +64,6 @@ enum Path {
     Ring,
 }
 
-/// How fast both ways of moving plain memory have been lately, in bytes per microsecond, for
-/// transfers of one direction and about one length. Which is faster depends on that, on how far
-/// apart the two cores are and whether the requester makes progress.
-#[derive(Debug, Default)]
-struct Speeds {
-    ring: Option<f64>,
-    attach: Option<f64>,
-    asked: u32,
-}
-
-/// Gets from 16, 64 and 256 KiB and from 1 MiB, and puts.
-const CLASSES: usize = 5;
-
-/// Shortest get that is measured, bytes, and shortest put. How long a put takes through the ring
-/// depends on when the requester sends its data, so that one among several short ones says little:
-/// they go the way that is faster for long ones.
-const MEASURED_FROM: [u64; 2] = [16 << 10, 256 << 10];
-
-/// Which speeds count for such a transfer.
-fn class(put: bool, len: u64) -> usize {
-    if put {
-        return CLASSES - 1;
-    }
-    let length = (len / MEASURED_FROM[0]).max(1).ilog2() as usize / 2;
-    length.min(CLASSES - 2)
-}
-
-fn is_measured(put: bool, len: u64) -> bool {
-    len >= MEASURED_FROM[usize::from(put)]
-}
-
-impl Speeds {
-    /// Of so many choices, the first few try the slower way, which may have become the faster one:
-    /// several in a row, because a way that was not used for a while finds its memory in no cache.
-    const TRY_EVERY: u32 = 256;
-    const TRIES: u32 = 8;
-
-    fn prefer_attach(&mut self, put: bool, len: u64) -> bool {
-        let faster = self.attach.zip(self.ring).is_some_and(|(attach, ring)| attach > ring);
-        if !is_measured(put, len) {
-            return len > SLEEPER_BYTES && faster;
-        }
-        let asked = self.asked;
-        self.asked = asked.wrapping_add(1);
-        if asked < 2 * Self::TRIES {
-            // Both are measured first.
-            return asked >= Self::TRIES;
-        }
-        faster != (asked % Self::TRY_EVERY < Self::TRIES)
-    }
-
-    /// A transfer is over.
-    fn measured(&mut self, service: &Service) {
-        let Some(began) = service.began else { return };
-        let micros = began.elapsed().as_nanos().max(1) as f64 / 1000.0;
-        let speed = service.span.len as f64 / micros;
-        let place = match service.path {
-            Path::Ring => &mut self.ring,
-            Path::Attach => &mut self.attach,
-            Path::Mapped(_) | Path::Granted => return,
-        };
-        *place = Some(place.map_or(speed, |old| (old + speed) / 2.0));
-    }
-}
-
 #[derive(Debug)]
 struct Service {
     part: u64,
@@ -140,8 +75,8 @@ struct Service {
     piece: usize,
     before: u64,
     path: Path,
-    /// When it began, if its speed is measured.
-    began: Option<Instant>,
+    /// How long was copied, as `costs.rs` counts it, if that is measured.
+    spent: Option<Duration>,
 }
 
 /// What a request is looked at with.
@@ -163,8 +98,8 @@ enum Turn {
 
 impl Services {
     pub(super) fn new(attach: bool, helper: Option<CopyHelper>) -> Self {
-        let (speeds, offered) = Default::default();
-        Self { open: VecDeque::new(), attach, grant: true, helper, speeds, offered }
+        let (costs, offered) = Default::default();
+        Self { open: VecDeque::new(), attach, grant: true, helper, costs, offered }
     }
 
     /// Whether we copy without the peer's help.
@@ -213,44 +148,50 @@ impl Services {
         }
         self.offered.requested(&lease, len);
         let grant = self.grant && len >= GRANT_FROM && lease.region().block().is_some();
+        let mut measure = false;
         let (path, answer) = if let Some(mapped) = place.blocks.resolve(&pieces, !put) {
             (Path::Mapped(mapped), None)
         } else if grant && let Some(block) = announce(&lease, put) {
             // A region with a block is that block.
             (Path::Granted, Some(Control::Grant { part, block, offset }))
         } else {
-            self.unmapped_path(part, put, len, place.conn)
+            let path;
+            (path, measure) = self.unmapped_path(put, len, place.conn);
+            let pulls = put && matches!(path, Path::Ring);
+            (path, pulls.then_some(Control::Pull { part, measure }))
         };
         let span = Span { offset, len, done: 0 };
-        let measured = matches!(path, Path::Attach | Path::Ring) && self.open.is_empty();
-        let began = (measured && is_measured(put, len)).then(Instant::now);
+        let spent = measure.then_some(Duration::ZERO);
         let (piece, before) = (0, 0);
-        self.open.push_back(Service { part, put, lease, span, pieces, piece, before, path, began });
+        self.open.push_back(Service { part, put, lease, span, pieces, piece, before, path, spent });
         Ok(answer)
     }
 
     /// A transfer is over.
-    fn measured(&mut self, service: &Service) {
-        self.speeds[class(service.put, service.span.len)].measured(service);
+    fn ended(&mut self, service: &Service) {
+        let way = match service.path {
+            Path::Ring => Way::Ring,
+            Path::Attach => Way::Attach,
+            Path::Mapped(_) | Path::Granted => return,
+        };
+        if let Some(spent) = service.spent {
+            let nanos = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
+            self.costs.measured(service.put, service.span.len, way, nanos);
+        }
     }
 
-    fn unmapped_path(
-        &mut self,
-        part: u64,
-        put: bool,
-        len: u64,
-        conn: &Conn,
-    ) -> (Path, Option<Control>) {
+    /// How memory goes that nobody has mapped, and whether to measure that.
+    fn unmapped_path(&mut self, put: bool, len: u64, conn: &Conn) -> (Path, bool) {
         let awake = conn.segment.peer_bell().is_awake();
-        let attach = if awake {
-            self.speeds[class(put, len)].prefer_attach(put, len)
-        } else {
-            len > SLEEPER_BYTES
+        let Choice { way, measure } = match (self.attach, awake) {
+            (false, _) => Choice { way: Way::Ring, measure: false },
+            (true, true) => self.costs.choose(put, len),
+            (true, false) => {
+                let way = if len > SLEEPER_BYTES { Way::Attach } else { Way::Ring };
+                Choice { way, measure: false }
+            }
         };
-        if self.attach && attach {
-            return (Path::Attach, None);
-        }
-        (Path::Ring, put.then_some(Control::Pull { part }))
+        (if way == Way::Attach { Path::Attach } else { Path::Ring }, measure)
     }
 
     /// The requester has copied in our memory, or says that it cannot. Returns what to answer.
@@ -277,9 +218,11 @@ impl Services {
             1 => {
                 self.grant = false;
                 let Service { put, span, .. } = self.open[at];
-                let (path, answer) = self.unmapped_path(part, put, span.len, conn);
-                self.open[at].path = path;
-                Ok(answer)
+                let (path, measure) = self.unmapped_path(put, span.len, conn);
+                let pulls = put && matches!(path, Path::Ring);
+                let service = &mut self.open[at];
+                (service.path, service.spent) = (path, measure.then_some(Duration::ZERO));
+                Ok(pulls.then_some(Control::Pull { part, measure }))
             }
             _ => Err("an unknown status"),
         }
@@ -304,18 +247,21 @@ impl Services {
         out: &mut Outcome,
     ) -> Result<Option<Control>, &'static str> {
         let wrong = "bulk data for an unknown transfer";
-        let (part, offset) = chunk.prefix().ok_or(wrong)?;
+        let (part, offset, nanos) = chunk.prefix().ok_or(wrong)?;
         let at = self.open.iter().position(|service| service.part == part).ok_or(wrong)?;
         let service = &mut self.open[at];
         if !service.put || !matches!(service.path, Path::Ring) {
             return Err("bulk data that nobody asked for");
         }
         chunk.take(offset, &service.lease, &mut service.span)?;
+        if let Some(spent) = &mut service.spent {
+            *spent = spent.saturating_add(Duration::from_nanos(nanos));
+        }
         if service.span.left() > 0 {
             return Ok(None);
         }
         if let Some(service) = self.open.remove(at) {
-            self.measured(&service);
+            self.ended(&service);
             out.memory.push(service.lease);
         }
         Ok(Some(Control::Done { part, status: Status::Ok }))
@@ -356,13 +302,14 @@ impl Services {
                 Turn::Restart => {
                     self.attach = false;
                     service.restart_through_ring();
-                    let answer = service.put.then_some(Control::Pull { part: service.part });
+                    let pull = Control::Pull { part: service.part, measure: false };
+                    let answer = service.put.then_some(pull);
                     self.open.push_back(service);
                     answer
                 }
                 Turn::Ended(status) => {
                     if status == Status::Ok {
-                        self.measured(&service);
+                        self.ended(&service);
                     }
                     out.memory.push(service.lease);
                     Some(Control::Done { part: service.part, status })
@@ -391,10 +338,19 @@ impl Services {
     }
 }
 
+/// Runs `copy`, and adds how long it took to `spent` if that is measured.
+fn timed<T>(spent: &mut Option<Duration>, copy: impl FnOnce() -> T) -> T {
+    let Some(spent) = spent else { return copy() };
+    let began = Instant::now();
+    let copied = copy();
+    *spent += began.elapsed();
+    copied
+}
+
 impl Service {
     fn restart_through_ring(&mut self) {
         self.path = Path::Ring;
-        self.began = None;
+        self.spent = None;
         self.span.done = 0;
         (self.piece, self.before) = (0, 0);
     }
@@ -428,7 +384,12 @@ impl Service {
             return Turn::Waits;
         }
         // The process id is certain while the peer's process has not ended.
-        let result = if conn.is_alive() { self.copy_chunk(conn.pid()) } else { Err(Errno::SRCH) };
+        let mut spent = self.spent;
+        let result = match conn.is_alive() {
+            true => timed(&mut spent, || self.copy_chunk(conn.pid())),
+            false => Err(Errno::SRCH),
+        };
+        self.spent = spent;
         gate.leave();
         match result {
             Ok(0) | Err(Errno::FAULT | Errno::INVAL) => {
@@ -489,11 +450,14 @@ impl Service {
 
     /// Sends data through the ring while there is room.
     fn ring_turn(&mut self, link: &mut TxLink) -> Turn {
-        let before = self.span.done;
-        while self.span.left() > 0
-            && self.span.done - before < CHUNK_BYTES
-            && link.send_data(self.part, &self.lease, &mut self.span).is_some()
-        {}
+        let Self { part, lease, span, spent, .. } = self;
+        let before = span.done;
+        timed(spent, || {
+            while span.left() > 0
+                && span.done - before < CHUNK_BYTES
+                && link.send_data(*part, lease, span).is_some()
+            {}
+        });
         if self.span.done != before {
             link.conn.wake_peer(super::doorbell::RECORDS);
         }
@@ -502,57 +466,5 @@ impl Service {
             _ if self.span.done == before => Turn::Waits,
             _ => Turn::Moved,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Transfers at these speeds; how many of the last `count` attached.
-    fn attached(speeds: &mut Speeds, ring: f64, attach: f64, count: u32) -> u32 {
-        let mut chosen = 0;
-        for _ in 0..count {
-            let attaches = speeds.prefer_attach(false, 64 << 10);
-            let (place, speed) = match attaches {
-                true => (&mut speeds.attach, attach),
-                false => (&mut speeds.ring, ring),
-            };
-            *place = Some(place.map_or(speed, |old| (old + speed) / 2.0));
-            chosen += u32::from(attaches);
-        }
-        chosen
-    }
-
-    #[test]
-    fn the_faster_way_is_taken_and_a_change_is_noticed() {
-        let mut speeds = Speeds::default();
-        assert_eq!(attached(&mut speeds, 20_000.0, 12_000.0, 2 * Speeds::TRIES), Speeds::TRIES);
-        let rounds = 4 * Speeds::TRY_EVERY;
-        assert!(attached(&mut speeds, 20_000.0, 12_000.0, rounds) <= 5 * Speeds::TRIES);
-        attached(&mut speeds, 2_000.0, 7_000.0, 2 * Speeds::TRY_EVERY);
-        let left = rounds - attached(&mut speeds, 2_000.0, 7_000.0, rounds);
-        assert!(left <= 5 * Speeds::TRIES, "{left}");
-    }
-
-    #[test]
-    fn lengths_are_told_apart_for_gets() {
-        let starts = [16, 64, 256, 1024].map(|kib| kib << 10);
-        for (index, start) in starts.into_iter().enumerate() {
-            assert_eq!((class(false, start), class(false, 4 * start - 1)), (index, index));
-            assert!(is_measured(false, start));
-        }
-        assert_eq!(class(false, u64::MAX), CLASSES - 2);
-        assert!(!is_measured(false, (16 << 10) - 1) && !is_measured(true, (256 << 10) - 1));
-        assert_eq!([0, 64 << 10, u64::MAX].map(|len| class(true, len)), [CLASSES - 1; 3]);
-    }
-
-    #[test]
-    fn short_puts_follow_long_ones() {
-        let mut speeds = Speeds::default();
-        assert!(!speeds.prefer_attach(true, 64 << 10));
-        (speeds.ring, speeds.attach) = (Some(1.0), Some(2.0));
-        assert!(speeds.prefer_attach(true, 64 << 10));
-        assert!(!speeds.prefer_attach(true, SLEEPER_BYTES) && speeds.asked == 0);
     }
 }

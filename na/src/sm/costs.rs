@@ -1,0 +1,335 @@
+//! Which way plain memory takes: through memory that both sides have, or by cross-memory attach.
+//!
+//! Neither is always the faster one: through a lane both sides copy, and between cores that share a
+//! cache that is up to twice as fast as attaching; between others it is three times as slow. How
+//! near the cores are changes when the system moves threads. So the owner, who chooses, measures
+//! what both cost.
+//!
+//! Measured is the time in which bytes are copied, not how long a transfer takes. The latter
+//! contains what else both sides did meanwhile and what waited in front of it, and says little of
+//! one transfer among several. Of the two copies through shared memory it is the first, for it
+//! takes lines back that the other core has read: far away that costs ten times as much, and the
+//! second copy hardly more than near. For a put that is the requester's, who tells when it is
+//! asked. It can deceive nobody but itself: what is chosen serves its own transfers. What disturbs
+//! a measurement makes it longer, so the least of the last few counts.
+//!
+//! The way that is not used is tried now and then, a few transfers in a row because its memory has
+//! left the caches: rarely, and at once when what the used way costs has changed. Lengths are told
+//! apart, and puts from gets: attaching costs a system call, and reading is not writing.
+
+use super::fallback::SLOT_BYTES;
+use super::lane::SLOTS;
+
+/// Of how many measurements the least counts.
+const KEPT: usize = 4;
+
+/// Transfers in a row for which attaching is tried. The ring is tried until each slot of the lane
+/// has been used besides: what its memory costs when it is cold says nothing.
+const TRIES: u32 = KEPT as u32;
+
+/// Of so many transfers on the way that is used one is measured.
+const MEASURE_EVERY: u32 = 8;
+
+/// Transfers from one trial to the next: at first, and when trials have been in vain for long.
+const PAUSE: (u32, u32) = (256, 8192);
+
+/// A change of the cost by this factor leads to a trial at once.
+const CHANGED: f32 = 1.5;
+
+/// A way must be this much cheaper than the one that is used.
+const CHEAPER: f32 = 0.95;
+
+/// From 4, 16, 64 and 256 KiB and from 1 MiB.
+const LENGTHS: usize = 5;
+
+/// Shortest transfer that is measured, bytes. Shorter ones fit into few lines of the ring.
+pub(super) const MEASURED_FROM: u64 = 4 << 10;
+
+/// How plain memory moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Way {
+    #[default]
+    Ring,
+    Attach,
+}
+
+/// A way, and whether to measure what it costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub(super) way: Way,
+    pub(super) measure: bool,
+}
+
+/// What a peer's transfers have cost lately.
+#[derive(Debug, Default)]
+pub(super) struct Costs {
+    gets: [Class; LENGTHS],
+    puts: [Class; LENGTHS],
+}
+
+impl Costs {
+    /// How such a transfer shall go, if both ways are possible.
+    pub(super) fn choose(&mut self, put: bool, len: u64) -> Choice {
+        if len < MEASURED_FROM {
+            return Choice { way: Way::Ring, measure: false };
+        }
+        self.class(put, len).choose(len)
+    }
+
+    /// The copy of a transfer that was to be measured took so many nanoseconds.
+    pub(super) fn measured(&mut self, put: bool, len: u64, way: Way, nanos: u64) {
+        self.class(put, len).measured(way, nanos as f32 / len.max(1) as f32);
+    }
+
+    fn class(&mut self, put: bool, len: u64) -> &mut Class {
+        let length = (len / MEASURED_FROM).max(1).ilog2() as usize / 2;
+        let classes = if put { &mut self.puts } else { &mut self.gets };
+        &mut classes[length.min(LENGTHS - 1)]
+    }
+}
+
+/// Transfers of one direction and about one length.
+#[derive(Debug, Default)]
+struct Class {
+    used: Way,
+    ring: Samples,
+    attach: Samples,
+    stage: Stage,
+    /// What the used way cost when it was compared.
+    cost: f32,
+    /// Transfers until the next stage.
+    left: u32,
+    /// Transfers from this trial to the next.
+    pause: u32,
+}
+
+/// What a class is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Stage {
+    /// Nothing yet.
+    #[default]
+    New,
+    /// Finds out what the used way costs.
+    First,
+    /// Tries the other one.
+    Trial,
+    /// Uses one.
+    Settled,
+}
+
+impl Class {
+    fn choose(&mut self, len: u64) -> Choice {
+        if self.left == 0 {
+            match self.stage {
+                Stage::New => self.enter(Stage::First, len),
+                Stage::First | Stage::Settled => self.enter(Stage::Trial, len),
+                Stage::Trial => self.compare(len),
+            }
+        }
+        self.left -= 1;
+        let settled = self.stage == Stage::Settled;
+        let measure = !settled || self.left.is_multiple_of(MEASURE_EVERY);
+        let way = if self.stage == Stage::Trial { self.used.other() } else { self.used };
+        Choice { way, measure }
+    }
+
+    fn samples(&mut self, way: Way) -> &mut Samples {
+        match way {
+            Way::Ring => &mut self.ring,
+            Way::Attach => &mut self.attach,
+        }
+    }
+
+    fn enter(&mut self, stage: Stage, len: u64) {
+        let tried = if stage == Stage::Trial { self.used.other() } else { self.used };
+        *self.samples(tried) = Samples::default();
+        (self.stage, self.left) = (stage, tries(tried, len));
+    }
+
+    /// The end of a trial. Measurements of transfers that have not ended come too late for it.
+    fn compare(&mut self, len: u64) {
+        let (used, other) = (self.used, self.used.other());
+        let (cost, trial) = (self.samples(used).least(), self.samples(other).least());
+        let (Some(cost), Some(trial)) = (cost, trial) else {
+            // None has ended yet.
+            self.left = tries(other, len);
+            return;
+        };
+        self.stage = Stage::Settled;
+        if trial < CHEAPER * cost {
+            (self.used, self.cost, self.pause) = (other, trial, PAUSE.0);
+        } else {
+            (self.cost, self.pause) = (cost, (2 * self.pause).clamp(PAUSE.0, PAUSE.1));
+        }
+        self.left = self.pause;
+    }
+
+    fn measured(&mut self, way: Way, cost: f32) {
+        self.samples(way).add(cost);
+        if self.stage != Stage::Settled || way != self.used {
+            return;
+        }
+        let Some(now) = self.samples(way).full() else { return };
+        if now > CHANGED * self.cost || CHANGED * now < self.cost {
+            self.cost = now;
+            (self.pause, self.left) = (PAUSE.0, 0);
+        }
+    }
+}
+
+impl Way {
+    fn other(self) -> Self {
+        match self {
+            Self::Ring => Self::Attach,
+            Self::Attach => Self::Ring,
+        }
+    }
+}
+
+/// Transfers of that length for which a way is tried.
+fn tries(way: Way, len: u64) -> u32 {
+    match way {
+        Way::Attach => TRIES,
+        Way::Ring => TRIES + SLOTS / (len / SLOT_BYTES as u64).clamp(1, SLOTS.into()) as u32,
+    }
+}
+
+/// The last measurements of a way, nanoseconds per byte.
+#[derive(Debug, Default)]
+struct Samples {
+    last: [f32; KEPT],
+    count: usize,
+}
+
+impl Samples {
+    fn add(&mut self, cost: f32) {
+        self.last[self.count % KEPT] = cost;
+        self.count += 1;
+    }
+
+    fn least(&self) -> Option<f32> {
+        self.last[..self.count.min(KEPT)].iter().copied().reduce(f32::min)
+    }
+
+    /// The least, if there are as many as count.
+    fn full(&self) -> Option<f32> {
+        self.least().filter(|_| self.count >= KEPT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: u64 = 64 << 10;
+
+    /// Transfers until both ways have been compared.
+    const FIRST: u32 = SLOTS + 2 * TRIES;
+
+    /// So many transfers at these costs in nanoseconds per byte; how many attached.
+    fn attached(costs: &mut Costs, ring: f64, attach: f64, count: u32) -> u32 {
+        let mut chosen = 0;
+        for round in 0..count {
+            let Choice { way, measure } = costs.choose(true, LEN);
+            let cost = if way == Way::Ring { ring } else { attach };
+            // Now and then something comes between.
+            let disturbed = if round % 3 == 0 { 9.0 } else { 1.0 };
+            if measure {
+                costs.measured(true, LEN, way, (cost * disturbed * LEN as f64) as u64);
+            }
+            chosen += u32::from(way == Way::Attach);
+        }
+        chosen
+    }
+
+    #[test]
+    fn the_cheaper_way_is_taken_and_the_other_rarely_tried() {
+        let mut costs = Costs::default();
+        assert_eq!(attached(&mut costs, 0.04, 0.08, FIRST), TRIES);
+        assert!(attached(&mut costs, 0.04, 0.08, 100_000) <= 20 * TRIES);
+        let mut costs = Costs::default();
+        assert_eq!(attached(&mut costs, 0.3, 0.12, FIRST), TRIES);
+        let ring = 100_000 - attached(&mut costs, 0.3, 0.12, 100_000);
+        assert!(ring <= 20 * tries(Way::Ring, LEN), "{ring}");
+    }
+
+    #[test]
+    fn what_has_changed_is_noticed_soon() {
+        let mut costs = Costs::default();
+        attached(&mut costs, 0.04, 0.08, 100_000);
+        for (ring, attach) in [(0.3, 0.12), (0.04, 0.08), (0.3, 0.12)] {
+            // It takes the measurements that count, and a trial.
+            let notice = 2 * KEPT as u32 * MEASURE_EVERY + tries(Way::Ring, LEN);
+            attached(&mut costs, ring, attach, notice);
+            let chosen = attached(&mut costs, ring, attach, 1000);
+            let wrong = if ring < attach { chosen } else { 1000 - chosen };
+            let allowed = 3 * tries(Way::Ring, LEN);
+            assert!(wrong <= allowed, "{wrong} after a change to {ring}, {attach}");
+        }
+    }
+
+    #[test]
+    fn a_way_that_became_cheaper_unseen_is_found_by_a_trial() {
+        let mut costs = Costs::default();
+        attached(&mut costs, 0.06, 0.12, 100_000);
+        attached(&mut costs, 0.06, 0.03, PAUSE.1 + 2 * FIRST);
+        assert!(attached(&mut costs, 0.06, 0.03, 1000) >= 1000 - 3 * TRIES);
+    }
+
+    #[test]
+    fn transfers_that_end_late_hold_no_trial_up() {
+        let mut costs = Costs::default();
+        let mut late = Vec::new();
+        for _ in 0..10_000 {
+            let choice = costs.choose(false, LEN);
+            late.extend(choice.measure.then_some(choice.way));
+            if late.len() > 16 {
+                let way = late.remove(0);
+                let nanos = if way == Way::Ring { 20_000 } else { 8_000 };
+                costs.measured(false, LEN, way, nanos);
+            }
+        }
+        assert_eq!(costs.choose(false, LEN).way, Way::Attach);
+    }
+
+    #[test]
+    fn a_lane_that_is_cold_at_first_is_chosen_all_the_same() {
+        for len in [16 << 10, LEN, 256 << 10, 1 << 20] {
+            let mut costs = Costs::default();
+            let mut slots = 0;
+            for _ in 0..FIRST {
+                let Choice { way, measure } = costs.choose(false, len);
+                let warm = slots >= u64::from(SLOTS);
+                let cost = if way == Way::Attach {
+                    0.1
+                } else if warm {
+                    0.05
+                } else {
+                    0.3
+                };
+                if way == Way::Ring {
+                    slots += len.div_ceil(SLOT_BYTES as u64);
+                }
+                if measure {
+                    costs.measured(false, len, way, (cost * len as f64) as u64);
+                }
+            }
+            assert_eq!(costs.choose(false, len).way, Way::Ring, "{len}");
+        }
+    }
+
+    #[test]
+    fn lengths_and_directions_are_told_apart() {
+        let mut costs = Costs::default();
+        for (index, start) in [4, 16, 64, 256, 1024].map(|kib| kib << 10).into_iter().enumerate() {
+            for len in [start, 4 * start - 1] {
+                let class: *const Class = costs.class(true, len);
+                assert!(std::ptr::eq(class, &raw const costs.puts[index]), "{len}");
+            }
+        }
+        let class: *const Class = costs.class(false, u64::MAX);
+        assert!(std::ptr::eq(class, &raw const costs.gets[LENGTHS - 1]));
+        let short = costs.choose(true, MEASURED_FROM - 1);
+        assert_eq!(short, Choice { way: Way::Ring, measure: false });
+    }
+}
