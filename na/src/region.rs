@@ -291,7 +291,8 @@ impl Region {
         if offers.revoked {
             return false;
         }
-        offers.list.retain(|offer| offer.stands());
+        // Whoever still copies under one that was withdrawn is waited for.
+        offers.list.retain(|offer| offer.stands() || offer.is_used());
         offers.list.push(offer);
         true
     }
@@ -300,6 +301,13 @@ impl Region {
         let mut offers = lock(&self.offers);
         offers.revoked = true;
         offers.list.iter().for_each(|offer| offer.withdraw());
+    }
+
+    /// All of its memory, if that is one piece.
+    #[allow(dead_code, reason = "for transports whose peers can attach")]
+    pub(crate) fn whole(&self) -> Option<RawSegment> {
+        let mut pieces = self.pieces(0, self.len);
+        pieces.next().filter(|_| pieces.next().is_none())
     }
 
     /// The pieces of memory that hold `len` bytes from `offset`, in order, none of them empty.

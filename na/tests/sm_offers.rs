@@ -163,6 +163,175 @@ fn memory_stays_while_a_peer_copies_under_an_offer() {
     assert_eq!(node.received(asked).0.from, addr);
 }
 
+/// A region of plain memory.
+fn register_plain(node: &Node, len: usize) -> (LocalMem, RemoteMem) {
+    let memory = Memory::from_vec(vec![0; len]);
+    let local = node.endpoint.register(memory, Access::ReadWrite).expect("register");
+    let described = node.endpoint.mem_to_bytes(&local);
+    let remote = node.endpoint.mem_from_bytes(&described).expect("a description");
+    (local, remote)
+}
+
+fn words(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// The `part`th put of a page, from a peer to which copying
+/// through the ring is slow. Whether the owner attached.
+fn slow_put(node: &mut Node, hostile: &mut Hostile, part: u64, theirs: &LocalMem) -> bool {
+    const PAGE: usize = 4096;
+    let source = vec![part as u8; PAGE];
+    let addr = source.as_ptr().expose_provenance() as u64;
+    let mut found = vec![0; PAGE];
+    let page = PAGE as u64;
+    hostile.write(4, 0, &words(&[part, theirs.key(), 0, page, addr, page, 0]));
+    // Two lines, as what follows.
+    hostile.write(10, 0, &[]);
+    (0..64).for_each(|_| node.poll());
+    let arrived = |found: &mut Vec<u8>| theirs.read_at(0, found) && *found == source;
+    if arrived(&mut found) {
+        return true;
+    }
+    for at in (0..PAGE).step_by(64) {
+        // A second for each line.
+        let mut supply = words(&[part, at as u64, 1_000_000_000, 0, 0, 0, 0]);
+        supply.extend(&source[at..at + 64]);
+        hostile.write(8, 0, &supply);
+    }
+    node.until(&format!("put {part}"), |_| arrived(&mut found));
+    false
+}
+
+#[test]
+fn plain_memory_is_offered_to_a_peer_for_whom_attaching_is_cheaper() {
+    let mut node = with_attach(true, true);
+    let (mut hostile, addr) = Hostile::attach_open(&mut node);
+    // The next one begins at an even line, as all that follow do: none meets the ring's end.
+    hostile.write(10, 0, &[]);
+    let (theirs, _) = register_plain(&node, 4096);
+    let mut attached = 0;
+    let is_offered = |hostile: &Hostile| hostile.half(OFFER).load(Ordering::Relaxed) != 0;
+    for part in 1.. {
+        attached += u64::from(slow_put(&mut node, &mut hostile, part, &theirs));
+        assert!(part < 1000, "{attached} of {part} attached, and nothing is offered");
+        if is_offered(&hostile) {
+            break;
+        }
+    }
+    assert!(attached > 0);
+    hostile.half(GATE).store(1, Ordering::Relaxed);
+    let (sender, released) = channel();
+    theirs.revoke(move |memory| sender.send(memory).expect("the test waits"));
+    assert!(!is_offered(&hostile), "withdrawn");
+    (0..5000).for_each(|_| node.poll());
+    assert!(released.try_recv().is_err(), "somebody copies there");
+    hostile.half(GATE).store(0, Ordering::Relaxed);
+    node.until("the memory", |_| released.try_recv().is_ok());
+    let asked = node.recv();
+    hostile.write(1, 7, b"still connected");
+    assert_eq!(node.received(asked).0.from, addr);
+}
+
+/// The first offer of the side that connected.
+const THEIR_OFFER: usize = 2048;
+
+/// A peer that offers plain memory, and an endpoint of ours that would use it.
+struct Plain {
+    node: Node,
+    hostile: Hostile,
+    addr: Addr,
+    ours: LocalMem,
+    key: u64,
+    remote: RemoteMem,
+    theirs: Box<[u8; 8192]>,
+    /// Bytes that it offers.
+    offered: u64,
+}
+
+impl Plain {
+    fn new() -> Self {
+        let mut node = with_attach(true, true);
+        let (hostile, addr) = Hostile::attach_open(&mut node);
+        let (ours, _) = register_plain(&node, 8192);
+        // It says nothing of whose region it is.
+        let (described, remote) = register_plain(&node, 8192);
+        let key = described.key();
+        Self { node, hostile, addr, ours, key, remote, theirs: Box::new([7; 8192]), offered: 8192 }
+    }
+
+    /// Offers memory under the key of `remote`.
+    fn offer(&mut self, key: u64, addr: u64, access: u64, generation: u32) {
+        self.hostile.half(THEIR_OFFER).store(generation, Ordering::Relaxed);
+        let place = access << 8 | u64::from(generation) << 32;
+        self.hostile.write(18, 0, &words(&[key, place, addr, self.offered]));
+        (0..64).for_each(|_| self.node.poll());
+    }
+
+    fn theirs(&self) -> u64 {
+        self.theirs.as_ptr().expose_provenance() as u64
+    }
+
+    /// Whether a transfer ends although the owner answers nothing.
+    fn is_alone(&mut self, put: bool, at: u64, len: u64) -> bool {
+        let (local, remote) = (self.ours.clone(), self.remote.clone());
+        let transfer = Transfer { local, local_offset: 0, remote, remote_offset: at, len };
+        let op = self.node.start(put, &self.addr, transfer);
+        (0..64).for_each(|_| self.node.poll());
+        self.node.is_done(op)
+    }
+}
+
+#[test]
+fn a_peer_that_offers_plain_memory_is_asked_no_more_but_now_and_then() {
+    let mut plain = Plain::new();
+    let key = plain.key;
+    assert!(!plain.is_alone(false, 0, 8192), "nothing is offered");
+    plain.offer(key, plain.theirs(), 3, 9);
+    let alone = (0..64).filter(|_| plain.is_alone(false, 0, 8192)).count();
+    assert_eq!(alone, 63, "one is asked for");
+    let mut found = vec![0; 8192];
+    assert!(plain.ours.read_at(0, &mut found) && found == [7; 8192]);
+    assert!(plain.ours.write_at(0, &[3; 4096]));
+    assert!(plain.is_alone(true, 4096, 4096), "a put");
+    // SAFETY: the box lives, and the put is over: nobody writes there.
+    let written = unsafe { plain.theirs.as_ptr().cast::<[u8; 8192]>().read_volatile() };
+    assert_eq!((written[4095], written[4096]), (7, 3));
+    assert!(!plain.is_alone(false, 0, 4095), "so short that a system call is dear");
+    plain.hostile.half(THEIR_OFFER).store(0, Ordering::Relaxed);
+    assert!(!plain.is_alone(false, 0, 8192), "withdrawn");
+    plain.offered = 8191;
+    plain.offer(key, plain.theirs(), 3, 10);
+    assert!(!plain.is_alone(false, 0, 8192), "beyond its end");
+    assert!(plain.is_alone(false, 0, 8191));
+}
+
+#[test]
+fn an_offer_of_plain_memory_allows_what_its_region_does() {
+    for (access, put) in [(1, true), (2, false)] {
+        let mut plain = Plain::new();
+        plain.offer(plain.key, plain.theirs(), access, 9);
+        assert!(!plain.is_alone(put, 0, 8192), "access {access}");
+        assert!(plain.is_alone(!put, 0, 8192), "access {access}");
+    }
+}
+
+#[test]
+fn an_offer_of_memory_that_is_not_there_is_no_harm() {
+    let mut plain = Plain::new();
+    let key = plain.key;
+    plain.offer(key, 8, 3, 9);
+    assert!(!plain.is_alone(false, 0, 8192), "nothing is mapped there");
+    plain.offer(key, plain.theirs(), 3, 10);
+    assert!(!plain.is_alone(false, 0, 8192), "it has lied once");
+    let asked = plain.node.recv();
+    plain.hostile.write(1, 7, b"still connected");
+    assert_eq!(plain.node.received(asked).0.from, plain.addr);
+    let waiting = plain.node.recv_expected(&plain.addr, 9);
+    plain.hostile.write(18, 0, &words(&[key, 3 << 8 | 1 << 32, u64::MAX, 2]));
+    let error = plain.node.error(waiting);
+    assert!(matches!(error, Error::Protocol { .. }), "{error}");
+}
+
 #[test]
 fn offers_that_make_no_sense_end_the_connection_and_others_are_ignored() {
     let good = 3u64 | 3 << 8 | 1 << 32;

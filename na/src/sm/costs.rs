@@ -53,11 +53,30 @@ pub(super) enum Way {
     Attach,
 }
 
-/// A way, and whether to measure what it costs.
+/// A way, why, and whether to measure what it costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) way: Way,
+    pub(super) why: Why,
     pub(super) measure: bool,
+}
+
+/// Why a way is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Why {
+    /// It is the cheaper one.
+    Cheaper,
+    /// To find out what it costs.
+    Tried,
+    /// Costs have nothing to do with it.
+    Else,
+}
+
+impl Choice {
+    /// For other reasons than what it costs.
+    pub(super) fn unmeasured(way: Way) -> Self {
+        Self { way, why: Why::Else, measure: false }
+    }
 }
 
 /// What a peer's transfers have cost lately.
@@ -68,12 +87,13 @@ pub(super) struct Costs {
 }
 
 impl Costs {
-    /// How such a transfer shall go, if both ways are possible.
-    pub(super) fn choose(&mut self, put: bool, len: u64) -> Choice {
+    /// How such a transfer shall go, if both ways are possible. It stands for `count` of which we
+    /// see this one.
+    pub(super) fn choose(&mut self, put: bool, len: u64, count: u32) -> Choice {
         if len < MEASURED_FROM {
-            return Choice { way: Way::Ring, measure: false };
+            return Choice::unmeasured(Way::Ring);
         }
-        self.class(put, len).choose(len)
+        self.class(put, len).choose(len, count)
     }
 
     /// The copy of a transfer that was to be measured took so many nanoseconds.
@@ -118,7 +138,7 @@ enum Stage {
 }
 
 impl Class {
-    fn choose(&mut self, len: u64) -> Choice {
+    fn choose(&mut self, len: u64, count: u32) -> Choice {
         if self.left == 0 {
             match self.stage {
                 Stage::New => self.enter(Stage::First, len),
@@ -126,11 +146,13 @@ impl Class {
                 Stage::Trial => self.compare(len),
             }
         }
-        self.left -= 1;
         let settled = self.stage == Stage::Settled;
-        let measure = !settled || self.left.is_multiple_of(MEASURE_EVERY);
+        let before = self.left / MEASURE_EVERY;
+        self.left = self.left.saturating_sub(if settled { count } else { 1 });
+        let measure = !settled || self.left / MEASURE_EVERY != before;
         let way = if self.stage == Stage::Trial { self.used.other() } else { self.used };
-        Choice { way, measure }
+        let why = if settled { Why::Cheaper } else { Why::Tried };
+        Choice { way, why, measure }
     }
 
     fn samples(&mut self, way: Way) -> &mut Samples {
@@ -230,7 +252,7 @@ mod tests {
     fn attached(costs: &mut Costs, ring: f64, attach: f64, count: u32) -> u32 {
         let mut chosen = 0;
         for round in 0..count {
-            let Choice { way, measure } = costs.choose(true, LEN);
+            let Choice { way, measure, .. } = costs.choose(true, LEN, 1);
             let cost = if way == Way::Ring { ring } else { attach };
             // Now and then something comes between.
             let disturbed = if round % 3 == 0 { 9.0 } else { 1.0 };
@@ -281,7 +303,7 @@ mod tests {
         let mut costs = Costs::default();
         let mut late = Vec::new();
         for _ in 0..10_000 {
-            let choice = costs.choose(false, LEN);
+            let choice = costs.choose(false, LEN, 1);
             late.extend(choice.measure.then_some(choice.way));
             if late.len() > 16 {
                 let way = late.remove(0);
@@ -289,7 +311,7 @@ mod tests {
                 costs.measured(false, LEN, way, nanos);
             }
         }
-        assert_eq!(costs.choose(false, LEN).way, Way::Attach);
+        assert_eq!(costs.choose(false, LEN, 1).way, Way::Attach);
     }
 
     #[test]
@@ -298,7 +320,7 @@ mod tests {
             let mut costs = Costs::default();
             let mut slots = 0;
             for _ in 0..FIRST {
-                let Choice { way, measure } = costs.choose(false, len);
+                let Choice { way, measure, .. } = costs.choose(false, len, 1);
                 let warm = slots >= u64::from(SLOTS);
                 let cost = if way == Way::Attach {
                     0.1
@@ -314,7 +336,7 @@ mod tests {
                     costs.measured(false, len, way, (cost * len as f64) as u64);
                 }
             }
-            assert_eq!(costs.choose(false, len).way, Way::Ring, "{len}");
+            assert_eq!(costs.choose(false, len, 1).way, Way::Ring, "{len}");
         }
     }
 
@@ -329,7 +351,7 @@ mod tests {
         }
         let class: *const Class = costs.class(false, u64::MAX);
         assert!(std::ptr::eq(class, &raw const costs.gets[LENGTHS - 1]));
-        let short = costs.choose(true, MEASURED_FROM - 1);
-        assert_eq!(short, Choice { way: Way::Ring, measure: false });
+        let short = costs.choose(true, MEASURED_FROM - 1, 1);
+        assert_eq!(short, Choice::unmeasured(Way::Ring));
     }
 }

@@ -20,7 +20,7 @@ use super::board::Board;
 use super::doorbell::{BOARD, RECORDS, ROOM, settle};
 use super::fallback::{Lane, Source, Span};
 use super::offer::Offers;
-use super::record::{self, Status};
+use super::record::{self, CONTROL_WORDS, Status};
 use super::ring::{Producer, Violation};
 use super::rma::Requests;
 use super::segment::{MappedRing, Segment};
@@ -210,22 +210,28 @@ pub(super) enum Control {
     Finished { part: u64, copied: bool },
     Forget { block: u64 },
     Offer { key: u64, block: u64, place: u64 },
+    OfferPlain { key: u64, place: u64, addr: u64, len: u64 },
     Ping,
     Pong,
 }
 
 impl Control {
     fn write(self, producer: &mut Producer<MappedRing>) -> Result<bool, Violation> {
-        let (kind, words, count) = match self {
-            Self::Done { part, status } => (record::DONE, [part, status.code(), 0], 2),
-            Self::Pull { part, measure } => (record::PULL, [part, u64::from(measure), 0], 2),
-            Self::Cancel { part } => (record::CANCEL, [part, 0, 0], 1),
-            Self::Grant { part, block, offset } => (record::GRANT, [part, block, offset], 3),
-            Self::Finished { part, copied } => (record::FINISHED, [part, u64::from(!copied), 0], 2),
-            Self::Forget { block } => (record::FORGET, [block, 0, 0], 1),
-            Self::Offer { key, block, place } => (record::OFFER, [key, block, place], 3),
-            Self::Ping => (record::PING, [0; 3], 0),
-            Self::Pong => (record::PONG, [0; 3], 0),
+        let (kind, words, count): (u8, [u64; CONTROL_WORDS], usize) = match self {
+            Self::Done { part, status } => (record::DONE, [part, status.code(), 0, 0], 2),
+            Self::Pull { part, measure } => (record::PULL, [part, measure.into(), 0, 0], 2),
+            Self::Cancel { part } => (record::CANCEL, [part, 0, 0, 0], 1),
+            Self::Grant { part, block, offset } => (record::GRANT, [part, block, offset, 0], 3),
+            Self::Finished { part, copied } => {
+                (record::FINISHED, [part, u64::from(!copied), 0, 0], 2)
+            }
+            Self::Forget { block } => (record::FORGET, [block, 0, 0, 0], 1),
+            Self::Offer { key, block, place } => (record::OFFER, [key, block, place, 0], 3),
+            Self::OfferPlain { key, place, addr, len } => {
+                (record::OFFER_PLAIN, [key, place, addr, len], 4)
+            }
+            Self::Ping => (record::PING, [0; 4], 0),
+            Self::Pong => (record::PONG, [0; 4], 0),
         };
         let Some(slot) = producer.reserve(8 * count)? else { return Ok(false) };
         for (index, word) in words[..count].iter().enumerate() {

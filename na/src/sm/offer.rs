@@ -1,14 +1,17 @@
-//! Standing permissions: a peer that asks for the same region of `alloc` memory again is let copy
-//! there by itself from then on, without a word to us.
+//! Standing permissions: a peer that asks for the same region again is let copy there by itself
+//! from then on, without a word to us. Memory of `alloc` it maps. Plain memory it attaches to, if
+//! that is the cheaper way (`costs.rs`); then it asks again now and then, so that we notice when it
+//! no longer is, and take the offer back. It learns an address in our memory by that, but nothing
+//! that it could not do without: whom the system lets attach to us can read all of it.
 //!
 //! An *offer* is a slot of the connection and a generation. While the slot's word in the shared
 //! segment holds the generation, the offer stands.
 //!
 //! | owner | requester |
 //! |---|---|
-//! | maps the block to the peer, stores the generation, sends *offer* | keeps it |
+//! | announces the block, if it is one, stores the generation, sends *offer* | keeps it |
 //! | | enters the gate of offers, and copies if the word is the generation |
-//! | revokes the region: clears the word, fence | leaves the gate |
+//! | revokes the region, or changes its mind: clears the word, fence | leaves the gate |
 //! | keeps the memory while the gate is not quiet | finds the word changed: asks again |
 //!
 //! The place in an offer is the slot in bits 0..8, the region's access in 8..16 and the generation
@@ -22,16 +25,19 @@
 use std::sync::Weak;
 
 use super::block::PeerBlock;
+use super::cma::{self, Direction, VECTORS};
 use super::copy::copy_between;
+use super::costs::MEASURED_FROM;
 use super::endpoint::SmEndpoint;
 use super::gate::withdraw;
 use super::link::{Conn, Control};
+use super::record::Piece;
 use super::teardown::Kept;
 use crate::region::{Held, Offer};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
-use crate::{Access, LocalMem, Transfer, WeakMem};
+use crate::{Access, LocalMem, RawSegment, Transfer, WeakMem};
 
 /// Longest transfer that is copied at once, bytes.
 pub(super) const AT_ONCE_BYTES: u64 = 64 << 10;
@@ -45,10 +51,38 @@ const ASKED_MAX: usize = 16;
 /// Requests without an offer after there was no slot for one.
 const PAUSE: u32 = 256;
 
+/// Of so many transfers under an offer of plain memory one is asked for all the same.
+const ASK_EVERY: u32 = 64;
+
+/// What the way that a transfer takes says about an offer of its region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// The requester had better copy by itself.
+    Offer,
+    /// It had better not.
+    Withdraw,
+    Nothing,
+}
+
+/// A slot of a connection.
+#[derive(Debug)]
+struct Slot {
+    key: u64,
+    region: WeakMem,
+    /// Zero: the offer was withdrawn.
+    generation: u32,
+}
+
+impl Slot {
+    fn stands_for(&self, key: u64) -> bool {
+        self.key == key && self.generation != 0
+    }
+}
+
 /// What we have offered on a connection; the poll's.
 #[derive(Debug, Default)]
 pub(super) struct Offered {
-    slots: Vec<(u64, WeakMem)>,
+    slots: Vec<Slot>,
     /// Keys of the last requests that had no offer.
     asked: [u64; ASKED_MAX],
     asked_at: usize,
@@ -60,20 +94,32 @@ pub(super) struct Offered {
 
 impl Offered {
     /// A request for `len` bytes of the region of `lease` came.
-    pub(super) fn requested(&mut self, lease: &LocalMem, len: u64) {
+    pub(super) fn requested(&mut self, lease: &LocalMem, len: u64, wish: Wish, conn: &Conn) {
         let key = lease.key();
-        let offered = self.slots.iter().any(|(offered, _)| *offered == key);
-        if len > AT_ONCE_BYTES || lease.region().block().is_none() || offered {
-            return;
+        let slot = self.slots.iter().position(|slot| slot.stands_for(key));
+        match (wish, slot) {
+            (Wish::Withdraw, Some(slot)) => {
+                let generation = std::mem::take(&mut self.slots[slot].generation);
+                withdraw(conn.segment.offer(true, slot), generation);
+            }
+            (Wish::Offer, None) if len <= AT_ONCE_BYTES => {
+                if !self.asked.contains(&key) {
+                    self.asked[self.asked_at % ASKED_MAX] = key;
+                    self.asked_at += 1;
+                } else if self.pause > 0 {
+                    self.pause -= 1;
+                } else {
+                    self.wanted = Some(lease.clone());
+                }
+            }
+            _ => {}
         }
-        if !self.asked.contains(&key) {
-            self.asked[self.asked_at % ASKED_MAX] = key;
-            self.asked_at += 1;
-        } else if self.pause > 0 {
-            self.pause -= 1;
-        } else {
-            self.wanted = Some(lease.clone());
-        }
+    }
+
+    /// For how many transfers one that is asked for stands.
+    pub(super) fn asked_for(&self, lease: &LocalMem) -> u32 {
+        let key = lease.key();
+        if self.slots.iter().any(|slot| slot.stands_for(key)) { ASK_EVERY } else { 1 }
     }
 
     /// Offers the region that is wanted, if any. `announce` makes sure that the peer can map it,
@@ -85,22 +131,35 @@ impl Offered {
         announce: impl FnOnce(&LocalMem, bool) -> Option<u64>,
     ) -> Option<Control> {
         let lease = self.wanted.take()?;
-        let block = announce(&lease, lease.access().writable());
-        let offer = block.and_then(|block| self.offer(&lease, block, endpoint, conn));
+        let offer = match lease.region().block() {
+            Some(_) => announce(&lease, lease.access().writable()).and_then(|block| {
+                let place = self.offer(&lease, endpoint, conn)?;
+                Some(Control::Offer { key: lease.key(), block, place })
+            }),
+            None => lease.region().whole().and_then(|whole| {
+                let place = self.offer(&lease, endpoint, conn)?;
+                let (addr, len) = (whole.ptr.expose_provenance() as u64, whole.len as u64);
+                Some(Control::OfferPlain { key: lease.key(), place, addr, len })
+            }),
+        };
         if offer.is_none() {
             self.pause = PAUSE;
         }
         offer
     }
 
+    /// Makes an offer; says its place.
     fn offer(
         &mut self,
         lease: &LocalMem,
-        block: u64,
         endpoint: &Weak<SmEndpoint>,
         conn: &Arc<Conn>,
-    ) -> Option<Control> {
-        let free = self.slots.iter().position(|(_, region)| region.upgrade().is_none());
+    ) -> Option<u64> {
+        // Under an offer that was withdrawn the peer may still be copying.
+        let copies = conn.segment.peer_copies();
+        let is_free =
+            |slot: &Slot| slot.region.upgrade().is_none() || (slot.generation == 0 && !copies);
+        let free = self.slots.iter().position(is_free);
         let slot = free.unwrap_or(self.slots.len());
         if slot >= OFFERS_MAX {
             return None;
@@ -114,19 +173,18 @@ impl Offered {
             word.store(0, Ordering::Relaxed);
             return None;
         }
-        let entry = (lease.key(), lease.downgrade());
+        let entry = Slot { key: lease.key(), region: lease.downgrade(), generation };
         match free {
             Some(free) => self.slots[free] = entry,
             None => self.slots.push(entry),
         }
         let access = lease.access().bits();
-        let place = slot as u64 | u64::from(access) << 8 | u64::from(generation) << 32;
-        Some(Control::Offer { key: lease.key(), block, place })
+        Some(slot as u64 | u64::from(access) << 8 | u64::from(generation) << 32)
     }
 
     /// The connection ends: the regions where the peer may be copying.
     pub(super) fn regions(&self) -> impl Iterator<Item = LocalMem> + '_ {
-        self.slots.iter().filter_map(|(_, region)| region.upgrade())
+        self.slots.iter().filter_map(|slot| slot.region.upgrade())
     }
 }
 
@@ -169,7 +227,11 @@ impl Offer for Standing {
 
 /// Offers of the peer; behind the send lock.
 #[derive(Debug, Default)]
-pub(super) struct Offers(Vec<Known>);
+pub(super) struct Offers {
+    known: Vec<Known>,
+    /// Attaching has failed: plain memory is asked for.
+    asks: bool,
+}
 
 #[derive(Debug)]
 struct Known {
@@ -177,10 +239,19 @@ struct Known {
     slot: usize,
     generation: u32,
     access: Access,
-    block: Arc<PeerBlock>,
+    memory: Theirs,
 }
 
-/// Reads the last word of an offer: slot, access, generation.
+/// What an offer is about.
+#[derive(Debug)]
+pub(super) enum Theirs {
+    /// The region is the block.
+    Block(Arc<PeerBlock>),
+    /// Plain memory in the peer's address space, and how often it was used.
+    Plain { addr: u64, len: u64, used: u32 },
+}
+
+/// Reads the word of an offer that says its place: slot, access, generation.
 pub(super) fn read_place(place: u64) -> Option<(usize, Access, u32)> {
     let (slot, access) = ((place & 0xff) as usize, Access::from_bits((place >> 8) as u8)?);
     let generation = (place >> 32) as u32;
@@ -190,44 +261,100 @@ pub(super) fn read_place(place: u64) -> Option<(usize, Access, u32)> {
 
 impl Offers {
     /// Takes an offer.
-    pub(super) fn add(&mut self, key: u64, place: (usize, Access, u32), block: Arc<PeerBlock>) {
+    pub(super) fn add(&mut self, key: u64, place: (usize, Access, u32), memory: Theirs) {
         let (slot, access, generation) = place;
-        self.0.retain(|known| known.slot != slot && known.key != key);
-        self.0.push(Known { key, slot, generation, access, block });
+        self.known.retain(|known| known.slot != slot && known.key != key);
+        if !(self.asks && matches!(memory, Theirs::Plain { .. })) {
+            self.known.push(Known { key, slot, generation, access, memory });
+        }
     }
 
     /// A block exists no more.
     pub(super) fn forget(&mut self, block: u64) {
-        self.0.retain(|known| known.block.id() != block);
+        let is_it = |memory: &Theirs| matches!(memory, Theirs::Block(it) if it.id() == block);
+        self.known.retain(|known| !is_it(&known.memory));
     }
 
-    /// Does a transfer if an offer allows it. `false`: nothing was done, the owner has to be asked.
+    /// Does a transfer if an offer allows it. `false`: the owner has to be asked.
     #[inline]
     pub(super) fn copy(&mut self, conn: &Conn, put: bool, transfer: &Transfer) -> bool {
         let Transfer { local, local_offset, remote, remote_offset, len } = transfer;
         if *len > AT_ONCE_BYTES || *len == 0 {
             return false;
         }
-        let Some(at) = self.0.iter().position(|known| known.key == remote.key) else {
+        let Some(at) = self.known.iter().position(|known| known.key == remote.key) else {
             return false;
         };
-        let known = &self.0[at];
+        let known = &mut self.known[at];
         let allowed = if put { known.access.writable() } else { known.access.readable() };
-        // The region is the block.
-        let Some(theirs) = known.block.at(*remote_offset, *len, put).filter(|_| allowed) else {
+        if !allowed {
             return false;
-        };
+        }
+        let Some(memory) = known.memory.at(*remote_offset, *len, put) else { return false };
         let gate = conn.segment.offers_gate();
         if !gate.enter_under(conn.segment.offer(false, known.slot), known.generation) {
-            self.0.swap_remove(at);
+            self.known.swap_remove(at);
             return false;
         }
         let ours = local.region().pieces(*local_offset, *len);
-        // SAFETY: pieces of our region, which the transfer keeps alive, and of a block that is
-        // mapped for this access; nobody holds references to them (contract of
-        // `Memory::from_raw`), and the owner keeps its memory while we are in the gate.
-        unsafe { copy_between(!put, ours, std::iter::once(theirs), None) };
+        let copied = match memory {
+            Part::Mapped(theirs) => {
+                // SAFETY: pieces of our region, which the transfer keeps alive, and of a block
+                // that is mapped for this access; nobody holds references to them (contract of
+                // `Memory::from_raw`), and the owner keeps its memory while we are in the gate.
+                unsafe { copy_between(!put, ours, std::iter::once(theirs), None) };
+                true
+            }
+            Part::Plain(theirs) => attach(conn, put, ours, theirs),
+        };
         gate.leave();
-        true
+        if !copied {
+            self.asks = true;
+            self.known.swap_remove(at);
+        }
+        copied
     }
+}
+
+/// Where a transfer under an offer goes.
+enum Part {
+    Mapped(RawSegment),
+    Plain(Piece),
+}
+
+impl Theirs {
+    /// The bytes of a transfer; `None` when it has to be asked for.
+    #[inline]
+    fn at(&mut self, offset: u64, len: u64, write: bool) -> Option<Part> {
+        match self {
+            Self::Block(block) => block.at(offset, len, write).map(Part::Mapped),
+            Self::Plain { addr, len: whole, used } => {
+                *used = used.wrapping_add(1);
+                let end = offset.checked_add(len)?;
+                let alone = len >= MEASURED_FROM && !used.is_multiple_of(ASK_EVERY);
+                let piece = Piece { addr: *addr + offset, len, block: 0 };
+                (alone && end <= *whole).then_some(Part::Plain(piece))
+            }
+        }
+    }
+}
+
+/// Copies by cross-memory attach, inside the gate; whether all of it went.
+fn attach(conn: &Conn, put: bool, ours: impl Iterator<Item = RawSegment>, theirs: Piece) -> bool {
+    let mut local = [RawSegment { ptr: std::ptr::null_mut(), len: 0 }; VECTORS];
+    let mut count = 0;
+    for (place, piece) in local.iter_mut().zip(ours) {
+        *place = piece;
+        count += 1;
+    }
+    let local = &local[..count];
+    // The process id is certain while the peer's process has not ended.
+    if local.iter().map(|piece| piece.len as u64).sum::<u64>() != theirs.len || !conn.is_alive() {
+        return false;
+    }
+    let direction = if put { Direction::ToPeer } else { Direction::FromPeer };
+    // SAFETY: pieces of our region, which the transfer keeps alive, valid for what it allows, and
+    // to whose bytes nobody holds a reference (contract of `Memory::from_raw`).
+    let copied = unsafe { cma::copy(conn.pid(), local, &[theirs], direction) };
+    copied == Ok(theirs.len)
 }

@@ -19,6 +19,7 @@
 //! | 15 | lane data | owner to requester | the next slot: part, offset, block, length, time, u64 each |
 //! | 16 | lane supply | requester to owner | the same |
 //! | 17 | offer | owner to requester | key u64, block u64, place u64 (`offer.rs`) |
+//! | 18 | offer of plain memory | owner to requester | key, place, address, length, u64 each |
 //!
 //! The time is what copying these bytes took, nanoseconds; zero if it was not measured, as only a
 //! pull can ask for (`costs.rs`).
@@ -45,12 +46,13 @@ pub(super) const FORGET: u8 = 14;
 pub(super) const LANE_DATA: u8 = 15;
 pub(super) const LANE_SUPPLY: u8 = 16;
 pub(super) const OFFER: u8 = 17;
+pub(super) const OFFER_PLAIN: u8 = 18;
 
 /// Words of a record of the lane.
 pub(super) const LANE_WORDS: usize = 5;
 
 /// Words of the longest record of words.
-pub(super) const CONTROL_WORDS: usize = 3;
+pub(super) const CONTROL_WORDS: usize = 4;
 
 /// Pieces of the requester's memory that one request can name.
 pub(super) const PIECES_MAX: usize = 64;

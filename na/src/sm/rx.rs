@@ -21,7 +21,7 @@ use super::endpoint::SmEndpoint;
 use super::fallback::{Chunk, LaneChunk};
 use super::lane::Emptier;
 use super::link::{Conn, Control, Outcome, TxLink};
-use super::offer::read_place;
+use super::offer::{Theirs, read_place};
 use super::peer::Peer;
 use super::poll::Sink;
 use super::record::{
@@ -194,7 +194,18 @@ impl RxLink {
         }
         // Where it cannot be mapped, transfers take another path.
         if let Some(block) = self.blocks.get(block).cloned() {
-            self.with_link(|tx| tx.offers.add(key, place, block));
+            self.with_link(|tx| tx.offers.add(key, place, Theirs::Block(block)));
+        }
+        Ok(())
+    }
+
+    /// The peer lets us attach to a region of its plain memory without asking.
+    fn offered_plain(&self, key: u64, place: u64, addr: u64, len: u64) -> Result<(), &'static str> {
+        let place = read_place(place).ok_or("an offer that cannot be read")?;
+        addr.checked_add(len).ok_or("an offer of impossible memory")?;
+        if self.services.attaches() {
+            let memory = Theirs::Plain { addr, len, used: 0 };
+            self.with_link(|tx| tx.offers.add(key, place, memory));
         }
         Ok(())
     }
@@ -368,6 +379,10 @@ impl SmEndpoint {
             }
             (record::OFFER, Some(key), Some(block), 24) => {
                 link.offered(key, block, word_at(bytes, 2).unwrap_or(0))
+            }
+            (record::OFFER_PLAIN, Some(key), Some(place), 32) => {
+                let word = |index| word_at(bytes, index).unwrap_or(0);
+                link.offered_plain(key, place, word(2), word(3))
             }
             (record::PULL, Some(part), Some(measure @ (0 | 1)), 16) => {
                 link.with_link(|tx| tx.pull(part, measure == 1)).unwrap_or(Ok(()))

@@ -23,10 +23,10 @@ use rustix::io::Errno;
 use super::block::{Mapped, PeerBlocks};
 use super::cma::{self, Direction, VECTORS};
 use super::copy::{copy_between, skip_bytes};
-use super::costs::{Choice, Costs, Way};
+use super::costs::{Choice, Costs, Way, Why};
 use super::fallback::{Chunk, Span};
 use super::link::{Conn, Control, Outcome, TxLink};
-use super::offer::Offered;
+use super::offer::{Offered, Wish};
 use super::record::{PARTS_MAX, Piece, Request, Status};
 use crate::{CopyHelper, DeniedReason, LocalMem, RawSegment, RegionTable};
 
@@ -62,6 +62,15 @@ enum Path {
     /// We copy with cross-memory attach.
     Attach,
     Ring,
+}
+
+impl From<Way> for Path {
+    fn from(way: Way) -> Self {
+        match way {
+            Way::Ring => Self::Ring,
+            Way::Attach => Self::Attach,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -146,20 +155,30 @@ impl Services {
         if len == 0 {
             return done(Status::Ok);
         }
-        self.offered.requested(&lease, len);
         let grant = self.grant && len >= GRANT_FROM && lease.region().block().is_some();
         let mut measure = false;
+        let has_block = lease.region().block().is_some();
+        let mut wish = if has_block { Wish::Offer } else { Wish::Nothing };
         let (path, answer) = if let Some(mapped) = place.blocks.resolve(&pieces, !put) {
             (Path::Mapped(mapped), None)
         } else if grant && let Some(block) = announce(&lease, put) {
             // A region with a block is that block.
             (Path::Granted, Some(Control::Grant { part, block, offset }))
         } else {
-            let path;
-            (path, measure) = self.unmapped_path(put, len, place.conn);
-            let pulls = put && matches!(path, Path::Ring);
-            (path, pulls.then_some(Control::Pull { part, measure }))
+            let Choice { way, why, measure: measured } = self.choose(put, len, &lease, place.conn);
+            measure = measured;
+            if !has_block {
+                wish = match (way, why) {
+                    (Way::Attach, Why::Cheaper) => Wish::Offer,
+                    // To try it is to try it for all.
+                    (Way::Ring, Why::Cheaper | Why::Tried) => Wish::Withdraw,
+                    _ => Wish::Nothing,
+                };
+            }
+            let pulls = put && way == Way::Ring;
+            (way.into(), pulls.then_some(Control::Pull { part, measure }))
         };
+        self.offered.requested(&lease, len, wish, place.conn);
         let span = Span { offset, len, done: 0 };
         let spent = measure.then_some(Duration::ZERO);
         let (piece, before) = (0, 0);
@@ -180,18 +199,15 @@ impl Services {
         }
     }
 
-    /// How memory goes that nobody has mapped, and whether to measure that.
-    fn unmapped_path(&mut self, put: bool, len: u64, conn: &Conn) -> (Path, bool) {
-        let awake = conn.segment.peer_bell().is_awake();
-        let Choice { way, measure } = match (self.attach, awake) {
-            (false, _) => Choice { way: Way::Ring, measure: false },
-            (true, true) => self.costs.choose(put, len),
-            (true, false) => {
-                let way = if len > SLEEPER_BYTES { Way::Attach } else { Way::Ring };
-                Choice { way, measure: false }
-            }
-        };
-        (if way == Way::Attach { Path::Attach } else { Path::Ring }, measure)
+    /// How memory goes that nobody has mapped.
+    fn choose(&mut self, put: bool, len: u64, lease: &LocalMem, conn: &Conn) -> Choice {
+        if !self.attach {
+            return Choice::unmeasured(Way::Ring);
+        }
+        if conn.segment.peer_bell().is_awake() {
+            return self.costs.choose(put, len, self.offered.asked_for(lease));
+        }
+        Choice::unmeasured(if len > SLEEPER_BYTES { Way::Attach } else { Way::Ring })
     }
 
     /// The requester has copied in our memory, or says that it cannot. Returns what to answer.
@@ -217,11 +233,12 @@ impl Services {
             }
             1 => {
                 self.grant = false;
-                let Service { put, span, .. } = self.open[at];
-                let (path, measure) = self.unmapped_path(put, span.len, conn);
-                let pulls = put && matches!(path, Path::Ring);
+                let Service { put, span, ref lease, .. } = self.open[at];
+                let lease = lease.clone();
+                let Choice { way, measure, .. } = self.choose(put, span.len, &lease, conn);
+                let pulls = put && way == Way::Ring;
                 let service = &mut self.open[at];
-                (service.path, service.spent) = (path, measure.then_some(Duration::ZERO));
+                (service.path, service.spent) = (way.into(), measure.then_some(Duration::ZERO));
                 Ok(pulls.then_some(Control::Pull { part, measure }))
             }
             _ => Err("an unknown status"),

@@ -273,6 +273,20 @@ impl Hostile {
 
     /// The same under a name that it claims.
     pub(crate) fn attach_as(node: &mut Node, claimed: &str, listens: bool) -> (Self, Addr) {
+        Self::attach_with(node, &hello(claimed, listens))
+    }
+
+    /// The same, and the endpoint may copy in its memory, which is ours.
+    pub(crate) fn attach_open(node: &mut Node) -> (Self, Addr) {
+        static NONCE: u64 = 0x0123_4567_89ab_cdef;
+        let mut hello = hello("na+sm://hostile", false);
+        hello[12] |= 2;
+        hello[24..32].copy_from_slice(&((&raw const NONCE) as u64).to_le_bytes());
+        hello[32..40].copy_from_slice(&NONCE.to_le_bytes());
+        Self::attach_with(node, &hello)
+    }
+
+    fn attach_with(node: &mut Node, hello: &[u8]) -> (Self, Addr) {
         let uri = node.endpoint.self_addr().uri().to_owned();
         let socket = dial(&uri);
         let memory = memfd(SEGMENT, true);
@@ -289,7 +303,7 @@ impl Hostile {
             )
         };
         let map = map.expect("map").cast();
-        send_packet(&socket, &hello(claimed, listens), &[memory.as_fd()]);
+        send_packet(&socket, hello, &[memory.as_fd()]);
         let mut hostile = Self { socket, map, tail: 0 };
         node.until("a welcome", |_| {
             let packet = recv_packet(&hostile.socket);
