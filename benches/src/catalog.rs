@@ -193,12 +193,18 @@ fn hg_cases() -> Vec<Case> {
             let measure = move |context: &Context| echo::run(context, Layer::Hg, transport, work);
             cases.push(Case::new(Group::Hg, id, unit, measure).target(target).two_cores());
         };
-        let rate = match transport {
-            Transport::Sm => Target::Limit(5e6),
-            Transport::Tcp => Target::None,
+        let (rate, kilobyte, overflow) = match transport {
+            Transport::Sm => (
+                Target::Limit(5e6),
+                Target::TimesOther(1.3, echo::NULL),
+                Target::TimesOther(2.0, echo::EAGER),
+            ),
+            Transport::Tcp => {
+                (Target::None, Target::None, Target::TimesOther(1.0, echo::EAGER_AND_TRIP))
+            }
         };
-        row("rtt.1k", Unit::Nanoseconds, Work::Bytes(1024), Target::None);
-        row("rtt.overflow", Unit::Nanoseconds, Work::Overflow, Target::None);
+        row("rtt.1k", Unit::Nanoseconds, Work::Bytes(1024), kilobyte);
+        row("rtt.overflow", Unit::Nanoseconds, Work::Overflow, overflow);
         row("rate16", Unit::PerSecond, Work::Many(16), rate);
     }
     cases
@@ -266,7 +272,7 @@ fn ult_cases() -> Vec<Case> {
         ult("ult.tasklet_detached", Unit::Nanoseconds, 10.0, ult_tasklet::create_detached),
         ult("ult.mutex", Unit::Nanoseconds, 10.0, ult_sync::mutex),
         ult("ult.mutex.contended", Unit::Nanoseconds, 0.0, ult_sync::contended)
-            .target(Target::Other("parking_lot"))
+            .target(Target::TimesOther(1.0, "parking_lot"))
             .two_cores(),
         ult("ult.eventual_resume", Unit::Nanoseconds, 40.0, ult_sync::eventual_resume),
         ult("ult.wake.spin", Unit::Nanoseconds, 200.0, ult_wake::spin).two_cores(),

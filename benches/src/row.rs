@@ -43,8 +43,8 @@ pub(crate) enum Target {
     LimitWithTail(f64, f64),
     /// A multiple of the floor of the same run.
     TimesFloor(f64),
-    /// What the named other library needs in the same run; see [`Figure::beside`].
-    Other(&'static str),
+    /// A multiple of what is named so needs in the same run; see [`Figure::beside`].
+    TimesOther(f64, &'static str),
 }
 
 impl Target {
@@ -54,7 +54,7 @@ impl Target {
             Self::None => None,
             Self::Limit(limit) | Self::LimitWithTail(limit, _) => Some(limit),
             Self::TimesFloor(times) => floor.map(|floor| floor * times),
-            Self::Other(name) => others.get(name).copied(),
+            Self::TimesOther(times, name) => others.get(name).map(|other| other * times),
         }
     }
 }
@@ -197,13 +197,14 @@ mod tests {
     }
 
     #[test]
-    fn another_library_can_be_the_target() {
+    fn something_else_of_the_same_run_can_be_the_target() {
         let met = |other| {
             let figure = figure(10.0, 5.0, 20.0).beside("rival", other);
-            Row::measured("x", Unit::Nanoseconds, Target::Other("rival"), figure, None).met
+            Row::measured("x", Unit::Nanoseconds, Target::TimesOther(2.0, "rival"), figure, None)
+                .met
         };
-        assert_eq!(met(Some(10.0)), Some(true));
-        assert_eq!(met(Some(9.0)), Some(false));
+        assert_eq!(met(Some(5.0)), Some(true));
+        assert_eq!(met(Some(4.9)), Some(false));
         assert_eq!(met(None), None);
     }
 

@@ -57,6 +57,12 @@ pub(crate) enum Layer {
     Hg,
 }
 
+/// What a row is compared with: calls without arguments, with the most that fits into a message,
+/// and the latter with a round trip of the floor.
+pub(crate) const NULL: &str = "null";
+pub(crate) const EAGER: &str = "eager";
+pub(crate) const EAGER_AND_TRIP: &str = "eager+trip";
+
 /// What is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
@@ -64,13 +70,25 @@ pub(crate) enum Work {
     Null,
     /// With so many bytes of arguments.
     Bytes(usize),
-    /// With one byte more than fits into a message.
+    /// With as many bytes of arguments as fit into a message.
+    Eager,
+    /// With one byte more.
     Overflow,
     /// Without arguments, so many at a time.
     Many(usize),
 }
 
 impl Work {
+    /// What it is to be compared with: the same call with nothing in it, or with as much as fits
+    /// into a message.
+    fn base(self) -> Option<(&'static str, Self)> {
+        match self {
+            Self::Null | Self::Many(_) | Self::Eager => None,
+            Self::Bytes(_) => Some((NULL, Self::Null)),
+            Self::Overflow => Some((EAGER, Self::Eager)),
+        }
+    }
+
     /// Calls at a time.
     pub(super) fn in_flight(self) -> usize {
         if let Self::Many(count) = self { count } else { 1 }
@@ -136,17 +154,22 @@ fn run_with<N: Node>(
 ) -> Result<Figure> {
     let (effort, deadline) = (Effort::latency(context.quick), context.deadline);
     let (mut floors, mut samples) = (effort.room(1), effort.room(work.in_flight() as u32));
+    let mut bases = effort.room(1);
     let offer = Offer::new(transport)?;
     let target = Target { layer, transport, place: offer.place()?, effort };
     let mut peer = peer::start(context, Task::Echo(target))?;
     let mut caller = offer.accept(deadline, std::hint::spin_loop)?;
     let address: String = peer.receive("the peer's address", deadline)?;
     let mut node = N::open(transport, false, deadline)?;
-    node.set_work(work);
     let target = node.endpoint().lookup(&address).doing("looking the peer up")?;
     for _ in 0..effort.rounds {
         caller.wait_for_hello(deadline, std::hint::spin_loop)?;
         rtt::round(&mut caller, effort, &mut floors, deadline)?;
+        if let Some((_, base)) = work.base() {
+            node.set_work(base);
+            effort.each(&mut bases, || node.call(&target, false))?;
+        }
+        node.set_work(work);
         effort.each(&mut samples, || node.call(&target, false))?;
         node.call(&target, true)?;
     }
@@ -155,5 +178,9 @@ fn run_with<N: Node>(
     if let Work::Many(_) = work {
         return Ok(Figure::median(samples.rate(), None));
     }
-    Ok(Figure::median(samples.latency(), floors.quantile(500)))
+    let (floor, base) = (floors.quantile(500), bases.quantile(500));
+    let figure = Figure::median(samples.latency(), floor);
+    let Some((name, _)) = work.base() else { return Ok(figure) };
+    let more = (name == EAGER).then(|| base.zip(floor).map(|(base, trip)| base + trip));
+    Ok(figure.beside(name, base).beside(EAGER_AND_TRIP, more.flatten()))
 }

@@ -1,5 +1,6 @@
 //! Rows `hg.*.rtt`: a call at the layer that has headers and overflow, but no ULTs: without
-//! arguments, with 1 KiB of them, and with one byte more than fits into a message. Rows
+//! arguments, with 1 KiB of them beside that, and with one byte more than fits into a message
+//! beside the most that does. Rows
 //! `hg.*.rate16`: 16 started, then all of their answers awaited. See [`echo`](super::echo) for how
 //! it is measured.
 
@@ -93,6 +94,7 @@ impl Node for HgNode {
         let bytes = match work {
             Work::Null | Work::Many(_) => 0,
             Work::Bytes(bytes) => bytes,
+            Work::Eager => self.core.input_eager_bytes(),
             Work::Overflow => self.core.input_eager_bytes() + 1,
         };
         self.arguments = vec![1; bytes];
