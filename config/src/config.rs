@@ -53,8 +53,9 @@ pub struct Config {
     pub handle_cache_size: u32,
     /// Counts what pools and xstreams do. Default false.
     pub enable_abt_profiling: bool,
-    /// Settings of the monitor: its `config` is handed to it, `name` is only printed. Kept as
-    /// given; absent by default.
+    /// Settings of the monitor: `name` (default `"default"`) and `config`, which is
+    /// [`MonitoringOptions`](crate::MonitoringOptions) for that one and of its own keys for others.
+    /// Kept as given; absent by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub monitoring: Option<Map<String, Value>>,
 }

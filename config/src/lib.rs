@@ -41,6 +41,7 @@ mod effective;
 mod error;
 mod margo;
 mod mercury;
+mod monitoring;
 mod network;
 mod parse;
 mod pool_ref;
@@ -51,11 +52,13 @@ mod tree;
 
 pub use affinity::Affinity;
 pub use config::{Argobots, Config, Pool, PoolAccess, PoolKind, Scheduler, SchedulerKind, Xstream};
+pub use effective::ConfigFlags;
 pub use error::{Error, Errors, Warning};
 pub use margo::{
     BulkOptions, MargoOptions, MercuryBuild, PROVIDER_ID_DEFAULT, PayloadChecksum, Provider,
 };
 pub use mercury::{ChecksumLevel, Mercury, NaAddrFormat, TrafficClass};
+pub use monitoring::{MonitoringOptions, StatisticsOptions, TimeSeriesOptions};
 pub use network::{NetworkOptions, PeerUsers, ProcOptions};
 pub use parse::process_env;
 pub use pool_ref::PoolRef;
