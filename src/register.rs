@@ -73,6 +73,14 @@ impl Instance {
         if self.is_finalizing() {
             return Err(RegisterError::Closing);
         }
+        // From here on the pool is not removed, and afterwards it has a user.
+        let _still = self.inner().elastic.hold_still();
+        if pool.is_removed() {
+            return Err(RegisterError::PoolRemoved {
+                rpc: rpc.name(),
+                pool: pool.name().to_owned(),
+            });
+        }
         if pool.access() == ult::Access::Private
             && self.progress_pools().any(|progress| pool.xstreams() != progress.xstreams())
         {
