@@ -21,8 +21,8 @@
 //! | `Progress::asleep` | the progress ULT writes it | `kick` reads it; pair: PROGRESS-ASLEEP |
 //! | `Progress::orders` | anybody sets a bit; the progress ULT takes `MOVE` away | pair: PROGRESS-ORDERS |
 //!
-//! A progress ULT that is asked to move (`elastic/migrate.rs`) makes its successor in the other pool
-//! and ends; the successor takes its place in the same `Progress`.
+//! A progress ULT that is asked to move (`elastic/migrate.rs`) makes its successor in the other
+//! pool and ends; the successor takes its place in the same `Progress`.
 //!
 //! # Errors
 //!
@@ -164,7 +164,8 @@ impl Progress {
         self.unpark();
     }
 
-    /// On the progress ULT: makes the successor, if that is asked for; whether the caller is to end.
+    /// On the progress ULT: makes the successor, if that is asked for; whether the caller is to
+    /// end.
     fn hand_over(&self, inner: &Arc<Inner>, context: usize) -> bool {
         self.orders.fetch_and(!MOVE, Ordering::Relaxed);
         let asked = std::mem::replace(&mut *lock(&self.destination), Destination::None);

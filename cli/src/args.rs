@@ -44,16 +44,34 @@ pub(crate) struct DemoArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Prints the complete configuration that a document comes to, or all that is wrong with it.
-    Check {
-        /// The document; `-` is standard input.
-        file: PathBuf,
-    },
+    /// Explains a document: which xstream runs what, what could wait for long, what it costs, and
+    /// the complete configuration that it comes to; or all that is wrong with it.
+    ///
+    /// The explanation is a comment, so what is printed is a document again. Status 0: valid; 1:
+    /// valid with warnings, under --strict; 2: not valid. What this machine lacks is a warning.
+    Check(CheckArgs),
+    /// Prints the JSON Schema of the document, for editors.
+    Schema,
     /// Prints commented sample documents, all of them or one.
     Samples {
         /// Which one, for example `quickstart`.
         name: Option<String>,
     },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CheckArgs {
+    /// The document; `-` is standard input.
+    pub(crate) file: PathBuf,
+    /// Only the complete configuration, as plain JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Refers to pools by name instead of by index.
+    #[arg(long)]
+    pub(crate) names: bool,
+    /// Takes warnings for errors.
+    #[arg(long)]
+    pub(crate) strict: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -89,6 +107,8 @@ mod tests {
             "serve FILE",
             "serve - --address na+tcp://127.0.0.1:0 --address-file F",
             "config check -",
+            "config check FILE --json --names --strict",
+            "config schema",
             "config samples",
             "config samples quickstart",
             "info",

@@ -106,6 +106,7 @@ impl Resolved {
             handle_cache_size: saturate(self.handle_cache_size as u128),
             enable_abt_profiling: self.enable_abt_profiling,
             monitoring: self.monitoring.clone(),
+            schema: None,
         }
     }
 

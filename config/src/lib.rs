@@ -47,6 +47,7 @@ mod parse;
 mod pool_ref;
 mod resolve;
 mod samples;
+mod schema;
 mod suggest;
 mod tree;
 
@@ -67,3 +68,4 @@ pub use resolve::{
     ResolvedXstream, STACK_BYTES_MAX, STACK_BYTES_MIN, XSTREAMS_MAX,
 };
 pub use samples::samples;
+pub use schema::json_schema;

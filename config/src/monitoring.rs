@@ -20,6 +20,7 @@ const PRECISION_MAX: u32 = 9;
 ///
 /// Counterpart: the keys that `margo_default_monitor` reads (Margo).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct MonitoringOptions {
     /// How the names of the files begin. Default `"margo"`.
@@ -42,11 +43,13 @@ impl Default for MonitoringOptions {
 
 /// Figures for each call path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct StatisticsOptions {
     /// Leaves them out. Default false.
     pub disable: bool,
     /// Decimal digits of times, 0 to 9. Default 9.
+    #[cfg_attr(test, schemars(range(max = 9)))]
     pub precision: u32,
     /// Records each so many-th round of the progress loop; 0: none. Default 1.
     pub sample_progress_every: u32,
@@ -67,14 +70,17 @@ impl Default for StatisticsOptions {
 
 /// Figures over time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct TimeSeriesOptions {
     /// Leaves them out. Default false.
     pub disable: bool,
     /// Decimal digits of times, 0 to 9. Default 9. In C the last one given holds for both parts.
+    #[cfg_attr(test, schemars(range(max = 9)))]
     pub precision: u32,
     /// Seconds between two entries, above 0. Default 1.0. C ignores one that is written as an
     /// integer.
+    #[cfg_attr(test, schemars(extend("exclusiveMinimum" = 0, "maximum" = 1e9)))]
     pub time_interval_sec: f64,
     /// Indents the file. Default false.
     pub pretty_json: bool,
@@ -168,6 +174,19 @@ impl MonitoringOptions {
         }
         wrong
     }
+}
+
+/// Of the `monitoring` object: the keys of `config` are known for the default monitor only.
+#[cfg(test)]
+pub(crate) fn schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    let options = generator.subschema_for::<MonitoringOptions>();
+    schemars::json_schema!({
+        "type": "object",
+        "properties": { "name": { "type": "string" }, "config": { "type": "object" } },
+        "additionalProperties": false,
+        "if": { "properties": { "name": { "const": DEFAULT_MONITOR } } },
+        "then": { "properties": { "config": options } },
+    })
 }
 
 #[cfg(test)]

@@ -209,7 +209,7 @@ fn names_instead_of_indices_on_request() {
 #[test]
 fn samples_resolve_without_warnings_and_explain_themselves() {
     let samples = margo_config::samples();
-    assert_eq!(samples.len(), 6);
+    assert_eq!(samples.len(), 8);
     for (name, text) in samples {
         let (_, warnings) = Config::check(text, &no_env).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(warnings, [], "{name}");
@@ -254,6 +254,7 @@ fn the_manual_has_every_key() {
     (margo.overflow_held_max, margo.proc.len_max) = (1, Some(1));
     (margo.network.connections_max, margo.network.peer_users) = (Some(1), PeerUsers::All);
     config.monitoring = Some(serde_json::Map::new());
+    config.schema = Some(String::new());
     config.progress_pool = Some(0.into());
     config.rpc_pool = Some(0.into());
     (config.use_progress_thread, config.rpc_thread_count) = (true, 1);

@@ -95,8 +95,8 @@ pub enum ElasticityError {
         /// The pool.
         pool: String,
     },
-    /// A private pool belongs to one xstream, and only that one may spawn into it; so progress, which
-    /// spawns handlers, cannot move to it or away from it.
+    /// A private pool belongs to one xstream, and only that one may spawn into it; so progress,
+    /// which spawns handlers, cannot move to it or away from it.
     #[error(
         "pool `{pool}` is private, so the progress ULT cannot {what}; define it as mpsc or mpmc"
     )]

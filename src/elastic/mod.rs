@@ -385,7 +385,8 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// [`ElasticityError::NoSuchXstream`]; [`ElasticityError::XstreamInUse`] if it is being removed.
+    /// [`ElasticityError::NoSuchXstream`]; [`ElasticityError::XstreamInUse`] if it is being
+    /// removed.
     ///
     /// Counterpart: `margo_xstream_ref_incr`; dropping the value is `margo_xstream_release`.
     pub fn hold_xstream<'k>(

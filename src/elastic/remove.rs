@@ -126,11 +126,11 @@ impl Instance {
     /// # Errors
     ///
     /// - [`ElasticityError::Primary`]: `__primary__` stays.
-    /// - [`ElasticityError::XstreamInUse`]: somebody holds it, or a progress ULT runs there; move that
-    ///   with [`migrate_progress`](Self::migrate_progress).
+    /// - [`ElasticityError::XstreamInUse`]: somebody holds it, or a progress ULT runs there; move
+    ///   that with [`migrate_progress`](Self::migrate_progress).
     /// - [`ElasticityError::XstreamNeeded`]: it alone runs a pool that is in use.
-    /// - [`ElasticityError::Remove`]: it did not come to an end, and goes on as before; or the caller
-    ///   runs on it.
+    /// - [`ElasticityError::Remove`]: it did not come to an end, and goes on as before; or the
+    ///   caller runs on it.
     /// - [`ElasticityError::NoSuchXstream`], [`ElasticityError::Closing`].
     ///
     /// Counterpart: `margo_remove_xstream`.
@@ -222,8 +222,8 @@ impl Instance {
         pool.xstreams().iter().any(|name| name != this && !is_leaving(name))
     }
 
-    /// Moves the units that wait in `from` and have not started to `to`, in their order. Returns how
-    /// many; those in the private list of an xstream follow a little later and are not counted.
+    /// Moves the units that wait in `from` and have not started to `to`, in their order. Returns
+    /// how many; those in the private list of an xstream follow a little later and are not counted.
     /// ULTs that have started stay on their xstream.
     ///
     /// # Errors

@@ -466,7 +466,8 @@ impl PoolRef {
         self.pool.access
     }
 
-    /// Whether it has been removed from its runtime ([`Runtime::remove_pool`]), so that spawns fail.
+    /// Whether it has been removed from its runtime ([`Runtime::remove_pool`]), so that spawns
+    /// fail.
     ///
     /// [`Runtime::remove_pool`]: crate::Runtime::remove_pool
     #[must_use]
