@@ -119,11 +119,11 @@ pub enum ElasticityError {
     OwnProgress,
     /// The runtime refuses the new pool or xstream.
     #[error("cannot add it: {0}")]
-    Start(#[from] ult::StartError),
+    Start(#[source] Box<ult::StartError>),
     /// The runtime refuses to remove it; for an xstream that is still busy after 30 s it says with
     /// what. It goes on as before.
     #[error("cannot remove it: {0}")]
-    Remove(#[from] ult::LayoutError),
+    Remove(#[source] Box<ult::LayoutError>),
     /// The units cannot move.
     #[error("cannot move the units: {0}")]
     Transfer(#[from] ult::MigrateError),
@@ -133,4 +133,16 @@ pub enum ElasticityError {
     /// [`finalize`](crate::Instance::finalize) has begun.
     #[error("the instance is shutting down")]
     Closing,
+}
+
+impl From<ult::StartError> for ElasticityError {
+    fn from(error: ult::StartError) -> Self {
+        Self::Start(Box::new(error))
+    }
+}
+
+impl From<ult::LayoutError> for ElasticityError {
+    fn from(error: ult::LayoutError) -> Self {
+        Self::Remove(Box::new(error))
+    }
 }

@@ -110,7 +110,7 @@ impl Instance {
                 ult::LayoutError::NotEmpty { units, .. } => {
                     ElasticityError::PoolNotEmpty { pool, units }
                 }
-                other => ElasticityError::Remove(other),
+                other => other.into(),
             })?;
         }
         elastic.table().pools.remove(&info.index);
