@@ -26,7 +26,8 @@ pub struct Provider {
 }
 
 impl Instance {
-    /// An empty provider with that id, whose handlers run in `pool`.
+    /// An empty provider with that id, whose handlers run in `pool`. While it lives the pool is not
+    /// removed ([`remove_pool`](Self::remove_pool)).
     pub fn provider(&self, id: ProviderId, pool: &PoolRef) -> Provider {
         Provider {
             instance: self.clone(),

@@ -89,6 +89,10 @@ impl Instance {
                 pool: pool.name().to_owned(),
             });
         }
+        if pool.xstreams().is_empty() {
+            let (rpc, pool) = (rpc.name(), pool.name());
+            tracing::warn!(rpc, pool, "no xstream runs the pool: requests wait until one does");
+        }
         let run = move |reply: &Arc<Reply>| {
             if let Some(args) = reply.decode::<A>() {
                 handler(Handle::new(args, reply.clone()));

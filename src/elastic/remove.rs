@@ -157,6 +157,7 @@ impl Instance {
         match left {
             Ok(()) => {
                 elastic.table().xstreams.remove(&info.index);
+                self.warn_of_unserved_pools();
                 Ok(())
             }
             Err(error) => {
@@ -167,6 +168,17 @@ impl Instance {
                 }
                 self.mark_leaving(info.index, false);
                 Err(error.into())
+            }
+        }
+    }
+
+    /// Somebody may have begun to use a pool while its last xstream was leaving.
+    fn warn_of_unserved_pools(&self) {
+        for pool in self.pools().iter().filter(|pool| pool.xstreams().is_empty()) {
+            let Ok(users) = self.pool_users(pool) else { continue };
+            if !users.is_empty() {
+                let (pool, by) = (pool.name(), users.join(", "));
+                tracing::warn!(pool, by, "no xstream runs a pool that is in use");
             }
         }
     }
