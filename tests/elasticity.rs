@@ -509,3 +509,65 @@ fn errors_of_the_machine_are_typed() {
     assert_eq!(path, "numa_node");
     margo.finalize_and_wait().unwrap();
 }
+
+/// Threads and handlers that change the layout at the same time, while progress moves to and fro.
+#[test]
+fn many_change_the_layout_at_once() {
+    bounded("many changes", || {
+        let margo = started();
+        let grown = Arc::new(AtomicUsize::new(0));
+        let done = Arc::new(AtomicBool::new(false));
+        // One of its handlers grows and shrinks the instance that it runs in.
+        let counted = grown.clone();
+        let grow = move |own: &Instance, id: u16| {
+            let name = format!("own_{id}");
+            let added = own.add_pool(pool(&format!(r#"{{ "name": "{name}" }}"#))).unwrap();
+            let xstream = own.add_xstream(running(&[&name])).unwrap();
+            let provider = own.provider(ProviderId::new(id), &added.pool);
+            provider.register(ECHO, |request| drop(request.respond(request.args()))).unwrap();
+            let target = ProviderHandle::new(own.self_addr(), ProviderId::new(id));
+            assert_eq!(own.forward_timed(ECHO, &target, &7, PATIENCE).unwrap(), 7);
+            assert!(own.remove_pool(&added).is_err());
+            drop(provider);
+            own.remove_xstream(&xstream).unwrap();
+            own.remove_pool(&added).unwrap();
+            counted.fetch_add(1, Ordering::Relaxed);
+        };
+        let in_handler = grow.clone();
+        margo
+            .register(ECHO, move |request| {
+                in_handler(request.instance(), *request.args() as u16);
+                let _ = request.respond(request.args());
+            })
+            .unwrap();
+        let threads: Vec<_> = (0..3u16)
+            .map(|thread| {
+                let (own, grow) = (margo.clone(), grow.clone());
+                std::thread::spawn(move || {
+                    for _ in 0..10 {
+                        grow(&own, thread);
+                        let target = ProviderHandle::from(own.self_addr());
+                        let id = u64::from(thread) + 10;
+                        assert_eq!(own.forward_timed(ECHO, &target, &id, PATIENCE).unwrap(), id);
+                    }
+                })
+            })
+            .collect();
+        let (mover, until) = (margo.clone(), done.clone());
+        let moving = std::thread::spawn(move || {
+            let mut moves = 0;
+            while !until.load(Ordering::Relaxed) || moves < 4 {
+                mover.migrate_progress(["__primary__", "__pool_1__"][moves % 2]).unwrap();
+                // Whatever is printed at any time is a document that `init` would take.
+                margo::Config::from_json(&mover.config().to_json()).unwrap();
+                moves += 1;
+            }
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        done.store(true, Ordering::Relaxed);
+        moving.join().unwrap();
+        assert_eq!(grown.load(Ordering::Relaxed), 60);
+        assert_eq!((margo.pools().len(), margo.xstreams().len()), (3, 6));
+        margo.finalize_and_wait().unwrap();
+    });
+}
