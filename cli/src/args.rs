@@ -21,8 +21,12 @@ pub(crate) enum Command {
     Demo(DemoArgs),
     /// Says what this machine has, and which transports work on it; with a document also which
     /// execution streams and pools that comes to here.
+    ///
+    /// Status 1: the address that was given does not work; 2: the document is not valid here.
     Info {
-        /// The document; `-` is standard input.
+        /// A document (`-` is standard input), or an address such as na+tcp://0.0.0.0:7000, which is
+        /// then tried in place of all transports.
+        #[arg(value_name = "FILE or ADDRESS")]
         file: Option<PathBuf>,
         /// As one JSON object.
         #[arg(long)]
@@ -113,6 +117,7 @@ mod tests {
             "config samples quickstart",
             "info",
             "info FILE",
+            "info na+tcp://127.0.0.1:0",
             "info --json",
         ] {
             Args::try_parse_from(["margo"].into_iter().chain(line.split(' '))).unwrap();

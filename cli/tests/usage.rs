@@ -162,6 +162,28 @@ fn info_tries_every_transport() {
 }
 
 #[test]
+fn info_tries_an_address() {
+    let temp = tempfile::tempdir().unwrap();
+    for address in ["na+tcp://127.0.0.1:0", "na+sm://"] {
+        let ended = run(margo(temp.path()).args(["info", address]), "").expect(0);
+        assert_eq!(ended.stdout.matches("works; bulk data: ").count(), 1, "{ended:#?}");
+    }
+    for (address, reason) in [
+        ("na+tcp://192.0.2.1:7000", "192.0.2.1:7000"),
+        ("na+tpc://", "na+tpc"),
+        ("na+tcp://127.0.0.1:port", "port"),
+    ] {
+        let ended = run(margo(temp.path()).args(["info", address]), "").expect(1);
+        let why = ended.stdout.split("does not work here: ").nth(1).unwrap_or_default();
+        assert!(why.contains(reason), "{address}: {ended:#?}");
+        assert!(ended.stderr.contains(&format!("{address} does not work here")), "{ended:#?}");
+    }
+    let ended = run(margo(temp.path()).args(["info", "--json", "na+sm://"]), "").expect(0);
+    let info: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(info["transports"].as_array().unwrap().len(), 1);
+}
+
+#[test]
 fn info_prints_the_topology_and_what_a_document_comes_to() {
     let temp = tempfile::tempdir().unwrap();
     let document = r#"{ "argobots": { "pools": [ { "name": "h", "kind": "earliest_first" } ],

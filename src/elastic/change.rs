@@ -1,7 +1,7 @@
 //! Adding pools and xstreams.
 
 use margo_config::{Affinity, Config, ConfigFlags, Errors, Pool, PoolAccess, PoolKind, Resolved};
-use margo_config::{Scheduler, Xstream};
+use margo_config::{Scheduler, Warning, Xstream};
 use ult::{PoolRef, XstreamRef, XstreamState};
 
 use super::print::Part;
@@ -12,10 +12,11 @@ use crate::{InitError, Instance, Layout};
 
 impl Elastic {
     /// What the document comes to with this change, if it is still a document that `init` accepts.
-    /// New warnings are logged.
+    /// New warnings are logged, except about `expected`.
     pub(super) fn checked(
         &self,
         inner: &Inner,
+        expected: &str,
         change: impl FnOnce(&mut Config),
     ) -> Result<Resolved, Errors> {
         let names = ConfigFlags { use_names: true, ..ConfigFlags::default() };
@@ -24,7 +25,8 @@ impl Elastic {
         change(&mut document);
         let after = document.resolve(&|_| None)?;
         let known = before.map(|before| before.warnings).unwrap_or_default();
-        for warning in after.warnings.iter().filter(|warning| !known.contains(warning)) {
+        let is_new = |warning: &&Warning| !known.contains(warning) && warning.path != expected;
+        for warning in after.warnings.iter().filter(is_new) {
             tracing::warn!("{warning}");
         }
         Ok(after)
@@ -210,10 +212,12 @@ impl Instance {
     /// The document with one more pool, and the pool's place in it.
     fn with_pool(&self, pool: Pool) -> Result<(Resolved, usize), ElasticityError> {
         let place = self.elastic().table().pools.len();
+        let path = format!("argobots.pools[{place}]");
+        // That no xstream runs it is no news.
         let resolved = self
             .elastic()
-            .checked(self.inner(), |document| document.argobots.pools.push(pool))
-            .map_err(|errors| errors.below(&format!("argobots.pools[{place}]")))?;
+            .checked(self.inner(), &path, |document| document.argobots.pools.push(pool))
+            .map_err(|errors| errors.below(&path))?;
         Ok((resolved, place))
     }
 
@@ -221,7 +225,7 @@ impl Instance {
     fn with_xstream(&self, xstream: Xstream) -> Result<(Resolved, usize), ElasticityError> {
         // Not that of the table: one that runs only pools unknown here is not in a document.
         let mut place = 0;
-        let resolved = self.elastic().checked(self.inner(), |document| {
+        let resolved = self.elastic().checked(self.inner(), "", |document| {
             place = document.argobots.xstreams.len();
             document.argobots.xstreams.push(xstream);
         });

@@ -102,7 +102,7 @@ impl Instance {
                 return Err(ElasticityError::PrivatePool { pool, what });
             }
         }
-        self.elastic().checked(self.inner(), |document| match context.checked_sub(1) {
+        self.elastic().checked(self.inner(), "", |document| match context.checked_sub(1) {
             None => document.progress_pool = Some(to.name().into()),
             Some(more) => document.margo.more_progress_pools[more] = to.name().into(),
         })?;
