@@ -24,8 +24,8 @@ pub(crate) enum Command {
     ///
     /// Status 1: the address that was given does not work; 2: the document is not valid here.
     Info {
-        /// A document (`-` is standard input), or an address such as na+tcp://0.0.0.0:7000, which is
-        /// then tried in place of all transports.
+        /// A document (`-` is standard input), or an address such as na+tcp://0.0.0.0:7000, which
+        /// is then tried in place of all transports.
         #[arg(value_name = "FILE or ADDRESS")]
         file: Option<PathBuf>,
         /// As one JSON object.
