@@ -135,6 +135,14 @@ pub enum RegisterError {
         /// The pool.
         pool: String,
     },
+    /// The pool has been removed from the instance.
+    #[error("RPC `{rpc}` cannot be served in pool `{pool}`: the pool has been removed")]
+    PoolRemoved {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The pool.
+        pool: String,
+    },
     /// [`finalize`](crate::Instance::finalize) has begun.
     #[error("the instance is shutting down")]
     Closing,

@@ -8,10 +8,11 @@ use margo_config::{Config, Resolved};
 use ult::{PoolRef, Runtime};
 
 use crate::contexts::Context;
+use crate::elastic::Elastic;
 use crate::hg::Core;
 use crate::instance::{Counters, Inner};
 use crate::options::{hg_options, na_options, without_effect};
-use crate::progress::{self, Progress, Token};
+use crate::progress::{self, Token};
 use crate::shutdown::Shutdown;
 use crate::{InitError, Instance, Layout};
 
@@ -120,7 +121,7 @@ fn start(resolved: Resolved, grace: Duration) -> Result<Instance, InitError> {
     let core = start_core(&resolved, &pools)?;
     let more_contexts = more_contexts(&resolved, &core)?;
     let inner = Arc::new(Inner {
-        config: resolved.effective(),
+        elastic: Arc::new(Elastic::new(&resolved, &runtime, &pools)),
         runtime,
         pools,
         core,
@@ -211,16 +212,8 @@ fn more_contexts(
 }
 
 fn start_progress(inner: &Arc<Inner>, context: usize, pool: &PoolRef) -> Result<(), InitError> {
-    let own = inner.clone();
-    let handed_over = Arc::new(ult::Eventual::new());
-    let mine = handed_over.clone();
-    pool.ult().name("margo progress").spawn_detached(move || {
-        let (core, progress) = own.context(context);
-        let rank = own.runtime.rank_here().unwrap_or_default();
-        let progress = progress.get_or_init(|| Progress::new(ult::unparker(), rank));
-        let _ = mine.set(());
-        progress::run(&own, core, progress);
-    })?;
-    handed_over.wait();
+    let arrived = Arc::new(ult::Eventual::new());
+    progress::start(inner, context, pool, arrived.clone())?;
+    arrived.wait();
     Ok(())
 }

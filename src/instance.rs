@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use margo_config::{Config, Resolved};
+use margo_config::Resolved;
 use ult::{PoolRef, Runtime};
 
 use crate::contexts::Context;
+use crate::elastic::Elastic;
 use crate::error::LookupError;
 use crate::hg::Core;
 use crate::progress::{Progress, Token};
@@ -36,10 +37,12 @@ impl Drop for Owner {
 
 /// What all parts of an instance share.
 pub(crate) struct Inner {
-    pub(crate) config: Config,
+    /// As it was at the start; for pools and xstreams see `elastic`.
     pub(crate) resolved: Resolved,
     pub(crate) runtime: Runtime,
+    /// Those of the document, in its order: a look-up without a lock.
     pub(crate) pools: Vec<PoolRef>,
+    pub(crate) elastic: Arc<Elastic>,
     /// Context 0.
     pub(crate) core: Arc<Core<Token>>,
     /// Of context 0.
@@ -139,39 +142,6 @@ impl Instance {
     /// Counterpart: `margo_addr_lookup`.
     pub fn lookup(&self, uri: &str) -> Result<Addr, LookupError> {
         self.inner().core.lookup(uri).map_err(|source| LookupError { uri: uri.to_owned(), source })
-    }
-
-    /// The effective configuration: complete, with all defaults filled in, itself valid input.
-    ///
-    /// Counterpart: `margo_get_config`.
-    pub fn config(&self) -> &Config {
-        &self.inner().config
-    }
-
-    /// All pools, in the order of the configuration.
-    pub fn pools(&self) -> Vec<PoolRef> {
-        self.inner().pools.clone()
-    }
-
-    /// The pool of that name. Counterpart: `margo_find_pool_by_name`.
-    pub fn pool(&self, name: &str) -> Option<PoolRef> {
-        self.inner().pools.iter().find(|pool| pool.name() == name).cloned()
-    }
-
-    /// Where handlers run that were registered without a pool. Counterpart:
-    /// `margo_get_handler_pool`.
-    pub fn rpc_pool(&self) -> PoolRef {
-        self.inner().pools[self.inner().resolved.rpc_pool].clone()
-    }
-
-    /// Where the progress ULT of context 0 runs. Counterpart: `margo_get_progress_pool`.
-    pub fn progress_pool(&self) -> PoolRef {
-        self.inner().pools[self.inner().resolved.progress_pool].clone()
-    }
-
-    /// Where the progress ULTs run: those of context 0, context 1 and so on.
-    pub fn progress_pools(&self) -> impl Iterator<Item = PoolRef> + '_ {
-        self.inner().resolved.progress_pools().map(|pool| self.inner().pools[pool].clone())
     }
 
     /// The execution streams and pools, for spawning ULTs and for diagnosis.

@@ -12,6 +12,8 @@
 //! | `cpubind`, `affinity` | the CPUs, after a look at [`Topology`] |
 //! | `numa_node` | memory of stacks; by default the node that all xstreams of the pool are bound to |
 
+mod explain;
+
 use std::fmt;
 
 use margo_config::{Affinity, Config, PoolAccess, PoolKind, Resolved, SchedulerKind};

@@ -59,6 +59,7 @@ mod bulk_pool;
 mod contexts;
 mod copy_claims;
 mod copy_pool;
+mod elastic;
 mod error;
 mod exposed;
 mod forward;
@@ -83,6 +84,7 @@ pub use {na, ult};
 pub use self::{
     bulk::{BulkBuffer, LocalBulk},
     bulk_pool::{BulkClassStats, BulkPool, BulkPoolError, BulkPoolSpec, PooledBuffer},
+    elastic::{ElasticityError, PoolHold, PoolInfo, PoolKey, XstreamHold, XstreamInfo, XstreamKey},
     error::{
         BulkError, FinalizeError, ForwardError, InitError, LayoutError, LayoutErrors, LookupError,
         ProviderError, RegisterError, RespondError,
@@ -97,9 +99,9 @@ pub use self::{
     rpc::{ProviderHandle, Rpc},
     segments::BulkSegments,
 };
-pub use margo_config::Config;
+pub use margo_config::{Config, ConfigFlags};
 pub use na::{Access, Addr, AllocOptions, SharedBuffer};
-pub use ult::PoolRef as Pool;
+pub use ult::{PoolRef as Pool, XstreamRef as Xstream};
 
 /// The README's code is compiled and run as a documentation test.
 #[cfg(doctest)]

@@ -19,6 +19,10 @@
 //! | `Patience` | the progress ULT | nobody |
 //! | `Core::poll` of its context | the progress ULT | nobody |
 //! | `Progress::asleep` | the progress ULT writes it | `kick` reads it; pair: PROGRESS-ASLEEP |
+//! | `Progress::orders` | anybody sets a bit; the progress ULT takes `MOVE` away | pair: PROGRESS-ORDERS |
+//!
+//! A progress ULT that is asked to move (`elastic/migrate.rs`) makes its successor in the other
+//! pool and ends; the successor takes its place in the same `Progress`.
 //!
 //! # Errors
 //!
@@ -27,9 +31,11 @@
 //!
 //! The policy follows Margo's progress loop, without its fixed tick and its abort on errors.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use ult::Eventual;
 
 use crate::bulk::BulkCall;
 use crate::forward::Call;
@@ -54,21 +60,68 @@ pub(crate) enum Token {
 /// How others reach the progress ULT.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    unparker: ult::Unparker,
-    /// Of its execution stream, on which it stays.
-    rank: usize,
+    unparker: Mutex<ult::Unparker>,
+    /// Of its execution stream, on which it stays until it moves.
+    rank: AtomicUsize,
+    /// Number of the ULT.
+    ult: AtomicU64,
     asleep: AtomicBool,
-    stop: AtomicBool,
+    /// `STOP`, `MOVE`.
+    orders: AtomicU8,
+    destination: Mutex<Destination>,
+}
+
+/// Close the network and end.
+const STOP: u8 = 1;
+/// Look at `destination`.
+const MOVE: u8 = 2;
+
+/// Where a progress ULT is to move.
+#[derive(Debug)]
+enum Destination {
+    None,
+    Pool(ult::PoolRef, Arc<Eventual<Result<(), MoveError>>>),
+    /// It has ended, or is about to.
+    Ended,
+}
+
+/// Why a progress ULT stays where it is.
+#[derive(Debug, Clone)]
+pub(crate) enum MoveError {
+    /// It ends.
+    Closing,
+    /// The successor cannot be made.
+    Spawn(ult::SpawnError),
 }
 
 impl Progress {
-    pub(crate) fn new(unparker: ult::Unparker, rank: usize) -> Self {
-        Self { unparker, rank, asleep: AtomicBool::new(false), stop: AtomicBool::new(false) }
+    /// Of the calling ULT.
+    pub(crate) fn new(rank: usize) -> Self {
+        Self {
+            unparker: Mutex::new(ult::unparker()),
+            rank: AtomicUsize::new(rank),
+            ult: AtomicU64::new(own_number()),
+            asleep: AtomicBool::new(false),
+            orders: AtomicU8::new(0),
+            destination: Mutex::new(Destination::None),
+        }
+    }
+
+    /// The calling ULT takes the place of the one that has moved.
+    pub(crate) fn arrive(&self, rank: usize) {
+        *lock(&self.unparker) = ult::unparker();
+        self.rank.store(rank, Ordering::Relaxed);
+        self.ult.store(own_number(), Ordering::Relaxed);
     }
 
     /// Rank of the execution stream that it runs on.
     pub(crate) fn rank(&self) -> usize {
-        self.rank
+        self.rank.load(Ordering::Relaxed)
+    }
+
+    /// Whether the caller, a unit of the same runtime, is the progress ULT.
+    pub(crate) fn is_caller(&self) -> bool {
+        self.ult.load(Ordering::Relaxed) == own_number()
     }
 
     /// Wakes the progress ULT if it sleeps, after something was queued for it.
@@ -77,19 +130,95 @@ impl Progress {
         // caller queued: the fence orders "queue, then look" against its "store, then check".
         fence(Ordering::SeqCst); // pair: PROGRESS-ASLEEP
         if self.asleep.load(Ordering::Relaxed) {
-            self.unparker.unpark();
+            self.unpark();
         }
+    }
+
+    fn unpark(&self) {
+        let unparker = lock(&self.unparker).clone();
+        unparker.unpark();
     }
 
     /// Asks the progress ULT to close the network and end.
     pub(crate) fn stop(&self) {
-        self.stop.store(true, Ordering::Release); // pair: PROGRESS-STOP
-        self.unparker.unpark();
+        self.orders.fetch_or(STOP, Ordering::Release); // pair: PROGRESS-ORDERS
+        self.unpark();
+    }
+
+    /// Asks the progress ULT to move. `arrived` is set when it runs in `pool`, or stays.
+    pub(crate) fn ask_to_move(
+        &self,
+        pool: ult::PoolRef,
+        arrived: Arc<Eventual<Result<(), MoveError>>>,
+    ) {
+        {
+            let mut destination = lock(&self.destination);
+            if matches!(*destination, Destination::Ended) {
+                drop(destination);
+                let _ = arrived.set(Err(MoveError::Closing));
+                return;
+            }
+            *destination = Destination::Pool(pool, arrived);
+        }
+        self.orders.fetch_or(MOVE, Ordering::Release); // pair: PROGRESS-ORDERS
+        self.unpark();
+    }
+
+    /// On the progress ULT: makes the successor, if that is asked for; whether the caller is to
+    /// end.
+    fn hand_over(&self, inner: &Arc<Inner>, context: usize) -> bool {
+        self.orders.fetch_and(!MOVE, Ordering::Relaxed);
+        let asked = std::mem::replace(&mut *lock(&self.destination), Destination::None);
+        let Destination::Pool(pool, arrived) = asked else { return false };
+        match start(inner, context, &pool, arrived.clone()) {
+            Ok(()) => true,
+            Err(error) => {
+                let _ = arrived.set(Err(MoveError::Spawn(error)));
+                false
+            }
+        }
+    }
+
+    /// On the progress ULT, at its end: nobody moves it any more.
+    fn end(&self) {
+        let asked = std::mem::replace(&mut *lock(&self.destination), Destination::Ended);
+        if let Destination::Pool(_, arrived) = asked {
+            let _ = arrived.set(Err(MoveError::Closing));
+        }
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn own_number() -> u64 {
+    ult::current().map_or(u64::MAX, |ult| ult.id)
+}
+
+/// Makes a progress ULT in `pool`: the first one of a context, or the successor of one that moves.
+/// It sets `arrived` when it runs.
+pub(crate) fn start(
+    inner: &Arc<Inner>,
+    context: usize,
+    pool: &ult::PoolRef,
+    arrived: Arc<Eventual<Result<(), MoveError>>>,
+) -> Result<(), ult::SpawnError> {
+    let (own, destination) = (inner.clone(), pool.clone());
+    pool.ult().name("margo progress").spawn_detached(move || {
+        let (core, place) = own.context(context);
+        let rank = own.runtime.rank_here().unwrap_or_default();
+        let progress = place.get_or_init(|| Progress::new(rank));
+        progress.arrive(rank);
+        own.elastic.progress_is_in(context, &destination);
+        let _ = arrived.set(Ok(()));
+        drop((arrived, destination));
+        run(&own, context, core, progress);
+    })
+}
+
 /// Runs on the progress ULT of a context until shutdown.
-pub(crate) fn run(inner: &Arc<Inner>, core: &Arc<Core<Token>>, progress: &Progress) {
+fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &Progress) {
     let resolved = &inner.resolved;
     let mut patience = match resolved.mercury.na_no_block {
         true => Patience::endless(),
@@ -97,10 +226,14 @@ pub(crate) fn run(inner: &Arc<Inner>, core: &Arc<Core<Token>>, progress: &Progre
     };
     let mut closing = false;
     loop {
-        if !closing && progress.stop.load(Ordering::Acquire) {
-            // pair: PROGRESS-STOP
+        // pair: PROGRESS-ORDERS
+        let orders = if closing { 0 } else { progress.orders.load(Ordering::Acquire) };
+        if orders & STOP != 0 {
             closing = true;
             core.close();
+            progress.end();
+        } else if orders & MOVE != 0 && progress.hand_over(inner, context) {
+            return;
         }
         if poll(inner, core) > 0 {
             patience.useful();
@@ -143,18 +276,18 @@ fn sleep(core: &Core<Token>, progress: &Progress) {
     let arm = || {
         progress.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst); // pair: PROGRESS-ASLEEP
-        !progress.stop_requested_late(core) && core.prepare_wait()
+        !progress.is_ordered_late(core) && core.prepare_wait()
     };
     ult::idle(fd, None, arm);
     progress.asleep.store(false, Ordering::Relaxed);
 }
 
 impl Progress {
-    /// A stop that came after the loop looked. The unpark that follows the flag is not lost either;
+    /// An order that came after the loop looked. The unpark that follows it is not lost either;
     /// this only spares the sleep.
-    fn stop_requested_late(&self, core: &Core<Token>) -> bool {
-        // pair: PROGRESS-STOP
-        self.stop.load(Ordering::Acquire) && core.in_flight() == 0
+    fn is_ordered_late(&self, core: &Core<Token>) -> bool {
+        let orders = self.orders.load(Ordering::Acquire); // pair: PROGRESS-ORDERS
+        orders & MOVE != 0 || (orders & STOP != 0 && core.in_flight() == 0)
     }
 }
 

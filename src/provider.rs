@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use ult::PoolRef;
 
 use crate::hg::{ProviderId, RpcId};
-use crate::{Handle, Instance, ProviderError, RegisterError, Rpc};
+use crate::{ElasticityError, Handle, Instance, PoolHold, ProviderError, RegisterError, Rpc};
 
 /// RPCs that are served under one provider id, by handlers in one pool. Dropping it deregisters
 /// them: requests that arrive afterwards are told that there is no such RPC; handlers that run go
@@ -20,16 +20,20 @@ pub struct Provider {
     instance: Instance,
     id: ProviderId,
     pool: PoolRef,
+    /// Also without RPCs it keeps its pool.
+    _hold: Option<PoolHold>,
     registered: Mutex<Vec<RpcId>>,
 }
 
 impl Instance {
-    /// An empty provider with that id, whose handlers run in `pool`.
+    /// An empty provider with that id, whose handlers run in `pool`. While it lives the pool is not
+    /// removed ([`remove_pool`](Self::remove_pool)).
     pub fn provider(&self, id: ProviderId, pool: &PoolRef) -> Provider {
         Provider {
             instance: self.clone(),
             id,
             pool: pool.clone(),
+            _hold: self.hold_pool(pool, format!("provider {id}")).ok(),
             registered: Mutex::new(Vec::new()),
         }
     }
@@ -169,10 +173,15 @@ impl Instance {
                         .collect::<Vec<_>>()
                         .join(", "),
                 })?;
+            let refused = |source: ElasticityError| ProviderError::Start {
+                name: wanted.name.clone(),
+                type_name: wanted.type_name.clone(),
+                source: Box::new(source),
+            };
             let spec = ProviderSpec {
                 name: wanted.name.clone(),
                 id: ProviderId::new(wanted.provider_id),
-                pool: self.inner().pools[wanted.pool].clone(),
+                pool: self.find_pool(wanted.pool).map_err(refused)?.pool,
                 config: wanted.config.clone(),
             };
             let provider = component.start(self, &spec).map_err(|source| ProviderError::Start {

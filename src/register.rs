@@ -73,6 +73,14 @@ impl Instance {
         if self.is_finalizing() {
             return Err(RegisterError::Closing);
         }
+        // From here on the pool is not removed, and afterwards it has a user.
+        let _still = self.inner().elastic.hold_still();
+        if pool.is_removed() {
+            return Err(RegisterError::PoolRemoved {
+                rpc: rpc.name(),
+                pool: pool.name().to_owned(),
+            });
+        }
         if pool.access() == ult::Access::Private
             && self.progress_pools().any(|progress| pool.xstreams() != progress.xstreams())
         {
@@ -80,6 +88,10 @@ impl Instance {
                 rpc: rpc.name(),
                 pool: pool.name().to_owned(),
             });
+        }
+        if pool.xstreams().is_empty() {
+            let (rpc, pool) = (rpc.name(), pool.name());
+            tracing::warn!(rpc, pool, "no xstream runs the pool: requests wait until one does");
         }
         let run = move |reply: &Arc<Reply>| {
             if let Some(args) = reply.decode::<A>() {

@@ -198,7 +198,7 @@ fn named_pools_have_the_progress_of_their_contexts() {
     let names: Vec<_> = service.progress_pools().map(|pool| pool.name().to_owned()).collect();
     assert_eq!(names, ["net0", "net1"]);
     // The document in effect is a document of the same meaning.
-    let printed = serde_json::to_string(service.config()).unwrap();
+    let printed = service.config().to_json();
     service.finalize_and_wait().unwrap();
     let again = margo::init(&printed).unwrap();
     assert_eq!(again.progress_pools().count(), 2);

@@ -87,3 +87,15 @@ fn layout() {
     let out = stdout_of(&run("layout", &[]));
     assert!(out.starts_with("quick\nslow, after quick\npool net:"), "{out}");
 }
+
+#[test]
+fn elastic() {
+    let expected = "at first: __primary__\n\
+                    with more: extra\n\
+                    progress: net\n\
+                    not yet: pool `work` is in use by xstream `extra`\n\
+                    at last: __primary__\n\
+                    pools: __primary__, net\n\
+                    xstreams: __primary__, network\n";
+    assert_eq!(stdout_of(&run("elastic", &[])), expected);
+}

@@ -1,6 +1,7 @@
 //! Every pool kind, scheduler and access mode of the document, in services that answer RPCs.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -66,6 +67,63 @@ fn serve(document: &str) {
     assert!(handlers >= 96, "handlers run in the pool of the document: {handlers}");
     drop(provider);
     service.finalize_and_wait().unwrap();
+}
+
+/// The CPUs on which handlers of each pool ran.
+fn cpus_of_handlers(service: &Instance, pools: [&str; 2]) -> [BTreeSet<usize>; 2] {
+    const WHERE: Rpc<(), u64> = Rpc::new("where");
+    let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+    let addr = client.lookup(service.self_addr().uri()).unwrap();
+    let providers = pools.map(|name| {
+        let id = ProviderId::new(pools.iter().position(|pool| *pool == name).unwrap() as u16);
+        let provider = service.provider(id, &service.pool(name).unwrap());
+        provider
+            .register(WHERE, |request| {
+                let first = rustix::thread::sched_getcpu();
+                // The handler waits, and comes back to the same xstream.
+                ult::yield_now();
+                assert_eq!(rustix::thread::sched_getcpu(), first, "pinned to one CPU");
+                let _ = request.respond(&(first as u64));
+            })
+            .unwrap();
+        provider
+    });
+    let found = providers.each_ref().map(|provider| {
+        let target = ProviderHandle::new(addr.clone(), provider.id());
+        let call = |_| client.forward_timed(WHERE, &target, &(), PATIENCE).unwrap() as usize;
+        (0..100).map(call).collect()
+    });
+    drop(providers);
+    client.finalize_and_wait().unwrap();
+    found
+}
+
+/// Two pools on two CPUs, by number and by name; measured where handlers run.
+#[test]
+fn handlers_run_on_the_cpus_that_their_pool_is_pinned_to() {
+    let allowed: Vec<_> = ult::Topology::get().unwrap().allowed().iter().collect();
+    let (one, other) = (allowed[0], *allowed.last().unwrap());
+    for (first, second) in [
+        (format!("\"cpubind\": {one}"), format!("\"cpubind\": {other}")),
+        (format!("\"affinity\": [{one}]"), format!("\"affinity\": \"cpu:{other}\"")),
+    ] {
+        let service = margo::init(&format!(
+            r#"{{ "argobots": {{ "pools": [ {{ "name": "a" }}, {{ "name": "b" }} ],
+                 "xstreams": [
+                     {{ "name": "x", {first}, "scheduler": {{ "pools": ["a"] }} }},
+                     {{ "name": "y", {second}, "scheduler": {{ "pools": ["b"] }} }} ] }} }}"#
+        ))
+        .unwrap();
+        let found = cpus_of_handlers(&service, ["a", "b"]);
+        assert_eq!(found, [BTreeSet::from([one]), BTreeSet::from([other])]);
+        // Pinned while it runs, too.
+        service.remove_xstream("y").unwrap();
+        let json = format!(r#"{{ "name": "z", {first}, "scheduler": {{ "pools": ["b"] }} }}"#);
+        service.add_xstream_from_json(&json).unwrap();
+        let found = cpus_of_handlers(&service, ["a", "b"]);
+        assert_eq!(found, [BTreeSet::from([one]), BTreeSet::from([one])]);
+        service.finalize_and_wait().unwrap();
+    }
 }
 
 /// Two xstreams that share two pools of handlers, beside one for progress.

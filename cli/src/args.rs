@@ -21,8 +21,12 @@ pub(crate) enum Command {
     Demo(DemoArgs),
     /// Says what this machine has, and which transports work on it; with a document also which
     /// execution streams and pools that comes to here.
+    ///
+    /// Status 1: the address that was given does not work; 2: the document is not valid here.
     Info {
-        /// The document; `-` is standard input.
+        /// A document (`-` is standard input), or an address such as na+tcp://0.0.0.0:7000, which
+        /// is then tried in place of all transports.
+        #[arg(value_name = "FILE or ADDRESS")]
         file: Option<PathBuf>,
         /// As one JSON object.
         #[arg(long)]
@@ -44,16 +48,34 @@ pub(crate) struct DemoArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Prints the complete configuration that a document comes to, or all that is wrong with it.
-    Check {
-        /// The document; `-` is standard input.
-        file: PathBuf,
-    },
+    /// Explains a document: which xstream runs what, what could wait for long, what it costs, and
+    /// the complete configuration that it comes to; or all that is wrong with it.
+    ///
+    /// The explanation is a comment, so what is printed is a document again. Status 0: valid; 1:
+    /// valid with warnings, under --strict; 2: not valid. What this machine lacks is a warning.
+    Check(CheckArgs),
+    /// Prints the JSON Schema of the document, for editors.
+    Schema,
     /// Prints commented sample documents, all of them or one.
     Samples {
         /// Which one, for example `quickstart`.
         name: Option<String>,
     },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CheckArgs {
+    /// The document; `-` is standard input.
+    pub(crate) file: PathBuf,
+    /// Only the complete configuration, as plain JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Refers to pools by name instead of by index.
+    #[arg(long)]
+    pub(crate) names: bool,
+    /// Takes warnings for errors.
+    #[arg(long)]
+    pub(crate) strict: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -89,10 +111,13 @@ mod tests {
             "serve FILE",
             "serve - --address na+tcp://127.0.0.1:0 --address-file F",
             "config check -",
+            "config check FILE --json --names --strict",
+            "config schema",
             "config samples",
             "config samples quickstart",
             "info",
             "info FILE",
+            "info na+tcp://127.0.0.1:0",
             "info --json",
         ] {
             Args::try_parse_from(["margo"].into_iter().chain(line.split(' '))).unwrap();

@@ -3,8 +3,10 @@
 use std::io::Read;
 use std::path::Path;
 
-use margo_config::{Config, process_env};
+use margo::Layout;
+use margo_config::{Config, ConfigFlags, process_env};
 
+use crate::args::CheckArgs;
 use crate::failure::Failure;
 use crate::output;
 
@@ -25,16 +27,45 @@ pub(crate) fn called(file: &Path) -> String {
 }
 
 /// `margo config check`.
-pub(crate) fn check(file: &Path) -> Result<(), Failure> {
-    let text = read(file)?;
-    let (effective, warnings) = Config::check(&text, &process_env).map_err(|errors| {
+pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
+    let called = called(&args.file);
+    let text = read(&args.file)?;
+    let flags = ConfigFlags { use_names: args.names, ..ConfigFlags::default() };
+    let (effective, warnings) = Config::check_as(&text, &process_env, flags).map_err(|errors| {
         let lines: Vec<_> = errors.iter().map(|error| format!("\n  {error}")).collect();
-        Failure::Usage(format!("{} is not valid:{}", called(file), lines.concat()))
+        Failure::Usage(format!("{called} is not valid:{}", lines.concat()))
     })?;
-    for warning in warnings {
-        output::note(format_args!("{}: warning: {warning}", called(file)));
+    let explained = Layout::explain(&effective);
+    let mut remarks: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+    if let Err(error) = &explained {
+        remarks.push(format!("it does not start on this machine: {error}"));
     }
-    output::line(effective.to_json_pretty())
+    for remark in &remarks {
+        output::note(format_args!("{called}: warning: {remark}"));
+    }
+    if !args.json {
+        let mut lines = explained.unwrap_or_default();
+        if warnings.is_empty() {
+            lines.push(
+                "No pool that is in use can be kept waiting by the order of pools.".to_owned(),
+            );
+        }
+        lines.extend(warnings.iter().map(|warning| format!("Warning: {warning}")));
+        for line in lines.iter().flat_map(|text| text.lines()) {
+            output::line(format_args!("// {line}"))?;
+        }
+    }
+    output::line(effective.to_json_pretty())?;
+    if args.strict && !remarks.is_empty() {
+        let warnings = output::count(remarks.len() as u64, "warning");
+        return Err(Failure::Failed(format!("{called}: {warnings}, and --strict is given")));
+    }
+    Ok(())
+}
+
+/// `margo config schema`.
+pub(crate) fn schema() -> Result<(), Failure> {
+    output::line(margo_config::json_schema().trim_end())
 }
 
 /// `margo config samples`.

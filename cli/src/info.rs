@@ -41,14 +41,34 @@ struct Report {
 pub(crate) fn run(file: Option<&Path>, json: bool) -> Result<(), Failure> {
     let machine = Machine::new();
     let topology = Topology::get();
+    let address = file.and_then(Path::to_str).filter(|text| text.contains("://"));
+    let file = file.filter(|_| address.is_none());
     let layout = file.map(layout_of).transpose()?;
-    let reports: Vec<_> = na::plugins().iter().map(|plugin| attempt(*plugin)).collect();
+    let reports = match address {
+        Some(address) => vec![attempt_at(address)],
+        None => na::plugins().iter().map(|plugin| attempt(*plugin)).collect(),
+    };
+    let failed = address.filter(|_| reports.iter().any(|report| !report.works));
+    print(&machine, topology, file.zip(layout), reports, json)?;
+    match failed {
+        Some(address) => Err(Failure::Failed(format!("{address} does not work here"))),
+        None => Ok(()),
+    }
+}
+
+fn print(
+    machine: &Machine,
+    topology: Result<&Topology, margo::ult::TopologyError>,
+    layout: Option<(&Path, Layout)>,
+    reports: Vec<Report>,
+    json: bool,
+) -> Result<(), Failure> {
     if json {
         let all = serde_json::json!({
             "version": env!("CARGO_PKG_VERSION"),
             "machine": machine,
             "topology": topology.as_ref().map_or_else(|error| text(error).into(), |t| described(t)),
-            "layout": layout,
+            "layout": layout.map(|(_, layout)| layout),
             "transports": reports,
         });
         return output::line(format_args!("{all:#}"));
@@ -62,7 +82,7 @@ pub(crate) fn run(file: Option<&Path>, json: bool) -> Result<(), Failure> {
     for (label, line) in labels.zip(lines.lines()) {
         output::line(format_args!("{label:<12}{line}"))?;
     }
-    if let (Some(file), Some(layout)) = (file, layout) {
+    if let Some((file, layout)) = layout {
         output::line(format_args!("\n{} comes to", config::called(file)))?;
         output::line(layout)?;
     }
@@ -114,7 +134,7 @@ fn described(topology: &Topology) -> serde_json::Value {
 }
 
 fn attempt(plugin: &dyn Plugin) -> Report {
-    let result = message_to_self(plugin.probe_uri());
+    let result = message_between(plugin.probe_uri(), plugin.probe_uri());
     Report {
         transport: format!("na+{}", plugin.name()),
         summary: plugin.summary().to_owned(),
@@ -124,10 +144,27 @@ fn attempt(plugin: &dyn Plugin) -> Report {
     }
 }
 
-/// Sends a message between two endpoints of that kind. Answers how bulk data moves.
-fn message_to_self(uri: &str) -> Result<String, String> {
-    let listening = na::open(uri, &OpenOptions::listening(true)).map_err(text)?;
-    let calling = na::open(uri, &OpenOptions::default()).map_err(text)?;
+/// As a service would open it.
+fn attempt_at(address: &str) -> Report {
+    let transport = address.split("://").next().unwrap_or(address);
+    let name = transport.trim_start_matches("na+");
+    let plugin = na::plugins().iter().find(|plugin| plugin.name() == name);
+    // A simulated network has a name; elsewhere who calls needs no place of its own.
+    let calling = format!("{transport}://");
+    let result = message_between(address, if name == "sim" { address } else { &calling });
+    Report {
+        transport: transport.to_owned(),
+        summary: plugin.map_or_else(|| address.to_owned(), |plugin| plugin.summary().to_owned()),
+        works: result.is_ok(),
+        reason: result.as_ref().err().cloned(),
+        bulk_path: result.ok(),
+    }
+}
+
+/// Sends a message from an endpoint to another, which listens. Answers how bulk data moves.
+fn message_between(listening: &str, calling: &str) -> Result<String, String> {
+    let listening = na::open(listening, &OpenOptions::listening(true)).map_err(text)?;
+    let calling = na::open(calling, &OpenOptions::default()).map_err(text)?;
     let result = message(&listening, &calling);
     let path = calling.bulk_path();
     calling.close();

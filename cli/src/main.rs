@@ -45,7 +45,8 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Demo(args) => demo::run(&args.paths),
         Command::Info { file, json } => info::run(file.as_deref(), json),
-        Command::Config(ConfigCommand::Check { file }) => config::check(&file),
+        Command::Config(ConfigCommand::Check(args)) => config::check(&args),
+        Command::Config(ConfigCommand::Schema) => config::schema(),
         Command::Config(ConfigCommand::Samples { name }) => config::samples(name.as_deref()),
         Command::Serve(args) => serve::run(&args),
     }

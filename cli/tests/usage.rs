@@ -17,6 +17,10 @@ fn wrong_arguments_are_usage_errors() {
         (&["dmeo"], "demo"),
         (&["demo"], "<PATH>"),
         (&["config", "check"], "<FILE>"),
+        (&["config", "chekc"], "'check'"),
+        (&["config", "check", "x", "--stirct"], "--strict"),
+        (&["config", "schema", "x"], "unexpected argument 'x'"),
+        (&["info", "x", "y"], "unexpected argument 'y'"),
         (&["serve", "x", "--adress", "y"], "--address"),
         (&["info", "--jso"], "--json"),
     ] {
@@ -43,13 +47,34 @@ fn a_wrong_log_filter_is_named() {
 fn config_check_prints_the_effective_configuration() {
     let temp = tempfile::tempdir().unwrap();
     let document = r#"{ "rpc_thread_count": 1, } // short"#;
-    let ended = run(margo(temp.path()).args(["config", "check", "-"]), document).expect(0);
+    let check = |args: &[&str], document: &str| {
+        run(margo(temp.path()).args(["config", "check", "-"]).args(args), document).expect(0)
+    };
+    let ended = check(&["--json"], document);
     assert_eq!(ended.stderr, "");
     let complete: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!(complete["argobots"]["pools"].as_array().unwrap().len(), 2);
     // What it prints is valid, and comes to itself.
-    let again = run(margo(temp.path()).args(["config", "check", "-"]), &ended.stdout).expect(0);
-    assert_eq!(again.stdout, ended.stdout);
+    assert_eq!(check(&["--json"], &ended.stdout).stdout, ended.stdout);
+    assert_eq!(complete["rpc_pool"], 1);
+    let named = check(&["--json", "--names"], document);
+    let named: serde_json::Value = serde_json::from_str(&named.stdout).unwrap();
+    assert_eq!(named["rpc_pool"], "__pool_1__");
+
+    // The explanation is a comment, so what has one is a document, too.
+    let explained = check(&[], document);
+    assert!(explained.stdout.ends_with(&ended.stdout));
+    for part in [
+        "// xstream __primary__: any CPU, scheduler basic_wait, pools __primary__\n",
+        "// pool __pool_1__: fifo_wait, mpmc, run by __xstream_1__, stacks of 2048 KiB, handlers\n",
+        "// cores: 2 xstreams",
+        "// polling: after the last message __primary__ polls for up to 10ms",
+        "// memory: idle, 16 stacks are kept for reuse (32 MiB of address space)",
+        "// No pool that is in use can be kept waiting by the order of pools.\n{",
+    ] {
+        assert!(explained.stdout.contains(part), "{part}: {}", explained.stdout);
+    }
+    assert_eq!(check(&[], &explained.stdout).stdout, explained.stdout);
 }
 
 #[test]
@@ -61,7 +86,33 @@ fn config_check_warns_on_standard_error() {
     std::fs::write(&file, document).unwrap();
     let ended = run(margo(temp.path()).args(["config", "check", "conf.json"]), "").expect(0);
     assert!(ended.stderr.contains("conf.json: warning: margo.providers: nobody"), "{ended:#?}");
-    assert!(ended.stdout.starts_with('{'), "{ended:#?}");
+    assert!(ended.stdout.contains("\n// Warning: margo.providers: nobody"), "{ended:#?}");
+    let strict = ["config", "check", "--strict", "conf.json"];
+    let ended = run(margo(temp.path()).args(strict), "").expect(1);
+    assert!(ended.stderr.contains("conf.json: 1 warning, and --strict is given"), "{ended:#?}");
+    run(margo(temp.path()).args(["config", "check", "--strict", "-"]), "{}").expect(0);
+}
+
+#[test]
+fn config_check_tells_what_this_machine_lacks() {
+    let temp = tempfile::tempdir().unwrap();
+    let document = r#"{ "argobots": { "pools": [ { "name": "h" } ], "xstreams": [
+        { "name": "x", "affinity": "numa:4095", "scheduler": { "pools": ["h"] } } ] } }"#;
+    let ended = run(margo(temp.path()).args(["config", "check", "-"]), document).expect(0);
+    for part in ["warning: it does not start on this machine", "argobots.xstreams[0].affinity"] {
+        assert!(ended.stderr.contains(part), "{part}: {ended:#?}");
+    }
+    assert!(ended.stdout.contains("\"affinity\": \"numa:4095\""), "{ended:#?}");
+    run(margo(temp.path()).args(["config", "check", "--strict", "-"]), document).expect(1);
+}
+
+#[test]
+fn config_schema_prints_the_schema() {
+    let temp = tempfile::tempdir().unwrap();
+    let ended = run(margo(temp.path()).args(["config", "schema"]), "").expect(0);
+    assert_eq!(ended.stdout, margo_config::json_schema());
+    let schema: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert!(schema["properties"]["argobots"].is_object());
 }
 
 #[test]
@@ -108,6 +159,28 @@ fn info_tries_every_transport() {
         assert!(!transport["bulk_path"].as_str().unwrap().is_empty());
     }
     assert!(info["machine"]["cpus"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn info_tries_an_address() {
+    let temp = tempfile::tempdir().unwrap();
+    for address in ["na+tcp://127.0.0.1:0", "na+sm://"] {
+        let ended = run(margo(temp.path()).args(["info", address]), "").expect(0);
+        assert_eq!(ended.stdout.matches("works; bulk data: ").count(), 1, "{ended:#?}");
+    }
+    for (address, reason) in [
+        ("na+tcp://192.0.2.1:7000", "192.0.2.1:7000"),
+        ("na+tpc://", "na+tpc"),
+        ("na+tcp://127.0.0.1:port", "port"),
+    ] {
+        let ended = run(margo(temp.path()).args(["info", address]), "").expect(1);
+        let why = ended.stdout.split("does not work here: ").nth(1).unwrap_or_default();
+        assert!(why.contains(reason), "{address}: {ended:#?}");
+        assert!(ended.stderr.contains(&format!("{address} does not work here")), "{ended:#?}");
+    }
+    let ended = run(margo(temp.path()).args(["info", "--json", "na+sm://"]), "").expect(0);
+    let info: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(info["transports"].as_array().unwrap().len(), 1);
 }
 
 #[test]

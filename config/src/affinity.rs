@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 /// CPUs that an xstream stays on: `[0, 1]`, or `"numa:0"`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Affinity {
     /// These CPUs, by the numbers that the operating system gives them; none: anywhere.

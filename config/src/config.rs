@@ -15,6 +15,7 @@ use crate::pool_ref::PoolRef;
 ///
 /// Counterpart: the JSON of `margo_init_ext` and `margo_get_config` (Margo).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Version of margo that printed the document. Output; ignored on input.
@@ -53,10 +54,15 @@ pub struct Config {
     pub handle_cache_size: u32,
     /// Counts what pools and xstreams do. Default false.
     pub enable_abt_profiling: bool,
-    /// Settings of the monitor: its `config` is handed to it, `name` is only printed. Kept as
-    /// given; absent by default.
+    /// Settings of the monitor: `name` (default `"default"`) and `config`, which is
+    /// [`MonitoringOptions`](crate::MonitoringOptions) for that one and of its own keys for others.
+    /// Kept as given; absent by default.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(schema_with = "crate::monitoring::schema"))]
     pub monitoring: Option<Map<String, Value>>,
+    /// Path or URI of the [JSON Schema](crate::json_schema), for editors. Ignored, not printed.
+    #[serde(rename = "$schema", skip_serializing_if = "Option::is_none")]
+    pub schema: Option<String>,
 }
 
 impl Default for Config {
@@ -75,6 +81,7 @@ impl Default for Config {
             handle_cache_size: 256,
             enable_abt_profiling: false,
             monitoring: None,
+            schema: None,
         }
     }
 }
@@ -84,6 +91,7 @@ impl Default for Config {
 /// A pool and an xstream called `__primary__` are appended when no xstream of that name is
 /// described (the pool only when there is none of that name either).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Argobots {
     /// Version of the runtime that printed the document. Output; ignored on input.
@@ -98,6 +106,7 @@ pub struct Argobots {
     pub abt_mem_max_num_stacks: u32,
     /// Size of a ULT stack in bytes, rounded up to whole 4 KiB pages. Default 2097152 (2 MiB);
     /// at least 16384. The environment variable `ABT_THREAD_STACKSIZE` wins.
+    #[cfg_attr(test, schemars(range(min = 16384, max = 17179869184_u64)))]
     pub abt_thread_stacksize: usize,
     /// Directory for profiles. Default `"."`.
     pub profiling_dir: String,
@@ -122,9 +131,11 @@ impl Default for Argobots {
 
 /// One pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Pool {
     /// A C identifier, unique among pools. Default `__pool_<index>__`.
+    #[cfg_attr(test, schemars(regex(pattern = "^[A-Za-z_][A-Za-z0-9_]*$")))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// In which order units leave. Default `fifo_wait`.
@@ -133,6 +144,7 @@ pub struct Pool {
     pub access: PoolAccess,
     /// Stack size of this pool's ULTs in bytes, under the rules of `abt_thread_stacksize`.
     /// Default: that size. Not known to C Margo.
+    #[cfg_attr(test, schemars(range(min = 16384, max = 17179869184_u64)))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stack_bytes: Option<usize>,
     /// NUMA node whose memory the stacks of this pool's ULTs use, by the number that the operating
@@ -144,6 +156,7 @@ pub struct Pool {
 
 /// In which order a pool gives out its units.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PoolKind {
     /// First in, first out; an xstream with nothing to do polls.
@@ -164,6 +177,7 @@ pub enum PoolKind {
 /// Who may push to a pool and pop from it: one (s) or several (m) producers (p) and consumers
 /// (c).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PoolAccess {
     /// Only one xstream, for both. Handlers are pushed by the progress ULT, so a private pool of
@@ -182,13 +196,16 @@ pub enum PoolAccess {
 
 /// One execution stream: an OS thread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Xstream {
     /// A C identifier, unique among xstreams. Default `__xstream_<index>__`. One called
     /// `__primary__` is added if none is described.
+    #[cfg_attr(test, schemars(regex(pattern = "^[A-Za-z_][A-Za-z0-9_]*$")))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// CPU to run on, by the number that the operating system gives it. Default -1: unbound.
+    #[cfg_attr(test, schemars(range(min = -1)))]
     pub cpubind: i32,
     /// CPUs to stay on, when `cpubind` is -1. Default none: anywhere.
     pub affinity: Affinity,
@@ -205,6 +222,7 @@ impl Default for Xstream {
 
 /// What an xstream runs next.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Scheduler {
     /// The policy. Default `basic_wait`.
@@ -216,6 +234,7 @@ pub struct Scheduler {
 
 /// The policy by which an xstream chooses among its pools.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SchedulerKind {
     /// Left to the runtime.

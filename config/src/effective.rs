@@ -7,6 +7,20 @@ use crate::margo::{BulkOptions, MargoOptions, Provider};
 use crate::pool_ref::PoolRef;
 use crate::resolve::Resolved;
 
+/// How a configuration is printed. The default: everything, pools by index.
+///
+/// Counterpart: `MARGO_CONFIG_USE_NAMES`, `MARGO_CONFIG_HIDE_EXTERNAL`; for
+/// `MARGO_CONFIG_PRETTY_JSON` see [`Config::to_json_pretty`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ConfigFlags {
+    /// Refers to pools by name instead of by index, which is easier to read and to edit.
+    pub use_names: bool,
+    /// Leaves out pools and xstreams that the program made itself
+    /// ([`ResolvedPool::external`](crate::ResolvedPool::external)), references to them, and
+    /// xstreams that have no other pool.
+    pub hide_external: bool,
+}
+
 impl Resolved {
     /// The complete configuration that is in effect, with pools referred to by index.
     ///
@@ -14,18 +28,39 @@ impl Resolved {
     ///
     /// Counterpart: `margo_get_config` (Margo).
     pub fn effective(&self) -> Config {
-        self.document(&PoolRef::Index)
+        self.effective_as(ConfigFlags::default())
     }
 
-    /// As [`Resolved::effective`], with pools referred to by name, which is easier to read and
-    /// to edit.
-    ///
-    /// Counterpart: `margo_get_config_opt` with `MARGO_CONFIG_USE_NAMES` (Margo).
+    /// As [`Resolved::effective`], with pools referred to by name.
     pub fn effective_with_names(&self) -> Config {
-        self.document(&|index| PoolRef::Name(self.pools[index].name.clone()))
+        self.effective_as(ConfigFlags { use_names: true, ..ConfigFlags::default() })
     }
 
-    fn document(&self, pool_ref: &dyn Fn(usize) -> PoolRef) -> Config {
+    /// As [`Resolved::effective`], as the flags say. Indices count the pools of the document.
+    ///
+    /// Counterpart: `margo_get_config_opt` (Margo).
+    pub fn effective_as(&self, flags: ConfigFlags) -> Config {
+        let hidden = |external: bool| external && flags.hide_external;
+        let mut places = Vec::with_capacity(self.pools.len());
+        let mut next = 0;
+        for pool in &self.pools {
+            places.push((!hidden(pool.external)).then_some(next));
+            next += usize::from(!hidden(pool.external));
+        }
+        self.document(&hidden, &|pool| {
+            let place = (*places.get(pool)?)?;
+            Some(match flags.use_names {
+                true => PoolRef::Name(self.pools[pool].name.clone()),
+                false => PoolRef::Index(place),
+            })
+        })
+    }
+
+    fn document(
+        &self,
+        hidden: &dyn Fn(bool) -> bool,
+        pool_ref: &dyn Fn(usize) -> Option<PoolRef>,
+    ) -> Config {
         Config {
             version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             margo: MargoOptions {
@@ -38,29 +73,32 @@ impl Resolved {
                 requests_max: self.requests_max,
                 payload_checksum: self.payload_checksum,
                 mercury_build: self.mercury_build,
-                bulk: BulkOptions { copy_pool: self.copy_pool.map(pool_ref), ..self.bulk.clone() },
+                bulk: BulkOptions {
+                    copy_pool: self.copy_pool.and_then(pool_ref),
+                    ..self.bulk.clone()
+                },
                 proc: self.proc.clone(),
                 network: self.network.clone(),
                 address_file: self.address_file.clone(),
                 more_progress_pools: self
                     .more_progress_pools
                     .iter()
-                    .map(|&pool| pool_ref(pool))
+                    .filter_map(|&pool| pool_ref(pool))
                     .collect(),
                 providers: self.provider_entries(pool_ref),
             },
             argobots: Argobots {
                 version: None,
-                pools: self.pool_entries(),
-                xstreams: self.xstream_entries(pool_ref),
+                pools: self.pool_entries(hidden),
+                xstreams: self.xstream_entries(hidden, pool_ref),
                 abt_mem_max_num_stacks: saturate(self.stack_cache_max as u128),
                 abt_thread_stacksize: self.stack_bytes,
                 profiling_dir: self.profiling_dir.clone(),
                 lazy_stack_alloc: None,
             },
             mercury: self.mercury.clone(),
-            progress_pool: Some(pool_ref(self.progress_pool)),
-            rpc_pool: Some(pool_ref(self.rpc_pool)),
+            progress_pool: pool_ref(self.progress_pool),
+            rpc_pool: pool_ref(self.rpc_pool),
             use_progress_thread: false,
             rpc_thread_count: 0,
             progress_timeout_ub_msec: saturate(self.progress_timeout_max.as_millis()),
@@ -68,10 +106,11 @@ impl Resolved {
             handle_cache_size: saturate(self.handle_cache_size as u128),
             enable_abt_profiling: self.enable_abt_profiling,
             monitoring: self.monitoring.clone(),
+            schema: None,
         }
     }
 
-    fn pool_entries(&self) -> Vec<Pool> {
+    fn pool_entries(&self, hidden: &dyn Fn(bool) -> bool) -> Vec<Pool> {
         let entry = |pool: &crate::ResolvedPool| Pool {
             name: Some(pool.name.clone()),
             kind: pool.kind,
@@ -79,28 +118,33 @@ impl Resolved {
             stack_bytes: pool.stack_bytes,
             numa_node: pool.numa_node,
         };
-        self.pools.iter().map(entry).collect()
+        self.pools.iter().filter(|pool| !hidden(pool.external)).map(entry).collect()
     }
 
-    fn xstream_entries(&self, pool_ref: &dyn Fn(usize) -> PoolRef) -> Vec<Xstream> {
-        let entry = |xstream: &crate::ResolvedXstream| Xstream {
-            name: Some(xstream.name.clone()),
-            cpubind: xstream.cpubind.and_then(|cpu| i32::try_from(cpu).ok()).unwrap_or(-1),
-            affinity: xstream.affinity.clone(),
-            scheduler: Some(Scheduler {
-                kind: xstream.scheduler,
-                pools: xstream.pools.iter().map(|&pool| pool_ref(pool)).collect(),
-            }),
+    fn xstream_entries(
+        &self,
+        hidden: &dyn Fn(bool) -> bool,
+        pool_ref: &dyn Fn(usize) -> Option<PoolRef>,
+    ) -> Vec<Xstream> {
+        let entry = |xstream: &crate::ResolvedXstream| {
+            let pools: Vec<_> = xstream.pools.iter().filter_map(|&pool| pool_ref(pool)).collect();
+            let shown = !hidden(xstream.external) && !pools.is_empty();
+            shown.then(|| Xstream {
+                name: Some(xstream.name.clone()),
+                cpubind: xstream.cpubind.and_then(|cpu| i32::try_from(cpu).ok()).unwrap_or(-1),
+                affinity: xstream.affinity.clone(),
+                scheduler: Some(Scheduler { kind: xstream.scheduler, pools }),
+            })
         };
-        self.xstreams.iter().map(entry).collect()
+        self.xstreams.iter().filter_map(entry).collect()
     }
 
-    fn provider_entries(&self, pool_ref: &dyn Fn(usize) -> PoolRef) -> Vec<Provider> {
+    fn provider_entries(&self, pool_ref: &dyn Fn(usize) -> Option<PoolRef>) -> Vec<Provider> {
         let entry = |provider: &crate::ResolvedProvider| Provider {
             type_name: provider.type_name.clone(),
             name: Some(provider.name.clone()),
             provider_id: Some(provider.provider_id),
-            pool: Some(pool_ref(provider.pool)),
+            pool: pool_ref(provider.pool),
             config: match &provider.config {
                 Value::Object(config) => config.clone(),
                 _ => Map::new(),

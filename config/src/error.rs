@@ -73,6 +73,20 @@ impl Errors {
         self.0.iter()
     }
 
+    /// The same errors about a part of the document: with paths that begin below `prefix`, such as
+    /// `argobots.pools[3]`. Those about other parts keep theirs.
+    #[must_use]
+    pub fn below(mut self, prefix: &str) -> Self {
+        for error in &mut self.0 {
+            if let Some(rest) = error.path.strip_prefix(prefix)
+                && (rest.is_empty() || rest.starts_with('.'))
+            {
+                error.path = rest.trim_start_matches('.').to_owned();
+            }
+        }
+        self
+    }
+
     /// The errors, in document order.
     pub fn as_slice(&self) -> &[Error] {
         &self.0

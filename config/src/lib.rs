@@ -41,21 +41,25 @@ mod effective;
 mod error;
 mod margo;
 mod mercury;
+mod monitoring;
 mod network;
 mod parse;
 mod pool_ref;
 mod resolve;
 mod samples;
+mod schema;
 mod suggest;
 mod tree;
 
 pub use affinity::Affinity;
 pub use config::{Argobots, Config, Pool, PoolAccess, PoolKind, Scheduler, SchedulerKind, Xstream};
+pub use effective::ConfigFlags;
 pub use error::{Error, Errors, Warning};
 pub use margo::{
     BulkOptions, MargoOptions, MercuryBuild, PROVIDER_ID_DEFAULT, PayloadChecksum, Provider,
 };
 pub use mercury::{ChecksumLevel, Mercury, NaAddrFormat, TrafficClass};
+pub use monitoring::{MonitoringOptions, StatisticsOptions, TimeSeriesOptions};
 pub use network::{NetworkOptions, PeerUsers, ProcOptions};
 pub use parse::process_env;
 pub use pool_ref::PoolRef;
@@ -64,3 +68,4 @@ pub use resolve::{
     ResolvedXstream, STACK_BYTES_MAX, STACK_BYTES_MIN, XSTREAMS_MAX,
 };
 pub use samples::samples;
+pub use schema::json_schema;

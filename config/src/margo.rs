@@ -15,6 +15,7 @@ pub const PROVIDER_ID_DEFAULT: u16 = u16::MAX;
 
 /// Our own additions, kept in one object so that they are easy to tell from C Margo's keys.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct MargoOptions {
     /// Address to open, as a URI: transport, then what it needs, such as
@@ -29,6 +30,7 @@ pub struct MargoOptions {
     pub spin_max_usec: u32,
     /// Largest arguments or result that travel inside the message instead of by bulk transfer,
     /// in bytes, from 256 to 16777216. Default none: what the transport can carry.
+    #[cfg_attr(test, schemars(range(min = 256, max = 16777216)))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eager_size: Option<usize>,
     /// Longest arguments or result, in bytes, from 1 to 1099511627776 (1 TiB): peers that announce
@@ -103,6 +105,7 @@ fn is_overflow_held_max(bytes: &u64) -> bool {
 
 /// Checksum of arguments and results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PayloadChecksum {
     /// 32 bits, as C Mercury. The default.
@@ -114,6 +117,7 @@ pub enum PayloadChecksum {
 
 /// How a Mercury was built, which decides the length of its headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MercuryBuild {
     /// Without checksum support: Mercury's own default.
@@ -124,6 +128,7 @@ pub enum MercuryBuild {
 
 /// How bulk data moves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct BulkOptions {
     /// Longest single put or get of a transfer, in bytes, from 4096. Default 67108864 (64 MiB).
@@ -146,16 +151,20 @@ impl Default for BulkOptions {
 ///
 /// Counterpart: an entry of `providers` in a Bedrock document.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Provider {
     /// What it is, such as `"blob"`. A C identifier. Required.
+    #[cfg_attr(test, schemars(regex(pattern = "^[A-Za-z_][A-Za-z0-9_]*$")))]
     #[serde(rename = "type")]
     pub type_name: String,
     /// A C identifier, unique among providers. Default `<type>_<provider_id>`.
+    #[cfg_attr(test, schemars(regex(pattern = "^[A-Za-z_][A-Za-z0-9_]*$")))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// By which number clients address it: 0 to 65534, unique among providers of its type.
     /// Required.
+    #[cfg_attr(test, schemars(range(max = 65534)))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider_id: Option<u16>,
     /// Pool in which its handlers run. Default `rpc_pool`.

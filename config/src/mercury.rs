@@ -9,6 +9,7 @@ use crate::config::{is_default, is_false};
 /// Which of them matter depends on the transport; one that a transport cannot honour is its
 /// business to report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Mercury {
     /// The instance's own address. Output; ignored on input (see `margo.address`).
@@ -146,6 +147,7 @@ impl Mercury {
 
 /// What is protected by a checksum. Counterpart: `hg_checksum_level_t` (Mercury).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ChecksumLevel {
     /// Nothing. The default.
@@ -159,6 +161,7 @@ pub enum ChecksumLevel {
 
 /// Form of addresses. Counterpart: `enum na_addr_format` (Mercury).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum NaAddrFormat {
     /// The transport chooses. The default.
@@ -174,6 +177,7 @@ pub enum NaAddrFormat {
 
 /// Class of the fabric's traffic. Counterpart: `enum na_traffic_class` (Mercury).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TrafficClass {
     /// The transport chooses. The default.

@@ -11,6 +11,7 @@ use crate::config::is_default;
 /// How the transport treats its peers. A key that the transport has no use for is ignored, for with
 /// `mercury.auto_sm` there are two.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct NetworkOptions {
     /// Longest time that connecting to a peer may take, in milliseconds, from 1. Default 10000.
@@ -73,6 +74,7 @@ impl Default for NetworkOptions {
 /// Bounds of what is encoded and decoded, beside its total size (`margo.overflow_bytes_max`). Both
 /// sides of a call should have the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct ProcOptions {
     /// Deepest nesting of values, from 1 to 4096. Each level takes stack of the ULT that encodes or
@@ -102,6 +104,25 @@ pub enum PeerUsers {
     And(Vec<u32>),
     /// Everybody on the host.
     All,
+}
+
+#[cfg(test)]
+impl schemars::JsonSchema for PeerUsers {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "PeerUsers".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "Users whose processes are let in: \"own\", \"all\", or user ids beside \
+                            the own one.",
+            "anyOf": [
+                { "enum": ["own", "all"] },
+                { "type": "array", "items": { "type": "integer", "minimum": 0,
+                  "maximum": 4294967295_u32 } },
+            ],
+        })
+    }
 }
 
 impl Serialize for PeerUsers {

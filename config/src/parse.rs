@@ -5,6 +5,7 @@ use serde::de::{self, DeserializeOwned, Visitor};
 
 use crate::config::{Argobots, Config, Pool, Scheduler, Xstream};
 use crate::decode::decode;
+use crate::effective::ConfigFlags;
 use crate::error::{Error, Errors, REPORTED_MAX, Warning};
 use crate::margo::{MargoOptions, Provider};
 use crate::mercury::Mercury;
@@ -40,9 +41,22 @@ impl Config {
         text: &str,
         env: &dyn Fn(&str) -> Option<String>,
     ) -> Result<(Self, Vec<Warning>), Errors> {
+        Self::check_as(text, env, ConfigFlags::default())
+    }
+
+    /// As [`Config::check`], printed as the flags say.
+    ///
+    /// # Errors
+    ///
+    /// As [`Config::check`].
+    pub fn check_as(
+        text: &str,
+        env: &dyn Fn(&str) -> Option<String>,
+        flags: ConfigFlags,
+    ) -> Result<(Self, Vec<Warning>), Errors> {
         let (config, tree) = read(text)?;
         let resolved = config.resolve(env).map_err(|errors| locate(errors, tree.as_ref()))?;
-        let effective = resolved.effective();
+        let effective = resolved.effective_as(flags);
         let mut warnings = resolved.warnings;
         if let Some(tree) = &tree {
             let place = |warning: Warning| {
@@ -59,6 +73,39 @@ impl Config {
     pub fn to_json_pretty(&self) -> String {
         serde_json::to_string_pretty(self).expect("plain structs serialise")
     }
+
+    /// The configuration as JSON in one line.
+    #[expect(clippy::missing_panics_doc, reason = "all keys are strings, all numbers finite")]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("plain structs serialise")
+    }
+}
+
+impl Pool {
+    /// Reads the description of one pool, as it stands in `argobots.pools`. An empty string is the
+    /// default pool.
+    ///
+    /// # Errors
+    ///
+    /// Syntax errors, wrong types, unknown and repeated keys, with positions in `text`.
+    ///
+    /// Counterpart: the argument of `margo_add_pool_from_json` (Margo).
+    pub fn from_json(text: &str) -> Result<Self, Errors> {
+        if text.is_empty() { Ok(Self::default()) } else { read_one(text).map(|(pool, _)| pool) }
+    }
+}
+
+impl Xstream {
+    /// Reads the description of one xstream, as it stands in `argobots.xstreams`.
+    ///
+    /// # Errors
+    ///
+    /// Syntax errors, wrong types, unknown and repeated keys, with positions in `text`.
+    ///
+    /// Counterpart: the argument of `margo_add_xstream_from_json` (Margo).
+    pub fn from_json(text: &str) -> Result<Self, Errors> {
+        read_one(text).map(|(xstream, _)| xstream)
+    }
 }
 
 /// Looks up a variable of this process; one that is not Unicode counts as absent.
@@ -70,6 +117,10 @@ fn read(text: &str) -> Result<(Config, Option<Tree<'_>>), Errors> {
     if text.is_empty() {
         return Ok((Config::default(), None));
     }
+    read_one(text).map(|(config, tree)| (config, Some(tree)))
+}
+
+fn read_one<T: DeserializeOwned>(text: &str) -> Result<(T, Tree<'_>), Errors> {
     let tree = Tree::parse(text).map_err(|error| Errors::new(vec![error]))?;
     let mut errors: Vec<Error> = tree
         .duplicates
@@ -83,7 +134,7 @@ fn read(text: &str) -> Result<(Config, Option<Tree<'_>>), Errors> {
         .collect();
     let config = decode(&tree, advice).map_err(|found| errors.extend(found)).ok();
     match config {
-        Some(config) if errors.is_empty() => Ok((config, Some(tree))),
+        Some(config) if errors.is_empty() => Ok((config, tree)),
         _ => Err(Errors::new(errors)),
     }
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 ///
 /// Only pools written in the document have an index there; pools that resolution adds do not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum PoolRef {
     /// Position in `argobots.pools`, from 0.

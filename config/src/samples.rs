@@ -9,6 +9,8 @@ pub fn samples() -> &'static [(&'static str, &'static str)] {
         ("dedicated-progress.json", include_str!("../samples/dedicated-progress.json")),
         ("pool-per-provider.json", include_str!("../samples/pool-per-provider.json")),
         ("one-core.json", include_str!("../samples/one-core.json")),
+        ("numa-pinned.json", include_str!("../samples/numa-pinned.json")),
+        ("two-transports.json", include_str!("../samples/two-transports.json")),
         ("several-contexts.json", include_str!("../samples/several-contexts.json")),
         ("client-only.json", include_str!("../samples/client-only.json")),
     ]

@@ -4,15 +4,19 @@
 //!
 //! - `out`: what the effective configuration must contain (objects: at least these keys, where
 //!   null means absent; arrays: the same length) and `warnings`: exactly these, by substrings; or
+//! - `exact`: what the effective configuration is, as changes of `base` below (objects by key, all
+//!   else as a whole), printed with the flags `names` and `hide_external`; apart from what C prints
+//!   otherwise (`version`, `mercury`) or not at all (`margo`); or
 //! - `error`: substrings that the printed errors must contain.
 
 use std::collections::HashMap;
 
-use margo_config::{Config, Warning};
+use margo_config::{Config, ConfigFlags, Warning};
 use serde_json::Value;
 
-const TABLES: [(&str, &str); 7] = [
+const TABLES: [(&str, &str); 8] = [
     ("accepted", include_str!("cases/accepted.json")),
+    ("exact", include_str!("cases/exact.json")),
     ("wrong-types", include_str!("cases/wrong-types.json")),
     ("layout", include_str!("cases/layout.json")),
     ("rpc-layer", include_str!("cases/rpc-layer.json")),
@@ -50,6 +54,9 @@ fn run(case: &Value) -> Result<(), String> {
         .filter_map(|(name, value)| Some((name.as_str(), value.as_str()?)))
         .collect();
     let env = |name: &str| variables.get(name).map(|value| (*value).to_owned());
+    if let Some(changes) = case.get("exact") {
+        return exact(&text, &env, case, changes);
+    }
     match (Config::check(&text, &env), case.get("out"), case.get("error")) {
         (Ok((effective, warnings)), Some(expected), None) => {
             let effective = serde_json::to_value(effective).map_err(|error| error.to_string())?;
@@ -66,6 +73,63 @@ fn run(case: &Value) -> Result<(), String> {
         }
         (Ok(_), ..) => Err("is accepted".to_owned()),
         (Err(errors), ..) => Err(format!("is rejected: {errors}")),
+    }
+}
+
+/// What C Margo prints for `{}`, without the parts that are left out.
+fn base() -> Value {
+    serde_json::json!({
+        "argobots": {
+            "pools": [{"name": "__primary__", "kind": "fifo_wait", "access": "mpmc"}],
+            "xstreams": [{"name": "__primary__", "cpubind": -1, "affinity": [],
+                "scheduler": {"type": "basic_wait", "pools": [0]}}],
+            "abt_mem_max_num_stacks": 8,
+            "abt_thread_stacksize": 2097152,
+            "profiling_dir": ".",
+        },
+        "progress_pool": 0, "rpc_pool": 0, "progress_timeout_ub_msec": 100,
+        "progress_spindown_msec": 10, "handle_cache_size": 256, "enable_abt_profiling": false,
+    })
+}
+
+fn exact(
+    text: &str,
+    env: &dyn Fn(&str) -> Option<String>,
+    case: &Value,
+    changes: &Value,
+) -> Result<(), String> {
+    let flags = ConfigFlags {
+        use_names: case["names"] == true,
+        hide_external: case["hide_external"] == true,
+    };
+    let (effective, warnings) =
+        Config::check_as(text, env, flags).map_err(|errors| format!("is rejected: {errors}"))?;
+    let mut printed = serde_json::to_value(&effective).map_err(|error| error.to_string())?;
+    for key in ["version", "mercury", "margo"] {
+        printed.as_object_mut().and_then(|all| all.remove(key)).ok_or(key)?;
+    }
+    let mut expected = base();
+    overlay(&mut expected, changes);
+    if printed != expected {
+        return Err(format!("is\n    {printed}\n  not\n    {expected}"));
+    }
+    // What is printed is accepted, and comes to itself.
+    let (again, _) = Config::check_as(&effective.to_json(), &|_| None, flags)
+        .map_err(|errors| format!("its outcome is rejected: {errors}"))?;
+    if again != effective {
+        return Err(format!("its outcome comes to {}", again.to_json()));
+    }
+    check_warnings(&warnings, &strings(&case["warnings"]))
+}
+
+fn overlay(base: &mut Value, changes: &Value) {
+    match (base, changes) {
+        (Value::Object(base), Value::Object(changes)) => {
+            for (key, value) in changes {
+                overlay(base.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (base, changes) => *base = changes.clone(),
     }
 }
 

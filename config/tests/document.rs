@@ -209,7 +209,7 @@ fn names_instead_of_indices_on_request() {
 #[test]
 fn samples_resolve_without_warnings_and_explain_themselves() {
     let samples = margo_config::samples();
-    assert_eq!(samples.len(), 6);
+    assert_eq!(samples.len(), 8);
     for (name, text) in samples {
         let (_, warnings) = Config::check(text, &no_env).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(warnings, [], "{name}");
@@ -254,14 +254,35 @@ fn the_manual_has_every_key() {
     (margo.overflow_held_max, margo.proc.len_max) = (1, Some(1));
     (margo.network.connections_max, margo.network.peer_users) = (Some(1), PeerUsers::All);
     config.monitoring = Some(serde_json::Map::new());
+    config.schema = Some(String::new());
+    config.argobots.pools = vec![Pool {
+        name: Some(String::new()),
+        stack_bytes: Some(1),
+        numa_node: Some(1),
+        ..Pool::default()
+    }];
+    config.argobots.xstreams = vec![Xstream {
+        name: Some(String::new()),
+        scheduler: Some(Scheduler::default()),
+        ..Xstream::default()
+    }];
+    (config.argobots.version, config.argobots.lazy_stack_alloc) = (Some(String::new()), Some(true));
     config.progress_pool = Some(0.into());
     config.rpc_pool = Some(0.into());
     (config.use_progress_thread, config.rpc_thread_count) = (true, 1);
     let document = serde_json::to_value(config).expect("serialises");
     let margo = &document["margo"];
-    let parts = [&margo["bulk"], &margo["proc"], &margo["network"]];
+    let argobots = &document["argobots"];
+    let parts = [&margo["bulk"], &margo["proc"], &margo["network"], argobots];
     let objects = [&document["mercury"], margo, &document].into_iter().chain(parts);
     let keys = objects.flat_map(|object| object.as_object().expect("an object").keys());
+    let (pool, xstream) = (&argobots["pools"][0], &argobots["xstreams"][0]);
+    let entries =
+        [("pools[].", pool), ("xstreams[].", xstream), ("scheduler.", &xstream["scheduler"])];
+    let entries = entries.iter().flat_map(|(list, entry)| {
+        entry.as_object().expect("an object").keys().map(move |key| format!("{list}{key}"))
+    });
+    let keys = keys.cloned().chain(entries);
     let missing: Vec<_> = keys.filter(|key| !manual.contains(&format!("`{key}`"))).collect();
     assert!(missing.is_empty(), "docs/configuration.md lacks {missing:?}");
 }

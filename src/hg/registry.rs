@@ -303,6 +303,11 @@ impl<T> Core<T> {
         }
     }
 
+    /// All that is registered, in no order.
+    pub fn registrations(&self) -> Vec<Arc<Registration>> {
+        lock(&self.class.registry.table).values().cloned().collect()
+    }
+
     /// What is registered under that number. Counterpart: `HG_Registered`, `HG_Registered_data`.
     pub fn registered(&self, id: RpcId) -> Option<Arc<Registration>> {
         self.class.registry.get(id)

@@ -180,7 +180,7 @@ pub enum RecordError {
 }
 
 /// Why a unit was not spawned. Its closure has been dropped.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpawnError {
     /// The runtime of this pool has shut down, or is about to.

@@ -466,6 +466,15 @@ impl PoolRef {
         self.pool.access
     }
 
+    /// Whether it has been removed from its runtime ([`Runtime::remove_pool`]), so that spawns
+    /// fail.
+    ///
+    /// [`Runtime::remove_pool`]: crate::Runtime::remove_pool
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.pool.removed.load(Relaxed)
+    }
+
     /// Names of the xstreams that serve the pool.
     #[must_use]
     pub fn xstreams(&self) -> Vec<String> {

@@ -63,6 +63,7 @@ impl Layout {
                 access: pool.access,
                 stack_bytes: pool.stack_bytes.map(|bytes| stack_size(&path, bytes, found)),
                 numa_node: pool.numa_node,
+                external: false,
             });
         }
     }
@@ -111,6 +112,7 @@ impl Layout {
             affinity: xstream.affinity.clone(),
             scheduler: xstream.scheduler.as_ref().map(|one| one.kind).unwrap_or_default(),
             pools,
+            external: false,
         }
     }
 

@@ -31,6 +31,7 @@ use crate::config::{Config, PoolAccess, PoolKind, SchedulerKind};
 use crate::error::{Error, Errors, REPORTED_MAX, Warning};
 use crate::margo::{BulkOptions, MercuryBuild, PayloadChecksum};
 use crate::mercury::Mercury;
+use crate::monitoring::MonitoringOptions;
 use crate::network::{NetworkOptions, ProcOptions};
 
 pub use roles::{CONTEXTS_MAX, XSTREAMS_MAX};
@@ -119,6 +120,8 @@ pub struct ResolvedPool {
     pub stack_bytes: Option<usize>,
     /// NUMA node for the memory of its stacks; `None`: that of the xstreams that run it.
     pub numa_node: Option<u32>,
+    /// Whether the program made it and only told of it. Never from a document.
+    pub external: bool,
 }
 
 /// One xstream to start.
@@ -135,6 +138,8 @@ pub struct ResolvedXstream {
     pub scheduler: SchedulerKind,
     /// Indices of its pools, most urgent first; at least one.
     pub pools: Vec<usize>,
+    /// Whether the program made it and only told of it. Never from a document.
+    pub external: bool,
 }
 
 /// One service to start.
@@ -207,6 +212,9 @@ impl Config {
         let providers = providers::resolve(self, &layout, roles.rpc, &mut found);
         scalars::check_options(&self.margo, &mut found);
         let copy_pool = network::check(self, &layout, &mut found);
+        if let Some(Err(errors)) = self.monitoring.as_ref().map(MonitoringOptions::of) {
+            errors.into_iter().for_each(|error| found.push(error));
+        }
         layout::check(self, &layout, &roles, &mut found);
 
         let (Some(progress_pool), Some(rpc_pool), true) =

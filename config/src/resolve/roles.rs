@@ -180,6 +180,7 @@ fn add_pool(layout: &mut Layout, name: Option<&str>) -> usize {
         access: PoolAccess::default(),
         stack_bytes: None,
         numa_node: None,
+        external: false,
     });
     index
 }
@@ -195,5 +196,6 @@ fn add_xstream(layout: &mut Layout, name: Option<&str>, pool: usize) {
         affinity: Affinity::default(),
         scheduler: SchedulerKind::default(),
         pools: vec![pool],
+        external: false,
     });
 }

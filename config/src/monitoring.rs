@@ -1,0 +1,222 @@
+//! The settings of the default monitor: `monitoring.config`. The only home of these defaults.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::decode::decode;
+use crate::error::Error;
+use crate::tree::{Tree, join};
+
+/// Name of the monitor that comes with margo.
+pub(crate) const DEFAULT_MONITOR: &str = "default";
+
+/// Most decimal digits that a figure is printed with.
+const PRECISION_MAX: u32 = 9;
+
+/// What the default monitor records, and where to: the content of `monitoring.config`.
+///
+/// Read it with [`MonitoringOptions::of`]; the document itself keeps what was written, because a
+/// monitor of one's own has keys of its own.
+///
+/// Counterpart: the keys that `margo_default_monitor` reads (Margo).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct MonitoringOptions {
+    /// How the names of the files begin. Default `"margo"`.
+    pub filename_prefix: String,
+    /// Figures for each call path.
+    pub statistics: StatisticsOptions,
+    /// Figures over time.
+    pub time_series: TimeSeriesOptions,
+}
+
+impl Default for MonitoringOptions {
+    fn default() -> Self {
+        Self {
+            filename_prefix: "margo".to_owned(),
+            statistics: StatisticsOptions::default(),
+            time_series: TimeSeriesOptions::default(),
+        }
+    }
+}
+
+/// Figures for each call path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct StatisticsOptions {
+    /// Leaves them out. Default false.
+    pub disable: bool,
+    /// Decimal digits of times, 0 to 9. Default 9.
+    #[cfg_attr(test, schemars(range(max = 9)))]
+    pub precision: u32,
+    /// Records each so many-th round of the progress loop; 0: none. Default 1.
+    pub sample_progress_every: u32,
+    /// Indents the file. Default false.
+    pub pretty_json: bool,
+}
+
+impl Default for StatisticsOptions {
+    fn default() -> Self {
+        Self {
+            disable: false,
+            precision: PRECISION_MAX,
+            sample_progress_every: 1,
+            pretty_json: false,
+        }
+    }
+}
+
+/// Figures over time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct TimeSeriesOptions {
+    /// Leaves them out. Default false.
+    pub disable: bool,
+    /// Decimal digits of times, 0 to 9. Default 9. In C the last one given holds for both parts.
+    #[cfg_attr(test, schemars(range(max = 9)))]
+    pub precision: u32,
+    /// Seconds between two entries, above 0. Default 1.0. C ignores one that is written as an
+    /// integer.
+    #[cfg_attr(test, schemars(extend("exclusiveMinimum" = 0, "maximum" = 1e9)))]
+    pub time_interval_sec: f64,
+    /// Indents the file. Default false.
+    pub pretty_json: bool,
+}
+
+impl Default for TimeSeriesOptions {
+    fn default() -> Self {
+        Self {
+            disable: false,
+            precision: PRECISION_MAX,
+            time_interval_sec: 1.0,
+            pretty_json: false,
+        }
+    }
+}
+
+impl MonitoringOptions {
+    /// Reads the `monitoring` object of a document. `None`: it names another monitor than
+    /// `"default"`, whose keys are its own.
+    ///
+    /// # Errors
+    ///
+    /// All that is wrong with it, by path; [`Config::resolve`](crate::Config::resolve) reports the
+    /// same.
+    pub fn of(monitoring: &Map<String, Value>) -> Result<Option<Self>, Vec<Error>> {
+        let mut errors = Vec::new();
+        for key in monitoring.keys().filter(|key| !matches!(key.as_str(), "name" | "config")) {
+            let message = "unknown key (allowed: name, config)";
+            errors.push(Error::new(join("monitoring", key), message));
+        }
+        let name = match monitoring.get("name") {
+            None | Some(Value::Null) => DEFAULT_MONITOR,
+            Some(Value::String(name)) => name,
+            Some(other) => {
+                let message = format!("expected a string, found {other}");
+                errors.push(Error::new("monitoring.name", message));
+                DEFAULT_MONITOR
+            }
+        };
+        let config = monitoring.get("config").filter(|config| !config.is_null());
+        let options = match config {
+            Some(config) if name == DEFAULT_MONITOR => Some(Self::from_value(config)),
+            Some(config) if !config.is_object() => {
+                errors.push(Error::new("monitoring.config", "expected an object"));
+                None
+            }
+            _ => (name == DEFAULT_MONITOR).then(|| Ok(Self::default())),
+        };
+        match options.transpose() {
+            Ok(options) if errors.is_empty() => Ok(options),
+            Ok(_) => Err(errors),
+            Err(more) => {
+                errors.extend(more);
+                Err(errors)
+            }
+        }
+    }
+
+    fn from_value(config: &Value) -> Result<Self, Vec<Error>> {
+        let inside = |error: Error| Error {
+            path: match error.path.as_str() {
+                "" => "monitoring.config".to_owned(),
+                path => join("monitoring.config", path),
+            },
+            line: None,
+            column: None,
+            ..error
+        };
+        let text = config.to_string();
+        let tree = Tree::parse(&text).map_err(|error| vec![inside(error)])?;
+        let options: Self = decode(&tree, |_| None)
+            .map_err(|errors| errors.into_iter().map(inside).collect::<Vec<_>>())?;
+        let wrong = options.out_of_range();
+        if wrong.is_empty() { Ok(options) } else { Err(wrong.into_iter().map(inside).collect()) }
+    }
+
+    fn out_of_range(&self) -> Vec<Error> {
+        let mut wrong = Vec::new();
+        let digits = [
+            ("statistics.precision", self.statistics.precision),
+            ("time_series.precision", self.time_series.precision),
+        ];
+        for (path, precision) in digits.into_iter().filter(|(_, given)| *given > PRECISION_MAX) {
+            let message = format!("{precision} digits are not allowed: from 0 to {PRECISION_MAX}");
+            wrong.push(Error::new(path, message));
+        }
+        let interval = self.time_series.time_interval_sec;
+        if !(interval > 0.0 && interval <= 1e9) {
+            let message = format!("{interval} seconds are not allowed: above 0, at most 1e9");
+            wrong.push(Error::new("time_series.time_interval_sec", message));
+        }
+        wrong
+    }
+}
+
+/// Of the `monitoring` object: the keys of `config` are known for the default monitor only.
+#[cfg(test)]
+pub(crate) fn schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    let options = generator.subschema_for::<MonitoringOptions>();
+    schemars::json_schema!({
+        "type": "object",
+        "properties": { "name": { "type": "string" }, "config": { "type": "object" } },
+        "additionalProperties": false,
+        "if": { "properties": { "name": { "const": DEFAULT_MONITOR } } },
+        "then": { "properties": { "config": options } },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Result<Option<MonitoringOptions>, Vec<String>> {
+        let map = serde_json::from_str(text).expect("an object");
+        let errors = |errors: Vec<Error>| errors.iter().map(ToString::to_string).collect();
+        MonitoringOptions::of(&map).map_err(errors)
+    }
+
+    #[test]
+    fn keys_have_their_defaults() {
+        let all = of("{}").expect("accepted").expect("default");
+        assert_eq!((all.filename_prefix.as_str(), all.statistics.precision), ("margo", 9));
+        assert_eq!(all.time_series.time_interval_sec, 1.0);
+        assert_eq!(of(r#"{"name": "default", "config": {}}"#), Ok(Some(all.clone())));
+        assert_eq!(of(r#"{"config": {"statistics": null}}"#), Ok(Some(all)));
+    }
+
+    #[test]
+    fn an_interval_may_be_an_integer() {
+        let given = of(r#"{"config": {"time_series": {"time_interval_sec": 2}}}"#);
+        assert_eq!(given.expect("accepted").expect("default").time_series.time_interval_sec, 2.0);
+    }
+
+    #[test]
+    fn another_monitor_has_keys_of_its_own() {
+        assert_eq!(of(r#"{"name": "mine", "config": {"x": [1]}}"#), Ok(None));
+        assert!(of(r#"{"name": "mine", "config": 1}"#).is_err());
+    }
+}

@@ -1,0 +1,276 @@
+//! Adding pools and xstreams.
+
+use margo_config::{Affinity, Config, ConfigFlags, Errors, Pool, PoolAccess, PoolKind, Resolved};
+use margo_config::{Scheduler, Warning, Xstream};
+use ult::{PoolRef, XstreamRef, XstreamState};
+
+use super::print::Part;
+use super::{Elastic, ElasticityError, PoolEntry, PoolInfo, PoolKey, XstreamEntry, XstreamInfo};
+use crate::error::LayoutErrors;
+use crate::instance::Inner;
+use crate::{InitError, Instance, Layout};
+
+impl Elastic {
+    /// What the document comes to with this change, if it is still a document that `init` accepts.
+    /// New warnings are logged, except about `expected`.
+    pub(super) fn checked(
+        &self,
+        inner: &Inner,
+        expected: &str,
+        change: impl FnOnce(&mut Config),
+    ) -> Result<Resolved, Errors> {
+        let names = ConfigFlags { use_names: true, ..ConfigFlags::default() };
+        let mut document = self.document(&inner.resolved, names, Part::All);
+        let before = document.resolve(&|_| None);
+        change(&mut document);
+        let after = document.resolve(&|_| None)?;
+        let known = before.map(|before| before.warnings).unwrap_or_default();
+        let is_new = |warning: &&Warning| !known.contains(warning) && warning.path != expected;
+        for warning in after.warnings.iter().filter(is_new) {
+            tracing::warn!("{warning}");
+        }
+        Ok(after)
+    }
+
+    /// `__pool_7__` for index 7, or the next number that is free.
+    fn new_pool_name(&self, inner: &Inner) -> String {
+        let first = self.table().next_pool;
+        let is_free = |name: &String| inner.runtime.pool(name).is_none();
+        (first..).map(|number| format!("__pool_{number}__")).find(is_free).unwrap_or_default()
+    }
+
+    fn new_xstream_name(&self, inner: &Inner) -> String {
+        let first = self.table().next_xstream;
+        let is_free = |name: &String| inner.runtime.xstream(name).is_none();
+        (first..).map(|number| format!("__xstream_{number}__")).find(is_free).unwrap_or_default()
+    }
+
+    fn enter_pool(&self, entry: PoolEntry) -> PoolInfo {
+        let mut table = self.table();
+        let info = PoolInfo { index: table.next_pool, pool: entry.pool.clone() };
+        table.pools.insert(info.index, entry);
+        table.next_pool += 1;
+        info
+    }
+
+    fn enter_xstream(&self, entry: XstreamEntry) -> XstreamInfo {
+        let mut table = self.table();
+        let info = XstreamInfo { index: table.next_xstream, xstream: entry.xstream.clone() };
+        table.xstreams.insert(info.index, entry);
+        table.next_xstream += 1;
+        info
+    }
+}
+
+impl Instance {
+    /// Adds a pool from its description in JSON, as it stands in `argobots.pools` of a document;
+    /// `{}` and an empty string are the default pool. Without a name it is called
+    /// `__pool_<index>__`. No xstream runs it yet: [`add_xstream`](Self::add_xstream).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let margo = margo::init("{}")?;
+    /// let pool = margo.add_pool_from_json(r#"{ "name": "work", "kind": "prio_wait" }"#)?;
+    /// margo.add_xstream_from_json(r#"{ "scheduler": { "pools": ["work"] } }"#)?;
+    /// assert_eq!(pool.pool.spawn(|| 6 * 7)?.join()?, 42);
+    ///
+    /// // It is part of the configuration, so the next start can have it from the beginning.
+    /// assert!(margo.config().to_json().contains("prio_wait"));
+    /// # margo.finalize_and_wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ElasticityError::Description`] with all that is wrong; `Layout`, `Start`, `Closing`.
+    ///
+    /// Counterpart: `margo_add_pool_from_json`.
+    pub fn add_pool_from_json(&self, json: &str) -> Result<PoolInfo, ElasticityError> {
+        self.add_pool(Pool::from_json(json)?)
+    }
+
+    /// Adds a pool. As [`add_pool_from_json`](Self::add_pool_from_json).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn add_pool(&self, mut pool: Pool) -> Result<PoolInfo, ElasticityError> {
+        let (inner, elastic) = (self.inner(), self.elastic());
+        let _one_at_a_time = self.change()?;
+        pool.name.get_or_insert_with(|| elastic.new_pool_name(inner));
+        let (resolved, place) = self.with_pool(pool)?;
+        let layout = Layout::plan(&resolved).map_err(|error| below(error, "pools", place))?;
+        let made = inner.runtime.add_pool(layout.pools[place].spec())?;
+        Ok(elastic.enter_pool(PoolEntry::new(resolved.pools[place].clone(), made)))
+    }
+
+    /// Adds a pool that the program has made with [`Instance::runtime`]. Removing it from the
+    /// instance leaves it in the runtime. Its name has to be one that a document could have.
+    ///
+    /// # Errors
+    ///
+    /// [`ElasticityError::Known`], `NotOurs`, `Description` (its name), `Closing`.
+    ///
+    /// Counterpart: `margo_add_pool_external`.
+    pub fn add_external_pool(&self, pool: &PoolRef) -> Result<PoolInfo, ElasticityError> {
+        let (inner, elastic) = (self.inner(), self.elastic());
+        let _one_at_a_time = self.change()?;
+        let name = pool.name().to_owned();
+        if elastic.table().find_pool(PoolKey::Handle(pool)).is_ok() {
+            return Err(ElasticityError::Known { what: "pool", name });
+        }
+        if !inner.runtime.pools().contains(pool) {
+            return Err(ElasticityError::NotOurs { what: "pool", name });
+        }
+        let (resolved, place) = self.with_pool(described(pool))?;
+        let mut about = resolved.pools[place].clone();
+        about.external = true;
+        Ok(elastic.enter_pool(PoolEntry::new(about, pool.clone())))
+    }
+
+    /// Adds an xstream from its description in JSON, as it stands in `argobots.xstreams` of a
+    /// document. Indices in it are those of this instance. Without a name it is called
+    /// `__xstream_<index>__`. It runs when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`ElasticityError::Description`] with all that is wrong; `NoSuchPool`, `Layout`, `Start`,
+    /// `Closing`.
+    ///
+    /// Counterpart: `margo_add_xstream_from_json`.
+    pub fn add_xstream_from_json(&self, json: &str) -> Result<XstreamInfo, ElasticityError> {
+        self.add_xstream(Xstream::from_json(json)?)
+    }
+
+    /// Adds an xstream. As [`add_xstream_from_json`](Self::add_xstream_from_json).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn add_xstream(&self, mut xstream: Xstream) -> Result<XstreamInfo, ElasticityError> {
+        let (inner, elastic) = (self.inner(), self.elastic());
+        let _one_at_a_time = self.change()?;
+        xstream.name.get_or_insert_with(|| elastic.new_xstream_name(inner));
+        for pool in xstream.scheduler.iter_mut().flat_map(|scheduler| &mut scheduler.pools) {
+            if let margo_config::PoolRef::Index(index) = *pool {
+                *pool = self.find_pool(index)?.name().into();
+            }
+        }
+        let (resolved, place) = self.with_xstream(xstream)?;
+        let layout = Layout::plan(&resolved).map_err(|error| below(error, "xstreams", place))?;
+        let made = inner.runtime.add_xstream(layout.xstreams[place].spec())?;
+        Ok(elastic.enter_xstream(XstreamEntry::new(resolved.xstreams[place].clone(), made)))
+    }
+
+    /// Adds an xstream that the program has made with [`Instance::runtime`], with pools of this
+    /// instance. Removing it from the instance leaves it in the runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`ElasticityError::Known`], `NotOurs`; `NoSuchPool` when it runs a pool that the instance
+    /// does not know; `Description` (its name), `Closing`.
+    ///
+    /// Counterpart: `margo_add_xstream_external`.
+    pub fn add_external_xstream(
+        &self,
+        xstream: &XstreamRef,
+    ) -> Result<XstreamInfo, ElasticityError> {
+        let elastic = self.elastic();
+        let _one_at_a_time = self.change()?;
+        let name = xstream.name().to_owned();
+        if elastic.table().find_xstream(xstream.into()).is_ok() {
+            return Err(ElasticityError::Known { what: "xstream", name });
+        }
+        let ours = self.inner().runtime.xstreams().contains(xstream);
+        if !ours || xstream.state() == XstreamState::Removed {
+            return Err(ElasticityError::NotOurs { what: "xstream", name });
+        }
+        let pools = xstream.pools();
+        for pool in &pools {
+            self.find_pool(pool)?;
+        }
+        let cpus = xstream.cpus().into_iter().filter_map(|cpu| u32::try_from(cpu).ok()).collect();
+        let pools = pools.iter().map(|pool| pool.as_str().into()).collect();
+        let (resolved, place) = self.with_xstream(Xstream {
+            name: Some(name),
+            affinity: Affinity::Cpus(cpus),
+            scheduler: Some(Scheduler { pools, ..Scheduler::default() }),
+            ..Xstream::default()
+        })?;
+        let mut about = resolved.xstreams[place].clone();
+        about.external = true;
+        Ok(elastic.enter_xstream(XstreamEntry::new(about, xstream.clone())))
+    }
+
+    /// Begins a change; none once the end has begun.
+    pub(super) fn change(&self) -> Result<ult::MutexGuard<'_, ()>, ElasticityError> {
+        let turn = self.elastic().hold_still();
+        if self.is_finalizing() { Err(ElasticityError::Closing) } else { Ok(turn) }
+    }
+
+    /// The document with one more pool, and the pool's place in it.
+    fn with_pool(&self, pool: Pool) -> Result<(Resolved, usize), ElasticityError> {
+        let place = self.elastic().table().pools.len();
+        let path = format!("argobots.pools[{place}]");
+        // That no xstream runs it is no news.
+        let resolved = self
+            .elastic()
+            .checked(self.inner(), &path, |document| document.argobots.pools.push(pool))
+            .map_err(|errors| errors.below(&path))?;
+        Ok((resolved, place))
+    }
+
+    /// The document with one more xstream, and the xstream's place in it.
+    fn with_xstream(&self, xstream: Xstream) -> Result<(Resolved, usize), ElasticityError> {
+        // Not that of the table: one that runs only pools unknown here is not in a document.
+        let mut place = 0;
+        let resolved = self.elastic().checked(self.inner(), "", |document| {
+            place = document.argobots.xstreams.len();
+            document.argobots.xstreams.push(xstream);
+        });
+        let resolved =
+            resolved.map_err(|errors| errors.below(&format!("argobots.xstreams[{place}]")))?;
+        Ok((resolved, place))
+    }
+}
+
+/// What a document would say of a pool; the queue of the program's own has no word there.
+fn described(pool: &PoolRef) -> Pool {
+    Pool {
+        name: Some(pool.name().to_owned()),
+        kind: match pool.kind() {
+            ult::PoolKind::Fifo => PoolKind::Fifo,
+            ult::PoolKind::PrioWait => PoolKind::PrioWait,
+            ult::PoolKind::EarliestFirst => PoolKind::EarliestFirst,
+            ult::PoolKind::RandWs => PoolKind::RandWs,
+            _ => PoolKind::FifoWait,
+        },
+        access: match pool.access() {
+            ult::Access::Private => PoolAccess::Private,
+            ult::Access::Spsc => PoolAccess::Spsc,
+            ult::Access::Mpsc => PoolAccess::Mpsc,
+            ult::Access::Spmc => PoolAccess::Spmc,
+            _ => PoolAccess::Mpmc,
+        },
+        ..Pool::default()
+    }
+}
+
+/// What the machine does not have, by path in the description.
+fn below(error: InitError, list: &str, place: usize) -> ElasticityError {
+    let prefix = format!("argobots.{list}[{place}].");
+    match error {
+        InitError::Layout(LayoutErrors(mut errors)) => {
+            for error in &mut errors {
+                if let Some(rest) = error.path.strip_prefix(&prefix) {
+                    error.path = rest.to_owned();
+                }
+            }
+            ElasticityError::Layout(LayoutErrors(errors))
+        }
+        InitError::Config(errors) => ElasticityError::Description(errors),
+        // Planning starts nothing, so nothing else can go wrong.
+        _ => ElasticityError::Closing,
+    }
+}

@@ -1,0 +1,148 @@
+//! Why pools and xstreams of a running instance stay as they are.
+
+use crate::error::LayoutErrors;
+
+/// Why a pool, an xstream or the progress ULT was not added, removed, moved or found. Nothing has
+/// changed then, unless the variant says otherwise.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ElasticityError {
+    /// The description is wrong, or the layout with it would be: everything that is, by path.
+    #[error("the description is not valid:\n{0}")]
+    Description(#[from] margo_config::Errors),
+    /// This machine does not have what the description asks for.
+    #[error("the description does not work on this machine:\n{0}")]
+    Layout(LayoutErrors),
+    /// There is no such pool, or not any more.
+    #[error("this instance has no pool {wanted} (it has: {have})")]
+    NoSuchPool {
+        /// The name, index or handle that was given.
+        wanted: String,
+        /// The pools that there are.
+        have: String,
+    },
+    /// There is no such xstream, or not any more.
+    #[error("this instance has no xstream {wanted} (it has: {have})")]
+    NoSuchXstream {
+        /// The name, index or handle that was given.
+        wanted: String,
+        /// The xstreams that there are.
+        have: String,
+    },
+    /// The instance knows this pool or xstream already.
+    #[error("{what} `{name}` is already part of this instance")]
+    Known {
+        /// "pool" or "xstream".
+        what: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// It is not of this instance's runtime, or has been removed there.
+    #[error(
+        "{what} `{name}` is not part of this instance's runtime: make it with `Instance::runtime`"
+    )]
+    NotOurs {
+        /// "pool" or "xstream".
+        what: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// The pool is in use. Deregister the RPC or give it another pool, drop the hold, remove the
+    /// xstream or move progress, as `by` says.
+    #[error("pool `{pool}` is in use by {}", by.join(", "))]
+    PoolInUse {
+        /// The pool.
+        pool: String,
+        /// Everybody who uses it.
+        by: Vec<String>,
+    },
+    /// The pool holds units that have not ended. Wait for them, or move them elsewhere with
+    /// [`transfer_pool_content`](crate::Instance::transfer_pool_content).
+    #[error("pool `{pool}` has {units} units that have not ended")]
+    PoolNotEmpty {
+        /// The pool.
+        pool: String,
+        /// Runnable, running and suspended ones.
+        units: usize,
+    },
+    /// The xstream is in use.
+    #[error("xstream `{xstream}` is in use by {}", by.join(", "))]
+    XstreamInUse {
+        /// The xstream.
+        xstream: String,
+        /// Everybody who uses it.
+        by: Vec<String>,
+    },
+    /// Nobody else runs a pool that is in use. Add an xstream for it first.
+    #[error("xstream `{xstream}` alone runs pool `{pool}`, which is in use by {}", by.join(", "))]
+    XstreamNeeded {
+        /// The xstream.
+        xstream: String,
+        /// The pool.
+        pool: String,
+        /// Everybody who uses that pool.
+        by: Vec<String>,
+    },
+    /// The primary xstream ends with its instance.
+    #[error("xstream `{xstream}` is the primary one and stays as long as its instance")]
+    Primary {
+        /// The xstream.
+        xstream: String,
+    },
+    /// No xstream runs the pool. Add one first.
+    #[error("pool `{pool}` is run by no xstream: add one first")]
+    Unserved {
+        /// The pool.
+        pool: String,
+    },
+    /// A private pool belongs to one xstream, and only that one may spawn into it; so progress,
+    /// which spawns handlers, cannot move to it or away from it.
+    #[error(
+        "pool `{pool}` is private, so the progress ULT cannot {what}; define it as mpsc or mpmc"
+    )]
+    PrivatePool {
+        /// The pool.
+        pool: String,
+        /// What it cannot.
+        what: &'static str,
+    },
+    /// There are fewer network contexts.
+    #[error("there is no context {context}: this instance has {count}")]
+    NoSuchContext {
+        /// The context that was asked for.
+        context: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// The caller is the progress ULT itself, which cannot wait for its own move.
+    #[error("the progress ULT cannot wait for its own move: do it from another ULT")]
+    OwnProgress,
+    /// The runtime refuses the new pool or xstream.
+    #[error("cannot add it: {0}")]
+    Start(#[source] Box<ult::StartError>),
+    /// The runtime refuses to remove it; for an xstream that is still busy after 30 s it says with
+    /// what. It goes on as before.
+    #[error("cannot remove it: {0}")]
+    Remove(#[source] Box<ult::LayoutError>),
+    /// The units cannot move.
+    #[error("cannot move the units: {0}")]
+    Transfer(#[from] ult::MigrateError),
+    /// The progress ULT cannot be made in the other pool.
+    #[error("cannot move progress: {0}")]
+    Spawn(#[from] ult::SpawnError),
+    /// [`finalize`](crate::Instance::finalize) has begun.
+    #[error("the instance is shutting down")]
+    Closing,
+}
+
+impl From<ult::StartError> for ElasticityError {
+    fn from(error: ult::StartError) -> Self {
+        Self::Start(Box::new(error))
+    }
+}
+
+impl From<ult::LayoutError> for ElasticityError {
+    fn from(error: ult::LayoutError) -> Self {
+        Self::Remove(Box::new(error))
+    }
+}

@@ -1,0 +1,111 @@
+//! Moving a progress ULT to another pool.
+//!
+//! A started ULT stays on its execution stream, so it is not the ULT that moves: the one that runs
+//! makes its successor in the other pool and ends ([`Progress::hand_over`]). Nothing is lost in
+//! between: what arrives waits in the network until the successor polls.
+
+use std::sync::Arc;
+
+use ult::{Eventual, PoolRef};
+
+use super::{Elastic, ElasticityError, PoolKey};
+use crate::Instance;
+use crate::progress::MoveError;
+use crate::register::Entry;
+
+impl Elastic {
+    /// The progress ULT of a context has begun to run in a pool.
+    pub(crate) fn progress_is_in(&self, context: usize, pool: &PoolRef) {
+        let mut table = self.table();
+        if let Ok(index) = table.find_pool(PoolKey::Handle(pool)) {
+            table.progress[context] = index;
+        }
+    }
+}
+
+impl Instance {
+    /// Moves the progress ULT of context 0 to another pool, while calls and handlers run. Returns
+    /// when it runs there; until the xstream of that pool has time for it, there is no progress.
+    ///
+    /// # Errors
+    ///
+    /// [`ElasticityError::Unserved`] when no xstream runs the pool, `PrivatePool`, `NoSuchPool`,
+    /// `OwnProgress`, `Closing`; `PoolInUse` when the progress ULT of another context is
+    /// there; `Description` when the layout would be one that `init` refuses.
+    ///
+    /// Counterpart: `margo_migrate_progress_loop`.
+    pub fn migrate_progress<'k>(&self, to: impl Into<PoolKey<'k>>) -> Result<(), ElasticityError> {
+        self.migrate_progress_of(0, to)
+    }
+
+    /// As [`migrate_progress`](Self::migrate_progress), of any context.
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`ElasticityError::NoSuchContext`].
+    pub fn migrate_progress_of<'k>(
+        &self,
+        context: usize,
+        to: impl Into<PoolKey<'k>>,
+    ) -> Result<(), ElasticityError> {
+        let (inner, elastic) = (self.inner(), self.elastic());
+        let count = inner.more_contexts.len() + 1;
+        if context >= count {
+            return Err(ElasticityError::NoSuchContext { context, count });
+        }
+        let _one_at_a_time = self.change()?;
+        let info = self.find_pool(to)?;
+        let old = elastic.table().progress[context];
+        if old == info.index {
+            return Ok(());
+        }
+        self.check_move(context, old, &info)?;
+        let (_, progress) = inner.context(context);
+        let Some(progress) = progress.get() else { return Err(ElasticityError::Closing) };
+        if inner.runtime.is_current() && progress.is_caller() {
+            return Err(ElasticityError::OwnProgress);
+        }
+        let arrived = Arc::new(Eventual::new());
+        progress.ask_to_move(info.pool.clone(), arrived.clone());
+        match arrived.wait() {
+            Ok(()) => Ok(()),
+            Err(MoveError::Closing) => Err(ElasticityError::Closing),
+            Err(MoveError::Spawn(error)) => Err(error.clone().into()),
+        }
+    }
+
+    fn check_move(
+        &self,
+        context: usize,
+        old: usize,
+        to: &super::PoolInfo,
+    ) -> Result<(), ElasticityError> {
+        let pool = to.name().to_owned();
+        let others = self.elastic().table().progress.clone();
+        if let Some(other) = others.iter().position(|index| *index == to.index) {
+            let by = vec![format!("the progress ULT of context {other}")];
+            return Err(ElasticityError::PoolInUse { pool, by });
+        }
+        if !self.others_run(&to.pool, "") {
+            return Err(ElasticityError::Unserved { pool });
+        }
+        if to.pool.access() == ult::Access::Private {
+            return Err(ElasticityError::PrivatePool { pool, what: "move to it" });
+        }
+        let same_xstreams =
+            self.find_pool(old).is_ok_and(|old| old.pool.xstreams() == to.pool.xstreams());
+        for registration in self.inner().core.registrations() {
+            let Some(entry) = registration.data_as::<Entry>() else { continue };
+            if entry.pool.access() == ult::Access::Private && !same_xstreams {
+                let pool = entry.pool.name().to_owned();
+                let what = "move to another xstream than that of its handlers";
+                return Err(ElasticityError::PrivatePool { pool, what });
+            }
+        }
+        self.elastic().checked(self.inner(), "", |document| match context.checked_sub(1) {
+            None => document.progress_pool = Some(to.name().into()),
+            Some(more) => document.margo.more_progress_pools[more] = to.name().into(),
+        })?;
+        Ok(())
+    }
+}

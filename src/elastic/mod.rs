@@ -1,0 +1,487 @@
+//! Pools and xstreams of a running instance: finding, counting users, adding, removing, moving.
+//!
+//! [`Elastic`] is the instance's own list of them. `ult` carries out what changes; this layer
+//! decides whether a change may be made:
+//!
+//! - **the whole document is checked again.** A change is applied to the document in effect, which
+//!   then goes through the same checks as at the start ([`Config::resolve`]). So a running instance
+//!   gets no layout that `init` would have refused, and what it would have warned of is logged
+//!   (`change.rs`);
+//! - **nothing that is used goes away.** Users are found, not counted: roles and xstreams in the
+//!   list, RPCs in the registry, whatever else in [`PoolHold`]s. So no count can go wrong, and an
+//!   error names them all;
+//! - **names and indices are stable.** An index is never given to another pool or xstream, and a
+//!   name only when its owner has been removed.
+//!
+//! # Who may touch what
+//!
+//! | state | lock |
+//! |---|---|
+//! | what may not change between a check and its consequence: users of pools, the runtime's layout | `changes`, one at a time; registering an RPC takes it too |
+//! | the list itself | `table`, for the length of a look-up; never held across a call of `ult` |
+//!
+//! An xstream that is removed leaves in its own time, which may be long; the list marks it as
+//! leaving meanwhile, and `changes` is free.
+
+mod change;
+mod error;
+mod migrate;
+mod print;
+mod remove;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use margo_config::{Resolved, ResolvedPool, ResolvedXstream};
+use ult::{PoolRef, Runtime, XstreamRef};
+
+pub use self::error::ElasticityError;
+use crate::Instance;
+
+/// The pools and xstreams of an instance.
+pub(crate) struct Elastic {
+    changes: ult::Mutex<()>,
+    table: Mutex<Table>,
+}
+
+/// See the module's documentation.
+struct Table {
+    pools: BTreeMap<usize, PoolEntry>,
+    xstreams: BTreeMap<usize, XstreamEntry>,
+    next_pool: usize,
+    next_xstream: usize,
+    /// Index of the pool of each context's progress ULT.
+    progress: Vec<usize>,
+    rpc: usize,
+    copies: Option<usize>,
+    /// Number of the next hold.
+    next_hold: u64,
+}
+
+struct PoolEntry {
+    pool: PoolRef,
+    /// As in a document; of a pool with a queue of the program's own, as far as there are words.
+    about: ResolvedPool,
+    /// Numbers of the holds, and who has them.
+    holds: BTreeMap<u64, String>,
+}
+
+struct XstreamEntry {
+    xstream: XstreamRef,
+    about: ResolvedXstream,
+    holds: BTreeMap<u64, String>,
+    leaving: bool,
+}
+
+/// A pool of an instance. See [`Instance::find_pool`].
+///
+/// Counterpart: `struct margo_pool_info`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolInfo {
+    /// Its place. No other pool of the instance ever gets it.
+    pub index: usize,
+    /// The pool.
+    pub pool: PoolRef,
+}
+
+impl PoolInfo {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.pool.name()
+    }
+}
+
+/// An xstream of an instance. See [`Instance::find_xstream`].
+///
+/// Counterpart: `struct margo_xstream_info`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct XstreamInfo {
+    /// Its place. No other xstream of the instance ever gets it.
+    pub index: usize,
+    /// The xstream.
+    pub xstream: XstreamRef,
+}
+
+impl XstreamInfo {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.xstream.name()
+    }
+}
+
+macro_rules! key {
+    ($(#[$doc:meta])* $key:ident, $handle:ty, $info:ty, $field:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy)]
+        pub enum $key<'k> {
+            /// By index.
+            Index(usize),
+            /// By name.
+            Name(&'k str),
+            /// By handle.
+            Handle(&'k $handle),
+        }
+
+        impl From<usize> for $key<'_> {
+            fn from(index: usize) -> Self {
+                Self::Index(index)
+            }
+        }
+
+        impl<'k> From<&'k str> for $key<'k> {
+            fn from(name: &'k str) -> Self {
+                Self::Name(name)
+            }
+        }
+
+        impl<'k> From<&'k String> for $key<'k> {
+            fn from(name: &'k String) -> Self {
+                Self::Name(name)
+            }
+        }
+
+        impl<'k> From<&'k $handle> for $key<'k> {
+            fn from(handle: &'k $handle) -> Self {
+                Self::Handle(handle)
+            }
+        }
+
+        impl<'k> From<&'k $info> for $key<'k> {
+            fn from(info: &'k $info) -> Self {
+                Self::Handle(&info.$field)
+            }
+        }
+
+        impl fmt::Display for $key<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    Self::Index(index) => write!(f, "{index}"),
+                    Self::Name(name) => write!(f, "`{name}`"),
+                    Self::Handle(handle) => write!(f, "`{}` (of this handle)", handle.name()),
+                }
+            }
+        }
+    };
+}
+
+key!(
+    /// How to say which pool: `"name"`, an index, or a handle.
+    PoolKey,
+    PoolRef,
+    PoolInfo,
+    pool
+);
+key!(
+    /// How to say which xstream: `"name"`, an index, or a handle.
+    XstreamKey,
+    XstreamRef,
+    XstreamInfo,
+    xstream
+);
+
+impl Elastic {
+    /// The list as the document has it. `pools` are those of the document, in its order.
+    pub(crate) fn new(resolved: &Resolved, runtime: &Runtime, pools: &[PoolRef]) -> Self {
+        let pools: BTreeMap<_, _> = resolved
+            .pools
+            .iter()
+            .zip(pools)
+            .map(|(about, pool)| PoolEntry::new(about.clone(), pool.clone()))
+            .enumerate()
+            .collect();
+        let xstreams: BTreeMap<_, _> = resolved
+            .xstreams
+            .iter()
+            .filter_map(|about| Some((about.clone(), runtime.xstream(&about.name)?)))
+            .map(|(about, xstream)| XstreamEntry::new(about, xstream))
+            .enumerate()
+            .collect();
+        let table = Table {
+            next_pool: pools.len(),
+            next_xstream: xstreams.len(),
+            pools,
+            xstreams,
+            progress: resolved.progress_pools().collect(),
+            rpc: resolved.rpc_pool,
+            copies: resolved.copy_pool,
+            next_hold: 0,
+        };
+        Self { changes: ult::Mutex::new(()), table: Mutex::new(table) }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the layout as it is: pools that are looked at under it are not removed meanwhile.
+    /// Suspends the calling ULT until a change that is under way has been made.
+    pub(crate) fn hold_still(&self) -> ult::MutexGuard<'_, ()> {
+        self.changes.lock()
+    }
+}
+
+impl PoolEntry {
+    fn new(about: ResolvedPool, pool: PoolRef) -> Self {
+        Self { pool, about, holds: BTreeMap::new() }
+    }
+}
+
+impl XstreamEntry {
+    fn new(about: ResolvedXstream, xstream: XstreamRef) -> Self {
+        Self { xstream, about, holds: BTreeMap::new(), leaving: false }
+    }
+}
+
+impl Table {
+    fn find_pool(&self, key: PoolKey<'_>) -> Result<usize, ElasticityError> {
+        let index = match key {
+            PoolKey::Index(index) => self.pools.contains_key(&index).then_some(index),
+            PoolKey::Name(name) => self.pool_where(|pool| pool.name() == name),
+            PoolKey::Handle(handle) => self.pool_where(|pool| pool == handle),
+        };
+        index.ok_or_else(|| ElasticityError::NoSuchPool {
+            wanted: key.to_string(),
+            have: names(self.pools.iter().map(|(index, entry)| (*index, entry.pool.name()))),
+        })
+    }
+
+    fn pool_where(&self, is: impl Fn(&PoolRef) -> bool) -> Option<usize> {
+        self.pools.iter().find(|(_, entry)| is(&entry.pool)).map(|(index, _)| *index)
+    }
+
+    fn find_xstream(&self, key: XstreamKey<'_>) -> Result<usize, ElasticityError> {
+        let found = |is: &dyn Fn(&XstreamRef) -> bool| {
+            self.xstreams.iter().find(|(_, entry)| is(&entry.xstream)).map(|(index, _)| *index)
+        };
+        let index = match key {
+            XstreamKey::Index(index) => self.xstreams.contains_key(&index).then_some(index),
+            XstreamKey::Name(name) => found(&|xstream| xstream.name() == name),
+            XstreamKey::Handle(handle) => found(&|xstream| xstream == handle),
+        };
+        index.ok_or_else(|| ElasticityError::NoSuchXstream {
+            wanted: key.to_string(),
+            have: names(self.xstreams.iter().map(|(index, entry)| (*index, entry.xstream.name()))),
+        })
+    }
+
+    fn pool_info(&self, index: usize) -> Option<PoolInfo> {
+        self.pools.get(&index).map(|entry| PoolInfo { index, pool: entry.pool.clone() })
+    }
+
+    fn xstream_info(&self, index: usize) -> Option<XstreamInfo> {
+        let entry = self.xstreams.get(&index)?;
+        Some(XstreamInfo { index, xstream: entry.xstream.clone() })
+    }
+}
+
+/// `0 a, 3 b`
+fn names<'n>(all: impl Iterator<Item = (usize, &'n str)>) -> String {
+    all.map(|(index, name)| format!("{index} {name}")).collect::<Vec<_>>().join(", ")
+}
+
+impl Instance {
+    fn elastic(&self) -> &Arc<Elastic> {
+        &self.inner().elastic
+    }
+
+    /// All pools, in the order of their indices.
+    ///
+    /// Counterpart: `margo_get_num_pools`.
+    pub fn pools(&self) -> Vec<PoolRef> {
+        self.elastic().table().pools.values().map(|entry| entry.pool.clone()).collect()
+    }
+
+    /// All xstreams, in the order of their indices.
+    ///
+    /// Counterpart: `margo_get_num_xstreams`.
+    pub fn xstreams(&self) -> Vec<XstreamRef> {
+        self.elastic().table().xstreams.values().map(|entry| entry.xstream.clone()).collect()
+    }
+
+    /// The pool of that name. See [`find_pool`](Self::find_pool) for other ways to name one.
+    pub fn pool(&self, name: &str) -> Option<PoolRef> {
+        self.find_pool(name).ok().map(|info| info.pool)
+    }
+
+    /// Finds a pool by name, index or handle.
+    ///
+    /// # Errors
+    ///
+    /// [`ElasticityError::NoSuchPool`], with the pools that there are.
+    ///
+    /// Counterpart: `margo_find_pool_by_name`, `_by_index`, `_by_handle`.
+    pub fn find_pool<'k>(&self, key: impl Into<PoolKey<'k>>) -> Result<PoolInfo, ElasticityError> {
+        let table = self.elastic().table();
+        let index = table.find_pool(key.into())?;
+        Ok(PoolInfo { index, pool: table.pools[&index].pool.clone() })
+    }
+
+    /// Finds an xstream by name, index or handle.
+    ///
+    /// # Errors
+    ///
+    /// [`ElasticityError::NoSuchXstream`], with the xstreams that there are.
+    ///
+    /// Counterpart: `margo_find_xstream_by_name`, `_by_index`, `_by_handle`.
+    pub fn find_xstream<'k>(
+        &self,
+        key: impl Into<XstreamKey<'k>>,
+    ) -> Result<XstreamInfo, ElasticityError> {
+        let table = self.elastic().table();
+        let index = table.find_xstream(key.into())?;
+        Ok(XstreamInfo { index, xstream: table.xstreams[&index].xstream.clone() })
+    }
+
+    /// Where handlers run that were registered without a pool. Counterpart:
+    /// `margo_get_handler_pool`.
+    pub fn rpc_pool(&self) -> PoolRef {
+        let table = self.elastic().table();
+        table.pools[&table.rpc].pool.clone()
+    }
+
+    /// Where the progress ULT of context 0 runs. Counterpart: `margo_get_progress_pool`.
+    pub fn progress_pool(&self) -> PoolRef {
+        let table = self.elastic().table();
+        table.pools[&table.progress[0]].pool.clone()
+    }
+
+    /// Where the progress ULTs run: those of context 0, context 1 and so on.
+    pub fn progress_pools(&self) -> impl Iterator<Item = PoolRef> + use<> {
+        let table = self.elastic().table();
+        let pools = table.progress.iter().map(|pool| table.pools[pool].pool.clone());
+        pools.collect::<Vec<_>>().into_iter()
+    }
+
+    /// Keeps a pool from being removed for as long as the value lives. `by` is what an error says
+    /// that would remove it.
+    ///
+    /// # Errors
+    ///
+    /// [`ElasticityError::NoSuchPool`].
+    ///
+    /// Counterpart: `margo_pool_ref_incr`; dropping the value is `margo_pool_release`.
+    pub fn hold_pool<'k>(
+        &self,
+        key: impl Into<PoolKey<'k>>,
+        by: impl Into<String>,
+    ) -> Result<PoolHold, ElasticityError> {
+        let mut table = self.elastic().table();
+        let index = table.find_pool(key.into())?;
+        let id = table.next_hold;
+        table.next_hold += 1;
+        let info = table.pool_info(index);
+        if let Some(entry) = table.pools.get_mut(&index) {
+            entry.holds.insert(id, by.into());
+        }
+        drop(table);
+        let Some(info) = info else { return Err(ElasticityError::Closing) };
+        Ok(PoolHold { info, id, elastic: self.elastic().clone() })
+    }
+
+    /// Keeps an xstream from being removed for as long as the value lives.
+    ///
+    /// # Errors
+    ///
+    /// [`ElasticityError::NoSuchXstream`]; [`ElasticityError::XstreamInUse`] if it is being
+    /// removed.
+    ///
+    /// Counterpart: `margo_xstream_ref_incr`; dropping the value is `margo_xstream_release`.
+    pub fn hold_xstream<'k>(
+        &self,
+        key: impl Into<XstreamKey<'k>>,
+        by: impl Into<String>,
+    ) -> Result<XstreamHold, ElasticityError> {
+        let mut table = self.elastic().table();
+        let index = table.find_xstream(key.into())?;
+        let id = table.next_hold;
+        table.next_hold += 1;
+        let info = table.xstream_info(index);
+        let (Some(info), Some(entry)) = (info, table.xstreams.get_mut(&index)) else {
+            return Err(ElasticityError::Closing);
+        };
+        if entry.leaving {
+            return Err(ElasticityError::XstreamInUse {
+                xstream: info.name().to_owned(),
+                by: vec![LEAVING.to_owned()],
+            });
+        }
+        entry.holds.insert(id, by.into());
+        drop(table);
+        Ok(XstreamHold { info, id, elastic: self.elastic().clone() })
+    }
+}
+
+/// Who uses an xstream that is being removed.
+const LEAVING: &str = "somebody who is removing it";
+
+/// Keeps a pool in its instance; see [`Instance::hold_pool`]. Does not keep the instance running.
+#[must_use = "dropping this gives the pool free"]
+pub struct PoolHold {
+    info: PoolInfo,
+    id: u64,
+    elastic: Arc<Elastic>,
+}
+
+impl PoolHold {
+    /// The pool.
+    pub fn pool(&self) -> &PoolRef {
+        &self.info.pool
+    }
+
+    /// The pool and its index.
+    pub fn info(&self) -> &PoolInfo {
+        &self.info
+    }
+}
+
+impl Drop for PoolHold {
+    fn drop(&mut self) {
+        if let Some(entry) = self.elastic.table().pools.get_mut(&self.info.index) {
+            entry.holds.remove(&self.id);
+        }
+    }
+}
+
+impl fmt::Debug for PoolHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PoolHold({})", self.info.name())
+    }
+}
+
+/// Keeps an xstream in its instance; see [`Instance::hold_xstream`]. Does not keep the instance
+/// running.
+#[must_use = "dropping this gives the xstream free"]
+pub struct XstreamHold {
+    info: XstreamInfo,
+    id: u64,
+    elastic: Arc<Elastic>,
+}
+
+impl XstreamHold {
+    /// The xstream.
+    pub fn xstream(&self) -> &XstreamRef {
+        &self.info.xstream
+    }
+
+    /// The xstream and its index.
+    pub fn info(&self) -> &XstreamInfo {
+        &self.info
+    }
+}
+
+impl Drop for XstreamHold {
+    fn drop(&mut self) {
+        if let Some(entry) = self.elastic.table().xstreams.get_mut(&self.info.index) {
+            entry.holds.remove(&self.id);
+        }
+    }
+}
+
+impl fmt::Debug for XstreamHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "XstreamHold({})", self.info.name())
+    }
+}

@@ -1,0 +1,102 @@
+//! The configuration in effect, after all changes.
+
+use std::collections::HashMap;
+
+use margo_config::{Config, ConfigFlags, Resolved};
+
+use super::{Elastic, Table};
+use crate::Instance;
+
+/// What of the list goes into a document.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Part {
+    /// Everything: to check the whole.
+    All,
+    /// Without pools that a document has no words for, or all that the program made itself.
+    Printed { hide_external: bool },
+}
+
+impl Elastic {
+    /// The document in effect. Indices in it count its own pools.
+    pub(super) fn document(&self, resolved: &Resolved, flags: ConfigFlags, part: Part) -> Config {
+        // What is not to be shown is marked as external below.
+        let flags = ConfigFlags { hide_external: true, ..flags };
+        self.table().resolved(resolved, part).effective_as(flags)
+    }
+}
+
+impl Table {
+    fn resolved(&self, start: &Resolved, part: Part) -> Resolved {
+        let places: HashMap<usize, usize> =
+            self.pools.keys().enumerate().map(|(place, index)| (*index, place)).collect();
+        let by_name: HashMap<&str, usize> = self
+            .pools
+            .values()
+            .enumerate()
+            .map(|(place, entry)| (entry.pool.name(), place))
+            .collect();
+        let place = |index: usize| places.get(&index).copied();
+        let hidden = |external: bool, unspeakable: bool| match part {
+            Part::All => false,
+            Part::Printed { hide_external } => unspeakable || (external && hide_external),
+        };
+
+        let mut now = start.clone();
+        now.pools = self
+            .pools
+            .values()
+            .map(|entry| {
+                let mut about = entry.about.clone();
+                let unspeakable = entry.pool.kind() == ult::PoolKind::Custom;
+                about.external = hidden(about.external, unspeakable);
+                about
+            })
+            .collect();
+        now.xstreams = self
+            .xstreams
+            .values()
+            .map(|entry| {
+                let mut about = entry.about.clone();
+                let pools = entry.xstream.pools();
+                about.pools =
+                    pools.iter().filter_map(|pool| by_name.get(pool.as_str()).copied()).collect();
+                about.external = hidden(about.external, false);
+                about
+            })
+            .collect();
+        let rpc_pool = place(self.rpc).unwrap_or_default();
+        let mut progress = self.progress.iter().filter_map(|pool| place(*pool));
+        now.progress_pool = progress.next().unwrap_or(rpc_pool);
+        now.more_progress_pools = progress.collect();
+        now.rpc_pool = rpc_pool;
+        now.copy_pool = self.copies.and_then(place);
+        for provider in &mut now.providers {
+            // One that was never started, or has ended, does not keep its pool.
+            provider.pool = place(provider.pool).unwrap_or(rpc_pool);
+        }
+        now
+    }
+}
+
+impl Instance {
+    /// The configuration in effect: complete, with all defaults filled in and all changes of pools
+    /// and xstreams made, itself valid input. Pools are referred to by their place in it, which is
+    /// their index unless one has been removed.
+    ///
+    /// Pools with a queue of the program's own ([`ult::PoolSpec::custom`]) are left out, with
+    /// whatever refers to them, because a document has no word for them.
+    ///
+    /// Counterpart: `margo_get_config`.
+    pub fn config(&self) -> Config {
+        self.config_as(ConfigFlags::default())
+    }
+
+    /// As [`config`](Self::config), printed as the flags say. Then
+    /// [`to_json_pretty`](Config::to_json_pretty) or [`to_json`](Config::to_json).
+    ///
+    /// Counterpart: `margo_get_config_opt`.
+    pub fn config_as(&self, flags: ConfigFlags) -> Config {
+        let part = Part::Printed { hide_external: flags.hide_external };
+        self.elastic().document(&self.inner().resolved, flags, part)
+    }
+}

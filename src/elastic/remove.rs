@@ -1,0 +1,255 @@
+//! Removing pools and xstreams, and who stands against it.
+
+use std::collections::BTreeSet;
+
+use ult::{PoolRef, XstreamState};
+
+use super::{Elastic, ElasticityError, LEAVING, PoolKey, Table, XstreamKey};
+use crate::Instance;
+use crate::instance::Inner;
+use crate::register::Entry;
+
+/// The xstream that stays.
+const PRIMARY: &str = "__primary__";
+
+impl Table {
+    /// Who uses a pool, RPCs apart.
+    fn pool_users(&self, index: usize) -> Vec<String> {
+        let mut users = Vec::new();
+        let contexts = self.progress.iter().enumerate().filter(|(_, pool)| **pool == index);
+        users.extend(contexts.map(|(context, _)| format!("the progress ULT of context {context}")));
+        if self.rpc == index {
+            users.push("handlers without a pool of their own (`rpc_pool`)".to_owned());
+        }
+        if self.copies == Some(index) {
+            users.push("large copies (`margo.bulk.copy_pool`)".to_owned());
+        }
+        if let Some(entry) = self.pools.get(&index) {
+            users.extend(entry.holds.values().cloned());
+        }
+        users
+    }
+}
+
+impl Elastic {
+    /// Everybody who uses a pool, xstreams apart. The caller keeps the layout still.
+    fn users(&self, inner: &Inner, index: usize, pool: &PoolRef) -> Vec<String> {
+        let mut users = self.table().pool_users(index);
+        users.extend(rpcs_in(inner, pool));
+        users
+    }
+}
+
+/// The RPCs whose handlers run in a pool.
+fn rpcs_in(inner: &Inner, pool: &PoolRef) -> Vec<String> {
+    let mut found: Vec<_> = inner
+        .core
+        .registrations()
+        .iter()
+        .filter_map(|registration| {
+            let entry = registration.data_as::<Entry>()?;
+            let here = entry.pool == *pool;
+            here.then(|| format!("RPC `{}` of provider {}", entry.rpc, entry.provider))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+impl Instance {
+    /// Who uses a pool, in words: progress, handlers, xstreams, RPCs, holds. While there is anybody
+    /// it cannot be removed.
+    ///
+    /// # Errors
+    ///
+    /// [`ElasticityError::NoSuchPool`].
+    ///
+    /// Counterpart: `margo_pool_ref_count`, which counts.
+    pub fn pool_users<'k>(
+        &self,
+        key: impl Into<PoolKey<'k>>,
+    ) -> Result<Vec<String>, ElasticityError> {
+        let info = self.find_pool(key)?;
+        let mut users = self.elastic().users(self.inner(), info.index, &info.pool);
+        users.extend(info.pool.xstreams().iter().map(|name| format!("xstream `{name}`")));
+        Ok(users)
+    }
+
+    /// Removes a pool that nobody uses and that is empty. Its index is not used again; its name may
+    /// be. Whoever still has a handle of it gets errors when spawning.
+    ///
+    /// A pool that the program made itself is only forgotten.
+    ///
+    /// # Errors
+    ///
+    /// [`ElasticityError::PoolInUse`], by whom; `PoolNotEmpty`, `NoSuchPool`, `Remove`, `Closing`.
+    ///
+    /// Counterpart: `margo_remove_pool`.
+    pub fn remove_pool<'k>(&self, key: impl Into<PoolKey<'k>>) -> Result<(), ElasticityError> {
+        let (inner, elastic) = (self.inner(), self.elastic());
+        let _one_at_a_time = self.change()?;
+        let info = self.find_pool(key)?;
+        let mut by = elastic.users(inner, info.index, &info.pool);
+        let external = {
+            let table = elastic.table();
+            let known: BTreeSet<_> =
+                table.xstreams.values().map(|entry| entry.xstream.name().to_owned()).collect();
+            let external = table.pools[&info.index].about.external;
+            let serving = info.pool.xstreams();
+            // Others than ours may go on running a pool that is only forgotten.
+            let serving = serving.iter().filter(|name| !external || known.contains(*name));
+            by.extend(serving.map(|name| format!("xstream `{name}`")));
+            external
+        };
+        let pool = info.name().to_owned();
+        if !by.is_empty() {
+            return Err(ElasticityError::PoolInUse { pool, by });
+        }
+        if !external {
+            inner.runtime.remove_pool(&info.pool).map_err(|error| match error {
+                ult::LayoutError::NotEmpty { units, .. } => {
+                    ElasticityError::PoolNotEmpty { pool, units }
+                }
+                other => other.into(),
+            })?;
+        }
+        elastic.table().pools.remove(&info.index);
+        Ok(())
+    }
+
+    /// Removes an xstream: it runs what waits in pools that only it runs and the ULTs that have
+    /// started on it, for at most 30 s, and its thread ends. Its index is not used again; its name
+    /// may be.
+    ///
+    /// An xstream that the program made itself is only forgotten.
+    ///
+    /// # Errors
+    ///
+    /// - [`ElasticityError::Primary`]: `__primary__` stays.
+    /// - [`ElasticityError::XstreamInUse`]: somebody holds it, or a progress ULT runs there; move
+    ///   that with [`migrate_progress`](Self::migrate_progress).
+    /// - [`ElasticityError::XstreamNeeded`]: it alone runs a pool that is in use.
+    /// - [`ElasticityError::Remove`]: it did not come to an end, and goes on as before; or the
+    ///   caller runs on it.
+    /// - [`ElasticityError::NoSuchXstream`], [`ElasticityError::Closing`].
+    ///
+    /// Counterpart: `margo_remove_xstream`.
+    pub fn remove_xstream<'k>(
+        &self,
+        key: impl Into<XstreamKey<'k>>,
+    ) -> Result<(), ElasticityError> {
+        let elastic = self.elastic();
+        let info = {
+            let _one_at_a_time = self.change()?;
+            let info = self.find_xstream(key)?;
+            let external = elastic.table().xstreams[&info.index].about.external;
+            self.check_xstream_is_free(&info)?;
+            if external {
+                elastic.table().xstreams.remove(&info.index);
+                return Ok(());
+            }
+            self.mark_leaving(info.index, true);
+            info
+        };
+        // In its own time; others change other things meanwhile.
+        let left = info.xstream.remove();
+        let _one_at_a_time = elastic.hold_still();
+        match left {
+            Ok(()) => {
+                elastic.table().xstreams.remove(&info.index);
+                self.warn_of_unserved_pools();
+                Ok(())
+            }
+            Err(error) => {
+                if info.xstream.state() == XstreamState::Terminated
+                    && let Err(error) = info.xstream.revive()
+                {
+                    tracing::error!(%error, xstream = info.name(), "cannot start it again");
+                }
+                self.mark_leaving(info.index, false);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Somebody may have begun to use a pool while its last xstream was leaving.
+    fn warn_of_unserved_pools(&self) {
+        for pool in self.pools().iter().filter(|pool| pool.xstreams().is_empty()) {
+            let Ok(users) = self.pool_users(pool) else { continue };
+            if !users.is_empty() {
+                let (pool, by) = (pool.name(), users.join(", "));
+                tracing::warn!(pool, by, "no xstream runs a pool that is in use");
+            }
+        }
+    }
+
+    fn mark_leaving(&self, index: usize, leaving: bool) {
+        if let Some(entry) = self.elastic().table().xstreams.get_mut(&index) {
+            entry.leaving = leaving;
+        }
+    }
+
+    fn check_xstream_is_free(&self, info: &super::XstreamInfo) -> Result<(), ElasticityError> {
+        let (inner, elastic) = (self.inner(), self.elastic());
+        let xstream = info.name().to_owned();
+        if info.name() == PRIMARY {
+            return Err(ElasticityError::Primary { xstream });
+        }
+        let mut by: Vec<String> = {
+            let table = elastic.table();
+            let entry = &table.xstreams[&info.index];
+            let leaving = entry.leaving.then(|| LEAVING.to_owned());
+            entry.holds.values().cloned().chain(leaving).collect()
+        };
+        let rank = info.xstream.rank();
+        for (context, (_, progress)) in inner.contexts().enumerate() {
+            if progress.is_some_and(|progress| progress.rank() == rank) {
+                by.push(format!("the progress ULT of context {context}"));
+            }
+        }
+        if !by.is_empty() {
+            return Err(ElasticityError::XstreamInUse { xstream, by });
+        }
+        for pool in info.xstream.pools() {
+            // A pool that the instance does not know is none of its business.
+            let Ok(pool) = self.find_pool(&pool) else { continue };
+            if self.others_run(&pool.pool, info.name()) {
+                continue;
+            }
+            let by = elastic.users(inner, pool.index, &pool.pool);
+            if !by.is_empty() {
+                let pool = pool.name().to_owned();
+                return Err(ElasticityError::XstreamNeeded { xstream, pool, by });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an xstream that stays runs the pool, other than this one.
+    pub(super) fn others_run(&self, pool: &PoolRef, this: &str) -> bool {
+        let table = self.elastic().table();
+        let is_leaving = |name: &String| {
+            table.xstreams.values().any(|entry| entry.leaving && entry.xstream.name() == name)
+        };
+        pool.xstreams().iter().any(|name| name != this && !is_leaving(name))
+    }
+
+    /// Moves the units that wait in `from` and have not started to `to`, in their order. Returns
+    /// how many; those in the private list of an xstream follow a little later and are not counted.
+    /// ULTs that have started stay on their xstream.
+    ///
+    /// # Errors
+    ///
+    /// [`ElasticityError::NoSuchPool`], [`ElasticityError::Transfer`].
+    ///
+    /// Counterpart: `margo_transfer_pool_content`.
+    pub fn transfer_pool_content<'f, 't>(
+        &self,
+        from: impl Into<PoolKey<'f>>,
+        to: impl Into<PoolKey<'t>>,
+    ) -> Result<usize, ElasticityError> {
+        let _one_at_a_time = self.elastic().hold_still();
+        let (from, to) = (self.find_pool(from)?, self.find_pool(to)?);
+        Ok(from.pool.move_all_to(&to.pool)?)
+    }
+}

@@ -1,0 +1,164 @@
+//! What a layout costs: cores, memory, time spent in looking for work.
+
+use margo_config::{Config, Resolved};
+use ult::Topology;
+
+use super::{Layout, LayoutXstream};
+use crate::InitError;
+
+impl Layout {
+    /// What `config` comes to here and what that costs, for people, a line each: xstreams, pools,
+    /// cores, polling, memory. Starts nothing.
+    ///
+    /// What may be wrong with the layout is in the warnings of [`Config::check`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Layout::of`].
+    pub fn explain(config: &Config) -> Result<Vec<String>, InitError> {
+        let resolved = config.resolve(&margo_config::process_env)?;
+        let layout = Self::plan(&resolved)?;
+        let cpus = Topology::get().map(|topology| topology.allowed().iter().count()).ok();
+        let mut lines: Vec<_> = layout.xstreams.iter().map(ToString::to_string).collect();
+        lines.extend(layout.pools.iter().map(ToString::to_string));
+        layout.cores(cpus, &mut lines);
+        layout.polling(&resolved, &mut lines);
+        layout.memory(&resolved, &mut lines);
+        Ok(lines)
+    }
+
+    fn cores(&self, cpus: Option<usize>, lines: &mut Vec<String>) {
+        let threads = self.xstreams.len();
+        let Some(cpus) = cpus else { return };
+        let turns = if threads > cpus { ": they take turns" } else { "" };
+        let (threads, cpus) = (count(threads, "xstream"), count(cpus, "CPU"));
+        lines.push(format!("cores: {threads}, a thread each, on {cpus} of this process{turns}"));
+        for (at, one) in self.xstreams.iter().enumerate() {
+            for other in self.xstreams[at + 1..].iter().filter(|other| on_one_cpu(one, other)) {
+                let (one, other, cpu) = (&one.name, &other.name, one.cpus[0]);
+                lines.push(format!("cores: {one} and {other} share CPU {cpu} and take turns"));
+            }
+        }
+    }
+
+    fn polling(&self, resolved: &Resolved, lines: &mut Vec<String>) {
+        let progress: Vec<_> = self.pools.iter().filter(|pool| pool.progress).collect();
+        let homes: Vec<_> = progress.iter().flat_map(|pool| pool.xstreams.clone()).collect();
+        let homes = homes.join(", ");
+        if resolved.mercury.na_no_block {
+            lines.push(format!(
+                "polling: progress never sleeps (`mercury.na_no_block`), so {homes} keeps a core \
+                 busy all the time"
+            ));
+        } else {
+            lines.push(format!(
+                "polling: after the last message {homes} polls for up to {:?} \
+                 (`progress_spindown_msec`), then sleeps; idle it costs nothing",
+                resolved.progress_spindown
+            ));
+        }
+        lines.push(format!(
+            "polling: an xstream without work looks for some for up to {:?} \
+             (`margo.spin_max_usec`), then sleeps",
+            resolved.spin_max
+        ));
+    }
+
+    fn memory(&self, resolved: &Resolved, lines: &mut Vec<String>) {
+        let largest = self.pools.iter().map(|pool| pool.stack_bytes).max().unwrap_or_default();
+        let kept = resolved.stack_cache_max.saturating_mul(self.xstreams.len());
+        lines.push(format!(
+            "memory: a started ULT has a stack of up to {} of address space and uses as much of it \
+             as it touches, from one page on; one that waits to start has none",
+            bytes(largest as u64)
+        ));
+        lines.push(format!(
+            "memory: idle, {} are kept for reuse ({} of address space)",
+            count(kept, "stack"),
+            bytes((kept as u64).saturating_mul(largest as u64))
+        ));
+        lines.push(format!(
+            "memory: at most {} wait to be decoded (`margo.requests_max`); long arguments take at \
+             most {} (`margo.overflow_held_max`)",
+            count(resolved.requests_max, "request"),
+            bytes(resolved.overflow_held_max)
+        ));
+    }
+}
+
+fn on_one_cpu(one: &LayoutXstream, other: &LayoutXstream) -> bool {
+    one.cpus.len() == 1 && one.cpus == other.cpus
+}
+
+fn count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+/// Whole units where possible.
+fn bytes(bytes: u64) -> String {
+    for (unit, shift) in [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)] {
+        if bytes >= 1 << shift {
+            let (whole, rest) = (bytes >> shift, bytes & ((1 << shift) - 1));
+            let tenths = (rest >> (shift - 10)) * 10 / 1024;
+            let tenths = if tenths == 0 { String::new() } else { format!(".{tenths}") };
+            return format!("{whole}{tenths} {unit}");
+        }
+    }
+    format!("{bytes} bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn explained(document: &str) -> String {
+        Layout::explain(&Config::from_json(document).unwrap()).unwrap().join("\n")
+    }
+
+    #[test]
+    fn the_empty_document_is_explained() {
+        let text = explained("{}");
+        for part in [
+            "xstream __primary__: any CPU, scheduler basic_wait, pools __primary__",
+            "pool __primary__: fifo_wait, mpmc, run by __primary__, stacks of 2048 KiB, progress",
+            "cores: 1 xstream, a thread each",
+            "__primary__ polls for up to 10ms (`progress_spindown_msec`), then sleeps",
+            "up to 50µs",
+            "a stack of up to 2 MiB",
+            "8 stacks are kept for reuse (16 MiB of address space)",
+            "at most 16384 requests wait",
+            "at most 1 GiB",
+        ] {
+            assert!(text.contains(part), "{part}:\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_costs_more_is_said() {
+        let document = r#"{ "rpc_thread_count": 500, "mercury": { "na_no_block": true } }"#;
+        let text = explained(document);
+        assert!(text.contains("501 xstreams") && text.contains("they take turns"), "{text}");
+        assert!(text.contains("progress never sleeps"), "{text}");
+        let cpu = Topology::get().unwrap().allowed().iter().next().unwrap();
+        let text = explained(&format!(
+            r#"{{ "argobots": {{ "pools": [ {{ "name": "a" }} ], "xstreams": [
+                 {{ "name": "x", "cpubind": {cpu}, "scheduler": {{ "pools": [0] }} }},
+                 {{ "name": "y", "affinity": [{cpu}], "scheduler": {{ "pools": [0] }} }} ] }} }}"#
+        ));
+        assert!(text.contains(&format!("x and y share CPU {cpu} and take turns")), "{text}");
+    }
+
+    #[test]
+    fn sizes_have_one_decimal() {
+        for (size, text) in [
+            (0, "0 bytes"),
+            (1024, "1 KiB"),
+            (1536, "1.5 KiB"),
+            ((1 << 20) - 1, "1023.9 KiB"),
+            (2 << 20, "2 MiB"),
+            (1 << 40, "1 TiB"),
+        ] {
+            assert_eq!(bytes(size), text);
+        }
+    }
+}

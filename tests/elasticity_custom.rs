@@ -1,0 +1,107 @@
+//! Changes made from handlers, and pools with a queue of the program's own.
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
+
+mod common;
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use common::{PATIENCE, bounded};
+use margo::ult::{self, PopBy, PushReason, Unit};
+use margo::{Config, ConfigFlags, Instance, ProviderHandle, ProviderId, Rpc};
+
+const RUN: Rpc<(), String> = Rpc::new("run");
+
+/// First in, first out.
+#[derive(Default)]
+struct Queue(Mutex<VecDeque<Unit>>);
+
+impl ult::Pool for Queue {
+    fn push(&self, unit: Unit, _why: PushReason) {
+        self.0.lock().unwrap().push_back(unit);
+    }
+
+    fn pop(&self, _who: PopBy) -> Option<Unit> {
+        self.0.lock().unwrap().pop_front()
+    }
+
+    fn len(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+}
+
+/// An instance with a pool `own` of that kind and an xstream `mine` that runs it.
+fn with_own_queue() -> Instance {
+    let margo = margo::init("{}").unwrap();
+    let spec = ult::PoolSpec::custom("own", Box::new(Queue::default()));
+    let own = margo.runtime().add_pool(spec).unwrap();
+    let xstream = margo.runtime().add_xstream(ult::XstreamSpec::new("mine").pools(["own"]));
+    margo.add_external_pool(&own).unwrap();
+    margo.add_external_xstream(&xstream.unwrap()).unwrap();
+    margo
+}
+
+#[test]
+fn a_pool_with_a_queue_of_its_own_serves_and_is_not_printed() {
+    let margo = with_own_queue();
+    let after = margo.add_pool_from_json(r#"{ "name": "after" }"#).unwrap();
+    let json = r#"{ "name": "both", "scheduler": { "pools": ["after", "own"] } }"#;
+    margo.add_xstream_from_json(json).unwrap();
+    let own = margo.find_pool("own").unwrap();
+    let provider = margo.provider(ProviderId::new(1), &own.pool);
+    provider
+        .register(RUN, |request| {
+            let _ = request.respond(&ult::current().unwrap().pool);
+        })
+        .unwrap();
+    let target = ProviderHandle::new(margo.self_addr(), provider.id());
+    assert_eq!(margo.forward_timed(RUN, &target, &(), PATIENCE).unwrap(), "own");
+    assert!(margo.remove_pool("own").unwrap_err().to_string().contains("RPC `run` of provider 1"));
+
+    // What no document can say is left out, with the references to it; places close up.
+    let printed = serde_json::to_value(margo.config()).unwrap();
+    let argobots = &printed["argobots"];
+    assert_eq!((own.index, after.index), (1, 2));
+    assert_eq!(argobots["pools"].as_array().unwrap().len(), 2);
+    assert_eq!(argobots["pools"][1]["name"], "after");
+    assert_eq!(argobots["xstreams"].as_array().unwrap().len(), 2);
+    assert_eq!(argobots["xstreams"][1]["scheduler"]["pools"], serde_json::json!([1]));
+    Config::from_json(&margo.config().to_json()).unwrap();
+
+    // Progress may run there, too; the document then says nothing of where.
+    margo.migrate_progress("own").unwrap();
+    assert_eq!(margo.forward_timed(RUN, &target, &(), PATIENCE).unwrap(), "own");
+    let flags = ConfigFlags { use_names: true, ..ConfigFlags::default() };
+    assert_eq!(margo.config_as(flags).progress_pool, None);
+    Config::from_json(&margo.config_as(flags).to_json()).unwrap();
+    margo.finalize_and_wait().unwrap();
+}
+
+/// One execution stream for everything: the handler waits while progress, beside it, moves away.
+#[test]
+fn a_handler_moves_progress_away_from_its_own_xstream() {
+    bounded("a handler that moves progress", || {
+        let margo = margo::init("{}").unwrap();
+        margo
+            .register(RUN, |request| {
+                let own = request.instance();
+                own.add_pool_from_json(r#"{ "name": "net" }"#).unwrap();
+                let json = r#"{ "name": "net", "scheduler": { "pools": ["net"] } }"#;
+                own.add_xstream_from_json(json).unwrap();
+                own.migrate_progress("net").unwrap();
+                own.migrate_progress("net").unwrap();
+                let _ = request.respond(&own.progress_pool().name().to_owned());
+            })
+            .unwrap();
+        let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+        let target = ProviderHandle::from(client.lookup(margo.self_addr().uri()).unwrap());
+        assert_eq!(client.forward_timed(RUN, &target, &(), PATIENCE).unwrap(), "net");
+        client.finalize_and_wait().unwrap();
+        // The primary xstream has lost progress, and stays for the handlers.
+        assert!(margo.remove_xstream("net").is_err());
+        margo.migrate_progress("__primary__").unwrap();
+        margo.remove_xstream("net").unwrap();
+        margo.remove_pool("net").unwrap();
+        margo.finalize_and_wait().unwrap();
+    });
+}
