@@ -1,19 +1,23 @@
 //! From a configuration to a running instance: pools and execution streams, the network endpoint,
 //! the RPC layer, the progress ULT, in this order; undone in reverse when one of them fails.
 
+use std::borrow::Cow;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use margo_config::{Config, Resolved};
+use na::fork::Process;
 use ult::{PoolRef, Runtime};
 
+use crate::child::{self, Family};
 use crate::contexts::Context;
 use crate::hg::Core;
 use crate::instance::{Counters, Inner};
 use crate::options::{hg_options, na_options, without_effect};
 use crate::progress::{self, Progress, Token};
 use crate::shutdown::Shutdown;
-use crate::{InitError, Instance, Layout};
+use crate::{InitError, Instance, Layout, remote_shutdown};
 
 /// How long a shutdown waits for running handlers, unless
 /// [`InstanceBuilder::grace`] says otherwise.
@@ -41,12 +45,13 @@ pub fn init(json: &str) -> Result<Instance, InitError> {
 pub struct InstanceBuilder {
     config: Config,
     grace: Duration,
+    pub(crate) parent: Option<Instance>,
 }
 
 impl InstanceBuilder {
     /// Starts from an existing configuration.
     pub fn from_config(config: Config) -> Self {
-        Self { config, grace: GRACE }
+        Self { config, grace: GRACE, parent: None }
     }
 
     /// Accepts incoming RPCs. Default: as configured, which is `true`.
@@ -69,7 +74,15 @@ impl InstanceBuilder {
         self
     }
 
-    /// How long a shutdown waits for running handlers, and again for other ULTs. Default 5 s.
+    /// Lets any peer that can reach this instance shut it down. Default: as configured, which is
+    /// `false`. See [`Instance::shutdown_remote`].
+    pub fn remote_shutdown(mut self, on: bool) -> Self {
+        self.config.margo.remote_shutdown = on;
+        self
+    }
+
+    /// How long a shutdown waits for running handlers, and again for each step that follows; see
+    /// [`Instance::finalize`]. Default 5 s.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
@@ -81,11 +94,23 @@ impl InstanceBuilder {
     ///
     /// As [`init`].
     pub fn start(self) -> Result<Instance, InitError> {
-        let resolved = self.config.resolve(&|key| std::env::var(key).ok())?;
-        for warning in &resolved.warnings {
+        let parent = self.parent.as_ref();
+        let config = match parent {
+            Some(parent) => Cow::Owned(child::adopt(&self.config, parent)?),
+            None => Cow::Borrowed(&self.config),
+        };
+        let resolved = config.resolve(&|key| std::env::var(key).ok())?;
+        // Those of a parent's layout have been told when it started.
+        let is_own = |path: &str| parent.is_none() || !path.starts_with("argobots");
+        for warning in resolved.warnings.iter().filter(|warning| is_own(&warning.path)) {
             tracing::warn!("{warning}");
         }
-        start(resolved, self.grace)
+        let instance = start(resolved, self.grace, parent)?;
+        remote_shutdown::register(&instance)?;
+        if let Some(parent) = parent {
+            child::enter(&instance, parent)?;
+        }
+        Ok(instance)
     }
 }
 
@@ -109,18 +134,33 @@ impl Instance {
     }
 }
 
-fn start(resolved: Resolved, grace: Duration) -> Result<Instance, InitError> {
+fn start(
+    resolved: Resolved,
+    grace: Duration,
+    parent: Option<&Instance>,
+) -> Result<Instance, InitError> {
     for key in without_effect(&resolved) {
         tracing::warn!("{key}: has no effect in this version");
     }
-    let runtime = start_runtime(&resolved)?;
-    let undo = StopOnDrop(Some(runtime.clone()));
-    let pools =
-        resolved.pools.iter().filter_map(|pool| runtime.pool(&pool.name)).collect::<Vec<_>>();
+    let (runtime, pools, undo) = match parent {
+        Some(parent) => {
+            (parent.runtime().clone(), child::pools(&resolved, parent)?, StopOnDrop(None))
+        }
+        None => {
+            let runtime = start_runtime(&resolved)?;
+            let undo = StopOnDrop(Some(runtime.clone()));
+            let names = resolved.pools.iter().map(|pool| &pool.name);
+            (runtime.clone(), names.filter_map(|name| runtime.pool(name)).collect(), undo)
+        }
+    };
     let core = start_core(&resolved, &pools)?;
     let more_contexts = more_contexts(&resolved, &core)?;
     let inner = Arc::new(Inner {
-        config: resolved.effective(),
+        config: if parent.is_some() {
+            resolved.effective().without_layout()
+        } else {
+            resolved.effective()
+        },
         runtime,
         pools,
         core,
@@ -128,6 +168,10 @@ fn start(resolved: Resolved, grace: Duration) -> Result<Instance, InitError> {
         shutdown: Shutdown::new(grace, more_contexts.len() + 1),
         more_contexts,
         counters: Counters::default(),
+        timers: Arc::default(),
+        family: Family::new(parent),
+        process: Process::current(),
+        remote_shutdown: AtomicBool::new(resolved.remote_shutdown),
         resolved,
     });
     for (id, pool) in inner.resolved.progress_pools().enumerate() {

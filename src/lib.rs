@@ -56,11 +56,13 @@ pub mod hg;
 mod bulk;
 mod bulk_bind;
 mod bulk_pool;
+mod child;
 mod contexts;
 mod copy_claims;
 mod copy_pool;
 mod error;
 mod exposed;
+mod finalize;
 mod forward;
 mod handle;
 mod handler;
@@ -71,11 +73,13 @@ mod options;
 mod progress;
 mod provider;
 mod register;
+mod remote_shutdown;
 mod respond;
 mod rpc;
 mod segments;
 mod shutdown;
 mod sync;
+mod timer;
 
 pub use margo_config as config;
 pub use {na, ult};
@@ -85,9 +89,10 @@ pub use self::{
     bulk_pool::{BulkClassStats, BulkPool, BulkPoolError, BulkPoolSpec, PooledBuffer},
     error::{
         BulkError, FinalizeError, ForwardError, InitError, LayoutError, LayoutErrors, LookupError,
-        ProviderError, RegisterError, RespondError,
+        ProviderError, RegisterError, RespondError, ShutdownRemoteError, StageOver, TimerError,
     },
     exposed::{Exposable, Exposed},
+    finalize::{FinalizeCallback, SignalFinalizer},
     handle::Handle,
     hg::{Bulk, ConstStr, HgError, ProcError, ProviderId, ReturnCode, RpcId},
     init::{InstanceBuilder, init},
@@ -96,6 +101,7 @@ pub use self::{
     provider::{Component, Provider, ProviderSpec, RunningProvider, RunningProviders},
     rpc::{ProviderHandle, Rpc},
     segments::BulkSegments,
+    timer::{Tick, Timer, TimerSpec},
 };
 pub use margo_config::Config;
 pub use na::{Access, Addr, AllocOptions, SharedBuffer};
