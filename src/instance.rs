@@ -83,6 +83,20 @@ impl Inner {
         }
     }
 
+    pub(crate) fn stats(&self) -> Stats {
+        let core = self.core.counters();
+        let own = &self.counters;
+        Stats {
+            requests_sent: core.rpc_req_sent,
+            requests_received: core.rpc_req_recv,
+            bulk_transfers: core.bulk_count,
+            handlers_run: own.handlers_run.load(Ordering::Relaxed),
+            handlers_panicked: own.handlers_panicked.load(Ordering::Relaxed),
+            requests_refused: own.requests_refused.load(Ordering::Relaxed),
+            arguments_undecodable: own.arguments_undecodable.load(Ordering::Relaxed),
+        }
+    }
+
     /// Wakes the progress ULT if it sleeps and what was just done in the RPC layer is for it; what
     /// the network is to do wakes it by itself.
     #[inline]
@@ -121,7 +135,7 @@ impl Counters {
 }
 
 /// What an instance has done since it started. A snapshot.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Stats {
     /// Requests sent.
@@ -218,17 +232,7 @@ impl Instance {
 
     /// What it has done so far.
     pub fn stats(&self) -> Stats {
-        let core = self.inner().core.counters();
-        let own = &self.inner().counters;
-        Stats {
-            requests_sent: core.rpc_req_sent,
-            requests_received: core.rpc_req_recv,
-            bulk_transfers: core.bulk_count,
-            handlers_run: own.handlers_run.load(Ordering::Relaxed),
-            handlers_panicked: own.handlers_panicked.load(Ordering::Relaxed),
-            requests_refused: own.requests_refused.load(Ordering::Relaxed),
-            arguments_undecodable: own.arguments_undecodable.load(Ordering::Relaxed),
-        }
+        self.inner().stats()
     }
 
     /// Begins to shut down and returns at once. Safe from anywhere, any number of times, also from

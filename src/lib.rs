@@ -78,6 +78,7 @@ mod respond;
 mod rpc;
 mod segments;
 mod shutdown;
+mod state_dump;
 mod sync;
 mod timer;
 
@@ -101,6 +102,7 @@ pub use self::{
     provider::{Component, Provider, ProviderSpec, RunningProvider, RunningProviders},
     rpc::{ProviderHandle, Rpc},
     segments::BulkSegments,
+    state_dump::{ContextState, Phase, PoolState, StateDump, TimerState, UltLine, XstreamDump},
     timer::{Tick, Timer, TimerSpec},
 };
 pub use margo_config::Config;

@@ -494,3 +494,58 @@ fn finalize_waits_for_a_one_way_call_to_oneself() {
     own.wait_for_finalize().unwrap();
     assert_eq!(ended.load(Ordering::SeqCst), 1);
 }
+
+#[test]
+fn a_state_dump_tells_what_waits_where() {
+    let own = Instance::builder("na+sm://").rpc_thread_count(1).start().unwrap();
+    let (begun, gate) = (Arc::new(Eventual::new()), Arc::new(Eventual::new()));
+    let (begins, opens) = (begun.clone(), gate.clone());
+    own.register(END, move |request| {
+        let _ = begins.set(());
+        opens.wait();
+        request.respond(&()).unwrap();
+    })
+    .unwrap();
+    let timer = own.timer_with(margo::TimerSpec::new().name("far"), |_| ());
+    timer.start(Duration::from_secs(3600)).unwrap();
+    let (caller, target) = (own.clone(), ProviderHandle::from(own.self_addr()));
+    let call = std::thread::spawn(move || caller.forward(END, &target, &()));
+    begun.wait();
+    // The handler suspends soon after it has said that it runs.
+    let dump = loop {
+        let dump = own.state_dump();
+        if dump.ults.iter().any(|ult| ult.name.as_deref() == Some("end")) {
+            break dump;
+        }
+    };
+    assert_eq!((dump.phase, dump.handlers_running), (margo::Phase::Running, 1));
+    assert_eq!(dump.address, own.self_addr().to_string());
+    let handler = dump.ults.iter().find(|ult| ult.name.as_deref() == Some("end")).unwrap();
+    assert_eq!(handler.pool, own.rpc_pool().name());
+    assert!(handler.state.contains("eventual"), "{}", handler.state);
+    assert!(handler.stack.is_empty());
+    assert!(dump.ults.iter().any(|ult| ult.name.as_deref() == Some("margo progress")));
+    let pool = dump.pools.iter().find(|pool| pool.name == own.rpc_pool().name()).unwrap();
+    assert!(pool.alive >= 1 && pool.xstreams.len() == 1, "{pool:?}");
+    assert_eq!(dump.contexts.len(), 1);
+    assert!(dump.contexts[0].in_flight >= 1 && dump.contexts[0].receives_posted > 0);
+    let far = &dump.timers[0];
+    assert!(far.name == "far" && far.due_in_msec.unwrap() > 3_000_000 && !far.is_running);
+    // As text it is JSON, with the configuration in it.
+    let json: serde_json::Value = serde_json::from_str(&dump.to_string()).unwrap();
+    assert_eq!(json["xstreams"].as_array().unwrap().len(), dump.xstreams.len());
+    assert_eq!(json["config"]["margo"]["address"], "na+sm://");
+
+    let dump = own.state_dump_with_stacks();
+    let handler = dump.ults.iter().find(|ult| ult.name.as_deref() == Some("end")).unwrap();
+    let is_ours = |frame: &String| frame.contains("a_state_dump_tells_what_waits_where");
+    assert!(handler.stack.iter().any(is_ours), "{:#?}", handler.stack);
+    // From a ULT of its own.
+    let asks = own.clone();
+    let dump = own.rpc_pool().spawn(move || asks.state_dump()).unwrap().join().unwrap();
+    assert!(!dump.pools.is_empty());
+    gate.set(()).unwrap();
+    call.join().unwrap().unwrap();
+    end(&own);
+    assert_eq!(own.state_dump().phase, margo::Phase::Finalized);
+}

@@ -5,10 +5,12 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
 
 use ult::Eventual;
 
 use super::state::Shared;
+use crate::state_dump::TimerState;
 
 /// The timers of an instance.
 #[derive(Default)]
@@ -38,6 +40,14 @@ impl Timers {
         }
         drop(table);
         timer.close();
+    }
+
+    /// All of them, for people.
+    pub(crate) fn list(&self, now: Instant) -> Vec<TimerState> {
+        let timers: Vec<_> = self.table().timers.values().filter_map(Weak::upgrade).collect();
+        let mut list: Vec<_> = timers.iter().map(|timer| timer.describe(now)).collect();
+        list.sort_by(|a, b| a.name.cmp(&b.name));
+        list
     }
 
     pub(super) fn forget(&self, timer: &Arc<Shared>) {

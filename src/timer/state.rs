@@ -26,6 +26,7 @@ use ult::{Eventual, PoolRef, SpawnError, TimerHandle};
 use super::{Tick, Timers, Wish, after};
 use crate::TimerError;
 use crate::handler::message_of;
+use crate::state_dump::TimerState;
 
 type Callback = Box<dyn FnMut(&mut Tick) + Send>;
 
@@ -142,6 +143,16 @@ impl Shared {
 
     pub(super) fn is_armed(&self) -> bool {
         !self.process.is_other() && self.state().armed.is_some()
+    }
+
+    pub(super) fn describe(&self, now: Instant) -> TimerState {
+        let state = self.state();
+        let left = state.armed.map(|armed| armed.due.saturating_duration_since(now).as_millis());
+        TimerState {
+            name: self.name.to_string(),
+            due_in_msec: left.map(|left| u64::try_from(left).unwrap_or(u64::MAX)),
+            is_running: state.runner.is_some(),
+        }
     }
 
     pub(super) fn arm(self: &Arc<Self>, armed: Armed, how: Arming) -> Result<(), TimerError> {
