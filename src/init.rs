@@ -2,13 +2,13 @@
 //! the RPC layer, the progress ULT, in this order; undone in reverse when one of them fails.
 
 use std::borrow::Cow;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use margo_config::{Config, Resolved};
 use na::fork::Process;
-use ult::{PoolRef, Runtime};
+use ult::{MonitorSpec, PoolRef, Report, Runtime};
 
 use crate::child::{self, Family};
 use crate::contexts::Context;
@@ -142,12 +142,13 @@ fn start(
     for key in without_effect(&resolved) {
         tracing::warn!("{key}: has no effect in this version");
     }
+    let stalls = Arc::new(AtomicU64::new(0));
     let (runtime, pools, undo) = match parent {
         Some(parent) => {
             (parent.runtime().clone(), child::pools(&resolved, parent)?, StopOnDrop(None))
         }
         None => {
-            let runtime = start_runtime(&resolved)?;
+            let runtime = start_runtime(&resolved, &stalls)?;
             let undo = StopOnDrop(Some(runtime.clone()));
             let names = resolved.pools.iter().map(|pool| &pool.name);
             (runtime.clone(), names.filter_map(|name| runtime.pool(name)).collect(), undo)
@@ -167,7 +168,7 @@ fn start(
         progress: OnceLock::new(),
         shutdown: Shutdown::new(grace, more_contexts.len() + 1),
         more_contexts,
-        counters: Counters::default(),
+        counters: Counters { stalls, ..Counters::default() },
         timers: Arc::default(),
         family: Family::new(parent),
         process: Process::current(),
@@ -205,12 +206,15 @@ impl Drop for StopOnDrop {
 
 /// Pools that no xstream serves are added afterwards: the runtime takes them for a mistake, while
 /// in C Margo an xstream may come later ([`Instance::runtime`]). The configuration has warned.
-fn start_runtime(resolved: &Resolved) -> Result<Runtime, InitError> {
+fn start_runtime(resolved: &Resolved, stalls: &Arc<AtomicU64>) -> Result<Runtime, InitError> {
     let layout = Layout::plan(resolved)?;
     let mut builder = Runtime::builder()
         .stack_bytes(resolved.stack_bytes)
         .stack_cache_max(resolved.stack_cache_max)
         .spin_max(resolved.spin_max);
+    if let Some(limit) = resolved.stall_limit {
+        builder = builder.monitor(stall_detector(limit, stalls.clone()));
+    }
     let (served, unserved): (Vec<_>, Vec<_>) =
         layout.pools.iter().partition(|pool| !pool.xstreams.is_empty());
     for pool in served {
@@ -226,6 +230,21 @@ fn start_runtime(resolved: &Resolved) -> Result<Runtime, InitError> {
     }
     undo.keep();
     Ok(runtime)
+}
+
+/// Looks at counters only, so that it costs nothing elsewhere; logs, and counts in `stalls`.
+fn stall_detector(limit: Duration, stalls: Arc<AtomicU64>) -> MonitorSpec {
+    const TICK_MAX: Duration = Duration::from_millis(250);
+    MonitorSpec::new()
+        .lazy()
+        .stall_limit(limit)
+        .starve_limit(Some(limit))
+        .tick((limit / 4).min(TICK_MAX))
+        .on_report(move |report| {
+            if let Report::Stall(_) | Report::Starvation(_) = report {
+                Counters::add(&stalls);
+            }
+        })
 }
 
 fn start_core(resolved: &Resolved, pools: &[PoolRef]) -> Result<Arc<Core<Token>>, InitError> {

@@ -94,6 +94,7 @@ impl Inner {
             handlers_panicked: own.handlers_panicked.load(Ordering::Relaxed),
             requests_refused: own.requests_refused.load(Ordering::Relaxed),
             arguments_undecodable: own.arguments_undecodable.load(Ordering::Relaxed),
+            stalls: own.stalls.load(Ordering::Relaxed),
         }
     }
 
@@ -126,6 +127,8 @@ pub(crate) struct Counters {
     pub(crate) handlers_panicked: AtomicU64,
     pub(crate) requests_refused: AtomicU64,
     pub(crate) arguments_undecodable: AtomicU64,
+    /// Shared with the stall detector.
+    pub(crate) stalls: Arc<AtomicU64>,
 }
 
 impl Counters {
@@ -152,6 +155,9 @@ pub struct Stats {
     pub requests_refused: u64,
     /// Requests whose arguments could not be decoded.
     pub arguments_undecodable: u64,
+    /// Times that the stall detector (`margo.stall_limit_msec`) found a unit which held its
+    /// execution stream, or a pool whose units waited, too long. With a parent, it counts there.
+    pub stalls: u64,
 }
 
 impl Instance {

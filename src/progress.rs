@@ -39,6 +39,9 @@ use crate::instance::Inner;
 
 /// Completions taken from the network in one go, before other ULTs get their turn.
 const BUDGET: usize = 64;
+/// After so many rounds it yields even if nothing else can run: the stall detector takes a unit that
+/// does not switch for one that holds its execution stream.
+const ROUNDS_PER_YIELD: u32 = 256;
 
 /// What the RPC layer gives back when an operation ends.
 #[derive(Debug)]
@@ -96,7 +99,12 @@ pub(crate) fn run(inner: &Arc<Inner>, core: &Arc<Core<Token>>, progress: &Progre
         false => Patience::new(resolved.progress_spindown),
     };
     let mut closing = false;
+    let mut rounds = 0u32;
     loop {
+        rounds = rounds.wrapping_add(1);
+        if rounds.is_multiple_of(ROUNDS_PER_YIELD) {
+            ult::yield_now();
+        }
         if !closing && progress.stop.load(Ordering::Acquire) {
             // pair: PROGRESS-STOP
             closing = true;

@@ -549,3 +549,37 @@ fn a_state_dump_tells_what_waits_where() {
     end(&own);
     assert_eq!(own.state_dump().phase, margo::Phase::Finalized);
 }
+
+#[test]
+fn a_handler_that_holds_its_execution_stream_is_noticed() {
+    let own = margo::init(r#"{ "margo": { "stall_limit_msec": 10 } }"#).unwrap();
+    let watches = own.clone();
+    own.register(END, move |request| {
+        // Waits in a way that no other ULT can use.
+        let before = watches.stats().stalls;
+        while watches.stats().stalls == before {
+            std::thread::yield_now();
+        }
+        request.respond(&()).unwrap();
+    })
+    .unwrap();
+    let (caller, target) = (own.clone(), ProviderHandle::from(own.self_addr()));
+    bounded("the stall detector", move || caller.forward(END, &target, &()).unwrap());
+    end(&own);
+}
+
+/// To the stall detector, which looks at counters of switches, polling is no stall.
+#[test]
+fn progress_that_polls_all_the_time_switches_now_and_then() {
+    let document = r#"{ "mercury": { "na_no_block": true }, "use_progress_thread": true }"#;
+    let own = margo::init(document).unwrap();
+    let served = own.progress_pool().xstreams();
+    let xstream = own.runtime().xstream(&served[0]).unwrap();
+    let before = xstream.stats().executed;
+    bounded("a poll without a switch", move || {
+        while xstream.stats().executed < before + 3 {
+            std::thread::yield_now();
+        }
+    });
+    end(&own);
+}
