@@ -13,14 +13,13 @@
 //! | a stage's stack and whether it is over | the stage's lock, never held while a callback runs |
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use na::fork::Process;
 use ult::Eventual;
 
+use crate::contain::contain;
 use crate::error::StageOver;
-use crate::handler::message_of;
 use crate::instance::Inner;
 use crate::{FinalizeError, Instance};
 
@@ -123,10 +122,7 @@ pub(crate) fn run(inner: &Arc<Inner>, stage: Stage) {
 fn run_here(inner: &Arc<Inner>, stage: Stage) {
     let instance = Instance::new(inner.clone());
     while let Some(callback) = inner.shutdown.callbacks.next(stage) {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| callback(&instance))) {
-            let message = message_of(&*panic);
-            tracing::error!(?stage, message, "a finalize callback panicked");
-        }
+        contain("a finalize callback", || callback(&instance));
     }
 }
 
@@ -318,10 +314,14 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// [`FinalizeError::Thread`] when there is no descriptor or thread left.
+    /// [`FinalizeError::Thread`] when there is no descriptor or thread left;
+    /// [`FinalizeError::Forked`].
     pub fn signal_finalizer(&self) -> Result<SignalFinalizer, FinalizeError> {
         let failed = |error: std::io::Error| FinalizeError::Thread(error.to_string());
         let shutdown = &self.inner().shutdown;
+        if self.inner().is_forked() {
+            return Err(FinalizeError::Forked);
+        }
         let mut place = shutdown.signal.event();
         if let Some(event) = &*place {
             return Ok(SignalFinalizer { event: event.clone() });

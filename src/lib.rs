@@ -57,6 +57,7 @@ mod bulk;
 mod bulk_bind;
 mod bulk_pool;
 mod child;
+mod contain;
 mod contexts;
 mod copy_claims;
 mod copy_pool;

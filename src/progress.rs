@@ -39,8 +39,8 @@ use crate::instance::Inner;
 
 /// Completions taken from the network in one go, before other ULTs get their turn.
 const BUDGET: usize = 64;
-/// After so many rounds it yields even if nothing else can run: the stall detector takes a unit that
-/// does not switch for one that holds its execution stream.
+/// After so many rounds it yields even if nothing else can run: the stall detector takes a unit
+/// that does not switch for one that holds its execution stream.
 const ROUNDS_PER_YIELD: u32 = 256;
 
 /// What the RPC layer gives back when an operation ends.

@@ -31,6 +31,7 @@ use std::time::Duration;
 use ult::{Eventual, Limit};
 
 use crate::FinalizeError;
+use crate::contain::contain;
 use crate::finalize::{self, Callbacks, SignalEvent, Stage};
 use crate::instance::Inner;
 
@@ -202,7 +203,7 @@ fn run(inner: &Arc<Inner>) {
             );
         }
     }
-    inner.core.deregister_all();
+    contain("a destructor of a handler", || inner.core.deregister_all());
     finalize::run(inner, Stage::After);
     let _ = shutdown.closed.set(());
     let result = if inner.family.is_child() { Ok(()) } else { stop_xstreams(inner) };

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
+use common::process::{Service, client_for, serve_if_asked};
 use common::{PATIENCE, TRANSPORTS, bounded, on_each};
 use margo::{
     FinalizeError, ForwardError, InitError, Instance, InstanceBuilder, ProviderHandle, Rpc,
@@ -254,6 +255,32 @@ fn a_peer_ends_an_instance_if_that_allows_it() {
         assert!(matches!(error, ShutdownRemoteError::Forward(_)), "{error}");
         pair.end();
     });
+}
+
+/// Not a test by itself: the service of another process.
+#[test]
+fn service_process() {
+    serve_if_asked(|service| {
+        serve_sum(service);
+        service.enable_remote_shutdown();
+        service.on_finalize(|_| println!("callback ran")).unwrap().keep();
+    });
+}
+
+#[test]
+fn a_process_is_ended_by_another_one() {
+    for transport in TRANSPORTS {
+        bounded("a process that is told to end", move || {
+            let mut service = Service::start(transport);
+            let client = client_for(&service.address);
+            let target = ProviderHandle::from(client.lookup(&service.address).unwrap());
+            assert_eq!(client.forward(SUM, &target, &(1, 1)).unwrap(), 2);
+            client.shutdown_remote(target.addr()).unwrap();
+            service.line_after("callback ran");
+            assert!(service.wait());
+            client.finalize_and_wait().unwrap();
+        });
+    }
 }
 
 #[test]
@@ -582,4 +609,27 @@ fn progress_that_polls_all_the_time_switches_now_and_then() {
         }
     });
     end(&own);
+}
+
+#[test]
+fn destructors_that_panic_do_not_stop_the_end() {
+    struct Loud;
+    impl Drop for Loud {
+        fn drop(&mut self) {
+            panic!("in a destructor");
+        }
+    }
+    let own = instance();
+    let (in_timer, in_handler, in_callback) = (Loud, Loud, Loud);
+    let timer = own.timer(move |_| {
+        let _ = &in_timer;
+    });
+    timer.start(Duration::from_secs(3600)).unwrap();
+    own.on_prefinalize(move |_| drop(in_callback)).unwrap().keep();
+    own.register(END, move |_| {
+        let _ = &in_handler;
+    })
+    .unwrap();
+    end(&own);
+    assert!(own.is_finalized());
 }

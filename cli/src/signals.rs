@@ -1,4 +1,5 @@
-//! Ctrl-C and SIGTERM: the first asks to stop, the second stops at once. SIGUSR1: asks for the state.
+//! Ctrl-C and SIGTERM: the first asks to stop, the second stops at once. SIGUSR1 asks for the
+//! state.
 
 use std::io;
 use std::thread;

@@ -45,7 +45,8 @@ impl TimerSpec {
         Self::default()
     }
 
-    /// The pool in which the callback runs. Default [`Instance::rpc_pool`].
+    /// The pool in which the callback runs. Default [`Instance::rpc_pool`]. If its access is
+    /// `private`, only ULTs of its execution stream may arm the timer.
     pub fn pool(mut self, pool: &PoolRef) -> Self {
         self.pool = Some(pool.clone());
         self

@@ -15,7 +15,6 @@
 //! is pushed out again and again keeps its unit. While the callback runs there is no unit; what was
 //! armed meanwhile gets one at the end of the run.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -25,7 +24,7 @@ use ult::{Eventual, PoolRef, SpawnError, TimerHandle};
 
 use super::{Tick, Timers, Wish, after};
 use crate::TimerError;
-use crate::handler::message_of;
+use crate::contain::contain;
 use crate::state_dump::TimerState;
 
 type Callback = Box<dyn FnMut(&mut Tick) + Send>;
@@ -220,14 +219,14 @@ impl Shared {
     }
 
     /// Disarms for good. The callback's values are dropped here, or at the end of its run.
-    pub(super) fn close(&self) -> bool {
+    pub(super) fn close(&self) {
         let callback = {
             let mut state = self.state();
             state.closed = true;
             state.callback.take()
         };
-        drop(callback);
-        self.disarm()
+        self.disarm();
+        contain("a destructor of the callback of a timer", || drop(callback));
     }
 
     /// The user's timer is dropped.
@@ -272,10 +271,7 @@ impl Shared {
         let Some((armed, callback, changes)) = self.begin_run(number) else { return };
         let mut callback = callback;
         let mut tick = Tick { due: armed.due, missed: armed.missed, wish: Wish::AsArmed };
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| callback(&mut tick))) {
-            let message = message_of(&*panic);
-            tracing::error!(timer = &*self.name, message, "the callback of a timer panicked");
-        }
+        contain(&format!("the callback of timer `{}`", self.name), || callback(&mut tick));
         self.end_run(callback, tick.wish, changes);
     }
 
@@ -317,7 +313,7 @@ impl Shared {
             state.run_end.take()
         };
         // Before the end is told: whoever waited for it may rely on the values being gone.
-        drop(callback);
+        contain("a destructor of the callback of a timer", || drop(callback));
         if let Some(end) = end {
             let _ = end.set(());
         }

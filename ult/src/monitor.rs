@@ -9,8 +9,8 @@
 //! | units wait in a pool, and none of it has run since | starvation ([`starve`](crate::starve)) | once per episode |
 //! | all asleep without timer or descriptor, ULTs suspended | perhaps a deadlock | once per episode |
 //!
-//! A lazy monitor leaves the pulses off, which cost some instructions with each switch, and looks at
-//! the counters that there are anyway: ends of runs, and sleeps. They tell that a unit holds its
+//! A lazy monitor leaves the pulses off, which cost some instructions with each switch, and looks
+//! at the counters that there are anyway: ends of runs, and sleeps. They tell that a unit holds its
 //! xstream, but not which. At the first stall it turns the pulses on, until there has been none for
 //! a while; so the next one has a name.
 //!

@@ -274,7 +274,9 @@ fn an_xstream_added_later_is_watched_and_one_that_left_is_at_rest() {
         wait_until("the stall is reported", || {
             is_reported(&|report| {
                 matches!(report, Report::Stall(stall)
-                    if stall.ult == Some(id) && stall.xstream == "added" && stall.pool.as_deref() == Some("late"))
+                    if stall.ult == Some(id)
+                        && stall.xstream == "added"
+                        && stall.pool.as_deref() == Some("late"))
             })
         });
         stop.store(true, Ordering::Relaxed);
