@@ -263,6 +263,7 @@ impl Instance {
             return Err(BulkError::LocalRange { start: local.start, end: local.end, len });
         }
         let failed = |source| BulkError::Transfer { peer: peer.to_string(), source };
+        self.inner().may_wait().map_err(failed)?;
         let call = Arc::new(BulkCall { done: Eventual::new() });
         let started = self.inner().core_here().transfer(
             op,

@@ -49,6 +49,19 @@ pub enum InitError {
     /// The progress ULT could not be made.
     #[error("cannot start the progress ULT: {0}")]
     Progress(#[from] ult::SpawnError),
+    /// The [parent](crate::InstanceBuilder::parent) is shutting down, or is that of a process which
+    /// forked this one off.
+    #[error("the parent instance is shutting down")]
+    ParentClosing,
+    /// A pool of the parent's configuration is not there any more.
+    #[error("pool `{pool}` of the parent instance has been removed")]
+    ParentPool {
+        /// Its name.
+        pool: String,
+    },
+    /// An RPC that each instance serves could not be registered.
+    #[error("cannot register the RPCs that every instance serves: {0}")]
+    Register(#[from] RegisterError),
 }
 
 /// One thing that this machine, or the runtime, refuses.
@@ -269,6 +282,7 @@ impl ForwardError {
             | Self::PeerClosing { .. }
             | Self::Encode { .. } => true,
             Self::Network { source: HgError::Na(error), .. } => error.never_arrived(),
+            Self::Network { source: HgError::Forked | HgError::Tasklet, .. } => true,
             _ => false,
         }
     }
@@ -379,4 +393,62 @@ pub enum FinalizeError {
     /// The thread that ends the instance could not be started.
     #[error("cannot start the thread that finalizes the instance: {0}")]
     Thread(String),
+    /// This process is a child that was forked off. The instance is its parent's and goes on there;
+    /// nothing of it works here but reading its configuration and statistics, and dropping it.
+    #[error("this process was forked off: the instance belongs to its parent process")]
+    Forked,
+    /// A tasklet, such as the inline callback of a timer, must not wait; nothing was waited for.
+    #[error("a tasklet must not wait for the end of an instance; use a ULT")]
+    Inline,
+}
+
+/// Why a timer is not armed, or was not waited for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TimerError {
+    /// It is armed already and stays so. [`Timer::restart`](crate::Timer::restart) arms it anew.
+    #[error("the timer is armed already; disarm or restart it")]
+    Armed,
+    /// [`finalize`](crate::Instance::finalize) has come to the point where timers end.
+    #[error("the instance is shutting down")]
+    Closing,
+    /// A period of zero. Give the time between two runs.
+    #[error("the period of a timer is zero; give the time between two runs")]
+    ZeroPeriod,
+    /// No unit could be made for it: its pool has been removed or has shut down.
+    #[error("cannot arm the timer: {0}")]
+    Spawn(#[source] ult::SpawnError),
+    /// The timer is disarmed, but its callback cannot wait for its own end. Use
+    /// [`disarm`](crate::Timer::disarm) or [`Tick::stop`](crate::Tick::stop) there.
+    #[error("disarmed; but the callback of a timer cannot wait for its own end")]
+    OwnCallback,
+    /// The timer is disarmed, but a tasklet, such as the inline callback of a timer, must not wait
+    /// for the callback that runs. Use [`disarm`](crate::Timer::disarm) there.
+    #[error("disarmed; but a tasklet must not wait for the callback that runs")]
+    Inline,
+    /// This process is a child that was forked off; the timer is its parent's.
+    #[error("this process was forked off: the timer belongs to its parent process")]
+    Forked,
+}
+
+/// A finalize callback came too late: the instance has gone past the point at which it would run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the instance is shutting down and has gone past this stage; the callback will not run")]
+pub struct StageOver;
+
+/// Why a peer was not shut down.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShutdownRemoteError {
+    /// The peer does not allow it. Set `margo.remote_shutdown` in its configuration, or have it
+    /// call [`enable_remote_shutdown`](crate::Instance::enable_remote_shutdown).
+    #[error("{peer} does not let others shut it down (`margo.remote_shutdown` is not set there)")]
+    NotEnabled {
+        /// The peer's address.
+        peer: String,
+    },
+    /// The peer was not reached, or did not answer. It may have shut down all the same, unless
+    /// [`never_ran`](ForwardError::never_ran).
+    #[error("cannot shut down a peer: {0}")]
+    Forward(#[from] ForwardError),
 }

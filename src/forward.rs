@@ -95,6 +95,7 @@ impl Instance {
         to: &ProviderHandle,
         args: &A,
     ) -> Result<(Arc<Call>, OpRef), ForwardError> {
+        self.inner().may_wait().map_err(|error| failure(rpc, to, error))?;
         let call = Arc::new(Call { done: Eventual::new() });
         let started = self.inner().core_here().forward(
             to.addr(),

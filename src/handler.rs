@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use crate::contain::message_of;
 use crate::hg::{RequestHandle, ReturnCode};
 use crate::instance::{Counters, Inner};
 use crate::progress::Token;
@@ -70,15 +71,5 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.0.handler_ended();
         self.0.instance().inner().shutdown.leave();
-    }
-}
-
-fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
-    if let Some(text) = panic.downcast_ref::<&str>() {
-        (*text).to_owned()
-    } else if let Some(text) = panic.downcast_ref::<String>() {
-        text.clone()
-    } else {
-        "the panic has no message".to_owned()
     }
 }

@@ -1,12 +1,16 @@
 //! From a configuration to a running instance: pools and execution streams, the network endpoint,
 //! the RPC layer, the progress ULT, in this order; undone in reverse when one of them fails.
 
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use margo_config::{Config, Resolved};
-use ult::{PoolRef, Runtime};
+use na::fork::Process;
+use ult::{MonitorSpec, PoolRef, Report, Runtime};
 
+use crate::child::{self, Family};
 use crate::contexts::Context;
 use crate::elastic::Elastic;
 use crate::hg::Core;
@@ -14,7 +18,7 @@ use crate::instance::{Counters, Inner};
 use crate::options::{hg_options, na_options, without_effect};
 use crate::progress::{self, Token};
 use crate::shutdown::Shutdown;
-use crate::{InitError, Instance, Layout};
+use crate::{InitError, Instance, Layout, remote_shutdown};
 
 /// How long a shutdown waits for running handlers, unless
 /// [`InstanceBuilder::grace`] says otherwise.
@@ -42,12 +46,13 @@ pub fn init(json: &str) -> Result<Instance, InitError> {
 pub struct InstanceBuilder {
     config: Config,
     grace: Duration,
+    pub(crate) parent: Option<Instance>,
 }
 
 impl InstanceBuilder {
     /// Starts from an existing configuration.
     pub fn from_config(config: Config) -> Self {
-        Self { config, grace: GRACE }
+        Self { config, grace: GRACE, parent: None }
     }
 
     /// Accepts incoming RPCs. Default: as configured, which is `true`.
@@ -70,7 +75,15 @@ impl InstanceBuilder {
         self
     }
 
-    /// How long a shutdown waits for running handlers, and again for other ULTs. Default 5 s.
+    /// Lets any peer that can reach this instance shut it down. Default: as configured, which is
+    /// `false`. See [`Instance::shutdown_remote`].
+    pub fn remote_shutdown(mut self, on: bool) -> Self {
+        self.config.margo.remote_shutdown = on;
+        self
+    }
+
+    /// How long a shutdown waits for running handlers, and again for each step that follows; see
+    /// [`Instance::finalize`]. Default 5 s.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
@@ -82,11 +95,23 @@ impl InstanceBuilder {
     ///
     /// As [`init`].
     pub fn start(self) -> Result<Instance, InitError> {
-        let resolved = self.config.resolve(&|key| std::env::var(key).ok())?;
-        for warning in &resolved.warnings {
+        let parent = self.parent.as_ref();
+        let config = match parent {
+            Some(parent) => Cow::Owned(child::adopt(&self.config, parent)?),
+            None => Cow::Borrowed(&self.config),
+        };
+        let resolved = config.resolve(&|key| std::env::var(key).ok())?;
+        // Those of a parent's layout have been told when it started.
+        let is_own = |path: &str| parent.is_none() || !path.starts_with("argobots");
+        for warning in resolved.warnings.iter().filter(|warning| is_own(&warning.path)) {
             tracing::warn!("{warning}");
         }
-        start(resolved, self.grace)
+        let instance = start(resolved, self.grace, parent)?;
+        remote_shutdown::register(&instance)?;
+        if let Some(parent) = parent {
+            child::enter(&instance, parent)?;
+        }
+        Ok(instance)
     }
 }
 
@@ -110,14 +135,26 @@ impl Instance {
     }
 }
 
-fn start(resolved: Resolved, grace: Duration) -> Result<Instance, InitError> {
+fn start(
+    resolved: Resolved,
+    grace: Duration,
+    parent: Option<&Instance>,
+) -> Result<Instance, InitError> {
     for key in without_effect(&resolved) {
         tracing::warn!("{key}: has no effect in this version");
     }
-    let runtime = start_runtime(&resolved)?;
-    let undo = StopOnDrop(Some(runtime.clone()));
-    let pools =
-        resolved.pools.iter().filter_map(|pool| runtime.pool(&pool.name)).collect::<Vec<_>>();
+    let stalls = Arc::new(AtomicU64::new(0));
+    let (runtime, pools, undo) = match parent {
+        Some(parent) => {
+            (parent.runtime().clone(), child::pools(&resolved, parent)?, StopOnDrop(None))
+        }
+        None => {
+            let runtime = start_runtime(&resolved, &stalls)?;
+            let undo = StopOnDrop(Some(runtime.clone()));
+            let names = resolved.pools.iter().map(|pool| &pool.name);
+            (runtime.clone(), names.filter_map(|name| runtime.pool(name)).collect(), undo)
+        }
+    };
     let core = start_core(&resolved, &pools)?;
     let more_contexts = more_contexts(&resolved, &core)?;
     let inner = Arc::new(Inner {
@@ -128,7 +165,11 @@ fn start(resolved: Resolved, grace: Duration) -> Result<Instance, InitError> {
         progress: OnceLock::new(),
         shutdown: Shutdown::new(grace, more_contexts.len() + 1),
         more_contexts,
-        counters: Counters::default(),
+        counters: Counters { stalls, ..Counters::default() },
+        timers: Arc::default(),
+        family: Family::new(parent),
+        process: Process::current(),
+        remote_shutdown: AtomicBool::new(resolved.remote_shutdown),
         resolved,
     });
     for (id, pool) in inner.resolved.progress_pools().enumerate() {
@@ -162,12 +203,15 @@ impl Drop for StopOnDrop {
 
 /// Pools that no xstream serves are added afterwards: the runtime takes them for a mistake, while
 /// in C Margo an xstream may come later ([`Instance::runtime`]). The configuration has warned.
-fn start_runtime(resolved: &Resolved) -> Result<Runtime, InitError> {
+fn start_runtime(resolved: &Resolved, stalls: &Arc<AtomicU64>) -> Result<Runtime, InitError> {
     let layout = Layout::plan(resolved)?;
     let mut builder = Runtime::builder()
         .stack_bytes(resolved.stack_bytes)
         .stack_cache_max(resolved.stack_cache_max)
         .spin_max(resolved.spin_max);
+    if let Some(limit) = resolved.stall_limit {
+        builder = builder.monitor(stall_detector(limit, stalls.clone()));
+    }
     let (served, unserved): (Vec<_>, Vec<_>) =
         layout.pools.iter().partition(|pool| !pool.xstreams.is_empty());
     for pool in served {
@@ -183,6 +227,21 @@ fn start_runtime(resolved: &Resolved) -> Result<Runtime, InitError> {
     }
     undo.keep();
     Ok(runtime)
+}
+
+/// Looks at counters only, so that it costs nothing elsewhere; logs, and counts in `stalls`.
+fn stall_detector(limit: Duration, stalls: Arc<AtomicU64>) -> MonitorSpec {
+    const TICK_MAX: Duration = Duration::from_millis(250);
+    MonitorSpec::new()
+        .lazy()
+        .stall_limit(limit)
+        .starve_limit(Some(limit))
+        .tick((limit / 4).min(TICK_MAX))
+        .on_report(move |report| {
+            if let Report::Stall(_) | Report::Starvation(_) = report {
+                Counters::add(&stalls);
+            }
+        })
 }
 
 fn start_core(resolved: &Resolved, pools: &[PoolRef]) -> Result<Arc<Core<Token>>, InitError> {

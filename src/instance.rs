@@ -1,18 +1,21 @@
 //! The runtime that users hold.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use margo_config::Resolved;
+use na::fork::Process;
 use ult::{PoolRef, Runtime};
 
+use crate::child::Family;
 use crate::contexts::Context;
 use crate::elastic::Elastic;
 use crate::error::LookupError;
-use crate::hg::Core;
+use crate::hg::{Core, HgError};
 use crate::progress::{Progress, Token};
 use crate::shutdown::Shutdown;
+use crate::timer::Timers;
 use crate::{Addr, FinalizeError};
 
 /// A running margo: an address, an RPC layer, pools and execution streams. Cheap to clone.
@@ -31,6 +34,11 @@ struct Owner(Arc<Inner>);
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        if self.0.is_forked() {
+            // What it holds is the parent's: nothing of it is ended or given back here.
+            std::mem::forget(self.0.clone());
+            return;
+        }
         crate::shutdown::begin(&self.0);
     }
 }
@@ -51,9 +59,48 @@ pub(crate) struct Inner {
     pub(crate) more_contexts: Box<[Context]>,
     pub(crate) shutdown: Shutdown,
     pub(crate) counters: Counters,
+    pub(crate) timers: Arc<Timers>,
+    pub(crate) family: Family,
+    /// The process that started it.
+    pub(crate) process: Process,
+    /// Peers may end it.
+    pub(crate) remote_shutdown: AtomicBool,
 }
 
 impl Inner {
+    /// Whether this process is a child that was forked off, where nothing of this works.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.process.is_other()
+    }
+
+    /// Whether the caller may start an operation of the network and wait for it.
+    #[inline]
+    pub(crate) fn may_wait(&self) -> Result<(), HgError> {
+        if self.is_forked() {
+            Err(HgError::Forked)
+        } else if ult::is_tasklet() {
+            Err(HgError::Tasklet)
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let core = self.core.counters();
+        let own = &self.counters;
+        Stats {
+            requests_sent: core.rpc_req_sent,
+            requests_received: core.rpc_req_recv,
+            bulk_transfers: core.bulk_count,
+            handlers_run: own.handlers_run.load(Ordering::Relaxed),
+            handlers_panicked: own.handlers_panicked.load(Ordering::Relaxed),
+            requests_refused: own.requests_refused.load(Ordering::Relaxed),
+            arguments_undecodable: own.arguments_undecodable.load(Ordering::Relaxed),
+            stalls: own.stalls.load(Ordering::Relaxed),
+        }
+    }
+
     /// Wakes the progress ULT if it sleeps and what was just done in the RPC layer is for it; what
     /// the network is to do wakes it by itself.
     #[inline]
@@ -83,6 +130,8 @@ pub(crate) struct Counters {
     pub(crate) handlers_panicked: AtomicU64,
     pub(crate) requests_refused: AtomicU64,
     pub(crate) arguments_undecodable: AtomicU64,
+    /// Shared with the stall detector.
+    pub(crate) stalls: Arc<AtomicU64>,
 }
 
 impl Counters {
@@ -92,7 +141,7 @@ impl Counters {
 }
 
 /// What an instance has done since it started. A snapshot.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Stats {
     /// Requests sent.
@@ -109,6 +158,9 @@ pub struct Stats {
     pub requests_refused: u64,
     /// Requests whose arguments could not be decoded.
     pub arguments_undecodable: u64,
+    /// Times that the stall detector (`margo.stall_limit_msec`) found a unit which held its
+    /// execution stream, or a pool whose units waited, too long. With a parent, it counts there.
+    pub stalls: u64,
 }
 
 impl Instance {
@@ -156,26 +208,26 @@ impl Instance {
 
     /// What it has done so far.
     pub fn stats(&self) -> Stats {
-        let core = self.inner().core.counters();
-        let own = &self.inner().counters;
-        Stats {
-            requests_sent: core.rpc_req_sent,
-            requests_received: core.rpc_req_recv,
-            bulk_transfers: core.bulk_count,
-            handlers_run: own.handlers_run.load(Ordering::Relaxed),
-            handlers_panicked: own.handlers_panicked.load(Ordering::Relaxed),
-            requests_refused: own.requests_refused.load(Ordering::Relaxed),
-            arguments_undecodable: own.arguments_undecodable.load(Ordering::Relaxed),
-        }
+        self.inner().stats()
     }
 
     /// Begins to shut down and returns at once. Safe from anywhere, any number of times, also from
     /// a handler.
     ///
-    /// From now on peers' requests are refused. Handlers that run have
-    /// [`InstanceBuilder::grace`](crate::InstanceBuilder::grace) to end, and may still make calls;
-    /// then the network is closed, which ends all calls and transfers with errors; then the
-    /// execution streams end.
+    /// From now on peers' requests are refused. In this order:
+    ///
+    /// - instances that have this one as their [parent](crate::InstanceBuilder::parent) end;
+    /// - handlers that run have [`InstanceBuilder::grace`](crate::InstanceBuilder::grace) to end,
+    ///   and may still make calls;
+    /// - the callbacks of [`on_prefinalize`](Self::on_prefinalize) run, the last one first;
+    /// - timers are disarmed, and do not fire; see [`Timer`](crate::Timer);
+    /// - the network is closed, which ends all calls and transfers with errors;
+    /// - the callbacks of [`on_finalize`](Self::on_finalize) run;
+    /// - the execution streams end, unless they are a parent's.
+    ///
+    /// Each step has the grace period, so this comes to its end whatever anybody does. From a
+    /// signal handler use [`signal_finalizer`](Self::signal_finalizer). In a child process that was
+    /// forked off this does nothing: the instance is the parent's.
     ///
     /// Counterpart: `margo_finalize`.
     pub fn finalize(&self) {
@@ -184,12 +236,13 @@ impl Instance {
 
     /// Waits until this instance has been finalized, by whomever. From an OS thread: until
     /// everything has ended, execution streams included. From one of its own ULTs: until the
-    /// network is closed (its execution stream cannot end before that ULT does). Typical last line
+    /// callbacks have run (its execution stream cannot end before that ULT does). Typical last line
     /// of a service's `main`.
     ///
     /// # Errors
     ///
-    /// [`FinalizeError`] when something did not end; it names what.
+    /// [`FinalizeError`] when something did not end, and names what; or when the caller must not
+    /// wait: a tasklet, or a child process that was forked off.
     ///
     /// Counterpart: `margo_wait_for_finalize`.
     pub fn wait_for_finalize(&self) -> Result<(), FinalizeError> {
@@ -210,9 +263,21 @@ impl Instance {
         self.wait_for_finalize()
     }
 
-    /// Whether [`finalize`](Self::finalize) has begun.
+    /// Whether [`finalize`](Self::finalize) has begun. So it seems as well in a child process that
+    /// was forked off.
     pub fn is_finalizing(&self) -> bool {
-        self.inner().shutdown.has_begun()
+        self.inner().shutdown.has_begun() || self.inner().is_forked()
+    }
+
+    /// Whether finalize has come to its end. The object stays usable for as long as somebody has a
+    /// clone: address, configuration and statistics can be read; calls end with an error.
+    ///
+    /// Clones are the reference count that C programs keep with `margo_instance_ref_incr` and
+    /// `margo_instance_release`.
+    ///
+    /// Counterpart: `margo_instance_is_finalized`.
+    pub fn is_finalized(&self) -> bool {
+        self.inner().shutdown.is_done()
     }
 }
 

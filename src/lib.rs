@@ -56,12 +56,15 @@ pub mod hg;
 mod bulk;
 mod bulk_bind;
 mod bulk_pool;
+mod child;
+mod contain;
 mod contexts;
 mod copy_claims;
 mod copy_pool;
 mod elastic;
 mod error;
 mod exposed;
+mod finalize;
 mod forward;
 mod handle;
 mod handler;
@@ -72,11 +75,14 @@ mod options;
 mod progress;
 mod provider;
 mod register;
+mod remote_shutdown;
 mod respond;
 mod rpc;
 mod segments;
 mod shutdown;
+mod state_dump;
 mod sync;
+mod timer;
 
 pub use margo_config as config;
 pub use {na, ult};
@@ -87,9 +93,10 @@ pub use self::{
     elastic::{ElasticityError, PoolHold, PoolInfo, PoolKey, XstreamHold, XstreamInfo, XstreamKey},
     error::{
         BulkError, FinalizeError, ForwardError, InitError, LayoutError, LayoutErrors, LookupError,
-        ProviderError, RegisterError, RespondError,
+        ProviderError, RegisterError, RespondError, ShutdownRemoteError, StageOver, TimerError,
     },
     exposed::{Exposable, Exposed},
+    finalize::{FinalizeCallback, SignalFinalizer},
     handle::Handle,
     hg::{Bulk, ConstStr, HgError, ProcError, ProviderId, ReturnCode, RpcId},
     init::{InstanceBuilder, init},
@@ -98,6 +105,8 @@ pub use self::{
     provider::{Component, Provider, ProviderSpec, RunningProvider, RunningProviders},
     rpc::{ProviderHandle, Rpc},
     segments::BulkSegments,
+    state_dump::{ContextState, Phase, PoolState, StateDump, TimerState, UltLine, XstreamDump},
+    timer::{Tick, Timer, TimerSpec},
 };
 pub use margo_config::{Config, ConfigFlags};
 pub use na::{Access, Addr, AllocOptions, SharedBuffer};

@@ -45,6 +45,9 @@ use crate::instance::Inner;
 
 /// Completions taken from the network in one go, before other ULTs get their turn.
 const BUDGET: usize = 64;
+/// After so many rounds it yields even if nothing else can run: the stall detector takes a unit
+/// that does not switch for one that holds its execution stream.
+const ROUNDS_PER_YIELD: u32 = 256;
 
 /// What the RPC layer gives back when an operation ends.
 #[derive(Debug)]
@@ -225,7 +228,12 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
         false => Patience::new(resolved.progress_spindown),
     };
     let mut closing = false;
+    let mut rounds = 0u32;
     loop {
+        rounds = rounds.wrapping_add(1);
+        if rounds.is_multiple_of(ROUNDS_PER_YIELD) {
+            ult::yield_now();
+        }
         // pair: PROGRESS-ORDERS
         let orders = if closing { 0 } else { progress.orders.load(Ordering::Acquire) };
         if orders & STOP != 0 {

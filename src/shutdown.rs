@@ -5,13 +5,21 @@
 //! a handler, or a destructor) can. The steps:
 //!
 //! - **refuse**: requests that arrive are answered with `HG_PERMISSION` from the moment of `begin`;
+//! - **children**: instances that share our execution streams (`child.rs`) end first, wholly;
 //! - **drain**: running handlers get the grace period to end; they may still make calls;
+//! - **callbacks** that were entered for the time before the network closes (`finalize.rs`);
+//! - **timers** are disarmed; their callbacks that run get the grace period;
 //! - **close**: the progress ULT closes the RPC layer. Every call and transfer in flight ends with
 //!   an error, so every ULT that waits for one runs on; the progress ULT ends when all of them have
 //!   been told;
 //! - **forget**: handlers are dropped, and with them whatever they hold;
+//! - **callbacks** that were entered for the time after. Who waits on a ULT of ours goes on now;
 //! - **stop**: the execution streams end when their ULTs have, again within the grace period; ULTs
-//!   that wait for something that never comes are reported by name.
+//!   that wait for something that never comes are reported by name. Those of a parent go on.
+//!
+//! The instance as an object is there for as long as somebody holds it: configuration, statistics
+//! and address can be read after all of this. In a child process that was forked off, none of this
+//! happens, see `na::fork`.
 //!
 //! The policy follows Margo's `margo_finalize`, which is not safe against concurrent callers and
 //! waits without bound.
@@ -23,6 +31,8 @@ use std::time::Duration;
 use ult::{Eventual, Limit};
 
 use crate::FinalizeError;
+use crate::contain::contain;
+use crate::finalize::{self, Callbacks, SignalEvent, Stage};
 use crate::instance::Inner;
 
 /// Set in [`Shutdown::handlers`] when shutdown has begun.
@@ -41,7 +51,11 @@ pub(crate) struct Shutdown {
     /// Progress ULTs that have not ended.
     progressing: AtomicUsize,
     /// The network is closed and all waiters have been told.
-    pub(crate) network_closed: Eventual<()>,
+    network_closed: Eventual<()>,
+    pub(crate) callbacks: Arc<Callbacks>,
+    pub(crate) signal: SignalEvent,
+    /// All callbacks have run: what a ULT of ours can wait for.
+    closed: Eventual<()>,
     done: Eventual<Result<(), FinalizeError>>,
 }
 
@@ -54,6 +68,9 @@ impl Shutdown {
             drained: Eventual::new(),
             grace,
             network_closed: Eventual::new(),
+            callbacks: Arc::default(),
+            signal: SignalEvent::default(),
+            closed: Eventual::new(),
             done: Eventual::new(),
         }
     }
@@ -100,8 +117,27 @@ impl Shutdown {
         before & BEGUN == 0
     }
 
+    pub(crate) fn grace(&self) -> Duration {
+        self.grace
+    }
+
+    /// Handlers that run now.
+    pub(crate) fn handlers(&self) -> usize {
+        self.handlers.load(Ordering::Relaxed) / HANDLER
+    }
+
+    /// Whether everything has ended, as far as it did.
+    pub(crate) fn is_done(&self) -> bool {
+        self.done.is_ready()
+    }
+
+    /// Waits until everything has ended, as far as it did.
+    pub(crate) fn wait_done(&self) -> &Result<(), FinalizeError> {
+        self.done.wait()
+    }
+
     /// Waits for `end`, for the grace period at most. A pause of the process does not count.
-    fn within_grace(&self, end: &Eventual<()>) -> bool {
+    pub(crate) fn within_grace(&self, end: &Eventual<()>) -> bool {
         Limit::new(self.grace).wait(|deadline| match deadline {
             Some(deadline) => end.wait_ready_deadline(deadline),
             None => {
@@ -114,7 +150,7 @@ impl Shutdown {
     fn drain(&self) {
         if !self.within_grace(&self.drained) {
             tracing::warn!(
-                handlers = self.handlers.load(Ordering::Relaxed) / HANDLER,
+                handlers = self.handlers(),
                 grace = ?self.grace,
                 "handlers did not end in the grace period; closing the network under them"
             );
@@ -124,7 +160,7 @@ impl Shutdown {
 
 /// Begins the shutdown if nobody has.
 pub(crate) fn begin(inner: &Arc<Inner>) {
-    if !inner.shutdown.begin() {
+    if inner.is_forked() || !inner.shutdown.begin() {
         return;
     }
     let own = inner.clone();
@@ -132,7 +168,11 @@ pub(crate) fn begin(inner: &Arc<Inner>) {
         std::thread::Builder::new().name("margo-finalize".into()).spawn(move || run(&own));
     if let Err(error) = spawned {
         // The process is out of threads. Closing the network needs none and frees all waiters.
+        finalize::run(inner, Stage::Before);
+        inner.timers.close();
         stop_progress(inner);
+        finalize::run(inner, Stage::After);
+        let _ = inner.shutdown.closed.set(());
         let _ = inner.shutdown.done.set(Err(FinalizeError::Thread(error.to_string())));
     }
 }
@@ -149,7 +189,11 @@ pub(crate) fn stop_progress(inner: &Arc<Inner>) -> bool {
 
 fn run(inner: &Arc<Inner>) {
     let shutdown = &inner.shutdown;
+    shutdown.signal.end();
+    inner.family.end_children();
     shutdown.drain();
+    finalize::run(inner, Stage::Before);
+    end_timers(inner);
     if stop_progress(inner) {
         // Bounded: a handler that blocks the execution stream itself blocks the progress ULT too.
         if !shutdown.within_grace(&shutdown.network_closed) {
@@ -159,22 +203,46 @@ fn run(inner: &Arc<Inner>) {
             );
         }
     }
-    inner.core.deregister_all();
-    let result = inner
-        .runtime
-        .shutdown_timeout(shutdown.grace)
-        .map_err(|error| FinalizeError::Stuck(error.to_string()));
+    contain("a destructor of a handler", || inner.core.deregister_all());
+    finalize::run(inner, Stage::After);
+    let _ = shutdown.closed.set(());
+    let result = if inner.family.is_child() { Ok(()) } else { stop_xstreams(inner) };
     if let Err(error) = &result {
         tracing::error!("{error}");
     }
     let _ = shutdown.done.set(result);
+    inner.family.leave();
+}
+
+fn end_timers(inner: &Inner) {
+    let mut running = inner.timers.close();
+    // The first that does not end has used the grace period up for all.
+    while let Some(end) = running.pop() {
+        if !inner.shutdown.within_grace(&end) {
+            running.retain(|end| !end.is_ready());
+            let callbacks = running.len() + 1;
+            tracing::warn!(callbacks, "callbacks of timers did not end in the grace period");
+            return;
+        }
+    }
+}
+
+fn stop_xstreams(inner: &Inner) -> Result<(), FinalizeError> {
+    let stopped = inner.runtime.shutdown_timeout(inner.shutdown.grace);
+    stopped.map_err(|error| FinalizeError::Stuck(error.to_string()))
 }
 
 /// Waits for the end, see [`Instance::wait_for_finalize`](crate::Instance::wait_for_finalize).
 pub(crate) fn wait(inner: &Arc<Inner>) -> Result<(), FinalizeError> {
-    if inner.runtime.is_current() {
-        inner.shutdown.network_closed.wait();
+    if inner.is_forked() {
+        return Err(FinalizeError::Forked);
+    }
+    if ult::is_tasklet() && !inner.shutdown.is_done() {
+        return Err(FinalizeError::Inline);
+    }
+    if !inner.family.is_child() && inner.runtime.is_current() {
+        inner.shutdown.closed.wait();
         return Ok(());
     }
-    inner.shutdown.done.wait().clone()
+    inner.shutdown.wait_done().clone()
 }

@@ -35,7 +35,8 @@ pub(crate) enum Command {
     /// Looks at configurations.
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Runs the providers of a configuration until Ctrl-C or SIGTERM.
+    /// Runs the providers of a configuration until Ctrl-C or SIGTERM. SIGUSR1: writes what it does
+    /// at the moment to standard error, as JSON.
     Serve(ServeArgs),
 }
 

@@ -22,6 +22,12 @@ pub(crate) fn note(text: impl Display) {
     let _ = writeln!(io::stderr(), "margo: {text}");
 }
 
+/// Writes text for a program to standard error, as one piece.
+pub(crate) fn plain_note(text: impl Display) {
+    let text = format!("{text}\n");
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
 /// `1234567` as `1,234,567`.
 pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();

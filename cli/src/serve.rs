@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal};
 
 use crate::args::ServeArgs;
 use crate::failure::Failure;
-use crate::signals::Caught;
+use crate::signals::{Asked, Caught};
 use crate::{config, output, pool_stats};
 
 /// What can stand in `type` of a provider.
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     if let Some(parent) = args.die_with {
         die_with(parent)?;
     }
-    let signals = Caught::new()?;
+    let (signals, asked) = (Caught::new()?, Asked::new()?);
     let config = read_config(args)?;
     let instance = Instance::from_config(&config)
         .map_err(|error| Failure::new(config::called(&args.file), error))?;
@@ -56,6 +56,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
             }
         },
     )?;
+    asked.handle({
+        let instance = instance.clone();
+        move || output::plain_note(instance.state_dump_with_stacks())
+    })?;
     // A service does its work whether or not anybody reads its output.
     if let Err(failure) = output::line(format_args!("{LISTENING_ON}{address}")) {
         tracing::warn!("cannot tell the address {address}: {failure}");

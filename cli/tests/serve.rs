@@ -49,6 +49,36 @@ fn serves_until_it_is_told_to_stop() {
 }
 
 #[test]
+fn sigusr1_asks_for_the_state() {
+    let temp = tempfile::tempdir().unwrap();
+    let document = r#"{ "margo": { "address_file": "address" } }"#;
+    std::fs::write(temp.path().join("conf.json"), document).unwrap();
+    let mut child = margo(temp.path())
+        .args(["serve", "conf.json"])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let stderr = child.stderr.take().unwrap();
+    let mut running = common::Running::new(child);
+    let file = temp.path().join("address");
+    let address = common::until("the address file", || std::fs::read_to_string(&file).ok());
+    let mut dumps = serde_json::Deserializer::from_reader(stderr).into_iter();
+    // It goes on, and answers as often as it is asked.
+    for _ in 0..2 {
+        running.signal(Signal::USR1);
+        let dump: serde_json::Value = dumps.next().unwrap().unwrap();
+        assert_eq!(dump["address"], address.trim_end());
+        assert_eq!(dump["phase"], "running");
+        assert_eq!(dump["process"], running.pid().as_raw_nonzero().get());
+        assert_eq!(dump["pools"][0]["name"], "__primary__");
+        assert!(dump["config"]["margo"].is_object());
+    }
+    running.signal(Signal::TERM);
+    assert!(running.wait().success());
+}
+
+#[test]
 fn the_address_can_be_given_twice_and_the_argument_wins() {
     let temp = tempfile::tempdir().unwrap();
     let blobs = temp.path().join("blobs");

@@ -80,6 +80,8 @@ impl Resolved {
                 proc: self.proc.clone(),
                 network: self.network.clone(),
                 address_file: self.address_file.clone(),
+                remote_shutdown: self.remote_shutdown,
+                stall_limit_msec: saturate(self.stall_limit.unwrap_or_default().as_millis()),
                 more_progress_pools: self
                     .more_progress_pools
                     .iter()

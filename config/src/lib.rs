@@ -34,6 +34,7 @@
 #![forbid(unsafe_code)]
 
 mod affinity;
+mod child;
 mod clean;
 mod config;
 mod decode;

@@ -65,6 +65,13 @@ pub struct MargoOptions {
     /// none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address_file: Option<String>,
+    /// Lets any peer that can reach this instance shut it down. Default false.
+    #[serde(skip_serializing_if = "is_default")]
+    pub remote_shutdown: bool,
+    /// How long a unit may hold its xstream, or a runnable one may wait, before the log says so, in
+    /// milliseconds, from 10. Default 1000; 0 does not look.
+    #[serde(skip_serializing_if = "is_stall_limit")]
+    pub stall_limit_msec: u32,
     /// Pools in which the progress ULTs of contexts 1, 2 and so on run, one for each; that of
     /// context 0 runs in `progress_pool`. Default none: `mercury.max_contexts` says how many
     /// contexts there are, and pools and xstreams are added for them.
@@ -90,6 +97,8 @@ impl Default for MargoOptions {
             proc: ProcOptions::default(),
             network: NetworkOptions::default(),
             address_file: None,
+            remote_shutdown: false,
+            stall_limit_msec: STALL_LIMIT_MSEC,
             more_progress_pools: Vec::new(),
             providers: Vec::new(),
         }
@@ -98,6 +107,13 @@ impl Default for MargoOptions {
 
 /// Most bytes of long arguments that are held at once, unless said otherwise.
 const OVERFLOW_HELD_MAX: u64 = 1 << 30;
+
+/// How long a unit may hold its xstream unless said otherwise, milliseconds.
+const STALL_LIMIT_MSEC: u32 = 1000;
+
+fn is_stall_limit(msec: &u32) -> bool {
+    *msec == STALL_LIMIT_MSEC
+}
 
 fn is_overflow_held_max(bytes: &u64) -> bool {
     *bytes == OVERFLOW_HELD_MAX

@@ -24,8 +24,16 @@ impl Config {
     ///
     /// Counterpart: the `json_config` of `margo_init_ext` (Margo).
     pub fn from_json(text: &str) -> Result<Self, Errors> {
+        Self::read_checked(text, |config| config.resolve(&|_| None).map(drop))
+    }
+
+    /// Reads a document; `check` says what is wrong with it, without positions.
+    pub(crate) fn read_checked(
+        text: &str,
+        check: impl FnOnce(&Self) -> Result<(), Errors>,
+    ) -> Result<Self, Errors> {
         let (config, tree) = read(text)?;
-        config.resolve(&|_| None).map_err(|errors| locate(errors, tree.as_ref()))?;
+        check(&config).map_err(|errors| locate(errors, tree.as_ref()))?;
         Ok(config)
     }
 

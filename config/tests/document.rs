@@ -249,6 +249,7 @@ fn the_manual_has_every_key() {
     margo.payload_checksum = margo_config::PayloadChecksum::Crc64;
     margo.mercury_build = Some(margo_config::MercuryBuild::Plain);
     margo.more_progress_pools = vec![0.into()];
+    (margo.remote_shutdown, margo.stall_limit_msec) = (true, 1);
     (margo.bulk.window, margo.bulk.copy_pool) = (1, Some(0.into()));
     let margo = &mut config.margo;
     (margo.overflow_held_max, margo.proc.len_max) = (1, Some(1));

@@ -41,6 +41,10 @@ mod copy;
 mod endpoint;
 #[cfg(not(loom))]
 mod error;
+/// For the layer above.
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub mod fork;
 #[cfg(all(any(feature = "sm", feature = "tcp"), not(loom)))]
 mod fuzz_target;
 #[cfg(not(loom))]

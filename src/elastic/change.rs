@@ -97,7 +97,7 @@ impl Instance {
     /// As there.
     pub fn add_pool(&self, mut pool: Pool) -> Result<PoolInfo, ElasticityError> {
         let (inner, elastic) = (self.inner(), self.elastic());
-        let _one_at_a_time = self.change()?;
+        let _one_at_a_time = self.change_layout()?;
         pool.name.get_or_insert_with(|| elastic.new_pool_name(inner));
         let (resolved, place) = self.with_pool(pool)?;
         let layout = Layout::plan(&resolved).map_err(|error| below(error, "pools", place))?;
@@ -115,7 +115,7 @@ impl Instance {
     /// Counterpart: `margo_add_pool_external`.
     pub fn add_external_pool(&self, pool: &PoolRef) -> Result<PoolInfo, ElasticityError> {
         let (inner, elastic) = (self.inner(), self.elastic());
-        let _one_at_a_time = self.change()?;
+        let _one_at_a_time = self.change_layout()?;
         let name = pool.name().to_owned();
         if elastic.table().find_pool(PoolKey::Handle(pool)).is_ok() {
             return Err(ElasticityError::Known { what: "pool", name });
@@ -150,7 +150,7 @@ impl Instance {
     /// As there.
     pub fn add_xstream(&self, mut xstream: Xstream) -> Result<XstreamInfo, ElasticityError> {
         let (inner, elastic) = (self.inner(), self.elastic());
-        let _one_at_a_time = self.change()?;
+        let _one_at_a_time = self.change_layout()?;
         xstream.name.get_or_insert_with(|| elastic.new_xstream_name(inner));
         for pool in xstream.scheduler.iter_mut().flat_map(|scheduler| &mut scheduler.pools) {
             if let margo_config::PoolRef::Index(index) = *pool {
@@ -177,7 +177,7 @@ impl Instance {
         xstream: &XstreamRef,
     ) -> Result<XstreamInfo, ElasticityError> {
         let elastic = self.elastic();
-        let _one_at_a_time = self.change()?;
+        let _one_at_a_time = self.change_layout()?;
         let name = xstream.name().to_owned();
         if elastic.table().find_xstream(xstream.into()).is_ok() {
             return Err(ElasticityError::Known { what: "xstream", name });
@@ -201,6 +201,11 @@ impl Instance {
         let mut about = resolved.xstreams[place].clone();
         about.external = true;
         Ok(elastic.enter_xstream(XstreamEntry::new(about, xstream.clone())))
+    }
+
+    /// As [`change`](Self::change), for what is not the business of a child.
+    pub(super) fn change_layout(&self) -> Result<ult::MutexGuard<'_, ()>, ElasticityError> {
+        if self.inner().family.is_child() { Err(ElasticityError::Child) } else { self.change() }
     }
 
     /// Begins a change; none once the end has begun.

@@ -133,6 +133,10 @@ pub enum ElasticityError {
     /// [`finalize`](crate::Instance::finalize) has begun.
     #[error("the instance is shutting down")]
     Closing,
+    /// The instance is a [child](crate::InstanceBuilder::parent): pools and xstreams are its
+    /// parent's. Change them there.
+    #[error("this instance runs in the pools of its parent; change them there")]
+    Child,
 }
 
 impl From<ult::StartError> for ElasticityError {

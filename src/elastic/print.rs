@@ -79,6 +79,11 @@ impl Table {
 }
 
 impl Instance {
+    /// The configuration in effect with the layout that a child would have.
+    pub(crate) fn whole_config(&self) -> Config {
+        self.elastic().document(&self.inner().resolved, ConfigFlags::default(), Part::All)
+    }
+
     /// The configuration in effect: complete, with all defaults filled in and all changes of pools
     /// and xstreams made, itself valid input. Pools are referred to by their place in it, which is
     /// their index unless one has been removed.
@@ -97,6 +102,7 @@ impl Instance {
     /// Counterpart: `margo_get_config_opt`.
     pub fn config_as(&self, flags: ConfigFlags) -> Config {
         let part = Part::Printed { hide_external: flags.hide_external };
-        self.elastic().document(&self.inner().resolved, flags, part)
+        let document = self.elastic().document(&self.inner().resolved, flags, part);
+        if self.inner().family.is_child() { document.without_layout() } else { document }
     }
 }

@@ -87,7 +87,7 @@ impl Instance {
     /// Counterpart: `margo_remove_pool`.
     pub fn remove_pool<'k>(&self, key: impl Into<PoolKey<'k>>) -> Result<(), ElasticityError> {
         let (inner, elastic) = (self.inner(), self.elastic());
-        let _one_at_a_time = self.change()?;
+        let _one_at_a_time = self.change_layout()?;
         let info = self.find_pool(key)?;
         let mut by = elastic.users(inner, info.index, &info.pool);
         let external = {
@@ -140,7 +140,7 @@ impl Instance {
     ) -> Result<(), ElasticityError> {
         let elastic = self.elastic();
         let info = {
-            let _one_at_a_time = self.change()?;
+            let _one_at_a_time = self.change_layout()?;
             let info = self.find_xstream(key)?;
             let external = elastic.table().xstreams[&info.index].about.external;
             self.check_xstream_is_free(&info)?;

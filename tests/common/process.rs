@@ -55,6 +55,11 @@ impl Service {
             .unwrap();
     }
 
+    /// Waits until it has ended by itself; whether with success.
+    pub(crate) fn wait(&mut self) -> bool {
+        self.child.wait().unwrap().success()
+    }
+
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

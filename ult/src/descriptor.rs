@@ -204,6 +204,15 @@ impl Ult {
         self.name.with(|name| unsafe { &*name }).as_str()
     }
 
+    /// The name given at spawn, if it is a literal.
+    pub(crate) fn literal_name(&self) -> Option<&'static str> {
+        // SAFETY: as in `name`.
+        match &self.name.with(|name| unsafe { &*name }).0 {
+            NameRepr::Static(name) => Some(name),
+            NameRepr::None | NameRepr::Shared(_) => None,
+        }
+    }
+
     #[inline]
     pub(crate) fn kind(&self) -> Kind {
         self.state.kind.get()

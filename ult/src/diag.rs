@@ -102,10 +102,16 @@ impl Shared {
         }
     }
 
-    /// Has the xstreams tell what they run. For the monitor.
+    /// Has the xstreams tell what they run, from the next unit on. For the monitor.
     pub(crate) fn watch(&self, core: &RuntimeCore) {
         let _place = lock(&self.plan);
         self.set_flags(core, self.flags.load(Relaxed) | WATCH);
+    }
+
+    /// Ends [`watch`](Self::watch).
+    pub(crate) fn unwatch(&self, core: &RuntimeCore) {
+        let _place = lock(&self.plan);
+        self.set_flags(core, self.flags.load(Relaxed) & !WATCH);
     }
 
     /// The caller holds the lock of the plan.
@@ -227,14 +233,44 @@ pub(crate) struct Pulse {
     running: AtomicU64,
     /// Pool of the last unit that ran.
     pool: AtomicUsize,
+    /// Name of the last unit that ran, see [`pack`].
+    name: AtomicU64,
+}
+
+/// Bits of an address in user space, on all machines that this runs on.
+const ADDRESS_BITS: u32 = 48;
+
+/// A literal as one word, which can be shared without a lock: address and length. Zero: none, or
+/// one that is too long for that.
+fn pack(name: Option<&'static str>) -> u64 {
+    let Some(name) = name else { return 0 };
+    let (address, len) = (name.as_ptr().expose_provenance() as u64, name.len() as u64);
+    let fits = address >> ADDRESS_BITS == 0 && len >> (u64::BITS - ADDRESS_BITS) == 0;
+    if fits { address | len << ADDRESS_BITS } else { 0 }
+}
+
+fn unpack(word: u64) -> Option<&'static str> {
+    let address = usize::try_from(word & ((1 << ADDRESS_BITS) - 1)).ok()?;
+    let len = usize::try_from(word >> ADDRESS_BITS).ok()?;
+    if address == 0 {
+        return None;
+    }
+    let bytes = std::ptr::with_exposed_provenance::<u8>(address);
+    // SAFETY:
+    // - valid: `pack` made the word, whole, of a literal, which lives for ever and never changes;
+    //   its provenance was exposed there.
+    let bytes = unsafe { std::slice::from_raw_parts(bytes, len) };
+    std::str::from_utf8(bytes).ok()
 }
 
 /// What [`Pulse::read`] saw; not of one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Beat {
     pub(crate) runs: u64,
-    /// Number and pool of the unit that runs.
+    /// Number and pool of the unit that runs. The number is zero if it began before it was watched.
     pub(crate) running: Option<(u64, usize)>,
+    /// Its name, if that is a literal.
+    pub(crate) name: Option<&'static str>,
     pub(crate) sleeps_forever: bool,
 }
 
@@ -247,6 +283,7 @@ impl Default for Pulse {
             runs: AtomicU64::new(0),
             running: AtomicU64::new(0),
             pool: AtomicUsize::new(0),
+            name: AtomicU64::new(0),
         }
     }
 }
@@ -266,6 +303,7 @@ impl Pulse {
     fn begin(&self, ult: UltPtr) -> u64 {
         self.runs.store(self.runs.load(Relaxed) + 1, Relaxed);
         self.pool.store(ult.pool().index, Relaxed);
+        self.name.store(pack(ult.literal_name()), Relaxed);
         let outer = self.running.load(Relaxed);
         self.running.store(ult.id.get(), Relaxed);
         outer
@@ -282,6 +320,7 @@ impl Pulse {
         Beat {
             runs,
             running: (id != 0).then(|| (id, self.pool.load(Relaxed))),
+            name: unpack(self.name.load(Relaxed)).filter(|_| id != 0),
             sleeps_forever: self.rest.load(Relaxed) == Rest::Forever as u8,
         }
     }
@@ -293,9 +332,23 @@ impl XstreamShared {
         let beat = self.diag.read();
         match self.state() {
             State::Terminated | State::Removed => {
-                Beat { running: None, sleeps_forever: true, ..beat }
+                Beat { running: None, name: None, sleeps_forever: true, ..beat }
             }
             _ => beat,
+        }
+    }
+
+    /// As [`beat`](Self::beat), of counters that are there whether or not somebody watches:
+    /// `executed` is the number of runs that have ended here.
+    pub(crate) fn lazy_beat(&self, executed: u64) -> Beat {
+        let is_at_rest = self.is_asleep() || self.state() != State::Running;
+        let seen = self.diag.read();
+        Beat {
+            // One that sleeps and wakes between two looks has not been held, either.
+            runs: executed.wrapping_add(self.sleeps.load(Relaxed)),
+            running: if is_at_rest { None } else { Some(seen.running.unwrap_or_default()) },
+            name: seen.name.filter(|_| !is_at_rest),
+            sleeps_forever: false,
         }
     }
 }

@@ -188,6 +188,8 @@ mod stack;
 #[cfg(not(loom))]
 mod stack_cache;
 #[cfg(not(loom))]
+mod starve;
+#[cfg(not(loom))]
 mod streak;
 mod suspend;
 #[cfg(not(loom))]
@@ -255,7 +257,7 @@ pub use {
     limit::Limit,
     local::UltLocal,
     migrate::set_pool,
-    monitor::{Deadlock, MonitorSpec, Report, Stall},
+    monitor::{Deadlock, MonitorSpec, Report, Stall, Starvation},
     panic_hook::install_panic_hook,
     pool::{Access, Pool, PoolKind, PoolRef, PoolSpec, PoolStats, PopBy, PushReason},
     pool_ops::UnitInfo,

@@ -6,7 +6,13 @@
 //! | found | meaning | reported |
 //! |---|---|---|
 //! | the same unit, no switch since | a stall | once when it passes the limit, once when it ends |
+//! | units wait in a pool, and none of it has run since | starvation ([`starve`](crate::starve)) | once per episode |
 //! | all asleep without timer or descriptor, ULTs suspended | perhaps a deadlock | once per episode |
+//!
+//! A lazy monitor leaves the pulses off, which cost some instructions with each switch, and looks
+//! at the counters that there are anyway: ends of runs, and sleeps. They tell that a unit holds its
+//! xstream, but not which. At the first stall it turns the pulses on, until there has been none for
+//! a while; so the next one has a name.
 //!
 //! What to make of the pulses is decided in [`Watch`], which reads no clock and no shared state.
 //! The thread holds the runtime's shared part and leaves when the xstreams are told to.
@@ -20,17 +26,22 @@ use crate::builder::RuntimeBuilder;
 use crate::diag::Beat;
 use crate::error::{StartError, panic_message};
 use crate::park::ThreadParker;
+use crate::pool::PoolShared;
 use crate::shared::RuntimeCore;
+use crate::starve::{PoolBeat, PoolWatch};
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{Arc, Mutex, lock, thread};
+use crate::xstream_shared::XstreamShared;
 
 /// What the monitor of a runtime shall do; see [`RuntimeBuilder::monitor`].
 #[derive(Clone)]
 pub struct MonitorSpec {
     stall_limit: Duration,
+    starve_limit: Option<Duration>,
     deadlock_limit: Option<Duration>,
     tick: Duration,
+    is_lazy: bool,
     on_report: Option<Arc<OnReport>>,
 }
 
@@ -40,6 +51,8 @@ impl Default for MonitorSpec {
     fn default() -> Self {
         Self {
             stall_limit: Duration::from_millis(100),
+            starve_limit: None,
+            is_lazy: false,
             deadlock_limit: Some(Duration::from_secs(1)),
             tick: Duration::from_millis(50),
             on_report: None,
@@ -58,6 +71,23 @@ impl MonitorSpec {
     #[must_use]
     pub fn stall_limit(mut self, limit: Duration) -> Self {
         self.stall_limit = limit;
+        self
+    }
+
+    /// How long units may wait in a pool, while none of that pool runs, before that is reported.
+    /// `None`: that is not looked at. Default `None`.
+    #[must_use]
+    pub fn starve_limit(mut self, limit: Option<Duration>) -> Self {
+        self.starve_limit = limit;
+        self
+    }
+
+    /// Costs nothing until there is a stall: the first one is reported without the number and name
+    /// of its unit, those in the minute after one with them. There are no reports of deadlocks, and
+    /// no times in dumps. Default: off.
+    #[must_use]
+    pub fn lazy(mut self) -> Self {
+        self.is_lazy = true;
         self
     }
 
@@ -92,6 +122,8 @@ impl MonitorSpec {
             "tick"
         } else if self.stall_limit.is_zero() {
             "stall_limit"
+        } else if self.starve_limit.is_some_and(|limit| limit.is_zero()) {
+            "starve_limit"
         } else if self.deadlock_limit.is_some_and(|limit| limit.is_zero()) {
             "deadlock_limit"
         } else {
@@ -105,6 +137,8 @@ impl fmt::Debug for MonitorSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MonitorSpec")
             .field("stall_limit", &self.stall_limit)
+            .field("starve_limit", &self.starve_limit)
+            .field("is_lazy", &self.is_lazy)
             .field("deadlock_limit", &self.deadlock_limit)
             .field("tick", &self.tick)
             .finish_non_exhaustive()
@@ -119,6 +153,8 @@ pub enum Report {
     Stall(Stall),
     /// The unit has switched at last; `lasted` is the total.
     StallEnd(Stall),
+    /// Units wait, and none of their pool runs.
+    Starvation(Starvation),
     /// Nothing moves, and nothing in the runtime can change that. Another thread could; if none
     /// will, this is a deadlock.
     Deadlock(Deadlock),
@@ -128,13 +164,29 @@ pub enum Report {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stall {
-    /// Number of the unit.
-    pub ult: u64,
-    /// Its pool.
-    pub pool: String,
+    /// Number of the unit; `None`: it began before a [lazy](MonitorSpec::lazy) monitor looked.
+    pub ult: Option<u64>,
+    /// Its name, if that is known and was given as a literal.
+    pub name: Option<&'static str>,
+    /// Its pool, if the unit is known.
+    pub pool: Option<String>,
     /// Where it runs.
     pub xstream: String,
     /// How long it has been seen to run, at least; one tick less than the truth, at most.
+    pub lasted: Duration,
+}
+
+/// A pool whose units wait for their turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Starvation {
+    /// The pool.
+    pub pool: String,
+    /// How many units wait.
+    pub waiting: usize,
+    /// The xstreams that serve it.
+    pub xstreams: Vec<String>,
+    /// How long none of them has run, at least.
     pub lasted: Duration,
 }
 
@@ -152,16 +204,28 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 16;
         match self {
-            Self::Stall(Stall { ult, pool, xstream, lasted }) => write!(
+            Self::Stall(stall) => write!(
                 f,
-                "xstream `{xstream}` is stalled: ULT {ult} of pool `{pool}` has run for {lasted:?} \
-                 without a switch; it should yield, or wait with objects of this crate"
+                "xstream `{}` is stalled: {} has run for {:?} without a switch; it should yield, \
+                 or wait with objects of this crate",
+                stall.xstream,
+                stall.unit(),
+                stall.lasted
             ),
-            Self::StallEnd(Stall { ult, pool, xstream, lasted }) => write!(
+            Self::StallEnd(stall) => write!(
                 f,
-                "xstream `{xstream}` goes on: ULT {ult} of pool `{pool}` has switched after \
-                 {lasted:?}"
+                "xstream `{}` goes on: {} has switched after {:?}",
+                stall.xstream,
+                stall.unit(),
+                stall.lasted
             ),
+            Self::Starvation(Starvation { pool, waiting, xstreams, lasted }) => {
+                write!(f, "{waiting} units of pool `{pool}` wait: none has run for {lasted:?}; ")?;
+                match &xstreams[..] {
+                    [] => f.write_str("no xstream serves the pool"),
+                    names => write!(f, "the pool is served by {}", names.join(", ")),
+                }
+            }
             Self::Deadlock(Deadlock { lasted, ults }) => {
                 let count = ults.len();
                 write!(
@@ -177,6 +241,16 @@ impl fmt::Display for Report {
                 }
                 Ok(())
             }
+        }
+    }
+}
+
+impl Stall {
+    fn unit(&self) -> String {
+        let name = self.name.map(|name| format!(" `{name}`")).unwrap_or_default();
+        match (self.ult, &self.pool) {
+            (Some(ult), Some(pool)) => format!("ULT {ult}{name} of pool `{pool}`"),
+            _ => "a unit".to_owned(),
         }
     }
 }
@@ -226,9 +300,11 @@ pub(crate) fn start(core: &Arc<RuntimeCore>, spec: Option<MonitorSpec>) -> Resul
     let Some(spec) = spec else { return Ok(()) };
     spec.check()?;
     let thread_core = core.clone();
-    // Before any ULT can wait.
-    core.diag.set_tick(core.diag.epoch.elapsed());
-    core.diag.watch(core);
+    if !spec.is_lazy {
+        // Before any ULT can wait.
+        core.diag.set_tick(core.diag.epoch.elapsed());
+        core.diag.watch(core);
+    }
     let thread = thread::Builder::new()
         .name("ult-monitor".to_owned())
         .spawn(move || run(&thread_core, &spec))
@@ -237,19 +313,93 @@ pub(crate) fn start(core: &Arc<RuntimeCore>, spec: Option<MonitorSpec>) -> Resul
     Ok(())
 }
 
+/// How long a lazy monitor goes on watching after a stall.
+const WATCH_AFTER: Duration = Duration::from_secs(60);
+
 fn run(core: &RuntimeCore, spec: &MonitorSpec) {
-    let mut watch = Watch::new(spec.stall_limit, spec.deadlock_limit);
+    let mut watch = Watch::new(spec.stall_limit, spec.deadlock_limit.filter(|_| !spec.is_lazy));
+    let mut pools = PoolWatch::new(spec.starve_limit);
     let stop = &core.diag.monitor;
+    let mut clock = Clock::new(core.diag.epoch.elapsed(), spec.tick);
+    let mut watched_since = None;
     while !stop.is_over() {
-        let now = core.diag.epoch.elapsed();
-        core.diag.set_tick(now);
+        let real_now = core.diag.epoch.elapsed();
+        let now = clock.advance(real_now);
         let xstreams = lock(&core.parts).xstreams.clone();
-        let beats: Vec<Beat> = xstreams.iter().map(|xstream| xstream.beat()).collect();
+        let beats: Vec<Beat> = if spec.is_lazy {
+            lazy_beats(core, &xstreams)
+        } else {
+            core.diag.set_tick(real_now);
+            xstreams.iter().map(|xstream| xstream.beat()).collect()
+        };
         let are_suspended = || xstreams.iter().any(|xstream| xstream.ults.load(Relaxed) > 0);
         for finding in watch.look(now, &beats, are_suspended) {
+            if spec.is_lazy {
+                core.diag.watch(core);
+                watched_since = Some(now);
+            }
             tell(spec, &report(core, &finding));
         }
+        if watched_since.is_some_and(|since| now.saturating_sub(since) >= WATCH_AFTER) {
+            core.diag.unwatch(core);
+            watched_since = None;
+        }
+        if pools.is_on() {
+            look_at_pools(core, spec, &mut pools, now);
+        }
         stop.parker.park(Some(spec.tick));
+    }
+}
+
+fn lazy_beats(core: &RuntimeCore, xstreams: &[Arc<XstreamShared>]) -> Vec<Beat> {
+    let mut executed = vec![0u64; xstreams.len()];
+    for pool in core.all_pools() {
+        pool.for_each_slot(|slot| {
+            if let Some(sum) = executed.get_mut(slot.xstream) {
+                *sum += slot.finished.load(Relaxed)
+                    + slot.yields.load(Relaxed)
+                    + slot.parked.load(Relaxed);
+            }
+        });
+    }
+    xstreams.iter().zip(executed).map(|(xstream, sum)| xstream.lazy_beat(sum)).collect()
+}
+
+fn look_at_pools(core: &RuntimeCore, spec: &MonitorSpec, watch: &mut PoolWatch, now: Duration) {
+    let pools = core.all_pools();
+    let beat =
+        |pool: &Arc<PoolShared>| PoolBeat { waiting: pool.len(), executed: pool.stats().executed };
+    let beats: Vec<_> = pools.iter().map(beat).collect();
+    for starved in watch.look(now, &beats) {
+        let pool = &pools[starved.pool];
+        let report = Report::Starvation(Starvation {
+            pool: pool.name.to_string(),
+            waiting: starved.waiting,
+            xstreams: lock(&pool.servers).iter().map(|x| x.name.to_string()).collect(),
+            lasted: starved.lasted,
+        });
+        tell(spec, &report);
+    }
+}
+
+/// Time in which this process ran: a pause of all of it, by a signal or a debugger, counts as two
+/// ticks at most, since the units pause as well.
+#[derive(Debug)]
+struct Clock {
+    counted: Duration,
+    looked_at: Duration,
+    step_max: Duration,
+}
+
+impl Clock {
+    fn new(now: Duration, tick: Duration) -> Self {
+        Self { counted: Duration::ZERO, looked_at: now, step_max: tick.saturating_mul(2) }
+    }
+
+    fn advance(&mut self, now: Duration) -> Duration {
+        self.counted += now.saturating_sub(self.looked_at).min(self.step_max);
+        self.looked_at = now;
+        self.counted
     }
 }
 
@@ -260,8 +410,9 @@ pub(crate) fn pool_name(core: &RuntimeCore, index: usize) -> Option<String> {
 
 fn report(core: &RuntimeCore, finding: &Finding) -> Report {
     let stall = |stuck: &Stuck| Stall {
-        ult: stuck.ult,
-        pool: pool_name(core, stuck.pool).unwrap_or_default(),
+        ult: Some(stuck.ult).filter(|ult| *ult != 0),
+        name: stuck.name,
+        pool: pool_name(core, stuck.pool).filter(|_| stuck.ult != 0),
         xstream: lock(&core.parts).xstreams[stuck.xstream].name.to_string(),
         lasted: stuck.lasted,
     };
@@ -307,7 +458,9 @@ struct Seen {
 #[derive(Debug, PartialEq, Eq)]
 struct Stuck {
     xstream: usize,
+    /// Zero: unknown.
     ult: u64,
+    name: Option<&'static str>,
     pool: usize,
     lasted: Duration,
 }
@@ -386,7 +539,8 @@ impl Seen {
         limit: Duration,
     ) -> Option<Finding> {
         let lasted = now.saturating_sub(self.since);
-        let of = |(ult, pool)| Stuck { xstream, ult, pool, lasted };
+        let name = self.beat.name;
+        let of = |(ult, pool)| Stuck { xstream, ult, name, pool, lasted };
         let stuck = self.beat.running.map(of);
         if beat.runs == self.beat.runs && beat.running == self.beat.running {
             let stuck = stuck.filter(|_| lasted >= limit && !self.is_reported)?;
@@ -410,15 +564,15 @@ mod tests {
     }
 
     fn running(runs: u64, ult: u64) -> Beat {
-        Beat { runs, running: Some((ult, 3)), sleeps_forever: false }
+        Beat { runs, running: Some((ult, 3)), name: Some("unit"), sleeps_forever: false }
     }
 
     fn asleep(runs: u64) -> Beat {
-        Beat { runs, running: None, sleeps_forever: true }
+        Beat { runs, running: None, name: None, sleeps_forever: true }
     }
 
     fn stuck(xstream: usize, ult: u64, lasted: u64) -> Stuck {
-        Stuck { xstream, ult, pool: 3, lasted: ms(lasted) }
+        Stuck { xstream, ult, name: Some("unit"), pool: 3, lasted: ms(lasted) }
     }
 
     #[test]
@@ -443,9 +597,17 @@ mod tests {
     }
 
     #[test]
+    fn a_pause_of_the_process_is_no_stall() {
+        let mut clock = Clock::new(ms(7), ms(10));
+        assert_eq!(clock.advance(ms(12)), ms(5));
+        assert_eq!(clock.advance(ms(100_000)), ms(25));
+        assert_eq!(clock.advance(ms(100_010)), ms(35));
+    }
+
+    #[test]
     fn an_idle_xstream_is_no_stall() {
         let mut watch = Watch::new(LIMIT, None);
-        let spinning = Beat { runs: 5, running: None, sleeps_forever: false };
+        let spinning = Beat { runs: 5, running: None, name: None, sleeps_forever: false };
         for at in 0..10 {
             assert_eq!(watch.look(ms(at * 1000), &[spinning, asleep(3)], || true), []);
         }
@@ -469,7 +631,7 @@ mod tests {
     #[test]
     fn waiting_for_a_timer_or_with_nobody_suspended_is_no_deadlock() {
         let mut watch = Watch::new(LIMIT, Some(ms(10)));
-        let timed = Beat { runs: 1, running: None, sleeps_forever: false };
+        let timed = Beat { runs: 1, running: None, name: None, sleeps_forever: false };
         for at in 0..10 {
             assert_eq!(watch.look(ms(at * 100), &[asleep(1), timed], || true), []);
         }

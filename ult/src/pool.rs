@@ -417,7 +417,7 @@ impl PoolShared {
         self.queue.len() + lists + self.in_flight.load(Relaxed)
     }
 
-    fn stats(&self) -> PoolStats {
+    pub(crate) fn stats(&self) -> PoolStats {
         // Ends before beginnings, so that `alive` is never negative.
         let dropped = self.dropped.load(Acquire); // pair: POOL-ENDED
         let mut stats = PoolStats { dropped, ..PoolStats::default() };

@@ -52,7 +52,10 @@ fn a_unit_that_does_not_switch_is_reported_until_it_does() {
             panic!("{reports:?}");
         };
         for stall in [start, end] {
-            assert_eq!((stall.ult, &*stall.pool, &*stall.xstream), (id, "p", "x"));
+            assert_eq!(
+                (stall.ult, stall.pool.as_deref(), &*stall.xstream),
+                (Some(id), Some("p"), "x")
+            );
         }
         assert!(5 * MS <= start.lasted && start.lasted < end.lasted);
         let text = reports[0].to_string();
@@ -103,6 +106,62 @@ fn ults_that_wait_for_each_other_are_reported_with_what_they_wait_for() {
         // They stay as they are: the threads sleep until the process ends.
         drop((first, second));
         drop(runtime);
+    });
+}
+
+/// Blocks the xstream until somebody has reported so.
+fn block_until_reports(pool: &PoolRef, reports: &Reports, count: usize) {
+    let reports = reports.clone();
+    let blocks = move || wait_until("a report", || reports.lock().unwrap().len() >= count);
+    pool.ult().name("blocks").spawn(blocks).unwrap().join().unwrap();
+}
+
+#[test]
+fn a_lazy_monitor_knows_no_name_at_the_first_stall_and_does_afterwards() {
+    within(|| {
+        let spec = MonitorSpec::new().lazy().stall_limit(5 * MS).tick(MS);
+        let (runtime, pool, reports) = watched(spec);
+        // Idle, or switching: no stall.
+        let busy = pool.spawn(|| (0..20).for_each(|_| ult::sleep(MS))).unwrap();
+        busy.join().unwrap();
+        assert!(reports.lock().unwrap().is_empty(), "{reports:?}");
+        block_until_reports(&pool, &reports, 1);
+        wait_until("its end", || reports.lock().unwrap().len() == 2);
+        block_until_reports(&pool, &reports, 3);
+        wait_until("its end", || reports.lock().unwrap().len() == 4);
+        runtime.shutdown().unwrap();
+        let reports = reports.lock().unwrap();
+        let [Report::Stall(first), Report::StallEnd(_), Report::Stall(next), _] = &reports[..]
+        else {
+            panic!("{reports:?}");
+        };
+        assert_eq!((first.ult, first.name, first.pool.as_deref()), (None, None, None));
+        assert!(reports[0].to_string().contains("xstream `x` is stalled: a unit has run"));
+        assert_eq!((next.name, next.pool.as_deref()), (Some("blocks"), Some("p")));
+        let text = reports[2].to_string();
+        assert!(text.contains("`blocks` of pool `p` has run for"), "{text}");
+    });
+}
+
+#[test]
+fn units_that_nobody_runs_are_reported() {
+    within(|| {
+        let spec = MonitorSpec::new().lazy().tick(MS).starve_limit(Some(5 * MS));
+        let (runtime, pool, reports) = watched(spec.stall_limit(Duration::from_secs(3600)));
+        let unserved = runtime.add_pool(PoolSpec::new("unserved")).unwrap();
+        let waits = unserved.spawn(|| 1).unwrap();
+        wait_until("a report", || !reports.lock().unwrap().is_empty());
+        runtime.add_xstream(XstreamSpec::new("late").pools(["unserved"])).unwrap();
+        assert_eq!(waits.join().unwrap(), 1);
+        assert!(pool.is_empty());
+        runtime.shutdown().unwrap();
+        let reports = reports.lock().unwrap();
+        let [Report::Starvation(starved)] = &reports[..] else { panic!("{reports:?}") };
+        assert_eq!((&*starved.pool, starved.waiting), ("unserved", 1));
+        assert!(starved.xstreams.is_empty() && starved.lasted >= 5 * MS);
+        let text = reports[0].to_string();
+        assert!(text.contains("1 units of pool `unserved` wait: none has run for"), "{text}");
+        assert!(text.ends_with("no xstream serves the pool"), "{text}");
     });
 }
 
@@ -215,7 +274,9 @@ fn an_xstream_added_later_is_watched_and_one_that_left_is_at_rest() {
         wait_until("the stall is reported", || {
             is_reported(&|report| {
                 matches!(report, Report::Stall(stall)
-                    if stall.ult == id && stall.xstream == "added" && stall.pool == "late")
+                    if stall.ult == Some(id)
+                        && stall.xstream == "added"
+                        && stall.pool.as_deref() == Some("late"))
             })
         });
         stop.store(true, Ordering::Relaxed);
@@ -255,7 +316,7 @@ fn a_unit_that_runs_others_does_not_stall() {
         let reports = reports.lock().unwrap();
         let is_long = |report: &Report| {
             matches!(report, Report::StallEnd(stall)
-                if stall.ult == id && stall.lasted > 190 * MS)
+                if stall.ult == Some(id) && stall.lasted > 190 * MS)
         };
         assert!(!reports.iter().any(is_long), "{reports:?}");
     });

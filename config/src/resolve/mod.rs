@@ -68,6 +68,11 @@ pub struct Resolved {
     pub listen: bool,
     /// File to write the instance's address to.
     pub address_file: Option<String>,
+    /// Whether peers may shut the instance down.
+    pub remote_shutdown: bool,
+    /// How long a unit may hold its xstream, or a runnable one may wait, before the log says so;
+    /// `None`: nobody looks.
+    pub stall_limit: Option<Duration>,
     /// Network settings, without the output-only keys.
     pub mercury: Mercury,
     /// Largest arguments that travel inside the message, in bytes; `None`: the transport's limit.
@@ -236,6 +241,8 @@ impl Config {
             address: self.margo.address.clone(),
             listen: self.margo.listen,
             address_file: self.margo.address_file.clone(),
+            remote_shutdown: self.margo.remote_shutdown,
+            stall_limit: Some(millis(self.margo.stall_limit_msec)).filter(|time| !time.is_zero()),
             mercury: self.mercury.input_only(),
             eager_size: self.margo.eager_size,
             overflow_bytes_max: self.margo.overflow_bytes_max,

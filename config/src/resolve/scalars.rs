@@ -91,6 +91,9 @@ pub(super) fn stack_size(path: &str, bytes: usize, found: &mut Findings) -> usiz
 }
 
 /// Checks the plain values of the `margo` object.
+/// A unit that runs for less is nothing to tell, and looking more often would cost something.
+const STALL_LIMIT_MSEC_MIN: u32 = 10;
+
 pub(super) fn check_options(margo: &MargoOptions, found: &mut Findings) {
     let address = &margo.address;
     let blank = |c: char| c.is_whitespace() || c.is_control();
@@ -108,6 +111,13 @@ pub(super) fn check_options(margo: &MargoOptions, found: &mut Findings) {
         let message =
             format!("{size} bytes are not allowed: from {EAGER_SIZE_MIN} to {EAGER_SIZE_MAX}");
         found.error("margo.eager_size", message);
+    }
+    if (1..STALL_LIMIT_MSEC_MIN).contains(&margo.stall_limit_msec) {
+        let message = format!(
+            "{} ms is too short: from {STALL_LIMIT_MSEC_MIN}, or 0 for none",
+            margo.stall_limit_msec
+        );
+        found.error("margo.stall_limit_msec", message);
     }
     if !margo.listen && !margo.providers.is_empty() {
         let message = "nobody can reach these providers because `margo.listen` is false";

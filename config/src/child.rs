@@ -1,0 +1,116 @@
+//! Documents of instances that share the pools and xstreams of another one, their parent.
+//!
+//! Such a document has no layout of its own: its pool references mean pools of the parent.
+
+use crate::config::{Argobots, Config};
+use crate::error::{Error, Errors};
+
+const NOT_ITS_OWN: &str = "an instance with a parent runs in the parent's pools and xstreams";
+
+impl Config {
+    /// Reads the document of an instance with a parent, whose effective configuration is `parent`.
+    /// As [`Config::from_json`], but under the rules of [`with_layout_of`](Self::with_layout_of).
+    ///
+    /// # Errors
+    ///
+    /// As `from_json` and `with_layout_of`, with line and column.
+    pub fn from_json_with_parent(text: &str, parent: &Self) -> Result<Self, Errors> {
+        Self::read_checked(text, |config| {
+            config.with_layout_of(parent)?.resolve(&|_| None).map(drop)
+        })
+    }
+
+    /// The document of an instance with a parent, completed with the layout of the parent, whose
+    /// effective configuration is `parent`. `progress_pool` and `rpc_pool` default to the parent's.
+    ///
+    /// # Errors
+    ///
+    /// The document must not contain `argobots`, `use_progress_thread` and `rpc_thread_count`, nor
+    /// ask for contexts without naming their pools.
+    ///
+    /// Counterpart: the JSON of `margo_init_ext` with a `parent_mid` (Margo).
+    pub fn with_layout_of(&self, parent: &Self) -> Result<Self, Errors> {
+        let given = [
+            ("argobots", self.argobots != Argobots::default()),
+            ("use_progress_thread", self.use_progress_thread),
+            ("rpc_thread_count", self.rpc_thread_count != 0),
+        ];
+        let mut wrong: Vec<_> = given
+            .into_iter()
+            .filter(|(_, is_given)| *is_given)
+            .map(|(path, _)| Error::new(path, NOT_ITS_OWN).with_help("leave this key out"))
+            .collect();
+        if self.mercury.max_contexts > 1 && self.margo.more_progress_pools.is_empty() {
+            let help = "name pools of the parent in margo.more_progress_pools";
+            wrong.push(Error::new("mercury.max_contexts", NOT_ITS_OWN).with_help(help));
+        }
+        if !wrong.is_empty() {
+            return Err(Errors::new(wrong));
+        }
+        let mut config = self.clone();
+        config.argobots = parent.argobots.clone();
+        config.progress_pool = config.progress_pool.or_else(|| parent.progress_pool.clone());
+        config.rpc_pool = config.rpc_pool.or_else(|| parent.rpc_pool.clone());
+        Ok(config)
+    }
+
+    /// What is the instance's own of a document that has the layout of a parent.
+    #[must_use]
+    pub fn without_layout(mut self) -> Self {
+        self.argobots = Argobots::default();
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parent() -> Config {
+        let document = r#"{ "argobots": {
+            "pools": [{ "name": "net" }, { "name": "work" }],
+            "xstreams": [{ "name": "__primary__", "scheduler": { "pools": ["net", "work"] } }] },
+            "rpc_pool": "work" }"#;
+        Config::from_json(document).unwrap().resolve(&|_| None).unwrap().effective()
+    }
+
+    #[test]
+    fn pools_are_those_of_the_parent() {
+        let parent = parent();
+        let resolved = |document: &str| {
+            let config = Config::from_json_with_parent(document, &parent).unwrap();
+            config.with_layout_of(&parent).unwrap().resolve(&|_| None).unwrap()
+        };
+        let roles = |document: &str| {
+            let resolved = resolved(document);
+            (resolved.progress_pool, resolved.rpc_pool)
+        };
+        assert_eq!(roles(""), (0, 1), "as the parent's");
+        assert_eq!(roles(r#"{ "rpc_pool": "net", "progress_pool": 1 }"#), (1, 0));
+        assert_eq!(resolved("{}").pools, parent.resolve(&|_| None).unwrap().pools);
+        let effective = resolved("{}").effective().without_layout();
+        assert_eq!(effective.with_layout_of(&parent).unwrap(), resolved("{}").effective());
+    }
+
+    #[test]
+    fn a_layout_of_its_own_is_refused_where_it_stands() {
+        let parent = parent();
+        for (document, expected) in [
+            (
+                r#"{ "argobots": { "pools": [{ "name": "mine" }] } }"#,
+                "argobots: an instance with a parent runs in the parent's pools and xstreams at \
+                 line 1 column 15 (leave this key out)",
+            ),
+            (r#"{ "use_progress_thread": true }"#, "use_progress_thread: an instance with"),
+            (r#"{ "rpc_thread_count": 1 }"#, "rpc_thread_count: an instance with"),
+            (
+                r#"{ "mercury": { "max_contexts": 2 } }"#,
+                "mercury.max_contexts: an instance with a parent",
+            ),
+            (r#"{ "rpc_pool": "wrok" }"#, "rpc_pool: no pool named \"wrok\""),
+        ] {
+            let error = Config::from_json_with_parent(document, &parent).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{document}: {error}");
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Panics of the user's code in places where nobody could catch them: they are logged, and what
+//! comes next goes on.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs `f`, whatever it does. `what` says in the log whose code it is.
+pub(crate) fn contain(what: &str, f: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(f)) {
+        let message = message_of(&*panic);
+        tracing::error!(message, "{what} panicked");
+        // Its payload may have a destructor that panics, too.
+        std::mem::forget(panic);
+    }
+}
+
+/// What a panic says.
+pub(crate) fn message_of(panic: &(dyn Any + Send)) -> String {
+    if let Some(text) = panic.downcast_ref::<&str>() {
+        (*text).to_owned()
+    } else if let Some(text) = panic.downcast_ref::<String>() {
+        text.clone()
+    } else {
+        "the panic has no message".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_stays_inside_even_if_its_payload_panics_too() {
+        struct Loud;
+        impl Drop for Loud {
+            fn drop(&mut self) {
+                panic!("in the destructor of a payload");
+            }
+        }
+        let mut ran = false;
+        contain("a test", || std::panic::panic_any(Loud));
+        contain("a test", || ran = true);
+        assert!(ran);
+        assert_eq!(message_of(&"text"), "text");
+        assert_eq!(message_of(&"text".to_owned()), "text");
+        assert_eq!(message_of(&7), "the panic has no message");
+    }
+}

@@ -1,0 +1,65 @@
+//! Ending an instance from another process, where that is allowed.
+//!
+//! The RPC is C Margo's: `__shutdown__` of the default provider, without arguments; it returns a
+//! 32-bit number, 0 for "I do", -1 for "not allowed". Every instance that listens serves it, so
+//! that "not allowed" can be told from "no such peer".
+
+use std::sync::atomic::Ordering;
+
+use crate::{Addr, Instance, ProviderHandle, ProviderId, RegisterError, Rpc, ShutdownRemoteError};
+
+const SHUTDOWN: Rpc<(), i32> = Rpc::new("__shutdown__");
+
+const DONE: i32 = 0;
+const NOT_ALLOWED: i32 = -1;
+
+/// Serves the RPC, if this instance serves any.
+pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
+    if !instance.inner().resolved.listen {
+        return Ok(());
+    }
+    // Where a handler may always run, whatever the pools of the document allow.
+    let pool = instance.progress_pool();
+    instance.register_at(SHUTDOWN, ProviderId::DEFAULT, pool, |request| {
+        let instance = request.instance();
+        if !instance.inner().remote_shutdown.load(Ordering::Relaxed) {
+            tracing::warn!(origin = %request.origin(), "a peer may not shut this instance down");
+            let _ = request.respond(&NOT_ALLOWED);
+            return;
+        }
+        tracing::info!(origin = %request.origin(), "shut down by a peer");
+        // First, so that a peer that is gone does not decide.
+        let _ = request.respond(&DONE);
+        instance.finalize();
+    })
+}
+
+impl Instance {
+    /// From now on lets any peer end this instance, with
+    /// [`shutdown_remote`](Self::shutdown_remote) or C Margo's `margo_shutdown_remote_instance`.
+    /// Default: as configured in `margo.remote_shutdown`, which is off.
+    ///
+    /// Whoever can reach the address can do it: there is no check of who asks.
+    ///
+    /// Counterpart: `margo_enable_remote_shutdown`.
+    pub fn enable_remote_shutdown(&self) {
+        self.inner().remote_shutdown.store(true, Ordering::Relaxed);
+    }
+
+    /// Has the instance at `peer` [`finalize`](Self::finalize). Returns when it has agreed, not
+    /// when it has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`ShutdownRemoteError::NotEnabled`] if it does not allow that;
+    /// [`ShutdownRemoteError::Forward`] if it was not reached or did not answer.
+    ///
+    /// Counterpart: `margo_shutdown_remote_instance`.
+    pub fn shutdown_remote(&self, peer: &Addr) -> Result<(), ShutdownRemoteError> {
+        let target = ProviderHandle::from(peer.clone());
+        match self.forward(SHUTDOWN, &target, &())? {
+            DONE => Ok(()),
+            _ => Err(ShutdownRemoteError::NotEnabled { peer: peer.to_string() }),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! All timers of an instance: what its end needs to know of them.
+//!
+//! A timer is entered when it is made and leaves when it is dropped, so arming one does not touch
+//! this table.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+
+use ult::Eventual;
+
+use super::state::Shared;
+use crate::state_dump::TimerState;
+
+/// The timers of an instance.
+#[derive(Default)]
+pub(crate) struct Timers(Mutex<Table>);
+
+#[derive(Default)]
+struct Table {
+    /// By address, which a timer keeps as long as it is here.
+    timers: HashMap<usize, Weak<Shared>>,
+    closed: bool,
+}
+
+fn key(timer: &Arc<Shared>) -> usize {
+    Arc::as_ptr(timer).addr()
+}
+
+impl Timers {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn admit(&self, timer: &Arc<Shared>) {
+        let mut table = self.table();
+        if !table.closed {
+            table.timers.insert(key(timer), Arc::downgrade(timer));
+            return;
+        }
+        drop(table);
+        timer.close();
+    }
+
+    /// All of them, for people.
+    pub(crate) fn list(&self, now: Instant) -> Vec<TimerState> {
+        let timers: Vec<_> = self.table().timers.values().filter_map(Weak::upgrade).collect();
+        let mut list: Vec<_> = timers.iter().map(|timer| timer.describe(now)).collect();
+        list.sort_by(|a, b| a.name.cmp(&b.name));
+        list
+    }
+
+    pub(super) fn forget(&self, timer: &Arc<Shared>) {
+        self.table().timers.remove(&key(timer));
+    }
+
+    /// Disarms all of them for good. The ends of the callbacks that run, to wait for.
+    pub(crate) fn close(&self) -> Vec<Arc<Eventual<()>>> {
+        let timers = {
+            let mut table = self.table();
+            table.closed = true;
+            std::mem::take(&mut table.timers)
+        };
+        let timers: Vec<_> = timers.into_values().filter_map(|timer| timer.upgrade()).collect();
+        timers
+            .iter()
+            .filter_map(|timer| {
+                timer.close();
+                timer.run_end().ok().flatten()
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,109 @@
+//! Runnable units that nobody runs: what the monitor makes of the counters of pools.
+//!
+//! A pool in which units wait, and none of whose units has run since, is starved: its xstreams are
+//! held by units of other pools, serve more urgent pools without a break, or there are none.
+
+use std::time::Duration;
+
+/// What a pool shows of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PoolBeat {
+    /// Units that wait for their turn.
+    pub(crate) waiting: usize,
+    /// Runs of its units that have ended.
+    pub(crate) executed: u64,
+}
+
+/// What the monitor remembers of the pools.
+#[derive(Debug)]
+pub(crate) struct PoolWatch {
+    limit: Option<Duration>,
+    pools: Vec<Seen>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    beat: PoolBeat,
+    since: Duration,
+    is_reported: bool,
+}
+
+/// A starved pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Starved {
+    pub(crate) pool: usize,
+    pub(crate) waiting: usize,
+    pub(crate) lasted: Duration,
+}
+
+impl PoolWatch {
+    pub(crate) fn new(limit: Option<Duration>) -> Self {
+        Self { limit, pools: Vec::new() }
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.limit.is_some()
+    }
+
+    /// Compares with the last look. Each pool is found once per episode.
+    pub(crate) fn look(&mut self, now: Duration, beats: &[PoolBeat]) -> Vec<Starved> {
+        let Some(limit) = self.limit else { return Vec::new() };
+        let mut found = Vec::new();
+        for (pool, beat) in beats.iter().enumerate() {
+            let Some(seen) = self.pools.get_mut(pool) else {
+                self.pools.push(Seen { beat: *beat, since: now, is_reported: false });
+                continue;
+            };
+            let is_still = beat.executed == seen.beat.executed && seen.beat.waiting > 0;
+            if beat.waiting == 0 || !is_still {
+                *seen = Seen { beat: *beat, since: now, is_reported: false };
+                continue;
+            }
+            seen.beat = *beat;
+            let lasted = now.saturating_sub(seen.since);
+            if lasted >= limit && !seen.is_reported {
+                seen.is_reported = true;
+                found.push(Starved { pool, waiting: beat.waiting, lasted });
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn beat(waiting: usize, executed: u64) -> PoolBeat {
+        PoolBeat { waiting, executed }
+    }
+
+    #[test]
+    fn units_that_wait_while_none_runs_are_told_once_per_episode() {
+        let mut watch = PoolWatch::new(Some(ms(100)));
+        let mut look = |at, beats: [PoolBeat; 2]| watch.look(ms(at), &beats);
+        let busy = |at: u64| beat(5, at);
+        assert_eq!(look(0, [busy(0), beat(0, 7)]), []);
+        assert_eq!(look(50, [busy(1), beat(2, 7)]), []);
+        assert_eq!(look(149, [busy(2), beat(3, 7)]), []);
+        let starved = |waiting, lasted| Starved { pool: 1, waiting, lasted: ms(lasted) };
+        assert_eq!(look(150, [busy(3), beat(3, 7)]), [starved(3, 100)]);
+        assert_eq!(look(400, [busy(4), beat(3, 7)]), []);
+        assert_eq!(look(450, [busy(5), beat(3, 8)]), [], "one has run");
+        assert_eq!(look(550, [busy(6), beat(2, 8)]), [starved(2, 100)]);
+        assert_eq!(look(600, [busy(7), beat(0, 8)]), []);
+        assert_eq!(look(900, [busy(8), beat(1, 8)]), [], "it has only just come");
+    }
+
+    #[test]
+    fn without_a_limit_nothing_is_found() {
+        let mut watch = PoolWatch::new(None);
+        assert!(!watch.is_on());
+        assert_eq!(watch.look(ms(0), &[beat(1, 0)]), []);
+        assert_eq!(watch.look(ms(u64::MAX), &[beat(1, 0)]), []);
+    }
+}
