@@ -262,6 +262,9 @@ impl Instance {
         if local.start > local.end || local.end > len {
             return Err(BulkError::LocalRange { start: local.start, end: local.end, len });
         }
+        if ult::is_tasklet() {
+            return Err(BulkError::Tasklet);
+        }
         let failed = |source| BulkError::Transfer { peer: peer.to_string(), source };
         let call = Arc::new(BulkCall { done: Eventual::new() });
         let started = self.inner().core_here().transfer(

@@ -135,6 +135,14 @@ pub enum RegisterError {
         /// The pool.
         pool: String,
     },
+    /// The RPC is not served here under this provider id.
+    #[error("RPC `{rpc}` is not registered for provider {provider}")]
+    NotRegistered {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The provider.
+        provider: ProviderId,
+    },
     /// [`finalize`](crate::Instance::finalize) has begun.
     #[error("the instance is shutting down")]
     Closing,
@@ -243,6 +251,14 @@ pub enum ForwardError {
         /// What happened.
         source: HgError,
     },
+    /// The caller is a tasklet, which cannot wait without blocking its whole execution stream.
+    /// Nothing was sent. Register the handler without [`tasklet`](crate::Serve::tasklet), or make
+    /// the call in a ULT that it spawns.
+    #[error("a tasklet cannot wait for `{rpc}`: make the call in a ULT")]
+    Tasklet {
+        /// The RPC's name.
+        rpc: &'static str,
+    },
     /// This instance is shutting down. If the request was already sent, the handler may have run.
     #[error("call of `{rpc}` ended: this instance is shutting down")]
     Closing {
@@ -259,6 +275,7 @@ impl ForwardError {
             | Self::BadArguments { .. }
             | Self::Busy { .. }
             | Self::PeerClosing { .. }
+            | Self::Tasklet { .. }
             | Self::Encode { .. } => true,
             Self::Network { source: HgError::Na(error), .. } => error.never_arrived(),
             _ => false,
@@ -330,6 +347,10 @@ pub enum BulkError {
         /// What happened.
         source: HgError,
     },
+    /// The caller is a tasklet, which cannot wait without blocking its whole execution stream.
+    /// Nothing was started. Transfer in a ULT.
+    #[error("a tasklet cannot wait for a bulk transfer: make it in a ULT")]
+    Tasklet,
     /// The handle cannot be bound to its owner, or names one that this transport cannot reach.
     #[error("the owner of a bulk handle: {0}")]
     Owner(#[source] HgError),

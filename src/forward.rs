@@ -18,6 +18,15 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    pub(crate) fn new() -> Self {
+        Self { done: Eventual::new() }
+    }
+
+    /// Its end.
+    pub(crate) fn done(&self) -> &Eventual<Result<Response, HgError>> {
+        &self.done
+    }
+
     pub(crate) fn complete(&self, result: Result<Response, HgError>) {
         // The RPC layer gives a token back once, so nobody can have been first.
         let _ = self.done.set(result);
@@ -95,7 +104,10 @@ impl Instance {
         to: &ProviderHandle,
         args: &A,
     ) -> Result<(Arc<Call>, OpRef), ForwardError> {
-        let call = Arc::new(Call { done: Eventual::new() });
+        if ult::is_tasklet() {
+            return Err(ForwardError::Tasklet { rpc: rpc.name() });
+        }
+        let call = Arc::new(Call::new());
         let started = self.inner().core_here().forward(
             to.addr(),
             rpc.id(to.id()),
@@ -157,7 +169,7 @@ fn refusal<A, R>(
     }
 }
 
-fn failure<A, R>(rpc: Rpc<A, R>, to: &ProviderHandle, error: HgError) -> ForwardError {
+pub(crate) fn failure<A, R>(rpc: Rpc<A, R>, to: &ProviderHandle, error: HgError) -> ForwardError {
     match error {
         HgError::Remote(code) => refusal(rpc, to, code, String::new()),
         HgError::Proc(source) => ForwardError::Encode { rpc: rpc.name(), source },

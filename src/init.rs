@@ -7,6 +7,7 @@ use std::time::Duration;
 use margo_config::{Config, Resolved};
 use ult::{PoolRef, Runtime};
 
+use crate::admission::Gates;
 use crate::contexts::Context;
 use crate::hg::Core;
 use crate::instance::{Counters, Inner};
@@ -126,6 +127,7 @@ fn start(resolved: Resolved, grace: Duration) -> Result<Instance, InitError> {
         core,
         progress: OnceLock::new(),
         shutdown: Shutdown::new(grace, more_contexts.len() + 1),
+        gates: Gates::new(!more_contexts.is_empty()),
         more_contexts,
         counters: Counters::default(),
         resolved,

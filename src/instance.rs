@@ -7,8 +7,10 @@ use std::sync::{Arc, OnceLock};
 use margo_config::{Config, Resolved};
 use ult::{PoolRef, Runtime};
 
+use crate::admission::Gates;
 use crate::contexts::Context;
 use crate::error::LookupError;
+use crate::handler::Waiting;
 use crate::hg::Core;
 use crate::progress::{Progress, Token};
 use crate::shutdown::Shutdown;
@@ -48,6 +50,7 @@ pub(crate) struct Inner {
     pub(crate) more_contexts: Box<[Context]>,
     pub(crate) shutdown: Shutdown,
     pub(crate) counters: Counters,
+    pub(crate) gates: Gates<Waiting>,
 }
 
 impl Inner {
@@ -76,7 +79,8 @@ impl Inner {
 /// Counted by this layer; the rest of [`Stats`] comes from the RPC layer.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    pub(crate) handlers_run: AtomicU64,
+    /// Places in pools that were given back without a handler having run.
+    pub(crate) handlers_not_run: AtomicU64,
     pub(crate) handlers_panicked: AtomicU64,
     pub(crate) requests_refused: AtomicU64,
     pub(crate) arguments_undecodable: AtomicU64,
@@ -104,6 +108,8 @@ pub struct Stats {
     pub handlers_panicked: u64,
     /// Requests refused because the instance was shutting down or no ULT could be made.
     pub requests_refused: u64,
+    /// Requests refused because a bound on requests in hand was reached.
+    pub requests_busy: u64,
     /// Requests whose arguments could not be decoded.
     pub arguments_undecodable: u64,
 }
@@ -188,13 +194,15 @@ impl Instance {
     pub fn stats(&self) -> Stats {
         let core = self.inner().core.counters();
         let own = &self.inner().counters;
+        let (ended, requests_busy) = self.inner().gates.sums();
         Stats {
             requests_sent: core.rpc_req_sent,
             requests_received: core.rpc_req_recv,
             bulk_transfers: core.bulk_count,
-            handlers_run: own.handlers_run.load(Ordering::Relaxed),
+            handlers_run: ended.saturating_sub(own.handlers_not_run.load(Ordering::Relaxed)),
             handlers_panicked: own.handlers_panicked.load(Ordering::Relaxed),
             requests_refused: own.requests_refused.load(Ordering::Relaxed),
+            requests_busy,
             arguments_undecodable: own.arguments_undecodable.load(Ordering::Relaxed),
         }
     }

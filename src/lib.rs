@@ -53,9 +53,11 @@
 #[doc(hidden)]
 pub mod hg;
 
+mod admission;
 mod bulk;
 mod bulk_bind;
 mod bulk_pool;
+mod call_result;
 mod contexts;
 mod copy_claims;
 mod copy_pool;
@@ -74,6 +76,7 @@ mod register;
 mod respond;
 mod rpc;
 mod segments;
+mod serve;
 mod shutdown;
 mod sync;
 
@@ -81,8 +84,10 @@ pub use margo_config as config;
 pub use {na, ult};
 
 pub use self::{
+    admission::Load,
     bulk::{BulkBuffer, LocalBulk},
     bulk_pool::{BulkClassStats, BulkPool, BulkPoolError, BulkPoolSpec, PooledBuffer},
+    call_result::CallError,
     error::{
         BulkError, FinalizeError, ForwardError, InitError, LayoutError, LayoutErrors, LookupError,
         ProviderError, RegisterError, RespondError,
@@ -94,8 +99,9 @@ pub use self::{
     instance::{Instance, Stats},
     layout::{Layout, LayoutPool, LayoutXstream},
     provider::{Component, Provider, ProviderSpec, RunningProvider, RunningProviders},
-    rpc::{ProviderHandle, Rpc},
+    rpc::{NoResponse, OneWay, ProviderHandle, Rpc},
     segments::BulkSegments,
+    serve::Serve,
 };
 pub use margo_config::Config;
 pub use na::{Access, Addr, AllocOptions, SharedBuffer};

@@ -11,6 +11,7 @@
 //! | arguments cannot be decoded | `HG_PROTOCOL_ERROR` |
 //! | the handler panicked | `HG_FAULT` |
 //! | the instance is shutting down | `HG_PERMISSION` |
+//! | a bound on requests in hand is reached | `HG_BUSY` |
 //! | no ULT could be made | `HG_AGAIN` |
 //! | the handler ended without an answer, or with a text | `HG_OTHER_ERROR` |
 
@@ -37,7 +38,7 @@ const DETAIL_BYTES_MAX: usize = 1024;
 pub(crate) struct Reply {
     instance: Instance,
     /// Its data is the [`Entry`] of the handler.
-    registration: Option<Arc<Registration>>,
+    registration: Arc<Registration>,
     rpc: &'static str,
     provider: ProviderId,
     origin: Addr,
@@ -59,15 +60,16 @@ struct State {
 impl Reply {
     pub(crate) fn new(
         instance: Instance,
-        registration: Option<Arc<Registration>>,
+        registration: Arc<Registration>,
         rpc: &'static str,
         provider: ProviderId,
         request: RequestHandle<Token>,
     ) -> Arc<Self> {
         let (origin, context) = (request.origin().clone(), request.context_id());
+        // Nobody waits for an answer to a one-way request: it has all that it wants.
+        let answered = AtomicBool::new(request.is_one_way());
         let request = Some(request);
         let state = Lock::new(State { request, handler_runs: true, lost_to_panic: false });
-        let answered = AtomicBool::new(false);
         Arc::new(Self { instance, registration, rpc, provider, origin, context, answered, state })
     }
 
@@ -97,10 +99,15 @@ impl Reply {
 
     /// Runs the handler, on its ULT.
     pub(crate) fn run_handler(self: &Arc<Self>) {
-        let registration = self.registration.as_ref();
-        if let Some(entry) = registration.and_then(|there| there.data_as::<Entry>()) {
+        if let Some(entry) = self.entry() {
             (entry.run)(self);
         }
+    }
+
+    /// What the RPC was registered with when the request was admitted.
+    #[inline]
+    pub(crate) fn entry(&self) -> Option<&Entry> {
+        self.registration.data_as()
     }
 
     // No user code runs under this lock, so nobody waits for it for long.
@@ -226,7 +233,7 @@ impl Drop for Reply {
     fn drop(&mut self) {
         // Only when no ULT could be made for the handler: nobody else saw this request.
         let unanswered = self.state.get_mut().request.take();
-        if let Some(request) = unanswered {
+        if let Some(request) = unanswered.filter(|request| !request.is_one_way()) {
             self.send_failure(request, ReturnCode::Again, "no ULT could be made for the handler");
         }
     }

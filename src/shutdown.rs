@@ -4,7 +4,8 @@
 //! does the rest, because neither a ULT (its execution stream is to end) nor the caller (who may be
 //! a handler, or a destructor) can. The steps:
 //!
-//! - **refuse**: requests that arrive are answered with `HG_PERMISSION` from the moment of `begin`;
+//! - **refuse**: requests that arrive are answered with `HG_PERMISSION` from the moment of `begin`,
+//!   and those that wait because of a bound are;
 //! - **drain**: running handlers get the grace period to end; they may still make calls;
 //! - **close**: the progress ULT closes the RPC layer. Every call and transfer in flight ends with
 //!   an error, so every ULT that waits for one runs on; the progress ULT ends when all of them have
@@ -149,6 +150,7 @@ pub(crate) fn stop_progress(inner: &Arc<Inner>) -> bool {
 
 fn run(inner: &Arc<Inner>) {
     let shutdown = &inner.shutdown;
+    crate::handler::refuse_waiting(inner);
     shutdown.drain();
     if stop_progress(inner) {
         // Bounded: a handler that blocks the execution stream itself blocks the progress ULT too.

@@ -33,6 +33,7 @@
 //! key `margo`.
 #![forbid(unsafe_code)]
 
+mod admission;
 mod affinity;
 mod clean;
 mod config;
@@ -49,6 +50,7 @@ mod samples;
 mod suggest;
 mod tree;
 
+pub use admission::{Admission, AdmissionOptions, Overload, PoolAdmission, ResolvedAdmission};
 pub use affinity::Affinity;
 pub use config::{Argobots, Config, Pool, PoolAccess, PoolKind, Scheduler, SchedulerKind, Xstream};
 pub use error::{Error, Errors, Warning};
