@@ -202,6 +202,15 @@ pub enum ForwardError {
         /// The peer's address.
         peer: String,
     },
+    /// The deadline passed at the peer before a handler was free. The request did not run. Usually
+    /// the call has [timed out](Self::TimedOut) here before this is told.
+    #[error("{peer} did not get to `{rpc}` before its deadline")]
+    Expired {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The peer's address.
+        peer: String,
+    },
     /// The peer is shutting down. The request did not run.
     #[error("{peer} is shutting down and refused `{rpc}`")]
     PeerClosing {
@@ -275,6 +284,7 @@ impl ForwardError {
             | Self::BadArguments { .. }
             | Self::Busy { .. }
             | Self::PeerClosing { .. }
+            | Self::Expired { .. }
             | Self::Tasklet { .. }
             | Self::Encode { .. } => true,
             Self::Network { source: HgError::Na(error), .. } => error.never_arrived(),

@@ -9,7 +9,7 @@ use ult::Eventual;
 
 use crate::hg::{ForwardOptions, HgError, OpRef, Response, ReturnCode, margo, proc};
 use crate::progress::Token;
-use crate::{ForwardError, Instance, ProviderHandle, Rpc};
+use crate::{ForwardError, Instance, ProviderHandle, Rpc, deadline};
 
 /// A call in flight. The caller waits on it; the progress ULT completes it.
 #[derive(Debug)]
@@ -56,12 +56,18 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
-        let (call, _op) = self.start(rpc, to, args)?;
+        if let Some(deadline) = deadline::inherited() {
+            let limit = deadline.saturating_duration_since(Instant::now());
+            return self.forward_until(rpc, to, args, deadline, limit);
+        }
+        let (call, _op) = self.start(rpc, to, args, None)?;
         finish(self, rpc, to, call.done.wait())
     }
 
     /// Like [`forward`](Self::forward), for at most `limit` from now (resolution about 0.1 ms when
-    /// idle). Then the call is cancelled here; the handler may run all the same.
+    /// idle). Then the call is cancelled here. A target of ours knows the time that is left: it
+    /// does not start a handler for which nobody waits any more, and tells one that runs
+    /// ([`Handle::cancel_token`](crate::Handle::cancel_token)), which may go on all the same.
     ///
     /// # Errors
     ///
@@ -79,11 +85,27 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
+        let limit = deadline::within(limit, deadline::inherited());
         // A limit beyond what the clock can count is no limit.
-        let Some(deadline) = Instant::now().checked_add(limit) else {
-            return self.forward(rpc, to, args);
-        };
-        let (call, op) = self.start(rpc, to, args)?;
+        match Instant::now().checked_add(limit) {
+            Some(deadline) => self.forward_until(rpc, to, args, deadline, limit),
+            None => self.forward(rpc, to, args),
+        }
+    }
+
+    fn forward_until<A, R>(
+        &self,
+        rpc: Rpc<A, R>,
+        to: &ProviderHandle,
+        args: &A,
+        deadline: Instant,
+        limit: Duration,
+    ) -> Result<R, ForwardError>
+    where
+        A: Serialize,
+        R: DeserializeOwned,
+    {
+        let (call, op) = self.start(rpc, to, args, Some(deadline))?;
         if let Some(result) = call.done.wait_deadline(deadline) {
             return finish(self, rpc, to, result);
         }
@@ -103,6 +125,7 @@ impl Instance {
         rpc: Rpc<A, R>,
         to: &ProviderHandle,
         args: &A,
+        deadline: Option<Instant>,
     ) -> Result<(Arc<Call>, OpRef), ForwardError> {
         if ult::is_tasklet() {
             return Err(ForwardError::Tasklet { rpc: rpc.name() });
@@ -112,7 +135,7 @@ impl Instance {
             to.addr(),
             rpc.id(to.id()),
             // The RPC's type says what a registration would.
-            ForwardOptions { target_context: to.context(), ..ForwardOptions::default() }
+            ForwardOptions { target_context: to.context(), deadline, ..Default::default() }
                 .undeclared(),
             |writer| {
                 margo::write_request_prefix(writer, margo::NO_PARENT)?;
@@ -164,6 +187,7 @@ fn refusal<A, R>(
         ReturnCode::Fault => ForwardError::Panicked { rpc, peer, detail },
         ReturnCode::ProtocolError => ForwardError::BadArguments { rpc, peer, detail },
         ReturnCode::Again | ReturnCode::Busy => ForwardError::Busy { rpc, peer },
+        ReturnCode::Timeout => ForwardError::Expired { rpc, peer },
         ReturnCode::Permission => ForwardError::PeerClosing { rpc, peer },
         code => ForwardError::Failed { rpc, peer, code, detail },
     }

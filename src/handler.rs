@@ -12,13 +12,13 @@ use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crate::Addr;
 use crate::admission::Entrance;
 use crate::hg::{Registration, RequestHandle, ReturnCode};
 use crate::instance::{Counters, Inner};
 use crate::progress::Token;
 use crate::register::{Entry, Gate};
 use crate::respond::{self, Reply};
+use crate::{Addr, deadline};
 
 /// A request that was read and is not handled yet; in a gate it waits as such.
 pub(crate) struct Waiting {
@@ -187,6 +187,13 @@ impl Running {
     fn run(mut self) {
         self.ran = true;
         let reply = &self.reply;
+        if reply.is_abandoned() {
+            Counters::add(&reply.instance().inner().counters.handlers_not_run);
+            return;
+        }
+        if let Some(deadline) = reply.deadline() {
+            deadline::begin(deadline);
+        }
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| reply.run_handler())) {
             Counters::add(&reply.instance().inner().counters.handlers_panicked);
             let message = message_of(&*panic);

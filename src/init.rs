@@ -8,6 +8,7 @@ use margo_config::{Config, Resolved};
 use ult::{PoolRef, Runtime};
 
 use crate::admission::Gates;
+use crate::cancel::Cancels;
 use crate::contexts::Context;
 use crate::hg::Core;
 use crate::instance::{Counters, Inner};
@@ -128,6 +129,7 @@ fn start(resolved: Resolved, grace: Duration) -> Result<Instance, InitError> {
         progress: OnceLock::new(),
         shutdown: Shutdown::new(grace, more_contexts.len() + 1),
         gates: Gates::new(!more_contexts.is_empty()),
+        cancels: Cancels::default(),
         more_contexts,
         counters: Counters::default(),
         resolved,

@@ -8,6 +8,7 @@ use margo_config::{Config, Resolved};
 use ult::{PoolRef, Runtime};
 
 use crate::admission::Gates;
+use crate::cancel::Cancels;
 use crate::contexts::Context;
 use crate::error::LookupError;
 use crate::handler::Waiting;
@@ -51,6 +52,7 @@ pub(crate) struct Inner {
     pub(crate) shutdown: Shutdown,
     pub(crate) counters: Counters,
     pub(crate) gates: Gates<Waiting>,
+    pub(crate) cancels: Cancels,
 }
 
 impl Inner {
@@ -83,6 +85,7 @@ pub(crate) struct Counters {
     pub(crate) handlers_not_run: AtomicU64,
     pub(crate) handlers_panicked: AtomicU64,
     pub(crate) requests_refused: AtomicU64,
+    pub(crate) requests_abandoned: AtomicU64,
     pub(crate) arguments_undecodable: AtomicU64,
 }
 
@@ -110,6 +113,9 @@ pub struct Stats {
     pub requests_refused: u64,
     /// Requests refused because a bound on requests in hand was reached.
     pub requests_busy: u64,
+    /// Requests whose handler was not run because nobody waited for it any more: the deadline had
+    /// passed, or the origin had canceled the call.
+    pub requests_abandoned: u64,
     /// Requests whose arguments could not be decoded.
     pub arguments_undecodable: u64,
 }
@@ -203,6 +209,7 @@ impl Instance {
             handlers_panicked: own.handlers_panicked.load(Ordering::Relaxed),
             requests_refused: own.requests_refused.load(Ordering::Relaxed),
             requests_busy,
+            requests_abandoned: own.requests_abandoned.load(Ordering::Relaxed),
             arguments_undecodable: own.arguments_undecodable.load(Ordering::Relaxed),
         }
     }

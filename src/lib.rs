@@ -58,9 +58,11 @@ mod bulk;
 mod bulk_bind;
 mod bulk_pool;
 mod call_result;
+mod cancel;
 mod contexts;
 mod copy_claims;
 mod copy_pool;
+mod deadline;
 mod error;
 mod exposed;
 mod forward;
@@ -88,6 +90,8 @@ pub use self::{
     bulk::{BulkBuffer, LocalBulk},
     bulk_pool::{BulkClassStats, BulkPool, BulkPoolError, BulkPoolSpec, PooledBuffer},
     call_result::CallError,
+    cancel::{CancelReason, CancelToken},
+    deadline::without_deadline,
     error::{
         BulkError, FinalizeError, ForwardError, InitError, LayoutError, LayoutErrors, LookupError,
         ProviderError, RegisterError, RespondError,

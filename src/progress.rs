@@ -31,10 +31,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::{Duration, Instant};
 
+use crate::Addr;
 use crate::bulk::BulkCall;
 use crate::forward::Call;
 use crate::handler;
-use crate::hg::{Core, HgError, RequestHandle, Response, Sink};
+use crate::hg::{CallKey, Core, HgError, RequestHandle, Response, Sink};
 use crate::instance::Inner;
 
 /// Completions taken from the network in one go, before other ULTs get their turn.
@@ -178,6 +179,14 @@ impl Sink<Token> for Dispatch<'_> {
         if let Err(error) = result {
             tracing::debug!(%error, "an answer was not delivered");
         }
+    }
+
+    fn canceled(&mut self, origin: &Addr, call: CallKey) {
+        self.inner.cancels.canceled(origin, call);
+    }
+
+    fn peer_gone(&mut self, peer: &Addr) {
+        self.inner.cancels.origin_gone(peer);
     }
 
     fn bulk(&mut self, token: Token, result: Result<u64, HgError>) {

@@ -12,19 +12,24 @@
 //! | the handler panicked | `HG_FAULT` |
 //! | the instance is shutting down | `HG_PERMISSION` |
 //! | a bound on requests in hand is reached | `HG_BUSY` |
+//! | its deadline had passed before a handler was free | `HG_TIMEOUT` |
+//! | it was canceled before that | `HG_CANCELED` |
 //! | no ULT could be made | `HG_AGAIN` |
 //! | the handler ended without an answer, or with a text | `HG_OTHER_ERROR` |
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use na::lock::{Guard, Lock};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::cancel::{CancelToken, Wanted};
 use crate::hg::{
-    HgError, ProcError, ProviderId, Registration, RequestHandle, ReturnCode, Writer, margo, proc,
+    CallKey, HgError, ProcError, ProviderId, Registration, RequestHandle, ReturnCode, Writer,
+    margo, proc,
 };
 use crate::instance::{Counters, Inner};
 use crate::progress::Token;
@@ -43,6 +48,10 @@ pub(crate) struct Reply {
     provider: ProviderId,
     origin: Addr,
     context: u8,
+    /// When the origin gives up, if it has said so.
+    deadline: Option<Instant>,
+    /// Made when it is asked for, with the name of the call then.
+    cancel: OnceLock<(CancelToken, Option<CallKey>)>,
     /// `State::request` is gone for good: to look at without the lock.
     answered: AtomicBool,
     state: Lock<State>,
@@ -68,9 +77,21 @@ impl Reply {
         let (origin, context) = (request.origin().clone(), request.context_id());
         // Nobody waits for an answer to a one-way request: it has all that it wants.
         let answered = AtomicBool::new(request.is_one_way());
+        let (deadline, cancel) = (request.deadline(), OnceLock::new());
         let request = Some(request);
         let state = Lock::new(State { request, handler_runs: true, lost_to_panic: false });
-        Arc::new(Self { instance, registration, rpc, provider, origin, context, answered, state })
+        Arc::new(Self {
+            instance,
+            registration,
+            rpc,
+            provider,
+            origin,
+            context,
+            deadline,
+            cancel,
+            answered,
+            state,
+        })
     }
 
     pub(crate) fn instance(&self) -> &Instance {
@@ -95,6 +116,52 @@ impl Reply {
 
     pub(crate) fn context(&self) -> u8 {
         self.context
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Fires when nobody waits for the answer any more.
+    pub(crate) fn cancel_token(&self) -> &CancelToken {
+        let (token, _) = self.cancel.get_or_init(|| {
+            let inner = self.inner();
+            let call = self.state().request.as_ref().and_then(RequestHandle::call_key);
+            let (origin, deadline) = (&self.origin, self.deadline);
+            let pool = &inner.pools[inner.resolved.progress_pool];
+            let (token, is_new) = inner.cancels.token(&Wanted { origin, call, deadline, pool });
+            if is_new && *origin != inner.core.self_addr() {
+                if let Err(error) = inner.core.watch_peer(origin) {
+                    tracing::debug!(%origin, %error, "an origin cannot be watched");
+                    inner.cancels.not_watched(origin);
+                }
+            }
+            (token, call)
+        });
+        token
+    }
+
+    /// Whether nobody waits for the answer any more, before the handler has begun; the origin was
+    /// told then, if it is still there.
+    #[inline]
+    pub(crate) fn is_abandoned(&self) -> bool {
+        let expired = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        if expired {
+            return self.abandon(ReturnCode::Timeout, "its deadline passed before it began");
+        }
+        let name = || {
+            let call = self.state().request.as_ref()?.call_key()?;
+            Some((self.origin.clone(), call))
+        };
+        self.inner().cancels.was_canceled(name)
+            && self.abandon(ReturnCode::Canceled, "it was canceled before it began")
+    }
+
+    #[cold]
+    fn abandon(&self, code: ReturnCode, detail: &str) -> bool {
+        Counters::add(&self.inner().counters.requests_abandoned);
+        self.fail(code, detail);
+        true
     }
 
     /// Runs the handler, on its ULT.
@@ -231,6 +298,9 @@ impl Reply {
 
 impl Drop for Reply {
     fn drop(&mut self) {
+        if let Some((token, call)) = self.cancel.get() {
+            self.inner().cancels.forget(token, &self.origin, *call);
+        }
         // Only when no ULT could be made for the handler: nobody else saw this request.
         let unanswered = self.state.get_mut().request.take();
         if let Some(request) = unanswered.filter(|request| !request.is_one_way()) {

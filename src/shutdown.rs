@@ -6,7 +6,8 @@
 //!
 //! - **refuse**: requests that arrive are answered with `HG_PERMISSION` from the moment of `begin`,
 //!   and those that wait because of a bound are;
-//! - **drain**: running handlers get the grace period to end; they may still make calls;
+//! - **drain**: running handlers get the grace period to end; they may still make calls. Those that
+//!   are left are told by their cancel tokens;
 //! - **close**: the progress ULT closes the RPC layer. Every call and transfer in flight ends with
 //!   an error, so every ULT that waits for one runs on; the progress ULT ends when all of them have
 //!   been told;
@@ -152,6 +153,7 @@ fn run(inner: &Arc<Inner>) {
     let shutdown = &inner.shutdown;
     crate::handler::refuse_waiting(inner);
     shutdown.drain();
+    inner.cancels.close();
     if stop_progress(inner) {
         // Bounded: a handler that blocks the execution stream itself blocks the progress ULT too.
         if !shutdown.within_grace(&shutdown.network_closed) {

@@ -1,5 +1,5 @@
-//! The ways to serve an RPC: functions, methods of a provider's object, tasklets, one-way; errors of
-//! the application beside those of the runtime.
+//! The ways to serve an RPC: functions, methods of a provider's object, tasklets, one-way; errors
+//! of the application beside those of the runtime.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 mod common;

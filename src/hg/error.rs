@@ -69,6 +69,9 @@ pub enum WireError {
         /// The unknown bits.
         flags: u8,
     },
+    /// What a peer of ours says beside the header cannot be read.
+    #[error("the extension of a request cannot be read: {0}")]
+    Extension(&'static str),
     /// The message says that its payload is elsewhere, but not readably where.
     #[error("the description of an overflowed payload cannot be read: {0}")]
     Overflow(#[from] ProcError),
