@@ -130,11 +130,12 @@ impl Reply {
             let (origin, deadline) = (&self.origin, self.deadline);
             let pool = &inner.pools[inner.resolved.progress_pool];
             let (token, is_new) = inner.cancels.token(&Wanted { origin, call, deadline, pool });
-            if is_new && *origin != inner.core.self_addr() {
-                if let Err(error) = inner.core.watch_peer(origin) {
-                    tracing::debug!(%origin, %error, "an origin cannot be watched");
-                    inner.cancels.not_watched(origin);
-                }
+            if is_new
+                && *origin != inner.core.self_addr()
+                && let Err(error) = inner.core.watch_peer(origin)
+            {
+                tracing::debug!(%origin, %error, "an origin cannot be watched");
+                inner.cancels.not_watched(origin);
             }
             (token, call)
         });
