@@ -328,6 +328,15 @@ impl<P> Gates<P> {
         (ended, busy + of_rpcs.sum::<u64>())
     }
 
+    /// Whether there is any request inside or waiting.
+    pub(crate) fn any_in_hand(&self) -> bool {
+        let is_used = |gate: &Gate<P>| {
+            let load = gate.load();
+            load.in_hand + load.waiting > 0
+        };
+        lock(&self.pools).iter().any(|(_, gate)| is_used(gate))
+    }
+
     /// All that waits at any of them.
     pub(crate) fn give_back(&self) -> Vec<P> {
         let rpcs = lock(&self.rpcs).iter().filter_map(Weak::upgrade).collect::<Vec<_>>();

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use crate::forward::{Call, failure};
 use crate::hg::{ForwardOptions, margo, proc};
 use crate::progress::Token;
-use crate::{ForwardError, Instance, OneWay, ProviderHandle, Rpc};
+use crate::{ForwardError, Instance, OneWay, ProviderHandle, Rpc, deadline};
 
 /// Why a [`call`](Instance::call) has no value: the service says so, or there is no answer of it.
 ///
@@ -88,9 +88,7 @@ impl Instance {
         to: &ProviderHandle,
         args: &A,
     ) -> Result<(), ForwardError> {
-        if ult::is_tasklet() {
-            return Err(ForwardError::Tasklet { rpc: rpc.name() });
-        }
+        let _no_limit = deadline::of_caller(rpc.name())?;
         let call = Arc::new(Call::new());
         let options = ForwardOptions { target_context: to.context(), ..ForwardOptions::one_way() };
         let started = self.inner().core_here().forward(

@@ -215,13 +215,23 @@ impl Cancels {
         }
     }
 
-    /// An origin has canceled a call.
-    pub(crate) fn canceled(&self, origin: &Addr, call: CallKey) {
+    /// An origin has canceled a call. `may_be_here` is asked if nobody has a token for it: whether
+    /// there is any request that could be meant.
+    pub(crate) fn canceled(
+        &self,
+        origin: &Addr,
+        call: CallKey,
+        may_be_here: impl FnOnce() -> bool,
+    ) {
         let mut tokens = self.tokens();
         let name = (origin.clone(), call);
         if let Some(token) = tokens.by_call.get(&name).and_then(Weak::upgrade) {
             drop(tokens);
             token.fire(CancelReason::Canceled);
+            return;
+        }
+        // Most come for a request that was answered meanwhile.
+        if !may_be_here() {
             return;
         }
         let now = Instant::now();
@@ -312,5 +322,86 @@ fn set_timer(state: &Arc<State>, pool: &PoolRef) {
 fn fire_all(tokens: impl Iterator<Item = (u64, Weak<State>)>, reason: CancelReason) {
     for token in tokens.filter_map(|(_, token)| token.upgrade()) {
         token.fire(reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use na::Tag;
+
+    use super::*;
+    use crate::Instance;
+
+    fn key(n: usize) -> CallKey {
+        CallKey::network(Tag(n as u32))
+    }
+
+    fn early(cancels: &Cancels, origin: &Addr, n: usize) -> bool {
+        cancels.was_canceled(|| Some((origin.clone(), key(n))))
+    }
+
+    #[test]
+    fn a_cancel_that_comes_early_is_kept_for_its_request_and_for_no_other() {
+        let instance = Instance::builder("na+sm://").start().unwrap();
+        let origin = instance.self_addr();
+        let cancels = Cancels::default();
+        assert!(!early(&cancels, &origin, 1));
+        cancels.canceled(&origin, key(1), || false);
+        assert!(!early(&cancels, &origin, 1), "there was no request");
+        cancels.canceled(&origin, key(1), || true);
+        cancels.canceled(&origin, key(2), || true);
+        assert!(!early(&cancels, &origin, 3));
+        assert!(early(&cancels, &origin, 1) && !early(&cancels, &origin, 1));
+        // One that asks late is told at once.
+        let wanted = Wanted {
+            origin: &origin,
+            call: Some(key(2)),
+            deadline: None,
+            pool: &instance.rpc_pool(),
+        };
+        let (token, is_new) = cancels.token(&wanted);
+        assert!(is_new && token.reason() == Some(CancelReason::Canceled));
+        assert!(!early(&cancels, &origin, 2));
+        assert!(!cancels.any_early.load(Ordering::Relaxed), "nothing is left to look for");
+        instance.finalize_and_wait().unwrap();
+    }
+
+    #[test]
+    fn early_cancels_are_bounded_in_number_and_age() {
+        let instance = Instance::builder("na+sm://").start().unwrap();
+        let origin = instance.self_addr();
+        let cancels = Cancels::default();
+        for n in 0..EARLY_MAX + 10 {
+            cancels.canceled(&origin, key(n), || true);
+        }
+        assert_eq!(cancels.tokens().early.len(), EARLY_MAX);
+        assert!(!early(&cancels, &origin, 9) && early(&cancels, &origin, 10));
+        let later = Instant::now().checked_add(EARLY_KEPT * 2).unwrap();
+        let mut tokens = cancels.tokens();
+        tokens.forget_old(later, EARLY_MAX);
+        assert!(tokens.early.is_empty() && tokens.early_in_order.is_empty());
+        drop(tokens);
+        instance.finalize_and_wait().unwrap();
+    }
+
+    #[test]
+    fn a_token_ends_with_its_request_and_with_the_instance() {
+        let instance = Instance::builder("na+sm://").start().unwrap();
+        let origin = instance.self_addr();
+        let cancels = Cancels::default();
+        let pool = instance.rpc_pool();
+        let deadline = Instant::now().checked_add(Duration::from_secs(3600));
+        let wanted = |n| Wanted { origin: &origin, call: Some(key(n)), deadline, pool: &pool };
+        let [(first, watch), (second, again)] = [1, 2].map(|n| cancels.token(&wanted(n)));
+        assert!(watch && !again, "an origin is watched once");
+        cancels.forget(&first, &origin, Some(key(1)));
+        assert!(first.0.timer.lock().unwrap().is_none(), "a timer that outlives its request");
+        cancels.close();
+        assert_eq!((first.reason(), second.reason()), (None, Some(CancelReason::Closing)));
+        assert!(second.0.timer.lock().unwrap().is_none());
+        let (late, _) = cancels.token(&wanted(3));
+        assert_eq!(late.reason(), Some(CancelReason::Closing));
+        // Timers that were left would keep it from ending.
+        instance.finalize_and_wait().unwrap();
     }
 }

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use ult::UltLocal;
 
+use crate::ForwardError;
+
 static DEADLINE: UltLocal<Cell<Option<Instant>>> = UltLocal::new(|| Cell::new(None));
 
 /// The caller is the unit of a handler whose request has this deadline.
@@ -18,9 +20,20 @@ pub(crate) fn begin(deadline: Instant) {
 }
 
 /// That of the request on whose behalf the caller runs.
-#[inline]
-pub(crate) fn inherited() -> Option<Instant> {
+fn inherited() -> Option<Instant> {
     DEADLINE.with_existing(Cell::get).flatten()
+}
+
+/// What a caller has to observe that is about to wait for a call of `rpc`: that deadline, or that
+/// it cannot wait at all.
+#[inline]
+pub(crate) fn of_caller(rpc: &'static str) -> Result<Option<Instant>, ForwardError> {
+    if ult::is_tasklet_or_has_locals() { of_special_caller(rpc) } else { Ok(None) }
+}
+
+#[cold]
+fn of_special_caller(rpc: &'static str) -> Result<Option<Instant>, ForwardError> {
+    if ult::is_tasklet() { Err(ForwardError::Tasklet { rpc }) } else { Ok(inherited()) }
 }
 
 /// The earlier of the two, as a time from now.

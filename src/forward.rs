@@ -56,7 +56,7 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
-        if let Some(deadline) = deadline::inherited() {
+        if let Some(deadline) = deadline::of_caller(rpc.name())? {
             let limit = deadline.saturating_duration_since(Instant::now());
             return self.forward_until(rpc, to, args, deadline, limit);
         }
@@ -85,7 +85,7 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
-        let limit = deadline::within(limit, deadline::inherited());
+        let limit = deadline::within(limit, deadline::of_caller(rpc.name())?);
         // A limit beyond what the clock can count is no limit.
         match Instant::now().checked_add(limit) {
             Some(deadline) => self.forward_until(rpc, to, args, deadline, limit),
@@ -127,9 +127,6 @@ impl Instance {
         args: &A,
         deadline: Option<Instant>,
     ) -> Result<(Arc<Call>, OpRef), ForwardError> {
-        if ult::is_tasklet() {
-            return Err(ForwardError::Tasklet { rpc: rpc.name() });
-        }
         let call = Arc::new(Call::new());
         let started = self.inner().core_here().forward(
             to.addr(),

@@ -8,17 +8,20 @@
 //! Whatever happens to the request from here on, the origin is told: the [`Reply`] answers when it
 //! is dropped unanswered, and [`Running`] counts the handler out even when it panics.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use ult::PoolRef;
+
 use crate::admission::Entrance;
-use crate::hg::{Registration, RequestHandle, ReturnCode};
+use crate::hg::{ProviderId, Registration, RequestHandle, ReturnCode};
 use crate::instance::{Counters, Inner};
 use crate::progress::Token;
 use crate::register::{Entry, Gate};
 use crate::respond::{self, Reply};
-use crate::{Addr, deadline};
+use crate::{Addr, Instance, deadline};
 
 /// A request that was read and is not handled yet; in a gate it waits as such.
 pub(crate) struct Waiting {
@@ -44,9 +47,10 @@ pub(crate) fn dispatch(inner: &Inner, mut request: RequestHandle<Token>) {
         admit(inner, Waiting { request, registration, in_pool: false });
     } else if !entry.gate.enter_plain() {
         respond::refuse(inner, request, ReturnCode::Busy);
-    } else if let Err(registration) = start(inner, request, registration)
-        && let Some(entry) = registration.data_as::<Entry>()
-    {
+    } else if let Some(start) = Start::prepare(inner, entry) {
+        start.go(request, registration);
+    } else {
+        refuse_closing(inner, request);
         // Nobody waits at a plain gate.
         let _ = not_run(inner, &entry.gate, None);
     }
@@ -70,13 +74,15 @@ fn go_on(inner: &Inner, mut todo: Vec<Next>) {
         match next {
             Next::AtGate(waiting) => pass(inner, waiting, &mut todo),
             Next::Inside(Waiting { request, registration, .. }) => {
-                let peer = request.origin().clone();
-                if let Err(registration) = start(inner, request, registration)
-                    && let Some(entry) = registration.data_as::<Entry>()
-                {
-                    give_place(entry, &peer, &mut todo);
-                    Counters::add(&inner.counters.handlers_not_run);
+                let Some(entry) = registration.data_as::<Entry>() else { continue };
+                if let Some(start) = Start::prepare(inner, entry) {
+                    start.go(request, registration);
+                    continue;
                 }
+                let peer = request.origin().clone();
+                refuse_closing(inner, request);
+                give_place(entry, &peer, &mut todo);
+                Counters::add(&inner.counters.handlers_not_run);
             }
         }
     }
@@ -143,64 +149,90 @@ pub(crate) fn refuse_waiting(inner: &Inner) {
     }
 }
 
-/// Makes the handler of a request that is through all gates; if that cannot be, the origin was told
-/// and its places are to be given back.
-#[inline]
-fn start(
-    inner: &Inner,
-    request: RequestHandle<Token>,
-    registration: Arc<Registration>,
-) -> Result<(), Arc<Registration>> {
-    let Some(entry) = registration.data_as::<Entry>() else { return Err(registration) };
-    let instance = match entry.instance.upgrade() {
-        Some(instance) if inner.shutdown.admit() => instance,
-        _ => {
-            Counters::add(&inner.counters.requests_refused);
-            respond::refuse(inner, request, ReturnCode::Permission);
-            return Err(registration);
-        }
-    };
-    // Nearly always one of ours, which costs no count; the entry goes to the handler.
-    let pool = match entry.pool_index.and_then(|index| inner.pools.get(index)) {
-        Some(pool) => Cow::Borrowed(pool),
-        None => Cow::Owned(entry.pool.clone()),
-    };
-    let (rpc, provider, tasklet) = (entry.rpc, entry.provider, entry.tasklet);
-    let reply = Reply::new(instance, registration, rpc, provider, request);
-    let running = Running { reply, ran: false };
-    let unit = if tasklet { pool.tasklet() } else { pool.ult() };
-    if let Err(error) = unit.name(rpc).spawn_detached(move || running.run()) {
-        // The closure was dropped, and the reply in it has answered.
-        tracing::error!(rpc, %error, "no ULT for a request");
+#[cold]
+fn refuse_closing(inner: &Inner, request: RequestHandle<Token>) {
+    Counters::add(&inner.counters.requests_refused);
+    respond::refuse(inner, request, ReturnCode::Permission);
+}
+
+/// What the handler of a request needs that is through all gates.
+struct Start<'a> {
+    instance: Instance,
+    pool: Cow<'a, PoolRef>,
+    rpc: &'static str,
+    provider: ProviderId,
+    tasklet: bool,
+}
+
+impl<'a> Start<'a> {
+    /// Counts a handler in; `None`: the instance shuts down.
+    #[inline]
+    fn prepare(inner: &'a Inner, entry: &Entry) -> Option<Self> {
+        let instance = entry.instance.upgrade().filter(|_| inner.shutdown.admit())?;
+        // Nearly always one of ours, which costs no count; the entry goes to the handler.
+        let pool = match entry.pool_index.and_then(|index| inner.pools.get(index)) {
+            Some(pool) => Cow::Borrowed(pool),
+            None => Cow::Owned(entry.pool.clone()),
+        };
+        let (rpc, provider, tasklet) = (entry.rpc, entry.provider, entry.tasklet);
+        Some(Self { instance, pool, rpc, provider, tasklet })
     }
-    Ok(())
+
+    /// Makes its unit.
+    #[inline]
+    fn go(self, request: RequestHandle<Token>, registration: Arc<Registration>) {
+        let Self { instance, pool, rpc, provider, tasklet } = self;
+        let reply = Reply::new(instance, registration, rpc, provider, request);
+        let running = Running { reply, is_counted_out: false };
+        let unit = if tasklet { pool.tasklet() } else { pool.ult() };
+        if let Err(error) = unit.name(rpc).spawn_detached(move || running.run()) {
+            // The closure was dropped, and the reply in it has answered.
+            tracing::error!(rpc, %error, "no ULT for a request");
+        }
+    }
 }
 
 /// A handler that was admitted; counts it out when it ends, however it ends.
 struct Running {
     reply: Arc<Reply>,
-    /// Its unit has started.
-    ran: bool,
+    /// Its places at the gates were given back.
+    is_counted_out: bool,
 }
 
 impl Running {
     fn run(mut self) {
-        self.ran = true;
         let reply = &self.reply;
+        let Some(entry) = reply.entry() else { return };
+        let inner = reply.instance().inner();
         if reply.is_abandoned() {
-            Counters::add(&reply.instance().inner().counters.handlers_not_run);
-            return;
+            Counters::add(&inner.counters.handlers_not_run);
+        } else {
+            if let Some(deadline) = reply.deadline() {
+                deadline::begin(deadline);
+            }
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| reply.run_handler(entry))) {
+                self.panicked(&*panic);
+            }
         }
-        if let Some(deadline) = reply.deadline() {
-            deadline::begin(deadline);
+        if entry.is_plain() {
+            // Nobody waits at a plain gate.
+            entry.gate.leave(None);
+        } else {
+            let mut todo = Vec::new();
+            give_place(entry, reply.origin(), &mut todo);
+            go_on(inner, todo);
         }
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| reply.run_handler())) {
-            Counters::add(&reply.instance().inner().counters.handlers_panicked);
-            let message = message_of(&*panic);
-            let (rpc, provider) = (reply.rpc(), reply.provider());
-            tracing::error!(rpc, %provider, message, "handler panicked");
-            reply.panicked(&message);
-        }
+        self.is_counted_out = true;
+    }
+
+    #[cold]
+    fn panicked(&self, panic: &(dyn Any + Send)) {
+        let reply = &self.reply;
+        Counters::add(&reply.instance().inner().counters.handlers_panicked);
+        let message = message_of(panic);
+        let (rpc, provider) = (reply.rpc(), reply.provider());
+        tracing::error!(rpc, %provider, message, "handler panicked");
+        reply.panicked(&message);
     }
 
     /// No unit could be made. None can for those who wait for its place, either: they are refused.
@@ -235,23 +267,16 @@ impl Drop for Running {
         let reply = &self.reply;
         reply.handler_ended();
         let inner = reply.instance().inner();
-        if let Some(entry) = reply.entry() {
-            if !self.ran {
-                self.did_not_run(inner, entry);
-            } else if entry.is_plain() {
-                // Nobody waits at a plain gate.
-                entry.gate.leave(None);
-            } else {
-                let mut todo = Vec::new();
-                give_place(entry, reply.origin(), &mut todo);
-                go_on(inner, todo);
-            }
+        if !self.is_counted_out
+            && let Some(entry) = reply.entry()
+        {
+            self.did_not_run(inner, entry);
         }
         inner.shutdown.leave();
     }
 }
 
-fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
+fn message_of(panic: &(dyn Any + Send)) -> String {
     if let Some(text) = panic.downcast_ref::<&str>() {
         (*text).to_owned()
     } else if let Some(text) = panic.downcast_ref::<String>() {

@@ -182,7 +182,10 @@ impl Sink<Token> for Dispatch<'_> {
     }
 
     fn canceled(&mut self, origin: &Addr, call: CallKey) {
-        self.inner.cancels.canceled(origin, call);
+        let (gates, core) = (&self.inner.gates, &self.inner.core);
+        // In hand, or its arguments are being fetched.
+        let may_be_here = || gates.any_in_hand() || core.in_hand().operations > 0;
+        self.inner.cancels.canceled(origin, call, may_be_here);
     }
 
     fn peer_gone(&mut self, peer: &Addr) {

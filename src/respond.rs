@@ -166,10 +166,8 @@ impl Reply {
     }
 
     /// Runs the handler, on its ULT.
-    pub(crate) fn run_handler(self: &Arc<Self>) {
-        if let Some(entry) = self.entry() {
-            (entry.run)(self);
-        }
+    pub(crate) fn run_handler(self: &Arc<Self>, entry: &Entry) {
+        (entry.run)(self);
     }
 
     /// What the RPC was registered with when the request was admitted.

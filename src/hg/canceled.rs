@@ -30,7 +30,7 @@ impl CallKey {
         }
     }
 
-    fn network(tag: Tag) -> Self {
+    pub(crate) fn network(tag: Tag) -> Self {
         Self(tag.0.into())
     }
 
