@@ -262,8 +262,11 @@ impl Instance {
         if local.start > local.end || local.end > len {
             return Err(BulkError::LocalRange { start: local.start, end: local.end, len });
         }
+        if ult::is_tasklet() {
+            return Err(BulkError::Tasklet);
+        }
         let failed = |source| BulkError::Transfer { peer: peer.to_string(), source };
-        self.inner().may_wait().map_err(failed)?;
+        self.inner().may_start().map_err(failed)?;
         let call = Arc::new(BulkCall { done: Eventual::new() });
         let started = self.inner().core_here().transfer(
             op,

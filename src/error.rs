@@ -156,6 +156,14 @@ pub enum RegisterError {
         /// The pool.
         pool: String,
     },
+    /// The RPC is not served here under this provider id.
+    #[error("RPC `{rpc}` is not registered for provider {provider}")]
+    NotRegistered {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The provider.
+        provider: ProviderId,
+    },
     /// [`finalize`](crate::Instance::finalize) has begun.
     #[error("the instance is shutting down")]
     Closing,
@@ -215,6 +223,15 @@ pub enum ForwardError {
         /// The peer's address.
         peer: String,
     },
+    /// The deadline passed at the peer before a handler was free. The request did not run. Usually
+    /// the call has [timed out](Self::TimedOut) here before this is told.
+    #[error("{peer} did not get to `{rpc}` before its deadline")]
+    Expired {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The peer's address.
+        peer: String,
+    },
     /// The peer is shutting down. The request did not run.
     #[error("{peer} is shutting down and refused `{rpc}`")]
     PeerClosing {
@@ -264,6 +281,14 @@ pub enum ForwardError {
         /// What happened.
         source: HgError,
     },
+    /// The caller is a tasklet, which cannot wait without blocking its whole execution stream.
+    /// Nothing was sent. Register the handler without [`tasklet`](crate::Serve::tasklet), or make
+    /// the call in a ULT that it spawns.
+    #[error("a tasklet cannot wait for `{rpc}`: make the call in a ULT")]
+    Tasklet {
+        /// The RPC's name.
+        rpc: &'static str,
+    },
     /// This instance is shutting down. If the request was already sent, the handler may have run.
     #[error("call of `{rpc}` ended: this instance is shutting down")]
     Closing {
@@ -280,9 +305,11 @@ impl ForwardError {
             | Self::BadArguments { .. }
             | Self::Busy { .. }
             | Self::PeerClosing { .. }
+            | Self::Expired { .. }
+            | Self::Tasklet { .. }
             | Self::Encode { .. } => true,
             Self::Network { source: HgError::Na(error), .. } => error.never_arrived(),
-            Self::Network { source: HgError::Forked | HgError::Tasklet, .. } => true,
+            Self::Network { source: HgError::Forked, .. } => true,
             _ => false,
         }
     }
@@ -352,6 +379,10 @@ pub enum BulkError {
         /// What happened.
         source: HgError,
     },
+    /// The caller is a tasklet, which cannot wait without blocking its whole execution stream.
+    /// Nothing was started. Transfer in a ULT.
+    #[error("a tasklet cannot wait for a bulk transfer: make it in a ULT")]
+    Tasklet,
     /// The handle cannot be bound to its owner, or names one that this transport cannot reach.
     #[error("the owner of a bulk handle: {0}")]
     Owner(#[source] HgError),

@@ -9,7 +9,7 @@ use ult::Eventual;
 
 use crate::hg::{ForwardOptions, HgError, OpRef, Response, ReturnCode, margo, proc};
 use crate::progress::Token;
-use crate::{ForwardError, Instance, ProviderHandle, Rpc};
+use crate::{ForwardError, Instance, ProviderHandle, Rpc, deadline};
 
 /// A call in flight. The caller waits on it; the progress ULT completes it.
 #[derive(Debug)]
@@ -18,6 +18,15 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    pub(crate) fn new() -> Self {
+        Self { done: Eventual::new() }
+    }
+
+    /// Its end.
+    pub(crate) fn done(&self) -> &Eventual<Result<Response, HgError>> {
+        &self.done
+    }
+
     pub(crate) fn complete(&self, result: Result<Response, HgError>) {
         // The RPC layer gives a token back once, so nobody can have been first.
         let _ = self.done.set(result);
@@ -47,12 +56,18 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
-        let (call, _op) = self.start(rpc, to, args)?;
+        if let Some(deadline) = deadline::of_caller(rpc.name())? {
+            let limit = deadline.saturating_duration_since(Instant::now());
+            return self.forward_until(rpc, to, args, deadline, limit);
+        }
+        let (call, _op) = self.start(rpc, to, args, None)?;
         finish(self, rpc, to, call.done.wait())
     }
 
     /// Like [`forward`](Self::forward), for at most `limit` from now (resolution about 0.1 ms when
-    /// idle). Then the call is cancelled here; the handler may run all the same.
+    /// idle). Then the call is cancelled here. A target of ours knows the time that is left: it
+    /// does not start a handler for which nobody waits any more, and tells one that runs
+    /// ([`Handle::cancel_token`](crate::Handle::cancel_token)), which may go on all the same.
     ///
     /// # Errors
     ///
@@ -70,11 +85,27 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
+        let limit = deadline::within(limit, deadline::of_caller(rpc.name())?);
         // A limit beyond what the clock can count is no limit.
-        let Some(deadline) = Instant::now().checked_add(limit) else {
-            return self.forward(rpc, to, args);
-        };
-        let (call, op) = self.start(rpc, to, args)?;
+        match Instant::now().checked_add(limit) {
+            Some(deadline) => self.forward_until(rpc, to, args, deadline, limit),
+            None => self.forward(rpc, to, args),
+        }
+    }
+
+    fn forward_until<A, R>(
+        &self,
+        rpc: Rpc<A, R>,
+        to: &ProviderHandle,
+        args: &A,
+        deadline: Instant,
+        limit: Duration,
+    ) -> Result<R, ForwardError>
+    where
+        A: Serialize,
+        R: DeserializeOwned,
+    {
+        let (call, op) = self.start(rpc, to, args, Some(deadline))?;
         if let Some(result) = call.done.wait_deadline(deadline) {
             return finish(self, rpc, to, result);
         }
@@ -94,14 +125,15 @@ impl Instance {
         rpc: Rpc<A, R>,
         to: &ProviderHandle,
         args: &A,
+        deadline: Option<Instant>,
     ) -> Result<(Arc<Call>, OpRef), ForwardError> {
-        self.inner().may_wait().map_err(|error| failure(rpc, to, error))?;
-        let call = Arc::new(Call { done: Eventual::new() });
+        self.inner().may_start().map_err(|error| failure(rpc, to, error))?;
+        let call = Arc::new(Call::new());
         let started = self.inner().core_here().forward(
             to.addr(),
             rpc.id(to.id()),
             // The RPC's type says what a registration would.
-            ForwardOptions { target_context: to.context(), ..ForwardOptions::default() }
+            ForwardOptions { target_context: to.context(), deadline, ..Default::default() }
                 .undeclared(),
             |writer| {
                 margo::write_request_prefix(writer, margo::NO_PARENT)?;
@@ -153,12 +185,13 @@ fn refusal<A, R>(
         ReturnCode::Fault => ForwardError::Panicked { rpc, peer, detail },
         ReturnCode::ProtocolError => ForwardError::BadArguments { rpc, peer, detail },
         ReturnCode::Again | ReturnCode::Busy => ForwardError::Busy { rpc, peer },
+        ReturnCode::Timeout => ForwardError::Expired { rpc, peer },
         ReturnCode::Permission => ForwardError::PeerClosing { rpc, peer },
         code => ForwardError::Failed { rpc, peer, code, detail },
     }
 }
 
-fn failure<A, R>(rpc: Rpc<A, R>, to: &ProviderHandle, error: HgError) -> ForwardError {
+pub(crate) fn failure<A, R>(rpc: Rpc<A, R>, to: &ProviderHandle, error: HgError) -> ForwardError {
     match error {
         HgError::Remote(code) => refusal(rpc, to, code, String::new()),
         HgError::Proc(source) => ForwardError::Encode { rpc: rpc.name(), source },

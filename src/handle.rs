@@ -3,12 +3,13 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use crate::hg::{ProviderId, ReturnCode};
 use crate::respond::Reply;
-use crate::{Addr, Bulk, BulkError, Instance, LocalBulk, RespondError};
+use crate::{Addr, Bulk, BulkError, CancelToken, Instance, LocalBulk, RespondError};
 
 /// A request that is being handled: its arguments, where it came from, and the duty to answer.
 ///
@@ -60,6 +61,55 @@ impl<A, R> Handle<A, R> {
     /// Counterpart: `context_id` of `HG_Get_info`.
     pub fn context(&self) -> u8 {
         self.reply.context()
+    }
+
+    /// When the origin gives up, by this host's clock; `None`: it waits for ever, or cannot tell
+    /// (origins of ours can, over `na+sm`, `na+tcp` and `na+sim`). Calls that the handler makes on
+    /// its own ULT have this deadline, too: see [`without_deadline`](crate::without_deadline).
+    pub fn deadline(&self) -> Option<Instant> {
+        self.reply.deadline()
+    }
+
+    /// Time until [`deadline`](Self::deadline); zero when that has passed.
+    pub fn remaining(&self) -> Option<Duration> {
+        self.deadline().map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// What fires when nobody waits for the answer any more: the deadline has passed, the origin
+    /// has canceled the call or is gone, or this instance shuts down and its grace period is over.
+    /// Ask before long work, then look at it, wait for it in another ULT, or select on it with
+    /// whatever the work waits for.
+    ///
+    /// That an origin cancels is told by those of ours, over `na+sm`, `na+tcp` and `na+sim`; that
+    /// it is gone, always. An origin that listens, and was gone before the first token for a
+    /// request of it, is not seen to be.
+    ///
+    /// ```
+    /// # use margo::{Instance, Rpc};
+    /// # fn part_of_the_work() -> bool { true }
+    /// # const LONG: Rpc<(), ()> = Rpc::new("long");
+    /// # let service = Instance::builder("na+sm://").start()?;
+    /// service.register(LONG, |handle| {
+    ///     let canceled = handle.cancel_token();
+    ///     while !part_of_the_work() {
+    ///         if canceled.is_canceled() {
+    ///             return; // the origin will not see the error that this answers with
+    ///         }
+    ///         ult::yield_now();
+    ///     }
+    ///     let _ = handle.respond(&());
+    /// })?;
+    /// # service.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cancel_token(&self) -> CancelToken {
+        self.reply.cancel_token().clone()
+    }
+
+    /// Whether nobody waits for the answer any more: [`cancel_token`](Self::cancel_token) has
+    /// fired. The first question makes the token, so what only a token sees counts from then on.
+    pub fn is_canceled(&self) -> bool {
+        self.reply.cancel_token().is_canceled()
     }
 
     /// Copies from the origin's exposed memory into `into[local]`; suspends until it is there.

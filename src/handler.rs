@@ -1,75 +1,278 @@
 //! From an arrived request to a handler ULT.
 //!
 //! [`dispatch`] runs on the progress ULT, so it does only what cannot be done elsewhere: find the
-//! handler, admit the request, make a ULT in the handler's pool. Decoding, the user's code and the
-//! answer happen on that ULT.
+//! handler, admit the request (`admission.rs`), make a ULT in the handler's pool. Decoding, the
+//! user's code and the answer happen on that ULT. A request that waits for a place is started by
+//! the handler that gives its place up.
 //!
 //! Whatever happens to the request from here on, the origin is told: the [`Reply`] answers when it
 //! is dropped unanswered, and [`Running`] counts the handler out even when it panics.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use ult::PoolRef;
+
+use crate::admission::Entrance;
 use crate::contain::message_of;
-use crate::hg::{RequestHandle, ReturnCode};
+use crate::hg::{ProviderId, Registration, RequestHandle, ReturnCode};
 use crate::instance::{Counters, Inner};
 use crate::progress::Token;
-use crate::register::Entry;
+use crate::register::{Entry, Gate};
 use crate::respond::{self, Reply};
+use crate::{Addr, Instance, deadline};
+
+/// A request that was read and is not handled yet; in a gate it waits as such.
+pub(crate) struct Waiting {
+    request: RequestHandle<Token>,
+    /// Its data is the [`Entry`].
+    registration: Arc<Registration>,
+    /// It has its place in the pool, and waits for one of its RPC.
+    in_pool: bool,
+}
 
 /// Starts the handler of `request`, or answers with an error.
 pub(crate) fn dispatch(inner: &Inner, mut request: RequestHandle<Token>) {
-    let registration = request.take_registration();
-    let Some(entry) = registration.as_ref().and_then(|there| there.data_as::<Entry>()) else {
+    let Some(registration) = request.take_registration() else {
         // The RPC core has refused what is not registered; this is not one of ours.
         request.reject(ReturnCode::NoEntry);
         return;
     };
-    let Some(instance) = entry.instance.upgrade() else {
-        respond::refuse(inner, request, ReturnCode::Permission);
+    let Some(entry) = registration.data_as::<Entry>() else {
+        request.reject(ReturnCode::NoEntry);
         return;
     };
-    if !inner.shutdown.admit() {
-        Counters::add(&inner.counters.requests_refused);
-        respond::refuse(inner, request, ReturnCode::Permission);
-        return;
+    if !entry.is_plain() {
+        admit(inner, Waiting { request, registration, in_pool: false });
+    } else if !entry.gate.enter_plain() {
+        respond::refuse(inner, request, ReturnCode::Busy);
+    } else if let Some(start) = Start::prepare(inner, entry) {
+        start.go(request, registration);
+    } else {
+        refuse_closing(inner, request);
+        // Nobody waits at a plain gate.
+        let _ = not_run(inner, &entry.gate, None);
     }
-    // Nearly always one of ours, which costs no count; the entry goes to the handler.
-    let pool = match entry.pool_index.and_then(|index| inner.pools.get(index)) {
-        Some(pool) => Cow::Borrowed(pool),
-        None => Cow::Owned(entry.pool.clone()),
+}
+
+/// Who is next: at the gates that it has still to pass, or past all of them.
+enum Next {
+    AtGate(Waiting),
+    Inside(Waiting),
+}
+
+/// Lets a request through the gates in front of it, and those who get a place because of it.
+#[inline(never)]
+fn admit(inner: &Inner, waiting: Waiting) {
+    go_on(inner, vec![Next::AtGate(waiting)]);
+}
+
+// One after the other: on a ULT's stack there is no room for a recursion of all who wait.
+fn go_on(inner: &Inner, mut todo: Vec<Next>) {
+    while let Some(next) = todo.pop() {
+        match next {
+            Next::AtGate(waiting) => pass(inner, waiting, &mut todo),
+            Next::Inside(Waiting { request, registration, .. }) => {
+                let Some(entry) = registration.data_as::<Entry>() else { continue };
+                if let Some(start) = Start::prepare(inner, entry) {
+                    start.go(request, registration);
+                    continue;
+                }
+                let peer = request.origin().clone();
+                refuse_closing(inner, request);
+                give_place(entry, &peer, &mut todo);
+                Counters::add(&inner.counters.handlers_not_run);
+            }
+        }
+    }
+}
+
+fn pass(inner: &Inner, mut waiting: Waiting, todo: &mut Vec<Next>) {
+    let registration = waiting.registration.clone();
+    let Some(entry) = registration.data_as::<Entry>() else { return };
+    let peer = waiting.request.origin().clone();
+    let may_wait = || !inner.shutdown.has_begun();
+    if !waiting.in_pool {
+        waiting = match entry.gate.enter(&peer, waiting, may_wait) {
+            Entrance::In(waiting) => Waiting { in_pool: true, ..waiting },
+            Entrance::Busy(waiting) => {
+                return respond::refuse(inner, waiting.request, ReturnCode::Busy);
+            }
+            Entrance::Waits => return,
+        };
+    }
+    let entrance = match &entry.own_gate {
+        Some(own) => {
+            // Its place in the pool is its own while it waits.
+            own.enter(&peer, waiting, may_wait)
+        }
+        None => Entrance::In(waiting),
     };
-    let (rpc, provider) = (entry.rpc, entry.provider);
-    let running = Running(Reply::new(instance, registration, rpc, provider, request));
-    if let Err(error) = pool.ult().name(rpc).spawn_detached(move || running.run()) {
-        // The closure was dropped, and the reply in it has answered.
+    match entrance {
+        Entrance::In(waiting) => todo.push(Next::Inside(waiting)),
+        Entrance::Busy(waiting) => {
+            respond::refuse(inner, waiting.request, ReturnCode::Busy);
+            todo.extend(not_run(inner, &entry.gate, Some(&peer)));
+        }
+        Entrance::Waits => {}
+    }
+}
+
+/// Gives a place in a pool back without a handler having run. A plain gate knows no peers.
+fn not_run(inner: &Inner, gate: &Gate, peer: Option<&Addr>) -> Option<Next> {
+    Counters::add(&inner.counters.handlers_not_run);
+    gate.leave(peer).map(|next| Next::AtGate(Waiting { in_pool: true, ..next }))
+}
+
+/// Gives the places of a request of `peer` to those who wait for them.
+fn give_place(entry: &Entry, peer: &Addr, todo: &mut Vec<Next>) {
+    // The RPC's first: who gets its place has one in the pool.
+    if let Some(own) = &entry.own_gate {
+        todo.extend(own.leave(Some(peer)).map(Next::Inside));
+    }
+    let next = entry.gate.leave(Some(peer));
+    todo.extend(next.map(|next| Next::AtGate(Waiting { in_pool: true, ..next })));
+}
+
+/// Refuses all that wait at gates: the instance shuts down.
+pub(crate) fn refuse_waiting(inner: &Inner) {
+    for waiting in inner.gates.give_back() {
         Counters::add(&inner.counters.requests_refused);
-        tracing::error!(rpc, %error, "no ULT for a request");
+        let Waiting { request, registration, in_pool } = waiting;
+        let peer = request.origin().clone();
+        respond::refuse(inner, request, ReturnCode::Permission);
+        if let Some(entry) = registration.data_as::<Entry>().filter(|_| in_pool) {
+            // Nobody waits any more.
+            let _ = not_run(inner, &entry.gate, Some(&peer));
+        }
+    }
+}
+
+#[cold]
+fn refuse_closing(inner: &Inner, request: RequestHandle<Token>) {
+    Counters::add(&inner.counters.requests_refused);
+    respond::refuse(inner, request, ReturnCode::Permission);
+}
+
+/// What the handler of a request needs that is through all gates.
+struct Start<'a> {
+    instance: Instance,
+    pool: Cow<'a, PoolRef>,
+    rpc: &'static str,
+    provider: ProviderId,
+    tasklet: bool,
+}
+
+impl<'a> Start<'a> {
+    /// Counts a handler in; `None`: the instance shuts down.
+    #[inline]
+    fn prepare(inner: &'a Inner, entry: &Entry) -> Option<Self> {
+        let instance = entry.instance.upgrade().filter(|_| inner.shutdown.admit())?;
+        // Nearly always one of ours, which costs no count; the entry goes to the handler.
+        let pool = match entry.pool_index.and_then(|index| inner.pools.get(index)) {
+            Some(pool) => Cow::Borrowed(pool),
+            None => Cow::Owned(entry.pool.clone()),
+        };
+        let (rpc, provider, tasklet) = (entry.rpc, entry.provider, entry.tasklet);
+        Some(Self { instance, pool, rpc, provider, tasklet })
+    }
+
+    /// Makes its unit.
+    #[inline]
+    fn go(self, request: RequestHandle<Token>, registration: Arc<Registration>) {
+        let Self { instance, pool, rpc, provider, tasklet } = self;
+        let reply = Reply::new(instance, registration, rpc, provider, request);
+        let running = Running { reply, is_counted_out: false };
+        let unit = if tasklet { pool.tasklet() } else { pool.ult() };
+        if let Err(error) = unit.name(rpc).spawn_detached(move || running.run()) {
+            // The closure was dropped, and the reply in it has answered.
+            tracing::error!(rpc, %error, "no ULT for a request");
+        }
     }
 }
 
 /// A handler that was admitted; counts it out when it ends, however it ends.
-struct Running(Arc<Reply>);
+struct Running {
+    reply: Arc<Reply>,
+    /// Its places at the gates were given back.
+    is_counted_out: bool,
+}
 
 impl Running {
-    fn run(self) {
-        let reply = &self.0;
-        let counters = &reply.instance().inner().counters;
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| reply.run_handler())) {
-            Counters::add(&counters.handlers_panicked);
-            let message = message_of(&*panic);
-            let (rpc, provider) = (reply.rpc(), reply.provider());
-            tracing::error!(rpc, %provider, message, "handler panicked");
-            reply.panicked(&message);
+    fn run(mut self) {
+        let reply = &self.reply;
+        let Some(entry) = reply.entry() else { return };
+        let inner = reply.instance().inner();
+        if reply.is_abandoned() {
+            Counters::add(&inner.counters.handlers_not_run);
+        } else {
+            if let Some(deadline) = reply.deadline() {
+                deadline::begin(deadline);
+            }
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| reply.run_handler(entry))) {
+                self.panicked(&*panic);
+            }
         }
-        Counters::add(&counters.handlers_run);
+        if entry.is_plain() {
+            // Nobody waits at a plain gate.
+            entry.gate.leave(None);
+        } else {
+            let mut todo = Vec::new();
+            give_place(entry, reply.origin(), &mut todo);
+            go_on(inner, todo);
+        }
+        self.is_counted_out = true;
+    }
+
+    #[cold]
+    fn panicked(&self, panic: &(dyn Any + Send)) {
+        let reply = &self.reply;
+        Counters::add(&reply.instance().inner().counters.handlers_panicked);
+        let message = message_of(panic);
+        let (rpc, provider) = (reply.rpc(), reply.provider());
+        tracing::error!(rpc, %provider, message, "handler panicked");
+        reply.panicked(&message);
+    }
+
+    /// No unit could be made. None can for those who wait for its place, either: they are refused.
+    #[cold]
+    fn did_not_run(&self, inner: &Inner, entry: &Entry) {
+        Counters::add(&inner.counters.requests_refused);
+        Counters::add(&inner.counters.handlers_not_run);
+        let mut todo = Vec::new();
+        give_place(entry, self.reply.origin(), &mut todo);
+        while let Some(next) = todo.pop() {
+            let (Waiting { request, registration, .. }, inside) = match next {
+                Next::AtGate(waiting) => (waiting, false),
+                Next::Inside(waiting) => (waiting, true),
+            };
+            Counters::add(&inner.counters.requests_refused);
+            let peer = request.origin().clone();
+            respond::refuse(inner, request, ReturnCode::Again);
+            match registration.data_as::<Entry>() {
+                Some(entry) if inside => {
+                    Counters::add(&inner.counters.handlers_not_run);
+                    give_place(entry, &peer, &mut todo);
+                }
+                Some(entry) => todo.extend(not_run(inner, &entry.gate, Some(&peer))),
+                None => {}
+            }
+        }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.handler_ended();
-        self.0.instance().inner().shutdown.leave();
+        let reply = &self.reply;
+        reply.handler_ended();
+        let inner = reply.instance().inner();
+        if !self.is_counted_out
+            && let Some(entry) = reply.entry()
+        {
+            self.did_not_run(inner, entry);
+        }
+        inner.shutdown.leave();
     }
 }

@@ -10,6 +10,8 @@ use margo_config::{Config, Resolved};
 use na::fork::Process;
 use ult::{MonitorSpec, PoolRef, Report, Runtime};
 
+use crate::admission::Gates;
+use crate::cancel::Cancels;
 use crate::child::{self, Family};
 use crate::contexts::Context;
 use crate::elastic::Elastic;
@@ -164,6 +166,8 @@ fn start(
         core,
         progress: OnceLock::new(),
         shutdown: Shutdown::new(grace, more_contexts.len() + 1),
+        gates: Gates::new(!more_contexts.is_empty()),
+        cancels: Cancels::default(),
         more_contexts,
         counters: Counters { stalls, ..Counters::default() },
         timers: Arc::default(),

@@ -8,10 +8,13 @@ use margo_config::Resolved;
 use na::fork::Process;
 use ult::{PoolRef, Runtime};
 
+use crate::admission::Gates;
+use crate::cancel::Cancels;
 use crate::child::Family;
 use crate::contexts::Context;
 use crate::elastic::Elastic;
 use crate::error::LookupError;
+use crate::handler::Waiting;
 use crate::hg::{Core, HgError};
 use crate::progress::{Progress, Token};
 use crate::shutdown::Shutdown;
@@ -65,6 +68,8 @@ pub(crate) struct Inner {
     pub(crate) process: Process,
     /// Peers may end it.
     pub(crate) remote_shutdown: AtomicBool,
+    pub(crate) gates: Gates<Waiting>,
+    pub(crate) cancels: Cancels,
 }
 
 impl Inner {
@@ -74,28 +79,25 @@ impl Inner {
         self.process.is_other()
     }
 
-    /// Whether the caller may start an operation of the network and wait for it.
+    /// Whether this process may start operations of the network.
     #[inline]
-    pub(crate) fn may_wait(&self) -> Result<(), HgError> {
-        if self.is_forked() {
-            Err(HgError::Forked)
-        } else if ult::is_tasklet() {
-            Err(HgError::Tasklet)
-        } else {
-            Ok(())
-        }
+    pub(crate) fn may_start(&self) -> Result<(), HgError> {
+        if self.is_forked() { Err(HgError::Forked) } else { Ok(()) }
     }
 
     pub(crate) fn stats(&self) -> Stats {
         let core = self.core.counters();
         let own = &self.counters;
+        let (ended, requests_busy) = self.gates.sums();
         Stats {
             requests_sent: core.rpc_req_sent,
             requests_received: core.rpc_req_recv,
             bulk_transfers: core.bulk_count,
-            handlers_run: own.handlers_run.load(Ordering::Relaxed),
+            handlers_run: ended.saturating_sub(own.handlers_not_run.load(Ordering::Relaxed)),
             handlers_panicked: own.handlers_panicked.load(Ordering::Relaxed),
             requests_refused: own.requests_refused.load(Ordering::Relaxed),
+            requests_busy,
+            requests_abandoned: own.requests_abandoned.load(Ordering::Relaxed),
             arguments_undecodable: own.arguments_undecodable.load(Ordering::Relaxed),
             stalls: own.stalls.load(Ordering::Relaxed),
         }
@@ -126,9 +128,11 @@ impl Inner {
 /// Counted by this layer; the rest of [`Stats`] comes from the RPC layer.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    pub(crate) handlers_run: AtomicU64,
+    /// Places in pools that were given back without a handler having run.
+    pub(crate) handlers_not_run: AtomicU64,
     pub(crate) handlers_panicked: AtomicU64,
     pub(crate) requests_refused: AtomicU64,
+    pub(crate) requests_abandoned: AtomicU64,
     pub(crate) arguments_undecodable: AtomicU64,
     /// Shared with the stall detector.
     pub(crate) stalls: Arc<AtomicU64>,
@@ -156,6 +160,11 @@ pub struct Stats {
     pub handlers_panicked: u64,
     /// Requests refused because the instance was shutting down or no ULT could be made.
     pub requests_refused: u64,
+    /// Requests refused because a bound on requests in hand was reached.
+    pub requests_busy: u64,
+    /// Requests whose handler was not run because nobody waited for it any more: the deadline had
+    /// passed, or the origin had canceled the call.
+    pub requests_abandoned: u64,
     /// Requests whose arguments could not be decoded.
     pub arguments_undecodable: u64,
     /// Times that the stall detector (`margo.stall_limit_msec`) found a unit which held its

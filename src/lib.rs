@@ -53,14 +53,18 @@
 #[doc(hidden)]
 pub mod hg;
 
+mod admission;
 mod bulk;
 mod bulk_bind;
 mod bulk_pool;
+mod call_result;
+mod cancel;
 mod child;
 mod contain;
 mod contexts;
 mod copy_claims;
 mod copy_pool;
+mod deadline;
 mod elastic;
 mod error;
 mod exposed;
@@ -79,6 +83,7 @@ mod remote_shutdown;
 mod respond;
 mod rpc;
 mod segments;
+mod serve;
 mod shutdown;
 mod state_dump;
 mod sync;
@@ -88,8 +93,12 @@ pub use margo_config as config;
 pub use {na, ult};
 
 pub use self::{
+    admission::Load,
     bulk::{BulkBuffer, LocalBulk},
     bulk_pool::{BulkClassStats, BulkPool, BulkPoolError, BulkPoolSpec, PooledBuffer},
+    call_result::CallError,
+    cancel::{CancelReason, CancelToken},
+    deadline::without_deadline,
     elastic::{ElasticityError, PoolHold, PoolInfo, PoolKey, XstreamHold, XstreamInfo, XstreamKey},
     error::{
         BulkError, FinalizeError, ForwardError, InitError, LayoutError, LayoutErrors, LookupError,
@@ -103,8 +112,9 @@ pub use self::{
     instance::{Instance, Stats},
     layout::{Layout, LayoutPool, LayoutXstream},
     provider::{Component, Provider, ProviderSpec, RunningProvider, RunningProviders},
-    rpc::{ProviderHandle, Rpc},
+    rpc::{NoResponse, OneWay, ProviderHandle, Rpc},
     segments::BulkSegments,
+    serve::Serve,
     state_dump::{ContextState, Phase, PoolState, StateDump, TimerState, UltLine, XstreamDump},
     timer::{Tick, Timer, TimerSpec},
 };

@@ -37,10 +37,11 @@ use std::time::{Duration, Instant};
 
 use ult::Eventual;
 
+use crate::Addr;
 use crate::bulk::BulkCall;
 use crate::forward::Call;
 use crate::handler;
-use crate::hg::{Core, HgError, RequestHandle, Response, Sink};
+use crate::hg::{CallKey, Core, HgError, RequestHandle, Response, Sink};
 use crate::instance::Inner;
 
 /// Completions taken from the network in one go, before other ULTs get their turn.
@@ -319,6 +320,17 @@ impl Sink<Token> for Dispatch<'_> {
         if let Err(error) = result {
             tracing::debug!(%error, "an answer was not delivered");
         }
+    }
+
+    fn canceled(&mut self, origin: &Addr, call: CallKey) {
+        let (gates, core) = (&self.inner.gates, &self.inner.core);
+        // In hand, or its arguments are being fetched.
+        let may_be_here = || gates.any_in_hand() || core.in_hand().operations > 0;
+        self.inner.cancels.canceled(origin, call, may_be_here);
+    }
+
+    fn peer_gone(&mut self, peer: &Addr) {
+        self.inner.cancels.origin_gone(peer);
     }
 
     fn bulk(&mut self, token: Token, result: Result<u64, HgError>) {

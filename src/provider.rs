@@ -1,27 +1,63 @@
 //! Providers: groups of RPCs under one id, and components that are started from the configuration.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::PoolRef;
 
 use crate::hg::{ProviderId, RpcId};
-use crate::{ElasticityError, Handle, Instance, PoolHold, ProviderError, RegisterError, Rpc};
+use crate::{
+    ElasticityError, Handle, Instance, PoolHold, ProviderError, RegisterError, Rpc, Serve,
+};
 
-/// RPCs that are served under one provider id, by handlers in one pool. Dropping it deregisters
-/// them: requests that arrive afterwards are told that there is no such RPC; handlers that run go
-/// on.
+/// RPCs that are served under one provider id, by handlers in one pool, with an object that they
+/// share.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// use margo::{Handle, Instance, ProviderHandle, ProviderId, Rpc};
+///
+/// const ADD: Rpc<u64, u64> = Rpc::new("counter_add");
+///
+/// struct Counter(AtomicU64);
+///
+/// impl Counter {
+///     /// The answer is what it returns.
+///     fn add(&self, call: &Handle<u64, u64>) -> u64 {
+///         let n = *call.args();
+///         self.0.fetch_add(n, Ordering::Relaxed) + n
+///     }
+/// }
+///
+/// let service = Instance::builder("na+sm://").start()?;
+/// let id = ProviderId::new(7);
+/// let counter = service.provider_of(id, &service.rpc_pool(), Counter(AtomicU64::new(40)));
+/// counter.serve(ADD).returning_method(Counter::add)?;
+///
+/// let target = ProviderHandle::new(service.self_addr(), id);
+/// assert_eq!(service.forward(ADD, &target, &2)?, 42);
+/// drop(counter); // nobody serves ADD any more
+/// # service.finalize_and_wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Dropping it deregisters its RPCs and returns at once: requests that arrive afterwards are told
+/// that there is no such RPC, handlers whose requests had arrived go on. They keep the object
+/// alive: it is dropped when the last of them has ended, on that handler's ULT, or here if there is
+/// none.
 ///
 /// Counterpart: the provider convention of Mochi (`MARGO_REGISTER_PROVIDER`), Thallium's
 /// `provider<T>`.
-pub struct Provider {
+pub struct Provider<T = ()> {
     instance: Instance,
     id: ProviderId,
     pool: PoolRef,
     /// Also without RPCs it keeps its pool.
     _hold: Option<PoolHold>,
+    object: Arc<T>,
     registered: Mutex<Vec<RpcId>>,
 }
 
@@ -29,18 +65,38 @@ impl Instance {
     /// An empty provider with that id, whose handlers run in `pool`. While it lives the pool is not
     /// removed ([`remove_pool`](Self::remove_pool)).
     pub fn provider(&self, id: ProviderId, pool: &PoolRef) -> Provider {
+        self.provider_of(id, pool, ())
+    }
+
+    /// The same with an object, whose methods are to be handlers: a value, or an `Arc` of one that
+    /// others have, too.
+    pub fn provider_of<T>(
+        &self,
+        id: ProviderId,
+        pool: &PoolRef,
+        object: impl Into<Arc<T>>,
+    ) -> Provider<T> {
         Provider {
             instance: self.clone(),
             id,
             pool: pool.clone(),
             _hold: self.hold_pool(pool, format!("provider {id}")).ok(),
+            object: object.into(),
             registered: Mutex::new(Vec::new()),
         }
     }
 }
 
-impl Provider {
-    /// Serves `rpc`, as [`Instance::register`] does, under this provider's id and in its pool.
+impl<T> Provider<T> {
+    /// Begins to describe how `rpc` is served under this provider's id: in its pool, by ULTs,
+    /// unless said otherwise.
+    pub fn serve<A, R>(&self, rpc: Rpc<A, R>) -> Serve<'_, A, R, T> {
+        let serve = self.instance.serve(rpc).pool(&self.pool);
+        serve.of_provider(self.id, self.object.clone(), &self.registered)
+    }
+
+    /// Serves `rpc`, as [`Instance::register`] does, under this provider's id and in its pool. For
+    /// methods of the object see [`serve`](Self::serve).
     ///
     /// # Errors
     ///
@@ -50,11 +106,9 @@ impl Provider {
         A: DeserializeOwned + 'static,
         R: Serialize + 'static,
         F: Fn(Handle<A, R>) + Send + Sync + 'static,
+        T: Send + Sync + 'static,
     {
-        self.instance.register_at(rpc, self.id, self.pool.clone(), handler)?;
-        let mut registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner);
-        registered.push(rpc.id(self.id));
-        Ok(())
+        self.serve(rpc).handler(handler)
     }
 
     /// The id.
@@ -66,9 +120,14 @@ impl Provider {
     pub fn pool(&self) -> &PoolRef {
         &self.pool
     }
+
+    /// What the handlers share.
+    pub fn object(&self) -> &Arc<T> {
+        &self.object
+    }
 }
 
-impl Drop for Provider {
+impl<T> Drop for Provider<T> {
     fn drop(&mut self) {
         let registered = self.registered.get_mut().unwrap_or_else(PoisonError::into_inner);
         for id in registered.drain(..) {
@@ -77,7 +136,7 @@ impl Drop for Provider {
     }
 }
 
-impl fmt::Debug for Provider {
+impl<T> fmt::Debug for Provider<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Provider({} in pool {})", self.id, self.pool.name())
     }
@@ -119,7 +178,7 @@ pub struct ProviderSpec {
 /// A provider that was started; dropping it stops it.
 pub trait RunningProvider: Send + Sync {}
 
-impl RunningProvider for Provider {}
+impl<T: Send + Sync> RunningProvider for Provider<T> {}
 
 /// The providers that [`Instance::start_providers`] started. Dropping it stops them, the last one
 /// first.

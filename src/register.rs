@@ -1,29 +1,55 @@
 //! Which handler serves which RPC id. The table is that of the RPC core (`src/hg/registry.rs`); an
-//! [`Entry`] is the data that it keeps for each RPC.
+//! [`Entry`] is the data that it keeps for each RPC. How one is put together is in `serve.rs`.
 
 use std::fmt;
 use std::sync::Arc;
 
+use margo_config::Admission;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::PoolRef;
 
-use crate::hg::{HgError, ProviderId, Registration};
+use crate::handler::Waiting;
+use crate::hg::{HgError, ProviderId, Registration, RpcId};
 use crate::respond::Reply;
-use crate::{Handle, Instance, RegisterError, Rpc};
+use crate::{Handle, Instance, Load, RegisterError, Rpc};
 
 /// What runs on the handler's ULT: decodes, calls the user's function, sees to an answer.
-type Run = dyn Fn(&Arc<Reply>) + Send + Sync;
+pub(crate) type Run = dyn Fn(&Arc<Reply>) + Send + Sync;
+
+/// The gate of a pool or of an RPC.
+pub(crate) type Gate = crate::admission::Gate<Waiting>;
 
 /// A registered RPC.
+#[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) rpc: &'static str,
     pub(crate) provider: ProviderId,
     pub(crate) pool: PoolRef,
     /// Which of the instance's pools that is, if it is one.
     pub(crate) pool_index: Option<usize>,
-    pub(crate) run: Box<Run>,
+    pub(crate) run: Arc<Run>,
     pub(crate) instance: crate::instance::WeakInstance,
+    /// Of the pool.
+    pub(crate) gate: Arc<Gate>,
+    /// Its own.
+    pub(crate) own_gate: Option<Arc<Gate>>,
+    pub(crate) tasklet: bool,
+    pub(crate) one_way: bool,
+}
+
+impl Entry {
+    /// Whether its requests take the short way in: there is no gate but the pool's plain one.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.own_gate.is_none() && self.gate.is_plain()
+    }
+
+    fn registration(self, id: RpcId) -> Registration {
+        let registration = Registration::with_id(id, self.rpc);
+        let registration = if self.one_way { registration.no_response() } else { registration };
+        registration.data(Arc::new(self))
+    }
 }
 
 impl fmt::Debug for Entry {
@@ -32,10 +58,19 @@ impl fmt::Debug for Entry {
     }
 }
 
+/// What a registration says beside the RPC and its handler.
+pub(crate) struct Options {
+    pub(crate) provider: ProviderId,
+    pub(crate) pool: Option<PoolRef>,
+    pub(crate) admission: Option<Admission>,
+    pub(crate) tasklet: bool,
+    pub(crate) one_way: bool,
+}
+
 impl Instance {
     /// Serves `rpc` under the default provider id, in the default pool, for as long as this
-    /// instance lives. For a service with a provider id or a pool of its own see
-    /// [`provider`](Self::provider).
+    /// instance lives. For other options see [`serve`](Self::serve), for a service with a provider
+    /// id or a pool of its own [`provider`](Self::provider).
     ///
     /// `handler` runs once for each request, on a ULT of its own; it may block in everything that
     /// [`ult`] and this crate offer. It should answer with [`Handle::respond`]; if it returns
@@ -52,68 +87,137 @@ impl Instance {
         R: Serialize + 'static,
         F: Fn(Handle<A, R>) + Send + Sync + 'static,
     {
-        self.register_at(rpc, ProviderId::DEFAULT, self.rpc_pool(), handler)
+        self.serve(rpc).handler(handler)
     }
 
-    pub(crate) fn register_at<A, R, F>(
+    /// Registers `run` as the handler of the RPC of that name and number.
+    pub(crate) fn register_entry(
         &self,
-        rpc: Rpc<A, R>,
-        provider: ProviderId,
-        pool: PoolRef,
-        handler: F,
-    ) -> Result<(), RegisterError>
-    where
-        A: DeserializeOwned + 'static,
-        R: Serialize + 'static,
-        F: Fn(Handle<A, R>) + Send + Sync + 'static,
-    {
+        rpc: &'static str,
+        id: RpcId,
+        options: Options,
+        run: Arc<Run>,
+    ) -> Result<(), RegisterError> {
+        let Options { provider, pool, admission, tasklet, one_way } = options;
         if !self.inner().resolved.listen {
-            return Err(RegisterError::NotListening { rpc: rpc.name() });
+            return Err(RegisterError::NotListening { rpc });
         }
         if self.is_finalizing() {
             return Err(RegisterError::Closing);
         }
+        let pool = pool.unwrap_or_else(|| self.rpc_pool());
         // From here on the pool is not removed, and afterwards it has a user.
         let _still = self.inner().elastic.hold_still();
+        self.may_serve_in(rpc, &pool)?;
+        let (pool_index, gate) = self.place(&pool);
+        let own_gate = admission.map(|bounds| self.inner().gates.of_rpc(bounds));
+        let instance = self.downgrade();
+        let entry = Entry {
+            rpc,
+            provider,
+            pool,
+            pool_index,
+            run,
+            instance,
+            gate,
+            own_gate,
+            tasklet,
+            one_way,
+        };
+        let registered = self.inner().core.register(entry.registration(id));
+        registered.map(|_| ()).map_err(|error| match error {
+            HgError::Collision { id, other, .. } => {
+                RegisterError::Collision { rpc, other, id: id.0 }
+            }
+            _ => RegisterError::Exists { rpc, provider },
+        })
+    }
+
+    fn may_serve_in(&self, rpc: &'static str, pool: &PoolRef) -> Result<(), RegisterError> {
         if pool.is_removed() {
-            return Err(RegisterError::PoolRemoved {
-                rpc: rpc.name(),
-                pool: pool.name().to_owned(),
-            });
+            return Err(RegisterError::PoolRemoved { rpc, pool: pool.name().to_owned() });
         }
         if pool.access() == ult::Access::Private
             && self.progress_pools().any(|progress| pool.xstreams() != progress.xstreams())
         {
-            return Err(RegisterError::PrivatePool {
-                rpc: rpc.name(),
-                pool: pool.name().to_owned(),
-            });
+            return Err(RegisterError::PrivatePool { rpc, pool: pool.name().to_owned() });
         }
         if pool.xstreams().is_empty() {
-            let (rpc, pool) = (rpc.name(), pool.name());
+            let pool = pool.name();
             tracing::warn!(rpc, pool, "no xstream runs the pool: requests wait until one does");
         }
-        let run = move |reply: &Arc<Reply>| {
-            if let Some(args) = reply.decode::<A>() {
-                handler(Handle::new(args, reply.clone()));
-            }
+        Ok(())
+    }
+
+    /// The pool's index, if it is one of the instance's, and its gate.
+    fn place(&self, pool: &PoolRef) -> (Option<usize>, Arc<Gate>) {
+        let inner = self.inner();
+        let index = inner.pools.iter().position(|own| own == pool);
+        let admission = &inner.resolved.admission;
+        let bounds = index.map_or(admission.other, |index| admission.of(index));
+        (index, inner.gates.of_pool(pool, bounds))
+    }
+
+    /// The pool in which handlers of `rpc` of that provider run; `None`: it is not served here.
+    ///
+    /// Counterpart: `margo_rpc_get_pool`.
+    pub fn handler_pool<A, R>(&self, rpc: Rpc<A, R>, provider: ProviderId) -> Option<PoolRef> {
+        let registration = self.inner().core.registered(rpc.id(provider))?;
+        registration.data_as::<Entry>().map(|entry| entry.pool.clone())
+    }
+
+    /// Lets handlers of `rpc` of that provider run in another pool from now on. Requests that have
+    /// arrived stay where they are; none is lost, refused or run twice. Bounds of the RPC's own
+    /// ([`Serve::admission`](crate::Serve::admission)) go with it, and count those in both pools.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError::NotRegistered`]; `PrivatePool`; `PoolRemoved`;
+    /// [`RegisterError::Closing`].
+    ///
+    /// Counterpart: `margo_rpc_set_pool`, with [`rpc_pool`](Self::rpc_pool) in the place of NULL.
+    pub fn set_handler_pool<A, R>(
+        &self,
+        rpc: Rpc<A, R>,
+        provider: ProviderId,
+        pool: &PoolRef,
+    ) -> Result<(), RegisterError> {
+        if self.is_finalizing() {
+            return Err(RegisterError::Closing);
+        }
+        let _still = self.inner().elastic.hold_still();
+        self.move_handlers(rpc, provider, pool)
+    }
+
+    /// The same, while the layout is held still.
+    pub(crate) fn move_handlers<A, R>(
+        &self,
+        rpc: Rpc<A, R>,
+        provider: ProviderId,
+        pool: &PoolRef,
+    ) -> Result<(), RegisterError> {
+        let (name, id) = (rpc.name(), rpc.id(provider));
+        self.may_serve_in(name, pool)?;
+        let (pool_index, gate) = self.place(pool);
+        let registration = self.inner().core.registered(id);
+        let Some(entry) = registration.as_ref().and_then(|there| there.data_as::<Entry>()) else {
+            return Err(RegisterError::NotRegistered { rpc: name, provider });
         };
-        let pool_index = self.inner().pools.iter().position(|own| *own == pool);
-        let entry = Entry {
-            rpc: rpc.name(),
-            provider,
-            pool,
-            pool_index,
-            run: Box::new(run),
-            instance: self.downgrade(),
-        };
-        let registration = Registration::with_id(rpc.id(provider), rpc.name());
-        let registered = self.inner().core.register(registration.data(Arc::new(entry)));
-        registered.map(|_| ()).map_err(|error| match error {
-            HgError::Collision { id, other, .. } => {
-                RegisterError::Collision { rpc: rpc.name(), other, id: id.0 }
-            }
-            _ => RegisterError::Exists { rpc: rpc.name(), provider },
-        })
+        let moved = Entry { pool: pool.clone(), pool_index, gate, ..entry.clone() };
+        // The name is the same, so there is no collision.
+        let _ = self.inner().core.replace(moved.registration(id));
+        Ok(())
+    }
+
+    /// How many requests `pool` has in hand; `None`: no handler was ever registered there.
+    pub fn load(&self, pool: &PoolRef) -> Option<Load> {
+        self.inner().gates.find(pool).map(|gate| gate.load())
+    }
+
+    /// How many requests of `rpc` of that provider are in hand; `None`: it is not served here with
+    /// bounds of its own.
+    pub fn rpc_load<A, R>(&self, rpc: Rpc<A, R>, provider: ProviderId) -> Option<Load> {
+        let registration = self.inner().core.registered(rpc.id(provider))?;
+        Some(registration.data_as::<Entry>()?.own_gate.as_ref()?.load())
     }
 }

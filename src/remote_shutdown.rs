@@ -6,6 +6,8 @@
 
 use std::sync::atomic::Ordering;
 
+use ult::PoolRef;
+
 use crate::{Addr, Instance, ProviderHandle, ProviderId, RegisterError, Rpc, ShutdownRemoteError};
 
 const SHUTDOWN: Rpc<(), i32> = Rpc::new("__shutdown__");
@@ -20,7 +22,7 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
     }
     // Where a handler may always run, whatever the pools of the document allow.
     let pool = instance.progress_pool();
-    instance.register_at(SHUTDOWN, ProviderId::DEFAULT, pool, |request| {
+    instance.serve(SHUTDOWN).pool(&pool).handler(|request| {
         let instance = request.instance();
         if !instance.inner().remote_shutdown.load(Ordering::Relaxed) {
             tracing::warn!(origin = %request.origin(), "a peer may not shut this instance down");
@@ -32,6 +34,12 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
         let _ = request.respond(&DONE);
         instance.finalize();
     })
+}
+
+/// Progress has moved: the pool that it left may be removed.
+pub(crate) fn follow_progress(instance: &Instance, pool: &PoolRef) {
+    // Not served by an instance that does not listen.
+    let _ = instance.move_handlers(SHUTDOWN, ProviderId::DEFAULT, pool);
 }
 
 impl Instance {

@@ -11,19 +11,25 @@
 //! | arguments cannot be decoded | `HG_PROTOCOL_ERROR` |
 //! | the handler panicked | `HG_FAULT` |
 //! | the instance is shutting down | `HG_PERMISSION` |
+//! | a bound on requests in hand is reached | `HG_BUSY` |
+//! | its deadline had passed before a handler was free | `HG_TIMEOUT` |
+//! | it was canceled before that | `HG_CANCELED` |
 //! | no ULT could be made | `HG_AGAIN` |
 //! | the handler ended without an answer, or with a text | `HG_OTHER_ERROR` |
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use na::lock::{Guard, Lock};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::cancel::{CancelToken, Wanted};
 use crate::hg::{
-    HgError, ProcError, ProviderId, Registration, RequestHandle, ReturnCode, Writer, margo, proc,
+    CallKey, HgError, ProcError, ProviderId, Registration, RequestHandle, ReturnCode, Writer,
+    margo, proc,
 };
 use crate::instance::{Counters, Inner};
 use crate::progress::Token;
@@ -37,11 +43,15 @@ const DETAIL_BYTES_MAX: usize = 1024;
 pub(crate) struct Reply {
     instance: Instance,
     /// Its data is the [`Entry`] of the handler.
-    registration: Option<Arc<Registration>>,
+    registration: Arc<Registration>,
     rpc: &'static str,
     provider: ProviderId,
     origin: Addr,
     context: u8,
+    /// When the origin gives up, if it has said so.
+    deadline: Option<Instant>,
+    /// Made when it is asked for, with the name of the call then.
+    cancel: OnceLock<(CancelToken, Option<CallKey>)>,
     /// `State::request` is gone for good: to look at without the lock.
     answered: AtomicBool,
     state: Lock<State>,
@@ -59,16 +69,29 @@ struct State {
 impl Reply {
     pub(crate) fn new(
         instance: Instance,
-        registration: Option<Arc<Registration>>,
+        registration: Arc<Registration>,
         rpc: &'static str,
         provider: ProviderId,
         request: RequestHandle<Token>,
     ) -> Arc<Self> {
         let (origin, context) = (request.origin().clone(), request.context_id());
+        // Nobody waits for an answer to a one-way request: it has all that it wants.
+        let answered = AtomicBool::new(request.is_one_way());
+        let (deadline, cancel) = (request.deadline(), OnceLock::new());
         let request = Some(request);
         let state = Lock::new(State { request, handler_runs: true, lost_to_panic: false });
-        let answered = AtomicBool::new(false);
-        Arc::new(Self { instance, registration, rpc, provider, origin, context, answered, state })
+        Arc::new(Self {
+            instance,
+            registration,
+            rpc,
+            provider,
+            origin,
+            context,
+            deadline,
+            cancel,
+            answered,
+            state,
+        })
     }
 
     pub(crate) fn instance(&self) -> &Instance {
@@ -95,12 +118,62 @@ impl Reply {
         self.context
     }
 
-    /// Runs the handler, on its ULT.
-    pub(crate) fn run_handler(self: &Arc<Self>) {
-        let registration = self.registration.as_ref();
-        if let Some(entry) = registration.and_then(|there| there.data_as::<Entry>()) {
-            (entry.run)(self);
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Fires when nobody waits for the answer any more.
+    pub(crate) fn cancel_token(&self) -> &CancelToken {
+        let (token, _) = self.cancel.get_or_init(|| {
+            let inner = self.inner();
+            let call = self.state().request.as_ref().and_then(RequestHandle::call_key);
+            let (origin, deadline) = (&self.origin, self.deadline);
+            let pool = &inner.pools[inner.resolved.progress_pool];
+            let (token, is_new) = inner.cancels.token(&Wanted { origin, call, deadline, pool });
+            if is_new
+                && *origin != inner.core.self_addr()
+                && let Err(error) = inner.core.watch_peer(origin)
+            {
+                tracing::debug!(%origin, %error, "an origin cannot be watched");
+                inner.cancels.not_watched(origin);
+            }
+            (token, call)
+        });
+        token
+    }
+
+    /// Whether nobody waits for the answer any more, before the handler has begun; the origin was
+    /// told then, if it is still there.
+    #[inline]
+    pub(crate) fn is_abandoned(&self) -> bool {
+        let expired = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        if expired {
+            return self.abandon(ReturnCode::Timeout, "its deadline passed before it began");
         }
+        let name = || {
+            let call = self.state().request.as_ref()?.call_key()?;
+            Some((self.origin.clone(), call))
+        };
+        self.inner().cancels.was_canceled(name)
+            && self.abandon(ReturnCode::Canceled, "it was canceled before it began")
+    }
+
+    #[cold]
+    fn abandon(&self, code: ReturnCode, detail: &str) -> bool {
+        Counters::add(&self.inner().counters.requests_abandoned);
+        self.fail(code, detail);
+        true
+    }
+
+    /// Runs the handler, on its ULT.
+    pub(crate) fn run_handler(self: &Arc<Self>, entry: &Entry) {
+        (entry.run)(self);
+    }
+
+    /// What the RPC was registered with when the request was admitted.
+    #[inline]
+    pub(crate) fn entry(&self) -> Option<&Entry> {
+        self.registration.data_as()
     }
 
     // No user code runs under this lock, so nobody waits for it for long.
@@ -224,9 +297,12 @@ impl Reply {
 
 impl Drop for Reply {
     fn drop(&mut self) {
+        if let Some((token, call)) = self.cancel.get() {
+            self.inner().cancels.forget(token, &self.origin, *call);
+        }
         // Only when no ULT could be made for the handler: nobody else saw this request.
         let unanswered = self.state.get_mut().request.take();
-        if let Some(request) = unanswered {
+        if let Some(request) = unanswered.filter(|request| !request.is_one_way()) {
             self.send_failure(request, ReturnCode::Again, "no ULT could be made for the handler");
         }
     }

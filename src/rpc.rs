@@ -1,5 +1,6 @@
 //! What both sides of a call share: the RPC's definition and the name of a provider.
 
+use std::any::TypeId;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -39,11 +40,37 @@ impl<A, R> Rpc<A, R> {
         self.name
     }
 
+    /// Whether nobody waits for a response: the type says so.
+    pub(crate) fn is_one_way(&self) -> bool
+    where
+        R: 'static,
+    {
+        TypeId::of::<R>() == TypeId::of::<NoResponse>()
+    }
+
     /// The number that stands for this RPC at that provider on the wire.
     pub const fn id(&self, provider: ProviderId) -> RpcId {
         RpcId::margo(self.name, provider)
     }
 }
+
+/// The result of an RPC that has none: see [`OneWay`]. Has no value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoResponse {}
+
+/// An RPC whose callers get no response: [`Instance::send`](crate::Instance::send) returns when the
+/// request is sent, and its handlers cannot answer.
+///
+/// ```
+/// use margo::OneWay;
+///
+/// pub const LOG: OneWay<String> = OneWay::new("log");
+/// ```
+///
+/// The two sides have to agree: a target refuses calls that expect a response to such an RPC.
+///
+/// Counterpart: `margo_registered_disable_response`.
+pub type OneWay<A> = Rpc<A, NoResponse>;
 
 impl<A, R> Clone for Rpc<A, R> {
     fn clone(&self) -> Self {

@@ -4,9 +4,11 @@
 //! does the rest, because neither a ULT (its execution stream is to end) nor the caller (who may be
 //! a handler, or a destructor) can. The steps:
 //!
-//! - **refuse**: requests that arrive are answered with `HG_PERMISSION` from the moment of `begin`;
+//! - **refuse**: requests that arrive are answered with `HG_PERMISSION` from the moment of `begin`,
+//!   and those that wait because of a bound are;
 //! - **children**: instances that share our execution streams (`child.rs`) end first, wholly;
-//! - **drain**: running handlers get the grace period to end; they may still make calls;
+//! - **drain**: running handlers get the grace period to end; they may still make calls. Those that
+//!   are left are told by their cancel tokens;
 //! - **callbacks** that were entered for the time before the network closes (`finalize.rs`);
 //! - **timers** are disarmed; their callbacks that run get the grace period;
 //! - **close**: the progress ULT closes the RPC layer. Every call and transfer in flight ends with
@@ -190,8 +192,10 @@ pub(crate) fn stop_progress(inner: &Arc<Inner>) -> bool {
 fn run(inner: &Arc<Inner>) {
     let shutdown = &inner.shutdown;
     shutdown.signal.end();
+    crate::handler::refuse_waiting(inner);
     inner.family.end_children();
     shutdown.drain();
+    inner.cancels.close();
     finalize::run(inner, Stage::Before);
     end_timers(inner);
     if stop_progress(inner) {

@@ -83,6 +83,14 @@ fn bulk() {
 }
 
 #[test]
+fn service() {
+    let out = stdout_of(&run("service", &[]));
+    let lines: Vec<_> = out.lines().collect();
+    assert_eq!(lines[..3], ["put: 5", "take: 2", "the service: 2 left"], "{out}");
+    assert!(lines[3].starts_with("the runtime: ") && lines.len() == 4, "{out}");
+}
+
+#[test]
 fn layout() {
     let out = stdout_of(&run("layout", &[]));
     assert!(out.starts_with("quick\nslow, after quick\npool net:"), "{out}");

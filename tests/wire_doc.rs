@@ -2,10 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use margo::hg::header::{Build, Format, RequestHeader, ResponseHeader};
 use margo::hg::proc::{self, Bytes, Raw, Writer, WriterLimits, Written};
-use margo::hg::{ChecksumLevel, ProcError, margo as prefix, wire};
+use margo::hg::{ChecksumLevel, Extension, ProcError, margo as prefix, wire};
 use margo::{Bulk, ConstStr, ProviderId, ReturnCode, RpcId};
 use na::MsgBuf;
 use serde::Serialize;
@@ -126,10 +127,37 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
+/// Requests with something beside their header.
+fn extended() -> Vec<(&'static str, Vec<u8>)> {
+    let second = Extension { remaining: Some(Duration::from_secs(1)), ..Extension::default() };
+    let cancel = Extension { cancel: true, ..Extension::default() };
+    let summed = Format::new(Build::Checksum, ChecksumLevel::Headers);
+    let request = |id, format, no_response, extension: &Extension, payload: &[u8]| {
+        let header = RequestHeader { no_response, ..RequestHeader::in_format(id, format) };
+        let (buf, limits) = (MsgBuf::with_capacity(256), WriterLimits::default());
+        let put = |writer: &mut Writer| writer.put(payload);
+        let written = wire::encode_extended_request(header, extension, buf, 256, limits, put);
+        let Ok(Written::Fits(message)) = written else { panic!("does not fit") };
+        let (header, body) = wire::decode_request(format, message.as_slice()).unwrap();
+        assert_eq!(header.read_extension(message.as_slice()), Ok(*extension));
+        assert_eq!(body, wire::Body::Inline(payload));
+        message.as_slice().to_vec()
+    };
+    let plain = Build::Plain.into();
+    vec![
+        ("\"abc\" to \"open\", 1 s left", request(OPEN, plain, false, &second, b"abc")),
+        (
+            "\"abc\" to \"open\", 1 s left, level headers",
+            request(OPEN, summed, false, &second, b"abc"),
+        ),
+        ("the call of this tag is canceled", request(RpcId(0), plain, true, &cancel, b"")),
+    ]
+}
+
 #[test]
 fn the_examples_are_what_is_written() {
     let mut documented = documented();
-    for (name, bytes) in values().into_iter().chain(messages()) {
+    for (name, bytes) in values().into_iter().chain(messages()).chain(extended()) {
         let Some(example) = documented.remove(name) else { panic!("{name} is not there") };
         assert_eq!(format!("{example:02x?}"), format!("{bytes:02x?}"), "{name}");
     }

@@ -71,6 +71,7 @@ impl Resolved {
                 overflow_bytes_max: self.overflow_bytes_max,
                 overflow_held_max: self.overflow_held_max,
                 requests_max: self.requests_max,
+                admission: self.admission.document(pool_ref),
                 payload_checksum: self.payload_checksum,
                 mercury_build: self.mercury_build,
                 bulk: BulkOptions {

@@ -33,6 +33,7 @@
 //! key `margo`.
 #![forbid(unsafe_code)]
 
+mod admission;
 mod affinity;
 mod child;
 mod clean;
@@ -52,6 +53,7 @@ mod schema;
 mod suggest;
 mod tree;
 
+pub use admission::{Admission, AdmissionOptions, Overload, PoolAdmission, ResolvedAdmission};
 pub use affinity::Affinity;
 pub use config::{Argobots, Config, Pool, PoolAccess, PoolKind, Scheduler, SchedulerKind, Xstream};
 pub use effective::ConfigFlags;

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::admission::AdmissionOptions;
 use crate::config::is_default;
 use crate::network::{NetworkOptions, ProcOptions};
 use crate::pool_ref::PoolRef;
@@ -43,6 +44,9 @@ pub struct MargoOptions {
     /// Most requests whose arguments have not been decoded, posted receives included, from 1 to
     /// 4194304. Beyond, senders are held back. Default 16384.
     pub requests_max: usize,
+    /// How many requests each pool may have in hand. Default: see there.
+    #[serde(skip_serializing_if = "is_default")]
+    pub admission: AdmissionOptions,
     /// Checksum of arguments and results at `mercury.checksum_level` `rpc_payload`. Default
     /// `crc32c`.
     #[serde(skip_serializing_if = "is_default")]
@@ -91,6 +95,7 @@ impl Default for MargoOptions {
             overflow_bytes_max: 256 << 20,
             overflow_held_max: OVERFLOW_HELD_MAX,
             requests_max: 16 << 10,
+            admission: AdmissionOptions::default(),
             payload_checksum: PayloadChecksum::Crc32c,
             mercury_build: None,
             bulk: BulkOptions::default(),

@@ -5,7 +5,7 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use margo_config::{
-    Argobots, Config, Errors, PeerUsers, Pool, PoolRef, Resolved, Scheduler, Xstream,
+    Argobots, Config, Errors, PeerUsers, Pool, PoolAdmission, PoolRef, Resolved, Scheduler, Xstream,
 };
 
 fn no_env(_: &str) -> Option<String> {
@@ -250,6 +250,10 @@ fn the_manual_has_every_key() {
     margo.mercury_build = Some(margo_config::MercuryBuild::Plain);
     margo.more_progress_pools = vec![0.into()];
     (margo.remote_shutdown, margo.stall_limit_msec) = (true, 1);
+    let (pool, bound) = (Some(0.into()), Some(1));
+    let overload = Some(margo_config::Overload::Wait);
+    let bounds = PoolAdmission { pool, handlers_max: bound, peer_handlers_max: bound, overload };
+    margo.admission.pools = vec![bounds];
     (margo.bulk.window, margo.bulk.copy_pool) = (1, Some(0.into()));
     let margo = &mut config.margo;
     (margo.overflow_held_max, margo.proc.len_max) = (1, Some(1));
@@ -273,8 +277,9 @@ fn the_manual_has_every_key() {
     (config.use_progress_thread, config.rpc_thread_count) = (true, 1);
     let document = serde_json::to_value(config).expect("serialises");
     let margo = &document["margo"];
-    let argobots = &document["argobots"];
-    let parts = [&margo["bulk"], &margo["proc"], &margo["network"], argobots];
+    let (argobots, admission) = (&document["argobots"], &margo["admission"]);
+    let parts = [&margo["bulk"], &margo["proc"], &margo["network"], argobots, admission];
+    let parts = parts.into_iter().chain([&admission["pools"][0]]);
     let objects = [&document["mercury"], margo, &document].into_iter().chain(parts);
     let keys = objects.flat_map(|object| object.as_object().expect("an object").keys());
     let (pool, xstream) = (&argobots["pools"][0], &argobots["xstreams"][0]);

@@ -254,6 +254,14 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// What it can carry.
     fn limits(&self) -> Limits;
 
+    /// Whether `to` is certainly a program of ours, which understands what the RPC layer of ours
+    /// says in messages beside what that of C says. Does not contact it. Default: no, for a
+    /// transport that C programs have, too.
+    fn carries_extensions(&self, to: &Addr) -> bool {
+        let _ = to;
+        false
+    }
+
     /// Our own address. A peer can look it up if this endpoint listens.
     fn self_addr(&self) -> Addr;
 

@@ -68,7 +68,12 @@ impl Instance {
         let arrived = Arc::new(Eventual::new());
         progress.ask_to_move(info.pool.clone(), arrived.clone());
         match arrived.wait() {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                if context == 0 {
+                    crate::remote_shutdown::follow_progress(self, &info.pool);
+                }
+                Ok(())
+            }
             Err(MoveError::Closing) => Err(ElasticityError::Closing),
             Err(MoveError::Spawn(error)) => Err(error.clone().into()),
         }

@@ -70,6 +70,9 @@ impl Table {
         now.more_progress_pools = progress.collect();
         now.rpc_pool = rpc_pool;
         now.copy_pool = self.copies.and_then(place);
+        let bounds = std::mem::take(&mut now.admission.pools).into_iter();
+        now.admission.pools =
+            bounds.filter_map(|(pool, bounds)| Some((place(pool)?, bounds))).collect();
         for provider in &mut now.providers {
             // One that was never started, or has ended, does not keep its pool.
             provider.pool = place(provider.pool).unwrap_or(rpc_pool);

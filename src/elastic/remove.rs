@@ -36,6 +36,11 @@ impl Elastic {
     fn users(&self, inner: &Inner, index: usize, pool: &PoolRef) -> Vec<String> {
         let mut users = self.table().pool_users(index);
         users.extend(rpcs_in(inner, pool));
+        // Of an RPC that has another pool now.
+        let waiting = inner.gates.find(pool).map_or(0, |gate| gate.load().waiting);
+        if waiting > 0 {
+            users.push(format!("{waiting} requests that wait for a place (`margo.admission`)"));
+        }
         users
     }
 }

@@ -130,6 +130,14 @@ pub(super) fn crc16<const N: usize>(fields: &[u8; N]) -> u16 {
     })
 }
 
+/// The same of any number of bytes.
+pub(super) fn crc16_of(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc: u16, byte| {
+        let [high, low] = crc.to_be_bytes();
+        TABLES[0][usize::from(byte ^ high)] ^ u16::from(low) << 8
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,6 +149,7 @@ mod tests {
         assert_eq!(crc64(CHECK), 0x995D_C9BB_DF19_39FA);
         // Leading zeros do not change a CRC that begins with zero.
         assert_eq!(crc16(b"\0\0\x00123456789"), 0xD0DB);
+        assert_eq!(crc16_of(CHECK), 0xD0DB);
     }
 
     #[test]

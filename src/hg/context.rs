@@ -9,6 +9,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, TryLockError};
+use std::time::Instant;
 
 use na::{Addr, Arrival, Completion, MsgBuf, Tag};
 
@@ -18,7 +19,7 @@ use super::handle::Reply;
 use super::header::RequestHeader;
 use super::ops::{OpRef, Role, target_of};
 use super::wire::{self, Body};
-use super::{HgError, RequestHandle, Response, ReturnCode, WireError};
+use super::{CallKey, Extension, HgError, RequestHandle, Response, ReturnCode, WireError};
 
 /// Polls by one context on behalf of those that sleep, before it returns.
 const ROUNDS_MAX: usize = 16;
@@ -34,6 +35,16 @@ pub trait Sink<T> {
     fn response(&mut self, token: T, result: Result<Response, HgError>);
     /// An answer was sent, and fetched if it had overflowed.
     fn responded(&mut self, token: T, result: Result<(), HgError>);
+    /// The origin of a request has given it up: nobody waits for its answer any more. Told also of
+    /// requests that were answered meanwhile, or never came. Default: nothing.
+    fn canceled(&mut self, origin: &Addr, call: CallKey) {
+        let _ = (origin, call);
+    }
+    /// A peer that was [watched](Core::watch_peer) is gone; it is watched no longer. Default:
+    /// nothing.
+    fn peer_gone(&mut self, peer: &Addr) {
+        let _ = peer;
+    }
     /// A bulk transfer ended: bytes moved.
     fn bulk(&mut self, token: T, result: Result<u64, HgError>);
 }
@@ -45,6 +56,8 @@ pub(super) enum Event<T> {
     Response { token: T, result: Result<Response, HgError> },
     Responded { token: T, result: Result<(), HgError> },
     Bulk { token: T, result: Result<u64, HgError> },
+    Canceled { origin: Addr, call: CallKey },
+    PeerGone(Addr),
 }
 
 /// A request that arrived.
@@ -58,14 +71,35 @@ pub(super) struct Incoming {
     pub(super) held: bool,
     /// It does not yet.
     pub(super) uncounted: bool,
+    pub(super) beside: Option<Box<Beside>>,
+}
+
+/// What the origin has said beside the header, if it has.
+#[derive(Debug)]
+pub(super) struct Beside {
+    /// When the origin gives up.
+    pub(super) deadline: Option<Instant>,
+    pub(super) trace: Option<[u8; 16]>,
+}
+
+impl Beside {
+    /// What was said in a message that has just come.
+    pub(super) fn new(extension: &Extension) -> Option<Box<Self>> {
+        // A time beyond what the clock can count is none.
+        let deadline = extension.remaining.and_then(|left| Instant::now().checked_add(left));
+        let trace = extension.trace;
+        (deadline.is_some() || trace.is_some()).then(|| Box::new(Self { deadline, trace }))
+    }
 }
 
 impl Incoming {
     /// One whose arguments are in the message.
     #[inline(always)]
     fn here(header: RequestHeader, origin: Addr, tag: Tag, buf: MsgBuf) -> Self {
-        let payload = Payload::Message(buf, header.format.header_bytes());
-        Self { header, origin, reply: Reply::Network(tag), payload, held: true, uncounted: true }
+        let payload = Payload::Message(buf, header.payload_at());
+        let reply = Reply::Network(tag);
+        let beside = None;
+        Self { header, origin, reply, payload, held: true, uncounted: true, beside }
     }
 }
 
@@ -242,6 +276,8 @@ impl<T> Core<T> {
             Event::Response { token, result } => sink.response(token, result),
             Event::Responded { token, result } => sink.responded(token, result),
             Event::Bulk { token, result } => sink.bulk(token, result),
+            Event::Canceled { origin, call } => sink.canceled(&origin, call),
+            Event::PeerGone(peer) => sink.peer_gone(&peer),
         }
     }
 
@@ -255,7 +291,7 @@ impl<T> Core<T> {
     // Inlined where requests arrive, so that the parts of most are never put together before.
     #[inline(always)]
     fn hand_up(self: &Arc<Self>, incoming: Incoming, sink: &mut dyn Sink<T>) {
-        let Incoming { header, origin, reply, payload, held, uncounted } = incoming;
+        let Incoming { header, origin, reply, payload, held, uncounted, beside } = incoming;
         let mut state = self.state();
         let (registration, refusal) = match state.seen.get(&self.class.registry, header.id) {
             None => (None, Some(ReturnCode::NoEntry)),
@@ -291,6 +327,7 @@ impl<T> Core<T> {
             held,
             may_keep,
             answered: header.no_response,
+            beside,
         };
         match refusal {
             None => sink.request(request),
@@ -348,6 +385,7 @@ impl<T> Core<T> {
         self.buffers.put(buf);
         match (role, result) {
             (Some(Role::Ack), result) => self.on_ack(op, result),
+            (Some(Role::Watch), result) => self.on_watch(op, result),
             (Some(Role::Reply), Err(error)) => self.on_no_reply(op, error),
             (Some(Role::Request), Err(error)) => {
                 self.primary().state().receives.failed();
@@ -383,15 +421,25 @@ impl<T> Core<T> {
     #[inline(never)]
     fn on_other_request(&self, buf: MsgBuf, from: Addr, tag: Tag) -> Option<Event<T>> {
         let accept = self.options.accept();
-        match wire::decode_request(accept, buf.as_slice()) {
-            Ok((header, Body::Inline(_))) => {
-                Some(Event::Request(Incoming::here(header, from, tag, buf)))
+        let read = wire::decode_request(accept, buf.as_slice())
+            .and_then(|(header, body)| Ok((header, header.read_extension(buf.as_slice())?, body)));
+        match read {
+            Ok((_, extension, _)) if extension.cancel => {
+                self.count_arrival();
+                self.buffers.put(buf);
+                Some(self.on_cancel(from, tag))
             }
-            Ok((header, Body::Overflow(desc))) => {
+            Ok((header, extension, Body::Inline(_))) => {
+                let beside = Beside::new(&extension);
+                let incoming = Incoming { beside, ..Incoming::here(header, from, tag, buf) };
+                Some(Event::Request(incoming))
+            }
+            Ok((header, extension, Body::Overflow(desc))) => {
                 self.count_arrival();
                 self.state().hot.rpc_req_recv += 1;
                 self.counts.req_extra.bump();
-                let started = self.fetch_request(header, &from, tag, &desc);
+                let beside = Beside::new(&extension);
+                let started = self.fetch_request(header, &from, tag, &desc, beside);
                 self.buffers.put(buf);
                 started.unwrap_or_else(|(error, code)| {
                     self.reject(Some(header), &from, tag, code, &error);
@@ -470,7 +518,7 @@ impl<T> Core<T> {
 }
 
 fn has_token<T>(event: &Event<T>) -> bool {
-    !matches!(event, Event::Request(_))
+    !matches!(event, Event::Request(_) | Event::Canceled { .. } | Event::PeerGone(_))
 }
 
 /// The network completed an operation as another kind than it was started as.

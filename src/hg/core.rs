@@ -45,7 +45,7 @@
 //! ourselves, which have none. Nothing starts afterwards. [`Core::in_flight`] is zero when all
 //! tokens have gone back through `trigger`.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -101,6 +101,8 @@ pub(super) struct State<T> {
     pub(super) receives: Receives,
     pub(super) hot: HotCounts,
     pub(super) seen: Seen,
+    /// By the operation that ends with them.
+    pub(super) watched: HashMap<OpRef, Addr>,
 }
 
 impl<T> State<T> {
@@ -115,6 +117,7 @@ impl<T> State<T> {
             receives,
             hot: HotCounts::default(),
             seen: Seen::default(),
+            watched: HashMap::new(),
         }
     }
 
@@ -485,6 +488,6 @@ impl<T> Drop for Core<T> {
 /// Most canceled calls whose response is still waited for; each takes a message buffer.
 pub(super) const GIVEN_UP_MAX: usize = 1024;
 
-/// Headers of any format, the length of a descriptor, and a descriptor of one segment with a
-/// memory handle of 64 bytes.
-const MESSAGE_BYTES_MIN: usize = 24 + 8 + 40 + 64;
+/// Headers of any format, what is said beside them, the length of a descriptor, and a descriptor of
+/// one segment with a memory handle of 64 bytes.
+const MESSAGE_BYTES_MIN: usize = 24 + super::extension::BYTES_MAX + 8 + 40 + 64;

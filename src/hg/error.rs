@@ -69,6 +69,9 @@ pub enum WireError {
         /// The unknown bits.
         flags: u8,
     },
+    /// What a peer of ours says beside the header cannot be read.
+    #[error("the extension of a request cannot be read: {0}")]
+    Extension(&'static str),
     /// The message says that its payload is elsewhere, but not readably where.
     #[error("the description of an overflowed payload cannot be read: {0}")]
     Overflow(#[from] ProcError),
@@ -202,10 +205,6 @@ pub enum HgError {
     /// This process is a child that was forked off: the network is its parent's. Nothing was done.
     #[error("this process was forked off: the network belongs to its parent process; open another")]
     Forked,
-    /// The caller is a tasklet, such as the inline callback of a timer, which must not wait for the
-    /// network: whatever makes it go may run on the same execution stream. Nothing was done.
-    #[error("a tasklet must not wait for the network; do this in a ULT")]
-    Tasklet,
     /// As many operations are in flight as can be told apart. Wait for some to end.
     #[error("{0} operations are in flight, which is the limit; wait for some to end")]
     Busy(usize),

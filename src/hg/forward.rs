@@ -15,20 +15,22 @@
 //! A one-way call ends when it is sent and, if it overflowed, acknowledged. Arguments that
 //! overflowed are exposed until then, or until the response.
 
+use std::time::Instant;
+
 use na::lock::Guard;
 use na::{Access, Addr, LocalMem, Memory, MsgBuf, Tag};
 
 use super::buffers::Payload;
 use super::checksum::PayloadSum;
-use super::context::Event;
+use super::context::{Beside, Event};
 use super::core::{Core, Op, State};
-use super::format::Format;
 use super::header::RequestHeader;
 use super::ops::{CONTEXTS_MAX, OpRef, Role};
 use super::proc::Written;
 use super::slots::Exposed;
+use super::watch::WATCH;
 use super::wire::{self, Unencoded};
-use super::{BulkDesc, HgError, ProcError, Response, RpcId, Writer, spare};
+use super::{BulkDesc, Extension, HgError, ProcError, Response, RpcId, Writer, spare};
 
 /// How one call behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -45,17 +47,31 @@ pub struct ForwardOptions {
     /// Call although the RPC need not be registered here: for layers whose types say what a
     /// registration would. Default: no.
     pub undeclared: bool,
+    /// When the caller gives up. The target is told how long that is from now, if it is one of our
+    /// own; nothing ends the call here. Default: nothing is said.
+    pub deadline: Option<Instant>,
+    /// What this call is part of, across processes; for targets of our own. Default: nothing is
+    /// said.
+    pub trace: Option<[u8; 16]>,
 }
 
 impl ForwardOptions {
+    const DEFAULT: Self = Self {
+        no_response: false,
+        target_context: None,
+        undeclared: false,
+        deadline: None,
+        trace: None,
+    };
+
     /// A call that is not to be answered.
     pub const fn one_way() -> Self {
-        Self { no_response: true, target_context: None, undeclared: false }
+        Self { no_response: true, ..Self::DEFAULT }
     }
 
     /// A call to a certain context of the target.
     pub const fn to_context(id: u8) -> Self {
-        Self { no_response: false, target_context: Some(id), undeclared: false }
+        Self { target_context: Some(id), ..Self::DEFAULT }
     }
 
     /// The same, of an RPC that need not be registered here.
@@ -238,14 +254,21 @@ impl<T> Core<T> {
         let max = self.limits.unexpected_bytes_max;
         let limits = self.writer_limits(max);
         let buf = self.buffers.take();
-        let encoded = wire::encode_request(header, buf, max, limits, encode);
+        let says_more = options.deadline.is_some() || options.trace.is_some();
+        let (header, encoded) = if says_more && !local {
+            self.encode_extended(to, header, options, buf, encode)
+        } else {
+            (header, wire::encode_request(header, buf, max, limits, encode))
+        };
         admitted.armed = false;
         let written = match encoded {
             Ok(written) => written,
             Err(unencoded) => return self.withdraw(op, true, self.unencoded(unencoded)),
         };
         if local {
-            return Ok(self.hand_to_ourselves(op, header, options.target_context, written));
+            let ForwardOptions { deadline, trace, target_context, .. } = options;
+            let beside = says_more.then(|| Box::new(Beside { deadline, trace }));
+            return Ok(self.hand_to_ourselves(op, header, target_context, written, beside));
         }
         let (buf, bytes) = match written {
             Written::Fits(buf) => {
@@ -253,7 +276,7 @@ impl<T> Core<T> {
             }
             Written::Overflow(buf, bytes) => (buf, bytes),
         };
-        match self.expose_overflow(to, format, buf, bytes, max) {
+        match self.expose_overflow(to, header.payload_at(), buf, bytes, max) {
             Ok((buf, exposed)) => {
                 self.note_overflow(op, exposed);
                 let receive = if no_response { Role::Ack } else { Role::Reply };
@@ -261,6 +284,30 @@ impl<T> Core<T> {
             }
             Err(error) => self.withdraw(op, true, error),
         }
+    }
+
+    /// Encodes a request with what is said beside its header, if the peer understands it.
+    #[inline(never)]
+    fn encode_extended(
+        &self,
+        to: &Addr,
+        header: RequestHeader,
+        options: ForwardOptions,
+        buf: MsgBuf,
+        encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
+    ) -> (RequestHeader, Result<Written, Unencoded>) {
+        let ForwardOptions { deadline, trace, .. } = options;
+        let extension = if self.endpoint.carries_extensions(to) {
+            let remaining = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            Extension { remaining, trace, cancel: false }
+        } else {
+            Extension::default()
+        };
+        let extension_bytes = extension.bytes(header.format) as u16;
+        let header = RequestHeader { extension_bytes, ..header };
+        let max = self.limits.unexpected_bytes_max;
+        let limits = self.writer_limits(max);
+        (header, wire::encode_extended_request(header, &extension, buf, max, limits, encode))
     }
 
     /// Makes room for a call.
@@ -272,7 +319,7 @@ impl<T> Core<T> {
         local: bool,
         token: T,
     ) -> Result<Started, (HgError, T)> {
-        let ForwardOptions { mut no_response, target_context: target, undeclared } = options;
+        let ForwardOptions { mut no_response, target_context: target, undeclared, .. } = options;
         if let Some(target) = target.filter(|id| usize::from(*id) >= CONTEXTS_MAX) {
             let text = format!("context {target}: contexts have numbers below {CONTEXTS_MAX}");
             return Err((HgError::Na(na::Error::InvalidArgument(text)), token));
@@ -290,7 +337,10 @@ impl<T> Core<T> {
         let (op, tag) = if local {
             (state.ops.insert(Op::Local(token)), Tag(0))
         } else {
-            let number = state.number(target.is_some());
+            let mut number = state.number(target.is_some());
+            if self.space.tag(number, target) == WATCH {
+                number = state.number(target.is_some());
+            }
             let call = Forward::new(token, number, target, no_response);
             (state.ops.insert(Op::Forward(call)), self.space.tag(number, target))
         };
@@ -427,9 +477,9 @@ impl<T> Core<T> {
     }
 
     /// A payload that does not leave the process.
-    pub(super) fn local_payload(&self, format: Format, written: Written) -> Payload {
+    pub(super) fn local_payload(&self, start: usize, written: Written) -> Payload {
         match written {
-            Written::Fits(buf) => Payload::Message(buf, format.header_bytes()),
+            Written::Fits(buf) => Payload::Message(buf, start),
             Written::Overflow(buf, bytes) => {
                 self.buffers.put(buf);
                 Payload::Overflow(bytes)
@@ -447,7 +497,7 @@ impl<T> Core<T> {
     pub(super) fn expose_overflow(
         &self,
         peer: &Addr,
-        format: Format,
+        start: usize,
         buf: MsgBuf,
         bytes: Vec<u8>,
         message_max: usize,
@@ -463,7 +513,7 @@ impl<T> Core<T> {
         let handle = self.endpoint.mem_to_bytes(&memory);
         let access = u32::from(Access::ReadOnly.bits());
         let descriptor = BulkDesc::opaque(len, access, &handle).to_bytes();
-        wire::finish_overflow(format, buf, message_max, &descriptor)
+        wire::finish_overflow_at(start, buf, message_max, &descriptor)
             .map(|buf| (buf, exposed))
             .map_err(|unencoded| self.unencoded(unencoded))
     }

@@ -53,6 +53,8 @@ pub fn request(data: &[u8]) {
     match wire::decode_request(accept, message) {
         Ok((header, rest)) => {
             body(message, &rest);
+            extension(&header, message);
+            let header = RequestHeader { extension_bytes: 0, ..header };
             let mut out = vec![0; header.format.header_bytes()];
             header.write(&mut out);
             assert_eq!(RequestHeader::read(header.format, &out), Ok((header, &[][..])));
@@ -67,6 +69,21 @@ pub fn request(data: &[u8]) {
             }
         }
     }
+}
+
+/// What is said beside a header: what is read can be written again, in no more bytes.
+fn extension(header: &RequestHeader, message: &[u8]) {
+    let Ok(extension) = header.read_extension(message) else { return };
+    let bytes = extension.bytes(header.format);
+    assert!(bytes <= usize::from(header.extension_bytes));
+    let header = RequestHeader { extension_bytes: bytes as u16, ..*header };
+    let mut out = vec![0; header.payload_at()];
+    header.write(&mut out);
+    if bytes > 0 {
+        extension.write(header.format, &mut out[header.format.header_bytes()..]);
+    }
+    assert_eq!(RequestHeader::read(header.format, &out), Ok((header, &[][..])));
+    assert_eq!(header.read_extension(&out), Ok(extension));
 }
 
 /// A response.

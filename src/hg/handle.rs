@@ -9,11 +9,12 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use na::{Addr, MsgBuf, Tag};
 
 use super::buffers::{Buffers, Payload};
-use super::context::Event;
+use super::context::{Beside, Event};
 use super::core::{Core, Op};
 use super::header::{RequestHeader, ResponseHeader};
 use super::ops::{OpRef, Role};
@@ -22,7 +23,7 @@ use super::receives::Receives;
 use super::registry::Registration;
 use super::slots::Exposed;
 use super::wire;
-use super::{HgError, ProcError, ReturnCode, RpcId, Writer};
+use super::{CallKey, HgError, ProcError, ReturnCode, RpcId, Writer};
 
 /// A response: what stands behind Mercury's headers. Gives its buffer back when dropped.
 pub struct Response {
@@ -146,6 +147,7 @@ pub struct RequestHandle<T> {
     /// There were plenty of other receives when it came.
     pub(super) may_keep: bool,
     pub(super) answered: bool,
+    pub(super) beside: Option<Box<Beside>>,
 }
 
 impl<T> RequestHandle<T> {
@@ -162,6 +164,23 @@ impl<T> RequestHandle<T> {
     /// Whether the origin wants no response.
     pub fn is_one_way(&self) -> bool {
         self.header.no_response
+    }
+
+    /// When the origin gives up, as far as it has said so: by this host's clock, counted from when
+    /// the request arrived.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.beside.as_ref()?.deadline
+    }
+
+    /// What the origin says that this is part of, across processes.
+    pub fn trace(&self) -> Option<[u8; 16]> {
+        self.beside.as_ref()?.trace
+    }
+
+    /// Names this call for [`Sink::canceled`](super::Sink::canceled), together with its origin.
+    /// `None`: nobody waits for its end, so nobody will give it up.
+    pub fn call_key(&self) -> Option<CallKey> {
+        if self.header.no_response { None } else { CallKey::of(self.reply) }
     }
 
     /// What the RPC was registered with when the request was handed up, if it is of type `D`. Also
@@ -349,7 +368,10 @@ impl<T> RequestHandle<T> {
         let tag = match self.reply {
             Reply::Network(tag) => tag,
             Reply::Local(op) => {
-                let response = Response::new(core.local_payload(format, written), &core.buffers);
+                let response = Response::new(
+                    core.local_payload(format.header_bytes(), written),
+                    &core.buffers,
+                );
                 core.answer_local(op, Ok(response));
                 self.answered = true;
                 return Ok(Sent::Done(token));
@@ -359,7 +381,10 @@ impl<T> RequestHandle<T> {
         let (buf, exposed) = match written {
             Written::Fits(buf) => (buf, None),
             Written::Overflow(buf, bytes) => {
-                let (buf, exposed) = core.expose_overflow(&self.origin, format, buf, bytes, max)?;
+                let (buf, exposed) = {
+                    let start = format.header_bytes();
+                    core.expose_overflow(&self.origin, start, buf, bytes, max)?
+                };
                 (buf, Some(Box::new(exposed)))
             }
         };

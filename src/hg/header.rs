@@ -23,7 +23,7 @@
 use super::checksum::{ChecksumLevel, PayloadSum, crc16};
 use super::error::WireError;
 use super::format::VERSION_WIDE;
-use super::{ReturnCode, RpcId};
+use super::{Extension, ReturnCode, RpcId};
 
 pub use super::format::{Accept, Build, Format};
 
@@ -36,6 +36,9 @@ pub mod flags {
     /// Used by C within one process. Never sent; ignored on receipt, because it would let a peer
     /// claim to be us.
     pub const SELF_FORWARD: u8 = 4;
+    /// In requests between our own peers: an [`Extension`](crate::hg::Extension) follows the
+    /// headers.
+    pub const EXTENSION: u8 = 8;
     /// In responses to requests of version `0x45` only: the HG header has a CRC64. Our own.
     pub const WIDE_CHECKSUM: u8 = 0x40;
     /// The sender is a build with checksum support (Mercury 2.4.1 and later).
@@ -65,6 +68,8 @@ pub struct RequestHeader {
     pub format: Format,
     /// The checksum of the arguments, if the format has one.
     pub payload_sum: Option<PayloadSum>,
+    /// Bytes of the [`Extension`] behind the headers; 0: there is none.
+    pub extension_bytes: u16,
 }
 
 /// What a response's header says.
@@ -91,10 +96,17 @@ impl RequestHeader {
     /// A request for `id` in that format.
     pub const fn in_format(id: RpcId, format: Format) -> Self {
         let (more_data, no_response) = (false, false);
-        Self { id, more_data, no_response, cookie: 0, format, payload_sum: None }
+        let extension_bytes = 0;
+        Self { id, more_data, no_response, cookie: 0, format, payload_sum: None, extension_bytes }
     }
 
-    /// Writes both headers to the front of `out`.
+    /// Where the payload begins.
+    #[inline]
+    pub fn payload_at(&self) -> usize {
+        self.format.header_bytes() + usize::from(self.extension_bytes)
+    }
+
+    /// Writes both headers, without the extension behind them, to the front of `out`.
     ///
     /// # Panics
     ///
@@ -116,6 +128,7 @@ impl RequestHeader {
         self.format.build().flag()
             | if self.more_data { flags::MORE_DATA } else { 0 }
             | if self.no_response { flags::NO_RESPONSE } else { 0 }
+            | if self.extension_bytes > 0 { flags::EXTENSION } else { 0 }
     }
 
     #[inline(never)]
@@ -154,6 +167,7 @@ impl RequestHeader {
             cookie,
             format,
             payload_sum: None,
+            extension_bytes: 0,
         })
     }
 
@@ -173,7 +187,7 @@ impl RequestHeader {
         if core[1] != VERSION && !header.format.is_wide() {
             return Err(WireError::Version { found: core[1], expected: VERSION });
         }
-        check_flags(header.format.build(), core[10], flags::ALL)?;
+        check_flags(header.format.build(), core[10], flags::ALL | flags::EXTENSION)?;
         Ok(header)
     }
 
@@ -206,11 +220,12 @@ impl RequestHeader {
             cookie,
             format,
             payload_sum: None,
+            extension_bytes: 0,
         };
         Ok((header, core))
     }
 
-    /// Reads both headers; also returns what follows them.
+    /// Reads both headers; also returns what follows them and the extension.
     ///
     /// # Errors
     ///
@@ -219,7 +234,26 @@ impl RequestHeader {
         let mut header = Self::read_core(accept, message)?;
         let headers = front("request", message, header.format.header_bytes())?;
         header.payload_sum = read_payload_sum(header.format, headers);
-        Ok((header, &message[headers.len()..]))
+        if message[10] & flags::EXTENSION != 0 {
+            let len = Extension::measure(header.format, &message[headers.len()..])?;
+            // A byte's worth of fields, and a few bytes more.
+            header.extension_bytes = len as u16;
+        }
+        Ok((header, &message[header.payload_at()..]))
+    }
+
+    /// Reads the extension of a message of which this is the header. Empty if there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError`] naming what is wrong.
+    pub fn read_extension(&self, message: &[u8]) -> Result<Extension, WireError> {
+        if self.extension_bytes == 0 {
+            return Ok(Extension::default());
+        }
+        let need = self.payload_at();
+        let block = &front("request", message, need)?[self.format.header_bytes()..];
+        Extension::read(self.format, block)
     }
 
     /// Compares the payload with its checksum, if there is one.

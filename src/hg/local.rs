@@ -1,7 +1,7 @@
 //! Calls to ourselves: the encoded arguments and results are handed over as they are, between the
 //! contexts of a core too. Only what is told and counted is as for other calls.
 
-use super::context::{Event, Incoming};
+use super::context::{Beside, Event, Incoming};
 use super::core::{Core, Op, State};
 use super::handle::Reply;
 use super::header::RequestHeader;
@@ -17,8 +17,9 @@ impl<T> Core<T> {
         header: RequestHeader,
         target: Option<u8>,
         written: Written,
+        beside: Option<Box<Beside>>,
     ) -> OpRef {
-        let payload = self.local_payload(header.format, written);
+        let payload = self.local_payload(header.format.header_bytes(), written);
         let reply = if header.no_response { Reply::None } else { Reply::Local(op) };
         let request = Event::Request(Incoming {
             header,
@@ -27,6 +28,7 @@ impl<T> Core<T> {
             payload,
             held: false,
             uncounted: false,
+            beside,
         });
         let other = target.filter(|id| *id != self.id).and_then(|id| self.class.get(id));
         let other = match other {

@@ -32,6 +32,7 @@
 mod bell;
 mod buffers;
 pub mod bulk;
+mod canceled;
 mod checksum;
 mod code;
 mod context;
@@ -40,6 +41,7 @@ mod core;
 mod counters;
 mod endings;
 mod error;
+mod extension;
 mod format;
 mod forward;
 /// Entry points for fuzzers: whatever bytes they get, they must return. See `fuzz/`.
@@ -62,16 +64,19 @@ mod spare;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod watch;
 pub mod wire;
 
 pub use self::{
     bulk::{Bulk, BulkDesc, BulkOp, LocalBytes, LocalPart, MemoryAttr, MemoryKind},
+    canceled::CallKey,
     checksum::{ChecksumLevel, PayloadSum},
     code::ReturnCode,
     context::Sink,
     core::Core,
     counters::{Counters, InHand},
     error::{HgError, ProcError, WireError},
+    extension::Extension,
     format::{Accept, Build, Format},
     forward::ForwardOptions,
     handle::{RequestHandle, Response, Sent},

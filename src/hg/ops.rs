@@ -19,7 +19,7 @@ use na::{OpId, Tag};
 /// Names an operation in flight for [`Core::cancel`](super::Core::cancel).
 // One word, the lower part of an `OpId`: parts of a word that are written one by one have to be
 // waited for when it is read as a whole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OpRef(u64);
 
 /// What a network operation is to the operation that it belongs to.
@@ -37,6 +37,8 @@ pub(super) enum Role {
     Ack,
     /// The get of an overflowed payload.
     Fetch,
+    /// A receive that ends with the peer; belongs to no operation.
+    Watch,
     /// A part of a bulk transfer: which of those in flight.
     Piece(u8),
 }
@@ -52,6 +54,7 @@ impl Role {
             Self::Reply => 3,
             Self::Ack => 4,
             Self::Fetch => 5,
+            Self::Watch => 6,
             Self::Piece(index) => Self::PIECES + u64::from(index),
         }
     }
@@ -64,6 +67,7 @@ impl Role {
             3 => Self::Reply,
             4 => Self::Ack,
             5 => Self::Fetch,
+            6 => Self::Watch,
             number => Self::Piece(u8::try_from(number.checked_sub(Self::PIECES)?).ok()?),
         })
     }
@@ -131,6 +135,11 @@ impl OpRef {
     #[inline]
     pub(super) fn parse(id: OpId) -> (Self, Option<Role>) {
         (Self(id.0 & mask(ROLE_AT)), Role::from_number(id.0 >> ROLE_AT))
+    }
+
+    /// All of it.
+    pub(super) fn number(self) -> u64 {
+        self.0
     }
 
     /// The context that it belongs to.

@@ -18,7 +18,7 @@ use na::{Access, Addr, Arrival, LocalMem, Memory, RemoteMem, Tag, Transfer};
 use super::buffers::Payload;
 use super::bulk::BulkDesc;
 use super::bulk::desc::{Handles, flags};
-use super::context::{Event, Incoming};
+use super::context::{Beside, Event, Incoming};
 use super::core::{Core, Op};
 use super::forward::Fetching;
 use super::handle::Reply;
@@ -33,6 +33,7 @@ pub(super) struct Fetch {
     origin: Addr,
     tag: Tag,
     memory: LocalMem,
+    beside: Option<Box<Beside>>,
 }
 
 /// How to come by an overflowed payload.
@@ -88,6 +89,7 @@ impl<T> Core<T> {
         origin: &Addr,
         tag: Tag,
         desc: &BulkDesc<'_>,
+        beside: Option<Box<Beside>>,
     ) -> Result<Option<Event<T>>, (HgError, ReturnCode)> {
         let max = self.options.overflow_held_max;
         // What is too long by itself is refused for that.
@@ -96,7 +98,7 @@ impl<T> Core<T> {
         if !self.primary().state().receives.hold_bytes(len, max as u64) {
             return Err(self.not_fetched(header, origin, tag, HgError::Overflows { max }));
         }
-        let started = self.start_fetch(header, origin, tag, desc);
+        let started = self.start_fetch(header, origin, tag, desc, beside);
         started.inspect_err(|_| self.primary().state().receives.release_bytes(len))
     }
 
@@ -106,16 +108,17 @@ impl<T> Core<T> {
         origin: &Addr,
         tag: Tag,
         desc: &BulkDesc<'_>,
+        beside: Option<Box<Beside>>,
     ) -> Result<Option<Event<T>>, (HgError, ReturnCode)> {
         let source =
             self.locate(desc).map_err(|error| self.not_fetched(header, origin, tag, error))?;
         let (remote, memory) = match source {
             Source::Here(bytes) => {
-                return self.fetched_request(header, origin, tag, bytes).map(Some);
+                return self.fetched_request(header, origin, tag, bytes, beside).map(Some);
             }
             Source::There { remote, memory } => (remote, memory),
         };
-        let fetch = Fetch { header, origin: origin.clone(), tag, memory: memory.clone() };
+        let fetch = Fetch { header, origin: origin.clone(), tag, memory: memory.clone(), beside };
         let admitted = self.state().admit(Op::Fetch(fetch));
         let op = admitted.map_err(|refused| self.not_fetched(header, origin, tag, refused.0))?;
         if let Err(error) = self.get(op, origin, remote, memory) {
@@ -151,6 +154,7 @@ impl<T> Core<T> {
         origin: &Addr,
         tag: Tag,
         bytes: Vec<u8>,
+        beside: Option<Box<Beside>>,
     ) -> Result<Event<T>, (HgError, ReturnCode)> {
         if let Err(error) = header.verify(&bytes) {
             return Err(self.not_fetched(header, origin, tag, error.into()));
@@ -167,6 +171,7 @@ impl<T> Core<T> {
             payload,
             held: true,
             uncounted: false,
+            beside,
         }))
     }
 
@@ -230,10 +235,11 @@ impl<T> Core<T> {
         }
         let removed = state.ops.remove(op);
         drop(state);
-        let Some(Op::Fetch(Fetch { header, origin, tag, memory })) = removed else { return None };
+        let Some(Op::Fetch(fetch)) = removed else { return None };
+        let Fetch { header, origin, tag, memory, beside } = fetch;
         let len = memory.len();
         let fetched = match result {
-            Ok(()) => self.fetched_request(header, &origin, tag, into_vec(memory)),
+            Ok(()) => self.fetched_request(header, &origin, tag, into_vec(memory), beside),
             Err(error) => Err(self.not_fetched(header, &origin, tag, error.into())),
         };
         match fetched {

@@ -8,7 +8,7 @@ use na::MsgBuf;
 use super::bulk::BulkDesc;
 use super::header::{Accept, Format, RequestHeader, ResponseHeader};
 use super::proc::{Writer, WriterLimits, Written};
-use super::{ProcError, ReturnCode, WireError};
+use super::{Extension, ProcError, ReturnCode, WireError};
 
 /// A message that could not be encoded: why, and its buffer.
 #[derive(Debug)]
@@ -21,18 +21,19 @@ pub struct Unencoded {
 
 /// What requests and responses have in common.
 trait Header: Sized {
-    fn format(&self) -> Format;
+    /// Where the payload begins.
+    fn start(&self) -> usize;
     /// Adds what is known of the payload.
     fn finish(self, more_data: bool, payload: &[u8]) -> Self;
     fn write_to(&self, out: &mut [u8]);
 }
 
 macro_rules! header {
-    ($type:ty) => {
+    ($type:ty, $start:expr) => {
         impl Header for $type {
             #[inline]
-            fn format(&self) -> Format {
-                self.format
+            fn start(&self) -> usize {
+                $start(self)
             }
 
             #[inline]
@@ -49,8 +50,8 @@ macro_rules! header {
     };
 }
 
-header!(RequestHeader);
-header!(ResponseHeader);
+header!(RequestHeader, RequestHeader::payload_at);
+header!(ResponseHeader, |header: &ResponseHeader| header.format.header_bytes());
 
 /// Encodes a request into `buf`, at most `message_max` bytes long. With [`Written::Overflow`] the
 /// message is not finished: see [`finish_overflow`].
@@ -67,6 +68,31 @@ pub fn encode_request(
     encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
 ) -> Result<Written, Unencoded> {
     encode_message(header, buf, message_max, limits, encode)
+}
+
+/// The same with an extension between headers and payload.
+///
+/// # Errors
+///
+/// As [`encode_request`].
+pub fn encode_extended_request(
+    header: RequestHeader,
+    extension: &Extension,
+    buf: MsgBuf,
+    message_max: usize,
+    limits: WriterLimits,
+    encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
+) -> Result<Written, Unencoded> {
+    let format = header.format;
+    // A few dozen bytes.
+    let extension_bytes = extension.bytes(format) as u16;
+    let header = RequestHeader { extension_bytes, ..header };
+    let mut written = encode_message(header, buf, message_max, limits, encode)?;
+    let (Written::Fits(buf) | Written::Overflow(buf, _)) = &mut written;
+    if extension_bytes > 0 {
+        extension.write(format, &mut buf.spare_mut()[format.header_bytes()..]);
+    }
+    Ok(written)
 }
 
 /// Encodes a response into `buf`, as [`encode_request`] does.
@@ -93,7 +119,7 @@ fn encode_message(
     limits: WriterLimits,
     encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
 ) -> Result<Written, Unencoded> {
-    let start = header.format().header_bytes();
+    let start = header.start();
     if message_max < start || buf.capacity() < start {
         return Err(Unencoded { error: ProcError::TooLong { max: message_max }, buf });
     }
@@ -124,9 +150,19 @@ pub fn finish_overflow(
     message_max: usize,
     descriptor: &[u8],
 ) -> Result<MsgBuf, Unencoded> {
+    finish_overflow_at(format.into().header_bytes(), buf, message_max, descriptor)
+}
+
+/// The same where the payload begins at `start`.
+pub(super) fn finish_overflow_at(
+    start: usize,
+    buf: MsgBuf,
+    message_max: usize,
+    descriptor: &[u8],
+) -> Result<MsgBuf, Unencoded> {
     let limits =
         WriterLimits { bytes_max: message_max, bulk_eager: false, ..WriterLimits::default() };
-    let mut writer = Writer::new(buf, format.into().header_bytes(), message_max, limits);
+    let mut writer = Writer::new(buf, start, message_max, limits);
     let written =
         writer.put(&(descriptor.len() as u64).to_le_bytes()).and_then(|()| writer.put(descriptor));
     if let Err(error) = written {

@@ -140,6 +140,15 @@ pub fn is_ult() -> bool {
     ult().is_some_and(|ult| !ult.is_tasklet())
 }
 
+/// Whether the caller is a tasklet, or a unit that has values of [`UltLocal`](crate::UltLocal):
+/// whether there is more to find out about it. One look, for code that must rule out both on a path
+/// where each costs.
+#[inline]
+#[must_use]
+pub fn is_tasklet_or_has_locals() -> bool {
+    ult().is_some_and(|ult| ult.is_tasklet() || ult.has_extra())
+}
+
 /// Whether the caller is a tasklet.
 ///
 /// Counterpart: `ABT_self_get_type`.

@@ -243,7 +243,7 @@ pub use {
     block_on::{block_on, block_on_deadline, block_on_timeout},
     builder::{RuntimeBuilder, XstreamSpec},
     cancel::{exit, is_cancelled},
-    current::{UltInfo, current, is_tasklet, is_ult},
+    current::{UltInfo, current, is_tasklet, is_tasklet_or_has_locals, is_ult},
     descriptor::UltName,
     error::{
         JoinError, LayoutError, MigrateError, PanicPayload, RecordError, ShutdownError, SpawnError,

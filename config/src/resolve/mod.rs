@@ -14,6 +14,7 @@
 //! Every step reports into [`Findings`] and goes on with what it has, so that one run finds all
 //! errors. A step that lacks something because of an error reported before stays silent about it.
 
+mod admission;
 mod declared;
 mod layout;
 mod names;
@@ -26,6 +27,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use crate::admission::ResolvedAdmission;
 use crate::affinity::Affinity;
 use crate::config::{Config, PoolAccess, PoolKind, SchedulerKind};
 use crate::error::{Error, Errors, REPORTED_MAX, Warning};
@@ -83,6 +85,8 @@ pub struct Resolved {
     pub overflow_held_max: u64,
     /// Most requests whose arguments have not been decoded.
     pub requests_max: usize,
+    /// How many requests each pool may have in hand.
+    pub admission: ResolvedAdmission,
     /// Checksum of arguments and results.
     pub payload_checksum: PayloadChecksum,
     /// Which of Mercury's header layouts; `None`: as the checksum level needs it.
@@ -220,6 +224,7 @@ impl Config {
         if let Some(Err(errors)) = self.monitoring.as_ref().map(MonitoringOptions::of) {
             errors.into_iter().for_each(|error| found.push(error));
         }
+        let admission = admission::resolve(&self.margo.admission, &layout, &mut found);
         layout::check(self, &layout, &roles, &mut found);
 
         let (Some(progress_pool), Some(rpc_pool), true) =
@@ -248,6 +253,7 @@ impl Config {
             overflow_bytes_max: self.margo.overflow_bytes_max,
             overflow_held_max: self.margo.overflow_held_max,
             requests_max: self.margo.requests_max,
+            admission,
             payload_checksum: self.margo.payload_checksum,
             mercury_build: self.margo.mercury_build,
             bulk: self.margo.bulk.clone(),

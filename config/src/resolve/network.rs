@@ -80,7 +80,7 @@ fn copy_pool(config: &Config, layout: &Layout, found: &mut Findings) -> Option<u
     Some(index)
 }
 
-fn limit(path: &str, value: u64, min: u64, max: u64, found: &mut Findings) {
+pub(super) fn limit(path: &str, value: u64, min: u64, max: u64, found: &mut Findings) {
     if (min..=max).contains(&value) {
         return;
     }

@@ -235,6 +235,10 @@ impl Endpoint for AutoSm {
         self.far.endpoint.transport()
     }
 
+    fn carries_extensions(&self, to: &Addr) -> bool {
+        self.route(to).is_ok_and(|(_, part, to)| part.endpoint.carries_extensions(to))
+    }
+
     fn limits(&self) -> Limits {
         let (near, far) = (self.near.endpoint.limits(), self.far.endpoint.limits());
         Limits {

@@ -158,6 +158,10 @@ impl Endpoint for SimEndpoint {
         "sim"
     }
 
+    fn carries_extensions(&self, _to: &Addr) -> bool {
+        true
+    }
+
     fn limits(&self) -> Limits {
         let max = self.message_bytes_max;
         Limits { unexpected_bytes_max: max, expected_bytes_max: max }

@@ -288,6 +288,10 @@ impl Endpoint for SmEndpoint {
         "sm"
     }
 
+    fn carries_extensions(&self, _to: &Addr) -> bool {
+        true
+    }
+
     fn limits(&self) -> Limits {
         let max = self.options.message_bytes_max;
         Limits { unexpected_bytes_max: max, expected_bytes_max: max }

@@ -413,6 +413,10 @@ impl Endpoint for TcpEndpoint {
         "tcp"
     }
 
+    fn carries_extensions(&self, _to: &Addr) -> bool {
+        true
+    }
+
     fn limits(&self) -> Limits {
         let max = self.core.message_bytes_max;
         Limits { unexpected_bytes_max: max, expected_bytes_max: max }

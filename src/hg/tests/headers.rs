@@ -73,7 +73,7 @@ fn what_is_wrong_is_named() {
     assert_eq!(with(1, 4), Err(WireError::Version { found: 4, expected: 5 }));
     assert_eq!(with(1, 0x45), Err(WireError::Version { found: 0x45, expected: 5 }));
     assert_eq!(with(10, 0x80), Err(WireError::PeerHasChecksums));
-    assert_eq!(with(10, 0x18), Err(WireError::Flags { flags: 0x18 }));
+    assert_eq!(with(10, 0x18), Err(WireError::Flags { flags: 0x10 }));
     assert_eq!(with(10, flags::SELF_FORWARD), Ok(REQUEST), "masked");
     let short = RequestHeader::read(Build::Plain, &out[..15]).unwrap_err();
     assert_eq!(short, WireError::Short { what: "request", len: 15, need: 16 });

@@ -8,8 +8,8 @@ use na::{Access, Addr, Endpoint, LocalMem, Memory};
 
 use self::net::{Net, NodeEndpoint};
 use super::{
-    Core, ForwardOptions, HgError, HgOptions, OpRef, Registration, RequestHandle, Response,
-    ReturnCode, RpcId, Sent, Sink,
+    CallKey, Core, ForwardOptions, HgError, HgOptions, OpRef, Registration, RequestHandle,
+    Response, ReturnCode, RpcId, Sent, Sink,
 };
 
 mod at_once;
@@ -18,6 +18,7 @@ mod bulk_safety;
 mod calls;
 mod checksums;
 mod endings;
+mod extension;
 mod headers;
 mod hostile;
 mod net;
@@ -37,6 +38,8 @@ struct Notes {
     responses: HashMap<u32, Result<Vec<u8>, HgError>>,
     responded: HashMap<u32, Result<(), HgError>>,
     bulks: HashMap<u32, Result<u64, HgError>>,
+    canceled: Vec<(Addr, CallKey)>,
+    gone: Vec<Addr>,
 }
 
 impl Sink<u32> for Notes {
@@ -51,6 +54,14 @@ impl Sink<u32> for Notes {
 
     fn responded(&mut self, token: u32, result: Result<(), HgError>) {
         assert!(self.responded.insert(token, result).is_none(), "answer {token} ended twice");
+    }
+
+    fn canceled(&mut self, origin: &Addr, call: CallKey) {
+        self.canceled.push((origin.clone(), call));
+    }
+
+    fn peer_gone(&mut self, peer: &Addr) {
+        self.gone.push(peer.clone());
     }
 
     fn bulk(&mut self, token: u32, result: Result<u64, HgError>) {

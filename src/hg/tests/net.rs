@@ -69,6 +69,8 @@ struct Node {
     at_once: bool,
     /// Peers copy by themselves, so that slots help.
     direct: bool,
+    /// What the others know of it: it may be a program of C.
+    foreign: bool,
     freeze_moves: bool,
     refuse: Option<(Refuse, usize)>,
     damage: Option<usize>,
@@ -212,6 +214,11 @@ impl NodeEndpoint {
     /// Messages are taken at once and have no completion.
     pub(super) fn direct(&self) {
         self.with(|node| node.direct = true);
+    }
+
+    /// Others take it for a program of C from now on.
+    pub(super) fn is_foreign_to_others(&self) {
+        self.with(|node| node.foreign = true);
     }
 
     pub(super) fn at_once(&self) {
@@ -370,6 +377,11 @@ impl NodeEndpoint {
 impl Endpoint for NodeEndpoint {
     fn transport(&self) -> &'static str {
         "test"
+    }
+
+    fn carries_extensions(&self, to: &Addr) -> bool {
+        let peer = self.peer(to);
+        peer.is_ok_and(|peer| !self.net.nodes()[peer].foreign)
     }
 
     fn limits(&self) -> Limits {

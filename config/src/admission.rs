@@ -1,0 +1,147 @@
+//! `margo.admission`: how many requests may be in hand. The only home of these defaults.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::is_default;
+use crate::pool_ref::PoolRef;
+
+/// How many requests may be in hand at once, waiting for an xstream or being handled, and what
+/// happens to those beyond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Admission {
+    /// Handlers that have been made and have not ended, those that wait for an xstream included.
+    /// Default 131072.
+    pub handlers_max: usize,
+    /// The same for the requests of one peer; 0: no bound of its own. Default 0.
+    pub peer_handlers_max: usize,
+    /// What happens to a request beyond a bound. Default [`Overload::Busy`].
+    pub overload: Overload,
+}
+
+impl Admission {
+    /// At most so many handlers at once; the rest as by default.
+    ///
+    /// # Panics
+    ///
+    /// If `handlers_max` is 0.
+    #[must_use]
+    pub const fn new(handlers_max: usize) -> Self {
+        assert!(handlers_max > 0, "a bound of no handlers would refuse every request");
+        Self { handlers_max, peer_handlers_max: 0, overload: Overload::Busy }
+    }
+
+    /// At most so many of them for one peer; 0: no bound of its own.
+    #[must_use]
+    pub const fn per_peer(self, peer_handlers_max: usize) -> Self {
+        Self { peer_handlers_max, ..self }
+    }
+
+    /// What happens to a request beyond a bound.
+    #[must_use]
+    pub const fn overload(self, overload: Overload) -> Self {
+        Self { overload, ..self }
+    }
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Self::new(128 << 10)
+    }
+}
+
+/// What happens to a request beyond a bound.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Overload {
+    /// Its caller is told at once that the target is busy.
+    #[default]
+    Busy,
+    /// It waits, and with it, from `margo.requests_max` waiting requests on, everything that the
+    /// transport brings. Peers take turns.
+    Wait,
+}
+
+/// How many requests each pool may have in hand at once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct AdmissionOptions {
+    /// Most handlers that run or wait for an xstream in each pool, from 1 to 1073741824. Default
+    /// 131072.
+    pub handlers_max: usize,
+    /// The same for the requests of one peer; 0: no bound of its own. Default 0.
+    pub peer_handlers_max: usize,
+    /// What happens to a request beyond: `"busy"` tells its caller at once, `"wait"` lets it wait.
+    /// Default `"busy"`.
+    pub overload: Overload,
+    /// Pools that are to have other bounds than these. Default none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<PoolAdmission>,
+}
+
+impl Default for AdmissionOptions {
+    fn default() -> Self {
+        Admission::default().into()
+    }
+}
+
+impl From<Admission> for AdmissionOptions {
+    fn from(bounds: Admission) -> Self {
+        let Admission { handlers_max, peer_handlers_max, overload } = bounds;
+        Self { handlers_max, peer_handlers_max, overload, pools: Vec::new() }
+    }
+}
+
+/// The bounds of one pool. What is left out is as for all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct PoolAdmission {
+    /// Which pool. Required.
+    pub pool: Option<PoolRef>,
+    /// See [`AdmissionOptions::handlers_max`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handlers_max: Option<usize>,
+    /// See [`AdmissionOptions::peer_handlers_max`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_handlers_max: Option<usize>,
+    /// See [`AdmissionOptions::overload`].
+    #[serde(skip_serializing_if = "is_default")]
+    pub overload: Option<Overload>,
+}
+
+/// The bounds of all pools, resolved.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ResolvedAdmission {
+    /// Of pools that are not listed, and of pools that are added later.
+    pub other: Admission,
+    /// Indices of pools, and their bounds.
+    pub pools: Vec<(usize, Admission)>,
+}
+
+impl ResolvedAdmission {
+    /// The bounds of the pool of that index.
+    pub fn of(&self, pool: usize) -> Admission {
+        let listed = self.pools.iter().find(|(index, _)| *index == pool);
+        listed.map_or(self.other, |(_, bounds)| *bounds)
+    }
+
+    /// As the document says it.
+    pub(crate) fn document(&self, pool_ref: &dyn Fn(usize) -> Option<PoolRef>) -> AdmissionOptions {
+        let entry = |(pool, bounds): &(usize, Admission)| {
+            Some(PoolAdmission {
+                pool: Some(pool_ref(*pool)?),
+                handlers_max: Some(bounds.handlers_max),
+                peer_handlers_max: Some(bounds.peer_handlers_max),
+                overload: Some(bounds.overload),
+            })
+        };
+        AdmissionOptions {
+            pools: self.pools.iter().filter_map(entry).collect(),
+            ..self.other.into()
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The bounds of each pool.
+
+use super::Findings;
+use super::declared::Layout;
+use super::network::limit;
+use crate::admission::{Admission, AdmissionOptions, ResolvedAdmission};
+
+const PATH: &str = "margo.admission";
+
+/// Checks the bounds and finds the pools that they are for.
+pub(super) fn resolve(
+    given: &AdmissionOptions,
+    layout: &Layout,
+    found: &mut Findings,
+) -> ResolvedAdmission {
+    let AdmissionOptions { handlers_max, peer_handlers_max, overload, .. } = *given;
+    let mut other = Admission::default().per_peer(peer_handlers_max).overload(overload);
+    other.handlers_max = handlers_max;
+    check(PATH, Some(handlers_max), other, found);
+    let mut pools: Vec<(usize, Admission)> = Vec::new();
+    for (entry, given) in given.pools.iter().enumerate() {
+        let path = format!("{PATH}.pools[{entry}]");
+        let mut bounds = other;
+        bounds.handlers_max = given.handlers_max.unwrap_or(handlers_max);
+        bounds.peer_handlers_max = given.peer_handlers_max.unwrap_or(peer_handlers_max);
+        bounds.overload = given.overload.unwrap_or(overload);
+        check(&path, given.handlers_max, bounds, found);
+        let Some(reference) = &given.pool else {
+            found.error(path, "`pool` is missing: the name or index of a pool");
+            continue;
+        };
+        match layout.find_for_role(reference) {
+            Err(message) => found.error(format!("{path}.pool"), message),
+            Ok(pool) if pools.iter().any(|(listed, _)| *listed == pool) => {
+                let name = &layout.pools[pool].name;
+                found.error(format!("{path}.pool"), format!("pool {name:?} is listed twice"));
+            }
+            Ok(pool) => pools.push((pool, bounds)),
+        }
+    }
+    ResolvedAdmission { other, pools }
+}
+
+fn check(path: &str, given: Option<usize>, bounds: Admission, found: &mut Findings) {
+    let (all, of_a_peer) = (bounds.handlers_max as u64, bounds.peer_handlers_max as u64);
+    if let Some(given) = given {
+        limit(&format!("{path}.handlers_max"), given as u64, 1, 1 << 30, found);
+    }
+    if of_a_peer > all {
+        let path = format!("{path}.peer_handlers_max");
+        found.warn(path, format!("has no effect: `handlers_max`, {all}, is less"));
+    }
+}

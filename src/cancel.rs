@@ -1,0 +1,407 @@
+//! Telling handlers that nobody waits for their answer any more.
+//!
+//! A handler that works for long asks its [`Handle`](crate::Handle) for a [`CancelToken`], and only
+//! then anything is done for it: the token is entered here under the name of the call, its origin
+//! is watched, and a timer is set for the deadline. So a request whose handler does not ask costs
+//! nothing, but for one look at `Cancels::any_early` when its handler starts.
+//!
+//! A cancel may come before the handler starts, or before it asks. It is kept for a while
+//! ([`EARLY_MAX`], [`EARLY_KEPT`]), so that a handler which has not started does not, and one that
+//! asks later is told.
+//!
+//! | state | touched by | under |
+//! |---|---|---|
+//! | `Cancels::tokens` | progress ULTs, handlers | its lock |
+//! | `Cancels::any_early` | written under that lock | anybody: only a hint |
+//! | `State::fired` | the first who fires it | anybody |
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use ult::{Eventual, PoolRef, TimerHandle};
+
+use crate::Addr;
+use crate::hg::CallKey;
+
+/// Most cancels that are kept for requests which have not asked yet.
+const EARLY_MAX: usize = 4096;
+
+/// How long they are kept.
+const EARLY_KEPT: Duration = Duration::from_secs(60);
+
+/// Why nobody waits for an answer any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CancelReason {
+    /// The deadline that came with the request has passed.
+    DeadlinePassed,
+    /// The origin has canceled its call.
+    Canceled,
+    /// The origin's process has ended, or the connection to it.
+    OriginGone,
+    /// This instance shuts down, and its grace period is over.
+    Closing,
+}
+
+impl fmt::Display for CancelReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::DeadlinePassed => "its deadline has passed",
+            Self::Canceled => "its origin has canceled it",
+            Self::OriginGone => "its origin is gone",
+            Self::Closing => "the instance shuts down",
+        })
+    }
+}
+
+/// Fires when nobody waits for the answer of a request any more; from
+/// [`Handle::cancel_token`](crate::Handle::cancel_token). Cheap to clone, and may be given to other
+/// ULTs and threads.
+///
+/// It fires at most once, and only tells: the handler goes on until it looks, and may still answer.
+#[derive(Clone)]
+pub struct CancelToken(Arc<State>);
+
+struct State {
+    number: u64,
+    fired: Eventual<CancelReason>,
+    deadline: Option<Instant>,
+    timer: Mutex<Option<TimerHandle<()>>>,
+}
+
+impl CancelToken {
+    /// Whether it has fired.
+    pub fn is_canceled(&self) -> bool {
+        self.reason().is_some()
+    }
+
+    /// Why it has fired, if it has.
+    pub fn reason(&self) -> Option<CancelReason> {
+        if let Some(reason) = self.0.fired.try_get() {
+            return Some(*reason);
+        }
+        // The timer's turn may not have come: this may be what keeps its xstream busy.
+        self.0.deadline.filter(|deadline| *deadline <= Instant::now())?;
+        self.0.fire(CancelReason::DeadlinePassed);
+        self.0.fired.try_get().copied()
+    }
+
+    /// Waits until it fires. For work of other ULTs that is to be ended then.
+    pub fn wait(&self) -> CancelReason {
+        *self.0.fired.wait()
+    }
+
+    /// Waits until it fires, for at most `limit`; `None`: it has not.
+    pub fn wait_timeout(&self, limit: Duration) -> Option<CancelReason> {
+        match Instant::now().checked_add(limit) {
+            Some(deadline) => self.0.fired.wait_deadline(deadline).copied(),
+            None => Some(self.wait()),
+        }
+    }
+
+    /// What is set when it fires: to wait for it together with other things ([`ult::wait_any`]), or
+    /// to await it ([`ult::ready`]).
+    pub fn event(&self) -> &Eventual<CancelReason> {
+        &self.0.fired
+    }
+}
+
+impl fmt::Debug for CancelToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CancelToken").field("reason", &self.0.fired.try_get()).finish()
+    }
+}
+
+impl State {
+    fn fire(&self, reason: CancelReason) {
+        // Whoever was first has the better reason.
+        let _ = self.fired.set(reason);
+        self.stop_timer();
+    }
+
+    /// A timer that is set keeps its runtime from ending.
+    fn stop_timer(&self) {
+        let timer = self.timer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(timer) = timer {
+            timer.cancel();
+        }
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        self.stop_timer();
+    }
+}
+
+/// The tokens of an instance.
+#[derive(Default)]
+pub(crate) struct Cancels {
+    tokens: Mutex<Tokens>,
+    any_early: AtomicBool,
+    numbers: AtomicU64,
+}
+
+#[derive(Default)]
+struct Tokens {
+    by_call: HashMap<(Addr, CallKey), Weak<State>>,
+    by_origin: HashMap<Addr, Origin>,
+    /// Cancels that came before anybody asked.
+    early: HashMap<(Addr, CallKey), Instant>,
+    early_in_order: VecDeque<(Addr, CallKey, Instant)>,
+    over: bool,
+}
+
+/// An origin with tokens, or that had some.
+#[derive(Default)]
+struct Origin {
+    tokens: HashMap<u64, Weak<State>>,
+}
+
+/// What a token is made of.
+pub(crate) struct Wanted<'a> {
+    pub(crate) origin: &'a Addr,
+    pub(crate) call: Option<CallKey>,
+    pub(crate) deadline: Option<Instant>,
+    /// Where the timer's tasklet runs.
+    pub(crate) pool: &'a PoolRef,
+}
+
+impl Cancels {
+    /// A token for a request. `true`: its origin is to be watched from now on.
+    pub(crate) fn token(&self, wanted: &Wanted<'_>) -> (CancelToken, bool) {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let (deadline, timer) = (wanted.deadline, Mutex::new(None));
+        let state = Arc::new(State { number, fired: Eventual::new(), deadline, timer });
+        let is_new = self.enter(wanted, &state);
+        if !state.fired.is_ready() {
+            set_timer(&state, wanted.pool);
+        }
+        (CancelToken(state), is_new)
+    }
+
+    fn enter(&self, wanted: &Wanted<'_>, state: &Arc<State>) -> bool {
+        let mut tokens = self.tokens();
+        if tokens.over {
+            state.fire(CancelReason::Closing);
+            return false;
+        }
+        if let Some(call) = wanted.call {
+            let name = (wanted.origin.clone(), call);
+            if tokens.early.remove(&name).is_some() {
+                state.fire(CancelReason::Canceled);
+            }
+            tokens.by_call.insert(name, Arc::downgrade(state));
+        }
+        let is_new = !tokens.by_origin.contains_key(wanted.origin);
+        let origin = tokens.by_origin.entry(wanted.origin.clone()).or_default();
+        origin.tokens.insert(state.number, Arc::downgrade(state));
+        is_new
+    }
+
+    /// The request of a token is over: it can neither be canceled nor abandoned any more.
+    pub(crate) fn forget(&self, token: &CancelToken, origin: &Addr, call: Option<CallKey>) {
+        token.0.stop_timer();
+        let mut tokens = self.tokens();
+        if let Some(call) = call {
+            tokens.by_call.remove(&(origin.clone(), call));
+        }
+        // The origin stays: it is being watched.
+        if let Some(origin) = tokens.by_origin.get_mut(origin) {
+            origin.tokens.remove(&token.0.number);
+        }
+    }
+
+    /// An origin has canceled a call. `may_be_here` is asked if nobody has a token for it: whether
+    /// there is any request that could be meant.
+    pub(crate) fn canceled(
+        &self,
+        origin: &Addr,
+        call: CallKey,
+        may_be_here: impl FnOnce() -> bool,
+    ) {
+        let mut tokens = self.tokens();
+        let name = (origin.clone(), call);
+        if let Some(token) = tokens.by_call.get(&name).and_then(Weak::upgrade) {
+            drop(tokens);
+            token.fire(CancelReason::Canceled);
+            return;
+        }
+        // Most come for a request that was answered meanwhile.
+        if !may_be_here() {
+            return;
+        }
+        let now = Instant::now();
+        tokens.forget_old(now, EARLY_MAX - 1);
+        tokens.early.insert(name, now);
+        tokens.early_in_order.push_back((origin.clone(), call, now));
+        self.any_early.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a request was canceled before its handler has started.
+    #[inline]
+    pub(crate) fn was_canceled(&self, name: impl FnOnce() -> Option<(Addr, CallKey)>) -> bool {
+        self.any_early.load(Ordering::Relaxed) && self.take_early(name())
+    }
+
+    #[cold]
+    fn take_early(&self, name: Option<(Addr, CallKey)>) -> bool {
+        let mut tokens = self.tokens();
+        tokens.forget_old(Instant::now(), EARLY_MAX);
+        let found = name.is_some_and(|name| tokens.early.remove(&name).is_some());
+        self.any_early.store(!tokens.early.is_empty(), Ordering::Relaxed);
+        found
+    }
+
+    /// A watched origin is gone.
+    pub(crate) fn origin_gone(&self, origin: &Addr) {
+        let gone = self.tokens().by_origin.remove(origin);
+        fire_all(gone.into_iter().flat_map(|origin| origin.tokens), CancelReason::OriginGone);
+    }
+
+    /// The origin could not be watched; the next token tries again.
+    pub(crate) fn not_watched(&self, origin: &Addr) {
+        let mut tokens = self.tokens();
+        if tokens.by_origin.get(origin).is_some_and(|origin| origin.tokens.is_empty()) {
+            tokens.by_origin.remove(origin);
+        }
+    }
+
+    /// The instance's grace period is over.
+    pub(crate) fn close(&self) {
+        let origins = {
+            let mut tokens = self.tokens();
+            tokens.over = true;
+            std::mem::take(&mut tokens.by_origin)
+        };
+        let all = origins.into_values().flat_map(|origin| origin.tokens);
+        fire_all(all, CancelReason::Closing);
+    }
+
+    fn tokens(&self) -> MutexGuard<'_, Tokens> {
+        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tokens {
+    /// Forgets early cancels that nobody will ask for any more, and the oldest beyond `max`.
+    fn forget_old(&mut self, now: Instant, max: usize) {
+        while let Some((_, _, since)) = self.early_in_order.front()
+            && (now.duration_since(*since) > EARLY_KEPT || self.early_in_order.len() > max)
+            && let Some((origin, call, since)) = self.early_in_order.pop_front()
+        {
+            let name = (origin, call);
+            // Unless a later cancel has the same name.
+            if self.early.get(&name) == Some(&since) {
+                self.early.remove(&name);
+            }
+        }
+    }
+}
+
+/// A tasklet at the deadline. Without one (the runtime ends) the clock is still looked at.
+fn set_timer(state: &Arc<State>, pool: &PoolRef) {
+    let Some(deadline) = state.deadline else { return };
+    let weak = Arc::downgrade(state);
+    let fire = move || {
+        if let Some(state) = weak.upgrade() {
+            state.fire(CancelReason::DeadlinePassed);
+        }
+    };
+    if let Ok(timer) = pool.tasklet().name("deadline").spawn_at(deadline, fire) {
+        *state.timer.lock().unwrap_or_else(PoisonError::into_inner) = Some(timer);
+        if state.fired.is_ready() {
+            state.stop_timer();
+        }
+    }
+}
+
+fn fire_all(tokens: impl Iterator<Item = (u64, Weak<State>)>, reason: CancelReason) {
+    for token in tokens.filter_map(|(_, token)| token.upgrade()) {
+        token.fire(reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use na::Tag;
+
+    use super::*;
+    use crate::Instance;
+
+    fn key(n: usize) -> CallKey {
+        CallKey::network(Tag(n as u32))
+    }
+
+    fn early(cancels: &Cancels, origin: &Addr, n: usize) -> bool {
+        cancels.was_canceled(|| Some((origin.clone(), key(n))))
+    }
+
+    #[test]
+    fn a_cancel_that_comes_early_is_kept_for_its_request_and_for_no_other() {
+        let instance = Instance::builder("na+sm://").start().unwrap();
+        let origin = instance.self_addr();
+        let cancels = Cancels::default();
+        assert!(!early(&cancels, &origin, 1));
+        cancels.canceled(&origin, key(1), || false);
+        assert!(!early(&cancels, &origin, 1), "there was no request");
+        cancels.canceled(&origin, key(1), || true);
+        cancels.canceled(&origin, key(2), || true);
+        assert!(!early(&cancels, &origin, 3));
+        assert!(early(&cancels, &origin, 1) && !early(&cancels, &origin, 1));
+        // One that asks late is told at once.
+        let wanted = Wanted {
+            origin: &origin,
+            call: Some(key(2)),
+            deadline: None,
+            pool: &instance.rpc_pool(),
+        };
+        let (token, is_new) = cancels.token(&wanted);
+        assert!(is_new && token.reason() == Some(CancelReason::Canceled));
+        assert!(!early(&cancels, &origin, 2));
+        assert!(!cancels.any_early.load(Ordering::Relaxed), "nothing is left to look for");
+        instance.finalize_and_wait().unwrap();
+    }
+
+    #[test]
+    fn early_cancels_are_bounded_in_number_and_age() {
+        let instance = Instance::builder("na+sm://").start().unwrap();
+        let origin = instance.self_addr();
+        let cancels = Cancels::default();
+        for n in 0..EARLY_MAX + 10 {
+            cancels.canceled(&origin, key(n), || true);
+        }
+        assert_eq!(cancels.tokens().early.len(), EARLY_MAX);
+        assert!(!early(&cancels, &origin, 9) && early(&cancels, &origin, 10));
+        let later = Instant::now().checked_add(EARLY_KEPT * 2).unwrap();
+        let mut tokens = cancels.tokens();
+        tokens.forget_old(later, EARLY_MAX);
+        assert!(tokens.early.is_empty() && tokens.early_in_order.is_empty());
+        drop(tokens);
+        instance.finalize_and_wait().unwrap();
+    }
+
+    #[test]
+    fn a_token_ends_with_its_request_and_with_the_instance() {
+        let instance = Instance::builder("na+sm://").start().unwrap();
+        let origin = instance.self_addr();
+        let cancels = Cancels::default();
+        let pool = instance.rpc_pool();
+        let deadline = Instant::now().checked_add(Duration::from_secs(3600));
+        let wanted = |n| Wanted { origin: &origin, call: Some(key(n)), deadline, pool: &pool };
+        let [(first, watch), (second, again)] = [1, 2].map(|n| cancels.token(&wanted(n)));
+        assert!(watch && !again, "an origin is watched once");
+        cancels.forget(&first, &origin, Some(key(1)));
+        assert!(first.0.timer.lock().unwrap().is_none(), "a timer that outlives its request");
+        cancels.close();
+        assert_eq!((first.reason(), second.reason()), (None, Some(CancelReason::Closing)));
+        assert!(second.0.timer.lock().unwrap().is_none());
+        let (late, _) = cancels.token(&wanted(3));
+        assert_eq!(late.reason(), Some(CancelReason::Closing));
+        // Timers that were left would keep it from ending.
+        instance.finalize_and_wait().unwrap();
+    }
+}

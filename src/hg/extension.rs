@@ -1,0 +1,222 @@
+//! What our own peers say beside Mercury's headers: a block of fields between the headers of a
+//! request and its payload, announced by flag [`EXTENSION`](super::header::flags::EXTENSION).
+//!
+//! It is sent only where the transport says that the peer understands it
+//! ([`na::Endpoint::carries_extensions`]), and only when there is something to say, so C peers
+//! never see it and the usual request does not have it.
+//!
+//! ```text
+//! u8 length of the fields | fields | CRC16, where headers have one
+//! field: u8 kind | u8 length | bytes
+//! ```
+//!
+//! Fields of other kinds than these are skipped: a later version may send more.
+//!
+//! | kind | length | |
+//! |---|---|---|
+//! | 1 | 8 | time that is left until the caller gives up, nanoseconds |
+//! | 2 | 16 | trace id |
+//! | 3 | 0 | this is no request: the call of this tag was canceled |
+
+use std::time::Duration;
+
+use super::checksum::crc16_of;
+use super::error::WireError;
+use super::format::Format;
+
+const REMAINING: u8 = 1;
+const TRACE: u8 = 2;
+const CANCEL: u8 = 3;
+
+/// Longest block that is written: every field, and the CRC16.
+pub(super) const BYTES_MAX: usize = 1 + 10 + 18 + 2 + 2;
+
+/// Why a block cannot be read.
+const MALFORMED: &str = "a field does not have the length of its kind, or ends behind the block";
+
+/// What a request says beside its header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Extension {
+    /// How long the caller still waits, from when the request was sent. No wall clock: those of two
+    /// hosts differ.
+    pub remaining: Option<Duration>,
+    /// Names what the call is part of, across processes.
+    pub trace: Option<[u8; 16]>,
+    /// The call of this tag, made before, was canceled. There is nothing to answer.
+    pub cancel: bool,
+}
+
+impl Extension {
+    /// Whether there is nothing to say.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Bytes of the block, length and checksum included; 0 if there is nothing to say.
+    pub fn bytes(&self, format: Format) -> usize {
+        if self.is_empty() { 0 } else { 1 + self.fields_bytes() + sum_bytes(format) }
+    }
+
+    fn fields_bytes(&self) -> usize {
+        let remaining = if self.remaining.is_some() { 10 } else { 0 };
+        let trace = if self.trace.is_some() { 18 } else { 0 };
+        remaining + trace + if self.cancel { 2 } else { 0 }
+    }
+
+    /// Writes the block to the front of `out`.
+    ///
+    /// # Panics
+    ///
+    /// If `out` is shorter than [`bytes`](Self::bytes).
+    pub fn write(&self, format: Format, out: &mut [u8]) {
+        let mut block = Vec::with_capacity(BYTES_MAX);
+        block.push(self.fields_bytes() as u8);
+        if let Some(remaining) = self.remaining {
+            let nanos = u64::try_from(remaining.as_nanos()).unwrap_or(u64::MAX);
+            block.extend([REMAINING, 8]);
+            block.extend(nanos.to_le_bytes());
+        }
+        if let Some(trace) = self.trace {
+            block.extend([TRACE, 16]);
+            block.extend(trace);
+        }
+        if self.cancel {
+            block.extend([CANCEL, 0]);
+        }
+        if sum_bytes(format) > 0 {
+            block.extend(crc16_of(&block).to_be_bytes());
+        }
+        out[..block.len()].copy_from_slice(&block);
+    }
+
+    /// Bytes of the block at the front of `rest`.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError::Short`] when it is not whole.
+    pub(super) fn measure(format: Format, rest: &[u8]) -> Result<usize, WireError> {
+        let fields = rest.first().map_or(0, |len| usize::from(*len));
+        let need = 1 + fields + sum_bytes(format);
+        match rest.len() {
+            len if len < need => Err(WireError::Short { what: "extension", len, need }),
+            _ => Ok(need),
+        }
+    }
+
+    /// Reads a whole block. Of fields that occur twice the last one counts.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError`] naming what is wrong.
+    pub fn read(format: Format, block: &[u8]) -> Result<Self, WireError> {
+        let len = Self::measure(format, block)?;
+        let (checked, sum) = block[..len].split_at(len - sum_bytes(format));
+        if let [high, low] = *sum {
+            let (said, found) = (u16::from_be_bytes([high, low]), crc16_of(checked));
+            if said != found {
+                return Err(WireError::HeaderChecksum { what: "extension", said, found });
+            }
+        }
+        let mut extension = Self::default();
+        let mut fields = &checked[1..];
+        while let [kind, len, rest @ ..] = fields {
+            let malformed = WireError::Extension(MALFORMED);
+            let (field, rest) = rest.split_at_checked(usize::from(*len)).ok_or(malformed)?;
+            extension.take(*kind, field)?;
+            fields = rest;
+        }
+        if fields.is_empty() { Ok(extension) } else { Err(WireError::Extension(MALFORMED)) }
+    }
+
+    fn take(&mut self, kind: u8, field: &[u8]) -> Result<(), WireError> {
+        let malformed = || WireError::Extension(MALFORMED);
+        match kind {
+            REMAINING => {
+                let nanos = field.try_into().map_err(|_| malformed())?;
+                self.remaining = Some(Duration::from_nanos(u64::from_le_bytes(nanos)));
+            }
+            TRACE => self.trace = Some(field.try_into().map_err(|_| malformed())?),
+            CANCEL if field.is_empty() => self.cancel = true,
+            CANCEL => return Err(malformed()),
+            _later => {}
+        }
+        Ok(())
+    }
+}
+
+fn sum_bytes(format: Format) -> usize {
+    if format.level().covers_headers() { 2 } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hg::{Build, ChecksumLevel};
+
+    const PLAIN: Format = Format::new(Build::Plain, ChecksumLevel::None);
+    const SUMMED: Format = Format::new(Build::Checksum, ChecksumLevel::Headers);
+
+    fn written(extension: &Extension, format: Format) -> Vec<u8> {
+        let mut out = vec![0xAA; extension.bytes(format)];
+        extension.write(format, &mut out);
+        out
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let remaining = Some(Duration::from_nanos(0x0102));
+        for extension in [
+            Extension { remaining, ..Extension::default() },
+            Extension { remaining, trace: Some([7; 16]), cancel: true },
+            Extension { cancel: true, ..Extension::default() },
+        ] {
+            for format in [PLAIN, SUMMED] {
+                let block = written(&extension, format);
+                assert!(block.len() <= BYTES_MAX);
+                assert_eq!(Extension::read(format, &block), Ok(extension));
+                for len in 0..block.len() {
+                    assert!(Extension::read(format, &block[..len]).is_err(), "{len}");
+                }
+            }
+        }
+        assert_eq!(Extension::default().bytes(SUMMED), 0);
+    }
+
+    #[test]
+    fn a_time_beyond_what_can_be_said_is_the_longest() {
+        let extension = Extension { remaining: Some(Duration::MAX), ..Extension::default() };
+        let read = Extension::read(PLAIN, &written(&extension, PLAIN)).unwrap();
+        assert_eq!(read.remaining, Some(Duration::from_nanos(u64::MAX)));
+    }
+
+    #[test]
+    fn later_fields_are_skipped_and_malformed_ones_refused() {
+        let read = |fields: &[u8]| {
+            let mut block = vec![fields.len() as u8];
+            block.extend(fields);
+            Extension::read(PLAIN, &block)
+        };
+        let cancel = Extension { cancel: true, ..Extension::default() };
+        assert_eq!(read(&[200, 3, 1, 2, 3, CANCEL, 0, 201, 0]), Ok(cancel));
+        assert_eq!(read(&[]), Ok(Extension::default()));
+        let bad: [&[u8]; 5] =
+            [&[CANCEL, 1, 0], &[REMAINING, 7, 0, 0, 0, 0, 0, 0, 0], &[TRACE, 0], &[9], &[9, 2, 0]];
+        for fields in bad {
+            let error = read(fields).unwrap_err();
+            assert!(matches!(error, WireError::Extension(_)), "{fields:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn damage_is_seen_where_headers_have_a_checksum() {
+        let extension =
+            Extension { remaining: Some(Duration::from_secs(1)), ..Extension::default() };
+        let block = written(&extension, SUMMED);
+        for at in 1..block.len() {
+            let mut damaged = block.clone();
+            damaged[at] ^= 1;
+            let error = Extension::read(SUMMED, &damaged).unwrap_err();
+            assert!(error.is_checksum(), "byte {at}: {error}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Watching a peer: being told when it is gone, while nothing is owed to us.
+//!
+//! The transport reports the end of a peer by ending what waits for it. So a watch is a receive
+//! from that peer under a tag that nobody uses: see [`WATCH`]. It costs a message buffer, and the
+//! peer nothing.
+
+use na::{Addr, Tag};
+
+use super::HgError;
+use super::context::Event;
+use super::core::Core;
+use super::ops::{OpRef, Role};
+
+/// The tag of watches. Our own calls never have it ([`Space::tag`](super::ops::Space)); a response
+/// of a C peer under it would have to be to a call of ours.
+pub(super) const WATCH: Tag = Tag(u32::MAX);
+
+impl<T> Core<T> {
+    /// Tells [`Sink::peer_gone`](super::Sink::peer_gone), once, when `peer` is gone: its process
+    /// has ended, or its connection. Of a peer that is gone already, and has an address under which
+    /// it may come back, that is not told before it has come and gone again.
+    ///
+    /// # Errors
+    ///
+    /// [`HgError`] when the network refuses.
+    pub fn watch_peer(&self, peer: &Addr) -> Result<(), HgError> {
+        let name = OpRef::single(Role::Watch, self.id, self.counts.loose.bump());
+        let (op, _) = OpRef::parse(name);
+        self.state().watched.insert(op, peer.clone());
+        let buf = self.buffers.take();
+        self.endpoint.recv_expected(name, peer, WATCH, buf).map_err(|refused| {
+            self.buffers.put(refused.buf);
+            self.state().watched.remove(&op);
+            refused.error.into()
+        })
+    }
+
+    /// The receive of a watch ended.
+    pub(super) fn on_watch(&self, op: OpRef, result: Result<(), na::Error>) -> Option<Event<T>> {
+        let peer = self.state().watched.remove(&op)?;
+        match result {
+            Err(na::Error::Closed | na::Error::Canceled) => None,
+            Err(_) => Some(Event::PeerGone(peer)),
+            Ok(()) => {
+                // A peer that breaks the rules; watch on.
+                let _: Result<(), HgError> = self.watch_peer(&peer);
+                None
+            }
+        }
+    }
+}
