@@ -315,7 +315,8 @@ fn a_child_runs_in_the_pools_of_its_parent_over_another_transport() {
             assert_eq!(client.forward(SUM, &target, &(40, 2)).unwrap(), 42);
             end(&client);
         }
-        assert_eq!((parent.stats().handlers_run, child.stats().handlers_run), (1, 1));
+        let received = |own: &Instance| own.stats().requests_received;
+        assert_eq!((received(&parent), received(&child)), (1, 1));
         // The effective document of a child is one that a child may have.
         let again = InstanceBuilder::from_config(child.config().clone()).parent(&parent);
         let again = again.start().unwrap();
@@ -632,4 +633,43 @@ fn destructors_that_panic_do_not_stop_the_end() {
     .unwrap();
     end(&own);
     assert!(own.is_finalized());
+}
+
+/// Whatever waits in the first pool of an execution stream is run, although the second one has
+/// progress and handlers, which look for work all the time.
+#[test]
+fn progress_in_the_second_pool_of_an_execution_stream_holds_up_nobody() {
+    let layout = r#"{ "argobots": {
+        "pools": [{ "name": "first" }, { "name": "second" }],
+        "xstreams": [{ "name": "__primary__",
+                       "scheduler": { "type": "basic_wait", "pools": ["first", "second"] } }] },
+        "progress_pool": "second", "rpc_pool": "second" }"#;
+    let own = margo::init(layout).unwrap();
+    serve_sum(&own);
+    let (first, caller) = (own.pool("first").unwrap(), own.clone());
+    bounded("a join in the first pool", move || {
+        for round in 0..100 {
+            let target = ProviderHandle::from(caller.self_addr());
+            let calls = caller.clone();
+            let ult = first.spawn(move || calls.forward(SUM, &target, &(round, 1)).unwrap());
+            assert_eq!(ult.unwrap().join().unwrap(), round + 1);
+            assert_eq!(first.spawn(move || round).unwrap().join().unwrap(), round);
+        }
+    });
+    end(&own);
+}
+
+#[test]
+fn a_start_that_fails_says_why_and_leaves_nothing_behind() {
+    for address in ["cxi", "cxi://", "na+nothing://", "na+tcp://no such host:1", "na+tcp://:99999"]
+    {
+        let error = Instance::builder(address).start().unwrap_err();
+        assert!(!matches!(error, InitError::Progress(_)), "{address}: {error}");
+        let parent = instance();
+        let error = Instance::builder(address).parent(&parent).start().unwrap_err();
+        assert!(!matches!(error, InitError::ParentClosing), "{address}: {error}");
+        // The parent does not suffer from a child that could not be.
+        assert_eq!(parent.rpc_pool().spawn(|| 1).unwrap().join().unwrap(), 1);
+        end(&parent);
+    }
 }
