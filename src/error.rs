@@ -155,6 +155,15 @@ pub enum ForwardError {
         /// The time that was allowed.
         limit: Duration,
     },
+    /// The call was cancelled here. The handler may have run, or may still run: its answer is
+    /// dropped.
+    #[error("the call of `{rpc}` at {peer} was cancelled")]
+    Canceled {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The peer's address.
+        peer: String,
+    },
     /// The peer runs, but has no such RPC under this provider id. Check both, and whether the
     /// provider was started.
     #[error("{peer} has no RPC `{rpc}` for provider {provider}")]

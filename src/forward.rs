@@ -1,28 +1,24 @@
 //! Calls: from typed arguments to a typed result, or to the reason why there is none.
+//!
+//! | the caller | file |
+//! |---|---|
+//! | waits: [`Instance::forward`] | this one |
+//! | goes on, and waits, polls or awaits later: [`Instance::iforward`] | `request.rs` |
+//! | goes on, and is called back: [`Instance::cforward`] | `callback.rs` |
+//!
+//! All start here; `call.rs` has what they wait for, and how it ends.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use ult::Eventual;
 
-use crate::hg::{ForwardOptions, HgError, OpRef, Response, ReturnCode, margo, proc};
+use crate::call::{Call, GaveUp, Site, failure};
+use crate::hg::{ForwardOptions, OpRef, margo, proc};
+use crate::instance::Inner;
 use crate::progress::Token;
-use crate::{ForwardError, Instance, ProviderHandle, Rpc};
-
-/// A call in flight. The caller waits on it; the progress ULT completes it.
-#[derive(Debug)]
-pub(crate) struct Call {
-    done: Eventual<Result<Response, HgError>>,
-}
-
-impl Call {
-    pub(crate) fn complete(&self, result: Result<Response, HgError>) {
-        // The RPC layer gives a token back once, so nobody can have been first.
-        let _ = self.done.set(result);
-    }
-}
+use crate::{ForwardError, Instance, ProviderHandle, Rpc, parent};
 
 impl Instance {
     /// Calls `rpc` at `to` with `args` and waits for the result. A ULT suspends, so others of its
@@ -31,6 +27,8 @@ impl Instance {
     /// Waits as long as the peer lives: use [`forward_timed`](Self::forward_timed) where the
     /// handler may never answer. Arguments and results larger than the transport's message travel
     /// by a bulk transfer, which costs another round trip.
+    ///
+    /// A ULT that is cancelled while it waits cancels its call.
     ///
     /// # Errors
     ///
@@ -47,18 +45,21 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
-        let (call, _op) = self.start(rpc, to, args)?;
-        finish(self, rpc, to, call.done.wait())
+        let site = Site { rpc: rpc.name(), to, limit: None };
+        let flying = self.start_and_wait(rpc, site, args)?;
+        flying.call.done().wait_ready();
+        flying.call.read(self.inner(), site)
     }
 
-    /// Like [`forward`](Self::forward), for at most `limit` from now (resolution about 0.1 ms when
-    /// idle). Then the call is cancelled here; the handler may run all the same.
+    /// Like [`forward`](Self::forward), for at most `limit` from now, encoding the arguments
+    /// included (resolution about 0.1 ms when idle). Then the call is cancelled here; the handler
+    /// may run all the same, and its answer is dropped. Zero is no time at all.
     ///
     /// # Errors
     ///
     /// As `forward`, and [`ForwardError::TimedOut`].
     ///
-    /// Counterpart: `margo_provider_forward_timed`.
+    /// Counterpart: `margo_provider_forward_timed`, for which zero is no limit.
     pub fn forward_timed<A, R>(
         &self,
         rpc: Rpc<A, R>,
@@ -74,28 +75,39 @@ impl Instance {
         let Some(deadline) = Instant::now().checked_add(limit) else {
             return self.forward(rpc, to, args);
         };
-        let (call, op) = self.start(rpc, to, args)?;
-        if let Some(result) = call.done.wait_deadline(deadline) {
-            return finish(self, rpc, to, result);
+        let site = Site { rpc: rpc.name(), to, limit: Some(limit) };
+        let flying = self.start_and_wait(rpc, site, args)?;
+        if !flying.call.done().wait_ready_deadline(deadline) {
+            flying.call.give_up(self.inner(), flying.op, GaveUp::TimedOut);
+            // The reply may have won the race against that; then it is a reply.
+            flying.call.done().wait_ready();
         }
-        self.inner().core.cancel(op);
-        self.inner().kick();
-        // The reply may have won the race against the cancel; then it is a reply.
-        match call.done.wait() {
-            Err(HgError::Canceled) => {
-                Err(ForwardError::TimedOut { rpc: rpc.name(), peer: to.addr().to_string(), limit })
-            }
-            result => finish(self, rpc, to, result),
-        }
+        flying.call.read(self.inner(), site)
     }
 
-    fn start<A: Serialize, R>(
+    #[inline]
+    fn start_and_wait<A: Serialize, R>(
         &self,
         rpc: Rpc<A, R>,
-        to: &ProviderHandle,
+        site: Site<'_>,
         args: &A,
-    ) -> Result<(Arc<Call>, OpRef), ForwardError> {
-        let call = Arc::new(Call { done: Eventual::new() });
+    ) -> Result<Flying<'_>, ForwardError> {
+        let call = Arc::new(Call::new());
+        let op = self.start(rpc, site, args, call.clone())?;
+        Ok(Flying { inner: self.inner(), call, op })
+    }
+
+    /// Starts a call, which ends through `call`; not if this returns an error.
+    #[inline]
+    pub(crate) fn start<A: Serialize, R>(
+        &self,
+        rpc: Rpc<A, R>,
+        site: Site<'_>,
+        args: &A,
+        call: Arc<Call>,
+    ) -> Result<OpRef, ForwardError> {
+        let to = site.to;
+        let parent = parent::of_calls();
         let started = self.inner().core_here().forward(
             to.addr(),
             rpc.id(to.id()),
@@ -103,69 +115,28 @@ impl Instance {
             ForwardOptions { target_context: to.context(), ..ForwardOptions::default() }
                 .undeclared(),
             |writer| {
-                margo::write_request_prefix(writer, margo::NO_PARENT)?;
+                margo::write_request_prefix(writer, parent)?;
                 proc::to_writer(writer, args)
             },
-            Token::Forward(call.clone()),
+            Token::Forward(call),
         );
         self.inner().kick_if_queued();
-        match started {
-            Ok(op) => Ok((call, op)),
-            Err((error, _token)) => Err(failure(rpc, to, error)),
-        }
+        started.map_err(|(error, _token)| failure(site, error))
     }
 }
 
-/// Reads a reply.
-fn finish<A, R: DeserializeOwned>(
-    instance: &Instance,
-    rpc: Rpc<A, R>,
-    to: &ProviderHandle,
-    result: &Result<Response, HgError>,
-) -> Result<R, ForwardError> {
-    let response = match result {
-        Ok(response) => response,
-        Err(error) => return Err(failure(rpc, to, error.clone())),
-    };
-    let decode_error =
-        |source| ForwardError::Decode { rpc: rpc.name(), peer: to.addr().to_string(), source };
-    let (code, body) = margo::split_response(response.payload()).map_err(decode_error)?;
-    if code == ReturnCode::Success {
-        let limits = instance.inner().core.proc_limits();
-        return proc::from_slice_within(body, limits).map_err(decode_error);
-    }
-    // C peers send nothing that could be read here, and need not.
-    let detail = proc::from_slice::<String>(body).unwrap_or_default();
-    Err(refusal(rpc, to, code, detail))
+/// A call whose caller waits for it, and cancels it if its ULT unwinds.
+struct Flying<'a> {
+    inner: &'a Inner,
+    call: Arc<Call>,
+    op: OpRef,
 }
 
-/// What the peer's return code means.
-fn refusal<A, R>(
-    rpc: Rpc<A, R>,
-    to: &ProviderHandle,
-    code: ReturnCode,
-    detail: String,
-) -> ForwardError {
-    let (rpc, peer, provider) = (rpc.name(), to.addr().to_string(), to.id());
-    match code {
-        ReturnCode::NoEntry => ForwardError::NotRegistered { rpc, peer, provider },
-        ReturnCode::Fault => ForwardError::Panicked { rpc, peer, detail },
-        ReturnCode::ProtocolError => ForwardError::BadArguments { rpc, peer, detail },
-        ReturnCode::Again | ReturnCode::Busy => ForwardError::Busy { rpc, peer },
-        ReturnCode::Permission => ForwardError::PeerClosing { rpc, peer },
-        code => ForwardError::Failed { rpc, peer, code, detail },
-    }
-}
-
-fn failure<A, R>(rpc: Rpc<A, R>, to: &ProviderHandle, error: HgError) -> ForwardError {
-    match error {
-        HgError::Remote(code) => refusal(rpc, to, code, String::new()),
-        HgError::Proc(source) => ForwardError::Encode { rpc: rpc.name(), source },
-        HgError::Closed => ForwardError::Closing { rpc: rpc.name() },
-        HgError::Na(na::Error::Closed) => ForwardError::Closing { rpc: rpc.name() },
-        source => {
-            let peer = to.addr().to_string();
-            ForwardError::Network { rpc: rpc.name(), peer, source }
+impl Drop for Flying<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.call.is_over() {
+            self.call.give_up(self.inner, self.op, GaveUp::Canceled);
         }
     }
 }

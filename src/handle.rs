@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::hg::{ProviderId, ReturnCode};
+use crate::hg::{ProviderId, ReturnCode, RpcId};
 use crate::respond::Reply;
 use crate::{Addr, Bulk, BulkError, Instance, LocalBulk, RespondError};
 
@@ -52,6 +52,14 @@ impl<A, R> Handle<A, R> {
     /// The provider that was called.
     pub fn provider_id(&self) -> ProviderId {
         self.reply.provider()
+    }
+
+    /// The RPC in whose handler the call was made, at the origin: what
+    /// [`current_rpc_id`](crate::current_rpc_id) said there. `None`: outside of any.
+    ///
+    /// Counterpart: `parent_rpc_id` of Margo's monitoring.
+    pub fn parent(&self) -> Option<RpcId> {
+        self.reply.parent()
     }
 
     /// The context of this instance that took the request: the one that the origin asked for

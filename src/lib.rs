@@ -56,6 +56,8 @@ pub mod hg;
 mod bulk;
 mod bulk_bind;
 mod bulk_pool;
+mod call;
+mod callback;
 mod contexts;
 mod copy_claims;
 mod copy_pool;
@@ -68,9 +70,11 @@ mod init;
 mod instance;
 mod layout;
 mod options;
+mod parent;
 mod progress;
 mod provider;
 mod register;
+mod request;
 mod respond;
 mod rpc;
 mod segments;
@@ -93,7 +97,9 @@ pub use self::{
     init::{InstanceBuilder, init},
     instance::{Instance, Stats},
     layout::{Layout, LayoutPool, LayoutXstream},
+    parent::{current_rpc_id, set_current_rpc_id},
     provider::{Component, Provider, ProviderSpec, RunningProvider, RunningProviders},
+    request::{Canceler, Request, wait_all, wait_any, wait_any_deadline},
     rpc::{ProviderHandle, Rpc},
     segments::BulkSegments,
 };

@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use crate::bulk::BulkCall;
-use crate::forward::Call;
+use crate::call::Call;
 use crate::handler;
 use crate::hg::{Core, HgError, RequestHandle, Response, Sink};
 use crate::instance::Inner;

@@ -16,19 +16,20 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use na::lock::{Guard, Lock};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::hg::{
-    HgError, ProcError, ProviderId, Registration, RequestHandle, ReturnCode, Writer, margo, proc,
+    HgError, ProcError, ProviderId, Registration, RequestHandle, ReturnCode, RpcId, Writer, margo,
+    proc,
 };
 use crate::instance::{Counters, Inner};
 use crate::progress::Token;
 use crate::register::Entry;
-use crate::{Addr, Instance, RespondError};
+use crate::{Addr, Instance, RespondError, parent};
 
 /// Longest explanation that is sent with an error, bytes.
 const DETAIL_BYTES_MAX: usize = 1024;
@@ -42,6 +43,8 @@ pub(crate) struct Reply {
     provider: ProviderId,
     origin: Addr,
     context: u8,
+    /// What the request says, once it was decoded; see `parent.rs`.
+    parent: AtomicU64,
     /// `State::request` is gone for good: to look at without the lock.
     answered: AtomicBool,
     state: Lock<State>,
@@ -67,8 +70,18 @@ impl Reply {
         let (origin, context) = (request.origin().clone(), request.context_id());
         let request = Some(request);
         let state = Lock::new(State { request, handler_runs: true, lost_to_panic: false });
-        let answered = AtomicBool::new(false);
-        Arc::new(Self { instance, registration, rpc, provider, origin, context, answered, state })
+        let (answered, parent) = (AtomicBool::new(false), AtomicU64::new(0));
+        Arc::new(Self {
+            instance,
+            registration,
+            rpc,
+            provider,
+            origin,
+            context,
+            parent,
+            answered,
+            state,
+        })
     }
 
     pub(crate) fn instance(&self) -> &Instance {
@@ -95,10 +108,17 @@ impl Reply {
         self.context
     }
 
+    /// The RPC in whose handler the call was made.
+    pub(crate) fn parent(&self) -> Option<RpcId> {
+        parent::from_wire(self.parent.load(Ordering::Relaxed))
+    }
+
     /// Runs the handler, on its ULT.
     pub(crate) fn run_handler(self: &Arc<Self>) {
-        let registration = self.registration.as_ref();
-        if let Some(entry) = registration.and_then(|there| there.data_as::<Entry>()) {
+        let Some(registration) = &self.registration else { return };
+        if let Some(entry) = registration.data_as::<Entry>() {
+            // Calls that it makes, and what it spawns, are on behalf of this RPC.
+            ult::set_inherited_word(registration.id().0);
             (entry.run)(self);
         }
     }
@@ -127,8 +147,10 @@ impl Reply {
             let mut state = self.state();
             let request = state.request.as_mut()?;
             let limits = self.inner().core.proc_limits();
-            let decoded = margo::split_request(request.payload())
-                .and_then(|(_parent, args)| proc::from_slice_within::<A>(args, limits));
+            let decoded = margo::split_request(request.payload()).and_then(|(parent, args)| {
+                self.parent.store(parent.0, Ordering::Relaxed);
+                proc::from_slice_within::<A>(args, limits)
+            });
             request.payload_was_read();
             decoded
         };
