@@ -344,6 +344,33 @@ pub enum BulkError {
     Owner(#[source] HgError),
 }
 
+/// Why a provider is not what it was taken for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IdentityError {
+    /// It is something else. Check the provider id, and which of the two sides is configured wrong.
+    #[error("{provider} is `{found}`, not `{expected}`")]
+    Other {
+        /// Which one.
+        provider: String,
+        /// What it was taken for.
+        expected: String,
+        /// What it says.
+        found: String,
+    },
+    /// There is no such provider, or it does not say what it is.
+    #[error("{provider} does not say that it is `{expected}`, or is not there")]
+    None {
+        /// Which one.
+        provider: String,
+        /// What it was taken for.
+        expected: String,
+    },
+    /// It could not be asked.
+    #[error("cannot ask a provider what it is: {0}")]
+    Forward(#[from] ForwardError),
+}
+
 /// Why providers could not be started from the configuration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

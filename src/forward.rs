@@ -106,14 +106,26 @@ impl Instance {
         args: &A,
         call: Arc<Call>,
     ) -> Result<OpRef, ForwardError> {
+        self.start_with(ForwardOptions::default(), rpc, site, args, call)
+    }
+
+    /// The same with options; the context at the target is that of the provider handle.
+    #[inline]
+    pub(crate) fn start_with<A: Serialize, R>(
+        &self,
+        options: ForwardOptions,
+        rpc: Rpc<A, R>,
+        site: Site<'_>,
+        args: &A,
+        call: Arc<Call>,
+    ) -> Result<OpRef, ForwardError> {
         let to = site.to;
         let parent = parent::of_calls();
         let started = self.inner().core_here().forward(
             to.addr(),
             rpc.id(to.id()),
             // The RPC's type says what a registration would.
-            ForwardOptions { target_context: to.context(), ..ForwardOptions::default() }
-                .undeclared(),
+            ForwardOptions { target_context: to.context(), ..options }.undeclared(),
             |writer| {
                 margo::write_request_prefix(writer, parent)?;
                 proc::to_writer(writer, args)

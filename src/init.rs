@@ -9,6 +9,7 @@ use ult::{PoolRef, Runtime};
 
 use crate::contexts::Context;
 use crate::hg::Core;
+use crate::identity::Identities;
 use crate::instance::{Counters, Inner};
 use crate::options::{hg_options, na_options, without_effect};
 use crate::progress::{self, Progress, Token};
@@ -128,6 +129,7 @@ fn start(resolved: Resolved, grace: Duration) -> Result<Instance, InitError> {
         shutdown: Shutdown::new(grace, more_contexts.len() + 1),
         more_contexts,
         counters: Counters::default(),
+        identities: Identities::default(),
         resolved,
     });
     for (id, pool) in inner.resolved.progress_pools().enumerate() {

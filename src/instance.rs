@@ -10,6 +10,7 @@ use ult::{PoolRef, Runtime};
 use crate::contexts::Context;
 use crate::error::LookupError;
 use crate::hg::Core;
+use crate::identity::Identities;
 use crate::progress::{Progress, Token};
 use crate::shutdown::Shutdown;
 use crate::{Addr, FinalizeError};
@@ -48,6 +49,7 @@ pub(crate) struct Inner {
     pub(crate) more_contexts: Box<[Context]>,
     pub(crate) shutdown: Shutdown,
     pub(crate) counters: Counters,
+    pub(crate) identities: Identities,
 }
 
 impl Inner {

@@ -66,6 +66,7 @@ mod exposed;
 mod forward;
 mod handle;
 mod handler;
+mod identity;
 mod init;
 mod instance;
 mod layout;
@@ -88,8 +89,8 @@ pub use self::{
     bulk::{BulkBuffer, LocalBulk},
     bulk_pool::{BulkClassStats, BulkPool, BulkPoolError, BulkPoolSpec, PooledBuffer},
     error::{
-        BulkError, FinalizeError, ForwardError, InitError, LayoutError, LayoutErrors, LookupError,
-        ProviderError, RegisterError, RespondError,
+        BulkError, FinalizeError, ForwardError, IdentityError, InitError, LayoutError,
+        LayoutErrors, LookupError, ProviderError, RegisterError, RespondError,
     },
     exposed::{Exposable, Exposed},
     handle::Handle,

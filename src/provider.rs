@@ -53,6 +53,10 @@ impl Provider {
         Ok(())
     }
 
+    pub(crate) fn instance(&self) -> &Instance {
+        &self.instance
+    }
+
     /// The id.
     pub fn id(&self) -> ProviderId {
         self.id
