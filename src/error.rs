@@ -325,6 +325,12 @@ pub enum BulkError {
         /// The time that was allowed.
         limit: Duration,
     },
+    /// The transfer was cancelled here.
+    #[error("bulk transfer with {peer} was cancelled")]
+    Canceled {
+        /// The peer's address.
+        peer: String,
+    },
     /// There is no such memory: none is left, or not where it was asked for.
     #[error("cannot allocate memory for bulk transfer: {0}")]
     Alloc(#[source] HgError),

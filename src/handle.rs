@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -98,6 +99,38 @@ impl<A, R> Handle<A, R> {
         local: Range<usize>,
     ) -> Result<(), BulkError> {
         self.instance().push(self.origin(), remote, remote_offset, from, local)
+    }
+
+    /// As [`pull`](Self::pull), for at most `limit` from now.
+    ///
+    /// # Errors
+    ///
+    /// As [`Instance::pull_timed`].
+    pub fn pull_timed(
+        &self,
+        remote: &Bulk,
+        remote_offset: u64,
+        into: &mut impl LocalBulk,
+        local: Range<usize>,
+        limit: Duration,
+    ) -> Result<(), BulkError> {
+        self.instance().pull_timed(self.origin(), remote, remote_offset, into, local, limit)
+    }
+
+    /// As [`push`](Self::push), for at most `limit` from now.
+    ///
+    /// # Errors
+    ///
+    /// As [`Instance::push_timed`].
+    pub fn push_timed(
+        &self,
+        remote: &Bulk,
+        remote_offset: u64,
+        from: &mut impl LocalBulk,
+        local: Range<usize>,
+        limit: Duration,
+    ) -> Result<(), BulkError> {
+        self.instance().push_timed(self.origin(), remote, remote_offset, from, local, limit)
     }
 
     /// Answers that the handler failed, with a text for people. For failures that the origin's

@@ -55,7 +55,9 @@ pub mod hg;
 
 mod bulk;
 mod bulk_bind;
+mod bulk_chunks;
 mod bulk_pool;
+mod bulk_request;
 mod call;
 mod callback;
 mod contexts;
@@ -88,6 +90,7 @@ pub use {na, ult};
 pub use self::{
     bulk::{BulkBuffer, LocalBulk},
     bulk_pool::{BulkClassStats, BulkPool, BulkPoolError, BulkPoolSpec, PooledBuffer},
+    bulk_request::BulkRequest,
     error::{
         BulkError, FinalizeError, ForwardError, IdentityError, InitError, LayoutError,
         LayoutErrors, LookupError, ProviderError, RegisterError, RespondError,

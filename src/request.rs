@@ -22,6 +22,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::{Eventual, ReadyIn, Selectable};
 
+use crate::bulk::BulkCall;
 use crate::call::{Call, GaveUp, Outcome, Site};
 use crate::hg::OpRef;
 use crate::instance::Inner;
@@ -364,24 +365,47 @@ impl Drop for Flight {
     }
 }
 
-/// Ends a call early, from anywhere; see [`Request::cancel`]. Cheap to clone. Keeps neither the
-/// call nor its instance alive, and does nothing when they are over.
+/// Ends a call or a bulk transfer early, from anywhere; see [`Request::cancel`]. Cheap to clone.
+/// Keeps neither that nor its instance alive, and does nothing when they are over.
 #[derive(Debug, Clone)]
 pub struct Canceler {
     inner: Weak<Inner>,
-    call: Weak<Call>,
+    what: Flying,
     op: OpRef,
+}
+
+#[derive(Debug, Clone)]
+enum Flying {
+    Call(Weak<Call>),
+    Bulk(Weak<BulkCall>),
 }
 
 impl Canceler {
     pub(crate) fn new(instance: &Instance, call: &Arc<Call>, op: OpRef) -> Self {
-        Self { inner: Arc::downgrade(instance.inner()), call: Arc::downgrade(call), op }
+        let inner = Arc::downgrade(instance.inner());
+        Self { inner, what: Flying::Call(Arc::downgrade(call)), op }
     }
 
-    /// Ends the call with [`ForwardError::Canceled`], unless it is over. Never waits.
+    pub(crate) fn of_bulk(instance: &Instance, call: &Arc<BulkCall>, op: OpRef) -> Self {
+        let inner = Arc::downgrade(instance.inner());
+        Self { inner, what: Flying::Bulk(Arc::downgrade(call)), op }
+    }
+
+    /// Ends the call with [`ForwardError::Canceled`], or the transfer with
+    /// [`BulkError::Canceled`](crate::BulkError::Canceled), unless it is over. Never waits.
     pub fn cancel(&self) {
-        if let Some((inner, call)) = self.inner.upgrade().zip(self.call.upgrade()) {
-            call.give_up(&inner, self.op, GaveUp::Canceled);
+        let Some(inner) = self.inner.upgrade() else { return };
+        match &self.what {
+            Flying::Call(call) => {
+                if let Some(call) = call.upgrade() {
+                    call.give_up(&inner, self.op, GaveUp::Canceled);
+                }
+            }
+            Flying::Bulk(call) => {
+                if let Some(call) = call.upgrade() {
+                    call.give_up(&inner, self.op, GaveUp::Canceled);
+                }
+            }
         }
     }
 }
