@@ -38,7 +38,19 @@
 //! `handler.rs`, which makes a ULT in the pool of the RPC. That ULT decodes the arguments, runs the
 //! handler, and answers through `respond.rs`.
 //!
-//! Back at the origin `progress.rs` sets the eventual, and `forward.rs` decodes the reply.
+//! Back at the origin `progress.rs` sets the eventual, and `call.rs` decodes the reply.
+//!
+//! # Ways to call
+//!
+//! | the caller | with |
+//! |---|---|
+//! | waits for the result | [`Instance::forward`] |
+//! | does something else first, makes several calls at once, cancels | [`Instance::iforward`], [`Request`], [`wait_any`], [`wait_all`] |
+//! | is async code | the same; a `Request` is a `Future` |
+//! | wants to be called back | [`Instance::cforward`] |
+//!
+//! Each has a `_timed` form with a deadline. Bulk transfers have the same ways:
+//! [`Instance::pull`], [`Instance::ipull`], [`Instance::pull_timed`], [`Instance::pull_chunks`].
 //!
 //! # What a caller is told
 //!

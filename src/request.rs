@@ -195,7 +195,7 @@ impl<R> Request<R> {
     }
 
     /// What [`ult::wait_any`] takes: ready when the call is over. To wait for calls of different
-    /// types, or for calls and channels, semaphores, eventuals and ULTs:
+    /// types, or for calls and channels, semaphores, eventuals, timers and ULTs:
     ///
     /// ```
     /// # use margo::{Instance, ProviderHandle, Rpc};
@@ -331,9 +331,9 @@ impl<R: DeserializeOwned> Request<R> {
     }
 }
 
-/// The result of the call. May be polled on any executor, and inside of a ULT with
-/// [`ult::block_on`]. Dropped before its end, as by a `select!` or a timeout of the executor, it
-/// cancels the call.
+/// The result of the call. May be polled on any executor; in a ULT use [`ult::block_on`], because
+/// that of another executor would hold up the whole execution stream. Dropped before its end, as by
+/// a `select!` or a timeout of the executor, it cancels the call.
 impl<R: DeserializeOwned> Future for Request<R> {
     type Output = Result<R, ForwardError>;
 
