@@ -451,3 +451,60 @@ fn the_end_of_the_instance_ends_requests() {
         });
     });
 }
+
+#[test]
+fn what_nobody_serves_is_told_however_it_is_called() {
+    with_held(|pair, target, _| {
+        // Of a peer, and of oneself.
+        for (caller, addr) in
+            [(&pair.client, target.addr().clone()), (&pair.service, pair.service.self_addr())]
+        {
+            for (rpc, id) in [(NOBODY, ProviderId::DEFAULT), (HOLD, ProviderId::new(43))] {
+                let to = ProviderHandle::new(addr.clone(), id);
+                let (sender, receiver) = ult::channel::unbounded();
+                let callback = move |result| sender.send(result).unwrap();
+                caller.cforward(rpc, &to, &1, callback).unwrap();
+                for result in [
+                    caller.forward(rpc, &to, &1),
+                    caller.forward_timed(rpc, &to, &1, PATIENCE),
+                    caller.iforward(rpc, &to, &1).unwrap().wait(),
+                    caller.iforward_timed(rpc, &to, &1, PATIENCE).unwrap().wait(),
+                    receiver.recv().unwrap(),
+                ] {
+                    match result {
+                        Err(ForwardError::NotRegistered { rpc: name, provider, .. }) => {
+                            assert_eq!((name, provider), (rpc.name(), id));
+                        }
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn long_arguments_and_results_are_in_flight_like_short_ones() {
+    const ECHO: margo::Rpc<String, String> = margo::Rpc::new("echo");
+    with_held(|pair, target, _| {
+        let client = &pair.client;
+        pair.service.register(ECHO, |handle| handle.respond(handle.args()).unwrap()).unwrap();
+        let texts: Vec<_> = [0, 100, 10_000, 1_000_000].map(|len| "x".repeat(len)).into();
+        let requests: Vec<_> = texts
+            .iter()
+            // The arguments are not needed after this.
+            .map(|text| client.iforward(ECHO, target, &text.clone()).unwrap())
+            .collect();
+        for (result, text) in margo::wait_all(requests).into_iter().zip(&texts) {
+            assert!(result.unwrap() == *text);
+        }
+        // Ended early, in whatever phase.
+        for text in texts.iter().cycle().take(40) {
+            drop(client.iforward(ECHO, target, text).unwrap());
+            let limit = Duration::from_micros(30);
+            let timed = client.iforward_timed(ECHO, target, text, limit).unwrap().wait();
+            let in_time = matches!(&timed, Ok(back) if back == text);
+            assert!(in_time || matches!(timed, Err(ForwardError::TimedOut { .. })));
+        }
+    });
+}
