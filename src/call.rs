@@ -89,8 +89,24 @@ enum Alarm {
 pub(crate) struct Site<'a> {
     pub(crate) rpc: &'static str,
     pub(crate) to: &'a ProviderHandle,
-    /// The time that was allowed.
-    pub(crate) limit: Option<Duration>,
+    /// `None`: it may take any time.
+    pub(crate) term: Option<Term>,
+}
+
+/// When a call has to be over, and the time that this is from its start.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Term {
+    pub(crate) at: Instant,
+    pub(crate) limit: Duration,
+}
+
+impl Term {
+    /// That of a call which starts now. A limit beyond what the clock can count is no limit.
+    #[inline]
+    pub(crate) fn of_call(limit: Option<Duration>) -> Option<Self> {
+        let limit = limit?;
+        Instant::now().checked_add(limit).map(|at| Self { at, limit })
+    }
 }
 
 impl Call {
@@ -204,8 +220,8 @@ impl Call {
     #[cold]
     fn early_end(&self, site: Site<'_>) -> ForwardError {
         let (rpc, peer) = (site.rpc, site.to.addr().to_string());
-        match site.limit.filter(|_| self.given_up.timed_out()) {
-            Some(limit) => ForwardError::TimedOut { rpc, peer, limit },
+        match site.term.filter(|_| self.given_up.timed_out()) {
+            Some(Term { limit, .. }) => ForwardError::TimedOut { rpc, peer, limit },
             None => ForwardError::Canceled { rpc, peer },
         }
     }

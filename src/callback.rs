@@ -4,12 +4,12 @@
 //! no business of the loop that everybody waits for.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::call::{Call, Callback, Site, pool_for_units};
+use crate::call::{Call, Callback, Site, Term, pool_for_units};
 use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc};
 
 impl Instance {
@@ -102,8 +102,7 @@ impl Instance {
         R: DeserializeOwned + 'static,
         F: FnOnce(Result<R, ForwardError>) + Send + 'static,
     {
-        // A limit beyond what the clock can count is no limit.
-        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let term = Term::of_call(limit);
         let (instance, target, name) = (self.clone(), to.clone(), rpc.name());
         // The callback goes on with what the caller does, whoever spawns it.
         let on_behalf_of = ult::inherited_word();
@@ -112,7 +111,7 @@ impl Instance {
             let Some(pool) = pool_for_units(&instance, pools) else { return };
             let spawned = pool.ult().name(name).spawn_detached(move || {
                 ult::set_inherited_word(on_behalf_of);
-                let site = Site { rpc: name, to: &target, limit };
+                let site = Site { rpc: name, to: &target, term };
                 let result = call.read(instance.inner(), site);
                 // Neither the answer's buffer nor the instance is needed any more.
                 drop((call, instance));
@@ -123,9 +122,9 @@ impl Instance {
             }
         });
         let call = Arc::new(Call::with_extra(Some(at_end)));
-        let op = self.start(rpc, Site { rpc: name, to, limit }, args, call.clone())?;
-        if let Some(deadline) = deadline {
-            call.set_alarm(self, op, deadline);
+        let op = self.start(rpc, Site { rpc: name, to, term }, args, call.clone())?;
+        if let Some(term) = term {
+            call.set_alarm(self, op, term.at);
         }
         Ok(Canceler::new(self, &call, op))
     }

@@ -9,12 +9,12 @@
 //! All start here; `call.rs` has what they wait for, and how it ends.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::call::{Call, GaveUp, Site, failure};
+use crate::call::{Call, GaveUp, Site, Term, failure};
 use crate::hg::{ForwardOptions, OpRef, margo, proc};
 use crate::instance::Inner;
 use crate::progress::Token;
@@ -45,10 +45,7 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
-        let site = Site { rpc: rpc.name(), to, limit: None };
-        let flying = self.start_and_wait(rpc, site, args)?;
-        flying.call.done().wait_ready();
-        flying.call.read(self.inner(), site)
+        self.forward_within(rpc, to, args, Term::of_call(None))
     }
 
     /// Like [`forward`](Self::forward), for at most `limit` from now, encoding the arguments
@@ -71,30 +68,36 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
-        // A limit beyond what the clock can count is no limit.
-        let Some(deadline) = Instant::now().checked_add(limit) else {
-            return self.forward(rpc, to, args);
-        };
-        let site = Site { rpc: rpc.name(), to, limit: Some(limit) };
-        let flying = self.start_and_wait(rpc, site, args)?;
-        if !flying.call.done().wait_ready_deadline(deadline) {
-            flying.call.give_up(self.inner(), flying.op, GaveUp::TimedOut);
-            // The reply may have won the race against that; then it is a reply.
-            flying.call.done().wait_ready();
-        }
-        flying.call.read(self.inner(), site)
+        self.forward_within(rpc, to, args, Term::of_call(Some(limit)))
     }
 
     #[inline]
-    fn start_and_wait<A: Serialize, R>(
+    fn forward_within<A, R>(
         &self,
         rpc: Rpc<A, R>,
-        site: Site<'_>,
+        to: &ProviderHandle,
         args: &A,
-    ) -> Result<Flying<'_>, ForwardError> {
+        term: Option<Term>,
+    ) -> Result<R, ForwardError>
+    where
+        A: Serialize,
+        R: DeserializeOwned,
+    {
+        let site = Site { rpc: rpc.name(), to, term };
         let call = Arc::new(Call::new());
         let op = self.start(rpc, site, args, call.clone())?;
-        Ok(Flying { inner: self.inner(), call, op })
+        let flying = Flying { inner: self.inner(), call, op };
+        let done = flying.call.done();
+        match term {
+            None => done.wait_ready(),
+            Some(term) if done.wait_ready_deadline(term.at) => {}
+            Some(_) => {
+                flying.call.give_up(self.inner(), flying.op, GaveUp::TimedOut);
+                // The reply may have won the race against that; then it is a reply.
+                done.wait_ready();
+            }
+        }
+        flying.call.read(self.inner(), site)
     }
 
     /// Starts a call, which ends through `call`; not if this returns an error.

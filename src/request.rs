@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use ult::{Eventual, ReadyIn, Selectable};
 
 use crate::bulk::BulkCall;
-use crate::call::{Call, GaveUp, Outcome, Site};
+use crate::call::{Call, GaveUp, Outcome, Site, Term};
 use crate::hg::OpRef;
 use crate::instance::Inner;
 use crate::{ForwardError, Instance, ProviderHandle, Rpc};
@@ -66,7 +66,7 @@ pub struct Request<R> {
     flight: Flight,
     rpc: &'static str,
     to: ProviderHandle,
-    deadline: Option<Deadline>,
+    term: Option<Term>,
     /// Of the task that awaits it.
     awaited: Option<Box<ReadyIn<Call, Eventual<Outcome>>>>,
     result: PhantomData<fn() -> R>,
@@ -78,12 +78,6 @@ struct Flight {
     call: Arc<Call>,
     op: OpRef,
     is_detached: bool,
-}
-
-#[derive(Clone, Copy)]
-struct Deadline {
-    at: Instant,
-    limit: Duration,
 }
 
 impl Instance {
@@ -108,7 +102,7 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
-        self.start_request(rpc, to, args, None)
+        self.start_request(rpc, to, args, Term::of_call(None))
     }
 
     /// As [`iforward`](Self::iforward), with a deadline `limit` from now, encoding included. Then
@@ -130,9 +124,7 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
-        // A limit beyond what the clock can count is no limit.
-        let deadline = Instant::now().checked_add(limit).map(|at| Deadline { at, limit });
-        self.start_request(rpc, to, args, deadline)
+        self.start_request(rpc, to, args, Term::of_call(Some(limit)))
     }
 
     fn start_request<A: Serialize, R>(
@@ -140,21 +132,20 @@ impl Instance {
         rpc: Rpc<A, R>,
         to: &ProviderHandle,
         args: &A,
-        deadline: Option<Deadline>,
+        term: Option<Term>,
     ) -> Result<Request<R>, ForwardError> {
-        let limit = deadline.map(|deadline| deadline.limit);
-        let call = match deadline {
+        let call = match term {
             None => Call::new(),
             Some(_) => Call::with_extra(None),
         };
         let call = Arc::new(call);
-        let op = self.start(rpc, Site { rpc: rpc.name(), to, limit }, args, call.clone())?;
+        let op = self.start(rpc, Site { rpc: rpc.name(), to, term }, args, call.clone())?;
         let flight = Flight { instance: self.clone(), call, op, is_detached: false };
         Ok(Request {
             flight,
             rpc: rpc.name(),
             to: to.clone(),
-            deadline,
+            term,
             awaited: None,
             result: PhantomData,
         })
@@ -240,8 +231,8 @@ impl<R> Request<R> {
 
     /// When it has to be ended, if it has.
     fn due(&self) -> Option<Instant> {
-        let deadline = self.deadline.filter(|_| !self.call().is_given_up());
-        deadline.map(|deadline| deadline.at)
+        let term = self.term.filter(|_| !self.call().is_given_up());
+        term.map(|term| term.at)
     }
 
     /// Ends the call if its deadline has passed.
@@ -325,8 +316,7 @@ impl<R: DeserializeOwned> Request<R> {
 
     /// The result of a call that is over.
     fn read(&self) -> Result<R, ForwardError> {
-        let limit = self.deadline.map(|deadline| deadline.limit);
-        let site = Site { rpc: self.rpc, to: &self.to, limit };
+        let site = Site { rpc: self.rpc, to: &self.to, term: self.term };
         self.call().read(self.flight.instance.inner(), site)
     }
 }
