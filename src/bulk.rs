@@ -14,29 +14,74 @@
 //! A [`Bulk`] is a description that travels in arguments; it keeps nothing alive. Using it after
 //! its memory was taken back is refused by the owner, not undefined.
 
+use std::any::Any;
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use na::{Access, LocalMem, Memory, RawSegment};
 use ult::Eventual;
 
+use crate::call::{GaveUp, WhyOver};
 use crate::hg::{Bulk, BulkOp, HgError, OpRef};
+use crate::instance::Inner;
 use crate::progress::Token;
 use crate::{Addr, BulkError, Instance};
 
-/// A transfer in flight.
+/// A transfer in flight. Like a [`Call`](crate::call::Call), the RPC layer has one count of it and
+/// who has started it the other.
 #[derive(Debug)]
 pub(crate) struct BulkCall {
-    done: Eventual<Result<u64, HgError>>,
+    pub(crate) done: Eventual<Result<u64, HgError>>,
+    given_up: WhyOver,
+    /// The buffer of one that nobody waits for any more: it goes with the last count, and so not
+    /// before the transfer is over.
+    pub(crate) kept: std::sync::Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 impl BulkCall {
+    pub(crate) fn new() -> Self {
+        let (done, given_up) = (Eventual::new(), WhyOver::default());
+        Self { done, given_up, kept: std::sync::Mutex::new(None) }
+    }
+
     pub(crate) fn complete(&self, result: Result<u64, HgError>) {
         // The RPC layer gives a token back once, so nobody can have been first.
         let _ = self.done.set(result);
     }
+
+    /// Ends it early, unless it is over or somebody else has. It is over when the network no longer
+    /// touches the memory.
+    pub(crate) fn give_up(&self, inner: &Inner, op: OpRef, why: GaveUp) {
+        if !self.done.is_ready() && self.given_up.is_first(why) {
+            inner.core.cancel(op);
+            inner.kick();
+        }
+    }
+
+    /// The result of one that is over. `limit`: the time that was allowed.
+    pub(crate) fn result(&self, peer: &Addr, limit: Option<Duration>) -> Result<(), BulkError> {
+        let Err(error) = self.done.wait() else { return Ok(()) };
+        let (peer, source) = (peer.to_string(), error.clone());
+        if !matches!(error, HgError::Canceled) || !self.given_up.is_given() {
+            return Err(BulkError::Transfer { peer, source });
+        }
+        match limit.filter(|_| self.given_up.timed_out()) {
+            Some(limit) => Err(BulkError::TimedOut { peer, limit }),
+            None => Err(BulkError::Canceled { peer }),
+        }
+    }
+}
+
+/// One transfer, as the public methods describe it.
+pub(crate) struct Plan<'a> {
+    pub(crate) op: BulkOp,
+    pub(crate) peer: &'a Addr,
+    pub(crate) remote: &'a Bulk,
+    pub(crate) remote_offset: u64,
+    pub(crate) local: Range<usize>,
 }
 
 /// Revokes `memory` and waits until nobody can touch it.
@@ -123,7 +168,8 @@ impl Deref for BulkBuffer {
         // - initialised: it was zeroed, and transfers only write bytes;
         // - no writer: the key of this memory is in no descriptor, so no peer can name it, and our
         //   own transfers write only while they hold `&mut self`: `transfer` returns or unwinds
-        //   only after the completion, see `wait_for`.
+        //   only after the completion, see `wait_for`; or while a request owns the buffer, which
+        //   gives it back, or drops it, only after the completion, see `bulk_request.rs`.
         unsafe { std::slice::from_raw_parts(self.segment.ptr, self.segment.len) }
     }
 }
@@ -132,6 +178,12 @@ impl DerefMut for BulkBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`; `&mut self` excludes every other slice and every transfer.
         unsafe { std::slice::from_raw_parts_mut(self.segment.ptr, self.segment.len) }
+    }
+}
+
+impl AsMut<[u8]> for BulkBuffer {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
     }
 }
 
@@ -226,7 +278,29 @@ impl Instance {
         into: &mut impl LocalBulk,
         local: Range<usize>,
     ) -> Result<(), BulkError> {
-        self.transfer(BulkOp::Pull, from, remote, remote_offset, into.memory(), local)
+        let plan = Plan { op: BulkOp::Pull, peer: from, remote, remote_offset, local };
+        self.transfer(plan, into.memory(), None)
+    }
+
+    /// As [`pull`](Self::pull), for at most `limit` from now. Then the transfer is cancelled, and
+    /// this returns when the network no longer touches the buffer.
+    ///
+    /// # Errors
+    ///
+    /// As `pull`, and [`BulkError::TimedOut`].
+    ///
+    /// Counterpart: `margo_bulk_transfer_timed`, for which zero is no limit.
+    pub fn pull_timed(
+        &self,
+        from: &Addr,
+        remote: &Bulk,
+        remote_offset: u64,
+        into: &mut impl LocalBulk,
+        local: Range<usize>,
+        limit: Duration,
+    ) -> Result<(), BulkError> {
+        let plan = Plan { op: BulkOp::Pull, peer: from, remote, remote_offset, local };
+        self.transfer(plan, into.memory(), Some(limit))
     }
 
     /// Copies `from[local]` into the memory behind `remote`, which belongs to `to`.
@@ -244,30 +318,67 @@ impl Instance {
         from: &mut impl LocalBulk,
         local: Range<usize>,
     ) -> Result<(), BulkError> {
-        self.transfer(BulkOp::Push, to, remote, remote_offset, from.memory(), local)
+        let plan = Plan { op: BulkOp::Push, peer: to, remote, remote_offset, local };
+        self.transfer(plan, from.memory(), None)
     }
 
-    /// A [`BulkBuffer`] is borrowed mutably by both callers, for both directions: the transfer has
+    /// As [`push`](Self::push), for at most `limit` from now. Then the transfer is cancelled, and
+    /// this returns when the network no longer touches the buffer.
+    ///
+    /// # Errors
+    ///
+    /// As `push`, and [`BulkError::TimedOut`].
+    ///
+    /// Counterpart: `margo_bulk_transfer_timed`, for which zero is no limit.
+    pub fn push_timed(
+        &self,
+        to: &Addr,
+        remote: &Bulk,
+        remote_offset: u64,
+        from: &mut impl LocalBulk,
+        local: Range<usize>,
+        limit: Duration,
+    ) -> Result<(), BulkError> {
+        let plan = Plan { op: BulkOp::Push, peer: to, remote, remote_offset, local };
+        self.transfer(plan, from.memory(), Some(limit))
+    }
+
+    /// A [`BulkBuffer`] is borrowed mutably by all callers, for both directions: the transfer has
     /// it for itself. Memory that is exposed is no slice to anybody.
     fn transfer(
         &self,
-        op: BulkOp,
-        peer: &Addr,
-        remote: &Bulk,
-        remote_offset: u64,
+        plan: Plan<'_>,
         memory: &LocalMem,
-        local: Range<usize>,
+        limit: Option<Duration>,
     ) -> Result<(), BulkError> {
+        if ult::is_tasklet() {
+            return Err(BulkError::Tasklet);
+        }
+        // A limit beyond what the clock can count is no limit.
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let peer = plan.peer;
+        let call = Arc::new(BulkCall::new());
+        let op = self.start_transfer(plan, memory, &call)?;
+        self.wait_for(op, &call, deadline);
+        call.result(peer, limit)
+    }
+
+    /// Starts a transfer, which ends through `call`; not if this returns an error.
+    ///
+    /// From then on until the end nobody but the transfer may use `memory`, unless it is exposed.
+    pub(crate) fn start_transfer(
+        &self,
+        plan: Plan<'_>,
+        memory: &LocalMem,
+        call: &Arc<BulkCall>,
+    ) -> Result<OpRef, BulkError> {
+        let Plan { op, peer, remote, remote_offset, local } = plan;
         let len = usize::try_from(memory.len()).unwrap_or(usize::MAX);
         if local.start > local.end || local.end > len {
             return Err(BulkError::LocalRange { start: local.start, end: local.end, len });
         }
-        if ult::is_tasklet() {
-            return Err(BulkError::Tasklet);
-        }
         let failed = |source| BulkError::Transfer { peer: peer.to_string(), source };
         self.inner().may_start().map_err(failed)?;
-        let call = Arc::new(BulkCall { done: Eventual::new() });
         let started = self.inner().core_here().transfer(
             op,
             peer,
@@ -279,23 +390,30 @@ impl Instance {
             Token::Bulk(call.clone()),
         );
         self.inner().kick();
-        match started {
-            Ok(op) => {
-                self.wait_for(op, &call);
-                call.done.wait().clone().map(|_bytes| ()).map_err(failed)
-            }
-            Err((error, _token)) => Err(failed(error)),
-        }
+        started.map_err(|(source, _token)| failed(source))
     }
 
     /// Waits for the end of a transfer. A ULT that is cancelled cancels its transfer, and unwinds
     /// when that is over: the buffer is only lent to it.
-    fn wait_for(&self, op: OpRef, call: &BulkCall) {
-        if let Err(unwind) = catch_unwind(AssertUnwindSafe(|| call.done.wait_ready())) {
-            self.inner().core.cancel(op);
-            self.inner().kick();
-            call.done.wait_ready_fully();
-            resume_unwind(unwind);
+    fn wait_for(&self, op: OpRef, call: &BulkCall, deadline: Option<Instant>) {
+        let wait = || match deadline {
+            Some(deadline) => call.done.wait_ready_deadline(deadline),
+            None => {
+                call.done.wait_ready();
+                true
+            }
+        };
+        match catch_unwind(AssertUnwindSafe(wait)) {
+            Ok(true) => {}
+            Ok(false) => {
+                call.give_up(self.inner(), op, GaveUp::TimedOut);
+                call.done.wait_ready_fully();
+            }
+            Err(unwind) => {
+                call.give_up(self.inner(), op, GaveUp::Canceled);
+                call.done.wait_ready_fully();
+                resume_unwind(unwind);
+            }
         }
     }
 

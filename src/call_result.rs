@@ -5,9 +5,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::forward::{Call, failure};
-use crate::hg::{ForwardOptions, margo, proc};
-use crate::progress::Token;
+use crate::call::{Call, Site, failure};
+use crate::hg::ForwardOptions;
 use crate::{ForwardError, Instance, OneWay, ProviderHandle, Rpc, deadline};
 
 /// Why a [`call`](Instance::call) has no value: the service says so, or there is no answer of it.
@@ -90,22 +89,11 @@ impl Instance {
     ) -> Result<(), ForwardError> {
         let _no_limit = deadline::of_caller(rpc.name())?;
         let call = Arc::new(Call::new());
-        let options = ForwardOptions { target_context: to.context(), ..ForwardOptions::one_way() };
-        let started = self.inner().core_here().forward(
-            to.addr(),
-            rpc.id(to.id()),
-            options.undeclared(),
-            |writer| {
-                margo::write_request_prefix(writer, margo::NO_PARENT)?;
-                proc::to_writer(writer, args)
-            },
-            Token::Forward(call.clone()),
-        );
-        self.inner().kick_if_queued();
-        started.map_err(|(error, _token)| failure(rpc, to, error))?;
+        let site = Site { rpc: rpc.name(), to, term: None };
+        self.start_with(ForwardOptions::one_way(), rpc, site, args, call.clone())?;
         match call.done().wait() {
             Ok(_) => Ok(()),
-            Err(error) => Err(failure(rpc, to, error.clone())),
+            Err(error) => Err(failure(site, error.clone())),
         }
     }
 }

@@ -6,7 +6,7 @@
 //! have none, unless they call with a limit of their own.
 
 use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ult::UltLocal;
 
@@ -31,14 +31,15 @@ pub(crate) fn of_caller(rpc: &'static str) -> Result<Option<Instant>, ForwardErr
     if ult::is_tasklet_or_has_locals() { of_special_caller(rpc) } else { Ok(None) }
 }
 
+/// What a caller has to observe that starts a call and does not wait for it.
+#[inline]
+pub(crate) fn of_starter() -> Option<Instant> {
+    if ult::is_tasklet_or_has_locals() { inherited() } else { None }
+}
+
 #[cold]
 fn of_special_caller(rpc: &'static str) -> Result<Option<Instant>, ForwardError> {
     if ult::is_tasklet() { Err(ForwardError::Tasklet { rpc }) } else { Ok(inherited()) }
-}
-
-/// The earlier of the two, as a time from now.
-pub(crate) fn within(limit: Duration, inherited: Option<Instant>) -> Duration {
-    inherited.map_or(limit, |at| limit.min(at.saturating_duration_since(Instant::now())))
 }
 
 /// Runs `work` without the deadline that the caller's ULT has from the request that it handles:

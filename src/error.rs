@@ -184,6 +184,15 @@ pub enum ForwardError {
         /// The time that was allowed.
         limit: Duration,
     },
+    /// The call was cancelled here. The handler may have run, or may still run: its answer is
+    /// dropped.
+    #[error("the call of `{rpc}` at {peer} was cancelled")]
+    Canceled {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The peer's address.
+        peer: String,
+    },
     /// The peer runs, but has no such RPC under this provider id. Check both, and whether the
     /// provider was started.
     #[error("{peer} has no RPC `{rpc}` for provider {provider}")]
@@ -365,6 +374,12 @@ pub enum BulkError {
         /// The time that was allowed.
         limit: Duration,
     },
+    /// The transfer was cancelled here.
+    #[error("bulk transfer with {peer} was cancelled")]
+    Canceled {
+        /// The peer's address.
+        peer: String,
+    },
     /// There is no such memory: none is left, or not where it was asked for.
     #[error("cannot allocate memory for bulk transfer: {0}")]
     Alloc(#[source] HgError),
@@ -386,6 +401,33 @@ pub enum BulkError {
     /// The handle cannot be bound to its owner, or names one that this transport cannot reach.
     #[error("the owner of a bulk handle: {0}")]
     Owner(#[source] HgError),
+}
+
+/// Why a provider is not what it was taken for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IdentityError {
+    /// It is something else. Check the provider id, and which of the two sides is configured wrong.
+    #[error("{provider} is `{found}`, not `{expected}`")]
+    Other {
+        /// Which one.
+        provider: String,
+        /// What it was taken for.
+        expected: String,
+        /// What it says.
+        found: String,
+    },
+    /// There is no such provider, or it does not say what it is.
+    #[error("{provider} does not say that it is `{expected}`, or is not there")]
+    None {
+        /// Which one.
+        provider: String,
+        /// What it was taken for.
+        expected: String,
+    },
+    /// It could not be asked.
+    #[error("cannot ask a provider what it is: {0}")]
+    Forward(#[from] ForwardError),
 }
 
 /// Why providers could not be started from the configuration.

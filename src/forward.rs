@@ -1,37 +1,24 @@
 //! Calls: from typed arguments to a typed result, or to the reason why there is none.
+//!
+//! | the caller | file |
+//! |---|---|
+//! | waits: [`Instance::forward`] | this one |
+//! | goes on, and waits, polls or awaits later: [`Instance::iforward`] | `request.rs` |
+//! | goes on, and is called back: [`Instance::cforward`] | `callback.rs` |
+//!
+//! All start here; `call.rs` has what they wait for, and how it ends.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use ult::Eventual;
 
-use crate::hg::{ForwardOptions, HgError, OpRef, Response, ReturnCode, margo, proc};
+use crate::call::{Call, Site, Term, failure};
+use crate::hg::{ForwardOptions, OpRef, margo, proc};
+use crate::instance::Inner;
 use crate::progress::Token;
-use crate::{ForwardError, Instance, ProviderHandle, Rpc, deadline};
-
-/// A call in flight. The caller waits on it; the progress ULT completes it.
-#[derive(Debug)]
-pub(crate) struct Call {
-    done: Eventual<Result<Response, HgError>>,
-}
-
-impl Call {
-    pub(crate) fn new() -> Self {
-        Self { done: Eventual::new() }
-    }
-
-    /// Its end.
-    pub(crate) fn done(&self) -> &Eventual<Result<Response, HgError>> {
-        &self.done
-    }
-
-    pub(crate) fn complete(&self, result: Result<Response, HgError>) {
-        // The RPC layer gives a token back once, so nobody can have been first.
-        let _ = self.done.set(result);
-    }
-}
+use crate::{ForwardError, Instance, ProviderHandle, Rpc, deadline, parent};
 
 impl Instance {
     /// Calls `rpc` at `to` with `args` and waits for the result. A ULT suspends, so others of its
@@ -40,6 +27,8 @@ impl Instance {
     /// Waits as long as the peer lives: use [`forward_timed`](Self::forward_timed) where the
     /// handler may never answer. Arguments and results larger than the transport's message travel
     /// by a bulk transfer, which costs another round trip.
+    ///
+    /// A ULT that is cancelled while it waits cancels its call.
     ///
     /// # Errors
     ///
@@ -56,24 +45,22 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
-        if let Some(deadline) = deadline::of_caller(rpc.name())? {
-            let limit = deadline.saturating_duration_since(Instant::now());
-            return self.forward_until(rpc, to, args, deadline, limit);
-        }
-        let (call, _op) = self.start(rpc, to, args, None)?;
-        finish(self, rpc, to, call.done.wait())
+        let inherited = deadline::of_caller(rpc.name())?;
+        self.forward_within(rpc, to, args, Term::of_call(None, inherited))
     }
 
-    /// Like [`forward`](Self::forward), for at most `limit` from now (resolution about 0.1 ms when
-    /// idle). Then the call is cancelled here. A target of ours knows the time that is left: it
-    /// does not start a handler for which nobody waits any more, and tells one that runs
-    /// ([`Handle::cancel_token`](crate::Handle::cancel_token)), which may go on all the same.
+    /// Like [`forward`](Self::forward), for at most `limit` from now, encoding the arguments
+    /// included (resolution about 0.1 ms when idle). Then the call is cancelled here, and its
+    /// answer is dropped. A target of ours knows the time that is left: it does not start a handler
+    /// for which nobody waits any more, and tells one that runs
+    /// ([`Handle::cancel_token`](crate::Handle::cancel_token)), which may go on all the same. Zero
+    /// is no time at all.
     ///
     /// # Errors
     ///
     /// As `forward`, and [`ForwardError::TimedOut`].
     ///
-    /// Counterpart: `margo_provider_forward_timed`.
+    /// Counterpart: `margo_provider_forward_timed`, for which zero is no limit.
     pub fn forward_timed<A, R>(
         &self,
         rpc: Rpc<A, R>,
@@ -85,121 +72,98 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
-        let limit = deadline::within(limit, deadline::of_caller(rpc.name())?);
-        // A limit beyond what the clock can count is no limit.
-        match Instant::now().checked_add(limit) {
-            Some(deadline) => self.forward_until(rpc, to, args, deadline, limit),
-            None => self.forward(rpc, to, args),
-        }
+        let inherited = deadline::of_caller(rpc.name())?;
+        self.forward_within(rpc, to, args, Term::of_call(Some(limit), inherited))
     }
 
-    fn forward_until<A, R>(
+    #[inline]
+    fn forward_within<A, R>(
         &self,
         rpc: Rpc<A, R>,
         to: &ProviderHandle,
         args: &A,
-        deadline: Instant,
-        limit: Duration,
+        term: Option<Term>,
     ) -> Result<R, ForwardError>
     where
         A: Serialize,
         R: DeserializeOwned,
     {
-        let (call, op) = self.start(rpc, to, args, Some(deadline))?;
-        if let Some(result) = call.done.wait_deadline(deadline) {
-            return finish(self, rpc, to, result);
-        }
-        self.inner().core.cancel(op);
-        self.inner().kick();
-        // The reply may have won the race against the cancel; then it is a reply.
-        match call.done.wait() {
-            Err(HgError::Canceled) => {
-                Err(ForwardError::TimedOut { rpc: rpc.name(), peer: to.addr().to_string(), limit })
+        let site = Site { rpc: rpc.name(), to, term };
+        let call = Arc::new(Call::new());
+        let op = self.start(rpc, site, args, call.clone())?;
+        let flying = Flying { inner: self.inner(), call, op, to };
+        let done = flying.call.done();
+        match term {
+            None => done.wait_ready(),
+            Some(term) if done.wait_ready_deadline(term.at) => {}
+            Some(_) => {
+                flying.call.time_out(self.inner(), flying.op);
+                // The reply may have won the race against that; then it is a reply.
+                done.wait_ready();
             }
-            result => finish(self, rpc, to, result),
         }
+        flying.call.read(self.inner(), site)
     }
 
-    fn start<A: Serialize, R>(
+    /// Starts a call, which ends through `call`; not if this returns an error.
+    #[inline]
+    pub(crate) fn start<A: Serialize, R>(
         &self,
         rpc: Rpc<A, R>,
-        to: &ProviderHandle,
+        site: Site<'_>,
         args: &A,
-        deadline: Option<Instant>,
-    ) -> Result<(Arc<Call>, OpRef), ForwardError> {
-        self.inner().may_start().map_err(|error| failure(rpc, to, error))?;
-        let call = Arc::new(Call::new());
+        call: Arc<Call>,
+    ) -> Result<OpRef, ForwardError> {
+        self.start_with(ForwardOptions::default(), rpc, site, args, call)
+    }
+
+    /// The same with options; the context at the target is that of the provider handle.
+    #[inline]
+    pub(crate) fn start_with<A: Serialize, R>(
+        &self,
+        options: ForwardOptions,
+        rpc: Rpc<A, R>,
+        site: Site<'_>,
+        args: &A,
+        call: Arc<Call>,
+    ) -> Result<OpRef, ForwardError> {
+        let to = site.to;
+        self.inner().may_start().map_err(|error| failure(site, error))?;
+        let parent = parent::of_calls();
         let started = self.inner().core_here().forward(
             to.addr(),
             rpc.id(to.id()),
             // The RPC's type says what a registration would.
-            ForwardOptions { target_context: to.context(), deadline, ..Default::default() }
-                .undeclared(),
+            ForwardOptions {
+                target_context: to.context(),
+                deadline: site.term.map(|term| term.at),
+                ..options
+            }
+            .undeclared(),
             |writer| {
-                margo::write_request_prefix(writer, margo::NO_PARENT)?;
+                margo::write_request_prefix(writer, parent)?;
                 proc::to_writer(writer, args)
             },
-            Token::Forward(call.clone()),
+            Token::Forward(call),
         );
         self.inner().kick_if_queued();
-        match started {
-            Ok(op) => Ok((call, op)),
-            Err((error, _token)) => Err(failure(rpc, to, error)),
-        }
+        started.map_err(|(error, _token)| failure(site, error))
     }
 }
 
-/// Reads a reply.
-fn finish<A, R: DeserializeOwned>(
-    instance: &Instance,
-    rpc: Rpc<A, R>,
-    to: &ProviderHandle,
-    result: &Result<Response, HgError>,
-) -> Result<R, ForwardError> {
-    let response = match result {
-        Ok(response) => response,
-        Err(error) => return Err(failure(rpc, to, error.clone())),
-    };
-    let decode_error =
-        |source| ForwardError::Decode { rpc: rpc.name(), peer: to.addr().to_string(), source };
-    let (code, body) = margo::split_response(response.payload()).map_err(decode_error)?;
-    if code == ReturnCode::Success {
-        let limits = instance.inner().core.proc_limits();
-        return proc::from_slice_within(body, limits).map_err(decode_error);
-    }
-    // C peers send nothing that could be read here, and need not.
-    let detail = proc::from_slice::<String>(body).unwrap_or_default();
-    Err(refusal(rpc, to, code, detail))
+/// A call whose caller waits for it, and cancels it if its ULT unwinds.
+struct Flying<'a> {
+    inner: &'a Inner,
+    call: Arc<Call>,
+    op: OpRef,
+    to: &'a ProviderHandle,
 }
 
-/// What the peer's return code means.
-fn refusal<A, R>(
-    rpc: Rpc<A, R>,
-    to: &ProviderHandle,
-    code: ReturnCode,
-    detail: String,
-) -> ForwardError {
-    let (rpc, peer, provider) = (rpc.name(), to.addr().to_string(), to.id());
-    match code {
-        ReturnCode::NoEntry => ForwardError::NotRegistered { rpc, peer, provider },
-        ReturnCode::Fault => ForwardError::Panicked { rpc, peer, detail },
-        ReturnCode::ProtocolError => ForwardError::BadArguments { rpc, peer, detail },
-        ReturnCode::Again | ReturnCode::Busy => ForwardError::Busy { rpc, peer },
-        ReturnCode::Timeout => ForwardError::Expired { rpc, peer },
-        ReturnCode::Permission => ForwardError::PeerClosing { rpc, peer },
-        code => ForwardError::Failed { rpc, peer, code, detail },
-    }
-}
-
-pub(crate) fn failure<A, R>(rpc: Rpc<A, R>, to: &ProviderHandle, error: HgError) -> ForwardError {
-    match error {
-        HgError::Remote(code) => refusal(rpc, to, code, String::new()),
-        HgError::Proc(source) => ForwardError::Encode { rpc: rpc.name(), source },
-        HgError::Closed => ForwardError::Closing { rpc: rpc.name() },
-        HgError::Na(na::Error::Closed) => ForwardError::Closing { rpc: rpc.name() },
-        source => {
-            let peer = to.addr().to_string();
-            ForwardError::Network { rpc: rpc.name(), peer, source }
+impl Drop for Flying<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.call.is_over() {
+            self.call.cancel(self.inner, self.op, self.to);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::hg::{ProviderId, ReturnCode};
+use crate::hg::{ProviderId, ReturnCode, RpcId};
 use crate::respond::Reply;
 use crate::{Addr, Bulk, BulkError, CancelToken, Instance, LocalBulk, RespondError};
 
@@ -53,6 +53,14 @@ impl<A, R> Handle<A, R> {
     /// The provider that was called.
     pub fn provider_id(&self) -> ProviderId {
         self.reply.provider()
+    }
+
+    /// The RPC in whose handler the call was made, at the origin: what
+    /// [`current_rpc_id`](crate::current_rpc_id) said there. `None`: outside of any.
+    ///
+    /// Counterpart: `parent_rpc_id` of Margo's monitoring.
+    pub fn parent(&self) -> Option<RpcId> {
+        self.reply.parent()
     }
 
     /// The context of this instance that took the request: the one that the origin asked for
@@ -140,6 +148,38 @@ impl<A, R> Handle<A, R> {
         local: Range<usize>,
     ) -> Result<(), BulkError> {
         self.instance().push(self.origin(), remote, remote_offset, from, local)
+    }
+
+    /// As [`pull`](Self::pull), for at most `limit` from now.
+    ///
+    /// # Errors
+    ///
+    /// As [`Instance::pull_timed`].
+    pub fn pull_timed(
+        &self,
+        remote: &Bulk,
+        remote_offset: u64,
+        into: &mut impl LocalBulk,
+        local: Range<usize>,
+        limit: Duration,
+    ) -> Result<(), BulkError> {
+        self.instance().pull_timed(self.origin(), remote, remote_offset, into, local, limit)
+    }
+
+    /// As [`push`](Self::push), for at most `limit` from now.
+    ///
+    /// # Errors
+    ///
+    /// As [`Instance::push_timed`].
+    pub fn push_timed(
+        &self,
+        remote: &Bulk,
+        remote_offset: u64,
+        from: &mut impl LocalBulk,
+        local: Range<usize>,
+        limit: Duration,
+    ) -> Result<(), BulkError> {
+        self.instance().push_timed(self.origin(), remote, remote_offset, from, local, limit)
     }
 
     /// Answers that the handler failed, with a text for people. For failures that the origin's

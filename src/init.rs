@@ -16,6 +16,7 @@ use crate::child::{self, Family};
 use crate::contexts::Context;
 use crate::elastic::Elastic;
 use crate::hg::Core;
+use crate::identity::Identities;
 use crate::instance::{Counters, Inner};
 use crate::options::{hg_options, na_options, without_effect};
 use crate::progress::{self, Token};
@@ -174,6 +175,7 @@ fn start(
         family: Family::new(parent),
         process: Process::current(),
         remote_shutdown: AtomicBool::new(resolved.remote_shutdown),
+        identities: Identities::default(),
         resolved,
     });
     for (id, pool) in inner.resolved.progress_pools().enumerate() {

@@ -16,6 +16,7 @@ use crate::elastic::Elastic;
 use crate::error::LookupError;
 use crate::handler::Waiting;
 use crate::hg::{Core, HgError};
+use crate::identity::Identities;
 use crate::progress::{Progress, Token};
 use crate::shutdown::Shutdown;
 use crate::timer::Timers;
@@ -70,6 +71,7 @@ pub(crate) struct Inner {
     pub(crate) remote_shutdown: AtomicBool,
     pub(crate) gates: Gates<Waiting>,
     pub(crate) cancels: Cancels,
+    pub(crate) identities: Identities,
 }
 
 impl Inner {

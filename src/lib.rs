@@ -38,7 +38,19 @@
 //! `handler.rs`, which makes a ULT in the pool of the RPC. That ULT decodes the arguments, runs the
 //! handler, and answers through `respond.rs`.
 //!
-//! Back at the origin `progress.rs` sets the eventual, and `forward.rs` decodes the reply.
+//! Back at the origin `progress.rs` sets the eventual, and `call.rs` decodes the reply.
+//!
+//! # Ways to call
+//!
+//! | the caller | with |
+//! |---|---|
+//! | waits for the result | [`Instance::forward`] |
+//! | does something else first, makes several calls at once, cancels | [`Instance::iforward`], [`Request`], [`wait_any`], [`wait_all`] |
+//! | is async code | the same; a `Request` is a `Future` |
+//! | wants to be called back | [`Instance::cforward`] |
+//!
+//! Each has a `_timed` form with a deadline. Bulk transfers have the same ways:
+//! [`Instance::pull`], [`Instance::ipull`], [`Instance::pull_timed`], [`Instance::pull_chunks`].
 //!
 //! # What a caller is told
 //!
@@ -56,8 +68,12 @@ pub mod hg;
 mod admission;
 mod bulk;
 mod bulk_bind;
+mod bulk_chunks;
 mod bulk_pool;
+mod bulk_request;
+mod call;
 mod call_result;
+mod callback;
 mod cancel;
 mod child;
 mod contain;
@@ -72,14 +88,17 @@ mod finalize;
 mod forward;
 mod handle;
 mod handler;
+mod identity;
 mod init;
 mod instance;
 mod layout;
 mod options;
+mod parent;
 mod progress;
 mod provider;
 mod register;
 mod remote_shutdown;
+mod request;
 mod respond;
 mod rpc;
 mod segments;
@@ -96,13 +115,15 @@ pub use self::{
     admission::Load,
     bulk::{BulkBuffer, LocalBulk},
     bulk_pool::{BulkClassStats, BulkPool, BulkPoolError, BulkPoolSpec, PooledBuffer},
+    bulk_request::BulkRequest,
     call_result::CallError,
     cancel::{CancelReason, CancelToken},
     deadline::without_deadline,
     elastic::{ElasticityError, PoolHold, PoolInfo, PoolKey, XstreamHold, XstreamInfo, XstreamKey},
     error::{
-        BulkError, FinalizeError, ForwardError, InitError, LayoutError, LayoutErrors, LookupError,
-        ProviderError, RegisterError, RespondError, ShutdownRemoteError, StageOver, TimerError,
+        BulkError, FinalizeError, ForwardError, IdentityError, InitError, LayoutError,
+        LayoutErrors, LookupError, ProviderError, RegisterError, RespondError, ShutdownRemoteError,
+        StageOver, TimerError,
     },
     exposed::{Exposable, Exposed},
     finalize::{FinalizeCallback, SignalFinalizer},
@@ -111,7 +132,9 @@ pub use self::{
     init::{InstanceBuilder, init},
     instance::{Instance, Stats},
     layout::{Layout, LayoutPool, LayoutXstream},
+    parent::{current_rpc_id, set_current_rpc_id},
     provider::{Component, Provider, ProviderSpec, RunningProvider, RunningProviders},
+    request::{Canceler, Request, wait_all, wait_any, wait_any_deadline},
     rpc::{NoResponse, OneWay, ProviderHandle, Rpc},
     segments::BulkSegments,
     serve::Serve,

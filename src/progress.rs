@@ -39,7 +39,7 @@ use ult::Eventual;
 
 use crate::Addr;
 use crate::bulk::BulkCall;
-use crate::forward::Call;
+use crate::call::Call;
 use crate::handler;
 use crate::hg::{CallKey, Core, HgError, RequestHandle, Response, Sink};
 use crate::instance::Inner;

@@ -111,6 +111,10 @@ impl<T> Provider<T> {
         self.serve(rpc).handler(handler)
     }
 
+    pub(crate) fn instance(&self) -> &Instance {
+        &self.instance
+    }
+
     /// The id.
     pub fn id(&self) -> ProviderId {
         self.id

@@ -18,7 +18,7 @@
 //! | the handler ended without an answer, or with a text | `HG_OTHER_ERROR` |
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -28,13 +28,13 @@ use serde::de::DeserializeOwned;
 
 use crate::cancel::{CancelToken, Wanted};
 use crate::hg::{
-    CallKey, HgError, ProcError, ProviderId, Registration, RequestHandle, ReturnCode, Writer,
-    margo, proc,
+    CallKey, HgError, ProcError, ProviderId, Registration, RequestHandle, ReturnCode, RpcId,
+    Writer, margo, proc,
 };
 use crate::instance::{Counters, Inner};
 use crate::progress::Token;
 use crate::register::Entry;
-use crate::{Addr, Instance, RespondError};
+use crate::{Addr, Instance, RespondError, parent};
 
 /// Longest explanation that is sent with an error, bytes.
 const DETAIL_BYTES_MAX: usize = 1024;
@@ -52,6 +52,8 @@ pub(crate) struct Reply {
     deadline: Option<Instant>,
     /// Made when it is asked for, with the name of the call then.
     cancel: OnceLock<(CancelToken, Option<CallKey>)>,
+    /// What the request says, once it was decoded; see `parent.rs`.
+    parent: AtomicU64,
     /// `State::request` is gone for good: to look at without the lock.
     answered: AtomicBool,
     state: Lock<State>,
@@ -80,6 +82,7 @@ impl Reply {
         let (deadline, cancel) = (request.deadline(), OnceLock::new());
         let request = Some(request);
         let state = Lock::new(State { request, handler_runs: true, lost_to_panic: false });
+        let parent = AtomicU64::new(0);
         Arc::new(Self {
             instance,
             registration,
@@ -89,6 +92,7 @@ impl Reply {
             context,
             deadline,
             cancel,
+            parent,
             answered,
             state,
         })
@@ -122,13 +126,18 @@ impl Reply {
         self.deadline
     }
 
+    /// The RPC in whose handler the call was made.
+    pub(crate) fn parent(&self) -> Option<RpcId> {
+        parent::from_wire(self.parent.load(Ordering::Relaxed))
+    }
+
     /// Fires when nobody waits for the answer any more.
     pub(crate) fn cancel_token(&self) -> &CancelToken {
         let (token, _) = self.cancel.get_or_init(|| {
             let inner = self.inner();
             let call = self.state().request.as_ref().and_then(RequestHandle::call_key);
             let (origin, deadline) = (&self.origin, self.deadline);
-            let pool = &inner.pools[inner.resolved.progress_pool];
+            let pool = &self.instance.progress_pool();
             let (token, is_new) = inner.cancels.token(&Wanted { origin, call, deadline, pool });
             if is_new
                 && *origin != inner.core.self_addr()
@@ -167,6 +176,8 @@ impl Reply {
 
     /// Runs the handler, on its ULT.
     pub(crate) fn run_handler(self: &Arc<Self>, entry: &Entry) {
+        // Calls that it makes, and what it spawns, are on behalf of this RPC.
+        ult::set_inherited_word(self.registration.id().0);
         (entry.run)(self);
     }
 
@@ -200,8 +211,10 @@ impl Reply {
             let mut state = self.state();
             let request = state.request.as_mut()?;
             let limits = self.inner().core.proc_limits();
-            let decoded = margo::split_request(request.payload())
-                .and_then(|(_parent, args)| proc::from_slice_within::<A>(args, limits));
+            let decoded = margo::split_request(request.payload()).and_then(|(parent, args)| {
+                self.parent.store(parent.0, Ordering::Relaxed);
+                proc::from_slice_within::<A>(args, limits)
+            });
             request.payload_was_read();
             decoded
         };

@@ -64,6 +64,12 @@ impl Instance {
 }
 
 impl<'a, A, R, T> Serve<'a, A, R, T> {
+    /// Under that provider id.
+    pub(crate) fn of_provider_id(mut self, provider: ProviderId) -> Self {
+        self.options.provider = provider;
+        self
+    }
+
     /// For a provider, whose object handlers get.
     pub(crate) fn of_provider<O>(
         self,

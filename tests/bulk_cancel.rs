@@ -9,33 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use bulk_support::idle::idle_owner;
 use bulk_support::{Mover, Node, PATIENCE, pattern};
 use common::bounded;
 use margo::hg::{BulkOp, HgOptions};
 use margo::{Access, Bulk, Instance};
-use na::LocalMem;
 
 /// More than sockets hold.
 const LEN: usize = 32 << 20;
-
-/// An owner that answers only when it is turned, and an instance that knows it already.
-fn idle_owner() -> (Node, LocalMem, Bulk, Instance, margo::Addr) {
-    let mut owner = Node::open("na+sm://", true, HgOptions::default());
-    let lent = owner.expose(vec![pattern(LEN, 0)], Access::ReadOnly);
-    let bulk = owner.core.bulk_handle(&lent);
-    let mover = Instance::builder("na+sm://").start().unwrap();
-    let addr = mover.lookup(owner.core.self_addr().uri()).unwrap();
-    let (first, to, handle) = (mover.clone(), addr.clone(), bulk.clone());
-    let connect = mover.rpc_pool().spawn(move || {
-        let mut buffer = first.bulk_buffer(1).unwrap();
-        first.pull(&to, &handle, 0, &mut buffer, 0..1).unwrap();
-    });
-    let connect = connect.unwrap();
-    while !connect.is_finished() {
-        owner.turn();
-    }
-    (owner, lent, bulk, mover, addr)
-}
 
 /// Sets its flag when it is dropped.
 struct Left(Arc<AtomicBool>);
@@ -56,7 +37,7 @@ fn let_them_run(instance: &Instance) {
 #[test]
 fn a_cancelled_ult_leaves_after_its_transfer() {
     bounded("a cancelled pull", || {
-        let (mut owner, _lent, bulk, mover, addr) = idle_owner();
+        let (mut owner, _lent, bulk, mover, addr) = idle_owner("na+sm://", LEN);
         let left = Arc::new(AtomicBool::new(false));
         let (instance, guard) = (mover.clone(), Left(left.clone()));
         let started = mover.stats().bulk_transfers;

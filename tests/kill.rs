@@ -75,6 +75,52 @@ fn killed_while_a_call_waits_over_tcp() {
     killed_while_a_call_waits("na+tcp://127.0.0.1:0");
 }
 
+/// However somebody waits for a call, or is to be told of it.
+fn killed_while_requests_are_in_flight(transport: &'static str) {
+    bounded("calls to a killed service", move || {
+        let mut service = Service::start(transport);
+        let client = client_for(transport);
+        let target = ProviderHandle::from(client.lookup(&service.address).unwrap());
+        let start = || client.iforward(STUCK, &target, &()).unwrap();
+        let (mut several, waited, awaited) = (vec![start(), start()], start(), start());
+        let timed = client.iforward_timed(STUCK, &target, &(), PATIENCE).unwrap();
+        let (sender, receiver) = ult::channel::unbounded();
+        let callback = move |result| sender.send(result).unwrap();
+        client.cforward(STUCK, &target, &(), callback).unwrap();
+        let (dropped, detached) = (start(), start());
+        for _ in 0..8 {
+            service.line_after("entered");
+        }
+        drop(dropped);
+        detached.detach();
+        let awaited = std::thread::spawn(|| futures_lite::future::block_on(awaited));
+        service.kill();
+        let mut results = Vec::new();
+        while let Some((_, result)) = margo::wait_any(&mut several) {
+            results.push(result);
+        }
+        results.extend(margo::wait_all([waited, timed]));
+        results.push(awaited.join().unwrap());
+        results.push(receiver.recv().unwrap());
+        assert_eq!(results.len(), 6);
+        for result in results {
+            let error = result.unwrap_err();
+            assert!(matches!(error, ForwardError::Network { .. }), "{error}");
+        }
+        client.finalize_and_wait().unwrap();
+    });
+}
+
+#[test]
+fn killed_while_requests_are_in_flight_over_sm() {
+    killed_while_requests_are_in_flight("na+sm://");
+}
+
+#[test]
+fn killed_while_requests_are_in_flight_over_tcp() {
+    killed_while_requests_are_in_flight("na+tcp://127.0.0.1:0");
+}
+
 /// Nothing tells that a process is stopped but its silence.
 fn stopped_while_a_call_waits(transport: &'static str) {
     bounded("a call to a stopped service", move || {

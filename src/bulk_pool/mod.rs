@@ -377,6 +377,12 @@ impl DerefMut for PooledBuffer {
     }
 }
 
+impl AsMut<[u8]> for PooledBuffer {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
 impl LocalBulk for PooledBuffer {}
 
 impl Registered for PooledBuffer {

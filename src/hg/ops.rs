@@ -94,7 +94,7 @@ const fn mask(bits: u32) -> u64 {
 
 impl OpRef {
     /// Names no operation. For operations that are over before their caller knows them.
-    pub(super) const NONE: Self = Self(u64::MAX);
+    pub(crate) const NONE: Self = Self(u64::MAX);
 
     #[inline]
     fn new(context: u8, index: usize, generation: u64) -> Self {

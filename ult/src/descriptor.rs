@@ -12,7 +12,7 @@
 //! | `cell`, `token`, `woken`, `join`, `refs`, `requests` | anybody who keeps it alive; atomics with their own protocol |
 //! | `home` | written by the home xstream at first start (and at the end); read by resumers |
 //! | `pool`, `id`, `name`, `kind`, `class` | written by the spawner; constant until the end (`pool`: by whoever holds the unit) |
-//! | `slot`, `block`, `pushes`, `pins`, `extra` | the home xstream and the ULT itself |
+//! | `slot`, `block`, `pushes`, `pins`, `extra`, `inherited` | the home xstream and the ULT itself |
 //! | `waits` | the ULT itself; read by its home xstream |
 //! | `waits_since` | its home xstream |
 //! | `payload` | one party at a time, see [`payload`](crate::payload) |
@@ -83,6 +83,8 @@ pub(crate) struct Ult {
     pub(crate) id: Cell<u64>,
     pub(crate) class: Cell<StackClass>,
     extra: UnsafeCell<Option<Box<Extra>>>,
+    /// See [`inherited`](crate::inherited).
+    pub(crate) inherited: Cell<u64>,
     pub(crate) payload: Payload,
 
     name: UnsafeCell<UltName>,
@@ -174,6 +176,7 @@ impl Ult {
             id: Cell::new(0),
             class: Cell::new(StackClass::NONE),
             extra: UnsafeCell::new(None),
+            inherited: Cell::new(0),
             payload: Payload::new(),
             name: UnsafeCell::new(UltName(NameRepr::None)),
             core: ManuallyDrop::new(core),

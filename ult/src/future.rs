@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`JoinFuture`] | a [`JoinHandle`] that is awaited | the outcome of the unit |
 //! | [`Ready`] | [`ready`] of anything that [`wait_any`](crate::wait_any) takes | a hint, no value |
+//! | [`ReadyIn`] | [`ready_in`]: the same, in an `Arc` that the future keeps | a hint, no value |
 //! | `async fn`s | [`Eventual`], [`Sender`], [`Receiver`] | what the blocking form gives |
 //!
 //! None of them cares where it is polled: in [`block_on`](crate::block_on()) on a ULT, or on an
@@ -12,6 +13,8 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::channel::{Receiver, RecvError, SendError, Sender, TryRecvError, TrySendError};
@@ -157,6 +160,73 @@ impl<S: Selectable + ?Sized> Drop for Ready<'_, S> {
 impl<S: Selectable + ?Sized> fmt::Debug for Ready<'_, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ready").field("wait", &self.wait).finish_non_exhaustive()
+    }
+}
+
+/// A future that ends when an object is ready, and borrows nothing; see [`ready_in`].
+#[must_use = "a future does nothing until it is polled"]
+pub struct ReadyIn<C, S: Selectable> {
+    /// In `_owner`.
+    object: NonNull<S>,
+    wait: TaskWait,
+    _owner: Arc<C>,
+}
+
+// SAFETY: it owns a count of a `C`, and uses an `S` inside of it by shared reference.
+unsafe impl<C: Send + Sync, S: Selectable + Sync> Send for ReadyIn<C, S> {}
+// SAFETY: as for `Send`; shared access does nothing.
+unsafe impl<C: Send + Sync, S: Selectable + Sync> Sync for ReadyIn<C, S> {}
+
+/// Like [`ready`], for an object inside of something shared, which the future keeps alive: for
+/// futures that others keep in their own.
+///
+/// ```
+/// struct Job {
+///     done: ult::Eventual<u32>,
+/// }
+/// let job = std::sync::Arc::new(Job { done: ult::Eventual::new() });
+/// let ready = ult::ready_in(job.clone(), |job| &job.done);
+/// job.done.set(5).unwrap();
+/// ult::block_on(ready);
+/// ```
+pub fn ready_in<C, S: Selectable>(owner: Arc<C>, object: fn(&C) -> &S) -> ReadyIn<C, S> {
+    let object = NonNull::from(object(&owner));
+    ReadyIn { object, wait: TaskWait::new(), _owner: owner }
+}
+
+impl<C, S: Selectable> ReadyIn<C, S> {
+    fn parts(&mut self) -> (&S, &mut TaskWait) {
+        // SAFETY:
+        // - alive and in place: `object` got a borrow of any length of what is in the `Arc`, so the
+        //   reference is good for as long as that is borrowed shared, which it is while this value
+        //   has a count of it that nobody else can use for `Arc::get_mut`.
+        (unsafe { self.object.as_ref() }, &mut self.wait)
+    }
+}
+
+impl<C, S: Selectable> Future for ReadyIn<C, S> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let (object, wait) = self.get_mut().parts();
+        // SAFETY:
+        // - it stays where it is while this future exists, see `parts`, and the future leaves it
+        //   when it is dropped; if it is forgotten, so is its count.
+        let is_ready = unsafe { wait.poll(object, WaitKind::Select, cx.waker()) };
+        if is_ready { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl<C, S: Selectable> Drop for ReadyIn<C, S> {
+    fn drop(&mut self) {
+        let (object, wait) = self.parts();
+        wait.leave(object);
+    }
+}
+
+impl<C, S: Selectable> fmt::Debug for ReadyIn<C, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadyIn").field("wait", &self.wait).finish_non_exhaustive()
     }
 }
 

@@ -76,8 +76,9 @@
 //! `idle.rs`. `builder.rs`, `runtime.rs`, `shared.rs`, `xstream_thread.rs` and `shutdown.rs` start
 //! and end it all, `layout.rs` and `xstream_ref.rs` change it while it runs. `to.rs` switches past
 //! the scheduler, `migrate.rs` moves units between pools, `scope.rs` lets them borrow, `local.rs`
-//! has their own values. `block_on.rs` polls futures in ULTs, `future.rs` makes futures of joins
-//! and waits, `timed_unit.rs` starts units at a given time. `overflow.rs` reports stack overflows;
+//! has their own values, `inherited.rs` the word that they hand on. `block_on.rs` polls futures in
+//! ULTs, `future.rs` makes futures of joins and waits, `timed_unit.rs` starts units at a given
+//! time. `overflow.rs` reports stack overflows;
 //! `current.rs` knows where the caller is;
 //! [`topology`] knows the machine, and stands by itself.
 //!
@@ -121,6 +122,8 @@ mod gate;
 #[cfg(not(loom))]
 mod idle;
 mod inbox;
+#[cfg(not(loom))]
+mod inherited;
 #[cfg(not(loom))]
 mod interval;
 #[cfg(not(loom))]
@@ -249,8 +252,9 @@ pub use {
         JoinError, LayoutError, MigrateError, PanicPayload, RecordError, ShutdownError, SpawnError,
         StartError, StillAlive, StuckUlt, ToError,
     },
-    future::{JoinFuture, Ready, ready},
+    future::{JoinFuture, Ready, ReadyIn, ready, ready_in},
     idle::{IdleEnd, idle},
+    inherited::{inherited_word, set_inherited_word},
     interval::{Interval, MissedTicks, interval, interval_at},
     join::{Ended, JoinHandle, join_all},
     join_any::{join_any, join_any_deadline},

@@ -228,6 +228,7 @@ impl<'a> UltBuilder<'a> {
             let this = Self { pool, kind, name, stack_bytes, rare };
             // SAFETY: duty of the caller.
             unsafe { this.furnish(ult, f, xstream.next_id(), join) };
+            ult.inherited.set(xstream.inherited_word());
             bump(&slot.shared.created);
             xstream.on_event(ult, EventKind::Create);
             if start == Start::Queue {
@@ -262,6 +263,7 @@ impl<'a> UltBuilder<'a> {
         let id = here.map_or_else(|| core.draw_ids(1), Xstream::next_id);
         // SAFETY: duty of the caller.
         unsafe { self.furnish(ult, f, id, join) };
+        ult.inherited.set(crate::inherited::inherited_word());
         count_created(target, here).inspect_err(|_| {
             ult.payload.lose(Why::Lost);
             drop(UltRef::adopt(ult));
@@ -370,6 +372,7 @@ where
     ult.rearm(&target.pool);
     // SAFETY: nothing is borrowed for less than 'static.
     unsafe { ult.payload.set_closure(f) };
+    ult.inherited.set(crate::inherited::inherited_word());
     crate::diag::created(ult, &target.core, here);
     push(ult, &target.pool, here, PushReason::Create);
     Ok(())

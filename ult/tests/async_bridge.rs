@@ -543,3 +543,35 @@ fn ults_and_a_foreign_executor_call_each_other() {
         runtime.shutdown().unwrap();
     });
 }
+
+#[test]
+fn a_future_of_a_shared_object_keeps_it_and_leaves_it() {
+    struct Job {
+        done: Eventual<u8>,
+    }
+    let job = Arc::new(Job { done: Eventual::new() });
+    let (count, waker) = wakers::Count::new();
+    let start = || ult::ready_in(job.clone(), |job| &job.done);
+    let mut first = start();
+    let mut second = start();
+    assert!(poll(&mut first, &waker).is_pending());
+    assert!(poll(&mut second, &waker).is_pending());
+    // It may move, and be dropped while it waits.
+    let mut moved = Box::new(first);
+    assert!(poll(&mut *moved, &waker).is_pending());
+    drop(second);
+    assert_eq!(Arc::strong_count(&job), 2);
+    job.done.set(1).unwrap();
+    assert_eq!(count.get(), 1, "only the one that is left");
+    assert!(poll(&mut *moved, &waker).is_ready());
+    drop(moved);
+    assert_eq!(Arc::strong_count(&job), 1);
+    assert!(poll(&mut start(), &waker).is_ready());
+    // What is forgotten keeps the object for good.
+    let other = Arc::new(Job { done: Eventual::new() });
+    let mut forgotten = ult::ready_in(other.clone(), |job| &job.done);
+    assert!(poll(&mut forgotten, &waker).is_pending());
+    std::mem::forget(forgotten);
+    other.done.set(2).unwrap();
+    assert_eq!((count.get(), Arc::strong_count(&other)), (2, 2));
+}

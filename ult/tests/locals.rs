@@ -224,3 +224,70 @@ fn values_move_with_a_migratable_ult() {
         runtime.shutdown().unwrap();
     });
 }
+
+/// Those of a ULT, a tasklet and a delayed ULT that the caller spawns, before and after it sets it.
+fn of_children(pool: &PoolRef) -> Vec<u64> {
+    let delay = Duration::from_millis(1);
+    let children = [
+        pool.ult().spawn(ult::inherited_word).unwrap(),
+        pool.tasklet().spawn(ult::inherited_word).unwrap(),
+    ];
+    let late = pool.spawn_after(delay, ult::inherited_word).unwrap();
+    let mut words: Vec<_> = children.into_iter().map(|child| child.join().unwrap()).collect();
+    words.push(late.join().unwrap());
+    words
+}
+
+#[test]
+fn the_inherited_word_goes_to_units_that_are_spawned_later() {
+    within(|| {
+        for (runtime, pools) in [private(2), {
+            let (runtime, pool) = shared(2);
+            (runtime, vec![pool.clone(), pool])
+        }] {
+            let (first, second) = (pools[0].clone(), pools[1].clone());
+            assert_eq!(of_children(&first), [0; 3], "of a thread without a word");
+            let checked = first.clone().spawn(move || {
+                assert_eq!(ult::inherited_word(), 0);
+                let early = second.spawn_after(Duration::from_millis(5), ult::inherited_word);
+                ult::set_inherited_word(7);
+                // Into the own pool and into one of another xstream.
+                assert_eq!(of_children(&first), [7; 3]);
+                assert_eq!(of_children(&second), [7; 3]);
+                let inner = second.clone();
+                let child = second.spawn(move || {
+                    ult::yield_now();
+                    let grandchild = inner.spawn(ult::inherited_word).unwrap();
+                    ult::set_inherited_word(8);
+                    grandchild.join().unwrap()
+                });
+                assert_eq!(child.unwrap().join().unwrap(), 7);
+                assert_eq!(ult::inherited_word(), 7, "what a child sets is its own");
+                assert_eq!(early.unwrap().join().unwrap(), 0);
+            });
+            checked.unwrap().join().unwrap();
+            // Descriptors are reused; nothing is left in them.
+            assert_eq!(of_children(&pools[0]), [0; 3]);
+            ult::set_inherited_word(3);
+            assert_eq!(of_children(&pools[1]), [3; 3], "of a thread with one");
+            ult::set_inherited_word(0);
+            runtime.shutdown().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_revived_unit_inherits_from_who_revives_it() {
+    within(|| {
+        let (runtime, pool) = shared(1);
+        let first = pool.spawn(|| ult::set_inherited_word(5)).unwrap();
+        let (result, ended) = first.join_keep();
+        result.unwrap();
+        let ended = ended.unwrap();
+        ult::set_inherited_word(6);
+        let again = ended.revive(&pool, ult::inherited_word).unwrap();
+        assert_eq!(again.join().unwrap(), 6);
+        ult::set_inherited_word(0);
+        runtime.shutdown().unwrap();
+    });
+}

@@ -1,0 +1,268 @@
+//! Large transfers in chunks: while the caller works on one chunk, the next are on their way.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::bulk::LocalBulk;
+use crate::{
+    Addr, Bulk, BulkError, BulkPool, BulkPoolError, BulkRequest, Handle, Instance, PooledBuffer,
+};
+
+impl Instance {
+    /// Pulls `range` of the memory behind `remote`, which belongs to `from`, chunk by chunk, and
+    /// calls `f` with each chunk and its offset in that memory, in order. While `f` works on one
+    /// chunk, those after it are being pulled: as many as there are `buffers` beside the one in
+    /// `f`. A chunk is as long as the shortest buffer, the last one perhaps shorter.
+    ///
+    /// With one buffer nothing overlaps; two are enough if `f` takes about as long as a transfer.
+    /// The transfers proceed while `f` waits (for a file, a lock, another service), or while it
+    /// computes if another execution stream runs the progress ULT.
+    ///
+    /// ```
+    /// # use std::io::Write;
+    /// # use margo::{Bulk, Instance, ProviderHandle, Rpc};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// const STORE: Rpc<Bulk, Result<u64, String>> = Rpc::new("store");
+    ///
+    /// let service = Instance::builder("na+sm://").start()?;
+    /// let pool = service.bulk_pool(&margo::BulkPoolSpec::geometric(1, 8, 65_536, 1))?;
+    /// service.register(STORE, move |handle| {
+    ///     let remote = handle.args();
+    ///     let mut file = Vec::new(); // say
+    ///     let mut store = || -> Result<(), Box<dyn std::error::Error>> {
+    ///         let mut buffers = pool.get_up_to(3, 65_536)?;
+    ///         handle.pull_chunks(remote, 0..remote.len(), &mut buffers, |_offset, chunk| {
+    ///             Ok::<_, Box<dyn std::error::Error>>(file.write_all(chunk)?)
+    ///         })
+    ///     };
+    ///     let result = store().map(|()| remote.len()).map_err(|error| error.to_string());
+    ///     let _ = handle.respond(&result);
+    /// })?;
+    ///
+    /// let client = Instance::builder("na+sm://").listen(false).start()?;
+    /// let target = ProviderHandle::from(client.lookup(service.self_addr().uri())?);
+    /// let data = vec![7; 1_000_000];
+    /// let stored = client.expose_ref(&data, |bulk| client.forward(STORE, &target, bulk))??;
+    /// assert_eq!(stored, Ok(1_000_000));
+    /// # client.finalize_and_wait()?;
+    /// # service.finalize_and_wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The first error, of a transfer ([`BulkError`]) or of `f`, which is not called any more. The
+    /// transfers in flight are cancelled, and over when this returns. `buffers` has all buffers
+    /// again, in any order, unless `f` panicked.
+    ///
+    /// # Panics
+    ///
+    /// If there is no buffer, or one without bytes.
+    ///
+    /// Counterpart: `margo_bulk_parallel_transfer`, which has no window and hands nothing out.
+    pub fn pull_chunks<B, E>(
+        &self,
+        from: &Addr,
+        remote: &Bulk,
+        range: Range<u64>,
+        buffers: &mut Vec<B>,
+        mut f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E>
+    where
+        B: LocalBulk + AsMut<[u8]> + Send + 'static,
+        E: From<BulkError>,
+    {
+        let mut window = Window::new(buffers);
+        let mut chunks = Chunks { range, bytes: window.chunk_bytes() };
+        loop {
+            while let Some(buffer) = window.free.pop() {
+                let Some((at, len)) = chunks.next() else {
+                    window.free.push(buffer);
+                    break;
+                };
+                let request = self.ipull(from, remote, at, buffer, 0..len);
+                window.flying.push_back((at, len, request));
+            }
+            let Some((at, len)) = window.wait_for_first()? else { return Ok(()) };
+            // The buffer that has just come back.
+            let Some(buffer) = window.free.last_mut() else { return Ok(()) };
+            f(at, &mut buffer.as_mut()[..len])?;
+        }
+    }
+
+    /// Pushes into `range` of the memory behind `remote`, which belongs to `to`, chunk by chunk:
+    /// calls `f` with the offset in that memory and the buffer to be filled, in order. While `f`
+    /// fills one chunk, those before it are being pushed. Otherwise as
+    /// [`pull_chunks`](Self::pull_chunks). All have arrived when it returns without an error.
+    ///
+    /// # Errors
+    ///
+    /// As `pull_chunks`; chunks before the error may have arrived.
+    ///
+    /// # Panics
+    ///
+    /// If there is no buffer, or one without bytes.
+    pub fn push_chunks<B, E>(
+        &self,
+        to: &Addr,
+        remote: &Bulk,
+        range: Range<u64>,
+        buffers: &mut Vec<B>,
+        mut f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E>
+    where
+        B: LocalBulk + AsMut<[u8]> + Send + 'static,
+        E: From<BulkError>,
+    {
+        let mut window = Window::new(buffers);
+        let chunks = Chunks { range, bytes: window.chunk_bytes() };
+        for (at, len) in chunks {
+            if window.free.is_empty() {
+                window.wait_for_first()?;
+            }
+            let Some(buffer) = window.free.last_mut() else { break };
+            f(at, &mut buffer.as_mut()[..len])?;
+            if let Some(buffer) = window.free.pop() {
+                let request = self.ipush(to, remote, at, buffer, 0..len);
+                window.flying.push_back((at, len, request));
+            }
+        }
+        while window.wait_for_first()?.is_some() {}
+        Ok(())
+    }
+}
+
+impl<A, R> Handle<A, R> {
+    /// Pulls from the origin's memory chunk by chunk; see [`Instance::pull_chunks`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    ///
+    /// # Panics
+    ///
+    /// As there.
+    pub fn pull_chunks<B, E>(
+        &self,
+        remote: &Bulk,
+        range: Range<u64>,
+        buffers: &mut Vec<B>,
+        f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E>
+    where
+        B: LocalBulk + AsMut<[u8]> + Send + 'static,
+        E: From<BulkError>,
+    {
+        self.instance().pull_chunks(self.origin(), remote, range, buffers, f)
+    }
+
+    /// Pushes into the origin's memory chunk by chunk; see [`Instance::push_chunks`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    ///
+    /// # Panics
+    ///
+    /// As there.
+    pub fn push_chunks<B, E>(
+        &self,
+        remote: &Bulk,
+        range: Range<u64>,
+        buffers: &mut Vec<B>,
+        f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E>
+    where
+        B: LocalBulk + AsMut<[u8]> + Send + 'static,
+        E: From<BulkError>,
+    {
+        self.instance().push_chunks(self.origin(), remote, range, buffers, f)
+    }
+}
+
+impl BulkPool {
+    /// Up to `count` buffers of at least `len` bytes: waits for the first as [`get`](Self::get)
+    /// does, and takes more only if they are free. So those who need several at once do not wait
+    /// for each other. For [`Instance::pull_chunks`]. None if `count` is zero.
+    ///
+    /// # Errors
+    ///
+    /// As `get`.
+    pub fn get_up_to(&self, count: usize, len: usize) -> Result<Vec<PooledBuffer>, BulkPoolError> {
+        let mut buffers = Vec::with_capacity(count);
+        if count > 0 {
+            buffers.push(self.get(len)?);
+        }
+        while buffers.len() < count
+            && let Some(buffer) = self.try_get(len)?
+        {
+            buffers.push(buffer);
+        }
+        Ok(buffers)
+    }
+}
+
+/// What is left to be moved.
+struct Chunks {
+    range: Range<u64>,
+    bytes: usize,
+}
+
+impl Iterator for Chunks {
+    /// Offset and length.
+    type Item = (u64, usize);
+
+    fn next(&mut self) -> Option<(u64, usize)> {
+        let at = self.range.start;
+        let left = self.range.end.checked_sub(at).filter(|left| *left > 0)?;
+        let len = left.min(self.bytes as u64);
+        self.range.start += len;
+        // No truncation: at most `bytes`.
+        Some((at, len as usize))
+    }
+}
+
+/// The buffers of one call: those that are free, and those in flight, oldest first.
+struct Window<'a, B: LocalBulk + Send + 'static> {
+    home: &'a mut Vec<B>,
+    free: Vec<B>,
+    flying: VecDeque<(u64, usize, BulkRequest<B>)>,
+}
+
+impl<'a, B: LocalBulk + AsMut<[u8]> + Send + 'static> Window<'a, B> {
+    fn new(home: &'a mut Vec<B>) -> Self {
+        let free = std::mem::take(home);
+        Self { home, free, flying: VecDeque::new() }
+    }
+
+    fn chunk_bytes(&mut self) -> usize {
+        let shortest = self.free.iter_mut().map(|buffer| buffer.as_mut().len()).min();
+        let bytes = shortest.unwrap_or(0);
+        assert!(bytes > 0, "transfers in chunks need a buffer, and each needs bytes");
+        bytes
+    }
+
+    /// Waits for the oldest transfer; its buffer is the last one that is free then. `None`: there
+    /// is none in flight.
+    fn wait_for_first(&mut self) -> Result<Option<(u64, usize)>, BulkError> {
+        let Some((at, len, request)) = self.flying.pop_front() else { return Ok(None) };
+        let (result, buffer) = request.wait();
+        self.free.push(buffer);
+        result.map(|()| Some((at, len)))
+    }
+}
+
+impl<B: LocalBulk + Send + 'static> Drop for Window<'_, B> {
+    fn drop(&mut self) {
+        // A ULT that unwinds must not wait; the requests see to the buffers.
+        if !std::thread::panicking() {
+            self.flying.iter().for_each(|(_, _, request)| request.cancel());
+            for (_, _, request) in self.flying.drain(..) {
+                request.wait_fully();
+                self.free.push(request.wait().1);
+            }
+        }
+        self.home.append(&mut self.free);
+    }
+}

@@ -1,0 +1,294 @@
+//! Transfers that go on while their caller does: [`BulkRequest`].
+//!
+//! The request owns the buffer, because nobody else may touch it meanwhile, and because a borrow
+//! could be ended by forgetting the request. It gives the buffer back with the result. Who drops
+//! the request earlier leaves the buffer with the transfer ([`BulkCall::kept`]), whose end drops
+//! it.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use ult::{Eventual, ReadyIn, Selectable};
+
+use crate::bulk::{BulkCall, LocalBulk, Plan};
+use crate::call::GaveUp;
+use crate::hg::{Bulk, BulkOp, HgError, OpRef};
+use crate::{Addr, BulkError, Canceler, Handle, Instance};
+
+/// A bulk transfer in flight, made by [`Instance::ipull`] or [`Instance::ipush`]. Has the buffer
+/// until the transfer is over, and gives it back with the result, whether that is good or bad.
+///
+/// ```
+/// # use margo::{Access, Instance};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let instance = Instance::builder("na+sm://").start()?;
+/// # let exposed = instance.expose(vec![7; 1000], Access::ReadOnly)?;
+/// # let (from, remote) = (instance.self_addr(), exposed.bulk());
+/// let buffer = instance.bulk_buffer(1000)?;
+/// let request = instance.ipull(&from, remote, 0, buffer, 0..1000);
+/// // … something else …
+/// let (result, buffer) = request.wait();
+/// result?;
+/// assert_eq!(buffer[999], 7);
+/// # instance.finalize_and_wait()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// What does not even start ends at once, with its error. Several transfers, or transfers and
+/// calls: [`ready`](Self::ready). In async code await it.
+///
+/// Dropping it cancels the transfer and never waits: the buffer is dropped, or goes back to its
+/// pool, when the network no longer touches it. To let the transfer go on, [`detach`](Self::detach)
+/// it. A request keeps its instance running.
+///
+/// Counterpart: `margo_request` of `margo_bulk_itransfer`; Thallium's `async_bulk_op`.
+#[must_use = "dropping a request cancels the transfer; use `wait`, or `detach`"]
+pub struct BulkRequest<B: LocalBulk + Send + 'static> {
+    instance: Instance,
+    call: Arc<BulkCall>,
+    /// `None`: it was not started, for this reason.
+    started: Result<OpRef, Option<BulkError>>,
+    peer: Addr,
+    /// Some until it is given back or left to the transfer.
+    buffer: Option<B>,
+    /// Of the task that awaits it.
+    awaited: Option<Box<ReadyIn<BulkCall, Outcome>>>,
+}
+
+/// The end of a transfer.
+type Outcome = Eventual<Result<u64, HgError>>;
+
+/// How a transfer ended, and its buffer.
+type Ended<B> = (Result<(), BulkError>, B);
+
+impl Instance {
+    /// Starts to copy from the memory behind `remote`, which belongs to `from`, into `into[local]`,
+    /// and returns at once.
+    ///
+    /// Counterpart: `margo_bulk_itransfer` with `HG_BULK_PULL`.
+    pub fn ipull<B: LocalBulk + Send + 'static>(
+        &self,
+        from: &Addr,
+        remote: &Bulk,
+        remote_offset: u64,
+        into: B,
+        local: Range<usize>,
+    ) -> BulkRequest<B> {
+        let plan = Plan { op: BulkOp::Pull, peer: from, remote, remote_offset, local };
+        self.start_request_of(plan, into)
+    }
+
+    /// Starts to copy `from[local]` into the memory behind `remote`, which belongs to `to`, and
+    /// returns at once.
+    ///
+    /// Counterpart: `margo_bulk_itransfer` with `HG_BULK_PUSH`.
+    pub fn ipush<B: LocalBulk + Send + 'static>(
+        &self,
+        to: &Addr,
+        remote: &Bulk,
+        remote_offset: u64,
+        from: B,
+        local: Range<usize>,
+    ) -> BulkRequest<B> {
+        let plan = Plan { op: BulkOp::Push, peer: to, remote, remote_offset, local };
+        self.start_request_of(plan, from)
+    }
+
+    fn start_request_of<B: LocalBulk + Send + 'static>(
+        &self,
+        plan: Plan<'_>,
+        buffer: B,
+    ) -> BulkRequest<B> {
+        let (call, peer) = (Arc::new(BulkCall::new()), plan.peer.clone());
+        // The buffer is the request's from here on, which keeps to the rule of `start_transfer`.
+        let started = self.start_transfer(plan, buffer.memory(), &call).map_err(Some);
+        if started.is_err() {
+            // What it says is not read.
+            call.complete(Err(HgError::Canceled));
+        }
+        let instance = self.clone();
+        BulkRequest { instance, call, started, peer, buffer: Some(buffer), awaited: None }
+    }
+}
+
+impl<A, R> Handle<A, R> {
+    /// Starts to copy from the origin's exposed memory into `into[local]`, and returns at once. See
+    /// [`Instance::ipull`].
+    pub fn ipull<B: LocalBulk + Send + 'static>(
+        &self,
+        remote: &Bulk,
+        remote_offset: u64,
+        into: B,
+        local: Range<usize>,
+    ) -> BulkRequest<B> {
+        self.instance().ipull(self.origin(), remote, remote_offset, into, local)
+    }
+
+    /// Starts to copy `from[local]` into the origin's exposed memory, and returns at once. See
+    /// [`Instance::ipush`].
+    pub fn ipush<B: LocalBulk + Send + 'static>(
+        &self,
+        remote: &Bulk,
+        remote_offset: u64,
+        from: B,
+        local: Range<usize>,
+    ) -> BulkRequest<B> {
+        self.instance().ipush(self.origin(), remote, remote_offset, from, local)
+    }
+}
+
+impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
+    /// Whether the transfer is over, so that [`wait`](Self::wait) would not wait. Never waits.
+    ///
+    /// Counterpart: `margo_test`.
+    #[must_use]
+    pub fn test(&self) -> bool {
+        self.call.done.is_ready()
+    }
+
+    /// Waits for the end of the transfer. A ULT suspends, an OS thread parks. A ULT that is
+    /// cancelled meanwhile cancels the transfer.
+    ///
+    /// The result is good, or says why the destination's bytes are not to be relied on:
+    /// [`BulkError::LocalRange`] and [`BulkError::Transfer`] as for [`Instance::pull`],
+    /// [`BulkError::Canceled`].
+    ///
+    /// Counterpart: `margo_wait`.
+    pub fn wait(mut self) -> (Result<(), BulkError>, B) {
+        self.call.done.wait_ready();
+        self.end()
+    }
+
+    /// The result and the buffer, if the transfer is over. Never waits.
+    ///
+    /// # Errors
+    ///
+    /// Gives the request back if the transfer is in flight.
+    pub fn try_wait(mut self) -> Result<(Result<(), BulkError>, B), Self> {
+        if self.test() { Ok(self.end()) } else { Err(self) }
+    }
+
+    /// As [`wait`](Self::wait), no longer than until `until`. The transfer goes on if it is not
+    /// over then.
+    ///
+    /// # Errors
+    ///
+    /// Gives the request back if the transfer is in flight.
+    pub fn wait_deadline(mut self, until: Instant) -> Result<(Result<(), BulkError>, B), Self> {
+        if self.call.done.wait_ready_deadline(until) { Ok(self.end()) } else { Err(self) }
+    }
+
+    /// As [`wait_deadline`](Self::wait_deadline), counted from now.
+    ///
+    /// # Errors
+    ///
+    /// Gives the request back if the transfer is in flight.
+    pub fn wait_timeout(self, timeout: Duration) -> Result<(Result<(), BulkError>, B), Self> {
+        match Instant::now().checked_add(timeout) {
+            Some(until) => self.wait_deadline(until),
+            None => Ok(self.wait()),
+        }
+    }
+
+    /// Ends the transfer early: it ends with [`BulkError::Canceled`] as soon as the network no
+    /// longer touches the buffer, unless it is over before. Never waits.
+    ///
+    /// Counterpart: `HG_Bulk_cancel`.
+    pub fn cancel(&self) {
+        if let Ok(op) = self.started {
+            self.call.give_up(self.instance.inner(), op, GaveUp::Canceled);
+        }
+    }
+
+    /// Something with which others can cancel the transfer, while this is waited for or after it
+    /// was detached.
+    pub fn canceler(&self) -> Canceler {
+        let op = *self.started.as_ref().unwrap_or(&OpRef::NONE);
+        Canceler::of_bulk(&self.instance, &self.call, op)
+    }
+
+    /// Lets the transfer go on by itself; its result is dropped, and its buffer when it is over. It
+    /// does not keep the instance running any more.
+    pub fn detach(mut self) {
+        self.leave_buffer();
+    }
+
+    /// What [`ult::wait_any`] takes: ready when the transfer is over. See
+    /// [`Request::ready`](crate::Request::ready).
+    pub fn ready(&self) -> &dyn Selectable {
+        &self.call.done
+    }
+
+    /// Whose memory is at the other side.
+    pub fn peer(&self) -> &Addr {
+        &self.peer
+    }
+
+    /// Waits for the end whatever happens: no cancellation point.
+    pub(crate) fn wait_fully(&self) {
+        self.call.done.wait_ready_fully();
+    }
+
+    /// What there is to tell of a transfer that is over.
+    fn end(&mut self) -> Ended<B> {
+        let result = match &mut self.started {
+            Ok(_) => self.call.result(&self.peer, None),
+            Err(refused) => refused.take().map_or(Ok(()), Err),
+        };
+        (result, self.buffer.take().expect("a request is read once"))
+    }
+
+    fn leave_buffer(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            let mut kept = self.call.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            *kept = Some(Box::new(buffer));
+        }
+    }
+}
+
+/// The end of the transfer, and the buffer. May be polled on any executor, and inside of a ULT with
+/// [`ult::block_on`]. Dropped before its end it cancels the transfer.
+///
+/// # Panics
+///
+/// If it is polled after its end: the buffer is gone.
+impl<B: LocalBulk + Send + Unpin + 'static> Future for BulkRequest<B> {
+    type Output = (Result<(), BulkError>, B);
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if !this.test() {
+            let call = &this.call;
+            let ready = || Box::new(ult::ready_in(call.clone(), |call| &call.done));
+            let awaited = this.awaited.get_or_insert_with(ready);
+            ready!(Pin::new(&mut **awaited).poll(cx));
+        }
+        this.awaited = None;
+        Poll::Ready(this.end())
+    }
+}
+
+impl<B: LocalBulk + Send + 'static> Drop for BulkRequest<B> {
+    fn drop(&mut self) {
+        if self.buffer.is_some() {
+            self.cancel();
+            // Our count of the call goes next; the last one takes the buffer with it.
+            self.leave_buffer();
+        }
+    }
+}
+
+impl<B: LocalBulk + Send + 'static> fmt::Debug for BulkRequest<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BulkRequest")
+            .field("peer", &self.peer)
+            .field("is_over", &self.test())
+            .finish_non_exhaustive()
+    }
+}

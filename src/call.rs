@@ -1,0 +1,378 @@
+//! A call in flight: its end, and who may bring that about.
+//!
+//! The RPC layer has one count of a [`Call`], as the token of its operation, and ends it once, on
+//! the progress ULT; the caller has the other one. What ends a call early cancels the operation,
+//! and leaves a note of why in [`Call::given_up`] first: the end that follows says only that it was
+//! cancelled.
+//!
+//! | state | written by | read by |
+//! |---|---|---|
+//! | `done` | the progress ULT, once | anybody |
+//! | `given_up` | the first who gives up | whoever reads the result, after the end |
+//! | `Extra::alarm` | under its lock: the caller sets it, the end takes it | |
+//! | `Extra::callback` | the caller, before the call starts; the end takes it | |
+//!
+//! A deadline for which nobody waits (that of a future, say, which some other executor polls) is
+//! the job of an *alarm*: a tasklet that starts at that time. It is made only when it is needed,
+//! and the end of the call takes it away, so that none outlives its instance.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
+use ult::{Eventual, PoolRef, TimerHandle};
+
+use crate::hg::{HgError, OpRef, Response, ReturnCode, margo, proc};
+use crate::instance::Inner;
+use crate::{ForwardError, Instance, ProviderHandle};
+
+/// How a call ended.
+pub(crate) type Outcome = Result<Response, HgError>;
+
+/// What is to be done at the end, on the progress ULT.
+pub(crate) type Callback = Box<dyn FnOnce(Arc<Call>) + Send>;
+
+/// Why we ended a call or transfer ourselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum GaveUp {
+    /// Somebody said so, or nobody is interested any more.
+    Canceled = 1,
+    /// Its deadline passed.
+    TimedOut = 2,
+}
+
+/// The first reason that was given, if there is one.
+#[derive(Debug, Default)]
+pub(crate) struct WhyOver(AtomicU8);
+
+impl WhyOver {
+    /// `true`: this is the first reason.
+    pub(crate) fn is_first(&self, why: GaveUp) -> bool {
+        // Whoever reads it has seen the end of the operation, which comes after this.
+        self.0.compare_exchange(0, why as u8, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    pub(crate) fn is_given(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    pub(crate) fn timed_out(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == GaveUp::TimedOut as u8
+    }
+}
+
+/// A call in flight. See the module documentation.
+pub(crate) struct Call {
+    done: Eventual<Outcome>,
+    given_up: WhyOver,
+    /// What only calls with a callback or with a deadline need.
+    extra: Option<Box<Extra>>,
+}
+
+struct Extra {
+    alarm: Mutex<Alarm>,
+    callback: Mutex<Option<Callback>>,
+}
+
+enum Alarm {
+    Off,
+    Set(TimerHandle<()>),
+    /// The call has ended: there will be none.
+    Over,
+}
+
+/// What a call is about, for its errors.
+#[derive(Clone, Copy)]
+pub(crate) struct Site<'a> {
+    pub(crate) rpc: &'static str,
+    pub(crate) to: &'a ProviderHandle,
+    /// `None`: it may take any time.
+    pub(crate) term: Option<Term>,
+}
+
+/// When a call has to be over, and the time that this is from its start.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Term {
+    pub(crate) at: Instant,
+    pub(crate) limit: Duration,
+}
+
+impl Term {
+    /// That of a call which starts now: its own limit, and when the request on whose behalf it is
+    /// made expires. A limit beyond what the clock can count is no limit.
+    #[inline]
+    pub(crate) fn of_call(limit: Option<Duration>, inherited: Option<Instant>) -> Option<Self> {
+        if limit.is_none() && inherited.is_none() {
+            return None;
+        }
+        let now = Instant::now();
+        let own = limit.and_then(|limit| now.checked_add(limit));
+        let at = own.into_iter().chain(inherited).min()?;
+        Some(Self { at, limit: at.saturating_duration_since(now) })
+    }
+}
+
+impl Call {
+    /// A call that its caller waits for.
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self { done: Eventual::new(), given_up: WhyOver::default(), extra: None }
+    }
+
+    /// A call that may have an alarm, and at whose end `callback` runs, on the progress ULT.
+    pub(crate) fn with_extra(callback: Option<Callback>) -> Self {
+        let extra = Extra { alarm: Mutex::new(Alarm::Off), callback: Mutex::new(callback) };
+        Self { extra: Some(Box::new(extra)), ..Self::new() }
+    }
+
+    /// Its end.
+    #[inline]
+    pub(crate) fn done(&self) -> &Eventual<Outcome> {
+        &self.done
+    }
+
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        self.done.is_ready()
+    }
+
+    /// The RPC layer has ended it.
+    #[inline]
+    pub(crate) fn complete(self: Arc<Self>, outcome: Outcome) {
+        // The RPC layer gives a token back once, so nobody can have been first.
+        let _ = self.done.set(outcome);
+        if self.extra.is_some() {
+            self.end_extra();
+        }
+    }
+
+    #[cold]
+    fn end_extra(self: Arc<Self>) {
+        let Some(extra) = &self.extra else { return };
+        let alarm = std::mem::replace(&mut *lock(&extra.alarm), Alarm::Over);
+        if let Alarm::Set(timer) = alarm {
+            timer.cancel();
+        }
+        let callback = lock(&extra.callback).take();
+        if let Some(callback) = callback {
+            callback(self.clone());
+        }
+    }
+
+    /// Ends it because its deadline passed, unless it is over or somebody else has. The end follows
+    /// on the progress ULT; an answer that comes first counts. Its target knows the deadline, if it
+    /// can know of one.
+    pub(crate) fn time_out(&self, inner: &Inner, op: OpRef) {
+        if !self.is_over() && self.given_up.is_first(GaveUp::TimedOut) {
+            inner.core.cancel(op);
+            inner.kick();
+        }
+    }
+
+    /// The same because nobody is interested any more, of which its target is told.
+    pub(crate) fn cancel(&self, inner: &Inner, op: OpRef, to: &ProviderHandle) {
+        if !self.is_over() && self.given_up.is_first(GaveUp::Canceled) {
+            inner.core.cancel_call(op, to.addr());
+            inner.kick();
+        }
+    }
+
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.given_up.is_given()
+    }
+
+    /// Sees to it that the call ends at `deadline`, whether or not anybody waits. Once is enough.
+    pub(crate) fn set_alarm(self: &Arc<Self>, instance: &Instance, op: OpRef, deadline: Instant) {
+        let Some(extra) = &self.extra else { return };
+        let mut alarm = lock(&extra.alarm);
+        if !matches!(*alarm, Alarm::Off) {
+            return;
+        }
+        let pools = [instance.progress_pool(), instance.rpc_pool()];
+        let Some(pool) = pool_for_units(instance, pools) else { return };
+        // Not a count of the instance, which ends its calls before it ends.
+        let (call, inner) = (Arc::downgrade(self), Arc::downgrade(instance.inner()));
+        let ring = move || {
+            if let Some((call, inner)) = call.upgrade().zip(inner.upgrade()) {
+                call.time_out(&inner, op);
+            }
+        };
+        match pool.tasklet().name("margo deadline").spawn_at(deadline, ring) {
+            Ok(timer) => *alarm = Alarm::Set(timer),
+            // Only when the runtime ends, and then all calls have.
+            Err(error) => tracing::debug!(%error, "no alarm for a call"),
+        }
+    }
+
+    /// Reads the result of a call that is over.
+    pub(crate) fn read<R: DeserializeOwned>(
+        &self,
+        inner: &Inner,
+        site: Site<'_>,
+    ) -> Result<R, ForwardError> {
+        let response = match self.done.wait() {
+            Ok(response) => response,
+            Err(HgError::Canceled) => return Err(self.early_end(site)),
+            Err(error) => return Err(failure(site, error.clone())),
+        };
+        let decode_error = |source| {
+            let peer = site.to.addr().to_string();
+            ForwardError::Decode { rpc: site.rpc, peer, source }
+        };
+        let (code, body) = margo::split_response(response.payload()).map_err(decode_error)?;
+        if code == ReturnCode::Success {
+            let limits = inner.core.proc_limits();
+            return proc::from_slice_within(body, limits).map_err(decode_error);
+        }
+        // C peers send nothing that could be read here, and need not.
+        let detail = proc::from_slice::<String>(body).unwrap_or_default();
+        Err(refusal(site, code, detail))
+    }
+
+    #[cold]
+    fn early_end(&self, site: Site<'_>) -> ForwardError {
+        let (rpc, peer) = (site.rpc, site.to.addr().to_string());
+        match site.term.filter(|_| self.given_up.timed_out()) {
+            Some(Term { limit, .. }) => ForwardError::TimedOut { rpc, peer, limit },
+            None => ForwardError::Canceled { rpc, peer },
+        }
+    }
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").field("is_over", &self.is_over()).finish_non_exhaustive()
+    }
+}
+
+/// What the peer's return code means.
+fn refusal(site: Site<'_>, code: ReturnCode, detail: String) -> ForwardError {
+    let (rpc, peer, provider) = (site.rpc, site.to.addr().to_string(), site.to.id());
+    match code {
+        ReturnCode::NoEntry => ForwardError::NotRegistered { rpc, peer, provider },
+        ReturnCode::Fault => ForwardError::Panicked { rpc, peer, detail },
+        ReturnCode::ProtocolError => ForwardError::BadArguments { rpc, peer, detail },
+        ReturnCode::Again | ReturnCode::Busy => ForwardError::Busy { rpc, peer },
+        ReturnCode::Timeout => ForwardError::Expired { rpc, peer },
+        ReturnCode::Permission => ForwardError::PeerClosing { rpc, peer },
+        code => ForwardError::Failed { rpc, peer, code, detail },
+    }
+}
+
+/// What an error of the RPC layer means.
+pub(crate) fn failure(site: Site<'_>, error: HgError) -> ForwardError {
+    match error {
+        HgError::Remote(code) => refusal(site, code, String::new()),
+        HgError::Proc(source) => ForwardError::Encode { rpc: site.rpc, source },
+        HgError::Closed => ForwardError::Closing { rpc: site.rpc },
+        HgError::Na(na::Error::Closed) => ForwardError::Closing { rpc: site.rpc },
+        source => {
+            let peer = site.to.addr().to_string();
+            ForwardError::Network { rpc: site.rpc, peer, source }
+        }
+    }
+}
+
+/// The first of `wanted`, else of all pools, into which the caller may spawn: a private one only
+/// from its own execution stream.
+pub(crate) fn pool_for_units<const N: usize>(
+    instance: &Instance,
+    wanted: [PoolRef; N],
+) -> Option<PoolRef> {
+    let may_spawn = |pool: &PoolRef| {
+        pool.access() != ult::Access::Private
+            || ult::current().is_some_and(|here| pool.xstreams().contains(&here.xstream))
+    };
+    wanted.into_iter().chain(instance.pools()).find(may_spawn)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // No code of others runs under these locks.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use ult::Semaphore;
+
+    use super::*;
+    use crate::Rpc;
+
+    const HOLD: Rpc<(), ()> = Rpc::new("hold");
+    const FAR: Duration = Duration::from_secs(3600);
+
+    /// A service that answers `HOLD` only when it gets a permit, and a client.
+    fn pair(transport: &str) -> (Instance, Instance, ProviderHandle, Arc<Semaphore>) {
+        let service = Instance::builder(transport).start().unwrap();
+        let client = Instance::builder(transport).start().unwrap();
+        let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+        let go = Arc::new(Semaphore::new(0));
+        let may_go = go.clone();
+        service
+            .register(HOLD, move |handle| {
+                may_go.acquire(1).forget();
+                let _ = handle.respond(&());
+            })
+            .unwrap();
+        (service, client, target, go)
+    }
+
+    fn until_none_in_flight(client: &Instance) {
+        let started = Instant::now();
+        while client.inner().core.in_flight() != 0 {
+            assert!(started.elapsed() < Duration::from_secs(60), "a call is still in flight");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn who_goes_away_leaves_no_call_behind() {
+        for transport in ["na+sm://", "na+tcp://127.0.0.1:0"] {
+            let (service, client, target, go) = pair(transport);
+            let start = || client.iforward(HOLD, &target, &()).unwrap();
+            drop(start());
+            until_none_in_flight(&client);
+            // A future that was polled.
+            let mut request = start();
+            assert!(ult::block_on_deadline(&mut request, Instant::now()).is_none());
+            drop(request);
+            until_none_in_flight(&client);
+            // A ULT that waits.
+            for timed in [false, true] {
+                let (own, to) = (client.clone(), target.clone());
+                let ult = client.rpc_pool().spawn(move || match timed {
+                    true => own.forward_timed(HOLD, &to, &(), FAR),
+                    false => own.forward(HOLD, &to, &()),
+                });
+                let ult = ult.unwrap();
+                while client.inner().core.in_flight() == 0 {
+                    std::thread::yield_now();
+                }
+                ult.cancel();
+                assert!(ult.join().is_err());
+                until_none_in_flight(&client);
+            }
+            // Unlike that, this one goes on.
+            start().detach();
+            assert_eq!(client.inner().core.in_flight(), 1);
+            go.release(100);
+            until_none_in_flight(&client);
+            client.finalize_and_wait().unwrap();
+            service.finalize_and_wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn the_first_reason_counts() {
+        let why = WhyOver::default();
+        assert!(!why.is_given() && !why.timed_out());
+        assert!(why.is_first(GaveUp::Canceled));
+        assert!(!why.is_first(GaveUp::TimedOut));
+        assert!(why.is_given() && !why.timed_out());
+    }
+}

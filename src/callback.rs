@@ -1,0 +1,131 @@
+//! Calls that call back: [`Instance::cforward`].
+//!
+//! The progress ULT only spawns what runs the callback: decoding the result and the user's code are
+//! no business of the loop that everybody waits for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::call::{Call, Callback, Site, Term, pool_for_units};
+use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc};
+
+impl Instance {
+    /// Starts a call of `rpc` at `to` with `args`, and returns when the arguments have been
+    /// encoded. When the call is over, `callback` is called once with its result.
+    ///
+    /// It runs as a ULT of its own in the default handler pool, so it may wait, make further calls,
+    /// and take its time. If it panics, that is logged and concerns nobody else. It is called on
+    /// errors and cancels too, and when the instance shuts down. A call with a callback keeps
+    /// its instance running until it is over.
+    ///
+    /// What is returned cancels the call if it is told to; dropping it does nothing.
+    ///
+    /// ```
+    /// # use margo::{Instance, ProviderHandle, Rpc};
+    /// # const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let service = Instance::builder("na+sm://").start()?;
+    /// # service.register(SUM, |handle| {
+    /// #     let (a, b) = *handle.args();
+    /// #     let _ = handle.respond(&(a + b));
+    /// # })?;
+    /// # let client = Instance::builder("na+sm://").listen(false).start()?;
+    /// # let target = ProviderHandle::from(client.lookup(service.self_addr().uri())?);
+    /// let (sender, receiver) = ult::channel::unbounded();
+    /// client.cforward(SUM, &target, &(40, 2), move |result| {
+    ///     let _ = sender.send(result);
+    /// })?;
+    /// assert_eq!(receiver.recv()??, 42);
+    /// # client.finalize_and_wait()?;
+    /// # service.finalize_and_wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`iforward`](Self::iforward); `callback` is then dropped and not called.
+    ///
+    /// Counterpart: `margo_provider_cforward`, which runs the callback in the progress loop.
+    pub fn cforward<A, R, F>(
+        &self,
+        rpc: Rpc<A, R>,
+        to: &ProviderHandle,
+        args: &A,
+        callback: F,
+    ) -> Result<Canceler, ForwardError>
+    where
+        A: Serialize,
+        R: DeserializeOwned + 'static,
+        F: FnOnce(Result<R, ForwardError>) + Send + 'static,
+    {
+        self.start_with_callback(rpc, to, args, None, callback)
+    }
+
+    /// As [`cforward`](Self::cforward), with a deadline `limit` from now, encoding included. Then
+    /// `callback` gets [`ForwardError::TimedOut`].
+    ///
+    /// # Errors
+    ///
+    /// As `cforward`.
+    ///
+    /// Counterpart: `margo_provider_cforward_timed`.
+    pub fn cforward_timed<A, R, F>(
+        &self,
+        rpc: Rpc<A, R>,
+        to: &ProviderHandle,
+        args: &A,
+        limit: Duration,
+        callback: F,
+    ) -> Result<Canceler, ForwardError>
+    where
+        A: Serialize,
+        R: DeserializeOwned + 'static,
+        F: FnOnce(Result<R, ForwardError>) + Send + 'static,
+    {
+        self.start_with_callback(rpc, to, args, Some(limit), callback)
+    }
+
+    fn start_with_callback<A, R, F>(
+        &self,
+        rpc: Rpc<A, R>,
+        to: &ProviderHandle,
+        args: &A,
+        limit: Option<Duration>,
+        callback: F,
+    ) -> Result<Canceler, ForwardError>
+    where
+        A: Serialize,
+        R: DeserializeOwned + 'static,
+        F: FnOnce(Result<R, ForwardError>) + Send + 'static,
+    {
+        let term = Term::of_call(limit, crate::deadline::of_starter());
+        let (instance, target, name) = (self.clone(), to.clone(), rpc.name());
+        // The callback goes on with what the caller does, whoever spawns it.
+        let on_behalf_of = ult::inherited_word();
+        let at_end: Callback = Box::new(move |call: Arc<Call>| {
+            let pools = [instance.rpc_pool(), instance.progress_pool()];
+            let Some(pool) = pool_for_units(&instance, pools) else { return };
+            let spawned = pool.ult().name(name).spawn_detached(move || {
+                ult::set_inherited_word(on_behalf_of);
+                let site = Site { rpc: name, to: &target, term };
+                let result = call.read(instance.inner(), site);
+                // Neither the answer's buffer nor the instance is needed any more.
+                drop((call, instance));
+                callback(result);
+            });
+            if let Err(error) = spawned {
+                tracing::error!(rpc = name, %error, "no ULT for the callback of a call");
+            }
+        });
+        let call = Arc::new(Call::with_extra(Some(at_end)));
+        let op = self.start(rpc, Site { rpc: name, to, term }, args, call.clone())?;
+        if let Some(term) = term {
+            call.set_alarm(self, op, term.at);
+        }
+        Ok(Canceler::new(self, &call, op, to))
+    }
+}

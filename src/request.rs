@@ -1,0 +1,498 @@
+//! Calls that go on while their caller does: [`Request`].
+//!
+//! # States
+//!
+//! | state | left by |
+//! |---|---|
+//! | in flight | the answer, an error, a cancel, the deadline |
+//! | over, not read | `wait` and the others that return the result |
+//!
+//! A request that is dropped while it is in flight is cancelled. The end itself is always told by
+//! the progress ULT, a moment later.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use ult::{Eventual, ReadyIn, Selectable};
+
+use crate::bulk::BulkCall;
+use crate::call::{Call, GaveUp, Outcome, Site, Term};
+use crate::hg::OpRef;
+use crate::instance::Inner;
+use crate::{ForwardError, Instance, ProviderHandle, Rpc, deadline};
+
+/// A call in flight, made by [`Instance::iforward`]: wait for its result, look whether it is there,
+/// await it, cancel it.
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, Rpc};
+/// # const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # service.register(SUM, |handle| {
+/// #     let (a, b) = *handle.args();
+/// #     let _ = handle.respond(&(a + b));
+/// # })?;
+/// # let client = Instance::builder("na+sm://").listen(false).start()?;
+/// # let target = ProviderHandle::from(client.lookup(service.self_addr().uri())?);
+/// let first = client.iforward(SUM, &target, &(1, 2))?;
+/// let second = client.iforward(SUM, &target, &(3, 4))?;
+/// // Both are on their way. In any order, or `margo::wait_all` …
+/// assert_eq!(second.wait()?, 7);
+/// // … and in async code, on any executor:
+/// assert_eq!(ult::block_on(first)?, 3);
+/// # client.finalize_and_wait()?;
+/// # service.finalize_and_wait()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Several of the same type: [`wait_any`], [`wait_all`]. Of different types, or together with
+/// channels and eventuals: [`ready`](Self::ready). A request keeps its instance running.
+///
+/// Dropping it cancels the call, as [`cancel`](Self::cancel) does, and never waits; to let the call
+/// go on, [`detach`](Self::detach) it.
+///
+/// Counterpart: `margo_request`; Thallium's `async_response`, which waits when it is dropped.
+#[must_use = "dropping a request cancels the call; use `wait`, or `detach`"]
+pub struct Request<R> {
+    flight: Flight,
+    rpc: &'static str,
+    term: Option<Term>,
+    /// Of the task that awaits it.
+    awaited: Option<Box<ReadyIn<Call, Eventual<Outcome>>>>,
+    result: PhantomData<fn() -> R>,
+}
+
+/// Cancels its call when it is dropped.
+struct Flight {
+    instance: Instance,
+    call: Arc<Call>,
+    op: OpRef,
+    to: ProviderHandle,
+    is_detached: bool,
+}
+
+impl Instance {
+    /// Starts a call of `rpc` at `to` with `args`, and returns when the arguments have been
+    /// encoded: they are not needed any more. The answer is that of the [`Request`].
+    ///
+    /// There is no order among calls in flight, of their handlers or of their answers.
+    ///
+    /// # Errors
+    ///
+    /// When nothing was sent: [`ForwardError::Encode`], [`ForwardError::Closing`],
+    /// [`ForwardError::Network`].
+    ///
+    /// Counterpart: `margo_provider_iforward`.
+    pub fn iforward<A, R>(
+        &self,
+        rpc: Rpc<A, R>,
+        to: &ProviderHandle,
+        args: &A,
+    ) -> Result<Request<R>, ForwardError>
+    where
+        A: Serialize,
+        R: DeserializeOwned,
+    {
+        self.start_request(rpc, to, args, Term::of_call(None, deadline::of_starter()))
+    }
+
+    /// As [`iforward`](Self::iforward), with a deadline `limit` from now, encoding included. Then
+    /// the call ends with [`ForwardError::TimedOut`], whether or not anybody waits for it.
+    ///
+    /// # Errors
+    ///
+    /// As `iforward`.
+    ///
+    /// Counterpart: `margo_provider_iforward_timed`.
+    pub fn iforward_timed<A, R>(
+        &self,
+        rpc: Rpc<A, R>,
+        to: &ProviderHandle,
+        args: &A,
+        limit: Duration,
+    ) -> Result<Request<R>, ForwardError>
+    where
+        A: Serialize,
+        R: DeserializeOwned,
+    {
+        self.start_request(rpc, to, args, Term::of_call(Some(limit), deadline::of_starter()))
+    }
+
+    fn start_request<A: Serialize, R>(
+        &self,
+        rpc: Rpc<A, R>,
+        to: &ProviderHandle,
+        args: &A,
+        term: Option<Term>,
+    ) -> Result<Request<R>, ForwardError> {
+        let call = match term {
+            None => Call::new(),
+            Some(_) => Call::with_extra(None),
+        };
+        let call = Arc::new(call);
+        let op = self.start(rpc, Site { rpc: rpc.name(), to, term }, args, call.clone())?;
+        let (instance, to) = (self.clone(), to.clone());
+        let flight = Flight { instance, call, op, to, is_detached: false };
+        Ok(Request { flight, rpc: rpc.name(), term, awaited: None, result: PhantomData })
+    }
+}
+
+impl<R> Request<R> {
+    /// Whether the call is over, so that [`wait`](Self::wait) would not wait. Never waits.
+    ///
+    /// Counterpart: `margo_test`.
+    #[must_use]
+    pub fn test(&self) -> bool {
+        self.expire();
+        self.call().is_over()
+    }
+
+    /// Ends the call early: it ends with [`ForwardError::Canceled`] a moment later, unless it is
+    /// over before. A target of ours is told: it does not start the handler any more, or tells one
+    /// that runs ([`Handle::cancel_token`](crate::Handle::cancel_token)). Another one's answer is
+    /// dropped. Never waits.
+    ///
+    /// Counterpart: `HG_Cancel`, which Margo does not wrap, and reports as a timeout in timed
+    /// calls.
+    pub fn cancel(&self) {
+        self.flight.cancel();
+    }
+
+    /// Something with which others can cancel the call, while this is waited for or after it was
+    /// detached.
+    pub fn canceler(&self) -> Canceler {
+        Canceler::new(&self.flight.instance, self.call(), self.flight.op, &self.flight.to)
+    }
+
+    /// Lets the call go on by itself; its result is dropped. Its deadline stays. It does not keep
+    /// the instance running any more.
+    pub fn detach(mut self) {
+        self.set_alarm();
+        self.flight.is_detached = true;
+    }
+
+    /// What [`ult::wait_any`] takes: ready when the call is over. To wait for calls of different
+    /// types, or for calls and channels, semaphores, eventuals, timers and ULTs:
+    ///
+    /// ```
+    /// # use margo::{Instance, ProviderHandle, Rpc};
+    /// # const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let service = Instance::builder("na+sm://").start()?;
+    /// # service.register(SUM, |handle| {
+    /// #     let (a, b) = *handle.args();
+    /// #     let _ = handle.respond(&(a + b));
+    /// # })?;
+    /// # let client = Instance::builder("na+sm://").listen(false).start()?;
+    /// # let target = ProviderHandle::from(client.lookup(service.self_addr().uri())?);
+    /// # let stop = ult::Eventual::<()>::new();
+    /// let request = client.iforward(SUM, &target, &(40, 2))?;
+    /// match ult::wait_any(&[&stop, request.ready()], None) {
+    ///     Some(1) => assert_eq!(request.wait()?, 42),
+    ///     _ => request.cancel(),
+    /// }
+    /// # client.finalize_and_wait()?;
+    /// # service.finalize_and_wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn ready(&self) -> &dyn Selectable {
+        self.set_alarm();
+        self.call().done()
+    }
+
+    /// The RPC's name.
+    pub fn rpc_name(&self) -> &'static str {
+        self.rpc
+    }
+
+    /// Where the call went. Counterpart: `margo_request_get_handle`.
+    pub fn target(&self) -> &ProviderHandle {
+        &self.flight.to
+    }
+
+    fn call(&self) -> &Arc<Call> {
+        &self.flight.call
+    }
+
+    /// When it has to be ended, if it has.
+    fn due(&self) -> Option<Instant> {
+        let term = self.term.filter(|_| !self.call().is_given_up());
+        term.map(|term| term.at)
+    }
+
+    /// Ends the call if its deadline has passed.
+    fn expire(&self) {
+        if self.due().is_some_and(|due| due <= Instant::now()) {
+            self.flight.time_out();
+        }
+    }
+
+    fn set_alarm(&self) {
+        if let Some(due) = self.due().filter(|_| !self.call().is_over()) {
+            self.call().set_alarm(&self.flight.instance, self.flight.op, due);
+        }
+    }
+
+    /// Waits until the call is over; `false`: it was not at `until`.
+    fn wait_ready(&self, until: Option<Instant>) -> bool {
+        let done = self.call().done();
+        if let Some(due) = self.due()
+            && until.is_none_or(|until| due <= until)
+        {
+            if done.wait_ready_deadline(due) {
+                return true;
+            }
+            self.flight.time_out();
+        }
+        match until {
+            Some(until) => done.wait_ready_deadline(until),
+            None => {
+                done.wait_ready();
+                true
+            }
+        }
+    }
+}
+
+impl<R: DeserializeOwned> Request<R> {
+    /// Waits for the result. A ULT suspends, an OS thread parks. A ULT that is cancelled meanwhile
+    /// cancels the call.
+    ///
+    /// # Errors
+    ///
+    /// As [`Instance::forward`]; [`ForwardError::TimedOut`], [`ForwardError::Canceled`].
+    ///
+    /// Counterpart: `margo_wait`, `margo_get_output`.
+    pub fn wait(self) -> Result<R, ForwardError> {
+        self.wait_ready(None);
+        self.read()
+    }
+
+    /// The result, if the call is over. Never waits.
+    ///
+    /// # Errors
+    ///
+    /// Gives the request back if the call is in flight.
+    pub fn try_wait(self) -> Result<Result<R, ForwardError>, Self> {
+        if self.test() { Ok(self.read()) } else { Err(self) }
+    }
+
+    /// As [`wait`](Self::wait), no longer than until `until`. The call goes on if it is not over
+    /// then; this is no deadline of the call, which [`Instance::iforward_timed`] has.
+    ///
+    /// # Errors
+    ///
+    /// Gives the request back if the call is in flight.
+    pub fn wait_deadline(self, until: Instant) -> Result<Result<R, ForwardError>, Self> {
+        if self.wait_ready(Some(until)) { Ok(self.read()) } else { Err(self) }
+    }
+
+    /// As [`wait_deadline`](Self::wait_deadline), counted from now.
+    ///
+    /// # Errors
+    ///
+    /// Gives the request back if the call is in flight.
+    pub fn wait_timeout(self, timeout: Duration) -> Result<Result<R, ForwardError>, Self> {
+        match Instant::now().checked_add(timeout) {
+            Some(until) => self.wait_deadline(until),
+            None => Ok(self.wait()),
+        }
+    }
+
+    /// The result of a call that is over.
+    fn read(&self) -> Result<R, ForwardError> {
+        let site = Site { rpc: self.rpc, to: &self.flight.to, term: self.term };
+        self.call().read(self.flight.instance.inner(), site)
+    }
+}
+
+/// The result of the call. May be polled on any executor; in a ULT use [`ult::block_on`], because
+/// that of another executor would hold up the whole execution stream. Dropped before its end, as by
+/// a `select!` or a timeout of the executor, it cancels the call.
+impl<R: DeserializeOwned> Future for Request<R> {
+    type Output = Result<R, ForwardError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if !this.call().is_over() {
+            this.set_alarm();
+            let call = &this.flight.call;
+            let ready = || Box::new(ult::ready_in(call.clone(), |call| call.done()));
+            let awaited = this.awaited.get_or_insert_with(ready);
+            ready!(Pin::new(&mut **awaited).poll(cx));
+        }
+        this.awaited = None;
+        Poll::Ready(this.read())
+    }
+}
+
+impl Flight {
+    fn time_out(&self) {
+        self.call.time_out(self.instance.inner(), self.op);
+    }
+
+    fn cancel(&self) {
+        self.call.cancel(self.instance.inner(), self.op, &self.to);
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if !self.is_detached {
+            self.cancel();
+        }
+    }
+}
+
+/// Ends a call or a bulk transfer early, from anywhere; see [`Request::cancel`]. Cheap to clone.
+/// Keeps neither that nor its instance alive, and does nothing when they are over.
+#[derive(Debug, Clone)]
+pub struct Canceler {
+    inner: Weak<Inner>,
+    what: Flying,
+    op: OpRef,
+}
+
+#[derive(Debug, Clone)]
+enum Flying {
+    Call(Weak<Call>, ProviderHandle),
+    Bulk(Weak<BulkCall>),
+}
+
+impl Canceler {
+    pub(crate) fn new(
+        instance: &Instance,
+        call: &Arc<Call>,
+        op: OpRef,
+        to: &ProviderHandle,
+    ) -> Self {
+        let inner = Arc::downgrade(instance.inner());
+        Self { inner, what: Flying::Call(Arc::downgrade(call), to.clone()), op }
+    }
+
+    pub(crate) fn of_bulk(instance: &Instance, call: &Arc<BulkCall>, op: OpRef) -> Self {
+        let inner = Arc::downgrade(instance.inner());
+        Self { inner, what: Flying::Bulk(Arc::downgrade(call)), op }
+    }
+
+    /// Ends the call with [`ForwardError::Canceled`], or the transfer with
+    /// [`BulkError::Canceled`](crate::BulkError::Canceled), unless it is over. Never waits.
+    pub fn cancel(&self) {
+        let Some(inner) = self.inner.upgrade() else { return };
+        match &self.what {
+            Flying::Call(call, to) => {
+                if let Some(call) = call.upgrade() {
+                    call.cancel(&inner, self.op, to);
+                }
+            }
+            Flying::Bulk(call) => {
+                if let Some(call) = call.upgrade() {
+                    call.give_up(&inner, self.op, GaveUp::Canceled);
+                }
+            }
+        }
+    }
+}
+
+/// Waits for the first of `requests` that is over; the lowest if there are several. Removes it, and
+/// returns where it was and its result; the others keep their order and go on. `None`: there are no
+/// requests.
+///
+/// A ULT suspends, an OS thread parks. For requests of different types see [`Request::ready`].
+///
+/// ```
+/// # use margo::{Instance, ProviderHandle, Rpc};
+/// # const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let service = Instance::builder("na+sm://").start()?;
+/// # service.register(SUM, |handle| {
+/// #     let (a, b) = *handle.args();
+/// #     let _ = handle.respond(&(a + b));
+/// # })?;
+/// # let client = Instance::builder("na+sm://").listen(false).start()?;
+/// # let target = ProviderHandle::from(client.lookup(service.self_addr().uri())?);
+/// let mut requests = Vec::new();
+/// for n in 0..10 {
+///     requests.push(client.iforward(SUM, &target, &(n, n))?);
+/// }
+/// let mut sum = 0;
+/// while let Some((_at, result)) = margo::wait_any(&mut requests) {
+///     sum += result?;
+/// }
+/// assert_eq!(sum, 90);
+/// # client.finalize_and_wait()?;
+/// # service.finalize_and_wait()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Counterpart: `margo_wait_any`, which polls.
+pub fn wait_any<R: DeserializeOwned>(
+    requests: &mut Vec<Request<R>>,
+) -> Option<(usize, Result<R, ForwardError>)> {
+    first_of(requests, None)
+}
+
+/// Like [`wait_any`], but no longer than until `until`. `None` also: none was over by then; they
+/// are all still there.
+pub fn wait_any_deadline<R: DeserializeOwned>(
+    requests: &mut Vec<Request<R>>,
+    until: Instant,
+) -> Option<(usize, Result<R, ForwardError>)> {
+    first_of(requests, Some(until))
+}
+
+fn first_of<R: DeserializeOwned>(
+    requests: &mut Vec<Request<R>>,
+    until: Option<Instant>,
+) -> Option<(usize, Result<R, ForwardError>)> {
+    if requests.is_empty() {
+        return None;
+    }
+    loop {
+        let objects: Vec<&dyn Selectable> =
+            requests.iter().map(|request| request.call().done() as _).collect();
+        let due = requests.iter().filter_map(Request::due).min();
+        let first_limit = [due, until].into_iter().flatten().min();
+        if let Some(index) = ult::wait_any(&objects, first_limit) {
+            let request = requests.remove(index);
+            return Some((index, request.read()));
+        }
+        if until.is_some_and(|until| until <= Instant::now()) {
+            return None;
+        }
+        requests.iter().for_each(Request::expire);
+    }
+}
+
+/// Waits for all of `requests`; their results, in the order of the requests. All wait at once, so
+/// it takes as long as the slowest one.
+///
+/// Counterpart: none; asked for in Margo since its beginnings.
+pub fn wait_all<R: DeserializeOwned>(
+    requests: impl IntoIterator<Item = Request<R>>,
+) -> Vec<Result<R, ForwardError>> {
+    // An iterator that makes the calls has to make all of them before the first wait.
+    let requests: Vec<_> = requests.into_iter().collect();
+    requests.into_iter().map(Request::wait).collect()
+}
+
+impl<R> fmt::Debug for Request<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("rpc", &self.rpc)
+            .field("to", &self.flight.to)
+            .field("is_over", &self.call().is_over())
+            .finish_non_exhaustive()
+    }
+}

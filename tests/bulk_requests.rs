@@ -1,0 +1,412 @@
+//! Transfers that do not wait, with deadlines and cancels, and transfers in chunks.
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
+
+mod bulk_support;
+mod common;
+
+use std::time::{Duration, Instant};
+
+use bulk_support::idle::idle_owner;
+use bulk_support::pattern;
+use common::{PATIENCE, Pair, TRANSPORTS, bounded, on_each};
+use futures_lite::future::{block_on, zip};
+use margo::{Access, Addr, BulkError, BulkPoolSpec, BulkRequest, Exposed, Instance};
+use ult::Selectable;
+
+const LEN: usize = 100_000;
+/// More than sockets hold.
+const LONG: usize = 32 << 20;
+const SHORT: Duration = Duration::from_millis(20);
+
+/// The service lends `LEN` bytes of a pattern, and the client uses them.
+fn with_lent(body: impl Fn(&Pair, &Addr, &Exposed) + Send + Sync + 'static) {
+    bounded("transfers in flight", move || {
+        on_each(|pair| {
+            let lent = pair.service.expose(pattern(LEN, 0), Access::ReadWrite).unwrap();
+            body(&pair, pair.target().addr(), &lent);
+            drop(lent);
+            pair.end();
+        });
+    });
+}
+
+fn bytes_of(lent: &Exposed) -> Vec<u8> {
+    let mut bytes = vec![0; LEN];
+    lent.read_at(0, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn the_buffer_comes_back_with_the_data() {
+    with_lent(|pair, addr, lent| {
+        let client = &pair.client;
+        let half = LEN / 2;
+        let buffer = || client.bulk_buffer(half).unwrap();
+        let first = client.ipull(addr, lent.bulk(), 0, buffer(), 0..half);
+        let second = client.ipull(addr, lent.bulk(), half as u64, buffer(), 0..half);
+        assert_eq!(second.peer(), addr);
+        let (result, second) = second.wait();
+        result.unwrap();
+        let (result, first) = first.wait();
+        result.unwrap();
+        assert!([&first[..], &second[..]].concat() == pattern(LEN, 0));
+        // And back, exchanged.
+        let first = client.ipush(addr, lent.bulk(), half as u64, first, 0..half);
+        let second = client.ipush(addr, lent.bulk(), 0, second, 0..half);
+        for request in [first, second] {
+            request.wait().0.unwrap();
+        }
+        let (low, high) = (pattern(LEN, 0)[..half].to_vec(), pattern(LEN, 0)[half..].to_vec());
+        assert!(bytes_of(lent) == [high, low].concat());
+    });
+}
+
+#[test]
+fn every_kind_of_local_memory_can_be_in_flight() {
+    with_lent(|pair, addr, lent| {
+        let client = &pair.client;
+        let segments = client.bulk_segments(vec![vec![0; 10], vec![0; LEN - 10]]).unwrap();
+        let (result, segments) = client.ipull(addr, lent.bulk(), 0, segments, 0..LEN).wait();
+        result.unwrap();
+        assert!(segments.into_segments().concat() == pattern(LEN, 0));
+
+        let exposed = client.expose(vec![0; LEN], Access::ReadOnly).unwrap();
+        let (result, exposed) = client.ipull(addr, lent.bulk(), 0, exposed, 0..LEN).wait();
+        result.unwrap();
+        assert!(exposed.release() == pattern(LEN, 0));
+
+        let pool = client.bulk_pool(&BulkPoolSpec::geometric(1, 1, LEN, 1)).unwrap();
+        let request = client.ipull(addr, lent.bulk(), 0, pool.get(LEN).unwrap(), 0..LEN);
+        assert!(pool.try_get(LEN).unwrap().is_none(), "it is in flight");
+        let (result, buffer) = request.wait();
+        result.unwrap();
+        assert!(buffer[..] == pattern(LEN, 0));
+        drop(buffer);
+        assert!(pool.try_get(LEN).unwrap().is_some());
+    });
+}
+
+#[test]
+fn what_does_not_start_ends_at_once_with_its_buffer() {
+    with_lent(|pair, addr, lent| {
+        let client = &pair.client;
+        let buffer = client.bulk_buffer(10).unwrap();
+        let request = client.ipull(addr, lent.bulk(), 0, buffer, 5..11);
+        assert!(request.test());
+        request.cancel();
+        request.canceler().cancel();
+        assert_eq!(ult::wait_any(&[request.ready()], None), Some(0));
+        let (result, buffer) = request.wait();
+        assert!(matches!(result, Err(BulkError::LocalRange { start: 5, end: 11, len: 10 })));
+        let (result, buffer) = client.ipush(addr, lent.bulk(), LEN as u64, buffer, 0..10).wait();
+        assert!(matches!(result, Err(BulkError::Transfer { .. })), "{result:?}");
+        assert_eq!(buffer.len(), 10);
+    });
+}
+
+#[test]
+fn an_owner_that_refuses_gives_an_error_and_the_buffer() {
+    with_lent(|pair, addr, _| {
+        let lent = pair.service.expose(vec![1; 10], Access::ReadOnly).unwrap();
+        let bulk = lent.bulk().clone();
+        lent.release();
+        let buffer = pair.client.bulk_buffer(10).unwrap();
+        let (result, buffer) = pair.client.ipull(addr, &bulk, 0, buffer, 0..10).wait();
+        assert!(matches!(result, Err(BulkError::Transfer { .. })), "{result:?}");
+        assert_eq!(buffer.len(), 10);
+    });
+}
+
+#[test]
+fn transfers_are_futures_and_can_be_selected() {
+    with_lent(|pair, addr, lent| {
+        let client = pair.client.clone();
+        let start = || {
+            let buffer = client.bulk_buffer(LEN).unwrap();
+            client.ipull(addr, lent.bulk(), 0, buffer, 0..LEN)
+        };
+        let ((first, _), (second, buffer)) = block_on(zip(start(), start()));
+        first.and(second).unwrap();
+        assert!(buffer[..] == pattern(LEN, 0));
+        let (result, buffer) = ult::block_on(start());
+        result.unwrap();
+        assert!(buffer[..] == pattern(LEN, 0));
+        let (request, other) = (start(), start());
+        let objects: [&dyn Selectable; 2] = [request.ready(), other.ready()];
+        assert!(ult::wait_any(&objects, None).is_some());
+        let (result, _) = request.wait_timeout(PATIENCE).unwrap();
+        result.unwrap();
+        let (result, _) = other.wait_timeout(Duration::MAX).unwrap();
+        result.unwrap();
+    });
+}
+
+#[test]
+fn detached_and_dropped_transfers_give_their_buffers_to_the_pool() {
+    with_lent(|pair, addr, lent| {
+        let client = &pair.client;
+        let pool = client.bulk_pool(&BulkPoolSpec::geometric(1, 2, LEN, 1)).unwrap();
+        for round in 0..20u8 {
+            let mut buffer = pool.get(LEN).unwrap();
+            buffer.fill(round);
+            client.ipush(addr, lent.bulk(), 0, buffer, 0..LEN).detach();
+            drop(client.ipull(addr, lent.bulk(), 0, pool.get(LEN).unwrap(), 0..LEN));
+            // Both: when their transfers are over.
+            let both = [pool.get(LEN).unwrap(), pool.get(LEN).unwrap()];
+            assert!(bytes_of(lent).iter().all(|byte| *byte == round));
+            drop(both);
+        }
+    });
+}
+
+/// Turns the owner until the request is over.
+fn turn_until_over<B>(owner: &mut bulk_support::Node, request: &BulkRequest<B>)
+where
+    B: margo::LocalBulk + Send + 'static,
+{
+    let started = Instant::now();
+    while !request.test() {
+        owner.turn();
+        assert!(started.elapsed() < PATIENCE, "the transfer does not end");
+    }
+}
+
+#[test]
+fn a_look_at_a_transfer_does_not_wait() {
+    for transport in TRANSPORTS {
+        let (mut owner, _lent, bulk, mover, addr) = idle_owner(transport, LONG);
+        let buffer = mover.bulk_buffer(LONG).unwrap();
+        let request = mover.ipull(&addr, &bulk, 0, buffer, 0..LONG);
+        assert!(!request.test());
+        let request = request.try_wait().expect_err("the owner sleeps");
+        let request = request.wait_timeout(SHORT).expect_err("the owner sleeps");
+        assert_eq!(ult::wait_any(&[request.ready()], Some(Instant::now())), None);
+        turn_until_over(&mut owner, &request);
+        let (result, buffer) = request.try_wait().unwrap();
+        result.unwrap();
+        assert!(buffer[..] == pattern(LONG, 0));
+        mover.finalize_and_wait().unwrap();
+    }
+}
+
+#[test]
+fn a_cancelled_transfer_gives_its_buffer_back() {
+    for transport in TRANSPORTS {
+        let (mut owner, _lent, bulk, mover, addr) = idle_owner(transport, LONG);
+        for push in [false, true] {
+            let buffer = mover.bulk_buffer(LONG).unwrap();
+            let request = match push {
+                false => mover.ipull(&addr, &bulk, 0, buffer, 0..LONG),
+                true => mover.ipush(&addr, &bulk, 0, buffer, 0..LONG),
+            };
+            let canceler = request.canceler();
+            request.cancel();
+            canceler.cancel();
+            turn_until_over(&mut owner, &request);
+            let (result, buffer) = request.wait();
+            assert!(matches!(result, Err(BulkError::Canceled { .. })), "{transport} {result:?}");
+            assert_eq!(buffer.len(), LONG);
+        }
+        mover.finalize_and_wait().unwrap();
+    }
+}
+
+/// Lets every ULT of the pool that can run, run.
+fn let_them_run(instance: &Instance) {
+    for _ in 0..100 {
+        instance.rpc_pool().spawn(ult::yield_now).unwrap().join().unwrap();
+    }
+}
+
+#[test]
+fn a_timed_transfer_gives_up() {
+    for transport in TRANSPORTS {
+        let (mut owner, _lent, bulk, mover, addr) = idle_owner(transport, LONG);
+        for push in [false, true] {
+            let (own, to, remote) = (mover.clone(), addr.clone(), bulk.clone());
+            let started = mover.stats().bulk_transfers;
+            let transfer = move || {
+                let mut buffer = own.bulk_buffer(LONG).unwrap();
+                match push {
+                    false => own.pull_timed(&to, &remote, 0, &mut buffer, 0..LONG, Duration::ZERO),
+                    true => own.push_timed(&to, &remote, 0, &mut buffer, 0..LONG, Duration::ZERO),
+                }
+            };
+            let transfer = mover.rpc_pool().spawn(transfer).unwrap();
+            // Not before it has given up: it would succeed.
+            while mover.stats().bulk_transfers == started {
+                std::thread::yield_now();
+            }
+            let_them_run(&mover);
+            let started = Instant::now();
+            while !transfer.is_finished() {
+                owner.turn();
+                assert!(started.elapsed() < PATIENCE, "the transfer does not end");
+            }
+            match transfer.join().unwrap() {
+                Err(BulkError::TimedOut { limit, .. }) => assert_eq!(limit, Duration::ZERO),
+                other => panic!("{transport}: {other:?}"),
+            }
+        }
+        mover.finalize_and_wait().unwrap();
+    }
+}
+
+/// Over tcp nobody else writes into our memory, so an owner that sleeps holds up nothing.
+#[test]
+fn a_deadline_passes_while_the_owner_sleeps() {
+    bounded("a timed pull", || {
+        let (owner, _lent, bulk, mover, addr) = idle_owner("na+tcp://127.0.0.1:0", LONG);
+        let mut buffer = mover.bulk_buffer(LONG).unwrap();
+        let started = Instant::now();
+        match mover.pull_timed(&addr, &bulk, 0, &mut buffer, 0..LONG, SHORT) {
+            Err(BulkError::TimedOut { limit, .. }) => assert_eq!(limit, SHORT),
+            other => panic!("{other:?}"),
+        }
+        assert!(started.elapsed() >= SHORT);
+        mover.finalize_and_wait().unwrap();
+        drop(owner);
+    });
+}
+
+#[test]
+fn a_timed_transfer_in_time_is_like_any_other() {
+    with_lent(|pair, addr, lent| {
+        let mut buffer = pair.client.bulk_buffer(LEN).unwrap();
+        for limit in [PATIENCE, Duration::MAX] {
+            buffer.fill(0);
+            let bulk = lent.bulk();
+            pair.client.pull_timed(addr, bulk, 0, &mut buffer, 0..LEN, limit).unwrap();
+            assert!(buffer[..] == pattern(LEN, 0));
+            pair.client.push_timed(addr, bulk, 0, &mut buffer, 0..LEN, limit).unwrap();
+        }
+    });
+}
+
+#[test]
+fn chunks_come_in_order_and_cover_the_range() {
+    with_lent(|pair, addr, lent| {
+        for (sizes, range) in [
+            (vec![1000], 0..LEN as u64),
+            (vec![1000, 1000], 0..LEN as u64),
+            (vec![7001, 5003, 6007], 13..LEN as u64 - 17),
+            (vec![2 * LEN, 2 * LEN], 0..LEN as u64),
+            (vec![64; 8], 500..501),
+            (vec![64], 500..500),
+        ] {
+            let chunk = sizes.iter().copied().min().unwrap();
+            let buffers = sizes.iter().map(|len| pair.client.bulk_buffer(*len).unwrap());
+            let mut buffers: Vec<_> = buffers.collect();
+            let (mut next, mut bytes) = (range.start, Vec::new());
+            let f = |at: u64, data: &mut [u8]| {
+                assert_eq!(at, next);
+                assert!(data.len() == chunk || at + data.len() as u64 == range.end);
+                next += data.len() as u64;
+                bytes.extend_from_slice(data);
+                Ok::<_, BulkError>(())
+            };
+            pair.client.pull_chunks(addr, lent.bulk(), range.clone(), &mut buffers, f).unwrap();
+            let expected = &pattern(LEN, 0)[range.start as usize..range.end as usize];
+            assert!(bytes == expected, "{sizes:?} {range:?}");
+            assert_eq!(buffers.len(), sizes.len());
+
+            let mut offsets = Vec::new();
+            let f = |at: u64, data: &mut [u8]| {
+                offsets.push(at);
+                data.copy_from_slice(&pattern(LEN, 3)[at as usize..][..data.len()]);
+                Ok::<_, BulkError>(())
+            };
+            lent.write_at(0, &pattern(LEN, 0)).unwrap();
+            pair.client.push_chunks(addr, lent.bulk(), range.clone(), &mut buffers, f).unwrap();
+            assert!(offsets.is_sorted());
+            let mut expected = pattern(LEN, 0);
+            let range = range.start as usize..range.end as usize;
+            expected[range.clone()].copy_from_slice(&pattern(LEN, 3)[range]);
+            assert!(bytes_of(lent) == expected);
+            assert_eq!(buffers.len(), sizes.len());
+            lent.write_at(0, &pattern(LEN, 0)).unwrap();
+        }
+    });
+}
+
+/// The closure sees one chunk while others are in flight: with a closure that does not go on
+/// before the next transfer has ended, nothing would move otherwise.
+#[test]
+fn chunks_move_while_the_closure_works() {
+    with_lent(|pair, addr, lent| {
+        let client = &pair.client;
+        let pool = client.bulk_pool(&BulkPoolSpec::geometric(1, 4, 10_000, 1)).unwrap();
+        let mut buffers = pool.get_up_to(3, 10_000).unwrap();
+        let mut ended = client.stats().bulk_transfers;
+        let f = |at: u64, _: &mut [u8]| {
+            // This one, and as many as there are other buffers, have been started.
+            let started = client.stats().bulk_transfers;
+            let left = (LEN as u64 - at) / 10_000;
+            assert_eq!(started, ended + left.min(3));
+            ended += 1;
+            Ok::<_, BulkError>(())
+        };
+        client.pull_chunks(addr, lent.bulk(), 0..LEN as u64, &mut buffers, f).unwrap();
+    });
+}
+
+#[test]
+fn an_error_ends_the_chunks_and_gives_all_buffers_back() {
+    #[derive(Debug)]
+    enum Failed {
+        Bulk(BulkError),
+        Mine(u64),
+    }
+    impl From<BulkError> for Failed {
+        fn from(error: BulkError) -> Self {
+            Self::Bulk(error)
+        }
+    }
+    with_lent(|pair, addr, lent| {
+        let client = &pair.client;
+        let mut buffers: Vec<_> = (0..4).map(|_| client.bulk_buffer(1000).unwrap()).collect();
+        let all = 0..LEN as u64;
+        for pull in [false, true] {
+            let mut calls = 0;
+            let f = |at: u64, _: &mut [u8]| {
+                calls += 1;
+                if at == 7000 { Err(Failed::Mine(at)) } else { Ok(()) }
+            };
+            let result = match pull {
+                true => client.pull_chunks(addr, lent.bulk(), all.clone(), &mut buffers, f),
+                false => client.push_chunks(addr, lent.bulk(), all.clone(), &mut buffers, f),
+            };
+            assert!(matches!(result, Err(Failed::Mine(7000))), "{result:?}");
+            assert_eq!((calls, buffers.len()), (8, 4));
+            // Beyond the end of what is lent.
+            let f = |_: u64, _: &mut [u8]| Ok::<_, Failed>(());
+            let end = LEN as u64 + 1;
+            let result = match pull {
+                true => client.pull_chunks(addr, lent.bulk(), 0..end, &mut buffers, f),
+                false => client.push_chunks(addr, lent.bulk(), 0..end, &mut buffers, f),
+            };
+            assert!(matches!(result, Err(Failed::Bulk(BulkError::Transfer { .. }))), "{result:?}");
+            assert_eq!(buffers.len(), 4);
+        }
+    });
+}
+
+#[test]
+fn a_closure_that_panics_leaves_no_transfer_behind() {
+    with_lent(|pair, addr, lent| {
+        let client: &Instance = &pair.client;
+        let pool = client.bulk_pool(&BulkPoolSpec::geometric(1, 3, 1000, 1)).unwrap();
+        let mut buffers = pool.get_up_to(10, 1000).unwrap();
+        assert_eq!(buffers.len(), 3);
+        let f = |at: u64, _: &mut [u8]| -> Result<(), BulkError> {
+            assert!(at < 2000, "as the test wants");
+            Ok(())
+        };
+        let pull = || client.pull_chunks(addr, lent.bulk(), 0..LEN as u64, &mut buffers, f);
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(pull)).is_err());
+        drop(buffers);
+        // All of them come back, at the latest when their transfers are over.
+        drop([(); 3].map(|()| pool.get(1000).unwrap()));
+        assert!(pool.get_up_to(0, 1000).unwrap().is_empty());
+    });
+}

@@ -1,0 +1,71 @@
+//! Handlers that end when the test says so.
+#![allow(dead_code, reason = "each test program uses its own part")]
+
+use std::sync::Arc;
+
+use margo::{Instance, Provider, ProviderId, Rpc};
+use ult::Semaphore;
+
+/// Answers with its argument, when the test lets it.
+pub(crate) const HOLD: Rpc<u32, u32> = Rpc::new("hold");
+/// Adds.
+pub(crate) const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
+/// Nobody serves it.
+pub(crate) const NOBODY: Rpc<u32, u32> = Rpc::new("nobody");
+
+/// The handlers of [`HOLD`].
+#[derive(Clone)]
+pub(crate) struct Held {
+    begun: Arc<Semaphore>,
+    go: Arc<Semaphore>,
+    ended: Arc<Semaphore>,
+}
+
+impl Held {
+    /// Serves [`HOLD`] and [`SUM`].
+    pub(crate) fn serve(service: &Instance) -> Self {
+        let held = Self {
+            begun: Arc::new(Semaphore::new(0)),
+            go: Arc::new(Semaphore::new(0)),
+            ended: Arc::new(Semaphore::new(0)),
+        };
+        let own = held.clone();
+        service
+            .register(HOLD, move |handle| {
+                own.begun.release(1);
+                own.go.acquire(1).forget();
+                let _ = handle.respond(handle.args());
+                own.ended.release(1);
+            })
+            .unwrap();
+        service
+            .register(SUM, |handle| {
+                let (a, b) = *handle.args();
+                handle.respond(&(a + b)).unwrap();
+            })
+            .unwrap();
+        held
+    }
+
+    /// Waits until so many more handlers run.
+    pub(crate) fn begun(&self, count: usize) {
+        self.begun.acquire(count).forget();
+    }
+
+    /// Lets so many handlers answer, those first that have waited longest.
+    pub(crate) fn go(&self, count: usize) {
+        self.go.release(count);
+    }
+
+    /// Waits until so many more handlers have answered.
+    pub(crate) fn ended(&self, count: usize) {
+        self.ended.acquire(count).forget();
+    }
+}
+
+/// A provider with [`HOLD`] that answers at once.
+pub(crate) fn echo_provider(service: &Instance, id: u16) -> Provider {
+    let provider = service.provider(ProviderId::new(id), &service.rpc_pool());
+    provider.register(HOLD, |handle| handle.respond(handle.args()).unwrap()).unwrap();
+    provider
+}
