@@ -270,9 +270,11 @@ impl Services {
         if !service.put || !matches!(service.path, Path::Ring) {
             return Err("bulk data that nobody asked for");
         }
-        chunk.take(offset, &service.lease, &mut service.span)?;
-        if let Some(spent) = &mut service.spent {
-            *spent = spent.saturating_add(Duration::from_nanos(nanos));
+        let mut taken = service.spent.map(|_| Duration::ZERO);
+        timed(&mut taken, || chunk.take(offset, &service.lease, &mut service.span))?;
+        if let Some((spent, taken)) = service.spent.as_mut().zip(taken) {
+            // Both sides copy at the same time: the slower one counts.
+            *spent = spent.saturating_add(taken.max(Duration::from_nanos(nanos)));
         }
         if service.span.left() > 0 {
             return Ok(None);
