@@ -77,9 +77,14 @@ impl<'a, A, R, T> Serve<'a, A, R, T> {
         object: Arc<O>,
         registered: &'a Mutex<Vec<RpcId>>,
     ) -> Serve<'a, A, R, O> {
-        let Self { instance, rpc, options, .. } = self;
-        let options = Options { provider, ..options };
+        let Self { instance, rpc, options, .. } = self.at(provider);
         Serve { instance, rpc, options, object, registered: Some(registered) }
+    }
+
+    /// Under that provider id.
+    pub(crate) fn at(mut self, provider: ProviderId) -> Self {
+        self.options.provider = provider;
+        self
     }
 
     /// Runs the handlers in this pool. Default: that of the provider, or
