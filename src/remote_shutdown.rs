@@ -10,7 +10,10 @@ use ult::PoolRef;
 
 use crate::{Addr, Instance, ProviderHandle, ProviderId, RegisterError, Rpc, ShutdownRemoteError};
 
-const SHUTDOWN: Rpc<(), i32> = Rpc::new("__shutdown__");
+/// Of the RPC.
+pub(crate) const NAME: &str = "__shutdown__";
+
+const SHUTDOWN: Rpc<(), i32> = Rpc::new(NAME);
 
 const DONE: i32 = 0;
 const NOT_ALLOWED: i32 = -1;

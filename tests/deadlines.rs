@@ -414,3 +414,24 @@ fn a_request_that_is_canceled_while_it_waits_is_not_started() {
     assert_eq!(service.stats().requests_abandoned, 1);
     service.finalize_and_wait().unwrap();
 }
+
+#[test]
+fn a_request_that_is_canceled_or_dropped_fires_the_token() {
+    on_each(|pair| {
+        let held = hold(&pair.service);
+        for dropped in [false, true] {
+            let request = pair.client.iforward(HOLD, &pair.target(), &1).unwrap();
+            let (token, handle) = next(&held);
+            assert!(!token.is_canceled());
+            if dropped {
+                drop(request);
+            } else {
+                request.cancel();
+                assert!(matches!(request.wait(), Err(ForwardError::Canceled { .. })));
+            }
+            assert_eq!(reason_of(&token), CancelReason::Canceled);
+            drop(handle);
+        }
+        pair.end();
+    });
+}

@@ -571,3 +571,19 @@ fn many_change_the_layout_at_once() {
         margo.finalize_and_wait().unwrap();
     });
 }
+
+#[test]
+fn a_child_keeps_its_parents_pools_and_changes_none() {
+    let margo = started();
+    let spare = margo.add_pool(pool(r#"{ "name": "spare" }"#)).unwrap();
+    let child = margo::Instance::builder("na+sm://").parent(&margo).start().unwrap();
+    assert!(child.pools().contains(&spare.pool));
+    let in_use = margo.remove_pool(&spare).unwrap_err().to_string();
+    assert!(in_use.contains("child instance na+sm://"), "{in_use}");
+    assert!(matches!(child.add_pool(pool("{}")), Err(ElasticityError::Child)));
+    assert!(matches!(child.remove_pool("spare"), Err(ElasticityError::Child)));
+    assert!(!child.config().to_json().contains("spare"), "the layout is the parent's");
+    child.finalize_and_wait().unwrap();
+    margo.remove_pool(&spare).unwrap();
+    margo.finalize_and_wait().unwrap();
+}

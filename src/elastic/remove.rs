@@ -53,7 +53,8 @@ fn rpcs_in(inner: &Inner, pool: &PoolRef) -> Vec<String> {
         .iter()
         .filter_map(|registration| {
             let entry = registration.data_as::<Entry>()?;
-            let here = entry.pool == *pool;
+            // That one follows progress.
+            let here = entry.pool == *pool && entry.rpc != crate::remote_shutdown::NAME;
             here.then(|| format!("RPC `{}` of provider {}", entry.rpc, entry.provider))
         })
         .collect();
