@@ -241,6 +241,15 @@ impl Cancels {
         self.any_early.store(true, Ordering::Relaxed);
     }
 
+    /// A request has arrived. A cancel comes after its request, so one of that name that is here
+    /// was meant for an earlier request, which was answered before it came.
+    #[inline]
+    pub(crate) fn arrived(&self, name: impl FnOnce() -> Option<(Addr, CallKey)>) {
+        if self.any_early.load(Ordering::Relaxed) {
+            self.take_early(name());
+        }
+    }
+
     /// Whether a request was canceled before its handler has started.
     #[inline]
     pub(crate) fn was_canceled(&self, name: impl FnOnce() -> Option<(Addr, CallKey)>) -> bool {
@@ -363,6 +372,17 @@ mod tests {
         assert!(is_new && token.reason() == Some(CancelReason::Canceled));
         assert!(!early(&cancels, &origin, 2));
         assert!(!cancels.any_early.load(Ordering::Relaxed), "nothing is left to look for");
+        instance.finalize_and_wait().unwrap();
+    }
+
+    #[test]
+    fn a_cancel_is_not_for_a_later_request_of_the_same_name() {
+        let instance = Instance::builder("na+sm://").start().unwrap();
+        let (cancels, origin) = (Cancels::default(), instance.self_addr());
+        cancels.canceled(&origin, key(1), || true);
+        cancels.canceled(&origin, key(2), || true);
+        cancels.arrived(|| Some((origin.clone(), key(1))));
+        assert!(!early(&cancels, &origin, 1) && early(&cancels, &origin, 2));
         instance.finalize_and_wait().unwrap();
     }
 

@@ -44,6 +44,7 @@ pub(crate) fn dispatch(inner: &Inner, mut request: RequestHandle<Token>) {
         request.reject(ReturnCode::NoEntry);
         return;
     };
+    inner.cancels.arrived(|| Some((request.origin().clone(), request.call_key()?)));
     if !entry.is_plain() {
         admit(inner, Waiting { request, registration, in_pool: false });
     } else if !entry.gate.enter_plain() {

@@ -5,13 +5,14 @@
 //! near the cores are changes when the system moves threads. So the owner, who chooses, measures
 //! what both cost.
 //!
-//! Measured is the time in which bytes are copied, not how long a transfer takes. The latter
-//! contains what else both sides did meanwhile and what waited in front of it, and says little of
-//! one transfer among several. Of the two copies through shared memory it is the first, for it
-//! takes lines back that the other core has read: far away that costs ten times as much, and the
-//! second copy hardly more than near. For a put that is the requester's, who tells when it is
-//! asked. It can deceive nobody but itself: what is chosen serves its own transfers. What disturbs
-//! a measurement makes it longer, so the least of the last few counts.
+//! How long a transfer takes is measured of one that has no other beside it: it counts what the two
+//! sides have to tell each other. Of one among several that says little, for it contains what else
+//! both sides did meanwhile and what waited in front of it, and waiting costs nobody anything; of
+//! those the time is measured in which bytes are copied. The two sides copy at the same time, so
+//! that the slower one counts; usually that is the first, which takes lines back that the other
+//! core has read: far away that costs ten times as much. For a put that is the requester's, who
+//! tells when it is asked. It can deceive nobody but itself: what is chosen serves its own
+//! transfers. What disturbs a measurement makes it longer, so the least of the last few counts.
 //!
 //! The way that is not used is tried now and then, a few transfers in a row because its memory has
 //! left the caches: rarely, and at once when what the used way costs has changed. Lengths are told

@@ -49,6 +49,8 @@ pub(super) struct Services {
     grant: bool,
     helper: Option<CopyHelper>,
     costs: Costs,
+    /// The part that is measured and had no other beside it so far, and when it began.
+    alone: Option<(u64, Instant)>,
     pub(super) offered: Offered,
 }
 
@@ -107,8 +109,8 @@ enum Turn {
 
 impl Services {
     pub(super) fn new(attach: bool, helper: Option<CopyHelper>) -> Self {
-        let (costs, offered) = Default::default();
-        Self { open: VecDeque::new(), attach, grant: true, helper, costs, offered }
+        let (costs, alone, offered) = Default::default();
+        Self { open: VecDeque::new(), attach, grant: true, helper, costs, alone, offered }
     }
 
     /// Whether we copy without the peer's help.
@@ -181,6 +183,7 @@ impl Services {
         self.offered.requested(&lease, len, wish, place.conn);
         let span = Span { offset, len, done: 0 };
         let spent = measure.then_some(Duration::ZERO);
+        self.alone = (measure && self.open.is_empty()).then(|| (part, Instant::now()));
         let (piece, before) = (0, 0);
         self.open.push_back(Service { part, put, lease, span, pieces, piece, before, path, spent });
         Ok(answer)
@@ -193,7 +196,9 @@ impl Services {
             Path::Attach => Way::Attach,
             Path::Mapped(_) | Path::Granted => return,
         };
-        if let Some(spent) = service.spent {
+        if let Some(copied) = service.spent {
+            let alone = self.alone.filter(|(part, _)| *part == service.part);
+            let spent = alone.map_or(copied, |(_, began)| began.elapsed().max(copied));
             let nanos = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
             self.costs.measured(service.put, service.span.len, way, nanos);
         }
