@@ -57,6 +57,8 @@ fn call_until_deadline(pair: &Pair, begun: impl Fn() -> bool) {
     for calls in 1.. {
         match pair.client.forward_timed(HOLD, &pair.target(), &1, SOON) {
             Err(ForwardError::TimedOut { .. } | ForwardError::Expired { .. }) => {}
+            // A handler that ends at its deadline may answer before its origin's timer fires.
+            Ok(_) if begun() => {}
             other => panic!("{other:?}"),
         }
         until("it is handled or dropped", || {
