@@ -236,7 +236,9 @@ impl Call {
     fn early_end(&self, site: Site<'_>) -> ForwardError {
         let (rpc, peer) = (site.rpc, site.to.addr().to_string());
         match site.term.filter(|_| self.given_up.timed_out()) {
-            Some(Term { limit, .. }) => ForwardError::TimedOut { rpc, peer, limit },
+            Some(Term { limit, .. }) => {
+                ForwardError::TimedOut { rpc, peer, limit, never_ran: false }
+            }
             None => ForwardError::Canceled { rpc, peer },
         }
     }
@@ -251,12 +253,14 @@ impl fmt::Debug for Call {
 /// What the peer's return code means.
 fn refusal(site: Site<'_>, code: ReturnCode, detail: String) -> ForwardError {
     let (rpc, peer, provider) = (site.rpc, site.to.addr().to_string(), site.to.id());
+    if let (ReturnCode::Timeout, Some(Term { limit, .. })) = (code, site.term) {
+        return ForwardError::TimedOut { rpc, peer, limit, never_ran: true };
+    }
     match code {
         ReturnCode::NoEntry => ForwardError::NotRegistered { rpc, peer, provider },
         ReturnCode::Fault => ForwardError::Panicked { rpc, peer, detail },
         ReturnCode::ProtocolError => ForwardError::BadArguments { rpc, peer, detail },
         ReturnCode::Again | ReturnCode::Busy => ForwardError::Busy { rpc, peer },
-        ReturnCode::Timeout => ForwardError::Expired { rpc, peer },
         ReturnCode::Permission => ForwardError::PeerClosing { rpc, peer },
         code => ForwardError::Failed { rpc, peer, code, detail },
     }

@@ -174,7 +174,7 @@ pub enum RegisterError {
 #[non_exhaustive]
 pub enum ForwardError {
     /// The reply did not come in time. The handler may have run, or may still run: repeat only what
-    /// is idempotent.
+    /// is idempotent, unless `never_ran` says that it did not.
     #[error("no reply to `{rpc}` from {peer} within {limit:?}")]
     TimedOut {
         /// The RPC's name.
@@ -183,6 +183,8 @@ pub enum ForwardError {
         peer: String,
         /// The time that was allowed.
         limit: Duration,
+        /// The peer has said that the time was over before a handler was free.
+        never_ran: bool,
     },
     /// The call was cancelled here. The handler may have run, or may still run: its answer is
     /// dropped.
@@ -227,15 +229,6 @@ pub enum ForwardError {
     /// The peer refused the request because it has too much to do. It did not run; try later.
     #[error("{peer} is too busy for `{rpc}`")]
     Busy {
-        /// The RPC's name.
-        rpc: &'static str,
-        /// The peer's address.
-        peer: String,
-    },
-    /// The deadline passed at the peer before a handler was free. The request did not run. Usually
-    /// the call has [timed out](Self::TimedOut) here before this is told.
-    #[error("{peer} did not get to `{rpc}` before its deadline")]
-    Expired {
         /// The RPC's name.
         rpc: &'static str,
         /// The peer's address.
@@ -314,7 +307,7 @@ impl ForwardError {
             | Self::BadArguments { .. }
             | Self::Busy { .. }
             | Self::PeerClosing { .. }
-            | Self::Expired { .. }
+            | Self::TimedOut { never_ran: true, .. }
             | Self::Tasklet { .. }
             | Self::Encode { .. } => true,
             Self::Network { source: HgError::Na(error), .. } => error.never_arrived(),
