@@ -205,19 +205,26 @@ impl Poller {
                 watched &= mute(&self.epoll, conn, false);
             }
         }
+        let idle = watched && self.is_idle(core);
+        if !idle {
+            core.mail.end_sleep();
+        }
+        idle
+    }
+
+    /// Whether there is nothing to do after a sleep was announced.
+    pub(super) fn is_idle(&mut self, core: &Core) -> bool {
         // Edges that reading has overtaken would end the sleep at once.
-        let idle = watched
-            && self.take_events(core).is_ok()
+        self.take_events(core).is_ok()
+            // Mail that came meanwhile has ended the announcement, and taking its event would let
+            // nothing end the sleep.
+            && core.mail.is_sleeping()
             && self.queue.is_empty()
             && !self.is_hot_work_left()
             && self.batch.is_empty()
             && self.broken.is_empty()
             && !self.timer_fired
-            && !self.accept_ready;
-        if !idle {
-            core.mail.end_sleep();
-        }
-        idle
+            && !self.accept_ready
     }
 
     /// Whether a hot connection has more for the next poll, and no event to come for it.
