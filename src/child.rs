@@ -48,8 +48,8 @@ impl Family {
         self.children.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps these pools of the parent where they are, as long as this instance lives.
-    fn keep(&self, holds: Vec<PoolHold>) {
+    /// Keeps these pools of the parent where they are, until it is told others.
+    pub(crate) fn keep(&self, holds: Vec<PoolHold>) {
         let mut parent = self.parent.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, kept)) = parent.as_mut() {
             *kept = holds;

@@ -214,6 +214,8 @@ fn run(inner: &Arc<Inner>) {
     if let Err(error) = &result {
         tracing::error!("{error}");
     }
+    // Before it is told: whoever waits may remove those pools then.
+    inner.family.keep(Vec::new());
     let _ = shutdown.done.set(result);
     inner.family.leave();
 }
