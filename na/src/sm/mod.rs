@@ -96,6 +96,7 @@ mod cma;
 mod connect;
 #[cfg(not(loom))]
 mod costs;
+#[cfg(not(loom))]
 mod crowd;
 #[cfg(not(loom))]
 mod endpoint;
