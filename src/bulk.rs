@@ -27,6 +27,7 @@ use ult::Eventual;
 use crate::call::{GaveUp, WhyOver};
 use crate::hg::{Bulk, BulkOp, HgError, OpRef};
 use crate::instance::Inner;
+use crate::monitor::BulkWatch;
 use crate::progress::Token;
 use crate::{Addr, BulkError, Instance};
 
@@ -36,6 +37,7 @@ use crate::{Addr, BulkError, Instance};
 pub(crate) struct BulkCall {
     pub(crate) done: Eventual<Result<u64, HgError>>,
     given_up: WhyOver,
+    watch: BulkWatch,
     /// The buffer of one that nobody waits for any more: it goes with the last count, and so not
     /// before the transfer is over.
     pub(crate) kept: std::sync::Mutex<Option<Box<dyn Any + Send>>>,
@@ -44,10 +46,17 @@ pub(crate) struct BulkCall {
 impl BulkCall {
     pub(crate) fn new() -> Self {
         let (done, given_up) = (Eventual::new(), WhyOver::default());
-        Self { done, given_up, kept: std::sync::Mutex::new(None) }
+        let watch = BulkWatch::default();
+        Self { done, given_up, watch, kept: std::sync::Mutex::new(None) }
     }
 
-    pub(crate) fn complete(&self, result: Result<u64, HgError>) {
+    /// One whose caller does nothing else meanwhile.
+    fn waited_for() -> Self {
+        Self { watch: BulkWatch::waited_for(), ..Self::new() }
+    }
+
+    pub(crate) fn complete(&self, inner: &Inner, result: Result<u64, HgError>) {
+        self.watch.over(inner, &self.given_up, &result);
         // The RPC layer gives a token back once, so nobody can have been first.
         let _ = self.done.set(result);
     }
@@ -63,6 +72,7 @@ impl BulkCall {
 
     /// The result of one that is over. `limit`: the time that was allowed.
     pub(crate) fn result(&self, peer: &Addr, limit: Option<Duration>) -> Result<(), BulkError> {
+        self.watch.resumed();
         let Err(error) = self.done.wait() else { return Ok(()) };
         let (peer, source) = (peer.to_string(), error.clone());
         if !matches!(error, HgError::Canceled) || !self.given_up.is_given() {
@@ -357,7 +367,7 @@ impl Instance {
         // A limit beyond what the clock can count is no limit.
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let peer = plan.peer;
-        let call = Arc::new(BulkCall::new());
+        let call = Arc::new(BulkCall::waited_for());
         let op = self.start_transfer(plan, memory, &call)?;
         self.wait_for(op, &call, deadline);
         call.result(peer, limit)
@@ -379,6 +389,8 @@ impl Instance {
         }
         let failed = |source| BulkError::Transfer { peer: peer.to_string(), source };
         self.inner().may_start().map_err(failed)?;
+        let bytes = local.len() as u64;
+        self.inner().monitoring.transfer_starts(&call.watch, op, peer, bytes);
         let started = self.inner().core_here().transfer(
             op,
             peer,
@@ -386,11 +398,16 @@ impl Instance {
             remote_offset,
             memory,
             local.start as u64,
-            local.len() as u64,
+            bytes,
             Token::Bulk(call.clone()),
         );
+        call.watch.started();
         self.inner().kick();
-        started.map_err(|(source, _token)| failed(source))
+        self.inner().operation_started();
+        started.map_err(|(source, _token)| {
+            call.watch.over(self.inner(), &call.given_up, &Err(source.clone()));
+            failed(source)
+        })
     }
 
     /// Waits for the end of a transfer. A ULT that is cancelled cancels its transfer, and unwinds

@@ -110,7 +110,7 @@ impl Instance {
         let started = self.start_transfer(plan, buffer.memory(), &call).map_err(Some);
         if started.is_err() {
             // What it says is not read.
-            call.complete(Err(HgError::Canceled));
+            call.complete(self.inner(), Err(HgError::Canceled));
         }
         let instance = self.clone();
         BulkRequest { instance, call, started, peer, buffer: Some(buffer), awaited: None }

@@ -26,6 +26,7 @@ use ult::{Eventual, PoolRef, TimerHandle};
 
 use crate::hg::{HgError, OpRef, Response, ReturnCode, margo, proc};
 use crate::instance::Inner;
+use crate::monitor::CallWatch;
 use crate::{ForwardError, Instance, ProviderHandle};
 
 /// How a call ended.
@@ -68,6 +69,7 @@ impl WhyOver {
 pub(crate) struct Call {
     done: Eventual<Outcome>,
     given_up: WhyOver,
+    pub(crate) watch: CallWatch,
     /// What only calls with a callback or with a deadline need.
     extra: Option<Box<Extra>>,
 }
@@ -119,7 +121,14 @@ impl Call {
     /// A call that its caller waits for.
     #[inline]
     pub(crate) fn new() -> Self {
-        Self { done: Eventual::new(), given_up: WhyOver::default(), extra: None }
+        let (done, given_up) = (Eventual::new(), WhyOver::default());
+        Self { done, given_up, watch: CallWatch::default(), extra: None }
+    }
+
+    /// The same, of a caller that does nothing else meanwhile.
+    #[inline]
+    pub(crate) fn waited_for() -> Self {
+        Self { watch: CallWatch::waited_for(), ..Self::new() }
     }
 
     /// A call that may have an alarm, and at whose end `callback` runs, on the progress ULT.
@@ -141,7 +150,8 @@ impl Call {
 
     /// The RPC layer has ended it.
     #[inline]
-    pub(crate) fn complete(self: Arc<Self>, outcome: Outcome) {
+    pub(crate) fn complete(self: Arc<Self>, inner: &Inner, outcome: Outcome) {
+        inner.monitoring.call_over(&self.watch, &self.given_up, &outcome);
         // The RPC layer gives a token back once, so nobody can have been first.
         let _ = self.done.set(outcome);
         if self.extra.is_some() {
@@ -213,19 +223,33 @@ impl Call {
         inner: &Inner,
         site: Site<'_>,
     ) -> Result<R, ForwardError> {
+        self.watch.resumed();
+        let result = self.result(inner, site);
+        self.watch.read();
+        result
+    }
+
+    fn result<R: DeserializeOwned>(
+        &self,
+        inner: &Inner,
+        site: Site<'_>,
+    ) -> Result<R, ForwardError> {
         let response = match self.done.wait() {
             Ok(response) => response,
             Err(HgError::Canceled) => return Err(self.early_end(site)),
             Err(error) => return Err(failure(site, error.clone())),
         };
         let decode_error = |source| {
+            inner.monitoring.call_decoded(&self.watch, false);
             let peer = site.to.addr().to_string();
             ForwardError::Decode { rpc: site.rpc, peer, source }
         };
         let (code, body) = margo::split_response(response.payload()).map_err(decode_error)?;
         if code == ReturnCode::Success {
             let limits = inner.core.proc_limits();
-            return proc::from_slice_within(body, limits).map_err(decode_error);
+            let result = proc::from_slice_within(body, limits).map_err(decode_error)?;
+            inner.monitoring.call_decoded(&self.watch, true);
+            return Ok(result);
         }
         // C peers send nothing that could be read here, and need not.
         let detail = proc::from_slice::<String>(body).unwrap_or_default();

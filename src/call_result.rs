@@ -88,7 +88,7 @@ impl Instance {
         args: &A,
     ) -> Result<(), ForwardError> {
         let _no_limit = deadline::of_caller(rpc.name())?;
-        let call = Arc::new(Call::new());
+        let call = Arc::new(Call::waited_for());
         let site = Site { rpc: rpc.name(), to, term: None };
         self.start_with(ForwardOptions::one_way(), rpc, site, args, call.clone())?;
         match call.done().wait() {

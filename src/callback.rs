@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::call::{Call, Callback, Site, Term, pool_for_units};
-use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc};
+use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc, trace};
 
 impl Instance {
     /// Starts a call of `rpc` at `to` with `args`, and returns when the arguments have been
@@ -105,12 +105,13 @@ impl Instance {
         let term = Term::of_call(limit, crate::deadline::of_starter());
         let (instance, target, name) = (self.clone(), to.clone(), rpc.name());
         // The callback goes on with what the caller does, whoever spawns it.
-        let on_behalf_of = ult::inherited_word();
+        let (on_behalf_of, context) = (ult::inherited_word(), trace::current());
         let at_end: Callback = Box::new(move |call: Arc<Call>| {
             let pools = [instance.rpc_pool(), instance.progress_pool()];
             let Some(pool) = pool_for_units(&instance, pools) else { return };
             let spawned = pool.ult().name(name).spawn_detached(move || {
                 ult::set_inherited_word(on_behalf_of);
+                trace::begin_unit(context);
                 let site = Site { rpc: name, to: &target, term };
                 let result = call.read(instance.inner(), site);
                 // Neither the answer's buffer nor the instance is needed any more.

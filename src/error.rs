@@ -46,6 +46,14 @@ pub enum InitError {
         /// Why.
         source: HgError,
     },
+    /// The file of `margo.trace` could not be made.
+    #[error("cannot record calls in `{}`: {source}", path.display())]
+    Trace {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The progress ULT could not be made.
     #[error("cannot start the progress ULT: {0}")]
     Progress(#[from] ult::SpawnError),
@@ -58,6 +66,14 @@ pub enum InitError {
     ParentPool {
         /// Its name.
         pool: String,
+    },
+    /// The server for Prometheus could not start.
+    #[error("margo.metrics.listen: cannot listen on {listen}: {source}")]
+    Metrics {
+        /// What the configuration says.
+        listen: String,
+        /// What the operating system said.
+        source: std::io::Error,
     },
     /// An RPC that each instance serves could not be registered.
     #[error("cannot register the RPCs that every instance serves: {0}")]
@@ -143,6 +159,18 @@ pub enum RegisterError {
          another xstream; define it as mpsc or mpmc"
     )]
     PrivatePool {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The pool.
+        pool: String,
+    },
+    /// The RPC has a priority ([`Serve::priority`](crate::Serve::priority)), and the pool is of a
+    /// kind that knows none. Use a pool of the kind `prio_wait`.
+    #[error(
+        "RPC `{rpc}` cannot be served in pool `{pool}` with a priority: only pools of the kind \
+         prio_wait know priorities"
+    )]
+    NoPriorities {
         /// The RPC's name.
         rpc: &'static str,
         /// The pool.
@@ -516,5 +544,37 @@ pub enum ShutdownRemoteError {
     /// The peer was not reached, or did not answer. It may have shut down all the same, unless
     /// [`never_ran`](ForwardError::never_ran).
     #[error("cannot shut down a peer: {0}")]
+    Forward(#[from] ForwardError),
+}
+
+/// Why the metrics of a peer cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MetricsError {
+    /// The peer does not allow it. Set `margo.metrics.remote` in its configuration, or have it call
+    /// [`enable_remote_metrics`](crate::Instance::enable_remote_metrics).
+    #[error(
+        "{peer} does not let others read its metrics (`margo.metrics.remote` is not set there)"
+    )]
+    NotEnabled {
+        /// The peer's address.
+        peer: String,
+    },
+    /// The peer does not have the RPC: it is of a version that had no metrics, or a C program.
+    #[error("{peer} has no metrics: it is a C program, or margo before it had them")]
+    Unknown {
+        /// The peer's address.
+        peer: String,
+    },
+    /// The answer does not mean anything here.
+    #[error("the metrics of {peer} cannot be read: {reason}")]
+    Unreadable {
+        /// The peer's address.
+        peer: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The peer was not reached, or did not answer.
+    #[error("cannot read the metrics of a peer: {0}")]
     Forward(#[from] ForwardError),
 }

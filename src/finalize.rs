@@ -21,6 +21,7 @@ use ult::Eventual;
 use crate::contain::contain;
 use crate::error::StageOver;
 use crate::instance::Inner;
+use crate::log::log;
 use crate::{FinalizeError, Instance};
 
 type Callback = Box<dyn FnOnce(&Instance) + Send>;
@@ -108,7 +109,9 @@ pub(crate) fn run(inner: &Arc<Inner>, stage: Stage) {
     };
     match std::thread::Builder::new().name("margo-callbacks".into()).spawn(work) {
         Ok(_detached) if inner.shutdown.within_grace(&ended) => {}
-        Ok(_detached) => tracing::error!(
+        Ok(_detached) => log!(
+            inner.log,
+            ERROR,
             ?stage,
             grace = ?inner.shutdown.grace(),
             "a finalize callback does not end; going on without it"

@@ -17,8 +17,9 @@ use serde::de::DeserializeOwned;
 use crate::call::{Call, Site, Term, failure};
 use crate::hg::{ForwardOptions, OpRef, margo, proc};
 use crate::instance::Inner;
+use crate::monitor::CallAbout;
 use crate::progress::Token;
-use crate::{ForwardError, Instance, ProviderHandle, Rpc, deadline, parent};
+use crate::{ForwardError, Instance, ProviderHandle, Rpc, deadline, trace};
 
 impl Instance {
     /// Calls `rpc` at `to` with `args` and waits for the result. A ULT suspends, so others of its
@@ -89,7 +90,7 @@ impl Instance {
         R: DeserializeOwned,
     {
         let site = Site { rpc: rpc.name(), to, term };
-        let call = Arc::new(Call::new());
+        let call = Arc::new(Call::waited_for());
         let op = self.start(rpc, site, args, call.clone())?;
         let flying = Flying { inner: self.inner(), call, op, to };
         let done = flying.call.done();
@@ -129,7 +130,19 @@ impl Instance {
     ) -> Result<OpRef, ForwardError> {
         let to = site.to;
         self.inner().may_start().map_err(|error| failure(site, error))?;
-        let parent = parent::of_calls();
+        let (parent, trace) = trace::of_call(self.inner());
+        let starting = self.inner().monitoring.call_starts(
+            &call.watch,
+            CallAbout {
+                rpc: site.rpc,
+                id: rpc.id(to.id()),
+                provider: to.id(),
+                parent,
+                peer: to.addr(),
+                one_way: options.no_response,
+                trace: trace.span,
+            },
+        );
         let started = self.inner().core_here().forward(
             to.addr(),
             rpc.id(to.id()),
@@ -137,16 +150,22 @@ impl Instance {
             ForwardOptions {
                 target_context: to.context(),
                 deadline: site.term.map(|term| term.at),
+                trace: trace.said,
                 ..options
             }
             .undeclared(),
             |writer| {
+                starting.encoding();
                 margo::write_request_prefix(writer, parent)?;
-                proc::to_writer(writer, args)
+                proc::to_writer(writer, args)?;
+                starting.encoded(writer.len());
+                Ok(())
             },
             Token::Forward(call),
         );
+        starting.end(started.as_ref().err().map(|(error, _token)| error));
         self.inner().kick_if_queued();
+        self.inner().operation_started();
         started.map_err(|(error, _token)| failure(site, error))
     }
 }

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::hg::{ProviderId, ReturnCode, RpcId};
 use crate::respond::Reply;
+use crate::trace::TraceContext;
 use crate::{Addr, Bulk, BulkError, CancelToken, Instance, LocalBulk, RespondError};
 
 /// A request that is being handled: its arguments, where it came from, and the duty to answer.
@@ -28,6 +29,16 @@ pub struct Handle<A, R> {
 impl<A, R> Handle<A, R> {
     pub(crate) fn new(args: A, reply: Arc<Reply>) -> Self {
         Self { args, reply, result: std::marker::PhantomData }
+    }
+
+    /// Whether the origin waits for an answer. It does not if it used
+    /// [`Instance::send`](crate::Instance::send); then [`respond`](Self::respond) does nothing,
+    /// and a handler may spare itself what only the answer is for.
+    ///
+    /// Counterpart: `margo_registered_disabled_response`; there it is a property of the RPC, here
+    /// of the request.
+    pub fn wants_response(&self) -> bool {
+        self.reply.wants_response()
     }
 
     /// The arguments.
@@ -61,6 +72,13 @@ impl<A, R> Handle<A, R> {
     /// Counterpart: `parent_rpc_id` of Margo's monitoring.
     pub fn parent(&self) -> Option<RpcId> {
         self.reply.parent()
+    }
+
+    /// What this request is part of, across processes, if it is sampled: for logs. The id of the
+    /// span is that of its handling here. On the handler's ULT, and in what it spawns, it is also
+    /// [`trace::current`](crate::trace::current).
+    pub fn trace(&self) -> Option<TraceContext> {
+        self.reply.trace()
     }
 
     /// The context of this instance that took the request: the one that the origin asked for
@@ -198,7 +216,8 @@ impl<A, R> Handle<A, R> {
 }
 
 impl<A, R: Serialize> Handle<A, R> {
-    /// Answers. Returns when the answer is on its way; does not wait for its delivery.
+    /// Answers. Returns when the answer is on its way; does not wait for its delivery. If the
+    /// origin [wants none](Self::wants_response), the answer is dropped.
     ///
     /// # Errors
     ///

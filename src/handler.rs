@@ -13,12 +13,14 @@ use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use ult::PoolRef;
+use ult::{PoolRef, Priority};
 
 use crate::admission::Entrance;
 use crate::contain::message_of;
 use crate::hg::{ProviderId, Registration, RequestHandle, ReturnCode};
 use crate::instance::{Counters, Inner};
+use crate::log::log;
+use crate::monitor::Moment;
 use crate::progress::Token;
 use crate::register::{Entry, Gate};
 use crate::respond::{self, Reply};
@@ -31,6 +33,15 @@ pub(crate) struct Waiting {
     registration: Arc<Registration>,
     /// It has its place in the pool, and waits for one of its RPC.
     in_pool: bool,
+    /// If somebody wants to know.
+    arrived: Option<Moment>,
+}
+
+impl Waiting {
+    fn refuse(self, inner: &Inner, entry: &Entry, code: ReturnCode) {
+        inner.monitoring.refused(&self.request, entry, self.arrived, code);
+        respond::refuse(inner, self.request, code);
+    }
 }
 
 /// Starts the handler of `request`, or answers with an error.
@@ -46,12 +57,15 @@ pub(crate) fn dispatch(inner: &Inner, mut request: RequestHandle<Token>) {
     };
     inner.cancels.arrived(|| Some((request.origin().clone(), request.call_key()?)));
     if !entry.is_plain() {
-        admit(inner, Waiting { request, registration, in_pool: false });
+        let arrived = inner.monitoring.arrival();
+        admit(inner, Waiting { request, registration, in_pool: false, arrived });
     } else if !entry.gate.enter_plain() {
+        inner.monitoring.refused(&request, entry, None, ReturnCode::Busy);
         respond::refuse(inner, request, ReturnCode::Busy);
     } else if let Some(start) = Start::prepare(inner, entry) {
-        start.go(request, registration);
+        start.go(request, registration, None);
     } else {
+        inner.monitoring.refused(&request, entry, None, ReturnCode::Permission);
         refuse_closing(inner, request);
         // Nobody waits at a plain gate.
         let _ = not_run(inner, &entry.gate, None);
@@ -75,13 +89,14 @@ fn go_on(inner: &Inner, mut todo: Vec<Next>) {
     while let Some(next) = todo.pop() {
         match next {
             Next::AtGate(waiting) => pass(inner, waiting, &mut todo),
-            Next::Inside(Waiting { request, registration, .. }) => {
+            Next::Inside(Waiting { request, registration, arrived, .. }) => {
                 let Some(entry) = registration.data_as::<Entry>() else { continue };
                 if let Some(start) = Start::prepare(inner, entry) {
-                    start.go(request, registration);
+                    start.go(request, registration, arrived);
                     continue;
                 }
                 let peer = request.origin().clone();
+                inner.monitoring.refused(&request, entry, arrived, ReturnCode::Permission);
                 refuse_closing(inner, request);
                 give_place(entry, &peer, &mut todo);
                 Counters::add(&inner.counters.handlers_not_run);
@@ -99,7 +114,7 @@ fn pass(inner: &Inner, mut waiting: Waiting, todo: &mut Vec<Next>) {
         waiting = match entry.gate.enter(&peer, waiting, may_wait) {
             Entrance::In(waiting) => Waiting { in_pool: true, ..waiting },
             Entrance::Busy(waiting) => {
-                return respond::refuse(inner, waiting.request, ReturnCode::Busy);
+                return waiting.refuse(inner, entry, ReturnCode::Busy);
             }
             Entrance::Waits => return,
         };
@@ -114,7 +129,7 @@ fn pass(inner: &Inner, mut waiting: Waiting, todo: &mut Vec<Next>) {
     match entrance {
         Entrance::In(waiting) => todo.push(Next::Inside(waiting)),
         Entrance::Busy(waiting) => {
-            respond::refuse(inner, waiting.request, ReturnCode::Busy);
+            waiting.refuse(inner, entry, ReturnCode::Busy);
             todo.extend(not_run(inner, &entry.gate, Some(&peer)));
         }
         Entrance::Waits => {}
@@ -141,10 +156,11 @@ fn give_place(entry: &Entry, peer: &Addr, todo: &mut Vec<Next>) {
 pub(crate) fn refuse_waiting(inner: &Inner) {
     for waiting in inner.gates.give_back() {
         Counters::add(&inner.counters.requests_refused);
-        let Waiting { request, registration, in_pool } = waiting;
-        let peer = request.origin().clone();
-        respond::refuse(inner, request, ReturnCode::Permission);
-        if let Some(entry) = registration.data_as::<Entry>().filter(|_| in_pool) {
+        let (registration, in_pool) = (waiting.registration.clone(), waiting.in_pool);
+        let peer = waiting.request.origin().clone();
+        let Some(entry) = registration.data_as::<Entry>() else { continue };
+        waiting.refuse(inner, entry, ReturnCode::Permission);
+        if in_pool {
             // Nobody waits any more.
             let _ = not_run(inner, &entry.gate, Some(&peer));
         }
@@ -164,6 +180,7 @@ struct Start<'a> {
     rpc: &'static str,
     provider: ProviderId,
     tasklet: bool,
+    priority: Priority,
 }
 
 impl<'a> Start<'a> {
@@ -176,18 +193,25 @@ impl<'a> Start<'a> {
             Some(pool) => Cow::Borrowed(pool),
             None => Cow::Owned(entry.pool.clone()),
         };
-        let (rpc, provider, tasklet) = (entry.rpc, entry.provider, entry.tasklet);
-        Some(Self { instance, pool, rpc, provider, tasklet })
+        let Entry { rpc, provider, tasklet, priority, .. } = *entry;
+        Some(Self { instance, pool, rpc, provider, tasklet, priority })
     }
 
     /// Makes its unit.
     #[inline]
-    fn go(self, request: RequestHandle<Token>, registration: Arc<Registration>) {
-        let Self { instance, pool, rpc, provider, tasklet } = self;
-        let reply = Reply::new(instance, registration, rpc, provider, request);
+    fn go(
+        self,
+        request: RequestHandle<Token>,
+        registration: Arc<Registration>,
+        arrived: Option<Moment>,
+    ) {
+        let Self { instance, pool, rpc, provider, tasklet, priority } = self;
+        let watch = instance.inner().monitoring.request_starts(&request, &registration, arrived);
+        let reply = Reply::new(instance, registration, rpc, provider, request, watch);
         let running = Running { reply, is_counted_out: false };
         let unit = if tasklet { pool.tasklet() } else { pool.ult() };
-        if let Err(error) = unit.name(rpc).spawn_detached(move || running.run()) {
+        if let Err(error) = unit.name(rpc).priority(priority).spawn_detached(move || running.run())
+        {
             // The closure was dropped, and the reply in it has answered.
             tracing::error!(rpc, %error, "no ULT for a request");
         }
@@ -206,6 +230,7 @@ impl Running {
         let reply = &self.reply;
         let Some(entry) = reply.entry() else { return };
         let inner = reply.instance().inner();
+        reply.watch.started();
         if reply.is_abandoned() {
             Counters::add(&inner.counters.handlers_not_run);
         } else {
@@ -233,7 +258,7 @@ impl Running {
         Counters::add(&reply.instance().inner().counters.handlers_panicked);
         let message = message_of(panic);
         let (rpc, provider) = (reply.rpc(), reply.provider());
-        tracing::error!(rpc, %provider, message, "handler panicked");
+        log!(reply.instance().inner().log, ERROR, rpc, %provider, message, "handler panicked");
         reply.panicked(&message);
     }
 
@@ -242,23 +267,24 @@ impl Running {
     fn did_not_run(&self, inner: &Inner, entry: &Entry) {
         Counters::add(&inner.counters.requests_refused);
         Counters::add(&inner.counters.handlers_not_run);
+        self.reply.fail(ReturnCode::Again, "no ULT could be made for the handler");
         let mut todo = Vec::new();
         give_place(entry, self.reply.origin(), &mut todo);
         while let Some(next) = todo.pop() {
-            let (Waiting { request, registration, .. }, inside) = match next {
+            let (waiting, inside) = match next {
                 Next::AtGate(waiting) => (waiting, false),
                 Next::Inside(waiting) => (waiting, true),
             };
             Counters::add(&inner.counters.requests_refused);
-            let peer = request.origin().clone();
-            respond::refuse(inner, request, ReturnCode::Again);
-            match registration.data_as::<Entry>() {
-                Some(entry) if inside => {
-                    Counters::add(&inner.counters.handlers_not_run);
-                    give_place(entry, &peer, &mut todo);
-                }
-                Some(entry) => todo.extend(not_run(inner, &entry.gate, Some(&peer))),
-                None => {}
+            let registration = waiting.registration.clone();
+            let peer = waiting.request.origin().clone();
+            let Some(entry) = registration.data_as::<Entry>() else { continue };
+            waiting.refuse(inner, entry, ReturnCode::Again);
+            if inside {
+                Counters::add(&inner.counters.handlers_not_run);
+                give_place(entry, &peer, &mut todo);
+            } else {
+                todo.extend(not_run(inner, &entry.gate, Some(&peer)));
             }
         }
     }
@@ -267,6 +293,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let reply = &self.reply;
+        reply.watch.ended();
         reply.handler_ended();
         let inner = reply.instance().inner();
         if !self.is_counted_out

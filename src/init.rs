@@ -15,12 +15,17 @@ use crate::cancel::Cancels;
 use crate::child::{self, Family};
 use crate::contexts::Context;
 use crate::elastic::Elastic;
-use crate::hg::Core;
+use crate::hg::{Core, HgOptions};
 use crate::identity::Identities;
 use crate::instance::{Counters, Inner};
+use crate::log::{Log, log};
+use crate::metrics::{self, Listener, Watched};
+use crate::monitor::{self, InitialMonitors, Monitor, Monitoring};
 use crate::options::{hg_options, na_options, without_effect};
 use crate::progress::{self, Token};
 use crate::shutdown::Shutdown;
+use crate::trace::Tracer;
+use crate::when_needed::WhenNeeded;
 use crate::{InitError, Instance, Layout, remote_shutdown};
 
 /// How long a shutdown waits for running handlers, unless
@@ -50,12 +55,17 @@ pub struct InstanceBuilder {
     config: Config,
     grace: Duration,
     pub(crate) parent: Option<Instance>,
+    monitors: InitialMonitors,
 }
 
 impl InstanceBuilder {
     /// Starts from an existing configuration.
     pub fn from_config(config: Config) -> Self {
-        Self { config, grace: GRACE, parent: None }
+        Self { config, grace: GRACE, parent: None, monitors: InitialMonitors::default() }
+    }
+
+    pub(crate) fn config_mut(&mut self) -> &mut Config {
+        &mut self.config
     }
 
     /// Accepts incoming RPCs. Default: as configured, which is `true`.
@@ -85,10 +95,34 @@ impl InstanceBuilder {
         self
     }
 
+    /// Serves Prometheus at this address and port, such as `"127.0.0.1:9100"`; port 0 takes a free
+    /// one, see [`Instance::metrics_addr`]. Default: as configured in `margo.metrics.listen`, which
+    /// is not at all.
+    pub fn metrics_listen(mut self, address: impl Into<String>) -> Self {
+        self.config.margo.metrics.listen = Some(address.into());
+        self
+    }
+
+    /// Lets any peer that can reach this instance read its metrics. Default: as configured in
+    /// `margo.metrics.remote`, which is `false`. See [`Instance::metrics_of`].
+    pub fn remote_metrics(mut self, on: bool) -> Self {
+        self.config.margo.metrics.remote = on;
+        self
+    }
+
     /// How long a shutdown waits for running handlers, and again for each step that follows; see
     /// [`Instance::finalize`]. Default 5 s.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
+        self
+    }
+
+    /// Attaches a monitor before anything can happen; see [`Instance::add_monitor`]. It stays for
+    /// as long as the instance lives.
+    ///
+    /// Counterpart: `monitor` of `margo_init_info`.
+    pub fn monitor(mut self, monitor: Arc<dyn Monitor>) -> Self {
+        self.monitors.0.push(monitor);
         self
     }
 
@@ -104,13 +138,15 @@ impl InstanceBuilder {
             None => Cow::Borrowed(&self.config),
         };
         let resolved = config.resolve(&|key| std::env::var(key).ok())?;
+        let log = Log::new(resolved.log_level);
         // Those of a parent's layout have been told when it started.
         let is_own = |path: &str| parent.is_none() || !path.starts_with("argobots");
         for warning in resolved.warnings.iter().filter(|warning| is_own(&warning.path)) {
-            tracing::warn!("{warning}");
+            log!(log, WARN, "{warning}");
         }
-        let instance = start(resolved, self.grace, parent)?;
+        let instance = start(resolved, self.grace, parent, (log, self.monitors))?;
         remote_shutdown::register(&instance)?;
+        metrics::register(&instance)?;
         if let Some(parent) = parent {
             child::enter(&instance, parent)?;
         }
@@ -142,23 +178,34 @@ fn start(
     resolved: Resolved,
     grace: Duration,
     parent: Option<&Instance>,
+    (log, monitors): (Log, InitialMonitors),
 ) -> Result<Instance, InitError> {
     for key in without_effect(&resolved) {
-        tracing::warn!("{key}: has no effect in this version");
+        log!(log, WARN, "{key}: has no effect in this version");
     }
+    // First: a port that is taken is found before anything is started.
+    let listener = match &resolved.metrics.listen {
+        Some(listen) => Some(Listener::bind(listen).map_err(no_metrics(listen))?),
+        None => None,
+    };
     let stalls = Arc::new(AtomicU64::new(0));
+    let watched = match parent {
+        Some(parent) => parent.inner().metrics.watched.clone(),
+        None => Arc::default(),
+    };
     let (runtime, pools, undo) = match parent {
         Some(parent) => {
             (parent.runtime().clone(), child::pools(&resolved, parent)?, StopOnDrop(None))
         }
         None => {
-            let runtime = start_runtime(&resolved, &stalls)?;
+            let runtime = start_runtime(&resolved, &stalls, &watched)?;
             let undo = StopOnDrop(Some(runtime.clone()));
             let names = resolved.pools.iter().map(|pool| &pool.name);
             (runtime.clone(), names.filter_map(|name| runtime.pool(name)).collect(), undo)
         }
     };
-    let core = start_core(&resolved, &pools)?;
+    let core = start_core(&resolved, &pools, &log)?;
+    log.set_name(core.self_addr().uri());
     let more_contexts = more_contexts(&resolved, &core)?;
     let inner = Arc::new(Inner {
         elastic: Arc::new(Elastic::new(&resolved, &runtime, &pools)),
@@ -175,9 +222,15 @@ fn start(
         family: Family::new(parent),
         process: Process::current(),
         remote_shutdown: AtomicBool::new(resolved.remote_shutdown),
+        when_needed: WhenNeeded::new(resolved.progress_when_needed),
         identities: Identities::default(),
+        metrics: metrics::State::new(watched, resolved.metrics.remote),
+        log,
+        monitoring: Monitoring::new(monitors),
         resolved,
     });
+    start_trace(&inner)?;
+    inner.metrics.watched.add(&inner.core, &inner.metrics.marks);
     for (id, pool) in inner.resolved.progress_pools().enumerate() {
         if let Err(error) = start_progress(&inner, id, &inner.pools[pool]) {
             crate::shutdown::stop_progress(&inner);
@@ -185,7 +238,47 @@ fn start(
         }
     }
     undo.keep();
-    Ok(Instance::new(inner))
+    let instance = Instance::new(inner);
+    if let Some(listener) = listener {
+        serve_metrics(&instance, listener)?;
+    }
+    monitor::api::start(&instance);
+    Ok(instance)
+}
+
+/// Begins the file of `margo.trace`, if there is to be one.
+fn start_trace(inner: &Inner) -> Result<(), InitError> {
+    let options = &inner.resolved.trace;
+    if !options.enable {
+        return Ok(());
+    }
+    let mut xstreams = Vec::new();
+    for xstream in inner.runtime.xstreams() {
+        let rank = xstream.rank();
+        xstreams.resize_with(xstreams.len().max(rank + 1), String::new);
+        xstreams[rank] = xstream.name().to_owned();
+    }
+    let tracer = Tracer::start(options, inner.core.self_addr().to_string(), xstreams)
+        .map_err(|(path, source)| InitError::Trace { path, source })?;
+    log!(inner.log, INFO, path = %tracer.path().display(), "recording calls");
+    inner.monitoring.trace_with(tracer);
+    Ok(())
+}
+
+fn no_metrics(listen: &str) -> impl Fn(std::io::Error) -> InitError {
+    move |source| InitError::Metrics { listen: listen.to_owned(), source }
+}
+
+fn serve_metrics(instance: &Instance, listener: Listener) -> Result<(), InitError> {
+    let inner = instance.inner();
+    let weak = Arc::downgrade(inner);
+    let text = move || Some(metrics::collect(&*weak.upgrade()?).prometheus());
+    let listen = inner.resolved.metrics.listen.as_deref().unwrap_or_default();
+    inner.metrics.server.start(listener, text).map_err(no_metrics(listen))?;
+    if let Some(address) = inner.metrics.server.address() {
+        log!(inner.log, INFO, "metrics are at http://{address}/metrics");
+    }
+    Ok(())
 }
 
 /// Ends the execution streams again when a later step of `start` fails.
@@ -209,14 +302,20 @@ impl Drop for StopOnDrop {
 
 /// Pools that no xstream serves are added afterwards: the runtime takes them for a mistake, while
 /// in C Margo an xstream may come later ([`Instance::runtime`]). The configuration has warned.
-fn start_runtime(resolved: &Resolved, stalls: &Arc<AtomicU64>) -> Result<Runtime, InitError> {
+fn start_runtime(
+    resolved: &Resolved,
+    stalls: &Arc<AtomicU64>,
+    watched: &Arc<Watched>,
+) -> Result<Runtime, InitError> {
     let layout = Layout::plan(resolved)?;
     let mut builder = Runtime::builder()
         .stack_bytes(resolved.stack_bytes)
         .stack_cache_max(resolved.stack_cache_max)
         .spin_max(resolved.spin_max);
     if let Some(limit) = resolved.stall_limit {
-        builder = builder.monitor(stall_detector(limit, stalls.clone()));
+        let watched = watched.clone();
+        let detector = stall_detector(limit, stalls.clone());
+        builder = builder.monitor(detector.on_tick(move || watched.note()));
     }
     let (served, unserved): (Vec<_>, Vec<_>) =
         layout.pools.iter().partition(|pool| !pool.xstreams.is_empty());
@@ -250,9 +349,13 @@ fn stall_detector(limit: Duration, stalls: Arc<AtomicU64>) -> MonitorSpec {
         })
 }
 
-fn start_core(resolved: &Resolved, pools: &[PoolRef]) -> Result<Arc<Core<Token>>, InitError> {
+fn start_core(
+    resolved: &Resolved,
+    pools: &[PoolRef],
+    log: &Log,
+) -> Result<Arc<Core<Token>>, InitError> {
     let address = &resolved.address;
-    let hg_options = hg_options(resolved)?;
+    let hg_options = HgOptions { log: log.clone(), ..hg_options(resolved)? };
     let mut options = na_options(resolved);
     options.copy_helper =
         resolved.copy_pool.map(|pool| crate::copy_pool::helper(pools[pool].clone()));

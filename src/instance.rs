@@ -17,10 +17,13 @@ use crate::error::LookupError;
 use crate::handler::Waiting;
 use crate::hg::{Core, HgError};
 use crate::identity::Identities;
+use crate::log::Log;
+use crate::monitor::Monitoring;
 use crate::progress::{Progress, Token};
 use crate::shutdown::Shutdown;
 use crate::timer::Timers;
-use crate::{Addr, FinalizeError};
+use crate::when_needed::WhenNeeded;
+use crate::{Addr, FinalizeError, metrics};
 
 /// A running margo: an address, an RPC layer, pools and execution streams. Cheap to clone.
 ///
@@ -69,9 +72,13 @@ pub(crate) struct Inner {
     pub(crate) process: Process,
     /// Peers may end it.
     pub(crate) remote_shutdown: AtomicBool,
+    pub(crate) when_needed: WhenNeeded,
+    pub(crate) metrics: metrics::State,
+    pub(crate) log: Log,
     pub(crate) gates: Gates<Waiting>,
     pub(crate) cancels: Cancels,
     pub(crate) identities: Identities,
+    pub(crate) monitoring: Monitoring,
 }
 
 impl Inner {
@@ -147,7 +154,8 @@ impl Counters {
 }
 
 /// What an instance has done since it started. A snapshot.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct Stats {
     /// Requests sent.

@@ -76,6 +76,7 @@ mod call_result;
 mod callback;
 mod cancel;
 mod child;
+mod company;
 mod contain;
 mod contexts;
 mod copy_claims;
@@ -86,12 +87,17 @@ mod error;
 mod exposed;
 mod finalize;
 mod forward;
+mod gate;
 mod handle;
 mod handler;
 mod identity;
 mod init;
 mod instance;
 mod layout;
+#[doc(hidden)]
+pub mod log;
+mod metrics;
+pub mod monitor;
 mod options;
 mod parent;
 mod progress;
@@ -107,6 +113,8 @@ mod shutdown;
 mod state_dump;
 mod sync;
 mod timer;
+pub mod trace;
+mod when_needed;
 
 pub use margo_config as config;
 pub use {na, ult};
@@ -122,8 +130,8 @@ pub use self::{
     elastic::{ElasticityError, PoolHold, PoolInfo, PoolKey, XstreamHold, XstreamInfo, XstreamKey},
     error::{
         BulkError, FinalizeError, ForwardError, IdentityError, InitError, LayoutError,
-        LayoutErrors, LookupError, ProviderError, RegisterError, RespondError, ShutdownRemoteError,
-        StageOver, TimerError,
+        LayoutErrors, LookupError, MetricsError, ProviderError, RegisterError, RespondError,
+        ShutdownRemoteError, StageOver, TimerError,
     },
     exposed::{Exposable, Exposed},
     finalize::{FinalizeCallback, SignalFinalizer},
@@ -132,18 +140,23 @@ pub use self::{
     init::{InstanceBuilder, init},
     instance::{Instance, Stats},
     layout::{Layout, LayoutPool, LayoutXstream},
+    metrics::{
+        BulkPoolMetrics, ContextMetrics, CurrentUnit, GateKind, GateMetrics, MemoryMetrics,
+        Metrics, NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PhaseMetrics,
+        PoolMetrics, ProcessMetrics, RpcEnd, RpcMetrics, XstreamMetrics,
+    },
     parent::{current_rpc_id, set_current_rpc_id},
     provider::{Component, Provider, ProviderSpec, RunningProvider, RunningProviders},
     request::{Canceler, Request, wait_all, wait_any, wait_any_deadline},
     rpc::{NoResponse, OneWay, ProviderHandle, Rpc},
     segments::BulkSegments,
     serve::Serve,
-    state_dump::{ContextState, Phase, PoolState, StateDump, TimerState, UltLine, XstreamDump},
+    state_dump::{StateDump, TimerState, UltLine},
     timer::{Tick, Timer, TimerSpec},
 };
-pub use margo_config::{Config, ConfigFlags};
+pub use margo_config::{Config, ConfigFlags, LogLevel};
 pub use na::{Access, Addr, AllocOptions, SharedBuffer};
-pub use ult::{PoolRef as Pool, XstreamRef as Xstream};
+pub use ult::{PoolRef as Pool, Priority, XstreamRef as Xstream};
 
 /// The README's code is compiled and run as a documentation test.
 #[cfg(doctest)]

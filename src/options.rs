@@ -25,7 +25,6 @@ pub(crate) fn without_effect(resolved: &Resolved) -> Vec<&'static str> {
         (mercury.na_request_mem_device, "mercury.na_request_mem_device"),
         (mercury.na_addr_format != NaAddrFormat::default(), "mercury.na_addr_format"),
         (resolved.enable_abt_profiling, "enable_abt_profiling"),
-        (resolved.monitoring.is_some(), "monitoring"),
     ];
     given.into_iter().filter_map(|(given, key)| given.then_some(key)).collect()
 }

@@ -32,15 +32,6 @@ pub fn set_current_rpc_id(id: Option<RpcId>) {
     ult::set_inherited_word(id.map_or(0, |id| id.0));
 }
 
-/// What the requests of the caller say.
-#[inline]
-pub(crate) fn of_calls() -> RpcId {
-    match ult::inherited_word() {
-        0 => margo::NO_PARENT,
-        word => RpcId(word),
-    }
-}
-
 /// What a request says.
 pub(crate) fn from_wire(id: u64) -> Option<RpcId> {
     if RpcId(id) == margo::NO_PARENT { None } else { from_word(id) }

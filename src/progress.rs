@@ -9,8 +9,10 @@
 //! - **spin or sleep**, if nothing can. It spins for as long as `Patience` allows, because a
 //!   wake-up by the kernel costs tens of microseconds; then it asks the execution stream to sleep
 //!   on the network's descriptor ([`ult::idle`]), which any push to one of its pools also ends.
+//!   Progress ULTs of one execution stream spin and sleep together (`company.rs`).
 //!
-//! Nothing here polls a clock while asleep, and there is no tick.
+//! Nothing here polls a clock while asleep, and there is no tick. With
+//! `margo.progress_when_needed` it spins only while operations are in flight (`when_needed.rs`).
 //!
 //! # Who may touch what
 //!
@@ -35,14 +37,18 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ult::Eventual;
+use ult::{Eventual, IdleEnd};
 
 use crate::Addr;
 use crate::bulk::BulkCall;
 use crate::call::Call;
+use crate::company::Seat;
 use crate::handler;
 use crate::hg::{CallKey, Core, HgError, RequestHandle, Response, Sink};
 use crate::instance::Inner;
+use crate::log::log;
+use crate::monitor::{SpanOfRequest, Turns};
+use crate::trace;
 
 /// Completions taken from the network in one go, before other ULTs get their turn.
 const BUDGET: usize = 64;
@@ -58,7 +64,7 @@ pub(crate) enum Token {
     /// A bulk transfer of ours.
     Bulk(Arc<BulkCall>),
     /// An answer of ours; nobody waits for it.
-    Respond,
+    Respond(Option<SpanOfRequest>),
 }
 
 /// How others reach the progress ULT.
@@ -73,6 +79,27 @@ pub(crate) struct Progress {
     /// `STOP`, `MOVE`.
     orders: AtomicU8,
     destination: Mutex<Destination>,
+    pub(crate) tally: Tally,
+}
+
+/// What the progress ULT has done. It alone writes.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Tally {
+    rounds: AtomicU64,
+    events: AtomicU64,
+    sleeps: AtomicU64,
+}
+
+impl Tally {
+    fn add(counter: &AtomicU64, count: u64) {
+        counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+    }
+
+    /// Rounds, to some hundred; events; sleeps.
+    pub(crate) fn read(&self) -> [u64; 3] {
+        [&self.rounds, &self.events, &self.sleeps].map(|counter| counter.load(Ordering::Relaxed))
+    }
 }
 
 /// Close the network and end.
@@ -108,6 +135,7 @@ impl Progress {
             asleep: AtomicBool::new(false),
             orders: AtomicU8::new(0),
             destination: Mutex::new(Destination::None),
+            tally: Tally::default(),
         }
     }
 
@@ -121,6 +149,12 @@ impl Progress {
     /// Rank of the execution stream that it runs on.
     pub(crate) fn rank(&self) -> usize {
         self.rank.load(Ordering::Relaxed)
+    }
+
+    /// Whether it waits for the network without polling.
+    #[cfg(test)]
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::Relaxed)
     }
 
     /// Whether the caller, a unit of the same runtime, is the progress ULT.
@@ -223,16 +257,17 @@ pub(crate) fn start(
 
 /// Runs on the progress ULT of a context until shutdown.
 fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &Progress) {
-    let resolved = &inner.resolved;
-    let mut patience = match resolved.mercury.na_no_block {
-        true => Patience::endless(),
-        false => Patience::new(resolved.progress_spindown),
-    };
-    let mut closing = false;
+    // It may have been made on behalf of a request, but does not work for it.
+    trace::begin_unit(None);
+    let mut patience = Patience::of(inner);
+    let mut seat = Seat::take();
+    let (mut closing, mut unneeded) = (false, false);
     let mut rounds = 0u32;
+    let (monitoring, mut turns) = (&inner.monitoring, Turns::default());
     loop {
         rounds = rounds.wrapping_add(1);
         if rounds.is_multiple_of(ROUNDS_PER_YIELD) {
+            Tally::add(&progress.tally.rounds, ROUNDS_PER_YIELD.into());
             ult::yield_now();
         }
         // pair: PROGRESS-ORDERS
@@ -244,8 +279,13 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
         } else if orders & MOVE != 0 && progress.hand_over(inner, context) {
             return;
         }
-        if poll(inner, core) > 0 {
+        let since = turns.poll(monitoring);
+        let found = poll(inner, core);
+        turns.polled(monitoring, since, found);
+        if found > 0 {
+            Tally::add(&progress.tally.events, found as u64);
             patience.useful();
+            seat.useful();
             if ult::has_runnable() {
                 ult::yield_now();
             }
@@ -255,40 +295,81 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
             break;
         }
         if ult::has_runnable() {
-            ult::yield_now();
-        } else if patience.keep_spinning() {
-            std::hint::spin_loop();
+            if seat.is_alone() {
+                ult::yield_now();
+                continue;
+            }
+            if !seat.give_turn() {
+                continue;
+            }
         } else {
-            sleep(core, progress);
-            patience.slept();
+            std::hint::spin_loop();
+        }
+        let was_unneeded = unneeded;
+        unneeded = !closing && inner.is_unneeded(core);
+        if was_unneeded && !unneeded {
+            seat.useful();
+        }
+        if (unneeded || !patience.keep_spinning(|| core.served())) && seat.may_sleep() {
+            Tally::add(&progress.tally.sleeps, 1);
+            let since = turns.sleep(monitoring);
+            rest(inner, core, progress, &mut seat, unneeded);
+            turns.slept(monitoring, since);
+            if unneeded {
+                patience.rested();
+            } else {
+                patience.slept();
+            }
         }
     }
     inner.shutdown.progress_ended();
 }
 
+/// Sleeps until there may be something to do. `unneeded`: because nobody waits for progress.
+fn rest(
+    inner: &Arc<Inner>,
+    core: &Arc<Core<Token>>,
+    progress: &Progress,
+    seat: &mut Seat,
+    unneeded: bool,
+) {
+    let is_late = || unneeded && !inner.is_unneeded(core);
+    let has_company = seat.has_company();
+    seat.sleep(|| {
+        // That another one of the company went to sleep is no reason to wake all of it.
+        while sleep(core, progress, is_late) == IdleEnd::Ran
+            && has_company
+            && progress.orders.load(Ordering::Relaxed) == 0
+            && poll(inner, core) == 0
+        {}
+    });
+}
+
 /// One round of the network; how much happened.
 fn poll(inner: &Arc<Inner>, core: &Arc<Core<Token>>) -> usize {
     core.poll(BUDGET, &mut Dispatch { inner }).unwrap_or_else(|error| {
-        tracing::error!(%error, "the network endpoint failed; shutting down");
+        log!(inner.log, ERROR, %error, "the network endpoint failed; shutting down");
         core.close();
         crate::shutdown::begin(inner);
         1
     })
 }
 
-fn sleep(core: &Core<Token>, progress: &Progress) {
+/// `is_late`: after the announcement, whether there is a reason not to sleep.
+fn sleep(core: &Core<Token>, progress: &Progress, is_late: impl Fn() -> bool) -> IdleEnd {
     let Some(fd) = core.wait_fd() else {
         // A transport that can only be polled: give the others their turn and go on.
         ult::yield_now();
-        return;
+        return IdleEnd::Refused;
     };
     let arm = || {
         progress.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst); // pair: PROGRESS-ASLEEP
-        !progress.is_ordered_late(core) && core.prepare_wait()
+        !progress.is_ordered_late(core) && !is_late() && core.prepare_wait()
     };
-    ult::idle(fd, None, arm);
+    let end = ult::idle(fd, None, arm);
     progress.asleep.store(false, Ordering::Relaxed);
+    end
 }
 
 impl Progress {
@@ -312,13 +393,16 @@ impl Sink<Token> for Dispatch<'_> {
 
     fn response(&mut self, token: Token, result: Result<Response, HgError>) {
         if let Token::Forward(call) = token {
-            call.complete(result);
+            call.complete(self.inner, result);
         }
     }
 
-    fn responded(&mut self, _token: Token, result: Result<(), HgError>) {
+    fn responded(&mut self, token: Token, result: Result<(), HgError>) {
+        if let (Token::Respond(Some(span)), Ok(())) = (token, &result) {
+            span.sent();
+        }
         if let Err(error) = result {
-            tracing::debug!(%error, "an answer was not delivered");
+            log!(self.inner.log, DEBUG, %error, "an answer was not delivered");
         }
     }
 
@@ -335,7 +419,7 @@ impl Sink<Token> for Dispatch<'_> {
 
     fn bulk(&mut self, token: Token, result: Result<u64, HgError>) {
         if let Token::Bulk(call) = token {
-            call.complete(result);
+            call.complete(self.inner, result);
         }
     }
 }
@@ -349,6 +433,8 @@ struct Patience {
     /// Set at the first fruitless poll after something happened.
     spinning_since: Option<Instant>,
     polls: u32,
+    /// What was served at the last look.
+    served: u64,
 }
 
 impl Patience {
@@ -361,7 +447,15 @@ impl Patience {
 
     fn new(window_max: Duration) -> Self {
         let window = Self::WINDOW_START.min(window_max);
-        Self { window, window_max, spinning_since: None, polls: 0 }
+        Self { window, window_max, spinning_since: None, polls: 0, served: 0 }
+    }
+
+    /// As the configuration says.
+    fn of(inner: &Inner) -> Self {
+        match inner.resolved.mercury.na_no_block {
+            true => Self::endless(),
+            false => Self::new(inner.resolved.progress_spindown),
+        }
     }
 
     /// Never sleeps: `na_no_block`.
@@ -377,8 +471,9 @@ impl Patience {
         self.polls = 0;
     }
 
-    /// Whether to poll once more rather than to sleep.
-    fn keep_spinning(&mut self) -> bool {
+    /// Whether to poll once more rather than to sleep. `served`: a number that changes with what is
+    /// done for peers without an event; that keeps us awake as events do.
+    fn keep_spinning(&mut self, served: impl FnOnce() -> u64) -> bool {
         if self.window_max.is_zero() {
             return false;
         }
@@ -386,9 +481,21 @@ impl Patience {
         if !self.polls.is_multiple_of(Self::POLLS_PER_LOOK) {
             return true;
         }
+        let served = served();
+        if served != self.served {
+            self.served = served;
+            self.useful();
+            return true;
+        }
         let now = Instant::now();
         let since = *self.spinning_since.get_or_insert(now);
         now - since < self.window
+    }
+
+    /// It slept because nobody waits for anything, which says nothing about spins.
+    fn rested(&mut self) {
+        self.spinning_since = None;
+        self.polls = 0;
     }
 
     /// The spin ended in sleep: it did not pay.
@@ -423,9 +530,9 @@ mod tests {
     #[test]
     fn zero_spindown_never_spins() {
         let mut patience = Patience::new(Duration::ZERO);
-        assert!(!patience.keep_spinning());
+        assert!(!patience.keep_spinning(|| 0));
         patience.slept();
-        assert!(!patience.keep_spinning());
+        assert!(!patience.keep_spinning(|| 0));
     }
 
     #[test]
@@ -435,20 +542,32 @@ mod tests {
         for _ in 0..3 {
             // As if nothing had arrived for longer than any window of the other kind.
             patience.spinning_since = long_ago;
-            assert!((0..2 * Patience::POLLS_PER_LOOK).all(|_| patience.keep_spinning()));
+            assert!((0..2 * Patience::POLLS_PER_LOOK).all(|_| patience.keep_spinning(|| 0)));
             patience.useful();
         }
         patience = Patience::new(Duration::from_millis(10));
         patience.spinning_since = long_ago;
-        assert!(!(0..2 * Patience::POLLS_PER_LOOK).all(|_| patience.keep_spinning()));
+        assert!(!(0..2 * Patience::POLLS_PER_LOOK).all(|_| patience.keep_spinning(|| 0)));
     }
 
     #[test]
     fn a_spin_ends() {
         let mut patience = Patience::new(Duration::from_micros(50));
         let started = Instant::now();
-        while patience.keep_spinning() {
+        while patience.keep_spinning(|| 0) {
             assert!(started.elapsed() < Duration::from_secs(30), "spins for ever");
         }
+    }
+
+    #[test]
+    fn what_is_done_for_peers_keeps_it_awake() {
+        let mut patience = Patience::new(Duration::from_millis(10));
+        for served in 1..100 {
+            // As if the window were long over.
+            patience.spinning_since = Instant::now().checked_sub(Duration::from_secs(60));
+            assert!((0..Patience::POLLS_PER_LOOK).all(|_| patience.keep_spinning(|| served)));
+        }
+        patience.spinning_since = Instant::now().checked_sub(Duration::from_secs(60));
+        assert!(!(0..Patience::POLLS_PER_LOOK).all(|_| patience.keep_spinning(|| 99)));
     }
 }

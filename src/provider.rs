@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use ult::PoolRef;
+use ult::{PoolRef, Priority};
 
 use crate::hg::{ProviderId, RpcId};
+use crate::monitor::LifeEvent;
 use crate::{
     ElasticityError, Handle, Instance, PoolHold, ProviderError, RegisterError, Rpc, Serve,
 };
@@ -58,6 +59,7 @@ pub struct Provider<T = ()> {
     /// Also without RPCs it keeps its pool.
     _hold: Option<PoolHold>,
     object: Arc<T>,
+    priority: Priority,
     registered: Mutex<Vec<RpcId>>,
 }
 
@@ -82,16 +84,25 @@ impl Instance {
             pool: pool.clone(),
             _hold: self.hold_pool(pool, format!("provider {id}")).ok(),
             object: object.into(),
+            priority: Priority::Normal,
             registered: Mutex::new(Vec::new()),
         }
     }
 }
 
 impl<T> Provider<T> {
+    /// The priority of RPCs that are registered from now on, unless they have one of their own; see
+    /// [`Serve::priority`]. Default: [`Priority::Normal`].
+    #[must_use]
+    pub fn with_priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
+    }
+
     /// Begins to describe how `rpc` is served under this provider's id: in its pool, by ULTs,
     /// unless said otherwise.
     pub fn serve<A, R>(&self, rpc: Rpc<A, R>) -> Serve<'_, A, R, T> {
-        let serve = self.instance.serve(rpc).pool(&self.pool);
+        let serve = self.instance.serve(rpc).pool(&self.pool).priority(self.priority);
         serve.of_provider(self.id, self.object.clone(), &self.registered)
     }
 
@@ -135,7 +146,9 @@ impl<T> Drop for Provider<T> {
     fn drop(&mut self) {
         let registered = self.registered.get_mut().unwrap_or_else(PoisonError::into_inner);
         for id in registered.drain(..) {
-            drop(self.instance.inner().core.deregister(id));
+            let inner = self.instance.inner();
+            drop(inner.core.deregister(id));
+            inner.monitoring.tell(&LifeEvent::Deregistered { rpc_id: id });
         }
     }
 }
@@ -175,8 +188,22 @@ pub struct ProviderSpec {
     pub id: ProviderId,
     /// Where its handlers are to run.
     pub pool: PoolRef,
+    /// Which of its requests go first.
+    pub priority: Priority,
     /// Its own configuration, for the component to check.
     pub config: serde_json::Value,
+}
+
+impl ProviderSpec {
+    /// An empty provider as it is described here: with that id, in that pool, of that priority.
+    pub fn provider(&self, instance: &Instance) -> Provider {
+        self.provider_of(instance, ())
+    }
+
+    /// The same with an object; see [`Instance::provider_of`].
+    pub fn provider_of<T>(&self, instance: &Instance, object: impl Into<Arc<T>>) -> Provider<T> {
+        instance.provider_of(self.id, &self.pool, object).with_priority(self.priority)
+    }
 }
 
 /// A provider that was started; dropping it stops it.
@@ -245,6 +272,11 @@ impl Instance {
                 name: wanted.name.clone(),
                 id: ProviderId::new(wanted.provider_id),
                 pool: self.find_pool(wanted.pool).map_err(refused)?.pool,
+                priority: match wanted.priority {
+                    margo_config::Priority::High => Priority::High,
+                    margo_config::Priority::Normal => Priority::Normal,
+                    margo_config::Priority::Low => Priority::Low,
+                },
                 config: wanted.config.clone(),
             };
             let provider = component.start(self, &spec).map_err(|source| ProviderError::Start {

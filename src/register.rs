@@ -7,10 +7,12 @@ use std::sync::Arc;
 use margo_config::Admission;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use ult::PoolRef;
+use ult::{PoolKind, PoolRef, Priority};
 
 use crate::handler::Waiting;
 use crate::hg::{HgError, ProviderId, Registration, RpcId};
+use crate::log::log;
+use crate::monitor::LifeEvent;
 use crate::respond::Reply;
 use crate::{Handle, Instance, Load, RegisterError, Rpc};
 
@@ -36,6 +38,7 @@ pub(crate) struct Entry {
     pub(crate) own_gate: Option<Arc<Gate>>,
     pub(crate) tasklet: bool,
     pub(crate) one_way: bool,
+    pub(crate) priority: Priority,
 }
 
 impl Entry {
@@ -65,6 +68,7 @@ pub(crate) struct Options {
     pub(crate) admission: Option<Admission>,
     pub(crate) tasklet: bool,
     pub(crate) one_way: bool,
+    pub(crate) priority: Priority,
 }
 
 impl Instance {
@@ -98,7 +102,7 @@ impl Instance {
         options: Options,
         run: Arc<Run>,
     ) -> Result<(), RegisterError> {
-        let Options { provider, pool, admission, tasklet, one_way } = options;
+        let Options { provider, pool, admission, tasklet, one_way, priority } = options;
         if !self.inner().resolved.listen {
             return Err(RegisterError::NotListening { rpc });
         }
@@ -108,7 +112,7 @@ impl Instance {
         let pool = pool.unwrap_or_else(|| self.rpc_pool());
         // From here on the pool is not removed, and afterwards it has a user.
         let _still = self.inner().elastic.hold_still();
-        self.may_serve_in(rpc, &pool)?;
+        self.may_serve_in(rpc, &pool, priority)?;
         let (pool_index, gate) = self.place(&pool);
         let own_gate = admission.map(|bounds| self.inner().gates.of_rpc(bounds));
         let instance = self.downgrade();
@@ -123,8 +127,14 @@ impl Instance {
             own_gate,
             tasklet,
             one_way,
+            priority,
         };
+        let pool = entry.pool.clone();
         let registered = self.inner().core.register(entry.registration(id));
+        if registered.is_ok() {
+            let event = LifeEvent::Registered { rpc, rpc_id: id, provider, pool: &pool };
+            self.inner().monitoring.tell(&event);
+        }
         registered.map(|_| ()).map_err(|error| match error {
             HgError::Collision { id, other, .. } => {
                 RegisterError::Collision { rpc, other, id: id.0 }
@@ -133,7 +143,12 @@ impl Instance {
         })
     }
 
-    fn may_serve_in(&self, rpc: &'static str, pool: &PoolRef) -> Result<(), RegisterError> {
+    fn may_serve_in(
+        &self,
+        rpc: &'static str,
+        pool: &PoolRef,
+        priority: Priority,
+    ) -> Result<(), RegisterError> {
         if pool.is_removed() {
             return Err(RegisterError::PoolRemoved { rpc, pool: pool.name().to_owned() });
         }
@@ -142,9 +157,19 @@ impl Instance {
         {
             return Err(RegisterError::PrivatePool { rpc, pool: pool.name().to_owned() });
         }
+        let knows_priorities = matches!(pool.kind(), PoolKind::PrioWait | PoolKind::Custom);
+        if priority != Priority::Normal && !knows_priorities {
+            return Err(RegisterError::NoPriorities { rpc, pool: pool.name().to_owned() });
+        }
         if pool.xstreams().is_empty() {
             let pool = pool.name();
-            tracing::warn!(rpc, pool, "no xstream runs the pool: requests wait until one does");
+            log!(
+                self.inner().log,
+                WARN,
+                rpc,
+                pool,
+                "no xstream runs the pool: requests wait until one does"
+            );
         }
         Ok(())
     }
@@ -172,7 +197,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// [`RegisterError::NotRegistered`]; `PrivatePool`; `PoolRemoved`;
+    /// [`RegisterError::NotRegistered`]; `PrivatePool`; `NoPriorities`; `PoolRemoved`;
     /// [`RegisterError::Closing`].
     ///
     /// Counterpart: `margo_rpc_set_pool`, with [`rpc_pool`](Self::rpc_pool) in the place of NULL.
@@ -197,12 +222,12 @@ impl Instance {
         pool: &PoolRef,
     ) -> Result<(), RegisterError> {
         let (name, id) = (rpc.name(), rpc.id(provider));
-        self.may_serve_in(name, pool)?;
-        let (pool_index, gate) = self.place(pool);
         let registration = self.inner().core.registered(id);
         let Some(entry) = registration.as_ref().and_then(|there| there.data_as::<Entry>()) else {
             return Err(RegisterError::NotRegistered { rpc: name, provider });
         };
+        self.may_serve_in(name, pool, entry.priority)?;
+        let (pool_index, gate) = self.place(pool);
         let moved = Entry { pool: pool.clone(), pool_index, gate, ..entry.clone() };
         // The name is the same, so there is no collision.
         let _ = self.inner().core.replace(moved.registration(id));

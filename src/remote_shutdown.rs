@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use ult::PoolRef;
 
+use crate::log::log;
 use crate::{Addr, Instance, ProviderHandle, ProviderId, RegisterError, Rpc, ShutdownRemoteError};
 
 /// Of the RPC.
@@ -26,13 +27,14 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
     // Where a handler may always run, whatever the pools of the document allow.
     let pool = instance.progress_pool();
     instance.serve(SHUTDOWN).pool(&pool).handler(|request| {
-        let instance = request.instance();
+        let (instance, origin) = (request.instance(), request.origin());
+        let log = &instance.inner().log;
         if !instance.inner().remote_shutdown.load(Ordering::Relaxed) {
-            tracing::warn!(origin = %request.origin(), "a peer may not shut this instance down");
+            log!(log, WARN, %origin, "a peer may not shut this instance down");
             let _ = request.respond(&NOT_ALLOWED);
             return;
         }
-        tracing::info!(origin = %request.origin(), "shut down by a peer");
+        log!(log, INFO, %origin, "shut down by a peer");
         // First, so that a peer that is gone does not decide.
         let _ = request.respond(&DONE);
         instance.finalize();

@@ -28,13 +28,16 @@ use serde::de::DeserializeOwned;
 
 use crate::cancel::{CancelToken, Wanted};
 use crate::hg::{
-    CallKey, HgError, ProcError, ProviderId, Registration, RequestHandle, ReturnCode, RpcId,
+    CallKey, HgError, ProcError, ProviderId, Registration, RequestHandle, ReturnCode, RpcId, Sent,
     Writer, margo, proc,
 };
 use crate::instance::{Counters, Inner};
+use crate::log::log;
+use crate::monitor::RequestWatch;
 use crate::progress::Token;
 use crate::register::Entry;
-use crate::{Addr, Instance, RespondError, parent};
+use crate::trace::{SpanOfTrace, TraceContext};
+use crate::{Addr, Instance, RespondError, parent, trace};
 
 /// Longest explanation that is sent with an error, bytes.
 const DETAIL_BYTES_MAX: usize = 1024;
@@ -48,10 +51,14 @@ pub(crate) struct Reply {
     provider: ProviderId,
     origin: Addr,
     context: u8,
+    wants_response: bool,
     /// When the origin gives up, if it has said so.
     deadline: Option<Instant>,
     /// Made when it is asked for, with the name of the call then.
     cancel: OnceLock<(CancelToken, Option<CallKey>)>,
+    pub(crate) watch: RequestWatch,
+    /// What it is part of, across processes.
+    trace: Option<TraceContext>,
     /// What the request says, once it was decoded; see `parent.rs`.
     parent: AtomicU64,
     /// `State::request` is gone for good: to look at without the lock.
@@ -75,11 +82,16 @@ impl Reply {
         rpc: &'static str,
         provider: ProviderId,
         request: RequestHandle<Token>,
+        watch: RequestWatch,
     ) -> Arc<Self> {
         let (origin, context) = (request.origin().clone(), request.context_id());
         // Nobody waits for an answer to a one-way request: it has all that it wants.
-        let answered = AtomicBool::new(request.is_one_way());
+        let wants_response = !request.is_one_way();
+        let answered = AtomicBool::new(!wants_response);
         let (deadline, cancel) = (request.deadline(), OnceLock::new());
+        let trace = watch
+            .trace()
+            .or_else(|| Some(SpanOfTrace::of_request(request.trace()?, false)?.context));
         let request = Some(request);
         let state = Lock::new(State { request, handler_runs: true, lost_to_panic: false });
         let parent = AtomicU64::new(0);
@@ -90,8 +102,11 @@ impl Reply {
             provider,
             origin,
             context,
+            wants_response,
             deadline,
             cancel,
+            watch,
+            trace,
             parent,
             answered,
             state,
@@ -122,8 +137,16 @@ impl Reply {
         self.context
     }
 
+    pub(crate) fn wants_response(&self) -> bool {
+        self.wants_response
+    }
+
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline
+    }
+
+    pub(crate) fn trace(&self) -> Option<TraceContext> {
+        self.trace
     }
 
     /// The RPC in whose handler the call was made.
@@ -143,7 +166,7 @@ impl Reply {
                 && *origin != inner.core.self_addr()
                 && let Err(error) = inner.core.watch_peer(origin)
             {
-                tracing::debug!(%origin, %error, "an origin cannot be watched");
+                log!(inner.log, DEBUG, %origin, %error, "an origin cannot be watched");
                 inner.cancels.not_watched(origin);
             }
             (token, call)
@@ -178,6 +201,9 @@ impl Reply {
     pub(crate) fn run_handler(self: &Arc<Self>, entry: &Entry) {
         // Calls that it makes, and what it spawns, are on behalf of this RPC.
         ult::set_inherited_word(self.registration.id().0);
+        if let Some(context) = self.trace {
+            trace::begin_unit(Some(context));
+        }
         (entry.run)(self);
     }
 
@@ -218,10 +244,12 @@ impl Reply {
             request.payload_was_read();
             decoded
         };
+        self.watch.decoded();
         decoded
             .map_err(|error| {
                 Counters::add(&self.inner().counters.arguments_undecodable);
-                tracing::warn!(rpc = self.rpc, origin = %self.origin, %error, "bad arguments");
+                let (log, origin) = (&self.inner().log, &self.origin);
+                log!(log, WARN, rpc = self.rpc, %origin, %error, "bad arguments");
                 self.fail(ReturnCode::ProtocolError, &error.to_string());
             })
             .ok()
@@ -232,13 +260,19 @@ impl Reply {
         let Some(request) = self.take() else {
             return Err(RespondError::Answered { rpc: self.rpc });
         };
+        self.watch.responding();
         let sent = request.respond(
             |writer| {
                 margo::write_response_prefix(writer, ReturnCode::Success)?;
-                proc::to_writer(writer, value)
+                proc::to_writer(writer, value)?;
+                self.watch.encoded(writer.len());
+                Ok(())
             },
-            Token::Respond,
+            Token::Respond(self.watch.span()),
         );
+        self.watch.responded(matches!(sent, Ok(Sent::Done(_))));
+        let error = sent.as_ref().err().map(|error| &error.0);
+        self.watch.answered(&self.inner().monitoring, error);
         self.inner().kick_if_queued();
         let Err(error) = sent else { return Ok(()) };
         match *error {
@@ -249,6 +283,8 @@ impl Reply {
                 }
                 Err(RespondError::Encode { rpc: self.rpc, source })
             }
+            // What a handler does must not depend on what its callers want.
+            (HgError::NoResponse, _) => Ok(()),
             (source, _) => Err(RespondError::Network { rpc: self.rpc, source }),
         }
     }
@@ -258,7 +294,10 @@ impl Reply {
         let request = self.take();
         let first = request.is_some();
         if let Some(request) = request {
+            self.watch.responding();
+            self.watch.fails(&self.inner().monitoring, code);
             self.send_failure(request, code, detail);
+            self.watch.responded(true);
         }
         first
     }
@@ -315,7 +354,11 @@ impl Drop for Reply {
         }
         // Only when no ULT could be made for the handler: nobody else saw this request.
         let unanswered = self.state.get_mut().request.take();
-        if let Some(request) = unanswered.filter(|request| !request.is_one_way()) {
+        let Some(request) = unanswered else { return };
+        if request.is_one_way() {
+            self.watch.answered(&self.inner().monitoring, None);
+        } else {
+            self.watch.fails(&self.inner().monitoring, ReturnCode::Again);
             self.send_failure(request, ReturnCode::Again, "no ULT could be made for the handler");
         }
     }
@@ -342,12 +385,12 @@ fn send_failure(request: RequestHandle<Token>, code: ReturnCode, detail: &str) {
         margo::write_response_prefix(writer, code)?;
         proc::to_writer(writer, detail)
     };
-    let sent = request.respond(|writer| encode(&detail[..end], writer), Token::Respond);
+    let sent = request.respond(|writer| encode(&detail[..end], writer), Token::Respond(None));
     let sent = sent.or_else(|error| match *error {
         // The text is longer than what may be sent here; the code says more than nothing.
         (HgError::Proc(_), Some(request)) => {
             let without = |writer: &mut Writer| margo::write_response_prefix(writer, code);
-            request.respond(without, Token::Respond)
+            request.respond(without, Token::Respond(None))
         }
         other => Err(Box::new(other)),
     });

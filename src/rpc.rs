@@ -26,18 +26,47 @@ use crate::hg::{ProviderId, RpcId};
 /// Counterpart: `MARGO_REGISTER`, `MARGO_REGISTER_PROVIDER`.
 pub struct Rpc<A, R> {
     name: &'static str,
+    /// The hash of the name, where provider 0 would have its id: computed when the constant is.
+    base: RpcId,
     types: PhantomData<fn(A) -> R>,
 }
 
 impl<A, R> Rpc<A, R> {
     /// Names an RPC.
     pub const fn new(name: &'static str) -> Self {
-        Self { name, types: PhantomData }
+        Self { name, base: RpcId::margo(name, ProviderId::new(0)), types: PhantomData }
     }
 
     /// The name.
     pub const fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// The same RPC for callers who want no response: for
+    /// [`Instance::send`](crate::Instance::send). Each call chooses. The target's handler runs as
+    /// for any call, and its answer is dropped there; a handler to which that is worth something
+    /// asks [`Handle::wants_response`](crate::Handle::wants_response).
+    ///
+    /// ```
+    /// use margo::{Instance, ProviderHandle, Rpc};
+    ///
+    /// const APPEND: Rpc<String, u64> = Rpc::new("append");
+    ///
+    /// let service = Instance::builder("na+sm://").start()?;
+    /// service.serve(APPEND).function(|line| line.len() as u64)?;
+    /// let log = ProviderHandle::from(service.self_addr());
+    /// assert_eq!(service.forward(APPEND, &log, &"a line".to_owned())?, 6);
+    /// service.send(APPEND.without_response(), &log, &"another".to_owned())?;
+    /// # service.finalize_and_wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// The way back does not exist: what is defined as [`OneWay`] has no answer to give.
+    ///
+    /// Counterpart: `margo_registered_disable_response`, which switches all calls of a process, and
+    /// of which the two sides have to agree.
+    pub const fn without_response(self) -> OneWay<A> {
+        Rpc { name: self.name, base: self.base, types: PhantomData }
     }
 
     /// Whether nobody waits for a response: the type says so.
@@ -50,7 +79,7 @@ impl<A, R> Rpc<A, R> {
 
     /// The number that stands for this RPC at that provider on the wire.
     pub const fn id(&self, provider: ProviderId) -> RpcId {
-        RpcId::margo(self.name, provider)
+        self.base.at(provider)
     }
 }
 
@@ -67,9 +96,12 @@ pub enum NoResponse {}
 /// pub const LOG: OneWay<String> = OneWay::new("log");
 /// ```
 ///
-/// The two sides have to agree: a target refuses calls that expect a response to such an RPC.
+/// Nobody can get a response to such an RPC: a target refuses calls that expect one
+/// ([`ForwardError::Failed`](crate::ForwardError::Failed) with `HG_OPNOTSUPPORTED`), instead of
+/// letting them wait. Where callers may choose, define an RPC with a result, and send it
+/// [`without_response`](Rpc::without_response).
 ///
-/// Counterpart: `margo_registered_disable_response`.
+/// Counterpart: an RPC with `margo_registered_disable_response` on both sides.
 pub type OneWay<A> = Rpc<A, NoResponse>;
 
 impl<A, R> Clone for Rpc<A, R> {

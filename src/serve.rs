@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use margo_config::Admission;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use ult::PoolRef;
+use ult::{PoolRef, Priority};
 
 use crate::hg::{ProviderId, RpcId};
 use crate::register::{Options, Run};
@@ -58,6 +58,7 @@ impl Instance {
             admission: None,
             tasklet: false,
             one_way: false,
+            priority: Priority::Normal,
         };
         Serve { instance: self, rpc, options, object: Arc::new(()), registered: None }
     }
@@ -98,6 +99,21 @@ impl<'a, A, R, T> Serve<'a, A, R, T> {
     /// Default: those of the pool alone (`margo.admission` of the configuration).
     pub fn admission(mut self, bounds: Admission) -> Self {
         self.options.admission = Some(bounds);
+        self
+    }
+
+    /// Which requests go first among those that wait for an xstream, where handlers take longer to
+    /// run than to arrive. Only in a pool of the kind `prio_wait`, or in one of the user's own.
+    /// Default: that of the provider, or [`Priority::Normal`].
+    ///
+    /// A handler that has begun is not interrupted, and goes before those that have not. However
+    /// many of higher priority wait, every 8th handler that begins is one of normal priority and
+    /// every 64th one of low priority, if there is one. Requests that wait because a bound is
+    /// reached ([`admission`](Self::admission)) are let in without regard to priorities.
+    ///
+    /// Counterpart: none; the closest is a pool of its own that the scheduler `prio` names first.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.options.priority = priority;
         self
     }
 

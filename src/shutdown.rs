@@ -36,6 +36,8 @@ use crate::FinalizeError;
 use crate::contain::contain;
 use crate::finalize::{self, Callbacks, SignalEvent, Stage};
 use crate::instance::Inner;
+use crate::log::{Log, log};
+use crate::monitor::{self, LifeEvent};
 
 /// Set in [`Shutdown::handlers`] when shutdown has begun.
 const BEGUN: usize = 1;
@@ -149,9 +151,11 @@ impl Shutdown {
         })
     }
 
-    fn drain(&self) {
+    fn drain(&self, log: &Log) {
         if !self.within_grace(&self.drained) {
-            tracing::warn!(
+            log!(
+                log,
+                WARN,
                 handlers = self.handlers(),
                 grace = ?self.grace,
                 "handlers did not end in the grace period; closing the network under them"
@@ -175,6 +179,7 @@ pub(crate) fn begin(inner: &Arc<Inner>) {
         stop_progress(inner);
         finalize::run(inner, Stage::After);
         let _ = inner.shutdown.closed.set(());
+        inner.metrics.server.end();
         let _ = inner.shutdown.done.set(Err(FinalizeError::Thread(error.to_string())));
     }
 }
@@ -192,16 +197,19 @@ pub(crate) fn stop_progress(inner: &Arc<Inner>) -> bool {
 fn run(inner: &Arc<Inner>) {
     let shutdown = &inner.shutdown;
     shutdown.signal.end();
+    inner.monitoring.tell(&LifeEvent::Finalizing);
     crate::handler::refuse_waiting(inner);
     inner.family.end_children();
-    shutdown.drain();
+    shutdown.drain(&inner.log);
     inner.cancels.close();
     finalize::run(inner, Stage::Before);
     end_timers(inner);
     if stop_progress(inner) {
         // Bounded: a handler that blocks the execution stream itself blocks the progress ULT too.
         if !shutdown.within_grace(&shutdown.network_closed) {
-            tracing::error!(
+            log!(
+                inner.log,
+                ERROR,
                 grace = ?shutdown.grace,
                 "the progress ULT does not run: something blocks its execution stream"
             );
@@ -209,11 +217,21 @@ fn run(inner: &Arc<Inner>) {
     }
     contain("a destructor of a handler", || inner.core.deregister_all());
     finalize::run(inner, Stage::After);
+    monitor::api::end(inner);
+    inner.monitoring.tell(&LifeEvent::Finalized);
+    if let Some(tracer) = inner.monitoring.tracer()
+        && !shutdown.within_grace(tracer.close())
+    {
+        let path = tracer.path().display();
+        tracing::error!(%path, "the trace cannot be written in the grace period");
+    }
     let _ = shutdown.closed.set(());
     let result = if inner.family.is_child() { Ok(()) } else { stop_xstreams(inner) };
     if let Err(error) = &result {
-        tracing::error!("{error}");
+        log!(inner.log, ERROR, "{error}");
     }
+    // To the last, so that one can see why the end takes long; whoever waits may use the port.
+    inner.metrics.server.end();
     // Before it is told: whoever waits may remove those pools then.
     inner.family.keep(Vec::new());
     let _ = shutdown.done.set(result);
@@ -227,7 +245,8 @@ fn end_timers(inner: &Inner) {
         if !inner.shutdown.within_grace(&end) {
             running.retain(|end| !end.is_ready());
             let callbacks = running.len() + 1;
-            tracing::warn!(callbacks, "callbacks of timers did not end in the grace period");
+            let log = &inner.log;
+            log!(log, WARN, callbacks, "callbacks of timers did not end in the grace period");
             return;
         }
     }

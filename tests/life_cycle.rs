@@ -546,22 +546,24 @@ fn a_state_dump_tells_what_waits_where() {
             break dump;
         }
     };
-    assert_eq!((dump.phase, dump.handlers_running), (margo::Phase::Running, 1));
-    assert_eq!(dump.address, own.self_addr().to_string());
+    assert_eq!((dump.metrics.phase, dump.metrics.handlers_running), (margo::Phase::Running, 1));
+    assert_eq!(dump.metrics.address, own.self_addr().to_string());
     let handler = dump.ults.iter().find(|ult| ult.name.as_deref() == Some("end")).unwrap();
     assert_eq!(handler.pool, own.rpc_pool().name());
     assert!(handler.state.contains("eventual"), "{}", handler.state);
     assert!(handler.stack.is_empty());
     assert!(dump.ults.iter().any(|ult| ult.name.as_deref() == Some("margo progress")));
-    let pool = dump.pools.iter().find(|pool| pool.name == own.rpc_pool().name()).unwrap();
+    let pool = dump.metrics.pools.iter().find(|pool| pool.name == own.rpc_pool().name()).unwrap();
     assert!(pool.alive >= 1 && pool.xstreams.len() == 1, "{pool:?}");
-    assert_eq!(dump.contexts.len(), 1);
-    assert!(dump.contexts[0].in_flight >= 1 && dump.contexts[0].receives_posted > 0);
+    assert_eq!(dump.metrics.contexts.len(), 1);
+    assert!(
+        dump.metrics.contexts[0].in_flight >= 1 && dump.metrics.contexts[0].receives_posted > 0
+    );
     let far = &dump.timers[0];
     assert!(far.name == "far" && far.due_in_msec.unwrap() > 3_000_000 && !far.is_running);
     // As text it is JSON, with the configuration in it.
     let json: serde_json::Value = serde_json::from_str(&dump.to_string()).unwrap();
-    assert_eq!(json["xstreams"].as_array().unwrap().len(), dump.xstreams.len());
+    assert_eq!(json["xstreams"].as_array().unwrap().len(), dump.metrics.xstreams.len());
     assert_eq!(json["config"]["margo"]["address"], "na+sm://");
 
     let dump = own.state_dump_with_stacks();
@@ -571,11 +573,11 @@ fn a_state_dump_tells_what_waits_where() {
     // From a ULT of its own.
     let asks = own.clone();
     let dump = own.rpc_pool().spawn(move || asks.state_dump()).unwrap().join().unwrap();
-    assert!(!dump.pools.is_empty());
+    assert!(!dump.metrics.pools.is_empty());
     gate.set(()).unwrap();
     call.join().unwrap().unwrap();
     end(&own);
-    assert_eq!(own.state_dump().phase, margo::Phase::Finalized);
+    assert_eq!(own.state_dump().metrics.phase, margo::Phase::Finalized);
 }
 
 #[test]

@@ -209,21 +209,74 @@ fn a_one_way_rpc_has_no_response_at_either_end() {
 }
 
 #[test]
-fn who_answers_a_request_that_wants_no_response_is_told_so() {
-    const ANSWERED: Rpc<u64, u64> = Rpc::new("tell");
-    on_each(|pair| {
-        let result = Arc::new(Eventual::new());
-        let seen = result.clone();
-        pair.service
-            .serve(ANSWERED)
-            .handler(move |handle| seen.set(handle.respond(&1)).unwrap())
-            .unwrap();
-        pair.client.send(TELL, &pair.target(), &1).unwrap();
-        let answered = bounded("it is handled", move || {
-            result.wait_ready();
-            matches!(result.wait(), Err(RespondError::Network { .. }))
+fn each_call_of_a_two_way_rpc_chooses_whether_it_wants_a_response() {
+    const COUNT: Rpc<Vec<u8>, usize> = Rpc::new("count");
+    for auto in [false, true] {
+        on_each(|pair| {
+            let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+            let (own, begun) = (seen.clone(), Arc::new(ult::Semaphore::new(0)));
+            let runs = begun.clone();
+            let note = move |handle: &Handle<Vec<u8>, usize>| {
+                own.lock().unwrap().push((handle.wants_response(), handle.args().len()));
+                runs.release(1);
+                handle.args().len()
+            };
+            let serve = pair.service.serve(COUNT);
+            if auto {
+                serve.returning(note).unwrap();
+            } else {
+                let answer = move |handle: Handle<Vec<u8>, usize>| {
+                    let len = note(&handle);
+                    // As if somebody waited, once.
+                    handle.respond(&len).unwrap();
+                    let again = handle.respond(&len);
+                    assert!(matches!(again, Err(RespondError::Answered { .. })), "{again:?}");
+                };
+                serve.handler(answer).unwrap();
+            }
+            let own = ProviderHandle::from(pair.service.self_addr());
+            let mut expected = Vec::new();
+            // Short and long, from a peer and from itself.
+            for (n, len) in [5, 1 << 20, 7, 1 << 20].into_iter().enumerate() {
+                let remote = (&pair.client, pair.target());
+                let (caller, to) = if n < 2 { remote } else { (&pair.service, own.clone()) };
+                let args = vec![1; len];
+                caller.send(COUNT.without_response(), &to, &args).unwrap();
+                let runs = begun.clone();
+                bounded("it is handled", move || runs.acquire(1).forget());
+                assert_eq!(caller.forward(COUNT, &to, &args).unwrap(), len);
+                begun.acquire(1).forget();
+                expected.extend([(false, len), (true, len)]);
+            }
+            assert_eq!(*seen.lock().unwrap(), expected);
+            assert_eq!(pair.service.stats().handlers_panicked, 0);
+            pair.end();
         });
-        assert!(answered);
+    }
+}
+
+#[test]
+fn what_goes_wrong_without_a_response_is_seen_at_the_target_only() {
+    const FAIL: Rpc<u64, u64> = Rpc::new("fail");
+    const NOBODY: Rpc<u64, u64> = Rpc::new("nobody");
+    const TEXT: Rpc<String, u64> = Rpc::new("fail");
+    on_each(|pair| {
+        pair.service.serve(FAIL).function(|_| panic!("on purpose")).unwrap();
+        pair.service.serve(SUM).function(|(a, b)| a + b).unwrap();
+        let target = pair.target();
+        pair.client.send(FAIL.without_response(), &target, &1).unwrap();
+        pair.client.send(NOBODY.without_response(), &target, &1).unwrap();
+        // Fewer bytes than the arguments need.
+        pair.client.send(TEXT.without_response(), &target, &String::new()).unwrap();
+        assert_eq!(pair.client.forward(SUM, &target, &(1, 2)).unwrap(), 3);
+        let service = pair.service.clone();
+        bounded("both are counted", move || {
+            while service.stats().handlers_panicked + service.stats().arguments_undecodable < 2 {
+                std::thread::yield_now();
+            }
+        });
+        let stats = pair.service.stats();
+        assert_eq!((stats.handlers_panicked, stats.requests_received), (1, 4));
         pair.end();
     });
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use margo::hg::header::{Build, Format, RequestHeader, ResponseHeader};
 use margo::hg::proc::{self, Bytes, Raw, Writer, WriterLimits, Written};
-use margo::hg::{ChecksumLevel, Extension, ProcError, margo as prefix, wire};
+use margo::hg::{ChecksumLevel, Extension, ProcError, TraceParent, margo as prefix, wire};
 use margo::{Bulk, ConstStr, ProviderId, ReturnCode, RpcId};
 use na::MsgBuf;
 use serde::Serialize;
@@ -131,6 +131,10 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
 fn extended() -> Vec<(&'static str, Vec<u8>)> {
     let second = Extension { remaining: Some(Duration::from_secs(1)), ..Extension::default() };
     let cancel = Extension { cancel: true, ..Extension::default() };
+    let trace_id = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736_u128.to_be_bytes();
+    let span_id = 0x00f0_67aa_0ba9_02b7_u64.to_be_bytes();
+    let trace = Some(TraceParent { trace_id, span_id });
+    let traced = Extension { trace, ..Extension::default() };
     let summed = Format::new(Build::Checksum, ChecksumLevel::Headers);
     let request = |id, format, no_response, extension: &Extension, payload: &[u8]| {
         let header = RequestHeader { no_response, ..RequestHeader::in_format(id, format) };
@@ -146,6 +150,7 @@ fn extended() -> Vec<(&'static str, Vec<u8>)> {
     let plain = Build::Plain.into();
     vec![
         ("\"abc\" to \"open\", 1 s left", request(OPEN, plain, false, &second, b"abc")),
+        ("\"abc\" to \"open\", in a trace", request(OPEN, plain, false, &traced, b"abc")),
         (
             "\"abc\" to \"open\", 1 s left, level headers",
             request(OPEN, summed, false, &second, b"abc"),

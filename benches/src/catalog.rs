@@ -20,8 +20,8 @@ use crate::rows::echo::{self, Layer, Work};
 use crate::rows::pair::{Patience, Settings};
 use crate::rows::sweep::{self, Sweep};
 use crate::rows::{
-    hg_proc, na_sm, na_tcp, rpc, ult_fib, ult_idle, ult_memory, ult_switch, ult_sync, ult_tasklet,
-    ult_wake,
+    hg_proc, na_sm, na_tcp, rpc, rpc_scale, timer_callback, ult_fib, ult_idle, ult_memory,
+    ult_switch, ult_sync, ult_tasklet, ult_wake,
 };
 
 /// Transfer sizes, by their word in ids.
@@ -288,9 +288,15 @@ fn ult_cases() -> Vec<Case> {
     ]
 }
 
-fn timer_cases() -> [Case; 1] {
-    let lateness = Case::new(Group::Timer, "timer.lateness", Unit::Nanoseconds, ult_idle::lateness);
-    [lateness.target(Target::Limit(100_000.0))]
+fn timer_cases() -> [Case; 2] {
+    let timer = |id, measure: fn(&Context) -> Result<Figure>| {
+        let case = Case::new(Group::Timer, id, Unit::Nanoseconds, measure);
+        case.target(Target::Limit(100_000.0))
+    };
+    [
+        timer("timer.lateness", ult_idle::lateness),
+        timer("timer.lateness.margo", timer_callback::lateness),
+    ]
 }
 
 /// A row that runs on as many xstreams as it is told.
@@ -362,11 +368,17 @@ fn rpc_cases() -> Vec<Case> {
         cases.push(rpc("rtt.poll", Unit::Nanoseconds, poll, rpc::rtt).target(target));
         let target = if sm { Target::LimitWithTail(500.0, 20_000.0) } else { Target::None };
         cases.push(rpc("rtt.default", Unit::Nanoseconds, default, rpc::rtt).target(target));
+        if sm {
+            let target = Target::TimesFloor(1.03);
+            cases.push(rpc("rtt.stats", Unit::Nanoseconds, poll, rpc::rtt_stats).target(target));
+        }
         let target = Target::Limit(1.0);
         cases.push(rpc("idle_cpu", Unit::Percent, default, rpc::idle_cpu).target(target));
         let target = Target::Limit(if sm { 4e6 } else { 0.8e6 });
         cases.push(rpc("rate32", Unit::PerSecond, poll, rpc::rate).target(target));
     }
+    let scale = Case::new(Group::Rpc, "rpc.sm.scale2", Unit::PerSecond, rpc_scale::run);
+    cases.push(scale.two_cores().target(Target::TimesFloor(0.9)));
     cases
 }
 

@@ -35,9 +35,43 @@ pub(crate) enum Command {
     /// Looks at configurations.
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Reads files that instances write with `margo.trace`: which calls belong together, across
+    /// processes, and where the time went.
+    #[command(subcommand)]
+    Trace(TraceCommand),
     /// Runs the providers of a configuration until Ctrl-C or SIGTERM. SIGUSR1: writes what it does
     /// at the moment to standard error, as JSON.
     Serve(ServeArgs),
+    /// Shows what a running service does, again and again: pools, execution streams, requests,
+    /// peers. The service allows it with `margo.metrics.remote` in its configuration.
+    ///
+    /// In a terminal q or Ctrl-C ends it; elsewhere it prints block after block. A service that
+    /// goes away is waited for.
+    Top(TopArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct TopArgs {
+    /// Address of the service, as `margo serve` prints it.
+    #[arg(value_name = "ADDRESS")]
+    pub(crate) address: String,
+    /// Seconds between two looks.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    pub(crate) interval: f64,
+    /// Looks once; rates are averages since the service started.
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Each look as one line of JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    let range = 0.05..=86_400.0;
+    match text.parse() {
+        Ok(seconds) if range.contains(&seconds) => Ok(seconds),
+        _ => Err("from 0.05 to 86400 seconds".to_owned()),
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -61,6 +95,33 @@ pub(crate) enum ConfigCommand {
     Samples {
         /// Which one, for example `quickstart`.
         name: Option<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TraceCommand {
+    /// Makes one file of those of several processes, for ui.perfetto.dev and chrome://tracing.
+    ///
+    /// Files of one host fit to the nanosecond, those of several hosts as well as the hosts' clocks
+    /// do. A file whose process was killed is taken as far as it goes, with a warning; so are calls
+    /// of which only one half was recorded.
+    Join {
+        /// The file to write.
+        #[arg(value_name = "OUT")]
+        out: PathBuf,
+        /// What the instances wrote: PREFIX.HOST.PID.trace.json.
+        #[arg(required = true, value_name = "IN")]
+        files: Vec<PathBuf>,
+    },
+    /// Shows a trace as a tree, with the time that each part took; without an id the longest
+    /// traces of the file.
+    Show {
+        /// A joined file, or that of one process.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Its id, or as much of the beginning as it takes.
+        #[arg(value_name = "TRACE_ID")]
+        trace_id: Option<String>,
     },
 }
 
@@ -120,10 +181,28 @@ mod tests {
             "info FILE",
             "info na+tcp://127.0.0.1:0",
             "info --json",
+            "trace join OUT IN",
+            "trace join OUT IN IN",
+            "trace show FILE",
+            "trace show FILE 4bf92f35",
+            "top na+tcp://127.0.0.1:7000",
+            "top ADDRESS --interval 0.5 --json",
+            "top ADDRESS --once",
         ] {
             Args::try_parse_from(["margo"].into_iter().chain(line.split(' '))).unwrap();
         }
-        for line in ["", "demo", "serve", "config", "config check", "info x y", "serve a b"] {
+        for line in [
+            "",
+            "demo",
+            "serve",
+            "config",
+            "config check",
+            "info x y",
+            "serve a b",
+            "trace join OUT",
+            "top",
+            "top a --interval 0",
+        ] {
             let words = line.split(' ').filter(|word| !word.is_empty());
             let error = Args::try_parse_from(["margo"].into_iter().chain(words)).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{line}");

@@ -23,12 +23,14 @@ mod output;
 mod pool_stats;
 mod serve;
 mod signals;
+mod top;
+mod trace;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use self::args::{Args, Command, ConfigCommand};
+use self::args::{Args, Command, ConfigCommand, TraceCommand};
 use self::failure::Failure;
 
 fn main() -> ExitCode {
@@ -48,6 +50,11 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Config(ConfigCommand::Check(args)) => config::check(&args),
         Command::Config(ConfigCommand::Schema) => config::schema(),
         Command::Config(ConfigCommand::Samples { name }) => config::samples(name.as_deref()),
+        Command::Trace(TraceCommand::Join { out, files }) => trace::join(&out, &files),
+        Command::Trace(TraceCommand::Show { file, trace_id }) => {
+            trace::show(&file, trace_id.as_deref())
+        }
         Command::Serve(args) => serve::run(&args),
+        Command::Top(args) => top::run(&args),
     }
 }

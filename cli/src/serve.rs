@@ -21,6 +21,9 @@ const COMPONENTS: [&dyn Component; 2] = [&BlobComponent, &EchoComponent];
 /// How the line begins that says that the service is up.
 pub(crate) const LISTENING_ON: &str = "listening on ";
 
+/// How the line begins that says where Prometheus finds it, if it does.
+const METRICS_AT: &str = "metrics at ";
+
 pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     if let Some(parent) = args.die_with {
         die_with(parent)?;
@@ -63,6 +66,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     // A service does its work whether or not anybody reads its output.
     if let Err(failure) = output::line(format_args!("{LISTENING_ON}{address}")) {
         tracing::warn!("cannot tell the address {address}: {failure}");
+    }
+
+    if let Some(metrics) = instance.metrics_addr() {
+        let _ = output::line(format_args!("{METRICS_AT}http://{metrics}/metrics"));
     }
 
     let ended = instance.wait_for_finalize();

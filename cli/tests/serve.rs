@@ -70,7 +70,7 @@ fn sigusr1_asks_for_the_state() {
         let dump: serde_json::Value = dumps.next().unwrap().unwrap();
         assert_eq!(dump["address"], address.trim_end());
         assert_eq!(dump["phase"], "running");
-        assert_eq!(dump["process"], running.pid().as_raw_nonzero().get());
+        assert_eq!(dump["process"]["id"], running.pid().as_raw_nonzero().get());
         assert_eq!(dump["pools"][0]["name"], "__primary__");
         assert!(dump["config"]["margo"].is_object());
     }

@@ -23,6 +23,9 @@ fn wrong_arguments_are_usage_errors() {
         (&["info", "x", "y"], "unexpected argument 'y'"),
         (&["serve", "x", "--adress", "y"], "--address"),
         (&["info", "--jso"], "--json"),
+        (&["trace", "join", "out"], "<IN>"),
+        (&["trace", "show"], "<FILE>"),
+        (&["trace", "show", "x", "nothing"], "no trace id"),
     ] {
         let ended = run(margo(temp.path()).args(args), "").expect(2);
         assert!(ended.stderr.contains(expected), "{args:?}: {ended:#?}");

@@ -82,7 +82,11 @@ impl Resolved {
                 network: self.network.clone(),
                 address_file: self.address_file.clone(),
                 remote_shutdown: self.remote_shutdown,
+                progress_when_needed: self.progress_when_needed,
+                metrics: self.metrics.clone(),
+                log_level: self.log_level,
                 stall_limit_msec: saturate(self.stall_limit.unwrap_or_default().as_millis()),
+                trace: self.trace.clone(),
                 more_progress_pools: self
                     .more_progress_pools
                     .iter()
@@ -148,6 +152,7 @@ impl Resolved {
             name: Some(provider.name.clone()),
             provider_id: Some(provider.provider_id),
             pool: pool_ref(provider.pool),
+            priority: provider.priority,
             config: match &provider.config {
                 Value::Object(config) => config.clone(),
                 _ => Map::new(),

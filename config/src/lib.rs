@@ -51,6 +51,7 @@ mod resolve;
 mod samples;
 mod schema;
 mod suggest;
+mod trace;
 mod tree;
 
 pub use admission::{Admission, AdmissionOptions, Overload, PoolAdmission, ResolvedAdmission};
@@ -59,7 +60,8 @@ pub use config::{Argobots, Config, Pool, PoolAccess, PoolKind, Scheduler, Schedu
 pub use effective::ConfigFlags;
 pub use error::{Error, Errors, Warning};
 pub use margo::{
-    BulkOptions, MargoOptions, MercuryBuild, PROVIDER_ID_DEFAULT, PayloadChecksum, Provider,
+    BulkOptions, LogLevel, MargoOptions, MercuryBuild, MetricsOptions, PROVIDER_ID_DEFAULT,
+    PayloadChecksum, Priority, Provider,
 };
 pub use mercury::{ChecksumLevel, Mercury, NaAddrFormat, TrafficClass};
 pub use monitoring::{MonitoringOptions, StatisticsOptions, TimeSeriesOptions};
@@ -72,3 +74,4 @@ pub use resolve::{
 };
 pub use samples::samples;
 pub use schema::json_schema;
+pub use trace::TraceOptions;

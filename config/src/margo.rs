@@ -8,6 +8,7 @@ use crate::admission::AdmissionOptions;
 use crate::config::is_default;
 use crate::network::{NetworkOptions, ProcOptions};
 use crate::pool_ref::PoolRef;
+use crate::trace::TraceOptions;
 
 /// Provider id of RPCs that belong to no provider; no provider may have it.
 ///
@@ -72,10 +73,26 @@ pub struct MargoOptions {
     /// Lets any peer that can reach this instance shut it down. Default false.
     #[serde(skip_serializing_if = "is_default")]
     pub remote_shutdown: bool,
+    /// Progress spins only while operations of this instance are in flight, not for a while after
+    /// them: for clients that call now and then and leave their cores to something else meanwhile.
+    /// Default false.
+    #[serde(skip_serializing_if = "is_default")]
+    pub progress_when_needed: bool,
+    /// How others see what the instance does. Default: not at all.
+    #[serde(skip_serializing_if = "is_default")]
+    pub metrics: MetricsOptions,
+    /// The least severe messages of this instance that reach the log; the environment variable
+    /// `MARGO_LOG_LEVEL` wins. Default none: all of them, and the program's `tracing` subscriber
+    /// decides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_level: Option<LogLevel>,
     /// How long a unit may hold its xstream, or a runnable one may wait, before the log says so, in
     /// milliseconds, from 10. Default 1000; 0 does not look.
     #[serde(skip_serializing_if = "is_stall_limit")]
     pub stall_limit_msec: u32,
+    /// Files that show calls across processes. Default: see there.
+    #[serde(skip_serializing_if = "is_default")]
+    pub trace: TraceOptions,
     /// Pools in which the progress ULTs of contexts 1, 2 and so on run, one for each; that of
     /// context 0 runs in `progress_pool`. Default none: `mercury.max_contexts` says how many
     /// contexts there are, and pools and xstreams are added for them.
@@ -103,7 +120,11 @@ impl Default for MargoOptions {
             network: NetworkOptions::default(),
             address_file: None,
             remote_shutdown: false,
+            progress_when_needed: false,
+            metrics: MetricsOptions::default(),
+            log_level: None,
             stall_limit_msec: STALL_LIMIT_MSEC,
+            trace: TraceOptions::default(),
             more_progress_pools: Vec::new(),
             providers: Vec::new(),
         }
@@ -122,6 +143,58 @@ fn is_stall_limit(msec: &u32) -> bool {
 
 fn is_overflow_held_max(bytes: &u64) -> bool {
     *bytes == OVERFLOW_HELD_MAX
+}
+
+/// How others see what an instance does: gauges and counters, no contents of calls.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct MetricsOptions {
+    /// Address and port of an HTTP server for Prometheus, such as `"127.0.0.1:9100"` or
+    /// `"[::]:9100"`; port 0 takes a free one, which the log tells. Whoever reaches it may read
+    /// `/metrics`. Default none: there is no server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<String>,
+    /// Lets any peer that can reach this instance read the same by an RPC, as `margo top` does.
+    /// Default false.
+    pub remote: bool,
+}
+
+/// How severe a message of the log is.
+///
+/// Counterpart: `margo_log_level`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum LogLevel {
+    /// Nothing.
+    Off,
+    /// What failed and cannot be helped.
+    Error,
+    /// What is probably not meant.
+    Warning,
+    /// What happens rarely and is worth knowing.
+    Info,
+    /// What helps to find an error.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+impl LogLevel {
+    /// The level of that name; those of C are known, too: `critical` is `error` here, and
+    /// `external` is `trace`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Some(match name.trim().to_ascii_lowercase().as_str() {
+            "off" => Self::Off,
+            "error" | "critical" => Self::Error,
+            "warning" | "warn" => Self::Warning,
+            "info" => Self::Info,
+            "debug" => Self::Debug,
+            "trace" | "external" => Self::Trace,
+            _ => return None,
+        })
+    }
 }
 
 /// Checksum of arguments and results.
@@ -168,6 +241,20 @@ impl Default for BulkOptions {
     }
 }
 
+/// Which requests go first among those that wait for an xstream.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Priority {
+    /// Before all others.
+    High,
+    /// The default.
+    #[default]
+    Normal,
+    /// After all others.
+    Low,
+}
+
 /// One service of the process.
 ///
 /// Counterpart: an entry of `providers` in a Bedrock document.
@@ -191,6 +278,10 @@ pub struct Provider {
     /// Pool in which its handlers run. Default `rpc_pool`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<PoolRef>,
+    /// Which requests go first among those that wait for an xstream of the pool, which must be of
+    /// the kind `prio_wait` then. Default `"normal"`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub priority: Priority,
     /// Its own settings; an object whose keys it defines itself. Default `{}`.
     pub config: Map<String, Value>,
 }

@@ -13,6 +13,16 @@ pub(crate) const DEFAULT_MONITOR: &str = "default";
 /// Most decimal digits that a figure is printed with.
 const PRECISION_MAX: u32 = 9;
 
+/// Highest bound on what is kept.
+const KEPT_MAX: u32 = 1_000_000;
+
+/// Switches the default monitor on, whatever it is set to, unless the document names another one.
+const ENV_ENABLE: &str = "MARGO_ENABLE_MONITORING";
+/// The environment's say where the document has none.
+const ENV_PREFIX: &str = "MARGO_MONITORING_FILENAME_PREFIX";
+const ENV_NO_STATISTICS: &str = "MARGO_MONITORING_DISABLE_STATISTICS";
+const ENV_NO_SERIES: &str = "MARGO_MONITORING_DISABLE_TIME_SERIES";
+
 /// What the default monitor records, and where to: the content of `monitoring.config`.
 ///
 /// Read it with [`MonitoringOptions::of`]; the document itself keeps what was written, because a
@@ -51,10 +61,19 @@ pub struct StatisticsOptions {
     /// Decimal digits of times, 0 to 9. Default 9.
     #[cfg_attr(test, schemars(range(max = 9)))]
     pub precision: u32,
-    /// Records each so many-th round of the progress loop; 0: none. Default 1.
+    /// Records each so many-th sleep of the progress loop, and of its polls, of which there are far
+    /// more, one in 1024 times as many; 0: none. Default 1.
     pub sample_progress_every: u32,
     /// Indents the file. Default false.
     pub pretty_json: bool,
+    /// Looks at the times of one in so many calls of a path, at random; 1: all, as C does; 0: none.
+    /// All calls are counted in any case, and of the first ones of a path all are looked at.
+    /// Default 256. Not in C.
+    pub sample_rpcs_every: u32,
+    /// Most rows: pairs of a call path and a peer, of calls and of requests each; from 1 to
+    /// 1,000,000. Further peers of a path are counted together. Default 500. Not in C.
+    #[cfg_attr(test, schemars(range(min = 1, max = 1_000_000)))]
+    pub rows_max: u32,
 }
 
 impl Default for StatisticsOptions {
@@ -64,6 +83,8 @@ impl Default for StatisticsOptions {
             precision: PRECISION_MAX,
             sample_progress_every: 1,
             pretty_json: false,
+            sample_rpcs_every: 256,
+            rows_max: 500,
         }
     }
 }
@@ -84,6 +105,10 @@ pub struct TimeSeriesOptions {
     pub time_interval_sec: f64,
     /// Indents the file. Default false.
     pub pretty_json: bool,
+    /// Most entries of a series that are kept; older ones are dropped; from 1 to 1,000,000.
+    /// Default 3600. Not in C, which loses all after the 256th.
+    #[cfg_attr(test, schemars(range(min = 1, max = 1_000_000)))]
+    pub entries_max: u32,
 }
 
 impl Default for TimeSeriesOptions {
@@ -93,6 +118,7 @@ impl Default for TimeSeriesOptions {
             precision: PRECISION_MAX,
             time_interval_sec: 1.0,
             pretty_json: false,
+            entries_max: 3600,
         }
     }
 }
@@ -139,6 +165,37 @@ impl MonitoringOptions {
         }
     }
 
+    /// What the default monitor is to do: as the document says, then as the environment says.
+    /// `None`: it is off, because neither asks for it, or the document names another one.
+    ///
+    /// # Errors
+    ///
+    /// As [`of`](Self::of).
+    pub(crate) fn effective(
+        monitoring: Option<&Map<String, Value>>,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Option<Self>, Vec<Error>> {
+        if monitoring.is_none() && env(ENV_ENABLE).is_none() {
+            return Ok(None);
+        }
+        let options = monitoring.map_or(Ok(Some(Self::default())), Self::of)?;
+        let Some(mut options) = options else { return Ok(None) };
+        let is_given = |pointer: &str| {
+            let config = monitoring.and_then(|map| map.get("config"));
+            config.and_then(|config| config.pointer(pointer)).is_some_and(|value| !value.is_null())
+        };
+        if let Some(prefix) = env(ENV_PREFIX).filter(|_| !is_given("/filename_prefix")) {
+            options.filename_prefix = prefix;
+        }
+        if env(ENV_NO_STATISTICS).is_some() && !is_given("/statistics/disable") {
+            options.statistics.disable = true;
+        }
+        if env(ENV_NO_SERIES).is_some() && !is_given("/time_series/disable") {
+            options.time_series.disable = true;
+        }
+        Ok(Some(options))
+    }
+
     fn from_value(config: &Value) -> Result<Self, Vec<Error>> {
         let inside = |error: Error| Error {
             path: match error.path.as_str() {
@@ -165,6 +222,14 @@ impl MonitoringOptions {
         ];
         for (path, precision) in digits.into_iter().filter(|(_, given)| *given > PRECISION_MAX) {
             let message = format!("{precision} digits are not allowed: from 0 to {PRECISION_MAX}");
+            wrong.push(Error::new(path, message));
+        }
+        let bounds = [
+            ("statistics.rows_max", self.statistics.rows_max),
+            ("time_series.entries_max", self.time_series.entries_max),
+        ];
+        for (path, max) in bounds.into_iter().filter(|(_, max)| !(1..=KEPT_MAX).contains(max)) {
+            let message = format!("{max} is not allowed: from 1 to {KEPT_MAX}");
             wrong.push(Error::new(path, message));
         }
         let interval = self.time_series.time_interval_sec;
@@ -212,6 +277,49 @@ mod tests {
     fn an_interval_may_be_an_integer() {
         let given = of(r#"{"config": {"time_series": {"time_interval_sec": 2}}}"#);
         assert_eq!(given.expect("accepted").expect("default").time_series.time_interval_sec, 2.0);
+    }
+
+    #[test]
+    fn bounds_are_checked() {
+        for key in ["\"statistics\": {\"rows_max\"", "\"time_series\": {\"entries_max\""] {
+            for (value, good) in [("0", false), ("1", true), ("1000000", true), ("1000001", false)]
+            {
+                let text = format!("{{\"config\": {{{key}: {value}}}}}}}");
+                assert_eq!(of(&text).is_ok(), good, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_environment_switches_on_and_speaks_where_the_document_is_silent() {
+        let effective = |document: Option<&str>, set: &[(&str, &str)]| {
+            let map = document.map(|text| serde_json::from_str(text).expect("an object"));
+            let env = |name: &str| {
+                set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+            };
+            MonitoringOptions::effective(map.as_ref(), &env).expect("accepted")
+        };
+        let off = [("MARGO_MONITORING_DISABLE_STATISTICS", "")];
+        assert_eq!(effective(None, &off), None);
+        assert_eq!(
+            effective(Some(r#"{"name": "mine"}"#), &[("MARGO_ENABLE_MONITORING", "1")]),
+            None
+        );
+        assert_eq!(effective(Some("{}"), &[]), Some(MonitoringOptions::default()));
+        let all = [
+            ("MARGO_ENABLE_MONITORING", ""),
+            ("MARGO_MONITORING_FILENAME_PREFIX", "of env"),
+            ("MARGO_MONITORING_DISABLE_STATISTICS", "1"),
+            ("MARGO_MONITORING_DISABLE_TIME_SERIES", "1"),
+        ];
+        let by_env = effective(None, &all).expect("on");
+        assert_eq!(by_env.filename_prefix, "of env");
+        assert!(by_env.statistics.disable && by_env.time_series.disable);
+        let document =
+            r#"{"config": {"filename_prefix": "own", "statistics": {"disable": false}}}"#;
+        let both = effective(Some(document), &all).expect("on");
+        assert_eq!(both.filename_prefix, "own");
+        assert!(!both.statistics.disable && both.time_series.disable);
     }
 
     #[test]

@@ -250,6 +250,9 @@ fn the_manual_has_every_key() {
     margo.mercury_build = Some(margo_config::MercuryBuild::Plain);
     margo.more_progress_pools = vec![0.into()];
     (margo.remote_shutdown, margo.stall_limit_msec) = (true, 1);
+    margo.trace.request_sample_rate = Some(0.5);
+    margo.metrics.listen = Some(String::new());
+    margo.log_level = Some(margo_config::LogLevel::Info);
     let (pool, bound) = (Some(0.into()), Some(1));
     let overload = Some(margo_config::Overload::Wait);
     let bounds = PoolAdmission { pool, handlers_max: bound, peer_handlers_max: bound, overload };
@@ -279,7 +282,7 @@ fn the_manual_has_every_key() {
     let margo = &document["margo"];
     let (argobots, admission) = (&document["argobots"], &margo["admission"]);
     let parts = [&margo["bulk"], &margo["proc"], &margo["network"], argobots, admission];
-    let parts = parts.into_iter().chain([&admission["pools"][0]]);
+    let parts = parts.into_iter().chain([&admission["pools"][0], &margo["metrics"]]);
     let objects = [&document["mercury"], margo, &document].into_iter().chain(parts);
     let keys = objects.flat_map(|object| object.as_object().expect("an object").keys());
     let (pool, xstream) = (&argobots["pools"][0], &argobots["xstreams"][0]);

@@ -53,12 +53,13 @@ mod process;
 mod remote;
 mod served;
 mod stopped;
+mod told;
 mod waiting;
 mod wire;
 
 pub use self::{
     bulk::*, bulk_refused::*, cancel::*, crowd::*, flow::*, leftovers::*, lifecycle::*,
-    messages::*, oneself::*, peers::*, stopped::*, waiting::*,
+    messages::*, oneself::*, peers::*, stopped::*, told::*, waiting::*,
 };
 
 /// How long a case waits for what must happen, before it fails. Far above what a loaded machine
@@ -240,6 +241,7 @@ macro_rules! conformance {
             an_origin_that_left_cannot_be_answered,
             what_gone_peers_left_is_bounded,
             nobody_listens,
+            peers_and_memory_are_told,
         }
     };
     (@threads $open:path; $mode:ident) => {

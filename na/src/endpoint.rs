@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Access, Addr, Error, LocalMem, Memory, MsgBuf, RegionTable, RemoteMem, SmOptions, TcpOptions,
+    Access, Addr, EndpointStats, Error, LocalMem, Memory, MsgBuf, RegionTable, RemoteMem,
+    SmOptions, TcpOptions,
 };
 
 /// Names an operation in its completion and in `cancel`. Chosen by the caller, unique among the
@@ -432,6 +433,19 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     fn direct_bytes_max(&self, peer: &Addr) -> u64 {
         let _ = peer;
         0
+    }
+
+    /// A number that grows with what this side does for transfers that peers have begun. Such work
+    /// ends no operation here, so polls do not tell it; but whoever is about to sleep because
+    /// nothing happens may learn from it that something does. Default: always the same.
+    fn served(&self) -> u64 {
+        0
+    }
+
+    /// Peers and registered memory at the moment. Takes time for each of them. Waits for nobody who
+    /// polls. Default: nothing is told.
+    fn stats(&self) -> EndpointStats {
+        EndpointStats::default()
     }
 
     /// How this endpoint moves bulk data, for `margo info` and logs; for example

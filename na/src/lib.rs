@@ -71,6 +71,8 @@ mod registry;
 #[cfg(not(loom))]
 mod sm_options;
 #[cfg(not(loom))]
+mod stats;
+#[cfg(not(loom))]
 mod tcp_options;
 #[cfg(not(loom))]
 mod uri;
@@ -111,6 +113,7 @@ pub use self::{
     region::RegionTable,
     registry::{Plugin, open, plugin_for, plugins},
     sm_options::SmOptions,
+    stats::{EndpointStats, PeerLink, PeerStats},
     tcp_options::TcpOptions,
     uri::Uri,
 };

@@ -311,6 +311,12 @@ impl Matcher {
         self.expected_posted.has_peer(peer)
     }
 
+    /// Every posted expected receive, with the peer that it is from.
+    #[allow(dead_code, reason = "for transports that tell what they await")]
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = (u64, OpId)> {
+        self.expected_posted.iter().map(|(key, posted)| (key.peer, posted.op))
+    }
+
     /// Takes whatever still comes from `peer`, which is known to be gone. Ends with
     /// [`fail_peer`](Self::fail_peer) or [`restore_bound`](Self::restore_bound).
     #[allow(dead_code, reason = "for transports whose dead peers leave messages behind")]

@@ -13,6 +13,7 @@ use std::sync::{PoisonError, Weak};
 use crate::alloc::Block;
 use crate::cheap::Cheap;
 use crate::keys::Keys;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{Access, DeniedReason, Error, LocalMem, Memory, RawSegment, RemoteMem};
 
@@ -84,6 +85,8 @@ struct Table {
 #[derive(Debug, Default, Clone)]
 pub struct RegionTable {
     table: Arc<Mutex<Table>>,
+    /// See [`Endpoint::served`](crate::Endpoint::served).
+    served: Arc<AtomicU64>,
 }
 
 /// The same table, not the same content.
@@ -166,12 +169,34 @@ impl RegionTable {
         if !region.contains(offset, len) {
             return Err(DeniedReason::OutOfRange);
         }
+        self.has_served();
         Ok(LocalMem::new(region))
+    }
+
+    /// Something was done for a transfer of a peer.
+    pub(crate) fn has_served(&self) {
+        // A sign of life and no more: nothing is read because of it.
+        self.served.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often something was.
+    pub(crate) fn served(&self) -> u64 {
+        self.served.load(Ordering::Relaxed)
     }
 
     /// Registered regions, for tests and statistics.
     pub fn len(&self) -> usize {
         lock(&self.table).regions.len()
+    }
+
+    /// Registered regions, and their bytes. Looks at each.
+    #[allow(dead_code, reason = "a build may have no transport that tells")]
+    pub(crate) fn totals(&self) -> (usize, u64) {
+        let table = lock(&self.table);
+        let regions = table.regions.values();
+        let regions: Vec<_> = regions.filter_map(Weak::upgrade).collect();
+        drop(table);
+        (regions.len(), regions.iter().fold(0, |sum, region| sum.saturating_add(region.len())))
     }
 
     /// Whether nothing is registered.

@@ -13,12 +13,21 @@ use support::{Hostile, Node, connected, listening, with_attach};
 
 const LEN: usize = 64 << 10;
 
-fn register(node: &Node, access: Access) -> (LocalMem, RemoteMem) {
-    let memory = Memory::alloc(LEN, &AllocOptions::default()).expect("allocate");
+fn register_memory(node: &Node, memory: Memory, access: Access) -> (LocalMem, RemoteMem) {
     let local = node.endpoint.register(memory, access).expect("register");
     let described = node.endpoint.mem_to_bytes(&local);
     let remote = node.endpoint.mem_from_bytes(&described).expect("a description");
     (local, remote)
+}
+
+fn register(node: &Node, access: Access) -> (LocalMem, RemoteMem) {
+    let memory = Memory::alloc(LEN, &AllocOptions::default()).expect("allocate");
+    register_memory(node, memory, access)
+}
+
+/// A region of plain memory.
+fn register_plain(node: &Node, len: usize) -> (LocalMem, RemoteMem) {
+    register_memory(node, Memory::from_vec(vec![0; len]), Access::ReadWrite)
 }
 
 /// An owner, and a requester to which a region of the owner was offered.
@@ -139,6 +148,22 @@ const GATE: usize = 1408;
 /// The first offer of the acceptor.
 const OFFER: usize = 2304;
 
+/// Revokes what was offered first, and expects that it is kept until the peer has stopped copying.
+#[track_caller]
+fn expect_kept(node: &mut Node, hostile: &mut Hostile, addr: &Addr, memory: LocalMem) {
+    hostile.half(GATE).store(1, Ordering::Relaxed);
+    let (sender, released) = channel();
+    memory.revoke(move |memory| sender.send(memory).expect("the test waits"));
+    assert_eq!(hostile.half(OFFER).load(Ordering::Relaxed), 0, "withdrawn");
+    (0..5000).for_each(|_| node.poll());
+    assert!(released.try_recv().is_err(), "somebody copies there");
+    hostile.half(GATE).store(0, Ordering::Relaxed);
+    node.until("the memory", |_| released.try_recv().is_ok());
+    let asked = node.recv();
+    hostile.write(1, 7, b"still connected");
+    assert_eq!(node.received(asked).0.from, *addr);
+}
+
 #[test]
 fn memory_stays_while_a_peer_copies_under_an_offer() {
     let mut node = listening();
@@ -150,26 +175,7 @@ fn memory_stays_while_a_peer_copies_under_an_offer() {
         hostile.write(3, 0, &request);
     }
     node.until("an offer", |_| hostile.half(OFFER).load(Ordering::Relaxed) != 0);
-    hostile.half(GATE).store(1, Ordering::Relaxed);
-    let (sender, released) = channel();
-    memory.revoke(move |memory| sender.send(memory).expect("the test waits"));
-    assert_eq!(hostile.half(OFFER).load(Ordering::Relaxed), 0, "withdrawn");
-    (0..5000).for_each(|_| node.poll());
-    assert!(released.try_recv().is_err(), "somebody copies there");
-    hostile.half(GATE).store(0, Ordering::Relaxed);
-    node.until("the memory", |_| released.try_recv().is_ok());
-    let asked = node.recv();
-    hostile.write(1, 7, b"still connected");
-    assert_eq!(node.received(asked).0.from, addr);
-}
-
-/// A region of plain memory.
-fn register_plain(node: &Node, len: usize) -> (LocalMem, RemoteMem) {
-    let memory = Memory::from_vec(vec![0; len]);
-    let local = node.endpoint.register(memory, Access::ReadWrite).expect("register");
-    let described = node.endpoint.mem_to_bytes(&local);
-    let remote = node.endpoint.mem_from_bytes(&described).expect("a description");
-    (local, remote)
+    expect_kept(&mut node, &mut hostile, &addr, memory);
 }
 
 fn words(words: &[u64]) -> Vec<u8> {
@@ -219,17 +225,7 @@ fn plain_memory_is_offered_to_a_peer_for_whom_attaching_is_cheaper() {
         }
     }
     assert!(attached > 0);
-    hostile.half(GATE).store(1, Ordering::Relaxed);
-    let (sender, released) = channel();
-    theirs.revoke(move |memory| sender.send(memory).expect("the test waits"));
-    assert!(!is_offered(&hostile), "withdrawn");
-    (0..5000).for_each(|_| node.poll());
-    assert!(released.try_recv().is_err(), "somebody copies there");
-    hostile.half(GATE).store(0, Ordering::Relaxed);
-    node.until("the memory", |_| released.try_recv().is_ok());
-    let asked = node.recv();
-    hostile.write(1, 7, b"still connected");
-    assert_eq!(node.received(asked).0.from, addr);
+    expect_kept(&mut node, &mut hostile, &addr, theirs);
 }
 
 /// The first offer of the side that connected.
@@ -297,6 +293,13 @@ fn a_peer_that_offers_plain_memory_is_asked_no_more_but_now_and_then() {
     let written = unsafe { plain.theirs.as_ptr().cast::<[u8; 8192]>().read_volatile() };
     assert_eq!((written[4095], written[4096]), (7, 3));
     assert!(!plain.is_alone(false, 0, 4095), "so short that a system call is dear");
+    let whole = plain.ours.clone();
+    let parts: Vec<Vec<u8>> = (0..128).map(|_| vec![0; 64]).collect();
+    let memory = Memory::from_vecs(parts);
+    plain.ours = plain.node.endpoint.register(memory, Access::ReadWrite).expect("register");
+    assert!(!plain.is_alone(false, 0, 8192), "more pieces than a call can name");
+    plain.ours = whole;
+    assert!(plain.is_alone(false, 0, 8192), "which is no reason to ask always");
     plain.hostile.half(THEIR_OFFER).store(0, Ordering::Relaxed);
     assert!(!plain.is_alone(false, 0, 8192), "withdrawn");
     plain.offered = 8191;

@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use na::LocalMem;
@@ -60,7 +60,7 @@ pub use self::spec::{BulkClassStats, BulkPoolError, BulkPoolSpec};
 #[derive(Clone)]
 pub struct BulkPool(Arc<[Class]>);
 
-struct Class {
+pub(crate) struct Class {
     bytes: usize,
     buffers: usize,
     state: Mutex<State>,
@@ -102,7 +102,47 @@ impl Instance {
             Ok(Class { bytes, buffers, state })
         };
         let classes = spec.check()?.into_iter().map(class).collect::<Result<Vec<_>, _>>()?;
-        Ok(BulkPool(classes.into()))
+        let pool = BulkPool(classes.into());
+        self.inner().metrics.bulk_pools.add(&pool);
+        Ok(pool)
+    }
+}
+
+/// The bulk pools that an instance has made and somebody holds, with their numbers.
+#[derive(Default)]
+pub(crate) struct Pools(Mutex<Made>);
+
+#[derive(Default)]
+struct Made {
+    count: u64,
+    held: Vec<(u64, Weak<[Class]>)>,
+}
+
+impl Pools {
+    fn add(&self, pool: &BulkPool) {
+        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        made.held.retain(|(_, pool)| pool.strong_count() > 0);
+        let number = made.count;
+        made.held.push((number, Arc::downgrade(&pool.0)));
+        made.count += 1;
+    }
+
+    pub(crate) fn metrics(&self) -> Vec<crate::BulkPoolMetrics> {
+        let pools = self.0.lock().unwrap_or_else(PoisonError::into_inner).held.clone();
+        let there = pools.iter().filter_map(|(number, pool)| Some((*number, pool.upgrade()?)));
+        let classes = |(pool, classes): (u64, Arc<[Class]>)| {
+            let stats: Vec<_> = classes.iter().map(Class::stats).collect();
+            stats.into_iter().map(move |class| crate::BulkPoolMetrics {
+                pool,
+                buffer_bytes: class.bytes,
+                buffers: class.buffers,
+                free: class.free,
+                waiting: class.waiting,
+                gets: class.gets,
+                waits: class.waits,
+            })
+        };
+        there.flat_map(classes).collect()
     }
 }
 

@@ -8,6 +8,8 @@ use super::print::Part;
 use super::{Elastic, ElasticityError, PoolEntry, PoolInfo, PoolKey, XstreamEntry, XstreamInfo};
 use crate::error::LayoutErrors;
 use crate::instance::Inner;
+use crate::log::log;
+use crate::monitor::LifeEvent;
 use crate::{InitError, Instance, Layout};
 
 impl Elastic {
@@ -27,7 +29,7 @@ impl Elastic {
         let known = before.map(|before| before.warnings).unwrap_or_default();
         let is_new = |warning: &&Warning| !known.contains(warning) && warning.path != expected;
         for warning in after.warnings.iter().filter(is_new) {
-            tracing::warn!("{warning}");
+            log!(inner.log, WARN, "{warning}");
         }
         Ok(after)
     }
@@ -102,7 +104,9 @@ impl Instance {
         let (resolved, place) = self.with_pool(pool)?;
         let layout = Layout::plan(&resolved).map_err(|error| below(error, "pools", place))?;
         let made = inner.runtime.add_pool(layout.pools[place].spec())?;
-        Ok(elastic.enter_pool(PoolEntry::new(resolved.pools[place].clone(), made)))
+        let info = elastic.enter_pool(PoolEntry::new(resolved.pools[place].clone(), made));
+        inner.monitoring.tell(&LifeEvent::PoolAdded(&info.pool));
+        Ok(info)
     }
 
     /// Adds a pool that the program has made with [`Instance::runtime`]. Removing it from the
@@ -126,7 +130,9 @@ impl Instance {
         let (resolved, place) = self.with_pool(described(pool))?;
         let mut about = resolved.pools[place].clone();
         about.external = true;
-        Ok(elastic.enter_pool(PoolEntry::new(about, pool.clone())))
+        let info = elastic.enter_pool(PoolEntry::new(about, pool.clone()));
+        inner.monitoring.tell(&LifeEvent::PoolAdded(&info.pool));
+        Ok(info)
     }
 
     /// Adds an xstream from its description in JSON, as it stands in `argobots.xstreams` of a
@@ -160,7 +166,10 @@ impl Instance {
         let (resolved, place) = self.with_xstream(xstream)?;
         let layout = Layout::plan(&resolved).map_err(|error| below(error, "xstreams", place))?;
         let made = inner.runtime.add_xstream(layout.xstreams[place].spec())?;
-        Ok(elastic.enter_xstream(XstreamEntry::new(resolved.xstreams[place].clone(), made)))
+        let entry = XstreamEntry::new(resolved.xstreams[place].clone(), made);
+        let info = elastic.enter_xstream(entry);
+        inner.monitoring.tell(&LifeEvent::XstreamAdded(&info.xstream));
+        Ok(info)
     }
 
     /// Adds an xstream that the program has made with [`Instance::runtime`], with pools of this
@@ -200,7 +209,9 @@ impl Instance {
         })?;
         let mut about = resolved.xstreams[place].clone();
         about.external = true;
-        Ok(elastic.enter_xstream(XstreamEntry::new(about, xstream.clone())))
+        let info = elastic.enter_xstream(XstreamEntry::new(about, xstream.clone()));
+        self.inner().monitoring.tell(&LifeEvent::XstreamAdded(&info.xstream));
+        Ok(info)
     }
 
     /// As [`change`](Self::change), for what is not the business of a child.

@@ -71,6 +71,7 @@ impl Instance {
             Ok(()) => {
                 if context == 0 {
                     crate::remote_shutdown::follow_progress(self, &info.pool);
+                    crate::metrics::follow_progress(self, &info.pool);
                 }
                 Ok(())
             }

@@ -183,6 +183,12 @@ key!(
 );
 
 impl Elastic {
+    /// Where the progress ULTs run.
+    pub(crate) fn progress_pools(&self) -> Vec<PoolRef> {
+        let table = self.table();
+        table.progress.iter().map(|pool| table.pools[pool].pool.clone()).collect()
+    }
+
     /// The list as the document has it. `pools` are those of the document, in its order.
     pub(crate) fn new(resolved: &Resolved, runtime: &Runtime, pools: &[PoolRef]) -> Self {
         let pools: BTreeMap<_, _> = resolved
@@ -214,6 +220,11 @@ impl Elastic {
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All pools, in the order of their indices.
+    pub(crate) fn pools(&self) -> Vec<PoolRef> {
+        self.table().pools.values().map(|entry| entry.pool.clone()).collect()
     }
 
     /// Keeps the layout as it is: pools that are looked at under it are not removed meanwhile.
@@ -291,7 +302,7 @@ impl Instance {
     ///
     /// Counterpart: `margo_get_num_pools`.
     pub fn pools(&self) -> Vec<PoolRef> {
-        self.elastic().table().pools.values().map(|entry| entry.pool.clone()).collect()
+        self.elastic().pools()
     }
 
     /// All xstreams, in the order of their indices.
@@ -350,9 +361,7 @@ impl Instance {
 
     /// Where the progress ULTs run: those of context 0, context 1 and so on.
     pub fn progress_pools(&self) -> impl Iterator<Item = PoolRef> + use<> {
-        let table = self.elastic().table();
-        let pools = table.progress.iter().map(|pool| table.pools[pool].pool.clone());
-        pools.collect::<Vec<_>>().into_iter()
+        self.elastic().progress_pools().into_iter()
     }
 
     /// Keeps a pool from being removed for as long as the value lives. `by` is what an error says

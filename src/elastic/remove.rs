@@ -7,6 +7,8 @@ use ult::{PoolRef, XstreamState};
 use super::{Elastic, ElasticityError, LEAVING, PoolKey, Table, XstreamKey};
 use crate::Instance;
 use crate::instance::Inner;
+use crate::log::log;
+use crate::monitor::LifeEvent;
 use crate::register::Entry;
 
 /// The xstream that stays.
@@ -53,8 +55,9 @@ fn rpcs_in(inner: &Inner, pool: &PoolRef) -> Vec<String> {
         .iter()
         .filter_map(|registration| {
             let entry = registration.data_as::<Entry>()?;
-            // That one follows progress.
-            let here = entry.pool == *pool && entry.rpc != crate::remote_shutdown::NAME;
+            // Those follow progress.
+            let follows = [crate::remote_shutdown::NAME, crate::metrics::REMOTE_NAME];
+            let here = entry.pool == *pool && !follows.contains(&entry.rpc);
             here.then(|| format!("RPC `{}` of provider {}", entry.rpc, entry.provider))
         })
         .collect();
@@ -120,6 +123,7 @@ impl Instance {
             })?;
         }
         elastic.table().pools.remove(&info.index);
+        inner.monitoring.tell(&LifeEvent::PoolRemoved(&info.pool));
         Ok(())
     }
 
@@ -152,6 +156,7 @@ impl Instance {
             self.check_xstream_is_free(&info)?;
             if external {
                 elastic.table().xstreams.remove(&info.index);
+                self.inner().monitoring.tell(&LifeEvent::XstreamRemoved(&info.xstream));
                 return Ok(());
             }
             self.mark_leaving(info.index, true);
@@ -163,6 +168,7 @@ impl Instance {
         match left {
             Ok(()) => {
                 elastic.table().xstreams.remove(&info.index);
+                self.inner().monitoring.tell(&LifeEvent::XstreamRemoved(&info.xstream));
                 self.warn_of_unserved_pools();
                 Ok(())
             }
@@ -170,7 +176,8 @@ impl Instance {
                 if info.xstream.state() == XstreamState::Terminated
                     && let Err(error) = info.xstream.revive()
                 {
-                    tracing::error!(%error, xstream = info.name(), "cannot start it again");
+                    let (log, xstream) = (&self.inner().log, info.name());
+                    log!(log, ERROR, %error, xstream, "cannot start it again");
                 }
                 self.mark_leaving(info.index, false);
                 Err(error.into())
@@ -184,7 +191,7 @@ impl Instance {
             let Ok(users) = self.pool_users(pool) else { continue };
             if !users.is_empty() {
                 let (pool, by) = (pool.name(), users.join(", "));
-                tracing::warn!(pool, by, "no xstream runs a pool that is in use");
+                log!(self.inner().log, WARN, pool, by, "no xstream runs a pool that is in use");
             }
         }
     }

@@ -16,6 +16,7 @@ use super::header::RequestHeader;
 use super::ops::{OpRef, Role};
 use super::proc::Written;
 use super::{Extension, RpcId, wire};
+use crate::log::log;
 
 /// Names a call among those of its origin that are in flight. A later call may have the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -106,7 +107,7 @@ impl<T> Core<T> {
         }
         let op = OpRef::single(Role::Loose, self.id, self.counts.loose.bump());
         if let Err(refused) = self.endpoint.send_unexpected(op, to, tag, buf) {
-            tracing::debug!(error = %refused.error, "a cancel was not sent");
+            log!(self.options.log, DEBUG, error = %refused.error, "a cancel was not sent");
             self.buffers.put(refused.buf);
         }
     }

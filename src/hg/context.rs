@@ -19,7 +19,10 @@ use super::handle::Reply;
 use super::header::RequestHeader;
 use super::ops::{OpRef, Role, target_of};
 use super::wire::{self, Body};
-use super::{CallKey, Extension, HgError, RequestHandle, Response, ReturnCode, WireError};
+use super::{
+    CallKey, Extension, HgError, RequestHandle, Response, ReturnCode, TraceParent, WireError,
+};
+use crate::log::log;
 
 /// Polls by one context on behalf of those that sleep, before it returns.
 const ROUNDS_MAX: usize = 16;
@@ -79,7 +82,7 @@ pub(super) struct Incoming {
 pub(super) struct Beside {
     /// When the origin gives up.
     pub(super) deadline: Option<Instant>,
-    pub(super) trace: Option<[u8; 16]>,
+    pub(super) trace: Option<TraceParent>,
 }
 
 impl Beside {
@@ -358,7 +361,7 @@ impl<T> Core<T> {
                     (op, Some(Role::Send)) => self.on_sent(op, result),
                     (_, Some(Role::Loose)) => {
                         if let Err(error) = result {
-                            tracing::debug!(%error, "an acknowledgement or refusal was not sent");
+                            log!(self.options.log, DEBUG, %error, "{NOT_SENT}");
                         }
                         None
                     }
@@ -390,7 +393,7 @@ impl<T> Core<T> {
             (Some(Role::Request), Err(error)) => {
                 self.primary().state().receives.failed();
                 if !matches!(error, na::Error::Closed | na::Error::Canceled) {
-                    tracing::warn!(%error, "a receive for requests failed");
+                    log!(self.options.log, WARN, %error, "a receive for requests failed");
                 }
                 None
             }
@@ -467,7 +470,8 @@ impl<T> Core<T> {
     ) {
         // A peer that sends nothing else must not fill the log.
         if self.counts.malformed(error).is_power_of_two() {
-            tracing::warn!(%origin, %error, "a request cannot be read or fetched; dropped");
+            let log = &self.options.log;
+            log!(log, WARN, %origin, %error, "a request cannot be read or fetched; dropped");
         }
         let claim = self.primary().state().receives.released();
         self.request_released(claim, None);
@@ -484,7 +488,7 @@ impl<T> Core<T> {
         }
         let op = OpRef::single(Role::Loose, self.id, self.counts.loose.bump());
         if let Err(refused) = self.endpoint.send_expected(op, to, tag, buf) {
-            tracing::debug!(error = %refused.error, "an acknowledgement or refusal was not sent");
+            log!(self.options.log, DEBUG, error = %refused.error, "{NOT_SENT}");
             self.buffers.put(refused.buf);
         }
     }
@@ -516,6 +520,8 @@ impl<T> Core<T> {
         self.settle(state, op)
     }
 }
+
+const NOT_SENT: &str = "an acknowledgement or refusal was not sent";
 
 fn has_token<T>(event: &Event<T>) -> bool {
     !matches!(event, Event::Request(_) | Event::Canceled { .. } | Event::PeerGone(_))

@@ -67,6 +67,7 @@ use super::registry::Seen;
 use super::slots::Slots;
 use super::transfer::BulkTransfer;
 use super::{Bulk, HgError, HgOptions};
+use crate::log::log;
 
 /// An operation in flight.
 #[derive(Debug)]
@@ -130,6 +131,19 @@ impl<T> State<T> {
                 _ => None,
             })
         })
+    }
+
+    /// The numbers that the next calls would have.
+    pub(super) fn next_numbers(&self) -> [u64; 2] {
+        [self.tags[0].upcoming(), self.tags[1].upcoming()]
+    }
+
+    /// Adds what is in hand here.
+    pub(super) fn add_to(&self, sum: &mut InHand) {
+        sum.operations += self.ops.len();
+        sum.tokens += self.tokens;
+        sum.requests_held += self.receives.held;
+        sum.receives_posted += self.receives.posted;
     }
 
     /// What the last step of an operation means: what is to be told, and the operation itself when
@@ -400,11 +414,7 @@ impl<T> Core<T> {
     pub fn in_hand(&self) -> InHand {
         let mut sum = InHand::default();
         for context in self.class.all() {
-            let state = context.state();
-            sum.operations += state.ops.len();
-            sum.tokens += state.tokens;
-            sum.requests_held += state.receives.held;
-            sum.receives_posted += state.receives.posted;
+            context.state().add_to(&mut sum);
         }
         sum
     }
@@ -470,6 +480,11 @@ impl<T> Core<T> {
         let endpoint = self.endpoint.wait_fd()?;
         Some(self.bell.as_ref().map_or(endpoint, Bell::fd))
     }
+
+    /// Grows while transfers of peers are served, of which [`poll`](Self::poll) tells nothing.
+    pub(crate) fn served(&self) -> u64 {
+        self.endpoint.served()
+    }
 }
 
 impl<T> Drop for Core<T> {
@@ -480,7 +495,7 @@ impl<T> Drop for Core<T> {
             let mut sum = Counters::default();
             let hot = self.state().hot;
             self.counts.add_to(hot, &mut sum);
-            tracing::info!(context = self.id, counters = ?sum, "RPC layer");
+            log!(self.options.log, INFO, context = self.id, counters = ?sum, "RPC layer");
         }
     }
 }

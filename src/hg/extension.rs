@@ -15,7 +15,8 @@
 //! | kind | length | |
 //! |---|---|---|
 //! | 1 | 8 | time that is left until the caller gives up, nanoseconds |
-//! | 2 | 16 | trace id |
+//! | 2 | 16 | trace id, W3C's `trace-id` |
+//! | 4 | 8 | id of the call within that trace, W3C's `parent-id` |
 //! | 3 | 0 | this is no request: the call of this tag was canceled |
 
 use std::time::Duration;
@@ -27,12 +28,23 @@ use super::format::Format;
 const REMAINING: u8 = 1;
 const TRACE: u8 = 2;
 const CANCEL: u8 = 3;
+const SPAN: u8 = 4;
 
 /// Longest block that is written: every field, and the CRC16.
-pub(super) const BYTES_MAX: usize = 1 + 10 + 18 + 2 + 2;
+pub(super) const BYTES_MAX: usize = 1 + 10 + 18 + 10 + 2 + 2;
 
 /// Why a block cannot be read.
 const MALFORMED: &str = "a field does not have the length of its kind, or ends behind the block";
+
+/// Names a call within what it is part of, across processes, as W3C's Trace Context does: the bytes
+/// are in the order in which they are printed there. Only calls that are sampled have one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TraceParent {
+    /// Of all calls that belong together. Not zero: who says that says nothing.
+    pub trace_id: [u8; 16],
+    /// Of this call. Zero: not known.
+    pub span_id: [u8; 8],
+}
 
 /// What a request says beside its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,8 +52,8 @@ pub struct Extension {
     /// How long the caller still waits, from when the request was sent. No wall clock: those of two
     /// hosts differ.
     pub remaining: Option<Duration>,
-    /// Names what the call is part of, across processes.
-    pub trace: Option<[u8; 16]>,
+    /// What the call is part of, across processes.
+    pub trace: Option<TraceParent>,
     /// The call of this tag, made before, was canceled. There is nothing to answer.
     pub cancel: bool,
 }
@@ -59,7 +71,11 @@ impl Extension {
 
     fn fields_bytes(&self) -> usize {
         let remaining = if self.remaining.is_some() { 10 } else { 0 };
-        let trace = if self.trace.is_some() { 18 } else { 0 };
+        let trace = match self.trace {
+            Some(trace) if trace.span_id != [0; 8] => 18 + 10,
+            Some(_) => 18,
+            None => 0,
+        };
         remaining + trace + if self.cancel { 2 } else { 0 }
     }
 
@@ -78,7 +94,11 @@ impl Extension {
         }
         if let Some(trace) = self.trace {
             block.extend([TRACE, 16]);
-            block.extend(trace);
+            block.extend(trace.trace_id);
+            if trace.span_id != [0; 8] {
+                block.extend([SPAN, 8]);
+                block.extend(trace.span_id);
+            }
         }
         if self.cancel {
             block.extend([CANCEL, 0]);
@@ -118,14 +138,25 @@ impl Extension {
             }
         }
         let mut extension = Self::default();
+        let mut span_id = [0; 8];
         let mut fields = &checked[1..];
         while let [kind, len, rest @ ..] = fields {
             let malformed = WireError::Extension(MALFORMED);
-            let (field, rest) = rest.split_at_checked(usize::from(*len)).ok_or(malformed)?;
-            extension.take(*kind, field)?;
+            let (field, rest) =
+                rest.split_at_checked(usize::from(*len)).ok_or_else(|| malformed.clone())?;
+            match *kind {
+                SPAN => span_id = field.try_into().map_err(|_| malformed)?,
+                kind => extension.take(kind, field)?,
+            }
             fields = rest;
         }
-        if fields.is_empty() { Ok(extension) } else { Err(WireError::Extension(MALFORMED)) }
+        if !fields.is_empty() {
+            return Err(WireError::Extension(MALFORMED));
+        }
+        if let Some(trace) = &mut extension.trace {
+            trace.span_id = span_id;
+        }
+        Ok(extension)
     }
 
     fn take(&mut self, kind: u8, field: &[u8]) -> Result<(), WireError> {
@@ -135,7 +166,11 @@ impl Extension {
                 let nanos = field.try_into().map_err(|_| malformed())?;
                 self.remaining = Some(Duration::from_nanos(u64::from_le_bytes(nanos)));
             }
-            TRACE => self.trace = Some(field.try_into().map_err(|_| malformed())?),
+            TRACE => {
+                let trace_id: [u8; 16] = field.try_into().map_err(|_| malformed())?;
+                let is_one = trace_id != [0; 16];
+                self.trace = is_one.then_some(TraceParent { trace_id, span_id: [0; 8] });
+            }
             CANCEL if field.is_empty() => self.cancel = true,
             CANCEL => return Err(malformed()),
             _later => {}
@@ -156,6 +191,10 @@ mod tests {
     const PLAIN: Format = Format::new(Build::Plain, ChecksumLevel::None);
     const SUMMED: Format = Format::new(Build::Checksum, ChecksumLevel::Headers);
 
+    fn mark(trace_id: [u8; 16], span_id: [u8; 8]) -> TraceParent {
+        TraceParent { trace_id, span_id }
+    }
+
     fn written(extension: &Extension, format: Format) -> Vec<u8> {
         let mut out = vec![0xAA; extension.bytes(format)];
         extension.write(format, &mut out);
@@ -167,7 +206,8 @@ mod tests {
         let remaining = Some(Duration::from_nanos(0x0102));
         for extension in [
             Extension { remaining, ..Extension::default() },
-            Extension { remaining, trace: Some([7; 16]), cancel: true },
+            Extension { remaining, trace: Some(mark([7; 16], [8; 8])), cancel: true },
+            Extension { trace: Some(mark([7; 16], [0; 8])), ..Extension::default() },
             Extension { cancel: true, ..Extension::default() },
         ] {
             for format in [PLAIN, SUMMED] {
@@ -199,12 +239,38 @@ mod tests {
         let cancel = Extension { cancel: true, ..Extension::default() };
         assert_eq!(read(&[200, 3, 1, 2, 3, CANCEL, 0, 201, 0]), Ok(cancel));
         assert_eq!(read(&[]), Ok(Extension::default()));
-        let bad: [&[u8]; 5] =
-            [&[CANCEL, 1, 0], &[REMAINING, 7, 0, 0, 0, 0, 0, 0, 0], &[TRACE, 0], &[9], &[9, 2, 0]];
+        let bad: [&[u8]; 6] = [
+            &[CANCEL, 1, 0],
+            &[REMAINING, 7, 0, 0, 0, 0, 0, 0, 0],
+            &[TRACE, 0],
+            &[SPAN, 7, 0, 0, 0, 0, 0, 0, 0],
+            &[9],
+            &[9, 2, 0],
+        ];
         for fields in bad {
             let error = read(fields).unwrap_err();
             assert!(matches!(error, WireError::Extension(_)), "{fields:?}: {error}");
         }
+    }
+
+    #[test]
+    fn a_trace_is_what_names_one() {
+        let read = |parts: &[(u8, &[u8])]| {
+            let fields: Vec<u8> = parts
+                .iter()
+                .flat_map(|(kind, bytes)| [&[*kind, bytes.len() as u8], *bytes].concat())
+                .collect();
+            let block = [&[fields.len() as u8], &fields[..]].concat();
+            Extension::read(PLAIN, &block).unwrap().trace
+        };
+        let (id, span): ([u8; 16], [u8; 8]) = ([7; 16], [8; 8]);
+        let both = Some(mark(id, span));
+        assert_eq!(read(&[(TRACE, &id), (SPAN, &span)]), both);
+        assert_eq!(read(&[(SPAN, &span), (TRACE, &id)]), both, "in any order");
+        assert_eq!(read(&[(TRACE, &id), (SPAN, &[1; 8]), (SPAN, &span)]), both, "the last counts");
+        assert_eq!(read(&[(TRACE, &id)]), Some(mark(id, [0; 8])), "as earlier versions send it");
+        assert_eq!(read(&[(SPAN, &span)]), None, "a call of no trace");
+        assert_eq!(read(&[(TRACE, &[0; 16]), (SPAN, &span)]), None);
     }
 
     #[test]

@@ -30,7 +30,7 @@ use super::proc::Written;
 use super::slots::Exposed;
 use super::watch::WATCH;
 use super::wire::{self, Unencoded};
-use super::{BulkDesc, Extension, HgError, ProcError, Response, RpcId, Writer, spare};
+use super::{BulkDesc, Extension, HgError, ProcError, Response, RpcId, TraceParent, Writer, spare};
 
 /// How one call behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,7 +52,7 @@ pub struct ForwardOptions {
     pub deadline: Option<Instant>,
     /// What this call is part of, across processes; for targets of our own. Default: nothing is
     /// said.
-    pub trace: Option<[u8; 16]>,
+    pub trace: Option<TraceParent>,
 }
 
 impl ForwardOptions {

@@ -23,7 +23,7 @@ use super::receives::Receives;
 use super::registry::Registration;
 use super::slots::Exposed;
 use super::wire;
-use super::{CallKey, HgError, ProcError, ReturnCode, RpcId, Writer};
+use super::{CallKey, HgError, ProcError, ReturnCode, RpcId, TraceParent, Writer};
 
 /// A response: what stands behind Mercury's headers. Gives its buffer back when dropped.
 pub struct Response {
@@ -173,7 +173,7 @@ impl<T> RequestHandle<T> {
     }
 
     /// What the origin says that this is part of, across processes.
-    pub fn trace(&self) -> Option<[u8; 16]> {
+    pub fn trace(&self) -> Option<TraceParent> {
         self.beside.as_ref()?.trace
     }
 

@@ -43,6 +43,11 @@ impl RpcId {
         Self((jenkins(name.as_bytes()) as u64) << 32 | provider.0 as u64)
     }
 
+    /// The id of the same name at another provider.
+    pub(crate) const fn at(self, provider: ProviderId) -> Self {
+        Self(self.0 & !0xFFFF | provider.0 as u64)
+    }
+
     /// The id that plain Mercury gives to a name (`HG_Register_name`): its djb2 hash.
     pub const fn mercury(name: &str) -> Self {
         Self(djb2(name.as_bytes()) as u64)
@@ -128,6 +133,8 @@ mod tests {
             assert_eq!(RpcId::margo(name, ProviderId::new(0)).0 >> 32, expected, "{name}");
         }
         assert_eq!(RpcId::margo("sum", ProviderId::DEFAULT).0, 0x1c88_57ad_0000_ffff);
+        let seven = RpcId::margo("sum", ProviderId::DEFAULT).at(ProviderId::new(7));
+        assert_eq!(seven, RpcId::margo("sum", ProviderId::new(7)));
         for (name, expected) in
             [("open", 0x7c9b_d777), ("sum", 0x0b88_ab9a), ("hello", 0x0f92_3099)]
         {

@@ -50,6 +50,7 @@ pub mod fuzzing;
 mod handle;
 pub mod header;
 mod id;
+mod inspect;
 mod local;
 pub mod margo;
 mod ops;
@@ -76,11 +77,12 @@ pub use self::{
     core::Core,
     counters::{Counters, InHand},
     error::{HgError, ProcError, WireError},
-    extension::Extension,
+    extension::{Extension, TraceParent},
     format::{Accept, Build, Format},
     forward::ForwardOptions,
     handle::{RequestHandle, Response, Sent},
     id::{ProviderId, RpcId},
+    inspect::{CallMark, CallNumber, PeerCalls},
     ops::OpRef,
     options::HgOptions,
     proc::{Bytes, ConstStr, ProcLimits, Raw, Writer},

@@ -257,6 +257,11 @@ impl Tags {
         Self { space, next, safe_until: next + space }
     }
 
+    /// No call has this number or a higher one yet.
+    pub(super) fn upcoming(&self) -> u64 {
+        self.next
+    }
+
     /// The number of a new call. `in_flight` gives those of the calls in flight.
     #[inline]
     pub(super) fn next<I: Iterator<Item = u64>>(&mut self, in_flight: impl Fn() -> I) -> u64 {

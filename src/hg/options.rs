@@ -3,6 +3,7 @@
 use super::checksum::ChecksumLevel;
 use super::format::{Accept, Build, Format};
 use super::proc::ProcLimits;
+use crate::log::Log;
 
 /// How a [`Core`](super::Core) behaves.
 ///
@@ -63,6 +64,8 @@ pub struct HgOptions {
     pub max_contexts: u8,
     /// Log the counters when the core is dropped. Default: no.
     pub stats: bool,
+    /// What messages go through. Default: all of them.
+    pub log: Log,
 }
 
 impl Default for HgOptions {
@@ -86,6 +89,7 @@ impl Default for HgOptions {
             release_input_early: false,
             max_contexts: 1,
             stats: false,
+            log: Log::default(),
         }
     }
 }

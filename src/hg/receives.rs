@@ -7,6 +7,7 @@
 
 use super::ops::{OpRef, Role};
 use super::{Core, HgError};
+use crate::log::log;
 
 /// Counts of one core's requests. Who is told to post does so outside of the lock that protects
 /// this.
@@ -146,7 +147,7 @@ impl<T> Core<T> {
             && self.options.listen
             && let Err(error) = self.post_receives(claim)
         {
-            tracing::debug!(%error, "cannot receive further requests");
+            log!(self.options.log, DEBUG, %error, "cannot receive further requests");
         }
     }
 }

@@ -23,9 +23,9 @@ use na::fork::Process;
 use ult::{Eventual, PoolRef, SpawnError, TimerHandle};
 
 use super::{Tick, Timers, Wish, after};
-use crate::TimerError;
 use crate::contain::contain;
 use crate::state_dump::TimerState;
+use crate::{TimerError, trace};
 
 type Callback = Box<dyn FnMut(&mut Tick) + Send>;
 
@@ -178,8 +178,12 @@ impl Shared {
         let number = state.units;
         let own = self.clone();
         let builder = if self.inline { self.pool.tasklet() } else { self.pool.ult() };
-        let spawned =
-            builder.name(self.name.clone()).spawn_at(armed.due, move || own.unit_due(number));
+        let fire = move || {
+            // Not of whoever has armed it last, which may have been a handler long ago.
+            trace::begin_unit(None);
+            own.unit_due(number);
+        };
+        let spawned = builder.name(self.name.clone()).spawn_at(armed.due, fire);
         match spawned {
             Ok(handle) => {
                 // The closure of a unit that is cancelled is dropped here, which is a count less on

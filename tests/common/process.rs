@@ -28,9 +28,14 @@ pub(crate) struct Service {
 
 impl Service {
     pub(crate) fn start(address: &str) -> Self {
+        Self::start_with(ADDRESS, address)
+    }
+
+    /// One that finds out what to start from this variable.
+    pub(crate) fn start_with(variable: &str, value: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "service_process", "--nocapture"])
-            .env(ADDRESS, address)
+            .env(variable, value)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

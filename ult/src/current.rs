@@ -140,6 +140,15 @@ pub fn is_ult() -> bool {
     ult().is_some_and(|ult| !ult.is_tasklet())
 }
 
+/// The number of the caller's unit, and the rank of the xstream that runs it. `None`: an OS thread.
+/// What [`current`] says of both, without the names.
+#[must_use]
+pub fn current_ids() -> Option<(u64, usize)> {
+    let xstream = xstream()?;
+    let ult = xstream.current.get()?;
+    Some((ult.id.get(), xstream.shared().rank()))
+}
+
 /// Whether the caller is a tasklet, or a unit that has values of [`UltLocal`](crate::UltLocal):
 /// whether there is more to find out about it. One look, for code that must rule out both on a path
 /// where each costs.

@@ -37,6 +37,7 @@ use crate::inbox::Linked;
 use crate::join_word::{JoinWord, UNJOINED, Word};
 use crate::payload::Payload;
 use crate::pool::PoolShared;
+use crate::priority::Priority;
 use crate::shared::RuntimeCore;
 use crate::slot::Slot;
 use crate::stack::{BlockPtr, StackBlock, StackClass};
@@ -120,8 +121,13 @@ pub(crate) struct UnitState {
     rare: Cell<bool>,
     /// What it waits for.
     pub(crate) waits: Cell<WaitKind>,
+    /// The [`Priority`] in the upper two bits, below them how often it has been put back into a
+    /// pool with an order of its own.
     pushes: Cell<u16>,
 }
+
+/// The part of [`UnitState::pushes`] that counts.
+const PUSHES: u16 = u16::MAX >> 2;
 
 impl UnitState {
     #[inline]
@@ -342,13 +348,24 @@ impl Ult {
         self.name.with_mut(|slot| unsafe { *slot = name });
     }
 
-    /// How often it has been put back into a pool with an order of its own.
+    /// Gives the unit its priority. The caller owns the descriptor, and the unit has none yet.
+    pub(crate) fn set_priority(&self, priority: Priority) {
+        self.state.pushes.set(priority.bits() << PUSHES.count_ones());
+    }
+
+    pub(crate) fn priority(&self) -> Priority {
+        Priority::from_bits(self.state.pushes.get() >> PUSHES.count_ones())
+    }
+
+    /// How often it has been put back into a pool with an order of its own, as far as that is
+    /// counted.
     pub(crate) fn pushes(&self) -> u32 {
-        u32::from(self.state.pushes.get())
+        u32::from(self.state.pushes.get() & PUSHES)
     }
 
     pub(crate) fn count_push(&self) {
-        self.state.pushes.set(self.state.pushes.get().saturating_add(1));
+        let pushes = self.state.pushes.get();
+        self.state.pushes.set(pushes + u16::from(pushes & PUSHES < PUSHES));
     }
 
     /// Makes the descriptor of a unit that has ended ready to start again. The caller owns it, but
@@ -362,7 +379,7 @@ impl Ult {
         self.state.cell.reset();
         self.state.token.store(false, Relaxed);
         self.state.requests.store(0, Relaxed);
-        self.state.pushes.set(0);
+        self.set_priority(self.priority());
         let class = self.class.get();
         if class.is_users() {
             // That memory has been given back.

@@ -118,6 +118,9 @@ impl Shared {
     fn set_flags(&self, core: &RuntimeCore, flags: u8) {
         self.flags.store(flags, Relaxed);
         for xstream in &lock(&core.parts).xstreams {
+            if !xstream.diag.is_on() {
+                xstream.diag.forget_unit();
+            }
             xstream.diag.flags.store(flags, Relaxed);
         }
     }
@@ -312,6 +315,18 @@ impl Pulse {
     fn end(&self, outer: u64) {
         self.runs.store(self.runs.load(Relaxed) + 1, Relaxed);
         self.running.store(outer, Relaxed);
+    }
+
+    /// Number, pool and name of the unit that runs, if somebody has it told.
+    pub(crate) fn known_unit(&self) -> Option<(u64, usize, Option<&'static str>)> {
+        let beat = self.read();
+        let (id, pool) = beat.running.filter(|_| self.is_on())?;
+        Some((id, pool, beat.name))
+    }
+
+    /// Nobody has it told any more: what it said last will soon be wrong.
+    fn forget_unit(&self) {
+        self.running.store(0, Relaxed);
     }
 
     pub(crate) fn read(&self) -> Beat {

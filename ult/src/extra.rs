@@ -1,5 +1,6 @@
 //! What few units have: kept apart, so that the others stay small.
 
+use crate::inherited::Values;
 use crate::local::Locals;
 use crate::sync::Arc;
 use crate::timed_unit::Timed;
@@ -13,6 +14,8 @@ pub(crate) type OnMigrate = Box<dyn FnMut(&str) + Send>;
 pub(crate) struct Extra {
     /// Values of [`UltLocal`](crate::UltLocal)s.
     pub(crate) locals: Locals,
+    /// What it hands on to those that it spawns.
+    pub(crate) inherited: Values,
     /// Memory for the stack, until it starts.
     pub(crate) stack: Option<UserStack>,
     pub(crate) on_migrate: Option<OnMigrate>,

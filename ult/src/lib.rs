@@ -76,7 +76,7 @@
 //! `idle.rs`. `builder.rs`, `runtime.rs`, `shared.rs`, `xstream_thread.rs` and `shutdown.rs` start
 //! and end it all, `layout.rs` and `xstream_ref.rs` change it while it runs. `to.rs` switches past
 //! the scheduler, `migrate.rs` moves units between pools, `scope.rs` lets them borrow, `local.rs`
-//! has their own values, `inherited.rs` the word that they hand on. `block_on.rs` polls futures in
+//! has their own values, `inherited.rs` what they hand on. `block_on.rs` polls futures in
 //! ULTs, `future.rs` makes futures of joins and waits, `timed_unit.rs` starts units at a given
 //! time. `overflow.rs` reports stack overflows;
 //! `current.rs` knows where the caller is;
@@ -161,6 +161,7 @@ mod pool_ops;
 #[cfg(not(loom))]
 mod pools;
 mod prefetch;
+mod priority;
 mod raw_mutex;
 mod remutex;
 #[cfg(not(loom))]
@@ -246,7 +247,7 @@ pub use {
     block_on::{block_on, block_on_deadline, block_on_timeout},
     builder::{RuntimeBuilder, XstreamSpec},
     cancel::{exit, is_cancelled},
-    current::{UltInfo, current, is_tasklet, is_tasklet_or_has_locals, is_ult},
+    current::{UltInfo, current, current_ids, is_tasklet, is_tasklet_or_has_locals, is_ult},
     descriptor::UltName,
     error::{
         JoinError, LayoutError, MigrateError, PanicPayload, RecordError, ShutdownError, SpawnError,
@@ -254,7 +255,7 @@ pub use {
     },
     future::{JoinFuture, Ready, ReadyIn, ready, ready_in},
     idle::{IdleEnd, idle},
-    inherited::{inherited_word, set_inherited_word},
+    inherited::{Inherited, InheritedState, inherited, inherited_word, set_inherited_word},
     interval::{Interval, MissedTicks, interval, interval_at},
     join::{Ended, JoinHandle, join_all},
     join_any::{join_any, join_any_deadline},
@@ -265,11 +266,12 @@ pub use {
     panic_hook::install_panic_hook,
     pool::{Access, Pool, PoolKind, PoolRef, PoolSpec, PoolStats, PopBy, PushReason},
     pool_ops::UnitInfo,
+    priority::Priority,
     runtime::Runtime,
     sched::{Basic, BasicWait, PoolView, Prio, RandWs, RoundRobin, Scheduler, Step},
     scope::{Scope, ScopedJoinHandle, scope},
     spawn::UltBuilder,
-    switch::{has_runnable, is_migratable, sleep, sleep_until, yield_now},
+    switch::{has_runnable, is_migratable, sleep, sleep_until, units_run, yield_now},
     timed_unit::TimerHandle,
     to::{exit_to, park_to, run_unit, yield_to},
     topology::{AffinityPattern, CpuSet, Place, Topology, TopologyError},
@@ -279,7 +281,7 @@ pub use {
     unit::Unit,
     unpark::{Unparker, park, park_deadline, unparker},
     user_stack::{StackTooSmall, UserStack},
-    xstream_ref::{XstreamRef, XstreamState, XstreamStats},
+    xstream_ref::{CurrentUnit, XstreamRef, XstreamState, XstreamStats},
 };
 
 /// The concurrency cores, for the models in `loom-tests`.

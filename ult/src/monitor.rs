@@ -43,9 +43,11 @@ pub struct MonitorSpec {
     tick: Duration,
     is_lazy: bool,
     on_report: Option<Arc<OnReport>>,
+    on_tick: Option<Arc<OnTick>>,
 }
 
 type OnReport = dyn Fn(&Report) + Send + Sync;
+type OnTick = dyn Fn() + Send + Sync;
 
 impl Default for MonitorSpec {
     fn default() -> Self {
@@ -56,6 +58,7 @@ impl Default for MonitorSpec {
             deadlock_limit: Some(Duration::from_secs(1)),
             tick: Duration::from_millis(50),
             on_report: None,
+            on_tick: None,
         }
     }
 }
@@ -114,6 +117,14 @@ impl MonitorSpec {
     #[must_use]
     pub fn on_report(mut self, call: impl Fn(&Report) + Send + Sync + 'static) -> Self {
         self.on_report = Some(Arc::new(call));
+        self
+    }
+
+    /// Called after each look, by the monitor's thread; for what is to be noted from time to time.
+    /// Default: nothing. As short as a report's callback, and under the same conditions.
+    #[must_use]
+    pub fn on_tick(mut self, call: impl Fn() + Send + Sync + 'static) -> Self {
+        self.on_tick = Some(Arc::new(call));
         self
     }
 
@@ -346,6 +357,10 @@ fn run(core: &RuntimeCore, spec: &MonitorSpec) {
         }
         if pools.is_on() {
             look_at_pools(core, spec, &mut pools, now);
+        }
+        if let Some(on_tick) = &spec.on_tick {
+            // A panic was printed by the panic hook.
+            let _ = catch_unwind(AssertUnwindSafe(|| on_tick()));
         }
         stop.parker.park(Some(spec.tick));
     }

@@ -111,6 +111,10 @@ pub enum PoolKind {
     /// Two queues: ULTs that have run before go first, so that started work ends before new work
     /// begins. A ULT that came back 25 times counts as new, and every 256th pop prefers new
     /// ones. `prio_wait` in a Margo configuration.
+    ///
+    /// New ones go by their [`Priority`](crate::Priority), and in order among equals; every 8th of
+    /// them is taken from those of normal priority first, and every 64th from those of low
+    /// priority, so that nobody waits for ever.
     PrioWait,
     /// The unit that was spawned first goes first, so that started work ends before new work
     /// begins. ULTs that came back 32 times wait in a FIFO instead; pops take from heap and FIFO in
@@ -586,6 +590,13 @@ pub struct PoolStats {
 }
 
 impl PoolStats {
+    /// ULTs that have suspended themselves and were not resumed: they wait for something.
+    #[must_use]
+    pub fn blocked(&self) -> u64 {
+        let parked = self.executed.saturating_sub(self.yields + self.finished);
+        parked.saturating_sub(self.resumed)
+    }
+
     /// units that have been spawned and have not ended.
     #[must_use]
     pub fn alive(&self) -> u64 {

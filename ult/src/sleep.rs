@@ -135,13 +135,17 @@ impl Xstream {
         let until_timer = self.until_next_timer(start);
         let trims = self.stacks.is_dirty() && until_timer.is_none_or(|t| t > TRIM_AFTER);
         let limit = if trims { Some(TRIM_AFTER) } else { until_timer };
+        let epoch = self.core.diag.epoch;
+        self.shared().slept.begin(start.saturating_duration_since(epoch));
         match bed {
             Bed::Futex => word.sleep_futex(limit),
             Bed::Poll => self.poll(limit),
         }
         let is_woken = word.end();
         self.on_rest(Rest::Awake);
-        let slept = start.elapsed();
+        let end = Instant::now();
+        self.shared().slept.end(end.saturating_duration_since(epoch));
+        let slept = end - start;
         if is_woken {
             self.spin.learn(slept);
             self.pass_on_wake();

@@ -8,6 +8,7 @@ use crate::extra::OnMigrate;
 use crate::join::JoinHandle;
 use crate::join_word::{DETACHED, UNJOINED, Word};
 use crate::pool::{Access, PoolRef, PoolShared, PushReason};
+use crate::priority::Priority;
 use crate::shared::GatePass;
 use crate::slot::bump;
 use crate::stack::StackClass;
@@ -25,6 +26,7 @@ pub struct UltBuilder<'a> {
     kind: Kind,
     name: UltName,
     stack_bytes: Option<usize>,
+    priority: Priority,
     rare: Option<Box<Rare>>,
 }
 
@@ -48,7 +50,14 @@ impl<'a> UltBuilder<'a> {
     #[inline]
     pub(crate) fn new(pool: &'a PoolRef, is_tasklet: bool) -> Self {
         let kind = if is_tasklet { Kind::Tasklet } else { Kind::Ult };
-        Self { pool, kind, name: UltName::default(), stack_bytes: None, rare: None }
+        Self {
+            pool,
+            kind,
+            name: UltName::default(),
+            stack_bytes: None,
+            priority: Priority::Normal,
+            rare: None,
+        }
     }
 
     /// A name for messages. A literal or an `Arc<str>` costs no allocation.
@@ -61,6 +70,14 @@ impl<'a> UltBuilder<'a> {
     /// the pool. Without effect on a tasklet.
     pub fn stack_bytes(mut self, bytes: usize) -> Self {
         self.stack_bytes = Some(bytes);
+        self
+    }
+
+    /// Which of the units that wait to start goes first, in a pool that knows priorities. Default:
+    /// [`Priority::Normal`].
+    #[inline]
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
         self
     }
 
@@ -216,7 +233,7 @@ impl<'a> UltBuilder<'a> {
         T: Send,
     {
         // In parts, so that they are put together in memory for the slow way only.
-        let Self { pool, kind, name, stack_bytes, rare } = self;
+        let Self { pool, kind, name, stack_bytes, priority, rare } = self;
         // The owner of a pool is of the pool's runtime.
         let own =
             current::xstream().and_then(|xstream| Some((xstream, xstream.own_slot(&pool.pool)?)));
@@ -225,10 +242,10 @@ impl<'a> UltBuilder<'a> {
             && !xstream.closing.get()
         {
             let ult = xstream.descriptors.take(&pool.core);
-            let this = Self { pool, kind, name, stack_bytes, rare };
+            let this = Self { pool, kind, name, stack_bytes, priority, rare };
             // SAFETY: duty of the caller.
             unsafe { this.furnish(ult, f, xstream.next_id(), join) };
-            ult.inherited.set(xstream.inherited_word());
+            xstream.hand_on(ult);
             bump(&slot.shared.created);
             xstream.on_event(ult, EventKind::Create);
             if start == Start::Queue {
@@ -236,7 +253,7 @@ impl<'a> UltBuilder<'a> {
             }
             return Ok(ult);
         }
-        let this = Self { pool, kind, name, stack_bytes, rare };
+        let this = Self { pool, kind, name, stack_bytes, priority, rare };
         // SAFETY: duty of the caller.
         unsafe { this.make_slow(f, start, join) }
     }
@@ -263,7 +280,7 @@ impl<'a> UltBuilder<'a> {
         let id = here.map_or_else(|| core.draw_ids(1), Xstream::next_id);
         // SAFETY: duty of the caller.
         unsafe { self.furnish(ult, f, id, join) };
-        ult.inherited.set(crate::inherited::inherited_word());
+        crate::inherited::hand_on(ult);
         count_created(target, here).inspect_err(|_| {
             ult.payload.lose(Why::Lost);
             drop(UltRef::adopt(ult));
@@ -295,6 +312,9 @@ impl<'a> UltBuilder<'a> {
         unsafe { ult.prepare(Birth { id, pool, kind: self.kind, class, join }) };
         if self.name.as_str().is_some() {
             ult.set_name(self.name);
+        }
+        if self.priority != Priority::Normal {
+            ult.set_priority(self.priority);
         }
         // SAFETY: duty of the caller.
         unsafe { ult.payload.set_closure(f) };
@@ -372,7 +392,7 @@ where
     ult.rearm(&target.pool);
     // SAFETY: nothing is borrowed for less than 'static.
     unsafe { ult.payload.set_closure(f) };
-    ult.inherited.set(crate::inherited::inherited_word());
+    crate::inherited::hand_on(ult);
     crate::diag::created(ult, &target.core, here);
     push(ult, &target.pool, here, PushReason::Create);
     Ok(())

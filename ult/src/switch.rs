@@ -236,6 +236,17 @@ pub fn has_runnable() -> bool {
     current::xstream().is_some_and(|xstream| xstream.has_runnable())
 }
 
+/// How many units this xstream has run: a new ULT or tasklet, and each time that one was resumed.
+/// Zero on an OS thread.
+///
+/// A ULT that yields learns from the difference whether others ran meanwhile. It is no exact count:
+/// idle waiters ([`idle`](crate::idle())) do not count, and what units hand to each other past the
+/// scheduler may count more than once.
+#[must_use]
+pub fn units_run() -> u64 {
+    current::xstream().map_or(0, |xstream| xstream.units_run.get())
+}
+
 /// Whether the calling ULT may be resumed by other xstreams.
 #[must_use]
 pub fn is_migratable() -> bool {

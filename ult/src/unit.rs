@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::cancel::Why;
 use crate::descriptor::{UltPtr, UltRef};
+use crate::priority::Priority;
 use crate::sync::atomic::Ordering::Relaxed;
 
 /// A runnable ULT or tasklet on its way through a pool; the right to run it once.
@@ -68,7 +69,14 @@ impl Unit {
         self.0.is_tasklet()
     }
 
-    /// How often the ULT has been put back into a user-written or priority pool after its start.
+    /// The priority given at spawn.
+    #[must_use]
+    pub fn priority(&self) -> Priority {
+        self.0.priority()
+    }
+
+    /// How often the ULT has been put back into a user-written or priority pool after its start, up
+    /// to 16383.
     #[must_use]
     pub fn pushes(&self) -> u32 {
         self.0.pushes()

@@ -481,7 +481,9 @@ impl Xstream {
     #[cold]
     fn no_stack(&self, ult: UltPtr, error: &std::io::Error) {
         let (id, name, pool) = (ult.id.get(), ult.name(), &*ult.pool().name);
-        tracing::error!(id, name, pool, %error, "no memory for the stack of a ULT");
+        const WHY: &str = "no memory for the stack of a ULT: memory, address space (ulimit -v), or \
+                           mappings (vm.max_map_count) are used up";
+        tracing::error!(id, name, pool, %error, "{WHY}");
         crate::switch::lose(ult, Why::NoStack(error.raw_os_error().unwrap_or(libc::ENOMEM)));
     }
 

@@ -164,6 +164,7 @@ impl XstreamRef {
     pub fn stats(&self) -> XstreamStats {
         let mut stats = XstreamStats {
             sleeps: self.xstream.sleeps.load(Relaxed),
+            slept: self.xstream.slept.total(|| self.core.diag.epoch.elapsed()),
             ults: self.ults(),
             stacks: self.xstream.stacks.load(Relaxed),
             ..XstreamStats::default()
@@ -181,6 +182,16 @@ impl XstreamRef {
         // A run ends in one of three ways.
         stats.executed = stats.finished + stats.yields + stats.parked;
         stats
+    }
+
+    /// The unit that runs now, if that is known: while somebody records or listens, or a monitor
+    /// watches. A [lazy](crate::MonitorSpec::lazy) one begins to when it has found a stall; a unit
+    /// that was running then is not known.
+    #[must_use]
+    pub fn current_unit(&self) -> Option<CurrentUnit> {
+        let (id, pool, name) = self.xstream.diag.known_unit()?;
+        let pool = crate::monitor::pool_name(&self.core, pool)?;
+        Some(CurrentUnit { id, pool, name })
     }
 
     /// Gives it another scheduler over other pools, from the next unit on. This does not wait
@@ -390,6 +401,18 @@ impl XstreamRef {
     }
 }
 
+/// What an xstream runs; see [`XstreamRef::current_unit`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CurrentUnit {
+    /// Its number.
+    pub id: u64,
+    /// Its pool.
+    pub pool: String,
+    /// Its name, if that was given as a literal.
+    pub name: Option<&'static str>,
+}
+
 /// Counters of an xstream; see [`XstreamRef::stats`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -406,6 +429,9 @@ pub struct XstreamStats {
     pub resumed: u64,
     /// Times that the xstream slept because there was nothing to run.
     pub sleeps: u64,
+    /// For how long it has slept, a sleep that goes on included. The rest of the time it has run
+    /// units or looked for some. Never goes back.
+    pub slept: Duration,
     /// ULTs that have started here and not ended.
     pub ults: usize,
     /// Stacks that exist here, in use or idle.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr;
+use std::time::Duration;
 
 use crate::descriptor::{Ult, UltPtr};
 use crate::inbox::{Closed, Inbox};
@@ -73,12 +74,50 @@ pub(crate) struct XstreamShared {
     pub(crate) stale_timers: AtomicIsize,
     /// Times that it went to sleep. One writer: the xstream.
     pub(crate) sleeps: AtomicU64,
+    pub(crate) slept: Slept,
     /// It is the thread that started the runtime.
     primary: AtomicBool,
     pub(crate) thread: Mutex<Option<thread::JoinHandle<()>>>,
     pub(crate) diag: crate::diag::Pulse,
     /// The scheduler that it shall have from the next round on.
     scheduler: Mutex<Option<Box<dyn Scheduler>>>,
+}
+
+/// How long an xstream has slept, the sleep that goes on included. One writer: the xstream.
+///
+/// One word, so that what is read never goes back: while awake the time slept; while asleep, under
+/// `ASLEEP`, the time not slept, which is what does not change then. Nanoseconds since the epoch of
+/// the runtime.
+#[derive(Debug, Default)]
+pub(crate) struct Slept(AtomicU64);
+
+const ASLEEP: u64 = 1 << 63;
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX) & !ASLEEP
+}
+
+impl Slept {
+    /// Falls asleep.
+    pub(crate) fn begin(&self, now: Duration) {
+        let slept = self.0.load(Relaxed) & !ASLEEP;
+        self.0.store(ASLEEP | nanos(now).saturating_sub(slept), Relaxed);
+    }
+
+    /// Is awake again.
+    pub(crate) fn end(&self, now: Duration) {
+        let awake = self.0.load(Relaxed) & !ASLEEP;
+        self.0.store(nanos(now).saturating_sub(awake), Relaxed);
+    }
+
+    /// The clock is read after the word: before the beginning of a sleep it would give too little.
+    pub(crate) fn total(&self, now: impl FnOnce() -> Duration) -> Duration {
+        let word = self.0.load(Relaxed);
+        Duration::from_nanos(match word & ASLEEP {
+            0 => word,
+            _ => nanos(now()).saturating_sub(word & !ASLEEP),
+        })
+    }
 }
 
 impl XstreamShared {
@@ -101,6 +140,7 @@ impl XstreamShared {
             parked_pools: Mutex::default(),
             ults: AtomicUsize::new(0),
             sleeps: AtomicU64::new(0),
+            slept: Slept::default(),
             stale_timers: AtomicIsize::new(0),
             primary: AtomicBool::new(false),
             thread: Mutex::default(),
@@ -258,5 +298,25 @@ impl XstreamShared {
 impl fmt::Debug for XstreamShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("XstreamShared").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_asleep_grows_only_while_asleep() {
+        let (slept, ms) = (Slept::default(), Duration::from_millis);
+        assert_eq!(slept.total(|| ms(10)), ms(0));
+        slept.begin(ms(10));
+        assert_eq!(slept.total(|| ms(10)), ms(0));
+        assert_eq!(slept.total(|| ms(14)), ms(4));
+        slept.end(ms(15));
+        assert_eq!([15, 99].map(|now| slept.total(|| ms(now))), [ms(5), ms(5)]);
+        slept.begin(ms(100));
+        assert_eq!(slept.total(|| ms(107)), ms(12));
+        slept.end(ms(110));
+        assert_eq!(slept.total(|| ms(111)), ms(15));
     }
 }

@@ -291,3 +291,72 @@ fn a_revived_unit_inherits_from_who_revives_it() {
         runtime.shutdown().unwrap();
     });
 }
+
+static SHADE: ult::Inherited<u64> = ult::Inherited::new();
+static SHAPE: ult::Inherited<(u8, [u64; 3])> = ult::Inherited::new();
+
+#[test]
+fn inherited_values_go_to_units_of_every_kind() {
+    within(|| {
+        let (runtime, pools) = private(2);
+        let (first, second) = (pools[0].clone(), pools[1].clone());
+        let of_children = |pool: &PoolRef| {
+            let children = [
+                pool.ult().spawn(|| SHADE.get()).unwrap(),
+                pool.tasklet().spawn(|| SHADE.get()).unwrap(),
+            ];
+            let late = pool.spawn_after(Duration::from_millis(1), || SHADE.get()).unwrap();
+            let mut found: Vec<_> = children.into_iter().map(|ult| ult.join().unwrap()).collect();
+            found.push(late.join().unwrap());
+            found
+        };
+        let (inner, shape) = (second.clone(), (1, [2, 3, 4]));
+        let checked = first.clone().spawn(move || {
+            assert_eq!((SHADE.get(), ult::inherited().has_values), (None, false));
+            SHADE.set(None);
+            assert!(!ult::inherited().has_values, "removing nothing makes nothing");
+            SHADE.set(Some(7));
+            SHAPE.set(Some(shape));
+            assert_eq!(of_children(&first), [Some(7); 3]);
+            assert_eq!(of_children(&inner), [Some(7); 3]);
+            let child = inner.clone().spawn(move || {
+                ult::yield_now();
+                SHADE.set(Some(8));
+                assert_eq!(of_children(&inner), [Some(8); 3], "over two generations");
+                SHAPE.get()
+            });
+            assert_eq!(child.unwrap().join().unwrap(), Some(shape));
+            assert_eq!(SHADE.get(), Some(7), "what a child sets is its own");
+            SHADE.set(None);
+            assert_eq!(of_children(&first), [None; 3]);
+            assert_eq!(SHAPE.get(), Some(shape));
+        });
+        checked.unwrap().join().unwrap();
+        // Descriptors are reused; nothing is left in them.
+        assert_eq!(of_children(&pools[0]), [None; 3]);
+        SHADE.set(Some(3));
+        assert!(ult::inherited().has_values);
+        assert_eq!(of_children(&pools[1]), [Some(3); 3], "of a thread");
+        SHADE.set(None);
+        assert!(!ult::inherited().has_values);
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn a_revived_unit_has_nothing_of_its_former_life() {
+    within(|| {
+        let (runtime, pool) = shared(1);
+        let first = pool.spawn(|| SHADE.set(Some(5))).unwrap();
+        let (result, ended) = first.join_keep();
+        result.unwrap();
+        let again = ended.unwrap().revive(&pool, || SHADE.get()).unwrap();
+        let (found, ended) = again.join_keep();
+        assert_eq!(found.unwrap(), None);
+        SHADE.set(Some(6));
+        let again = ended.unwrap().revive(&pool, || SHADE.get()).unwrap();
+        assert_eq!(again.join().unwrap(), Some(6));
+        SHADE.set(None);
+        runtime.shutdown().unwrap();
+    });
+}

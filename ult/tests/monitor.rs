@@ -64,6 +64,51 @@ fn a_unit_that_does_not_switch_is_reported_until_it_does() {
 }
 
 #[test]
+fn it_is_known_what_runs_who_waits_and_when_somebody_looked() {
+    within(|| {
+        let ticks = Arc::new(AtomicUsize::new(0));
+        let counts = ticks.clone();
+        let spec = MonitorSpec::new().tick(MS).deadlock_limit(None).on_tick(move || {
+            assert!(counts.fetch_add(1, Ordering::Relaxed) != 1, "the next one comes all the same");
+        });
+        let (runtime, pool, _) = watched(spec);
+        wait_until("three looks", || ticks.load(Ordering::Relaxed) >= 3);
+        let xstream = runtime.xstream("x").unwrap();
+        assert_eq!((xstream.current_unit(), pool.stats().blocked()), (None, 0));
+        let gate = Arc::new(ult::Eventual::new());
+        let waits: Vec<_> = (0..3)
+            .map(|_| {
+                let gate = gate.clone();
+                pool.spawn(move || {
+                    gate.wait();
+                })
+            })
+            .collect();
+        wait_until("three are blocked", || pool.stats().blocked() == 3);
+        let stop = Arc::new(AtomicBool::new(false));
+        let inner = stop.clone();
+        let spin = pool.ult().name("spin").spawn(move || {
+            while !inner.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+        });
+        let spin = spin.unwrap();
+        wait_until("it runs", || xstream.current_unit().is_some());
+        let unit = xstream.current_unit().unwrap();
+        assert_eq!((unit.id, &*unit.pool, unit.name), (spin.id(), "p", Some("spin")));
+        stop.store(true, Ordering::Relaxed);
+        spin.join().unwrap();
+        gate.set(()).unwrap();
+        waits.into_iter().for_each(|ult| ult.unwrap().join().unwrap());
+        wait_until("nothing runs", || xstream.current_unit().is_none());
+        assert_eq!(pool.stats().blocked(), 0);
+        let before = xstream.stats().slept;
+        wait_until("it sleeps", || xstream.stats().slept > before);
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
 fn ults_that_wait_for_each_other_are_reported_with_what_they_wait_for() {
     within(|| {
         let spec = MonitorSpec::new().tick(MS).deadlock_limit(Some(5 * MS));

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use common::{kinds, on, private, shared, wait_until, within, yield_until};
 use ult::{
-    Access, MigrateError, Pool, PoolKind, PoolRef, PoolSpec, PopBy, PushReason, Runtime, Scheduler,
-    StartError, Unit, XstreamSpec,
+    Access, MigrateError, Pool, PoolKind, PoolRef, PoolSpec, PopBy, Priority, PushReason, Runtime,
+    Scheduler, StartError, Unit, XstreamSpec,
 };
 
 /// A FIFO that counts what is done with it.
@@ -423,5 +423,47 @@ fn threads_take_and_push_while_xstreams_run() {
         stop.store(true, SeqCst);
         thieves.into_iter().for_each(|thief| thief.join().unwrap());
         runtime.shutdown().unwrap();
+    });
+}
+
+/// Of those that wait to start; a descriptor that is used again has none of its predecessor.
+#[test]
+fn units_of_higher_priority_start_first_where_the_pool_knows_priorities() {
+    use Priority::{High, Low, Normal};
+    within(|| {
+        for kind in [PoolKind::PrioWait, PoolKind::FifoWait] {
+            let (runtime, pools) = kinds(&[("a", kind)]);
+            let own = pools[0].clone();
+            let orders = on(&pools[0], move || {
+                let order = |priorities: &[Priority]| {
+                    let log = Arc::new(Mutex::new(Vec::new()));
+                    let handles = (0..).zip(priorities).map(|(n, priority)| {
+                        let log = log.clone();
+                        let body = move || log.lock().unwrap().push(n);
+                        own.ult().priority(*priority).spawn(body).unwrap()
+                    });
+                    let handles: Vec<_> = handles.collect();
+                    let units = own.pop_many(10);
+                    let seen: Vec<_> = units.iter().map(Unit::priority).collect();
+                    units.into_iter().for_each(|unit| own.push(unit).unwrap());
+                    handles.into_iter().for_each(|handle| handle.join().unwrap());
+                    (seen, std::mem::take(&mut *log.lock().unwrap()))
+                };
+                (order(&[Low, Normal, High, Low]), order(&[Normal; 4]))
+            });
+            let ((seen, order), plain) = orders;
+            match kind {
+                PoolKind::PrioWait => {
+                    assert_eq!(seen, [High, Normal, Low, Low]);
+                    assert_eq!(order, [2, 1, 0, 3]);
+                }
+                _ => {
+                    assert_eq!(seen, [Low, Normal, High, Low]);
+                    assert_eq!(order, [0, 1, 2, 3]);
+                }
+            }
+            assert_eq!(plain, (vec![Normal; 4], vec![0, 1, 2, 3]));
+            runtime.shutdown().unwrap();
+        }
     });
 }

@@ -5,6 +5,9 @@
 //!   handler is a ULT of the target's only one. `poll` never sleeps, `default` is margo as it
 //!   comes. Floor: a message and its answer over bare cache lines or a bare socket, between the
 //!   same xstreams, alternating.
+//! - `rpc.sm.rtt.stats`: as `rtt.poll` with statistics on at both ends as by default; times are
+//!   averages of batches, so that the few calls whose times are looked at are in them. Floor: the
+//!   same with statistics off, alternating.
 //! - `rpc.{sm,tcp}.rate32`: completed calls per second with 32 such callers, over the whole time;
 //!   percentiles of time slices. No floor.
 //! - `rpc.{sm,tcp}.idle_cpu`: share of one core that an idle instance with default settings uses
@@ -33,6 +36,9 @@ const NULL: Rpc<(), ()> = Rpc::new("bench_null");
 /// Serves one round of floor messages on the target's xstream before it returns.
 const FLOOR: Rpc<(), std::result::Result<(), String>> = Rpc::new("bench_floor_rtt");
 
+/// Switches statistics on or off at the target.
+const STATISTICS: Rpc<bool, ()> = Rpc::new("bench_statistics");
+
 /// ULTs of the rate rows.
 const CALLERS: usize = 32;
 
@@ -56,6 +62,10 @@ pub(crate) fn peer(target: Target, deadline: Deadline) -> Result<()> {
             let _ = request.respond(&());
         });
         null.doing("registering")?;
+        let statistics = instance.serve(STATISTICS).returning(|request| {
+            switch_statistics(request.instance(), *request.args());
+        });
+        statistics.doing("registering")?;
         let floor = instance.register(FLOOR, move |request| {
             let mut floor = floor.lock().unwrap_or_else(PoisonError::into_inner);
             let result = floor.answer(deadline).map_err(|failure| failure.to_string());
@@ -88,6 +98,42 @@ pub(crate) fn rtt(context: &Context, settings: Settings) -> Result<Figure> {
     })?;
     pair.stop(deadline)?;
     Ok(Figure::median(samples.latency(), floors.quantile(500)))
+}
+
+/// Calls in one sample of [`rtt_stats`].
+const BATCH: u32 = 256;
+
+/// Rows `rpc.*.rtt.stats`.
+pub(crate) fn rtt_stats(context: &Context, settings: Settings) -> Result<Figure> {
+    let round_max = Duration::from_secs(1);
+    let effort = match context.quick {
+        true => Effort { rounds: 4, samples: 10, warmup: 1, round_max },
+        false => Effort { rounds: 50, samples: 100, warmup: 10, round_max },
+    };
+    let deadline = context.deadline;
+    let (pair, _caller) = start(context, settings)?;
+    let (instance, target) = (pair.instance.clone(), pair.target.clone());
+    let (mut off, mut on) = on_ult(&pair.instance.rpc_pool(), deadline, move || {
+        let (mut off, mut on) = (effort.room(BATCH), effort.room(BATCH));
+        for _ in 0..effort.rounds {
+            for (samples, is_on) in [(&mut off, false), (&mut on, true)] {
+                switch_statistics(&instance, is_on);
+                instance.forward(STATISTICS, &target, &is_on).doing("calling")?;
+                effort.batched(samples, || null(&instance, &target))?;
+            }
+        }
+        Ok((off, on))
+    })?;
+    pair.stop(deadline)?;
+    Ok(Figure::median(on.latency(), off.quantile(500)))
+}
+
+fn switch_statistics(instance: &Instance, on: bool) {
+    if on {
+        instance.start_statistics(margo::config::StatisticsOptions::default().sample_rpcs_every);
+    } else {
+        instance.stop_statistics();
+    }
 }
 
 fn null(instance: &Instance, target: &ProviderHandle) -> Result<()> {

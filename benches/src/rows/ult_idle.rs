@@ -37,7 +37,7 @@ pub(crate) fn idle_cpu(context: &Context) -> Result<Figure> {
 }
 
 /// What is asked for: not one value, so that no period of the machine hides in it.
-fn naps(count: u64) -> impl Iterator<Item = Duration> {
+pub(crate) fn naps(count: u64) -> impl Iterator<Item = Duration> {
     (0..count).map(|index| Duration::from_micros(700 + index * 37 % 600))
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn lateness(context: &Context) -> Result<Figure> {
     Ok(Figure::tail(samples.latency(), floors.quantile(990)))
 }
 
-fn late_by(count: u64, sleep: impl Fn(Duration)) -> Vec<Duration> {
+pub(crate) fn late_by(count: u64, sleep: impl Fn(Duration)) -> Vec<Duration> {
     let late = |nap| {
         let start = Instant::now();
         sleep(nap);
@@ -72,7 +72,7 @@ fn late_by(count: u64, sleep: impl Fn(Duration)) -> Vec<Duration> {
 }
 
 /// Asks the kernel to end this thread's sleeps at once, as xstreams do.
-fn no_slack() {
+pub(crate) fn no_slack() {
     // SAFETY: changes the timer slack of this thread; no memory is involved.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
 }

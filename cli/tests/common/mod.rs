@@ -19,6 +19,7 @@ pub(crate) fn margo(temp: &Path) -> Command {
     command
         .env("TMPDIR", temp)
         .env_remove("MARGO_LOG")
+        .env_remove("MARGO_LOG_LEVEL")
         .env_remove("RUST_LOG")
         .current_dir(temp)
         .stdin(Stdio::null());

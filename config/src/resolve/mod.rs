@@ -22,6 +22,7 @@ mod network;
 mod providers;
 mod roles;
 mod scalars;
+mod trace;
 
 use std::time::Duration;
 
@@ -31,10 +32,13 @@ use crate::admission::ResolvedAdmission;
 use crate::affinity::Affinity;
 use crate::config::{Config, PoolAccess, PoolKind, SchedulerKind};
 use crate::error::{Error, Errors, REPORTED_MAX, Warning};
-use crate::margo::{BulkOptions, MercuryBuild, PayloadChecksum};
+use crate::margo::{
+    BulkOptions, LogLevel, MercuryBuild, MetricsOptions, PayloadChecksum, Priority,
+};
 use crate::mercury::Mercury;
 use crate::monitoring::MonitoringOptions;
 use crate::network::{NetworkOptions, ProcOptions};
+use crate::trace::TraceOptions;
 
 pub use roles::{CONTEXTS_MAX, XSTREAMS_MAX};
 pub use scalars::{EAGER_SIZE_MAX, EAGER_SIZE_MIN, STACK_BYTES_MAX, STACK_BYTES_MIN};
@@ -72,9 +76,17 @@ pub struct Resolved {
     pub address_file: Option<String>,
     /// Whether peers may shut the instance down.
     pub remote_shutdown: bool,
+    /// Whether progress spins only while operations are in flight.
+    pub progress_when_needed: bool,
+    /// How others see what it does.
+    pub metrics: MetricsOptions,
+    /// The least severe messages that reach the log; `None`: all.
+    pub log_level: Option<LogLevel>,
     /// How long a unit may hold its xstream, or a runnable one may wait, before the log says so;
     /// `None`: nobody looks.
     pub stall_limit: Option<Duration>,
+    /// Which calls are recorded, and where, environment variables included.
+    pub trace: TraceOptions,
     /// Network settings, without the output-only keys.
     pub mercury: Mercury,
     /// Largest arguments that travel inside the message, in bytes; `None`: the transport's limit.
@@ -109,6 +121,8 @@ pub struct Resolved {
     pub progress_timeout_max: Duration,
     /// Settings of the monitor, as given.
     pub monitoring: Option<Map<String, Value>>,
+    /// What the default monitor is to do; `None`: it is off.
+    pub monitor: Option<MonitoringOptions>,
     /// Services to start, in this order.
     pub providers: Vec<ResolvedProvider>,
     /// What is allowed but probably not meant. Show it to the user.
@@ -163,6 +177,8 @@ pub struct ResolvedProvider {
     pub provider_id: u16,
     /// Index of the pool in which its handlers run.
     pub pool: usize,
+    /// Which of its requests go first.
+    pub priority: Priority,
     /// Its own settings, always a JSON object.
     pub config: Value,
 }
@@ -204,8 +220,11 @@ impl Config {
     /// the whole.
     ///
     /// `env` looks up an environment variable (outside of tests:
-    /// [`process_env`](crate::process_env)). `ABT_MEM_MAX_NUM_STACKS` and `ABT_THREAD_STACKSIZE`
-    /// win over the document, as in C.
+    /// [`process_env`](crate::process_env)). `ABT_MEM_MAX_NUM_STACKS`, `ABT_THREAD_STACKSIZE` and
+    /// `MARGO_LOG_LEVEL` win over the document, as in C, and so do those of `margo.trace`.
+    /// `MARGO_ENABLE_MONITORING` switches the default monitor on, and
+    /// `MARGO_MONITORING_FILENAME_PREFIX`, `MARGO_MONITORING_DISABLE_STATISTICS` and
+    /// `MARGO_MONITORING_DISABLE_TIME_SERIES` speak where the document does not.
     ///
     /// # Errors
     ///
@@ -220,10 +239,14 @@ impl Config {
         let roles = roles::assign(self, &mut layout, &mut found);
         let providers = providers::resolve(self, &layout, roles.rpc, &mut found);
         scalars::check_options(&self.margo, &mut found);
+        let trace = trace::resolve(&self.margo.trace, env, &mut found);
+        let log_level = scalars::log_level(&self.margo, env, &mut found);
         let copy_pool = network::check(self, &layout, &mut found);
-        if let Some(Err(errors)) = self.monitoring.as_ref().map(MonitoringOptions::of) {
-            errors.into_iter().for_each(|error| found.push(error));
-        }
+        let monitor =
+            MonitoringOptions::effective(self.monitoring.as_ref(), env).unwrap_or_else(|errors| {
+                errors.into_iter().for_each(|error| found.push(error));
+                None
+            });
         let admission = admission::resolve(&self.margo.admission, &layout, &mut found);
         layout::check(self, &layout, &roles, &mut found);
 
@@ -247,7 +270,11 @@ impl Config {
             listen: self.margo.listen,
             address_file: self.margo.address_file.clone(),
             remote_shutdown: self.margo.remote_shutdown,
+            progress_when_needed: self.margo.progress_when_needed,
+            metrics: self.margo.metrics.clone(),
+            log_level,
             stall_limit: Some(millis(self.margo.stall_limit_msec)).filter(|time| !time.is_zero()),
+            trace,
             mercury: self.mercury.input_only(),
             eager_size: self.margo.eager_size,
             overflow_bytes_max: self.margo.overflow_bytes_max,
@@ -265,6 +292,7 @@ impl Config {
             progress_spindown: millis(self.progress_spindown_msec),
             progress_timeout_max: millis(self.progress_timeout_ub_msec),
             monitoring: self.monitoring.clone(),
+            monitor,
             providers,
             warnings: found.warnings,
         })

@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use super::declared::Layout;
 use super::names::{Names, check_identifier};
-use super::{Findings, ResolvedProvider};
-use crate::config::Config;
-use crate::margo::{PROVIDER_ID_DEFAULT, Provider};
+use super::{Findings, ResolvedPool, ResolvedProvider};
+use crate::config::{Config, PoolKind};
+use crate::margo::{PROVIDER_ID_DEFAULT, Priority, Provider};
 
 /// Checks all providers. Those with an error are left out.
 pub(super) fn resolve(
@@ -36,16 +36,30 @@ pub(super) fn resolve(
             found.error(format!("{path}.provider_id"), message);
         }
         let Some(pool) = pool else { continue };
+        check_priority(&path, provider.priority, &layout.pools[pool], found);
         resolved.push(ResolvedProvider {
             name: provider.name.clone().unwrap_or_else(|| format!("{type_name}_{provider_id}")),
             type_name,
             provider_id,
             pool,
+            priority: provider.priority,
             config: Value::Object(provider.config.clone()),
         });
     }
     check_default_names(config, &mut names, found);
     resolved
+}
+
+/// Pools of the other kinds run their units in an order of their own.
+fn check_priority(path: &str, priority: Priority, pool: &ResolvedPool, found: &mut Findings) {
+    if priority != Priority::Normal && pool.kind != PoolKind::PrioWait {
+        let message = format!(
+            "pool {:?} is of a kind that knows no priorities; make it \"prio_wait\", or leave this \
+             out",
+            pool.name
+        );
+        found.error(format!("{path}.priority"), message);
+    }
 }
 
 /// Made-up names come last, so that the complaint is about the entry that lacks one.

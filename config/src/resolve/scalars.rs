@@ -2,7 +2,7 @@
 
 use super::Findings;
 use crate::config::Argobots;
-use crate::margo::MargoOptions;
+use crate::margo::{LogLevel, MargoOptions};
 
 /// Smallest ULT stack, in bytes: less cannot hold a handler's call into the network.
 pub const STACK_BYTES_MIN: usize = 16 << 10;
@@ -18,6 +18,7 @@ const PAGE_BYTES: usize = 4096;
 
 const ENV_STACK_BYTES: &str = "ABT_THREAD_STACKSIZE";
 const ENV_STACK_CACHE: &str = "ABT_MEM_MAX_NUM_STACKS";
+const ENV_LOG_LEVEL: &str = "MARGO_LOG_LEVEL";
 
 pub(super) struct Stacks {
     pub(super) bytes: usize,
@@ -55,12 +56,12 @@ pub(super) fn stacks(
     Stacks { bytes, cache_max }
 }
 
-fn overridden(name: &str, value: impl std::fmt::Display) -> String {
+pub(super) fn overridden(name: &str, value: impl std::fmt::Display) -> String {
     format!("is ignored because the environment variable {name} says {value}")
 }
 
 /// A number from the environment. A variable that is set to nothing counts as not set.
-fn from_env<T: std::str::FromStr>(
+pub(super) fn from_env<T: std::str::FromStr>(
     env: &dyn Fn(&str) -> Option<String>,
     name: &str,
     found: &mut Findings,
@@ -90,10 +91,45 @@ pub(super) fn stack_size(path: &str, bytes: usize, found: &mut Findings) -> usiz
     bytes.next_multiple_of(PAGE_BYTES)
 }
 
-/// Checks the plain values of the `margo` object.
+/// `margo.log_level`, or what the environment says.
+pub(super) fn log_level(
+    margo: &MargoOptions,
+    env: &dyn Fn(&str) -> Option<String>,
+    found: &mut Findings,
+) -> Option<LogLevel> {
+    let Some(name) = env(ENV_LOG_LEVEL).filter(|name| !name.trim().is_empty()) else {
+        return margo.log_level;
+    };
+    let level = LogLevel::from_name(&name);
+    match (level, margo.log_level) {
+        (None, _) => {
+            let message = format!(
+                "{name:?} is no level: \"off\", \"error\", \"warning\", \"info\", \"debug\", \
+                 \"trace\""
+            );
+            found.error(format!("environment {ENV_LOG_LEVEL}"), message);
+        }
+        (Some(said), Some(given)) if said != given => {
+            found.warn("margo.log_level", overridden(ENV_LOG_LEVEL, name.trim()));
+        }
+        (Some(_), _) => {}
+    }
+    level
+}
+
+/// Whether it could be address and port; the operating system knows more at the start.
+fn is_host_and_port(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    let is_one_host = host.starts_with('[') == host.ends_with(']')
+        && (host.starts_with('[') || !host.contains(':'));
+    let is_clean = !host.contains(|c: char| c.is_whitespace() || c == '/');
+    !host.is_empty() && is_one_host && is_clean && port.parse::<u16>().is_ok()
+}
+
 /// A unit that runs for less is nothing to tell, and looking more often would cost something.
 const STALL_LIMIT_MSEC_MIN: u32 = 10;
 
+/// Checks the plain values of the `margo` object.
 pub(super) fn check_options(margo: &MargoOptions, found: &mut Findings) {
     let address = &margo.address;
     let blank = |c: char| c.is_whitespace() || c.is_control();
@@ -104,6 +140,15 @@ pub(super) fn check_options(margo: &MargoOptions, found: &mut Findings) {
     }
     if margo.address_file.as_deref().is_some_and(|path| path.is_empty() || path.contains('\0')) {
         found.error("margo.address_file", "is no path; leave the key out to write no file");
+    }
+    if let Some(listen) = &margo.metrics.listen
+        && !is_host_and_port(listen)
+    {
+        let message = format!(
+            "{listen:?} is no address and port; write \"127.0.0.1:9100\", or \"[::1]:0\" for any \
+             free port"
+        );
+        found.error("margo.metrics.listen", message);
     }
     if let Some(size) = margo.eager_size
         && !(EAGER_SIZE_MIN..=EAGER_SIZE_MAX).contains(&size)
@@ -118,6 +163,12 @@ pub(super) fn check_options(margo: &MargoOptions, found: &mut Findings) {
             margo.stall_limit_msec
         );
         found.error("margo.stall_limit_msec", message);
+    }
+    if margo.listen && margo.progress_when_needed {
+        let message = "is for clients: this instance listens, and each request after a pause waits \
+                       for a wake-up by the kernel; set `margo.listen` to false if it serves \
+                       nothing";
+        found.warn("margo.progress_when_needed", message);
     }
     if !margo.listen && !margo.providers.is_empty() {
         let message = "nobody can reach these providers because `margo.listen` is false";

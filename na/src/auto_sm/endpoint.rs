@@ -12,8 +12,8 @@ use crate::registry::plugin_for;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{
-    Access, Addr, Completion, Endpoint, Error, Limits, LocalMem, Memory, MsgBuf, OpId, OpenOptions,
-    PeerUsers, Plugin, Refused, RegionTable, Tag, Transfer, Uri,
+    Access, Addr, Completion, Endpoint, EndpointStats, Error, Limits, LocalMem, Memory, MsgBuf,
+    OpId, OpenOptions, PeerUsers, Plugin, Refused, RegionTable, Tag, Transfer, Uri,
 };
 
 /// See the module documentation.
@@ -415,6 +415,18 @@ impl Endpoint for AutoSm {
     fn direct_bytes_max(&self, peer: &Addr) -> u64 {
         let route = self.route(peer);
         route.map_or(0, |(_, part, peer)| part.endpoint.direct_bytes_max(peer))
+    }
+
+    fn served(&self) -> u64 {
+        // The table of regions is that of both.
+        self.far.endpoint.served()
+    }
+
+    fn stats(&self) -> EndpointStats {
+        // The table of regions is that of both.
+        let mut stats = self.far.endpoint.stats();
+        stats.peers.extend(self.near.endpoint.stats().peers);
+        stats
     }
 
     fn bulk_path(&self) -> String {

@@ -151,6 +151,13 @@ impl<T> Lists<T> {
         is_alone || self.ends.keys().any(|key| key.peer == peer)
     }
 
+    /// All entries with their keys.
+    #[allow(dead_code, reason = "see `Matcher::awaited`")]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
+        let lone = self.lone.iter().map(|(key, entry)| (*key, entry));
+        lone.chain(self.slots.iter().filter_map(|slot| Some((slot.key, slot.entry.as_ref()?))))
+    }
+
     /// Empties the lists of `peer`. Looks at every list.
     pub(crate) fn drain_peer(&mut self, peer: u64, each: impl FnMut(T)) {
         self.drain(|key| key.peer == peer, each);
@@ -247,6 +254,11 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(lists.len(), model.values().map(VecDeque::len).sum::<usize>());
+                prop_assert_eq!(lists.iter().count(), lists.len());
+                let is_there = |key: Key, entry| {
+                    model.get(&(key.peer, key.tag.0)).is_some_and(|queue| queue.contains(entry))
+                };
+                prop_assert!(lists.iter().all(|(key, entry)| is_there(key, entry)));
             }
         }
     }

@@ -23,8 +23,8 @@ use super::world::Step;
 use crate::matching::Kind;
 use crate::sync::{Arc, Mutex, lock};
 use crate::{
-    Access, Addr, Completion, Endpoint, Error, Limits, LocalMem, Memory, MsgBuf, OpId, OpenOptions,
-    Refused, RegionTable, Tag, Transfer, Uri,
+    Access, Addr, Completion, Endpoint, EndpointStats, Error, Limits, LocalMem, Memory, MsgBuf,
+    OpId, OpenOptions, Refused, RegionTable, Tag, Transfer, Uri, stats,
 };
 
 /// Events that one poll makes happen at most, when none of them is for its endpoint.
@@ -169,6 +169,20 @@ impl Endpoint for SimEndpoint {
 
     fn self_addr(&self) -> Addr {
         self.own.clone()
+    }
+
+    fn served(&self) -> u64 {
+        self.regions.served()
+    }
+
+    fn stats(&self) -> EndpointStats {
+        let peers = self.with(|node, _| {
+            let mut peers: Vec<_> =
+                node.peers.values().map(|peer| (peer.id, peer.stats())).collect();
+            stats::assign(&mut peers, node.matcher.awaited());
+            peers.into_iter().map(|(_, stats)| stats).collect()
+        });
+        EndpointStats::new(self.regions.totals(), peers.unwrap_or_default())
     }
 
     fn lookup(&self, uri: &str) -> Result<Addr, Error> {

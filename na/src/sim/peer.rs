@@ -19,7 +19,7 @@ use super::stream::{Rx, Tx};
 use super::trace::Fate;
 use super::wire::{Event, EventKey, Wire};
 use crate::matching::Kind;
-use crate::{Addr, Error, Tag};
+use crate::{Addr, Error, PeerLink, PeerStats, Tag};
 
 /// What an address of this transport keeps. While one is alive, its peer is not forgotten.
 #[derive(Debug)]
@@ -99,6 +99,23 @@ pub(super) struct Home {
 }
 
 impl Peer {
+    /// What there is to tell of it, but for what is awaited.
+    pub(super) fn stats(&self) -> PeerStats {
+        PeerStats {
+            uri: self.uri.to_string(),
+            transport: "sim",
+            link: match &self.phase {
+                Phase::Idle => PeerLink::Idle,
+                Phase::Connecting(_) => PeerLink::Connecting,
+                Phase::Up(_) => PeerLink::Connected,
+                Phase::Gone(_) => PeerLink::Gone,
+            },
+            awaited: Vec::new(),
+            sent_bytes: None,
+            received_bytes: None,
+        }
+    }
+
     pub(super) fn new(
         id: u64,
         host: HostId,

@@ -15,7 +15,7 @@
 //! transfers. What disturbs a measurement makes it longer, so the least of the last few counts.
 //!
 //! The way that is not used is tried now and then, a few transfers in a row because its memory has
-//! left the caches: rarely, and at once when what the used way costs has changed. Lengths are told
+//! left the caches: rarely, and soon when what the used way costs has changed. Lengths are told
 //! apart, and puts from gets: attaching costs a system call, and reading is not writing.
 
 use super::fallback::SLOT_BYTES;
@@ -34,7 +34,8 @@ const MEASURE_EVERY: u32 = 8;
 /// Transfers from one trial to the next: at first, and when trials have been in vain for long.
 const PAUSE: (u32, u32) = (256, 8192);
 
-/// A change of the cost by this factor leads to a trial at once.
+/// A change of the cost by this factor leads to a trial soon, not before the shorter pause is over:
+/// where lone transfers and others alternate, the cost changes all the time.
 const CHANGED: f32 = 1.5;
 
 /// A way must be this much cheaper than the one that is used.
@@ -194,8 +195,8 @@ impl Class {
         }
         let Some(now) = self.samples(way).full() else { return };
         if now > CHANGED * self.cost || CHANGED * now < self.cost {
-            self.cost = now;
-            (self.pause, self.left) = (PAUSE.0, 0);
+            let since = self.pause - self.left;
+            (self.cost, self.pause, self.left) = (now, PAUSE.0, PAUSE.0.saturating_sub(since));
         }
     }
 }
@@ -289,6 +290,15 @@ mod tests {
             let allowed = 3 * tries(Way::Ring, LEN);
             assert!(wrong <= allowed, "{wrong} after a change to {ring}, {attach}");
         }
+    }
+
+    #[test]
+    fn costs_that_change_all_the_time_lead_to_few_trials() {
+        let mut costs = Costs::default();
+        let tried: u32 = (0..1000)
+            .map(|round| attached(&mut costs, if round % 2 == 0 { 0.03 } else { 0.07 }, 0.1, 40))
+            .sum();
+        assert!(tried <= 40_000 / PAUSE.0 * TRIES + TRIES, "{tried}");
     }
 
     #[test]

@@ -30,8 +30,8 @@ use crate::matching::{Kind, Matcher};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
 use crate::{
-    Access, Addr, Completion, Endpoint, Error, Limits, LocalMem, Memory, MsgBuf, OpId, OpenOptions,
-    Refused, RegionTable, Tag, Transfer, Uri,
+    Access, Addr, Completion, Endpoint, EndpointStats, Error, Limits, LocalMem, Memory, MsgBuf,
+    OpId, OpenOptions, Refused, RegionTable, Tag, Transfer, Uri, stats,
 };
 
 /// An endpoint of the sm transport.
@@ -299,6 +299,18 @@ impl Endpoint for SmEndpoint {
 
     fn self_addr(&self) -> Addr {
         self.own_addr.clone()
+    }
+
+    fn served(&self) -> u64 {
+        self.regions.served()
+    }
+
+    fn stats(&self) -> EndpointStats {
+        let known = lock(&self.peers).all();
+        let mut peers: Vec<_> = known.iter().map(|peer| (peer.id, peer.stats())).collect();
+        stats::assign(&mut peers, self.matcher.lock().awaited());
+        let peers = peers.into_iter().map(|(_, stats)| stats).collect();
+        EndpointStats::new(self.regions.totals(), peers)
     }
 
     fn lookup(&self, uri: &str) -> Result<Addr, Error> {

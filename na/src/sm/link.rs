@@ -304,6 +304,11 @@ impl TxLink {
         self.limit.is_some()
     }
 
+    /// Bytes that went through the ring, in whole lines.
+    pub(super) fn sent_bytes(&self) -> u64 {
+        self.producer.written()
+    }
+
     /// Sends a message, or queues it. Either way the poll has to look at the link.
     #[inline]
     pub(super) fn send(&mut self, op: OpId, kind: Kind, tag: Tag, buf: MsgBuf) {

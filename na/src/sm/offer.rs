@@ -291,21 +291,25 @@ impl Offers {
             return false;
         }
         let Some(memory) = known.memory.at(*remote_offset, *len, put) else { return false };
+        let ours = || local.region().pieces(*local_offset, *len);
+        // More than one call can name.
+        if matches!(memory, Part::Plain(_)) && ours().nth(VECTORS).is_some() {
+            return false;
+        }
         let gate = conn.segment.offers_gate();
         if !gate.enter_under(conn.segment.offer(false, known.slot), known.generation) {
             self.known.swap_remove(at);
             return false;
         }
-        let ours = local.region().pieces(*local_offset, *len);
         let copied = match memory {
             Part::Mapped(theirs) => {
                 // SAFETY: pieces of our region, which the transfer keeps alive, and of a block
                 // that is mapped for this access; nobody holds references to them (contract of
                 // `Memory::from_raw`), and the owner keeps its memory while we are in the gate.
-                unsafe { copy_between(!put, ours, std::iter::once(theirs), None) };
+                unsafe { copy_between(!put, ours(), std::iter::once(theirs), None) };
                 true
             }
-            Part::Plain(theirs) => attach(conn, put, ours, theirs),
+            Part::Plain(theirs) => attach(conn, put, ours(), theirs),
         };
         gate.leave();
         if !copied {
@@ -332,14 +336,16 @@ impl Theirs {
                 *used = used.wrapping_add(1);
                 let end = offset.checked_add(len)?;
                 let alone = len >= MEASURED_FROM && !used.is_multiple_of(ASK_EVERY);
-                let piece = Piece { addr: *addr + offset, len, block: 0 };
-                (alone && end <= *whole).then_some(Part::Plain(piece))
+                // The sum was checked when the offer came.
+                let piece = || Part::Plain(Piece { addr: *addr + offset, len, block: 0 });
+                (alone && end <= *whole).then(piece)
             }
         }
     }
 }
 
-/// Copies by cross-memory attach, inside the gate; whether all of it went.
+/// Copies by cross-memory attach, inside the gate; whether all of it went. `ours` are no more than
+/// one call can name.
 fn attach(conn: &Conn, put: bool, ours: impl Iterator<Item = RawSegment>, theirs: Piece) -> bool {
     let mut local = [RawSegment { ptr: std::ptr::null_mut(), len: 0 }; VECTORS];
     let mut count = 0;
@@ -349,7 +355,7 @@ fn attach(conn: &Conn, put: bool, ours: impl Iterator<Item = RawSegment>, theirs
     }
     let local = &local[..count];
     // The process id is certain while the peer's process has not ended.
-    if local.iter().map(|piece| piece.len as u64).sum::<u64>() != theirs.len || !conn.is_alive() {
+    if !conn.is_alive() {
         return false;
     }
     let direction = if put { Direction::ToPeer } else { Direction::FromPeer };

@@ -12,7 +12,7 @@ use super::link::TxLink;
 use super::lock::Lock;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::{Addr, Error};
+use crate::{Addr, Error, PeerLink, PeerStats};
 
 /// How to reach a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,6 +62,25 @@ impl Peer {
 
     pub(super) fn set_gone(&self) {
         self.gone.store(true, Ordering::Relaxed);
+    }
+
+    /// What there is to tell of it, but for what is awaited.
+    pub(super) fn stats(&self) -> PeerStats {
+        let links = self.links.lock();
+        let link = match &links[..] {
+            [] if self.is_gone() => PeerLink::Gone,
+            [] => PeerLink::Idle,
+            [first, ..] if first.is_open() => PeerLink::Connected,
+            [..] => PeerLink::Connecting,
+        };
+        PeerStats {
+            uri: self.uri.clone(),
+            transport: "sm",
+            link,
+            awaited: Vec::new(),
+            sent_bytes: Some(links.iter().map(TxLink::sent_bytes).sum()),
+            received_bytes: None,
+        }
     }
 
     pub(super) fn gone_error(&self) -> Error {

@@ -284,7 +284,11 @@ impl SmEndpoint {
             progress |= self.pump(link, sink, arrived, out);
         }
         if !link.services.is_empty() {
-            progress |= link.run_services(budget, out);
+            let moved = link.run_services(budget, out);
+            if moved {
+                self.regions.has_served();
+            }
+            progress |= moved;
         }
         if link.conn.has_backlog() {
             progress |= self.flush(link, sink, arrived, out, budget);

@@ -151,6 +151,11 @@ impl<M: RingMemory> Producer<M> {
         self.memory.capacity()
     }
 
+    /// Bytes that were written so far, padding included.
+    pub fn written(&self) -> u64 {
+        self.tail
+    }
+
     /// Finds room for a record. `None`: the ring is full. A slot that is not published is void.
     ///
     /// # Errors

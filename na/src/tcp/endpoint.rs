@@ -21,8 +21,8 @@ use crate::matching::{Kind, Matcher};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{
-    Access, Addr, Completion, Endpoint, Error, Limits, LocalMem, Memory, MsgBuf, OpId, OpenOptions,
-    Refused, RegionTable, Tag, TcpOptions, Transfer, Uri,
+    Access, Addr, Completion, Endpoint, EndpointStats, Error, Limits, LocalMem, Memory, MsgBuf,
+    OpId, OpenOptions, PeerStats, Refused, RegionTable, Tag, TcpOptions, Transfer, Uri, stats,
 };
 
 /// Early messages that one peer may have here, bytes.
@@ -48,6 +48,8 @@ pub(super) struct Core {
     pub(super) mail: Mail,
     /// Peers that can be dialed, as long as anything refers to them.
     peers: Mutex<HashMap<PeerKey, Weak<Peer>>>,
+    /// All peers, origins too. For [`Endpoint::stats`].
+    known: Mutex<Known>,
     next_peer: AtomicU64,
     next_session: AtomicU64,
     /// Set before the matcher is emptied for the last time; read under its lock.
@@ -55,6 +57,23 @@ pub(super) struct Core {
     /// Counts polls, for [`Gather::may_write_now`].
     polls: AtomicU64,
     gather: Gather,
+}
+
+/// Peers that something refers to, and some that nothing does any more.
+#[derive(Default)]
+struct Known {
+    peers: Vec<Weak<Peer>>,
+    sweep_at: usize,
+}
+
+impl Known {
+    fn add(&mut self, peer: &Arc<Peer>) {
+        if self.peers.len() >= self.sweep_at {
+            self.peers.retain(|peer| peer.strong_count() > 0);
+            self.sweep_at = 2 * self.peers.len() + 16;
+        }
+        self.peers.push(Arc::downgrade(peer));
+    }
 }
 
 impl Core {
@@ -73,6 +92,7 @@ impl Core {
             matcher: Mutex::new(Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max)),
             mail: Mail::new()?,
             peers: Mutex::default(),
+            known: Mutex::default(),
             next_peer: AtomicU64::new(1),
             next_session: AtomicU64::new(u64::from_ne_bytes(seed)),
             closed: AtomicBool::new(false),
@@ -96,7 +116,9 @@ impl Core {
     /// A peer that nobody has seen before.
     pub(super) fn new_peer(&self, uri: String, dial: Vec<SocketAddr>) -> Arc<Peer> {
         let id = self.next_peer.fetch_add(1, Ordering::Relaxed);
-        Peer::new(id, uri, dial, self.new_session())
+        let peer = Peer::new(id, uri, dial, self.new_session());
+        lock(&self.known).add(&peer);
+        peer
     }
 
     /// The peer under `key`, which is reached at `dial`.
@@ -408,6 +430,16 @@ impl TcpEndpoint {
     }
 }
 
+impl TcpEndpoint {
+    fn peer_stats(&self) -> Vec<PeerStats> {
+        let known: Vec<_> = lock(&self.core.known).peers.iter().filter_map(Weak::upgrade).collect();
+        let others = known.iter().filter(|peer| !self.is_own(peer));
+        let mut stats: Vec<_> = others.map(|peer| (peer.id, peer.stats())).collect();
+        stats::assign(&mut stats, lock(&self.core.matcher).awaited());
+        stats.into_iter().map(|(_, stats)| stats).collect()
+    }
+}
+
 impl Endpoint for TcpEndpoint {
     fn transport(&self) -> &'static str {
         "tcp"
@@ -424,6 +456,14 @@ impl Endpoint for TcpEndpoint {
 
     fn self_addr(&self) -> Addr {
         self.self_addr.clone()
+    }
+
+    fn served(&self) -> u64 {
+        self.core.regions.served()
+    }
+
+    fn stats(&self) -> EndpointStats {
+        EndpointStats::new(self.core.regions.totals(), self.peer_stats())
     }
 
     fn lookup(&self, uri: &str) -> Result<Addr, Error> {

@@ -58,6 +58,9 @@ impl Poller {
                 Ok((bytes, short)) => {
                     conn.idle_reads = 0;
                     conn.heard = true;
+                    if let Some(peer) = conn.up() {
+                        peer.count_received(bytes);
+                    }
                     left = left.saturating_sub(bytes);
                     // Probably all there is. The next poll makes sure; what came is reported first.
                     drained = short && !conn.hung_up;

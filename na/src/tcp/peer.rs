@@ -20,9 +20,9 @@ use std::time::Duration;
 use super::incoming::Appetite;
 use super::outgoing::{Flushed, Harvest, Outgoing};
 use super::transfers::Transfers;
-use crate::Error;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, lock};
+use crate::{Error, PeerLink, PeerStats};
 
 /// The connection on which we send to a peer.
 #[derive(Debug, Clone)]
@@ -84,6 +84,8 @@ pub(super) struct Peer {
     state: Mutex<PeerState>,
     expects_data: AtomicBool,
     blocked: AtomicBool,
+    /// Bytes that have come. One writer: the poller.
+    received: AtomicU64,
 }
 
 impl Peer {
@@ -107,6 +109,7 @@ impl Peer {
             state: Mutex::new(state),
             expects_data: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
+            received: AtomicU64::new(0),
         })
     }
 
@@ -133,6 +136,31 @@ impl Peer {
     /// Whether data may be arriving of which the place is known.
     pub(super) fn expects_data(&self) -> bool {
         self.expects_data.load(Ordering::Relaxed)
+    }
+
+    /// The poller has read so many bytes.
+    pub(super) fn count_received(&self, bytes: usize) {
+        let before = self.received.load(Ordering::Relaxed);
+        self.received.store(before + bytes as u64, Ordering::Relaxed);
+    }
+
+    /// What there is to tell of it, but for what is awaited.
+    pub(super) fn stats(&self) -> PeerStats {
+        let state = self.lock();
+        let link = match &state.phase {
+            Phase::Idle => PeerLink::Idle,
+            Phase::Dialing => PeerLink::Connecting,
+            Phase::Up(_) => PeerLink::Connected,
+            Phase::Gone(_) | Phase::Closed => PeerLink::Gone,
+        };
+        PeerStats {
+            uri: self.uri.to_string(),
+            transport: "tcp",
+            link,
+            awaited: Vec::new(),
+            sent_bytes: Some(state.out.taken()),
+            received_bytes: Some(self.received.load(Ordering::Relaxed)),
+        }
     }
 
     /// Whether its socket is full.

@@ -42,7 +42,7 @@ impl Component for BlobComponent {
         spec: &ProviderSpec,
     ) -> Result<Box<dyn RunningProvider>, Box<dyn std::error::Error + Send + Sync>> {
         let config = BlobConfig::from_json(&spec.config)?;
-        let provider = instance.provider(spec.id, &spec.pool);
+        let provider = spec.provider(instance);
         Ok(Box::new(BlobProvider::start(provider, &config)?))
     }
 }

@@ -106,7 +106,7 @@ impl Component for EchoComponent {
         if spec.config.as_object().is_none_or(|config| !config.is_empty()) {
             return Err(Box::new(ConfigError(spec.config.to_string())));
         }
-        Ok(Box::new(EchoProvider::start(instance.provider(spec.id, &spec.pool))?))
+        Ok(Box::new(EchoProvider::start(spec.provider(instance))?))
     }
 }
 

@@ -7,7 +7,7 @@ use na::{Endpoint, MsgBuf, OpId, Tag};
 
 use super::{Side, answer, answer_oneself, arrive, pair, pair_with, settle};
 use crate::hg::header::RequestHeader;
-use crate::hg::{ChecksumLevel, ForwardOptions, HgError, HgOptions, ReturnCode, wire};
+use crate::hg::{ChecksumLevel, ForwardOptions, HgError, HgOptions, ReturnCode, TraceParent, wire};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -39,7 +39,7 @@ fn a_deadline_arrives_as_the_time_that_is_left_and_a_trace_as_it_is() {
         for len in [0, 10, 100_000] {
             let (mut origin, mut target) = pair_with(options.clone());
             let args = vec![5; len];
-            let trace = Some([9; 16]);
+            let trace = Some(TraceParent { trace_id: [9; 16], span_id: [4; 8] });
             call(&mut origin, &target, ForwardOptions { trace, ..timed(HOUR) }, &args, 1);
             let request = arrive(&mut origin, &mut target);
             let left = request.deadline().unwrap().saturating_duration_since(Instant::now());
@@ -57,9 +57,11 @@ fn without_a_deadline_and_towards_others_no_byte_more_is_sent() {
     let (mut origin, mut target) = pair();
     origin.call(&target, b"args", 1);
     target.endpoint.is_foreign_to_others();
-    call(&mut origin, &target, timed(HOUR), b"args", 2);
+    let trace = Some(TraceParent { trace_id: [9; 16], span_id: [4; 8] });
+    call(&mut origin, &target, ForwardOptions { trace, ..timed(HOUR) }, b"args", 2);
     let requests: Vec<_> = (0..2).map(|_| arrive(&mut origin, &mut target)).collect();
     assert!(requests.iter().all(|request| request.deadline().is_none()));
+    assert!(requests.iter().all(|request| request.trace().is_none()));
     let sent = origin.endpoint.sent();
     assert_eq!(sent[0].2, sent[1].2);
     for (n, request) in requests.into_iter().enumerate() {
@@ -69,15 +71,16 @@ fn without_a_deadline_and_towards_others_no_byte_more_is_sent() {
 }
 
 #[test]
-fn a_call_to_ourselves_has_its_deadline_too() {
+fn a_call_to_ourselves_has_its_deadline_and_trace_too() {
     let (mut origin, mut target) = pair();
     let deadline = Instant::now().checked_add(HOUR);
-    let options = ForwardOptions { deadline, ..ForwardOptions::default() };
+    let trace = Some(TraceParent { trace_id: [9; 16], span_id: [4; 8] });
+    let options = ForwardOptions { deadline, trace, ..ForwardOptions::default() };
     let own = origin.core.self_addr();
     origin.core.forward(&own, super::SUM, options, |_| Ok(()), 1).unwrap();
     settle(&mut origin, &mut target);
     let request = origin.notes.requests.remove(0);
-    assert_eq!(request.deadline(), deadline);
+    assert_eq!((request.deadline(), request.trace()), (deadline, trace));
     answer_oneself(request, b"");
     settle(&mut origin, &mut target);
 }

@@ -1,0 +1,135 @@
+//! `margo top`: a live view of a running service.
+//!
+//! It asks the service for a snapshot of its metrics by an RPC, again and again, and shows what has
+//! changed between two of them. `view.rs` turns two snapshots into lines, and knows nothing of
+//! where they go; `screen.rs` is the terminal. Without a terminal the same lines are printed one
+//! block after the other, and with `--json` the snapshots themselves.
+
+mod screen;
+mod view;
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use margo::{Addr, Instance, Metrics, MetricsError};
+
+use self::screen::{Key, Screen};
+use crate::args::TopArgs;
+use crate::failure::Failure;
+use crate::output;
+
+/// Time for an answer. One that takes longer says enough of the service.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
+    let client = Client::new(&args.address)?;
+    let shown = show(args, &client);
+    let ended = client.instance.finalize_and_wait();
+    shown?;
+    ended.map_err(|error| Failure::Failed(error.to_string()))
+}
+
+fn show(args: &TopArgs, client: &Client) -> Result<(), Failure> {
+    // What fails at first fails for a reason that waiting does not help against.
+    let mut now = client.ask().map_err(|error| explained(&error))?;
+    if args.once {
+        return print(args, &now, &Metrics::default());
+    }
+    let interval = Duration::from_secs_f64(args.interval);
+    let mut screen = match std::io::stdout().is_terminal() && !args.json {
+        true => Screen::full()?,
+        false => Screen::plain()?,
+    };
+    let mut before = Metrics::default();
+    let mut trouble = None;
+    let mut next = Instant::now() + interval;
+    loop {
+        match (screen.size(), &trouble) {
+            (Some(size), _) => screen.draw(&view::page(&now, &before, trouble.as_deref(), size))?,
+            (None, None) => print(args, &now, &before)?,
+            (None, Some(trouble)) => output::note(trouble),
+        }
+        match screen.wait(next)? {
+            Key::Quit => return Ok(()),
+            // It has another size.
+            Key::Redraw if Instant::now() < next => continue,
+            Key::Redraw | Key::None => {}
+        }
+        next = Instant::now() + interval;
+        match client.ask() {
+            Ok(seen) => {
+                before = if view::is_same_run(&now, &seen) { now } else { Metrics::default() };
+                (now, trouble) = (seen, None);
+            }
+            // It may come back.
+            Err(error) => trouble = Some(format!("{}; still trying", explained(&error))),
+        }
+    }
+}
+
+fn print(args: &TopArgs, now: &Metrics, before: &Metrics) -> Result<(), Failure> {
+    if args.json {
+        let json = serde_json::to_string(now);
+        return output::line(json.map_err(|error| Failure::new("cannot print", error))?);
+    }
+    output::line(view::lines(now, before).join("\n") + "\n")
+}
+
+/// An error with what to do about it.
+fn explained(error: &MetricsError) -> Failure {
+    let help = match error {
+        MetricsError::NotEnabled { .. } => {
+            "; write \"margo\": { \"metrics\": { \"remote\": true } } into its configuration"
+        }
+        _ => "",
+    };
+    Failure::Failed(format!("{error}{help}"))
+}
+
+/// Asks one service.
+struct Client {
+    instance: Instance,
+    peer: Addr,
+}
+
+impl Client {
+    fn new(address: &str) -> Result<Self, Failure> {
+        let transport = transport(address).ok_or_else(|| {
+            Failure::Usage(format!(
+                "{address:?} is no address; `margo serve` prints one, such as \
+                 na+tcp://127.0.0.1:7000"
+            ))
+        })?;
+        let instance = Instance::builder(format!("{transport}://"))
+            .listen(false)
+            .start()
+            .map_err(|error| Failure::new("cannot open the network", error))?;
+        let peer = instance.lookup(address).map_err(|error| Failure::Usage(error.to_string()))?;
+        Ok(Self { instance, peer })
+    }
+
+    fn ask(&self) -> Result<Metrics, MetricsError> {
+        self.instance.metrics_of_timed(&self.peer, PATIENCE)
+    }
+}
+
+/// Of the last part, if there are several (`uid://host#na+sm://…#na+tcp://…`).
+fn transport(address: &str) -> Option<&str> {
+    let part = address.rsplit('#').next()?;
+    let (transport, _) = part.split_once("://")?;
+    (!transport.is_empty() && !part.contains(char::is_whitespace)).then_some(transport)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_transport_is_that_of_the_address() {
+        assert_eq!(transport("na+sm://1000/x"), Some("na+sm"));
+        assert_eq!(transport("uid://h#na+sm://1#na+tcp://127.0.0.1:7"), Some("na+tcp"));
+        for address in ["", "127.0.0.1:7000", "://x", "na+tcp:// x"] {
+            assert_eq!(transport(address), None, "{address}");
+        }
+    }
+}

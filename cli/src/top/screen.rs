@@ -1,0 +1,164 @@
+//! The terminal: plain ANSI sequences, and keys.
+//!
+//! The terminal is put back when the value is dropped, and the signals that would end the process
+//! are taken as keys, so that there is always somebody who drops it.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::termios::{self, LocalModes, OptionalActions, Termios};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
+
+use crate::failure::Failure;
+
+/// Another screen, without a cursor.
+const ENTER: &str = "\x1b[?1049h\x1b[?25l";
+const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
+const HOME: &str = "\x1b[H";
+const CLEAR_LINE_REST: &str = "\x1b[K";
+const CLEAR_BELOW: &str = "\x1b[J";
+
+/// What ended a wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Key {
+    /// Nothing: the time is over.
+    None,
+    /// The terminal has another size.
+    Redraw,
+    Quit,
+}
+
+/// Columns and rows.
+pub(super) type Size = (usize, usize);
+
+/// Where to draw, or nothing but the signals.
+pub(super) struct Screen {
+    is_terminal: bool,
+    /// As the terminal's keys were.
+    before: Option<Termios>,
+    /// There is somebody who can type.
+    has_keys: bool,
+    ends: UnixStream,
+    resizes: UnixStream,
+}
+
+impl Screen {
+    /// No terminal.
+    pub(super) fn plain() -> Result<Self, Failure> {
+        let failed = |error: io::Error| Failure::new("cannot catch signals", error);
+        let ends = caught(&[SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
+        let resizes = caught(&[SIGWINCH]).map_err(failed)?;
+        Ok(Self { is_terminal: false, before: None, has_keys: false, ends, resizes })
+    }
+
+    /// The terminal that standard output is.
+    pub(super) fn full() -> Result<Self, Failure> {
+        let mut screen = Self::plain()?;
+        screen.is_terminal = true;
+        if let Ok(before) = termios::tcgetattr(io::stdin()) {
+            let mut keys = before.clone();
+            // Keys at once and unseen; Ctrl-C is a signal still.
+            keys.local_modes &= !(LocalModes::ICANON | LocalModes::ECHO);
+            let set = termios::tcsetattr(io::stdin(), OptionalActions::Now, &keys);
+            screen.has_keys = set.is_ok();
+            screen.before = Some(before);
+        }
+        write(ENTER)?;
+        Ok(screen)
+    }
+
+    /// `None`: there is no terminal.
+    pub(super) fn size(&self) -> Option<Size> {
+        if !self.is_terminal {
+            return None;
+        }
+        let size = termios::tcgetwinsize(io::stdout()).ok();
+        let (columns, rows) = size.map_or((0, 0), |size| (size.ws_col, size.ws_row));
+        let or = |given: u16, default: usize| if given == 0 { default } else { given.into() };
+        Some((or(columns, 80), or(rows, 24)))
+    }
+
+    /// Shows these lines, which fit, in place of those before.
+    pub(super) fn draw(&self, lines: &[String]) -> Result<(), Failure> {
+        let mut page = HOME.to_owned();
+        page.push_str(&lines.join(&format!("{CLEAR_LINE_REST}\n")));
+        page.push_str(CLEAR_LINE_REST);
+        page.push_str(CLEAR_BELOW);
+        write(&page)
+    }
+
+    /// Waits for a key, until that time at most.
+    pub(super) fn wait(&mut self, until: Instant) -> Result<Key, Failure> {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let limit = Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            let stdin = io::stdin();
+            let mut fds = vec![
+                PollFd::new(&self.ends, PollFlags::IN),
+                PollFd::new(&self.resizes, PollFlags::IN),
+            ];
+            if self.has_keys {
+                fds.push(PollFd::new(&stdin, PollFlags::IN));
+            }
+            match poll(&mut fds, Some(&limit)) {
+                Ok(0) => return Ok(Key::None),
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(Failure::new("cannot wait for a key", error)),
+            }
+            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            if ready[0] {
+                return Ok(Key::Quit);
+            }
+            if ready[1] {
+                // However many there were.
+                let _ = self.resizes.read(&mut [0; 64]);
+                return Ok(Key::Redraw);
+            }
+            let mut keys = [0; 64];
+            match stdin.lock().read(&mut keys) {
+                Ok(0) | Err(_) => self.has_keys = false,
+                Ok(count) if keys[..count].iter().any(|key| matches!(key, b'q' | b'Q' | 3)) => {
+                    return Ok(Key::Quit);
+                }
+                Ok(_) => {}
+            }
+        }
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        if self.is_terminal {
+            let _ = write(LEAVE);
+        }
+        if let Some(before) = &self.before {
+            let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, before);
+        }
+    }
+}
+
+/// A stream that has something to read when one of the signals has come.
+fn caught(signals: &[i32]) -> io::Result<UnixStream> {
+    let (ours, theirs) = UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    for signal in signals {
+        signal_hook::low_level::pipe::register(*signal, theirs.try_clone()?)?;
+    }
+    Ok(ours)
+}
+
+fn write(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::OutputClosed,
+            _ => Failure::new("cannot write to standard output", error),
+        }
+    })
+}

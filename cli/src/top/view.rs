@@ -1,0 +1,475 @@
+//! From two snapshots to lines.
+
+use margo::{GateKind, Metrics, PeerMetrics, Phase, PhaseMetrics, RpcEnd, RpcMetrics};
+
+use super::screen::Size;
+use crate::output;
+
+/// Lines for the peers when there is no screen that says how many fit.
+const PEERS_SHOWN: usize = 10;
+/// Lines for RPCs.
+const RPCS_SHOWN: usize = 12;
+
+/// Whether `later` is of the same run of the service as `earlier`, so that counters go on.
+pub(super) fn is_same_run(earlier: &Metrics, later: &Metrics) -> bool {
+    earlier.process.id == later.process.id && earlier.uptime_sec <= later.uptime_sec
+}
+
+/// A page that fits on a screen.
+pub(super) fn page(
+    now: &Metrics,
+    before: &Metrics,
+    trouble: Option<&str>,
+    (columns, rows): Size,
+) -> Vec<String> {
+    let mut page = lines(now, before);
+    if let Some(trouble) = trouble {
+        page[0] = trouble.to_owned();
+    }
+    page.truncate(rows.max(1));
+    page.iter().map(|line| line.chars().take(columns).collect()).collect()
+}
+
+/// All there is to show: what `now` says, and how fast it has changed since `before`.
+pub(super) fn lines(now: &Metrics, before: &Metrics) -> Vec<String> {
+    let change = Change { now, before, seconds: now.uptime_sec - before.uptime_sec };
+    let mut lines = change.summary();
+    lines.extend(change.rpcs());
+    lines.extend(change.pools());
+    lines.extend(change.xstreams());
+    lines.extend(change.progress());
+    lines.extend(change.gates());
+    lines.extend(change.peers());
+    lines
+}
+
+struct Change<'a> {
+    now: &'a Metrics,
+    before: &'a Metrics,
+    seconds: f64,
+}
+
+impl Change<'_> {
+    fn summary(&self) -> Vec<String> {
+        let now = self.now;
+        let phase = match now.phase {
+            Phase::Running => "running",
+            Phase::Finalizing => "finalizing",
+            _ => "finalized",
+        };
+        let (network, stats) = (&now.network, &now.stats);
+        let (network_before, stats_before) = (&self.before.network, &self.before.stats);
+        let refused = |stats: &margo::Stats| {
+            stats.requests_refused + stats.requests_busy + stats.requests_abandoned
+        };
+        let cpu = 100.0 * (now.process.cpu_sec - self.before.process.cpu_sec) / self.seconds;
+        // The first snapshot: the process may be older than the instance.
+        let cpu =
+            if self.before.process.id == 0 { String::new() } else { format!("cpu {cpu:.0} %  ") };
+        let calls = match now.peers.oldest_call_sec {
+            Some(age) => format!("{}, oldest {}", now.peers.calls_in_flight, duration(age)),
+            None => now.peers.calls_in_flight.to_string(),
+        };
+        let mut lines = vec![
+            format!(
+                "{}  {phase}  up {}  margo {}  process {}",
+                now.address,
+                duration(now.uptime_sec),
+                now.version,
+                now.process.id
+            ),
+            format!(
+                "requests  in {}/s  out {}/s  refused {}/s  bulk {}/s  calls in flight {calls}",
+                self.rate(network.requests_received, network_before.requests_received),
+                self.rate(network.requests_sent, network_before.requests_sent),
+                self.rate(refused(stats), refused(stats_before)),
+                self.rate(network.bulk_transfers, network_before.bulk_transfers),
+            ),
+            format!(
+                "handlers  running {}  {}/s  panicked {}  stalls {}",
+                now.handlers_running,
+                self.rate(stats.handlers_run, stats_before.handlers_run),
+                stats.handlers_panicked,
+                stats.stalls,
+            ),
+            format!(
+                "process   {cpu}memory {}  fds {}  threads {}  registered {}",
+                output::bytes(now.process.resident_bytes),
+                now.process.open_fds.map_or_else(|| "?".to_owned(), |count| count.to_string()),
+                now.process.threads,
+                output::bytes(now.memory.region_bytes),
+            ),
+        ];
+        let troubles = [
+            (network.malformed, "messages malformed"),
+            (network.checksum_errors, "checksum errors"),
+            (network.not_registered, "requests for RPCs that are not registered"),
+            (stats.arguments_undecodable, "arguments undecodable"),
+        ];
+        let troubles = troubles.iter().filter(|(count, _)| *count > 0);
+        let troubles: Vec<_> = troubles.map(|(count, what)| format!("{count} {what}")).collect();
+        if !troubles.is_empty() {
+            lines.push(format!("trouble   {}", troubles.join(", ")));
+        }
+        lines
+    }
+
+    fn rpcs(&self) -> Vec<String> {
+        let mut table = Table::new(
+            &["RPC", "end", "begun/s", "in flight", "errors/s", "p50", "p99", "max"],
+            &[0, 1],
+        );
+        let mut rpcs: Vec<_> = self.now.rpcs.iter().collect();
+        rpcs.sort_by_key(|rpc| std::cmp::Reverse(rpc.begun));
+        for rpc in rpcs.iter().take(RPCS_SHOWN) {
+            let is_it = |other: &&RpcMetrics| {
+                (other.end, &other.name, other.provider) == (rpc.end, &rpc.name, rpc.provider)
+            };
+            let before = self.before.rpcs.iter().find(is_it).cloned().unwrap_or_default();
+            let errors = |rpc: &RpcMetrics| {
+                let bad = rpc.outcomes.iter().filter(|(outcome, _)| *outcome != "ok");
+                bad.map(|(_, count)| count).sum()
+            };
+            let total = rpc.phases.get("total");
+            let time = |of: fn(&PhaseMetrics) -> f64| {
+                total.map_or_else(String::new, |total| short(of(total)))
+            };
+            table.row([
+                match rpc.provider {
+                    u16::MAX => rpc.name.clone(),
+                    provider => format!("{} of provider {provider}", rpc.name),
+                },
+                if rpc.end == RpcEnd::Origin { "calls" } else { "serves" }.to_owned(),
+                self.rate(rpc.begun, before.begun),
+                rpc.in_flight.to_string(),
+                self.rate(errors(rpc), errors(&before)),
+                time(|total| total.p50_sec),
+                time(|total| total.p99_sec),
+                time(|total| total.max_sec),
+            ]);
+        }
+        let mut lines = table.finish();
+        let more = rpcs.len().saturating_sub(RPCS_SHOWN);
+        if more > 0 {
+            lines.push(format!("and {}", output::count(more as u64, "other RPC")));
+        }
+        lines
+    }
+
+    fn pools(&self) -> Vec<String> {
+        let mut table = Table::new(
+            &["POOL", "waiting", "blocked", "units", "new/s", "runs/s", "run by"],
+            &[0, 6],
+        );
+        for pool in &self.now.pools {
+            let before = self.before.pools.iter().find(|other| other.name == pool.name);
+            let before = before.cloned().unwrap_or_default();
+            table.row([
+                pool.name.clone(),
+                pool.waiting.to_string(),
+                pool.blocked.to_string(),
+                pool.alive.to_string(),
+                self.rate(pool.created, before.created),
+                self.rate(pool.executed, before.executed),
+                pool.xstreams.join(" "),
+            ]);
+        }
+        table.finish()
+    }
+
+    fn xstreams(&self) -> Vec<String> {
+        let mut table = Table::new(
+            &["XSTREAM", "state", "busy", "runs/s", "sleeps/s", "ULTs", "stacks", "runs now"],
+            &[0, 1, 7],
+        );
+        for one in &self.now.xstreams {
+            let known = self.before.xstreams.iter().find(|other| other.name == one.name);
+            let before = known.cloned().unwrap_or_default();
+            let slept = (one.slept_sec - before.slept_sec) / self.seconds;
+            let busy = 100.0 * (1.0 - slept).clamp(0.0, 1.0);
+            let has_moved = (one.executed, one.sleeps) != (before.executed, before.sleeps);
+            let state = match one.state.as_str() {
+                // It has run one unit all the time.
+                "running" if known.is_some() && !has_moved => "HELD",
+                state => state,
+            };
+            let unit = one.current.as_ref().map(|unit| {
+                let name = unit.name.clone().unwrap_or_else(|| format!("ULT {}", unit.id));
+                format!("{name} of {}", unit.pool)
+            });
+            table.row([
+                one.name.clone(),
+                state.to_owned(),
+                format!("{busy:.0} %"),
+                self.rate(one.executed, before.executed),
+                self.rate(one.sleeps, before.sleeps),
+                one.ults.to_string(),
+                one.stacks.to_string(),
+                unit.unwrap_or_default(),
+            ]);
+        }
+        table.finish()
+    }
+
+    fn progress(&self) -> Vec<String> {
+        let mut table = Table::new(
+            &["PROGRESS", "in flight", "held", "posted", "events/s", "polls/s", "sleeps/s"],
+            &[0],
+        );
+        for (index, one) in self.now.contexts.iter().enumerate() {
+            let before = self.before.contexts.get(index).cloned().unwrap_or_default();
+            table.row([
+                one.progress_pool.clone(),
+                one.in_flight.to_string(),
+                one.requests_held.to_string(),
+                one.receives_posted.to_string(),
+                self.rate(one.events, before.events),
+                self.rate(one.polls, before.polls),
+                self.rate(one.sleeps, before.sleeps),
+            ]);
+        }
+        table.finish()
+    }
+
+    fn gates(&self) -> Vec<String> {
+        let mut table = Table::new(&["ADMISSION", "in hand", "of", "waiting", "refused"], &[0]);
+        // Pools of which nobody has come near the bound say nothing that is not above.
+        let says_more = |gate: &&margo::GateMetrics| {
+            gate.kind == GateKind::Rpc || gate.waiting > 0 || gate.refused > 0
+        };
+        for gate in self.now.gates.iter().filter(says_more) {
+            let name = match gate.provider {
+                Some(provider) => format!("{} of provider {provider}", gate.name),
+                None => format!("pool {}", gate.name),
+            };
+            table.row([
+                name,
+                gate.in_hand.to_string(),
+                gate.handlers_max.to_string(),
+                gate.waiting.to_string(),
+                gate.refused.to_string(),
+            ]);
+        }
+        table.finish()
+    }
+
+    fn peers(&self) -> Vec<String> {
+        let peers = &self.now.peers;
+        let mut table = Table::new(&["PEER", "link", "calls", "oldest", "out/s", "in/s"], &[0, 1]);
+        for peer in peers.list.iter().take(PEERS_SHOWN) {
+            let before = self.before.peers.list.iter().find(|one| one.address == peer.address);
+            let traffic = |of: fn(&PeerMetrics) -> Option<u64>| {
+                let Some(now) = of(peer) else { return "-".to_owned() };
+                #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
+                let rate =
+                    now.saturating_sub(before.and_then(of).unwrap_or(0)) as f64 / self.seconds;
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "a rate"
+                )]
+                let rate = rate as u64;
+                output::bytes(rate)
+            };
+            table.row([
+                peer.address.clone(),
+                peer.link.clone(),
+                peer.calls_in_flight.to_string(),
+                peer.oldest_call_sec.map_or_else(String::new, duration),
+                traffic(|peer| peer.sent_bytes),
+                traffic(|peer| peer.received_bytes),
+            ]);
+        }
+        let mut lines = table.finish();
+        let more = peers.total().saturating_sub(PEERS_SHOWN);
+        if more > 0 {
+            lines.push(format!("and {}", output::count(more as u64, "other peer")));
+        }
+        lines
+    }
+
+    /// How much a counter has grown in a second.
+    fn rate(&self, now: u64, before: u64) -> String {
+        #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+        let grown = now.saturating_sub(before) as f64;
+        if self.seconds <= 0.0 {
+            return "-".to_owned();
+        }
+        match grown / self.seconds {
+            0.0 => "0".to_owned(),
+            rate if rate < 10.0 => format!("{rate:.1}"),
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate")]
+            rate => output::thousands(rate as u64),
+        }
+    }
+}
+
+/// Times of calls.
+fn short(seconds: f64) -> String {
+    let (value, unit) = match seconds {
+        s if s < 1e-6 => (s * 1e9, "ns"),
+        s if s < 1e-3 => (s * 1e6, "us"),
+        s if s < 1.0 => (s * 1e3, "ms"),
+        s => (s, "s"),
+    };
+    if value < 10.0 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
+}
+
+/// Seconds as people say them.
+fn duration(seconds: f64) -> String {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "of some years")]
+    let whole = seconds.max(0.0) as u64;
+    match whole {
+        0..10 => format!("{seconds:.1} s"),
+        10..60 => format!("{whole} s"),
+        60..3600 => format!("{}:{:02}", whole / 60, whole % 60),
+        3600..86_400 => {
+            format!("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60)
+        }
+        _ => format!("{} d {}:{:02}", whole / 86_400, whole / 3600 % 24, whole / 60 % 60),
+    }
+}
+
+/// Columns as wide as what is in them.
+struct Table<const N: usize> {
+    rows: Vec<[String; N]>,
+    /// Columns of words; the others are numbers.
+    words: Vec<usize>,
+}
+
+impl<const N: usize> Table<N> {
+    fn new(head: &[&str; N], words: &[usize]) -> Self {
+        Self { rows: vec![head.map(str::to_owned)], words: words.to_vec() }
+    }
+
+    fn row(&mut self, row: [String; N]) {
+        self.rows.push(row);
+    }
+
+    /// With an empty line before; nothing if there is nothing but the head.
+    fn finish(self) -> Vec<String> {
+        if self.rows.len() == 1 {
+            return Vec::new();
+        }
+        let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max();
+        let widths: Vec<_> = (0..N).map(|column| width(column).unwrap_or(0)).collect();
+        let line = |row: &[String; N]| {
+            let cells =
+                row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
+                    match self.words.contains(&column) {
+                        true => format!("{cell:<width$}"),
+                        false => format!("{cell:>width$}"),
+                    }
+                });
+            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        };
+        std::iter::once(String::new()).chain(self.rows.iter().map(line)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(json: serde_json::Value) -> Metrics {
+        serde_json::from_value(json).unwrap()
+    }
+
+    fn two() -> (Metrics, Metrics) {
+        let before = snapshot(serde_json::json!({
+            "address": "na+tcp://h:1", "uptime_sec": 10.0, "process": { "id": 7, "cpu_sec": 1.0 },
+            "network": { "requests_received": 100 },
+            "pools": [{ "name": "p", "executed": 50 }],
+            "xstreams": [
+                { "name": "a", "state": "idle", "slept_sec": 5.0, "sleeps": 1 },
+                { "name": "b", "state": "running", "executed": 9 },
+            ],
+        }));
+        let now = snapshot(serde_json::json!({
+            "address": "na+tcp://h:1", "uptime_sec": 12.0, "process": { "id": 7, "cpu_sec": 2.0 },
+            "network": { "requests_received": 2100 },
+            "pools": [{ "name": "p", "executed": 53, "waiting": 4, "xstreams": ["a", "b"] }],
+            "xstreams": [
+                { "name": "a", "state": "idle", "slept_sec": 6.5, "sleeps": 3 },
+                { "name": "b", "state": "running", "executed": 9,
+                  "current": { "id": 3, "name": "put", "pool": "p" } },
+            ],
+            "rpcs": [{ "end": "target", "name": "put", "provider": 1, "begun": 100, "in_flight": 1,
+                       "outcomes": { "ok": 90, "busy": 9 },
+                       "phases": { "total": { "count": 99, "p50_sec": 1.5e-6, "p99_sec": 0.02,
+                                              "max_sec": 3.0 } } }],
+            "gates": [
+                { "kind": "pool", "name": "p", "in_hand": 1, "handlers_max": 9 },
+                { "kind": "rpc", "name": "put", "provider": 1, "in_hand": 1, "handlers_max": 2 },
+            ],
+            "peers": {
+                "counts": [{ "transport": "tcp", "link": "connected", "count": 12 }],
+                "list": [{ "address": "na+tcp://h:2", "link": "connected", "calls_in_flight": 3,
+                           "oldest_call_sec": 75.0, "sent_bytes": 4096 }],
+                "calls_in_flight": 3, "oldest_call_sec": 75.0,
+            },
+        }));
+        (before, now)
+    }
+
+    #[test]
+    fn rates_are_those_between_two_snapshots() {
+        let (before, now) = two();
+        let text = lines(&now, &before).join("\n");
+        for expected in [
+            "in 1,000/s",
+            "cpu 50 %",
+            "calls in flight 3, oldest 1:15",
+            "p           4        0      0      0     1.5  a b",
+            "a        idle    25 %",
+            "b        HELD   100 %",
+            "put of p",
+            "put of provider 1  serves       50          1       4.5  1.5 us  20 ms  3.0 s",
+            "put of provider 1",
+            "na+tcp://h:2  connected      3    1:15  2.0 KiB     -",
+            "and 2 other peers",
+        ] {
+            assert!(text.contains(expected), "no {expected:?} in\n{text}");
+        }
+        assert!(!text.contains("pool p"), "its gate says nothing new\n{text}");
+    }
+
+    #[test]
+    fn the_first_page_shows_averages_and_nothing_that_is_not_known() {
+        let (_, now) = two();
+        let text = lines(&now, &Metrics::default()).join("\n");
+        assert!(text.contains("in 175/s") && !text.contains("cpu") && !text.contains("HELD"));
+        let nothing = lines(&Metrics::default(), &Metrics::default()).join("\n");
+        assert!(nothing.contains("in -/s") && !nothing.contains("NaN"), "{nothing}");
+    }
+
+    #[test]
+    fn a_page_fits_on_the_screen() {
+        let (before, now) = two();
+        let page = page(&now, &before, Some("gone"), (20, 5));
+        assert_eq!((page.len(), page[0].as_str()), (5, "gone"));
+        assert!(page.iter().all(|line| line.chars().count() <= 20));
+    }
+
+    #[test]
+    fn another_run_is_told_from_the_same() {
+        let (before, now) = two();
+        assert!(is_same_run(&before, &now) && !is_same_run(&now, &before));
+        let other = snapshot(serde_json::json!({ "uptime_sec": 99.0, "process": { "id": 8 } }));
+        assert!(!is_same_run(&before, &other));
+    }
+
+    #[test]
+    fn times_are_short() {
+        for (seconds, text) in [
+            (0.04, "0.0 s"),
+            (9.96, "10.0 s"),
+            (59.9, "59 s"),
+            (61.0, "1:01"),
+            (3723.0, "1:02:03"),
+            (200_000.0, "2 d 7:33"),
+        ] {
+            assert_eq!(duration(seconds), text);
+        }
+    }
+}

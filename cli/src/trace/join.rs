@@ -1,0 +1,269 @@
+//! `margo trace join`: one file of several processes.
+//!
+//! Line by line, so that only what has to match is kept in memory. Processes of one host have the
+//! same monotonic clock, which gives their times; hosts are put together by their time of day.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::printable;
+use super::read::{Event, Head, Kind, Reader, VERSION, nanos};
+use crate::failure::Failure;
+use crate::output;
+
+/// How many kinds of calls without another half are named.
+const NAMED_MAX: usize = 10;
+
+/// `margo trace join`.
+pub(crate) fn run(out: &Path, files: &[PathBuf]) -> Result<(), Failure> {
+    let mut parts = Vec::new();
+    for path in files {
+        let (reader, head) = Reader::open(path)?;
+        if head.is_joined {
+            let why = "it was joined already; join the files that it was made of";
+            return Err(Failure::new(path.display(), why));
+        }
+        parts.push((path, reader, head));
+    }
+    let shifts = shifts(parts.iter().map(|(_, _, head)| head));
+    let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let failed = |error| Failure::new(out.display(), error);
+    let temp = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).map_err(failed)?;
+    let mut joined = Joined::new(BufWriter::new(temp));
+    joined.put(&meta("margo_joined", 0, &json!({ "version": VERSION }))).map_err(failed)?;
+    for ((path, mut reader, head), shift) in parts.into_iter().zip(shifts) {
+        let pid = joined.pid(head.pid);
+        while let Some(event) = reader.next()? {
+            let moved = joined.take(&reader, event, pid, shift)?;
+            moved.iter().try_for_each(|event| joined.put(event)).map_err(failed)?;
+        }
+        joined.processes += 1;
+        if !reader.is_whole {
+            let why =
+                "it ends early: its process was killed, or still runs; what is there is taken";
+            output::note(format_args!("{}: warning: {why}", path.display()));
+        }
+    }
+    joined.end(out)
+}
+
+/// By how much the times of each file are later than those of the earliest one, nanoseconds.
+fn shifts<'a>(heads: impl Iterator<Item = &'a Head>) -> Vec<u64> {
+    // Of the host's first file: what its time of day is ahead of its monotonic clock.
+    let mut ahead: HashMap<&str, i128> = HashMap::new();
+    let starts: Vec<i128> = heads
+        .map(|head| {
+            let (monotonic, day) = (i128::from(head.monotonic_ns), i128::from(head.realtime_ns));
+            match head.host_id.as_str() {
+                "" => day,
+                host => monotonic + *ahead.entry(host).or_insert(day - monotonic),
+            }
+        })
+        .collect();
+    let first = starts.iter().copied().min().unwrap_or(0);
+    starts.into_iter().map(|start| u64::try_from(start - first).unwrap_or(u64::MAX)).collect()
+}
+
+/// A call whose other half is looked for.
+struct Half {
+    rpc: String,
+    peer: String,
+}
+
+/// What has been put together so far.
+struct Joined<W: Write> {
+    out: W,
+    pids: HashSet<u64>,
+    processes: u64,
+    /// Those of which somebody waits for an answer, by span.
+    calls: HashMap<u64, Half>,
+    /// By the span of the call.
+    requests: HashMap<u64, Half>,
+    traces: HashSet<u128>,
+    lost: u64,
+    left_out: u64,
+}
+
+impl<W: Write> Joined<W> {
+    fn new(mut out: W) -> Self {
+        // What cannot be written is told at the next event.
+        let _ = out.write_all(b"[\n");
+        Self {
+            out,
+            pids: HashSet::new(),
+            processes: 0,
+            calls: HashMap::new(),
+            requests: HashMap::new(),
+            traces: HashSet::new(),
+            lost: 0,
+            left_out: 0,
+        }
+    }
+
+    /// A number for a process that no other one has: those of several hosts may be alike.
+    fn pid(&mut self, wanted: u64) -> u64 {
+        let free = |pid: &u64| !self.pids.contains(pid);
+        let pid = [wanted].into_iter().chain(1..).find(free).unwrap_or(wanted);
+        self.pids.insert(pid);
+        pid
+    }
+
+    fn put(&mut self, event: &Event) -> std::io::Result<()> {
+        serde_json::to_writer(&mut self.out, event)?;
+        self.out.write_all(b",\n")
+    }
+
+    /// Moves an event of a file to where it belongs; `None`: it is not for the joined file.
+    fn take(
+        &mut self,
+        reader: &Reader,
+        mut event: Event,
+        pid: u64,
+        shift: u64,
+    ) -> Result<Option<Event>, Failure> {
+        if event.get("name").is_some_and(|name| name == "margo_end") {
+            let count = |key: &str| event.get("args")?.get(key)?.as_u64();
+            self.lost = self.lost.saturating_add(count("lost").unwrap_or(0));
+            self.left_out = self.left_out.saturating_add(count("left_out").unwrap_or(0));
+            return Ok(None);
+        }
+        if let Some(slice) = reader.slice(&event)? {
+            self.traces.insert(slice.trace);
+            let half = || Half { rpc: slice.name.clone(), peer: slice.text("peer").to_owned() };
+            match (slice.kind, slice.parent) {
+                (Kind::Call, _) => _ = self.calls.insert(slice.span, half()),
+                // Each request has one of these.
+                (Kind::Queue, Some(call)) => _ = self.requests.insert(call, half()),
+                _ => {}
+            }
+        }
+        event.insert("pid".into(), pid.into());
+        if let Some(time) = event.get("ts") {
+            let since = nanos(time).ok_or_else(|| reader.wrong("the event has no time"))?;
+            event.insert("ts".into(), micros(since.saturating_add(shift)));
+        }
+        Ok(Some(event))
+    }
+}
+
+impl Joined<BufWriter<tempfile::NamedTempFile>> {
+    fn end(mut self, out: &Path) -> Result<(), Failure> {
+        let failed = |error| Failure::new(out.display(), error);
+        let counts = json!({ "lost": self.lost, "left_out": self.left_out });
+        let last = serde_json::to_string(&meta("margo_end", 0, &counts));
+        let last = last.map_err(|error| failed(error.into()))?;
+        write!(self.out, "{last}\n]\n").map_err(failed)?;
+        self.report(out)?;
+        let temp = self.out.into_inner().map_err(|error| failed(error.into_error()))?;
+        allow_others(&temp).map_err(failed)?;
+        temp.persist(out).map_err(|error| failed(error.error))?;
+        Ok(())
+    }
+}
+
+/// A temporary file is its owner's alone; what the user has asked for is like any other file.
+fn allow_others(temp: &tempfile::NamedTempFile) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let mask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(mask);
+    let mode = 0o666 & !mask.as_raw_mode();
+    temp.as_file().set_permissions(std::fs::Permissions::from_mode(mode))
+}
+
+impl<W: Write> Joined<W> {
+    /// Says what is in the file, and what is missing.
+    fn report(&self, out: &Path) -> Result<(), Failure> {
+        if self.lost > 0 {
+            let lost = output::count(self.lost, "call");
+            output::note(format_args!("warning: {lost} lost: raise margo.trace.queue_max"));
+        }
+        if self.left_out > 0 {
+            let left_out = output::count(self.left_out, "call");
+            let why = "the files were full: raise margo.trace.file_bytes_max";
+            output::note(format_args!("warning: {left_out} left out: {why}"));
+        }
+        let no_target = self.calls.iter().filter(|(span, _)| !self.requests.contains_key(span));
+        missing(no_target, "call", "to", "whose target is in none of these files");
+        let no_origin = self.requests.iter().filter(|(call, _)| !self.calls.contains_key(call));
+        missing(no_origin, "request", "from", "whose origin is in none of these files");
+        let (traces, calls, processes) = (
+            output::count(self.traces.len() as u64, "trace"),
+            output::count(self.calls.len() as u64, "call"),
+            match self.processes {
+                1 => "1 process".to_owned(),
+                number => format!("{} processes", output::thousands(number)),
+            },
+        );
+        output::line(format_args!("{}: {traces}, {calls}, {processes}", out.display()))
+    }
+}
+
+/// Names those whose other half is missing, the most frequent first.
+fn missing<'a>(
+    halves: impl Iterator<Item = (&'a u64, &'a Half)>,
+    what: &str,
+    way: &str,
+    why: &str,
+) {
+    let mut kinds: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for (_, half) in halves {
+        *kinds.entry((&half.rpc, &half.peer)).or_default() += 1;
+    }
+    let mut kinds: Vec<_> = kinds.into_iter().collect();
+    kinds.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let rest: u64 = kinds.iter().skip(NAMED_MAX).map(|(_, count)| *count).sum();
+    for ((rpc, peer), count) in kinds.into_iter().take(NAMED_MAX) {
+        let (rpc, peer) = (printable(rpc), printable(peer));
+        let count = output::count(count, what);
+        output::note(format_args!("warning: {count} of {rpc} {way} {peer} {why}"));
+    }
+    if rest > 0 {
+        output::note(format_args!("warning: {} more {why}", output::count(rest, what)));
+    }
+}
+
+fn meta(name: &str, pid: u64, args: &Value) -> Event {
+    let event = json!({ "ph": "M", "name": name, "pid": pid, "tid": 0, "args": args });
+    match event {
+        Value::Object(event) => event,
+        _ => Event::new(),
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "exact up to 104 days")]
+fn micros(nanos: u64) -> Value {
+    (nanos as f64 / 1000.0).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(host_id: &str, monotonic_ns: u64, realtime_ns: u64) -> Head {
+        Head { is_joined: false, host_id: host_id.into(), pid: 1, monotonic_ns, realtime_ns }
+    }
+
+    #[test]
+    fn one_host_is_aligned_by_its_monotonic_clock_and_others_by_the_time_of_day() {
+        let heads = [
+            head("a", 1_000, 500_000),
+            // Its time of day was set back meanwhile.
+            head("a", 3_000, 400_000),
+            head("b", 77, 500_500),
+            head("", 0, 502_000),
+        ];
+        assert_eq!(shifts(heads.iter()), [0, 2_000, 500, 2_000]);
+        assert!(shifts(std::iter::empty()).is_empty());
+        let far = [head("a", 0, 0), head("b", 0, u64::MAX)];
+        assert_eq!(shifts(far.iter()), [0, u64::MAX]);
+    }
+
+    #[test]
+    fn processes_get_numbers_of_their_own() {
+        let mut joined = Joined::new(Vec::new());
+        assert_eq!([7, 7, 8, 7, u64::MAX].map(|pid| joined.pid(pid)), [7, 1, 8, 2, u64::MAX]);
+    }
+}

@@ -1,0 +1,14 @@
+//! `margo trace`: files that instances write with `margo.trace`, put together and read.
+
+mod join;
+mod read;
+mod show;
+mod tree;
+
+pub(crate) use self::join::run as join;
+pub(crate) use self::show::run as show;
+
+/// Text of a file, for a terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}

@@ -1,0 +1,155 @@
+//! `margo top`: what it shows, what it says when it cannot, and that it waits for a service.
+#![allow(clippy::unwrap_used, reason = "a test ends where it fails")]
+
+mod common;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::Stdio;
+
+use common::{Running, margo, run, until};
+use margo::Metrics;
+use rustix::process::Signal;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+/// A service that lets everybody look, or nobody.
+fn serve(temp: &Path, address: &str, allowed: bool) -> (Running, String) {
+    let file = temp.join("address");
+    let _ = std::fs::remove_file(&file);
+    let document = format!(
+        r#"{{ "margo": {{ "address": "{address}", "address_file": "address",
+                "metrics": {{ "remote": {allowed}, "listen": "127.0.0.1:0" }} }} }}"#
+    );
+    std::fs::write(temp.join("conf.json"), document).unwrap();
+    let child = margo(temp).args(["serve", "conf.json"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut running = Running::new(child);
+    let mut stdout = BufReader::new(running.child.stdout.take().unwrap());
+    let mut lines = [String::new(), String::new()];
+    for line in &mut lines {
+        stdout.read_line(line).unwrap();
+    }
+    assert!(lines[1].starts_with("metrics at http://127.0.0.1:"), "{lines:?}");
+    let address = until("the address file", || std::fs::read_to_string(&file).ok());
+    (running, address.trim_end().to_owned())
+}
+
+#[test]
+fn shows_a_service_once_or_as_json() {
+    for transport in ["na+sm://", "na+tcp://127.0.0.1:0"] {
+        let temp = tempfile::tempdir().unwrap();
+        let (_running, address) = serve(temp.path(), transport, true);
+        let shown = run(margo(temp.path()).args(["top", &address, "--once"]), "").expect(0);
+        for word in [&*address, "running", "POOL", "XSTREAM", "__primary__", "PROGRESS", "PEER"] {
+            assert!(shown.stdout.contains(word), "no {word} in\n{}", shown.stdout);
+        }
+        let json = run(margo(temp.path()).args(["top", &address, "--once", "--json"]), "");
+        let seen: Metrics = serde_json::from_str(&json.expect(0).stdout).unwrap();
+        assert_eq!(seen.address, address);
+        assert!(seen.network.requests_received >= 1);
+    }
+}
+
+#[test]
+fn a_terminal_is_drawn_on_and_put_back() {
+    let temp = tempfile::tempdir().unwrap();
+    let (_running, address) = serve(temp.path(), "na+sm://", true);
+    for end in ["q", "Ctrl-C"] {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+        let slave = File::options().read(true).write(true).open(name).unwrap();
+        let before = rustix::termios::tcgetattr(&slave).unwrap();
+        let child = margo(temp.path())
+            .args(["top", &address, "--interval", "0.1"])
+            .stdin(slave.try_clone().unwrap())
+            .stdout(slave.try_clone().unwrap())
+            .spawn()
+            .unwrap();
+        let mut top = Running::new(child);
+        let mut master = File::from(master);
+        let mut shown = String::new();
+        // Two pages: the second one is drawn over the first one.
+        while shown.matches("XSTREAM").count() < 2 {
+            let mut some = [0; 4096];
+            let count = master.read(&mut some).unwrap();
+            shown.push_str(&String::from_utf8_lossy(&some[..count]));
+        }
+        assert!(shown.starts_with("\x1b[?1049h") && shown.contains(&address), "{shown:?}");
+        match end {
+            "q" => master.write_all(b"q").unwrap(),
+            _ => top.signal(Signal::INT),
+        }
+        let rest = std::thread::spawn(move || {
+            let mut rest = Vec::new();
+            // It ends with an error when nobody has the other side any more.
+            let _ = master.read_to_end(&mut rest);
+            String::from_utf8_lossy(&rest).into_owned()
+        });
+        assert!(top.wait().success());
+        let after = rustix::termios::tcgetattr(&slave).unwrap();
+        assert_eq!(after.local_modes, before.local_modes);
+        drop(slave);
+        assert!(rest.join().unwrap().ends_with("\x1b[?25h\x1b[?1049l"), "{end}");
+    }
+}
+
+#[test]
+fn says_why_it_cannot() {
+    let temp = tempfile::tempdir().unwrap();
+    let (_running, address) = serve(temp.path(), "na+tcp://127.0.0.1:0", false);
+    let refused = run(margo(temp.path()).args(["top", &address]), "").expect(1);
+    assert!(
+        refused.stderr.contains(r#""margo": { "metrics": { "remote": true } }"#),
+        "{refused:?}"
+    );
+    let nobody = run(margo(temp.path()).args(["top", "na+tcp://127.0.0.1:1"]), "").expect(1);
+    assert!(nobody.stderr.contains("127.0.0.1:1"), "{nobody:?}");
+    for nonsense in ["127.0.0.1:7000", "na+nonsense://x", "na+tcp://"] {
+        let wrong = run(margo(temp.path()).args(["top", nonsense]), "");
+        assert!(matches!(wrong.status.code(), Some(1 | 2)), "{wrong:?}");
+        assert!(!wrong.stderr.contains("panicked") && wrong.stdout.is_empty(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn goes_on_when_the_service_comes_back_and_ends_when_it_is_told() {
+    let temp = tempfile::tempdir().unwrap();
+    let (mut service, address) = serve(temp.path(), "na+tcp://127.0.0.1:0", true);
+    let mut child = margo(temp.path())
+        .args(["top", &address, "--interval", "0.1", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut seen = serde_json::Deserializer::from_reader(child.stdout.take().unwrap())
+        .into_iter::<Metrics>()
+        .map(|metrics| metrics.unwrap());
+    let mut troubles = BufReader::new(child.stderr.take().unwrap());
+    let mut top = Running::new(child);
+    let (first, second) = (seen.next().unwrap(), seen.next().unwrap());
+    assert_eq!(first.process.id, second.process.id);
+    assert!(second.uptime_sec > first.uptime_sec);
+
+    service.signal(Signal::TERM);
+    assert!(service.wait().success());
+    let mut trouble = String::new();
+    troubles.read_line(&mut trouble).unwrap();
+    assert!(trouble.contains("still trying"), "{trouble}");
+    let (_service, again) = serve(temp.path(), &address, true);
+    assert_eq!(again, address);
+    let other = seen.find(|metrics| metrics.process.id != first.process.id).unwrap();
+    assert!(other.uptime_sec < 60.0);
+
+    // Nobody reads what it still says.
+    let rest = std::thread::spawn(move || {
+        let mut rest = String::new();
+        troubles.read_to_string(&mut rest).map(|_| rest)
+    });
+    top.signal(Signal::INT);
+    let drained = std::thread::spawn(move || seen.count());
+    assert!(top.wait().success());
+    assert!(!rest.join().unwrap().unwrap().contains("panicked"));
+    drained.join().unwrap();
+}

@@ -1,0 +1,263 @@
+//! Does a gate ever have more inside than its bound, or forget who waits in it?
+#![cfg(loom)]
+#![allow(clippy::unwrap_used, reason = "a model")]
+#![allow(dead_code, unreachable_pub, reason = "what only the runtime needs of the file below")]
+
+// Counts of the model itself: what has happened, whatever the memory order.
+use std::sync::atomic::AtomicUsize as Count;
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::thread;
+
+/// What the file below takes its atomics and its lock from. The lock has a model of its own
+/// (`na`'s).
+mod sync {
+    pub(crate) mod atomic {
+        pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+    }
+
+    pub(crate) struct Lock<T>(loom::sync::Mutex<T>);
+
+    impl<T> Lock<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
+            self.0.lock().unwrap()
+        }
+    }
+}
+
+/// A peer.
+type Addr = u8;
+
+#[path = "../../src/gate.rs"]
+mod gate;
+
+use gate::{Entrance, Gate};
+use margo_config::{Admission, Overload};
+
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+/// Who is inside, and what became of the requests.
+#[derive(Default)]
+struct Seen {
+    inside: Count,
+    ran: Count,
+    refused: Count,
+}
+
+impl Seen {
+    fn enter(&self, max: usize) {
+        let before = self.inside.fetch_add(1, Ordering::SeqCst);
+        assert!(before < max, "{before} are inside already");
+    }
+
+    fn leave(&self) {
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        self.ran.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn counts(&self) -> (usize, usize) {
+        (self.ran.load(Ordering::SeqCst), self.refused.load(Ordering::SeqCst))
+    }
+}
+
+/// Handlers leave while `several` threads, or the one, let in.
+fn plain(several: bool) {
+    check(move || {
+        const MAX: usize = 1;
+        let gate = Arc::new(Gate::<()>::of_pool(Admission::new(MAX), several));
+        let seen = Arc::new(Seen::default());
+        let let_in = |gate: Arc<Gate<()>>, seen: Arc<Seen>, requests: usize| {
+            let mut handlers = Vec::new();
+            for _ in 0..requests {
+                if gate.enter_plain() {
+                    seen.enter(MAX);
+                    let (gate, seen) = (gate.clone(), seen.clone());
+                    handlers.push(thread::spawn(move || {
+                        seen.leave();
+                        gate.leave(None);
+                    }));
+                } else {
+                    seen.refused.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+            handlers.into_iter().for_each(|handler| handler.join().unwrap());
+        };
+        let other = several.then(|| {
+            let (gate, seen) = (gate.clone(), seen.clone());
+            thread::spawn(move || let_in(gate, seen, 1))
+        });
+        let requests = if several { 1 } else { 2 };
+        let_in(gate.clone(), seen.clone(), requests);
+        other.into_iter().for_each(|other| other.join().unwrap());
+        let (ran, refused) = seen.counts();
+        assert_eq!(ran + refused, 2);
+        assert!(ran >= 1, "the gate was open");
+        let load = gate.load();
+        assert_eq!((load.in_hand, load.refused), (0, refused as u64));
+        assert!(gate.enter_plain(), "there is room again");
+    });
+}
+
+#[test]
+fn a_plain_gate_with_one_that_lets_in_keeps_its_bound() {
+    plain(false);
+}
+
+#[test]
+fn a_plain_gate_with_several_that_let_in_keeps_its_bound() {
+    plain(true);
+}
+
+fn waiting(max: usize) -> Admission {
+    Admission::new(max).overload(Overload::Wait)
+}
+
+/// A request at one gate: it runs if it is let in, and its handler those who get its place.
+fn come(gate: &Gate<Addr>, seen: &Seen, max: usize, peer: Addr, may_wait: impl Fn() -> bool) {
+    match gate.enter(&peer, peer, may_wait) {
+        Entrance::In(peer) => handle(gate, seen, max, peer),
+        Entrance::Busy(_) => {
+            seen.refused.fetch_add(1, Ordering::SeqCst);
+        }
+        Entrance::Waits => {}
+    }
+}
+
+fn handle(gate: &Gate<Addr>, seen: &Seen, max: usize, first: Addr) {
+    let mut next = Some(first);
+    while let Some(peer) = next {
+        seen.enter(max);
+        // Another thread may come while we are inside.
+        thread::yield_now();
+        seen.leave();
+        next = gate.leave(Some(&peer));
+    }
+}
+
+#[test]
+fn nobody_who_waits_is_forgotten() {
+    check(|| {
+        let gate = Arc::new(Gate::of_pool(waiting(1), true));
+        let seen = Arc::new(Seen::default());
+        let others = [2, 1].map(|peer| {
+            let (gate, seen) = (gate.clone(), seen.clone());
+            thread::spawn(move || come(&gate, &seen, 1, peer, || true))
+        });
+        come(&gate, &seen, 1, 1, || true);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        assert_eq!(seen.counts(), (3, 0));
+        assert_eq!((gate.load().in_hand, gate.load().waiting), (0, 0));
+    });
+}
+
+/// Room for two, but only for one of each peer.
+#[test]
+fn a_bound_per_peer_holds_and_forgets_nobody() {
+    check(|| {
+        let gate = Arc::new(Gate::of_pool(waiting(2).per_peer(1), true));
+        let seen: Arc<[Seen; 2]> = Arc::new(Default::default());
+        let run = |gate: &Gate<Addr>, seen: &[Seen; 2], peer: Addr| {
+            let Entrance::In(first) = gate.enter(&peer, peer, || true) else { return };
+            let mut next = Some(first);
+            while let Some(peer) = next {
+                let own = &seen[usize::from(peer)];
+                own.enter(1);
+                own.leave();
+                next = gate.leave(Some(&peer));
+            }
+        };
+        let others = [0, 1].map(|peer| {
+            let (gate, seen) = (gate.clone(), seen.clone());
+            thread::spawn(move || run(&gate, &seen, peer))
+        });
+        run(&gate, &seen, 0);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        assert_eq!((seen[0].counts(), seen[1].counts()), ((2, 0), (1, 0)));
+        assert_eq!((gate.load().in_hand, gate.load().waiting), (0, 0));
+    });
+}
+
+/// Whoever comes while the instance begins to shut down is let in, is refused, or is given back;
+/// none waits for ever.
+#[test]
+fn a_shutdown_leaves_nobody_in_the_gate() {
+    check(|| {
+        let gate = Arc::new(Gate::of_pool(waiting(1), true));
+        let seen = Arc::new(Seen::default());
+        let has_begun = Arc::new(AtomicBool::new(false));
+        let others = [1, 2].map(|peer| {
+            let (gate, seen, has_begun) = (gate.clone(), seen.clone(), has_begun.clone());
+            // The gate's lock orders this look with the flag.
+            let may_wait = move || !has_begun.load(Ordering::Relaxed);
+            thread::spawn(move || come(&gate, &seen, 1, peer, may_wait))
+        });
+        has_begun.store(true, Ordering::Relaxed);
+        let given_back = gate.give_back().len();
+        others.into_iter().for_each(|other| other.join().unwrap());
+        let (ran, refused) = seen.counts();
+        assert_eq!(ran + refused + given_back, 2);
+        assert_eq!((gate.load().in_hand, gate.load().waiting), (0, 0));
+    });
+}
+
+/// The way of `handler.rs` through the gate of a pool and that of an RPC.
+#[test]
+fn two_gates_in_a_row_forget_nobody() {
+    enum Next {
+        AtPool(Addr),
+        AtRpc(Addr),
+        Inside(Addr),
+    }
+    struct Gates {
+        pool: Gate<Addr>,
+        rpc: Gate<Addr>,
+        seen: Seen,
+    }
+    fn go_on(gates: &Gates, first: Next) {
+        let mut todo = vec![first];
+        while let Some(next) = todo.pop() {
+            let enter = |gate: &Gate<Addr>, peer: Addr| gate.enter(&peer, peer, || true);
+            match next {
+                Next::AtPool(peer) => match enter(&gates.pool, peer) {
+                    Entrance::In(peer) => todo.push(Next::AtRpc(peer)),
+                    Entrance::Busy(_) => unreachable!("it waits"),
+                    Entrance::Waits => {}
+                },
+                Next::AtRpc(peer) => match enter(&gates.rpc, peer) {
+                    Entrance::In(peer) => todo.push(Next::Inside(peer)),
+                    Entrance::Busy(_) => unreachable!("it waits"),
+                    Entrance::Waits => {}
+                },
+                Next::Inside(peer) => {
+                    gates.seen.enter(1);
+                    gates.seen.leave();
+                    todo.extend(gates.rpc.leave(Some(&peer)).map(Next::Inside));
+                    todo.extend(gates.pool.leave(Some(&peer)).map(Next::AtRpc));
+                }
+            }
+        }
+    }
+    check(|| {
+        let (pool, rpc) = (Gate::of_pool(waiting(2), true), Gate::of_rpc(waiting(1)));
+        let gates = Arc::new(Gates { pool, rpc, seen: Seen::default() });
+        let others = [2, 1].map(|peer| {
+            let gates = gates.clone();
+            thread::spawn(move || go_on(&gates, Next::AtPool(peer)))
+        });
+        go_on(&gates, Next::AtPool(1));
+        others.into_iter().for_each(|other| other.join().unwrap());
+        assert_eq!(gates.seen.counts(), (3, 0));
+        for gate in [&gates.pool, &gates.rpc] {
+            assert_eq!((gate.load().in_hand, gate.load().waiting), (0, 0));
+        }
+    });
+}

@@ -1,0 +1,37 @@
+//! What an endpoint tells of its peers and of registered memory.
+
+use super::Case;
+use super::node::{Node, finish, greet};
+use crate::{Access, OpId, PeerLink, PeerStats};
+
+/// The peer from which exactly this is awaited.
+fn awaiting(node: &Node, awaited: &[OpId]) -> Option<PeerStats> {
+    let peers = node.endpoint.stats().peers;
+    let mut found = peers.into_iter().filter(|peer| peer.awaited == awaited);
+    let one = found.next();
+    assert!(one.is_none() || awaited.is_empty() || found.next().is_none(), "two of them");
+    one
+}
+
+/// Peers are there with what is awaited from them, as long as it is; memory while it is registered.
+pub fn peers_and_memory_are_told(case: &Case<'_>) {
+    let (target, origin) = Node::pair(case);
+    let (to_target, to_origin) = greet(&origin, &target);
+    let waiting = origin.recv_expected(&to_target, 5);
+    let peer = awaiting(&origin, &[waiting]).expect("a peer from which something is awaited");
+    assert_eq!(peer.link, PeerLink::Connected, "{peer:?}");
+    assert!(to_target.uri().contains(&peer.uri), "{peer:?} is not {to_target}");
+    assert!(peer.sent_bytes.is_none_or(|bytes| bytes > 0), "{peer:?}");
+    target.send_expected(&to_origin, 5, b"here it is");
+    finish(&[&origin, &target], "the message", &[waiting]);
+    assert!(awaiting(&origin, &[waiting]).is_none());
+
+    let before = origin.endpoint.stats();
+    let memory = origin.register(vec![0; 1000], Access::ReadOnly);
+    let with = origin.endpoint.stats();
+    let grown = (with.regions - before.regions, with.region_bytes - before.region_bytes);
+    assert_eq!(grown, (1, 1000));
+    drop(memory);
+    let after = origin.endpoint.stats();
+    assert_eq!((after.regions, after.region_bytes), (before.regions, before.region_bytes));
+}

@@ -1,0 +1,69 @@
+//! What an endpoint has in hand, for people and monitoring systems.
+//!
+//! Everything is read from state that is kept anyway, under locks that are held briefly; nothing
+//! here waits for a poll, so it can be read while the caller of `poll` is stuck.
+
+use crate::OpId;
+
+/// An endpoint at about one moment; see [`Endpoint::stats`](crate::Endpoint::stats).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EndpointStats {
+    /// Peers that it knows, in no order; the endpoint itself only if something goes on with it.
+    pub peers: Vec<PeerStats>,
+    /// Registrations of memory.
+    pub regions: usize,
+    /// Bytes of these; what is registered twice counts twice.
+    pub region_bytes: u64,
+}
+
+impl EndpointStats {
+    #[allow(dead_code, reason = "a build may have no transport that tells")]
+    pub(crate) fn new((regions, region_bytes): (usize, u64), peers: Vec<PeerStats>) -> Self {
+        Self { peers, regions, region_bytes }
+    }
+}
+
+/// A peer of an endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerStats {
+    /// Its address, as [`Addr::uri`](crate::Addr::uri) has it.
+    pub uri: String,
+    /// The transport that reaches it.
+    pub transport: &'static str,
+    /// Whether there is a connection.
+    pub link: PeerLink,
+    /// Expected messages that are awaited from it.
+    pub awaited: Vec<OpId>,
+    /// Bytes handed over for it since it is known, with everything that goes around the messages;
+    /// `None`: not counted. Bulk data that does not pass through the connection is not in it.
+    pub sent_bytes: Option<u64>,
+    /// Bytes that have come from it.
+    pub received_bytes: Option<u64>,
+}
+
+/// How far the connection with a peer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PeerLink {
+    /// There is none.
+    Idle,
+    /// It is being made.
+    Connecting,
+    /// It is there.
+    Connected,
+    /// It has ended, and there will be no other one.
+    Gone,
+}
+
+/// Gives each of `peers` what is awaited from it: (number of the peer, operation).
+#[allow(dead_code, reason = "a build may have no transport that tells")]
+pub(crate) fn assign(peers: &mut [(u64, PeerStats)], awaited: impl Iterator<Item = (u64, OpId)>) {
+    peers.sort_unstable_by_key(|(id, _)| *id);
+    for (id, op) in awaited {
+        if let Ok(at) = peers.binary_search_by_key(&id, |(id, _)| *id) {
+            peers[at].1.awaited.push(op);
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! One gate of the admission control: its bounds, who is inside, who waits. `admission.rs` says
+//! what gates are for. Nothing but atomics and a lock, so that `loom-tests` can include this file.
+//!
+//! | state | written by | read by |
+//! |---|---|---|
+//! | `Begun` of a plain gate | who lets in | who lets in, and whoever looks |
+//! | `ended` | handlers that leave | who lets in, and whoever looks |
+//! | `Careful` | under its lock | |
+//!
+//! All counts are relaxed: nothing is read by means of them.
+
+use std::collections::{HashMap, VecDeque};
+
+use margo_config::{Admission, Overload};
+
+use crate::Addr;
+use crate::sync::Lock;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Keeps what one side writes away from what the other one writes.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct OwnLine<T>(T);
+
+/// The bounds of a pool or of an RPC, and who is inside. `P`: what waits.
+pub(crate) struct Gate<P> {
+    bounds: Admission,
+    /// `begun` has several writers.
+    several: bool,
+    begun: OwnLine<Begun>,
+    ended: OwnLine<AtomicU64>,
+    refused: AtomicU64,
+    careful: Option<Lock<Careful<P>>>,
+}
+
+#[derive(Debug, Default)]
+struct Begun {
+    count: AtomicU64,
+    /// Up to this count nobody need look at `ended`.
+    until: AtomicU64,
+}
+
+/// Who is inside of a careful gate, and who waits.
+struct Careful<P> {
+    inside: usize,
+    /// Of those inside; only with a bound per peer.
+    of_peers: HashMap<Addr, usize>,
+    waiting: usize,
+    /// Of each peer in the order of arrival; no queue is empty.
+    queues: HashMap<Addr, VecDeque<P>>,
+    /// The peers of `queues`: whose turn it is.
+    turns: VecDeque<Addr>,
+}
+
+/// What became of who came to a gate.
+#[derive(Debug)]
+pub(crate) enum Entrance<P> {
+    /// Inside.
+    In(P),
+    /// There is no room.
+    Busy(P),
+    /// It waits, and comes back from [`Gate::leave`] or [`Gate::give_back`].
+    Waits,
+}
+
+impl<P> Gate<P> {
+    /// That of a pool; `several`: more than one thread lets in.
+    pub(crate) fn of_pool(bounds: Admission, several: bool) -> Self {
+        let plain = bounds.peer_handlers_max == 0 && bounds.overload == Overload::Busy;
+        let careful = (!plain).then(|| Lock::new(Careful::new()));
+        let (begun, ended) = (OwnLine::default(), OwnLine::default());
+        Self { bounds, several, begun, ended, refused: AtomicU64::new(0), careful }
+    }
+
+    /// That of an RPC.
+    pub(crate) fn of_rpc(bounds: Admission) -> Self {
+        Self { careful: Some(Lock::new(Careful::new())), ..Self::of_pool(bounds, true) }
+    }
+
+    /// Whether [`enter_plain`](Self::enter_plain) is the way in.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.careful.is_none()
+    }
+
+    /// Goes into a plain gate; `false`: there is no room.
+    #[inline]
+    pub(crate) fn enter_plain(&self) -> bool {
+        let begun = &self.begun.0;
+        if self.several {
+            return self.enter_beside_others();
+        }
+        let count = begun.count.load(Ordering::Relaxed);
+        if count >= begun.until.load(Ordering::Relaxed) && !self.has_room(count) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        begun.count.store(count + 1, Ordering::Relaxed);
+        true
+    }
+
+    /// Looks at how many have ended.
+    #[cold]
+    fn has_room(&self, count: u64) -> bool {
+        let until = self.ended.0.load(Ordering::Relaxed) + self.bounds.handlers_max as u64;
+        self.begun.0.until.store(until, Ordering::Relaxed);
+        count < until
+    }
+
+    #[inline(never)]
+    fn enter_beside_others(&self) -> bool {
+        let max = self.bounds.handlers_max as u64;
+        // `ended` first: it grows, so there is no less room than it tells.
+        let until = self.ended.0.load(Ordering::Relaxed) + max;
+        let one_more = |count| (count < until).then_some(count + 1);
+        let begun = &self.begun.0.count;
+        let entered = begun.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok();
+        if !entered {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        entered
+    }
+
+    /// Goes into any gate, or waits there; `may_wait` is asked under the gate's lock.
+    pub(crate) fn enter(&self, peer: &Addr, who: P, may_wait: impl Fn() -> bool) -> Entrance<P> {
+        let Some(careful) = &self.careful else {
+            return if self.enter_plain() { Entrance::In(who) } else { Entrance::Busy(who) };
+        };
+        let mut inside = careful.lock();
+        if inside.has_room(&self.bounds, peer) {
+            inside.count_in(&self.bounds, peer);
+            drop(inside);
+            self.begun.0.count.fetch_add(1, Ordering::Relaxed);
+            return Entrance::In(who);
+        }
+        if self.bounds.overload == Overload::Wait && may_wait() {
+            inside.wait(peer, who);
+            return Entrance::Waits;
+        }
+        drop(inside);
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        Entrance::Busy(who)
+    }
+
+    /// Counts out who was inside; `peer` is `None` for plain gates only. Returns who has its place
+    /// now, to be let go on.
+    #[inline]
+    pub(crate) fn leave(&self, peer: Option<&Addr>) -> Option<P> {
+        self.ended.0.fetch_add(1, Ordering::Relaxed);
+        let (careful, peer) = self.careful.as_ref().zip(peer)?;
+        self.leave_carefully(careful, peer)
+    }
+
+    #[inline(never)]
+    fn leave_carefully(&self, careful: &Lock<Careful<P>>, peer: &Addr) -> Option<P> {
+        let mut inside = careful.lock();
+        inside.count_out(peer);
+        let next = inside.next(&self.bounds)?;
+        drop(inside);
+        self.begun.0.count.fetch_add(1, Ordering::Relaxed);
+        Some(next)
+    }
+
+    /// Gives back all who wait.
+    pub(crate) fn give_back(&self) -> Vec<P> {
+        let Some(careful) = &self.careful else { return Vec::new() };
+        let mut inside = careful.lock();
+        inside.waiting = 0;
+        inside.turns.clear();
+        std::mem::take(&mut inside.queues).into_values().flatten().collect()
+    }
+
+    /// Those who went in and have left.
+    pub(crate) fn ended(&self) -> u64 {
+        self.ended.0.load(Ordering::Relaxed)
+    }
+
+    /// What there is to see from outside.
+    pub(crate) fn load(&self) -> Load {
+        let ended = self.ended();
+        let begun = self.begun.0.count.load(Ordering::Relaxed);
+        Load {
+            in_hand: usize::try_from(begun.saturating_sub(ended)).unwrap_or(usize::MAX),
+            waiting: self.careful.as_ref().map_or(0, |careful| careful.lock().waiting),
+            refused: self.refused.load(Ordering::Relaxed),
+            bounds: self.bounds,
+        }
+    }
+}
+
+impl<P> Careful<P> {
+    fn new() -> Self {
+        let (of_peers, queues, turns) = (HashMap::new(), HashMap::new(), VecDeque::new());
+        Self { inside: 0, of_peers, waiting: 0, queues, turns }
+    }
+
+    fn has_room(&self, bounds: &Admission, peer: &Addr) -> bool {
+        self.inside < bounds.handlers_max && self.has_share(bounds, peer)
+    }
+
+    fn has_share(&self, bounds: &Admission, peer: &Addr) -> bool {
+        let of_peer = || self.of_peers.get(peer).copied().unwrap_or(0);
+        bounds.peer_handlers_max == 0 || of_peer() < bounds.peer_handlers_max
+    }
+
+    fn count_in(&mut self, bounds: &Admission, peer: &Addr) {
+        self.inside += 1;
+        if bounds.peer_handlers_max > 0 {
+            *self.of_peers.entry(peer.clone()).or_default() += 1;
+        }
+    }
+
+    fn count_out(&mut self, peer: &Addr) {
+        self.inside -= 1;
+        if let Some(of_peer) = self.of_peers.get_mut(peer) {
+            *of_peer -= 1;
+            if *of_peer == 0 {
+                self.of_peers.remove(peer);
+            }
+        }
+    }
+
+    fn wait(&mut self, peer: &Addr, who: P) {
+        self.waiting += 1;
+        match self.queues.get_mut(peer) {
+            Some(queue) => queue.push_back(who),
+            None => {
+                self.queues.insert(peer.clone(), VecDeque::from([who]));
+                self.turns.push_back(peer.clone());
+            }
+        }
+    }
+
+    /// Lets in the first of the peer whose turn it is, if there is room.
+    fn next(&mut self, bounds: &Admission) -> Option<P> {
+        if self.inside >= bounds.handlers_max {
+            return None;
+        }
+        let turn = self.turns.iter().position(|peer| self.has_share(bounds, peer))?;
+        let peer = self.turns.remove(turn)?;
+        let queue = self.queues.get_mut(&peer)?;
+        let next = queue.pop_front();
+        if queue.is_empty() {
+            self.queues.remove(&peer);
+        } else {
+            self.turns.push_back(peer.clone());
+        }
+        self.waiting -= 1;
+        self.count_in(bounds, &peer);
+        next
+    }
+}
+
+/// How many requests a pool has in hand. A snapshot.
+///
+/// See [`Instance::load`](crate::Instance::load).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Load {
+    /// Handlers that have been made and have not ended, those that wait for an xstream included.
+    pub in_hand: usize,
+    /// Requests that wait because a bound is reached.
+    pub waiting: usize,
+    /// Requests that were refused because a bound was reached, since the start.
+    pub refused: u64,
+    /// The bounds.
+    pub bounds: Admission,
+}

@@ -1,0 +1,89 @@
+//! What there is to see of a core from outside: peers, calls in flight to them, and since when.
+//!
+//! No call notes the time when it starts. Calls are numbered, so whoever notes the next number
+//! together with the time ([`CallMark`]) can tell later that a call with a lower number is older.
+
+use na::PeerStats;
+
+use super::InHand;
+use super::core::{Core, Op};
+use super::ops::{OpRef, Role};
+
+/// Operations that are looked at under one lock.
+const CHUNK: usize = 256;
+
+/// Which calls have been made up to a moment: see [`Core::call_mark`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallMark(Vec<(u8, [u64; 2])>);
+
+/// Names a call among those of its core, in the order of their starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallNumber {
+    context: u8,
+    targeted: bool,
+    number: u64,
+}
+
+impl CallMark {
+    /// Whether that call was made before the mark.
+    pub fn covers(&self, call: CallNumber) -> bool {
+        let own = self.0.iter().find(|(context, _)| *context == call.context);
+        own.is_some_and(|(_, next)| call.number < next[usize::from(call.targeted)])
+    }
+}
+
+/// A peer, and the calls to it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct PeerCalls {
+    /// What the transport says of it.
+    pub peer: PeerStats,
+    /// Calls whose response has not come.
+    pub calls: Vec<CallNumber>,
+}
+
+impl<T> Core<T> {
+    /// Calls made from now on are not covered by it, earlier ones are.
+    pub fn call_mark(&self) -> CallMark {
+        let contexts = self.class.all();
+        CallMark(contexts.iter().map(|one| (one.id, one.state().next_numbers())).collect())
+    }
+
+    /// The peers that the transport knows, with the calls in flight to each.
+    pub fn peer_calls(&self, peers: Vec<PeerStats>) -> Vec<PeerCalls> {
+        let calls = |peer: PeerStats| PeerCalls { calls: self.calls_of(&peer), peer };
+        peers.into_iter().map(calls).collect()
+    }
+
+    fn calls_of(&self, peer: &PeerStats) -> Vec<CallNumber> {
+        let mut awaited = peer.awaited.iter().filter_map(|id| match OpRef::parse(*id) {
+            (op, Some(Role::Reply)) => Some(op),
+            _ => None,
+        });
+        let mut found = Vec::new();
+        loop {
+            let chunk: Vec<_> = awaited.by_ref().take(CHUNK).collect();
+            if chunk.is_empty() {
+                return found;
+            }
+            for context in self.class.all() {
+                let mut state = context.state();
+                for op in chunk.iter().filter(|op| op.context_id() == context.id) {
+                    if let Some(Op::Forward(call)) = state.ops.get_mut(*op)
+                        && !call.canceled
+                    {
+                        let (targeted, number) = (call.target.is_some(), call.number);
+                        found.push(CallNumber { context: context.id, targeted, number });
+                    }
+                }
+            }
+        }
+    }
+
+    /// What this context alone has in hand.
+    pub fn in_hand_here(&self) -> InHand {
+        let mut sum = InHand::default();
+        self.state().add_to(&mut sum);
+        sum
+    }
+}

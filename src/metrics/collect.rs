@@ -1,0 +1,232 @@
+//! Takes the snapshot.
+//!
+//! Reads counters and takes locks that are held briefly by everybody; asks no execution stream.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use na::PeerLink;
+use ult::{PoolKind, PoolRef, XstreamRef, XstreamState};
+
+use super::{
+    ContextMetrics, CurrentUnit, GateKind, GateMetrics, MemoryMetrics, Metrics, NetworkCounters,
+    PeerCount, PeerMetrics, PeersMetrics, Phase, PoolMetrics, XstreamMetrics, process,
+};
+use crate::Load;
+use crate::hg::PeerCalls;
+use crate::instance::Inner;
+use crate::register::Entry;
+
+/// Peers that a snapshot names.
+const PEERS_MAX: usize = 1000;
+
+pub(crate) fn collect(inner: &Inner) -> Metrics {
+    let endpoint = inner.core.endpoint().stats();
+    let xstreams: Vec<_> = inner.runtime.xstreams().iter().map(xstream).collect();
+    Metrics {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        address: inner.core.self_addr().to_string(),
+        phase: phase(inner),
+        uptime_sec: inner.metrics.started.elapsed().as_secs_f64(),
+        handlers_running: inner.shutdown.handlers(),
+        stats: inner.stats(),
+        network: network(inner),
+        contexts: contexts(inner),
+        pools: inner.runtime.pools().iter().map(pool).collect(),
+        gates: gates(inner),
+        rpcs: super::rpcs::rpcs(inner),
+        peers: peers(inner, endpoint.peers),
+        memory: MemoryMetrics {
+            stacks: xstreams.iter().map(|xstream| xstream.stacks).sum(),
+            regions: endpoint.regions,
+            region_bytes: endpoint.region_bytes,
+            bulk_pools: inner.metrics.bulk_pools.metrics(),
+        },
+        xstreams,
+        process: process::read(),
+    }
+}
+
+fn phase(inner: &Inner) -> Phase {
+    match (inner.shutdown.has_begun(), inner.shutdown.is_done()) {
+        (false, _) => Phase::Running,
+        (true, false) => Phase::Finalizing,
+        (true, true) => Phase::Finalized,
+    }
+}
+
+fn network(inner: &Inner) -> NetworkCounters {
+    let counters = inner.core.counters();
+    NetworkCounters {
+        requests_sent: counters.rpc_req_sent,
+        requests_received: counters.rpc_req_recv,
+        responses_sent: counters.rpc_resp_sent,
+        responses_received: counters.rpc_resp_recv,
+        requests_overflowed: counters.req_extra,
+        responses_overflowed: counters.resp_extra,
+        bulk_transfers: counters.bulk_count,
+        malformed: counters.malformed,
+        checksum_errors: counters.checksum_errors,
+        not_registered: counters.not_registered,
+        canceled: counters.canceled,
+    }
+}
+
+fn contexts(inner: &Inner) -> Vec<ContextMetrics> {
+    let pools = inner.elastic.progress_pools();
+    let one = |(pool, (core, progress)): (PoolRef, (&std::sync::Arc<crate::hg::Core<_>>, _))| {
+        let in_hand = core.in_hand_here();
+        let progress: Option<&crate::progress::Progress> = progress;
+        let [polls, events, sleeps] = progress.map(|own| own.tally.read()).unwrap_or_default();
+        ContextMetrics {
+            progress_pool: pool.name().to_owned(),
+            in_flight: in_hand.operations,
+            requests_held: in_hand.requests_held,
+            receives_posted: in_hand.receives_posted,
+            polls,
+            events,
+            sleeps,
+        }
+    };
+    pools.into_iter().zip(inner.contexts()).map(one).collect()
+}
+
+fn pool(pool: &PoolRef) -> PoolMetrics {
+    let stats = pool.stats();
+    let waiting = pool.len();
+    PoolMetrics {
+        name: pool.name().to_owned(),
+        kind: kind(pool.kind()).to_owned(),
+        waiting,
+        // Read at different moments, so what cannot be may seem to be.
+        alive: stats.alive().max(waiting as u64),
+        blocked: stats.blocked().min(stats.alive()),
+        created: stats.created,
+        finished: stats.finished,
+        executed: stats.executed,
+        yields: stats.yields,
+        xstreams: pool.xstreams(),
+    }
+}
+
+/// As in a document.
+fn kind(kind: PoolKind) -> &'static str {
+    match kind {
+        PoolKind::Fifo => "fifo",
+        PoolKind::FifoWait => "fifo_wait",
+        PoolKind::PrioWait => "prio_wait",
+        PoolKind::EarliestFirst => "earliest_first",
+        PoolKind::RandWs => "randws",
+        _ => "custom",
+    }
+}
+
+fn xstream(xstream: &XstreamRef) -> XstreamMetrics {
+    let stats = xstream.stats();
+    let current = xstream.current_unit().map(|unit| CurrentUnit {
+        id: unit.id,
+        name: unit.name.map(str::to_owned),
+        pool: unit.pool,
+    });
+    XstreamMetrics {
+        name: xstream.name().to_owned(),
+        state: match xstream.state() {
+            XstreamState::Running => "running",
+            XstreamState::Idle => "idle",
+            XstreamState::Joining => "joining",
+            XstreamState::Terminated => "terminated",
+            XstreamState::Removed => "removed",
+            _ => "unknown",
+        }
+        .to_owned(),
+        cpus: xstream.cpus(),
+        pools: xstream.pools(),
+        ults: stats.ults,
+        stacks: stats.stacks,
+        executed: stats.executed,
+        sleeps: stats.sleeps,
+        slept_sec: stats.slept.as_secs_f64(),
+        current,
+    }
+}
+
+fn gates(inner: &Inner) -> Vec<GateMetrics> {
+    let gate = |kind, name: &str, provider, load: Load| GateMetrics {
+        kind,
+        name: name.to_owned(),
+        provider,
+        in_hand: load.in_hand,
+        handlers_max: load.bounds.handlers_max,
+        waiting: load.waiting,
+        refused: load.refused,
+    };
+    let pools = inner.gates.loads();
+    let mut gates: Vec<_> =
+        pools.iter().map(|(pool, load)| gate(GateKind::Pool, pool.name(), None, *load)).collect();
+    let registrations = inner.core.registrations();
+    let mut rpcs: Vec<_> = registrations
+        .iter()
+        .filter_map(|registration| {
+            let entry = registration.data_as::<Entry>()?;
+            let load = entry.own_gate.as_ref()?.load();
+            Some(gate(GateKind::Rpc, entry.rpc, Some(entry.provider.get()), load))
+        })
+        .collect();
+    rpcs.sort_by(|a, b| (&a.name, a.provider).cmp(&(&b.name, b.provider)));
+    gates.append(&mut rpcs);
+    gates
+}
+
+fn peers(inner: &Inner, known: Vec<na::PeerStats>) -> PeersMetrics {
+    let known = inner.core.peer_calls(known);
+    let now = Instant::now();
+    let mut counts = BTreeMap::<_, usize>::new();
+    for PeerCalls { peer, .. } in &known {
+        *counts.entry((peer.transport, link(peer.link))).or_default() += 1;
+    }
+    let marks = &inner.metrics.marks;
+    let mut list: Vec<_> = known
+        .into_iter()
+        .map(|PeerCalls { peer, calls, .. }| {
+            let oldest = calls.iter().filter_map(|call| marks.age(*call, now)).max();
+            PeerMetrics {
+                address: peer.uri,
+                transport: peer.transport.to_owned(),
+                link: link(peer.link).to_owned(),
+                calls_in_flight: calls.len(),
+                oldest_call_sec: oldest.map(|age| age.as_secs_f64()),
+                sent_bytes: peer.sent_bytes,
+                received_bytes: peer.received_bytes,
+            }
+        })
+        .collect();
+    // For who asks next.
+    marks.note(&inner.core);
+    let age = |peer: &PeerMetrics| peer.oldest_call_sec.unwrap_or(-1.0);
+    list.sort_by(|a, b| {
+        let by_age = age(b).total_cmp(&age(a));
+        by_age.then(b.calls_in_flight.cmp(&a.calls_in_flight)).then(a.address.cmp(&b.address))
+    });
+    let (calls_in_flight, oldest_call_sec) = (
+        list.iter().map(|peer| peer.calls_in_flight).sum(),
+        list.first().and_then(|peer| peer.oldest_call_sec),
+    );
+    list.truncate(PEERS_MAX);
+    let count = |((transport, link), count): ((&str, &str), usize)| PeerCount {
+        transport: transport.to_owned(),
+        link: link.to_owned(),
+        count,
+    };
+    let counts = counts.into_iter().map(count).collect();
+    PeersMetrics { counts, list, calls_in_flight, oldest_call_sec }
+}
+
+fn link(link: PeerLink) -> &'static str {
+    match link {
+        PeerLink::Idle => "idle",
+        PeerLink::Connecting => "connecting",
+        PeerLink::Connected => "connected",
+        PeerLink::Gone => "gone",
+        _ => "unknown",
+    }
+}

@@ -1,0 +1,289 @@
+//! The server of `margo.metrics.listen`: one OS thread, which serves all clients in turn.
+//!
+//! It depends on nothing that a service can bring to a halt: no execution stream, no pool, no
+//! progress. Nor can its clients: there are at most [`CLIENTS_MAX`], and whoever comes when there
+//! is no room takes the place of the one that has been there longest; each has [`PATIENCE`], all in
+//! all, and [`HEAD_BYTES_MAX`] for what it asks.
+//!
+//! | state | who |
+//! |---|---|
+//! | clients | the thread |
+//! | `Server::running` | who starts and who ends it, under its lock |
+//! | the bell, an eventfd | rung once, to end the thread |
+
+use std::io::{ErrorKind, Read};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::net::SendFlags;
+
+use super::request::{self, Asked, HEAD_BYTES_MAX};
+
+/// Clients at once.
+const CLIENTS_MAX: usize = 32;
+/// Time that a client has to ask and to take its answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Time that it has to close its end afterwards.
+const LINGER: Duration = Duration::from_secs(1);
+/// How long nobody is let in when the process has no descriptor left.
+const NO_FDS_PAUSE: Duration = Duration::from_millis(100);
+
+/// A socket that listens, before there is somebody to serve it.
+pub(crate) struct Listener {
+    socket: TcpListener,
+    address: SocketAddr,
+    bell: Arc<OwnedFd>,
+}
+
+impl Listener {
+    /// Listens at `address` and port.
+    pub(crate) fn bind(address: &str) -> io::Result<Self> {
+        let socket = TcpListener::bind(address)?;
+        socket.set_nonblocking(true)?;
+        let address = socket.local_addr()?;
+        Ok(Self { socket, address, bell: Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?) })
+    }
+}
+
+/// The server of an instance, if it has one.
+#[derive(Default)]
+pub(crate) struct Server {
+    running: Mutex<Option<Running>>,
+}
+
+struct Running {
+    address: SocketAddr,
+    bell: Arc<OwnedFd>,
+    thread: JoinHandle<()>,
+}
+
+impl Server {
+    fn running(&self) -> MutexGuard<'_, Option<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts to serve what `body` returns at each time; `None`: there is nothing any more.
+    pub(crate) fn start(
+        &self,
+        listener: Listener,
+        body: impl Fn() -> Option<String> + Send + 'static,
+    ) -> io::Result<()> {
+        let (address, bell) = (listener.address, listener.bell.clone());
+        let thread = thread::Builder::new()
+            .name("margo-metrics".to_owned())
+            .spawn(move || Loop::new(listener, &body).run())?;
+        *self.running() = Some(Running { address, bell, thread });
+        Ok(())
+    }
+
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.running().as_ref().map(|running| running.address)
+    }
+
+    /// Ends it and waits for that, which is soon. The port is free afterwards.
+    pub(crate) fn end(&self) {
+        let Some(Running { bell, thread, .. }) = self.running().take() else { return };
+        // It fails only if it was rung 2^64 times.
+        let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
+        // It may have been the last who held the instance.
+        if thread.thread().id() != thread::current().id() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// How far a client is.
+enum Stage {
+    Asking(Vec<u8>),
+    /// The answer, and how much of it is sent.
+    Answering(Vec<u8>, usize),
+    /// It has the answer. If we closed first with something unread, the system would tell it to
+    /// throw that away.
+    Leaving,
+}
+
+struct Client {
+    stream: TcpStream,
+    stage: Stage,
+    deadline: Instant,
+}
+
+/// What became of a client.
+#[derive(PartialEq)]
+enum Next {
+    /// There is more to come.
+    Stays,
+    Gone,
+}
+
+struct Loop<'a> {
+    listener: Listener,
+    body: &'a dyn Fn() -> Option<String>,
+    /// In the order in which they came.
+    clients: Vec<Client>,
+    accepts_from: Option<Instant>,
+}
+
+impl<'a> Loop<'a> {
+    fn new(listener: Listener, body: &'a dyn Fn() -> Option<String>) -> Self {
+        Self { listener, body, clients: Vec::new(), accepts_from: None }
+    }
+
+    fn run(mut self) {
+        while let Some((may_accept, ready)) = self.wait() {
+            self.serve(&ready);
+            if may_accept {
+                self.accept();
+            }
+        }
+    }
+
+    /// Waits until there is something to do: whether somebody wants to come in, and for which
+    /// clients there is news. `None`: it is to end.
+    fn wait(&mut self) -> Option<(bool, Vec<bool>)> {
+        let now = Instant::now();
+        if self.accepts_from.is_some_and(|time| time <= now) {
+            self.accepts_from = None;
+        }
+        let deadlines = self.clients.iter().map(|client| client.deadline);
+        let until = deadlines.chain(self.accepts_from).min();
+        let limit = until.map(|time| timespec(time.saturating_duration_since(now)));
+        let door = match self.accepts_from {
+            None => PollFlags::IN,
+            Some(_) => PollFlags::empty(),
+        };
+        let mut fds = vec![
+            PollFd::from_borrowed_fd(self.listener.bell.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.listener.socket.as_fd(), door),
+        ];
+        fds.extend(self.clients.iter().map(|client| {
+            let wanted = match client.stage {
+                Stage::Asking(_) | Stage::Leaving => PollFlags::IN,
+                Stage::Answering(..) => PollFlags::OUT,
+            };
+            PollFd::from_borrowed_fd(client.stream.as_fd(), wanted)
+        }));
+        match poll(&mut fds, limit.as_ref()) {
+            Ok(_) => {}
+            // As if nothing had happened.
+            Err(rustix::io::Errno::INTR) => return Some((false, vec![false; self.clients.len()])),
+            Err(error) => {
+                tracing::error!(%error, "the metrics server cannot wait for its clients; it ends");
+                return None;
+            }
+        }
+        let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+        if ready.next()? {
+            return None;
+        }
+        Some((ready.next()?, ready.collect()))
+    }
+
+    fn serve(&mut self, ready: &[bool]) {
+        let (now, body) = (Instant::now(), self.body);
+        let mut ready = ready.iter();
+        self.clients.retain_mut(|client| {
+            let is_ready = *ready.next().unwrap_or(&false);
+            let next = if is_ready { client.go_on(body) } else { Next::Stays };
+            next == Next::Stays && client.deadline > now
+        });
+    }
+
+    fn accept(&mut self) {
+        match self.listener.socket.accept() {
+            Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
+                if self.clients.len() >= CLIENTS_MAX {
+                    self.clients.remove(0);
+                }
+                let (stage, deadline) = (Stage::Asking(Vec::new()), Instant::now() + PATIENCE);
+                self.clients.push(Client { stream, stage, deadline });
+            }
+            Ok(_) => {}
+            Err(error) if is_passing(error.kind()) => {}
+            Err(error) => {
+                // No descriptors, no memory: whoever has been here longest gives some back.
+                tracing::debug!(%error, "the metrics server cannot let a client in");
+                self.clients.drain(..self.clients.len().min(1));
+                self.accepts_from = Some(Instant::now() + NO_FDS_PAUSE);
+            }
+        }
+    }
+}
+
+/// Errors of one connection, or none at all.
+fn is_passing(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted)
+}
+
+fn timespec(time: Duration) -> Timespec {
+    // Rounded up: a poll that ends early would be repeated.
+    let time = time + Duration::from_millis(1);
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    }
+}
+
+impl Client {
+    fn go_on(&mut self, body: &dyn Fn() -> Option<String>) -> Next {
+        let done = match &mut self.stage {
+            Stage::Asking(_) => self.listen(body),
+            Stage::Answering(..) => self.tell(),
+            Stage::Leaving => self.see_off(),
+        };
+        match done {
+            Ok(next) => next,
+            Err(error) if is_passing(error.kind()) => Next::Stays,
+            Err(_) => Next::Gone,
+        }
+    }
+
+    fn listen(&mut self, body: &dyn Fn() -> Option<String>) -> io::Result<Next> {
+        let Stage::Asking(head) = &mut self.stage else { return Ok(Next::Stays) };
+        let mut bytes = [0; 2048];
+        let room = (HEAD_BYTES_MAX - head.len()).min(bytes.len());
+        let got = self.stream.read(&mut bytes[..room])?;
+        if got == 0 {
+            return Ok(Next::Gone);
+        }
+        head.extend_from_slice(&bytes[..got]);
+        let Some(asked) = request::parse(head) else { return Ok(Next::Stays) };
+        let answer = match asked {
+            Asked::Other(status) => status.response(),
+            Asked::Metrics(with_body) => match body() {
+                Some(body) => request::metrics(&body, with_body),
+                None => return Ok(Next::Gone),
+            },
+        };
+        self.stage = Stage::Answering(answer, 0);
+        self.tell()
+    }
+
+    fn tell(&mut self) -> io::Result<Next> {
+        let Stage::Answering(answer, sent) = &mut self.stage else { return Ok(Next::Stays) };
+        while *sent < answer.len() {
+            // The process may be a C program's, which a SIGPIPE would end.
+            *sent += rustix::net::send(&self.stream, &answer[*sent..], SendFlags::NOSIGNAL)?;
+        }
+        self.stream.shutdown(Shutdown::Write)?;
+        self.stage = Stage::Leaving;
+        self.deadline = self.deadline.min(Instant::now() + LINGER);
+        Ok(Next::Stays)
+    }
+
+    fn see_off(&mut self) -> io::Result<Next> {
+        let got = self.stream.read(&mut [0; 2048])?;
+        Ok(if got == 0 { Next::Gone } else { Next::Stays })
+    }
+}

@@ -1,0 +1,485 @@
+//! Rows of statistics: one for each call path and peer, found without a lock and counted in without
+//! an atomic read-modify-write.
+//!
+//! A table has a bound. A peer that would need a row beyond it is counted in the row of *other
+//! peers* of its call path, and if there is no room for that either, in one row for everything
+//! else. Rows are never taken away: what was counted stays readable when its RPC or peer is gone.
+//!
+//! # Who may touch what
+//!
+//! | state | owner | others |
+//! |---|---|---|
+//! | a slot of the table | written once, under `entering` | read without a lock |
+//! | a shard of a row | one OS thread (`slot.rs`), which loads and stores; the last shard is for all threads that have none, which add atomically | read for snapshots |
+//!
+//! A ULT that moves to another OS thread between finding its shard and counting would break the
+//! rule. So whatever counts is in functions that are not inlined and do not switch: `observe_…`,
+//! `note_…`, and those that say so here.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use super::slot;
+use crate::Addr;
+use crate::hg::RpcId;
+
+/// Kinds of ends that a shard can tell apart.
+pub(super) const ENDS: usize = 13;
+
+/// What rows are told apart by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Key {
+    /// The RPC's number, provider included.
+    pub(super) id: u64,
+    /// That of the parent. Of transfers: the direction.
+    pub(super) parent: u64,
+    /// The peer, or one of `OTHER_PEERS`, `EVERYTHING_ELSE`.
+    pub(super) peer: u64,
+}
+
+impl Key {
+    #[inline]
+    pub(super) fn new(id: RpcId, parent: RpcId, peer: &Addr) -> Self {
+        // Numbers of endpoints are small, those of peers are small or random.
+        let peer = peer.endpoint_id().rotate_left(40) ^ peer.peer_id();
+        Self { id: id.0, parent: parent.0, peer }
+    }
+}
+
+const OTHER_PEERS: u64 = u64::MAX;
+const EVERYTHING_ELSE: Key = Key { id: 0, parent: 0, peer: u64::MAX - 1 };
+
+impl Key {
+    #[inline]
+    fn hash(self) -> u64 {
+        // Multiplications spread what differs to the upper bits, which are taken.
+        const MANY: u64 = 0x9e37_79b9_7f4a_7c15;
+        (self.id ^ self.parent.rotate_left(23) ^ self.peer.rotate_left(47)).wrapping_mul(MANY)
+    }
+
+    fn of_other_peers(self) -> Self {
+        Self { peer: OTHER_PEERS, ..self }
+    }
+}
+
+/// What a row is called.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct About {
+    pub(super) rpc: String,
+    pub(super) id: u64,
+    pub(super) parent: u64,
+    /// Its address, or [`OTHER_PEERS_NAME`].
+    pub(super) peer: String,
+}
+
+/// What stands for the address of peers that have no row of their own.
+pub(super) const OTHER_PEERS_NAME: &str = "other peers";
+/// What stands for the name of RPCs that have no row of their own.
+pub(super) const OTHER_RPCS_NAME: &str = "other RPCs";
+
+/// Counters that one OS thread writes. On lines of its own.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+struct Shard {
+    /// Calls that have begun.
+    calls: AtomicU64,
+    /// The next one of them that is looked at.
+    next: AtomicU64,
+    /// From the one before to that.
+    gap: AtomicU64,
+    /// State of the random numbers.
+    seed: AtomicU64,
+    /// Bytes, where they are counted.
+    bytes: AtomicU64,
+    ends: [AtomicU64; ENDS],
+}
+
+/// Adds; `owned`: nobody else does here. The new value.
+#[inline]
+fn add(counter: &AtomicU64, n: u64, owned: bool) -> u64 {
+    if owned {
+        let sum = counter.load(Ordering::Relaxed).wrapping_add(n);
+        counter.store(sum, Ordering::Relaxed);
+        sum
+    } else {
+        counter.fetch_add(n, Ordering::Relaxed).wrapping_add(n)
+    }
+}
+
+impl Shard {
+    /// Counts a call; how many it stands for if it is to be looked at.
+    #[inline]
+    fn begin(&self, every: u32, owned: bool) -> Option<u32> {
+        let call = add(&self.calls, 1, owned);
+        if call < self.next.load(Ordering::Relaxed) { None } else { self.look(call, every) }
+    }
+
+    /// Looks at this call, and chooses the next one: at random, so that no pattern in the calls
+    /// hides from it; all of the first ones, and then fewer and fewer, up to one in `every`.
+    #[inline(never)]
+    fn look(&self, call: u64, every: u32) -> Option<u32> {
+        if every == 0 {
+            self.next.store(u64::MAX, Ordering::Relaxed);
+            return None;
+        }
+        const FIRST: u64 = 32;
+        let mean = u64::from(every).min(1 + call / FIRST);
+        let gap = 1 + self.random() % (2 * mean - 1);
+        self.next.store(call + gap, Ordering::Relaxed);
+        let since_last = self.gap.swap(gap, Ordering::Relaxed);
+        Some(u32::try_from(since_last).unwrap_or(u32::MAX).max(1))
+    }
+
+    /// Marsaglia's xorshift.
+    fn random(&self) -> u64 {
+        let mut x = match self.seed.load(Ordering::Relaxed) {
+            0 => std::ptr::from_ref(self).addr() as u64 | 1,
+            seed => seed,
+        };
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.seed.store(x, Ordering::Relaxed);
+        x >> 11
+    }
+}
+
+/// What was counted in a row.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) calls: u64,
+    pub(super) bytes: u64,
+    pub(super) ends: [u64; ENDS],
+}
+
+impl Counts {
+    pub(super) fn ended(&self) -> u64 {
+        self.ends.iter().sum()
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.calls += other.calls;
+        self.bytes += other.bytes;
+        for (end, more) in self.ends.iter_mut().zip(other.ends) {
+            *end += more;
+        }
+    }
+
+    fn minus(&self, before: &Self) -> Self {
+        let mut ends = self.ends;
+        for (end, before) in ends.iter_mut().zip(before.ends) {
+            *end = end.wrapping_sub(before);
+        }
+        let calls = self.calls.wrapping_sub(before.calls);
+        Self { calls, bytes: self.bytes.wrapping_sub(before.bytes), ends }
+    }
+}
+
+/// One row. `D`: what calls are found to be that are looked at.
+#[derive(Debug)]
+pub(super) struct Row<D> {
+    pub(super) about: About,
+    shards: Box<[Shard]>,
+    detail: Mutex<Detail<D>>,
+}
+
+#[derive(Debug, Default)]
+struct Detail<D> {
+    detail: Option<Box<D>>,
+    /// Counts at the last reset.
+    before: Counts,
+}
+
+impl<D: Default + Clone> Row<D> {
+    fn new(about: About) -> Self {
+        let shards = (0..slot::shards()).map(|_| Shard::default()).collect();
+        let detail = Mutex::new(Detail { detail: None, before: Counts::default() });
+        Self { about, shards, detail }
+    }
+
+    /// Counts a call that begins; how many it stands for if it is to be looked at.
+    #[inline]
+    pub(super) fn begin(&self, every: u32) -> Option<u32> {
+        let (index, owned) = slot::here();
+        self.shards[index].begin(every, owned)
+    }
+
+    /// Counts the end of a call.
+    #[inline]
+    pub(super) fn end(&self, end: u8) {
+        let (index, owned) = slot::here();
+        add(&self.shards[index].ends[usize::from(end)], 1, owned);
+    }
+
+    /// Counts bytes.
+    #[inline(never)]
+    pub(super) fn bytes(&self, bytes: u64) {
+        let (index, owned) = slot::here();
+        add(&self.shards[index].bytes, bytes, owned);
+    }
+
+    /// Takes the end of a call back: it ended in another way.
+    #[inline(never)]
+    pub(super) fn not_ended(&self, end: u8) {
+        let (index, owned) = slot::here();
+        // Sums wrap around.
+        add(&self.shards[index].ends[usize::from(end)], u64::MAX, owned);
+    }
+
+    fn detail(&self) -> MutexGuard<'_, Detail<D>> {
+        // No code of others runs under this lock.
+        self.detail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn note(&self, note: impl FnOnce(&mut D)) {
+        note(self.detail().detail.get_or_insert_default());
+    }
+
+    /// What was counted since the beginning.
+    pub(super) fn all(&self) -> Counts {
+        let mut sums = Counts::default();
+        for shard in self.shards.iter() {
+            for (sum, end) in sums.ends.iter_mut().zip(&shard.ends) {
+                *sum = sum.wrapping_add(end.load(Ordering::Relaxed));
+            }
+            sums.calls = sums.calls.wrapping_add(shard.calls.load(Ordering::Relaxed));
+            sums.bytes = sums.bytes.wrapping_add(shard.bytes.load(Ordering::Relaxed));
+        }
+        sums
+    }
+
+    /// What was counted since the last reset, how many calls have not ended, and what was found.
+    pub(super) fn read(&self, reset: bool) -> (Counts, u64, Option<D>) {
+        let mut own = self.detail();
+        let sums = self.all();
+        let since = sums.minus(&own.before);
+        // Counted on while this reads: an end may be seen and its beginning not.
+        let in_flight = sums.calls.saturating_sub(sums.ended());
+        let detail = if reset {
+            own.before = sums;
+            own.detail.take().map(|detail| *detail)
+        } else {
+            own.detail.as_deref().cloned()
+        };
+        (since, in_flight, detail)
+    }
+}
+
+/// Where a row is, with its key at hand for those who look for it.
+#[derive(Debug)]
+struct Slot<D> {
+    key: Key,
+    row: Box<Row<D>>,
+}
+
+/// The rows of one kind.
+#[derive(Debug)]
+pub(super) struct Table<D> {
+    slots: Box<[OnceLock<Slot<D>>]>,
+    rows_max: usize,
+    /// How many rows there are.
+    entering: Mutex<usize>,
+}
+
+impl<D: Default + Clone> Table<D> {
+    /// For at most so many rows, and a quarter more for those of other peers.
+    pub(super) fn new(rows_max: usize) -> Self {
+        let slots = (rows_max.max(4) * 2).next_power_of_two();
+        let slots = (0..slots).map(|_| OnceLock::new()).collect();
+        Self { slots, rows_max, entering: Mutex::new(0) }
+    }
+
+    #[inline]
+    fn place(&self, key: Key) -> usize {
+        (key.hash() >> (64 - self.slots.len().ilog2())) as usize
+    }
+
+    /// The row of `key`, or the free slot where it would be.
+    #[inline]
+    fn find(&self, key: Key) -> Result<usize, usize> {
+        let mut place = self.place(key);
+        // Ends: a quarter of the slots at least is free.
+        while let Some(slot) = self.slots[place].get() {
+            if slot.key == key {
+                return Ok(place);
+            }
+            place = (place + 1) & (self.slots.len() - 1);
+        }
+        Err(place)
+    }
+
+    /// The number of the row of `key`, which is not 0; it is made if there is room.
+    #[inline]
+    pub(super) fn number(&self, key: Key, about: impl FnOnce() -> About) -> u32 {
+        let place = match self.find(key) {
+            Ok(place) => place,
+            Err(_) => self.enter(key, about()),
+        };
+        // A table that fits into memory has fewer slots.
+        place as u32 + 1
+    }
+
+    /// Counts a call that begins in the row of `key`: that row's number, and how many calls this
+    /// one stands for if it is to be looked at.
+    #[inline]
+    pub(super) fn begin(
+        &self,
+        key: Key,
+        about: impl FnOnce() -> About,
+        every: u32,
+    ) -> (u32, Option<u32>) {
+        let number = self.number(key, about);
+        (number, self.row(number).and_then(|row| row.begin(every)))
+    }
+
+    /// Counts an end in the row of that number, if it is one.
+    #[inline(never)]
+    pub(super) fn end(&self, number: u32, end: u8) {
+        if let Some(row) = self.row(number) {
+            row.end(end);
+        }
+    }
+
+    #[cold]
+    fn enter(&self, key: Key, about: About) -> usize {
+        let mut rows = self.entering.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = About { peer: OTHER_PEERS_NAME.to_owned(), ..about.clone() };
+        let rest = About { rpc: OTHER_RPCS_NAME.to_owned(), id: 0, parent: 0, ..others.clone() };
+        let all_max = self.rows_max + self.rows_max / 4;
+        let choices = [
+            (key, about, self.rows_max),
+            (key.of_other_peers(), others, all_max),
+            (EVERYTHING_ELSE, rest, usize::MAX),
+        ];
+        for (key, about, max) in choices {
+            match self.find(key) {
+                Ok(place) => return place,
+                Err(place) if *rows < max => {
+                    *rows += 1;
+                    // Free, and nobody else enters.
+                    let row = Box::new(Row::new(about));
+                    self.slots[place].get_or_init(|| Slot { key, row });
+                    return place;
+                }
+                Err(_) => {}
+            }
+        }
+        unreachable!("the last choice has no bound, and is one row")
+    }
+
+    /// The row of that number.
+    #[inline]
+    pub(super) fn row(&self, number: u32) -> Option<&Row<D>> {
+        self.slots.get((number as usize).checked_sub(1)?)?.get().map(|slot| &*slot.row)
+    }
+
+    pub(super) fn rows(&self) -> impl Iterator<Item = &Row<D>> {
+        self.slots.iter().filter_map(OnceLock::get).map(|slot| &*slot.row)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn about(id: u64, peer: u64) -> About {
+        About { rpc: format!("rpc{id}"), id, parent: 0, peer: format!("peer{peer}") }
+    }
+
+    fn key(id: u64, peer: u64) -> Key {
+        Key { id, parent: 0, peer }
+    }
+
+    #[test]
+    fn a_table_keeps_within_its_bound_and_counts_the_rest_elsewhere() {
+        let table = Table::<()>::new(8);
+        for id in 0..20 {
+            for peer in 0..20 {
+                let number = table.number(key(id, peer), || about(id, peer));
+                table.row(number).unwrap().begin(1);
+                assert_eq!(number, table.number(key(id, peer), || about(id, peer)), "found again");
+            }
+        }
+        let rows: Vec<_> = table.rows().map(|row| (row.about.clone(), row.read(false).0)).collect();
+        assert_eq!(rows.len(), 8 + 2 + 1);
+        assert_eq!(rows.iter().map(|row| row.1.calls).sum::<u64>(), 400, "none is lost");
+        let of = |rpc: &str, peer: &str| {
+            let row = rows.iter().find(|row| row.0.rpc == rpc && row.0.peer == peer);
+            row.map(|row| row.1.calls)
+        };
+        assert_eq!(of("rpc0", "peer7"), Some(1));
+        assert_eq!(of("rpc0", OTHER_PEERS_NAME), Some(12));
+        assert_eq!(of("rpc1", OTHER_PEERS_NAME), Some(20));
+        assert_eq!(of(OTHER_RPCS_NAME, OTHER_PEERS_NAME), Some(18 * 20));
+    }
+
+    #[test]
+    fn threads_count_without_losing_any() {
+        let table = Table::<()>::new(8);
+        let row = table.row(table.number(key(1, 1), || about(1, 1))).unwrap();
+        let threads = 2 * slot::shards();
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        row.begin(1);
+                        row.bytes(3);
+                        row.end(2);
+                    }
+                });
+            }
+        });
+        let (counts, in_flight, _) = row.read(false);
+        let all = 1000 * threads as u64;
+        assert_eq!((counts.calls, counts.bytes, counts.ends[2]), (all, 3 * all, all));
+        assert_eq!((in_flight, counts.ended()), (0, all));
+    }
+
+    #[test]
+    fn a_reset_leaves_what_is_in_flight() {
+        let table = Table::<u32>::new(8);
+        let row = table.row(table.number(key(1, 1), || about(1, 1))).unwrap();
+        row.begin(1);
+        row.begin(1);
+        row.end(0);
+        row.note(|note| *note = 7);
+        let (counts, in_flight, note) = row.read(true);
+        assert_eq!((counts.calls, counts.ends[0], in_flight, note), (2, 1, 1, Some(7)));
+        row.end(1);
+        row.end(1);
+        row.not_ended(1);
+        let (counts, in_flight, note) = row.read(false);
+        assert_eq!((counts.calls, counts.ends[0], counts.ends[1]), (0, 0, 1));
+        assert_eq!((in_flight, note), (0, None));
+    }
+
+    #[test]
+    fn those_that_are_looked_at_stand_for_all_and_follow_no_pattern() {
+        const CALLS: u64 = 200_000;
+        let shard = Shard::default();
+        let mut sum = 0u64;
+        let mut at = Vec::new();
+        for call in 0..CALLS {
+            if let Some(weight) = shard.begin(64, true) {
+                sum += u64::from(weight);
+                at.push(call);
+            }
+        }
+        assert!(at.starts_with(&(0..20).collect::<Vec<_>>()), "all of the first ones");
+        assert!(CALLS - sum < 128, "{sum}");
+        let looked = at.len() as u64;
+        assert!((CALLS / 80..CALLS / 50).contains(&looked), "{looked} of {CALLS}");
+        // Whatever repeats itself is seen in each of its phases.
+        for period in [2, 3, 4, 7, 8, 16, 60, 64] {
+            let mut phases = vec![0u64; period];
+            at.iter().for_each(|call| phases[*call as usize % period] += 1);
+            let fair = looked / period as u64;
+            let seen = phases.iter().all(|count| (fair / 3..fair * 3).contains(count));
+            assert!(seen, "period {period}: {phases:?}");
+        }
+        let all = Shard::default();
+        assert!((0..1000).all(|_| all.begin(1, true) == Some(1)));
+        let none = Shard::default();
+        assert!((0..1000).all(|_| none.begin(0, true).is_none()));
+    }
+}

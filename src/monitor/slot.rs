@@ -1,0 +1,100 @@
+//! Numbers of OS threads, for counters that one thread writes and nobody else.
+//!
+//! A thread gets a number when it counts for the first time, and gives it back when it ends; its
+//! successor goes on with the same counters. Threads for which there is no number left share the
+//! last one.
+
+use std::cell::Cell;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Most numbers.
+const SHARDS_MAX: usize = 64;
+
+thread_local! {
+    /// 0: not asked for yet; else the number plus 1, times 2, plus 1 if it is this thread's alone.
+    static SLOT: Cell<usize> = const { Cell::new(0) };
+    /// Gives it back.
+    static RETURNS: Returns = const { Returns };
+}
+
+/// Numbers that are free.
+static FREE: Mutex<Option<Vec<usize>>> = Mutex::new(None);
+
+/// How many numbers there are, the shared one included.
+pub(super) fn shards() -> usize {
+    static SHARDS: OnceLock<usize> = OnceLock::new();
+    *SHARDS.get_or_init(|| {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        // Threads of one's own, beside those that serve.
+        (cores + 4).min(SHARDS_MAX)
+    })
+}
+
+/// The number of this thread, and whether it is the only one of that number.
+// Inlined only into functions that are not: see `rows.rs`.
+#[inline]
+pub(super) fn here() -> (usize, bool) {
+    match SLOT.get() {
+        0 => claim(),
+        slot => (slot / 2 - 1, slot % 2 == 1),
+    }
+}
+
+#[cold]
+fn claim() -> (usize, bool) {
+    let shared = shards() - 1;
+    // Fails when the thread runs its last destructors: it has none to run for this.
+    if RETURNS.try_with(|_| ()).is_err() {
+        return (shared, false);
+    }
+    let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+    let slot = free.get_or_insert_with(|| (0..shared).rev().collect()).pop().unwrap_or(shared);
+    SLOT.set((slot + 1) * 2 + usize::from(slot < shared));
+    (slot, slot < shared)
+}
+
+struct Returns;
+
+impl Drop for Returns {
+    fn drop(&mut self) {
+        let shared = shards() - 1;
+        // Whoever counts after this does so with all the others.
+        let slot = SLOT.replace((shared + 1) * 2);
+        if let Some(slot) = (slot / 2).checked_sub(1).filter(|_| slot % 2 == 1) {
+            let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(free) = free.as_mut() {
+                free.push(slot);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn threads_that_are_there_at_once_share_only_the_last_number() {
+        let threads = 2 * shards();
+        let (all_here, numbers) = (Barrier::new(threads), Mutex::new(Vec::new()));
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    let here = here();
+                    assert_eq!(here, super::here(), "it stays");
+                    numbers.lock().unwrap().push(here);
+                    all_here.wait();
+                });
+            }
+        });
+        let numbers = numbers.into_inner().unwrap();
+        let owned: Vec<_> = numbers.iter().filter(|here| here.1).map(|here| here.0).collect();
+        assert_eq!(owned.iter().collect::<HashSet<_>>().len(), owned.len(), "{owned:?}");
+        assert!(numbers.iter().any(|here| *here == (shards() - 1, false)));
+        // They are given back.
+        std::thread::spawn(|| assert!(here().0 < shards())).join().unwrap();
+    }
+}

@@ -1,0 +1,244 @@
+//! From the calls to the thread that writes.
+//!
+//! Whoever ends a call hands its record over and goes on; if too many wait already, the record is
+//! lost and counted. The thread sleeps while there is nothing: it says so in `is_asleep`, and looks
+//! once more before it sleeps, so whoever hands a record over wakes it or is seen (a fence between
+//! the two steps on each side, TRACE-WAKE). Awake, it lets records gather for a moment before it
+//! looks again, so that under load nobody wakes it.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::Thread;
+use std::time::Duration;
+
+use ult::Eventual;
+
+use super::record::Record;
+
+/// How long records gather.
+const GATHER: Duration = Duration::from_millis(20);
+
+pub(super) struct Sender {
+    queue: SyncSender<Box<Record>>,
+    shared: Arc<Shared>,
+    thread: Thread,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    is_asleep: AtomicBool,
+    lost: AtomicU64,
+    /// Nothing more will come.
+    is_closed: AtomicBool,
+    ended: Eventual<()>,
+}
+
+struct Inbox {
+    queue: Receiver<Box<Record>>,
+    shared: Arc<Shared>,
+}
+
+/// What the thread does with what it gets.
+pub(super) trait Writer: Send + 'static {
+    /// It looks what there is.
+    fn begin(&mut self);
+    fn record(&mut self, record: Record);
+    /// So many were lost, in all.
+    fn lost(&mut self, lost: u64);
+    /// Nothing waits.
+    fn flush(&mut self);
+    /// Nothing more will come.
+    fn end(self);
+}
+
+impl Sender {
+    /// Starts the thread.
+    pub(super) fn start(records_max: usize, writer: impl Writer) -> io::Result<Self> {
+        let (queue, receiver) = sync_channel(records_max);
+        let shared = Arc::<Shared>::default();
+        let inbox = Inbox { queue: receiver, shared: shared.clone() };
+        let thread = std::thread::Builder::new().name("margo-trace".into());
+        let thread = thread.spawn(move || inbox.run(writer))?.thread().clone();
+        Ok(Self { queue, shared, thread })
+    }
+
+    /// Never waits.
+    pub(super) fn send(&self, record: Record) {
+        match self.queue.try_send(Box::new(record)) {
+            Ok(()) => {
+                fence(Ordering::SeqCst); // pair: TRACE-WAKE
+                if self.shared.is_asleep.load(Ordering::Relaxed) {
+                    self.wake();
+                }
+            }
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+                self.shared.lost.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        self.shared.is_asleep.store(false, Ordering::Relaxed);
+        self.thread.unpark();
+    }
+
+    /// Has the thread write what there is and end; what tells that it has.
+    pub(super) fn close(&self) -> &Eventual<()> {
+        self.shared.is_closed.store(true, Ordering::Release); // pair: TRACE-CLOSE
+        self.wake();
+        &self.shared.ended
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Tells the end of the thread, also by a panic.
+struct Ended(Arc<Shared>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // Nobody else does.
+        let _ = self.0.ended.set(());
+    }
+}
+
+impl Inbox {
+    /// Until it is closed.
+    fn run(self, mut writer: impl Writer) {
+        let _ended = Ended(self.shared.clone());
+        loop {
+            // What was sent before the end was told is still written.
+            let is_last = self.shared.is_closed.load(Ordering::Acquire); // pair: TRACE-CLOSE
+            let any = self.drain(&mut writer);
+            if is_last {
+                return writer.end();
+            }
+            if any {
+                std::thread::park_timeout(GATHER);
+            } else if let Some(record) = self.sleep() {
+                writer.begin();
+                writer.record(*record);
+            }
+        }
+    }
+
+    fn drain(&self, writer: &mut impl Writer) -> bool {
+        let mut any = false;
+        writer.begin();
+        while let Ok(record) = self.queue.try_recv() {
+            writer.record(*record);
+            any = true;
+        }
+        writer.lost(self.shared.lost.load(Ordering::Relaxed));
+        writer.flush();
+        any
+    }
+
+    /// Sleeps until it is woken, unless there is something; what there is.
+    fn sleep(&self) -> Option<Box<Record>> {
+        self.shared.is_asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst); // pair: TRACE-WAKE
+        let record = self.queue.try_recv().ok();
+        if record.is_none() {
+            // Who closes leaves a token, so this ends at once if that was before.
+            std::thread::park();
+        }
+        self.shared.is_asleep.store(false, Ordering::Relaxed);
+        record
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::super::record::What;
+    use super::super::{SpanOfTrace, TraceContext};
+    use super::*;
+
+    #[derive(Default)]
+    struct Seen {
+        records: usize,
+        lost: u64,
+        flushed: usize,
+        is_over: bool,
+    }
+
+    /// Writes nothing until it may.
+    struct Slow {
+        may: Arc<Eventual<()>>,
+        seen: Arc<Mutex<Seen>>,
+    }
+
+    impl Writer for Slow {
+        fn begin(&mut self) {}
+
+        fn record(&mut self, _record: Record) {
+            self.may.wait();
+            self.seen.lock().unwrap().records += 1;
+        }
+
+        fn lost(&mut self, lost: u64) {
+            self.seen.lock().unwrap().lost = lost;
+        }
+
+        fn flush(&mut self) {
+            let mut seen = self.seen.lock().unwrap();
+            seen.flushed = seen.records;
+        }
+
+        fn end(self) {
+            self.seen.lock().unwrap().is_over = true;
+        }
+    }
+
+    fn start(records_max: usize) -> (Sender, Arc<Eventual<()>>, Arc<Mutex<Seen>>) {
+        let (may, seen) = (Arc::new(Eventual::new()), Arc::<Mutex<Seen>>::default());
+        let writer = Slow { may: may.clone(), seen: seen.clone() };
+        (Sender::start(records_max, writer).unwrap(), may, seen)
+    }
+
+    fn record() -> Record {
+        let trace = SpanOfTrace::root(TraceContext::begin());
+        Record::of(&trace, What::Bulk { direction: "pull", bytes: 0 })
+    }
+
+    #[test]
+    fn who_sends_never_waits_and_what_is_too_much_is_counted() {
+        let (sender, may, seen) = start(16);
+        // The writer holds one at most.
+        (0..100).for_each(|_| sender.send(record()));
+        assert!(seen.lock().unwrap().records == 0);
+        may.set(()).unwrap();
+        sender.close().wait();
+        let seen = seen.lock().unwrap();
+        assert!((16..=17).contains(&seen.records), "{}", seen.records);
+        assert_eq!((seen.records as u64 + seen.lost, seen.flushed), (100, seen.records));
+        assert!(seen.is_over);
+    }
+
+    #[test]
+    fn what_is_sent_is_written_before_long_also_if_the_writer_sleeps() {
+        let (sender, may, seen) = start(1000);
+        may.set(()).unwrap();
+        for number in 1..=20 {
+            sender.send(record());
+            let started = std::time::Instant::now();
+            while seen.lock().unwrap().flushed < number {
+                assert!(started.elapsed() < Duration::from_secs(60), "it was not woken");
+                std::thread::yield_now();
+            }
+        }
+        let ended = sender.shared.clone();
+        drop(sender);
+        ended.ended.wait();
+        assert!(seen.lock().unwrap().is_over);
+    }
+}

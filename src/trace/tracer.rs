@@ -1,0 +1,195 @@
+//! What an instance has that records: who is sampled, and the way to its file.
+
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use margo_config::TraceOptions;
+use ult::Eventual;
+
+use super::SpanOfTrace;
+use super::clock::{Anchor, Mapping};
+use super::context::{Rate, TraceContext};
+use super::file::{Author, Lines};
+use super::queue::{Sender, Writer};
+use super::record::{Record, What};
+use crate::monitor::{BulkDirection, BulkSpan, Moment, OriginSpan, TargetSpan};
+
+/// Of an instance that records.
+pub(crate) struct Tracer {
+    calls: Rate,
+    requests: Rate,
+    sender: Sender,
+    path: PathBuf,
+}
+
+impl Tracer {
+    /// Begins the file. `address` is the instance's, `xstreams` their names by rank.
+    pub(crate) fn start(
+        options: &TraceOptions,
+        address: String,
+        xstreams: Vec<String>,
+    ) -> Result<Self, (PathBuf, io::Error)> {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let pid = std::process::id();
+        let path = path_of(&options.filename_prefix, &host, pid);
+        let started = File::create(&path).and_then(|file| {
+            let author = Author { address, host, pid, xstreams };
+            let (out, anchor) = (BufWriter::new(file), Anchor::now());
+            let lines = Lines::new(out, author, anchor, options.file_bytes_max);
+            let writer = FileWriter { lines, mapping: Mapping::new(), path: path.clone() };
+            Sender::start(options.queue_max, writer)
+        });
+        let sender = match started {
+            Ok(sender) => sender,
+            Err(error) => return Err((path, error)),
+        };
+        let requests = options.request_sample_rate.unwrap_or(options.sample_rate);
+        let (calls, requests) = (Rate::new(options.sample_rate), Rate::new(requests));
+        Ok(Self { calls, requests, sender, path })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// For a call outside of any handler.
+    pub(crate) fn sample_call(&self) -> Option<TraceContext> {
+        self.calls.takes().then(TraceContext::begin)
+    }
+
+    /// For a request that says nothing.
+    pub(crate) fn sample_request(&self) -> Option<TraceContext> {
+        self.requests.takes().then(TraceContext::begin)
+    }
+
+    /// A call is over. `trace`: that of the span.
+    pub(crate) fn call(&self, span: &OriginSpan, trace: &SpanOfTrace) {
+        let ends = [span.decoded, span.resumed, span.arrived, span.sent, span.encode_end];
+        let what = What::Call {
+            one_way: span.one_way,
+            sent: span.sent.map(Moment::ticks),
+            arrived: span.arrived.map(Moment::ticks),
+            bytes_out: span.bytes_out,
+            bytes_in: span.bytes_in,
+        };
+        self.sender.send(Record {
+            rpc: span.rpc,
+            provider: Some(span.provider),
+            peer: Some(span.peer.clone()),
+            begin: span.created.ticks(),
+            end: last(span.created, ends),
+            outcome: span.outcome.name(),
+            ..Record::of(trace, what)
+        });
+    }
+
+    /// A request is over.
+    pub(crate) fn request(&self, span: &TargetSpan, trace: &SpanOfTrace) {
+        let ends = [span.ended, span.sent, span.respond_end, span.respond_start, span.started];
+        let what = What::Request {
+            pool: span.pool.name().to_owned(),
+            started: span.started.map(Moment::ticks),
+            responded: span.respond_start.map(Moment::ticks),
+            bytes_in: span.bytes_in,
+            bytes_out: span.bytes_out,
+        };
+        // The slice is that of the handler: what is sent later is not.
+        let end = span.ended.map_or_else(|| last(span.arrived, ends), Moment::ticks);
+        self.sender.send(Record {
+            rpc: span.rpc,
+            provider: Some(span.provider),
+            peer: Some(span.peer.clone()),
+            begin: span.arrived.ticks(),
+            end,
+            outcome: span.outcome.name(),
+            ..Record::of(trace, what)
+        });
+    }
+
+    /// A bulk transfer is over.
+    pub(crate) fn bulk(&self, span: &BulkSpan, trace: &SpanOfTrace) {
+        let direction = match span.direction {
+            BulkDirection::Pull => "pull",
+            BulkDirection::Push => "push",
+        };
+        let what = What::Bulk { direction, bytes: span.bytes };
+        self.sender.send(Record {
+            rpc: direction,
+            provider: None,
+            peer: Some(span.peer.clone()),
+            begin: span.created.ticks(),
+            end: last(span.created, [span.resumed, span.ended, span.started, None, None]),
+            outcome: span.outcome.name(),
+            ..Record::of(trace, what)
+        });
+    }
+
+    /// Has what there is written, and the file ended; what tells that it is.
+    pub(crate) fn close(&self) -> &Eventual<()> {
+        self.sender.close()
+    }
+}
+
+/// The first that was reached, from the last one on.
+fn last(begin: Moment, ends: [Option<Moment>; 5]) -> u64 {
+    ends.into_iter().flatten().next().unwrap_or(begin).ticks()
+}
+
+/// The first instance of a process has no number.
+fn path_of(prefix: &str, host: &str, pid: u32) -> PathBuf {
+    static INSTANCES: AtomicU32 = AtomicU32::new(0);
+    match INSTANCES.fetch_add(1, Ordering::Relaxed) {
+        0 => format!("{prefix}.{host}.{pid}.trace.json").into(),
+        before => format!("{prefix}.{host}.{pid}.{}.trace.json", before + 1).into(),
+    }
+}
+
+struct FileWriter {
+    lines: Lines<BufWriter<File>>,
+    mapping: Mapping,
+    path: PathBuf,
+}
+
+impl Writer for FileWriter {
+    fn begin(&mut self) {
+        self.mapping.renew();
+    }
+
+    fn record(&mut self, mut record: Record) {
+        // It may have come since both clocks were read.
+        record.map_times(|ticks| self.mapping.nanos(ticks));
+        self.tell(|lines| lines.record(&record));
+    }
+
+    fn lost(&mut self, lost: u64) {
+        let now = self.mapping.nanos(Moment::now().ticks());
+        self.tell(|lines| lines.lost(lost, now));
+    }
+
+    fn flush(&mut self) {
+        self.tell(Lines::flush);
+    }
+
+    fn end(self) {
+        let had_failed = self.lines.error().is_some();
+        if let Err(error) = self.lines.end()
+            && !had_failed
+        {
+            tracing::error!(path = %self.path.display(), %error, "the trace cannot be written");
+        }
+    }
+}
+
+impl FileWriter {
+    /// The first error is told, and nothing is written after it.
+    fn tell(&mut self, change: impl FnOnce(&mut Lines<BufWriter<File>>)) {
+        let had_failed = self.lines.error().is_some();
+        change(&mut self.lines);
+        if let Some(error) = self.lines.error().filter(|_| !had_failed) {
+            let path = self.path.display();
+            tracing::error!(%path, %error, "the trace cannot be written; no more is");
+        }
+    }
+}

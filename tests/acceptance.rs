@@ -1,0 +1,231 @@
+//! What C Margo's own tests show, as far as no other file here does: the shell-driven ones over two
+//! processes, and some of the unit tests.
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use common::process::{Service, client_for, serve_if_asked};
+use common::{PATIENCE, bounded};
+use margo::{Bulk, Config, ForwardError, Instance, InstanceBuilder, ProviderHandle, Rpc};
+
+const TRANSFER: Rpc<Bulk, u64> = Rpc::new("transfer");
+const SLOW: Rpc<(), ()> = Rpc::new("slow");
+const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
+const BYTES: usize = 512;
+
+/// Layouts of the server: progress with the handlers or on its own, and the kind of all pools.
+const LAYOUTS: [(&str, bool); 4] =
+    [("fifo_wait", false), ("fifo_wait", true), ("prio_wait", false), ("prio_wait", true)];
+
+fn config(kind: &str, dedicated: bool) -> String {
+    let progress = if dedicated { "net" } else { "__primary__" };
+    format!(
+        r#"{{ "margo": {{ "address": "na+sm://", "remote_shutdown": true }},
+             "progress_pool": "{progress}", "rpc_pool": "__primary__",
+             "argobots": {{
+                 "pools": [{{ "name": "__primary__", "kind": "{kind}" }},
+                           {{ "name": "net", "kind": "{kind}" }}],
+                 "xstreams": [
+                     {{ "name": "__primary__", "scheduler": {{ "pools": ["__primary__"] }} }},
+                     {{ "name": "net", "scheduler": {{ "pools": ["net"] }} }}] }} }}"#
+    )
+}
+
+fn register(service: &Instance) {
+    service
+        .serve(TRANSFER)
+        .returning(|handle| {
+            let mut local = handle.instance().bulk_buffer(BYTES).unwrap();
+            handle.pull(handle.args(), 0, &mut local, 0..BYTES).unwrap();
+            local.iter().map(|byte| u64::from(*byte)).sum()
+        })
+        .unwrap();
+    service.serve(SLOW).function(|()| ult::sleep(PATIENCE)).unwrap();
+    service.serve(SUM).function(|(a, b)| a + b).unwrap();
+}
+
+/// Not a test of its own: the process that the others start.
+#[test]
+fn service_process() {
+    serve_if_asked(register);
+    let Ok(document) = std::env::var("MARGO_TEST_DOCUMENT") else { return };
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
+    let service = margo::init(&document).unwrap();
+    register(&service);
+    println!("listening on {}", service.self_addr());
+    std::io::Write::flush(&mut std::io::stdout()).unwrap();
+    service.wait_for_finalize().unwrap();
+}
+
+fn server(document: &str) -> Service {
+    Service::start_with("MARGO_TEST_DOCUMENT", document)
+}
+
+/// `basic`, `basic-ded-pool`, `basic-prio`, `basic-ded-pool-prio`.
+#[test]
+fn four_ults_lend_memory_which_a_server_of_every_layout_pulls_until_it_is_shut_down() {
+    for (kind, dedicated) in LAYOUTS {
+        let mut server = server(&config(kind, dedicated));
+        let client = client_for(&server.address);
+        let target = ProviderHandle::from(client.lookup(&server.address).unwrap());
+        let ults: Vec<_> = (0..4u8)
+            .map(|n| {
+                let (own, target) = (client.clone(), target.clone());
+                let call = move || {
+                    let data = [n + 1; BYTES];
+                    own.expose_ref(&data, |bulk| own.forward(TRANSFER, &target, bulk))
+                };
+                client.rpc_pool().spawn(call).unwrap()
+            })
+            .collect();
+        for (n, ult) in (1u64..).zip(ults) {
+            assert_eq!(ult.join().unwrap().unwrap().unwrap(), n * BYTES as u64, "{kind}");
+        }
+        client.shutdown_remote(target.addr()).unwrap();
+        assert!(server.wait(), "{kind}, {dedicated}: it ends with success");
+        client.finalize_and_wait().unwrap();
+    }
+}
+
+/// `timeout`.
+#[test]
+fn four_calls_of_a_slow_handler_time_out_and_the_server_goes_on() {
+    for (kind, dedicated) in LAYOUTS {
+        let server = server(&config(kind, dedicated));
+        let client = client_for(&server.address);
+        let target = ProviderHandle::from(client.lookup(&server.address).unwrap());
+        let limit = Duration::from_millis(100);
+        let ults: Vec<_> = (0..4)
+            .map(|_| {
+                let (own, target) = (client.clone(), target.clone());
+                let call = move || own.forward_timed(SLOW, &target, &(), limit);
+                client.rpc_pool().spawn(call).unwrap()
+            })
+            .collect();
+        for ult in ults {
+            let end = ult.join().unwrap();
+            assert!(matches!(end, Err(ForwardError::TimedOut { .. })), "{kind}: {end:?}");
+        }
+        assert_eq!(client.forward(SUM, &target, &(1, 2)).unwrap(), 3, "{kind}");
+        client.finalize_and_wait().unwrap();
+    }
+}
+
+/// `sleep`, also where progress has an xstream of its own.
+#[test]
+fn sleeping_ults_of_one_xstream_sleep_at_the_same_time() {
+    for progress in [false, true] {
+        let client = Instance::builder("na+sm://").listen(false).use_progress_thread(progress);
+        let client = client.start().unwrap();
+        let asleep = Arc::new(AtomicUsize::new(0));
+        let most = Arc::new(AtomicUsize::new(0));
+        let begun = Instant::now();
+        let nap = Duration::from_millis(300);
+        let ults: Vec<_> = (0..4)
+            .map(|_| {
+                let (asleep, most) = (asleep.clone(), most.clone());
+                let sleep = move || {
+                    most.fetch_max(asleep.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    ult::sleep(nap);
+                    asleep.fetch_sub(1, Ordering::SeqCst);
+                };
+                client.rpc_pool().spawn(sleep).unwrap()
+            })
+            .collect();
+        ults.into_iter().for_each(|ult| ult.join().unwrap());
+        assert!(begun.elapsed() >= nap);
+        assert_eq!(most.load(Ordering::SeqCst), 4);
+        client.finalize_and_wait().unwrap();
+    }
+}
+
+/// `addr/*`.
+#[test]
+fn addresses_are_compared_copied_and_read_again() {
+    for transport in common::TRANSPORTS {
+        let (own, other) =
+            (Instance::builder(transport).start().unwrap(), Instance::builder(transport).start());
+        let other = other.unwrap();
+        let address = own.self_addr();
+        assert_eq!(address.clone(), address);
+        assert_eq!(own.lookup(address.uri()).unwrap(), address);
+        assert_eq!(own.lookup(&address.to_string()).unwrap(), address);
+        assert_ne!(other.self_addr(), address);
+        // An address is that of the instance which has looked it up.
+        let peer = || own.lookup(other.self_addr().uri()).unwrap();
+        assert_eq!(peer(), peer());
+        assert_eq!(peer().uri(), other.self_addr().uri());
+        assert_ne!(peer(), address);
+        let all: std::collections::HashSet<_> =
+            [address.clone(), own.lookup(address.uri()).unwrap(), peer(), peer()].into();
+        assert_eq!(all.len(), 2);
+        own.finalize_and_wait().unwrap();
+        other.finalize_and_wait().unwrap();
+    }
+}
+
+/// The parameters of `forward/*`: each kind of pool, with and without progress when needed.
+#[test]
+fn calls_to_a_peer_and_to_oneself_with_every_kind_of_pool_and_of_progress() {
+    for kind in ["fifo_wait", "prio_wait", "earliest_first"] {
+        for when_needed in [false, true] {
+            let mut document = Config::from_json(&config(kind, false)).unwrap();
+            document.margo.progress_when_needed = when_needed;
+            let start = |document: Config| InstanceBuilder::from_config(document).start().unwrap();
+            let (service, client) = (start(document.clone()), start(document));
+            register(&service);
+            register(&client);
+            for to in [service.self_addr(), client.self_addr()] {
+                let target = ProviderHandle::from(client.lookup(to.uri()).unwrap());
+                for n in 0..20 {
+                    assert_eq!(client.forward(SUM, &target, &(n, 1)).unwrap(), n + 1, "{kind}");
+                    let request = client.iforward(SUM, &target, &(n, 2)).unwrap();
+                    assert_eq!(request.wait().unwrap(), n + 2, "{kind}");
+                    let limit = client.forward_timed(SUM, &target, &(n, 3), PATIENCE);
+                    assert_eq!(limit.unwrap(), n + 3, "{kind}");
+                }
+                let nobody = Rpc::<(), ()>::new("nobody");
+                let error = client.forward(nobody, &target, &()).unwrap_err();
+                assert!(matches!(error, ForwardError::NotRegistered { .. }), "{error}");
+            }
+            client.finalize_and_wait().unwrap();
+            service.finalize_and_wait().unwrap();
+        }
+    }
+}
+
+/// `scheduling/abt_mutex_cpu`: there it is only looked at, here nobody burns a processor.
+#[test]
+fn an_xstream_sleeps_while_a_ult_waits_for_a_mutex_whose_holder_sleeps() {
+    let own = Instance::builder("na+sm://").rpc_thread_count(1).start().unwrap();
+    let pool = own.rpc_pool();
+    let xstream = own.runtime().xstream(&pool.xstreams()[0]).unwrap();
+    let (mutex, held) = (Arc::new(ult::Mutex::new(0)), Arc::new(ult::Eventual::new()));
+    let end = Arc::new(ult::Eventual::<()>::new());
+    let (holds, may_end, is_held) = (mutex.clone(), end.clone(), held.clone());
+    let holder = pool.spawn(move || {
+        let mut value = holds.lock();
+        is_held.set(()).unwrap();
+        may_end.wait();
+        *value += 1;
+    });
+    held.wait();
+    let waits = mutex.clone();
+    // Whoever spawns wakes it, if it sleeps already.
+    let before = xstream.stats().sleeps;
+    let waiter = pool.spawn(move || *waits.lock() += 1);
+    bounded("it sleeps", move || {
+        while xstream.stats().sleeps <= before {
+            std::thread::yield_now();
+        }
+    });
+    end.set(()).unwrap();
+    holder.unwrap().join().unwrap();
+    waiter.unwrap().join().unwrap();
+    assert_eq!(*mutex.lock(), 2);
+    own.finalize_and_wait().unwrap();
+}

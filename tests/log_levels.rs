@@ -1,0 +1,126 @@
+//! What two instances of one process let into the log.
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
+
+mod common;
+
+use std::fmt::Write;
+use std::sync::{Mutex, OnceLock};
+
+use margo::{Instance, LogLevel, ProviderHandle, Rpc, ShutdownRemoteError};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata};
+
+const PANICS: Rpc<(), ()> = Rpc::new("panics");
+
+/// What was logged: level, instance, text.
+static SEEN: Mutex<Vec<(Level, String, String)>> = Mutex::new(Vec::new());
+
+/// Keeps the events that say whose they are.
+struct Keeper;
+
+#[derive(Default)]
+struct Fields {
+    instance: Option<String>,
+    text: String,
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "instance" => self.instance = Some(value.to_owned()),
+            _ => self.record_debug(field, &value),
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        let _ = write!(self.text, "{}={value:?} ", field.name());
+    }
+}
+
+impl tracing::Subscriber for Keeper {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        if let Some(instance) = fields.instance {
+            SEEN.lock().unwrap().push((*event.metadata().level(), instance, fields.text));
+        }
+    }
+
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+fn keep() {
+    static ONCE: OnceLock<()> = OnceLock::new();
+    ONCE.get_or_init(|| tracing::subscriber::set_global_default(Keeper).unwrap());
+}
+
+fn seen(instance: &Instance) -> Vec<(Level, String)> {
+    let name = instance.self_addr().uri().to_owned();
+    let seen = SEEN.lock().unwrap();
+    let own = seen.iter().filter(|(_, instance, _)| *instance == name);
+    own.map(|(level, _, text)| (*level, text.clone())).collect()
+}
+
+#[test]
+fn each_instance_has_a_level_of_its_own() {
+    keep();
+    let loud = Instance::builder("na+sm://").start().unwrap();
+    let quiet = Instance::builder("na+sm://").log_level(LogLevel::Off).start().unwrap();
+    let errors = margo::init(r#"{ "margo": { "log_level": "error" } }"#).unwrap();
+    let levels = [&loud, &quiet, &errors].map(Instance::log_level);
+    assert_eq!(levels, [LogLevel::Trace, LogLevel::Off, LogLevel::Error]);
+    let make_noise = |own: &Instance| {
+        let target = ProviderHandle::from(own.self_addr());
+        // An error.
+        own.forward(PANICS, &target, &()).unwrap_err();
+        // A warning.
+        let refused = own.shutdown_remote(&own.self_addr()).unwrap_err();
+        assert!(matches!(refused, ShutdownRemoteError::NotEnabled { .. }));
+    };
+    for own in [&loud, &quiet, &errors] {
+        own.register(PANICS, |_| panic!("on purpose")).unwrap();
+        make_noise(own);
+    }
+    let has = |own: &Instance, level, text: &str| {
+        seen(own).iter().any(|(seen, said)| *seen == level && said.contains(text))
+    };
+    assert!(has(&loud, Level::ERROR, "handler panicked"), "{:?}", seen(&loud));
+    assert!(has(&loud, Level::WARN, "may not shut this instance down"));
+    assert!(has(&errors, Level::ERROR, "handler panicked"));
+    assert!(!has(&errors, Level::WARN, ""), "{:?}", seen(&errors));
+    assert_eq!(seen(&quiet), []);
+
+    // It can be changed while it runs, for one of them.
+    quiet.set_log_level(LogLevel::Warning);
+    loud.set_log_level(LogLevel::Off);
+    let before = seen(&loud).len();
+    make_noise(&quiet);
+    make_noise(&loud);
+    assert!(has(&quiet, Level::WARN, "may not shut this instance down"));
+    assert_eq!(seen(&loud).len(), before);
+    for own in [loud, quiet, errors] {
+        own.finalize_and_wait().unwrap();
+    }
+}
+
+#[test]
+fn a_level_of_the_configuration_is_printed_back() {
+    keep();
+    let own = Instance::builder("na+sm://").log_level(LogLevel::Info).start().unwrap();
+    assert_eq!(own.config().margo.log_level, Some(LogLevel::Info));
+    assert_eq!(own.log_level(), LogLevel::Info);
+    own.finalize_and_wait().unwrap();
+}

@@ -1,0 +1,52 @@
+//! Which of the units that wait to start goes first.
+
+/// Which of the units that wait to start goes first, in a pool that knows priorities:
+/// [`PoolKind::PrioWait`](crate::PoolKind::PrioWait), or a user's own, which asks
+/// [`Unit::priority`](crate::Unit::priority). In other pools it has no effect.
+///
+/// Orders as one expects: `Low < Normal < High`.
+///
+/// Counterpart: none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Priority {
+    /// After all others.
+    Low,
+    /// What is not said to be anything else.
+    #[default]
+    Normal,
+    /// Before all others.
+    High,
+}
+
+impl Priority {
+    /// For two bits of a descriptor, in which a new unit has zeros.
+    #[inline]
+    pub(crate) fn bits(self) -> u16 {
+        match self {
+            Self::Normal => 0,
+            Self::High => 1,
+            Self::Low => 2,
+        }
+    }
+
+    pub(crate) fn from_bits(bits: u16) -> Self {
+        match bits {
+            1 => Self::High,
+            2 => Self::Low,
+            _ => Self::Normal,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Priority::{self, High, Low, Normal};
+
+    #[test]
+    fn every_priority_survives_its_bits() {
+        for priority in [Low, Normal, High] {
+            assert_eq!(Priority::from_bits(priority.bits()), priority);
+        }
+        assert!(Low < Normal && Normal < High);
+    }
+}
