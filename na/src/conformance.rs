@@ -90,8 +90,34 @@ pub trait Opener<Argument> {
     /// Whether options beside `listen` are heeded.
     const HEEDS_OPTIONS: bool;
 
+    /// What this machine lacks for the transport; its cases then pass with a message.
+    fn lacks(&self) -> Option<String> {
+        None
+    }
+
     /// Opens an endpoint.
     fn open(&self, options: &OpenOptions) -> Arc<dyn Endpoint>;
+}
+
+/// A factory of a transport that not every machine has.
+#[derive(Debug, Clone, Copy)]
+pub struct Optional {
+    /// What is lacking, if anything.
+    pub lacks: fn() -> Option<String>,
+    /// Opens an endpoint where nothing is lacking.
+    pub open: fn(&OpenOptions) -> Arc<dyn Endpoint>,
+}
+
+impl Opener<Optional> for Optional {
+    const HEEDS_OPTIONS: bool = true;
+
+    fn lacks(&self) -> Option<String> {
+        (self.lacks)()
+    }
+
+    fn open(&self, options: &OpenOptions) -> Arc<dyn Endpoint> {
+        (self.open)(options)
+    }
 }
 
 impl<F: Fn(bool) -> Arc<dyn Endpoint>> Opener<bool> for F {
@@ -141,6 +167,9 @@ impl std::fmt::Debug for Case<'_> {
 /// Runs `case`. `path` is the test's path with its crate.
 pub fn run<Argument, O: Opener<Argument>>(path: &str, opener: O, mode: Mode, case: fn(&Case<'_>)) {
     let test = path.split_once("::").map_or(path, |(_crate_name, test)| test);
+    if let Some(lacks) = opener.lacks() {
+        return println!("SKIPPED: {lacks}");
+    }
     let opener = |options: &OpenOptions| opener.open(options);
     let this = Case { opener: &opener, heeds_options: O::HEEDS_OPTIONS, mode, test };
     if !served::serve_if_asked(&this) {
