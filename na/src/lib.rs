@@ -17,12 +17,12 @@
 //!
 //! `endpoint.rs` (the contract) · `message.rs`, `memory.rs`, `addr.rs` (what it is made of) ·
 //! `registry.rs` (URI to plugin) · `region.rs`, `keys.rs` (registered memory) · `sm/`, `tcp/`,
-//! `sim/`, `ofi/` (the transports) · `conformance.rs` (the suite that each transport passes).
+//! `sim/`, `ofi/`, `ucx/` (the transports) · `conformance.rs` (the suite that each transport passes).
 //!
 //! Counterpart: Mercury's NA layer (`na.h`), without per-operation callbacks.
 
 #![cfg_attr(
-    not(all(feature = "sm", feature = "tcp", feature = "sim", feature = "ofi")),
+    not(all(feature = "sm", feature = "tcp", feature = "sim", feature = "ofi", feature = "ucx")),
     allow(dead_code, reason = "a build without a transport uses only part of what they share")
 )]
 
@@ -34,7 +34,7 @@ mod alloc;
 mod auto_sm;
 #[cfg(not(loom))]
 mod cheap;
-#[cfg(all(any(feature = "sm", feature = "tcp", feature = "ofi"), not(loom)))]
+#[cfg(all(any(feature = "sm", feature = "tcp", feature = "ofi", feature = "ucx"), not(loom)))]
 #[cfg_attr(not(feature = "sm"), allow(dead_code, reason = "sm uses more of it than the others"))]
 mod copy;
 #[cfg(not(loom))]
@@ -47,16 +47,19 @@ mod error;
 pub mod fork;
 #[cfg(all(any(feature = "sm", feature = "tcp"), not(loom)))]
 mod fuzz_target;
-#[cfg(all(any(feature = "tcp", feature = "ofi"), not(loom)))]
+#[cfg(all(any(feature = "tcp", feature = "ofi", feature = "ucx"), not(loom)))]
 mod interface;
 #[cfg(not(loom))]
 mod keys;
 /// For what is locked in the path of every message, here and in the layer above.
 #[doc(hidden)]
 pub mod lock;
-#[cfg(all(any(feature = "sm", feature = "tcp", feature = "ofi"), not(loom)))]
+#[cfg(all(any(feature = "sm", feature = "tcp", feature = "ofi", feature = "ucx"), not(loom)))]
 mod loopback;
-#[cfg(all(any(feature = "sm", feature = "tcp", feature = "sim", feature = "ofi"), not(loom)))]
+#[cfg(all(
+    any(feature = "sm", feature = "tcp", feature = "sim", feature = "ofi", feature = "ucx"),
+    not(loom)
+))]
 pub(crate) mod matching;
 #[cfg(not(loom))]
 mod memory;
@@ -92,6 +95,8 @@ pub mod fuzzing {
     pub use crate::sm::fuzzing as sm;
     #[cfg(feature = "tcp")]
     pub use crate::tcp::fuzzing as tcp;
+    #[cfg(feature = "ucx")]
+    pub use crate::ucx::fuzzing as ucx;
 }
 #[cfg(all(feature = "ofi", not(loom)))]
 pub mod ofi;
@@ -102,6 +107,8 @@ pub mod sm;
 pub(crate) mod sync;
 #[cfg(all(feature = "tcp", not(loom)))]
 pub mod tcp;
+#[cfg(all(feature = "ucx", not(loom)))]
+pub mod ucx;
 
 #[cfg(not(loom))]
 pub use self::{

@@ -63,6 +63,8 @@ pub fn plugins() -> &'static [&'static dyn Plugin] {
         &crate::sim::Sim,
         #[cfg(feature = "ofi")]
         &crate::ofi::Ofi,
+        #[cfg(feature = "ucx")]
+        &crate::ucx::Ucx,
     ]
 }
 
@@ -72,6 +74,7 @@ const OPTIONAL: &[(&str, &str, bool)] = &[
     ("tcp", "TCP", cfg!(feature = "tcp")),
     ("sim", "simulated network", cfg!(feature = "sim")),
     ("ofi", "libfabric", cfg!(feature = "ofi")),
+    ("ucx", "UCX", cfg!(feature = "ucx")),
 ];
 
 /// The plugin that serves `uri`.

@@ -112,3 +112,9 @@ fn sm_connections_do_no_harm() {
 fn addresses_do_no_harm() {
     replay("addresses", 20_000, fuzzing::addresses);
 }
+
+#[cfg(feature = "ucx")]
+#[test]
+fn ucx_control_messages_do_no_harm() {
+    replay("ucx_control", 30_000, fuzzing::ucx::control);
+}

@@ -1,0 +1,497 @@
+//! The endpoint: each call takes the lock, works on the [`Driver`], and leaves.
+//!
+//! # Locks, in the order in which they may be taken
+//!
+//! 1. `gate`: one poll at a time. Held while the sink runs.
+//! 2. `driver`. Nothing foreign runs under it but UCX: memory is released, and sinks are called,
+//!    after it.
+//! 3. those of the loopback, and of the table of regions.
+
+use std::cell::RefMut;
+use std::collections::VecDeque;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, epoll};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+
+use super::driver::{Driver, Facts};
+use super::inbox::Inbox;
+use super::messages::refused;
+use super::slots::Work;
+use super::worker::Worker;
+use super::{MESSAGE_BYTES_MAX, address};
+use crate::fork::Process;
+use crate::lock::Lock;
+use crate::loopback::{Loopback, Outcome, Queued};
+use crate::matching::{Kind, Matcher};
+use crate::sync::{Mutex, lock};
+use crate::{
+    Access, Addr, Completion, Endpoint, EndpointStats, Error, Limits, LocalMem, Memory, MsgBuf,
+    OpId, OpenOptions, Refused, RegionTable, Tag, Transfer, Uri, stats,
+};
+
+/// Early messages that one peer may have here, bytes.
+const EARLY_BYTES_MAX: usize = 256 << 10;
+
+/// Messages of a kind that a peer may always have on the way or waiting here, however long.
+const WINDOW_MIN: usize = 4;
+
+/// Longer limits would not be points in time.
+const LIVENESS_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Bytes that one poll copies for transfers with ourselves.
+const COPY_BYTES: u64 = 1 << 20;
+
+/// An endpoint of the ucx transport.
+pub(super) struct UcxEndpoint {
+    id: u64,
+    own: Addr,
+    protocol: String,
+    tls: String,
+    message_bytes_max: usize,
+    regions: RegionTable,
+    loopback: Loopback,
+    driver: Lock<Driver>,
+    /// Completions that were taken and not yet reported.
+    gate: Mutex<VecDeque<Completion>>,
+    /// What is slept on: the worker's descriptor, the bell, the timer.
+    wait: OwnedFd,
+    bell: OwnedFd,
+    timer: OwnedFd,
+    process: Process,
+}
+
+impl UcxEndpoint {
+    pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Self, Error> {
+        check(options)?;
+        let settings = address::settings(uri);
+        let listen = address::listen_address(uri)?;
+        let ucp = ucx_sys::library().map_err(|error| Error::Unavailable {
+            transport: "ucx",
+            reason: format!("{error}; install UCX 1.13 or later (Debian: libucx0)"),
+        })?;
+        let window = (EARLY_BYTES_MAX / options.message_bytes_max.max(1)).clamp(WINDOW_MIN, 64);
+        let matcher = Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max);
+        let inbox = Inbox::new(ucp, options.message_bytes_max, window as u32, matcher);
+        let inbox = Owned(NonNull::from(Box::leak(Box::new(inbox))));
+        // SAFETY: the inbox is freed after the worker: by `Owned`, which is dropped after it, or by
+        // the driver; and nobody borrows its state across a call of the worker.
+        let mut worker = unsafe { Worker::open(ucp, &settings, inbox.0.as_ptr()) }?;
+        let id = Addr::unique_endpoint_id();
+        let uri_of_own = match options.listen {
+            true => {
+                let bound = worker.listen(listen)?;
+                address::uri_of(uri.protocol, address::reachable(bound))
+            }
+            false => {
+                let name = format!("process-{}-{id}", std::process::id());
+                address::origin_uri(uri.protocol, name)
+            }
+        };
+        let own = Addr::new(uri_of_own, id, 0, ());
+        let [wait, bell, timer] = descriptors(&worker)?;
+        let regions = options.regions.clone().unwrap_or_default();
+        let facts = Facts {
+            ucp,
+            id,
+            protocol: uri.protocol.to_owned(),
+            own: own.clone(),
+            listens: options.listen,
+            message_bytes_max: options.message_bytes_max,
+            connect_timeout: options.connect_timeout,
+            regions: regions.clone(),
+            liveness_limit: options.liveness_limit.min(LIVENESS_MAX),
+        };
+        let seed = seed()?;
+        let inbox = std::mem::ManuallyDrop::new(inbox).0;
+        Ok(Self {
+            id,
+            own,
+            protocol: uri.protocol.to_owned(),
+            tls: settings.tls,
+            message_bytes_max: options.message_bytes_max,
+            regions,
+            loopback: Loopback::default(),
+            driver: Lock::new(Driver::new(facts, worker, inbox, seed)),
+            gate: Mutex::default(),
+            wait,
+            bell,
+            timer,
+            process: Process::current(),
+        })
+    }
+
+    /// Works on the driver, wakes who sleeps, and lets go of memory afterwards. `None`: closed.
+    fn with<R>(&self, work: impl FnOnce(&mut Driver) -> R) -> Option<R> {
+        let mut driver = self.driver.lock();
+        driver.worker.as_ref()?;
+        let result = work(&mut driver);
+        self.wake(&mut driver);
+        let memory = std::mem::take(&mut driver.memory);
+        drop(driver);
+        drop(memory);
+        Some(result)
+    }
+
+    fn wake(&self, driver: &mut Driver) {
+        if std::mem::take(&mut driver.is_asleep) {
+            // It fails only if it was rung 2^64 times.
+            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        }
+    }
+
+    fn send(&self, to: &Addr, message: Queued) -> Result<(), Refused> {
+        let len = message.buf.len();
+        if len > self.message_bytes_max {
+            return refused(Error::TooLong { len, max: self.message_bytes_max }, message.buf);
+        }
+        let mut message = Some(message);
+        let sent = self.with(|driver| {
+            let Some(message) = message.take() else { return Ok(()) };
+            if *to == self.own {
+                return self.loopback.send(message);
+            }
+            match driver.index_of(to) {
+                Some(index) => driver.send(index, message),
+                None => return refused(self.foreign(to), message.buf),
+            }
+            Ok(())
+        });
+        match (sent, message) {
+            (Some(result), _) => result,
+            (None, Some(message)) => refused(Error::Closed, message.buf),
+            (None, None) => Ok(()),
+        }
+    }
+
+    fn foreign(&self, addr: &Addr) -> Error {
+        Error::InvalidArgument(format!("{addr} is not an address of this endpoint"))
+    }
+
+    fn recv(&self, op: OpId, from: Option<(&Addr, Tag)>, buf: MsgBuf) -> Result<(), Refused> {
+        let needed = self.message_bytes_max;
+        if buf.capacity() < needed {
+            let text = format!("a receive buffer of {} bytes, {needed} needed", buf.capacity());
+            return refused(Error::InvalidArgument(text), buf);
+        }
+        let mut buf = Some(buf);
+        let posted = self.with(|driver| {
+            let Some(buf) = buf.take() else { return Ok(()) };
+            let early = match from {
+                None => driver.state().matcher.post_unexpected(op, buf),
+                Some((from, tag)) if *from == self.own => {
+                    driver.state().matcher.post_expected(op, from, tag, buf)
+                }
+                Some((from, tag)) => match driver.index_of(from) {
+                    Some(index) => {
+                        driver.receive(op, index, tag, buf);
+                        return Ok(());
+                    }
+                    None => return refused(self.foreign(from), buf),
+                },
+            };
+            if let Some(early) = early {
+                driver.report_early(early);
+            }
+            Ok(())
+        });
+        match (posted, buf) {
+            (Some(result), _) => result,
+            (None, Some(buf)) => refused(Error::Closed, buf),
+            (None, None) => Ok(()),
+        }
+    }
+
+    fn transfer(&self, op: OpId, put: bool, to: &Addr, transfer: Transfer) -> Result<(), Error> {
+        RegionTable::check_transfer(&transfer, put)?;
+        let mut transfer = Some(transfer);
+        self.with(|driver| {
+            let Some(transfer) = transfer.take() else { return Ok(()) };
+            if *to == self.own {
+                return self.loopback.start(op, put, transfer);
+            }
+            let index = driver.index_of(to).ok_or_else(|| self.foreign(to))?;
+            driver.start(op, put, index, transfer);
+            Ok(())
+        })
+        .unwrap_or(Err(Error::Closed))
+    }
+
+    /// Moves the network and takes completions.
+    fn collect(&self, budget: usize, batch: &mut VecDeque<Completion>) {
+        let mut out = Outcome::default();
+        let mut driver = self.driver.lock();
+        self.silence(&mut driver);
+        driver.turn(budget);
+        if self.loopback.is_busy() {
+            let matcher = || RefMut::map(driver.state(), |state| &mut state.matcher);
+            let mut bytes = COPY_BYTES;
+            self.loopback.run(&self.own, matcher, &self.regions, &mut bytes, &mut out);
+            driver.state().done.extend(out.completions);
+        }
+        let mut state = driver.state();
+        let ready = state.done.len().min(budget);
+        batch.extend(state.done.drain(..ready));
+        drop(state);
+        let memory = std::mem::take(&mut driver.memory);
+        drop(driver);
+        drop((memory, out.memory));
+    }
+
+    /// Ends a sleep.
+    fn silence(&self, driver: &mut Driver) {
+        if driver.has_slept {
+            driver.has_slept = false;
+            driver.is_asleep = false;
+            // Nothing is there if nobody rang.
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        }
+    }
+
+    fn set_timer(&self, deadline: Option<Instant>) {
+        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let it_value = match left {
+            // All zero would be never.
+            Some(left) => Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: i64::from(left.subsec_nanos()).max(1),
+            },
+            None => Timespec { tv_sec: 0, tv_nsec: 0 },
+        };
+        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let times = Itimerspec { it_interval, it_value };
+        let set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &times);
+        debug_assert!(set.is_ok(), "a time that is valid");
+    }
+
+    fn close_and_collect(&self) {
+        let mut out = Outcome::default();
+        let mut driver = self.driver.lock();
+        driver.close();
+        self.loopback.fail_all(&Error::Closed, &mut out);
+        driver.state().done.extend(out.completions);
+        self.wake(&mut driver);
+        let memory = std::mem::take(&mut driver.memory);
+        drop(driver);
+        drop((memory, out.memory));
+    }
+}
+
+fn check(options: &OpenOptions) -> Result<(), Error> {
+    if options.message_bytes_max > MESSAGE_BYTES_MAX {
+        return Err(Error::InvalidArgument(format!(
+            "message_bytes_max is {}; the ucx transport takes at most {MESSAGE_BYTES_MAX}",
+            options.message_bytes_max
+        )));
+    }
+    Ok(())
+}
+
+fn seed() -> Result<u64, Error> {
+    let mut seed = [0; 8];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| Error::io("cannot get random bytes for a session", errno))?;
+    Ok(u64::from_ne_bytes(seed))
+}
+
+/// What is slept on, the bell, and the timer.
+fn descriptors(worker: &Worker) -> Result<[OwnedFd; 3], Error> {
+    let wait = epoll::create(epoll::CreateFlags::CLOEXEC)
+        .map_err(|errno| Error::io("cannot create an epoll set", errno))?;
+    let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(|errno| Error::io("cannot create an eventfd", errno))?;
+    let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+    let timer = timerfd_create(TimerfdClockId::Monotonic, flags)
+        .map_err(|errno| Error::io("cannot create a timer", errno))?;
+    // SAFETY: UCX's descriptor, which is open as long as the worker is, and the borrow ends here.
+    let work = unsafe { BorrowedFd::borrow_raw(worker.fd()?) };
+    for fd in [work, bell.as_fd(), timer.as_fd()] {
+        epoll::add(&wait, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+            .map_err(|errno| Error::io("cannot watch a descriptor", errno))?;
+    }
+    Ok([wait, bell, timer])
+}
+
+/// An inbox until the driver has it.
+struct Owned(NonNull<Inbox>);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: it was leaked from a box; the worker, made after it, is gone.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+impl Endpoint for UcxEndpoint {
+    fn transport(&self) -> &'static str {
+        "ucx"
+    }
+
+    /// Only endpoints of ours get past the hello.
+    fn carries_extensions(&self, _to: &Addr) -> bool {
+        true
+    }
+
+    fn limits(&self) -> Limits {
+        let max = self.message_bytes_max;
+        Limits { unexpected_bytes_max: max, expected_bytes_max: max }
+    }
+
+    fn self_addr(&self) -> Addr {
+        self.own.clone()
+    }
+
+    fn lookup(&self, uri: &str) -> Result<Addr, Error> {
+        let parsed = Uri::parse(uri)?;
+        if uri == self.own.uri() && !uri.ends_with("/origin") {
+            return Ok(self.own.clone());
+        }
+        let address = address::peer_address(&parsed, &self.protocol)?;
+        if address::uri_of(&self.protocol, address) == self.own.uri() {
+            return Ok(self.own.clone());
+        }
+        self.with(|driver| driver.lookup(address)).ok_or(Error::Closed)
+    }
+
+    fn send_unexpected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        self.send(to, Queued { op, kind: Kind::Unexpected, tag, buf })
+    }
+
+    fn recv_unexpected(&self, op: OpId, buf: MsgBuf) -> Result<(), Refused> {
+        self.recv(op, None, buf)
+    }
+
+    fn send_expected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        self.send(to, Queued { op, kind: Kind::Expected, tag, buf })
+    }
+
+    fn recv_expected(&self, op: OpId, from: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        self.recv(op, Some((from, tag)), buf)
+    }
+
+    fn register(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {
+        match self.with(|_| ()) {
+            Some(()) => self.regions.register(memory, access),
+            None => Err(Error::Closed),
+        }
+    }
+
+    fn put(&self, op: OpId, to: &Addr, transfer: Transfer) -> Result<(), Error> {
+        self.transfer(op, true, to, transfer)
+    }
+
+    fn get(&self, op: OpId, from: &Addr, transfer: Transfer) -> Result<(), Error> {
+        self.transfer(op, false, from, transfer)
+    }
+
+    /// A send that UCX has taken, and a transfer that it has begun, end as they would.
+    fn cancel(&self, op: OpId) {
+        let mut out = Outcome::default();
+        self.with(|driver| {
+            if self.loopback.cancel(op, &mut out) {
+                driver.state().done.append(&mut std::mem::take(&mut out.completions).into());
+                return;
+            }
+            let posted = driver.state().matcher.cancel(op);
+            match posted {
+                Some(completion) => driver.done(completion),
+                None => {
+                    let _ = driver.cancel_message(op) || driver.cancel_transfer(op);
+                }
+            }
+        });
+        drop(out.memory);
+    }
+
+    fn poll(&self, budget: usize, sink: &mut dyn FnMut(Completion)) -> Result<usize, Error> {
+        let mut gate = lock(&self.gate);
+        // What a panic of the sink has left over comes first.
+        if gate.is_empty() && budget > 0 {
+            self.collect(budget, &mut gate);
+        }
+        let mut reported = 0;
+        while reported < budget
+            && let Some(completion) = gate.pop_front()
+        {
+            reported += 1;
+            sink(completion);
+        }
+        Ok(reported)
+    }
+
+    fn prepare_wait(&self) -> bool {
+        let gate = lock(&self.gate);
+        if !gate.is_empty() {
+            return false;
+        }
+        let mut driver = self.driver.lock();
+        if driver.is_busy() || self.loopback.is_due() {
+            return false;
+        }
+        if driver.worker.as_ref().is_some_and(|worker| !worker.arm()) {
+            return false;
+        }
+        let deadline = driver.next_deadline();
+        if deadline.is_some() || driver.has_timer {
+            driver.has_timer = deadline.is_some();
+            self.set_timer(deadline);
+        }
+        driver.has_slept = true;
+        driver.is_asleep = true;
+        true
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.wait.as_fd())
+    }
+
+    /// Gives what was sent up to 50 ms to leave.
+    fn close(&self) {
+        // In a child the connections are the parent's.
+        if !self.process.is_other() {
+            self.close_and_collect();
+        }
+    }
+
+    fn served(&self) -> u64 {
+        self.regions.served()
+    }
+
+    fn stats(&self) -> EndpointStats {
+        let peers = self.with(|driver| {
+            let peers = driver.peers.iter().flatten();
+            let mut peers: Vec<_> = peers.map(|peer| (peer.id, peer.stats())).collect();
+            let awaited = driver.slots.iter().filter_map(|(_, work)| match work {
+                Work::Receive { op: Some(op), peer, end: None, .. } => {
+                    Some((driver.peers.get(*peer)?.as_ref()?.id, *op))
+                }
+                _ => None,
+            });
+            stats::assign(&mut peers, awaited);
+            peers.into_iter().map(|(_, stats)| stats).collect()
+        });
+        EndpointStats::new(self.regions.totals(), peers.unwrap_or_default())
+    }
+
+    fn bulk_path(&self) -> String {
+        format!("remote memory access by UCX (UCX_TLS={})", self.tls)
+    }
+}
+
+impl Drop for UcxEndpoint {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl fmt::Debug for UcxEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "UcxEndpoint({}, {})", self.own, self.id)
+    }
+}

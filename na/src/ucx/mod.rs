@@ -1,0 +1,151 @@
+//! UCX: `ucx+all://host:port`, `ucx+tcp://…`, `ucx+sm://…`, `ucx+rc://…` and so on.
+//!
+//! The library, libucp 1.13 or later, is opened when the first endpoint is; without it every other
+//! transport works, and opening one of these says what is missing. What stands before `://` goes to
+//! `UCX_TLS`, what stands before a `/` in front of the host to `UCX_NET_DEVICES`; all other
+//! settings of UCX are taken from the environment, as for every program that uses it.
+//!
+//! Files, in the order in which a message passes them: `endpoint` (operations), `messages`,
+//! `transfers` (what becomes of them), `driver` (connections), `slots` (what UCX has in hand),
+//! `worker` (UCX's calls), `inbox` (its callbacks); `liveness`, `peer`, `address`, `wire`,
+//! `keyring` and `sockaddr` are what the names say.
+//!
+//! # Connections
+//!
+//! An endpoint that listens does so at an IP address, whatever carries the data later: UCX's
+//! connection manager (TCP, or RDMA CM) brings two workers together, which then choose transports.
+//! A peer is connected at the first operation towards it, and both sides use that connection. Each
+//! side says hello; until then nothing else is sent. Who announces where it listens, and calls from
+//! that host (or loopback from loopback), is *the* peer under that address; else it is an origin
+//! that is known by this connection only. Two that dial each other at once get two connections, and
+//! each sends on the one that it saw first, so the order in each direction is kept.
+//!
+//! The connections of a peer end together, and with them everything in flight. A *session* number
+//! changes with every such end, so a side that has not noticed learns it from the next hello.
+//! UCX tells the end of a connection when the peer closes or dies. Its transports over shared
+//! memory cannot tell (`no peer failure handler`), and UCX refuses to use them for connections that
+//! ask for it, so `ucx+all` does not use them, as in Mercury; `ucx+sm` does not ask, and learns of
+//! the end from the connection manager, whose connection stays. What had been sent before the end
+//! is received before it is reported.
+//!
+//! With a [`liveness_limit`](OpenOptions::liveness_limit) a peer that owes something must be heard
+//! within it; each side sends signs of life to who wants them. So a stopped process is noticed,
+//! which UCX does not do. A transfer that UCX has begun with it ends when it goes on, or dies.
+//!
+//! Nobody is authenticated, and what UCX moves it does not check: use it among processes that trust
+//! each other, as with C Mercury.
+//!
+//! # Messages
+//!
+//! Unexpected messages are active messages with number 0, whose header is the tag in 8 bytes;
+//! expected ones are tagged messages, with the tag in the low half: both as in Mercury
+//! (`na_ucp_am_send`, `na_ucp_msg_send` in na_ucx.c). There, any message with the tag is taken for
+//! the one that is awaited, whoever sent it; here the high half of the tag is a number that the
+//! receiver chose for the sender and the session, and told it in its hello.
+//!
+//! UCX takes whatever is sent and keeps it until it is received. So a peer may have 64 messages of
+//! each kind (fewer, if they may be longer than 4 KiB, but at least 4) on the way or waiting; the
+//! others wait at the sender, whose sends complete later. What receives have taken is reported back
+//! in batches of half that number.
+//!
+//! # Transfers
+//!
+//! A transfer is UCX's own put or get. UCX checks neither bounds nor access, and where a device
+//! does not move the data by itself, the library of the owner reads and writes wherever it is told.
+//! So the owner is asked before each transfer: it checks key, bounds and access, holds and
+//! registers the memory, and answers with address and packed key (`ucp_rkey_pack`) of each piece;
+//! when the data is in place (after a put: flushed), the memory is released. A revoked key is
+//! refused from then on, and memory is given back when the transfers that had begun are over, or
+//! their peer is gone. That costs one message there and back for each transfer. 64 transfers may be
+//! asked of one peer at a time.
+//!
+//! A transfer that UCX has begun cannot be canceled: it ends as it does. Before, it can.
+//!
+//! # What is said in active messages with number 1, version 1
+//!
+//! All integers are little endian. The first byte says what it is.
+//!
+//! | 0: hello | offset | bytes |
+//! |---|---|---|
+//! | version, 1 | 1 | 1 |
+//! | 0 | 2 | 2 |
+//! | session | 4 | 8 |
+//! | longest message that the sender takes | 12 | 4 |
+//! | high half of the tags of expected messages to the sender | 16 | 4 |
+//! | messages of a kind that may be on the way to the sender | 20 | 4 |
+//! | the sender wants to hear something every so many ms; 0: does not mind | 24 | 4 |
+//! | length of the address, at most 256 | 28 | 4 |
+//! | where the sender listens, UTF-8; empty: nowhere | 32 | length |
+//!
+//! | first byte | then |
+//! |---|---|
+//! | 1: taken | unexpected and expected messages that were taken, 4 bytes each |
+//! | 2: ask | transfer, key, offset, length: 8 bytes each; 1 for a put, 0 for a get: 1 byte |
+//! | 3: grant | transfer: 8; number of pieces: 4; of each: address 8, length 8, bytes of the key 4, key |
+//! | 4: deny | transfer: 8; 1 no such key, 2 access not granted, 3 out of range, 4 not registered: 1 |
+//! | 5: release | transfer: 8 |
+//! | 6: alive | nothing |
+//!
+//! A peer that breaks a rule loses its connection (`Error::Protocol`, one warning in the log). So
+//! does C Mercury, which says no hello.
+
+mod address;
+mod driver;
+mod endpoint;
+mod inbox;
+mod keyring;
+mod liveness;
+mod messages;
+mod peer;
+mod slots;
+mod sockaddr;
+mod transfers;
+mod wire;
+mod worker;
+
+/// Entry points for fuzzers, see [`crate::fuzzing`].
+#[doc(hidden)]
+pub mod fuzzing {
+    /// What two endpoints tell each other.
+    ///
+    /// # Panics
+    ///
+    /// If what is accepted does not say the same when it is written again.
+    pub fn control(data: &[u8]) {
+        super::wire::fuzz(data);
+    }
+}
+
+use std::sync::Arc;
+
+use self::endpoint::UcxEndpoint;
+use crate::{Endpoint, Error, OpenOptions, Plugin, Uri};
+
+/// The largest value of [`OpenOptions::message_bytes_max`] that this transport takes, bytes.
+const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// The plugin.
+#[derive(Debug, Clone, Copy)]
+pub struct Ucx;
+
+impl Plugin for Ucx {
+    fn name(&self) -> &'static str {
+        "ucx"
+    }
+
+    fn summary(&self) -> &'static str {
+        "InfiniBand, RoCE, TCP and shared memory through UCX, opened at run time"
+    }
+
+    fn serves(&self, uri: &Uri<'_>) -> bool {
+        uri.class == Some("ucx")
+    }
+
+    fn probe_uri(&self) -> &'static str {
+        "ucx+tcp://127.0.0.1:0"
+    }
+
+    fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
+        Ok(Arc::new(UcxEndpoint::open(uri, options)?))
+    }
+}

@@ -1,0 +1,161 @@
+//! What an endpoint knows of a peer.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use ucx_sys::{ucp_ep_h, ucp_mem_h};
+
+use crate::loopback::Queued;
+use crate::{Addr, Error, LocalMem, PeerLink, PeerStats};
+
+/// What an [`Addr`] of this transport knows.
+#[derive(Debug)]
+pub(super) struct PeerRef {
+    /// The peer's place in the driver.
+    pub(super) index: usize,
+    /// The session in which a message came; 0 for an address that was looked up.
+    pub(super) session: u64,
+    /// Kept by all addresses of the peer, so that it is known when nobody names it any more.
+    #[allow(dead_code, reason = "counted")]
+    token: Arc<()>,
+}
+
+/// How far we are with a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Not connected.
+    Idle,
+    /// A connection is being made; nothing was heard yet.
+    Connecting,
+    /// Both sides know each other.
+    Connected,
+    /// It was known by its connection only, and that is gone.
+    Gone,
+}
+
+/// What the owner of memory holds for a transfer.
+pub(super) struct Lease {
+    /// Keeps the memory.
+    pub(super) memory: LocalMem,
+    pub(super) mapped: Vec<ucp_mem_h>,
+}
+
+/// A peer.
+pub(super) struct Peer {
+    /// Its number, which no other peer of the endpoint ever has.
+    pub(super) id: u64,
+    pub(super) uri: Box<str>,
+    /// Where it listens.
+    pub(super) address: Option<SocketAddr>,
+    token: Weak<()>,
+    pub(super) phase: Phase,
+    /// The first is the one that we send on.
+    pub(super) links: Vec<ucp_ep_h>,
+    /// Our number for what is between us, and the peer's.
+    pub(super) session: u64,
+    pub(super) their_session: Option<u64>,
+    /// Its address, for messages of this session.
+    pub(super) current: Option<Addr>,
+    /// High half of the tags of its expected messages to us, and of ours to it.
+    pub(super) source: u32,
+    pub(super) their_source: u32,
+    /// Longest message that it takes.
+    pub(super) their_max: usize,
+    /// Messages of each kind that may still be sent, and at most.
+    pub(super) credits: [u32; 2],
+    pub(super) window: u32,
+    /// What cannot be sent yet, in order, by kind.
+    pub(super) queues: [VecDeque<Queued>; 2],
+    /// Transfers that were not asked for yet.
+    pub(super) waiting: VecDeque<u64>,
+    /// Transfers that were asked for and are not over.
+    pub(super) asked: usize,
+    /// What it may reach at the moment, by its numbers.
+    pub(super) leases: HashMap<u64, Lease>,
+    /// When a connection must have been made.
+    pub(super) deadline: Option<Instant>,
+    /// How often it wants to hear something, and when it last did.
+    pub(super) alive_every: Option<Duration>,
+    pub(super) told_at: Instant,
+    /// When it was heard, or began to owe something, or we came back from a pause of our own.
+    pub(super) heard_at: Instant,
+    /// Why it is gone, for those who ask later.
+    pub(super) end: Option<Error>,
+}
+
+impl Peer {
+    pub(super) fn new(
+        id: u64,
+        uri: String,
+        address: Option<SocketAddr>,
+        session: u64,
+        source: u32,
+    ) -> Self {
+        Self {
+            id,
+            uri: uri.into(),
+            address,
+            token: Weak::new(),
+            phase: Phase::Idle,
+            links: Vec::new(),
+            session,
+            their_session: None,
+            current: None,
+            source,
+            their_source: 0,
+            their_max: 0,
+            credits: [0; 2],
+            window: 0,
+            queues: Default::default(),
+            waiting: VecDeque::new(),
+            asked: 0,
+            leases: HashMap::new(),
+            deadline: None,
+            alive_every: None,
+            told_at: Instant::now(),
+            heard_at: Instant::now(),
+            end: None,
+        }
+    }
+
+    /// Its address, as one that was looked up (`session` 0) or as that of a message.
+    pub(super) fn addr(&mut self, endpoint: u64, index: usize, session: u64) -> Addr {
+        let token = self.token.upgrade().unwrap_or_default();
+        self.token = Arc::downgrade(&token);
+        Addr::new(self.uri.clone(), endpoint, self.id, PeerRef { index, session, token })
+    }
+
+    /// Whether nothing is left of it but this.
+    pub(super) fn is_forgotten(&self) -> bool {
+        matches!(self.phase, Phase::Idle | Phase::Gone)
+            && self.token.strong_count() == 0
+            && self.links.is_empty()
+            && self.queues.iter().all(VecDeque::is_empty)
+            && self.waiting.is_empty()
+    }
+
+    /// Why nothing can be sent to it any more.
+    pub(super) fn gone(&self) -> Error {
+        let reason = || "its connection has ended, and it listens nowhere".to_owned();
+        let error = Error::PeerGone { peer: self.uri.to_string(), reason: reason() };
+        self.end.clone().unwrap_or(error)
+    }
+
+    pub(super) fn stats(&self) -> PeerStats {
+        PeerStats {
+            uri: self.uri.to_string(),
+            transport: "ucx",
+            link: match self.phase {
+                Phase::Idle => PeerLink::Idle,
+                Phase::Connecting => PeerLink::Connecting,
+                Phase::Connected => PeerLink::Connected,
+                Phase::Gone => PeerLink::Gone,
+            },
+            awaited: Vec::new(),
+            sent_bytes: None,
+            received_bytes: None,
+        }
+    }
+}

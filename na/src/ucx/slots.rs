@@ -1,0 +1,169 @@
+//! Operations that UCX has in hand.
+//!
+//! A slot owns what UCX reads or writes until the callback: the buffer, the header, and its own
+//! number, which the callback gets. It is free again when the driver has handled the callback's
+//! event, or when the worker is gone.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+
+use super::inbox::Inbox;
+use crate::{Error, MsgBuf, OpId, Tag};
+
+/// What UCX has a pointer to; only shared references are made of it.
+pub(super) struct Pinned {
+    inbox: *const Inbox,
+    slot: u32,
+    /// The header of an unexpected message.
+    header: Cell<[u8; 8]>,
+    /// Names the operation to UCX; null before the call returns and after the callback.
+    request: Cell<*mut c_void>,
+    finished: Cell<bool>,
+}
+
+impl Pinned {
+    pub(super) fn inbox(&self) -> *const Inbox {
+        self.inbox
+    }
+
+    pub(super) fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// The callback was made: the request is gone.
+    pub(super) fn finish(&self) {
+        self.finished.set(true);
+        self.request.set(std::ptr::null_mut());
+    }
+}
+
+/// What an operation is for.
+pub(super) enum Work {
+    /// A message; without a number its end was reported already.
+    Send { op: Option<OpId>, buf: MsgBuf, peer: usize },
+    /// A receive of an expected message; without a number it was given up. `end`: the peer has
+    /// ended, with that.
+    Receive { op: Option<OpId>, buf: MsgBuf, peer: usize, tag: Tag, end: Option<Error> },
+    /// What we tell a peer, or a message that is thrown away. Owns what UCX has a pointer to.
+    Bytes(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>),
+    /// A piece of a transfer.
+    Piece { transfer: u64 },
+    /// The end of a put.
+    Flush { transfer: u64 },
+    /// The end of a connection.
+    Close,
+}
+
+impl Work {
+    /// The peer whose number it refers to.
+    pub(super) fn peer(&self) -> Option<usize> {
+        match self {
+            Self::Send { peer, .. } | Self::Receive { peer, .. } => Some(*peer),
+            _ => None,
+        }
+    }
+}
+
+struct Slot {
+    pinned: Box<Pinned>,
+    work: Option<Work>,
+}
+
+/// The operations in hand.
+pub(super) struct Slots {
+    inbox: *const Inbox,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+impl Slots {
+    pub(super) fn new(inbox: *const Inbox) -> Self {
+        Self { inbox, slots: Vec::new(), free: Vec::new() }
+    }
+
+    /// Takes a slot for `work`.
+    #[inline]
+    pub(super) fn add(&mut self, work: Work) -> u32 {
+        let Some(index) = self.free.pop() else {
+            let index = self.slots.len() as u32;
+            let pinned = Box::new(Pinned {
+                inbox: self.inbox,
+                slot: index,
+                header: Cell::default(),
+                request: Cell::new(std::ptr::null_mut()),
+                finished: Cell::new(false),
+            });
+            self.slots.push(Slot { pinned, work: Some(work) });
+            return index;
+        };
+        let slot = &mut self.slots[index as usize];
+        slot.pinned.finished.set(false);
+        slot.work = Some(work);
+        index
+    }
+
+    /// What UCX is given.
+    #[inline]
+    pub(super) fn pinned(&self, slot: u32) -> *const Pinned {
+        &raw const *self.slots[slot as usize].pinned
+    }
+
+    /// Sets the header, which stays where it is until the slot is free again.
+    #[inline]
+    pub(super) fn set_header(&self, slot: u32, header: [u8; 8]) -> *const [u8; 8] {
+        let place = &self.slots[slot as usize].pinned.header;
+        place.set(header);
+        place.as_ptr()
+    }
+
+    /// UCX goes on with the operation.
+    pub(super) fn started(&self, slot: u32, request: *mut c_void) {
+        let pinned = &self.slots[slot as usize].pinned;
+        if !pinned.finished.get() {
+            pinned.request.set(request);
+        }
+    }
+
+    /// How UCX knows the operation, if it has not ended.
+    pub(super) fn request(&self, slot: u32) -> Option<*mut c_void> {
+        let request = self.slots[slot as usize].pinned.request.get();
+        (!request.is_null()).then_some(request)
+    }
+
+    /// Whether the callback was made, and not handled yet.
+    pub(super) fn is_finished(&self, slot: u32) -> bool {
+        self.slots[slot as usize].pinned.finished.get()
+    }
+
+    /// Frees a slot whose operation has ended.
+    #[inline]
+    pub(super) fn take(&mut self, slot: u32) -> Option<Work> {
+        let work = self.slots.get_mut(slot as usize)?.work.take()?;
+        self.slots[slot as usize].pinned.request.set(std::ptr::null_mut());
+        self.free.push(slot);
+        Some(work)
+    }
+
+    /// The work in a slot.
+    pub(super) fn work(&mut self, slot: u32) -> Option<&mut Work> {
+        self.slots.get_mut(slot as usize)?.work.as_mut()
+    }
+
+    /// Every operation in hand.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Work)> {
+        let used = self.slots.iter_mut().enumerate();
+        used.filter_map(|(index, slot)| Some((index as u32, slot.work.as_mut()?)))
+    }
+
+    /// Every operation in hand, to look at.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Work)> {
+        let used = self.slots.iter().enumerate();
+        used.filter_map(|(index, slot)| Some((index as u32, slot.work.as_ref()?)))
+    }
+
+    /// Takes out everything; for when the worker is gone.
+    pub(super) fn drain(&mut self) -> Vec<Work> {
+        self.free.clear();
+        self.slots.drain(..).filter_map(|slot| slot.work).collect()
+    }
+}

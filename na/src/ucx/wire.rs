@@ -1,0 +1,289 @@
+//! What two endpoints tell each other, in active messages of number 1. All integers are little
+//! endian; the first byte says which it is. See the module `ucx` for the layout.
+
+use crate::DeniedReason;
+
+/// Version of what is said here.
+pub(super) const VERSION: u8 = 1;
+
+/// Longest address in a hello, bytes.
+const URI_BYTES_MAX: usize = 256;
+
+/// Longest packed key of a piece of memory, bytes. UCX needs some ten for each device.
+pub(super) const KEY_BYTES_MAX: usize = 4096;
+
+/// A piece of memory that the peer may reach.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) address: u64,
+    pub(super) len: u64,
+    /// UCX's key for it, packed.
+    pub(super) key: Vec<u8>,
+}
+
+/// Who we are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Hello {
+    /// Changes with every end of what was between the two.
+    pub(super) session: u64,
+    /// Longest message that the sender takes, bytes.
+    pub(super) message_bytes_max: u32,
+    /// High half of the tags of expected messages to the sender.
+    pub(super) source: u32,
+    /// Messages of a kind that may be under way to the sender, or waiting there.
+    pub(super) window: u32,
+    /// How often the sender wants to hear something, ms; 0: it does not mind.
+    pub(super) alive_every_ms: u32,
+    /// Where the sender listens; empty: nowhere.
+    pub(super) uri: String,
+}
+
+/// One thing said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Control {
+    Hello(Hello),
+    /// So many messages of each kind were taken.
+    Taken([u32; 2]),
+    /// May memory be read, or written?
+    Ask {
+        id: u64,
+        key: u64,
+        offset: u64,
+        len: u64,
+        write: bool,
+    },
+    /// It may, as these pieces.
+    Grant {
+        id: u64,
+        pieces: Vec<Piece>,
+    },
+    /// It may not.
+    Deny {
+        id: u64,
+        reason: DeniedReason,
+    },
+    /// The transfer is over.
+    Release {
+        id: u64,
+    },
+    /// Nothing else: a sign of life.
+    Alive,
+}
+
+impl Control {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(40);
+        match self {
+            Self::Hello(hello) => {
+                out.extend([0, VERSION, 0, 0]);
+                out.extend(hello.session.to_le_bytes());
+                out.extend(hello.message_bytes_max.to_le_bytes());
+                out.extend(hello.source.to_le_bytes());
+                out.extend(hello.window.to_le_bytes());
+                out.extend(hello.alive_every_ms.to_le_bytes());
+                out.extend((hello.uri.len() as u32).to_le_bytes());
+                out.extend(hello.uri.as_bytes());
+            }
+            Self::Taken(counts) => {
+                out.push(1);
+                counts.iter().for_each(|count| out.extend(count.to_le_bytes()));
+            }
+            Self::Ask { id, key, offset, len, write } => {
+                out.push(2);
+                [id, key, offset, len].iter().for_each(|word| out.extend(word.to_le_bytes()));
+                out.push(u8::from(*write));
+            }
+            Self::Grant { id, pieces } => {
+                out.push(3);
+                out.extend(id.to_le_bytes());
+                out.extend((pieces.len() as u32).to_le_bytes());
+                for Piece { address, len, key } in pieces {
+                    out.extend(address.to_le_bytes());
+                    out.extend(len.to_le_bytes());
+                    out.extend((key.len() as u32).to_le_bytes());
+                    out.extend(key);
+                }
+            }
+            Self::Deny { id, reason } => {
+                out.push(4);
+                out.extend(id.to_le_bytes());
+                out.push(match reason {
+                    DeniedReason::NoSuchKey => 1,
+                    DeniedReason::Access => 2,
+                    DeniedReason::OutOfRange => 3,
+                    DeniedReason::CopyFailed => 4,
+                });
+            }
+            Self::Release { id } => {
+                out.push(5);
+                out.extend(id.to_le_bytes());
+            }
+            Self::Alive => out.push(6),
+        }
+        out
+    }
+
+    /// Reads [`to_bytes`](Self::to_bytes) of a peer.
+    ///
+    /// # Errors
+    ///
+    /// The rule that they break.
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, &'static str> {
+        let mut reader = Reader(bytes);
+        let control = match reader.byte()? {
+            0 => Self::Hello(reader.hello()?),
+            1 => Self::Taken([reader.int()?, reader.int()?]),
+            2 => Self::Ask {
+                id: reader.long()?,
+                key: reader.long()?,
+                offset: reader.long()?,
+                len: reader.long()?,
+                write: match reader.byte()? {
+                    0 => false,
+                    1 => true,
+                    _ => return Err("neither a read nor a write is asked for"),
+                },
+            },
+            3 => {
+                let (id, count) = (reader.long()?, reader.int()?);
+                let mut pieces = Vec::new();
+                // Each takes bytes that are there: no count can make this long.
+                for _ in 0..count {
+                    pieces.push(reader.piece()?);
+                }
+                Self::Grant { id, pieces }
+            }
+            4 => Self::Deny {
+                id: reader.long()?,
+                reason: match reader.byte()? {
+                    1 => DeniedReason::NoSuchKey,
+                    2 => DeniedReason::Access,
+                    3 => DeniedReason::OutOfRange,
+                    4 => DeniedReason::CopyFailed,
+                    _ => return Err("an unknown reason for a denial"),
+                },
+            },
+            5 => Self::Release { id: reader.long()? },
+            6 => Self::Alive,
+            _ => return Err("an unknown control message"),
+        };
+        match reader.0.is_empty() {
+            true => Ok(control),
+            false => Err("a control message with something behind it"),
+        }
+    }
+}
+
+/// What is left to read.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], &'static str> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or("a control message that is cut")?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], &'static str> {
+        self.take(N)?.try_into().map_err(|_| "a control message that is cut")
+    }
+
+    fn byte(&mut self) -> Result<u8, &'static str> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    fn int(&mut self) -> Result<u32, &'static str> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn long(&mut self) -> Result<u64, &'static str> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn hello(&mut self) -> Result<Hello, &'static str> {
+        if self.array::<3>()?[0] != VERSION {
+            return Err("its version of the protocol is another one");
+        }
+        let (session, message_bytes_max) = (self.long()?, self.int()?);
+        let (source, window) = (self.int()?, self.int()?);
+        let (alive_every_ms, len) = (self.int()?, self.int()? as usize);
+        if len > URI_BYTES_MAX {
+            return Err("a hello with an address that is too long");
+        }
+        if window == 0 {
+            return Err("a hello that allows no messages");
+        }
+        let uri = str::from_utf8(self.take(len)?).map_err(|_| "a hello that is not UTF-8")?;
+        let uri = uri.to_owned();
+        Ok(Hello { session, message_bytes_max, source, window, alive_every_ms, uri })
+    }
+
+    fn piece(&mut self) -> Result<Piece, &'static str> {
+        let (address, len, key_len) = (self.long()?, self.long()?, self.int()? as usize);
+        if key_len > KEY_BYTES_MAX {
+            return Err("a grant with a key that is too long");
+        }
+        Ok(Piece { address, len, key: self.take(key_len)?.to_vec() })
+    }
+}
+
+/// See [`super::fuzzing::control`].
+pub(super) fn fuzz(data: &[u8]) {
+    if let Ok(control) = Control::from_bytes(data) {
+        assert_eq!(Control::from_bytes(&control.to_bytes()), Ok(control));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn samples() -> Vec<Control> {
+        let hello = Hello {
+            session: 7,
+            message_bytes_max: 4096,
+            source: 3,
+            window: 64,
+            alive_every_ms: 250,
+            uri: "ucx+tcp://127.0.0.1:7".into(),
+        };
+        let piece = |len| Piece { address: 0x7000, len, key: vec![1; 11] };
+        vec![
+            Control::Hello(hello),
+            Control::Taken([5, 0]),
+            Control::Ask { id: 1, key: 2, offset: 3, len: 4, write: true },
+            Control::Grant { id: 1, pieces: vec![piece(8), piece(9)] },
+            Control::Deny { id: 1, reason: DeniedReason::Access },
+            Control::Release { id: 1 },
+            Control::Alive,
+        ]
+    }
+
+    #[test]
+    fn what_is_said_survives_and_no_part_of_it_is_accepted() {
+        for control in samples() {
+            let bytes = control.to_bytes();
+            assert_eq!(Control::from_bytes(&bytes), Ok(control));
+            for len in 0..bytes.len() {
+                assert!(Control::from_bytes(&bytes[..len]).is_err(), "{len} of {bytes:?}");
+            }
+            assert!(Control::from_bytes(&[bytes, vec![0]].concat()).is_err());
+        }
+    }
+
+    #[test]
+    fn another_version_is_told() {
+        let mut bytes = samples()[0].to_bytes();
+        bytes[1] = VERSION + 1;
+        assert!(Control::from_bytes(&bytes).unwrap_err().contains("version"));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_read_as_itself_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            fuzz(&bytes);
+        }
+    }
+}

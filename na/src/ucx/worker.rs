@@ -1,0 +1,583 @@
+//! The objects of UCP that an endpoint has, and its calls, with their results as Rust's.
+//!
+//! A worker is used by one thread at a time (`UCS_THREAD_MODE_SERIALIZED`): by whoever holds the
+//! endpoint's lock. Callbacks are in `inbox.rs`; UCP makes them within the calls below.
+
+use std::ffi::{CStr, CString, c_void};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::ptr;
+
+use ucx_sys::*;
+
+use super::inbox::{self, Inbox};
+use super::slots::Pinned;
+use super::sockaddr::RawAddress;
+use crate::Error;
+use crate::fork::Process;
+
+/// Active message of an unexpected message, as in Mercury (`NA_UCX_AM_MSG_ID`, na_ucx.c).
+pub(super) const AM_MESSAGE: u32 = 0;
+/// Active message of what the two endpoints tell each other.
+pub(super) const AM_CONTROL: u32 = 1;
+
+/// What UCX is to do for an endpoint.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    /// `UCX_TLS`.
+    pub(super) tls: String,
+    /// `UCX_NET_DEVICES`, if one was named.
+    pub(super) device: Option<String>,
+    /// Whether the transports can tell that a peer fails (`UCP_ERR_HANDLING_MODE_PEER`). Those over
+    /// shared memory cannot; there the connection over which they met tells it.
+    pub(super) detects_failure: bool,
+}
+
+/// What became of a call that may go on.
+pub(super) enum Posted {
+    /// It is over, well, with so many bytes (of a receive).
+    Done(usize),
+    /// Its callback follows; the handle names it until then.
+    Pending(*mut c_void),
+    /// It is over, or was not begun; no callback follows.
+    Failed(ucs_status_t),
+}
+
+/// A worker with its context and its listener.
+pub(super) struct Worker {
+    ucp: &'static Ucp,
+    context: ucp_context_h,
+    worker: ucp_worker_h,
+    listener: ucp_listener_h,
+    inbox: *const Inbox,
+    detects_failure: bool,
+    process: Process,
+}
+
+/// What UCX calls a status.
+pub(super) fn text(ucp: &Ucp, status: ucs_status_t) -> String {
+    // SAFETY: may be asked for any number; the result is a constant string, or one in a buffer of
+    // the calling thread, that is read before the next call.
+    let text = unsafe { CStr::from_ptr(ucp.ucs_status_string(status)) };
+    text.to_string_lossy().into_owned()
+}
+
+fn check(ucp: &Ucp, status: ucs_status_t, what: &str) -> Result<(), Error> {
+    match status {
+        UCS_OK => Ok(()),
+        status => Err(Error::Unavailable {
+            transport: "ucx",
+            reason: format!("{what}: {}", text(ucp, status)),
+        }),
+    }
+}
+
+impl Worker {
+    /// Makes a worker that reports to `inbox`, and listens at `listen`.
+    ///
+    /// # Safety
+    ///
+    /// `inbox` must be valid until the worker is dropped, and nobody may use it while a call of the
+    /// worker is under way.
+    pub(super) unsafe fn open(
+        ucp: &'static Ucp,
+        settings: &Settings,
+        inbox: *const Inbox,
+    ) -> Result<Self, Error> {
+        let mut this = Self {
+            ucp,
+            context: ptr::null_mut(),
+            worker: ptr::null_mut(),
+            listener: ptr::null_mut(),
+            inbox,
+            detects_failure: settings.detects_failure,
+            process: Process::current(),
+        };
+        this.context = create_context(ucp, settings)?;
+        // SAFETY: plain data, for which all zero is valid; the mask says which fields are read.
+        let mut params: ucp_worker_params_t = unsafe { std::mem::zeroed() };
+        params.field_mask = u64::from(UCP_WORKER_PARAM_FIELD_THREAD_MODE);
+        params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+        // SAFETY: a live context; the parameters live through the call.
+        let status = unsafe { ucp.ucp_worker_create(this.context, &params, &mut this.worker) };
+        check(ucp, status, "cannot make a worker")?;
+        this.handle(AM_MESSAGE, inbox::on_message)?;
+        this.handle(AM_CONTROL, inbox::on_control)?;
+        Ok(this)
+    }
+
+    fn handle(&self, id: u32, callback: inbox::AmCallback) -> Result<(), Error> {
+        let params = ucp_am_handler_param_t {
+            field_mask: u64::from(
+                UCP_AM_HANDLER_PARAM_FIELD_ID
+                    | UCP_AM_HANDLER_PARAM_FIELD_FLAGS
+                    | UCP_AM_HANDLER_PARAM_FIELD_CB
+                    | UCP_AM_HANDLER_PARAM_FIELD_ARG,
+            ),
+            id,
+            flags: UCP_AM_FLAG_WHOLE_MSG,
+            cb: Some(callback),
+            arg: self.inbox.cast_mut().cast(),
+        };
+        // SAFETY: a live worker; the inbox outlives it (contract of `open`).
+        let status = unsafe { self.ucp.ucp_worker_set_am_recv_handler(self.worker, &params) };
+        check(self.ucp, status, "cannot receive active messages")
+    }
+
+    /// Listens at `address`; answers which it is, for a free port.
+    pub(super) fn listen(&mut self, address: SocketAddr) -> Result<SocketAddr, Error> {
+        let raw = RawAddress::new(address);
+        // SAFETY: plain data, for which all zero is valid; the mask says which fields are read.
+        let mut params: ucp_listener_params_t = unsafe { std::mem::zeroed() };
+        params.field_mask =
+            u64::from(UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER);
+        params.sockaddr = raw.as_ucs();
+        params.conn_handler = ucp_listener_conn_handler_t {
+            cb: Some(inbox::on_connection),
+            arg: self.inbox.cast_mut().cast(),
+        };
+        // SAFETY: a live worker; the address lives through the call, the inbox longer than the
+        // worker (contract of `open`).
+        let status =
+            unsafe { self.ucp.ucp_listener_create(self.worker, &params, &mut self.listener) };
+        check(self.ucp, status, &format!("cannot listen at {address}"))?;
+        // SAFETY: plain data, for which all zero is valid.
+        let mut attr: ucp_listener_attr_t = unsafe { std::mem::zeroed() };
+        attr.field_mask = u64::from(UCP_LISTENER_ATTR_FIELD_SOCKADDR);
+        // SAFETY: a live listener; the result has room.
+        let status = unsafe { self.ucp.ucp_listener_query(self.listener, &mut attr) };
+        check(self.ucp, status, "cannot ask for the listener's address")?;
+        RawAddress::read(&attr.sockaddr).ok_or_else(|| Error::Unavailable {
+            transport: "ucx",
+            reason: "the listener has no IP address".into(),
+        })
+    }
+
+    /// Whether UCX ends what is under way with a peer that is closed by force.
+    pub(super) fn detects_failure(&self) -> bool {
+        self.detects_failure
+    }
+
+    /// Becomes readable when there is work, after [`arm`](Self::arm).
+    pub(super) fn fd(&self) -> Result<RawFd, Error> {
+        let mut fd = -1;
+        // SAFETY: a live worker with the wake-up feature; the result has room.
+        let status = unsafe { self.ucp.ucp_worker_get_efd(self.worker, &mut fd) };
+        check(self.ucp, status, "cannot get the wait descriptor")?;
+        Ok(fd)
+    }
+
+    /// Moves things forward; whether anything moved.
+    #[inline]
+    pub(super) fn progress(&self) -> bool {
+        // SAFETY: a live worker, used by this thread alone, and not from one of its callbacks.
+        unsafe { self.ucp.ucp_worker_progress(self.worker) != 0 }
+    }
+
+    /// Asks for the descriptor to become readable; `false` when there is work already.
+    pub(super) fn arm(&self) -> bool {
+        // SAFETY: as for `progress`.
+        unsafe { self.ucp.ucp_worker_arm(self.worker) == UCS_OK }
+    }
+
+    /// Begins to connect with who listens at `to`.
+    pub(super) fn connect(&self, to: SocketAddr) -> Result<ucp_ep_h, ucs_status_t> {
+        let raw = RawAddress::new(to);
+        let mut params = self.endpoint_params();
+        params.field_mask |= u64::from(UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR);
+        params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
+        params.sockaddr = raw.as_ucs();
+        self.create_endpoint(&params)
+    }
+
+    /// Takes a connection that somebody has asked for.
+    pub(super) fn accept(&self, request: ucp_conn_request_h) -> Result<ucp_ep_h, ucs_status_t> {
+        let mut params = self.endpoint_params();
+        params.field_mask |= u64::from(UCP_EP_PARAM_FIELD_CONN_REQUEST);
+        params.conn_request = request;
+        self.create_endpoint(&params)
+    }
+
+    fn endpoint_params(&self) -> ucp_ep_params_t {
+        // SAFETY: plain data, for which all zero is valid; the mask says which fields are read.
+        let mut params: ucp_ep_params_t = unsafe { std::mem::zeroed() };
+        params.field_mask =
+            u64::from(UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER);
+        params.err_mode = match self.detects_failure {
+            true => UCP_ERR_HANDLING_MODE_PEER,
+            false => UCP_ERR_HANDLING_MODE_NONE,
+        };
+        params.err_handler =
+            ucp_err_handler_t { cb: Some(inbox::on_failure), arg: self.inbox.cast_mut().cast() };
+        params
+    }
+
+    fn create_endpoint(&self, params: &ucp_ep_params_t) -> Result<ucp_ep_h, ucs_status_t> {
+        let mut endpoint = ptr::null_mut();
+        // SAFETY: a live worker; what the parameters refer to lives through the call, and the inbox
+        // longer than the worker (contract of `open`).
+        match unsafe { self.ucp.ucp_ep_create(self.worker, params, &mut endpoint) } {
+            UCS_OK => Ok(endpoint),
+            status => Err(status),
+        }
+    }
+
+    /// Turns somebody away who asks for a connection.
+    pub(super) fn reject(&self, request: ucp_conn_request_h) {
+        // SAFETY: a live listener, whose request this is, and which is neither accepted nor
+        // rejected yet. A failure leaves nothing to do.
+        let _ = unsafe { self.ucp.ucp_listener_reject(self.listener, request) };
+    }
+
+    /// Where a connection comes from.
+    pub(super) fn client(&self, request: ucp_conn_request_h) -> Option<SocketAddr> {
+        // SAFETY: plain data, for which all zero is valid.
+        let mut attr: ucp_conn_request_attr_t = unsafe { std::mem::zeroed() };
+        attr.field_mask = u64::from(UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR);
+        // SAFETY: a live request, neither accepted nor rejected yet; the result has room.
+        let status = unsafe { self.ucp.ucp_conn_request_query(request, &mut attr) };
+        (status == UCS_OK).then(|| RawAddress::read(&attr.client_address)).flatten()
+    }
+
+    /// Ends a connection; `force`: at once, without the peer.
+    ///
+    /// # Safety
+    ///
+    /// `endpoint` is one of this worker's that was not closed; `pinned` lives until the callback.
+    pub(super) unsafe fn close(
+        &self,
+        endpoint: ucp_ep_h,
+        force: bool,
+        pinned: *const Pinned,
+    ) -> Posted {
+        let mut params = request_params(pinned);
+        params.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+        // Only with that kind of error handling may it be forced.
+        params.flags = match force && self.detects_failure {
+            true => UCP_EP_CLOSE_FLAG_FORCE,
+            false => 0,
+        };
+        // SAFETY: contract of this function.
+        posted(unsafe { self.ucp.ucp_ep_close_nbx(endpoint, &params) })
+    }
+
+    /// Sends an active message.
+    ///
+    /// # Safety
+    ///
+    /// `endpoint` is one of this worker's that was not closed; `header`, `data` and `pinned` live
+    /// until the callback.
+    #[inline]
+    pub(super) unsafe fn send_am(
+        &self,
+        endpoint: ucp_ep_h,
+        id: u32,
+        header: (*const u8, usize),
+        data: (*const u8, usize),
+        pinned: *const Pinned,
+    ) -> Posted {
+        let mut params = request_params(pinned);
+        params.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+        params.flags = UCP_AM_SEND_FLAG_REPLY | UCP_AM_SEND_FLAG_EAGER;
+        let (header, header_len) = (header.0.cast(), header.1);
+        // SAFETY: contract of this function.
+        posted(unsafe {
+            let (data, len) = (data.0.cast(), data.1);
+            self.ucp.ucp_am_send_nbx(endpoint, id, header, header_len, data, len, &params)
+        })
+    }
+
+    /// Sends a tagged message.
+    ///
+    /// # Safety
+    ///
+    /// As for [`send_am`](Self::send_am).
+    #[inline]
+    pub(super) unsafe fn send_tagged(
+        &self,
+        endpoint: ucp_ep_h,
+        tag: u64,
+        data: (*const u8, usize),
+        pinned: *const Pinned,
+    ) -> Posted {
+        let params = request_params(pinned);
+        // SAFETY: contract of this function.
+        posted(unsafe { self.ucp.ucp_tag_send_nbx(endpoint, data.0.cast(), data.1, tag, &params) })
+    }
+
+    /// Posts a receive for a tagged message.
+    ///
+    /// # Safety
+    ///
+    /// `room` is valid for writes, and it and `pinned` live until the callback.
+    #[inline]
+    pub(super) unsafe fn receive_tagged(
+        &self,
+        tag: u64,
+        room: (*mut u8, usize),
+        pinned: *const Pinned,
+    ) -> Posted {
+        let mut info = MaybeUninit::<ucp_tag_recv_info_t>::zeroed();
+        let mut params = request_params(pinned);
+        params.cb = ucp_request_param_t__bindgen_ty_1 { recv: Some(inbox::on_received) };
+        params.op_attr_mask |= UCP_OP_ATTR_FIELD_RECV_INFO;
+        params.recv_info = ucp_request_param_t__bindgen_ty_2 { tag_info: info.as_mut_ptr() };
+        // SAFETY: contract of this function; `info` is written during the call only.
+        let result = posted(unsafe {
+            self.ucp.ucp_tag_recv_nbx(self.worker, room.0.cast(), room.1, tag, u64::MAX, &params)
+        });
+        match result {
+            // SAFETY: all zero is valid, and it was written, since the call says that it is done.
+            Posted::Done(_) => Posted::Done(unsafe { info.assume_init() }.length),
+            other => other,
+        }
+    }
+
+    /// Takes out a tagged message that no receive has asked for: how to receive it, and its length.
+    pub(super) fn probe(&self, tag: u64, mask: u64) -> Option<(ucp_tag_message_h, usize)> {
+        let mut info = MaybeUninit::<ucp_tag_recv_info_t>::zeroed();
+        // SAFETY: a live worker; the result has room.
+        let message =
+            unsafe { self.ucp.ucp_tag_probe_nb(self.worker, tag, mask, 1, info.as_mut_ptr()) };
+        // SAFETY: all zero is valid.
+        (!message.is_null()).then(|| (message, unsafe { info.assume_init() }.length))
+    }
+
+    /// Receives what [`probe`](Self::probe) took out.
+    ///
+    /// # Safety
+    ///
+    /// `message` comes from `probe` and was not received; `room` as for `receive_tagged`.
+    pub(super) unsafe fn receive_probed(
+        &self,
+        message: ucp_tag_message_h,
+        room: (*mut u8, usize),
+        pinned: *const Pinned,
+    ) -> Posted {
+        let mut params = request_params(pinned);
+        params.cb = ucp_request_param_t__bindgen_ty_1 { recv: Some(inbox::on_received) };
+        // SAFETY: contract of this function.
+        posted(unsafe {
+            self.ucp.ucp_tag_msg_recv_nbx(self.worker, room.0.cast(), room.1, message, &params)
+        })
+    }
+
+    /// Moves memory from or to the peer.
+    ///
+    /// # Safety
+    ///
+    /// `endpoint` is one of this worker's that was not closed, `key` was unpacked for it; `local`
+    /// is valid, for writes too unless `put`, and it, `key` and `pinned` live until the callback.
+    pub(super) unsafe fn transfer(
+        &self,
+        endpoint: ucp_ep_h,
+        put: bool,
+        local: (*mut u8, usize),
+        remote: (u64, ucp_rkey_h),
+        pinned: *const Pinned,
+    ) -> Posted {
+        let params = request_params(pinned);
+        let (local, len) = (local.0.cast::<c_void>(), local.1);
+        // SAFETY: contract of this function.
+        posted(match put {
+            true => unsafe {
+                self.ucp.ucp_put_nbx(endpoint, local, len, remote.0, remote.1, &params)
+            },
+            // SAFETY: the same.
+            false => unsafe {
+                self.ucp.ucp_get_nbx(endpoint, local, len, remote.0, remote.1, &params)
+            },
+        })
+    }
+
+    /// Waits until everything that was put is in place at the peer.
+    ///
+    /// # Safety
+    ///
+    /// `endpoint` is one of this worker's that was not closed; `pinned` lives until the callback.
+    pub(super) unsafe fn flush(&self, endpoint: ucp_ep_h, pinned: *const Pinned) -> Posted {
+        let params = request_params(pinned);
+        // SAFETY: contract of this function.
+        posted(unsafe { self.ucp.ucp_ep_flush_nbx(endpoint, &params) })
+    }
+
+    /// Ends a receive early; its callback follows, or comes within the call.
+    ///
+    /// # Safety
+    ///
+    /// `request` is of a receive of this worker whose callback has not been made.
+    pub(super) unsafe fn cancel(&self, request: *mut c_void) {
+        // SAFETY: contract of this function.
+        unsafe { self.ucp.ucp_request_cancel(self.worker, request) };
+    }
+
+    /// Makes memory reachable for peers: its handle, and the bytes by which they name it.
+    ///
+    /// # Safety
+    ///
+    /// The memory is valid until the handle is given to [`unmap`](Self::unmap).
+    pub(super) unsafe fn map(&self, memory: (*mut u8, usize)) -> Result<Mapped, ucs_status_t> {
+        // SAFETY: plain data, for which all zero is valid; the mask says which fields are read.
+        let mut params: ucp_mem_map_params_t = unsafe { std::mem::zeroed() };
+        params.field_mask =
+            u64::from(UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH);
+        (params.address, params.length) = (memory.0.cast(), memory.1);
+        let mut handle = ptr::null_mut();
+        // SAFETY: a live context; the memory is valid (contract of this function).
+        match unsafe { self.ucp.ucp_mem_map(self.context, &params, &mut handle) } {
+            UCS_OK => {}
+            status => return Err(status),
+        }
+        let (mut packed, mut len) = (ptr::null_mut(), 0);
+        // SAFETY: a handle of this context; the results have room.
+        let status = unsafe { self.ucp.ucp_rkey_pack(self.context, handle, &mut packed, &mut len) };
+        if status != UCS_OK {
+            self.unmap(handle);
+            return Err(status);
+        }
+        // SAFETY: UCX wrote so many bytes there.
+        let key = unsafe { std::slice::from_raw_parts(packed.cast::<u8>(), len) }.to_vec();
+        // SAFETY: it comes from `ucp_rkey_pack` and is used no more.
+        unsafe { self.ucp.ucp_rkey_buffer_release(packed) };
+        Ok(Mapped { handle, key })
+    }
+
+    /// Takes back what [`map`](Self::map) did.
+    pub(super) fn unmap(&self, handle: ucp_mem_h) {
+        // SAFETY: a handle of this context: only `map` makes them, and each is given back once, by
+        // whoever holds it. A failure leaves the memory registered, which hurts nobody.
+        let _ = unsafe { self.ucp.ucp_mem_unmap(self.context, handle) };
+    }
+
+    /// Reads a peer's key.
+    ///
+    /// # Safety
+    ///
+    /// `endpoint` is one of this worker's that was not closed; `packed` is followed by so many
+    /// zeros that UCX stops reading there, see `keyring.rs`.
+    pub(super) unsafe fn unpack(
+        &self,
+        endpoint: ucp_ep_h,
+        packed: *const u8,
+    ) -> Result<ucp_rkey_h, ucs_status_t> {
+        let mut key = ptr::null_mut();
+        // SAFETY: contract of this function.
+        match unsafe { self.ucp.ucp_ep_rkey_unpack(endpoint, packed.cast(), &mut key) } {
+            UCS_OK => Ok(key),
+            status => Err(status),
+        }
+    }
+
+    /// Forgets a key.
+    ///
+    /// # Safety
+    ///
+    /// `key` comes from [`unpack`](Self::unpack), and no transfer uses it any more.
+    pub(super) unsafe fn forget(&self, key: ucp_rkey_h) {
+        // SAFETY: contract of this function.
+        unsafe { self.ucp.ucp_rkey_destroy(key) };
+    }
+}
+
+/// Memory that peers can reach.
+pub(super) struct Mapped {
+    pub(super) handle: ucp_mem_h,
+    /// What peers unpack.
+    pub(super) key: Vec<u8>,
+}
+
+fn create_context(ucp: &Ucp, settings: &Settings) -> Result<ucp_context_h, Error> {
+    let mut config = ptr::null_mut();
+    // SAFETY: neither prefix nor file are asked for; the result has room.
+    let status = unsafe { ucp.ucp_config_read(ptr::null(), ptr::null(), &mut config) };
+    check(ucp, status, "cannot read the configuration (the variables UCX_… of the environment)")?;
+    let mut changes = vec![("TLS", settings.tls.as_str())];
+    changes.extend(settings.device.as_deref().map(|device| ("NET_DEVICES", device)));
+    // As na_ucx.c (`na_ucp_config_init`), unless the environment says otherwise: no handlers of
+    // fatal signals, a port can be listened at again at once, and what fails is told by us.
+    let defaults = [("HANDLE_ERRORS", "none"), ("LOG_LEVEL", "fatal"), ("CM_REUSEADDR", "y")];
+    for (name, value) in defaults {
+        if std::env::var_os(format!("UCX_{name}")).is_none() {
+            changes.push((name, value));
+        }
+    }
+    let mut result = Ok(());
+    for (name, value) in changes {
+        let what = format!("UCX_{name} cannot be `{value}`");
+        let (Ok(name), Ok(value)) = (CString::new(name), CString::new(value)) else { continue };
+        // SAFETY: a configuration that was read; both strings live through the call.
+        let status = unsafe { ucp.ucp_config_modify(config, name.as_ptr(), value.as_ptr()) };
+        result = result.and(check(ucp, status, &what));
+    }
+    // SAFETY: plain data, for which all zero is valid; the mask says which fields are read.
+    let mut params: ucp_params_t = unsafe { std::mem::zeroed() };
+    params.field_mask = u64::from(UCP_PARAM_FIELD_FEATURES);
+    params.features =
+        u64::from(UCP_FEATURE_AM | UCP_FEATURE_TAG | UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP);
+    let mut context = ptr::null_mut();
+    let result = result.and_then(|()| {
+        // SAFETY: the version is that of the declarations; the parameters live through the call.
+        let status = unsafe {
+            ucp.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &mut context)
+        };
+        let device = settings.device.as_deref().unwrap_or("all");
+        let what = format!(
+            "there is no transport for UCX_TLS={} and UCX_NET_DEVICES={device} here (`ucx_info -d` \
+             lists what there is)",
+            settings.tls
+        );
+        check(ucp, status, &what)
+    });
+    // SAFETY: it was read above and is used no more.
+    unsafe { ucp.ucp_config_release(config) };
+    result.map(|()| context)
+}
+
+#[inline]
+fn request_params(pinned: *const Pinned) -> ucp_request_param_t {
+    ucp_request_param_t {
+        op_attr_mask: UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+        flags: 0,
+        request: ptr::null_mut(),
+        cb: ucp_request_param_t__bindgen_ty_1 { send: Some(inbox::on_sent) },
+        datatype: 0,
+        user_data: pinned.cast_mut().cast(),
+        reply_buffer: ptr::null_mut(),
+        memory_type: UCS_MEMORY_TYPE_HOST,
+        recv_info: ucp_request_param_t__bindgen_ty_2 { length: ptr::null_mut() },
+        memh: ptr::null_mut(),
+    }
+}
+
+/// Reads the result of a call that may go on (`UCS_PTR_STATUS`, `UCS_PTR_IS_ERR`: ucs/type/status.h).
+#[inline]
+fn posted(result: ucs_status_ptr_t) -> Posted {
+    const LOWEST: isize = UCS_ERR_LAST as isize;
+    match result as isize {
+        0 => Posted::Done(0),
+        status @ LOWEST..0 => Posted::Failed(status as ucs_status_t),
+        _ => Posted::Pending(result),
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if self.process.is_other() {
+            // The copy of a child process: sockets, threads and segments are its parent's.
+            return;
+        }
+        if !self.listener.is_null() {
+            // SAFETY: made by `listen`, used no more.
+            unsafe { self.ucp.ucp_listener_destroy(self.listener) };
+        }
+        if !self.worker.is_null() {
+            // SAFETY: made by `open`, used no more; its endpoints, closed or not, go with it.
+            unsafe { self.ucp.ucp_worker_destroy(self.worker) };
+        }
+        if !self.context.is_null() {
+            // SAFETY: made by `open`, and its only worker is gone.
+            unsafe { self.ucp.ucp_cleanup(self.context) };
+        }
+    }
+}
