@@ -110,8 +110,7 @@ impl Instance {
             let pools = [instance.rpc_pool(), instance.progress_pool()];
             let Some(pool) = pool_for_units(&instance, pools) else { return };
             let spawned = pool.ult().name(name).spawn_detached(move || {
-                ult::set_inherited_word(on_behalf_of);
-                trace::begin_unit(context);
+                trace::begin_unit(on_behalf_of, context);
                 let site = Site { rpc: name, to: &target, term };
                 let result = call.read(instance.inner(), site);
                 // Neither the answer's buffer nor the instance is needed any more.

@@ -199,11 +199,9 @@ impl Reply {
 
     /// Runs the handler, on its ULT.
     pub(crate) fn run_handler(self: &Arc<Self>, entry: &Entry) {
-        // Calls that it makes, and what it spawns, are on behalf of this RPC.
-        ult::set_inherited_word(self.registration.id().0);
-        if let Some(context) = self.trace {
-            trace::begin_unit(Some(context));
-        }
+        // Calls that it makes, and what it spawns, are on behalf of this request; not of the one
+        // whose handler has made place for it, and has spawned its unit.
+        trace::begin_unit(self.registration.id().0, self.trace);
         (entry.run)(self);
     }
 

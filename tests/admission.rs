@@ -16,6 +16,9 @@ const HOLD: Rpc<u32, u32> = Rpc::new("hold");
 const PING: Rpc<(), ()> = Rpc::new("ping");
 const TELL: OneWay<u32> = OneWay::new("tell");
 
+/// What a handler sets is for what it spawns; not for the request that gets its place.
+static TENANT: ult::Inherited<u32> = ult::Inherited::new();
+
 /// A service whose handlers of `HOLD` wait for a permit each.
 struct Held {
     service: Instance,
@@ -52,6 +55,8 @@ impl Held {
         }
         serve
             .function(move |n| {
+                assert_eq!(TENANT.get(), None, "of another request");
+                TENANT.set(Some(n));
                 most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 begun.release(1);
                 go.acquire(1).forget();

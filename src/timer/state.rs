@@ -180,7 +180,7 @@ impl Shared {
         let builder = if self.inline { self.pool.tasklet() } else { self.pool.ult() };
         let fire = move || {
             // Not of whoever has armed it last, which may have been a handler long ago.
-            trace::begin_unit(None);
+            trace::begin_unit(0, None);
             own.unit_due(number);
         };
         let spawned = builder.name(self.name.clone()).spawn_at(armed.due, fire);

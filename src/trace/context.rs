@@ -207,11 +207,12 @@ pub fn within<R>(context: Option<TraceContext>, work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// The caller is a unit that is part of this, whatever its spawner was. Of nothing: costs a
-/// nanosecond.
+/// The caller is a unit that works for the RPC `on_behalf_of` (0: for none) and is part of
+/// `context`, whatever its spawner does. Of nothing: costs a nanosecond.
 #[inline]
-pub(crate) fn begin_unit(context: Option<TraceContext>) {
-    if context.is_some() || ult::inherited().has_values {
+pub(crate) fn begin_unit(on_behalf_of: u64, context: Option<TraceContext>) {
+    ult::inherit_nothing(on_behalf_of);
+    if context.is_some() {
         CURRENT.set(context);
     }
 }
