@@ -24,7 +24,6 @@ pub(crate) fn without_effect(resolved: &Resolved) -> Vec<&'static str> {
         (mercury.sm_info_string.is_some() && !mercury.auto_sm, "mercury.sm_info_string"),
         (mercury.na_request_mem_device, "mercury.na_request_mem_device"),
         (mercury.na_addr_format != NaAddrFormat::default(), "mercury.na_addr_format"),
-        (resolved.enable_abt_profiling, "enable_abt_profiling"),
     ];
     given.into_iter().filter_map(|(given, key)| given.then_some(key)).collect()
 }

@@ -222,7 +222,6 @@ fn times_are_not_shorter_than_what_is_known_to_have_passed() {
             assert!(figures.p50 >= least && figures.p999 >= figures.p50, "{figures:?}");
             assert!(figures.p999 <= figures.max && figures.buckets.len() <= 10);
         }
-        assert!(origin.figures.total.max >= target.figures.run.max / 100 * 99);
         assert!(target.figures.queue.count == 10 && target.figures.respond.count == 10);
         assert_eq!(target.figures.bulk.count, 0);
         pair.end();

@@ -41,6 +41,10 @@ pub struct PeerStats {
     pub sent_bytes: Option<u64>,
     /// Bytes that have come from it.
     pub received_bytes: Option<u64>,
+    /// Messages that were taken for it since it is known, also those that have not left yet.
+    pub sent_messages: Option<u64>,
+    /// Messages that have come from it, also those that wait for a receive.
+    pub received_messages: Option<u64>,
 }
 
 /// How far the connection with a peer is.

@@ -23,6 +23,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::SendFlags;
 
 use super::request::{self, Asked, HEAD_BYTES_MAX};
+use crate::log::{Log, log};
 
 /// Clients at once.
 const CLIENTS_MAX: usize = 32;
@@ -71,12 +72,13 @@ impl Server {
     pub(crate) fn start(
         &self,
         listener: Listener,
+        log: Log,
         body: impl Fn() -> Option<String> + Send + 'static,
     ) -> io::Result<()> {
         let (address, bell) = (listener.address, listener.bell.clone());
         let thread = thread::Builder::new()
             .name("margo-metrics".to_owned())
-            .spawn(move || Loop::new(listener, &body).run())?;
+            .spawn(move || Loop::new(listener, log, &body).run())?;
         *self.running() = Some(Running { address, bell, thread });
         Ok(())
     }
@@ -129,6 +131,7 @@ enum Next {
 
 struct Loop<'a> {
     listener: Listener,
+    log: Log,
     body: &'a dyn Fn() -> Option<String>,
     /// In the order in which they came.
     clients: Vec<Client>,
@@ -136,8 +139,8 @@ struct Loop<'a> {
 }
 
 impl<'a> Loop<'a> {
-    fn new(listener: Listener, body: &'a dyn Fn() -> Option<String>) -> Self {
-        Self { listener, body, clients: Vec::new(), accepts_from: None }
+    fn new(listener: Listener, log: Log, body: &'a dyn Fn() -> Option<String>) -> Self {
+        Self { listener, log, body, clients: Vec::new(), accepts_from: None }
     }
 
     fn run(mut self) {
@@ -179,7 +182,8 @@ impl<'a> Loop<'a> {
             // As if nothing had happened.
             Err(rustix::io::Errno::INTR) => return Some((false, vec![false; self.clients.len()])),
             Err(error) => {
-                tracing::error!(%error, "the metrics server cannot wait for its clients; it ends");
+                let log = &self.log;
+                log!(log, ERROR, %error, "the metrics server cannot wait for its clients; it ends");
                 return None;
             }
         }
@@ -213,7 +217,7 @@ impl<'a> Loop<'a> {
             Err(error) if is_passing(error.kind()) => {}
             Err(error) => {
                 // No descriptors, no memory: whoever has been here longest gives some back.
-                tracing::debug!(%error, "the metrics server cannot let a client in");
+                log!(self.log, DEBUG, %error, "the metrics server cannot let a client in");
                 self.clients.drain(..self.clients.len().min(1));
                 self.accepts_from = Some(Instant::now() + NO_FDS_PAUSE);
             }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{Statistics, c_layout, files};
 use crate::Instance;
 use crate::instance::Inner;
+use crate::log::log;
 
 impl Instance {
     /// What has happened to calls, requests and transfers since the statistics were switched on or
@@ -156,6 +157,6 @@ pub(crate) fn end(inner: &Arc<Inner>) {
     }
     inner.monitoring.shared.series.sample(inner);
     if let Err(error) = files::write(inner) {
-        tracing::error!(%error, "the files of the monitor are not written");
+        log!(inner.log, ERROR, %error, "the files of the monitor are not written");
     }
 }

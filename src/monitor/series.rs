@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 use super::c_layout::rounded;
 use super::rows::OTHER_RPCS_NAME;
 use crate::instance::Inner;
+use crate::log::log;
 use crate::{Instance, Timer, TimerSpec};
 
 /// Most RPCs that have a series of their own, and most pools.
@@ -89,7 +90,7 @@ impl Series {
         };
         let timer = instance.timer_with(TimerSpec::new().name("margo time series"), sample);
         if let Err(error) = timer.start_every(interval) {
-            tracing::warn!(%error, "no time series");
+            log!(instance.inner().log, WARN, %error, "no time series");
         }
         *self.timer.lock().unwrap_or_else(PoisonError::into_inner) = Some(timer);
     }

@@ -7,6 +7,7 @@ use super::{BulkSpan, OriginSpan, TargetSpan};
 use crate::contain::contain;
 use crate::hg::{ProviderId, RpcId};
 use crate::instance::Inner;
+use crate::log::Log;
 use crate::{Instance, Pool, Xstream};
 
 /// What is told of an instance: its calls, requests and transfers when they are over, and what
@@ -112,6 +113,7 @@ pub enum LifeEvent<'a> {
 /// Those who are attached, in the order in which they came.
 #[derive(Default)]
 pub(super) struct Monitors {
+    log: Log,
     /// The number of the last one that came, and those who are there.
     list: Mutex<(u64, List)>,
 }
@@ -119,6 +121,10 @@ pub(super) struct Monitors {
 type List = Arc<[(u64, Arc<dyn Monitor>)]>;
 
 impl Monitors {
+    pub(super) fn new(log: Log) -> Self {
+        Self { log, list: Mutex::default() }
+    }
+
     fn list(&self) -> MutexGuard<'_, (u64, List)> {
         // No code of users runs under this lock.
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
@@ -144,13 +150,13 @@ impl Monitors {
         }
         drop(list);
         // May run the destructor of a monitor.
-        contain("a destructor of a monitor", || drop(before));
+        contain(&self.log, "a destructor of a monitor", || drop(before));
     }
 
     pub(super) fn each(&self, tell: impl Fn(&dyn Monitor)) {
         let list = self.list().1.clone();
         for (_, monitor) in list.iter() {
-            contain("a monitor", || tell(&**monitor));
+            contain(&self.log, "a monitor", || tell(&**monitor));
         }
     }
 }

@@ -28,7 +28,7 @@ use super::socket::{self, Credentials};
 pub(super) use crate::loopback::{Outcome, Queued};
 use crate::matching::Kind;
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::{Completion, Error, LocalMem, MsgBuf, OpId, Tag};
 
 /// One connection.
@@ -53,6 +53,8 @@ pub(super) struct Conn {
     backlog: AtomicBool,
     /// A sender found the ring broken: 1 + index into [`FAULTS`].
     fault: AtomicU8,
+    /// Messages that have come. One writer: the poll.
+    received: AtomicU64,
 }
 
 const FAULTS: [Violation; 3] = [Violation::Head, Violation::Length, Violation::Padding];
@@ -75,6 +77,7 @@ impl Conn {
             peer_board,
             backlog,
             fault,
+            received: AtomicU64::new(0),
         }
     }
 
@@ -183,6 +186,16 @@ impl Conn {
         self.backlog.load(Ordering::Relaxed)
     }
 
+    /// Poll: a message has come.
+    #[inline]
+    pub(super) fn count_received(&self) {
+        self.received.store(self.received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    pub(super) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
     fn set_backlog(&self, backlog: bool) {
         self.backlog.store(backlog, Ordering::Relaxed);
     }
@@ -248,6 +261,8 @@ pub(super) struct TxLink {
     pub(super) conn: Arc<Conn>,
     pub(super) requests: Requests,
     producer: Producer<MappedRing>,
+    /// Messages that went through the ring.
+    messages: u64,
     /// Largest message that the peer takes; zero until it has welcomed us.
     limit: Option<usize>,
     control: VecDeque<Control>,
@@ -276,6 +291,7 @@ impl TxLink {
             conn,
             requests: Requests::default(),
             producer,
+            messages: 0,
             limit: None,
             control: VecDeque::new(),
             queue: VecDeque::new(),
@@ -307,6 +323,11 @@ impl TxLink {
     /// Bytes that went through the ring, in whole lines.
     pub(super) fn sent_bytes(&self) -> u64 {
         self.producer.written()
+    }
+
+    /// Messages that went through the ring, or wait for room there.
+    pub(super) fn sent_messages(&self) -> u64 {
+        self.messages + self.queue.len() as u64
     }
 
     /// Sends a message, or queues it. Either way the poll has to look at the link.
@@ -370,6 +391,7 @@ impl TxLink {
             Kind::Expected => record::EXPECTED,
         };
         self.producer.publish(slot, kind, tag.0);
+        self.messages += 1;
         Ok(true)
     }
 
