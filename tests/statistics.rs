@@ -272,14 +272,32 @@ fn a_reset_begins_anew_and_loses_nothing() {
         let to = pair.target();
         let call = || drop(client.forward(ECHO, &to, &vec![1]).unwrap());
         call();
+        let since_first = Instant::now();
         let first = client.reset_statistics();
         assert_eq!(origin(&first, "echo").calls, 1);
         assert!(client.statistics().origin.is_empty());
         (0..3).for_each(|_| call());
-        let second = client.reset_statistics();
+        let (second, elapsed) = (client.reset_statistics(), since_first.elapsed());
         let row = origin(&second, "echo");
         assert_eq!((row.calls, row.figures.total.count), (3, 3));
-        assert!(second.seconds <= first.seconds + second.seconds);
+        // From one reset to the next, and no longer.
+        assert!(first.seconds > 0.0 && second.seconds > 0.0);
+        assert!(second.seconds <= elapsed.as_secs_f64());
+        // Told as one that went well, and then its result cannot be decoded.
+        let damaged =
+            client.iforward(Rpc::<_, (u64, u64)>::new("echo"), &to, &vec![0u8; 0]).unwrap();
+        let started = Instant::now();
+        while origin(&client.statistics(), "echo").in_flight > 0 {
+            assert!(started.elapsed() < PATIENCE, "no answer");
+            std::thread::yield_now();
+        }
+        assert_eq!(
+            origin(&client.reset_statistics(), "echo").outcomes,
+            [(CallOutcome::Ok, 1)].into()
+        );
+        damaged.wait().unwrap_err();
+        let third = client.reset_statistics();
+        assert_eq!(origin(&third, "echo").outcomes, [(CallOutcome::Decode, 1)].into());
         client.stop_statistics();
         call();
         assert!(client.statistics().origin.is_empty());

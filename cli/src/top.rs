@@ -86,7 +86,8 @@ fn explained(error: &MetricsError) -> Failure {
         }
         _ => "",
     };
-    Failure::Failed(format!("{error}{help}"))
+    // It may repeat what the service has sent.
+    Failure::Failed(output::printable(&format!("{error}{help}")))
 }
 
 /// Asks one service.

@@ -63,7 +63,10 @@ pub enum PeerLink {
 
 /// Gives each of `peers` what is awaited from it: (number of the peer, operation).
 #[allow(dead_code, reason = "a build may have no transport that tells")]
-pub(crate) fn assign(peers: &mut [(u64, PeerStats)], awaited: impl Iterator<Item = (u64, OpId)>) {
+pub(crate) fn assign(
+    peers: &mut [(u64, PeerStats)],
+    awaited: impl IntoIterator<Item = (u64, OpId)>,
+) {
     peers.sort_unstable_by_key(|(id, _)| *id);
     for (id, op) in awaited {
         if let Ok(at) = peers.binary_search_by_key(&id, |(id, _)| *id) {

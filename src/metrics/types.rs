@@ -367,7 +367,7 @@ plain! {
 impl PeersMetrics {
     /// Peers in all.
     pub fn total(&self) -> usize {
-        self.counts.iter().map(|kind| kind.count).sum()
+        self.counts.iter().fold(0, |sum, kind| sum.saturating_add(kind.count))
     }
 
     /// Connections by transport: those of `counts` whose link is `connected`.

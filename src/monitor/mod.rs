@@ -36,6 +36,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 pub use self::clock::Moment;
+pub(crate) use self::clock::at_once;
 pub use self::histogram::Figures;
 pub(crate) use self::origin::{CallAbout, CallWatch};
 use self::series::Series;

@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::fmt;
 use std::num::{NonZeroU64, NonZeroU128};
 
+use na::fork::Process;
+
 use crate::hg::TraceParent;
 
 /// Names all calls that belong together, on whatever hosts. 128 random bits, printed as 32 digits
@@ -218,7 +220,8 @@ pub(crate) fn begin_unit(on_behalf_of: u64, context: Option<TraceContext>) {
 }
 
 thread_local! {
-    static RANDOM: RefCell<Option<Random>> = const { RefCell::new(None) };
+    /// Of which process: a child that was forked off has a copy, and would repeat its parent's ids.
+    static RANDOM: RefCell<Option<(Process, Random)>> = const { RefCell::new(None) };
 }
 
 /// xoshiro256++ by Blackman and Vigna: ids have to differ, not to be secret.
@@ -261,7 +264,10 @@ impl Random {
 // Never inlined, so that no address of a thread-local is kept across a switch.
 #[inline(never)]
 fn random() -> u64 {
-    RANDOM.with_borrow_mut(|random| random.get_or_insert_with(Random::seeded).next())
+    RANDOM.with_borrow_mut(|own| {
+        own.take_if(|(process, _)| process.is_other());
+        own.get_or_insert_with(|| (Process::current(), Random::seeded())).1.next()
+    })
 }
 
 /// A share of what comes: 0 none, 1 all.
