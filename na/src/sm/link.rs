@@ -14,6 +14,7 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use super::block::{Announced, Mapped};
 use super::board::Board;
@@ -43,6 +44,9 @@ pub(super) struct Conn {
     pid: AtomicI32,
     /// The peer's process, as long as there is a descriptor for it. Without, we do not attach.
     process: OnceLock<OwnedFd>,
+    made: Instant,
+    /// Until when it need not be asked again whether the peer is alive, nanoseconds since `made`.
+    alive_until: AtomicU64,
     /// Its place on our board: 1 + slot, zero if it has none.
     slot: AtomicU32,
     /// The poll does not look at it; whoever makes work marks our board.
@@ -57,6 +61,11 @@ pub(super) struct Conn {
     received: AtomicU64,
 }
 
+/// How long a process that was alive counts as alive. A thread may lose its core for longer between
+/// asking and copying, so that asking each time were no surer; and process numbers are given out in
+/// turn, so that none comes back this soon.
+const ALIVE_FOR: Duration = Duration::from_micros(20);
+
 const FAULTS: [Violation; 3] = [Violation::Head, Violation::Length, Violation::Padding];
 
 impl Conn {
@@ -65,6 +74,7 @@ impl Conn {
         let (shares, pid) = (AtomicBool::new(false), AtomicI32::new(0));
         let (slot, left) = (AtomicU32::new(0), AtomicBool::new(false));
         let (process, peer_board) = (OnceLock::new(), OnceLock::new());
+        let (made, alive_until) = (Instant::now(), AtomicU64::new(0));
         Self {
             token,
             socket,
@@ -72,6 +82,8 @@ impl Conn {
             shares,
             pid,
             process,
+            made,
+            alive_until,
             slot,
             left,
             peer_board,
@@ -138,6 +150,20 @@ impl Conn {
     /// Whether the peer's process has not ended and nobody closed its socket.
     pub(super) fn is_alive(&self) -> bool {
         socket::is_alive(&self.socket, self.process())
+    }
+
+    /// As [`is_alive`](Self::is_alive), or was a moment ago ([`ALIVE_FOR`]), for a copy that begins
+    /// now: to ask the kernel each time is a second system call beside that of the copy.
+    pub(super) fn was_alive(&self) -> bool {
+        let now = self.made.elapsed().as_nanos() as u64;
+        if now < self.alive_until.load(Ordering::Relaxed) {
+            return true;
+        }
+        let alive = self.is_alive();
+        if alive {
+            self.alive_until.store(now + ALIVE_FOR.as_nanos() as u64, Ordering::Relaxed);
+        }
+        alive
     }
 
     /// Who the peer is, once that is known, and its process.
@@ -224,6 +250,7 @@ pub(super) enum Control {
     Forget { block: u64 },
     Offer { key: u64, block: u64, place: u64 },
     OfferPlain { key: u64, place: u64, addr: u64, len: u64 },
+    Taken { part: u64, nanos: u64, last: u64 },
     Ping,
     Pong,
 }
@@ -243,6 +270,7 @@ impl Control {
             Self::OfferPlain { key, place, addr, len } => {
                 (record::OFFER_PLAIN, [key, place, addr, len], 4)
             }
+            Self::Taken { part, nanos, last } => (record::TAKEN, [part, nanos, last, 0], 3),
             Self::Ping => (record::PING, [0; 4], 0),
             Self::Pong => (record::PONG, [0; 4], 0),
         };
@@ -523,9 +551,11 @@ impl TxLink {
         Ok(progress)
     }
 
-    /// Sends data of a get that the peer asked for, see `serve.rs`.
+    /// Sends data of a get that the peer asked for, see `serve.rs`; with `measure` it is to say how
+    /// long it takes.
     pub(super) fn send_data(
         &mut self,
+        measure: bool,
         part: u64,
         memory: &LocalMem,
         span: &mut Span,
@@ -535,7 +565,7 @@ impl TxLink {
         }
         let Self { conn, producer, lane, announced, control, .. } = self;
         let mut source = Source { conn, producer, lane, announced, control };
-        let sent = source.send_chunk((false, false), part, memory, span);
+        let sent = source.send_chunk((false, measure), part, memory, span);
         sent.unwrap_or_else(|violation| {
             self.conn.set_fault(violation);
             None
