@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::log::{Log, log};
 
-/// Runs `f`, whatever it does; `None`: it has panicked. `what` says in the instance's log whose code
-/// it is.
+/// Runs `f`, whatever it does; `None`: it has panicked. `what` says in the instance's log whose
+/// code it is.
 pub(crate) fn contain<R>(log: &Log, what: &str, f: impl FnOnce() -> R) -> Option<R> {
     match catch_unwind(AssertUnwindSafe(f)) {
         Ok(result) => Some(result),
