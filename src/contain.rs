@@ -6,13 +6,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::log::{Log, log};
 
-/// Runs `f`, whatever it does. `what` says in the instance's log whose code it is.
-pub(crate) fn contain(log: &Log, what: &str, f: impl FnOnce()) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(f)) {
-        let message = message_of(&*panic);
-        log!(log, ERROR, message, "{what} panicked");
-        // Its payload may have a destructor that panics, too.
-        std::mem::forget(panic);
+/// Runs `f`, whatever it does; `None`: it has panicked. `what` says in the instance's log whose
+/// code it is.
+pub(crate) fn contain<R>(log: &Log, what: &str, f: impl FnOnce() -> R) -> Option<R> {
+    match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(result) => Some(result),
+        Err(panic) => {
+            let message = message_of(&*panic);
+            log!(log, ERROR, message, "{what} panicked");
+            // Its payload may have a destructor that panics, too.
+            std::mem::forget(panic);
+            None
+        }
     }
 }
 

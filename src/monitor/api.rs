@@ -61,9 +61,9 @@ impl Instance {
     }
 
     /// As [`statistics`](Self::statistics), and begins anew: each call, request and transfer is
-    /// either in this snapshot or in a later one. What is in flight stays in flight. (A call that is
-    /// told as `ok` here, and whose result turns out to be undecodable afterwards, is `decode` in a
-    /// later one, which has an `ok` less to make up for it.)
+    /// either in this snapshot or in a later one. What is in flight stays in flight. (A call that
+    /// is told as `ok` here, and whose result turns out to be undecodable afterwards, is `decode`
+    /// in a later one, which has an `ok` less to make up for it.)
     ///
     /// Counterpart: `margo_monitor_dump` with `reset`.
     pub fn reset_statistics(&self) -> Statistics {

@@ -158,6 +158,8 @@ impl Monitors {
         for (_, monitor) in list.iter() {
             contain(&self.log, "a monitor", || tell(&**monitor));
         }
+        // Whoever was detached meanwhile ends here.
+        contain(&self.log, "a destructor of a monitor", || drop(list));
     }
 }
 
@@ -209,5 +211,31 @@ impl Instance {
     pub fn add_monitor(&self, monitor: Arc<dyn Monitor>) -> AttachedMonitor {
         let number = self.inner().monitoring.attach(monitor);
         AttachedMonitor { inner: Arc::downgrade(self.inner()), number }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Loud;
+
+    impl Monitor for Loud {}
+
+    impl Drop for Loud {
+        fn drop(&mut self) {
+            panic!("in the destructor of a monitor");
+        }
+    }
+
+    #[test]
+    fn a_destructor_may_panic_also_where_something_is_told() {
+        let monitors = Monitors::default();
+        let number = monitors.add(Arc::new(Loud), || ());
+        // Who tells is the last one to hold it.
+        monitors.each(|_| monitors.remove(number, || ()));
+        assert!(monitors.list().1.is_empty());
+        let number = monitors.add(Arc::new(Loud), || ());
+        monitors.remove(number, || ());
     }
 }
