@@ -110,7 +110,7 @@ impl OfiEndpoint {
                 provider.name
             )));
         }
-        let multi = info.first().caps & raw::FI_MULTI_RECV != 0;
+        let multi = provider.multi_recv && info.first().caps & raw::FI_MULTI_RECV != 0;
         let domain = Domain::open(library, info, auth_key)?;
         let ep = Ep::open(&domain, provider.wait_fd, multi.then_some(message_bytes_max))?;
         let wait = Wait::new(&ep)?;
@@ -465,8 +465,10 @@ impl Endpoint for OfiEndpoint {
     fn prepare_wait(&self) -> bool {
         let gate = lock(&self.gate);
         let mut core = lock(&self.core);
-        // What waits for room is tried again by polls; no descriptor tells when.
-        let idle = gate.is_empty()
+        // What waits for room is tried again by polls; no descriptor tells when. Without one there
+        // is no sleep at all, and nothing to ask libfabric, which need not survive the question.
+        let idle = self.wait.is_some()
+            && gate.is_empty()
             && core.done.is_empty()
             && core.queues.is_empty()
             && core.recvs.is_empty()

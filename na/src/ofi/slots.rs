@@ -131,10 +131,16 @@ impl Slots {
         self.used.iter().enumerate().map(|(index, slot)| (index as u32, slot))
     }
 
+    /// Does not free what libfabric has addresses of; nothing more can be handed over.
+    pub(super) fn keep_pinned(&mut self) {
+        self.pinned.clear();
+        self.free.clear();
+    }
+
     /// Takes everything out, once libfabric has nothing any more.
     pub(super) fn drain(&mut self) -> Vec<Slot> {
-        self.free = (0..self.used.len() as u32).collect();
-        self.used.iter_mut().map(|slot| std::mem::replace(slot, Slot::Free)).collect()
+        self.free.clear();
+        std::mem::take(&mut self.used)
     }
 }
 
