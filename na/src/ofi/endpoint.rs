@@ -302,7 +302,7 @@ impl Endpoint for OfiEndpoint {
         let parsed = Uri::parse(text)?;
         let provider = provider::named(parsed.protocol)
             .filter(|_| crate::Plugin::serves(&super::Ofi, &parsed));
-        if !provider.is_some_and(|provider| provider.name == self.provider.name) {
+        if provider.is_none_or(|provider| provider.name != self.provider.name) {
             let name = self.provider.name;
             let reason = format!("this endpoint has addresses of the form `ofi+{name}://…`");
             return Err(address::bad(uri, reason));

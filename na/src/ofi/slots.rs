@@ -119,9 +119,9 @@ impl Slots {
             return None;
         }
         // SAFETY: libfabric returns contexts that it was given, which are addresses of slots, and
-        // slots live as long as this object; it writes to no more than the `fi_context2`. Read
-        // through a pointer, since libfabric has one too.
-        let index = unsafe { (&raw const (*context.cast::<Pinned>()).index).read() };
+        // slots live as long as this object; it writes to no more than the `fi_context2`, and
+        // no reference is made.
+        let index = unsafe { (*context.cast::<Pinned>()).index };
         (self.pinned.get(index as usize).map(|pinned| pinned.as_ptr().cast()) == Some(context))
             .then_some(index)
     }
