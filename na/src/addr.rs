@@ -125,6 +125,12 @@ impl Addr {
         self.0.peer
     }
 
+    /// How many there are of it, clones included.
+    #[allow(dead_code, reason = "for transports that keep addresses of peers")]
+    pub(crate) fn count(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+
     /// The transport's own state, if it is of type `T`.
     pub fn state<T: Any>(&self) -> Option<&T> {
         self.0.state.downcast_ref()

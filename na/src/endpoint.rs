@@ -71,6 +71,11 @@ pub struct OpenOptions {
     ///
     /// Counterpart: `auto_sm` and `sm_info_string` of `HG_Init_opt2`.
     pub auto_sm: Option<String>,
+    /// What the fabric asks for as authorisation, where it does: cxi takes `SERVICE:VNI`. Default:
+    /// none.
+    ///
+    /// Counterpart: `auth_key` of `na_init_info`.
+    pub auth_key: Option<String>,
     /// Where keys of registered memory are kept, for endpoints that share it: what is registered at
     /// one can be reached through all. Default: a table of its own.
     pub regions: Option<RegionTable>,
@@ -147,6 +152,7 @@ impl Default for OpenOptions {
             peer_users: PeerUsers::default(),
             copy_helper: None,
             auto_sm: None,
+            auth_key: None,
             regions: None,
         }
     }
@@ -178,6 +184,17 @@ impl std::error::Error for Refused {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.error.source()
     }
+}
+
+/// A contiguous part of registered memory, as C peers are told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemPart {
+    /// Its address at the owner.
+    pub base: u64,
+    /// Bytes, at least one.
+    pub len: u64,
+    /// The bytes by which a peer names it.
+    pub handle: Vec<u8>,
 }
 
 /// Where a received message came from.
@@ -287,6 +304,19 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         self.lookup(Addr::text_in(bytes)?)
     }
 
+    /// An address of this endpoint as bytes, to travel in a message; read by
+    /// [`addr_from_bytes`](Self::addr_from_bytes). Default: [`Addr::to_bytes`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Addr::to_bytes`]; [`Error::InvalidArgument`] for an address of another endpoint, where
+    /// that is looked at.
+    ///
+    /// Counterpart: `NA_Addr_serialize`.
+    fn addr_to_bytes(&self, addr: &Addr) -> Result<Vec<u8>, Error> {
+        addr.to_bytes()
+    }
+
     /// A buffer for a message, as large as the limits allow.
     fn alloc_msg(&self) -> MsgBuf {
         let limits = self.limits();
@@ -372,6 +402,14 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// The bytes that let a peer name `memory`; travels inside a bulk descriptor.
     fn mem_to_bytes(&self, memory: &LocalMem) -> Vec<u8> {
         memory.region().describe().to_bytes().to_vec()
+    }
+
+    /// The parts of `memory`, each with bytes of its own that name it, for a transport whose peers
+    /// are told so: C peers know no other form. Read by [`mem_from_bytes`](Self::mem_from_bytes),
+    /// one by one. Default: none, [`mem_to_bytes`](Self::mem_to_bytes) names all of it.
+    fn mem_parts(&self, memory: &LocalMem) -> Option<Vec<MemPart>> {
+        let _ = memory;
+        None
     }
 
     /// Reads what `mem_to_bytes` of a peer wrote.

@@ -17,12 +17,12 @@
 //!
 //! `endpoint.rs` (the contract) · `message.rs`, `memory.rs`, `addr.rs` (what it is made of) ·
 //! `registry.rs` (URI to plugin) · `region.rs`, `keys.rs` (registered memory) · `sm/`, `tcp/`,
-//! `sim/` (the transports) · `conformance.rs` (the suite that each transport passes).
+//! `sim/`, `ofi/` (the transports) · `conformance.rs` (the suite that each transport passes).
 //!
 //! Counterpart: Mercury's NA layer (`na.h`), without per-operation callbacks.
 
 #![cfg_attr(
-    not(all(feature = "sm", feature = "tcp", feature = "sim")),
+    not(all(feature = "sm", feature = "tcp", feature = "sim", feature = "ofi")),
     allow(dead_code, reason = "a build without a transport uses only part of what they share")
 )]
 
@@ -34,7 +34,7 @@ mod alloc;
 mod auto_sm;
 #[cfg(not(loom))]
 mod cheap;
-#[cfg(all(any(feature = "sm", feature = "tcp"), not(loom)))]
+#[cfg(all(any(feature = "sm", feature = "tcp", feature = "ofi"), not(loom)))]
 #[cfg_attr(not(feature = "sm"), allow(dead_code, reason = "sm uses more of it than the others"))]
 mod copy;
 #[cfg(not(loom))]
@@ -47,14 +47,16 @@ mod error;
 pub mod fork;
 #[cfg(all(any(feature = "sm", feature = "tcp"), not(loom)))]
 mod fuzz_target;
+#[cfg(all(any(feature = "tcp", feature = "ofi"), not(loom)))]
+mod interface;
 #[cfg(not(loom))]
 mod keys;
 /// For what is locked in the path of every message, here and in the layer above.
 #[doc(hidden)]
 pub mod lock;
-#[cfg(all(any(feature = "sm", feature = "tcp"), not(loom)))]
+#[cfg(all(any(feature = "sm", feature = "tcp", feature = "ofi"), not(loom)))]
 mod loopback;
-#[cfg(all(any(feature = "sm", feature = "tcp", feature = "sim"), not(loom)))]
+#[cfg(all(any(feature = "sm", feature = "tcp", feature = "sim", feature = "ofi"), not(loom)))]
 pub(crate) mod matching;
 #[cfg(not(loom))]
 mod memory;
@@ -91,6 +93,8 @@ pub mod fuzzing {
     #[cfg(feature = "tcp")]
     pub use crate::tcp::fuzzing as tcp;
 }
+#[cfg(all(feature = "ofi", not(loom)))]
+pub mod ofi;
 #[cfg(all(feature = "sim", not(loom)))]
 pub mod sim;
 #[cfg(feature = "sm")]
@@ -104,14 +108,14 @@ pub use self::{
     addr::Addr,
     alloc::{AllocOptions, SharedBuffer},
     endpoint::{
-        Arrival, Completion, CopyHelper, Endpoint, Limits, OpId, OpenOptions, PeerUsers, Refused,
-        Tag, Transfer,
+        Arrival, Completion, CopyHelper, Endpoint, Limits, MemPart, OpId, OpenOptions, PeerUsers,
+        Refused, Tag, Transfer,
     },
     error::{DeniedReason, Error},
     memory::{Access, LocalMem, Memory, RawSegment, RemoteMem, WeakMem},
     message::MsgBuf,
     region::RegionTable,
-    registry::{Plugin, open, plugin_for, plugins},
+    registry::{Device, Plugin, open, plugin_for, plugins},
     sm_options::SmOptions,
     stats::{EndpointStats, PeerLink, PeerStats},
     tcp_options::TcpOptions,

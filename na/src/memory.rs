@@ -289,6 +289,9 @@ pub struct RemoteMem {
     pub len: u64,
     /// What we may do.
     pub access: Access,
+    /// The owner's own description, where the transport needs more than the key to reach it
+    /// (fabrics: addresses, and a key for each segment). `None` for our own transports.
+    pub native: Option<Arc<[u8]>>,
 }
 
 impl RemoteMem {
@@ -312,6 +315,7 @@ impl RemoteMem {
         if bytes[17..].iter().any(|byte| *byte != 0) {
             return None;
         }
-        Some(Self { key: word(0)?, len: word(8)?, access: Access::from_bits(bytes[16])? })
+        let access = Access::from_bits(bytes[16])?;
+        Some(Self { key: word(0)?, len: word(8)?, access, native: None })
     }
 }

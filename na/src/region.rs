@@ -72,6 +72,13 @@ struct RegionOffers {
     list: Vec<Box<dyn Offer>>,
 }
 
+/// What a library or device below the transport knows a region as.
+#[derive(Default)]
+struct Registration {
+    revoked: bool,
+    held: Option<Box<dyn Send>>,
+}
+
 /// Keys are random, so that a cheap hash spreads them; a peer can only look them up.
 type Regions = HashMap<u64, Weak<Region>, Cheap>;
 
@@ -140,6 +147,7 @@ impl RegionTable {
                 memory: Mutex::new(Some(memory)),
                 released: Mutex::new(None),
                 offers: Mutex::default(),
+                registration: Mutex::default(),
                 table: self.table.clone(),
             });
             table.regions.insert(key, Arc::downgrade(&region));
@@ -248,6 +256,7 @@ pub(crate) struct Region {
     memory: Mutex<Option<Memory>>,
     released: Mutex<Option<Released>>,
     offers: Mutex<RegionOffers>,
+    registration: Mutex<Registration>,
     table: Arc<Mutex<Table>>,
 }
 
@@ -282,7 +291,7 @@ impl Region {
     }
 
     pub(crate) fn describe(&self) -> RemoteMem {
-        RemoteMem { key: self.key, len: self.len, access: self.access }
+        RemoteMem { key: self.key, len: self.len, access: self.access, native: None }
     }
 
     pub(crate) fn contains(&self, offset: u64, len: u64) -> bool {
@@ -293,12 +302,14 @@ impl Region {
         lock(&self.table).regions.remove(&self.key);
         *lock(&self.released) = Some(released);
         self.withdraw_offers();
+        self.end_registration();
     }
 
     /// Takes the key back, and the memory out if nothing else refers to the region.
     pub(crate) fn reclaim(region: &mut Arc<Self>) -> Option<Memory> {
         // The table's reference must go before ours can be the only one.
         lock(&region.table).regions.remove(&region.key);
+        region.end_registration();
         let region = Arc::get_mut(region)?;
         let offers = region.offers.get_mut().unwrap_or_else(PoisonError::into_inner);
         if !offers.list.is_empty() {
@@ -320,6 +331,29 @@ impl Region {
         offers.list.retain(|offer| offer.stands() || offer.is_used());
         offers.list.push(offer);
         true
+    }
+
+    /// Keeps what the memory is registered as elsewhere until its key is taken back or nothing
+    /// refers to the region any more; then `registration` is dropped, and after that the memory is
+    /// given back.
+    #[allow(dead_code, reason = "for transports above a library that registers memory itself")]
+    pub(crate) fn hold_registration(&self, registration: Box<dyn Send>) {
+        let mut own = lock(&self.registration);
+        // Dropped without the lock, if it comes too late.
+        let late = match own.revoked {
+            true => Some(registration),
+            false => own.held.replace(registration),
+        };
+        drop(own);
+        drop(late);
+    }
+
+    fn end_registration(&self) {
+        let mut own = lock(&self.registration);
+        own.revoked = true;
+        let held = own.held.take();
+        drop(own);
+        drop(held);
     }
 
     fn withdraw_offers(&self) {
@@ -408,6 +442,8 @@ impl Drop for Region {
             offers.list.iter().for_each(|offer| offer.withdraw());
         }
         let offers = std::mem::take(&mut offers.list);
+        let registration = self.registration.get_mut().unwrap_or_else(PoisonError::into_inner);
+        drop(registration.held.take());
         let memory = self.memory.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let released = self.released.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         drop(Held { memory, released, offers });
@@ -500,6 +536,40 @@ mod tests {
         let memory = receiver.try_recv().unwrap();
         assert_eq!(memory.into_owner::<Vec<Vec<u8>>>().unwrap(), vec![vec![7; 4]]);
         assert!(table.is_empty());
+    }
+
+    #[test]
+    fn a_registration_ends_with_the_key_and_before_the_memory_is_given_back() {
+        struct Note(mpsc::Sender<&'static str>);
+        impl Drop for Note {
+            fn drop(&mut self) {
+                self.0.send("registration").unwrap();
+            }
+        }
+        for way in ["revoke", "reclaim", "drop"] {
+            let (table, memory) = table_with(vec![vec![7; 4]], Access::ReadOnly);
+            let (sender, events) = mpsc::channel();
+            memory.region().hold_registration(Box::new(Note(sender.clone())));
+            match way {
+                "revoke" => memory.revoke(move |_| sender.send("memory").unwrap()),
+                "reclaim" => {
+                    memory.reclaim().unwrap();
+                    sender.send("memory").unwrap();
+                }
+                _ => {
+                    drop(memory);
+                    sender.send("memory").unwrap();
+                }
+            }
+            assert_eq!(events.try_iter().collect::<Vec<_>>(), ["registration", "memory"], "{way}");
+            assert!(table.is_empty());
+        }
+        let (_table, memory) = table_with(vec![vec![7; 4]], Access::ReadOnly);
+        let (sender, events) = mpsc::channel();
+        let other = memory.clone();
+        memory.revoke(drop);
+        other.region().hold_registration(Box::new(Note(sender)));
+        assert_eq!(events.try_recv(), Ok("registration"), "it came too late to be held");
     }
 
     #[test]

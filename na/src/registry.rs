@@ -20,12 +20,36 @@ pub trait Plugin: Send + Sync {
     /// An address that opens on any machine, for probing: `na+sm://`, `na+tcp://127.0.0.1:0`.
     fn probe_uri(&self) -> &'static str;
 
+    /// What can be opened on this machine, for a transport that depends on devices. Default: none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] when the transport does not work here at all.
+    ///
+    /// Counterpart: `NA_Get_protocol_info`.
+    fn devices(&self) -> Result<Vec<Device>, Error> {
+        Ok(Vec::new())
+    }
+
     /// Opens an endpoint.
     ///
     /// # Errors
     ///
     /// [`Error::BadUri`], [`Error::Unavailable`] or [`Error::Io`]; nothing is left behind.
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error>;
+}
+
+/// A device that a transport can use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// What stands before `://` of its addresses.
+    pub protocol: String,
+    /// As the library below names it.
+    pub name: String,
+    /// Its network address, or what is said instead.
+    pub address: String,
+    /// One line for people: what the protocol is.
+    pub summary: &'static str,
 }
 
 /// The transports of this build.
@@ -37,6 +61,8 @@ pub fn plugins() -> &'static [&'static dyn Plugin] {
         &crate::tcp::Tcp,
         #[cfg(feature = "sim")]
         &crate::sim::Sim,
+        #[cfg(feature = "ofi")]
+        &crate::ofi::Ofi,
     ]
 }
 
@@ -45,6 +71,7 @@ const OPTIONAL: &[(&str, &str, bool)] = &[
     ("sm", "shared memory within one host", cfg!(feature = "sm")),
     ("tcp", "TCP", cfg!(feature = "tcp")),
     ("sim", "simulated network", cfg!(feature = "sim")),
+    ("ofi", "libfabric", cfg!(feature = "ofi")),
 ];
 
 /// The plugin that serves `uri`.
@@ -58,18 +85,20 @@ pub fn plugin_for<'a>(uri: &Uri<'_>) -> Result<&'a dyn Plugin, Error> {
         return Ok(*plugin);
     }
     let bad = |reason: String| Error::BadUri { uri: uri.text.to_owned(), reason };
-    let native = uri.class.is_none_or(|class| class == "na");
-    if native
-        && let Some((name, what, _)) =
-            OPTIONAL.iter().find(|(name, _, built)| !built && *name == uri.protocol)
-    {
+    // Those above a library have a class of their own, and protocols below it.
+    let name = match uri.class {
+        None | Some("na") => uri.protocol,
+        Some(class) => class,
+    };
+    if let Some((name, what, _)) = OPTIONAL.iter().find(|(own, _, built)| !built && *own == name) {
         let reason = format!(
             "transport `{name}` ({what}) was left out of this build; enable the feature `{name}` \
              of margo-na"
         );
         return Err(bad(reason));
     }
-    let names: Vec<_> = plugins().iter().map(|plugin| format!("na+{}", plugin.name())).collect();
+    let head = |uri: &'static str| uri.split("://").next().unwrap_or(uri);
+    let names: Vec<_> = plugins().iter().map(|plugin| head(plugin.probe_uri())).collect();
     let asked = match uri.class {
         Some(class) => format!("{class}+{}", uri.protocol),
         None => uri.protocol.to_owned(),
@@ -105,7 +134,7 @@ mod tests {
 
     #[test]
     fn an_unknown_transport_is_told_what_there_is() {
-        let error = open("ofi+tcp://x", &OpenOptions::default()).unwrap_err().to_string();
-        assert!(error.contains("ofi+tcp") && error.contains("this build has"), "{error}");
+        let error = open("bmi+tcp://x", &OpenOptions::default()).unwrap_err().to_string();
+        assert!(error.contains("bmi+tcp") && error.contains("this build has"), "{error}");
     }
 }

@@ -198,7 +198,7 @@ fn memory_is_kept_while_a_lost_owner_copies() {
         let mut node = listening();
         let (mut hostile, addr) = Hostile::attach(&mut node);
         let memory = registered(&node, 4096, Access::ReadWrite);
-        let remote = RemoteMem { key: 1, len: 4096, access: Access::ReadWrite };
+        let remote = RemoteMem { key: 1, len: 4096, access: Access::ReadWrite, native: None };
         let op = node.op();
         node.endpoint.get(op, &addr, whole(&memory, &remote)).expect("start");
         // The request is the first record of our ring.

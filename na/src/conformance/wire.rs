@@ -33,7 +33,8 @@ impl Writer {
     }
 
     pub(super) fn remote(self, remote: &RemoteMem) -> Self {
-        self.bytes(&remote.to_bytes())
+        let native = remote.native.as_deref();
+        self.bytes(&remote.to_bytes()).word(native.is_some().into()).bytes(native.unwrap_or(&[]))
     }
 
     pub(super) fn result<T>(self, result: Result<T, &Error>) -> Self {
@@ -112,7 +113,9 @@ impl Reader {
     }
 
     pub(super) fn remote(&mut self) -> RemoteMem {
-        RemoteMem::from_bytes(&self.bytes()).expect("a description")
+        let remote = RemoteMem::from_bytes(&self.bytes()).expect("a description");
+        let (is_native, bytes) = (self.flag(), self.bytes());
+        RemoteMem { native: is_native.then(|| bytes.into()), ..remote }
     }
 
     pub(super) fn result(&mut self) -> Result<(), Error> {

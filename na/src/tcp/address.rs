@@ -19,8 +19,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs, UdpSocket};
 
-use super::interface;
 use crate::Error;
+use crate::interface;
 
 /// What a peer is found by when it is looked up again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -195,7 +195,6 @@ mod gather;
 mod greeting;
 mod inbound;
 mod incoming;
-mod interface;
 mod liveness;
 mod mail;
 mod outgoing;

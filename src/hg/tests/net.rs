@@ -471,7 +471,7 @@ impl Endpoint for NodeEndpoint {
     }
 
     fn mem_to_bytes(&self, memory: &LocalMem) -> Vec<u8> {
-        RemoteMem { key: memory.key(), len: memory.len(), access: memory.access() }
+        RemoteMem { key: memory.key(), len: memory.len(), access: memory.access(), native: None }
             .to_bytes()
             .to_vec()
     }

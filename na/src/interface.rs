@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// The number of the interface `name`; `None` when there is no such interface.
-pub(super) fn index(name: &str) -> Option<u32> {
+pub(crate) fn index(name: &str) -> Option<u32> {
     let name = CString::new(name).ok()?;
     // SAFETY: `name` is a string with an end, and lives here.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
@@ -13,7 +13,7 @@ pub(super) fn index(name: &str) -> Option<u32> {
 }
 
 /// The addresses of the interface `name` with `port`: IPv4 first, link-local IPv6 last.
-pub(super) fn addresses(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+pub(crate) fn addresses(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let list = List::new()?;
     let mut found: Vec<SocketAddr> = list
         .entries()
@@ -33,7 +33,7 @@ pub(super) fn addresses(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
 }
 
 /// Whether an address says nothing without the interface that leads to it.
-pub(super) fn is_link_local(ip: Ipv6Addr) -> bool {
+pub(crate) fn is_link_local(ip: Ipv6Addr) -> bool {
     ip.segments()[0] & 0xFFC0 == 0xFE80
 }
 

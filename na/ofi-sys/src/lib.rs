@@ -1,0 +1,22 @@
+//! Raw declarations of libfabric (the structures of version 1.17, `raw.rs`), the library opened at
+//! run time ([`Library`]), and its inline functions, one line each ([`call`]).
+//!
+//! Nothing of libfabric is needed to build. The declarations are written by `generate.sh`;
+//! `tests/layout.rs` compares them with the headers that are installed. What later libraries
+//! changed in structures they serve under symbol versions: [`Library`] asks for those that belong
+//! to these declarations, so that one binary runs on 1.x from 1.3 of that interface on, and on 2.x.
+
+pub mod call;
+mod library;
+#[allow(
+    missing_docs,
+    missing_debug_implementations,
+    non_camel_case_types,
+    non_upper_case_globals,
+    unreachable_pub,
+    clippy::all,
+    reason = "written by bindgen"
+)]
+pub mod raw;
+
+pub use self::library::{API_VERSION, Library, LoadError, Version};

@@ -1,0 +1,273 @@
+//! The library, opened at run time.
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "symbols are looked up, and given their types, as one thing"
+)]
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::fmt;
+
+use crate::raw::{fi_fabric_attr, fi_info, fid_fabric};
+
+/// The interface version that is asked for: 1.13, as C Mercury does with libraries before 1.20.
+/// Later ones answer with the structures and the meaning of that version.
+pub const API_VERSION: u32 = 1 << 16 | 13;
+
+/// Names under which the library is looked for, in this order.
+const NAMES: [&str; 2] = ["libfabric.so.1", "libfabric.so"];
+
+/// Where to look instead, if set.
+const PATH_VARIABLE: &str = "MARGO_LIBFABRIC";
+
+type GetInfo = unsafe extern "C" fn(
+    u32,
+    *const c_char,
+    *const c_char,
+    u64,
+    *const fi_info,
+    *mut *mut fi_info,
+) -> c_int;
+type FreeInfo = unsafe extern "C" fn(*mut fi_info);
+type DupInfo = unsafe extern "C" fn(*const fi_info) -> *mut fi_info;
+type OpenFabric =
+    unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int;
+type GetVersion = unsafe extern "C" fn() -> u32;
+type StrError = unsafe extern "C" fn(c_int) -> *const c_char;
+
+/// Why there is no library.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum LoadError {
+    /// It could not be opened under any of its names.
+    #[error(
+        "libfabric cannot be opened (tried {tried}); install it (Debian: libfabric1), or name it \
+         in MARGO_LIBFABRIC"
+    )]
+    NotFound {
+        /// Each name with what the dynamic linker said.
+        tried: String,
+    },
+    /// It was opened and lacks something.
+    #[error("{name} lacks {symbol}: {reason}; libfabric 1.9 or later is needed")]
+    Lacks {
+        /// The library.
+        name: String,
+        /// What it lacks.
+        symbol: &'static str,
+        /// What the dynamic linker said.
+        reason: String,
+    },
+}
+
+/// A version of the library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    /// Before the point.
+    pub major: u16,
+    /// After it.
+    pub minor: u16,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// The opened library. It is never closed: providers leave threads and handlers behind.
+pub struct Library {
+    name: String,
+    getinfo: GetInfo,
+    freeinfo: FreeInfo,
+    dupinfo: DupInfo,
+    fabric: OpenFabric,
+    version: GetVersion,
+    strerror: StrError,
+}
+
+impl fmt::Debug for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Library({} {})", self.name, self.version())
+    }
+}
+
+impl Library {
+    /// Opens the library: the one that the environment variable `MARGO_LIBFABRIC` names, else the
+    /// installed one.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`] with what was tried.
+    pub fn open() -> Result<Self, LoadError> {
+        match std::env::var(PATH_VARIABLE) {
+            Ok(path) => Self::open_one_of(&[&path]),
+            Err(_) => Self::open_one_of(&NAMES),
+        }
+    }
+
+    /// Opens the first of `names` that can be opened.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`] with what was tried.
+    pub fn open_one_of(names: &[&str]) -> Result<Self, LoadError> {
+        let mut tried = Vec::new();
+        for name in names {
+            // SAFETY: runs the constructors of libfabric and of what it is linked with, which are
+            // made to be run in any process at any time; it is never closed again.
+            match unsafe { libloading::os::unix::Library::new(name) } {
+                Ok(library) => return Self::with(library, name),
+                Err(error) => tried.push(format!("{name}: {error}")),
+            }
+        }
+        Err(LoadError::NotFound { tried: tried.join("; ") })
+    }
+
+    fn with(library: libloading::os::unix::Library, name: &str) -> Result<Self, LoadError> {
+        let handle = library.into_raw();
+        let symbol = |symbol: &'static CStr, version: Option<&CStr>| {
+            let version_ptr = version.map_or(std::ptr::null(), CStr::as_ptr);
+            // SAFETY: `handle` is that of an opened library; both names are strings with an end.
+            let found = unsafe {
+                match version {
+                    Some(_) => libc::dlvsym(handle, symbol.as_ptr(), version_ptr),
+                    None => libc::dlsym(handle, symbol.as_ptr()),
+                }
+            };
+            if found.is_null() {
+                let name = name.to_owned();
+                let reason = match version {
+                    Some(version) => format!("not in version {}", version.to_string_lossy()),
+                    None => "no such symbol".to_owned(),
+                };
+                let symbol = symbol.to_str().unwrap_or("a symbol");
+                return Err(LoadError::Lacks { name, symbol, reason });
+            }
+            Ok(found)
+        };
+        // The structures of `raw.rs` are those of these symbol versions (`src/abi_1_0.c` of
+        // libfabric): 1.3 holds from libfabric 1.9 to 1.17 without change, and later ones keep it.
+        let (of_info, of_fabric) = (Some(c"FABRIC_1.3"), Some(c"FABRIC_1.1"));
+        let getinfo = symbol(c"fi_getinfo", of_info)?;
+        let freeinfo = symbol(c"fi_freeinfo", of_info)?;
+        let dupinfo = symbol(c"fi_dupinfo", of_info)?;
+        let fabric = symbol(c"fi_fabric", of_fabric)?;
+        let version = symbol(c"fi_version", None)?;
+        let strerror = symbol(c"fi_strerror", None)?;
+        // SAFETY: each symbol of these names and versions is a function of this type
+        // (`include/rdma/fabric.h`, `fi_errno.h`).
+        let library = unsafe {
+            Self {
+                name: name.to_owned(),
+                getinfo: std::mem::transmute::<*mut c_void, GetInfo>(getinfo),
+                freeinfo: std::mem::transmute::<*mut c_void, FreeInfo>(freeinfo),
+                dupinfo: std::mem::transmute::<*mut c_void, DupInfo>(dupinfo),
+                fabric: std::mem::transmute::<*mut c_void, OpenFabric>(fabric),
+                version: std::mem::transmute::<*mut c_void, GetVersion>(version),
+                strerror: std::mem::transmute::<*mut c_void, StrError>(strerror),
+            }
+        };
+        Ok(library)
+    }
+
+    /// The name under which it was found.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its version.
+    pub fn version(&self) -> Version {
+        // SAFETY: takes nothing and may be called at any time.
+        let version = unsafe { (self.version)() };
+        Version { major: (version >> 16) as u16, minor: version as u16 }
+    }
+
+    /// What an error number (positive) means.
+    pub fn strerror(&self, errno: c_int) -> String {
+        // SAFETY: any number is allowed.
+        let text = unsafe { (self.strerror)(errno) };
+        if text.is_null() {
+            return format!("error {errno}");
+        }
+        // SAFETY: a string with an end, of the library's or the system's tables; it is copied
+        // before anything else is called.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+
+    /// `fi_getinfo` of [`API_VERSION`].
+    ///
+    /// # Safety
+    ///
+    /// `node`, `service` and `hints` are null or point to live values of their kind; `info` to a
+    /// place for the result, to be given to [`freeinfo`](Self::freeinfo) when this returns 0.
+    pub unsafe fn getinfo(
+        &self,
+        node: *const c_char,
+        service: *const c_char,
+        flags: u64,
+        hints: *const fi_info,
+        info: *mut *mut fi_info,
+    ) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { (self.getinfo)(API_VERSION, node, service, flags, hints, info) }
+    }
+
+    /// `fi_freeinfo`.
+    ///
+    /// # Safety
+    ///
+    /// `info` came from [`getinfo`](Self::getinfo) or [`dupinfo`](Self::dupinfo), and everything in
+    /// it was allocated by the library or with `malloc`; it is not used any more.
+    pub unsafe fn freeinfo(&self, info: *mut fi_info) {
+        // SAFETY: the caller's.
+        unsafe { (self.freeinfo)(info) }
+    }
+
+    /// `fi_dupinfo`; of null (`fi_allocinfo`), one with all parts and everything in them zero. Null
+    /// when there is no memory.
+    ///
+    /// # Safety
+    ///
+    /// `info` is null or points to a live value.
+    pub unsafe fn dupinfo(&self, info: *const fi_info) -> *mut fi_info {
+        // SAFETY: the caller's.
+        unsafe { (self.dupinfo)(info) }
+    }
+
+    /// `fi_fabric`.
+    ///
+    /// # Safety
+    ///
+    /// `attr` is that of an info of this library; `fabric` points to a place for the result.
+    pub unsafe fn fabric(&self, attr: *mut fi_fabric_attr, fabric: *mut *mut fid_fabric) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { (self.fabric)(attr, fabric, std::ptr::null_mut()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_library_is_told_with_what_was_tried() {
+        let error = Library::open_one_of(&["libno-such-fabric.so.9"]).unwrap_err().to_string();
+        assert!(error.contains("libno-such-fabric.so.9: "), "{error}");
+        assert!(error.contains("MARGO_LIBFABRIC"), "{error}");
+    }
+
+    #[test]
+    fn another_library_is_told_apart() {
+        let error = Library::open_one_of(&["libc.so.6"]).unwrap_err();
+        assert!(matches!(error, LoadError::Lacks { symbol: "fi_getinfo", .. }), "{error}");
+    }
+
+    #[test]
+    fn the_installed_library_tells_its_version_and_errors() {
+        let library = match Library::open() {
+            Ok(library) => library,
+            Err(error) => return println!("SKIPPED: {error}"),
+        };
+        assert!(library.version() >= Version { major: 1, minor: 9 }, "{library:?}");
+        assert!(!library.strerror(11).is_empty());
+    }
+}

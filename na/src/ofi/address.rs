@@ -1,0 +1,381 @@
+//! Addresses of endpoints: as libfabric has them (raw), as text, before messages, and as C Mercury
+//! serialises them.
+//!
+//! | raw | text after `://` | before an unexpected message |
+//! |---|---|---|
+//! | `sockaddr_in`, 16 bytes | `1.2.3.4:port` | the same 16 bytes |
+//! | `sockaddr_in6`, 28 bytes | `[::1]:port` | address and port, 18 bytes |
+//! | string with an end | what follows `://` in it | the string in 128 bytes |
+//! | a fabric's own | hexadecimal, `0x…` | the same bytes |
+//!
+//! Source: `na_ofi_raw_addr_serialize`, `na_ofi_str_to_raw_addr` in `na_ofi.c`.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
+
+use super::provider::{Format, Provider};
+use crate::{Addr, Error, Uri, interface};
+
+/// Bytes of a string before a message.
+const TEXT_BYTES: usize = 128;
+
+/// Longest raw address that is taken from anybody, bytes.
+pub(super) const RAW_BYTES_MAX: usize = 256;
+
+/// An address as libfabric has it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct RawAddr(Box<[u8]>);
+
+pub(super) fn bad(uri: &str, reason: impl Into<String>) -> Error {
+    Error::BadUri { uri: uri.to_owned(), reason: reason.into() }
+}
+
+impl RawAddr {
+    /// What libfabric said.
+    pub(super) fn from_library(bytes: &[u8]) -> Self {
+        Self(bytes.into())
+    }
+
+    /// For libfabric.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    pub(super) fn from_socket(address: SocketAddr) -> Self {
+        Self(match address {
+            SocketAddr::V4(v4) => {
+                let mut bytes = [0; 16];
+                bytes[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+                bytes[2..4].copy_from_slice(&v4.port().to_be_bytes());
+                bytes[4..8].copy_from_slice(&v4.ip().octets());
+                bytes.into()
+            }
+            SocketAddr::V6(v6) => {
+                let mut bytes = [0; 28];
+                bytes[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
+                bytes[2..4].copy_from_slice(&v6.port().to_be_bytes());
+                bytes[8..24].copy_from_slice(&v6.ip().octets());
+                bytes[24..].copy_from_slice(&v6.scope_id().to_ne_bytes());
+                bytes.into()
+            }
+        })
+    }
+
+    /// The socket address, if it is one.
+    pub(super) fn socket(&self) -> Option<SocketAddr> {
+        let family = u16::from_ne_bytes(self.0.get(..2)?.try_into().ok()?);
+        let port = u16::from_be_bytes(self.0.get(2..4)?.try_into().ok()?);
+        match (i32::from(family), self.0.len()) {
+            (libc::AF_INET, 16) => {
+                let ip: [u8; 4] = self.0[4..8].try_into().ok()?;
+                Some((Ipv4Addr::from(ip), port).into())
+            }
+            (libc::AF_INET6, 28) => {
+                let ip: [u8; 16] = self.0[8..24].try_into().ok()?;
+                let scope = u32::from_ne_bytes(self.0[24..].try_into().ok()?);
+                Some(SocketAddrV6::new(Ipv6Addr::from(ip), port, 0, scope).into())
+            }
+            _ => None,
+        }
+    }
+
+    /// The string without its end, if it is one.
+    fn text(&self) -> Option<&str> {
+        let end = self.0.iter().position(|byte| *byte == 0).unwrap_or(self.0.len());
+        str::from_utf8(&self.0[..end]).ok()
+    }
+
+    /// The URI.
+    pub(super) fn uri(&self, provider: &Provider) -> String {
+        let rest = match provider.format {
+            Format::Socket => match self.socket() {
+                Some(address) => address.to_string(),
+                None => hexadecimal(&self.0),
+            },
+            Format::Text => {
+                let text = self.text().unwrap_or_default();
+                text.split_once("://").map_or(text, |(_, rest)| rest).to_owned()
+            }
+            Format::Fabric(_) => hexadecimal(&self.0),
+        };
+        format!("ofi+{}://{rest}", provider.name)
+    }
+
+    /// The peer that a URI names; `len` is the length of raw addresses here. May block on name
+    /// resolution.
+    pub(super) fn of_peer(provider: &Provider, uri: &Uri<'_>, len: usize) -> Result<Self, Error> {
+        let expected = || format!("expected `ofi+{}://…`", provider.name);
+        if uri.rest.is_empty() {
+            return Err(bad(uri.text, format!("it names no peer; {}", expected())));
+        }
+        if let Some(odd) = uri.rest.chars().find(|c| c.is_control() || c.is_whitespace()) {
+            return Err(bad(uri.text, format!("{odd:?} does not belong into an address")));
+        }
+        match provider.format {
+            Format::Socket => {
+                let Node { host, port, .. } = Node::parse(uri)?;
+                if port == 0 || host.is_empty() {
+                    return Err(bad(
+                        uri.text,
+                        format!("expected `ofi+{}://host:port`", provider.name),
+                    ));
+                }
+                let is_v6 = len == 28;
+                let found = resolve(uri.text, &host, port)?;
+                let fits = |address: &SocketAddr| address.is_ipv6() == is_v6;
+                let address = found.into_iter().find(fits).ok_or_else(|| {
+                    let wanted = if is_v6 { 6 } else { 4 };
+                    bad(uri.text, format!("`{host}` has no IPv{wanted} address, as this endpoint"))
+                })?;
+                match address.ip().is_unspecified() {
+                    true => Err(bad(uri.text, "it stands for all interfaces and names no host")),
+                    false => Ok(Self::from_socket(address)),
+                }
+            }
+            Format::Text => {
+                let text = format!("fi_{}://{}\0", provider.name, uri.rest);
+                match text.len() <= TEXT_BYTES {
+                    true => Ok(Self(text.into_bytes().into())),
+                    false => Err(bad(uri.text, "it is too long")),
+                }
+            }
+            Format::Fabric(_) => {
+                let bytes = from_hexadecimal(uri.rest).filter(|bytes| bytes.len() == len);
+                let bytes = bytes.ok_or_else(|| {
+                    let digits = 2 * len;
+                    bad(uri.text, format!("expected `0x` and {digits} hexadecimal digits"))
+                })?;
+                Ok(Self(bytes.into()))
+            }
+        }
+    }
+
+    /// What goes before each unexpected message to say who sends it.
+    pub(super) fn header(&self, provider: &Provider) -> Box<[u8]> {
+        match provider.format {
+            Format::Socket if self.0.len() == 28 => [&self.0[8..24], &self.0[2..4]].concat().into(),
+            Format::Text => {
+                let mut bytes = vec![0; TEXT_BYTES];
+                let len = self.0.len().min(TEXT_BYTES - 1);
+                bytes[..len].copy_from_slice(&self.0[..len]);
+                bytes.into()
+            }
+            _ => self.0.clone(),
+        }
+    }
+
+    /// Reads a header of the same length as ours; `None` if it names nobody. `own` is our address.
+    pub(super) fn from_header(provider: &Provider, own: &Self, header: &[u8]) -> Option<Self> {
+        match provider.format {
+            Format::Socket => {
+                let address: SocketAddr = if own.0.len() == 28 {
+                    let ip: [u8; 16] = header.get(..16)?.try_into().ok()?;
+                    let port = u16::from_be_bytes(header.get(16..18)?.try_into().ok()?);
+                    (Ipv6Addr::from(ip), port).into()
+                } else {
+                    Self::from_library(header).socket()?
+                };
+                let named = address.port() != 0 && !address.ip().is_unspecified();
+                named.then(|| Self::from_socket(address))
+            }
+            Format::Text => {
+                let end = header.iter().position(|byte| *byte == 0)?;
+                let text = str::from_utf8(&header[..end]).ok()?;
+                let rest = text.strip_prefix("fi_")?.strip_prefix(provider.name)?;
+                let named = rest.strip_prefix("://").is_some_and(|name| !name.is_empty());
+                named.then(|| Self(header[..=end].into()))
+            }
+            Format::Fabric(_) => Some(Self::from_library(header)),
+        }
+    }
+
+    /// C's serialised form: u64 length, then what goes before messages (`na_ofi_addr_serialize`).
+    pub(super) fn serialise(&self, provider: &Provider) -> Vec<u8> {
+        let header = self.header(provider);
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(&header);
+        bytes
+    }
+
+    /// Reads [`serialise`](Self::serialise).
+    pub(super) fn deserialise(provider: &Provider, own: &Self, bytes: &[u8]) -> Option<Self> {
+        if bytes.len() > Addr::BYTES_MAX {
+            return None;
+        }
+        let (len, header) = bytes.split_first_chunk::<8>()?;
+        let fits = u64::from_le_bytes(*len) == header.len() as u64
+            && header.len() == own.header(provider).len();
+        fits.then(|| Self::from_header(provider, own, header)).flatten()
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    // As one number: the fabrics' own text forms begin with the most significant digit.
+    bytes.iter().rev().fold("0x".to_owned(), |text, byte| text + &format!("{byte:02x}"))
+}
+
+fn from_hexadecimal(text: &str) -> Option<Vec<u8>> {
+    let digits = text.strip_prefix("0x")?;
+    if !digits.is_ascii() || digits.len() % 2 != 0 || digits.len() > 2 * RAW_BYTES_MAX {
+        return None;
+    }
+    let pairs = digits.as_bytes().chunks(2).rev();
+    pairs.map(|pair| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok()).collect()
+}
+
+/// What stands behind `://` of an endpoint to be opened: `[domain/][host][:port]`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Node {
+    /// Which device, as libfabric names it.
+    pub(super) domain: Option<String>,
+    /// Name, address or interface; empty when absent.
+    pub(super) host: String,
+    /// Zero when absent.
+    pub(super) port: u16,
+}
+
+impl Node {
+    pub(super) fn parse(uri: &Uri<'_>) -> Result<Self, Error> {
+        let (domain, rest) = match uri.rest.split_once('/') {
+            Some((domain, rest)) if !domain.is_empty() => (Some(domain.to_owned()), rest),
+            Some(_) => return Err(bad(uri.text, "expected `domain/host:port`")),
+            None => (None, uri.rest),
+        };
+        if let Some(odd) = rest.chars().find(|c| c.is_control() || c.is_whitespace() || *c == '/') {
+            return Err(bad(uri.text, format!("{odd:?} does not belong into `host:port`")));
+        }
+        let (host, port) = match rest.strip_prefix('[') {
+            Some(inner) => match inner.split_once(']') {
+                Some((host, "")) => (host, None),
+                Some((host, port)) => (host, Some(port.strip_prefix(':').unwrap_or("?"))),
+                None => return Err(bad(uri.text, "`[` without `]`; expected `[IPv6]:port`")),
+            },
+            None => match rest.rsplit_once(':') {
+                Some((host, _)) if host.contains(':') => {
+                    return Err(bad(uri.text, "an IPv6 address needs brackets: `[IPv6]:port`"));
+                }
+                Some((host, port)) => (host, Some(port)),
+                None => (rest, None),
+            },
+        };
+        let port = port.map_or(Ok(0), str::parse);
+        let port = port.map_err(|_| bad(uri.text, "the port must be a number from 0 to 65535"))?;
+        Ok(Self { domain, host: host.to_owned(), port })
+    }
+}
+
+/// The addresses of a host or an interface of this machine. May block on name resolution.
+pub(super) fn resolve(uri: &str, host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
+    if interface::index(host).is_some() {
+        let found = interface::addresses(host, port)
+            .map_err(|error| Error::io("cannot list the network interfaces", error))?;
+        return match found.is_empty() {
+            true => Err(bad(uri, format!("interface `{host}` has no IP address"))),
+            false => Ok(found),
+        };
+    }
+    let found = (host, port).to_socket_addrs().map_err(|error| {
+        bad(uri, format!("`{host}` is no interface here, and no host: {error}"))
+    })?;
+    Ok(found.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::provider::named;
+    use super::*;
+
+    fn peer(uri: &str, len: usize) -> Result<RawAddr, Error> {
+        let uri = Uri::parse(uri).unwrap();
+        RawAddr::of_peer(named(uri.protocol).unwrap(), &uri, len)
+    }
+
+    #[test]
+    fn raw_addresses_text_and_headers_mean_the_same() {
+        for (uri, len, header) in [
+            ("ofi+tcp://127.0.0.1:4711", 16, 16),
+            ("ofi+verbs;ofi_rxm://10.1.2.3:4", 16, 16),
+            ("ofi+tcp://[::1]:4711", 28, 18),
+            ("ofi+shm://1234:5:fi_ep", 0, 128),
+            ("ofi+cxi://0x00012345", 4, 4),
+        ] {
+            let provider = named(Uri::parse(uri).unwrap().protocol).unwrap();
+            let raw = peer(uri, len).unwrap();
+            assert_eq!(raw.uri(provider), uri);
+            assert_eq!(raw.header(provider).len(), header, "{uri}");
+            let own = peer(uri, len).unwrap();
+            let again = RawAddr::from_header(provider, &own, &raw.header(provider));
+            assert_eq!(again.as_ref(), Some(&raw), "{uri}");
+            let bytes = raw.serialise(provider);
+            assert_eq!(RawAddr::deserialise(provider, &own, &bytes).as_ref(), Some(&raw));
+            assert_eq!(RawAddr::deserialise(provider, &own, &bytes[..bytes.len() - 1]), None);
+            assert_eq!(RawAddr::deserialise(provider, &own, &[]), None);
+        }
+    }
+
+    #[test]
+    fn an_ipv4_header_is_cs_socket_address() {
+        let provider = named("tcp").unwrap();
+        let raw = peer("ofi+tcp://1.2.3.4:258", 16).unwrap();
+        let wanted = [2, 0, 1, 2, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(raw.header(provider)[..], wanted);
+        let mut garbled = wanted;
+        garbled[15] = 7;
+        let read = RawAddr::from_header(provider, &raw, &garbled);
+        assert_eq!(read, Some(raw.clone()), "the padding is nobody's business");
+        for (at, byte) in [(0, 9), (2, 0)] {
+            let mut wrong = wanted;
+            wrong[at..at + 2].fill(byte);
+            assert_eq!(RawAddr::from_header(provider, &raw, &wrong), None);
+        }
+    }
+
+    /// Before each request of C Margo 0.24 over Mercury 2.4.1, provider `tcp;ofi_rxm`.
+    #[test]
+    fn what_c_sent_is_read() {
+        let sent = [2, 0, 0x9b, 0x75, 0x7f, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+        let provider = named("tcp_rxm").unwrap();
+        let own = peer("ofi+tcp;ofi_rxm://127.0.0.1:1", 16).unwrap();
+        let from = RawAddr::from_header(provider, &own, &sent).unwrap();
+        assert_eq!(from.uri(provider), "ofi+tcp;ofi_rxm://127.0.0.1:39797");
+        assert_eq!(from.header(provider)[..], sent);
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        for (uri, hint) in [
+            ("ofi+tcp://", "names no peer"),
+            ("ofi+tcp://127.0.0.1", "host:port"),
+            ("ofi+tcp://127.0.0.1:x", "number"),
+            ("ofi+tcp://::1:80", "brackets"),
+            ("ofi+tcp://0.0.0.0:80", "all interfaces"),
+            ("ofi+tcp://no-such-host.invalid:80", "no host"),
+            ("ofi+tcp://[::1]:80", "no IPv4 address"),
+            ("ofi+tcp:///x:1", "domain"),
+            ("ofi+cxi://12", "hexadecimal"),
+            ("ofi+cxi://0x12", "8 hexadecimal"),
+        ] {
+            let len = if uri.contains("cxi") { 4 } else { 16 };
+            let error = peer(uri, len).unwrap_err().to_string();
+            assert!(error.contains(hint), "{uri}: {error}");
+        }
+        let long = format!("ofi+shm://{}", "x".repeat(200));
+        assert!(peer(&long, 0).unwrap_err().to_string().contains("too long"));
+    }
+
+    #[test]
+    fn endpoints_are_named_by_device_host_and_port() {
+        let node = |uri| Node::parse(&Uri::parse(uri).unwrap());
+        let made = |domain: Option<&str>, host: &str, port| Node {
+            domain: domain.map(str::to_owned),
+            host: host.to_owned(),
+            port,
+        };
+        assert_eq!(node("ofi+tcp://").unwrap(), made(None, "", 0));
+        assert_eq!(node("ofi+tcp://:80").unwrap(), made(None, "", 80));
+        assert_eq!(node("ofi+tcp://lo").unwrap(), made(None, "lo", 0));
+        assert_eq!(node("ofi+verbs://mlx5_0/ib0:80").unwrap(), made(Some("mlx5_0"), "ib0", 80));
+        assert_eq!(node("ofi+tcp://lo/:80").unwrap(), made(Some("lo"), "", 80));
+        assert_eq!(node("ofi+tcp://[::1]:80").unwrap(), made(None, "::1", 80));
+        assert!(node("ofi+tcp://a/b/c").is_err() && node("ofi+tcp://a b").is_err());
+    }
+}

@@ -1,0 +1,292 @@
+//! What libfabric reports.
+//!
+//! Completions may come in any order; each is told by its context, which is a slot.
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a structure of libfabric's is filled in, or handed over, as one thing"
+)]
+
+use std::ffi::{CStr, c_int};
+
+use ofi_sys::{call, raw};
+
+use super::address::RAW_BYTES_MAX;
+use super::address::RawAddr;
+use super::core::Core;
+use super::fabric::zeroed;
+use super::peers::Peer;
+use super::queue::means_gone;
+use super::slots::Slot;
+use super::unexpected::Waiting;
+use crate::matching::{Arrived, Kind};
+use crate::{Addr, Arrival, Completion, Error, Tag};
+
+/// Entries read at a time, as in C Mercury.
+const BATCH: usize = 16;
+
+/// Bytes of libfabric's words for an error.
+const WORDS_BYTES: usize = 256;
+
+impl Core {
+    /// Takes completions until there are none, or enough to report.
+    pub(super) fn progress(&mut self, enough: usize) -> Result<(), Error> {
+        let mut entries: [raw::fi_cq_tagged_entry; BATCH] = std::array::from_fn(|_| zeroed());
+        let mut sources = [u64::MAX; BATCH];
+        let tells_source = self.header.is_empty();
+        loop {
+            let Some(ep) = &self.ep else { return Ok(()) };
+            // SAFETY: the queue is open; so many entries of its format are there, and as many
+            // sources.
+            let count = unsafe {
+                match tells_source {
+                    true => call::cq_readfrom(
+                        ep.cq,
+                        entries.as_mut_ptr().cast(),
+                        BATCH,
+                        sources.as_mut_ptr(),
+                    ),
+                    false => call::cq_read(ep.cq, entries.as_mut_ptr().cast(), BATCH),
+                }
+            };
+            match usize::try_from(count) {
+                Ok(count) => {
+                    for (entry, source) in entries[..count.min(BATCH)].iter().zip(sources) {
+                        self.completed(entry, source);
+                    }
+                    if count < BATCH || self.done.len() >= enough {
+                        return Ok(());
+                    }
+                }
+                Err(_) if -count == raw::FI_EAGAIN as isize => return Ok(()),
+                Err(_) if -count == raw::FI_EAVAIL as isize => self.take_error()?,
+                Err(_) => {
+                    let errno = (-count) as c_int;
+                    let said = self.domain.library.strerror(errno);
+                    let what = "libfabric: the completion queue cannot be read";
+                    return Err(Error::io(what, std::io::Error::other(said)));
+                }
+            }
+        }
+    }
+
+    fn completed(&mut self, entry: &raw::fi_cq_tagged_entry, source: u64) {
+        let Some(index) = self.slots.index_of(entry.op_context) else { return };
+        match self.slots.get(index) {
+            Slot::Unexpected { buffer } => {
+                let buffer = *buffer;
+                if entry.flags & raw::FI_RECV != 0 && (!entry.buf.is_null() || entry.len > 0) {
+                    let start = entry.buf.cast::<u8>().cast_const();
+                    let from = self.peers.of_fi_addr(source);
+                    self.arrived(buffer, start, entry.len, entry.data, from);
+                }
+                let given_back = !self.unexpected.multi || entry.flags & raw::FI_MULTI_RECV != 0;
+                if given_back {
+                    self.slots.take(index);
+                    self.unexpected.buffer(buffer).posted = false;
+                }
+            }
+            Slot::Part { transfer } => {
+                let transfer = *transfer;
+                self.slots.take(index);
+                self.part_ended(transfer, Ok(()));
+            }
+            Slot::Send { to, .. } => {
+                if let Some(peer) = to.state::<Peer>() {
+                    peer.set_reached(true);
+                }
+                self.end_slot(index, Ok(()));
+            }
+            Slot::Recv { .. } => {
+                let Slot::Recv { op, from, tag, mut buf, .. } = self.slots.take(index) else {
+                    return;
+                };
+                buf.set_len(entry.len.min(buf.capacity()));
+                if let Some(peer) = from.state::<Peer>() {
+                    peer.set_reached(true);
+                }
+                let result = Ok(Arrival { from, tag });
+                self.done.push_back(Completion::Recv { op, buf, result });
+            }
+            Slot::Free => {}
+        }
+    }
+
+    /// An unexpected message is in a buffer.
+    fn arrived(
+        &mut self,
+        buffer: u32,
+        start: *const u8,
+        len: usize,
+        data: u64,
+        from: Option<Addr>,
+    ) {
+        let header_len = self.header.len();
+        let Some(mut place) = self.unexpected.locate(buffer, start, len) else {
+            tracing::warn!(len, "libfabric reports a message outside of its buffer");
+            return;
+        };
+        if len < header_len || len > self.message_bytes_max {
+            tracing::warn!(len, "dropped a request whose length is not allowed");
+            return;
+        }
+        let header = place.start..place.start + header_len;
+        place.start += header_len;
+        let from = match header_len {
+            0 => from,
+            _ => {
+                let header = self.unexpected.bytes(buffer, &header);
+                self.peers.of_header(&self.domain, &self.own_raw, header)
+            }
+        };
+        let Some(from) = from else {
+            tracing::warn!("dropped a request that does not say who sends it");
+            return;
+        };
+        if let Some(peer) = from.state::<Peer>() {
+            peer.set_reached(true);
+        }
+        let tag = Tag(data as u32);
+        if self.unexpected.holds(from.peer_id()) {
+            return self.unexpected.keep(Waiting { buffer, from, tag, place });
+        }
+        let bytes = self.unexpected.bytes(buffer, &place);
+        match self.matcher.arrive(Kind::Unexpected, &from, tag, bytes) {
+            Arrived::Completed(completion) => self.done.push_back(completion),
+            Arrived::Held => {}
+            Arrived::Full => self.unexpected.keep(Waiting { buffer, from, tag, place }),
+        }
+    }
+
+    /// Delivers what waits in buffers, as far as there is room.
+    pub(super) fn deliver_waiting(&mut self) {
+        let mut full: Vec<u64> = Vec::new();
+        for _ in 0..self.unexpected.waiting.len() {
+            let Some(message) = self.unexpected.waiting.pop_front() else { return };
+            let peer = message.from.peer_id();
+            if full.contains(&peer) {
+                self.unexpected.waiting.push_back(message);
+                continue;
+            }
+            let Waiting { buffer, from, tag, place } = &message;
+            let bytes = self.unexpected.bytes(*buffer, place);
+            match self.matcher.arrive(Kind::Unexpected, from, *tag, bytes) {
+                Arrived::Completed(completion) => self.done.push_back(completion),
+                Arrived::Held => {}
+                Arrived::Full => {
+                    full.push(peer);
+                    self.unexpected.waiting.push_back(message);
+                    continue;
+                }
+            }
+            self.unexpected.release(message.buffer);
+        }
+    }
+
+    /// Takes an error from the queue.
+    fn take_error(&mut self) -> Result<(), Error> {
+        // Room behind it, for a library that writes more than it says.
+        #[repr(C)]
+        struct Entry(raw::fi_cq_err_entry, [u64; 8]);
+        let mut data = [0u64; RAW_BYTES_MAX / 8];
+        let mut entry = Entry(zeroed(), [0; 8]);
+        entry.0.err_data = data.as_mut_ptr().cast();
+        entry.0.err_data_size = RAW_BYTES_MAX;
+        let Some(ep) = &self.ep else { return Ok(()) };
+        // SAFETY: the queue is open; the entry is there, with room for its data.
+        let count = unsafe { call::cq_readerr(ep.cq, &raw mut entry.0, 0) };
+        let entry = entry.0;
+        if count != 1 {
+            return Ok(());
+        }
+        let mut words = [0; WORDS_BYTES];
+        // SAFETY: the queue is open; the buffer has so many bytes; the data is what was just read.
+        let detail = unsafe {
+            let (buf, len) = (words.as_mut_ptr(), WORDS_BYTES);
+            call::cq_strerror(ep.cq, entry.prov_errno, entry.err_data, buf, len)
+        };
+        let detail = match detail.is_null() {
+            true => String::new(),
+            // SAFETY: a text with an end, of the provider's tables or in `words`.
+            false => unsafe { CStr::from_ptr(detail) }.to_string_lossy().into_owned(),
+        };
+        if entry.err == libc::EADDRNOTAVAIL && self.header.is_empty() {
+            // A message of somebody whom the address vector does not know; its address is the data.
+            let bytes: Vec<u8> = data.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            return self.stranger(&entry, &bytes[..entry.err_data_size.min(RAW_BYTES_MAX)]);
+        }
+        self.failed(&entry, &detail);
+        Ok(())
+    }
+
+    fn stranger(&mut self, entry: &raw::fi_cq_err_entry, address: &[u8]) -> Result<(), Error> {
+        let from = self.peers.at(&self.domain, &RawAddr::from_library(address))?;
+        let Some(index) = self.slots.index_of(entry.op_context) else { return Ok(()) };
+        if let Slot::Unexpected { buffer } = self.slots.get(index) {
+            let buffer = *buffer;
+            let start = entry.buf.cast::<u8>().cast_const();
+            self.arrived(buffer, start, entry.len, entry.data, Some(from));
+            if !self.unexpected.multi || entry.flags & raw::FI_MULTI_RECV != 0 {
+                self.slots.take(index);
+                self.unexpected.buffer(buffer).posted = false;
+            }
+        }
+        Ok(())
+    }
+
+    fn failed(&mut self, entry: &raw::fi_cq_err_entry, detail: &str) {
+        let Some(index) = self.slots.index_of(entry.op_context) else {
+            tracing::debug!(err = entry.err, detail, "libfabric reports an error of no operation");
+            return;
+        };
+        let with = match self.slots.get(index) {
+            Slot::Unexpected { buffer } => {
+                let buffer = *buffer;
+                tracing::warn!(
+                    error = self.domain.library.strerror(entry.err),
+                    detail,
+                    "dropped a request that did not arrive whole"
+                );
+                // Before 2.1 libfabric does not say that it is done with such a buffer, but is
+                // (`na_ofi_cq_process_error`).
+                self.slots.take(index);
+                self.unexpected.buffer(buffer).posted = false;
+                return;
+            }
+            Slot::Part { transfer } => {
+                let transfer = *transfer;
+                self.transfer_with(transfer)
+            }
+            Slot::Send { to, .. } => Some(to.clone()),
+            Slot::Recv { from, .. } => Some(from.clone()),
+            Slot::Free => None,
+        };
+        let Some(with) = with else { return };
+        let error = match self.error_of(&with, entry.err, Some(detail)) {
+            // Not by us: some providers end what was on its way over a connection in this way, and
+            // close the connection when the other side refuses a transfer.
+            Error::Canceled => Error::PeerGone {
+                peer: with.uri().to_owned(),
+                reason: "libfabric gave the operation up, as for a connection that was closed (by \
+                         a peer that is gone, or one that refuses a transfer)"
+                    .to_owned(),
+            },
+            error => error,
+        };
+        match self.slots.get(index) {
+            Slot::Part { transfer } => {
+                let transfer = *transfer;
+                self.slots.take(index);
+                self.part_ended(transfer, Err(error));
+            }
+            Slot::Recv { end: Some(end), .. } => {
+                let end = end.clone();
+                self.end_slot(index, Err(end));
+            }
+            _ => self.end_slot(index, Err(error)),
+        }
+        if means_gone(entry.err) {
+            let said = self.domain.library.strerror(entry.err);
+            self.lose(&with, said);
+        }
+    }
+}

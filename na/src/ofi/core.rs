@@ -1,0 +1,276 @@
+//! The state of an endpoint, under one lock: what was started, and what has ended and is to be
+//! reported.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use ofi_sys::raw;
+
+use super::address::RawAddr;
+use super::fabric::{Domain, Ep};
+use super::memory::Registry;
+use super::peers::{Peer, Peers};
+use super::provider::Provider;
+use super::queue::Queue;
+use super::slots::{Slot, Slots};
+use super::transfer::Running;
+use super::unexpected::Unexpected;
+use crate::loopback::Outcome;
+use crate::matching::{Kind, Matcher};
+use crate::sync::Arc;
+use crate::{Addr, Completion, Error, LocalMem, MsgBuf, OpId, Tag};
+
+/// Early messages of one peer that are kept, bytes.
+const EARLY_BYTES_MAX: usize = 256 << 10;
+
+/// See [the module](super).
+pub(super) struct Core {
+    /// `None`: closed. Before everything that libfabric has addresses of, so that it is dropped
+    /// first.
+    pub(super) ep: Option<Ep>,
+    pub(super) slots: Slots,
+    pub(super) unexpected: Unexpected,
+    pub(super) domain: Arc<Domain>,
+    pub(super) provider: &'static Provider,
+    pub(super) own: Addr,
+    pub(super) own_raw: RawAddr,
+    /// Goes before unexpected messages; empty if the provider tells who sends.
+    pub(super) header: Box<[u8]>,
+    pub(super) message_bytes_max: usize,
+    pub(super) connect_timeout: Duration,
+    pub(super) inject_bytes_max: usize,
+    pub(super) peers: Peers,
+    pub(super) matcher: Matcher,
+    pub(super) registry: Registry,
+    /// What libfabric did not take yet, by peer.
+    pub(super) queues: HashMap<u64, Queue>,
+    /// Receives that it did not take yet.
+    pub(super) recvs: VecDeque<u32>,
+    pub(super) transfers: HashMap<u32, Running>,
+    pub(super) next_transfer: u32,
+    /// To be reported.
+    pub(super) done: VecDeque<Completion>,
+    /// To be dropped without the lock: that may run the code of their owners.
+    pub(super) memories: Vec<LocalMem>,
+    /// Somebody is about to sleep on the descriptors.
+    pub(super) sleeping: bool,
+    pub(super) sent_bytes: u64,
+}
+
+/// What a core is made of.
+pub(super) struct Parts {
+    pub(super) ep: Ep,
+    pub(super) domain: Arc<Domain>,
+    pub(super) provider: &'static Provider,
+    pub(super) endpoint: u64,
+    pub(super) message_bytes_max: usize,
+    pub(super) connect_timeout: Duration,
+    pub(super) left_bytes_max: usize,
+}
+
+impl Core {
+    pub(super) fn new(parts: Parts) -> Result<Self, Error> {
+        let Parts { ep, domain, provider, endpoint, message_bytes_max, .. } = parts;
+        let own_raw = ep.name()?;
+        let mut peers = Peers::new(endpoint, provider);
+        let own = peers.at(&domain, &own_raw)?;
+        let tells_source = domain.info.first().caps & raw::FI_SOURCE_ERR != 0;
+        let header = match tells_source {
+            true => Box::default(),
+            false => own_raw.header(provider),
+        };
+        let multi = provider.multi_recv && domain.info.first().caps & raw::FI_MULTI_RECV != 0;
+        Ok(Self {
+            ep: Some(ep),
+            slots: Slots::default(),
+            unexpected: Unexpected::new(multi, message_bytes_max),
+            provider,
+            own,
+            own_raw,
+            header,
+            message_bytes_max,
+            connect_timeout: parts.connect_timeout,
+            inject_bytes_max: domain.info.tx_attr().inject_size,
+            peers,
+            matcher: Matcher::new(EARLY_BYTES_MAX, parts.left_bytes_max),
+            registry: Registry::default(),
+            queues: HashMap::new(),
+            recvs: VecDeque::new(),
+            transfers: HashMap::new(),
+            next_transfer: 0,
+            done: VecDeque::new(),
+            memories: Vec::new(),
+            sleeping: false,
+            sent_bytes: 0,
+            domain,
+        })
+    }
+
+    /// Longest message of a kind, without what goes before it.
+    pub(super) fn bytes_max(&self, kind: Kind) -> usize {
+        match kind {
+            Kind::Unexpected => self.message_bytes_max.saturating_sub(self.header.len()),
+            Kind::Expected => self.message_bytes_max,
+        }
+    }
+
+    /// The peer behind an address of this endpoint.
+    pub(super) fn peer_of<'a>(&self, addr: &'a Addr) -> Result<&'a Peer, Error> {
+        let peer = addr.state().filter(|_| addr.endpoint_id() == self.own.endpoint_id());
+        peer.ok_or_else(|| {
+            Error::InvalidArgument(format!("address {addr} belongs to another endpoint"))
+        })
+    }
+
+    /// Starts a message to a peer that is not ourselves.
+    pub(super) fn send(&mut self, op: OpId, kind: Kind, to: &Addr, tag: Tag, buf: MsgBuf) {
+        let is_first = !self.queues.contains_key(&to.peer_id());
+        if is_first && self.inject(kind, to, tag, buf.as_slice()) {
+            self.done.push_back(Completion::Send { op, buf, result: Ok(()) });
+            return;
+        }
+        let to_peer = to.clone();
+        let (posted, given_up) = (false, false);
+        let slot = self.slots.add(Slot::Send { op, kind, to: to_peer, tag, buf, posted, given_up });
+        self.enqueue(to, super::queue::Entry::Send(slot));
+    }
+
+    /// Starts a receive from a peer that is not ourselves.
+    pub(super) fn recv(&mut self, op: OpId, from: &Addr, tag: Tag, buf: MsgBuf) {
+        let from = from.clone();
+        let slot = self.slots.add(Slot::Recv { op, from, tag, buf, posted: false, end: None });
+        self.recvs.push_back(slot);
+        self.post_receives();
+    }
+
+    /// Ends the operation `op` early, if it is not libfabric's to end.
+    pub(super) fn cancel(&mut self, op: OpId) {
+        if let Some(completion) = self.matcher.cancel(op) {
+            self.done.push_back(completion);
+            return;
+        }
+        let found = self.slots.iter().find(|(_, slot)| match slot {
+            Slot::Send { op: own, given_up, .. } => *own == op && !given_up,
+            Slot::Recv { op: own, .. } => *own == op,
+            _ => false,
+        });
+        match found.map(|(index, _)| index) {
+            Some(index) => self.cancel_slot(index, &Error::Canceled),
+            None => self.cancel_transfer(op),
+        }
+    }
+
+    /// Ends a message or receive early, because of `error`.
+    pub(super) fn cancel_slot(&mut self, index: u32, error: &Error) {
+        match self.slots.get(index) {
+            Slot::Send { posted: true, given_up, op, buf, .. } => {
+                // libfabric keeps the buffer until it has sent it or the endpoint is closed, and
+                // most providers cannot cancel: the caller gets a copy.
+                *given_up = true;
+                let mut copy = MsgBuf::with_capacity(buf.capacity());
+                let fits = copy.try_extend(buf.as_slice());
+                debug_assert!(fits, "a copy of the same size");
+                let result = Err(error.clone());
+                let op = *op;
+                self.done.push_back(Completion::Send { op, buf: copy, result });
+            }
+            Slot::Recv { posted: true, end, .. } => {
+                if end.is_none() {
+                    *end = Some(error.clone());
+                    let context = self.slots.context(index);
+                    if let Some(ep) = &self.ep {
+                        ep.cancel(context);
+                    }
+                }
+            }
+            Slot::Send { to, .. } => {
+                let peer = to.peer_id();
+                self.dequeue(peer, index);
+                self.end_slot(index, Err(error.clone()));
+            }
+            Slot::Recv { .. } => {
+                self.recvs.retain(|waiting| *waiting != index);
+                self.end_slot(index, Err(error.clone()));
+            }
+            Slot::Free | Slot::Part { .. } | Slot::Unexpected { .. } => {}
+        }
+    }
+
+    /// Reports a message or receive that ended without a message.
+    pub(super) fn end_slot(&mut self, index: u32, result: Result<(), Error>) {
+        if let Some(completion) = ended(self.slots.take(index), result) {
+            self.done.push_back(completion);
+        }
+    }
+
+    /// Ends everything and closes the endpoint.
+    pub(super) fn close(&mut self) {
+        let Some(ep) = self.ep.take() else { return };
+        let in_flight = self.transfers.values().any(Running::is_in_flight);
+        // Registrations may be bound to the endpoint.
+        self.registry.close();
+        if in_flight && self.provider.protocol == raw::FI_PROTO_RXM {
+            self.abandon(ep);
+        } else {
+            drop(ep);
+        }
+        let mut ended_receives = Vec::new();
+        self.matcher.fail_all(&Error::Closed, &mut ended_receives);
+        self.done.extend(ended_receives);
+        self.queues.clear();
+        self.recvs.clear();
+        self.unexpected.waiting.clear();
+        for slot in self.slots.drain() {
+            self.done.extend(ended(slot, Err(Error::Closed)));
+        }
+        for (_, running) in std::mem::take(&mut self.transfers) {
+            let Running { op, transfer, .. } = running;
+            self.done.push_back(Completion::Transfer { op, result: Err(Error::Closed) });
+            self.memories.push(transfer.local);
+        }
+    }
+
+    /// Every posted expected receive, with the peer that it is from.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = (u64, OpId)> {
+        self.slots.iter().filter_map(|(_, slot)| match slot {
+            Slot::Recv { op, from, .. } => Some((from.peer_id(), *op)),
+            _ => None,
+        })
+    }
+
+    /// Leaves an endpoint open for good, and everything that it has the address of. RxM (of 1.17)
+    /// accesses memory that it has freed when an endpoint is closed while transfers are in flight,
+    /// and they cannot be canceled. It moves data in calls of ours only (manual progress), and
+    /// there will be none; peers see a process that does not answer.
+    fn abandon(&mut self, ep: Ep) {
+        tracing::warn!(
+            provider = self.provider.name,
+            "an endpoint is not given back: it was closed during transfers, which its provider \
+             does not survive"
+        );
+        std::mem::forget(ep);
+        let nothing = Unexpected::new(false, 0);
+        std::mem::forget(std::mem::replace(&mut self.unexpected, nothing));
+        self.slots.keep_pinned();
+    }
+
+    /// Takes over what messages and transfers within the endpoint came to.
+    pub(super) fn absorb(&mut self, outcome: Outcome) {
+        self.done.extend(outcome.completions);
+        self.memories.extend(outcome.memory);
+    }
+}
+
+/// The completion of a slot; of a receive only without a message.
+fn ended(slot: Slot, result: Result<(), Error>) -> Option<Completion> {
+    match slot {
+        Slot::Send { given_up: true, .. } => None,
+        Slot::Send { op, buf, .. } => Some(Completion::Send { op, buf, result }),
+        Slot::Recv { op, mut buf, end, .. } => {
+            buf.clear();
+            let error = result.err().or(end).unwrap_or(Error::Canceled);
+            Some(Completion::Recv { op, buf, result: Err(error) })
+        }
+        Slot::Free | Slot::Part { .. } | Slot::Unexpected { .. } => None,
+    }
+}

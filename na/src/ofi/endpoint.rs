@@ -1,0 +1,550 @@
+//! The endpoint: each call takes the core's lock, works on its state, and leaves.
+//!
+//! # Locks, in the order in which they may be taken
+//!
+//! 1. `gate`: one poll at a time. Held while the sink runs.
+//! 2. `core`. Nothing foreign runs under it: memory is released, and sinks are called, after it.
+//! 3. those of `loopback` and of the registry of memory.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ofi_sys::raw;
+use rustix::event::{EventfdFlags, epoll};
+
+use super::address::{self, RawAddr};
+use super::core::{Core, Parts};
+use super::fabric::{Domain, Ep, library};
+use super::memory;
+use super::peers::Peer;
+use super::provider::{self, Provider};
+use super::search;
+use crate::fork::Process;
+use crate::loopback::{Loopback, Outcome, Queued};
+use crate::matching::Kind;
+use crate::sync::{Mutex, MutexGuard, lock};
+use crate::{
+    Access, Addr, Completion, Endpoint, EndpointStats, Error, Limits, LocalMem, MemPart, Memory,
+    MsgBuf, OpId, OpenOptions, PeerLink, PeerStats, Refused, RegionTable, RemoteMem, Tag, Transfer,
+    Uri, stats,
+};
+
+/// The largest value of [`OpenOptions::message_bytes_max`] that this transport takes, bytes.
+const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// The least: what goes before a message must leave room for it.
+const MESSAGE_BYTES_MIN: usize = 512;
+
+/// Data within the endpoint that one poll copies, bytes.
+const COPY_BYTES: u64 = 256 << 10;
+
+/// An open endpoint.
+pub(super) struct OfiEndpoint {
+    core: Mutex<Core>,
+    /// Operations on our own address.
+    loopback: Loopback,
+    regions: RegionTable,
+    /// Completions that were taken and not yet reported.
+    gate: Mutex<VecDeque<Completion>>,
+    own: Addr,
+    provider: &'static Provider,
+    limits: Limits,
+    bulk_path: String,
+    wait: Option<Wait>,
+    process: Process,
+}
+
+/// What a sleeper waits on: libfabric's descriptor, and a bell of our own.
+struct Wait {
+    epoll: OwnedFd,
+    bell: OwnedFd,
+}
+
+impl Wait {
+    fn new(ep: &Ep) -> Result<Option<Self>, Error> {
+        let Some(fd) = ep.wait_fd() else { return Ok(None) };
+        let failed = |what: &str, errno| Error::io(format!("cannot create {what}"), errno);
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| failed("an eventfd", errno))?;
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|errno| failed("an epoll set", errno))?;
+        for fd in [fd, bell.as_fd()] {
+            let data = epoll::EventData::new_u64(0);
+            epoll::add(&set, fd, data, epoll::EventFlags::IN)
+                .map_err(|errno| failed("an epoll set of libfabric's wait descriptor", errno))?;
+        }
+        Ok(Some(Self { epoll: set, bell }))
+    }
+
+    fn ring(&self) {
+        // A full counter has been rung.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    fn silence(&self) {
+        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+    }
+}
+
+impl OfiEndpoint {
+    pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Self, Error> {
+        let provider = provider::named(uri.protocol).ok_or_else(|| {
+            let known = provider::names();
+            address::bad(uri.text, format!("there is no provider of that name; known are {known}"))
+        })?;
+        let message_bytes_max = options.message_bytes_max;
+        if !(MESSAGE_BYTES_MIN..=MESSAGE_BYTES_MAX).contains(&message_bytes_max) {
+            return Err(Error::InvalidArgument(format!(
+                "message_bytes_max is {message_bytes_max}; the ofi transport takes \
+                 {MESSAGE_BYTES_MIN} to {MESSAGE_BYTES_MAX}"
+            )));
+        }
+        let auth_key = auth_key(provider, options.auth_key.as_deref())?;
+        let library = library()?;
+        let info = search::find(library, provider, uri)?;
+        let longest = info.ep_attr().max_msg_size;
+        if message_bytes_max > longest {
+            return Err(Error::InvalidArgument(format!(
+                "message_bytes_max is {message_bytes_max}; provider {} takes at most {longest}",
+                provider.name
+            )));
+        }
+        let multi = provider.multi_recv && info.first().caps & raw::FI_MULTI_RECV != 0;
+        let domain = Domain::open(library, info, auth_key)?;
+        let ep = Ep::open(&domain, provider.wait_fd, multi.then_some(message_bytes_max))?;
+        let wait = Wait::new(&ep)?;
+        let mut core = Core::new(Parts {
+            ep,
+            domain,
+            provider,
+            endpoint: Addr::unique_endpoint_id(),
+            message_bytes_max,
+            connect_timeout: options.connect_timeout,
+            left_bytes_max: options.left_bytes_max,
+        })?;
+        core.post_buffers();
+        Ok(Self {
+            loopback: Loopback::default(),
+            regions: options.regions.clone().unwrap_or_default(),
+            gate: Mutex::default(),
+            own: core.own.clone(),
+            provider,
+            limits: Limits {
+                unexpected_bytes_max: core.bytes_max(Kind::Unexpected),
+                expected_bytes_max: core.bytes_max(Kind::Expected),
+            },
+            bulk_path: format!("libfabric {}, provider {}", library.version(), provider.name),
+            wait,
+            process: Process::current(),
+            core: Mutex::new(core),
+        })
+    }
+
+    /// The core, unless it is closed.
+    fn open_core(&self) -> Result<MutexGuard<'_, Core>, Error> {
+        let core = lock(&self.core);
+        match core.ep {
+            Some(_) if !self.process.is_other() => Ok(core),
+            _ => Err(Error::Closed),
+        }
+    }
+
+    /// Leaves the core: wakes a sleeper, and drops what may run the code of others.
+    fn leave(&self, mut core: MutexGuard<'_, Core>) {
+        let memories = std::mem::take(&mut core.memories);
+        let sleeping = core.sleeping;
+        drop(core);
+        if let Some(wait) = self.wait.as_ref().filter(|_| sleeping) {
+            wait.ring();
+        }
+        drop(memories);
+    }
+
+    fn is_own(&self, addr: &Addr) -> bool {
+        *addr == self.own
+    }
+
+    fn send(&self, kind: Kind, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        let mut core = match self.open_core() {
+            Ok(core) => core,
+            Err(error) => return Err(Refused { error, buf }),
+        };
+        if let Err(error) = core.peer_of(to) {
+            return Err(Refused { error, buf });
+        }
+        let (len, max) = (buf.len(), core.bytes_max(kind));
+        if len > max {
+            return Err(Refused { error: Error::TooLong { len, max }, buf });
+        }
+        if self.is_own(to) {
+            self.loopback.send(Queued { op, kind, tag, buf })?;
+        } else {
+            core.send(op, kind, to, tag, buf);
+        }
+        self.leave(core);
+        Ok(())
+    }
+
+    fn send_now(&self, kind: Kind, to: &Addr, tag: Tag, message: &[u8]) -> bool {
+        let Ok(mut core) = self.open_core() else { return false };
+        let may = core.peer_of(to).is_ok()
+            && !self.is_own(to)
+            && message.len() <= core.bytes_max(kind)
+            && !core.queues.contains_key(&to.peer_id());
+        let sent = may && core.inject(kind, to, tag, message);
+        if sent {
+            self.leave(core);
+        }
+        sent
+    }
+
+    fn check_recv(&self, kind: Kind, buf: &MsgBuf) -> Result<(), Error> {
+        let needed = match kind {
+            Kind::Unexpected => self.limits.unexpected_bytes_max,
+            Kind::Expected => self.limits.expected_bytes_max,
+        };
+        match buf.capacity() < needed {
+            true => Err(Error::InvalidArgument(format!(
+                "receive buffer of {} bytes; messages may have {needed}",
+                buf.capacity()
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    fn transfer(&self, op: OpId, with: &Addr, transfer: Transfer, put: bool) -> Result<(), Error> {
+        let mut core = self.open_core()?;
+        core.peer_of(with)?;
+        RegionTable::check_transfer(&transfer, put)?;
+        if self.is_own(with) {
+            let mut transfer = transfer;
+            transfer.remote.key = core.registry.region_of(transfer.remote.key);
+            self.loopback.start(op, put, transfer)?;
+        } else {
+            core.start_transfer(op, put, with, transfer)?;
+        }
+        self.leave(core);
+        Ok(())
+    }
+
+    /// Moves what goes on within the endpoint.
+    fn run_within(&self, core: &mut Core) {
+        if !self.loopback.is_busy() {
+            return;
+        }
+        let (mut left, mut outcome) = (COPY_BYTES, Outcome::default());
+        let own = core.own.clone();
+        let matcher = &mut core.matcher;
+        self.loopback.run(&own, || matcher, &self.regions, &mut left, &mut outcome);
+        core.absorb(outcome);
+    }
+
+    /// One look at everything.
+    fn progress(&self, core: &mut Core, budget: usize) -> Result<(), Error> {
+        if std::mem::take(&mut core.sleeping)
+            && let Some(wait) = &self.wait
+        {
+            wait.silence();
+        }
+        self.run_within(core);
+        let result = core.progress(budget);
+        if !core.unexpected.waiting.is_empty() {
+            core.deliver_waiting();
+        }
+        core.post_buffers();
+        core.retry();
+        result
+    }
+}
+
+/// What a provider takes as authorisation. Source: `na_ofi_parse_cxi_auth_key` in `na_ofi.c`.
+fn auth_key(provider: &Provider, text: Option<&str>) -> Result<Option<Box<[u8]>>, Error> {
+    let Some(text) = text else { return Ok(None) };
+    if provider.name != "cxi" {
+        return Err(Error::InvalidArgument(format!(
+            "provider {} takes no auth_key; only cxi does",
+            provider.name
+        )));
+    }
+    let parse = || {
+        let (service, network) = text.split_once(':')?;
+        let (service, network): (u32, u16) = (service.parse().ok()?, network.parse().ok()?);
+        // `struct cxi_auth_key`: u32 service, u16 virtual network, padded.
+        let mut key = [0; 8];
+        key[..4].copy_from_slice(&service.to_ne_bytes());
+        key[4..6].copy_from_slice(&network.to_ne_bytes());
+        Some(key)
+    };
+    match parse() {
+        Some(key) => Ok(Some(key.into())),
+        None => Err(Error::InvalidArgument(format!(
+            "auth_key `{text}`: cxi takes `SERVICE:VNI`, two numbers"
+        ))),
+    }
+}
+
+impl Endpoint for OfiEndpoint {
+    fn transport(&self) -> &'static str {
+        "ofi"
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn self_addr(&self) -> Addr {
+        self.own.clone()
+    }
+
+    fn lookup(&self, uri: &str) -> Result<Addr, Error> {
+        let text = crate::auto_sm::part_for(uri, "ofi");
+        let parsed = Uri::parse(text)?;
+        let provider = provider::named(parsed.protocol)
+            .filter(|_| crate::Plugin::serves(&super::Ofi, &parsed));
+        if provider.is_none_or(|provider| provider.name != self.provider.name) {
+            let name = self.provider.name;
+            let reason = format!("this endpoint has addresses of the form `ofi+{name}://…`");
+            return Err(address::bad(uri, reason));
+        }
+        let raw = {
+            let core = lock(&self.core);
+            if core.ep.is_none() {
+                return Err(Error::Closed);
+            }
+            core.own_raw.clone()
+        };
+        // May block on name resolution, so without the lock.
+        let raw = RawAddr::of_peer(self.provider, &parsed, raw.bytes().len())?;
+        let mut core = self.open_core()?;
+        let Core { peers, domain, .. } = &mut *core;
+        peers.at(domain, &raw)
+    }
+
+    fn addr_to_bytes(&self, addr: &Addr) -> Result<Vec<u8>, Error> {
+        let core = lock(&self.core);
+        Ok(core.peer_of(addr)?.raw.serialise(self.provider))
+    }
+
+    fn addr_from_bytes(&self, bytes: &[u8]) -> Result<Addr, Error> {
+        let mut core = self.open_core()?;
+        let Core { peers, domain, own_raw, .. } = &mut *core;
+        if let Some(raw) = RawAddr::deserialise(self.provider, own_raw, bytes) {
+            return peers.at(domain, &raw);
+        }
+        drop(core);
+        self.lookup(Addr::text_in(bytes)?)
+    }
+
+    fn send_unexpected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        self.send(Kind::Unexpected, op, to, tag, buf)
+    }
+
+    fn send_unexpected_now(&self, to: &Addr, tag: Tag, message: &[u8]) -> bool {
+        self.send_now(Kind::Unexpected, to, tag, message)
+    }
+
+    fn recv_unexpected(&self, op: OpId, buf: MsgBuf) -> Result<(), Refused> {
+        if let Err(error) = self.check_recv(Kind::Unexpected, &buf) {
+            return Err(Refused { error, buf });
+        }
+        let mut core = match self.open_core() {
+            Ok(core) => core,
+            Err(error) => return Err(Refused { error, buf }),
+        };
+        let early = core.matcher.post_unexpected(op, buf);
+        core.done.extend(early);
+        self.leave(core);
+        Ok(())
+    }
+
+    fn send_expected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        self.send(Kind::Expected, op, to, tag, buf)
+    }
+
+    fn send_expected_now(&self, to: &Addr, tag: Tag, message: &[u8]) -> bool {
+        self.send_now(Kind::Expected, to, tag, message)
+    }
+
+    fn recv_expected(&self, op: OpId, from: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
+        if let Err(error) = self.check_recv(Kind::Expected, &buf) {
+            return Err(Refused { error, buf });
+        }
+        let mut core = match self.open_core() {
+            Ok(core) => core,
+            Err(error) => return Err(Refused { error, buf }),
+        };
+        if let Err(error) = core.peer_of(from) {
+            return Err(Refused { error, buf });
+        }
+        if self.is_own(from) {
+            let early = core.matcher.post_expected(op, from, tag, buf);
+            core.done.extend(early);
+        } else {
+            core.recv(op, from, tag, buf);
+        }
+        self.leave(core);
+        Ok(())
+    }
+
+    fn register(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {
+        let (registry, domain) = {
+            let core = self.open_core()?;
+            (core.registry.clone(), core.domain.clone())
+        };
+        let memory = self.regions.register(memory, access)?;
+        let bound = domain.info.domain_attr().mr_mode as u32 & raw::FI_MR_ENDPOINT != 0;
+        if bound {
+            let core = self.open_core()?;
+            registry.register(&domain, core.ep.as_ref(), &memory)?;
+        } else {
+            registry.register(&domain, None, &memory)?;
+        }
+        Ok(memory)
+    }
+
+    fn mem_to_bytes(&self, memory: &LocalMem) -> Vec<u8> {
+        let registered = lock(&self.core).registry.get(memory.key());
+        registered.map(|registered| registered.describe()).unwrap_or_default()
+    }
+
+    fn mem_parts(&self, memory: &LocalMem) -> Option<Vec<MemPart>> {
+        let registered = lock(&self.core).registry.get(memory.key())?;
+        let part = |(base, len, handle)| MemPart { base, len, handle };
+        Some(registered.handles().map(part).collect())
+    }
+
+    fn mem_from_bytes(&self, bytes: &[u8]) -> Result<RemoteMem, Error> {
+        memory::remote(bytes).ok_or_else(|| {
+            Error::InvalidArgument(format!("{} bytes do not describe memory", bytes.len()))
+        })
+    }
+
+    fn put(&self, op: OpId, to: &Addr, transfer: Transfer) -> Result<(), Error> {
+        self.transfer(op, to, transfer, true)
+    }
+
+    fn get(&self, op: OpId, from: &Addr, transfer: Transfer) -> Result<(), Error> {
+        self.transfer(op, from, transfer, false)
+    }
+
+    fn cancel(&self, op: OpId) {
+        let Ok(mut core) = self.open_core() else { return };
+        let mut outcome = Outcome::default();
+        if !self.loopback.cancel(op, &mut outcome) {
+            core.cancel(op);
+        }
+        core.absorb(outcome);
+        self.leave(core);
+    }
+
+    fn poll(&self, budget: usize, sink: &mut dyn FnMut(Completion)) -> Result<usize, Error> {
+        if self.process.is_other() {
+            return Ok(0);
+        }
+        let mut gate = lock(&self.gate);
+        let mut result = Ok(());
+        if gate.is_empty() {
+            let mut core = lock(&self.core);
+            result = self.progress(&mut core, budget);
+            std::mem::swap(&mut *gate, &mut core.done);
+            let memories = std::mem::take(&mut core.memories);
+            drop(core);
+            drop(memories);
+        }
+        let mut reported = 0;
+        while reported < budget
+            && let Some(completion) = gate.pop_front()
+        {
+            reported += 1;
+            sink(completion);
+        }
+        result.map(|()| reported)
+    }
+
+    fn prepare_wait(&self) -> bool {
+        let gate = lock(&self.gate);
+        let mut core = lock(&self.core);
+        // What waits for room is tried again by polls; no descriptor tells when. Without one there
+        // is no sleep at all, and nothing to ask libfabric, which need not survive the question.
+        let idle = self.wait.is_some()
+            && gate.is_empty()
+            && core.done.is_empty()
+            && core.queues.is_empty()
+            && core.recvs.is_empty()
+            && !self.loopback.is_due()
+            && core.ep.as_ref().is_none_or(Ep::may_wait);
+        core.sleeping = idle;
+        idle
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.wait.as_ref().map(|wait| wait.epoll.as_fd())
+    }
+
+    fn close(&self) {
+        if self.process.is_other() {
+            return;
+        }
+        let mut core = lock(&self.core);
+        let mut outcome = Outcome::default();
+        self.loopback.fail_all(&Error::Closed, &mut outcome);
+        core.close();
+        core.absorb(outcome);
+        self.leave(core);
+    }
+
+    fn served(&self) -> u64 {
+        self.regions.served()
+    }
+
+    fn stats(&self) -> EndpointStats {
+        let core = lock(&self.core);
+        let mut peers: Vec<_> = core
+            .peers
+            .all()
+            .filter(|addr| !self.is_own(addr))
+            .map(|addr| (addr.peer_id(), self.peer_stats(&core, addr)))
+            .collect();
+        let awaited: Vec<_> = core.awaited().collect();
+        drop(core);
+        stats::assign(&mut peers, awaited.into_iter());
+        let peers = peers.into_iter().map(|(_, stats)| stats).collect();
+        EndpointStats::new(self.regions.totals(), peers)
+    }
+
+    fn bulk_path(&self) -> String {
+        self.bulk_path.clone()
+    }
+}
+
+impl OfiEndpoint {
+    fn peer_stats(&self, core: &Core, addr: &Addr) -> PeerStats {
+        let reached = addr.state::<Peer>().is_some_and(Peer::was_reached);
+        let link = match (reached, core.queues.contains_key(&addr.peer_id())) {
+            (true, _) => PeerLink::Connected,
+            (false, true) => PeerLink::Connecting,
+            (false, false) => PeerLink::Idle,
+        };
+        PeerStats {
+            uri: addr.uri().to_owned(),
+            transport: "ofi",
+            link,
+            awaited: Vec::new(),
+            sent_bytes: None,
+            received_bytes: None,
+        }
+    }
+}
+
+impl Drop for OfiEndpoint {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl fmt::Debug for OfiEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OfiEndpoint({})", self.own)
+    }
+}

@@ -1,0 +1,87 @@
+//! Fabrics through libfabric: `ofi+tcp://host:port`, `ofi+verbs://…`, `ofi+shm://` …, and the
+//! same bytes on the wire as C Mercury's plugin of that name.
+//!
+//! libfabric is opened at run time; without it everything else works, and opening an endpoint tells
+//! what was tried. The environment variable `MARGO_LIBFABRIC` names another library.
+//!
+//! # Messages
+//!
+//! As in C (`na_ofi.c`): an unexpected message is an untagged one, with its tag as the completion
+//! data, and begins with the sender's address unless the provider tells it; an expected one is a
+//! tagged message with the tag as it is, received from its source only. Both have at most
+//! `message_bytes_max` bytes, the address included: both sides must agree, nothing is negotiated.
+//!
+//! # What a fabric does not give
+//!
+//! libfabric's reliable datagram endpoints have no connections that could be seen to end, and no
+//! checks at the owner of memory that would be told apart. So, against the contract of
+//! [`Endpoint`]:
+//!
+//! | | |
+//! |---|---|
+//! | a peer that dies | is noticed when something is sent to it, if the provider notices; a receive alone waits: use deadlines |
+//! | a denied transfer | ends with an error, usually without the reason; some providers give up the connection |
+//! | a transfer of nothing | succeeds without asking |
+//! | taking a key back | as good as the provider's: a transfer that has begun may still read or write the memory. So keep memory registered until its peers are done, as in C |
+//! | a smaller message limit of the peer | is not known |
+//! | expected messages without a receive | are kept by the provider, not always within a bound |
+//!
+//! `docs/transports.md` has the table of providers.
+//!
+//! # Files
+//!
+//! `endpoint` (the calls) · `core` (the state) · `queue` (handing over, trying again) · `slots`
+//! (what libfabric has) · `completions` (what it reports) · `unexpected` (buffers for requests) ·
+//! `transfer` (puts and gets) · `memory` (registrations, descriptions) · `peers`, `address` ·
+//! `search`, `provider` (from a URI to a device) · `fabric` (libfabric's objects).
+
+mod address;
+mod completions;
+mod core;
+mod endpoint;
+mod fabric;
+mod memory;
+mod peers;
+mod provider;
+mod queue;
+mod search;
+mod slots;
+mod transfer;
+mod unexpected;
+
+use std::sync::Arc;
+
+use crate::{Device, Endpoint, Error, OpenOptions, Plugin, Uri};
+
+/// The plugin.
+#[derive(Debug, Clone, Copy)]
+pub struct Ofi;
+
+impl Plugin for Ofi {
+    fn name(&self) -> &'static str {
+        "ofi"
+    }
+
+    fn summary(&self) -> &'static str {
+        "fabrics through libfabric (opened at run time): TCP, InfiniBand, Slingshot, EFA, Omni-Path"
+    }
+
+    fn serves(&self, uri: &Uri<'_>) -> bool {
+        match uri.class {
+            Some(class) => class == "ofi",
+            None => provider::named(uri.protocol).is_some(),
+        }
+    }
+
+    fn probe_uri(&self) -> &'static str {
+        "ofi+tcp://127.0.0.1:0"
+    }
+
+    fn devices(&self) -> Result<Vec<Device>, Error> {
+        Ok(search::devices(fabric::library()?))
+    }
+
+    fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
+        Ok(Arc::new(endpoint::OfiEndpoint::open(uri, options)?))
+    }
+}

@@ -1,0 +1,125 @@
+//! Who libfabric can reach: addresses that were looked up, or that messages came from.
+
+use std::collections::HashMap;
+
+use super::address::RawAddr;
+use super::fabric::Domain;
+use super::provider::Provider;
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::{Addr, Error};
+
+/// Peers that nothing refers to any more are kept up to this number, so that who comes again is
+/// known; beyond, they are forgotten.
+const IDLE_MAX: usize = 4096;
+
+/// A peer; the state behind its address.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) id: u64,
+    /// libfabric's name of it.
+    pub(super) fi_addr: u64,
+    pub(super) raw: RawAddr,
+    /// Something of ours has reached it, or something of its has come.
+    reached: AtomicBool,
+}
+
+impl Peer {
+    pub(super) fn was_reached(&self) -> bool {
+        self.reached.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_reached(&self, reached: bool) {
+        self.reached.store(reached, Ordering::Relaxed);
+    }
+}
+
+/// All peers of an endpoint.
+pub(super) struct Peers {
+    endpoint: u64,
+    provider: &'static Provider,
+    by_raw: HashMap<RawAddr, Addr>,
+    /// By what goes before their messages, as we would write it.
+    by_header: HashMap<Box<[u8]>, Addr>,
+    by_fi_addr: HashMap<u64, Addr>,
+    next: u64,
+    sweep_at: usize,
+}
+
+impl Peers {
+    pub(super) fn new(endpoint: u64, provider: &'static Provider) -> Self {
+        Self {
+            endpoint,
+            provider,
+            by_raw: HashMap::new(),
+            by_header: HashMap::new(),
+            by_fi_addr: HashMap::new(),
+            next: 1,
+            sweep_at: IDLE_MAX,
+        }
+    }
+
+    /// The peer at that address.
+    pub(super) fn at(&mut self, domain: &Domain, raw: &RawAddr) -> Result<Addr, Error> {
+        if let Some(addr) = self.by_raw.get(raw) {
+            return Ok(addr.clone());
+        }
+        if self.by_raw.len() >= self.sweep_at {
+            self.sweep(domain);
+        }
+        let fi_addr = domain.insert(raw)?;
+        let reached = AtomicBool::new(false);
+        let peer = Arc::new(Peer { id: self.next, fi_addr, raw: raw.clone(), reached });
+        self.next += 1;
+        let uri = raw.uri(self.provider);
+        let addr = Addr::with_state(uri, self.endpoint, peer.id, peer);
+        self.by_raw.insert(raw.clone(), addr.clone());
+        self.by_header.insert(raw.header(self.provider), addr.clone());
+        self.by_fi_addr.insert(fi_addr, addr.clone());
+        Ok(addr)
+    }
+
+    /// The peer whose messages begin with `header`; `None` if that names nobody.
+    pub(super) fn of_header(
+        &mut self,
+        domain: &Domain,
+        own: &RawAddr,
+        header: &[u8],
+    ) -> Option<Addr> {
+        if let Some(addr) = self.by_header.get(header) {
+            return Some(addr.clone());
+        }
+        let raw = RawAddr::from_header(self.provider, own, header)?;
+        match self.at(domain, &raw) {
+            Ok(addr) => Some(addr),
+            Err(error) => {
+                tracing::warn!(%error, "a message came from an address that libfabric refuses");
+                None
+            }
+        }
+    }
+
+    /// The peer that libfabric calls so.
+    pub(super) fn of_fi_addr(&self, fi_addr: u64) -> Option<Addr> {
+        self.by_fi_addr.get(&fi_addr).cloned()
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Addr> {
+        self.by_raw.values()
+    }
+
+    /// Forgets those that nothing refers to but the tables here.
+    fn sweep(&mut self, domain: &Domain) {
+        const TABLES: usize = 3;
+        let idle: Vec<Addr> =
+            self.by_raw.values().filter(|addr| addr.count() == TABLES).cloned().collect();
+        for addr in idle {
+            let Some(peer) = addr.state::<Peer>() else { continue };
+            self.by_raw.remove(&peer.raw);
+            self.by_header.remove(&peer.raw.header(self.provider));
+            self.by_fi_addr.remove(&peer.fi_addr);
+            domain.remove(peer.fi_addr);
+        }
+        self.sweep_at = 2 * self.by_raw.len() + IDLE_MAX;
+    }
+}

@@ -1,0 +1,171 @@
+//! The providers of libfabric that are known here, and what is particular about each.
+//!
+//! The facts are those of C Mercury's table (`NA_OFI_PROV_TYPES` in `na_ofi.c`), so that both sides
+//! of a connection ask libfabric for the same; `efa` is ours.
+
+use ofi_sys::raw;
+
+/// Form of an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    /// `sockaddr_in`, or `sockaddr_in6` if the host is one.
+    Socket,
+    /// A string with an end: `fi_shm://…`.
+    Text,
+    /// A value of the fabric; as text, hexadecimal. The number is libfabric's for the format.
+    Fabric(u32),
+}
+
+/// A provider.
+#[derive(Debug)]
+pub(super) struct Provider {
+    /// As URIs have it.
+    pub(super) name: &'static str,
+    /// Other names in URIs.
+    pub(super) aliases: &'static [&'static str],
+    /// What libfabric calls it: the first that is there.
+    pub(super) library_names: &'static [&'static str],
+    pub(super) format: Format,
+    /// Endpoint protocol.
+    pub(super) protocol: u32,
+    pub(super) progress: u32,
+    /// One buffer takes many messages. (`shm` of 1.17 says so too, and crashes when told how much
+    /// room to leave.)
+    pub(super) multi_recv: bool,
+    /// Tells who a message is from. Else the sender's address goes before each unexpected one.
+    pub(super) source: bool,
+    /// Waits on a descriptor.
+    pub(super) wait_fd: bool,
+    /// Needs twice the usual room for the context of an operation.
+    pub(super) context2: bool,
+    /// One line for people.
+    pub(super) summary: &'static str,
+}
+
+const BASE: Provider = Provider {
+    name: "",
+    aliases: &[],
+    library_names: &[],
+    format: Format::Socket,
+    protocol: raw::FI_PROTO_UNSPEC,
+    progress: raw::FI_PROGRESS_MANUAL,
+    multi_recv: true,
+    source: false,
+    wait_fd: false,
+    context2: false,
+    summary: "",
+};
+
+/// All of them.
+pub(super) static PROVIDERS: [Provider; 8] = [
+    Provider {
+        name: "tcp",
+        aliases: &["net", "tcp_exp"],
+        // In libfabric 1.17 the reliable datagram endpoint over TCP is `net`; before and after it
+        // is `tcp`, with the same protocol.
+        library_names: &["tcp", "net"],
+        protocol: raw::FI_PROTO_XNET,
+        wait_fd: true,
+        summary: "TCP (before libfabric 1.18: `net`)",
+        ..BASE
+    },
+    Provider {
+        name: "tcp;ofi_rxm",
+        aliases: &["tcp_rxm"],
+        library_names: &["tcp;ofi_rxm"],
+        protocol: raw::FI_PROTO_RXM,
+        wait_fd: true,
+        summary: "TCP connections under libfabric's RxM layer (libfabric before 1.18)",
+        ..BASE
+    },
+    Provider {
+        name: "verbs;ofi_rxm",
+        aliases: &["verbs"],
+        library_names: &["verbs;ofi_rxm"],
+        protocol: raw::FI_PROTO_RXM,
+        wait_fd: true,
+        summary: "InfiniBand and RoCE",
+        ..BASE
+    },
+    Provider {
+        name: "shm",
+        aliases: &["sm"],
+        library_names: &["shm"],
+        format: Format::Text,
+        protocol: raw::FI_PROTO_SHM,
+        multi_recv: false,
+        summary: "shared memory within one host",
+        ..BASE
+    },
+    Provider {
+        name: "cxi",
+        library_names: &["cxi"],
+        format: Format::Fabric(raw::FI_ADDR_CXI),
+        protocol: raw::FI_PROTO_CXI,
+        source: true,
+        wait_fd: true,
+        summary: "HPE Slingshot",
+        ..BASE
+    },
+    Provider {
+        name: "efa",
+        library_names: &["efa"],
+        format: Format::Fabric(raw::FI_ADDR_EFA),
+        protocol: raw::FI_PROTO_EFA,
+        multi_recv: false,
+        summary: "AWS Elastic Fabric Adapter",
+        ..BASE
+    },
+    Provider {
+        name: "opx",
+        library_names: &["opx"],
+        format: Format::Fabric(raw::FI_ADDR_OPX),
+        protocol: raw::FI_PROTO_OPX,
+        multi_recv: false,
+        context2: true,
+        summary: "Cornelis Omni-Path",
+        ..BASE
+    },
+    Provider {
+        name: "sockets",
+        library_names: &["sockets"],
+        protocol: raw::FI_PROTO_SOCK_TCP,
+        progress: raw::FI_PROGRESS_AUTO,
+        wait_fd: true,
+        summary: "sockets with a progress thread (deprecated by libfabric)",
+        ..BASE
+    },
+];
+
+/// The provider of that name in a URI.
+pub(super) fn named(protocol: &str) -> Option<&'static Provider> {
+    PROVIDERS
+        .iter()
+        .find(|provider| provider.name == protocol || provider.aliases.contains(&protocol))
+}
+
+/// The names in URIs, for messages to people.
+pub(super) fn names() -> String {
+    let names: Vec<_> = PROVIDERS.iter().map(|provider| provider.name).collect();
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_and_mean_one_provider() {
+        assert_eq!(named("verbs").unwrap().name, "verbs;ofi_rxm");
+        assert_eq!(named("net").unwrap().name, "tcp");
+        assert!(named("quic").is_none() && named("").is_none());
+        let mut all: Vec<_> = PROVIDERS
+            .iter()
+            .flat_map(|p| [p.name].into_iter().chain(p.aliases.iter().copied()))
+            .collect();
+        let count = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), count);
+    }
+}

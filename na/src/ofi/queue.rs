@@ -1,0 +1,405 @@
+//! Handing operations to libfabric: at once, or when it takes them.
+//!
+//! A provider that has no room, or no connection yet, says `FI_EAGAIN`. Then the operation waits
+//! with all later ones to the same peer, in order; each poll tries again. The queues hold callers'
+//! buffers and nothing else, so they are as long as callers make them.
+//!
+//! What waits for a peer that was never reached ends after the
+//! [connect timeout](crate::OpenOptions::connect_timeout), and what waits for another one after
+//! [`STUCK_LIMIT`]: a provider does not say why it has no room, be the peer slow or gone.
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a structure of libfabric's is filled in, or handed over, as one thing"
+)]
+
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_void};
+use std::time::{Duration, Instant};
+
+use libc::{iovec, ssize_t};
+use ofi_sys::{call, raw};
+
+use super::core::Core;
+use super::peers::Peer;
+use super::slots::Slot;
+use crate::matching::Kind;
+use crate::{Addr, Error, Tag};
+
+/// As long as C Mercury tries (`NA_OFI_OP_RETRY_TIMEOUT`).
+const STUCK_LIMIT: Duration = Duration::from_secs(120);
+
+/// Most bytes of a message that is copied for libfabric at once.
+const INJECT_BYTES_MAX: usize = 256;
+
+/// What waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// A message, in that slot.
+    Send(u32),
+    /// The next parts of a transfer.
+    Transfer(u32),
+}
+
+/// What waits for one peer.
+pub(super) struct Queue {
+    pub(super) to: Addr,
+    pub(super) entries: VecDeque<Entry>,
+    /// Since when nothing was taken.
+    since: Instant,
+}
+
+/// What libfabric said to an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Posted {
+    Taken,
+    /// Not now.
+    Again,
+    /// Never, with the number of the error.
+    Failed(c_int),
+}
+
+impl Posted {
+    pub(super) fn of(result: ssize_t) -> Self {
+        match -result {
+            0 => Self::Taken,
+            again if again == raw::FI_EAGAIN as ssize_t => Self::Again,
+            errno => Self::Failed(errno as c_int),
+        }
+    }
+}
+
+impl Core {
+    /// Sends a short message at once, without a completion. The caller has seen to the order.
+    pub(super) fn inject(&mut self, kind: Kind, to: &Addr, tag: Tag, message: &[u8]) -> bool {
+        let Some(ep) = &self.ep else { return false };
+        let Some(peer) = to.state::<Peer>() else { return false };
+        let header: &[u8] = if kind == Kind::Unexpected { &self.header } else { &[] };
+        let len = header.len() + message.len();
+        if len > self.inject_bytes_max.min(INJECT_BYTES_MAX) || !peer.was_reached() {
+            return false;
+        }
+        let mut bytes = [0; INJECT_BYTES_MAX];
+        bytes[..header.len()].copy_from_slice(header);
+        bytes[header.len()..len].copy_from_slice(message);
+        let (start, fi_addr) = (bytes.as_ptr().cast(), peer.fi_addr);
+        let tag = u64::from(tag.0);
+        // SAFETY: the endpoint is open, the peer was inserted; the bytes are copied.
+        let result = unsafe {
+            match kind {
+                Kind::Unexpected => call::injectdata(ep.ep, start, len, tag, fi_addr),
+                Kind::Expected => call::tinject(ep.ep, start, len, fi_addr, tag),
+            }
+        };
+        let taken = Posted::of(result) == Posted::Taken;
+        if taken {
+            self.sent_bytes += len as u64;
+        }
+        taken
+    }
+
+    /// Hands something over, behind what waits for the same peer.
+    pub(super) fn enqueue(&mut self, to: &Addr, entry: Entry) {
+        let waiting = self.queues.get_mut(&to.peer_id());
+        if let Some(queue) = waiting {
+            queue.entries.push_back(entry);
+            return;
+        }
+        match self.post(entry) {
+            Posted::Taken => {}
+            Posted::Again => {
+                let entries = VecDeque::from([entry]);
+                let queue = Queue { to: to.clone(), entries, since: Instant::now() };
+                self.queues.insert(to.peer_id(), queue);
+            }
+            Posted::Failed(errno) => self.refused(entry, to, errno),
+        }
+    }
+
+    /// Takes a message out of its queue.
+    pub(super) fn dequeue(&mut self, peer: u64, slot: u32) {
+        self.take_out(peer, Entry::Send(slot));
+    }
+
+    pub(super) fn take_out(&mut self, peer: u64, entry: Entry) {
+        if let Some(queue) = self.queues.get_mut(&peer) {
+            queue.entries.retain(|waiting| *waiting != entry);
+            if queue.entries.is_empty() {
+                self.queues.remove(&peer);
+            }
+        }
+    }
+
+    /// Tries again what waits.
+    pub(super) fn retry(&mut self) {
+        if !self.recvs.is_empty() {
+            self.post_receives();
+        }
+        if self.queues.is_empty() {
+            return;
+        }
+        let peers: Vec<u64> = self.queues.keys().copied().collect();
+        for peer in peers {
+            self.retry_peer(peer);
+        }
+    }
+
+    fn retry_peer(&mut self, peer: u64) {
+        while let Some(queue) = self.queues.get(&peer)
+            && let Some(entry) = queue.entries.front().copied()
+        {
+            match self.post(entry) {
+                Posted::Taken => self.done_with_front(peer),
+                Posted::Again => return self.give_up_if_stuck(peer),
+                Posted::Failed(errno) => {
+                    let Some(to) = self.queues.get(&peer).map(|queue| queue.to.clone()) else {
+                        return;
+                    };
+                    self.done_with_front(peer);
+                    self.refused(entry, &to, errno);
+                }
+            }
+        }
+    }
+
+    fn done_with_front(&mut self, peer: u64) {
+        let Some(queue) = self.queues.get_mut(&peer) else { return };
+        queue.entries.pop_front();
+        queue.since = Instant::now();
+        if queue.entries.is_empty() {
+            self.queues.remove(&peer);
+        }
+    }
+
+    fn give_up_if_stuck(&mut self, peer: u64) {
+        let Some(queue) = self.queues.get(&peer) else { return };
+        let reached = queue.to.state::<Peer>().is_some_and(Peer::was_reached);
+        let limit = if reached { STUCK_LIMIT } else { self.connect_timeout };
+        if queue.since.elapsed() < limit {
+            return;
+        }
+        let to = queue.to.clone();
+        let said = format!(
+            "provider {} took nothing for it for {} ms",
+            self.provider.name,
+            limit.as_millis()
+        );
+        self.lose(&to, said);
+    }
+
+    /// Operations with a peer end: it cannot be reached, or not any more.
+    pub(super) fn lose(&mut self, to: &Addr, reason: String) {
+        let Some(peer) = to.state::<Peer>() else { return };
+        let error = unreachable(to, peer, reason);
+        peer.set_reached(false);
+        let queue = self.queues.remove(&to.peer_id());
+        for entry in queue.into_iter().flat_map(|queue| queue.entries) {
+            match entry {
+                Entry::Send(slot) => self.end_slot(slot, Err(error.clone())),
+                Entry::Transfer(number) => self.fail_transfer(number, error.clone()),
+            }
+        }
+        let receives: Vec<u32> = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| matches!(slot, Slot::Recv { from, .. } if from == to))
+            .map(|(index, _)| index)
+            .collect();
+        for index in receives {
+            self.cancel_slot(index, &error);
+        }
+    }
+
+    /// libfabric refused an operation for good.
+    fn refused(&mut self, entry: Entry, to: &Addr, errno: c_int) {
+        let error = self.error_of(to, errno, None);
+        match entry {
+            Entry::Send(slot) => self.end_slot(slot, Err(error)),
+            Entry::Transfer(number) => self.fail_transfer(number, error),
+        }
+    }
+
+    fn post(&mut self, entry: Entry) -> Posted {
+        match entry {
+            Entry::Send(slot) => self.post_send(slot),
+            Entry::Transfer(number) => self.post_parts(number),
+        }
+    }
+
+    fn post_send(&mut self, index: u32) -> Posted {
+        let (context, pinned) = (self.slots.context(index), self.slots.pinned(index));
+        let Some(ep) = &self.ep else { return Posted::Failed(libc::ESHUTDOWN) };
+        let Slot::Send { kind, to, tag, buf, posted, .. } = self.slots.get(index) else {
+            return Posted::Taken;
+        };
+        let fi_addr = to.state::<Peer>().map_or(u64::MAX, |peer| peer.fi_addr);
+        let tag = u64::from(tag.0);
+        let body =
+            iovec { iov_base: buf.as_slice().as_ptr().cast_mut().cast(), iov_len: buf.len() };
+        let (kind, len) = (*kind, buf.len());
+        let header =
+            iovec { iov_base: self.header.as_ptr().cast_mut().cast(), iov_len: self.header.len() };
+        let result = match kind {
+            Kind::Expected => {
+                let null = std::ptr::null_mut();
+                // SAFETY: the endpoint is open, the peer was inserted; the buffer stays in its slot
+                // until the completion.
+                unsafe { call::tsend(ep.ep, body.iov_base, len, null, fi_addr, tag, context) }
+            }
+            Kind::Unexpected => {
+                let first = usize::from(header.iov_len == 0);
+                // SAFETY: the slot is ours, and libfabric has nothing of it before it is posted.
+                let iov = unsafe {
+                    (*pinned).iov = [header, body];
+                    (&raw mut (*pinned).iov).cast::<iovec>().add(first)
+                };
+                let message = raw::fi_msg {
+                    msg_iov: iov,
+                    // SAFETY: as above; all of them are null.
+                    desc: unsafe { (&raw mut (*pinned).desc).cast() },
+                    iov_count: 2 - first,
+                    addr: fi_addr,
+                    context,
+                    data: tag,
+                };
+                let flags = raw::FI_REMOTE_CQ_DATA | raw::FI_COMPLETION | raw::FI_INJECT_COMPLETE;
+                // SAFETY: as for an expected message; the header lives as long as the endpoint.
+                unsafe { call::sendmsg(ep.ep, &raw const message, flags) }
+            }
+        };
+        let result = Posted::of(result);
+        if result == Posted::Taken {
+            *posted = true;
+            self.sent_bytes += len as u64;
+        }
+        result
+    }
+
+    /// Posts receives that wait, in order.
+    pub(super) fn post_receives(&mut self) {
+        while let Some(index) = self.recvs.front().copied() {
+            let context = self.slots.context(index);
+            let Some(ep) = &self.ep else { return };
+            let Slot::Recv { from, tag, buf, posted, .. } = self.slots.get(index) else {
+                self.recvs.pop_front();
+                continue;
+            };
+            let fi_addr = from.state::<Peer>().map_or(u64::MAX, |peer| peer.fi_addr);
+            let room = buf.spare_mut();
+            let (start, len): (*mut c_void, _) = (room.as_mut_ptr().cast(), room.len());
+            let (null, tag) = (std::ptr::null_mut(), u64::from(tag.0));
+            // SAFETY: the endpoint is open, the peer was inserted; the buffer stays in its slot
+            // until the completion, and nobody looks at it before.
+            let result = unsafe { call::trecv(ep.ep, start, len, null, fi_addr, tag, 0, context) };
+            match Posted::of(result) {
+                Posted::Taken => *posted = true,
+                // `shm` says so when it has as many receives as it takes.
+                Posted::Again | Posted::Failed(libc::ENOMEM) => return,
+                Posted::Failed(errno) => {
+                    let from = from.clone();
+                    let error = self.error_of(&from, errno, None);
+                    self.end_slot(index, Err(error));
+                }
+            }
+            self.recvs.pop_front();
+        }
+    }
+
+    /// Posts buffers for unexpected messages that are free.
+    pub(super) fn post_buffers(&mut self) {
+        if !self.unexpected.has_idle() {
+            return;
+        }
+        for number in self.unexpected.idle() {
+            let Some(ep) = &self.ep else { return };
+            let index = self.slots.add(Slot::Unexpected { buffer: number });
+            let (context, pinned) = (self.slots.context(index), self.slots.pinned(index));
+            let (start, len) = self.unexpected.buffer(number).place();
+            let iov = iovec { iov_base: start.cast(), iov_len: len };
+            // SAFETY: the slot is ours, and libfabric has nothing of it before it is posted.
+            let (iov, desc) = unsafe {
+                (*pinned).iov[0] = iov;
+                ((&raw const (*pinned).iov).cast(), (&raw mut (*pinned).desc).cast())
+            };
+            let addr = u64::MAX;
+            let message = raw::fi_msg { msg_iov: iov, desc, iov_count: 1, addr, context, data: 0 };
+            let flags = if self.unexpected.multi { raw::FI_MULTI_RECV } else { 0 };
+            // SAFETY: the endpoint is open; the buffer is not touched here but where libfabric says
+            // that a message is complete, until it is given back.
+            let result = unsafe {
+                match self.unexpected.multi {
+                    true => call::recvmsg(ep.ep, &raw const message, flags),
+                    false => {
+                        let null = std::ptr::null_mut();
+                        call::recv(ep.ep, start.cast(), len, null, addr, context)
+                    }
+                }
+            };
+            match Posted::of(result) {
+                Posted::Taken => self.unexpected.buffer(number).posted = true,
+                Posted::Again | Posted::Failed(libc::ENOMEM) => {
+                    self.slots.take(index);
+                    return;
+                }
+                Posted::Failed(errno) => {
+                    self.slots.take(index);
+                    tracing::warn!(errno, "libfabric refuses a buffer for requests");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// What an error number of libfabric means for an operation with a peer.
+    pub(super) fn error_of(&self, with: &Addr, errno: c_int, detail: Option<&str>) -> Error {
+        let library = self.domain.library;
+        let said = library.strerror(errno);
+        let reason = match detail.filter(|detail| !detail.is_empty() && *detail != said) {
+            Some(detail) => format!("{said} ({errno}; {detail})"),
+            None => format!("{said} ({errno})"),
+        };
+        match errno {
+            libc::ECANCELED => Error::Canceled,
+            _ if means_gone(errno) => match with.state::<Peer>() {
+                Some(peer) => unreachable(with, peer, reason),
+                None => Error::Unreachable { peer: with.uri().to_owned(), reason },
+            },
+            _ if errno == raw::FI_ETRUNC as c_int || errno == libc::EMSGSIZE => {
+                let reason = format!("a message was longer than agreed: {reason}");
+                Error::Protocol { peer: with.uri().to_owned(), reason }
+            }
+            _ => {
+                let what = format!("libfabric: an operation with {with}");
+                Error::io(what, std::io::Error::other(reason))
+            }
+        }
+    }
+}
+
+/// Whether an error says that the peer cannot be reached, or not any more.
+pub(super) fn means_gone(errno: c_int) -> bool {
+    matches!(
+        errno,
+        libc::ECONNREFUSED
+            | libc::ECONNRESET
+            | libc::ECONNABORTED
+            | libc::ENOTCONN
+            | libc::EPIPE
+            | libc::ESHUTDOWN
+            | libc::EHOSTUNREACH
+            | libc::EHOSTDOWN
+            | libc::ENETUNREACH
+            | libc::ENETDOWN
+            | libc::EADDRNOTAVAIL
+            | libc::ETIMEDOUT
+            | libc::ENODEV
+            | libc::ENXIO
+    )
+}
+
+fn unreachable(with: &Addr, peer: &Peer, reason: String) -> Error {
+    let uri = with.uri().to_owned();
+    match peer.was_reached() {
+        true => Error::PeerGone { peer: uri, reason },
+        false => Error::Unreachable { peer: uri, reason },
+    }
+}

@@ -1,0 +1,276 @@
+//! From a URI to the device that serves it: what libfabric is asked for, and what it is told apart
+//! by when it offers several.
+//!
+//! Source: `na_ofi_getinfo`, `na_ofi_verify_info`, `na_ofi_parse_hostname_info` in `na_ofi.c`.
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a structure of libfabric's is filled in, or handed over, as one thing"
+)]
+
+use std::ffi::CString;
+
+use ofi_sys::{Library, raw};
+
+use super::address::{Node, RawAddr, bad, resolve};
+use super::fabric::{
+    Found, Info, allocated, domain_attr, fabric_attr, search, source, text, unavailable,
+};
+use super::provider::{Format, PROVIDERS, Provider};
+use crate::{Error, Uri};
+
+/// What may be registered how: everything that is dealt with in `memory.rs`. Providers take out
+/// what they do not need.
+const MR_MODE: u32 =
+    raw::FI_MR_VIRT_ADDR | raw::FI_MR_ALLOCATED | raw::FI_MR_PROV_KEY | raw::FI_MR_ENDPOINT;
+
+/// What is wanted of a provider.
+#[derive(Debug, Default)]
+struct Wanted {
+    /// Our own address, if it was given.
+    address: Option<RawAddr>,
+    /// A device and port of a fabric.
+    node: Option<(CString, CString)>,
+    /// The name of the device.
+    domain: Option<String>,
+    format: Option<u32>,
+}
+
+/// The device for an endpoint of that URI.
+///
+/// # Errors
+///
+/// [`Error::BadUri`]; [`Error::Unavailable`] when the provider or the device is missing, with what
+/// there is.
+pub(super) fn find(
+    library: &'static Library,
+    provider: &'static Provider,
+    uri: &Uri<'_>,
+) -> Result<Info, Error> {
+    let mut wanted = wanted(provider, uri)?;
+    let port = match provider.format {
+        Format::Socket => Node::parse(uri)?.port,
+        _ => 0,
+    };
+    let mut errno = 0;
+    for name in provider.library_names {
+        match first_match(library, provider, name, &wanted)? {
+            Ok(info) => {
+                let socket = info.source().and_then(|source| source.socket());
+                if wanted.address.is_none()
+                    && port != 0
+                    && let Some(mut address) = socket
+                {
+                    // A port alone: of the device that would be taken anyway.
+                    address.set_port(port);
+                    wanted.address = Some(RawAddr::from_socket(address));
+                    wanted.format = Some(info.first().addr_format);
+                    if let Ok(info) = first_match(library, provider, name, &wanted)? {
+                        return Ok(info);
+                    }
+                }
+                return Ok(info);
+            }
+            Err(number) => errno = number,
+        }
+    }
+    Err(nothing(library, provider, uri, errno))
+}
+
+fn wanted(provider: &Provider, uri: &Uri<'_>) -> Result<Wanted, Error> {
+    let mut wanted = Wanted::default();
+    match provider.format {
+        Format::Socket => {
+            let Node { domain, host, port } = Node::parse(uri)?;
+            wanted.domain = domain;
+            wanted.format = Some(raw::FI_SOCKADDR_IN);
+            if host.is_empty() {
+                return Ok(wanted);
+            }
+            match resolve(uri.text, &host, port) {
+                Ok(found) => {
+                    // IPv4 first, as in C, unless an IPv6 address was written.
+                    let address = found.iter().find(|a| a.is_ipv4()).or_else(|| found.first());
+                    let Some(address) = address else {
+                        return Err(bad(uri.text, format!("host `{host}` has no address")));
+                    };
+                    if address.is_ipv6() {
+                        wanted.format = Some(raw::FI_SOCKADDR_IN6);
+                    }
+                    wanted.address = Some(RawAddr::from_socket(*address));
+                }
+                // It may be the name of a device.
+                Err(_) if wanted.domain.is_none() && port == 0 => wanted.domain = Some(host),
+                Err(error) => return Err(error),
+            }
+        }
+        Format::Text => {
+            wanted.format = Some(raw::FI_ADDR_STR);
+            if !uri.rest.is_empty() {
+                wanted.address = Some(RawAddr::of_peer(provider, uri, 0)?);
+            }
+        }
+        Format::Fabric(format) => {
+            wanted.format = Some(format);
+            let (device, port) = match uri.rest.split_once(':') {
+                Some((device, port)) => (device, Some(port)),
+                None => (uri.rest, None),
+            };
+            let text = |text: &str| {
+                CString::new(text).map_err(|_| bad(uri.text, "a zero byte in an address"))
+            };
+            match port.filter(|port| !port.is_empty() && *port != "0") {
+                Some(port) => wanted.node = Some((text(device)?, text(port)?)),
+                None if !device.is_empty() => wanted.domain = Some(device.to_owned()),
+                None => {}
+            }
+        }
+    }
+    Ok(wanted)
+}
+
+/// The first device that fits; the number of the error when there is none.
+fn first_match(
+    library: &'static Library,
+    provider: &Provider,
+    name: &str,
+    wanted: &Wanted,
+) -> Result<Result<Info, i32>, Error> {
+    let hints = hints(library, provider, name, wanted)?;
+    let mut address = wanted.address.as_ref().map(|address| address.bytes().to_vec());
+    if let Some(address) = &mut address {
+        // SAFETY: owned; the pointer is taken out again below, before `address` goes away.
+        unsafe {
+            (*hints.as_ptr()).src_addr = address.as_mut_ptr().cast();
+            (*hints.as_ptr()).src_addrlen = address.len();
+        }
+    }
+    let node = wanted.node.as_ref().map(|(node, service)| {
+        (node.as_c_str(), service.as_c_str(), raw::FI_SOURCE | raw::FI_NUMERICHOST)
+    });
+    let found = search(library, node, Some(&hints));
+    // SAFETY: owned; not the library's to free.
+    unsafe {
+        (*hints.as_ptr()).src_addr = std::ptr::null_mut();
+        (*hints.as_ptr()).src_addrlen = 0;
+    }
+    let found = match found {
+        Found::Some(found) => found,
+        Found::Nothing(errno) => return Ok(Err(errno)),
+    };
+    let fits = |info: &&raw::fi_info| {
+        let of_format = wanted.format.is_none_or(|format| format == info.addr_format);
+        let of_provider = text(fabric_attr(info).prov_name) == name;
+        let domain = text(domain_attr(info).name);
+        of_format && of_provider && wanted.domain.as_ref().is_none_or(|wanted| *wanted == domain)
+    };
+    match found.all().find(fits) {
+        Some(info) => Info::copy_of(library, info).map(Ok),
+        None => Ok(Err(libc::ENODATA)),
+    }
+}
+
+fn hints(
+    library: &'static Library,
+    provider: &Provider,
+    name: &str,
+    wanted: &Wanted,
+) -> Result<Info, Error> {
+    let hints = Info::empty(library)?;
+    let info = hints.as_ptr();
+    let context = if provider.context2 { raw::FI_CONTEXT2 } else { raw::FI_CONTEXT };
+    let mut caps = raw::FI_MSG | raw::FI_TAGGED | raw::FI_RMA | raw::FI_DIRECTED_RECV;
+    if provider.multi_recv {
+        caps |= raw::FI_MULTI_RECV;
+    }
+    if provider.source {
+        caps |= raw::FI_SOURCE | raw::FI_SOURCE_ERR;
+    }
+    // SAFETY: owned, with all its parts, which nobody else refers to; the name is allocated as the
+    // library frees it.
+    unsafe {
+        (*info).caps = caps;
+        (*info).mode = context | raw::FI_ASYNC_IOV;
+        (*info).addr_format = wanted.format.unwrap_or(raw::FI_FORMAT_UNSPEC);
+        (*(*info).ep_attr).type_ = raw::FI_EP_RDM;
+        (*(*info).ep_attr).protocol = provider.protocol;
+        (*(*info).tx_attr).op_flags = raw::FI_INJECT_COMPLETE;
+        (*(*info).domain_attr).resource_mgmt = raw::FI_RM_ENABLED;
+        (*(*info).domain_attr).threading = raw::FI_THREAD_SAFE;
+        (*(*info).domain_attr).mr_mode = MR_MODE as i32;
+        (*(*info).domain_attr).control_progress = provider.progress;
+        (*(*info).domain_attr).data_progress = provider.progress;
+        (*(*info).fabric_attr).prov_name = allocated(name);
+    }
+    Ok(hints)
+}
+
+/// Why nothing was found.
+fn nothing(library: &'static Library, provider: &Provider, uri: &Uri<'_>, errno: i32) -> Error {
+    let version = library.version();
+    let all = devices_of(library);
+    let names = provider.library_names;
+    let mut providers: Vec<_> = all.iter().map(|device| device.0.as_str()).collect();
+    providers.sort_unstable();
+    providers.dedup();
+    let of_this: Vec<_> = all.iter().filter(|device| names.contains(&device.0.as_str())).collect();
+    if of_this.is_empty() {
+        let (tried, there) = (names.join("`, `"), providers.join(", "));
+        return unavailable(format!(
+            "libfabric {version} ({}) finds no device for provider `{tried}` on this machine; it \
+             finds {there}",
+            library.name()
+        ));
+    }
+    let mut there: Vec<_> =
+        of_this.iter().map(|device| format!("{} ({})", device.1, device.2)).collect();
+    there.dedup();
+    unavailable(format!(
+        "libfabric {version} has provider `{}`, but no device of it fits `{}`: {}; there is {}",
+        of_this[0].0,
+        uri.text,
+        library.strerror(errno),
+        there.join(", ")
+    ))
+}
+
+/// Provider, device and address of everything that libfabric finds.
+fn devices_of(library: &'static Library) -> Vec<(String, String, String)> {
+    let Found::Some(found) = search(library, None, None) else { return Vec::new() };
+    let describe = |info: &raw::fi_info| {
+        let address = source(info).map(|address| match address.socket() {
+            Some(socket) => socket.ip().to_string(),
+            None => String::new(),
+        });
+        (
+            text(fabric_attr(info).prov_name),
+            text(domain_attr(info).name),
+            address.filter(|text| !text.is_empty()).unwrap_or_else(|| "no IP address".into()),
+        )
+    };
+    let mut devices: Vec<_> = found.all().map(describe).collect();
+    devices.dedup();
+    devices
+}
+
+/// What can be opened here: each provider of the table with a device that libfabric finds.
+///
+/// # Errors
+///
+/// [`Error::Unavailable`] without the library.
+pub(super) fn devices(library: &'static Library) -> Vec<crate::Device> {
+    let mut devices = Vec::new();
+    for (name, domain, address) in devices_of(library) {
+        let provider = PROVIDERS.iter().find(|known| known.library_names.contains(&&*name));
+        let Some(provider) = provider else { continue };
+        let device = crate::Device {
+            protocol: format!("ofi+{}", provider.name),
+            name: domain,
+            address,
+            summary: provider.summary,
+        };
+        if !devices.contains(&device) {
+            devices.push(device);
+        }
+    }
+    devices
+}

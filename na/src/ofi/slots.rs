@@ -1,0 +1,155 @@
+//! What libfabric has in hand: a slot for each operation that was handed over or waits to be.
+//!
+//! libfabric is given the address of a slot as the operation's context, and the addresses of the
+//! buffers in it. So a slot does not move, and is free again only when the operation has completed
+//! or the endpoint is closed.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
+use libc::iovec;
+use ofi_sys::raw;
+
+use crate::matching::Kind;
+use crate::{Addr, Error, MsgBuf, OpId, Tag};
+
+/// The part of a slot that libfabric sees.
+#[repr(C)]
+pub(super) struct Pinned {
+    /// libfabric's own, while the operation is in flight.
+    context: raw::fi_context2,
+    index: u32,
+    /// The parts of what is sent; some providers look at them after the call.
+    pub(super) iov: [iovec; 2],
+    pub(super) remote: raw::fi_rma_iov,
+    pub(super) desc: [*mut c_void; 2],
+}
+
+/// What a slot is used for.
+pub(super) enum Slot {
+    Free,
+    /// A message to a peer.
+    Send {
+        op: OpId,
+        kind: Kind,
+        to: Addr,
+        tag: Tag,
+        buf: MsgBuf,
+        /// libfabric has it.
+        posted: bool,
+        /// Its end was reported with a copy of the buffer; libfabric still has this one.
+        given_up: bool,
+    },
+    /// A receive of an expected message.
+    Recv {
+        op: OpId,
+        from: Addr,
+        tag: Tag,
+        buf: MsgBuf,
+        posted: bool,
+        /// Why it was canceled.
+        end: Option<Error>,
+    },
+    /// A part of a transfer.
+    Part {
+        transfer: u32,
+    },
+    /// A buffer for unexpected messages.
+    Unexpected {
+        buffer: u32,
+    },
+}
+
+/// All slots of an endpoint.
+#[derive(Default)]
+pub(super) struct Slots {
+    pinned: Vec<NonNull<Pinned>>,
+    used: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+// SAFETY: the pinned parts are owned, and not tied to a thread.
+unsafe impl Send for Slots {}
+
+impl Slots {
+    /// Takes a slot.
+    pub(super) fn add(&mut self, slot: Slot) -> u32 {
+        if let Some(index) = self.free.pop() {
+            self.used[index as usize] = slot;
+            return index;
+        }
+        let index = self.used.len() as u32;
+        let nothing = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let pinned = Pinned {
+            context: raw::fi_context2 { internal: [std::ptr::null_mut(); 8] },
+            index,
+            iov: [nothing; 2],
+            remote: raw::fi_rma_iov { addr: 0, len: 0, key: 0 },
+            desc: [std::ptr::null_mut(); 2],
+        };
+        let pinned = NonNull::from(Box::leak(Box::new(pinned)));
+        self.pinned.push(pinned);
+        self.used.push(slot);
+        index
+    }
+
+    pub(super) fn get(&mut self, index: u32) -> &mut Slot {
+        &mut self.used[index as usize]
+    }
+
+    /// Gives a slot back; what it was used for.
+    pub(super) fn take(&mut self, index: u32) -> Slot {
+        self.free.push(index);
+        std::mem::replace(&mut self.used[index as usize], Slot::Free)
+    }
+
+    /// What libfabric is given as the context.
+    pub(super) fn context(&self, index: u32) -> *mut c_void {
+        self.pinned[index as usize].as_ptr().cast()
+    }
+
+    /// The part that does not move.
+    pub(super) fn pinned(&self, index: u32) -> *mut Pinned {
+        self.pinned[index as usize].as_ptr()
+    }
+
+    /// The slot of a completion; `None` if its context is none of ours.
+    pub(super) fn index_of(&self, context: *mut c_void) -> Option<u32> {
+        if context.is_null() {
+            return None;
+        }
+        // SAFETY: libfabric returns contexts that it was given, which are addresses of slots, and
+        // slots live as long as this object; it writes to no more than the `fi_context2`, and
+        // no reference is made.
+        let index = unsafe { (*context.cast::<Pinned>()).index };
+        (self.pinned.get(index as usize).map(|pinned| pinned.as_ptr().cast()) == Some(context))
+            .then_some(index)
+    }
+
+    /// All slots in use.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Slot)> {
+        self.used.iter().enumerate().map(|(index, slot)| (index as u32, slot))
+    }
+
+    /// Does not free what libfabric has addresses of; nothing more can be handed over.
+    pub(super) fn keep_pinned(&mut self) {
+        self.pinned.clear();
+        self.free.clear();
+    }
+
+    /// Takes everything out, once libfabric has nothing any more.
+    pub(super) fn drain(&mut self) -> Vec<Slot> {
+        self.free.clear();
+        std::mem::take(&mut self.used)
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        for pinned in &self.pinned {
+            // SAFETY: leaked by `add`, once each; the endpoint, which knew the addresses, is closed
+            // (the order of the fields in `Core`).
+            drop(unsafe { Box::from_raw(pinned.as_ptr()) });
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Puts and gets: parts that are contiguous on both sides, some of them in flight at a time.
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a structure of libfabric's is filled in, or handed over, as one thing"
+)]
+
+use ofi_sys::{call, raw};
+
+use super::core::Core;
+use super::memory::{self, RemotePiece};
+use super::peers::Peer;
+use super::queue::{Entry, Posted};
+use super::slots::Slot;
+use crate::{Addr, Completion, DeniedReason, Error, OpId, Transfer};
+
+/// Parts of one transfer in flight.
+const PARTS_MAX: u32 = 16;
+
+/// Longest part, bytes: a transfer can be canceled between parts.
+const PART_BYTES_MAX: u64 = 4 << 20;
+
+/// A transfer.
+pub(super) struct Running {
+    pub(super) op: OpId,
+    put: bool,
+    pub(super) transfer: Transfer,
+    with: Addr,
+    pieces: Vec<RemotePiece>,
+    /// Bytes that were handed over.
+    started: u64,
+    in_flight: u32,
+    /// It waits in the queue of its peer.
+    queued: bool,
+    error: Option<Error>,
+}
+
+impl Running {
+    /// The next part: ours, libfabric's name of the peer's, key, bytes.
+    fn next(&self, part_max: u64) -> Option<(*mut u8, u64, u64, usize)> {
+        let Transfer { local, local_offset, remote_offset, len, .. } = &self.transfer;
+        let left = len - self.started;
+        let at = remote_offset + self.started;
+        let number = self.pieces.partition_point(|piece| piece.start + piece.len <= at);
+        let theirs = self.pieces.get(number)?;
+        let within = at - theirs.start;
+        let len = left.min(theirs.len - within).min(part_max);
+        let ours = local.region().pieces(local_offset + self.started, len).next()?;
+        Some((ours.ptr, theirs.addr + within, theirs.key, ours.len))
+    }
+
+    /// libfabric has parts of it.
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.in_flight > 0
+    }
+
+    fn is_started(&self) -> bool {
+        self.error.is_some() || self.started == self.transfer.len
+    }
+}
+
+impl Core {
+    /// Starts a transfer with a peer that is not ourselves, whose arguments were checked.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] when the peer's memory is not described for this transport.
+    pub(super) fn start_transfer(
+        &mut self,
+        op: OpId,
+        put: bool,
+        with: &Addr,
+        transfer: Transfer,
+    ) -> Result<(), Error> {
+        let virtual_addresses =
+            self.domain.info.domain_attr().mr_mode as u32 & raw::FI_MR_VIRT_ADDR != 0;
+        let native = transfer.remote.native.as_deref().unwrap_or_default();
+        let pieces = memory::pieces(native, virtual_addresses).ok_or_else(|| {
+            Error::InvalidArgument(
+                "the remote memory is not described for the ofi transport".into(),
+            )
+        })?;
+        let end = pieces.last().map_or(0, |piece| piece.start + piece.len);
+        let with = with.clone();
+        let running = Running {
+            op,
+            put,
+            transfer,
+            with: with.clone(),
+            pieces,
+            started: 0,
+            in_flight: 0,
+            queued: false,
+            error: None,
+        };
+        let Transfer { remote_offset, len, .. } = running.transfer;
+        if remote_offset + len > end {
+            let reason = DeniedReason::OutOfRange;
+            let result = Err(Error::Denied { peer: with.uri().to_owned(), reason });
+            self.report_transfer(running, result);
+        } else if len == 0 {
+            // Providers differ in what they do with nothing; C does not ask either.
+            self.report_transfer(running, Ok(()));
+        } else {
+            self.next_transfer = self.next_transfer.wrapping_add(1);
+            let number = self.next_transfer;
+            self.transfers.insert(number, running);
+            self.continue_transfer(number);
+        }
+        Ok(())
+    }
+
+    fn report_transfer(&mut self, running: Running, result: Result<(), Error>) {
+        self.done.push_back(Completion::Transfer { op: running.op, result });
+        self.memories.push(running.transfer.local);
+    }
+
+    /// Hands over more parts, or ends the transfer if there are none and none is in flight.
+    fn continue_transfer(&mut self, number: u32) {
+        let Some(running) = self.transfers.get_mut(&number) else { return };
+        if running.is_started() {
+            if running.in_flight == 0 && !running.queued {
+                let Some(running) = self.transfers.remove(&number) else { return };
+                let result = running.error.clone().map_or(Ok(()), Err);
+                self.report_transfer(running, result);
+            }
+        } else if !running.queued && running.in_flight < PARTS_MAX {
+            running.queued = true;
+            let with = running.with.clone();
+            self.enqueue(&with, Entry::Transfer(number));
+        }
+    }
+
+    /// Posts parts until enough are in flight. Called from the queue.
+    pub(super) fn post_parts(&mut self, number: u32) -> Posted {
+        let part_max = (self.domain.info.ep_attr().max_msg_size as u64).min(PART_BYTES_MAX);
+        loop {
+            let Some(running) = self.transfers.get_mut(&number) else { return Posted::Taken };
+            if running.is_started() || running.in_flight >= PARTS_MAX {
+                running.queued = false;
+                return Posted::Taken;
+            }
+            let Some((ours, addr, key, len)) = running.next(part_max) else {
+                return Posted::Failed(libc::EFAULT);
+            };
+            let put = running.put;
+            let fi_addr = running.with.state::<Peer>().map_or(u64::MAX, |peer| peer.fi_addr);
+            let index = self.slots.add(Slot::Part { transfer: number });
+            let (context, pinned) = (self.slots.context(index), self.slots.pinned(index));
+            let Some(ep) = &self.ep else { return Posted::Failed(libc::ESHUTDOWN) };
+            // SAFETY: the slot is ours, and libfabric has nothing of it before it is posted.
+            let message = unsafe {
+                (*pinned).iov[0] = libc::iovec { iov_base: ours.cast(), iov_len: len };
+                (*pinned).remote = raw::fi_rma_iov { addr, len, key };
+                raw::fi_msg_rma {
+                    msg_iov: (&raw const (*pinned).iov).cast(),
+                    desc: (&raw mut (*pinned).desc).cast(),
+                    iov_count: 1,
+                    addr: fi_addr,
+                    rma_iov: &raw const (*pinned).remote,
+                    rma_iov_count: 1,
+                    context,
+                    data: 0,
+                }
+            };
+            // SAFETY: the endpoint is open, the peer was inserted; the transfer keeps its memory,
+            // of which this is a part, until the completion.
+            let result = unsafe {
+                match put {
+                    true => {
+                        let flags = raw::FI_COMPLETION | raw::FI_DELIVERY_COMPLETE;
+                        call::writemsg(ep.ep, &raw const message, flags)
+                    }
+                    false => call::readmsg(ep.ep, &raw const message, raw::FI_COMPLETION),
+                }
+            };
+            match Posted::of(result) {
+                Posted::Taken => {
+                    running.started += len as u64;
+                    running.in_flight += 1;
+                    if put {
+                        self.sent_bytes += len as u64;
+                    }
+                }
+                other => {
+                    self.slots.take(index);
+                    return other;
+                }
+            }
+        }
+    }
+
+    /// A part is over.
+    pub(super) fn part_ended(&mut self, number: u32, result: Result<(), Error>) {
+        let Some(running) = self.transfers.get_mut(&number) else { return };
+        running.in_flight -= 1;
+        if let Err(error) = result {
+            running.error.get_or_insert(error);
+            if running.queued {
+                running.queued = false;
+                let peer = running.with.peer_id();
+                self.take_out(peer, Entry::Transfer(number));
+            }
+        } else if let Some(peer) = running.with.state::<Peer>() {
+            peer.set_reached(true);
+        }
+        self.continue_transfer(number);
+    }
+
+    /// With whom a transfer is.
+    pub(super) fn transfer_with(&self, number: u32) -> Option<Addr> {
+        self.transfers.get(&number).map(|running| running.with.clone())
+    }
+
+    /// A transfer that is in no queue any more ends when nothing of it is in flight.
+    pub(super) fn fail_transfer(&mut self, number: u32, error: Error) {
+        let Some(running) = self.transfers.get_mut(&number) else { return };
+        running.queued = false;
+        running.error.get_or_insert(error);
+        self.continue_transfer(number);
+    }
+
+    /// Nothing more is started of the transfer `op`, if there is one.
+    pub(super) fn cancel_transfer(&mut self, op: OpId) {
+        let found = self.transfers.iter().find(|(_, running)| running.op == op);
+        let Some((number, with)) = found.map(|(n, running)| (*n, running.with.peer_id())) else {
+            return;
+        };
+        self.take_out(with, Entry::Transfer(number));
+        self.fail_transfer(number, Error::Canceled);
+    }
+}
