@@ -6,6 +6,7 @@
 //!
 //! Prints `40 + 2 = 42`.
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use margo::{Instance, ProviderHandle, Rpc};
@@ -13,16 +14,25 @@ use margo::{Instance, ProviderHandle, Rpc};
 const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
 const STOP: Rpc<(), ()> = Rpc::new("stop");
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let Some(address) = std::env::args().nth(1) else {
+fn main() -> ExitCode {
+    let args: Vec<_> = std::env::args().skip(1).collect();
+    let [address] = &args[..] else {
         eprintln!("usage: sum_client ADDRESS   (the one that sum_server printed)");
-        std::process::exit(2);
+        return ExitCode::from(2);
     };
+    if let Err(error) = call(address) {
+        eprintln!("sum_client: {error}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+fn call(address: &str) -> Result<(), Box<dyn std::error::Error>> {
     // A client needs a transport of the same kind, but no address that others could find.
     let own = address.split("://").next().unwrap_or_default();
     let margo = Instance::builder(format!("{own}://")).listen(false).start()?;
 
-    let service = ProviderHandle::from(margo.lookup(&address)?);
+    let service = ProviderHandle::from(margo.lookup(address)?);
     let sum = margo.forward_timed(SUM, &service, &(40, 2), Duration::from_secs(5))?;
     println!("40 + 2 = {sum}");
 

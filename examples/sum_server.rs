@@ -7,13 +7,31 @@
 //!
 //! It prints `listening on <address>` and serves until a client asks it to stop.
 
+use std::process::ExitCode;
+
 use margo::{Instance, Rpc};
 
 const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
 const STOP: Rpc<(), ()> = Rpc::new("stop");
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let address = std::env::args().nth(1).unwrap_or_else(|| "na+sm://".into());
+fn main() -> ExitCode {
+    let args: Vec<_> = std::env::args().skip(1).collect();
+    let address = match &args[..] {
+        [] => "na+sm://",
+        [address] => address,
+        _ => {
+            eprintln!("usage: sum_server [ADDRESS]   (na+sm:// unless given)");
+            return ExitCode::from(2);
+        }
+    };
+    if let Err(error) = serve(address) {
+        eprintln!("sum_server: {error}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+fn serve(address: &str) -> Result<(), Box<dyn std::error::Error>> {
     let margo = Instance::builder(address).start()?;
 
     // Each request runs on a ULT of its own and may block there.

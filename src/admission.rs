@@ -29,9 +29,43 @@ pub(crate) use crate::gate::{Entrance, Gate};
 pub(crate) struct Gates<P> {
     several: bool,
     /// Of pools that handlers run in.
-    pools: Mutex<Vec<(PoolRef, Arc<Gate<P>>)>>,
+    pools: Mutex<OfPools<P>>,
     /// Of RPCs that have one.
     rpcs: Mutex<Vec<Weak<Gate<P>>>>,
+}
+
+struct OfPools<P> {
+    gates: Vec<OfPool<P>>,
+    /// [`Gates::sums`] of those that were dropped.
+    dropped: (u64, u64),
+}
+
+struct OfPool<P> {
+    pool: PoolRef,
+    gate: Arc<Gate<P>>,
+    /// The instance does not have the pool any more; the gate goes with the last who knows it.
+    is_removed: bool,
+}
+
+impl<P> OfPools<P> {
+    /// Drops the gates of removed pools to which nobody can come and from which nobody can go: the
+    /// pool of a program may have handlers when the instance forgets it.
+    fn drop_unused(&mut self) {
+        let dropped = &mut self.dropped;
+        self.gates.retain(|OfPool { gate, is_removed, .. }| {
+            let is_used = !is_removed || Arc::strong_count(gate) > 1 || is_used(gate);
+            if !is_used {
+                *dropped = (dropped.0 + gate.ended(), dropped.1 + gate.load().refused);
+            }
+            is_used
+        });
+    }
+}
+
+impl<P> Default for OfPools<P> {
+    fn default() -> Self {
+        Self { gates: Vec::new(), dropped: (0, 0) }
+    }
 }
 
 impl<P> Gates<P> {
@@ -43,12 +77,24 @@ impl<P> Gates<P> {
     /// That of a pool; made with these bounds if there is none.
     pub(crate) fn of_pool(&self, pool: &PoolRef, bounds: Admission) -> Arc<Gate<P>> {
         let mut pools = lock(&self.pools);
-        if let Some((_, gate)) = pools.iter().find(|(there, _)| there == pool) {
-            return gate.clone();
+        pools.drop_unused();
+        if let Some(own) = pools.gates.iter_mut().find(|own| own.pool == *pool) {
+            // It may have come back.
+            own.is_removed = false;
+            return own.gate.clone();
         }
         let gate = Arc::new(Gate::of_pool(bounds, self.several));
-        pools.push((pool.clone(), gate.clone()));
+        pools.gates.push(OfPool { pool: pool.clone(), gate: gate.clone(), is_removed: false });
         gate
+    }
+
+    /// The instance does not have that pool any more.
+    pub(crate) fn pool_removed(&self, pool: &PoolRef) {
+        let mut pools = lock(&self.pools);
+        for own in pools.gates.iter_mut().filter(|own| own.pool == *pool) {
+            own.is_removed = true;
+        }
+        pools.drop_unused();
     }
 
     /// A new one for an RPC.
@@ -60,21 +106,25 @@ impl<P> Gates<P> {
         gate
     }
 
-    /// That of a pool, if handlers run there.
+    /// That of a pool, if handlers run there and it was not removed.
     pub(crate) fn find(&self, pool: &PoolRef) -> Option<Arc<Gate<P>>> {
-        lock(&self.pools).iter().find(|(there, _)| there == pool).map(|(_, gate)| gate.clone())
+        let pools = lock(&self.pools);
+        let mut there = pools.gates.iter().filter(|own| !own.is_removed);
+        there.find(|own| own.pool == *pool).map(|own| own.gate.clone())
     }
 
-    /// Of each pool that handlers run in.
+    /// Of each pool that handlers run in, and that was not removed.
     pub(crate) fn loads(&self) -> Vec<(PoolRef, Load)> {
-        lock(&self.pools).iter().map(|(pool, gate)| (pool.clone(), gate.load())).collect()
+        let pools = lock(&self.pools);
+        let there = pools.gates.iter().filter(|own| !own.is_removed);
+        there.map(|own| (own.pool.clone(), own.gate.load())).collect()
     }
 
     /// Handlers that have ended, and requests that were refused at a bound.
     pub(crate) fn sums(&self) -> (u64, u64) {
         let pools = lock(&self.pools);
-        let (ended, busy) = pools.iter().fold((0, 0), |(ended, busy), (_, gate)| {
-            (ended + gate.ended(), busy + gate.load().refused)
+        let (ended, busy) = pools.gates.iter().fold(pools.dropped, |(ended, busy), own| {
+            (ended + own.gate.ended(), busy + own.gate.load().refused)
         });
         let rpcs = lock(&self.rpcs);
         let of_rpcs = rpcs.iter().filter_map(Weak::upgrade).map(|gate| gate.load().refused);
@@ -83,19 +133,21 @@ impl<P> Gates<P> {
 
     /// Whether there is any request inside or waiting.
     pub(crate) fn any_in_hand(&self) -> bool {
-        let is_used = |gate: &Gate<P>| {
-            let load = gate.load();
-            load.in_hand + load.waiting > 0
-        };
-        lock(&self.pools).iter().any(|(_, gate)| is_used(gate))
+        lock(&self.pools).gates.iter().any(|own| is_used(&own.gate))
     }
 
     /// All that waits at any of them.
     pub(crate) fn give_back(&self) -> Vec<P> {
         let rpcs = lock(&self.rpcs).iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
-        let pools = lock(&self.pools).iter().map(|(_, gate)| gate.clone()).collect::<Vec<_>>();
+        let pools = lock(&self.pools).gates.iter().map(|own| own.gate.clone()).collect::<Vec<_>>();
         rpcs.iter().chain(&pools).flat_map(|gate| gate.give_back()).collect()
     }
+}
+
+/// Whether there is any request inside or waiting.
+fn is_used<P>(gate: &Gate<P>) -> bool {
+    let load = gate.load();
+    load.in_hand + load.waiting > 0
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -26,6 +26,7 @@ use ult::{Eventual, PoolRef, TimerHandle};
 
 use crate::hg::{HgError, OpRef, Response, ReturnCode, margo, proc};
 use crate::instance::Inner;
+use crate::log::log;
 use crate::monitor::CallWatch;
 use crate::{ForwardError, Instance, ProviderHandle};
 
@@ -213,7 +214,7 @@ impl Call {
         match pool.tasklet().name("margo deadline").spawn_at(deadline, ring) {
             Ok(timer) => *alarm = Alarm::Set(timer),
             // Only when the runtime ends, and then all calls have.
-            Err(error) => tracing::debug!(%error, "no alarm for a call"),
+            Err(error) => log!(instance.inner().log, DEBUG, %error, "no alarm for a call"),
         }
     }
 

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::call::{Call, Callback, Site, Term, pool_for_units};
+use crate::log::log;
 use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc, trace};
 
 impl Instance {
@@ -109,9 +110,9 @@ impl Instance {
         let at_end: Callback = Box::new(move |call: Arc<Call>| {
             let pools = [instance.rpc_pool(), instance.progress_pool()];
             let Some(pool) = pool_for_units(&instance, pools) else { return };
+            let log = instance.inner().log.clone();
             let spawned = pool.ult().name(name).spawn_detached(move || {
-                ult::set_inherited_word(on_behalf_of);
-                trace::begin_unit(context);
+                trace::begin_unit(on_behalf_of, context);
                 let site = Site { rpc: name, to: &target, term };
                 let result = call.read(instance.inner(), site);
                 // Neither the answer's buffer nor the instance is needed any more.
@@ -119,7 +120,7 @@ impl Instance {
                 callback(result);
             });
             if let Err(error) = spawned {
-                tracing::error!(rpc = name, %error, "no ULT for the callback of a call");
+                log!(log, ERROR, rpc = name, %error, "no ULT for the callback of a call");
             }
         });
         let call = Arc::new(Call::with_extra(Some(at_end)));

@@ -64,6 +64,8 @@ impl Seat {
         let number = company.next.get();
         company.next.set(number + 1);
         bump(&company.awake, true);
+        // They sleep as long as nobody else is awake.
+        company.wake(number);
         Self { company, number, is_tired: false }
     }
 

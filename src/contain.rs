@@ -4,13 +4,20 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs `f`, whatever it does. `what` says in the log whose code it is.
-pub(crate) fn contain(what: &str, f: impl FnOnce()) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(f)) {
-        let message = message_of(&*panic);
-        tracing::error!(message, "{what} panicked");
-        // Its payload may have a destructor that panics, too.
-        std::mem::forget(panic);
+use crate::log::{Log, log};
+
+/// Runs `f`, whatever it does; `None`: it has panicked. `what` says in the instance's log whose
+/// code it is.
+pub(crate) fn contain<R>(log: &Log, what: &str, f: impl FnOnce() -> R) -> Option<R> {
+    match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(result) => Some(result),
+        Err(panic) => {
+            let message = message_of(&*panic);
+            log!(log, ERROR, message, "{what} panicked");
+            // Its payload may have a destructor that panics, too.
+            std::mem::forget(panic);
+            None
+        }
     }
 }
 
@@ -37,9 +44,9 @@ mod tests {
                 panic!("in the destructor of a payload");
             }
         }
-        let mut ran = false;
-        contain("a test", || std::panic::panic_any(Loud));
-        contain("a test", || ran = true);
+        let (log, mut ran) = (Log::default(), false);
+        contain(&log, "a test", || std::panic::panic_any(Loud));
+        contain(&log, "a test", || ran = true);
         assert!(ran);
         assert_eq!(message_of(&"text"), "text");
         assert_eq!(message_of(&"text".to_owned()), "text");

@@ -125,7 +125,7 @@ pub(crate) fn run(inner: &Arc<Inner>, stage: Stage) {
 fn run_here(inner: &Arc<Inner>, stage: Stage) {
     let instance = Instance::new(inner.clone());
     while let Some(callback) = inner.shutdown.callbacks.next(stage) {
-        contain("a finalize callback", || callback(&instance));
+        contain(&inner.log, "a finalize callback", || callback(&instance));
     }
 }
 

@@ -63,7 +63,7 @@ pub(crate) fn dispatch(inner: &Inner, mut request: RequestHandle<Token>) {
         inner.monitoring.refused(&request, entry, None, ReturnCode::Busy);
         respond::refuse(inner, request, ReturnCode::Busy);
     } else if let Some(start) = Start::prepare(inner, entry) {
-        start.go(request, registration, None);
+        start.go(inner, request, registration, None);
     } else {
         inner.monitoring.refused(&request, entry, None, ReturnCode::Permission);
         refuse_closing(inner, request);
@@ -92,7 +92,7 @@ fn go_on(inner: &Inner, mut todo: Vec<Next>) {
             Next::Inside(Waiting { request, registration, arrived, .. }) => {
                 let Some(entry) = registration.data_as::<Entry>() else { continue };
                 if let Some(start) = Start::prepare(inner, entry) {
-                    start.go(request, registration, arrived);
+                    start.go(inner, request, registration, arrived);
                     continue;
                 }
                 let peer = request.origin().clone();
@@ -201,19 +201,20 @@ impl<'a> Start<'a> {
     #[inline]
     fn go(
         self,
+        inner: &Inner,
         request: RequestHandle<Token>,
         registration: Arc<Registration>,
         arrived: Option<Moment>,
     ) {
         let Self { instance, pool, rpc, provider, tasklet, priority } = self;
-        let watch = instance.inner().monitoring.request_starts(&request, &registration, arrived);
+        let watch = inner.monitoring.request_starts(&request, &registration, arrived);
         let reply = Reply::new(instance, registration, rpc, provider, request, watch);
         let running = Running { reply, is_counted_out: false };
         let unit = if tasklet { pool.tasklet() } else { pool.ult() };
         if let Err(error) = unit.name(rpc).priority(priority).spawn_detached(move || running.run())
         {
             // The closure was dropped, and the reply in it has answered.
-            tracing::error!(rpc, %error, "no ULT for a request");
+            log!(inner.log, ERROR, rpc, %error, "no ULT for a request");
         }
     }
 }

@@ -22,8 +22,10 @@ use crate::log::{Log, log};
 use crate::metrics::{self, Listener, Watched};
 use crate::monitor::{self, InitialMonitors, Monitor, Monitoring};
 use crate::options::{hg_options, na_options, without_effect};
+use crate::profile::{self, Profile};
 use crate::progress::{self, Token};
 use crate::shutdown::Shutdown;
+use crate::timer::Timers;
 use crate::trace::Tracer;
 use crate::when_needed::WhenNeeded;
 use crate::{InitError, Instance, Layout, remote_shutdown};
@@ -218,19 +220,20 @@ fn start(
         cancels: Cancels::default(),
         more_contexts,
         counters: Counters { stalls, ..Counters::default() },
-        timers: Arc::default(),
+        timers: Timers::new(log.clone()),
         family: Family::new(parent),
         process: Process::current(),
         remote_shutdown: AtomicBool::new(resolved.remote_shutdown),
         when_needed: WhenNeeded::new(resolved.progress_when_needed),
         identities: Identities::default(),
         metrics: metrics::State::new(watched, resolved.metrics.remote),
+        monitoring: Monitoring::new(monitors, log.clone()),
         log,
-        monitoring: Monitoring::new(monitors),
+        profile: Profile::default(),
         resolved,
     });
     start_trace(&inner)?;
-    inner.metrics.watched.add(&inner.core, &inner.metrics.marks);
+    inner.metrics.watched.add(&inner.core, &inner.elastic, &inner.metrics.marks);
     for (id, pool) in inner.resolved.progress_pools().enumerate() {
         if let Err(error) = start_progress(&inner, id, &inner.pools[pool]) {
             crate::shutdown::stop_progress(&inner);
@@ -243,6 +246,7 @@ fn start(
         serve_metrics(&instance, listener)?;
     }
     monitor::api::start(&instance);
+    profile::start(&instance);
     Ok(instance)
 }
 
@@ -258,7 +262,8 @@ fn start_trace(inner: &Inner) -> Result<(), InitError> {
         xstreams.resize_with(xstreams.len().max(rank + 1), String::new);
         xstreams[rank] = xstream.name().to_owned();
     }
-    let tracer = Tracer::start(options, inner.core.self_addr().to_string(), xstreams)
+    let address = inner.core.self_addr().to_string();
+    let tracer = Tracer::start(options, address, xstreams, inner.log.clone())
         .map_err(|(path, source)| InitError::Trace { path, source })?;
     log!(inner.log, INFO, path = %tracer.path().display(), "recording calls");
     inner.monitoring.trace_with(tracer);
@@ -274,7 +279,7 @@ fn serve_metrics(instance: &Instance, listener: Listener) -> Result<(), InitErro
     let weak = Arc::downgrade(inner);
     let text = move || Some(metrics::collect(&*weak.upgrade()?).prometheus());
     let listen = inner.resolved.metrics.listen.as_deref().unwrap_or_default();
-    inner.metrics.server.start(listener, text).map_err(no_metrics(listen))?;
+    inner.metrics.server.start(listener, inner.log.clone(), text).map_err(no_metrics(listen))?;
     if let Some(address) = inner.metrics.server.address() {
         log!(inner.log, INFO, "metrics are at http://{address}/metrics");
     }

@@ -19,6 +19,7 @@ use crate::hg::{Core, HgError};
 use crate::identity::Identities;
 use crate::log::Log;
 use crate::monitor::Monitoring;
+use crate::profile::Profile;
 use crate::progress::{Progress, Token};
 use crate::shutdown::Shutdown;
 use crate::timer::Timers;
@@ -79,6 +80,7 @@ pub(crate) struct Inner {
     pub(crate) cancels: Cancels,
     pub(crate) identities: Identities,
     pub(crate) monitoring: Monitoring,
+    pub(crate) profile: Profile,
 }
 
 impl Inner {

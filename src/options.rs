@@ -14,17 +14,17 @@ use crate::hg::{self, HgOptions, ProcLimits};
 /// Each is something that can be lived without, so it is a warning.
 pub(crate) fn without_effect(resolved: &Resolved) -> Vec<&'static str> {
     let mercury = &resolved.mercury;
+    let is_fabric = resolved.address.starts_with("ofi+");
     let given = [
         (mercury.na_no_retry, "mercury.na_no_retry"),
         (mercury.release_input_early == Some(false), "mercury.release_input_early"),
         (mercury.multi_recv_op_max > 0, "mercury.multi_recv_op_max"),
         (mercury.multi_recv_copy_threshold > 0, "mercury.multi_recv_copy_threshold"),
         (mercury.ip_subnet.is_some(), "mercury.ip_subnet"),
-        (mercury.auth_key.is_some(), "mercury.auth_key"),
+        (mercury.auth_key.is_some() && !is_fabric, "mercury.auth_key"),
         (mercury.sm_info_string.is_some() && !mercury.auto_sm, "mercury.sm_info_string"),
         (mercury.na_request_mem_device, "mercury.na_request_mem_device"),
         (mercury.na_addr_format != NaAddrFormat::default(), "mercury.na_addr_format"),
-        (resolved.enable_abt_profiling, "enable_abt_profiling"),
     ];
     given.into_iter().filter_map(|(given, key)| given.then_some(key)).collect()
 }
@@ -69,6 +69,7 @@ pub(crate) fn na_options(resolved: &Resolved) -> na::OpenOptions {
         options.auto_sm =
             Some(if is_address { name.to_owned() } else { format!("na+sm://{name}") });
     }
+    options.auth_key = mercury.auth_key.clone().filter(|_| resolved.address.starts_with("ofi+"));
     options
 }
 
@@ -207,6 +208,12 @@ mod tests {
             opened_by(&document, |o| o.auto_sm = sm("na+sm://here"));
         }
         opened_by(r#"{ "mercury": { "sm_info_string": "here" } }"#, |_| {});
+        // Fabrics ask for authorisation, nobody else does.
+        opened_by(r#"{ "mercury": { "auth_key": "1:2" } }"#, |_| {});
+        let fabric =
+            r#"{ "mercury": { "auth_key": "1:2" }, "margo": { "address": "ofi+cxi://" } }"#;
+        opened_by(fabric, |o| o.auth_key = Some("1:2".to_owned()));
+        assert!(without_effect(&resolved(fabric)).is_empty());
         // The larger of C's two limits counts for both, ours before them.
         let sizes = r#""mercury": { "na_max_unexpected_size": 700, "na_max_expected_size": 800 }"#;
         opened_by(&format!("{{ {sizes} }}"), |o| o.message_bytes_max = 800);

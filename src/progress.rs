@@ -258,7 +258,7 @@ pub(crate) fn start(
 /// Runs on the progress ULT of a context until shutdown.
 fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &Progress) {
     // It may have been made on behalf of a request, but does not work for it.
-    trace::begin_unit(None);
+    trace::begin_unit(0, None);
     let mut patience = Patience::of(inner);
     let mut seat = Seat::take();
     let (mut closing, mut unneeded) = (false, false);
@@ -310,39 +310,58 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
         if was_unneeded && !unneeded {
             seat.useful();
         }
-        if (unneeded || !patience.keep_spinning(|| core.served())) && seat.may_sleep() {
-            Tally::add(&progress.tally.sleeps, 1);
-            let since = turns.sleep(monitoring);
-            rest(inner, core, progress, &mut seat, unneeded);
-            turns.slept(monitoring, since);
-            if unneeded {
-                patience.rested();
-            } else {
-                patience.slept();
+        let spin = if unneeded { Spin::Over } else { patience.spin(|| core.served()) };
+        match spin {
+            Spin::On => continue,
+            // What keeps it awake keeps its company awake.
+            Spin::Served => {
+                seat.useful();
+                continue;
             }
+            Spin::Over if !seat.may_sleep() => continue,
+            Spin::Over => {}
+        }
+        Tally::add(&progress.tally.sleeps, 1);
+        let since = turns.sleep(monitoring);
+        let found = rest(inner, core, progress, &mut seat, unneeded);
+        turns.slept(monitoring, since);
+        if found > 0 {
+            Tally::add(&progress.tally.events, found as u64);
+        }
+        if unneeded || found > 0 {
+            patience.rested();
+        } else {
+            patience.slept();
         }
     }
     inner.shutdown.progress_ended();
 }
 
-/// Sleeps until there may be something to do. `unneeded`: because nobody waits for progress.
+/// Sleeps until there may be something to do, and returns how much was done already. `unneeded`:
+/// because nobody waits for progress.
 fn rest(
     inner: &Arc<Inner>,
     core: &Arc<Core<Token>>,
     progress: &Progress,
     seat: &mut Seat,
     unneeded: bool,
-) {
+) -> usize {
     let is_late = || unneeded && !inner.is_unneeded(core);
     let has_company = seat.has_company();
+    let mut found = 0;
     seat.sleep(|| {
         // That another one of the company went to sleep is no reason to wake all of it.
         while sleep(core, progress, is_late) == IdleEnd::Ran
             && has_company
             && progress.orders.load(Ordering::Relaxed) == 0
-            && poll(inner, core) == 0
-        {}
+        {
+            found = poll(inner, core);
+            if found > 0 {
+                break;
+            }
+        }
     });
+    found
 }
 
 /// One round of the network; how much happened.
@@ -424,6 +443,17 @@ impl Sink<Token> for Dispatch<'_> {
     }
 }
 
+/// What to do when a poll has found nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Spin {
+    /// Poll once more.
+    On,
+    /// The same: something was done for a peer since the last look.
+    Served,
+    /// The patience is over.
+    Over,
+}
+
 /// How long to spin before sleeping: longer when the last spin paid, shorter when it did not,
 /// within hard bounds.
 #[derive(Debug)]
@@ -473,23 +503,23 @@ impl Patience {
 
     /// Whether to poll once more rather than to sleep. `served`: a number that changes with what is
     /// done for peers without an event; that keeps us awake as events do.
-    fn keep_spinning(&mut self, served: impl FnOnce() -> u64) -> bool {
+    fn spin(&mut self, served: impl FnOnce() -> u64) -> Spin {
         if self.window_max.is_zero() {
-            return false;
+            return Spin::Over;
         }
         self.polls = self.polls.wrapping_add(1);
         if !self.polls.is_multiple_of(Self::POLLS_PER_LOOK) {
-            return true;
+            return Spin::On;
         }
         let served = served();
         if served != self.served {
             self.served = served;
             self.useful();
-            return true;
+            return Spin::Served;
         }
         let now = Instant::now();
         let since = *self.spinning_since.get_or_insert(now);
-        now - since < self.window
+        if now - since < self.window { Spin::On } else { Spin::Over }
     }
 
     /// It slept because nobody waits for anything, which says nothing about spins.
@@ -530,9 +560,9 @@ mod tests {
     #[test]
     fn zero_spindown_never_spins() {
         let mut patience = Patience::new(Duration::ZERO);
-        assert!(!patience.keep_spinning(|| 0));
+        assert_eq!(patience.spin(|| 0), Spin::Over);
         patience.slept();
-        assert!(!patience.keep_spinning(|| 0));
+        assert_eq!(patience.spin(|| 0), Spin::Over);
     }
 
     #[test]
@@ -542,19 +572,19 @@ mod tests {
         for _ in 0..3 {
             // As if nothing had arrived for longer than any window of the other kind.
             patience.spinning_since = long_ago;
-            assert!((0..2 * Patience::POLLS_PER_LOOK).all(|_| patience.keep_spinning(|| 0)));
+            assert!((0..2 * Patience::POLLS_PER_LOOK).all(|_| patience.spin(|| 0) == Spin::On));
             patience.useful();
         }
         patience = Patience::new(Duration::from_millis(10));
         patience.spinning_since = long_ago;
-        assert!(!(0..2 * Patience::POLLS_PER_LOOK).all(|_| patience.keep_spinning(|| 0)));
+        assert!(!(0..2 * Patience::POLLS_PER_LOOK).all(|_| patience.spin(|| 0) == Spin::On));
     }
 
     #[test]
     fn a_spin_ends() {
         let mut patience = Patience::new(Duration::from_micros(50));
         let started = Instant::now();
-        while patience.keep_spinning(|| 0) {
+        while patience.spin(|| 0) == Spin::On {
             assert!(started.elapsed() < Duration::from_secs(30), "spins for ever");
         }
     }
@@ -565,9 +595,11 @@ mod tests {
         for served in 1..100 {
             // As if the window were long over.
             patience.spinning_since = Instant::now().checked_sub(Duration::from_secs(60));
-            assert!((0..Patience::POLLS_PER_LOOK).all(|_| patience.keep_spinning(|| served)));
+            let looks = (0..Patience::POLLS_PER_LOOK).map(|_| patience.spin(|| served));
+            assert_eq!(looks.last(), Some(Spin::Served));
         }
         patience.spinning_since = Instant::now().checked_sub(Duration::from_secs(60));
-        assert!(!(0..Patience::POLLS_PER_LOOK).all(|_| patience.keep_spinning(|| 99)));
+        let looks = (0..Patience::POLLS_PER_LOOK).map(|_| patience.spin(|| 99));
+        assert_eq!(looks.last(), Some(Spin::Over));
     }
 }

@@ -234,7 +234,8 @@ impl Instance {
         Ok(())
     }
 
-    /// How many requests `pool` has in hand; `None`: no handler was ever registered there.
+    /// How many requests `pool` has in hand; `None`: no handler was ever registered there, or the
+    /// pool was removed.
     pub fn load(&self, pool: &PoolRef) -> Option<Load> {
         self.inner().gates.find(pool).map(|gate| gate.load())
     }

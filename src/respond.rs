@@ -199,11 +199,9 @@ impl Reply {
 
     /// Runs the handler, on its ULT.
     pub(crate) fn run_handler(self: &Arc<Self>, entry: &Entry) {
-        // Calls that it makes, and what it spawns, are on behalf of this RPC.
-        ult::set_inherited_word(self.registration.id().0);
-        if let Some(context) = self.trace {
-            trace::begin_unit(Some(context));
-        }
+        // Calls that it makes, and what it spawns, are on behalf of this request; not of the one
+        // whose handler has made place for it, and has spawned its unit.
+        trace::begin_unit(self.registration.id().0, self.trace);
         (entry.run)(self);
     }
 
@@ -342,7 +340,7 @@ impl Reply {
     }
 
     fn send_failure(&self, request: RequestHandle<Token>, code: ReturnCode, detail: &str) {
-        send_failure(request, code, detail);
+        send_failure(self.inner(), request, code, detail);
         self.inner().kick_if_queued();
     }
 }
@@ -372,11 +370,11 @@ impl fmt::Debug for Reply {
 
 /// Answers a request that no handler will see, in Margo's way.
 pub(crate) fn refuse(inner: &Inner, request: RequestHandle<Token>, code: ReturnCode) {
-    send_failure(request, code, "");
+    send_failure(inner, request, code, "");
     inner.kick_if_queued();
 }
 
-fn send_failure(request: RequestHandle<Token>, code: ReturnCode, detail: &str) {
+fn send_failure(inner: &Inner, request: RequestHandle<Token>, code: ReturnCode, detail: &str) {
     let mut end = detail.len().min(DETAIL_BYTES_MAX);
     while !detail.is_char_boundary(end) {
         end -= 1;
@@ -396,6 +394,6 @@ fn send_failure(request: RequestHandle<Token>, code: ReturnCode, detail: &str) {
     });
     // A request that wants no response, or an origin that is gone: there is nobody to tell.
     if let Err(error) = sent {
-        tracing::debug!(error = %error.0, ?code, "an error response was not sent");
+        log!(inner.log, DEBUG, error = %error.0, ?code, "an error response was not sent");
     }
 }

@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use ult::{PoolRef, Priority};
 
 use crate::hg::{ProviderId, RpcId};
+use crate::log::log;
 use crate::register::{Options, Run};
 use crate::respond::Reply;
 use crate::{Handle, Instance, RegisterError, Rpc};
@@ -248,7 +249,10 @@ where
 fn answer<R: Serialize>(reply: &Arc<Reply>, result: &R) {
     match reply.respond(result) {
         Ok(()) | Err(crate::RespondError::Answered { .. }) => {}
-        Err(error) => tracing::debug!(%error, "what a handler returned was not sent"),
+        Err(error) => {
+            let log = &reply.instance().inner().log;
+            log!(log, DEBUG, %error, "what a handler returned was not sent");
+        }
     }
 }
 

@@ -38,6 +38,7 @@ use crate::finalize::{self, Callbacks, SignalEvent, Stage};
 use crate::instance::Inner;
 use crate::log::{Log, log};
 use crate::monitor::{self, LifeEvent};
+use crate::profile;
 
 /// Set in [`Shutdown::handlers`] when shutdown has begun.
 const BEGUN: usize = 1;
@@ -215,15 +216,16 @@ fn run(inner: &Arc<Inner>) {
             );
         }
     }
-    contain("a destructor of a handler", || inner.core.deregister_all());
+    contain(&inner.log, "a destructor of a handler", || inner.core.deregister_all());
     finalize::run(inner, Stage::After);
     monitor::api::end(inner);
+    profile::end(inner);
     inner.monitoring.tell(&LifeEvent::Finalized);
     if let Some(tracer) = inner.monitoring.tracer()
         && !shutdown.within_grace(tracer.close())
     {
         let path = tracer.path().display();
-        tracing::error!(%path, "the trace cannot be written in the grace period");
+        log!(inner.log, ERROR, %path, "the trace cannot be written in the grace period");
     }
     let _ = shutdown.closed.set(());
     let result = if inner.family.is_child() { Ok(()) } else { stop_xstreams(inner) };

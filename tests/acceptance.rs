@@ -14,6 +14,8 @@ use margo::{Bulk, Config, ForwardError, Instance, InstanceBuilder, ProviderHandl
 
 const TRANSFER: Rpc<Bulk, u64> = Rpc::new("transfer");
 const SLOW: Rpc<(), ()> = Rpc::new("slow");
+/// Ends the handlers of `SLOW`.
+const RELEASE: Rpc<(), ()> = Rpc::new("release");
 const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
 const BYTES: usize = 512;
 
@@ -44,7 +46,10 @@ fn register(service: &Instance) {
             local.iter().map(|byte| u64::from(*byte)).sum()
         })
         .unwrap();
-    service.serve(SLOW).function(|()| ult::sleep(PATIENCE)).unwrap();
+    let gate = Arc::new(ult::Eventual::new());
+    let releases = gate.clone();
+    service.serve(SLOW).function(move |()| *gate.wait()).unwrap();
+    service.serve(RELEASE).function(move |()| releases.set(()).unwrap()).unwrap();
     service.serve(SUM).function(|(a, b)| a + b).unwrap();
 }
 
@@ -95,7 +100,7 @@ fn four_ults_lend_memory_which_a_server_of_every_layout_pulls_until_it_is_shut_d
 #[test]
 fn four_calls_of_a_slow_handler_time_out_and_the_server_goes_on() {
     for (kind, dedicated) in LAYOUTS {
-        let server = server(&config(kind, dedicated));
+        let mut server = server(&config(kind, dedicated));
         let client = client_for(&server.address);
         let target = ProviderHandle::from(client.lookup(&server.address).unwrap());
         let limit = Duration::from_millis(100);
@@ -111,6 +116,9 @@ fn four_calls_of_a_slow_handler_time_out_and_the_server_goes_on() {
             assert!(matches!(end, Err(ForwardError::TimedOut { .. })), "{kind}: {end:?}");
         }
         assert_eq!(client.forward(SUM, &target, &(1, 2)).unwrap(), 3, "{kind}");
+        client.forward(RELEASE, &target, &()).unwrap();
+        client.shutdown_remote(target.addr()).unwrap();
+        assert!(server.wait(), "{kind}, {dedicated}: it ends with success");
         client.finalize_and_wait().unwrap();
     }
 }
@@ -128,10 +136,13 @@ fn sleeping_ults_of_one_xstream_sleep_at_the_same_time() {
         let ults: Vec<_> = (0..4)
             .map(|_| {
                 let (asleep, most) = (asleep.clone(), most.clone());
+                // Again if one came too late; if they took turns, it would never be all of them.
                 let sleep = move || {
-                    most.fetch_max(asleep.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                    ult::sleep(nap);
-                    asleep.fetch_sub(1, Ordering::SeqCst);
+                    while most.load(Ordering::SeqCst) < 4 && begun.elapsed() < PATIENCE {
+                        most.fetch_max(asleep.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                        ult::sleep(nap);
+                        asleep.fetch_sub(1, Ordering::SeqCst);
+                    }
                 };
                 client.rpc_pool().spawn(sleep).unwrap()
             })

@@ -1,136 +1,17 @@
-//! Bounds on requests in hand: of pools, of RPCs, of peers; refused or waiting; and what a burst of
-//! requests costs.
+//! Bounds on requests in hand: of pools, of RPCs, of peers; refused or waiting.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
+mod admission_support;
 mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{PATIENCE, TRANSPORTS, bounded};
+use admission_support::{HOLD, Held, PING, TELL, assert_busy, join, until};
+use common::{PATIENCE, TRANSPORTS};
 use margo::config::{Admission, Overload};
-use margo::{ForwardError, Instance, OneWay, ProviderHandle, ProviderId, Rpc};
-use ult::{Eventual, Semaphore};
-
-const HOLD: Rpc<u32, u32> = Rpc::new("hold");
-const PING: Rpc<(), ()> = Rpc::new("ping");
-const TELL: OneWay<u32> = OneWay::new("tell");
-
-/// A service whose handlers of `HOLD` wait for a permit each.
-struct Held {
-    service: Instance,
-    /// One for each handler that has begun.
-    begun: Arc<Semaphore>,
-    /// One for each handler that may end.
-    go: Arc<Semaphore>,
-    now: Arc<AtomicUsize>,
-    most: Arc<AtomicUsize>,
-}
-
-impl Held {
-    fn new(transport: &str, admission: &str, own: Option<Admission>) -> Self {
-        let document = format!(
-            r#"{{ "margo": {{ "address": "{transport}", "admission": {admission} }},
-                 "argobots": {{ "pools": [{{ "name": "slow" }}],
-                     "xstreams": [{{ "name": "s", "scheduler": {{ "pools": ["slow"] }} }}] }} }}"#
-        );
-        let service = margo::init(&document).unwrap();
-        let (begun, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-        let held = Self { service, begun, go, now: Arc::default(), most: Arc::default() };
-        held.serve(own);
-        held.service.register(PING, |handle| handle.respond(&()).unwrap()).unwrap();
-        held
-    }
-
-    fn serve(&self, own: Option<Admission>) {
-        let (begun, go) = (self.begun.clone(), self.go.clone());
-        let (now, most) = (self.now.clone(), self.most.clone());
-        let pool = self.service.pool("slow").unwrap();
-        let mut serve = self.service.serve(HOLD).pool(&pool);
-        if let Some(own) = own {
-            serve = serve.admission(own);
-        }
-        serve
-            .function(move |n| {
-                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                begun.release(1);
-                go.acquire(1).forget();
-                now.fetch_sub(1, Ordering::SeqCst);
-                n
-            })
-            .unwrap();
-    }
-
-    fn client(&self) -> Client {
-        let uri = self.service.self_addr();
-        let own = uri.uri().split("://").next().unwrap();
-        let instance = Instance::builder(format!("{own}://")).listen(false).start().unwrap();
-        let target = ProviderHandle::from(instance.lookup(uri.uri()).unwrap());
-        Client { instance, target }
-    }
-
-    /// Waits until so many handlers have begun.
-    fn begun(&self, count: usize) {
-        let begun = self.begun.clone();
-        bounded("handlers begin", move || begun.acquire(count).forget());
-    }
-
-    fn waiting(&self) -> usize {
-        self.service.load(&self.service.pool("slow").unwrap()).unwrap().waiting
-    }
-
-    fn end(self) {
-        self.service.finalize_and_wait().unwrap();
-    }
-}
-
-struct Client {
-    instance: Instance,
-    target: ProviderHandle,
-}
-
-type Calls = Vec<ult::JoinHandle<Result<u32, ForwardError>>>;
-
-impl Client {
-    /// Starts so many calls of `HOLD`.
-    fn start(&self, numbers: std::ops::Range<u32>) -> Calls {
-        let call = |n| {
-            let (instance, target) = (self.instance.clone(), self.target.clone());
-            let call = move || instance.forward_timed(HOLD, &target, &n, PATIENCE);
-            self.instance.rpc_pool().spawn(call).unwrap()
-        };
-        numbers.map(call).collect()
-    }
-
-    fn call(&self) -> Result<u32, ForwardError> {
-        self.instance.forward_timed(HOLD, &self.target, &7, PATIENCE)
-    }
-
-    fn ping(&self) {
-        self.instance.forward_timed(PING, &self.target, &(), PATIENCE).unwrap();
-    }
-
-    fn end(self) {
-        self.instance.finalize_and_wait().unwrap();
-    }
-}
-
-fn join(calls: Calls) -> Vec<Result<u32, ForwardError>> {
-    bounded("calls end", move || calls.into_iter().map(|call| call.join().unwrap()).collect())
-}
-
-fn until(what: &str, condition: impl Fn() -> bool) {
-    let start = std::time::Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        std::thread::yield_now();
-    }
-}
-
-fn assert_busy(result: Result<u32, ForwardError>) {
-    let error = result.unwrap_err();
-    assert!(matches!(error, ForwardError::Busy { .. }) && error.never_ran(), "{error}");
-}
+use margo::{ForwardError, Instance, ProviderHandle, ProviderId, Rpc};
+use ult::Eventual;
 
 #[test]
 fn beyond_the_bound_of_a_pool_callers_are_told_busy_at_once() {
@@ -340,61 +221,4 @@ fn an_rpc_moves_to_another_pool_while_requests_run() {
     assert_eq!(service.handler_pool(WHERE, ProviderId::new(3)), None);
     client.end();
     held.end();
-}
-
-/// Resident memory of this process, bytes.
-fn resident() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
-}
-
-/// Requests of four origins against a pool that is stuck: `MARGO_TEST_BURST` of them, 40,000 unless
-/// that is set (the bound is stated for 1,000,000).
-#[test]
-fn a_burst_does_not_grow_memory_beyond_the_bound() {
-    const BOUND: usize = 500;
-    const ORIGINS: usize = 4;
-    const IN_FLIGHT: usize = 500;
-    let burst = std::env::var("MARGO_TEST_BURST").map_or(40_000, |burst| burst.parse().unwrap());
-    for transport in TRANSPORTS {
-        let admission = format!(r#"{{ "handlers_max": {BOUND} }}"#);
-        let held = Held::new(transport, &admission, None);
-        let clients: Vec<_> = (0..ORIGINS).map(|_| held.client()).collect();
-        let inside: Vec<_> =
-            clients.iter().flat_map(|client| client.start(0..(BOUND / ORIGINS) as u32)).collect();
-        held.begun(BOUND);
-        // The first round takes what the buffers of all sides need.
-        let mut before = 0;
-        for round in 0..2 {
-            let callers: Vec<_> = clients
-                .iter()
-                .flat_map(|client| (0..IN_FLIGHT).map(move |_| client))
-                .map(|client| {
-                    let (instance, target) = (client.instance.clone(), client.target.clone());
-                    let calls = if round == 0 { 4 } else { burst / ORIGINS / IN_FLIGHT };
-                    let calls = move || {
-                        for n in 0..calls {
-                            assert_busy(instance.forward(HOLD, &target, &(n as u32)));
-                        }
-                    };
-                    client.instance.rpc_pool().spawn(calls).unwrap()
-                })
-                .collect();
-            for caller in callers {
-                caller.join().unwrap();
-            }
-            let load = held.service.load(&held.service.pool("slow").unwrap()).unwrap();
-            assert_eq!((load.in_hand, load.waiting), (BOUND, 0));
-            if round == 0 {
-                before = resident();
-            }
-        }
-        let grown = resident().saturating_sub(before);
-        assert!(grown < 16 << 20, "{transport}: {burst} requests have left {grown} bytes");
-        held.go.release(BOUND);
-        join(inside).into_iter().for_each(|call| assert!(call.is_ok()));
-        assert_eq!(held.service.stats().handlers_run, BOUND as u64);
-        clients.into_iter().for_each(Client::end);
-        held.end();
-    }
 }

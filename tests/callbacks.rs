@@ -63,14 +63,14 @@ fn the_callback_gets_errors() {
         let result = receiver.recv().unwrap();
         assert!(matches!(result, Err(ForwardError::NotRegistered { .. })), "{result:?}");
 
-        let limit = Duration::from_millis(5);
-        pair.client.cforward_timed(HOLD, target, &1, limit, callback()).unwrap();
-        match receiver.recv().unwrap() {
-            Err(ForwardError::TimedOut { limit: given, .. }) => assert_eq!(given, limit),
-            other => panic!("{other:?}"),
-        }
+        held.begun_in_time(&pair.service, |limit| {
+            pair.client.cforward_timed(HOLD, target, &1, limit, callback()).unwrap();
+            match receiver.recv().unwrap() {
+                Err(ForwardError::TimedOut { limit: given, .. }) => assert_eq!(given, limit),
+                other => panic!("{other:?}"),
+            }
+        });
 
-        held.begun(1);
         let canceler = pair.client.cforward(HOLD, target, &1, callback()).unwrap();
         held.begun(1);
         canceler.cancel();

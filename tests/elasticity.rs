@@ -149,6 +149,32 @@ fn xstreams_are_added_and_run_their_pools() {
 }
 
 #[test]
+fn a_removed_pool_leaves_no_gate_behind() {
+    let margo = started();
+    margo.serve(ECHO).function(|number| number).unwrap();
+    let to = ProviderHandle::from(margo.self_addr());
+    let gates = || {
+        let gates = margo.metrics().gates;
+        gates.iter().filter(|gate| gate.name == "again").count()
+    };
+    for round in 1..=3 {
+        let own = margo.add_pool(pool(r#"{ "name": "again" }"#)).unwrap();
+        let xstream = margo.add_xstream(running(&["again"])).unwrap();
+        margo.set_handler_pool(ECHO, ProviderId::DEFAULT, &own.pool).unwrap();
+        assert_eq!(margo.forward(ECHO, &to, &round).unwrap(), round);
+        assert_eq!(gates(), 1);
+        margo.set_handler_pool(ECHO, ProviderId::DEFAULT, &margo.rpc_pool()).unwrap();
+        // Ends when the handler has.
+        margo.remove_xstream(&xstream).unwrap();
+        margo.remove_pool(&own).unwrap();
+        assert_eq!(gates(), 0);
+        assert_eq!(margo.stats().handlers_run, round, "what was counted there stays");
+        assert_eq!(margo.load(&own.pool), None);
+    }
+    margo.finalize_and_wait().unwrap();
+}
+
+#[test]
 fn an_index_is_never_given_to_another() {
     let margo = started();
     let first = margo.add_pool(Pool::default()).unwrap();

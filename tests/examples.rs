@@ -58,23 +58,30 @@ fn sum_over_tcp() {
 
 #[test]
 fn sum_client_without_an_address_says_what_is_missing() {
-    let output = run("sum_client", &[]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("usage"), "{output:?}");
+    for (name, args) in
+        [("sum_client", &[][..]), ("sum_client", &["a", "b"]), ("sum_server", &["a", "b"])]
+    {
+        let output = run(name, args);
+        assert_eq!(output.status.code(), Some(2));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.starts_with(&format!("usage: {name}")), "{output:?}");
+    }
 }
 
 #[test]
 fn sum_client_to_nobody_fails_with_a_message() {
     let output = run("sum_client", &["na+sm://nobody-is-here"]);
     assert!(!output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("nobody-is-here"), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.starts_with("sum_client: call of `sum` at na+sm://nobody-is-here"), "{output:?}");
 }
 
 #[test]
 fn sum_server_with_a_wrong_address_fails_with_a_message() {
     let output = run("sum_server", &["na+smm://"]);
     assert!(!output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("na+smm"), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.starts_with("sum_server: cannot open `na+smm://`"), "{output:?}");
 }
 
 #[test]
@@ -94,6 +101,17 @@ fn service() {
 fn layout() {
     let out = stdout_of(&run("layout", &[]));
     assert!(out.starts_with("quick\nslow, after quick\npool net:"), "{out}");
+}
+
+#[test]
+fn pinned() {
+    let out = stdout_of(&run("pinned", &[]));
+    let lines: Vec<_> = out.lines().collect();
+    for (line, pool) in lines.iter().zip(["left", "right"]) {
+        assert!(line.starts_with(&format!("{pool}, pinned to ")), "{out}");
+        assert!(line.contains(": 1000 handlers ran on CPUs "), "{out}");
+    }
+    assert_eq!(lines.len(), 2, "{out}");
 }
 
 #[test]

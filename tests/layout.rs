@@ -79,11 +79,9 @@ fn cpus_of_handlers(service: &Instance, pools: [&str; 2]) -> [BTreeSet<usize>; 2
         let provider = service.provider(id, &service.pool(name).unwrap());
         provider
             .register(WHERE, |request| {
-                let first = rustix::thread::sched_getcpu();
                 // The handler waits, and comes back to the same xstream.
                 ult::yield_now();
-                assert_eq!(rustix::thread::sched_getcpu(), first, "pinned to one CPU");
-                let _ = request.respond(&(first as u64));
+                let _ = request.respond(&(rustix::thread::sched_getcpu() as u64));
             })
             .unwrap();
         provider
@@ -124,6 +122,44 @@ fn handlers_run_on_the_cpus_that_their_pool_is_pinned_to() {
         assert_eq!(found, [BTreeSet::from([one]), BTreeSet::from([one])]);
         service.finalize_and_wait().unwrap();
     }
+}
+
+/// The same with NUMA nodes: two if there are two; with one of them, two of its CPUs.
+#[test]
+fn handlers_run_on_the_numa_nodes_that_their_pool_is_pinned_to() {
+    let machine = ult::Topology::get().unwrap();
+    let cpus_of = |place: &str| {
+        let cpus = machine.cpus_of(&place.parse().unwrap()).unwrap();
+        cpus.iter().collect::<BTreeSet<_>>()
+    };
+    let nodes = machine.numa_nodes().iter().map(|node| format!("numa:{}", node.id));
+    let nodes: Vec<_> = nodes.filter(|place| !cpus_of(place).is_empty()).collect();
+    let places = match &nodes[..] {
+        [] => return,
+        [only] => {
+            let cpus = cpus_of(only);
+            let part = |cpu: Option<&usize>| format!("{only} & cpu:{}", cpu.unwrap());
+            [part(cpus.first()), part(cpus.last())]
+        }
+        [first, .., last] => [first.clone(), last.clone()],
+    };
+    let [left, right] = &places;
+    let service = margo::init(&format!(
+        r#"{{ "argobots": {{ "pools": [ {{ "name": "left" }}, {{ "name": "right" }} ],
+             "xstreams": [
+                 {{ "name": "x", "affinity": "{left}", "scheduler": {{ "pools": ["left"] }} }},
+                 {{ "name": "y", "affinity": "{right}", "scheduler": {{ "pools": ["right"] }} }}
+             ] }} }}"#
+    ))
+    .unwrap();
+    let found = cpus_of_handlers(&service, ["left", "right"]);
+    for (cpus, place) in found.iter().zip(&places) {
+        assert!(!cpus.is_empty() && cpus.is_subset(&cpus_of(place)), "{place}: {cpus:?}");
+    }
+    if cpus_of(left) != cpus_of(right) {
+        assert!(found[0].is_disjoint(&found[1]), "{found:?}");
+    }
+    service.finalize_and_wait().unwrap();
 }
 
 /// Two xstreams that share two pools of handlers, beside one for progress.

@@ -198,7 +198,11 @@ fn an_instance_is_ended_by_a_ult_of_another_one() {
 
 #[test]
 fn the_object_is_usable_after_the_end() {
-    let own = instance();
+    each_layout().for_each(is_usable_after_the_end);
+}
+
+fn is_usable_after_the_end(own: Instance) {
+    let pools = own.pools().len();
     let clone = own.clone();
     assert!(!clone.is_finalized());
     let address = own.self_addr().uri().to_owned();
@@ -208,7 +212,7 @@ fn the_object_is_usable_after_the_end() {
     assert_eq!(clone.self_addr().uri(), address);
     assert_eq!(clone.config().margo.address, "na+sm://");
     assert_eq!(clone.stats().requests_sent, 0);
-    assert_eq!(clone.pools().len(), 1);
+    assert_eq!(clone.pools().len(), pools);
     let error = clone.forward(SUM, &ProviderHandle::from(clone.self_addr()), &(1, 1)).unwrap_err();
     assert!(matches!(error, ForwardError::Closing { .. }), "{error}");
 }
@@ -499,9 +503,22 @@ fn an_instance_starts_and_ends_again_and_again() {
     }
 }
 
+/// Progress and handlers on execution streams of their own and not, as C Margo's tests have it.
+fn each_layout() -> impl Iterator<Item = Instance> {
+    [false, true].into_iter().flat_map(|progress| {
+        [0, 1, 2, -1].map(|count| {
+            let own = Instance::builder("na+sm://").use_progress_thread(progress);
+            own.rpc_thread_count(count).start().unwrap()
+        })
+    })
+}
+
 #[test]
 fn finalize_waits_for_a_one_way_call_to_oneself() {
-    let own = instance();
+    each_layout().for_each(|own| waits_for_a_one_way_call_to_oneself(&own));
+}
+
+fn waits_for_a_one_way_call_to_oneself(own: &Instance) {
     let (begun, gate) = (Arc::new(Eventual::new()), Arc::new(Eventual::new()));
     let (begins, opens) = (begun.clone(), gate.clone());
     let ended = Arc::new(AtomicUsize::new(0));
@@ -523,6 +540,14 @@ fn finalize_waits_for_a_one_way_call_to_oneself() {
     assert_eq!(ended.load(Ordering::SeqCst), 1);
 }
 
+/// A frame of its own, whose name is there without debug information, too.
+#[inline(never)]
+fn waits_in_a_handler(gate: &Eventual<()>) -> Eventual<()> {
+    gate.wait();
+    // Not a tail call.
+    std::hint::black_box(Eventual::new())
+}
+
 #[test]
 fn a_state_dump_tells_what_waits_where() {
     let own = Instance::builder("na+sm://").rpc_thread_count(1).start().unwrap();
@@ -530,7 +555,7 @@ fn a_state_dump_tells_what_waits_where() {
     let (begins, opens) = (begun.clone(), gate.clone());
     own.register(END, move |request| {
         let _ = begins.set(());
-        opens.wait();
+        drop(waits_in_a_handler(&opens));
         request.respond(&()).unwrap();
     })
     .unwrap();
@@ -568,7 +593,7 @@ fn a_state_dump_tells_what_waits_where() {
 
     let dump = own.state_dump_with_stacks();
     let handler = dump.ults.iter().find(|ult| ult.name.as_deref() == Some("end")).unwrap();
-    let is_ours = |frame: &String| frame.contains("a_state_dump_tells_what_waits_where");
+    let is_ours = |frame: &String| frame.contains("waits_in_a_handler");
     assert!(handler.stack.iter().any(is_ours), "{:#?}", handler.stack);
     // From a ULT of its own.
     let asks = own.clone();

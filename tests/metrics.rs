@@ -64,6 +64,8 @@ fn a_snapshot_shows_who_waits_for_whom() {
         assert_eq!(seen.peers.oldest_call_sec, peer.oldest_call_sec);
         assert!(peer.oldest_call_sec.unwrap() < PATIENCE.as_secs_f64());
         assert!(peer.sent_bytes.unwrap() > 0);
+        // A request each, and no answer yet.
+        assert_eq!((peer.sent_messages, peer.received_messages), (Some(3), Some(0)), "{peer:?}");
         assert_eq!(seen.network.requests_sent, before.network.requests_sent + 3);
         assert_eq!(seen.contexts[0].in_flight, 3);
 
@@ -123,6 +125,45 @@ fn a_call_grows_older() {
     gate.set(()).unwrap();
     call.wait().unwrap();
     pair.end();
+}
+
+#[test]
+fn a_unit_that_waits_for_its_turn_grows_older() {
+    let own = Instance::builder("na+sm://").rpc_thread_count(1).start().unwrap();
+    let pool = own.rpc_pool();
+    let (held, gate) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (holds, opens) = (held.clone(), gate.clone());
+    let holder = pool.spawn(move || {
+        holds.store(true, Ordering::Release);
+        // Not for other ULTs.
+        while !opens.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    });
+    until("the execution stream is held", || held.load(Ordering::Acquire).then_some(()));
+    let of = |metrics: &margo::Metrics| {
+        let mut pools = metrics.pools.iter();
+        pools.find(|one| one.name == pool.name()).unwrap().oldest_wait_sec
+    };
+    assert_eq!(of(&own.metrics()), None, "nobody waits");
+    let started = Instant::now();
+    let waits = pool.spawn(|| ()).unwrap();
+    let mut last = 0.0;
+    for _ in 0..3 {
+        let grown = until("a higher age", || of(&own.metrics()).filter(|age| *age > last + 0.1));
+        assert!(grown <= started.elapsed().as_secs_f64(), "older than it is");
+        last = grown;
+    }
+    // The dump of the state has it, too, and Prometheus. Old notes thin out.
+    assert!(of(&own.state_dump().metrics).unwrap() >= last / 2.0);
+    let families = parse(&own.metrics().prometheus());
+    let labels = [("pool", pool.name())];
+    assert!(value(&families, "margo_pool_oldest_wait_seconds", &labels) >= last / 2.0);
+    gate.store(true, Ordering::Release);
+    holder.unwrap().join().unwrap();
+    waits.join().unwrap();
+    assert_eq!(of(&own.metrics()), None);
+    own.finalize_and_wait().unwrap();
 }
 
 #[test]
@@ -202,7 +243,8 @@ fn prometheus_reads_what_happened() {
     client.finalize_and_wait().unwrap();
     own.finalize_and_wait().unwrap();
     assert_eq!(own.metrics_addr(), None);
-    TcpListener::bind(address).expect("the port is free again");
+    // Another process may have had it in between.
+    drop(until("the port is free again", || TcpListener::bind(address).ok()));
 }
 
 #[test]
@@ -383,7 +425,7 @@ fn garbage_gets_an_error_and_a_slow_client_holds_up_nobody() {
     // One that says nothing is sent away.
     let mut silent = TcpStream::connect(address).unwrap();
     silent.set_read_timeout(Some(PATIENCE)).unwrap();
-    assert_eq!(silent.read(&mut [0; 1]).unwrap_or(0), 0);
+    assert_eq!(silent.read(&mut [0; 1]).unwrap(), 0);
     own.finalize_and_wait().unwrap();
 }
 
@@ -405,9 +447,9 @@ fn a_thousand_connections_do_not_keep_a_scrape_out() {
         crowd.push(stream);
     }
     let seen = scrape(address);
-    // Ours and theirs; the server keeps a few of the thousand.
+    // Ours and theirs; the server keeps a few of the thousand, and other tests have some.
     let open = value(&seen, "process_open_fds", &[]);
-    assert!(open < (fds + 1000 + 100) as f64, "{open} descriptors");
+    assert!(open < (fds + 1000 + 500) as f64, "{open} descriptors");
     drop(crowd);
     bounded("the end", move || own.finalize_and_wait().unwrap());
 }

@@ -4,7 +4,8 @@
 //!
 //! They are whole instances, children of one, so all their ULTs share one execution stream: one
 //! thread, and a clock that stands still while they compute. So a seed is a run, as long as nobody
-//! dies (see `Trouble`). Deadlines are in virtual time, by cancels; the limits that requests carry are of the wall clock, far away.
+//! dies (see `Trouble`). Deadlines are in virtual time, by cancels; the limits that requests carry
+//! are of the wall clock, far away.
 //!
 //! `MARGO_SIM_SEEDS=n` runs n seeds instead of the usual number; `MARGO_SIM_SEED=s` runs the one,
 //! which a failure prints.
@@ -27,7 +28,8 @@ const CALLS: usize = 12;
 /// Faults in one run, and when the last one begins.
 const FAULTS: usize = 40;
 const TROUBLE: u64 = 1_500_000;
-/// Turns that everybody gets between two events.
+/// Turns in a row in which nothing happens, before the next event: what one event leads to must be
+/// over by then, or it would depend on whose turn it is. Progress takes a turn off now and then.
 const TURNS: usize = 4;
 
 /// One caller: calls to anybody, itself included, short and long, quick and slow, on their own or
@@ -113,11 +115,26 @@ fn plan_faults(cluster: &Arc<Cluster>, trouble: Trouble, random: &mut Random) {
     }
 }
 
+/// Gives everybody turns until no ULT has been made, resumed or ended for some.
+fn settle(pool: &ult::PoolRef) {
+    let happened = || {
+        let stats = pool.stats();
+        stats.created + stats.resumed + stats.finished
+    };
+    let (mut quiet, mut before) = (0, happened());
+    while quiet < TURNS {
+        ult::yield_now();
+        let now = happened();
+        quiet = if now == before { quiet + 1 } else { 0 };
+        before = now;
+    }
+}
+
 /// Moves the clock until all callers have ended; `false`: some never will.
 fn drive(cluster: &Cluster, callers: &AtomicUsize) -> bool {
-    let mut quiet_since = None;
+    let (mut quiet_since, pool) = (None, cluster.pool());
     while callers.load(Ordering::SeqCst) > 0 {
-        (0..TURNS).for_each(|_| ult::yield_now());
+        settle(&pool);
         if cluster.network.step() {
             quiet_since = None;
         } else if callers.load(Ordering::SeqCst) > 0 {

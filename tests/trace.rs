@@ -4,6 +4,7 @@
 mod common;
 mod trace_support;
 
+use std::io::{Read, Write};
 use std::time::Duration;
 
 use common::{TRANSPORTS, bounded};
@@ -385,4 +386,31 @@ fn statistics_count_and_time_what_they_would_without_a_trace() {
             }
         }
     });
+}
+
+#[test]
+fn a_forked_child_does_not_repeat_the_ids_of_its_parent() {
+    // So that there is something of which a child has a copy.
+    let _ = TraceContext::begin();
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    // SAFETY: the child uses only what the C library keeps usable after a fork (memory), and ends
+    // by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let drawn = TraceContext::begin().to_string();
+        let code = i32::from(writer.write_all(drawn.as_bytes()).is_err());
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(code) };
+    }
+    assert!(child > 0, "cannot fork");
+    drop(writer);
+    let own = TraceContext::begin();
+    let mut drawn = String::new();
+    reader.read_to_string(&mut drawn).unwrap();
+    let mut status = -1;
+    // SAFETY: a child of ours that nobody else waits for; the pointer is to a live variable.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!((waited, status), (child, 0));
+    let other = TraceContext::from_traceparent(&drawn).unwrap();
+    assert!(other.trace_id != own.trace_id && other.span_id != own.span_id, "{own} {other}");
 }

@@ -35,6 +35,30 @@ struct Report {
     /// Why it does not work.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    /// What it can use here, if it depends on devices.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    devices: Vec<DeviceReport>,
+}
+
+/// A device of a transport.
+#[derive(Debug, Serialize)]
+struct DeviceReport {
+    /// What stands before `://` of its addresses.
+    protocol: String,
+    name: String,
+    address: String,
+    summary: &'static str,
+}
+
+fn devices_of(plugin: &dyn Plugin) -> Vec<DeviceReport> {
+    let devices = plugin.devices().unwrap_or_default().into_iter();
+    let report = |na::Device { protocol, name, address, summary }| DeviceReport {
+        protocol,
+        name,
+        address,
+        summary,
+    };
+    devices.map(report).collect()
 }
 
 /// `margo info`.
@@ -95,6 +119,10 @@ fn print(
                 output::line(format_args!("{:<12}does not work here: {reason}", ""))?;
             }
         }
+        for DeviceReport { protocol, name, address, summary } in report.devices {
+            let device = format!("{protocol}://  {name} ({address})");
+            output::line(format_args!("{:<12}{device:<44}{summary}", ""))?;
+        }
     }
     Ok(())
 }
@@ -135,8 +163,10 @@ fn described(topology: &Topology) -> serde_json::Value {
 
 fn attempt(plugin: &dyn Plugin) -> Report {
     let result = message_between(plugin.probe_uri(), plugin.probe_uri());
+    let transport = plugin.probe_uri().split("://").next().unwrap_or(plugin.name());
     Report {
-        transport: format!("na+{}", plugin.name()),
+        transport: transport.to_owned(),
+        devices: devices_of(plugin),
         summary: plugin.summary().to_owned(),
         works: result.is_ok(),
         reason: result.as_ref().err().cloned(),
@@ -148,12 +178,14 @@ fn attempt(plugin: &dyn Plugin) -> Report {
 fn attempt_at(address: &str) -> Report {
     let transport = address.split("://").next().unwrap_or(address);
     let name = transport.trim_start_matches("na+");
-    let plugin = na::plugins().iter().find(|plugin| plugin.name() == name);
+    let class = transport.split('+').next().unwrap_or(transport);
+    let plugin = na::plugins().iter().find(|plugin| [name, class].contains(&plugin.name()));
     // A simulated network has a name; elsewhere who calls needs no place of its own.
     let calling = format!("{transport}://");
     let result = message_between(address, if name == "sim" { address } else { &calling });
     Report {
         transport: transport.to_owned(),
+        devices: plugin.map_or_else(Vec::new, |plugin| devices_of(*plugin)),
         summary: plugin.map_or_else(|| address.to_owned(), |plugin| plugin.summary().to_owned()),
         works: result.is_ok(),
         reason: result.as_ref().err().cloned(),

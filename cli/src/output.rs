@@ -28,6 +28,11 @@ pub(crate) fn plain_note(text: impl Display) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
+/// Text of others, for a terminal: without what would steer that.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
 /// `1234567` as `1,234,567`.
 pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();

@@ -41,14 +41,17 @@ fn show(args: &TopArgs, client: &Client) -> Result<(), Failure> {
         false => Screen::plain()?,
     };
     let mut before = Metrics::default();
-    let mut trouble = None;
+    let (mut trouble, mut said) = (None, None);
     let mut next = Instant::now() + interval;
     loop {
         match (screen.size(), &trouble) {
             (Some(size), _) => screen.draw(&view::page(&now, &before, trouble.as_deref(), size))?,
             (None, None) => print(args, &now, &before)?,
+            // Once for as long as it is the same.
+            (None, Some(_)) if said == trouble => {}
             (None, Some(trouble)) => output::note(trouble),
         }
+        said.clone_from(&trouble);
         match screen.wait(next)? {
             Key::Quit => return Ok(()),
             // It has another size.
@@ -83,7 +86,8 @@ fn explained(error: &MetricsError) -> Failure {
         }
         _ => "",
     };
-    Failure::Failed(format!("{error}{help}"))
+    // It may repeat what the service has sent.
+    Failure::Failed(output::printable(&format!("{error}{help}")))
 }
 
 /// Asks one service.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Ended, PATIENCE, margo, run};
+use common::{Ended, PATIENCE, Running, ended, margo, run};
 use margo::{Config, Handle, Instance, ProviderHandle, Rpc};
 use serde_json::{Value, json};
 
@@ -205,6 +205,22 @@ fn several_processes_become_one_file() {
         assert!(tree.contains("2 calls, 3 processes"), "{tree}");
         show(dir.path(), &["00000000000000000000000000000000"], 1);
     }
+}
+
+#[test]
+fn the_joined_file_is_there_also_if_nobody_reads_what_is_said_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let a = client("na+sm://", &dir.path().join("a"));
+    a.serve(DOUBLE).function(|number| number * 2).unwrap();
+    a.forward(DOUBLE, &ProviderHandle::from(a.self_addr()), &1).unwrap();
+    let file = finish(a);
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = margo(dir.path());
+    command.args(["trace", "join", "all.json"]).arg(file).stdout(full).stderr(Stdio::piped());
+    let ended = ended(Running::new(command.spawn().unwrap())).expect(1);
+    assert!(ended.stderr.contains("cannot write to standard output"), "{ended:#?}");
+    let joined = events(&dir.path().join("all.json"));
+    assert_eq!(joined.last().unwrap()["name"], "margo_end");
 }
 
 #[test]

@@ -52,7 +52,8 @@ pub struct Config {
     pub progress_spindown_msec: u32,
     /// RPC handles made ahead of need. Default 256; 0 makes each when it is needed.
     pub handle_cache_size: u32,
-    /// Counts what pools and xstreams do. Default false.
+    /// Records what units and xstreams do, and writes a timeline to `argobots.profiling_dir` at the
+    /// end. Default false.
     pub enable_abt_profiling: bool,
     /// Settings of the monitor: `name` (default `"default"`) and `config`, which is
     /// [`MonitoringOptions`](crate::MonitoringOptions) for that one and of its own keys for others.
@@ -108,7 +109,7 @@ pub struct Argobots {
     /// at least 16384. The environment variable `ABT_THREAD_STACKSIZE` wins.
     #[cfg_attr(test, schemars(range(min = 16384, max = 17179869184_u64)))]
     pub abt_thread_stacksize: usize,
-    /// Directory for profiles. Default `"."`.
+    /// Directory of the files that `enable_abt_profiling` writes. Default `"."`.
     pub profiling_dir: String,
     /// Printed by C Margo. Output; ignored on input.
     #[serde(skip_serializing_if = "Option::is_none")]

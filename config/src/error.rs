@@ -56,7 +56,7 @@ pub(crate) const REPORTED_MAX: usize = 100;
 /// Everything that is wrong with a configuration, in document order. Never empty; about the first
 /// hundred errors when there are more.
 ///
-/// Prints one [`Error`] per line.
+/// Prints one [`Error`] per line, and whether there may be more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Errors(Vec<Error>);
 
@@ -100,6 +100,9 @@ impl fmt::Display for Errors {
                 writeln!(f)?;
             }
             write!(f, "{error}")?;
+        }
+        if self.0.len() >= REPORTED_MAX {
+            write!(f, "\nthere may be more: only the first {REPORTED_MAX} errors are looked for")?;
         }
         Ok(())
     }

@@ -156,6 +156,7 @@ fn all_semantic_errors_are_reported_at_once() {
 fn the_number_of_reported_errors_is_bounded() {
     let text = format!(r#"{{"argobots": {{"pools": [{}]}}}}"#, vec!["1"; 5000].join(","));
     assert_eq!(rejected(&text).iter().len(), 100);
+    assert!(rejected(&text).to_string().contains("\nthere may be more"));
     let entries: Vec<_> = (0..5000).map(|n| format!(r#""key{n}": 0"#)).collect();
     assert_eq!(rejected(&format!("{{{}}}", entries.join(","))).iter().len(), 100);
     let text =

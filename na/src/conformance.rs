@@ -195,6 +195,27 @@ macro_rules! conformance {
             $crate::conformance! { @single $open; TWO_PROCESSES_BLOCKING }
         }
     };
+    // A transport over a library that shows no connections, and asks no owner of memory.
+    ($open:path; unconnected) => {
+        $crate::conformance! { @plain $open; POLLING }
+        $crate::conformance! { @wakers $open; POLLING }
+        mod blocking {
+            #[allow(unused_imports, reason = "the factory may be named in full")]
+            use super::*;
+            $crate::conformance! { @plain $open; BLOCKING }
+        }
+        mod two_processes {
+            #[allow(unused_imports, reason = "the factory may be named in full")]
+            use super::*;
+            $crate::conformance! { @plain $open; TWO_PROCESSES }
+            $crate::conformance! { @wakers $open; TWO_PROCESSES }
+        }
+        mod two_processes_blocking {
+            #[allow(unused_imports, reason = "the factory may be named in full")]
+            use super::*;
+            $crate::conformance! { @plain $open; TWO_PROCESSES_BLOCKING }
+        }
+    };
     // Those that kill or stop a process that is a peer.
     ($open:path; between_processes) => {
         $crate::conformance! { @processes $open; POLLING }
@@ -218,6 +239,30 @@ macro_rules! conformance {
         }
     };
     (@single $open:path; $mode:ident) => {
+        $crate::conformance! { @plain $open; $mode }
+        $crate::conformance! { @connected $open; $mode }
+    };
+    // What a transport does that has connections which end, and owners of memory that are asked.
+    (@connected $open:path; $mode:ident) => {
+        $crate::conformance! { @tests $open; $mode;
+            a_smaller_limit_of_the_peer_counts,
+            a_slow_receiver_holds_its_senders_back,
+            zero_length_transfers_ask_permission,
+            the_owner_denies_what_was_not_granted,
+            the_owner_denies_unknown_keys,
+            memory_comes_back_after_the_transfer_in_flight,
+            a_flood_does_not_hold_up_other_peers,
+            long_messages_pass_where_they_are_allowed,
+            many_peers,
+            operations_end_once_whatever_happens,
+            a_drop_gives_memory_back,
+            a_closed_peer_is_reported,
+            an_origin_that_left_cannot_be_answered,
+            what_gone_peers_left_is_bounded,
+            nobody_listens,
+        }
+    };
+    (@plain $open:path; $mode:ident) => {
         $crate::conformance! { @tests $open; $mode;
             addresses_compare_and_name_their_peer,
             addresses_survive_serialisation,
@@ -230,31 +275,22 @@ macro_rules! conformance {
             a_call_at_once_is_sent_and_answered_or_refused_whole,
             order_is_kept_among_peers,
             empty_and_longest_messages_pass,
-            long_messages_pass_where_they_are_allowed,
             what_does_not_fit_is_refused_with_its_buffer,
-            a_smaller_limit_of_the_peer_counts,
             foreign_addresses_are_refused,
             an_origin_that_does_not_listen_is_answered,
             sends_to_oneself,
             transfers_with_oneself,
             sends_to_oneself_wait_for_receives,
             what_waits_within_is_canceled_and_closed,
-            a_slow_receiver_holds_its_senders_back,
-            a_flood_does_not_hold_up_other_peers,
             many_operations_with_random_sizes,
             many_endpoints_in_one_process,
-            many_peers,
             get_and_put_move_the_named_bytes,
             get_and_put_between_segments,
             large_transfers_are_complete,
             many_transfers_at_once,
             transfers_from_and_to_an_origin,
-            zero_length_transfers_ask_permission,
             messages_pass_during_large_transfers,
             wrong_local_ranges_are_refused_at_once,
-            the_owner_denies_what_was_not_granted,
-            the_owner_denies_unknown_keys,
-            memory_comes_back_after_the_transfer_in_flight,
             canceled_receives_end_once,
             canceled_sends_end_once,
             canceled_transfers_end_once,
@@ -262,22 +298,22 @@ macro_rules! conformance {
             cancel_before_the_connection_ends_once,
             cancel_while_the_owner_is_idle_ends_once,
             cancel_and_close_end_everything_once,
-            operations_end_once_whatever_happens,
             close_gives_every_buffer_back,
             a_closed_endpoint_refuses,
-            a_drop_gives_memory_back,
-            a_closed_peer_is_reported,
-            an_origin_that_left_cannot_be_answered,
-            what_gone_peers_left_is_bounded,
-            nobody_listens,
             peers_and_memory_are_told,
         }
     };
     (@threads $open:path; $mode:ident) => {
+        $crate::conformance! { @wakers $open; $mode }
         $crate::conformance! { @tests $open; $mode;
-            threads_share_an_endpoint,
             an_idle_endpoint_can_sleep,
             a_sleeper_costs_no_processor_time,
+        }
+    };
+    // Without those about sleeping for nothing.
+    (@wakers $open:path; $mode:ident) => {
+        $crate::conformance! { @tests $open; $mode;
+            threads_share_an_endpoint,
             a_message_wakes_a_sleeper,
             a_transfer_wakes_both_sleepers,
             a_local_completion_wakes_a_sleeper,

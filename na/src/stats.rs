@@ -41,6 +41,10 @@ pub struct PeerStats {
     pub sent_bytes: Option<u64>,
     /// Bytes that have come from it.
     pub received_bytes: Option<u64>,
+    /// Messages that were taken for it since it is known, also those that have not left yet.
+    pub sent_messages: Option<u64>,
+    /// Messages that have come from it, also those that wait for a receive.
+    pub received_messages: Option<u64>,
 }
 
 /// How far the connection with a peer is.
@@ -59,7 +63,10 @@ pub enum PeerLink {
 
 /// Gives each of `peers` what is awaited from it: (number of the peer, operation).
 #[allow(dead_code, reason = "a build may have no transport that tells")]
-pub(crate) fn assign(peers: &mut [(u64, PeerStats)], awaited: impl Iterator<Item = (u64, OpId)>) {
+pub(crate) fn assign(
+    peers: &mut [(u64, PeerStats)],
+    awaited: impl IntoIterator<Item = (u64, OpId)>,
+) {
     peers.sort_unstable_by_key(|(id, _)| *id);
     for (id, op) in awaited {
         if let Ok(at) = peers.binary_search_by_key(&id, |(id, _)| *id) {

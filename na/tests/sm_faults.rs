@@ -21,6 +21,7 @@ const DONE: u8 = 5;
 const PULL: u8 = 6;
 const DATA: u8 = 7;
 const SUPPLY: u8 = 8;
+const TAKEN: u8 = 19;
 
 #[test]
 fn garbage_handshakes_are_refused_with_a_reason() {
@@ -133,6 +134,8 @@ fn nonsense_in_control_records_ends_the_connection() {
         ("data of nothing", DATA, &[0; 100]),
         ("data without prefix", DATA, &[0; 20]),
         ("supply of nothing", SUPPLY, &[0; 100]),
+        ("a report without its last word", TAKEN, &[0; 16]),
+        ("a report that is too long", TAKEN, &[0; 32]),
         ("a long ping", 10, &[0; 8]),
     ] {
         expect_breach(what, |hostile, _, _| hostile.write(kind, 0, payload));

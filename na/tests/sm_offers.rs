@@ -228,6 +228,55 @@ fn plain_memory_is_offered_to_a_peer_for_whom_attaching_is_cheaper() {
     expect_kept(&mut node, &mut hostile, &addr, theirs);
 }
 
+/// The `part`th get of a page, by a peer that says that taking it took `nanos`. Whether the owner
+/// attached.
+fn slow_get(node: &mut Node, hostile: &mut Hostile, part: u64, key: u64, nanos: u64) -> bool {
+    const PAGE: usize = 4096;
+    let mut place = vec![0u8; PAGE];
+    let addr = place.as_mut_ptr().expose_provenance() as u64;
+    hostile.write(3, 0, &words(&[part, key, 0, PAGE as u64, addr, PAGE as u64, 0]));
+    let (mut through_ring, mut measured) = (false, false);
+    let mut is_over = |hostile: &mut Hostile| {
+        while let Some((kind, payload)) = hostile.read() {
+            if kind == 7 {
+                (through_ring, measured) = (true, payload[16] == 1);
+            }
+            if kind == 5 {
+                return true;
+            }
+        }
+        false
+    };
+    node.until(&format!("get {part}"), |_| is_over(hostile));
+    if measured {
+        hostile.write(19, 0, &words(&[part, nanos, nanos]));
+        // Nobody waits for these.
+        hostile.write(19, 0, &words(&[part, 1, 1]));
+        hostile.write(19, 0, &words(&[u64::MAX, nanos, nanos]));
+    }
+    !through_ring
+}
+
+#[test]
+fn gets_attach_for_a_peer_that_says_it_takes_them_slowly() {
+    for nanos in [1_000_000_000, u64::MAX] {
+        let mut node = with_attach(true, true);
+        let (mut hostile, addr) = Hostile::attach_open(&mut node);
+        let (theirs, _) = register_plain(&node, 4096);
+        let mut attached = 0;
+        for part in 1.. {
+            let key = theirs.key();
+            attached += u64::from(slow_get(&mut node, &mut hostile, part, key, nanos));
+            assert!(part < 1000, "{attached} of {part} attached, and nothing is offered");
+            if hostile.half(OFFER).load(Ordering::Relaxed) != 0 {
+                break;
+            }
+        }
+        assert!(attached > 0);
+        expect_kept(&mut node, &mut hostile, &addr, theirs);
+    }
+}
+
 /// The first offer of the side that connected.
 const THEIR_OFFER: usize = 2048;
 

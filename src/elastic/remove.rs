@@ -123,6 +123,7 @@ impl Instance {
             })?;
         }
         elastic.table().pools.remove(&info.index);
+        inner.gates.pool_removed(&info.pool);
         inner.monitoring.tell(&LifeEvent::PoolRemoved(&info.pool));
         Ok(())
     }

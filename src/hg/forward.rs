@@ -510,9 +510,15 @@ impl<T> Core<T> {
                 return Err(error.into());
             }
         };
-        let handle = self.endpoint.mem_to_bytes(&memory);
         let access = u32::from(Access::ReadOnly.bits());
-        let descriptor = BulkDesc::opaque(len, access, &handle).to_bytes();
+        let parts = self.endpoint.mem_parts(&memory).filter(|parts| !parts.is_empty());
+        let descriptor = match &parts {
+            Some(parts) => BulkDesc::of_parts(parts, access, None).to_bytes(),
+            None => {
+                let handle = self.endpoint.mem_to_bytes(&memory);
+                BulkDesc::opaque(len, access, &handle).to_bytes()
+            }
+        };
         wire::finish_overflow_at(start, buf, message_max, &descriptor)
             .map(|buf| (buf, exposed))
             .map_err(|unencoded| self.unencoded(unencoded))

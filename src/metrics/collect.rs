@@ -9,8 +9,9 @@ use na::PeerLink;
 use ult::{PoolKind, PoolRef, XstreamRef, XstreamState};
 
 use super::{
-    ContextMetrics, CurrentUnit, GateKind, GateMetrics, MemoryMetrics, Metrics, NetworkCounters,
-    PeerCount, PeerMetrics, PeersMetrics, Phase, PoolMetrics, XstreamMetrics, process,
+    ContextMetrics, CurrentUnit, GateKind, GateMetrics, Marks, MemoryMetrics, Metrics,
+    NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PoolMetrics, XstreamMetrics,
+    process,
 };
 use crate::Load;
 use crate::hg::PeerCalls;
@@ -32,7 +33,7 @@ pub(crate) fn collect(inner: &Inner) -> Metrics {
         stats: inner.stats(),
         network: network(inner),
         contexts: contexts(inner),
-        pools: inner.runtime.pools().iter().map(pool).collect(),
+        pools: inner.runtime.pools().iter().map(|one| pool(one, &inner.metrics.marks)).collect(),
         gates: gates(inner),
         rpcs: super::rpcs::rpcs(inner),
         peers: peers(inner, endpoint.peers),
@@ -91,13 +92,15 @@ fn contexts(inner: &Inner) -> Vec<ContextMetrics> {
     pools.into_iter().zip(inner.contexts()).map(one).collect()
 }
 
-fn pool(pool: &PoolRef) -> PoolMetrics {
+fn pool(pool: &PoolRef, marks: &Marks) -> PoolMetrics {
+    let oldest_wait = marks.oldest_wait(pool, Instant::now());
     let stats = pool.stats();
     let waiting = pool.len();
     PoolMetrics {
         name: pool.name().to_owned(),
         kind: kind(pool.kind()).to_owned(),
         waiting,
+        oldest_wait_sec: oldest_wait.map(|age| age.as_secs_f64()),
         // Read at different moments, so what cannot be may seem to be.
         alive: stats.alive().max(waiting as u64),
         blocked: stats.blocked().min(stats.alive()),
@@ -197,11 +200,13 @@ fn peers(inner: &Inner, known: Vec<na::PeerStats>) -> PeersMetrics {
                 oldest_call_sec: oldest.map(|age| age.as_secs_f64()),
                 sent_bytes: peer.sent_bytes,
                 received_bytes: peer.received_bytes,
+                sent_messages: peer.sent_messages,
+                received_messages: peer.received_messages,
             }
         })
         .collect();
     // For who asks next.
-    marks.note(&inner.core);
+    marks.note(&inner.core, &inner.elastic);
     let age = |peer: &PeerMetrics| peer.oldest_call_sec.unwrap_or(-1.0);
     list.sort_by(|a, b| {
         let by_age = age(b).total_cmp(&age(a));

@@ -141,10 +141,16 @@ impl Metrics {
     fn pools(&self, text: &mut Text) {
         let labels: Vec<_> = self.pools.iter().map(|pool| [("pool", &*pool.name)]).collect();
         type Value = fn(&super::PoolMetrics) -> f64;
-        let families: [(Kind, &str, &str, Value); 6] = [
+        let families: [(Kind, &str, &str, Value); 7] = [
             (Gauge, "margo_pool_waiting", "Runnable units that wait for their turn.", |pool| {
                 size(pool.waiting)
             }),
+            (
+                Gauge,
+                "margo_pool_oldest_wait_seconds",
+                "For how long the oldest of them has waited, at least; 0: nobody has for long.",
+                |pool| pool.oldest_wait_sec.unwrap_or_default(),
+            ),
             (Gauge, "margo_pool_blocked", "ULTs that are suspended.", |pool| count(pool.blocked)),
             (Gauge, "margo_pool_units", "Units that have not ended.", |pool| count(pool.alive)),
             (Counter, "margo_pool_created_total", "Units spawned.", |pool| count(pool.created)),

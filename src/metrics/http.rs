@@ -11,7 +11,7 @@
 //! | `Server::running` | who starts and who ends it, under its lock |
 //! | the bell, an eventfd | rung once, to end the thread |
 
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,9 @@ use std::{io, thread};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::SendFlags;
 
-use super::request::{self, Asked, HEAD_BYTES_MAX};
+use super::request::{self, Asked, HEAD_BYTES_MAX, Status};
+use crate::contain::contain;
+use crate::log::{Log, log};
 
 /// Clients at once.
 const CLIENTS_MAX: usize = 32;
@@ -67,16 +69,24 @@ impl Server {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts to serve what `body` returns at each time; `None`: there is nothing any more.
+    /// Starts to serve what `body` returns at each time; `None`: there is nothing any more. It may
+    /// panic: pools and schedulers of users are asked how they are.
     pub(crate) fn start(
         &self,
         listener: Listener,
+        log: Log,
         body: impl Fn() -> Option<String> + Send + 'static,
     ) -> io::Result<()> {
         let (address, bell) = (listener.address, listener.bell.clone());
-        let thread = thread::Builder::new()
-            .name("margo-metrics".to_owned())
-            .spawn(move || Loop::new(listener, &body).run())?;
+        let thread = thread::Builder::new().name("margo-metrics".to_owned()).spawn(move || {
+            let read_log = log.clone();
+            let read = || match contain(&read_log, "what is asked for metrics", &body) {
+                Some(Some(text)) => Read::Page(text),
+                Some(None) => Read::Nothing,
+                None => Read::Panicked,
+            };
+            Loop::new(listener, log, &read).run();
+        })?;
         *self.running() = Some(Running { address, bell, thread });
         Ok(())
     }
@@ -101,6 +111,14 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// What there is for a client.
+enum Read {
+    Page(String),
+    /// There will be none any more.
+    Nothing,
+    Panicked,
 }
 
 /// How far a client is.
@@ -129,15 +147,16 @@ enum Next {
 
 struct Loop<'a> {
     listener: Listener,
-    body: &'a dyn Fn() -> Option<String>,
+    log: Log,
+    read: &'a dyn Fn() -> Read,
     /// In the order in which they came.
     clients: Vec<Client>,
     accepts_from: Option<Instant>,
 }
 
 impl<'a> Loop<'a> {
-    fn new(listener: Listener, body: &'a dyn Fn() -> Option<String>) -> Self {
-        Self { listener, body, clients: Vec::new(), accepts_from: None }
+    fn new(listener: Listener, log: Log, read: &'a dyn Fn() -> Read) -> Self {
+        Self { listener, log, read, clients: Vec::new(), accepts_from: None }
     }
 
     fn run(mut self) {
@@ -179,7 +198,8 @@ impl<'a> Loop<'a> {
             // As if nothing had happened.
             Err(rustix::io::Errno::INTR) => return Some((false, vec![false; self.clients.len()])),
             Err(error) => {
-                tracing::error!(%error, "the metrics server cannot wait for its clients; it ends");
+                let log = &self.log;
+                log!(log, ERROR, %error, "the metrics server cannot wait for its clients; it ends");
                 return None;
             }
         }
@@ -191,11 +211,11 @@ impl<'a> Loop<'a> {
     }
 
     fn serve(&mut self, ready: &[bool]) {
-        let (now, body) = (Instant::now(), self.body);
+        let (now, read) = (Instant::now(), self.read);
         let mut ready = ready.iter();
         self.clients.retain_mut(|client| {
             let is_ready = *ready.next().unwrap_or(&false);
-            let next = if is_ready { client.go_on(body) } else { Next::Stays };
+            let next = if is_ready { client.go_on(read) } else { Next::Stays };
             next == Next::Stays && client.deadline > now
         });
     }
@@ -213,7 +233,7 @@ impl<'a> Loop<'a> {
             Err(error) if is_passing(error.kind()) => {}
             Err(error) => {
                 // No descriptors, no memory: whoever has been here longest gives some back.
-                tracing::debug!(%error, "the metrics server cannot let a client in");
+                log!(self.log, DEBUG, %error, "the metrics server cannot let a client in");
                 self.clients.drain(..self.clients.len().min(1));
                 self.accepts_from = Some(Instant::now() + NO_FDS_PAUSE);
             }
@@ -236,9 +256,9 @@ fn timespec(time: Duration) -> Timespec {
 }
 
 impl Client {
-    fn go_on(&mut self, body: &dyn Fn() -> Option<String>) -> Next {
+    fn go_on(&mut self, read: &dyn Fn() -> Read) -> Next {
         let done = match &mut self.stage {
-            Stage::Asking(_) => self.listen(body),
+            Stage::Asking(_) => self.listen(read),
             Stage::Answering(..) => self.tell(),
             Stage::Leaving => self.see_off(),
         };
@@ -249,7 +269,7 @@ impl Client {
         }
     }
 
-    fn listen(&mut self, body: &dyn Fn() -> Option<String>) -> io::Result<Next> {
+    fn listen(&mut self, read: &dyn Fn() -> Read) -> io::Result<Next> {
         let Stage::Asking(head) = &mut self.stage else { return Ok(Next::Stays) };
         let mut bytes = [0; 2048];
         let room = (HEAD_BYTES_MAX - head.len()).min(bytes.len());
@@ -261,9 +281,10 @@ impl Client {
         let Some(asked) = request::parse(head) else { return Ok(Next::Stays) };
         let answer = match asked {
             Asked::Other(status) => status.response(),
-            Asked::Metrics(with_body) => match body() {
-                Some(body) => request::metrics(&body, with_body),
-                None => return Ok(Next::Gone),
+            Asked::Metrics(with_body) => match read() {
+                Read::Page(body) => request::metrics(&body, with_body),
+                Read::Nothing => return Ok(Next::Gone),
+                Read::Panicked => Status::InternalServerError.response(),
             },
         };
         self.stage = Stage::Answering(answer, 0);
@@ -285,5 +306,35 @@ impl Client {
     fn see_off(&mut self) -> io::Result<Next> {
         let got = self.stream.read(&mut [0; 2048])?;
         Ok(if got == 0 { Next::Gone } else { Next::Stays })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_panic_of_what_is_asked_is_an_error_for_who_asks_and_no_more() {
+        let (server, asked) = (Server::default(), AtomicUsize::new(0));
+        let body = move || match asked.fetch_add(1, Ordering::Relaxed) {
+            1 => Some("a 1\n".to_owned()),
+            _ => panic!("a pool of a user"),
+        };
+        server.start(Listener::bind("127.0.0.1:0").unwrap(), Log::default(), body).unwrap();
+        let scrape = || {
+            let mut stream = TcpStream::connect(server.address().unwrap()).unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            answer
+        };
+        for status in ["500 Internal Server Error", "200 OK", "500 Internal Server Error"] {
+            let answer = scrape();
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{answer}");
+        }
+        server.end();
     }
 }

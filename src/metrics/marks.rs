@@ -1,14 +1,19 @@
-//! How old calls are.
+//! How old calls are, and for how long units have waited in pools.
 //!
 //! Reading a clock at the start of each call would cost every call something. In place of that
-//! somebody notes from time to time how far the numbers of calls have come: the stall detector at
-//! each of its looks (four in `margo.stall_limit_msec`, at least four a second), and whoever takes
-//! a snapshot. A call that a note covers is at least as old as the note.
+//! somebody notes from time to time how far the numbers of calls have come, and how many units have
+//! come into each pool: the stall detector at each of its looks (four in `margo.stall_limit_msec`,
+//! at least four a second), and whoever takes a snapshot. A call that a note covers is at least as
+//! old as the note. If more units wait in a pool than have come since a note, one of them has
+//! waited since then, whatever the order in which they leave.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use ult::PoolRef;
+
+use crate::elastic::Elastic;
 use crate::hg::{CallMark, CallNumber, Core};
 use crate::progress::Token;
 
@@ -21,34 +26,71 @@ const CLOSEST: Duration = Duration::from_millis(50);
 
 /// Notes of one instance, oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Marks(Mutex<VecDeque<(Instant, CallMark)>>);
+pub(crate) struct Marks(Mutex<VecDeque<(Instant, Mark)>>);
 
-impl Marks {
-    /// Notes how far `core` is.
-    pub(crate) fn note(&self, core: &Core<Token>) {
-        self.add(Instant::now(), || core.call_mark());
+/// How far an instance was.
+#[derive(Debug)]
+struct Mark {
+    calls: CallMark,
+    /// Units that had come into each pool.
+    pools: Vec<(u64, PoolRef)>,
+}
+
+impl Mark {
+    fn of(core: &Core<Token>, layout: &Elastic) -> Self {
+        let came = |pool: PoolRef| (pool.stats().pushed, pool);
+        Self { calls: core.call_mark(), pools: layout.pools().into_iter().map(came).collect() }
     }
 
-    fn add(&self, now: Instant, mark: impl FnOnce() -> CallMark) {
+    /// Whether more units wait in `pool` than have come since.
+    fn is_waited_since(&self, pool: &PoolRef, waiting: u64, pushed: u64) -> bool {
+        let before = self.pools.iter().find(|(_, noted)| noted == pool).map(|(before, _)| *before);
+        before.and_then(|before| pushed.checked_sub(before)).is_some_and(|since| since < waiting)
+    }
+}
+
+impl Marks {
+    /// Notes how far the instance is.
+    pub(crate) fn note(&self, core: &Core<Token>, layout: &Elastic) {
+        self.add(Instant::now, || Mark::of(core, layout));
+    }
+
+    fn add(&self, clock: impl Fn() -> Instant, mark: impl FnOnce() -> Mark) {
         let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = clock();
         if notes.back().is_some_and(|(last, _)| now.saturating_duration_since(*last) < CLOSEST) {
             return;
         }
         thin_out(&mut notes, now);
-        // While this thread was held up, calls may have been made: they count as younger.
-        notes.push_back((now, mark()));
+        // The clock last: while this thread is held up, calls may be made, which the mark covers
+        // only if they began before.
+        let mark = mark();
+        notes.push_back((clock(), mark));
+    }
+
+    /// For how long the oldest of those who wait in `pool` has waited, at least; `None`: nobody
+    /// waits, or nobody has since a note. Units that were taken out to other pools count as if they
+    /// had waited here.
+    pub(crate) fn oldest_wait(&self, pool: &PoolRef, now: Instant) -> Option<Duration> {
+        // In this order: who comes in between does not count as one who has waited.
+        let waiting = pool.len() as u64;
+        let pushed = pool.stats().pushed;
+        let notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notes = notes.iter();
+        let oldest = notes.find(|(_, mark)| mark.is_waited_since(pool, waiting, pushed));
+        oldest.map(|(noted, _)| now.saturating_duration_since(*noted))
     }
 
     /// For how long that call has been going on, at least; `None`: no note covers it.
     pub(crate) fn age(&self, call: CallNumber, now: Instant) -> Option<Duration> {
         let notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = notes.partition_point(|(_, mark)| !mark.covers(call));
+        let first = notes.partition_point(|(_, mark)| !mark.calls.covers(call));
         notes.get(first).map(|(noted, _)| now.saturating_duration_since(*noted))
     }
 }
 
 /// Drops notes without which no gap is larger than a part of its age.
-fn thin_out(notes: &mut VecDeque<(Instant, CallMark)>, now: Instant) {
+fn thin_out(notes: &mut VecDeque<(Instant, Mark)>, now: Instant) {
     let mut newer = now;
     let mut kept = VecDeque::with_capacity(notes.len() + 1);
     while let Some((noted, mark)) = notes.pop_back() {
@@ -70,20 +112,20 @@ fn thin_out(notes: &mut VecDeque<(Instant, CallMark)>, now: Instant) {
 pub(crate) struct Watched(Mutex<Vec<Notable>>);
 
 /// Whose calls are noted, and where.
-type Notable = (Weak<Core<Token>>, Arc<Marks>);
+type Notable = (Weak<Core<Token>>, Weak<Elastic>, Arc<Marks>);
 
 impl Watched {
-    pub(crate) fn add(&self, core: &Arc<Core<Token>>, marks: &Arc<Marks>) {
+    pub(crate) fn add(&self, core: &Arc<Core<Token>>, layout: &Arc<Elastic>, marks: &Arc<Marks>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|(core, _)| core.strong_count() > 0);
-        all.push((Arc::downgrade(core), marks.clone()));
+        all.retain(|(core, ..)| core.strong_count() > 0);
+        all.push((Arc::downgrade(core), Arc::downgrade(layout), marks.clone()));
     }
 
     pub(crate) fn note(&self) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for (core, marks) in all {
-            if let Some(core) = core.upgrade() {
-                marks.note(&core);
+        for (core, layout, marks) in all {
+            if let Some((core, layout)) = core.upgrade().zip(layout.upgrade()) {
+                marks.note(&core, &layout);
             }
         }
     }
@@ -111,9 +153,11 @@ mod tests {
     #[test]
     fn notes_thin_out_with_their_age_and_stay_few() {
         let (marks, start) = (Marks::default(), Instant::now());
-        let mark = crate::init("{}").unwrap();
+        let own = crate::init("{}").unwrap();
         for tick in 0..100_000u32 {
-            marks.add(start + tick * Duration::from_millis(250), || mark.inner().core.call_mark());
+            let now = start + tick * Duration::from_millis(250);
+            let calls = own.inner().core.call_mark();
+            marks.add(|| now, || Mark { calls, pools: Vec::new() });
         }
         let end = start + 99_999 * Duration::from_millis(250);
         let notes = notes(&marks);
@@ -126,6 +170,40 @@ mod tests {
             let (age, gap) = (end - pair[0], pair[1] - pair[0]);
             assert!(gap <= age / THINNING + Duration::from_millis(250), "{gap:?} at {age:?}");
         }
-        mark.finalize_and_wait().unwrap();
+        own.finalize_and_wait().unwrap();
+    }
+
+    #[test]
+    fn a_wait_is_as_old_as_the_oldest_note_since_which_fewer_have_come() {
+        // Nobody runs what is in the pool.
+        let own = crate::init(r#"{ "argobots": { "pools": [{ "name": "later" }] } }"#).unwrap();
+        let (marks, start) = (Marks::default(), Instant::now());
+        let pool = own.pool("later").unwrap();
+        let at = |second| start + Duration::from_secs(second);
+        let note =
+            |second| marks.add(|| at(second), || Mark::of(&own.inner().core, &own.inner().elastic));
+        let age = |second| marks.oldest_wait(&pool, at(second)).map(|age| age.as_secs());
+        note(0);
+        assert_eq!(age(1), None, "nobody waits");
+        let spawn = || drop(pool.spawn(|| ()).unwrap());
+        spawn();
+        assert_eq!(age(1), None, "it came after the note");
+        note(2);
+        spawn();
+        note(4);
+        assert_eq!(age(5), Some(3));
+        let first = pool.pop().unwrap();
+        assert_eq!(age(5), Some(1), "the second one came after the second note");
+        drop(first);
+        spawn();
+        assert_eq!(age(9), Some(5));
+        own.add_xstream_from_json(r#"{ "name": "x", "scheduler": { "pools": ["later"] } }"#)
+            .unwrap();
+        let begun = Instant::now();
+        while age(9).is_some() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "they are not run");
+            std::thread::yield_now();
+        }
+        own.finalize_and_wait().unwrap();
     }
 }

@@ -46,8 +46,11 @@ impl Instance {
     /// May be called from anywhere but signal handlers, at any time, also while execution streams
     /// are stuck and after the end. Takes some tens of microseconds, most of them for figures that
     /// the operating system keeps, about one more for each peer, and some for each call path of
-    /// statistics. The parts are not of one
-    /// moment: the instance goes on meanwhile. Counters never go back.
+    /// statistics. The parts are not of one moment: the instance goes on meanwhile.
+    ///
+    /// Counters never go back, but for those of RPCs, which are the statistics':
+    /// [`reset_statistics`](Instance::reset_statistics) begins them anew, and a call whose result
+    /// turns out to be undecodable goes over from the outcome `ok` to `decode`.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

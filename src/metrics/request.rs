@@ -23,6 +23,7 @@ pub(super) enum Status {
     NotFound,
     MethodNotAllowed,
     TooLarge,
+    InternalServerError,
 }
 
 /// What the head of a request asks for; `None`: there is more to come.
@@ -92,6 +93,11 @@ impl Status {
                 "",
                 "The head of the request is too long.\n",
             ),
+            Self::InternalServerError => (
+                "500 Internal Server Error",
+                "",
+                "What was asked for its metrics has panicked; the log of the service says why.\n",
+            ),
         };
         let mut response = head(line, "text/plain; charset=utf-8", body.len(), more);
         response.push_str(body);
@@ -143,8 +149,13 @@ mod tests {
 
     #[test]
     fn a_response_says_how_long_it_is() {
-        let statuses =
-            [Status::BadRequest, Status::NotFound, Status::MethodNotAllowed, Status::TooLarge];
+        let statuses = [
+            Status::BadRequest,
+            Status::NotFound,
+            Status::MethodNotAllowed,
+            Status::TooLarge,
+            Status::InternalServerError,
+        ];
         let responses = statuses.map(Status::response).into_iter().chain([metrics("a 1\n", true)]);
         for response in responses {
             let text = String::from_utf8(response).unwrap();

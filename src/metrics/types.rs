@@ -152,6 +152,10 @@ plain! {
         kind: String,
         /// Runnable units that wait for their turn.
         waiting: usize,
+        /// Seconds for which the oldest of them has waited, at least; as precise as
+        /// [`PeerMetrics::oldest_call_sec`]. `None`: nobody has waited for longer than that. Units
+        /// that were moved from here to other pools count as if they waited here.
+        oldest_wait_sec: Option<f64>,
         /// Units that have not ended: waiting, running or suspended.
         alive: u64,
         /// ULTs that are suspended: they wait for something.
@@ -302,6 +306,11 @@ plain! {
         sent_bytes: Option<u64>,
         /// Bytes that have come from it.
         received_bytes: Option<u64>,
+        /// Messages handed over for it, while it is known: requests, responses, and what goes
+        /// with them; `None`: not counted.
+        sent_messages: Option<u64>,
+        /// Messages that have come from it.
+        received_messages: Option<u64>,
     }
 
     /// Memory of an instance.
@@ -358,7 +367,7 @@ plain! {
 impl PeersMetrics {
     /// Peers in all.
     pub fn total(&self) -> usize {
-        self.counts.iter().map(|kind| kind.count).sum()
+        self.counts.iter().fold(0, |sum, kind| sum.saturating_add(kind.count))
     }
 
     /// Connections by transport: those of `counts` whose link is `connected`.

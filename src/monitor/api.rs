@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{Statistics, c_layout, files};
 use crate::Instance;
 use crate::instance::Inner;
+use crate::log::log;
 
 impl Instance {
     /// What has happened to calls, requests and transfers since the statistics were switched on or
@@ -60,7 +61,9 @@ impl Instance {
     }
 
     /// As [`statistics`](Self::statistics), and begins anew: each call, request and transfer is
-    /// either in this snapshot or in a later one. What is in flight stays in flight.
+    /// either in this snapshot or in a later one. What is in flight stays in flight. (A call that
+    /// is told as `ok` here, and whose result turns out to be undecodable afterwards, is `decode`
+    /// in a later one, which has an `ok` less to make up for it.)
     ///
     /// Counterpart: `margo_monitor_dump` with `reset`.
     pub fn reset_statistics(&self) -> Statistics {
@@ -154,6 +157,6 @@ pub(crate) fn end(inner: &Arc<Inner>) {
     }
     inner.monitoring.shared.series.sample(inner);
     if let Err(error) = files::write(inner) {
-        tracing::error!(%error, "the files of the monitor are not written");
+        log!(inner.log, ERROR, %error, "the files of the monitor are not written");
     }
 }

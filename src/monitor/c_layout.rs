@@ -21,9 +21,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::files::hostname;
 use super::span::{BulkDirection, CallOutcome, RequestOutcome};
 use super::statistics::{BulkStatistics, OriginStatistics, RpcName, Statistics, TargetStatistics};
+use crate::files::hostname;
 
 /// Seconds with so many decimal digits.
 pub(super) fn rounded(seconds: f64, precision: u32) -> f64 {

@@ -36,6 +36,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 pub use self::clock::Moment;
+pub(crate) use self::clock::at_once;
 pub use self::histogram::Figures;
 pub(crate) use self::origin::{CallAbout, CallWatch};
 use self::series::Series;
@@ -54,6 +55,7 @@ pub(crate) use self::turns::Turns;
 pub(crate) use self::user::InitialMonitors;
 use self::user::Monitors;
 pub use self::user::{AttachedMonitor, LifeEvent, Monitor};
+use crate::log::Log;
 use crate::trace::Tracer;
 
 /// Somebody is attached: each call has a span.
@@ -84,8 +86,9 @@ struct Shared {
 }
 
 impl Monitoring {
-    pub(crate) fn new(monitors: InitialMonitors) -> Self {
-        let own = Self { mode: AtomicU8::new(0), shared: Arc::default() };
+    pub(crate) fn new(monitors: InitialMonitors, log: Log) -> Self {
+        let shared = Shared { monitors: Monitors::new(log), ..Shared::default() };
+        let own = Self { mode: AtomicU8::new(0), shared: Arc::new(shared) };
         for monitor in monitors.0 {
             own.attach(monitor);
         }

@@ -3,20 +3,22 @@
 //!
 //! A table has a bound. A peer that would need a row beyond it is counted in the row of *other
 //! peers* of its call path, and if there is no room for that either, in one row for everything
-//! else. Rows are never taken away: what was counted stays readable when its RPC or peer is gone.
+//! else (of transfers: one for each direction). Once a table is full, those rows are found as fast
+//! as others. Rows are never taken away: what was counted stays readable when its RPC or peer is
+//! gone.
 //!
 //! # Who may touch what
 //!
 //! | state | owner | others |
 //! |---|---|---|
-//! | a slot of the table | written once, under `entering` | read without a lock |
+//! | a slot of the table, and how many are taken | written under `entering`, a slot once | read without a lock |
 //! | a shard of a row | one OS thread (`slot.rs`), which loads and stores; the last shard is for all threads that have none, which add atomically | read for snapshots |
 //!
 //! A ULT that moves to another OS thread between finding its shard and counting would break the
 //! rule. So whatever counts is in functions that are not inlined and do not switch: `observe_…`,
 //! `note_…`, and those that say so here.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::slot;
@@ -33,7 +35,7 @@ pub(super) struct Key {
     pub(super) id: u64,
     /// That of the parent. Of transfers: the direction.
     pub(super) parent: u64,
-    /// The peer, or one of `OTHER_PEERS`, `EVERYTHING_ELSE`.
+    /// The peer, or one of `OTHER_PEERS`, `OF_THE_REST`.
     pub(super) peer: u64,
 }
 
@@ -47,7 +49,7 @@ impl Key {
 }
 
 const OTHER_PEERS: u64 = u64::MAX;
-const EVERYTHING_ELSE: Key = Key { id: 0, parent: 0, peer: u64::MAX - 1 };
+const OF_THE_REST: u64 = u64::MAX - 1;
 
 impl Key {
     #[inline]
@@ -119,7 +121,7 @@ impl Shard {
     #[inline(never)]
     fn look(&self, call: u64, every: u32) -> Option<u32> {
         if every == 0 {
-            self.next.store(u64::MAX, Ordering::Relaxed);
+            // `next` stays behind: as soon as there is another `every`, the next call counts.
             return None;
         }
         const FIRST: u64 = 32;
@@ -168,10 +170,21 @@ impl Counts {
     fn minus(&self, before: &Self) -> Self {
         let mut ends = self.ends;
         for (end, before) in ends.iter_mut().zip(before.ends) {
-            *end = end.wrapping_sub(before);
+            // Some may have been taken back since.
+            *end = end.saturating_sub(before);
         }
         let calls = self.calls.wrapping_sub(before.calls);
         Self { calls, bytes: self.bytes.wrapping_sub(before.bytes), ends }
+    }
+
+    /// What is told with these: the ends that were told before and taken back since stay told, so
+    /// that the next ones make up for them.
+    fn told(&self, before: &Self) -> Self {
+        let mut told = *self;
+        for (end, before) in told.ends.iter_mut().zip(before.ends) {
+            *end = (*end).max(before);
+        }
+        told
     }
 }
 
@@ -186,7 +199,7 @@ pub(super) struct Row<D> {
 #[derive(Debug, Default)]
 struct Detail<D> {
     detail: Option<Box<D>>,
-    /// Counts at the last reset.
+    /// Counts at the last reset, as they were told.
     before: Counts,
 }
 
@@ -218,11 +231,11 @@ impl<D: Default + Clone> Row<D> {
         add(&self.shards[index].bytes, bytes, owned);
     }
 
-    /// Takes the end of a call back: it ended in another way.
+    /// Takes the end of a call back: it ended in another way. It may have been told already.
     #[inline(never)]
     pub(super) fn not_ended(&self, end: u8) {
         let (index, owned) = slot::here();
-        // Sums wrap around.
+        // Wraps around; the sum over all shards does not stay below 0.
         add(&self.shards[index].ends[usize::from(end)], u64::MAX, owned);
     }
 
@@ -245,6 +258,11 @@ impl<D: Default + Clone> Row<D> {
             sums.calls = sums.calls.wrapping_add(shard.calls.load(Ordering::Relaxed));
             sums.bytes = sums.bytes.wrapping_add(shard.bytes.load(Ordering::Relaxed));
         }
+        for sum in &mut sums.ends {
+            // Shards are read one after the other: an end that was taken back in a later one may
+            // not have been seen where it was counted.
+            *sum = u64::try_from(sum.cast_signed()).unwrap_or(0);
+        }
         sums
     }
 
@@ -256,7 +274,7 @@ impl<D: Default + Clone> Row<D> {
         // Counted on while this reads: an end may be seen and its beginning not.
         let in_flight = sums.calls.saturating_sub(sums.ended());
         let detail = if reset {
-            own.before = sums;
+            own.before = sums.told(&own.before);
             own.detail.take().map(|detail| *detail)
         } else {
             own.detail.as_deref().cloned()
@@ -277,16 +295,43 @@ struct Slot<D> {
 pub(super) struct Table<D> {
     slots: Box<[OnceLock<Slot<D>>]>,
     rows_max: usize,
+    rest: Rest,
+    /// Whoever makes a row.
+    entering: Mutex<()>,
     /// How many rows there are.
-    entering: Mutex<usize>,
+    rows: AtomicUsize,
+}
+
+/// How what has no row of its own, nor of its call path, is told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// It is not.
+    Together,
+    /// By [`Key::parent`], of which there are few.
+    ByParent,
 }
 
 impl<D: Default + Clone> Table<D> {
     /// For at most so many rows, and a quarter more for those of other peers.
-    pub(super) fn new(rows_max: usize) -> Self {
+    pub(super) fn new(rows_max: usize, rest: Rest) -> Self {
         let slots = (rows_max.max(4) * 2).next_power_of_two();
         let slots = (0..slots).map(|_| OnceLock::new()).collect();
-        Self { slots, rows_max, entering: Mutex::new(0) }
+        let (entering, rows) = (Mutex::default(), AtomicUsize::new(0));
+        Self { slots, rows_max, rest, entering, rows }
+    }
+
+    /// Rows of their own, and those of other peers.
+    fn all_max(&self) -> usize {
+        self.rows_max + self.rows_max / 4
+    }
+
+    /// The key of the row for everything else.
+    fn rest_of(&self, key: Key) -> Key {
+        let parent = match self.rest {
+            Rest::Together => 0,
+            Rest::ByParent => key.parent,
+        };
+        Key { id: 0, parent, peer: OF_THE_REST }
     }
 
     #[inline]
@@ -313,7 +358,7 @@ impl<D: Default + Clone> Table<D> {
     pub(super) fn number(&self, key: Key, about: impl FnOnce() -> About) -> u32 {
         let place = match self.find(key) {
             Ok(place) => place,
-            Err(_) => self.enter(key, about()),
+            Err(_) => self.find_beyond(key).unwrap_or_else(|| self.enter(key, about())),
         };
         // A table that fits into memory has fewer slots.
         place as u32 + 1
@@ -340,22 +385,37 @@ impl<D: Default + Clone> Table<D> {
         }
     }
 
+    /// The row in which a key without one is counted, if that is there and no other one can be
+    /// made: peers may send as many such keys as they like, so this takes no lock and no memory.
+    #[inline(never)]
+    fn find_beyond(&self, key: Key) -> Option<usize> {
+        let rows = self.rows.load(Ordering::Relaxed);
+        if rows < self.rows_max {
+            return None;
+        }
+        let others = self.find(key.of_other_peers()).ok();
+        let may_enter = rows < self.all_max();
+        others.or_else(|| if may_enter { None } else { self.find(self.rest_of(key)).ok() })
+    }
+
     #[cold]
     fn enter(&self, key: Key, about: About) -> usize {
-        let mut rows = self.entering.lock().unwrap_or_else(PoisonError::into_inner);
+        let _entering = self.entering.lock().unwrap_or_else(PoisonError::into_inner);
         let others = About { peer: OTHER_PEERS_NAME.to_owned(), ..about.clone() };
-        let rest = About { rpc: OTHER_RPCS_NAME.to_owned(), id: 0, parent: 0, ..others.clone() };
-        let all_max = self.rows_max + self.rows_max / 4;
+        let rest_key = self.rest_of(key);
+        let (rpc, parent) = (OTHER_RPCS_NAME.to_owned(), rest_key.parent);
+        let rest = About { rpc, id: 0, parent, ..others.clone() };
         let choices = [
             (key, about, self.rows_max),
-            (key.of_other_peers(), others, all_max),
-            (EVERYTHING_ELSE, rest, usize::MAX),
+            (key.of_other_peers(), others, self.all_max()),
+            (rest_key, rest, usize::MAX),
         ];
+        let rows = self.rows.load(Ordering::Relaxed);
         for (key, about, max) in choices {
             match self.find(key) {
                 Ok(place) => return place,
-                Err(place) if *rows < max => {
-                    *rows += 1;
+                Err(place) if rows < max => {
+                    self.rows.store(rows + 1, Ordering::Relaxed);
                     // Free, and nobody else enters.
                     let row = Box::new(Row::new(about));
                     self.slots[place].get_or_init(|| Slot { key, row });
@@ -364,7 +424,7 @@ impl<D: Default + Clone> Table<D> {
                 Err(_) => {}
             }
         }
-        unreachable!("the last choice has no bound, and is one row")
+        unreachable!("the last choice has no bound, and is one row or two")
     }
 
     /// The row of that number.
@@ -392,7 +452,7 @@ mod tests {
 
     #[test]
     fn a_table_keeps_within_its_bound_and_counts_the_rest_elsewhere() {
-        let table = Table::<()>::new(8);
+        let table = Table::<()>::new(8, Rest::Together);
         for id in 0..20 {
             for peer in 0..20 {
                 let number = table.number(key(id, peer), || about(id, peer));
@@ -411,11 +471,31 @@ mod tests {
         assert_eq!(of("rpc0", OTHER_PEERS_NAME), Some(12));
         assert_eq!(of("rpc1", OTHER_PEERS_NAME), Some(20));
         assert_eq!(of(OTHER_RPCS_NAME, OTHER_PEERS_NAME), Some(18 * 20));
+        // Names are made, and locks taken, only for rows that are made.
+        let _nobody_enters = table.entering.lock().unwrap();
+        for (id, peer) in [(0, 0), (0, 19), (1, 19), (77, 77)] {
+            assert_ne!(table.number(key(id, peer), || panic!("a name for {id} {peer}")), 0);
+        }
+    }
+
+    #[test]
+    fn what_has_no_row_is_told_apart_by_its_parent_if_that_is_a_direction() {
+        let table = Table::<()>::new(4, Rest::ByParent);
+        for (id, parent) in (0..20).flat_map(|id| [(id, 0), (id, 1)]) {
+            let about = || About { parent, ..about(id, 0) };
+            table.begin(Key { id, parent, peer: 0 }, about, 1);
+        }
+        let rest = table.rows().filter(|row| row.about.rpc == OTHER_RPCS_NAME);
+        let mut rest: Vec<_> = rest.map(|row| (row.about.parent, row.all().calls)).collect();
+        rest.sort_unstable();
+        // Of 40 keys, 4 have rows of their own, and one has the row of other peers.
+        assert_eq!(rest.iter().map(|row| row.0).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(rest.iter().map(|row| row.1).sum::<u64>(), 35);
     }
 
     #[test]
     fn threads_count_without_losing_any() {
-        let table = Table::<()>::new(8);
+        let table = Table::<()>::new(8, Rest::Together);
         let row = table.row(table.number(key(1, 1), || about(1, 1))).unwrap();
         let threads = 2 * slot::shards();
         std::thread::scope(|scope| {
@@ -437,7 +517,7 @@ mod tests {
 
     #[test]
     fn a_reset_leaves_what_is_in_flight() {
-        let table = Table::<u32>::new(8);
+        let table = Table::<u32>::new(8, Rest::Together);
         let row = table.row(table.number(key(1, 1), || about(1, 1))).unwrap();
         row.begin(1);
         row.begin(1);
@@ -451,6 +531,37 @@ mod tests {
         let (counts, in_flight, note) = row.read(false);
         assert_eq!((counts.calls, counts.ends[0], counts.ends[1]), (0, 0, 1));
         assert_eq!((in_flight, note), (0, None));
+    }
+
+    #[test]
+    fn an_end_that_was_told_and_is_taken_back_is_made_up_for_by_the_next_one() {
+        let table = Table::<()>::new(8, Rest::Together);
+        let row = table.row(table.number(key(1, 1), || about(1, 1))).unwrap();
+        row.begin(1);
+        row.end(0);
+        assert_eq!(row.read(true).0.ends[..2], [1, 0]);
+        row.not_ended(0);
+        row.end(1);
+        let (counts, in_flight, _) = row.read(true);
+        assert_eq!((&counts.ends[..2], counts.ended(), in_flight), (&[0, 1][..], 1, 0));
+        row.begin(1);
+        row.end(0);
+        assert_eq!(row.read(true).0.ends[..2], [0, 0], "told before");
+        row.begin(1);
+        row.end(0);
+        assert_eq!(row.read(false).0.ends[..2], [1, 0]);
+    }
+
+    #[test]
+    fn an_end_that_is_seen_only_where_it_was_taken_back_is_none() {
+        let table = Table::<()>::new(8, Rest::Together);
+        let row = table.row(table.number(key(1, 1), || about(1, 1))).unwrap();
+        // As if the shard in which it was counted had been read before that.
+        row.begin(1);
+        row.not_ended(0);
+        row.end(1);
+        let (counts, in_flight, _) = row.read(false);
+        assert_eq!((&counts.ends[..2], counts.ended(), in_flight), (&[0, 1][..], 1, 0));
     }
 
     #[test]
@@ -481,5 +592,6 @@ mod tests {
         assert!((0..1000).all(|_| all.begin(1, true) == Some(1)));
         let none = Shard::default();
         assert!((0..1000).all(|_| none.begin(0, true).is_none()));
+        assert_eq!(none.begin(256, true), Some(1), "not for ever");
     }
 }

@@ -3,9 +3,10 @@
 //!
 //! A timer of the instance takes an entry per interval. Of each series the newest entries are kept,
 //! `entries_max` of them, and at most [`SERIES_MAX`] series of RPCs: further RPCs are counted
-//! together in one. An RPC has entries from the first one on in which it had a request.
+//! together in one. An RPC has entries from the first one on in which it had a request. Pools have
+//! the same bound: the series of pools that were removed go first.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,10 +15,14 @@ use serde_json::{Map, Value, json};
 use super::c_layout::rounded;
 use super::rows::OTHER_RPCS_NAME;
 use crate::instance::Inner;
+use crate::log::log;
 use crate::{Instance, Timer, TimerSpec};
 
-/// Most RPCs that have a series of their own.
+/// Most RPCs that have a series of their own, and most pools.
 const SERIES_MAX: usize = 500;
+
+/// The series of pools that have none of their own.
+const OTHER_POOLS_NAME: &str = "other pools";
 
 /// The series of an instance, and what fills them.
 #[derive(Default)]
@@ -34,7 +39,7 @@ struct Kept {
     pools: BTreeMap<String, VecDeque<PoolEntry>>,
 }
 
-#[derive(Default)]
+#[derive(Default, Clone)]
 struct RpcSeries {
     /// Sums so far.
     count: u64,
@@ -43,12 +48,14 @@ struct RpcSeries {
 }
 
 /// Times in seconds since 1970.
+#[derive(Clone)]
 struct RpcEntry {
     at: f64,
     count: u64,
     bulk_size: u64,
 }
 
+#[derive(Clone)]
 struct PoolEntry {
     at: f64,
     /// Units that wait for their turn.
@@ -83,7 +90,7 @@ impl Series {
         };
         let timer = instance.timer_with(TimerSpec::new().name("margo time series"), sample);
         if let Err(error) = timer.start_every(interval) {
-            tracing::warn!(%error, "no time series");
+            log!(instance.inner().log, WARN, %error, "no time series");
         }
         *self.timer.lock().unwrap_or_else(PoisonError::into_inner) = Some(timer);
     }
@@ -108,33 +115,42 @@ impl Series {
 
     /// In C's layout; if `reset`, all entries are forgotten.
     pub(super) fn to_json(&self, address: &str, precision: u32, reset: bool) -> Value {
-        let mut kept = self.kept();
+        // Under the lock there is only a copy: the timer waits for it, and its execution stream.
+        let (rpcs_kept, pools_kept) = self.kept().copy(reset);
         let mut rpcs = Map::new();
-        for (name, series) in &kept.rpcs {
-            let entries = &series.entries;
+        for (name, RpcSeries { entries, .. }) in rpcs_kept {
             let at: Vec<_> = entries.iter().map(|entry| rounded(entry.at, precision)).collect();
             let count: Vec<_> = entries.iter().map(|entry| entry.count).collect();
             let bulk_size: Vec<_> = entries.iter().map(|entry| entry.bulk_size).collect();
             let series = json!({ "timestamps": at, "count": count, "bulk_size": bulk_size });
-            rpcs.insert(name.clone(), series);
+            rpcs.insert(name, series);
         }
         let mut pools = Map::new();
-        for (name, entries) in &kept.pools {
+        for (name, entries) in pools_kept {
             let at: Vec<_> = entries.iter().map(|entry| rounded(entry.at, precision)).collect();
             let size: Vec<_> = entries.iter().map(|entry| entry.size).collect();
             let total: Vec<_> = entries.iter().map(|entry| entry.total_size).collect();
             let series = json!({ "timestamps": at, "size": size, "total_size": total });
-            pools.insert(name.clone(), series);
-        }
-        if reset {
-            kept.rpcs.values_mut().for_each(|series| series.entries.clear());
-            kept.pools.clear();
+            pools.insert(name, series);
         }
         json!({ "address": address, "rpcs": rpcs, "pools": pools })
     }
 }
 
 impl Kept {
+    /// What there is; if `reset`, it is taken.
+    fn copy(
+        &mut self,
+        reset: bool,
+    ) -> (BTreeMap<String, RpcSeries>, BTreeMap<String, VecDeque<PoolEntry>>) {
+        let rpcs = self.rpcs.clone();
+        if !reset {
+            return (rpcs, self.pools.clone());
+        }
+        self.rpcs.values_mut().for_each(|series| series.entries.clear());
+        (rpcs, std::mem::take(&mut self.pools))
+    }
+
     fn enter(
         &mut self,
         at: f64,
@@ -154,9 +170,38 @@ impl Kept {
             let others = self.rpcs.entry(OTHER_RPCS_NAME.to_owned()).or_default();
             others.enter(at, rest.0, rest.1, max);
         }
-        // A pool that was removed keeps what it has.
+        self.make_room(&pools);
+        let mut rest: Option<PoolEntry> = None;
         for (name, entry) in pools {
-            push(self.pools.entry(name).or_default(), entry, max);
+            if self.pools.len() < SERIES_MAX || self.pools.contains_key(&name) {
+                push(self.pools.entry(name).or_default(), entry, max);
+                continue;
+            }
+            let sum = rest.get_or_insert(PoolEntry { at, size: 0, total_size: 0 });
+            (sum.size, sum.total_size) = (sum.size + entry.size, sum.total_size + entry.total_size);
+        }
+        if let Some(rest) = rest {
+            push(self.pools.entry(OTHER_POOLS_NAME.to_owned()).or_default(), rest, max);
+        }
+    }
+
+    /// A pool that was removed keeps what it has until others need the room; the one that was
+    /// removed first goes first.
+    fn make_room(&mut self, there: &[(String, PoolEntry)]) {
+        let there: BTreeSet<&str> = there.iter().map(|(name, _)| name.as_str()).collect();
+        let new = there.iter().filter(|name| !self.pools.contains_key(**name)).count();
+        let too_many = (self.pools.len() + new).saturating_sub(SERIES_MAX);
+        if new == 0 || too_many == 0 {
+            return;
+        }
+        let is_removed = |name: &str| name != OTHER_POOLS_NAME && !there.contains(name);
+        let removed = self.pools.iter().filter(|(name, _)| is_removed(name));
+        let last = |entries: &VecDeque<PoolEntry>| entries.back().map_or(0.0, |entry| entry.at);
+        let mut removed: Vec<_> =
+            removed.map(|(name, entries)| (last(entries), name.clone())).collect();
+        removed.sort_by(|a, b| a.0.total_cmp(&b.0));
+        for (_, name) in removed.into_iter().take(too_many) {
+            self.pools.remove(&name);
         }
     }
 }
@@ -217,5 +262,32 @@ mod tests {
         assert_eq!(kept.rpcs.len(), SERIES_MAX + 1);
         let others = &kept.rpcs[OTHER_RPCS_NAME];
         assert_eq!((others.count, others.bulk_size), (101 * 2, 101 * 4));
+    }
+
+    #[test]
+    fn series_of_removed_pools_go_first_and_pools_beyond_the_bound_are_counted_together() {
+        let mut kept = Kept { entries_max: 5, ..Kept::default() };
+        let mut enter = |at: u32, names: &[String]| -> BTreeMap<String, VecDeque<PoolEntry>> {
+            let entry =
+                |name: &String| (name.clone(), PoolEntry { at: at.into(), size: 1, total_size: 2 });
+            kept.enter(at.into(), BTreeMap::new(), names.iter().map(entry).collect());
+            kept.pools.clone()
+        };
+        let job = |number: u32| format!("job-{number}");
+        let mut last = BTreeMap::new();
+        for at in 0..600 {
+            last = enter(at, &["main".to_owned(), job(at)]);
+            assert!(last.len() <= SERIES_MAX);
+        }
+        assert!(last["main"].len() == 5 && last.contains_key(&job(101)));
+        assert!(!last.contains_key(&job(100)), "removed before the others");
+        // None of these was removed.
+        let many: Vec<_> = (0..600).map(job).collect();
+        last = enter(600, &many);
+        assert_eq!(last.len(), SERIES_MAX + 1);
+        let others = &last[OTHER_POOLS_NAME];
+        assert_eq!((others.len(), others[0].size, others[0].total_size), (1, 100, 200));
+        last = enter(601, &many);
+        assert_eq!((last.len(), last[OTHER_POOLS_NAME].len()), (SERIES_MAX + 1, 2));
     }
 }

@@ -139,7 +139,8 @@ pub enum RequestOutcome {
     Failed,
     /// No ULT could be made for the handler.
     NoUlt,
-    /// The answer could not be sent.
+    /// The network did not take the answer. One that it took and lost, with its origin, counts as
+    /// [`Ok`](Self::Ok): calls end at their origins.
     Network,
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::histogram::{Distribution, Figures};
-use super::rows::{About, Counts, Row, Table};
+use super::rows::{About, Counts, Rest, Row, Table};
 use super::span::{BulkDirection, BulkOutcome, BulkSpan, CallOutcome, OriginSpan};
 use super::span::{RequestOutcome, TargetSpan};
 use crate::hg::{RpcId, margo};
@@ -339,9 +339,10 @@ impl Store {
         Self {
             every: AtomicU32::new(1),
             progress_every: AtomicU32::new(0),
-            origin: Table::new(rows_max),
-            target: Table::new(rows_max),
-            bulk: Table::new(rows_max),
+            origin: Table::new(rows_max, Rest::Together),
+            target: Table::new(rows_max, Rest::Together),
+            // By the direction.
+            bulk: Table::new(rows_max, Rest::ByParent),
             progress: Mutex::default(),
             since: Mutex::new(Instant::now()),
         }

@@ -299,7 +299,9 @@ impl RequestWatch {
     pub(crate) fn answered(&self, monitoring: &Monitoring, error: Option<&HgError>) {
         match error {
             // As the span says already.
-            None => monitoring.end_request(self.row, RequestOutcome::Ok),
+            None | Some(HgError::NoResponse) => {
+                monitoring.end_request(self.row, RequestOutcome::Ok);
+            }
             Some(HgError::Proc(_)) => self.ends(monitoring, RequestOutcome::Failed),
             Some(_) => self.ends(monitoring, RequestOutcome::Network),
         }

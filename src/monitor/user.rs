@@ -7,6 +7,7 @@ use super::{BulkSpan, OriginSpan, TargetSpan};
 use crate::contain::contain;
 use crate::hg::{ProviderId, RpcId};
 use crate::instance::Inner;
+use crate::log::Log;
 use crate::{Instance, Pool, Xstream};
 
 /// What is told of an instance: its calls, requests and transfers when they are over, and what
@@ -112,6 +113,7 @@ pub enum LifeEvent<'a> {
 /// Those who are attached, in the order in which they came.
 #[derive(Default)]
 pub(super) struct Monitors {
+    log: Log,
     /// The number of the last one that came, and those who are there.
     list: Mutex<(u64, List)>,
 }
@@ -119,6 +121,10 @@ pub(super) struct Monitors {
 type List = Arc<[(u64, Arc<dyn Monitor>)]>;
 
 impl Monitors {
+    pub(super) fn new(log: Log) -> Self {
+        Self { log, list: Mutex::default() }
+    }
+
     fn list(&self) -> MutexGuard<'_, (u64, List)> {
         // No code of users runs under this lock.
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
@@ -144,14 +150,16 @@ impl Monitors {
         }
         drop(list);
         // May run the destructor of a monitor.
-        contain("a destructor of a monitor", || drop(before));
+        contain(&self.log, "a destructor of a monitor", || drop(before));
     }
 
     pub(super) fn each(&self, tell: impl Fn(&dyn Monitor)) {
         let list = self.list().1.clone();
         for (_, monitor) in list.iter() {
-            contain("a monitor", || tell(&**monitor));
+            contain(&self.log, "a monitor", || tell(&**monitor));
         }
+        // Whoever was detached meanwhile ends here.
+        contain(&self.log, "a destructor of a monitor", || drop(list));
     }
 }
 
@@ -203,5 +211,31 @@ impl Instance {
     pub fn add_monitor(&self, monitor: Arc<dyn Monitor>) -> AttachedMonitor {
         let number = self.inner().monitoring.attach(monitor);
         AttachedMonitor { inner: Arc::downgrade(self.inner()), number }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Loud;
+
+    impl Monitor for Loud {}
+
+    impl Drop for Loud {
+        fn drop(&mut self) {
+            panic!("in the destructor of a monitor");
+        }
+    }
+
+    #[test]
+    fn a_destructor_may_panic_also_where_something_is_told() {
+        let monitors = Monitors::default();
+        let number = monitors.add(Arc::new(Loud), || ());
+        // Who tells is the last one to hold it.
+        monitors.each(|_| monitors.remove(number, || ()));
+        assert!(monitors.list().1.is_empty());
+        let number = monitors.add(Arc::new(Loud), || ());
+        monitors.remove(number, || ());
     }
 }

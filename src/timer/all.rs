@@ -10,11 +10,14 @@ use std::time::Instant;
 use ult::Eventual;
 
 use super::state::Shared;
+use crate::log::Log;
 use crate::state_dump::TimerState;
 
 /// The timers of an instance.
-#[derive(Default)]
-pub(crate) struct Timers(Mutex<Table>);
+pub(crate) struct Timers {
+    table: Mutex<Table>,
+    pub(super) log: Log,
+}
 
 #[derive(Default)]
 struct Table {
@@ -28,8 +31,12 @@ fn key(timer: &Arc<Shared>) -> usize {
 }
 
 impl Timers {
+    pub(crate) fn new(log: Log) -> Arc<Self> {
+        Arc::new(Self { table: Mutex::default(), log })
+    }
+
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn admit(&self, timer: &Arc<Shared>) {

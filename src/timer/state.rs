@@ -24,6 +24,7 @@ use ult::{Eventual, PoolRef, SpawnError, TimerHandle};
 
 use super::{Tick, Timers, Wish, after};
 use crate::contain::contain;
+use crate::log::{Log, log};
 use crate::state_dump::TimerState;
 use crate::{TimerError, trace};
 
@@ -96,6 +97,7 @@ pub(super) struct Shared {
     inline: bool,
     name: Arc<str>,
     process: Process,
+    log: Log,
     state: Mutex<State>,
 }
 
@@ -123,6 +125,7 @@ impl Shared {
             inline,
             name,
             process: Process::current(),
+            log: timers.log.clone(),
             state: Mutex::new(state),
         })
     }
@@ -180,7 +183,7 @@ impl Shared {
         let builder = if self.inline { self.pool.tasklet() } else { self.pool.ult() };
         let fire = move || {
             // Not of whoever has armed it last, which may have been a handler long ago.
-            trace::begin_unit(None);
+            trace::begin_unit(0, None);
             own.unit_due(number);
         };
         let spawned = builder.name(self.name.clone()).spawn_at(armed.due, fire);
@@ -203,7 +206,7 @@ impl Shared {
     /// As [`cover`](Self::cover), where nobody can be told.
     fn cover_or_log(self: &Arc<Self>, state: &mut State) {
         if let Err(error) = self.cover(state) {
-            tracing::error!(timer = &*self.name, %error, "a timer was disarmed");
+            log!(self.log, ERROR, timer = &*self.name, %error, "a timer was disarmed");
         }
     }
 
@@ -230,7 +233,7 @@ impl Shared {
             state.callback.take()
         };
         self.disarm();
-        contain("a destructor of the callback of a timer", || drop(callback));
+        contain(&self.log, "a destructor of the callback of a timer", || drop(callback));
     }
 
     /// The user's timer is dropped.
@@ -275,7 +278,8 @@ impl Shared {
         let Some((armed, callback, changes)) = self.begin_run(number) else { return };
         let mut callback = callback;
         let mut tick = Tick { due: armed.due, missed: armed.missed, wish: Wish::AsArmed };
-        contain(&format!("the callback of timer `{}`", self.name), || callback(&mut tick));
+        let what = format!("the callback of timer `{}`", self.name);
+        contain(&self.log, &what, || callback(&mut tick));
         self.end_run(callback, tick.wish, changes);
     }
 
@@ -317,7 +321,7 @@ impl Shared {
             state.run_end.take()
         };
         // Before the end is told: whoever waited for it may rely on the values being gone.
-        contain("a destructor of the callback of a timer", || drop(callback));
+        contain(&self.log, "a destructor of the callback of a timer", || drop(callback));
         if let Some(end) = end {
             let _ = end.set(());
         }

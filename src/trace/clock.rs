@@ -6,7 +6,7 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::monitor::Moment;
+use crate::monitor::{Moment, at_once};
 
 /// When a file was begun, by several clocks at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,25 +20,14 @@ pub(super) struct Anchor {
 
 impl Anchor {
     pub(super) fn now() -> Self {
-        let (monotonic_ns, realtime_ns) = at_once(|| nanos(ClockId::Realtime));
+        let (monotonic_ns, realtime_ns) = with_monotonic(|| nanos(ClockId::Realtime));
         Self { host_id: host_id(), monotonic_ns, realtime_ns }
     }
 }
 
-/// The monotonic clock of the system, nanoseconds, together with what `read` reads. They are read
-/// one after the other: of several tries the quickest counts.
-fn at_once<T: Ord>(read: impl Fn() -> T) -> (u64, T) {
-    let once = || {
-        let before = nanos(ClockId::Monotonic);
-        let other = read();
-        let took = nanos(ClockId::Monotonic).saturating_sub(before);
-        (took, before + took / 2, other)
-    };
-    let mut best = once();
-    for _ in 0..15 {
-        best = best.min(once());
-    }
-    (best.1, best.2)
+/// The monotonic clock of the system, nanoseconds, together with what `read` reads.
+fn with_monotonic<T>(read: impl Fn() -> T) -> (u64, T) {
+    at_once(|| nanos(ClockId::Monotonic), read)
 }
 
 /// From the ticks of [`Moment`] to the monotonic clock of the system, by reading both again and
@@ -51,14 +40,14 @@ pub(super) struct Mapping {
 
 impl Mapping {
     pub(super) fn new() -> Self {
-        let (nanos, moment) = at_once(Moment::now);
+        let (nanos, moment) = with_monotonic(Moment::now);
         Self { first: (nanos, moment.ticks()), nanos_per_tick: 1.0 }
     }
 
     /// Reads both clocks once more.
     #[allow(clippy::cast_precision_loss, reason = "exact up to 104 days, and then nearly so")]
     pub(super) fn renew(&mut self) {
-        let (nanos, moment) = at_once(Moment::now);
+        let (nanos, moment) = with_monotonic(Moment::now);
         let (first_nanos, first_ticks) = self.first;
         let ticks = moment.ticks().saturating_sub(first_ticks);
         if ticks > 0 {

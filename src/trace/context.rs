@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::fmt;
 use std::num::{NonZeroU64, NonZeroU128};
 
+use na::fork::Process;
+
 use crate::hg::TraceParent;
 
 /// Names all calls that belong together, on whatever hosts. 128 random bits, printed as 32 digits
@@ -207,17 +209,19 @@ pub fn within<R>(context: Option<TraceContext>, work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// The caller is a unit that is part of this, whatever its spawner was. Of nothing: costs a
-/// nanosecond.
+/// The caller is a unit that works for the RPC `on_behalf_of` (0: for none) and is part of
+/// `context`, whatever its spawner does. Of nothing: costs a nanosecond.
 #[inline]
-pub(crate) fn begin_unit(context: Option<TraceContext>) {
-    if context.is_some() || ult::inherited().has_values {
+pub(crate) fn begin_unit(on_behalf_of: u64, context: Option<TraceContext>) {
+    ult::inherit_nothing(on_behalf_of);
+    if context.is_some() {
         CURRENT.set(context);
     }
 }
 
 thread_local! {
-    static RANDOM: RefCell<Option<Random>> = const { RefCell::new(None) };
+    /// Of which process: a child that was forked off has a copy, and would repeat its parent's ids.
+    static RANDOM: RefCell<Option<(Process, Random)>> = const { RefCell::new(None) };
 }
 
 /// xoshiro256++ by Blackman and Vigna: ids have to differ, not to be secret.
@@ -260,7 +264,10 @@ impl Random {
 // Never inlined, so that no address of a thread-local is kept across a switch.
 #[inline(never)]
 fn random() -> u64 {
-    RANDOM.with_borrow_mut(|random| random.get_or_insert_with(Random::seeded).next())
+    RANDOM.with_borrow_mut(|own| {
+        own.take_if(|(process, _)| process.is_other());
+        own.get_or_insert_with(|| (Process::current(), Random::seeded())).1.next()
+    })
 }
 
 /// A share of what comes: 0 none, 1 all.

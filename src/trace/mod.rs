@@ -11,7 +11,7 @@
 //! |---|---|
 //! | ids; how they go from unit to unit | `context.rs` |
 //! | who is sampled; from spans to records | `tracer.rs` |
-//! | the queue, and the thread behind it | `queue.rs`, `record.rs` |
+//! | the queue, and the thread behind it; who wakes it | `queue.rs`, `record.rs`, `wake.rs` |
 //! | the file: events, on which track, at what time | `file.rs`, `lanes.rs`, `clock.rs` |
 //!
 //! On the way of a call that is not traced there is one look: whether the caller has inherited
@@ -25,6 +25,7 @@ mod lanes;
 mod queue;
 mod record;
 mod tracer;
+mod wake;
 
 use std::path::PathBuf;
 

@@ -1,14 +1,11 @@
 //! From the calls to the thread that writes.
 //!
 //! Whoever ends a call hands its record over and goes on; if too many wait already, the record is
-//! lost and counted. The thread sleeps while there is nothing: it says so in `is_asleep`, and looks
-//! once more before it sleeps, so whoever hands a record over wakes it or is seen (a fence between
-//! the two steps on each side, TRACE-WAKE). Awake, it lets records gather for a moment before it
-//! looks again, so that under load nobody wakes it.
+//! lost and counted. The thread sleeps while there is nothing: `wake.rs` says how it is woken.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::Thread;
 use std::time::Duration;
@@ -16,6 +13,7 @@ use std::time::Duration;
 use ult::Eventual;
 
 use super::record::Record;
+use super::wake::Wake;
 
 /// How long records gather.
 const GATHER: Duration = Duration::from_millis(20);
@@ -28,10 +26,8 @@ pub(super) struct Sender {
 
 #[derive(Debug, Default)]
 struct Shared {
-    is_asleep: AtomicBool,
+    wake: Wake,
     lost: AtomicU64,
-    /// Nothing more will come.
-    is_closed: AtomicBool,
     ended: Eventual<()>,
 }
 
@@ -67,28 +63,18 @@ impl Sender {
     /// Never waits.
     pub(super) fn send(&self, record: Record) {
         match self.queue.try_send(Box::new(record)) {
-            Ok(()) => {
-                fence(Ordering::SeqCst); // pair: TRACE-WAKE
-                if self.shared.is_asleep.load(Ordering::Relaxed) {
-                    self.wake();
-                }
-            }
+            Ok(()) if self.shared.wake.must_unpark() => self.thread.unpark(),
+            Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
                 self.shared.lost.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
-    #[cold]
-    fn wake(&self) {
-        self.shared.is_asleep.store(false, Ordering::Relaxed);
-        self.thread.unpark();
-    }
-
     /// Has the thread write what there is and end; what tells that it has.
     pub(super) fn close(&self) -> &Eventual<()> {
-        self.shared.is_closed.store(true, Ordering::Release); // pair: TRACE-CLOSE
-        self.wake();
+        self.shared.wake.close();
+        self.thread.unpark();
         &self.shared.ended
     }
 }
@@ -113,20 +99,9 @@ impl Inbox {
     /// Until it is closed.
     fn run(self, mut writer: impl Writer) {
         let _ended = Ended(self.shared.clone());
-        loop {
-            // What was sent before the end was told is still written.
-            let is_last = self.shared.is_closed.load(Ordering::Acquire); // pair: TRACE-CLOSE
-            let any = self.drain(&mut writer);
-            if is_last {
-                return writer.end();
-            }
-            if any {
-                std::thread::park_timeout(GATHER);
-            } else if let Some(record) = self.sleep() {
-                writer.begin();
-                writer.record(*record);
-            }
-        }
+        let gather = || std::thread::park_timeout(GATHER);
+        self.shared.wake.run(|| self.drain(&mut writer), gather, std::thread::park);
+        writer.end();
     }
 
     fn drain(&self, writer: &mut impl Writer) -> bool {
@@ -139,19 +114,6 @@ impl Inbox {
         writer.lost(self.shared.lost.load(Ordering::Relaxed));
         writer.flush();
         any
-    }
-
-    /// Sleeps until it is woken, unless there is something; what there is.
-    fn sleep(&self) -> Option<Box<Record>> {
-        self.shared.is_asleep.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst); // pair: TRACE-WAKE
-        let record = self.queue.try_recv().ok();
-        if record.is_none() {
-            // Who closes leaves a token, so this ends at once if that was before.
-            std::thread::park();
-        }
-        self.shared.is_asleep.store(false, Ordering::Relaxed);
-        record
     }
 }
 

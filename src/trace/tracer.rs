@@ -14,6 +14,7 @@ use super::context::{Rate, TraceContext};
 use super::file::{Author, Lines};
 use super::queue::{Sender, Writer};
 use super::record::{Record, What};
+use crate::log::{Log, log};
 use crate::monitor::{BulkDirection, BulkSpan, Moment, OriginSpan, TargetSpan};
 
 /// Of an instance that records.
@@ -30,6 +31,7 @@ impl Tracer {
         options: &TraceOptions,
         address: String,
         xstreams: Vec<String>,
+        log: Log,
     ) -> Result<Self, (PathBuf, io::Error)> {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let pid = std::process::id();
@@ -38,7 +40,8 @@ impl Tracer {
             let author = Author { address, host, pid, xstreams };
             let (out, anchor) = (BufWriter::new(file), Anchor::now());
             let lines = Lines::new(out, author, anchor, options.file_bytes_max);
-            let writer = FileWriter { lines, mapping: Mapping::new(), path: path.clone() };
+            let (mapping, path) = (Mapping::new(), path.clone());
+            let writer = FileWriter { lines, mapping, path, log };
             Sender::start(options.queue_max, writer)
         });
         let sender = match started {
@@ -150,6 +153,7 @@ struct FileWriter {
     lines: Lines<BufWriter<File>>,
     mapping: Mapping,
     path: PathBuf,
+    log: Log,
 }
 
 impl Writer for FileWriter {
@@ -177,7 +181,8 @@ impl Writer for FileWriter {
         if let Err(error) = self.lines.end()
             && !had_failed
         {
-            tracing::error!(path = %self.path.display(), %error, "the trace cannot be written");
+            let path = self.path.display();
+            log!(self.log, ERROR, %path, %error, "the trace cannot be written");
         }
     }
 }
@@ -189,7 +194,7 @@ impl FileWriter {
         change(&mut self.lines);
         if let Some(error) = self.lines.error().filter(|_| !had_failed) {
             let path = self.path.display();
-            tracing::error!(%path, %error, "the trace cannot be written; no more is");
+            log!(self.log, ERROR, %path, %error, "the trace cannot be written; no more is");
         }
     }
 }

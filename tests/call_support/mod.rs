@@ -2,9 +2,12 @@
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use margo::{Instance, Provider, ProviderId, Rpc};
 use ult::Semaphore;
+
+use crate::common::PATIENCE;
 
 /// Answers with its argument, when the test lets it.
 pub(crate) const HOLD: Rpc<u32, u32> = Rpc::new("hold");
@@ -50,6 +53,26 @@ impl Held {
     /// Waits until so many more handlers run.
     pub(crate) fn begun(&self, count: usize) {
         self.begun.acquire(count).forget();
+    }
+
+    /// Has `call` call [`HOLD`] with a limit, and wait for the deadline, until a handler has begun
+    /// in time: one that comes late, on a machine that is busy, is not begun.
+    pub(crate) fn begun_in_time(&self, service: &Instance, mut call: impl FnMut(Duration)) {
+        assert_eq!(self.begun.available(), 0, "one has begun before");
+        let mut limit = Duration::from_millis(5);
+        loop {
+            let before = service.stats().requests_abandoned;
+            call(limit);
+            let until = Instant::now() + PATIENCE;
+            while self.begun.available() == 0 && service.stats().requests_abandoned == before {
+                assert!(Instant::now() < until, "it is neither begun nor given up");
+                std::thread::yield_now();
+            }
+            if let Some(begun) = self.begun.try_acquire(1) {
+                return begun.forget();
+            }
+            limit *= 2;
+        }
     }
 
     /// Lets so many handlers answer, those first that have waited longest.

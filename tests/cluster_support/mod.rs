@@ -284,6 +284,8 @@ fn config(network: &Network, node: &str) -> Config {
     config.margo.network.liveness_msec = 400;
     // Sleeping is a matter of the real clock.
     config.mercury.na_no_block = true;
+    // So are stalls: after one, ULTs are watched for a while, and do not switch directly.
+    config.margo.stall_limit_msec = 0;
     config
 }
 

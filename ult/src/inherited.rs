@@ -207,6 +207,30 @@ pub fn set_inherited_word(word: u64) {
     }
 }
 
+/// The caller has inherited nothing: it drops its values of every [`Inherited`], and its word
+/// becomes `word`. Units that it has spawned before keep theirs.
+///
+/// For a unit that works for somebody else than its spawner does: what is next in a queue is
+/// spawned by whoever has just ended. Costs a store where there are no values.
+pub fn inherit_nothing(word: u64) {
+    let none = match current::ult() {
+        Some(ult) => {
+            ult.inherited.set(word);
+            if !ult.has_extra() {
+                return;
+            }
+            ult.with_extra(|extra| std::mem::take(&mut extra.inherited))
+        }
+        None => {
+            let values = VALUES.with_borrow_mut(std::mem::take);
+            set_of_thread(InheritedState { word, has_values: false });
+            values
+        }
+    };
+    // Nothing is borrowed any more, and a destructor may come here again.
+    drop(none);
+}
+
 // Never inlined, so that no address of a thread-local is kept across a switch.
 #[inline(never)]
 fn of_thread() -> InheritedState {

@@ -255,7 +255,9 @@ pub use {
     },
     future::{JoinFuture, Ready, ReadyIn, ready, ready_in},
     idle::{IdleEnd, idle},
-    inherited::{Inherited, InheritedState, inherited, inherited_word, set_inherited_word},
+    inherited::{
+        Inherited, InheritedState, inherit_nothing, inherited, inherited_word, set_inherited_word,
+    },
     interval::{Interval, MissedTicks, interval, interval_at},
     join::{Ended, JoinHandle, join_all},
     join_any::{join_any, join_any_deadline},

@@ -110,13 +110,22 @@ impl Slept {
         self.0.store(nanos(now).saturating_sub(awake), Relaxed);
     }
 
-    /// The clock is read after the word: before the beginning of a sleep it would give too little.
-    pub(crate) fn total(&self, now: impl FnOnce() -> Duration) -> Duration {
-        let word = self.0.load(Relaxed);
-        Duration::from_nanos(match word & ASLEEP {
-            0 => word,
-            _ => nanos(now()).saturating_sub(word & !ASLEEP),
-        })
+    /// The clock is read between two looks at the word: before the beginning of a sleep it would
+    /// give too little, and after its end too much.
+    pub(crate) fn total(&self, now: impl Fn() -> Duration) -> Duration {
+        loop {
+            let word = self.0.load(Relaxed);
+            if word & ASLEEP == 0 {
+                return Duration::from_nanos(word);
+            }
+            let now = now();
+            // So that the second look is not taken before the clock; pairs with nothing, as both
+            // looks are at one word.
+            std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+            if self.0.load(Relaxed) == word {
+                return Duration::from_nanos(nanos(now).saturating_sub(word & !ASLEEP));
+            }
+        }
     }
 }
 

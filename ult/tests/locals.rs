@@ -330,6 +330,10 @@ fn inherited_values_go_to_units_of_every_kind() {
             SHADE.set(None);
             assert_eq!(of_children(&first), [None; 3]);
             assert_eq!(SHAPE.get(), Some(shape));
+            SHADE.set(Some(9));
+            ult::inherit_nothing(5);
+            assert_eq!((ult::inherited_word(), SHADE.get(), SHAPE.get()), (5, None, None));
+            assert_eq!(of_children(&first), [None; 3]);
         });
         checked.unwrap().join().unwrap();
         // Descriptors are reused; nothing is left in them.
@@ -337,8 +341,9 @@ fn inherited_values_go_to_units_of_every_kind() {
         SHADE.set(Some(3));
         assert!(ult::inherited().has_values);
         assert_eq!(of_children(&pools[1]), [Some(3); 3], "of a thread");
-        SHADE.set(None);
+        ult::inherit_nothing(0);
         assert!(!ult::inherited().has_values);
+        assert_eq!(of_children(&pools[1]), [None; 3]);
         runtime.shutdown().unwrap();
     });
 }

@@ -10,6 +10,10 @@ const PEERS_SHOWN: usize = 10;
 /// Lines for RPCs.
 const RPCS_SHOWN: usize = 12;
 
+/// Longest text of a cell, characters. What a service says may have any length, and what is
+/// written with a width may not.
+const CELL_CHARS_MAX: usize = 200;
+
 /// Whether `later` is of the same run of the service as `earlier`, so that counters go on.
 pub(super) fn is_same_run(earlier: &Metrics, later: &Metrics) -> bool {
     earlier.process.id == later.process.id && earlier.uptime_sec <= later.uptime_sec
@@ -60,7 +64,8 @@ impl Change<'_> {
         let (network, stats) = (&now.network, &now.stats);
         let (network_before, stats_before) = (&self.before.network, &self.before.stats);
         let refused = |stats: &margo::Stats| {
-            stats.requests_refused + stats.requests_busy + stats.requests_abandoned
+            let refused = stats.requests_refused.saturating_add(stats.requests_busy);
+            refused.saturating_add(stats.requests_abandoned)
         };
         let cpu = 100.0 * (now.process.cpu_sec - self.before.process.cpu_sec) / self.seconds;
         // The first snapshot: the process may be older than the instance.
@@ -73,9 +78,9 @@ impl Change<'_> {
         let mut lines = vec![
             format!(
                 "{}  {phase}  up {}  margo {}  process {}",
-                now.address,
+                cell(&now.address),
                 duration(now.uptime_sec),
-                now.version,
+                cell(&now.version),
                 now.process.id
             ),
             format!(
@@ -128,7 +133,7 @@ impl Change<'_> {
             let before = self.before.rpcs.iter().find(is_it).cloned().unwrap_or_default();
             let errors = |rpc: &RpcMetrics| {
                 let bad = rpc.outcomes.iter().filter(|(outcome, _)| *outcome != "ok");
-                bad.map(|(_, count)| count).sum()
+                bad.fold(0, |sum: u64, (_, count)| sum.saturating_add(*count))
             };
             let total = rpc.phases.get("total");
             let time = |of: fn(&PhaseMetrics) -> f64| {
@@ -330,6 +335,16 @@ fn duration(seconds: f64) -> String {
     }
 }
 
+/// Text of the service for one cell of one line.
+fn cell(text: &str) -> String {
+    let mut cell: String = text.chars().take(CELL_CHARS_MAX).collect();
+    if cell.len() < text.len() {
+        cell.pop();
+        cell.push('…');
+    }
+    output::printable(&cell)
+}
+
 /// Columns as wide as what is in them.
 struct Table<const N: usize> {
     rows: Vec<[String; N]>,
@@ -343,7 +358,7 @@ impl<const N: usize> Table<N> {
     }
 
     fn row(&mut self, row: [String; N]) {
-        self.rows.push(row);
+        self.rows.push(row.map(|text| cell(&text)));
     }
 
     /// With an empty line before; nothing if there is nothing but the head.
@@ -441,6 +456,32 @@ mod tests {
         assert!(text.contains("in 175/s") && !text.contains("cpu") && !text.contains("HELD"));
         let nothing = lines(&Metrics::default(), &Metrics::default()).join("\n");
         assert!(nothing.contains("in -/s") && !nothing.contains("NaN"), "{nothing}");
+    }
+
+    #[test]
+    fn a_service_may_say_anything() {
+        let (evil, long) = ("\u{1b}[2J\n\u{9b}x", "n".repeat(70_000));
+        let most = u64::MAX;
+        let xstream = |name: &str| {
+            serde_json::json!({ "name": name, "state": evil,
+                "current": { "id": 1, "name": name, "pool": name } })
+        };
+        let now = snapshot(serde_json::json!({
+            "address": evil, "version": long, "uptime_sec": 1e300,
+            "stats": { "requests_refused": most, "requests_busy": most },
+            "pools": [{ "name": long, "executed": most, "xstreams": [evil, long] }],
+            "xstreams": [xstream(evil), xstream(&long)],
+            "contexts": [{ "progress_pool": evil }],
+            "rpcs": [{ "end": "target", "name": evil, "provider": 1, "begun": most,
+                       "outcomes": { "busy": most, "worse": most } }],
+            "gates": [{ "kind": "rpc", "name": long, "provider": 1, "refused": most }],
+            "peers": { "counts": [{ "count": most }, { "count": most }],
+                       "list": [{ "address": evil, "link": long, "sent_bytes": most }] },
+        }));
+        let lines = lines(&now, &Metrics::default());
+        assert!(lines.iter().all(|line| !line.contains(char::is_control)), "{lines:?}");
+        assert!(lines.iter().all(|line| line.chars().count() < 1_000));
+        assert!(lines.iter().any(|line| line.contains("n…")), "{lines:?}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! `margo trace join`: one file of several processes.
 //!
-//! Line by line, so that only what has to match is kept in memory. Processes of one host have the
-//! same monotonic clock, which gives their times; hosts are put together by their time of day.
+//! Line by line. Kept in memory are the ids of the traces, and halves of calls until their other
+//! half comes. Processes of one host have the same monotonic clock, which gives their times; hosts
+//! are put together by their time of day.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufWriter, Write};
@@ -9,10 +10,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::printable;
-use super::read::{Event, Head, Kind, Reader, VERSION, nanos};
+use super::read::{Event, Head, Kind, Reader, Slice, VERSION, nanos};
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, printable};
 
 /// How many kinds of calls without another half are named.
 const NAMED_MAX: usize = 10;
@@ -40,7 +40,7 @@ pub(crate) fn run(out: &Path, files: &[PathBuf]) -> Result<(), Failure> {
             let moved = joined.take(&reader, event, pid, shift)?;
             moved.iter().try_for_each(|event| joined.put(event)).map_err(failed)?;
         }
-        joined.processes += 1;
+        joined.tally.processes += 1;
         if !reader.is_whole {
             let why =
                 "it ends early: its process was killed, or still runs; what is there is taken";
@@ -77,11 +77,18 @@ struct Half {
 struct Joined<W: Write> {
     out: W,
     pids: HashSet<u64>,
+    tally: Tally,
+}
+
+/// What is in the joined file.
+#[derive(Default)]
+struct Tally {
     processes: u64,
-    /// Those of which somebody waits for an answer, by span.
-    calls: HashMap<u64, Half>,
-    /// By the span of the call.
-    requests: HashMap<u64, Half>,
+    calls: u64,
+    /// Calls whose request has not come, by span.
+    no_target: HashMap<u64, Half>,
+    /// Requests whose call has not come, by the span of the call.
+    no_origin: HashMap<u64, Half>,
     traces: HashSet<u128>,
     lost: u64,
     left_out: u64,
@@ -91,16 +98,7 @@ impl<W: Write> Joined<W> {
     fn new(mut out: W) -> Self {
         // What cannot be written is told at the next event.
         let _ = out.write_all(b"[\n");
-        Self {
-            out,
-            pids: HashSet::new(),
-            processes: 0,
-            calls: HashMap::new(),
-            requests: HashMap::new(),
-            traces: HashSet::new(),
-            lost: 0,
-            left_out: 0,
-        }
+        Self { out, pids: HashSet::new(), tally: Tally::default() }
     }
 
     /// A number for a process that no other one has: those of several hosts may be alike.
@@ -126,19 +124,13 @@ impl<W: Write> Joined<W> {
     ) -> Result<Option<Event>, Failure> {
         if event.get("name").is_some_and(|name| name == "margo_end") {
             let count = |key: &str| event.get("args")?.get(key)?.as_u64();
-            self.lost = self.lost.saturating_add(count("lost").unwrap_or(0));
-            self.left_out = self.left_out.saturating_add(count("left_out").unwrap_or(0));
+            let tally = &mut self.tally;
+            tally.lost = tally.lost.saturating_add(count("lost").unwrap_or(0));
+            tally.left_out = tally.left_out.saturating_add(count("left_out").unwrap_or(0));
             return Ok(None);
         }
         if let Some(slice) = reader.slice(&event)? {
-            self.traces.insert(slice.trace);
-            let half = || Half { rpc: slice.name.clone(), peer: slice.text("peer").to_owned() };
-            match (slice.kind, slice.parent) {
-                (Kind::Call, _) => _ = self.calls.insert(slice.span, half()),
-                // Each request has one of these.
-                (Kind::Queue, Some(call)) => _ = self.requests.insert(call, half()),
-                _ => {}
-            }
+            self.tally.count(&slice);
         }
         event.insert("pid".into(), pid.into());
         if let Some(time) = event.get("ts") {
@@ -152,15 +144,15 @@ impl<W: Write> Joined<W> {
 impl Joined<BufWriter<tempfile::NamedTempFile>> {
     fn end(mut self, out: &Path) -> Result<(), Failure> {
         let failed = |error| Failure::new(out.display(), error);
-        let counts = json!({ "lost": self.lost, "left_out": self.left_out });
+        let counts = json!({ "lost": self.tally.lost, "left_out": self.tally.left_out });
         let last = serde_json::to_string(&meta("margo_end", 0, &counts));
         let last = last.map_err(|error| failed(error.into()))?;
         write!(self.out, "{last}\n]\n").map_err(failed)?;
-        self.report(out)?;
         let temp = self.out.into_inner().map_err(|error| failed(error.into_error()))?;
         allow_others(&temp).map_err(failed)?;
         temp.persist(out).map_err(|error| failed(error.error))?;
-        Ok(())
+        // The file is there, whoever reads this.
+        self.tally.report(out)
     }
 }
 
@@ -173,7 +165,25 @@ fn allow_others(temp: &tempfile::NamedTempFile) -> std::io::Result<()> {
     temp.as_file().set_permissions(std::fs::Permissions::from_mode(mode))
 }
 
-impl<W: Write> Joined<W> {
+impl Tally {
+    fn count(&mut self, slice: &Slice) {
+        self.traces.insert(slice.trace);
+        let half = || Half { rpc: slice.name.clone(), peer: slice.text("peer").to_owned() };
+        match (slice.kind, slice.parent) {
+            (Kind::Call, _) => {
+                self.calls += 1;
+                if self.no_origin.remove(&slice.span).is_none() {
+                    self.no_target.insert(slice.span, half());
+                }
+            }
+            // Each request has one of these.
+            (Kind::Queue, Some(call)) if self.no_target.remove(&call).is_none() => {
+                self.no_origin.insert(call, half());
+            }
+            _ => {}
+        }
+    }
+
     /// Says what is in the file, and what is missing.
     fn report(&self, out: &Path) -> Result<(), Failure> {
         if self.lost > 0 {
@@ -185,13 +195,12 @@ impl<W: Write> Joined<W> {
             let why = "the files were full: raise margo.trace.file_bytes_max";
             output::note(format_args!("warning: {left_out} left out: {why}"));
         }
-        let no_target = self.calls.iter().filter(|(span, _)| !self.requests.contains_key(span));
+        let (no_target, no_origin) = (self.no_target.values(), self.no_origin.values());
         missing(no_target, "call", "to", "whose target is in none of these files");
-        let no_origin = self.requests.iter().filter(|(call, _)| !self.calls.contains_key(call));
         missing(no_origin, "request", "from", "whose origin is in none of these files");
         let (traces, calls, processes) = (
             output::count(self.traces.len() as u64, "trace"),
-            output::count(self.calls.len() as u64, "call"),
+            output::count(self.calls, "call"),
             match self.processes {
                 1 => "1 process".to_owned(),
                 number => format!("{} processes", output::thousands(number)),
@@ -202,14 +211,9 @@ impl<W: Write> Joined<W> {
 }
 
 /// Names those whose other half is missing, the most frequent first.
-fn missing<'a>(
-    halves: impl Iterator<Item = (&'a u64, &'a Half)>,
-    what: &str,
-    way: &str,
-    why: &str,
-) {
+fn missing<'a>(halves: impl Iterator<Item = &'a Half>, what: &str, way: &str, why: &str) {
     let mut kinds: BTreeMap<(&str, &str), u64> = BTreeMap::new();
-    for (_, half) in halves {
+    for half in halves {
         *kinds.entry((&half.rpc, &half.peer)).or_default() += 1;
     }
     let mut kinds: Vec<_> = kinds.into_iter().collect();
@@ -259,6 +263,27 @@ mod tests {
         assert!(shifts(std::iter::empty()).is_empty());
         let far = [head("a", 0, 0), head("b", 0, u64::MAX)];
         assert_eq!(shifts(far.iter()), [0, u64::MAX]);
+    }
+
+    #[test]
+    fn halves_are_kept_until_the_other_one_comes() {
+        let slice = |kind, span, parent| {
+            let (name, args) = ("x".to_owned(), Event::new());
+            Slice { kind, name, pid: 1, begin_ns: 0, end_ns: 0, trace: 7, span, parent, args }
+        };
+        let mut tally = Tally::default();
+        for call in 0..100 {
+            let mut halves =
+                [slice(Kind::Call, call, None), slice(Kind::Queue, 1000 + call, Some(call))];
+            // Whichever file comes first.
+            halves.rotate_left(call as usize % 2);
+            halves.iter().for_each(|half| tally.count(half));
+        }
+        tally.count(&slice(Kind::Call, 500, None));
+        tally.count(&slice(Kind::Queue, 501, Some(502)));
+        assert_eq!((tally.calls, tally.traces.len()), (101, 1));
+        assert_eq!(tally.no_target.into_keys().collect::<Vec<_>>(), [500]);
+        assert_eq!(tally.no_origin.into_keys().collect::<Vec<_>>(), [502]);
     }
 
     #[test]

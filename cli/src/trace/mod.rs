@@ -7,8 +7,3 @@ mod tree;
 
 pub(crate) use self::join::run as join;
 pub(crate) use self::show::run as show;
-
-/// Text of a file, for a terminal.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
-}

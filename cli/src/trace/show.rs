@@ -5,11 +5,10 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::printable;
 use super::read::{Kind, Reader, Slice};
 use super::tree::{Span, Tree};
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, printable};
 
 /// How many traces are listed.
 const LISTED_MAX: usize = 20;

@@ -111,10 +111,30 @@ impl Tree {
         }
     }
 
-    /// From the first begin to the last end.
+    /// From the first begin to the last end. If a file is damaged, a handler may end before its
+    /// request began; time does not go back even then.
     pub(super) fn times(&self) -> (u64, u64) {
         let begin = self.spans.iter().map(|span| span.begin().begin_ns).min().unwrap_or(0);
         let end = self.spans.iter().map(Span::end_ns).max().unwrap_or(0);
-        (begin, end)
+        (begin, end.max(begin))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::read::Event;
+    use super::*;
+
+    fn slice(kind: Kind, begin_ns: u64, end_ns: u64) -> Slice {
+        let (name, args) = ("x".to_owned(), Event::new());
+        Slice { kind, name, pid: 1, begin_ns, end_ns, trace: 7, span: 1, parent: None, args }
+    }
+
+    #[test]
+    fn a_handler_that_ends_before_its_request_began_takes_no_time() {
+        let tree = Tree::new(vec![slice(Kind::Queue, 100, 101), slice(Kind::Handler, 0, 1)]);
+        assert_eq!(tree.times(), (100, 100));
+        let tree = Tree::new(vec![slice(Kind::Queue, 100, 101), slice(Kind::Handler, 101, 103)]);
+        assert_eq!(tree.times(), (100, 103));
     }
 }

@@ -1,4 +1,8 @@
 //! The library, opened at run time.
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "symbols are looked up, and given their types, as one thing"
+)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
@@ -141,7 +145,7 @@ impl Library {
             Ok(found)
         };
         // The structures of `raw.rs` are those of these symbol versions (`src/abi_1_0.c` of
-        // libfabric): 1.3 holds from libfabric 1.9 to 1.17 without change, and is kept by later ones.
+        // libfabric): 1.3 holds from libfabric 1.9 to 1.17 without change, and later ones keep it.
         let (of_info, of_fabric) = (Some(c"FABRIC_1.3"), Some(c"FABRIC_1.1"));
         let getinfo = symbol(c"fi_getinfo", of_info)?;
         let freeinfo = symbol(c"fi_freeinfo", of_info)?;

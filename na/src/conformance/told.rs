@@ -25,6 +25,22 @@ pub fn peers_and_memory_are_told(case: &Case<'_>) {
     target.send_expected(&to_origin, 5, b"here it is");
     finish(&[&origin, &target], "the message", &[waiting]);
     assert!(awaiting(&origin, &[waiting]).is_none());
+    // How many have gone each way, where that is counted: one more each time.
+    let counts = |node: &Node, of: &PeerStats| {
+        let peers = node.endpoint.stats().peers;
+        let found = peers.into_iter().find(|one| one.uri == of.uri && one.link == of.link);
+        let found = found.expect("the peer is still there");
+        Some((found.sent_messages?, found.received_messages?))
+    };
+    if let Some((sent, received)) = counts(&origin, &peer) {
+        let waiting = origin.recv_expected(&to_target, 6);
+        let asked = target.recv_expected(&to_origin, 6);
+        origin.send_expected(&to_target, 6, b"and now");
+        target.send_expected(&to_origin, 6, b"here as well");
+        finish(&[&origin, &target], "a message each way", &[waiting]);
+        finish(&[&target, &origin], "a message each way", &[asked]);
+        assert_eq!(counts(&origin, &peer), Some((sent + 1, received + 1)));
+    }
 
     let before = origin.endpoint.stats();
     let memory = origin.register(vec![0; 1000], Access::ReadOnly);

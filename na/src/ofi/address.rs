@@ -329,6 +329,17 @@ mod tests {
         }
     }
 
+    /// Before each request of C Margo 0.24 over Mercury 2.4.1, provider `tcp;ofi_rxm`.
+    #[test]
+    fn what_c_sent_is_read() {
+        let sent = [2, 0, 0x9b, 0x75, 0x7f, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+        let provider = named("tcp_rxm").unwrap();
+        let own = peer("ofi+tcp;ofi_rxm://127.0.0.1:1", 16).unwrap();
+        let from = RawAddr::from_header(provider, &own, &sent).unwrap();
+        assert_eq!(from.uri(provider), "ofi+tcp;ofi_rxm://127.0.0.1:39797");
+        assert_eq!(from.header(provider)[..], sent);
+    }
+
     #[test]
     fn says_what_is_wrong() {
         for (uri, hint) in [

@@ -1,6 +1,10 @@
 //! What libfabric reports.
 //!
 //! Completions may come in any order; each is told by its context, which is a slot.
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a structure of libfabric's is filled in, or handed over, as one thing"
+)]
 
 use std::ffi::{CStr, c_int};
 
@@ -257,7 +261,17 @@ impl Core {
             Slot::Free => None,
         };
         let Some(with) = with else { return };
-        let error = self.error_of(&with, entry.err, Some(detail));
+        let error = match self.error_of(&with, entry.err, Some(detail)) {
+            // Not by us: some providers end what was on its way over a connection in this way, and
+            // close the connection when the other side refuses a transfer.
+            Error::Canceled => Error::PeerGone {
+                peer: with.uri().to_owned(),
+                reason: "libfabric gave the operation up, as for a connection that was closed (by \
+                         a peer that is gone, or one that refuses a transfer)"
+                    .to_owned(),
+            },
+            error => error,
+        };
         match self.slots.get(index) {
             Slot::Part { transfer } => {
                 let transfer = *transfer;

@@ -79,7 +79,7 @@ impl Core {
             true => Box::default(),
             false => own_raw.header(provider),
         };
-        let multi = domain.info.first().caps & raw::FI_MULTI_RECV != 0;
+        let multi = provider.multi_recv && domain.info.first().caps & raw::FI_MULTI_RECV != 0;
         Ok(Self {
             ep: Some(ep),
             slots: Slots::default(),
@@ -206,9 +206,14 @@ impl Core {
     /// Ends everything and closes the endpoint.
     pub(super) fn close(&mut self) {
         let Some(ep) = self.ep.take() else { return };
+        let in_flight = self.transfers.values().any(Running::is_in_flight);
         // Registrations may be bound to the endpoint.
         self.registry.close();
-        drop(ep);
+        if in_flight && self.provider.protocol == raw::FI_PROTO_RXM {
+            self.abandon(ep);
+        } else {
+            drop(ep);
+        }
         let mut ended_receives = Vec::new();
         self.matcher.fail_all(&Error::Closed, &mut ended_receives);
         self.done.extend(ended_receives);
@@ -231,6 +236,22 @@ impl Core {
             Slot::Recv { op, from, .. } => Some((from.peer_id(), *op)),
             _ => None,
         })
+    }
+
+    /// Leaves an endpoint open for good, and everything that it has the address of. RxM (of 1.17)
+    /// accesses memory that it has freed when an endpoint is closed while transfers are in flight,
+    /// and they cannot be canceled. It moves data in calls of ours only (manual progress), and
+    /// there will be none; peers see a process that does not answer.
+    fn abandon(&mut self, ep: Ep) {
+        tracing::warn!(
+            provider = self.provider.name,
+            "an endpoint is not given back: it was closed during transfers, which its provider \
+             does not survive"
+        );
+        std::mem::forget(ep);
+        let nothing = Unexpected::new(false, 0);
+        std::mem::forget(std::mem::replace(&mut self.unexpected, nothing));
+        self.slots.keep_pinned();
     }
 
     /// Takes over what messages and transfers within the endpoint came to.

@@ -110,7 +110,7 @@ impl OfiEndpoint {
                 provider.name
             )));
         }
-        let multi = info.first().caps & raw::FI_MULTI_RECV != 0;
+        let multi = provider.multi_recv && info.first().caps & raw::FI_MULTI_RECV != 0;
         let domain = Domain::open(library, info, auth_key)?;
         let ep = Ep::open(&domain, provider.wait_fd, multi.then_some(message_bytes_max))?;
         let wait = Wait::new(&ep)?;
@@ -302,7 +302,7 @@ impl Endpoint for OfiEndpoint {
         let parsed = Uri::parse(text)?;
         let provider = provider::named(parsed.protocol)
             .filter(|_| crate::Plugin::serves(&super::Ofi, &parsed));
-        if !provider.is_some_and(|provider| provider.name == self.provider.name) {
+        if provider.is_none_or(|provider| provider.name != self.provider.name) {
             let name = self.provider.name;
             let reason = format!("this endpoint has addresses of the form `ofi+{name}://…`");
             return Err(address::bad(uri, reason));
@@ -465,8 +465,10 @@ impl Endpoint for OfiEndpoint {
     fn prepare_wait(&self) -> bool {
         let gate = lock(&self.gate);
         let mut core = lock(&self.core);
-        // What waits for room is tried again by polls; no descriptor tells when.
-        let idle = gate.is_empty()
+        // What waits for room is tried again by polls; no descriptor tells when. Without one there
+        // is no sleep at all, and nothing to ask libfabric, which need not survive the question.
+        let idle = self.wait.is_some()
+            && gate.is_empty()
             && core.done.is_empty()
             && core.queues.is_empty()
             && core.recvs.is_empty()
@@ -506,7 +508,7 @@ impl Endpoint for OfiEndpoint {
             .collect();
         let awaited: Vec<_> = core.awaited().collect();
         drop(core);
-        stats::assign(&mut peers, awaited.into_iter());
+        stats::assign(&mut peers, awaited);
         let peers = peers.into_iter().map(|(_, stats)| stats).collect();
         EndpointStats::new(self.regions.totals(), peers)
     }
@@ -531,6 +533,8 @@ impl OfiEndpoint {
             awaited: Vec::new(),
             sent_bytes: None,
             received_bytes: None,
+            sent_messages: None,
+            received_messages: None,
         }
     }
 }

@@ -8,6 +8,10 @@
 //! | [`Ep`], the endpoint with its completion queue | a domain | when dropped: then no buffer that was posted is touched any more |
 //!
 //! Everything is opened for use by several threads at once (`FI_THREAD_SAFE`), as C Mercury does.
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a structure of libfabric's is filled in, or handed over, as one thing"
+)]
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::fmt;
@@ -507,12 +511,6 @@ impl Mr {
     pub(super) fn key(&self) -> u64 {
         // SAFETY: open.
         unsafe { self.mr.as_ref().key }
-    }
-
-    /// By which operations of ours name it.
-    pub(super) fn desc(&self) -> *mut c_void {
-        // SAFETY: open.
-        unsafe { self.mr.as_ref().mem_desc }
     }
 }
 

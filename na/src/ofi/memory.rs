@@ -277,6 +277,23 @@ mod tests {
         assert_eq!(remote(&bytes).unwrap().access, Access::ReadOnly);
     }
 
+    /// Sent by C Margo 0.24 over Mercury 2.4.1, provider `tcp;ofi_rxm`: the handle of 64 bytes that
+    /// may be read, key 1.
+    const FROM_C: [u8; 48] = [
+        1, 0, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0,
+        0, 0, 0, 0x10, 0x6b, 0xb3, 0x35, 0xbe, 0x55, 0, 0, 0x40, 0, 0, 0, 0, 0, 0, 0,
+    ];
+
+    #[test]
+    fn what_c_sent_is_read() {
+        let read = remote(&FROM_C).unwrap();
+        assert_eq!((read.key, read.len, read.access), (1, 64, Access::ReadOnly));
+        let base = 0x55be_35b3_6b10;
+        let wanted = |addr| [RemotePiece { key: 1, addr, len: 64, start: 0 }];
+        assert_eq!(pieces(&FROM_C, true).unwrap(), wanted(base));
+        assert_eq!(pieces(&FROM_C, false).unwrap(), wanted(0));
+    }
+
     #[test]
     fn hostile_descriptions_are_refused() {
         let good = description();

@@ -1,5 +1,5 @@
-//! Fabrics through libfabric: `ofi+tcp://host:port`, `ofi+verbs://…`, `ofi+shm://` …, and the same
-//! bytes on the wire as C Mercury's plugin of that name.
+//! Fabrics through libfabric: `ofi+tcp://host:port`, `ofi+verbs://…`, `ofi+shm://` …, and the
+//! same bytes on the wire as C Mercury's plugin of that name.
 //!
 //! libfabric is opened at run time; without it everything else works, and opening an endpoint tells
 //! what was tried. The environment variable `MARGO_LIBFABRIC` names another library.

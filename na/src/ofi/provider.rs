@@ -29,7 +29,8 @@ pub(super) struct Provider {
     /// Endpoint protocol.
     pub(super) protocol: u32,
     pub(super) progress: u32,
-    /// One buffer takes many messages.
+    /// One buffer takes many messages. (`shm` of 1.17 says so too, and crashes when told how much
+    /// room to leave.)
     pub(super) multi_recv: bool,
     /// Tells who a message is from. Else the sender's address goes before each unexpected one.
     pub(super) source: bool,

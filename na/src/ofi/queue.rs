@@ -7,6 +7,10 @@
 //! What waits for a peer that was never reached ends after the
 //! [connect timeout](crate::OpenOptions::connect_timeout), and what waits for another one after
 //! [`STUCK_LIMIT`]: a provider does not say why it has no room, be the peer slow or gone.
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a structure of libfabric's is filled in, or handed over, as one thing"
+)]
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
@@ -288,7 +292,8 @@ impl Core {
             let result = unsafe { call::trecv(ep.ep, start, len, null, fi_addr, tag, 0, context) };
             match Posted::of(result) {
                 Posted::Taken => *posted = true,
-                Posted::Again => return,
+                // `shm` says so when it has as many receives as it takes.
+                Posted::Again | Posted::Failed(libc::ENOMEM) => return,
                 Posted::Failed(errno) => {
                     let from = from.clone();
                     let error = self.error_of(&from, errno, None);
@@ -331,7 +336,7 @@ impl Core {
             };
             match Posted::of(result) {
                 Posted::Taken => self.unexpected.buffer(number).posted = true,
-                Posted::Again => {
+                Posted::Again | Posted::Failed(libc::ENOMEM) => {
                     self.slots.take(index);
                     return;
                 }

@@ -2,6 +2,10 @@
 //! by when it offers several.
 //!
 //! Source: `na_ofi_getinfo`, `na_ofi_verify_info`, `na_ofi_parse_hostname_info` in `na_ofi.c`.
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a structure of libfabric's is filled in, or handed over, as one thing"
+)]
 
 use std::ffi::CString;
 
@@ -183,7 +187,6 @@ fn hints(
     }
     // SAFETY: owned, with all its parts, which nobody else refers to; the name is allocated as the
     // library frees it.
-    #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one structure is filled in")]
     unsafe {
         (*info).caps = caps;
         (*info).mode = context | raw::FI_ASYNC_IOV;

@@ -119,9 +119,9 @@ impl Slots {
             return None;
         }
         // SAFETY: libfabric returns contexts that it was given, which are addresses of slots, and
-        // slots live as long as this object; it writes to no more than the `fi_context2`. Read
-        // through a pointer, since libfabric has one too.
-        let index = unsafe { (&raw const (*context.cast::<Pinned>()).index).read() };
+        // slots live as long as this object; it writes to no more than the `fi_context2`, and
+        // no reference is made.
+        let index = unsafe { (*context.cast::<Pinned>()).index };
         (self.pinned.get(index as usize).map(|pinned| pinned.as_ptr().cast()) == Some(context))
             .then_some(index)
     }
@@ -131,10 +131,16 @@ impl Slots {
         self.used.iter().enumerate().map(|(index, slot)| (index as u32, slot))
     }
 
+    /// Does not free what libfabric has addresses of; nothing more can be handed over.
+    pub(super) fn keep_pinned(&mut self) {
+        self.pinned.clear();
+        self.free.clear();
+    }
+
     /// Takes everything out, once libfabric has nothing any more.
     pub(super) fn drain(&mut self) -> Vec<Slot> {
-        self.free = (0..self.used.len() as u32).collect();
-        self.used.iter_mut().map(|slot| std::mem::replace(slot, Slot::Free)).collect()
+        self.free.clear();
+        std::mem::take(&mut self.used)
     }
 }
 

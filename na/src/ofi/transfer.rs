@@ -1,4 +1,8 @@
 //! Puts and gets: parts that are contiguous on both sides, some of them in flight at a time.
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a structure of libfabric's is filled in, or handed over, as one thing"
+)]
 
 use ofi_sys::{call, raw};
 
@@ -42,6 +46,11 @@ impl Running {
         let len = left.min(theirs.len - within).min(part_max);
         let ours = local.region().pieces(local_offset + self.started, len).next()?;
         Some((ours.ptr, theirs.addr + within, theirs.key, ours.len))
+    }
+
+    /// libfabric has parts of it.
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.in_flight > 0
     }
 
     fn is_started(&self) -> bool {
@@ -139,7 +148,6 @@ impl Core {
             let (context, pinned) = (self.slots.context(index), self.slots.pinned(index));
             let Some(ep) = &self.ep else { return Posted::Failed(libc::ESHUTDOWN) };
             // SAFETY: the slot is ours, and libfabric has nothing of it before it is posted.
-            #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one structure is filled in")]
             let message = unsafe {
                 (*pinned).iov[0] = libc::iovec { iov_base: ours.cast(), iov_len: len };
                 (*pinned).remote = raw::fi_rma_iov { addr, len, key };

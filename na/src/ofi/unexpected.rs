@@ -111,7 +111,7 @@ impl Unexpected {
         // SAFETY: inside the buffer, whose bytes were all written once; libfabric fills each place
         // of a posted buffer once, and posts none again whose messages wait (`idle`), so nobody
         // writes there while `self` is borrowed.
-        unsafe { std::slice::from_raw_parts(memory.add(place.start), place.len()) }
+        unsafe { std::slice::from_raw_parts(memory.wrapping_add(place.start), place.len()) }
     }
 
     /// Leaves a message where it is.

@@ -113,6 +113,8 @@ impl Peer {
             awaited: Vec::new(),
             sent_bytes: None,
             received_bytes: None,
+            sent_messages: None,
+            received_messages: None,
         }
     }
 

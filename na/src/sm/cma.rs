@@ -5,6 +5,8 @@
 //! leave, which [`permit`] gives. Whether it works is found out once per connection ([`probe`]),
 //! after which a pidfd says whether the number still means that process (`Conn::is_alive`).
 
+use std::mem::MaybeUninit;
+
 use rustix::io::Errno;
 use rustix::process::PTracer;
 
@@ -52,10 +54,10 @@ pub(super) fn probe(pid: i32, addr: u64, nonce: u64) -> bool {
         return false;
     }
     let mut word = [0u8; 8];
-    let local = [RawSegment { ptr: word.as_mut_ptr(), len: word.len() }];
+    let local = std::iter::once(RawSegment { ptr: word.as_mut_ptr(), len: word.len() });
+    let theirs = std::iter::once(Piece { addr, len: 8, block: 0 });
     // SAFETY: `local` is the live variable above.
-    let copied =
-        unsafe { copy(pid, &local, &[Piece { addr, len: 8, block: 0 }], Direction::FromPeer) };
+    let copied = unsafe { copy(pid, local, theirs, Direction::FromPeer) };
     copied == Ok(8) && u64::from_le_bytes(word) == nonce
 }
 
@@ -72,8 +74,8 @@ pub(super) enum Direction {
     FromPeer,
 }
 
-/// Copies between `local` and `pieces` of process `pid`; both hold at most [`VECTORS`]. Returns the
-/// bytes copied, which may be fewer.
+/// Copies between `local` and `pieces` of process `pid`, of both the first [`VECTORS`] at most.
+/// Returns the bytes copied, which may be fewer.
 ///
 /// # Safety
 ///
@@ -81,31 +83,33 @@ pub(super) enum Direction {
 /// reference to those bytes.
 pub(super) unsafe fn copy(
     pid: i32,
-    local: &[RawSegment],
-    pieces: &[Piece],
+    local: impl Iterator<Item = RawSegment>,
+    pieces: impl Iterator<Item = Piece>,
     direction: Direction,
 ) -> Result<u64, Errno> {
-    let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-    let (mut ours, mut theirs) = ([empty; VECTORS], [empty; VECTORS]);
+    // Not zeroed first: two kibibytes, for which a short copy would wait.
+    type Vectors = [MaybeUninit<libc::iovec>; VECTORS];
+    let mut ours: Vectors = [MaybeUninit::uninit(); VECTORS];
+    let mut theirs = ours;
+    let (mut ours_len, mut theirs_len) = (0, 0);
     for (vector, segment) in ours.iter_mut().zip(local) {
-        *vector = libc::iovec { iov_base: segment.ptr.cast(), iov_len: segment.len };
+        vector.write(libc::iovec { iov_base: segment.ptr.cast(), iov_len: segment.len });
+        ours_len += 1;
     }
     for (vector, piece) in theirs.iter_mut().zip(pieces) {
-        *vector = libc::iovec {
-            iov_base: std::ptr::without_provenance_mut(piece.addr as usize),
-            iov_len: piece.len as usize,
-        };
+        let iov_base = std::ptr::without_provenance_mut(piece.addr as usize);
+        vector.write(libc::iovec { iov_base, iov_len: piece.len as usize });
+        theirs_len += 1;
     }
-    let (ours_len, theirs_len) = (local.len().min(VECTORS), pieces.len().min(VECTORS));
+    let (ours, theirs) = (ours.as_ptr().cast(), theirs.as_ptr().cast());
     let call = match direction {
         Direction::ToPeer => libc::process_vm_writev,
         Direction::FromPeer => libc::process_vm_readv,
     };
     // SAFETY:
-    // - the vectors are live arrays with at least that many entries;
+    // - the vectors are live arrays, whose first so many entries were written above;
     // - our memory: the caller's duty; the peer's memory is checked by the kernel.
-    let result =
-        unsafe { call(pid, ours.as_ptr(), ours_len as _, theirs.as_ptr(), theirs_len as _, 0) };
+    let result = unsafe { call(pid, ours, ours_len, theirs, theirs_len, 0) };
     u64::try_from(result)
         .map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL))
 }

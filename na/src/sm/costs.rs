@@ -9,14 +9,18 @@
 //! sides have to tell each other. Of one among several that says little, for it contains what else
 //! both sides did meanwhile and what waited in front of it, and waiting costs nobody anything; of
 //! those the time is measured in which bytes are copied. The two sides copy at the same time, so
-//! that the slower one counts; usually that is the first, which takes lines back that the other
-//! core has read: far away that costs ten times as much. For a put that is the requester's, who
-//! tells when it is asked. It can deceive nobody but itself: what is chosen serves its own
-//! transfers. What disturbs a measurement makes it longer, so the least of the last few counts.
+//! that the slower one counts: between far cores the first, which takes lines back that the other
+//! core has read, at ten times the cost; between near ones often the second. Of a lone transfer the
+//! second's last chunk comes on top: of 64 KiB, one slot of the lane, that is half of all. So the
+//! requester tells, when it is asked, how long it copied: of a put with the data, of a get when it
+//! has taken it all. It can deceive nobody but itself: what is chosen serves its own transfers.
+//! What disturbs a measurement makes it longer, so the least of the last few counts.
 //!
 //! The way that is not used is tried now and then, a few transfers in a row because its memory has
 //! left the caches: rarely, and soon when what the used way costs has changed. Lengths are told
 //! apart, and puts from gets: attaching costs a system call, and reading is not writing.
+
+use std::time::Duration;
 
 use super::fallback::SLOT_BYTES;
 use super::lane::SLOTS;
@@ -98,9 +102,9 @@ impl Costs {
         self.class(put, len).choose(len, count)
     }
 
-    /// The copy of a transfer that was to be measured took so many nanoseconds.
-    pub(super) fn measured(&mut self, put: bool, len: u64, way: Way, nanos: u64) {
-        self.class(put, len).measured(way, nanos as f32 / len.max(1) as f32);
+    /// A transfer that was to be measured took so long.
+    pub(super) fn measured(&mut self, put: bool, len: u64, way: Way, took: Duration) {
+        self.class(put, len).measured(way, took.as_nanos() as f32 / len.max(1) as f32);
     }
 
     fn class(&mut self, put: bool, len: u64) -> &mut Class {
@@ -247,6 +251,10 @@ mod tests {
 
     const LEN: u64 = 64 << 10;
 
+    fn nanos(nanos: f64) -> Duration {
+        Duration::from_nanos(nanos as u64)
+    }
+
     /// Transfers until both ways have been compared.
     const FIRST: u32 = SLOTS + 2 * TRIES;
 
@@ -259,7 +267,7 @@ mod tests {
             // Now and then something comes between.
             let disturbed = if round % 3 == 0 { 9.0 } else { 1.0 };
             if measure {
-                costs.measured(true, LEN, way, (cost * disturbed * LEN as f64) as u64);
+                costs.measured(true, LEN, way, nanos(cost * disturbed * LEN as f64));
             }
             chosen += u32::from(way == Way::Attach);
         }
@@ -318,8 +326,8 @@ mod tests {
             late.extend(choice.measure.then_some(choice.way));
             if late.len() > 16 {
                 let way = late.remove(0);
-                let nanos = if way == Way::Ring { 20_000 } else { 8_000 };
-                costs.measured(false, LEN, way, nanos);
+                let took = if way == Way::Ring { 20_000.0 } else { 8_000.0 };
+                costs.measured(false, LEN, way, nanos(took));
             }
         }
         assert_eq!(costs.choose(false, LEN, 1).way, Way::Attach);
@@ -344,7 +352,7 @@ mod tests {
                     slots += len.div_ceil(SLOT_BYTES as u64);
                 }
                 if measure {
-                    costs.measured(false, len, way, (cost * len as f64) as u64);
+                    costs.measured(false, len, way, nanos(cost * len as f64));
                 }
             }
             assert_eq!(costs.choose(false, len, 1).way, Way::Ring, "{len}");

@@ -308,7 +308,9 @@ impl Endpoint for SmEndpoint {
     fn stats(&self) -> EndpointStats {
         let known = lock(&self.peers).all();
         let mut peers: Vec<_> = known.iter().map(|peer| (peer.id, peer.stats())).collect();
-        stats::assign(&mut peers, self.matcher.lock().awaited());
+        // No more than a copy under the lock that every message takes.
+        let awaited: Vec<_> = self.matcher.lock().awaited().collect();
+        stats::assign(&mut peers, awaited);
         let peers = peers.into_iter().map(|(_, stats)| stats).collect();
         EndpointStats::new(self.regions.totals(), peers)
     }

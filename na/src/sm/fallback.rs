@@ -69,8 +69,9 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Sends the next chunk of `span` as *data* or *supply*, and with `measure` how long copying
-    /// took; `None` when there is no room. Advances `span` and returns the bytes sent.
+    /// Sends the next chunk of `span` as *data* or *supply*; with `measure` a supply says how long
+    /// copying took, and data that we want to know that of the peer. `None` when there is no room.
+    /// Advances `span` and returns the bytes sent.
     pub(super) fn send_chunk(
         &mut self,
         (put, measure): (bool, bool),
@@ -83,9 +84,9 @@ impl Source<'_> {
             true => (record::SUPPLY, record::LANE_SUPPLY),
         };
         if span.left() > INLINE_MAX && self.open_lane() {
-            return self.send_in_lane((lane, measure), part, memory, span);
+            return self.send_in_lane((lane, put, measure), part, memory, span);
         }
-        send_inline(self.producer, (inline, measure), part, memory, span)
+        send_inline(self.producer, (inline, put, measure), part, memory, span)
     }
 
     /// Makes sure that there is a lane, if there can be one.
@@ -107,7 +108,7 @@ impl Source<'_> {
 
     fn send_in_lane(
         &mut self,
-        (kind, measure): (u8, bool),
+        (kind, put, measure): (u8, bool, bool),
         part: u64,
         memory: &LocalMem,
         span: &mut Span,
@@ -120,7 +121,7 @@ impl Source<'_> {
         let len = span.left().min(SLOT_BYTES as u64);
         let base = buffer.block().base();
         let mut at = free as usize * SLOT_BYTES;
-        let began = measure.then(Instant::now);
+        let began = (put && measure).then(Instant::now);
         for piece in memory.region().pieces(span.offset + span.done, len) {
             let to = base.as_ptr().wrapping_add(at);
             // SAFETY:
@@ -132,7 +133,8 @@ impl Source<'_> {
             unsafe { std::ptr::copy_nonoverlapping(piece.ptr, to, piece.len) };
             at += piece.len;
         }
-        let words = [part, span.done, buffer.block().id(), len, nanos(began)];
+        let time = if put { nanos(began) } else { measure.into() };
+        let words = [part, span.done, buffer.block().id(), len, time];
         for (index, word) in words.into_iter().enumerate() {
             self.producer.write(&slot, 8 * index, &word.to_le_bytes());
         }
@@ -150,7 +152,7 @@ pub(super) struct LaneChunk {
     pub(super) offset: u64,
     pub(super) block: u64,
     pub(super) len: u64,
-    pub(super) nanos: u64,
+    pub(super) time: u64,
 }
 
 impl LaneChunk {
@@ -162,7 +164,7 @@ impl LaneChunk {
         consumer.read(record, 0, &mut bytes);
         let word = |index| word_at(&bytes, index);
         let (part, offset, block) = (word(0)?, word(1)?, word(2)?);
-        Some(Self { part, offset, block, len: word(3)?, nanos: word(4)? })
+        Some(Self { part, offset, block, len: word(3)?, time: word(4)? })
     }
 
     /// Where the chunk is in the peer's lane.
@@ -184,7 +186,7 @@ fn nanos(began: Option<Instant>) -> u64 {
 /// Sends the next chunk of `span` in the ring, as a record of `kind`.
 fn send_inline<M: RingMemory>(
     producer: &mut Producer<M>,
-    (kind, measure): (u8, bool),
+    (kind, put, measure): (u8, bool, bool),
     part: u64,
     memory: &LocalMem,
     span: &mut Span,
@@ -195,9 +197,10 @@ fn send_inline<M: RingMemory>(
     let mut prefix = [0; DATA_PREFIX];
     prefix[..8].copy_from_slice(&part.to_le_bytes());
     prefix[8..16].copy_from_slice(&span.done.to_le_bytes());
+    prefix[16..24].copy_from_slice(&u64::from(measure).to_le_bytes());
     producer.write(&slot, 0, &prefix);
     let mut at = DATA_PREFIX;
-    let began = measure.then(Instant::now);
+    let began = (put && measure).then(Instant::now);
     for piece in memory.region().pieces(span.offset + span.done, len) {
         // SAFETY: a piece of a region that `memory` keeps alive, valid for reads (contract of
         // `Memory::from_raw`).
@@ -245,12 +248,13 @@ pub(super) enum Chunk<'a> {
 }
 
 impl Chunk<'_> {
-    /// Its part, the offset there, and how long the peer copied, nanoseconds; `None` when the
-    /// record is too short.
+    /// Its part, the offset there, and the word about time: of a supply how long the peer copied,
+    /// nanoseconds, of data whether it wants to know that of us. `None` when the record is too
+    /// short.
     pub(super) fn prefix(&self) -> Option<(u64, u64, u64)> {
         match self {
             Self::Ring(consumer, record) => chunk_prefix(consumer, record),
-            Self::Lane(chunk, _) => Some((chunk.part, chunk.offset, chunk.nanos)),
+            Self::Lane(chunk, _) => Some((chunk.part, chunk.offset, chunk.time)),
         }
     }
 

@@ -12,7 +12,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use super::address::Name;
 use super::block::{ANNOUNCE, ANNOUNCE_BYTES, PeerBlocks};
 use super::handshake::{Kind, PACKET_BYTES_MAX, Packet};
-use super::record::{REQUEST_BYTES_MAX, Request};
+use super::record::{REQUEST_BYTES_MAX, Request, TAKEN};
 use super::ring::{Consumer, LINE, Producer, RingMemory, payload_max};
 use super::segment::{RING_BYTES, Segment};
 use super::{address, socket};
@@ -306,7 +306,7 @@ fn misbehave(
                 }
                 let span = (8 + len).next_multiple_of(LINE);
                 scratch.word((tail + span) / 8).store(0, Ordering::Relaxed);
-                let word = len as u64 | u64::from(kind % 18) << 24 | u64::from(step) << 32;
+                let word = len as u64 | u64::from(kind % (TAKEN + 1)) << 24 | u64::from(step) << 32;
                 scratch.word(tail / 8).store(word, Ordering::Release);
                 tail += span;
             }

@@ -13,7 +13,7 @@
 //! | offset | type | hello, welcome | refused |
 //! |---|---|---|---|
 //! | 0 | 4 bytes | magic `MRGO` | the same |
-//! | 4 | u16 | version, 1 | the same |
+//! | 4 | u16 | version, 2 | the same |
 //! | 6 | u16 | 1 hello, 2 welcome | 3 |
 //! | 8 | u32 | largest message, bytes; both sides use the minimum | 0 |
 //! | 12 | u32 | flags: 1 listens, 2 may be attached to | 0 |
@@ -43,7 +43,7 @@ pub(super) const PACKET_BYTES_MAX: usize = FIXED + TEXT_BYTES_MAX;
 
 /// First bytes of every packet.
 const MAGIC: [u8; 4] = *b"MRGO";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const FIXED: usize = 48;
 const TEXT_BYTES_MAX: usize = 256;
 const FLAG_LISTENS: u32 = 1;
@@ -222,7 +222,7 @@ mod tests {
         #[test]
         fn decoding_never_panics(tail in proptest::collection::vec(any::<u8>(), 0..400)) {
             let _ = Packet::decode(&tail);
-            let mut bytes = b"MRGO\x01\0\x01\0".to_vec();
+            let mut bytes = b"MRGO\x02\0\x01\0".to_vec();
             bytes.extend(tail);
             let _ = Packet::decode(&bytes);
         }

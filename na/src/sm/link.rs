@@ -14,6 +14,7 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use super::block::{Announced, Mapped};
 use super::board::Board;
@@ -28,7 +29,7 @@ use super::socket::{self, Credentials};
 pub(super) use crate::loopback::{Outcome, Queued};
 use crate::matching::Kind;
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::{Completion, Error, LocalMem, MsgBuf, OpId, Tag};
 
 /// One connection.
@@ -43,6 +44,9 @@ pub(super) struct Conn {
     pid: AtomicI32,
     /// The peer's process, as long as there is a descriptor for it. Without, we do not attach.
     process: OnceLock<OwnedFd>,
+    made: Instant,
+    /// Until when it need not be asked again whether the peer is alive, nanoseconds since `made`.
+    alive_until: AtomicU64,
     /// Its place on our board: 1 + slot, zero if it has none.
     slot: AtomicU32,
     /// The poll does not look at it; whoever makes work marks our board.
@@ -53,7 +57,14 @@ pub(super) struct Conn {
     backlog: AtomicBool,
     /// A sender found the ring broken: 1 + index into [`FAULTS`].
     fault: AtomicU8,
+    /// Messages that have come. One writer: the poll.
+    received: AtomicU64,
 }
+
+/// How long a process that was alive counts as alive. A thread may lose its core for longer between
+/// asking and copying, so that asking each time were no surer; and process numbers are given out in
+/// turn, so that none comes back this soon.
+const ALIVE_FOR: Duration = Duration::from_micros(20);
 
 const FAULTS: [Violation; 3] = [Violation::Head, Violation::Length, Violation::Padding];
 
@@ -63,6 +74,7 @@ impl Conn {
         let (shares, pid) = (AtomicBool::new(false), AtomicI32::new(0));
         let (slot, left) = (AtomicU32::new(0), AtomicBool::new(false));
         let (process, peer_board) = (OnceLock::new(), OnceLock::new());
+        let (made, alive_until) = (Instant::now(), AtomicU64::new(0));
         Self {
             token,
             socket,
@@ -70,11 +82,14 @@ impl Conn {
             shares,
             pid,
             process,
+            made,
+            alive_until,
             slot,
             left,
             peer_board,
             backlog,
             fault,
+            received: AtomicU64::new(0),
         }
     }
 
@@ -137,6 +152,20 @@ impl Conn {
         socket::is_alive(&self.socket, self.process())
     }
 
+    /// As [`is_alive`](Self::is_alive), or was a moment ago ([`ALIVE_FOR`]), for a copy that begins
+    /// now: to ask the kernel each time is a second system call beside that of the copy.
+    pub(super) fn was_alive(&self) -> bool {
+        let now = self.made.elapsed().as_nanos() as u64;
+        if now < self.alive_until.load(Ordering::Relaxed) {
+            return true;
+        }
+        let alive = self.is_alive();
+        if alive {
+            self.alive_until.store(now + ALIVE_FOR.as_nanos() as u64, Ordering::Relaxed);
+        }
+        alive
+    }
+
     /// Who the peer is, once that is known, and its process.
     pub(super) fn set_credentials(&self, credentials: Credentials, process: Option<OwnedFd>) {
         if let Some(process) = process {
@@ -183,6 +212,16 @@ impl Conn {
         self.backlog.load(Ordering::Relaxed)
     }
 
+    /// Poll: a message has come.
+    #[inline]
+    pub(super) fn count_received(&self) {
+        self.received.store(self.received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    pub(super) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
     fn set_backlog(&self, backlog: bool) {
         self.backlog.store(backlog, Ordering::Relaxed);
     }
@@ -211,6 +250,7 @@ pub(super) enum Control {
     Forget { block: u64 },
     Offer { key: u64, block: u64, place: u64 },
     OfferPlain { key: u64, place: u64, addr: u64, len: u64 },
+    Taken { part: u64, nanos: u64, last: u64 },
     Ping,
     Pong,
 }
@@ -230,6 +270,7 @@ impl Control {
             Self::OfferPlain { key, place, addr, len } => {
                 (record::OFFER_PLAIN, [key, place, addr, len], 4)
             }
+            Self::Taken { part, nanos, last } => (record::TAKEN, [part, nanos, last, 0], 3),
             Self::Ping => (record::PING, [0; 4], 0),
             Self::Pong => (record::PONG, [0; 4], 0),
         };
@@ -248,6 +289,8 @@ pub(super) struct TxLink {
     pub(super) conn: Arc<Conn>,
     pub(super) requests: Requests,
     producer: Producer<MappedRing>,
+    /// Messages that went through the ring.
+    messages: u64,
     /// Largest message that the peer takes; zero until it has welcomed us.
     limit: Option<usize>,
     control: VecDeque<Control>,
@@ -276,6 +319,7 @@ impl TxLink {
             conn,
             requests: Requests::default(),
             producer,
+            messages: 0,
             limit: None,
             control: VecDeque::new(),
             queue: VecDeque::new(),
@@ -307,6 +351,11 @@ impl TxLink {
     /// Bytes that went through the ring, in whole lines.
     pub(super) fn sent_bytes(&self) -> u64 {
         self.producer.written()
+    }
+
+    /// Messages that went through the ring, or wait for room there.
+    pub(super) fn sent_messages(&self) -> u64 {
+        self.messages + self.queue.len() as u64
     }
 
     /// Sends a message, or queues it. Either way the poll has to look at the link.
@@ -370,6 +419,7 @@ impl TxLink {
             Kind::Expected => record::EXPECTED,
         };
         self.producer.publish(slot, kind, tag.0);
+        self.messages += 1;
         Ok(true)
     }
 
@@ -501,9 +551,11 @@ impl TxLink {
         Ok(progress)
     }
 
-    /// Sends data of a get that the peer asked for, see `serve.rs`.
+    /// Sends data of a get that the peer asked for, see `serve.rs`; with `measure` it is to say how
+    /// long it takes.
     pub(super) fn send_data(
         &mut self,
+        measure: bool,
         part: u64,
         memory: &LocalMem,
         span: &mut Span,
@@ -513,7 +565,7 @@ impl TxLink {
         }
         let Self { conn, producer, lane, announced, control, .. } = self;
         let mut source = Source { conn, producer, lane, announced, control };
-        let sent = source.send_chunk((false, false), part, memory, span);
+        let sent = source.send_chunk((false, measure), part, memory, span);
         sent.unwrap_or_else(|violation| {
             self.conn.set_fault(violation);
             None

@@ -37,7 +37,8 @@
 //! `address.rs`, `socket.rs` (how peers are found) · `peer.rs`, `link.rs`, `rx.rs` (a connection,
 //! for senders and for the poll) · `endpoint.rs` (calls) · `connect.rs`, `crowd.rs`, `poll.rs`,
 //! `links.rs`, `board.rs`, `teardown.rs` (progress) · `rma.rs`, `serve.rs`, `offer.rs`, `block.rs`,
-//! `cma.rs`, `fallback.rs` (bulk data) · `ready.rs`; of the crate `copy.rs`, `loopback.rs`.
+//! `cma.rs`, `fallback.rs` (bulk data) · `costs.rs`, `untaken.rs` (which way it goes) · `ready.rs`;
+//! of the crate `copy.rs`, `loopback.rs`.
 //!
 //! # The life of a message
 //!
@@ -135,6 +136,8 @@ mod serve;
 mod socket;
 #[cfg(not(loom))]
 mod teardown;
+#[cfg(not(loom))]
+mod untaken;
 
 #[cfg(not(loom))]
 use crate::{copy, loopback};

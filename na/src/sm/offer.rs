@@ -347,20 +347,13 @@ impl Theirs {
 /// Copies by cross-memory attach, inside the gate; whether all of it went. `ours` are no more than
 /// one call can name.
 fn attach(conn: &Conn, put: bool, ours: impl Iterator<Item = RawSegment>, theirs: Piece) -> bool {
-    let mut local = [RawSegment { ptr: std::ptr::null_mut(), len: 0 }; VECTORS];
-    let mut count = 0;
-    for (place, piece) in local.iter_mut().zip(ours) {
-        *place = piece;
-        count += 1;
-    }
-    let local = &local[..count];
     // The process id is certain while the peer's process has not ended.
-    if !conn.is_alive() {
+    if !conn.was_alive() {
         return false;
     }
     let direction = if put { Direction::ToPeer } else { Direction::FromPeer };
     // SAFETY: pieces of our region, which the transfer keeps alive, valid for what it allows, and
     // to whose bytes nobody holds a reference (contract of `Memory::from_raw`).
-    let copied = unsafe { cma::copy(conn.pid(), local, &[theirs], direction) };
+    let copied = unsafe { cma::copy(conn.pid(), ours, std::iter::once(theirs), direction) };
     copied == Ok(theirs.len)
 }

@@ -80,6 +80,8 @@ impl Peer {
             awaited: Vec::new(),
             sent_bytes: Some(links.iter().map(TxLink::sent_bytes).sum()),
             received_bytes: None,
+            sent_messages: Some(links.iter().map(TxLink::sent_messages).sum()),
+            received_messages: Some(links.iter().map(|link| link.conn.received()).sum()),
         }
     }
 

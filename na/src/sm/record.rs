@@ -8,21 +8,23 @@
 //! | 4 | put | requester to owner | [`Request`] |
 //! | 5 | done | owner to requester | part u64, status u64 |
 //! | 6 | pull | owner to requester | part u64, measure u64 (0, 1): send the data of this put |
-//! | 7 | data | owner to requester | bytes of a get: part u64, offset u64, time u64, 32 zero bytes, bytes |
-//! | 8 | supply | requester to owner | bytes of a put: the same |
+//! | 7 | data | owner to requester | bytes of a get: part u64, offset u64, measure u64, 32 zero bytes, bytes |
+//! | 8 | supply | requester to owner | bytes of a put: the same, with time u64 for measure |
 //! | 9 | cancel | requester to owner | part u64 |
 //! | 10 | ping | both | nothing |
 //! | 11 | pong | both | nothing |
 //! | 12 | grant | owner to requester | part u64, block u64, offset u64: copy there yourself |
 //! | 13 | finished | requester to owner | part u64, status u64: 0 copied, 1 cannot |
 //! | 14 | forget | both | block u64: it exists no more |
-//! | 15 | lane data | owner to requester | the next slot: part, offset, block, length, time, u64 each |
-//! | 16 | lane supply | requester to owner | the same |
+//! | 15 | lane data | owner to requester | the next slot: part, offset, block, length, measure, u64 each |
+//! | 16 | lane supply | requester to owner | the same, with time for measure |
 //! | 17 | offer | owner to requester | key u64, block u64, place u64 (`offer.rs`) |
 //! | 18 | offer of plain memory | owner to requester | key, place, address, length, u64 each |
+//! | 19 | taken | requester to owner | part, time of all its data, time of the last, u64 each |
 //!
-//! The time is what copying these bytes took, nanoseconds; zero if it was not measured, as only a
-//! pull can ask for (`costs.rs`).
+//! A time is what copying these bytes took, nanoseconds; zero if it was not measured, as a pull can
+//! ask for. Measure is 0, or 1: the requester says with *taken* how long taking the data took, when
+//! all of it is there (`costs.rs`). It may leave that out, as one that gave up does.
 //!
 //! Any other kind, and any payload of another length, is a breach of the protocol.
 
@@ -47,6 +49,7 @@ pub(super) const LANE_DATA: u8 = 15;
 pub(super) const LANE_SUPPLY: u8 = 16;
 pub(super) const OFFER: u8 = 17;
 pub(super) const OFFER_PLAIN: u8 = 18;
+pub(super) const TAKEN: u8 = 19;
 
 /// Words of a record of the lane.
 pub(super) const LANE_WORDS: usize = 5;

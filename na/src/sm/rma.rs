@@ -14,6 +14,7 @@
 //! [`Outcome`], to be released without that lock.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
 
 use super::block::Mapped;
 use super::copy::{copy_between, skip_bytes};
@@ -55,6 +56,8 @@ struct Part {
     transfer: u64,
     /// Place in our memory; `done` counts what went through the ring.
     span: Span,
+    /// How long we copied of what went through the ring, as far as the owner asks for it.
+    taken: Duration,
 }
 
 /// A part that the owner lets us copy in its memory, which is mapped.
@@ -119,7 +122,7 @@ impl Requests {
                 self.waiting.pop_front();
             }
             let span = Span { offset, len: request.len, done: 0 };
-            self.parts.insert(part, Part { transfer: id, span });
+            self.parts.insert(part, Part { transfer: id, span, taken: Duration::ZERO });
             self.next_id = part;
             sent = true;
         }
@@ -224,16 +227,26 @@ impl Requests {
         self.pulled.iter().any(|(pulled, _)| *pulled == id)
     }
 
-    /// Data of a get has come through the ring.
-    pub(super) fn data(&mut self, chunk: &Chunk<'_>) -> Result<(), &'static str> {
+    /// Data of a get has come through the ring. Returns what to tell the owner.
+    pub(super) fn data(&mut self, chunk: &Chunk<'_>) -> Result<Option<Control>, &'static str> {
         let unknown = "bulk data for an unknown transfer";
-        let (id, offset, _) = chunk.prefix().ok_or(unknown)?;
+        let (id, offset, measure) = chunk.prefix().ok_or(unknown)?;
         let part = self.parts.get_mut(&id).ok_or(unknown)?;
+        if measure > 1 {
+            return Err("bulk data with a wrong flag");
+        }
         let open = self.transfers.get(&part.transfer).filter(|open| !open.put).ok_or(unknown)?;
         if self.grants.iter().any(|grant| grant.part == id) {
             return Err("bulk data beside a grant");
         }
-        chunk.take(offset, &open.transfer.local, &mut part.span)
+        let began = (measure == 1).then(Instant::now);
+        chunk.take(offset, &open.transfer.local, &mut part.span)?;
+        let Some(began) = began else { return Ok(None) };
+        let last = began.elapsed();
+        part.taken = part.taken.saturating_add(last);
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let taken = Control::Taken { part: id, nanos: nanos(part.taken), last: nanos(last) };
+        Ok((part.span.left() == 0).then_some(taken))
     }
 
     /// The owner has ended a part.

@@ -223,7 +223,12 @@ impl RxLink {
             None => Chunk::Ring(&self.rx, record),
         };
         if !put {
-            return self.with_link(|tx| tx.requests.data(&chunk)).unwrap_or(Ok(()));
+            let taken = self.with_link(|tx| {
+                let taken = tx.requests.data(&chunk)?;
+                taken.into_iter().for_each(|taken| tx.push_control(taken));
+                Ok(())
+            });
+            return taken.unwrap_or(Ok(()));
         }
         let answer = self.services.supply(&chunk, out)?;
         self.answer(answer);
@@ -318,12 +323,14 @@ impl SmEndpoint {
                 if let Arrived::Full = kept {
                     break;
                 }
+                link.conn.count_received();
                 link.advance(record);
                 progress = true;
                 continue;
             };
             drop(matcher);
             let (op, buf, from) = claimed.fill(&link.addr, &mut link.spare, len, fill);
+            link.conn.count_received();
             link.advance(record);
             progress = true;
             // The record is done with, should the sink panic. The completion is made where it is
@@ -383,6 +390,10 @@ impl SmEndpoint {
             (record::OFFER_PLAIN, Some(key), Some(place), 32) => {
                 let word = |index| word_at(bytes, index).unwrap_or(0);
                 link.offered_plain(key, place, word(2), word(3))
+            }
+            (record::TAKEN, Some(part), Some(nanos), 24) => {
+                link.services.taken(part, nanos, word_at(bytes, 2).unwrap_or(0));
+                Ok(())
             }
             (record::PULL, Some(part), Some(measure @ (0 | 1)), 16) => {
                 link.with_link(|tx| tx.pull(part, measure == 1)).unwrap_or(Ok(()))

@@ -21,14 +21,15 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::block::{Mapped, PeerBlocks};
-use super::cma::{self, Direction, VECTORS};
+use super::cma::{self, Direction};
 use super::copy::{copy_between, skip_bytes};
 use super::costs::{Choice, Costs, Way, Why};
 use super::fallback::{Chunk, Span};
 use super::link::{Conn, Control, Outcome, TxLink};
 use super::offer::{Offered, Wish};
 use super::record::{PARTS_MAX, Piece, Request, Status};
-use crate::{CopyHelper, DeniedReason, LocalMem, RawSegment, RegionTable};
+use super::untaken::{Get, Untaken};
+use crate::{CopyHelper, DeniedReason, LocalMem, RegionTable};
 
 /// Bytes that one service moves before the next one has its turn.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -51,6 +52,8 @@ pub(super) struct Services {
     costs: Costs,
     /// The part that is measured and had no other beside it so far, and when it began.
     alone: Option<(u64, Instant)>,
+    /// Gets through the ring that are measured and have ended here.
+    untaken: Untaken,
     pub(super) offered: Offered,
 }
 
@@ -109,8 +112,8 @@ enum Turn {
 
 impl Services {
     pub(super) fn new(attach: bool, helper: Option<CopyHelper>) -> Self {
-        let (costs, alone, offered) = Default::default();
-        Self { open: VecDeque::new(), attach, grant: true, helper, costs, alone, offered }
+        let (costs, alone, untaken, offered) = Default::default();
+        Self { open: VecDeque::new(), attach, grant: true, helper, costs, alone, untaken, offered }
     }
 
     /// Whether we copy without the peer's help.
@@ -196,11 +199,22 @@ impl Services {
             Path::Attach => Way::Attach,
             Path::Mapped(_) | Path::Granted => return,
         };
-        if let Some(copied) = service.spent {
-            let alone = self.alone.filter(|(part, _)| *part == service.part);
-            let spent = alone.map_or(copied, |(_, began)| began.elapsed().max(copied));
-            let nanos = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
-            self.costs.measured(service.put, service.span.len, way, nanos);
+        let Some(copied) = service.spent else { return };
+        let (part, len) = (service.part, service.span.len);
+        let alone = self.alone.filter(|(alone, _)| *alone == part);
+        let alone = alone.map(|(_, began)| began.elapsed().max(copied));
+        if way == Way::Ring && !service.put {
+            // Half of it: the requester copies too.
+            self.untaken.push(Get { part, len, copied, alone });
+            return;
+        }
+        self.costs.measured(service.put, len, way, alone.unwrap_or(copied));
+    }
+
+    /// The requester says how long it took the data of a get: all of it, and the last chunk.
+    pub(super) fn taken(&mut self, part: u64, nanos: u64, last: u64) {
+        if let Some((len, cost)) = self.untaken.take(part, nanos, last) {
+            self.costs.measured(false, len, Way::Ring, cost);
         }
     }
 
@@ -409,7 +423,7 @@ impl Service {
         }
         // The process id is certain while the peer's process has not ended.
         let mut spent = self.spent;
-        let result = match conn.is_alive() {
+        let result = match conn.was_alive() {
             true => timed(&mut spent, || self.copy_chunk(conn.pid())),
             false => Err(Errno::SRCH),
         };
@@ -434,34 +448,18 @@ impl Service {
 
     fn copy_chunk(&mut self, pid: i32) -> Result<u64, Errno> {
         let chunk = self.span.left().min(CHUNK_BYTES);
-        let empty = RawSegment { ptr: std::ptr::null_mut(), len: 0 };
-        let mut local = [empty; VECTORS];
-        let mut local_len = 0;
-        for (place, piece) in local
-            .iter_mut()
-            .zip(self.lease.region().pieces(self.span.offset + self.span.done, chunk))
-        {
-            *place = piece;
-            local_len += 1;
-        }
-        let mut remote = [Piece { addr: 0, len: 0, block: 0 }; VECTORS];
-        let mut remote_len = 0;
-        let mut skip = self.span.done - self.before;
-        let mut left = chunk;
-        for (place, piece) in remote.iter_mut().zip(&self.pieces[self.piece..]) {
-            if left == 0 {
-                break;
-            }
+        let local = self.lease.region().pieces(self.span.offset + self.span.done, chunk);
+        let (mut skip, mut left) = (self.span.done - self.before, chunk);
+        let remote = self.pieces[self.piece..].iter().map_while(|piece| {
             let len = (piece.len - skip).min(left);
-            *place = Piece { addr: piece.addr + skip, len, block: 0 };
+            let part = Piece { addr: piece.addr + skip, len, block: 0 };
             (skip, left) = (0, left - len);
-            remote_len += 1;
-        }
+            (len > 0).then_some(part)
+        });
         let direction = if self.put { Direction::FromPeer } else { Direction::ToPeer };
         // SAFETY: pieces of a leased region, which stay valid for what the lease allows, and to
         // whose bytes nobody holds a reference (contract of `Memory::from_raw`).
-        let copied =
-            unsafe { cma::copy(pid, &local[..local_len], &remote[..remote_len], direction) }?;
+        let copied = unsafe { cma::copy(pid, local, remote, direction) }?;
         self.span.done += copied;
         while let Some(piece) = self.pieces.get(self.piece)
             && self.before + piece.len <= self.span.done
@@ -475,11 +473,11 @@ impl Service {
     /// Sends data through the ring while there is room.
     fn ring_turn(&mut self, link: &mut TxLink) -> Turn {
         let Self { part, lease, span, spent, .. } = self;
-        let before = span.done;
+        let (before, measure) = (span.done, spent.is_some());
         timed(spent, || {
             while span.left() > 0
                 && span.done - before < CHUNK_BYTES
-                && link.send_data(*part, lease, span).is_some()
+                && link.send_data(measure, *part, lease, span).is_some()
             {}
         });
         if self.span.done != before {

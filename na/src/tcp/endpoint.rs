@@ -435,7 +435,9 @@ impl TcpEndpoint {
         let known: Vec<_> = lock(&self.core.known).peers.iter().filter_map(Weak::upgrade).collect();
         let others = known.iter().filter(|peer| !self.is_own(peer));
         let mut stats: Vec<_> = others.map(|peer| (peer.id, peer.stats())).collect();
-        stats::assign(&mut stats, lock(&self.core.matcher).awaited());
+        // No more than a copy under the lock that every message takes.
+        let awaited: Vec<_> = lock(&self.core.matcher).awaited().collect();
+        stats::assign(&mut stats, awaited);
         stats.into_iter().map(|(_, stats)| stats).collect()
     }
 }

@@ -109,6 +109,7 @@ impl Poller {
                 },
                 Next::End(header, Destination::Receive(claimed, len)) => {
                     let tag = Tag(header.number as u32);
+                    peer.count_message();
                     self.batch.push_back(claimed.received(len, addr.clone(), tag));
                 }
                 Next::End(header, to) => self.end_of_data(core, peer, header, to),
@@ -176,6 +177,7 @@ impl Poller {
                     Arrived::Held => {}
                     Arrived::Full => return Ok(false),
                 }
+                peer.count_message();
                 return Ok(true);
             }
             Kind::Get | Kind::Put => {

@@ -147,6 +147,8 @@ pub(super) struct Outgoing {
     verdicts: usize,
     /// Bytes that the kernel has taken so far.
     taken: u64,
+    /// Messages that were sent or queued so far.
+    messages: u64,
     blocked: bool,
     /// For the next packed frame.
     spare: Vec<u8>,
@@ -162,6 +164,11 @@ impl Outgoing {
     /// Verdicts that the peer cannot know yet.
     pub(super) fn verdicts(&self) -> usize {
         self.verdicts
+    }
+
+    /// Messages that were sent or queued so far.
+    pub(super) fn messages(&self) -> u64 {
+        self.messages
     }
 
     /// Bytes that the kernel has taken so far; to see whether it is some more.
@@ -214,7 +221,10 @@ impl Outgoing {
         let sent = sent.unwrap_or(0);
         self.taken += sent as u64;
         if sent < len {
+            // It counts when it is pushed.
             self.sent = sent;
+        } else {
+            self.messages += 1;
         }
         sent == len
     }
@@ -242,12 +252,14 @@ impl Outgoing {
                 self.queue.push_back(Frame { header, len, body });
             }
         }
+        self.messages += 1;
         true
     }
 
     pub(super) fn push_message(&mut self, kind: Kind, op: OpId, tag: Tag, buf: MsgBuf) {
         let (header, len) = (message_header(kind, tag, buf.len()), buf.len());
         self.queue.push_back(Frame { header, len, body: Body::Message { op, buf } });
+        self.messages += 1;
     }
 
     /// Queues a frame with a short payload.

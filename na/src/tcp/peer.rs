@@ -86,6 +86,8 @@ pub(super) struct Peer {
     blocked: AtomicBool,
     /// Bytes that have come. One writer: the poller.
     received: AtomicU64,
+    /// Messages that have come. One writer: the poller.
+    received_messages: AtomicU64,
 }
 
 impl Peer {
@@ -110,6 +112,7 @@ impl Peer {
             expects_data: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
             received: AtomicU64::new(0),
+            received_messages: AtomicU64::new(0),
         })
     }
 
@@ -144,6 +147,12 @@ impl Peer {
         self.received.store(before + bytes as u64, Ordering::Relaxed);
     }
 
+    /// The poller has handed a message on.
+    pub(super) fn count_message(&self) {
+        let before = self.received_messages.load(Ordering::Relaxed);
+        self.received_messages.store(before + 1, Ordering::Relaxed);
+    }
+
     /// What there is to tell of it, but for what is awaited.
     pub(super) fn stats(&self) -> PeerStats {
         let state = self.lock();
@@ -160,6 +169,8 @@ impl Peer {
             awaited: Vec::new(),
             sent_bytes: Some(state.out.taken()),
             received_bytes: Some(self.received.load(Ordering::Relaxed)),
+            sent_messages: Some(state.out.messages()),
+            received_messages: Some(self.received_messages.load(Ordering::Relaxed)),
         }
     }
 

@@ -10,12 +10,11 @@ use ucx_sys::{Ucp, ucp_ep_h, ucs_status_t};
 
 use super::address;
 use super::inbox::{Event, Inbox, Link, State};
-use super::keyring::Keyring;
 use super::liveness::{self, Watch};
 use super::messages::GivenUp;
 use super::peer::{Peer, Phase};
 use super::slots::{Slots, Work};
-use super::transfers::Moving;
+use super::transfers::{Moving, Stream};
 use super::wire::{Control, Hello};
 use super::worker::{self, AM_CONTROL, Posted, Worker};
 use crate::cheap::Cheap;
@@ -33,9 +32,6 @@ const BUSY_TURNS: u32 = 100;
 
 /// Connections that have not said hello, at most.
 const STRANGERS_MAX: usize = 256;
-
-/// How long a close gives what was sent to leave.
-const GRACE: Duration = Duration::from_millis(50);
 
 /// What does not change.
 pub(super) struct Facts {
@@ -56,22 +52,23 @@ pub(super) struct Driver {
     pub(super) facts: Facts,
     /// `None` once closed. Before `inbox`, which it refers to.
     pub(super) worker: Option<Worker>,
-    inbox: NonNull<Inbox>,
+    pub(super) inbox: NonNull<Inbox>,
     pub(super) slots: Slots,
     pub(super) peers: Vec<Option<Peer>>,
-    free: Vec<usize>,
-    by_address: HashMap<SocketAddr, usize>,
+    pub(super) free: Vec<usize>,
+    pub(super) by_address: HashMap<SocketAddr, usize>,
     sweep_at: usize,
     /// Connections that were taken and have not said who they are, with where they come from.
-    strangers: HashMap<usize, (Option<SocketAddr>, Instant), Cheap>,
-    connecting: usize,
+    pub(super) strangers: HashMap<usize, (Option<SocketAddr>, Instant), Cheap>,
+    pub(super) connecting: usize,
     /// Connections that have failed, and how many polls more their last messages are waited for.
-    failing: Vec<(ucp_ep_h, ucs_status_t, u32)>,
+    pub(super) failing: Vec<(ucp_ep_h, ucs_status_t, u32)>,
     /// Who wants signs of life, and when.
     pub(super) watch: Watch,
     pub(super) given_up: VecDeque<GivenUp>,
     pub(super) transfers: HashMap<u64, Moving>,
-    pub(super) keyring: Keyring,
+    /// Transfers with chunks to send.
+    pub(super) sending: VecDeque<Stream>,
     next: u64,
     /// Memory to drop without the lock.
     pub(super) memory: Vec<LocalMem>,
@@ -81,6 +78,8 @@ pub(super) struct Driver {
     pub(super) has_slept: bool,
     /// The timer is set.
     pub(super) has_timer: bool,
+    /// The worker could not be destroyed, and is left behind with the inbox.
+    pub(super) is_abandoned: bool,
 }
 
 // SAFETY: the handles of UCX and the inbox are used by whoever has the driver, one at a time
@@ -104,12 +103,13 @@ impl Driver {
             watch: Watch::default(),
             given_up: VecDeque::new(),
             transfers: HashMap::new(),
-            keyring: Keyring::default(),
+            sending: VecDeque::new(),
             next: seed,
             memory: Vec::new(),
             is_asleep: false,
             has_slept: false,
             has_timer: false,
+            is_abandoned: false,
         }
     }
 
@@ -258,7 +258,7 @@ impl Driver {
                 self.slots.started(slot, request);
                 true
             }
-            Posted::Done(_) | Posted::Failed(_) => {
+            Posted::Done | Posted::Failed(_) => {
                 self.slots.take(slot);
                 false
             }
@@ -280,6 +280,7 @@ impl Driver {
         if !self.failing.is_empty() {
             self.handle_failures(quiet);
         }
+        self.send_chunks();
         self.look_after_peers();
         if self.connecting > 0 || !self.strangers.is_empty() {
             self.check_deadlines();
@@ -295,6 +296,7 @@ impl Driver {
                 Event::Failed(link, status) => self.failing.push((link, status, BUSY_TURNS)),
                 Event::Broke(link, rule) => self.broke(link, rule),
                 Event::Control(link, bytes) => self.heard(link, &bytes),
+                Event::Data(link, bytes) => self.data_came(link, &bytes),
                 Event::Message(link, tag, bytes) => self.inbox().message(link, tag, &bytes),
                 Event::Finished { slot, status, len } => self.finished(slot, status, len),
             }
@@ -366,10 +368,7 @@ impl Driver {
     }
 
     fn told(&mut self, index: usize, link: ucp_ep_h, control: Control) {
-        let is_watched = !self.facts.liveness_limit.is_zero();
-        if let Some(peer) = self.peer(index).filter(|_| is_watched) {
-            peer.heard_at = Instant::now();
-        }
+        self.is_alive(index);
         let result = match control {
             Control::Hello(_) | Control::Alive => Ok(()),
             Control::Taken(counts) => {
@@ -384,12 +383,41 @@ impl Driver {
             Control::Ask { id, key, offset, len, write } => {
                 self.asked(index, id, (key, offset, len), write)
             }
-            Control::Grant { id, pieces } => self.granted(index, id, pieces),
+            Control::Grant { id } => self.granted(index, id),
+            Control::Done { id } => self.owner_done(index, id),
             Control::Deny { id, reason } => {
                 self.denied(index, id, reason);
                 Ok(())
             }
-            Control::Release { id } => self.released(index, id),
+            Control::Release { id } => {
+                self.released(index, id);
+                Ok(())
+            }
+        };
+        if let Err(rule) = result {
+            self.broke(link, rule.to_owned());
+        }
+    }
+
+    fn is_alive(&mut self, index: usize) {
+        let is_watched = !self.facts.liveness_limit.is_zero();
+        if let Some(peer) = self.peer(index).filter(|_| is_watched) {
+            peer.heard_at = Instant::now();
+        }
+    }
+
+    fn data_came(&mut self, link: ucp_ep_h, bytes: &[u8]) {
+        let known = match self.state().links.get(&(link as usize)) {
+            // What was on its way when the connection ended.
+            None => return,
+            Some(known) => known.peer.as_ref().map(|(at, _)| *at),
+        };
+        let result = match known {
+            None => Err("it sends data before it says hello"),
+            Some(index) => {
+                self.is_alive(index);
+                self.data(index, bytes)
+            }
         };
         if let Err(rule) = result {
             self.broke(link, rule.to_owned());
@@ -504,7 +532,7 @@ impl Driver {
         }
     }
 
-    fn drop_link(&mut self, link: ucp_ep_h) {
+    pub(super) fn drop_link(&mut self, link: ucp_ep_h) {
         self.state().links.remove(&(link as usize));
         let slot = self.slots.add(Work::Close);
         let pinned = self.slots.pinned(slot);
@@ -583,7 +611,7 @@ impl Driver {
 
     /// Whether a poll has something to do at once.
     pub(super) fn is_busy(&self) -> bool {
-        self.state().is_busy() || !self.failing.is_empty()
+        self.state().is_busy() || !self.failing.is_empty() || !self.sending.is_empty()
     }
 
     /// When a poll has something to do at the latest.
@@ -620,93 +648,7 @@ impl Driver {
                 self.received(op, buf, peer, tag, end, (status, len));
             }
             Work::Bytes(_) | Work::Close => {}
-            Work::Piece { transfer } => self.moved(transfer, status),
-            Work::Flush { transfer } => self.flushed(transfer, status),
+            Work::Chunk(stream, _) => self.chunk_sent(stream, status),
         }
-    }
-
-    /// Ends everything; what was sent gets a moment to leave.
-    pub(super) fn close(&mut self) {
-        if self.worker.is_none() {
-            return;
-        }
-        self.flush_links();
-        let leases = self.peers.iter_mut().flatten().flat_map(|peer| peer.leases.drain());
-        let leases: Vec<_> = leases.map(|(_, lease)| lease).collect();
-        leases.into_iter().for_each(|lease| self.end_lease(lease));
-        let error = Error::Closed;
-        // With the worker go all connections, and whatever it had in hand.
-        self.worker = None;
-        let mut state = self.state();
-        state.events.clear();
-        state.links.clear();
-        state.due.clear();
-        let mut out = Vec::new();
-        state.matcher.fail_all(&error, &mut out);
-        state.done.extend(out);
-        drop(state);
-        for work in self.slots.drain() {
-            let completion = match work {
-                Work::Send { op: Some(op), buf, .. } => {
-                    Completion::Send { op, buf, result: Err(error.clone()) }
-                }
-                Work::Receive { op: Some(op), mut buf, end, .. } => {
-                    buf.clear();
-                    Completion::Recv { op, buf, result: Err(end.unwrap_or(error.clone())) }
-                }
-                _ => continue,
-            };
-            self.done(completion);
-        }
-        let transfers = std::mem::take(&mut self.transfers);
-        for moving in transfers.into_values() {
-            self.done(Completion::Transfer { op: moving.op, result: Err(error.clone()) });
-            self.memory.push(moving.transfer.local);
-        }
-        for peer in std::mem::take(&mut self.peers).into_iter().flatten() {
-            for message in peer.queues.into_iter().flatten() {
-                self.done(message.end(Err(error.clone())));
-            }
-        }
-        self.failing.clear();
-        self.given_up.clear();
-        self.strangers.clear();
-        self.by_address.clear();
-        self.free.clear();
-        self.connecting = 0;
-    }
-
-    /// Lets what was sent leave, if that takes no help of the peers, for [`GRACE`] at most.
-    fn flush_links(&mut self) {
-        let links: Vec<_> =
-            self.peers.iter().flatten().flat_map(|peer| peer.links.clone()).collect();
-        let mut slots = Vec::new();
-        for link in links {
-            let slot = self.slots.add(Work::Close);
-            let pinned = self.slots.pinned(slot);
-            let Some(worker) = &self.worker else { return };
-            // SAFETY: an open connection of this worker; the slot stays until the callback, or
-            // until the worker is gone.
-            let posted = unsafe { worker.flush(link, pinned) };
-            if self.posted(slot, posted) {
-                slots.push(slot);
-            }
-        }
-        let end = Instant::now() + GRACE;
-        while slots.iter().any(|slot| self.slots.request(*slot).is_some()) && Instant::now() < end {
-            if let Some(worker) = &self.worker {
-                worker.progress();
-            }
-        }
-    }
-}
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        // The worker calls back into the inbox while it is destroyed.
-        self.worker = None;
-        // SAFETY: made by `Box::into_raw`; the worker, and with it every callback, is gone, and the
-        // slots only keep the address.
-        drop(unsafe { Box::from_raw(self.inbox.as_ptr()) });
     }
 }

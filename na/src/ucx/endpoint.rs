@@ -390,7 +390,7 @@ impl Endpoint for UcxEndpoint {
         self.transfer(op, false, from, transfer)
     }
 
-    /// A send that UCX has taken, and a transfer that it has begun, end as they would.
+    /// A send that UCX has taken ends well; UCX may go on with it.
     fn cancel(&self, op: OpId) {
         let mut out = Outcome::default();
         self.with(|driver| {
@@ -480,7 +480,7 @@ impl Endpoint for UcxEndpoint {
     }
 
     fn bulk_path(&self) -> String {
-        format!("remote memory access by UCX (UCX_TLS={})", self.tls)
+        format!("active messages of UCX, copied (UCX_TLS={})", self.tls)
     }
 }
 

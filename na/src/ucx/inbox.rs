@@ -13,6 +13,8 @@ use ucx_sys::*;
 
 use super::peer::PeerRef;
 use super::slots::Pinned;
+use super::transfers::CHUNK_BYTES;
+use super::wire::CHUNK_HEADER_BYTES;
 use crate::cheap::Cheap;
 use crate::matching::{Arrived, Kind, Matcher};
 use crate::{Addr, Arrival, Completion, Tag};
@@ -29,8 +31,11 @@ pub(super) type AmCallback = unsafe extern "C" fn(
 /// Bytes of the header of an unexpected message: its tag, 8 bytes, as in Mercury.
 const HEADER_BYTES: usize = 8;
 
-/// Longest control message that is taken, bytes: a grant of some ten thousand pieces.
-pub(super) const CONTROL_BYTES_MAX: usize = 4 << 20;
+/// Longest control message that is taken, bytes: more than a hello ever has.
+const CONTROL_BYTES_MAX: usize = 1024;
+
+/// Longest chunk that is taken, bytes.
+const DATA_BYTES_MAX: usize = CHUNK_BYTES + CHUNK_HEADER_BYTES;
 
 /// What a callback saw.
 pub(super) enum Event {
@@ -42,6 +47,8 @@ pub(super) enum Event {
     Broke(ucp_ep_h, String),
     /// The peer says something about the two of us.
     Control(ucp_ep_h, Vec<u8>),
+    /// A chunk of a transfer.
+    Data(ucp_ep_h, Vec<u8>),
     /// A message came before the hello was looked at.
     Message(ucp_ep_h, Tag, Vec<u8>),
     /// The operation in a slot is over; with the length, for a receive.
@@ -314,6 +321,37 @@ pub(super) unsafe extern "C" fn on_control(
     UCS_OK
 }
 
+/// A chunk of a transfer.
+///
+/// # Safety
+///
+/// Only as a callback of UCX, with an inbox as its argument.
+pub(super) unsafe extern "C" fn on_data(
+    arg: *mut c_void,
+    _header: *const c_void,
+    _header_length: usize,
+    data: *mut c_void,
+    length: usize,
+    param: *const ucp_am_recv_param_t,
+) -> ucs_status_t {
+    // SAFETY: contract of this function.
+    let inbox = unsafe { inbox(arg) };
+    // SAFETY: the same.
+    let Some((from, flags)) = (unsafe { sender(param) }) else { return UCS_OK };
+    let event = match length {
+        _ if flags & u64::from(UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 => {
+            Event::Broke(from, "it offers a chunk by rendezvous".into())
+        }
+        0..=DATA_BYTES_MAX => {
+            // SAFETY: UCX hands so many bytes, which stay until the return.
+            Event::Data(from, unsafe { bytes(data, length) }.to_vec())
+        }
+        _ => Event::Broke(from, format!("a chunk of {length} bytes")),
+    };
+    inbox.state().events.push_back(event);
+    UCS_OK
+}
+
 /// Somebody asks for a connection.
 ///
 /// # Safety
@@ -340,7 +378,7 @@ pub(super) unsafe extern "C" fn on_failure(
     inbox.state().events.push_back(Event::Failed(endpoint, status));
 }
 
-/// A send, a transfer, a flush or a close is over.
+/// A send, a flush or a close is over.
 ///
 /// # Safety
 ///

@@ -86,7 +86,7 @@ impl Driver {
         };
         let status = match posted {
             Posted::Pending(request) => return self.slots.started(slot, request),
-            Posted::Done(_) => UCS_OK,
+            Posted::Done => UCS_OK,
             Posted::Failed(status) => status,
         };
         if let Some(Work::Send { op, buf, peer }) = self.slots.take(slot) {
@@ -140,13 +140,14 @@ impl Driver {
         let Some(worker) = &self.worker else { return };
         // SAFETY: the slot owns the buffer, whose bytes do not move with it, until the callback.
         let posted = unsafe { worker.receive_tagged(full, room, pinned) };
-        let (status, len) = match posted {
+        let status = match posted {
             Posted::Pending(request) => return self.slots.started(slot, request),
-            Posted::Done(len) => (UCS_OK, len),
-            Posted::Failed(status) => (status, 0),
+            // Not of this call.
+            Posted::Done => UCS_OK,
+            Posted::Failed(status) => status,
         };
         if let Some(Work::Receive { op, buf, peer, tag, end }) = self.slots.take(slot) {
-            self.received(op, buf, peer, tag, end, (status, len));
+            self.received(op, buf, peer, tag, end, (status, 0));
         }
     }
 
@@ -336,7 +337,7 @@ impl Driver {
 }
 
 /// A buffer like this one, with the same message.
-fn copy_of(buf: &MsgBuf) -> MsgBuf {
+pub(super) fn copy_of(buf: &MsgBuf) -> MsgBuf {
     let mut copy = MsgBuf::with_capacity(buf.capacity());
     copy.spare_mut()[..buf.len()].copy_from_slice(buf.as_slice());
     copy.set_len(buf.len());

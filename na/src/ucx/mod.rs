@@ -7,8 +7,8 @@
 //!
 //! Files, in the order in which a message passes them: `endpoint` (operations), `messages`,
 //! `transfers` (what becomes of them), `driver` (connections), `slots` (what UCX has in hand),
-//! `worker` (UCX's calls), `inbox` (its callbacks); `liveness`, `peer`, `address`, `wire`,
-//! `keyring` and `sockaddr` are what the names say.
+//! `worker` (UCX's calls), `inbox` (its callbacks); `liveness`, `closing`, `peer`, `address`,
+//! `wire` and `sockaddr` are what the names say.
 //!
 //! # Connections
 //!
@@ -30,7 +30,7 @@
 //!
 //! With a [`liveness_limit`](OpenOptions::liveness_limit) a peer that owes something must be heard
 //! within it; each side sends signs of life to who wants them. So a stopped process is noticed,
-//! which UCX does not do. A transfer that UCX has begun with it ends when it goes on, or dies.
+//! which UCX does not do.
 //!
 //! Nobody is authenticated, and what UCX moves it does not check: use it among processes that trust
 //! each other, as with C Mercury.
@@ -50,16 +50,22 @@
 //!
 //! # Transfers
 //!
-//! A transfer is UCX's own put or get. UCX checks neither bounds nor access, and where a device
-//! does not move the data by itself, the library of the owner reads and writes wherever it is told.
-//! So the owner is asked before each transfer: it checks key, bounds and access, holds and
-//! registers the memory, and answers with address and packed key (`ucp_rkey_pack`) of each piece;
-//! when the data is in place (after a put: flushed), the memory is released. A revoked key is
-//! refused from then on, and memory is given back when the transfers that had begun are over, or
-//! their peer is gone. That costs one message there and back for each transfer. 64 transfers may be
-//! asked of one peer at a time.
+//! UCX's own remote memory access is not used, see `transfers.rs` for why. The owner is asked before
+//! each transfer: it checks key, bounds and access, and holds the memory. The bytes travel as active
+//! messages with number 2, in chunks of up to 64 KiB, by eager protocols: they are copied on both
+//! sides, and 4 chunks of a transfer are under way at most. No program's memory is in UCX's hands,
+//! so a transfer can be canceled at any time, and one with a peer that is gone ends at once. A
+//! revoked key is refused from then on, and memory is given back when the transfers that had begun
+//! are over, or their peer is gone. 64 transfers may be asked of one peer at a time.
 //!
-//! A transfer that UCX has begun cannot be canceled: it ends as it does. Before, it can.
+//! A chunk is: 1 for a put of the sender, 0 for a get of the receiver, 1 byte; transfer, place in
+//! the transfer: 8 bytes each; the data.
+//!
+//! # The end
+//!
+//! UCX aborts the process when a worker is destroyed that has something to send. `close` gives that
+//! 50 ms, then ends the connections by force, at which UCX lets go. Over `ucx+sm` that is not
+//! allowed: if a peer does not take what was sent, the worker is left behind, with a warning.
 //!
 //! # What is said in active messages with number 1, version 1
 //!
@@ -81,19 +87,20 @@
 //! |---|---|
 //! | 1: taken | unexpected and expected messages that were taken, 4 bytes each |
 //! | 2: ask | transfer, key, offset, length: 8 bytes each; 1 for a put, 0 for a get: 1 byte |
-//! | 3: grant | transfer: 8; number of pieces: 4; of each: address 8, length 8, bytes of the key 4, key |
+//! | 3: grant | transfer, a put: 8 |
 //! | 4: deny | transfer: 8; 1 no such key, 2 access not granted, 3 out of range, 4 not registered: 1 |
-//! | 5: release | transfer: 8 |
+//! | 5: release (it is given up) | transfer: 8 |
 //! | 6: alive | nothing |
+//! | 7: done (the owner has received, or sent, everything) | transfer: 8 |
 //!
 //! A peer that breaks a rule loses its connection (`Error::Protocol`, one warning in the log). So
 //! does C Mercury, which says no hello.
 
 mod address;
+mod closing;
 mod driver;
 mod endpoint;
 mod inbox;
-mod keyring;
 mod liveness;
 mod messages;
 mod peer;

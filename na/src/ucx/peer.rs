@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use ucx_sys::{ucp_ep_h, ucp_mem_h};
+use ucx_sys::ucp_ep_h;
 
+use super::transfers::Outgoing;
 use crate::loopback::Queued;
 use crate::{Addr, Error, LocalMem, PeerLink, PeerStats};
 
@@ -39,7 +40,12 @@ pub(super) enum Phase {
 pub(super) struct Lease {
     /// Keeps the memory.
     pub(super) memory: LocalMem,
-    pub(super) mapped: Vec<ucp_mem_h>,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    /// Bytes of a put that have come.
+    pub(super) received: u64,
+    /// For a get.
+    pub(super) outgoing: Option<Outgoing>,
 }
 
 /// A peer.
@@ -156,6 +162,8 @@ impl Peer {
             awaited: Vec::new(),
             sent_bytes: None,
             received_bytes: None,
+            sent_messages: None,
+            received_messages: None,
         }
     }
 }

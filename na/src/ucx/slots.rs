@@ -8,6 +8,8 @@ use std::cell::Cell;
 use std::ffi::c_void;
 
 use super::inbox::Inbox;
+use super::messages::copy_of;
+use super::transfers::Stream;
 use crate::{Error, MsgBuf, OpId, Tag};
 
 /// What UCX has a pointer to; only shared references are made of it.
@@ -22,6 +24,16 @@ pub(super) struct Pinned {
 }
 
 impl Pinned {
+    fn new(inbox: *const Inbox, slot: u32) -> Self {
+        Self {
+            inbox,
+            slot,
+            header: Cell::default(),
+            request: Cell::new(std::ptr::null_mut()),
+            finished: Cell::new(false),
+        }
+    }
+
     pub(super) fn inbox(&self) -> *const Inbox {
         self.inbox
     }
@@ -46,10 +58,8 @@ pub(super) enum Work {
     Receive { op: Option<OpId>, buf: MsgBuf, peer: usize, tag: Tag, end: Option<Error> },
     /// What we tell a peer, or a message that is thrown away. Owns what UCX has a pointer to.
     Bytes(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>),
-    /// A piece of a transfer.
-    Piece { transfer: u64 },
-    /// The end of a put.
-    Flush { transfer: u64 },
+    /// A piece of a transfer. Owns what UCX has a pointer to.
+    Chunk(Stream, #[allow(dead_code, reason = "kept for UCX")] Vec<u8>),
     /// The end of a connection.
     Close,
 }
@@ -86,13 +96,7 @@ impl Slots {
     pub(super) fn add(&mut self, work: Work) -> u32 {
         let Some(index) = self.free.pop() else {
             let index = self.slots.len() as u32;
-            let pinned = Box::new(Pinned {
-                inbox: self.inbox,
-                slot: index,
-                header: Cell::default(),
-                request: Cell::new(std::ptr::null_mut()),
-                finished: Cell::new(false),
-            });
+            let pinned = Box::new(Pinned::new(self.inbox, index));
             self.slots.push(Slot { pinned, work: Some(work) });
             return index;
         };
@@ -159,6 +163,28 @@ impl Slots {
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Work)> {
         let used = self.slots.iter().enumerate();
         used.filter_map(|(index, slot)| Some((index as u32, slot.work.as_ref()?)))
+    }
+
+    /// For a worker that is left behind: what UCX has in hand stays valid for ever, and whoever
+    /// waits for it gets another buffer.
+    pub(super) fn abandon(&mut self) {
+        for slot in &mut self.slots {
+            if slot.pinned.request.get().is_null() {
+                continue;
+            }
+            match &mut slot.work {
+                Some(Work::Send { buf, .. } | Work::Receive { buf, .. }) => {
+                    let other = copy_of(buf);
+                    std::mem::forget(std::mem::replace(buf, other));
+                }
+                work => std::mem::forget(work.take()),
+            }
+            let (inbox, index) = (slot.pinned.inbox, slot.pinned.slot);
+            std::mem::forget(std::mem::replace(
+                &mut slot.pinned,
+                Box::new(Pinned::new(inbox, index)),
+            ));
+        }
     }
 
     /// Takes out everything; for when the worker is gone.

@@ -1,37 +1,62 @@
-//! Puts and gets.
+//! Puts and gets, as active messages.
 //!
-//! UCX moves memory without asking anybody: it checks no bounds, and where a device does not do it,
-//! the library of the owner writes wherever it is told. So whoever wants a transfer asks the owner
-//! first. The owner checks key, bounds and access, holds the memory, and grants the pieces, with
-//! UCX's keys for them; the transfer is UCX's own; then the memory is released.
+//! UCX's own remote memory access is not used: where a device does not move the data by itself, UCX
+//! 1.13 does it by messages of its own, and aborts the process, or follows a wild pointer, when a
+//! connection ends with such messages in hand (`ucp_ep_req_purge`, ucp_ep.c: replies to a get and
+//! puts are not among what it knows). It also asks nobody and checks no bounds.
+//!
+//! So whoever wants a transfer asks the owner, which checks key, bounds and access. The bytes then
+//! travel in chunks, which belong to UCX until they are sent: no program's memory is ever in UCX's
+//! hands, so a transfer ends at once when it is canceled or the peer is gone.
 
 use std::collections::VecDeque;
 
-use ucx_sys::{UCS_OK, ucp_rkey_h, ucs_status_t};
+use ucx_sys::{UCS_OK, ucp_ep_h, ucs_status_t};
 
 use super::driver::Driver;
-use super::inbox::CONTROL_BYTES_MAX;
 use super::peer::{Lease, Phase};
 use super::slots::Work;
-use super::wire::{Control, KEY_BYTES_MAX, Piece};
-use super::worker::{self, Posted};
-use crate::{Completion, DeniedReason, Error, OpId, Transfer};
+use super::wire::{CHUNK_HEADER_BYTES, Chunk, Control};
+use super::worker::{self, AM_DATA, Posted};
+use crate::{Completion, DeniedReason, Error, LocalMem, OpId, Transfer};
 
 /// Transfers that may be asked of one owner at a time.
 const ASKED_MAX: usize = 64;
 
-/// Bytes of a grant, and of each of its pieces beside the key.
-const GRANT_BYTES: usize = 13;
-const PIECE_BYTES: usize = 20;
+/// Bytes of data in a chunk, at most.
+pub(super) const CHUNK_BYTES: usize = 64 << 10;
+
+/// Chunks of a transfer that UCX has in hand, at most.
+const IN_HAND_MAX: u32 = 4;
+
+/// Chunks that one poll sends, at most.
+const CHUNKS_PER_POLL: usize = 16;
 
 /// How far a transfer is.
 enum Stage {
     /// The owner was not asked yet.
     Waiting,
-    /// It was, and has not answered.
-    Asked,
-    /// UCX moves so many pieces; the flush of a put is one.
-    Moving(usize),
+    /// It was, and has not answered. Of a get: what has come.
+    Asked { received: u64, is_sent: bool },
+    /// The owner of the destination lets us.
+    Sending(Outgoing),
+}
+
+/// What is sent in chunks.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    sent: u64,
+    in_hand: u32,
+    is_queued: bool,
+}
+
+/// Names something to send: a put of ours, or the answer to a get of a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stream {
+    peer: usize,
+    session: u64,
+    id: u64,
+    put: bool,
 }
 
 /// A transfer that is not over.
@@ -43,8 +68,6 @@ pub(super) struct Moving {
     /// Our session with the peer when it was asked.
     session: u64,
     stage: Stage,
-    keys: Vec<ucp_rkey_h>,
-    failure: Option<Error>,
 }
 
 impl Driver {
@@ -57,9 +80,7 @@ impl Driver {
             return self.done(Completion::Transfer { op, result: Err(error) });
         }
         let id = self.number();
-        let stage = Stage::Waiting;
-        let (keys, failure, session) = (Vec::new(), None, 0);
-        let moving = Moving { op, transfer, put, peer: index, session, stage, keys, failure };
+        let moving = Moving { op, transfer, put, peer: index, session: 0, stage: Stage::Waiting };
         self.transfers.insert(id, moving);
         if let Some(peer) = self.peer(index) {
             peer.waiting.push_back(id);
@@ -77,7 +98,8 @@ impl Driver {
             let Some(id) = peer.waiting.pop_front() else { return };
             let session = peer.session;
             let Some(moving) = self.transfers.get_mut(&id) else { continue };
-            (moving.stage, moving.session) = (Stage::Asked, session);
+            moving.stage = Stage::Asked { received: 0, is_sent: false };
+            moving.session = session;
             let Transfer { remote, remote_offset, len, .. } = &moving.transfer;
             let (key, offset, len, write) = (remote.key, *remote_offset, *len, moving.put);
             if let Some(peer) = self.peer(index) {
@@ -102,269 +124,244 @@ impl Driver {
         if peer.leases.contains_key(&id) {
             return Err("it asks for a transfer twice");
         }
-        let answer = match self.facts.regions.lease(key, offset, len, write) {
-            Err(reason) => Control::Deny { id, reason },
-            Ok(memory) => self.lease(index, id, memory, offset, len),
+        let session = peer.session;
+        let memory = match self.facts.regions.lease(key, offset, len, write) {
+            Ok(memory) => memory,
+            Err(reason) => {
+                self.tell(index, &Control::Deny { id, reason });
+                return Ok(());
+            }
         };
-        self.tell(index, &answer);
+        let outgoing = (!write).then(Outgoing::default);
+        let lease = Lease { memory, offset, len, received: 0, outgoing };
+        if let Some(peer) = self.peer(index) {
+            peer.leases.insert(id, lease);
+        }
+        match (write, len) {
+            (true, 1..) => self.tell(index, &Control::Grant { id }),
+            (_, 0) => self.end_lease_of(index, id, true),
+            (false, _) => self.queue(Stream { peer: index, session, id, put: false }),
+        }
         Ok(())
     }
 
-    fn lease(
-        &mut self,
-        index: usize,
-        id: u64,
-        memory: crate::LocalMem,
-        offset: u64,
-        len: u64,
-    ) -> Control {
-        let mut lease = Lease { memory, mapped: Vec::new() };
-        let mut pieces = Vec::new();
-        let (mut fine, mut bytes) = (true, GRANT_BYTES);
-        for part in lease.memory.region().pieces(offset, len) {
-            let Some(worker) = self.worker.as_ref().filter(|_| fine) else { break };
-            // SAFETY: a piece of a region that the lease keeps alive; the lease also keeps the
-            // handle, and gives it back before the region.
-            match unsafe { worker.map((part.ptr, part.len)) } {
-                Ok(mapped) => {
-                    lease.mapped.push(mapped.handle);
-                    bytes += PIECE_BYTES + mapped.key.len();
-                    fine = mapped.key.len() <= KEY_BYTES_MAX && bytes <= CONTROL_BYTES_MAX;
-                    let (address, len) = (part.ptr as u64, part.len as u64);
-                    pieces.push(Piece { address, len, key: mapped.key });
-                }
-                Err(status) => {
-                    let reason = worker::text(self.facts.ucp, status);
-                    tracing::warn!(reason, "ucx: memory cannot be registered for a peer");
-                    fine = false;
-                }
-            }
-        }
-        match self.peer(index).filter(|_| fine) {
-            Some(peer) => {
-                peer.leases.insert(id, lease);
-                Control::Grant { id, pieces }
-            }
-            None => {
-                self.end_lease(lease);
-                Control::Deny { id, reason: DeniedReason::CopyFailed }
-            }
+    /// The memory is the owner's alone again; `tell`: the peer hears it.
+    fn end_lease_of(&mut self, index: usize, id: u64, tell: bool) {
+        let Some(lease) = self.peer(index).and_then(|peer| peer.leases.remove(&id)) else { return };
+        self.end_lease(lease);
+        if tell {
+            self.tell(index, &Control::Done { id });
         }
     }
 
     /// The memory is the owner's alone again.
     pub(super) fn end_lease(&mut self, lease: Lease) {
-        if let Some(worker) = &self.worker {
-            lease.mapped.into_iter().for_each(|handle| worker.unmap(handle));
-        }
         self.facts.regions.has_served();
         self.memory.push(lease.memory);
     }
 
-    /// A peer needs memory of ours no more.
-    pub(super) fn released(&mut self, index: usize, id: u64) -> Result<(), &'static str> {
-        let lease = self.peer(index).and_then(|peer| peer.leases.remove(&id));
-        self.end_lease(lease.ok_or("it releases what it was not granted")?);
+    /// A peer has given a transfer up. The answer may have crossed that.
+    pub(super) fn released(&mut self, index: usize, id: u64) {
+        self.end_lease_of(index, id, false);
+    }
+
+    /// A transfer of ours that the peer may answer.
+    fn own(&mut self, id: u64, index: usize) -> Option<&mut Moving> {
+        let session = self.peer(index)?.session;
+        let own = self.transfers.get_mut(&id)?;
+        let asked = !matches!(own.stage, Stage::Waiting);
+        (own.peer == index && own.session == session && asked).then_some(own)
+    }
+
+    pub(super) fn denied(&mut self, index: usize, id: u64, reason: DeniedReason) {
+        if self.own(id, index).is_some() {
+            let peer = self.peer(index).map(|peer| peer.uri.to_string()).unwrap_or_default();
+            self.end_asked(id, index, Err(Error::Denied { peer, reason }));
+        }
+    }
+
+    /// The owner lets us write.
+    pub(super) fn granted(&mut self, index: usize, id: u64) -> Result<(), &'static str> {
+        // It may have been given up meanwhile.
+        let Some(own) = self.own(id, index) else { return Ok(()) };
+        if !own.put || matches!(own.stage, Stage::Sending(_)) {
+            return Err("it grants what was not asked for");
+        }
+        own.stage = Stage::Sending(Outgoing::default());
+        let session = own.session;
+        self.queue(Stream { peer: index, session, id, put: true });
         Ok(())
     }
 
-    /// An answer has come: the next may ask.
-    fn answered(&mut self, index: usize) {
+    /// The owner is done: it has everything, or has sent everything.
+    pub(super) fn owner_done(&mut self, index: usize, id: u64) -> Result<(), &'static str> {
+        let Some(own) = self.own(id, index) else { return Ok(()) };
+        let is_over = match &mut own.stage {
+            Stage::Asked { received, is_sent } => {
+                *is_sent = true;
+                *received == own.transfer.len
+            }
+            Stage::Sending(outgoing) => outgoing.sent == own.transfer.len,
+            Stage::Waiting => false,
+        };
+        if own.put && !is_over {
+            return Err("it has a put that was not sent to it");
+        }
+        if is_over {
+            self.end_asked(id, index, Ok(()));
+        }
+        Ok(())
+    }
+
+    /// Bytes of a transfer have come.
+    pub(super) fn data(&mut self, index: usize, bytes: &[u8]) -> Result<(), &'static str> {
+        let (Chunk { put, id, offset }, data) = Chunk::split(bytes)?;
+        let len = data.len() as u64;
+        let put_outside = |memory: &LocalMem, at: u64, total: u64, received: &mut u64| {
+            let fits = offset.checked_add(len).is_some_and(|end| end <= total);
+            *received = received.saturating_add(len);
+            !fits || *received > total || !memory.region().write_at(at + offset, data)
+        };
+        const OUTSIDE: &str = "it sends more than a transfer has";
+        self.facts.regions.has_served();
+        if put {
+            let Some(peer) = self.peer(index) else { return Ok(()) };
+            // It may be the rest of what was given up.
+            let Some(lease) = peer.leases.get_mut(&id) else { return Ok(()) };
+            if lease.outgoing.is_some() {
+                return Err("it writes where it asked to read");
+            }
+            if put_outside(&lease.memory, lease.offset, lease.len, &mut lease.received) {
+                return Err(OUTSIDE);
+            }
+            if lease.received == lease.len {
+                self.end_lease_of(index, id, true);
+            }
+            return Ok(());
+        }
+        let Some(own) = self.own(id, index) else { return Ok(()) };
+        let Transfer { local, local_offset, len: total, .. } = &own.transfer;
+        let Stage::Asked { received, is_sent } = &mut own.stage else { return Err(OUTSIDE) };
+        if own.put || put_outside(local, *local_offset, *total, received) {
+            return Err(OUTSIDE);
+        }
+        if *is_sent && *received == *total {
+            self.end_asked(id, index, Ok(()));
+        }
+        Ok(())
+    }
+
+    fn queue(&mut self, stream: Stream) {
+        if let Some((outgoing, ..)) = self.outgoing(stream)
+            && !outgoing.is_queued
+        {
+            outgoing.is_queued = true;
+            self.sending.push_back(stream);
+        }
+    }
+
+    /// What is to be sent, if it still is: how far it is, its memory, from where, and how much.
+    fn outgoing(&mut self, stream: Stream) -> Option<(&mut Outgoing, &LocalMem, u64, u64)> {
+        let Stream { peer, session, id, put } = stream;
+        let from = self.peers.get_mut(peer)?.as_mut().filter(|from| from.session == session)?;
+        if put {
+            let own = self.transfers.get_mut(&id).filter(|own| own.session == session)?;
+            let Stage::Sending(outgoing) = &mut own.stage else { return None };
+            let Transfer { local, local_offset, len, .. } = &own.transfer;
+            return Some((outgoing, local, *local_offset, *len));
+        }
+        let Lease { memory, offset, len, outgoing, .. } = from.leases.get_mut(&id)?;
+        Some((outgoing.as_mut()?, memory, *offset, *len))
+    }
+
+    /// Sends chunks, one of each transfer in turn.
+    pub(super) fn send_chunks(&mut self) {
+        for _ in 0..CHUNKS_PER_POLL {
+            let Some(stream) = self.sending.pop_front() else { return };
+            self.send_chunk(stream);
+        }
+    }
+
+    fn send_chunk(&mut self, stream: Stream) {
+        let Stream { peer: index, id, put, .. } = stream;
+        let link = self.peer(index).and_then(|peer| peer.links.first().copied());
+        let Some((outgoing, memory, start, total)) = self.outgoing(stream) else { return };
+        outgoing.is_queued = false;
+        let Some(link) = link else { return };
+        if outgoing.in_hand >= IN_HAND_MAX || outgoing.sent >= total {
+            return;
+        }
+        let offset = outgoing.sent;
+        let len = (total - offset).min(CHUNK_BYTES as u64);
+        let mut bytes = Chunk { put, id, offset }.with_room(len as usize);
+        let read = memory.region().read_at(start + offset, &mut bytes[CHUNK_HEADER_BYTES..]);
+        debug_assert!(read, "checked when the transfer began");
+        outgoing.sent += len;
+        let is_last = outgoing.sent == total;
+        self.facts.regions.has_served();
+        if !self.post_chunk(stream, link, bytes) {
+            return;
+        }
+        match (is_last, put) {
+            (false, _) => self.queue(stream),
+            // The bytes were copied: the memory is free.
+            (true, false) => self.end_lease_of(index, id, true),
+            // The owner says when it has them.
+            (true, true) => {}
+        }
+    }
+
+    /// Gives a chunk to UCX; whether that went well.
+    fn post_chunk(&mut self, stream: Stream, link: ucp_ep_h, bytes: Vec<u8>) -> bool {
+        let data = (bytes.as_ptr(), bytes.len());
+        let slot = self.slots.add(Work::Chunk(stream, bytes));
+        let pinned = self.slots.pinned(slot);
+        let Some(worker) = &self.worker else { return false };
+        // SAFETY: `link` is in the list of its peer, which it leaves when it is closed; the slot
+        // owns the bytes until the callback.
+        let posted = unsafe { worker.send_am(link, AM_DATA, (std::ptr::null(), 0), data, pinned) };
+        let failure = match &posted {
+            Posted::Pending(_) => {
+                if let Some((outgoing, ..)) = self.outgoing(stream) {
+                    outgoing.in_hand += 1;
+                }
+                None
+            }
+            Posted::Done => None,
+            Posted::Failed(status) => Some(*status),
+        };
+        self.posted(slot, posted);
+        if let Some(status) = failure {
+            self.stream_failed(stream, status);
+        }
+        failure.is_none()
+    }
+
+    fn stream_failed(&mut self, stream: Stream, status: ucs_status_t) {
+        if self.outgoing(stream).is_some() {
+            let reason = worker::text(self.facts.ucp, status);
+            self.end_session(stream.peer, reason);
+        }
+    }
+
+    /// UCX needs a chunk no more.
+    pub(super) fn chunk_sent(&mut self, stream: Stream, status: ucs_status_t) {
+        if status != UCS_OK {
+            return self.stream_failed(stream, status);
+        }
+        if let Some((outgoing, ..)) = self.outgoing(stream) {
+            outgoing.in_hand -= 1;
+            self.queue(stream);
+        }
+    }
+
+    /// Ends a transfer of which the owner was asked: the next may ask.
+    fn end_asked(&mut self, id: u64, index: usize, result: Result<(), Error>) {
+        self.end_transfer(id, result);
         if let Some(peer) = self.peer(index) {
             peer.asked = peer.asked.saturating_sub(1);
         }
         self.ask_more(index);
-    }
-
-    fn is_asked(&self, id: u64, index: usize) -> bool {
-        let moving = self.transfers.get(&id);
-        moving.is_some_and(|own| own.peer == index && matches!(own.stage, Stage::Asked))
-    }
-
-    pub(super) fn denied(&mut self, index: usize, id: u64, reason: DeniedReason) {
-        if self.is_asked(id, index) {
-            let peer = self.peer(index).map(|peer| peer.uri.to_string()).unwrap_or_default();
-            self.end_transfer(id, Err(Error::Denied { peer, reason }));
-        }
-        self.answered(index);
-    }
-
-    /// The owner lets us: UCX does the rest.
-    pub(super) fn granted(
-        &mut self,
-        index: usize,
-        id: u64,
-        pieces: Vec<Piece>,
-    ) -> Result<(), &'static str> {
-        if !self.is_asked(id, index) {
-            // It was canceled meanwhile.
-            self.tell(index, &Control::Release { id });
-            self.answered(index);
-            return Ok(());
-        }
-        let len = self.transfers.get(&id).map_or(0, |own| own.transfer.len);
-        let total = pieces.iter().try_fold(0_u64, |sum, piece| sum.checked_add(piece.len));
-        if total != Some(len) || pieces.iter().any(|piece| piece.len == 0) {
-            return Err("its grant is not what was asked for");
-        }
-        let link = self.peer(index).and_then(|peer| peer.links.first().copied());
-        let Some(link) = link else { return Ok(()) };
-        // One more than there are pieces, so that it does not end before all are posted.
-        self.set_stage(id, Stage::Moving(1));
-        let mut left: VecDeque<(u64, u64, ucp_rkey_h)> = VecDeque::new();
-        for piece in pieces {
-            let Some(packed) = self.keyring.put(&piece.key) else {
-                return Err("its grant has a key that is too long");
-            };
-            let Some(worker) = &self.worker else { return Ok(()) };
-            // SAFETY: an open connection; the keyring puts enough zeros behind the key.
-            match unsafe { worker.unpack(link, packed) } {
-                Ok(key) => {
-                    left.push_back((piece.address, piece.len, key));
-                    if let Some(own) = self.transfers.get_mut(&id) {
-                        own.keys.push(key);
-                    }
-                }
-                Err(status) => {
-                    let error = self.end_of(index, status);
-                    self.fail_transfer(id, error);
-                    break;
-                }
-            }
-        }
-        let failed = self.transfers.get(&id).is_some_and(|own| own.failure.is_some());
-        if !failed {
-            self.move_pieces(id, link, left);
-        }
-        self.moved(id, UCS_OK);
-        Ok(())
-    }
-
-    fn move_pieces(
-        &mut self,
-        id: u64,
-        link: ucx_sys::ucp_ep_h,
-        mut remote: VecDeque<(u64, u64, ucp_rkey_h)>,
-    ) {
-        let Some(own) = self.transfers.get(&id) else { return };
-        let (put, index) = (own.put, own.peer);
-        let Transfer { local, local_offset, len, .. } = &own.transfer;
-        let parts: Vec<_> = local.region().pieces(*local_offset, *len).collect();
-        for mut part in parts {
-            while part.len > 0 {
-                let Some((address, left, key)) = remote.front_mut() else { return };
-                let len = part.len.min(usize::try_from(*left).unwrap_or(usize::MAX));
-                let (at, key) = (*address, *key);
-                let slot = self.slots.add(Work::Piece { transfer: id });
-                let pinned = self.slots.pinned(slot);
-                let Some(worker) = &self.worker else { return };
-                // SAFETY: the transfer keeps the region of the local memory, which may be written
-                // if it is the destination, and the key until its last piece is over, see `moved`.
-                let posted =
-                    unsafe { worker.transfer(link, put, (part.ptr, len), (at, key), pinned) };
-                match posted {
-                    Posted::Pending(request) => {
-                        self.slots.started(slot, request);
-                        self.add_piece(id);
-                    }
-                    Posted::Done(_) => drop(self.slots.take(slot)),
-                    Posted::Failed(status) => {
-                        self.slots.take(slot);
-                        let error = self.end_of(index, status);
-                        return self.fail_transfer(id, error);
-                    }
-                }
-                part.ptr = part.ptr.wrapping_add(len);
-                part.len -= len;
-                *address = address.wrapping_add(len as u64);
-                *left -= len as u64;
-                if *left == 0 {
-                    remote.pop_front();
-                }
-            }
-        }
-    }
-
-    fn set_stage(&mut self, id: u64, stage: Stage) {
-        if let Some(own) = self.transfers.get_mut(&id) {
-            own.stage = stage;
-        }
-    }
-
-    fn add_piece(&mut self, id: u64) {
-        if let Some(Moving { stage: Stage::Moving(pieces), .. }) = self.transfers.get_mut(&id) {
-            *pieces += 1;
-        }
-    }
-
-    fn fail_transfer(&mut self, id: u64, error: Error) {
-        if let Some(own) = self.transfers.get_mut(&id) {
-            own.failure.get_or_insert(error);
-        }
-    }
-
-    /// A piece is over. After the last of a put, what was put must reach the peer's memory.
-    pub(super) fn moved(&mut self, id: u64, status: ucs_status_t) {
-        let Some(index) = self.transfers.get(&id).map(|own| own.peer) else { return };
-        if status != UCS_OK {
-            let error = self.end_of(index, status);
-            self.fail_transfer(id, error);
-        }
-        let Some(own) = self.transfers.get_mut(&id) else { return };
-        let Stage::Moving(pieces) = &mut own.stage else { return };
-        *pieces -= 1;
-        if *pieces > 0 {
-            return;
-        }
-        if !own.put || own.failure.is_some() || own.transfer.len == 0 {
-            return self.finish_transfer(id);
-        }
-        *pieces = 1;
-        let link = self.peer(index).and_then(|peer| peer.links.first().copied());
-        let slot = self.slots.add(Work::Flush { transfer: id });
-        let pinned = self.slots.pinned(slot);
-        let (Some(link), Some(worker)) = (link, &self.worker) else {
-            self.slots.take(slot);
-            return self.finish_transfer(id);
-        };
-        // SAFETY: an open connection: it is in the list of its peer, which it leaves when closed.
-        let status = match unsafe { worker.flush(link, pinned) } {
-            Posted::Pending(request) => return self.slots.started(slot, request),
-            Posted::Done(_) => UCS_OK,
-            Posted::Failed(status) => status,
-        };
-        self.slots.take(slot);
-        self.flushed(id, status);
-    }
-
-    /// What was put is in place.
-    pub(super) fn flushed(&mut self, id: u64, status: ucs_status_t) {
-        if status != UCS_OK
-            && let Some(index) = self.transfers.get(&id).map(|own| own.peer)
-        {
-            let error = self.end_of(index, status);
-            self.fail_transfer(id, error);
-        }
-        self.finish_transfer(id);
-    }
-
-    /// UCX has nothing to do with the transfer any more.
-    fn finish_transfer(&mut self, id: u64) {
-        let Some(own) = self.transfers.get_mut(&id) else { return };
-        let (index, session, failure) = (own.peer, own.session, own.failure.take());
-        let keys = std::mem::take(&mut own.keys);
-        for key in keys {
-            if let Some(worker) = &self.worker {
-                // SAFETY: unpacked by this worker; no piece is in UCX's hands any more.
-                unsafe { worker.forget(key) };
-            }
-        }
-        self.end_transfer(id, failure.map_or(Ok(()), Err));
-        // Else the owner has let go of the memory by itself.
-        if self.peer(index).is_some_and(|peer| peer.session == session) {
-            self.tell(index, &Control::Release { id });
-            self.answered(index);
-        }
     }
 
     fn end_transfer(&mut self, id: u64, result: Result<(), Error>) {
@@ -373,15 +370,16 @@ impl Driver {
         self.done(Completion::Transfer { op: own.op, result });
     }
 
-    /// Ends a transfer early, if UCX has not begun it. `false`: there is none of this number.
+    /// Ends a transfer early. `false`: there is none of this number.
     pub(super) fn cancel_transfer(&mut self, op: OpId) -> bool {
         let found = self.transfers.iter().find(|(_, own)| own.op == op);
         let Some((&id, own)) = found else { return false };
-        // Once begun, it writes to memory until it is over.
-        if matches!(own.stage, Stage::Moving(_)) {
+        let (index, is_asked) = (own.peer, !matches!(own.stage, Stage::Waiting));
+        if is_asked {
+            self.tell(index, &Control::Release { id });
+            self.end_asked(id, index, Err(Error::Canceled));
             return true;
         }
-        let index = own.peer;
         if let Some(peer) = self.peer(index) {
             peer.waiting.retain(|waiting| *waiting != id);
         }
@@ -389,17 +387,13 @@ impl Driver {
         true
     }
 
-    /// Ends the transfers with a peer that has ended; those that UCX has begun when it says so.
+    /// Ends the transfers with a peer that has ended.
     pub(super) fn fail_transfers(&mut self, index: usize, waiting: VecDeque<u64>, error: &Error) {
-        let of_peer = self.transfers.iter().filter(|(_, own)| own.peer == index);
-        let begun = |own: &Moving| matches!(own.stage, Stage::Moving(_));
-        let all: Vec<_> = of_peer.map(|(id, own)| (*id, begun(own))).collect();
         drop(waiting);
-        for (id, is_begun) in all {
-            match is_begun {
-                true => self.fail_transfer(id, error.clone()),
-                false => self.end_transfer(id, Err(error.clone())),
-            }
+        let of_peer = self.transfers.iter().filter(|(_, own)| own.peer == index);
+        let all: Vec<_> = of_peer.map(|(id, _)| *id).collect();
+        for id in all {
+            self.end_transfer(id, Err(error.clone()));
         }
     }
 }

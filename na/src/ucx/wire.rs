@@ -9,16 +9,42 @@ pub(super) const VERSION: u8 = 1;
 /// Longest address in a hello, bytes.
 const URI_BYTES_MAX: usize = 256;
 
-/// Longest packed key of a piece of memory, bytes. UCX needs some ten for each device.
-pub(super) const KEY_BYTES_MAX: usize = 4096;
+/// Bytes before the data of a chunk.
+pub(super) const CHUNK_HEADER_BYTES: usize = 17;
 
-/// A piece of memory that the peer may reach.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Piece {
-    pub(super) address: u64,
-    pub(super) len: u64,
-    /// UCX's key for it, packed.
-    pub(super) key: Vec<u8>,
+/// What stands before the data of a chunk, in active messages of number 2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Chunk {
+    /// Of a put by the sender; else of a get by the receiver.
+    pub(super) put: bool,
+    /// The transfer, by the number of who asked for it.
+    pub(super) id: u64,
+    /// Where the data belongs in the transfer.
+    pub(super) offset: u64,
+}
+
+impl Chunk {
+    /// The header, and `len` zeros behind it.
+    pub(super) fn with_room(&self, len: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(CHUNK_HEADER_BYTES + len);
+        bytes.push(u8::from(self.put));
+        bytes.extend(self.id.to_le_bytes());
+        bytes.extend(self.offset.to_le_bytes());
+        bytes.resize(CHUNK_HEADER_BYTES + len, 0);
+        bytes
+    }
+
+    /// Reads a chunk of a peer: its header and its data.
+    ///
+    /// # Errors
+    ///
+    /// The rule that it breaks.
+    pub(super) fn split(bytes: &[u8]) -> Result<(Self, &[u8]), &'static str> {
+        let mut reader = Reader(bytes);
+        let put = reader.flag("a chunk of neither a put nor a get")?;
+        let (id, offset) = (reader.long()?, reader.long()?);
+        Ok((Self { put, id, offset }, reader.0))
+    }
 }
 
 /// Who we are.
@@ -52,22 +78,25 @@ pub(super) enum Control {
         len: u64,
         write: bool,
     },
-    /// It may, as these pieces.
+    /// It may be written.
     Grant {
         id: u64,
-        pieces: Vec<Piece>,
     },
     /// It may not.
     Deny {
         id: u64,
         reason: DeniedReason,
     },
-    /// The transfer is over.
+    /// Whoever asked gives the transfer up.
     Release {
         id: u64,
     },
     /// Nothing else: a sign of life.
     Alive,
+    /// The owner has received everything, or has sent everything.
+    Done {
+        id: u64,
+    },
 }
 
 impl Control {
@@ -93,16 +122,9 @@ impl Control {
                 [id, key, offset, len].iter().for_each(|word| out.extend(word.to_le_bytes()));
                 out.push(u8::from(*write));
             }
-            Self::Grant { id, pieces } => {
+            Self::Grant { id } => {
                 out.push(3);
                 out.extend(id.to_le_bytes());
-                out.extend((pieces.len() as u32).to_le_bytes());
-                for Piece { address, len, key } in pieces {
-                    out.extend(address.to_le_bytes());
-                    out.extend(len.to_le_bytes());
-                    out.extend((key.len() as u32).to_le_bytes());
-                    out.extend(key);
-                }
             }
             Self::Deny { id, reason } => {
                 out.push(4);
@@ -119,6 +141,10 @@ impl Control {
                 out.extend(id.to_le_bytes());
             }
             Self::Alive => out.push(6),
+            Self::Done { id } => {
+                out.push(7);
+                out.extend(id.to_le_bytes());
+            }
         }
         out
     }
@@ -138,21 +164,9 @@ impl Control {
                 key: reader.long()?,
                 offset: reader.long()?,
                 len: reader.long()?,
-                write: match reader.byte()? {
-                    0 => false,
-                    1 => true,
-                    _ => return Err("neither a read nor a write is asked for"),
-                },
+                write: reader.flag("neither a read nor a write is asked for")?,
             },
-            3 => {
-                let (id, count) = (reader.long()?, reader.int()?);
-                let mut pieces = Vec::new();
-                // Each takes bytes that are there: no count can make this long.
-                for _ in 0..count {
-                    pieces.push(reader.piece()?);
-                }
-                Self::Grant { id, pieces }
-            }
+            3 => Self::Grant { id: reader.long()? },
             4 => Self::Deny {
                 id: reader.long()?,
                 reason: match reader.byte()? {
@@ -165,6 +179,7 @@ impl Control {
             },
             5 => Self::Release { id: reader.long()? },
             6 => Self::Alive,
+            7 => Self::Done { id: reader.long()? },
             _ => return Err("an unknown control message"),
         };
         match reader.0.is_empty() {
@@ -192,6 +207,14 @@ impl<'a> Reader<'a> {
         Ok(self.array::<1>()?[0])
     }
 
+    fn flag(&mut self, rule: &'static str) -> Result<bool, &'static str> {
+        match self.byte()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(rule),
+        }
+    }
+
     fn int(&mut self) -> Result<u32, &'static str> {
         self.array().map(u32::from_le_bytes)
     }
@@ -217,14 +240,6 @@ impl<'a> Reader<'a> {
         let uri = uri.to_owned();
         Ok(Hello { session, message_bytes_max, source, window, alive_every_ms, uri })
     }
-
-    fn piece(&mut self) -> Result<Piece, &'static str> {
-        let (address, len, key_len) = (self.long()?, self.long()?, self.int()? as usize);
-        if key_len > KEY_BYTES_MAX {
-            return Err("a grant with a key that is too long");
-        }
-        Ok(Piece { address, len, key: self.take(key_len)?.to_vec() })
-    }
 }
 
 /// See [`super::fuzzing::control`].
@@ -249,15 +264,15 @@ mod tests {
             alive_every_ms: 250,
             uri: "ucx+tcp://127.0.0.1:7".into(),
         };
-        let piece = |len| Piece { address: 0x7000, len, key: vec![1; 11] };
         vec![
             Control::Hello(hello),
             Control::Taken([5, 0]),
             Control::Ask { id: 1, key: 2, offset: 3, len: 4, write: true },
-            Control::Grant { id: 1, pieces: vec![piece(8), piece(9)] },
+            Control::Grant { id: 1 },
             Control::Deny { id: 1, reason: DeniedReason::Access },
             Control::Release { id: 1 },
             Control::Alive,
+            Control::Done { id: 1 },
         ]
     }
 
@@ -278,6 +293,19 @@ mod tests {
         let mut bytes = samples()[0].to_bytes();
         bytes[1] = VERSION + 1;
         assert!(Control::from_bytes(&bytes).unwrap_err().contains("version"));
+    }
+
+    #[test]
+    fn a_chunk_survives_and_a_part_of_its_header_is_refused() {
+        let chunk = Chunk { put: true, id: 7, offset: 1 << 40 };
+        let mut bytes = chunk.with_room(3);
+        bytes[CHUNK_HEADER_BYTES..].copy_from_slice(b"abc");
+        assert_eq!(Chunk::split(&bytes), Ok((chunk, b"abc".as_slice())));
+        for len in 0..CHUNK_HEADER_BYTES {
+            assert!(Chunk::split(&bytes[..len]).is_err());
+        }
+        bytes[0] = 2;
+        assert!(Chunk::split(&bytes).is_err());
     }
 
     proptest! {

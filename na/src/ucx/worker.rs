@@ -21,6 +21,8 @@ use crate::fork::Process;
 pub(super) const AM_MESSAGE: u32 = 0;
 /// Active message of what the two endpoints tell each other.
 pub(super) const AM_CONTROL: u32 = 1;
+/// Active message of a chunk of a transfer.
+pub(super) const AM_DATA: u32 = 2;
 
 /// What UCX is to do for an endpoint.
 #[derive(Debug, Clone)]
@@ -36,8 +38,8 @@ pub(super) struct Settings {
 
 /// What became of a call that may go on.
 pub(super) enum Posted {
-    /// It is over, well, with so many bytes (of a receive).
-    Done(usize),
+    /// It is over, well; no callback follows.
+    Done,
     /// Its callback follows; the handle names it until then.
     Pending(*mut c_void),
     /// It is over, or was not begun; no callback follows.
@@ -57,9 +59,11 @@ pub(super) struct Worker {
 
 /// What UCX calls a status.
 pub(super) fn text(ucp: &Ucp, status: ucs_status_t) -> String {
-    // SAFETY: may be asked for any number; the result is a constant string, or one in a buffer of
-    // the calling thread, that is read before the next call.
-    let text = unsafe { CStr::from_ptr(ucp.ucs_status_string(status)) };
+    // SAFETY: may be asked for any number.
+    let text = unsafe { ucp.ucs_status_string(status) };
+    // SAFETY: a constant string, or one in a buffer of the calling thread, which is read before the
+    // next call.
+    let text = unsafe { CStr::from_ptr(text) };
     text.to_string_lossy().into_owned()
 }
 
@@ -104,6 +108,7 @@ impl Worker {
         check(ucp, status, "cannot make a worker")?;
         this.handle(AM_MESSAGE, inbox::on_message)?;
         this.handle(AM_CONTROL, inbox::on_control)?;
+        this.handle(AM_DATA, inbox::on_data)?;
         Ok(this)
     }
 
@@ -306,7 +311,9 @@ impl Worker {
         posted(unsafe { self.ucp.ucp_tag_send_nbx(endpoint, data.0.cast(), data.1, tag, &params) })
     }
 
-    /// Posts a receive for a tagged message.
+    /// Posts a receive for a tagged message. Its callback always follows, or comes within the call:
+    /// of a receive that is over at once, UCX 1.13 tells no length (`ucp_tag_recv_common`,
+    /// tag_recv.c).
     ///
     /// # Safety
     ///
@@ -318,20 +325,13 @@ impl Worker {
         room: (*mut u8, usize),
         pinned: *const Pinned,
     ) -> Posted {
-        let mut info = MaybeUninit::<ucp_tag_recv_info_t>::zeroed();
         let mut params = request_params(pinned);
         params.cb = ucp_request_param_t__bindgen_ty_1 { recv: Some(inbox::on_received) };
-        params.op_attr_mask |= UCP_OP_ATTR_FIELD_RECV_INFO;
-        params.recv_info = ucp_request_param_t__bindgen_ty_2 { tag_info: info.as_mut_ptr() };
-        // SAFETY: contract of this function; `info` is written during the call only.
-        let result = posted(unsafe {
+        params.op_attr_mask |= UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+        // SAFETY: contract of this function.
+        posted(unsafe {
             self.ucp.ucp_tag_recv_nbx(self.worker, room.0.cast(), room.1, tag, u64::MAX, &params)
-        });
-        match result {
-            // SAFETY: all zero is valid, and it was written, since the call says that it is done.
-            Posted::Done(_) => Posted::Done(unsafe { info.assume_init() }.length),
-            other => other,
-        }
+        })
     }
 
     /// Takes out a tagged message that no receive has asked for: how to receive it, and its length.
@@ -363,35 +363,7 @@ impl Worker {
         })
     }
 
-    /// Moves memory from or to the peer.
-    ///
-    /// # Safety
-    ///
-    /// `endpoint` is one of this worker's that was not closed, `key` was unpacked for it; `local`
-    /// is valid, for writes too unless `put`, and it, `key` and `pinned` live until the callback.
-    pub(super) unsafe fn transfer(
-        &self,
-        endpoint: ucp_ep_h,
-        put: bool,
-        local: (*mut u8, usize),
-        remote: (u64, ucp_rkey_h),
-        pinned: *const Pinned,
-    ) -> Posted {
-        let params = request_params(pinned);
-        let (local, len) = (local.0.cast::<c_void>(), local.1);
-        // SAFETY: contract of this function.
-        posted(match put {
-            true => unsafe {
-                self.ucp.ucp_put_nbx(endpoint, local, len, remote.0, remote.1, &params)
-            },
-            // SAFETY: the same.
-            false => unsafe {
-                self.ucp.ucp_get_nbx(endpoint, local, len, remote.0, remote.1, &params)
-            },
-        })
-    }
-
-    /// Waits until everything that was put is in place at the peer.
+    /// Waits until everything that was sent has left.
     ///
     /// # Safety
     ///
@@ -411,80 +383,6 @@ impl Worker {
         // SAFETY: contract of this function.
         unsafe { self.ucp.ucp_request_cancel(self.worker, request) };
     }
-
-    /// Makes memory reachable for peers: its handle, and the bytes by which they name it.
-    ///
-    /// # Safety
-    ///
-    /// The memory is valid until the handle is given to [`unmap`](Self::unmap).
-    pub(super) unsafe fn map(&self, memory: (*mut u8, usize)) -> Result<Mapped, ucs_status_t> {
-        // SAFETY: plain data, for which all zero is valid; the mask says which fields are read.
-        let mut params: ucp_mem_map_params_t = unsafe { std::mem::zeroed() };
-        params.field_mask =
-            u64::from(UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH);
-        (params.address, params.length) = (memory.0.cast(), memory.1);
-        let mut handle = ptr::null_mut();
-        // SAFETY: a live context; the memory is valid (contract of this function).
-        match unsafe { self.ucp.ucp_mem_map(self.context, &params, &mut handle) } {
-            UCS_OK => {}
-            status => return Err(status),
-        }
-        let (mut packed, mut len) = (ptr::null_mut(), 0);
-        // SAFETY: a handle of this context; the results have room.
-        let status = unsafe { self.ucp.ucp_rkey_pack(self.context, handle, &mut packed, &mut len) };
-        if status != UCS_OK {
-            self.unmap(handle);
-            return Err(status);
-        }
-        // SAFETY: UCX wrote so many bytes there.
-        let key = unsafe { std::slice::from_raw_parts(packed.cast::<u8>(), len) }.to_vec();
-        // SAFETY: it comes from `ucp_rkey_pack` and is used no more.
-        unsafe { self.ucp.ucp_rkey_buffer_release(packed) };
-        Ok(Mapped { handle, key })
-    }
-
-    /// Takes back what [`map`](Self::map) did.
-    pub(super) fn unmap(&self, handle: ucp_mem_h) {
-        // SAFETY: a handle of this context: only `map` makes them, and each is given back once, by
-        // whoever holds it. A failure leaves the memory registered, which hurts nobody.
-        let _ = unsafe { self.ucp.ucp_mem_unmap(self.context, handle) };
-    }
-
-    /// Reads a peer's key.
-    ///
-    /// # Safety
-    ///
-    /// `endpoint` is one of this worker's that was not closed; `packed` is followed by so many
-    /// zeros that UCX stops reading there, see `keyring.rs`.
-    pub(super) unsafe fn unpack(
-        &self,
-        endpoint: ucp_ep_h,
-        packed: *const u8,
-    ) -> Result<ucp_rkey_h, ucs_status_t> {
-        let mut key = ptr::null_mut();
-        // SAFETY: contract of this function.
-        match unsafe { self.ucp.ucp_ep_rkey_unpack(endpoint, packed.cast(), &mut key) } {
-            UCS_OK => Ok(key),
-            status => Err(status),
-        }
-    }
-
-    /// Forgets a key.
-    ///
-    /// # Safety
-    ///
-    /// `key` comes from [`unpack`](Self::unpack), and no transfer uses it any more.
-    pub(super) unsafe fn forget(&self, key: ucp_rkey_h) {
-        // SAFETY: contract of this function.
-        unsafe { self.ucp.ucp_rkey_destroy(key) };
-    }
-}
-
-/// Memory that peers can reach.
-pub(super) struct Mapped {
-    pub(super) handle: ucp_mem_h,
-    /// What peers unpack.
-    pub(super) key: Vec<u8>,
 }
 
 fn create_context(ucp: &Ucp, settings: &Settings) -> Result<ucp_context_h, Error> {
@@ -513,8 +411,7 @@ fn create_context(ucp: &Ucp, settings: &Settings) -> Result<ucp_context_h, Error
     // SAFETY: plain data, for which all zero is valid; the mask says which fields are read.
     let mut params: ucp_params_t = unsafe { std::mem::zeroed() };
     params.field_mask = u64::from(UCP_PARAM_FIELD_FEATURES);
-    params.features =
-        u64::from(UCP_FEATURE_AM | UCP_FEATURE_TAG | UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP);
+    params.features = u64::from(UCP_FEATURE_AM | UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP);
     let mut context = ptr::null_mut();
     let result = result.and_then(|()| {
         // SAFETY: the version is that of the declarations; the parameters live through the call.
@@ -555,9 +452,20 @@ fn request_params(pinned: *const Pinned) -> ucp_request_param_t {
 fn posted(result: ucs_status_ptr_t) -> Posted {
     const LOWEST: isize = UCS_ERR_LAST as isize;
     match result as isize {
-        0 => Posted::Done(0),
+        0 => Posted::Done,
         status @ LOWEST..0 => Posted::Failed(status as ucs_status_t),
         _ => Posted::Pending(result),
+    }
+}
+
+impl Worker {
+    /// Stops listening, and leaves the rest as it is: nobody moves it any more.
+    pub(super) fn abandon(self) {
+        let this = std::mem::ManuallyDrop::new(self);
+        if !this.listener.is_null() {
+            // SAFETY: made by `listen`, used no more.
+            unsafe { this.ucp.ucp_listener_destroy(this.listener) };
+        }
     }
 }
 

@@ -205,7 +205,7 @@ pub(crate) const SEGMENT: usize = 4096 + 2 * RING;
 
 /// A hello as the handshake describes it, of an endpoint that `listens` at `uri` or does not.
 pub(crate) fn hello(uri: &str, listens: bool) -> Vec<u8> {
-    let mut bytes = b"MRGO\x01\0\x01\0".to_vec();
+    let mut bytes = b"MRGO\x02\0\x01\0".to_vec();
     for word in [4096u32, u32::from(listens), RING as u32, uri.len() as u32] {
         bytes.extend(word.to_le_bytes());
     }
@@ -263,6 +263,8 @@ pub(crate) struct Hostile {
     map: *mut u8,
     /// Where the next record goes in the ring towards the endpoint.
     tail: usize,
+    /// Bytes that were read from the ring towards us.
+    read: u64,
 }
 
 impl Hostile {
@@ -304,10 +306,10 @@ impl Hostile {
         };
         let map = map.expect("map").cast();
         send_packet(&socket, hello, &[memory.as_fd()]);
-        let mut hostile = Self { socket, map, tail: 0 };
+        let mut hostile = Self { socket, map, tail: 0, read: 0 };
         node.until("a welcome", |_| {
             let packet = recv_packet(&hostile.socket);
-            packet.is_some_and(|packet| packet.starts_with(b"MRGO\x01\0\x02\0"))
+            packet.is_some_and(|packet| packet.starts_with(b"MRGO\x02\0\x02\0"))
         });
         let asked = node.recv();
         hostile.write(1, 1, b"hello");
@@ -353,6 +355,28 @@ impl Hostile {
         self.word(4096 + next).store(0, Ordering::Relaxed);
         self.commit(payload.len() as u64 | u64::from(kind) << 24 | u64::from(tag) << 32);
         self.tail = next;
+    }
+
+    /// The next record that the endpoint wrote: its kind and payload. Its room is free again.
+    pub(crate) fn read(&mut self) -> Option<(u8, Vec<u8>)> {
+        let start = 4096 + RING;
+        let mut at = (self.read % RING as u64) as usize;
+        let mut word = self.word(start + at).load(Ordering::Acquire);
+        if word >> 24 & 0xff == 255 {
+            self.read += (RING - at) as u64;
+            at = 0;
+            word = self.word(start).load(Ordering::Acquire);
+        }
+        let (len, kind) = ((word & 0xff_ffff) as usize, (word >> 24) as u8);
+        if kind == 0 {
+            return None;
+        }
+        let words = (0..len.div_ceil(8)).map(|index| start + at + 8 + 8 * index);
+        let payload = words.flat_map(|at| self.word(at).load(Ordering::Relaxed).to_ne_bytes());
+        let payload = payload.take(len).collect();
+        self.read += (8 + len).next_multiple_of(64) as u64;
+        self.word(256).store(self.read, Ordering::Release);
+        Some((kind, payload))
     }
 
     /// Whether the endpoint has ended the connection.

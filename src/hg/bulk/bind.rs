@@ -90,7 +90,7 @@ impl<T> Core<T> {
                 "only the owner can bind a handle, while its memory is registered".into(),
             ));
         };
-        let address = self.self_addr.to_bytes()?;
+        let address = self.endpoint.addr_to_bytes(&self.self_addr)?;
         if !self.options.listen || self.endpoint.addr_from_bytes(&address).is_err() {
             return Err(HgError::Bulk(format!(
                 "{} does not listen, so no third party could reach the memory; open it to listen",

@@ -106,6 +106,26 @@ impl<'a> BulkDesc<'a> {
         }
     }
 
+    /// Memory whose parts have a handle each, as C describes it where its transport has no handle
+    /// for several. `access` in the bits of [`flags`].
+    pub fn of_parts(parts: &'a [na::MemPart], access: u32, binding: Option<Binding<'a>>) -> Self {
+        let handle = |part: &'a na::MemPart| Some(&part.handle[..]);
+        let handles = match parts {
+            [part] => Handles::One(handle(part)),
+            parts => Handles::PerSegment(parts.iter().map(handle).collect()),
+        };
+        let bind = if binding.is_some() { flags::BIND } else { 0 };
+        Self {
+            len: parts.iter().map(|part| part.len).sum(),
+            flags: access | bind,
+            segments: parts.iter().map(|part| Segment { base: part.base, len: part.len }).collect(),
+            handles,
+            sm_handles: None,
+            binding,
+            eager: None,
+        }
+    }
+
     /// Encodes it. The optional parts must agree with the flags, or it cannot be decoded.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(64 + self.eager.map_or(0, <[u8]>::len));
@@ -287,6 +307,35 @@ mod tests {
         assert!(matches!(with(24, &[0xff; 8]), Err(ProcError::Invalid { .. })), "segment length");
         assert!(matches!(with(32, &[0xff; 8]), Err(ProcError::End { .. })), "handle size");
         assert!(matches!(with(12, &[0; 4]), Err(ProcError::Invalid { .. })), "no access");
+    }
+
+    /// As C Margo 0.24 over Mercury 2.4.1 described two segments of 4096 bytes, which may be read
+    /// and written, to a peer over `ofi+tcp;ofi_rxm`.
+    #[test]
+    fn parts_are_described_as_c_does() {
+        const BASES: [u64; 2] = [0x55be_35c1_4190, 0x55be_35c1_5190];
+        let parts: Vec<na::MemPart> = BASES
+            .iter()
+            .zip([2u64, 3])
+            .map(|(base, key)| na::MemPart {
+                base: *base,
+                len: 4096,
+                handle: [key, 4096, 1, 3, *base, 4096]
+                    .iter()
+                    .flat_map(|w| w.to_le_bytes())
+                    .collect(),
+            })
+            .collect();
+        let ours = BulkDesc::of_parts(&parts, flags::READ | flags::WRITE, None).to_bytes();
+        let text = include_str!("../../../tests/vectors/plain-build-level-none-ofi+tcp_rxm.txt");
+        let hex: String = ours.iter().map(|byte| format!("{byte:02x}")).collect();
+        let request = text.lines().find(|line| line.starts_with("unexpected tag=7 len=216 "));
+        assert!(request.expect("the captured request").ends_with(&hex), "{hex}");
+
+        let one = BulkDesc::of_parts(&parts[..1], flags::READ, None).to_bytes();
+        let read = BulkDesc::from_bytes(&one).unwrap();
+        assert_eq!((read.len, read.flags, read.segments.len()), (4096, flags::READ, 1));
+        assert_eq!(read.handles, Handles::One(Some(&parts[0].handle)));
     }
 
     #[test]

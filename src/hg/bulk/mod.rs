@@ -24,7 +24,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use na::{Access, Endpoint, LocalMem, RemoteMem, WeakMem};
+use na::{Access, Endpoint, LocalMem, MemPart, RemoteMem, WeakMem};
 use serde::de::{self, Visitor};
 use serde::ser::{self, SerializeTuple};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -96,52 +96,9 @@ pub(super) struct RemotePart {
     pub(super) memory: RemoteMem,
 }
 
-impl Bulk {
-    /// The handle of no memory. Counterpart: `HG_BULK_NULL`.
-    pub const fn null() -> Self {
-        Self(None)
-    }
-
-    /// Describes registered memory of this process.
-    pub(super) fn of_local(endpoint: &dyn Endpoint, memory: &LocalMem) -> Self {
-        Self::describe(endpoint, memory, MemoryAttr::default(), None)
-    }
-
-    /// The same, with all that can be told.
-    fn describe(
-        endpoint: &dyn Endpoint,
-        memory: &LocalMem,
-        attr: MemoryAttr,
-        binding: Option<Binding<'_>>,
-    ) -> Self {
-        let handle = endpoint.mem_to_bytes(memory);
-        let (len, access) = (memory.len(), memory.access());
-        let mut desc = BulkDesc::opaque(len, u32::from(access.bits()) | attr.to_flags(), &handle);
-        if binding.is_some() {
-            desc.flags |= desc::flags::BIND;
-            desc.binding = binding;
-        }
-        let bytes = desc.to_bytes();
-        let handle = desc::OPAQUE_HANDLE_AT..desc::OPAQUE_HANDLE_AT + handle.len();
-        let all = Covered { start: 0, len, handle };
-        Self(Some(Arc::new(Described {
-            len,
-            access,
-            attr,
-            segments: memory.segments().len(),
-            handles: if len > 0 { vec![all] } else { Vec::new() },
-            eager: None,
-            bound: binding.map(|binding| Bound::at_the_end_of(&bytes, &binding)),
-            local: Some(memory.downgrade()),
-            bytes: bytes.into(),
-        })))
-    }
-
-    /// Reads a descriptor that a peer sent.
-    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, ProcError> {
-        if bytes.is_empty() {
-            return Ok(Self::null());
-        }
+impl Described {
+    /// Takes a descriptor apart.
+    fn parse(bytes: &[u8]) -> Result<Self, ProcError> {
         let desc = BulkDesc::from_bytes(bytes)?;
         let access = Access::from_bits((desc.flags & 3) as u8).ok_or(ProcError::Unsupported(
             "a bulk descriptor allows neither reading nor writing",
@@ -172,7 +129,7 @@ impl Bulk {
         let bound = desc.binding.map(|Binding { address, context }| {
             bind::network_address(address).map(|address| Bound { address: place(address), context })
         });
-        Ok(Self(Some(Arc::new(Described {
+        Ok(Self {
             len: desc.len,
             access,
             attr,
@@ -182,7 +139,83 @@ impl Bulk {
             eager: desc.eager.map(place),
             bytes: bytes.into(),
             local: None,
-        }))))
+        })
+    }
+}
+
+impl Bulk {
+    /// The handle of no memory. Counterpart: `HG_BULK_NULL`.
+    pub const fn null() -> Self {
+        Self(None)
+    }
+
+    /// Describes registered memory of this process.
+    pub(super) fn of_local(endpoint: &dyn Endpoint, memory: &LocalMem) -> Self {
+        Self::describe(endpoint, memory, MemoryAttr::default(), None)
+    }
+
+    /// The same, with all that can be told.
+    fn describe(
+        endpoint: &dyn Endpoint,
+        memory: &LocalMem,
+        attr: MemoryAttr,
+        binding: Option<Binding<'_>>,
+    ) -> Self {
+        let parts = endpoint.mem_parts(memory).filter(|parts| !parts.is_empty());
+        if let Some(parts) = parts {
+            return Self::describe_parts(memory, &parts, attr, binding);
+        }
+        let handle = endpoint.mem_to_bytes(memory);
+        let (len, access) = (memory.len(), memory.access());
+        let mut desc = BulkDesc::opaque(len, u32::from(access.bits()) | attr.to_flags(), &handle);
+        if binding.is_some() {
+            desc.flags |= desc::flags::BIND;
+            desc.binding = binding;
+        }
+        let bytes = desc.to_bytes();
+        let handle = desc::OPAQUE_HANDLE_AT..desc::OPAQUE_HANDLE_AT + handle.len();
+        let all = Covered { start: 0, len, handle };
+        Self(Some(Arc::new(Described {
+            len,
+            access,
+            attr,
+            segments: memory.segments().len(),
+            handles: if len > 0 { vec![all] } else { Vec::new() },
+            eager: None,
+            bound: binding.map(|binding| Bound::at_the_end_of(&bytes, &binding)),
+            local: Some(memory.downgrade()),
+            bytes: bytes.into(),
+        })))
+    }
+
+    /// The same, in the form that C peers of the transport expect.
+    fn describe_parts(
+        memory: &LocalMem,
+        parts: &[MemPart],
+        attr: MemoryAttr,
+        binding: Option<Binding<'_>>,
+    ) -> Self {
+        let access = u32::from(memory.access().bits()) | attr.to_flags();
+        let bytes = BulkDesc::of_parts(parts, access, binding).to_bytes();
+        match Described::parse(&bytes) {
+            Ok(described) => {
+                let segments = memory.segments().len();
+                let local = Some(memory.downgrade());
+                Self(Some(Arc::new(Described { segments, local, ..described })))
+            }
+            Err(error) => {
+                debug_assert!(false, "our own descriptor is not one: {error}");
+                Self::null()
+            }
+        }
+    }
+
+    /// Reads a descriptor that a peer sent.
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, ProcError> {
+        match bytes.is_empty() {
+            true => Ok(Self::null()),
+            false => Ok(Self(Some(Arc::new(Described::parse(bytes)?)))),
+        }
     }
 
     /// Whether this is the handle of no memory. A handle of empty memory is not.

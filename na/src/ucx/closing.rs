@@ -1,0 +1,148 @@
+//! The end of an endpoint.
+
+use std::time::{Duration, Instant};
+
+use ucx_sys::ucp_ep_h;
+
+use super::driver::Driver;
+use super::slots::Work;
+use super::worker::Worker;
+use crate::{Completion, Error};
+
+/// How long a close gives what was sent to leave.
+const GRACE: Duration = Duration::from_millis(50);
+
+/// How long ending connections by force may take.
+const FORCED: Duration = Duration::from_secs(1);
+
+impl Driver {
+    /// Ends everything; what was sent gets a moment to leave.
+    pub(super) fn close(&mut self) {
+        if self.worker.is_none() {
+            return;
+        }
+        self.flush_links();
+        let leases = self.peers.iter_mut().flatten().flat_map(|peer| peer.leases.drain());
+        let leases: Vec<_> = leases.map(|(_, lease)| lease).collect();
+        leases.into_iter().for_each(|lease| self.end_lease(lease));
+        let error = Error::Closed;
+        self.end_worker();
+        let mut state = self.state();
+        state.events.clear();
+        state.links.clear();
+        state.due.clear();
+        let mut out = Vec::new();
+        state.matcher.fail_all(&error, &mut out);
+        state.done.extend(out);
+        drop(state);
+        self.sending.clear();
+        for work in self.slots.drain() {
+            let completion = match work {
+                Work::Send { op: Some(op), buf, .. } => {
+                    Completion::Send { op, buf, result: Err(error.clone()) }
+                }
+                Work::Receive { op: Some(op), mut buf, end, .. } => {
+                    buf.clear();
+                    Completion::Recv { op, buf, result: Err(end.unwrap_or(error.clone())) }
+                }
+                _ => continue,
+            };
+            self.done(completion);
+        }
+        let transfers = std::mem::take(&mut self.transfers);
+        for moving in transfers.into_values() {
+            self.done(Completion::Transfer { op: moving.op, result: Err(error.clone()) });
+            self.memory.push(moving.transfer.local);
+        }
+        for peer in std::mem::take(&mut self.peers).into_iter().flatten() {
+            for message in peer.queues.into_iter().flatten() {
+                self.done(message.end(Err(error.clone())));
+            }
+        }
+        self.failing.clear();
+        self.given_up.clear();
+        self.strangers.clear();
+        self.by_address.clear();
+        self.free.clear();
+        self.connecting = 0;
+    }
+
+    /// Lets what was sent leave, if that takes no help of the peers, for [`GRACE`] at most.
+    fn flush_links(&mut self) {
+        let links: Vec<_> =
+            self.peers.iter().flatten().flat_map(|peer| peer.links.clone()).collect();
+        let mut slots = Vec::new();
+        for link in links {
+            let slot = self.slots.add(Work::Close);
+            let pinned = self.slots.pinned(slot);
+            let Some(worker) = &self.worker else { return };
+            // SAFETY: an open connection of this worker; the slot stays until the callback, or
+            // until the worker is gone.
+            let posted = unsafe { worker.flush(link, pinned) };
+            if self.posted(slot, posted) {
+                slots.push(slot);
+            }
+        }
+        let end = Instant::now() + GRACE;
+        self.progress_until(end, |driver| {
+            slots.iter().all(|slot| driver.slots.request(*slot).is_none())
+        });
+    }
+
+    fn progress_until(&self, end: Instant, is_done: impl Fn(&Self) -> bool) {
+        while !is_done(self) && Instant::now() < end {
+            if let Some(worker) = &self.worker {
+                worker.progress();
+            }
+        }
+    }
+
+    /// Whether UCX has something in hand that is to be sent: only then may a worker not be
+    /// destroyed.
+    fn has_unsent(&self) -> bool {
+        self.slots.iter().any(|(slot, work)| {
+            !matches!(work, Work::Receive { .. }) && self.slots.request(slot).is_some()
+        })
+    }
+
+    /// Destroys the worker, and with it all connections and whatever it had in hand.
+    ///
+    /// UCX aborts the process when a worker goes that has something to send (`ucp_ep_destroy_base`,
+    /// ucp_ep.c). So connections are ended by force first, which makes it let go; over those that
+    /// do not allow it the worker stays, with all that it may refer to.
+    fn end_worker(&mut self) {
+        if self.has_unsent() && self.worker.as_ref().is_some_and(Worker::detects_failure) {
+            let peers = self.peers.iter_mut().flatten();
+            let mut links: Vec<_> =
+                peers.flat_map(|peer| std::mem::take(&mut peer.links)).collect();
+            links.extend(self.strangers.drain().map(|(link, _)| link as ucp_ep_h));
+            links.into_iter().for_each(|link| self.drop_link(link));
+            self.progress_until(Instant::now() + FORCED, |driver| !driver.has_unsent());
+        }
+        let Some(worker) = self.worker.take() else { return };
+        if !self.has_unsent() {
+            return drop(worker);
+        }
+        tracing::warn!(
+            "ucx: a peer does not take what was sent; some memory and descriptors are left behind, \
+             because UCX cannot give them up"
+        );
+        worker.abandon();
+        self.slots.abandon();
+        self.is_abandoned = true;
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // The worker calls back into the inbox while it is destroyed.
+        self.worker = None;
+        if self.is_abandoned {
+            // A worker that was left behind keeps its address.
+            return;
+        }
+        // SAFETY: made by `Box::into_raw`; the worker, and with it every callback, is gone, and the
+        // slots only keep the address.
+        drop(unsafe { Box::from_raw(self.inbox.as_ptr()) });
+    }
+}

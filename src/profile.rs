@@ -1,0 +1,127 @@
+//! What ULTs and execution streams do, as a timeline in a file: `enable_abt_profiling`.
+//!
+//! Execution streams record ([`ult::Runtime::record`]); here is when, and where it is written.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use ult::{RecordError, RecordOptions, Recording, Trace};
+
+use crate::Instance;
+use crate::files;
+use crate::instance::Inner;
+use crate::log::log;
+
+/// The profile of an instance.
+#[derive(Default)]
+pub(crate) struct Profile {
+    stage: Mutex<Stage>,
+    /// Tells its file from those of other instances of the process.
+    file_number: OnceLock<u32>,
+}
+
+#[derive(Default)]
+enum Stage {
+    #[default]
+    Never,
+    Runs(Recording),
+    Stopped(Trace),
+}
+
+impl Profile {
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        // No code of others runs under this lock.
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Instance {
+    /// Begins to record when units of the pools of this instance, and of all that share its
+    /// execution streams, are created, run, yield, wait and are resumed, and when execution streams
+    /// sleep. What an earlier profile had is forgotten; one that runs goes on.
+    ///
+    /// Of each execution stream the newest 262,143 events are kept, in 6 MiB; an event costs about
+    /// as much as one look at the clock. `enable_abt_profiling` in the configuration does this at
+    /// the start, and writes the file at the end.
+    ///
+    /// # Errors
+    ///
+    /// [`RecordError::AlreadyRecording`]: the execution streams are recorded by somebody else, the
+    /// parent instance for example.
+    ///
+    /// Counterpart: `margo_start_abt_profiling`.
+    pub fn start_profiling(&self) -> Result<(), RecordError> {
+        let mut stage = self.inner().profile.stage();
+        if !matches!(*stage, Stage::Runs(_)) {
+            *stage = Stage::Runs(self.runtime().record(&RecordOptions::new())?);
+        }
+        Ok(())
+    }
+
+    /// Ends the recording. [`write_profile`](Self::write_profile) still has what was recorded.
+    ///
+    /// Counterpart: `margo_stop_abt_profiling`.
+    pub fn stop_profiling(&self) {
+        let mut stage = self.inner().profile.stage();
+        *stage = match std::mem::take(&mut *stage) {
+            Stage::Runs(recording) => Stage::Stopped(recording.stop()),
+            other => other,
+        };
+    }
+
+    /// Writes what was recorded so far as a file for `ui.perfetto.dev` and `chrome://tracing`, in
+    /// place of the one written before: `<profiling_dir>/margo-profile.<host>.<pid>.abt.json`, with
+    /// a number before `abt` for further instances of a process. A recording goes on.
+    ///
+    /// The file is complete or not there: it gets its name when all of it is written.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::NotFound`] if nothing was recorded; otherwise those of the system, with the
+    /// file's name.
+    ///
+    /// Counterpart: `margo_dump_abt_profiling`, which writes sums as text.
+    pub fn write_profile(&self) -> io::Result<PathBuf> {
+        write(self.inner())
+    }
+}
+
+fn write(inner: &Inner) -> io::Result<PathBuf> {
+    let nothing = || {
+        let text = "nothing was recorded: start_profiling, or enable_abt_profiling, comes first";
+        io::Error::new(io::ErrorKind::NotFound, text)
+    };
+    let trace = match &*inner.profile.stage() {
+        Stage::Runs(recording) => recording.snapshot(),
+        Stage::Stopped(trace) => trace.clone(),
+        Stage::Never => return Err(nothing()),
+    };
+    let prefix = format!("{}/margo-profile", inner.resolved.profiling_dir);
+    let number = *inner.profile.file_number.get_or_init(|| files::number(&prefix));
+    let path = files::path(&prefix, number, "abt.json");
+    files::replace(&path, |out| trace.write_chrome(out))?;
+    Ok(path)
+}
+
+/// Begins if the configuration says so.
+pub(crate) fn start(instance: &Instance) {
+    if instance.inner().resolved.enable_abt_profiling
+        && let Err(error) = instance.start_profiling()
+    {
+        log!(instance.inner().log, WARN, %error, "enable_abt_profiling: no profile of its own");
+    }
+}
+
+/// The instance is at its end, but its execution streams are not: writes the file if the
+/// configuration has asked for it, and leaves them to others.
+pub(crate) fn end(inner: &Inner) {
+    let is_on = matches!(*inner.profile.stage(), Stage::Runs(_) | Stage::Stopped(_));
+    if inner.resolved.enable_abt_profiling && is_on {
+        match write(inner) {
+            Ok(path) => log!(inner.log, INFO, path = %path.display(), "the profile is written"),
+            Err(error) => log!(inner.log, ERROR, %error, "the profile is not written"),
+        }
+    }
+    *inner.profile.stage() = Stage::Never;
+}
