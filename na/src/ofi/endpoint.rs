@@ -533,6 +533,8 @@ impl OfiEndpoint {
             awaited: Vec::new(),
             sent_bytes: None,
             received_bytes: None,
+            sent_messages: None,
+            received_messages: None,
         }
     }
 }
