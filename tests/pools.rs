@@ -113,7 +113,10 @@ fn ults_that_yield_often_and_once_all_end_and_the_kind_is_printed() {
         assert_eq!(printed.matches("my_pool").count(), 1, "{printed}");
         assert_eq!(printed.matches(kind).count(), 1, "{printed}");
         let pool = own.pool("my_pool").unwrap();
-        let yields = |n: u64| (0..if n % 2 == 0 { 64 } else { 1 }).for_each(|_| ult::yield_now());
+        let yields = |n: u64| {
+            let count = if n.is_multiple_of(2) { 64 } else { 1 };
+            (0..count).for_each(|_| ult::yield_now());
+        };
         let ults: Vec<_> = (0..64).map(|n| pool.spawn(move || yields(n)).unwrap()).collect();
         bounded(kind, move || ults.into_iter().for_each(|ult| ult.join().unwrap()));
         assert_eq!(pool.stats().yields, 32 * 64 + 32);
