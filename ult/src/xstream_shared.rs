@@ -101,13 +101,14 @@ impl Slept {
     /// Falls asleep.
     pub(crate) fn begin(&self, now: Duration) {
         let slept = self.0.load(Relaxed) & !ASLEEP;
-        self.0.store(ASLEEP | nanos(now).saturating_sub(slept), Relaxed);
+        // After the clock was read, for who reads it between two looks.
+        self.0.store(ASLEEP | nanos(now).saturating_sub(slept), Release); // pair: SLEPT
     }
 
     /// Is awake again.
     pub(crate) fn end(&self, now: Duration) {
         let awake = self.0.load(Relaxed) & !ASLEEP;
-        self.0.store(nanos(now).saturating_sub(awake), Relaxed);
+        self.0.store(nanos(now).saturating_sub(awake), Release); // pair: SLEPT
     }
 
     /// The clock is read between two looks at the word: before the beginning of a sleep it would
@@ -119,9 +120,8 @@ impl Slept {
                 return Duration::from_nanos(word);
             }
             let now = now();
-            // So that the second look is not taken before the clock; pairs with nothing, as both
-            // looks are at one word.
-            std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+            // The second look is not taken before the clock.
+            fence(Acquire); // pair: SLEPT
             if self.0.load(Relaxed) == word {
                 return Duration::from_nanos(nanos(now).saturating_sub(word & !ASLEEP));
             }
