@@ -17,7 +17,7 @@
 //!
 //! `endpoint.rs` (the contract) · `message.rs`, `memory.rs`, `addr.rs` (what it is made of) ·
 //! `registry.rs` (URI to plugin) · `region.rs`, `keys.rs` (registered memory) · `sm/`, `tcp/`,
-//! `sim/`, `ofi/`, `ucx/` (the transports) · `conformance.rs` (the suite that each transport passes).
+//! `sim/`, `ofi/`, `ucx/` (the transports) · `conformance.rs` (the suite that each of them passes).
 //!
 //! Counterpart: Mercury's NA layer (`na.h`), without per-operation callbacks.
 

@@ -310,7 +310,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_is_read_as_itself_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+        fn garbage_is_read_as_itself_or_refused(
+            bytes in prop::collection::vec(any::<u8>(), 0..80)
+        ) {
             fuzz(&bytes);
         }
     }

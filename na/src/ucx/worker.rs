@@ -447,7 +447,8 @@ fn request_params(pinned: *const Pinned) -> ucp_request_param_t {
     }
 }
 
-/// Reads the result of a call that may go on (`UCS_PTR_STATUS`, `UCS_PTR_IS_ERR`: ucs/type/status.h).
+/// Reads the result of a call that may go on (`UCS_PTR_STATUS`, `UCS_PTR_IS_ERR` of
+/// ucs/type/status.h).
 #[inline]
 fn posted(result: ucs_status_ptr_t) -> Posted {
     const LOWEST: isize = UCS_ERR_LAST as isize;
