@@ -52,11 +52,12 @@
 //!
 //! UCX's own remote memory access is not used, see `transfers.rs` for why. The owner is asked
 //! before each transfer: it checks key, bounds and access, and holds the memory. The bytes travel
-//! as active messages with number 2, in chunks of up to 64 KiB, by eager protocols: they are copied
-//! on both sides, and 4 chunks of a transfer are under way at most. No program's memory is in UCX's hands,
-//! so a transfer can be canceled at any time, and one with a peer that is gone ends at once. A
-//! revoked key is refused from then on, and memory is given back when the transfers that had begun
-//! are over, or their peer is gone. 64 transfers may be asked of one peer at a time.
+//! as active messages with number 2, in chunks of up to 64 KiB, by eager protocols: they are
+//! copied on both sides, and 4 chunks of a transfer are under way at most. No program's memory is
+//! in UCX's hands, so a transfer can be canceled at any time, and one with a peer that is gone
+//! ends at once. A revoked key is refused from then on, and memory is given back when the
+//! transfers that had begun are over, or their peer is gone. 64 transfers may be asked of one peer
+//! at a time.
 //!
 //! A chunk is: 1 for a put of the sender, 0 for a get of the receiver, 1 byte; transfer, place in
 //! the transfer: 8 bytes each; the data.

@@ -1,10 +1,10 @@
 //! Puts and gets, as active messages.
 //!
 //! UCX's own remote memory access is not used: it asks nobody and checks no bounds, and with UCX
-//! 1.13 processes crashed in tests that ended connections with puts and gets in hand. Where a device
-//! does not move the data by itself, UCX does it by messages of its own; replies to a get, and puts,
-//! are not among what it knows how to drop (`ucp_ep_req_purge`, ucp_ep.c). That this was the cause
-//! is likely from its source, not proven.
+//! 1.13 processes crashed in tests that ended connections with puts and gets in hand. Where a
+//! device does not move the data by itself, UCX does it by messages of its own; replies to a get,
+//! and puts, are not among what it knows how to drop (`ucp_ep_req_purge`, ucp_ep.c). That this was
+//! the cause is likely from its source, not proven.
 //!
 //! So whoever wants a transfer asks the owner, which checks key, bounds and access. The bytes then
 //! travel in chunks, which belong to UCX until they are sent: no program's memory is ever in UCX's
