@@ -321,18 +321,10 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
             Spin::Over if !seat.may_sleep() => continue,
             Spin::Over => {}
         }
-        Tally::add(&progress.tally.sleeps, 1);
         let since = turns.sleep(monitoring);
         let found = rest(inner, core, progress, &mut seat, unneeded);
         turns.slept(monitoring, since);
-        if found > 0 {
-            Tally::add(&progress.tally.events, found as u64);
-        }
-        if unneeded || found > 0 {
-            patience.rested();
-        } else {
-            patience.slept();
-        }
+        patience.over(unneeded || found > 0);
     }
     inner.shutdown.progress_ended();
 }
@@ -346,6 +338,7 @@ fn rest(
     seat: &mut Seat,
     unneeded: bool,
 ) -> usize {
+    Tally::add(&progress.tally.sleeps, 1);
     let is_late = || unneeded && !inner.is_unneeded(core);
     let has_company = seat.has_company();
     let mut found = 0;
@@ -357,6 +350,7 @@ fn rest(
         {
             found = poll(inner, core);
             if found > 0 {
+                Tally::add(&progress.tally.events, found as u64);
                 break;
             }
         }
@@ -522,7 +516,12 @@ impl Patience {
         if now - since < self.window { Spin::On } else { Spin::Over }
     }
 
-    /// It slept because nobody waits for anything, which says nothing about spins.
+    /// It has slept. `is_no_failure`: because nobody waited for anything, or not for long, which
+    /// says nothing about spins.
+    fn over(&mut self, is_no_failure: bool) {
+        if is_no_failure { self.rested() } else { self.slept() }
+    }
+
     fn rested(&mut self) {
         self.spinning_since = None;
         self.polls = 0;
