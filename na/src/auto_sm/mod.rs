@@ -22,7 +22,7 @@ mod endpoint;
 mod receives;
 mod turns;
 
-#[cfg(any(feature = "sm", feature = "tcp"))]
+#[cfg(any(feature = "sm", feature = "tcp", feature = "ofi"))]
 pub(crate) use self::address::part_for;
 pub(crate) use self::address::parts;
 pub(crate) use self::endpoint::open;
