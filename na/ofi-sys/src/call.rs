@@ -6,7 +6,6 @@
     clippy::missing_safety_doc,
     clippy::multiple_unsafe_ops_per_block,
     clippy::too_many_arguments,
-    clippy::undocumented_unsafe_blocks,
     reason = "the contract is one for all, below, and each function is one expression"
 )]
 //!
@@ -18,6 +17,7 @@
 //! the end of the endpoint).
 
 use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
 
 use libc::ssize_t;
 
@@ -26,10 +26,30 @@ use crate::raw::*;
 /// What a function returns that the provider does not have: `-FI_ENOSYS`.
 pub const NO_SYS: c_int = -libc::ENOSYS;
 
+/// The function of that name in a table of that type, if the table reaches so far and has it.
+macro_rules! function {
+    ($type:ident, $table:expr, $function:ident) => {{
+        // SAFETY: by the contract of this module the object is open, so its table is there until the
+        // object is closed. Each begins with its size, and nothing is read beyond that.
+        unsafe {
+            let table: *const $type = $table;
+            let end = offset_of!($type, $function) + size_of::<Option<fn()>>();
+            if (*table).size < end {
+                None
+            } else {
+                (&raw const (*table).$function).read()
+            }
+        }
+    }};
+}
+
+/// What that function returns; [`NO_SYS`] if there is none.
 macro_rules! through {
-    ($table:expr, $function:ident($($argument:expr),*)) => {
-        match (*$table).$function {
-            Some(function) => function($($argument),*),
+    ($type:ident, $table:expr, $function:ident($($argument:expr),*)) => {
+        match function!($type, $table, $function) {
+            // SAFETY: the object's own function, called with what its man page asks for: the
+            // contract of this module.
+            Some(function) => unsafe { function($($argument),*) },
             None => NO_SYS as _,
         }
     };
@@ -37,7 +57,7 @@ macro_rules! through {
 
 /// `fi_close`.
 pub unsafe fn close(object: *mut fid) -> c_int {
-    unsafe { through!((*object).ops, close(object)) }
+    through!(fi_ops, (*object).ops, close(object))
 }
 
 /// `fi_domain`.
@@ -46,13 +66,13 @@ pub unsafe fn domain(
     info: *mut fi_info,
     domain: *mut *mut fid_domain,
 ) -> c_int {
-    unsafe { through!((*fabric).ops, domain(fabric, info, domain, std::ptr::null_mut())) }
+    through!(fi_ops_fabric, (*fabric).ops, domain(fabric, info, domain, std::ptr::null_mut()))
 }
 
 /// `fi_trywait` for one object.
 pub unsafe fn trywait(fabric: *mut fid_fabric, object: *mut fid) -> c_int {
     let mut objects = [object];
-    unsafe { through!((*fabric).ops, trywait(fabric, objects.as_mut_ptr(), 1)) }
+    through!(fi_ops_fabric, (*fabric).ops, trywait(fabric, objects.as_mut_ptr(), 1))
 }
 
 /// `fi_cq_open`.
@@ -61,7 +81,7 @@ pub unsafe fn cq_open(
     attr: *mut fi_cq_attr,
     cq: *mut *mut fid_cq,
 ) -> c_int {
-    unsafe { through!((*domain).ops, cq_open(domain, attr, cq, std::ptr::null_mut())) }
+    through!(fi_ops_domain, (*domain).ops, cq_open(domain, attr, cq, std::ptr::null_mut()))
 }
 
 /// `fi_av_open`.
@@ -70,51 +90,53 @@ pub unsafe fn av_open(
     attr: *mut fi_av_attr,
     av: *mut *mut fid_av,
 ) -> c_int {
-    unsafe { through!((*domain).ops, av_open(domain, attr, av, std::ptr::null_mut())) }
+    through!(fi_ops_domain, (*domain).ops, av_open(domain, attr, av, std::ptr::null_mut()))
 }
 
 /// `fi_endpoint`.
 pub unsafe fn endpoint(domain: *mut fid_domain, info: *mut fi_info, ep: *mut *mut fid_ep) -> c_int {
-    unsafe { through!((*domain).ops, endpoint(domain, info, ep, std::ptr::null_mut())) }
+    through!(fi_ops_domain, (*domain).ops, endpoint(domain, info, ep, std::ptr::null_mut()))
 }
 
 /// `fi_ep_bind`.
 pub unsafe fn ep_bind(ep: *mut fid_ep, object: *mut fid, flags: u64) -> c_int {
-    unsafe { through!((*ep).fid.ops, bind(&mut (*ep).fid, object, flags)) }
+    through!(fi_ops, (*ep).fid.ops, bind(&raw mut (*ep).fid, object, flags))
 }
 
 /// `fi_enable`.
 pub unsafe fn enable(ep: *mut fid_ep) -> c_int {
     let command = FI_ENABLE as c_int;
-    unsafe { through!((*ep).fid.ops, control(&mut (*ep).fid, command, std::ptr::null_mut())) }
+    through!(fi_ops, (*ep).fid.ops, control(&raw mut (*ep).fid, command, std::ptr::null_mut()))
 }
 
 /// `fi_setopt` of an endpoint.
 pub unsafe fn setopt(ep: *mut fid_ep, name: c_int, value: *const c_void, len: usize) -> c_int {
-    unsafe {
-        through!((*ep).ops, setopt(&mut (*ep).fid, FI_OPT_ENDPOINT as c_int, name, value, len))
-    }
+    through!(
+        fi_ops_ep,
+        (*ep).ops,
+        setopt(&raw mut (*ep).fid, FI_OPT_ENDPOINT as c_int, name, value, len)
+    )
 }
 
 /// `fi_cancel`.
 pub unsafe fn cancel(ep: *mut fid_ep, context: *mut c_void) -> ssize_t {
-    unsafe { through!((*ep).ops, cancel(&mut (*ep).fid, context)) }
+    through!(fi_ops_ep, (*ep).ops, cancel(&raw mut (*ep).fid, context))
 }
 
 /// `fi_getname`.
 pub unsafe fn getname(ep: *mut fid_ep, addr: *mut c_void, len: *mut usize) -> c_int {
-    unsafe { through!((*ep).cm, getname(&mut (*ep).fid, addr, len)) }
+    through!(fi_ops_cm, (*ep).cm, getname(&raw mut (*ep).fid, addr, len))
 }
 
 /// `fi_control` with `FI_GETWAIT` of a completion queue that waits on a descriptor.
 pub unsafe fn cq_wait_fd(cq: *mut fid_cq, fd: *mut c_int) -> c_int {
     let command = FI_GETWAIT as c_int;
-    unsafe { through!((*cq).fid.ops, control(&mut (*cq).fid, command, fd.cast())) }
+    through!(fi_ops, (*cq).fid.ops, control(&raw mut (*cq).fid, command, fd.cast()))
 }
 
 /// `fi_cq_read`.
 pub unsafe fn cq_read(cq: *mut fid_cq, entries: *mut c_void, count: usize) -> ssize_t {
-    unsafe { through!((*cq).ops, read(cq, entries, count)) }
+    through!(fi_ops_cq, (*cq).ops, read(cq, entries, count))
 }
 
 /// `fi_cq_readfrom`.
@@ -124,13 +146,13 @@ pub unsafe fn cq_readfrom(
     count: usize,
     sources: *mut fi_addr_t,
 ) -> ssize_t {
-    unsafe { through!((*cq).ops, readfrom(cq, entries, count, sources)) }
+    through!(fi_ops_cq, (*cq).ops, readfrom(cq, entries, count, sources))
 }
 
 /// `fi_cq_readerr`. Later libraries may write more than their declaration here has, if a later
 /// interface version was asked for than [`API_VERSION`](crate::API_VERSION).
 pub unsafe fn cq_readerr(cq: *mut fid_cq, entry: *mut fi_cq_err_entry, flags: u64) -> ssize_t {
-    unsafe { through!((*cq).ops, readerr(cq, entry, flags)) }
+    through!(fi_ops_cq, (*cq).ops, readerr(cq, entry, flags))
 }
 
 /// `fi_cq_strerror` with a buffer; null if the provider has no words for it.
@@ -141,22 +163,21 @@ pub unsafe fn cq_strerror(
     buf: *mut std::ffi::c_char,
     len: usize,
 ) -> *const std::ffi::c_char {
-    unsafe {
-        match (*(*cq).ops).strerror {
-            Some(function) => function(cq, prov_errno, data, buf, len),
-            None => std::ptr::null(),
-        }
+    match function!(fi_ops_cq, (*cq).ops, strerror) {
+        // SAFETY: as all calls here, by the contract of this module.
+        Some(function) => unsafe { function(cq, prov_errno, data, buf, len) },
+        None => std::ptr::null(),
     }
 }
 
 /// `fi_av_insert` of one address.
 pub unsafe fn av_insert(av: *mut fid_av, addr: *const c_void, fi_addr: *mut fi_addr_t) -> c_int {
-    unsafe { through!((*av).ops, insert(av, addr, 1, fi_addr, 0, std::ptr::null_mut())) }
+    through!(fi_ops_av, (*av).ops, insert(av, addr, 1, fi_addr, 0, std::ptr::null_mut()))
 }
 
 /// `fi_av_remove` of one address.
 pub unsafe fn av_remove(av: *mut fid_av, fi_addr: *mut fi_addr_t) -> c_int {
-    unsafe { through!((*av).ops, remove(av, fi_addr, 1, 0)) }
+    through!(fi_ops_av, (*av).ops, remove(av, fi_addr, 1, 0))
 }
 
 /// `fi_av_straddr`; null if the provider has no text form.
@@ -166,11 +187,10 @@ pub unsafe fn av_straddr(
     buf: *mut std::ffi::c_char,
     len: *mut usize,
 ) -> *const std::ffi::c_char {
-    unsafe {
-        match (*(*av).ops).straddr {
-            Some(function) => function(av, addr, buf, len),
-            None => std::ptr::null(),
-        }
+    match function!(fi_ops_av, (*av).ops, straddr) {
+        // SAFETY: as all calls here, by the contract of this module.
+        Some(function) => unsafe { function(av, addr, buf, len) },
+        None => std::ptr::null(),
     }
 }
 
@@ -181,18 +201,18 @@ pub unsafe fn mr_regattr(
     flags: u64,
     mr: *mut *mut fid_mr,
 ) -> c_int {
-    unsafe { through!((*domain).mr, regattr(&mut (*domain).fid, attr, flags, mr)) }
+    through!(fi_ops_mr, (*domain).mr, regattr(&raw mut (*domain).fid, attr, flags, mr))
 }
 
 /// `fi_mr_bind`.
 pub unsafe fn mr_bind(mr: *mut fid_mr, object: *mut fid, flags: u64) -> c_int {
-    unsafe { through!((*mr).fid.ops, bind(&mut (*mr).fid, object, flags)) }
+    through!(fi_ops, (*mr).fid.ops, bind(&raw mut (*mr).fid, object, flags))
 }
 
 /// `fi_mr_enable`.
 pub unsafe fn mr_enable(mr: *mut fid_mr) -> c_int {
     let command = FI_ENABLE as c_int;
-    unsafe { through!((*mr).fid.ops, control(&mut (*mr).fid, command, std::ptr::null_mut())) }
+    through!(fi_ops, (*mr).fid.ops, control(&raw mut (*mr).fid, command, std::ptr::null_mut()))
 }
 
 /// `fi_recv`.
@@ -204,17 +224,17 @@ pub unsafe fn recv(
     from: fi_addr_t,
     context: *mut c_void,
 ) -> ssize_t {
-    unsafe { through!((*ep).msg, recv(ep, buf, len, desc, from, context)) }
+    through!(fi_ops_msg, (*ep).msg, recv(ep, buf, len, desc, from, context))
 }
 
 /// `fi_recvmsg`.
 pub unsafe fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> ssize_t {
-    unsafe { through!((*ep).msg, recvmsg(ep, msg, flags)) }
+    through!(fi_ops_msg, (*ep).msg, recvmsg(ep, msg, flags))
 }
 
 /// `fi_sendmsg`.
 pub unsafe fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> ssize_t {
-    unsafe { through!((*ep).msg, sendmsg(ep, msg, flags)) }
+    through!(fi_ops_msg, (*ep).msg, sendmsg(ep, msg, flags))
 }
 
 /// `fi_injectdata`.
@@ -225,7 +245,7 @@ pub unsafe fn injectdata(
     data: u64,
     to: fi_addr_t,
 ) -> ssize_t {
-    unsafe { through!((*ep).msg, injectdata(ep, buf, len, data, to)) }
+    through!(fi_ops_msg, (*ep).msg, injectdata(ep, buf, len, data, to))
 }
 
 /// `fi_trecv`.
@@ -239,7 +259,7 @@ pub unsafe fn trecv(
     ignore: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    unsafe { through!((*ep).tagged, recv(ep, buf, len, desc, from, tag, ignore, context)) }
+    through!(fi_ops_tagged, (*ep).tagged, recv(ep, buf, len, desc, from, tag, ignore, context))
 }
 
 /// `fi_tsend`.
@@ -252,12 +272,12 @@ pub unsafe fn tsend(
     tag: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    unsafe { through!((*ep).tagged, send(ep, buf, len, desc, to, tag, context)) }
+    through!(fi_ops_tagged, (*ep).tagged, send(ep, buf, len, desc, to, tag, context))
 }
 
 /// `fi_tsendmsg`.
 pub unsafe fn tsendmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> ssize_t {
-    unsafe { through!((*ep).tagged, sendmsg(ep, msg, flags)) }
+    through!(fi_ops_tagged, (*ep).tagged, sendmsg(ep, msg, flags))
 }
 
 /// `fi_tinject`.
@@ -268,15 +288,15 @@ pub unsafe fn tinject(
     to: fi_addr_t,
     tag: u64,
 ) -> ssize_t {
-    unsafe { through!((*ep).tagged, inject(ep, buf, len, to, tag)) }
+    through!(fi_ops_tagged, (*ep).tagged, inject(ep, buf, len, to, tag))
 }
 
 /// `fi_readmsg`.
 pub unsafe fn readmsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> ssize_t {
-    unsafe { through!((*ep).rma, readmsg(ep, msg, flags)) }
+    through!(fi_ops_rma, (*ep).rma, readmsg(ep, msg, flags))
 }
 
 /// `fi_writemsg`.
 pub unsafe fn writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> ssize_t {
-    unsafe { through!((*ep).rma, writemsg(ep, msg, flags)) }
+    through!(fi_ops_rma, (*ep).rma, writemsg(ep, msg, flags))
 }

@@ -61,7 +61,7 @@ impl Core {
                 Err(_) if -count == raw::FI_EAVAIL as isize => self.take_error()?,
                 Err(_) => {
                     let errno = (-count) as c_int;
-                    let said = self.domain.library.strerror(errno);
+                    let said = self.domain.lib.strerror(errno);
                     let what = "libfabric: the completion queue cannot be read";
                     return Err(Error::io(what, std::io::Error::other(said)));
                 }
@@ -242,7 +242,7 @@ impl Core {
             Slot::Unexpected { buffer } => {
                 let buffer = *buffer;
                 tracing::warn!(
-                    error = self.domain.library.strerror(entry.err),
+                    error = self.domain.lib.strerror(entry.err),
                     detail,
                     "dropped a request that did not arrive whole"
                 );
@@ -285,7 +285,7 @@ impl Core {
             _ => self.end_slot(index, Err(error)),
         }
         if means_gone(entry.err) {
-            let said = self.domain.library.strerror(entry.err);
+            let said = self.domain.lib.strerror(entry.err);
             self.lose(&with, said);
         }
     }

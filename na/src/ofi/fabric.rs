@@ -67,7 +67,7 @@ pub(super) fn text(pointer: *const std::ffi::c_char) -> String {
 
 /// A list of what a search has found, or what to search for.
 pub(super) struct Info {
-    library: &'static Library,
+    lib: &'static Library,
     first: NonNull<raw::fi_info>,
 }
 
@@ -82,7 +82,7 @@ impl Info {
         // SAFETY: null stands for a fresh one.
         let first = unsafe { library.dupinfo(std::ptr::null()) };
         let first = NonNull::new(first).ok_or_else(|| unavailable("out of memory".into()))?;
-        Ok(Self { library, first })
+        Ok(Self { lib: library, first })
     }
 
     /// The first one. Its parts are there: the library makes them all.
@@ -107,7 +107,7 @@ impl Info {
         // SAFETY: `info` is live.
         let first = unsafe { library.dupinfo(info) };
         let first = NonNull::new(first).ok_or_else(|| unavailable("out of memory".into()))?;
-        Ok(Self { library, first })
+        Ok(Self { lib: library, first })
     }
 
     /// To change it, and its parts.
@@ -160,7 +160,7 @@ impl Drop for Info {
     fn drop(&mut self) {
         // SAFETY: came from `dupinfo` or `getinfo`; what was put into it (`search.rs`) is taken out
         // again or was allocated as the library does.
-        unsafe { self.library.freeinfo(self.first.as_ptr()) };
+        unsafe { self.lib.freeinfo(self.first.as_ptr()) };
     }
 }
 
@@ -192,14 +192,14 @@ pub(super) fn search(
     // SAFETY: texts with an end and hints that live here, or null.
     let result = unsafe { library.getinfo(node, service, flags, hints, &raw mut first) };
     match NonNull::new(first).filter(|_| result == 0) {
-        Some(first) => Found::Some(Info { library, first }),
+        Some(first) => Found::Some(Info { lib: library, first }),
         None => Found::Nothing(-result),
     }
 }
 
 /// A domain with its fabric and address vector.
 pub(super) struct Domain {
-    pub(super) library: &'static Library,
+    pub(super) lib: &'static Library,
     pub(super) info: Info,
     fabric: *mut raw::fid_fabric,
     domain: *mut raw::fid_domain,
@@ -232,7 +232,7 @@ impl Domain {
         }
         let null = std::ptr::null_mut();
         let mut this = Self {
-            library,
+            lib: library,
             info,
             fabric: null,
             domain: null.cast(),
@@ -274,7 +274,7 @@ impl Domain {
         match inserted {
             1 => Ok(fi_addr),
             0 => Err(unavailable("libfabric does not take the peer's address".into())),
-            errno => Err(failed(self.library, "cannot insert an address", -errno)),
+            errno => Err(failed(self.lib, "cannot insert an address", -errno)),
         }
     }
 
@@ -362,7 +362,7 @@ impl Ep {
         wait_fd: bool,
         multi_recv_min: Option<usize>,
     ) -> Result<Self, Error> {
-        let library = domain.library;
+        let library = domain.lib;
         let (ep, cq) = (std::ptr::null_mut(), std::ptr::null_mut());
         let mut this = Self { domain: domain.clone(), ep, cq, fd: None };
         // SAFETY: the domain is open, the info that of a search for it.
@@ -421,7 +421,7 @@ impl Ep {
         let mut len = RAW_BYTES_MAX;
         // SAFETY: the endpoint is enabled; so many bytes are there.
         let got = unsafe { call::getname(self.ep, bytes.as_mut_ptr().cast(), &raw mut len) };
-        check(self.domain.library, "cannot get the endpoint's address", got)?;
+        check(self.domain.lib, "cannot get the endpoint's address", got)?;
         let bytes: Vec<u8> = bytes.iter().flat_map(|word| word.to_ne_bytes()).take(len).collect();
         Ok(RawAddr::from_library(&bytes))
     }

@@ -132,7 +132,7 @@ impl Registry {
                     Err(errno) if errno == raw::FI_ENOKEY as i32 && tries < KEY_TRIES => tries += 1,
                     Err(errno) => {
                         let what = format!("cannot register {} bytes of memory", piece.len);
-                        return Err(failed(domain.library, what, errno));
+                        return Err(failed(domain.lib, what, errno));
                     }
                 }
             };

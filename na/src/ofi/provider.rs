@@ -24,7 +24,7 @@ pub(super) struct Provider {
     /// Other names in URIs.
     pub(super) aliases: &'static [&'static str],
     /// What libfabric calls it: the first that is there.
-    pub(super) library_names: &'static [&'static str],
+    pub(super) known_as: &'static [&'static str],
     pub(super) format: Format,
     /// Endpoint protocol.
     pub(super) protocol: u32,
@@ -45,7 +45,7 @@ pub(super) struct Provider {
 const BASE: Provider = Provider {
     name: "",
     aliases: &[],
-    library_names: &[],
+    known_as: &[],
     format: Format::Socket,
     protocol: raw::FI_PROTO_UNSPEC,
     progress: raw::FI_PROGRESS_MANUAL,
@@ -63,7 +63,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         aliases: &["net", "tcp_exp"],
         // In libfabric 1.17 the reliable datagram endpoint over TCP is `net`; before and after it
         // is `tcp`, with the same protocol.
-        library_names: &["tcp", "net"],
+        known_as: &["tcp", "net"],
         protocol: raw::FI_PROTO_XNET,
         wait_fd: true,
         summary: "TCP (before libfabric 1.18: `net`)",
@@ -72,7 +72,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
     Provider {
         name: "tcp;ofi_rxm",
         aliases: &["tcp_rxm"],
-        library_names: &["tcp;ofi_rxm"],
+        known_as: &["tcp;ofi_rxm"],
         protocol: raw::FI_PROTO_RXM,
         wait_fd: true,
         summary: "TCP connections under libfabric's RxM layer (libfabric before 1.18)",
@@ -81,7 +81,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
     Provider {
         name: "verbs;ofi_rxm",
         aliases: &["verbs"],
-        library_names: &["verbs;ofi_rxm"],
+        known_as: &["verbs;ofi_rxm"],
         protocol: raw::FI_PROTO_RXM,
         wait_fd: true,
         summary: "InfiniBand and RoCE",
@@ -90,7 +90,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
     Provider {
         name: "shm",
         aliases: &["sm"],
-        library_names: &["shm"],
+        known_as: &["shm"],
         format: Format::Text,
         protocol: raw::FI_PROTO_SHM,
         multi_recv: false,
@@ -99,7 +99,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
     },
     Provider {
         name: "cxi",
-        library_names: &["cxi"],
+        known_as: &["cxi"],
         format: Format::Fabric(raw::FI_ADDR_CXI),
         protocol: raw::FI_PROTO_CXI,
         source: true,
@@ -109,7 +109,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
     },
     Provider {
         name: "efa",
-        library_names: &["efa"],
+        known_as: &["efa"],
         format: Format::Fabric(raw::FI_ADDR_EFA),
         protocol: raw::FI_PROTO_EFA,
         multi_recv: false,
@@ -118,7 +118,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
     },
     Provider {
         name: "opx",
-        library_names: &["opx"],
+        known_as: &["opx"],
         format: Format::Fabric(raw::FI_ADDR_OPX),
         protocol: raw::FI_PROTO_OPX,
         multi_recv: false,
@@ -128,7 +128,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
     },
     Provider {
         name: "sockets",
-        library_names: &["sockets"],
+        known_as: &["sockets"],
         protocol: raw::FI_PROTO_SOCK_TCP,
         progress: raw::FI_PROGRESS_AUTO,
         wait_fd: true,

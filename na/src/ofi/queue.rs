@@ -351,7 +351,7 @@ impl Core {
 
     /// What an error number of libfabric means for an operation with a peer.
     pub(super) fn error_of(&self, with: &Addr, errno: c_int, detail: Option<&str>) -> Error {
-        let library = self.domain.library;
+        let library = self.domain.lib;
         let said = library.strerror(errno);
         let reason = match detail.filter(|detail| !detail.is_empty() && *detail != said) {
             Some(detail) => format!("{said} ({errno}; {detail})"),

@@ -52,7 +52,7 @@ pub(super) fn find(
         _ => 0,
     };
     let mut errno = 0;
-    for name in provider.library_names {
+    for name in provider.known_as {
         match first_match(library, provider, name, &wanted)? {
             Ok(info) => {
                 let socket = info.source().and_then(|source| source.socket());
@@ -208,7 +208,7 @@ fn hints(
 fn nothing(library: &'static Library, provider: &Provider, uri: &Uri<'_>, errno: i32) -> Error {
     let version = library.version();
     let all = devices_of(library);
-    let names = provider.library_names;
+    let names = provider.known_as;
     let mut providers: Vec<_> = all.iter().map(|device| device.0.as_str()).collect();
     providers.sort_unstable();
     providers.dedup();
@@ -260,7 +260,7 @@ fn devices_of(library: &'static Library) -> Vec<(String, String, String)> {
 pub(super) fn devices(library: &'static Library) -> Vec<crate::Device> {
     let mut devices = Vec::new();
     for (name, domain, address) in devices_of(library) {
-        let provider = PROVIDERS.iter().find(|known| known.library_names.contains(&&*name));
+        let provider = PROVIDERS.iter().find(|known| known.known_as.contains(&&*name));
         let Some(provider) = provider else { continue };
         let device = crate::Device {
             protocol: format!("ofi+{}", provider.name),
