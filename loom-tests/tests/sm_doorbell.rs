@@ -9,7 +9,7 @@ use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use loom::thread;
 use na::loom_exports::doorbell::{BOARD, Doorbell, RECORDS, ROOM, mark, settle, take};
 use na::loom_exports::gate::{Gate, withdraw};
-use na::loom_exports::lock::RawLock;
+use na::loom_exports::lock::plain::RawLock;
 
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();

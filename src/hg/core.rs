@@ -50,7 +50,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use na::lock::{Guard, Lock};
+use na::lock::{BiasedGuard, BiasedLock};
 use na::{Addr, Completion, Endpoint, Limits, LocalMem};
 
 use super::buffers::{Buffers, lock};
@@ -225,7 +225,7 @@ pub struct Core<T> {
     primary: Option<Arc<Core<T>>>,
     /// How others wake it; context 0 has one as soon as there may be another.
     pub(super) bell: Option<Bell>,
-    state: Lock<State<T>>,
+    state: BiasedLock<State<T>>,
     /// `State::events` is not empty; to look at without the lock. Only a hint: whoever queues an
     /// event for a sleeping progress ULT wakes it, and `prepare_wait` looks under the lock.
     pub(super) has_events: AtomicBool,
@@ -323,7 +323,7 @@ impl<T> Core<T> {
             space,
             primary,
             bell,
-            state: Lock::new(State::new(id, generation, space, receives)),
+            state: BiasedLock::new(State::new(id, generation, space, receives)),
             has_events: AtomicBool::new(false),
             arrived: Mutex::new(VecDeque::new()),
             has_arrived: AtomicBool::new(false),
@@ -343,7 +343,7 @@ impl<T> Core<T> {
     }
 
     #[inline]
-    pub(super) fn state(&self) -> Guard<'_, State<T>> {
+    pub(super) fn state(&self) -> BiasedGuard<'_, State<T>> {
         self.state.lock()
     }
 
@@ -355,7 +355,11 @@ impl<T> Core<T> {
 
     /// After a step of an operation within trigger: what is to be told to the sink now.
     #[inline]
-    pub(super) fn settle(&self, mut state: Guard<'_, State<T>>, op: OpRef) -> Option<Event<T>> {
+    pub(super) fn settle(
+        &self,
+        mut state: BiasedGuard<'_, State<T>>,
+        op: OpRef,
+    ) -> Option<Event<T>> {
         let (event, gone) = state.settle(op);
         if event.is_some() {
             state.tokens -= 1;

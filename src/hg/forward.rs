@@ -17,7 +17,7 @@
 
 use std::time::Instant;
 
-use na::lock::Guard;
+use na::lock::BiasedGuard;
 use na::{Access, Addr, LocalMem, Memory, MsgBuf, Tag};
 
 use super::buffers::Payload;
@@ -435,7 +435,7 @@ impl<T> Core<T> {
     }
 
     /// After a step of an operation outside of trigger: what is to be told waits for it.
-    fn settle_and_queue(&self, mut state: Guard<'_, State<T>>, op: OpRef) {
+    fn settle_and_queue(&self, mut state: BiasedGuard<'_, State<T>>, op: OpRef) {
         let (event, gone) = state.settle(op);
         if let Some(event) = event {
             self.queue(&mut state, event);

@@ -19,6 +19,12 @@
 //! The way that is not used is tried now and then, a few transfers in a row because its memory has
 //! left the caches: rarely, and soon when what the used way costs has changed. Lengths are told
 //! apart, and puts from gets: attaching costs a system call, and reading is not writing.
+//!
+//! The requester does the same for short transfers of memory that was offered to it (`offer.rs`):
+//! it attaches by itself, or asks the owner, whichever way that takes then. Only it knows what it
+//! waits for. What it asks for it measures from the first of some transfers in flight to the last:
+//! of one this is how long it took, of many the time that each adds. There, [`Way::Ring`] is to ask.
+//! It takes two processors where attaching takes one, so it has to be much the cheaper one.
 
 use std::time::Duration;
 
@@ -38,6 +44,9 @@ const MEASURE_EVERY: u32 = 8;
 /// Transfers from one trial to the next: at first, and when trials have been in vain for long.
 const PAUSE: (u32, u32) = (256, 8192);
 
+/// The same for who can attach by itself: a trial takes several times as long.
+const LONG_PAUSE: (u32, u32) = (2048, 65_536);
+
 /// A change of the cost by this factor leads to a trial soon, not before the shorter pause is over:
 /// where lone transfers and others alternate, the cost changes all the time.
 const CHANGED: f32 = 1.5;
@@ -45,7 +54,10 @@ const CHANGED: f32 = 1.5;
 /// A way must be this much cheaper than the one that is used.
 const CHEAPER: f32 = 0.95;
 
-/// From 4, 16, 64 and 256 KiB and from 1 MiB.
+/// As [`CHEAPER`], of the time that asking takes, for who can attach by itself.
+const MUCH_CHEAPER: f32 = 0.7;
+
+/// Up to 16, 64 and 256 KiB, up to 1 MiB, and longer.
 const LENGTHS: usize = 5;
 
 /// Shortest transfer that is measured, bytes. Shorter ones fit into few lines of the ring.
@@ -59,29 +71,17 @@ pub(super) enum Way {
     Attach,
 }
 
-/// A way, why, and whether to measure what it costs.
+/// A way, and whether to measure what it costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) way: Way,
-    pub(super) why: Why,
     pub(super) measure: bool,
-}
-
-/// Why a way is taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Why {
-    /// It is the cheaper one.
-    Cheaper,
-    /// To find out what it costs.
-    Tried,
-    /// Costs have nothing to do with it.
-    Else,
 }
 
 impl Choice {
     /// For other reasons than what it costs.
     pub(super) fn unmeasured(way: Way) -> Self {
-        Self { way, why: Why::Else, measure: false }
+        Self { way, measure: false }
     }
 }
 
@@ -93,31 +93,64 @@ pub(super) struct Costs {
 }
 
 impl Costs {
-    /// How such a transfer shall go, if both ways are possible. It stands for `count` of which we
-    /// see this one.
-    pub(super) fn choose(&mut self, put: bool, len: u64, count: u32) -> Choice {
+    /// Of who can attach by itself, and does that first.
+    pub(super) fn by_itself() -> Self {
+        let class = || Class { used: Way::Attach, by_itself: true, ..Class::default() };
+        let classes = || std::array::from_fn(|_| class());
+        Self { gets: classes(), puts: classes() }
+    }
+
+    /// How such a transfer shall go, if both ways are possible.
+    pub(super) fn choose(&mut self, put: bool, len: u64) -> Choice {
         if len < MEASURED_FROM {
             return Choice::unmeasured(Way::Ring);
         }
-        self.class(put, len).choose(len, count)
+        self.class(put, len).choose(len)
     }
 
-    /// A transfer that was to be measured took so long.
-    pub(super) fn measured(&mut self, put: bool, len: u64, way: Way, took: Duration) {
-        self.class(put, len).measured(way, took.as_nanos() as f32 / len.max(1) as f32);
+    /// Transfers that were to be measured, of about `len` bytes each and of `bytes` in all, took so
+    /// long.
+    pub(super) fn measured(&mut self, cost: Cost, way: Way) {
+        let Cost { put, len, bytes, took } = cost;
+        self.class(put, len).measured(way, took.as_nanos() as f32 / bytes.max(1) as f32);
     }
 
     fn class(&mut self, put: bool, len: u64) -> &mut Class {
-        let length = (len / MEASURED_FROM).max(1).ilog2() as usize / 2;
         let classes = if put { &mut self.puts } else { &mut self.gets };
-        &mut classes[length.min(LENGTHS - 1)]
+        &mut classes[length(len)]
     }
+}
+
+/// What transfers of about one length have cost.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cost {
+    pub(super) put: bool,
+    /// Of one of them.
+    pub(super) len: u64,
+    /// Of all.
+    pub(super) bytes: u64,
+    pub(super) took: Duration,
+}
+
+impl Cost {
+    /// That of a single one.
+    pub(super) fn of_one(put: bool, len: u64, took: Duration) -> Self {
+        Self { put, len, bytes: len, took }
+    }
+}
+
+/// Which lengths are measured together.
+pub(super) fn length(len: u64) -> usize {
+    let length = (len.saturating_sub(1) / MEASURED_FROM).max(1).ilog2() as usize / 2;
+    length.min(LENGTHS - 1)
 }
 
 /// Transfers of one direction and about one length.
 #[derive(Debug, Default)]
 struct Class {
     used: Way,
+    /// Attaching needs nobody else.
+    by_itself: bool,
     ring: Samples,
     attach: Samples,
     stage: Stage,
@@ -144,7 +177,7 @@ enum Stage {
 }
 
 impl Class {
-    fn choose(&mut self, len: u64, count: u32) -> Choice {
+    fn choose(&mut self, len: u64) -> Choice {
         if self.left == 0 {
             match self.stage {
                 Stage::New => self.enter(Stage::First, len),
@@ -154,11 +187,10 @@ impl Class {
         }
         let settled = self.stage == Stage::Settled;
         let before = self.left / MEASURE_EVERY;
-        self.left = self.left.saturating_sub(if settled { count } else { 1 });
+        self.left = self.left.saturating_sub(1);
         let measure = !settled || self.left / MEASURE_EVERY != before;
         let way = if self.stage == Stage::Trial { self.used.other() } else { self.used };
-        let why = if settled { Why::Cheaper } else { Why::Tried };
-        Choice { way, why, measure }
+        Choice { way, measure }
     }
 
     fn samples(&mut self, way: Way) -> &mut Samples {
@@ -184,10 +216,16 @@ impl Class {
             return;
         };
         self.stage = Stage::Settled;
-        if trial < CHEAPER * cost {
-            (self.used, self.cost, self.pause) = (other, trial, PAUSE.0);
+        let enough = match (self.by_itself, used) {
+            (false, _) => CHEAPER,
+            (true, Way::Attach) => MUCH_CHEAPER,
+            (true, Way::Ring) => 1.0 / MUCH_CHEAPER,
+        };
+        if trial < enough * cost {
+            (self.used, self.cost, self.pause) = (other, trial, self.pauses().0);
         } else {
-            (self.cost, self.pause) = (cost, (2 * self.pause).clamp(PAUSE.0, PAUSE.1));
+            let (first, last) = self.pauses();
+            (self.cost, self.pause) = (cost, (2 * self.pause).clamp(first, last));
         }
         self.left = self.pause;
     }
@@ -199,9 +237,13 @@ impl Class {
         }
         let Some(now) = self.samples(way).full() else { return };
         if now > CHANGED * self.cost || CHANGED * now < self.cost {
-            let since = self.pause - self.left;
-            (self.cost, self.pause, self.left) = (now, PAUSE.0, PAUSE.0.saturating_sub(since));
+            let (since, (first, _)) = (self.pause - self.left, self.pauses());
+            (self.cost, self.pause, self.left) = (now, first, first.saturating_sub(since));
         }
+    }
+
+    fn pauses(&self) -> (u32, u32) {
+        if self.by_itself { LONG_PAUSE } else { PAUSE }
     }
 }
 
@@ -262,12 +304,12 @@ mod tests {
     fn attached(costs: &mut Costs, ring: f64, attach: f64, count: u32) -> u32 {
         let mut chosen = 0;
         for round in 0..count {
-            let Choice { way, measure, .. } = costs.choose(true, LEN, 1);
+            let Choice { way, measure, .. } = costs.choose(true, LEN);
             let cost = if way == Way::Ring { ring } else { attach };
             // Now and then something comes between.
             let disturbed = if round % 3 == 0 { 9.0 } else { 1.0 };
             if measure {
-                costs.measured(true, LEN, way, nanos(cost * disturbed * LEN as f64));
+                costs.measured(Cost::of_one(true, LEN, nanos(cost * disturbed * LEN as f64)), way);
             }
             chosen += u32::from(way == Way::Attach);
         }
@@ -322,15 +364,15 @@ mod tests {
         let mut costs = Costs::default();
         let mut late = Vec::new();
         for _ in 0..10_000 {
-            let choice = costs.choose(false, LEN, 1);
+            let choice = costs.choose(false, LEN);
             late.extend(choice.measure.then_some(choice.way));
             if late.len() > 16 {
                 let way = late.remove(0);
                 let took = if way == Way::Ring { 20_000.0 } else { 8_000.0 };
-                costs.measured(false, LEN, way, nanos(took));
+                costs.measured(Cost::of_one(false, LEN, nanos(took)), way);
             }
         }
-        assert_eq!(costs.choose(false, LEN, 1).way, Way::Attach);
+        assert_eq!(costs.choose(false, LEN).way, Way::Attach);
     }
 
     #[test]
@@ -339,7 +381,7 @@ mod tests {
             let mut costs = Costs::default();
             let mut slots = 0;
             for _ in 0..FIRST {
-                let Choice { way, measure, .. } = costs.choose(false, len, 1);
+                let Choice { way, measure, .. } = costs.choose(false, len);
                 let warm = slots >= u64::from(SLOTS);
                 let cost = if way == Way::Attach {
                     0.1
@@ -352,25 +394,40 @@ mod tests {
                     slots += len.div_ceil(SLOT_BYTES as u64);
                 }
                 if measure {
-                    costs.measured(false, len, way, nanos(cost * len as f64));
+                    costs.measured(Cost::of_one(false, len, nanos(cost * len as f64)), way);
                 }
             }
-            assert_eq!(costs.choose(false, len, 1).way, Way::Ring, "{len}");
+            assert_eq!(costs.choose(false, len).way, Way::Ring, "{len}");
+        }
+    }
+
+    #[test]
+    fn who_can_attach_asks_only_where_that_is_much_cheaper() {
+        for (ring, attach, asks) in
+            [(0.08, 0.1, false), (0.06, 0.1, true), (0.3, 0.1, false), (0.02, 0.1, true)]
+        {
+            let mut costs = Costs::by_itself();
+            for changed in [0.02, 0.3, 1.0] {
+                attached(&mut costs, changed * ring, attach, 50_000);
+            }
+            attached(&mut costs, ring, attach, LONG_PAUSE.1 + FIRST);
+            let attached = attached(&mut costs, ring, attach, 200);
+            assert_eq!(attached < 100, asks, "{ring} to {attach}: {attached}");
         }
     }
 
     #[test]
     fn lengths_and_directions_are_told_apart() {
         let mut costs = Costs::default();
-        for (index, start) in [4, 16, 64, 256, 1024].map(|kib| kib << 10).into_iter().enumerate() {
-            for len in [start, 4 * start - 1] {
+        for (index, end) in [16, 64, 256, 1024, 4096].map(|kib| kib << 10).into_iter().enumerate() {
+            for len in [end / 4 + 1, end] {
                 let class: *const Class = costs.class(true, len);
                 assert!(std::ptr::eq(class, &raw const costs.puts[index]), "{len}");
             }
         }
         let class: *const Class = costs.class(false, u64::MAX);
         assert!(std::ptr::eq(class, &raw const costs.gets[LENGTHS - 1]));
-        let short = costs.choose(true, MEASURED_FROM - 1, 1);
+        let short = costs.choose(true, MEASURED_FROM - 1);
         assert_eq!(short, Choice::unmeasured(Way::Ring));
     }
 }

@@ -20,8 +20,9 @@ use super::board::OwnBoard;
 use super::cma::Nonce;
 use super::doorbell::{RECORDS, settle};
 use super::link::{Conn, Outcome, Queued, TxLink};
-use super::lock::Lock;
+use super::lock::BiasedLock;
 use super::loopback::Loopback;
+use super::offer::Going;
 use super::peer::{Peer, PeerTable};
 use super::poll::PollState;
 use super::ready::Ready;
@@ -49,7 +50,7 @@ pub(super) struct SmEndpoint {
     pub(super) regions: RegionTable,
     /// Where peers tell that they have something, see `board.rs`.
     pub(super) board: OwnBoard,
-    pub(super) matcher: Lock<Matcher>,
+    pub(super) matcher: BiasedLock<Matcher>,
     pub(super) ready: Ready,
     pub(super) loopback: Loopback,
     pub(super) peers: Mutex<PeerTable>,
@@ -61,7 +62,7 @@ pub(super) struct SmEndpoint {
     pub(super) has_opened: AtomicBool,
     /// Memory that the owner of a lost connection may still be copying.
     pub(super) kept: Mutex<Vec<super::teardown::Kept>>,
-    pub(super) poll: Lock<PollState>,
+    pub(super) poll: BiasedLock<PollState>,
     pub(super) closed: AtomicBool,
     /// The process that opened it.
     pub(super) process: rustix::process::Pid,
@@ -216,16 +217,16 @@ impl SmEndpoint {
                 return Ok(());
             }
         };
-        if link.copy_at_once(op, put, &transfer) {
+        let Going::Ask { measure } = link.copy_at_once(op, put, &transfer) else {
             settle();
             self.wake_poll_for(&link.conn);
             drop(links);
             // Not under the lock: it may release memory.
             drop(transfer);
             return Ok(());
-        }
+        };
         let mut out = Outcome::default();
-        link.start(op, put, transfer);
+        link.start(op, put, transfer, measure);
         link.write_waiting(&mut out, &mut 0);
         settle();
         self.wake_poll_for(&link.conn);

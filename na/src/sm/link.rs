@@ -18,9 +18,10 @@ use std::time::{Duration, Instant};
 
 use super::block::{Announced, Mapped};
 use super::board::Board;
+use super::costs::Way;
 use super::doorbell::{BOARD, RECORDS, ROOM, settle};
 use super::fallback::{Lane, Source, Span};
-use super::offer::Offers;
+use super::offer::{Going, Offers};
 use super::record::{self, CONTROL_WORDS, Status};
 use super::ring::{Producer, Violation};
 use super::rma::Requests;
@@ -30,7 +31,7 @@ pub(super) use crate::loopback::{Outcome, Queued};
 use crate::matching::Kind;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use crate::{Completion, Error, LocalMem, MsgBuf, OpId, Tag};
+use crate::{Completion, Error, LocalMem, MsgBuf, OpId, Tag, Transfer};
 
 /// One connection.
 #[derive(Debug)]
@@ -439,21 +440,21 @@ impl TxLink {
         self.control.contains(&control)
     }
 
-    /// Does a transfer at once if the owner's offer allows that; the poll reports it. `false`: it
-    /// has to be started.
+    /// Does a transfer at once if the owner's offer allows that and it is the better way; the poll
+    /// reports it. Otherwise it has to be started.
     #[inline]
-    pub(super) fn copy_at_once(&mut self, op: OpId, put: bool, transfer: &crate::Transfer) -> bool {
-        if !self.offers.copy(&self.conn, put, transfer) {
-            return false;
+    pub(super) fn copy_at_once(&mut self, op: OpId, put: bool, transfer: &Transfer) -> Going {
+        let going = self.offers.copy(&self.conn, put, transfer);
+        if going == Going::Done {
+            self.ended.push(Completion::Transfer { op, result: Ok(()) });
+            self.conn.set_backlog(true);
         }
-        self.ended.push(Completion::Transfer { op, result: Ok(()) });
-        self.conn.set_backlog(true);
-        true
+        going
     }
 
     /// Starts a transfer; the poll flushes it.
-    pub(super) fn start(&mut self, op: OpId, put: bool, transfer: crate::Transfer) {
-        self.requests.start(op, put, transfer);
+    pub(super) fn start(&mut self, op: OpId, put: bool, transfer: Transfer, measure: bool) {
+        self.requests.start(op, put, transfer, measure);
         self.conn.set_backlog(true);
     }
 
@@ -581,6 +582,9 @@ impl TxLink {
         out: &mut Outcome,
     ) -> Result<(), &'static str> {
         self.requests.done(part, status, peer, out)?;
+        if let Some(cost) = self.requests.cost.take() {
+            self.offers.costs.measured(cost, Way::Ring);
+        }
         if self.requests.wants_room() {
             self.conn.set_backlog(true);
         }

@@ -1,8 +1,8 @@
 //! Standing permissions: a peer that asks for the same region again is let copy there by itself
 //! from then on, without a word to us. Memory of `alloc` it maps. Plain memory it attaches to, if
-//! that is the cheaper way (`costs.rs`); then it asks again now and then, so that we notice when it
-//! no longer is, and take the offer back. It learns an address in our memory by that, but nothing
-//! that it could not do without: whom the system lets attach to us can read all of it.
+//! that is possible, and if it finds that it is the cheaper way (`costs.rs`). It learns an address
+//! in our memory by that, but nothing that it could not do without: whom the system lets attach to
+//! us can read all of it.
 //!
 //! An *offer* is a slot of the connection and a generation. While the slot's word in the shared
 //! segment holds the generation, the offer stands.
@@ -11,7 +11,7 @@
 //! |---|---|
 //! | announces the block, if it is one, stores the generation, sends *offer* | keeps it |
 //! | | enters the gate of offers, and copies if the word is the generation |
-//! | revokes the region, or changes its mind: clears the word, fence | leaves the gate |
+//! | revokes the region: clears the word, fence | leaves the gate |
 //! | keeps the memory while the gate is not quiet | finds the word changed: asks again |
 //!
 //! The place in an offer is the slot in bits 0..8, the region's access in 8..16 and the generation
@@ -23,11 +23,12 @@
 //! the send lock. A region that is asked for once, as most that travel in one call, has no offer.
 
 use std::sync::Weak;
+use std::time::Instant;
 
 use super::block::PeerBlock;
 use super::cma::{self, Direction, VECTORS};
 use super::copy::copy_between;
-use super::costs::MEASURED_FROM;
+use super::costs::{Cost, Costs, MEASURED_FROM, Way};
 use super::endpoint::SmEndpoint;
 use super::gate::withdraw;
 use super::link::{Conn, Control};
@@ -51,32 +52,11 @@ const ASKED_MAX: usize = 16;
 /// Requests without an offer after there was no slot for one.
 const PAUSE: u32 = 256;
 
-/// Of so many transfers under an offer of plain memory one is asked for all the same.
-const ASK_EVERY: u32 = 64;
-
-/// What the way that a transfer takes says about an offer of its region.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wish {
-    /// The requester had better copy by itself.
-    Offer,
-    /// It had better not.
-    Withdraw,
-    Nothing,
-}
-
 /// A slot of a connection.
 #[derive(Debug)]
 struct Slot {
     key: u64,
     region: WeakMem,
-    /// Zero: the offer was withdrawn.
-    generation: u32,
-}
-
-impl Slot {
-    fn stands_for(&self, key: u64) -> bool {
-        self.key == key && self.generation != 0
-    }
 }
 
 /// What we have offered on a connection; the poll's.
@@ -93,33 +73,20 @@ pub(super) struct Offered {
 }
 
 impl Offered {
-    /// A request for `len` bytes of the region of `lease` came.
-    pub(super) fn requested(&mut self, lease: &LocalMem, len: u64, wish: Wish, conn: &Conn) {
+    /// A request for `len` bytes of the region of `lease` came, which the peer could reach itself.
+    pub(super) fn requested(&mut self, lease: &LocalMem, len: u64) {
         let key = lease.key();
-        let slot = self.slots.iter().position(|slot| slot.stands_for(key));
-        match (wish, slot) {
-            (Wish::Withdraw, Some(slot)) => {
-                let generation = std::mem::take(&mut self.slots[slot].generation);
-                withdraw(conn.segment.offer(true, slot), generation);
-            }
-            (Wish::Offer, None) if len <= AT_ONCE_BYTES => {
-                if !self.asked.contains(&key) {
-                    self.asked[self.asked_at % ASKED_MAX] = key;
-                    self.asked_at += 1;
-                } else if self.pause > 0 {
-                    self.pause -= 1;
-                } else {
-                    self.wanted = Some(lease.clone());
-                }
-            }
-            _ => {}
+        if len > AT_ONCE_BYTES || self.slots.iter().any(|slot| slot.key == key) {
+            return;
         }
-    }
-
-    /// For how many transfers one that is asked for stands.
-    pub(super) fn asked_for(&self, lease: &LocalMem) -> u32 {
-        let key = lease.key();
-        if self.slots.iter().any(|slot| slot.stands_for(key)) { ASK_EVERY } else { 1 }
+        if !self.asked.contains(&key) {
+            self.asked[self.asked_at % ASKED_MAX] = key;
+            self.asked_at += 1;
+        } else if self.pause > 0 {
+            self.pause -= 1;
+        } else {
+            self.wanted = Some(lease.clone());
+        }
     }
 
     /// Offers the region that is wanted, if any. `announce` makes sure that the peer can map it,
@@ -155,11 +122,7 @@ impl Offered {
         endpoint: &Weak<SmEndpoint>,
         conn: &Arc<Conn>,
     ) -> Option<u64> {
-        // Under an offer that was withdrawn the peer may still be copying.
-        let copies = conn.segment.peer_copies();
-        let is_free =
-            |slot: &Slot| slot.region.upgrade().is_none() || (slot.generation == 0 && !copies);
-        let free = self.slots.iter().position(is_free);
+        let free = self.slots.iter().position(|slot| slot.region.upgrade().is_none());
         let slot = free.unwrap_or(self.slots.len());
         if slot >= OFFERS_MAX {
             return None;
@@ -173,7 +136,7 @@ impl Offered {
             word.store(0, Ordering::Relaxed);
             return None;
         }
-        let entry = Slot { key: lease.key(), region: lease.downgrade(), generation };
+        let entry = Slot { key: lease.key(), region: lease.downgrade() };
         match free {
             Some(free) => self.slots[free] = entry,
             None => self.slots.push(entry),
@@ -226,11 +189,22 @@ impl Offer for Standing {
 }
 
 /// Offers of the peer; behind the send lock.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Offers {
     known: Vec<Known>,
     /// Attaching has failed: plain memory is asked for.
     asks: bool,
+    /// Of plain memory, by ourselves or by asking.
+    pub(super) costs: Costs,
+}
+
+/// How a transfer goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Going {
+    /// It is done.
+    Done,
+    /// The owner has to be asked; to be measured if there is a choice.
+    Ask { measure: bool },
 }
 
 #[derive(Debug)]
@@ -247,8 +221,8 @@ struct Known {
 pub(super) enum Theirs {
     /// The region is the block.
     Block(Arc<PeerBlock>),
-    /// Plain memory in the peer's address space, and how often it was used.
-    Plain { addr: u64, len: u64, used: u32 },
+    /// Plain memory in the peer's address space.
+    Plain { addr: u64, len: u64 },
 }
 
 /// Reads the word of an offer that says its place: slot, access, generation.
@@ -257,6 +231,13 @@ pub(super) fn read_place(place: u64) -> Option<(usize, Access, u32)> {
     let generation = (place >> 32) as u32;
     let sound = slot < OFFERS_MAX && place & 0xffff_0000 == 0 && generation != 0;
     sound.then_some((slot, access, generation))
+}
+
+impl Default for Offers {
+    fn default() -> Self {
+        // By ourselves at first: we were offered it because we ask so often.
+        Self { known: Vec::new(), asks: false, costs: Costs::by_itself() }
+    }
 }
 
 impl Offers {
@@ -275,31 +256,40 @@ impl Offers {
         self.known.retain(|known| !is_it(&known.memory));
     }
 
-    /// Does a transfer if an offer allows it. `false`: the owner has to be asked.
+    /// Does a transfer if an offer allows it, and that is better than to ask.
     #[inline]
-    pub(super) fn copy(&mut self, conn: &Conn, put: bool, transfer: &Transfer) -> bool {
+    pub(super) fn copy(&mut self, conn: &Conn, put: bool, transfer: &Transfer) -> Going {
+        const ASK: Going = Going::Ask { measure: false };
         let Transfer { local, local_offset, remote, remote_offset, len } = transfer;
         if *len > AT_ONCE_BYTES || *len == 0 {
-            return false;
+            return ASK;
         }
         let Some(at) = self.known.iter().position(|known| known.key == remote.key) else {
-            return false;
+            return ASK;
         };
         let known = &mut self.known[at];
         let allowed = if put { known.access.writable() } else { known.access.readable() };
         if !allowed {
-            return false;
+            return ASK;
         }
-        let Some(memory) = known.memory.at(*remote_offset, *len, put) else { return false };
+        let Some(memory) = known.memory.at(*remote_offset, *len, put) else { return ASK };
         let ours = || local.region().pieces(*local_offset, *len);
-        // More than one call can name.
-        if matches!(memory, Part::Plain(_)) && ours().nth(VECTORS).is_some() {
-            return false;
+        let mut measure = false;
+        if matches!(memory, Part::Plain(_)) {
+            // More than one call can name.
+            if ours().nth(VECTORS).is_some() {
+                return ASK;
+            }
+            let choice = self.costs.choose(put, *len);
+            measure = choice.measure;
+            if choice.way == Way::Ring {
+                return Going::Ask { measure };
+            }
         }
         let gate = conn.segment.offers_gate();
         if !gate.enter_under(conn.segment.offer(false, known.slot), known.generation) {
             self.known.swap_remove(at);
-            return false;
+            return ASK;
         }
         let copied = match memory {
             Part::Mapped(theirs) => {
@@ -309,14 +299,23 @@ impl Offers {
                 unsafe { copy_between(!put, ours(), std::iter::once(theirs), None) };
                 true
             }
-            Part::Plain(theirs) => attach(conn, put, ours(), theirs),
+            Part::Plain(theirs) => {
+                let began = measure.then(Instant::now);
+                let copied = attach(conn, put, ours(), theirs);
+                if let Some(began) = began {
+                    let cost = Cost::of_one(put, *len, began.elapsed());
+                    self.costs.measured(cost, Way::Attach);
+                }
+                copied
+            }
         };
         gate.leave();
         if !copied {
             self.asks = true;
             self.known.swap_remove(at);
+            return ASK;
         }
-        copied
+        Going::Done
     }
 }
 
@@ -332,13 +331,12 @@ impl Theirs {
     fn at(&mut self, offset: u64, len: u64, write: bool) -> Option<Part> {
         match self {
             Self::Block(block) => block.at(offset, len, write).map(Part::Mapped),
-            Self::Plain { addr, len: whole, used } => {
-                *used = used.wrapping_add(1);
+            Self::Plain { addr, len: whole } => {
                 let end = offset.checked_add(len)?;
-                let alone = len >= MEASURED_FROM && !used.is_multiple_of(ASK_EVERY);
                 // The sum was checked when the offer came.
                 let piece = || Part::Plain(Piece { addr: *addr + offset, len, block: 0 });
-                (alone && end <= *whole).then(piece)
+                // Shorter ones fit into few lines of the ring.
+                (len >= MEASURED_FROM && end <= *whole).then(piece)
             }
         }
     }

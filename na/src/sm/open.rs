@@ -7,7 +7,7 @@ use super::address::{self, Name};
 use super::board::OwnBoard;
 use super::cma::{self, Nonce};
 use super::endpoint::SmEndpoint;
-use super::lock::Lock;
+use super::lock::BiasedLock;
 use super::loopback::Loopback;
 use super::peer::{Peer, PeerTable, Reach};
 use super::poll::{LISTENER, PollState, TIMER, WAKE};
@@ -110,7 +110,7 @@ fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error
         nonce,
         regions: options.regions.clone().unwrap_or_default(),
         board,
-        matcher: Lock::new(Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max)),
+        matcher: BiasedLock::new(Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max)),
         ready,
         loopback: Loopback::default(),
         peers: Mutex::new(PeerTable::default()),
@@ -120,7 +120,7 @@ fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error
         opened: Mutex::new(Vec::new()),
         has_opened: AtomicBool::new(false),
         kept: Mutex::new(Vec::new()),
-        poll: Lock::new(PollState::new(listener)),
+        poll: BiasedLock::new(PollState::new(listener)),
         closed: AtomicBool::new(false),
         process: rustix::process::getpid(),
         attached: AtomicUsize::new(0),

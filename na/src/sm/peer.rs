@@ -9,7 +9,7 @@ use std::sync::Weak;
 
 use super::address::Name;
 use super::link::TxLink;
-use super::lock::Lock;
+use super::lock::BiasedLock;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{Addr, Error, PeerLink, PeerStats};
@@ -34,12 +34,12 @@ pub(super) struct Peer {
     /// It can never be reached again.
     gone: AtomicBool,
     /// The links, the one to send through first. This is the send lock.
-    pub(super) links: Lock<Vec<TxLink>>,
+    pub(super) links: BiasedLock<Vec<TxLink>>,
 }
 
 impl Peer {
     pub(super) fn new(id: u64, uri: String, reach: Reach) -> Arc<Self> {
-        let (gone, links) = (AtomicBool::new(false), Lock::new(Vec::new()));
+        let (gone, links) = (AtomicBool::new(false), BiasedLock::new(Vec::new()));
         Arc::new(Self { id, uri, reach, gone, links })
     }
 

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use super::block::Mapped;
 use super::copy::{copy_between, skip_bytes};
+use super::costs::{Cost, length};
 use super::fallback::{Chunk, Source, Span};
 use super::link::{Conn, Control, Outcome};
 use super::record::{self, PARTS_MAX, PIECES_MAX, Piece, REQUEST_BYTES_MAX, Request, Status};
@@ -38,7 +39,25 @@ pub(super) struct Requests {
     /// Parts that we copy ourselves.
     grants: VecDeque<Grant>,
     next_id: u64,
+    /// Transfers of one kind that are measured while there are any.
+    flight: Option<Flight>,
+    /// What the last of them cost.
+    pub(super) cost: Option<Cost>,
 }
+
+/// See `costs.rs`.
+#[derive(Debug)]
+struct Flight {
+    put: bool,
+    /// Of the first one.
+    len: u64,
+    began: Instant,
+    /// Of those that have ended.
+    bytes: u64,
+}
+
+/// Transfers after which a flight is measured that does not end.
+const FLIGHT_MAX: u64 = 32;
 
 #[derive(Debug)]
 struct Open {
@@ -72,8 +91,15 @@ const GRANT_CHUNK: u64 = 256 << 10;
 
 impl Requests {
     /// Takes a transfer, to be asked for by [`issue`](Self::issue).
-    pub(super) fn start(&mut self, op: OpId, put: bool, transfer: Transfer) {
+    pub(super) fn start(&mut self, op: OpId, put: bool, transfer: Transfer, measure: bool) {
         let id = self.fresh_id();
+        let len = transfer.len;
+        if self.transfers.is_empty() {
+            let flight = || Flight { put, len, began: Instant::now(), bytes: 0 };
+            self.flight = measure.then(flight);
+        } else {
+            self.flight.take_if(|flight| (flight.put, length(flight.len)) != (put, length(len)));
+        }
         let open = Open { op, put, transfer, asked: 0, parts: 0, failed: None };
         self.transfers.insert(id, open);
         self.waiting.push_back(id);
@@ -309,10 +335,29 @@ impl Requests {
         }
         if let Some(open) = self.transfers.remove(&id) {
             self.waiting.retain(|waiting| *waiting != id);
+            self.ended_in_flight(&open);
             let result = open.failed.map_or(Ok(()), Err);
             out.completions.push(Completion::Transfer { op: open.op, result });
             out.memory.push(open.transfer.local);
         }
+    }
+
+    fn ended_in_flight(&mut self, open: &Open) {
+        let Some(mut flight) = self.flight.take_if(|_| open.failed.is_none()) else {
+            // What has failed says nothing.
+            self.flight = None;
+            return;
+        };
+        flight.bytes = flight.bytes.saturating_add(open.transfer.len);
+        let goes_on = !self.transfers.is_empty();
+        if goes_on && flight.bytes / FLIGHT_MAX < flight.len {
+            self.flight = Some(flight);
+            return;
+        }
+        let Flight { put, len, began, bytes } = flight;
+        let now = Instant::now();
+        self.cost = Some(Cost { put, len, bytes, took: now.saturating_duration_since(began) });
+        self.flight = goes_on.then_some(Flight { put, len, began: now, bytes: 0 });
     }
 
     fn fresh_id(&mut self) -> u64 {

@@ -204,7 +204,7 @@ impl RxLink {
         let place = read_place(place).ok_or("an offer that cannot be read")?;
         addr.checked_add(len).ok_or("an offer of impossible memory")?;
         if self.services.attaches() {
-            let memory = Theirs::Plain { addr, len, used: 0 };
+            let memory = Theirs::Plain { addr, len };
             self.with_link(|tx| tx.offers.add(key, place, memory));
         }
         Ok(())

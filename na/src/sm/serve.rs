@@ -23,10 +23,10 @@ use rustix::io::Errno;
 use super::block::{Mapped, PeerBlocks};
 use super::cma::{self, Direction};
 use super::copy::{copy_between, skip_bytes};
-use super::costs::{Choice, Costs, Way, Why};
+use super::costs::{Choice, Cost, Costs, Way};
 use super::fallback::{Chunk, Span};
 use super::link::{Conn, Control, Outcome, TxLink};
-use super::offer::{Offered, Wish};
+use super::offer::Offered;
 use super::record::{PARTS_MAX, Piece, Request, Status};
 use super::untaken::{Get, Untaken};
 use crate::{CopyHelper, DeniedReason, LocalMem, RegionTable};
@@ -162,28 +162,22 @@ impl Services {
         }
         let grant = self.grant && len >= GRANT_FROM && lease.region().block().is_some();
         let mut measure = false;
-        let has_block = lease.region().block().is_some();
-        let mut wish = if has_block { Wish::Offer } else { Wish::Nothing };
+        // The requester may do without us what it can do: it knows what is cheaper for it.
+        let may_offer = self.attach || lease.region().block().is_some();
         let (path, answer) = if let Some(mapped) = place.blocks.resolve(&pieces, !put) {
             (Path::Mapped(mapped), None)
         } else if grant && let Some(block) = announce(&lease, put) {
             // A region with a block is that block.
             (Path::Granted, Some(Control::Grant { part, block, offset }))
         } else {
-            let Choice { way, why, measure: measured } = self.choose(put, len, &lease, place.conn);
-            measure = measured;
-            if !has_block {
-                wish = match (way, why) {
-                    (Way::Attach, Why::Cheaper) => Wish::Offer,
-                    // To try it is to try it for all.
-                    (Way::Ring, Why::Cheaper | Why::Tried) => Wish::Withdraw,
-                    _ => Wish::Nothing,
-                };
-            }
-            let pulls = put && way == Way::Ring;
-            (way.into(), pulls.then_some(Control::Pull { part, measure }))
+            let choice = self.choose(put, len, place.conn);
+            measure = choice.measure;
+            let pulls = put && choice.way == Way::Ring;
+            (choice.way.into(), pulls.then_some(Control::Pull { part, measure }))
         };
-        self.offered.requested(&lease, len, wish, place.conn);
+        if may_offer {
+            self.offered.requested(&lease, len);
+        }
         let span = Span { offset, len, done: 0 };
         let spent = measure.then_some(Duration::ZERO);
         self.alone = (measure && self.open.is_empty()).then(|| (part, Instant::now()));
@@ -208,23 +202,24 @@ impl Services {
             self.untaken.push(Get { part, len, copied, alone });
             return;
         }
-        self.costs.measured(service.put, len, way, alone.unwrap_or(copied));
+        let cost = Cost::of_one(service.put, len, alone.unwrap_or(copied));
+        self.costs.measured(cost, way);
     }
 
     /// The requester says how long it took the data of a get: all of it, and the last chunk.
     pub(super) fn taken(&mut self, part: u64, nanos: u64, last: u64) {
         if let Some((len, cost)) = self.untaken.take(part, nanos, last) {
-            self.costs.measured(false, len, Way::Ring, cost);
+            self.costs.measured(Cost::of_one(false, len, cost), Way::Ring);
         }
     }
 
     /// How memory goes that nobody has mapped.
-    fn choose(&mut self, put: bool, len: u64, lease: &LocalMem, conn: &Conn) -> Choice {
+    fn choose(&mut self, put: bool, len: u64, conn: &Conn) -> Choice {
         if !self.attach {
             return Choice::unmeasured(Way::Ring);
         }
         if conn.segment.peer_bell().is_awake() {
-            return self.costs.choose(put, len, self.offered.asked_for(lease));
+            return self.costs.choose(put, len);
         }
         Choice::unmeasured(if len > SLEEPER_BYTES { Way::Attach } else { Way::Ring })
     }
@@ -252,9 +247,8 @@ impl Services {
             }
             1 => {
                 self.grant = false;
-                let Service { put, span, ref lease, .. } = self.open[at];
-                let lease = lease.clone();
-                let Choice { way, measure, .. } = self.choose(put, span.len, &lease, conn);
+                let Service { put, span, .. } = self.open[at];
+                let Choice { way, measure } = self.choose(put, span.len, conn);
                 let pulls = put && way == Way::Ring;
                 let service = &mut self.open[at];
                 (service.path, service.spent) = (way.into(), measure.then_some(Duration::ZERO));

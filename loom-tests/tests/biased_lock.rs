@@ -1,0 +1,108 @@
+//! Does the lock exclude when one thread takes it without an atomic read-modify-write, and another
+//! one ends that? Does who comes next see what was done?
+#![cfg(loom)]
+#![allow(clippy::unwrap_used, reason = "a model")]
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+use na::loom_exports::lock::biased::{Held, RawBiasedLock};
+
+// Tokens are multiples of eight.
+const FAVOURED: usize = 8;
+const OTHER: usize = 16;
+const THIRD: usize = 24;
+
+struct Shared {
+    lock: RawBiasedLock,
+    value: UnsafeCell<u32>,
+}
+
+/// A lock whose favoured thread is the caller.
+fn favoured() -> Arc<Shared> {
+    let lock = RawBiasedLock::with_first(1);
+    while {
+        let held = lock.acquire(FAVOURED);
+        lock.release(held);
+        !matches!(held, Held::Inside(_))
+    } {}
+    Arc::new(Shared { lock, value: UnsafeCell::new(0) })
+}
+
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(4);
+    builder.check(model);
+}
+
+/// Tries, because a model cannot follow a wait of unknown length. How often it succeeded.
+fn add(shared: &Shared, me: usize) -> u32 {
+    let Some(held) = shared.lock.try_acquire(me) else { return 0 };
+    // SAFETY: the lock is held, and the model reports any other access meanwhile.
+    shared.value.with_mut(|value| unsafe { *value += 1 });
+    shared.lock.release(held);
+    1
+}
+
+fn total(shared: &Shared) -> u32 {
+    let held = shared.lock.try_acquire(FAVOURED).expect("free in the end");
+    // SAFETY: the lock is held, and the other threads are gone.
+    let value = shared.value.with(|value| unsafe { *value });
+    shared.lock.release(held);
+    value
+}
+
+#[test]
+fn ending_a_favour_lets_one_in_at_a_time() {
+    check(|| {
+        let shared = favoured();
+        let other = shared.clone();
+        let thread = thread::spawn(move || add(&other, OTHER) + add(&other, OTHER));
+        let added = add(&shared, FAVOURED) + add(&shared, FAVOURED);
+        let added = added + thread.join().unwrap();
+        assert_eq!(total(&shared), added);
+    });
+}
+
+/// The favour goes to the other thread, and back.
+#[test]
+fn a_favour_changes_hands() {
+    check(|| {
+        let shared = favoured();
+        let other = shared.clone();
+        let thread = thread::spawn(move || (0..4).map(|_| add(&other, OTHER)).sum::<u32>());
+        let added = add(&shared, FAVOURED);
+        let added = added + thread.join().unwrap();
+        assert_eq!(total(&shared), added);
+    });
+}
+
+#[test]
+fn two_end_the_same_favour() {
+    check(|| {
+        let shared = favoured();
+        let others = [OTHER, THIRD].map(|me| {
+            let shared = shared.clone();
+            thread::spawn(move || add(&shared, me))
+        });
+        let added = add(&shared, FAVOURED);
+        let added = added + others.map(|other| other.join().unwrap()).iter().sum::<u32>();
+        assert_eq!(total(&shared), added);
+    });
+}
+
+/// Who waits gets it, and who is favoured need not wait for long.
+#[test]
+fn the_favoured_one_waits_for_who_ended_its_favour() {
+    check(|| {
+        let shared = favoured();
+        let other = shared.clone();
+        let thread = thread::spawn(move || add(&other, OTHER));
+        let held = shared.lock.acquire(FAVOURED);
+        // SAFETY: the lock is held, and the model reports any other access meanwhile.
+        shared.value.with_mut(|value| unsafe { *value += 1 });
+        shared.lock.release(held);
+        let added = 1 + thread.join().unwrap();
+        assert_eq!(total(&shared), added);
+    });
+}

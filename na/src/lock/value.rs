@@ -1,0 +1,172 @@
+//! A value behind one of the protocols.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+use super::barrier::thread_token;
+use super::biased::{Held, RawBiasedLock};
+use super::plain::RawLock;
+use crate::sync::UnsafeCell;
+
+/// How the value is reached by one at a time.
+///
+/// # Safety
+///
+/// From when `acquire`, or `try_acquire` with success, returns until `release` is called with what
+/// it returned, on the same thread, no other call of them returns with success; and everything
+/// done in between is visible to who comes next.
+pub unsafe trait Protocol {
+    /// What the holder must give back.
+    type Held: Copy;
+
+    /// Not held.
+    fn free() -> Self;
+    /// Waits until it is free, and takes it.
+    fn acquire(&self) -> Self::Held;
+    /// Takes it if it is free.
+    fn try_acquire(&self) -> Option<Self::Held>;
+    /// Gives it back; only for who holds it.
+    fn release(&self, held: Self::Held);
+}
+
+// SAFETY: the protocol's promise, which a loom model checks.
+unsafe impl Protocol for RawLock {
+    type Held = ();
+
+    fn free() -> Self {
+        Self::new()
+    }
+
+    #[inline(always)]
+    fn acquire(&self) {
+        Self::acquire(self);
+    }
+
+    #[inline(always)]
+    fn try_acquire(&self) -> Option<()> {
+        Self::try_acquire(self).then_some(())
+    }
+
+    #[inline(always)]
+    fn release(&self, (): ()) {
+        Self::release(self);
+    }
+}
+
+// SAFETY: the protocol's promise, which loom models check; it asks that the token is that of the
+// calling thread, which this is, and that the thread is the same for `release`.
+unsafe impl Protocol for RawBiasedLock {
+    type Held = Held;
+
+    fn free() -> Self {
+        Self::new()
+    }
+
+    #[inline(always)]
+    fn acquire(&self) -> Held {
+        Self::acquire(self, thread_token())
+    }
+
+    #[inline(always)]
+    fn try_acquire(&self) -> Option<Held> {
+        Self::try_acquire(self, thread_token())
+    }
+
+    #[inline(always)]
+    fn release(&self, held: Held) {
+        Self::release(self, held);
+    }
+}
+
+/// A value that is reached by one at a time.
+pub struct Lock<T, P: Protocol = RawLock> {
+    raw: P,
+    value: UnsafeCell<T>,
+}
+
+/// A value that mostly one thread reaches.
+pub type BiasedLock<T> = Lock<T, RawBiasedLock>;
+
+// SAFETY: the value is reached by one thread at a time (`Protocol`), which is a move if `T: Send`.
+unsafe impl<T: Send, P: Protocol + Sync> Sync for Lock<T, P> {}
+
+impl<T, P: Protocol> Lock<T, P> {
+    /// Not held.
+    pub fn new(value: T) -> Self {
+        Self { raw: P::free(), value: UnsafeCell::new(value) }
+    }
+
+    /// Waits for the lock. It is given back when the guard is dropped, also by a panic. Whoever
+    /// holds it already waits for ever.
+    #[inline]
+    pub fn lock(&self) -> Guard<'_, T, P> {
+        Guard { held: self.raw.acquire(), lock: self, thread: PhantomData }
+    }
+
+    /// The lock, if nobody holds it.
+    pub fn try_lock(&self) -> Option<Guard<'_, T, P>> {
+        let held = self.raw.try_acquire()?;
+        Some(Guard { held, lock: self, thread: PhantomData })
+    }
+
+    /// The value, which nobody else can reach.
+    #[inline]
+    pub fn get_mut(&mut self) -> &mut T {
+        // SAFETY: valid and unshared: `&mut self`, and the guards borrow the lock.
+        self.value.with_mut(|value| unsafe { &mut *value })
+    }
+}
+
+impl<T, P: Protocol> fmt::Debug for Lock<T, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Lock(..)")
+    }
+}
+
+/// Access to the value of a held [`Lock`].
+pub struct Guard<'a, T, P: Protocol = RawLock> {
+    lock: &'a Lock<T, P>,
+    held: P::Held,
+    /// Given back by the thread that took it ([`Protocol`]).
+    thread: PhantomData<*const ()>,
+}
+
+/// The guard of a [`BiasedLock`].
+pub type BiasedGuard<'a, T> = Guard<'a, T, RawBiasedLock>;
+
+impl<T, P: Protocol> fmt::Debug for Guard<'_, T, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Guard(..)")
+    }
+}
+
+impl<T, P: Protocol> Deref for Guard<'_, T, P> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY:
+        // - valid: the cell is part of the lock, which the guard borrows;
+        // - aliasing: only the holder of the lock makes references, and a mutable one needs
+        //   `&mut self`.
+        self.lock.value.with(|value| unsafe { &*value })
+    }
+}
+
+impl<T, P: Protocol> DerefMut for Guard<'_, T, P> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY:
+        // - valid: the cell is part of the lock, which the guard borrows;
+        // - aliasing: only the holder of the lock makes references, and `&mut self` is exclusive.
+        self.lock.value.with_mut(|value| unsafe { &mut *value })
+    }
+}
+
+impl<T, P: Protocol> Drop for Guard<'_, T, P> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.raw.release(self.held);
+    }
+}
