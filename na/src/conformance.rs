@@ -280,6 +280,7 @@ macro_rules! conformance {
             an_origin_that_does_not_listen_is_answered,
             sends_to_oneself,
             transfers_with_oneself,
+            segments_of_oneself_are_told_apart,
             sends_to_oneself_wait_for_receives,
             what_waits_within_is_canceled_and_closed,
             many_operations_with_random_sizes,

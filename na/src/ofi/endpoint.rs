@@ -16,7 +16,7 @@ use rustix::event::{EventfdFlags, epoll};
 use super::address::{self, RawAddr};
 use super::core::{Core, Parts};
 use super::fabric::{Domain, Ep, library};
-use super::memory;
+use super::memory::{self, Registered};
 use super::peers::Peer;
 use super::provider::{self, Provider};
 use super::search;
@@ -219,7 +219,12 @@ impl OfiEndpoint {
         RegionTable::check_transfer(&transfer, put)?;
         if self.is_own(with) {
             let mut transfer = transfer;
-            transfer.remote.key = core.registry.region_of(transfer.remote.key);
+            let (region, start) = core.registry.region_of(transfer.remote.key);
+            transfer.remote.key = region;
+            transfer.remote_offset =
+                start.checked_add(transfer.remote_offset).ok_or_else(|| {
+                    Error::InvalidArgument("the remote offset is beyond any memory".into())
+                })?;
             self.loopback.start(op, put, transfer)?;
         } else {
             core.start_transfer(op, put, with, transfer)?;
@@ -404,14 +409,14 @@ impl Endpoint for OfiEndpoint {
     }
 
     fn mem_to_bytes(&self, memory: &LocalMem) -> Vec<u8> {
-        let registered = lock(&self.core).registry.get(memory.key());
-        registered.map(|registered| registered.describe()).unwrap_or_default()
+        let registry = lock(&self.core).registry.clone();
+        registry.with(memory.key(), Registered::describe).unwrap_or_default()
     }
 
     fn mem_parts(&self, memory: &LocalMem) -> Option<Vec<MemPart>> {
-        let registered = lock(&self.core).registry.get(memory.key())?;
+        let registry = lock(&self.core).registry.clone();
         let part = |(base, len, handle)| MemPart { base, len, handle };
-        Some(registered.handles().map(part).collect())
+        registry.with(memory.key(), |registered| registered.handles().map(part).collect())
     }
 
     fn mem_from_bytes(&self, bytes: &[u8]) -> Result<RemoteMem, Error> {
