@@ -46,15 +46,14 @@ pub(super) struct Core {
     pub(super) queues: HashMap<u64, Queue>,
     /// Receives that it did not take yet.
     pub(super) recvs: VecDeque<u32>,
-    pub(super) transfers: HashMap<u32, Running>,
-    pub(super) next_transfer: u32,
+    pub(super) transfers: HashMap<u64, Running>,
+    pub(super) next_transfer: u64,
     /// To be reported.
     pub(super) done: VecDeque<Completion>,
     /// To be dropped without the lock: that may run the code of their owners.
     pub(super) memories: Vec<LocalMem>,
     /// Somebody is about to sleep on the descriptors.
     pub(super) sleeping: bool,
-    pub(super) sent_bytes: u64,
 }
 
 /// What a core is made of.
@@ -101,7 +100,6 @@ impl Core {
             done: VecDeque::new(),
             memories: Vec::new(),
             sleeping: false,
-            sent_bytes: 0,
             domain,
         })
     }

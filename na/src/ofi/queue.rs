@@ -37,7 +37,7 @@ pub(super) enum Entry {
     /// A message, in that slot.
     Send(u32),
     /// The next parts of a transfer.
-    Transfer(u32),
+    Transfer(u64),
 }
 
 /// What waits for one peer.
@@ -90,11 +90,7 @@ impl Core {
                 Kind::Expected => call::tinject(ep.ep, start, len, fi_addr, tag),
             }
         };
-        let taken = Posted::of(result) == Posted::Taken;
-        if taken {
-            self.sent_bytes += len as u64;
-        }
-        taken
+        Posted::of(result) == Posted::Taken
     }
 
     /// Hands something over, behind what waits for the same peer.
@@ -269,7 +265,6 @@ impl Core {
         let result = Posted::of(result);
         if result == Posted::Taken {
             *posted = true;
-            self.sent_bytes += len as u64;
         }
         result
     }

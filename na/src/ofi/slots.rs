@@ -52,7 +52,7 @@ pub(super) enum Slot {
     },
     /// A part of a transfer.
     Part {
-        transfer: u32,
+        transfer: u64,
     },
     /// A buffer for unexpected messages.
     Unexpected {
