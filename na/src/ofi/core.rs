@@ -62,6 +62,8 @@ pub(super) struct Parts {
     pub(super) domain: Arc<Domain>,
     pub(super) provider: &'static Provider,
     pub(super) endpoint: u64,
+    /// One buffer takes many messages.
+    pub(super) multi: bool,
     pub(super) message_bytes_max: usize,
     pub(super) connect_timeout: Duration,
     pub(super) left_bytes_max: usize,
@@ -78,11 +80,10 @@ impl Core {
             true => Box::default(),
             false => own_raw.header(provider),
         };
-        let multi = provider.multi_recv && domain.info.first().caps & raw::FI_MULTI_RECV != 0;
         Ok(Self {
             ep: Some(ep),
             slots: Slots::default(),
-            unexpected: Unexpected::new(multi, message_bytes_max),
+            unexpected: Unexpected::new(parts.multi, message_bytes_max),
             provider,
             own,
             own_raw,
@@ -217,7 +218,7 @@ impl Core {
         self.done.extend(ended_receives);
         self.queues.clear();
         self.recvs.clear();
-        self.unexpected.waiting.clear();
+        self.unexpected.forget_waiting();
         for slot in self.slots.drain() {
             self.done.extend(ended(slot, Err(Error::Closed)));
         }

@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, epoll};
 
 use super::address::{self, RawAddr};
 use super::core::{Core, Parts};
-use super::fabric::{Domain, Ep, library};
+use super::fabric::{Domain, Ep, library, unavailable};
 use super::memory::{self, Registered};
 use super::peers::Peer;
 use super::provider::{self, Provider};
@@ -110,7 +110,8 @@ impl OfiEndpoint {
                 provider.name
             )));
         }
-        let multi = provider.multi_recv && info.first().caps & raw::FI_MULTI_RECV != 0;
+        let multi =
+            provider.multi_recv(library.version()) && info.first().caps & raw::FI_MULTI_RECV != 0;
         let domain = Domain::open(library, info, auth_key)?;
         let ep = Ep::open(&domain, provider.wait_fd, multi.then_some(message_bytes_max))?;
         let wait = Wait::new(&ep)?;
@@ -119,11 +120,18 @@ impl OfiEndpoint {
             domain,
             provider,
             endpoint: Addr::unique_endpoint_id(),
+            multi,
             message_bytes_max,
             connect_timeout: options.connect_timeout,
             left_bytes_max: options.left_bytes_max,
         })?;
-        core.post_buffers();
+        core.post_buffers()?;
+        if !core.unexpected.has_posted() {
+            return Err(unavailable(format!(
+                "provider {} takes no buffer for requests; its resources are used up",
+                provider.name
+            )));
+        }
         Ok(Self {
             loopback: Loopback::default(),
             regions: options.regions.clone().unwrap_or_default(),
@@ -253,11 +261,14 @@ impl OfiEndpoint {
             wait.silence();
         }
         self.run_within(core);
-        let result = core.progress(budget);
-        if !core.unexpected.waiting.is_empty() {
+        // Before what comes next: there is room since a receive was posted.
+        if core.unexpected.holds_any() {
             core.deliver_waiting();
         }
-        core.post_buffers();
+        let result = core.progress(budget);
+        if core.unexpected.has_idle() {
+            core.repost_buffers();
+        }
         core.retry();
         result
     }
@@ -477,6 +488,7 @@ impl Endpoint for OfiEndpoint {
             && core.done.is_empty()
             && core.queues.is_empty()
             && core.recvs.is_empty()
+            && (!core.unexpected.has_idle() || core.unexpected.refused)
             && !self.loopback.is_due()
             && core.ep.as_ref().is_none_or(Ep::may_wait);
         core.sleeping = idle;

@@ -20,6 +20,7 @@ use libc::{iovec, ssize_t};
 use ofi_sys::{call, raw};
 
 use super::core::Core;
+use super::fabric::failed;
 use super::peers::Peer;
 use super::slots::Slot;
 use crate::matching::Kind;
@@ -299,49 +300,67 @@ impl Core {
         }
     }
 
-    /// Posts buffers for unexpected messages that are free.
-    pub(super) fn post_buffers(&mut self) {
-        if !self.unexpected.has_idle() {
-            return;
-        }
-        for number in self.unexpected.idle() {
-            let Some(ep) = &self.ep else { return };
-            let index = self.slots.add(Slot::Unexpected { buffer: number });
-            let (context, pinned) = (self.slots.context(index), self.slots.pinned(index));
-            let (start, len) = self.unexpected.buffer(number).place();
-            let iov = iovec { iov_base: start.cast(), iov_len: len };
-            // SAFETY: the slot is ours, and libfabric has nothing of it before it is posted.
-            let (iov, desc) = unsafe {
-                (*pinned).iov[0] = iov;
-                ((&raw const (*pinned).iov).cast(), (&raw mut (*pinned).desc).cast())
-            };
-            let addr = u64::MAX;
-            let message = raw::fi_msg { msg_iov: iov, desc, iov_count: 1, addr, context, data: 0 };
-            let flags = if self.unexpected.multi { raw::FI_MULTI_RECV } else { 0 };
-            // SAFETY: the endpoint is open; the buffer is not touched here but where libfabric says
-            // that a message is complete, until it is given back.
-            let result = unsafe {
-                match self.unexpected.multi {
-                    true => call::recvmsg(ep.ep, &raw const message, flags),
-                    false => {
-                        let null = std::ptr::null_mut();
-                        call::recv(ep.ep, start.cast(), len, null, addr, context)
-                    }
-                }
-            };
-            match Posted::of(result) {
-                Posted::Taken => self.unexpected.buffer(number).posted = true,
+    /// Posts buffers for unexpected messages that are free, as many as libfabric takes now.
+    ///
+    /// # Errors
+    ///
+    /// When libfabric refuses one for good.
+    pub(super) fn post_buffers(&mut self) -> Result<(), Error> {
+        while let Some(number) = self.unexpected.next_idle() {
+            match self.post_buffer(number) {
+                Posted::Taken => self.unexpected.posted(number),
                 Posted::Again | Posted::Failed(libc::ENOMEM) => {
-                    self.slots.take(index);
-                    return;
+                    self.unexpected.put_back(number);
+                    break;
                 }
                 Posted::Failed(errno) => {
-                    self.slots.take(index);
-                    tracing::warn!(errno, "libfabric refuses a buffer for requests");
-                    return;
+                    self.unexpected.put_back(number);
+                    let what = "it refuses a buffer for requests";
+                    return Err(failed(self.domain.lib, what, errno));
                 }
             }
         }
+        Ok(())
+    }
+
+    /// The same, of an endpoint in use: a refusal is told once, and tried again by the next poll.
+    pub(super) fn repost_buffers(&mut self) {
+        let refused = self.post_buffers().err();
+        let was_refused = std::mem::replace(&mut self.unexpected.refused, refused.is_some());
+        if let Some(error) = refused.filter(|_| !was_refused) {
+            tracing::warn!(%error, "fewer requests can be received");
+        }
+    }
+
+    fn post_buffer(&mut self, number: u32) -> Posted {
+        let Some(ep) = &self.ep else { return Posted::Again };
+        let index = self.slots.add(Slot::Unexpected { buffer: number });
+        let (context, pinned) = (self.slots.context(index), self.slots.pinned(index));
+        let (start, len) = self.unexpected.place(number);
+        let iov = iovec { iov_base: start.cast(), iov_len: len };
+        // SAFETY: the slot is ours, and libfabric has nothing of it before it is posted.
+        let (iov, desc) = unsafe {
+            (*pinned).iov[0] = iov;
+            ((&raw const (*pinned).iov).cast(), (&raw mut (*pinned).desc).cast())
+        };
+        let addr = u64::MAX;
+        let message = raw::fi_msg { msg_iov: iov, desc, iov_count: 1, addr, context, data: 0 };
+        // SAFETY: the endpoint is open; the buffer is not touched here but where libfabric says
+        // that a message is complete, until it is given back.
+        let result = unsafe {
+            match self.unexpected.multi {
+                true => call::recvmsg(ep.ep, &raw const message, raw::FI_MULTI_RECV),
+                false => {
+                    let null = std::ptr::null_mut();
+                    call::recv(ep.ep, start.cast(), len, null, addr, context)
+                }
+            }
+        };
+        let result = Posted::of(result);
+        if result != Posted::Taken {
+            self.slots.take(index);
+        }
+        result
     }
 
     /// What an error number of libfabric means for an operation with a peer.

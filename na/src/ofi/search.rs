@@ -179,7 +179,7 @@ fn hints(
     let info = hints.as_ptr();
     let context = if provider.context2 { raw::FI_CONTEXT2 } else { raw::FI_CONTEXT };
     let mut caps = raw::FI_MSG | raw::FI_TAGGED | raw::FI_RMA | raw::FI_DIRECTED_RECV;
-    if provider.multi_recv {
+    if provider.multi_recv(library.version()) {
         caps |= raw::FI_MULTI_RECV;
     }
     if provider.source {
