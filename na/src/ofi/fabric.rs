@@ -29,6 +29,9 @@ use crate::sync::Arc;
 /// are smaller than what a busy server has in flight.
 const CQ_ENTRIES: usize = 131_072;
 
+/// Bytes of a tag, which goes as the data of a message (as in `na_ofi_domain_open`).
+const TAG_BYTES: usize = 4;
+
 /// The library, opened once in a process.
 ///
 /// # Errors
@@ -221,6 +224,13 @@ impl Domain {
         info: Info,
         mut auth_key: Option<Box<[u8]>>,
     ) -> Result<Arc<Self>, Error> {
+        let data_bytes = domain_attr(info.first()).cq_data_size;
+        if data_bytes < TAG_BYTES {
+            return Err(unavailable(format!(
+                "the provider carries {data_bytes} bytes of data with a message; tags need \
+                 {TAG_BYTES}"
+            )));
+        }
         if let Some(key) = &mut auth_key {
             let info = info.as_ptr();
             // SAFETY: both parts are there; the key lives as long as `info` is used: its `Drop`
@@ -278,10 +288,12 @@ impl Domain {
         }
     }
 
-    /// Forgets a peer.
+    /// Forgets a peer, with which nothing may be in flight: what libfabric does with it then is
+    /// undefined (`fi_av_remove` in `fi_av.3`).
     pub(super) fn remove(&self, mut fi_addr: u64) {
-        // SAFETY: the address vector is open, and nothing is in flight with that peer: its
-        // operations keep it (`peers.rs`).
+        // SAFETY: the address vector is open. Nothing is in flight with that peer: operations with
+        // a completion keep its address until then, and messages without one (`inject`) are older
+        // than a provider keeps trying to send them (`Peers::sweep`).
         let _ = unsafe { call::av_remove(self.av, &raw mut fi_addr) };
     }
 

@@ -27,7 +27,7 @@ use crate::matching::Kind;
 use crate::{Addr, Error, Tag};
 
 /// As long as C Mercury tries (`NA_OFI_OP_RETRY_TIMEOUT`).
-const STUCK_LIMIT: Duration = Duration::from_secs(120);
+pub(super) const STUCK_LIMIT: Duration = Duration::from_secs(120);
 
 /// Most bytes of a message that is copied for libfabric at once.
 const INJECT_BYTES_MAX: usize = 256;
@@ -53,6 +53,8 @@ pub(super) struct Queue {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Posted {
     Taken,
+    /// Some of it; the rest not now.
+    Partly,
     /// Not now.
     Again,
     /// Never, with the number of the error.
@@ -91,7 +93,11 @@ impl Core {
                 Kind::Expected => call::tinject(ep.ep, start, len, fi_addr, tag),
             }
         };
-        Posted::of(result) == Posted::Taken
+        let taken = Posted::of(result) == Posted::Taken;
+        if taken {
+            peer.set_injected(self.peers.era());
+        }
+        taken
     }
 
     /// Hands something over, behind what waits for the same peer.
@@ -103,7 +109,7 @@ impl Core {
         }
         match self.post(entry) {
             Posted::Taken => {}
-            Posted::Again => {
+            Posted::Partly | Posted::Again => {
                 let entries = VecDeque::from([entry]);
                 let queue = Queue { to: to.clone(), entries, since: Instant::now() };
                 self.queues.insert(to.peer_id(), queue);
@@ -146,6 +152,7 @@ impl Core {
         {
             match self.post(entry) {
                 Posted::Taken => self.done_with_front(peer),
+                Posted::Partly => return self.advanced(peer),
                 Posted::Again => return self.give_up_if_stuck(peer),
                 Posted::Failed(errno) => {
                     let Some(to) = self.queues.get(&peer).map(|queue| queue.to.clone()) else {
@@ -164,6 +171,12 @@ impl Core {
         queue.since = Instant::now();
         if queue.entries.is_empty() {
             self.queues.remove(&peer);
+        }
+    }
+
+    fn advanced(&mut self, peer: u64) {
+        if let Some(queue) = self.queues.get_mut(&peer) {
+            queue.since = Instant::now();
         }
     }
 
@@ -287,7 +300,7 @@ impl Core {
             // until the completion, and nobody looks at it before.
             let result = unsafe { call::trecv(ep.ep, start, len, null, fi_addr, tag, 0, context) };
             match Posted::of(result) {
-                Posted::Taken => *posted = true,
+                Posted::Taken | Posted::Partly => *posted = true,
                 // `shm` says so when it has as many receives as it takes.
                 Posted::Again | Posted::Failed(libc::ENOMEM) => return,
                 Posted::Failed(errno) => {
@@ -308,7 +321,7 @@ impl Core {
     pub(super) fn post_buffers(&mut self) -> Result<(), Error> {
         while let Some(number) = self.unexpected.next_idle() {
             match self.post_buffer(number) {
-                Posted::Taken => self.unexpected.posted(number),
+                Posted::Taken | Posted::Partly => self.unexpected.posted(number),
                 Posted::Again | Posted::Failed(libc::ENOMEM) => {
                     self.unexpected.put_back(number);
                     break;

@@ -133,6 +133,7 @@ impl Core {
     /// Posts parts until enough are in flight. Called from the queue.
     pub(super) fn post_parts(&mut self, number: u64) -> Posted {
         let part_max = (self.domain.info.ep_attr().max_msg_size as u64).min(PART_BYTES_MAX);
+        let mut any = false;
         loop {
             let Some(running) = self.transfers.get_mut(&number) else { return Posted::Taken };
             if running.is_started() || running.in_flight >= PARTS_MAX {
@@ -177,10 +178,11 @@ impl Core {
                 Posted::Taken => {
                     running.started += len as u64;
                     running.in_flight += 1;
+                    any = true;
                 }
                 other => {
                     self.slots.take(index);
-                    return other;
+                    return if other == Posted::Again && any { Posted::Partly } else { other };
                 }
             }
         }
