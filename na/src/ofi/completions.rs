@@ -93,12 +93,18 @@ impl Core {
                 self.end_slot(index, Ok(()));
             }
             Slot::Recv { .. } => {
-                let Slot::Recv { op, from, tag, mut buf, .. } = self.slots.take(index) else {
+                let slot = self.slots.take(index);
+                let Slot::Recv { mut op, from, tag, mut buf, number, given_up, .. } = slot else {
                     return;
                 };
                 buf.set_len(entry.len.min(buf.capacity()));
                 if let Some(peer) = from.state::<Peer>() {
                     peer.set_reached(true);
+                }
+                if given_up {
+                    self.sinks.remove(number);
+                    let Some(heir) = self.heir(&from, tag) else { return };
+                    op = heir;
                 }
                 let result = Ok(Arrival { from, tag });
                 self.done.push_back(Completion::Recv { op, buf, result });
@@ -277,10 +283,6 @@ impl Core {
                 let transfer = *transfer;
                 self.slots.take(index);
                 self.part_ended(transfer, Err(error));
-            }
-            Slot::Recv { end: Some(end), .. } => {
-                let end = end.clone();
-                self.end_slot(index, Err(end));
             }
             _ => self.end_slot(index, Err(error)),
         }

@@ -12,6 +12,7 @@ use super::memory::Registry;
 use super::peers::{Peer, Peers};
 use super::provider::Provider;
 use super::queue::Queue;
+use super::sinks::Sinks;
 use super::slots::{Slot, Slots};
 use super::transfer::Running;
 use super::unexpected::Unexpected;
@@ -46,6 +47,8 @@ pub(super) struct Core {
     pub(super) queues: HashMap<u64, Queue>,
     /// Receives that it did not take yet.
     pub(super) recvs: VecDeque<u32>,
+    next_receive: u64,
+    pub(super) sinks: Sinks,
     pub(super) transfers: HashMap<u64, Running>,
     pub(super) next_transfer: u64,
     /// To be reported.
@@ -96,6 +99,8 @@ impl Core {
             registry: Registry::default(),
             queues: HashMap::new(),
             recvs: VecDeque::new(),
+            next_receive: 0,
+            sinks: Sinks::new(domain.info.rx_attr().size),
             transfers: HashMap::new(),
             next_transfer: 0,
             done: VecDeque::new(),
@@ -137,7 +142,9 @@ impl Core {
     /// Starts a receive from a peer that is not ourselves.
     pub(super) fn recv(&mut self, op: OpId, from: &Addr, tag: Tag, buf: MsgBuf) {
         let from = from.clone();
-        let slot = self.slots.add(Slot::Recv { op, from, tag, buf, posted: false, end: None });
+        self.next_receive += 1;
+        let (number, posted, given_up) = (self.next_receive, false, false);
+        let slot = self.slots.add(Slot::Recv { op, from, tag, buf, number, posted, given_up });
         self.recvs.push_back(slot);
         self.post_receives();
     }
@@ -150,7 +157,7 @@ impl Core {
         }
         let found = self.slots.iter().find(|(_, slot)| match slot {
             Slot::Send { op: own, given_up, .. } => *own == op && !given_up,
-            Slot::Recv { op: own, .. } => *own == op,
+            Slot::Recv { op: own, given_up, .. } => *own == op && !given_up,
             _ => false,
         });
         match found.map(|(index, _)| index) {
@@ -163,24 +170,23 @@ impl Core {
     pub(super) fn cancel_slot(&mut self, index: u32, error: &Error) {
         match self.slots.get(index) {
             Slot::Send { posted: true, given_up, op, buf, .. } => {
+                if std::mem::replace(given_up, true) {
+                    return;
+                }
                 // libfabric keeps the buffer until it has sent it or the endpoint is closed, and
                 // most providers cannot cancel: the caller gets a copy.
-                *given_up = true;
-                let mut copy = MsgBuf::with_capacity(buf.capacity());
-                let fits = copy.try_extend(buf.as_slice());
-                debug_assert!(fits, "a copy of the same size");
-                let result = Err(error.clone());
-                let op = *op;
-                self.done.push_back(Completion::Send { op, buf: copy, result });
+                let (op, buf, result) = (*op, copy_of(buf), Err(error.clone()));
+                self.done.push_back(Completion::Send { op, buf, result });
             }
-            Slot::Recv { posted: true, end, .. } => {
-                if end.is_none() {
-                    *end = Some(error.clone());
-                    let context = self.slots.context(index);
-                    if let Some(ep) = &self.ep {
-                        ep.cancel(context);
-                    }
+            Slot::Recv { posted: true, given_up, op, buf, number, .. } => {
+                if std::mem::replace(given_up, true) {
+                    return;
                 }
+                let (bytes, result) = (buf.capacity(), Err(error.clone()));
+                self.sinks.add(*number, index, bytes);
+                let (op, buf) = (*op, MsgBuf::with_capacity(bytes));
+                self.done.push_back(Completion::Recv { op, buf, result });
+                self.drain_sinks();
             }
             Slot::Send { to, .. } => {
                 let peer = to.peer_id();
@@ -195,9 +201,49 @@ impl Core {
         }
     }
 
+    /// Asks libfabric to end the oldest sinks if there are too many.
+    fn drain_sinks(&mut self) {
+        while let Some(index) = self.sinks.excess() {
+            let context = self.slots.context(index);
+            if let Some(ep) = &self.ep {
+                ep.cancel(context);
+            }
+        }
+    }
+
+    /// A message of `from` came to a sink: the receive that it is for, if there is one. If that is
+    /// with libfabric, it is a sink from now on.
+    pub(super) fn heir(&mut self, from: &Addr, tag: Tag) -> Option<OpId> {
+        let of_receive = |(index, slot): (u32, &Slot)| match slot {
+            Slot::Recv { from: own, tag: its, number, given_up: false, .. } => {
+                (own == from && *its == tag).then_some((*number, index))
+            }
+            _ => None,
+        };
+        let (number, index) = self.slots.iter().filter_map(of_receive).min()?;
+        let Slot::Recv { op, buf, posted, given_up, .. } = self.slots.get(index) else {
+            return None;
+        };
+        let op = *op;
+        if *posted {
+            *given_up = true;
+            let bytes = buf.capacity();
+            self.sinks.add(number, index, bytes);
+            self.drain_sinks();
+        } else {
+            self.recvs.retain(|waiting| *waiting != index);
+            self.slots.take(index);
+        }
+        Some(op)
+    }
+
     /// Reports a message or receive that ended without a message.
     pub(super) fn end_slot(&mut self, index: u32, result: Result<(), Error>) {
-        if let Some(completion) = ended(self.slots.take(index), result) {
+        let slot = self.slots.take(index);
+        if let Slot::Recv { number, given_up: true, .. } = slot {
+            self.sinks.remove(number);
+        }
+        if let Some(completion) = ended(slot, result) {
             self.done.push_back(completion);
         }
     }
@@ -232,7 +278,7 @@ impl Core {
     /// Every posted expected receive, with the peer that it is from.
     pub(super) fn awaited(&self) -> impl Iterator<Item = (u64, OpId)> {
         self.slots.iter().filter_map(|(_, slot)| match slot {
-            Slot::Recv { op, from, .. } => Some((from.peer_id(), *op)),
+            Slot::Recv { op, from, given_up: false, .. } => Some((from.peer_id(), *op)),
             _ => None,
         })
     }
@@ -263,13 +309,21 @@ impl Core {
 /// The completion of a slot; of a receive only without a message.
 fn ended(slot: Slot, result: Result<(), Error>) -> Option<Completion> {
     match slot {
-        Slot::Send { given_up: true, .. } => None,
+        Slot::Send { given_up: true, .. } | Slot::Recv { given_up: true, .. } => None,
         Slot::Send { op, buf, .. } => Some(Completion::Send { op, buf, result }),
-        Slot::Recv { op, mut buf, end, .. } => {
+        Slot::Recv { op, mut buf, .. } => {
             buf.clear();
-            let error = result.err().or(end).unwrap_or(Error::Canceled);
+            let error = result.err().unwrap_or(Error::Canceled);
             Some(Completion::Recv { op, buf, result: Err(error) })
         }
         Slot::Free | Slot::Part { .. } | Slot::Unexpected { .. } => None,
     }
+}
+
+/// A copy of a message, with as much room.
+fn copy_of(buf: &MsgBuf) -> MsgBuf {
+    let mut copy = MsgBuf::with_capacity(buf.capacity());
+    let fits = copy.try_extend(buf.as_slice());
+    debug_assert!(fits, "a copy of the same size");
+    copy
 }

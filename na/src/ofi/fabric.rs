@@ -132,6 +132,11 @@ impl Info {
         unsafe { &*self.first().tx_attr }
     }
 
+    pub(super) fn rx_attr(&self) -> &raw::fi_rx_attr {
+        // SAFETY: every info has this part, and it lives as long.
+        unsafe { &*self.first().rx_attr }
+    }
+
     /// Our own address, as far as it is known before the endpoint is open.
     pub(super) fn source(&self) -> Option<RawAddr> {
         source(self.first())

@@ -31,9 +31,10 @@
 //! # Files
 //!
 //! `endpoint` (the calls) · `core` (the state) · `queue` (handing over, trying again) · `slots`
-//! (what libfabric has) · `completions` (what it reports) · `unexpected` (buffers for requests) ·
-//! `transfer` (puts and gets) · `memory` (registrations, descriptions) · `peers`, `address` ·
-//! `search`, `provider` (from a URI to a device) · `fabric` (libfabric's objects).
+//! (what libfabric has) · `sinks` (for late messages) · `completions` (what it reports) ·
+//! `unexpected` (buffers for requests) · `transfer` (puts and gets) · `memory` (registrations,
+//! descriptions) · `peers`, `address` · `search`, `provider` (from a URI to a device) · `fabric`
+//! (libfabric's objects).
 
 mod address;
 mod completions;
@@ -45,6 +46,7 @@ mod peers;
 mod provider;
 mod queue;
 mod search;
+mod sinks;
 mod slots;
 mod transfer;
 mod unexpected;

@@ -11,7 +11,7 @@ use libc::iovec;
 use ofi_sys::raw;
 
 use crate::matching::Kind;
-use crate::{Addr, Error, MsgBuf, OpId, Tag};
+use crate::{Addr, MsgBuf, OpId, Tag};
 
 /// The part of a slot that libfabric sees.
 #[repr(C)]
@@ -46,9 +46,11 @@ pub(super) enum Slot {
         from: Addr,
         tag: Tag,
         buf: MsgBuf,
+        /// Which receive it is, by the order of the calls, in which libfabric gets them.
+        number: u64,
         posted: bool,
-        /// Why it was canceled.
-        end: Option<Error>,
+        /// Its end was reported with another buffer; see [`sinks`](super::sinks).
+        given_up: bool,
     },
     /// A part of a transfer.
     Part {
