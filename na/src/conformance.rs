@@ -299,6 +299,7 @@ macro_rules! conformance {
             cancel_before_the_connection_ends_once,
             cancel_while_the_owner_is_idle_ends_once,
             cancel_and_close_end_everything_once,
+            late_messages_hold_up_nobody,
             close_gives_every_buffer_back,
             a_closed_endpoint_refuses,
             peers_and_memory_are_told,

@@ -13,7 +13,7 @@ use super::peers::{Peer, Peers};
 use super::provider::Provider;
 use super::queue::Queue;
 use super::sinks::Sinks;
-use super::slots::{Slot, Slots};
+use super::slots::{Slot, Slots, copy_of};
 use super::transfer::Running;
 use super::unexpected::Unexpected;
 use crate::loopback::Outcome;
@@ -251,13 +251,18 @@ impl Core {
     /// Ends everything and closes the endpoint.
     pub(super) fn close(&mut self) {
         let Some(ep) = self.ep.take() else { return };
-        let in_flight = self.transfers.values().any(Running::is_in_flight);
         // Registrations may be bound to the endpoint.
         self.registry.close();
-        if in_flight && self.provider.protocol == raw::FI_PROTO_RXM {
-            self.abandon(ep);
-        } else {
-            drop(ep);
+        if self.is_deadly_to_close() {
+            tracing::warn!(
+                provider = self.provider.name,
+                "an endpoint is not given back: it was closed while data was under way, which its \
+                 provider does not survive"
+            );
+            std::mem::forget(ep);
+            self.abandon();
+        } else if !ep.close() {
+            self.abandon();
         }
         let mut ended_receives = Vec::new();
         self.matcher.fail_all(&Error::Closed, &mut ended_receives);
@@ -283,20 +288,33 @@ impl Core {
         })
     }
 
-    /// Leaves an endpoint open for good, and everything that it has the address of. RxM (of 1.17)
-    /// accesses memory that it has freed when an endpoint is closed while transfers are in flight,
-    /// and they cannot be canceled. It moves data in calls of ours only (manual progress), and
-    /// there will be none; peers see a process that does not answer.
-    fn abandon(&mut self, ep: Ep) {
-        tracing::warn!(
-            provider = self.provider.name,
-            "an endpoint is not given back: it was closed during transfers, which its provider \
-             does not survive"
-        );
-        std::mem::forget(ep);
-        let nothing = Unexpected::new(false, 0);
-        std::mem::forget(std::mem::replace(&mut self.unexpected, nothing));
-        self.slots.keep_pinned();
+    /// Whether the endpoint must be left open. RxM (of 1.17) accesses memory that it has freed when
+    /// an endpoint is closed while data is under way, in transfers or in messages that the receiver
+    /// reads by itself, and neither can be canceled.
+    fn is_deadly_to_close(&self) -> bool {
+        // What RxM sends whole it can also inject (`rxm_buffer_size` in `rxm_init.c`).
+        let is_long = |slot: &Slot| match slot {
+            Slot::Send { posted: true, buf, .. } => {
+                self.header.len() + buf.len() > self.inject_bytes_max
+            }
+            _ => false,
+        };
+        self.provider.protocol == raw::FI_PROTO_RXM
+            && (self.transfers.values().any(Running::is_in_flight)
+                || self.slots.iter().any(|(_, slot)| is_long(slot)))
+    }
+
+    /// After this libfabric may go on with everything that it has, for as long as the process
+    /// lives: none of it is freed, and callers get other buffers. The memory of transfers does not
+    /// come back. Software moves data in calls of ours only, of which there will be none, but an
+    /// adapter does it by itself. Peers see a process that does not answer.
+    fn abandon(&mut self) {
+        std::mem::forget(std::mem::replace(&mut self.unexpected, Unexpected::none()));
+        std::mem::forget(std::mem::take(&mut self.header));
+        self.slots.abandon();
+        for running in self.transfers.values().filter(|running| running.is_in_flight()) {
+            std::mem::forget(running.transfer.local.clone());
+        }
     }
 
     /// Takes over what messages and transfers within the endpoint came to.
@@ -318,12 +336,4 @@ fn ended(slot: Slot, result: Result<(), Error>) -> Option<Completion> {
         }
         Slot::Free | Slot::Part { .. } | Slot::Unexpected { .. } => None,
     }
-}
-
-/// A copy of a message, with as much room.
-fn copy_of(buf: &MsgBuf) -> MsgBuf {
-    let mut copy = MsgBuf::with_capacity(buf.capacity());
-    let fits = copy.try_extend(buf.as_slice());
-    debug_assert!(fits, "a copy of the same size");
-    copy
 }

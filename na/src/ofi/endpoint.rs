@@ -125,12 +125,16 @@ impl OfiEndpoint {
             connect_timeout: options.connect_timeout,
             left_bytes_max: options.left_bytes_max,
         })?;
-        core.post_buffers()?;
-        if !core.unexpected.has_posted() {
-            return Err(unavailable(format!(
+        let ready = core.post_buffers().and_then(|()| match core.unexpected.has_posted() {
+            true => Ok(()),
+            false => Err(unavailable(format!(
                 "provider {} takes no buffer for requests; its resources are used up",
                 provider.name
-            )));
+            ))),
+        });
+        if let Err(error) = ready {
+            core.close();
+            return Err(error);
         }
         Ok(Self {
             loopback: Loopback::default(),

@@ -24,7 +24,7 @@
 //! | a transfer of nothing | succeeds without asking |
 //! | taking a key back | as good as the provider's: a transfer that has begun may still read or write the memory. So keep memory registered until its peers are done, as in C |
 //! | a smaller message limit of the peer | is not known |
-//! | expected messages without a receive | are kept by the provider, not always within a bound |
+//! | expected messages without a receive | are kept by the provider, not always within a bound; those of receives that were canceled are thrown away, within one (`sinks`) |
 //!
 //! `docs/transports.md` has the table of providers.
 //!

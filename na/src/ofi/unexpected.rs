@@ -108,6 +108,12 @@ impl Unexpected {
         Self { multi, refused: false, bytes, buffers, idle, waiting: HashMap::new() }
     }
 
+    /// No buffers, for an endpoint that is left open.
+    pub(super) fn none() -> Self {
+        let (buffers, idle, waiting) = (Vec::new(), Vec::new(), HashMap::new());
+        Self { multi: false, refused: false, bytes: 0, buffers, idle, waiting }
+    }
+
     /// Where a buffer is, to be posted.
     pub(super) fn place(&self, number: u32) -> (*mut u8, usize) {
         self.buffers[number as usize].place()
