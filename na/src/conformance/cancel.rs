@@ -189,8 +189,9 @@ fn walk(case: &Case<'_>, seed: u64) {
         let side = random.below(2);
         let (node, peer) = (nodes[side], peers[side]);
         let tag = random.below(4) as u32;
+        let limits = node.endpoint.limits();
         let longest = match random.below(4) {
-            0 => node.endpoint.limits().expected_bytes_max,
+            0 => limits.expected_bytes_max.min(limits.unexpected_bytes_max),
             _ => 64,
         };
         let len = random.below(longest + 1);
