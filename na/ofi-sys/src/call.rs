@@ -180,20 +180,6 @@ pub unsafe fn av_remove(av: *mut fid_av, fi_addr: *mut fi_addr_t) -> c_int {
     through!(fi_ops_av, (*av).ops, remove(av, fi_addr, 1, 0))
 }
 
-/// `fi_av_straddr`; null if the provider has no text form.
-pub unsafe fn av_straddr(
-    av: *mut fid_av,
-    addr: *const c_void,
-    buf: *mut std::ffi::c_char,
-    len: *mut usize,
-) -> *const std::ffi::c_char {
-    match function!(fi_ops_av, (*av).ops, straddr) {
-        // SAFETY: as all calls here, by the contract of this module.
-        Some(function) => unsafe { function(av, addr, buf, len) },
-        None => std::ptr::null(),
-    }
-}
-
 /// `fi_mr_regattr`.
 pub unsafe fn mr_regattr(
     domain: *mut fid_domain,
@@ -273,11 +259,6 @@ pub unsafe fn tsend(
     context: *mut c_void,
 ) -> ssize_t {
     through!(fi_ops_tagged, (*ep).tagged, send(ep, buf, len, desc, to, tag, context))
-}
-
-/// `fi_tsendmsg`.
-pub unsafe fn tsendmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> ssize_t {
-    through!(fi_ops_tagged, (*ep).tagged, sendmsg(ep, msg, flags))
 }
 
 /// `fi_tinject`.

@@ -4,7 +4,8 @@
 //! Nothing of libfabric is needed to build. The declarations are written by `generate.sh`;
 //! `tests/layout.rs` compares them with the headers that are installed. What later libraries
 //! changed in structures they serve under symbol versions: [`Library`] asks for those that belong
-//! to these declarations, so that one binary runs on 1.x from 1.3 of that interface on, and on 2.x.
+//! to these declarations, so that one binary runs on libfabric 1.13 ([`OLDEST`]) and later, and on
+//! 2.x.
 
 pub mod call;
 mod library;
@@ -19,4 +20,4 @@ mod library;
 )]
 pub mod raw;
 
-pub use self::library::{API_VERSION, Library, LoadError, Version};
+pub use self::library::{API_VERSION, Library, LoadError, OLDEST, Version};

@@ -10,8 +10,11 @@ use std::fmt;
 use crate::raw::{fi_fabric_attr, fi_info, fid_fabric};
 
 /// The interface version that is asked for: 1.13, as C Mercury does with libraries before 1.20.
-/// Later ones answer with the structures and the meaning of that version.
-pub const API_VERSION: u32 = 1 << 16 | 13;
+/// Later ones answer with the structures and the meaning of that version, earlier ones not at all.
+pub const API_VERSION: u32 = (OLDEST.major as u32) << 16 | OLDEST.minor as u32;
+
+/// The oldest library that serves [`API_VERSION`].
+pub const OLDEST: Version = Version { major: 1, minor: 13 };
 
 /// Names under which the library is looked for, in this order.
 const NAMES: [&str; 2] = ["libfabric.so.1", "libfabric.so"];
@@ -47,7 +50,7 @@ pub enum LoadError {
         tried: String,
     },
     /// It was opened and lacks something.
-    #[error("{name} lacks {symbol}: {reason}; libfabric 1.9 or later is needed")]
+    #[error("{name} lacks {symbol}: {reason}; libfabric {OLDEST} or later is needed")]
     Lacks {
         /// The library.
         name: String,
@@ -55,6 +58,14 @@ pub enum LoadError {
         symbol: &'static str,
         /// What the dynamic linker said.
         reason: String,
+    },
+    /// It was opened and is older than [`OLDEST`].
+    #[error("{name} is libfabric {version}; {OLDEST} or later is needed")]
+    TooOld {
+        /// The library.
+        name: String,
+        /// Its version.
+        version: Version,
     },
 }
 
@@ -166,6 +177,7 @@ impl Library {
                 strerror: std::mem::transmute::<*mut c_void, StrError>(strerror),
             }
         };
+        new_enough(name, library.version())?;
         Ok(library)
     }
 
@@ -244,9 +256,24 @@ impl Library {
     }
 }
 
+fn new_enough(name: &str, version: Version) -> Result<(), LoadError> {
+    match version < OLDEST {
+        true => Err(LoadError::TooOld { name: name.to_owned(), version }),
+        false => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_old_library_is_told_with_both_versions() {
+        let check = |major, minor| new_enough("libfabric.so.1", Version { major, minor });
+        let error = check(1, 12).unwrap_err().to_string();
+        assert!(error.contains("1.12") && error.contains("1.13"), "{error}");
+        assert!(check(1, 13).is_ok() && check(2, 0).is_ok());
+    }
 
     #[test]
     fn a_missing_library_is_told_with_what_was_tried() {
@@ -267,7 +294,7 @@ mod tests {
             Ok(library) => library,
             Err(error) => return println!("SKIPPED: {error}"),
         };
-        assert!(library.version() >= Version { major: 1, minor: 9 }, "{library:?}");
+        assert!(library.version() >= OLDEST, "{library:?}");
         assert!(!library.strerror(11).is_empty());
     }
 }

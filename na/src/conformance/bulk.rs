@@ -51,7 +51,7 @@ pub fn get_and_put_move_the_named_bytes(case: &Case<'_>) {
     }
 }
 
-fn in_pieces(bytes: &[u8], lengths: impl IntoIterator<Item = usize>) -> Memory {
+pub(super) fn in_pieces(bytes: &[u8], lengths: impl IntoIterator<Item = usize>) -> Memory {
     let mut pieces = Vec::new();
     let mut at = 0;
     for len in lengths {

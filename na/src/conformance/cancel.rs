@@ -130,6 +130,28 @@ pub fn cancel_and_close_end_everything_once(case: &Case<'_>) {
     }
 }
 
+/// Messages whose receives were given up, as answers after a deadline, are thrown away and hold up
+/// nothing else of their peer. A receive that is posted again gets them.
+pub fn late_messages_hold_up_nobody(case: &Case<'_>) {
+    const TAGS: std::ops::Range<u32> = 100..164;
+    let (target, origin) = Node::pair(case);
+    let (to_target, to_origin) = greet(&origin, &target);
+    let late: Vec<_> = TAGS.map(|tag| origin.recv_expected(&to_target, tag)).collect();
+    late.iter().for_each(|op| origin.endpoint.cancel(*op));
+    finish(&[&origin], "receives that are given up", &late);
+    for op in late {
+        assert!(matches!(origin.error(op), Error::Canceled));
+    }
+    let again = origin.recv_expected(&to_target, TAGS.start);
+    let bytes = pattern(1, target.endpoint.limits().expected_bytes_max);
+    let sends: Vec<_> = TAGS.map(|tag| target.send_expected(&to_origin, tag, &bytes)).collect();
+    finish(&[&target, &origin], "late messages", &sends);
+    sends.into_iter().for_each(|op| target.succeeded(op));
+    finish(&[&origin, &target], "the receive that was posted again", &[again]);
+    assert!(origin.received(again).1 == bytes);
+    greet(&origin, &target);
+}
+
 /// A random walk: two nodes start operations of every kind, cancel some, poll now and then, and
 /// close in the end. Whatever the order, each operation ends once, as what it was.
 ///
@@ -167,8 +189,9 @@ fn walk(case: &Case<'_>, seed: u64) {
         let side = random.below(2);
         let (node, peer) = (nodes[side], peers[side]);
         let tag = random.below(4) as u32;
+        let limits = node.endpoint.limits();
         let longest = match random.below(4) {
-            0 => node.endpoint.limits().expected_bytes_max,
+            0 => limits.expected_bytes_max.min(limits.unexpected_bytes_max),
             _ => 64,
         };
         let len = random.below(longest + 1);

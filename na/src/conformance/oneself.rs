@@ -1,10 +1,10 @@
 //! Cases about an endpoint that talks with its own address, be it one that listens or not.
 
 use super::Case;
-use super::bulk::transfer;
+use super::bulk::{in_pieces, transfer};
 use super::node::{Node, contents, drive, finish, pattern};
 use super::waiting::sleep_until;
-use crate::{Access, DeniedReason, Error, OpId, Tag};
+use crate::{Access, DeniedReason, Error, MemPart, OpId, Tag};
 
 /// An endpoint is its own peer.
 pub fn sends_to_oneself(case: &Case<'_>) {
@@ -48,6 +48,39 @@ pub fn transfers_with_oneself(case: &Case<'_>) {
         let denied = matches!(error, Error::Denied { reason: DeniedReason::NoSuchKey, .. });
         assert!(denied, "{error}");
     }
+}
+
+/// Memory of several segments is reached by the name of each of them, where they have names of
+/// their own, as under the name of all of it.
+pub fn segments_of_oneself_are_told_apart(case: &Case<'_>) {
+    const LEN: usize = 20_000;
+    let node = Node::open(case, true);
+    let own = node.endpoint.self_addr();
+    let mut whole = pattern(1, LEN);
+    let memory = in_pieces(&whole, [100, 0, 5000, 37]);
+    let memory = node.endpoint.register(memory, Access::ReadWrite).expect("register");
+    let all = || {
+        let handle = node.endpoint.mem_to_bytes(&memory);
+        vec![MemPart { base: 0, len: LEN as u64, handle }]
+    };
+    let parts = node.endpoint.mem_parts(&memory).unwrap_or_else(all);
+    let mut start = 0;
+    for part in parts {
+        let described = node.endpoint.mem_from_bytes(&part.handle).expect("a description");
+        let len = usize::try_from(part.len).expect("test memory fits");
+        let local = node.register(vec![0; LEN], Access::ReadWrite);
+        let got = node.get(&own, transfer((&local, 3), (&described, 1), len - 1));
+        finish(&[&node], "a get of a segment", &[got]);
+        node.succeeded(got);
+        assert!(contents(&local)[3..len + 2] == whole[start + 1..start + len], "get at {start}");
+        let put = node.put(&own, transfer((&local, 0), (&described, 0), len));
+        finish(&[&node], "a put to a segment", &[put]);
+        node.succeeded(put);
+        whole[start..start + len].copy_from_slice(&contents(&local)[..len]);
+        assert!(contents(&memory) == whole, "put at {start}");
+        start += len;
+    }
+    assert_eq!(start, LEN, "the segments are all there is");
 }
 
 /// Messages to oneself are held up to a bound; beyond, sends wait for receives, in order.

@@ -58,7 +58,7 @@ impl Core {
                     }
                 }
                 Err(_) if -count == raw::FI_EAGAIN as isize => return Ok(()),
-                Err(_) if -count == raw::FI_EAVAIL as isize => self.take_error()?,
+                Err(_) if -count == raw::FI_EAVAIL as isize => self.take_error(),
                 Err(_) => {
                     let errno = (-count) as c_int;
                     let said = self.domain.lib.strerror(errno);
@@ -79,11 +79,7 @@ impl Core {
                     let from = self.peers.of_fi_addr(source);
                     self.arrived(buffer, start, entry.len, entry.data, from);
                 }
-                let given_back = !self.unexpected.multi || entry.flags & raw::FI_MULTI_RECV != 0;
-                if given_back {
-                    self.slots.take(index);
-                    self.unexpected.buffer(buffer).posted = false;
-                }
+                self.given_back(index, buffer, entry.flags);
             }
             Slot::Part { transfer } => {
                 let transfer = *transfer;
@@ -97,12 +93,18 @@ impl Core {
                 self.end_slot(index, Ok(()));
             }
             Slot::Recv { .. } => {
-                let Slot::Recv { op, from, tag, mut buf, .. } = self.slots.take(index) else {
+                let slot = self.slots.take(index);
+                let Slot::Recv { mut op, from, tag, mut buf, number, given_up, .. } = slot else {
                     return;
                 };
                 buf.set_len(entry.len.min(buf.capacity()));
                 if let Some(peer) = from.state::<Peer>() {
                     peer.set_reached(true);
+                }
+                if given_up {
+                    self.sinks.remove(number);
+                    let Some(heir) = self.heir(&from, tag) else { return };
+                    op = heir;
                 }
                 let result = Ok(Arrival { from, tag });
                 self.done.push_back(Completion::Recv { op, buf, result });
@@ -159,31 +161,19 @@ impl Core {
 
     /// Delivers what waits in buffers, as far as there is room.
     pub(super) fn deliver_waiting(&mut self) {
-        let mut full: Vec<u64> = Vec::new();
-        for _ in 0..self.unexpected.waiting.len() {
-            let Some(message) = self.unexpected.waiting.pop_front() else { return };
-            let peer = message.from.peer_id();
-            if full.contains(&peer) {
-                self.unexpected.waiting.push_back(message);
-                continue;
-            }
-            let Waiting { buffer, from, tag, place } = &message;
-            let bytes = self.unexpected.bytes(*buffer, place);
-            match self.matcher.arrive(Kind::Unexpected, from, *tag, bytes) {
-                Arrived::Completed(completion) => self.done.push_back(completion),
+        let Self { unexpected, matcher, done, .. } = self;
+        unexpected.deliver(|from, tag, bytes| {
+            match matcher.arrive(Kind::Unexpected, from, tag, bytes) {
+                Arrived::Completed(completion) => done.push_back(completion),
                 Arrived::Held => {}
-                Arrived::Full => {
-                    full.push(peer);
-                    self.unexpected.waiting.push_back(message);
-                    continue;
-                }
+                Arrived::Full => return false,
             }
-            self.unexpected.release(message.buffer);
-        }
+            true
+        });
     }
 
     /// Takes an error from the queue.
-    fn take_error(&mut self) -> Result<(), Error> {
+    fn take_error(&mut self) {
         // Room behind it, for a library that writes more than it says.
         #[repr(C)]
         struct Entry(raw::fi_cq_err_entry, [u64; 8]);
@@ -191,12 +181,12 @@ impl Core {
         let mut entry = Entry(zeroed(), [0; 8]);
         entry.0.err_data = data.as_mut_ptr().cast();
         entry.0.err_data_size = RAW_BYTES_MAX;
-        let Some(ep) = &self.ep else { return Ok(()) };
+        let Some(ep) = &self.ep else { return };
         // SAFETY: the queue is open; the entry is there, with room for its data.
         let count = unsafe { call::cq_readerr(ep.cq, &raw mut entry.0, 0) };
         let entry = entry.0;
         if count != 1 {
-            return Ok(());
+            return;
         }
         let mut words = [0; WORDS_BYTES];
         // SAFETY: the queue is open; the buffer has so many bytes; the data is what was just read.
@@ -209,28 +199,45 @@ impl Core {
             // SAFETY: a text with an end, of the provider's tables or in `words`.
             false => unsafe { CStr::from_ptr(detail) }.to_string_lossy().into_owned(),
         };
-        if entry.err == libc::EADDRNOTAVAIL && self.header.is_empty() {
+        if entry.err == libc::EADDRNOTAVAIL
+            && self.header.is_empty()
+            && let Some(index) = self.slots.index_of(entry.op_context)
+            && let Slot::Unexpected { buffer } = self.slots.get(index)
+        {
             // A message of somebody whom the address vector does not know; its address is the data.
+            let buffer = *buffer;
             let bytes: Vec<u8> = data.iter().flat_map(|word| word.to_ne_bytes()).collect();
-            return self.stranger(&entry, &bytes[..entry.err_data_size.min(RAW_BYTES_MAX)]);
+            let len = entry.err_data_size.min(RAW_BYTES_MAX);
+            self.stranger(buffer, &entry, &bytes[..len]);
+            self.given_back(index, buffer, entry.flags);
+            return;
         }
         self.failed(&entry, &detail);
-        Ok(())
     }
 
-    fn stranger(&mut self, entry: &raw::fi_cq_err_entry, address: &[u8]) -> Result<(), Error> {
-        let from = self.peers.at(&self.domain, &RawAddr::from_library(address))?;
-        let Some(index) = self.slots.index_of(entry.op_context) else { return Ok(()) };
-        if let Slot::Unexpected { buffer } = self.slots.get(index) {
-            let buffer = *buffer;
-            let start = entry.buf.cast::<u8>().cast_const();
-            self.arrived(buffer, start, entry.len, entry.data, Some(from));
-            if !self.unexpected.multi || entry.flags & raw::FI_MULTI_RECV != 0 {
-                self.slots.take(index);
-                self.unexpected.buffer(buffer).posted = false;
+    /// A message in a buffer, of somebody who is at `address`.
+    fn stranger(&mut self, buffer: u32, entry: &raw::fi_cq_err_entry, address: &[u8]) {
+        match self.peers.at(&self.domain, &RawAddr::from_library(address)) {
+            Ok(from) => {
+                let start = entry.buf.cast::<u8>().cast_const();
+                self.arrived(buffer, start, entry.len, entry.data, Some(from));
             }
+            Err(error) => tracing::warn!(
+                %error,
+                "dropped a request: libfabric does not take the address that it says it is from"
+            ),
         }
-        Ok(())
+    }
+
+    /// A completion of a buffer for requests, with these flags: whether it was the last one, so
+    /// that libfabric does not have the buffer any more. Until then it may write to the rest.
+    fn given_back(&mut self, index: u32, buffer: u32, flags: u64) -> bool {
+        let last = !self.unexpected.multi || flags & raw::FI_MULTI_RECV != 0;
+        if last {
+            self.slots.take(index);
+            self.unexpected.given_back(buffer);
+        }
+        last
     }
 
     fn failed(&mut self, entry: &raw::fi_cq_err_entry, detail: &str) {
@@ -246,10 +253,9 @@ impl Core {
                     detail,
                     "dropped a request that did not arrive whole"
                 );
-                // Before 2.1 libfabric does not say that it is done with such a buffer, but is
-                // (`na_ofi_cq_process_error`).
-                self.slots.take(index);
-                self.unexpected.buffer(buffer).posted = false;
+                if !self.given_back(index, buffer, entry.flags) {
+                    self.unexpected.doubt(buffer);
+                }
                 return;
             }
             Slot::Part { transfer } => {
@@ -277,10 +283,6 @@ impl Core {
                 let transfer = *transfer;
                 self.slots.take(index);
                 self.part_ended(transfer, Err(error));
-            }
-            Slot::Recv { end: Some(end), .. } => {
-                let end = end.clone();
-                self.end_slot(index, Err(end));
             }
             _ => self.end_slot(index, Err(error)),
         }

@@ -12,7 +12,8 @@ use super::memory::Registry;
 use super::peers::{Peer, Peers};
 use super::provider::Provider;
 use super::queue::Queue;
-use super::slots::{Slot, Slots};
+use super::sinks::Sinks;
+use super::slots::{Slot, Slots, copy_of};
 use super::transfer::Running;
 use super::unexpected::Unexpected;
 use crate::loopback::Outcome;
@@ -46,15 +47,16 @@ pub(super) struct Core {
     pub(super) queues: HashMap<u64, Queue>,
     /// Receives that it did not take yet.
     pub(super) recvs: VecDeque<u32>,
-    pub(super) transfers: HashMap<u32, Running>,
-    pub(super) next_transfer: u32,
+    next_receive: u64,
+    pub(super) sinks: Sinks,
+    pub(super) transfers: HashMap<u64, Running>,
+    pub(super) next_transfer: u64,
     /// To be reported.
     pub(super) done: VecDeque<Completion>,
     /// To be dropped without the lock: that may run the code of their owners.
     pub(super) memories: Vec<LocalMem>,
     /// Somebody is about to sleep on the descriptors.
     pub(super) sleeping: bool,
-    pub(super) sent_bytes: u64,
 }
 
 /// What a core is made of.
@@ -63,6 +65,8 @@ pub(super) struct Parts {
     pub(super) domain: Arc<Domain>,
     pub(super) provider: &'static Provider,
     pub(super) endpoint: u64,
+    /// One buffer takes many messages.
+    pub(super) multi: bool,
     pub(super) message_bytes_max: usize,
     pub(super) connect_timeout: Duration,
     pub(super) left_bytes_max: usize,
@@ -79,11 +83,10 @@ impl Core {
             true => Box::default(),
             false => own_raw.header(provider),
         };
-        let multi = provider.multi_recv && domain.info.first().caps & raw::FI_MULTI_RECV != 0;
         Ok(Self {
             ep: Some(ep),
             slots: Slots::default(),
-            unexpected: Unexpected::new(multi, message_bytes_max),
+            unexpected: Unexpected::new(parts.multi, message_bytes_max),
             provider,
             own,
             own_raw,
@@ -96,12 +99,13 @@ impl Core {
             registry: Registry::default(),
             queues: HashMap::new(),
             recvs: VecDeque::new(),
+            next_receive: 0,
+            sinks: Sinks::new(domain.info.rx_attr().size),
             transfers: HashMap::new(),
             next_transfer: 0,
             done: VecDeque::new(),
             memories: Vec::new(),
             sleeping: false,
-            sent_bytes: 0,
             domain,
         })
     }
@@ -138,7 +142,9 @@ impl Core {
     /// Starts a receive from a peer that is not ourselves.
     pub(super) fn recv(&mut self, op: OpId, from: &Addr, tag: Tag, buf: MsgBuf) {
         let from = from.clone();
-        let slot = self.slots.add(Slot::Recv { op, from, tag, buf, posted: false, end: None });
+        self.next_receive += 1;
+        let (number, posted, given_up) = (self.next_receive, false, false);
+        let slot = self.slots.add(Slot::Recv { op, from, tag, buf, number, posted, given_up });
         self.recvs.push_back(slot);
         self.post_receives();
     }
@@ -151,7 +157,7 @@ impl Core {
         }
         let found = self.slots.iter().find(|(_, slot)| match slot {
             Slot::Send { op: own, given_up, .. } => *own == op && !given_up,
-            Slot::Recv { op: own, .. } => *own == op,
+            Slot::Recv { op: own, given_up, .. } => *own == op && !given_up,
             _ => false,
         });
         match found.map(|(index, _)| index) {
@@ -164,24 +170,23 @@ impl Core {
     pub(super) fn cancel_slot(&mut self, index: u32, error: &Error) {
         match self.slots.get(index) {
             Slot::Send { posted: true, given_up, op, buf, .. } => {
+                if std::mem::replace(given_up, true) {
+                    return;
+                }
                 // libfabric keeps the buffer until it has sent it or the endpoint is closed, and
                 // most providers cannot cancel: the caller gets a copy.
-                *given_up = true;
-                let mut copy = MsgBuf::with_capacity(buf.capacity());
-                let fits = copy.try_extend(buf.as_slice());
-                debug_assert!(fits, "a copy of the same size");
-                let result = Err(error.clone());
-                let op = *op;
-                self.done.push_back(Completion::Send { op, buf: copy, result });
+                let (op, buf, result) = (*op, copy_of(buf), Err(error.clone()));
+                self.done.push_back(Completion::Send { op, buf, result });
             }
-            Slot::Recv { posted: true, end, .. } => {
-                if end.is_none() {
-                    *end = Some(error.clone());
-                    let context = self.slots.context(index);
-                    if let Some(ep) = &self.ep {
-                        ep.cancel(context);
-                    }
+            Slot::Recv { posted: true, given_up, op, buf, number, .. } => {
+                if std::mem::replace(given_up, true) {
+                    return;
                 }
+                let (bytes, result) = (buf.capacity(), Err(error.clone()));
+                self.sinks.add(*number, index, bytes);
+                let (op, buf) = (*op, MsgBuf::with_capacity(bytes));
+                self.done.push_back(Completion::Recv { op, buf, result });
+                self.drain_sinks();
             }
             Slot::Send { to, .. } => {
                 let peer = to.peer_id();
@@ -196,9 +201,49 @@ impl Core {
         }
     }
 
+    /// Asks libfabric to end the oldest sinks if there are too many.
+    fn drain_sinks(&mut self) {
+        while let Some(index) = self.sinks.excess() {
+            let context = self.slots.context(index);
+            if let Some(ep) = &self.ep {
+                ep.cancel(context);
+            }
+        }
+    }
+
+    /// A message of `from` came to a sink: the receive that it is for, if there is one. If that is
+    /// with libfabric, it is a sink from now on.
+    pub(super) fn heir(&mut self, from: &Addr, tag: Tag) -> Option<OpId> {
+        let of_receive = |(index, slot): (u32, &Slot)| match slot {
+            Slot::Recv { from: own, tag: its, number, given_up: false, .. } => {
+                (own == from && *its == tag).then_some((*number, index))
+            }
+            _ => None,
+        };
+        let (number, index) = self.slots.iter().filter_map(of_receive).min()?;
+        let Slot::Recv { op, buf, posted, given_up, .. } = self.slots.get(index) else {
+            return None;
+        };
+        let op = *op;
+        if *posted {
+            *given_up = true;
+            let bytes = buf.capacity();
+            self.sinks.add(number, index, bytes);
+            self.drain_sinks();
+        } else {
+            self.recvs.retain(|waiting| *waiting != index);
+            self.slots.take(index);
+        }
+        Some(op)
+    }
+
     /// Reports a message or receive that ended without a message.
     pub(super) fn end_slot(&mut self, index: u32, result: Result<(), Error>) {
-        if let Some(completion) = ended(self.slots.take(index), result) {
+        let slot = self.slots.take(index);
+        if let Slot::Recv { number, given_up: true, .. } = slot {
+            self.sinks.remove(number);
+        }
+        if let Some(completion) = ended(slot, result) {
             self.done.push_back(completion);
         }
     }
@@ -206,20 +251,25 @@ impl Core {
     /// Ends everything and closes the endpoint.
     pub(super) fn close(&mut self) {
         let Some(ep) = self.ep.take() else { return };
-        let in_flight = self.transfers.values().any(Running::is_in_flight);
         // Registrations may be bound to the endpoint.
         self.registry.close();
-        if in_flight && self.provider.protocol == raw::FI_PROTO_RXM {
-            self.abandon(ep);
-        } else {
-            drop(ep);
+        if self.is_deadly_to_close() {
+            tracing::warn!(
+                provider = self.provider.name,
+                "an endpoint is not given back: it was closed while data was under way, which its \
+                 provider does not survive"
+            );
+            std::mem::forget(ep);
+            self.abandon();
+        } else if !ep.close() {
+            self.abandon();
         }
         let mut ended_receives = Vec::new();
         self.matcher.fail_all(&Error::Closed, &mut ended_receives);
         self.done.extend(ended_receives);
         self.queues.clear();
         self.recvs.clear();
-        self.unexpected.waiting.clear();
+        self.unexpected.forget_waiting();
         for slot in self.slots.drain() {
             self.done.extend(ended(slot, Err(Error::Closed)));
         }
@@ -233,25 +283,38 @@ impl Core {
     /// Every posted expected receive, with the peer that it is from.
     pub(super) fn awaited(&self) -> impl Iterator<Item = (u64, OpId)> {
         self.slots.iter().filter_map(|(_, slot)| match slot {
-            Slot::Recv { op, from, .. } => Some((from.peer_id(), *op)),
+            Slot::Recv { op, from, given_up: false, .. } => Some((from.peer_id(), *op)),
             _ => None,
         })
     }
 
-    /// Leaves an endpoint open for good, and everything that it has the address of. RxM (of 1.17)
-    /// accesses memory that it has freed when an endpoint is closed while transfers are in flight,
-    /// and they cannot be canceled. It moves data in calls of ours only (manual progress), and
-    /// there will be none; peers see a process that does not answer.
-    fn abandon(&mut self, ep: Ep) {
-        tracing::warn!(
-            provider = self.provider.name,
-            "an endpoint is not given back: it was closed during transfers, which its provider \
-             does not survive"
-        );
-        std::mem::forget(ep);
-        let nothing = Unexpected::new(false, 0);
-        std::mem::forget(std::mem::replace(&mut self.unexpected, nothing));
-        self.slots.keep_pinned();
+    /// Whether the endpoint must be left open. RxM (of 1.17) accesses memory that it has freed when
+    /// an endpoint is closed while data is under way, in transfers or in messages that the receiver
+    /// reads by itself, and neither can be canceled.
+    fn is_deadly_to_close(&self) -> bool {
+        // What RxM sends whole it can also inject (`rxm_buffer_size` in `rxm_init.c`).
+        let is_long = |slot: &Slot| match slot {
+            Slot::Send { posted: true, buf, .. } => {
+                self.header.len() + buf.len() > self.inject_bytes_max
+            }
+            _ => false,
+        };
+        self.provider.protocol == raw::FI_PROTO_RXM
+            && (self.transfers.values().any(Running::is_in_flight)
+                || self.slots.iter().any(|(_, slot)| is_long(slot)))
+    }
+
+    /// After this libfabric may go on with everything that it has, for as long as the process
+    /// lives: none of it is freed, and callers get other buffers. The memory of transfers does not
+    /// come back. Software moves data in calls of ours only, of which there will be none, but an
+    /// adapter does it by itself. Peers see a process that does not answer.
+    fn abandon(&mut self) {
+        std::mem::forget(std::mem::replace(&mut self.unexpected, Unexpected::none()));
+        std::mem::forget(std::mem::take(&mut self.header));
+        self.slots.abandon();
+        for running in self.transfers.values().filter(|running| running.is_in_flight()) {
+            std::mem::forget(running.transfer.local.clone());
+        }
     }
 
     /// Takes over what messages and transfers within the endpoint came to.
@@ -264,11 +327,11 @@ impl Core {
 /// The completion of a slot; of a receive only without a message.
 fn ended(slot: Slot, result: Result<(), Error>) -> Option<Completion> {
     match slot {
-        Slot::Send { given_up: true, .. } => None,
+        Slot::Send { given_up: true, .. } | Slot::Recv { given_up: true, .. } => None,
         Slot::Send { op, buf, .. } => Some(Completion::Send { op, buf, result }),
-        Slot::Recv { op, mut buf, end, .. } => {
+        Slot::Recv { op, mut buf, .. } => {
             buf.clear();
-            let error = result.err().or(end).unwrap_or(Error::Canceled);
+            let error = result.err().unwrap_or(Error::Canceled);
             Some(Completion::Recv { op, buf, result: Err(error) })
         }
         Slot::Free | Slot::Part { .. } | Slot::Unexpected { .. } => None,

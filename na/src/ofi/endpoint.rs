@@ -15,8 +15,8 @@ use rustix::event::{EventfdFlags, epoll};
 
 use super::address::{self, RawAddr};
 use super::core::{Core, Parts};
-use super::fabric::{Domain, Ep, library};
-use super::memory;
+use super::fabric::{Domain, Ep, library, unavailable};
+use super::memory::{self, Registered};
 use super::peers::Peer;
 use super::provider::{self, Provider};
 use super::search;
@@ -110,7 +110,8 @@ impl OfiEndpoint {
                 provider.name
             )));
         }
-        let multi = provider.multi_recv && info.first().caps & raw::FI_MULTI_RECV != 0;
+        let multi =
+            provider.multi_recv(library.version()) && info.first().caps & raw::FI_MULTI_RECV != 0;
         let domain = Domain::open(library, info, auth_key)?;
         let ep = Ep::open(&domain, provider.wait_fd, multi.then_some(message_bytes_max))?;
         let wait = Wait::new(&ep)?;
@@ -119,11 +120,22 @@ impl OfiEndpoint {
             domain,
             provider,
             endpoint: Addr::unique_endpoint_id(),
+            multi,
             message_bytes_max,
             connect_timeout: options.connect_timeout,
             left_bytes_max: options.left_bytes_max,
         })?;
-        core.post_buffers();
+        let ready = core.post_buffers().and_then(|()| match core.unexpected.has_posted() {
+            true => Ok(()),
+            false => Err(unavailable(format!(
+                "provider {} takes no buffer for requests; its resources are used up",
+                provider.name
+            ))),
+        });
+        if let Err(error) = ready {
+            core.close();
+            return Err(error);
+        }
         Ok(Self {
             loopback: Loopback::default(),
             regions: options.regions.clone().unwrap_or_default(),
@@ -219,7 +231,12 @@ impl OfiEndpoint {
         RegionTable::check_transfer(&transfer, put)?;
         if self.is_own(with) {
             let mut transfer = transfer;
-            transfer.remote.key = core.registry.region_of(transfer.remote.key);
+            let (region, start) = core.registry.region_of(transfer.remote.key);
+            transfer.remote.key = region;
+            transfer.remote_offset =
+                start.checked_add(transfer.remote_offset).ok_or_else(|| {
+                    Error::InvalidArgument("the remote offset is beyond any memory".into())
+                })?;
             self.loopback.start(op, put, transfer)?;
         } else {
             core.start_transfer(op, put, with, transfer)?;
@@ -248,11 +265,14 @@ impl OfiEndpoint {
             wait.silence();
         }
         self.run_within(core);
-        let result = core.progress(budget);
-        if !core.unexpected.waiting.is_empty() {
+        // Before what comes next: there is room since a receive was posted.
+        if core.unexpected.holds_any() {
             core.deliver_waiting();
         }
-        core.post_buffers();
+        let result = core.progress(budget);
+        if core.unexpected.has_idle() {
+            core.repost_buffers();
+        }
         core.retry();
         result
     }
@@ -404,14 +424,14 @@ impl Endpoint for OfiEndpoint {
     }
 
     fn mem_to_bytes(&self, memory: &LocalMem) -> Vec<u8> {
-        let registered = lock(&self.core).registry.get(memory.key());
-        registered.map(|registered| registered.describe()).unwrap_or_default()
+        let registry = lock(&self.core).registry.clone();
+        registry.with(memory.key(), Registered::describe).unwrap_or_default()
     }
 
     fn mem_parts(&self, memory: &LocalMem) -> Option<Vec<MemPart>> {
-        let registered = lock(&self.core).registry.get(memory.key())?;
+        let registry = lock(&self.core).registry.clone();
         let part = |(base, len, handle)| MemPart { base, len, handle };
-        Some(registered.handles().map(part).collect())
+        registry.with(memory.key(), |registered| registered.handles().map(part).collect())
     }
 
     fn mem_from_bytes(&self, bytes: &[u8]) -> Result<RemoteMem, Error> {
@@ -472,6 +492,7 @@ impl Endpoint for OfiEndpoint {
             && core.done.is_empty()
             && core.queues.is_empty()
             && core.recvs.is_empty()
+            && (!core.unexpected.has_idle() || core.unexpected.refused)
             && !self.loopback.is_due()
             && core.ep.as_ref().is_none_or(Ep::may_wait);
         core.sleeping = idle;

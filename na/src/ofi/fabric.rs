@@ -5,7 +5,7 @@
 //! | [`Info`] | a search | when dropped |
 //! | [`Domain`] (with its fabric and address vector) | an info | when the last that needs it is dropped |
 //! | [`Mr`], registered memory | a domain | when dropped, before its domain |
-//! | [`Ep`], the endpoint with its completion queue | a domain | when dropped: then no buffer that was posted is touched any more |
+//! | [`Ep`], the endpoint with its completion queue | a domain | by [`Ep::close`], which says whether no buffer that was posted is touched any more; one to which nothing was posted, when dropped |
 //!
 //! Everything is opened for use by several threads at once (`FI_THREAD_SAFE`), as C Mercury does.
 #![allow(
@@ -28,6 +28,9 @@ use crate::sync::Arc;
 /// Entries of the completion queue, as C Mercury asks for (`NA_OFI_CQ_SIZE`): providers' defaults
 /// are smaller than what a busy server has in flight.
 const CQ_ENTRIES: usize = 131_072;
+
+/// Bytes of a tag, which goes as the data of a message (as in `na_ofi_domain_open`).
+const TAG_BYTES: usize = 4;
 
 /// The library, opened once in a process.
 ///
@@ -129,6 +132,11 @@ impl Info {
         unsafe { &*self.first().tx_attr }
     }
 
+    pub(super) fn rx_attr(&self) -> &raw::fi_rx_attr {
+        // SAFETY: every info has this part, and it lives as long.
+        unsafe { &*self.first().rx_attr }
+    }
+
     /// Our own address, as far as it is known before the endpoint is open.
     pub(super) fn source(&self) -> Option<RawAddr> {
         source(self.first())
@@ -221,6 +229,13 @@ impl Domain {
         info: Info,
         mut auth_key: Option<Box<[u8]>>,
     ) -> Result<Arc<Self>, Error> {
+        let data_bytes = domain_attr(info.first()).cq_data_size;
+        if data_bytes < TAG_BYTES {
+            return Err(unavailable(format!(
+                "the provider carries {data_bytes} bytes of data with a message; tags need \
+                 {TAG_BYTES}"
+            )));
+        }
         if let Some(key) = &mut auth_key {
             let info = info.as_ptr();
             // SAFETY: both parts are there; the key lives as long as `info` is used: its `Drop`
@@ -278,10 +293,12 @@ impl Domain {
         }
     }
 
-    /// Forgets a peer.
+    /// Forgets a peer, with which nothing may be in flight: what libfabric does with it then is
+    /// undefined (`fi_av_remove` in `fi_av.3`).
     pub(super) fn remove(&self, mut fi_addr: u64) {
-        // SAFETY: the address vector is open, and nothing is in flight with that peer: its
-        // operations keep it (`peers.rs`).
+        // SAFETY: the address vector is open. Nothing is in flight with that peer: operations with
+        // a completion keep its address until then, and messages without one (`inject`) are older
+        // than a provider keeps trying to send them (`Peers::sweep`).
         let _ = unsafe { call::av_remove(self.av, &raw mut fi_addr) };
     }
 
@@ -432,21 +449,45 @@ impl Ep {
         // SAFETY: the endpoint is open; an unknown context is refused.
         unsafe { call::cancel(self.ep, context) == 0 }
     }
+
+    /// Closes it. Then nothing that was posted is touched any more, unless this says `false`: then
+    /// libfabric has refused, and the endpoint with its domain is left open for good.
+    pub(super) fn close(mut self) -> bool {
+        let closed = self.close_endpoint();
+        if !closed {
+            std::mem::forget(self);
+        }
+        closed
+    }
+
+    /// Whether there is none, or not any more.
+    fn close_endpoint(&mut self) -> bool {
+        let ep = std::mem::replace(&mut self.ep, std::ptr::null_mut());
+        if ep.is_null() || !self.domain.is_ours() {
+            return true;
+        }
+        // SAFETY: opened by `open`, and taken out of its place, so closed once; it begins with its
+        // `fid`.
+        let closed = unsafe { call::close(ep.cast()) };
+        if closed != 0 {
+            let error = self.domain.lib.strerror(-closed);
+            tracing::warn!(error, "libfabric refused to close an endpoint");
+        }
+        closed == 0
+    }
 }
 
 impl Drop for Ep {
     fn drop(&mut self) {
-        // The endpoint first: it writes to the queue.
-        let objects: [*mut raw::fid; 2] = [self.ep.cast(), self.cq.cast()];
-        if !self.domain.is_ours() {
+        // The endpoint first: it writes to the queue. Nothing is posted, or `close` was called.
+        if !self.close_endpoint() || self.cq.is_null() || !self.domain.is_ours() {
             return;
         }
-        for object in objects.into_iter().filter(|object| !object.is_null()) {
-            // SAFETY: opened by `open`, not closed before; each begins with its `fid`.
-            let closed = unsafe { call::close(object) };
-            if closed != 0 {
-                tracing::debug!(closed, "libfabric refused to close an object");
-            }
+        // SAFETY: opened by `open`, not closed before; it begins with its `fid`.
+        let closed = unsafe { call::close(self.cq.cast()) };
+        if closed != 0 {
+            let error = self.domain.lib.strerror(-closed);
+            tracing::warn!(error, "libfabric refused to close a completion queue");
         }
     }
 }
@@ -522,7 +563,11 @@ impl Drop for Mr {
         // SAFETY: opened by `register`, not closed before; it begins with its `fid`.
         let closed = unsafe { call::close(self.mr.as_ptr().cast()) };
         if closed != 0 {
-            tracing::debug!(closed, "libfabric refused to end a registration");
+            let error = self.domain.lib.strerror(-closed);
+            tracing::warn!(
+                error,
+                "libfabric refused to end a registration: peers may go on using it"
+            );
         }
     }
 }

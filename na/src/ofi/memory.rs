@@ -65,9 +65,9 @@ impl Registered {
 
 #[derive(Default)]
 struct Table {
-    by_region: HashMap<u64, Arc<Registered>>,
-    /// The region that libfabric's key is of.
-    regions: HashMap<u64, u64>,
+    by_region: HashMap<u64, Registered>,
+    /// The region that libfabric's key is of, and where in it the segment begins.
+    regions: HashMap<u64, (u64, u64)>,
     keys: Keys,
     closed: bool,
 }
@@ -144,10 +144,12 @@ impl Registry {
         if table.closed {
             return Err(Error::Closed);
         }
+        let mut start = 0;
         for segment in &registered.segments {
-            table.regions.insert(segment.mr.key(), region);
+            table.regions.insert(segment.mr.key(), (region, start));
+            start += segment.len;
         }
-        table.by_region.insert(region, Arc::new(registered));
+        table.by_region.insert(region, registered);
         drop(table);
         let guard = Guard { registry: self.clone(), region };
         memory.region().hold_registration(Box::new(guard));
@@ -164,13 +166,16 @@ impl Registry {
         })
     }
 
-    pub(super) fn get(&self, region: u64) -> Option<Arc<Registered>> {
-        lock(&self.0).by_region.get(&region).cloned()
+    /// What `read` makes of a region, if it is registered. Under the lock: nobody but the table
+    /// keeps registrations, so that [`close`](Self::close) ends them all.
+    pub(super) fn with<T>(&self, region: u64, read: impl FnOnce(&Registered) -> T) -> Option<T> {
+        lock(&self.0).by_region.get(&region).map(read)
     }
 
-    /// The key of the region that a peer would name by `key`.
-    pub(super) fn region_of(&self, key: u64) -> u64 {
-        lock(&self.0).regions.get(&key).copied().unwrap_or(key)
+    /// The key of the region in which a peer would name a segment by `key`, and where the segment
+    /// begins in it. A key that is no segment's is that of a region without bytes, or of none.
+    pub(super) fn region_of(&self, key: u64) -> (u64, u64) {
+        lock(&self.0).regions.get(&key).copied().unwrap_or((key, 0))
     }
 
     /// Ends every registration; there will be no more.

@@ -24,16 +24,17 @@
 //! | a transfer of nothing | succeeds without asking |
 //! | taking a key back | as good as the provider's: a transfer that has begun may still read or write the memory. So keep memory registered until its peers are done, as in C |
 //! | a smaller message limit of the peer | is not known |
-//! | expected messages without a receive | are kept by the provider, not always within a bound |
+//! | expected messages without a receive | are kept by the provider, not always within a bound; those of receives that were canceled are thrown away, within one (`sinks`) |
 //!
 //! `docs/transports.md` has the table of providers.
 //!
 //! # Files
 //!
 //! `endpoint` (the calls) · `core` (the state) · `queue` (handing over, trying again) · `slots`
-//! (what libfabric has) · `completions` (what it reports) · `unexpected` (buffers for requests) ·
-//! `transfer` (puts and gets) · `memory` (registrations, descriptions) · `peers`, `address` ·
-//! `search`, `provider` (from a URI to a device) · `fabric` (libfabric's objects).
+//! (what libfabric has) · `sinks` (for late messages) · `completions` (what it reports) ·
+//! `unexpected` (buffers for requests) · `transfer` (puts and gets) · `memory` (registrations,
+//! descriptions) · `peers`, `address` · `search`, `provider` (from a URI to a device) · `fabric`
+//! (libfabric's objects).
 
 mod address;
 mod completions;
@@ -45,6 +46,7 @@ mod peers;
 mod provider;
 mod queue;
 mod search;
+mod sinks;
 mod slots;
 mod transfer;
 mod unexpected;

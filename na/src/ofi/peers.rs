@@ -1,17 +1,22 @@
 //! Who libfabric can reach: addresses that were looked up, or that messages came from.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use super::address::RawAddr;
 use super::fabric::Domain;
 use super::provider::Provider;
+use super::queue::STUCK_LIMIT;
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::{Addr, Error};
 
 /// Peers that nothing refers to any more are kept up to this number, so that who comes again is
 /// known; beyond, they are forgotten.
 const IDLE_MAX: usize = 4096;
+
+/// Least length of an era: as long as anything waits for a provider (`queue.rs`).
+const ERA: Duration = STUCK_LIMIT;
 
 /// A peer; the state behind its address.
 #[derive(Debug)]
@@ -22,6 +27,8 @@ pub(super) struct Peer {
     pub(super) raw: RawAddr,
     /// Something of ours has reached it, or something of its has come.
     reached: AtomicBool,
+    /// The [era](Peers::era) of the last message to it whose end libfabric does not tell; 0: none.
+    injected: AtomicU32,
 }
 
 impl Peer {
@@ -31,6 +38,11 @@ impl Peer {
 
     pub(super) fn set_reached(&self, reached: bool) {
         self.reached.store(reached, Ordering::Relaxed);
+    }
+
+    /// A message without a completion was handed over, in that era.
+    pub(super) fn set_injected(&self, era: u32) {
+        self.injected.store(era, Ordering::Relaxed);
     }
 }
 
@@ -44,6 +56,10 @@ pub(super) struct Peers {
     by_fi_addr: HashMap<u64, Addr>,
     next: u64,
     sweep_at: usize,
+    /// Time in steps of at least [`ERA`], which ends at a sweep: a message without a completion has
+    /// left, or never will, if it was sent in an era before the last.
+    era: u32,
+    era_began: Instant,
 }
 
 impl Peers {
@@ -56,7 +72,14 @@ impl Peers {
             by_fi_addr: HashMap::new(),
             next: 1,
             sweep_at: IDLE_MAX,
+            era: 1,
+            era_began: Instant::now(),
         }
+    }
+
+    /// For [`Peer::set_injected`].
+    pub(super) fn era(&self) -> u32 {
+        self.era
     }
 
     /// The peer at that address.
@@ -68,8 +91,13 @@ impl Peers {
             self.sweep(domain);
         }
         let fi_addr = domain.insert(raw)?;
-        let reached = AtomicBool::new(false);
-        let peer = Arc::new(Peer { id: self.next, fi_addr, raw: raw.clone(), reached });
+        let peer = Arc::new(Peer {
+            id: self.next,
+            fi_addr,
+            raw: raw.clone(),
+            reached: AtomicBool::new(false),
+            injected: AtomicU32::new(0),
+        });
         self.next += 1;
         let uri = raw.uri(self.provider);
         let addr = Addr::with_state(uri, self.endpoint, peer.id, peer);
@@ -108,11 +136,23 @@ impl Peers {
         self.by_raw.values()
     }
 
-    /// Forgets those that nothing refers to but the tables here.
+    /// Forgets those that nothing refers to but the tables here, and libfabric.
     fn sweep(&mut self, domain: &Domain) {
         const TABLES: usize = 3;
-        let idle: Vec<Addr> =
-            self.by_raw.values().filter(|addr| addr.count() == TABLES).cloned().collect();
+        if self.era_began.elapsed() >= ERA {
+            self.era += 1;
+            self.era_began = Instant::now();
+        }
+        let quiet = |addr: &Addr| {
+            let injected = addr.state::<Peer>().map(|peer| peer.injected.load(Ordering::Relaxed));
+            injected.is_none_or(|era| era == 0 || era + 1 < self.era)
+        };
+        let idle: Vec<Addr> = self
+            .by_raw
+            .values()
+            .filter(|addr| addr.count() == TABLES && quiet(addr))
+            .cloned()
+            .collect();
         for addr in idle {
             let Some(peer) = addr.state::<Peer>() else { continue };
             self.by_raw.remove(&peer.raw);

@@ -3,7 +3,7 @@
 //! The facts are those of C Mercury's table (`NA_OFI_PROV_TYPES` in `na_ofi.c`), so that both sides
 //! of a connection ask libfabric for the same; `efa` is ours.
 
-use ofi_sys::raw;
+use ofi_sys::{Version, raw};
 
 /// Form of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,9 +29,10 @@ pub(super) struct Provider {
     /// Endpoint protocol.
     pub(super) protocol: u32,
     pub(super) progress: u32,
-    /// One buffer takes many messages. (`shm` of 1.17 says so too, and crashes when told how much
-    /// room to leave.)
-    pub(super) multi_recv: bool,
+    /// One buffer may take many messages from that version of libfabric on; see
+    /// [`multi_recv`](Self::multi_recv). (`shm` of 1.17 says that it does, and crashes when told
+    /// how much room to leave.)
+    pub(super) multi_recv_since: Option<Version>,
     /// Tells who a message is from. Else the sender's address goes before each unexpected one.
     pub(super) source: bool,
     /// Waits on a descriptor.
@@ -42,6 +43,23 @@ pub(super) struct Provider {
     pub(super) summary: &'static str,
 }
 
+const fn version(major: u16, minor: u16) -> Option<Version> {
+    Some(Version { major, minor })
+}
+
+impl Provider {
+    /// Whether one buffer takes many messages, with that version of libfabric.
+    ///
+    /// The last completion of such a buffer says so, and the buffer is ours again. Two providers
+    /// once said it of the last message that *began*, while earlier ones, on other connections or
+    /// in several parts, were still being written: `tcp` (`net`) before 1.20 (`xnet_report_success`
+    /// counts since then), and RxM before 2.0 (`rxm_adjust_multi_recv`; then `util_srx.c`). They
+    /// get a buffer for each message.
+    pub(super) fn multi_recv(&self, version: Version) -> bool {
+        self.multi_recv_since.is_some_and(|since| version >= since)
+    }
+}
+
 const BASE: Provider = Provider {
     name: "",
     aliases: &[],
@@ -49,7 +67,7 @@ const BASE: Provider = Provider {
     format: Format::Socket,
     protocol: raw::FI_PROTO_UNSPEC,
     progress: raw::FI_PROGRESS_MANUAL,
-    multi_recv: true,
+    multi_recv_since: None,
     source: false,
     wait_fd: false,
     context2: false,
@@ -65,6 +83,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         // is `tcp`, with the same protocol.
         known_as: &["tcp", "net"],
         protocol: raw::FI_PROTO_XNET,
+        multi_recv_since: version(1, 20),
         wait_fd: true,
         summary: "TCP (before libfabric 1.18: `net`)",
         ..BASE
@@ -74,6 +93,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         aliases: &["tcp_rxm"],
         known_as: &["tcp;ofi_rxm"],
         protocol: raw::FI_PROTO_RXM,
+        multi_recv_since: version(2, 0),
         wait_fd: true,
         summary: "TCP connections under libfabric's RxM layer (libfabric before 1.18)",
         ..BASE
@@ -83,6 +103,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         aliases: &["verbs"],
         known_as: &["verbs;ofi_rxm"],
         protocol: raw::FI_PROTO_RXM,
+        multi_recv_since: version(2, 0),
         wait_fd: true,
         summary: "InfiniBand and RoCE",
         ..BASE
@@ -93,7 +114,6 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         known_as: &["shm"],
         format: Format::Text,
         protocol: raw::FI_PROTO_SHM,
-        multi_recv: false,
         summary: "shared memory within one host",
         ..BASE
     },
@@ -102,6 +122,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         known_as: &["cxi"],
         format: Format::Fabric(raw::FI_ADDR_CXI),
         protocol: raw::FI_PROTO_CXI,
+        multi_recv_since: version(1, 0),
         source: true,
         wait_fd: true,
         summary: "HPE Slingshot",
@@ -112,7 +133,6 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         known_as: &["efa"],
         format: Format::Fabric(raw::FI_ADDR_EFA),
         protocol: raw::FI_PROTO_EFA,
-        multi_recv: false,
         summary: "AWS Elastic Fabric Adapter",
         ..BASE
     },
@@ -121,7 +141,6 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         known_as: &["opx"],
         format: Format::Fabric(raw::FI_ADDR_OPX),
         protocol: raw::FI_PROTO_OPX,
-        multi_recv: false,
         context2: true,
         summary: "Cornelis Omni-Path",
         ..BASE
@@ -130,6 +149,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         name: "sockets",
         known_as: &["sockets"],
         protocol: raw::FI_PROTO_SOCK_TCP,
+        multi_recv_since: version(1, 0),
         progress: raw::FI_PROGRESS_AUTO,
         wait_fd: true,
         summary: "sockets with a progress thread (deprecated by libfabric)",
@@ -153,6 +173,20 @@ pub(super) fn names() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_buffer_takes_many_messages_where_its_end_is_told_right() {
+        let multi = |name: &str, major, minor| {
+            let version = Version { major, minor };
+            named(name).unwrap().multi_recv(version)
+        };
+        assert!(!multi("tcp", 1, 19) && multi("tcp", 1, 20) && multi("tcp", 2, 0));
+        for rxm in ["tcp;ofi_rxm", "verbs"] {
+            assert!(!multi(rxm, 1, 22) && multi(rxm, 2, 0), "{rxm}");
+        }
+        assert!(multi("cxi", 1, 17) && multi("sockets", 1, 17));
+        assert!(!multi("shm", 2, 6) && !multi("efa", 2, 6) && !multi("opx", 2, 6));
+    }
 
     #[test]
     fn names_are_found_and_mean_one_provider() {

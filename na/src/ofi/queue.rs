@@ -20,13 +20,14 @@ use libc::{iovec, ssize_t};
 use ofi_sys::{call, raw};
 
 use super::core::Core;
+use super::fabric::failed;
 use super::peers::Peer;
 use super::slots::Slot;
 use crate::matching::Kind;
 use crate::{Addr, Error, Tag};
 
 /// As long as C Mercury tries (`NA_OFI_OP_RETRY_TIMEOUT`).
-const STUCK_LIMIT: Duration = Duration::from_secs(120);
+pub(super) const STUCK_LIMIT: Duration = Duration::from_secs(120);
 
 /// Most bytes of a message that is copied for libfabric at once.
 const INJECT_BYTES_MAX: usize = 256;
@@ -37,7 +38,7 @@ pub(super) enum Entry {
     /// A message, in that slot.
     Send(u32),
     /// The next parts of a transfer.
-    Transfer(u32),
+    Transfer(u64),
 }
 
 /// What waits for one peer.
@@ -52,6 +53,8 @@ pub(super) struct Queue {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Posted {
     Taken,
+    /// Some of it; the rest not now.
+    Partly,
     /// Not now.
     Again,
     /// Never, with the number of the error.
@@ -92,7 +95,7 @@ impl Core {
         };
         let taken = Posted::of(result) == Posted::Taken;
         if taken {
-            self.sent_bytes += len as u64;
+            peer.set_injected(self.peers.era());
         }
         taken
     }
@@ -106,7 +109,7 @@ impl Core {
         }
         match self.post(entry) {
             Posted::Taken => {}
-            Posted::Again => {
+            Posted::Partly | Posted::Again => {
                 let entries = VecDeque::from([entry]);
                 let queue = Queue { to: to.clone(), entries, since: Instant::now() };
                 self.queues.insert(to.peer_id(), queue);
@@ -149,6 +152,7 @@ impl Core {
         {
             match self.post(entry) {
                 Posted::Taken => self.done_with_front(peer),
+                Posted::Partly => return self.advanced(peer),
                 Posted::Again => return self.give_up_if_stuck(peer),
                 Posted::Failed(errno) => {
                     let Some(to) = self.queues.get(&peer).map(|queue| queue.to.clone()) else {
@@ -167,6 +171,12 @@ impl Core {
         queue.since = Instant::now();
         if queue.entries.is_empty() {
             self.queues.remove(&peer);
+        }
+    }
+
+    fn advanced(&mut self, peer: u64) {
+        if let Some(queue) = self.queues.get_mut(&peer) {
+            queue.since = Instant::now();
         }
     }
 
@@ -269,7 +279,6 @@ impl Core {
         let result = Posted::of(result);
         if result == Posted::Taken {
             *posted = true;
-            self.sent_bytes += len as u64;
         }
         result
     }
@@ -291,7 +300,7 @@ impl Core {
             // until the completion, and nobody looks at it before.
             let result = unsafe { call::trecv(ep.ep, start, len, null, fi_addr, tag, 0, context) };
             match Posted::of(result) {
-                Posted::Taken => *posted = true,
+                Posted::Taken | Posted::Partly => *posted = true,
                 // `shm` says so when it has as many receives as it takes.
                 Posted::Again | Posted::Failed(libc::ENOMEM) => return,
                 Posted::Failed(errno) => {
@@ -304,49 +313,67 @@ impl Core {
         }
     }
 
-    /// Posts buffers for unexpected messages that are free.
-    pub(super) fn post_buffers(&mut self) {
-        if !self.unexpected.has_idle() {
-            return;
-        }
-        for number in self.unexpected.idle() {
-            let Some(ep) = &self.ep else { return };
-            let index = self.slots.add(Slot::Unexpected { buffer: number });
-            let (context, pinned) = (self.slots.context(index), self.slots.pinned(index));
-            let (start, len) = self.unexpected.buffer(number).place();
-            let iov = iovec { iov_base: start.cast(), iov_len: len };
-            // SAFETY: the slot is ours, and libfabric has nothing of it before it is posted.
-            let (iov, desc) = unsafe {
-                (*pinned).iov[0] = iov;
-                ((&raw const (*pinned).iov).cast(), (&raw mut (*pinned).desc).cast())
-            };
-            let addr = u64::MAX;
-            let message = raw::fi_msg { msg_iov: iov, desc, iov_count: 1, addr, context, data: 0 };
-            let flags = if self.unexpected.multi { raw::FI_MULTI_RECV } else { 0 };
-            // SAFETY: the endpoint is open; the buffer is not touched here but where libfabric says
-            // that a message is complete, until it is given back.
-            let result = unsafe {
-                match self.unexpected.multi {
-                    true => call::recvmsg(ep.ep, &raw const message, flags),
-                    false => {
-                        let null = std::ptr::null_mut();
-                        call::recv(ep.ep, start.cast(), len, null, addr, context)
-                    }
-                }
-            };
-            match Posted::of(result) {
-                Posted::Taken => self.unexpected.buffer(number).posted = true,
+    /// Posts buffers for unexpected messages that are free, as many as libfabric takes now.
+    ///
+    /// # Errors
+    ///
+    /// When libfabric refuses one for good.
+    pub(super) fn post_buffers(&mut self) -> Result<(), Error> {
+        while let Some(number) = self.unexpected.next_idle() {
+            match self.post_buffer(number) {
+                Posted::Taken | Posted::Partly => self.unexpected.posted(number),
                 Posted::Again | Posted::Failed(libc::ENOMEM) => {
-                    self.slots.take(index);
-                    return;
+                    self.unexpected.put_back(number);
+                    break;
                 }
                 Posted::Failed(errno) => {
-                    self.slots.take(index);
-                    tracing::warn!(errno, "libfabric refuses a buffer for requests");
-                    return;
+                    self.unexpected.put_back(number);
+                    let what = "it refuses a buffer for requests";
+                    return Err(failed(self.domain.lib, what, errno));
                 }
             }
         }
+        Ok(())
+    }
+
+    /// The same, of an endpoint in use: a refusal is told once, and tried again by the next poll.
+    pub(super) fn repost_buffers(&mut self) {
+        let refused = self.post_buffers().err();
+        let was_refused = std::mem::replace(&mut self.unexpected.refused, refused.is_some());
+        if let Some(error) = refused.filter(|_| !was_refused) {
+            tracing::warn!(%error, "fewer requests can be received");
+        }
+    }
+
+    fn post_buffer(&mut self, number: u32) -> Posted {
+        let Some(ep) = &self.ep else { return Posted::Again };
+        let index = self.slots.add(Slot::Unexpected { buffer: number });
+        let (context, pinned) = (self.slots.context(index), self.slots.pinned(index));
+        let (start, len) = self.unexpected.place(number);
+        let iov = iovec { iov_base: start.cast(), iov_len: len };
+        // SAFETY: the slot is ours, and libfabric has nothing of it before it is posted.
+        let (iov, desc) = unsafe {
+            (*pinned).iov[0] = iov;
+            ((&raw const (*pinned).iov).cast(), (&raw mut (*pinned).desc).cast())
+        };
+        let addr = u64::MAX;
+        let message = raw::fi_msg { msg_iov: iov, desc, iov_count: 1, addr, context, data: 0 };
+        // SAFETY: the endpoint is open; the buffer is not touched here but where libfabric says
+        // that a message is complete, until it is given back.
+        let result = unsafe {
+            match self.unexpected.multi {
+                true => call::recvmsg(ep.ep, &raw const message, raw::FI_MULTI_RECV),
+                false => {
+                    let null = std::ptr::null_mut();
+                    call::recv(ep.ep, start.cast(), len, null, addr, context)
+                }
+            }
+        };
+        let result = Posted::of(result);
+        if result != Posted::Taken {
+            self.slots.take(index);
+        }
+        result
     }
 
     /// What an error number of libfabric means for an operation with a peer.

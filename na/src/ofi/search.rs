@@ -55,20 +55,22 @@ pub(super) fn find(
     for name in provider.known_as {
         match first_match(library, provider, name, &wanted)? {
             Ok(info) => {
-                let socket = info.source().and_then(|source| source.socket());
-                if wanted.address.is_none()
-                    && port != 0
-                    && let Some(mut address) = socket
-                {
-                    // A port alone: of the device that would be taken anyway.
-                    address.set_port(port);
-                    wanted.address = Some(RawAddr::from_socket(address));
-                    wanted.format = Some(info.first().addr_format);
-                    if let Ok(info) = first_match(library, provider, name, &wanted)? {
-                        return Ok(info);
-                    }
+                if wanted.address.is_some() || port == 0 {
+                    return Ok(info);
                 }
-                return Ok(info);
+                // A port alone: of the device that would be taken anyway.
+                let Some(mut address) = info.source().and_then(|source| source.socket()) else {
+                    let device = text(domain_attr(info.first()).name);
+                    return Err(bad(
+                        uri.text,
+                        format!("port {port} needs an address: device `{device}` has none"),
+                    ));
+                };
+                address.set_port(port);
+                wanted.address = Some(RawAddr::from_socket(address));
+                wanted.format = Some(info.first().addr_format);
+                let found = first_match(library, provider, name, &wanted)?;
+                return found.map_err(|errno| nothing(library, provider, uri, errno));
             }
             Err(number) => errno = number,
         }
@@ -179,7 +181,7 @@ fn hints(
     let info = hints.as_ptr();
     let context = if provider.context2 { raw::FI_CONTEXT2 } else { raw::FI_CONTEXT };
     let mut caps = raw::FI_MSG | raw::FI_TAGGED | raw::FI_RMA | raw::FI_DIRECTED_RECV;
-    if provider.multi_recv {
+    if provider.multi_recv(library.version()) {
         caps |= raw::FI_MULTI_RECV;
     }
     if provider.source {

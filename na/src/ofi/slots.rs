@@ -11,7 +11,7 @@ use libc::iovec;
 use ofi_sys::raw;
 
 use crate::matching::Kind;
-use crate::{Addr, Error, MsgBuf, OpId, Tag};
+use crate::{Addr, MsgBuf, OpId, Tag};
 
 /// The part of a slot that libfabric sees.
 #[repr(C)]
@@ -46,13 +46,15 @@ pub(super) enum Slot {
         from: Addr,
         tag: Tag,
         buf: MsgBuf,
+        /// Which receive it is, by the order of the calls, in which libfabric gets them.
+        number: u64,
         posted: bool,
-        /// Why it was canceled.
-        end: Option<Error>,
+        /// Its end was reported with another buffer; see [`sinks`](super::sinks).
+        given_up: bool,
     },
     /// A part of a transfer.
     Part {
-        transfer: u32,
+        transfer: u64,
     },
     /// A buffer for unexpected messages.
     Unexpected {
@@ -131,10 +133,22 @@ impl Slots {
         self.used.iter().enumerate().map(|(index, slot)| (index as u32, slot))
     }
 
-    /// Does not free what libfabric has addresses of; nothing more can be handed over.
-    pub(super) fn keep_pinned(&mut self) {
+    /// For an endpoint that is left open: what libfabric has addresses of stays valid for ever, and
+    /// whoever waits for it gets another buffer. Nothing more can be handed over.
+    pub(super) fn abandon(&mut self) {
         self.pinned.clear();
         self.free.clear();
+        for slot in &mut self.used {
+            let other = match slot {
+                Slot::Send { posted: true, buf, .. } => copy_of(buf),
+                // Whatever is in it is libfabric's.
+                Slot::Recv { posted: true, buf, .. } => MsgBuf::with_capacity(buf.capacity()),
+                _ => continue,
+            };
+            if let Slot::Send { buf, .. } | Slot::Recv { buf, .. } = slot {
+                std::mem::forget(std::mem::replace(buf, other));
+            }
+        }
     }
 
     /// Takes everything out, once libfabric has nothing any more.
@@ -144,12 +158,71 @@ impl Slots {
     }
 }
 
+/// A copy of a message, with as much room.
+pub(super) fn copy_of(buf: &MsgBuf) -> MsgBuf {
+    let mut copy = MsgBuf::with_capacity(buf.capacity());
+    let fits = copy.try_extend(buf.as_slice());
+    debug_assert!(fits, "a copy of the same size");
+    copy
+}
+
 impl Drop for Slots {
     fn drop(&mut self) {
         for pinned in &self.pinned {
             // SAFETY: leaked by `add`, once each; the endpoint, which knew the addresses, is closed
             // (the order of the fields in `Core`).
             drop(unsafe { Box::from_raw(pinned.as_ptr()) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::Arc;
+
+    fn buf(bytes: &[u8]) -> MsgBuf {
+        let mut buf = MsgBuf::with_capacity(64);
+        assert!(buf.try_extend(bytes));
+        buf
+    }
+
+    /// What is left with libfabric keeps its memory; the owners get other buffers.
+    #[test]
+    fn abandoned_slots_keep_what_libfabric_has() {
+        let mut slots = Slots::default();
+        let peer = Addr::with_state("ofi+tcp://1.2.3.4:5".to_owned(), 1, 2, Arc::new(()));
+        let send = |posted| {
+            let (op, kind, to, tag) = (OpId(1), Kind::Expected, peer.clone(), Tag(1));
+            Slot::Send { op, kind, to, tag, buf: buf(b"sent"), posted, given_up: false }
+        };
+        let recv = |posted| {
+            let (op, from, tag) = (OpId(2), peer.clone(), Tag(1));
+            Slot::Recv { op, from, tag, buf: buf(b"x"), number: 1, posted, given_up: false }
+        };
+        for slot in [send(true), send(false), recv(true), recv(false)] {
+            slots.add(slot);
+        }
+        let place = |slot: &Slot| match slot {
+            Slot::Send { buf, .. } | Slot::Recv { buf, .. } => buf.as_slice().as_ptr(),
+            _ => std::ptr::null(),
+        };
+        let before: Vec<_> = slots.iter().map(|(_, slot)| place(slot)).collect();
+        let context = slots.context(0);
+        slots.abandon();
+        assert_eq!(slots.index_of(context), None, "nothing ends any more");
+        let after = slots.drain();
+        let stayed: Vec<_> =
+            after.iter().zip(before).map(|(slot, before)| place(slot) == before).collect();
+        assert_eq!(stayed, [false, true, false, true]);
+        for slot in after {
+            match slot {
+                Slot::Send { buf, .. } => {
+                    assert_eq!((buf.as_slice(), buf.capacity()), (&b"sent"[..], 64))
+                }
+                Slot::Recv { buf, .. } => assert_eq!(buf.capacity(), 64),
+                _ => panic!("another slot"),
+            }
         }
     }
 }

@@ -101,7 +101,7 @@ impl Core {
             // Providers differ in what they do with nothing; C does not ask either.
             self.report_transfer(running, Ok(()));
         } else {
-            self.next_transfer = self.next_transfer.wrapping_add(1);
+            self.next_transfer += 1;
             let number = self.next_transfer;
             self.transfers.insert(number, running);
             self.continue_transfer(number);
@@ -115,7 +115,7 @@ impl Core {
     }
 
     /// Hands over more parts, or ends the transfer if there are none and none is in flight.
-    fn continue_transfer(&mut self, number: u32) {
+    fn continue_transfer(&mut self, number: u64) {
         let Some(running) = self.transfers.get_mut(&number) else { return };
         if running.is_started() {
             if running.in_flight == 0 && !running.queued {
@@ -131,8 +131,9 @@ impl Core {
     }
 
     /// Posts parts until enough are in flight. Called from the queue.
-    pub(super) fn post_parts(&mut self, number: u32) -> Posted {
+    pub(super) fn post_parts(&mut self, number: u64) -> Posted {
         let part_max = (self.domain.info.ep_attr().max_msg_size as u64).min(PART_BYTES_MAX);
+        let mut any = false;
         loop {
             let Some(running) = self.transfers.get_mut(&number) else { return Posted::Taken };
             if running.is_started() || running.in_flight >= PARTS_MAX {
@@ -177,20 +178,18 @@ impl Core {
                 Posted::Taken => {
                     running.started += len as u64;
                     running.in_flight += 1;
-                    if put {
-                        self.sent_bytes += len as u64;
-                    }
+                    any = true;
                 }
                 other => {
                     self.slots.take(index);
-                    return other;
+                    return if other == Posted::Again && any { Posted::Partly } else { other };
                 }
             }
         }
     }
 
     /// A part is over.
-    pub(super) fn part_ended(&mut self, number: u32, result: Result<(), Error>) {
+    pub(super) fn part_ended(&mut self, number: u64, result: Result<(), Error>) {
         let Some(running) = self.transfers.get_mut(&number) else { return };
         running.in_flight -= 1;
         if let Err(error) = result {
@@ -207,12 +206,12 @@ impl Core {
     }
 
     /// With whom a transfer is.
-    pub(super) fn transfer_with(&self, number: u32) -> Option<Addr> {
+    pub(super) fn transfer_with(&self, number: u64) -> Option<Addr> {
         self.transfers.get(&number).map(|running| running.with.clone())
     }
 
     /// A transfer that is in no queue any more ends when nothing of it is in flight.
-    pub(super) fn fail_transfer(&mut self, number: u32, error: Error) {
+    pub(super) fn fail_transfer(&mut self, number: u64, error: Error) {
         let Some(running) = self.transfers.get_mut(&number) else { return };
         running.queued = false;
         running.error.get_or_insert(error);
