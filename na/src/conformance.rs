@@ -99,24 +99,43 @@ pub trait Opener<Argument> {
     fn open(&self, options: &OpenOptions) -> Arc<dyn Endpoint>;
 }
 
-/// A factory of a transport that not every machine has.
+/// A transport over a library that not every machine has. Its tests have to be asked for, because
+/// they test that library as much as ours. Who asks has it, and nothing is skipped: else a transport
+/// that opens no more would pass.
 #[derive(Debug, Clone, Copy)]
 pub struct Optional {
-    /// What is lacking, if anything.
-    pub lacks: fn() -> Option<String>,
-    /// Opens an endpoint where nothing is lacking.
-    pub open: fn(&OpenOptions) -> Arc<dyn Endpoint>,
+    /// The variable of the environment that asks for them.
+    pub variable: &'static str,
+    /// What is opened.
+    pub uri: &'static str,
+}
+
+impl Optional {
+    /// What is lacking: that somebody asks.
+    pub fn lacks(&self) -> Option<String> {
+        let is_asked_for = std::env::var_os(self.variable).is_some_and(|value| !value.is_empty());
+        (!is_asked_for).then(|| format!("set {}=1", self.variable))
+    }
+
+    /// Opens an endpoint.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be opened.
+    pub fn open(&self, options: &OpenOptions) -> Arc<dyn Endpoint> {
+        crate::open(self.uri, options).unwrap_or_else(|error| panic!("{}: {error}", self.uri))
+    }
 }
 
 impl Opener<Optional> for Optional {
     const HEEDS_OPTIONS: bool = true;
 
     fn lacks(&self) -> Option<String> {
-        (self.lacks)()
+        self.lacks()
     }
 
     fn open(&self, options: &OpenOptions) -> Arc<dyn Endpoint> {
-        (self.open)(options)
+        self.open(options)
     }
 }
 
