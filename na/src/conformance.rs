@@ -46,6 +46,7 @@ mod flow;
 mod leftovers;
 mod lifecycle;
 mod messages;
+mod midway;
 mod node;
 mod oneself;
 mod peers;
@@ -59,7 +60,7 @@ mod wire;
 
 pub use self::{
     bulk::*, bulk_refused::*, cancel::*, crowd::*, flow::*, leftovers::*, lifecycle::*,
-    messages::*, oneself::*, peers::*, stopped::*, told::*, waiting::*,
+    messages::*, midway::*, oneself::*, peers::*, stopped::*, told::*, waiting::*,
 };
 
 /// How long a case waits for what must happen, before it fails. Far above what a loaded machine
@@ -272,6 +273,7 @@ macro_rules! conformance {
             memory_comes_back_after_the_transfer_in_flight,
             a_flood_does_not_hold_up_other_peers,
             long_messages_pass_where_they_are_allowed,
+            late_answers_do_not_hold_up_later_ones,
             order_is_kept_among_peers,
             many_peers,
             operations_end_once_whatever_happens,
@@ -346,6 +348,7 @@ macro_rules! conformance {
         $crate::conformance! { @tests $open; $mode;
             a_dead_peer_is_reported,
             a_dead_peer_is_reported_to_a_sleeper,
+            a_peer_that_dies_amid_long_messages_is_reported,
             a_call_at_once_ends_with_its_peer,
             a_peer_restarts_under_its_address,
             a_stopped_peer_is_waited_for,

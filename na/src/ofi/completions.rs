@@ -152,7 +152,7 @@ impl Core {
         let bytes = self.unexpected.bytes(buffer, &place);
         match self.matcher.arrive(Kind::Unexpected, &from, tag, bytes) {
             Arrived::Completed(completion) => self.done.push_back(completion),
-            Arrived::Held => {}
+            Arrived::Held | Arrived::Discarded => {}
             Arrived::Full => self.unexpected.keep(Waiting { buffer, from, tag, place }),
         }
     }
@@ -171,7 +171,7 @@ impl Core {
             let bytes = self.unexpected.bytes(*buffer, place);
             match self.matcher.arrive(Kind::Unexpected, from, *tag, bytes) {
                 Arrived::Completed(completion) => self.done.push_back(completion),
-                Arrived::Held => {}
+                Arrived::Held | Arrived::Discarded => {}
                 Arrived::Full => {
                     full.push(peer);
                     self.unexpected.waiting.push_back(message);

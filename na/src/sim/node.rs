@@ -306,7 +306,7 @@ impl Node {
                     session.held.push_front(Held { kind, tag, bytes, charge });
                     break;
                 }
-                Arrived::Held => session.uncredited += charge,
+                Arrived::Held | Arrived::Discarded => session.uncredited += charge,
                 Arrived::Completed(completion) => {
                     session.uncredited += charge;
                     if let (Kind::Expected, Completion::Recv { op, .. }) = (kind, &completion) {
