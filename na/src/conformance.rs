@@ -46,6 +46,7 @@ mod flow;
 mod leftovers;
 mod lifecycle;
 mod messages;
+mod midway;
 mod node;
 mod oneself;
 mod peers;
@@ -59,7 +60,7 @@ mod wire;
 
 pub use self::{
     bulk::*, bulk_refused::*, cancel::*, crowd::*, flow::*, leftovers::*, lifecycle::*,
-    messages::*, oneself::*, peers::*, stopped::*, told::*, waiting::*,
+    messages::*, midway::*, oneself::*, peers::*, stopped::*, told::*, waiting::*,
 };
 
 /// How long a case waits for what must happen, before it fails. Far above what a loaded machine
@@ -99,24 +100,43 @@ pub trait Opener<Argument> {
     fn open(&self, options: &OpenOptions) -> Arc<dyn Endpoint>;
 }
 
-/// A factory of a transport that not every machine has.
+/// A transport over a library that not every machine has. Its tests have to be asked for, because
+/// they test that library as much as ours. Who asks has it, and nothing is skipped: else a transport
+/// that opens no more would pass.
 #[derive(Debug, Clone, Copy)]
 pub struct Optional {
-    /// What is lacking, if anything.
-    pub lacks: fn() -> Option<String>,
-    /// Opens an endpoint where nothing is lacking.
-    pub open: fn(&OpenOptions) -> Arc<dyn Endpoint>,
+    /// The variable of the environment that asks for them.
+    pub variable: &'static str,
+    /// What is opened.
+    pub uri: &'static str,
+}
+
+impl Optional {
+    /// What is lacking: that somebody asks.
+    pub fn lacks(&self) -> Option<String> {
+        let is_asked_for = std::env::var_os(self.variable).is_some_and(|value| !value.is_empty());
+        (!is_asked_for).then(|| format!("set {}=1", self.variable))
+    }
+
+    /// Opens an endpoint.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be opened.
+    pub fn open(&self, options: &OpenOptions) -> Arc<dyn Endpoint> {
+        crate::open(self.uri, options).unwrap_or_else(|error| panic!("{}: {error}", self.uri))
+    }
 }
 
 impl Opener<Optional> for Optional {
     const HEEDS_OPTIONS: bool = true;
 
     fn lacks(&self) -> Option<String> {
-        (self.lacks)()
+        self.lacks()
     }
 
     fn open(&self, options: &OpenOptions) -> Arc<dyn Endpoint> {
-        (self.open)(options)
+        self.open(options)
     }
 }
 
@@ -253,6 +273,7 @@ macro_rules! conformance {
             memory_comes_back_after_the_transfer_in_flight,
             a_flood_does_not_hold_up_other_peers,
             long_messages_pass_where_they_are_allowed,
+            late_answers_do_not_hold_up_later_ones,
             order_is_kept_among_peers,
             many_peers,
             operations_end_once_whatever_happens,
@@ -329,6 +350,7 @@ macro_rules! conformance {
         $crate::conformance! { @tests $open; $mode;
             a_dead_peer_is_reported,
             a_dead_peer_is_reported_to_a_sleeper,
+            a_peer_that_dies_amid_long_messages_is_reported,
             a_call_at_once_ends_with_its_peer,
             a_peer_restarts_under_its_address,
             a_stopped_peer_is_waited_for,

@@ -47,6 +47,8 @@ mod error;
 pub mod fork;
 #[cfg(all(any(feature = "sm", feature = "tcp"), not(loom)))]
 mod fuzz_target;
+#[cfg(all(any(feature = "tcp", feature = "ucx"), not(loom)))]
+mod host_port;
 #[cfg(all(any(feature = "tcp", feature = "ofi", feature = "ucx"), not(loom)))]
 mod interface;
 #[cfg(not(loom))]
@@ -65,7 +67,7 @@ pub(crate) mod matching;
 mod memory;
 #[cfg(not(loom))]
 mod message;
-#[cfg(all(any(feature = "sm", feature = "tcp"), not(loom)))]
+#[cfg(all(any(feature = "sm", feature = "tcp", feature = "ucx"), not(loom)))]
 mod ran;
 #[cfg(not(loom))]
 mod random;

@@ -195,7 +195,7 @@ fn deliver(
     while let Some(message) = sends.pop_front() {
         match matcher.arrive(message.kind, own, message.tag, message.buf.as_slice()) {
             Arrived::Completed(completion) => out.completions.push(completion),
-            Arrived::Held => {}
+            Arrived::Held | Arrived::Discarded => {}
             Arrived::Full => {
                 sends.push_front(message);
                 break;

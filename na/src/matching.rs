@@ -63,8 +63,10 @@ pub(crate) enum Kind {
 pub(crate) enum Arrived {
     /// A posted receive took it.
     Completed(Completion),
-    /// Copied, to wait for its receive; or discarded, because its receive was canceled.
+    /// Copied, to wait for its receive.
     Held,
+    /// Thrown away, because its receive was canceled.
+    Discarded,
     /// Nothing was taken: stop reading this peer until it has room.
     Full,
 }
@@ -240,7 +242,7 @@ impl Matcher {
     ) -> Arrived {
         let key = Key { peer: from.peer_id(), tag };
         if kind == Kind::Expected && self.given_up.take(key) {
-            return Arrived::Held;
+            return Arrived::Discarded;
         }
         let held = self.held.entry(key.peer).or_default();
         if held.bytes >= self.early_bytes_max && !held.unbounded {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::Error;
+
 /// A buffer for one message. Its capacity is fixed; its length is what was written or received.
 ///
 /// Obtain one from [`Endpoint::alloc_msg`](crate::Endpoint::alloc_msg), so that a transport which
@@ -67,6 +69,18 @@ impl MsgBuf {
     /// Makes the message empty.
     pub fn clear(&mut self) {
         self.0.len = 0;
+    }
+
+    /// Whether a receive of messages of up to `needed` bytes may have it.
+    #[allow(dead_code, reason = "a build may have no transport that asks")]
+    pub(crate) fn check_room(&self, needed: usize) -> Result<(), Error> {
+        let capacity = self.capacity();
+        match capacity < needed {
+            true => Err(Error::InvalidArgument(format!(
+                "a receive buffer of {capacity} bytes, {needed} needed"
+            ))),
+            false => Ok(()),
+        }
     }
 
     /// Appends `bytes`; `false` (and no change) when they do not fit.

@@ -10,6 +10,22 @@ use std::time::{Duration, Instant};
 /// Looks within a limit.
 pub(crate) const LOOKS: u32 = 4;
 
+/// Liveness limits below this count as this. It is also what bounds the work that a peer can ask
+/// for.
+pub(crate) const LIMIT_MIN: Duration = Duration::from_millis(200);
+
+/// A limit as an endpoint keeps it; zero, which is none, stays zero.
+#[allow(dead_code, reason = "a build may have no transport with such limits")]
+pub(crate) fn limit(wanted: Duration) -> Duration {
+    if wanted.is_zero() { wanted } else { wanted.max(LIMIT_MIN) }
+}
+
+/// How often an endpoint with `limit` asks to hear something, for its hello, ms; 0: never.
+#[allow(dead_code, reason = "as above")]
+pub(crate) fn alive_every_ms(limit: Duration) -> u32 {
+    u32::try_from((limit / LOOKS).as_millis()).unwrap_or(u32::MAX)
+}
+
 /// Time that has been counted, look by look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ran {
@@ -31,14 +47,20 @@ impl Ran {
     }
 
     /// Looks; whether we have run for `limit`.
-    #[cfg_attr(not(feature = "sm"), allow(dead_code, reason = "tcp counts for itself"))]
+    #[cfg_attr(
+        not(any(feature = "sm", feature = "ucx")),
+        allow(dead_code, reason = "tcp counts for itself")
+    )]
     pub(crate) fn has_passed(&mut self, now: Instant, limit: Duration) -> bool {
         self.look(now, step(limit));
         self.counted >= limit
     }
 
     /// When to look again for [`has_passed`](Self::has_passed). `None`: never.
-    #[cfg_attr(not(feature = "sm"), allow(dead_code, reason = "tcp counts for itself"))]
+    #[cfg_attr(
+        not(any(feature = "sm", feature = "ucx")),
+        allow(dead_code, reason = "tcp counts for itself")
+    )]
     pub(crate) fn next_look(&self, limit: Duration) -> Option<Instant> {
         let left = limit.saturating_sub(self.counted);
         self.looked_at.checked_add(left.min(step(limit)))
@@ -55,6 +77,15 @@ mod tests {
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(4);
+
+    #[test]
+    fn limits_have_a_least_value_and_zero_is_none() {
+        assert_eq!(limit(Duration::ZERO), Duration::ZERO);
+        assert_eq!(limit(Duration::from_nanos(1)), LIMIT_MIN);
+        assert_eq!(limit(Duration::from_secs(9)), Duration::from_secs(9));
+        assert_eq!(alive_every_ms(Duration::ZERO), 0);
+        assert_eq!(alive_every_ms(Duration::MAX), u32::MAX);
+    }
 
     #[test]
     fn a_limit_passes_for_who_runs() {

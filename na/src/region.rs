@@ -414,6 +414,30 @@ impl Region {
         true
     }
 
+    /// Appends `len` bytes from `offset` to `out`; `false`, and nothing, if they are not all inside.
+    #[allow(dead_code, reason = "for transports that copy into messages of their own")]
+    pub(crate) fn append_to(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> bool {
+        if !self.contains(offset, len as u64) {
+            return false;
+        }
+        out.reserve(len);
+        let room = out.spare_capacity_mut();
+        let mut done = 0;
+        for piece in self.pieces(offset, len as u64) {
+            let room = &mut room[done..done + piece.len];
+            // SAFETY: as in `read_at`; `room` is as long as the piece, and need not be initialised
+            // to be written to.
+            unsafe {
+                std::ptr::copy_nonoverlapping(piece.ptr, room.as_mut_ptr().cast(), piece.len);
+            }
+            done += piece.len;
+        }
+        let end = out.len() + done;
+        // SAFETY: there is room for them (`reserve`), and all up to there were just written.
+        unsafe { out.set_len(end) };
+        true
+    }
+
     pub(crate) fn write_at(&self, offset: u64, bytes: &[u8]) -> bool {
         if !self.contains(offset, bytes.len() as u64) {
             return false;

@@ -1,5 +1,4 @@
-//! The conformance suite over libfabric, where it is installed and `MARGO_TEST_OFI=1` is set; else
-//! each test says SKIPPED. It has to be asked for, because it tests that library as much as ours.
+//! The conformance suite over libfabric, where `MARGO_TEST_OFI=1` is set; else each test says SKIPPED.
 //!
 //! Left out are the cases about what libfabric does not give (`na/src/ofi/mod.rs`): ends of peers,
 //! checks at the owner of memory, bounds of what providers keep, hundreds of endpoints at once.
@@ -9,30 +8,17 @@
 //! for all senders, and takes 1024 receives at a time.
 #![cfg(feature = "ofi")]
 
-use std::sync::Arc;
-
 use na::conformance::Optional;
-use na::{Endpoint, Error, OpenOptions};
+use na::{Error, OpenOptions};
 
-fn lacks(uri: &str) -> Option<String> {
-    if std::env::var_os("MARGO_TEST_OFI").is_none() {
-        return Some("set MARGO_TEST_OFI=1".to_owned());
-    }
-    match na::open(uri, &OpenOptions::default()) {
-        Err(Error::Unavailable { reason, .. }) => Some(reason),
-        _ => None,
-    }
-}
-
-fn open(uri: &str, options: &OpenOptions) -> Arc<dyn Endpoint> {
-    na::open(uri, options).unwrap_or_else(|error| panic!("{uri}: {error}"))
+const fn over(uri: &'static str) -> Optional {
+    Optional { variable: "MARGO_TEST_OFI", uri }
 }
 
 mod tcp {
     use super::*;
 
-    const URI: &str = "ofi+tcp://127.0.0.1:0";
-    const OPEN: Optional = Optional { lacks: || lacks(URI), open: |options| open(URI, options) };
+    const OPEN: Optional = over("ofi+tcp://127.0.0.1:0");
 
     na::conformance! { OPEN; unconnected }
     na::conformance! {
@@ -45,8 +31,7 @@ mod tcp {
 mod tcp_rxm {
     use super::*;
 
-    const URI: &str = "ofi+tcp;ofi_rxm://127.0.0.1:0";
-    const OPEN: Optional = Optional { lacks: || lacks(URI), open: |options| open(URI, options) };
+    const OPEN: Optional = over("ofi+tcp;ofi_rxm://127.0.0.1:0");
 
     na::conformance! { OPEN; unconnected }
     na::conformance! {
@@ -60,8 +45,7 @@ mod tcp_rxm {
 mod shm {
     use super::*;
 
-    const URI: &str = "ofi+shm://";
-    const OPEN: Optional = Optional { lacks: || lacks(URI), open: |options| open(URI, options) };
+    const OPEN: Optional = over("ofi+shm://");
 
     na::conformance! { OPEN; unconnected }
     na::conformance! { OPEN; operations_end_once_whatever_happens }
@@ -73,7 +57,7 @@ fn what_cannot_be_opened_is_told_with_what_there_is() {
     let error = told("ofi+pigeon://");
     assert!(matches!(error, Error::BadUri { .. }), "{error}");
     assert!(error.to_string().contains("verbs;ofi_rxm"), "{error}");
-    if let Some(lacks) = lacks("ofi+tcp://127.0.0.1:0") {
+    if let Some(lacks) = over("ofi+tcp://127.0.0.1:0").lacks() {
         return println!("SKIPPED: {lacks}");
     }
     // Nobody has all of these devices.

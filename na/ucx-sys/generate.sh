@@ -8,18 +8,15 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 functions=(
-    ucp_get_version_string ucs_status_string
+    ucs_status_string
     ucp_config_read ucp_config_modify ucp_config_release
     ucp_init_version ucp_cleanup
     ucp_worker_create ucp_worker_destroy ucp_worker_progress
     ucp_worker_get_efd ucp_worker_arm ucp_worker_set_am_recv_handler
     ucp_listener_create ucp_listener_destroy ucp_listener_query ucp_listener_reject
     ucp_conn_request_query
-    ucp_ep_create ucp_ep_close_nbx ucp_ep_flush_nbx ucp_ep_rkey_unpack ucp_rkey_destroy
-    ucp_am_send_nbx ucp_tag_send_nbx ucp_tag_recv_nbx ucp_tag_probe_nb ucp_tag_msg_recv_nbx
-    ucp_get_nbx ucp_put_nbx
-    ucp_mem_map ucp_mem_unmap ucp_rkey_pack ucp_rkey_buffer_release
-    ucp_request_cancel ucp_request_free ucp_request_check_status
+    ucp_ep_create ucp_ep_close_nbx ucp_ep_flush_nbx
+    ucp_am_send_nbx ucp_request_free
 )
 wrapper="$(mktemp --suffix .h)"
 trap 'rm -f "$wrapper"' EXIT

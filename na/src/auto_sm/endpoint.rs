@@ -280,10 +280,8 @@ impl Endpoint for AutoSm {
     }
 
     fn recv_unexpected(&self, op: OpId, buf: MsgBuf) -> Result<(), Refused> {
-        let need = self.limits().unexpected_bytes_max;
-        if buf.capacity() < need {
-            let text = format!("a receive buffer of {} bytes, {need} needed", buf.capacity());
-            return Err(Refused { error: Error::InvalidArgument(text), buf });
+        if let Err(error) = buf.check_room(self.limits().unexpected_bytes_max) {
+            return Err(Refused { error, buf });
         }
         let mut shared = lock(&self.shared);
         let posts = match shared.receives.add(op, buf) {

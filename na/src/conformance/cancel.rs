@@ -98,6 +98,30 @@ pub fn cancel_while_the_owner_is_idle_ends_once(case: &Case<'_>) {
     greet(&origin, &target);
 }
 
+/// Answers whose receives were canceled are thrown away, and hold up no later one, however many
+/// they are.
+pub fn late_answers_do_not_hold_up_later_ones(case: &Case<'_>) {
+    // More than any transport holds back.
+    const COUNT: u32 = 500;
+    let (target, origin) = Node::pair(case);
+    let (to_target, to_origin) = greet(&origin, &target);
+    let receives: Vec<_> = (0..COUNT).map(|tag| origin.recv_expected(&to_target, tag)).collect();
+    receives.iter().for_each(|op| origin.endpoint.cancel(*op));
+    finish(&[&origin, &target], "canceled receives", &receives);
+    for op in receives {
+        let error = origin.error(op);
+        assert!(matches!(error, Error::Canceled), "{error}");
+    }
+    let bytes = pattern(1, origin.endpoint.limits().expected_bytes_max);
+    let last = origin.recv_expected(&to_target, COUNT);
+    let sends: Vec<_> =
+        (0..=COUNT).map(|tag| target.send_expected(&to_origin, tag, &bytes)).collect();
+    finish(&[&origin, &target], "the answer that is awaited", &[last]);
+    assert!(origin.received(last).1 == bytes);
+    finish(&[&target, &origin], "the sends", &sends);
+    sends.into_iter().for_each(|op| target.succeeded(op));
+}
+
 /// Cancel and close together still make one end of each operation.
 pub fn cancel_and_close_end_everything_once(case: &Case<'_>) {
     for (polls_before, polls_between) in [(0, 0), (0, 1), (5, 0), (50, 3)] {

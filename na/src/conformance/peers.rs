@@ -174,6 +174,7 @@ fn play(case: &Case<'_>, role: &str, argument: &str) {
             }
         }
         "leftovers" => super::leftovers::play(case),
+        "pour" => super::midway::play(case),
         other => panic!("unknown role {other}"),
     }
 }

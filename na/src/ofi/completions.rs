@@ -154,7 +154,7 @@ impl Core {
         let bytes = self.unexpected.bytes(buffer, &place);
         match self.matcher.arrive(Kind::Unexpected, &from, tag, bytes) {
             Arrived::Completed(completion) => self.done.push_back(completion),
-            Arrived::Held => {}
+            Arrived::Held | Arrived::Discarded => {}
             Arrived::Full => self.unexpected.keep(Waiting { buffer, from, tag, place }),
         }
     }
@@ -165,7 +165,7 @@ impl Core {
         unexpected.deliver(|from, tag, bytes| {
             match matcher.arrive(Kind::Unexpected, from, tag, bytes) {
                 Arrived::Completed(completion) => done.push_back(completion),
-                Arrived::Held => {}
+                Arrived::Held | Arrived::Discarded => {}
                 Arrived::Full => return false,
             }
             true

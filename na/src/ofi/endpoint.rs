@@ -216,13 +216,7 @@ impl OfiEndpoint {
             Kind::Unexpected => self.limits.unexpected_bytes_max,
             Kind::Expected => self.limits.expected_bytes_max,
         };
-        match buf.capacity() < needed {
-            true => Err(Error::InvalidArgument(format!(
-                "receive buffer of {} bytes; messages may have {needed}",
-                buf.capacity()
-            ))),
-            false => Ok(()),
-        }
+        buf.check_room(needed)
     }
 
     fn transfer(&self, op: OpId, with: &Addr, transfer: Transfer, put: bool) -> Result<(), Error> {

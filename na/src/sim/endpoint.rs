@@ -68,50 +68,42 @@ impl SimEndpoint {
 
     /// The node lives as long as its endpoint; `None` cannot happen, and means closed.
     fn with<R>(&self, work: impl FnOnce(&mut Node, &mut Wire) -> R) -> Option<R> {
-        self.network.with(|world| {
-            let (node, wire) = world.node(self.node)?;
-            Some(work(node, wire))
+        self.with_item((), |node, wire, ()| work(node, wire)).ok()
+    }
+
+    /// The same with something that comes back.
+    fn with_item<T, R>(
+        &self,
+        item: T,
+        work: impl FnOnce(&mut Node, &mut Wire, T) -> R,
+    ) -> Result<R, T> {
+        self.network.with(|world| match world.node(self.node) {
+            Some((node, wire)) => Ok(work(node, wire, item)),
+            None => Err(item),
         })
     }
 
     fn send(&self, to: &Addr, message: Queued) -> Result<(), Refused> {
-        let mut message = Some(message);
-        let sent = self.with(|node, wire| match message.take() {
-            Some(message) => node.send(to, message, wire),
-            None => Ok(()),
-        });
-        match (sent, message) {
-            (Some(Err((error, buf))), _) => Err(Refused { error, buf }),
-            (None, Some(message)) => Err(Refused { error: Error::Closed, buf: message.buf }),
-            _ => Ok(()),
+        match self.with_item(message, |node, wire, message| node.send(to, message, wire)) {
+            Ok(sent) => sent.map_err(|(error, buf)| Refused { error, buf }),
+            Err(message) => Err(Refused { error: Error::Closed, buf: message.buf }),
         }
     }
 
     fn recv(&self, op: OpId, from: Option<(&Addr, Tag)>, buf: MsgBuf) -> Result<(), Refused> {
-        let needed = self.message_bytes_max;
-        if buf.capacity() < needed {
-            let text = format!("a receive buffer of {} bytes, {needed} needed", buf.capacity());
-            return Err(Refused { error: Error::InvalidArgument(text), buf });
+        if let Err(error) = buf.check_room(self.message_bytes_max) {
+            return Err(Refused { error, buf });
         }
-        let mut buf = Some(buf);
-        let posted = self.with(|node, wire| match buf.take() {
-            Some(buf) => node.recv(op, from, buf, wire),
-            None => Ok(()),
-        });
-        match (posted, buf) {
-            (Some(Err((error, buf))), _) => Err(Refused { error, buf }),
-            (None, Some(buf)) => Err(Refused { error: Error::Closed, buf }),
-            _ => Ok(()),
+        match self.with_item(buf, |node, wire, buf| node.recv(op, from, buf, wire)) {
+            Ok(posted) => posted.map_err(|(error, buf)| Refused { error, buf }),
+            Err(buf) => Err(Refused { error: Error::Closed, buf }),
         }
     }
 
     fn transfer(&self, put: bool, op: OpId, to: &Addr, transfer: Transfer) -> Result<(), Error> {
-        let mut transfer = Some(transfer);
-        self.with(|node, wire| match transfer.take() {
-            Some(transfer) => node.transfer(op, put, to, transfer, wire),
-            None => Ok(()),
-        })
-        .unwrap_or(Err(Error::Closed))
+        let started = self
+            .with_item(transfer, |node, wire, transfer| node.transfer(op, put, to, transfer, wire));
+        started.unwrap_or(Err(Error::Closed))
     }
 
     /// Takes completions, or moves the clock until there are some.

@@ -52,7 +52,7 @@ impl Loopback {
         while let Some(message) = self.messages.pop_front() {
             match matcher.arrive(message.kind, own, message.tag, message.buf.as_slice()) {
                 Arrived::Completed(completion) => ends.completions.push(completion),
-                Arrived::Held => {}
+                Arrived::Held | Arrived::Discarded => {}
                 Arrived::Full => {
                     self.messages.push_front(message);
                     break;

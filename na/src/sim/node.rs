@@ -172,8 +172,15 @@ impl Node {
         transfer: Transfer,
         wire: &mut Wire,
     ) -> Result<(), Error> {
-        let peer = self.check(to)?;
-        RegionTable::check_transfer(&transfer, put)?;
+        let checked = RegionTable::check_transfer(&transfer, put).and_then(|()| self.check(to));
+        let peer = match checked {
+            Ok(peer) => peer,
+            Err(error) => {
+                // Its memory may run the code of its owner.
+                wire.trash.push(transfer.local);
+                return Err(error);
+            }
+        };
         if peer == OWN {
             self.loopback.start(op, put, transfer);
             self.arm_loopback(wire);
@@ -299,7 +306,7 @@ impl Node {
                     session.held.push_front(Held { kind, tag, bytes, charge });
                     break;
                 }
-                Arrived::Held => session.uncredited += charge,
+                Arrived::Held | Arrived::Discarded => session.uncredited += charge,
                 Arrived::Completed(completion) => {
                     session.uncredited += charge;
                     if let (Kind::Expected, Completion::Recv { op, .. }) = (kind, &completion) {

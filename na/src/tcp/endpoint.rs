@@ -8,16 +8,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Weak;
 use std::time::Duration;
 
-use super::address::{self, PeerKey};
+use super::address;
 use super::frame::{self, Hello, URI_BYTES_MAX};
 use super::gather::Gather;
 use super::mail::Mail;
 use super::outgoing::Outgoing;
 use super::peer::{Peer, PeerState, Phase};
 use super::poller::{Poller, flush};
-use super::{MESSAGE_BYTES_MAX, liveness, socket};
+use super::{MESSAGE_BYTES_MAX, socket};
+use crate::host_port::{self, PeerKey};
 use crate::loopback::{Loopback, Queued};
 use crate::matching::{Kind, Matcher};
+use crate::ran;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{
@@ -85,7 +87,7 @@ impl Core {
             id: Addr::unique_endpoint_id(),
             message_bytes_max: options.message_bytes_max,
             connect_timeout: options.connect_timeout.min(CONNECT_TIMEOUT_MAX),
-            liveness_limit: liveness::limit(options.liveness_limit),
+            liveness_limit: ran::limit(options.liveness_limit),
             options: options.tcp.clone(),
             listening_uri,
             regions: options.regions.clone().unwrap_or_default(),
@@ -110,7 +112,7 @@ impl Core {
     pub(super) fn hello(&self, session: u64) -> Hello {
         let max = self.message_bytes_max as u32;
         let hello = Hello::ours(max, session, self.listening_uri.clone());
-        Hello { alive_every_ms: liveness::alive_every_ms(self.liveness_limit), ..hello }
+        Hello { alive_every_ms: ran::alive_every_ms(self.liveness_limit), ..hello }
     }
 
     /// A peer that nobody has seen before.
@@ -130,7 +132,7 @@ impl Core {
         if peers.len() == peers.capacity() {
             peers.retain(|_, peer| peer.strong_count() > 0);
         }
-        let peer = self.new_peer(key.uri(), dial);
+        let peer = self.new_peer(key.uri(address::HEAD), dial);
         peers.insert(key, Arc::downgrade(&peer));
         peer
     }
@@ -308,14 +310,14 @@ impl TcpEndpoint {
                         ask for (busy polling needs CAP_NET_ADMIN)";
             Error::io(what, error)
         })?;
-        let wanted = address::listen_address(uri.text, uri.rest)?;
+        let wanted = host_port::listen_address(uri.text, uri.rest)?;
         let mut listener = None;
         let mut listening = None;
         if options.listen {
             let failed =
                 |error: std::io::Error| Error::io(format!("cannot listen on {wanted}"), error);
             let socket = socket::listen(wanted).map_err(failed)?;
-            listening = Some(address::reachable(socket::local_address(&socket).map_err(failed)?));
+            listening = Some(host_port::reachable(socket::local_address(&socket).map_err(failed)?));
             listener = Some(socket);
         }
         let listening_uri = listening.map(address::uri_of).unwrap_or_default();
@@ -384,14 +386,7 @@ impl TcpEndpoint {
     }
 
     fn check_recv(&self, buf: &MsgBuf) -> Result<(), Error> {
-        let needed = self.core.message_bytes_max;
-        if buf.capacity() < needed {
-            return Err(Error::InvalidArgument(format!(
-                "receive buffer of {} bytes; messages may have {needed}",
-                buf.capacity()
-            )));
-        }
-        Ok(())
+        buf.check_room(self.core.message_bytes_max)
     }
 
     fn transfer(&self, op: OpId, peer: &Addr, transfer: Transfer, put: bool) -> Result<(), Error> {
@@ -475,7 +470,7 @@ impl Endpoint for TcpEndpoint {
             let reason = "it is not an address of the tcp transport, `na+tcp://host:port`".into();
             return Err(Error::BadUri { uri: uri.to_owned(), reason });
         }
-        let (key, addresses) = address::peer_addresses(uri, parsed.rest)?;
+        let (key, addresses) = host_port::peer_addresses(uri, address::HEAD, parsed.rest)?;
         Ok(self.core.addr_of(&self.core.peer_at(key, addresses)))
     }
 

@@ -20,6 +20,7 @@ use super::liveness;
 use super::peer::{Link, Peer, Phase};
 use super::poller::{EVENTS, Poller, flush};
 use super::socket;
+use crate::host_port::PeerKey;
 use crate::sync::Arc;
 use crate::{Addr, Error};
 
@@ -245,7 +246,7 @@ impl Poller {
             from_there || (announced.ip().is_loopback() && same_host)
         });
         match announced.filter(|announced| !core.listens_at(*announced)) {
-            Some(address) => core.peer_at(address::PeerKey::Address(address), vec![address]),
+            Some(address) => core.peer_at(PeerKey::Address(address), vec![address]),
             None => {
                 let name = remote.map_or_else(|| "unknown".to_owned(), |a| a.to_string());
                 core.new_peer(address::origin_uri(name), Vec::new())

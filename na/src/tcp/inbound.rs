@@ -174,7 +174,7 @@ impl Poller {
                 // Decoding checked that the tag has 32 bits.
                 match lock(&core.matcher).arrive(kind, addr, Tag(number as u32), payload) {
                     Arrived::Completed(completion) => self.batch.push_back(completion),
-                    Arrived::Held => {}
+                    Arrived::Held | Arrived::Discarded => {}
                     Arrived::Full => return Ok(false),
                 }
                 peer.count_message();

@@ -32,25 +32,12 @@ use super::endpoint::Core;
 use super::frame::{CAN_BEAT, Hello, Kind};
 use super::peer::{Peer, PeerState, Phase};
 use super::poller::{Poller, flush};
-use crate::ran::{LOOKS, Ran};
+use crate::ran::{LIMIT_MIN, LOOKS, Ran, limit};
 use crate::sync::{Arc, lock};
-
-/// Limits below this count as this. It is also what bounds the work that a peer can ask for.
-const LIMIT_MIN: Duration = Duration::from_millis(200);
 
 /// Between attempts to connect: the first pause, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-
-/// A limit as we keep it; zero stays zero.
-pub(super) fn limit(wanted: Duration) -> Duration {
-    if wanted.is_zero() { wanted } else { wanted.max(LIMIT_MIN) }
-}
-
-/// How often we ask to hear something, for a hello.
-pub(super) fn alive_every_ms(limit: Duration) -> u32 {
-    u32::try_from((limit / LOOKS).as_millis()).unwrap_or(u32::MAX)
-}
 
 /// How often the sender of `hello` wants to hear something, if we can do that.
 pub(super) fn alive_every(hello: &Hello) -> Option<Duration> {
@@ -305,15 +292,6 @@ fn is_silent(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn limits_have_a_least_value_and_zero_is_none() {
-        assert_eq!(limit(Duration::ZERO), Duration::ZERO);
-        assert_eq!(limit(Duration::from_nanos(1)), LIMIT_MIN);
-        assert_eq!(limit(Duration::from_secs(9)), Duration::from_secs(9));
-        assert_eq!(alive_every_ms(Duration::ZERO), 0);
-        assert_eq!(alive_every_ms(Duration::MAX), u32::MAX);
-    }
 
     #[test]
     fn a_peer_cannot_ask_for_more_signs_of_life_than_there_may_be() {

@@ -1,26 +1,23 @@
-//! `[device/]host[:port]`, and the transports of UCX that a protocol stands for.
-//!
-//! | text after `://` | listening endpoint | `lookup` |
-//! |---|---|---|
-//! | empty | `127.0.0.1`, a free port | refused |
-//! | `:port` | `127.0.0.1` | `127.0.0.1` |
-//! | `host`, `host:0` | that host, a free port | refused: no port |
-//! | `host:port`, `1.2.3.4:port`, `[::1]:port` | that address | that address |
-//! | `eth0:port` | the first address of that interface | the same, of this machine |
-//! | `mlx5_0:1/host:port` | the same, over that device (`UCX_NET_DEVICES`) | refused |
-//!
-//! Names are resolved where they are given, which may block: in `open` and `lookup`.
+//! `[device/]host[:port]`, and the transports of UCX that a protocol stands for. What `host:port`
+//! may be is in `host_port.rs`; `mlx5_0:1/host:port` is the same over that device
+//! (`UCX_NET_DEVICES`), for an endpoint, not for a peer.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 
 use super::worker::Settings;
-use crate::{Error, Uri, interface};
+use crate::host_port::{self, PeerKey};
+use crate::{Error, Uri};
 
 /// The class of all addresses of UCX.
 const CLASS: &str = "ucx";
 
 fn bad(uri: &Uri<'_>, reason: impl Into<String>) -> Error {
     Error::BadUri { uri: uri.text.to_owned(), reason: reason.into() }
+}
+
+/// What stands before `://`.
+pub(super) fn head(protocol: &str) -> String {
+    format!("{CLASS}+{protocol}")
 }
 
 /// The text form of a listening address.
@@ -49,77 +46,20 @@ pub(super) fn settings(uri: &Uri<'_>) -> Settings {
     Settings { tls, device, detects_failure: !shared }
 }
 
-/// Splits `host[:port]`; an absent host is empty, an absent port zero.
-fn split<'a>(uri: &Uri<'a>, rest: &'a str) -> Result<(&'a str, u16), Error> {
-    if let Some(odd) = rest.chars().find(|c| c.is_control() || c.is_whitespace() || *c == '/') {
-        return Err(bad(uri, format!("{odd:?} does not belong into `host:port`")));
-    }
-    let (host, port) = match rest.strip_prefix('[') {
-        Some(inner) => match inner.split_once(']') {
-            Some((host, "")) => (host, None),
-            Some((host, port)) => (host, Some(port.strip_prefix(':').unwrap_or("?"))),
-            None => return Err(bad(uri, "`[` without `]`; expected `[IPv6]:port`")),
-        },
-        None => match rest.rsplit_once(':') {
-            Some((host, _)) if host.contains(':') => {
-                return Err(bad(uri, "an IPv6 address needs brackets: `[IPv6]:port`"));
-            }
-            Some((host, port)) => (host, Some(port)),
-            None => (rest, None),
-        },
-    };
-    let port = port.map_or(Ok(0), str::parse);
-    let port = port.map_err(|_| bad(uri, "the port must be a number from 0 to 65535"))?;
-    Ok((host, port))
-}
-
-fn resolve(uri: &Uri<'_>, host: &str, port: u16) -> Result<SocketAddr, Error> {
-    if host.is_empty() {
-        return Ok((Ipv4Addr::LOCALHOST, port).into());
-    }
-    if let Ok(ip) = host.parse::<IpAddr>() {
-        return Ok(SocketAddr::new(ip, port));
-    }
-    let found = match interface::index(host) {
-        Some(_) => interface::addresses(host, port)
-            .map_err(|error| Error::io("cannot list the network interfaces", error))?
-            .first()
-            .copied(),
-        None => (host, port)
-            .to_socket_addrs()
-            .map_err(|error| {
-                bad(uri, format!("`{host}` is no interface here, and no host: {error}"))
-            })?
-            .next(),
-    };
-    found.ok_or_else(|| bad(uri, format!("`{host}` has no IP address")))
-}
-
 /// Where an endpoint of that URI listens. May block on name resolution.
 pub(super) fn listen_address(uri: &Uri<'_>) -> Result<SocketAddr, Error> {
     let rest = uri.rest.rsplit_once('/').map_or(uri.rest, |(_, rest)| rest);
-    let (host, port) = split(uri, rest)?;
-    resolve(uri, host, port)
+    host_port::listen_address(uri.text, rest)
 }
 
-/// Who is meant by that URI, for an endpoint of `protocol`. May block on name resolution.
-pub(super) fn peer_address(uri: &Uri<'_>, protocol: &str) -> Result<SocketAddr, Error> {
+/// Who is meant by that URI, for an endpoint of `protocol`, and where to connect. May block on name
+/// resolution.
+pub(super) fn peer(uri: &Uri<'_>, protocol: &str) -> Result<(PeerKey, Vec<SocketAddr>), Error> {
+    let head = head(protocol);
     if uri.class != Some(CLASS) || uri.protocol != protocol {
-        return Err(bad(uri, format!("this endpoint reaches `{CLASS}+{protocol}://host:port`")));
+        return Err(bad(uri, format!("this endpoint reaches `{head}://host:port`")));
     }
-    if uri.rest.ends_with("/origin") {
-        return Err(bad(uri, "it names an endpoint that does not listen, so it cannot be called"));
-    }
-    let (host, port) = split(uri, uri.rest)?;
-    if port == 0 {
-        let text = format!("it has no port; expected `{CLASS}+{protocol}://host:port`");
-        return Err(bad(uri, text));
-    }
-    let address = resolve(uri, host, port)?;
-    if address.ip().is_unspecified() {
-        return Err(bad(uri, "it stands for all interfaces and names no host"));
-    }
-    Ok(address)
+    host_port::peer_addresses(uri.text, &head, uri.rest)
 }
 
 /// The address that a peer at `client` announced, if it is written in numbers (so that nothing has
@@ -135,26 +75,6 @@ pub(super) fn announced(
     let is_own =
         address.ip() == client.ip() || (address.ip().is_loopback() && client.ip().is_loopback());
     (is_own && address.port() != 0).then_some(address)
-}
-
-/// The address under which others reach a listener that is bound to all interfaces: the one that
-/// the system would use towards the outside, else loopback.
-pub(super) fn reachable(bound: SocketAddr) -> SocketAddr {
-    if !bound.ip().is_unspecified() {
-        return bound;
-    }
-    let (any, outside, own): (IpAddr, &str, IpAddr) = match bound {
-        // Addresses reserved for documentation: connecting a UDP socket chooses a route and sends
-        // nothing.
-        SocketAddr::V4(_) => (bound.ip(), "192.0.2.1:9", Ipv4Addr::LOCALHOST.into()),
-        SocketAddr::V6(_) => (bound.ip(), "[2001:db8::1]:9", std::net::Ipv6Addr::LOCALHOST.into()),
-    };
-    let route = std::net::UdpSocket::bind((any, 0)).and_then(|socket| {
-        socket.connect(outside)?;
-        socket.local_addr()
-    });
-    let ip = route.map_or(own, |address| address.ip());
-    SocketAddr::new(if ip.is_unspecified() { own } else { ip }, bound.port())
 }
 
 #[cfg(test)]
@@ -195,7 +115,7 @@ mod tests {
             ("na+tcp://127.0.0.1:7", "ucx+tcp"),
             ("ucx+tcp://1.2.3.4:5/origin", "does not listen"),
         ] {
-            let error = peer_address(&parse(text), "tcp").unwrap_err().to_string();
+            let error = peer(&parse(text), "tcp").unwrap_err().to_string();
             assert!(error.contains(reason) && error.contains(text), "{error}");
         }
     }

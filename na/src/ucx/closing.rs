@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use ucx_sys::ucp_ep_h;
 
 use super::driver::Driver;
+use super::inbox::{Event, News};
 use super::slots::Work;
+use super::wire::Control;
 use super::worker::Worker;
 use crate::{Completion, Error};
 
@@ -16,20 +18,39 @@ const GRACE: Duration = Duration::from_millis(50);
 const FORCED: Duration = Duration::from_secs(1);
 
 impl Driver {
-    /// Ends everything; what was sent gets a moment to leave.
+    /// Ends everything; what was sent gets a moment to leave, and what is known by then is reported.
     pub(super) fn close(&mut self) {
         if self.worker.is_none() {
             return;
         }
+        let error = Error::Closed;
+        // So that nothing new begins.
+        self.sending.clear();
+        let mut queued = Vec::new();
+        for peer in self.peers.iter_mut().flatten() {
+            peer.waiting.clear();
+            queued.extend(peer.queues.iter_mut().flat_map(|queue| queue.drain(..)));
+        }
+        for message in queued {
+            self.done(message.end(Err(error.clone())));
+        }
+        self.settle_events();
         self.flush_links();
+        self.settle_events();
         let leases = self.peers.iter_mut().flatten().flat_map(|peer| peer.leases.drain());
         let leases: Vec<_> = leases.map(|(_, lease)| lease).collect();
         leases.into_iter().for_each(|lease| self.end_lease(lease));
-        let error = Error::Closed;
+        // What UCX is made to let go of.
+        for (_, work) in self.slots.iter_mut() {
+            if let Work::Send { end, .. } = work {
+                end.get_or_insert_with(|| error.clone());
+            }
+        }
         self.end_worker();
+        self.settle_events();
         let mut state = self.state();
-        state.events.clear();
         state.links.clear();
+        state.failing.clear();
         state.due.clear();
         let mut out = Vec::new();
         state.matcher.fail_all(&error, &mut out);
@@ -37,34 +58,48 @@ impl Driver {
         drop(state);
         self.sending.clear();
         for work in self.slots.drain() {
-            let completion = match work {
-                Work::Send { op: Some(op), buf, .. } => {
-                    Completion::Send { op, buf, result: Err(error.clone()) }
-                }
-                Work::Receive { op: Some(op), mut buf, end, .. } => {
-                    buf.clear();
-                    Completion::Recv { op, buf, result: Err(end.unwrap_or(error.clone())) }
-                }
-                _ => continue,
-            };
-            self.done(completion);
+            if let Work::Send { op: Some(op), buf, .. } = work {
+                self.done(Completion::Send { op, buf, result: Err(error.clone()) });
+            }
         }
         let transfers = std::mem::take(&mut self.transfers);
         for moving in transfers.into_values() {
             self.done(Completion::Transfer { op: moving.op, result: Err(error.clone()) });
             self.memory.push(moving.transfer.local);
         }
-        for peer in std::mem::take(&mut self.peers).into_iter().flatten() {
-            for message in peer.queues.into_iter().flatten() {
-                self.done(message.end(Err(error.clone())));
-            }
-        }
-        self.failing.clear();
-        self.given_up.clear();
+        self.peers.clear();
         self.strangers.clear();
-        self.by_address.clear();
+        self.by_key.clear();
         self.free.clear();
         self.connecting = 0;
+        self.watch = None;
+    }
+
+    /// Reports what is known to be over, of an endpoint that closes. Who asks for a connection is
+    /// turned away, because UCX keeps the request of whom nobody answers.
+    fn settle_events(&mut self) {
+        loop {
+            let Some(event) = self.state().events.pop_front() else { return };
+            match event {
+                Event::Finished(slot, status) => self.finished(slot, status),
+                Event::Connection(request) => {
+                    if let Some(worker) = &self.worker {
+                        worker.reject(request);
+                    }
+                }
+                Event::News(link, news @ News::Data(_)) => self.came(link, news),
+                Event::News(link, News::Control(bytes)) => {
+                    let ends = matches!(
+                        Control::from_bytes(&bytes),
+                        Ok(Control::Done { .. } | Control::Deny { .. })
+                    );
+                    if ends {
+                        self.came(link, News::Control(bytes));
+                    }
+                }
+                Event::News(..) => {}
+            }
+        }
     }
 
     /// Lets what was sent leave, if that takes no help of the peers, for [`GRACE`] at most.
@@ -97,12 +132,9 @@ impl Driver {
         }
     }
 
-    /// Whether UCX has something in hand that is to be sent: only then may a worker not be
-    /// destroyed.
+    /// Whether UCX has something in hand: only then may a worker not be destroyed.
     fn has_unsent(&self) -> bool {
-        self.slots.iter().any(|(slot, work)| {
-            !matches!(work, Work::Receive { .. }) && self.slots.request(slot).is_some()
-        })
+        self.slots.iter().any(|(slot, _)| self.slots.request(slot).is_some())
     }
 
     /// Destroys the worker, and with it all connections and whatever it had in hand.
@@ -119,6 +151,7 @@ impl Driver {
             links.into_iter().for_each(|link| self.drop_link(link));
             self.progress_until(Instant::now() + FORCED, |driver| !driver.has_unsent());
         }
+        self.settle_events();
         let Some(worker) = self.worker.take() else { return };
         if !self.has_unsent() {
             return drop(worker);

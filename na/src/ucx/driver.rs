@@ -1,5 +1,5 @@
-//! Connections: how peers meet, what they tell each other, and how it ends. Behind the endpoint's
-//! lock; messages are in `messages.rs`, transfers in `transfers.rs`.
+//! What an endpoint knows and does in a poll, behind the endpoint's lock. How connections begin and
+//! end is in `sessions.rs`, messages are in `messages.rs`, transfers in `transfers.rs`.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -9,17 +9,18 @@ use std::time::{Duration, Instant};
 use ucx_sys::{Ucp, ucp_ep_h, ucs_status_t};
 
 use super::address;
-use super::inbox::{Event, Inbox, Link, State};
-use super::liveness::{self, Watch};
-use super::messages::GivenUp;
-use super::peer::{Peer, Phase};
+use super::inbox::{Event, Failing, Inbox, News, State};
+use super::liveness::Watch;
+use super::peer::Peer;
+use super::sessions::Stranger;
 use super::slots::{Slots, Work};
 use super::transfers::{Moving, Stream};
-use super::wire::{Control, Hello};
+use super::wire::Control;
 use super::worker::{self, AM_CONTROL, Posted, Worker};
 use crate::cheap::Cheap;
+use crate::host_port::PeerKey;
 use crate::matching::Kind;
-use crate::{Addr, Completion, Error, LocalMem, RegionTable};
+use crate::{Addr, Completion, LocalMem, RegionTable};
 
 /// Looks at the network in one poll, at most.
 const TURNS_PER_POLL: usize = 64;
@@ -29,9 +30,6 @@ const QUIET_TURNS: usize = 4;
 
 /// Polls of a busy endpoint after which a failure is handled all the same.
 const BUSY_TURNS: u32 = 100;
-
-/// Connections that have not said hello, at most.
-const STRANGERS_MAX: usize = 256;
 
 /// What does not change.
 pub(super) struct Facts {
@@ -56,16 +54,13 @@ pub(super) struct Driver {
     pub(super) slots: Slots,
     pub(super) peers: Vec<Option<Peer>>,
     pub(super) free: Vec<usize>,
-    pub(super) by_address: HashMap<SocketAddr, usize>,
+    pub(super) by_key: HashMap<PeerKey, usize>,
     sweep_at: usize,
-    /// Connections that were taken and have not said who they are, with where they come from.
-    pub(super) strangers: HashMap<usize, (Option<SocketAddr>, Instant), Cheap>,
+    /// Connections that were taken and have not said who they are.
+    pub(super) strangers: HashMap<usize, Stranger, Cheap>,
     pub(super) connecting: usize,
-    /// Connections that have failed, and how many polls more their last messages are waited for.
-    pub(super) failing: Vec<(ucp_ep_h, ucs_status_t, u32)>,
-    /// Who wants signs of life, and when.
-    pub(super) watch: Watch,
-    pub(super) given_up: VecDeque<GivenUp>,
+    /// `None`: nobody wants a sign of life, nor do we.
+    pub(super) watch: Option<Watch>,
     pub(super) transfers: HashMap<u64, Moving>,
     /// Transfers with chunks to send.
     pub(super) sending: VecDeque<Stream>,
@@ -76,8 +71,8 @@ pub(super) struct Driver {
     pub(super) is_asleep: bool,
     /// There was a sleep since the last poll.
     pub(super) has_slept: bool,
-    /// The timer is set.
-    pub(super) has_timer: bool,
+    /// When the timer fires, if it is set.
+    pub(super) timer_at: Option<Instant>,
     /// The worker could not be destroyed, and is left behind with the inbox.
     pub(super) is_abandoned: bool,
 }
@@ -95,20 +90,18 @@ impl Driver {
             slots: Slots::new(inbox.as_ptr()),
             peers: Vec::new(),
             free: Vec::new(),
-            by_address: HashMap::new(),
+            by_key: HashMap::new(),
             sweep_at: 16,
             strangers: HashMap::default(),
             connecting: 0,
-            failing: Vec::new(),
-            watch: Watch::default(),
-            given_up: VecDeque::new(),
+            watch: None,
             transfers: HashMap::new(),
             sending: VecDeque::new(),
             next: seed,
             memory: Vec::new(),
             is_asleep: false,
             has_slept: false,
-            has_timer: false,
+            timer_at: None,
             is_abandoned: false,
         }
     }
@@ -136,26 +129,37 @@ impl Driver {
         self.next
     }
 
-    /// A receive of any source has taken a message that was there.
-    pub(super) fn report_early(&self, completion: Completion) {
-        self.inbox().report(Kind::Unexpected, completion);
+    /// A receive of `kind` has taken a message that was there.
+    pub(super) fn report_early(&self, kind: Kind, completion: Completion) {
+        self.inbox().report_early(kind, completion);
     }
 
     pub(super) fn peer(&mut self, index: usize) -> Option<&mut Peer> {
         self.peers.get_mut(index)?.as_mut()
     }
 
-    fn add_peer(&mut self, uri: String, address: Option<SocketAddr>) -> usize {
+    /// Adds a peer, which is found by its key and reached at these addresses; without a key it is an
+    /// origin with that name.
+    pub(super) fn add_peer(
+        &mut self,
+        key: Option<PeerKey>,
+        addresses: Vec<SocketAddr>,
+        name: impl FnOnce() -> String,
+    ) -> usize {
         self.sweep();
         let (id, session) = (self.number(), self.number());
-        let source = self.number() as u32;
-        let peer = Peer::new(id, uri, address, session, source);
+        let protocol = &self.facts.protocol;
+        let uri = match &key {
+            Some(key) => key.uri(&address::head(protocol)),
+            None => address::origin_uri(protocol, name()),
+        };
+        let peer = Peer::new(id, uri, key.clone(), addresses, session);
         let index = self.free.pop().unwrap_or(self.peers.len());
         if index == self.peers.len() {
             self.peers.push(None);
         }
         self.peers[index] = Some(peer);
-        self.by_address.extend(address.map(|address| (address, index)));
+        self.by_key.extend(key.map(|key| (key, index)));
         self.state().begin(index, session);
         index
     }
@@ -172,8 +176,8 @@ impl Driver {
             };
             let forgotten = self.peers[index].as_ref().is_some_and(Peer::is_forgotten);
             if forgotten && !awaited() {
-                if let Some(address) = self.peers[index].take().and_then(|peer| peer.address) {
-                    self.by_address.remove(&address);
+                if let Some(key) = self.peers[index].take().and_then(|peer| peer.key) {
+                    self.by_key.remove(&key);
                 }
                 self.free.push(index);
             }
@@ -181,53 +185,19 @@ impl Driver {
         self.sweep_at = 2 * (self.peers.len() - self.free.len()) + 16;
     }
 
-    /// The peer that listens at `address`.
-    pub(super) fn lookup(&mut self, address: SocketAddr) -> Addr {
-        let index = match self.by_address.get(&address) {
-            Some(index) => *index,
-            None => self.add_peer(address::uri_of(&self.facts.protocol, address), Some(address)),
-        };
+    /// The peer under `key`, which listens at `addresses`.
+    pub(super) fn lookup(&mut self, key: PeerKey, addresses: Vec<SocketAddr>) -> Addr {
+        let index = self.peer_at(key, addresses);
         let endpoint = self.facts.id;
         self.peers[index].as_mut().map_or(self.facts.own.clone(), |p| p.addr(endpoint, index, 0))
     }
 
-    /// Makes a connection, if there is none.
-    pub(super) fn dial(&mut self, index: usize) {
-        let timeout = self.facts.connect_timeout;
-        let Some(peer) = self.peers[index].as_mut() else { return };
-        let (Phase::Idle, Some(address)) = (peer.phase, peer.address) else { return };
-        let Some(worker) = &self.worker else { return };
-        peer.phase = Phase::Connecting;
-        peer.deadline = Instant::now().checked_add(timeout);
-        self.connecting += 1;
-        match worker.connect(address) {
-            Ok(link) => {
-                self.state().links.insert(link as usize, Link::default());
-                if let Some(peer) = self.peer(index) {
-                    peer.links.push(link);
-                }
-                self.greet(index, link);
-            }
-            Err(status) => {
-                let reason = worker::text(self.facts.ucp, status);
-                self.end_session(index, reason);
-            }
+    /// The same, by its number.
+    pub(super) fn peer_at(&mut self, key: PeerKey, addresses: Vec<SocketAddr>) -> usize {
+        match self.by_key.get(&key) {
+            Some(index) => *index,
+            None => self.add_peer(Some(key), addresses, String::new),
         }
-    }
-
-    /// Says who we are.
-    fn greet(&mut self, index: usize, link: ucp_ep_h) {
-        let window = self.inbox().window();
-        let uri = match self.facts.listens {
-            true => self.facts.own.uri().to_owned(),
-            false => String::new(),
-        };
-        let message_bytes_max = self.facts.message_bytes_max as u32;
-        let alive_every_ms = liveness::alive_every_ms(self.facts.liveness_limit);
-        let Some(peer) = self.peer(index) else { return };
-        let (session, source) = (peer.session, peer.source);
-        let hello = Hello { session, message_bytes_max, source, window, alive_every_ms, uri };
-        self.tell_on(link, &Control::Hello(hello));
     }
 
     /// Tells the peer something.
@@ -237,7 +207,7 @@ impl Driver {
         }
     }
 
-    fn tell_on(&mut self, link: ucp_ep_h, control: &Control) {
+    pub(super) fn tell_on(&mut self, link: ucp_ep_h, control: &Control) {
         let bytes = control.to_bytes();
         let data = (bytes.as_ptr(), bytes.len());
         let slot = self.slots.add(Work::Bytes(bytes));
@@ -277,7 +247,7 @@ impl Driver {
             }
         }
         self.handle_events();
-        if !self.failing.is_empty() {
+        if !self.state().failing.is_empty() {
             self.handle_failures(quiet);
         }
         self.send_chunks();
@@ -290,16 +260,26 @@ impl Driver {
 
     fn handle_events(&mut self) {
         loop {
+            // Not in the loop's condition, which would borrow the state for its body.
             let Some(event) = self.state().events.pop_front() else { return };
             match event {
                 Event::Connection(request) => self.accept(request),
-                Event::Failed(link, status) => self.failing.push((link, status, BUSY_TURNS)),
-                Event::Broke(link, rule) => self.broke(link, rule),
-                Event::Control(link, bytes) => self.heard(link, &bytes),
-                Event::Data(link, bytes) => self.data_came(link, &bytes),
-                Event::Message(link, tag, bytes) => self.inbox().message(link, tag, &bytes),
-                Event::Finished { slot, status, len } => self.finished(slot, status, len),
+                Event::News(link, news) => self.came(link, news),
+                Event::Finished(slot, status) => self.finished(slot, status),
             }
+        }
+    }
+
+    /// An open connection has brought something.
+    pub(super) fn came(&mut self, link: ucp_ep_h, news: News) {
+        match news {
+            News::Failed(status) => {
+                self.state().failing.push(Failing { link, status, turns: BUSY_TURNS });
+            }
+            News::Broke(rule) => self.broke(link, rule),
+            News::Control(bytes) => self.heard(link, &bytes),
+            News::Data(bytes) => self.data_came(link, &bytes),
+            News::Message(kind, tag, bytes) => self.inbox().message(link, kind, tag, &bytes),
         }
     }
 
@@ -311,64 +291,35 @@ impl Driver {
             quiet = !worker.progress();
             self.handle_events();
         }
-        for (link, status, turns) in std::mem::take(&mut self.failing) {
-            match quiet || turns == 0 {
-                true => self.failed(link, worker::text(self.facts.ucp, status)),
-                false => self.failing.push((link, status, turns - 1)),
-            }
+        let is_over = |failing: &Failing| quiet || failing.turns == 0;
+        // One at a time: the end of one may end others, whose handles may then be in use again.
+        loop {
+            let mut state = self.state();
+            let Some(at) = state.failing.iter().position(is_over) else { break };
+            let Failing { link, status, .. } = state.failing.swap_remove(at);
+            drop(state);
+            self.failed(link, worker::text(self.facts.ucp, status));
         }
+        self.state().failing.iter_mut().for_each(|failing| failing.turns -= 1);
     }
 
-    fn accept(&mut self, request: ucx_sys::ucp_conn_request_h) {
-        let deadline = Instant::now() + self.facts.connect_timeout.min(Duration::from_secs(3600));
-        let Some(worker) = &self.worker else { return };
-        if self.strangers.len() >= STRANGERS_MAX {
-            tracing::warn!("ucx: too many connections that say no hello; turned one away");
-            return worker.reject(request);
-        }
-        let client = worker.client(request);
-        match worker.accept(request) {
-            Ok(link) => {
-                self.strangers.insert(link as usize, (client, deadline));
-                self.state().links.insert(link as usize, Link::default());
-            }
-            Err(status) => {
-                let reason = worker::text(self.facts.ucp, status);
-                tracing::warn!(reason, "ucx: could not take a connection");
-            }
-        }
-    }
-
-    /// Whose connection it is.
-    fn owner(&self, link: ucp_ep_h) -> Option<usize> {
-        let greeted = self.state().links.get(&(link as usize))?.peer.as_ref().map(|(at, _)| *at);
-        greeted.or_else(|| {
-            self.peers
-                .iter()
-                .position(|peer| peer.as_ref().is_some_and(|peer| peer.links.contains(&link)))
-        })
+    /// Who is at the other end of a connection, once greeted.
+    fn greeted_peer(&self, link: ucp_ep_h) -> Option<usize> {
+        self.state().links.get(&(link as usize))?.peer.as_ref().map(|(at, _)| *at)
     }
 
     fn heard(&mut self, link: ucp_ep_h, bytes: &[u8]) {
-        if !self.state().links.contains_key(&(link as usize)) {
-            // What was on its way when the connection ended.
-            return;
-        }
         match Control::from_bytes(bytes) {
             Err(rule) => self.broke(link, rule.to_owned()),
             Ok(Control::Hello(hello)) => self.greeted(link, hello),
-            Ok(control) => {
-                let known = self.state().links[&(link as usize)].peer.as_ref().map(|(at, _)| *at);
-                match known {
-                    None => self.broke(link, "it speaks before it says hello".into()),
-                    Some(index) => self.told(index, link, control),
-                }
-            }
+            Ok(control) => match self.greeted_peer(link) {
+                None => self.broke(link, "it speaks before it says hello".into()),
+                Some(index) => self.told(index, link, control),
+            },
         }
     }
 
     fn told(&mut self, index: usize, link: ucp_ep_h, control: Control) {
-        self.is_alive(index);
         let result = match control {
             Control::Hello(_) | Control::Alive => Ok(()),
             Control::Taken(counts) => {
@@ -399,229 +350,19 @@ impl Driver {
         }
     }
 
-    fn is_alive(&mut self, index: usize) {
-        let is_watched = !self.facts.liveness_limit.is_zero();
-        if let Some(peer) = self.peer(index).filter(|_| is_watched) {
-            peer.heard_at = Instant::now();
-        }
-    }
-
     fn data_came(&mut self, link: ucp_ep_h, bytes: &[u8]) {
-        let known = match self.state().links.get(&(link as usize)) {
-            // What was on its way when the connection ended.
-            None => return,
-            Some(known) => known.peer.as_ref().map(|(at, _)| *at),
-        };
-        let result = match known {
+        let result = match self.greeted_peer(link) {
             None => Err("it sends data before it says hello"),
-            Some(index) => {
-                self.is_alive(index);
-                self.data(index, bytes)
-            }
+            Some(index) => self.data(index, bytes),
         };
         if let Err(rule) = result {
             self.broke(link, rule.to_owned());
         }
     }
 
-    /// A hello: now it is known who is at the other end.
-    fn greeted(&mut self, link: ucp_ep_h, hello: Hello) {
-        let stranger = self.strangers.remove(&(link as usize));
-        let index = match (self.owner(link), &stranger) {
-            (Some(index), _) => index,
-            (None, Some((client, _))) => {
-                let protocol = &self.facts.protocol;
-                let listens = address::announced(&hello.uri, protocol, *client);
-                let is_own = listens.is_some() && hello.uri == self.facts.own.uri();
-                match listens.filter(|_| !is_own) {
-                    Some(address) => {
-                        let known = self.by_address.get(&address).copied();
-                        known.unwrap_or_else(|| {
-                            let uri = address::uri_of(&self.facts.protocol, address);
-                            self.add_peer(uri, Some(address))
-                        })
-                    }
-                    None => {
-                        let name = client.map_or("unknown".into(), |client| client.to_string());
-                        self.add_peer(address::origin_uri(&self.facts.protocol, name), None)
-                    }
-                }
-            }
-            (None, None) => return,
-        };
-        let theirs = self.peer(index).and_then(|peer| peer.their_session);
-        if theirs.is_some_and(|session| session != hello.session) {
-            // A successor under the same address; what was between us and the predecessor ends.
-            let keep = self.peer(index).is_some_and(|peer| peer.links.contains(&link));
-            if keep {
-                return self.broke(link, "it says hello twice".into());
-            }
-            self.end_session(index, "it has been restarted".into());
-        }
-        self.join(index, link, hello, stranger.is_some());
-    }
-
-    /// The connection is one of this peer, and of this session.
-    fn join(&mut self, index: usize, link: ucp_ep_h, hello: Hello, accepted: bool) {
-        let endpoint = self.facts.id;
-        let Some(peer) = self.peers[index].as_mut() else { return };
-        if peer.phase == Phase::Connecting {
-            self.connecting -= 1;
-        }
-        peer.deadline = None;
-        let first = peer.phase != Phase::Connected;
-        peer.phase = Phase::Connected;
-        peer.their_session = Some(hello.session);
-        peer.links.retain(|known| *known != link);
-        match first {
-            // We send on what was there first.
-            true => peer.links.insert(0, link),
-            false => peer.links.push(link),
-        }
-        if first {
-            let every = Duration::from_millis(u64::from(hello.alive_every_ms));
-            peer.alive_every = (!every.is_zero()).then_some(every.max(liveness::EVERY_MIN));
-            (peer.told_at, peer.heard_at) = (Instant::now(), Instant::now());
-            peer.their_source = hello.source;
-            peer.their_max = hello.message_bytes_max as usize;
-            (peer.window, peer.credits) = (hello.window, [hello.window; 2]);
-        }
-        let id = peer.id;
-        let addr = match &peer.current {
-            Some(addr) => addr.clone(),
-            None => peer.addr(endpoint, index, peer.session),
-        };
-        peer.current = Some(addr.clone());
-        // What it may leave here is bounded by its window.
-        self.state().matcher.lift_bound(id);
-        if let Some(known) = self.state().links.get_mut(&(link as usize)) {
-            known.peer = Some((index, addr));
-        }
-        if accepted {
-            self.greet(index, link);
-        }
-        self.watch_over(index);
-        self.pump(index);
-        self.ask_more(index);
-    }
-
-    /// A connection has ended by itself.
-    fn failed(&mut self, link: ucp_ep_h, reason: String) {
-        match self.owner(link) {
-            Some(index) => self.end_session(index, reason),
-            None if self.strangers.remove(&(link as usize)).is_some() => self.drop_link(link),
-            None => {}
-        }
-    }
-
-    /// The peer broke a rule: it loses its connections.
-    fn broke(&mut self, link: ucp_ep_h, rule: String) {
-        match self.owner(link) {
-            Some(index) => {
-                let Some(peer) = self.peer(index) else { return };
-                let peer = peer.uri.to_string();
-                tracing::warn!(peer, rule, "ucx: a peer broke the protocol");
-                let error = Error::Protocol { peer, reason: rule };
-                self.end_session_with(index, error);
-            }
-            None if self.strangers.remove(&(link as usize)).is_some() => {
-                tracing::warn!(rule, "ucx: somebody who is no endpoint of ours connected");
-                self.drop_link(link);
-            }
-            None => {}
-        }
-    }
-
-    pub(super) fn drop_link(&mut self, link: ucp_ep_h) {
-        self.state().links.remove(&(link as usize));
-        let slot = self.slots.add(Work::Close);
-        let pinned = self.slots.pinned(slot);
-        let Some(worker) = &self.worker else { return };
-        // SAFETY: it was in the lists of open connections, and has just left them.
-        let posted = unsafe { worker.close(link, true, pinned) };
-        self.posted(slot, posted);
-    }
-
-    /// What is between us and the peer ends, for a reason that the network gave.
-    pub(super) fn end_session(&mut self, index: usize, reason: String) {
-        let Some(peer) = self.peer(index) else { return };
-        let uri = peer.uri.to_string();
-        let error = match peer.their_session {
-            None => Error::Unreachable { peer: uri, reason },
-            Some(_) => Error::PeerGone { peer: uri, reason },
-        };
-        self.end_session_with(index, error);
-    }
-
-    fn end_session_with(&mut self, index: usize, error: Error) {
-        let (session, source) = (self.number(), self.number() as u32);
-        let Some(peer) = self.peers[index].as_mut() else { return };
-        if peer.phase == Phase::Connecting {
-            self.connecting -= 1;
-        }
-        let old_source = std::mem::replace(&mut peer.source, source);
-        peer.session = session;
-        peer.their_session = None;
-        peer.current = None;
-        peer.deadline = None;
-        peer.phase = match peer.address {
-            Some(_) => Phase::Idle,
-            None => Phase::Gone,
-        };
-        peer.end = Some(error.clone());
-        let id = peer.id;
-        let links = std::mem::take(&mut peer.links);
-        let queues = std::mem::take(&mut peer.queues);
-        let waiting = std::mem::take(&mut peer.waiting);
-        let leases = std::mem::take(&mut peer.leases);
-        peer.asked = 0;
-        self.state().begin(index, session);
-        for message in queues.into_iter().flatten() {
-            self.done(message.end(Err(error.clone())));
-        }
-        self.fail_transfers(index, waiting, &error);
-        self.fail_receives(index, &error);
-        self.fail_sends(index, &error);
-        links.into_iter().for_each(|link| self.drop_link(link));
-        self.drain_source(old_source);
-        for lease in leases.into_values() {
-            self.end_lease(lease);
-        }
-        let mut out = Vec::new();
-        self.state().matcher.fail_peer(id, &error, &mut out);
-        self.state().done.extend(out);
-    }
-
-    fn check_deadlines(&mut self) {
-        let now = Instant::now();
-        let late = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
-        for index in 0..self.peers.len() {
-            if self.peers[index].as_ref().is_some_and(|peer| late(peer.deadline)) {
-                let limit = self.facts.connect_timeout;
-                self.end_session(index, format!("no connection within {limit:?}"));
-            }
-        }
-        let strangers = self.strangers.iter().filter(|(_, (_, deadline))| *deadline <= now);
-        let late: Vec<usize> = strangers.map(|(link, _)| *link).collect();
-        for link in late {
-            self.strangers.remove(&link);
-            self.drop_link(link as ucp_ep_h);
-        }
-    }
-
     /// Whether a poll has something to do at once.
     pub(super) fn is_busy(&self) -> bool {
-        self.state().is_busy() || !self.failing.is_empty() || !self.sending.is_empty()
-    }
-
-    /// When a poll has something to do at the latest.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
-        if self.connecting == 0 && self.strangers.is_empty() {
-            return self.watch.next;
-        }
-        let peers = self.peers.iter().flatten().filter_map(|peer| peer.deadline);
-        let strangers = self.strangers.values().map(|(_, at)| *at);
-        peers.chain(strangers).chain(self.watch.next).min()
+        self.state().is_busy() || !self.sending.is_empty()
     }
 
     fn return_credits(&mut self) {
@@ -637,18 +378,11 @@ impl Driver {
     }
 
     /// An operation in a slot is over.
-    fn finished(&mut self, slot: u32, status: ucs_status_t, len: usize) {
-        let Some(work) = self.slots.take(slot) else { return };
-        if matches!(work, Work::Receive { op: None, .. }) {
-            self.given_up.retain(|own| own.slot != slot);
-        }
-        match work {
-            Work::Send { op, buf, peer } => self.sent(op, buf, peer, status),
-            Work::Receive { op, buf, peer, tag, end } => {
-                self.received(op, buf, peer, tag, end, (status, len));
-            }
-            Work::Bytes(_) | Work::Close => {}
-            Work::Chunk(stream, _) => self.chunk_sent(stream, status),
+    pub(super) fn finished(&mut self, slot: u32, status: ucs_status_t) {
+        match self.slots.take(slot) {
+            Some(Work::Send { op, buf, peer, end }) => self.sent(op, buf, peer, end, status),
+            Some(Work::Chunk(stream, _)) => self.chunk_sent(stream, status),
+            Some(Work::Bytes(_) | Work::Close) | None => {}
         }
     }
 }

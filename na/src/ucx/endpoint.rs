@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::{EventfdFlags, epoll};
 use rustix::time::{
@@ -23,13 +23,14 @@ use rustix::time::{
 use super::driver::{Driver, Facts};
 use super::inbox::Inbox;
 use super::messages::refused;
-use super::slots::Work;
 use super::worker::Worker;
 use super::{MESSAGE_BYTES_MAX, address};
 use crate::fork::Process;
+use crate::host_port;
 use crate::lock::Lock;
 use crate::loopback::{Loopback, Outcome, Queued};
 use crate::matching::{Kind, Matcher};
+use crate::ran;
 use crate::sync::{Mutex, lock};
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, Limits, LocalMem, Memory, MsgBuf,
@@ -41,9 +42,6 @@ const EARLY_BYTES_MAX: usize = 256 << 10;
 
 /// Messages of a kind that a peer may always have on the way or waiting here, however long.
 const WINDOW_MIN: usize = 4;
-
-/// Longer limits would not be points in time.
-const LIVENESS_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Bytes that one poll copies for transfers with ourselves.
 const COPY_BYTES: u64 = 1 << 20;
@@ -87,7 +85,7 @@ impl UcxEndpoint {
         let uri_of_own = match options.listen {
             true => {
                 let bound = worker.listen(listen)?;
-                address::uri_of(uri.protocol, address::reachable(bound))
+                address::uri_of(uri.protocol, host_port::reachable(bound))
             }
             false => {
                 let name = format!("process-{}-{id}", std::process::id());
@@ -106,7 +104,7 @@ impl UcxEndpoint {
             message_bytes_max: options.message_bytes_max,
             connect_timeout: options.connect_timeout,
             regions: regions.clone(),
-            liveness_limit: options.liveness_limit.min(LIVENESS_MAX),
+            liveness_limit: ran::limit(options.liveness_limit),
         };
         let seed = seed()?;
         let inbox = std::mem::ManuallyDrop::new(inbox).0;
@@ -129,14 +127,21 @@ impl UcxEndpoint {
 
     /// Works on the driver, wakes who sleeps, and lets go of memory afterwards. `None`: closed.
     fn with<R>(&self, work: impl FnOnce(&mut Driver) -> R) -> Option<R> {
+        self.with_item((), |driver, ()| work(driver)).ok()
+    }
+
+    /// The same with something that comes back if the endpoint is closed.
+    fn with_item<T, R>(&self, item: T, work: impl FnOnce(&mut Driver, T) -> R) -> Result<R, T> {
         let mut driver = self.driver.lock();
-        driver.worker.as_ref()?;
-        let result = work(&mut driver);
+        if driver.worker.is_none() {
+            return Err(item);
+        }
+        let result = work(&mut driver, item);
         self.wake(&mut driver);
         let memory = std::mem::take(&mut driver.memory);
         drop(driver);
         drop(memory);
-        Some(result)
+        Ok(result)
     }
 
     fn wake(&self, driver: &mut Driver) {
@@ -151,9 +156,7 @@ impl UcxEndpoint {
         if len > self.message_bytes_max {
             return refused(Error::TooLong { len, max: self.message_bytes_max }, message.buf);
         }
-        let mut message = Some(message);
-        let sent = self.with(|driver| {
-            let Some(message) = message.take() else { return Ok(()) };
+        let sent = self.with_item(message, |driver, message| {
             if *to == self.own {
                 return self.loopback.send(message);
             }
@@ -163,11 +166,7 @@ impl UcxEndpoint {
             }
             Ok(())
         });
-        match (sent, message) {
-            (Some(result), _) => result,
-            (None, Some(message)) => refused(Error::Closed, message.buf),
-            (None, None) => Ok(()),
-        }
+        sent.unwrap_or_else(|message| refused(Error::Closed, message.buf))
     }
 
     fn foreign(&self, addr: &Addr) -> Error {
@@ -175,14 +174,10 @@ impl UcxEndpoint {
     }
 
     fn recv(&self, op: OpId, from: Option<(&Addr, Tag)>, buf: MsgBuf) -> Result<(), Refused> {
-        let needed = self.message_bytes_max;
-        if buf.capacity() < needed {
-            let text = format!("a receive buffer of {} bytes, {needed} needed", buf.capacity());
-            return refused(Error::InvalidArgument(text), buf);
+        if let Err(error) = buf.check_room(self.message_bytes_max) {
+            return refused(error, buf);
         }
-        let mut buf = Some(buf);
-        let posted = self.with(|driver| {
-            let Some(buf) = buf.take() else { return Ok(()) };
+        let posted = self.with_item(buf, |driver, buf| {
             let early = match from {
                 None => driver.state().matcher.post_unexpected(op, buf),
                 Some((from, tag)) if *from == self.own => {
@@ -190,37 +185,38 @@ impl UcxEndpoint {
                 }
                 Some((from, tag)) => match driver.index_of(from) {
                     Some(index) => {
-                        driver.receive(op, index, tag, buf);
+                        driver.receive(op, index, from, tag, buf);
                         return Ok(());
                     }
                     None => return refused(self.foreign(from), buf),
                 },
             };
             if let Some(early) = early {
-                driver.report_early(early);
+                let kind = if from.is_none() { Kind::Unexpected } else { Kind::Expected };
+                driver.report_early(kind, early);
             }
             Ok(())
         });
-        match (posted, buf) {
-            (Some(result), _) => result,
-            (None, Some(buf)) => refused(Error::Closed, buf),
-            (None, None) => Ok(()),
-        }
+        posted.unwrap_or_else(|buf| refused(Error::Closed, buf))
     }
 
     fn transfer(&self, op: OpId, put: bool, to: &Addr, transfer: Transfer) -> Result<(), Error> {
         RegionTable::check_transfer(&transfer, put)?;
-        let mut transfer = Some(transfer);
-        self.with(|driver| {
-            let Some(transfer) = transfer.take() else { return Ok(()) };
+        // What is refused is dropped without the lock: its memory may run the code of its owner.
+        let started = self.with_item(transfer, |driver, transfer| {
             if *to == self.own {
-                return self.loopback.start(op, put, transfer);
+                return self.loopback.start(op, put, transfer).map_err(|error| (error, None));
             }
-            let index = driver.index_of(to).ok_or_else(|| self.foreign(to))?;
-            driver.start(op, put, index, transfer);
+            match driver.index_of(to) {
+                Some(index) => driver.start(op, put, index, transfer),
+                None => return Err((self.foreign(to), Some(transfer))),
+            }
             Ok(())
-        })
-        .unwrap_or(Err(Error::Closed))
+        });
+        match started {
+            Ok(result) => result.map_err(|(error, _)| error),
+            Err(_) => Err(Error::Closed),
+        }
     }
 
     /// Moves the network and takes completions.
@@ -352,11 +348,11 @@ impl Endpoint for UcxEndpoint {
         if uri == self.own.uri() && !uri.ends_with("/origin") {
             return Ok(self.own.clone());
         }
-        let address = address::peer_address(&parsed, &self.protocol)?;
-        if address::uri_of(&self.protocol, address) == self.own.uri() {
+        let (key, addresses) = address::peer(&parsed, &self.protocol)?;
+        if key.uri(&address::head(&self.protocol)) == self.own.uri() {
             return Ok(self.own.clone());
         }
-        self.with(|driver| driver.lookup(address)).ok_or(Error::Closed)
+        self.with(|driver| driver.lookup(key, addresses)).ok_or(Error::Closed)
     }
 
     fn send_unexpected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
@@ -402,7 +398,7 @@ impl Endpoint for UcxEndpoint {
             match posted {
                 Some(completion) => driver.done(completion),
                 None => {
-                    let _ = driver.cancel_message(op) || driver.cancel_transfer(op);
+                    let _ = driver.cancel_send(op) || driver.cancel_transfer(op);
                 }
             }
         });
@@ -438,8 +434,8 @@ impl Endpoint for UcxEndpoint {
             return false;
         }
         let deadline = driver.next_deadline();
-        if deadline.is_some() || driver.has_timer {
-            driver.has_timer = deadline.is_some();
+        if deadline != driver.timer_at {
+            driver.timer_at = deadline;
             self.set_timer(deadline);
         }
         driver.has_slept = true;
@@ -467,12 +463,7 @@ impl Endpoint for UcxEndpoint {
         let peers = self.with(|driver| {
             let peers = driver.peers.iter().flatten();
             let mut peers: Vec<_> = peers.map(|peer| (peer.id, peer.stats())).collect();
-            let awaited = driver.slots.iter().filter_map(|(_, work)| match work {
-                Work::Receive { op: Some(op), peer, end: None, .. } => {
-                    Some((driver.peers.get(*peer)?.as_ref()?.id, *op))
-                }
-                _ => None,
-            });
+            let awaited: Vec<_> = driver.state().matcher.awaited().collect();
             stats::assign(&mut peers, awaited);
             peers.into_iter().map(|(_, stats)| stats).collect()
         });

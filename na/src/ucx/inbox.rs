@@ -28,7 +28,7 @@ pub(super) type AmCallback = unsafe extern "C" fn(
     param: *const ucp_am_recv_param_t,
 ) -> ucs_status_t;
 
-/// Bytes of the header of an unexpected message: its tag, 8 bytes, as in Mercury.
+/// Bytes of the header of a message: its tag, 8 bytes, as in Mercury.
 const HEADER_BYTES: usize = 8;
 
 /// Longest control message that is taken, bytes: more than a hello ever has.
@@ -41,18 +41,32 @@ const DATA_BYTES_MAX: usize = CHUNK_BYTES + CHUNK_HEADER_BYTES;
 pub(super) enum Event {
     /// Somebody asks for a connection.
     Connection(ucp_conn_request_h),
-    /// A connection has failed, or was ended by the peer.
-    Failed(ucp_ep_h, ucs_status_t),
+    /// An open connection has brought something.
+    News(ucp_ep_h, News),
+    /// The operation in a slot is over.
+    Finished(u32, ucs_status_t),
+}
+
+/// What a connection brings.
+pub(super) enum News {
+    /// It has failed, or was ended by the peer.
+    Failed(ucs_status_t),
     /// The peer broke a rule.
-    Broke(ucp_ep_h, String),
+    Broke(String),
     /// The peer says something about the two of us.
-    Control(ucp_ep_h, Vec<u8>),
+    Control(Vec<u8>),
     /// A chunk of a transfer.
-    Data(ucp_ep_h, Vec<u8>),
-    /// A message came before the hello was looked at.
-    Message(ucp_ep_h, Tag, Vec<u8>),
-    /// The operation in a slot is over; with the length, for a receive.
-    Finished { slot: u32, status: ucs_status_t, len: usize },
+    Data(Vec<u8>),
+    /// A message that came before the hello was looked at.
+    Message(Kind, Tag, Vec<u8>),
+}
+
+/// A connection that has failed.
+pub(super) struct Failing {
+    pub(super) link: ucp_ep_h,
+    pub(super) status: ucs_status_t,
+    /// How many polls more its last messages are waited for.
+    pub(super) turns: u32,
 }
 
 /// A connection, for those who send through it.
@@ -60,19 +74,21 @@ pub(super) enum Event {
 pub(super) struct Link {
     /// Who it is, once greeted: the number in the driver, and as messages name it.
     pub(super) peer: Option<(usize, Addr)>,
-    /// Messages that came before.
-    early: u32,
+    /// Messages that came before, by kind.
+    early: [u32; 2],
 }
 
 /// What a peer may send, and has sent, in one session.
 #[derive(Default)]
 pub(super) struct Window {
     pub(super) session: u64,
-    /// Unexpected messages that no receive has taken.
-    untaken: u32,
+    /// Messages that no receive has taken, by kind.
+    untaken: [u32; 2],
     /// Messages that were taken and not yet reported to the sender, by kind.
     owed: [u32; 2],
     is_due: bool,
+    /// Something has come since somebody asked last.
+    pub(super) heard: bool,
 }
 
 /// What callbacks write.
@@ -80,7 +96,10 @@ pub(super) struct State {
     pub(super) matcher: Matcher,
     pub(super) done: VecDeque<Completion>,
     pub(super) events: VecDeque<Event>,
+    /// Those that are open. UCX gives a handle to a later connection once its own is closed, so
+    /// nothing here may refer to one that is not: see [`note`](Self::note), [`forget`](Self::forget).
     pub(super) links: HashMap<usize, Link, Cheap>,
+    pub(super) failing: Vec<Failing>,
     /// By the number of the peer.
     pub(super) windows: Vec<Window>,
     /// Peers to tell that their messages were taken.
@@ -102,17 +121,46 @@ pub(super) fn place(kind: Kind) -> usize {
 }
 
 impl State {
-    /// A receive has taken a message of `from`.
-    pub(super) fn taken(&mut self, kind: Kind, from: &Addr, window: u32) {
+    fn new(matcher: Matcher) -> Self {
+        Self {
+            matcher,
+            done: VecDeque::new(),
+            events: VecDeque::new(),
+            links: HashMap::default(),
+            failing: Vec::new(),
+            windows: Vec::new(),
+            due: Vec::new(),
+        }
+    }
+
+    /// Notes what a connection has brought, if it is open.
+    fn note(&mut self, link: ucp_ep_h, news: News) {
+        let Some(known) = self.links.get(&(link as usize)) else { return };
+        if let Some((peer, _)) = &known.peer
+            && matches!(news, News::Control(_) | News::Data(_))
+        {
+            self.windows[*peer].heard = true;
+        }
+        self.events.push_back(Event::News(link, news));
+    }
+
+    /// A connection is closed, with all that it has brought and nobody has looked at.
+    pub(super) fn forget(&mut self, link: ucp_ep_h) {
+        self.links.remove(&(link as usize));
+        self.failing.retain(|failing| failing.link != link);
+        self.events.retain(|event| !matches!(event, Event::News(of, _) if *of == link));
+    }
+
+    /// A receive has taken a message of `from`, or it was thrown away.
+    fn taken(&mut self, kind: Kind, from: &Addr, window: u32) {
         let Some(&PeerRef { index, session, .. }) = from.state::<PeerRef>() else { return };
         let Some(own) = self.windows.get_mut(index).filter(|own| own.session == session) else {
             return;
         };
-        if kind == Kind::Unexpected {
-            own.untaken = own.untaken.saturating_sub(1);
-        }
-        own.owed[place(kind)] += 1;
-        if own.owed[place(kind)] >= window.div_ceil(2) && !own.is_due {
+        let at = place(kind);
+        own.untaken[at] = own.untaken[at].saturating_sub(1);
+        own.owed[at] += 1;
+        if own.owed[at] >= window.div_ceil(2) && !own.is_due {
             own.is_due = true;
             self.due.push(index);
         }
@@ -136,34 +184,41 @@ impl State {
 
     /// Whether there is something to do for a poll.
     pub(super) fn is_busy(&self) -> bool {
-        !self.done.is_empty() || !self.events.is_empty() || !self.due.is_empty()
+        !self.done.is_empty()
+            || !self.events.is_empty()
+            || !self.failing.is_empty()
+            || !self.due.is_empty()
     }
 
-    fn message(&mut self, endpoint: ucp_ep_h, tag: Tag, bytes: &[u8], window: u32) {
-        let Some(link) = self.links.get_mut(&(endpoint as usize)) else { return };
-        let Some((peer, from)) = &link.peer else {
-            link.early += 1;
-            let event = match link.early > window {
-                true => Event::Broke(endpoint, "it sends messages and no hello".into()),
-                false => Event::Message(endpoint, tag, bytes.to_vec()),
+    fn message(&mut self, link: ucp_ep_h, kind: Kind, tag: Tag, bytes: &[u8], window: u32) {
+        let Some(known) = self.links.get_mut(&(link as usize)) else { return };
+        let at = place(kind);
+        let Some((peer, from)) = &known.peer else {
+            known.early[at] += 1;
+            let news = match known.early[at] > window {
+                true => News::Broke("it sends messages and no hello".into()),
+                false => News::Message(kind, tag, bytes.to_vec()),
             };
-            self.events.push_back(event);
-            return;
+            return self.note(link, news);
         };
         let own = &mut self.windows[*peer];
-        if own.untaken >= window {
+        own.heard = true;
+        if own.untaken[at] >= window {
             let text = format!("it sent more than {window} messages ahead of their receives");
-            self.events.push_back(Event::Broke(endpoint, text));
-            return;
+            return self.note(link, News::Broke(text));
         }
-        own.untaken += 1;
-        match self.matcher.arrive(Kind::Unexpected, from, tag, bytes) {
+        own.untaken[at] += 1;
+        match self.matcher.arrive(kind, from, tag, bytes) {
             Arrived::Completed(completion) => {
                 let from = from.clone();
                 self.done.push_back(completion);
-                self.taken(Kind::Unexpected, &from, window);
+                self.taken(kind, &from, window);
             }
             Arrived::Held => {}
+            Arrived::Discarded => {
+                let from = from.clone();
+                self.taken(kind, &from, window);
+            }
             // It holds what the window lets in.
             Arrived::Full => debug_assert!(false, "the matcher has no bound of its own"),
         }
@@ -177,15 +232,7 @@ impl Inbox {
         window: u32,
         matcher: Matcher,
     ) -> Self {
-        let state = RefCell::new(State {
-            matcher,
-            done: VecDeque::new(),
-            events: VecDeque::new(),
-            links: HashMap::default(),
-            windows: Vec::new(),
-            due: Vec::new(),
-        });
-        Self { ucp, message_bytes_max, window, state }
+        Self { ucp, message_bytes_max, window, state: RefCell::new(State::new(matcher)) }
     }
 
     /// The state; not across a call of the worker.
@@ -199,26 +246,18 @@ impl Inbox {
         self.window
     }
 
-    /// Hands over a message that came before its sender was known.
-    pub(super) fn message(&self, endpoint: ucp_ep_h, tag: Tag, bytes: &[u8]) {
-        self.state().message(endpoint, tag, bytes, self.window);
+    /// Hands over a message.
+    pub(super) fn message(&self, link: ucp_ep_h, kind: Kind, tag: Tag, bytes: &[u8]) {
+        self.state().message(link, kind, tag, bytes, self.window);
     }
 
-    /// Ends a receive of `kind` with what has come.
-    pub(super) fn report(&self, kind: Kind, completion: Completion) {
+    /// A receive of `kind` has taken a message that was there.
+    pub(super) fn report_early(&self, kind: Kind, completion: Completion) {
         let mut state = self.state();
         if let Completion::Recv { result: Ok(Arrival { from, .. }), .. } = &completion {
-            let from = from.clone();
-            state.taken(kind, &from, self.window);
+            state.taken(kind, from, self.window);
         }
         state.done.push_back(completion);
-    }
-
-    fn finished(&self, pinned: &Pinned, request: *mut c_void, status: ucs_status_t, len: usize) {
-        pinned.finish();
-        self.state().events.push_back(Event::Finished { slot: pinned.slot(), status, len });
-        // SAFETY: the request whose callback this is; nobody uses it from now on (`finish`).
-        unsafe { self.ucp.ucp_request_free(request) };
     }
 }
 
@@ -254,12 +293,19 @@ unsafe fn bytes<'a>(data: *const c_void, len: usize) -> &'a [u8] {
     }
 }
 
+/// An active message as UCX hands it over.
+struct Came {
+    header: (*const c_void, usize),
+    data: (*const c_void, usize),
+    param: *const ucp_am_recv_param_t,
+}
+
 /// An unexpected message.
 ///
 /// # Safety
 ///
 /// Only as a callback of UCX, with an inbox as its argument.
-pub(super) unsafe extern "C" fn on_message(
+pub(super) unsafe extern "C" fn on_unexpected(
     arg: *mut c_void,
     header: *const c_void,
     header_length: usize,
@@ -267,13 +313,42 @@ pub(super) unsafe extern "C" fn on_message(
     length: usize,
     param: *const ucp_am_recv_param_t,
 ) -> ucs_status_t {
+    let came = Came { header: (header, header_length), data: (data, length), param };
+    // SAFETY: contract of this function.
+    unsafe { message_came(arg, Kind::Unexpected, came) }
+}
+
+/// An expected message.
+///
+/// # Safety
+///
+/// Only as a callback of UCX, with an inbox as its argument.
+pub(super) unsafe extern "C" fn on_expected(
+    arg: *mut c_void,
+    header: *const c_void,
+    header_length: usize,
+    data: *mut c_void,
+    length: usize,
+    param: *const ucp_am_recv_param_t,
+) -> ucs_status_t {
+    let came = Came { header: (header, header_length), data: (data, length), param };
+    // SAFETY: contract of this function.
+    unsafe { message_came(arg, Kind::Expected, came) }
+}
+
+/// # Safety
+///
+/// Only within a callback of UCX, with an inbox as its argument, and what UCX handed over.
+#[inline]
+unsafe fn message_came(arg: *mut c_void, kind: Kind, came: Came) -> ucs_status_t {
     // SAFETY: contract of this function.
     let inbox = unsafe { inbox(arg) };
     // SAFETY: the same.
-    let Some((from, flags)) = (unsafe { sender(param) }) else { return UCS_OK };
+    let Some((from, flags)) = (unsafe { sender(came.param) }) else { return UCS_OK };
     // SAFETY: UCX hands so many bytes, which stay until the return.
-    let header = unsafe { bytes(header, header_length) };
-    let broke = |text: String| inbox.state().events.push_back(Event::Broke(from, text));
+    let header = unsafe { bytes(came.header.0, came.header.1) };
+    let length = came.data.1;
+    let broke = |text: String| inbox.state().note(from, News::Broke(text));
     let tag = <[u8; HEADER_BYTES]>::try_from(header).map(u64::from_le_bytes);
     let tag = tag.ok().and_then(|tag| u32::try_from(tag).ok());
     if flags & u64::from(UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 {
@@ -282,8 +357,8 @@ pub(super) unsafe extern "C" fn on_message(
         broke(format!("a message of {length} bytes, {} allowed", inbox.message_bytes_max));
     } else if let Some(tag) = tag {
         // SAFETY: as for the header: the data came with the message.
-        let bytes = unsafe { bytes(data, length) };
-        inbox.message(from, Tag(tag), bytes);
+        let bytes = unsafe { bytes(came.data.0, length) };
+        inbox.message(from, kind, Tag(tag), bytes);
     } else {
         broke("a message without a tag of 32 bits".into());
     }
@@ -303,22 +378,9 @@ pub(super) unsafe extern "C" fn on_control(
     length: usize,
     param: *const ucp_am_recv_param_t,
 ) -> ucs_status_t {
+    let came = Came { header: (std::ptr::null(), 0), data: (data, length), param };
     // SAFETY: contract of this function.
-    let inbox = unsafe { inbox(arg) };
-    // SAFETY: the same.
-    let Some((from, flags)) = (unsafe { sender(param) }) else { return UCS_OK };
-    let event = match length {
-        _ if flags & u64::from(UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 => {
-            Event::Broke(from, "it offers a control message by rendezvous".into())
-        }
-        0..=CONTROL_BYTES_MAX => {
-            // SAFETY: UCX hands so many bytes, which stay until the return.
-            Event::Control(from, unsafe { bytes(data, length) }.to_vec())
-        }
-        _ => Event::Broke(from, format!("a control message of {length} bytes")),
-    };
-    inbox.state().events.push_back(event);
-    UCS_OK
+    unsafe { bytes_came(arg, came, ("control message", CONTROL_BYTES_MAX), News::Control) }
 }
 
 /// A chunk of a transfer.
@@ -334,21 +396,36 @@ pub(super) unsafe extern "C" fn on_data(
     length: usize,
     param: *const ucp_am_recv_param_t,
 ) -> ucs_status_t {
+    let came = Came { header: (std::ptr::null(), 0), data: (data, length), param };
+    // SAFETY: contract of this function.
+    unsafe { bytes_came(arg, came, ("chunk", DATA_BYTES_MAX), News::Data) }
+}
+
+/// What is looked at after the call of the worker: `max` bytes at most.
+///
+/// # Safety
+///
+/// Only within a callback of UCX, with an inbox as its argument, and what UCX handed over.
+unsafe fn bytes_came(
+    arg: *mut c_void,
+    came: Came,
+    (what, max): (&str, usize),
+    news: fn(Vec<u8>) -> News,
+) -> ucs_status_t {
     // SAFETY: contract of this function.
     let inbox = unsafe { inbox(arg) };
     // SAFETY: the same.
-    let Some((from, flags)) = (unsafe { sender(param) }) else { return UCS_OK };
-    let event = match length {
-        _ if flags & u64::from(UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 => {
-            Event::Broke(from, "it offers a chunk by rendezvous".into())
-        }
-        0..=DATA_BYTES_MAX => {
-            // SAFETY: UCX hands so many bytes, which stay until the return.
-            Event::Data(from, unsafe { bytes(data, length) }.to_vec())
-        }
-        _ => Event::Broke(from, format!("a chunk of {length} bytes")),
+    let Some((from, flags)) = (unsafe { sender(came.param) }) else { return UCS_OK };
+    let (data, length) = came.data;
+    let news = if flags & u64::from(UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 {
+        News::Broke(format!("it offers a {what} by rendezvous"))
+    } else if length > max {
+        News::Broke(format!("a {what} of {length} bytes"))
+    } else {
+        // SAFETY: UCX hands so many bytes, which stay until the return.
+        news(unsafe { bytes(data, length) }.to_vec())
     };
-    inbox.state().events.push_back(event);
+    inbox.state().note(from, news);
     UCS_OK
 }
 
@@ -375,7 +452,7 @@ pub(super) unsafe extern "C" fn on_failure(
 ) {
     // SAFETY: contract of this function.
     let inbox = unsafe { inbox(arg) };
-    inbox.state().events.push_back(Event::Failed(endpoint, status));
+    inbox.state().note(endpoint, News::Failed(status));
 }
 
 /// A send, a flush or a close is over.
@@ -392,25 +469,106 @@ pub(super) unsafe extern "C" fn on_sent(
     let pinned = unsafe { &*pinned.cast::<Pinned>() };
     // SAFETY: as for `inbox`: a slot is made with the inbox of the worker.
     let inbox = unsafe { inbox(pinned.inbox().cast_mut().cast()) };
-    inbox.finished(pinned, request, status, 0);
+    pinned.finish();
+    inbox.state().events.push_back(Event::Finished(pinned.slot(), status));
+    // SAFETY: the request whose callback this is; nobody uses it from now on (`finish`).
+    unsafe { inbox.ucp.ucp_request_free(request) };
 }
 
-/// A receive is over.
-///
-/// # Safety
-///
-/// As for [`on_sent`].
-pub(super) unsafe extern "C" fn on_received(
-    request: *mut c_void,
-    status: ucs_status_t,
-    info: *const ucp_tag_recv_info_t,
-    pinned: *mut c_void,
-) {
-    // SAFETY: as in `on_sent`.
-    let pinned = unsafe { &*pinned.cast::<Pinned>() };
-    // SAFETY: as in `on_sent`.
-    let inbox = unsafe { inbox(pinned.inbox().cast_mut().cast()) };
-    // SAFETY: null, or valid until the return.
-    let len = unsafe { info.as_ref() }.map_or(0, |info| info.length);
-    inbox.finished(pinned, request, status, if status == UCS_OK { len } else { 0 });
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MsgBuf;
+    use crate::OpId;
+    use crate::ucx::peer::Peer;
+
+    const WINDOW: u32 = 4;
+
+    /// A handle that nobody uses.
+    fn handle(number: usize) -> ucp_ep_h {
+        std::ptr::without_provenance_mut(number)
+    }
+
+    /// A peer with number 0, connected by a handle, with its address.
+    fn connected(link: ucp_ep_h) -> (State, Addr) {
+        let mut state = State::new(Matcher::new(1 << 20, 0));
+        let from = Peer::new(1, "ucx+tcp://10.0.0.1:7".into(), None, Vec::new(), 5).addr(9, 0, 5);
+        state.begin(0, 5);
+        state.links.insert(link as usize, Link { peer: Some((0, from.clone())), early: [0; 2] });
+        (state, from)
+    }
+
+    fn broke(state: &State) -> bool {
+        state.events.iter().any(|event| matches!(event, Event::News(_, News::Broke(_))))
+    }
+
+    #[test]
+    fn a_closed_connection_leaves_nothing_to_the_next_of_its_handle() {
+        let (closed, open) = (handle(16), handle(32));
+        let (mut state, _) = connected(open);
+        state.links.insert(closed as usize, Link::default());
+        for link in [closed, open, handle(48)] {
+            state.note(link, News::Failed(UCS_ERR_CONNECTION_RESET));
+            state.note(link, News::Control(vec![6]));
+            state.failing.push(Failing { link, status: UCS_ERR_CONNECTION_RESET, turns: 1 });
+        }
+        assert_eq!(state.events.len(), 4, "nothing of who is not connected");
+        state.forget(closed);
+        // The next connection has the same handle.
+        state.links.insert(closed as usize, Link::default());
+        assert!(state.failing.iter().all(|failing| failing.link != closed));
+        assert_eq!(state.failing.len(), 2);
+        let of_open = |event: &Event| matches!(event, Event::News(link, _) if *link == open);
+        assert_eq!(state.events.len(), 2);
+        assert!(state.events.iter().all(of_open));
+    }
+
+    #[test]
+    fn a_peer_that_sends_beyond_its_window_breaks_a_rule() {
+        for kind in [Kind::Unexpected, Kind::Expected] {
+            let link = handle(16);
+            let (mut state, _) = connected(link);
+            for _ in 0..WINDOW {
+                state.message(link, kind, Tag(1), b"one", WINDOW);
+            }
+            assert!(!broke(&state), "{kind:?}");
+            state.message(link, kind, Tag(1), b"one", WINDOW);
+            assert!(broke(&state), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn messages_that_were_canceled_are_reported_as_taken() {
+        let link = handle(16);
+        let (mut state, from) = connected(link);
+        for number in 0..100 {
+            let op = OpId(number.into());
+            assert!(
+                state
+                    .matcher
+                    .post_expected(op, &from, Tag(number), MsgBuf::with_capacity(8))
+                    .is_none()
+            );
+            assert!(state.matcher.cancel(op).is_some());
+            state.message(link, Kind::Expected, Tag(number), b"late", WINDOW);
+            if let Some(peer) = state.due.pop() {
+                assert_eq!(state.settle(peer), [0, WINDOW / 2]);
+            }
+        }
+        assert!(!broke(&state));
+        assert_eq!(state.windows[0].untaken, [0; 2]);
+    }
+
+    #[test]
+    fn a_receive_that_names_an_older_address_gives_the_credit_back() {
+        let link = handle(16);
+        let (mut state, _) = connected(link);
+        let looked_up =
+            Peer::new(1, "ucx+tcp://10.0.0.1:7".into(), None, Vec::new(), 5).addr(9, 0, 0);
+        let buf = MsgBuf::with_capacity(8);
+        assert!(state.matcher.post_expected(OpId(1), &looked_up, Tag(1), buf).is_none());
+        state.message(link, Kind::Expected, Tag(1), b"one", WINDOW);
+        assert_eq!(state.done.len(), 1);
+        assert_eq!(state.windows[0].owed, [0, 1]);
+    }
 }

@@ -1,6 +1,7 @@
 //! Signs of life: who wants some gets them, and who owes us something must give them.
 //!
-//! UCX notices a process that dies, and not one that is stopped.
+//! UCX notices a process that dies, and not one that is stopped. Silence is counted look by look,
+//! after what has come was read, and only time in which we run counts: see `ran.rs`.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -9,87 +10,143 @@ use super::driver::Driver;
 use super::peer::Phase;
 use super::slots::Work;
 use super::wire::Control;
+use crate::ran::{LIMIT_MIN, LOOKS, Ran};
 
 /// Signs of life are sent this often at most.
-pub(super) const EVERY_MIN: Duration = Duration::from_millis(20);
+pub(super) const EVERY_MIN: Duration =
+    Duration::from_millis(LIMIT_MIN.as_millis() as u64 / LOOKS as u64);
 
-/// Signs of life that are asked for within the limit.
-const PARTS: u32 = 4;
+/// When to look after the peers.
+#[derive(Debug)]
+pub(super) struct Watch {
+    pub(super) next: Instant,
+    /// What was wanted between two looks: so much of the time since the last one counts, at most.
+    every: Duration,
+    ran: Ran,
+}
 
-/// How often we want to hear something, ms.
-pub(super) fn alive_every_ms(limit: Duration) -> u32 {
-    let every = limit.checked_div(PARTS).unwrap_or_default();
-    match limit.is_zero() {
-        true => 0,
-        false => u32::try_from(every.max(EVERY_MIN).as_millis()).unwrap_or(u32::MAX),
+/// How long nothing was heard of a peer.
+#[derive(Debug, Default)]
+pub(super) struct Silence(Duration);
+
+impl Silence {
+    /// Looks, `elapsed` after the last look. `excused`: it was heard, or owes nothing. Whether it
+    /// has been silent for `limit`; zero: there is none.
+    fn look(&mut self, elapsed: Duration, excused: bool, limit: Duration) -> bool {
+        self.0 = if excused { Duration::ZERO } else { self.0.saturating_add(elapsed) };
+        !limit.is_zero() && self.0 >= limit
     }
 }
 
-/// When to look after the peers.
-#[derive(Debug, Default)]
-pub(super) struct Watch {
-    /// `None`: nobody wants a sign of life, nor do we.
-    pub(super) next: Option<Instant>,
-    last: Option<Instant>,
-}
-
 impl Driver {
+    /// How often to look after a peer that wants signs of life so often.
+    fn interval(&self, wanted: Option<Duration>) -> Option<Duration> {
+        let limit = self.facts.liveness_limit;
+        let own = (!limit.is_zero()).then_some(limit / LOOKS);
+        own.into_iter().chain(wanted).min()
+    }
+
     /// A peer is connected that may want signs of life, or owe them.
     pub(super) fn watch_over(&mut self, index: usize) {
-        let limit = self.facts.liveness_limit;
-        let wants = self.peer(index).is_some_and(|peer| peer.alive_every.is_some());
-        if wants || !limit.is_zero() {
-            self.watch.next.get_or_insert_with(Instant::now);
-        }
+        let wanted = self.peer(index).and_then(|peer| peer.alive_every);
+        let Some(every) = self.interval(wanted) else { return };
+        let now = Instant::now();
+        // Far limits are not points in time.
+        let Some(next) = now.checked_add(every) else { return };
+        let watch = self.watch.get_or_insert(Watch { next, every, ran: Ran::since(now) });
+        watch.next = watch.next.min(next);
     }
 
     /// Sends signs of life, and ends peers that owe something and give none.
     pub(super) fn look_after_peers(&mut self) {
-        let Some(next) = self.watch.next else { return };
+        let Some(watch) = &mut self.watch else { return };
         let now = Instant::now();
-        if now < next {
+        if now < watch.next {
             return;
         }
+        let elapsed = watch.ran.look(now, watch.every);
         let limit = self.facts.liveness_limit;
-        let last = self.watch.last.replace(now).unwrap_or(now);
-        // Who was stopped itself blames nobody for that.
-        let paused = now.duration_since(last) > limit / 2;
-        let debtors = self.debtors();
-        let mut every = (!limit.is_zero()).then(|| (limit / PARTS).max(EVERY_MIN));
+        let debtors = if limit.is_zero() { HashSet::new() } else { self.debtors() };
+        let mut next: Option<Duration> = None;
         for index in 0..self.peers.len() {
+            let heard =
+                self.state().windows.get_mut(index).map(|own| std::mem::take(&mut own.heard));
             let Some(peer) = self.peers[index].as_mut() else { continue };
             if peer.phase != Phase::Connected {
                 continue;
             }
-            if paused || !debtors.contains(&index) {
-                peer.heard_at = now;
-            }
-            if !limit.is_zero() && now.duration_since(peer.heard_at) > limit {
+            let excused = heard == Some(true) || !debtors.contains(&index);
+            if peer.silence.look(elapsed, excused, limit) {
                 self.end_session(index, format!("it gave no sign of life for {limit:?}"));
                 continue;
             }
-            let Some(wanted) = peer.alive_every else { continue };
-            every = Some(every.map_or(wanted, |every| every.min(wanted)));
+            let wanted = peer.alive_every;
             // It may be asked for a little late, and is counted from when it was due.
-            if now.duration_since(peer.told_at) + EVERY_MIN / 2 >= wanted {
+            let is_due =
+                |every: Duration| now.duration_since(peer.told_at) + EVERY_MIN / 2 >= every;
+            if wanted.is_some_and(is_due) {
                 peer.told_at = now;
                 self.tell(index, &Control::Alive);
             }
+            next = next.into_iter().chain(self.interval(wanted)).min();
         }
-        self.watch.next = every.and_then(|every| now.checked_add(every));
+        let next = next.and_then(|every| Some((now.checked_add(every)?, every)));
+        self.watch = match (self.watch.take(), next) {
+            (Some(watch), Some((next, every))) => Some(Watch { next, every, ..watch }),
+            _ => None,
+        };
     }
 
     /// Peers from which something is awaited.
     fn debtors(&self) -> HashSet<usize> {
-        let slots = self.slots.iter().filter_map(|(_, work)| match work {
+        let sends = self.slots.iter().filter_map(|(_, work)| match work {
             Work::Send { op: Some(_), peer, .. } => Some(*peer),
-            Work::Receive { op: Some(_), peer, .. } => Some(*peer),
             _ => None,
         });
         let transfers = self.transfers.values().map(|own| own.peer);
-        let queued = self.peers.iter().enumerate().filter(|(_, peer)| {
-            peer.as_ref().is_some_and(|peer| peer.queues.iter().any(|queue| !queue.is_empty()))
+        let state = self.state();
+        let awaited: HashSet<u64> = state.matcher.awaited().map(|(id, _)| id).collect();
+        let others = self.peers.iter().enumerate().filter(|(_, peer)| {
+            peer.as_ref().is_some_and(|peer| {
+                awaited.contains(&peer.id) || peer.queues.iter().any(|queue| !queue.is_empty())
+            })
         });
-        slots.chain(transfers).chain(queued.map(|(index, _)| index)).collect()
+        sends.chain(transfers).chain(others.map(|(index, _)| index)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(2);
+
+    /// Looks that it takes, `pause` apart, until a silent peer is told from one that lives.
+    fn looks(pause: Duration) -> usize {
+        let every = LIMIT / LOOKS;
+        let began = Instant::now();
+        let (mut ran, mut silence) = (Ran::since(began), Silence::default());
+        let mut is_over =
+            |look: u32| silence.look(ran.look(began + pause * look, every), false, LIMIT);
+        (1..100).position(|look| is_over(look)).unwrap() + 1
+    }
+
+    #[test]
+    fn a_silent_peer_passes_the_limit_however_seldom_somebody_polls() {
+        assert_eq!(looks(LIMIT / LOOKS), LOOKS as usize);
+        assert_eq!(looks(LIMIT), LOOKS as usize);
+        assert_eq!(looks(LIMIT * 100), LOOKS as usize);
+        assert_eq!(looks(LIMIT / (2 * LOOKS)), 2 * LOOKS as usize);
+    }
+
+    #[test]
+    fn who_is_heard_or_owes_nothing_is_not_silent() {
+        let mut silence = Silence::default();
+        for _ in 0..10 {
+            assert!(!silence.look(LIMIT / 2, false, LIMIT));
+            assert!(!silence.look(LIMIT * 2, true, LIMIT));
+        }
+        assert!(!silence.look(LIMIT, false, Duration::ZERO), "there is no limit");
+        assert!(silence.look(LIMIT, false, LIMIT));
     }
 }

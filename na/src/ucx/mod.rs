@@ -6,15 +6,16 @@
 //! settings of UCX are taken from the environment, as for every program that uses it.
 //!
 //! Files, in the order in which a message passes them: `endpoint` (operations), `messages`,
-//! `transfers` (what becomes of them), `driver` (connections), `slots` (what UCX has in hand),
-//! `worker` (UCX's calls), `inbox` (its callbacks); `liveness`, `closing`, `peer`, `address`,
-//! `wire` and `sockaddr` are what the names say.
+//! `transfers` (what becomes of them), `driver` (what a poll does), `sessions` (connections),
+//! `slots` (what UCX has in hand), `worker` (UCX's calls), `inbox` (its callbacks); `liveness`,
+//! `closing`, `peer`, `address`, `wire` and `sockaddr` are what the names say.
 //!
 //! # Connections
 //!
 //! An endpoint that listens does so at an IP address, whatever carries the data later: UCX's
 //! connection manager (TCP, or RDMA CM) brings two workers together, which then choose transports.
-//! A peer is connected at the first operation towards it, and both sides use that connection. Each
+//! A peer is connected at the first operation towards it (of a name with several addresses, each is
+//! tried, within the limit of time for all), and both sides use that connection. Each
 //! side says hello; until then nothing else is sent. Who announces where it listens, and calls from
 //! that host (or loopback from loopback), is *the* peer under that address; else it is an origin
 //! that is known by this connection only. Two that dial each other at once get two connections, and
@@ -28,25 +29,30 @@
 //! the end from the connection manager, whose connection stays. What had been sent before the end
 //! is received before it is reported.
 //!
-//! With a [`liveness_limit`](OpenOptions::liveness_limit) a peer that owes something must be heard
-//! within it; each side sends signs of life to who wants them. So a stopped process is noticed,
-//! which UCX does not do.
+//! With a [`liveness_limit`](OpenOptions::liveness_limit) (200 ms at least) a peer that owes
+//! something must be heard within it; each side sends signs of life to who wants them. So a stopped
+//! process is noticed, which UCX does not do.
 //!
 //! Nobody is authenticated, and what UCX moves it does not check: use it among processes that trust
 //! each other, as with C Mercury.
 //!
 //! # Messages
 //!
-//! Unexpected messages are active messages with number 0, whose header is the tag in 8 bytes;
-//! expected ones are tagged messages, with the tag in the low half: both as in Mercury
-//! (`na_ucp_am_send`, `na_ucp_msg_send` in na_ucx.c). There, any message with the tag is taken for
-//! the one that is awaited, whoever sent it; here the high half of the tag is a number that the
-//! receiver chose for the sender and the session, and told it in its hello.
+//! Unexpected messages are active messages with number 0, expected ones with number 3; the header
+//! is the tag in 8 bytes. They are sent by eager protocols, and copied once on arrival, from where
+//! UCX has them into the receive that is posted, or to wait for one. What is longer than a fragment
+//! of UCX's (8 KiB over TCP) it copies together before.
 //!
-//! UCX takes whatever is sent and keeps it until it is received. So a peer may have 64 messages of
-//! each kind (fewer, if they may be longer than 4 KiB, but at least 4) on the way or waiting; the
-//! others wait at the sender, whose sends complete later. What receives have taken is reported back
-//! in batches of half that number.
+//! Mercury sends expected messages as tagged ones (`na_ucp_msg_send`, na_ucx.c). A receive of those
+//! is in UCX's hands once its message has begun to arrive; if the sender then dies it neither ends
+//! nor can be canceled: `ucp_request_cancel` finds what is still expected only
+//! (`ucp_tag_exp_remove`, tag_match.c). And any message with the tag is taken for the one that is
+//! awaited, whoever sent it.
+//!
+//! UCX takes whatever is sent. So a peer may have 64 messages of each kind (fewer, if they may be
+//! longer than 4 KiB, but at least 4) on the way or waiting; the others wait at the sender, whose
+//! sends complete later. What receives have taken, or what was thrown away because its receive was
+//! canceled, is reported back in batches of half that number. Who sends more loses its connection.
 //!
 //! # Transfers
 //!
@@ -68,21 +74,20 @@
 //! 50 ms, then ends the connections by force, at which UCX lets go. Over `ucx+sm` that is not
 //! allowed: if a peer does not take what was sent, the worker is left behind, with a warning.
 //!
-//! # What is said in active messages with number 1, version 1
+//! # What is said in active messages with number 1, version 2
 //!
 //! All integers are little endian. The first byte says what it is.
 //!
 //! | 0: hello | offset | bytes |
 //! |---|---|---|
-//! | version, 1 | 1 | 1 |
+//! | version, 2 | 1 | 1 |
 //! | 0 | 2 | 2 |
 //! | session | 4 | 8 |
 //! | longest message that the sender takes | 12 | 4 |
-//! | high half of the tags of expected messages to the sender | 16 | 4 |
-//! | messages of a kind that may be on the way to the sender | 20 | 4 |
-//! | the sender wants to hear something every so many ms; 0: does not mind | 24 | 4 |
-//! | length of the address, at most 256 | 28 | 4 |
-//! | where the sender listens, UTF-8; empty: nowhere | 32 | length |
+//! | messages of a kind that may be on the way to the sender | 16 | 4 |
+//! | the sender wants to hear something every so many ms; 0: does not mind | 20 | 4 |
+//! | length of the address, at most 256 | 24 | 4 |
+//! | where the sender listens, UTF-8; empty: nowhere | 28 | length |
 //!
 //! | first byte | then |
 //! |---|---|
@@ -105,6 +110,7 @@ mod inbox;
 mod liveness;
 mod messages;
 mod peer;
+mod sessions;
 mod slots;
 mod sockaddr;
 mod transfers;

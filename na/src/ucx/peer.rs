@@ -7,8 +7,11 @@ use std::time::{Duration, Instant};
 
 use ucx_sys::ucp_ep_h;
 
+use super::liveness::Silence;
 use super::transfers::Outgoing;
+use crate::host_port::PeerKey;
 use crate::loopback::Queued;
+use crate::ran::Ran;
 use crate::{Addr, Error, LocalMem, PeerLink, PeerStats};
 
 /// What an [`Addr`] of this transport knows.
@@ -53,8 +56,11 @@ pub(super) struct Peer {
     /// Its number, which no other peer of the endpoint ever has.
     pub(super) id: u64,
     pub(super) uri: Box<str>,
-    /// Where it listens.
-    pub(super) address: Option<SocketAddr>,
+    /// What it is found by; `None`: by its connection only.
+    pub(super) key: Option<PeerKey>,
+    /// Where it listens, to be tried in this order; and the one that is.
+    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) trying: usize,
     token: Weak<()>,
     pub(super) phase: Phase,
     /// The first is the one that we send on.
@@ -64,9 +70,6 @@ pub(super) struct Peer {
     pub(super) their_session: Option<u64>,
     /// Its address, for messages of this session.
     pub(super) current: Option<Addr>,
-    /// High half of the tags of its expected messages to us, and of ours to it.
-    pub(super) source: u32,
-    pub(super) their_source: u32,
     /// Longest message that it takes.
     pub(super) their_max: usize,
     /// Messages of each kind that may still be sent, and at most.
@@ -80,13 +83,12 @@ pub(super) struct Peer {
     pub(super) asked: usize,
     /// What it may reach at the moment, by its numbers.
     pub(super) leases: HashMap<u64, Lease>,
-    /// When a connection must have been made.
-    pub(super) deadline: Option<Instant>,
+    /// Since when a connection is being made.
+    pub(super) dialed: Option<Ran>,
     /// How often it wants to hear something, and when it last did.
     pub(super) alive_every: Option<Duration>,
     pub(super) told_at: Instant,
-    /// When it was heard, or began to owe something, or we came back from a pause of our own.
-    pub(super) heard_at: Instant,
+    pub(super) silence: Silence,
     /// Why it is gone, for those who ask later.
     pub(super) end: Option<Error>,
 }
@@ -95,22 +97,22 @@ impl Peer {
     pub(super) fn new(
         id: u64,
         uri: String,
-        address: Option<SocketAddr>,
+        key: Option<PeerKey>,
+        addresses: Vec<SocketAddr>,
         session: u64,
-        source: u32,
     ) -> Self {
         Self {
             id,
             uri: uri.into(),
-            address,
+            key,
+            addresses,
+            trying: 0,
             token: Weak::new(),
             phase: Phase::Idle,
             links: Vec::new(),
             session,
             their_session: None,
             current: None,
-            source,
-            their_source: 0,
             their_max: 0,
             credits: [0; 2],
             window: 0,
@@ -118,10 +120,10 @@ impl Peer {
             waiting: VecDeque::new(),
             asked: 0,
             leases: HashMap::new(),
-            deadline: None,
+            dialed: None,
             alive_every: None,
             told_at: Instant::now(),
-            heard_at: Instant::now(),
+            silence: Silence::default(),
             end: None,
         }
     }

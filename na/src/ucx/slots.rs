@@ -10,13 +10,13 @@ use std::ffi::c_void;
 use super::inbox::Inbox;
 use super::messages::copy_of;
 use super::transfers::Stream;
-use crate::{Error, MsgBuf, OpId, Tag};
+use crate::{Error, MsgBuf, OpId};
 
 /// What UCX has a pointer to; only shared references are made of it.
 pub(super) struct Pinned {
     inbox: *const Inbox,
     slot: u32,
-    /// The header of an unexpected message.
+    /// The header of a message.
     header: Cell<[u8; 8]>,
     /// Names the operation to UCX; null before the call returns and after the callback.
     request: Cell<*mut c_void>,
@@ -51,12 +51,10 @@ impl Pinned {
 
 /// What an operation is for.
 pub(super) enum Work {
-    /// A message; without a number its end was reported already.
-    Send { op: Option<OpId>, buf: MsgBuf, peer: usize },
-    /// A receive of an expected message; without a number it was given up. `end`: the peer has
-    /// ended, with that.
-    Receive { op: Option<OpId>, buf: MsgBuf, peer: usize, tag: Tag, end: Option<Error> },
-    /// What we tell a peer, or a message that is thrown away. Owns what UCX has a pointer to.
+    /// A message; without a number its end was reported already. `end`: what was between us and
+    /// the peer has ended, with that.
+    Send { op: Option<OpId>, buf: MsgBuf, peer: usize, end: Option<Error> },
+    /// What we tell a peer. Owns what UCX has a pointer to.
     Bytes(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>),
     /// A piece of a transfer. Owns what UCX has a pointer to.
     Chunk(Stream, #[allow(dead_code, reason = "kept for UCX")] Vec<u8>),
@@ -68,7 +66,7 @@ impl Work {
     /// The peer whose number it refers to.
     pub(super) fn peer(&self) -> Option<usize> {
         match self {
-            Self::Send { peer, .. } | Self::Receive { peer, .. } => Some(*peer),
+            Self::Send { peer, .. } => Some(*peer),
             _ => None,
         }
     }
@@ -173,7 +171,7 @@ impl Slots {
                 continue;
             }
             match &mut slot.work {
-                Some(Work::Send { buf, .. } | Work::Receive { buf, .. }) => {
+                Some(Work::Send { buf, .. }) => {
                     let other = copy_of(buf);
                     std::mem::forget(std::mem::replace(buf, other));
                 }

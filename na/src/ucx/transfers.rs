@@ -17,7 +17,7 @@ use ucx_sys::{UCS_OK, ucp_ep_h, ucs_status_t};
 use super::driver::Driver;
 use super::peer::{Lease, Phase};
 use super::slots::Work;
-use super::wire::{CHUNK_HEADER_BYTES, Chunk, Control};
+use super::wire::{Chunk, Control};
 use super::worker::{self, AM_DATA, Posted};
 use crate::{Completion, DeniedReason, Error, LocalMem, OpId, Transfer};
 
@@ -295,7 +295,7 @@ impl Driver {
         let offset = outgoing.sent;
         let len = (total - offset).min(CHUNK_BYTES as u64);
         let mut bytes = Chunk { put, id, offset }.with_room(len as usize);
-        let read = memory.region().read_at(start + offset, &mut bytes[CHUNK_HEADER_BYTES..]);
+        let read = memory.region().append_to(start + offset, len as usize, &mut bytes);
         debug_assert!(read, "checked when the transfer began");
         outgoing.sent += len;
         let is_last = outgoing.sent == total;

@@ -4,7 +4,7 @@
 use crate::DeniedReason;
 
 /// Version of what is said here.
-pub(super) const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 2;
 
 /// Longest address in a hello, bytes.
 const URI_BYTES_MAX: usize = 256;
@@ -24,13 +24,12 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    /// The header, and `len` zeros behind it.
+    /// The header, with room for `len` bytes behind it.
     pub(super) fn with_room(&self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(CHUNK_HEADER_BYTES + len);
         bytes.push(u8::from(self.put));
         bytes.extend(self.id.to_le_bytes());
         bytes.extend(self.offset.to_le_bytes());
-        bytes.resize(CHUNK_HEADER_BYTES + len, 0);
         bytes
     }
 
@@ -54,8 +53,6 @@ pub(super) struct Hello {
     pub(super) session: u64,
     /// Longest message that the sender takes, bytes.
     pub(super) message_bytes_max: u32,
-    /// High half of the tags of expected messages to the sender.
-    pub(super) source: u32,
     /// Messages of a kind that may be under way to the sender, or waiting there.
     pub(super) window: u32,
     /// How often the sender wants to hear something, ms; 0: it does not mind.
@@ -107,7 +104,6 @@ impl Control {
                 out.extend([0, VERSION, 0, 0]);
                 out.extend(hello.session.to_le_bytes());
                 out.extend(hello.message_bytes_max.to_le_bytes());
-                out.extend(hello.source.to_le_bytes());
                 out.extend(hello.window.to_le_bytes());
                 out.extend(hello.alive_every_ms.to_le_bytes());
                 out.extend((hello.uri.len() as u32).to_le_bytes());
@@ -228,8 +224,8 @@ impl<'a> Reader<'a> {
             return Err("its version of the protocol is another one");
         }
         let (session, message_bytes_max) = (self.long()?, self.int()?);
-        let (source, window) = (self.int()?, self.int()?);
-        let (alive_every_ms, len) = (self.int()?, self.int()? as usize);
+        let (window, alive_every_ms) = (self.int()?, self.int()?);
+        let len = self.int()? as usize;
         if len > URI_BYTES_MAX {
             return Err("a hello with an address that is too long");
         }
@@ -238,7 +234,7 @@ impl<'a> Reader<'a> {
         }
         let uri = str::from_utf8(self.take(len)?).map_err(|_| "a hello that is not UTF-8")?;
         let uri = uri.to_owned();
-        Ok(Hello { session, message_bytes_max, source, window, alive_every_ms, uri })
+        Ok(Hello { session, message_bytes_max, window, alive_every_ms, uri })
     }
 }
 
@@ -259,7 +255,6 @@ mod tests {
         let hello = Hello {
             session: 7,
             message_bytes_max: 4096,
-            source: 3,
             window: 64,
             alive_every_ms: 250,
             uri: "ucx+tcp://127.0.0.1:7".into(),
@@ -299,7 +294,8 @@ mod tests {
     fn a_chunk_survives_and_a_part_of_its_header_is_refused() {
         let chunk = Chunk { put: true, id: 7, offset: 1 << 40 };
         let mut bytes = chunk.with_room(3);
-        bytes[CHUNK_HEADER_BYTES..].copy_from_slice(b"abc");
+        assert_eq!(bytes.len(), CHUNK_HEADER_BYTES);
+        bytes.extend(b"abc");
         assert_eq!(Chunk::split(&bytes), Ok((chunk, b"abc".as_slice())));
         for len in 0..CHUNK_HEADER_BYTES {
             assert!(Chunk::split(&bytes[..len]).is_err());

@@ -4,7 +4,6 @@
 //! endpoint's lock. Callbacks are in `inbox.rs`; UCP makes them within the calls below.
 
 use std::ffi::{CStr, CString, c_void};
-use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::ptr;
@@ -18,11 +17,13 @@ use crate::Error;
 use crate::fork::Process;
 
 /// Active message of an unexpected message, as in Mercury (`NA_UCX_AM_MSG_ID`, na_ucx.c).
-pub(super) const AM_MESSAGE: u32 = 0;
+pub(super) const AM_UNEXPECTED: u32 = 0;
 /// Active message of what the two endpoints tell each other.
 pub(super) const AM_CONTROL: u32 = 1;
 /// Active message of a chunk of a transfer.
 pub(super) const AM_DATA: u32 = 2;
+/// Active message of an expected message.
+pub(super) const AM_EXPECTED: u32 = 3;
 
 /// What UCX is to do for an endpoint.
 #[derive(Debug, Clone)]
@@ -106,9 +107,10 @@ impl Worker {
         // SAFETY: a live context; the parameters live through the call.
         let status = unsafe { ucp.ucp_worker_create(this.context, &params, &mut this.worker) };
         check(ucp, status, "cannot make a worker")?;
-        this.handle(AM_MESSAGE, inbox::on_message)?;
+        this.handle(AM_UNEXPECTED, inbox::on_unexpected)?;
         this.handle(AM_CONTROL, inbox::on_control)?;
         this.handle(AM_DATA, inbox::on_data)?;
+        this.handle(AM_EXPECTED, inbox::on_expected)?;
         Ok(this)
     }
 
@@ -293,76 +295,6 @@ impl Worker {
         })
     }
 
-    /// Sends a tagged message.
-    ///
-    /// # Safety
-    ///
-    /// As for [`send_am`](Self::send_am).
-    #[inline]
-    pub(super) unsafe fn send_tagged(
-        &self,
-        endpoint: ucp_ep_h,
-        tag: u64,
-        data: (*const u8, usize),
-        pinned: *const Pinned,
-    ) -> Posted {
-        let params = request_params(pinned);
-        // SAFETY: contract of this function.
-        posted(unsafe { self.ucp.ucp_tag_send_nbx(endpoint, data.0.cast(), data.1, tag, &params) })
-    }
-
-    /// Posts a receive for a tagged message. Its callback always follows, or comes within the call:
-    /// of a receive that is over at once, UCX 1.13 tells no length (`ucp_tag_recv_common`,
-    /// tag_recv.c).
-    ///
-    /// # Safety
-    ///
-    /// `room` is valid for writes, and it and `pinned` live until the callback.
-    #[inline]
-    pub(super) unsafe fn receive_tagged(
-        &self,
-        tag: u64,
-        room: (*mut u8, usize),
-        pinned: *const Pinned,
-    ) -> Posted {
-        let mut params = request_params(pinned);
-        params.cb = ucp_request_param_t__bindgen_ty_1 { recv: Some(inbox::on_received) };
-        params.op_attr_mask |= UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
-        // SAFETY: contract of this function.
-        posted(unsafe {
-            self.ucp.ucp_tag_recv_nbx(self.worker, room.0.cast(), room.1, tag, u64::MAX, &params)
-        })
-    }
-
-    /// Takes out a tagged message that no receive has asked for: how to receive it, and its length.
-    pub(super) fn probe(&self, tag: u64, mask: u64) -> Option<(ucp_tag_message_h, usize)> {
-        let mut info = MaybeUninit::<ucp_tag_recv_info_t>::zeroed();
-        // SAFETY: a live worker; the result has room.
-        let message =
-            unsafe { self.ucp.ucp_tag_probe_nb(self.worker, tag, mask, 1, info.as_mut_ptr()) };
-        // SAFETY: all zero is valid.
-        (!message.is_null()).then(|| (message, unsafe { info.assume_init() }.length))
-    }
-
-    /// Receives what [`probe`](Self::probe) took out.
-    ///
-    /// # Safety
-    ///
-    /// `message` comes from `probe` and was not received; `room` as for `receive_tagged`.
-    pub(super) unsafe fn receive_probed(
-        &self,
-        message: ucp_tag_message_h,
-        room: (*mut u8, usize),
-        pinned: *const Pinned,
-    ) -> Posted {
-        let mut params = request_params(pinned);
-        params.cb = ucp_request_param_t__bindgen_ty_1 { recv: Some(inbox::on_received) };
-        // SAFETY: contract of this function.
-        posted(unsafe {
-            self.ucp.ucp_tag_msg_recv_nbx(self.worker, room.0.cast(), room.1, message, &params)
-        })
-    }
-
     /// Waits until everything that was sent has left.
     ///
     /// # Safety
@@ -372,16 +304,6 @@ impl Worker {
         let params = request_params(pinned);
         // SAFETY: contract of this function.
         posted(unsafe { self.ucp.ucp_ep_flush_nbx(endpoint, &params) })
-    }
-
-    /// Ends a receive early; its callback follows, or comes within the call.
-    ///
-    /// # Safety
-    ///
-    /// `request` is of a receive of this worker whose callback has not been made.
-    pub(super) unsafe fn cancel(&self, request: *mut c_void) {
-        // SAFETY: contract of this function.
-        unsafe { self.ucp.ucp_request_cancel(self.worker, request) };
     }
 }
 
@@ -411,7 +333,7 @@ fn create_context(ucp: &Ucp, settings: &Settings) -> Result<ucp_context_h, Error
     // SAFETY: plain data, for which all zero is valid; the mask says which fields are read.
     let mut params: ucp_params_t = unsafe { std::mem::zeroed() };
     params.field_mask = u64::from(UCP_PARAM_FIELD_FEATURES);
-    params.features = u64::from(UCP_FEATURE_AM | UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP);
+    params.features = u64::from(UCP_FEATURE_AM | UCP_FEATURE_WAKEUP);
     let mut context = ptr::null_mut();
     let result = result.and_then(|()| {
         // SAFETY: the version is that of the declarations; the parameters live through the call.

@@ -94,12 +94,6 @@ pub const UCP_ERR_HANDLING_MODE_PEER: ucp_err_handling_mode_t = 1;
 pub type ucp_err_handling_mode_t = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug)]
-pub struct ucp_rkey {
-    _unused: [u8; 0],
-}
-pub type ucp_rkey_h = *mut ucp_rkey;
-#[repr(C)]
-#[derive(Debug)]
 pub struct ucp_mem {
     _unused: [u8; 0],
 }
@@ -121,12 +115,6 @@ pub struct ucp_worker {
 }
 pub type ucp_worker_h = *mut ucp_worker;
 pub type ucp_tag_t = u64;
-#[repr(C)]
-#[derive(Debug)]
-pub struct ucp_recv_desc {
-    _unused: [u8; 0],
-}
-pub type ucp_tag_message_h = *mut ucp_recv_desc;
 pub type ucp_datatype_t = u64;
 pub type ucp_request_init_callback_t =
     ::core::option::Option<unsafe extern "C" fn(request: *mut ::core::ffi::c_void)>;
@@ -401,17 +389,6 @@ pub struct ucp_listener_params {
 pub type ucp_listener_params_t = ucp_listener_params;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
-pub struct ucp_mem_map_params {
-    pub field_mask: u64,
-    pub address: *mut ::core::ffi::c_void,
-    pub length: usize,
-    pub flags: ::core::ffi::c_uint,
-    pub prot: ::core::ffi::c_uint,
-    pub memory_type: ucs_memory_type_t,
-}
-pub type ucp_mem_map_params_t = ucp_mem_map_params;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
 pub struct ucp_tag_recv_info {
     pub sender_tag: ucp_tag_t,
     pub length: usize,
@@ -478,7 +455,6 @@ pub struct Ucp {
         name: *const ::core::ffi::c_char,
         value: *const ::core::ffi::c_char,
     ) -> ucs_status_t,
-    pub ucp_get_version_string: unsafe extern "C" fn() -> *const ::core::ffi::c_char,
     pub ucp_init_version: unsafe extern "C" fn(
         api_major_version: ::core::ffi::c_uint,
         api_minor_version: ::core::ffi::c_uint,
@@ -524,26 +500,6 @@ pub struct Ucp {
     ) -> ucs_status_t,
     pub ucp_ep_flush_nbx:
         unsafe extern "C" fn(ep: ucp_ep_h, param: *const ucp_request_param_t) -> ucs_status_ptr_t,
-    pub ucp_mem_map: unsafe extern "C" fn(
-        context: ucp_context_h,
-        params: *const ucp_mem_map_params_t,
-        memh_p: *mut ucp_mem_h,
-    ) -> ucs_status_t,
-    pub ucp_mem_unmap:
-        unsafe extern "C" fn(context: ucp_context_h, memh: ucp_mem_h) -> ucs_status_t,
-    pub ucp_rkey_pack: unsafe extern "C" fn(
-        context: ucp_context_h,
-        memh: ucp_mem_h,
-        rkey_buffer_p: *mut *mut ::core::ffi::c_void,
-        size_p: *mut usize,
-    ) -> ucs_status_t,
-    pub ucp_rkey_buffer_release: unsafe extern "C" fn(rkey_buffer: *mut ::core::ffi::c_void),
-    pub ucp_ep_rkey_unpack: unsafe extern "C" fn(
-        ep: ucp_ep_h,
-        rkey_buffer: *const ::core::ffi::c_void,
-        rkey_p: *mut ucp_rkey_h,
-    ) -> ucs_status_t,
-    pub ucp_rkey_destroy: unsafe extern "C" fn(rkey: ucp_rkey_h),
     pub ucp_worker_set_am_recv_handler: unsafe extern "C" fn(
         worker: ucp_worker_h,
         param: *const ucp_am_handler_param_t,
@@ -557,55 +513,6 @@ pub struct Ucp {
         count: usize,
         param: *const ucp_request_param_t,
     ) -> ucs_status_ptr_t,
-    pub ucp_tag_send_nbx: unsafe extern "C" fn(
-        ep: ucp_ep_h,
-        buffer: *const ::core::ffi::c_void,
-        count: usize,
-        tag: ucp_tag_t,
-        param: *const ucp_request_param_t,
-    ) -> ucs_status_ptr_t,
-    pub ucp_tag_recv_nbx: unsafe extern "C" fn(
-        worker: ucp_worker_h,
-        buffer: *mut ::core::ffi::c_void,
-        count: usize,
-        tag: ucp_tag_t,
-        tag_mask: ucp_tag_t,
-        param: *const ucp_request_param_t,
-    ) -> ucs_status_ptr_t,
-    pub ucp_tag_probe_nb: unsafe extern "C" fn(
-        worker: ucp_worker_h,
-        tag: ucp_tag_t,
-        tag_mask: ucp_tag_t,
-        remove: ::core::ffi::c_int,
-        info: *mut ucp_tag_recv_info_t,
-    ) -> ucp_tag_message_h,
-    pub ucp_tag_msg_recv_nbx: unsafe extern "C" fn(
-        worker: ucp_worker_h,
-        buffer: *mut ::core::ffi::c_void,
-        count: usize,
-        message: ucp_tag_message_h,
-        param: *const ucp_request_param_t,
-    ) -> ucs_status_ptr_t,
-    pub ucp_put_nbx: unsafe extern "C" fn(
-        ep: ucp_ep_h,
-        buffer: *const ::core::ffi::c_void,
-        count: usize,
-        remote_addr: u64,
-        rkey: ucp_rkey_h,
-        param: *const ucp_request_param_t,
-    ) -> ucs_status_ptr_t,
-    pub ucp_get_nbx: unsafe extern "C" fn(
-        ep: ucp_ep_h,
-        buffer: *mut ::core::ffi::c_void,
-        count: usize,
-        remote_addr: u64,
-        rkey: ucp_rkey_h,
-        param: *const ucp_request_param_t,
-    ) -> ucs_status_ptr_t,
-    pub ucp_request_check_status:
-        unsafe extern "C" fn(request: *mut ::core::ffi::c_void) -> ucs_status_t,
-    pub ucp_request_cancel:
-        unsafe extern "C" fn(worker: ucp_worker_h, request: *mut ::core::ffi::c_void),
     pub ucp_request_free: unsafe extern "C" fn(request: *mut ::core::ffi::c_void),
 }
 impl Ucp {
@@ -627,8 +534,6 @@ impl Ucp {
         let ucp_config_release =
             unsafe { __library.get(b"ucp_config_release\0") }.map(|sym| *sym)?;
         let ucp_config_modify = unsafe { __library.get(b"ucp_config_modify\0") }.map(|sym| *sym)?;
-        let ucp_get_version_string =
-            unsafe { __library.get(b"ucp_get_version_string\0") }.map(|sym| *sym)?;
         let ucp_init_version = unsafe { __library.get(b"ucp_init_version\0") }.map(|sym| *sym)?;
         let ucp_cleanup = unsafe { __library.get(b"ucp_cleanup\0") }.map(|sym| *sym)?;
         let ucp_worker_create = unsafe { __library.get(b"ucp_worker_create\0") }.map(|sym| *sym)?;
@@ -652,28 +557,9 @@ impl Ucp {
         let ucp_listener_reject =
             unsafe { __library.get(b"ucp_listener_reject\0") }.map(|sym| *sym)?;
         let ucp_ep_flush_nbx = unsafe { __library.get(b"ucp_ep_flush_nbx\0") }.map(|sym| *sym)?;
-        let ucp_mem_map = unsafe { __library.get(b"ucp_mem_map\0") }.map(|sym| *sym)?;
-        let ucp_mem_unmap = unsafe { __library.get(b"ucp_mem_unmap\0") }.map(|sym| *sym)?;
-        let ucp_rkey_pack = unsafe { __library.get(b"ucp_rkey_pack\0") }.map(|sym| *sym)?;
-        let ucp_rkey_buffer_release =
-            unsafe { __library.get(b"ucp_rkey_buffer_release\0") }.map(|sym| *sym)?;
-        let ucp_ep_rkey_unpack =
-            unsafe { __library.get(b"ucp_ep_rkey_unpack\0") }.map(|sym| *sym)?;
-        let ucp_rkey_destroy = unsafe { __library.get(b"ucp_rkey_destroy\0") }.map(|sym| *sym)?;
         let ucp_worker_set_am_recv_handler =
             unsafe { __library.get(b"ucp_worker_set_am_recv_handler\0") }.map(|sym| *sym)?;
         let ucp_am_send_nbx = unsafe { __library.get(b"ucp_am_send_nbx\0") }.map(|sym| *sym)?;
-        let ucp_tag_send_nbx = unsafe { __library.get(b"ucp_tag_send_nbx\0") }.map(|sym| *sym)?;
-        let ucp_tag_recv_nbx = unsafe { __library.get(b"ucp_tag_recv_nbx\0") }.map(|sym| *sym)?;
-        let ucp_tag_probe_nb = unsafe { __library.get(b"ucp_tag_probe_nb\0") }.map(|sym| *sym)?;
-        let ucp_tag_msg_recv_nbx =
-            unsafe { __library.get(b"ucp_tag_msg_recv_nbx\0") }.map(|sym| *sym)?;
-        let ucp_put_nbx = unsafe { __library.get(b"ucp_put_nbx\0") }.map(|sym| *sym)?;
-        let ucp_get_nbx = unsafe { __library.get(b"ucp_get_nbx\0") }.map(|sym| *sym)?;
-        let ucp_request_check_status =
-            unsafe { __library.get(b"ucp_request_check_status\0") }.map(|sym| *sym)?;
-        let ucp_request_cancel =
-            unsafe { __library.get(b"ucp_request_cancel\0") }.map(|sym| *sym)?;
         let ucp_request_free = unsafe { __library.get(b"ucp_request_free\0") }.map(|sym| *sym)?;
         Ok(Ucp {
             __library,
@@ -681,7 +567,6 @@ impl Ucp {
             ucp_config_read,
             ucp_config_release,
             ucp_config_modify,
-            ucp_get_version_string,
             ucp_init_version,
             ucp_cleanup,
             ucp_worker_create,
@@ -697,22 +582,8 @@ impl Ucp {
             ucp_ep_close_nbx,
             ucp_listener_reject,
             ucp_ep_flush_nbx,
-            ucp_mem_map,
-            ucp_mem_unmap,
-            ucp_rkey_pack,
-            ucp_rkey_buffer_release,
-            ucp_ep_rkey_unpack,
-            ucp_rkey_destroy,
             ucp_worker_set_am_recv_handler,
             ucp_am_send_nbx,
-            ucp_tag_send_nbx,
-            ucp_tag_recv_nbx,
-            ucp_tag_probe_nb,
-            ucp_tag_msg_recv_nbx,
-            ucp_put_nbx,
-            ucp_get_nbx,
-            ucp_request_check_status,
-            ucp_request_cancel,
             ucp_request_free,
         })
     }
@@ -737,9 +608,6 @@ impl Ucp {
         value: *const ::core::ffi::c_char,
     ) -> ucs_status_t {
         unsafe { (self.ucp_config_modify)(config, name, value) }
-    }
-    pub unsafe fn ucp_get_version_string(&self) -> *const ::core::ffi::c_char {
-        unsafe { (self.ucp_get_version_string)() }
     }
     pub unsafe fn ucp_init_version(
         &self,
@@ -834,40 +702,6 @@ impl Ucp {
     ) -> ucs_status_ptr_t {
         unsafe { (self.ucp_ep_flush_nbx)(ep, param) }
     }
-    pub unsafe fn ucp_mem_map(
-        &self,
-        context: ucp_context_h,
-        params: *const ucp_mem_map_params_t,
-        memh_p: *mut ucp_mem_h,
-    ) -> ucs_status_t {
-        unsafe { (self.ucp_mem_map)(context, params, memh_p) }
-    }
-    pub unsafe fn ucp_mem_unmap(&self, context: ucp_context_h, memh: ucp_mem_h) -> ucs_status_t {
-        unsafe { (self.ucp_mem_unmap)(context, memh) }
-    }
-    pub unsafe fn ucp_rkey_pack(
-        &self,
-        context: ucp_context_h,
-        memh: ucp_mem_h,
-        rkey_buffer_p: *mut *mut ::core::ffi::c_void,
-        size_p: *mut usize,
-    ) -> ucs_status_t {
-        unsafe { (self.ucp_rkey_pack)(context, memh, rkey_buffer_p, size_p) }
-    }
-    pub unsafe fn ucp_rkey_buffer_release(&self, rkey_buffer: *mut ::core::ffi::c_void) {
-        unsafe { (self.ucp_rkey_buffer_release)(rkey_buffer) }
-    }
-    pub unsafe fn ucp_ep_rkey_unpack(
-        &self,
-        ep: ucp_ep_h,
-        rkey_buffer: *const ::core::ffi::c_void,
-        rkey_p: *mut ucp_rkey_h,
-    ) -> ucs_status_t {
-        unsafe { (self.ucp_ep_rkey_unpack)(ep, rkey_buffer, rkey_p) }
-    }
-    pub unsafe fn ucp_rkey_destroy(&self, rkey: ucp_rkey_h) {
-        unsafe { (self.ucp_rkey_destroy)(rkey) }
-    }
     pub unsafe fn ucp_worker_set_am_recv_handler(
         &self,
         worker: ucp_worker_h,
@@ -886,82 +720,6 @@ impl Ucp {
         param: *const ucp_request_param_t,
     ) -> ucs_status_ptr_t {
         unsafe { (self.ucp_am_send_nbx)(ep, id, header, header_length, buffer, count, param) }
-    }
-    pub unsafe fn ucp_tag_send_nbx(
-        &self,
-        ep: ucp_ep_h,
-        buffer: *const ::core::ffi::c_void,
-        count: usize,
-        tag: ucp_tag_t,
-        param: *const ucp_request_param_t,
-    ) -> ucs_status_ptr_t {
-        unsafe { (self.ucp_tag_send_nbx)(ep, buffer, count, tag, param) }
-    }
-    pub unsafe fn ucp_tag_recv_nbx(
-        &self,
-        worker: ucp_worker_h,
-        buffer: *mut ::core::ffi::c_void,
-        count: usize,
-        tag: ucp_tag_t,
-        tag_mask: ucp_tag_t,
-        param: *const ucp_request_param_t,
-    ) -> ucs_status_ptr_t {
-        unsafe { (self.ucp_tag_recv_nbx)(worker, buffer, count, tag, tag_mask, param) }
-    }
-    pub unsafe fn ucp_tag_probe_nb(
-        &self,
-        worker: ucp_worker_h,
-        tag: ucp_tag_t,
-        tag_mask: ucp_tag_t,
-        remove: ::core::ffi::c_int,
-        info: *mut ucp_tag_recv_info_t,
-    ) -> ucp_tag_message_h {
-        unsafe { (self.ucp_tag_probe_nb)(worker, tag, tag_mask, remove, info) }
-    }
-    pub unsafe fn ucp_tag_msg_recv_nbx(
-        &self,
-        worker: ucp_worker_h,
-        buffer: *mut ::core::ffi::c_void,
-        count: usize,
-        message: ucp_tag_message_h,
-        param: *const ucp_request_param_t,
-    ) -> ucs_status_ptr_t {
-        unsafe { (self.ucp_tag_msg_recv_nbx)(worker, buffer, count, message, param) }
-    }
-    pub unsafe fn ucp_put_nbx(
-        &self,
-        ep: ucp_ep_h,
-        buffer: *const ::core::ffi::c_void,
-        count: usize,
-        remote_addr: u64,
-        rkey: ucp_rkey_h,
-        param: *const ucp_request_param_t,
-    ) -> ucs_status_ptr_t {
-        unsafe { (self.ucp_put_nbx)(ep, buffer, count, remote_addr, rkey, param) }
-    }
-    pub unsafe fn ucp_get_nbx(
-        &self,
-        ep: ucp_ep_h,
-        buffer: *mut ::core::ffi::c_void,
-        count: usize,
-        remote_addr: u64,
-        rkey: ucp_rkey_h,
-        param: *const ucp_request_param_t,
-    ) -> ucs_status_ptr_t {
-        unsafe { (self.ucp_get_nbx)(ep, buffer, count, remote_addr, rkey, param) }
-    }
-    pub unsafe fn ucp_request_check_status(
-        &self,
-        request: *mut ::core::ffi::c_void,
-    ) -> ucs_status_t {
-        unsafe { (self.ucp_request_check_status)(request) }
-    }
-    pub unsafe fn ucp_request_cancel(
-        &self,
-        worker: ucp_worker_h,
-        request: *mut ::core::ffi::c_void,
-    ) {
-        unsafe { (self.ucp_request_cancel)(worker, request) }
     }
     pub unsafe fn ucp_request_free(&self, request: *mut ::core::ffi::c_void) {
         unsafe { (self.ucp_request_free)(request) }

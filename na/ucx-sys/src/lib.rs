@@ -56,8 +56,9 @@ impl fmt::Debug for Ucp {
 /// The library, opened by the first call and never closed: it starts threads and registers
 /// handlers that refer to its code.
 ///
-/// Opening it leaves the process's handlers of fatal signals as they are, though the library
-/// installs its own: stack overflows of user-level threads are reported by ours.
+/// Opening it leaves the process's handlers of signals, and the calling thread's stack for them, as
+/// they are, though the library installs its own (fatal ones, SIGHUP: `UCX_DEBUG_SIGNO`): stack
+/// overflows of user-level threads are reported by ours.
 ///
 /// # Errors
 ///
@@ -74,12 +75,12 @@ fn open(names: &[&str]) -> Result<Ucp, OpenError> {
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut tried = Vec::new();
     for name in names {
-        let handlers = signals::Handlers::save();
+        let signals = signals::Saved::now();
         // SAFETY: runs the initialisers of the library and of those it needs. They are UCX's, which
         // are made to be run by `dlopen`; what they do to the process's signal handlers is undone
         // next.
         let library = unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) };
-        handlers.restore();
+        signals.restore();
         match library {
             Ok(library) => {
                 // SAFETY: the declarations are those of the library's own headers, whose functions

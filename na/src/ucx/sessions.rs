@@ -1,0 +1,312 @@
+//! How connections begin and end, and with them the sessions of peers.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use ucx_sys::{ucp_conn_request_h, ucp_ep_h};
+
+use super::address;
+use super::driver::Driver;
+use super::inbox::Link;
+use super::liveness::{self, Silence};
+use super::peer::Phase;
+use super::slots::Work;
+use super::wire::{Control, Hello};
+use super::worker;
+use crate::Error;
+use crate::host_port::PeerKey;
+use crate::ran::{self, Ran};
+
+/// Connections that have not said hello, at most.
+const STRANGERS_MAX: usize = 256;
+
+/// Who has not said hello.
+pub(super) struct Stranger {
+    /// Where the connection comes from.
+    client: Option<SocketAddr>,
+    since: Ran,
+}
+
+impl Driver {
+    /// Makes a connection, if there is none.
+    pub(super) fn dial(&mut self, index: usize) {
+        let Some(peer) = self.peers[index].as_mut() else { return };
+        let Some(&address) = peer.addresses.get(peer.trying) else { return };
+        if peer.phase != Phase::Idle {
+            return;
+        }
+        let Some(worker) = &self.worker else { return };
+        peer.phase = Phase::Connecting;
+        peer.dialed.get_or_insert_with(|| Ran::since(Instant::now()));
+        self.connecting += 1;
+        match worker.connect(address) {
+            Ok(link) => {
+                self.state().links.insert(link as usize, Link::default());
+                if let Some(peer) = self.peer(index) {
+                    peer.links.push(link);
+                }
+                self.greet(index, link);
+            }
+            Err(status) => {
+                let reason = worker::text(self.facts.ucp, status);
+                self.end_session(index, reason);
+            }
+        }
+    }
+
+    /// Says who we are.
+    fn greet(&mut self, index: usize, link: ucp_ep_h) {
+        let window = self.inbox().window();
+        let uri = match self.facts.listens {
+            true => self.facts.own.uri().to_owned(),
+            false => String::new(),
+        };
+        let message_bytes_max = self.facts.message_bytes_max as u32;
+        let alive_every_ms = ran::alive_every_ms(self.facts.liveness_limit);
+        let Some(session) = self.peer(index).map(|peer| peer.session) else { return };
+        let hello = Hello { session, message_bytes_max, window, alive_every_ms, uri };
+        self.tell_on(link, &Control::Hello(hello));
+    }
+
+    pub(super) fn accept(&mut self, request: ucp_conn_request_h) {
+        let Some(worker) = &self.worker else { return };
+        if self.strangers.len() >= STRANGERS_MAX {
+            tracing::warn!("ucx: too many connections that say no hello; turned one away");
+            return worker.reject(request);
+        }
+        let client = worker.client(request);
+        match worker.accept(request) {
+            Ok(link) => {
+                let since = Ran::since(Instant::now());
+                self.strangers.insert(link as usize, Stranger { client, since });
+                self.state().links.insert(link as usize, Link::default());
+            }
+            Err(status) => {
+                let reason = worker::text(self.facts.ucp, status);
+                tracing::warn!(reason, "ucx: could not take a connection");
+            }
+        }
+    }
+
+    /// Whose connection it is.
+    fn owner(&self, link: ucp_ep_h) -> Option<usize> {
+        let greeted = self.state().links.get(&(link as usize))?.peer.as_ref().map(|(at, _)| *at);
+        greeted.or_else(|| {
+            self.peers
+                .iter()
+                .position(|peer| peer.as_ref().is_some_and(|peer| peer.links.contains(&link)))
+        })
+    }
+
+    /// A hello: now it is known who is at the other end.
+    pub(super) fn greeted(&mut self, link: ucp_ep_h, hello: Hello) {
+        let stranger = self.strangers.remove(&(link as usize));
+        let index = match (self.owner(link), &stranger) {
+            (Some(index), _) => index,
+            (None, Some(Stranger { client, .. })) => {
+                let protocol = &self.facts.protocol;
+                let listens = address::announced(&hello.uri, protocol, *client);
+                let is_own = listens.is_some() && hello.uri == self.facts.own.uri();
+                match listens.filter(|_| !is_own) {
+                    Some(address) => self.peer_at(PeerKey::Address(address), vec![address]),
+                    None => self.add_peer(None, Vec::new(), || {
+                        client.map_or("unknown".into(), |client| client.to_string())
+                    }),
+                }
+            }
+            (None, None) => return,
+        };
+        let theirs = self.peer(index).and_then(|peer| peer.their_session);
+        if theirs.is_some_and(|session| session != hello.session) {
+            // A successor under the same address; what was between us and the predecessor ends.
+            let keep = self.peer(index).is_some_and(|peer| peer.links.contains(&link));
+            if keep {
+                return self.broke(link, "it says hello twice".into());
+            }
+            self.end_session(index, "it has been restarted".into());
+        }
+        self.join(index, link, hello, stranger.is_some());
+    }
+
+    /// The connection is one of this peer, and of this session.
+    fn join(&mut self, index: usize, link: ucp_ep_h, hello: Hello, accepted: bool) {
+        let endpoint = self.facts.id;
+        let Some(peer) = self.peers[index].as_mut() else { return };
+        if peer.phase == Phase::Connecting {
+            self.connecting -= 1;
+        }
+        (peer.dialed, peer.trying) = (None, 0);
+        let first = peer.phase != Phase::Connected;
+        peer.phase = Phase::Connected;
+        peer.their_session = Some(hello.session);
+        peer.links.retain(|known| *known != link);
+        match first {
+            // We send on what was there first.
+            true => peer.links.insert(0, link),
+            false => peer.links.push(link),
+        }
+        if first {
+            let every = Duration::from_millis(u64::from(hello.alive_every_ms));
+            peer.alive_every = (!every.is_zero()).then_some(every.max(liveness::EVERY_MIN));
+            (peer.told_at, peer.silence) = (Instant::now(), Silence::default());
+            peer.their_max = hello.message_bytes_max as usize;
+            (peer.window, peer.credits) = (hello.window, [hello.window; 2]);
+        }
+        let id = peer.id;
+        let addr = match &peer.current {
+            Some(addr) => addr.clone(),
+            None => peer.addr(endpoint, index, peer.session),
+        };
+        peer.current = Some(addr.clone());
+        // What it may leave here is bounded by its window.
+        self.state().matcher.lift_bound(id);
+        if let Some(known) = self.state().links.get_mut(&(link as usize)) {
+            known.peer = Some((index, addr));
+        }
+        if accepted {
+            self.greet(index, link);
+        }
+        self.watch_over(index);
+        self.pump(index);
+        self.ask_more(index);
+    }
+
+    /// A connection has ended by itself.
+    pub(super) fn failed(&mut self, link: ucp_ep_h, reason: String) {
+        match self.owner(link) {
+            Some(index) => self.end_session(index, reason),
+            None if self.strangers.remove(&(link as usize)).is_some() => self.drop_link(link),
+            None => {}
+        }
+    }
+
+    /// The peer broke a rule: it loses its connections.
+    pub(super) fn broke(&mut self, link: ucp_ep_h, rule: String) {
+        match self.owner(link) {
+            Some(index) => {
+                let Some(peer) = self.peer(index) else { return };
+                let peer = peer.uri.to_string();
+                tracing::warn!(peer, rule, "ucx: a peer broke the protocol");
+                let error = Error::Protocol { peer, reason: rule };
+                self.end_session_with(index, error);
+            }
+            None if self.strangers.remove(&(link as usize)).is_some() => {
+                tracing::warn!(rule, "ucx: somebody who is no endpoint of ours connected");
+                self.drop_link(link);
+            }
+            None => {}
+        }
+    }
+
+    pub(super) fn drop_link(&mut self, link: ucp_ep_h) {
+        self.state().forget(link);
+        let slot = self.slots.add(Work::Close);
+        let pinned = self.slots.pinned(slot);
+        let Some(worker) = &self.worker else { return };
+        // SAFETY: it was in the lists of open connections, and has just left them.
+        let posted = unsafe { worker.close(link, true, pinned) };
+        self.posted(slot, posted);
+    }
+
+    /// What is between us and the peer ends, for a reason that the network gave. Who could not be
+    /// reached at one address is tried at the next.
+    pub(super) fn end_session(&mut self, index: usize, reason: String) {
+        if self.dial_next(index) {
+            return;
+        }
+        self.end_session_for(index, reason);
+    }
+
+    fn end_session_for(&mut self, index: usize, reason: String) {
+        let Some(peer) = self.peer(index) else { return };
+        let uri = peer.uri.to_string();
+        let error = match peer.their_session {
+            None => Error::Unreachable { peer: uri, reason },
+            Some(_) => Error::PeerGone { peer: uri, reason },
+        };
+        self.end_session_with(index, error);
+    }
+
+    /// Whether a peer that was dialed in vain has another address; that one is dialed.
+    fn dial_next(&mut self, index: usize) -> bool {
+        let Some(peer) = self.peers[index].as_mut() else { return false };
+        if peer.phase != Phase::Connecting || peer.trying + 1 >= peer.addresses.len() {
+            return false;
+        }
+        peer.trying += 1;
+        peer.phase = Phase::Idle;
+        self.connecting -= 1;
+        let links = std::mem::take(&mut peer.links);
+        links.into_iter().for_each(|link| self.drop_link(link));
+        self.dial(index);
+        true
+    }
+
+    fn end_session_with(&mut self, index: usize, error: Error) {
+        let session = self.number();
+        let Some(peer) = self.peers[index].as_mut() else { return };
+        if peer.phase == Phase::Connecting {
+            self.connecting -= 1;
+        }
+        peer.session = session;
+        peer.their_session = None;
+        peer.current = None;
+        (peer.dialed, peer.trying) = (None, 0);
+        peer.phase = match peer.addresses[..] {
+            [] => Phase::Gone,
+            _ => Phase::Idle,
+        };
+        peer.end = Some(error.clone());
+        let id = peer.id;
+        let links = std::mem::take(&mut peer.links);
+        let queues = std::mem::take(&mut peer.queues);
+        let waiting = std::mem::take(&mut peer.waiting);
+        let leases = std::mem::take(&mut peer.leases);
+        peer.asked = 0;
+        self.state().begin(index, session);
+        for message in queues.into_iter().flatten() {
+            self.done(message.end(Err(error.clone())));
+        }
+        self.fail_transfers(index, waiting, &error);
+        self.fail_sends(index, &error);
+        links.into_iter().for_each(|link| self.drop_link(link));
+        for lease in leases.into_values() {
+            self.end_lease(lease);
+        }
+        let mut out = Vec::new();
+        self.state().matcher.fail_peer(id, &error, &mut out);
+        self.state().done.extend(out);
+    }
+
+    /// Looks at the limit of time of connections that are being made. As of every such limit, only
+    /// time in which we run counts.
+    pub(super) fn check_deadlines(&mut self) {
+        let now = Instant::now();
+        let limit = self.facts.connect_timeout;
+        for index in 0..self.peers.len() {
+            let dialed = self.peers[index].as_mut().and_then(|peer| peer.dialed.as_mut());
+            if dialed.is_some_and(|dialed| dialed.has_passed(now, limit)) {
+                self.end_session_for(index, format!("no connection within {limit:?}"));
+            }
+        }
+        let mut late = Vec::new();
+        self.strangers.retain(|link, stranger| {
+            let is_late = stranger.since.has_passed(now, limit);
+            late.extend(is_late.then_some(*link));
+            !is_late
+        });
+        late.into_iter().for_each(|link| self.drop_link(link as ucp_ep_h));
+    }
+
+    /// When a poll has something to do at the latest.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let watched = self.watch.as_ref().map(|watch| watch.next);
+        if self.connecting == 0 && self.strangers.is_empty() {
+            return watched;
+        }
+        let limit = self.facts.connect_timeout;
+        let peers = self.peers.iter().flatten().filter_map(|peer| peer.dialed.as_ref());
+        let strangers = self.strangers.values().map(|stranger| &stranger.since);
+        peers.chain(strangers).filter_map(|since| since.next_look(limit)).chain(watched).min()
+    }
+}
