@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use super::block::{Announced, Mapped};
 use super::board::Board;
+use super::cma::Direction;
 use super::doorbell::{BOARD, RECORDS, ROOM, settle};
 use super::fallback::{Lane, Source, Span};
 use super::offer::Offers;
@@ -59,9 +60,10 @@ pub(super) struct Conn {
     fault: AtomicU8,
 }
 
-/// How long a process that was alive counts as alive. A thread may lose its core for longer between
-/// asking and copying, so that asking each time were no surer; and process numbers are given out in
-/// turn, so that none comes back this soon.
+/// How long a process that was alive counts as alive before it is read from. A thread may lose its
+/// core for longer between asking and copying, so that asking each time were hardly surer; and
+/// process numbers are given out in turn, so that none comes back this soon. A process that
+/// executes another program keeps its number, though.
 const ALIVE_FOR: Duration = Duration::from_micros(20);
 
 const FAULTS: [Violation; 3] = [Violation::Head, Violation::Length, Violation::Padding];
@@ -149,9 +151,20 @@ impl Conn {
         socket::is_alive(&self.socket, self.process())
     }
 
-    /// As [`is_alive`](Self::is_alive), or was a moment ago ([`ALIVE_FOR`]), for a copy that begins
-    /// now: to ask the kernel each time is a second system call beside that of the copy.
-    pub(super) fn was_alive(&self) -> bool {
+    /// Whether its number is still that of the peer, for a copy by cross-memory attach that begins
+    /// now. Before a write it is asked: also a process that has just executed another program, and
+    /// must not be written to, has closed its socket, unless a child of it has a copy. Before a
+    /// read it is enough that it was alive a moment ago ([`ALIVE_FOR`]): to ask the kernel each
+    /// time is a second system call beside that of the copy, and whoever reads from another
+    /// program gets bytes that mean nothing, and then the end of the connection.
+    pub(super) fn is_there(&self, direction: Direction) -> bool {
+        match direction {
+            Direction::ToPeer => self.is_alive(),
+            Direction::FromPeer => self.was_alive(),
+        }
+    }
+
+    fn was_alive(&self) -> bool {
         let now = self.made.elapsed().as_nanos() as u64;
         if now < self.alive_until.load(Ordering::Relaxed) {
             return true;

@@ -347,11 +347,11 @@ impl Theirs {
 /// Copies by cross-memory attach, inside the gate; whether all of it went. `ours` are no more than
 /// one call can name.
 fn attach(conn: &Conn, put: bool, ours: impl Iterator<Item = RawSegment>, theirs: Piece) -> bool {
-    // The process id is certain while the peer's process has not ended.
-    if !conn.was_alive() {
+    let direction = if put { Direction::ToPeer } else { Direction::FromPeer };
+    // The process id is that of the peer as far as this says.
+    if !conn.is_there(direction) {
         return false;
     }
-    let direction = if put { Direction::ToPeer } else { Direction::FromPeer };
     // SAFETY: pieces of our region, which the transfer keeps alive, valid for what it allows, and
     // to whose bytes nobody holds a reference (contract of `Memory::from_raw`).
     let copied = unsafe { cma::copy(conn.pid(), ours, std::iter::once(theirs), direction) };
