@@ -2,13 +2,14 @@
 //! comes next goes on.
 
 use std::any::Any;
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::log::{Log, log};
 
 /// Runs `f`, whatever it does; `None`: it has panicked. `what` says in the instance's log whose
 /// code it is.
-pub(crate) fn contain<R>(log: &Log, what: &str, f: impl FnOnce() -> R) -> Option<R> {
+pub(crate) fn contain<R>(log: &Log, what: impl Display, f: impl FnOnce() -> R) -> Option<R> {
     match catch_unwind(AssertUnwindSafe(f)) {
         Ok(result) => Some(result),
         Err(panic) => {

@@ -487,6 +487,10 @@ pub enum FinalizeError {
     /// The thread that ends the instance could not be started.
     #[error("cannot start the thread that finalizes the instance: {0}")]
     Thread(String),
+    /// A step of the end panicked, which the log tells of. The network is closed; execution streams
+    /// end when nobody holds the instance any more.
+    #[error("finalizing panicked, see the log; the network is closed")]
+    Panicked,
     /// This process is a child that was forked off. The instance is its parent's and goes on there;
     /// nothing of it works here but reading its configuration and statistics, and dropping it.
     #[error("this process was forked off: the instance belongs to its parent process")]
@@ -494,6 +498,22 @@ pub enum FinalizeError {
     /// A tasklet, such as the inline callback of a timer, must not wait; nothing was waited for.
     #[error("a tasklet must not wait for the end of an instance; use a ULT")]
     Inline,
+}
+
+/// Why a profile was not started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProfileError {
+    /// The execution streams cannot be recorded: somebody else does that, the parent instance, or
+    /// the program by [`ult::Runtime::record`].
+    #[error(transparent)]
+    Recording(#[from] ult::RecordError),
+    /// [`finalize`](crate::Instance::finalize) has come to the point where profiles end.
+    #[error("the instance has ended: it is not recorded any more")]
+    Ended,
+    /// This process is a child that was forked off. The profile is its parent's.
+    #[error("this process was forked off: the profile belongs to its parent process")]
+    Forked,
 }
 
 /// Why a timer is not armed, or was not waited for.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// `<prefix>.<host>.<pid>.<kind>`, as in C. Further instances of a process, which overwrite each
@@ -14,11 +15,18 @@ pub(crate) fn path(prefix: &str, number: u32, kind: &str) -> PathBuf {
     PathBuf::from(format!("{prefix}.{host}.{process}.{number}{kind}"))
 }
 
-/// How many instances of this process have written files with that prefix before.
+/// How many instances of this process have written files with that prefix before, however they
+/// spell its folder.
 pub(crate) fn number(prefix: &str) -> u32 {
-    static USED: Mutex<BTreeMap<String, u32>> = Mutex::new(BTreeMap::new());
+    static USED: Mutex<BTreeMap<(PathBuf, String), u32>> = Mutex::new(BTreeMap::new());
+    let (folder, name) = prefix.rsplit_once('/').map_or((".", prefix), |(folder, name)| {
+        let folder = if folder.is_empty() { "/" } else { folder };
+        (folder, name)
+    });
+    // One that is not there yet, or cannot be asked, counts as it is spelled.
+    let folder = Path::new(folder).canonicalize().unwrap_or_else(|_| folder.into());
     let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
-    let next = used.entry(prefix.to_owned()).or_default();
+    let next = used.entry((folder, name.to_owned())).or_default();
     *next += 1;
     *next - 1
 }
@@ -27,7 +35,8 @@ pub(crate) fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Writes beside it, then gives it the name: nobody sees half of it.
+/// Writes beside it, then gives it the name: nobody sees half of it. Of several who write at once
+/// each has a file of its own beside it; the last who is ready has the name.
 ///
 /// # Errors
 ///
@@ -36,8 +45,9 @@ pub(crate) fn replace(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
 ) -> io::Result<()> {
+    static WRITTEN: AtomicU64 = AtomicU64::new(0);
     let mut beside = path.as_os_str().to_owned();
-    beside.push(".part");
+    beside.push(format!(".{}.part", WRITTEN.fetch_add(1, Ordering::Relaxed)));
     let beside = PathBuf::from(beside);
     let write_all = |file: File| {
         let mut out = BufWriter::new(file);
@@ -63,6 +73,36 @@ mod tests {
         assert_eq!(numbers, [0, 1, 0]);
         let names = numbers.map(|number| path("p", number, "stats.json").display().to_string());
         assert!(names[1].ends_with(".1.stats.json") && !names[0].contains(".0."), "{names:?}");
+    }
+
+    #[test]
+    fn a_folder_is_the_same_however_it_is_spelled() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().display();
+        let spelled = ["", "/.", "/"].map(|more| number(&format!("{folder}{more}/x")));
+        assert_eq!(spelled, [0, 1, 2]);
+        assert_eq!(number(&format!("{folder}/")), 0, "another name");
+        let here = ["in this folder", "./in this folder", ".//in this folder"].map(number);
+        assert_eq!(here, [0, 1, 2]);
+        assert_eq!(["/in the root", "/./in the root"].map(number), [0, 1]);
+        let nowhere = format!("{folder}/nowhere/x");
+        assert_eq!([&nowhere, &nowhere].map(|prefix| number(prefix)), [0, 1]);
+    }
+
+    #[test]
+    fn of_two_writers_at_once_each_writes_a_whole_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("x.json");
+        replace(&file, |outer| {
+            outer.write_all(b"begun first, ")?;
+            outer.flush()?;
+            replace(&file, |inner| inner.write_all(b"begun last"))?;
+            assert_eq!(std::fs::read_to_string(&file)?, "begun last");
+            outer.write_all(b"ready last")
+        })
+        .unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "begun first, ready last");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left over");
     }
 
     #[test]

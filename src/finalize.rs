@@ -16,7 +16,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use na::fork::Process;
-use ult::Eventual;
 
 use crate::contain::contain;
 use crate::error::StageOver;
@@ -101,23 +100,14 @@ pub(crate) fn run(inner: &Arc<Inner>, stage: Stage) {
         return;
     }
     let own = inner.clone();
-    let ended = Arc::new(Eventual::new());
-    let tell = ended.clone();
-    let work = move || {
-        run_here(&own, stage);
-        let _ = tell.set(());
-    };
-    match std::thread::Builder::new().name("margo-callbacks".into()).spawn(work) {
-        Ok(_detached) if inner.shutdown.within_grace(&ended) => {}
-        Ok(_detached) => log!(
+    if !inner.shutdown.run_apart("margo-callbacks", move || run_here(&own, stage)) {
+        log!(
             inner.log,
             ERROR,
             ?stage,
             grace = ?inner.shutdown.grace(),
             "a finalize callback does not end; going on without it"
-        ),
-        // The process is out of threads.
-        Err(_) => run_here(inner, stage),
+        );
     }
 }
 

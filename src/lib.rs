@@ -132,8 +132,8 @@ pub use self::{
     elastic::{ElasticityError, PoolHold, PoolInfo, PoolKey, XstreamHold, XstreamInfo, XstreamKey},
     error::{
         BulkError, FinalizeError, ForwardError, IdentityError, InitError, LayoutError,
-        LayoutErrors, LookupError, MetricsError, ProviderError, RegisterError, RespondError,
-        ShutdownRemoteError, StageOver, TimerError,
+        LayoutErrors, LookupError, MetricsError, ProfileError, ProviderError, RegisterError,
+        RespondError, ShutdownRemoteError, StageOver, TimerError,
     },
     exposed::{Exposable, Exposed},
     finalize::{FinalizeCallback, SignalFinalizer},

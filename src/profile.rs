@@ -3,15 +3,15 @@
 //! Execution streams record ([`ult::Runtime::record`]); here is when, and where it is written.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ult::{RecordError, RecordOptions, Recording, Trace};
+use ult::{RecordOptions, Recording, Trace};
 
-use crate::Instance;
 use crate::files;
 use crate::instance::Inner;
 use crate::log::log;
+use crate::{Instance, ProfileError};
 
 /// The profile of an instance.
 #[derive(Default)]
@@ -27,6 +27,8 @@ enum Stage {
     Never,
     Runs(Recording),
     Stopped(Trace),
+    /// The instance has ended.
+    Ended,
 }
 
 impl Profile {
@@ -47,22 +49,38 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// [`RecordError::AlreadyRecording`]: the execution streams are recorded by somebody else, the
-    /// parent instance for example.
+    /// - [`ProfileError::Recording`]: the execution streams are recorded by somebody else, the
+    ///   parent instance for example.
+    /// - [`ProfileError::Ended`]: finalize has come to the point where profiles end.
+    /// - [`ProfileError::Forked`].
     ///
     /// Counterpart: `margo_start_abt_profiling`.
-    pub fn start_profiling(&self) -> Result<(), RecordError> {
+    pub fn start_profiling(&self) -> Result<(), ProfileError> {
+        if self.inner().is_forked() {
+            return Err(ProfileError::Forked);
+        }
         let mut stage = self.inner().profile.stage();
-        if !matches!(*stage, Stage::Runs(_)) {
-            *stage = Stage::Runs(self.runtime().record(&RecordOptions::new())?);
+        match *stage {
+            Stage::Runs(_) => {}
+            Stage::Ended => return Err(ProfileError::Ended),
+            Stage::Never | Stage::Stopped(_) => {
+                *stage = Stage::Runs(self.runtime().record(&RecordOptions::new())?);
+            }
         }
         Ok(())
     }
 
-    /// Ends the recording. [`write_profile`](Self::write_profile) still has what was recorded.
+    /// Ends the recording. [`write_profile`](Self::write_profile) still has what was recorded. In a
+    /// child process that was forked off it has no effect.
+    ///
+    /// It puts the events in order, which blocks the calling execution stream for about a
+    /// microsecond per event.
     ///
     /// Counterpart: `margo_stop_abt_profiling`.
     pub fn stop_profiling(&self) {
+        if self.inner().is_forked() {
+            return;
+        }
         let mut stage = self.inner().profile.stage();
         *stage = match std::mem::take(&mut *stage) {
             Stage::Runs(recording) => Stage::Stopped(recording.stop()),
@@ -74,12 +92,15 @@ impl Instance {
     /// place of the one written before: `<profiling_dir>/margo-profile.<host>.<pid>.abt.json`, with
     /// a number before `abt` for further instances of a process. A recording goes on.
     ///
-    /// The file is complete or not there: it gets its name when all of it is written.
+    /// The file is complete or not there: it gets its name when all of it is written. This blocks
+    /// the calling execution stream for about a microsecond per event, and for as long as the
+    /// system takes to write some hundred bytes for each.
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::NotFound`] if nothing was recorded; otherwise those of the system, with the
-    /// file's name.
+    /// [`io::ErrorKind::NotFound`] if nothing was recorded, or the instance has ended;
+    /// [`io::ErrorKind::Unsupported`] in a child process that was forked off; otherwise those of
+    /// the system, with the file's name.
     ///
     /// Counterpart: `margo_dump_abt_profiling`, which writes sums as text.
     pub fn write_profile(&self) -> io::Result<PathBuf> {
@@ -88,20 +109,32 @@ impl Instance {
 }
 
 fn write(inner: &Inner) -> io::Result<PathBuf> {
-    let nothing = || {
-        let text = "nothing was recorded: start_profiling, or enable_abt_profiling, comes first";
-        io::Error::new(io::ErrorKind::NotFound, text)
-    };
+    if inner.is_forked() {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, ProfileError::Forked));
+    }
+    let nothing = |text: &str| Err(io::Error::new(io::ErrorKind::NotFound, text));
     let trace = match &*inner.profile.stage() {
         Stage::Runs(recording) => recording.snapshot(),
         Stage::Stopped(trace) => trace.clone(),
-        Stage::Never => return Err(nothing()),
+        Stage::Never => {
+            return nothing(
+                "nothing was recorded: start_profiling, or enable_abt_profiling, comes first",
+            );
+        }
+        Stage::Ended => return nothing("the instance has ended, and its profile with it"),
     };
+    write_trace(&path(inner), &trace)
+}
+
+fn path(inner: &Inner) -> PathBuf {
     let prefix = format!("{}/margo-profile", inner.resolved.profiling_dir);
     let number = *inner.profile.file_number.get_or_init(|| files::number(&prefix));
-    let path = files::path(&prefix, number, "abt.json");
-    files::replace(&path, |out| trace.write_chrome(out))?;
-    Ok(path)
+    files::path(&prefix, number, "abt.json")
+}
+
+fn write_trace(path: &Path, trace: &Trace) -> io::Result<PathBuf> {
+    files::replace(path, |out| trace.write_chrome(out))?;
+    Ok(path.to_owned())
 }
 
 /// Begins if the configuration says so.
@@ -116,12 +149,24 @@ pub(crate) fn start(instance: &Instance) {
 /// The instance is at its end, but its execution streams are not: writes the file if the
 /// configuration has asked for it, and leaves them to others.
 pub(crate) fn end(inner: &Inner) {
-    let is_on = matches!(*inner.profile.stage(), Stage::Runs(_) | Stage::Stopped(_));
-    if inner.resolved.enable_abt_profiling && is_on {
-        match write(inner) {
-            Ok(path) => log!(inner.log, INFO, path = %path.display(), "the profile is written"),
-            Err(error) => log!(inner.log, ERROR, %error, "the profile is not written"),
-        }
+    let stage = std::mem::replace(&mut *inner.profile.stage(), Stage::Ended);
+    if !inner.resolved.enable_abt_profiling {
+        return;
     }
-    *inner.profile.stage() = Stage::Never;
+    let (path, log) = (path(inner), inner.log.clone());
+    let write = move || {
+        let trace = match stage {
+            Stage::Runs(recording) => recording.stop(),
+            Stage::Stopped(trace) => trace,
+            Stage::Never | Stage::Ended => return,
+        };
+        match write_trace(&path, &trace) {
+            Ok(path) => log!(log, INFO, path = %path.display(), "the profile is written"),
+            Err(error) => log!(log, ERROR, %error, "the profile is not written"),
+        }
+    };
+    if !inner.shutdown.run_apart("margo-profile", write) {
+        let grace = inner.shutdown.grace();
+        log!(inner.log, ERROR, ?grace, "the profile cannot be written in the grace period");
+    }
 }

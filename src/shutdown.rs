@@ -26,8 +26,8 @@
 //! The policy follows Margo's `margo_finalize`, which is not safe against concurrent callers and
 //! waits without bound.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ult::{Eventual, Limit};
@@ -152,6 +152,38 @@ impl Shutdown {
         })
     }
 
+    /// Runs `work` on a thread of that name and waits for its end, for the grace period at most;
+    /// `false`: it goes on by itself. If the process is out of threads it runs here, and is waited
+    /// for.
+    pub(crate) fn run_apart(&self, thread: &str, work: impl FnOnce() + Send + 'static) -> bool {
+        /// Tells the end, also that by a panic.
+        struct Tell(Arc<Eventual<()>>);
+        impl Drop for Tell {
+            fn drop(&mut self) {
+                let _ = self.0.set(());
+            }
+        }
+        let ended = Arc::new(Eventual::new());
+        let (here, tell) = (Arc::new(Mutex::new(Some(work))), Tell(ended.clone()));
+        let take = |work: &Mutex<Option<_>>| work.lock().ok().and_then(|mut work| work.take());
+        let there = here.clone();
+        let run = move || {
+            let _tell = tell;
+            if let Some(work) = take(&there) {
+                work();
+            }
+        };
+        match std::thread::Builder::new().name(thread.into()).spawn(run) {
+            Ok(_detached) => self.within_grace(&ended),
+            Err(_) => {
+                if let Some(work) = take(&here) {
+                    work();
+                }
+                true
+            }
+        }
+    }
+
     fn drain(&self, log: &Log) {
         if !self.within_grace(&self.drained) {
             log!(
@@ -171,18 +203,36 @@ pub(crate) fn begin(inner: &Arc<Inner>) {
         return;
     }
     let own = inner.clone();
-    let spawned =
-        std::thread::Builder::new().name("margo-finalize".into()).spawn(move || run(&own));
+    let spawned = std::thread::Builder::new()
+        .name("margo-finalize".into())
+        .spawn(move || run_contained(&own, run));
     if let Err(error) = spawned {
         // The process is out of threads. Closing the network needs none and frees all waiters.
+        end_at_once(inner, FinalizeError::Thread(error.to_string()));
+    }
+}
+
+/// Runs the steps. Whatever panics in one of them, all who wait for the end are told of it.
+fn run_contained(inner: &Arc<Inner>, run: impl FnOnce(&Arc<Inner>)) {
+    if contain(&inner.log, "finalize", || run(inner)).is_none() {
+        end_at_once(inner, FinalizeError::Panicked);
+    }
+}
+
+/// What is left when the steps cannot be taken in their order: the network closes, and the
+/// execution streams end with the last who holds the runtime.
+fn end_at_once(inner: &Arc<Inner>, error: FinalizeError) {
+    contain(&inner.log, "finalize", || {
         finalize::run(inner, Stage::Before);
         inner.timers.close();
         stop_progress(inner);
         finalize::run(inner, Stage::After);
-        let _ = inner.shutdown.closed.set(());
-        inner.metrics.server.end();
-        let _ = inner.shutdown.done.set(Err(FinalizeError::Thread(error.to_string())));
-    }
+    });
+    let _ = inner.shutdown.closed.set(());
+    inner.metrics.server.end();
+    inner.family.keep(Vec::new());
+    let _ = inner.shutdown.done.set(Err(error));
+    inner.family.leave();
 }
 
 /// Asks every progress ULT to close the network and end; whether there is one.
@@ -272,4 +322,43 @@ pub(crate) fn wait(inner: &Arc<Inner>) -> Result<(), FinalizeError> {
         return Ok(());
     }
     inner.shutdown.wait_done().clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_runs_apart_is_waited_for_in_the_grace_period_only() {
+        let shutdown = Shutdown::new(Duration::from_millis(20), 1);
+        let hold = Arc::new(Eventual::new());
+        let (held, over) = (hold.clone(), Arc::new(Eventual::new()));
+        let tell = over.clone();
+        assert!(!shutdown.run_apart("test", move || {
+            held.wait();
+            let _ = tell.set(());
+        }));
+        hold.set(()).unwrap();
+        over.wait();
+        let patient = Shutdown::new(Duration::from_secs(60), 1);
+        assert!(patient.run_apart("test", || ()));
+        assert!(patient.run_apart("test", || panic!("a test")));
+    }
+
+    #[test]
+    fn a_step_that_panics_is_an_error_for_all_who_wait() {
+        let own = crate::init("{}").unwrap();
+        let target = crate::ProviderHandle::from(own.self_addr());
+        assert!(own.inner().shutdown.begin());
+        let inner = own.inner().clone();
+        std::thread::spawn(move || run_contained(&inner, |_| panic!("a step"))).join().unwrap();
+        assert!(matches!(own.finalize_and_wait(), Err(FinalizeError::Panicked)));
+        own.inner().shutdown.closed.wait();
+        own.inner().shutdown.network_closed.wait();
+        let call = crate::Rpc::<(), ()>::new("nothing");
+        assert!(matches!(
+            own.forward(call, &target, &()),
+            Err(crate::ForwardError::Closing { .. })
+        ));
+    }
 }

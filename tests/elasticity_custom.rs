@@ -4,7 +4,8 @@
 mod common;
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use common::{PATIENCE, bounded};
 use margo::ult::{self, PopBy, PushReason, Unit};
@@ -104,4 +105,44 @@ fn a_handler_moves_progress_away_from_its_own_xstream() {
         margo.remove_pool("net").unwrap();
         margo.finalize_and_wait().unwrap();
     });
+}
+
+/// Panics when it is asked how full it is, from a moment on.
+#[derive(Default)]
+struct Broken(Arc<AtomicBool>);
+
+impl ult::Pool for Broken {
+    fn push(&self, _unit: Unit, _why: PushReason) {
+        unreachable!("nobody spawns here");
+    }
+
+    fn pop(&self, _who: PopBy) -> Option<Unit> {
+        None
+    }
+
+    fn len(&self) -> usize {
+        assert!(!self.0.load(Ordering::Relaxed), "it is not there any more");
+        0
+    }
+}
+
+#[test]
+fn a_pool_that_panics_at_the_end_holds_nobody_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let prefix = folder.path().join("x").display().to_string();
+    let config = serde_json::json!({ "monitoring": { "config": { "filename_prefix": prefix } } });
+    let margo = margo::init(&config.to_string()).unwrap();
+    let is_broken = Arc::new(AtomicBool::new(false));
+    let spec = ult::PoolSpec::custom("broken", Box::new(Broken(is_broken.clone())));
+    let pool = margo.runtime().add_pool(spec).unwrap();
+    margo.add_external_pool(&pool).unwrap();
+    let asked = is_broken.clone();
+    margo.on_finalize(move |_| asked.store(true, Ordering::Relaxed)).unwrap().keep();
+    bounded("the end", move || margo.finalize_and_wait().unwrap());
+    assert!(is_broken.load(Ordering::Relaxed));
+    // What there was before is written.
+    let names = std::fs::read_dir(folder.path()).unwrap();
+    let names: Vec<_> =
+        names.map(|name| name.unwrap().file_name().into_string().unwrap()).collect();
+    assert_eq!(names.len(), 2, "{names:?}");
 }

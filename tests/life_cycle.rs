@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use common::process::{Service, client_for, serve_if_asked};
 use common::{PATIENCE, TRANSPORTS, bounded, on_each};
+use margo::monitor::{Monitor, Statistics};
 use margo::{
-    FinalizeError, ForwardError, InitError, Instance, InstanceBuilder, ProviderHandle, Rpc,
-    ShutdownRemoteError, SignalFinalizer, StageOver, TimerError, ult,
+    FinalizeError, ForwardError, InitError, Instance, InstanceBuilder, ProfileError,
+    ProviderHandle, Rpc, ShutdownRemoteError, SignalFinalizer, StageOver, TimerError, ult,
 };
 use ult::Eventual;
 
@@ -446,10 +447,24 @@ fn in_forked_child(own: Instance, timer: margo::Timer, target: &ProviderHandle) 
     own.finalize();
     check(matches!(own.wait_for_finalize(), Err(FinalizeError::Forked)), 10)?;
     check(own.config().margo.address == "na+sm://" && own.stats().requests_sent == 1, 11)?;
+    check(own.start_profiling() == Err(ProfileError::Forked), 12)?;
+    own.stop_profiling();
+    let not_here = |error: std::io::Error| error.kind() == std::io::ErrorKind::Unsupported;
+    check(own.write_profile().is_err_and(not_here), 13)?;
+    check(own.write_monitor_files().is_err_and(not_here), 14)?;
+    check(own.monitor_dump(true)["series"]["pools"] == serde_json::json!({}), 15)?;
+    own.start_statistics(1);
+    check(own.statistics() == Statistics::default(), 16)?;
+    drop(own.add_monitor(Arc::new(Deaf)));
     drop(timer);
     drop(own);
     Ok(())
 }
+
+/// Is told, and does nothing.
+struct Deaf;
+
+impl Monitor for Deaf {}
 
 #[test]
 fn a_forked_child_gets_errors_and_the_parent_process_goes_on() {

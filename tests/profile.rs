@@ -7,9 +7,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use common::bounded;
-use margo::{Config, Instance, InstanceBuilder, ProviderHandle, Rpc, ult};
+use margo::{Config, Instance, InstanceBuilder, ProfileError, ProviderHandle, Rpc, ult};
 use serde_json::Value;
-use ult::RecordError;
 
 const TWICE: Rpc<u32, u32> = Rpc::new("twice");
 
@@ -113,6 +112,8 @@ fn a_profile_can_be_started_written_and_stopped_at_any_time() {
     // Of two rounds, not of three.
     assert!((10..=20).contains(&runs(&file, "finish")), "{}", runs(&file, "finish"));
     end(&own);
+    assert_eq!(own.start_profiling().unwrap_err(), ProfileError::Ended);
+    assert_eq!(own.write_profile().unwrap_err().kind(), ErrorKind::NotFound);
     // Only the configuration asks for a file at the end: what is there was written before.
     assert_eq!(files(folder.path()).len(), 1);
 }
@@ -122,7 +123,8 @@ fn a_child_has_the_execution_streams_and_the_profile_of_its_parent() {
     let folder = tempfile::tempdir().unwrap();
     let parent = builder(folder.path(), true).start().unwrap();
     let child = Instance::builder("na+tcp://127.0.0.1:0").parent(&parent).start().unwrap();
-    assert_eq!(child.start_profiling().unwrap_err(), RecordError::AlreadyRecording);
+    let error = child.start_profiling().unwrap_err();
+    assert_eq!(error, ProfileError::Recording(ult::RecordError::AlreadyRecording));
     serve(&child);
     work(&child);
     end(&child);

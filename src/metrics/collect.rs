@@ -93,9 +93,10 @@ fn contexts(inner: &Inner) -> Vec<ContextMetrics> {
 }
 
 fn pool(pool: &PoolRef, marks: &Marks) -> PoolMetrics {
-    let oldest_wait = marks.oldest_wait(pool, Instant::now());
-    let stats = pool.stats();
+    // In this order, see `oldest_wait`.
     let waiting = pool.len();
+    let stats = pool.stats();
+    let oldest_wait = marks.oldest_wait(pool, waiting, stats.pushed, Instant::now());
     PoolMetrics {
         name: pool.name().to_owned(),
         kind: kind(pool.kind()).to_owned(),

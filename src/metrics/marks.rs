@@ -68,17 +68,33 @@ impl Marks {
         notes.push_back((clock(), mark));
     }
 
-    /// For how long the oldest of those who wait in `pool` has waited, at least; `None`: nobody
-    /// waits, or nobody has since a note. Units that were taken out to other pools count as if they
-    /// had waited here.
-    pub(crate) fn oldest_wait(&self, pool: &PoolRef, now: Instant) -> Option<Duration> {
-        // In this order: who comes in between does not count as one who has waited.
-        let waiting = pool.len() as u64;
-        let pushed = pool.stats().pushed;
+    /// For how long the oldest of the `waiting` units of `pool` has waited, at least, if `pushed`
+    /// have ever come; `None`: nobody waits, or nobody has since a note. `waiting` is read first:
+    /// who comes in between does not count as one who has waited. Units that were taken out to
+    /// other pools count as if they had waited here.
+    pub(crate) fn oldest_wait(
+        &self,
+        pool: &PoolRef,
+        waiting: usize,
+        pushed: u64,
+        now: Instant,
+    ) -> Option<Duration> {
+        if waiting == 0 {
+            return None;
+        }
         let notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut notes = notes.iter();
-        let oldest = notes.find(|(_, mark)| mark.is_waited_since(pool, waiting, pushed));
-        oldest.map(|(noted, _)| now.saturating_duration_since(*noted))
+        // Since a later note fewer have come.
+        let oldest =
+            notes.partition_point(|(_, mark)| !mark.is_waited_since(pool, waiting as u64, pushed));
+        notes.get(oldest).map(|(noted, _)| now.saturating_duration_since(*noted))
+    }
+
+    /// The pool has been removed.
+    pub(crate) fn forget(&self, pool: &PoolRef) {
+        let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (_, mark) in notes.iter_mut() {
+            mark.pools.retain(|(_, noted)| noted != pool);
+        }
     }
 
     /// For how long that call has been going on, at least; `None`: no note covers it.
@@ -112,19 +128,20 @@ fn thin_out(notes: &mut VecDeque<(Instant, Mark)>, now: Instant) {
 pub(crate) struct Watched(Mutex<Vec<Notable>>);
 
 /// Whose calls are noted, and where.
-type Notable = (Weak<Core<Token>>, Weak<Elastic>, Arc<Marks>);
+type Notable = (Weak<Core<Token>>, Weak<Elastic>, Weak<Marks>);
 
 impl Watched {
     pub(crate) fn add(&self, core: &Arc<Core<Token>>, layout: &Arc<Elastic>, marks: &Arc<Marks>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(core, ..)| core.strong_count() > 0);
-        all.push((Arc::downgrade(core), Arc::downgrade(layout), marks.clone()));
+        all.push((Arc::downgrade(core), Arc::downgrade(layout), Arc::downgrade(marks)));
     }
 
     pub(crate) fn note(&self) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for (core, layout, marks) in all {
-            if let Some((core, layout)) = core.upgrade().zip(layout.upgrade()) {
+            let there = (core.upgrade(), layout.upgrade(), marks.upgrade());
+            if let (Some(core), Some(layout), Some(marks)) = there {
                 marks.note(&core, &layout);
             }
         }
@@ -137,6 +154,38 @@ mod tests {
 
     fn notes(marks: &Marks) -> Vec<Instant> {
         marks.0.lock().unwrap().iter().map(|(noted, _)| *noted).collect()
+    }
+
+    fn oldest_wait(marks: &Marks, pool: &PoolRef, now: Instant) -> Option<Duration> {
+        let waiting = pool.len();
+        marks.oldest_wait(pool, waiting, pool.stats().pushed, now)
+    }
+
+    #[test]
+    fn nothing_is_kept_of_a_pool_that_was_removed_nor_of_an_instance_that_is_gone() {
+        let parent = crate::init("{}").unwrap();
+        let child = parent.init_child("{}").unwrap();
+        let marks = Arc::downgrade(&child.inner().metrics.marks);
+        let added = parent.add_pool_from_json(r#"{ "name": "added" }"#).unwrap();
+        let noted = |instance: &crate::Instance| {
+            let notes = instance.inner().metrics.marks.0.lock().unwrap();
+            let pools = notes.iter().flat_map(|(_, mark)| &mark.pools);
+            pools.filter(|(_, noted)| *noted == added.pool).count()
+        };
+        let begun = Instant::now();
+        while noted(&parent) == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "nobody noted anything");
+            parent.metrics();
+        }
+        parent.remove_pool("added").unwrap();
+        assert_eq!(noted(&parent), 0);
+        child.finalize_and_wait().unwrap();
+        drop(child);
+        while marks.strong_count() > 0 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the child's notes are kept");
+            std::thread::yield_now();
+        }
+        parent.finalize_and_wait().unwrap();
     }
 
     #[test]
@@ -174,6 +223,33 @@ mod tests {
     }
 
     #[test]
+    fn the_time_for_which_a_timer_was_armed_is_no_wait() {
+        // Nobody runs what is in the pool.
+        let own = crate::init(r#"{ "argobots": { "pools": [{ "name": "later" }] } }"#).unwrap();
+        let (marks, start) = (Arc::new(Marks::default()), Instant::now());
+        let pool = own.pool("later").unwrap();
+        let (noting, target, instance) = (marks.clone(), pool.clone(), own.clone());
+        let arm = move || {
+            let timer = target.spawn_after(Duration::from_millis(1), || ()).unwrap();
+            // Before it fires, which it does on this execution stream.
+            let inner = instance.inner();
+            noting.add(|| start, || Mark::of(&inner.core, &inner.elastic));
+            (timer, target.len())
+        };
+        let (timer, waiting) = own.pool("__primary__").unwrap().spawn(arm).unwrap().join().unwrap();
+        assert_eq!(waiting, 0);
+        while pool.is_empty() {
+            assert!(start.elapsed() < Duration::from_secs(60), "it does not fire");
+            std::thread::yield_now();
+        }
+        assert_eq!(oldest_wait(&marks, &pool, start + Duration::from_secs(9)), None);
+        own.add_xstream_from_json(r#"{ "name": "x", "scheduler": { "pools": ["later"] } }"#)
+            .unwrap();
+        timer.join().unwrap();
+        own.finalize_and_wait().unwrap();
+    }
+
+    #[test]
     fn a_wait_is_as_old_as_the_oldest_note_since_which_fewer_have_come() {
         // Nobody runs what is in the pool.
         let own = crate::init(r#"{ "argobots": { "pools": [{ "name": "later" }] } }"#).unwrap();
@@ -182,7 +258,7 @@ mod tests {
         let at = |second| start + Duration::from_secs(second);
         let note =
             |second| marks.add(|| at(second), || Mark::of(&own.inner().core, &own.inner().elastic));
-        let age = |second| marks.oldest_wait(&pool, at(second)).map(|age| age.as_secs());
+        let age = |second| oldest_wait(&marks, &pool, at(second)).map(|age| age.as_secs());
         note(0);
         assert_eq!(age(1), None, "nobody waits");
         let spawn = || drop(pool.spawn(|| ()).unwrap());

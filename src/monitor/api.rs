@@ -6,8 +6,10 @@ use std::time::Duration;
 use margo_config::MonitoringOptions;
 use serde_json::{Value, json};
 
+use super::series::Series;
 use super::{Statistics, c_layout, files};
 use crate::Instance;
+use crate::contain::contain;
 use crate::instance::Inner;
 use crate::log::log;
 
@@ -76,7 +78,12 @@ impl Instance {
     ///
     /// With the default of 256 they cost an RPC without arguments over shared memory 20 to 25 ns,
     /// at both ends together, which is 4 to 5 % of its time; with 1 some 300 ns.
+    ///
+    /// In a child process that was forked off it has no effect.
     pub fn start_statistics(&self, sample_rpcs_every: u32) {
+        if self.inner().is_forked() {
+            return;
+        }
         let options = self.inner().resolved.monitor.clone().unwrap_or_default().statistics;
         let (rows_max, progress) = (options.rows_max as usize, options.sample_progress_every);
         self.inner().monitoring.count(rows_max, sample_rpcs_every, progress);
@@ -109,8 +116,15 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// That of the system, with the file's name.
+    /// That of the system, with the file's name. [`io::ErrorKind::Unsupported`] in a child process
+    /// that was forked off, whose parent has the statistics.
+    ///
+    /// [`io::ErrorKind::Unsupported`]: std::io::ErrorKind::Unsupported
     pub fn write_monitor_files(&self) -> std::io::Result<Vec<std::path::PathBuf>> {
+        if self.inner().is_forked() {
+            let text = "this process was forked off: the statistics belong to its parent process";
+            return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, text));
+        }
         files::write(self.inner())
     }
 }
@@ -129,7 +143,9 @@ pub(super) fn dump(inner: &Inner, reset: bool) -> (Value, Value) {
     let options = inner.resolved.monitor.clone().unwrap_or_default();
     let stats = c_layout::stats(&read(inner, reset), options.statistics.precision);
     let address = inner.core.self_addr().uri().to_owned();
-    let series = &inner.monitoring.shared.series;
+    // As in `read`.
+    let none = Series::default();
+    let series = if inner.is_forked() { &none } else { &inner.monitoring.shared.series };
     (stats, series.to_json(&address, options.time_series.precision, reset))
 }
 
@@ -155,8 +171,16 @@ pub(crate) fn end(inner: &Arc<Inner>) {
     if inner.resolved.monitor.is_none() {
         return;
     }
-    inner.monitoring.shared.series.sample(inner);
-    if let Err(error) = files::write(inner) {
-        log!(inner.log, ERROR, %error, "the files of the monitor are not written");
+    let own = inner.clone();
+    let write = move || {
+        // Pools of users are asked how full they are.
+        contain(&own.log, "a pool", || own.monitoring.shared.series.sample(&own));
+        if let Err(error) = files::write(&own) {
+            log!(own.log, ERROR, %error, "the files of the monitor are not written");
+        }
+    };
+    if !inner.shutdown.run_apart("margo-monitor", write) {
+        let grace = inner.shutdown.grace();
+        log!(inner.log, ERROR, ?grace, "the monitor cannot write its files in the grace period");
     }
 }

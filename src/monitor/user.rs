@@ -190,7 +190,8 @@ impl AttachedMonitor {
 
 impl Drop for AttachedMonitor {
     fn drop(&mut self) {
-        if let Some(inner) = self.inner.upgrade() {
+        // In a child process that was forked off the list is the parent's.
+        if let Some(inner) = self.inner.upgrade().filter(|inner| !inner.is_forked()) {
             inner.monitoring.detach(self.number);
         }
     }
@@ -207,8 +208,13 @@ impl Instance {
     /// Several may be attached. It must not own a clone of this instance, which would keep that
     /// from ending by itself.
     ///
+    /// In a child process that was forked off, where nothing happens, it is dropped.
+    ///
     /// Counterpart: `margo_set_monitor`.
     pub fn add_monitor(&self, monitor: Arc<dyn Monitor>) -> AttachedMonitor {
+        if self.inner().is_forked() {
+            return AttachedMonitor { inner: Weak::new(), number: 0 };
+        }
         let number = self.inner().monitoring.attach(monitor);
         AttachedMonitor { inner: Arc::downgrade(self.inner()), number }
     }

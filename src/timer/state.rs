@@ -278,8 +278,8 @@ impl Shared {
         let Some((armed, callback, changes)) = self.begin_run(number) else { return };
         let mut callback = callback;
         let mut tick = Tick { due: armed.due, missed: armed.missed, wish: Wish::AsArmed };
-        let what = format!("the callback of timer `{}`", self.name);
-        contain(&self.log, &what, || callback(&mut tick));
+        let what = format_args!("the callback of timer `{}`", self.name);
+        contain(&self.log, what, || callback(&mut tick));
         self.end_run(callback, tick.wish, changes);
     }
 

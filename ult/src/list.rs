@@ -10,7 +10,7 @@ use std::ptr::{self, NonNull};
 use crate::descriptor::{Ult, UltPtr};
 use crate::inbox::Linked;
 use crate::sync::atomic::AtomicUsize;
-use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::Ordering::{Relaxed, Release};
 
 /// The queue. The units in it are alive and in no other queue.
 #[derive(Debug)]
@@ -70,18 +70,19 @@ impl UnitList {
         Some(ult)
     }
 
-    /// The same as [`append`](Self::append), counted in `len`, which has one writer.
+    /// The same as [`append`](Self::append), counted in `len`, which has one writer. Who sees that
+    /// `len` sees what was counted before: that the unit was made runnable.
     #[inline]
     pub(crate) fn push_back(&self, ult: UltPtr, len: &AtomicUsize) {
         self.append(ult);
-        len.store(len.load(Relaxed) + 1, Relaxed);
+        len.store(len.load(Relaxed) + 1, Release); // pair: POOL-LEN
     }
 
     /// The same as [`take_first`](Self::take_first), counted in `len`.
     #[inline]
     pub(crate) fn pop_front(&self, len: &AtomicUsize) -> Option<UltPtr> {
         let ult = self.take_first()?;
-        len.store(len.load(Relaxed) - 1, Relaxed);
+        len.store(len.load(Relaxed) - 1, Release); // pair: POOL-LEN
         Some(ult)
     }
 

@@ -311,6 +311,8 @@ pub(crate) struct PoolShared {
     slots: Mutex<Vec<Arc<SlotShared>>>,
     /// Units spawned by threads that do not serve this pool.
     pub(crate) foreign_created: AtomicU64,
+    /// As [`SlotShared::fired`], by xstreams that do not serve this pool.
+    pub(crate) foreign_fired: AtomicU64,
     /// Units dropped before they started.
     pub(crate) dropped: AtomicU64,
     /// Units that came from other pools, less those that went to others.
@@ -360,6 +362,7 @@ impl PoolShared {
             servers: Mutex::new(Vec::new()),
             slots: Mutex::new(Vec::new()),
             foreign_created: AtomicU64::new(0),
+            foreign_fired: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             moved: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
@@ -416,25 +419,30 @@ impl PoolShared {
         self.spawned().wrapping_add(self.moved.load(Relaxed))
     }
 
+    /// Units that wait. [`stats`](Self::stats) that are read afterwards have counted how each of
+    /// them came to wait.
     pub(crate) fn len(&self) -> usize {
-        let lists: usize = lock(&self.slots).iter().map(|slot| slot.len.load(Relaxed)).sum();
-        self.queue.len() + lists + self.in_flight.load(Relaxed)
+        // pair: POOL-LEN
+        let lists: usize = lock(&self.slots).iter().map(|slot| slot.len.load(Acquire)).sum();
+        self.queue.len() + lists + self.in_flight.load(Acquire) // pair: POOL-LEN
     }
 
     pub(crate) fn stats(&self) -> PoolStats {
         // Ends before beginnings, so that `alive` is never negative.
         let dropped = self.dropped.load(Acquire); // pair: POOL-ENDED
         let mut stats = PoolStats { dropped, ..PoolStats::default() };
+        let mut fired = self.foreign_fired.load(Relaxed);
         self.for_each_slot(|slot| {
             stats.finished += slot.finished.load(Acquire); // pair: POOL-ENDED
             stats.executed += slot.parked.load(Relaxed);
             stats.yields += slot.yields.load(Relaxed);
             stats.resumed += slot.resumed.load(Relaxed);
+            fired += slot.fired.load(Relaxed);
         });
         // A run ends in one of three ways.
         stats.executed += stats.yields + stats.finished;
         stats.created = self.created();
-        stats.pushed = stats.created + stats.yields + stats.resumed;
+        stats.pushed = stats.created + stats.yields + stats.resumed + fired;
         stats
     }
 }
@@ -575,7 +583,8 @@ impl fmt::Debug for PoolRef {
 pub struct PoolStats {
     /// Units spawned.
     pub created: u64,
-    /// Units made runnable: created, yielded and resumed.
+    /// Units made runnable: created, yielded and resumed. One that was spawned for a later time
+    /// counts when it is spawned, and again when its time comes.
     pub pushed: u64,
     /// Times that a unit has run until it yielded, suspended or ended.
     pub executed: u64,

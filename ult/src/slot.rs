@@ -27,6 +27,8 @@ pub(crate) struct SlotShared {
     pub(crate) yields: AtomicU64,
     pub(crate) resumed: AtomicU64,
     pub(crate) finished: AtomicU64,
+    /// Times that a timer made a unit runnable that was spawned for that time.
+    pub(crate) fired: AtomicU64,
 }
 
 /// Adds one to a counter that has one writer.

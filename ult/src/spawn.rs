@@ -450,7 +450,7 @@ fn push_foreign(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: Pus
     // - valid: xstreams live as long as `core`.
     let owner = unsafe { pool.owner.load(Acquire).as_ref() }; // pair: POOL-OWNER
     if let Some(owner) = owner {
-        pool.in_flight.fetch_add(1, Relaxed);
+        pool.in_flight.fetch_add(1, Release); // pair: POOL-LEN
         if owner.send(ult).is_ok() {
             return;
         }

@@ -26,6 +26,7 @@ use crate::join::JoinHandle;
 use crate::join_word::UNJOINED;
 use crate::pool::{PoolRef, PushReason};
 use crate::select::{Selectable, Watch};
+use crate::slot::bump;
 use crate::spawn::{Start, UltBuilder};
 use crate::switch;
 use crate::sync::Arc;
@@ -66,6 +67,7 @@ impl Timed {
             xstream.shared().stale_timers.fetch_sub(1, Relaxed);
             return;
         }
+        count_fired(self.ult, xstream);
         crate::spawn::enqueue(self.ult, PushReason::Create);
     }
 
@@ -77,6 +79,7 @@ impl Timed {
             xstream.shared().stale_timers.fetch_sub(1, Relaxed);
             return;
         }
+        count_fired(ult, xstream);
         enqueue_timed(ult, this, PushReason::Migrate);
     }
 
@@ -123,6 +126,17 @@ impl Xstream {
             let timed = self.timers.borrow_mut().take_timed();
             let Some(timed) = timed else { return };
             Timed::hand_over(timed, self);
+        }
+    }
+}
+
+/// Counts a unit that is about to be queued, long after its spawn was counted.
+fn count_fired(ult: UltPtr, xstream: &Xstream) {
+    let pool = ult.pool();
+    match xstream.slot_of(pool) {
+        Some(slot) => bump(&slot.shared.fired),
+        None => {
+            pool.foreign_fired.fetch_add(1, Relaxed);
         }
     }
 }

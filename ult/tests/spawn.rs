@@ -5,6 +5,7 @@ mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use common::{private, shared, wait_until, within};
 use ult::{JoinError, PoolKind, PoolSpec, Runtime, SpawnError, XstreamSpec};
@@ -366,6 +367,36 @@ fn stats_count() {
         assert_eq!((stats.yields, stats.executed, stats.alive()), (10, 20, 0));
         assert_eq!(stats.pushed, stats.created + stats.yields + stats.resumed);
         assert!(pool.is_empty());
+    });
+}
+
+#[test]
+fn a_unit_for_a_later_time_is_pushed_once_more_when_that_comes() {
+    within(|| {
+        let (runtime, pools) = private(2);
+        let far = Duration::from_secs(3600);
+        let (first, second) = (pools[0].clone(), pools[1].clone());
+        let pushed = move || (first.stats().pushed, second.stats().pushed);
+        assert_eq!(pushed(), (0, 0));
+        let (own, other) = (pools[0].clone(), pools[1].clone());
+        let counts = pushed.clone();
+        // Its xstream has the timers, for its own pool and for one that it does not serve.
+        let armer = pools[0].spawn(move || {
+            let before = counts();
+            let never = own.spawn_after(far, || ()).unwrap();
+            let soon = own.spawn_after(Duration::from_millis(1), || ()).unwrap();
+            let there = other.spawn_after(Duration::from_millis(1), || ()).unwrap();
+            let armed = counts();
+            assert!(never.cancel());
+            there.join().unwrap();
+            soon.join().unwrap();
+            (before, armed)
+        });
+        let (before, armed) = armer.unwrap().join().unwrap();
+        assert_eq!((before, armed), ((1, 0), (3, 1)));
+        let resumed = pools[0].stats().resumed;
+        assert_eq!(pushed(), (4 + resumed, 2));
+        runtime.shutdown().unwrap();
     });
 }
 

@@ -6,6 +6,7 @@
 use super::Case;
 use super::Random;
 use super::node::{Node, drive, finish, greet, pattern};
+use super::told;
 use crate::{Access, Addr, Completion, Error, LocalMem, OpId, RemoteMem, Transfer};
 
 fn part(local: &LocalMem, remote: &RemoteMem, len: usize) -> Transfer {
@@ -43,12 +44,14 @@ pub fn cancel_before_the_connection_ends_once(case: &Case<'_>) {
     let described = target.described_to(&origin, &remote);
     let local = origin.register(vec![2; 4096], Access::ReadWrite);
     let ops = one_of_each(&origin, &to_target, &local, &described);
+    let counted = told::counts(&origin, to_target.uri());
     for op in &ops {
         origin.endpoint.cancel(*op);
         origin.endpoint.cancel(*op);
     }
     // The target does nothing: a cancel needs nobody's help.
     finish(&[&origin], "what was canceled before the connection", &ops);
+    assert!(told::counts(&origin, to_target.uri()) >= counted, "counts went back: {counted:?}");
     for op in ops {
         let result = origin.outcome(op);
         assert!(ended_by_cancel(&result), "{result:?}");

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::messages::call;
 use super::node::{Node, finish, greet, pattern};
 use super::process::{self, ChildNode};
-use super::{Case, PATIENCE};
+use super::{Case, PATIENCE, told};
 use crate::{Access, Addr, Completion, Error, OpId, OpenOptions, RemoteMem, Tag, Transfer};
 
 pub(super) fn assert_gone(error: &Error) {
@@ -307,8 +307,10 @@ pub fn a_peer_restarts_under_its_address(case: &Case<'_>) {
     let mut child = ChildNode::start(case, "serve", "");
     let uri = child.line();
     let to_child = node.endpoint.lookup(&uri).expect("the child's address");
+    let mut counted = told::counts(&node, &uri);
     for round in 0..3 {
         echo(&node, &to_child, round);
+        counted = told::counts_after(&node, &uri, counted);
         let waiting = node.recv_expected(&to_child, 99);
         child.kill();
         finish(&[&node], "a receive from the dead child", &[waiting]);
@@ -318,4 +320,5 @@ pub fn a_peer_restarts_under_its_address(case: &Case<'_>) {
         assert_eq!(node.endpoint.lookup(&uri).expect("the same address"), to_child);
     }
     echo(&node, &to_child, 4);
+    told::counts_after(&node, &uri, counted);
 }

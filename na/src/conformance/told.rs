@@ -13,6 +13,25 @@ fn awaiting(node: &Node, awaited: &[OpId]) -> Option<PeerStats> {
     one
 }
 
+/// What has gone to the peer in bytes and messages, and messages that have come; `None`: the
+/// transport does not count them all.
+pub(super) fn counts(node: &Node, uri: &str) -> Option<[u64; 3]> {
+    let peers = node.endpoint.stats().peers;
+    let found = peers.iter().filter(|peer| uri.contains(&peer.uri));
+    // Over two transports it is there twice.
+    let peer = found.max_by_key(|peer| peer.sent_messages).expect("a peer that was looked up");
+    Some([peer.sent_bytes?, peer.sent_messages?, peer.received_messages?])
+}
+
+/// The same, after a message each way: all are more than before, whatever became of connections.
+pub(super) fn counts_after(node: &Node, uri: &str, before: Option<[u64; 3]>) -> Option<[u64; 3]> {
+    let now = counts(node, uri);
+    if let Some((before, now)) = before.zip(now) {
+        assert!(before.iter().zip(&now).all(|(before, now)| before < now), "{before:?}, {now:?}");
+    }
+    now
+}
+
 /// Peers are there with what is awaited from them, as long as it is; memory while it is registered.
 pub fn peers_and_memory_are_told(case: &Case<'_>) {
     let (target, origin) = Node::pair(case);

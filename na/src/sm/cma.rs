@@ -2,8 +2,9 @@
 //!
 //! `process_vm_readv` and `process_vm_writev` need the right to trace the other process: the same
 //! user, the same or an inner user namespace, and under Yama with `ptrace_scope` 1 the other's
-//! leave, which [`permit`] gives. Whether it works is found out once per connection ([`probe`]),
-//! after which a pidfd says whether the number still means that process (`Conn::is_alive`).
+//! leave, which [`permit`] gives. Whether it works is found out once per connection ([`probe`]).
+//! Whether the number still means that process is asked of its pidfd and its socket, before copies
+//! at most once in some microseconds (`Conn::was_alive`).
 
 use std::mem::MaybeUninit;
 

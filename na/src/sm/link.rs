@@ -58,13 +58,13 @@ pub(super) struct Conn {
     backlog: AtomicBool,
     /// A sender found the ring broken: 1 + index into [`FAULTS`].
     fault: AtomicU8,
-    /// Messages that have come. One writer: the poll.
-    received: AtomicU64,
 }
 
 /// How long a process that was alive counts as alive. A thread may lose its core for longer between
 /// asking and copying, so that asking each time were no surer; and process numbers are given out in
-/// turn, so that none comes back this soon.
+/// turn, so that none comes back this soon. A process that executes another program keeps its
+/// number, and has its new memory before its socket is closed: asking first says nothing of that
+/// moment, and it takes longer than this to get there.
 const ALIVE_FOR: Duration = Duration::from_micros(20);
 
 const FAULTS: [Violation; 3] = [Violation::Head, Violation::Length, Violation::Padding];
@@ -90,7 +90,6 @@ impl Conn {
             peer_board,
             backlog,
             fault,
-            received: AtomicU64::new(0),
         }
     }
 
@@ -213,16 +212,6 @@ impl Conn {
         self.backlog.load(Ordering::Relaxed)
     }
 
-    /// Poll: a message has come.
-    #[inline]
-    pub(super) fn count_received(&self) {
-        self.received.store(self.received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    }
-
-    pub(super) fn received(&self) -> u64 {
-        self.received.load(Ordering::Relaxed)
-    }
-
     fn set_backlog(&self, backlog: bool) {
         self.backlog.store(backlog, Ordering::Relaxed);
     }
@@ -290,7 +279,8 @@ pub(super) struct TxLink {
     pub(super) conn: Arc<Conn>,
     pub(super) requests: Requests,
     producer: Producer<MappedRing>,
-    /// Messages that went through the ring.
+    /// Messages that were taken: those that went through the ring, and those that are queued or
+    /// were canceled there.
     messages: u64,
     /// Largest message that the peer takes; zero until it has welcomed us.
     limit: Option<usize>,
@@ -354,9 +344,9 @@ impl TxLink {
         self.producer.written()
     }
 
-    /// Messages that went through the ring, or wait for room there.
+    /// Messages that were taken, also those that wait for room in the ring.
     pub(super) fn sent_messages(&self) -> u64 {
-        self.messages + self.queue.len() as u64
+        self.messages
     }
 
     /// Sends a message, or queues it. Either way the poll has to look at the link.
@@ -378,7 +368,10 @@ impl TxLink {
                 let error = Error::TooLong { len: message.buf.len(), max };
                 self.ended.push(message.end(Err(error)));
             }
-            _ => self.queue.push_back(message),
+            _ => {
+                self.messages += 1;
+                self.queue.push_back(message);
+            }
         }
         self.conn.set_backlog(true);
     }
@@ -391,7 +384,10 @@ impl TxLink {
             return false;
         }
         match self.write_bytes(kind, tag, bytes) {
-            Ok(written) => written,
+            Ok(written) => {
+                self.messages += u64::from(written);
+                written
+            }
             Err(violation) => {
                 self.conn.set_fault(violation);
                 false
@@ -420,7 +416,6 @@ impl TxLink {
             Kind::Expected => record::EXPECTED,
         };
         self.producer.publish(slot, kind, tag.0);
-        self.messages += 1;
         Ok(true)
     }
 

@@ -345,7 +345,7 @@ impl Theirs {
 /// Copies by cross-memory attach, inside the gate; whether all of it went. `ours` are no more than
 /// one call can name.
 fn attach(conn: &Conn, put: bool, ours: impl Iterator<Item = RawSegment>, theirs: Piece) -> bool {
-    // The process id is certain while the peer's process has not ended.
+    // The process id is that of the peer as far as this says.
     if !conn.was_alive() {
         return false;
     }

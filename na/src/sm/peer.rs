@@ -11,7 +11,7 @@ use super::address::Name;
 use super::link::TxLink;
 use super::lock::BiasedLock;
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{Addr, Error, PeerLink, PeerStats};
 
 /// How to reach a peer.
@@ -35,12 +35,24 @@ pub(super) struct Peer {
     gone: AtomicBool,
     /// The links, the one to send through first. This is the send lock.
     pub(super) links: BiasedLock<Vec<TxLink>>,
+    /// Bytes and messages that went through links that have ended. Written under the send lock.
+    ended_bytes: AtomicU64,
+    ended_messages: AtomicU64,
+    /// Messages that have come. One writer: the poll.
+    received: OwnLine<AtomicU64>,
 }
+
+/// Keeps what the poll writes for each message away from what senders read for each.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct OwnLine<T>(T);
 
 impl Peer {
     pub(super) fn new(id: u64, uri: String, reach: Reach) -> Arc<Self> {
         let (gone, links) = (AtomicBool::new(false), BiasedLock::new(Vec::new()));
-        Arc::new(Self { id, uri, reach, gone, links })
+        let (ended_bytes, ended_messages) = (AtomicU64::new(0), AtomicU64::new(0));
+        let received = OwnLine(AtomicU64::new(0));
+        Arc::new(Self { id, uri, reach, gone, links, ended_bytes, ended_messages, received })
     }
 
     /// Whether it is the endpoint itself.
@@ -64,6 +76,26 @@ impl Peer {
         self.gone.store(true, Ordering::Relaxed);
     }
 
+    /// Poll: a message has come.
+    #[inline]
+    pub(super) fn count_received(&self) {
+        let OwnLine(received) = &self.received;
+        received.store(received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// One of the `links` has ended; what went through it still counts. `None`: it is not there.
+    pub(super) fn remove_link(&self, links: &mut Vec<TxLink>, token: u64) -> Option<TxLink> {
+        let at = links.iter().position(|link| link.conn.token == token)?;
+        let link = links.remove(at);
+        // Under the send lock, which `links` comes from.
+        for (count, more) in
+            [(&self.ended_bytes, link.sent_bytes()), (&self.ended_messages, link.sent_messages())]
+        {
+            count.store(count.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+        }
+        Some(link)
+    }
+
     /// What there is to tell of it, but for what is awaited.
     pub(super) fn stats(&self) -> PeerStats {
         let links = self.links.lock();
@@ -73,15 +105,17 @@ impl Peer {
             [first, ..] if first.is_open() => PeerLink::Connected,
             [..] => PeerLink::Connecting,
         };
+        let bytes: u64 = links.iter().map(TxLink::sent_bytes).sum();
+        let messages: u64 = links.iter().map(TxLink::sent_messages).sum();
         PeerStats {
             uri: self.uri.clone(),
             transport: "sm",
             link,
             awaited: Vec::new(),
-            sent_bytes: Some(links.iter().map(TxLink::sent_bytes).sum()),
+            sent_bytes: Some(bytes + self.ended_bytes.load(Ordering::Relaxed)),
             received_bytes: None,
-            sent_messages: Some(links.iter().map(TxLink::sent_messages).sum()),
-            received_messages: Some(links.iter().map(|link| link.conn.received()).sum()),
+            sent_messages: Some(messages + self.ended_messages.load(Ordering::Relaxed)),
+            received_messages: Some(self.received.0.load(Ordering::Relaxed)),
         }
     }
 

@@ -323,14 +323,14 @@ impl SmEndpoint {
                 if let Arrived::Full = kept {
                     break;
                 }
-                link.conn.count_received();
+                link.peer.count_received();
                 link.advance(record);
                 progress = true;
                 continue;
             };
             drop(matcher);
             let (op, buf, from) = claimed.fill(&link.addr, &mut link.spare, len, fill);
-            link.conn.count_received();
+            link.peer.count_received();
             link.advance(record);
             progress = true;
             // The record is done with, should the sink panic. The completion is made where it is

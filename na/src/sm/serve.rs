@@ -415,10 +415,11 @@ impl Service {
             // The requester has left; its end of file follows.
             return Turn::Waits;
         }
-        // The process id is certain while the peer's process has not ended.
+        let direction = if self.put { Direction::FromPeer } else { Direction::ToPeer };
         let mut spent = self.spent;
+        // The process id is that of the peer as far as this says.
         let result = match conn.was_alive() {
-            true => timed(&mut spent, || self.copy_chunk(conn.pid())),
+            true => timed(&mut spent, || self.copy_chunk(conn.pid(), direction)),
             false => Err(Errno::SRCH),
         };
         self.spent = spent;
@@ -440,7 +441,7 @@ impl Service {
         }
     }
 
-    fn copy_chunk(&mut self, pid: i32) -> Result<u64, Errno> {
+    fn copy_chunk(&mut self, pid: i32, direction: Direction) -> Result<u64, Errno> {
         let chunk = self.span.left().min(CHUNK_BYTES);
         let local = self.lease.region().pieces(self.span.offset + self.span.done, chunk);
         let (mut skip, mut left) = (self.span.done - self.before, chunk);
@@ -450,7 +451,6 @@ impl Service {
             (skip, left) = (0, left - len);
             (len > 0).then_some(part)
         });
-        let direction = if self.put { Direction::FromPeer } else { Direction::ToPeer };
         // SAFETY: pieces of a leased region, which stay valid for what the lease allows, and to
         // whose bytes nobody holds a reference (contract of `Memory::from_raw`).
         let copied = unsafe { cma::copy(pid, local, remote, direction) }?;

@@ -57,9 +57,8 @@ impl SmEndpoint {
             self.drain_dead(&mut link, state);
         }
         let mut links = link.peer.links.lock();
-        let found = links.iter().position(|tx| tx.conn.token == link.conn.token);
-        let mut memory =
-            found.map(|at| links.remove(at).fail(&error, &mut state.out)).unwrap_or_default();
+        let found = link.peer.remove_link(&mut links, link.conn.token);
+        let mut memory = found.map(|tx| tx.fail(&error, &mut state.out)).unwrap_or_default();
         if links.is_empty() && link.peer.reach == Reach::Connection {
             link.peer.set_gone();
         }

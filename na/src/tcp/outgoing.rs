@@ -325,7 +325,8 @@ impl Outgoing {
         }
     }
 
-    /// Ends every queued send with `error` and forgets everything else.
+    /// Ends every queued send with `error` and forgets everything else but what was counted: the
+    /// peer may come back.
     pub(super) fn fail_all(&mut self, error: &Error, harvest: &mut Harvest) {
         for frame in std::mem::take(&mut self.queue) {
             match frame.body {
@@ -338,7 +339,7 @@ impl Outgoing {
             }
         }
         harvest.memories.extend(self.bulks.drain(..).map(|bulk| bulk.memory));
-        *self = Self::default();
+        *self = Self { taken: self.taken, messages: self.messages, ..Self::default() };
     }
 
     /// Hands frames to the kernel. `bulk_cut` is called with the number of each get whose last byte

@@ -24,6 +24,12 @@ pub(crate) const FLAGS_AT: usize = 12;
 /// flags, one segment, and its own length.
 pub(crate) const OPAQUE_HANDLE_AT: usize = 8 + 4 + 4 + 16 + 8;
 
+/// Where the memory handles of [`BulkDesc::of_parts`] begin: behind length, number of segments,
+/// flags, segments, and the lengths of the handles.
+pub(crate) const fn part_handles_at(parts: usize) -> usize {
+    8 + 4 + 4 + parts * (16 + 8)
+}
+
 /// Bits of the flags word. The upper half is ours: bits 16 to 19 are the kind of the memory, 20 to
 /// 31 the number of its device (see [`MemoryAttr`](super::MemoryAttr)); both are 0 for host memory,
 /// and C peers do not look at them.

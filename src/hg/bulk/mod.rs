@@ -79,10 +79,24 @@ struct Described {
     local: Option<WeakMem>,
 }
 
+#[derive(Debug, PartialEq, Eq)]
 struct Covered {
     start: u64,
     len: u64,
     handle: Range<usize>,
+}
+
+impl Covered {
+    /// As they stand in the descriptor of [`BulkDesc::of_parts`].
+    fn of_parts(parts: &[MemPart]) -> Vec<Self> {
+        let (mut start, mut at) = (0, desc::part_handles_at(parts.len()));
+        let cover = |part: &MemPart| {
+            let covered = Self { start, len: part.len, handle: at..at + part.handle.len() };
+            (start, at) = (start + part.len, covered.handle.end);
+            covered
+        };
+        parts.iter().map(cover).collect()
+    }
 }
 
 /// A part of a peer's memory that one memory handle covers.
@@ -195,19 +209,20 @@ impl Bulk {
         attr: MemoryAttr,
         binding: Option<Binding<'_>>,
     ) -> Self {
-        let access = u32::from(memory.access().bits()) | attr.to_flags();
-        let bytes = BulkDesc::of_parts(parts, access, binding).to_bytes();
-        match Described::parse(&bytes) {
-            Ok(described) => {
-                let segments = memory.segments().len();
-                let local = Some(memory.downgrade());
-                Self(Some(Arc::new(Described { segments, local, ..described })))
-            }
-            Err(error) => {
-                debug_assert!(false, "our own descriptor is not one: {error}");
-                Self::null()
-            }
-        }
+        let flags = u32::from(memory.access().bits()) | attr.to_flags();
+        let desc = BulkDesc::of_parts(parts, flags, binding);
+        let bytes = desc.to_bytes();
+        Self(Some(Arc::new(Described {
+            len: desc.len,
+            access: memory.access(),
+            attr,
+            segments: memory.segments().len(),
+            handles: Covered::of_parts(parts),
+            eager: None,
+            bound: binding.map(|binding| Bound::at_the_end_of(&bytes, &binding)),
+            local: Some(memory.downgrade()),
+            bytes: bytes.into(),
+        })))
     }
 
     /// Reads a descriptor that a peer sent.
@@ -378,5 +393,33 @@ impl<'de> Deserialize<'de> for Bulk {
             }
         }
         deserializer.deserialize_newtype_struct(BULK, BulkVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_of_parts_are_where_a_peer_finds_them() {
+        let part = |len: u64, handle: &[u8]| MemPart { base: 4096, len, handle: handle.to_vec() };
+        let all = [part(10, &[1; 24]), part(20, &[2; 24]), part(1, &[3; 7])];
+        // A length, an address, and none for shared memory.
+        let address = [&10u64.to_le_bytes(), &b"an address"[..], &[0; 8]].concat();
+        let binding = Binding { address: &address, context: 2 };
+        for parts in [&all[..1], &all[..2], &all] {
+            for binding in [None, Some(binding)] {
+                let bytes = BulkDesc::of_parts(parts, desc::flags::READ, binding).to_bytes();
+                let parsed = Described::parse(&bytes).unwrap();
+                assert_eq!(parsed.handles, Covered::of_parts(parts));
+                assert_eq!(
+                    parsed.bound.map(|bound| (bytes[bound.address].to_vec(), bound.context)),
+                    binding.map(|_| (b"an address".to_vec(), 2))
+                );
+                for (part, covered) in parts.iter().zip(&parsed.handles) {
+                    assert_eq!(bytes[covered.handle.clone()], part.handle);
+                }
+            }
+        }
     }
 }
