@@ -68,7 +68,7 @@ pub fn segments_of_oneself_are_told_apart(case: &Case<'_>) {
     for part in parts {
         let described = node.endpoint.mem_from_bytes(&part.handle).expect("a description");
         let len = usize::try_from(part.len).expect("test memory fits");
-        let local = node.register(vec![0; LEN], Access::ReadWrite);
+        let local = node.register(vec![0; LEN + 3], Access::ReadWrite);
         let got = node.get(&own, transfer((&local, 3), (&described, 1), len - 1));
         finish(&[&node], "a get of a segment", &[got]);
         node.succeeded(got);

@@ -205,16 +205,16 @@ impl UcxEndpoint {
         // What is refused is dropped without the lock: its memory may run the code of its owner.
         let started = self.with_item(transfer, |driver, transfer| {
             if *to == self.own {
-                return self.loopback.start(op, put, transfer).map_err(|error| (error, None));
+                return (self.loopback.start(op, put, transfer), None);
             }
             match driver.index_of(to) {
                 Some(index) => driver.start(op, put, index, transfer),
-                None => return Err((self.foreign(to), Some(transfer))),
+                None => return (Err(self.foreign(to)), Some(transfer)),
             }
-            Ok(())
+            (Ok(()), None)
         });
         match started {
-            Ok(result) => result.map_err(|(error, _)| error),
+            Ok((result, _dropped_here)) => result,
             Err(_) => Err(Error::Closed),
         }
     }
