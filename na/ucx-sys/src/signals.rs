@@ -74,6 +74,8 @@ impl Saved {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt;
+
     use super::*;
 
     const ROLE: &str = "UCX_SYS_TEST_CHILD";
@@ -90,15 +92,15 @@ mod tests {
             let mut child = std::process::Command::new(std::env::current_exe().unwrap());
             child.args([&name, "--exact", "--nocapture"]).env(ROLE, "1");
             child.env("UCX_HANDLE_ERRORS", "bt");
+            let die_with_parent = || {
+                // SAFETY: sets an attribute of the calling process.
+                match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
+                    0 => Ok(()),
+                    _ => Err(std::io::Error::last_os_error()),
+                }
+            };
             // SAFETY: the closure runs between fork and exec and makes one system call.
-            unsafe {
-                std::os::unix::process::CommandExt::pre_exec(&mut child, || {
-                    match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-                        0 => Ok(()),
-                        _ => Err(std::io::Error::last_os_error()),
-                    }
-                });
-            }
+            unsafe { child.pre_exec(die_with_parent) };
             let output = child.output().unwrap();
             print!("{}", String::from_utf8_lossy(&output.stdout));
             let said = String::from_utf8_lossy(&output.stderr);
@@ -123,15 +125,13 @@ mod tests {
         let room = vec![0_u8; libc::SIGSTKSZ * 4].leak();
         let other_stack =
             libc::stack_t { ss_sp: room.as_mut_ptr().cast(), ss_flags: 0, ss_size: room.len() };
-        // SAFETY: a handler that does nothing, for a signal that is ignored by default; a stack
-        // that is never freed.
-        let done = unsafe {
-            (
-                libc::sigaction(libc::SIGWINCH, &raw const other, std::ptr::null_mut()),
-                libc::sigaltstack(&raw const other_stack, std::ptr::null_mut()),
-            )
-        };
-        assert_eq!(done, (0, 0));
+        // SAFETY: a handler that does nothing, for a signal that is ignored by default.
+        let done =
+            unsafe { libc::sigaction(libc::SIGWINCH, &raw const other, std::ptr::null_mut()) };
+        assert_eq!(done, 0);
+        // SAFETY: a stack that is never freed.
+        let done = unsafe { libc::sigaltstack(&raw const other_stack, std::ptr::null_mut()) };
+        assert_eq!(done, 0);
         saved.restore();
         let after = (action(libc::SIGWINCH).as_ref().map(handler), stack().as_ref().map(place));
         assert_eq!(after, before);
