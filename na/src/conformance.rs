@@ -101,8 +101,8 @@ pub trait Opener<Argument> {
 }
 
 /// A transport over a library that not every machine has. Its tests have to be asked for, because
-/// they test that library as much as ours. Who asks has it, and nothing is skipped: else a transport
-/// that opens no more would pass.
+/// they test that library as much as ours. Who asks has it, and nothing is skipped: else a
+/// transport that opens no more would pass.
 #[derive(Debug, Clone, Copy)]
 pub struct Optional {
     /// The variable of the environment that asks for them.

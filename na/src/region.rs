@@ -414,7 +414,7 @@ impl Region {
         true
     }
 
-    /// Appends `len` bytes from `offset` to `out`; `false`, and nothing, if they are not all inside.
+    /// Appends `len` bytes from `offset` to `out`; `false`, and nothing, if not all are inside.
     #[allow(dead_code, reason = "for transports that copy into messages of their own")]
     pub(crate) fn append_to(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> bool {
         if !self.contains(offset, len as u64) {

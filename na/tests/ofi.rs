@@ -1,4 +1,5 @@
-//! The conformance suite over libfabric, where `MARGO_TEST_OFI=1` is set; else each test says SKIPPED.
+//! The conformance suite over libfabric, where `MARGO_TEST_OFI=1` is set; else each test says
+//! SKIPPED.
 //!
 //! Left out are the cases about what libfabric does not give (`na/src/ofi/mod.rs`): ends of peers,
 //! checks at the owner of memory, bounds of what providers keep, hundreds of endpoints at once.

@@ -1,5 +1,5 @@
-//! The conformance suite over UCX, by TCP and by shared memory, where `MARGO_TEST_UCX=1` is set; else
-//! each test says SKIPPED.
+//! The conformance suite over UCX, by TCP and by shared memory, where `MARGO_TEST_UCX=1` is set;
+//! else each test says SKIPPED.
 #![cfg(feature = "ucx")]
 
 use na::conformance::Optional;

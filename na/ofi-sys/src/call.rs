@@ -29,16 +29,12 @@ pub const NO_SYS: c_int = -libc::ENOSYS;
 /// The function of that name in a table of that type, if the table reaches so far and has it.
 macro_rules! function {
     ($type:ident, $table:expr, $function:ident) => {{
-        // SAFETY: by the contract of this module the object is open, so its table is there until the
-        // object is closed. Each begins with its size, and nothing is read beyond that.
+        // SAFETY: by the contract of this module the object is open, so its table is there until
+        // the object is closed. Each begins with its size, and nothing is read beyond that.
         unsafe {
             let table: *const $type = $table;
             let end = offset_of!($type, $function) + size_of::<Option<fn()>>();
-            if (*table).size < end {
-                None
-            } else {
-                (&raw const (*table).$function).read()
-            }
+            if (*table).size < end { None } else { (&raw const (*table).$function).read() }
         }
     }};
 }

@@ -29,9 +29,10 @@ pub struct Refused(i32);
 #[cfg(not(loom))]
 mod imp {
     use std::sync::OnceLock;
-    use std::sync::atomic::{Ordering, compiler_fence, fence};
 
     use rustix::thread::{MembarrierCommand, membarrier};
+
+    use crate::sync::atomic::{Ordering, compiler_fence, fence};
 
     /// Whether the pair may be used. The first call in a process registers it with the kernel,
     /// which may take milliseconds; a later one is a load.

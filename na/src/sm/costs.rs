@@ -23,8 +23,8 @@
 //! The requester does the same for short transfers of memory that was offered to it (`offer.rs`):
 //! it attaches by itself, or asks the owner, whichever way that takes then. Only it knows what it
 //! waits for. What it asks for it measures from the first of some transfers in flight to the last:
-//! of one this is how long it took, of many the time that each adds. There, [`Way::Ring`] is to ask.
-//! It takes two processors where attaching takes one, so it has to be much the cheaper one.
+//! of one this is how long it took, of many the time that each adds. There, [`Way::Ring`] is to
+//! ask. It takes two processors where attaching takes one, so it has to be much the cheaper one.
 
 use std::time::Duration;
 

@@ -18,7 +18,7 @@ const GRACE: Duration = Duration::from_millis(50);
 const FORCED: Duration = Duration::from_secs(1);
 
 impl Driver {
-    /// Ends everything; what was sent gets a moment to leave, and what is known by then is reported.
+    /// Ends everything; what was sent gets a moment to leave, and what is known then is reported.
     pub(super) fn close(&mut self) {
         if self.worker.is_none() {
             return;

@@ -138,8 +138,8 @@ impl Driver {
         self.peers.get_mut(index)?.as_mut()
     }
 
-    /// Adds a peer, which is found by its key and reached at these addresses; without a key it is an
-    /// origin with that name.
+    /// Adds a peer, which is found by its key and reached at these addresses; without a key it is
+    /// an origin with that name.
     pub(super) fn add_peer(
         &mut self,
         key: Option<PeerKey>,

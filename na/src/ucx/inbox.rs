@@ -97,7 +97,8 @@ pub(super) struct State {
     pub(super) done: VecDeque<Completion>,
     pub(super) events: VecDeque<Event>,
     /// Those that are open. UCX gives a handle to a later connection once its own is closed, so
-    /// nothing here may refer to one that is not: see [`note`](Self::note), [`forget`](Self::forget).
+    /// nothing here may refer to one that is not: see [`note`](Self::note) and
+    /// [`forget`](Self::forget).
     pub(super) links: HashMap<usize, Link, Cheap>,
     pub(super) failing: Vec<Failing>,
     /// By the number of the peer.

@@ -126,8 +126,7 @@ mod tests {
         let every = LIMIT / LOOKS;
         let began = Instant::now();
         let (mut ran, mut silence) = (Ran::since(began), Silence::default());
-        let is_over =
-            |look: u32| silence.look(ran.look(began + pause * look, every), false, LIMIT);
+        let is_over = |look: u32| silence.look(ran.look(began + pause * look, every), false, LIMIT);
         (1..100).position(is_over).unwrap() + 1
     }
 
