@@ -66,9 +66,9 @@ pub(crate) fn dispatch(inner: &Inner, mut request: RequestHandle<Token>) {
         start.go(inner, request, registration, None);
     } else {
         inner.monitoring.refused(&request, entry, None, ReturnCode::Permission);
-        refuse_closing(inner, request);
         // Nobody waits at a plain gate.
         let _ = not_run(inner, &entry.gate, None);
+        refuse_closing(inner, request);
     }
 }
 
@@ -129,8 +129,9 @@ fn pass(inner: &Inner, mut waiting: Waiting, todo: &mut Vec<Next>) {
     match entrance {
         Entrance::In(waiting) => todo.push(Next::Inside(waiting)),
         Entrance::Busy(waiting) => {
-            waiting.refuse(inner, entry, ReturnCode::Busy);
+            // Its place first: whoever is told may look.
             todo.extend(not_run(inner, &entry.gate, Some(&peer)));
+            waiting.refuse(inner, entry, ReturnCode::Busy);
         }
         Entrance::Waits => {}
     }
