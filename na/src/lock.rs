@@ -5,9 +5,9 @@
 //! processor gets on. Sections under it are short, but for the poll's, which has one caller at a
 //! time by contract.
 //!
-//! [`Lock`] is for what lives as long as a request. [`BiasedLock`] is for what lives as long as an
+//! `Lock` is for what lives as long as a request. `BiasedLock` is for what lives as long as an
 //! endpoint and is mostly taken by one thread, as everything is on an xstream that both makes
-//! progress and serves: that thread takes it by plain loads and stores (see [`biased`]).
+//! progress and serves: that thread takes it by plain loads and stores (see `biased`).
 
 pub mod barrier;
 pub mod biased;
