@@ -82,8 +82,11 @@ pub(crate) mod fuzzing {
 
     fn look_up(text: &str) {
         thread_local! {
+            // Not those of fabrics: their libraries patch functions of the program when they are
+            // opened, and the sanitizer's do not survive that.
             static ENDPOINTS: Vec<crate::sync::Arc<dyn crate::Endpoint>> = crate::plugins()
                 .iter()
+                .filter(|plugin| plugin.probe_uri().starts_with("na+"))
                 .filter_map(|plugin| {
                     crate::open(plugin.probe_uri(), &OpenOptions::default()).ok()
                 })
