@@ -4,7 +4,8 @@
 //! the number that publishes it, so that both travel in the same 64-byte line, and the reader spins
 //! on the number. `hello` counts how often the responder has begun to serve: the caller may start
 //! only then, and can ask without spinning, because the responder may need the caller's help to get
-//! there (it may be a handler whose request is still to be sent).
+//! there (it may be a handler whose request is still to be sent). A call may have more lines than its
+//! own: they are written first, and read when it has come.
 //!
 //! Numbers only grow, over all rounds: nothing is ever reset, so no round can see the leftovers of
 //! the one before.
@@ -24,6 +25,14 @@ use crate::wait::Deadline;
 const CALL: u64 = 0;
 /// Word 0 of the last message of a round.
 const STOP: u64 = 1;
+/// From this bit on, word 0 says how many lines a call has beside its own.
+const MORE_SHIFT: u32 = 8;
+
+/// Lines that a call may have beside its own: 1 KiB.
+const MORE_MAX: usize = 16;
+
+/// Bytes of a line.
+const LINE_BYTES: usize = 64;
 
 /// One direction. 128 bytes apart: the adjacent-line prefetcher fetches pairs.
 #[derive(Debug, Default)]
@@ -56,6 +65,11 @@ impl Line {
     }
 }
 
+/// A line of a long call.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+struct More([AtomicU64; LINE_BYTES / 8]);
+
 /// Both directions.
 #[derive(Debug, Default)]
 #[repr(C)]
@@ -63,6 +77,8 @@ pub(crate) struct Lines {
     ping: Line,
     pong: Line,
     hello: Line,
+    /// What calls carry beside `ping`.
+    more: [More; MORE_MAX],
 }
 
 /// The side that asks.
@@ -71,12 +87,14 @@ pub(crate) struct Caller<L> {
     lines: L,
     number: u64,
     greeted: u64,
+    /// Lines that a call carries.
+    more: usize,
 }
 
 impl<L: Deref<Target = Lines>> Caller<L> {
     /// The caller of new lines; they have one.
     pub(crate) fn new(lines: L) -> Self {
-        Self { lines, number: 0, greeted: 0 }
+        Self { lines, number: 0, greeted: 0, more: 0 }
     }
 
     /// Whether the responder has begun to serve a round that was not asked about yet.
@@ -85,6 +103,11 @@ impl<L: Deref<Target = Lines>> Caller<L> {
         let greeted = self.lines.hello.number.load(Ordering::Acquire) > self.greeted;
         self.greeted += u64::from(greeted);
         greeted
+    }
+
+    /// From now on calls carry so many bytes, at most 1 KiB, beside their own line.
+    pub(crate) fn carry(&mut self, bytes: usize) {
+        self.more = bytes.div_ceil(LINE_BYTES).min(MORE_MAX);
     }
 
     /// One round trip.
@@ -109,7 +132,10 @@ impl<L: Deref<Target = Lines>> Caller<L> {
     #[inline]
     fn call(&mut self, kind: u64, deadline: Deadline) -> Result<()> {
         self.number += 1;
-        self.lines.ping.publish(self.number, kind);
+        for word in self.lines.more[..self.more].iter().flat_map(|line| &line.0) {
+            word.store(self.number, Ordering::Relaxed);
+        }
+        self.lines.ping.publish(self.number, kind | (self.more as u64) << MORE_SHIFT);
         self.lines.pong.take(self.number, deadline)?;
         Ok(())
     }
@@ -138,9 +164,14 @@ impl<L: Deref<Target = Lines>> Responder<L> {
         self.lines.hello.number.fetch_add(1, Ordering::Release);
         loop {
             self.number += 1;
-            let kind = self.lines.ping.take(self.number, deadline)?;
-            self.lines.pong.publish(self.number, kind);
-            if kind == STOP {
+            let word = self.lines.ping.take(self.number, deadline)?;
+            let more = (word >> MORE_SHIFT) as usize;
+            let mut words = self.lines.more[..more].iter().flat_map(|line| &line.0);
+            if words.any(|word| word.load(Ordering::Relaxed) != self.number) {
+                return Err(Failure::new(format!("call {} is torn", self.number)));
+            }
+            self.lines.pong.publish(self.number, word);
+            if word & ((1 << MORE_SHIFT) - 1) == STOP {
                 return Ok(());
             }
         }
@@ -246,7 +277,8 @@ mod tests {
             let serving = scope.spawn(move || {
                 responder.answer(deadline).and_then(|()| responder.answer(deadline))
             });
-            for _round in 0..2 {
+            for bytes in [0, 1000] {
+                caller.carry(bytes);
                 deadline.spin_until("hello", || caller.greeted()).unwrap();
                 for _ in 0..10 {
                     caller.round_trip(deadline).unwrap();

@@ -50,6 +50,10 @@ impl RingMemory for Memory {
         &self.0.1
     }
 
+    fn own(&self, offset: usize) {
+        assert!(offset < LINES * LINE);
+    }
+
     unsafe fn write(&self, offset: usize, from: *const u8, len: usize) {
         self.each(offset, len, |line, at, index| {
             // Payload over a place where a commit word can stand: whoever looks there sees junk.

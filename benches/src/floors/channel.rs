@@ -128,6 +128,14 @@ impl Caller {
         }
     }
 
+    /// From now on calls carry so many bytes, at most 1 KiB, if they are cache lines; those over a
+    /// connection stay as long as they are.
+    pub(crate) fn carry(&mut self, bytes: usize) {
+        if let Self::Sm(lines) = self {
+            lines.carry(bytes);
+        }
+    }
+
     /// One round trip.
     ///
     /// # Errors

@@ -3,7 +3,8 @@
 //!
 //! Measures one caller in a closed loop, both sides polling, nothing allocated or looked up in
 //! between that the layer does not do by itself. Floor: the same round trip over bare cache lines
-//! or a bare socket, in the same two processes, alternating. From `na` to `hg` to `rpc.*.rtt.poll`
+//! or a bare socket, in the same two processes, alternating; for a call with arguments over shared
+//! memory, lines that carry as many bytes one way. From `na` to `hg` to `rpc.*.rtt.poll`
 //! the differences are what each layer costs.
 
 use na::Addr;
@@ -160,6 +161,9 @@ fn run_with<N: Node>(
     let mut peer = peer::start(context, Task::Echo(target))?;
     let mut caller = offer.accept(deadline, std::hint::spin_loop)?;
     let address: String = peer.receive("the peer's address", deadline)?;
+    if let Work::Bytes(bytes) = work {
+        caller.carry(bytes);
+    }
     let mut node = N::open(transport, false, deadline)?;
     let target = node.endpoint().lookup(&address).doing("looking the peer up")?;
     for _ in 0..effort.rounds {

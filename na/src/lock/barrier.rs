@@ -68,6 +68,8 @@ mod imp {
     }
 
     /// A number of the calling thread that no other living thread has: not 0, a multiple of eight.
+    /// A thread may be given that of one which has ended: everything that one did is visible to it,
+    /// because its memory was given back, and taken again, in between.
     #[inline(always)]
     pub fn thread_token() -> usize {
         #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]

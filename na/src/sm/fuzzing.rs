@@ -108,6 +108,10 @@ impl RingMemory for Guarded {
         &self.head
     }
 
+    fn own(&self, offset: usize) {
+        assert!(offset < GUARDED_BYTES);
+    }
+
     unsafe fn write(&self, offset: usize, from: *const u8, len: usize) {
         // SAFETY: source by the caller's duty; `place` checks that the destination is ours; one
         // thread.

@@ -69,6 +69,9 @@ pub trait RingMemory {
     /// The consumer's published position.
     fn head(&self) -> &AtomicU64;
 
+    /// A hint that the producer will write the line at byte `offset`, below the capacity.
+    fn own(&self, offset: usize);
+
     /// Copies payload in.
     ///
     /// # Safety
@@ -251,6 +254,20 @@ impl<M: RingMemory> Producer<M> {
             // The next short record has its terminator there. Owning that line already spares it a
             // cache miss between payload and commit word; the value does not matter.
             self.memory.commit_word(ahead as usize & mask).store(0, Ordering::Relaxed);
+            self.own_ahead(ahead + LINE as u64, next + span(slot.payload) as u64);
+        }
+    }
+
+    /// Asks for the free lines from one position to another, where the next record will be if it is
+    /// as long as the last one. The consumer has read them once, so each has to be taken away from
+    /// its cache before it can be written: better while the answer is awaited.
+    #[inline(always)]
+    fn own_ahead(&self, mut from: u64, to: u64) {
+        let mask = self.memory.capacity() - 1;
+        let to = to.min(self.head_seen + self.memory.capacity() as u64);
+        while from < to {
+            self.memory.own(from as usize & mask);
+            from += LINE as u64;
         }
     }
 }

@@ -40,6 +40,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use super::doorbell::Doorbell;
 use super::gate::Gate;
 use super::offer::OFFERS_MAX;
+use super::prefetch;
 use super::ring::{LINE, RingMemory};
 use crate::Error;
 use crate::sync::Arc;
@@ -289,6 +290,11 @@ impl RingMemory for MappedRing {
         // - lifetime: `_segment` keeps the mapping;
         // - aliasing: only ever used as this atomic type.
         unsafe { self.head.as_ref() }
+    }
+
+    #[inline(always)]
+    fn own(&self, offset: usize) {
+        prefetch::for_write(self.data.as_ptr().wrapping_add(offset));
     }
 
     #[inline(always)]
