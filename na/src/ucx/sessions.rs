@@ -426,7 +426,10 @@ mod tests {
         assert_eq!(tried, Some((Phase::Connected, 0)));
         if !sent {
             until([&target, &origin], |completion| match completion {
-                Completion::Send { result, .. } => Some(result.unwrap()),
+                Completion::Send { result, .. } => {
+                    result.unwrap();
+                    Some(())
+                }
                 _ => None,
             });
         }
