@@ -250,7 +250,10 @@ fn a_stranger_behind_the_port_is_told_apart() {
             scope.spawn(|| {
                 use std::io::{Read, Write};
                 let (mut stream, _): (TcpStream, _) = other.accept().unwrap();
-                stream.read_exact(&mut [0; 32]).unwrap();
+                let mut hello = [0; 32];
+                stream.read_exact(&mut hello).unwrap();
+                // Its extension; what is left unread would be answered with a reset.
+                stream.read_exact(&mut vec![0; usize::from(hello[28])]).unwrap();
                 stream.write_all(answer).unwrap();
                 if !answer.is_empty() {
                     // Until the origin hangs up.

@@ -124,7 +124,8 @@ fn hear_hello(stream: &mut TcpStream) {
     stream.read_exact(&mut fixed).unwrap();
     assert_eq!(fixed[..4], *b"MRGO");
     let uri_len = u16::from_le_bytes([fixed[12], fixed[13]]);
-    stream.read_exact(&mut vec![0; usize::from(uri_len)]).unwrap();
+    let extension_len = u16::from_le_bytes([fixed[28], fixed[29]]);
+    stream.read_exact(&mut vec![0; usize::from(uri_len + extension_len)]).unwrap();
 }
 
 fn header(kind: u8, len: u32, number: u64) -> Vec<u8> {

@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 functions=(
-    ucs_status_string
+    ucs_status_string ucp_get_version_string
     ucp_config_read ucp_config_modify ucp_config_release
     ucp_init_version ucp_cleanup
     ucp_worker_create ucp_worker_destroy ucp_worker_progress
@@ -16,7 +16,7 @@ functions=(
     ucp_listener_create ucp_listener_destroy ucp_listener_query ucp_listener_reject
     ucp_conn_request_query
     ucp_ep_create ucp_ep_close_nbx ucp_ep_flush_nbx
-    ucp_am_send_nbx ucp_request_free
+    ucp_am_send_nbx ucp_am_data_release ucp_request_free
 )
 wrapper="$(mktemp --suffix .h)"
 trap 'rm -f "$wrapper"' EXIT

@@ -97,7 +97,11 @@ impl Core {
                 let Slot::Recv { mut op, from, tag, mut buf, number, given_up, .. } = slot else {
                     return;
                 };
-                buf.set_len(entry.len.min(buf.capacity()));
+                let len = match self.registers_all {
+                    true => self.locals.read(index, &mut buf, entry.len),
+                    false => entry.len.min(buf.capacity()),
+                };
+                buf.set_len(len);
                 if let Some(peer) = from.state::<Peer>() {
                     peer.set_reached(true);
                 }

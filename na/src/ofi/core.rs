@@ -8,6 +8,7 @@ use ofi_sys::raw;
 
 use super::address::RawAddr;
 use super::fabric::{Domain, Ep};
+use super::local::LocalBuffers;
 use super::memory::Registry;
 use super::peers::{Peer, Peers};
 use super::provider::Provider;
@@ -31,6 +32,9 @@ pub(super) struct Core {
     pub(super) ep: Option<Ep>,
     pub(super) slots: Slots,
     pub(super) unexpected: Unexpected,
+    /// libfabric works on registered memory only, and is told its descriptors (`FI_MR_LOCAL`).
+    pub(super) registers_all: bool,
+    pub(super) locals: LocalBuffers,
     pub(super) domain: Arc<Domain>,
     pub(super) provider: &'static Provider,
     pub(super) own: Addr,
@@ -67,6 +71,7 @@ pub(super) struct Parts {
     pub(super) endpoint: u64,
     /// One buffer takes many messages.
     pub(super) multi: bool,
+    pub(super) registers_all: bool,
     pub(super) message_bytes_max: usize,
     pub(super) connect_timeout: Duration,
     pub(super) left_bytes_max: usize,
@@ -87,6 +92,8 @@ impl Core {
             ep: Some(ep),
             slots: Slots::default(),
             unexpected: Unexpected::new(parts.multi, message_bytes_max),
+            registers_all: parts.registers_all,
+            locals: LocalBuffers::default(),
             provider,
             own,
             own_raw,
@@ -253,6 +260,10 @@ impl Core {
         let Some(ep) = self.ep.take() else { return };
         // Registrations may be bound to the endpoint.
         self.registry.close();
+        if self.domain.has_mr_mode(raw::FI_MR_ENDPOINT) {
+            self.locals.end_registrations();
+            self.unexpected.end_registrations();
+        }
         if self.is_deadly_to_close() {
             tracing::warn!(
                 provider = self.provider.name,
@@ -278,6 +289,7 @@ impl Core {
             self.done.push_back(Completion::Transfer { op, result: Err(Error::Closed) });
             self.memories.push(transfer.local);
         }
+        self.locals = LocalBuffers::default();
     }
 
     /// Every posted expected receive, with the peer that it is from.
@@ -311,6 +323,7 @@ impl Core {
     fn abandon(&mut self) {
         std::mem::forget(std::mem::replace(&mut self.unexpected, Unexpected::none()));
         std::mem::forget(std::mem::take(&mut self.header));
+        std::mem::forget(std::mem::take(&mut self.locals));
         self.slots.abandon();
         for running in self.transfers.values().filter(|running| running.is_in_flight()) {
             std::mem::forget(running.transfer.local.clone());

@@ -89,6 +89,16 @@ impl Wait {
 
 impl OfiEndpoint {
     pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Self, Error> {
+        Self::open_and_register(uri, options, false)
+    }
+
+    /// Opens one that registers all memory if the provider wants that, or `anyway`: no software
+    /// provider does.
+    pub(super) fn open_and_register(
+        uri: &Uri<'_>,
+        options: &OpenOptions,
+        anyway: bool,
+    ) -> Result<Self, Error> {
         let provider = provider::named(uri.protocol).ok_or_else(|| {
             let known = provider::names();
             address::bad(uri.text, format!("there is no provider of that name; known are {known}"))
@@ -115,12 +125,14 @@ impl OfiEndpoint {
         let domain = Domain::open(library, info, auth_key)?;
         let ep = Ep::open(&domain, provider.wait_fd, multi.then_some(message_bytes_max))?;
         let wait = Wait::new(&ep)?;
+        let registers_all = anyway || domain.has_mr_mode(raw::FI_MR_LOCAL);
         let mut core = Core::new(Parts {
             ep,
             domain,
             provider,
             endpoint: Addr::unique_endpoint_id(),
             multi,
+            registers_all,
             message_bytes_max,
             connect_timeout: options.connect_timeout,
             left_bytes_max: options.left_bytes_max,
@@ -407,8 +419,7 @@ impl Endpoint for OfiEndpoint {
             (core.registry.clone(), core.domain.clone())
         };
         let memory = self.regions.register(memory, access)?;
-        let bound = domain.info.domain_attr().mr_mode as u32 & raw::FI_MR_ENDPOINT != 0;
-        if bound {
+        if domain.has_mr_mode(raw::FI_MR_ENDPOINT) {
             let core = self.open_core()?;
             registry.register(&domain, core.ep.as_ref(), &memory)?;
         } else {

@@ -271,6 +271,11 @@ impl Domain {
         Ok(Arc::new(this))
     }
 
+    /// Whether the provider wants that of registered memory (`FI_MR_…`).
+    pub(super) fn has_mr_mode(&self, bit: u32) -> bool {
+        self.info.domain_attr().mr_mode as u32 & bit != 0
+    }
+
     /// Makes a peer reachable; what libfabric calls it from now on.
     pub(super) fn insert(&self, addr: &RawAddr) -> Result<u64, Error> {
         let mut fi_addr = u64::MAX;
@@ -546,6 +551,12 @@ impl Mr {
             }
         }
         Ok(this)
+    }
+
+    /// By which our own operations name it (`fi_mr_desc`).
+    pub(super) fn desc(&self) -> *mut c_void {
+        // SAFETY: open.
+        unsafe { self.mr.as_ref().mem_desc }
     }
 
     /// By which peers name it.

@@ -8,6 +8,7 @@
 //! Keys are random where the provider leaves the choice to us.
 
 use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
 
 use ofi_sys::raw;
 
@@ -114,28 +115,16 @@ impl Registry {
         ep: Option<&Ep>,
         memory: &LocalMem,
     ) -> Result<(), Error> {
-        let mr_mode = domain.info.domain_attr().mr_mode as u32;
-        let ep = ep.filter(|_| mr_mode & raw::FI_MR_ENDPOINT != 0);
         let mut segments = Vec::with_capacity(memory.segments().len());
         for piece in memory.segments().iter().filter(|piece| piece.len > 0) {
             let access = access_bits(memory.access());
-            let mut request = MrRequest { ptr: piece.ptr, len: piece.len, access, key: 0 };
-            let mut tries = 0;
-            let mr = loop {
-                if mr_mode & raw::FI_MR_PROV_KEY == 0 {
-                    request.key = self.new_key(domain)?;
-                }
-                // SAFETY: the region keeps its memory valid for the access it was registered with
-                // until the guard, which holds the result, is dropped.
-                match unsafe { Mr::register(domain, ep, &request) } {
-                    Ok(mr) => break mr,
-                    Err(errno) if errno == raw::FI_ENOKEY as i32 && tries < KEY_TRIES => tries += 1,
-                    Err(errno) => {
-                        let what = format!("cannot register {} bytes of memory", piece.len);
-                        return Err(failed(domain.lib, what, errno));
-                    }
-                }
-            };
+            // SAFETY: the region keeps its memory valid for the access it was registered with until
+            // the guard, which holds the result, is dropped.
+            let mr = unsafe { self.new_mr(domain, ep, (piece.ptr, piece.len), access) };
+            let mr = mr.map_err(|errno| {
+                let what = format!("cannot register {} bytes of memory", piece.len);
+                failed(domain.lib, what, errno)
+            })?;
             segments.push(Segment { mr, base: piece.ptr.addr() as u64, len: piece.len as u64 });
         }
         let (access, len, region) = (memory.access(), memory.len(), memory.key());
@@ -154,6 +143,46 @@ impl Registry {
         let guard = Guard { registry: self.clone(), region };
         memory.region().hold_registration(Box::new(guard));
         Ok(())
+    }
+
+    /// Registers a piece of memory with libfabric, under a key that nobody else has. `ep` is needed
+    /// where registrations are bound to the endpoint. The number of libfabric's error on failure.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Mr::register`].
+    pub(super) unsafe fn new_mr(
+        &self,
+        domain: &Arc<Domain>,
+        ep: Option<&Ep>,
+        (ptr, len): (*mut u8, usize),
+        access: u64,
+    ) -> Result<Mr, c_int> {
+        let ep = ep.filter(|_| domain.has_mr_mode(raw::FI_MR_ENDPOINT));
+        let mut request = MrRequest { ptr, len, access, key: 0 };
+        let mut tries = 0;
+        loop {
+            if !domain.has_mr_mode(raw::FI_MR_PROV_KEY) {
+                request.key = self.new_key(domain).map_err(|_no_random_bytes| libc::EIO)?;
+            }
+            // SAFETY: the caller's.
+            match unsafe { Mr::register(domain, ep, &request) } {
+                Ok(mr) => return Ok(mr),
+                Err(errno) if errno == raw::FI_ENOKEY as i32 && tries < KEY_TRIES => tries += 1,
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    /// What libfabric wants with an operation on memory of that region at that address; `None` if
+    /// it is not registered here.
+    pub(super) fn desc(&self, region: u64, ptr: *const u8) -> Option<*mut c_void> {
+        let at = ptr.addr() as u64;
+        let holds = |segment: &&Segment| (segment.base..segment.base + segment.len).contains(&at);
+        let find = |registered: &Registered| {
+            registered.segments.iter().find(holds).map(|own| own.mr.desc())
+        };
+        self.with(region, find).flatten()
     }
 
     fn new_key(&self, domain: &Domain) -> Result<u64, Error> {

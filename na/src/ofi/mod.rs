@@ -33,14 +33,15 @@
 //! `endpoint` (the calls) · `core` (the state) · `queue` (handing over, trying again) · `slots`
 //! (what libfabric has) · `sinks` (for late messages) · `completions` (what it reports) ·
 //! `unexpected` (buffers for requests) · `transfer` (puts and gets) · `memory` (registrations,
-//! descriptions) · `peers`, `address` · `search`, `provider` (from a URI to a device) · `fabric`
-//! (libfabric's objects).
+//! descriptions) · `local` (registered buffers for messages) · `peers`, `address` · `search`,
+//! `provider` (from a URI to a device) · `fabric` (libfabric's objects).
 
 mod address;
 mod completions;
 mod core;
 mod endpoint;
 mod fabric;
+mod local;
 mod memory;
 mod peers;
 mod provider;

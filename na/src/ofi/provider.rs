@@ -95,7 +95,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         protocol: raw::FI_PROTO_RXM,
         multi_recv_since: version(2, 0),
         wait_fd: true,
-        summary: "TCP connections under libfabric's RxM layer (libfabric before 1.18)",
+        summary: "TCP connections under libfabric's RxM layer",
         ..BASE
     },
     Provider {

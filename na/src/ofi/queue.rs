@@ -21,6 +21,7 @@ use ofi_sys::{call, raw};
 
 use super::core::Core;
 use super::fabric::failed;
+use super::local;
 use super::peers::Peer;
 use super::slots::Slot;
 use crate::matching::Kind;
@@ -243,29 +244,41 @@ impl Core {
         };
         let fi_addr = to.state::<Peer>().map_or(u64::MAX, |peer| peer.fi_addr);
         let tag = u64::from(tag.0);
-        let body =
-            iovec { iov_base: buf.as_slice().as_ptr().cast_mut().cast(), iov_len: buf.len() };
-        let (kind, len) = (*kind, buf.len());
-        let header =
-            iovec { iov_base: self.header.as_ptr().cast_mut().cast(), iov_len: self.header.len() };
+        let kind = *kind;
+        let header: &[u8] = if kind == Kind::Unexpected { &self.header } else { &[] };
+        let part = |bytes: &[u8]| iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
+        let (mut iov, mut desc) = ([part(header), part(buf.as_slice())], std::ptr::null_mut());
+        if self.registers_all {
+            let with = (&self.registry, &self.domain, ep);
+            let local = match self.locals.of_slot(index, self.message_bytes_max, with) {
+                Ok(local) => local,
+                Err(errno) => return Posted::Failed(errno),
+            };
+            let iov_len = local.put([header, buf.as_slice()]);
+            iov = [part(&[]), iovec { iov_base: local.place().cast(), iov_len }];
+            desc = local.desc();
+        }
         let result = match kind {
             Kind::Expected => {
-                let null = std::ptr::null_mut();
+                let iovec { iov_base: start, iov_len: len } = iov[1];
                 // SAFETY: the endpoint is open, the peer was inserted; the buffer stays in its slot
                 // until the completion.
-                unsafe { call::tsend(ep.ep, body.iov_base, len, null, fi_addr, tag, context) }
+                unsafe { call::tsend(ep.ep, start, len, desc, fi_addr, tag, context) }
             }
             Kind::Unexpected => {
-                let first = usize::from(header.iov_len == 0);
+                let first = usize::from(iov[0].iov_len == 0);
                 // SAFETY: the slot is ours, and libfabric has nothing of it before it is posted.
-                let iov = unsafe {
-                    (*pinned).iov = [header, body];
-                    (&raw mut (*pinned).iov).cast::<iovec>().add(first)
+                let (iov, descs) = unsafe {
+                    (*pinned).iov = iov;
+                    (*pinned).desc = [desc; 2];
+                    ((&raw mut (*pinned).iov).cast::<iovec>().add(first), &raw mut (*pinned).desc)
                 };
                 let message = raw::fi_msg {
                     msg_iov: iov,
-                    // SAFETY: as above; all of them are null.
-                    desc: unsafe { (&raw mut (*pinned).desc).cast() },
+                    desc: descs.cast(),
                     iov_count: 2 - first,
                     addr: fi_addr,
                     context,
@@ -294,11 +307,26 @@ impl Core {
             };
             let fi_addr = from.state::<Peer>().map_or(u64::MAX, |peer| peer.fi_addr);
             let room = buf.spare_mut();
-            let (start, len): (*mut c_void, _) = (room.as_mut_ptr().cast(), room.len());
-            let (null, tag) = (std::ptr::null_mut(), u64::from(tag.0));
+            let (mut start, mut len) = (room.as_mut_ptr(), room.len());
+            let mut desc = std::ptr::null_mut();
+            if self.registers_all {
+                let with = (&self.registry, &self.domain, ep);
+                match self.locals.of_slot(index, self.message_bytes_max, with) {
+                    Ok(local) => (start, desc) = (local.place(), local.desc()),
+                    Err(errno) => {
+                        self.recvs.pop_front();
+                        let from = from.clone();
+                        let error = self.error_of(&from, errno, Some("registering a buffer"));
+                        self.end_slot(index, Err(error));
+                        continue;
+                    }
+                }
+                len = len.min(self.message_bytes_max);
+            }
+            let (start, tag): (*mut c_void, _) = (start.cast(), u64::from(tag.0));
             // SAFETY: the endpoint is open, the peer was inserted; the buffer stays in its slot
             // until the completion, and nobody looks at it before.
-            let result = unsafe { call::trecv(ep.ep, start, len, null, fi_addr, tag, 0, context) };
+            let result = unsafe { call::trecv(ep.ep, start, len, desc, fi_addr, tag, 0, context) };
             match Posted::of(result) {
                 Posted::Taken | Posted::Partly => *posted = true,
                 // `shm` says so when it has as many receives as it takes.
@@ -347,6 +375,18 @@ impl Core {
 
     fn post_buffer(&mut self, number: u32) -> Posted {
         let Some(ep) = &self.ep else { return Posted::Again };
+        let mut of_buffer = std::ptr::null_mut();
+        if self.registers_all {
+            let (registry, domain) = (&self.registry, &self.domain);
+            // SAFETY: the buffer's memory lives until the buffer is dropped, which ends the
+            // registration first.
+            let register =
+                |(start, len)| unsafe { local::register(registry, domain, ep, start, len) };
+            match self.unexpected.registration(number, register) {
+                Ok(mr) => of_buffer = mr.desc(),
+                Err(errno) => return Posted::Failed(errno),
+            }
+        }
         let index = self.slots.add(Slot::Unexpected { buffer: number });
         let (context, pinned) = (self.slots.context(index), self.slots.pinned(index));
         let (start, len) = self.unexpected.place(number);
@@ -354,6 +394,7 @@ impl Core {
         // SAFETY: the slot is ours, and libfabric has nothing of it before it is posted.
         let (iov, desc) = unsafe {
             (*pinned).iov[0] = iov;
+            (*pinned).desc[0] = of_buffer;
             ((&raw const (*pinned).iov).cast(), (&raw mut (*pinned).desc).cast())
         };
         let addr = u64::MAX;
@@ -363,10 +404,7 @@ impl Core {
         let result = unsafe {
             match self.unexpected.multi {
                 true => call::recvmsg(ep.ep, &raw const message, raw::FI_MULTI_RECV),
-                false => {
-                    let null = std::ptr::null_mut();
-                    call::recv(ep.ep, start.cast(), len, null, addr, context)
-                }
+                false => call::recv(ep.ep, start.cast(), len, of_buffer, addr, context),
             }
         };
         let result = Posted::of(result);

@@ -18,8 +18,8 @@ use super::fabric::{
 use super::provider::{Format, PROVIDERS, Provider};
 use crate::{Error, Uri};
 
-/// What may be registered how: everything that is dealt with in `memory.rs`. Providers take out
-/// what they do not need.
+/// What may be registered how: everything that is dealt with in `memory.rs`; `local.rs` has the
+/// rest. Providers take out what they do not need.
 const MR_MODE: u32 =
     raw::FI_MR_VIRT_ADDR | raw::FI_MR_ALLOCATED | raw::FI_MR_PROV_KEY | raw::FI_MR_ENDPOINT;
 
@@ -33,6 +33,7 @@ struct Wanted {
     /// The name of the device.
     domain: Option<String>,
     format: Option<u32>,
+    mr_mode: u32,
 }
 
 /// The device for an endpoint of that URI.
@@ -52,7 +53,12 @@ pub(super) fn find(
         _ => 0,
     };
     let mut errno = 0;
-    for name in provider.known_as {
+    // Registering every buffer costs a copy of each message, so only where nothing else is found.
+    let ways = [0, raw::FI_MR_LOCAL].into_iter();
+    for (local, name) in
+        ways.flat_map(|local| provider.known_as.iter().map(move |name| (local, name)))
+    {
+        wanted.mr_mode = MR_MODE | local;
         match first_match(library, provider, name, &wanted)? {
             Ok(info) => {
                 if wanted.address.is_some() || port == 0 {
@@ -198,7 +204,7 @@ fn hints(
         (*(*info).tx_attr).op_flags = raw::FI_INJECT_COMPLETE;
         (*(*info).domain_attr).resource_mgmt = raw::FI_RM_ENABLED;
         (*(*info).domain_attr).threading = raw::FI_THREAD_SAFE;
-        (*(*info).domain_attr).mr_mode = MR_MODE as i32;
+        (*(*info).domain_attr).mr_mode = wanted.mr_mode as i32;
         (*(*info).domain_attr).control_progress = provider.progress;
         (*(*info).domain_attr).data_progress = provider.progress;
         (*(*info).fabric_attr).prov_name = allocated(name);

@@ -71,14 +71,18 @@ impl Core {
         with: &Addr,
         transfer: Transfer,
     ) -> Result<(), Error> {
-        let virtual_addresses =
-            self.domain.info.domain_attr().mr_mode as u32 & raw::FI_MR_VIRT_ADDR != 0;
+        let virtual_addresses = self.domain.has_mr_mode(raw::FI_MR_VIRT_ADDR);
         let native = transfer.remote.native.as_deref().unwrap_or_default();
         let pieces = memory::pieces(native, virtual_addresses).ok_or_else(|| {
             Error::InvalidArgument(
                 "the remote memory is not described for the ofi transport".into(),
             )
         })?;
+        if self.registers_all && self.registry.with(transfer.local.key(), |_| ()).is_none() {
+            return Err(Error::InvalidArgument(
+                "the local memory is not registered with this endpoint".into(),
+            ));
+        }
         let end = pieces.last().map_or(0, |piece| piece.start + piece.len);
         let with = with.clone();
         let running = Running {
@@ -143,7 +147,11 @@ impl Core {
             let Some((ours, addr, key, len)) = running.next(part_max) else {
                 return Posted::Failed(libc::EFAULT);
             };
-            let put = running.put;
+            let (put, region) = (running.put, running.transfer.local.key());
+            let desc = match self.registers_all {
+                true => self.registry.desc(region, ours).unwrap_or_default(),
+                false => std::ptr::null_mut(),
+            };
             let fi_addr = running.with.state::<Peer>().map_or(u64::MAX, |peer| peer.fi_addr);
             let index = self.slots.add(Slot::Part { transfer: number });
             let (context, pinned) = (self.slots.context(index), self.slots.pinned(index));
@@ -151,6 +159,7 @@ impl Core {
             // SAFETY: the slot is ours, and libfabric has nothing of it before it is posted.
             let message = unsafe {
                 (*pinned).iov[0] = libc::iovec { iov_base: ours.cast(), iov_len: len };
+                (*pinned).desc[0] = desc;
                 (*pinned).remote = raw::fi_rma_iov { addr, len, key };
                 raw::fi_msg_rma {
                     msg_iov: (&raw const (*pinned).iov).cast(),

@@ -17,6 +17,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::ptr::NonNull;
 
+use super::fabric::Mr;
 use crate::{Addr, Tag};
 
 /// Buffers, and messages of the greatest length for which each has room, where one takes many.
@@ -35,6 +36,8 @@ const SINGLE_BUFFERS: usize = 256;
 /// A buffer. Behind a pointer, because libfabric writes to one part while we read another.
 struct Buffer {
     memory: NonNull<[u8]>,
+    /// For providers that want it, since it was first posted.
+    mr: Option<Mr>,
     /// libfabric has it.
     posted: bool,
     /// libfabric may be done with it without a word.
@@ -49,7 +52,7 @@ unsafe impl Send for Buffer {}
 impl Buffer {
     fn new(bytes: usize) -> Self {
         let memory = NonNull::from(Box::leak(vec![0; bytes].into_boxed_slice()));
-        Self { memory, posted: false, in_doubt: false, waiting: 0 }
+        Self { memory, mr: None, posted: false, in_doubt: false, waiting: 0 }
     }
 
     fn place(&self) -> (*mut u8, usize) {
@@ -69,6 +72,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        self.mr = None;
         // SAFETY: leaked by `new`; the endpoint, which had the address, is closed before (the order
         // of the fields in `Core`).
         drop(unsafe { Box::from_raw(self.memory.as_ptr()) });
@@ -117,6 +121,25 @@ impl Unexpected {
     /// Where a buffer is, to be posted.
     pub(super) fn place(&self, number: u32) -> (*mut u8, usize) {
         self.buffers[number as usize].place()
+    }
+
+    /// The registration of a buffer, which `register` makes of its place if there is none.
+    pub(super) fn registration<E>(
+        &mut self,
+        number: u32,
+        register: impl FnOnce((*mut u8, usize)) -> Result<Mr, E>,
+    ) -> Result<&Mr, E> {
+        let buffer = &mut self.buffers[number as usize];
+        let place = buffer.place();
+        match &mut buffer.mr {
+            Some(mr) => Ok(mr),
+            none => Ok(none.insert(register(place)?)),
+        }
+    }
+
+    /// Ends the registrations, before the endpoint is closed to which they are bound.
+    pub(super) fn end_registrations(&mut self) {
+        self.buffers.iter_mut().for_each(|buffer| buffer.mr = None);
     }
 
     /// Whether there are buffers to be posted.

@@ -9,7 +9,7 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use super::address;
-use super::frame::{self, Hello, URI_BYTES_MAX};
+use super::frame::{self, Hello, Named, URI_BYTES_MAX};
 use super::gather::Gather;
 use super::mail::Mail;
 use super::outgoing::Outgoing;
@@ -54,6 +54,8 @@ pub(super) struct Core {
     known: Mutex<Known>,
     next_peer: AtomicU64,
     next_session: AtomicU64,
+    /// A random number that no other endpoint has.
+    number: u64,
     /// Set before the matcher is emptied for the last time; read under its lock.
     closed: AtomicBool,
     /// Counts polls, for [`Gather::may_write_now`].
@@ -97,6 +99,7 @@ impl Core {
             known: Mutex::default(),
             next_peer: AtomicU64::new(1),
             next_session: AtomicU64::new(u64::from_ne_bytes(seed)),
+            number: u64::from_ne_bytes(seed),
             closed: AtomicBool::new(false),
             polls: AtomicU64::new(0),
             gather: Gather::new(),
@@ -108,11 +111,13 @@ impl Core {
         self.next_session.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// What we say first on a connection.
-    pub(super) fn hello(&self, session: u64) -> Hello {
+    /// What we say first on a connection with the peer of that number; `None`: with nobody that we
+    /// know.
+    pub(super) fn hello(&self, session: u64, peer: Option<u64>) -> Hello {
         let max = self.message_bytes_max as u32;
         let hello = Hello::ours(max, session, self.listening_uri.clone());
-        Hello { alive_every_ms: ran::alive_every_ms(self.liveness_limit), ..hello }
+        let named = peer.map(|peer| Named { endpoint: self.number, peer });
+        Hello { alive_every_ms: ran::alive_every_ms(self.liveness_limit), named, ..hello }
     }
 
     /// A peer that nobody has seen before.

@@ -17,6 +17,10 @@ pub(super) const URI_BYTES_MAX: usize = 256;
 /// Longest extension of a hello, bytes.
 const EXTENSION_BYTES_MAX: usize = 256;
 
+/// What of the extension is known here: the number of the sender's endpoint, and that of the
+/// receiver there.
+const NAMED_BYTES: usize = 16;
+
 /// The sender understands [`Kind::Alive`], and sends it when asked to.
 pub(super) const CAN_BEAT: u16 = 1;
 
@@ -200,6 +204,26 @@ pub(super) struct Hello {
     pub(super) refusal: Option<Refusal>,
     /// Where the sender listens; empty if it does not.
     pub(super) uri: String,
+    /// Which endpoint it is, and what it calls the receiver.
+    pub(super) named: Option<Named>,
+}
+
+/// A sender that knows the receiver under several names has a peer for each, with connections of
+/// its own. This tells them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Named {
+    /// A random number of the sender's endpoint.
+    pub(super) endpoint: u64,
+    /// The receiver's number at that endpoint.
+    pub(super) peer: u64,
+}
+
+impl Named {
+    /// Whether both are from one endpoint, which means another peer by each.
+    pub(super) fn is_alias(first: Option<Self>, second: Option<Self>) -> bool {
+        let pair = first.zip(second);
+        pair.is_some_and(|(a, b)| a.endpoint == b.endpoint && a.peer != b.peer)
+    }
 }
 
 /// Why a side wants no connection.
@@ -241,10 +265,11 @@ impl std::fmt::Display for Refusal {
 }
 
 impl Hello {
-    /// What we say, with `alive_every_ms` and no refusal.
+    /// What we say, with `alive_every_ms`, without names, and no refusal.
     pub(super) fn ours(message_bytes_max: u32, session: u64, uri: String) -> Self {
         let (capabilities, alive_every_ms, refusal) = (CAPABILITIES, 0, None);
-        Self { message_bytes_max, session, capabilities, alive_every_ms, refusal, uri }
+        let named = None;
+        Self { message_bytes_max, session, capabilities, alive_every_ms, refusal, uri, named }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -258,9 +283,14 @@ impl Hello {
         bytes.extend_from_slice(&Refusal::code(self.refusal).to_le_bytes());
         bytes.extend_from_slice(&self.session.to_le_bytes());
         bytes.extend_from_slice(&self.alive_every_ms.to_le_bytes());
-        // No extension.
-        bytes.extend_from_slice(&[0; 4]);
+        let extension_len = if self.named.is_some() { NAMED_BYTES as u16 } else { 0 };
+        bytes.extend_from_slice(&extension_len.to_le_bytes());
+        bytes.extend_from_slice(&[0; 2]);
         bytes.extend_from_slice(self.uri.as_bytes());
+        if let Some(Named { endpoint, peer }) = self.named {
+            bytes.extend_from_slice(&endpoint.to_le_bytes());
+            bytes.extend_from_slice(&peer.to_le_bytes());
+        }
         bytes
     }
 
@@ -286,7 +316,7 @@ impl Hello {
         }
         let len = HELLO_BYTES + uri_len + extension_len;
         let Some(rest) = bytes.get(HELLO_BYTES..len) else { return Ok(None) };
-        let uri = &rest[..uri_len];
+        let (uri, extension) = rest.split_at(uri_len);
         let uri = std::str::from_utf8(uri)
             .map_err(|_| BadHello::Malformed("address in the hello is not UTF-8"))?;
         let hello = Self {
@@ -296,6 +326,9 @@ impl Hello {
             alive_every_ms: u32_at(fixed, 24).unwrap_or(0),
             refusal: Refusal::from_code(field(14)),
             uri: uri.to_owned(),
+            named: u64_at(extension, 0)
+                .zip(u64_at(extension, 8))
+                .map(|(endpoint, peer)| Named { endpoint, peer }),
         };
         Ok(Some((hello, len)))
     }
@@ -347,6 +380,10 @@ mod tests {
         Hello { alive_every_ms: 250, refusal, ..hello }
     }
 
+    fn named(endpoint: u64, peer: u64) -> Hello {
+        Hello { named: Some(Named { endpoint, peer }), ..hello() }
+    }
+
     #[test]
     fn a_hello_survives_the_wire_in_any_pieces() {
         let bytes = hello().encode();
@@ -356,6 +393,18 @@ mod tests {
         let mut longer = bytes.clone();
         longer.push(9);
         assert_eq!(Hello::decode(&longer), Ok(Some((hello(), bytes.len()))));
+        let bytes = named(7, u64::MAX).encode();
+        assert_eq!(Hello::decode(&bytes[..bytes.len() - 1]), Ok(None));
+        assert_eq!(Hello::decode(&bytes), Ok(Some((named(7, u64::MAX), bytes.len()))));
+    }
+
+    #[test]
+    fn one_endpoint_is_told_from_a_successor_and_from_a_later_session() {
+        let is_alias = |a: Hello, b: Hello| Named::is_alias(a.named, b.named);
+        assert!(is_alias(named(1, 1), named(1, 2)));
+        assert!(!is_alias(named(1, 1), named(1, 1)), "a later session");
+        assert!(!is_alias(named(1, 1), named(2, 2)), "a successor");
+        assert!(!is_alias(hello(), named(1, 1)) && !is_alias(hello(), hello()), "not known");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use rustix::event::epoll::{self, EventData};
 use super::address;
 use super::conn::{Conn, Stage};
 use super::endpoint::Core;
-use super::frame::{BadHello, Hello, Refusal};
+use super::frame::{BadHello, Hello, Named, Refusal};
 use super::inbound::Lost;
 use super::liveness;
 use super::peer::{Link, Peer, Phase};
@@ -113,7 +113,7 @@ impl Poller {
             return;
         }
         let (peer, next, deadline) = (peer.clone(), *next, *deadline);
-        let hello = core.hello(peer.lock().session);
+        let hello = core.hello(peer.lock().session, Some(peer.id));
         let greeted = socket::connected(&conn.socket)
             .and_then(|()| say(&conn.socket, &hello))
             .map(|()| conn.stage = Stage::Greeting { peer: Some(peer.clone()), deadline });
@@ -208,7 +208,7 @@ impl Poller {
             Err(bad) => {
                 if dialed.is_none() && bad != BadHello::Magic {
                     // It may be gone already; then it needs no answer.
-                    let _ = say(&conn.socket, &core.hello(0));
+                    let _ = say(&conn.socket, &core.hello(0, None));
                 }
                 return Err(Lost::Broke(bad.to_string()));
             }
@@ -220,7 +220,7 @@ impl Poller {
         if dialed.is_none() && self.conns.len() > core.options.connections_max {
             let refusal = Some(Refusal::TooManyConnections);
             // It may be gone already; then it needs no answer.
-            let _ = say(&conn.socket, &Hello { refusal, ..core.hello(0) });
+            let _ = say(&conn.socket, &Hello { refusal, ..core.hello(0, None) });
             return Err(Lost::Ended("there are too many connections".into()));
         }
         let peer = match &dialed {
@@ -236,7 +236,9 @@ impl Poller {
 
     /// Who called: the peer that listens where it says, if the connection comes from that host,
     /// else an origin that is only known by this connection. So are we ourselves, having called
-    /// another address of ours: answers must take this connection, not the way within.
+    /// another address of ours: answers must take this connection, not the way within. And so is a
+    /// peer that has a connection already and calls us by another name: it would miss answers that
+    /// come by the other connection.
     fn identify(&mut self, core: &Core, conn: &Conn, hello: &Hello) -> Arc<Peer> {
         let remote = socket::remote_address(&conn.socket).ok();
         let local = socket::local_address(&conn.socket).ok();
@@ -246,7 +248,15 @@ impl Poller {
             from_there || (announced.ip().is_loopback() && same_host)
         });
         match announced.filter(|announced| !core.listens_at(*announced)) {
-            Some(address) => core.peer_at(PeerKey::Address(address), vec![address]),
+            Some(address) => {
+                let known = core.peer_at(PeerKey::Address(address), vec![address]);
+                let by_another_name = matches!(&known.lock().phase,
+                    Phase::Up(link) if Named::is_alias(link.named, hello.named));
+                match by_another_name {
+                    true => core.new_peer(address::uri_of(address), vec![address]),
+                    false => known,
+                }
+            }
             None => {
                 let name = remote.map_or_else(|| "unknown".to_owned(), |a| a.to_string());
                 core.new_peer(address::origin_uri(name), Vec::new())
@@ -280,13 +290,14 @@ impl Poller {
         self.with_peer(peer, |state| {
             // Under the lock, so that no frame overtakes it.
             if greet {
-                say(&conn.socket, &core.hello(state.session))?;
+                say(&conn.socket, &core.hello(state.session, Some(peer.id)))?;
             }
             state.conns.push(key);
             if matches!(state.phase, Phase::Idle | Phase::Dialing) {
                 state.phase = Phase::Up(Link {
                     socket: conn.socket.clone(),
                     session: hello.session,
+                    named: hello.named,
                     message_bytes_max,
                     alive_every,
                 });

@@ -32,7 +32,8 @@
 //!
 //! Two peers that dial each other at once get two connections. Each side sends on the one that it
 //! saw established first and on no other, so the order in each direction is kept; frames of one
-//! session on two connections are a violation.
+//! session on two connections are a violation. Who knows a peer by two names has two connections as
+//! well, and two peers; at the other side the later one is a second peer with the same address.
 //!
 //! The connections of a peer end together, and with them everything in flight: `PeerGone`,
 //! `Protocol` if the peer broke a rule, or `Unreachable` if it was never connected (which also ends

@@ -17,6 +17,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use super::frame::Named;
 use super::incoming::Appetite;
 use super::outgoing::{Flushed, Harvest, Outgoing};
 use super::transfers::Transfers;
@@ -30,6 +31,7 @@ pub(super) struct Link {
     pub(super) socket: Arc<OwnedFd>,
     /// The peer's, see [`Hello`](super::frame::Hello).
     pub(super) session: u64,
+    pub(super) named: Option<Named>,
     /// Longest message that both sides take, bytes.
     pub(super) message_bytes_max: usize,
     /// The peer wants to hear something at least this often.

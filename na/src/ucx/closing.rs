@@ -153,6 +153,8 @@ impl Driver {
         }
         self.settle_events();
         let Some(worker) = self.worker.take() else { return };
+        // Nothing is held at the moment: all events were settled.
+        self.inbox().keep_at(std::ptr::null_mut());
         if !self.has_unsent() {
             return drop(worker);
         }

@@ -65,6 +65,8 @@ pub(super) struct Driver {
     /// Transfers with chunks to send.
     pub(super) sending: VecDeque<Stream>,
     next: u64,
+    /// A random number that no other endpoint has.
+    pub(super) endpoint: u64,
     /// Memory to drop without the lock.
     pub(super) memory: Vec<LocalMem>,
     /// Somebody sleeps, or is about to, and is to be woken for whatever is done here.
@@ -98,6 +100,7 @@ impl Driver {
             transfers: HashMap::new(),
             sending: VecDeque::new(),
             next: seed,
+            endpoint: seed,
             memory: Vec::new(),
             is_asleep: false,
             has_slept: false,
@@ -139,19 +142,19 @@ impl Driver {
     }
 
     /// Adds a peer, which is found by its key and reached at these addresses; without a key it is
-    /// an origin with that name.
+    /// known by its connection, and has that address as text.
     pub(super) fn add_peer(
         &mut self,
         key: Option<PeerKey>,
         addresses: Vec<SocketAddr>,
-        name: impl FnOnce() -> String,
+        text: impl FnOnce() -> String,
     ) -> usize {
         self.sweep();
         let (id, session) = (self.number(), self.number());
         let protocol = &self.facts.protocol;
         let uri = match &key {
             Some(key) => key.uri(&address::head(protocol)),
-            None => address::origin_uri(protocol, name()),
+            None => text(),
         };
         let peer = Peer::new(id, uri, key.clone(), addresses, session);
         let index = self.free.pop().unwrap_or(self.peers.len());
@@ -304,7 +307,7 @@ impl Driver {
     }
 
     /// Who is at the other end of a connection, once greeted.
-    fn greeted_peer(&self, link: ucp_ep_h) -> Option<usize> {
+    pub(super) fn greeted_peer(&self, link: ucp_ep_h) -> Option<usize> {
         self.state().links.get(&(link as usize))?.peer.as_ref().map(|(at, _)| *at)
     }
 

@@ -23,7 +23,7 @@ use rustix::time::{
 use super::driver::{Driver, Facts};
 use super::inbox::Inbox;
 use super::messages::refused;
-use super::worker::Worker;
+use super::worker::{self, Worker};
 use super::{MESSAGE_BYTES_MAX, address};
 use crate::fork::Process;
 use crate::host_port;
@@ -51,7 +51,7 @@ pub(super) struct UcxEndpoint {
     id: u64,
     own: Addr,
     protocol: String,
-    tls: String,
+    bulk_path: String,
     message_bytes_max: usize,
     regions: RegionTable,
     loopback: Loopback,
@@ -107,12 +107,14 @@ impl UcxEndpoint {
             liveness_limit: ran::limit(options.liveness_limit),
         };
         let seed = seed()?;
+        let (version, tls) = (worker::version(ucp), settings.tls);
+        let bulk_path = format!("active messages of UCX {version}, copied (UCX_TLS={tls})");
         let inbox = std::mem::ManuallyDrop::new(inbox).0;
         Ok(Self {
             id,
             own,
             protocol: uri.protocol.to_owned(),
-            tls: settings.tls,
+            bulk_path,
             message_bytes_max: options.message_bytes_max,
             regions,
             loopback: Loopback::default(),
@@ -126,7 +128,7 @@ impl UcxEndpoint {
     }
 
     /// Works on the driver, wakes who sleeps, and lets go of memory afterwards. `None`: closed.
-    fn with<R>(&self, work: impl FnOnce(&mut Driver) -> R) -> Option<R> {
+    pub(super) fn with<R>(&self, work: impl FnOnce(&mut Driver) -> R) -> Option<R> {
         self.with_item((), |driver, ()| work(driver)).ok()
     }
 
@@ -471,7 +473,7 @@ impl Endpoint for UcxEndpoint {
     }
 
     fn bulk_path(&self) -> String {
-        format!("active messages of UCX, copied (UCX_TLS={})", self.tls)
+        self.bulk_path.clone()
     }
 }
 

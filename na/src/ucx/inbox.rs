@@ -5,12 +5,14 @@
 //! the worker. Messages are matched here; all else becomes an [`Event`], which the driver handles
 //! after the call.
 
-use std::cell::{RefCell, RefMut};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
+use std::ptr::NonNull;
 
 use ucx_sys::*;
 
+use super::held::{ChunkBytes, Held};
 use super::peer::PeerRef;
 use super::slots::Pinned;
 use super::transfers::CHUNK_BYTES;
@@ -56,7 +58,7 @@ pub(super) enum News {
     /// The peer says something about the two of us.
     Control(Vec<u8>),
     /// A chunk of a transfer.
-    Data(Vec<u8>),
+    Data(ChunkBytes),
     /// A message that came before the hello was looked at.
     Message(Kind, Tag, Vec<u8>),
 }
@@ -114,6 +116,8 @@ pub(super) struct Inbox {
     /// Messages of a kind that a peer may have on the way or waiting here.
     window: u32,
     state: RefCell<State>,
+    /// May be told to keep data; null: may not.
+    keeper: Cell<ucp_worker_h>,
 }
 
 /// The place of `kind` in pairs.
@@ -233,7 +237,13 @@ impl Inbox {
         window: u32,
         matcher: Matcher,
     ) -> Self {
-        Self { ucp, message_bytes_max, window, state: RefCell::new(State::new(matcher)) }
+        let (state, keeper) = (RefCell::new(State::new(matcher)), Cell::default());
+        Self { ucp, message_bytes_max, window, state, keeper }
+    }
+
+    /// Data may stay with this worker until it was looked at; null: with none any more.
+    pub(super) fn keep_at(&self, worker: ucp_worker_h) {
+        self.keeper.set(worker);
     }
 
     /// The state; not across a call of the worker.
@@ -399,7 +409,37 @@ pub(super) unsafe extern "C" fn on_data(
 ) -> ucs_status_t {
     let came = Came { header: (std::ptr::null(), 0), data: (data, length), param };
     // SAFETY: contract of this function.
-    unsafe { bytes_came(arg, came, ("chunk", DATA_BYTES_MAX), News::Data) }
+    if unsafe { is_held(arg, &came) } {
+        return UCS_INPROGRESS;
+    }
+    let copied = |bytes| News::Data(ChunkBytes::Copied(bytes));
+    // SAFETY: contract of this function.
+    unsafe { bytes_came(arg, came, ("chunk", DATA_BYTES_MAX), copied) }
+}
+
+/// Leaves a chunk with UCX if that offers it; whether it did.
+///
+/// # Safety
+///
+/// Only within a callback of UCX, with an inbox as its argument, and what UCX handed over.
+unsafe fn is_held(arg: *mut c_void, came: &Came) -> bool {
+    // SAFETY: contract of this function.
+    let inbox = unsafe { inbox(arg) };
+    // SAFETY: the same.
+    let Some((from, flags)) = (unsafe { sender(came.param) }) else { return false };
+    let (data, length) = came.data;
+    let (worker, mut state) = (inbox.keeper.get(), inbox.state());
+    let offered = flags & u64::from(UCP_AM_RECV_ATTR_FLAG_DATA) != 0 && !worker.is_null();
+    let Some(data) = NonNull::new(data.cast_mut()).filter(|_| offered) else { return false };
+    // What comes by a connection that is not open is not noted, and must not be released here.
+    if length > DATA_BYTES_MAX || !state.links.contains_key(&(from as usize)) {
+        return false;
+    }
+    // SAFETY: UCX hands so many bytes, and keeps them for who says so. Events are dropped after the
+    // call of the worker, by who has the driver; and before it is destroyed, see `end_worker`.
+    let held = unsafe { Held::new(inbox.ucp, worker, data, length) };
+    state.note(from, News::Data(ChunkBytes::Held(held)));
+    true
 }
 
 /// What is looked at after the call of the worker: `max` bytes at most.
@@ -411,7 +451,7 @@ unsafe fn bytes_came(
     arg: *mut c_void,
     came: Came,
     (what, max): (&str, usize),
-    news: fn(Vec<u8>) -> News,
+    news: impl FnOnce(Vec<u8>) -> News,
 ) -> ucs_status_t {
     // SAFETY: contract of this function.
     let inbox = unsafe { inbox(arg) };

@@ -7,8 +7,9 @@
 //!
 //! Files, in the order in which a message passes them: `endpoint` (operations), `messages`,
 //! `transfers` (what becomes of them), `driver` (what a poll does), `sessions` (connections),
-//! `slots` (what UCX has in hand), `worker` (UCX's calls), `inbox` (its callbacks); `liveness`,
-//! `closing`, `peer`, `address`, `wire` and `sockaddr` are what the names say.
+//! `slots` (what UCX has in hand), `worker` (UCX's calls), `inbox` (its callbacks), `held` (data
+//! that it keeps for us); `liveness`, `closing`, `peer`, `address`, `wire` and `sockaddr` are what
+//! the names say.
 //!
 //! # Connections
 //!
@@ -18,8 +19,10 @@
 //! tried, within the limit of time for all), and both sides use that connection. Each
 //! side says hello; until then nothing else is sent. Who announces where it listens, and calls from
 //! that host (or loopback from loopback), is *the* peer under that address; else it is an origin
-//! that is known by this connection only. Two that dial each other at once get two connections, and
-//! each sends on the one that it saw first, so the order in each direction is kept.
+//! that is known by this connection only. Who calls from there while another connection of the same
+//! endpoint is open, and calls us by another name, is a second peer with that address: answers must
+//! take the connection that the call came by. Two that dial each other at once get two connections,
+//! and each sends on the one that it saw first, so the order in each direction is kept.
 //!
 //! The connections of a peer end together, and with them everything in flight. A *session* number
 //! changes with every such end, so a side that has not noticed learns it from the next hello.
@@ -74,20 +77,22 @@
 //! 50 ms, then ends the connections by force, at which UCX lets go. Over `ucx+sm` that is not
 //! allowed: if a peer does not take what was sent, the worker is left behind, with a warning.
 //!
-//! # What is said in active messages with number 1, version 2
+//! # What is said in active messages with number 1, version 3
 //!
 //! All integers are little endian. The first byte says what it is.
 //!
 //! | 0: hello | offset | bytes |
 //! |---|---|---|
-//! | version, 2 | 1 | 1 |
+//! | version, 3 | 1 | 1 |
 //! | 0 | 2 | 2 |
 //! | session | 4 | 8 |
 //! | longest message that the sender takes | 12 | 4 |
 //! | messages of a kind that may be on the way to the sender | 16 | 4 |
 //! | the sender wants to hear something every so many ms; 0: does not mind | 20 | 4 |
-//! | length of the address, at most 256 | 24 | 4 |
-//! | where the sender listens, UTF-8; empty: nowhere | 28 | length |
+//! | number of the sender's endpoint, random | 24 | 8 |
+//! | the receiver's number at that endpoint | 32 | 8 |
+//! | length of the address, at most 256 | 40 | 4 |
+//! | where the sender listens, UTF-8; empty: nowhere | 44 | length |
 //!
 //! | first byte | then |
 //! |---|---|
@@ -106,6 +111,7 @@ mod address;
 mod closing;
 mod driver;
 mod endpoint;
+mod held;
 mod inbox;
 mod liveness;
 mod messages;

@@ -68,6 +68,8 @@ pub(super) struct Peer {
     /// Our number for what is between us, and the peer's.
     pub(super) session: u64,
     pub(super) their_session: Option<u64>,
+    /// The number of its endpoint, and ours there, as its hello says.
+    pub(super) their_numbers: (u64, u64),
     /// Its address, for messages of this session.
     pub(super) current: Option<Addr>,
     /// Longest message that it takes.
@@ -112,6 +114,7 @@ impl Peer {
             links: Vec::new(),
             session,
             their_session: None,
+            their_numbers: (0, 0),
             current: None,
             their_max: 0,
             credits: [0; 2],

@@ -63,8 +63,12 @@ impl Driver {
         };
         let message_bytes_max = self.facts.message_bytes_max as u32;
         let alive_every_ms = ran::alive_every_ms(self.facts.liveness_limit);
-        let Some(session) = self.peer(index).map(|peer| peer.session) else { return };
-        let hello = Hello { session, message_bytes_max, window, alive_every_ms, uri };
+        let endpoint = self.endpoint;
+        let Some((session, peer)) = self.peer(index).map(|peer| (peer.session, peer.id)) else {
+            return;
+        };
+        let hello =
+            Hello { session, message_bytes_max, window, alive_every_ms, endpoint, peer, uri };
         self.tell_on(link, &Control::Hello(hello));
     }
 
@@ -107,10 +111,12 @@ impl Driver {
                 let protocol = &self.facts.protocol;
                 let listens = address::announced(&hello.uri, protocol, *client);
                 let is_own = listens.is_some() && hello.uri == self.facts.own.uri();
+                let protocol = protocol.clone();
                 match listens.filter(|_| !is_own) {
-                    Some(address) => self.peer_at(PeerKey::Address(address), vec![address]),
+                    Some(address) => self.caller_at(address, &hello),
                     None => self.add_peer(None, Vec::new(), || {
-                        client.map_or("unknown".into(), |client| client.to_string())
+                        let name = client.map_or("unknown".into(), |client| client.to_string());
+                        address::origin_uri(&protocol, name)
                     }),
                 }
             }
@@ -126,6 +132,21 @@ impl Driver {
             self.end_session(index, "it has been restarted".into());
         }
         self.join(index, link, hello, stranger.is_some());
+    }
+
+    /// Who has called and listens at `address`: the peer there, or one more if that is connected
+    /// and calls us by another name this time.
+    fn caller_at(&mut self, address: SocketAddr, hello: &Hello) -> usize {
+        let index = self.peer_at(PeerKey::Address(address), vec![address]);
+        let by_another_name = self.peer(index).is_some_and(|peer| {
+            let (endpoint, own) = peer.their_numbers;
+            peer.phase == Phase::Connected && endpoint == hello.endpoint && own != hello.peer
+        });
+        if !by_another_name {
+            return index;
+        }
+        let protocol = self.facts.protocol.clone();
+        self.add_peer(None, vec![address], || address::uri_of(&protocol, address))
     }
 
     /// The connection is one of this peer, and of this session.
@@ -150,6 +171,7 @@ impl Driver {
             peer.alive_every = (!every.is_zero()).then_some(every.max(liveness::EVERY_MIN));
             (peer.told_at, peer.silence) = (Instant::now(), Silence::default());
             peer.their_max = hello.message_bytes_max as usize;
+            peer.their_numbers = (hello.endpoint, hello.peer);
             (peer.window, peer.credits) = (hello.window, [hello.window; 2]);
         }
         let id = peer.id;
@@ -174,10 +196,23 @@ impl Driver {
     /// A connection has ended by itself.
     pub(super) fn failed(&mut self, link: ucp_ep_h, reason: String) {
         match self.owner(link) {
+            Some(index) if self.is_spare(index, link) => {
+                if let Some(peer) = self.peer(index) {
+                    peer.links.retain(|own| *own != link);
+                }
+                self.drop_link(link);
+            }
             Some(index) => self.end_session(index, reason),
             None if self.strangers.remove(&(link as usize)).is_some() => self.drop_link(link),
             None => {}
         }
+    }
+
+    /// Whether a connection that we began has not brought anything, and the peer is connected by
+    /// one that it began: it does without.
+    fn is_spare(&mut self, index: usize, link: ucp_ep_h) -> bool {
+        self.greeted_peer(link).is_none()
+            && self.peer(index).is_some_and(|peer| peer.phase == Phase::Connected)
     }
 
     /// The peer broke a rule: it loses its connections.
@@ -308,5 +343,206 @@ impl Driver {
         let peers = self.peers.iter().flatten().filter_map(|peer| peer.dialed.as_ref());
         let strangers = self.strangers.values().map(|stranger| &stranger.since);
         peers.chain(strangers).filter_map(|since| since.next_look(limit)).chain(watched).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::conformance::{Optional, PATIENCE};
+    use crate::ucx::endpoint::UcxEndpoint;
+    use crate::{Addr, Completion, Endpoint, MsgBuf, OpId, OpenOptions, Tag, Uri};
+
+    const OPEN: Optional = Optional { variable: "MARGO_TEST_UCX", uri: "ucx+tcp://127.0.0.1:0" };
+
+    /// One that gives up no connection because of the time that it takes.
+    fn open(listen: bool) -> UcxEndpoint {
+        let mut options = OpenOptions::listening(listen);
+        options.connect_timeout = Duration::from_secs(3600);
+        UcxEndpoint::open(&Uri::parse(OPEN.uri).unwrap(), &options).unwrap()
+    }
+
+    /// Polls both until one of them reports something that `wanted` takes.
+    fn until<T>(ends: [&UcxEndpoint; 2], mut wanted: impl FnMut(Completion) -> Option<T>) -> T {
+        let began = Instant::now();
+        let mut found = None;
+        while began.elapsed() < PATIENCE {
+            for end in ends {
+                end.poll(16, &mut |completion| found = found.take().or(wanted(completion)))
+                    .unwrap();
+            }
+            if let Some(found) = found {
+                return found;
+            }
+        }
+        panic!("nothing happens");
+    }
+
+    fn send(from: &UcxEndpoint, to: &Addr) {
+        let mut buf = MsgBuf::with_capacity(8);
+        assert!(buf.try_extend(b"hello"));
+        from.send_unexpected(OpId(1), to, Tag(7), buf).unwrap();
+    }
+
+    /// A name with several addresses, of which the first ones are in vain.
+    #[test]
+    fn who_is_not_at_the_first_addresses_is_found_at_the_next() {
+        if let Some(lacks) = OPEN.lacks() {
+            return println!("SKIPPED: {lacks}");
+        }
+        let (target, origin) = (open(true), open(false));
+        let uri = target.self_addr().uri().to_owned();
+        let there: SocketAddr = uri.rsplit('/').next().unwrap().parse().unwrap();
+        // Other addresses of this host, at which nobody listens.
+        let not_there = |ip: &str| SocketAddr::new(ip.parse().unwrap(), there.port());
+        let all = vec![not_there("127.0.0.2"), not_there("127.0.0.3"), there];
+        let name = PeerKey::Name("several".into(), there.port());
+        let to = origin.with(|driver| driver.lookup(name, all)).unwrap();
+        let room = MsgBuf::with_capacity(target.limits().unexpected_bytes_max);
+        target.recv_unexpected(OpId(2), room).unwrap();
+        send(&origin, &to);
+        let mut sent = false;
+        let came = until([&target, &origin], |completion| match completion {
+            Completion::Recv { op: OpId(2), buf, result } => {
+                result.unwrap();
+                Some(buf.as_slice().to_vec())
+            }
+            Completion::Send { result, .. } => {
+                result.unwrap();
+                sent = true;
+                None
+            }
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(came, b"hello");
+        // The third one is the one that is tried first from now on, no longer than the connection.
+        let tried = origin.with(|driver| {
+            let index = driver.index_of(&to).unwrap();
+            let peer = driver.peer(index).unwrap();
+            (peer.phase, peer.trying)
+        });
+        assert_eq!(tried, Some((Phase::Connected, 0)));
+        if !sent {
+            until([&target, &origin], |completion| match completion {
+                Completion::Send { result, .. } => {
+                    result.unwrap();
+                    Some(())
+                }
+                _ => None,
+            });
+        }
+    }
+
+    /// Who called us in the meantime stays connected when our own attempt comes to nothing.
+    #[test]
+    fn a_call_in_vain_does_not_end_the_connection_that_the_peer_made() {
+        if let Some(lacks) = OPEN.lacks() {
+            return println!("SKIPPED: {lacks}");
+        }
+        let (peer, own) = (open(true), open(true));
+        let there: SocketAddr = peer.self_addr().uri().rsplit('/').next().unwrap().parse().unwrap();
+        // Takes connections, and says nothing.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let instead = vec![silent.local_addr().unwrap()];
+        let to = own.with(|driver| driver.lookup(PeerKey::Address(there), instead)).unwrap();
+        let room = |of: &UcxEndpoint| MsgBuf::with_capacity(of.limits().unexpected_bytes_max);
+        peer.recv_unexpected(OpId(2), room(&peer)).unwrap();
+        own.recv_unexpected(OpId(3), room(&own)).unwrap();
+        send(&own, &to);
+        send(&peer, &peer.lookup(own.self_addr().uri()).unwrap());
+        // Both messages have gone by the connection that the peer has made.
+        let mut left = vec![1, 1, 2, 3];
+        until([&peer, &own], |completion| {
+            let op = match completion {
+                Completion::Send { op, result, .. } => result.map(|()| op),
+                Completion::Recv { op, result, .. } => result.map(|_arrival| op),
+                other @ Completion::Transfer { .. } => panic!("{other:?}"),
+            };
+            let at = left.iter().position(|waited| *waited == op.as_ref().unwrap().0).unwrap();
+            left.swap_remove(at);
+            left.is_empty().then_some(())
+        });
+        let look = || {
+            let phase_and_links = |driver: &mut Driver| {
+                let index = driver.index_of(&to).unwrap();
+                let peer = driver.peer(index).unwrap();
+                (peer.phase, peer.links.len())
+            };
+            own.with(phase_and_links).unwrap()
+        };
+        assert_eq!(look(), (Phase::Connected, 2));
+        // Resets the connection.
+        drop(silent);
+        let began = Instant::now();
+        while look() == (Phase::Connected, 2) {
+            assert!(began.elapsed() < PATIENCE, "the connection is not reset");
+            own.poll(16, &mut |completion| panic!("{completion:?}")).unwrap();
+        }
+        assert_eq!(look(), (Phase::Connected, 1));
+    }
+
+    /// A host name and an address, say: each has a connection, and neither ends the other.
+    #[test]
+    fn calls_by_two_names_do_not_end_each_other() {
+        if let Some(lacks) = OPEN.lacks() {
+            return println!("SKIPPED: {lacks}");
+        }
+        let (target, origin) = (open(true), open(true));
+        let uri = target.self_addr().uri().to_owned();
+        let there: SocketAddr = uri.rsplit('/').next().unwrap().parse().unwrap();
+        let name = PeerKey::Name("several".into(), there.port());
+        let first = origin.with(|driver| driver.lookup(name, vec![there])).unwrap();
+        let second = origin.lookup(&uri).unwrap();
+        assert_ne!(first, second);
+        let room = |of: &UcxEndpoint| MsgBuf::with_capacity(of.limits().unexpected_bytes_max);
+        // A call by each, the second while the answer to the first is awaited.
+        let mut callers = Vec::new();
+        for (to, answer) in [(&first, OpId(3)), (&second, OpId(4))] {
+            target.recv_unexpected(OpId(2), room(&target)).unwrap();
+            origin.recv_expected(answer, to, Tag(7), room(&origin)).unwrap();
+            send(&origin, to);
+            callers.push(until([&target, &origin], |completion| match completion {
+                Completion::Recv { op: OpId(2), result, .. } => Some(result.unwrap().from),
+                Completion::Send { result, .. } => {
+                    result.unwrap();
+                    None
+                }
+                other => panic!("{other:?}"),
+            }));
+        }
+        assert!(callers.iter().all(|caller| caller.uri() == origin.self_addr().uri()));
+        for (caller, (to, answer)) in callers.iter().zip([(first, OpId(3)), (second, OpId(4))]) {
+            target.send_expected(OpId(5), caller, Tag(7), room(&target)).unwrap();
+            let from = until([&target, &origin], |completion| match completion {
+                Completion::Recv { op, result, .. } if op == answer => Some(result.unwrap().from),
+                Completion::Send { result, .. } => {
+                    result.unwrap();
+                    None
+                }
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(from, to);
+        }
+    }
+
+    #[test]
+    fn who_is_at_no_address_is_unreachable() {
+        if let Some(lacks) = OPEN.lacks() {
+            return println!("SKIPPED: {lacks}");
+        }
+        let (target, origin) = (open(true), open(false));
+        let uri = target.self_addr().uri().to_owned();
+        let port = uri.rsplit(':').next().unwrap().parse().unwrap();
+        let all = ["127.0.0.2", "127.0.0.3"].map(|ip| SocketAddr::new(ip.parse().unwrap(), port));
+        let name = PeerKey::Name("nowhere".into(), port);
+        let to = origin.with(|driver| driver.lookup(name, all.to_vec())).unwrap();
+        send(&origin, &to);
+        let error = until([&target, &origin], |completion| match completion {
+            Completion::Send { result, .. } => result.err(),
+            _ => None,
+        });
+        assert!(matches!(error, Error::Unreachable { .. }), "{error}");
     }
 }

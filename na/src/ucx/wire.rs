@@ -4,7 +4,7 @@
 use crate::DeniedReason;
 
 /// Version of what is said here.
-pub(super) const VERSION: u8 = 2;
+pub(super) const VERSION: u8 = 3;
 
 /// Longest address in a hello, bytes.
 const URI_BYTES_MAX: usize = 256;
@@ -57,6 +57,10 @@ pub(super) struct Hello {
     pub(super) window: u32,
     /// How often the sender wants to hear something, ms; 0: it does not mind.
     pub(super) alive_every_ms: u32,
+    /// A random number of the sender's endpoint, and the receiver's number there: a sender that
+    /// knows the receiver by several names has a peer for each.
+    pub(super) endpoint: u64,
+    pub(super) peer: u64,
     /// Where the sender listens; empty: nowhere.
     pub(super) uri: String,
 }
@@ -106,6 +110,8 @@ impl Control {
                 out.extend(hello.message_bytes_max.to_le_bytes());
                 out.extend(hello.window.to_le_bytes());
                 out.extend(hello.alive_every_ms.to_le_bytes());
+                out.extend(hello.endpoint.to_le_bytes());
+                out.extend(hello.peer.to_le_bytes());
                 out.extend((hello.uri.len() as u32).to_le_bytes());
                 out.extend(hello.uri.as_bytes());
             }
@@ -225,6 +231,7 @@ impl<'a> Reader<'a> {
         }
         let (session, message_bytes_max) = (self.long()?, self.int()?);
         let (window, alive_every_ms) = (self.int()?, self.int()?);
+        let (endpoint, peer) = (self.long()?, self.long()?);
         let len = self.int()? as usize;
         if len > URI_BYTES_MAX {
             return Err("a hello with an address that is too long");
@@ -234,7 +241,7 @@ impl<'a> Reader<'a> {
         }
         let uri = str::from_utf8(self.take(len)?).map_err(|_| "a hello that is not UTF-8")?;
         let uri = uri.to_owned();
-        Ok(Hello { session, message_bytes_max, window, alive_every_ms, uri })
+        Ok(Hello { session, message_bytes_max, window, alive_every_ms, endpoint, peer, uri })
     }
 }
 
@@ -257,6 +264,8 @@ mod tests {
             message_bytes_max: 4096,
             window: 64,
             alive_every_ms: 250,
+            endpoint: 1 << 60,
+            peer: 9,
             uri: "ucx+tcp://127.0.0.1:7".into(),
         };
         vec![

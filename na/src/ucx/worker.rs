@@ -68,6 +68,15 @@ pub(super) fn text(ucp: &Ucp, status: ucs_status_t) -> String {
     text.to_string_lossy().into_owned()
 }
 
+/// Which UCX it is.
+pub(super) fn version(ucp: &Ucp) -> String {
+    // SAFETY: takes nothing, and may be asked at any time.
+    let version = unsafe { ucp.ucp_get_version_string() };
+    // SAFETY: a constant string of the library's, which stays.
+    let version = unsafe { CStr::from_ptr(version) };
+    version.to_string_lossy().into_owned()
+}
+
 fn check(ucp: &Ucp, status: ucs_status_t, what: &str) -> Result<(), Error> {
     match status {
         UCS_OK => Ok(()),
@@ -111,6 +120,8 @@ impl Worker {
         this.handle(AM_CONTROL, inbox::on_control)?;
         this.handle(AM_DATA, inbox::on_data)?;
         this.handle(AM_EXPECTED, inbox::on_expected)?;
+        // SAFETY: contract of this function.
+        unsafe { &*inbox }.keep_at(this.worker);
         Ok(this)
     }
 

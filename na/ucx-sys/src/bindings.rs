@@ -444,6 +444,7 @@ pub type ucp_ep_attr_field = ::core::ffi::c_uint;
 pub struct Ucp {
     __library: ::libloading::Library,
     pub ucs_status_string: unsafe extern "C" fn(status: ucs_status_t) -> *const ::core::ffi::c_char,
+    pub ucp_get_version_string: unsafe extern "C" fn() -> *const ::core::ffi::c_char,
     pub ucp_config_read: unsafe extern "C" fn(
         env_prefix: *const ::core::ffi::c_char,
         filename: *const ::core::ffi::c_char,
@@ -513,6 +514,8 @@ pub struct Ucp {
         count: usize,
         param: *const ucp_request_param_t,
     ) -> ucs_status_ptr_t,
+    pub ucp_am_data_release:
+        unsafe extern "C" fn(worker: ucp_worker_h, data: *mut ::core::ffi::c_void),
     pub ucp_request_free: unsafe extern "C" fn(request: *mut ::core::ffi::c_void),
 }
 impl Ucp {
@@ -530,6 +533,8 @@ impl Ucp {
     {
         let __library = library.into();
         let ucs_status_string = unsafe { __library.get(b"ucs_status_string\0") }.map(|sym| *sym)?;
+        let ucp_get_version_string =
+            unsafe { __library.get(b"ucp_get_version_string\0") }.map(|sym| *sym)?;
         let ucp_config_read = unsafe { __library.get(b"ucp_config_read\0") }.map(|sym| *sym)?;
         let ucp_config_release =
             unsafe { __library.get(b"ucp_config_release\0") }.map(|sym| *sym)?;
@@ -560,10 +565,13 @@ impl Ucp {
         let ucp_worker_set_am_recv_handler =
             unsafe { __library.get(b"ucp_worker_set_am_recv_handler\0") }.map(|sym| *sym)?;
         let ucp_am_send_nbx = unsafe { __library.get(b"ucp_am_send_nbx\0") }.map(|sym| *sym)?;
+        let ucp_am_data_release =
+            unsafe { __library.get(b"ucp_am_data_release\0") }.map(|sym| *sym)?;
         let ucp_request_free = unsafe { __library.get(b"ucp_request_free\0") }.map(|sym| *sym)?;
         Ok(Ucp {
             __library,
             ucs_status_string,
+            ucp_get_version_string,
             ucp_config_read,
             ucp_config_release,
             ucp_config_modify,
@@ -584,11 +592,15 @@ impl Ucp {
             ucp_ep_flush_nbx,
             ucp_worker_set_am_recv_handler,
             ucp_am_send_nbx,
+            ucp_am_data_release,
             ucp_request_free,
         })
     }
     pub unsafe fn ucs_status_string(&self, status: ucs_status_t) -> *const ::core::ffi::c_char {
         unsafe { (self.ucs_status_string)(status) }
+    }
+    pub unsafe fn ucp_get_version_string(&self) -> *const ::core::ffi::c_char {
+        unsafe { (self.ucp_get_version_string)() }
     }
     pub unsafe fn ucp_config_read(
         &self,
@@ -720,6 +732,9 @@ impl Ucp {
         param: *const ucp_request_param_t,
     ) -> ucs_status_ptr_t {
         unsafe { (self.ucp_am_send_nbx)(ep, id, header, header_length, buffer, count, param) }
+    }
+    pub unsafe fn ucp_am_data_release(&self, worker: ucp_worker_h, data: *mut ::core::ffi::c_void) {
+        unsafe { (self.ucp_am_data_release)(worker, data) }
     }
     pub unsafe fn ucp_request_free(&self, request: *mut ::core::ffi::c_void) {
         unsafe { (self.ucp_request_free)(request) }

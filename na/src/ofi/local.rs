@@ -1,0 +1,193 @@
+//! Memory of ours that libfabric works on itself, for providers that want it registered
+//! (`FI_MR_LOCAL`: some configurations of `efa`, `verbs` without RxM).
+//!
+//! A message is copied into a buffer of its slot, or out of it, which is registered once and stays
+//! with the slot: registering each message would cost far more than copying 4 KiB. What transfers
+//! read and write is registered anyway, and so are the buffers for requests. Each operation then
+//! gets the registration's descriptor.
+//!
+//! Source: `na_ofi_mem_alloc`, `na_ofi_msg_send_expected` in `na_ofi.c`, where messages lie in
+//! registered memory from the beginning.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
+
+use ofi_sys::raw;
+
+use super::fabric::{Domain, Ep, Mr};
+use super::memory::Registry;
+use crate::MsgBuf;
+use crate::sync::Arc;
+
+/// Memory that is registered for messages.
+pub(super) struct LocalBuffer {
+    memory: NonNull<[u8]>,
+    /// `None`: ended, see [`LocalBuffers::end_registrations`].
+    mr: Option<Mr>,
+}
+
+// SAFETY: it owns its memory, which is not tied to a thread.
+unsafe impl Send for LocalBuffer {}
+
+impl LocalBuffer {
+    fn new(
+        registry: &Registry,
+        domain: &Arc<Domain>,
+        ep: &Ep,
+        bytes: usize,
+    ) -> Result<Self, c_int> {
+        let memory = NonNull::from(Box::leak(vec![0; bytes].into_boxed_slice()));
+        let mut this = Self { memory, mr: None };
+        // SAFETY: the memory lives until `this` is dropped, which ends the registration first.
+        this.mr = Some(unsafe { register(registry, domain, ep, this.place(), bytes) }?);
+        Ok(this)
+    }
+
+    pub(super) fn place(&self) -> *mut u8 {
+        self.memory.as_ptr().cast()
+    }
+
+    /// What libfabric wants with an operation on it.
+    pub(super) fn desc(&self) -> *mut c_void {
+        self.mr.as_ref().map_or(std::ptr::null_mut(), Mr::desc)
+    }
+
+    /// Writes a message, in two parts, which fit; its length.
+    pub(super) fn put(&mut self, parts: [&[u8]; 2]) -> usize {
+        // SAFETY: owned, and libfabric has nothing of it before it is posted.
+        let memory = unsafe { self.memory.as_mut() };
+        let (first, rest) = memory.split_at_mut(parts[0].len());
+        first.copy_from_slice(parts[0]);
+        rest[..parts[1].len()].copy_from_slice(parts[1]);
+        parts[0].len() + parts[1].len()
+    }
+
+    /// Reads a message of `len` bytes that libfabric has put here, as far as `into` has room; how
+    /// far that was.
+    fn read(&self, into: &mut MsgBuf, len: usize) -> usize {
+        let len = len.min(into.capacity()).min(self.memory.len());
+        // SAFETY: so many bytes are there, all of which were written once, and libfabric is done
+        // with the operation that it had them for.
+        let bytes = unsafe { std::slice::from_raw_parts(self.place(), len) };
+        into.spare_mut()[..len].copy_from_slice(bytes);
+        len
+    }
+}
+
+impl Drop for LocalBuffer {
+    fn drop(&mut self) {
+        self.mr = None;
+        // SAFETY: leaked by `new`; libfabric has no operation on it any more (the order of the
+        // fields in `Core`).
+        drop(unsafe { Box::from_raw(self.memory.as_ptr()) });
+    }
+}
+
+/// Registers memory for messages. The number of libfabric's error on failure.
+///
+/// # Safety
+///
+/// As for [`Mr::register`].
+pub(super) unsafe fn register(
+    registry: &Registry,
+    domain: &Arc<Domain>,
+    ep: &Ep,
+    start: *mut u8,
+    len: usize,
+) -> Result<Mr, c_int> {
+    // SAFETY: the caller's.
+    unsafe { registry.new_mr(domain, Some(ep), (start, len), raw::FI_SEND | raw::FI_RECV) }
+}
+
+/// The buffers of an endpoint's slots, made when they are first used.
+#[derive(Default)]
+pub(super) struct LocalBuffers {
+    by_slot: Vec<Option<LocalBuffer>>,
+}
+
+impl LocalBuffers {
+    /// The buffer of a slot, which has room for `bytes`: the same number in each call.
+    pub(super) fn of_slot(
+        &mut self,
+        slot: u32,
+        bytes: usize,
+        (registry, domain, ep): (&Registry, &Arc<Domain>, &Ep),
+    ) -> Result<&mut LocalBuffer, c_int> {
+        let at = slot as usize;
+        if self.by_slot.len() <= at {
+            self.by_slot.resize_with(at + 1, || None);
+        }
+        match &mut self.by_slot[at] {
+            Some(buffer) => Ok(buffer),
+            none => Ok(none.insert(LocalBuffer::new(registry, domain, ep, bytes)?)),
+        }
+    }
+
+    /// Reads the message of `len` bytes that libfabric has put into a slot's buffer; how much of it
+    /// there was.
+    pub(super) fn read(&self, slot: u32, into: &mut MsgBuf, len: usize) -> usize {
+        let buffer = self.by_slot.get(slot as usize).and_then(Option::as_ref);
+        buffer.map_or(0, |buffer| buffer.read(into, len))
+    }
+
+    /// Ends the registrations, which may be bound to the endpoint, before that is closed. The
+    /// memory stays.
+    pub(super) fn end_registrations(&mut self) {
+        self.by_slot.iter_mut().flatten().for_each(|buffer| buffer.mr = None);
+    }
+}
+
+/// The conformance suite with everything registered, which no software provider asks for: `tcp`,
+/// `tcp;ofi_rxm` and `shm` take `FI_MR_LOCAL` out of what they are offered (`ofi_alter_domain_attr`
+/// in `util_attr.c`), and use, or ignore, the descriptors that they get all the same.
+#[cfg(test)]
+mod tests {
+    use crate::conformance::{Opener, Optional};
+    use crate::ofi::endpoint::OfiEndpoint;
+    use crate::sync::Arc;
+    use crate::{Endpoint, OpenOptions, Uri};
+
+    struct Registering(Optional);
+
+    const fn over(uri: &'static str) -> Registering {
+        Registering(Optional { variable: "MARGO_TEST_OFI", uri })
+    }
+
+    impl Opener<Registering> for Registering {
+        const HEEDS_OPTIONS: bool = true;
+
+        fn lacks(&self) -> Option<String> {
+            self.0.lacks()
+        }
+
+        fn open(&self, options: &OpenOptions) -> Arc<dyn Endpoint> {
+            let uri = Uri::parse(self.0.uri).unwrap();
+            let opened = OfiEndpoint::open_and_register(&uri, options, true);
+            Arc::new(opened.unwrap_or_else(|error| panic!("{}: {error}", self.0.uri)))
+        }
+    }
+
+    mod tcp {
+        use super::*;
+
+        const OPEN: Registering = over("ofi+tcp://127.0.0.1:0");
+
+        crate::conformance! { OPEN; unconnected }
+    }
+
+    mod tcp_rxm {
+        use super::*;
+
+        const OPEN: Registering = over("ofi+tcp;ofi_rxm://127.0.0.1:0");
+
+        crate::conformance! { OPEN; unconnected }
+    }
+
+    mod shm {
+        use super::*;
+
+        const OPEN: Registering = over("ofi+shm://");
+
+        crate::conformance! { OPEN; unconnected }
+    }
+}
