@@ -11,6 +11,7 @@ use clap::ValueEnum;
 use crate::context::Context;
 use crate::failure::Result;
 use crate::floors::channel::Transport;
+use crate::floors::fabric::{Fabric, Verb};
 use crate::floors::stream::Style;
 use crate::floors::{attach, coroutine, memcpy, rtt, stream};
 use crate::row::{Figure, Target, Unit};
@@ -20,7 +21,7 @@ use crate::rows::echo::{self, Layer, Work};
 use crate::rows::pair::{Patience, Settings};
 use crate::rows::sweep::{self, Sweep};
 use crate::rows::{
-    hg_proc, na_sm, na_tcp, rpc, rpc_scale, timer_callback, ult_fib, ult_idle, ult_memory,
+    fabric, hg_proc, na_sm, na_tcp, rpc, rpc_scale, timer_callback, ult_fib, ult_idle, ult_memory,
     ult_switch, ult_sync, ult_tasklet, ult_wake,
 };
 
@@ -47,6 +48,8 @@ pub(crate) enum Group {
     Rpc,
     /// Bulk transfers
     Bulk,
+    /// Messages, calls and transfers over libfabric and UCX
+    Fabric,
     /// What hg_rate, hg_bw_read and hg_bw_write of Mercury measure; only when it is named
     Sweep,
 }
@@ -129,6 +132,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.extend(hg_cases());
     cases.extend(rpc_cases());
     cases.extend(bulk_cases());
+    cases.extend(Fabric::ALL.into_iter().flat_map(fabric_cases));
     cases
 }
 
@@ -199,9 +203,7 @@ fn hg_cases() -> Vec<Case> {
                 Target::TimesOther(1.3, echo::NULL),
                 Target::TimesOther(2.0, echo::EAGER),
             ),
-            Transport::Tcp => {
-                (Target::None, Target::None, Target::TimesOther(1.0, echo::EAGER_AND_TRIP))
-            }
+            _ => (Target::None, Target::None, Target::TimesOther(1.0, echo::EAGER_AND_TRIP)),
         };
         row("rtt.1k", Unit::Nanoseconds, Work::Bytes(1024), kilobyte);
         row("rtt.overflow", Unit::Nanoseconds, Work::Overflow, overflow);
@@ -397,6 +399,43 @@ fn bulk_cases() -> Vec<Case> {
             let case = Case::new(Group::Bulk, id, Unit::BytesPerSecond, measure);
             cases.push(case.two_cores().target(target));
         }
+    }
+    cases
+}
+
+/// More than a bare round trip that a round trip of ours may take, ns.
+const FABRIC_OVERHEAD: f64 = 300.0;
+
+/// Share of the bare bandwidth that a transfer of ours should have.
+const FABRIC_SHARE: f64 = 0.97;
+
+fn fabric_cases(over: Fabric) -> Vec<Case> {
+    let transport = Transport::Fabric(over);
+    let row = |what: &str, unit, measure: Measure| {
+        let id = format!("fabric.{}.{what}", over.word());
+        let measure = move |context: &Context| match over.lacks() {
+            Some(lacks) => Ok(Figure::lacking(lacks)),
+            None => measure(context),
+        };
+        Case::new(Group::Fabric, id, unit, measure).two_cores()
+    };
+    let mut cases = Vec::new();
+    for (what, layer) in [("rtt", Layer::Na), ("hg.rtt", Layer::Hg)] {
+        let measure = move |context: &Context| echo::run(context, layer, transport, Work::Null);
+        cases.push(row(what, Unit::Nanoseconds, Box::new(measure)));
+    }
+    let settings = Settings { transport, patience: Patience::Poll };
+    let measure = move |context: &Context| rpc::rtt(context, settings);
+    cases.push(row("rpc.rtt", Unit::Nanoseconds, Box::new(measure)));
+    for case in &mut cases {
+        case.target = Target::MoreThanFloor(FABRIC_OVERHEAD);
+    }
+    let measure = move |c: &Context| echo::run(c, Layer::Hg, transport, Work::Many(16));
+    cases.push(row("hg.rate16", Unit::PerSecond, Box::new(measure)));
+    for (what, verb) in [("get", Verb::Get), ("put", Verb::Put)] {
+        let measure = move |c: &Context| fabric::transfers(c, over, verb, 1 << 20);
+        let case = row(&format!("{what}.1m"), Unit::BytesPerSecond, Box::new(measure));
+        cases.push(case.target(Target::TimesFloor(FABRIC_SHARE)));
     }
     cases
 }

@@ -13,7 +13,7 @@ use crate::floors::channel::{Place, Responder};
 use crate::floors::{attach, stream};
 use crate::machine::pin;
 use crate::process::{ChildProcess, Role};
-use crate::rows::{bulk, echo, na_sm, na_tcp, rpc, sweep};
+use crate::rows::{bulk, echo, fabric, na_sm, na_tcp, rpc, sweep};
 use crate::stats::Effort;
 use crate::wait::Deadline;
 
@@ -35,6 +35,8 @@ pub(crate) enum Task {
     Echo(echo::Target),
     /// The other side of the rows `na.tcp.*`.
     NaTcp(na_tcp::Target),
+    /// The other side of the transfers `fabric.*`.
+    Fabric(fabric::Target),
     /// Serve the rows of `na` that only sm has.
     NaSm(na_sm::Target),
     /// Serve the calls of the `rpc` rows.
@@ -74,11 +76,12 @@ pub(crate) fn run(order: &str) -> Result<()> {
     let deadline = Deadline::after(limit);
     pin(core)?;
     match task {
-        Task::Answer(place) => Responder::join(&place)?.answer(deadline),
+        Task::Answer(place) => Responder::join(&place, deadline)?.answer(deadline),
         Task::Attach { source, effort } => attach::peer(source, effort),
         Task::Stream(source) => stream::peer(&source, deadline),
         Task::Echo(target) => echo::peer(&target, deadline),
         Task::NaTcp(target) => na_tcp::peer(target, deadline),
+        Task::Fabric(target) => fabric::peer(&target, deadline),
         Task::NaSm(target) => na_sm::peer(target, deadline),
         Task::Rpc(target) => rpc::peer(target, deadline),
         Task::Bulk(target) => bulk::peer(target, deadline),

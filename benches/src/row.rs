@@ -43,6 +43,8 @@ pub(crate) enum Target {
     LimitWithTail(f64, f64),
     /// A multiple of the floor of the same run.
     TimesFloor(f64),
+    /// So much more than the floor of the same run, in the row's unit.
+    MoreThanFloor(f64),
     /// A multiple of what is named so needs in the same run; see [`Figure::beside`].
     TimesOther(f64, &'static str),
 }
@@ -54,6 +56,7 @@ impl Target {
             Self::None => None,
             Self::Limit(limit) | Self::LimitWithTail(limit, _) => Some(limit),
             Self::TimesFloor(times) => floor.map(|floor| floor * times),
+            Self::MoreThanFloor(more) => floor.map(|floor| floor + more),
             Self::TimesOther(times, name) => others.get(name).map(|other| other * times),
         }
     }
@@ -70,12 +73,19 @@ pub(crate) struct Figure {
     pub(crate) samples: Distribution,
     /// What others need for the same in the same run, by name, in the row's unit.
     pub(crate) others: BTreeMap<String, f64>,
+    /// What this machine lacks for the row: nothing was measured.
+    pub(crate) lacks: Option<String>,
 }
 
 impl Figure {
+    /// Of a row for which this machine lacks something.
+    pub(crate) fn lacking(what: String) -> Self {
+        Self { lacks: Some(what), ..Self::default() }
+    }
+
     /// The median of `samples`.
     pub(crate) fn median(samples: Distribution, floor: Option<f64>) -> Self {
-        Self { value: samples.p50, floor, samples, others: BTreeMap::new() }
+        Self { value: samples.p50, floor, samples, ..Self::default() }
     }
 
     /// The 99th percentile of `samples`.
@@ -86,7 +96,7 @@ impl Figure {
     /// A figure that is no median, measured once.
     pub(crate) fn single(value: f64, floor: Option<f64>) -> Self {
         let samples = Distribution { n: 1, ..Distribution::default() };
-        Self { value: Some(value), floor, samples, others: BTreeMap::new() }
+        Self { value: Some(value), floor, samples, ..Self::default() }
     }
 
     /// Adds what `name` needs for the same, if it could be measured.
@@ -109,6 +119,8 @@ pub(crate) struct Row {
     pub(crate) floor: Option<f64>,
     /// `value / floor`.
     pub(crate) ratio: Option<f64>,
+    /// `value - floor`; of times.
+    pub(crate) overhead: Option<f64>,
     /// Median.
     pub(crate) p50: Option<f64>,
     /// Reached or bettered by 99 % of the samples.
@@ -125,6 +137,8 @@ pub(crate) struct Row {
     pub(crate) line_ns: Option<[f64; 2]>,
     /// What others need for the same in the same run, by name.
     pub(crate) others: BTreeMap<String, f64>,
+    /// What this machine lacks for the row, which then has no figure and did not fail.
+    pub(crate) lacks: Option<String>,
     /// Why there is no figure.
     pub(crate) error: Option<String>,
 }
@@ -138,7 +152,7 @@ impl Row {
         figure: Figure,
         line_ns: Option<[f64; 2]>,
     ) -> Self {
-        let Figure { value, floor, samples, others } = figure;
+        let Figure { value, floor, samples, others, lacks } = figure;
         let floor = floor.filter(|floor| *floor > 0.0);
         let limit = target.limit(floor, &others);
         let keeps = |value: f64, limit: f64| {
@@ -154,6 +168,10 @@ impl Row {
             unit,
             floor,
             ratio: value.zip(floor).map(|(value, floor)| value / floor),
+            overhead: value
+                .zip(floor)
+                .filter(|_| unit == Unit::Nanoseconds)
+                .map(|(value, floor)| value - floor),
             p50: samples.p50,
             p99: samples.p99,
             p999: samples.p999,
@@ -162,6 +180,7 @@ impl Row {
             met: value.zip(limit).map(|(value, limit)| keeps(value, limit) && tail_kept),
             line_ns,
             others,
+            lacks,
             error: None,
         }
     }
@@ -191,6 +210,8 @@ mod tests {
         assert_eq!(met(Unit::PerSecond, Target::Limit(11.0)), Some(false));
         assert_eq!(met(Unit::BytesPerSecond, Target::TimesFloor(0.8)), Some(true));
         assert_eq!(met(Unit::Nanoseconds, Target::TimesFloor(1.5)), Some(false));
+        assert_eq!(met(Unit::Nanoseconds, Target::MoreThanFloor(5.0)), Some(true));
+        assert_eq!(met(Unit::Nanoseconds, Target::MoreThanFloor(4.9)), Some(false));
         assert_eq!(met(Unit::Nanoseconds, Target::LimitWithTail(10.0, 20.0)), Some(true));
         assert_eq!(met(Unit::Nanoseconds, Target::LimitWithTail(10.0, 19.0)), Some(false));
         assert_eq!(met(Unit::Nanoseconds, Target::None), None);
@@ -212,10 +233,20 @@ mod tests {
     fn the_ratio_is_value_over_floor_and_absent_without_a_floor() {
         let row = Row::measured("x", Unit::Nanoseconds, Target::None, figure(10.0, 5.0, 1.0), None);
         assert_eq!(row.ratio, Some(2.0));
+        assert_eq!(row.overhead, Some(5.0));
+        let rate = Row::measured("x", Unit::PerSecond, Target::None, figure(10.0, 5.0, 1.0), None);
+        assert_eq!(rate.overhead, None, "no difference of rates");
         let row = Row::measured("x", Unit::Bytes, Target::None, Figure::single(3.0, None), None);
         assert_eq!((row.ratio, row.value, row.n), (None, Some(3.0), 1));
         let row = Row::measured("x", Unit::Percent, Target::None, figure(1.0, 0.0, 1.0), None);
         assert_eq!(row.ratio, None, "no division by zero");
+    }
+
+    #[test]
+    fn a_row_that_lacks_something_says_so_and_has_not_failed() {
+        let figure = Figure::lacking("no library".into());
+        let row = Row::measured("x", Unit::Nanoseconds, Target::TimesFloor(1.0), figure, None);
+        assert_eq!((row.lacks.as_deref(), row.error, row.met), (Some("no library"), None, None));
     }
 
     #[test]

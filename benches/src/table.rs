@@ -2,8 +2,10 @@
 
 use crate::row::{Row, Unit};
 
-const TITLES: [&str; 11] =
-    ["id", "value", "floor", "ratio", "p50", "p99", "p99.9", "n", "target", "met?", "line ns"];
+const TITLES: [&str; 12] = [
+    "id", "value", "floor", "ratio", "over", "p50", "p99", "p99.9", "n", "target", "met?",
+    "line ns",
+];
 
 /// The titles and a line under them. `width` as [`id_width`] says.
 pub(crate) fn head(width: usize) -> String {
@@ -17,12 +19,16 @@ pub(crate) fn row(width: usize, row: &Row) -> String {
     if let Some(error) = &row.error {
         return format!("{:width$}  failed: {error}", row.id);
     }
+    if let Some(lacks) = &row.lacks {
+        return format!("{:width$}  not on this machine: {lacks}", row.id);
+    }
     let figure = |value: Option<f64>| value.map_or_else(dash, |value| amount(value, row.unit));
     let cells = [
         row.id.clone(),
         figure(row.value),
         figure(row.floor),
         row.ratio.map_or_else(dash, |ratio| format!("{ratio:.2}")),
+        figure(row.overhead),
         figure(row.p50),
         figure(row.p99),
         figure(row.p999),
@@ -118,7 +124,9 @@ mod tests {
         let titles = head.lines().next().unwrap();
         let text = row(width, &got);
         assert_eq!(text.len(), titles.len());
-        for (title, cell) in [("value", "12.00 ns"), ("ratio", "2.00"), ("met?", "NO")] {
+        for (title, cell) in
+            [("value", "12.00 ns"), ("ratio", "2.00"), ("over", "6.00 ns"), ("met?", "NO")]
+        {
             let end = titles.find(title).unwrap() + title.len();
             assert!(text[..end].ends_with(cell), "{cell} under {title}:\n{titles}\n{text}");
         }
@@ -131,6 +139,13 @@ mod tests {
         let got = Row::measured("ult.fib.1", Unit::Nanoseconds, Target::None, figure, None);
         let text = row(9, &got);
         assert_eq!(text.lines().nth(1), Some("           beside: rival 12.00 ns"));
+    }
+
+    #[test]
+    fn a_row_that_lacks_something_says_what() {
+        let figure = Figure::lacking("no library".into());
+        let got = Row::measured("fabric.x", Unit::Nanoseconds, Target::None, figure, None);
+        assert_eq!(row(8, &got), "fabric.x  not on this machine: no library");
     }
 
     #[test]

@@ -12,9 +12,9 @@ use serde_json::Value;
 use support::{Bench, cores, within};
 
 const BENCH: &str = env!("CARGO_BIN_EXE_margo-bench");
-const KEYS: [&str; 14] = [
-    "error", "floor", "id", "line_ns", "met", "n", "others", "p50", "p99", "p999", "ratio",
-    "target", "unit", "value",
+const KEYS: [&str; 16] = [
+    "error", "floor", "id", "lacks", "line_ns", "met", "n", "others", "overhead", "p50", "p99",
+    "p999", "ratio", "target", "unit", "value",
 ];
 
 fn listed(words: &[&str]) -> Vec<String> {
@@ -40,7 +40,7 @@ fn check_shape(row: &Value) {
     keys.sort_unstable();
     assert_eq!(keys, KEYS, "{row}");
     assert!(["ns", "1/s", "bytes/s", "bytes", "%"].contains(&row["unit"].as_str().unwrap()));
-    if row["error"].is_null() {
+    if row["error"].is_null() && row["lacks"].is_null() {
         let value = row["value"].as_f64().unwrap();
         assert!(value.is_finite() && value >= 0.0, "{row}");
         assert!(row["n"].as_u64().unwrap() > 0, "{row}");
@@ -84,6 +84,26 @@ fn a_sweep_measures_each_size_with_each_number_of_calls() {
     rows.iter().for_each(check_shape);
     assert_eq!(rows.len(), ids.len());
     assert_eq!(code, Some(i32::from(cores() == 1)), "{text}");
+}
+
+#[test]
+fn a_machine_without_a_library_gets_rows_that_say_so() {
+    if cores() == 1 {
+        return println!("SKIPPED: needs two cores");
+    }
+    let output = Command::new(BENCH)
+        .args(["fabric", "--filter", "fabric.ofi_", "--quick"])
+        .env("MARGO_LIBFABRIC", "libno-such-fabric.so.9")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("fabric.")).collect();
+    assert_eq!(rows.len(), listed(&["fabric", "--filter", "fabric.ofi_"]).len(), "{text}");
+    for row in rows {
+        assert!(row.contains("not on this machine: "), "{row}");
+        assert!(row.contains("libno-such-fabric.so.9"), "{row}");
+    }
 }
 
 #[test]

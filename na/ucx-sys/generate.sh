@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Writes src/bindings.rs: raw declarations of the part of UCP that the plugin uses.
+# Writes src/bindings.rs: raw declarations of the part of UCP that the plugin uses, and the floors of
+# `margo-bench` (worker addresses, remote memory).
 #
 # Run by hand, when more of the interface is wanted; the result is committed, so that a build needs
 # neither the headers nor libclang. Needs bindgen-cli (`cargo install bindgen-cli --locked`, 0.73), libclang and UCX's headers (Debian: libucx-dev). Run it against the oldest
@@ -17,6 +18,9 @@ functions=(
     ucp_conn_request_query
     ucp_ep_create ucp_ep_close_nbx ucp_ep_flush_nbx
     ucp_am_send_nbx ucp_am_data_release ucp_request_free
+    ucp_worker_get_address ucp_worker_release_address
+    ucp_mem_map ucp_mem_unmap ucp_rkey_pack ucp_rkey_buffer_release
+    ucp_ep_rkey_unpack ucp_rkey_destroy ucp_get_nbx ucp_put_nbx
 )
 wrapper="$(mktemp --suffix .h)"
 trap 'rm -f "$wrapper"' EXIT

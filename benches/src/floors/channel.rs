@@ -1,4 +1,4 @@
-//! The floor of a message round trip over either transport, between two processes.
+//! The floor of a message round trip over each transport, between two processes.
 //!
 //! The caller's process makes an [`Offer`] and hands its [`Place`] to the peer, which
 //! [joins](Responder::join); then each side has its end.
@@ -7,6 +7,7 @@ use std::net::TcpListener;
 
 use serde::{Deserialize, Serialize};
 
+use super::fabric::{Fabric, Side};
 use super::tcp;
 use crate::failure::{Doing, Result};
 use crate::lines::{self, SharedLines};
@@ -19,6 +20,8 @@ pub(crate) enum Transport {
     Sm,
     /// TCP on loopback.
     Tcp,
+    /// A library for fabrics.
+    Fabric(Fabric),
 }
 
 impl Transport {
@@ -27,6 +30,16 @@ impl Transport {
         match self {
             Self::Sm => "sm",
             Self::Tcp => "tcp",
+            Self::Fabric(fabric) => fabric.word(),
+        }
+    }
+
+    /// The URI at which a side opens its endpoint.
+    pub(crate) fn uri(self) -> &'static str {
+        match self {
+            Self::Sm => "na+sm://",
+            Self::Tcp => "na+tcp://127.0.0.1:0",
+            Self::Fabric(fabric) => fabric.uri(),
         }
     }
 }
@@ -38,6 +51,8 @@ pub(crate) enum Place {
     Lines(String),
     /// `host:port`
     Tcp(String),
+    /// An address of the library's.
+    Fabric(Fabric, Vec<u8>),
 }
 
 /// A channel that waits for its peer.
@@ -47,6 +62,8 @@ pub(crate) enum Offer {
     Sm(SharedLines),
     /// Waits for a connection.
     Tcp(TcpListener),
+    /// Waits for a message.
+    Fabric(Fabric, Side),
 }
 
 impl Offer {
@@ -61,6 +78,7 @@ impl Offer {
             Transport::Tcp => {
                 Ok(Self::Tcp(TcpListener::bind("127.0.0.1:0").doing("listening on loopback")?))
             }
+            Transport::Fabric(fabric) => Ok(Self::Fabric(fabric, Side::offer(fabric)?)),
         }
     }
 
@@ -76,6 +94,7 @@ impl Offer {
                 let address = listener.local_addr().doing("asking for the port")?;
                 Ok(Place::Tcp(address.to_string()))
             }
+            Self::Fabric(fabric, side) => Ok(Place::Fabric(*fabric, side.address()?)),
         }
     }
 
@@ -91,6 +110,10 @@ impl Offer {
                 let stream = tcp::accept(&listener, deadline, idle)?;
                 Ok(Caller::Tcp(tcp::Connection::new(stream)))
             }
+            Self::Fabric(_, mut side) => {
+                side.wait_for_join(deadline, idle)?;
+                Ok(Caller::Fabric(side))
+            }
         }
     }
 }
@@ -102,6 +125,8 @@ pub(crate) enum Caller {
     Sm(lines::Caller<SharedLines>),
     /// A connection.
     Tcp(tcp::Connection),
+    /// A library's endpoint.
+    Fabric(Side),
 }
 
 impl Caller {
@@ -119,6 +144,7 @@ impl Caller {
             let greeted = match self {
                 Self::Sm(lines) => lines.greeted(),
                 Self::Tcp(connection) => connection.greeted()?,
+                Self::Fabric(side) => side.greeted()?,
             };
             if greeted {
                 return Ok(());
@@ -146,6 +172,7 @@ impl Caller {
         match self {
             Self::Sm(lines) => lines.round_trip(deadline),
             Self::Tcp(connection) => connection.round_trip(deadline),
+            Self::Fabric(side) => side.round_trip(deadline),
         }
     }
 
@@ -158,6 +185,7 @@ impl Caller {
         match self {
             Self::Sm(lines) => lines.stop(deadline),
             Self::Tcp(connection) => connection.stop(deadline),
+            Self::Fabric(side) => side.stop(deadline),
         }
     }
 }
@@ -169,6 +197,8 @@ pub(crate) enum Responder {
     Sm(lines::Responder<SharedLines>),
     /// A connection.
     Tcp(tcp::Connection),
+    /// A library's endpoint.
+    Fabric(Side),
 }
 
 impl Responder {
@@ -176,11 +206,14 @@ impl Responder {
     ///
     /// # Errors
     ///
-    /// When there is none.
-    pub(crate) fn join(place: &Place) -> Result<Self> {
+    /// When there is none, or it does not answer until the deadline.
+    pub(crate) fn join(place: &Place, deadline: Deadline) -> Result<Self> {
         match place {
             Place::Lines(name) => Ok(Self::Sm(lines::Responder::new(SharedLines::open(name)?))),
             Place::Tcp(address) => Ok(Self::Tcp(tcp::Connection::new(tcp::connect(address)?))),
+            Place::Fabric(fabric, address) => {
+                Side::join(*fabric, address, deadline).map(Self::Fabric)
+            }
         }
     }
 
@@ -193,6 +226,7 @@ impl Responder {
         match self {
             Self::Sm(lines) => lines.answer(deadline),
             Self::Tcp(connection) => connection.answer(deadline),
+            Self::Fabric(side) => side.answer(deadline),
         }
     }
 }

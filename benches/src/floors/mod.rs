@@ -4,6 +4,7 @@
 pub(crate) mod attach;
 pub(crate) mod channel;
 pub(crate) mod coroutine;
+pub(crate) mod fabric;
 pub(crate) mod futex;
 pub(crate) mod memcpy;
 pub(crate) mod rtt;

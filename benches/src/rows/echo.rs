@@ -41,14 +41,6 @@ pub(super) trait Node: Sized {
     fn close(self);
 }
 
-/// The URI at which a side opens its endpoint.
-pub(super) fn uri(transport: Transport) -> &'static str {
-    match transport {
-        Transport::Sm => "na+sm://",
-        Transport::Tcp => "na+tcp://127.0.0.1:0",
-    }
-}
-
 /// Which layer a row measures.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) enum Layer {
@@ -118,7 +110,7 @@ pub(crate) fn peer(target: &Target, deadline: Deadline) -> Result<()> {
 }
 
 fn peer_of<N: Node>(target: &Target, deadline: Deadline) -> Result<()> {
-    let mut floor = Responder::join(&target.place)?;
+    let mut floor = Responder::join(&target.place, deadline)?;
     let mut node = N::open(target.transport, true, deadline)?;
     process::send(&node.endpoint().self_addr().uri())?;
     for _ in 0..target.effort.rounds {

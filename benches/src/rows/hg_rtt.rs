@@ -11,7 +11,7 @@ use margo::hg::{Core, ForwardOptions, HgError, HgOptions, RequestHandle, Respons
 use margo::hg::{ProviderId, Registration, Writer};
 use na::{Addr, Endpoint, OpenOptions};
 
-use super::echo::{Node, Work, uri};
+use super::echo::{Node, Work};
 use crate::failure::{Doing, Failure, Result};
 use crate::floors::channel::Transport;
 use crate::wait::Deadline;
@@ -74,7 +74,7 @@ impl HgNode {
 
 impl Node for HgNode {
     fn open(transport: Transport, listen: bool, deadline: Deadline) -> Result<Self> {
-        let uri = uri(transport);
+        let uri = transport.uri();
         let endpoint = na::open(uri, &OpenOptions::listening(listen)).doing(uri)?;
         let mut options = HgOptions::default();
         options.listen = listen;

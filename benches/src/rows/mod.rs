@@ -3,6 +3,7 @@
 pub(crate) mod argobots;
 pub(crate) mod bulk;
 pub(crate) mod echo;
+pub(crate) mod fabric;
 pub(crate) mod hg_proc;
 pub(crate) mod na_sm;
 pub(crate) mod na_tcp;

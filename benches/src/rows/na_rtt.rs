@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use na::{Addr, Arrival, Completion, Endpoint, MsgBuf, OpId, OpenOptions, Tag, Transfer};
 
-use super::echo::{Node, Work, uri};
+use super::echo::{Node, Work};
 use crate::failure::{Doing, Failure, Result};
 use crate::floors::channel::Transport;
 use crate::wait::Deadline;
@@ -76,7 +76,7 @@ impl NaNode {
 
 impl Node for NaNode {
     fn open(transport: Transport, listen: bool, deadline: Deadline) -> Result<Self> {
-        let uri = uri(transport);
+        let uri = transport.uri();
         let endpoint = na::open(uri, &OpenOptions::listening(listen)).doing(uri)?;
         let (outgoing, incoming) = (Some(endpoint.alloc_msg()), Some(endpoint.alloc_msg()));
         Ok(Self { endpoint, outgoing, incoming, arrival: None, transfers: 0, deadline })

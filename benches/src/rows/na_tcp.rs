@@ -17,7 +17,7 @@ use na::{Access, Addr, Completion, Endpoint, LocalMem, Memory, MsgBuf, OpId, Ope
 use na::{Tag, Transfer};
 use serde::{Deserialize, Serialize};
 
-use super::echo::{Node, uri};
+use super::echo::Node;
 use super::na_rtt::NaNode;
 use crate::context::Context;
 use crate::failure::{Doing, Failure, Result};
@@ -78,7 +78,7 @@ pub(crate) fn peer(target: Target, deadline: Deadline) -> Result<()> {
 }
 
 fn open(listen: bool) -> Result<Arc<dyn Endpoint>> {
-    na::open(uri(Tcp), &OpenOptions::listening(listen)).doing("opening na+tcp")
+    na::open(Tcp.uri(), &OpenOptions::listening(listen)).doing("opening na+tcp")
 }
 
 /// Polls until the origin's process asks for the end.

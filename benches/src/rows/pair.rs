@@ -33,10 +33,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     fn instance(self, listen: bool) -> Result<Instance> {
-        let address = match self.transport {
-            Transport::Sm => "na+sm://",
-            Transport::Tcp => "na+tcp://127.0.0.1:0",
-        };
+        let address = self.transport.uri();
         let mut document = json!({"margo": {"address": address, "listen": listen}});
         if self.patience == Patience::Poll {
             document["progress_spindown_msec"] = json!(3_600_000);

@@ -55,7 +55,7 @@ pub(crate) struct Target {
 ///
 /// When margo does not start, or the floor's channel is not there.
 pub(crate) fn peer(target: Target, deadline: Deadline) -> Result<()> {
-    let floor = Mutex::new(Responder::join(&target.place)?);
+    let floor = Mutex::new(Responder::join(&target.place, deadline)?);
     let register = move |instance: &Instance| {
         let null = instance.register(NULL, |request| {
             // An origin that is gone needs no answer.

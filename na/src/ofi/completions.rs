@@ -7,6 +7,7 @@
 )]
 
 use std::ffi::{CStr, c_int};
+use std::mem::MaybeUninit;
 
 use ofi_sys::{call, raw};
 
@@ -30,8 +31,9 @@ const WORDS_BYTES: usize = 256;
 impl Core {
     /// Takes completions until there are none, or enough to report.
     pub(super) fn progress(&mut self, enough: usize) -> Result<(), Error> {
-        let mut entries: [raw::fi_cq_tagged_entry; BATCH] = std::array::from_fn(|_| zeroed());
-        let mut sources = [u64::MAX; BATCH];
+        // Left as they are: a poll that finds nothing shall cost nothing but the question.
+        let mut entries = [const { MaybeUninit::<raw::fi_cq_tagged_entry>::uninit() }; BATCH];
+        let mut sources = [const { MaybeUninit::<raw::fi_addr_t>::uninit() }; BATCH];
         let tells_source = self.header.is_empty();
         loop {
             let Some(ep) = &self.ep else { return Ok(()) };
@@ -43,14 +45,18 @@ impl Core {
                         ep.cq,
                         entries.as_mut_ptr().cast(),
                         BATCH,
-                        sources.as_mut_ptr(),
+                        sources.as_mut_ptr().cast(),
                     ),
                     false => call::cq_read(ep.cq, entries.as_mut_ptr().cast(), BATCH),
                 }
             };
             match usize::try_from(count) {
                 Ok(count) => {
-                    for (entry, source) in entries[..count.min(BATCH)].iter().zip(sources) {
+                    for (entry, source) in entries[..count.min(BATCH)].iter().zip(&sources) {
+                        // SAFETY: libfabric has written so many entries.
+                        let entry = unsafe { entry.assume_init_ref() };
+                        // SAFETY: as many sources, where it was asked for them.
+                        let source = tells_source.then(|| unsafe { source.assume_init() });
                         self.completed(entry, source);
                     }
                     if count < BATCH || self.done.len() >= enough {
@@ -69,14 +75,14 @@ impl Core {
         }
     }
 
-    fn completed(&mut self, entry: &raw::fi_cq_tagged_entry, source: u64) {
+    fn completed(&mut self, entry: &raw::fi_cq_tagged_entry, source: Option<raw::fi_addr_t>) {
         let Some(index) = self.slots.index_of(entry.op_context) else { return };
         match self.slots.get(index) {
             Slot::Unexpected { buffer } => {
                 let buffer = *buffer;
                 if entry.flags & raw::FI_RECV != 0 && (!entry.buf.is_null() || entry.len > 0) {
                     let start = entry.buf.cast::<u8>().cast_const();
-                    let from = self.peers.of_fi_addr(source);
+                    let from = source.and_then(|source| self.peers.of_fi_addr(source));
                     self.arrived(buffer, start, entry.len, entry.data, from);
                 }
                 self.given_back(index, buffer, entry.flags);

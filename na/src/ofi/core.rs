@@ -17,6 +17,7 @@ use super::sinks::Sinks;
 use super::slots::{Slot, Slots, copy_of};
 use super::transfer::Running;
 use super::unexpected::Unexpected;
+use crate::cheap::Cheap;
 use crate::loopback::Outcome;
 use crate::matching::{Kind, Matcher};
 use crate::sync::Arc;
@@ -48,12 +49,12 @@ pub(super) struct Core {
     pub(super) matcher: Matcher,
     pub(super) registry: Registry,
     /// What libfabric did not take yet, by peer.
-    pub(super) queues: HashMap<u64, Queue>,
+    pub(super) queues: HashMap<u64, Queue, Cheap>,
     /// Receives that it did not take yet.
     pub(super) recvs: VecDeque<u32>,
     next_receive: u64,
     pub(super) sinks: Sinks,
-    pub(super) transfers: HashMap<u64, Running>,
+    pub(super) transfers: HashMap<u64, Running, Cheap>,
     pub(super) next_transfer: u64,
     /// To be reported.
     pub(super) done: VecDeque<Completion>,
@@ -104,11 +105,11 @@ impl Core {
             peers,
             matcher: Matcher::new(EARLY_BYTES_MAX, parts.left_bytes_max),
             registry: Registry::default(),
-            queues: HashMap::new(),
+            queues: HashMap::default(),
             recvs: VecDeque::new(),
             next_receive: 0,
             sinks: Sinks::new(domain.info.rx_attr().size),
-            transfers: HashMap::new(),
+            transfers: HashMap::default(),
             next_transfer: 0,
             done: VecDeque::new(),
             memories: Vec::new(),

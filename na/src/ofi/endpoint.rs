@@ -21,9 +21,10 @@ use super::peers::Peer;
 use super::provider::{self, Provider};
 use super::search;
 use crate::fork::Process;
+use crate::lock::{BiasedGuard, BiasedLock};
 use crate::loopback::{Loopback, Outcome, Queued};
 use crate::matching::Kind;
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{Mutex, lock};
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, Limits, LocalMem, MemPart, Memory,
     MsgBuf, OpId, OpenOptions, PeerLink, PeerStats, Refused, RegionTable, RemoteMem, Tag, Transfer,
@@ -41,7 +42,7 @@ const COPY_BYTES: u64 = 256 << 10;
 
 /// An open endpoint.
 pub(super) struct OfiEndpoint {
-    core: Mutex<Core>,
+    core: BiasedLock<Core>,
     /// Operations on our own address.
     loopback: Loopback,
     regions: RegionTable,
@@ -161,13 +162,13 @@ impl OfiEndpoint {
             bulk_path: format!("libfabric {}, provider {}", library.version(), provider.name),
             wait,
             process: Process::current(),
-            core: Mutex::new(core),
+            core: BiasedLock::new(core),
         })
     }
 
     /// The core, unless it is closed.
-    fn open_core(&self) -> Result<MutexGuard<'_, Core>, Error> {
-        let core = lock(&self.core);
+    fn open_core(&self) -> Result<BiasedGuard<'_, Core>, Error> {
+        let core = self.core.lock();
         match core.ep {
             Some(_) if !self.process.is_other() => Ok(core),
             _ => Err(Error::Closed),
@@ -175,7 +176,7 @@ impl OfiEndpoint {
     }
 
     /// Leaves the core: wakes a sleeper, and drops what may run the code of others.
-    fn leave(&self, mut core: MutexGuard<'_, Core>) {
+    fn leave(&self, mut core: BiasedGuard<'_, Core>) {
         let memories = std::mem::take(&mut core.memories);
         let sleeping = core.sleeping;
         drop(core);
@@ -334,7 +335,7 @@ impl Endpoint for OfiEndpoint {
             return Err(address::bad(uri, reason));
         }
         let raw = {
-            let core = lock(&self.core);
+            let core = self.core.lock();
             if core.ep.is_none() {
                 return Err(Error::Closed);
             }
@@ -348,7 +349,7 @@ impl Endpoint for OfiEndpoint {
     }
 
     fn addr_to_bytes(&self, addr: &Addr) -> Result<Vec<u8>, Error> {
-        let core = lock(&self.core);
+        let core = self.core.lock();
         Ok(core.peer_of(addr)?.raw.serialise(self.provider))
     }
 
@@ -429,12 +430,12 @@ impl Endpoint for OfiEndpoint {
     }
 
     fn mem_to_bytes(&self, memory: &LocalMem) -> Vec<u8> {
-        let registry = lock(&self.core).registry.clone();
+        let registry = self.core.lock().registry.clone();
         registry.with(memory.key(), Registered::describe).unwrap_or_default()
     }
 
     fn mem_parts(&self, memory: &LocalMem) -> Option<Vec<MemPart>> {
-        let registry = lock(&self.core).registry.clone();
+        let registry = self.core.lock().registry.clone();
         let part = |(base, len, handle)| MemPart { base, len, handle };
         registry.with(memory.key(), |registered| registered.handles().map(part).collect())
     }
@@ -470,7 +471,7 @@ impl Endpoint for OfiEndpoint {
         let mut gate = lock(&self.gate);
         let mut result = Ok(());
         if gate.is_empty() {
-            let mut core = lock(&self.core);
+            let mut core = self.core.lock();
             result = self.progress(&mut core, budget);
             std::mem::swap(&mut *gate, &mut core.done);
             let memories = std::mem::take(&mut core.memories);
@@ -489,7 +490,7 @@ impl Endpoint for OfiEndpoint {
 
     fn prepare_wait(&self) -> bool {
         let gate = lock(&self.gate);
-        let mut core = lock(&self.core);
+        let mut core = self.core.lock();
         // What waits for room is tried again by polls; no descriptor tells when. Without one there
         // is no sleep at all, and nothing to ask libfabric, which need not survive the question.
         let idle = self.wait.is_some()
@@ -512,7 +513,7 @@ impl Endpoint for OfiEndpoint {
         if self.process.is_other() {
             return;
         }
-        let mut core = lock(&self.core);
+        let mut core = self.core.lock();
         let mut outcome = Outcome::default();
         self.loopback.fail_all(&Error::Closed, &mut outcome);
         core.close();
@@ -525,7 +526,7 @@ impl Endpoint for OfiEndpoint {
     }
 
     fn stats(&self) -> EndpointStats {
-        let core = lock(&self.core);
+        let core = self.core.lock();
         let mut peers: Vec<_> = core
             .peers
             .all()

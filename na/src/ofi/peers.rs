@@ -7,6 +7,7 @@ use super::address::RawAddr;
 use super::fabric::Domain;
 use super::provider::Provider;
 use super::queue::STUCK_LIMIT;
+use crate::cheap::Cheap;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::{Addr, Error};
@@ -53,7 +54,9 @@ pub(super) struct Peers {
     by_raw: HashMap<RawAddr, Addr>,
     /// By what goes before their messages, as we would write it.
     by_header: HashMap<Box<[u8]>, Addr>,
-    by_fi_addr: HashMap<u64, Addr>,
+    by_fi_addr: HashMap<u64, Addr, Cheap>,
+    /// Whose message came last, as in `by_header`: mostly it is whose comes next.
+    last: Option<(Vec<u8>, Addr)>,
     next: u64,
     sweep_at: usize,
     /// Time in steps of at least [`ERA`], which ends at a sweep: a message without a completion has
@@ -69,7 +72,8 @@ impl Peers {
             provider,
             by_raw: HashMap::new(),
             by_header: HashMap::new(),
-            by_fi_addr: HashMap::new(),
+            by_fi_addr: HashMap::default(),
+            last: None,
             next: 1,
             sweep_at: IDLE_MAX,
             era: 1,
@@ -114,7 +118,17 @@ impl Peers {
         own: &RawAddr,
         header: &[u8],
     ) -> Option<Addr> {
+        if let Some((last, addr)) = &self.last
+            && **last == *header
+        {
+            return Some(addr.clone());
+        }
         if let Some(addr) = self.by_header.get(header) {
+            // The same memory again: several peers may take turns.
+            let mut bytes = self.last.take().map(|(bytes, _)| bytes).unwrap_or_default();
+            bytes.clear();
+            bytes.extend_from_slice(header);
+            self.last = Some((bytes, addr.clone()));
             return Some(addr.clone());
         }
         let raw = RawAddr::from_header(self.provider, own, header)?;
@@ -139,6 +153,7 @@ impl Peers {
     /// Forgets those that nothing refers to but the tables here, and libfabric.
     fn sweep(&mut self, domain: &Domain) {
         const TABLES: usize = 3;
+        self.last = None;
         if self.era_began.elapsed() >= ERA {
             self.era += 1;
             self.era_began = Instant::now();

@@ -83,9 +83,15 @@ impl Core {
             return false;
         }
         let mut bytes = [0; INJECT_BYTES_MAX];
-        bytes[..header.len()].copy_from_slice(header);
-        bytes[header.len()..len].copy_from_slice(message);
-        let (start, fi_addr) = (bytes.as_ptr().cast(), peer.fi_addr);
+        let start = match header.is_empty() {
+            true => message.as_ptr(),
+            false => {
+                bytes[..header.len()].copy_from_slice(header);
+                bytes[header.len()..len].copy_from_slice(message);
+                bytes.as_ptr()
+            }
+        };
+        let (start, fi_addr) = (start.cast(), peer.fi_addr);
         let tag = u64::from(tag.0);
         // SAFETY: the endpoint is open, the peer was inserted; the bytes are copied.
         let result = unsafe {

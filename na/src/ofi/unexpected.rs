@@ -18,6 +18,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 use super::fabric::Mr;
+use crate::cheap::Cheap;
 use crate::{Addr, Tag};
 
 /// Buffers, and messages of the greatest length for which each has room, where one takes many.
@@ -98,7 +99,7 @@ pub(super) struct Unexpected {
     /// Those to be posted.
     idle: Vec<u32>,
     /// By peer, in order; no queue is empty.
-    waiting: HashMap<u64, VecDeque<Waiting>>,
+    waiting: HashMap<u64, VecDeque<Waiting>, Cheap>,
 }
 
 impl Unexpected {
@@ -109,12 +110,12 @@ impl Unexpected {
         };
         let buffers = (0..count).map(|_| Buffer::new(bytes)).collect();
         let idle = (0..count as u32).rev().collect();
-        Self { multi, refused: false, bytes, buffers, idle, waiting: HashMap::new() }
+        Self { multi, refused: false, bytes, buffers, idle, waiting: HashMap::default() }
     }
 
     /// No buffers, for an endpoint that is left open.
     pub(super) fn none() -> Self {
-        let (buffers, idle, waiting) = (Vec::new(), Vec::new(), HashMap::new());
+        let (buffers, idle, waiting) = (Vec::new(), Vec::new(), HashMap::default());
         Self { multi: false, refused: false, bytes: 0, buffers, idle, waiting }
     }
 

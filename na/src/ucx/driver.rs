@@ -239,12 +239,14 @@ impl Driver {
     }
 
     /// Moves the network, and handles what that has brought.
-    pub(super) fn turn(&mut self, wanted: usize) {
+    pub(super) fn turn(&mut self) {
         let (mut quiet, mut turns) = (false, 0);
         while let Some(worker) = &self.worker {
             let moved = worker.progress();
             turns += 1;
-            if !moved || turns >= TURNS_PER_POLL || self.state().done.len() >= wanted {
+            // What has come is reported first: over TCP another look is a system call, and whoever
+            // polls looks again.
+            if !moved || turns >= TURNS_PER_POLL || !self.state().done.is_empty() {
                 quiet = !moved;
                 break;
             }

@@ -226,7 +226,7 @@ impl UcxEndpoint {
         let mut out = Outcome::default();
         let mut driver = self.driver.lock();
         self.silence(&mut driver);
-        driver.turn(budget);
+        driver.turn();
         if self.loopback.is_busy() {
             let matcher = || RefMut::map(driver.state(), |state| &mut state.matcher);
             let mut bytes = COPY_BYTES;

@@ -94,6 +94,12 @@ pub const UCP_ERR_HANDLING_MODE_PEER: ucp_err_handling_mode_t = 1;
 pub type ucp_err_handling_mode_t = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug)]
+pub struct ucp_rkey {
+    _unused: [u8; 0],
+}
+pub type ucp_rkey_h = *mut ucp_rkey;
+#[repr(C)]
+#[derive(Debug)]
 pub struct ucp_mem {
     _unused: [u8; 0],
 }
@@ -389,6 +395,17 @@ pub struct ucp_listener_params {
 pub type ucp_listener_params_t = ucp_listener_params;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct ucp_mem_map_params {
+    pub field_mask: u64,
+    pub address: *mut ::core::ffi::c_void,
+    pub length: usize,
+    pub flags: ::core::ffi::c_uint,
+    pub prot: ::core::ffi::c_uint,
+    pub memory_type: ucs_memory_type_t,
+}
+pub type ucp_mem_map_params_t = ucp_mem_map_params;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct ucp_tag_recv_info {
     pub sender_tag: ucp_tag_t,
     pub length: usize,
@@ -470,6 +487,13 @@ pub struct Ucp {
         worker_p: *mut ucp_worker_h,
     ) -> ucs_status_t,
     pub ucp_worker_destroy: unsafe extern "C" fn(worker: ucp_worker_h),
+    pub ucp_worker_get_address: unsafe extern "C" fn(
+        worker: ucp_worker_h,
+        address_p: *mut *mut ucp_address_t,
+        address_length_p: *mut usize,
+    ) -> ucs_status_t,
+    pub ucp_worker_release_address:
+        unsafe extern "C" fn(worker: ucp_worker_h, address: *mut ucp_address_t),
     pub ucp_worker_progress: unsafe extern "C" fn(worker: ucp_worker_h) -> ::core::ffi::c_uint,
     pub ucp_worker_get_efd:
         unsafe extern "C" fn(worker: ucp_worker_h, fd: *mut ::core::ffi::c_int) -> ucs_status_t,
@@ -501,6 +525,26 @@ pub struct Ucp {
     ) -> ucs_status_t,
     pub ucp_ep_flush_nbx:
         unsafe extern "C" fn(ep: ucp_ep_h, param: *const ucp_request_param_t) -> ucs_status_ptr_t,
+    pub ucp_mem_map: unsafe extern "C" fn(
+        context: ucp_context_h,
+        params: *const ucp_mem_map_params_t,
+        memh_p: *mut ucp_mem_h,
+    ) -> ucs_status_t,
+    pub ucp_mem_unmap:
+        unsafe extern "C" fn(context: ucp_context_h, memh: ucp_mem_h) -> ucs_status_t,
+    pub ucp_rkey_pack: unsafe extern "C" fn(
+        context: ucp_context_h,
+        memh: ucp_mem_h,
+        rkey_buffer_p: *mut *mut ::core::ffi::c_void,
+        size_p: *mut usize,
+    ) -> ucs_status_t,
+    pub ucp_rkey_buffer_release: unsafe extern "C" fn(rkey_buffer: *mut ::core::ffi::c_void),
+    pub ucp_ep_rkey_unpack: unsafe extern "C" fn(
+        ep: ucp_ep_h,
+        rkey_buffer: *const ::core::ffi::c_void,
+        rkey_p: *mut ucp_rkey_h,
+    ) -> ucs_status_t,
+    pub ucp_rkey_destroy: unsafe extern "C" fn(rkey: ucp_rkey_h),
     pub ucp_worker_set_am_recv_handler: unsafe extern "C" fn(
         worker: ucp_worker_h,
         param: *const ucp_am_handler_param_t,
@@ -516,6 +560,22 @@ pub struct Ucp {
     ) -> ucs_status_ptr_t,
     pub ucp_am_data_release:
         unsafe extern "C" fn(worker: ucp_worker_h, data: *mut ::core::ffi::c_void),
+    pub ucp_put_nbx: unsafe extern "C" fn(
+        ep: ucp_ep_h,
+        buffer: *const ::core::ffi::c_void,
+        count: usize,
+        remote_addr: u64,
+        rkey: ucp_rkey_h,
+        param: *const ucp_request_param_t,
+    ) -> ucs_status_ptr_t,
+    pub ucp_get_nbx: unsafe extern "C" fn(
+        ep: ucp_ep_h,
+        buffer: *mut ::core::ffi::c_void,
+        count: usize,
+        remote_addr: u64,
+        rkey: ucp_rkey_h,
+        param: *const ucp_request_param_t,
+    ) -> ucs_status_ptr_t,
     pub ucp_request_free: unsafe extern "C" fn(request: *mut ::core::ffi::c_void),
 }
 impl Ucp {
@@ -544,6 +604,10 @@ impl Ucp {
         let ucp_worker_create = unsafe { __library.get(b"ucp_worker_create\0") }.map(|sym| *sym)?;
         let ucp_worker_destroy =
             unsafe { __library.get(b"ucp_worker_destroy\0") }.map(|sym| *sym)?;
+        let ucp_worker_get_address =
+            unsafe { __library.get(b"ucp_worker_get_address\0") }.map(|sym| *sym)?;
+        let ucp_worker_release_address =
+            unsafe { __library.get(b"ucp_worker_release_address\0") }.map(|sym| *sym)?;
         let ucp_worker_progress =
             unsafe { __library.get(b"ucp_worker_progress\0") }.map(|sym| *sym)?;
         let ucp_worker_get_efd =
@@ -562,11 +626,21 @@ impl Ucp {
         let ucp_listener_reject =
             unsafe { __library.get(b"ucp_listener_reject\0") }.map(|sym| *sym)?;
         let ucp_ep_flush_nbx = unsafe { __library.get(b"ucp_ep_flush_nbx\0") }.map(|sym| *sym)?;
+        let ucp_mem_map = unsafe { __library.get(b"ucp_mem_map\0") }.map(|sym| *sym)?;
+        let ucp_mem_unmap = unsafe { __library.get(b"ucp_mem_unmap\0") }.map(|sym| *sym)?;
+        let ucp_rkey_pack = unsafe { __library.get(b"ucp_rkey_pack\0") }.map(|sym| *sym)?;
+        let ucp_rkey_buffer_release =
+            unsafe { __library.get(b"ucp_rkey_buffer_release\0") }.map(|sym| *sym)?;
+        let ucp_ep_rkey_unpack =
+            unsafe { __library.get(b"ucp_ep_rkey_unpack\0") }.map(|sym| *sym)?;
+        let ucp_rkey_destroy = unsafe { __library.get(b"ucp_rkey_destroy\0") }.map(|sym| *sym)?;
         let ucp_worker_set_am_recv_handler =
             unsafe { __library.get(b"ucp_worker_set_am_recv_handler\0") }.map(|sym| *sym)?;
         let ucp_am_send_nbx = unsafe { __library.get(b"ucp_am_send_nbx\0") }.map(|sym| *sym)?;
         let ucp_am_data_release =
             unsafe { __library.get(b"ucp_am_data_release\0") }.map(|sym| *sym)?;
+        let ucp_put_nbx = unsafe { __library.get(b"ucp_put_nbx\0") }.map(|sym| *sym)?;
+        let ucp_get_nbx = unsafe { __library.get(b"ucp_get_nbx\0") }.map(|sym| *sym)?;
         let ucp_request_free = unsafe { __library.get(b"ucp_request_free\0") }.map(|sym| *sym)?;
         Ok(Ucp {
             __library,
@@ -579,6 +653,8 @@ impl Ucp {
             ucp_cleanup,
             ucp_worker_create,
             ucp_worker_destroy,
+            ucp_worker_get_address,
+            ucp_worker_release_address,
             ucp_worker_progress,
             ucp_worker_get_efd,
             ucp_worker_arm,
@@ -590,9 +666,17 @@ impl Ucp {
             ucp_ep_close_nbx,
             ucp_listener_reject,
             ucp_ep_flush_nbx,
+            ucp_mem_map,
+            ucp_mem_unmap,
+            ucp_rkey_pack,
+            ucp_rkey_buffer_release,
+            ucp_ep_rkey_unpack,
+            ucp_rkey_destroy,
             ucp_worker_set_am_recv_handler,
             ucp_am_send_nbx,
             ucp_am_data_release,
+            ucp_put_nbx,
+            ucp_get_nbx,
             ucp_request_free,
         })
     }
@@ -646,6 +730,21 @@ impl Ucp {
     }
     pub unsafe fn ucp_worker_destroy(&self, worker: ucp_worker_h) {
         unsafe { (self.ucp_worker_destroy)(worker) }
+    }
+    pub unsafe fn ucp_worker_get_address(
+        &self,
+        worker: ucp_worker_h,
+        address_p: *mut *mut ucp_address_t,
+        address_length_p: *mut usize,
+    ) -> ucs_status_t {
+        unsafe { (self.ucp_worker_get_address)(worker, address_p, address_length_p) }
+    }
+    pub unsafe fn ucp_worker_release_address(
+        &self,
+        worker: ucp_worker_h,
+        address: *mut ucp_address_t,
+    ) {
+        unsafe { (self.ucp_worker_release_address)(worker, address) }
     }
     pub unsafe fn ucp_worker_progress(&self, worker: ucp_worker_h) -> ::core::ffi::c_uint {
         unsafe { (self.ucp_worker_progress)(worker) }
@@ -714,6 +813,40 @@ impl Ucp {
     ) -> ucs_status_ptr_t {
         unsafe { (self.ucp_ep_flush_nbx)(ep, param) }
     }
+    pub unsafe fn ucp_mem_map(
+        &self,
+        context: ucp_context_h,
+        params: *const ucp_mem_map_params_t,
+        memh_p: *mut ucp_mem_h,
+    ) -> ucs_status_t {
+        unsafe { (self.ucp_mem_map)(context, params, memh_p) }
+    }
+    pub unsafe fn ucp_mem_unmap(&self, context: ucp_context_h, memh: ucp_mem_h) -> ucs_status_t {
+        unsafe { (self.ucp_mem_unmap)(context, memh) }
+    }
+    pub unsafe fn ucp_rkey_pack(
+        &self,
+        context: ucp_context_h,
+        memh: ucp_mem_h,
+        rkey_buffer_p: *mut *mut ::core::ffi::c_void,
+        size_p: *mut usize,
+    ) -> ucs_status_t {
+        unsafe { (self.ucp_rkey_pack)(context, memh, rkey_buffer_p, size_p) }
+    }
+    pub unsafe fn ucp_rkey_buffer_release(&self, rkey_buffer: *mut ::core::ffi::c_void) {
+        unsafe { (self.ucp_rkey_buffer_release)(rkey_buffer) }
+    }
+    pub unsafe fn ucp_ep_rkey_unpack(
+        &self,
+        ep: ucp_ep_h,
+        rkey_buffer: *const ::core::ffi::c_void,
+        rkey_p: *mut ucp_rkey_h,
+    ) -> ucs_status_t {
+        unsafe { (self.ucp_ep_rkey_unpack)(ep, rkey_buffer, rkey_p) }
+    }
+    pub unsafe fn ucp_rkey_destroy(&self, rkey: ucp_rkey_h) {
+        unsafe { (self.ucp_rkey_destroy)(rkey) }
+    }
     pub unsafe fn ucp_worker_set_am_recv_handler(
         &self,
         worker: ucp_worker_h,
@@ -735,6 +868,28 @@ impl Ucp {
     }
     pub unsafe fn ucp_am_data_release(&self, worker: ucp_worker_h, data: *mut ::core::ffi::c_void) {
         unsafe { (self.ucp_am_data_release)(worker, data) }
+    }
+    pub unsafe fn ucp_put_nbx(
+        &self,
+        ep: ucp_ep_h,
+        buffer: *const ::core::ffi::c_void,
+        count: usize,
+        remote_addr: u64,
+        rkey: ucp_rkey_h,
+        param: *const ucp_request_param_t,
+    ) -> ucs_status_ptr_t {
+        unsafe { (self.ucp_put_nbx)(ep, buffer, count, remote_addr, rkey, param) }
+    }
+    pub unsafe fn ucp_get_nbx(
+        &self,
+        ep: ucp_ep_h,
+        buffer: *mut ::core::ffi::c_void,
+        count: usize,
+        remote_addr: u64,
+        rkey: ucp_rkey_h,
+        param: *const ucp_request_param_t,
+    ) -> ucs_status_ptr_t {
+        unsafe { (self.ucp_get_nbx)(ep, buffer, count, remote_addr, rkey, param) }
     }
     pub unsafe fn ucp_request_free(&self, request: *mut ::core::ffi::c_void) {
         unsafe { (self.ucp_request_free)(request) }

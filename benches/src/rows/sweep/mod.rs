@@ -23,7 +23,6 @@ use margo::hg::{Core, HgOptions, ProviderId, Registration, RpcId};
 use na::{Access, AllocOptions, LocalMem, Memory, OpenOptions};
 use serde::{Deserialize, Serialize};
 
-use super::echo::uri;
 use crate::context::Context;
 use crate::failure::{Doing, Failure, Result};
 use crate::floors::channel::Transport;
@@ -200,7 +199,7 @@ fn size_word(bytes: usize) -> String {
 
 /// The RPC layer of a side. Its tokens are numbers of buffers.
 fn open(sweep: Sweep, listen: bool) -> Result<Arc<Core<usize>>> {
-    let uri = uri(sweep.transport);
+    let uri = sweep.transport.uri();
     let endpoint = na::open(uri, &OpenOptions::listening(listen)).doing(uri)?;
     let mut options = HgOptions::default();
     options.listen = listen;

@@ -1,0 +1,382 @@
+//! A fabric without us: what its library's own calls need for a message and its answer, and for a
+//! transfer, between two processes that poll.
+//!
+//! Each side opens a bare endpoint of the provider that the transport of that name uses, with
+//! nothing on it that a loop of one caller does without: no wait object, one thread. The caller
+//! [offers](Side::offer) its address, the responder [joins](Side::join) and says where it is. Then
+//! the same roles as over a [TCP connection](super::tcp): a round begins with the responder's hello
+//! and ends with the message that says so.
+
+mod ofi;
+mod ucx;
+
+use std::fmt;
+use std::ptr::NonNull;
+
+use na::OpenOptions;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Doing, Failure, Result};
+use crate::wait::Deadline;
+
+/// A library and what it is to use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Fabric {
+    /// libfabric over TCP.
+    OfiTcp,
+    /// libfabric over shared memory.
+    OfiShm,
+    /// UCX over TCP.
+    UcxTcp,
+    /// UCX over shared memory.
+    UcxSm,
+}
+
+impl Fabric {
+    /// All of them.
+    pub(crate) const ALL: [Self; 4] = [Self::OfiTcp, Self::OfiShm, Self::UcxTcp, Self::UcxSm];
+
+    /// The word in row ids.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::OfiTcp => "ofi_tcp",
+            Self::OfiShm => "ofi_shm",
+            Self::UcxTcp => "ucx_tcp",
+            Self::UcxSm => "ucx_sm",
+        }
+    }
+
+    /// Where our endpoints open it.
+    pub(crate) fn uri(self) -> &'static str {
+        match self {
+            Self::OfiTcp => "ofi+tcp://127.0.0.1:0",
+            Self::OfiShm => "ofi+shm://",
+            Self::UcxTcp => "ucx+tcp://127.0.0.1:0",
+            Self::UcxSm => "ucx+sm://127.0.0.1:0",
+        }
+    }
+
+    /// Why it cannot be used here, if the machine has no library or device for it.
+    pub(crate) fn lacks(self) -> Option<String> {
+        match na::open(self.uri(), &OpenOptions::listening(true)) {
+            Err(error @ na::Error::Unavailable { .. }) => Some(error.to_string()),
+            // Whatever else is wrong is a failure of the row.
+            _ => None,
+        }
+    }
+
+    fn open(self) -> Result<Box<dyn Bare>> {
+        Ok(match self {
+            Self::OfiTcp => Box::new(ofi::Endpoint::open(&ofi::TCP)?),
+            Self::OfiShm => Box::new(ofi::Endpoint::open(&ofi::SHM)?),
+            Self::UcxTcp => Box::new(ucx::Endpoint::open("tcp")?),
+            // TCP is among them for the transport's sake, which meets its peers by it.
+            Self::UcxSm => Box::new(ucx::Endpoint::open("sm,self,tcp")?),
+        })
+    }
+}
+
+/// Direction of a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Verb {
+    /// From the other side's memory.
+    Get,
+    /// To it.
+    Put,
+}
+
+/// What a library does for a side. One message and one transfer at a time.
+trait Bare: Send {
+    /// Where the other side reaches this one.
+    fn address(&self) -> Result<Vec<u8>>;
+
+    /// Where the other side is.
+    fn reach(&mut self, address: &[u8]) -> Result<()>;
+
+    /// Sends a message of at most [`MESSAGE_BYTES_MAX`] bytes, which may still leave afterwards.
+    fn send(&mut self, message: &[u8], deadline: Deadline) -> Result<()>;
+
+    /// Moves the network; whether a message has come since one was looked at, which
+    /// [`message`](Self::message) then gives.
+    fn try_take(&mut self) -> Result<bool>;
+
+    /// The last message, maybe with something behind it.
+    fn message(&mut self) -> &[u8];
+
+    /// Lets the other side at `memory`; how it is named there. At most once, before any transfer.
+    fn expose(&mut self, memory: Vec<u8>) -> Result<Vec<u8>>;
+
+    /// What was exposed; between rounds only, when no transfer goes on.
+    fn exposed(&mut self) -> &mut [u8];
+
+    /// Transfers use what was exposed here, and there under `name`.
+    fn aim(&mut self, name: &[u8]) -> Result<()>;
+
+    /// One transfer, of all of it, until the bytes are in their place.
+    fn transfer(&mut self, verb: Verb, deadline: Deadline) -> Result<()>;
+}
+
+/// Memory that the other side reads and writes. Behind a pointer: it does so at any time of a round.
+struct Memory(NonNull<[u8]>);
+
+// SAFETY: it owns its bytes, which are tied to no thread.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    fn new(bytes: Vec<u8>) -> Self {
+        Self(NonNull::from(Box::leak(bytes.into_boxed_slice())))
+    }
+
+    fn ptr(&self) -> *mut u8 {
+        self.0.as_ptr().cast()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: leaked by `new`, so valid, and borrowed from nobody else here. The other side
+        // touches it in a round only, and then nobody looks (the contract of `Bare::exposed`).
+        unsafe { self.0.as_mut() }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: leaked by `new`, once; whoever has registered it ends that before.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+/// Longest message: an address with its kind.
+const MESSAGE_BYTES_MAX: usize = 4096;
+
+/// As the messages of the rows that these are the floors of.
+const CALL_BYTES: usize = 56;
+
+const CALL: u8 = 0;
+const STOP: u8 = 1;
+const HELLO: u8 = 2;
+const JOIN: u8 = 3;
+
+/// One side.
+pub(crate) struct Side(Box<dyn Bare>);
+
+impl fmt::Debug for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Side(..)")
+    }
+}
+
+impl Side {
+    /// The caller's side, which waits for its responder.
+    ///
+    /// # Errors
+    ///
+    /// When the library or the device is missing, or refuses.
+    pub(crate) fn offer(fabric: Fabric) -> Result<Self> {
+        fabric.open().map(Self)
+    }
+
+    /// Where it is.
+    ///
+    /// # Errors
+    ///
+    /// When the library does not know.
+    pub(crate) fn address(&self) -> Result<Vec<u8>> {
+        self.0.address()
+    }
+
+    /// The responder's side.
+    ///
+    /// # Errors
+    ///
+    /// As for [`offer`](Self::offer), and when nobody is at `address`.
+    pub(crate) fn join(fabric: Fabric, address: &[u8], deadline: Deadline) -> Result<Self> {
+        let mut bare = fabric.open()?;
+        bare.reach(address)?;
+        let mut message = vec![JOIN];
+        message.extend(bare.address()?);
+        if message.len() > MESSAGE_BYTES_MAX {
+            return Err(Failure::new("an address is longer than a message"));
+        }
+        bare.send(&message, deadline).doing("telling the caller where we are")?;
+        let mut side = Self(bare);
+        // One message at a time: the first hello shall not meet this one.
+        match side.take(deadline)? {
+            JOIN => Ok(side),
+            other => Err(Failure::new(format!("expected to be let in, got {other}"))),
+        }
+    }
+
+    /// Waits for the responder without giving the core away; `idle` runs between the looks.
+    ///
+    /// # Errors
+    ///
+    /// When it does not come until the deadline.
+    pub(crate) fn wait_for_join(
+        &mut self,
+        deadline: Deadline,
+        mut idle: impl FnMut(),
+    ) -> Result<()> {
+        while !self.0.try_take()? {
+            idle();
+            deadline.check("the responder's address")?;
+        }
+        let address = match self.0.message() {
+            [JOIN, address @ ..] => address.to_vec(),
+            _ => return Err(Failure::new("the responder does not say where it is")),
+        };
+        self.0.reach(&address)?;
+        self.put(JOIN, deadline)
+    }
+
+    /// Whether the responder has begun to serve.
+    ///
+    /// # Errors
+    ///
+    /// When it says something else.
+    pub(crate) fn greeted(&mut self) -> Result<bool> {
+        if !self.0.try_take()? {
+            return Ok(false);
+        }
+        match self.0.message().first() {
+            Some(&HELLO) => Ok(true),
+            other => Err(Failure::new(format!("expected a hello, got {other:?}"))),
+        }
+    }
+
+    /// One round trip.
+    ///
+    /// # Errors
+    ///
+    /// When the answer does not come in time.
+    #[inline]
+    pub(crate) fn round_trip(&mut self, deadline: Deadline) -> Result<()> {
+        self.put(CALL, deadline)?;
+        self.take(deadline)?;
+        Ok(())
+    }
+
+    /// Ends the responder's round.
+    ///
+    /// # Errors
+    ///
+    /// When it does not confirm in time.
+    pub(crate) fn stop(&mut self, deadline: Deadline) -> Result<()> {
+        self.put(STOP, deadline)?;
+        self.take(deadline)?;
+        Ok(())
+    }
+
+    /// Serves one round, and whatever the other side does to what was exposed here.
+    ///
+    /// # Errors
+    ///
+    /// When no message comes until the deadline.
+    pub(crate) fn answer(&mut self, deadline: Deadline) -> Result<()> {
+        self.put(HELLO, deadline)?;
+        loop {
+            let kind = self.take(deadline)?;
+            self.put(kind, deadline)?;
+            if kind == STOP {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Lets the other side at `memory`; how it is named there. Once.
+    ///
+    /// # Errors
+    ///
+    /// When the library refuses.
+    pub(crate) fn expose(&mut self, memory: Vec<u8>) -> Result<Vec<u8>> {
+        self.0.expose(memory)
+    }
+
+    /// What was exposed; between rounds only.
+    pub(crate) fn exposed(&mut self) -> &mut [u8] {
+        self.0.exposed()
+    }
+
+    /// Transfers use what was exposed here, and there under `name`.
+    ///
+    /// # Errors
+    ///
+    /// When the library does not take the name.
+    pub(crate) fn aim(&mut self, name: &[u8]) -> Result<()> {
+        self.0.aim(name)
+    }
+
+    /// One transfer with a responder that is serving.
+    ///
+    /// # Errors
+    ///
+    /// When it fails, or does not end in time.
+    #[inline]
+    pub(crate) fn transfer(&mut self, verb: Verb, deadline: Deadline) -> Result<()> {
+        self.0.transfer(verb, deadline)
+    }
+
+    #[inline]
+    fn put(&mut self, kind: u8, deadline: Deadline) -> Result<()> {
+        self.0.send(&[kind; CALL_BYTES], deadline)
+    }
+
+    #[inline]
+    fn take(&mut self, deadline: Deadline) -> Result<u8> {
+        let mut taken = Ok(false);
+        deadline.spin_until("the other side's message", || {
+            taken = self.0.try_take();
+            !matches!(taken, Ok(false))
+        })?;
+        taken?;
+        self.0.message().first().copied().ok_or_else(|| Failure::new("an empty message"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// Both sides in one process, over whatever of it is here.
+    #[test]
+    fn a_round_is_joined_greeted_answered_and_stopped_and_memory_moves() {
+        const BYTES: usize = 100_000;
+        for fabric in Fabric::ALL {
+            if let Some(lacks) = fabric.lacks() {
+                println!("SKIPPED: {lacks}");
+                continue;
+            }
+            let deadline = Deadline::after(Duration::from_secs(60));
+            let mut caller = Side::offer(fabric).unwrap();
+            let address = caller.address().unwrap();
+            std::thread::scope(|scope| {
+                let (tell, told) = std::sync::mpsc::channel();
+                let serving = scope.spawn(move || {
+                    let mut side = Side::join(fabric, &address, deadline).unwrap();
+                    tell.send(side.expose(vec![7; BYTES]).unwrap()).unwrap();
+                    side.answer(deadline).unwrap();
+                    assert!(side.exposed().iter().all(|byte| *byte == 8), "{fabric:?}: put");
+                });
+                caller.wait_for_join(deadline, std::thread::yield_now).unwrap();
+                caller.expose(vec![1; BYTES]).unwrap();
+                caller.aim(&told.recv().unwrap()).unwrap();
+                while !caller.greeted().unwrap() {
+                    std::thread::yield_now();
+                }
+                for _ in 0..3 {
+                    caller.round_trip(deadline).unwrap();
+                }
+                caller.transfer(Verb::Get, deadline).unwrap();
+                assert!(caller.exposed().iter().all(|byte| *byte == 7), "{fabric:?}: get");
+                caller.exposed().fill(8);
+                caller.transfer(Verb::Put, deadline).unwrap();
+                caller.stop(deadline).unwrap();
+                serving.join().unwrap();
+            });
+        }
+    }
+}
