@@ -32,6 +32,8 @@ struct Company {
     tired: Cell<usize>,
     /// How often one of them came back from giving the others a turn.
     turns: Cell<u64>,
+    /// Those who have stepped aside, so that others run whose pools come behind theirs.
+    aside: Cell<usize>,
     asleep: RefCell<Vec<(u64, ult::Unparker)>>,
     /// Number of the next seat.
     next: Cell<u64>,
@@ -89,12 +91,24 @@ impl Seat {
         }
     }
 
-    /// Gives others a turn; whether none but the company took it.
-    pub(crate) fn give_turn(&self) -> bool {
+    /// Somebody waits until others have run, such as the caller.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.company.aside.get() > 0
+    }
+
+    /// Gives others a turn; whether none but the company took it. `step_aside` waits until they
+    /// had it, if the order of pools is against them.
+    pub(crate) fn give_turn(&self, step_aside: impl FnOnce()) -> bool {
         let turns = &self.company.turns;
         let before = (ult::units_run(), turns.get());
-        ult::yield_now();
-        turns.set(turns.get().wrapping_add(1));
+        if ult::has_runnable_behind() {
+            let aside = Aside::new(&self.company);
+            step_aside();
+            drop(aside);
+        } else {
+            ult::yield_now();
+            turns.set(turns.get().wrapping_add(1));
+        }
         ult::units_run().wrapping_sub(before.0) <= turns.get().wrapping_sub(before.1)
     }
 
@@ -131,6 +145,22 @@ impl Drop for Seat {
             self.set_tired(false);
         }
         bump(&self.company.awake, false);
+    }
+}
+
+/// Somebody is aside until this is dropped.
+struct Aside<'a>(&'a Company);
+
+impl<'a> Aside<'a> {
+    fn new(company: &'a Company) -> Self {
+        bump(&company.aside, true);
+        Self(company)
+    }
+}
+
+impl Drop for Aside<'_> {
+    fn drop(&mut self) {
+        bump(&self.0.aside, false);
     }
 }
 
@@ -204,7 +234,7 @@ mod tests {
         let other = pool.spawn(move || {
             let seat = Seat::take();
             while !until.load(Ordering::Relaxed) {
-                seat.give_turn();
+                seat.give_turn(|| ());
             }
         });
         let one = pool.spawn(move || {
@@ -212,15 +242,15 @@ mod tests {
             while seat.is_alone() {
                 ult::yield_now();
             }
-            seat.give_turn();
-            let alone = (0..100).filter(|_| seat.give_turn()).count();
+            seat.give_turn(|| ());
+            let alone = (0..100).filter(|_| seat.give_turn(|| ())).count();
             let until = is_over.clone();
             let worker = own.spawn(move || {
                 while !until.load(Ordering::Relaxed) {
                     ult::yield_now();
                 }
             });
-            let beside_work = (0..100).filter(|_| seat.give_turn()).count();
+            let beside_work = (0..100).filter(|_| seat.give_turn(|| ())).count();
             is_over.store(true, Ordering::Relaxed);
             worker.expect("a worker").join().expect("its end");
             (alone, beside_work)

@@ -5,7 +5,7 @@
 //!
 //! - **poll**: take completions from the network and act on them. A caller suspended in `forward`
 //!   becomes runnable here, and an arrived request becomes a handler ULT here;
-//! - **yield**, if anything else can run on this execution stream;
+//! - **yield**, if anything else can run on this execution stream, also if its pool comes behind;
 //! - **spin or sleep**, if nothing can. It spins for as long as `Patience` allows, because a
 //!   wake-up by the kernel costs tens of microseconds; then it asks the execution stream to sleep
 //!   on the network's descriptor ([`ult::idle`]), which any push to one of its pools also ends.
@@ -287,19 +287,19 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
             patience.useful();
             seat.useful();
             if ult::has_runnable() {
-                ult::yield_now();
+                give_way(core);
             }
             continue;
         }
         if closing && core.in_flight() == 0 {
             break;
         }
-        if ult::has_runnable() {
+        if ult::has_runnable() || seat.is_waited_for() {
             if seat.is_alone() {
-                ult::yield_now();
+                give_way(core);
                 continue;
             }
-            if !seat.give_turn() {
+            if !seat.give_turn(|| step_aside(core)) {
                 continue;
             }
         } else {
@@ -327,6 +327,26 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
         patience.over(unneeded || found > 0);
     }
     inner.shutdown.progress_ended();
+}
+
+/// Lets others run that can.
+fn give_way(core: &Core<Token>) {
+    if ult::has_runnable_behind() {
+        step_aside(core);
+    } else {
+        ult::yield_now();
+    }
+}
+
+/// Waits until nothing else can run, or some others have. A yield would come straight back, while
+/// those in the pools behind ours wait.
+fn step_aside(core: &Core<Token>) {
+    match core.wait_fd() {
+        Some(fd) => {
+            ult::idle(fd, None, || false);
+        }
+        None => ult::yield_now(),
+    }
 }
 
 /// Sleeps until there may be something to do, and returns how much was done already. `unneeded`:

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use common::process::{Service, client_for, serve_if_asked};
@@ -263,6 +264,41 @@ fn memory_that_cannot_be_had_is_an_error_that_says_why() {
             let error = pair.client.alloc(bytes, &options).unwrap_err();
             assert!(matches!(error, BulkError::Alloc(_)), "{error}");
             assert!(error.to_string().contains(why), "{error}");
+        }
+        pair.end();
+    });
+}
+
+/// The pages are on the node that was asked for: on each node that has memory, where they were
+/// made, and where they are after peers could write to them.
+#[test]
+fn it_lies_on_the_numa_node_that_was_asked_for() {
+    use margo::ult::topology::{CpuSet, Topology, node_of_page};
+    const LEN: usize = 64 << 10;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:"));
+    let allowed: CpuSet = allowed.map_or("0", str::trim).parse().unwrap();
+    let machine = Topology::get().unwrap().numa_nodes();
+    let nodes = machine.iter().filter(|node| node.memory_bytes > 0).map(|node| node.id);
+    let nodes: Vec<_> = nodes.filter(|node| allowed.contains(*node as usize)).collect();
+    let lies_on = |bytes: &[u8]| -> Option<BTreeSet<u32>> {
+        let pages = bytes.iter().step_by(rustix::param::page_size());
+        // An error: a sandbox forbids to ask.
+        pages.map(|page| node_of_page(page).ok().map(|node| node.unwrap())).collect()
+    };
+    on_each(|pair| {
+        serve(&pair.service);
+        for node in &nodes {
+            let mut buffer = pair.client.alloc(LEN, &AllocOptions::on_node(*node)).unwrap();
+            let Some(found) = lies_on(buffer.as_mut_slice().unwrap()) else { continue };
+            assert_eq!(found, BTreeSet::from([*node]));
+            let exposed = pair.client.expose(buffer, Access::ReadWrite).unwrap();
+            let argument = (exposed.bulk().clone(), 7);
+            pair.client.forward(FILL, &pair.target(), &argument).unwrap().unwrap();
+            let mut buffer = exposed.release();
+            let bytes = buffer.as_mut_slice().unwrap();
+            assert!(*bytes == pattern(7, LEN));
+            assert_eq!(lies_on(bytes), Some(BTreeSet::from([*node])));
         }
         pair.end();
     });

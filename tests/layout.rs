@@ -69,9 +69,28 @@ fn serve(document: &str) {
     service.finalize_and_wait().unwrap();
 }
 
-/// The CPUs on which handlers of each pool ran.
-fn cpus_of_handlers(service: &Instance, pools: [&str; 2]) -> [BTreeSet<usize>; 2] {
-    const WHERE: Rpc<(), u64> = Rpc::new("where");
+/// Where handlers of a pool ran.
+#[derive(Debug, Default, PartialEq)]
+struct Found {
+    cpus: BTreeSet<usize>,
+    /// NUMA nodes of the memory of their stacks, where the system tells.
+    stacks_on: BTreeSet<u32>,
+}
+
+impl Found {
+    fn cpus(of: [Self; 2]) -> [BTreeSet<usize>; 2] {
+        of.map(|found| found.cpus)
+    }
+}
+
+/// The NUMA node of the page of the caller's stack; `None`: the system does not tell.
+fn node_of_stack() -> Option<u32> {
+    let here = 0u8;
+    ult::topology::node_of_page(&raw const *std::hint::black_box(&here)).ok().flatten()
+}
+
+fn where_handlers_run(service: &Instance, pools: [&str; 2]) -> [Found; 2] {
+    const WHERE: Rpc<(), (u64, Option<u32>)> = Rpc::new("where");
     let client = Instance::builder("na+sm://").listen(false).start().unwrap();
     let addr = client.lookup(service.self_addr().uri()).unwrap();
     let providers = pools.map(|name| {
@@ -81,15 +100,20 @@ fn cpus_of_handlers(service: &Instance, pools: [&str; 2]) -> [BTreeSet<usize>; 2
             .register(WHERE, |request| {
                 // The handler waits, and comes back to the same xstream.
                 ult::yield_now();
-                let _ = request.respond(&(rustix::thread::sched_getcpu() as u64));
+                let _ = request.respond(&(rustix::thread::sched_getcpu() as u64, node_of_stack()));
             })
             .unwrap();
         provider
     });
     let found = providers.each_ref().map(|provider| {
         let target = ProviderHandle::new(addr.clone(), provider.id());
-        let call = |_| client.forward_timed(WHERE, &target, &(), PATIENCE).unwrap() as usize;
-        (0..100).map(call).collect()
+        let mut found = Found::default();
+        for _ in 0..100 {
+            let (cpu, node) = client.forward_timed(WHERE, &target, &(), PATIENCE).unwrap();
+            found.cpus.insert(cpu as usize);
+            found.stacks_on.extend(node);
+        }
+        found
     });
     drop(providers);
     client.finalize_and_wait().unwrap();
@@ -112,19 +136,20 @@ fn handlers_run_on_the_cpus_that_their_pool_is_pinned_to() {
                      {{ "name": "y", {second}, "scheduler": {{ "pools": ["b"] }} }} ] }} }}"#
         ))
         .unwrap();
-        let found = cpus_of_handlers(&service, ["a", "b"]);
+        let found = Found::cpus(where_handlers_run(&service, ["a", "b"]));
         assert_eq!(found, [BTreeSet::from([one]), BTreeSet::from([other])]);
         // Pinned while it runs, too.
         service.remove_xstream("y").unwrap();
         let json = format!(r#"{{ "name": "z", {first}, "scheduler": {{ "pools": ["b"] }} }}"#);
         service.add_xstream_from_json(&json).unwrap();
-        let found = cpus_of_handlers(&service, ["a", "b"]);
+        let found = Found::cpus(where_handlers_run(&service, ["a", "b"]));
         assert_eq!(found, [BTreeSet::from([one]), BTreeSet::from([one])]);
         service.finalize_and_wait().unwrap();
     }
 }
 
-/// The same with NUMA nodes: two if there are two; with one of them, two of its CPUs.
+/// The same with NUMA nodes: two if there are two; with one of them, two of its CPUs. The stacks
+/// of the handlers are in the memory of their node.
 #[test]
 fn handlers_run_on_the_numa_nodes_that_their_pool_is_pinned_to() {
     let machine = ult::Topology::get().unwrap();
@@ -152,10 +177,18 @@ fn handlers_run_on_the_numa_nodes_that_their_pool_is_pinned_to() {
              ] }} }}"#
     ))
     .unwrap();
-    let found = cpus_of_handlers(&service, ["left", "right"]);
-    for (cpus, place) in found.iter().zip(&places) {
+    let found = where_handlers_run(&service, ["left", "right"]);
+    // A sandbox may forbid to ask where memory is, or to say where it shall be.
+    let probe = vec![1u8; 1];
+    let can_tell = ult::topology::node_of_page(probe.as_ptr()).is_ok();
+    for (Found { cpus, stacks_on }, place) in found.iter().zip(&places) {
         assert!(!cpus.is_empty() && cpus.is_subset(&cpus_of(place)), "{place}: {cpus:?}");
+        let node = machine.memory_node_of(&machine.cpus_of(&place.parse().unwrap()).unwrap());
+        if can_tell && node.is_some() {
+            assert_eq!(*stacks_on, node.into_iter().collect(), "stacks of {place}");
+        }
     }
+    let found = Found::cpus(found);
     if cpus_of(left) != cpus_of(right) {
         assert!(found[0].is_disjoint(&found[1]), "{found:?}");
     }
@@ -210,6 +243,40 @@ fn services_of_one_xstream_for_every_kind_and_scheduler() {
                         "scheduler": {{ "type": "{scheduler}", "pools": [0] }} }} ] }} }}"#
             ));
         }
+    }
+}
+
+/// Progress before handlers, on one xstream, by an order that knows no turns or few: a handler that
+/// yields is not held up by a progress ULT that never sleeps.
+#[test]
+fn handlers_behind_progress_have_their_turn() {
+    const YIELDS: u64 = 200;
+    const POLLS: Rpc<(), u64> = Rpc::new("polls");
+    for scheduler in ["basic", "basic_wait", "prio"] {
+        let service = margo::init(&format!(
+            r#"{{ "argobots": {{
+                "pools": [ {{ "name": "net" }}, {{ "name": "h" }} ],
+                "xstreams": [ {{ "name": "__primary__",
+                    "scheduler": {{ "type": "{scheduler}", "pools": ["net", "h"] }} }} ] }},
+                "progress_pool": "net", "rpc_pool": "h", "mercury": {{ "na_no_block": true }} }}"#
+        ));
+        let service = service.unwrap();
+        let serves = service.serve(POLLS).returning(|request| {
+            let polls = || request.instance().metrics().contexts[0].polls;
+            let before = polls();
+            (0..YIELDS).for_each(|_| ult::yield_now());
+            polls() - before
+        });
+        serves.unwrap();
+        let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+        let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+        for _ in 0..3 {
+            let polls = client.forward_timed(POLLS, &target, &(), PATIENCE).unwrap();
+            // They are counted by the hundreds.
+            assert!(polls <= 3 * YIELDS, "{scheduler}: {polls} polls while a handler yields");
+        }
+        client.finalize_and_wait().unwrap();
+        service.finalize_and_wait().unwrap();
     }
 }
 

@@ -67,8 +67,8 @@ impl SharedBuffer {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] when `len` is zero or the NUMA node does not exist,
-    /// [`Error::Io`] when the system gives no memory.
+    /// [`Error::InvalidArgument`] when `len` is zero, or the NUMA node does not exist or has no
+    /// memory for this process; [`Error::Io`] when the system gives no memory.
     pub fn new(len: usize, options: &AllocOptions) -> Result<Self, Error> {
         Ok(Self { block: Arc::new(Block::new(len, options)?), options: options.clone() })
     }
@@ -236,7 +236,10 @@ impl Block {
             return Ok(());
         }
         match rustix::io::Errno::from_io_error(&std::io::Error::last_os_error()) {
-            Some(rustix::io::Errno::INVAL) => Err(bad()),
+            // It is there, as far as one can see.
+            Some(rustix::io::Errno::INVAL) => Err(Error::InvalidArgument(format!(
+                "NUMA node {node} has no memory, or none that this process may use"
+            ))),
             // A kernel without NUMA, or a filter: it has one node, or nobody may choose.
             _ if node == 0 => Ok(()),
             Some(errno) => Err(Error::io(format!("cannot prefer NUMA node {node}"), errno)),

@@ -24,6 +24,7 @@ impl Layout {
         layout.cores(cpus, &mut lines);
         layout.polling(&resolved, &mut lines);
         layout.memory(&resolved, &mut lines);
+        layout.far_memory(&mut lines);
         Ok(lines)
     }
 
@@ -83,6 +84,24 @@ impl Layout {
             count(resolved.requests_max, "request"),
             bytes(resolved.overflow_held_max)
         ));
+    }
+
+    /// Stacks on another NUMA node than who runs on them.
+    pub(super) fn far_memory(&self, lines: &mut Vec<String>) {
+        for pool in &self.pools {
+            let Some(node) = pool.numa_node else { continue };
+            let homes =
+                self.xstreams.iter().filter(|xstream| pool.xstreams.contains(&xstream.name));
+            for (name, own) in homes.filter_map(|home| Some((&home.name, home.numa_node?))) {
+                if own != node {
+                    let pool = &pool.name;
+                    lines.push(format!(
+                        "memory: {name} runs on NUMA node {own}, and stacks of {pool} are on node \
+                         {node}: it reaches them through the other node's memory controller"
+                    ));
+                }
+            }
+        }
     }
 }
 

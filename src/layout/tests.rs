@@ -158,6 +158,10 @@ fn stacks_lie_on_the_node_of_the_xstreams_that_run_the_pool() {
     let nodes: Vec<_> = layout.pools.iter().map(|pool| pool.numa_node).collect();
     assert_eq!(nodes, [Some(1), None, Some(0), None, None]);
     assert!(format!("{:?}", layout.pools[0].spec()).contains("numa_node: Some(1)"));
+    let mut far = Vec::new();
+    layout.far_memory(&mut far);
+    let [line] = &far[..] else { panic!("{far:#?}") };
+    assert!(line.starts_with("memory: __xstream_0__ runs on NUMA node 1, and stacks of told"));
     let error = plan_on(
         &two_nodes("0-3"),
         r#"{"argobots": {"pools": [{"name": "__primary__", "numa_node": 5}]}}"#,

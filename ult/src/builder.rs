@@ -297,7 +297,7 @@ impl RuntimeBuilder {
         for mut spec in self.xstreams {
             let scheduler = spec.scheduler.take().unwrap_or_else(|| Box::new(BasicWait::new()));
             let xstream = layout::make_xstream(core, &spec, allowed, self.affinity.as_ref())?;
-            xstream.put_scheduler(scheduler);
+            drop(xstream.put_scheduler(scheduler));
             xstreams.push(xstream);
         }
         match core.pools().iter().find(|pool| lock(&pool.servers).is_empty()) {

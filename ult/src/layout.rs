@@ -89,7 +89,7 @@ impl Runtime {
         }
         let scheduler = spec.scheduler.take().unwrap_or_else(|| Box::new(BasicWait::new()));
         let xstream = make_xstream(core, &spec, &crate::builder::allowed_cpus(), None)?;
-        xstream.put_scheduler(scheduler);
+        drop(xstream.put_scheduler(scheduler));
         let (_, word) = core.phase();
         xstream.see(word);
         // It looks at the flags that came with the word before it does anything else.
@@ -299,9 +299,10 @@ impl Xstream {
             } else if owner.is_null() && heir == self.me() {
                 self.claim(slot);
             }
-            let is_served = pools.iter().any(|served| Arc::ptr_eq(served, pool));
-            slot.served.set(is_served);
-            odd |= !is_served || slot.is_stacked();
+            let rank = pools.iter().position(|served| Arc::ptr_eq(served, pool));
+            slot.served.set(rank.is_some());
+            slot.rank.set(rank.unwrap_or_default());
+            odd |= rank.is_none() || slot.is_stacked();
             false
         });
         self.has_odd_slots.set(false);

@@ -273,7 +273,9 @@ pub use {
     sched::{Basic, BasicWait, PoolView, Prio, RandWs, RoundRobin, Scheduler, Step},
     scope::{Scope, ScopedJoinHandle, scope},
     spawn::UltBuilder,
-    switch::{has_runnable, is_migratable, sleep, sleep_until, units_run, yield_now},
+    switch::{
+        has_runnable, has_runnable_behind, is_migratable, sleep, sleep_until, units_run, yield_now,
+    },
     timed_unit::TimerHandle,
     to::{exit_to, park_to, run_unit, yield_to},
     topology::{AffinityPattern, CpuSet, Place, Topology, TopologyError},

@@ -26,9 +26,8 @@ use crate::builder::RuntimeBuilder;
 use crate::diag::Beat;
 use crate::error::{StartError, panic_message};
 use crate::park::ThreadParker;
-use crate::pool::PoolShared;
 use crate::shared::RuntimeCore;
-use crate::starve::{PoolBeat, PoolWatch};
+use crate::starve::{Census, PoolWatch};
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{Arc, Mutex, lock, thread};
@@ -329,7 +328,7 @@ const WATCH_AFTER: Duration = Duration::from_secs(60);
 
 fn run(core: &RuntimeCore, spec: &MonitorSpec) {
     let mut watch = Watch::new(spec.stall_limit, spec.deadlock_limit.filter(|_| !spec.is_lazy));
-    let mut pools = PoolWatch::new(spec.starve_limit);
+    let mut pools = (PoolWatch::new(spec.starve_limit), Census::default());
     let stop = &core.diag.monitor;
     let mut clock = Clock::new(core.diag.epoch.elapsed(), spec.tick);
     let mut watched_since = None;
@@ -355,12 +354,14 @@ fn run(core: &RuntimeCore, spec: &MonitorSpec) {
             core.diag.unwatch(core);
             watched_since = None;
         }
-        if pools.is_on() {
+        if pools.0.is_on() {
             look_at_pools(core, spec, &mut pools, now);
         }
-        if let Some(on_tick) = &spec.on_tick {
-            // A panic was printed by the panic hook.
-            let _ = catch_unwind(AssertUnwindSafe(|| on_tick()));
+        if let Some(on_tick) = &spec.on_tick
+            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| on_tick()))
+        {
+            // The panic hook has printed it. Its payload may have a destructor that panics, too.
+            std::mem::forget(panic);
         }
         stop.parker.park(Some(spec.tick));
     }
@@ -380,11 +381,14 @@ fn lazy_beats(core: &RuntimeCore, xstreams: &[Arc<XstreamShared>]) -> Vec<Beat> 
     xstreams.iter().zip(executed).map(|(xstream, sum)| xstream.lazy_beat(sum)).collect()
 }
 
-fn look_at_pools(core: &RuntimeCore, spec: &MonitorSpec, watch: &mut PoolWatch, now: Duration) {
+fn look_at_pools(
+    core: &RuntimeCore,
+    spec: &MonitorSpec,
+    (watch, census): &mut (PoolWatch, Census),
+    now: Duration,
+) {
     let pools = core.all_pools();
-    let beat =
-        |pool: &Arc<PoolShared>| PoolBeat { waiting: pool.len(), executed: pool.stats().executed };
-    let beats: Vec<_> = pools.iter().map(beat).collect();
+    let beats: Vec<_> = pools.iter().map(|pool| census.beat(pool)).collect();
     for starved in watch.look(now, &beats) {
         let pool = &pools[starved.pool];
         let report = Report::Starvation(Starvation {

@@ -115,8 +115,10 @@ impl Xstream {
         let shared = self.shared();
         let pools = self.enter_pools();
         let views: Vec<PoolView<'_>> = pools.iter().map(|pool| self.view(pool)).collect();
+        // Changes that come faster than they are carried out must not keep units from running.
+        let mut is_first = true;
         loop {
-            if shared.has_mail() {
+            if shared.has_mail() && !std::mem::take(&mut is_first) {
                 self.read_mail();
                 if self.reconfigured.get() {
                     return Leave::Reconfigure;
@@ -311,6 +313,12 @@ impl Xstream {
                     !slot.list.is_empty()
                 }
             })
+    }
+
+    /// See [`has_runnable_behind`](crate::has_runnable_behind).
+    pub(crate) fn has_runnable_behind(&self, pool: &PoolShared) -> bool {
+        let Some(rank) = self.slot_of(pool).map(|own| own.rank.get()) else { return false };
+        self.any_slot(|slot| slot.served.get() && slot.rank.get() > rank && !slot.is_empty())
     }
 
     fn is_timer_due(&self) -> bool {

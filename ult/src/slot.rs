@@ -45,6 +45,8 @@ pub(crate) struct Slot {
     pub(crate) list: UnitList,
     /// Whether a scheduler of this xstream serves the pool.
     pub(crate) served: Cell<bool>,
+    /// If so: how many pools come before it in the list of the xstream.
+    pub(crate) rank: Cell<usize>,
     /// Pops since the start; decides whether list or pool object is tried first.
     pub(crate) pops: Cell<u32>,
     /// Stacked schedulers over this slot.
@@ -62,6 +64,7 @@ impl Slot {
             shared,
             list: UnitList::new(),
             served: Cell::new(false),
+            rank: Cell::new(0),
             pops: Cell::new(0),
             stacked: Cell::new(0),
             sleepers: RefCell::default(),

@@ -236,6 +236,16 @@ pub fn has_runnable() -> bool {
     current::xstream().is_some_and(|xstream| xstream.has_runnable())
 }
 
+/// Whether a unit waits in a pool that comes after the caller's in the list of this xstream. In a
+/// strict order such units have no turn while the caller yields and yields; one that polls lets
+/// them have it by [`idle`](crate::idle()), with an `arm` that answers `false`. Always `false` on
+/// an OS thread.
+#[must_use]
+pub fn has_runnable_behind() -> bool {
+    let here = current::xstream().zip(current::ult());
+    here.is_some_and(|(xstream, ult)| xstream.has_runnable_behind(ult.pool()))
+}
+
 /// How many units this xstream has run: a new ULT or tasklet, and each time that one was resumed.
 /// Zero on an OS thread.
 ///

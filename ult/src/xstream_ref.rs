@@ -210,7 +210,7 @@ impl XstreamRef {
         scheduler: Box<dyn Scheduler>,
         pools: impl IntoIterator<Item = S>,
     ) -> Result<(), LayoutError> {
-        let _one_at_a_time = self.core.layout.lock();
+        let one_at_a_time = self.core.layout.lock();
         self.check_not_gone()?;
         let names: Vec<String> = pools.into_iter().map(Into::into).collect();
         let pools = find_pools(&self.core, self.name(), &names)?;
@@ -220,8 +220,11 @@ impl XstreamRef {
         let leaves = |pool: &Arc<_>| !pools.iter().any(|new| Arc::ptr_eq(new, pool));
         self.check_orphans(leaves)?;
         set_pools(&self.core, &self.xstream, pools);
-        self.xstream.put_scheduler(scheduler);
+        let untaken = self.xstream.put_scheduler(scheduler);
         reconfigure(&self.xstream);
+        // The user's destructor may change the layout.
+        drop(one_at_a_time);
+        drop(untaken);
         Ok(())
     }
 

@@ -192,9 +192,13 @@ impl XstreamShared {
         self.state() == State::Removed
     }
 
-    /// Leaves a scheduler for the next start, or for the next reconfiguration.
-    pub(crate) fn put_scheduler(&self, scheduler: Box<dyn Scheduler>) {
-        *lock(&self.scheduler) = Some(scheduler);
+    /// Leaves a scheduler for the next start, or for the next reconfiguration. Returns the one that
+    /// nobody has taken, which is not to be dropped while a lock is held: it is the user's.
+    pub(crate) fn put_scheduler(
+        &self,
+        scheduler: Box<dyn Scheduler>,
+    ) -> Option<Box<dyn Scheduler>> {
+        lock(&self.scheduler).replace(scheduler)
     }
 
     pub(crate) fn take_scheduler(&self) -> Option<Box<dyn Scheduler>> {

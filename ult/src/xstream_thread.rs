@@ -85,7 +85,7 @@ fn leave(xstream: &Xstream, scheduler: Box<dyn Scheduler>) {
     xstream.give_up_timers();
     xstream.stacks.drain(&shared.stacks);
     xstream.descriptors.drain(&xstream.core.depot);
-    shared.put_scheduler(scheduler);
+    drop(shared.put_scheduler(scheduler));
     shared.set_state(State::Terminated);
     xstream.core.tell_news();
 }

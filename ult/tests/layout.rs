@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use common::{here, on, private, shared, within, yield_until};
 use ult::{
-    Access, Basic, LayoutError, PoolKind, PoolRef, PoolSpec, Prio, RandWs, RoundRobin, Runtime,
-    Scheduler, SpawnError, StartError, XstreamSpec, XstreamState,
+    Access, Basic, LayoutError, PoolKind, PoolRef, PoolSpec, PoolView, Prio, RandWs, RoundRobin,
+    Runtime, Scheduler, SpawnError, StartError, Step, XstreamRef, XstreamSpec, XstreamState,
 };
 
 /// A unit of work that yields a few times and counts its end.
@@ -262,6 +262,47 @@ fn started_ults_of_an_ordered_pool_go_on_when_another_xstream_takes_it_over() {
             runtime.shutdown().unwrap();
         });
     }
+}
+
+/// A scheduler that has itself replaced again as soon as it is replaced, until `is_over`.
+struct Restless {
+    xstream: XstreamRef,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Scheduler for Restless {
+    fn next(&mut self, pools: &[PoolView<'_>]) -> Step {
+        pools.iter().find_map(PoolView::pop).map_or(Step::Idle, Step::Run)
+    }
+}
+
+impl Drop for Restless {
+    fn drop(&mut self) {
+        if !self.is_over.load(SeqCst) {
+            let (xstream, is_over) = (self.xstream.clone(), self.is_over.clone());
+            self.xstream.set_scheduler(Box::new(Self { xstream, is_over }), ["p"]).unwrap();
+        }
+    }
+}
+
+#[test]
+fn units_run_however_fast_changes_follow_each_other() {
+    within(|| {
+        let (runtime, pool) = shared(1);
+        let xstream = runtime.xstream("x0").unwrap();
+        let is_over = Arc::new(AtomicBool::new(false));
+        for _ in 0..2 {
+            let (xstream, is_over) = (xstream.clone(), is_over.clone());
+            let restless = Restless { xstream: xstream.clone(), is_over };
+            xstream.set_scheduler(Box::new(restless), ["p"]).unwrap();
+        }
+        let ults: Vec<_> = (0..10)
+            .map(|_| pool.spawn(|| (0..100).for_each(|_| ult::yield_now())).unwrap())
+            .collect();
+        ults.into_iter().for_each(|ult| ult.join().unwrap());
+        is_over.store(true, SeqCst);
+        runtime.shutdown().unwrap();
+    });
 }
 
 /// From many threads and ULTs, while the scheduler changes at random.

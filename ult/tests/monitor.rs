@@ -3,18 +3,25 @@
 
 mod common;
 
+use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use common::{wait_until, within};
-use ult::{MonitorSpec, PoolRef, PoolSpec, Report, Runtime, StartError, WaitKind, XstreamSpec};
+use tracing::field::Field;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata};
+use ult::{MonitorSpec, Pool, PoolRef, PoolSpec, PopBy, PushReason, Report, Runtime, StartError};
+use ult::{Unit, WaitKind, XstreamSpec};
 
 const MS: Duration = Duration::from_millis(1);
 
 type Reports = Arc<Mutex<Vec<Report>>>;
 
 fn watched(spec: MonitorSpec) -> (Runtime, PoolRef, Reports) {
+    static LOGS: Once = Once::new();
+    LOGS.call_once(|| tracing::subscriber::set_global_default(Log).unwrap());
     let reports = Reports::default();
     let inner = reports.clone();
     let spec = spec.on_report(move |report| inner.lock().unwrap().push(report.clone()));
@@ -26,6 +33,35 @@ fn watched(spec: MonitorSpec) -> (Runtime, PoolRef, Reports) {
         .unwrap();
     let pool = runtime.pool("p").unwrap();
     (runtime, pool, reports)
+}
+
+/// What was logged as an error since the first [`watched`], by whichever test.
+static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+struct Log;
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::ERROR
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = String::new();
+        event.record(&mut |field: &Field, value: &dyn Debug| {
+            line += &format!("{field}: {value:?}, ");
+        });
+        LOG.lock().unwrap().push(line);
+    }
+
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
 }
 
 #[test]
@@ -207,6 +243,68 @@ fn units_that_nobody_runs_are_reported() {
         let text = reports[0].to_string();
         assert!(text.contains("1 units of pool `unserved` wait: none has run for"), "{text}");
         assert!(text.ends_with("no xstream serves the pool"), "{text}");
+    });
+}
+
+/// A pool that says how often the monitor has asked it, and panics then.
+struct Panicking(Arc<AtomicUsize>);
+
+impl Pool for Panicking {
+    fn push(&self, _unit: Unit, _why: PushReason) {
+        unreachable!("nobody spawns here");
+    }
+
+    fn pop(&self, _who: PopBy) -> Option<Unit> {
+        None
+    }
+
+    fn len(&self) -> usize {
+        if std::thread::current().name() == Some("ult-monitor") {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            std::panic::panic_any(PanicsAgain);
+        }
+        0
+    }
+}
+
+/// A payload of a panic whose destructor panics.
+struct PanicsAgain;
+
+impl Drop for PanicsAgain {
+    fn drop(&mut self) {
+        panic!("dropped");
+    }
+}
+
+#[test]
+fn a_pool_that_panics_is_asked_once_and_the_others_are_watched() {
+    within(|| {
+        let (asked, ticks) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let counts = ticks.clone();
+        let spec =
+            MonitorSpec::new().lazy().tick(MS).starve_limit(Some(5 * MS)).on_tick(move || {
+                counts.fetch_add(1, Ordering::SeqCst);
+                std::panic::resume_unwind(Box::new(PanicsAgain));
+            });
+        let (runtime, _, reports) = watched(spec.stall_limit(Duration::from_secs(3600)));
+        let broken = PoolSpec::custom("broken", Box::new(Panicking(asked.clone())));
+        runtime.add_pool(broken).unwrap();
+        wait_until("it is asked", || asked.load(Ordering::SeqCst) > 0);
+        let unserved = runtime.add_pool(PoolSpec::new("unserved")).unwrap();
+        let waits = unserved.spawn(|| ()).unwrap();
+        wait_until("a report of another pool", || !reports.lock().unwrap().is_empty());
+        let before = ticks.load(Ordering::SeqCst);
+        wait_until("three looks", || ticks.load(Ordering::SeqCst) >= before + 3);
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        runtime.add_xstream(XstreamSpec::new("late").pools(["unserved"])).unwrap();
+        waits.join().unwrap();
+        runtime.shutdown().unwrap();
+        let told = LOG.lock().unwrap().clone();
+        let of_broken: Vec<_> = told.iter().filter(|line| line.contains("broken")).collect();
+        assert!(
+            matches!(of_broken[..], [line] if line.contains("`len` of a pool panicked")),
+            "{told:?}"
+        );
     });
 }
 

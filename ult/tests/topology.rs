@@ -553,8 +553,14 @@ fn memory_lies_on_the_node_it_is_bound_to() {
             if !permitted(node_of_page(pages.start).map(|node| assert_eq!(node, None))) {
                 return;
             }
+            // Read only.
+            // SAFETY: our own mapping.
+            assert_eq!(unsafe { pages.start.read_volatile() }, 0);
+            assert_eq!(node_of_page(pages.start).unwrap(), None);
             pages.touch();
             assert_eq!(node_of_page(pages.start).unwrap(), Some(node.id), "{policy:?}");
+            // A page has one node, at whichever of its bytes.
+            assert_eq!(node_of_page(pages.start.wrapping_add(77)).unwrap(), Some(node.id));
             // Also pages that exist already.
             bind_memory(pages.start, pages.bytes, node.id, policy).unwrap();
         }
@@ -580,6 +586,10 @@ fn memory_that_cannot_be_bound_says_why() {
     let gone = Pages::new(1);
     let (start, bytes) = (gone.start, gone.bytes);
     drop(gone);
+    // Nobody maps the first page.
+    let error = node_of_page(std::ptr::without_provenance(16)).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{error}");
+    assert!(error.to_string().contains("nothing is mapped"), "{error}");
     // Unmapped, unless another thread got the place in between; then the call may succeed.
     if let Err(error) = bind_memory(start, bytes, own, policy) {
         assert!(error.to_string().contains("not mapped"), "{error}");

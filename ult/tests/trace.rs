@@ -87,7 +87,9 @@ fn blocking_says_on_what() {
             ult::yield_now();
             drop(guard);
             other.join().unwrap();
-            ult::park_deadline(Some(std::time::Instant::now() + Duration::from_millis(1)));
+            let unparker = ult::unparker();
+            inner.ult().spawn_detached(move || unparker.unpark()).unwrap();
+            ult::park();
             other_id
         });
         let waits = waits.unwrap();

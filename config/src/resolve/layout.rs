@@ -168,7 +168,7 @@ fn beside_progress(
     if after.len() == homes.len() {
         let message = format!(
             "pool {name:?} comes after the progress pool {progress_name:?} in every xstream that \
-             has it: it may never run"
+             has it: it waits while messages come in"
         );
         found.warn(&path, message);
     } else if let Some(xstream) = after.first() {

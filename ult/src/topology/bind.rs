@@ -176,12 +176,13 @@ fn not_bound(error: &io::Error, node: u32) -> io::Error {
     explained(error, format!("cannot bind memory to NUMA node {node}: {why}"))
 }
 
-/// The NUMA node that the page at `addr` is on. `None` if the page has not been touched yet.
+/// The NUMA node that the page at `addr` is on. `None` if there is no page yet: the memory has not
+/// been touched, or only read (the zeros that are read then are a page that everybody shares).
 ///
 /// # Errors
 ///
 /// `Unsupported` and `PermissionDenied` as in [`bind_memory`]; `InvalidInput` if nothing is mapped
-/// there, or only the shared page of zeros (memory that was read and never written).
+/// there.
 pub fn node_of_page(addr: *const u8) -> io::Result<Option<u32>> {
     let pages: [*const c_void; 1] = [addr.cast()];
     let mut status: [libc::c_int; 1] = [0];
@@ -203,16 +204,29 @@ pub fn node_of_page(addr: *const u8) -> io::Result<Option<u32>> {
     let error = match (result, status[0]) {
         (0.., node @ 0..) => return Ok(u32::try_from(node).ok()),
         (0.., negative) if negative == -libc::ENOENT => return Ok(None),
+        // Some kernels (6.1 is one) say of memory without a page what others say of no memory.
+        (0.., negative) if negative == -libc::EFAULT && is_mapped(addr) => return Ok(None),
         (0.., negative) => io::Error::from_raw_os_error(-negative),
         _ => io::Error::last_os_error(),
     };
     let why = match error.raw_os_error() {
         Some(libc::ENOSYS) => "this kernel has no NUMA support",
         Some(libc::EPERM | libc::EACCES) => "the call move_pages is forbidden here",
-        Some(libc::EFAULT) => "nothing is mapped there, or only the page of zeros",
+        Some(libc::EFAULT) => "nothing is mapped there",
         _ => "the call move_pages failed",
     };
     Err(explained(&error, format!("cannot ask for the NUMA node of the page at {addr:?}: {why}")))
+}
+
+/// Whether there is memory at `addr`, touched or not.
+fn is_mapped(addr: *const u8) -> bool {
+    let page = rustix::param::page_size();
+    let start = addr.map_addr(|addr| addr - addr % page).cast_mut();
+    let mut is_resident = [0u8; 1];
+    // SAFETY:
+    // - memory: the kernel writes a byte for each of the pages asked for, which is one;
+    // - no effect: the call only asks, also where nothing is mapped.
+    unsafe { libc::mincore(start.cast(), page, is_resident.as_mut_ptr()) == 0 }
 }
 
 /// An error with the kind that callers tell apart, what was tried, and what the system said.
