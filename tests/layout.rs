@@ -179,8 +179,8 @@ fn handlers_run_on_the_numa_nodes_that_their_pool_is_pinned_to() {
     .unwrap();
     let found = where_handlers_run(&service, ["left", "right"]);
     // A sandbox may forbid to ask where memory is, or to say where it shall be.
-    let probe = vec![1u8; 1];
-    let can_tell = ult::topology::node_of_page(probe.as_ptr()).is_ok();
+    let probe = 1u8;
+    let can_tell = ult::topology::node_of_page(&raw const probe).is_ok();
     for (Found { cpus, stacks_on }, place) in found.iter().zip(&places) {
         assert!(!cpus.is_empty() && cpus.is_subset(&cpus_of(place)), "{place}: {cpus:?}");
         let node = machine.memory_node_of(&machine.cpus_of(&place.parse().unwrap()).unwrap());

@@ -4,8 +4,9 @@
 //! the number that publishes it, so that both travel in the same 64-byte line, and the reader spins
 //! on the number. `hello` counts how often the responder has begun to serve: the caller may start
 //! only then, and can ask without spinning, because the responder may need the caller's help to get
-//! there (it may be a handler whose request is still to be sent). A call may have more lines than its
-//! own: they are written first, and read when it has come.
+//! there (it may be a handler whose request is still to be sent).
+//!
+//! A call may have more lines than its own: they are written first, and read when it has come.
 //!
 //! Numbers only grow, over all rounds: nothing is ever reset, so no round can see the leftovers of
 //! the one before.
