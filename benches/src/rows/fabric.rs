@@ -5,9 +5,9 @@
 //!   layer without ULTs, a null RPC of margo, as in the rows `na.*.rtt`, `hg.*.rtt` and
 //!   `rpc.*.rtt.poll`. Floor: messages of 56 bytes by the library's own calls.
 //! - `fabric.*.hg.rate16`: as `hg.*.rate16`. No floor.
-//! - `fabric.*.{get,put}.1m`: one transfer after the other between registered memory of both. Floor:
-//!   the library's own read and write of the same size; a write until it is there. After each round
-//!   the bytes that have arrived are compared with what they must be.
+//! - `fabric.*.{get,put}.1m`: one transfer after the other between registered memory of both.
+//!   Floor: the library's own read and write of the same size; a write until it is there. After
+//!   each round the bytes that have arrived are compared with what they must be.
 //!
 //! Where the machine lacks a library or its provider, the rows say so.
 

@@ -15,8 +15,8 @@
 //! makes it favoured, so what it reads about itself is never out of date in the other direction.
 //! Each thread marks itself in a place of its own: it may be late, lose its favour between its two
 //! looks, and take its mark back when somebody else is favoured and inside. A lock has
-//! [`PLACES`] of them; threads that come when all are taken are never favoured. A new thread may have
-//! the token of one that has ended, and then goes on in its place, as if it were that one.
+//! [`PLACES`] of them; threads that come when all are taken are never favoured. A new thread may
+//! have the token of one that has ended, and then goes on in its place, as if it were that one.
 //!
 //! Ending a favour costs microseconds, so each time the next one needs twice as many turns in a
 //! row: a lock that several threads want ends up as a plain one.

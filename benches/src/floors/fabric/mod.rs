@@ -116,7 +116,8 @@ trait Bare: Send {
     fn transfer(&mut self, verb: Verb, deadline: Deadline) -> Result<()>;
 }
 
-/// Memory that the other side reads and writes. Behind a pointer: it does so at any time of a round.
+/// Memory that the other side reads and writes. Behind a pointer: it does so at any time of a
+/// round.
 struct Memory(NonNull<[u8]>);
 
 // SAFETY: it owns its bytes, which are tied to no thread.

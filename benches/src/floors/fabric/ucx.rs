@@ -318,8 +318,8 @@ impl Bare for Endpoint {
 impl Drop for Endpoint {
     fn drop(&mut self) {
         // SAFETY: each was made by `open`, `reach`, `expose` or `aim`, and is used no more; the
-        // endpoint goes with its worker, the inbox after what has its address. Nothing is under way:
-        // every operation was awaited.
+        // endpoint goes with its worker, the inbox after what has its address. Nothing is under
+        // way: every operation was awaited.
         unsafe {
             if !self.rkey.is_null() {
                 self.ucp.ucp_rkey_destroy(self.rkey);
