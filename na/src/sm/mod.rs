@@ -35,10 +35,10 @@
 //! `ring.rs`, `lane.rs`, `doorbell.rs`, `gate.rs`, `../lock.rs` (the protocols, plain atomics,
 //! model-checked) · `segment.rs`, `prefetch.rs` (what is shared) · `record.rs`, `handshake.rs`
 //! (what is said) · `address.rs`, `socket.rs` (how peers are found) · `peer.rs`, `link.rs`,
-//! `rx.rs` (a connection, for senders and for the poll) · `endpoint.rs` (calls) · `connect.rs`, `crowd.rs`, `poll.rs`,
-//! `links.rs`, `board.rs`, `teardown.rs` (progress) · `rma.rs`, `serve.rs`, `offer.rs`, `block.rs`,
-//! `cma.rs`, `fallback.rs` (bulk data) · `costs.rs`, `untaken.rs` (which way it goes) · `ready.rs`;
-//! of the crate `copy.rs`, `loopback.rs`.
+//! `rx.rs` (a connection, for senders and for the poll) · `endpoint.rs` (calls) · `connect.rs`,
+//! `crowd.rs`, `poll.rs`, `links.rs`, `board.rs`, `teardown.rs` (progress) · `rma.rs`,
+//! `serve.rs`, `offer.rs`, `block.rs`, `cma.rs`, `fallback.rs` (bulk data) · `costs.rs`,
+//! `untaken.rs` (which way it goes) · `ready.rs`; of the crate `copy.rs`, `loopback.rs`.
 //!
 //! # The life of a message
 //!
