@@ -253,31 +253,57 @@ impl XstreamRef {
         if current::xstream().is_some_and(|here| Arc::ptr_eq(here.shared(), &self.xstream)) {
             return Err(LayoutError::OwnXstream { xstream: name() });
         }
-        {
-            let _one_at_a_time = self.core.layout.lock();
-            self.check_not_gone()?;
-            if self.xstream.state() == State::Terminated {
-                return Ok(());
+        let xstream = &self.xstream;
+        let mut limit = Limit::new(limit);
+        loop {
+            let lives = {
+                let _one_at_a_time = self.core.layout.lock();
+                self.check_not_gone()?;
+                // Before the state, which it leaves first.
+                let lives = xstream.lives_ended();
+                if xstream.state() == State::Terminated {
+                    return Ok(());
+                }
+                if xstream.is_primary() {
+                    return Err(LayoutError::Primary { xstream: name() });
+                }
+                self.begin_to_leave();
+                lives
+            };
+            // Not by its state: somebody may have revived it since.
+            let has_left = || xstream.lives_ended() != lives;
+            let is_called_back = || xstream.state() == State::Running;
+            wait_for(&self.core, &mut limit, || has_left() || is_called_back());
+            if has_left() {
+                break;
             }
-            if self.xstream.is_primary() {
-                return Err(LayoutError::Primary { xstream: name() });
+            if !limit.is_over() {
+                // By another who has waited for it, and less long.
+                continue;
             }
-            self.begin_to_leave();
-        }
-        let has_left = || matches!(self.xstream.state(), State::Terminated | State::Removed);
-        if !wait_for(&self.core, &mut Limit::new(limit), has_left) {
             let _one_at_a_time = self.core.layout.lock();
             while !has_left() {
-                if self.xstream.change_state(State::Joining, State::Running) {
-                    reconfigure(&self.xstream);
+                if xstream.change_state(State::Joining, State::Running) {
+                    reconfigure(xstream);
+                }
+                if is_called_back() {
                     let units = self.sole_pools().iter().map(|pool| pool.len()).sum();
                     return Err(LayoutError::Busy { xstream: name(), ults: self.ults(), units });
                 }
                 // It leaves just now, or finds that it may not; that takes microseconds.
                 crate::sync::thread::yield_now();
             }
+            break;
         }
-        xstream_thread::join(&self.xstream);
+        let thread = {
+            let _one_at_a_time = self.core.layout.lock();
+            // Another life's is none of ours.
+            let is_its = xstream.state() == State::Terminated;
+            is_its.then(|| lock(&xstream.thread).take()).flatten()
+        };
+        if let Some(thread) = thread {
+            xstream_thread::wait_for(thread);
+        }
         Ok(())
     }
 
@@ -302,15 +328,17 @@ impl XstreamRef {
             // For the revival.
             *lock(&self.xstream.parked_pools) = pools;
         }
-        if self.xstream.state() == State::Running {
-            self.begin_to_leave();
-        }
+        self.begin_to_leave();
         Ok(())
     }
 
     /// It leaves to others what they serve as well, and others that leave do not count on it.
+    /// Nothing, if somebody has asked it to before, or it is not there.
     fn begin_to_leave(&self) {
-        self.xstream.set_state(State::Joining);
+        // Only a running one: its thread may be about to say that it has ended.
+        if !self.xstream.change_state(State::Running, State::Joining) {
+            return;
+        }
         reconfigure(&self.xstream);
         let pools = lock(&self.xstream.pools).clone();
         pools.iter().for_each(|pool| settle_servers(&self.core, pool));

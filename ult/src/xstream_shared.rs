@@ -53,6 +53,8 @@ pub(crate) struct XstreamShared {
     /// The phase has changed, or there are requests.
     signalled: AtomicBool,
     state: AtomicU8,
+    /// See [`lives_ended`](Self::lives_ended).
+    lives_ended: AtomicU64,
     /// The last phase word that the xstream has seen.
     seen: AtomicU64,
     requests: Mutex<Vec<Request>>,
@@ -137,6 +139,7 @@ impl XstreamShared {
             word: ParkWord::new(),
             signalled: AtomicBool::new(false),
             state: AtomicU8::new(State::Running as u8),
+            lives_ended: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             requests: Mutex::new(Vec::new()),
             eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -172,6 +175,16 @@ impl XstreamShared {
 
     pub(crate) fn set_state(&self, state: State) {
         self.state.store(state as u8, Release); // pair: XSTREAM-STATE
+    }
+
+    /// How often its thread has ended.
+    pub(crate) fn lives_ended(&self) -> u64 {
+        self.lives_ended.load(Acquire) // pair: XSTREAM-LIFE
+    }
+
+    /// Its thread ends: the last thing that is said of this life.
+    pub(crate) fn end_life(&self) {
+        self.lives_ended.fetch_add(1, Release); // pair: XSTREAM-LIFE
     }
 
     /// Changes the state unless somebody else has.

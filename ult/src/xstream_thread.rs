@@ -87,6 +87,7 @@ fn leave(xstream: &Xstream, scheduler: Box<dyn Scheduler>) {
     xstream.descriptors.drain(&xstream.core.depot);
     drop(shared.put_scheduler(scheduler));
     shared.set_state(State::Terminated);
+    shared.end_life();
     xstream.core.tell_news();
 }
 
@@ -140,7 +141,12 @@ pub(crate) fn join_all(core: &RuntimeCore) {
 pub(crate) fn join(xstream: &XstreamShared) {
     let thread = lock(&xstream.thread).take();
     if let Some(thread) = thread {
-        // Its panic, if any, has been printed by the panic hook.
-        let _ = thread.join();
+        wait_for(thread);
     }
+}
+
+/// Waits for a thread's end.
+pub(crate) fn wait_for(thread: thread::JoinHandle<()>) {
+    // Its panic, if any, has been printed by the panic hook.
+    let _ = thread.join();
 }

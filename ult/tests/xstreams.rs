@@ -153,6 +153,38 @@ fn many_may_join_the_same_xstream() {
 }
 
 #[test]
+fn all_who_wait_in_vain_are_told() {
+    within(|| {
+        let (runtime, pools) = private(2);
+        let x1 = runtime.xstream("x1").unwrap();
+        let go = Arc::new(AtomicBool::new(false));
+        let may_end = go.clone();
+        let unit = pools[1].spawn(move || {
+            while !may_end.load(SeqCst) {
+                ult::yield_now();
+            }
+        });
+        // The first one that gives up calls it back for all; the others go on, or give up, too.
+        let wait = |ms: u64| {
+            let x1 = x1.clone();
+            std::thread::spawn(move || x1.join_timeout(Duration::from_millis(ms)))
+        };
+        for limits in [[1, 1, 1], [1, 5, 20]] {
+            for waiter in limits.map(wait) {
+                let error = waiter.join().unwrap().unwrap_err();
+                assert!(matches!(error, LayoutError::Busy { .. }), "{error}");
+            }
+        }
+        let patient = wait(1000 * 60);
+        wait(1).join().unwrap().unwrap_err();
+        go.store(true, SeqCst);
+        patient.join().unwrap().unwrap();
+        unit.unwrap().join().unwrap();
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
 fn a_cancelled_xstream_leaves_its_queue_behind_until_it_is_revived() {
     within(|| {
         let (runtime, pools) = private(2);
