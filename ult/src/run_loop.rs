@@ -77,11 +77,11 @@ impl Xstream {
     /// back.
     pub(crate) fn main(&self, mut scheduler: Box<dyn Scheduler>) -> Box<dyn Scheduler> {
         loop {
-            self.reconfigured.set(false);
+            let has_changed = self.reconfigured.replace(false);
             if let Some(new) = self.shared().take_scheduler() {
                 scheduler = new;
             }
-            match catch_unwind(AssertUnwindSafe(|| self.serve_by(&mut *scheduler))) {
+            match catch_unwind(AssertUnwindSafe(|| self.serve_by(&mut *scheduler, has_changed))) {
                 Ok(Leave::Reconfigure) => {}
                 Ok(Leave::Exit) => return scheduler,
                 Err(panic) => {
@@ -93,32 +93,35 @@ impl Xstream {
         }
     }
 
-    fn serve_by(&self, scheduler: &mut dyn Scheduler) -> Leave {
+    fn serve_by(&self, scheduler: &mut dyn Scheduler, has_changed: bool) -> Leave {
         match scheduler.as_basic() {
             Some(basic) => self.serve(
                 basic,
+                has_changed,
                 |basic, pools| self.begin_streak(basic, pools),
                 |basic, pools| self.end_streak(basic, pools),
             ),
-            None => self.serve(scheduler, |_, _| {}, |_, _| {}),
+            None => self.serve(scheduler, has_changed, |_, _| {}, |_, _| {}),
         }
     }
 
+    /// `has_changed`: it has just carried out a change, so a unit goes before the next one. Changes
+    /// that come faster than they are carried out must not keep units from running.
+    ///
     /// `before` and `after` are called around units that have not started; more units may run
     /// meanwhile, and `after` may run some, if the scheduler would pick just them.
     fn serve<S: Scheduler + ?Sized>(
         &self,
         scheduler: &mut S,
+        mut has_changed: bool,
         before: impl Fn(&mut S, &[PoolView<'_>]),
         after: impl Fn(&mut S, &[PoolView<'_>]),
     ) -> Leave {
         let shared = self.shared();
         let pools = self.enter_pools();
         let views: Vec<PoolView<'_>> = pools.iter().map(|pool| self.view(pool)).collect();
-        // Changes that come faster than they are carried out must not keep units from running.
-        let mut is_first = true;
         loop {
-            if shared.has_mail() && !std::mem::take(&mut is_first) {
+            if !std::mem::take(&mut has_changed) && shared.has_mail() {
                 self.read_mail();
                 if self.reconfigured.get() {
                     return Leave::Reconfigure;
