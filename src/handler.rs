@@ -13,6 +13,7 @@ use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use na::shared::Shared;
 use ult::{PoolRef, Priority};
 
 use crate::admission::Entrance;
@@ -24,7 +25,7 @@ use crate::monitor::Moment;
 use crate::progress::Token;
 use crate::register::{Entry, Gate};
 use crate::respond::{self, Reply};
-use crate::{Addr, Instance, deadline};
+use crate::{Addr, Instance, deadline, trace};
 
 /// A request that was read and is not handled yet; in a gate it waits as such.
 pub(crate) struct Waiting {
@@ -209,8 +210,8 @@ impl<'a> Start<'a> {
     ) {
         let Self { instance, pool, rpc, provider, tasklet, priority } = self;
         let watch = inner.monitoring.request_starts(&request, &registration, arrived);
-        let reply = Reply::new(instance, registration, rpc, provider, request, watch);
-        let running = Running { reply, is_counted_out: false };
+        let reply = Reply::new(instance, rpc, provider, request, watch);
+        let running = Running { reply, registration, is_counted_out: false };
         let unit = if tasklet { pool.tasklet() } else { pool.ult() };
         if let Err(error) = unit.name(rpc).priority(priority).spawn_detached(move || running.run())
         {
@@ -222,27 +223,32 @@ impl<'a> Start<'a> {
 
 /// A handler that was admitted; counts it out when it ends, however it ends.
 struct Running {
-    reply: Arc<Reply>,
+    reply: Shared<Reply>,
+    /// What the RPC was registered with when the request was admitted: its data is the [`Entry`].
+    registration: Arc<Registration>,
     /// Its places at the gates were given back.
     is_counted_out: bool,
 }
 
 impl Running {
     fn run(mut self) {
-        let reply = &self.reply;
-        let Some(entry) = reply.entry() else { return };
-        let inner = reply.instance().inner();
+        let Some(entry) = self.registration.data_as::<Entry>() else { return };
+        let reply = &mut self.reply;
         reply.watch.started();
         if reply.is_abandoned() {
-            Counters::add(&inner.counters.handlers_not_run);
+            Counters::add(&reply.instance().inner().counters.handlers_not_run);
         } else {
             if let Some(deadline) = reply.deadline() {
                 deadline::begin(deadline);
             }
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| reply.run_handler(entry))) {
-                self.panicked(&*panic);
+            // Calls that it makes, and what it spawns, are on behalf of this request; not of the
+            // one whose handler has made place for it, and has spawned its unit.
+            trace::begin_unit(self.registration.id().0, reply.trace());
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (entry.run)(reply))) {
+                panicked(reply, &*panic);
             }
         }
+        let (reply, inner) = (&self.reply, self.reply.instance().inner());
         if entry.is_plain() {
             // Nobody waits at a plain gate.
             entry.gate.leave(None);
@@ -252,16 +258,6 @@ impl Running {
             go_on(inner, todo);
         }
         self.is_counted_out = true;
-    }
-
-    #[cold]
-    fn panicked(&self, panic: &(dyn Any + Send)) {
-        let reply = &self.reply;
-        Counters::add(&reply.instance().inner().counters.handlers_panicked);
-        let message = message_of(panic);
-        let (rpc, provider) = (reply.rpc(), reply.provider());
-        log!(reply.instance().inner().log, ERROR, rpc, %provider, message, "handler panicked");
-        reply.panicked(&message);
     }
 
     /// No unit could be made. None can for those who wait for its place, either: they are refused.
@@ -292,6 +288,16 @@ impl Running {
     }
 }
 
+#[cold]
+fn panicked(reply: &Reply, panic: &(dyn Any + Send)) {
+    let inner = reply.instance().inner();
+    Counters::add(&inner.counters.handlers_panicked);
+    let message = message_of(panic);
+    let (rpc, provider) = (reply.rpc(), reply.provider());
+    log!(inner.log, ERROR, rpc, %provider, message, "handler panicked");
+    reply.panicked(&message);
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         let reply = &self.reply;
@@ -299,7 +305,7 @@ impl Drop for Running {
         reply.handler_ended();
         let inner = reply.instance().inner();
         if !self.is_counted_out
-            && let Some(entry) = reply.entry()
+            && let Some(entry) = self.registration.data_as::<Entry>()
         {
             self.did_not_run(inner, entry);
         }

@@ -37,6 +37,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use na::shared::Shared;
 use ult::{Eventual, IdleEnd};
 
 use crate::Addr;
@@ -60,7 +61,7 @@ const ROUNDS_PER_YIELD: u32 = 256;
 #[derive(Debug)]
 pub(crate) enum Token {
     /// A call of ours.
-    Forward(Arc<Call>),
+    Forward(Shared<Call>),
     /// A bulk transfer of ours.
     Bulk(Arc<BulkCall>),
     /// An answer of ours; nobody waits for it.
@@ -426,7 +427,7 @@ impl Sink<Token> for Dispatch<'_> {
 
     fn response(&mut self, token: Token, result: Result<Response, HgError>) {
         if let Token::Forward(call) = token {
-            call.complete(self.inner, result);
+            Call::complete(call, self.inner, result);
         }
     }
 

@@ -18,26 +18,26 @@
 //! | the handler ended without an answer, or with a text | `HG_OTHER_ERROR` |
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use na::lock::{Guard, Lock};
+use na::shared::Shared;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::cancel::{CancelToken, Wanted};
 use crate::hg::{
-    CallKey, HgError, ProcError, ProviderId, Registration, RequestHandle, ReturnCode, RpcId, Sent,
-    Writer, margo, proc,
+    CallKey, HgError, ProcError, ProviderId, RequestHandle, ReturnCode, RpcId, Sent, Writer, margo,
+    proc,
 };
 use crate::instance::{Counters, Inner};
 use crate::log::log;
 use crate::monitor::RequestWatch;
 use crate::progress::Token;
-use crate::register::Entry;
 use crate::trace::{SpanOfTrace, TraceContext};
-use crate::{Addr, Instance, RespondError, parent, trace};
+use crate::{Addr, Instance, RespondError, parent};
 
 /// Longest explanation that is sent with an error, bytes.
 const DETAIL_BYTES_MAX: usize = 1024;
@@ -45,8 +45,6 @@ const DETAIL_BYTES_MAX: usize = 1024;
 /// The duty to answer one request, and what its handler needs.
 pub(crate) struct Reply {
     instance: Instance,
-    /// Its data is the [`Entry`] of the handler.
-    registration: Arc<Registration>,
     rpc: &'static str,
     provider: ProviderId,
     origin: Addr,
@@ -60,7 +58,7 @@ pub(crate) struct Reply {
     /// What it is part of, across processes.
     trace: Option<TraceContext>,
     /// What the request says, once it was decoded; see `parent.rs`.
-    parent: AtomicU64,
+    parent: RpcId,
     /// `State::request` is gone for good: to look at without the lock.
     answered: AtomicBool,
     state: Lock<State>,
@@ -78,12 +76,11 @@ struct State {
 impl Reply {
     pub(crate) fn new(
         instance: Instance,
-        registration: Arc<Registration>,
         rpc: &'static str,
         provider: ProviderId,
         request: RequestHandle<Token>,
         watch: RequestWatch,
-    ) -> Arc<Self> {
+    ) -> Shared<Self> {
         let (origin, context) = (request.origin().clone(), request.context_id());
         // Nobody waits for an answer to a one-way request: it has all that it wants.
         let wants_response = !request.is_one_way();
@@ -94,10 +91,8 @@ impl Reply {
             .or_else(|| Some(SpanOfTrace::of_request(request.trace()?, false)?.context));
         let request = Some(request);
         let state = Lock::new(State { request, handler_runs: true, lost_to_panic: false });
-        let parent = AtomicU64::new(0);
-        Arc::new(Self {
+        Shared::new(Self {
             instance,
-            registration,
             rpc,
             provider,
             origin,
@@ -107,7 +102,7 @@ impl Reply {
             cancel,
             watch,
             trace,
-            parent,
+            parent: margo::NO_PARENT,
             answered,
             state,
         })
@@ -151,7 +146,7 @@ impl Reply {
 
     /// The RPC in whose handler the call was made.
     pub(crate) fn parent(&self) -> Option<RpcId> {
-        parent::from_wire(self.parent.load(Ordering::Relaxed))
+        parent::from_wire(self.parent.0)
     }
 
     /// Fires when nobody waits for the answer any more.
@@ -197,20 +192,6 @@ impl Reply {
         true
     }
 
-    /// Runs the handler, on its ULT.
-    pub(crate) fn run_handler(self: &Arc<Self>, entry: &Entry) {
-        // Calls that it makes, and what it spawns, are on behalf of this request; not of the one
-        // whose handler has made place for it, and has spawned its unit.
-        trace::begin_unit(self.registration.id().0, self.trace);
-        (entry.run)(self);
-    }
-
-    /// What the RPC was registered with when the request was admitted.
-    #[inline]
-    pub(crate) fn entry(&self) -> Option<&Entry> {
-        self.registration.data_as()
-    }
-
     // No user code runs under this lock, so nobody waits for it for long.
     fn state(&self) -> Guard<'_, State> {
         self.state.lock()
@@ -229,26 +210,26 @@ impl Reply {
 
     /// Decodes the arguments; the receive buffer goes back before the user's code runs if requests
     /// hold many. `None`: they cannot be decoded, and the origin was told.
-    pub(crate) fn decode<A: DeserializeOwned>(&self) -> Option<A> {
+    pub(crate) fn decode<A: DeserializeOwned>(this: &mut Shared<Self>) -> Option<A> {
         let decoded = {
-            // Runs `Deserialize` of the user under the lock; nobody else has the request yet.
-            let mut state = self.state();
-            let request = state.request.as_mut()?;
-            let limits = self.inner().core.proc_limits();
-            let decoded = margo::split_request(request.payload()).and_then(|(parent, args)| {
-                self.parent.store(parent.0, Ordering::Relaxed);
+            // The user's code gets its `Handle` when the arguments are there, so nobody else has it.
+            let Self { instance, state, parent, .. } = Shared::get_mut(this)?;
+            let request = state.get_mut().request.as_mut()?;
+            let limits = instance.inner().core.proc_limits();
+            let decoded = margo::split_request(request.payload()).and_then(|(id, args)| {
+                *parent = id;
                 proc::from_slice_within::<A>(args, limits)
             });
             request.payload_was_read();
             decoded
         };
-        self.watch.decoded();
+        this.watch.decoded();
         decoded
             .map_err(|error| {
-                Counters::add(&self.inner().counters.arguments_undecodable);
-                let (log, origin) = (&self.inner().log, &self.origin);
-                log!(log, WARN, rpc = self.rpc, %origin, %error, "bad arguments");
-                self.fail(ReturnCode::ProtocolError, &error.to_string());
+                Counters::add(&this.inner().counters.arguments_undecodable);
+                let (log, origin) = (&this.inner().log, &this.origin);
+                log!(log, WARN, rpc = this.rpc, %origin, %error, "bad arguments");
+                this.fail(ReturnCode::ProtocolError, &error.to_string());
             })
             .ok()
     }
