@@ -9,7 +9,8 @@
 //! is dropped unanswered, and [`Running`] counts the handler out even when it panics.
 
 use std::any::Any;
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -18,7 +19,10 @@ use ult::{PoolRef, Priority};
 
 use crate::admission::Entrance;
 use crate::contain::message_of;
-use crate::hg::{ProviderId, Registration, RequestHandle, ReturnCode};
+use crate::hg::{
+    Core, LentRequest, ProviderId, RawRequest, Registration, RequestHandle, RequestParts,
+    ReturnCode,
+};
 use crate::instance::{Counters, Inner};
 use crate::log::log;
 use crate::monitor::Moment;
@@ -40,36 +44,37 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     fn refuse(self, inner: &Inner, entry: &Entry, code: ReturnCode) {
-        inner.monitoring.refused(&self.request, entry, self.arrived, code);
-        respond::refuse(inner, self.request, code);
+        let Self { request, arrived, .. } = self;
+        inner.monitoring.refused((request.origin(), &request), entry, arrived, code);
+        respond::refuse(inner, request, code);
     }
 }
 
 /// Starts the handler of `request`, or answers with an error.
-pub(crate) fn dispatch(inner: &Inner, mut request: RequestHandle<Token>) {
-    let Some(registration) = request.take_registration() else {
+pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestParts) {
+    let RequestParts { origin, request, registration } = parts;
+    let Some(registration) = registration else {
         // The RPC core has refused what is not registered; this is not one of ours.
-        request.reject(ReturnCode::NoEntry);
-        return;
+        return LentRequest::of(core, &origin, request).reject(ReturnCode::NoEntry);
     };
     let Some(entry) = registration.data_as::<Entry>() else {
-        request.reject(ReturnCode::NoEntry);
-        return;
+        return LentRequest::of(core, &origin, request).reject(ReturnCode::NoEntry);
     };
-    inner.cancels.arrived(|| Some((request.origin().clone(), request.call_key()?)));
+    inner.cancels.arrived(|| Some((origin.clone(), request.call_key()?)));
     if !entry.is_plain() {
         let arrived = inner.monitoring.arrival();
+        let request = RequestHandle::of(core.clone(), origin, request);
         admit(inner, Waiting { request, registration, in_pool: false, arrived });
     } else if !entry.gate.enter_plain() {
-        inner.monitoring.refused(&request, entry, None, ReturnCode::Busy);
-        respond::refuse(inner, request, ReturnCode::Busy);
+        inner.monitoring.refused((&origin, &request), entry, None, ReturnCode::Busy);
+        respond::refuse(inner, LentRequest::of(core, &origin, request), ReturnCode::Busy);
     } else if let Some(start) = Start::prepare(inner, entry) {
-        start.go(inner, request, registration, None);
+        start.go(inner, core.id(), (origin, request), registration, None);
     } else {
-        inner.monitoring.refused(&request, entry, None, ReturnCode::Permission);
+        inner.monitoring.refused((&origin, &request), entry, None, ReturnCode::Permission);
         // Nobody waits at a plain gate.
         let _ = not_run(inner, &entry.gate, None);
-        refuse_closing(inner, request);
+        refuse_closing(inner, LentRequest::of(core, &origin, request));
     }
 }
 
@@ -93,11 +98,14 @@ fn go_on(inner: &Inner, mut todo: Vec<Next>) {
             Next::Inside(Waiting { request, registration, arrived, .. }) => {
                 let Some(entry) = registration.data_as::<Entry>() else { continue };
                 if let Some(start) = Start::prepare(inner, entry) {
-                    start.go(inner, request, registration, arrived);
+                    let (core, parts) = request.into_parts();
+                    let RequestParts { origin, request, .. } = parts;
+                    start.go(inner, core.id(), (origin, request), registration, arrived);
                     continue;
                 }
                 let peer = request.origin().clone();
-                inner.monitoring.refused(&request, entry, arrived, ReturnCode::Permission);
+                let refused = (&peer, &*request);
+                inner.monitoring.refused(refused, entry, arrived, ReturnCode::Permission);
                 refuse_closing(inner, request);
                 give_place(entry, &peer, &mut todo);
                 Counters::add(&inner.counters.handlers_not_run);
@@ -170,7 +178,11 @@ pub(crate) fn refuse_waiting(inner: &Inner) {
 }
 
 #[cold]
-fn refuse_closing(inner: &Inner, request: RequestHandle<Token>) {
+fn refuse_closing<C, O>(inner: &Inner, request: RequestHandle<Token, C, O>)
+where
+    C: Deref<Target = Core<Token>>,
+    O: Borrow<Addr>,
+{
     Counters::add(&inner.counters.requests_refused);
     respond::refuse(inner, request, ReturnCode::Permission);
 }
@@ -204,13 +216,15 @@ impl<'a> Start<'a> {
     fn go(
         self,
         inner: &Inner,
-        request: RequestHandle<Token>,
+        context: u8,
+        (origin, request): (Addr, RawRequest),
         registration: Arc<Registration>,
         arrived: Option<Moment>,
     ) {
         let Self { instance, pool, rpc, provider, tasklet, priority } = self;
-        let watch = inner.monitoring.request_starts(&request, &registration, arrived);
-        let reply = Reply::new(instance, rpc, provider, request, watch);
+        let about = (&origin, &request);
+        let watch = inner.monitoring.request_starts(about, &registration, arrived);
+        let reply = Reply::new(instance, (rpc, provider), (context, origin, request), watch);
         let running = Running { reply, registration, is_counted_out: false };
         let unit = if tasklet { pool.tasklet() } else { pool.ult() };
         if let Err(error) = unit.name(rpc).priority(priority).spawn_detached(move || running.run())

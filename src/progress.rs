@@ -45,7 +45,7 @@ use crate::bulk::BulkCall;
 use crate::call::Call;
 use crate::company::Seat;
 use crate::handler;
-use crate::hg::{CallKey, Core, HgError, RequestHandle, Response, Sink};
+use crate::hg::{CallKey, Core, HgError, RequestHandle, RequestParts, Response, Sink};
 use crate::instance::Inner;
 use crate::log::log;
 use crate::monitor::{SpanOfRequest, Turns};
@@ -422,7 +422,12 @@ struct Dispatch<'a> {
 
 impl Sink<Token> for Dispatch<'_> {
     fn request(&mut self, request: RequestHandle<Token>) {
-        handler::dispatch(self.inner, request);
+        let (core, parts) = request.into_parts();
+        self.request_parts(&core, parts);
+    }
+
+    fn request_parts(&mut self, core: &Arc<Core<Token>>, parts: RequestParts) {
+        handler::dispatch(self.inner, core, parts);
     }
 
     fn response(&mut self, token: Token, result: Result<Response, HgError>) {

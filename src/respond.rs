@@ -17,7 +17,9 @@
 //! | no ULT could be made | `HG_AGAIN` |
 //! | the handler ended without an answer, or with a text | `HG_OTHER_ERROR` |
 
+use std::borrow::Borrow;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -29,8 +31,8 @@ use serde::de::DeserializeOwned;
 
 use crate::cancel::{CancelToken, Wanted};
 use crate::hg::{
-    CallKey, HgError, ProcError, ProviderId, RequestHandle, ReturnCode, RpcId, Sent, Writer, margo,
-    proc,
+    CallKey, Core, HgError, LentRequest, ProcError, ProviderId, RawRequest, RequestHandle,
+    ReturnCode, RpcId, Sent, Writer, margo, proc,
 };
 use crate::instance::{Counters, Inner};
 use crate::log::log;
@@ -66,7 +68,7 @@ pub(crate) struct Reply {
 
 struct State {
     /// `None` once answered.
-    request: Option<RequestHandle<Token>>,
+    request: Option<RawRequest>,
     /// The handler's ULT has not ended; it answers for a panic of its own.
     handler_runs: bool,
     /// The user's request was dropped by a panic, unanswered.
@@ -76,12 +78,10 @@ struct State {
 impl Reply {
     pub(crate) fn new(
         instance: Instance,
-        rpc: &'static str,
-        provider: ProviderId,
-        request: RequestHandle<Token>,
+        (rpc, provider): (&'static str, ProviderId),
+        (context, origin, request): (u8, Addr, RawRequest),
         watch: RequestWatch,
     ) -> Shared<Self> {
-        let (origin, context) = (request.origin().clone(), request.context_id());
         // Nobody waits for an answer to a one-way request: it has all that it wants.
         let wants_response = !request.is_one_way();
         let answered = AtomicBool::new(!wants_response);
@@ -153,7 +153,7 @@ impl Reply {
     pub(crate) fn cancel_token(&self) -> &CancelToken {
         let (token, _) = self.cancel.get_or_init(|| {
             let inner = self.inner();
-            let call = self.state().request.as_ref().and_then(RequestHandle::call_key);
+            let call = self.state().request.as_ref().and_then(RawRequest::call_key);
             let (origin, deadline) = (&self.origin, self.deadline);
             let pool = &self.instance.progress_pool();
             let (token, is_new) = inner.cancels.token(&Wanted { origin, call, deadline, pool });
@@ -198,10 +198,19 @@ impl Reply {
     }
 
     /// Takes the request out, to be answered; `None`: it was.
-    fn take(&self) -> Option<RequestHandle<Token>> {
+    fn take(&self) -> Option<LentRequest<'_, Token>> {
         let request = self.state().request.take();
         self.answered.store(true, Ordering::Relaxed);
-        request
+        request.map(|request| self.lend(request))
+    }
+
+    /// What the request came by.
+    fn core(&self) -> &Core<Token> {
+        self.inner().context(self.context.into()).0
+    }
+
+    fn lend(&self, request: RawRequest) -> LentRequest<'_, Token> {
+        LentRequest::of(self.core(), &self.origin, request)
     }
 
     fn is_answered(&self) -> bool {
@@ -213,14 +222,15 @@ impl Reply {
     pub(crate) fn decode<A: DeserializeOwned>(this: &mut Shared<Self>) -> Option<A> {
         let decoded = {
             // The user's code gets its `Handle` when the arguments are there, so nobody else has it.
-            let Self { instance, state, parent, .. } = Shared::get_mut(this)?;
+            let Self { instance, context, state, parent, .. } = Shared::get_mut(this)?;
             let request = state.get_mut().request.as_mut()?;
-            let limits = instance.inner().core.proc_limits();
+            let core = instance.inner().context((*context).into()).0;
+            let limits = core.proc_limits();
             let decoded = margo::split_request(request.payload()).and_then(|(id, args)| {
                 *parent = id;
                 proc::from_slice_within::<A>(args, limits)
             });
-            request.payload_was_read();
+            request.payload_was_read(core);
             decoded
         };
         this.watch.decoded();
@@ -320,7 +330,7 @@ impl Reply {
         }
     }
 
-    fn send_failure(&self, request: RequestHandle<Token>, code: ReturnCode, detail: &str) {
+    fn send_failure(&self, request: LentRequest<'_, Token>, code: ReturnCode, detail: &str) {
         send_failure(self.inner(), request, code, detail);
         self.inner().kick_if_queued();
     }
@@ -338,6 +348,7 @@ impl Drop for Reply {
             self.watch.answered(&self.inner().monitoring, None);
         } else {
             self.watch.fails(&self.inner().monitoring, ReturnCode::Again);
+            let request = self.lend(request);
             self.send_failure(request, ReturnCode::Again, "no ULT could be made for the handler");
         }
     }
@@ -350,12 +361,24 @@ impl fmt::Debug for Reply {
 }
 
 /// Answers a request that no handler will see, in Margo's way.
-pub(crate) fn refuse(inner: &Inner, request: RequestHandle<Token>, code: ReturnCode) {
+pub(crate) fn refuse<C, O>(inner: &Inner, request: RequestHandle<Token, C, O>, code: ReturnCode)
+where
+    C: Deref<Target = Core<Token>>,
+    O: Borrow<Addr>,
+{
     send_failure(inner, request, code, "");
     inner.kick_if_queued();
 }
 
-fn send_failure(inner: &Inner, request: RequestHandle<Token>, code: ReturnCode, detail: &str) {
+fn send_failure<C, O>(
+    inner: &Inner,
+    request: RequestHandle<Token, C, O>,
+    code: ReturnCode,
+    detail: &str,
+) where
+    C: Deref<Target = Core<Token>>,
+    O: Borrow<Addr>,
+{
     let mut end = detail.len().min(DETAIL_BYTES_MAX);
     while !detail.is_char_boundary(end) {
         end -= 1;
