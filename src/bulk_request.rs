@@ -58,7 +58,7 @@ pub struct BulkRequest<B: LocalBulk + Send + 'static> {
     /// Some until it is given back or left to the transfer.
     buffer: Option<B>,
     /// Of the task that awaits it.
-    awaited: Option<Box<ReadyIn<BulkCall, Outcome>>>,
+    awaited: Option<Box<ReadyIn<Arc<BulkCall>, Outcome>>>,
 }
 
 /// The end of a transfer.

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use na::shared::Shared;
 use serde::de::DeserializeOwned;
 use ult::{Eventual, PoolRef, TimerHandle};
 
@@ -34,7 +35,7 @@ use crate::{ForwardError, Instance, ProviderHandle};
 pub(crate) type Outcome = Result<Response, HgError>;
 
 /// What is to be done at the end, on the progress ULT.
-pub(crate) type Callback = Box<dyn FnOnce(Arc<Call>) + Send>;
+pub(crate) type Callback = Box<dyn FnOnce(Shared<Call>) + Send>;
 
 /// Why we ended a call or transfer ourselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,25 +152,25 @@ impl Call {
 
     /// The RPC layer has ended it.
     #[inline]
-    pub(crate) fn complete(self: Arc<Self>, inner: &Inner, outcome: Outcome) {
-        inner.monitoring.call_over(&self.watch, &self.given_up, &outcome);
+    pub(crate) fn complete(this: Shared<Self>, inner: &Inner, outcome: Outcome) {
+        inner.monitoring.call_over(&this.watch, &this.given_up, &outcome);
         // The RPC layer gives a token back once, so nobody can have been first.
-        let _ = self.done.set(outcome);
-        if self.extra.is_some() {
-            self.end_extra();
+        let _ = this.done.set(outcome);
+        if this.extra.is_some() {
+            Self::end_extra(this);
         }
     }
 
     #[cold]
-    fn end_extra(self: Arc<Self>) {
-        let Some(extra) = &self.extra else { return };
+    fn end_extra(this: Shared<Self>) {
+        let Some(extra) = &this.extra else { return };
         let alarm = std::mem::replace(&mut *lock(&extra.alarm), Alarm::Over);
         if let Alarm::Set(timer) = alarm {
             timer.cancel();
         }
         let callback = lock(&extra.callback).take();
         if let Some(callback) = callback {
-            callback(self.clone());
+            callback(this.clone());
         }
     }
 
@@ -196,8 +197,13 @@ impl Call {
     }
 
     /// Sees to it that the call ends at `deadline`, whether or not anybody waits. Once is enough.
-    pub(crate) fn set_alarm(self: &Arc<Self>, instance: &Instance, op: OpRef, deadline: Instant) {
-        let Some(extra) = &self.extra else { return };
+    pub(crate) fn set_alarm(
+        this: &Shared<Self>,
+        instance: &Instance,
+        op: OpRef,
+        deadline: Instant,
+    ) {
+        let Some(extra) = &this.extra else { return };
         let mut alarm = lock(&extra.alarm);
         if !matches!(*alarm, Alarm::Off) {
             return;
@@ -205,7 +211,7 @@ impl Call {
         let pools = [instance.progress_pool(), instance.rpc_pool()];
         let Some(pool) = pool_for_units(instance, pools) else { return };
         // Not a count of the instance, which ends its calls before it ends.
-        let (call, inner) = (Arc::downgrade(self), Arc::downgrade(instance.inner()));
+        let (call, inner) = (Shared::downgrade(this), Arc::downgrade(instance.inner()));
         let ring = move || {
             if let Some((call, inner)) = call.upgrade().zip(inner.upgrade()) {
                 call.time_out(&inner, op);

@@ -1,6 +1,6 @@
 //! Calls whose result is not just a value: errors of the application, and no result at all.
 
-use std::sync::Arc;
+use na::shared::Shared;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -88,9 +88,9 @@ impl Instance {
         args: &A,
     ) -> Result<(), ForwardError> {
         let _no_limit = deadline::of_caller(rpc.name())?;
-        let call = Arc::new(Call::waited_for());
+        let (call, token) = Shared::pair(Call::waited_for());
         let site = Site { rpc: rpc.name(), to, term: None };
-        self.start_with(ForwardOptions::one_way(), rpc, site, args, call.clone())?;
+        self.start_with(ForwardOptions::one_way(), rpc, site, args, token)?;
         match call.done().wait() {
             Ok(_) => Ok(()),
             Err(error) => Err(failure(site, error.clone())),

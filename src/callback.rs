@@ -3,9 +3,9 @@
 //! The progress ULT only spawns what runs the callback: decoding the result and the user's code are
 //! no business of the loop that everybody waits for.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use na::shared::Shared;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -107,7 +107,7 @@ impl Instance {
         let (instance, target, name) = (self.clone(), to.clone(), rpc.name());
         // The callback goes on with what the caller does, whoever spawns it.
         let (on_behalf_of, context) = (ult::inherited_word(), trace::current());
-        let at_end: Callback = Box::new(move |call: Arc<Call>| {
+        let at_end: Callback = Box::new(move |call: Shared<Call>| {
             let pools = [instance.rpc_pool(), instance.progress_pool()];
             let Some(pool) = pool_for_units(&instance, pools) else { return };
             let log = instance.inner().log.clone();
@@ -123,10 +123,10 @@ impl Instance {
                 log!(log, ERROR, rpc = name, %error, "no ULT for the callback of a call");
             }
         });
-        let call = Arc::new(Call::with_extra(Some(at_end)));
-        let op = self.start(rpc, Site { rpc: name, to, term }, args, call.clone())?;
+        let (call, token) = Shared::pair(Call::with_extra(Some(at_end)));
+        let op = self.start(rpc, Site { rpc: name, to, term }, args, token)?;
         if let Some(term) = term {
-            call.set_alarm(self, op, term.at);
+            Call::set_alarm(&call, self, op, term.at);
         }
         Ok(Canceler::new(self, &call, op, to))
     }

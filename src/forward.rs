@@ -8,9 +8,9 @@
 //!
 //! All start here; `call.rs` has what they wait for, and how it ends.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use na::shared::Shared;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -90,8 +90,8 @@ impl Instance {
         R: DeserializeOwned,
     {
         let site = Site { rpc: rpc.name(), to, term };
-        let call = Arc::new(Call::waited_for());
-        let op = self.start(rpc, site, args, call.clone())?;
+        let (call, token) = Shared::pair(Call::waited_for());
+        let op = self.start(rpc, site, args, token)?;
         let flying = Flying { inner: self.inner(), call, op, to };
         let done = flying.call.done();
         match term {
@@ -113,7 +113,7 @@ impl Instance {
         rpc: Rpc<A, R>,
         site: Site<'_>,
         args: &A,
-        call: Arc<Call>,
+        call: Shared<Call>,
     ) -> Result<OpRef, ForwardError> {
         self.start_with(ForwardOptions::default(), rpc, site, args, call)
     }
@@ -126,7 +126,7 @@ impl Instance {
         rpc: Rpc<A, R>,
         site: Site<'_>,
         args: &A,
-        call: Arc<Call>,
+        call: Shared<Call>,
     ) -> Result<OpRef, ForwardError> {
         let to = site.to;
         self.inner().may_start().map_err(|error| failure(site, error))?;
@@ -173,7 +173,7 @@ impl Instance {
 /// A call whose caller waits for it, and cancels it if its ULT unwinds.
 struct Flying<'a> {
     inner: &'a Inner,
-    call: Arc<Call>,
+    call: Shared<Call>,
     op: OpRef,
     to: &'a ProviderHandle,
 }

@@ -2,9 +2,9 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use na::shared::Shared;
 use serde::Serialize;
 
 use crate::hg::{ProviderId, ReturnCode, RpcId};
@@ -22,12 +22,12 @@ use crate::{Addr, Bulk, BulkError, CancelToken, Instance, LocalBulk, RespondErro
 /// [`ForwardError::Failed`]: crate::ForwardError::Failed
 pub struct Handle<A, R> {
     args: A,
-    reply: Arc<Reply>,
+    reply: Shared<Reply>,
     result: std::marker::PhantomData<fn(R)>,
 }
 
 impl<A, R> Handle<A, R> {
-    pub(crate) fn new(args: A, reply: Arc<Reply>) -> Self {
+    pub(crate) fn new(args: A, reply: Shared<Reply>) -> Self {
         Self { args, reply, result: std::marker::PhantomData }
     }
 

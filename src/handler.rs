@@ -9,22 +9,27 @@
 //! is dropped unanswered, and [`Running`] counts the handler out even when it panics.
 
 use std::any::Any;
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use na::shared::Shared;
 use ult::{PoolRef, Priority};
 
 use crate::admission::Entrance;
 use crate::contain::message_of;
-use crate::hg::{ProviderId, Registration, RequestHandle, ReturnCode};
+use crate::hg::{
+    Core, LentRequest, ProviderId, RawRequest, Registration, RequestHandle, RequestParts,
+    ReturnCode,
+};
 use crate::instance::{Counters, Inner};
 use crate::log::log;
 use crate::monitor::Moment;
 use crate::progress::Token;
 use crate::register::{Entry, Gate};
 use crate::respond::{self, Reply};
-use crate::{Addr, Instance, deadline};
+use crate::{Addr, Instance, deadline, trace};
 
 /// A request that was read and is not handled yet; in a gate it waits as such.
 pub(crate) struct Waiting {
@@ -39,36 +44,37 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     fn refuse(self, inner: &Inner, entry: &Entry, code: ReturnCode) {
-        inner.monitoring.refused(&self.request, entry, self.arrived, code);
-        respond::refuse(inner, self.request, code);
+        let Self { request, arrived, .. } = self;
+        inner.monitoring.refused((request.origin(), &request), entry, arrived, code);
+        respond::refuse(inner, request, code);
     }
 }
 
 /// Starts the handler of `request`, or answers with an error.
-pub(crate) fn dispatch(inner: &Inner, mut request: RequestHandle<Token>) {
-    let Some(registration) = request.take_registration() else {
+pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestParts) {
+    let RequestParts { origin, request, registration } = parts;
+    let Some(registration) = registration else {
         // The RPC core has refused what is not registered; this is not one of ours.
-        request.reject(ReturnCode::NoEntry);
-        return;
+        return LentRequest::of(core, &origin, request).reject(ReturnCode::NoEntry);
     };
     let Some(entry) = registration.data_as::<Entry>() else {
-        request.reject(ReturnCode::NoEntry);
-        return;
+        return LentRequest::of(core, &origin, request).reject(ReturnCode::NoEntry);
     };
-    inner.cancels.arrived(|| Some((request.origin().clone(), request.call_key()?)));
+    inner.cancels.arrived(|| Some((origin.clone(), request.call_key()?)));
     if !entry.is_plain() {
         let arrived = inner.monitoring.arrival();
+        let request = RequestHandle::of(core.clone(), origin, request);
         admit(inner, Waiting { request, registration, in_pool: false, arrived });
     } else if !entry.gate.enter_plain() {
-        inner.monitoring.refused(&request, entry, None, ReturnCode::Busy);
-        respond::refuse(inner, request, ReturnCode::Busy);
+        inner.monitoring.refused((&origin, &request), entry, None, ReturnCode::Busy);
+        respond::refuse(inner, LentRequest::of(core, &origin, request), ReturnCode::Busy);
     } else if let Some(start) = Start::prepare(inner, entry) {
-        start.go(inner, request, registration, None);
+        start.go(inner, core.id(), (origin, request), registration, None);
     } else {
-        inner.monitoring.refused(&request, entry, None, ReturnCode::Permission);
+        inner.monitoring.refused((&origin, &request), entry, None, ReturnCode::Permission);
         // Nobody waits at a plain gate.
         let _ = not_run(inner, &entry.gate, None);
-        refuse_closing(inner, request);
+        refuse_closing(inner, LentRequest::of(core, &origin, request));
     }
 }
 
@@ -92,11 +98,14 @@ fn go_on(inner: &Inner, mut todo: Vec<Next>) {
             Next::Inside(Waiting { request, registration, arrived, .. }) => {
                 let Some(entry) = registration.data_as::<Entry>() else { continue };
                 if let Some(start) = Start::prepare(inner, entry) {
-                    start.go(inner, request, registration, arrived);
+                    let (core, parts) = request.into_parts();
+                    let RequestParts { origin, request, .. } = parts;
+                    start.go(inner, core.id(), (origin, request), registration, arrived);
                     continue;
                 }
                 let peer = request.origin().clone();
-                inner.monitoring.refused(&request, entry, arrived, ReturnCode::Permission);
+                let refused = (&peer, &*request);
+                inner.monitoring.refused(refused, entry, arrived, ReturnCode::Permission);
                 refuse_closing(inner, request);
                 give_place(entry, &peer, &mut todo);
                 Counters::add(&inner.counters.handlers_not_run);
@@ -169,7 +178,11 @@ pub(crate) fn refuse_waiting(inner: &Inner) {
 }
 
 #[cold]
-fn refuse_closing(inner: &Inner, request: RequestHandle<Token>) {
+fn refuse_closing<C, O>(inner: &Inner, request: RequestHandle<Token, C, O>)
+where
+    C: Deref<Target = Core<Token>>,
+    O: Borrow<Addr>,
+{
     Counters::add(&inner.counters.requests_refused);
     respond::refuse(inner, request, ReturnCode::Permission);
 }
@@ -203,14 +216,16 @@ impl<'a> Start<'a> {
     fn go(
         self,
         inner: &Inner,
-        request: RequestHandle<Token>,
+        context: u8,
+        (origin, request): (Addr, RawRequest),
         registration: Arc<Registration>,
         arrived: Option<Moment>,
     ) {
         let Self { instance, pool, rpc, provider, tasklet, priority } = self;
-        let watch = inner.monitoring.request_starts(&request, &registration, arrived);
-        let reply = Reply::new(instance, registration, rpc, provider, request, watch);
-        let running = Running { reply, is_counted_out: false };
+        let about = (&origin, &request);
+        let watch = inner.monitoring.request_starts(about, &registration, arrived);
+        let reply = Reply::new(instance, (rpc, provider), (context, origin, request), watch);
+        let running = Running { reply, registration, is_counted_out: false };
         let unit = if tasklet { pool.tasklet() } else { pool.ult() };
         if let Err(error) = unit.name(rpc).priority(priority).spawn_detached(move || running.run())
         {
@@ -222,27 +237,32 @@ impl<'a> Start<'a> {
 
 /// A handler that was admitted; counts it out when it ends, however it ends.
 struct Running {
-    reply: Arc<Reply>,
+    reply: Shared<Reply>,
+    /// What the RPC was registered with when the request was admitted: its data is the [`Entry`].
+    registration: Arc<Registration>,
     /// Its places at the gates were given back.
     is_counted_out: bool,
 }
 
 impl Running {
     fn run(mut self) {
-        let reply = &self.reply;
-        let Some(entry) = reply.entry() else { return };
-        let inner = reply.instance().inner();
+        let Some(entry) = self.registration.data_as::<Entry>() else { return };
+        let reply = &mut self.reply;
         reply.watch.started();
         if reply.is_abandoned() {
-            Counters::add(&inner.counters.handlers_not_run);
+            Counters::add(&reply.instance().inner().counters.handlers_not_run);
         } else {
             if let Some(deadline) = reply.deadline() {
                 deadline::begin(deadline);
             }
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| reply.run_handler(entry))) {
-                self.panicked(&*panic);
+            // Calls that it makes, and what it spawns, are on behalf of this request; not of the
+            // one whose handler has made place for it, and has spawned its unit.
+            trace::begin_unit(self.registration.id().0, reply.trace());
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (entry.run)(reply))) {
+                panicked(reply, &*panic);
             }
         }
+        let (reply, inner) = (&self.reply, self.reply.instance().inner());
         if entry.is_plain() {
             // Nobody waits at a plain gate.
             entry.gate.leave(None);
@@ -252,16 +272,6 @@ impl Running {
             go_on(inner, todo);
         }
         self.is_counted_out = true;
-    }
-
-    #[cold]
-    fn panicked(&self, panic: &(dyn Any + Send)) {
-        let reply = &self.reply;
-        Counters::add(&reply.instance().inner().counters.handlers_panicked);
-        let message = message_of(panic);
-        let (rpc, provider) = (reply.rpc(), reply.provider());
-        log!(reply.instance().inner().log, ERROR, rpc, %provider, message, "handler panicked");
-        reply.panicked(&message);
     }
 
     /// No unit could be made. None can for those who wait for its place, either: they are refused.
@@ -292,6 +302,16 @@ impl Running {
     }
 }
 
+#[cold]
+fn panicked(reply: &Reply, panic: &(dyn Any + Send)) {
+    let inner = reply.instance().inner();
+    Counters::add(&inner.counters.handlers_panicked);
+    let message = message_of(panic);
+    let (rpc, provider) = (reply.rpc(), reply.provider());
+    log!(inner.log, ERROR, rpc, %provider, message, "handler panicked");
+    reply.panicked(&message);
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         let reply = &self.reply;
@@ -299,7 +319,7 @@ impl Drop for Running {
         reply.handler_ended();
         let inner = reply.instance().inner();
         if !self.is_counted_out
-            && let Some(entry) = reply.entry()
+            && let Some(entry) = self.registration.data_as::<Entry>()
         {
             self.did_not_run(inner, entry);
         }

@@ -37,6 +37,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use na::shared::Shared;
 use ult::{Eventual, IdleEnd};
 
 use crate::Addr;
@@ -44,7 +45,7 @@ use crate::bulk::BulkCall;
 use crate::call::Call;
 use crate::company::Seat;
 use crate::handler;
-use crate::hg::{CallKey, Core, HgError, RequestHandle, Response, Sink};
+use crate::hg::{CallKey, Core, HgError, RequestHandle, RequestParts, Response, Sink};
 use crate::instance::Inner;
 use crate::log::log;
 use crate::monitor::{SpanOfRequest, Turns};
@@ -60,7 +61,7 @@ const ROUNDS_PER_YIELD: u32 = 256;
 #[derive(Debug)]
 pub(crate) enum Token {
     /// A call of ours.
-    Forward(Arc<Call>),
+    Forward(Shared<Call>),
     /// A bulk transfer of ours.
     Bulk(Arc<BulkCall>),
     /// An answer of ours; nobody waits for it.
@@ -421,12 +422,17 @@ struct Dispatch<'a> {
 
 impl Sink<Token> for Dispatch<'_> {
     fn request(&mut self, request: RequestHandle<Token>) {
-        handler::dispatch(self.inner, request);
+        let (core, parts) = request.into_parts();
+        self.request_parts(&core, parts);
+    }
+
+    fn request_parts(&mut self, core: &Arc<Core<Token>>, parts: RequestParts) {
+        handler::dispatch(self.inner, core, parts);
     }
 
     fn response(&mut self, token: Token, result: Result<Response, HgError>) {
         if let Token::Forward(call) = token {
-            call.complete(self.inner, result);
+            Call::complete(call, self.inner, result);
         }
     }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use margo_config::Admission;
+use na::shared::Shared;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::{PoolKind, PoolRef, Priority};
@@ -17,7 +18,7 @@ use crate::respond::Reply;
 use crate::{Handle, Instance, Load, RegisterError, Rpc};
 
 /// What runs on the handler's ULT: decodes, calls the user's function, sees to an answer.
-pub(crate) type Run = dyn Fn(&Arc<Reply>) + Send + Sync;
+pub(crate) type Run = dyn Fn(&mut Shared<Reply>) + Send + Sync;
 
 /// The gate of a pool or of an RPC.
 pub(crate) type Gate = crate::admission::Gate<Waiting>;

@@ -18,6 +18,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use na::shared::{Onlooker, Shared};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::{Eventual, ReadyIn, Selectable};
@@ -67,14 +68,14 @@ pub struct Request<R> {
     rpc: &'static str,
     term: Option<Term>,
     /// Of the task that awaits it.
-    awaited: Option<Box<ReadyIn<Call, Eventual<Outcome>>>>,
+    awaited: Option<Box<ReadyIn<Shared<Call>, Eventual<Outcome>>>>,
     result: PhantomData<fn() -> R>,
 }
 
 /// Cancels its call when it is dropped.
 struct Flight {
     instance: Instance,
-    call: Arc<Call>,
+    call: Shared<Call>,
     op: OpRef,
     to: ProviderHandle,
     is_detached: bool,
@@ -138,8 +139,8 @@ impl Instance {
             None => Call::new(),
             Some(_) => Call::with_extra(None),
         };
-        let call = Arc::new(call);
-        let op = self.start(rpc, Site { rpc: rpc.name(), to, term }, args, call.clone())?;
+        let (call, token) = Shared::pair(call);
+        let op = self.start(rpc, Site { rpc: rpc.name(), to, term }, args, token)?;
         let (instance, to) = (self.clone(), to.clone());
         let flight = Flight { instance, call, op, to, is_detached: false };
         Ok(Request { flight, rpc: rpc.name(), term, awaited: None, result: PhantomData })
@@ -220,7 +221,7 @@ impl<R> Request<R> {
         &self.flight.to
     }
 
-    fn call(&self) -> &Arc<Call> {
+    fn call(&self) -> &Shared<Call> {
         &self.flight.call
     }
 
@@ -239,7 +240,7 @@ impl<R> Request<R> {
 
     fn set_alarm(&self) {
         if let Some(due) = self.due().filter(|_| !self.call().is_over()) {
-            self.call().set_alarm(&self.flight.instance, self.flight.op, due);
+            Call::set_alarm(self.call(), &self.flight.instance, self.flight.op, due);
         }
     }
 
@@ -365,19 +366,19 @@ pub struct Canceler {
 
 #[derive(Debug, Clone)]
 enum Flying {
-    Call(Weak<Call>, ProviderHandle),
+    Call(Onlooker<Call>, ProviderHandle),
     Bulk(Weak<BulkCall>),
 }
 
 impl Canceler {
     pub(crate) fn new(
         instance: &Instance,
-        call: &Arc<Call>,
+        call: &Shared<Call>,
         op: OpRef,
         to: &ProviderHandle,
     ) -> Self {
         let inner = Arc::downgrade(instance.inner());
-        Self { inner, what: Flying::Call(Arc::downgrade(call), to.clone()), op }
+        Self { inner, what: Flying::Call(Shared::downgrade(call), to.clone()), op }
     }
 
     pub(crate) fn of_bulk(instance: &Instance, call: &Arc<BulkCall>, op: OpRef) -> Self {

@@ -17,27 +17,29 @@
 //! | no ULT could be made | `HG_AGAIN` |
 //! | the handler ended without an answer, or with a text | `HG_OTHER_ERROR` |
 
+use std::borrow::Borrow;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::ops::Deref;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use na::lock::{Guard, Lock};
+use na::shared::Shared;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::cancel::{CancelToken, Wanted};
 use crate::hg::{
-    CallKey, HgError, ProcError, ProviderId, Registration, RequestHandle, ReturnCode, RpcId, Sent,
-    Writer, margo, proc,
+    CallKey, Core, HgError, LentRequest, ProcError, ProviderId, RawRequest, RequestHandle,
+    ReturnCode, RpcId, Sent, Writer, margo, proc,
 };
 use crate::instance::{Counters, Inner};
 use crate::log::log;
 use crate::monitor::RequestWatch;
 use crate::progress::Token;
-use crate::register::Entry;
 use crate::trace::{SpanOfTrace, TraceContext};
-use crate::{Addr, Instance, RespondError, parent, trace};
+use crate::{Addr, Instance, RespondError, parent};
 
 /// Longest explanation that is sent with an error, bytes.
 const DETAIL_BYTES_MAX: usize = 1024;
@@ -45,8 +47,6 @@ const DETAIL_BYTES_MAX: usize = 1024;
 /// The duty to answer one request, and what its handler needs.
 pub(crate) struct Reply {
     instance: Instance,
-    /// Its data is the [`Entry`] of the handler.
-    registration: Arc<Registration>,
     rpc: &'static str,
     provider: ProviderId,
     origin: Addr,
@@ -60,7 +60,7 @@ pub(crate) struct Reply {
     /// What it is part of, across processes.
     trace: Option<TraceContext>,
     /// What the request says, once it was decoded; see `parent.rs`.
-    parent: AtomicU64,
+    parent: RpcId,
     /// `State::request` is gone for good: to look at without the lock.
     answered: AtomicBool,
     state: Lock<State>,
@@ -68,7 +68,7 @@ pub(crate) struct Reply {
 
 struct State {
     /// `None` once answered.
-    request: Option<RequestHandle<Token>>,
+    request: Option<RawRequest>,
     /// The handler's ULT has not ended; it answers for a panic of its own.
     handler_runs: bool,
     /// The user's request was dropped by a panic, unanswered.
@@ -78,13 +78,10 @@ struct State {
 impl Reply {
     pub(crate) fn new(
         instance: Instance,
-        registration: Arc<Registration>,
-        rpc: &'static str,
-        provider: ProviderId,
-        request: RequestHandle<Token>,
+        (rpc, provider): (&'static str, ProviderId),
+        (context, origin, request): (u8, Addr, RawRequest),
         watch: RequestWatch,
-    ) -> Arc<Self> {
-        let (origin, context) = (request.origin().clone(), request.context_id());
+    ) -> Shared<Self> {
         // Nobody waits for an answer to a one-way request: it has all that it wants.
         let wants_response = !request.is_one_way();
         let answered = AtomicBool::new(!wants_response);
@@ -94,10 +91,8 @@ impl Reply {
             .or_else(|| Some(SpanOfTrace::of_request(request.trace()?, false)?.context));
         let request = Some(request);
         let state = Lock::new(State { request, handler_runs: true, lost_to_panic: false });
-        let parent = AtomicU64::new(0);
-        Arc::new(Self {
+        Shared::new(Self {
             instance,
-            registration,
             rpc,
             provider,
             origin,
@@ -107,7 +102,7 @@ impl Reply {
             cancel,
             watch,
             trace,
-            parent,
+            parent: margo::NO_PARENT,
             answered,
             state,
         })
@@ -151,14 +146,14 @@ impl Reply {
 
     /// The RPC in whose handler the call was made.
     pub(crate) fn parent(&self) -> Option<RpcId> {
-        parent::from_wire(self.parent.load(Ordering::Relaxed))
+        parent::from_wire(self.parent.0)
     }
 
     /// Fires when nobody waits for the answer any more.
     pub(crate) fn cancel_token(&self) -> &CancelToken {
         let (token, _) = self.cancel.get_or_init(|| {
             let inner = self.inner();
-            let call = self.state().request.as_ref().and_then(RequestHandle::call_key);
+            let call = self.state().request.as_ref().and_then(RawRequest::call_key);
             let (origin, deadline) = (&self.origin, self.deadline);
             let pool = &self.instance.progress_pool();
             let (token, is_new) = inner.cancels.token(&Wanted { origin, call, deadline, pool });
@@ -197,30 +192,25 @@ impl Reply {
         true
     }
 
-    /// Runs the handler, on its ULT.
-    pub(crate) fn run_handler(self: &Arc<Self>, entry: &Entry) {
-        // Calls that it makes, and what it spawns, are on behalf of this request; not of the one
-        // whose handler has made place for it, and has spawned its unit.
-        trace::begin_unit(self.registration.id().0, self.trace);
-        (entry.run)(self);
-    }
-
-    /// What the RPC was registered with when the request was admitted.
-    #[inline]
-    pub(crate) fn entry(&self) -> Option<&Entry> {
-        self.registration.data_as()
-    }
-
     // No user code runs under this lock, so nobody waits for it for long.
     fn state(&self) -> Guard<'_, State> {
         self.state.lock()
     }
 
     /// Takes the request out, to be answered; `None`: it was.
-    fn take(&self) -> Option<RequestHandle<Token>> {
+    fn take(&self) -> Option<LentRequest<'_, Token>> {
         let request = self.state().request.take();
         self.answered.store(true, Ordering::Relaxed);
-        request
+        request.map(|request| self.lend(request))
+    }
+
+    /// What the request came by.
+    fn core(&self) -> &Core<Token> {
+        self.inner().context(self.context.into()).0
+    }
+
+    fn lend(&self, request: RawRequest) -> LentRequest<'_, Token> {
+        LentRequest::of(self.core(), &self.origin, request)
     }
 
     fn is_answered(&self) -> bool {
@@ -229,26 +219,27 @@ impl Reply {
 
     /// Decodes the arguments; the receive buffer goes back before the user's code runs if requests
     /// hold many. `None`: they cannot be decoded, and the origin was told.
-    pub(crate) fn decode<A: DeserializeOwned>(&self) -> Option<A> {
+    pub(crate) fn decode<A: DeserializeOwned>(this: &mut Shared<Self>) -> Option<A> {
         let decoded = {
-            // Runs `Deserialize` of the user under the lock; nobody else has the request yet.
-            let mut state = self.state();
-            let request = state.request.as_mut()?;
-            let limits = self.inner().core.proc_limits();
-            let decoded = margo::split_request(request.payload()).and_then(|(parent, args)| {
-                self.parent.store(parent.0, Ordering::Relaxed);
+            // The user's code gets its `Handle` when the arguments are there, so nobody else has it.
+            let Self { instance, context, state, parent, .. } = Shared::get_mut(this)?;
+            let request = state.get_mut().request.as_mut()?;
+            let core = instance.inner().context((*context).into()).0;
+            let limits = core.proc_limits();
+            let decoded = margo::split_request(request.payload()).and_then(|(id, args)| {
+                *parent = id;
                 proc::from_slice_within::<A>(args, limits)
             });
-            request.payload_was_read();
+            request.payload_was_read(core);
             decoded
         };
-        self.watch.decoded();
+        this.watch.decoded();
         decoded
             .map_err(|error| {
-                Counters::add(&self.inner().counters.arguments_undecodable);
-                let (log, origin) = (&self.inner().log, &self.origin);
-                log!(log, WARN, rpc = self.rpc, %origin, %error, "bad arguments");
-                self.fail(ReturnCode::ProtocolError, &error.to_string());
+                Counters::add(&this.inner().counters.arguments_undecodable);
+                let (log, origin) = (&this.inner().log, &this.origin);
+                log!(log, WARN, rpc = this.rpc, %origin, %error, "bad arguments");
+                this.fail(ReturnCode::ProtocolError, &error.to_string());
             })
             .ok()
     }
@@ -339,7 +330,7 @@ impl Reply {
         }
     }
 
-    fn send_failure(&self, request: RequestHandle<Token>, code: ReturnCode, detail: &str) {
+    fn send_failure(&self, request: LentRequest<'_, Token>, code: ReturnCode, detail: &str) {
         send_failure(self.inner(), request, code, detail);
         self.inner().kick_if_queued();
     }
@@ -357,6 +348,7 @@ impl Drop for Reply {
             self.watch.answered(&self.inner().monitoring, None);
         } else {
             self.watch.fails(&self.inner().monitoring, ReturnCode::Again);
+            let request = self.lend(request);
             self.send_failure(request, ReturnCode::Again, "no ULT could be made for the handler");
         }
     }
@@ -369,12 +361,24 @@ impl fmt::Debug for Reply {
 }
 
 /// Answers a request that no handler will see, in Margo's way.
-pub(crate) fn refuse(inner: &Inner, request: RequestHandle<Token>, code: ReturnCode) {
+pub(crate) fn refuse<C, O>(inner: &Inner, request: RequestHandle<Token, C, O>, code: ReturnCode)
+where
+    C: Deref<Target = Core<Token>>,
+    O: Borrow<Addr>,
+{
     send_failure(inner, request, code, "");
     inner.kick_if_queued();
 }
 
-fn send_failure(inner: &Inner, request: RequestHandle<Token>, code: ReturnCode, detail: &str) {
+fn send_failure<C, O>(
+    inner: &Inner,
+    request: RequestHandle<Token, C, O>,
+    code: ReturnCode,
+    detail: &str,
+) where
+    C: Deref<Target = Core<Token>>,
+    O: Borrow<Addr>,
+{
     let mut end = detail.len().min(DETAIL_BYTES_MAX);
     while !detail.is_char_boundary(end) {
         end -= 1;

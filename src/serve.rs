@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use margo_config::Admission;
+use na::shared::Shared;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::{PoolRef, Priority};
@@ -169,13 +170,13 @@ where
 
     fn run<F>(self, run: F) -> Result<(), RegisterError>
     where
-        F: Fn(&Arc<Reply>, A) + Send + Sync + 'static,
+        F: Fn(&Shared<Reply>, A) + Send + Sync + 'static,
     {
         let Self { instance, rpc, options, registered, .. } = self;
         let id = rpc.id(options.provider);
         let options = Options { one_way: rpc.is_one_way(), ..options };
-        let run: Arc<Run> = Arc::new(move |reply: &Arc<Reply>| {
-            if let Some(args) = reply.decode::<A>() {
+        let run: Arc<Run> = Arc::new(move |reply: &mut Shared<Reply>| {
+            if let Some(args) = Reply::decode::<A>(reply) {
                 run(reply, args);
             }
         });
@@ -246,7 +247,7 @@ where
 }
 
 /// Answers with what a handler returned, unless it has answered itself.
-fn answer<R: Serialize>(reply: &Arc<Reply>, result: &R) {
+fn answer<R: Serialize>(reply: &Reply, result: &R) {
     match reply.respond(result) {
         Ok(()) | Err(crate::RespondError::Answered { .. }) => {}
         Err(error) => {

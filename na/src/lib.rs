@@ -102,6 +102,9 @@ pub mod fuzzing {
 }
 #[cfg(all(feature = "ofi", not(loom)))]
 pub mod ofi;
+/// For what is made and ended in the path of every call, here and in the layer above.
+#[doc(hidden)]
+pub mod shared;
 #[cfg(all(feature = "sim", not(loom)))]
 pub mod sim;
 #[cfg(feature = "sm")]
@@ -136,5 +139,6 @@ pub use self::{
 #[doc(hidden)]
 pub mod loom_exports {
     pub use crate::lock;
+    pub use crate::shared::counts;
     pub use crate::sm::{doorbell, gate, lane, ring};
 }

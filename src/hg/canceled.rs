@@ -11,10 +11,10 @@ use na::{Addr, Tag};
 
 use super::context::Event;
 use super::core::{Core, Op};
-use super::handle::Reply;
 use super::header::RequestHeader;
 use super::ops::{OpRef, Role};
 use super::proc::Written;
+use super::raw_request::Reply;
 use super::{Extension, RpcId, wire};
 use crate::log::log;
 

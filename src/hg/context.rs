@@ -15,9 +15,10 @@ use na::{Addr, Arrival, Completion, MsgBuf, Tag};
 
 use super::buffers::{Payload, lock};
 use super::core::{Core, Op};
-use super::handle::Reply;
+use super::handle::RequestParts;
 use super::header::RequestHeader;
 use super::ops::{OpRef, Role, target_of};
+use super::raw_request::{RawRequest, Reply};
 use super::wire::{self, Body};
 use super::{
     CallKey, Extension, HgError, RequestHandle, Response, ReturnCode, TraceParent, WireError,
@@ -34,6 +35,11 @@ const ROUNDS_MAX: usize = 16;
 pub trait Sink<T> {
     /// A request arrived, with all of its arguments.
     fn request(&mut self, request: RequestHandle<T>);
+    /// The same, for who has counts of the core and of origins' addresses anyhow and wants no other
+    /// ones: takes over the duty to answer. Default: [`request`](Self::request).
+    fn request_parts(&mut self, core: &Arc<Core<T>>, parts: RequestParts) {
+        self.request(parts.into_handle(core));
+    }
     /// A call ended. A one-way call ends with an empty response.
     fn response(&mut self, token: T, result: Result<Response, HgError>);
     /// An answer was sent, and fetched if it had overflowed.
@@ -319,24 +325,15 @@ impl<T> Core<T> {
         } else {
             drop(state);
         }
-        let request = RequestHandle {
-            core: self.clone(),
-            header,
-            origin,
-            reply,
-            payload_bytes: payload.len(),
-            payload,
-            registration,
-            held,
-            may_keep,
-            answered: header.no_response,
-            beside,
-        };
+        let payload_bytes = payload.len();
+        let answered = header.no_response;
+        let request =
+            RawRequest { header, reply, payload, payload_bytes, held, may_keep, answered, beside };
         match refusal {
-            None => sink.request(request),
+            None => sink.request_parts(self, RequestParts { origin, request, registration }),
             Some(code) => {
                 self.counts.not_registered.bump();
-                request.reject(code);
+                RequestHandle::of(&**self, &origin, request).reject(code);
             }
         }
     }

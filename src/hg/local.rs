@@ -3,10 +3,10 @@
 
 use super::context::{Beside, Event, Incoming};
 use super::core::{Core, Op, State};
-use super::handle::Reply;
 use super::header::RequestHeader;
 use super::ops::OpRef;
 use super::proc::Written;
+use super::raw_request::Reply;
 use super::{HgError, Response};
 
 impl<T> Core<T> {

@@ -57,6 +57,7 @@ mod ops;
 mod options;
 mod overflow;
 pub mod proc;
+mod raw_request;
 mod receives;
 mod registry;
 mod reply;
@@ -80,11 +81,12 @@ pub use self::{
     extension::{Extension, TraceParent},
     format::{Accept, Build, Format},
     forward::ForwardOptions,
-    handle::{RequestHandle, Response, Sent},
+    handle::{LentRequest, RequestHandle, RequestParts, Response, Sent},
     id::{ProviderId, RpcId},
     inspect::{CallMark, CallNumber, PeerCalls},
     ops::OpRef,
     options::HgOptions,
     proc::{Bytes, ConstStr, ProcLimits, Raw, Writer},
+    raw_request::RawRequest,
     registry::Registration,
 };

@@ -21,9 +21,9 @@ use super::bulk::desc::{Handles, flags};
 use super::context::{Beside, Event, Incoming};
 use super::core::{Core, Op};
 use super::forward::Fetching;
-use super::handle::Reply;
 use super::header::{RequestHeader, ResponseHeader};
 use super::ops::{OpRef, Role};
+use super::raw_request::Reply;
 use super::{HgError, Response, ReturnCode, WireError};
 
 /// A request whose arguments are being fetched.

@@ -10,11 +10,10 @@ use super::cell::Cell;
 use super::rows::{About, Key};
 use super::span::{BulkOfRequest, RequestOutcome, TargetSpan};
 use super::{ATTACHED, Moment, Monitoring};
-use crate::hg::{HgError, Registration, RequestHandle, ReturnCode, RpcId, margo};
-use crate::parent;
-use crate::progress::Token;
+use crate::hg::{HgError, RawRequest, Registration, ReturnCode, RpcId, margo};
 use crate::register::Entry;
 use crate::trace::{Place, SpanOfTrace, TraceContext, Within};
+use crate::{Addr, parent};
 
 /// What a request that is being handled knows of its span and its row in the statistics.
 #[derive(Default)]
@@ -61,7 +60,7 @@ pub(super) fn within_here() -> Option<Within> {
 
 impl Monitoring {
     /// What a request is part of; if this instance records, it may begin a trace.
-    fn trace_of(&self, request: &RequestHandle<Token>) -> Option<SpanOfTrace> {
+    fn trace_of(&self, request: &RawRequest) -> Option<SpanOfTrace> {
         let tracer = self.tracer();
         match request.trace() {
             Some(said) => SpanOfTrace::of_request(said, tracer.is_some()),
@@ -84,13 +83,13 @@ impl Monitoring {
     #[inline]
     pub(crate) fn request_starts(
         &self,
-        request: &RequestHandle<Token>,
+        (origin, request): (&Addr, &RawRequest),
         registration: &Registration,
         arrived: Option<Moment>,
     ) -> RequestWatch {
         match self.mode() {
             0 => RequestWatch::default(),
-            mode => self.observe_request(mode, request, registration, arrived),
+            mode => self.observe_request(mode, (origin, request), registration, arrived),
         }
     }
 
@@ -98,20 +97,21 @@ impl Monitoring {
     fn observe_request(
         &self,
         mode: u8,
-        request: &RequestHandle<Token>,
+        (origin, request): (&Addr, &RawRequest),
         registration: &Registration,
         arrived: Option<Moment>,
     ) -> RequestWatch {
         let entry = || registration.data_as::<Entry>();
         let rpc = || entry().map_or("", |entry| entry.rpc);
-        let (row, weight) = self.begin_request(mode, request, rpc);
+        let (row, weight) = self.begin_request(mode, (origin, request), rpc);
         let trace = self.trace_of(request);
         // Statistics do not look at one that is only part of a trace.
         let row_of_span = if weight.is_some() { row } else { 0 };
         let weight = weight.or(self.recorded(trace));
         let span = weight.zip(weight.and_then(|_| entry())).map(|(weight, entry)| {
             let now = Moment::now();
-            let mut span = new_span(request, entry, arrived.unwrap_or(now), weight, trace);
+            let about = (origin, request, entry);
+            let mut span = new_span(about, arrived.unwrap_or(now), weight, trace);
             span.admitted = Some(now);
             SpanOfRequest(Cell::new(&self.shared, row_of_span, span))
         });
@@ -123,13 +123,14 @@ impl Monitoring {
     fn begin_request(
         &self,
         mode: u8,
-        request: &RequestHandle<Token>,
+        (origin, request): (&Addr, &RawRequest),
         rpc: impl FnOnce() -> &'static str,
     ) -> (u32, Option<u32>) {
         let attached = (mode & ATTACHED != 0).then_some(1);
         let Some(store) = self.counting(mode) else { return (0, attached) };
-        let key = Key::new(request.id(), parent_of(request), request.origin());
-        let (row, looked_at) = store.target.begin(key, || row_of(request, rpc()), store.every());
+        let key = Key::new(request.id(), parent_of(request), origin);
+        let (row, looked_at) =
+            store.target.begin(key, || row_of(origin, request, rpc()), store.every());
         (row, attached.or(looked_at))
     }
 
@@ -137,14 +138,14 @@ impl Monitoring {
     #[inline]
     pub(crate) fn refused(
         &self,
-        request: &RequestHandle<Token>,
+        (origin, request): (&Addr, &RawRequest),
         entry: &Entry,
         arrived: Option<Moment>,
         code: ReturnCode,
     ) {
         match self.mode() {
             0 => {}
-            mode => self.observe_refusal(mode, request, entry, arrived, code),
+            mode => self.observe_refusal(mode, (origin, request), entry, arrived, code),
         }
     }
 
@@ -152,19 +153,20 @@ impl Monitoring {
     fn observe_refusal(
         &self,
         mode: u8,
-        request: &RequestHandle<Token>,
+        (origin, request): (&Addr, &RawRequest),
         entry: &Entry,
         arrived: Option<Moment>,
         code: ReturnCode,
     ) {
-        let (row, weight) = self.begin_request(mode, request, || entry.rpc);
+        let (row, weight) = self.begin_request(mode, (origin, request), || entry.rpc);
         let trace = self.trace_of(request);
         let row_of_span = if weight.is_some() { row } else { 0 };
         let outcome = RequestOutcome::of_code(code);
         self.end_request(row, outcome);
         if let Some(weight) = weight.or(self.recorded(trace)) {
             let now = Moment::now();
-            let mut span = new_span(request, entry, arrived.unwrap_or(now), weight, trace);
+            let about = (origin, request, entry);
+            let mut span = new_span(about, arrived.unwrap_or(now), weight, trace);
             span.outcome = outcome;
             span.respond_start = Some(now);
             drop(Cell::new(&self.shared, row_of_span, span));
@@ -183,20 +185,19 @@ impl Monitoring {
 
 /// As the request says it.
 #[inline]
-fn parent_of(request: &RequestHandle<Token>) -> RpcId {
+fn parent_of(request: &RawRequest) -> RpcId {
     margo::split_request(request.payload()).map_or(margo::NO_PARENT, |(parent, _)| parent)
 }
 
 #[cold]
-fn row_of(request: &RequestHandle<Token>, rpc: &str) -> About {
+fn row_of(origin: &Addr, request: &RawRequest, rpc: &str) -> About {
     let (id, parent) = (request.id().0, parent_of(request).0);
-    About { rpc: rpc.to_owned(), id, parent, peer: request.origin().uri().to_owned() }
+    About { rpc: rpc.to_owned(), id, parent, peer: origin.uri().to_owned() }
 }
 
 #[inline(never)]
 fn new_span(
-    request: &RequestHandle<Token>,
-    entry: &Entry,
+    (origin, request, entry): (&Addr, &RawRequest, &Entry),
     arrived: Moment,
     weight: u32,
     trace: Option<SpanOfTrace>,
@@ -207,7 +208,7 @@ fn new_span(
         rpc_id: request.id(),
         provider: entry.provider,
         parent: parent::from_wire(parent_of(request).0),
-        peer: request.origin().clone(),
+        peer: origin.clone(),
         one_way: request.is_one_way(),
         trace,
         pool: entry.pool.clone(),

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`JoinFuture`] | a [`JoinHandle`] that is awaited | the outcome of the unit |
 //! | [`Ready`] | [`ready`] of anything that [`wait_any`](crate::wait_any) takes | a hint, no value |
-//! | [`ReadyIn`] | [`ready_in`]: the same, in an `Arc` that the future keeps | a hint, no value |
+//! | [`ReadyIn`] | [`ready_in`]: the same, in what the future keeps | a hint, no value |
 //! | `async fn`s | [`Eventual`], [`Sender`], [`Receiver`] | what the blocking form gives |
 //!
 //! None of them cares where it is polled: in [`block_on`](crate::block_on()) on a ULT, or on an
@@ -14,8 +14,9 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::task::{Context, Poll};
+
+use stable_deref_trait::CloneStableDeref;
 
 use crate::channel::{Receiver, RecvError, SendError, Sender, TryRecvError, TrySendError};
 use crate::error::JoinError;
@@ -165,20 +166,20 @@ impl<S: Selectable + ?Sized> fmt::Debug for Ready<'_, S> {
 
 /// A future that ends when an object is ready, and borrows nothing; see [`ready_in`].
 #[must_use = "a future does nothing until it is polled"]
-pub struct ReadyIn<C, S: Selectable> {
+pub struct ReadyIn<O, S: Selectable> {
     /// In `_owner`.
     object: NonNull<S>,
     wait: TaskWait,
-    _owner: Arc<C>,
+    _owner: O,
 }
 
-// SAFETY: it owns a count of a `C`, and uses an `S` inside of it by shared reference.
-unsafe impl<C: Send + Sync, S: Selectable + Sync> Send for ReadyIn<C, S> {}
+// SAFETY: it owns an owner of the object, which it uses by shared reference.
+unsafe impl<O: Send, S: Selectable + Sync> Send for ReadyIn<O, S> {}
 // SAFETY: as for `Send`; shared access does nothing.
-unsafe impl<C: Send + Sync, S: Selectable + Sync> Sync for ReadyIn<C, S> {}
+unsafe impl<O: Sync, S: Selectable + Sync> Sync for ReadyIn<O, S> {}
 
-/// Like [`ready`], for an object inside of something shared, which the future keeps alive: for
-/// futures that others keep in their own.
+/// Like [`ready`], for an object inside of something shared (an `Arc`, say), which the future keeps
+/// alive: for futures that others keep in their own.
 ///
 /// ```
 /// struct Job {
@@ -189,42 +190,46 @@ unsafe impl<C: Send + Sync, S: Selectable + Sync> Sync for ReadyIn<C, S> {}
 /// job.done.set(5).unwrap();
 /// ult::block_on(ready);
 /// ```
-pub fn ready_in<C, S: Selectable>(owner: Arc<C>, object: fn(&C) -> &S) -> ReadyIn<C, S> {
+pub fn ready_in<O, S: Selectable>(owner: O, object: fn(&O::Target) -> &S) -> ReadyIn<O, S>
+where
+    O: CloneStableDeref,
+{
     let object = NonNull::from(object(&owner));
     ReadyIn { object, wait: TaskWait::new(), _owner: owner }
 }
 
-impl<C, S: Selectable> ReadyIn<C, S> {
+impl<O, S: Selectable> ReadyIn<O, S> {
     fn parts(&mut self) -> (&S, &mut TaskWait) {
         // SAFETY:
-        // - alive and in place: `object` got a borrow of any length of what is in the `Arc`, so the
-        //   reference is good for as long as that is borrowed shared, which it is while this value
-        //   has a count of it that nobody else can use for `Arc::get_mut`.
+        // - alive and in place: `object` got a borrow of any length of what the owner owns, so the
+        //   reference is good for as long as that is borrowed shared. That it is while this value
+        //   has the owner (`CloneStableDeref`: it stays although the owner moves, and another owner
+        //   borrows it shared only).
         (unsafe { self.object.as_ref() }, &mut self.wait)
     }
 }
 
-impl<C, S: Selectable> Future for ReadyIn<C, S> {
+impl<O: Unpin, S: Selectable> Future for ReadyIn<O, S> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let (object, wait) = self.get_mut().parts();
         // SAFETY:
         // - it stays where it is while this future exists, see `parts`, and the future leaves it
-        //   when it is dropped; if it is forgotten, so is its count.
+        //   when it is dropped; if it is forgotten, so is its owner.
         let is_ready = unsafe { wait.poll(object, WaitKind::Select, cx.waker()) };
         if is_ready { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
-impl<C, S: Selectable> Drop for ReadyIn<C, S> {
+impl<O, S: Selectable> Drop for ReadyIn<O, S> {
     fn drop(&mut self) {
         let (object, wait) = self.parts();
         wait.leave(object);
     }
 }
 
-impl<C, S: Selectable> fmt::Debug for ReadyIn<C, S> {
+impl<O, S: Selectable> fmt::Debug for ReadyIn<O, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReadyIn").field("wait", &self.wait).finish_non_exhaustive()
     }

@@ -24,7 +24,6 @@ use crate::fork::Process;
 use crate::lock::{BiasedGuard, BiasedLock};
 use crate::loopback::{Loopback, Outcome, Queued};
 use crate::matching::Kind;
-use crate::sync::{Mutex, lock};
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, Limits, LocalMem, MemPart, Memory,
     MsgBuf, OpId, OpenOptions, PeerLink, PeerStats, Refused, RegionTable, RemoteMem, Tag, Transfer,
@@ -47,7 +46,7 @@ pub(super) struct OfiEndpoint {
     loopback: Loopback,
     regions: RegionTable,
     /// Completions that were taken and not yet reported.
-    gate: Mutex<VecDeque<Completion>>,
+    gate: BiasedLock<VecDeque<Completion>>,
     own: Addr,
     provider: &'static Provider,
     limits: Limits,
@@ -152,7 +151,7 @@ impl OfiEndpoint {
         Ok(Self {
             loopback: Loopback::default(),
             regions: options.regions.clone().unwrap_or_default(),
-            gate: Mutex::default(),
+            gate: BiasedLock::new(VecDeque::new()),
             own: core.own.clone(),
             provider,
             limits: Limits {
@@ -468,7 +467,7 @@ impl Endpoint for OfiEndpoint {
         if self.process.is_other() {
             return Ok(0);
         }
-        let mut gate = lock(&self.gate);
+        let mut gate = self.gate.lock();
         let mut result = Ok(());
         if gate.is_empty() {
             let mut core = self.core.lock();
@@ -489,7 +488,7 @@ impl Endpoint for OfiEndpoint {
     }
 
     fn prepare_wait(&self) -> bool {
-        let gate = lock(&self.gate);
+        let gate = self.gate.lock();
         let mut core = self.core.lock();
         // What waits for room is tried again by polls; no descriptor tells when. Without one there
         // is no sleep at all, and nothing to ask libfabric, which need not survive the question.

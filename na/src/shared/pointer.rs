@@ -1,0 +1,383 @@
+//! The pointers.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::ptr::NonNull;
+
+use stable_deref_trait::{CloneStableDeref, StableDeref};
+
+use super::counts::{Counts, Left};
+use crate::sync::UnsafeCell;
+
+/// So many owners a [`Stash`] counts at once.
+const AHEAD: u32 = 256;
+
+struct Node<T> {
+    counts: Counts,
+    value: UnsafeCell<ManuallyDrop<T>>,
+}
+
+/// An owner of a value that others own, too.
+pub struct Shared<T> {
+    node: NonNull<Node<T>>,
+    /// Owns a `T`.
+    owns: PhantomData<T>,
+}
+
+/// Who reaches the value as long as it has an owner, and does not keep it.
+pub struct Onlooker<T> {
+    node: NonNull<Node<T>>,
+    /// May free a node of `T`.
+    owns: PhantomData<T>,
+}
+
+// SAFETY: as for `Arc`: who sends an owner shares the value between threads (`Sync`), and may be
+// the one who lets another thread drop it (`Send`). The counts are atomic.
+unsafe impl<T: Send + Sync> Send for Shared<T> {}
+// SAFETY: a shared reference to an owner gives a reference to the value, and by a clone an owner.
+unsafe impl<T: Send + Sync> Sync for Shared<T> {}
+// SAFETY: who looks on may become an owner.
+unsafe impl<T: Send + Sync> Send for Onlooker<T> {}
+// SAFETY: the same.
+unsafe impl<T: Send + Sync> Sync for Onlooker<T> {}
+
+impl<T> Shared<T> {
+    /// A value with one owner.
+    #[inline]
+    pub fn new(value: T) -> Self {
+        Self::of(Self::node(value, 1))
+    }
+
+    /// A value with two owners.
+    #[inline]
+    pub fn pair(value: T) -> (Self, Self) {
+        let node = Self::node(value, 2);
+        (Self::of(node), Self::of(node))
+    }
+
+    #[inline]
+    fn node(value: T, owners: u32) -> NonNull<Node<T>> {
+        let value = UnsafeCell::new(ManuallyDrop::new(value));
+        NonNull::from(Box::leak(Box::new(Node { counts: Counts::new(owners), value })))
+    }
+
+    /// An owner that was counted.
+    #[inline]
+    fn of(node: NonNull<Node<T>>) -> Self {
+        Self { node, owns: PhantomData }
+    }
+
+    #[inline]
+    fn counts(&self) -> &Counts {
+        // SAFETY: the node stays while it has an owner, such as this one; its value, which may be
+        // borrowed otherwise, is in a cell.
+        &unsafe { self.node.as_ref() }.counts
+    }
+
+    /// The value, if nobody else owns it or looks on.
+    #[inline]
+    pub fn get_mut(this: &mut Self) -> Option<&mut T> {
+        if !this.counts().is_sole() {
+            return None;
+        }
+        // SAFETY: the node stays while it has an owner, such as this one.
+        let node = unsafe { this.node.as_ref() };
+        // SAFETY: there is no other owner and no onlooker, none can come but by this one, which is
+        // borrowed mutably; what former ones did is ordered before (`is_sole`).
+        Some(node.value.with_mut(|value| unsafe { &mut **value }))
+    }
+
+    /// Whether both are owners of one value.
+    pub fn ptr_eq(one: &Self, other: &Self) -> bool {
+        one.node == other.node
+    }
+
+    /// One who looks on.
+    pub fn downgrade(this: &Self) -> Onlooker<T> {
+        this.counts().look_on();
+        Onlooker { node: this.node, owns: PhantomData }
+    }
+}
+
+impl<T> Clone for Shared<T> {
+    #[inline]
+    fn clone(&self) -> Self {
+        self.counts().add(1);
+        Self::of(self.node)
+    }
+}
+
+impl<T> Deref for Shared<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the node stays while it has an owner, such as this one.
+        let node = unsafe { self.node.as_ref() };
+        // SAFETY: so does its value, and nobody writes: `get_mut` borrows the only owner mutably.
+        node.value.with(|value| unsafe { &**value })
+    }
+}
+
+// SAFETY: what it derefs to is in memory of its own, also when the owner moves.
+unsafe impl<T> StableDeref for Shared<T> {}
+// SAFETY: a clone derefs to the same.
+unsafe impl<T> CloneStableDeref for Shared<T> {}
+
+impl<T> Drop for Shared<T> {
+    #[inline]
+    fn drop(&mut self) {
+        match self.counts().release() {
+            Left::Others => {}
+            // SAFETY: the counts say that nobody else has the node.
+            Left::Nobody => unsafe { end(self.node, true) },
+            // SAFETY: the counts say that nobody else has the value, and count it as an onlooker.
+            Left::Onlookers => unsafe { end(self.node, false) },
+        }
+    }
+}
+
+/// Drops the value, and frees the node if it `is_last` or becomes that.
+///
+/// # Safety
+///
+/// The value has no owner and is not dropped. `is_last`: nobody looks on; else the caller does, and
+/// leaves that to this.
+#[inline]
+unsafe fn end<T>(node: NonNull<Node<T>>, is_last: bool) {
+    /// Also when the value's destructor panics.
+    struct Memory<T>(NonNull<Node<T>>, bool);
+
+    impl<T> Drop for Memory<T> {
+        #[inline]
+        fn drop(&mut self) {
+            let Self(node, is_last) = *self;
+            // SAFETY: if it is not the last, the caller of `end` has left us an onlooker, which
+            // keeps the node until it is counted out.
+            if is_last || unsafe { node.as_ref() }.counts.forget_one() {
+                // SAFETY: from `Box::leak`, and nobody has it any more. The value, which is
+                // dropped, is not dropped again (`ManuallyDrop`).
+                drop(unsafe { Box::from_raw(node.as_ptr()) });
+            }
+        }
+    }
+    let memory = Memory(node, is_last);
+    // SAFETY: `memory` keeps the node.
+    let value = &unsafe { memory.0.as_ref() }.value;
+    value.with_mut(|value| {
+        // SAFETY: nobody has the value any more.
+        let value = unsafe { &mut *value };
+        // SAFETY: it is dropped once (contract).
+        unsafe { ManuallyDrop::drop(value) };
+    });
+}
+
+impl<T> Onlooker<T> {
+    fn counts(&self) -> &Counts {
+        // SAFETY: the node stays while somebody looks on.
+        &unsafe { self.node.as_ref() }.counts
+    }
+
+    /// An owner, if there is one still.
+    pub fn upgrade(&self) -> Option<Shared<T>> {
+        self.counts().join().then(|| Shared::of(self.node))
+    }
+}
+
+impl<T> Clone for Onlooker<T> {
+    fn clone(&self) -> Self {
+        self.counts().look_on();
+        Self { node: self.node, owns: PhantomData }
+    }
+}
+
+impl<T> Drop for Onlooker<T> {
+    fn drop(&mut self) {
+        if self.counts().forget_one() {
+            // SAFETY: from `Box::leak`; there is no owner and nobody looks on, so it is ours alone.
+            // The value was dropped by the last owner, and is not dropped again (`ManuallyDrop`).
+            drop(unsafe { Box::from_raw(self.node.as_ptr()) });
+        }
+    }
+}
+
+/// An owner that gives out others: it counts them beforehand, many at a time.
+///
+/// Whoever asks [`Shared::get_mut`] meanwhile is not alone, and a value whose last owner is this
+/// one stays.
+pub struct Stash<T> {
+    own: Shared<T>,
+    /// Owners that are counted and were not given out.
+    ahead: u32,
+}
+
+impl<T> Stash<T> {
+    /// Gives out owners of this.
+    pub fn new(own: Shared<T>) -> Self {
+        Self { own, ahead: 0 }
+    }
+
+    /// One more owner.
+    #[inline]
+    pub fn get(&mut self) -> Shared<T> {
+        if self.ahead == 0 {
+            self.refill();
+        }
+        self.ahead -= 1;
+        Shared::of(self.own.node)
+    }
+
+    #[cold]
+    fn refill(&mut self) {
+        self.own.counts().add(AHEAD);
+        self.ahead = AHEAD;
+    }
+}
+
+impl<T> Deref for Stash<T> {
+    type Target = Shared<T>;
+
+    fn deref(&self) -> &Shared<T> {
+        &self.own
+    }
+}
+
+impl<T> Drop for Stash<T> {
+    fn drop(&mut self) {
+        self.own.counts().take_back(self.ahead);
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Shared<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        T::fmt(self, f)
+    }
+}
+
+impl<T> fmt::Debug for Onlooker<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(Onlooker)")
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Stash<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.own.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// Tells how many of it there are.
+    struct Told(Arc<()>);
+
+    fn told() -> (Arc<()>, Told) {
+        let all = Arc::new(());
+        (all.clone(), Told(all))
+    }
+
+    fn are_left(all: &Arc<()>) -> usize {
+        Arc::strong_count(all) - 1
+    }
+
+    #[test]
+    fn the_last_owner_drops_the_value() {
+        let (all, value) = told();
+        let (one, other) = Shared::pair(value);
+        let third = one.clone();
+        assert!(Shared::ptr_eq(&one, &third));
+        drop(one);
+        drop(third);
+        assert_eq!((are_left(&all), are_left(&other.0)), (1, 1));
+        drop(other);
+        assert_eq!(are_left(&all), 0);
+    }
+
+    #[test]
+    fn who_is_alone_may_change_the_value() {
+        let mut one = Shared::new(1);
+        *Shared::get_mut(&mut one).unwrap() += 1;
+        let other = one.clone();
+        assert!(Shared::get_mut(&mut one).is_none());
+        drop(other);
+        let onlooker = Shared::downgrade(&one);
+        assert!(Shared::get_mut(&mut one).is_none());
+        drop(onlooker);
+        assert_eq!(Shared::get_mut(&mut one), Some(&mut 2));
+    }
+
+    #[test]
+    fn who_looks_on_keeps_nothing() {
+        let (all, value) = told();
+        let one = Shared::new(value);
+        let onlookers = [Shared::downgrade(&one), Shared::downgrade(&one)];
+        let again = onlookers[0].clone();
+        let upgraded = again.upgrade().unwrap();
+        drop(one);
+        assert_eq!(are_left(&all), 1);
+        drop(upgraded);
+        assert_eq!(are_left(&all), 0);
+        assert!(onlookers.iter().all(|onlooker| onlooker.upgrade().is_none()));
+    }
+
+    #[test]
+    fn a_stash_counts_those_that_it_gives_out() {
+        let (all, value) = told();
+        let mut stash = Stash::new(Shared::new(value));
+        let mut out: Vec<_> = (0..3 * AHEAD + 7).map(|_| stash.get()).collect();
+        drop(stash);
+        assert_eq!(are_left(&all), 1);
+        let mut last = out.pop().unwrap();
+        assert!(Shared::get_mut(&mut last).is_none());
+        drop(out);
+        assert!(Shared::get_mut(&mut last).is_some());
+        drop(last);
+        assert_eq!(are_left(&all), 0);
+    }
+
+    #[test]
+    fn a_destructor_that_panics_is_run_once() {
+        struct Bad(Told);
+        impl Drop for Bad {
+            fn drop(&mut self) {
+                assert!(are_left(&self.0.0) == 0, "always");
+            }
+        }
+        for has_onlooker in [false, true] {
+            let (all, value) = told();
+            let one = Shared::new(Bad(value));
+            let onlooker = has_onlooker.then(|| Shared::downgrade(&one));
+            catch_unwind(AssertUnwindSafe(|| drop(one))).unwrap_err();
+            assert_eq!(are_left(&all), 0);
+            assert!(onlooker.is_none_or(|onlooker| onlooker.upgrade().is_none()));
+        }
+    }
+
+    #[test]
+    fn owners_on_many_threads_leave_nothing_behind() {
+        let (all, value) = told();
+        let one = Shared::new(value);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                let (own, onlooker) = (one.clone(), Shared::downgrade(&one));
+                scope.spawn(move || {
+                    for _ in 0..10_000 {
+                        let again = onlooker.upgrade().unwrap();
+                        drop(own.clone());
+                        drop(again);
+                    }
+                });
+            }
+        });
+        assert_eq!(are_left(&all), 1);
+        drop(one);
+        assert_eq!(are_left(&all), 0);
+    }
+}
