@@ -221,7 +221,7 @@ impl Reply {
     /// hold many. `None`: they cannot be decoded, and the origin was told.
     pub(crate) fn decode<A: DeserializeOwned>(this: &mut Shared<Self>) -> Option<A> {
         let decoded = {
-            // The user's code gets its `Handle` when the arguments are there, so nobody else has it.
+            // The user's code gets its `Handle` when the arguments are there: nobody has it yet.
             let Self { instance, context, state, parent, .. } = Shared::get_mut(this)?;
             let request = state.get_mut().request.as_mut()?;
             let core = instance.inner().context((*context).into()).0;

@@ -1,10 +1,9 @@
 //! What several own, for what is made and ended in the path of every call.
 //!
-//! As `std::sync::Arc`, with three differences. The last owner sees by a plain load that it is the
+//! As `std::sync::Arc`, with two differences. The last owner sees by a plain load that it is the
 //! last, so of two owners only one pays for an atomic read-modify-write when they let go, and who
-//! is alone may change the value ([`Shared::get_mut`]) for the price of a load. A value can be born
-//! with two owners ([`Shared::pair`]). And who gives out owners of the same value all the time can
-//! count many of them at once ([`Stash`]).
+//! is alone may change the value (`Shared::get_mut`) for the price of a load. And a value can be
+//! born with two owners (`Shared::pair`).
 //!
 //! `std`'s has its second count in another word, for which it needs more of such operations: two
 //! counts that are read one after the other tell nothing.
@@ -12,7 +11,7 @@
 pub mod counts;
 
 #[cfg(not(loom))]
-pub use self::pointer::{Onlooker, Shared, Stash};
+pub use self::pointer::{Onlooker, Shared};
 
 #[cfg(not(loom))]
 mod pointer;

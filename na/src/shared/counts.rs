@@ -38,21 +38,16 @@ impl Counts {
         Self(AtomicU64::new(u64::from(owners)))
     }
 
-    /// Adds owners; for an owner.
+    /// One more owner; for an owner.
     #[inline]
-    pub fn add(&self, owners: u32) {
+    pub fn add_one(&self) {
         // Relaxed, as the caller has the value already, and gives it to the new owner by means that
         // order it.
-        let before = self.0.fetch_add(u64::from(owners), Ordering::Relaxed);
+        let before = self.0.fetch_add(1, Ordering::Relaxed);
         if before & OWNERS > OWNERS_MAX {
             // As std's `Arc` does: any other way out would free what is in use.
             std::process::abort();
         }
-    }
-
-    /// Takes back owners that were added and never were; one more stays.
-    pub fn take_back(&self, owners: u32) {
-        self.0.fetch_sub(u64::from(owners), Ordering::Release); // pair: SHARED
     }
 
     /// Whether the caller, an owner, is the only one, and nobody looks on.

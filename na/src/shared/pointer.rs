@@ -11,9 +11,6 @@ use stable_deref_trait::{CloneStableDeref, StableDeref};
 use super::counts::{Counts, Left};
 use crate::sync::UnsafeCell;
 
-/// So many owners a [`Stash`] counts at once.
-const AHEAD: u32 = 256;
-
 struct Node<T> {
     counts: Counts,
     value: UnsafeCell<ManuallyDrop<T>>,
@@ -104,7 +101,7 @@ impl<T> Shared<T> {
 impl<T> Clone for Shared<T> {
     #[inline]
     fn clone(&self) -> Self {
-        self.counts().add(1);
+        self.counts().add_one();
         Self::of(self.node)
     }
 }
@@ -203,53 +200,6 @@ impl<T> Drop for Onlooker<T> {
     }
 }
 
-/// An owner that gives out others: it counts them beforehand, many at a time.
-///
-/// Whoever asks [`Shared::get_mut`] meanwhile is not alone, and a value whose last owner is this
-/// one stays.
-pub struct Stash<T> {
-    own: Shared<T>,
-    /// Owners that are counted and were not given out.
-    ahead: u32,
-}
-
-impl<T> Stash<T> {
-    /// Gives out owners of this.
-    pub fn new(own: Shared<T>) -> Self {
-        Self { own, ahead: 0 }
-    }
-
-    /// One more owner.
-    #[inline]
-    pub fn get(&mut self) -> Shared<T> {
-        if self.ahead == 0 {
-            self.refill();
-        }
-        self.ahead -= 1;
-        Shared::of(self.own.node)
-    }
-
-    #[cold]
-    fn refill(&mut self) {
-        self.own.counts().add(AHEAD);
-        self.ahead = AHEAD;
-    }
-}
-
-impl<T> Deref for Stash<T> {
-    type Target = Shared<T>;
-
-    fn deref(&self) -> &Shared<T> {
-        &self.own
-    }
-}
-
-impl<T> Drop for Stash<T> {
-    fn drop(&mut self) {
-        self.own.counts().take_back(self.ahead);
-    }
-}
-
 impl<T: fmt::Debug> fmt::Debug for Shared<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         T::fmt(self, f)
@@ -259,12 +209,6 @@ impl<T: fmt::Debug> fmt::Debug for Shared<T> {
 impl<T> fmt::Debug for Onlooker<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("(Onlooker)")
-    }
-}
-
-impl<T: fmt::Debug> fmt::Debug for Stash<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.own.fmt(f)
     }
 }
 
@@ -325,21 +269,6 @@ mod tests {
         drop(upgraded);
         assert_eq!(are_left(&all), 0);
         assert!(onlookers.iter().all(|onlooker| onlooker.upgrade().is_none()));
-    }
-
-    #[test]
-    fn a_stash_counts_those_that_it_gives_out() {
-        let (all, value) = told();
-        let mut stash = Stash::new(Shared::new(value));
-        let mut out: Vec<_> = (0..3 * AHEAD + 7).map(|_| stash.get()).collect();
-        drop(stash);
-        assert_eq!(are_left(&all), 1);
-        let mut last = out.pop().unwrap();
-        assert!(Shared::get_mut(&mut last).is_none());
-        drop(out);
-        assert!(Shared::get_mut(&mut last).is_some());
-        drop(last);
-        assert_eq!(are_left(&all), 0);
     }
 
     #[test]
