@@ -343,12 +343,11 @@ impl Drop for Reply {
         }
         // Only when no ULT could be made for the handler: nobody else saw this request.
         let unanswered = self.state.get_mut().request.take();
-        let Some(request) = unanswered else { return };
+        let Some(request) = unanswered.map(|request| self.lend(request)) else { return };
         if request.is_one_way() {
             self.watch.answered(&self.inner().monitoring, None);
         } else {
             self.watch.fails(&self.inner().monitoring, ReturnCode::Again);
-            let request = self.lend(request);
             self.send_failure(request, ReturnCode::Again, "no ULT could be made for the handler");
         }
     }

@@ -89,8 +89,8 @@ impl<T> Respond<T> {
 
 /// A request without where it came from, and where it is handled.
 ///
-/// Dropping it answers nothing: it belongs into a [`RequestHandle`](super::RequestHandle), which
-/// does.
+/// It is to be dropped as part of a [`RequestHandle`](super::RequestHandle), which answers it and
+/// gives its buffer back; builds with debug assertions panic otherwise.
 #[derive(Debug)]
 #[must_use = "the origin waits for an answer"]
 pub struct RawRequest {
@@ -103,6 +103,13 @@ pub struct RawRequest {
     pub(super) may_keep: bool,
     pub(super) answered: bool,
     pub(super) beside: Option<Box<Beside>>,
+}
+
+impl Drop for RawRequest {
+    fn drop(&mut self) {
+        let is_over = self.answered && !self.held && matches!(self.payload, Payload::None);
+        debug_assert!(is_over || std::thread::panicking(), "dropped in hand: {self:?}");
+    }
 }
 
 impl RawRequest {
