@@ -47,6 +47,8 @@ pub(crate) fn na_options(resolved: &Resolved) -> na::OpenOptions {
     options.connect_timeout = millis(network.connect_timeout_msec);
     options.liveness_limit = millis(network.liveness_msec);
     options.left_bytes_max = network.left_bytes_max;
+    // Progress that is made only when needed sleeps all the same.
+    options.no_block = mercury.na_no_block && !resolved.progress_when_needed;
     options.peer_users = match &network.peer_users {
         PeerUsers::Own => na::PeerUsers::Own,
         PeerUsers::And(uids) => na::PeerUsers::And(uids.clone()),

@@ -33,11 +33,13 @@
 //!
 //! The policy follows Margo's progress loop, without its fixed tick and its abort on errors.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use na::shared::Shared;
+use rustix::event::{EventfdFlags, eventfd};
 use ult::{Eventual, IdleEnd};
 
 use crate::Addr;
@@ -288,7 +290,7 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
             patience.useful();
             seat.useful();
             if ult::has_runnable() {
-                give_way(core);
+                give_way();
             }
             continue;
         }
@@ -297,10 +299,10 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
         }
         if ult::has_runnable() || seat.is_waited_for() {
             if seat.is_alone() {
-                give_way(core);
+                give_way();
                 continue;
             }
-            if !seat.give_turn(|| step_aside(core)) {
+            if !seat.give_turn(step_aside) {
                 continue;
             }
         } else {
@@ -331,9 +333,9 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
 }
 
 /// Lets others run that can.
-fn give_way(core: &Core<Token>) {
+fn give_way() {
     if ult::has_runnable_behind() {
-        step_aside(core);
+        step_aside();
     } else {
         ult::yield_now();
     }
@@ -341,13 +343,18 @@ fn give_way(core: &Core<Token>) {
 
 /// Waits until nothing else can run, or some others have. A yield would come straight back, while
 /// those in the pools behind ours wait.
-fn step_aside(core: &Core<Token>) {
-    match core.wait_fd() {
-        Some(fd) => {
-            ult::idle(fd, None, || false);
-        }
-        None => ult::yield_now(),
-    }
+fn step_aside() {
+    // Nothing sleeps on it, as the answer to whether it may is no; so any descriptor does, and the
+    // network's own one may be missing.
+    static NO_FD: OnceLock<OwnedFd> = OnceLock::new();
+    let fd = match NO_FD.get() {
+        Some(fd) => fd,
+        None => match eventfd(0, EventfdFlags::CLOEXEC) {
+            Ok(fd) => NO_FD.get_or_init(|| fd),
+            Err(_) => return ult::yield_now(),
+        },
+    };
+    ult::idle(fd.as_fd(), None, || false);
 }
 
 /// Sleeps until there may be something to do, and returns how much was done already. `unneeded`:
@@ -580,6 +587,33 @@ mod tests {
             patience.slept();
         }
         assert_eq!(patience.window, Patience::WINDOW_MIN, "bounded below");
+    }
+
+    #[test]
+    fn who_steps_aside_lets_pools_behind_its_own_have_a_turn() {
+        let runtime = ult::Runtime::builder()
+            .pool(ult::PoolSpec::new("first"))
+            .pool(ult::PoolSpec::new("behind"))
+            .xstream(ult::XstreamSpec::new("x").pools(["first", "behind"]))
+            .start()
+            .expect("a runtime");
+        let [first, behind] = ["first", "behind"].map(|name| runtime.pool(name).expect("a pool"));
+        let steps = first.spawn(move || {
+            let has_run = Arc::new(AtomicBool::new(false));
+            let runs = has_run.clone();
+            let other = behind.spawn(move || runs.store(true, Ordering::Relaxed));
+            // Not after a yield, which comes straight back.
+            let steps = (0..100).take_while(|_| {
+                give_way();
+                !has_run.load(Ordering::Relaxed)
+            });
+            let steps = steps.count();
+            other.expect("a unit").join().expect("its end");
+            steps
+        });
+        let steps = steps.expect("a unit").join().expect("its end");
+        assert_eq!(steps, 0, "it has run when the first step ends");
+        runtime.shutdown().expect("the end");
     }
 
     #[test]

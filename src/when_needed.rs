@@ -68,7 +68,9 @@ impl Instance {
     /// pause costs waking the execution stream of the progress ULT, some tens of microseconds,
     /// unless its caller runs there.
     ///
-    /// May be changed at any time, from anywhere; holds from the end of the next spin on. In a
+    /// May be changed at any time, from anywhere; holds from the end of the next spin on. (An
+    /// instance that began with `na_no_block` and without this has no descriptor to sleep on over
+    /// `ofi+…`, and goes on polling.) In a
     /// server, requests are not operations in flight: those that come after a pause wait for a
     /// wake-up by the kernel.
     ///

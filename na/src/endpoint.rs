@@ -54,6 +54,13 @@ pub struct OpenOptions {
     /// it for a service that many short-lived clients tell something without waiting for an answer.
     /// Zero: nothing is kept of who is gone. Default 16 MiB.
     pub left_bytes_max: usize,
+    /// Whoever has the endpoint polls it without a break, and never sleeps on its
+    /// [`wait_fd`](Endpoint::wait_fd): that may then be `None`. With libfabric this makes messages
+    /// cheaper over TCP, as sockets are looked at by `poll` and need not be watched meanwhile; other
+    /// transports do as ever. Default off.
+    ///
+    /// Counterpart: `NA_NO_BLOCK` in the progress mode of `na_init_info`.
+    pub no_block: bool,
     /// What only `na+sm` looks at.
     pub sm: SmOptions,
     /// What only `na+tcp` looks at.
@@ -147,6 +154,7 @@ impl Default for OpenOptions {
             connect_timeout: Duration::from_secs(10),
             liveness_limit: Duration::ZERO,
             left_bytes_max: 16 << 20,
+            no_block: false,
             sm: SmOptions::default(),
             tcp: TcpOptions::default(),
             peer_users: PeerUsers::default(),

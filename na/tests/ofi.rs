@@ -9,8 +9,10 @@
 //! for all senders, and takes 1024 receives at a time.
 #![cfg(feature = "ofi")]
 
-use na::conformance::Optional;
-use na::{Error, OpenOptions};
+use std::sync::Arc;
+
+use na::conformance::{Opener, Optional};
+use na::{Endpoint, Error, OpenOptions};
 
 const fn over(uri: &'static str) -> Optional {
     Optional { variable: "MARGO_TEST_OFI", uri }
@@ -41,6 +43,33 @@ mod tcp_rxm {
         order_is_kept_among_peers, an_idle_endpoint_can_sleep, a_sleeper_costs_no_processor_time,
         a_stopped_peer_is_waited_for
     }
+}
+
+/// Endpoints without a descriptor to sleep on ([`OpenOptions::no_block`]).
+mod polled {
+    use super::*;
+
+    struct Polled(Optional);
+
+    impl Opener<Polled> for Polled {
+        const HEEDS_OPTIONS: bool = true;
+
+        fn lacks(&self) -> Option<String> {
+            self.0.lacks()
+        }
+
+        fn open(&self, options: &OpenOptions) -> Arc<dyn Endpoint> {
+            let mut options = options.clone();
+            options.no_block = true;
+            let endpoint = self.0.open(&options);
+            assert!(endpoint.wait_fd().is_none() && !endpoint.prepare_wait());
+            endpoint
+        }
+    }
+
+    const OPEN: Polled = Polled(over("ofi+tcp;ofi_rxm://127.0.0.1:0"));
+
+    na::conformance! { OPEN; unconnected }
 }
 
 mod shm {

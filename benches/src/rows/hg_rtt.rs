@@ -75,7 +75,9 @@ impl HgNode {
 impl Node for HgNode {
     fn open(transport: Transport, listen: bool, deadline: Deadline) -> Result<Self> {
         let uri = transport.uri();
-        let endpoint = na::open(uri, &OpenOptions::listening(listen)).doing(uri)?;
+        let mut options = OpenOptions::listening(listen);
+        options.no_block = true;
+        let endpoint = na::open(uri, &options).doing(uri)?;
         let mut options = HgOptions::default();
         options.listen = listen;
         let core = Core::new(endpoint, options).doing("starting the RPC layer")?;

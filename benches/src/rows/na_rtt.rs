@@ -77,7 +77,9 @@ impl NaNode {
 impl Node for NaNode {
     fn open(transport: Transport, listen: bool, deadline: Deadline) -> Result<Self> {
         let uri = transport.uri();
-        let endpoint = na::open(uri, &OpenOptions::listening(listen)).doing(uri)?;
+        let mut options = OpenOptions::listening(listen);
+        options.no_block = true;
+        let endpoint = na::open(uri, &options).doing(uri)?;
         let (outgoing, incoming) = (Some(endpoint.alloc_msg()), Some(endpoint.alloc_msg()));
         Ok(Self { endpoint, outgoing, incoming, arrival: None, transfers: 0, deadline })
     }

@@ -123,7 +123,8 @@ impl OfiEndpoint {
         let multi =
             provider.multi_recv(library.version()) && info.first().caps & raw::FI_MULTI_RECV != 0;
         let domain = Domain::open(library, info, auth_key)?;
-        let ep = Ep::open(&domain, provider.wait_fd, multi.then_some(message_bytes_max))?;
+        let wait_fd = provider.wait_fd && !options.no_block;
+        let ep = Ep::open(&domain, wait_fd, multi.then_some(message_bytes_max))?;
         let wait = Wait::new(&ep)?;
         let registers_all = anyway || domain.has_mr_mode(raw::FI_MR_LOCAL);
         let mut core = Core::new(Parts {
