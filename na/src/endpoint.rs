@@ -56,8 +56,8 @@ pub struct OpenOptions {
     pub left_bytes_max: usize,
     /// Whoever has the endpoint polls it without a break, and never sleeps on its
     /// [`wait_fd`](Endpoint::wait_fd): that may then be `None`. With libfabric this makes messages
-    /// cheaper over TCP, as sockets are looked at by `poll` and need not be watched meanwhile; other
-    /// transports do as ever. Default off.
+    /// cheaper over TCP, as sockets are looked at by `poll` and need not be watched meanwhile.
+    /// Other transports do as ever. Default off.
     ///
     /// Counterpart: `NA_NO_BLOCK` in the progress mode of `na_init_info`.
     pub no_block: bool,
