@@ -74,110 +74,82 @@ impl Node {
     }
 }
 
-#[test]
-fn two_owners_let_go() {
-    loom::model(|| {
-        let node = Node::new(2);
-        let other = node.clone();
-        let thread = thread::spawn(move || {
-            other.read();
-            other.release();
-        });
-        node.read();
-        node.release();
+/// So many owners, and who looks on; one of them is a thread that does `other` while we do `own`.
+fn race(
+    (owners, onlookers): (u32, u32),
+    other: impl Fn(&Node) + Copy + Send + Sync + 'static,
+    own: impl Fn(&Node) + Copy + Send + Sync + 'static,
+) {
+    loom::model(move || {
+        let node = Node::new(owners);
+        (0..onlookers).for_each(|_| node.counts.look_on());
+        let there = node.clone();
+        let thread = thread::spawn(move || other(&there));
+        own(&node);
         thread.join().unwrap();
         node.check();
     });
+}
+
+fn read_and_release(node: &Node) {
+    node.read();
+    node.release();
+}
+
+fn change_and_release(node: &Node) {
+    node.change();
+    node.release();
+}
+
+/// For who looks on.
+fn join_and_forget(node: &Node) {
+    if node.counts.join() {
+        read_and_release(node);
+    }
+    node.forget();
+}
+
+#[test]
+fn two_owners_let_go() {
+    race((2, 0), read_and_release, read_and_release);
 }
 
 #[test]
 fn an_owner_is_added_while_another_lets_go() {
-    loom::model(|| {
-        let node = Node::new(2);
-        let other = node.clone();
-        let thread = thread::spawn(move || {
-            other.counts.add_one();
-            other.read();
-            other.release();
-            other.release();
-        });
-        node.read();
+    let add = |node: &Node| {
+        node.counts.add_one();
+        read_and_release(node);
         node.release();
-        thread.join().unwrap();
-        node.check();
-    });
+    };
+    race((2, 0), add, read_and_release);
 }
 
 #[test]
 fn who_is_alone_changes_what_others_have_read() {
-    loom::model(|| {
-        let node = Node::new(2);
-        let other = node.clone();
-        let thread = thread::spawn(move || {
-            other.read();
-            other.release();
-        });
-        node.change();
-        node.release();
-        thread.join().unwrap();
-        node.check();
-    });
+    race((2, 0), read_and_release, change_and_release);
 }
 
 #[test]
 fn who_looks_on_joins_or_finds_it_ended() {
-    loom::model(|| {
-        let node = Node::new(1);
-        node.counts.look_on();
-        let other = node.clone();
-        let thread = thread::spawn(move || {
-            if other.counts.join() {
-                other.read();
-                other.release();
-            }
-            other.forget();
-        });
-        node.change();
-        node.release();
-        thread.join().unwrap();
-        node.check();
-    });
+    race((1, 1), join_and_forget, change_and_release);
 }
 
 #[test]
 fn an_owner_becomes_an_onlooker_and_one_again() {
-    loom::model(|| {
-        let node = Node::new(2);
-        let other = node.clone();
-        let thread = thread::spawn(move || {
-            other.counts.look_on();
-            other.read();
-            other.release();
-            if other.counts.join() {
-                other.read();
-                other.release();
-            }
-            other.forget();
-        });
-        // Neither count alone says that nobody else can have it.
-        node.change();
-        node.release();
-        thread.join().unwrap();
-        node.check();
-    });
+    // Neither count alone says that nobody else can have it.
+    let change_sides = |node: &Node| {
+        node.counts.look_on();
+        read_and_release(node);
+        join_and_forget(node);
+    };
+    race((2, 0), change_sides, change_and_release);
 }
 
 #[test]
-fn two_look_on_when_it_ends() {
-    loom::model(|| {
-        let node = Node::new(1);
-        node.counts.look_on();
-        node.counts.look_on();
-        let threads = [node.clone(), node.clone()].map(|node| thread::spawn(move || node.forget()));
+fn the_last_of_two_who_look_on_frees_the_memory() {
+    let two = |node: &Node| {
         node.release();
-        for thread in threads {
-            thread.join().unwrap();
-        }
-        node.check();
-    });
+        node.forget();
+    };
+    race((1, 2), Node::forget, two);
 }

@@ -107,6 +107,8 @@ impl Peers {
         let addr = Addr::with_state(uri, self.endpoint, peer.id, peer);
         self.by_raw.insert(raw.clone(), addr.clone());
         self.by_header.insert(raw.header(self.provider), addr.clone());
+        // It may stand for the same header.
+        self.last = None;
         self.by_fi_addr.insert(fi_addr, addr.clone());
         Ok(addr)
     }
