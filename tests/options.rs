@@ -196,6 +196,31 @@ fn connections_beyond_the_limit_of_the_document_are_refused() {
     }
 }
 
+/// Sides that take messages of different lengths: what is too long for the other one goes as what
+/// is too long for a message, from the very first call on.
+#[test]
+fn sides_with_different_eager_sizes_understand_each_other() {
+    for (transport, short, long) in [
+        ("na+sm://", 1024, 16384),
+        ("na+sm://", 16384, 1024),
+        ("na+tcp://127.0.0.1:0", 1024, 16384),
+        ("na+tcp://127.0.0.1:0", 16384, 1024),
+    ] {
+        let own = transport.split("://").next().unwrap();
+        let service = format!(r#""margo": {{ "address": "{transport}", "eager_size": {short} }}"#);
+        let client = format!(
+            r#""margo": {{ "address": "{own}://", "listen": false, "eager_size": {long} }}"#
+        );
+        let (service, client, target) = pair(&service, &client);
+        for len in [5000, 100, 1000, 1100, 15000, 17000, 5000] {
+            let text = "x".repeat(len);
+            let back = client.forward_timed(ECHO, &target, &text, PATIENCE);
+            assert_eq!(back.unwrap(), text, "{transport} {short} {long}");
+        }
+        end(&service, &client);
+    }
+}
+
 /// Transfers in small pieces, few at a time.
 #[test]
 fn bulk_data_moves_in_pieces_of_the_documents_size() {

@@ -14,7 +14,7 @@ use na::{Endpoint, OpenOptions};
 
 /// A network for each test (each runs on a thread of its own), so that a test has nothing to do
 /// with the clock of another.
-fn open_in_own_network(link: LinkOptions, listen: bool) -> Arc<dyn Endpoint> {
+fn open_in_own_network(link: LinkOptions, options: &OpenOptions) -> Arc<dyn Endpoint> {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local! {
         static NETWORK: OnceCell<Network> = const { OnceCell::new() };
@@ -25,15 +25,15 @@ fn open_in_own_network(link: LinkOptions, listen: bool) -> Arc<dyn Endpoint> {
             Network::builder(format!("test-{number}")).seed(number).link(link).build().expect("new")
         });
         let uri = format!("na+sim://{}/", network.name());
-        na::open(&uri, &OpenOptions::listening(listen)).expect("open")
+        na::open(&uri, options).expect("open")
     })
 }
 
 mod good {
     use super::*;
 
-    fn open(listen: bool) -> Arc<dyn Endpoint> {
-        open_in_own_network(LinkOptions::default(), listen)
+    fn open(options: &OpenOptions) -> Arc<dyn Endpoint> {
+        open_in_own_network(LinkOptions::default(), options)
     }
 
     na::conformance! { open; between_endpoints }
@@ -42,8 +42,8 @@ mod good {
 mod unreliable {
     use super::*;
 
-    fn open(listen: bool) -> Arc<dyn Endpoint> {
-        open_in_own_network(LinkOptions::unreliable(0.1), listen)
+    fn open(options: &OpenOptions) -> Arc<dyn Endpoint> {
+        open_in_own_network(LinkOptions::unreliable(0.1), options)
     }
 
     na::conformance! { open; between_endpoints }

@@ -7,6 +7,7 @@
 //! [`Core::progress`] and [`Core::trigger`] do the same in two steps: the one only collects, the
 //! other acts.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, TryLockError};
 use std::time::Instant;
@@ -139,25 +140,35 @@ impl<T> Core<T> {
             return 0;
         }
         // Taken out first: no lock is held while the sink runs, which may start operations.
-        let mut completions = {
-            let mut arrived = lock(&self.arrived);
-            self.has_arrived.store(false, Ordering::Relaxed);
-            std::mem::take(&mut *arrived)
-        };
-        let mut done = completions.len() + self.deliver_queued(sink);
-        for completion in completions.drain(..) {
+        let mut taken = Taken { completions: self.take_arrived(), core: self };
+        let mut done = taken.completions.len() + self.deliver_queued(sink);
+        while let Some(completion) = taken.completions.pop_front() {
             self.act_and_tell(completion, sink);
         }
+        drop(taken);
         if done > 0 {
-            // The room is used again.
-            let mut arrived = lock(&self.arrived);
-            if arrived.is_empty() {
-                std::mem::swap(&mut *arrived, &mut completions);
-            }
-            drop(arrived);
             done += self.deliver_queued(sink);
         }
         done
+    }
+
+    fn take_arrived(&self) -> VecDeque<Completion> {
+        let mut arrived = lock(&self.arrived);
+        self.has_arrived.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *arrived)
+    }
+
+    /// What was taken out and not acted on comes before what has arrived since. The room of the
+    /// rest is used again.
+    fn put_arrived_back(&self, mut left: VecDeque<Completion>) {
+        let mut arrived = lock(&self.arrived);
+        if !left.is_empty() {
+            left.append(&mut arrived);
+            self.has_arrived.store(true, Ordering::Relaxed);
+        }
+        if arrived.is_empty() {
+            *arrived = left;
+        }
     }
 
     /// Progress and trigger in one: acts on each completion of the network as it comes, at most
@@ -352,19 +363,13 @@ impl<T> Core<T> {
                 let (op, role) = OpRef::parse(op);
                 self.on_other_receive(op, role, buf, result.map(|_| ()))
             }
-            Completion::Send { op, buf, result } => {
-                self.buffers.put(buf);
-                match OpRef::parse(op) {
-                    (op, Some(Role::Send)) => self.on_sent(op, result),
-                    (_, Some(Role::Loose)) => {
-                        if let Err(error) = result {
-                            log!(self.options.log, DEBUG, %error, "{NOT_SENT}");
-                        }
-                        None
-                    }
-                    (_, role) => unexpected(role),
+            Completion::Send { op, buf, result } => match (OpRef::parse(op), result) {
+                ((op, Some(Role::Send)), Err(error)) => self.on_not_sent(op, error, buf),
+                ((op, role), result) => {
+                    self.buffers.put(buf);
+                    self.on_send_over(op, role, result)
                 }
-            }
+            },
             Completion::Transfer { op, result } => match OpRef::parse(op) {
                 (op, Some(Role::Fetch)) => self.on_fetched(op, result),
                 (op, Some(Role::Piece(piece))) => self.on_piece(op, piece, result),
@@ -490,8 +495,27 @@ impl<T> Core<T> {
         }
     }
 
+    /// A send ended, and not because a request or response cannot be sent.
+    fn on_send_over(
+        &self,
+        op: OpRef,
+        role: Option<Role>,
+        result: Result<(), na::Error>,
+    ) -> Option<Event<T>> {
+        match role {
+            Some(Role::Send) => self.on_sent(op, result),
+            Some(Role::Loose) => {
+                if let Err(error) = result {
+                    log!(self.options.log, DEBUG, %error, "{NOT_SENT}");
+                }
+                None
+            }
+            role => unexpected(role),
+        }
+    }
+
     /// The send of a request or response ended.
-    fn on_sent(&self, op: OpRef, result: Result<(), na::Error>) -> Option<Event<T>> {
+    pub(super) fn on_sent(&self, op: OpRef, result: Result<(), na::Error>) -> Option<Event<T>> {
         let mut state = self.state();
         // Nobody will answer what was not sent.
         let in_vain = match state.ops.get_mut(op)? {
@@ -515,6 +539,18 @@ impl<T> Core<T> {
             _ => {}
         }
         self.settle(state, op)
+    }
+}
+
+/// Completions that a trigger acts on; those that are left when the sink panics are not lost.
+struct Taken<'a, T> {
+    completions: VecDeque<Completion>,
+    core: &'a Core<T>,
+}
+
+impl<T> Drop for Taken<'_, T> {
+    fn drop(&mut self) {
+        self.core.put_arrived_back(std::mem::take(&mut self.completions));
     }
 }
 

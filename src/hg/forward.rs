@@ -18,7 +18,7 @@
 use std::time::Instant;
 
 use na::lock::BiasedGuard;
-use na::{Access, Addr, LocalMem, Memory, MsgBuf, Tag};
+use na::{Access, Addr, LocalMem, Memory, MsgBuf, Refused, Tag};
 
 use super::buffers::Payload;
 use super::checksum::PayloadSum;
@@ -89,6 +89,8 @@ pub(super) struct Forward<T> {
     pub(super) number: u64,
     pub(super) target: Option<u8>,
     one_way: bool,
+    /// Of a call whose message the network did not take at once.
+    to: Option<Addr>,
     /// Parts in flight.
     sending: bool,
     pub(super) receiving: bool,
@@ -116,6 +118,7 @@ impl<T> Forward<T> {
             number,
             target,
             one_way,
+            to: None,
             sending: false,
             receiving: !one_way,
             fetching: None,
@@ -139,6 +142,17 @@ impl<T> Forward<T> {
             _ => self.fail(error.into()),
         }
         self.receiving.then_some(self.reply_role())
+    }
+
+    /// Whom it calls, if its message is under way and may be sent in another way.
+    pub(super) fn in_sending(&self) -> Option<&Addr> {
+        self.to.as_ref().filter(|_| self.sending && !self.canceled && self.exposed.is_none())
+    }
+
+    /// The arguments are exposed, instead of being in the message.
+    pub(super) fn has_overflowed(&mut self, exposed: Exposed) {
+        self.exposed = Some(Box::new(exposed));
+        self.receiving = true;
     }
 
     /// The acknowledgement of a one-way call came, or will not.
@@ -354,8 +368,7 @@ impl<T> Core<T> {
         self.counts.req_extra.bump();
         let mut state = self.state();
         if let Some(Op::Forward(call)) = state.ops.get_mut(op) {
-            call.exposed = Some(Box::new(exposed));
-            call.receiving = true;
+            call.has_overflowed(exposed);
         }
     }
 
@@ -404,28 +417,27 @@ impl<T> Core<T> {
             }
             return Ok(op);
         }
-        if !self.begin_send(op) {
+        if !self.begin_send(op, to) {
             self.buffers.put(buf);
             return Ok(op);
         }
-        match self.endpoint.send_unexpected(op.part(Role::Send), to, tag, buf) {
-            Ok(()) => Ok(op),
-            Err(refused) => {
-                self.buffers.put(refused.buf);
-                let withdrawn = self.withdraw(op, false, refused.error.into());
-                if let Some(role) = receive {
-                    self.endpoint.cancel(op.part(role));
-                }
-                withdrawn
-            }
+        let sent = self.endpoint.send_unexpected(op.part(Role::Send), to, tag, buf);
+        let Err(Refused { error, buf }) = sent else { return Ok(op) };
+        if self.sends_otherwise(op, &error, buf) {
+            return Ok(op);
         }
+        let withdrawn = self.withdraw(op, false, error.into());
+        if let Some(role) = receive {
+            self.endpoint.cancel(op.part(role));
+        }
+        withdrawn
     }
 
     /// The send is about to start; `false`: the call is over, because its receive has failed.
-    fn begin_send(&self, op: OpRef) -> bool {
+    fn begin_send(&self, op: OpRef, to: &Addr) -> bool {
         let mut state = self.state();
         let Some(Op::Forward(call)) = state.ops.get_mut(op) else { return false };
-        call.sending = true;
+        (call.sending, call.to) = (true, Some(to.clone()));
         true
     }
 

@@ -65,6 +65,7 @@ mod slots;
 mod spare;
 #[cfg(test)]
 mod tests;
+mod too_long;
 mod transfer;
 mod watch;
 pub mod wire;

@@ -6,13 +6,13 @@
 
 use std::time::Instant;
 
-use na::{Addr, MsgBuf, Tag};
+use na::{Addr, MsgBuf, Refused, Tag};
 
 use super::buffers::Payload;
 use super::context::{Beside, Event};
 use super::core::{Core, Op};
 use super::handle::{Response, Sent};
-use super::header::{RequestHeader, ResponseHeader};
+use super::header::{Format, RequestHeader, ResponseHeader};
 use super::ops::{OpRef, Role};
 use super::proc::Written;
 use super::receives::Receives;
@@ -31,10 +31,19 @@ pub(super) enum Reply {
     None,
 }
 
+/// Where an answer goes.
+#[derive(Debug, Clone)]
+pub(super) struct Destination {
+    pub(super) origin: Addr,
+    pub(super) tag: Tag,
+    pub(super) format: Format,
+}
+
 /// An answer in flight.
 #[derive(Debug)]
 pub(super) struct Respond<T> {
     token: Option<T>,
+    to: Destination,
     sending: bool,
     /// Waiting for the acknowledgement of a result that overflowed.
     receiving: bool,
@@ -47,6 +56,21 @@ impl<T> Respond<T> {
     /// Whether it ends with an error, when it ends.
     pub(super) fn has_failed(&self) -> bool {
         self.error.is_some()
+    }
+
+    pub(super) fn destination(&self) -> Destination {
+        self.to.clone()
+    }
+
+    /// Whether its message is under way and may be sent in another way.
+    pub(super) fn in_sending(&self) -> bool {
+        self.sending && !self.has_failed() && self.exposed.is_none()
+    }
+
+    /// The result is exposed, instead of being in the message.
+    pub(super) fn has_overflowed(&mut self, exposed: Exposed) {
+        self.exposed = Some(Box::new(exposed));
+        self.receiving = true;
     }
 
     /// Gives up. Returns the parts to cancel.
@@ -289,7 +313,7 @@ impl RawRequest {
             self.done_with(core, true);
             return Ok(Sent::Done(token));
         }
-        let started = core.launch_response(origin, tag, buf, exposed, token);
+        let started = core.launch_response(origin, (tag, format), buf, exposed, token);
         self.answered = started.is_ok();
         started.map(Sent::InFlight)
     }
@@ -300,7 +324,7 @@ impl<T> Core<T> {
     fn launch_response(
         &self,
         origin: &Addr,
-        tag: Tag,
+        (tag, format): (Tag, Format),
         buf: MsgBuf,
         exposed: Option<Box<Exposed>>,
         token: T,
@@ -309,8 +333,9 @@ impl<T> Core<T> {
         if receiving {
             self.counts.resp_extra.bump();
         }
-        let token = Some(token);
-        let answer = Respond { token, sending: true, receiving, error: None, exposed };
+        let to = Destination { origin: origin.clone(), tag, format };
+        let (token, sending, error) = (Some(token), true, None);
+        let answer = Respond { token, to, sending, receiving, error, exposed };
         let op = {
             let mut state = self.state();
             let op = match state.admit(Op::Respond(answer)) {
@@ -334,15 +359,14 @@ impl<T> Core<T> {
                 return self.withdraw_answer(op, true, refused.error);
             }
         }
-        match self.endpoint.send_expected(op.part(Role::Send), origin, tag, buf) {
-            Ok(()) => Ok(op),
-            Err(refused) => {
-                self.buffers.put(refused.buf);
-                let withdrawn = self.withdraw_answer(op, false, refused.error);
-                self.endpoint.cancel(op.part(Role::Ack));
-                withdrawn
-            }
+        let sent = self.endpoint.send_expected(op.part(Role::Send), origin, tag, buf);
+        let Err(Refused { error, buf }) = sent else { return Ok(op) };
+        if self.sends_otherwise(op, &error, buf) {
+            return Ok(op);
         }
+        let withdrawn = self.withdraw_answer(op, false, error);
+        self.endpoint.cancel(op.part(Role::Ack));
+        withdrawn
     }
 
     /// A part of an answer was refused, so nothing was sent: drops the token.

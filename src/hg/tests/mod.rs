@@ -25,6 +25,7 @@ mod net;
 mod options;
 mod overflow;
 mod slots;
+mod too_long;
 
 /// Generous: a loaded machine must not fail a test.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -72,6 +72,9 @@ struct Node {
     /// What the others know of it: it may be a program of C.
     foreign: bool,
     freeze_moves: bool,
+    /// The longest message that it takes of others; 0: `MESSAGE_MAX`. Whether they know before they
+    /// send.
+    takes: (usize, bool),
     refuse: Option<(Refuse, usize)>,
     damage: Option<usize>,
     damage_move: bool,
@@ -154,7 +157,11 @@ fn arrive(nodes: &mut [Node], to: usize, kind: Kind, message: Message) {
 
 fn send_now(nodes: &mut [Node], at: usize, send: Send) {
     let Send { op, kind, to, tag, buf } = send;
-    let result = if nodes[to].dead { Err(gone(to)) } else { Ok(()) };
+    let result = match nodes[to].max() {
+        _ if nodes[to].dead => Err(gone(to)),
+        max if buf.len() > max => Err(Error::TooLong { len: buf.len(), max }),
+        _ => Ok(()),
+    };
     if result.is_ok() {
         let mut bytes = buf.as_slice().to_vec();
         if let Some(at) = nodes[at].damage.take() {
@@ -190,7 +197,19 @@ fn move_now(nodes: &mut [Node], at: usize, Move { op, put, peer, transfer }: Mov
     nodes[at].done.push_back(Completion::Transfer { op, result });
 }
 
+impl Node {
+    fn max(&self) -> usize {
+        if self.takes.0 == 0 { MESSAGE_MAX } else { self.takes.0 }
+    }
+}
+
 impl NodeEndpoint {
+    /// Others may send it messages of up to `max` bytes. `known`: they are refused what is longer
+    /// when they send it, and not only later.
+    pub(super) fn takes(&self, max: usize, known: bool) {
+        self.with(|node| node.takes = (max, known));
+    }
+
     fn with<R>(&self, f: impl FnOnce(&mut Node) -> R) -> R {
         f(&mut self.net.nodes()[self.index])
     }
@@ -318,15 +337,16 @@ impl NodeEndpoint {
         if self.with(|node| node.dead) {
             return Err(Refused { error: Error::Closed, buf });
         }
-        if buf.len() > MESSAGE_MAX {
-            let error = Error::TooLong { len: buf.len(), max: MESSAGE_MAX };
-            return Err(Refused { error, buf });
-        }
         let to = match self.peer(to) {
             Ok(to) => to,
             Err(error) => return Err(Refused { error, buf }),
         };
         let mut nodes = self.net.nodes();
+        let max = if nodes[to].takes.1 { nodes[to].max() } else { MESSAGE_MAX };
+        if buf.len() > max {
+            let error = Error::TooLong { len: buf.len(), max };
+            return Err(Refused { error, buf });
+        }
         let send = Send { op, kind, to, tag, buf };
         if nodes[self.index].hold_sends {
             nodes[self.index].held_sends.push(send);

@@ -131,6 +131,39 @@ fn a_sink_that_panics_does_not_stop_the_contexts() {
 }
 
 #[test]
+fn what_had_arrived_when_a_sink_panics_is_acted_on_next() {
+    struct Panics;
+    impl Sink<u32> for Panics {
+        fn request(&mut self, _: RequestHandle<u32>) {
+            panic!("on purpose")
+        }
+        fn response(&mut self, _: u32, _: Result<Response, HgError>) {}
+        fn responded(&mut self, _: u32, _: Result<(), HgError>) {}
+        fn bulk(&mut self, _: u32, _: Result<u64, HgError>) {}
+    }
+    let (mut origin, mut target) = pair();
+    for token in 1..=3 {
+        origin.call(&target, &[token as u8], token);
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let mut arrived = 0;
+    while arrived < 3 {
+        origin.step();
+        arrived += target.core.progress(16).expect("progress");
+        assert!(Instant::now() < deadline, "no requests");
+    }
+    catch_unwind(AssertUnwindSafe(|| target.core.trigger(&mut Panics))).unwrap_err();
+    for token in [2, 3] {
+        let request = arrive(&mut origin, &mut target);
+        assert_eq!(request.payload(), [token as u8], "in order, and but for the first");
+        answer(request, b"", token);
+    }
+    settle(&mut origin, &mut target);
+    assert_eq!(ended(&mut origin, 2).unwrap(), b"");
+    assert_eq!(ended(&mut origin, 3).unwrap(), b"");
+}
+
+#[test]
 fn both_sides_have_to_agree_that_there_is_no_response() {
     let (mut origin, mut target) = pair();
     target.core.replace(Registration::mercury("sum").no_response()).unwrap();
