@@ -32,6 +32,13 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// What `info` talks to.
+    #[command(hide = true)]
+    Answer {
+        address: String,
+        #[arg(long)]
+        parent: i32,
+    },
     /// Looks at configurations.
     #[command(subcommand)]
     Config(ConfigCommand),

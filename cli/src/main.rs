@@ -21,6 +21,7 @@ mod logging;
 mod machine;
 mod output;
 mod pool_stats;
+mod second;
 mod serve;
 mod signals;
 mod top;
@@ -47,6 +48,7 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Demo(args) => demo::run(&args.paths),
         Command::Info { file, json } => info::run(file.as_deref(), json),
+        Command::Answer { address, parent } => second::answer(&address, parent),
         Command::Config(ConfigCommand::Check(args)) => config::check(&args),
         Command::Config(ConfigCommand::Schema) => config::schema(),
         Command::Config(ConfigCommand::Samples { name }) => config::samples(name.as_deref()),

@@ -96,7 +96,7 @@ fn read_config(args: &ServeArgs) -> Result<Config, Failure> {
 }
 
 /// Makes this process end when its parent does, however that ends.
-fn die_with(parent: i32) -> Result<(), Failure> {
+pub(crate) fn die_with(parent: i32) -> Result<(), Failure> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|errno| Failure::new("cannot follow the parent process", errno))?;
     // It started us as `/proc/self/exe`, which is no name to show in a process list.

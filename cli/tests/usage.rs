@@ -189,6 +189,9 @@ fn info_tries_an_address() {
         assert!(why.contains(reason), "{address}: {ended:#?}");
         assert!(ended.stderr.contains(&format!("{address} does not work here")), "{ended:#?}");
     }
+    // With nobody to answer, or for nobody, it does not stay.
+    let ended = run(margo(temp.path()).args(["answer", "na+sm://", "--parent", "1"]), "").expect(1);
+    assert!(ended.stderr.contains("the parent process 1 is gone"), "{ended:#?}");
     let ended = run(margo(temp.path()).args(["info", "--json", "na+sm://"]), "").expect(0);
     let info: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!(info["transports"].as_array().unwrap().len(), 1);

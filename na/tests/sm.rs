@@ -2,8 +2,9 @@
 #![cfg(feature = "sm")]
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use na::{Endpoint, OpenOptions};
+use na::{Completion, Endpoint, OpId, OpenOptions, Tag};
 
 mod attach {
     use super::*;
@@ -59,5 +60,24 @@ mod mixed {
         many_transfers_at_once,
         transfers_from_and_to_an_origin,
         canceled_transfers_end_once,
+    }
+
+    #[test]
+    fn the_peers_that_cannot_be_attached_to_are_counted() {
+        let (target, origin) = (open(true), open(false));
+        target.recv_unexpected(OpId(1), target.alloc_msg()).expect("a receive");
+        let to = origin.lookup(target.self_addr().uri()).expect("its address");
+        origin.send_unexpected(OpId(2), &to, Tag(3), origin.alloc_msg()).expect("a message");
+        let (deadline, mut arrived) = (Instant::now() + Duration::from_secs(60), false);
+        while !arrived {
+            let mut sink = |completion| arrived |= matches!(completion, Completion::Recv { .. });
+            target.poll(16, &mut sink).expect("a poll");
+            origin.poll(16, &mut |_| ()).expect("a poll");
+            assert!(Instant::now() < deadline, "the message does not arrive");
+        }
+        let path = target.bulk_path();
+        assert!(path.contains("but for 1 of 1 peers, cross-memory attach ("), "{path}");
+        assert!(path.contains("off at the peer") || path.contains("ptrace_scope"), "{path}");
+        assert!(origin.bulk_path().ends_with("copy through the shared ring"));
     }
 }

@@ -49,6 +49,19 @@ pub(super) fn permit() {
     }
 }
 
+/// What may be the reason that a process of the same host cannot be attached to.
+pub(super) fn why_not() -> String {
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    match scope.trim() {
+        scope @ ("2" | "3") => {
+            format!("kernel.yama.ptrace_scope is {scope}: 0 or 1 permits it, or CAP_SYS_PTRACE")
+        }
+        _ => "off at the peer, or not permitted between its container, user namespace or user and \
+              ours: CAP_SYS_PTRACE permits it"
+            .to_owned(),
+    }
+}
+
 /// Whether `pid` is the process that has `nonce` at `addr`, and we may attach to it.
 pub(super) fn probe(pid: i32, addr: u64, nonce: u64) -> bool {
     if pid <= 0 {

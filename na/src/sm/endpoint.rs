@@ -459,8 +459,10 @@ impl Endpoint for SmEndpoint {
             (false, _) => "copy through the shared ring".into(),
             (true, 0) => "copy through the shared ring or cross-memory attach".into(),
             (true, peers) => format!(
-                "copy through the shared ring or, but for {peers} of {} peers, cross-memory attach",
-                peers + self.attached.load(Ordering::Relaxed)
+                "copy through the shared ring or, but for {peers} of {} peers, cross-memory attach \
+                 ({})",
+                peers + self.attached.load(Ordering::Relaxed),
+                super::cma::why_not()
             ),
         };
         format!("memory of alloc mapped; other memory: {other}")
