@@ -351,6 +351,7 @@ macro_rules! conformance {
             a_dead_peer_is_reported,
             a_dead_peer_is_reported_to_a_sleeper,
             a_peer_that_dies_amid_long_messages_is_reported,
+            memory_comes_back_from_a_peer_that_ends_amid_transfers,
             a_call_at_once_ends_with_its_peer,
             a_peer_restarts_under_its_address,
             a_stopped_peer_is_waited_for,

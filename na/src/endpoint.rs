@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::{
     Access, Addr, EndpointStats, Error, LocalMem, Memory, MsgBuf, RegionTable, RemoteMem,
-    SmOptions, TcpOptions,
+    SmOptions, TcpOptions, UcxOptions,
 };
 
 /// Names an operation in its completion and in `cancel`. Chosen by the caller, unique among the
@@ -56,8 +56,9 @@ pub struct OpenOptions {
     pub left_bytes_max: usize,
     /// Whoever has the endpoint polls it without a break, and never sleeps on its
     /// [`wait_fd`](Endpoint::wait_fd): that may then be `None`. With libfabric this makes messages
-    /// cheaper over TCP, as sockets are looked at by `poll` and need not be watched meanwhile.
-    /// Other transports do as ever. Default off.
+    /// cheaper over TCP, as sockets are looked at by `poll` and need not be watched meanwhile;
+    /// with UCX over shared memory, as no sender asks whether the receiver sleeps. Other transports
+    /// do as ever. Default off.
     ///
     /// Counterpart: `NA_NO_BLOCK` in the progress mode of `na_init_info`.
     pub no_block: bool,
@@ -65,6 +66,8 @@ pub struct OpenOptions {
     pub sm: SmOptions,
     /// What only `na+tcp` looks at.
     pub tcp: TcpOptions,
+    /// What only `ucx+…` looks at.
+    pub ucx: UcxOptions,
     /// Whose processes may be connected with, where the transport can tell (sm). Default: those of
     /// this user.
     pub peer_users: PeerUsers,
@@ -157,6 +160,7 @@ impl Default for OpenOptions {
             no_block: false,
             sm: SmOptions::default(),
             tcp: TcpOptions::default(),
+            ucx: UcxOptions::default(),
             peer_users: PeerUsers::default(),
             copy_helper: None,
             auto_sm: None,

@@ -82,6 +82,8 @@ mod stats;
 #[cfg(not(loom))]
 mod tcp_options;
 #[cfg(not(loom))]
+mod ucx_options;
+#[cfg(not(loom))]
 mod uri;
 
 #[cfg(not(loom))]
@@ -131,6 +133,7 @@ pub use self::{
     sm_options::SmOptions,
     stats::{EndpointStats, PeerLink, PeerStats},
     tcp_options::TcpOptions,
+    ucx_options::UcxOptions,
     uri::Uri,
 };
 

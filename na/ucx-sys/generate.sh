@@ -16,8 +16,8 @@ functions=(
     ucp_worker_get_efd ucp_worker_arm ucp_worker_set_am_recv_handler
     ucp_listener_create ucp_listener_destroy ucp_listener_query ucp_listener_reject
     ucp_conn_request_query
-    ucp_ep_create ucp_ep_close_nbx ucp_ep_flush_nbx
-    ucp_am_send_nbx ucp_am_data_release ucp_request_free
+    ucp_ep_create ucp_ep_print_info ucp_ep_close_nbx ucp_ep_flush_nbx
+    ucp_am_send_nbx ucp_am_recv_data_nbx ucp_am_data_release ucp_request_free
     ucp_worker_get_address ucp_worker_release_address
     ucp_mem_map ucp_mem_unmap ucp_rkey_pack ucp_rkey_buffer_release
     ucp_ep_rkey_unpack ucp_rkey_destroy ucp_get_nbx ucp_put_nbx
@@ -32,7 +32,8 @@ for function in "${functions[@]}"; do
 done
 # Used in masks and flags, not named by a function.
 for name in ucp_.*_field ucp_feature ucp_op_attr_t ucp_send_am_flags ucp_cb_param_flags \
-    ucp_am_cb_flags ucp_am_recv_attr_t ucp_ep_params_flags_field ucp_ep_close_flags_t; do
+    ucp_am_cb_flags ucp_am_recv_attr_t ucp_ep_params_flags_field ucp_ep_close_flags_t \
+    ucp_dt_type ucp_dt_iov_t; do
     allow+=(--allowlist-type "$name")
 done
 
@@ -44,7 +45,7 @@ done
     --dynamic-loading Ucp --dynamic-link-require-all \
     --allowlist-var 'UCP_(API_.*|ENTITY_.*)' \
     --blocklist-type 'sockaddr|sa_family_t|sockaddr_storage|socklen_t|__.*|_IO_.*|FILE' \
-    --raw-line 'use libc::{sockaddr, sockaddr_storage, socklen_t};' \
+    --raw-line 'use libc::{FILE, sockaddr, sockaddr_storage, socklen_t};' \
     "${allow[@]}" "$wrapper"
 } > src/bindings.rs
 rustfmt --edition 2024 src/bindings.rs

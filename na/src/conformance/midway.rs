@@ -1,12 +1,14 @@
-//! A peer that dies while it sends messages that do not arrive in one piece.
+//! A peer that dies, or stops, while it sends messages that do not arrive in one piece, or while
+//! memory moves.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use super::Case;
 use super::node::{Node, drive, finish, pattern};
-use super::peers::{echo, is_child, serve_one};
+use super::peers::{assert_gone, child_with_memory, echo, is_child, serve_one, transfer};
 use super::process::{self, ChildNode};
-use crate::{Completion, Endpoint, Error, OpenOptions};
+use super::{Case, PATIENCE};
+use crate::{Access, Completion, Endpoint, Error, LocalMem, OpenOptions, Transfer};
 
 /// Bytes of a message: several of what networks move at a time.
 const LONG: usize = 64 << 10;
@@ -68,6 +70,109 @@ pub fn a_peer_that_dies_amid_long_messages_is_reported(case: &Case<'_>) {
                 Completion::Recv { result: Err(Error::PeerGone { .. }), .. } => {}
                 other => panic!("{other:?}"),
             }
+        }
+    }
+}
+
+/// Bytes of a transfer.
+const MOVED: usize = 12 << 20;
+
+/// The child's part: reads and writes the memory that it is told of, again and again.
+pub(super) fn play_mover(case: &Case<'_>) {
+    let node = Node::open(case, true);
+    process::say(node.endpoint.self_addr().uri());
+    let asked = node.recv_unexpected();
+    finish(&[&node], "what to move", &[asked]);
+    let (arrival, described) = node.received(asked);
+    let remote = node.endpoint.mem_from_bytes(&described).expect("a description");
+    loop {
+        let get = node.get(&arrival.from, transfer(&node, &remote, MOVED));
+        let put = node.put(&arrival.from, transfer(&node, &remote, MOVED));
+        finish(&[&node], "the child's transfers", &[get, put]);
+        [get, put].into_iter().for_each(|op| node.succeeded(op));
+        let told = node.send_expected(&arrival.from, 3, b"moved");
+        finish(&[&node], "the child's message", &[told]);
+    }
+}
+
+/// Waits until `memory` is its owner's alone.
+fn comes_back(node: &Node, what: &str, memory: LocalMem) {
+    let deadline = Instant::now() + PATIENCE;
+    let mut left = memory.reclaim().err();
+    // Not `drive`, which may sleep: nothing is reported.
+    while let Some(memory) = left {
+        assert!(Instant::now() < deadline, "it does not come back: {what}");
+        node.poll();
+        std::thread::yield_now();
+        left = memory.reclaim().err();
+    }
+}
+
+fn ends(child: &mut ChildNode, stops: bool) {
+    if stops {
+        child.stop();
+    } else {
+        child.kill();
+    }
+}
+
+/// Whoever moves memory, and in whichever direction: when a peer is killed amid it, or is stopped
+/// and passes the limit, what was asked of it ends, and all memory comes back.
+pub fn memory_comes_back_from_a_peer_that_ends_amid_transfers(case: &Case<'_>) {
+    if is_child(case) {
+        return;
+    }
+    let mut options = OpenOptions::listening(true);
+    options.liveness_limit = Duration::from_millis(1000);
+    let Some(endpoint) = case.open_with(&options) else { return };
+    let node = Node::new(case, endpoint);
+    for stops in [false, true] {
+        // Ours is read and written.
+        let exposed = node.register(pattern(1, MOVED), Access::ReadWrite);
+        let mut child = ChildNode::start(case, "move", "");
+        let to_child = node.endpoint.lookup(&child.line()).expect("the child's address");
+        let described = node.endpoint.mem_to_bytes(&exposed);
+        let sent = node.send_unexpected(&to_child, 1, &described);
+        let [waits, moved] = [2, 3].map(|tag| node.recv_expected(&to_child, tag));
+        finish(&[&node], "the first round", &[sent, moved]);
+        // It is amid the second.
+        for _ in 0..3 {
+            node.poll();
+        }
+        ends(&mut child, stops);
+        finish(&[&node], "what a child owes that has ended", &[waits]);
+        assert_gone(&node.error(waits));
+        comes_back(&node, "memory that the child has moved", exposed);
+
+        // That of the peer is.
+        let (mut child, to_child, remote) = child_with_memory(case, &node, "offer");
+        let local = [1, 2].map(|seed| node.register(pattern(seed, MOVED), Access::ReadWrite));
+        let part = |local: &LocalMem| Transfer {
+            local: local.clone(),
+            local_offset: 0,
+            remote: remote.clone(),
+            remote_offset: 0,
+            len: MOVED as u64,
+        };
+        let first = node.get(&to_child, part(&local[0]));
+        finish(&[&node], "a transfer before the end", &[first]);
+        node.succeeded(first);
+        let ops = [node.get(&to_child, part(&local[0])), node.put(&to_child, part(&local[1]))];
+        for _ in 0..3 {
+            node.poll();
+        }
+        ends(&mut child, stops);
+        let waits = node.recv_expected(&to_child, 2);
+        finish(&[&node], "transfers with a child that has ended", &ops);
+        finish(&[&node], "a receive of it", &[waits]);
+        for op in ops {
+            // The last bytes may have been there.
+            if let Err(error) = node.outcome(op) {
+                assert_gone(&error);
+            }
+        }
+        for local in local {
+            comes_back(&node, "memory that was moved", local);
         }
     }
 }

@@ -145,13 +145,18 @@ pub fn nobody_listens(case: &Case<'_>) {
 /// Plays the roles of the cases below.
 fn play(case: &Case<'_>, role: &str, argument: &str) {
     match role {
-        "stall" => {
+        "stall" | "offer" => {
             let node = Node::open(case, true);
             let memory = node.register(vec![1; STALLED_LEN], Access::ReadWrite);
             process::say(node.endpoint.self_addr().uri());
             process::say(&format!("{:?}", node.endpoint.mem_to_bytes(&memory)));
             serve_one(&node);
-            process::sleep_for_ever();
+            if role == "stall" {
+                process::sleep_for_ever();
+            }
+            loop {
+                serve_one(&node);
+            }
         }
         "origin" => {
             let node = Node::open(case, false);
@@ -175,6 +180,7 @@ fn play(case: &Case<'_>, role: &str, argument: &str) {
         }
         "leftovers" => super::leftovers::play(case),
         "pour" => super::midway::play(case),
+        "move" => super::midway::play_mover(case),
         other => panic!("unknown role {other}"),
     }
 }
@@ -198,9 +204,18 @@ pub(super) fn echo(node: &Node, to: &Addr, tag: u32) {
     assert_eq!(node.received(answered).1, b"echo");
 }
 
-/// The address and the memory that a "stall" child announces.
+/// A child that makes no progress, with its address and its memory.
 pub(super) fn stalled_child(case: &Case<'_>, node: &Node) -> (ChildNode, Addr, RemoteMem) {
-    let mut child = ChildNode::start(case, "stall", "");
+    child_with_memory(case, node, "stall")
+}
+
+/// A child, with the address and the memory that it announces.
+pub(super) fn child_with_memory(
+    case: &Case<'_>,
+    node: &Node,
+    role: &str,
+) -> (ChildNode, Addr, RemoteMem) {
+    let mut child = ChildNode::start(case, role, "");
     let to_child = node.endpoint.lookup(&child.line()).expect("the child's address");
     let line = child.line();
     let bytes: Vec<u8> = line

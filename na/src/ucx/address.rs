@@ -34,8 +34,8 @@ pub(super) fn origin_uri(protocol: &str, name: impl std::fmt::Display) -> String
 ///
 /// As in Mercury (`na_ucp_config_init`, na_ucx.c) the name goes to `UCX_TLS` as it is. Those of
 /// shared memory get TCP as well: that is how two endpoints meet, and how each learns of the
-/// other's end.
-pub(super) fn settings(uri: &Uri<'_>) -> Settings {
+/// other's end. `wakes`: somebody will sleep.
+pub(super) fn settings(uri: &Uri<'_>, wakes: bool) -> Settings {
     let device = uri.rest.rsplit_once('/').map(|(device, _)| device);
     let device = device.filter(|device| !device.is_empty()).map(str::to_owned);
     let shared = ["sm", "shm", "mm", "posix", "sysv", "xpmem"].contains(&uri.protocol);
@@ -43,7 +43,7 @@ pub(super) fn settings(uri: &Uri<'_>) -> Settings {
         true => format!("{},self,tcp", uri.protocol),
         false => uri.protocol.to_owned(),
     };
-    Settings { tls, device, detects_failure: !shared }
+    Settings { tls, device, detects_failure: !shared, wakes }
 }
 
 /// Where an endpoint of that URI listens. May block on name resolution.
@@ -97,10 +97,10 @@ mod tests {
         ] {
             assert_eq!(listen_address(&parse(text)).unwrap().to_string(), address, "{text}");
         }
-        assert_eq!(settings(&parse("ucx+rc://mlx5_0:1/h:7")).device.unwrap(), "mlx5_0:1");
-        assert_eq!(settings(&parse("ucx+rc://h:7")).tls, "rc");
-        assert!(settings(&parse("ucx+rc://h:7")).detects_failure);
-        assert!(!settings(&parse("ucx+sm://")).detects_failure);
+        assert_eq!(settings(&parse("ucx+rc://mlx5_0:1/h:7"), true).device.unwrap(), "mlx5_0:1");
+        assert_eq!(settings(&parse("ucx+rc://h:7"), true).tls, "rc");
+        assert!(settings(&parse("ucx+rc://h:7"), true).detects_failure);
+        assert!(!settings(&parse("ucx+sm://"), true).detects_failure);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use ucx_sys::ucp_ep_h;
 
 use super::driver::Driver;
 use super::inbox::{Event, News};
+use super::rendezvous::Landing;
 use super::slots::Work;
 use super::wire::Control;
 use super::worker::Worker;
@@ -40,6 +41,8 @@ impl Driver {
         let leases = self.peers.iter_mut().flatten().flat_map(|peer| peer.leases.drain());
         let leases: Vec<_> = leases.map(|(_, lease)| lease).collect();
         leases.into_iter().for_each(|lease| self.end_lease(lease));
+        let transfers: Vec<_> = self.transfers.keys().copied().collect();
+        transfers.into_iter().for_each(|id| self.end_transfer(id, Err(error.clone())));
         // What UCX is made to let go of.
         for (_, work) in self.slots.iter_mut() {
             if let Work::Send { end, .. } = work {
@@ -58,15 +61,19 @@ impl Driver {
         drop(state);
         self.sending.clear();
         for work in self.slots.drain() {
-            if let Work::Send { op: Some(op), buf, .. } = work {
-                self.done(Completion::Send { op, buf, result: Err(error.clone()) });
+            match work {
+                Work::Send { op: Some(op), buf, .. } => {
+                    self.done(Completion::Send { op, buf, result: Err(error.clone()) });
+                }
+                Work::Lent(_, memory) | Work::Landing(Landing { memory, .. }) => {
+                    self.memory.push(memory);
+                }
+                _ => {}
             }
         }
-        let transfers = std::mem::take(&mut self.transfers);
-        for moving in transfers.into_values() {
-            self.done(Completion::Transfer { op: moving.op, result: Err(error.clone()) });
-            self.memory.push(moving.transfer.local);
-        }
+        // Those that a worker which is left behind has in hand.
+        let transfers: Vec<_> = self.transfers.keys().copied().collect();
+        transfers.into_iter().for_each(|id| self.complete(id, Err(error.clone())));
         self.peers.clear();
         self.strangers.clear();
         self.by_key.clear();

@@ -43,6 +43,8 @@ pub(super) struct Facts {
     pub(super) regions: RegionTable,
     /// Longest time without a sign of life from a peer that owes something; zero: any.
     pub(super) liveness_limit: Duration,
+    /// See [`UcxOptions`](crate::UcxOptions).
+    pub(super) rendezvous_bytes_min: Option<usize>,
 }
 
 /// The state of an endpoint.
@@ -284,6 +286,7 @@ impl Driver {
             News::Broke(rule) => self.broke(link, rule),
             News::Control(bytes) => self.heard(link, &bytes),
             News::Data(bytes) => self.data_came(link, &bytes),
+            News::Piece(piece, offer) => self.piece_came(link, piece, offer),
             News::Message(kind, tag, bytes) => self.inbox().message(link, kind, tag, &bytes),
         }
     }
@@ -387,6 +390,11 @@ impl Driver {
         match self.slots.take(slot) {
             Some(Work::Send { op, buf, peer, end }) => self.sent(op, buf, peer, end, status),
             Some(Work::Chunk(stream, _)) => self.chunk_sent(stream, status),
+            Some(Work::Lent(stream, memory)) => {
+                self.memory.push(memory);
+                self.piece_sent(stream, status);
+            }
+            Some(Work::Landing(landing)) => self.landed(landing, status),
             Some(Work::Bytes(_) | Work::Close) | None => {}
         }
     }

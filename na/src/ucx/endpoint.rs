@@ -10,28 +10,21 @@
 use std::cell::RefMut;
 use std::collections::VecDeque;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::time::Instant;
-
-use rustix::event::{EventfdFlags, epoll};
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
-};
 
 use super::driver::{Driver, Facts};
 use super::inbox::Inbox;
 use super::messages::refused;
+use super::wait::Wait;
 use super::worker::{self, Worker};
 use super::{MESSAGE_BYTES_MAX, address};
 use crate::fork::Process;
 use crate::host_port;
-use crate::lock::Lock;
+use crate::lock::BiasedLock;
 use crate::loopback::{Loopback, Outcome, Queued};
 use crate::matching::{Kind, Matcher};
 use crate::ran;
-use crate::sync::{Mutex, lock};
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, Limits, LocalMem, Memory, MsgBuf,
     OpId, OpenOptions, Refused, RegionTable, Tag, Transfer, Uri, stats,
@@ -55,20 +48,18 @@ pub(super) struct UcxEndpoint {
     message_bytes_max: usize,
     regions: RegionTable,
     loopback: Loopback,
-    driver: Lock<Driver>,
+    driver: BiasedLock<Driver>,
     /// Completions that were taken and not yet reported.
-    gate: Mutex<VecDeque<Completion>>,
-    /// What is slept on: the worker's descriptor, the bell, the timer.
-    wait: OwnedFd,
-    bell: OwnedFd,
-    timer: OwnedFd,
+    gate: BiasedLock<VecDeque<Completion>>,
+    /// `None`: nobody sleeps ([`OpenOptions::no_block`]).
+    wait: Option<Wait>,
     process: Process,
 }
 
 impl UcxEndpoint {
     pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Self, Error> {
         check(options)?;
-        let settings = address::settings(uri);
+        let settings = address::settings(uri, !options.no_block);
         let listen = address::listen_address(uri)?;
         let ucp = ucx_sys::library().map_err(|error| Error::Unavailable {
             transport: "ucx",
@@ -93,7 +84,7 @@ impl UcxEndpoint {
             }
         };
         let own = Addr::new(uri_of_own, id, 0, ());
-        let [wait, bell, timer] = descriptors(&worker)?;
+        let wait = if options.no_block { None } else { Some(Wait::new(&worker)?) };
         let regions = options.regions.clone().unwrap_or_default();
         let facts = Facts {
             ucp,
@@ -105,10 +96,14 @@ impl UcxEndpoint {
             connect_timeout: options.connect_timeout,
             regions: regions.clone(),
             liveness_limit: ran::limit(options.liveness_limit),
+            rendezvous_bytes_min: options.ucx.rendezvous_bytes_min,
         };
         let seed = seed()?;
         let (version, tls) = (worker::version(ucp), settings.tls);
-        let bulk_path = format!("active messages of UCX {version}, copied (UCX_TLS={tls})");
+        let bulk_path = format!(
+            "active messages of UCX {version}: its rendezvous over InfiniBand and RoCE, else \
+             copied (UCX_TLS={tls})"
+        );
         let inbox = std::mem::ManuallyDrop::new(inbox).0;
         Ok(Self {
             id,
@@ -118,11 +113,9 @@ impl UcxEndpoint {
             message_bytes_max: options.message_bytes_max,
             regions,
             loopback: Loopback::default(),
-            driver: Lock::new(Driver::new(facts, worker, inbox, seed)),
-            gate: Mutex::default(),
+            driver: BiasedLock::new(Driver::new(facts, worker, inbox, seed)),
+            gate: BiasedLock::new(VecDeque::new()),
             wait,
-            bell,
-            timer,
             process: Process::current(),
         })
     }
@@ -147,9 +140,10 @@ impl UcxEndpoint {
     }
 
     fn wake(&self, driver: &mut Driver) {
-        if std::mem::take(&mut driver.is_asleep) {
-            // It fails only if it was rung 2^64 times.
-            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        if std::mem::take(&mut driver.is_asleep)
+            && let Some(wait) = &self.wait
+        {
+            wait.ring();
         }
     }
 
@@ -169,6 +163,17 @@ impl UcxEndpoint {
             Ok(())
         });
         sent.unwrap_or_else(|message| refused(Error::Closed, message.buf))
+    }
+
+    /// Sends a message if that can be over at once.
+    fn send_now(&self, kind: Kind, to: &Addr, tag: Tag, message: &[u8]) -> bool {
+        let sent = self.with(|driver| match driver.index_of(to) {
+            Some(index) if message.len() <= self.message_bytes_max => {
+                driver.send_now(index, kind, tag, message)
+            }
+            _ => false,
+        });
+        sent == Some(true)
     }
 
     fn foreign(&self, addr: &Addr) -> Error {
@@ -247,25 +252,10 @@ impl UcxEndpoint {
         if driver.has_slept {
             driver.has_slept = false;
             driver.is_asleep = false;
-            // Nothing is there if nobody rang.
-            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+            if let Some(wait) = &self.wait {
+                wait.silence();
+            }
         }
-    }
-
-    fn set_timer(&self, deadline: Option<Instant>) {
-        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        let it_value = match left {
-            // All zero would be never.
-            Some(left) => Timespec {
-                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: i64::from(left.subsec_nanos()).max(1),
-            },
-            None => Timespec { tv_sec: 0, tv_nsec: 0 },
-        };
-        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let times = Itimerspec { it_interval, it_value };
-        let set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &times);
-        debug_assert!(set.is_ok(), "a time that is valid");
     }
 
     fn close_and_collect(&self) {
@@ -296,24 +286,6 @@ fn seed() -> Result<u64, Error> {
     rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
         .map_err(|errno| Error::io("cannot get random bytes for a session", errno))?;
     Ok(u64::from_ne_bytes(seed))
-}
-
-/// What is slept on, the bell, and the timer.
-fn descriptors(worker: &Worker) -> Result<[OwnedFd; 3], Error> {
-    let wait = epoll::create(epoll::CreateFlags::CLOEXEC)
-        .map_err(|errno| Error::io("cannot create an epoll set", errno))?;
-    let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-        .map_err(|errno| Error::io("cannot create an eventfd", errno))?;
-    let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-    let timer = timerfd_create(TimerfdClockId::Monotonic, flags)
-        .map_err(|errno| Error::io("cannot create a timer", errno))?;
-    // SAFETY: UCX's descriptor, which is open as long as the worker is, and the borrow ends here.
-    let work = unsafe { BorrowedFd::borrow_raw(worker.fd()?) };
-    for fd in [work, bell.as_fd(), timer.as_fd()] {
-        epoll::add(&wait, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
-            .map_err(|errno| Error::io("cannot watch a descriptor", errno))?;
-    }
-    Ok([wait, bell, timer])
 }
 
 /// An inbox until the driver has it.
@@ -373,6 +345,30 @@ impl Endpoint for UcxEndpoint {
         self.recv(op, Some((from, tag)), buf)
     }
 
+    fn send_unexpected_now(&self, to: &Addr, tag: Tag, message: &[u8]) -> bool {
+        self.send_now(Kind::Unexpected, to, tag, message)
+    }
+
+    fn send_expected_now(&self, to: &Addr, tag: Tag, message: &[u8]) -> bool {
+        self.send_now(Kind::Expected, to, tag, message)
+    }
+
+    fn call_now(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), MsgBuf> {
+        if buf.check_room(self.message_bytes_max).is_err() {
+            return Err(buf);
+        }
+        let called = self.with_item(buf, |driver, buf| {
+            let own = driver.index_of(to).filter(|_| buf.len() <= self.message_bytes_max);
+            let Some(index) = own else { return Err(buf) };
+            if !driver.send_now(index, Kind::Unexpected, tag, buf.as_slice()) {
+                return Err(buf);
+            }
+            driver.receive(op, index, to, tag, buf);
+            Ok(())
+        });
+        called.unwrap_or_else(Err)
+    }
+
     fn register(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {
         match self.with(|_| ()) {
             Some(()) => self.regions.register(memory, access),
@@ -408,7 +404,7 @@ impl Endpoint for UcxEndpoint {
     }
 
     fn poll(&self, budget: usize, sink: &mut dyn FnMut(Completion)) -> Result<usize, Error> {
-        let mut gate = lock(&self.gate);
+        let mut gate = self.gate.lock();
         // What a panic of the sink has left over comes first.
         if gate.is_empty() && budget > 0 {
             self.collect(budget, &mut gate);
@@ -424,7 +420,8 @@ impl Endpoint for UcxEndpoint {
     }
 
     fn prepare_wait(&self) -> bool {
-        let gate = lock(&self.gate);
+        let Some(wait) = &self.wait else { return false };
+        let gate = self.gate.lock();
         if !gate.is_empty() {
             return false;
         }
@@ -438,7 +435,7 @@ impl Endpoint for UcxEndpoint {
         let deadline = driver.next_deadline();
         if deadline != driver.timer_at {
             driver.timer_at = deadline;
-            self.set_timer(deadline);
+            wait.set_timer(deadline);
         }
         driver.has_slept = true;
         driver.is_asleep = true;
@@ -446,7 +443,7 @@ impl Endpoint for UcxEndpoint {
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.wait.as_fd())
+        Some(self.wait.as_ref()?.fd())
     }
 
     /// Gives what was sent up to 50 ms to leave.

@@ -1,5 +1,5 @@
-//! Chunks of transfers, which are looked at after the call of the worker that brought them: where
-//! UCX keeps them that long they are not copied before.
+//! What UCX keeps for us until the call of the worker that brought it is over: chunks of transfers,
+//! where it does, which are then not copied before; and pieces that are offered by rendezvous.
 
 use std::ffi::c_void;
 use std::ops::Deref;
@@ -60,5 +60,49 @@ impl Drop for Held {
         // SAFETY: data that the callback has kept by its result, released once; the worker is
         // there (contract of `new`).
         unsafe { self.ucp.ucp_am_data_release(self.worker, self.data.as_ptr()) };
+    }
+}
+
+/// Memory of a peer that UCX offers to move here by its rendezvous; refused when this is dropped.
+pub(super) struct Offer {
+    ucp: &'static Ucp,
+    worker: ucp_worker_h,
+    desc: NonNull<c_void>,
+    len: usize,
+}
+
+impl Offer {
+    /// Takes an offer over from a callback, which must then return `UCS_INPROGRESS`.
+    ///
+    /// # Safety
+    ///
+    /// UCX offers so many bytes by `desc`, with `UCP_AM_RECV_ATTR_FLAG_RNDV`. The result is dropped
+    /// or taken after the callback's return, before the worker is destroyed, and by who may call
+    /// it.
+    pub(super) unsafe fn new(
+        ucp: &'static Ucp,
+        worker: ucp_worker_h,
+        desc: NonNull<c_void>,
+        len: usize,
+    ) -> Self {
+        Self { ucp, worker, desc, len }
+    }
+
+    /// How long it is, bytes.
+    pub(super) fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// How UCX knows it; it must then be received.
+    pub(super) fn take(self) -> NonNull<c_void> {
+        std::mem::ManuallyDrop::new(self).desc
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        // SAFETY: an offer that the callback has kept by its result, neither received nor released
+        // yet; the worker is there (contract of `new`).
+        unsafe { self.ucp.ucp_am_data_release(self.worker, self.desc.as_ptr()) };
     }
 }

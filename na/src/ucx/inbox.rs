@@ -12,11 +12,11 @@ use std::ptr::NonNull;
 
 use ucx_sys::*;
 
-use super::held::{ChunkBytes, Held};
+use super::held::{ChunkBytes, Held, Offer};
 use super::peer::PeerRef;
 use super::slots::Pinned;
 use super::transfers::CHUNK_BYTES;
-use super::wire::CHUNK_HEADER_BYTES;
+use super::wire::{CHUNK_HEADER_BYTES, Chunk};
 use crate::cheap::Cheap;
 use crate::matching::{Arrived, Kind, Matcher};
 use crate::{Addr, Arrival, Completion, Tag};
@@ -59,6 +59,8 @@ pub(super) enum News {
     Control(Vec<u8>),
     /// A chunk of a transfer.
     Data(ChunkBytes),
+    /// A piece of a transfer, to be received: where it belongs, and what is offered.
+    Piece(Chunk, Offer),
     /// A message that came before the hello was looked at.
     Message(Kind, Tag, Vec<u8>),
 }
@@ -142,18 +144,23 @@ impl State {
     fn note(&mut self, link: ucp_ep_h, news: News) {
         let Some(known) = self.links.get(&(link as usize)) else { return };
         if let Some((peer, _)) = &known.peer
-            && matches!(news, News::Control(_) | News::Data(_))
+            && matches!(news, News::Control(_) | News::Data(_) | News::Piece(..))
         {
             self.windows[*peer].heard = true;
         }
         self.events.push_back(Event::News(link, news));
     }
 
-    /// A connection is closed, with all that it has brought and nobody has looked at.
-    pub(super) fn forget(&mut self, link: ucp_ep_h) {
+    /// A connection is closed, with all that it has brought and nobody has looked at; to be dropped
+    /// when the state is not borrowed: UCX may call back.
+    #[must_use]
+    pub(super) fn forget(&mut self, link: ucp_ep_h) -> VecDeque<Event> {
         self.links.remove(&(link as usize));
         self.failing.retain(|failing| failing.link != link);
-        self.events.retain(|event| !matches!(event, Event::News(of, _) if *of == link));
+        let is_its = |event: &Event| matches!(event, Event::News(of, _) if *of == link);
+        let (its, others) = std::mem::take(&mut self.events).into_iter().partition(is_its);
+        self.events = others;
+        its
     }
 
     /// A receive has taken a message of `from`, or it was thrown away.
@@ -417,6 +424,44 @@ pub(super) unsafe extern "C" fn on_data(
     unsafe { bytes_came(arg, came, ("chunk", DATA_BYTES_MAX), copied) }
 }
 
+/// A piece of a transfer, offered by rendezvous.
+///
+/// # Safety
+///
+/// Only as a callback of UCX, with an inbox as its argument.
+pub(super) unsafe extern "C" fn on_piece(
+    arg: *mut c_void,
+    header: *const c_void,
+    header_length: usize,
+    data: *mut c_void,
+    length: usize,
+    param: *const ucp_am_recv_param_t,
+) -> ucs_status_t {
+    // SAFETY: contract of this function.
+    let inbox = unsafe { inbox(arg) };
+    // SAFETY: the same.
+    let Some((from, flags)) = (unsafe { sender(param) }) else { return UCS_OK };
+    // SAFETY: UCX hands so many bytes, which stay until the return.
+    let header = unsafe { bytes(header, header_length) };
+    let (worker, mut state) = (inbox.keeper.get(), inbox.state());
+    let offered = flags & u64::from(UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+    let desc = NonNull::new(data).filter(|_| offered);
+    let (Some(desc), Ok((piece, []))) = (desc, Chunk::split(header)) else {
+        state.note(from, News::Broke("a piece of a transfer that is none".into()));
+        return UCS_OK;
+    };
+    // What is neither received nor kept UCX refuses by itself.
+    if worker.is_null() || !state.links.contains_key(&(from as usize)) {
+        return UCS_OK;
+    }
+    // SAFETY: UCX offers so many bytes, and keeps the offer for who says so. Events are dropped
+    // after the call of the worker, by who has the driver; and before it is destroyed, see
+    // `end_worker`.
+    let offer = unsafe { Offer::new(inbox.ucp, worker, desc, length) };
+    state.note(from, News::Piece(piece, offer));
+    UCS_INPROGRESS
+}
+
 /// Leaves a chunk with UCX if that offers it; whether it did.
 ///
 /// # Safety
@@ -506,6 +551,29 @@ pub(super) unsafe extern "C" fn on_sent(
     status: ucs_status_t,
     pinned: *mut c_void,
 ) {
+    // SAFETY: contract of this function.
+    unsafe { ended(request, status, pinned) };
+}
+
+/// A piece of a transfer was received, or will not be.
+///
+/// # Safety
+///
+/// Only as a callback of UCX, with a [`Pinned`] as its argument.
+pub(super) unsafe extern "C" fn on_received(
+    request: *mut c_void,
+    status: ucs_status_t,
+    _length: usize,
+    pinned: *mut c_void,
+) {
+    // SAFETY: contract of this function.
+    unsafe { ended(request, status, pinned) };
+}
+
+/// # Safety
+///
+/// Only within a callback of UCX at the end of a request, with a [`Pinned`] as its argument.
+unsafe fn ended(request: *mut c_void, status: ucs_status_t, pinned: *mut c_void) {
     // SAFETY: the slot's, which lives until this event is handled; only shared references exist.
     let pinned = unsafe { &*pinned.cast::<Pinned>() };
     // SAFETY: as for `inbox`: a slot is made with the inbox of the worker.
@@ -554,7 +622,7 @@ mod tests {
             state.failing.push(Failing { link, status: UCS_ERR_CONNECTION_RESET, turns: 1 });
         }
         assert_eq!(state.events.len(), 4, "nothing of who is not connected");
-        state.forget(closed);
+        drop(state.forget(closed));
         // The next connection has the same handle.
         state.links.insert(closed as usize, Link::default());
         assert!(state.failing.iter().all(|failing| failing.link != closed));

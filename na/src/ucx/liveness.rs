@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::driver::Driver;
 use super::peer::Phase;
+use super::rendezvous::Landing;
 use super::slots::Work;
 use super::wire::Control;
 use crate::ran::{LIMIT_MIN, LOOKS, Ran};
@@ -100,10 +101,14 @@ impl Driver {
     /// Peers from which something is awaited.
     fn debtors(&self) -> HashSet<usize> {
         let sends = self.slots.iter().filter_map(|(_, work)| match work {
-            Work::Send { op: Some(_), peer, .. } => Some(*peer),
-            _ => None,
+            Work::Send { op: None, .. } => None,
+            // Of an earlier session, or of one that goes on.
+            Work::Lent(stream, _) | Work::Landing(Landing { stream, .. }) => {
+                self.is_current(*stream).then_some(stream.peer)
+            }
+            work => work.peer(),
         });
-        let transfers = self.transfers.values().map(|own| own.peer);
+        let transfers = self.transfers.values().filter(|own| !own.has_ended()).map(|own| own.peer);
         let state = self.state();
         let awaited: HashSet<u64> = state.matcher.awaited().map(|(id, _)| id).collect();
         let others = self.peers.iter().enumerate().filter(|(_, peer)| {

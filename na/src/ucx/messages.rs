@@ -52,24 +52,44 @@ impl Driver {
             return self.done(Completion::Send { op, buf, result: Err(error) });
         }
         peer.credits[place(kind)] -= 1;
+        let Some(worker) = &self.worker else { return };
+        let (id, tag) = (am_of(kind), u64::from(tag.0).to_le_bytes());
+        // SAFETY: `link` is in the list of its peer, which it leaves when it is closed.
+        if unsafe { worker.send_am_now(link, id, &tag, buf.as_slice()) } {
+            return self.done(Completion::Send { op, buf, result: Ok(()) });
+        }
         let data = (buf.as_slice().as_ptr(), buf.len());
         let slot = self.slots.add(Work::Send { op: Some(op), buf, peer: index, end: None });
         let pinned = self.slots.pinned(slot);
-        let header = self.slots.set_header(slot, u64::from(tag.0).to_le_bytes());
-        let id = match kind {
-            Kind::Unexpected => AM_UNEXPECTED,
-            Kind::Expected => AM_EXPECTED,
-        };
-        let Some(worker) = &self.worker else { return };
+        let header = self.slots.set_header(slot, &tag);
         // SAFETY: `link` is in the list of its peer, which it leaves when it is closed; the slot
         // owns header and buffer until the callback.
-        let posted = unsafe { worker.send_am(link, id, (header.cast(), 8), data, pinned) };
+        let posted = unsafe { worker.send_am(link, id, header, data, pinned) };
         let status = match posted {
             Posted::Pending(request) => return self.slots.started(slot, request),
             Posted::Done => UCS_OK,
             Posted::Failed(status) => status,
         };
         self.finished(slot, status);
+    }
+
+    /// Sends a message if that can be over at once; whether it is.
+    #[inline]
+    pub(super) fn send_now(&mut self, index: usize, kind: Kind, tag: Tag, message: &[u8]) -> bool {
+        let Some(peer) = self.peers.get_mut(index).and_then(Option::as_mut) else { return false };
+        let at = place(kind);
+        let may = peer.phase == Phase::Connected
+            && peer.queues[at].is_empty()
+            && peer.credits[at] > 0
+            && message.len() <= peer.their_max;
+        let (Some(&link), Some(worker), true) = (peer.links.first(), &self.worker, may) else {
+            return false;
+        };
+        let tag = u64::from(tag.0).to_le_bytes();
+        // SAFETY: `link` is in the list of its peer, which it leaves when it is closed.
+        let sent = unsafe { worker.send_am_now(link, am_of(kind), &tag, message) };
+        peer.credits[at] -= u32::from(sent);
+        sent
     }
 
     /// UCX needs a message no more. `end`: why what was between us and the peer ended meanwhile.
@@ -162,6 +182,14 @@ impl Driver {
             addr.state::<super::peer::PeerRef>().filter(|_| addr.endpoint_id() == self.facts.id)?;
         let peer = self.peers.get(own.index)?.as_ref()?;
         (peer.id == addr.peer_id()).then_some(own.index)
+    }
+}
+
+/// The number of active messages that are messages of `kind`.
+fn am_of(kind: Kind) -> u32 {
+    match kind {
+        Kind::Unexpected => AM_UNEXPECTED,
+        Kind::Expected => AM_EXPECTED,
     }
 }
 

@@ -6,10 +6,11 @@
 //! settings of UCX are taken from the environment, as for every program that uses it.
 //!
 //! Files, in the order in which a message passes them: `endpoint` (operations), `messages`,
-//! `transfers` (what becomes of them), `driver` (what a poll does), `sessions` (connections),
+//! `transfers`, `rendezvous` (what becomes of them), `driver` (what a poll does), `sessions`
+//! (connections),
 //! `slots` (what UCX has in hand), `worker` (UCX's calls), `inbox` (its callbacks), `held` (data
-//! that it keeps for us); `liveness`, `closing`, `peer`, `address`, `wire` and `sockaddr` are what
-//! the names say.
+//! that it keeps for us); `wait`, `liveness`, `closing`, `peer`, `address`, `wire` and
+//! `sockaddr` are what the names say.
 //!
 //! # Connections
 //!
@@ -60,16 +61,26 @@
 //! # Transfers
 //!
 //! UCX's own remote memory access is not used, see `transfers.rs` for why. The owner is asked
-//! before each transfer: it checks key, bounds and access, and holds the memory. The bytes travel
-//! as active messages with number 2, in chunks of up to 64 KiB, by eager protocols: they are
-//! copied on both sides, and 4 chunks of a transfer are under way at most. No program's memory is
-//! in UCX's hands, so a transfer can be canceled at any time, and one with a peer that is gone
-//! ends at once. A revoked key is refused from then on, and memory is given back when the
-//! transfers that had begun are over, or their peer is gone. 64 transfers may be asked of one peer
-//! at a time.
+//! before each transfer: it checks key, bounds and access, and holds the memory. Whoever sends the
+//! bytes does so in one of two ways, 4 pieces or chunks of a transfer at a time:
+//!
+//! - Chunks of up to 64 KiB, as active messages with number 2, by eager protocols. They are copied
+//!   on both sides, and no program's memory is in UCX's hands: a transfer can be canceled at any
+//!   time, and one with a peer that is gone ends at once.
+//! - Pieces of up to 4 MiB, as active messages with number 4, by UCX's rendezvous, which moves them
+//!   from memory to memory. From 64 KiB in one piece on, to peers that UCX reaches by InfiniBand or
+//!   RoCE; over TCP, where copies are faster, only where the program wants it
+//!   ([`UcxOptions`](crate::UcxOptions)); never over shared memory. UCX has the memory until a
+//!   piece was moved or the connection is ended by force. What is canceled, or whose peer is gone,
+//!   is reported when UCX has let go of the pieces that were under way; if the peer is silent, by
+//!   the limit of liveness, or by `close`.
+//!
+//! A revoked key is refused from then on, and memory is given back when the transfers that had
+//! begun are over, or their peer is gone and UCX has let go. 64 transfers may be asked of one peer
+//! at a time. Each is answered by one denial or one `done`, also if it is given up.
 //!
 //! A chunk is: 1 for a put of the sender, 0 for a get of the receiver, 1 byte; transfer, place in
-//! the transfer: 8 bytes each; the data.
+//! the transfer: 8 bytes each; the data. A piece has these 17 bytes as its header.
 //!
 //! # The end
 //!
@@ -77,13 +88,13 @@
 //! 50 ms, then ends the connections by force, at which UCX lets go. Over `ucx+sm` that is not
 //! allowed: if a peer does not take what was sent, the worker is left behind, with a warning.
 //!
-//! # What is said in active messages with number 1, version 3
+//! # What is said in active messages with number 1, version 4
 //!
 //! All integers are little endian. The first byte says what it is.
 //!
 //! | 0: hello | offset | bytes |
 //! |---|---|---|
-//! | version, 3 | 1 | 1 |
+//! | version, 4 | 1 | 1 |
 //! | 0 | 2 | 2 |
 //! | session | 4 | 8 |
 //! | longest message that the sender takes | 12 | 4 |
@@ -102,7 +113,7 @@
 //! | 4: deny | transfer: 8; 1 no such key, 2 access not granted, 3 out of range, 4 not registered: 1 |
 //! | 5: release (it is given up) | transfer: 8 |
 //! | 6: alive | nothing |
-//! | 7: done (the owner has received, or sent, everything) | transfer: 8 |
+//! | 7: done (all was received, or sent, or it was given up) | transfer: 8 |
 //!
 //! A peer that breaks a rule loses its connection (`Error::Protocol`, one warning in the log). So
 //! does C Mercury, which says no hello.
@@ -116,10 +127,12 @@ mod inbox;
 mod liveness;
 mod messages;
 mod peer;
+mod rendezvous;
 mod sessions;
 mod slots;
 mod sockaddr;
 mod transfers;
+mod wait;
 mod wire;
 mod worker;
 

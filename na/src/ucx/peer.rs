@@ -1,6 +1,6 @@
 //! What an endpoint knows of a peer.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ucx_sys::ucp_ep_h;
 
 use super::liveness::Silence;
-use super::transfers::Outgoing;
+use super::transfers::{Incoming, Outgoing};
 use crate::host_port::PeerKey;
 use crate::loopback::Queued;
 use crate::ran::Ran;
@@ -45,10 +45,13 @@ pub(super) struct Lease {
     pub(super) memory: LocalMem,
     pub(super) offset: u64,
     pub(super) len: u64,
-    /// Bytes of a put that have come.
-    pub(super) received: u64,
+    pub(super) incoming: Incoming,
     /// For a get.
     pub(super) outgoing: Option<Outgoing>,
+    /// Pieces that are in UCX's hands.
+    pub(super) lent: u32,
+    /// Who asked has given it up: it ends when UCX has let go.
+    pub(super) is_released: bool,
 }
 
 /// A peer.
@@ -74,6 +77,8 @@ pub(super) struct Peer {
     pub(super) current: Option<Addr>,
     /// Longest message that it takes.
     pub(super) their_max: usize,
+    /// Memory of so many bytes is sent to it by rendezvous; `None`: none.
+    pub(super) lends_from: Option<usize>,
     /// Messages of each kind that may still be sent, and at most.
     pub(super) credits: [u32; 2],
     pub(super) window: u32,
@@ -83,6 +88,8 @@ pub(super) struct Peer {
     pub(super) waiting: VecDeque<u64>,
     /// Transfers that were asked for and are not over.
     pub(super) asked: usize,
+    /// Those that were given up, of which the owner has not said that it is done.
+    pub(super) released: HashSet<u64>,
     /// What it may reach at the moment, by its numbers.
     pub(super) leases: HashMap<u64, Lease>,
     /// Since when a connection is being made.
@@ -117,11 +124,13 @@ impl Peer {
             their_numbers: (0, 0),
             current: None,
             their_max: 0,
+            lends_from: None,
             credits: [0; 2],
             window: 0,
             queues: Default::default(),
             waiting: VecDeque::new(),
             asked: 0,
+            released: HashSet::new(),
             leases: HashMap::new(),
             dialed: None,
             alive_every: None,

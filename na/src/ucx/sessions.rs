@@ -152,6 +152,7 @@ impl Driver {
     /// The connection is one of this peer, and of this session.
     fn join(&mut self, index: usize, link: ucp_ep_h, hello: Hello, accepted: bool) {
         let endpoint = self.facts.id;
+        let lends_from = self.lends_from(link);
         let Some(peer) = self.peers[index].as_mut() else { return };
         if peer.phase == Phase::Connecting {
             self.connecting -= 1;
@@ -173,6 +174,7 @@ impl Driver {
             peer.their_max = hello.message_bytes_max as usize;
             peer.their_numbers = (hello.endpoint, hello.peer);
             (peer.window, peer.credits) = (hello.window, [hello.window; 2]);
+            peer.lends_from = lends_from;
         }
         let id = peer.id;
         let addr = match &peer.current {
@@ -234,7 +236,8 @@ impl Driver {
     }
 
     pub(super) fn drop_link(&mut self, link: ucp_ep_h) {
-        self.state().forget(link);
+        let unseen = self.state().forget(link);
+        drop(unseen);
         let slot = self.slots.add(Work::Close);
         let pinned = self.slots.pinned(slot);
         let Some(worker) = &self.worker else { return };
@@ -298,6 +301,7 @@ impl Driver {
         let waiting = std::mem::take(&mut peer.waiting);
         let leases = std::mem::take(&mut peer.leases);
         peer.asked = 0;
+        peer.released.clear();
         self.state().begin(index, session);
         for message in queues.into_iter().flatten() {
             self.done(message.end(Err(error.clone())));

@@ -9,15 +9,17 @@ use std::ffi::c_void;
 
 use super::inbox::Inbox;
 use super::messages::copy_of;
+use super::rendezvous::Landing;
 use super::transfers::Stream;
-use crate::{Error, MsgBuf, OpId};
+use super::wire::CHUNK_HEADER_BYTES;
+use crate::{Error, LocalMem, MsgBuf, OpId};
 
 /// What UCX has a pointer to; only shared references are made of it.
 pub(super) struct Pinned {
     inbox: *const Inbox,
     slot: u32,
-    /// The header of a message.
-    header: Cell<[u8; 8]>,
+    /// The header of a message, or of a piece of a transfer.
+    header: Cell<[u8; CHUNK_HEADER_BYTES]>,
     /// Names the operation to UCX; null before the call returns and after the callback.
     request: Cell<*mut c_void>,
     finished: Cell<bool>,
@@ -58,6 +60,10 @@ pub(super) enum Work {
     Bytes(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>),
     /// A piece of a transfer. Owns what UCX has a pointer to.
     Chunk(Stream, #[allow(dead_code, reason = "kept for UCX")] Vec<u8>),
+    /// A piece of a transfer that UCX reads out of this memory.
+    Lent(Stream, LocalMem),
+    /// A piece of a transfer that UCX writes.
+    Landing(Landing),
     /// The end of a connection.
     Close,
 }
@@ -67,7 +73,8 @@ impl Work {
     pub(super) fn peer(&self) -> Option<usize> {
         match self {
             Self::Send { peer, .. } => Some(*peer),
-            _ => None,
+            Self::Lent(stream, _) | Self::Landing(Landing { stream, .. }) => Some(stream.peer),
+            Self::Bytes(_) | Self::Chunk(..) | Self::Close => None,
         }
     }
 }
@@ -112,10 +119,12 @@ impl Slots {
 
     /// Sets the header, which stays where it is until the slot is free again.
     #[inline]
-    pub(super) fn set_header(&self, slot: u32, header: [u8; 8]) -> *const [u8; 8] {
+    pub(super) fn set_header(&self, slot: u32, header: &[u8]) -> (*const u8, usize) {
         let place = &self.slots[slot as usize].pinned.header;
-        place.set(header);
-        place.as_ptr()
+        let mut bytes = [0; CHUNK_HEADER_BYTES];
+        bytes[..header.len()].copy_from_slice(header);
+        place.set(bytes);
+        (place.as_ptr().cast(), header.len())
     }
 
     /// UCX goes on with the operation.

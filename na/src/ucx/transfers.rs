@@ -7,8 +7,12 @@
 //! the cause is likely from its source, not proven.
 //!
 //! So whoever wants a transfer asks the owner, which checks key, bounds and access. The bytes then
-//! travel in chunks, which belong to UCX until they are sent: no program's memory is ever in UCX's
-//! hands, so a transfer ends at once when it is canceled or the peer is gone.
+//! travel in pieces that UCX moves by its rendezvous, see `rendezvous.rs`, or in chunks. Those
+//! belong to UCX until they are sent, and no program's memory does: a transfer in chunks ends at
+//! once when it is canceled or the peer is gone.
+//!
+//! Each asking is answered once: it is denied, or the owner says when it is done, also of what was
+//! given up. So what is under way is bounded, whoever gives up how much.
 
 use std::collections::VecDeque;
 
@@ -16,10 +20,11 @@ use ucx_sys::{UCS_OK, ucp_ep_h, ucs_status_t};
 
 use super::driver::Driver;
 use super::peer::{Lease, Phase};
+use super::rendezvous::PIECE_BYTES;
 use super::slots::Work;
 use super::wire::{Chunk, Control};
 use super::worker::{self, AM_DATA, Posted};
-use crate::{Completion, DeniedReason, Error, LocalMem, OpId, Transfer};
+use crate::{Completion, DeniedReason, Error, LocalMem, OpId, RawSegment, Transfer};
 
 /// Transfers that may be asked of one owner at a time.
 const ASKED_MAX: usize = 64;
@@ -33,17 +38,38 @@ const IN_HAND_MAX: u32 = 4;
 /// Chunks that one poll sends, at most.
 const CHUNKS_PER_POLL: usize = 16;
 
+/// A rule that a peer breaks.
+pub(super) const OUTSIDE: &str = "it sends more than a transfer has";
+
 /// How far a transfer is.
-enum Stage {
+pub(super) enum Stage {
     /// The owner was not asked yet.
     Waiting,
     /// It was, and has not answered. Of a get: what has come.
-    Asked { received: u64, is_sent: bool },
+    Asked { incoming: Incoming, is_sent: bool },
     /// The owner of the destination lets us.
     Sending(Outgoing),
 }
 
-/// What is sent in chunks.
+/// What has come of a transfer.
+#[derive(Debug, Default)]
+pub(super) struct Incoming {
+    /// Bytes that have come or are coming.
+    claimed: u64,
+    /// Bytes that are there.
+    pub(super) received: u64,
+}
+
+impl Incoming {
+    /// So many bytes come at `offset` of a transfer of `total`.
+    pub(super) fn claim(&mut self, offset: u64, len: u64, total: u64) -> Result<(), &'static str> {
+        self.claimed = self.claimed.saturating_add(len);
+        let fits = offset.checked_add(len).is_some_and(|end| end <= total);
+        if fits && self.claimed <= total { Ok(()) } else { Err(OUTSIDE) }
+    }
+}
+
+/// What is sent, in pieces and chunks.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     sent: u64,
@@ -51,24 +77,35 @@ pub(super) struct Outgoing {
     is_queued: bool,
 }
 
-/// Names something to send: a put of ours, or the answer to a get of a peer.
+/// Names something that moves: a put of the sender, or the answer to a get of the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stream {
-    peer: usize,
-    session: u64,
-    id: u64,
-    put: bool,
+    pub(super) peer: usize,
+    pub(super) session: u64,
+    pub(super) id: u64,
+    pub(super) put: bool,
 }
 
 /// A transfer that is not over.
 pub(super) struct Moving {
     pub(super) op: OpId,
     pub(super) transfer: Transfer,
-    put: bool,
+    pub(super) put: bool,
     pub(super) peer: usize,
     /// Our session with the peer when it was asked.
     session: u64,
-    stage: Stage,
+    pub(super) stage: Stage,
+    /// Pieces that are in UCX's hands.
+    pub(super) lent: u32,
+    /// How it has ended, which is reported when UCX has let go.
+    pub(super) end: Option<Result<(), Error>>,
+}
+
+impl Moving {
+    /// Whether nothing is awaited but that UCX lets go.
+    pub(super) fn has_ended(&self) -> bool {
+        self.end.is_some()
+    }
 }
 
 impl Driver {
@@ -81,7 +118,8 @@ impl Driver {
             return self.done(Completion::Transfer { op, result: Err(error) });
         }
         let id = self.number();
-        let moving = Moving { op, transfer, put, peer: index, session: 0, stage: Stage::Waiting };
+        let (stage, lent, end) = (Stage::Waiting, 0, None);
+        let moving = Moving { op, transfer, put, peer: index, session: 0, stage, lent, end };
         self.transfers.insert(id, moving);
         if let Some(peer) = self.peer(index) {
             peer.waiting.push_back(id);
@@ -99,7 +137,7 @@ impl Driver {
             let Some(id) = peer.waiting.pop_front() else { return };
             let session = peer.session;
             let Some(moving) = self.transfers.get_mut(&id) else { continue };
-            moving.stage = Stage::Asked { received: 0, is_sent: false };
+            moving.stage = Stage::Asked { incoming: Incoming::default(), is_sent: false };
             moving.session = session;
             let Transfer { remote, remote_offset, len, .. } = &moving.transfer;
             let (key, offset, len, write) = (remote.key, *remote_offset, *len, moving.put);
@@ -134,23 +172,33 @@ impl Driver {
             }
         };
         let outgoing = (!write).then(Outgoing::default);
-        let lease = Lease { memory, offset, len, received: 0, outgoing };
+        let (incoming, lent, is_released) = (Incoming::default(), 0, false);
+        let lease = Lease { memory, offset, len, incoming, outgoing, lent, is_released };
         if let Some(peer) = self.peer(index) {
             peer.leases.insert(id, lease);
         }
         match (write, len) {
             (true, 1..) => self.tell(index, &Control::Grant { id }),
-            (_, 0) => self.end_lease_of(index, id, true),
+            (_, 0) => self.check_lease(index, id),
             (false, _) => self.queue(Stream { peer: index, session, id, put: false }),
         }
         Ok(())
     }
 
-    /// The memory is the owner's alone again; `tell`: the peer hears it.
-    fn end_lease_of(&mut self, index: usize, id: u64, tell: bool) {
-        let Some(lease) = self.peer(index).and_then(|peer| peer.leases.remove(&id)) else { return };
-        self.end_lease(lease);
-        if tell {
+    /// Ends what a peer has asked for, if it is over: everything has come, or was sent, or it was
+    /// given up; and UCX has nothing of it in hand.
+    pub(super) fn check_lease(&mut self, index: usize, id: u64) {
+        let Some(peer) = self.peer(index) else { return };
+        let Some(lease) = peer.leases.get(&id) else { return };
+        let moved = match &lease.outgoing {
+            Some(outgoing) => outgoing.sent,
+            None => lease.incoming.received,
+        };
+        if lease.lent > 0 || (!lease.is_released && moved < lease.len) {
+            return;
+        }
+        if let Some(lease) = peer.leases.remove(&id) {
+            self.end_lease(lease);
             self.tell(index, &Control::Done { id });
         }
     }
@@ -163,19 +211,32 @@ impl Driver {
 
     /// A peer has given a transfer up. The answer may have crossed that.
     pub(super) fn released(&mut self, index: usize, id: u64) {
-        self.end_lease_of(index, id, false);
+        let lease = self.peer(index).and_then(|peer| peer.leases.get_mut(&id));
+        if let Some(lease) = lease {
+            lease.is_released = true;
+            self.check_lease(index, id);
+        }
+    }
+
+    /// The owner has answered what we have given up; whether we had.
+    fn was_released(&mut self, index: usize, id: u64) -> bool {
+        let was = self.peer(index).is_some_and(|peer| peer.released.remove(&id));
+        if was {
+            self.answered(index);
+        }
+        was
     }
 
     /// A transfer of ours that the peer may answer.
-    fn own(&mut self, id: u64, index: usize) -> Option<&mut Moving> {
+    pub(super) fn own(&mut self, id: u64, index: usize) -> Option<&mut Moving> {
         let session = self.peer(index)?.session;
         let own = self.transfers.get_mut(&id)?;
-        let asked = !matches!(own.stage, Stage::Waiting);
+        let asked = !matches!(own.stage, Stage::Waiting) && !own.has_ended();
         (own.peer == index && own.session == session && asked).then_some(own)
     }
 
     pub(super) fn denied(&mut self, index: usize, id: u64, reason: DeniedReason) {
-        if self.own(id, index).is_some() {
+        if !self.was_released(index, id) && self.own(id, index).is_some() {
             let peer = self.peer(index).map(|peer| peer.uri.to_string()).unwrap_or_default();
             self.end_asked(id, index, Err(Error::Denied { peer, reason }));
         }
@@ -196,65 +257,72 @@ impl Driver {
 
     /// The owner is done: it has everything, or has sent everything.
     pub(super) fn owner_done(&mut self, index: usize, id: u64) -> Result<(), &'static str> {
-        let Some(own) = self.own(id, index) else { return Ok(()) };
-        let is_over = match &mut own.stage {
-            Stage::Asked { received, is_sent } => {
-                *is_sent = true;
-                *received == own.transfer.len
-            }
-            Stage::Sending(outgoing) => outgoing.sent == own.transfer.len,
-            Stage::Waiting => false,
-        };
-        if own.put && !is_over {
-            return Err("it has a put that was not sent to it");
+        if self.was_released(index, id) {
+            return Ok(());
         }
-        if is_over {
+        let Some(own) = self.own(id, index) else { return Ok(()) };
+        match &mut own.stage {
+            Stage::Asked { is_sent, .. } if !own.put || own.transfer.len == 0 => *is_sent = true,
+            Stage::Sending(outgoing) if outgoing.sent == own.transfer.len => {
+                self.end_asked(id, index, Ok(()));
+                return Ok(());
+            }
+            _ => return Err("it has a put that was not sent to it"),
+        }
+        self.check_own(id, index);
+        Ok(())
+    }
+
+    /// Ends a get of ours, if it is over: the owner has sent everything, and all has come.
+    pub(super) fn check_own(&mut self, id: u64, index: usize) {
+        let is_over = |own: &mut Moving| match &own.stage {
+            Stage::Asked { incoming, is_sent: true } => incoming.received == own.transfer.len,
+            _ => false,
+        };
+        if self.own(id, index).is_some_and(is_over) {
             self.end_asked(id, index, Ok(()));
         }
-        Ok(())
     }
 
     /// Bytes of a transfer have come.
     pub(super) fn data(&mut self, index: usize, bytes: &[u8]) -> Result<(), &'static str> {
         let (Chunk { put, id, offset }, data) = Chunk::split(bytes)?;
         let len = data.len() as u64;
-        let put_outside = |memory: &LocalMem, at: u64, total: u64, received: &mut u64| {
-            let fits = offset.checked_add(len).is_some_and(|end| end <= total);
-            *received = received.saturating_add(len);
-            !fits || *received > total || !memory.region().write_at(at + offset, data)
+        let write = |incoming: &mut Incoming, memory: &LocalMem, at: u64, total: u64| {
+            incoming.claim(offset, len, total)?;
+            incoming.received += len;
+            let written = memory.region().write_at(at + offset, data);
+            if written { Ok(()) } else { Err(OUTSIDE) }
         };
-        const OUTSIDE: &str = "it sends more than a transfer has";
         self.facts.regions.has_served();
         if put {
             let Some(peer) = self.peer(index) else { return Ok(()) };
+            let lease = peer.leases.get_mut(&id).filter(|lease| !lease.is_released);
             // It may be the rest of what was given up.
-            let Some(lease) = peer.leases.get_mut(&id) else { return Ok(()) };
+            let Some(lease) = lease else { return Ok(()) };
             if lease.outgoing.is_some() {
                 return Err("it writes where it asked to read");
             }
-            if put_outside(&lease.memory, lease.offset, lease.len, &mut lease.received) {
-                return Err(OUTSIDE);
-            }
-            if lease.received == lease.len {
-                self.end_lease_of(index, id, true);
-            }
+            write(&mut lease.incoming, &lease.memory, lease.offset, lease.len)?;
+            self.check_lease(index, id);
             return Ok(());
         }
         let Some(own) = self.own(id, index) else { return Ok(()) };
         let Transfer { local, local_offset, len: total, .. } = &own.transfer;
-        let Stage::Asked { received, is_sent } = &mut own.stage else { return Err(OUTSIDE) };
-        if own.put || put_outside(local, *local_offset, *total, received) {
-            return Err(OUTSIDE);
+        match &mut own.stage {
+            Stage::Asked { incoming, .. } if !own.put => {
+                write(incoming, local, *local_offset, *total)?;
+            }
+            _ => return Err(OUTSIDE),
         }
-        if *is_sent && *received == *total {
-            self.end_asked(id, index, Ok(()));
-        }
+        self.check_own(id, index);
         Ok(())
     }
 
     fn queue(&mut self, stream: Stream) {
-        if let Some((outgoing, ..)) = self.outgoing(stream)
+        if let Some((outgoing, _, _, total)) = self.outgoing(stream)
             && !outgoing.is_queued
+            && outgoing.sent < total
         {
             outgoing.is_queued = true;
             self.sending.push_back(stream);
@@ -266,12 +334,16 @@ impl Driver {
         let Stream { peer, session, id, put } = stream;
         let from = self.peers.get_mut(peer)?.as_mut().filter(|from| from.session == session)?;
         if put {
-            let own = self.transfers.get_mut(&id).filter(|own| own.session == session)?;
+            let own = self.transfers.get_mut(&id)?;
+            if own.session != session || own.has_ended() {
+                return None;
+            }
             let Stage::Sending(outgoing) = &mut own.stage else { return None };
             let Transfer { local, local_offset, len, .. } = &own.transfer;
             return Some((outgoing, local, *local_offset, *len));
         }
-        let Lease { memory, offset, len, outgoing, .. } = from.leases.get_mut(&id)?;
+        let lease = from.leases.get_mut(&id).filter(|lease| !lease.is_released)?;
+        let Lease { memory, offset, len, outgoing, .. } = lease;
         Some((outgoing.as_mut()?, memory, *offset, *len))
     }
 
@@ -283,9 +355,10 @@ impl Driver {
         }
     }
 
+    /// Sends the next piece of a transfer, or the next chunk.
     fn send_chunk(&mut self, stream: Stream) {
-        let Stream { peer: index, id, put, .. } = stream;
-        let link = self.peer(index).and_then(|peer| peer.links.first().copied());
+        let Some(peer) = self.peer(stream.peer) else { return };
+        let (link, lends_from) = (peer.links.first().copied(), peer.lends_from);
         let Some((outgoing, memory, start, total)) = self.outgoing(stream) else { return };
         outgoing.is_queued = false;
         let Some(link) = link else { return };
@@ -293,22 +366,68 @@ impl Driver {
             return;
         }
         let offset = outgoing.sent;
-        let len = (total - offset).min(CHUNK_BYTES as u64);
-        let mut bytes = Chunk { put, id, offset }.with_room(len as usize);
-        let read = memory.region().append_to(start + offset, len as usize, &mut bytes);
-        debug_assert!(read, "checked when the transfer began");
-        outgoing.sent += len;
-        let is_last = outgoing.sent == total;
+        let piece =
+            memory.region().pieces(start + offset, (total - offset).min(PIECE_BYTES)).next();
+        let long = |piece: &RawSegment| lends_from.is_some_and(|least| piece.len >= least);
+        let went_well = match piece.filter(long) {
+            Some(piece) => {
+                outgoing.sent += piece.len as u64;
+                let memory = memory.clone();
+                self.lend(stream, link, offset, (memory, piece))
+            }
+            None => {
+                let len = (total - offset).min(CHUNK_BYTES as u64);
+                let chunk = Chunk { put: stream.put, id: stream.id, offset };
+                let mut bytes = chunk.with_room(len as usize);
+                let read = memory.region().append_to(start + offset, len as usize, &mut bytes);
+                debug_assert!(read, "checked when the transfer began");
+                outgoing.sent += len;
+                self.post_chunk(stream, link, bytes)
+            }
+        };
         self.facts.regions.has_served();
-        if !self.post_chunk(stream, link, bytes) {
-            return;
+        if went_well {
+            self.queue(stream);
+            if !stream.put {
+                // What went in chunks was copied: the memory may be free.
+                self.check_lease(stream.peer, stream.id);
+            }
         }
-        match (is_last, put) {
-            (false, _) => self.queue(stream),
-            // The bytes were copied: the memory is free.
-            (true, false) => self.end_lease_of(index, id, true),
-            // The owner says when it has them.
-            (true, true) => {}
+    }
+
+    /// How many pieces of a transfer UCX has in hand; `own`: of one that we asked for.
+    pub(super) fn lent(&mut self, stream: Stream, own: bool) -> Option<&mut u32> {
+        let Stream { peer, session, id, .. } = stream;
+        if own {
+            return Some(&mut self.transfers.get_mut(&id)?.lent);
+        }
+        let peer = self.peers.get_mut(peer)?.as_mut().filter(|peer| peer.session == session)?;
+        Some(&mut peer.leases.get_mut(&id)?.lent)
+    }
+
+    /// Offers a piece; whether that went well.
+    fn lend(
+        &mut self,
+        stream: Stream,
+        link: ucp_ep_h,
+        offset: u64,
+        piece: (LocalMem, RawSegment),
+    ) -> bool {
+        match self.offer(stream, link, offset, piece) {
+            Posted::Pending(_) => {
+                if let Some((outgoing, ..)) = self.outgoing(stream) {
+                    outgoing.in_hand += 1;
+                }
+                if let Some(lent) = self.lent(stream, stream.put) {
+                    *lent += 1;
+                }
+                true
+            }
+            Posted::Done => true,
+            Posted::Failed(status) => {
+                self.stream_failed(stream, status);
+                false
+            }
         }
     }
 
@@ -345,7 +464,7 @@ impl Driver {
         }
     }
 
-    /// UCX needs a chunk no more.
+    /// UCX needs a chunk, or a piece, no more.
     pub(super) fn chunk_sent(&mut self, stream: Stream, status: ucs_status_t) {
         if status != UCS_OK {
             return self.stream_failed(stream, status);
@@ -356,29 +475,50 @@ impl Driver {
         }
     }
 
-    /// Ends a transfer of which the owner was asked: the next may ask.
+    /// Ends a transfer of which the owner was asked, and which it has answered.
     fn end_asked(&mut self, id: u64, index: usize, result: Result<(), Error>) {
         self.end_transfer(id, result);
+        self.answered(index);
+    }
+
+    /// An owner has answered: the next transfer may ask.
+    fn answered(&mut self, index: usize) {
         if let Some(peer) = self.peer(index) {
             peer.asked = peer.asked.saturating_sub(1);
         }
         self.ask_more(index);
     }
 
-    fn end_transfer(&mut self, id: u64, result: Result<(), Error>) {
-        let Some(own) = self.transfers.remove(&id) else { return };
-        self.memory.push(own.transfer.local);
-        self.done(Completion::Transfer { op: own.op, result });
+    /// Ends a transfer, now or when UCX has let go of its memory.
+    pub(super) fn end_transfer(&mut self, id: u64, result: Result<(), Error>) {
+        match self.transfers.get_mut(&id) {
+            Some(own) if own.lent > 0 => drop(own.end.get_or_insert(result)),
+            _ => self.complete(id, result),
+        }
     }
 
-    /// Ends a transfer early. `false`: there is none of this number.
+    /// Reports a transfer.
+    pub(super) fn complete(&mut self, id: u64, result: Result<(), Error>) {
+        let Some(own) = self.transfers.remove(&id) else { return };
+        self.memory.push(own.transfer.local);
+        self.done(Completion::Transfer { op: own.op, result: own.end.unwrap_or(result) });
+    }
+
+    /// Ends a transfer early: at once, or when UCX has let go of what it has in hand of it, which
+    /// takes the peer, or the end of the connection. `false`: there is none of this number.
     pub(super) fn cancel_transfer(&mut self, op: OpId) -> bool {
         let found = self.transfers.iter().find(|(_, own)| own.op == op);
         let Some((&id, own)) = found else { return false };
+        if own.has_ended() {
+            return true;
+        }
         let (index, is_asked) = (own.peer, !matches!(own.stage, Stage::Waiting));
         if is_asked {
+            if let Some(peer) = self.peer(index) {
+                peer.released.insert(id);
+            }
             self.tell(index, &Control::Release { id });
-            self.end_asked(id, index, Err(Error::Canceled));
+            self.end_transfer(id, Err(Error::Canceled));
             return true;
         }
         if let Some(peer) = self.peer(index) {

@@ -4,7 +4,7 @@
 use crate::DeniedReason;
 
 /// Version of what is said here.
-pub(super) const VERSION: u8 = 3;
+pub(super) const VERSION: u8 = 4;
 
 /// Longest address in a hello, bytes.
 const URI_BYTES_MAX: usize = 256;
@@ -12,7 +12,8 @@ const URI_BYTES_MAX: usize = 256;
 /// Bytes before the data of a chunk.
 pub(super) const CHUNK_HEADER_BYTES: usize = 17;
 
-/// What stands before the data of a chunk, in active messages of number 2.
+/// What stands before the data of a chunk, in active messages of number 2, and is the header of a
+/// piece, in those of number 4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Chunk {
     /// Of a put by the sender; else of a get by the receiver.
@@ -24,12 +25,18 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
+    pub(super) fn to_bytes(self) -> [u8; CHUNK_HEADER_BYTES] {
+        let mut bytes = [0; CHUNK_HEADER_BYTES];
+        bytes[0] = u8::from(self.put);
+        bytes[1..9].copy_from_slice(&self.id.to_le_bytes());
+        bytes[9..].copy_from_slice(&self.offset.to_le_bytes());
+        bytes
+    }
+
     /// The header, with room for `len` bytes behind it.
-    pub(super) fn with_room(&self, len: usize) -> Vec<u8> {
+    pub(super) fn with_room(self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(CHUNK_HEADER_BYTES + len);
-        bytes.push(u8::from(self.put));
-        bytes.extend(self.id.to_le_bytes());
-        bytes.extend(self.offset.to_le_bytes());
+        bytes.extend(self.to_bytes());
         bytes
     }
 

@@ -10,6 +10,7 @@ use std::ptr;
 
 use ucx_sys::*;
 
+use super::held::Offer;
 use super::inbox::{self, Inbox};
 use super::slots::Pinned;
 use super::sockaddr::RawAddress;
@@ -22,6 +23,8 @@ pub(super) const AM_UNEXPECTED: u32 = 0;
 pub(super) const AM_CONTROL: u32 = 1;
 /// Active message of a chunk of a transfer.
 pub(super) const AM_DATA: u32 = 2;
+/// Active message of a piece of a transfer, by rendezvous.
+pub(super) const AM_PIECE: u32 = 4;
 /// Active message of an expected message.
 pub(super) const AM_EXPECTED: u32 = 3;
 
@@ -35,6 +38,8 @@ pub(super) struct Settings {
     /// Whether the transports can tell that a peer fails (`UCP_ERR_HANDLING_MODE_PEER`). Those over
     /// shared memory cannot; there the connection over which they met tells it.
     pub(super) detects_failure: bool,
+    /// Whether somebody will sleep: see [`fd`](Worker::fd).
+    pub(super) wakes: bool,
 }
 
 /// What became of a call that may go on.
@@ -120,6 +125,7 @@ impl Worker {
         this.handle(AM_CONTROL, inbox::on_control)?;
         this.handle(AM_DATA, inbox::on_data)?;
         this.handle(AM_EXPECTED, inbox::on_expected)?;
+        this.handle(AM_PIECE, inbox::on_piece)?;
         // SAFETY: contract of this function.
         unsafe { &*inbox }.keep_at(this.worker);
         Ok(this)
@@ -177,7 +183,8 @@ impl Worker {
         self.detects_failure
     }
 
-    /// Becomes readable when there is work, after [`arm`](Self::arm).
+    /// Becomes readable when there is work, after [`arm`](Self::arm). Only for workers that
+    /// [wake](Settings::wakes).
     pub(super) fn fd(&self) -> Result<RawFd, Error> {
         let mut fd = -1;
         // SAFETY: a live worker with the wake-up feature; the result has room.
@@ -193,9 +200,10 @@ impl Worker {
         unsafe { self.ucp.ucp_worker_progress(self.worker) != 0 }
     }
 
-    /// Asks for the descriptor to become readable; `false` when there is work already.
+    /// Asks for the descriptor to become readable; `false` when there is work already. Only after
+    /// [`fd`](Self::fd).
     pub(super) fn arm(&self) -> bool {
-        // SAFETY: as for `progress`.
+        // SAFETY: as for `progress`; the worker has the wake-up feature.
         unsafe { self.ucp.ucp_worker_arm(self.worker) == UCS_OK }
     }
 
@@ -297,13 +305,93 @@ impl Worker {
     ) -> Posted {
         let mut params = request_params(pinned);
         params.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
-        params.flags = UCP_AM_SEND_FLAG_REPLY | UCP_AM_SEND_FLAG_EAGER;
+        // Only pieces of transfers are long enough for a rendezvous.
+        params.flags = match id {
+            AM_PIECE => UCP_AM_SEND_FLAG_REPLY | UCP_AM_SEND_FLAG_RNDV,
+            _ => UCP_AM_SEND_FLAG_REPLY | UCP_AM_SEND_FLAG_EAGER,
+        };
         let (header, header_len) = (header.0.cast(), header.1);
         // SAFETY: contract of this function.
         posted(unsafe {
             let (data, len) = (data.0.cast(), data.1);
             self.ucp.ucp_am_send_nbx(endpoint, id, header, header_len, data, len, &params)
         })
+    }
+
+    /// Sends a short active message if UCX takes it at once, which then has copied it; whether it
+    /// has.
+    ///
+    /// # Safety
+    ///
+    /// `endpoint` is one of this worker's that was not closed.
+    #[inline]
+    pub(super) unsafe fn send_am_now(
+        &self,
+        endpoint: ucp_ep_h,
+        id: u32,
+        header: &[u8],
+        data: &[u8],
+    ) -> bool {
+        let mut params = request_params(ptr::null());
+        params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL;
+        params.flags = UCP_AM_SEND_FLAG_REPLY | UCP_AM_SEND_FLAG_EAGER;
+        let (header, header_len) = (header.as_ptr().cast(), header.len());
+        // SAFETY: contract of this function; header and data live through the call, and are not
+        // used after it: what cannot end at once is not begun.
+        let result = unsafe {
+            let (data, len) = (data.as_ptr().cast(), data.len());
+            self.ucp.ucp_am_send_nbx(endpoint, id, header, header_len, data, len, &params)
+        };
+        matches!(posted(result), Posted::Done)
+    }
+
+    /// Receives what was offered by rendezvous.
+    ///
+    /// # Safety
+    ///
+    /// The offer is of this worker and of `places`' length together. `places`, their memory, and
+    /// `pinned` live until the callback; nobody makes references to that memory meanwhile.
+    pub(super) unsafe fn receive(
+        &self,
+        offer: Offer,
+        places: &[ucp_dt_iov_t],
+        pinned: *const Pinned,
+    ) -> Posted {
+        let mut params = request_params(pinned);
+        params.cb.recv_am = Some(inbox::on_received);
+        let (buffer, count) = match places {
+            [only] => (only.buffer, only.length),
+            several => {
+                params.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
+                params.datatype = u64::from(UCP_DATATYPE_IOV);
+                (several.as_ptr().cast_mut().cast(), several.len())
+            }
+        };
+        let desc = offer.take().as_ptr();
+        // SAFETY: contract of this function; the offer was neither received nor refused yet.
+        posted(unsafe { self.ucp.ucp_am_recv_data_nbx(self.worker, desc, buffer, count, &params) })
+    }
+
+    /// Whether UCX has InfiniBand or RoCE to move memory to a peer.
+    pub(super) fn has_rdma(&self, endpoint: ucp_ep_h) -> bool {
+        let (mut text, mut len) = (ptr::null_mut(), 0);
+        // SAFETY: both stay where they are until the stream is closed, below.
+        let stream = unsafe { libc::open_memstream(&mut text, &mut len) };
+        if stream.is_null() {
+            return false;
+        }
+        // SAFETY: an open endpoint of this worker, and an open stream.
+        unsafe { self.ucp.ucp_ep_print_info(endpoint, stream) };
+        // SAFETY: opened above, closed once; then the text is complete.
+        let closed = unsafe { libc::fclose(stream) };
+        if closed != 0 || text.is_null() {
+            return false;
+        }
+        // SAFETY: the stream has left a string that ends with a zero, and is ours.
+        let names = names_rdma(&unsafe { CStr::from_ptr(text) }.to_string_lossy());
+        // SAFETY: allocated by the stream, for us to free; used no more.
+        unsafe { libc::free(text.cast()) };
+        names
     }
 
     /// Waits until everything that was sent has left.
@@ -316,6 +404,19 @@ impl Worker {
         // SAFETY: contract of this function.
         posted(unsafe { self.ucp.ucp_ep_flush_nbx(endpoint, &params) })
     }
+}
+
+/// Whether UCX's description of an endpoint (`ucp_ep_print_info`; later versions have a query for
+/// it) names a transport other than TCP among those that move memory (`rma_bw`).
+fn names_rdma(description: &str) -> bool {
+    let lanes =
+        description.lines().filter(|line| line.contains("lane[") && line.contains("rma_bw"));
+    let transport = |lane: &str| {
+        let (_, resource) = lane.split_once("]:")?;
+        let (_, name) = resource.split_once(':')?;
+        Some(name.split_once('/')?.0.to_owned())
+    };
+    lanes.filter_map(transport).any(|name| !matches!(name.as_str(), "tcp" | "self"))
 }
 
 fn create_context(ucp: &Ucp, settings: &Settings) -> Result<ucp_context_h, Error> {
@@ -344,7 +445,9 @@ fn create_context(ucp: &Ucp, settings: &Settings) -> Result<ucp_context_h, Error
     // SAFETY: plain data, for which all zero is valid; the mask says which fields are read.
     let mut params: ucp_params_t = unsafe { std::mem::zeroed() };
     params.field_mask = u64::from(UCP_PARAM_FIELD_FEATURES);
-    params.features = u64::from(UCP_FEATURE_AM | UCP_FEATURE_WAKEUP);
+    // With the feature every message over shared memory asks whether the peer sleeps.
+    let wakes = if settings.wakes { UCP_FEATURE_WAKEUP } else { 0 };
+    params.features = u64::from(UCP_FEATURE_AM | wakes);
     let mut context = ptr::null_mut();
     let result = result.and_then(|()| {
         // SAFETY: the version is that of the declarations; the parameters live through the call.
@@ -421,5 +524,25 @@ impl Drop for Worker {
             // SAFETY: made by `open`, and its only worker is gone.
             unsafe { self.ucp.ucp_cleanup(self.context) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names_rdma;
+
+    /// As UCX 1.13 and 1.22 print them.
+    #[test]
+    fn transports_that_move_memory_are_told_from_tcp() {
+        let tcp = "#  lane[0]: cm rdmacm\n\
+            #  lane[1]:  0:tcp/lo.0 md[0]  -> md[0]/tcp/sysdev[255] rma_bw#0 am am_bw#0 wireup\n\
+            #  lane[2]:  1:tcp/eth0.0 md[0] -> md[0]/tcp/sysdev[255] seg 4294967295 rma_bw#1\n\
+            #  rma_bw: mds [0] rndv_rkey_size 10\n";
+        assert!(!names_rdma(tcp));
+        let rc = "#  lane[1]:  5:rc_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1] rma_bw#0 am\n";
+        assert!(names_rdma(&[tcp, rc].concat()));
+        let messages = "#  lane[1]:  6:ud_verbs/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1] am wireup\n";
+        assert!(!names_rdma(messages));
+        assert!(!names_rdma(""));
     }
 }
