@@ -227,7 +227,8 @@ impl Core {
 
     /// A message in a buffer, of somebody who is at `address`.
     fn stranger(&mut self, buffer: u32, entry: &raw::fi_cq_err_entry, address: &[u8]) {
-        match self.peers.at(&self.domain, &RawAddr::from_library(address)) {
+        let address = RawAddr::of_source(self.provider, &self.own_raw, address);
+        match self.peers.at(&self.domain, &address) {
             Ok(from) => {
                 let start = entry.buf.cast::<u8>().cast_const();
                 self.arrived(buffer, start, entry.len, entry.data, Some(from));

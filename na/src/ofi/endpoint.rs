@@ -334,7 +334,7 @@ impl Endpoint for OfiEndpoint {
             let reason = format!("this endpoint has addresses of the form `ofi+{name}://…`");
             return Err(address::bad(uri, reason));
         }
-        let raw = {
+        let own = {
             let core = self.core.lock();
             if core.ep.is_none() {
                 return Err(Error::Closed);
@@ -342,7 +342,7 @@ impl Endpoint for OfiEndpoint {
             core.own_raw.clone()
         };
         // May block on name resolution, so without the lock.
-        let raw = RawAddr::of_peer(self.provider, &parsed, raw.bytes().len())?;
+        let raw = RawAddr::of_peer(self.provider, &parsed, &own)?;
         let mut core = self.open_core()?;
         let Core { peers, domain, .. } = &mut *core;
         peers.at(domain, &raw)
