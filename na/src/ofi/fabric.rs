@@ -21,6 +21,7 @@ use std::ptr::NonNull;
 use ofi_sys::{Library, call, raw};
 
 use super::address::{RAW_BYTES_MAX, RawAddr};
+use super::cxi;
 use crate::Error;
 use crate::fork::Process;
 use crate::sync::Arc;
@@ -264,6 +265,16 @@ impl Domain {
         let opened = unsafe { call::domain(this.fabric, info, &raw mut this.domain) };
         let name = text(this.info.domain_attr().name);
         check(library, &format!("cannot open the domain `{name}`"), opened)?;
+        if text(fabric_attr(this.info.first()).prov_name) == "cxi" {
+            let mr_mode = this.info.domain_attr().mr_mode as u32;
+            // SAFETY: the domain is open, of that provider, and nothing is opened in it yet.
+            unsafe {
+                cxi::set_domain_options(this.domain, library.version(), mr_mode, |errno, what| {
+                    let error = library.strerror(errno);
+                    tracing::warn!(domain = name, error, "cxi does not take an option: {what}");
+                });
+            }
+        }
         let mut attr: raw::fi_av_attr = zeroed();
         // SAFETY: the domain is open, the attributes are those of a default one.
         let opened = unsafe { call::av_open(this.domain, &raw mut attr, &raw mut this.av) };

@@ -34,11 +34,12 @@
 //! (what libfabric has) · `sinks` (for late messages) · `completions` (what it reports) ·
 //! `unexpected` (buffers for requests) · `transfer` (puts and gets) · `memory` (registrations,
 //! descriptions) · `local` (registered buffers for messages) · `peers`, `address` · `search`,
-//! `provider` (from a URI to a device) · `fabric` (libfabric's objects).
+//! `provider` (from a URI to a device) · `fabric` (libfabric's objects) · `cxi` (Slingshot's own).
 
 mod address;
 mod completions;
 mod core;
+mod cxi;
 mod endpoint;
 mod fabric;
 mod local;
