@@ -67,7 +67,9 @@ impl Registered {
 
 impl EndRegistration for Registered {
     fn end(self: Box<Self>) -> bool {
-        self.segments.into_iter().fold(true, |all, segment| segment.mr.end() && all)
+        // All of them, whatever the others say.
+        let ended = self.segments.into_iter().map(|segment| segment.mr.end());
+        ended.fold(true, |all, ended| all & ended)
     }
 }
 
