@@ -56,6 +56,11 @@ pub unsafe fn close(object: *mut fid) -> c_int {
     through!(fi_ops, (*object).ops, close(object))
 }
 
+/// `fi_control`.
+pub unsafe fn control(object: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
+    through!(fi_ops, (*object).ops, control(object, command, argument))
+}
+
 /// `fi_domain`.
 pub unsafe fn domain(
     fabric: *mut fid_fabric,

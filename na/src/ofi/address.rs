@@ -6,9 +6,11 @@
 //! | `sockaddr_in`, 16 bytes | `1.2.3.4:port` | the same 16 bytes |
 //! | `sockaddr_in6`, 28 bytes | `[::1]:port` | address and port, 18 bytes |
 //! | string with an end | what follows `://` in it | the string in 128 bytes |
-//! | a fabric's own | hexadecimal, `0x…` | the same bytes |
+//! | Slingshot's, 8 bytes: u32 process and adapter, u16 virtual network, padding | the u32, `0x%08x` | the same bytes |
+//! | another fabric's own | hexadecimal, `0x…` | the same bytes |
 //!
-//! Source: `na_ofi_raw_addr_serialize`, `na_ofi_str_to_raw_addr` in `na_ofi.c`.
+//! Source: `na_ofi_raw_addr_serialize`, `na_ofi_str_to_raw_addr` in `na_ofi.c`; for Slingshot
+//! `struct cxip_addr` in `cxip.h`, `ofi_straddr` in libfabric's `common.c`, `na_ofi_str_to_cxi`.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
 
@@ -21,8 +23,11 @@ const TEXT_BYTES: usize = 128;
 /// Longest raw address that is taken from anybody, bytes.
 pub(super) const RAW_BYTES_MAX: usize = 256;
 
+/// Bytes of a Slingshot address that say who it is; behind them is the virtual network.
+const CXI_BYTES: usize = 4;
+
 /// An address as libfabric has it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct RawAddr(Box<[u8]>);
 
 pub(super) fn bad(uri: &str, reason: impl Into<String>) -> Error {
@@ -33,6 +38,22 @@ impl RawAddr {
     /// What libfabric said.
     pub(super) fn from_library(bytes: &[u8]) -> Self {
         Self(bytes.into())
+    }
+
+    /// The source of a message, as libfabric tells it; `own` is our address.
+    pub(super) fn of_source(provider: &Provider, own: &Self, bytes: &[u8]) -> Self {
+        match provider.format {
+            Format::Cxi => Self::cxi(own, bytes).unwrap_or_else(|| Self::from_library(bytes)),
+            _ => Self::from_library(bytes),
+        }
+    }
+
+    /// The Slingshot address that begins with `bytes`, in our own virtual network: messages do not
+    /// cross networks, and what names a peer (text, the source of a message) leaves it out or zero.
+    /// So one peer has one address here. `None` if there are too few bytes.
+    fn cxi(own: &Self, bytes: &[u8]) -> Option<Self> {
+        let named = bytes.get(..CXI_BYTES)?;
+        Some(Self([named, own.0.get(CXI_BYTES..)?].concat().into()))
     }
 
     /// For libfabric.
@@ -95,14 +116,15 @@ impl RawAddr {
                 let text = self.text().unwrap_or_default();
                 text.split_once("://").map_or(text, |(_, rest)| rest).to_owned()
             }
+            Format::Cxi => hexadecimal(self.0.get(..CXI_BYTES).unwrap_or(&self.0)),
             Format::Fabric(_) => hexadecimal(&self.0),
         };
         format!("ofi+{}://{rest}", provider.name)
     }
 
-    /// The peer that a URI names; `len` is the length of raw addresses here. May block on name
-    /// resolution.
-    pub(super) fn of_peer(provider: &Provider, uri: &Uri<'_>, len: usize) -> Result<Self, Error> {
+    /// The peer that a URI names; `own` is our address. May block on name resolution.
+    pub(super) fn of_peer(provider: &Provider, uri: &Uri<'_>, own: &Self) -> Result<Self, Error> {
+        let len = own.0.len();
         let expected = || format!("expected `ofi+{}://…`", provider.name);
         if uri.rest.is_empty() {
             return Err(bad(uri.text, format!("it names no peer; {}", expected())));
@@ -138,13 +160,14 @@ impl RawAddr {
                     false => Err(bad(uri.text, "it is too long")),
                 }
             }
-            Format::Fabric(_) => {
-                let bytes = from_hexadecimal(uri.rest).filter(|bytes| bytes.len() == len);
+            Format::Cxi | Format::Fabric(_) => {
+                let named = if provider.format == Format::Cxi { CXI_BYTES } else { len };
+                let bytes = from_hexadecimal(uri.rest).filter(|bytes| bytes.len() == named);
                 let bytes = bytes.ok_or_else(|| {
-                    let digits = 2 * len;
+                    let digits = 2 * named;
                     bad(uri.text, format!("expected `0x` and {digits} hexadecimal digits"))
                 })?;
-                Ok(Self(bytes.into()))
+                Ok(Self::of_source(provider, own, &bytes))
             }
         }
     }
@@ -184,6 +207,7 @@ impl RawAddr {
                 let named = rest.strip_prefix("://").is_some_and(|name| !name.is_empty());
                 named.then(|| Self(header[..=end].into()))
             }
+            Format::Cxi => Self::cxi(own, header),
             Format::Fabric(_) => Some(Self::from_library(header)),
         }
     }
@@ -284,9 +308,11 @@ mod tests {
     use super::super::provider::named;
     use super::*;
 
+    /// The peer of that URI, where our address has `len` bytes.
     fn peer(uri: &str, len: usize) -> Result<RawAddr, Error> {
         let uri = Uri::parse(uri).unwrap();
-        RawAddr::of_peer(named(uri.protocol).unwrap(), &uri, len)
+        let own = RawAddr::from_library(&vec![0xa5; len]);
+        RawAddr::of_peer(named(uri.protocol).unwrap(), &uri, &own)
     }
 
     #[test]
@@ -296,7 +322,8 @@ mod tests {
             ("ofi+verbs;ofi_rxm://10.1.2.3:4", 16, 16),
             ("ofi+tcp://[::1]:4711", 28, 18),
             ("ofi+shm://1234:5:fi_ep", 0, 128),
-            ("ofi+cxi://0x00012345", 4, 4),
+            ("ofi+cxi://0x00012345", 8, 8),
+            ("ofi+opx://0x0001234500000006", 8, 8),
         ] {
             let provider = named(Uri::parse(uri).unwrap().protocol).unwrap();
             let raw = peer(uri, len).unwrap();
@@ -340,6 +367,26 @@ mod tests {
         assert_eq!(from.header(provider)[..], sent);
     }
 
+    /// C and libfabric write the first four bytes as one number, and nothing of the network.
+    #[test]
+    fn a_slingshot_peer_is_one_however_it_is_named() {
+        let provider = named("cxi").unwrap();
+        let own = RawAddr::from_library(&[0x01, 0x02, 0x03, 0x04, 0x39, 0x05, 0, 0]);
+        assert_eq!(own.uri(provider), "ofi+cxi://0x04030201");
+        let uri = Uri::parse("ofi+cxi://0x00012345").unwrap();
+        let looked_up = RawAddr::of_peer(provider, &uri, &own).unwrap();
+        assert_eq!(looked_up.bytes(), [0x45, 0x23, 0x01, 0, 0x39, 0x05, 0, 0]);
+        assert_eq!(looked_up.uri(provider), uri.text);
+        // The source of a message has no network (`cxip_recv_cb` in `cxip_msg.c`), a description
+        // may have another one.
+        for network in [[0, 0], [0x39, 0x05], [7, 7]] {
+            let told = [&[0x45, 0x23, 0x01, 0], &network[..], &[0, 0]].concat();
+            assert_eq!(RawAddr::of_source(provider, &own, &told), looked_up);
+            assert_eq!(RawAddr::from_header(provider, &own, &told).as_ref(), Some(&looked_up));
+        }
+        assert_eq!(RawAddr::from_header(provider, &own, &[1, 2, 3]), None);
+    }
+
     #[test]
     fn says_what_is_wrong() {
         for (uri, hint) in [
@@ -353,8 +400,9 @@ mod tests {
             ("ofi+tcp:///x:1", "domain"),
             ("ofi+cxi://12", "hexadecimal"),
             ("ofi+cxi://0x12", "8 hexadecimal"),
+            ("ofi+cxi://0x0000000000012345", "8 hexadecimal"),
         ] {
-            let len = if uri.contains("cxi") { 4 } else { 16 };
+            let len = if uri.contains("cxi") { 8 } else { 16 };
             let error = peer(uri, len).unwrap_err().to_string();
             assert!(error.contains(hint), "{uri}: {error}");
         }

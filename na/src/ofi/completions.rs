@@ -64,7 +64,12 @@ impl Core {
                     }
                 }
                 Err(_) if -count == raw::FI_EAGAIN as isize => return Ok(()),
-                Err(_) if -count == raw::FI_EAVAIL as isize => self.take_error(),
+                Err(_) if -count == raw::FI_EAVAIL as isize => {
+                    if !self.take_error() {
+                        // The next call asks again.
+                        return Ok(());
+                    }
+                }
                 Err(_) => {
                     let errno = (-count) as c_int;
                     let said = self.domain.lib.strerror(errno);
@@ -182,8 +187,8 @@ impl Core {
         });
     }
 
-    /// Takes an error from the queue.
-    fn take_error(&mut self) {
+    /// Takes an error from the queue; whether there was one.
+    fn take_error(&mut self) -> bool {
         // Room behind it, for a library that writes more than it says.
         #[repr(C)]
         struct Entry(raw::fi_cq_err_entry, [u64; 8]);
@@ -191,12 +196,12 @@ impl Core {
         let mut entry = Entry(zeroed(), [0; 8]);
         entry.0.err_data = data.as_mut_ptr().cast();
         entry.0.err_data_size = RAW_BYTES_MAX;
-        let Some(ep) = &self.ep else { return };
+        let Some(ep) = &self.ep else { return false };
         // SAFETY: the queue is open; the entry is there, with room for its data.
         let count = unsafe { call::cq_readerr(ep.cq, &raw mut entry.0, 0) };
         let entry = entry.0;
         if count != 1 {
-            return;
+            return false;
         }
         let mut words = [0; WORDS_BYTES];
         // SAFETY: the queue is open; the buffer has so many bytes; the data is what was just read.
@@ -209,25 +214,38 @@ impl Core {
             // SAFETY: a text with an end, of the provider's tables or in `words`.
             false => unsafe { CStr::from_ptr(detail) }.to_string_lossy().into_owned(),
         };
-        if entry.err == libc::EADDRNOTAVAIL
-            && self.header.is_empty()
-            && let Some(index) = self.slots.index_of(entry.op_context)
-            && let Slot::Unexpected { buffer } = self.slots.get(index)
-        {
-            // A message of somebody whom the address vector does not know; its address is the data.
-            let buffer = *buffer;
+        let index = self.slots.index_of(entry.op_context);
+        // Somebody whom the address vector does not know: the data is the address.
+        let stranger = (entry.err == libc::EADDRNOTAVAIL && self.header.is_empty()).then(|| {
             let bytes: Vec<u8> = data.iter().flat_map(|word| word.to_ne_bytes()).collect();
             let len = entry.err_data_size.min(RAW_BYTES_MAX);
-            self.stranger(buffer, &entry, &bytes[..len]);
-            self.given_back(index, buffer, entry.flags);
-            return;
+            RawAddr::of_source(self.provider, &self.own_raw, &bytes[..len])
+        });
+        let Some(index) = index else {
+            // As for a message that was injected.
+            let peer = stranger.map(|address| address.uri(self.provider));
+            tracing::warn!(
+                peer,
+                error = self.domain.lib.strerror(entry.err),
+                detail,
+                "libfabric reports an error of no operation: a message may be lost"
+            );
+            return true;
+        };
+        match (stranger, self.slots.get(index)) {
+            (Some(address), Slot::Unexpected { buffer }) => {
+                let buffer = *buffer;
+                self.stranger(buffer, &entry, &address);
+                self.given_back(index, buffer, entry.flags);
+            }
+            _ => self.failed(index, &entry, &detail),
         }
-        self.failed(&entry, &detail);
+        true
     }
 
     /// A message in a buffer, of somebody who is at `address`.
-    fn stranger(&mut self, buffer: u32, entry: &raw::fi_cq_err_entry, address: &[u8]) {
-        match self.peers.at(&self.domain, &RawAddr::from_library(address)) {
+    fn stranger(&mut self, buffer: u32, entry: &raw::fi_cq_err_entry, address: &RawAddr) {
+        match self.peers.at(&self.domain, address) {
             Ok(from) => {
                 let start = entry.buf.cast::<u8>().cast_const();
                 self.arrived(buffer, start, entry.len, entry.data, Some(from));
@@ -250,11 +268,7 @@ impl Core {
         last
     }
 
-    fn failed(&mut self, entry: &raw::fi_cq_err_entry, detail: &str) {
-        let Some(index) = self.slots.index_of(entry.op_context) else {
-            tracing::debug!(err = entry.err, detail, "libfabric reports an error of no operation");
-            return;
-        };
+    fn failed(&mut self, index: u32, entry: &raw::fi_cq_err_entry, detail: &str) {
         let with = match self.slots.get(index) {
             Slot::Unexpected { buffer } => {
                 let buffer = *buffer;

@@ -12,7 +12,9 @@ pub(super) enum Format {
     Socket,
     /// A string with an end: `fi_shm://…`.
     Text,
-    /// A value of the fabric; as text, hexadecimal. The number is libfabric's for the format.
+    /// Slingshot's (`FI_ADDR_CXI`).
+    Cxi,
+    /// A value of another fabric; as text, hexadecimal. The number is libfabric's for the format.
     Fabric(u32),
 }
 
@@ -120,7 +122,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
     Provider {
         name: "cxi",
         known_as: &["cxi"],
-        format: Format::Fabric(raw::FI_ADDR_CXI),
+        format: Format::Cxi,
         protocol: raw::FI_PROTO_CXI,
         multi_recv_since: version(1, 0),
         source: true,

@@ -114,11 +114,14 @@ fn wanted(provider: &Provider, uri: &Uri<'_>) -> Result<Wanted, Error> {
         Format::Text => {
             wanted.format = Some(raw::FI_ADDR_STR);
             if !uri.rest.is_empty() {
-                wanted.address = Some(RawAddr::of_peer(provider, uri, 0)?);
+                wanted.address = Some(RawAddr::of_peer(provider, uri, &RawAddr::default())?);
             }
         }
-        Format::Fabric(format) => {
-            wanted.format = Some(format);
+        Format::Cxi | Format::Fabric(_) => {
+            wanted.format = Some(match provider.format {
+                Format::Fabric(format) => format,
+                _ => raw::FI_ADDR_CXI,
+            });
             let (device, port) = match uri.rest.split_once(':') {
                 Some((device, port)) => (device, Some(port)),
                 None => (uri.rest, None),
