@@ -13,6 +13,7 @@ use std::sync::{PoisonError, Weak};
 use crate::alloc::Block;
 use crate::cheap::Cheap;
 use crate::keys::Keys;
+use crate::lock::BiasedLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{Access, DeniedReason, Error, LocalMem, Memory, RawSegment, RemoteMem};
@@ -98,7 +99,8 @@ struct Table {
 /// The keys of one endpoint. For transports.
 #[derive(Debug, Default, Clone)]
 pub struct RegionTable {
-    table: Arc<Mutex<Table>>,
+    /// Transfers of peers come from whoever polls.
+    table: Arc<BiasedLock<Table>>,
     /// See [`Endpoint::served`](crate::Endpoint::served).
     served: Arc<AtomicU64>,
 }
@@ -138,7 +140,7 @@ impl RegionTable {
                 })
                 .collect(),
         };
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         loop {
             let key = table.keys.next()?;
             if table.regions.contains_key(&key) {
@@ -175,7 +177,7 @@ impl RegionTable {
         len: u64,
         write: bool,
     ) -> Result<LocalMem, DeniedReason> {
-        let region = lock(&self.table).regions.get(&key).and_then(Weak::upgrade);
+        let region = self.table.lock().regions.get(&key).and_then(Weak::upgrade);
         let region = region.ok_or(DeniedReason::NoSuchKey)?;
         let allowed = if write { region.access.writable() } else { region.access.readable() };
         if !allowed {
@@ -201,13 +203,13 @@ impl RegionTable {
 
     /// Registered regions, for tests and statistics.
     pub fn len(&self) -> usize {
-        lock(&self.table).regions.len()
+        self.table.lock().regions.len()
     }
 
     /// Registered regions, and their bytes. Looks at each.
     #[allow(dead_code, reason = "a build may have no transport that tells")]
     pub(crate) fn totals(&self) -> (usize, u64) {
-        let table = lock(&self.table);
+        let table = self.table.lock();
         let regions = table.regions.values();
         let regions: Vec<_> = regions.filter_map(Weak::upgrade).collect();
         drop(table);
@@ -264,7 +266,7 @@ pub(crate) struct Region {
     released: Mutex<Option<Released>>,
     offers: Mutex<RegionOffers>,
     registration: Mutex<Registration>,
-    table: Arc<Mutex<Table>>,
+    table: Arc<BiasedLock<Table>>,
 }
 
 // SAFETY:
@@ -306,7 +308,7 @@ impl Region {
     }
 
     pub(crate) fn revoke(&self, released: Released) {
-        lock(&self.table).regions.remove(&self.key);
+        self.table.lock().regions.remove(&self.key);
         *lock(&self.released) = Some(released);
         self.withdraw_offers();
         self.end_registration();
@@ -315,7 +317,7 @@ impl Region {
     /// Takes the key back, and the memory out if nothing else refers to the region.
     pub(crate) fn reclaim(region: &mut Arc<Self>) -> Option<Memory> {
         // The table's reference must go before ours can be the only one.
-        lock(&region.table).regions.remove(&region.key);
+        region.table.lock().regions.remove(&region.key);
         region.end_registration();
         let region = Arc::get_mut(region)?;
         let offers = region.offers.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -476,7 +478,7 @@ impl Drop for Region {
         // Nobody else can reach it: its locks are not needed.
         let offers = self.offers.get_mut().unwrap_or_else(PoisonError::into_inner);
         if !offers.revoked {
-            lock(&self.table).regions.remove(&self.key);
+            self.table.lock().regions.remove(&self.key);
             offers.list.iter().for_each(|offer| offer.withdraw());
         }
         let offers = std::mem::take(&mut offers.list);

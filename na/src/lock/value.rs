@@ -118,6 +118,12 @@ impl<T, P: Protocol> Lock<T, P> {
     }
 }
 
+impl<T: Default, P: Protocol> Default for Lock<T, P> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
 impl<T, P: Protocol> fmt::Debug for Lock<T, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Lock(..)")

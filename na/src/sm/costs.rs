@@ -17,8 +17,10 @@
 //! What disturbs a measurement makes it longer, so the least of the last few counts.
 //!
 //! The way that is not used is tried now and then, a few transfers in a row because its memory has
-//! left the caches: rarely, and soon when what the used way costs has changed. Lengths are told
-//! apart, and puts from gets: attaching costs a system call, and reading is not writing.
+//! left the caches: rarely, and soon when what the used way costs has changed. A trial ends early
+//! when its first transfers cost several times as much ([`FAR_DEARER`]): cold memory can look like
+//! that too, so the next one goes to its end whatever it sees. Lengths are told apart, and puts
+//! from gets: attaching costs a system call, and reading is not writing.
 //!
 //! The requester does the same for short transfers of memory that was offered to it (`offer.rs`):
 //! it attaches by itself, or asks the owner, whichever way that takes then. Only it knows what it
@@ -37,6 +39,19 @@ const KEPT: usize = 4;
 /// Transfers in a row for which attaching is tried. The ring is tried until each slot of the lane
 /// has been used besides: what its memory costs when it is cold says nothing.
 const TRIES: u32 = KEPT as u32;
+
+/// A trial ends early when its first [`GIVE_UP_AFTER`] measurements are all so many times the cost
+/// of the used way. Chosen, not measured: a lane is dear while its memory is cold, and one that is
+/// three times as dear as attaching then may still be the cheaper way later.
+const FAR_DEARER: f32 = 3.0;
+
+/// The same for who can attach by itself, to whom asking must be [`MUCH_CHEAPER`]. Chosen as well:
+/// trials that went to their end took a tenth of the time of the first thousand transfers of 16 to
+/// 64 KiB, in which asking cost two to five times as much from the first to the last.
+const DEARER: f32 = 2.0;
+
+/// See [`FAR_DEARER`].
+const GIVE_UP_AFTER: usize = 3;
 
 /// Of so many transfers on the way that is used one is measured.
 const MEASURE_EVERY: u32 = 8;
@@ -160,6 +175,8 @@ struct Class {
     left: u32,
     /// Transfers from this trial to the next.
     pause: u32,
+    /// The last trial has ended early.
+    gave_up: bool,
 }
 
 /// What a class is about.
@@ -178,11 +195,17 @@ enum Stage {
 
 impl Class {
     fn choose(&mut self, len: u64) -> Choice {
-        if self.left == 0 {
+        if self.stage == Stage::Trial && self.left > 0 && self.is_hopeless() {
+            self.compare(len);
+            self.gave_up = true;
+        } else if self.left == 0 {
             match self.stage {
                 Stage::New => self.enter(Stage::First, len),
                 Stage::First | Stage::Settled => self.enter(Stage::Trial, len),
-                Stage::Trial => self.compare(len),
+                Stage::Trial => {
+                    self.compare(len);
+                    self.gave_up &= self.stage == Stage::Trial;
+                }
             }
         }
         let settled = self.stage == Stage::Settled;
@@ -191,6 +214,17 @@ impl Class {
         let measure = !settled || self.left / MEASURE_EVERY != before;
         let way = if self.stage == Stage::Trial { self.used.other() } else { self.used };
         Choice { way, measure }
+    }
+
+    /// Whether a trial need not go on.
+    fn is_hopeless(&mut self) -> bool {
+        if self.gave_up {
+            return false;
+        }
+        let (cost, tried) = (self.samples(self.used).least(), self.samples(self.used.other()));
+        let trial = tried.least().filter(|_| tried.count >= GIVE_UP_AFTER);
+        let dearer = if self.by_itself { DEARER } else { FAR_DEARER };
+        cost.zip(trial).is_some_and(|(cost, trial)| trial > dearer * cost)
     }
 
     fn samples(&mut self, way: Way) -> &mut Samples {
@@ -399,6 +433,20 @@ mod tests {
             }
             assert_eq!(costs.choose(false, len).way, Way::Ring, "{len}");
         }
+    }
+
+    #[test]
+    fn a_way_that_is_far_dearer_is_given_up_soon_and_tried_to_the_end_the_next_time() {
+        let mut costs = Costs::by_itself();
+        let first = TRIES + GIVE_UP_AFTER as u32 * 3;
+        let asked = first - attached(&mut costs, 0.4, 0.1, first);
+        assert!(asked <= GIVE_UP_AFTER as u32, "{asked}");
+        assert_eq!(attached(&mut costs, 0.4, 0.1, LONG_PAUSE.0 - first), LONG_PAUSE.0 - first);
+        // It looks dear as long as it is cold.
+        let cold = SLOTS;
+        attached(&mut costs, 0.4, 0.1, cold);
+        attached(&mut costs, 0.05, 0.1, FIRST);
+        assert_eq!(attached(&mut costs, 0.05, 0.1, 200), 0);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::peer::{Peer, PeerState, Phase};
 use super::poller::{Poller, flush};
 use super::{MESSAGE_BYTES_MAX, socket};
 use crate::host_port::{self, PeerKey};
+use crate::lock::{BiasedGuard, BiasedLock};
 use crate::loopback::{Loopback, Queued};
 use crate::matching::{Kind, Matcher};
 use crate::ran;
@@ -46,7 +47,7 @@ pub(super) struct Core {
     /// Where we listen; empty if we do not.
     listening_uri: String,
     pub(super) regions: RegionTable,
-    pub(super) matcher: Mutex<Matcher>,
+    pub(super) matcher: BiasedLock<Matcher>,
     pub(super) mail: Mail,
     /// Peers that can be dialed, as long as anything refers to them.
     peers: Mutex<HashMap<PeerKey, Weak<Peer>>>,
@@ -93,7 +94,7 @@ impl Core {
             options: options.tcp.clone(),
             listening_uri,
             regions: options.regions.clone().unwrap_or_default(),
-            matcher: Mutex::new(Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max)),
+            matcher: BiasedLock::new(Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max)),
             mail: Mail::new()?,
             peers: Mutex::default(),
             known: Mutex::default(),
@@ -192,7 +193,7 @@ impl Core {
     fn send_message(
         &self,
         peer: &Arc<Peer>,
-        mut state: crate::sync::MutexGuard<'_, PeerState>,
+        mut state: BiasedGuard<'_, PeerState>,
         kind: frame::Kind,
         op: OpId,
         tag: Tag,
@@ -244,17 +245,11 @@ impl Core {
         taken
     }
 
-    /// Sends what a transfer has queued, now or in the next poll.
-    fn push_transfer(&self, peer: &Arc<Peer>, state: crate::sync::MutexGuard<'_, PeerState>) {
-        let (now, poll) = self.may_write_now(&state.out);
-        self.push_out(peer, state, poll, now);
-    }
-
     /// Sends what is queued, now or in the next poll after number `poll`.
     fn push_out(
         &self,
         peer: &Arc<Peer>,
-        mut state: crate::sync::MutexGuard<'_, PeerState>,
+        mut state: BiasedGuard<'_, PeerState>,
         poll: u64,
         now: bool,
     ) {
@@ -294,8 +289,8 @@ pub(super) struct TcpEndpoint {
     /// Operations on `self_addr`, whose peer stays `Idle`: see `within.rs`.
     pub(super) loopback: Loopback,
     /// Held throughout a poll, the sink's calls included; holds what a poll could not report.
-    gate: Mutex<Gate>,
-    poller: Mutex<Poller>,
+    gate: BiasedLock<Gate>,
+    poller: BiasedLock<Poller>,
     epoll: Arc<OwnedFd>,
     /// The process that opened it.
     process: rustix::process::Pid,
@@ -339,9 +334,9 @@ impl TcpEndpoint {
         Ok(Self {
             self_addr: core.addr_of(&myself),
             loopback: Loopback::default(),
-            gate: Mutex::default(),
+            gate: BiasedLock::default(),
             epoll: poller.epoll.clone(),
-            poller: Mutex::new(poller),
+            poller: BiasedLock::new(poller),
             process: rustix::process::getpid(),
             core,
         })
@@ -410,9 +405,12 @@ impl TcpEndpoint {
                 self.core.mail.complete([Completion::Transfer { op, result: Err(error) }]);
             }
             Ok(()) => {
-                let PeerState { transfers, out, .. } = &mut *state;
-                transfers.start(op, put, transfer, out);
-                self.core.push_transfer(peer, state);
+                let PeerState { phase, transfers, out, broken, .. } = &mut *state;
+                // Asked once: it may read the clock.
+                let (now, poll) = self.core.may_write_now(out);
+                let door = phase.door(broken).filter(|_| now);
+                transfers.start(op, put, transfer, out, door);
+                self.core.push_out(peer, state, poll, now);
             }
         }
         Ok(())
@@ -420,7 +418,7 @@ impl TcpEndpoint {
 
     /// Runs `work` on the poller outside of a poll, and passes on what it leaves behind.
     fn with_poller(&self, work: impl FnOnce(&mut Poller)) {
-        let mut poller = lock(&self.poller);
+        let mut poller = self.poller.lock();
         work(&mut poller);
         let completions = std::mem::take(&mut poller.batch);
         let memories = std::mem::take(&mut poller.memories);
@@ -436,7 +434,7 @@ impl TcpEndpoint {
         let others = known.iter().filter(|peer| !self.is_own(peer));
         let mut stats: Vec<_> = others.map(|peer| (peer.id, peer.stats())).collect();
         // No more than a copy under the lock that every message takes.
-        let awaited: Vec<_> = lock(&self.core.matcher).awaited().collect();
+        let awaited: Vec<_> = self.core.matcher.lock().awaited().collect();
         stats::assign(&mut stats, awaited);
         stats.into_iter().map(|(_, stats)| stats).collect()
     }
@@ -491,7 +489,7 @@ impl Endpoint for TcpEndpoint {
         if let Err(error) = self.check_recv(&buf) {
             return Err(Refused { error, buf });
         }
-        let mut matcher = lock(&self.core.matcher);
+        let mut matcher = self.core.matcher.lock();
         if self.core.is_closed() {
             return Err(Refused { error: Error::Closed, buf });
         }
@@ -527,7 +525,7 @@ impl Endpoint for TcpEndpoint {
             self.core.mail.complete([Completion::Recv { op, buf, result }]);
             return Ok(());
         }
-        let mut matcher = lock(&self.core.matcher);
+        let mut matcher = self.core.matcher.lock();
         if self.core.is_closed() {
             return Err(Refused { error: Error::Closed, buf });
         }
@@ -554,7 +552,7 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn cancel(&self, op: OpId) {
-        let receive = lock(&self.core.matcher).cancel(op);
+        let receive = self.core.matcher.lock().cancel(op);
         if let Some(completion) = receive {
             return self.core.mail.complete([completion]);
         }
@@ -564,14 +562,14 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn poll(&self, budget: usize, sink: &mut dyn FnMut(Completion)) -> Result<usize, Error> {
-        let mut gate = lock(&self.gate);
+        let mut gate = self.gate.lock();
         // Nobody else counts while we hold the gate.
         let poll = self.core.polls.load(Ordering::Relaxed);
         self.core.polls.store(poll.wrapping_add(1), Ordering::Relaxed);
         let mut result = Ok(());
         if gate.completions.is_empty() {
             self.core.gather.polled();
-            let mut poller = lock(&self.poller);
+            let mut poller = self.poller.lock();
             let only_messages = self.run_within(&mut poller);
             if only_messages && !poll.is_multiple_of(REST_EVERY) {
                 self.core.mail.end_sleep();
@@ -596,7 +594,7 @@ impl Endpoint for TcpEndpoint {
             self.core.mail.end_sleep();
             if self.core.mail.has_some() && self.core.gather.is_over() {
                 self.core.gather.polled();
-                lock(&self.poller).take_mail(&self.core);
+                self.poller.lock().take_mail(&self.core);
             }
         }
         let mut reported = 0;
@@ -610,8 +608,8 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn prepare_wait(&self) -> bool {
-        let gate = lock(&self.gate);
-        let idle = gate.completions.is_empty() && lock(&self.poller).prepare_wait(&self.core);
+        let gate = self.gate.lock();
+        let idle = gate.completions.is_empty() && self.poller.lock().prepare_wait(&self.core);
         if idle && self.loopback.is_due() {
             self.core.mail.end_sleep();
             return false;
@@ -657,7 +655,7 @@ mod tests {
     fn mail_that_comes_while_a_sleep_is_prepared_ends_it() {
         let uri = Uri::parse("na+tcp://127.0.0.1:0").unwrap();
         let endpoint = TcpEndpoint::open(&uri, &OpenOptions::listening(true)).unwrap();
-        let mut poller = lock(&endpoint.poller);
+        let mut poller = endpoint.poller.lock();
         assert!(endpoint.core.mail.prepare_sleep());
         assert!(poller.is_idle(&endpoint.core));
         // Its event is taken by the last look at the events, so nothing would end the sleep.

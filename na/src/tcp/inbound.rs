@@ -1,7 +1,5 @@
 //! Reading a connection: what each arriving frame does.
 
-use std::io;
-
 use super::conn::{Conn, Stage};
 use super::endpoint::Core;
 use super::frame::{Header, Kind, Request, Status};
@@ -9,7 +7,7 @@ use super::incoming::{Appetite, Destination, Incoming, Next};
 use super::peer::{Peer, PeerState};
 use super::poller::{Poller, flush};
 use crate::matching::{self, Arrived};
-use crate::sync::{Arc, lock};
+use crate::sync::Arc;
 use crate::{Addr, Error, Tag};
 
 /// Bytes read from one connection before others get their turn.
@@ -37,7 +35,7 @@ impl Poller {
                 }
                 // The rest of its stream is finite, and its end must be noticed.
                 let id = conn.peer().map(|peer| peer.id);
-                id.into_iter().for_each(|id| lock(&core.matcher).lift_bound(id));
+                id.into_iter().for_each(|id| core.matcher.lock().lift_bound(id));
                 continue;
             }
             if drained || left == 0 || !conn.readable {
@@ -65,7 +63,8 @@ impl Poller {
                     // Probably all there is. The next poll makes sure; what came is reported first.
                     drained = short && !conn.hung_up;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                // What most reads find. To ask for the kind would look it up.
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
                     conn.readable = false;
                     conn.idle_reads = conn.idle_reads.saturating_add(1);
                     return Ok(());
@@ -102,7 +101,7 @@ impl Poller {
                     None => self.data(core, incoming, peer, header)?,
                     Some(kind) => {
                         let tag = Tag(header.number as u32);
-                        let claimed = lock(&core.matcher).claim_ahead(kind, addr, tag);
+                        let claimed = core.matcher.lock().claim_ahead(kind, addr, tag);
                         let Some(claimed) = claimed else { return Ok(false) };
                         incoming.begin(header, Destination::Receive(claimed, 0));
                     }
@@ -127,6 +126,12 @@ impl Poller {
     ) -> Result<(), Lost> {
         self.with_peer(peer, |state| {
             let Header { kind, number, len } = header;
+            if let Some(data) = incoming.whole_data(header) {
+                state.transfers.take_data(kind, number, data)?;
+                incoming.consume(header);
+                end_data(core, peer, state, header, Destination::Nowhere);
+                return Ok(());
+            }
             let to = state.transfers.begin_data(kind, number, len.into())?;
             incoming.begin(header, to);
             if let Next::End(header, to) = incoming.next()? {
@@ -151,7 +156,7 @@ impl Poller {
             Destination::Nowhere => {}
             Destination::Memory(memory, _) => self.memories.push(memory),
             Destination::Receive(claimed, _) => {
-                let ended = lock(&core.matcher).unclaim(claimed, error);
+                let ended = core.matcher.lock().unclaim(claimed, error);
                 self.batch.extend(ended);
             }
         }
@@ -172,7 +177,7 @@ impl Poller {
             Kind::Unexpected | Kind::Expected => {
                 let Some(kind) = message_kind(header.kind) else { return Ok(true) };
                 // Decoding checked that the tag has 32 bits.
-                match lock(&core.matcher).arrive(kind, addr, Tag(number as u32), payload) {
+                match core.matcher.lock().arrive(kind, addr, Tag(number as u32), payload) {
                     Arrived::Completed(completion) => self.batch.push_back(completion),
                     Arrived::Held | Arrived::Discarded => {}
                     Arrived::Full => return Ok(false),
@@ -184,8 +189,9 @@ impl Poller {
                 let request = Request::decode(payload)
                     .ok_or_else(|| Lost::Broke("malformed transfer request".into()))?;
                 self.with_peer(peer, |state| {
-                    let PeerState { transfers, out, .. } = state;
-                    transfers.serve(header.kind, number, request, &core.regions, out)?;
+                    let PeerState { phase, transfers, out, broken, harvest, .. } = state;
+                    let out = (out, phase.door(broken));
+                    transfers.serve(header.kind, number, request, &core.regions, out, harvest)?;
                     flush(core, peer, state);
                     Ok(())
                 })
@@ -225,11 +231,11 @@ fn message_kind(kind: Kind) -> Option<matching::Kind> {
 
 /// Data has come to its end.
 fn end_data(core: &Core, peer: &Arc<Peer>, state: &mut PeerState, header: Header, to: Destination) {
-    let PeerState { transfers, out, harvest, .. } = state;
+    let PeerState { phase, transfers, out, broken, harvest, .. } = state;
     if let Destination::Memory(memory, _) = to {
         harvest.memories.push(memory);
     }
-    transfers.end_data(header.kind, header.number, out, harvest);
+    transfers.end_data(header.kind, header.number, (out, phase.door(broken)), harvest);
     flush(core, peer, state);
 }
 

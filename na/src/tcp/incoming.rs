@@ -176,6 +176,13 @@ impl Incoming {
         &self.buffered()[HEADER_BYTES..HEADER_BYTES + header.len as usize]
     }
 
+    /// The data at the front, if all of its frame is in the buffer.
+    pub(super) fn whole_data(&self, header: Header) -> Option<&[u8]> {
+        let whole =
+            self.landed == (0, 0) && self.buffered().len() >= HEADER_BYTES + header.len as usize;
+        whole.then(|| self.payload(header))
+    }
+
     /// The frame at the front has been handled.
     pub(super) fn consume(&mut self, header: Header) {
         self.skip(HEADER_BYTES + header.len as usize);

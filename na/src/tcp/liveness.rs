@@ -33,7 +33,7 @@ use super::frame::{CAN_BEAT, Hello, Kind};
 use super::peer::{Peer, PeerState, Phase};
 use super::poller::{Poller, flush};
 use crate::ran::{LIMIT_MIN, LOOKS, Ran, limit};
-use crate::sync::{Arc, lock};
+use crate::sync::Arc;
 
 /// Between attempts to connect: the first pause, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -277,7 +277,7 @@ fn is_silent(
         claiming
             || state.transfers.is_busy()
             || !state.out.is_empty()
-            || lock(&core.matcher).awaits(peer.id)
+            || core.matcher.lock().awaits(peer.id)
     };
     // While we do not read, we cannot hear.
     let unread = conn.paused || conn.readable;

@@ -18,8 +18,9 @@ use std::os::fd::OwnedFd;
 use rustix::event::EventfdFlags;
 
 use super::peer::{Peer, PeerState};
+use crate::lock::BiasedLock;
+use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering, fence};
-use crate::sync::{Arc, Mutex, lock};
 use crate::{Completion, Error};
 
 #[derive(Default)]
@@ -31,7 +32,7 @@ struct Lists {
 
 /// See the module's documentation.
 pub(super) struct Mail {
-    lists: Mutex<Lists>,
+    lists: BiasedLock<Lists>,
     any: AtomicBool,
     sleeping: AtomicBool,
     /// Readable after a sleep was ended by mail.
@@ -44,7 +45,7 @@ impl Mail {
         let bell = rustix::event::eventfd(0, flags)
             .map_err(|errno| Error::io("cannot create an eventfd", errno))?;
         Ok(Self {
-            lists: Mutex::default(),
+            lists: BiasedLock::default(),
             any: AtomicBool::new(false),
             sleeping: AtomicBool::new(false),
             bell,
@@ -58,7 +59,7 @@ impl Mail {
 
     /// Leaves completions for the next poll.
     pub(super) fn complete(&self, completions: impl IntoIterator<Item = Completion>) {
-        lock(&self.lists).completions.extend(completions);
+        self.lists.lock().completions.extend(completions);
         self.notify();
     }
 
@@ -66,7 +67,7 @@ impl Mail {
     /// there will be none.
     pub(super) fn list(&self, peer: &Arc<Peer>, state: &mut PeerState) -> bool {
         if !state.listed {
-            let mut lists = lock(&self.lists);
+            let mut lists = self.lists.lock();
             if lists.closed {
                 return false;
             }
@@ -80,12 +81,12 @@ impl Mail {
 
     /// Peers that wait to be looked at.
     pub(super) fn listed(&self) -> Vec<Arc<Peer>> {
-        lock(&self.lists).peers.clone()
+        self.lists.lock().peers.clone()
     }
 
     /// No peer is listed from now on; returns those that are.
     pub(super) fn close(&self) -> Vec<Arc<Peer>> {
-        let mut lists = lock(&self.lists);
+        let mut lists = self.lists.lock();
         lists.closed = true;
         std::mem::take(&mut lists.peers)
     }
@@ -99,7 +100,7 @@ impl Mail {
     pub(super) fn take(&self, completions: &mut VecDeque<Completion>, peers: &mut Vec<Arc<Peer>>) {
         if self.any.load(Ordering::Relaxed) {
             self.any.store(false, Ordering::Relaxed);
-            let mut lists = lock(&self.lists);
+            let mut lists = self.lists.lock();
             completions.extend(lists.completions.drain(..));
             peers.append(&mut lists.peers);
         }

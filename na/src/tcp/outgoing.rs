@@ -8,11 +8,14 @@
 //! straight to the kernel; each chunk holds its memory until its last byte is taken. Messages that
 //! were taken without a completion are *packed*: copied one behind the other, header included, so
 //! that a batch of them is one frame to us.
+//!
+//! What is short, and finds nothing in its way, is not queued at all: it leaves through the *door*,
+//! the socket of a peer that is up, which whoever may write at once passes along.
 
 use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use super::frame::{HEADER_BYTES, Header, Kind, REQUEST_BYTES};
@@ -103,6 +106,15 @@ struct Bulk {
     left: u64,
 }
 
+/// The data of a transfer, or what is left of it.
+#[derive(Clone, Copy)]
+pub(super) struct Data<'a> {
+    pub(super) number: u64,
+    pub(super) memory: &'a LocalMem,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+}
+
 /// What a flush leaves behind, to be passed on once the lock is released.
 #[derive(Default)]
 pub(super) struct Harvest {
@@ -161,6 +173,11 @@ impl Outgoing {
         self.queue.is_empty() && self.bulks.is_empty()
     }
 
+    /// Whether nothing is in the way of a frame.
+    fn is_free(&self) -> bool {
+        self.is_empty() && !self.blocked
+    }
+
     /// Verdicts that the peer cannot know yet.
     pub(super) fn verdicts(&self) -> usize {
         self.verdicts
@@ -205,12 +222,32 @@ impl Outgoing {
         tag: Tag,
         bytes: &[u8],
     ) -> bool {
-        if bytes.len() > COPY_BYTES_MAX || !self.is_empty() {
+        let sent = self.send_alone(socket, kind, u64::from(tag.0), bytes);
+        // Else it counts when it is pushed.
+        self.messages += u64::from(sent);
+        sent
+    }
+
+    /// Sends requests and verdicts, past the queue if that is empty.
+    pub(super) fn send_small(
+        &mut self,
+        door: Option<&OwnedFd>,
+        kind: Kind,
+        number: u64,
+        payload: &[u8],
+    ) {
+        if !door.is_some_and(|socket| self.send_alone(socket, kind, number, payload)) {
+            self.push_small(kind, number, payload);
+        }
+    }
+
+    fn send_alone(&mut self, socket: impl AsFd, kind: Kind, number: u64, bytes: &[u8]) -> bool {
+        if bytes.len() > COPY_BYTES_MAX || !self.is_free() {
             return false;
         }
         let mut room: Copies = [MaybeUninit::uninit(); COPIES_BYTES];
         let mut pieces = Pieces::with_room(&mut room);
-        let header = message_header(kind, tag, bytes.len());
+        let header = Header { kind, len: bytes.len() as u32, number }.encode();
         if !pieces.push_copy(&header) || !pieces.push_copy(bytes) {
             return false;
         }
@@ -221,12 +258,87 @@ impl Outgoing {
         let sent = sent.unwrap_or(0);
         self.taken += sent as u64;
         if sent < len {
-            // It counts when it is pushed.
             self.sent = sent;
-        } else {
-            self.messages += 1;
         }
         sent == len
+    }
+
+    /// Sends the data of a get past the queue, if it is short and that is empty. `false`: it has to
+    /// be pushed.
+    pub(super) fn send_short_data(&mut self, door: Option<&OwnedFd>, data: Data<'_>) -> bool {
+        self.send_data(door, None, Kind::GetData, data)
+    }
+
+    /// Sends a put, its request first, past the queue, if it is short and that is empty. `false`:
+    /// both have to be pushed.
+    pub(super) fn send_short_put(
+        &mut self,
+        door: Option<&OwnedFd>,
+        request: &[u8; REQUEST_BYTES],
+        data: Data<'_>,
+    ) -> bool {
+        self.send_data(door, Some(request), Kind::PutData, data)
+    }
+
+    fn send_data(
+        &mut self,
+        door: Option<&OwnedFd>,
+        request: Option<&[u8; REQUEST_BYTES]>,
+        kind: Kind,
+        data: Data<'_>,
+    ) -> bool {
+        let Data { number, memory, offset, len } = data;
+        let Some(socket) = door.filter(|_| len <= COPY_BYTES_MAX as u64 && self.is_free()) else {
+            return false;
+        };
+        let mut room: Copies = [MaybeUninit::uninit(); COPIES_BYTES];
+        let mut pieces = Pieces::with_room(&mut room);
+        let header = Header { kind, len: len as u32, number }.encode();
+        let asked = request.is_none_or(|request| {
+            let len = REQUEST_BYTES as u32;
+            let header = Header { kind: Kind::Put, len, number }.encode();
+            pieces.push_copy(&header) && pieces.push_copy(request)
+        });
+        let mut run = memory.region().pieces(offset, len);
+        let collected = asked && pieces.push_copy(&header);
+        // SAFETY: a piece of registered memory, which `memory` keeps valid, and which is not on our
+        // stack.
+        if !collected || !run.all(|piece| unsafe { pieces.push_copy_of(piece) }) {
+            return false;
+        }
+        let whole = pieces.bytes();
+        // SAFETY: all pieces are copies in `room`, which lives here.
+        let sent = unsafe { socket::send(socket, &mut pieces) };
+        // A flush will find the error again.
+        let sent = sent.unwrap_or(0);
+        self.taken += sent as u64;
+        if sent < whole {
+            self.queue_rest(request, header, data, sent);
+        }
+        true
+    }
+
+    /// Queues the frames of which `sent` bytes were sent.
+    #[cold]
+    fn queue_rest(
+        &mut self,
+        request: Option<&[u8; REQUEST_BYTES]>,
+        header: [u8; HEADER_BYTES],
+        data: Data<'_>,
+        mut sent: usize,
+    ) {
+        const ASKED_BYTES: usize = HEADER_BYTES + REQUEST_BYTES;
+        if let Some(request) = request {
+            match sent.checked_sub(ASKED_BYTES) {
+                Some(behind) => sent = behind,
+                None => self.push_small(Kind::Put, data.number, request),
+            }
+        }
+        self.sent = sent;
+        let Data { memory, offset, len, .. } = data;
+        let body = Body::Chunk { memory: memory.clone(), offset };
+        self.queue.push_back(Frame { header, len: len as usize, body });
+        self.data_queued += len as usize;
     }
 
     /// Queues a copy of a short message that nobody waits for. `false`, and nothing is queued, when
@@ -271,16 +383,10 @@ impl Outgoing {
         self.queue.push_back(Frame { header, len: payload.len(), body: Body::Small(bytes) });
     }
 
-    /// Queues `len` bytes of `memory` as data of a transfer; `len` is not zero.
-    pub(super) fn push_bulk(
-        &mut self,
-        kind: Kind,
-        number: u64,
-        memory: LocalMem,
-        offset: u64,
-        len: u64,
-    ) {
-        self.bulks.push_back(Bulk { kind, number, memory, offset, left: len });
+    /// Queues the data of a transfer, which is not empty.
+    pub(super) fn push_bulk(&mut self, kind: Kind, data: Data<'_>) {
+        let Data { number, memory, offset, len } = data;
+        self.bulks.push_back(Bulk { kind, number, memory: memory.clone(), offset, left: len });
     }
 
     /// Forgets the data of a transfer that is not yet cut into frames. `false`: there was none.
@@ -456,167 +562,4 @@ impl Outgoing {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Access, Memory, RegionTable};
-    use std::io::Read;
-    use std::os::unix::net::UnixStream;
-
-    fn message(text: &[u8]) -> MsgBuf {
-        let mut buf = MsgBuf::with_capacity(64);
-        assert!(buf.try_extend(text));
-        buf
-    }
-
-    fn sent(harvest: &Harvest) -> Vec<u64> {
-        let ops = harvest.completions.iter().map(|completion| match completion {
-            Completion::Send { op, result: Ok(()), .. } => op.0,
-            other => panic!("not sent: {other:?}"),
-        });
-        ops.collect()
-    }
-
-    /// Reads frames until `frames` are complete: (kind, number, payload).
-    fn frames(stream: &mut UnixStream, frames: usize) -> Vec<(Kind, u64, Vec<u8>)> {
-        let mut out = Vec::new();
-        for _ in 0..frames {
-            let mut header = [0; HEADER_BYTES];
-            stream.read_exact(&mut header).unwrap();
-            let header = Header::decode(&header, 4096).unwrap();
-            let mut payload = vec![0; header.len as usize];
-            stream.read_exact(&mut payload).unwrap();
-            out.push((header.kind, header.number, payload));
-        }
-        out
-    }
-
-    #[test]
-    fn messages_leave_in_order_and_complete() {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let mut out = Outgoing::default();
-        let mut harvest = Harvest::default();
-        for op in 0..100 {
-            out.push_message(Kind::Expected, OpId(op), Tag(op as u32), message(&[op as u8]));
-        }
-        assert_eq!(out.flush(&ours, &mut harvest, || ()).unwrap(), Flushed::All);
-        assert_eq!(sent(&harvest), (0..100).collect::<Vec<_>>());
-        for (at, (kind, number, payload)) in frames(&mut theirs, 100).into_iter().enumerate() {
-            assert_eq!((kind, number, payload), (Kind::Expected, at as u64, vec![at as u8]));
-        }
-    }
-
-    #[test]
-    fn packed_messages_keep_their_place_among_the_others() {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let mut out = Outgoing::default();
-        let mut harvest = Harvest::default();
-        let mut expected = Vec::new();
-        for number in 0..20u8 {
-            let (bytes, tag) = ([number; 5], Tag(number.into()));
-            // A message that is waited for closes the packed frame in front of it.
-            if number % 4 == 3 {
-                out.push_message(Kind::Unexpected, OpId(number.into()), tag, message(&bytes));
-                assert!(!out.push_packed(Kind::Unexpected, tag, &bytes), "behind a message");
-                assert_eq!(out.flush(&ours, &mut harvest, || ()).unwrap(), Flushed::All);
-            } else {
-                assert!(out.push_packed(Kind::Expected, tag, &bytes));
-            }
-            expected.push((u64::from(number), bytes.to_vec()));
-        }
-        assert_eq!(sent(&harvest), [3, 7, 11, 15, 19]);
-        assert!(out.is_empty());
-        let got = frames(&mut theirs, 20).into_iter().map(|(_, number, bytes)| (number, bytes));
-        assert_eq!(got.collect::<Vec<_>>(), expected);
-    }
-
-    #[test]
-    fn packed_messages_are_few_and_arrive_whole_when_the_socket_is_full() {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        let mut out = Outgoing::default();
-        let mut harvest = Harvest::default();
-        assert!(!out.push_packed(Kind::Expected, Tag(0), &[0; COPY_BYTES_MAX + 1]), "too long");
-        let (mut taken, mut blocked) = (0, false);
-        while !blocked {
-            while out.push_packed(Kind::Expected, Tag(taken), &[taken as u8; 300]) {
-                taken += 1;
-            }
-            assert!(out.queue.len() == 1 && out.queue[0].len <= PACKED_BYTES_MAX);
-            blocked = out.flush(&ours, &mut harvest, || ()).unwrap() == Flushed::Blocked;
-        }
-        let reader = std::thread::spawn(move || frames(&mut theirs, taken as usize));
-        while out.flush(&ours, &mut harvest, || ()).unwrap() != Flushed::All {
-            std::thread::yield_now();
-        }
-        for (at, (_, number, bytes)) in reader.join().unwrap().into_iter().enumerate() {
-            assert_eq!((number, bytes), (at as u64, vec![at as u8; 300]));
-        }
-        assert!(harvest.completions.is_empty(), "nobody waits for them");
-    }
-
-    #[test]
-    fn chunks_of_several_transfers_take_turns_and_release_their_memory() {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        let table = RegionTable::new();
-        let len = CHUNK_BYTES * 2 + 10;
-        let mut out = Outgoing::default();
-        for number in 0..2u8 {
-            let pieces = vec![vec![number; 100]; len / 100 + 1];
-            let memory = table.register(Memory::from_vecs(pieces), Access::ReadOnly).unwrap();
-            out.push_bulk(Kind::GetData, number.into(), memory, 2, len as u64);
-        }
-        let reader = std::thread::spawn(move || frames(&mut theirs, 6));
-        let (mut harvest, mut cut) = (Harvest::default(), 0);
-        loop {
-            match out.flush(&ours, &mut harvest, || cut += 1).unwrap() {
-                Flushed::All => break,
-                Flushed::Blocked => std::thread::yield_now(),
-                Flushed::More => {}
-            }
-        }
-        assert_eq!((cut, harvest.memories.len()), (2, 6));
-        harvest.memories.clear();
-        assert!(table.is_empty(), "nothing holds the memory any more");
-        let got = reader.join().unwrap();
-        let order: Vec<_> = got.iter().map(|(_, number, bytes)| (*number, bytes.len())).collect();
-        let chunk = CHUNK_BYTES;
-        assert_eq!(order, [(0, chunk), (1, chunk), (0, chunk), (1, chunk), (0, 10), (1, 10)]);
-        let whole = |(_, number, bytes): &(Kind, u64, Vec<u8>)| {
-            bytes.iter().all(|byte| u64::from(*byte) == *number)
-        };
-        assert!(got.iter().all(whole));
-    }
-
-    #[test]
-    fn a_cancel_takes_back_what_is_unsent_and_completes_what_is_not() {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        let mut out = Outgoing::default();
-        let mut harvest = Harvest::default();
-        let count = 20_000;
-        for op in 0..count {
-            out.push_message(Kind::Unexpected, OpId(op), Tag(0), message(&[9; 50]));
-        }
-        assert_eq!(out.flush(&ours, &mut harvest, || ()).unwrap(), Flushed::Blocked);
-        let done = harvest.completions.len() as u64;
-        assert!(done > 0 && done < count);
-        for op in 0..count {
-            let canceled = out.cancel_send(OpId(op));
-            assert_eq!(canceled.is_some(), op >= done, "{op}");
-        }
-        // At most one message had been sent in part.
-        let partial = usize::from(!out.is_empty());
-        let reader = std::thread::spawn(move || {
-            let mut bytes = Vec::new();
-            theirs.read_to_end(&mut bytes).unwrap();
-            bytes
-        });
-        while out.flush(&ours, &mut harvest, || ()).unwrap() != Flushed::All {
-            std::thread::yield_now();
-        }
-        drop(ours);
-        let bytes = reader.join().unwrap();
-        assert_eq!(bytes.len(), (done as usize + partial) * (HEADER_BYTES + 50));
-    }
-}
+mod tests;

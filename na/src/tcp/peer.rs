@@ -21,8 +21,9 @@ use super::frame::Named;
 use super::incoming::Appetite;
 use super::outgoing::{Flushed, Harvest, Outgoing};
 use super::transfers::Transfers;
+use crate::lock::{BiasedGuard, BiasedLock};
+use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex, lock};
 use crate::{Error, PeerLink, PeerStats};
 
 /// The connection on which we send to a peer.
@@ -47,6 +48,16 @@ pub(super) enum Phase {
     /// The error that every further operation gets.
     Gone(Error),
     Closed,
+}
+
+impl Phase {
+    /// Where frames leave that need not be queued; see [`Outgoing`].
+    pub(super) fn door(&self, broken: &Option<Broken>) -> Option<&OwnedFd> {
+        match self {
+            Self::Up(link) if broken.is_none() => Some(&link.socket),
+            _ => None,
+        }
+    }
 }
 
 /// Why nothing more can be sent to a peer.
@@ -83,7 +94,7 @@ pub(super) struct Peer {
     pub(super) uri: Box<str>,
     /// Where to connect; empty for an origin.
     pub(super) dial: Vec<SocketAddr>,
-    state: Mutex<PeerState>,
+    state: BiasedLock<PeerState>,
     expects_data: AtomicBool,
     blocked: AtomicBool,
     /// Bytes that have come. One writer: the poller.
@@ -110,7 +121,7 @@ impl Peer {
             id,
             uri: uri.into(),
             dial,
-            state: Mutex::new(state),
+            state: BiasedLock::new(state),
             expects_data: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
             received: AtomicU64::new(0),
@@ -118,8 +129,8 @@ impl Peer {
         })
     }
 
-    pub(super) fn lock(&self) -> crate::sync::MutexGuard<'_, PeerState> {
-        lock(&self.state)
+    pub(super) fn lock(&self) -> BiasedGuard<'_, PeerState> {
+        self.state.lock()
     }
 
     /// Tells the poll what it must know before each read; called before the lock is released by

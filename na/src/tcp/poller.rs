@@ -38,7 +38,7 @@ use super::incoming::Buffers;
 use super::liveness::{Redial, Ticks};
 use super::outgoing::Flushed;
 use super::peer::{Broken, Peer, PeerState, Phase};
-use crate::sync::{Arc, lock};
+use crate::sync::Arc;
 use crate::{Completion, Error, LocalMem, OpId};
 
 /// Keys of the descriptors that are not connections.
@@ -288,7 +288,7 @@ impl Poller {
             && conn.hung_up
             && let Stage::Up { peer, .. } = &conn.stage
         {
-            lock(&core.matcher).lift_bound(peer.id);
+            core.matcher.lock().lift_bound(peer.id);
         }
         self.enqueue(key);
     }
@@ -372,7 +372,7 @@ impl Poller {
         if self.paused.is_empty() {
             return;
         }
-        let matcher = lock(&core.matcher);
+        let matcher = core.matcher.lock();
         let mut resumed = Vec::new();
         let conns = &mut self.conns;
         self.paused.retain(|key| {
@@ -442,7 +442,7 @@ impl Poller {
                 if !conn.hung_up {
                     conn.hung_up = true;
                     conn.readable = true;
-                    lock(&core.matcher).lift_bound(peer.id);
+                    core.matcher.lock().lift_bound(peer.id);
                 }
                 unread |= conn.readable;
                 self.enqueue(key);
@@ -469,7 +469,7 @@ impl Poller {
         });
         self.redials.retain(|redial| !Arc::ptr_eq(&redial.peer, peer));
         let mut receives = Vec::new();
-        lock(&core.matcher).fail_peer(peer.id, &error, &mut receives);
+        core.matcher.lock().fail_peer(peer.id, &error, &mut receives);
         self.batch.extend(receives);
         for key in keys {
             self.abandon(core, key, &error);
@@ -574,7 +574,7 @@ impl Poller {
             self.drop_conn(key);
         }
         let mut receives = Vec::new();
-        lock(&core.matcher).fail_all(&Error::Closed, &mut receives);
+        core.matcher.lock().fail_all(&Error::Closed, &mut receives);
         self.batch.extend(receives);
         self.listener = None;
         self.accept_ready = false;
@@ -610,8 +610,17 @@ fn mute(epoll: &OwnedFd, conn: &mut Conn, muted: bool) -> bool {
 }
 
 /// Sends what the kernel takes for a peer whose state is given; comes back to it if there is more.
+#[inline]
 pub(super) fn flush(core: &Core, peer: &Arc<Peer>, state: &mut PeerState) {
-    if !state.out.is_empty() && !state.out.is_blocked() && state.flush(peer) == Flushed::More {
+    // Mostly there is nothing, and what sends has a large frame.
+    if !state.out.is_empty() && !state.out.is_blocked() {
+        flush_queued(core, peer, state);
+    }
+}
+
+#[inline(never)]
+fn flush_queued(core: &Core, peer: &Arc<Peer>, state: &mut PeerState) {
+    if state.flush(peer) == Flushed::More {
         core.mail.list(peer, state);
     }
 }

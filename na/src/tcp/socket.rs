@@ -310,7 +310,7 @@ fn retried(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
             return Ok(count);
         }
         let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
+        if error.raw_os_error() != Some(libc::EINTR) {
             return Err(error);
         }
     }

@@ -15,10 +15,11 @@
 //! data was cut into frames. The data of a denied put is skipped.
 
 use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
 
 use super::frame::{Kind, Request, Status, TRANSFERS_MAX};
 use super::incoming::{Appetite, Destination, Guess};
-use super::outgoing::{Harvest, Outgoing};
+use super::outgoing::{Data, Harvest, Outgoing};
 use crate::cheap::Cheap;
 use crate::{Completion, Error, LocalMem, OpId, RegionTable, Transfer};
 
@@ -58,7 +59,8 @@ struct Expected<'a> {
 #[derive(Default)]
 pub(super) struct Transfers {
     next_number: u64,
-    asked: HashMap<u64, Asked, Cheap>,
+    /// By number, ascending.
+    asked: VecDeque<(u64, Asked)>,
     waiting: VecDeque<Asked>,
     /// Few, whatever numbers the peer chooses.
     served_puts: HashMap<u64, Served, Cheap>,
@@ -110,32 +112,56 @@ impl Transfers {
             || self.served_gets > 0
     }
 
-    /// Starts a transfer, or queues it until the peer has fewer.
-    pub(super) fn start(&mut self, op: OpId, put: bool, transfer: Transfer, out: &mut Outgoing) {
+    /// Starts a transfer, or queues it until the peer has fewer. `door`: see [`Outgoing`].
+    pub(super) fn start(
+        &mut self,
+        op: OpId,
+        put: bool,
+        transfer: Transfer,
+        out: &mut Outgoing,
+        door: Option<&OwnedFd>,
+    ) {
         let Transfer { local, local_offset, remote, remote_offset, len } = transfer;
         let request = Request { key: remote.key, offset: remote_offset, len };
         let local = Some((local, local_offset));
-        self.waiting.push_back(Asked { op, put, local, request, received: 0 });
-        self.ask(out);
+        let asked = Asked { op, put, local, request, received: 0 };
+        // What waits, waits for a place.
+        match self.asked.len() < TRANSFERS_MAX {
+            true => self.ask(asked, out, door),
+            false => self.waiting.push_back(asked),
+        }
     }
 
-    fn ask(&mut self, out: &mut Outgoing) {
+    fn ask(&mut self, asked: Asked, out: &mut Outgoing, door: Option<&OwnedFd>) {
+        let number = self.next_number;
+        self.next_number += 1;
+        let request = asked.request.encode();
+        match &asked.local {
+            Some((memory, offset)) if asked.put && asked.request.len > 0 => {
+                let data = Data { number, memory, offset: *offset, len: asked.request.len };
+                if !out.send_short_put(door, &request, data) {
+                    out.push_small(Kind::Put, number, &request);
+                    out.push_bulk(Kind::PutData, data);
+                }
+            }
+            _ if asked.put => out.send_small(door, Kind::Put, number, &request),
+            _ => out.send_small(door, Kind::Get, number, &request),
+        }
+        self.asked.push_back((number, asked));
+    }
+
+    /// Asks for those that waited for a place.
+    fn ask_waiting(&mut self, out: &mut Outgoing) {
         while self.asked.len() < TRANSFERS_MAX
             && let Some(asked) = self.waiting.pop_front()
         {
-            let number = self.next_number;
-            self.next_number += 1;
-            let kind = if asked.put { Kind::Put } else { Kind::Get };
-            out.push_small(kind, number, &asked.request.encode());
-            if asked.put
-                && asked.request.len > 0
-                && let Some((memory, offset)) = &asked.local
-            {
-                let len = asked.request.len;
-                out.push_bulk(Kind::PutData, number, memory.clone(), *offset, len);
-            }
-            self.asked.insert(number, asked);
+            self.ask(asked, out, None);
         }
+    }
+
+    /// Where in `asked` the transfer of that number is.
+    fn find(&self, number: u64) -> Option<usize> {
+        self.asked.binary_search_by_key(&number, |(number, _)| *number).ok()
     }
 
     /// Ends the transfer `op`, if there is one. Also returns its number if data may be arriving.
@@ -173,7 +199,8 @@ impl Transfers {
         number: u64,
         request: Request,
         regions: &RegionTable,
-        out: &mut Outgoing,
+        (out, door): (&mut Outgoing, Option<&OwnedFd>),
+        harvest: &mut Harvest,
     ) -> Result<(), String> {
         let put = kind == Kind::Put;
         let running = if put { self.served_puts.len() } else { self.served_gets };
@@ -199,8 +226,12 @@ impl Transfers {
         }
         match lease {
             Ok(memory) if !put && len > 0 => {
-                self.served_gets += 1;
-                out.push_bulk(Kind::GetData, number, memory, offset, len);
+                let data = Data { number, memory: &memory, offset, len };
+                if !out.send_short_data(door, data) {
+                    self.served_gets += 1;
+                    out.push_bulk(Kind::GetData, data);
+                }
+                harvest.memories.push(memory);
             }
             lease if put && len > 0 => {
                 let lease = lease.ok().map(|memory| (memory, offset));
@@ -223,6 +254,29 @@ impl Transfers {
         number: u64,
         len: u64,
     ) -> Result<Destination, String> {
+        Ok(match self.place_of(kind, number, len)? {
+            Some((memory, offset)) => Destination::Memory(memory.clone(), offset),
+            None => Destination::Nowhere,
+        })
+    }
+
+    /// A whole frame with data is there.
+    pub(super) fn take_data(&mut self, kind: Kind, number: u64, data: &[u8]) -> Result<(), String> {
+        match self.place_of(kind, number, data.len() as u64)? {
+            Some((memory, offset)) if !memory.write_at(offset, data) => {
+                Err("data beyond its memory".into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Where the next `len` bytes of data belong, which are on their way there from now on.
+    fn place_of(
+        &mut self,
+        kind: Kind,
+        number: u64,
+        len: u64,
+    ) -> Result<Option<(&LocalMem, u64)>, String> {
         let unknown = || format!("{kind:?} for transfer {number}, which is not running");
         let (place, whole, received) = match kind {
             Kind::PutData => {
@@ -230,20 +284,17 @@ impl Transfers {
                 (&served.lease, served.len, &mut served.received)
             }
             _ => {
-                let asked = self.asked.get_mut(&number).filter(|asked| !asked.put);
-                let asked = asked.ok_or_else(unknown)?;
+                let at = self.find(number).filter(|at| !self.asked[*at].1.put);
+                let asked = &mut self.asked[at.ok_or_else(unknown)?].1;
                 (&asked.local, asked.request.len, &mut asked.received)
             }
         };
         if len > whole - *received {
             return Err(format!("{kind:?} beyond the {whole} bytes of transfer {number}"));
         }
-        let destination = match place {
-            Some((memory, offset)) => Destination::Memory(memory.clone(), offset + *received),
-            None => Destination::Nowhere,
-        };
+        let place = place.as_ref().map(|(memory, offset)| (memory, offset + *received));
         *received += len;
-        Ok(destination)
+        Ok(place)
     }
 
     /// A frame with data has been read to its end.
@@ -251,7 +302,7 @@ impl Transfers {
         &mut self,
         kind: Kind,
         number: u64,
-        out: &mut Outgoing,
+        (out, door): (&mut Outgoing, Option<&OwnedFd>),
         harvest: &mut Harvest,
     ) {
         if kind == Kind::PutData {
@@ -261,27 +312,29 @@ impl Transfers {
                 && let Some((memory, _)) = served.lease
             {
                 harvest.memories.push(memory);
-                out.push_small(Kind::Done, number, &Status::Ok.encode());
+                out.send_small(door, Kind::Done, number, &Status::Ok.encode());
             }
-        } else if self.asked.get(&number).is_some_and(|asked| asked.received == asked.request.len) {
-            self.finish(number, Ok(()), out, harvest);
+        } else if let Some(at) = self.find(number)
+            && self.asked[at].1.received == self.asked[at].1.request.len
+        {
+            self.finish(at, Ok(()), out, harvest);
         }
     }
 
     fn finish(
         &mut self,
-        number: u64,
+        at: usize,
         result: Result<(), Error>,
         out: &mut Outgoing,
         harvest: &mut Harvest,
     ) {
-        if let Some(asked) = self.asked.remove(&number)
+        if let Some((_, asked)) = self.asked.remove(at)
             && let Some((memory, _)) = asked.local
         {
             harvest.memories.push(memory);
             harvest.completions.push(Completion::Transfer { op: asked.op, result });
         }
-        self.ask(out);
+        self.ask_waiting(out);
     }
 
     /// The owner's verdict on a transfer of ours.
@@ -293,9 +346,10 @@ impl Transfers {
         out: &mut Outgoing,
         harvest: &mut Harvest,
     ) -> Result<(), String> {
-        let Some(asked) = self.asked.get(&number) else {
+        let Some(at) = self.find(number) else {
             return Err(format!("verdict on transfer {number}, which is not running"));
         };
+        let asked = &self.asked[at].1;
         let unsent = asked.put && out.remove_bulk(Kind::PutData, number, harvest);
         let result = match status {
             Status::Ok if unsent || (!asked.put && asked.request.len > 0) => {
@@ -311,7 +365,7 @@ impl Transfers {
             // The owner still expects the data in order to skip it.
             out.push_small(Kind::Cancel, number, &[]);
         }
-        self.finish(number, result, out, harvest);
+        self.finish(at, result, out, harvest);
         Ok(())
     }
 
@@ -341,7 +395,7 @@ impl Transfers {
 
     /// Ends all transfers of ours with `error`, and forgets those of the peer.
     pub(super) fn fail_all(&mut self, error: &Error, harvest: &mut Harvest) {
-        for asked in self.asked.drain().map(|(_, asked)| asked).chain(self.waiting.drain(..)) {
+        for asked in self.asked.drain(..).map(|(_, asked)| asked).chain(self.waiting.drain(..)) {
             if let Some((memory, _)) = asked.local {
                 harvest.memories.push(memory);
                 let result = Err(error.clone());

@@ -8,7 +8,6 @@
 use super::endpoint::TcpEndpoint;
 use super::poller::Poller;
 use crate::loopback::{Outcome, Queued};
-use crate::sync::lock;
 use crate::{Completion, Error, OpId, Refused, Transfer};
 
 /// Data that one poll copies, bytes.
@@ -55,7 +54,7 @@ impl TcpEndpoint {
     fn run_waiting(&self, poller: &mut Poller) -> bool {
         let (mut left, mut out) = (COPY_BYTES, Outcome::default());
         let (own, core) = (&self.self_addr, &self.core);
-        let matcher = || lock(&core.matcher);
+        let matcher = || core.matcher.lock();
         if !self.loopback.run(own, matcher, &core.regions, &mut left, &mut out) {
             return false;
         }

@@ -1,0 +1,232 @@
+//! Unit tests of the frames for one peer.
+
+use super::*;
+use crate::{Access, Memory, RegionTable};
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+
+fn message(text: &[u8]) -> MsgBuf {
+    let mut buf = MsgBuf::with_capacity(64);
+    assert!(buf.try_extend(text));
+    buf
+}
+
+fn sent(harvest: &Harvest) -> Vec<u64> {
+    let ops = harvest.completions.iter().map(|completion| match completion {
+        Completion::Send { op, result: Ok(()), .. } => op.0,
+        other => panic!("not sent: {other:?}"),
+    });
+    ops.collect()
+}
+
+/// Reads frames until `frames` are complete: (kind, number, payload).
+fn frames(stream: &mut UnixStream, frames: usize) -> Vec<(Kind, u64, Vec<u8>)> {
+    let mut out = Vec::new();
+    for _ in 0..frames {
+        let mut header = [0; HEADER_BYTES];
+        stream.read_exact(&mut header).unwrap();
+        let header = Header::decode(&header, 4096).unwrap();
+        let mut payload = vec![0; header.len as usize];
+        stream.read_exact(&mut payload).unwrap();
+        out.push((header.kind, header.number, payload));
+    }
+    out
+}
+
+#[test]
+fn messages_leave_in_order_and_complete() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let mut out = Outgoing::default();
+    let mut harvest = Harvest::default();
+    for op in 0..100 {
+        out.push_message(Kind::Expected, OpId(op), Tag(op as u32), message(&[op as u8]));
+    }
+    assert_eq!(out.flush(&ours, &mut harvest, || ()).unwrap(), Flushed::All);
+    assert_eq!(sent(&harvest), (0..100).collect::<Vec<_>>());
+    for (at, (kind, number, payload)) in frames(&mut theirs, 100).into_iter().enumerate() {
+        assert_eq!((kind, number, payload), (Kind::Expected, at as u64, vec![at as u8]));
+    }
+}
+
+#[test]
+fn packed_messages_keep_their_place_among_the_others() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let mut out = Outgoing::default();
+    let mut harvest = Harvest::default();
+    let mut expected = Vec::new();
+    for number in 0..20u8 {
+        let (bytes, tag) = ([number; 5], Tag(number.into()));
+        // A message that is waited for closes the packed frame in front of it.
+        if number % 4 == 3 {
+            out.push_message(Kind::Unexpected, OpId(number.into()), tag, message(&bytes));
+            assert!(!out.push_packed(Kind::Unexpected, tag, &bytes), "behind a message");
+            assert_eq!(out.flush(&ours, &mut harvest, || ()).unwrap(), Flushed::All);
+        } else {
+            assert!(out.push_packed(Kind::Expected, tag, &bytes));
+        }
+        expected.push((u64::from(number), bytes.to_vec()));
+    }
+    assert_eq!(sent(&harvest), [3, 7, 11, 15, 19]);
+    assert!(out.is_empty());
+    let got = frames(&mut theirs, 20).into_iter().map(|(_, number, bytes)| (number, bytes));
+    assert_eq!(got.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn packed_messages_are_few_and_arrive_whole_when_the_socket_is_full() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let mut out = Outgoing::default();
+    let mut harvest = Harvest::default();
+    assert!(!out.push_packed(Kind::Expected, Tag(0), &[0; COPY_BYTES_MAX + 1]), "too long");
+    let (mut taken, mut blocked) = (0, false);
+    while !blocked {
+        while out.push_packed(Kind::Expected, Tag(taken), &[taken as u8; 300]) {
+            taken += 1;
+        }
+        assert!(out.queue.len() == 1 && out.queue[0].len <= PACKED_BYTES_MAX);
+        blocked = out.flush(&ours, &mut harvest, || ()).unwrap() == Flushed::Blocked;
+    }
+    let reader = std::thread::spawn(move || frames(&mut theirs, taken as usize));
+    while out.flush(&ours, &mut harvest, || ()).unwrap() != Flushed::All {
+        std::thread::yield_now();
+    }
+    for (at, (_, number, bytes)) in reader.join().unwrap().into_iter().enumerate() {
+        assert_eq!((number, bytes), (at as u64, vec![at as u8; 300]));
+    }
+    assert!(harvest.completions.is_empty(), "nobody waits for them");
+}
+
+#[test]
+fn chunks_of_several_transfers_take_turns_and_release_their_memory() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let table = RegionTable::new();
+    let len = CHUNK_BYTES * 2 + 10;
+    let mut out = Outgoing::default();
+    for number in 0..2u8 {
+        let pieces = vec![vec![number; 100]; len / 100 + 1];
+        let memory = table.register(Memory::from_vecs(pieces), Access::ReadOnly).unwrap();
+        let data = Data { number: number.into(), memory: &memory, offset: 2, len: len as u64 };
+        out.push_bulk(Kind::GetData, data);
+    }
+    let reader = std::thread::spawn(move || frames(&mut theirs, 6));
+    let (mut harvest, mut cut) = (Harvest::default(), 0);
+    loop {
+        match out.flush(&ours, &mut harvest, || cut += 1).unwrap() {
+            Flushed::All => break,
+            Flushed::Blocked => std::thread::yield_now(),
+            Flushed::More => {}
+        }
+    }
+    assert_eq!((cut, harvest.memories.len()), (2, 6));
+    harvest.memories.clear();
+    assert!(table.is_empty(), "nothing holds the memory any more");
+    let got = reader.join().unwrap();
+    let order: Vec<_> = got.iter().map(|(_, number, bytes)| (*number, bytes.len())).collect();
+    let chunk = CHUNK_BYTES;
+    assert_eq!(order, [(0, chunk), (1, chunk), (0, chunk), (1, chunk), (0, 10), (1, 10)]);
+    let whole = |(_, number, bytes): &(Kind, u64, Vec<u8>)| {
+        bytes.iter().all(|byte| u64::from(*byte) == *number)
+    };
+    assert!(got.iter().all(whole));
+}
+
+/// The frames of a put of four bytes, or its data alone as those of a get.
+fn short_transfer(out: &mut Outgoing, door: &OwnedFd, put: bool, memory: &LocalMem) -> bool {
+    let data = Data { number: 5, memory, offset: 1, len: 4 };
+    match put {
+        true => out.send_short_put(Some(door), &[9; REQUEST_BYTES], data),
+        false => out.send_short_data(Some(door), data),
+    }
+}
+
+#[test]
+fn what_the_socket_takes_in_part_arrives_whole() {
+    let table = RegionTable::new();
+    let memory = Memory::from_vec(vec![0, 1, 2, 3, 4, 5]);
+    let memory = table.register(memory, Access::ReadOnly).unwrap();
+    for put in [false, true] {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let ours = OwnedFd::from(ours);
+        let mut out = Outgoing::default();
+        assert!(short_transfer(&mut out, &ours, put, &memory));
+        assert!(out.is_empty());
+        let asked = if put { HEADER_BYTES + REQUEST_BYTES } else { 0 };
+        let mut whole = vec![0; asked + HEADER_BYTES + 4];
+        theirs.read_exact(&mut whole).unwrap();
+        assert_eq!(whole[whole.len() - 4..], [1, 2, 3, 4]);
+        for sent in 0..whole.len() {
+            let data = Data { number: 5, memory: &memory, offset: 1, len: 4 };
+            let header = whole[asked..].first_chunk().copied().unwrap();
+            let request = [9; REQUEST_BYTES];
+            rustix::io::write(&ours, &whole[..sent]).unwrap();
+            out.queue_rest(put.then_some(&request), header, data, sent);
+            assert!(!short_transfer(&mut out, &ours, put, &memory), "behind the rest");
+            let flushed = out.flush(&ours, &mut Harvest::default(), || ()).unwrap();
+            assert_eq!((flushed, out.data_queued, out.sent), (Flushed::All, 0, 0));
+            let mut got = vec![0; whole.len()];
+            theirs.read_exact(&mut got).unwrap();
+            assert_eq!(got, whole, "after {sent} bytes");
+        }
+    }
+    drop(memory);
+    assert!(table.is_empty(), "nothing holds the memory any more");
+}
+
+#[test]
+fn short_transfers_wait_behind_a_full_socket() {
+    let table = RegionTable::new();
+    let memory = table.register(Memory::from_vec(vec![3; 8]), Access::ReadOnly).unwrap();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let (ours, mut out) = (OwnedFd::from(ours), Outgoing::default());
+    let mut count = 0usize;
+    while out.is_empty() {
+        assert!(short_transfer(&mut out, &ours, count.is_multiple_of(2), &memory));
+        count += 1;
+    }
+    assert_eq!(out.flush(&ours, &mut Harvest::default(), || ()).unwrap(), Flushed::Blocked);
+    out.send_small(Some(&ours), Kind::Done, 6, &[0; 4]);
+    assert_eq!(out.verdicts(), 1, "it is not sent");
+    let wanted = count + count.div_ceil(2) + 1;
+    let reader = std::thread::spawn(move || frames(&mut theirs, wanted));
+    out.unblock();
+    while out.flush(&ours, &mut Harvest::default(), || ()).unwrap() != Flushed::All {
+        std::thread::yield_now();
+    }
+    let got = reader.join().unwrap();
+    assert_eq!(got.last().map(|(kind, number, _)| (*kind, *number)), Some((Kind::Done, 6)));
+}
+
+#[test]
+fn a_cancel_takes_back_what_is_unsent_and_completes_what_is_not() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let mut out = Outgoing::default();
+    let mut harvest = Harvest::default();
+    let count = 20_000;
+    for op in 0..count {
+        out.push_message(Kind::Unexpected, OpId(op), Tag(0), message(&[9; 50]));
+    }
+    assert_eq!(out.flush(&ours, &mut harvest, || ()).unwrap(), Flushed::Blocked);
+    let done = harvest.completions.len() as u64;
+    assert!(done > 0 && done < count);
+    for op in 0..count {
+        let canceled = out.cancel_send(OpId(op));
+        assert_eq!(canceled.is_some(), op >= done, "{op}");
+    }
+    // At most one message had been sent in part.
+    let partial = usize::from(!out.is_empty());
+    let reader = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        theirs.read_to_end(&mut bytes).unwrap();
+        bytes
+    });
+    while out.flush(&ours, &mut harvest, || ()).unwrap() != Flushed::All {
+        std::thread::yield_now();
+    }
+    drop(ours);
+    let bytes = reader.join().unwrap();
+    assert_eq!(bytes.len(), (done as usize + partial) * (HEADER_BYTES + 50));
+}
