@@ -94,13 +94,29 @@ pub(crate) struct Plan<'a> {
     pub(crate) local: Range<usize>,
 }
 
+/// What a tasklet is told that waits for memory: it is for the transfer that has it to drop it now.
+///
+/// # Panics
+///
+/// In a tasklet, unless `done`. An error would have no buffer to give back.
+#[track_caller]
+pub(crate) fn assert_may_wait(done: bool) {
+    assert!(done || !ult::is_tasklet(), "{}", BulkError::Tasklet);
+}
+
 /// Revokes `memory` and waits until nobody can touch it.
+///
+/// # Panics
+///
+/// In a tasklet, if it would wait.
+#[track_caller]
 pub(crate) fn take_back(memory: LocalMem) -> Memory {
     let quiet = Arc::new(Eventual::new());
     let signal = quiet.clone();
     memory.revoke(move |memory| {
         let _ = signal.set(std::sync::Mutex::new(Some(memory)));
     });
+    assert_may_wait(quiet.is_ready());
     // Not a cancellation point: peers use the memory until then, whoever has lent it.
     quiet.wait_ready_fully();
     let slot: &std::sync::Mutex<Option<Memory>> = quiet.wait();
@@ -209,7 +225,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// [`BulkError::Register`]; `f` was not called.
+    /// [`BulkError::Register`], [`BulkError::Tasklet`]; `f` was not called.
     pub fn expose_ref<T>(&self, data: &[u8], f: impl FnOnce(&Bulk) -> T) -> Result<T, BulkError> {
         let segment = RawSegment { ptr: data.as_ptr().cast_mut(), len: data.len() };
         // SAFETY:
@@ -226,7 +242,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// [`BulkError::Register`]; `f` was not called.
+    /// [`BulkError::Register`], [`BulkError::Tasklet`]; `f` was not called.
     pub fn expose_mut<T>(
         &self,
         data: &mut [u8],
@@ -247,6 +263,9 @@ impl Instance {
         access: Access,
         f: impl FnOnce(&Bulk) -> T,
     ) -> Result<T, BulkError> {
+        if ult::is_tasklet() {
+            return Err(BulkError::Tasklet);
+        }
         let memory = self.register_memory(memory, access)?;
         let bulk = self.inner().core.bulk_handle(&memory);
         // Not in a destructor: one that runs because of a panic cannot suspend its ULT, and would

@@ -39,7 +39,10 @@ pub(crate) fn of_starter() -> Option<Instant> {
 
 #[cold]
 fn of_special_caller(rpc: &'static str) -> Result<Option<Instant>, ForwardError> {
-    if ult::is_tasklet() { Err(ForwardError::Tasklet { rpc }) } else { Ok(inherited()) }
+    match ult::is_tasklet() {
+        true => Err(ForwardError::Tasklet { rpc, never_ran: true }),
+        false => Ok(inherited()),
+    }
 }
 
 /// Runs `work` without the deadline that the caller's ULT has from the request that it handles:

@@ -312,12 +312,15 @@ pub enum ForwardError {
         source: HgError,
     },
     /// The caller is a tasklet, which cannot wait without blocking its whole execution stream.
-    /// Nothing was sent. Register the handler without [`tasklet`](crate::Serve::tasklet), or make
-    /// the call in a ULT that it spawns.
+    /// Register the handler without [`tasklet`](crate::Serve::tasklet), or make the call in a ULT
+    /// that it spawns.
     #[error("a tasklet cannot wait for `{rpc}`: make the call in a ULT")]
     Tasklet {
         /// The RPC's name.
         rpc: &'static str,
+        /// Nothing was sent. Otherwise it waited for a [`Request`](crate::Request), whose call was
+        /// cancelled: the handler may have run, or may still run.
+        never_ran: bool,
     },
     /// This instance is shutting down. If the request was already sent, the handler may have run.
     #[error("call of `{rpc}` ended: this instance is shutting down")]
@@ -336,7 +339,7 @@ impl ForwardError {
             | Self::Busy { .. }
             | Self::PeerClosing { .. }
             | Self::TimedOut { never_ran: true, .. }
-            | Self::Tasklet { .. }
+            | Self::Tasklet { never_ran: true, .. }
             | Self::Encode { .. } => true,
             Self::Network { source: HgError::Na(error), .. } => error.never_arrived(),
             Self::Network { source: HgError::Forked, .. } => true,
@@ -416,7 +419,7 @@ pub enum BulkError {
         source: HgError,
     },
     /// The caller is a tasklet, which cannot wait without blocking its whole execution stream.
-    /// Nothing was started. Transfer in a ULT.
+    /// Nothing was started, nor exposed. Transfer in a ULT.
     #[error("a tasklet cannot wait for a bulk transfer: make it in a ULT")]
     Tasklet,
     /// The handle cannot be bound to its owner, or names one that this transport cannot reach.

@@ -54,7 +54,8 @@ impl TimerSpec {
 
     /// Runs the callback without a ULT of its own, directly on the execution stream (as a tasklet).
     /// That costs less, and it must not wait: nothing else would run there meanwhile. What would
-    /// wait for the network or for a shutdown fails there with an error that says so.
+    /// wait for the network or for a shutdown fails there with an error that says so, or, where it
+    /// would have to give back memory that a transfer still has, with such a panic.
     ///
     /// Counterpart: `margo_timer_create_with_pool` without a pool.
     pub fn inline(mut self) -> Self {
