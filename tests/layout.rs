@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use margo::ult;
 use margo::{Config, InitError, Instance, Layout, ProviderHandle, ProviderId, RegisterError, Rpc};
@@ -278,6 +278,45 @@ fn handlers_behind_progress_have_their_turn() {
         client.finalize_and_wait().unwrap();
         service.finalize_and_wait().unwrap();
     }
+}
+
+/// A handler that looks and yields keeps its pool from ever being empty. Progress behind it has its
+/// turns, or the call for which it looks would never end.
+#[test]
+fn progress_behind_handlers_has_its_turn() {
+    const LOOKS: Rpc<u64, u64> = Rpc::new("looks");
+    let peer = Instance::builder("na+sm://").start().unwrap();
+    let provider = register(&peer, &peer.rpc_pool());
+    for scheduler in ["default", "basic", "basic_wait", "prio", "randws"] {
+        let service = margo::init(&format!(
+            r#"{{ "argobots": {{
+                "pools": [ {{ "name": "h" }}, {{ "name": "net" }} ],
+                "xstreams": [ {{ "name": "__primary__",
+                    "scheduler": {{ "type": "{scheduler}", "pools": ["h", "net"] }} }} ] }},
+                "progress_pool": "net", "rpc_pool": "h" }}"#
+        ));
+        let service = service.unwrap();
+        let addr = service.lookup(peer.self_addr().uri()).unwrap();
+        let other = ProviderHandle::new(addr, ProviderId::new(1));
+        let serves = service.serve(LOOKS).returning(move |request| {
+            let square = request.instance().iforward(SQUARE, &other, request.args()).unwrap();
+            let end = Instant::now() + PATIENCE;
+            while !square.test() {
+                assert!(Instant::now() < end, "progress starves");
+                ult::yield_now();
+            }
+            square.wait().unwrap()
+        });
+        serves.unwrap();
+        let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+        let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+        let square = client.forward_timed(LOOKS, &target, &9, 2 * PATIENCE);
+        assert_eq!(square.unwrap_or_else(|error| panic!("{scheduler}: {error}")), 81);
+        client.finalize_and_wait().unwrap();
+        service.finalize_and_wait().unwrap();
+    }
+    drop(provider);
+    peer.finalize_and_wait().unwrap();
 }
 
 /// Handlers before progress, on one xstream.

@@ -242,7 +242,8 @@ pub enum SchedulerKind {
     Default,
     /// Pools in order; polls when all are empty.
     Basic,
-    /// Always the first pool that has a unit.
+    /// As `basic`, which lets busy pools starve nobody. In C, always the first pool that has a
+    /// unit.
     Prio,
     /// The first pool is its own; the others are robbed in random order.
     Randws,
