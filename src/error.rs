@@ -532,6 +532,17 @@ pub enum TimerError {
     /// A period of zero. Give the time between two runs.
     #[error("the period of a timer is zero; give the time between two runs")]
     ZeroPeriod,
+    /// The pool is private to its execution stream, and the caller runs elsewhere. Arm the timer
+    /// there, or give the pool another access; without a pool of its own, a timer takes any that is
+    /// not private, and the instance has none.
+    #[error(
+        "cannot arm the timer: pool `{pool}` is private to its xstream; arm it there, or define \
+         the pool as mpsc"
+    )]
+    PrivatePool {
+        /// The pool.
+        pool: String,
+    },
     /// No unit could be made for it: its pool has been removed or has shut down.
     #[error("cannot arm the timer: {0}")]
     Spawn(#[source] ult::SpawnError),

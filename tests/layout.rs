@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use margo::ult;
-use margo::{Config, InitError, Instance, Layout, ProviderHandle, ProviderId, RegisterError, Rpc};
+use margo::{
+    Config, InitError, Instance, Layout, ProviderHandle, ProviderId, RegisterError, Rpc,
+    TimerError, TimerSpec,
+};
 
 const SQUARE: Rpc<u64, u64> = Rpc::new("square");
 /// Calls `SQUARE` of its own instance, so that started handlers wait.
@@ -370,6 +373,53 @@ fn refused(document: &str) -> String {
     match margo::init(document) {
         Ok(_) => panic!("{document} was accepted"),
         Err(error) => error.to_string(),
+    }
+}
+
+/// The series begins on the thread that calls `init`, and timers are armed by any.
+#[test]
+fn timers_of_a_service_whose_handlers_have_a_private_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let prefix = dir.path().join("margo").display().to_string();
+    let document = |net: &str| {
+        format!(
+            r#"{{ "argobots": {{
+                "pools": [ {{ "name": "h", "access": "private" }},
+                           {{ "name": "net", "access": "{net}" }} ],
+                "xstreams": [ {{ "name": "__primary__",
+                    "scheduler": {{ "pools": ["h", "net"] }} }} ] }},
+                "progress_pool": "net", "rpc_pool": "h",
+                "monitoring": {{ "config": {{ "filename_prefix": "{prefix}" }} }} }}"#
+        )
+    };
+    // The pool of progress is never private to its xstream in effect: others push into it.
+    for net in ["mpmc", "private"] {
+        let service = margo::init(&document(net)).unwrap();
+        let (sender, runs) = std::sync::mpsc::channel();
+        let tell = sender.clone();
+        let timer = service.timer(move |_| tell.send(()).unwrap());
+        timer.start(Duration::ZERO).unwrap();
+        runs.recv_timeout(PATIENCE).unwrap();
+        let spec = TimerSpec::new().pool(&service.rpc_pool());
+        let own = Arc::new(service.timer_with(spec, move |_| sender.send(()).unwrap()));
+        let error = own.start(Duration::ZERO).unwrap_err();
+        assert!(matches!(error, TimerError::PrivatePool { .. }), "{error}");
+        assert!(!own.is_armed());
+        assert!(error.to_string().contains("pool `h` is private to its xstream"), "{error}");
+        // Whoever runs there may arm it, and it may arm itself.
+        let here = own.clone();
+        let arms = move |_: &margo::Handle<u64, u64>| {
+            here.start(Duration::ZERO).unwrap();
+            0
+        };
+        service.serve(SQUARE).returning(arms).unwrap();
+        let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+        let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+        client.forward_timed(SQUARE, &target, &0, PATIENCE).unwrap();
+        runs.recv_timeout(PATIENCE).unwrap();
+        drop((timer, own));
+        client.finalize_and_wait().unwrap();
+        service.finalize_and_wait().unwrap();
     }
 }
 

@@ -232,6 +232,12 @@ impl Elastic {
         self.table().pools.values().map(|entry| entry.pool.clone()).collect()
     }
 
+    /// Where handlers run that were registered without a pool.
+    pub(crate) fn rpc_pool(&self) -> PoolRef {
+        let table = self.table();
+        table.pools[&table.rpc].pool.clone()
+    }
+
     /// Keeps the layout as it is: pools that are looked at under it are not removed meanwhile.
     /// Suspends the calling ULT until a change that is under way has been made.
     pub(crate) fn hold_still(&self) -> ult::MutexGuard<'_, ()> {
@@ -354,8 +360,7 @@ impl Instance {
     /// Where handlers run that were registered without a pool. Counterpart:
     /// `margo_get_handler_pool`.
     pub fn rpc_pool(&self) -> PoolRef {
-        let table = self.elastic().table();
-        table.pools[&table.rpc].pool.clone()
+        self.elastic().rpc_pool()
     }
 
     /// Where the progress ULT of context 0 runs. Counterpart: `margo_get_progress_pool`.
