@@ -54,6 +54,14 @@ pub enum InitError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The file of `margo.address_file` could not be written.
+    #[error("margo.address_file: cannot write the address to {source}")]
+    AddressFile {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the system said, with the file's name.
+        source: std::io::Error,
+    },
     /// The progress ULT could not be made.
     #[error("cannot start the progress ULT: {0}")]
     Progress(#[from] ult::SpawnError),
