@@ -173,10 +173,10 @@ pub enum RegisterError {
         pool: String,
     },
     /// The RPC has a priority ([`Serve::priority`](crate::Serve::priority)), and the pool is of a
-    /// kind that knows none. Use a pool of the kind `prio_wait`.
+    /// kind that knows none. Use a pool of the kind `prio_wait`, or one of the program's own.
     #[error(
-        "RPC `{rpc}` cannot be served in pool `{pool}` with a priority: only pools of the kind \
-         prio_wait know priorities"
+        "RPC `{rpc}` cannot be served in pool `{pool}` with a priority: its kind knows none; make \
+         it prio_wait, or use a pool of the program's own that orders by priority"
     )]
     NoPriorities {
         /// The RPC's name.
@@ -262,8 +262,11 @@ pub enum ForwardError {
         /// Where decoding failed.
         detail: String,
     },
-    /// The peer refused the request because it has too much to do. It did not run; try later.
-    #[error("{peer} is too busy for `{rpc}`")]
+    /// The peer refused the request because it has too much to do. It did not run. Try again later,
+    /// or raise the bounds there: `margo.admission`, [`Serve::admission`](crate::Serve::admission).
+    #[error(
+        "{peer} is too busy for `{rpc}`: try again later, or raise its bounds (`margo.admission`)"
+    )]
     Busy {
         /// The RPC's name.
         rpc: &'static str,
