@@ -24,12 +24,12 @@ use std::time::{Duration, Instant};
 use na::{Access, LocalMem, Memory, RawSegment};
 use ult::Eventual;
 
-use crate::call::{GaveUp, WhyOver};
+use crate::call::{GaveUp, Term, WhyOver};
 use crate::hg::{Bulk, BulkOp, HgError, OpRef};
 use crate::instance::Inner;
 use crate::monitor::BulkWatch;
 use crate::progress::Token;
-use crate::{Addr, BulkError, Instance};
+use crate::{Addr, BulkError, Instance, deadline};
 
 /// A transfer in flight. Like a [`Call`](crate::call::Call), the RPC layer has one count of it and
 /// who has started it the other.
@@ -294,6 +294,9 @@ impl Instance {
     /// Copies from the memory behind `remote`, which belongs to `from`, into `into[local]`. The
     /// fastest destination on one host is memory of [`alloc`](Self::alloc) that is exposed.
     ///
+    /// On the ULT of a handler it gives up at the deadline of the request, as calls do, unless in
+    /// [`without_deadline`](crate::without_deadline).
+    ///
     /// # Errors
     ///
     /// [`BulkError`]; `into[local]` then holds no particular bytes.
@@ -332,7 +335,8 @@ impl Instance {
         self.transfer(plan, into.memory(), Some(limit))
     }
 
-    /// Copies `from[local]` into the memory behind `remote`, which belongs to `to`.
+    /// Copies `from[local]` into the memory behind `remote`, which belongs to `to`. For deadlines
+    /// see [`pull`](Self::pull).
     ///
     /// # Errors
     ///
@@ -383,13 +387,12 @@ impl Instance {
         if ult::is_tasklet() {
             return Err(BulkError::Tasklet);
         }
-        // A limit beyond what the clock can count is no limit.
-        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let term = Term::of_call(limit, deadline::of_starter());
         let peer = plan.peer;
         let call = Arc::new(BulkCall::waited_for());
         let op = self.start_transfer(plan, memory, &call)?;
-        self.wait_for(op, &call, deadline);
-        call.result(peer, limit)
+        self.wait_for(op, &call, term.map(|term| term.at));
+        call.result(peer, term.map(|term| term.limit))
     }
 
     /// Starts a transfer, which ends through `call`; not if this returns an error.
@@ -407,6 +410,10 @@ impl Instance {
             return Err(BulkError::LocalRange { start: local.start, end: local.end, len });
         }
         let failed = |source| BulkError::Transfer { peer: peer.to_string(), source };
+        // Of a handler whose caller has given up.
+        if deadline::of_starter().is_some_and(|deadline| deadline <= Instant::now()) {
+            return Err(BulkError::TimedOut { peer: peer.to_string(), limit: Duration::ZERO });
+        }
         self.inner().may_start().map_err(failed)?;
         let bytes = local.len() as u64;
         self.inner().monitoring.transfer_starts(&call.watch, op, peer, bytes);

@@ -69,7 +69,8 @@ type Ended<B> = (Result<(), BulkError>, B);
 
 impl Instance {
     /// Starts to copy from the memory behind `remote`, which belongs to `from`, into `into[local]`,
-    /// and returns at once.
+    /// and returns at once. A handler whose request has passed its deadline starts none, see
+    /// [`pull`](Self::pull).
     ///
     /// Counterpart: `margo_bulk_itransfer` with `HG_BULK_PULL`.
     pub fn ipull<B: LocalBulk + Send + 'static>(

@@ -401,7 +401,8 @@ pub enum BulkError {
         /// The buffer's length.
         len: usize,
     },
-    /// The transfer did not end in time and was cancelled.
+    /// The transfer did not end in time and was cancelled; or was not started, as a handler's
+    /// after the deadline of its request.
     #[error("bulk transfer with {peer} did not end within {limit:?}")]
     TimedOut {
         /// The peer's address.
