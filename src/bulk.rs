@@ -24,12 +24,12 @@ use std::time::{Duration, Instant};
 use na::{Access, LocalMem, Memory, RawSegment};
 use ult::Eventual;
 
-use crate::call::{GaveUp, WhyOver};
+use crate::call::{GaveUp, Term, WhyOver};
 use crate::hg::{Bulk, BulkOp, HgError, OpRef};
 use crate::instance::Inner;
 use crate::monitor::BulkWatch;
 use crate::progress::Token;
-use crate::{Addr, BulkError, Instance};
+use crate::{Addr, BulkError, Instance, deadline};
 
 /// A transfer in flight. Like a [`Call`](crate::call::Call), the RPC layer has one count of it and
 /// who has started it the other.
@@ -94,13 +94,29 @@ pub(crate) struct Plan<'a> {
     pub(crate) local: Range<usize>,
 }
 
+/// What a tasklet is told that waits for memory: it is for the transfer that has it to drop it now.
+///
+/// # Panics
+///
+/// In a tasklet, unless `done`. An error would have no buffer to give back.
+#[track_caller]
+pub(crate) fn assert_may_wait(done: bool) {
+    assert!(done || !ult::is_tasklet(), "{}", BulkError::Tasklet);
+}
+
 /// Revokes `memory` and waits until nobody can touch it.
+///
+/// # Panics
+///
+/// In a tasklet, if it would wait.
+#[track_caller]
 pub(crate) fn take_back(memory: LocalMem) -> Memory {
     let quiet = Arc::new(Eventual::new());
     let signal = quiet.clone();
     memory.revoke(move |memory| {
         let _ = signal.set(std::sync::Mutex::new(Some(memory)));
     });
+    assert_may_wait(quiet.is_ready());
     // Not a cancellation point: peers use the memory until then, whoever has lent it.
     quiet.wait_ready_fully();
     let slot: &std::sync::Mutex<Option<Memory>> = quiet.wait();
@@ -209,7 +225,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// [`BulkError::Register`]; `f` was not called.
+    /// [`BulkError::Register`], [`BulkError::Tasklet`]; `f` was not called.
     pub fn expose_ref<T>(&self, data: &[u8], f: impl FnOnce(&Bulk) -> T) -> Result<T, BulkError> {
         let segment = RawSegment { ptr: data.as_ptr().cast_mut(), len: data.len() };
         // SAFETY:
@@ -226,7 +242,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// [`BulkError::Register`]; `f` was not called.
+    /// [`BulkError::Register`], [`BulkError::Tasklet`]; `f` was not called.
     pub fn expose_mut<T>(
         &self,
         data: &mut [u8],
@@ -247,6 +263,9 @@ impl Instance {
         access: Access,
         f: impl FnOnce(&Bulk) -> T,
     ) -> Result<T, BulkError> {
+        if ult::is_tasklet() {
+            return Err(BulkError::Tasklet);
+        }
         let memory = self.register_memory(memory, access)?;
         let bulk = self.inner().core.bulk_handle(&memory);
         // Not in a destructor: one that runs because of a panic cannot suspend its ULT, and would
@@ -274,6 +293,9 @@ impl Instance {
 
     /// Copies from the memory behind `remote`, which belongs to `from`, into `into[local]`. The
     /// fastest destination on one host is memory of [`alloc`](Self::alloc) that is exposed.
+    ///
+    /// On the ULT of a handler it gives up at the deadline of the request, as calls do, unless in
+    /// [`without_deadline`](crate::without_deadline).
     ///
     /// # Errors
     ///
@@ -313,7 +335,8 @@ impl Instance {
         self.transfer(plan, into.memory(), Some(limit))
     }
 
-    /// Copies `from[local]` into the memory behind `remote`, which belongs to `to`.
+    /// Copies `from[local]` into the memory behind `remote`, which belongs to `to`. For deadlines
+    /// see [`pull`](Self::pull).
     ///
     /// # Errors
     ///
@@ -364,13 +387,12 @@ impl Instance {
         if ult::is_tasklet() {
             return Err(BulkError::Tasklet);
         }
-        // A limit beyond what the clock can count is no limit.
-        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let term = Term::of_call(limit, deadline::of_starter());
         let peer = plan.peer;
         let call = Arc::new(BulkCall::waited_for());
         let op = self.start_transfer(plan, memory, &call)?;
-        self.wait_for(op, &call, deadline);
-        call.result(peer, limit)
+        self.wait_for(op, &call, term.map(|term| term.at));
+        call.result(peer, term.map(|term| term.limit))
     }
 
     /// Starts a transfer, which ends through `call`; not if this returns an error.
@@ -388,6 +410,10 @@ impl Instance {
             return Err(BulkError::LocalRange { start: local.start, end: local.end, len });
         }
         let failed = |source| BulkError::Transfer { peer: peer.to_string(), source };
+        // Of a handler whose caller has given up.
+        if deadline::of_starter().is_some_and(|deadline| deadline <= Instant::now()) {
+            return Err(BulkError::TimedOut { peer: peer.to_string(), limit: Duration::ZERO });
+        }
         self.inner().may_start().map_err(failed)?;
         let bytes = local.len() as u64;
         self.inner().monitoring.transfer_starts(&call.watch, op, peer, bytes);

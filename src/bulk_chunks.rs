@@ -73,6 +73,9 @@ impl Instance {
         B: LocalBulk + AsMut<[u8]> + Send + 'static,
         E: From<BulkError>,
     {
+        if ult::is_tasklet() {
+            return Err(BulkError::Tasklet.into());
+        }
         let mut window = Window::new(buffers);
         let mut chunks = Chunks { range, bytes: window.chunk_bytes() };
         loop {
@@ -115,6 +118,9 @@ impl Instance {
         B: LocalBulk + AsMut<[u8]> + Send + 'static,
         E: From<BulkError>,
     {
+        if ult::is_tasklet() {
+            return Err(BulkError::Tasklet.into());
+        }
         let mut window = Window::new(buffers);
         let chunks = Chunks { range, bytes: window.chunk_bytes() };
         for (at, len) in chunks {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use ult::{Eventual, ReadyIn, Selectable};
 
-use crate::bulk::{BulkCall, LocalBulk, Plan};
+use crate::bulk::{BulkCall, LocalBulk, Plan, assert_may_wait};
 use crate::call::GaveUp;
 use crate::hg::{Bulk, BulkOp, HgError, OpRef};
 use crate::{Addr, BulkError, Canceler, Handle, Instance};
@@ -69,7 +69,8 @@ type Ended<B> = (Result<(), BulkError>, B);
 
 impl Instance {
     /// Starts to copy from the memory behind `remote`, which belongs to `from`, into `into[local]`,
-    /// and returns at once.
+    /// and returns at once. A handler whose request has passed its deadline starts none, see
+    /// [`pull`](Self::pull).
     ///
     /// Counterpart: `margo_bulk_itransfer` with `HG_BULK_PULL`.
     pub fn ipull<B: LocalBulk + Send + 'static>(
@@ -159,8 +160,14 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
     /// [`BulkError::LocalRange`] and [`BulkError::Transfer`] as for [`Instance::pull`],
     /// [`BulkError::Canceled`].
     ///
+    /// # Panics
+    ///
+    /// In a tasklet, which cannot wait, if the transfer is in flight: there is no buffer to give
+    /// back. The transfer is cancelled, as by dropping the request.
+    ///
     /// Counterpart: `margo_wait`.
     pub fn wait(mut self) -> (Result<(), BulkError>, B) {
+        assert_may_wait(self.test());
         self.call.done.wait_ready();
         self.end()
     }
@@ -180,7 +187,12 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
     /// # Errors
     ///
     /// Gives the request back if the transfer is in flight.
+    ///
+    /// # Panics
+    ///
+    /// As `wait`, unless `until` has passed.
     pub fn wait_deadline(mut self, until: Instant) -> Result<(Result<(), BulkError>, B), Self> {
+        assert_may_wait(self.test() || until <= Instant::now());
         if self.call.done.wait_ready_deadline(until) { Ok(self.end()) } else { Err(self) }
     }
 
@@ -188,7 +200,11 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
     ///
     /// # Errors
     ///
-    /// Gives the request back if the transfer is in flight.
+    /// As there.
+    ///
+    /// # Panics
+    ///
+    /// As there.
     pub fn wait_timeout(self, timeout: Duration) -> Result<(Result<(), BulkError>, B), Self> {
         match Instant::now().checked_add(timeout) {
             Some(until) => self.wait_deadline(until),

@@ -317,11 +317,13 @@ pub(crate) fn pool_for_units<const N: usize>(
     instance: &Instance,
     wanted: [PoolRef; N],
 ) -> Option<PoolRef> {
-    let may_spawn = |pool: &PoolRef| {
-        pool.access() != ult::Access::Private
-            || ult::current().is_some_and(|here| pool.xstreams().contains(&here.xstream))
-    };
     wanted.into_iter().chain(instance.pools()).find(may_spawn)
+}
+
+/// Whether the caller may spawn there: into a private pool only its xstream does.
+pub(crate) fn may_spawn(pool: &PoolRef) -> bool {
+    pool.access() != ult::Access::Private
+        || ult::current().is_some_and(|here| pool.xstreams().contains(&here.xstream))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

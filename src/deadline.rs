@@ -1,9 +1,10 @@
 //! Deadlines that go on from call to call.
 //!
 //! A request that came with a deadline lends it to the ULT of its handler: calls made there give up
-//! by then, too, and tell their targets. So nobody works for a caller that has given up, however
-//! long the chain. It is a value of that ULT alone ([`ult::UltLocal`]): ULTs that a handler spawns
-//! have none, unless they call with a limit of their own.
+//! by then, too, and tell their targets; transfers give up as well, and none is started later. So
+//! nobody works for a caller that has given up, however long the chain. It is a value of that ULT
+//! alone ([`ult::UltLocal`]): ULTs that a handler spawns have none, unless they call with a limit
+//! of their own.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -39,12 +40,15 @@ pub(crate) fn of_starter() -> Option<Instant> {
 
 #[cold]
 fn of_special_caller(rpc: &'static str) -> Result<Option<Instant>, ForwardError> {
-    if ult::is_tasklet() { Err(ForwardError::Tasklet { rpc }) } else { Ok(inherited()) }
+    match ult::is_tasklet() {
+        true => Err(ForwardError::Tasklet { rpc, never_ran: true }),
+        false => Ok(inherited()),
+    }
 }
 
 /// Runs `work` without the deadline that the caller's ULT has from the request that it handles:
-/// calls in it take as long as they do. For work that has to be completed although the caller of
-/// the handler may give up: undoing, say, or what others wait for.
+/// calls and transfers in it take as long as they do. For work that has to be completed although
+/// the caller of the handler may give up: undoing, say, or what others wait for.
 ///
 /// Outside of handlers, and in ULTs that they spawn, there is no such deadline anyway.
 ///

@@ -54,6 +54,14 @@ pub enum InitError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The file of `margo.address_file` could not be written.
+    #[error("margo.address_file: cannot write the address to {source}")]
+    AddressFile {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the system said, with the file's name.
+        source: std::io::Error,
+    },
     /// The progress ULT could not be made.
     #[error("cannot start the progress ULT: {0}")]
     Progress(#[from] ult::SpawnError),
@@ -165,10 +173,10 @@ pub enum RegisterError {
         pool: String,
     },
     /// The RPC has a priority ([`Serve::priority`](crate::Serve::priority)), and the pool is of a
-    /// kind that knows none. Use a pool of the kind `prio_wait`.
+    /// kind that knows none. Use a pool of the kind `prio_wait`, or one of the program's own.
     #[error(
-        "RPC `{rpc}` cannot be served in pool `{pool}` with a priority: only pools of the kind \
-         prio_wait know priorities"
+        "RPC `{rpc}` cannot be served in pool `{pool}` with a priority: its kind knows none; make \
+         it prio_wait, or use a pool of the program's own that orders by priority"
     )]
     NoPriorities {
         /// The RPC's name.
@@ -254,8 +262,11 @@ pub enum ForwardError {
         /// Where decoding failed.
         detail: String,
     },
-    /// The peer refused the request because it has too much to do. It did not run; try later.
-    #[error("{peer} is too busy for `{rpc}`")]
+    /// The peer refused the request because it has too much to do. It did not run. Try again later,
+    /// or raise the bounds there: `margo.admission`, [`Serve::admission`](crate::Serve::admission).
+    #[error(
+        "{peer} is too busy for `{rpc}`: try again later, or raise its bounds (`margo.admission`)"
+    )]
     Busy {
         /// The RPC's name.
         rpc: &'static str,
@@ -312,12 +323,15 @@ pub enum ForwardError {
         source: HgError,
     },
     /// The caller is a tasklet, which cannot wait without blocking its whole execution stream.
-    /// Nothing was sent. Register the handler without [`tasklet`](crate::Serve::tasklet), or make
-    /// the call in a ULT that it spawns.
+    /// Register the handler without [`tasklet`](crate::Serve::tasklet), or make the call in a ULT
+    /// that it spawns.
     #[error("a tasklet cannot wait for `{rpc}`: make the call in a ULT")]
     Tasklet {
         /// The RPC's name.
         rpc: &'static str,
+        /// Nothing was sent. Otherwise it waited for a [`Request`](crate::Request), whose call was
+        /// cancelled: the handler may have run, or may still run.
+        never_ran: bool,
     },
     /// This instance is shutting down. If the request was already sent, the handler may have run.
     #[error("call of `{rpc}` ended: this instance is shutting down")]
@@ -336,7 +350,7 @@ impl ForwardError {
             | Self::Busy { .. }
             | Self::PeerClosing { .. }
             | Self::TimedOut { never_ran: true, .. }
-            | Self::Tasklet { .. }
+            | Self::Tasklet { never_ran: true, .. }
             | Self::Encode { .. } => true,
             Self::Network { source: HgError::Na(error), .. } => error.never_arrived(),
             Self::Network { source: HgError::Forked, .. } => true,
@@ -387,7 +401,8 @@ pub enum BulkError {
         /// The buffer's length.
         len: usize,
     },
-    /// The transfer did not end in time and was cancelled.
+    /// The transfer did not end in time and was cancelled; or was not started, as a handler's
+    /// after the deadline of its request.
     #[error("bulk transfer with {peer} did not end within {limit:?}")]
     TimedOut {
         /// The peer's address.
@@ -416,7 +431,7 @@ pub enum BulkError {
         source: HgError,
     },
     /// The caller is a tasklet, which cannot wait without blocking its whole execution stream.
-    /// Nothing was started. Transfer in a ULT.
+    /// Nothing was started, nor exposed. Transfer in a ULT.
     #[error("a tasklet cannot wait for a bulk transfer: make it in a ULT")]
     Tasklet,
     /// The handle cannot be bound to its owner, or names one that this transport cannot reach.
@@ -529,6 +544,17 @@ pub enum TimerError {
     /// A period of zero. Give the time between two runs.
     #[error("the period of a timer is zero; give the time between two runs")]
     ZeroPeriod,
+    /// The pool is private to its execution stream, and the caller runs elsewhere. Arm the timer
+    /// there, or give the pool another access; without a pool of its own, a timer takes any that is
+    /// not private, and the instance has none.
+    #[error(
+        "cannot arm the timer: pool `{pool}` is private to its xstream; arm it there, or define \
+         the pool as mpsc"
+    )]
+    PrivatePool {
+        /// The pool.
+        pool: String,
+    },
     /// No unit could be made for it: its pool has been removed or has shut down.
     #[error("cannot arm the timer: {0}")]
     Spawn(#[source] ult::SpawnError),

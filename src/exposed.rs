@@ -120,6 +120,11 @@ impl<B: Exposable> Exposed<B> {
     /// Takes the memory back: peers are refused from now on. Waits for the transfers that have
     /// begun; a peer that dies ends its own.
     ///
+    /// # Panics
+    ///
+    /// In a tasklet, which cannot wait, if there are such transfers. The memory is then freed when
+    /// they are over.
+    ///
     /// Counterpart: `margo_bulk_free`.
     pub fn release(self) -> B {
         owner_of(take_back(self.memory))

@@ -28,7 +28,7 @@ use crate::shutdown::Shutdown;
 use crate::timer::Timers;
 use crate::trace::Tracer;
 use crate::when_needed::WhenNeeded;
-use crate::{InitError, Instance, Layout, remote_shutdown};
+use crate::{AddressFile, InitError, Instance, Layout, remote_shutdown};
 
 /// How long a shutdown waits for running handlers, unless
 /// [`InstanceBuilder::grace`] says otherwise.
@@ -152,6 +152,7 @@ impl InstanceBuilder {
         if let Some(parent) = parent {
             child::enter(&instance, parent)?;
         }
+        write_address_file(&instance)?;
         Ok(instance)
     }
 }
@@ -224,6 +225,7 @@ fn start(
         family: Family::new(parent),
         process: Process::current(),
         remote_shutdown: AtomicBool::new(resolved.remote_shutdown),
+        address_file: OnceLock::new(),
         when_needed: WhenNeeded::new(resolved.progress_when_needed),
         identities: Identities::default(),
         metrics: metrics::State::new(watched, resolved.metrics.remote),
@@ -248,6 +250,20 @@ fn start(
     monitor::api::start(&instance);
     profile::start(&instance);
     Ok(instance)
+}
+
+/// Writes the file of `margo.address_file`. Last, when whoever reads it can be served.
+fn write_address_file(instance: &Instance) -> Result<(), InitError> {
+    let inner = instance.inner();
+    let resolved = &inner.resolved;
+    let Some(path) = resolved.address_file.as_ref().filter(|_| resolved.listen) else {
+        return Ok(());
+    };
+    let file = AddressFile::write(path, instance.self_addr().uri())
+        .map_err(|source| InitError::AddressFile { path: path.into(), source })?;
+    // Nobody was here before.
+    let _ = inner.address_file.set(file);
+    Ok(())
 }
 
 /// Begins the file of `margo.trace`, if there is to be one.

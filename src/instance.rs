@@ -24,7 +24,7 @@ use crate::progress::{Progress, Token};
 use crate::shutdown::Shutdown;
 use crate::timer::Timers;
 use crate::when_needed::WhenNeeded;
-use crate::{Addr, FinalizeError, metrics};
+use crate::{Addr, AddressFile, FinalizeError, metrics};
 
 /// A running margo: an address, an RPC layer, pools and execution streams. Cheap to clone.
 ///
@@ -74,6 +74,8 @@ pub(crate) struct Inner {
     /// Peers may end it.
     pub(crate) remote_shutdown: AtomicBool,
     pub(crate) when_needed: WhenNeeded,
+    /// That of `margo.address_file`.
+    pub(crate) address_file: OnceLock<AddressFile>,
     pub(crate) metrics: metrics::State,
     pub(crate) log: Log,
     pub(crate) gates: Gates<Waiting>,

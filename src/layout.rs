@@ -314,8 +314,8 @@ impl LayoutPool {
 impl LayoutXstream {
     pub(crate) fn spec(&self) -> XstreamSpec {
         let scheduler: Box<dyn ult::Scheduler> = match self.scheduler {
-            SchedulerKind::Basic => Box::new(ult::Basic::new()),
-            SchedulerKind::Prio => Box::new(ult::Prio::new()),
+            // Strict priorities could starve progress and handlers; see the configuration.
+            SchedulerKind::Basic | SchedulerKind::Prio => Box::new(ult::Basic::new()),
             SchedulerKind::Randws => Box::new(ult::RandWs::new()),
             SchedulerKind::BasicWait | SchedulerKind::Default => Box::new(ult::BasicWait::new()),
         };

@@ -65,6 +65,7 @@
 #[doc(hidden)]
 pub mod hg;
 
+mod address_file;
 mod admission;
 mod bulk;
 mod bulk_bind;
@@ -122,6 +123,7 @@ pub use margo_config as config;
 pub use {na, ult};
 
 pub use self::{
+    address_file::AddressFile,
     admission::Load,
     bulk::{BulkBuffer, LocalBulk},
     bulk_pool::{BulkClassStats, BulkPool, BulkPoolError, BulkPoolSpec, PooledBuffer},

@@ -244,6 +244,15 @@ impl<R> Request<R> {
         }
     }
 
+    /// An error in a tasklet, unless the call is over or this is not to wait for it.
+    fn may_wait(&self, until: Option<Instant>) -> Result<(), ForwardError> {
+        let waits = || !self.test() && until.is_none_or(|until| until > Instant::now());
+        if ult::is_tasklet() && waits() {
+            return Err(ForwardError::Tasklet { rpc: self.rpc, never_ran: false });
+        }
+        Ok(())
+    }
+
     /// Waits until the call is over; `false`: it was not at `until`.
     fn wait_ready(&self, until: Option<Instant>) -> bool {
         let done = self.call().done();
@@ -271,10 +280,12 @@ impl<R: DeserializeOwned> Request<R> {
     ///
     /// # Errors
     ///
-    /// As [`Instance::forward`]; [`ForwardError::TimedOut`], [`ForwardError::Canceled`].
+    /// As [`Instance::forward`]; [`ForwardError::TimedOut`], [`ForwardError::Canceled`]; in a
+    /// tasklet, if the call is in flight, [`ForwardError::Tasklet`], and the call is cancelled.
     ///
     /// Counterpart: `margo_wait`, `margo_get_output`.
     pub fn wait(self) -> Result<R, ForwardError> {
+        self.may_wait(None)?;
         self.wait_ready(None);
         self.read()
     }
@@ -293,8 +304,12 @@ impl<R: DeserializeOwned> Request<R> {
     ///
     /// # Errors
     ///
-    /// Gives the request back if the call is in flight.
+    /// Gives the request back if the call is in flight then. In a tasklet, which cannot wait, the
+    /// call ends as [`wait`](Self::wait) says, unless `until` has passed.
     pub fn wait_deadline(self, until: Instant) -> Result<Result<R, ForwardError>, Self> {
+        if let Err(error) = self.may_wait(Some(until)) {
+            return Ok(Err(error));
+        }
         if self.wait_ready(Some(until)) { Ok(self.read()) } else { Err(self) }
     }
 
@@ -302,7 +317,7 @@ impl<R: DeserializeOwned> Request<R> {
     ///
     /// # Errors
     ///
-    /// Gives the request back if the call is in flight.
+    /// As there.
     pub fn wait_timeout(self, timeout: Duration) -> Result<Result<R, ForwardError>, Self> {
         match Instant::now().checked_add(timeout) {
             Some(until) => self.wait_deadline(until),
@@ -409,7 +424,9 @@ impl Canceler {
 /// returns where it was and its result; the others keep their order and go on. `None`: there are no
 /// requests.
 ///
-/// A ULT suspends, an OS thread parks. For requests of different types see [`Request::ready`].
+/// A ULT suspends, an OS thread parks. In a tasklet, which cannot wait, the first of `requests`
+/// ends with [`ForwardError::Tasklet`] if none is over. For requests of different types see
+/// [`Request::ready`].
 ///
 /// ```
 /// # use margo::{Instance, ProviderHandle, Rpc};
@@ -457,8 +474,13 @@ fn first_of<R: DeserializeOwned>(
     requests: &mut Vec<Request<R>>,
     until: Option<Instant>,
 ) -> Option<(usize, Result<R, ForwardError>)> {
-    if requests.is_empty() {
-        return None;
+    let first = requests.first()?;
+    if ult::is_tasklet() {
+        let over = requests.iter().position(Request::test);
+        let refused = first.may_wait(until).err().filter(|_| over.is_none());
+        let index = over.or_else(|| refused.is_some().then_some(0))?;
+        let request = requests.remove(index);
+        return Some((index, refused.map_or_else(|| request.read(), Err)));
     }
     loop {
         let objects: Vec<&dyn Selectable> =

@@ -98,7 +98,7 @@ impl BulkSegments {
         }
     }
 
-    /// The vectors.
+    /// The vectors. Nobody has them any more, so this does not wait.
     pub fn into_segments(self) -> Vec<Vec<u8>> {
         owner_of(take_back(self.memory))
     }

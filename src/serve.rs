@@ -122,8 +122,8 @@ impl<'a, A, R, T> Serve<'a, A, R, T> {
     /// Runs the handlers as tasklets: without a stack of their own, on that of the xstream. That
     /// saves a stack and two switches for each request. Only for handlers that never wait: a call
     /// or bulk transfer in one fails with an error at once ([`ForwardError::Tasklet`],
-    /// [`BulkError::Tasklet`]); a wait for anything of [`ult`] blocks the whole xstream. Default:
-    /// ULTs.
+    /// [`BulkError::Tasklet`]), and so does to wait for one that was started; a wait for anything
+    /// of [`ult`] blocks the whole xstream. Default: ULTs.
     ///
     /// [`ForwardError::Tasklet`]: crate::ForwardError::Tasklet
     /// [`BulkError::Tasklet`]: crate::BulkError::Tasklet

@@ -5,7 +5,7 @@
 //! a handler, or a destructor) can. The steps:
 //!
 //! - **refuse**: requests that arrive are answered with `HG_PERMISSION` from the moment of `begin`,
-//!   and those that wait because of a bound are;
+//!   and those that wait because of a bound are; the file of `margo.address_file` is removed;
 //! - **children**: instances that share our execution streams (`child.rs`) end first, wholly;
 //! - **drain**: running handlers get the grace period to end; they may still make calls. Those that
 //!   are left are told by their cancel tokens;
@@ -222,6 +222,7 @@ fn run_contained(inner: &Arc<Inner>, run: impl FnOnce(&Arc<Inner>)) {
 /// What is left when the steps cannot be taken in their order: the network closes, and the
 /// execution streams end with the last who holds the runtime.
 fn end_at_once(inner: &Arc<Inner>, error: FinalizeError) {
+    forget_address(inner);
     contain(&inner.log, "finalize", || {
         finalize::run(inner, Stage::Before);
         inner.timers.close();
@@ -248,6 +249,7 @@ pub(crate) fn stop_progress(inner: &Arc<Inner>) -> bool {
 fn run(inner: &Arc<Inner>) {
     let shutdown = &inner.shutdown;
     shutdown.signal.end();
+    forget_address(inner);
     inner.monitoring.tell(&LifeEvent::Finalizing);
     crate::handler::refuse_waiting(inner);
     inner.family.end_children();
@@ -288,6 +290,13 @@ fn run(inner: &Arc<Inner>) {
     inner.family.keep(Vec::new());
     let _ = shutdown.done.set(result);
     inner.family.leave();
+}
+
+/// Nobody is to find an instance that serves no more.
+fn forget_address(inner: &Inner) {
+    if let Some(file) = inner.address_file.get() {
+        file.remove();
+    }
 }
 
 fn end_timers(inner: &Inner) {

@@ -13,7 +13,8 @@ use bulk_support::idle::idle_owner;
 use bulk_support::{Mover, Node, PATIENCE, pattern};
 use common::bounded;
 use margo::hg::{BulkOp, HgOptions};
-use margo::{Access, Bulk, Instance};
+use margo::{Access, Addr, Bulk, Instance};
+use na::LocalMem;
 
 /// More than sockets hold.
 const LEN: usize = 32 << 20;
@@ -64,6 +65,30 @@ fn a_cancelled_ult_leaves_after_its_transfer() {
     });
 }
 
+/// Who reads `LEN` bytes of that instance when it is turned; the instance as it knows it.
+fn reader_of(lender: &Instance) -> (Node, Addr, LocalMem) {
+    let mut options = HgOptions::default();
+    options.bulk_chunk_bytes = LEN as u64;
+    let reader = Node::open("na+tcp://127.0.0.1:0", true, options);
+    let own = reader.core.lookup(lender.self_addr().uri()).unwrap();
+    let local = reader.expose(vec![vec![0; LEN]], Access::ReadOnly);
+    (reader, own, local)
+}
+
+/// Begins transfer 1. Some of it is there then, so the lender has begun; most of it is not, as
+/// nobody reads.
+fn begin_to_read(reader: &Node, own: &Addr, bulk: &Bulk, local: &LocalMem) {
+    let core = &reader.core;
+    core.transfer(BulkOp::Pull, own, bulk, 0, local, 0, LEN as u64, 1).unwrap();
+    let mut byte = [0];
+    let deadline = Instant::now() + PATIENCE;
+    while byte == [0] {
+        reader.core.progress(1).unwrap();
+        assert!(local.read_at(1, &mut byte));
+        assert!(Instant::now() < deadline, "the transfer does not begin");
+    }
+}
+
 /// How the closure of a scope ends while a peer is reading.
 #[derive(Clone, Copy, PartialEq)]
 enum End {
@@ -78,11 +103,7 @@ fn a_scope_ends_after_the_transfers_that_use_it() {
     for end in [End::Return, End::Panic, End::Cancel] {
         bounded("the end of a scope", move || {
             let lender = Instance::builder("na+tcp://127.0.0.1:0").start().unwrap();
-            let mut options = HgOptions::default();
-            options.bulk_chunk_bytes = LEN as u64;
-            let mut reader = Node::open("na+tcp://127.0.0.1:0", true, options);
-            let own = reader.core.lookup(lender.self_addr().uri()).unwrap();
-            let local = reader.expose(vec![vec![0; LEN]], Access::ReadOnly);
+            let (mut reader, own, local) = reader_of(&lender);
             let (sender, receiver) = std::sync::mpsc::channel::<Bulk>();
             let begun = Arc::new(ult::Eventual::<()>::new());
             let (instance, wait) = (lender.clone(), begun.clone());
@@ -99,16 +120,8 @@ fn a_scope_ends_after_the_transfers_that_use_it() {
             });
             let scope = scope.unwrap();
             let bulk = receiver.recv().unwrap();
-            let core = &reader.core;
-            core.transfer(BulkOp::Pull, &own, &bulk, 0, &local, 0, LEN as u64, 1).unwrap();
-            // Some of it is there, so the lender has begun; most of it is not, as nobody reads.
-            let mut byte = [0];
+            begin_to_read(&reader, &own, &bulk, &local);
             let deadline = Instant::now() + PATIENCE;
-            while byte == [0] {
-                reader.core.progress(1).unwrap();
-                assert!(local.read_at(1, &mut byte));
-                assert!(Instant::now() < deadline, "the transfer does not begin");
-            }
             match end {
                 End::Cancel => scope.cancel(),
                 _ => begun.set(()).unwrap(),
@@ -146,4 +159,31 @@ fn a_scope_ends_after_the_transfers_that_use_it() {
             lender.finalize_and_wait().unwrap();
         });
     }
+}
+
+#[test]
+fn a_tasklet_that_takes_memory_back_too_early_panics_and_does_not_block() {
+    bounded("a release in a tasklet", || {
+        let lender = Instance::builder("na+tcp://127.0.0.1:0").start().unwrap();
+        let pool = lender.rpc_pool();
+        let (mut reader, own, local) = reader_of(&lender);
+        let lent = lender.expose(pattern(LEN, 0), Access::ReadOnly).unwrap();
+        begin_to_read(&reader, &own, lent.bulk(), &local);
+        let release = pool.tasklet().spawn(move || drop(lent.release())).unwrap();
+        let Err(ult::JoinError::Panicked(panic)) = release.join() else { panic!("it has waited") };
+        assert!(panic.message().contains("a tasklet cannot wait for a bulk"));
+        // The reader loses nothing by it.
+        let deadline = Instant::now() + PATIENCE;
+        while reader.log.bulks.is_empty() {
+            reader.turn();
+            assert!(Instant::now() < deadline, "the transfer does not end");
+        }
+        assert!(reader.bulk_end(1).unwrap().is_ok());
+        assert!(bulk_support::contents(&local) == pattern(LEN, 0));
+        // Memory that nobody uses comes back in a tasklet as well.
+        let lent = lender.expose(vec![7; 8], Access::ReadOnly).unwrap();
+        let release = pool.tasklet().spawn(move || lent.release()).unwrap();
+        assert_eq!(release.join().unwrap(), [7; 8]);
+        lender.finalize_and_wait().unwrap();
+    });
 }

@@ -211,6 +211,42 @@ fn a_cancelled_transfer_gives_its_buffer_back() {
     }
 }
 
+/// The transfer has the buffer, so no error could come back with it.
+#[test]
+fn a_tasklet_that_waits_for_a_transfer_panics_and_does_not_block() {
+    bounded("a tasklet with a transfer", || {
+        for transport in TRANSPORTS {
+            let (mut owner, _lent, bulk, mover, addr) = idle_owner(transport, LONG);
+            let pool = mover.rpc_pool();
+            let start = || {
+                let buffer = mover.bulk_buffer(LONG).unwrap();
+                mover.ipull(&addr, &bulk, 0, buffer, 0..LONG)
+            };
+            for timed in [false, true] {
+                let request = start();
+                let waits = pool.tasklet().spawn(move || match timed {
+                    false => drop(request.wait()),
+                    true => drop(request.wait_timeout(PATIENCE)),
+                });
+                let Err(ult::JoinError::Panicked(panic)) = waits.unwrap().join() else {
+                    panic!("it has waited")
+                };
+                assert!(panic.message().contains("a tasklet cannot wait for a bulk"));
+            }
+            // To look is not to wait, and what is over is not waited for.
+            let request = start();
+            let looks = move || request.wait_timeout(Duration::ZERO).unwrap_err();
+            let request = pool.tasklet().spawn(looks).unwrap().join().unwrap();
+            turn_until_over(&mut owner, &request);
+            let reads = pool.tasklet().spawn(move || request.wait()).unwrap();
+            let (result, buffer) = reads.join().unwrap();
+            result.unwrap();
+            assert!(buffer[..] == pattern(LONG, 0));
+            mover.finalize_and_wait().unwrap();
+        }
+    });
+}
+
 /// Lets every ULT of the pool that can run, run.
 fn let_them_run(instance: &Instance) {
     for _ in 0..100 {

@@ -13,7 +13,10 @@ use common::{PATIENCE, Pair, TRANSPORTS, bounded, on_each};
 use margo::hg::{
     Core, ForwardOptions, HgError, HgOptions, RequestHandle, Response, Sink, margo as prefix, proc,
 };
-use margo::{CancelReason, CancelToken, ForwardError, Handle, Instance, ProviderHandle, Rpc};
+use margo::{
+    Access, Bulk, BulkError, CancelReason, CancelToken, ForwardError, Handle, Instance,
+    ProviderHandle, Rpc,
+};
 use ult::{Eventual, Semaphore, channel};
 
 const HOLD: Rpc<u32, u32> = Rpc::new("hold");
@@ -433,6 +436,60 @@ fn a_request_that_is_canceled_or_dropped_fires_the_token() {
             }
             assert_eq!(reason_of(&token), CancelReason::Canceled);
             drop(handle);
+        }
+        pair.end();
+    });
+}
+
+/// Nobody waits for what a handler does with the data after its deadline.
+#[test]
+fn transfers_of_a_handler_end_at_its_deadline() {
+    const MOVE: Rpc<(Bulk, bool), ()> = Rpc::new("move");
+    on_each(|pair| {
+        let (sender, results) = channel::unbounded();
+        let transfer = move |handle: &Handle<(Bulk, bool), ()>| {
+            let (remote, later) = handle.args();
+            let mut buffer = handle.instance().bulk_buffer(8).unwrap();
+            let early = handle.pull(remote, 0, &mut buffer, 0..8);
+            if !later {
+                let _ = sender.send((early.is_ok(), None));
+                return;
+            }
+            handle.cancel_token().wait_timeout(PATIENCE).unwrap();
+            let (started, buffer) = handle.ipull(remote, 0, buffer, 0..8).wait();
+            let mut buffers = vec![buffer];
+            let chunks = handle.pull_chunks(remote, 0..8, &mut buffers, |_, _| panic!("called"));
+            let mut buffer = buffers.remove(0);
+            let pushed = handle.push(remote, 0, &mut buffer, 0..8);
+            let pulled = handle.pull(remote, 0, &mut buffer, 0..8);
+            let free = margo::without_deadline(|| handle.pull(remote, 0, &mut buffer, 0..8));
+            assert_eq!((free.is_ok(), &buffer[..]), (true, &[7; 8][..]));
+            let late: [Result<(), BulkError>; 4] = [started, chunks, pushed, pulled];
+            let _ = sender.send((early.is_ok(), Some(late)));
+        };
+        pair.service.serve(MOVE).returning(transfer).unwrap();
+        let lent = pair.client.expose(vec![7; 8], Access::ReadWrite).unwrap();
+        let call = |later, limit| {
+            let args = (lent.bulk().clone(), later);
+            pair.client.forward_timed(MOVE, &pair.target(), &args, limit)
+        };
+        call(false, PATIENCE).unwrap();
+        assert!(matches!(next(&results), (true, None)), "there is time");
+        // On a loaded machine it may be over before the handler begins.
+        for calls in 1.. {
+            // The handler may end before its origin's timer fires.
+            let result = call(true, SOON);
+            assert!(matches!(result, Ok(()) | Err(ForwardError::TimedOut { .. })), "{result:?}");
+            until("it is handled or dropped", || {
+                !results.is_empty() || pair.service.stats().requests_abandoned == calls
+            });
+            if !results.is_empty() {
+                break;
+            }
+        }
+        let (_, late) = next(&results);
+        for result in late.unwrap() {
+            assert!(matches!(result, Err(BulkError::TimedOut { .. })), "{result:?}");
         }
         pair.end();
     });

@@ -4,10 +4,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use margo::ult;
-use margo::{Config, InitError, Instance, Layout, ProviderHandle, ProviderId, RegisterError, Rpc};
+use margo::{
+    Config, InitError, Instance, Layout, ProviderHandle, ProviderId, RegisterError, Rpc,
+    TimerError, TimerSpec,
+};
 
 const SQUARE: Rpc<u64, u64> = Rpc::new("square");
 /// Calls `SQUARE` of its own instance, so that started handlers wait.
@@ -280,6 +283,45 @@ fn handlers_behind_progress_have_their_turn() {
     }
 }
 
+/// A handler that looks and yields keeps its pool from ever being empty. Progress behind it has its
+/// turns, or the call for which it looks would never end.
+#[test]
+fn progress_behind_handlers_has_its_turn() {
+    const LOOKS: Rpc<u64, u64> = Rpc::new("looks");
+    let peer = Instance::builder("na+sm://").start().unwrap();
+    let provider = register(&peer, &peer.rpc_pool());
+    for scheduler in ["default", "basic", "basic_wait", "prio", "randws"] {
+        let service = margo::init(&format!(
+            r#"{{ "argobots": {{
+                "pools": [ {{ "name": "h" }}, {{ "name": "net" }} ],
+                "xstreams": [ {{ "name": "__primary__",
+                    "scheduler": {{ "type": "{scheduler}", "pools": ["h", "net"] }} }} ] }},
+                "progress_pool": "net", "rpc_pool": "h" }}"#
+        ));
+        let service = service.unwrap();
+        let addr = service.lookup(peer.self_addr().uri()).unwrap();
+        let other = ProviderHandle::new(addr, ProviderId::new(1));
+        let serves = service.serve(LOOKS).returning(move |request| {
+            let square = request.instance().iforward(SQUARE, &other, request.args()).unwrap();
+            let end = Instant::now() + PATIENCE;
+            while !square.test() {
+                assert!(Instant::now() < end, "progress starves");
+                ult::yield_now();
+            }
+            square.wait().unwrap()
+        });
+        serves.unwrap();
+        let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+        let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+        let square = client.forward_timed(LOOKS, &target, &9, 2 * PATIENCE);
+        assert_eq!(square.unwrap_or_else(|error| panic!("{scheduler}: {error}")), 81);
+        client.finalize_and_wait().unwrap();
+        service.finalize_and_wait().unwrap();
+    }
+    drop(provider);
+    peer.finalize_and_wait().unwrap();
+}
+
 /// Handlers before progress, on one xstream.
 fn serve_with_every_access_mode(kind: &str) {
     for access in ["private", "spsc", "mpsc", "spmc", "mpmc"] {
@@ -331,6 +373,53 @@ fn refused(document: &str) -> String {
     match margo::init(document) {
         Ok(_) => panic!("{document} was accepted"),
         Err(error) => error.to_string(),
+    }
+}
+
+/// The series begins on the thread that calls `init`, and timers are armed by any.
+#[test]
+fn timers_of_a_service_whose_handlers_have_a_private_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let prefix = dir.path().join("margo").display().to_string();
+    let document = |net: &str| {
+        format!(
+            r#"{{ "argobots": {{
+                "pools": [ {{ "name": "h", "access": "private" }},
+                           {{ "name": "net", "access": "{net}" }} ],
+                "xstreams": [ {{ "name": "__primary__",
+                    "scheduler": {{ "pools": ["h", "net"] }} }} ] }},
+                "progress_pool": "net", "rpc_pool": "h",
+                "monitoring": {{ "config": {{ "filename_prefix": "{prefix}" }} }} }}"#
+        )
+    };
+    // The pool of progress is never private to its xstream in effect: others push into it.
+    for net in ["mpmc", "private"] {
+        let service = margo::init(&document(net)).unwrap();
+        let (sender, runs) = std::sync::mpsc::channel();
+        let tell = sender.clone();
+        let timer = service.timer(move |_| tell.send(()).unwrap());
+        timer.start(Duration::ZERO).unwrap();
+        runs.recv_timeout(PATIENCE).unwrap();
+        let spec = TimerSpec::new().pool(&service.rpc_pool());
+        let own = Arc::new(service.timer_with(spec, move |_| sender.send(()).unwrap()));
+        let error = own.start(Duration::ZERO).unwrap_err();
+        assert!(matches!(error, TimerError::PrivatePool { .. }), "{error}");
+        assert!(!own.is_armed());
+        assert!(error.to_string().contains("pool `h` is private to its xstream"), "{error}");
+        // Whoever runs there may arm it, and it may arm itself.
+        let here = own.clone();
+        let arms = move |_: &margo::Handle<u64, u64>| {
+            here.start(Duration::ZERO).unwrap();
+            0
+        };
+        service.serve(SQUARE).returning(arms).unwrap();
+        let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+        let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+        client.forward_timed(SQUARE, &target, &0, PATIENCE).unwrap();
+        runs.recv_timeout(PATIENCE).unwrap();
+        drop((timer, own));
+        client.finalize_and_wait().unwrap();
+        service.finalize_and_wait().unwrap();
     }
 }
 

@@ -715,3 +715,33 @@ fn a_start_that_fails_says_why_and_leaves_nothing_behind() {
         end(&parent);
     }
 }
+
+#[test]
+fn the_address_file_is_there_while_the_instance_serves() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("address");
+    let start = |path: &std::path::Path, listen: bool| {
+        let path = path.to_str().unwrap();
+        margo::init(
+            &serde_json::json!({"margo": {"address_file": path, "listen": listen}}).to_string(),
+        )
+    };
+    let own = start(&path, true).unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{}\n", own.self_addr().uri()));
+    // A callback sees it gone: whoever looks for the service now must not find it.
+    let (file, there) = (path.clone(), Arc::new(OnceLock::new()));
+    let tell = there.clone();
+    own.on_prefinalize(move |_| tell.set(file.exists()).unwrap()).unwrap().keep();
+    end(&own);
+    assert_eq!(there.get(), Some(&false));
+
+    let client = start(&path, false).unwrap();
+    assert!(!path.exists(), "nobody can call it");
+    end(&client);
+
+    let nowhere = dir.path().join("missing/address");
+    let error = start(&nowhere, true).unwrap_err();
+    assert!(matches!(error, InitError::AddressFile { .. }), "{error}");
+    assert!(error.to_string().contains(nowhere.to_str().unwrap()), "{error}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left over");
+}

@@ -6,11 +6,12 @@ mod common;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use common::{PATIENCE, bounded, on_each};
 use margo::{
-    BulkError, CallError, ForwardError, Handle, Instance, OneWay, ProviderHandle, ProviderId,
-    RespondError, Rpc,
+    BulkError, BulkPoolError, BulkPoolSpec, CallError, ForwardError, Handle, Instance, OneWay,
+    ProviderHandle, ProviderId, RespondError, Rpc,
 };
 use serde::{Deserialize, Serialize};
 use ult::Eventual;
@@ -186,6 +187,62 @@ fn a_tasklet_runs_without_a_stack_and_cannot_wait() {
         });
         assert!(unit.unwrap().join().unwrap().contains("a tasklet cannot wait for `tell`"));
         pair.end();
+    });
+}
+
+/// Progress runs on the same execution stream: a wait would hold it up for ever.
+#[test]
+fn a_tasklet_does_not_wait_for_what_was_started() {
+    const HELD: Rpc<(), ()> = Rpc::new("held");
+    bounded("tasklets that try to wait", || {
+        on_each(|pair| {
+            let held = Arc::new(std::sync::Mutex::new(Vec::new()));
+            let keep = held.clone();
+            let hold = move |handle| keep.lock().unwrap().push(handle);
+            pair.service.serve(HELD).handler(hold).unwrap();
+            let own = ProviderHandle::from(pair.service.self_addr());
+            let over = pair.service.iforward(ADD, &own, &1).unwrap();
+            ult::wait_any(&[over.ready()], None);
+            let service = pair.service.clone();
+            let unit = pair.service.rpc_pool().tasklet().spawn(move || {
+                let error = over.wait().unwrap_err();
+                assert!(matches!(error, ForwardError::NotRegistered { .. }), "{error}");
+                let start = || service.iforward(HELD, &own, &()).unwrap();
+                let mut errors = vec![start().wait().unwrap_err()];
+                errors.push(start().wait_timeout(PATIENCE).unwrap().unwrap_err());
+                let mut two = vec![start(), start()];
+                // To look is not to wait.
+                assert!(margo::wait_any_deadline(&mut two, Instant::now()).is_none());
+                assert!(start().wait_timeout(Duration::ZERO).is_err());
+                let (index, result) = margo::wait_any(&mut two).unwrap();
+                assert_eq!((index, two.len()), (0, 1));
+                errors.push(result.unwrap_err());
+                errors.extend(margo::wait_all(two).into_iter().filter_map(Result::err));
+
+                let error = service.expose_ref(&[1], |_| panic!("called")).unwrap_err();
+                assert!(matches!(error, BulkError::Tasklet));
+                let pool = service.bulk_pool(&BulkPoolSpec::geometric(1, 1, 8, 1)).unwrap();
+                let mut buffers = pool.get_up_to(1, 8).unwrap();
+                let error = pool.get(8).unwrap_err();
+                assert!(matches!(error, BulkPoolError::Tasklet { bytes: 8 }), "{error}");
+                let (from, none) = (own.addr(), margo::Bulk::null());
+                let chunk = |_, _: &mut [u8]| -> Result<(), BulkError> { panic!("called") };
+                let error = service.pull_chunks(from, &none, 0..8, &mut buffers, chunk);
+                assert!(matches!(error, Err(BulkError::Tasklet)));
+                let error = service.push_chunks(from, &none, 0..8, &mut buffers, chunk);
+                assert!(matches!(error, Err(BulkError::Tasklet)));
+                assert_eq!(buffers.len(), 1);
+                errors
+            });
+            let errors = unit.unwrap().join().unwrap();
+            assert_eq!(errors.len(), 4);
+            for error in errors {
+                assert!(matches!(error, ForwardError::Tasklet { never_ran: false, .. }), "{error}");
+                assert!(!error.never_ran());
+            }
+            held.lock().unwrap().clear();
+            pair.end();
+        });
     });
 }
 

@@ -1,10 +1,9 @@
 //! `margo serve`: runs the providers of a configuration.
 
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 
-use margo::{Component, Instance};
+use margo::{AddressFile, Component, Instance};
 use margo_config::Config;
 use margo_provider_blob::BlobComponent;
 use margo_provider_echo::EchoComponent;
@@ -29,7 +28,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         die_with(parent)?;
     }
     let (signals, asked) = (Caught::new()?, Asked::new()?);
-    let config = read_config(args)?;
+    let mut config = read_config(args)?;
+    // Written below, when the providers have started.
+    let address_file = config.margo.address_file.take().map(PathBuf::from);
+    let address_file = args.address_file.clone().or(address_file);
     let instance = Instance::from_config(&config)
         .map_err(|error| Failure::new(config::called(&args.file), error))?;
     pool_stats::register(&instance)
@@ -39,22 +41,21 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         .map_err(|error| Failure::new(config::called(&args.file), error))?;
 
     let address = instance.self_addr().uri().to_owned();
-    let address_file = args
-        .address_file
-        .clone()
-        .or_else(|| config.margo.address_file.as_ref().map(PathBuf::from))
+    let address_file = address_file
         .map(|path| AddressFile::write(path, &address))
-        .transpose()?;
+        .transpose()
+        .map_err(|error| Failure::new("cannot write the address file", error))?
+        .map(Arc::new);
     signals.handle(
         {
             let instance = instance.clone();
             move || instance.finalize()
         },
         {
-            let file = address_file.as_ref().map(|file| (file.path.clone(), address.clone()));
+            let file = address_file.clone();
             move || {
-                if let Some((path, address)) = file {
-                    drop(AddressFile { path, address });
+                if let Some(file) = file {
+                    file.remove();
                 }
             }
         },
@@ -73,7 +74,9 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     }
 
     let ended = instance.wait_for_finalize();
-    drop(address_file);
+    if let Some(file) = address_file {
+        file.remove();
+    }
     drop(providers);
     ended.map_err(|error| Failure::Failed(error.to_string()))
 }
@@ -106,71 +109,5 @@ pub(crate) fn die_with(parent: i32) -> Result<(), Failure> {
         Ok(())
     } else {
         Err(Failure::Failed(format!("the parent process {parent} is gone")))
-    }
-}
-
-/// A file that holds the address while the service runs.
-#[derive(Debug)]
-struct AddressFile {
-    path: PathBuf,
-    address: String,
-}
-
-impl AddressFile {
-    /// Writes it in one step, so that nobody reads half an address.
-    fn write(path: PathBuf, address: &str) -> Result<Self, Failure> {
-        let folder = match path.parent() {
-            Some(folder) if folder != Path::new("") => folder,
-            _ => Path::new("."),
-        };
-        let written = (|| {
-            let mut file = tempfile::Builder::new()
-                .prefix(".margo-address-")
-                .permissions(std::fs::Permissions::from_mode(0o644))
-                .tempfile_in(folder)?;
-            writeln!(file, "{address}")?;
-            file.persist(&path).map_err(|error| error.error)
-        })();
-        match written {
-            Ok(_) => Ok(Self { path, address: address.to_owned() }),
-            Err(error) => {
-                let what = format!("cannot write the address file {}", path.display());
-                Err(Failure::new(what, error))
-            }
-        }
-    }
-}
-
-impl Drop for AddressFile {
-    /// Removes it, unless another service has put its own address there.
-    fn drop(&mut self) {
-        if std::fs::read_to_string(&self.path).is_ok_and(|text| text.trim_end() == self.address) {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_file_is_removed_by_its_owner_only() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("address");
-        let first = AddressFile::write(path.clone(), "na+sm://1").unwrap();
-        let second = AddressFile::write(path.clone(), "na+sm://2").unwrap();
-        drop(first);
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "na+sm://2\n");
-        drop(second);
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-    }
-
-    #[test]
-    fn an_address_file_that_cannot_be_written_is_named() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("missing/address");
-        let error = AddressFile::write(path.clone(), "na+sm://1").unwrap_err().to_string();
-        assert!(error.contains(path.to_str().unwrap()), "{error}");
     }
 }

@@ -40,7 +40,10 @@ fn shows_a_service_once_or_as_json() {
         let temp = tempfile::tempdir().unwrap();
         let (_running, address) = serve(temp.path(), transport, true);
         let shown = run(margo(temp.path()).args(["top", &address, "--once"]), "").expect(0);
-        for word in [&*address, "running", "POOL", "XSTREAM", "__primary__", "PROGRESS", "PEER"] {
+        let off = "statistics are off";
+        for word in
+            [&*address, "running", off, "POOL", "XSTREAM", "__primary__", "PROGRESS", "PEER"]
+        {
             assert!(shown.stdout.contains(word), "no {word} in\n{}", shown.stdout);
         }
         let json = run(margo(temp.path()).args(["top", &address, "--once", "--json"]), "");

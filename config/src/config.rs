@@ -44,13 +44,14 @@ pub struct Config {
     /// Default 0: in the primary pool. Loses against `rpc_pool`, with a warning.
     #[serde(skip_serializing_if = "is_zero")]
     pub rpc_thread_count: i32,
-    /// Longest blocking wait for the network, in milliseconds. Default 100. Wake-ups do not
-    /// depend on it; it bounds the harm of a lost one.
+    /// In C the longest blocking wait for the network, in milliseconds. Read for its sake, and
+    /// without effect: nothing here wakes by the clock. Default 100.
     pub progress_timeout_ub_msec: u32,
     /// How long the progress ULT keeps polling after the last activity before it may block, in
     /// milliseconds. Default 10; 0 blocks at once.
     pub progress_spindown_msec: u32,
-    /// RPC handles made ahead of need. Default 256; 0 makes each when it is needed.
+    /// In C the number of RPC handles made ahead of need. Read for its sake, and without effect:
+    /// calls need no handles. Default 256.
     pub handle_cache_size: u32,
     /// Records what units and xstreams do, and writes a timeline to `argobots.profiling_dir` at the
     /// end. Default false.
@@ -242,7 +243,8 @@ pub enum SchedulerKind {
     Default,
     /// Pools in order; polls when all are empty.
     Basic,
-    /// Always the first pool that has a unit.
+    /// As `basic`, which lets busy pools starve nobody. In C, always the first pool that has a
+    /// unit.
     Prio,
     /// The first pool is its own; the others are robbed in random order.
     Randws,

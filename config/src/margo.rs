@@ -66,8 +66,8 @@ pub struct MargoOptions {
     /// How the transport treats its peers. Default: see there.
     #[serde(skip_serializing_if = "is_default")]
     pub network: NetworkOptions,
-    /// File to write the instance's address to once it listens, for others to find it. Default
-    /// none.
+    /// File to write the instance's address to once it listens, for others to find it, and a line
+    /// feed. Removed when the instance finalizes. Default none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address_file: Option<String>,
     /// Lets any peer that can reach this instance shut it down. Default false.
@@ -98,7 +98,8 @@ pub struct MargoOptions {
     /// contexts there are, and pools and xstreams are added for them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub more_progress_pools: Vec<PoolRef>,
-    /// Services to start. Default none.
+    /// Services to start, by `margo serve`, or by a program that calls
+    /// `Instance::start_providers`; otherwise they are only checked. Default none.
     pub providers: Vec<Provider>,
 }
 

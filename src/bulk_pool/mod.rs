@@ -159,7 +159,7 @@ impl BulkPool {
     ///
     /// # Errors
     ///
-    /// [`BulkPoolError::TooLarge`], [`BulkPoolError::Closed`].
+    /// [`BulkPoolError::TooLarge`], [`BulkPoolError::Closed`], [`BulkPoolError::Tasklet`].
     ///
     /// Counterpart: `margo_bulk_poolset_get`, `margo_bulk_pool_get`.
     pub fn get(&self, len: usize) -> Result<PooledBuffer, BulkPoolError> {
@@ -279,6 +279,9 @@ impl BulkPool {
         if let Some(buffer) = self.0[class].pop_free(&mut state) {
             drop(state);
             return Ok(self.wrap(class, buffer));
+        }
+        if ult::is_tasklet() {
+            return Err(BulkPoolError::Tasklet { bytes: self.0[class].bytes });
         }
         let place = Place { pool: self, class, turn: Arc::new(Turn::new()) };
         state.waiting.push_back(place.turn.clone());

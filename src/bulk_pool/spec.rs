@@ -86,6 +86,14 @@ pub enum BulkPoolError {
         /// The time that was allowed.
         limit: Duration,
     },
+    /// All buffers are in use, and the caller is a tasklet, which cannot wait without blocking its
+    /// whole execution stream. Ask in a ULT, or use
+    /// [`BulkPool::try_get`](super::BulkPool::try_get).
+    #[error("a tasklet cannot wait for a buffer of {bytes} bytes: ask for it in a ULT")]
+    Tasklet {
+        /// Bytes of the class.
+        bytes: usize,
+    },
     /// The caller's eventual ended the wait.
     #[error("the wait for a buffer was cancelled")]
     Canceled,

@@ -56,9 +56,13 @@ pub enum ElasticityError {
         /// Everybody who uses it.
         by: Vec<String>,
     },
-    /// The pool holds units that have not ended. Wait for them, or move them elsewhere with
+    /// The pool holds units that have not ended. Wait for them. Only those that have not started
+    /// can be moved elsewhere, with
     /// [`transfer_pool_content`](crate::Instance::transfer_pool_content).
-    #[error("pool `{pool}` has {units} units that have not ended")]
+    #[error(
+        "pool `{pool}` has {units} units that have not ended: wait for them; those that have not \
+         started can be moved (`transfer_pool_content`)"
+    )]
     PoolNotEmpty {
         /// The pool.
         pool: String,

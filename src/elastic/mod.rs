@@ -20,8 +20,12 @@
 //! | what may not change between a check and its consequence: users of pools, the runtime's layout | `changes`, one at a time; registering an RPC takes it too |
 //! | the list itself | `table`, for the length of a look-up; never held across a call of `ult` |
 //!
-//! An xstream that is removed leaves in its own time, which may be long; the list marks it as
-//! leaving meanwhile, and `changes` is free.
+//! A hold is taken under `table` alone. So what is to be removed is marked as leaving in the
+//! section that finds no holds, and whoever comes later is refused, until it is gone or stays after
+//! all.
+//!
+//! An xstream that is removed leaves in its own time, which may be long; `changes` is free
+//! meanwhile.
 
 mod change;
 mod error;
@@ -65,6 +69,7 @@ struct PoolEntry {
     about: ResolvedPool,
     /// Numbers of the holds, and who has them.
     holds: BTreeMap<u64, String>,
+    leaving: bool,
 }
 
 struct XstreamEntry {
@@ -227,6 +232,12 @@ impl Elastic {
         self.table().pools.values().map(|entry| entry.pool.clone()).collect()
     }
 
+    /// Where handlers run that were registered without a pool.
+    pub(crate) fn rpc_pool(&self) -> PoolRef {
+        let table = self.table();
+        table.pools[&table.rpc].pool.clone()
+    }
+
     /// Keeps the layout as it is: pools that are looked at under it are not removed meanwhile.
     /// Suspends the calling ULT until a change that is under way has been made.
     pub(crate) fn hold_still(&self) -> ult::MutexGuard<'_, ()> {
@@ -236,7 +247,7 @@ impl Elastic {
 
 impl PoolEntry {
     fn new(about: ResolvedPool, pool: PoolRef) -> Self {
-        Self { pool, about, holds: BTreeMap::new() }
+        Self { pool, about, holds: BTreeMap::new(), leaving: false }
     }
 }
 
@@ -349,8 +360,7 @@ impl Instance {
     /// Where handlers run that were registered without a pool. Counterpart:
     /// `margo_get_handler_pool`.
     pub fn rpc_pool(&self) -> PoolRef {
-        let table = self.elastic().table();
-        table.pools[&table.rpc].pool.clone()
+        self.elastic().rpc_pool()
     }
 
     /// Where the progress ULT of context 0 runs. Counterpart: `margo_get_progress_pool`.
@@ -369,7 +379,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// [`ElasticityError::NoSuchPool`].
+    /// [`ElasticityError::NoSuchPool`]; [`ElasticityError::PoolInUse`] if it is being removed.
     ///
     /// Counterpart: `margo_pool_ref_incr`; dropping the value is `margo_pool_release`.
     pub fn hold_pool<'k>(
@@ -382,11 +392,17 @@ impl Instance {
         let id = table.next_hold;
         table.next_hold += 1;
         let info = table.pool_info(index);
-        if let Some(entry) = table.pools.get_mut(&index) {
-            entry.holds.insert(id, by.into());
+        let (Some(info), Some(entry)) = (info, table.pools.get_mut(&index)) else {
+            return Err(ElasticityError::Closing);
+        };
+        if entry.leaving {
+            return Err(ElasticityError::PoolInUse {
+                pool: info.name().to_owned(),
+                by: vec![LEAVING.to_owned()],
+            });
         }
+        entry.holds.insert(id, by.into());
         drop(table);
-        let Some(info) = info else { return Err(ElasticityError::Closing) };
         Ok(PoolHold { info, id, elastic: self.elastic().clone() })
     }
 
@@ -423,7 +439,7 @@ impl Instance {
     }
 }
 
-/// Who uses an xstream that is being removed.
+/// Who uses a pool or xstream that is being removed.
 const LEAVING: &str = "somebody who is removing it";
 
 /// Keeps a pool in its instance; see [`Instance::hold_pool`]. Does not keep the instance running.

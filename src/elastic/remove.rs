@@ -31,20 +31,63 @@ impl Table {
         }
         users
     }
+
+    /// Marks a pool as leaving, unless one of those uses it.
+    fn pool_leaves(&mut self, index: usize) -> Vec<String> {
+        let users = self.pool_users(index);
+        if let Some(entry) = self.pools.get_mut(&index) {
+            entry.leaving = users.is_empty();
+        }
+        users
+    }
+
+    /// Who holds an xstream, or is removing it.
+    fn xstream_holds(&self, index: usize) -> Vec<String> {
+        let Some(entry) = self.xstreams.get(&index) else { return Vec::new() };
+        let leaving = entry.leaving.then(|| LEAVING.to_owned());
+        entry.holds.values().cloned().chain(leaving).collect()
+    }
+
+    /// Marks an xstream as leaving, unless one of those holds it.
+    fn xstream_leaves(&mut self, index: usize) -> Vec<String> {
+        let holds = self.xstream_holds(index);
+        if let Some(entry) = self.xstreams.get_mut(&index).filter(|_| holds.is_empty()) {
+            entry.leaving = true;
+        }
+        holds
+    }
 }
 
 impl Elastic {
     /// Everybody who uses a pool, xstreams apart. The caller keeps the layout still.
     fn users(&self, inner: &Inner, index: usize, pool: &PoolRef) -> Vec<String> {
         let mut users = self.table().pool_users(index);
-        users.extend(rpcs_in(inner, pool));
-        // Of an RPC that has another pool now.
-        let waiting = inner.gates.find(pool).map_or(0, |gate| gate.load().waiting);
-        if waiting > 0 {
-            users.push(format!("{waiting} requests that wait for a place (`margo.admission`)"));
-        }
+        users.extend(users_outside(inner, pool));
         users
     }
+
+    fn xstream_stays(&self, index: usize) {
+        if let Some(entry) = self.table().xstreams.get_mut(&index) {
+            entry.leaving = false;
+        }
+    }
+
+    fn pool_stays(&self, index: usize) {
+        if let Some(entry) = self.table().pools.get_mut(&index) {
+            entry.leaving = false;
+        }
+    }
+}
+
+/// Who uses a pool and is not in the list.
+fn users_outside(inner: &Inner, pool: &PoolRef) -> Vec<String> {
+    let mut users = rpcs_in(inner, pool);
+    // Of an RPC that has another pool now.
+    let waiting = inner.gates.find(pool).map_or(0, |gate| gate.load().waiting);
+    if waiting > 0 {
+        users.push(format!("{waiting} requests that wait for a place (`margo.admission`)"));
+    }
+    users
 }
 
 /// The RPCs whose handlers run in a pool.
@@ -98,29 +141,36 @@ impl Instance {
         let (inner, elastic) = (self.inner(), self.elastic());
         let _one_at_a_time = self.change_layout()?;
         let info = self.find_pool(key)?;
-        let mut by = elastic.users(inner, info.index, &info.pool);
-        let external = {
-            let table = elastic.table();
+        let outside = users_outside(inner, &info.pool);
+        let (external, by) = {
+            let mut table = elastic.table();
             let known: BTreeSet<_> =
                 table.xstreams.values().map(|entry| entry.xstream.name().to_owned()).collect();
             let external = table.pools[&info.index].about.external;
             let serving = info.pool.xstreams();
             // Others than ours may go on running a pool that is only forgotten.
             let serving = serving.iter().filter(|name| !external || known.contains(*name));
+            let mut by = outside;
             by.extend(serving.map(|name| format!("xstream `{name}`")));
-            external
+            let listed = if by.is_empty() {
+                table.pool_leaves(info.index)
+            } else {
+                table.pool_users(info.index)
+            };
+            (external, listed.into_iter().chain(by).collect::<Vec<_>>())
         };
         let pool = info.name().to_owned();
         if !by.is_empty() {
             return Err(ElasticityError::PoolInUse { pool, by });
         }
-        if !external {
-            inner.runtime.remove_pool(&info.pool).map_err(|error| match error {
+        if !external && let Err(error) = inner.runtime.remove_pool(&info.pool) {
+            elastic.pool_stays(info.index);
+            return Err(match error {
                 ult::LayoutError::NotEmpty { units, .. } => {
                     ElasticityError::PoolNotEmpty { pool, units }
                 }
                 other => other.into(),
-            })?;
+            });
         }
         elastic.table().pools.remove(&info.index);
         inner.gates.pool_removed(&info.pool);
@@ -156,12 +206,16 @@ impl Instance {
             let info = self.find_xstream(key)?;
             let external = elastic.table().xstreams[&info.index].about.external;
             self.check_xstream_is_free(&info)?;
+            let by = elastic.table().xstream_leaves(info.index);
+            if !by.is_empty() {
+                let xstream = info.name().to_owned();
+                return Err(ElasticityError::XstreamInUse { xstream, by });
+            }
             if external {
                 elastic.table().xstreams.remove(&info.index);
                 self.inner().monitoring.tell(&LifeEvent::XstreamRemoved(&info.xstream));
                 return Ok(());
             }
-            self.mark_leaving(info.index, true);
             info
         };
         // In its own time; others change other things meanwhile.
@@ -181,7 +235,7 @@ impl Instance {
                     let (log, xstream) = (&self.inner().log, info.name());
                     log!(log, ERROR, %error, xstream, "cannot start it again");
                 }
-                self.mark_leaving(info.index, false);
+                elastic.xstream_stays(info.index);
                 Err(error.into())
             }
         }
@@ -198,24 +252,13 @@ impl Instance {
         }
     }
 
-    fn mark_leaving(&self, index: usize, leaving: bool) {
-        if let Some(entry) = self.elastic().table().xstreams.get_mut(&index) {
-            entry.leaving = leaving;
-        }
-    }
-
     fn check_xstream_is_free(&self, info: &super::XstreamInfo) -> Result<(), ElasticityError> {
         let (inner, elastic) = (self.inner(), self.elastic());
         let xstream = info.name().to_owned();
         if info.name() == PRIMARY {
             return Err(ElasticityError::Primary { xstream });
         }
-        let mut by: Vec<String> = {
-            let table = elastic.table();
-            let entry = &table.xstreams[&info.index];
-            let leaving = entry.leaving.then(|| LEAVING.to_owned());
-            entry.holds.values().cloned().chain(leaving).collect()
-        };
+        let mut by = elastic.table().xstream_holds(info.index);
         let rank = info.xstream.rank();
         for (context, (_, progress)) in inner.contexts().enumerate() {
             if progress.is_some_and(|progress| progress.rank() == rank) {

@@ -36,6 +36,7 @@ pub(crate) fn collect(inner: &Inner) -> Metrics {
         pools: inner.runtime.pools().iter().map(|one| pool(one, &inner.metrics.marks)).collect(),
         gates: gates(inner),
         rpcs: super::rpcs::rpcs(inner),
+        statistics: Some(inner.monitoring.is_counting()),
         peers: peers(inner, endpoint.peers),
         memory: MemoryMetrics {
             stacks: xstreams.iter().map(|xstream| xstream.stacks).sum(),

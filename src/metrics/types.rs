@@ -90,6 +90,8 @@ plain! {
         /// RPCs by name and provider, those that it serves and those that it calls; empty while
         /// the [`statistics`](crate::Instance::statistics) are off.
         rpcs: Vec<RpcMetrics>,
+        /// Whether those are on; `None`: it is of a version that does not say.
+        statistics: Option<bool>,
         /// Whom it is connected with.
         peers: PeersMetrics,
         /// Memory of the instance.

@@ -118,6 +118,10 @@ impl Monitoring {
         self.mode.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn is_counting(&self) -> bool {
+        self.mode() & COUNTED != 0
+    }
+
     /// What is counted in, if calls are.
     #[inline]
     fn counting(&self, mode: u8) -> Option<&Store> {

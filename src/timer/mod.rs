@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use ult::PoolRef;
 
 pub(crate) use self::all::Timers;
-use self::state::{Armed, Arming, Shared};
+use self::state::{Armed, Arming, Home, Shared};
 use crate::{Instance, TimerError};
 
 /// Where and how the callback of a timer runs; see [`Instance::timer_with`].
@@ -45,8 +45,9 @@ impl TimerSpec {
         Self::default()
     }
 
-    /// The pool in which the callback runs. Default [`Instance::rpc_pool`]. If its access is
-    /// `private`, only ULTs of its execution stream may arm the timer.
+    /// The pool in which the callback runs. If its access is `private`, only ULTs of its execution
+    /// stream may arm the timer. Default: [`Instance::rpc_pool`], or, where that is private and the
+    /// timer is armed elsewhere, the first pool of the instance that is not.
     pub fn pool(mut self, pool: &PoolRef) -> Self {
         self.pool = Some(pool.clone());
         self
@@ -54,7 +55,8 @@ impl TimerSpec {
 
     /// Runs the callback without a ULT of its own, directly on the execution stream (as a tasklet).
     /// That costs less, and it must not wait: nothing else would run there meanwhile. What would
-    /// wait for the network or for a shutdown fails there with an error that says so.
+    /// wait for the network or for a shutdown fails there with an error that says so, or, where it
+    /// would have to give back memory that a transfer still has, with such a panic.
     ///
     /// Counterpart: `margo_timer_create_with_pool` without a pool.
     pub fn inline(mut self) -> Self {
@@ -170,10 +172,13 @@ impl Instance {
         spec: TimerSpec,
         callback: impl FnMut(&mut Tick) + Send + 'static,
     ) -> Timer {
-        let pool = spec.pool.unwrap_or_else(|| self.rpc_pool());
+        let home = match spec.pool {
+            Some(pool) => Home::Given(pool),
+            None => Home::Handlers(self.inner().elastic.clone()),
+        };
         let name = spec.name.unwrap_or_else(|| "timer".to_owned()).into();
         let timers = &self.inner().timers;
-        let shared = Shared::new(timers, pool, spec.inline, name, Box::new(callback));
+        let shared = Shared::new(timers, home, spec.inline, name, Box::new(callback));
         timers.admit(&shared);
         Timer { shared }
     }
@@ -185,7 +190,7 @@ impl Timer {
     /// # Errors
     ///
     /// - [`TimerError::Armed`] if it is armed, and stays as it is; see [`restart`](Self::restart).
-    /// - [`TimerError::Closing`], [`TimerError::Spawn`].
+    /// - [`TimerError::Closing`], [`TimerError::PrivatePool`], [`TimerError::Spawn`].
     ///
     /// Counterpart: `margo_timer_start`.
     pub fn start(&self, delay: Duration) -> Result<(), TimerError> {

@@ -20,10 +20,12 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use na::fork::Process;
-use ult::{Eventual, PoolRef, SpawnError, TimerHandle};
+use ult::{Eventual, PoolRef, TimerHandle};
 
 use super::{Tick, Timers, Wish, after};
+use crate::call::may_spawn;
 use crate::contain::contain;
+use crate::elastic::Elastic;
 use crate::log::{Log, log};
 use crate::state_dump::TimerState;
 use crate::{TimerError, trace};
@@ -90,10 +92,35 @@ struct State {
     closed: bool,
 }
 
+/// Where the callback runs.
+pub(super) enum Home {
+    Given(PoolRef),
+    /// With the handlers of the instance that has this list, if whoever arms the timer may spawn
+    /// there.
+    Handlers(Arc<Elastic>),
+}
+
+impl Home {
+    fn pool(&self) -> Result<PoolRef, TimerError> {
+        let wanted = match self {
+            Self::Given(pool) => pool.clone(),
+            Self::Handlers(elastic) => elastic.rpc_pool(),
+        };
+        if may_spawn(&wanted) {
+            return Ok(wanted);
+        }
+        let any = match self {
+            Self::Given(_) => None,
+            Self::Handlers(elastic) => elastic.pools().into_iter().find(may_spawn),
+        };
+        any.ok_or_else(|| TimerError::PrivatePool { pool: wanted.name().to_owned() })
+    }
+}
+
 /// What a timer and its unit have in common.
 pub(super) struct Shared {
     timers: Weak<Timers>,
-    pool: PoolRef,
+    home: Home,
     inline: bool,
     name: Arc<str>,
     process: Process,
@@ -104,7 +131,7 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(
         timers: &Arc<Timers>,
-        pool: PoolRef,
+        home: Home,
         inline: bool,
         name: Arc<str>,
         callback: Callback,
@@ -121,7 +148,7 @@ impl Shared {
         };
         Arc::new(Self {
             timers: Arc::downgrade(timers),
-            pool,
+            home,
             inline,
             name,
             process: Process::current(),
@@ -168,19 +195,26 @@ impl Shared {
         }
         state.changes += 1;
         state.armed = Some(armed);
-        self.cover(&mut state).map_err(TimerError::Spawn)
+        self.cover(&mut state)
     }
 
     /// Sees to a unit for what is armed, unless the callback runs.
-    fn cover(self: &Arc<Self>, state: &mut State) -> Result<(), SpawnError> {
+    fn cover(self: &Arc<Self>, state: &mut State) -> Result<(), TimerError> {
         let Some(armed) = state.armed.filter(|_| state.runner.is_none()) else { return Ok(()) };
         if state.unit.as_ref().is_some_and(|unit| unit.due <= armed.due) {
             return Ok(());
         }
+        let pool = match self.home.pool() {
+            Ok(pool) => pool,
+            Err(error) => {
+                state.armed = None;
+                return Err(error);
+            }
+        };
         state.units += 1;
         let number = state.units;
         let own = self.clone();
-        let builder = if self.inline { self.pool.tasklet() } else { self.pool.ult() };
+        let builder = if self.inline { pool.tasklet() } else { pool.ult() };
         let fire = move || {
             // Not of whoever has armed it last, which may have been a handler long ago.
             trace::begin_unit(0, None);
@@ -198,7 +232,7 @@ impl Shared {
             }
             Err(error) => {
                 state.armed = None;
-                Err(error)
+                Err(TimerError::Spawn(error))
             }
         }
     }

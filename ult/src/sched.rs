@@ -159,7 +159,7 @@ const STRICT_PICKS: u32 = 63;
 /// Strict order: the first pool that has a unit wins.
 ///
 /// So that a busy first pool cannot starve the others forever, every 64th pick starts at another
-/// pool, each in turn. `basic` in a Margo configuration; there, later pools do starve.
+/// pool, each in turn. `basic` in a Margo configuration, and `prio`; in C, later pools do starve.
 ///
 /// Counterpart: `ABT_SCHED_BASIC`.
 #[derive(Debug, Default)]
@@ -250,7 +250,8 @@ impl Scheduler for BasicWait {
 /// Strict priorities: the first pool that has a unit wins, always.
 ///
 /// A pool that never runs empty starves all behind it; use [`Basic`] or [`RoundRobin`] if that is
-/// not what you want. `prio` in a Margo configuration.
+/// not what you want. For programs that ask for it: `prio` in a Margo configuration is [`Basic`],
+/// because no configuration may starve network progress.
 ///
 /// Counterpart: `ABT_SCHED_PRIO`.
 #[derive(Debug, Default)]

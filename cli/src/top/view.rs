@@ -10,6 +10,10 @@ const PEERS_SHOWN: usize = 10;
 /// Lines for RPCs.
 const RPCS_SHOWN: usize = 12;
 
+/// In place of the table of RPCs.
+const STATISTICS_OFF: &str =
+    "RPC  statistics are off at the service: \"monitoring\": {} in its configuration";
+
 /// Longest text of a cell, characters. What a service says may have any length, and what is
 /// written with a width may not.
 const CELL_CHARS_MAX: usize = 200;
@@ -152,6 +156,9 @@ impl Change<'_> {
                 time(|total| total.p99_sec),
                 time(|total| total.max_sec),
             ]);
+        }
+        if rpcs.is_empty() && self.now.statistics == Some(false) {
+            return vec![String::new(), STATISTICS_OFF.to_owned()];
         }
         let mut lines = table.finish();
         let more = rpcs.len().saturating_sub(RPCS_SHOWN);
@@ -447,6 +454,21 @@ mod tests {
             assert!(text.contains(expected), "no {expected:?} in\n{text}");
         }
         assert!(!text.contains("pool p"), "its gate says nothing new\n{text}");
+    }
+
+    #[test]
+    fn statistics_that_are_off_are_told_from_rpcs_that_nobody_calls() {
+        for (statistics, told) in [(None, false), (Some(true), false), (Some(false), true)] {
+            let now = snapshot(serde_json::json!({ "statistics": statistics }));
+            let text = lines(&now, &Metrics::default()).join("\n");
+            assert_eq!(text.contains("statistics are off at the service"), told, "{text}");
+            assert_eq!(text.contains(r#""monitoring": {}"#), told);
+        }
+        // Of when they were on.
+        let (before, mut now) = two();
+        now.statistics = Some(false);
+        let text = lines(&now, &before).join("\n");
+        assert!(text.contains("put of provider 1") && !text.contains("statistics are off"));
     }
 
     #[test]

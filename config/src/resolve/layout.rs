@@ -141,8 +141,10 @@ fn order(
     let name = &layout.pools[pool].name;
     let path = format!("argobots.pools[{pool}]");
     if homes.iter().all(|xstream| xstream.pools.first() != Some(&pool)) {
-        let message =
-            format!("pool {name:?} is first in no xstream: the pools before it can starve it");
+        let message = format!(
+            "pool {name:?} is first in no xstream: it has few turns while the pools before it are \
+             busy"
+        );
         found.warn(&path, message);
     }
     for progress in roles.all_progress().filter(|progress| *progress != pool) {

@@ -111,13 +111,13 @@ pub struct Resolved {
     pub network: NetworkOptions,
     /// Index of the pool whose xstreams take part in large copies.
     pub copy_pool: Option<usize>,
-    /// RPC handles made ahead of need.
+    /// Without effect, see the document.
     pub handle_cache_size: usize,
     /// Longest time an idle xstream looks for work before it sleeps.
     pub spin_max: Duration,
     /// How long the progress ULT keeps polling after the last activity.
     pub progress_spindown: Duration,
-    /// Longest blocking wait for the network.
+    /// Without effect, see the document.
     pub progress_timeout_max: Duration,
     /// Settings of the monitor, as given.
     pub monitoring: Option<Map<String, Value>>,

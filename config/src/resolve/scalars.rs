@@ -140,6 +140,8 @@ pub(super) fn check_options(margo: &MargoOptions, found: &mut Findings) {
     }
     if margo.address_file.as_deref().is_some_and(|path| path.is_empty() || path.contains('\0')) {
         found.error("margo.address_file", "is no path; leave the key out to write no file");
+    } else if margo.address_file.is_some() && !margo.listen {
+        found.warn("margo.address_file", "is not written, because `margo.listen` is false");
     }
     if let Some(listen) = &margo.metrics.listen
         && !is_host_and_port(listen)
