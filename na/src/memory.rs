@@ -227,6 +227,9 @@ impl LocalMem {
     /// that ended that transfer and must not block.
     ///
     /// Other clones keep the memory alive as well, but do not keep the key.
+    ///
+    /// Where a library below the transport refuses to end its registration, which is told in the
+    /// log, peers may go on using the memory: it stays for good, and `released` is never called.
     pub fn revoke(self, released: impl FnOnce(Memory) + Send + 'static) {
         self.0.revoke(Box::new(released));
     }

@@ -72,11 +72,18 @@ struct RegionOffers {
     list: Vec<Box<dyn Offer>>,
 }
 
-/// What a library or device below the transport knows a region as.
+/// What a library or device below the transport knows a region as. For transports.
+pub(crate) trait EndRegistration: Send {
+    /// Ends it. `false`: it does not end, so that the memory may be accessed for as long as the
+    /// process lives.
+    fn end(self: Box<Self>) -> bool;
+}
+
+/// The registration of a region.
 #[derive(Default)]
 struct Registration {
     revoked: bool,
-    held: Option<Box<dyn Send>>,
+    held: Option<Box<dyn EndRegistration>>,
 }
 
 /// Keys are random, so that a cheap hash spreads them; a peer can only look them up.
@@ -252,7 +259,7 @@ pub(crate) struct Region {
     segments: Box<[RawSegment]>,
     /// What holds the only segment, if peers on this host can map it.
     block: Option<Arc<Block>>,
-    /// Always `Some` until `reclaim` or `drop`.
+    /// Always `Some` until `reclaim` or `drop`, but where a registration does not end.
     memory: Mutex<Option<Memory>>,
     released: Mutex<Option<Released>>,
     offers: Mutex<RegionOffers>,
@@ -334,18 +341,19 @@ impl Region {
     }
 
     /// Keeps what the memory is registered as elsewhere until its key is taken back or nothing
-    /// refers to the region any more; then `registration` is dropped, and after that the memory is
-    /// given back.
+    /// refers to the region any more; then `registration` is ended, and after that the memory is
+    /// given back. If it does not end, the memory stays where it is for good: nobody gets it back,
+    /// and what would be called with it is dropped.
     #[allow(dead_code, reason = "for transports above a library that registers memory itself")]
-    pub(crate) fn hold_registration(&self, registration: Box<dyn Send>) {
+    pub(crate) fn hold_registration(&self, registration: Box<dyn EndRegistration>) {
         let mut own = lock(&self.registration);
-        // Dropped without the lock, if it comes too late.
+        // Ended without the lock, if it comes too late.
         let late = match own.revoked {
             true => Some(registration),
             false => own.held.replace(registration),
         };
         drop(own);
-        drop(late);
+        self.end(late);
     }
 
     fn end_registration(&self) {
@@ -353,7 +361,13 @@ impl Region {
         own.revoked = true;
         let held = own.held.take();
         drop(own);
-        drop(held);
+        self.end(held);
+    }
+
+    fn end(&self, registration: Option<Box<dyn EndRegistration>>) {
+        if registration.is_some_and(|registration| !registration.end()) {
+            std::mem::forget(lock(&self.memory).take());
+        }
     }
 
     fn withdraw_offers(&self) {
@@ -466,8 +480,7 @@ impl Drop for Region {
             offers.list.iter().for_each(|offer| offer.withdraw());
         }
         let offers = std::mem::take(&mut offers.list);
-        let registration = self.registration.get_mut().unwrap_or_else(PoisonError::into_inner);
-        drop(registration.held.take());
+        self.end_registration();
         let memory = self.memory.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let released = self.released.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         drop(Held { memory, released, offers });
@@ -565,9 +578,10 @@ mod tests {
     #[test]
     fn a_registration_ends_with_the_key_and_before_the_memory_is_given_back() {
         struct Note(mpsc::Sender<&'static str>);
-        impl Drop for Note {
-            fn drop(&mut self) {
+        impl EndRegistration for Note {
+            fn end(self: Box<Self>) -> bool {
                 self.0.send("registration").unwrap();
+                true
             }
         }
         for way in ["revoke", "reclaim", "drop"] {
@@ -594,6 +608,39 @@ mod tests {
         memory.revoke(drop);
         other.region().hold_registration(Box::new(Note(sender)));
         assert_eq!(events.try_recv(), Ok("registration"), "it came too late to be held");
+    }
+
+    #[test]
+    fn memory_whose_registration_does_not_end_is_not_given_back() {
+        struct Stuck;
+        impl EndRegistration for Stuck {
+            fn end(self: Box<Self>) -> bool {
+                false
+            }
+        }
+        /// An owner that says when it is gone.
+        struct Owner(mpsc::Sender<&'static str>);
+        impl Drop for Owner {
+            fn drop(&mut self) {
+                self.0.send("freed").unwrap();
+            }
+        }
+        for way in ["revoke", "reclaim", "drop"] {
+            let (sender, events) = mpsc::channel();
+            // SAFETY: there is no memory.
+            let memory = unsafe { Memory::from_raw(vec![], Owner(sender.clone())) };
+            let table = RegionTable::new();
+            let memory = table.register(memory, Access::ReadOnly).unwrap();
+            memory.region().hold_registration(Box::new(Stuck));
+            let released = move |_| sender.send("given back").unwrap();
+            match way {
+                "revoke" => memory.revoke(released),
+                "reclaim" => memory.reclaim().unwrap_err().revoke(released),
+                _ => drop(memory),
+            }
+            assert_eq!(events.try_iter().next(), None, "{way}");
+            assert!(table.is_empty());
+        }
     }
 
     #[test]

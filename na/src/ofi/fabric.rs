@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`Info`] | a search | when dropped |
 //! | [`Domain`] (with its fabric and address vector) | an info | when the last that needs it is dropped |
-//! | [`Mr`], registered memory | a domain | when dropped, before its domain |
+//! | [`Mr`], registered memory | a domain | by [`Mr::end`], which says whether the memory is free of it; when dropped; before its domain |
 //! | [`Ep`], the endpoint with its completion queue | a domain | by [`Ep::close`], which says whether no buffer that was posted is touched any more; one to which nothing was posted, when dropped |
 //!
 //! Everything is opened for use by several threads at once (`FI_THREAD_SAFE`), as C Mercury does.
@@ -512,6 +512,7 @@ impl Drop for Ep {
 pub(super) struct Mr {
     mr: NonNull<raw::fid_mr>,
     domain: Arc<Domain>,
+    closed: bool,
 }
 
 // SAFETY: the object was opened for any thread (`FI_THREAD_SAFE`).
@@ -534,7 +535,8 @@ impl Mr {
     ///
     /// # Safety
     ///
-    /// The memory is valid for that access, for peers too, until the result is dropped.
+    /// The memory is valid for that access, for peers too, until the result is dropped, or
+    /// [ended](Self::end); for good if that says `false`.
     pub(super) unsafe fn register(
         domain: &Arc<Domain>,
         endpoint: Option<&Ep>,
@@ -551,17 +553,28 @@ impl Mr {
         let registered =
             unsafe { call::mr_regattr(domain.domain, &raw const attr, 0, &raw mut mr) };
         let mr = NonNull::new(mr).filter(|_| registered == 0).ok_or(-registered)?;
-        let this = Self { mr, domain: domain.clone() };
+        // SAFETY: it was just opened.
+        let this = unsafe { Self::of_parts(mr, domain) };
         if let Some(endpoint) = endpoint {
             // SAFETY: both are open, of one domain.
             let bound = unsafe { call::mr_bind(mr.as_ptr(), endpoint.ep.cast(), 0) };
             // SAFETY: bound.
             let enabled = unsafe { call::mr_enable(mr.as_ptr()) };
             if bound < 0 || enabled < 0 {
+                // Nobody can use it, whether it can be closed or not.
                 return Err(-bound.min(enabled));
             }
         }
         Ok(this)
+    }
+
+    /// Takes over one of that domain.
+    ///
+    /// # Safety
+    ///
+    /// It is open, and nobody else closes it.
+    pub(super) unsafe fn of_parts(mr: NonNull<raw::fid_mr>, domain: &Arc<Domain>) -> Self {
+        Self { mr, domain: domain.clone(), closed: false }
     }
 
     /// By which our own operations name it (`fi_mr_desc`).
@@ -575,12 +588,17 @@ impl Mr {
         // SAFETY: open.
         unsafe { self.mr.as_ref().key }
     }
-}
 
-impl Drop for Mr {
-    fn drop(&mut self) {
-        if !self.domain.is_ours() {
-            return;
+    /// Ends the registration. `false`: libfabric has refused, so that the memory may be accessed
+    /// for as long as the process lives, and must stay where it is.
+    pub(super) fn end(mut self) -> bool {
+        self.close()
+    }
+
+    /// Closes it, once.
+    fn close(&mut self) -> bool {
+        if std::mem::replace(&mut self.closed, true) || !self.domain.is_ours() {
+            return true;
         }
         // SAFETY: opened by `register`, not closed before; it begins with its `fid`.
         let closed = unsafe { call::close(self.mr.as_ptr().cast()) };
@@ -588,9 +606,18 @@ impl Drop for Mr {
             let error = self.domain.lib.strerror(-closed);
             tracing::warn!(
                 error,
-                "libfabric refused to end a registration: peers may go on using it"
+                "libfabric refused to end a registration: peers may go on using the memory, which \
+                 is not given back"
             );
         }
+        closed == 0
+    }
+}
+
+impl Drop for Mr {
+    /// For one whose memory lives on anyway; others are [ended](Self::end).
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

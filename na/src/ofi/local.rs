@@ -24,6 +24,8 @@ pub(super) struct LocalBuffer {
     memory: NonNull<[u8]>,
     /// `None`: ended, see [`LocalBuffers::end_registrations`].
     mr: Option<Mr>,
+    /// It did not end: the memory is left to libfabric.
+    is_stuck: bool,
 }
 
 // SAFETY: it owns its memory, which is not tied to a thread.
@@ -37,10 +39,15 @@ impl LocalBuffer {
         bytes: usize,
     ) -> Result<Self, c_int> {
         let memory = NonNull::from(Box::leak(vec![0; bytes].into_boxed_slice()));
-        let mut this = Self { memory, mr: None };
-        // SAFETY: the memory lives until `this` is dropped, which ends the registration first.
+        let mut this = Self { memory, mr: None, is_stuck: false };
+        // SAFETY: the memory lives until `this` is dropped, which ends the registration first, and
+        // for good if it does not end.
         this.mr = Some(unsafe { register(registry, domain, ep, this.place(), bytes) }?);
         Ok(this)
+    }
+
+    fn end_registration(&mut self) {
+        self.is_stuck |= self.mr.take().is_some_and(|mr| !mr.end());
     }
 
     pub(super) fn place(&self) -> *mut u8 {
@@ -76,7 +83,10 @@ impl LocalBuffer {
 
 impl Drop for LocalBuffer {
     fn drop(&mut self) {
-        self.mr = None;
+        self.end_registration();
+        if self.is_stuck {
+            return;
+        }
         // SAFETY: leaked by `new`; libfabric has no operation on it any more (the order of the
         // fields in `Core`).
         drop(unsafe { Box::from_raw(self.memory.as_ptr()) });
@@ -133,7 +143,7 @@ impl LocalBuffers {
     /// Ends the registrations, which may be bound to the endpoint, before that is closed. The
     /// memory stays.
     pub(super) fn end_registrations(&mut self) {
-        self.by_slot.iter_mut().flatten().for_each(|buffer| buffer.mr = None);
+        self.by_slot.iter_mut().flatten().for_each(LocalBuffer::end_registration);
     }
 }
 

@@ -7,13 +7,14 @@
 //!
 //! Keys are random where the provider leaves the choice to us.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{c_int, c_void};
 
 use ofi_sys::raw;
 
 use super::fabric::{Domain, Ep, Mr, MrRequest, failed};
 use crate::keys::Keys;
+use crate::region::EndRegistration;
 use crate::sync::{Arc, Mutex, lock};
 use crate::{Access, Error, LocalMem, RemoteMem};
 
@@ -64,9 +65,19 @@ impl Registered {
     }
 }
 
+impl EndRegistration for Registered {
+    fn end(self: Box<Self>) -> bool {
+        // All of them, whatever the others say.
+        let ended = self.segments.into_iter().map(|segment| segment.mr.end());
+        ended.fold(true, |all, ended| all & ended)
+    }
+}
+
 #[derive(Default)]
 struct Table {
     by_region: HashMap<u64, Registered>,
+    /// Regions whose registration did not end when the endpoint was closed.
+    stuck: HashSet<u64>,
     /// The region that libfabric's key is of, and where in it the segment begins.
     regions: HashMap<u64, (u64, u64)>,
     keys: Keys,
@@ -77,22 +88,23 @@ struct Table {
 #[derive(Clone, Default)]
 pub(super) struct Registry(Arc<Mutex<Table>>);
 
-/// Ends a registration when dropped.
+/// Ends a registration.
 struct Guard {
     registry: Registry,
     region: u64,
 }
 
-impl Drop for Guard {
-    fn drop(&mut self) {
+impl EndRegistration for Guard {
+    fn end(self: Box<Self>) -> bool {
         let mut table = lock(&self.registry.0);
         let registered = table.by_region.remove(&self.region);
         for segment in registered.iter().flat_map(|registered| &registered.segments) {
             table.regions.remove(&segment.mr.key());
         }
+        let is_stuck = table.stuck.remove(&self.region);
         drop(table);
         // A call into libfabric, which needs no lock of ours.
-        drop(registered);
+        !is_stuck && registered.is_none_or(|registered| Box::new(registered).end())
     }
 }
 
@@ -116,22 +128,33 @@ impl Registry {
         memory: &LocalMem,
     ) -> Result<(), Error> {
         let mut segments = Vec::with_capacity(memory.segments().len());
+        let mut result = Ok(());
         for piece in memory.segments().iter().filter(|piece| piece.len > 0) {
             let access = access_bits(memory.access());
             // SAFETY: the region keeps its memory valid for the access it was registered with until
-            // the guard, which holds the result, is dropped.
-            let mr = unsafe { self.new_mr(domain, ep, (piece.ptr, piece.len), access) };
-            let mr = mr.map_err(|errno| {
-                let what = format!("cannot register {} bytes of memory", piece.len);
-                failed(domain.lib, what, errno)
-            })?;
-            segments.push(Segment { mr, base: piece.ptr.addr() as u64, len: piece.len as u64 });
+            // the guard, which holds the result, has ended it, or for good.
+            match unsafe { self.new_mr(domain, ep, (piece.ptr, piece.len), access) } {
+                Ok(mr) => {
+                    let (base, len) = (piece.ptr.addr() as u64, piece.len as u64);
+                    segments.push(Segment { mr, base, len });
+                }
+                Err(errno) => {
+                    let what = format!("cannot register {} bytes of memory", piece.len);
+                    result = Err(failed(domain.lib, what, errno));
+                    break;
+                }
+            }
         }
         let (access, len, region) = (memory.access(), memory.len(), memory.key());
         let registered = Registered { segments, access, len, key: region };
         let mut table = lock(&self.0);
         if table.closed {
-            return Err(Error::Closed);
+            result = Err(Error::Closed);
+        }
+        if result.is_err() {
+            drop(table);
+            memory.region().hold_registration(Box::new(registered));
+            return result;
         }
         let mut start = 0;
         for segment in &registered.segments {
@@ -212,9 +235,12 @@ impl Registry {
         let mut table = lock(&self.0);
         table.closed = true;
         table.regions.clear();
-        let ended = std::mem::take(&mut table.by_region);
-        drop(table);
-        drop(ended);
+        // Under the lock: whoever gives the memory back asks the table first.
+        for (region, registered) in std::mem::take(&mut table.by_region) {
+            if !Box::new(registered).end() {
+                table.stuck.insert(region);
+            }
+        }
     }
 }
 
@@ -279,6 +305,59 @@ pub(super) fn remote(bytes: &[u8]) -> Option<RemoteMem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The end of a registration, refused. No software provider ever does.
+    unsafe extern "C" fn refuse(_: *mut raw::fid) -> c_int {
+        -libc::EBUSY
+    }
+
+    /// A registration that does not end, of a domain.
+    fn stuck(domain: &Arc<Domain>) -> Mr {
+        let ops = Box::new(raw::fi_ops {
+            size: size_of::<raw::fi_ops>(),
+            close: Some(refuse),
+            bind: None,
+            control: None,
+            ops_open: None,
+            tostr: None,
+            ops_set: None,
+        });
+        let ops = Box::into_raw(ops);
+        let fid = raw::fid { fclass: 0, context: std::ptr::null_mut(), ops };
+        let mr = raw::fid_mr { fid, mem_desc: std::ptr::null_mut(), key: 7 };
+        let mr = std::ptr::NonNull::from(Box::leak(Box::new(mr)));
+        // SAFETY: it is never freed, nor its functions, of which it has what is called.
+        unsafe { Mr::of_parts(mr, domain) }
+    }
+
+    #[test]
+    fn a_registration_that_libfabric_keeps_is_told() {
+        let uri = "ofi+tcp;ofi_rxm://127.0.0.1:0";
+        let there = crate::conformance::Optional { variable: "MARGO_TEST_OFI", uri };
+        if let Some(lacks) = there.lacks() {
+            return println!("SKIPPED: {lacks}");
+        }
+        let library = super::super::fabric::library().unwrap();
+        let uri = crate::Uri::parse(uri).unwrap();
+        let provider = super::super::provider::named(uri.protocol).unwrap();
+        let info = super::super::search::find(library, provider, &uri).unwrap();
+        let domain = Domain::open(library, info, None).unwrap();
+        assert!(!stuck(&domain).end());
+        // Whichever is first: the endpoint is closed, or the key is taken back.
+        for closed in [false, true] {
+            let registry = Registry::default();
+            let segments = vec![Segment { mr: stuck(&domain), base: 0, len: 1 }];
+            let registered = Registered { segments, access: Access::ReadOnly, len: 1, key: 9 };
+            lock(&registry.0).by_region.insert(9, registered);
+            if closed {
+                registry.close();
+            }
+            let guard = Box::new(Guard { registry: registry.clone(), region: 9 });
+            assert!(!guard.end(), "closed: {closed}");
+            let table = lock(&registry.0);
+            assert!(table.by_region.is_empty() && table.stuck.is_empty());
+        }
+    }
 
     /// Of two segments.
     fn description() -> Vec<u8> {

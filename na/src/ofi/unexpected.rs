@@ -39,6 +39,8 @@ struct Buffer {
     memory: NonNull<[u8]>,
     /// For providers that want it, since it was first posted.
     mr: Option<Mr>,
+    /// Its registration did not end: the memory is left to libfabric.
+    is_stuck: bool,
     /// libfabric has it.
     posted: bool,
     /// libfabric may be done with it without a word.
@@ -53,7 +55,12 @@ unsafe impl Send for Buffer {}
 impl Buffer {
     fn new(bytes: usize) -> Self {
         let memory = NonNull::from(Box::leak(vec![0; bytes].into_boxed_slice()));
-        Self { memory, mr: None, posted: false, in_doubt: false, waiting: 0 }
+        let (mr, is_stuck) = (None, false);
+        Self { memory, mr, is_stuck, posted: false, in_doubt: false, waiting: 0 }
+    }
+
+    fn end_registration(&mut self) {
+        self.is_stuck |= self.mr.take().is_some_and(|mr| !mr.end());
     }
 
     fn place(&self) -> (*mut u8, usize) {
@@ -73,7 +80,10 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.mr = None;
+        self.end_registration();
+        if self.is_stuck {
+            return;
+        }
         // SAFETY: leaked by `new`; the endpoint, which had the address, is closed before (the order
         // of the fields in `Core`).
         drop(unsafe { Box::from_raw(self.memory.as_ptr()) });
@@ -140,7 +150,7 @@ impl Unexpected {
 
     /// Ends the registrations, before the endpoint is closed to which they are bound.
     pub(super) fn end_registrations(&mut self) {
-        self.buffers.iter_mut().for_each(|buffer| buffer.mr = None);
+        self.buffers.iter_mut().for_each(Buffer::end_registration);
     }
 
     /// Whether there are buffers to be posted.
