@@ -71,8 +71,22 @@ pub(crate) fn na_options(resolved: &Resolved) -> na::OpenOptions {
         options.auto_sm =
             Some(if is_address { name.to_owned() } else { format!("na+sm://{name}") });
     }
-    options.auth_key = mercury.auth_key.clone().filter(|_| resolved.address.starts_with("ofi+"));
+    let auth_key = mercury.auth_key.clone();
+    let environment = |name: &str| std::env::var(name).ok();
+    options.auth_key = auth_key
+        .or_else(|| job_auth_key(&resolved.address, environment))
+        .filter(|_| resolved.address.starts_with("ofi+"));
     options
+}
+
+/// Authorisation on Slingshot if none is written: of several networks that the job was given, the
+/// second, which is that of the whole job; else what libfabric does by itself.
+///
+/// Counterpart: `auto_set_cxi_auth_key` in C Margo's `margo-hg-config.c`.
+fn job_auth_key(address: &str, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let is_slingshot = address.starts_with("ofi+cxi://");
+    let networks = variable("SLINGSHOT_VNIS").filter(|_| is_slingshot)?;
+    networks.contains(',').then(|| "0:0:1".to_owned())
 }
 
 /// How the RPC layer behaves.
@@ -221,6 +235,23 @@ mod tests {
         opened_by(&format!("{{ {sizes} }}"), |o| o.message_bytes_max = 800);
         let ours = format!(r#"{{ {sizes}, "margo": {{ "eager_size": 900 }} }}"#);
         opened_by(&ours, |o| o.message_bytes_max = 900);
+    }
+
+    #[test]
+    fn a_job_with_several_networks_uses_the_second_one() {
+        let key = |address, vnis: Option<&str>| {
+            job_auth_key(address, |name| {
+                assert_eq!(name, "SLINGSHOT_VNIS");
+                vnis.map(str::to_owned)
+            })
+        };
+        for vnis in [Some("16369,16324"), Some("1,2,3")] {
+            assert_eq!(key("ofi+cxi://", vnis).as_deref(), Some("0:0:1"));
+            assert_eq!(key("ofi+tcp://", vnis), None);
+        }
+        for vnis in [None, Some(""), Some("16369")] {
+            assert_eq!(key("ofi+cxi://cxi0", vnis), None);
+        }
     }
 
     #[test]

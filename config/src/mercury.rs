@@ -69,7 +69,8 @@ pub struct Mercury {
     /// Subnet to choose the interface by, such as `"192.168.0.0/24"`. Default none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ip_subnet: Option<String>,
-    /// Authorization key of the fabric, on CXI `service:vni[:index]`. Default none.
+    /// Authorization key of the fabric, on CXI `service:vni[:index]`. Default none; on CXI `0:0:1`,
+    /// the job's second VNI, where the environment variable `SLINGSHOT_VNIS` lists two or more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auth_key: Option<String>,
     /// Largest unexpected message, in bytes. Default 0: the transport's own limit.

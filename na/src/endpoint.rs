@@ -78,8 +78,10 @@ pub struct OpenOptions {
     ///
     /// Counterpart: `auto_sm` and `sm_info_string` of `HG_Init_opt2`.
     pub auto_sm: Option<String>,
-    /// What the fabric asks for as authorisation, where it does: cxi takes `SERVICE:VNI`. Default:
-    /// none.
+    /// What the fabric asks for as authorisation, where it does: cxi takes `SERVICE:VNI`, or
+    /// `SERVICE:VNI:INDEX`. A 0 stands for what the job was given, by the environment variables
+    /// `SLINGSHOT_DEVICES`, `SLINGSHOT_SVC_IDS` and `SLINGSHOT_VNIS`; of the VNIs the one with
+    /// number INDEX, from 0, default 1. Default: none.
     ///
     /// Counterpart: `auth_key` of `na_init_info`.
     pub auth_key: Option<String>,

@@ -77,6 +77,109 @@ pub(super) unsafe fn set_domain_options(
     }
 }
 
+/// What stands for the service or the network that a job was given: look it up.
+const FROM_JOB: u32 = 0;
+
+/// Which of the job's networks, if none is said: as in C, the one of the whole job. The first is
+/// that of the job's step.
+const INDEX: usize = 1;
+
+/// Authorisation, as a user writes it: `SERVICE:VNI[:INDEX]`. What is 0 is what the job was given:
+/// the service of the device, and the network number INDEX.
+///
+/// Source: `na_ofi_parse_cxi_auth_key`, `na_ofi_cxi_find_svc_id`, `na_ofi_cxi_find_vni` in
+/// `na_ofi.c`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct AuthKey {
+    service: u32,
+    network: u16,
+    index: usize,
+}
+
+impl AuthKey {
+    /// Reads what a user wrote.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`].
+    pub(super) fn parse(text: &str) -> Result<Self, Error> {
+        let parse = || {
+            let (service, rest) = text.split_once(':')?;
+            let (network, index) = match rest.split_once(':') {
+                Some((network, index)) => (network, index.parse().ok()?),
+                None => (rest, INDEX),
+            };
+            Some(Self { service: service.parse().ok()?, network: network.parse().ok()?, index })
+        };
+        parse().ok_or_else(|| {
+            Error::InvalidArgument(format!(
+                "auth_key `{text}`: cxi takes `SERVICE:VNI` or `SERVICE:VNI:INDEX`, numbers"
+            ))
+        })
+    }
+
+    /// C's `struct cxi_auth_key` for a device: u32 service, u16 virtual network, padded.
+    /// `variable` reads the environment.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] that names the variable in which something is missing or wrong.
+    pub(super) fn resolve(
+        self,
+        device: &str,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<[u8; 8], Error> {
+        let mut service = self.service;
+        if service == FROM_JOB {
+            let devices = Listed::read("SLINGSHOT_DEVICES", &variable)?;
+            let at = devices.items().position(|name| name == device);
+            let at = at.ok_or_else(|| devices.bad(&format!("does not have device `{device}`")))?;
+            service = Listed::read("SLINGSHOT_SVC_IDS", &variable)?.number(at)?;
+        }
+        let mut network = self.network;
+        if u32::from(network) == FROM_JOB {
+            network = Listed::read("SLINGSHOT_VNIS", &variable)?.number(self.index)?;
+        }
+        let mut key = [0; 8];
+        key[..4].copy_from_slice(&service.to_ne_bytes());
+        key[4..6].copy_from_slice(&network.to_ne_bytes());
+        Ok(key)
+    }
+}
+
+/// A variable of the environment that is a list with commas.
+struct Listed {
+    name: &'static str,
+    value: String,
+}
+
+impl Listed {
+    fn read(name: &'static str, variable: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
+        let value = variable(name).ok_or_else(|| {
+            Error::InvalidArgument(format!(
+                "auth_key has a 0 for what the job was given, but {name} is not set; write the \
+                 service and the VNI themselves"
+            ))
+        })?;
+        Ok(Self { name, value })
+    }
+
+    fn items(&self) -> impl Iterator<Item = &str> {
+        self.value.split(',').map(str::trim).filter(|item| !item.is_empty())
+    }
+
+    fn number<N: std::str::FromStr>(&self, index: usize) -> Result<N, Error> {
+        let item = self.items().nth(index);
+        let item = item.ok_or_else(|| self.bad(&format!("has no item {index}, from 0")))?;
+        item.parse().map_err(|_| self.bad(&format!("has `{item}`, which is no such number")))
+    }
+
+    fn bad(&self, what: &str) -> Error {
+        let Self { name, value } = self;
+        Error::InvalidArgument(format!("auth_key: {name}, which is `{value}`, {what}"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
@@ -129,5 +232,69 @@ mod tests {
         assert_eq!(told(2, 4, raw::FI_MR_ENDPOINT), (vec![(-0x0ccb_fffd, true)], vec![]));
         let too_old = told(1, 19, raw::FI_MR_PROV_KEY);
         assert_eq!(too_old, (vec![], vec![libc::ENOSYS; 3]));
+    }
+
+    /// The environment of a job with two devices.
+    fn job(name: &str) -> Option<String> {
+        let value = match name {
+            "SLINGSHOT_DEVICES" => "cxi0,cxi1",
+            "SLINGSHOT_SVC_IDS" => "5,70000",
+            "SLINGSHOT_VNIS" => "16369,16324",
+            _ => return None,
+        };
+        Some(value.to_owned())
+    }
+
+    fn resolved(text: &str, device: &str) -> Result<(u32, u16), Error> {
+        let key = AuthKey::parse(text)?.resolve(device, job)?;
+        let [a, b, c, d, e, f, 0, 0] = key else { panic!("{key:?}") };
+        Ok((u32::from_ne_bytes([a, b, c, d]), u16::from_ne_bytes([e, f])))
+    }
+
+    #[test]
+    fn an_authorisation_is_written_or_that_of_the_job() {
+        for (text, device, key) in [
+            ("1:10", "cxi9", (1, 10)),
+            ("1:10:7", "cxi9", (1, 10)),
+            ("0:0", "cxi0", (5, 16324)),
+            ("0:0:0", "cxi1", (70000, 16369)),
+            ("0:0:1", "cxi1", (70000, 16324)),
+            ("0:12", "cxi1", (70000, 12)),
+            ("3:0:0", "cxi9", (3, 16369)),
+        ] {
+            assert_eq!(resolved(text, device).unwrap(), key, "{text} {device}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_authorisation_is_told_with_the_variable() {
+        for text in ["", "1", "1:", ":1", "x:1", "1:65536", "1:2:", "1:2:-1", "1:2:3:4"] {
+            let error = AuthKey::parse(text).unwrap_err().to_string();
+            assert!(error.contains("SERVICE:VNI:INDEX"), "{text}: {error}");
+        }
+        let error = |text, device| resolved(text, device).unwrap_err().to_string();
+        let no_device = error("0:0:1", "cxi2");
+        assert!(no_device.contains("SLINGSHOT_DEVICES") && no_device.contains("cxi2"));
+        let no_network = error("0:0:2", "cxi0");
+        assert!(no_network.contains("SLINGSHOT_VNIS") && no_network.contains("no item 2"));
+        for missing in ["SLINGSHOT_DEVICES", "SLINGSHOT_SVC_IDS", "SLINGSHOT_VNIS"] {
+            let key = AuthKey::parse("0:0:1").unwrap();
+            let without = |name: &str| job(name).filter(|_| name != missing);
+            let error = key.resolve("cxi0", without).unwrap_err().to_string();
+            assert!(error.contains(missing) && error.contains("not set"), "{error}");
+        }
+        for (garbled, value) in [("SLINGSHOT_SVC_IDS", "a,b"), ("SLINGSHOT_VNIS", "1,65536")] {
+            let key = AuthKey::parse("0:0:1").unwrap();
+            let with = |name: &str| if name == garbled { Some(value.into()) } else { job(name) };
+            let error = key.resolve("cxi0", with).unwrap_err().to_string();
+            assert!(error.contains(garbled) && error.contains(value), "{error}");
+        }
+        // Fewer services than devices.
+        let few = |name: &str| match name {
+            "SLINGSHOT_SVC_IDS" => Some("5".to_owned()),
+            _ => job(name),
+        };
+        let error = AuthKey::parse("0:1").unwrap().resolve("cxi1", few).unwrap_err().to_string();
+        assert!(error.contains("SLINGSHOT_SVC_IDS") && error.contains("no item 1"), "{error}");
     }
 }

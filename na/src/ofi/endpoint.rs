@@ -15,10 +15,11 @@ use rustix::event::{EventfdFlags, epoll};
 
 use super::address::{self, RawAddr};
 use super::core::{Core, Parts};
-use super::fabric::{Domain, Ep, library, unavailable};
+use super::cxi::AuthKey;
+use super::fabric::{self, Domain, Ep, library, unavailable};
 use super::memory::{self, Registered};
 use super::peers::Peer;
-use super::provider::{self, Provider};
+use super::provider::{self, Format, Provider};
 use super::search;
 use crate::fork::Process;
 use crate::lock::{BiasedGuard, BiasedLock};
@@ -122,7 +123,10 @@ impl OfiEndpoint {
         }
         let multi =
             provider.multi_recv(library.version()) && info.first().caps & raw::FI_MULTI_RECV != 0;
-        let domain = Domain::open(library, info, auth_key)?;
+        let device = fabric::text(info.domain_attr().name);
+        let environment = |name: &str| std::env::var(name).ok();
+        let auth_key = auth_key.map(|key| key.resolve(&device, environment)).transpose()?;
+        let domain = Domain::open(library, info, auth_key.map(Box::from))?;
         let wait_fd = provider.wait_fd && !options.no_block;
         let ep = Ep::open(&domain, wait_fd, multi.then_some(message_bytes_max))?;
         let wait = Wait::new(&ep)?;
@@ -285,28 +289,14 @@ impl OfiEndpoint {
     }
 }
 
-/// What a provider takes as authorisation. Source: `na_ofi_parse_cxi_auth_key` in `na_ofi.c`.
-fn auth_key(provider: &Provider, text: Option<&str>) -> Result<Option<Box<[u8]>>, Error> {
+/// What a provider takes as authorisation.
+fn auth_key(provider: &Provider, text: Option<&str>) -> Result<Option<AuthKey>, Error> {
     let Some(text) = text else { return Ok(None) };
-    if provider.name != "cxi" {
-        return Err(Error::InvalidArgument(format!(
+    match provider.format {
+        Format::Cxi => AuthKey::parse(text).map(Some),
+        _ => Err(Error::InvalidArgument(format!(
             "provider {} takes no auth_key; only cxi does",
             provider.name
-        )));
-    }
-    let parse = || {
-        let (service, network) = text.split_once(':')?;
-        let (service, network): (u32, u16) = (service.parse().ok()?, network.parse().ok()?);
-        // `struct cxi_auth_key`: u32 service, u16 virtual network, padded.
-        let mut key = [0; 8];
-        key[..4].copy_from_slice(&service.to_ne_bytes());
-        key[4..6].copy_from_slice(&network.to_ne_bytes());
-        Some(key)
-    };
-    match parse() {
-        Some(key) => Ok(Some(key.into())),
-        None => Err(Error::InvalidArgument(format!(
-            "auth_key `{text}`: cxi takes `SERVICE:VNI`, two numbers"
         ))),
     }
 }
