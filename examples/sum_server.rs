@@ -5,34 +5,39 @@
 //! cargo run --example sum_client -- <the address that it prints>
 //! ```
 //!
+//! A document as second argument says how the server is set up: `'{ "rpc_thread_count": 2 }'`.
+//!
 //! It prints `listening on <address>` and serves until a client asks it to stop.
 
 use std::process::ExitCode;
 
-use margo::{Instance, Rpc};
+use margo::{Config, InstanceBuilder, Rpc};
 
 const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
 const STOP: Rpc<(), ()> = Rpc::new("stop");
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args().skip(1).collect();
-    let address = match &args[..] {
-        [] => "na+sm://",
-        [address] => address,
+    let (address, document) = match &args[..] {
+        [] => ("na+sm://", "{}"),
+        [address] => (address.as_str(), "{}"),
+        [address, document] => (address.as_str(), document.as_str()),
         _ => {
-            eprintln!("usage: sum_server [ADDRESS]   (na+sm:// unless given)");
+            eprintln!("usage: sum_server [ADDRESS [DOCUMENT]]   (na+sm:// unless given)");
             return ExitCode::from(2);
         }
     };
-    if let Err(error) = serve(address) {
+    if let Err(error) = serve(address, document) {
         eprintln!("sum_server: {error}");
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
 }
 
-fn serve(address: &str) -> Result<(), Box<dyn std::error::Error>> {
-    let margo = Instance::builder(address).start()?;
+fn serve(address: &str, document: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let mut config = Config::from_json(document)?;
+    config.margo.address = address.to_owned();
+    let margo = InstanceBuilder::from_config(config).start()?;
 
     // Each request runs on a ULT of its own and may block there.
     margo.register(SUM, |request| {

@@ -36,31 +36,46 @@ impl Drop for Guard {
     }
 }
 
-fn sum_over(address: &str) {
+fn sum_over(address: &str, document: &[&str]) {
     let mut server =
         Guard(example("sum_server").arg(address).stdout(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(server.0.stdout.take().unwrap()).lines();
     let line = lines.next().unwrap().unwrap();
     let address = line.strip_prefix("listening on ").unwrap_or_else(|| panic!("{line}"));
-    assert_eq!(stdout_of(&run("sum_client", &[address])), "40 + 2 = 42\n");
+    assert_eq!(stdout_of(&run("sum_client", &[&[address], document].concat())), "40 + 2 = 42\n");
     assert!(server.0.wait().unwrap().success(), "the server was asked to stop");
 }
 
 #[test]
 fn sum_over_shared_memory() {
-    sum_over("na+sm://");
+    sum_over("na+sm://", &[]);
 }
 
 #[test]
 fn sum_over_tcp() {
-    sum_over("na+tcp://127.0.0.1:0");
+    sum_over("na+tcp://127.0.0.1:0", &[]);
+}
+
+/// As towards a C server whose Mercury has checksums; ours learns it from the request.
+#[test]
+fn sum_with_the_headers_of_checksums() {
+    sum_over("na+sm://", &[r#"{ "margo": { "mercury_build": "checksums" } }"#]);
+}
+
+#[test]
+fn sum_with_a_wrong_document_fails_with_a_message() {
+    for name in ["sum_client", "sum_server"] {
+        let output = run(name, &["na+sm://", r#"{ "margo": { "mercury_build": "maybe" } }"#]);
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.starts_with(&format!("{name}: ")) && said.contains("maybe"), "{output:?}");
+    }
 }
 
 #[test]
 fn sum_client_without_an_address_says_what_is_missing() {
-    for (name, args) in
-        [("sum_client", &[][..]), ("sum_client", &["a", "b"]), ("sum_server", &["a", "b"])]
-    {
+    let many = &["a", "b", "c"][..];
+    for (name, args) in [("sum_client", &[][..]), ("sum_client", many), ("sum_server", many)] {
         let output = run(name, args);
         assert_eq!(output.status.code(), Some(2));
         let said = String::from_utf8_lossy(&output.stderr);

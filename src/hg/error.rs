@@ -34,8 +34,9 @@ pub enum WireError {
     },
     /// The peer's Mercury was built with checksum support, and this endpoint is not set to that.
     #[error(
-        "the peer's Mercury was built with checksum support: set `detect_build`, or use \
-             `Build::Checksum`"
+        "the peer's Mercury was built with checksum support: write `\"mercury_build\": \
+         \"checksums\"` in the `margo` object of the configuration (in a program of the RPC layer \
+         alone: `HgOptions::build` or `detect_build`)"
     )]
     PeerHasChecksums,
     /// A header was damaged on its way, or the peer does not fill its checksum in.

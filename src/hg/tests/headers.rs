@@ -73,6 +73,8 @@ fn what_is_wrong_is_named() {
     assert_eq!(with(1, 4), Err(WireError::Version { found: 4, expected: 5 }));
     assert_eq!(with(1, 0x45), Err(WireError::Version { found: 0x45, expected: 5 }));
     assert_eq!(with(10, 0x80), Err(WireError::PeerHasChecksums));
+    let said = WireError::PeerHasChecksums.to_string();
+    assert!(said.contains(r#""mercury_build": "checksums""#), "{said}");
     assert_eq!(with(10, 0x18), Err(WireError::Flags { flags: 0x10 }));
     assert_eq!(with(10, flags::SELF_FORWARD), Ok(REQUEST), "masked");
     let short = RequestHeader::read(Build::Plain, &out[..15]).unwrap_err();
