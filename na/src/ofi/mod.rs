@@ -1,5 +1,5 @@
-//! Fabrics through libfabric: `ofi+tcp://host:port`, `ofi+verbs://…`, `ofi+shm://` …, and the
-//! same bytes on the wire as C Mercury's plugin of that name.
+//! Fabrics through libfabric: `ofi+tcp://host:port`, `ofi+verbs://…`, `ofi+shm://` …, in the form
+//! of C Mercury's plugin of that name. Tried with C over `tcp`, `tcp;ofi_rxm` and `shm`.
 //!
 //! libfabric is opened at run time; without it everything else works, and opening an endpoint tells
 //! what was tried. The environment variable `MARGO_LIBFABRIC` names another library.
@@ -19,6 +19,7 @@
 //!
 //! | | |
 //! |---|---|
+//! | a short message whose connection ends | is lost without a word: it was injected, and libfabric reports no failure of those; use deadlines |
 //! | a peer that dies | is noticed when something is sent to it, if the provider notices; a receive alone waits: use deadlines |
 //! | a denied transfer | ends with an error, usually without the reason; some providers give up the connection |
 //! | a transfer of nothing | succeeds without asking |
