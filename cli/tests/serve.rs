@@ -115,7 +115,7 @@ fn what_it_cannot_serve_is_said() {
         ("{}", &["missing.json"], 2, "missing.json: No such file"),
         ("{}", &["-", "--address", "na+pigeon://"], 1, "na+pigeon"),
         ("{}", &["-", "--address", "na+tcp://127.0.0.1:99999"], 1, "99999"),
-        ("{}", &["-", "--address-file", "no/where"], 1, "address file no/where"),
+        ("{}", &["-", "--address-file", "no/where"], 1, "the address file: no/where"),
         (
             r#"{ "margo": { "providers": [{ "type": "kv", "provider_id": 1 }] } }"#,
             &["-"],
