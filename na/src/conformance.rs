@@ -8,6 +8,7 @@
 //!     na::open("na+tcp://127.0.0.1:0", options).unwrap()
 //! }
 //! na::conformance! { open; all }               // a transport between processes
+//! na::conformance! { open; not_amid_writes }   // … that peers can block by dying
 //! na::conformance! { open; between_endpoints } // one whose endpoints share a process
 //! na::conformance! { open; one_thread }        // the same, driven by one thread
 //! // or some by name, in the plainest mode:
@@ -201,6 +202,21 @@ pub fn run<Argument, O: Opener<Argument>>(path: &str, opener: O, mode: Mode, cas
 #[macro_export]
 macro_rules! conformance {
     ($open:path; all) => {
+        $crate::conformance! { $open; not_amid_writes }
+        $crate::conformance! { $open; amid_writes }
+    };
+    // Those that kill or stop a peer amid writes to memory that both share.
+    ($open:path; amid_writes) => {
+        $crate::conformance! { @tests $open; POLLING;
+            memory_comes_back_from_a_peer_that_ends_amid_transfers }
+        mod blocking_amid_writes {
+            #[allow(unused_imports, reason = "the factory may be named in full")]
+            use super::*;
+            $crate::conformance! { @tests $open; BLOCKING;
+                memory_comes_back_from_a_peer_that_ends_amid_transfers }
+        }
+    };
+    ($open:path; not_amid_writes) => {
         $crate::conformance! { $open; between_endpoints }
         $crate::conformance! { $open; between_processes }
         mod two_processes {
@@ -351,7 +367,6 @@ macro_rules! conformance {
             a_dead_peer_is_reported,
             a_dead_peer_is_reported_to_a_sleeper,
             a_peer_that_dies_amid_long_messages_is_reported,
-            memory_comes_back_from_a_peer_that_ends_amid_transfers,
             a_call_at_once_ends_with_its_peer,
             a_peer_restarts_under_its_address,
             a_stopped_peer_is_waited_for,
