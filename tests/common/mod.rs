@@ -14,6 +14,13 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The addresses that tests open.
 pub(crate) const TRANSPORTS: [&str; 2] = ["na+sm://", "na+tcp://127.0.0.1:0"];
 
+/// Those that are opened as well where a library is asked for, by a variable.
+const FABRICS: [(&str, &str); 3] = [
+    ("MARGO_TEST_OFI", "ofi+tcp;ofi_rxm://127.0.0.1:0"),
+    ("MARGO_TEST_UCX", "ucx+tcp://127.0.0.1:0"),
+    ("MARGO_TEST_UCX", "ucx+sm://127.0.0.1:0"),
+];
+
 /// A service and a client over one transport, ended with the value.
 pub(crate) struct Pair {
     pub(crate) service: Instance,
@@ -39,9 +46,11 @@ impl Pair {
     }
 }
 
-/// Runs `body` for both transports.
+/// Runs `body` for both transports, and for the fabrics that are asked for.
 pub(crate) fn on_each(body: impl Fn(Pair)) {
-    for transport in TRANSPORTS {
+    let asked = |(variable, _): &(&str, &str)| std::env::var_os(variable).is_some();
+    let fabrics = FABRICS.into_iter().filter(asked).map(|(_, transport)| transport);
+    for transport in TRANSPORTS.into_iter().chain(fabrics) {
         body(Pair::new(transport));
     }
 }
