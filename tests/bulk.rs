@@ -148,7 +148,8 @@ fn what_the_owner_did_not_allow_is_refused() {
         let revoked = read_only.bulk().clone();
         assert!(read_only.release() == pattern(10_000));
         let error = ask(&revoked, true, 0, 10_000).unwrap_err();
-        assert!(error.contains("revoked"), "{error}");
+        // Over libfabric the owner is not asked: the network refuses.
+        assert!(error.contains("revoked") || error.contains("ofi+tcp"), "{error}");
         assert!(
             ask(pair.client.expose(pattern(9), Access::ReadOnly).unwrap().bulk(), true, 0, 9)
                 .is_ok()

@@ -516,7 +516,7 @@ fn long_arguments_and_results_are_in_flight_like_short_ones() {
             let limit = Duration::from_micros(30);
             let timed = client.iforward_timed(ECHO, target, text, limit).unwrap().wait();
             let in_time = matches!(&timed, Ok(back) if back == text);
-            assert!(in_time || matches!(timed, Err(ForwardError::TimedOut { .. })));
+            assert!(in_time || matches!(timed, Err(ForwardError::TimedOut { .. })), "{timed:?}");
         }
     });
 }

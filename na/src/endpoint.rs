@@ -294,6 +294,14 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         false
     }
 
+    /// Whether the owner of memory is asked before each transfer. Then memory can be taken back at
+    /// any time, and only the transfer that is refused ends. Default: yes. Where it is not, the
+    /// network may close the connection on account of a transfer that finds no memory, with all
+    /// that is under way over it.
+    fn asks_owners(&self) -> bool {
+        true
+    }
+
     /// Our own address. A peer can look it up if this endpoint listens.
     fn self_addr(&self) -> Addr;
 

@@ -30,7 +30,9 @@ impl<T> Core<T> {
         let mut state = self.state();
         let (parts, forgotten) = match state.ops.get_mut(op) {
             Some(Op::Forward(call)) if call.is_canceled() => return,
-            Some(Op::Forward(call)) => (call.cancel(), state.give_up(op)),
+            Some(Op::Forward(call)) => {
+                (call.cancel(self.endpoint.asks_owners()), state.give_up(op))
+            }
             Some(Op::Transfer(transfer)) => (transfer.cancel(), None),
             Some(Op::Respond(answer)) if answer.has_failed() => return,
             Some(Op::Respond(answer)) => (answer.cancel(), None),

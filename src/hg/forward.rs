@@ -212,11 +212,17 @@ impl<T> Forward<T> {
 
     /// Gives up. Returns the parts to cancel; the receive is not among them, see
     /// [`State::give_up`](super::core::State).
-    pub(super) fn cancel(&mut self) -> Vec<Role> {
+    /// `asks_owners`: arguments may be revoked while the target fetches them; else they stay until
+    /// the late response, or the end of the peer.
+    pub(super) fn cancel(&mut self, asks_owners: bool) -> Vec<Role> {
         self.canceled = true;
         self.fail(HgError::Canceled);
-        self.exposed = None;
-        let parts = [(self.sending, Role::Send), (self.fetching.is_some(), Role::Fetch)];
+        if asks_owners {
+            self.exposed = None;
+        }
+        // A send that is canceled may have left all the same, and the target fetch what it names.
+        let sending = self.sending && self.exposed.is_none();
+        let parts = [(sending, Role::Send), (self.fetching.is_some(), Role::Fetch)];
         parts.into_iter().filter_map(|(flying, role)| flying.then_some(role)).collect()
     }
 

@@ -235,6 +235,10 @@ impl Endpoint for AutoSm {
         self.far.endpoint.transport()
     }
 
+    fn asks_owners(&self) -> bool {
+        self.near.endpoint.asks_owners() && self.far.endpoint.asks_owners()
+    }
+
     fn carries_extensions(&self, to: &Addr) -> bool {
         self.route(to).is_ok_and(|(_, part, to)| part.endpoint.carries_extensions(to))
     }

@@ -100,6 +100,7 @@ impl Core {
             Slot::Send { to, .. } => {
                 if let Some(peer) = to.state::<Peer>() {
                     peer.set_reached(true);
+                    peer.set_torn(false);
                 }
                 self.end_slot(index, Ok(()));
             }
@@ -269,6 +270,9 @@ impl Core {
     }
 
     fn failed(&mut self, index: u32, entry: &raw::fi_cq_err_entry, detail: &str) {
+        if self.sends_again(index, entry.err) {
+            return;
+        }
         let with = match self.slots.get(index) {
             Slot::Unexpected { buffer } => {
                 let buffer = *buffer;
@@ -306,6 +310,11 @@ impl Core {
             Slot::Part { transfer } => {
                 let transfer = *transfer;
                 self.slots.take(index);
+                if let Some(peer) = with.state::<Peer>()
+                    && (entry.err == libc::ECANCELED || means_gone(entry.err))
+                {
+                    peer.set_torn(true);
+                }
                 self.part_ended(transfer, Err(error));
             }
             _ => self.end_slot(index, Err(error)),

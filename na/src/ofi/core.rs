@@ -142,8 +142,9 @@ impl Core {
             return;
         }
         let to_peer = to.clone();
-        let (posted, given_up) = (false, false);
-        let slot = self.slots.add(Slot::Send { op, kind, to: to_peer, tag, buf, posted, given_up });
+        let (posted, given_up, again) = (false, false, None);
+        let send = Slot::Send { op, kind, to: to_peer, tag, buf, posted, given_up, again };
+        let slot = self.slots.add(send);
         self.enqueue(to, super::queue::Entry::Send(slot));
     }
 

@@ -306,6 +306,10 @@ impl Endpoint for OfiEndpoint {
         "ofi"
     }
 
+    fn asks_owners(&self) -> bool {
+        false
+    }
+
     fn limits(&self) -> Limits {
         self.limits
     }

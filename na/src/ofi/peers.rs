@@ -30,6 +30,8 @@ pub(super) struct Peer {
     reached: AtomicBool,
     /// The [era](Peers::era) of the last message to it whose end libfabric does not tell; 0: none.
     injected: AtomicU32,
+    /// A transfer with it has ended with its connection, and no message has left since.
+    torn: AtomicBool,
 }
 
 impl Peer {
@@ -39,6 +41,16 @@ impl Peer {
 
     pub(super) fn set_reached(&self, reached: bool) {
         self.reached.store(reached, Ordering::Relaxed);
+    }
+
+    /// Providers over connections close the one over which a transfer is refused. The next messages
+    /// may still find that connection.
+    pub(super) fn is_torn(&self) -> bool {
+        self.torn.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_torn(&self, torn: bool) {
+        self.torn.store(torn, Ordering::Relaxed);
     }
 
     /// A message without a completion was handed over, in that era.
@@ -101,6 +113,7 @@ impl Peers {
             raw: raw.clone(),
             reached: AtomicBool::new(false),
             injected: AtomicU32::new(0),
+            torn: AtomicBool::new(false),
         });
         self.next += 1;
         let uri = raw.uri(self.provider);

@@ -30,6 +30,9 @@ use crate::{Addr, Error, Tag};
 /// As long as C Mercury tries (`NA_OFI_OP_RETRY_TIMEOUT`).
 pub(super) const STUCK_LIMIT: Duration = Duration::from_secs(120);
 
+/// How long a message is sent again whose connection was closed on account of a transfer.
+const AGAIN_LIMIT: Duration = Duration::from_secs(1);
+
 /// Most bytes of a message that is copied for libfabric at once.
 const INJECT_BYTES_MAX: usize = 256;
 
@@ -79,7 +82,8 @@ impl Core {
         let Some(peer) = to.state::<Peer>() else { return false };
         let header: &[u8] = if kind == Kind::Unexpected { &self.header } else { &[] };
         let len = header.len() + message.len();
-        if len > self.inject_bytes_max.min(INJECT_BYTES_MAX) || !peer.was_reached() {
+        let may_be_lost = !peer.was_reached() || peer.is_torn();
+        if len > self.inject_bytes_max.min(INJECT_BYTES_MAX) || may_be_lost {
             return false;
         }
         let mut bytes = [0; INJECT_BYTES_MAX];
@@ -189,7 +193,8 @@ impl Core {
 
     fn give_up_if_stuck(&mut self, peer: u64) {
         let Some(queue) = self.queues.get(&peer) else { return };
-        let reached = queue.to.state::<Peer>().is_some_and(Peer::was_reached);
+        let reached =
+            queue.to.state::<Peer>().is_some_and(|peer| peer.was_reached() && !peer.is_torn());
         let limit = if reached { STUCK_LIMIT } else { self.connect_timeout };
         if queue.since.elapsed() < limit {
             return;
@@ -295,11 +300,34 @@ impl Core {
                 unsafe { call::sendmsg(ep.ep, &raw const message, flags) }
             }
         };
-        let result = Posted::of(result);
-        if result == Posted::Taken {
-            *posted = true;
+        match Posted::of(result) {
+            // The connection that was closed is still known; there will be another one.
+            Posted::Failed(errno) if means_gone(errno) && is_torn(to) => Posted::Again,
+            result => {
+                *posted = result == Posted::Taken;
+                result
+            }
         }
-        result
+    }
+
+    /// A message was not sent, or may not have been, because its connection was closed on account
+    /// of a transfer; `true`: it goes over the next one. Only what does no harm if it comes twice,
+    /// which a response does not; and for [`AGAIN_LIMIT`], because a provider may learn late that
+    /// its connection is closed, and the peer may be gone.
+    pub(super) fn sends_again(&mut self, index: u32, errno: c_int) -> bool {
+        let Slot::Send { kind, to, posted, given_up, again, .. } = self.slots.get(index) else {
+            return false;
+        };
+        let is_lost = errno == libc::ECANCELED || means_gone(errno);
+        let since = again.unwrap_or_else(Instant::now);
+        let in_time = since.elapsed() < AGAIN_LIMIT;
+        if !is_lost || *kind != Kind::Expected || *given_up || !in_time || !is_torn(to) {
+            return false;
+        }
+        (*again, *posted) = (Some(since), false);
+        let to = to.clone();
+        self.enqueue(&to, Entry::Send(index));
+        true
     }
 
     /// Posts receives that wait, in order.
@@ -444,6 +472,10 @@ impl Core {
             }
         }
     }
+}
+
+fn is_torn(to: &Addr) -> bool {
+    to.state::<Peer>().is_some_and(Peer::is_torn)
 }
 
 /// Whether an error says that the peer cannot be reached, or not any more.

@@ -6,6 +6,7 @@
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
+use std::time::Instant;
 
 use libc::iovec;
 use ofi_sys::raw;
@@ -39,6 +40,8 @@ pub(super) enum Slot {
         posted: bool,
         /// Its end was reported with a copy of the buffer; libfabric still has this one.
         given_up: bool,
+        /// Since when it is sent again, because its connection was closed.
+        again: Option<Instant>,
     },
     /// A receive of an expected message.
     Recv {
@@ -194,7 +197,16 @@ mod tests {
         let peer = Addr::with_state("ofi+tcp://1.2.3.4:5".to_owned(), 1, 2, Arc::new(()));
         let send = |posted| {
             let (op, kind, to, tag) = (OpId(1), Kind::Expected, peer.clone(), Tag(1));
-            Slot::Send { op, kind, to, tag, buf: buf(b"sent"), posted, given_up: false }
+            Slot::Send {
+                op,
+                kind,
+                to,
+                tag,
+                buf: buf(b"sent"),
+                posted,
+                given_up: false,
+                again: None,
+            }
         };
         let recv = |posted| {
             let (op, from, tag) = (OpId(2), peer.clone(), Tag(1));

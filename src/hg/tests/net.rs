@@ -72,6 +72,8 @@ struct Node {
     /// What the others know of it: it may be a program of C.
     foreign: bool,
     freeze_moves: bool,
+    /// Owners of memory are not asked.
+    unasked: bool,
     /// The longest message that it takes of others; 0: `MESSAGE_MAX`. Whether they know before they
     /// send.
     takes: (usize, bool),
@@ -204,6 +206,11 @@ impl Node {
 }
 
 impl NodeEndpoint {
+    /// As over a network that asks no owner.
+    pub(super) fn asks_nobody(&self) {
+        self.with(|node| node.unasked = true);
+    }
+
     /// Others may send it messages of up to `max` bytes. `known`: they are refused what is longer
     /// when they send it, and not only later.
     pub(super) fn takes(&self, max: usize, known: bool) {
@@ -397,6 +404,10 @@ impl NodeEndpoint {
 impl Endpoint for NodeEndpoint {
     fn transport(&self) -> &'static str {
         "test"
+    }
+
+    fn asks_owners(&self) -> bool {
+        !self.with(|node| node.unasked)
     }
 
     fn carries_extensions(&self, to: &Addr) -> bool {

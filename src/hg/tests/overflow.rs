@@ -200,6 +200,27 @@ fn a_canceled_call_does_not_wait_for_a_hung_fetch() {
     assert_eq!((origin.endpoint.registered(), target.endpoint.registered()), (0, 0));
 }
 
+/// A fetch that finds nothing would cost the connection there.
+#[test]
+fn arguments_of_a_canceled_call_stay_where_no_owner_is_asked() {
+    let (mut origin, mut target) = pair();
+    origin.endpoint.asks_nobody();
+    target.endpoint.freeze_moves(true);
+    let op = origin.call(&target, &pattern(2000), 1);
+    settle(&mut origin, &mut target);
+    origin.core.cancel(op);
+    settle(&mut origin, &mut target);
+    assert!(matches!(ended(&mut origin, 1), Err(HgError::Canceled)));
+    assert_eq!(origin.endpoint.registered(), 1, "as long as the target may fetch them");
+    target.endpoint.freeze_moves(false);
+    let request = arrive(&mut origin, &mut target);
+    assert_eq!(request.payload(), pattern(2000));
+    answer(request, b"late", 2);
+    settle(&mut origin, &mut target);
+    assert_eq!(origin.endpoint.registered(), 0);
+    assert_eq!(origin.core.in_flight(), 0);
+}
+
 #[test]
 fn arguments_of_a_canceled_call_cannot_be_fetched_any_more() {
     let (mut origin, mut target) = pair();
