@@ -268,19 +268,23 @@ fn started_ults_of_an_ordered_pool_go_on_when_another_xstream_takes_it_over() {
 struct Restless {
     xstream: XstreamRef,
     is_over: Arc<AtomicBool>,
+    /// One that never came to its turn is dropped by who replaces it, who would be asked again.
+    has_served: bool,
 }
 
 impl Scheduler for Restless {
     fn next(&mut self, pools: &[PoolView<'_>]) -> Step {
+        self.has_served = true;
         pools.iter().find_map(PoolView::pop).map_or(Step::Idle, Step::Run)
     }
 }
 
 impl Drop for Restless {
     fn drop(&mut self) {
-        if !self.is_over.load(SeqCst) {
+        if self.has_served && !self.is_over.load(SeqCst) {
             let (xstream, is_over) = (self.xstream.clone(), self.is_over.clone());
-            self.xstream.set_scheduler(Box::new(Self { xstream, is_over }), ["p"]).unwrap();
+            let next = Self { xstream, is_over, has_served: false };
+            self.xstream.set_scheduler(Box::new(next), ["p"]).unwrap();
         }
     }
 }
@@ -293,8 +297,10 @@ fn units_run_however_fast_changes_follow_each_other() {
         let is_over = Arc::new(AtomicBool::new(false));
         for _ in 0..2 {
             let (xstream, is_over) = (xstream.clone(), is_over.clone());
-            let restless = Restless { xstream: xstream.clone(), is_over };
+            let restless = Restless { xstream: xstream.clone(), is_over, has_served: false };
             xstream.set_scheduler(Box::new(restless), ["p"]).unwrap();
+            // It has come to its turn when a unit has run.
+            pool.spawn(|| ()).unwrap().join().unwrap();
         }
         let ults: Vec<_> = (0..10)
             .map(|_| pool.spawn(|| (0..100).for_each(|_| ult::yield_now())).unwrap())
