@@ -302,6 +302,7 @@ impl Xstream {
             let rank = pools.iter().position(|served| Arc::ptr_eq(served, pool));
             slot.served.set(rank.is_some());
             slot.rank.set(rank.unwrap_or_default());
+            slot.is_last.set(slot.rank.get() + 1 >= pools.len());
             odd |= rank.is_none() || slot.is_stacked();
             false
         });

@@ -319,8 +319,13 @@ impl Xstream {
     }
 
     /// See [`has_runnable_behind`](crate::has_runnable_behind).
+    #[inline]
     pub(crate) fn has_runnable_behind(&self, pool: &PoolShared) -> bool {
-        let Some(rank) = self.slot_of(pool).map(|own| own.rank.get()) else { return false };
+        self.slot_of(pool).is_some_and(|own| !own.is_last.get() && self.is_runnable_after(own))
+    }
+
+    fn is_runnable_after(&self, own: &Slot) -> bool {
+        let rank = own.rank.get();
         self.any_slot(|slot| slot.served.get() && slot.rank.get() > rank && !slot.is_empty())
     }
 

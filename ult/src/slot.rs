@@ -47,6 +47,8 @@ pub(crate) struct Slot {
     pub(crate) served: Cell<bool>,
     /// If so: how many pools come before it in the list of the xstream.
     pub(crate) rank: Cell<usize>,
+    /// No pool comes after it there.
+    pub(crate) is_last: Cell<bool>,
     /// Pops since the start; decides whether list or pool object is tried first.
     pub(crate) pops: Cell<u32>,
     /// Stacked schedulers over this slot.
@@ -65,6 +67,7 @@ impl Slot {
             list: UnitList::new(),
             served: Cell::new(false),
             rank: Cell::new(0),
+            is_last: Cell::new(false),
             pops: Cell::new(0),
             stacked: Cell::new(0),
             sleepers: RefCell::default(),
