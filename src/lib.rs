@@ -117,6 +117,7 @@ mod state_dump;
 mod sync;
 mod timer;
 pub mod trace;
+mod utf8;
 mod when_needed;
 
 pub use margo_config as config;

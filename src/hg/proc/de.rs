@@ -4,6 +4,7 @@ use serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
 
 use super::{BULK, ProcLimits, RAW};
 use crate::hg::ProcError;
+use crate::utf8::str_of;
 
 /// A serde deserializer over a slice.
 pub(super) struct Decoder<'de> {
@@ -134,7 +135,7 @@ impl<'de> Decoder<'de> {
         if *nul == 0
             && is_const <= 1
             && is_owned <= 1
-            && let Ok(text) = std::str::from_utf8(text)
+            && let Ok(text) = str_of(text)
         {
             return Ok(text);
         }
