@@ -57,8 +57,8 @@ pub struct OpenOptions {
     /// Whoever has the endpoint polls it without a break, and never sleeps on its
     /// [`wait_fd`](Endpoint::wait_fd): that may then be `None`. With libfabric this makes messages
     /// cheaper over TCP, as sockets are looked at by `poll` and need not be watched meanwhile;
-    /// with UCX over shared memory, as no sender asks whether the receiver sleeps. Other transports
-    /// do as ever. Default off.
+    /// over shared memory, `na+sm` and that of UCX, as no sender asks whether the receiver sleeps.
+    /// Other transports do as ever. Default off.
     ///
     /// Counterpart: `NA_NO_BLOCK` in the progress mode of `na_init_info`.
     pub no_block: bool,

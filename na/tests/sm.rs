@@ -44,6 +44,105 @@ mod ring {
     }
 }
 
+/// Both sides have promised never to sleep ([`OpenOptions::no_block`]).
+mod polled {
+    use super::*;
+
+    fn open(options: &OpenOptions) -> Arc<dyn Endpoint> {
+        let mut options = options.clone();
+        options.no_block = true;
+        let endpoint = na::open("na+sm://", &options).expect("open");
+        assert!(endpoint.wait_fd().is_none() && !endpoint.prepare_wait());
+        endpoint
+    }
+
+    na::conformance! { open; between_endpoints }
+    na::conformance! { open; between_processes }
+}
+
+/// Only who listens has promised that, and the other one sleeps.
+mod one_polled {
+    use super::*;
+
+    fn open(listen: bool) -> Arc<dyn Endpoint> {
+        let mut options = OpenOptions::listening(listen);
+        options.no_block = listen;
+        na::open("na+sm://", &options).expect("open")
+    }
+
+    na::conformance! { open; between_endpoints }
+
+    /// More messages than the ring holds, to one who sleeps before each.
+    #[test]
+    fn who_sleeps_is_woken_by_who_does_not() {
+        let (target, origin) = (open(true), open(false));
+        let to = origin.lookup(target.self_addr().uri()).expect("its address");
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let from = target_of_messages(&*target);
+                // Far more than a ring holds.
+                for number in 0..20_000u32 {
+                    let mut buf = target.alloc_msg();
+                    assert!(buf.try_extend(&number.to_le_bytes()));
+                    target.send_expected(OpId(5), &from, Tag(7), buf).expect("a message");
+                    target.poll(16, &mut |_| ()).expect("a poll");
+                }
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    target.poll(16, &mut |_| ()).expect("a poll");
+                }
+            });
+            origin.send_unexpected(OpId(2), &to, Tag(3), origin.alloc_msg()).expect("a message");
+            for number in 0..20_000u32 {
+                let buf = origin.alloc_msg();
+                origin.recv_expected(OpId(4), &to, Tag(7), buf).expect("a receive");
+                let got = sleep_for_a_message(&*origin);
+                assert_eq!(got, number.to_le_bytes());
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    }
+
+    /// Receives one message, by polling, and tells whose it was.
+    fn target_of_messages(target: &dyn Endpoint) -> na::Addr {
+        target.recv_unexpected(OpId(1), target.alloc_msg()).expect("a receive");
+        let mut from = None;
+        while from.is_none() {
+            let mut sink = |completion| {
+                if let Completion::Recv { result, .. } = completion {
+                    from = Some(result.expect("a message").from);
+                }
+            };
+            target.poll(16, &mut sink).expect("a poll");
+        }
+        from.expect("somebody")
+    }
+
+    /// Waits on the descriptor, as long as it takes.
+    fn sleep_for_a_message(origin: &dyn Endpoint) -> Vec<u8> {
+        let fd = origin.wait_fd().expect("a descriptor");
+        loop {
+            let mut got = None;
+            let mut sink = |completion| {
+                if let Completion::Recv { buf, result, .. } = completion {
+                    result.expect("a message");
+                    got = Some(buf.as_slice().to_vec());
+                }
+            };
+            origin.poll(1, &mut sink).expect("a poll");
+            if let Some(got) = got {
+                return got;
+            }
+            if origin.prepare_wait() {
+                let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+                let limit = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
+                let woken = rustix::event::poll(&mut fds, Some(&limit)).expect("a sleep");
+                assert_eq!(woken, 1, "nobody wakes it");
+            }
+        }
+    }
+}
+
 /// One side permits attaching and the other does not: bulk data takes the ring both ways.
 mod mixed {
     use super::*;

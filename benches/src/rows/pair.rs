@@ -36,7 +36,7 @@ impl Settings {
         let address = self.transport.uri();
         let mut document = json!({"margo": {"address": address, "listen": listen}});
         if self.patience == Patience::Poll {
-            document["progress_spindown_msec"] = json!(3_600_000);
+            document["mercury"] = json!({"na_no_block": true});
         }
         margo::init(&document.to_string()).doing("starting margo")
     }

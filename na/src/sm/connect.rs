@@ -181,6 +181,7 @@ impl SmEndpoint {
             message_bytes_max: self.options.message_bytes_max as u32,
             listens: self.options.listen,
             attach: self.attach,
+            never_sleeps: self.options.no_block,
             ring_bytes,
             nonce_addr: if self.attach { self.nonce.addr() } else { 0 },
             nonce: if self.attach { self.nonce.value() } else { 0 },
@@ -232,6 +233,9 @@ impl SmEndpoint {
         let ours = self.options.message_bytes_max;
         let records = payload_max(link.rx.capacity());
         link.limit = ours.min(packet.message_bytes_max as usize).min(records);
+        if packet.never_sleeps {
+            link.conn.set_peer_never_sleeps();
+        }
         link.blocks = PeerBlocks::up_to(self.options.sm.mapped_bytes_per_peer_max);
         self.watch_process(&link.conn);
         let attach = self.may_attach(packet, &link.conn);

@@ -16,6 +16,14 @@
 //! The same handshake serves a side that is awake but does not look at this peer any more (see
 //! `board.rs`): it [`leave`](Doorbell::leave)s, settles and looks once more; who makes work then
 //! [`mark`]s the board, before it rings.
+//!
+//! # Who never sleeps
+//!
+//! The fence of who makes work is a good part of what a short message costs. A side that is polled
+//! without a break ([`OpenOptions::no_block`](crate::OpenOptions::no_block)) says so at the
+//! handshake, and nobody settles for its sake. Its word then still says whether it left the ring,
+//! but a store and a load may pass each other: work can lie in a ring that was left that very
+//! moment, without a mark. The sweep of left rings finds it, with the next look at the kernel.
 
 #[cfg(any(not(target_arch = "x86_64"), loom, miri))]
 use crate::sync::atomic::fence;

@@ -138,9 +138,11 @@ impl SmEndpoint {
         };
         link.send(op, kind, tag, buf);
         // One fence for both: the record for the peer, the flag for our poll.
-        settle();
+        if link.conn.peer_sleeps() || self.ready.sleeps() {
+            settle();
+        }
         link.conn.wake_peer_settled(RECORDS);
-        self.wake_poll_for(&link.conn);
+        self.wake_poll_settled_for(&link.conn);
         drop(links);
         Ok(())
     }
@@ -155,8 +157,7 @@ impl SmEndpoint {
         let Some(link) = links.first_mut() else { return false };
         let sent = link.send_now(kind, tag, message);
         if sent {
-            settle();
-            link.conn.wake_peer_settled(RECORDS);
+            link.conn.wake_peer(RECORDS);
         }
         sent
     }
@@ -179,8 +180,7 @@ impl SmEndpoint {
         if !link.send_now(Kind::Unexpected, tag, buf.as_slice()) {
             return Err(buf);
         }
-        settle();
-        link.conn.wake_peer_settled(RECORDS);
+        link.conn.wake_peer(RECORDS);
         buf.clear();
         let early = self.matcher.lock().post_expected(op, to, tag, buf);
         drop(links);
@@ -218,7 +218,6 @@ impl SmEndpoint {
             }
         };
         let Going::Ask { measure } = link.copy_at_once(op, put, &transfer) else {
-            settle();
             self.wake_poll_for(&link.conn);
             drop(links);
             // Not under the lock: it may release memory.
@@ -228,7 +227,6 @@ impl SmEndpoint {
         let mut out = Outcome::default();
         link.start(op, put, transfer, measure);
         link.write_waiting(&mut out, &mut 0);
-        settle();
         self.wake_poll_for(&link.conn);
         drop(links);
         self.report(out);
@@ -245,9 +243,18 @@ impl SmEndpoint {
         }
     }
 
-    /// Tells the poll that there is work on a connection; after [`settle`].
+    /// Tells the poll that there is work on a connection.
     #[inline]
     fn wake_poll_for(&self, conn: &Conn) {
+        if self.ready.sleeps() {
+            settle();
+        }
+        self.wake_poll_settled_for(conn);
+    }
+
+    /// As [`wake_poll_for`](Self::wake_poll_for), after [`settle`] if the poll may sleep.
+    #[inline]
+    fn wake_poll_settled_for(&self, conn: &Conn) {
         if conn.is_left()
             && let Some(slot) = conn.slot()
         {
@@ -274,7 +281,6 @@ impl SmEndpoint {
             let Some(cancels) = link.requests.cancel(op, &mut out) else { return false };
             cancels.into_iter().for_each(|cancel| link.push_control(cancel));
             link.write_waiting(&mut out, &mut 0);
-            settle();
             self.wake_poll_for(&link.conn);
             true
         });
@@ -431,7 +437,8 @@ impl Endpoint for SmEndpoint {
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.epoll.as_fd())
+        // Or somebody sleeps whom nobody wakes.
+        self.ready.sleeps().then(|| self.epoll.as_fd())
     }
 
     fn close(&self) {

@@ -245,6 +245,7 @@ fn talk(target: &Target, data: &[u8]) {
             message_bytes_max: 4096,
             listens: false,
             attach: false,
+            never_sleeps: first % 3 == 0,
             ring_bytes: ring_bytes as u32,
             nonce_addr: 0,
             nonce: 0,

@@ -16,7 +16,7 @@
 //! | 4 | u16 | version, 2 | the same |
 //! | 6 | u16 | 1 hello, 2 welcome | 3 |
 //! | 8 | u32 | largest message, bytes; both sides use the minimum | 0 |
-//! | 12 | u32 | flags: 1 listens, 2 may be attached to | 0 |
+//! | 12 | u32 | flags: 1 listens, 2 may be attached to, 4 never sleeps | 0 |
 //! | 16 | u32 | bytes of each ring (hello), 0 (welcome) | 0 |
 //! | 20 | u32 | length of the text | the same |
 //! | 24 | u64 | address of the nonce in the sender | 0 |
@@ -48,6 +48,7 @@ const FIXED: usize = 48;
 const TEXT_BYTES_MAX: usize = 256;
 const FLAG_LISTENS: u32 = 1;
 const FLAG_ATTACH: u32 = 2;
+const FLAG_AWAKE: u32 = 4;
 
 /// What a packet is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +68,9 @@ pub(super) struct Packet {
     pub(super) listens: bool,
     /// The nonce is there to be read.
     pub(super) attach: bool,
+    /// The sender never sleeps, and wants no fence for its sake (`doorbell.rs`). Not said before
+    /// there was this flag, and others need not know it.
+    pub(super) never_sleeps: bool,
     pub(super) ring_bytes: u32,
     pub(super) nonce_addr: u64,
     pub(super) nonce: u64,
@@ -85,6 +89,7 @@ impl Packet {
             message_bytes_max: 0,
             listens: false,
             attach: false,
+            never_sleeps: false,
             ring_bytes: 0,
             nonce_addr: 0,
             nonce: 0,
@@ -101,7 +106,10 @@ impl Packet {
             Kind::Welcome => 2,
             Kind::Refused => 3,
         };
-        let flags = u32::from(self.listens) * FLAG_LISTENS + u32::from(self.attach) * FLAG_ATTACH;
+        let flag = |set, flag| if set { flag } else { 0 };
+        let flags = flag(self.listens, FLAG_LISTENS)
+            | flag(self.attach, FLAG_ATTACH)
+            | flag(self.never_sleeps, FLAG_AWAKE);
         let mut bytes = Vec::with_capacity(FIXED + self.text.len());
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
@@ -158,6 +166,7 @@ impl Packet {
                 message_bytes_max: u32_at(8)?,
                 listens: flags & FLAG_LISTENS != 0,
                 attach: flags & FLAG_ATTACH != 0,
+                never_sleeps: flags & FLAG_AWAKE != 0,
                 ring_bytes: u32_at(16)?,
                 nonce_addr: u64_at(24)?,
                 nonce: u64_at(32)?,
@@ -180,6 +189,7 @@ mod tests {
             message_bytes_max: 4096,
             listens: true,
             attach: true,
+            never_sleeps: false,
             ring_bytes: 65536,
             nonce_addr: 0x7fff_0000,
             nonce: 42,
@@ -194,6 +204,7 @@ mod tests {
             hello(),
             Packet { kind: Kind::Welcome, listens: false, ..hello() },
             Packet { slot: None, ..hello() },
+            Packet { never_sleeps: true, attach: false, ..hello() },
             Packet::refused("because"),
         ] {
             assert_eq!(Packet::decode(&packet.encode()), Ok(packet));

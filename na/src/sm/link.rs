@@ -52,6 +52,8 @@ pub(super) struct Conn {
     slot: AtomicU32,
     /// The poll does not look at it; whoever makes work marks our board.
     left: AtomicBool,
+    /// The peer may sleep, or has not said that it never does.
+    peer_sleeps: AtomicBool,
     /// The peer's board, and our place there.
     peer_board: OnceLock<(Board, u32)>,
     /// Something waits in the link; the poll is to flush it.
@@ -74,6 +76,7 @@ impl Conn {
         let (backlog, fault) = (AtomicBool::new(false), AtomicU8::new(0));
         let (shares, pid) = (AtomicBool::new(false), AtomicI32::new(0));
         let (slot, left) = (AtomicU32::new(0), AtomicBool::new(false));
+        let peer_sleeps = AtomicBool::new(true);
         let (process, peer_board) = (OnceLock::new(), OnceLock::new());
         let (made, alive_until) = (Instant::now(), AtomicU64::new(0));
         Self {
@@ -87,6 +90,7 @@ impl Conn {
             alive_until,
             slot,
             left,
+            peer_sleeps,
             peer_board,
             backlog,
             fault,
@@ -177,14 +181,28 @@ impl Conn {
         self.shares.store(credentials.uid == own, Ordering::Relaxed);
     }
 
+    /// Whether [`settle`] is due before [`wake_peer_settled`](Self::wake_peer_settled): the peer
+    /// has not said that it never sleeps (`doorbell.rs`).
+    #[inline]
+    pub(super) fn peer_sleeps(&self) -> bool {
+        self.peer_sleeps.load(Ordering::Relaxed)
+    }
+
+    /// At the handshake.
+    pub(super) fn set_peer_never_sleeps(&self) {
+        self.peer_sleeps.store(false, Ordering::Relaxed);
+    }
+
     /// Wakes the peer if it sleeps and waits for `RECORDS` or `ROOM`.
     #[inline]
     pub(super) fn wake_peer(&self, reason: u32) {
-        settle();
+        if self.peer_sleeps() {
+            settle();
+        }
         self.wake_peer_settled(reason);
     }
 
-    /// As [`wake_peer`](Self::wake_peer), after [`settle`].
+    /// As [`wake_peer`](Self::wake_peer), after [`settle`] if the peer sleeps.
     #[inline]
     pub(super) fn wake_peer_settled(&self, reason: u32) {
         if !self.segment.peer_bell().is_silent() {

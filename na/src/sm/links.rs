@@ -120,7 +120,8 @@ impl Links {
             return;
         }
         link.conn.leave();
-        // Whoever has not seen that by now has made work before, which we see here.
+        // Whoever has not seen that by now has made work before, which we see here; or in the next
+        // sweep, if nobody settles for our sake.
         settle();
         if !link.is_quiet() {
             link.conn.watch();

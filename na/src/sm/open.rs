@@ -81,7 +81,7 @@ fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error
         true => Some(socket::listen(&name)?),
         false => None,
     };
-    let ready = Ready::new()?;
+    let ready = Ready::new(!options.no_block)?;
     let failed = |errno| Error::io("cannot create the endpoint's epoll set", errno);
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
     let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;

@@ -441,6 +441,9 @@ impl SmEndpoint {
 
     /// See [`Endpoint::prepare_wait`](crate::Endpoint::prepare_wait).
     pub(super) fn try_sleep(&self) -> bool {
+        if !self.ready.sleeps() {
+            return false;
+        }
         let mut guard = self.poll.lock();
         let state = &mut *guard;
         if !state.arrived.is_empty() || state.look_now {

@@ -22,15 +22,18 @@ pub(super) struct Ready {
     /// Length of the queue, to look at without the lock.
     count: AtomicUsize,
     bell: AtomicU32,
+    /// The poll may sleep.
+    sleeps: bool,
     event: OwnedFd,
 }
 
 impl Ready {
-    pub(super) fn new() -> Result<Self, Error> {
+    /// `sleeps`: the poll may.
+    pub(super) fn new(sleeps: bool) -> Result<Self, Error> {
         let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Error::io("cannot create an eventfd", errno))?;
         let (count, bell) = (AtomicUsize::new(0), AtomicU32::new(0));
-        Ok(Self { queue: Mutex::new(Vec::new()), count, bell, event })
+        Ok(Self { queue: Mutex::new(Vec::new()), count, bell, sleeps, event })
     }
 
     /// What becomes readable when the poll is woken.
@@ -47,18 +50,26 @@ impl Ready {
         self.wake_poll();
     }
 
+    /// Whether [`settle`](super::doorbell::settle) is due before
+    /// [`wake_poll_settled`](Self::wake_poll_settled): the poll may sleep.
+    #[inline]
+    pub(super) fn sleeps(&self) -> bool {
+        self.sleeps
+    }
+
     /// Wakes the poll if it sleeps. Whatever the caller gave it to do must be in place.
     #[inline]
     pub(super) fn wake_poll(&self) {
-        if self.bell().must_ring(RECORDS) {
+        if self.sleeps && self.bell().must_ring(RECORDS) {
             self.ring();
         }
     }
 
-    /// As [`wake_poll`](Self::wake_poll), after [`settle`](super::doorbell::settle).
+    /// As [`wake_poll`](Self::wake_poll), after [`settle`](super::doorbell::settle) if the poll
+    /// may sleep.
     #[inline]
     pub(super) fn wake_poll_settled(&self) {
-        if self.bell().claim(RECORDS) {
+        if self.sleeps && self.bell().claim(RECORDS) {
             self.ring();
         }
     }
