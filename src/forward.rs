@@ -140,7 +140,7 @@ impl Instance {
                 parent,
                 peer: to.addr(),
                 one_way: options.no_response,
-                trace: trace.span,
+                trace: trace.as_ref().and_then(|trace| trace.span.as_ref()),
             },
         );
         let started = self.inner().core_here().forward(
@@ -150,7 +150,7 @@ impl Instance {
             ForwardOptions {
                 target_context: to.context(),
                 deadline: site.term.map(|term| term.at),
-                trace: trace.said,
+                trace: trace.as_ref().and_then(|trace| trace.said),
                 ..options
             }
             .undeclared(),

@@ -41,7 +41,7 @@ pub(crate) struct CallAbout<'a> {
     pub(crate) parent: RpcId,
     pub(crate) peer: &'a Addr,
     pub(crate) one_way: bool,
-    pub(crate) trace: Option<SpanOfTrace>,
+    pub(crate) trace: Option<&'a SpanOfTrace>,
 }
 
 impl CallAbout<'_> {
@@ -52,9 +52,14 @@ impl CallAbout<'_> {
         About { rpc: self.rpc.to_owned(), id, parent, peer: self.peer.uri().to_owned() }
     }
 
+    /// What `watch` knows of the caller is for its trace.
     #[inline(never)]
-    fn span(self, weight: u32) -> OriginSpan {
+    fn span(self, watch: &CallWatch, weight: u32) -> OriginSpan {
         let Self { rpc, id, provider, peer, one_way, trace, .. } = self;
+        let trace = trace.map(|trace| {
+            let within = if watch.is_waited_for { within_here() } else { None };
+            SpanOfTrace { place: Place::here(), within, ..*trace }
+        });
         OriginSpan {
             rpc,
             rpc_id: id,
@@ -150,15 +155,6 @@ impl On<'_> {
     }
 }
 
-/// With what its trace has to know of the caller.
-fn traced<'a>(watch: &CallWatch, about: CallAbout<'a>) -> CallAbout<'a> {
-    let trace = about.trace.map(|trace| {
-        let within = if watch.is_waited_for { within_here() } else { None };
-        SpanOfTrace { place: Place::here(), within, ..trace }
-    });
-    CallAbout { trace, ..about }
-}
-
 impl Monitoring {
     /// A call begins.
     #[inline]
@@ -184,11 +180,9 @@ impl Monitoring {
         };
         let weight = if mode & ATTACHED == 0 { looked_at } else { Some(1) };
         let span = match weight {
-            Some(weight) => Some(Cell::new(&self.shared, row, traced(watch, about).span(weight))),
+            Some(weight) => Some(Cell::new(&self.shared, row, about.span(watch, weight))),
             // Statistics do not look at it.
-            None if about.trace.is_some() => {
-                Some(Cell::new(&self.shared, 0, traced(watch, about).span(1)))
-            }
+            None if about.trace.is_some() => Some(Cell::new(&self.shared, 0, about.span(watch, 1))),
             None => None,
         };
         let has_span = if span.is_some() { HAS_SPAN } else { 0 };

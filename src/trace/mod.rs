@@ -77,7 +77,7 @@ impl SpanOfTrace {
 }
 
 /// What a call that begins says and records.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct OfCall {
     /// For the target.
     pub(crate) said: Option<TraceParent>,
@@ -85,9 +85,10 @@ pub(crate) struct OfCall {
     pub(crate) span: Option<SpanOfTrace>,
 }
 
-/// On whose behalf a call of `inner` is made, and what it is part of.
+/// On whose behalf a call of `inner` is made, and what it is part of. Boxed, because most calls are
+/// part of nothing, and would carry the room for it around.
 #[inline]
-pub(crate) fn of_call(inner: &Inner) -> (RpcId, OfCall) {
+pub(crate) fn of_call(inner: &Inner) -> (RpcId, Option<Box<OfCall>>) {
     let inherited = ult::inherited();
     let parent = match inherited.word {
         0 => margo::NO_PARENT,
@@ -97,26 +98,27 @@ pub(crate) fn of_call(inner: &Inner) -> (RpcId, OfCall) {
     let trace = if inherited.has_values | inner.monitoring.is_tracing() {
         find(inner, inherited.word == 0)
     } else {
-        OfCall::default()
+        None
     };
     (parent, trace)
 }
 
 #[cold]
-fn find(inner: &Inner, is_outside: bool) -> OfCall {
+fn find(inner: &Inner, is_outside: bool) -> Option<Box<OfCall>> {
     let span = match (current(), inner.monitoring.tracer()) {
         (Some(context), Some(_)) => SpanOfTrace::part_of(context),
         (Some(context), None) => {
-            return OfCall { said: Some(context::to_wire(context)), span: None };
+            let said = Some(context::to_wire(context));
+            return Some(Box::new(OfCall { said, span: None }));
         }
         // What is done on behalf of a request that is not sampled is not sampled either.
         (None, Some(tracer)) if is_outside => match tracer.sample_call() {
             Some(context) => SpanOfTrace::root(context),
-            None => return OfCall::default(),
+            None => return None,
         },
-        (None, _) => return OfCall::default(),
+        (None, _) => return None,
     };
-    OfCall { said: Some(context::to_wire(span.context)), span: Some(span) }
+    Some(Box::new(OfCall { said: Some(context::to_wire(span.context)), span: Some(span) }))
 }
 
 impl Instance {
