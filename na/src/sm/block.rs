@@ -37,7 +37,7 @@ pub(super) const ANNOUNCE: u8 = b'B';
 pub(super) const ANNOUNCE_BYTES: usize = 32;
 
 /// Blocks that a side announces on one connection; the data of others takes another path.
-const BLOCKS_MAX: usize = 64;
+pub(super) const BLOCKS_MAX: usize = 64;
 
 /// Mappings that a peer can make us keep. More than it may announce, because it learns of the end
 /// of a block before we do.

@@ -45,7 +45,7 @@ pub(super) const PACKET_BYTES_MAX: usize = FIXED + TEXT_BYTES_MAX;
 const MAGIC: [u8; 4] = *b"MRGO";
 const VERSION: u16 = 2;
 const FIXED: usize = 48;
-const TEXT_BYTES_MAX: usize = 256;
+pub(super) const TEXT_BYTES_MAX: usize = 256;
 const FLAG_LISTENS: u32 = 1;
 const FLAG_ATTACH: u32 = 2;
 
