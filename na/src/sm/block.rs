@@ -400,7 +400,7 @@ mod tests {
         const HUGE: u64 = 2 << 20;
         let fd = match memfd(MemfdFlags::HUGETLB, HUGE) {
             Ok(fd) => fd,
-            Err(errno) => return eprintln!("skipped: this kernel has no such memory ({errno})"),
+            Err(errno) => return eprintln!("SKIPPED: this kernel has no such memory ({errno})"),
         };
         let told = PeerBlock::attach(&announcement(4096), &fd, 0, &Arc::default()).map(drop);
         assert_eq!(told, Err("memory of a pool of huge pages".into()));
