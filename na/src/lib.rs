@@ -85,6 +85,12 @@ mod tcp_options;
 mod ucx_options;
 #[cfg(not(loom))]
 mod uri;
+#[cfg(all(
+    test,
+    any(feature = "sm", feature = "tcp", feature = "ofi", feature = "ucx"),
+    not(loom)
+))]
+mod wire_doc;
 
 #[cfg(not(loom))]
 #[doc(hidden)]

@@ -53,6 +53,8 @@ mod sinks;
 mod slots;
 mod transfer;
 mod unexpected;
+#[cfg(test)]
+mod wire_doc;
 
 use std::sync::Arc;
 

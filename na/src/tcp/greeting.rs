@@ -26,7 +26,7 @@ use crate::{Addr, Error};
 
 /// Accepted connections that may be without a hello; beyond, the oldest is dropped if it has had
 /// [`HALF_OPEN_PATIENCE`], else the others wait in the kernel's queue.
-const HALF_OPEN_MAX: usize = 256;
+pub(super) const HALF_OPEN_MAX: usize = 256;
 
 /// How long an accepted connection may at least take for its hello. When thousands of peers dial at
 /// once, none of them is to be dropped for being early.

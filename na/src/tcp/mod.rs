@@ -205,6 +205,8 @@ mod peer;
 mod poller;
 mod socket;
 mod transfers;
+#[cfg(test)]
+mod wire_doc;
 mod within;
 
 use std::sync::Arc;

@@ -34,7 +34,10 @@ use crate::{
 const EARLY_BYTES_MAX: usize = 256 << 10;
 
 /// Messages of a kind that a peer may always have on the way or waiting here, however long.
-const WINDOW_MIN: usize = 4;
+pub(super) const WINDOW_MIN: usize = 4;
+
+/// The most, however short.
+pub(super) const WINDOW_MAX: usize = 64;
 
 /// Bytes that one poll copies for transfers with ourselves.
 const COPY_BYTES: u64 = 1 << 20;
@@ -65,7 +68,8 @@ impl UcxEndpoint {
             transport: "ucx",
             reason: format!("{error}; install UCX 1.13 or later (Debian: libucx0)"),
         })?;
-        let window = (EARLY_BYTES_MAX / options.message_bytes_max.max(1)).clamp(WINDOW_MIN, 64);
+        let window =
+            (EARLY_BYTES_MAX / options.message_bytes_max.max(1)).clamp(WINDOW_MIN, WINDOW_MAX);
         let matcher = Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max);
         let inbox = Inbox::new(ucp, options.message_bytes_max, window as u32, matcher);
         let inbox = Owned(NonNull::from(Box::leak(Box::new(inbox))));

@@ -134,6 +134,8 @@ mod sockaddr;
 mod transfers;
 mod wait;
 mod wire;
+#[cfg(test)]
+mod wire_doc;
 mod worker;
 
 /// Entry points for fuzzers, see [`crate::fuzzing`].
