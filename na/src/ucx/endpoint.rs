@@ -24,6 +24,7 @@ use crate::host_port;
 use crate::lock::BiasedLock;
 use crate::loopback::{Loopback, Outcome, Queued};
 use crate::matching::{Kind, Matcher};
+use crate::own_address::Wanted;
 use crate::ran;
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, Limits, LocalMem, Memory, MsgBuf,
@@ -62,8 +63,9 @@ pub(super) struct UcxEndpoint {
 impl UcxEndpoint {
     pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Self, Error> {
         check(options)?;
-        let settings = address::settings(uri, !options.no_block);
-        let listen = address::listen_address(uri)?;
+        let settings = address::settings(uri, options);
+        let wanted = Wanted::of(options)?;
+        let listen = address::listen_address(uri, &wanted)?;
         let ucp = ucx_sys::library().map_err(|error| Error::Unavailable {
             transport: "ucx",
             reason: format!("{error}; install UCX 1.13 or later (Debian: libucx0)"),
@@ -80,7 +82,7 @@ impl UcxEndpoint {
         let uri_of_own = match options.listen {
             true => {
                 let bound = worker.listen(listen)?;
-                address::uri_of(uri.protocol, host_port::reachable(bound))
+                address::uri_of(uri.protocol, host_port::reachable("ucx", bound, &wanted)?)
             }
             false => {
                 let name = format!("process-{}-{id}", std::process::id());

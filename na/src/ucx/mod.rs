@@ -180,6 +180,13 @@ impl Plugin for Ucx {
         "ucx+tcp://127.0.0.1:0"
     }
 
+    /// Of UCX's transports only those of InfiniBand and RoCE have classes.
+    fn ignores(&self, uri: &Uri<'_>, options: &OpenOptions) -> Vec<&'static str> {
+        let classed = address::may_have_classes(uri.protocol);
+        let told = |name: &&str| !classed && *name == "traffic_class";
+        options.about_networks().filter(told).collect()
+    }
+
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
         Ok(Arc::new(UcxEndpoint::open(uri, options)?))
     }
