@@ -1,9 +1,9 @@
 //! Large copies by several execution streams: what `margo.bulk.copy_pool` asks for.
 //!
-//! The transport splits a copy of 512 KiB and more in user space (shared memory of
-//! [`Instance::alloc`](crate::Instance::alloc) at both sides) into parts of 128 KiB, and calls the
-//! [`na::CopyHelper`] that is made here, in its poll. That queues a tasklet for each execution
-//! stream of the pool, and copies too: everybody takes the next part until there is none.
+//! Shared memory splits a copy of 512 KiB and more into parts of 128 KiB, in user space (where both
+//! sides have memory of [`Instance::alloc`](crate::Instance::alloc)) or by cross-memory attach, and
+//! calls the [`na::CopyHelper`] that is made here, in its poll. That queues a tasklet for each
+//! execution stream of the pool, and copies too: everybody takes the next part until there is none.
 //!
 //! The poll holds locks of the transport, so it must not suspend its ULT. Nor has it to: when no
 //! part is left to take, the parts still missing are being copied by tasklets that run, on other

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::bounded;
-use margo::{Access, AllocOptions, Exposed, Instance, SharedBuffer};
+use margo::{Access, AllocOptions, Exposable, Exposed, Instance, SharedBuffer};
 
 const BYTES: usize = 8 << 20;
 
@@ -34,7 +34,7 @@ fn memory(instance: &Instance, bytes: &[u8]) -> Exposed<SharedBuffer> {
     instance.expose(buffer, Access::ReadWrite).unwrap()
 }
 
-fn bytes_of(exposed: &Exposed<SharedBuffer>) -> Vec<u8> {
+fn bytes_of<B: Exposable>(exposed: &Exposed<B>) -> Vec<u8> {
     let mut bytes = vec![0; BYTES];
     exposed.read_at(0, &mut bytes).unwrap();
     bytes
@@ -53,6 +53,25 @@ fn tasklets_of_the_pool_take_part_and_the_bytes_are_right() {
         mover.push(&to, lent.bulk(), 0, &mut &own, 0..BYTES).unwrap();
         assert!(bytes_of(&lent) == pattern(2));
         // At the owner, which is who copies: two for each of two times eight chunks.
+        let helpers = owner.pool("copy").unwrap().stats().created;
+        assert!(helpers >= 16, "{helpers} tasklets");
+        mover.finalize_and_wait().unwrap();
+        owner.finalize_and_wait().unwrap();
+    });
+}
+
+#[test]
+fn they_take_part_for_plain_memory_too() {
+    bounded("copies", || {
+        let (owner, mover) = (start(true), start(false));
+        let lent = owner.expose(pattern(1), Access::ReadWrite).unwrap();
+        let own = mover.expose(vec![0; BYTES], Access::ReadWrite).unwrap();
+        let to = mover.lookup(owner.self_addr().uri()).unwrap();
+        mover.pull(&to, lent.bulk(), 0, &mut &own, 0..BYTES).unwrap();
+        assert!(bytes_of(&own) == pattern(1));
+        own.write_at(0, &pattern(2)).unwrap();
+        mover.push(&to, lent.bulk(), 0, &mut &own, 0..BYTES).unwrap();
+        assert!(bytes_of(&lent) == pattern(2));
         let helpers = owner.pool("copy").unwrap().stats().created;
         assert!(helpers >= 16, "{helpers} tasklets");
         mover.finalize_and_wait().unwrap();

@@ -131,6 +131,7 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
 fn extended() -> Vec<(&'static str, Vec<u8>)> {
     let second = Extension { remaining: Some(Duration::from_secs(1)), ..Extension::default() };
     let cancel = Extension { cancel: true, ..Extension::default() };
+    let unread = Extension { unread: true, ..Extension::default() };
     let trace_id = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736_u128.to_be_bytes();
     let span_id = 0x00f0_67aa_0ba9_02b7_u64.to_be_bytes();
     let trace = Some(TraceParent { trace_id, span_id });
@@ -156,6 +157,10 @@ fn extended() -> Vec<(&'static str, Vec<u8>)> {
             request(OPEN, summed, false, &second, b"abc"),
         ),
         ("the call of this tag is canceled", request(RpcId(0), plain, true, &cancel, b"")),
+        (
+            "the response to this tag's call came damaged",
+            request(RpcId(0), plain, true, &unread, b""),
+        ),
     ]
 }
 

@@ -4,10 +4,10 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{CopyHelper, RawSegment};
 
 /// Bytes of one part of a copy that is split.
-const SPLIT_BYTES: usize = 128 << 10;
+pub(crate) const SPLIT_BYTES: usize = 128 << 10;
 
 /// Smallest copy that is split, bytes.
-const SPLIT_FROM: usize = 4 * SPLIT_BYTES;
+pub(crate) const SPLIT_FROM: usize = 4 * SPLIT_BYTES;
 
 /// One contiguous copy.
 struct Part {

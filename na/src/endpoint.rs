@@ -71,8 +71,8 @@ pub struct OpenOptions {
     /// Whose processes may be connected with, where the transport can tell (sm). Default: those of
     /// this user.
     pub peer_users: PeerUsers,
-    /// Runs the parts of large copies in user space (sm, memory of
-    /// [`SharedBuffer`](crate::SharedBuffer)). Default: the thread that polls copies alone.
+    /// Runs the parts of large copies that this side makes (sm). Default: the thread that polls
+    /// copies alone.
     pub copy_helper: Option<CopyHelper>,
     /// Reach peers on the same host through shared memory, all others through the network that is
     /// opened: the address of the shared memory, usually `na+sm://`. Our own address is then a

@@ -50,6 +50,12 @@ pub trait Sink<T> {
     fn canceled(&mut self, origin: &Addr, call: CallKey) {
         let _ = (origin, call);
     }
+    /// The origin of a request could not read its answer, which was damaged on the way: its call
+    /// has failed. Only our own peers say so, and one that means harm may say it of any call.
+    /// Counted ([`Counters::resp_unread`](super::Counters)). Default: nothing.
+    fn answer_unread(&mut self, origin: &Addr, call: CallKey) {
+        let _ = (origin, call);
+    }
     /// A peer that was [watched](Core::watch_peer) is gone; it is watched no longer. Default:
     /// nothing.
     fn peer_gone(&mut self, peer: &Addr) {
@@ -67,6 +73,7 @@ pub(super) enum Event<T> {
     Responded { token: T, result: Result<(), HgError> },
     Bulk { token: T, result: Result<u64, HgError> },
     Canceled { origin: Addr, call: CallKey },
+    Unread { origin: Addr, call: CallKey },
     PeerGone(Addr),
 }
 
@@ -297,6 +304,7 @@ impl<T> Core<T> {
             Event::Responded { token, result } => sink.responded(token, result),
             Event::Bulk { token, result } => sink.bulk(token, result),
             Event::Canceled { origin, call } => sink.canceled(&origin, call),
+            Event::Unread { origin, call } => sink.answer_unread(&origin, call),
             Event::PeerGone(peer) => sink.peer_gone(&peer),
         }
     }
@@ -429,10 +437,10 @@ impl<T> Core<T> {
         let read = wire::decode_request(accept, buf.as_slice())
             .and_then(|(header, body)| Ok((header, header.read_extension(buf.as_slice())?, body)));
         match read {
-            Ok((_, extension, _)) if extension.cancel => {
+            Ok((_, extension, _)) if extension.cancel || extension.unread => {
                 self.count_arrival();
                 self.buffers.put(buf);
-                Some(self.on_cancel(from, tag))
+                Some(self.on_notice(from, tag, &extension))
             }
             Ok((header, extension, Body::Inline(_))) => {
                 let beside = Beside::new(&extension);
@@ -557,7 +565,10 @@ impl<T> Drop for Taken<'_, T> {
 const NOT_SENT: &str = "an acknowledgement or refusal was not sent";
 
 fn has_token<T>(event: &Event<T>) -> bool {
-    !matches!(event, Event::Request(_) | Event::Canceled { .. } | Event::PeerGone(_))
+    !matches!(
+        event,
+        Event::Request(_) | Event::Canceled { .. } | Event::Unread { .. } | Event::PeerGone(_)
+    )
 }
 
 /// The network completed an operation as another kind than it was started as.

@@ -84,6 +84,8 @@ counters! {
     malformed,
     /// Of these, those whose checksum was wrong.
     checksum_errors,
+    /// Responses of ours that were damaged when they arrived, as their origins said.
+    resp_unread,
     /// Requests refused because their RPC is not registered, or not served, here.
     not_registered,
     /// Calls and answers given up.

@@ -18,6 +18,7 @@
 //! | 2 | 16 | trace id, W3C's `trace-id` |
 //! | 4 | 8 | id of the call within that trace, W3C's `parent-id` |
 //! | 3 | 0 | this is no request: the call of this tag was canceled |
+//! | 5 | 0 | this is no request: the response to the call of this tag could not be read |
 
 use std::time::Duration;
 
@@ -29,9 +30,10 @@ const REMAINING: u8 = 1;
 const TRACE: u8 = 2;
 const CANCEL: u8 = 3;
 const SPAN: u8 = 4;
+const UNREAD: u8 = 5;
 
 /// Longest block that is written: every field, and the CRC16.
-pub(super) const BYTES_MAX: usize = 1 + 10 + 18 + 10 + 2 + 2;
+pub(super) const BYTES_MAX: usize = 1 + 10 + 18 + 10 + 2 + 2 + 2;
 
 /// Why a block cannot be read.
 const MALFORMED: &str = "a field does not have the length of its kind, or ends behind the block";
@@ -56,6 +58,9 @@ pub struct Extension {
     pub trace: Option<TraceParent>,
     /// The call of this tag, made before, was canceled. There is nothing to answer.
     pub cancel: bool,
+    /// The response to the call of this tag, made before, could not be read: it was damaged on the
+    /// way. There is nothing to answer.
+    pub unread: bool,
 }
 
 impl Extension {
@@ -76,7 +81,7 @@ impl Extension {
             Some(_) => 18,
             None => 0,
         };
-        remaining + trace + if self.cancel { 2 } else { 0 }
+        remaining + trace + 2 * (usize::from(self.cancel) + usize::from(self.unread))
     }
 
     /// Writes the block to the front of `out`.
@@ -102,6 +107,9 @@ impl Extension {
         }
         if self.cancel {
             block.extend([CANCEL, 0]);
+        }
+        if self.unread {
+            block.extend([UNREAD, 0]);
         }
         if sum_bytes(format) > 0 {
             block.extend(crc16_of(&block).to_be_bytes());
@@ -172,7 +180,8 @@ impl Extension {
                 self.trace = is_one.then_some(TraceParent { trace_id, span_id: [0; 8] });
             }
             CANCEL if field.is_empty() => self.cancel = true,
-            CANCEL => return Err(malformed()),
+            UNREAD if field.is_empty() => self.unread = true,
+            CANCEL | UNREAD => return Err(malformed()),
             _later => {}
         }
         Ok(())
@@ -206,9 +215,10 @@ mod tests {
         let remaining = Some(Duration::from_nanos(0x0102));
         for extension in [
             Extension { remaining, ..Extension::default() },
-            Extension { remaining, trace: Some(mark([7; 16], [8; 8])), cancel: true },
+            Extension { remaining, trace: Some(mark([7; 16], [8; 8])), cancel: true, unread: true },
             Extension { trace: Some(mark([7; 16], [0; 8])), ..Extension::default() },
             Extension { cancel: true, ..Extension::default() },
+            Extension { unread: true, ..Extension::default() },
         ] {
             for format in [PLAIN, SUMMED] {
                 let block = written(&extension, format);

@@ -323,7 +323,7 @@ impl<T> Core<T> {
         let ForwardOptions { deadline, trace, .. } = options;
         let extension = if self.endpoint.carries_extensions(to) {
             let remaining = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            Extension { remaining, trace, cancel: false }
+            Extension { remaining, trace, ..Extension::default() }
         } else {
             Extension::default()
         };

@@ -32,7 +32,6 @@
 mod bell;
 mod buffers;
 pub mod bulk;
-mod canceled;
 mod checksum;
 mod code;
 mod context;
@@ -53,6 +52,7 @@ mod id;
 mod inspect;
 mod local;
 pub mod margo;
+mod notices;
 mod ops;
 mod options;
 mod overflow;
@@ -72,7 +72,6 @@ pub mod wire;
 
 pub use self::{
     bulk::{Bulk, BulkDesc, BulkOp, LocalBytes, LocalPart, MemoryAttr, MemoryKind},
-    canceled::CallKey,
     checksum::{ChecksumLevel, PayloadSum},
     code::ReturnCode,
     context::Sink,
@@ -85,6 +84,7 @@ pub use self::{
     handle::{LentRequest, RequestHandle, RequestParts, Response, Sent},
     id::{ProviderId, RpcId},
     inspect::{CallMark, CallNumber, PeerCalls},
+    notices::CallKey,
     ops::OpRef,
     options::HgOptions,
     proc::{Bytes, ConstStr, ProcLimits, Raw, Writer},

@@ -180,7 +180,7 @@ impl<T> Core<T> {
         &self,
         op: OpRef,
         header: &ResponseHeader,
-        Arrival { from: peer, tag }: Arrival,
+        Arrival { from: peer, tag }: &Arrival,
         desc: &BulkDesc<'_>,
     ) -> Result<Option<Vec<u8>>, HgError> {
         let source = match self.wants_result(op) {
@@ -197,17 +197,17 @@ impl<T> Core<T> {
                     memory: memory.clone(),
                     sum: header.payload_sum,
                     peer: peer.clone(),
-                    tag,
+                    tag: *tag,
                 };
                 if !self.begin_fetch(op, fetching) {
                     return Err(HgError::Canceled);
                 }
-                self.get(op, &peer, remote, memory)?;
+                self.get(op, peer, remote, memory)?;
                 Ok(None)
             }
         });
         if !matches!(fetching, Ok(None)) {
-            self.send_ack(&peer, tag);
+            self.send_ack(peer, *tag);
         }
         fetching
     }
@@ -225,7 +225,7 @@ impl<T> Core<T> {
                 Ok(Response::new(Payload::Overflow(bytes), &self.buffers))
             });
             if let Err(error @ HgError::Wire(_)) = &result {
-                self.counts.malformed(error);
+                self.response_unread(&peer, tag, error);
             }
             let mut state = self.state();
             if let Some(Op::Forward(call)) = state.ops.get_mut(op) {

@@ -78,7 +78,7 @@ impl<T> Core<T> {
             }
             Ok((header, Body::Overflow(desc))) => {
                 self.counts.resp_extra.bump();
-                match self.fetch_response(op, &header, arrival, &desc) {
+                match self.fetch_response(op, &header, &arrival, &desc) {
                     Ok(None) => {
                         self.buffers.put(buf);
                         self.state().hot.rpc_resp_recv += 1;
@@ -91,7 +91,7 @@ impl<T> Core<T> {
             Err(error) => Err(error.into()),
         };
         if let Err(error @ HgError::Wire(_)) = &result {
-            self.counts.malformed(error);
+            self.response_unread(&arrival.from, arrival.tag, error);
         }
         self.buffers.put(buf);
         Some(result)

@@ -69,6 +69,7 @@ fn network(inner: &Inner) -> NetworkCounters {
         bulk_transfers: counters.bulk_count,
         malformed: counters.malformed,
         checksum_errors: counters.checksum_errors,
+        responses_unread: counters.resp_unread,
         not_registered: counters.not_registered,
         canceled: counters.canceled,
     }

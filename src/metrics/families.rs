@@ -87,6 +87,8 @@ impl Metrics {
         text.one(Counter, "margo_messages_malformed_total", help, count(network.malformed));
         let help = "Messages of peers whose checksum was wrong.";
         text.one(Counter, "margo_checksum_errors_total", help, count(network.checksum_errors));
+        let help = "Responses of ours that were damaged when they arrived, as their origins said.";
+        text.one(Counter, "margo_responses_unread_total", help, count(network.responses_unread));
     }
 
     fn progress(&self, text: &mut Text) {

@@ -122,6 +122,8 @@ plain! {
         malformed: u64,
         /// Of these, those whose checksum was wrong.
         checksum_errors: u64,
+        /// Responses of ours that were damaged when they arrived, as their origins said.
+        responses_unread: u64,
         /// Requests refused because their RPC is not registered, or not served, here.
         not_registered: u64,
         /// Calls and answers given up.

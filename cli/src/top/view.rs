@@ -112,6 +112,7 @@ impl Change<'_> {
         let troubles = [
             (network.malformed, "messages malformed"),
             (network.checksum_errors, "checksum errors"),
+            (network.responses_unread, "answers damaged on their way"),
             (network.not_registered, "requests for RPCs that are not registered"),
             (stats.arguments_undecodable, "arguments undecodable"),
         ];

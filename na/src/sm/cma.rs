@@ -11,9 +11,10 @@ use std::mem::MaybeUninit;
 use rustix::io::Errno;
 use rustix::process::PTracer;
 
+use super::copy::{SPLIT_BYTES, skip_bytes};
 use super::record::Piece;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::{Error, RawSegment};
+use crate::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use crate::{CopyHelper, Error, RawSegment};
 
 /// Vectors per system call, each side.
 pub(super) const VECTORS: usize = 64;
@@ -128,9 +129,161 @@ pub(super) unsafe fn copy(
         .map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL))
 }
 
+/// A part of a copy that several threads make.
+struct Part {
+    copied: AtomicU64,
+    /// Of the system, when it ended before its time; 0: none. [`NOT_RUN`].
+    errno: AtomicI32,
+}
+
+const NOT_RUN: i32 = -1;
+
+/// A copy between `ours` and `theirs`, in parts.
+struct Split<'a> {
+    pid: i32,
+    ours: &'a [RawSegment],
+    theirs: &'a [Piece],
+    direction: Direction,
+    bytes: u64,
+    parts: Vec<Part>,
+}
+
+// SAFETY: the pointers are valid for the whole call (contract of `copy_split`), in any thread.
+unsafe impl Sync for Split<'_> {}
+
+impl Split<'_> {
+    fn run(&self, index: usize) {
+        let Some(part) = self.parts.get(index) else { return };
+        let from = (index * SPLIT_BYTES) as u64;
+        let len = (self.bytes - from).min(SPLIT_BYTES as u64);
+        let (mut copied, mut errno) = (0, 0);
+        while copied < len && errno == 0 {
+            let ours = skip_bytes(self.ours, from + copied);
+            let theirs = part_of(self.theirs, from + copied, len - copied);
+            // SAFETY: the contract of `copy_split`.
+            match unsafe { copy(self.pid, ours, theirs, self.direction) } {
+                Ok(0) => break,
+                Ok(more) => copied += more,
+                Err(error) => errno = error.raw_os_error(),
+            }
+        }
+        part.copied.store(copied, Ordering::Relaxed);
+        // pair: ATTACH-PART (the bytes are there, and how many)
+        part.errno.store(errno, Ordering::Release);
+    }
+}
+
+/// `len` bytes of `pieces`, which begin `skip` bytes after their start.
+fn part_of(pieces: &[Piece], mut skip: u64, mut len: u64) -> impl Iterator<Item = Piece> + '_ {
+    pieces.iter().filter_map(move |piece| {
+        let over = skip.min(piece.len);
+        skip -= over;
+        let taken = (piece.len - over).min(len);
+        len -= taken;
+        (taken > 0).then(|| Piece { addr: piece.addr + over, len: taken, ..*piece })
+    })
+}
+
+/// As [`copy`], `bytes` bytes in parts, which other threads take part in. Returns the bytes before
+/// the first that could not be copied; some behind it may have been.
+///
+/// # Safety
+///
+/// As for [`copy`], until the call returns.
+pub(super) unsafe fn copy_split(
+    pid: i32,
+    (ours, theirs, bytes): (&[RawSegment], &[Piece], u64),
+    direction: Direction,
+    helper: &CopyHelper,
+) -> Result<u64, Errno> {
+    let part = || Part { copied: AtomicU64::new(0), errno: AtomicI32::new(NOT_RUN) };
+    let parts = (bytes as usize).div_ceil(SPLIT_BYTES);
+    let parts = std::iter::repeat_with(part).take(parts).collect();
+    let split = Split { pid, ours, theirs, direction, bytes, parts };
+    helper.run(split.parts.len(), &|index| split.run(index));
+    let mut before = 0;
+    for (index, part) in split.parts.iter().enumerate() {
+        // pair: ATTACH-PART (what a helper left out is done here)
+        if part.errno.load(Ordering::Acquire) == NOT_RUN {
+            split.run(index);
+        }
+        let copied = part.copied.load(Ordering::Relaxed);
+        before += copied;
+        let whole = (bytes - (index * SPLIT_BYTES) as u64).min(SPLIT_BYTES as u64);
+        match part.errno.load(Ordering::Relaxed) {
+            0 if copied == whole => {}
+            errno if before == 0 && errno > 0 => return Err(Errno::from_raw_os_error(errno)),
+            _ => return Ok(before),
+        }
+    }
+    Ok(before)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use super::*;
+
+    /// From this process to itself, where the kernel copies as between two.
+    fn copied_in_parts(helper: &CopyHelper, direction: Direction) {
+        const BYTES: usize = 5 * SPLIT_BYTES + 77;
+        let pattern: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).collect();
+        let (mut ours, mut theirs) = match direction {
+            Direction::ToPeer => (pattern.clone(), vec![0; BYTES]),
+            Direction::FromPeer => (vec![0; BYTES], pattern.clone()),
+        };
+        // Cut at other places on each side, one side into more pieces than a call takes.
+        let mut at = 0;
+        let mut cut = |len: usize, base: *mut u8| {
+            let piece = RawSegment { ptr: base.wrapping_add(at), len: len.min(BYTES - at) };
+            at = if at + piece.len == BYTES { 0 } else { at + piece.len };
+            piece
+        };
+        let locals: Vec<_> =
+            (0..BYTES.div_ceil(100_000)).map(|_| cut(100_000, ours.as_mut_ptr())).collect();
+        let remotes: Vec<_> = (0..BYTES.div_ceil(1000))
+            .map(|_| cut(1000, theirs.as_mut_ptr()))
+            .map(|piece| Piece { addr: piece.ptr as u64, len: piece.len as u64, block: 0 })
+            .collect();
+        let own = std::process::id() as i32;
+        let all = (&locals[..], &remotes[..], BYTES as u64);
+        // SAFETY: pieces of the two live vectors, which nobody refers to meanwhile.
+        let copied = unsafe { copy_split(own, all, direction, helper) };
+        assert_eq!(copied, Ok(BYTES as u64));
+        assert!(ours == pattern && theirs == pattern);
+        // With a hole behind two parts and a half: what is before it has been copied.
+        let mut holed = remotes.clone();
+        holed[330].addr = 8;
+        // SAFETY: as before; nothing is mapped at address 8, which the kernel says.
+        let copied = unsafe { copy_split(own, (&locals, &holed, BYTES as u64), direction, helper) };
+        let copied = copied.unwrap();
+        assert!(copied <= 330_000 && copied >= 2 * SPLIT_BYTES as u64, "{copied}");
+        holed[0].addr = 8;
+        // SAFETY: as before.
+        let copied = unsafe { copy_split(own, (&locals, &holed, BYTES as u64), direction, helper) };
+        assert_eq!(copied, Err(Errno::FAULT));
+    }
+
+    #[test]
+    fn parts_that_others_take_are_copied_once_and_those_left_out_too() {
+        let all = CopyHelper::new(|parts, part| {
+            std::thread::scope(|scope| {
+                (0..parts).for_each(|index| drop(scope.spawn(move || part(index))));
+            });
+        });
+        let taken = std::sync::Arc::new(AtomicUsize::new(0));
+        let count = taken.clone();
+        let some = CopyHelper::new(move |parts, part| {
+            count.fetch_add(1, Ordering::Relaxed);
+            part(parts - 1);
+        });
+        for direction in [Direction::ToPeer, Direction::FromPeer] {
+            copied_in_parts(&all, direction);
+            copied_in_parts(&some, direction);
+        }
+        assert_eq!(taken.load(Ordering::Relaxed), 6);
+    }
 
     #[test]
     fn a_probe_needs_the_right_word_and_process() {

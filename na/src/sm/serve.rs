@@ -22,7 +22,7 @@ use rustix::io::Errno;
 
 use super::block::{Mapped, PeerBlocks};
 use super::cma::{self, Direction};
-use super::copy::{copy_between, skip_bytes};
+use super::copy::{SPLIT_FROM, copy_between, skip_bytes};
 use super::costs::{Choice, Cost, Costs, Way};
 use super::fallback::{Chunk, Span};
 use super::link::{Conn, Control, Outcome, TxLink};
@@ -315,7 +315,7 @@ impl Services {
             let before = service.span.done;
             let turn = match service.path {
                 Path::Mapped(_) => service.mapped_turn(conn, self.helper.as_ref()),
-                Path::Attach => service.attach_turn(conn),
+                Path::Attach => service.attach_turn(conn, self.helper.as_ref()),
                 Path::Ring if !service.put => {
                     let mut turn = Turn::Waits;
                     link(&mut |link| turn = service.ring_turn(link));
@@ -409,7 +409,7 @@ impl Service {
     }
 
     /// Copies a chunk with cross-memory attach.
-    fn attach_turn(&mut self, conn: &Conn) -> Turn {
+    fn attach_turn(&mut self, conn: &Conn, helper: Option<&CopyHelper>) -> Turn {
         let gate = conn.segment.gate_as_copier();
         if !gate.enter() {
             // The requester has left; its end of file follows.
@@ -419,7 +419,7 @@ impl Service {
         let mut spent = self.spent;
         // The process id is that of the peer as far as this says.
         let result = match conn.was_alive() {
-            true => timed(&mut spent, || self.copy_chunk(conn.pid(), direction)),
+            true => timed(&mut spent, || self.copy_chunk(conn.pid(), direction, helper)),
             false => Err(Errno::SRCH),
         };
         self.spent = spent;
@@ -441,7 +441,12 @@ impl Service {
         }
     }
 
-    fn copy_chunk(&mut self, pid: i32, direction: Direction) -> Result<u64, Errno> {
+    fn copy_chunk(
+        &mut self,
+        pid: i32,
+        direction: Direction,
+        helper: Option<&CopyHelper>,
+    ) -> Result<u64, Errno> {
         let chunk = self.span.left().min(CHUNK_BYTES);
         let local = self.lease.region().pieces(self.span.offset + self.span.done, chunk);
         let (mut skip, mut left) = (self.span.done - self.before, chunk);
@@ -451,9 +456,16 @@ impl Service {
             (skip, left) = (0, left - len);
             (len > 0).then_some(part)
         });
-        // SAFETY: pieces of a leased region, which stay valid for what the lease allows, and to
-        // whose bytes nobody holds a reference (contract of `Memory::from_raw`).
-        let copied = unsafe { cma::copy(pid, local, remote, direction) }?;
+        let copied = match helper.filter(|_| chunk >= SPLIT_FROM as u64) {
+            // SAFETY: pieces of a leased region, which stay valid for what the lease allows, and to
+            // whose bytes nobody holds a reference (contract of `Memory::from_raw`).
+            None => unsafe { cma::copy(pid, local, remote, direction) },
+            Some(helper) => {
+                let (local, remote): (Vec<_>, Vec<_>) = (local.collect(), remote.collect());
+                // SAFETY: the same; the helper's threads are done with them when it returns.
+                unsafe { cma::copy_split(pid, (&local, &remote, chunk), direction, helper) }
+            }
+        }?;
         self.span.done += copied;
         while let Some(piece) = self.pieces.get(self.piece)
             && self.before + piece.len <= self.span.done

@@ -124,12 +124,16 @@ fn a_damaged_request_is_refused_counted_and_answered() {
 }
 
 #[test]
-fn a_damaged_response_ends_the_call_with_an_error() {
+fn a_damaged_response_ends_the_call_with_an_error_and_its_sender_is_told() {
     for format in &FORMATS[3..] {
-        for at in [2, 30] {
+        for (at, is_ours) in [(2, true), (30, true), (30, false)] {
             let (mut origin, mut target) = pair_with(options(*format));
+            if !is_ours {
+                target.endpoint.is_foreign_to_others();
+            }
             origin.call(&target, b"", 1);
             let request = arrive(&mut origin, &mut target);
+            let call = (request.origin().clone(), request.call_key().unwrap());
             target.endpoint.damage(at);
             answer(request, &pattern(50), 2);
             settle(&mut origin, &mut target);
@@ -137,6 +141,12 @@ fn a_damaged_response_ends_the_call_with_an_error() {
             assert!(matches!(&error, HgError::Wire(error) if error.is_checksum()), "{error}");
             assert_eq!(origin.core.counters().checksum_errors, 1);
             assert_eq!((origin.core.in_flight(), target.core.in_flight()), (0, 0));
+            // Who would not understand it hears nothing.
+            let told = if is_ours { vec![call] } else { vec![] };
+            assert_eq!(target.core.counters().resp_unread, told.len() as u64);
+            assert_eq!(target.notes.unread, told);
+            assert!(target.notes.requests.is_empty(), "it is no request");
+            assert_eq!(target.core.in_hand().requests_held, 0);
         }
     }
 }
@@ -169,6 +179,7 @@ fn damage_to_what_overflowed_is_found_at_either_end() {
         assert!(matches!(error, HgError::Wire(WireError::PayloadChecksum { .. })), "{error}");
         assert!(target.notes.responded[&4].is_ok(), "acknowledged all the same");
         assert_eq!(origin.core.counters().checksum_errors, 1);
+        assert_eq!((target.notes.unread.len(), target.core.counters().resp_unread), (1, 1));
         for side in [&origin, &target] {
             assert_eq!((side.core.in_flight(), side.endpoint.registered()), (0, 0));
         }

@@ -40,6 +40,7 @@ struct Notes {
     responded: HashMap<u32, Result<(), HgError>>,
     bulks: HashMap<u32, Result<u64, HgError>>,
     canceled: Vec<(Addr, CallKey)>,
+    unread: Vec<(Addr, CallKey)>,
     gone: Vec<Addr>,
 }
 
@@ -59,6 +60,10 @@ impl Sink<u32> for Notes {
 
     fn canceled(&mut self, origin: &Addr, call: CallKey) {
         self.canceled.push((origin.clone(), call));
+    }
+
+    fn answer_unread(&mut self, origin: &Addr, call: CallKey) {
+        self.unread.push((origin.clone(), call));
     }
 
     fn peer_gone(&mut self, peer: &Addr) {

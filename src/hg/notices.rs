@@ -1,11 +1,13 @@
-//! Telling the target that nobody waits for a call any more.
+//! Telling the target of a call that nobody waits for it any more, or that its answer came damaged.
 //!
-//! Mercury's protocol has no word for that: `HG_Cancel` ends a call at its origin, and the target
-//! works on. Between our own peers the origin sends a one-way message with the call's tag that
-//! consists of an [`Extension`] alone. The target does not look it up: it hands up who has canceled
-//! which call ([`Sink::canceled`](super::Sink::canceled)), and who serves requests knows which of
+//! Mercury's protocol has no words for that: `HG_Cancel` ends a call at its origin, and the target
+//! works on; a response that cannot be read is an error at the origin alone. Between our own peers
+//! the origin sends a one-way message with the call's tag that consists of an [`Extension`] alone.
+//! The target does not look it up: it hands up who has canceled which call
+//! ([`Sink::canceled`](super::Sink::canceled)), or could not read its answer
+//! ([`Sink::answer_unread`](super::Sink::answer_unread)), and who serves requests knows which of
 //! them are still being handled ([`RequestHandle::call_key`](super::RequestHandle::call_key)). So a
-//! call that is not canceled costs nothing.
+//! call to which neither happens costs nothing.
 
 use na::{Addr, Tag};
 
@@ -15,7 +17,7 @@ use super::header::RequestHeader;
 use super::ops::{OpRef, Role};
 use super::proc::Written;
 use super::raw_request::Reply;
-use super::{Extension, RpcId, wire};
+use super::{Extension, HgError, RpcId, wire};
 use crate::log::log;
 
 /// Names a call among those of its origin that are in flight. A later call may have the same.
@@ -59,16 +61,25 @@ impl<T> Core<T> {
         };
         self.cancel(op);
         match way {
-            Some(Way::Message(tag)) if self.endpoint.carries_extensions(to) => {
-                self.send_cancel(to, tag);
+            Some(Way::Message(tag)) => {
+                self.send_notice(to, tag, Extension { cancel: true, ..Extension::default() });
             }
             Some(Way::Here) => {
                 let origin = self.self_addr.clone();
                 let canceled = Event::Canceled { origin, call: CallKey::local(op) };
                 self.queue(&mut self.state(), canceled);
             }
-            Some(Way::Message(_)) | None => {}
+            None => {}
         }
+    }
+
+    /// A response could not be read: counts that, and tells its sender if that can be told.
+    pub(super) fn response_unread(&self, sender: &Addr, tag: Tag, error: &HgError) {
+        // A peer that sends nothing else must not fill the log.
+        if self.counts.malformed(error).is_power_of_two() {
+            log!(self.options.log, WARN, %sender, %error, "a response cannot be read");
+        }
+        self.send_notice(sender, tag, Extension { unread: true, ..Extension::default() });
     }
 
     /// `None`: nobody works on it that could be told.
@@ -82,14 +93,16 @@ impl<T> Core<T> {
         }
     }
 
-    fn send_cancel(&self, to: &Addr, tag: Tag) {
+    fn send_notice(&self, to: &Addr, tag: Tag, extension: Extension) {
+        if !self.endpoint.carries_extensions(to) {
+            return;
+        }
         let format = self.options.format();
         let header = RequestHeader {
             no_response: true,
             cookie: self.id,
             ..RequestHeader::in_format(RpcId(0), format)
         };
-        let extension = Extension { cancel: true, ..Extension::default() };
         let max = self.limits.unexpected_bytes_max;
         let (buf, limits) = (self.buffers.take(), self.writer_limits(max));
         let written =
@@ -107,16 +120,24 @@ impl<T> Core<T> {
         }
         let op = OpRef::single(Role::Loose, self.id, self.counts.loose.bump());
         if let Err(refused) = self.endpoint.send_unexpected(op, to, tag, buf) {
-            log!(self.options.log, DEBUG, error = %refused.error, "a cancel was not sent");
+            let error = &refused.error;
+            log!(self.options.log, DEBUG, %error, "a word about a call was not sent");
             self.buffers.put(refused.buf);
         }
     }
 
-    /// A message said that the call of `origin` with its tag was canceled.
-    pub(super) fn on_cancel(&self, origin: Addr, tag: Tag) -> Event<T> {
+    /// A message said something about the call of `origin` with its tag.
+    pub(super) fn on_notice(&self, origin: Addr, tag: Tag, said: &Extension) -> Event<T> {
         // It took a receive and is no request.
         let claim = self.primary().state().receives.released();
         self.request_released(claim, None);
-        Event::Canceled { origin, call: CallKey::network(tag) }
+        let call = CallKey::network(tag);
+        if said.cancel {
+            return Event::Canceled { origin, call };
+        }
+        if self.counts.resp_unread.bump().is_power_of_two() {
+            log!(self.options.log, WARN, %origin, "an answer of ours was damaged when it arrived");
+        }
+        Event::Unread { origin, call }
     }
 }
