@@ -69,10 +69,17 @@ pub enum InitError {
     /// forked this one off.
     #[error("the parent instance is shutting down")]
     ParentClosing,
-    /// A pool of the parent's configuration is not there any more.
-    #[error("pool `{pool}` of the parent instance has been removed")]
-    ParentPool {
+    /// A pool of the parent, or of the program's runtime, was removed meanwhile.
+    #[error("pool `{pool}`, in which the instance was to run, has been removed")]
+    PoolGone {
         /// Its name.
+        pool: String,
+    },
+    /// The progress ULT was to run in a private pool of the program's
+    /// [runtime](crate::InstanceBuilder::runtime): only units of its xstream may spawn into it.
+    #[error("progress_pool: pool `{pool}` is private; make it mpsc or mpmc")]
+    PrivatePool {
+        /// The pool.
         pool: String,
     },
     /// The server for Prometheus could not start.

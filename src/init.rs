@@ -1,14 +1,13 @@
 //! From a configuration to a running instance: pools and execution streams, the network endpoint,
 //! the RPC layer, the progress ULT, in this order; undone in reverse when one of them fails.
 
-use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use margo_config::{Config, Resolved};
 use na::fork::Process;
-use ult::{MonitorSpec, PoolRef, Report, Runtime};
+use ult::{MonitorSpec, PoolRef, Report, Runtime, StartError};
 
 use crate::admission::Gates;
 use crate::cancel::Cancels;
@@ -16,6 +15,7 @@ use crate::child::{self, Family};
 use crate::contexts::Context;
 use crate::elastic::Elastic;
 use crate::hg::{Core, HgOptions};
+use crate::home::{self, Home, Landlord};
 use crate::identity::Identities;
 use crate::instance::{Counters, Inner};
 use crate::log::{Log, log};
@@ -56,14 +56,14 @@ pub fn init(json: &str) -> Result<Instance, InitError> {
 pub struct InstanceBuilder {
     config: Config,
     grace: Duration,
-    pub(crate) parent: Option<Instance>,
+    pub(crate) home: Home,
     monitors: InitialMonitors,
 }
 
 impl InstanceBuilder {
     /// Starts from an existing configuration.
     pub fn from_config(config: Config) -> Self {
-        Self { config, grace: GRACE, parent: None, monitors: InitialMonitors::default() }
+        Self { config, grace: GRACE, home: Home::default(), monitors: InitialMonitors::default() }
     }
 
     pub(crate) fn config_mut(&mut self) -> &mut Config {
@@ -134,22 +134,19 @@ impl InstanceBuilder {
     ///
     /// As [`init`].
     pub fn start(self) -> Result<Instance, InitError> {
-        let parent = self.parent.as_ref();
-        let config = match parent {
-            Some(parent) => Cow::Owned(child::adopt(&self.config, parent)?),
-            None => Cow::Borrowed(&self.config),
-        };
+        let config = self.home.complete(&self.config)?;
         let resolved = config.resolve(&|key| std::env::var(key).ok())?;
         let log = Log::new(resolved.log_level);
-        // Those of a parent's layout have been told when it started.
-        let is_own = |path: &str| parent.is_none() || !path.starts_with("argobots");
+        // Those of a parent's layout have been told when it started; a program's is its own affair.
+        let is_own =
+            |path: &str| self.home.landlord() == Landlord::Own || !path.starts_with("argobots");
         for warning in resolved.warnings.iter().filter(|warning| is_own(&warning.path)) {
             log!(log, WARN, "{warning}");
         }
-        let instance = start(resolved, self.grace, parent, (log, self.monitors))?;
+        let instance = start(resolved, self.grace, &self.home, (log, self.monitors))?;
         remote_shutdown::register(&instance)?;
         metrics::register(&instance)?;
-        if let Some(parent) = parent {
+        if let Some(parent) = self.home.parent() {
             child::enter(&instance, parent)?;
         }
         write_address_file(&instance)?;
@@ -180,7 +177,7 @@ impl Instance {
 fn start(
     resolved: Resolved,
     grace: Duration,
-    parent: Option<&Instance>,
+    home: &Home,
     (log, monitors): (Log, InitialMonitors),
 ) -> Result<Instance, InitError> {
     for key in without_effect(&resolved) {
@@ -192,21 +189,23 @@ fn start(
         None => None,
     };
     let stalls = Arc::new(AtomicU64::new(0));
-    let watched = match parent {
+    let watched = match home.parent() {
         Some(parent) => parent.inner().metrics.watched.clone(),
         None => Arc::default(),
     };
-    let (runtime, pools, undo) = match parent {
-        Some(parent) => {
-            (parent.runtime().clone(), child::pools(&resolved, parent)?, StopOnDrop(None))
+    let detector = resolved.stall_limit.map(|limit| stall_detector(limit, &stalls, &watched));
+    let (runtime, undo) = match home {
+        Home::Own => {
+            let runtime = start_runtime(&resolved, detector)?;
+            (runtime.clone(), StopOnDrop(Some(runtime)))
         }
-        None => {
-            let runtime = start_runtime(&resolved, &stalls, &watched)?;
-            let undo = StopOnDrop(Some(runtime.clone()));
-            let names = resolved.pools.iter().map(|pool| &pool.name);
-            (runtime.clone(), names.filter_map(|name| runtime.pool(name)).collect(), undo)
+        Home::Parent(parent) => (parent.runtime().clone(), StopOnDrop(None)),
+        Home::Program(runtime) => {
+            watch(runtime, detector, &log)?;
+            (runtime.clone(), StopOnDrop(None))
         }
     };
+    let pools = home::pools(&resolved, &runtime)?;
     let core = start_core(&resolved, &pools, &log)?;
     log.set_name(core.self_addr().uri());
     let more_contexts = more_contexts(&resolved, &core)?;
@@ -222,7 +221,8 @@ fn start(
         more_contexts,
         counters: Counters { stalls, ..Counters::default() },
         timers: Timers::new(log.clone()),
-        family: Family::new(parent),
+        family: Family::new(home.parent()),
+        landlord: home.landlord(),
         process: Process::current(),
         remote_shutdown: AtomicBool::new(resolved.remote_shutdown),
         address_file: OnceLock::new(),
@@ -323,20 +323,14 @@ impl Drop for StopOnDrop {
 
 /// Pools that no xstream serves are added afterwards: the runtime takes them for a mistake, while
 /// in C Margo an xstream may come later ([`Instance::runtime`]). The configuration has warned.
-fn start_runtime(
-    resolved: &Resolved,
-    stalls: &Arc<AtomicU64>,
-    watched: &Arc<Watched>,
-) -> Result<Runtime, InitError> {
+fn start_runtime(resolved: &Resolved, detector: Option<MonitorSpec>) -> Result<Runtime, InitError> {
     let layout = Layout::plan(resolved)?;
     let mut builder = Runtime::builder()
         .stack_bytes(resolved.stack_bytes)
         .stack_cache_max(resolved.stack_cache_max)
         .spin_max(resolved.spin_max);
-    if let Some(limit) = resolved.stall_limit {
-        let watched = watched.clone();
-        let detector = stall_detector(limit, stalls.clone());
-        builder = builder.monitor(detector.on_tick(move || watched.note()));
+    if let Some(detector) = detector {
+        builder = builder.monitor(detector);
     }
     let (served, unserved): (Vec<_>, Vec<_>) =
         layout.pools.iter().partition(|pool| !pool.xstreams.is_empty());
@@ -356,8 +350,9 @@ fn start_runtime(
 }
 
 /// Looks at counters only, so that it costs nothing elsewhere; logs, and counts in `stalls`.
-fn stall_detector(limit: Duration, stalls: Arc<AtomicU64>) -> MonitorSpec {
+fn stall_detector(limit: Duration, stalls: &Arc<AtomicU64>, watched: &Arc<Watched>) -> MonitorSpec {
     const TICK_MAX: Duration = Duration::from_millis(250);
+    let (stalls, watched) = (stalls.clone(), watched.clone());
     MonitorSpec::new()
         .lazy()
         .stall_limit(limit)
@@ -368,6 +363,19 @@ fn stall_detector(limit: Duration, stalls: Arc<AtomicU64>) -> MonitorSpec {
                 Counters::add(&stalls);
             }
         })
+        .on_tick(move || watched.note())
+}
+
+/// Has the detector look at a runtime of the program's, unless somebody looks already.
+fn watch(runtime: &Runtime, detector: Option<MonitorSpec>, log: &Log) -> Result<(), InitError> {
+    match detector.map(|detector| runtime.watch(detector)) {
+        Some(Err(StartError::Monitored)) => {
+            log!(log, DEBUG, "the runtime has a monitor: margo.stall_limit_msec has no effect");
+            Ok(())
+        }
+        Some(result) => Ok(result?),
+        None => Ok(()),
+    }
 }
 
 fn start_core(
@@ -401,6 +409,10 @@ fn more_contexts(
 }
 
 fn start_progress(inner: &Arc<Inner>, context: usize, pool: &PoolRef) -> Result<(), InitError> {
+    // Ours are not, whatever the document says; see `layout.rs`.
+    if pool.access() == ult::Access::Private {
+        return Err(InitError::PrivatePool { pool: pool.name().to_owned() });
+    }
     let arrived = Arc::new(ult::Eventual::new());
     progress::start(inner, context, pool, arrived.clone())?;
     arrived.wait();

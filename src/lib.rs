@@ -92,6 +92,7 @@ mod forward;
 mod gate;
 mod handle;
 mod handler;
+mod home;
 mod identity;
 mod init;
 mod instance;

@@ -17,7 +17,8 @@
 //! - **forget**: handlers are dropped, and with them whatever they hold;
 //! - **callbacks** that were entered for the time after. Who waits on a ULT of ours goes on now;
 //! - **stop**: the execution streams end when their ULTs have, again within the grace period; ULTs
-//!   that wait for something that never comes are reported by name. Those of a parent go on.
+//!   that wait for something that never comes are reported by name. Those of a parent, or of the
+//!   program, go on.
 //!
 //! The instance as an object is there for as long as somebody holds it: configuration, statistics
 //! and address can be read after all of this. In a child process that was forked off, none of this
@@ -35,6 +36,7 @@ use ult::{Eventual, Limit};
 use crate::FinalizeError;
 use crate::contain::contain;
 use crate::finalize::{self, Callbacks, SignalEvent, Stage};
+use crate::home::Landlord;
 use crate::instance::Inner;
 use crate::log::{Log, log};
 use crate::monitor::{self, LifeEvent};
@@ -280,7 +282,10 @@ fn run(inner: &Arc<Inner>) {
         log!(inner.log, ERROR, %path, "the trace cannot be written in the grace period");
     }
     let _ = shutdown.closed.set(());
-    let result = if inner.family.is_child() { Ok(()) } else { stop_xstreams(inner) };
+    let result = match inner.landlord {
+        Landlord::Own => stop_xstreams(inner),
+        Landlord::Parent | Landlord::Program => Ok(()),
+    };
     if let Err(error) = &result {
         log!(inner.log, ERROR, "{error}");
     }
@@ -326,7 +331,7 @@ pub(crate) fn wait(inner: &Arc<Inner>) -> Result<(), FinalizeError> {
     if ult::is_tasklet() && !inner.shutdown.is_done() {
         return Err(FinalizeError::Inline);
     }
-    if !inner.family.is_child() && inner.runtime.is_current() {
+    if inner.landlord == Landlord::Own && inner.runtime.is_current() {
         inner.shutdown.closed.wait();
         return Ok(());
     }

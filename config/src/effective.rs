@@ -102,6 +102,7 @@ impl Resolved {
                 abt_thread_stacksize: self.stack_bytes,
                 profiling_dir: self.profiling_dir.clone(),
                 lazy_stack_alloc: None,
+                external: self.external_layout,
             },
             mercury: self.mercury.clone(),
             progress_pool: pool_ref(self.progress_pool),

@@ -6,11 +6,12 @@ use margo_config::{Config, ConfigFlags, Resolved};
 
 use super::{Elastic, Table};
 use crate::Instance;
+use crate::home::Landlord;
 
 /// What of the list goes into a document.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Part {
-    /// Everything: to check the whole.
+    /// Everything: to check the whole, or because the layout is left out afterwards.
     All,
     /// Without pools that a document has no words for, or all that the program made itself.
     Printed { hide_external: bool },
@@ -91,6 +92,11 @@ impl Instance {
     /// and xstreams made, itself valid input. Pools are referred to by their place in it, which is
     /// their index unless one has been removed.
     ///
+    /// An instance with a [parent](crate::InstanceBuilder::parent) leaves the layout out, for it
+    /// is the parent's. One in a [runtime](crate::InstanceBuilder::runtime) of the program's
+    /// prints it, so that `init` makes the like; with [`ConfigFlags::hide_external`] it leaves it
+    /// out, which is what starts such an instance again.
+    ///
     /// Pools with a queue of the program's own ([`ult::PoolSpec::custom`]) are left out, with
     /// whatever refers to them, because a document has no word for them.
     ///
@@ -104,8 +110,16 @@ impl Instance {
     ///
     /// Counterpart: `margo_get_config_opt`.
     pub fn config_as(&self, flags: ConfigFlags) -> Config {
-        let part = Part::Printed { hide_external: flags.hide_external };
-        let document = self.elastic().document(&self.inner().resolved, flags, part);
-        if self.inner().family.is_child() { document.without_layout() } else { document }
+        let landlord = self.inner().landlord;
+        // All that is hidden of a program's layout is the layout: roles stay.
+        let no_layout =
+            landlord == Landlord::Parent || (landlord == Landlord::Program && flags.hide_external);
+        let part = match no_layout {
+            true => Part::All,
+            false => Part::Printed { hide_external: flags.hide_external },
+        };
+        let mut document = self.elastic().document(&self.inner().resolved, flags, part);
+        document.argobots.external = false;
+        if no_layout { document.without_layout() } else { document }
     }
 }

@@ -26,6 +26,7 @@ use crate::builder::RuntimeBuilder;
 use crate::diag::Beat;
 use crate::error::{StartError, panic_message};
 use crate::park::ThreadParker;
+use crate::runtime::Runtime;
 use crate::shared::RuntimeCore;
 use crate::starve::{Census, PoolWatch};
 use crate::sync::atomic::AtomicBool;
@@ -273,6 +274,18 @@ impl RuntimeBuilder {
     }
 }
 
+impl Runtime {
+    /// Watches a runtime that was started without a monitor, as [`RuntimeBuilder::monitor`] does.
+    /// ULTs that wait already have no times in dumps. Does nothing in a runtime that has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::Monitored`], and the other errors about monitors.
+    pub fn watch(&self, spec: MonitorSpec) -> Result<(), StartError> {
+        start(&self.owner.core, Some(spec))
+    }
+}
+
 /// How the thread is told to leave; in the runtime's shared part.
 #[derive(Debug, Default)]
 pub(crate) struct MonitorStop {
@@ -305,10 +318,18 @@ impl MonitorStop {
     }
 }
 
-/// Starts the thread, if there shall be one. It ends with the xstreams.
+/// Starts the thread, if there shall be one. It ends with the xstreams. Whoever joins it has told
+/// it to leave before: it is in its place then, or sees that.
 pub(crate) fn start(core: &Arc<RuntimeCore>, spec: Option<MonitorSpec>) -> Result<(), StartError> {
     let Some(spec) = spec else { return Ok(()) };
     spec.check()?;
+    let mut place = lock(&core.diag.monitor.thread);
+    if place.is_some() {
+        return Err(StartError::Monitored);
+    }
+    if core.diag.monitor.is_over() {
+        return Ok(());
+    }
     let thread_core = core.clone();
     if !spec.is_lazy {
         // Before any ULT can wait.
@@ -319,7 +340,7 @@ pub(crate) fn start(core: &Arc<RuntimeCore>, spec: Option<MonitorSpec>) -> Resul
         .name("ult-monitor".to_owned())
         .spawn(move || run(&thread_core, &spec))
         .map_err(|source| StartError::Monitor { source })?;
-    *lock(&core.diag.monitor.thread) = Some(thread);
+    *place = Some(thread);
     Ok(())
 }
 

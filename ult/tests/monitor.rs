@@ -343,6 +343,38 @@ fn the_monitor_ends_with_the_runtime_and_does_not_keep_it() {
 }
 
 #[test]
+fn a_running_runtime_can_be_given_a_monitor_once() {
+    within(|| {
+        for spec in [MonitorSpec::new(), MonitorSpec::new().lazy()] {
+            let runtime = Runtime::builder()
+                .pool(PoolSpec::new("p").stack_bytes(1 << 20))
+                .xstream(XstreamSpec::new("x").pools(["p"]))
+                .start()
+                .unwrap();
+            let pool = runtime.pool("p").unwrap();
+            assert_eq!(pool.stack_bytes(), 1 << 20);
+            let reports = Reports::default();
+            let inner = reports.clone();
+            let spec = spec.stall_limit(5 * MS).tick(MS).deadlock_limit(None);
+            let spec = spec.on_report(move |report| inner.lock().unwrap().push(report.clone()));
+            assert!(matches!(
+                runtime.watch(MonitorSpec::new().tick(Duration::ZERO)),
+                Err(StartError::MonitorZero { what: "tick" })
+            ));
+            runtime.watch(spec.clone()).unwrap();
+            assert!(matches!(runtime.watch(spec.clone()), Err(StartError::Monitored)));
+            block_until_reports(&pool, &reports, 1);
+            assert!(matches!(&reports.lock().unwrap()[0], Report::Stall(s) if s.xstream == "x"));
+            runtime.shutdown().unwrap();
+            let left = Arc::downgrade(&reports);
+            runtime.watch(spec).unwrap();
+            drop(reports);
+            assert_eq!(left.strong_count(), 0, "no thread is left that could report");
+        }
+    });
+}
+
+#[test]
 fn a_report_may_panic_and_may_shut_the_runtime_down() {
     within(|| {
         let (calls, slot) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(None::<Runtime>)));

@@ -3,7 +3,8 @@
 //! Order, which also decides the indices of pools and xstreams:
 //!
 //! 1. pools, then xstreams of the document, in their order (`declared`);
-//! 2. `__primary__`, when no xstream of that name is described (`roles`, like the next two);
+//! 2. `__primary__`, when no xstream of that name is described (`roles`, like the next two), unless
+//!    the program made the xstreams;
 //! 3. the pool and xstream of `use_progress_thread`, unless `progress_pool` is given;
 //! 4. the pool and xstreams of `rpc_thread_count`, unless `rpc_pool` is given;
 //! 5. a pool and an xstream for each further context of `mercury.max_contexts`, unless
@@ -52,8 +53,11 @@ pub(crate) const PRIMARY: &str = "__primary__";
 pub struct Resolved {
     /// All pools: the document's, then those added.
     pub pools: Vec<ResolvedPool>,
-    /// All xstreams: the document's, then those added. One is called `__primary__`.
+    /// All xstreams: the document's, then those added. One is called `__primary__`, unless the
+    /// program made them.
     pub xstreams: Vec<ResolvedXstream>,
+    /// Whether all pools and xstreams were there before: those of a runtime that the program made.
+    pub external_layout: bool,
     /// Index of the pool in which the progress ULT of context 0 runs.
     pub progress_pool: usize,
     /// Indices of the pools in which those of contexts 1, 2 and so on run.
@@ -259,6 +263,7 @@ impl Config {
         Ok(Resolved {
             pools: layout.pools,
             xstreams: layout.xstreams,
+            external_layout: self.argobots.external,
             progress_pool,
             more_progress_pools: roles.more_progress,
             rpc_pool,
