@@ -50,7 +50,7 @@
 //! | wants to be called back | [`Instance::cforward`] |
 //!
 //! Each has a `_timed` form with a deadline. Bulk transfers have the same ways:
-//! [`Instance::pull`], [`Instance::ipull`], [`Instance::pull_timed`], [`Instance::pull_chunks`].
+//! [`Instance::pull`], [`Instance::ipull`], [`Instance::pull_chunks`], each with a `_timed` form.
 //!
 //! # What a caller is told
 //!
@@ -67,6 +67,7 @@ pub mod hg;
 
 mod address_file;
 mod admission;
+mod alarm;
 mod bulk;
 mod bulk_bind;
 mod bulk_chunks;
