@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use common::{PATIENCE, bounded};
@@ -250,6 +251,45 @@ fn a_service_that_adds_no_receives_serves_more_requests_than_it_has() {
         assert_eq!(call.join().unwrap().unwrap(), n.to_string());
     }
     end(&service, &client);
+}
+
+#[test]
+fn receives_come_back_when_arguments_are_read_or_with_the_answer() {
+    const WAIT: Rpc<(), ()> = Rpc::new("wait");
+    for early in [true, false] {
+        let keys = format!(
+            r#""mercury": {{ "request_post_init": 2, "request_post_incr": -1,
+                "release_input_early": {early} }}"#
+        );
+        let (service, client, target) = pair(&keys, "");
+        let (begun, go) = (Arc::new(ult::Semaphore::new(0)), Arc::new(ult::Semaphore::new(0)));
+        let (begins, may_go) = (begun.clone(), go.clone());
+        let wait = move |()| {
+            begins.release(1);
+            may_go.acquire(1).forget();
+        };
+        service.serve(WAIT).function(wait).unwrap();
+        let start = |_| client.iforward_timed(WAIT, &target, &(), PATIENCE).unwrap();
+        let mut calls: Vec<_> = (0..3).map(start).collect();
+        let has_begun = |count: usize| {
+            let begun = begun.clone();
+            bounded("handlers begin", move || begun.acquire(count).forget());
+        };
+        if early {
+            has_begun(3);
+        } else {
+            has_begun(2);
+            let context = &service.metrics().contexts[0];
+            assert_eq!((context.requests_held, context.receives_posted), (2, 0));
+            go.release(1);
+            let (_, first) = margo::wait_any(&mut calls).unwrap();
+            first.unwrap();
+            has_begun(1);
+        }
+        go.release(3);
+        margo::wait_all(calls).into_iter().for_each(|call| call.unwrap());
+        end(&service, &client);
+    }
 }
 
 #[test]
