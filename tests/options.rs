@@ -297,3 +297,47 @@ fn a_traffic_class_that_promises_something_is_refused() {
     let error = margo::init(r#"{ "mercury": { "traffic_class": "bulk_data" } }"#).unwrap_err();
     assert!(error.to_string().contains("mercury.traffic_class"), "{error}");
 }
+
+#[test]
+fn the_printed_configuration_says_where_it_is_called_and_is_a_document_again() {
+    let keys = r#""mercury": { "checksum_level": "rpc_headers" }, "margo": { "eager_size": 900 }"#;
+    let (service, client, target) = pair(keys, r#""margo": { "listen": false }"#);
+    for (instance, listening) in [(&service, true), (&client, false)] {
+        let printed = instance.config();
+        let mercury = &serde_json::to_value(&printed).unwrap()["mercury"];
+        assert_eq!(mercury["address"], instance.self_addr().uri());
+        assert_eq!(mercury["listening"], listening);
+        assert_eq!(mercury["version"], env!("CARGO_PKG_VERSION"));
+        assert_eq!(mercury["checksum_level"], printed_level(listening));
+        for size in ["input_eager_size", "output_eager_size"] {
+            let size = mercury[size].as_u64().unwrap();
+            // Headers go from it.
+            if listening {
+                assert!((800..900).contains(&size), "{size}");
+            } else {
+                assert!((3_000..1 << 20).contains(&size), "{size}");
+            }
+        }
+        // Another one of this document has an address of its own, and prints the same otherwise.
+        let read = margo::Config::from_json(&printed.to_json_pretty()).unwrap();
+        let other = Instance::from_config(&read).unwrap();
+        let mut again = other.config();
+        assert_ne!(again.mercury.address, printed.mercury.address);
+        again.mercury.address.clone_from(&printed.mercury.address);
+        assert_eq!(again, printed);
+        other.finalize_and_wait().unwrap();
+    }
+    // What is printed is where it is called.
+    let printed = service.config().mercury.address.unwrap();
+    assert_eq!(client.lookup(&printed).unwrap(), *target.addr());
+    // A child has a network of its own.
+    let child = service.init_child("{}").unwrap();
+    let printed = child.config();
+    assert_eq!(printed.mercury.address.as_deref(), Some(child.self_addr().uri()));
+    assert!(service.init_child(&printed.to_json()).is_ok());
+    end(&service, &client);
+}
+
+fn printed_level(is_service: bool) -> &'static str {
+    if is_service { "rpc_headers" } else { "none" }
+}

@@ -12,7 +12,8 @@ use crate::config::{is_default, is_false};
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Mercury {
-    /// The instance's own address. Output; ignored on input (see `margo.address`).
+    /// The address of a running instance, as peers look it up. Output; ignored on input (see
+    /// `margo.address`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// Whether the instance listens. Output; ignored on input (see `margo.listen`).
