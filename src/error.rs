@@ -90,6 +90,14 @@ pub enum InitError {
         /// What the operating system said.
         source: std::io::Error,
     },
+    /// The signal of `margo.dump_on_signal` cannot be caught, or there is no thread to answer it.
+    #[error("margo.dump_on_signal: cannot answer {signal}: {source}")]
+    Signal {
+        /// Its name.
+        signal: &'static str,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
     /// An RPC that each instance serves could not be registered.
     #[error("cannot register the RPCs that every instance serves: {0}")]
     Register(#[from] RegisterError),

@@ -13,6 +13,7 @@ use crate::admission::Gates;
 use crate::cancel::Cancels;
 use crate::child::{self, Family};
 use crate::contexts::Context;
+use crate::dump_signal::DumpOnSignal;
 use crate::elastic::Elastic;
 use crate::hg::{Core, HgOptions};
 use crate::home::{self, Home, Landlord};
@@ -183,7 +184,8 @@ fn start(
     for key in without_effect(&resolved) {
         log!(log, WARN, "{key}: has no effect in this version");
     }
-    // First: a port that is taken is found before anything is started.
+    let dump_on_signal = resolved.dump_on_signal.map(DumpOnSignal::register).transpose()?;
+    // A port that is taken is found before anything is started.
     let listener = match &resolved.metrics.listen {
         Some(listen) => Some(Listener::bind(listen).map_err(no_metrics(listen))?),
         None => None,
@@ -230,20 +232,17 @@ fn start(
         identities: Identities::default(),
         metrics: metrics::State::new(watched, resolved.metrics.remote),
         monitoring: Monitoring::new(monitors, log.clone()),
+        dump_on_signal,
         log,
         profile: Profile::default(),
         resolved,
     });
     start_trace(&inner)?;
     inner.metrics.watched.add(&inner.core, &inner.elastic, &inner.metrics.marks);
-    for (id, pool) in inner.resolved.progress_pools().enumerate() {
-        if let Err(error) = start_progress(&inner, id, &inner.pools[pool]) {
-            crate::shutdown::stop_progress(&inner);
-            return Err(error);
-        }
-    }
+    start_progress(&inner)?;
     undo.keep();
     let instance = Instance::new(inner);
+    answer_signal(instance.inner())?;
     if let Some(listener) = listener {
         serve_metrics(&instance, listener)?;
     }
@@ -264,6 +263,14 @@ fn write_address_file(instance: &Instance) -> Result<(), InitError> {
     // Nobody was here before.
     let _ = inner.address_file.set(file);
     Ok(())
+}
+
+/// Starts the thread of `margo.dump_on_signal`.
+fn answer_signal(inner: &Arc<Inner>) -> Result<(), InitError> {
+    match (&inner.dump_on_signal, inner.resolved.dump_on_signal) {
+        (Some(dump), Some(signal)) => dump.answer_for(signal, Arc::downgrade(inner)),
+        _ => Ok(()),
+    }
 }
 
 /// Begins the file of `margo.trace`, if there is to be one.
@@ -408,7 +415,16 @@ fn more_contexts(
         .map_err(|source| InitError::Rpc { address: resolved.address.clone(), source })
 }
 
-fn start_progress(inner: &Arc<Inner>, context: usize, pool: &PoolRef) -> Result<(), InitError> {
+/// In all contexts, or in none.
+fn start_progress(inner: &Arc<Inner>) -> Result<(), InitError> {
+    let mut pools = inner.resolved.progress_pools().enumerate();
+    let started = pools.try_for_each(|(id, pool)| start_progress_of(inner, id, &inner.pools[pool]));
+    started.inspect_err(|_| {
+        crate::shutdown::stop_progress(inner);
+    })
+}
+
+fn start_progress_of(inner: &Arc<Inner>, context: usize, pool: &PoolRef) -> Result<(), InitError> {
     // Ours are not, whatever the document says; see `layout.rs`.
     if pool.access() == ult::Access::Private {
         return Err(InitError::PrivatePool { pool: pool.name().to_owned() });

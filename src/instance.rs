@@ -12,6 +12,7 @@ use crate::admission::Gates;
 use crate::cancel::Cancels;
 use crate::child::Family;
 use crate::contexts::Context;
+use crate::dump_signal::DumpOnSignal;
 use crate::elastic::Elastic;
 use crate::error::LookupError;
 use crate::handler::Waiting;
@@ -80,6 +81,8 @@ pub(crate) struct Inner {
     /// That of `margo.address_file`.
     pub(crate) address_file: OnceLock<AddressFile>,
     pub(crate) metrics: metrics::State,
+    /// That of `margo.dump_on_signal`.
+    pub(crate) dump_on_signal: Option<DumpOnSignal>,
     pub(crate) log: Log,
     pub(crate) gates: Gates<Waiting>,
     pub(crate) cancels: Cancels,

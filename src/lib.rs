@@ -59,8 +59,9 @@
 //!
 //! # Unsafe code
 //!
-//! Only `bulk.rs`, `segments.rs` and `copy_pool.rs` use it: the first two hand memory to the
-//! transport, the third lets other execution streams copy it. They say there why that is sound.
+//! Only `bulk.rs`, `segments.rs`, `copy_pool.rs` and `dump_signal.rs` use it: the first two hand
+//! memory to the transport, the third lets other execution streams copy it, the last installs a
+//! signal handler. They say there why that is sound.
 
 #[doc(hidden)]
 pub mod hg;
@@ -84,6 +85,7 @@ mod contexts;
 mod copy_claims;
 mod copy_pool;
 mod deadline;
+mod dump_signal;
 mod elastic;
 mod error;
 mod exposed;

@@ -35,6 +35,7 @@ use ult::{Eventual, Limit};
 
 use crate::FinalizeError;
 use crate::contain::contain;
+use crate::dump_signal::DumpOnSignal;
 use crate::finalize::{self, Callbacks, SignalEvent, Stage};
 use crate::home::Landlord;
 use crate::instance::Inner;
@@ -233,6 +234,7 @@ fn end_at_once(inner: &Arc<Inner>, error: FinalizeError) {
     });
     let _ = inner.shutdown.closed.set(());
     inner.metrics.server.end();
+    inner.dump_on_signal.iter().for_each(DumpOnSignal::end);
     inner.family.keep(Vec::new());
     let _ = inner.shutdown.done.set(Err(error));
     inner.family.leave();
@@ -291,6 +293,7 @@ fn run(inner: &Arc<Inner>) {
     }
     // To the last, so that one can see why the end takes long; whoever waits may use the port.
     inner.metrics.server.end();
+    inner.dump_on_signal.iter().for_each(DumpOnSignal::end);
     // Before it is told: whoever waits may remove those pools then.
     inner.family.keep(Vec::new());
     let _ = shutdown.done.set(result);

@@ -34,7 +34,7 @@ use crate::affinity::Affinity;
 use crate::config::{Config, PoolAccess, PoolKind, SchedulerKind};
 use crate::error::{Error, Errors, REPORTED_MAX, Warning};
 use crate::margo::{
-    BulkOptions, LogLevel, MercuryBuild, MetricsOptions, PayloadChecksum, Priority,
+    BulkOptions, DumpSignal, LogLevel, MercuryBuild, MetricsOptions, PayloadChecksum, Priority,
 };
 use crate::mercury::Mercury;
 use crate::monitoring::MonitoringOptions;
@@ -89,6 +89,8 @@ pub struct Resolved {
     /// How long a unit may hold its xstream, or a runnable one may wait, before the log says so;
     /// `None`: nobody looks.
     pub stall_limit: Option<Duration>,
+    /// At which signal the state is written to standard error.
+    pub dump_on_signal: Option<DumpSignal>,
     /// Which calls are recorded, and where, environment variables included.
     pub trace: TraceOptions,
     /// Network settings, without the output-only keys.
@@ -279,6 +281,7 @@ impl Config {
             metrics: self.margo.metrics.clone(),
             log_level,
             stall_limit: Some(millis(self.margo.stall_limit_msec)).filter(|time| !time.is_zero()),
+            dump_on_signal: self.margo.dump_on_signal,
             trace,
             mercury: self.mercury.input_only(),
             eager_size: self.margo.eager_size,
