@@ -198,6 +198,33 @@ fn block_until_reports(pool: &PoolRef, reports: &Reports, count: usize) {
 }
 
 #[test]
+fn a_lazy_monitor_knows_the_last_unit_that_announced_itself() {
+    within(|| {
+        let spec = MonitorSpec::new().lazy().stall_limit(5 * MS).tick(MS);
+        let (runtime, pool, reports) = watched(spec);
+        // Nothing is told to anybody by other threads.
+        ult::announce();
+        let begins = |name| pool.ult().name(name).spawn(ult::announce).unwrap().join().unwrap();
+        begins("before");
+        begins("last");
+        block_until_reports(&pool, &reports, 1);
+        wait_until("its end", || reports.lock().unwrap().len() == 2);
+        runtime.shutdown().unwrap();
+        let reports = reports.lock().unwrap();
+        let [Report::Stall(stall), Report::StallEnd(end)] = &reports[..] else {
+            panic!("{reports:?}");
+        };
+        for stall in [stall, end] {
+            assert_eq!((stall.ult, stall.perhaps.clone()), (None, Some(("last", "p".to_owned()))));
+        }
+        let text = reports[0].to_string();
+        let expected =
+            "xstream `x` is stalled: a unit (perhaps `last` of pool `p`, the last to begin there)";
+        assert!(text.starts_with(expected), "{text}");
+    });
+}
+
+#[test]
 fn a_lazy_monitor_knows_no_name_at_the_first_stall_and_does_afterwards() {
     within(|| {
         let spec = MonitorSpec::new().lazy().stall_limit(5 * MS).tick(MS);
