@@ -106,6 +106,7 @@ mod metrics;
 pub mod monitor;
 mod options;
 mod parent;
+mod patience;
 mod profile;
 mod progress;
 mod provider;

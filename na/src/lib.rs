@@ -67,6 +67,10 @@ pub(crate) mod matching;
 mod memory;
 #[cfg(not(loom))]
 mod message;
+#[cfg(not(loom))]
+mod network_options;
+#[cfg(all(any(feature = "tcp", feature = "ofi", feature = "ucx"), not(loom)))]
+mod own_address;
 #[cfg(all(any(feature = "sm", feature = "tcp", feature = "ucx"), not(loom)))]
 mod ran;
 #[cfg(not(loom))]
@@ -85,6 +89,12 @@ mod tcp_options;
 mod ucx_options;
 #[cfg(not(loom))]
 mod uri;
+#[cfg(all(
+    test,
+    any(feature = "sm", feature = "tcp", feature = "ofi", feature = "ucx"),
+    not(loom)
+))]
+mod wire_doc;
 
 #[cfg(not(loom))]
 #[doc(hidden)]
@@ -128,8 +138,9 @@ pub use self::{
     error::{DeniedReason, Error},
     memory::{Access, LocalMem, Memory, RawSegment, RemoteMem, WeakMem},
     message::MsgBuf,
+    network_options::{AddrFormat, Subnet, TrafficClass},
     region::RegionTable,
-    registry::{Device, Plugin, open, plugin_for, plugins},
+    registry::{Device, Plugin, ignored, open, plugin_for, plugins},
     sm_options::SmOptions,
     stats::{EndpointStats, PeerLink, PeerStats},
     tcp_options::TcpOptions,

@@ -39,6 +39,7 @@ use crate::margo::{
 use crate::mercury::Mercury;
 use crate::monitoring::MonitoringOptions;
 use crate::network::{NetworkOptions, ProcOptions};
+use crate::subnet::IpSubnet;
 use crate::trace::TraceOptions;
 
 pub use roles::{CONTEXTS_MAX, XSTREAMS_MAX};
@@ -95,6 +96,8 @@ pub struct Resolved {
     pub trace: TraceOptions,
     /// Network settings, without the output-only keys.
     pub mercury: Mercury,
+    /// What `mercury.ip_subnet` says.
+    pub ip_subnet: Option<IpSubnet>,
     /// Largest arguments that travel inside the message, in bytes; `None`: the transport's limit.
     pub eager_size: Option<usize>,
     /// Longest arguments or result, in bytes.
@@ -247,6 +250,7 @@ impl Config {
         scalars::check_options(&self.margo, &mut found);
         let trace = trace::resolve(&self.margo.trace, env, &mut found);
         let log_level = scalars::log_level(&self.margo, env, &mut found);
+        let ip_subnet = network::subnet(&self.mercury, &mut found);
         let copy_pool = network::check(self, &layout, &mut found);
         let monitor =
             MonitoringOptions::effective(self.monitoring.as_ref(), env).unwrap_or_else(|errors| {
@@ -284,6 +288,7 @@ impl Config {
             dump_on_signal: self.margo.dump_on_signal,
             trace,
             mercury: self.mercury.input_only(),
+            ip_subnet,
             eager_size: self.margo.eager_size,
             overflow_bytes_max: self.margo.overflow_bytes_max,
             overflow_held_max: self.margo.overflow_held_max,
