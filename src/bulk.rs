@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use na::{Access, LocalMem, Memory, RawSegment};
 use ult::Eventual;
 
+use crate::alarm::Alarm;
 use crate::call::{GaveUp, Term, WhyOver};
 use crate::hg::{Bulk, BulkOp, HgError, OpRef};
 use crate::instance::Inner;
@@ -33,21 +34,33 @@ use crate::{Addr, BulkError, Instance, deadline};
 
 /// A transfer in flight. Like a [`Call`](crate::call::Call), the RPC layer has one count of it and
 /// who has started it the other.
-#[derive(Debug)]
 pub(crate) struct BulkCall {
     pub(crate) done: Eventual<Result<u64, HgError>>,
     given_up: WhyOver,
     watch: BulkWatch,
+    timed: Option<Box<Timed>>,
     /// The buffer of one that nobody waits for any more: it goes with the last count, and so not
     /// before the transfer is over.
     pub(crate) kept: std::sync::Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+/// What is more to one that has a deadline and may have nobody who waits for it.
+struct Timed {
+    term: Term,
+    alarm: Alarm,
 }
 
 impl BulkCall {
     pub(crate) fn new() -> Self {
         let (done, given_up) = (Eventual::new(), WhyOver::default());
         let watch = BulkWatch::default();
-        Self { done, given_up, watch, kept: std::sync::Mutex::new(None) }
+        Self { done, given_up, watch, timed: None, kept: std::sync::Mutex::new(None) }
+    }
+
+    /// One that may have an alarm.
+    pub(crate) fn with_term(term: Option<Term>) -> Self {
+        let timed = term.map(|term| Box::new(Timed { term, alarm: Alarm::default() }));
+        Self { timed, ..Self::new() }
     }
 
     /// One whose caller does nothing else meanwhile.
@@ -59,6 +72,31 @@ impl BulkCall {
         self.watch.over(inner, &self.given_up, &result);
         // The RPC layer gives a token back once, so nobody can have been first.
         let _ = self.done.set(result);
+        if let Some(timed) = &self.timed {
+            timed.alarm.end();
+        }
+    }
+
+    /// That of [`with_term`](Self::with_term).
+    pub(crate) fn term(&self) -> Option<Term> {
+        self.timed.as_ref().map(|timed| timed.term)
+    }
+
+    /// When it has to be ended, if it has.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.term().filter(|_| !self.given_up.is_given()).map(|term| term.at)
+    }
+
+    /// Sees to it that it ends at its deadline, whether or not anybody waits.
+    pub(crate) fn set_alarm(self: &Arc<Self>, instance: &Instance, op: OpRef) {
+        let Some(timed) = &self.timed else { return };
+        // Not a count of the instance, which ends its transfers before it ends.
+        let (call, inner) = (Arc::downgrade(self), Arc::downgrade(instance.inner()));
+        timed.alarm.set(instance, timed.term.at, move || {
+            if let Some((call, inner)) = call.upgrade().zip(inner.upgrade()) {
+                call.give_up(&inner, op, GaveUp::TimedOut);
+            }
+        });
     }
 
     /// Ends it early, unless it is over or somebody else has. It is over when the network no longer
@@ -82,6 +120,12 @@ impl BulkCall {
             Some(limit) => Err(BulkError::TimedOut { peer, limit }),
             None => Err(BulkError::Canceled { peer }),
         }
+    }
+}
+
+impl fmt::Debug for BulkCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BulkCall").field("is_over", &self.done.is_ready()).finish_non_exhaustive()
     }
 }
 

@@ -2,10 +2,14 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::time::Duration;
 
-use crate::bulk::LocalBulk;
+use crate::bulk::{LocalBulk, Plan};
+use crate::call::Term;
+use crate::hg::BulkOp;
 use crate::{
     Addr, Bulk, BulkError, BulkPool, BulkPoolError, BulkRequest, Handle, Instance, PooledBuffer,
+    deadline,
 };
 
 impl Instance {
@@ -67,6 +71,49 @@ impl Instance {
         remote: &Bulk,
         range: Range<u64>,
         buffers: &mut Vec<B>,
+        f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E>
+    where
+        B: LocalBulk + AsMut<[u8]> + Send + 'static,
+        E: From<BulkError>,
+    {
+        let term = Term::of_call(None, deadline::of_starter());
+        self.pull_chunks_within((from, remote, term), range, buffers, f)
+    }
+
+    /// As [`pull_chunks`](Self::pull_chunks), with a deadline `limit` from now: no transfer goes on
+    /// or starts after it, and the error is [`BulkError::TimedOut`]. An `f` that runs then is not
+    /// interrupted, and if it has the last chunk there is no error.
+    ///
+    /// # Errors
+    ///
+    /// As there, and `TimedOut`.
+    ///
+    /// # Panics
+    ///
+    /// As there.
+    pub fn pull_chunks_timed<B, E>(
+        &self,
+        from: &Addr,
+        remote: &Bulk,
+        range: Range<u64>,
+        buffers: &mut Vec<B>,
+        limit: Duration,
+        f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E>
+    where
+        B: LocalBulk + AsMut<[u8]> + Send + 'static,
+        E: From<BulkError>,
+    {
+        let term = Term::of_call(Some(limit), deadline::of_starter());
+        self.pull_chunks_within((from, remote, term), range, buffers, f)
+    }
+
+    fn pull_chunks_within<B, E>(
+        &self,
+        (from, remote, term): (&Addr, &Bulk, Option<Term>),
+        range: Range<u64>,
+        buffers: &mut Vec<B>,
         mut f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
     ) -> Result<(), E>
     where
@@ -84,7 +131,9 @@ impl Instance {
                     window.free.push(buffer);
                     break;
                 };
-                let request = self.ipull(from, remote, at, buffer, 0..len);
+                let plan =
+                    Plan { op: BulkOp::Pull, peer: from, remote, remote_offset: at, local: 0..len };
+                let request = self.start_request_of(plan, buffer, term);
                 window.flying.push_back((at, len, request));
             }
             let Some((at, len)) = window.wait_for_first()? else { return Ok(()) };
@@ -112,6 +161,48 @@ impl Instance {
         remote: &Bulk,
         range: Range<u64>,
         buffers: &mut Vec<B>,
+        f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E>
+    where
+        B: LocalBulk + AsMut<[u8]> + Send + 'static,
+        E: From<BulkError>,
+    {
+        let term = Term::of_call(None, deadline::of_starter());
+        self.push_chunks_within((to, remote, term), range, buffers, f)
+    }
+
+    /// As [`push_chunks`](Self::push_chunks), with a deadline `limit` from now, see
+    /// [`pull_chunks_timed`](Self::pull_chunks_timed).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    ///
+    /// # Panics
+    ///
+    /// As there.
+    pub fn push_chunks_timed<B, E>(
+        &self,
+        to: &Addr,
+        remote: &Bulk,
+        range: Range<u64>,
+        buffers: &mut Vec<B>,
+        limit: Duration,
+        f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E>
+    where
+        B: LocalBulk + AsMut<[u8]> + Send + 'static,
+        E: From<BulkError>,
+    {
+        let term = Term::of_call(Some(limit), deadline::of_starter());
+        self.push_chunks_within((to, remote, term), range, buffers, f)
+    }
+
+    fn push_chunks_within<B, E>(
+        &self,
+        (to, remote, term): (&Addr, &Bulk, Option<Term>),
+        range: Range<u64>,
+        buffers: &mut Vec<B>,
         mut f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
     ) -> Result<(), E>
     where
@@ -130,7 +221,9 @@ impl Instance {
             let Some(buffer) = window.free.last_mut() else { break };
             f(at, &mut buffer.as_mut()[..len])?;
             if let Some(buffer) = window.free.pop() {
-                let request = self.ipush(to, remote, at, buffer, 0..len);
+                let plan =
+                    Plan { op: BulkOp::Push, peer: to, remote, remote_offset: at, local: 0..len };
+                let request = self.start_request_of(plan, buffer, term);
                 window.flying.push_back((at, len, request));
             }
         }
@@ -163,6 +256,31 @@ impl<A, R> Handle<A, R> {
         self.instance().pull_chunks(self.origin(), remote, range, buffers, f)
     }
 
+    /// As [`pull_chunks`](Self::pull_chunks), with a deadline `limit` from now; see
+    /// [`Instance::pull_chunks_timed`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    ///
+    /// # Panics
+    ///
+    /// As there.
+    pub fn pull_chunks_timed<B, E>(
+        &self,
+        remote: &Bulk,
+        range: Range<u64>,
+        buffers: &mut Vec<B>,
+        limit: Duration,
+        f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E>
+    where
+        B: LocalBulk + AsMut<[u8]> + Send + 'static,
+        E: From<BulkError>,
+    {
+        self.instance().pull_chunks_timed(self.origin(), remote, range, buffers, limit, f)
+    }
+
     /// Pushes into the origin's memory chunk by chunk; see [`Instance::push_chunks`].
     ///
     /// # Errors
@@ -185,6 +303,31 @@ impl<A, R> Handle<A, R> {
     {
         self.instance().push_chunks(self.origin(), remote, range, buffers, f)
     }
+
+    /// As [`push_chunks`](Self::push_chunks), with a deadline `limit` from now; see
+    /// [`Instance::push_chunks_timed`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    ///
+    /// # Panics
+    ///
+    /// As there.
+    pub fn push_chunks_timed<B, E>(
+        &self,
+        remote: &Bulk,
+        range: Range<u64>,
+        buffers: &mut Vec<B>,
+        limit: Duration,
+        f: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E>
+    where
+        B: LocalBulk + AsMut<[u8]> + Send + 'static,
+        E: From<BulkError>,
+    {
+        self.instance().push_chunks_timed(self.origin(), remote, range, buffers, limit, f)
+    }
 }
 
 impl BulkPool {
@@ -196,9 +339,32 @@ impl BulkPool {
     ///
     /// As `get`.
     pub fn get_up_to(&self, count: usize, len: usize) -> Result<Vec<PooledBuffer>, BulkPoolError> {
+        self.up_to(count, len, || self.get(len))
+    }
+
+    /// As [`get_up_to`](Self::get_up_to), waiting for at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// As [`get_timed`](Self::get_timed).
+    pub fn get_up_to_timed(
+        &self,
+        count: usize,
+        len: usize,
+        limit: Duration,
+    ) -> Result<Vec<PooledBuffer>, BulkPoolError> {
+        self.up_to(count, len, || self.get_timed(len, limit))
+    }
+
+    fn up_to(
+        &self,
+        count: usize,
+        len: usize,
+        first: impl FnOnce() -> Result<PooledBuffer, BulkPoolError>,
+    ) -> Result<Vec<PooledBuffer>, BulkPoolError> {
         let mut buffers = Vec::with_capacity(count);
         if count > 0 {
-            buffers.push(self.get(len)?);
+            buffers.push(first()?);
         }
         while buffers.len() < count
             && let Some(buffer) = self.try_get(len)?

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use ult::{Eventual, ReadyIn, Selectable};
 
 use crate::bulk::{BulkCall, LocalBulk, Plan, assert_may_wait};
-use crate::call::GaveUp;
+use crate::call::{GaveUp, Term};
 use crate::hg::{Bulk, BulkOp, HgError, OpRef};
-use crate::{Addr, BulkError, Canceler, Handle, Instance};
+use crate::{Addr, BulkError, Canceler, Handle, Instance, deadline};
 
 /// A bulk transfer in flight, made by [`Instance::ipull`] or [`Instance::ipush`]. Has the buffer
 /// until the transfer is over, and gives it back with the result, whether that is good or bad.
@@ -69,7 +69,7 @@ type Ended<B> = (Result<(), BulkError>, B);
 
 impl Instance {
     /// Starts to copy from the memory behind `remote`, which belongs to `from`, into `into[local]`,
-    /// and returns at once. A handler whose request has passed its deadline starts none, see
+    /// and returns at once. On the ULT of a handler it gives up at the deadline of the request, see
     /// [`pull`](Self::pull).
     ///
     /// Counterpart: `margo_bulk_itransfer` with `HG_BULK_PULL`.
@@ -82,7 +82,25 @@ impl Instance {
         local: Range<usize>,
     ) -> BulkRequest<B> {
         let plan = Plan { op: BulkOp::Pull, peer: from, remote, remote_offset, local };
-        self.start_request_of(plan, into)
+        self.start_request_of(plan, into, Term::of_call(None, deadline::of_starter()))
+    }
+
+    /// As [`ipull`](Self::ipull), with a deadline `limit` from now. Then the transfer ends with
+    /// [`BulkError::TimedOut`] as soon as the network no longer touches the buffer, whether or not
+    /// anybody waits for it.
+    ///
+    /// Counterpart: `margo_bulk_itransfer_timed` with `HG_BULK_PULL`, for which zero is no limit.
+    pub fn ipull_timed<B: LocalBulk + Send + 'static>(
+        &self,
+        from: &Addr,
+        remote: &Bulk,
+        remote_offset: u64,
+        into: B,
+        local: Range<usize>,
+        limit: Duration,
+    ) -> BulkRequest<B> {
+        let plan = Plan { op: BulkOp::Pull, peer: from, remote, remote_offset, local };
+        self.start_request_of(plan, into, Term::of_call(Some(limit), deadline::of_starter()))
     }
 
     /// Starts to copy `from[local]` into the memory behind `remote`, which belongs to `to`, and
@@ -98,17 +116,40 @@ impl Instance {
         local: Range<usize>,
     ) -> BulkRequest<B> {
         let plan = Plan { op: BulkOp::Push, peer: to, remote, remote_offset, local };
-        self.start_request_of(plan, from)
+        self.start_request_of(plan, from, Term::of_call(None, deadline::of_starter()))
     }
 
-    fn start_request_of<B: LocalBulk + Send + 'static>(
+    /// As [`ipush`](Self::ipush), with a deadline `limit` from now, see
+    /// [`ipull_timed`](Self::ipull_timed).
+    ///
+    /// Counterpart: `margo_bulk_itransfer_timed` with `HG_BULK_PUSH`, for which zero is no limit.
+    pub fn ipush_timed<B: LocalBulk + Send + 'static>(
+        &self,
+        to: &Addr,
+        remote: &Bulk,
+        remote_offset: u64,
+        from: B,
+        local: Range<usize>,
+        limit: Duration,
+    ) -> BulkRequest<B> {
+        let plan = Plan { op: BulkOp::Push, peer: to, remote, remote_offset, local };
+        self.start_request_of(plan, from, Term::of_call(Some(limit), deadline::of_starter()))
+    }
+
+    pub(crate) fn start_request_of<B: LocalBulk + Send + 'static>(
         &self,
         plan: Plan<'_>,
         buffer: B,
+        term: Option<Term>,
     ) -> BulkRequest<B> {
-        let (call, peer) = (Arc::new(BulkCall::new()), plan.peer.clone());
-        // The buffer is the request's from here on, which keeps to the rule of `start_transfer`.
-        let started = self.start_transfer(plan, buffer.memory(), &call).map_err(Some);
+        let (call, peer) = (Arc::new(BulkCall::with_term(term)), plan.peer.clone());
+        let started = match term.filter(|term| term.at <= Instant::now()) {
+            Some(Term { limit, .. }) => Err(BulkError::TimedOut { peer: peer.to_string(), limit }),
+            // The buffer is the request's from here on, which keeps to the rule of
+            // `start_transfer`.
+            None => self.start_transfer(plan, buffer.memory(), &call),
+        };
+        let started = started.map_err(Some);
         if started.is_err() {
             // What it says is not read.
             call.complete(self.inner(), Err(HgError::Canceled));
@@ -131,6 +172,18 @@ impl<A, R> Handle<A, R> {
         self.instance().ipull(self.origin(), remote, remote_offset, into, local)
     }
 
+    /// As [`ipull`](Self::ipull), with a deadline `limit` from now. See [`Instance::ipull_timed`].
+    pub fn ipull_timed<B: LocalBulk + Send + 'static>(
+        &self,
+        remote: &Bulk,
+        remote_offset: u64,
+        into: B,
+        local: Range<usize>,
+        limit: Duration,
+    ) -> BulkRequest<B> {
+        self.instance().ipull_timed(self.origin(), remote, remote_offset, into, local, limit)
+    }
+
     /// Starts to copy `from[local]` into the origin's exposed memory, and returns at once. See
     /// [`Instance::ipush`].
     pub fn ipush<B: LocalBulk + Send + 'static>(
@@ -142,6 +195,18 @@ impl<A, R> Handle<A, R> {
     ) -> BulkRequest<B> {
         self.instance().ipush(self.origin(), remote, remote_offset, from, local)
     }
+
+    /// As [`ipush`](Self::ipush), with a deadline `limit` from now. See [`Instance::ipush_timed`].
+    pub fn ipush_timed<B: LocalBulk + Send + 'static>(
+        &self,
+        remote: &Bulk,
+        remote_offset: u64,
+        from: B,
+        local: Range<usize>,
+        limit: Duration,
+    ) -> BulkRequest<B> {
+        self.instance().ipush_timed(self.origin(), remote, remote_offset, from, local, limit)
+    }
 }
 
 impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
@@ -150,6 +215,9 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
     /// Counterpart: `margo_test`.
     #[must_use]
     pub fn test(&self) -> bool {
+        if self.call.due().is_some_and(|due| due <= Instant::now()) {
+            self.give_up(GaveUp::TimedOut);
+        }
         self.call.done.is_ready()
     }
 
@@ -158,7 +226,7 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
     ///
     /// The result is good, or says why the destination's bytes are not to be relied on:
     /// [`BulkError::LocalRange`] and [`BulkError::Transfer`] as for [`Instance::pull`],
-    /// [`BulkError::Canceled`].
+    /// [`BulkError::TimedOut`], [`BulkError::Canceled`].
     ///
     /// # Panics
     ///
@@ -168,7 +236,7 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
     /// Counterpart: `margo_wait`.
     pub fn wait(mut self) -> (Result<(), BulkError>, B) {
         assert_may_wait(self.test());
-        self.call.done.wait_ready();
+        self.wait_ready(None);
         self.end()
     }
 
@@ -182,7 +250,7 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
     }
 
     /// As [`wait`](Self::wait), no longer than until `until`. The transfer goes on if it is not
-    /// over then.
+    /// over then; this is no deadline of the transfer, which [`Instance::ipull_timed`] has.
     ///
     /// # Errors
     ///
@@ -193,7 +261,7 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
     /// As `wait`, unless `until` has passed.
     pub fn wait_deadline(mut self, until: Instant) -> Result<(Result<(), BulkError>, B), Self> {
         assert_may_wait(self.test() || until <= Instant::now());
-        if self.call.done.wait_ready_deadline(until) { Ok(self.end()) } else { Err(self) }
+        if self.wait_ready(Some(until)) { Ok(self.end()) } else { Err(self) }
     }
 
     /// As [`wait_deadline`](Self::wait_deadline), counted from now.
@@ -217,9 +285,7 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
     ///
     /// Counterpart: `HG_Bulk_cancel`.
     pub fn cancel(&self) {
-        if let Ok(op) = self.started {
-            self.call.give_up(self.instance.inner(), op, GaveUp::Canceled);
-        }
+        self.give_up(GaveUp::Canceled);
     }
 
     /// Something with which others can cancel the transfer, while this is waited for or after it
@@ -230,20 +296,57 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
     }
 
     /// Lets the transfer go on by itself; its result is dropped, and its buffer when it is over. It
-    /// does not keep the instance running any more.
+    /// does not keep the instance running any more. Its deadline stays.
     pub fn detach(mut self) {
+        self.set_alarm();
         self.leave_buffer();
     }
 
     /// What [`ult::wait_any`] takes: ready when the transfer is over. See
     /// [`Request::ready`](crate::Request::ready).
     pub fn ready(&self) -> &dyn Selectable {
+        self.set_alarm();
         &self.call.done
     }
 
     /// Whose memory is at the other side.
     pub fn peer(&self) -> &Addr {
         &self.peer
+    }
+
+    fn give_up(&self, why: GaveUp) {
+        if let Ok(op) = self.started {
+            self.call.give_up(self.instance.inner(), op, why);
+        }
+    }
+
+    fn set_alarm(&self) {
+        if let Ok(op) = self.started
+            && !self.call.done.is_ready()
+            && self.call.due().is_some()
+        {
+            self.call.set_alarm(&self.instance, op);
+        }
+    }
+
+    /// Waits until the transfer is over; `false`: it was not at `until`.
+    fn wait_ready(&self, until: Option<Instant>) -> bool {
+        let done = &self.call.done;
+        if let Some(due) = self.call.due()
+            && until.is_none_or(|until| due <= until)
+        {
+            if done.wait_ready_deadline(due) {
+                return true;
+            }
+            self.give_up(GaveUp::TimedOut);
+        }
+        match until {
+            Some(until) => done.wait_ready_deadline(until),
+            None => {
+                done.wait_ready();
+                true
+            }
+        }
     }
 
     /// Waits for the end whatever happens: no cancellation point.
@@ -254,7 +357,7 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
     /// What there is to tell of a transfer that is over.
     fn end(&mut self) -> Ended<B> {
         let result = match &mut self.started {
-            Ok(_) => self.call.result(&self.peer, None),
+            Ok(_) => self.call.result(&self.peer, self.call.term().map(|term| term.limit)),
             Err(refused) => refused.take().map_or(Ok(()), Err),
         };
         (result, self.buffer.take().expect("a request is read once"))
@@ -280,6 +383,7 @@ impl<B: LocalBulk + Send + Unpin + 'static> Future for BulkRequest<B> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         if !this.test() {
+            this.set_alarm();
             let call = &this.call;
             let ready = || Box::new(ult::ready_in(call.clone(), |call| &call.done));
             let awaited = this.awaited.get_or_insert_with(ready);

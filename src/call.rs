@@ -9,12 +9,8 @@
 //! |---|---|---|
 //! | `done` | the progress ULT, once | anybody |
 //! | `given_up` | the first who gives up | whoever reads the result, after the end |
-//! | `Extra::alarm` | under its lock: the caller sets it, the end takes it | |
+//! | `Extra::alarm` | the caller sets it, the end takes it | |
 //! | `Extra::callback` | the caller, before the call starts; the end takes it | |
-//!
-//! A deadline for which nobody waits (that of a future, say, which some other executor polls) is
-//! the job of an *alarm*: a tasklet that starts at that time. It is made only when it is needed,
-//! and the end of the call takes it away, so that none outlives its instance.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -23,11 +19,11 @@ use std::time::{Duration, Instant};
 
 use na::shared::Shared;
 use serde::de::DeserializeOwned;
-use ult::{Eventual, PoolRef, TimerHandle};
+use ult::{Eventual, PoolRef};
 
+use crate::alarm::Alarm;
 use crate::hg::{HgError, OpRef, Response, ReturnCode, margo, proc};
 use crate::instance::Inner;
-use crate::log::log;
 use crate::monitor::CallWatch;
 use crate::{ForwardError, Instance, ProviderHandle};
 
@@ -77,15 +73,8 @@ pub(crate) struct Call {
 }
 
 struct Extra {
-    alarm: Mutex<Alarm>,
+    alarm: Alarm,
     callback: Mutex<Option<Callback>>,
-}
-
-enum Alarm {
-    Off,
-    Set(TimerHandle<()>),
-    /// The call has ended: there will be none.
-    Over,
 }
 
 /// What a call is about, for its errors.
@@ -135,7 +124,7 @@ impl Call {
 
     /// A call that may have an alarm, and at whose end `callback` runs, on the progress ULT.
     pub(crate) fn with_extra(callback: Option<Callback>) -> Self {
-        let extra = Extra { alarm: Mutex::new(Alarm::Off), callback: Mutex::new(callback) };
+        let extra = Extra { alarm: Alarm::default(), callback: Mutex::new(callback) };
         Self { extra: Some(Box::new(extra)), ..Self::new() }
     }
 
@@ -164,10 +153,7 @@ impl Call {
     #[cold]
     fn end_extra(this: Shared<Self>) {
         let Some(extra) = &this.extra else { return };
-        let alarm = std::mem::replace(&mut *lock(&extra.alarm), Alarm::Over);
-        if let Alarm::Set(timer) = alarm {
-            timer.cancel();
-        }
+        extra.alarm.end();
         let callback = lock(&extra.callback).take();
         if let Some(callback) = callback {
             callback(this.clone());
@@ -204,24 +190,13 @@ impl Call {
         deadline: Instant,
     ) {
         let Some(extra) = &this.extra else { return };
-        let mut alarm = lock(&extra.alarm);
-        if !matches!(*alarm, Alarm::Off) {
-            return;
-        }
-        let pools = [instance.progress_pool(), instance.rpc_pool()];
-        let Some(pool) = pool_for_units(instance, pools) else { return };
         // Not a count of the instance, which ends its calls before it ends.
         let (call, inner) = (Shared::downgrade(this), Arc::downgrade(instance.inner()));
-        let ring = move || {
+        extra.alarm.set(instance, deadline, move || {
             if let Some((call, inner)) = call.upgrade().zip(inner.upgrade()) {
                 call.time_out(&inner, op);
             }
-        };
-        match pool.tasklet().name("margo deadline").spawn_at(deadline, ring) {
-            Ok(timer) => *alarm = Alarm::Set(timer),
-            // Only when the runtime ends, and then all calls have.
-            Err(error) => log!(instance.inner().log, DEBUG, %error, "no alarm for a call"),
-        }
+        });
     }
 
     /// Reads the result of a call that is over.

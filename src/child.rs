@@ -12,15 +12,15 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use margo_config::{Config, Resolved};
+use margo_config::Config;
 
+use crate::home::Home;
 use crate::instance::Inner;
 use crate::{InitError, Instance, InstanceBuilder, PoolHold};
 
 /// Who shares execution streams with an instance.
 #[derive(Default)]
 pub(crate) struct Family {
-    is_child: bool,
     /// Until the end of this instance.
     parent: Mutex<Option<(Instance, Vec<PoolHold>)>>,
     children: Mutex<Children>,
@@ -35,13 +35,8 @@ struct Children {
 
 impl Family {
     pub(crate) fn new(parent: Option<&Instance>) -> Self {
-        let is_child = parent.is_some();
         let parent = parent.map(|parent| (parent.clone(), Vec::new()));
-        Self { is_child, parent: Mutex::new(parent), children: Mutex::default() }
-    }
-
-    pub(crate) fn is_child(&self) -> bool {
-        self.is_child
+        Self { parent: Mutex::new(parent), children: Mutex::default() }
     }
 
     fn children(&self) -> MutexGuard<'_, Children> {
@@ -121,7 +116,7 @@ impl InstanceBuilder {
     ///
     /// Counterpart: `parent_mid` of `margo_init_ext`.
     pub fn parent(mut self, parent: &Instance) -> Self {
-        self.parent = Some(parent.clone());
+        self.home = Home::Parent(parent.clone());
         self
     }
 }
@@ -139,18 +134,6 @@ fn layout_of(parent: &Instance) -> Config {
     parent.whole_config()
 }
 
-/// The parent's pools, as the child's resolved document numbers them.
-pub(crate) fn pools(
-    resolved: &Resolved,
-    parent: &Instance,
-) -> Result<Vec<ult::PoolRef>, InitError> {
-    let find = |pool: &margo_config::ResolvedPool| {
-        let found = parent.runtime().pool(&pool.name);
-        found.ok_or_else(|| InitError::ParentPool { pool: pool.name.clone() })
-    };
-    resolved.pools.iter().map(find).collect()
-}
-
 /// Makes a started instance known to its parent.
 ///
 /// # Errors
@@ -163,7 +146,7 @@ pub(crate) fn enter(child: &Instance, parent: &Instance) -> Result<(), InitError
     }
     let by = format!("child instance {}", child.self_addr());
     let hold = |pool: ult::PoolRef| {
-        let gone = |_| InitError::ParentPool { pool: pool.name().to_owned() };
+        let gone = |_| InitError::PoolGone { pool: pool.name().to_owned() };
         parent.hold_pool(&pool, by.as_str()).map_err(gone)
     };
     let holds: Result<Vec<_>, _> = child.pools().into_iter().map(hold).collect();

@@ -59,10 +59,17 @@ pub enum InitError {
     /// forked this one off.
     #[error("the parent instance is shutting down")]
     ParentClosing,
-    /// A pool of the parent's configuration is not there any more.
-    #[error("pool `{pool}` of the parent instance has been removed")]
-    ParentPool {
+    /// A pool of the parent, or of the program's runtime, was removed meanwhile.
+    #[error("pool `{pool}`, in which the instance was to run, has been removed")]
+    PoolGone {
         /// Its name.
+        pool: String,
+    },
+    /// The progress ULT was to run in a private pool of the program's
+    /// [runtime](crate::InstanceBuilder::runtime): only units of its xstream may spawn into it.
+    #[error("progress_pool: pool `{pool}` is private; make it mpsc or mpmc")]
+    PrivatePool {
+        /// The pool.
         pool: String,
     },
     /// The server for Prometheus could not start.
@@ -70,6 +77,14 @@ pub enum InitError {
     Metrics {
         /// What the configuration says.
         listen: String,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// The signal of `margo.dump_on_signal` cannot be caught, or there is no thread to answer it.
+    #[error("margo.dump_on_signal: cannot answer {signal}: {source}")]
+    Signal {
+        /// Its name.
+        signal: &'static str,
         /// What the operating system said.
         source: std::io::Error,
     },

@@ -264,13 +264,14 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    fn new() -> std::io::Result<Self> {
+    pub(crate) fn new() -> std::io::Result<Self> {
         use rustix::event::{EventfdFlags, eventfd};
         let fd = eventfd(0, EventfdFlags::CLOEXEC)?;
         Ok(Self { fd, process: rustix::process::getpid() })
     }
 
-    fn ring(&self) {
+    /// Async-signal-safe.
+    pub(crate) fn ring(&self) {
         // The eventfd of a child is that of its parent.
         if rustix::process::getpid() == self.process {
             // It fails only if 2^64 - 2 rings are waiting.
@@ -278,7 +279,7 @@ impl Event {
         }
     }
 
-    fn wait(&self) {
+    pub(crate) fn wait(&self) {
         let mut count = [0; 8];
         while let Err(rustix::io::Errno::INTR) = rustix::io::read(&self.fd, &mut count) {}
     }

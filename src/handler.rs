@@ -255,6 +255,7 @@ impl Running {
             if let Some(deadline) = reply.deadline() {
                 deadline::begin(deadline);
             }
+            ult::announce();
             // Calls that it makes, and what it spawns, are on behalf of this request; not of the
             // one whose handler has made place for it, and has spawned its unit.
             trace::begin_unit(self.registration.id().0, reply.trace());

@@ -1,21 +1,22 @@
 //! From a configuration to a running instance: pools and execution streams, the network endpoint,
 //! the RPC layer, the progress ULT, in this order; undone in reverse when one of them fails.
 
-use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use margo_config::{Config, Resolved};
 use na::fork::Process;
-use ult::{MonitorSpec, PoolRef, Report, Runtime};
+use ult::{MonitorSpec, PoolRef, Report, Runtime, StartError};
 
 use crate::admission::Gates;
 use crate::cancel::Cancels;
 use crate::child::{self, Family};
 use crate::contexts::Context;
+use crate::dump_signal::DumpOnSignal;
 use crate::elastic::Elastic;
 use crate::hg::{Core, HgOptions};
+use crate::home::{self, Home, Landlord};
 use crate::identity::Identities;
 use crate::instance::{Counters, Inner};
 use crate::log::{Log, log};
@@ -56,14 +57,14 @@ pub fn init(json: &str) -> Result<Instance, InitError> {
 pub struct InstanceBuilder {
     config: Config,
     grace: Duration,
-    pub(crate) parent: Option<Instance>,
+    pub(crate) home: Home,
     monitors: InitialMonitors,
 }
 
 impl InstanceBuilder {
     /// Starts from an existing configuration.
     pub fn from_config(config: Config) -> Self {
-        Self { config, grace: GRACE, parent: None, monitors: InitialMonitors::default() }
+        Self { config, grace: GRACE, home: Home::default(), monitors: InitialMonitors::default() }
     }
 
     pub(crate) fn config_mut(&mut self) -> &mut Config {
@@ -134,22 +135,19 @@ impl InstanceBuilder {
     ///
     /// As [`init`].
     pub fn start(self) -> Result<Instance, InitError> {
-        let parent = self.parent.as_ref();
-        let config = match parent {
-            Some(parent) => Cow::Owned(child::adopt(&self.config, parent)?),
-            None => Cow::Borrowed(&self.config),
-        };
+        let config = self.home.complete(&self.config)?;
         let resolved = config.resolve(&|key| std::env::var(key).ok())?;
         let log = Log::new(resolved.log_level);
-        // Those of a parent's layout have been told when it started.
-        let is_own = |path: &str| parent.is_none() || !path.starts_with("argobots");
+        // Those of a parent's layout have been told when it started; a program's is its own affair.
+        let is_own =
+            |path: &str| self.home.landlord() == Landlord::Own || !path.starts_with("argobots");
         for warning in resolved.warnings.iter().filter(|warning| is_own(&warning.path)) {
             log!(log, WARN, "{warning}");
         }
-        let instance = start(resolved, self.grace, parent, (log, self.monitors))?;
+        let instance = start(resolved, self.grace, &self.home, (log, self.monitors))?;
         remote_shutdown::register(&instance)?;
         metrics::register(&instance)?;
-        if let Some(parent) = parent {
+        if let Some(parent) = self.home.parent() {
             child::enter(&instance, parent)?;
         }
         write_address_file(&instance)?;
@@ -180,33 +178,36 @@ impl Instance {
 fn start(
     resolved: Resolved,
     grace: Duration,
-    parent: Option<&Instance>,
+    home: &Home,
     (log, monitors): (Log, InitialMonitors),
 ) -> Result<Instance, InitError> {
     for key in without_effect(&resolved) {
         log!(log, WARN, "{key}: has no effect in this version");
     }
-    // First: a port that is taken is found before anything is started.
+    let dump_on_signal = resolved.dump_on_signal.map(DumpOnSignal::register).transpose()?;
+    // A port that is taken is found before anything is started.
     let listener = match &resolved.metrics.listen {
         Some(listen) => Some(Listener::bind(listen).map_err(no_metrics(listen))?),
         None => None,
     };
     let stalls = Arc::new(AtomicU64::new(0));
-    let watched = match parent {
+    let watched = match home.parent() {
         Some(parent) => parent.inner().metrics.watched.clone(),
         None => Arc::default(),
     };
-    let (runtime, pools, undo) = match parent {
-        Some(parent) => {
-            (parent.runtime().clone(), child::pools(&resolved, parent)?, StopOnDrop(None))
+    let detector = resolved.stall_limit.map(|limit| stall_detector(limit, &stalls, &watched));
+    let (runtime, undo) = match home {
+        Home::Own => {
+            let runtime = start_runtime(&resolved, detector)?;
+            (runtime.clone(), StopOnDrop(Some(runtime)))
         }
-        None => {
-            let runtime = start_runtime(&resolved, &stalls, &watched)?;
-            let undo = StopOnDrop(Some(runtime.clone()));
-            let names = resolved.pools.iter().map(|pool| &pool.name);
-            (runtime.clone(), names.filter_map(|name| runtime.pool(name)).collect(), undo)
+        Home::Parent(parent) => (parent.runtime().clone(), StopOnDrop(None)),
+        Home::Program(runtime) => {
+            watch(runtime, detector, &log)?;
+            (runtime.clone(), StopOnDrop(None))
         }
     };
+    let pools = home::pools(&resolved, &runtime)?;
     let core = start_core(&resolved, &pools, &log)?;
     log.set_name(core.self_addr().uri());
     let more_contexts = more_contexts(&resolved, &core)?;
@@ -222,7 +223,8 @@ fn start(
         more_contexts,
         counters: Counters { stalls, ..Counters::default() },
         timers: Timers::new(log.clone()),
-        family: Family::new(parent),
+        family: Family::new(home.parent()),
+        landlord: home.landlord(),
         process: Process::current(),
         remote_shutdown: AtomicBool::new(resolved.remote_shutdown),
         address_file: OnceLock::new(),
@@ -230,20 +232,17 @@ fn start(
         identities: Identities::default(),
         metrics: metrics::State::new(watched, resolved.metrics.remote),
         monitoring: Monitoring::new(monitors, log.clone()),
+        dump_on_signal,
         log,
         profile: Profile::default(),
         resolved,
     });
     start_trace(&inner)?;
     inner.metrics.watched.add(&inner.core, &inner.elastic, &inner.metrics.marks);
-    for (id, pool) in inner.resolved.progress_pools().enumerate() {
-        if let Err(error) = start_progress(&inner, id, &inner.pools[pool]) {
-            crate::shutdown::stop_progress(&inner);
-            return Err(error);
-        }
-    }
+    start_progress(&inner)?;
     undo.keep();
     let instance = Instance::new(inner);
+    answer_signal(instance.inner())?;
     if let Some(listener) = listener {
         serve_metrics(&instance, listener)?;
     }
@@ -264,6 +263,14 @@ fn write_address_file(instance: &Instance) -> Result<(), InitError> {
     // Nobody was here before.
     let _ = inner.address_file.set(file);
     Ok(())
+}
+
+/// Starts the thread of `margo.dump_on_signal`.
+fn answer_signal(inner: &Arc<Inner>) -> Result<(), InitError> {
+    match (&inner.dump_on_signal, inner.resolved.dump_on_signal) {
+        (Some(dump), Some(signal)) => dump.answer_for(signal, Arc::downgrade(inner)),
+        _ => Ok(()),
+    }
 }
 
 /// Begins the file of `margo.trace`, if there is to be one.
@@ -323,20 +330,14 @@ impl Drop for StopOnDrop {
 
 /// Pools that no xstream serves are added afterwards: the runtime takes them for a mistake, while
 /// in C Margo an xstream may come later ([`Instance::runtime`]). The configuration has warned.
-fn start_runtime(
-    resolved: &Resolved,
-    stalls: &Arc<AtomicU64>,
-    watched: &Arc<Watched>,
-) -> Result<Runtime, InitError> {
+fn start_runtime(resolved: &Resolved, detector: Option<MonitorSpec>) -> Result<Runtime, InitError> {
     let layout = Layout::plan(resolved)?;
     let mut builder = Runtime::builder()
         .stack_bytes(resolved.stack_bytes)
         .stack_cache_max(resolved.stack_cache_max)
         .spin_max(resolved.spin_max);
-    if let Some(limit) = resolved.stall_limit {
-        let watched = watched.clone();
-        let detector = stall_detector(limit, stalls.clone());
-        builder = builder.monitor(detector.on_tick(move || watched.note()));
+    if let Some(detector) = detector {
+        builder = builder.monitor(detector);
     }
     let (served, unserved): (Vec<_>, Vec<_>) =
         layout.pools.iter().partition(|pool| !pool.xstreams.is_empty());
@@ -356,8 +357,9 @@ fn start_runtime(
 }
 
 /// Looks at counters only, so that it costs nothing elsewhere; logs, and counts in `stalls`.
-fn stall_detector(limit: Duration, stalls: Arc<AtomicU64>) -> MonitorSpec {
+fn stall_detector(limit: Duration, stalls: &Arc<AtomicU64>, watched: &Arc<Watched>) -> MonitorSpec {
     const TICK_MAX: Duration = Duration::from_millis(250);
+    let (stalls, watched) = (stalls.clone(), watched.clone());
     MonitorSpec::new()
         .lazy()
         .stall_limit(limit)
@@ -368,6 +370,19 @@ fn stall_detector(limit: Duration, stalls: Arc<AtomicU64>) -> MonitorSpec {
                 Counters::add(&stalls);
             }
         })
+        .on_tick(move || watched.note())
+}
+
+/// Has the detector look at a runtime of the program's, unless somebody looks already.
+fn watch(runtime: &Runtime, detector: Option<MonitorSpec>, log: &Log) -> Result<(), InitError> {
+    match detector.map(|detector| runtime.watch(detector)) {
+        Some(Err(StartError::Monitored)) => {
+            log!(log, DEBUG, "the runtime has a monitor: margo.stall_limit_msec has no effect");
+            Ok(())
+        }
+        Some(result) => Ok(result?),
+        None => Ok(()),
+    }
 }
 
 fn start_core(
@@ -400,7 +415,20 @@ fn more_contexts(
         .map_err(|source| InitError::Rpc { address: resolved.address.clone(), source })
 }
 
-fn start_progress(inner: &Arc<Inner>, context: usize, pool: &PoolRef) -> Result<(), InitError> {
+/// In all contexts, or in none.
+fn start_progress(inner: &Arc<Inner>) -> Result<(), InitError> {
+    let mut pools = inner.resolved.progress_pools().enumerate();
+    let started = pools.try_for_each(|(id, pool)| start_progress_of(inner, id, &inner.pools[pool]));
+    started.inspect_err(|_| {
+        crate::shutdown::stop_progress(inner);
+    })
+}
+
+fn start_progress_of(inner: &Arc<Inner>, context: usize, pool: &PoolRef) -> Result<(), InitError> {
+    // Ours are not, whatever the document says; see `layout.rs`.
+    if pool.access() == ult::Access::Private {
+        return Err(InitError::PrivatePool { pool: pool.name().to_owned() });
+    }
     let arrived = Arc::new(ult::Eventual::new());
     progress::start(inner, context, pool, arrived.clone())?;
     arrived.wait();

@@ -12,10 +12,12 @@ use crate::admission::Gates;
 use crate::cancel::Cancels;
 use crate::child::Family;
 use crate::contexts::Context;
+use crate::dump_signal::DumpOnSignal;
 use crate::elastic::Elastic;
 use crate::error::LookupError;
 use crate::handler::Waiting;
 use crate::hg::{Core, HgError};
+use crate::home::Landlord;
 use crate::identity::Identities;
 use crate::log::Log;
 use crate::monitor::Monitoring;
@@ -69,6 +71,8 @@ pub(crate) struct Inner {
     pub(crate) counters: Counters,
     pub(crate) timers: Arc<Timers>,
     pub(crate) family: Family,
+    /// Whose the pools and execution streams are.
+    pub(crate) landlord: Landlord,
     /// The process that started it.
     pub(crate) process: Process,
     /// Peers may end it.
@@ -77,6 +81,8 @@ pub(crate) struct Inner {
     /// That of `margo.address_file`.
     pub(crate) address_file: OnceLock<AddressFile>,
     pub(crate) metrics: metrics::State,
+    /// That of `margo.dump_on_signal`.
+    pub(crate) dump_on_signal: Option<DumpOnSignal>,
     pub(crate) log: Log,
     pub(crate) gates: Gates<Waiting>,
     pub(crate) cancels: Cancels,
@@ -182,7 +188,8 @@ pub struct Stats {
     /// Requests whose arguments could not be decoded.
     pub arguments_undecodable: u64,
     /// Times that the stall detector (`margo.stall_limit_msec`) found a unit which held its
-    /// execution stream, or a pool whose units waited, too long. With a parent, it counts there.
+    /// execution stream, or a pool whose units waited, too long. With a parent, it counts there; in
+    /// a runtime of the program's, at the first of its instances.
     pub stalls: u64,
 }
 
@@ -246,7 +253,8 @@ impl Instance {
     /// - timers are disarmed, and do not fire; see [`Timer`](crate::Timer);
     /// - the network is closed, which ends all calls and transfers with errors;
     /// - the callbacks of [`on_finalize`](Self::on_finalize) run;
-    /// - the execution streams end, unless they are a parent's.
+    /// - the execution streams end, unless they are a parent's or
+    ///   [the program's](crate::InstanceBuilder::runtime).
     ///
     /// Each step has the grace period, so this comes to its end whatever anybody does. From a
     /// signal handler use [`signal_finalizer`](Self::signal_finalizer). In a child process that was

@@ -50,7 +50,7 @@
 //! | wants to be called back | [`Instance::cforward`] |
 //!
 //! Each has a `_timed` form with a deadline. Bulk transfers have the same ways:
-//! [`Instance::pull`], [`Instance::ipull`], [`Instance::pull_timed`], [`Instance::pull_chunks`].
+//! [`Instance::pull`], [`Instance::ipull`], [`Instance::pull_chunks`], each with a `_timed` form.
 //!
 //! # What a caller is told
 //!
@@ -59,14 +59,16 @@
 //!
 //! # Unsafe code
 //!
-//! Only `bulk.rs`, `segments.rs` and `copy_pool.rs` use it: the first two hand memory to the
-//! transport, the third lets other execution streams copy it. They say there why that is sound.
+//! Only `bulk.rs`, `segments.rs`, `copy_pool.rs` and `dump_signal.rs` use it: the first two hand
+//! memory to the transport, the third lets other execution streams copy it, the last installs a
+//! signal handler. They say there why that is sound.
 
 #[doc(hidden)]
 pub mod hg;
 
 mod address_file;
 mod admission;
+mod alarm;
 mod bulk;
 mod bulk_bind;
 mod bulk_chunks;
@@ -83,6 +85,7 @@ mod contexts;
 mod copy_claims;
 mod copy_pool;
 mod deadline;
+mod dump_signal;
 mod elastic;
 mod error;
 mod exposed;
@@ -92,6 +95,7 @@ mod forward;
 mod gate;
 mod handle;
 mod handler;
+mod home;
 mod identity;
 mod init;
 mod instance;

@@ -16,7 +16,6 @@ pub(crate) fn without_effect(resolved: &Resolved) -> Vec<&'static str> {
     let is_fabric = resolved.address.starts_with("ofi+");
     let given = [
         (mercury.na_no_retry, "mercury.na_no_retry"),
-        (mercury.release_input_early == Some(false), "mercury.release_input_early"),
         (mercury.multi_recv_op_max > 0, "mercury.multi_recv_op_max"),
         (mercury.multi_recv_copy_threshold > 0, "mercury.multi_recv_copy_threshold"),
         (mercury.auth_key.is_some() && !is_fabric, "mercury.auth_key"),
@@ -151,7 +150,7 @@ pub(crate) fn hg_options(resolved: &Resolved) -> HgOptions {
         bulk_window: resolved.bulk.window,
         loopback: !mercury.no_loopback,
         // A handler may run for long, and wait for other requests.
-        release_input_early: true,
+        release_input_early: mercury.release_input_early.unwrap_or(true),
         ..defaults
     }
 }
@@ -192,6 +191,9 @@ mod tests {
         changed(r#"{ "mercury": { "stats": true } }"#, |o| o.stats = true);
         changed(r#"{ "mercury": { "max_contexts": 3 } }"#, |o| o.max_contexts = 3);
         changed(r#"{ "mercury": { "release_input_early": true } }"#, |_| {});
+        changed(r#"{ "mercury": { "release_input_early": false } }"#, |o| {
+            o.release_input_early = false;
+        });
         changed(r#"{ "mercury": { "no_multi_recv": true } }"#, |_| {});
         changed(r#"{ "margo": { "listen": false } }"#, |o| o.listen = false);
     }
@@ -318,7 +320,6 @@ mod tests {
     fn what_is_read_without_effect_is_told() {
         for (key, value) in [
             ("na_no_retry", "true"),
-            ("release_input_early", "false"),
             ("multi_recv_op_max", "4"),
             ("multi_recv_copy_threshold", "2"),
             ("ip_subnet", r#""10.0.0.0/8""#),

@@ -17,7 +17,8 @@
 //! - **forget**: handlers are dropped, and with them whatever they hold;
 //! - **callbacks** that were entered for the time after. Who waits on a ULT of ours goes on now;
 //! - **stop**: the execution streams end when their ULTs have, again within the grace period; ULTs
-//!   that wait for something that never comes are reported by name. Those of a parent go on.
+//!   that wait for something that never comes are reported by name. Those of a parent, or of the
+//!   program, go on.
 //!
 //! The instance as an object is there for as long as somebody holds it: configuration, statistics
 //! and address can be read after all of this. In a child process that was forked off, none of this
@@ -34,7 +35,9 @@ use ult::{Eventual, Limit};
 
 use crate::FinalizeError;
 use crate::contain::contain;
+use crate::dump_signal::DumpOnSignal;
 use crate::finalize::{self, Callbacks, SignalEvent, Stage};
+use crate::home::Landlord;
 use crate::instance::Inner;
 use crate::log::{Log, log};
 use crate::monitor::{self, LifeEvent};
@@ -231,6 +234,7 @@ fn end_at_once(inner: &Arc<Inner>, error: FinalizeError) {
     });
     let _ = inner.shutdown.closed.set(());
     inner.metrics.server.end();
+    inner.dump_on_signal.iter().for_each(DumpOnSignal::end);
     inner.family.keep(Vec::new());
     let _ = inner.shutdown.done.set(Err(error));
     inner.family.leave();
@@ -280,12 +284,16 @@ fn run(inner: &Arc<Inner>) {
         log!(inner.log, ERROR, %path, "the trace cannot be written in the grace period");
     }
     let _ = shutdown.closed.set(());
-    let result = if inner.family.is_child() { Ok(()) } else { stop_xstreams(inner) };
+    let result = match inner.landlord {
+        Landlord::Own => stop_xstreams(inner),
+        Landlord::Parent | Landlord::Program => Ok(()),
+    };
     if let Err(error) = &result {
         log!(inner.log, ERROR, "{error}");
     }
     // To the last, so that one can see why the end takes long; whoever waits may use the port.
     inner.metrics.server.end();
+    inner.dump_on_signal.iter().for_each(DumpOnSignal::end);
     // Before it is told: whoever waits may remove those pools then.
     inner.family.keep(Vec::new());
     let _ = shutdown.done.set(result);
@@ -326,7 +334,7 @@ pub(crate) fn wait(inner: &Arc<Inner>) -> Result<(), FinalizeError> {
     if ult::is_tasklet() && !inner.shutdown.is_done() {
         return Err(FinalizeError::Inline);
     }
-    if !inner.family.is_child() && inner.runtime.is_current() {
+    if inner.landlord == Landlord::Own && inner.runtime.is_current() {
         inner.shutdown.closed.wait();
         return Ok(());
     }

@@ -6,10 +6,11 @@
 use std::fmt;
 use std::time::Instant;
 
-use margo_config::Config;
+use margo_config::{Config, ConfigFlags};
 use serde::Serialize;
 use ult::{DumpOptions, StackDump, UltState};
 
+use crate::instance::Inner;
 use crate::{Instance, Metrics, metrics};
 
 /// The state of an instance at about one moment; see [`Instance::state_dump`].
@@ -75,25 +76,32 @@ impl Instance {
     ///
     /// Counterpart: `margo_state_dump`.
     pub fn state_dump(&self) -> StateDump {
-        dump(self, &DumpOptions::new().stacks(false))
+        dump(self.inner(), &DumpOptions::new().stacks(false))
     }
 
     /// [`state_dump`](Self::state_dump) with the stacks of the suspended ULTs. The first one in a
     /// process reads debug information, which may take a second.
+    ///
+    /// To have it at a signal: [`InstanceBuilder::dump_on_signal`].
+    ///
+    /// [`InstanceBuilder::dump_on_signal`]: crate::InstanceBuilder::dump_on_signal
     pub fn state_dump_with_stacks(&self) -> StateDump {
-        dump(self, &DumpOptions::new())
+        with_stacks(self.inner())
     }
 }
 
-fn dump(instance: &Instance, options: &DumpOptions) -> StateDump {
-    let inner = instance.inner();
+pub(crate) fn with_stacks(inner: &Inner) -> StateDump {
+    dump(inner, &DumpOptions::new())
+}
+
+fn dump(inner: &Inner, options: &DumpOptions) -> StateDump {
     let ults = inner.runtime.dump(options);
     StateDump {
         metrics: metrics::collect(inner),
         busy_xstreams: ults.busy.iter().map(|busy| busy.xstream.clone()).collect(),
         timers: inner.timers.list(Instant::now()),
         ults: ults.ults.iter().map(line).collect(),
-        config: instance.config(),
+        config: inner.config_as(ConfigFlags::default()),
     }
 }
 

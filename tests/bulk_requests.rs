@@ -10,8 +10,15 @@ use bulk_support::idle::idle_owner;
 use bulk_support::pattern;
 use common::{PATIENCE, Pair, TRANSPORTS, bounded, on_each};
 use futures_lite::future::{block_on, zip};
-use margo::{Access, Addr, BulkError, BulkPoolSpec, BulkRequest, Exposed, Instance};
+use margo::{
+    Access, Addr, BulkError, BulkPoolError, BulkPoolSpec, BulkRequest, Exposed, Instance,
+    PooledBuffer, Rpc,
+};
 use ult::Selectable;
+
+const PULL: Rpc<(), ()> = Rpc::new("pull");
+/// How a transfer of a pool's buffer ended.
+type Ended = (Result<(), BulkError>, PooledBuffer);
 
 const LEN: usize = 100_000;
 /// More than sockets hold.
@@ -300,6 +307,149 @@ fn a_deadline_passes_while_the_owner_sleeps() {
             other => panic!("{other:?}"),
         }
         assert!(started.elapsed() >= SHORT);
+        mover.finalize_and_wait().unwrap();
+        drop(owner);
+    });
+}
+
+/// However one looks at a request whose owner sleeps, it ends at its deadline, with its buffer.
+#[test]
+fn a_request_ends_at_its_deadline_whoever_waits() {
+    bounded("timed requests", || {
+        let (owner, _lent, bulk, mover, addr) = idle_owner("na+tcp://127.0.0.1:0", LONG);
+        let pool = mover.bulk_pool(&BulkPoolSpec::geometric(1, 1, LONG, 1)).unwrap();
+        for push in [false, true] {
+            let start = |limit| {
+                let buffer = pool.get(LONG).unwrap();
+                match push {
+                    false => mover.ipull_timed(&addr, &bulk, 0, buffer, 0..LONG, limit),
+                    true => mover.ipush_timed(&addr, &bulk, 0, buffer, 0..LONG, limit),
+                }
+            };
+            let waited = |request: BulkRequest<_>| request.wait();
+            let awaited = |request: BulkRequest<_>| block_on(request);
+            let selected = |request: BulkRequest<_>| {
+                assert_eq!(ult::wait_any(&[request.ready()], None), Some(0));
+                request.wait()
+            };
+            let looked_at = |mut request: BulkRequest<_>| {
+                loop {
+                    match request.try_wait() {
+                        Ok(end) => return end,
+                        Err(again) => request = again,
+                    }
+                    std::thread::yield_now();
+                }
+            };
+            let limited = |request: BulkRequest<_>| request.wait_timeout(PATIENCE).unwrap();
+            type Look<'l> = &'l dyn Fn(BulkRequest<PooledBuffer>) -> Ended;
+            let looks: [Look<'_>; 5] = [&waited, &awaited, &selected, &looked_at, &limited];
+            for look in looks {
+                let started = Instant::now();
+                let (result, buffer) = look(start(SHORT));
+                assert!(started.elapsed() >= SHORT);
+                assert_eq!(buffer.len(), LONG);
+                match result {
+                    // What a timed operation of ours still had to do has taken some of it.
+                    Err(BulkError::TimedOut { limit, .. }) => assert!(limit <= SHORT),
+                    other => panic!("{other:?}"),
+                }
+            }
+            // Nobody looks: the buffer comes back to the pool by itself.
+            start(SHORT).detach();
+            assert!(pool.try_get(LONG).unwrap().is_none());
+            drop(pool.get(LONG).unwrap());
+            // No time at all: nothing is started.
+            let before = mover.stats().bulk_transfers;
+            let request = start(Duration::ZERO);
+            assert!(request.test());
+            assert!(matches!(request.wait().0, Err(BulkError::TimedOut { .. })));
+            assert_eq!(mover.stats().bulk_transfers, before);
+            // A wait that is over is no deadline.
+            let request = start(PATIENCE).wait_timeout(SHORT).unwrap_err();
+            assert!(!request.test());
+            request.cancel();
+            assert!(matches!(request.wait().0, Err(BulkError::Canceled { .. })));
+        }
+        mover.finalize_and_wait().unwrap();
+        drop(owner);
+    });
+}
+
+#[test]
+fn chunks_have_a_deadline_together() {
+    bounded("timed chunks", || {
+        let (owner, _lent, bulk, mover, addr) = idle_owner("na+tcp://127.0.0.1:0", LONG);
+        let pool = mover.bulk_pool(&BulkPoolSpec::geometric(1, 3, 1 << 20, 1)).unwrap();
+        let mut buffers = pool.get_up_to_timed(3, 1 << 20, PATIENCE).unwrap();
+        let none = pool.get_up_to_timed(2, 1 << 20, SHORT).unwrap_err();
+        assert!(matches!(none, BulkPoolError::TimedOut { .. }), "{none}");
+        for push in [false, true] {
+            let (started, range) = (Instant::now(), 0..LONG as u64);
+            let f = |_, _: &mut [u8]| Ok::<_, BulkError>(());
+            let result = match push {
+                false => mover.pull_chunks_timed(&addr, &bulk, range, &mut buffers, SHORT, f),
+                true => mover.push_chunks_timed(&addr, &bulk, range, &mut buffers, SHORT, f),
+            };
+            assert!(matches!(result, Err(BulkError::TimedOut { .. })), "{result:?}");
+            assert!(started.elapsed() >= SHORT);
+            assert_eq!(buffers.len(), 3);
+        }
+        mover.finalize_and_wait().unwrap();
+        drop(owner);
+    });
+    with_lent(|pair, addr, lent| {
+        let client = &pair.client;
+        let mut buffers = vec![client.bulk_buffer(LEN / 4).unwrap()];
+        let (range, mut taken) = (0..LEN as u64, Vec::new());
+        let take = |_, chunk: &mut [u8]| {
+            taken.extend_from_slice(chunk);
+            Ok::<_, BulkError>(())
+        };
+        let bulk = lent.bulk();
+        client.pull_chunks_timed(addr, bulk, range.clone(), &mut buffers, PATIENCE, take).unwrap();
+        assert!(taken == pattern(LEN, 0));
+        // The time that the closure takes counts: nothing is started after it.
+        let begun = Instant::now();
+        let mut calls = 0;
+        let slow = |_, _: &mut [u8]| {
+            calls += 1;
+            while begun.elapsed() <= 2 * SHORT {
+                std::thread::yield_now();
+            }
+            Ok::<_, BulkError>(())
+        };
+        let late = client.push_chunks_timed(addr, bulk, range, &mut buffers, 2 * SHORT, slow);
+        assert!(matches!(late, Err(BulkError::TimedOut { .. })), "{late:?}");
+        assert!(calls <= 1, "{calls}");
+    });
+}
+
+#[test]
+fn requests_of_a_handler_end_with_its_request() {
+    bounded("a handler's transfer", || {
+        let (owner, _lent, bulk, mover, addr) = idle_owner("na+tcp://127.0.0.1:0", LONG);
+        let (ended, end) = std::sync::mpsc::channel();
+        let (to, own) = (addr.clone(), mover.clone());
+        let pull = move |()| {
+            let buffer = own.bulk_buffer(LONG).unwrap();
+            let request = own.ipull(&to, &bulk, 0, buffer, 0..LONG);
+            ended.send(request.wait().0).unwrap();
+        };
+        mover.serve(PULL).function(pull).unwrap();
+        let own = margo::ProviderHandle::from(mover.self_addr());
+        // Its answer and the caller's deadline come at about the same time.
+        let _ = mover.forward_timed(PULL, &own, &(), 10 * SHORT);
+        let result = loop {
+            if let Ok(result) = end.recv_timeout(SHORT) {
+                break result;
+            }
+            if mover.stats().requests_abandoned > 0 {
+                // On a busy machine its time may be over before it begins.
+                drop(mover.forward_timed(PULL, &own, &(), PATIENCE / 10));
+            }
+        };
+        assert!(matches!(result, Err(BulkError::TimedOut { .. })), "{result:?}");
         mover.finalize_and_wait().unwrap();
         drop(owner);
     });

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use common::{PATIENCE, bounded};
@@ -253,6 +254,45 @@ fn a_service_that_adds_no_receives_serves_more_requests_than_it_has() {
 }
 
 #[test]
+fn receives_come_back_when_arguments_are_read_or_with_the_answer() {
+    const WAIT: Rpc<(), ()> = Rpc::new("wait");
+    for early in [true, false] {
+        let keys = format!(
+            r#""mercury": {{ "request_post_init": 2, "request_post_incr": -1,
+                "release_input_early": {early} }}"#
+        );
+        let (service, client, target) = pair(&keys, "");
+        let (begun, go) = (Arc::new(ult::Semaphore::new(0)), Arc::new(ult::Semaphore::new(0)));
+        let (begins, may_go) = (begun.clone(), go.clone());
+        let wait = move |()| {
+            begins.release(1);
+            may_go.acquire(1).forget();
+        };
+        service.serve(WAIT).function(wait).unwrap();
+        let start = |_| client.iforward_timed(WAIT, &target, &(), PATIENCE).unwrap();
+        let mut calls: Vec<_> = (0..3).map(start).collect();
+        let has_begun = |count: usize| {
+            let begun = begun.clone();
+            bounded("handlers begin", move || begun.acquire(count).forget());
+        };
+        if early {
+            has_begun(3);
+        } else {
+            has_begun(2);
+            let context = &service.metrics().contexts[0];
+            assert_eq!((context.requests_held, context.receives_posted), (2, 0));
+            go.release(1);
+            let (_, first) = margo::wait_any(&mut calls).unwrap();
+            first.unwrap();
+            has_begun(1);
+        }
+        go.release(3);
+        margo::wait_all(calls).into_iter().for_each(|call| call.unwrap());
+        end(&service, &client);
+    }
+}
+
+#[test]
 fn a_traffic_class_and_a_subnet_are_for_networks() {
     let keys = r#""mercury": { "traffic_class": "low_latency", "ip_subnet": "127.0.0.0/8" }"#;
     // Shared memory has neither, which is no error.
@@ -267,4 +307,48 @@ fn a_traffic_class_and_a_subnet_are_for_networks() {
                        "margo": { "address": "na+tcp://" } }"#;
     let error = margo::init(nowhere).unwrap_err().to_string();
     assert!(error.contains("ip_subnet 240.0.0.0/4"), "{error}");
+}
+
+#[test]
+fn the_printed_configuration_says_where_it_is_called_and_is_a_document_again() {
+    let keys = r#""mercury": { "checksum_level": "rpc_headers" }, "margo": { "eager_size": 900 }"#;
+    let (service, client, target) = pair(keys, r#""margo": { "listen": false }"#);
+    for (instance, listening) in [(&service, true), (&client, false)] {
+        let printed = instance.config();
+        let mercury = &serde_json::to_value(&printed).unwrap()["mercury"];
+        assert_eq!(mercury["address"], instance.self_addr().uri());
+        assert_eq!(mercury["listening"], listening);
+        assert_eq!(mercury["version"], env!("CARGO_PKG_VERSION"));
+        assert_eq!(mercury["checksum_level"], printed_level(listening));
+        for size in ["input_eager_size", "output_eager_size"] {
+            let size = mercury[size].as_u64().unwrap();
+            // Headers go from it.
+            if listening {
+                assert!((800..900).contains(&size), "{size}");
+            } else {
+                assert!((3_000..1 << 20).contains(&size), "{size}");
+            }
+        }
+        // Another one of this document has an address of its own, and prints the same otherwise.
+        let read = margo::Config::from_json(&printed.to_json_pretty()).unwrap();
+        let other = Instance::from_config(&read).unwrap();
+        let mut again = other.config();
+        assert_ne!(again.mercury.address, printed.mercury.address);
+        again.mercury.address.clone_from(&printed.mercury.address);
+        assert_eq!(again, printed);
+        other.finalize_and_wait().unwrap();
+    }
+    // What is printed is where it is called.
+    let printed = service.config().mercury.address.unwrap();
+    assert_eq!(client.lookup(&printed).unwrap(), *target.addr());
+    // A child has a network of its own.
+    let child = service.init_child("{}").unwrap();
+    let printed = child.config();
+    assert_eq!(printed.mercury.address.as_deref(), Some(child.self_addr().uri()));
+    assert!(service.init_child(&printed.to_json()).is_ok());
+    end(&service, &client);
+}
+
+fn printed_level(is_service: bool) -> &'static str {
+    if is_service { "rpc_headers" } else { "none" }
 }

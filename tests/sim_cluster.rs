@@ -4,8 +4,8 @@
 //!
 //! They are whole instances, children of one, so all their ULTs share one execution stream: one
 //! thread, and a clock that stands still while they compute. So a seed is a run, as long as nobody
-//! dies (see `Trouble`). Deadlines are in virtual time, by cancels; the limits that requests carry
-//! are of the wall clock, far away.
+//! dies (see `Trouble`). Calls are made as users make them, with `forward_timed`: the clock of the
+//! whole program is the network's (`cluster_support/clock.rs`).
 //!
 //! `MARGO_SIM_SEEDS=n` runs n seeds instead of the usual number; `MARGO_SIM_SEED=s` runs the one,
 //! which a failure prints.
@@ -14,11 +14,11 @@
 mod cluster_support;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use cluster_support::{Cluster, Random, name_of};
+use cluster_support::{Cluster, Random, clock, name_of};
 use na::sim::{LinkOptions, Network, Trace, TraceEntry};
 
 const NODES: usize = 50;
@@ -135,13 +135,13 @@ fn drive(cluster: &Cluster, callers: &AtomicUsize) -> bool {
     let (mut quiet_since, pool) = (None, cluster.pool());
     while callers.load(Ordering::SeqCst) > 0 {
         settle(&pool);
-        if cluster.network.step() {
+        if cluster.step() {
             quiet_since = None;
         } else if callers.load(Ordering::SeqCst) > 0 {
             // Nothing will happen in the network any more; only threads that end a dead instance
             // could still tell somebody something.
-            let since = *quiet_since.get_or_insert_with(Instant::now);
-            if since.elapsed() > Duration::from_secs(20) {
+            let since = *quiet_since.get_or_insert_with(clock::real);
+            if clock::real() - since > Duration::from_secs(20) {
                 return false;
             }
         }
@@ -150,7 +150,7 @@ fn drive(cluster: &Cluster, callers: &AtomicUsize) -> bool {
     cluster.network.heal();
     loop {
         (0..10 * TURNS).for_each(|_| ult::yield_now());
-        if !cluster.network.step() {
+        if !cluster.step() {
             return true;
         }
     }
@@ -158,6 +158,9 @@ fn drive(cluster: &Cluster, callers: &AtomicUsize) -> bool {
 
 fn run(seed: u64, trouble: Trouble) -> (BTreeMap<String, u32>, Trace) {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
+    // There is one clock.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let name = format!("cluster-{}", NEXT.fetch_add(1, Ordering::Relaxed));
     let mut random = Random::new(seed);
     let cluster = Cluster::new(&name, seed, NODES);
@@ -213,7 +216,7 @@ fn every_call_of_a_cluster_in_trouble_ends_by_its_deadline_and_no_handler_runs_t
     // That the trouble was some.
     let of = |kind: &str| all.get(kind).copied().unwrap_or(0);
     if count >= 4 {
-        assert!(of("answered") > 500 && of("Canceled") > 50 && of("Network") > 20, "{all:?}");
+        assert!(of("answered") > 500 && of("TimedOut") > 50 && of("Network") > 20, "{all:?}");
     }
 }
 

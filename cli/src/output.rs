@@ -22,12 +22,6 @@ pub(crate) fn note(text: impl Display) {
     let _ = writeln!(io::stderr(), "margo: {text}");
 }
 
-/// Writes text for a program to standard error, as one piece.
-pub(crate) fn plain_note(text: impl Display) {
-    let text = format!("{text}\n");
-    let _ = io::stderr().lock().write_all(text.as_bytes());
-}
-
 /// Text of others, for a terminal: without what would steer that.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()

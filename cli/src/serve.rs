@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use margo::{AddressFile, Component, Instance};
-use margo_config::Config;
+use margo_config::{Config, DumpSignal};
 use margo_provider_blob::BlobComponent;
 use margo_provider_echo::EchoComponent;
 use rustix::process::{Pid, Signal};
 
 use crate::args::ServeArgs;
 use crate::failure::Failure;
-use crate::signals::{Asked, Caught};
+use crate::signals::Caught;
 use crate::{config, output, pool_stats};
 
 /// What can stand in `type` of a provider.
@@ -27,7 +27,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     if let Some(parent) = args.die_with {
         die_with(parent)?;
     }
-    let (signals, asked) = (Caught::new()?, Asked::new()?);
+    let signals = Caught::new()?;
     let mut config = read_config(args)?;
     // Written below, when the providers have started.
     let address_file = config.margo.address_file.take().map(PathBuf::from);
@@ -60,10 +60,6 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
             }
         },
     )?;
-    asked.handle({
-        let instance = instance.clone();
-        move || output::plain_note(instance.state_dump_with_stacks())
-    })?;
     // A service does its work whether or not anybody reads its output.
     if let Err(failure) = output::line(format_args!("{LISTENING_ON}{address}")) {
         tracing::warn!("cannot tell the address {address}: {failure}");
@@ -89,6 +85,7 @@ fn read_config(args: &ServeArgs) -> Result<Config, Failure> {
     if let Some(address) = &args.address {
         config.margo.address.clone_from(address);
     }
+    config.margo.dump_on_signal.get_or_insert(DumpSignal::Usr1);
     if !config.margo.listen {
         let file = config::called(&args.file);
         return Err(Failure::Usage(format!(

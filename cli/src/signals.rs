@@ -1,10 +1,9 @@
-//! Ctrl-C and SIGTERM: the first asks to stop, the second stops at once. SIGUSR1 asks for the
-//! state.
+//! Ctrl-C and SIGTERM: the first asks to stop, the second stops at once.
 
 use std::io;
 use std::thread;
 
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::failure::Failure;
@@ -39,23 +38,5 @@ impl Caught {
         let started: io::Result<_> =
             thread::Builder::new().name("margo-signals".to_owned()).spawn(watch);
         started.map(drop).map_err(|error| Failure::new("cannot start the signal thread", error))
-    }
-}
-
-/// SIGUSR1 from now on; kept until [`handle`](Asked::handle).
-pub(crate) struct Asked(Signals);
-
-impl Asked {
-    pub(crate) fn new() -> Result<Self, Failure> {
-        let signals = Signals::new([SIGUSR1]);
-        signals.map(Self).map_err(|error| Failure::new("cannot catch SIGUSR1", error))
-    }
-
-    /// Calls `answer` at each such signal, on a thread of its own.
-    pub(crate) fn handle(mut self, answer: impl Fn() + Send + 'static) -> Result<(), Failure> {
-        let watch = move || self.0.forever().for_each(|_| answer());
-        let started: io::Result<_> =
-            thread::Builder::new().name("margo-state".to_owned()).spawn(watch);
-        started.map(drop).map_err(|error| Failure::new("cannot start the state thread", error))
     }
 }

@@ -1,11 +1,13 @@
-//! Documents of instances that share the pools and xstreams of another one, their parent.
+//! Documents of instances that run in pools and xstreams which are there already: those of another
+//! instance, their parent, or of a runtime that the program made.
 //!
-//! Such a document has no layout of its own: its pool references mean pools of the parent.
+//! Such a document has no layout of its own: its pool references mean pools that are there.
 
 use crate::config::{Argobots, Config};
 use crate::error::{Error, Errors};
 
-const NOT_ITS_OWN: &str = "an instance with a parent runs in the parent's pools and xstreams";
+const NOT_ITS_OWN: &str =
+    "the instance runs in pools and xstreams that its parent, or the program, has made";
 
 impl Config {
     /// Reads the document of an instance with a parent, whose effective configuration is `parent`.
@@ -20,15 +22,17 @@ impl Config {
         })
     }
 
-    /// The document of an instance with a parent, completed with the layout of the parent, whose
-    /// effective configuration is `parent`. `progress_pool` and `rpc_pool` default to the parent's.
+    /// The document of an instance that runs in what is there already, completed with the layout
+    /// and roles of `parent`: the effective configuration of its parent instance, or a document
+    /// that describes the program's runtime ([`Argobots::external`]). `progress_pool` and
+    /// `rpc_pool` default to those of `parent`.
     ///
     /// # Errors
     ///
     /// The document must not contain `argobots`, `use_progress_thread` and `rpc_thread_count`, nor
     /// ask for contexts without naming their pools.
     ///
-    /// Counterpart: the JSON of `margo_init_ext` with a `parent_mid` (Margo).
+    /// Counterpart: the JSON of `margo_init_ext` with a `parent_mid`, or after `ABT_init` (Margo).
     pub fn with_layout_of(&self, parent: &Self) -> Result<Self, Errors> {
         let given = [
             ("argobots", self.argobots != Argobots::default()),
@@ -41,7 +45,7 @@ impl Config {
             .map(|(path, _)| Error::new(path, NOT_ITS_OWN).with_help("leave this key out"))
             .collect();
         if self.mercury.max_contexts > 1 && self.margo.more_progress_pools.is_empty() {
-            let help = "name pools of the parent in margo.more_progress_pools";
+            let help = "name pools that are there in margo.more_progress_pools";
             wrong.push(Error::new("mercury.max_contexts", NOT_ITS_OWN).with_help(help));
         }
         if !wrong.is_empty() {
@@ -54,7 +58,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What is the instance's own of a document that has the layout of a parent.
+    /// What is the instance's own of a document that has the layout of a parent or of the program.
     #[must_use]
     pub fn without_layout(mut self) -> Self {
         self.argobots = Argobots::default();
@@ -93,19 +97,55 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_added_to_what_the_program_made() {
+        let pool = |name: &str| crate::Pool { name: Some(name.to_owned()), ..Default::default() };
+        let xstream = |pools: Vec<crate::PoolRef>| crate::Xstream {
+            name: Some("es".to_owned()),
+            scheduler: Some(crate::Scheduler { pools, ..Default::default() }),
+            ..Default::default()
+        };
+        let mut program = Config::default();
+        program.argobots.external = true;
+        program.argobots.pools = vec![pool("rest"), pool("first"), pool("nobody")];
+        let of = |program: &Config, document: &str| {
+            let config = Config::from_json(document).unwrap().with_layout_of(program).unwrap();
+            config.resolve(&|_| None).map_err(|errors| errors.to_string())
+        };
+        let errors = of(&program, "{}").unwrap_err();
+        assert_eq!(
+            errors,
+            "argobots.xstreams: the runtime has no xstream that runs: add one first"
+        );
+        program.argobots.xstreams = vec![xstream(vec!["first".into(), "rest".into()])];
+        let resolved = of(&program, "{}").unwrap();
+        assert_eq!((resolved.progress_pool, resolved.rpc_pool), (1, 1));
+        assert_eq!((resolved.pools.len(), resolved.xstreams.len()), (3, 1));
+        assert!(resolved.pools.iter().all(|pool| pool.external));
+        assert!(resolved.xstreams.iter().all(|xstream| xstream.external));
+        // Resolving what is in effect adds nothing either.
+        assert_eq!(resolved.effective().resolve(&|_| None).unwrap(), resolved);
+        let named = Config { rpc_pool: Some("nobody".into()), ..Config::default() };
+        let errors = named.with_layout_of(&program).unwrap().resolve(&|_| None).unwrap_err();
+        assert_eq!(
+            errors.to_string(),
+            "rpc_pool: pool \"nobody\" is attached to no xstream: no handler would ever run"
+        );
+    }
+
+    #[test]
     fn a_layout_of_its_own_is_refused_where_it_stands() {
         let parent = parent();
         for (document, expected) in [
             (
                 r#"{ "argobots": { "pools": [{ "name": "mine" }] } }"#,
-                "argobots: an instance with a parent runs in the parent's pools and xstreams at \
-                 line 1 column 15 (leave this key out)",
+                "argobots: the instance runs in pools and xstreams that its parent, or the \
+                 program, has made at line 1 column 15 (leave this key out)",
             ),
-            (r#"{ "use_progress_thread": true }"#, "use_progress_thread: an instance with"),
-            (r#"{ "rpc_thread_count": 1 }"#, "rpc_thread_count: an instance with"),
+            (r#"{ "use_progress_thread": true }"#, "use_progress_thread: the instance runs in"),
+            (r#"{ "rpc_thread_count": 1 }"#, "rpc_thread_count: the instance runs in"),
             (
                 r#"{ "mercury": { "max_contexts": 2 } }"#,
-                "mercury.max_contexts: an instance with a parent",
+                "mercury.max_contexts: the instance runs in",
             ),
             (r#"{ "rpc_pool": "wrok" }"#, "rpc_pool: no pool named \"wrok\""),
         ] {

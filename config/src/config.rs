@@ -115,6 +115,11 @@ pub struct Argobots {
     /// Printed by C Margo. Output; ignored on input.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lazy_stack_alloc: Option<bool>,
+    /// Whether these pools and xstreams exist already, in a runtime that the program made: all of
+    /// them are [external](crate::ResolvedPool::external), and no `__primary__` is added. Never in
+    /// a document.
+    #[serde(skip)]
+    pub external: bool,
 }
 
 impl Default for Argobots {
@@ -127,6 +132,7 @@ impl Default for Argobots {
             abt_thread_stacksize: 2 << 20,
             profiling_dir: ".".to_owned(),
             lazy_stack_alloc: None,
+            external: false,
         }
     }
 }

@@ -86,6 +86,7 @@ impl Resolved {
                 metrics: self.metrics.clone(),
                 log_level: self.log_level,
                 stall_limit_msec: saturate(self.stall_limit.unwrap_or_default().as_millis()),
+                dump_on_signal: self.dump_on_signal,
                 trace: self.trace.clone(),
                 more_progress_pools: self
                     .more_progress_pools
@@ -102,6 +103,7 @@ impl Resolved {
                 abt_thread_stacksize: self.stack_bytes,
                 profiling_dir: self.profiling_dir.clone(),
                 lazy_stack_alloc: None,
+                external: self.external_layout,
             },
             mercury: self.mercury.clone(),
             progress_pool: pool_ref(self.progress_pool),

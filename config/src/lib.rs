@@ -61,8 +61,8 @@ pub use config::{Argobots, Config, Pool, PoolAccess, PoolKind, Scheduler, Schedu
 pub use effective::ConfigFlags;
 pub use error::{Error, Errors, Warning};
 pub use margo::{
-    BulkOptions, LogLevel, MargoOptions, MercuryBuild, MetricsOptions, PROVIDER_ID_DEFAULT,
-    PayloadChecksum, Priority, Provider,
+    BulkOptions, DumpSignal, LogLevel, MargoOptions, MercuryBuild, MetricsOptions,
+    PROVIDER_ID_DEFAULT, PayloadChecksum, Priority, Provider,
 };
 pub use mercury::{ChecksumLevel, Mercury, NaAddrFormat, TrafficClass};
 pub use monitoring::{MonitoringOptions, StatisticsOptions, TimeSeriesOptions};

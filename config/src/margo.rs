@@ -90,6 +90,10 @@ pub struct MargoOptions {
     /// milliseconds, from 10. Default 1000; 0 does not look.
     #[serde(skip_serializing_if = "is_stall_limit")]
     pub stall_limit_msec: u32,
+    /// Signal at which the state of the instance is written to standard error, as JSON. Default
+    /// none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dump_on_signal: Option<DumpSignal>,
     /// Files that show calls across processes. Default: see there.
     #[serde(skip_serializing_if = "is_default")]
     pub trace: TraceOptions,
@@ -125,6 +129,7 @@ impl Default for MargoOptions {
             metrics: MetricsOptions::default(),
             log_level: None,
             stall_limit_msec: STALL_LIMIT_MSEC,
+            dump_on_signal: None,
             trace: TraceOptions::default(),
             more_progress_pools: Vec::new(),
             providers: Vec::new(),
@@ -159,6 +164,17 @@ pub struct MetricsOptions {
     /// Lets any peer that can reach this instance read the same by an RPC, as `margo top` does.
     /// Default false.
     pub remote: bool,
+}
+
+/// A signal for which the operating system has no use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum DumpSignal {
+    /// `SIGUSR1`.
+    Usr1,
+    /// `SIGUSR2`.
+    Usr2,
 }
 
 /// How severe a message of the log is.

@@ -12,7 +12,8 @@ use crate::config::{is_default, is_false};
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Mercury {
-    /// The instance's own address. Output; ignored on input (see `margo.address`).
+    /// The address of a running instance, as peers look it up. Output; ignored on input (see
+    /// `margo.address`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// Whether the instance listens. Output; ignored on input (see `margo.listen`).
@@ -41,8 +42,9 @@ pub struct Mercury {
     /// transfer. Default false. Not known to C Margo.
     #[serde(skip_serializing_if = "is_false")]
     pub no_overflow: bool,
-    /// Give the receive buffer back as soon as the arguments are decoded. Always so here. Not known
-    /// to C Margo.
+    /// Give the receive buffer back as soon as the arguments are decoded. Default true: a handler
+    /// may run for long. With false it stays until the answer, and a running handler counts as one
+    /// of `margo.requests_max`, beyond which senders are held back. Not known to C Margo.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release_input_early: Option<bool>,
     /// One receive buffer for each request. Always so here. Not known to C Margo.

@@ -253,6 +253,7 @@ fn the_manual_has_every_key() {
     (margo.remote_shutdown, margo.stall_limit_msec) = (true, 1);
     margo.trace.request_sample_rate = Some(0.5);
     margo.metrics.listen = Some(String::new());
+    margo.dump_on_signal = Some(margo_config::DumpSignal::Usr1);
     margo.log_level = Some(margo_config::LogLevel::Info);
     let (pool, bound) = (Some(0.into()), Some(1));
     let overload = Some(margo_config::Overload::Wait);

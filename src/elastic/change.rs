@@ -1,12 +1,13 @@
 //! Adding pools and xstreams.
 
-use margo_config::{Affinity, Config, ConfigFlags, Errors, Pool, PoolAccess, PoolKind, Resolved};
-use margo_config::{Scheduler, Warning, Xstream};
+use margo_config::Xstream;
+use margo_config::{Config, ConfigFlags, Errors, Pool, PoolAccess, PoolKind, Resolved, Warning};
 use ult::{PoolRef, XstreamRef, XstreamState};
 
 use super::print::Part;
 use super::{Elastic, ElasticityError, PoolEntry, PoolInfo, PoolKey, XstreamEntry, XstreamInfo};
 use crate::error::LayoutErrors;
+use crate::home::{Landlord, described_xstream};
 use crate::instance::Inner;
 use crate::log::log;
 use crate::monitor::LifeEvent;
@@ -99,7 +100,7 @@ impl Instance {
     /// As there.
     pub fn add_pool(&self, mut pool: Pool) -> Result<PoolInfo, ElasticityError> {
         let (inner, elastic) = (self.inner(), self.elastic());
-        let _one_at_a_time = self.change_layout()?;
+        let _one_at_a_time = self.extend_layout()?;
         pool.name.get_or_insert_with(|| elastic.new_pool_name(inner));
         let (resolved, place) = self.with_pool(pool)?;
         let layout = Layout::plan(&resolved).map_err(|error| below(error, "pools", place))?;
@@ -156,7 +157,7 @@ impl Instance {
     /// As there.
     pub fn add_xstream(&self, mut xstream: Xstream) -> Result<XstreamInfo, ElasticityError> {
         let (inner, elastic) = (self.inner(), self.elastic());
-        let _one_at_a_time = self.change_layout()?;
+        let _one_at_a_time = self.extend_layout()?;
         xstream.name.get_or_insert_with(|| elastic.new_xstream_name(inner));
         for pool in xstream.scheduler.iter_mut().flat_map(|scheduler| &mut scheduler.pools) {
             if let margo_config::PoolRef::Index(index) = *pool {
@@ -195,18 +196,10 @@ impl Instance {
         if !ours || xstream.state() == XstreamState::Removed {
             return Err(ElasticityError::NotOurs { what: "xstream", name });
         }
-        let pools = xstream.pools();
-        for pool in &pools {
+        for pool in &xstream.pools() {
             self.find_pool(pool)?;
         }
-        let cpus = xstream.cpus().into_iter().filter_map(|cpu| u32::try_from(cpu).ok()).collect();
-        let pools = pools.iter().map(|pool| pool.as_str().into()).collect();
-        let (resolved, place) = self.with_xstream(Xstream {
-            name: Some(name),
-            affinity: Affinity::Cpus(cpus),
-            scheduler: Some(Scheduler { pools, ..Scheduler::default() }),
-            ..Xstream::default()
-        })?;
+        let (resolved, place) = self.with_xstream(described_xstream(xstream))?;
         let mut about = resolved.xstreams[place].clone();
         about.external = true;
         let info = elastic.enter_xstream(XstreamEntry::new(about, xstream.clone()));
@@ -216,7 +209,18 @@ impl Instance {
 
     /// As [`change`](Self::change), for what is not the business of a child.
     pub(super) fn change_layout(&self) -> Result<ult::MutexGuard<'_, ()>, ElasticityError> {
-        if self.inner().family.is_child() { Err(ElasticityError::Child) } else { self.change() }
+        match self.inner().landlord {
+            Landlord::Parent => Err(ElasticityError::Child),
+            Landlord::Own | Landlord::Program => self.change(),
+        }
+    }
+
+    /// As [`change_layout`](Self::change_layout), for what makes something in the runtime.
+    fn extend_layout(&self) -> Result<ult::MutexGuard<'_, ()>, ElasticityError> {
+        match self.inner().landlord {
+            Landlord::Program => Err(ElasticityError::Program),
+            Landlord::Own | Landlord::Parent => self.change_layout(),
+        }
     }
 
     /// Begins a change; none once the end has begun.
@@ -252,7 +256,7 @@ impl Instance {
 }
 
 /// What a document would say of a pool; the queue of the program's own has no word there.
-fn described(pool: &PoolRef) -> Pool {
+pub(crate) fn described(pool: &PoolRef) -> Pool {
     Pool {
         name: Some(pool.name().to_owned()),
         kind: match pool.kind() {
@@ -269,6 +273,7 @@ fn described(pool: &PoolRef) -> Pool {
             ult::Access::Spmc => PoolAccess::Spmc,
             _ => PoolAccess::Mpmc,
         },
+        stack_bytes: Some(pool.stack_bytes()),
         ..Pool::default()
     }
 }

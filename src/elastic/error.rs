@@ -141,6 +141,15 @@ pub enum ElasticityError {
     /// parent's. Change them there.
     #[error("this instance runs in the pools of its parent; change them there")]
     Child,
+    /// The instance runs in a [runtime](crate::InstanceBuilder::runtime) of the program's. Make
+    /// pools and xstreams there, and tell the instance with
+    /// [`add_external_pool`](crate::Instance::add_external_pool) and
+    /// [`add_external_xstream`](crate::Instance::add_external_xstream).
+    #[error(
+        "this instance runs in a runtime of the program's: make pools and xstreams there, and make \
+         them known with `add_external_pool` and `add_external_xstream`"
+    )]
+    Program,
 }
 
 impl From<ult::StartError> for ElasticityError {

@@ -40,6 +40,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use margo_config::{Resolved, ResolvedPool, ResolvedXstream};
 use ult::{PoolRef, Runtime, XstreamRef};
 
+pub(crate) use self::change::described;
 pub use self::error::ElasticityError;
 use crate::Instance;
 

@@ -6,11 +6,13 @@ use margo_config::{Config, ConfigFlags, Resolved};
 
 use super::{Elastic, Table};
 use crate::Instance;
+use crate::home::Landlord;
+use crate::instance::Inner;
 
 /// What of the list goes into a document.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Part {
-    /// Everything: to check the whole.
+    /// Everything: to check the whole, or because the layout is left out afterwards.
     All,
     /// Without pools that a document has no words for, or all that the program made itself.
     Printed { hide_external: bool },
@@ -81,15 +83,56 @@ impl Table {
     }
 }
 
+/// A size as the document has it.
+fn eager_size(bytes: usize) -> Option<u32> {
+    Some(u32::try_from(bytes).unwrap_or(u32::MAX))
+}
+
+impl Inner {
+    /// See [`Instance::config_as`].
+    pub(crate) fn config_as(&self, flags: ConfigFlags) -> Config {
+        let landlord = self.landlord;
+        // All that is hidden of a program's layout is the layout: roles stay.
+        let no_layout =
+            landlord == Landlord::Parent || (landlord == Landlord::Program && flags.hide_external);
+        let part = match no_layout {
+            true => Part::All,
+            false => Part::Printed { hide_external: flags.hide_external },
+        };
+        let mut document = self.elastic.document(&self.resolved, flags, part);
+        document.argobots.external = false;
+        self.print_state(&mut document);
+        if no_layout { document.without_layout() } else { document }
+    }
+
+    /// What C prints of an instance that runs, and nobody reads: see `__margo_hg_to_json`.
+    fn print_state(&self, document: &mut Config) {
+        let core = &self.core;
+        let version = || Some(env!("CARGO_PKG_VERSION").to_owned());
+        document.argobots.version = version();
+        let mercury = &mut document.mercury;
+        mercury.version = version();
+        mercury.address = Some(core.self_addr().uri().to_owned());
+        mercury.listening = Some(self.resolved.listen);
+        mercury.input_eager_size = eager_size(core.input_eager_bytes());
+        mercury.output_eager_size = eager_size(core.output_eager_bytes());
+    }
+}
+
 impl Instance {
     /// The configuration in effect with the layout that a child would have.
     pub(crate) fn whole_config(&self) -> Config {
         self.elastic().document(&self.inner().resolved, ConfigFlags::default(), Part::All)
     }
 
-    /// The configuration in effect: complete, with all defaults filled in and all changes of pools
-    /// and xstreams made, itself valid input. Pools are referred to by their place in it, which is
-    /// their index unless one has been removed.
+    /// The configuration in effect: complete, with all defaults filled in, all changes of pools
+    /// and xstreams made, and the address and eager sizes of the network; itself valid input. Pools
+    /// are referred to by their place in it, which is their index unless one has been removed.
+    ///
+    /// An instance with a [parent](crate::InstanceBuilder::parent) leaves the layout out, for it
+    /// is the parent's. One in a [runtime](crate::InstanceBuilder::runtime) of the program's
+    /// prints it, so that `init` makes the like; with [`ConfigFlags::hide_external`] it leaves it
+    /// out, which is what starts such an instance again.
     ///
     /// Pools with a queue of the program's own ([`ult::PoolSpec::custom`]) are left out, with
     /// whatever refers to them, because a document has no word for them.
@@ -104,8 +147,6 @@ impl Instance {
     ///
     /// Counterpart: `margo_get_config_opt`.
     pub fn config_as(&self, flags: ConfigFlags) -> Config {
-        let part = Part::Printed { hide_external: flags.hide_external };
-        let document = self.elastic().document(&self.inner().resolved, flags, part);
-        if self.inner().family.is_child() { document.without_layout() } else { document }
+        self.inner().config_as(flags)
     }
 }

@@ -56,8 +56,9 @@ pub struct HgOptions {
     /// Hand calls to ourselves over without the network. Default: yes (C: `no_loopback`).
     pub loopback: bool,
     /// Give a request's buffer back, and no longer count it as held, as soon as
-    /// [`RequestHandle::input`](super::RequestHandle::input) has read it, rather than with the
-    /// answer. For handlers that run long. Default: no.
+    /// [`RequestHandle::input`](super::RequestHandle::input) or
+    /// [`payload_was_read`](super::RawRequest::payload_was_read) says that it was read, rather than
+    /// with the answer. For handlers that run long. Default: no.
     pub release_input_early: bool,
     /// Contexts that there may be, at most 128. They share the numbers that tell calls apart, so
     /// ask for no more than needed. Default 1.

@@ -186,10 +186,11 @@ impl RawRequest {
     }
 
     /// The payload is no longer looked at. Its buffer goes back to `core`, which the request came
-    /// by: with the answer or, if many are held compared with those that wait for requests, at
-    /// once.
+    /// by: with the answer or, with
+    /// [`release_input_early`](super::HgOptions::release_input_early) and if many are held compared
+    /// with those that wait for requests, at once.
     pub fn payload_was_read<T>(&mut self, core: &Core<T>) {
-        if !self.may_keep {
+        if core.options.release_input_early && !self.may_keep {
             self.release_payload(core);
         }
     }

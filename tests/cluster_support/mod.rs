@@ -1,11 +1,13 @@
 //! Whole instances on the nodes of a simulated network, all on one execution stream, and what
 //! became of each of their calls.
 
+pub(crate) mod clock;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-use margo::{Canceler, Config, ForwardError, Instance, OneWay, ProviderHandle, Rpc};
+use margo::{Config, ForwardError, Instance, OneWay, ProviderHandle, Rpc};
 use na::sim::{Drive, LinkOptions, Network};
 use ult::Eventual;
 
@@ -14,8 +16,6 @@ use ult::Eventual;
 pub(crate) type Work = (usize, u64, Vec<usize>, Vec<u8>);
 pub(crate) const WORK: Rpc<Work, (usize, usize)> = Rpc::new("work");
 pub(crate) const NEWS: OneWay<usize> = OneWay::new("news");
-/// No wall clock reaches it: the time of these runs is virtual.
-const FAR: Duration = Duration::from_secs(24 * 3600);
 
 /// Knuth's generator.
 pub(crate) struct Random(u64);
@@ -62,6 +62,8 @@ struct Record {
 /// The nodes, their network, and the record of their calls.
 pub(crate) struct Cluster {
     pub(crate) network: Network,
+    /// Shows the network's time.
+    clock: clock::Stopped,
     /// In whose pools all run.
     parent: Instance,
     /// `None`: it is dead at the moment.
@@ -93,6 +95,7 @@ impl Cluster {
         let parent = Instance::from_config(&config(&network, "parent")).unwrap();
         let cluster = Arc::new(Self {
             network,
+            clock: clock::Stopped::now(),
             parent,
             running: Mutex::new(vec![None; nodes]),
             dead: Mutex::default(),
@@ -141,6 +144,13 @@ impl Cluster {
         lock(&self.dead).push(instance);
     }
 
+    /// The next event of the network, with the clock at its time; `false`: there is none.
+    pub(crate) fn step(&self) -> bool {
+        let happened = self.network.step();
+        self.clock.set(self.network.now());
+        happened
+    }
+
     /// Suspends the calling ULT for so much virtual time.
     pub(crate) fn sleep(&self, time: Duration) {
         let over = Arc::new(Eventual::new());
@@ -152,21 +162,17 @@ impl Cluster {
         over.wait();
     }
 
-    /// Calls `to` from `own`; the deadline is virtual.
+    /// Calls `to` from `own`.
     pub(crate) fn call(&self, own: &Instance, to: usize, work: Work, limit: Duration) {
         let id = self.announce();
         let bytes = work.3.len();
         let work = (id, work.1, work.2, work.3);
         let target = self.target(own, to);
         let deadline = self.network.now() + limit;
-        let request = match own.iforward_timed(WORK, &target, &work, FAR) {
-            Ok(request) => request,
-            Err(error) => return self.ended(id, Err(&error)),
-        };
-        let canceler: Canceler = request.canceler();
-        let alarm = self.network.schedule(deadline, move |_| canceler.cancel());
-        let result = request.wait();
-        self.network.unschedule(alarm);
+        // Time goes from event to event, and is to stop there.
+        let stop = self.network.schedule(deadline, |_| ());
+        let result = own.forward_timed(WORK, &target, &work, limit);
+        self.network.unschedule(stop);
         let now = self.network.now();
         self.check(now <= deadline, || format!("call {id} ended {:?} late", now - deadline));
         if let Ok(answer) = &result {
@@ -298,7 +304,9 @@ fn work(cluster: &Weak<Cluster>, handle: &margo::Handle<Work, (usize, usize)>) {
     }
     if let Some((next, route)) = route.split_first() {
         let work = (0, wait / 2, route.to_vec(), Vec::new());
-        cluster.call(handle.instance(), *next, work, Duration::from_millis(100));
+        // No longer than the request: it would end with it.
+        let left = handle.remaining().unwrap_or(Duration::MAX);
+        cluster.call(handle.instance(), *next, work, left.min(Duration::from_millis(100)));
     }
     // The origin may be gone, or may have given up.
     let _ = handle.respond(&(*id, bytes.len()));

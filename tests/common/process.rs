@@ -77,6 +77,14 @@ impl Service {
             .unwrap();
     }
 
+    /// A line of its `/proc/<pid>/status` that says kibibytes, as bytes.
+    pub(crate) fn memory(&self, key: &str) -> usize {
+        let path = format!("/proc/{}/status", self.child.id());
+        let text = std::fs::read_to_string(path).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+        line.unwrap().trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+    }
+
     /// Stops it, and waits until the kernel has: another processor may run it a little longer.
     pub(crate) fn stop(&self) {
         use rustix::process::{Pid, Signal, WaitOptions, waitpid};

@@ -238,6 +238,22 @@ pub(crate) struct Pulse {
     pool: AtomicUsize,
     /// Name of the last unit that ran, see [`pack`].
     name: AtomicU64,
+    /// Name and pool of the last unit that [`announce`]d itself, whether or not somebody watches.
+    announced: AtomicU64,
+    announced_pool: AtomicUsize,
+}
+
+/// Leaves the name and pool of the calling unit where a [lazy](crate::MonitorSpec::lazy) monitor
+/// finds them, until the next one of its xstream does the same: if the xstream is held by a unit
+/// that began before the monitor watched, its report says that it is perhaps this one. For units
+/// that run code of others, when they begin. Costs two stores; nothing happens on other threads.
+pub fn announce() {
+    let Some(xstream) = current::xstream() else { return };
+    let Some(ult) = xstream.current.get() else { return };
+    let pulse = &xstream.shared().diag;
+    // A look between the two sees a pool of another unit, in a report that says "perhaps".
+    pulse.announced_pool.store(ult.pool().index, Relaxed);
+    pulse.announced.store(pack(ult.literal_name()), Relaxed);
 }
 
 /// Bits of an address in user space, on all machines that this runs on.
@@ -275,6 +291,8 @@ pub(crate) struct Beat {
     /// Its name, if that is a literal.
     pub(crate) name: Option<&'static str>,
     pub(crate) sleeps_forever: bool,
+    /// Name and pool of the last unit that announced itself.
+    pub(crate) announced: Option<(&'static str, usize)>,
 }
 
 impl Default for Pulse {
@@ -287,6 +305,8 @@ impl Default for Pulse {
             running: AtomicU64::new(0),
             pool: AtomicUsize::new(0),
             name: AtomicU64::new(0),
+            announced: AtomicU64::new(0),
+            announced_pool: AtomicUsize::new(0),
         }
     }
 }
@@ -337,6 +357,8 @@ impl Pulse {
             running: (id != 0).then(|| (id, self.pool.load(Relaxed))),
             name: unpack(self.name.load(Relaxed)).filter(|_| id != 0),
             sleeps_forever: self.rest.load(Relaxed) == Rest::Forever as u8,
+            announced: unpack(self.announced.load(Relaxed))
+                .map(|name| (name, self.announced_pool.load(Relaxed))),
         }
     }
 }
@@ -364,6 +386,7 @@ impl XstreamShared {
             running: if is_at_rest { None } else { Some(seen.running.unwrap_or_default()) },
             name: seen.name.filter(|_| !is_at_rest),
             sleeps_forever: false,
+            announced: seen.announced,
         }
     }
 }

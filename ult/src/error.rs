@@ -140,6 +140,9 @@ pub enum StartError {
         /// Which one.
         what: &'static str,
     },
+    /// A runtime has one monitor at most.
+    #[error("the runtime has a monitor already")]
+    Monitored,
     /// The system refused the monitor its thread.
     #[error("cannot start the thread of the monitor")]
     Monitor {

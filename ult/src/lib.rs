@@ -249,6 +249,7 @@ pub use {
     cancel::{exit, is_cancelled},
     current::{UltInfo, current, current_ids, is_tasklet, is_tasklet_or_has_locals, is_ult},
     descriptor::UltName,
+    diag::announce,
     error::{
         JoinError, LayoutError, MigrateError, PanicPayload, RecordError, ShutdownError, SpawnError,
         StartError, StillAlive, StuckUlt, ToError,

@@ -11,8 +11,8 @@
 //!
 //! A lazy monitor leaves the pulses off, which cost some instructions with each switch, and looks
 //! at the counters that there are anyway: ends of runs, and sleeps. They tell that a unit holds its
-//! xstream, but not which. At the first stall it turns the pulses on, until there has been none for
-//! a while; so the next one has a name.
+//! xstream, but not which, beyond a guess: the last unit that announced itself there. At the first
+//! stall it turns the pulses on, until there has been none for a while; so the next one has a name.
 //!
 //! What to make of the pulses is decided in [`Watch`], which reads no clock and no shared state.
 //! The thread holds the runtime's shared part and leaves when the xstreams are told to.
@@ -26,6 +26,7 @@ use crate::builder::RuntimeBuilder;
 use crate::diag::Beat;
 use crate::error::{StartError, panic_message};
 use crate::park::ThreadParker;
+use crate::runtime::Runtime;
 use crate::shared::RuntimeCore;
 use crate::starve::{Census, PoolWatch};
 use crate::sync::atomic::AtomicBool;
@@ -85,7 +86,8 @@ impl MonitorSpec {
     }
 
     /// Costs nothing until there is a stall: the first one is reported without the number and name
-    /// of its unit, those in the minute after one with them. There are no reports of deadlocks, and
+    /// of its unit (with that of one which it may be, see [`announce`](crate::announce)), those in
+    /// the minute after one with them. There are no reports of deadlocks, and
     /// no times in dumps. Default: off.
     #[must_use]
     pub fn lazy(mut self) -> Self {
@@ -180,6 +182,9 @@ pub struct Stall {
     pub name: Option<&'static str>,
     /// Its pool, if the unit is known.
     pub pool: Option<String>,
+    /// If the unit is not known: name and pool of the last one there that
+    /// [`announce`](crate::announce)d itself, which it may be, or may not.
+    pub perhaps: Option<(&'static str, String)>,
     /// Where it runs.
     pub xstream: String,
     /// How long it has been seen to run, at least; one tick less than the truth, at most.
@@ -258,8 +263,11 @@ impl fmt::Display for Report {
 impl Stall {
     fn unit(&self) -> String {
         let name = self.name.map(|name| format!(" `{name}`")).unwrap_or_default();
-        match (self.ult, &self.pool) {
-            (Some(ult), Some(pool)) => format!("ULT {ult}{name} of pool `{pool}`"),
+        match (self.ult, &self.pool, &self.perhaps) {
+            (Some(ult), Some(pool), _) => format!("ULT {ult}{name} of pool `{pool}`"),
+            (_, _, Some((name, pool))) => {
+                format!("a unit (perhaps `{name}` of pool `{pool}`, the last to begin there)")
+            }
             _ => "a unit".to_owned(),
         }
     }
@@ -270,6 +278,18 @@ impl RuntimeBuilder {
     pub fn monitor(mut self, spec: MonitorSpec) -> Self {
         self.monitor = Some(spec);
         self
+    }
+}
+
+impl Runtime {
+    /// Watches a runtime that was started without a monitor, as [`RuntimeBuilder::monitor`] does.
+    /// ULTs that wait already have no times in dumps. Does nothing in a runtime that has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::Monitored`], and the other errors about monitors.
+    pub fn watch(&self, spec: MonitorSpec) -> Result<(), StartError> {
+        start(&self.owner.core, Some(spec))
     }
 }
 
@@ -305,10 +325,18 @@ impl MonitorStop {
     }
 }
 
-/// Starts the thread, if there shall be one. It ends with the xstreams.
+/// Starts the thread, if there shall be one. It ends with the xstreams. Whoever joins it has told
+/// it to leave before: it is in its place then, or sees that.
 pub(crate) fn start(core: &Arc<RuntimeCore>, spec: Option<MonitorSpec>) -> Result<(), StartError> {
     let Some(spec) = spec else { return Ok(()) };
     spec.check()?;
+    let mut place = lock(&core.diag.monitor.thread);
+    if place.is_some() {
+        return Err(StartError::Monitored);
+    }
+    if core.diag.monitor.is_over() {
+        return Ok(());
+    }
     let thread_core = core.clone();
     if !spec.is_lazy {
         // Before any ULT can wait.
@@ -319,7 +347,7 @@ pub(crate) fn start(core: &Arc<RuntimeCore>, spec: Option<MonitorSpec>) -> Resul
         .name("ult-monitor".to_owned())
         .spawn(move || run(&thread_core, &spec))
         .map_err(|source| StartError::Monitor { source })?;
-    *lock(&core.diag.monitor.thread) = Some(thread);
+    *place = Some(thread);
     Ok(())
 }
 
@@ -432,6 +460,8 @@ fn report(core: &RuntimeCore, finding: &Finding) -> Report {
         ult: Some(stuck.ult).filter(|ult| *ult != 0),
         name: stuck.name,
         pool: pool_name(core, stuck.pool).filter(|_| stuck.ult != 0),
+        perhaps: (stuck.perhaps.filter(|_| stuck.ult == 0))
+            .and_then(|(name, pool)| Some((name, pool_name(core, pool)?))),
         xstream: lock(&core.parts).xstreams[stuck.xstream].name.to_string(),
         lasted: stuck.lasted,
     };
@@ -481,6 +511,7 @@ struct Stuck {
     ult: u64,
     name: Option<&'static str>,
     pool: usize,
+    perhaps: Option<(&'static str, usize)>,
     lasted: Duration,
 }
 
@@ -559,11 +590,15 @@ impl Seen {
     ) -> Option<Finding> {
         let lasted = now.saturating_sub(self.since);
         let name = self.beat.name;
-        let of = |(ult, pool)| Stuck { xstream, ult, name, pool, lasted };
+        // Whoever runs has announced itself since the last look, or before.
+        let perhaps =
+            if beat.runs == self.beat.runs { beat.announced } else { self.beat.announced };
+        let of = |(ult, pool)| Stuck { xstream, ult, name, pool, perhaps, lasted };
         let stuck = self.beat.running.map(of);
         if beat.runs == self.beat.runs && beat.running == self.beat.running {
             let stuck = stuck.filter(|_| lasted >= limit && !self.is_reported)?;
             self.is_reported = true;
+            self.beat.announced = beat.announced;
             return Some(Finding::Stall(stuck));
         }
         let was_reported = std::mem::take(&mut self.is_reported);
@@ -583,15 +618,21 @@ mod tests {
     }
 
     fn running(runs: u64, ult: u64) -> Beat {
-        Beat { runs, running: Some((ult, 3)), name: Some("unit"), sleeps_forever: false }
+        Beat {
+            runs,
+            running: Some((ult, 3)),
+            name: Some("unit"),
+            sleeps_forever: false,
+            announced: None,
+        }
     }
 
     fn asleep(runs: u64) -> Beat {
-        Beat { runs, running: None, name: None, sleeps_forever: true }
+        Beat { runs, running: None, name: None, sleeps_forever: true, announced: None }
     }
 
     fn stuck(xstream: usize, ult: u64, lasted: u64) -> Stuck {
-        Stuck { xstream, ult, name: Some("unit"), pool: 3, lasted: ms(lasted) }
+        Stuck { xstream, ult, name: Some("unit"), pool: 3, perhaps: None, lasted: ms(lasted) }
     }
 
     #[test]
@@ -626,7 +667,8 @@ mod tests {
     #[test]
     fn an_idle_xstream_is_no_stall() {
         let mut watch = Watch::new(LIMIT, None);
-        let spinning = Beat { runs: 5, running: None, name: None, sleeps_forever: false };
+        let spinning =
+            Beat { runs: 5, running: None, name: None, sleeps_forever: false, announced: None };
         for at in 0..10 {
             assert_eq!(watch.look(ms(at * 1000), &[spinning, asleep(3)], || true), []);
         }
@@ -650,7 +692,8 @@ mod tests {
     #[test]
     fn waiting_for_a_timer_or_with_nobody_suspended_is_no_deadlock() {
         let mut watch = Watch::new(LIMIT, Some(ms(10)));
-        let timed = Beat { runs: 1, running: None, name: None, sleeps_forever: false };
+        let timed =
+            Beat { runs: 1, running: None, name: None, sleeps_forever: false, announced: None };
         for at in 0..10 {
             assert_eq!(watch.look(ms(at * 100), &[asleep(1), timed], || true), []);
         }

@@ -487,6 +487,12 @@ impl PoolRef {
         self.pool.removed.load(Relaxed)
     }
 
+    /// Stack size in bytes of ULTs whose spawn says no other.
+    #[must_use]
+    pub fn stack_bytes(&self) -> usize {
+        self.pool.class.bytes()
+    }
+
     /// Names of the xstreams that serve the pool.
     #[must_use]
     pub fn xstreams(&self) -> Vec<String> {

@@ -198,6 +198,33 @@ fn block_until_reports(pool: &PoolRef, reports: &Reports, count: usize) {
 }
 
 #[test]
+fn a_lazy_monitor_knows_the_last_unit_that_announced_itself() {
+    within(|| {
+        let spec = MonitorSpec::new().lazy().stall_limit(5 * MS).tick(MS);
+        let (runtime, pool, reports) = watched(spec);
+        // Nothing is told to anybody by other threads.
+        ult::announce();
+        let begins = |name| pool.ult().name(name).spawn(ult::announce).unwrap().join().unwrap();
+        begins("before");
+        begins("last");
+        block_until_reports(&pool, &reports, 1);
+        wait_until("its end", || reports.lock().unwrap().len() == 2);
+        runtime.shutdown().unwrap();
+        let reports = reports.lock().unwrap();
+        let [Report::Stall(stall), Report::StallEnd(end)] = &reports[..] else {
+            panic!("{reports:?}");
+        };
+        for stall in [stall, end] {
+            assert_eq!((stall.ult, stall.perhaps.clone()), (None, Some(("last", "p".to_owned()))));
+        }
+        let text = reports[0].to_string();
+        let expected =
+            "xstream `x` is stalled: a unit (perhaps `last` of pool `p`, the last to begin there)";
+        assert!(text.starts_with(expected), "{text}");
+    });
+}
+
+#[test]
 fn a_lazy_monitor_knows_no_name_at_the_first_stall_and_does_afterwards() {
     within(|| {
         let spec = MonitorSpec::new().lazy().stall_limit(5 * MS).tick(MS);
@@ -339,6 +366,38 @@ fn the_monitor_ends_with_the_runtime_and_does_not_keep_it() {
         // Dropped without a shutdown.
         drop(builder(spec).start().unwrap());
         wait_until("its thread ends", || Arc::strong_count(&dropped) == 1);
+    });
+}
+
+#[test]
+fn a_running_runtime_can_be_given_a_monitor_once() {
+    within(|| {
+        for spec in [MonitorSpec::new(), MonitorSpec::new().lazy()] {
+            let runtime = Runtime::builder()
+                .pool(PoolSpec::new("p").stack_bytes(1 << 20))
+                .xstream(XstreamSpec::new("x").pools(["p"]))
+                .start()
+                .unwrap();
+            let pool = runtime.pool("p").unwrap();
+            assert_eq!(pool.stack_bytes(), 1 << 20);
+            let reports = Reports::default();
+            let inner = reports.clone();
+            let spec = spec.stall_limit(5 * MS).tick(MS).deadlock_limit(None);
+            let spec = spec.on_report(move |report| inner.lock().unwrap().push(report.clone()));
+            assert!(matches!(
+                runtime.watch(MonitorSpec::new().tick(Duration::ZERO)),
+                Err(StartError::MonitorZero { what: "tick" })
+            ));
+            runtime.watch(spec.clone()).unwrap();
+            assert!(matches!(runtime.watch(spec.clone()), Err(StartError::Monitored)));
+            block_until_reports(&pool, &reports, 1);
+            assert!(matches!(&reports.lock().unwrap()[0], Report::Stall(s) if s.xstream == "x"));
+            runtime.shutdown().unwrap();
+            let left = Arc::downgrade(&reports);
+            runtime.watch(spec).unwrap();
+            drop(reports);
+            assert_eq!(left.strong_count(), 0, "no thread is left that could report");
+        }
     });
 }
 

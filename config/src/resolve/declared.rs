@@ -63,7 +63,7 @@ impl Layout {
                 access: pool.access,
                 stack_bytes: pool.stack_bytes.map(|bytes| stack_size(&path, bytes, found)),
                 numa_node: pool.numa_node,
-                external: false,
+                external: argobots.external,
             });
         }
     }
@@ -76,7 +76,8 @@ impl Layout {
         }
         for (index, xstream) in argobots.xstreams.iter().enumerate() {
             let path = format!("argobots.xstreams[{index}]");
-            let entry = self.xstream(&path, index, xstream, found);
+            let mut entry = self.xstream(&path, index, xstream, found);
+            entry.external = argobots.external;
             self.xstreams.push(entry);
         }
     }

@@ -3,7 +3,8 @@
 //! Order, which also decides the indices of pools and xstreams:
 //!
 //! 1. pools, then xstreams of the document, in their order (`declared`);
-//! 2. `__primary__`, when no xstream of that name is described (`roles`, like the next two);
+//! 2. `__primary__`, when no xstream of that name is described (`roles`, like the next two), unless
+//!    the program made the xstreams;
 //! 3. the pool and xstream of `use_progress_thread`, unless `progress_pool` is given;
 //! 4. the pool and xstreams of `rpc_thread_count`, unless `rpc_pool` is given;
 //! 5. a pool and an xstream for each further context of `mercury.max_contexts`, unless
@@ -33,7 +34,7 @@ use crate::affinity::Affinity;
 use crate::config::{Config, PoolAccess, PoolKind, SchedulerKind};
 use crate::error::{Error, Errors, REPORTED_MAX, Warning};
 use crate::margo::{
-    BulkOptions, LogLevel, MercuryBuild, MetricsOptions, PayloadChecksum, Priority,
+    BulkOptions, DumpSignal, LogLevel, MercuryBuild, MetricsOptions, PayloadChecksum, Priority,
 };
 use crate::mercury::Mercury;
 use crate::monitoring::MonitoringOptions;
@@ -53,8 +54,11 @@ pub(crate) const PRIMARY: &str = "__primary__";
 pub struct Resolved {
     /// All pools: the document's, then those added.
     pub pools: Vec<ResolvedPool>,
-    /// All xstreams: the document's, then those added. One is called `__primary__`.
+    /// All xstreams: the document's, then those added. One is called `__primary__`, unless the
+    /// program made them.
     pub xstreams: Vec<ResolvedXstream>,
+    /// Whether all pools and xstreams were there before: those of a runtime that the program made.
+    pub external_layout: bool,
     /// Index of the pool in which the progress ULT of context 0 runs.
     pub progress_pool: usize,
     /// Indices of the pools in which those of contexts 1, 2 and so on run.
@@ -86,6 +90,8 @@ pub struct Resolved {
     /// How long a unit may hold its xstream, or a runnable one may wait, before the log says so;
     /// `None`: nobody looks.
     pub stall_limit: Option<Duration>,
+    /// At which signal the state is written to standard error.
+    pub dump_on_signal: Option<DumpSignal>,
     /// Which calls are recorded, and where, environment variables included.
     pub trace: TraceOptions,
     /// Network settings, without the output-only keys.
@@ -263,6 +269,7 @@ impl Config {
         Ok(Resolved {
             pools: layout.pools,
             xstreams: layout.xstreams,
+            external_layout: self.argobots.external,
             progress_pool,
             more_progress_pools: roles.more_progress,
             rpc_pool,
@@ -278,6 +285,7 @@ impl Config {
             metrics: self.margo.metrics.clone(),
             log_level,
             stall_limit: Some(millis(self.margo.stall_limit_msec)).filter(|time| !time.is_zero()),
+            dump_on_signal: self.margo.dump_on_signal,
             trace,
             mercury: self.mercury.input_only(),
             ip_subnet,

@@ -32,7 +32,11 @@ impl Roles {
 
 /// Adds what the document leaves to us and decides the roles.
 pub(super) fn assign(config: &Config, layout: &mut Layout, found: &mut Findings) -> Roles {
-    let primary = primary_pool(layout, found);
+    let primary = if config.argobots.external {
+        first_pool(layout, found)
+    } else {
+        primary_pool(layout, found)
+    };
     let progress = progress_pool(config, primary, layout, found);
     let rpc = rpc_pool(config, primary, progress, layout, found);
     let more_progress = more_progress_pools(config, progress, layout, found);
@@ -85,6 +89,17 @@ fn more_progress_pools(
         pools.push(pool);
     }
     pools
+}
+
+/// What stands for the primary pool where nothing is added: the first pool of xstream
+/// `__primary__`, or of the first one.
+fn first_pool(layout: &Layout, found: &mut Findings) -> Option<usize> {
+    let named = layout.xstreams.iter().find(|xstream| xstream.name == PRIMARY);
+    let Some(xstream) = named.or(layout.xstreams.first()) else {
+        found.error("argobots.xstreams", "the runtime has no xstream that runs: add one first");
+        return None;
+    };
+    xstream.pools.first().copied()
 }
 
 /// The first pool of xstream `__primary__`, which is made if it is not described.

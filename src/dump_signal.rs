@@ -1,0 +1,140 @@
+//! The state of an instance on standard error, at a signal (`margo.dump_on_signal`).
+//!
+//! The signal handler rings an eventfd, and does nothing else, so it may interrupt anything. A
+//! thread that is no execution stream waits for that, takes the dump and writes it: it comes also
+//! while every execution stream is held by a unit that does not yield, which is when people ask.
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use margo_config::DumpSignal;
+use na::fork::Process;
+use signal_hook::SigId;
+use signal_hook::consts::{SIGUSR1, SIGUSR2};
+use signal_hook::low_level;
+
+use crate::contain::contain;
+use crate::finalize::Event;
+use crate::instance::Inner;
+use crate::{InitError, InstanceBuilder, state_dump};
+
+/// The signal handler of an instance, and its thread if there is one. Ended when it is dropped.
+pub(crate) struct DumpOnSignal {
+    bell: Arc<Bell>,
+    id: SigId,
+    process: Process,
+}
+
+struct Bell {
+    event: Event,
+    is_over: AtomicBool,
+}
+
+impl DumpOnSignal {
+    /// Catches the signal from now on. It is answered when there is a thread.
+    pub(crate) fn register(signal: DumpSignal) -> Result<Self, InitError> {
+        let failed = |source| InitError::Signal { signal: name(signal), source };
+        let event = Event::new().map_err(failed)?;
+        let bell = Arc::new(Bell { event, is_over: AtomicBool::new(false) });
+        let rung = bell.clone();
+        // SAFETY:
+        // - async-signal-safe: `ring` is two system calls, getpid and write, whose errors come as
+        //   values, so that it keeps errno; it neither allocates, locks nor panics;
+        // - the count that the action has of the bell goes when signal-hook drops the action, which
+        //   it does outside of signal handlers.
+        let id = unsafe { low_level::register(number(signal), move || rung.event.ring()) };
+        let id = id.map_err(failed)?;
+        Ok(Self { bell, id, process: Process::current() })
+    }
+
+    /// Starts the thread that answers for this instance.
+    pub(crate) fn answer_for(
+        &self,
+        signal: DumpSignal,
+        inner: Weak<Inner>,
+    ) -> Result<(), InitError> {
+        let bell = self.bell.clone();
+        let answer = move || {
+            loop {
+                bell.event.wait();
+                // Not a count of the instance while it waits.
+                let Some(inner) = inner.upgrade().filter(|_| !bell.is_over()) else { return };
+                contain(&inner.log, "a state dump", || write(&inner));
+            }
+        };
+        let spawned = std::thread::Builder::new().name("margo-state".into()).spawn(answer);
+        spawned.map(drop).map_err(|source| InitError::Signal { signal: name(signal), source })
+    }
+
+    /// The instance is over: further signals find nobody.
+    pub(crate) fn end(&self) {
+        if self.process.is_other() {
+            // The locks of a child process may be held for ever; there it is the parent's.
+            return;
+        }
+        low_level::unregister(self.id);
+        self.bell.is_over.store(true, Ordering::Release); // pair: DUMP-OVER
+        self.bell.event.ring();
+    }
+}
+
+impl Bell {
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire) // pair: DUMP-OVER
+    }
+}
+
+impl Drop for DumpOnSignal {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// As one piece. If nobody reads it, it is lost.
+fn write(inner: &Arc<Inner>) {
+    let text = format!("{}\n", state_dump::with_stacks(inner));
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+fn number(signal: DumpSignal) -> i32 {
+    match signal {
+        DumpSignal::Usr1 => SIGUSR1,
+        DumpSignal::Usr2 => SIGUSR2,
+    }
+}
+
+fn name(signal: DumpSignal) -> &'static str {
+    match signal {
+        DumpSignal::Usr1 => "SIGUSR1",
+        DumpSignal::Usr2 => "SIGUSR2",
+    }
+}
+
+impl InstanceBuilder {
+    /// Writes the state of the instance to standard error at each such signal, with the stacks of
+    /// its ULTs, as [`state_dump_with_stacks`](crate::Instance::state_dump_with_stacks) has it: one
+    /// JSON object. Default: as configured in `margo.dump_on_signal`, which is not at all.
+    ///
+    /// A thread of its own does that, so it works while execution streams are stuck. Several
+    /// instances of a process may have the same signal; each answers. A handler that the program
+    /// had for the signal before is called, too; one that it installs later takes its place. After
+    /// the end of the instance the signal has no effect.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use margo::{Instance, config::DumpSignal};
+    ///
+    /// // Then: kill -USR1 <pid>
+    /// let instance = Instance::builder("na+sm://").dump_on_signal(DumpSignal::Usr1).start()?;
+    /// # instance.finalize_and_wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Counterpart: none; programs of C call `margo_state_dump`.
+    pub fn dump_on_signal(mut self, signal: DumpSignal) -> Self {
+        self.config_mut().margo.dump_on_signal = Some(signal);
+        self
+    }
+}
