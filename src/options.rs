@@ -18,8 +18,11 @@ pub(crate) fn without_effect(resolved: &Resolved) -> Vec<&'static str> {
     let given = [
         (mercury.na_no_retry, "mercury.na_no_retry"),
         (mercury.release_input_early == Some(false), "mercury.release_input_early"),
-        (mercury.multi_recv_op_max > 0, "mercury.multi_recv_op_max"),
-        (mercury.multi_recv_copy_threshold > 0, "mercury.multi_recv_copy_threshold"),
+        (mercury.no_multi_recv && mercury.multi_recv_op_max > 0, "mercury.multi_recv_op_max"),
+        (
+            mercury.no_multi_recv && mercury.multi_recv_copy_threshold > 0,
+            "mercury.multi_recv_copy_threshold",
+        ),
         (mercury.ip_subnet.is_some(), "mercury.ip_subnet"),
         (mercury.auth_key.is_some() && !is_fabric, "mercury.auth_key"),
         (mercury.sm_info_string.is_some() && !mercury.auto_sm, "mercury.sm_info_string"),
@@ -127,6 +130,12 @@ pub(crate) fn hg_options(resolved: &Resolved) -> Result<HgOptions, InitError> {
         request_post_incr,
         max_contexts: resolved.more_progress_pools.len() as u8 + 1,
         requests_max: resolved.requests_max,
+        multi_recv: !mercury.no_multi_recv,
+        multi_recv_op_max: match mercury.multi_recv_op_max {
+            0 => defaults.multi_recv_op_max,
+            buffers => buffers as usize,
+        },
+        multi_recv_copy_threshold: mercury.multi_recv_copy_threshold as usize,
         overflow_bytes_max: usize::try_from(resolved.overflow_bytes_max).unwrap_or(usize::MAX),
         overflow_held_max: usize::try_from(resolved.overflow_held_max).unwrap_or(usize::MAX),
         proc: ProcLimits {
@@ -182,7 +191,12 @@ mod tests {
         changed(r#"{ "mercury": { "stats": true } }"#, |o| o.stats = true);
         changed(r#"{ "mercury": { "max_contexts": 3 } }"#, |o| o.max_contexts = 3);
         changed(r#"{ "mercury": { "release_input_early": true } }"#, |_| {});
-        changed(r#"{ "mercury": { "no_multi_recv": true } }"#, |_| {});
+        changed(r#"{ "mercury": { "no_multi_recv": true } }"#, |o| o.multi_recv = false);
+        changed(r#"{ "mercury": { "multi_recv_op_max": 7 } }"#, |o| o.multi_recv_op_max = 7);
+        changed(r#"{ "mercury": { "multi_recv_op_max": 0 } }"#, |_| {});
+        changed(r#"{ "mercury": { "multi_recv_copy_threshold": 2 } }"#, |o| {
+            o.multi_recv_copy_threshold = 2;
+        });
         changed(r#"{ "margo": { "listen": false } }"#, |o| o.listen = false);
     }
 
@@ -308,8 +322,6 @@ mod tests {
         for (key, value) in [
             ("na_no_retry", "true"),
             ("release_input_early", "false"),
-            ("multi_recv_op_max", "4"),
-            ("multi_recv_copy_threshold", "2"),
             ("ip_subnet", r#""10.0.0.0/8""#),
             ("auth_key", r#""0:0:1""#),
             ("sm_info_string", r#""x""#),
@@ -318,6 +330,16 @@ mod tests {
         ] {
             let document = format!(r#"{{ "mercury": {{ "{key}": {value} }} }}"#);
             assert_eq!(without_effect(&resolved(&document)), [format!("mercury.{key}")]);
+        }
+    }
+
+    #[test]
+    fn large_buffers_that_are_not_used_are_told() {
+        for key in ["multi_recv_op_max", "multi_recv_copy_threshold"] {
+            let document =
+                |no| format!(r#"{{ "mercury": {{ "no_multi_recv": {no}, "{key}": 2 }} }}"#);
+            assert_eq!(without_effect(&resolved(&document(true))), [format!("mercury.{key}")]);
+            assert_eq!(without_effect(&resolved(&document(false))), Vec::<&str>::new());
         }
     }
 

@@ -67,6 +67,11 @@ pub(crate) mod matching;
 mod memory;
 #[cfg(not(loom))]
 mod message;
+#[cfg(not(loom))]
+#[allow(unreachable_pub, reason = "public for the models only")]
+mod parts;
+#[cfg(loom)]
+pub mod parts;
 #[cfg(all(any(feature = "sm", feature = "tcp", feature = "ucx"), not(loom)))]
 mod ran;
 #[cfg(not(loom))]
@@ -127,7 +132,7 @@ pub use self::{
     },
     error::{DeniedReason, Error},
     memory::{Access, LocalMem, Memory, RawSegment, RemoteMem, WeakMem},
-    message::MsgBuf,
+    message::{LargeBuffers, MsgBuf},
     region::RegionTable,
     registry::{Device, Plugin, open, plugin_for, plugins},
     sm_options::SmOptions,
@@ -142,6 +147,7 @@ pub use self::{
 #[doc(hidden)]
 pub mod loom_exports {
     pub use crate::lock;
+    pub use crate::parts;
     pub use crate::shared::counts;
     pub use crate::sm::{doorbell, gate, lane, ring};
 }
