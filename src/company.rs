@@ -5,7 +5,7 @@
 //! the kernel as long as something runs. And two that spin see each other run, so that neither
 //! would ever find the execution stream idle. Hence they tell each other:
 //!
-//! - one whose patience is over (`progress.rs`) is *tired*. It polls on, in turn with the others,
+//! - one whose patience is over (`patience.rs`) is *tired*. It polls on, in turn with the others,
 //!   until all are tired;
 //! - then all sleep, one after the other;
 //! - the first that wakes up, or has something to do after all, wakes the others.

@@ -14,16 +14,6 @@ pub enum InitError {
     /// The configuration is wrong. All of its errors, each with path, line and column.
     #[error("the configuration is not valid:\n{0}")]
     Config(#[from] margo_config::Errors),
-    /// The configuration asks for something that this version does not have.
-    #[error("{path}: {what} is not supported by this version; {help}")]
-    Unsupported {
-        /// Where in the configuration.
-        path: String,
-        /// What was asked for.
-        what: String,
-        /// What to write in its place.
-        help: String,
-    },
     /// The layout does not work on this machine: everything that is wrong with it.
     #[error("the layout does not work on this machine:\n{0}")]
     Layout(LayoutErrors),

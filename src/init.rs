@@ -376,7 +376,7 @@ fn start_core(
     log: &Log,
 ) -> Result<Arc<Core<Token>>, InitError> {
     let address = &resolved.address;
-    let hg_options = HgOptions { log: log.clone(), ..hg_options(resolved)? };
+    let hg_options = HgOptions { log: log.clone(), ..hg_options(resolved) };
     let mut options = na_options(resolved);
     options.copy_helper =
         resolved.copy_pool.map(|pool| crate::copy_pool::helper(pools[pool].clone()));

@@ -102,6 +102,7 @@ mod metrics;
 pub mod monitor;
 mod options;
 mod parent;
+mod patience;
 mod profile;
 mod progress;
 mod provider;

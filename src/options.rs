@@ -6,7 +6,6 @@ use margo_config::{
     ChecksumLevel, MercuryBuild, NaAddrFormat, PayloadChecksum, PeerUsers, Resolved, TrafficClass,
 };
 
-use crate::InitError;
 use crate::hg::{self, HgOptions, ProcLimits};
 
 /// Settings of the document that this version reads but cannot act on.
@@ -23,17 +22,19 @@ pub(crate) fn without_effect(resolved: &Resolved) -> Vec<&'static str> {
             mercury.no_multi_recv && mercury.multi_recv_copy_threshold > 0,
             "mercury.multi_recv_copy_threshold",
         ),
-        (mercury.ip_subnet.is_some(), "mercury.ip_subnet"),
         (mercury.auth_key.is_some() && !is_fabric, "mercury.auth_key"),
         (mercury.sm_info_string.is_some() && !mercury.auto_sm, "mercury.sm_info_string"),
         (mercury.na_request_mem_device, "mercury.na_request_mem_device"),
-        (mercury.na_addr_format != NaAddrFormat::default(), "mercury.na_addr_format"),
     ];
-    given.into_iter().filter_map(|(given, key)| given.then_some(key)).collect()
-}
-
-fn unsupported(path: String, what: impl std::fmt::Debug, help: &str) -> InitError {
-    InitError::Unsupported { path, what: format!("`{what:?}`"), help: help.to_owned() }
+    let ignored = na::ignored(&resolved.address, &na_options(resolved));
+    let by_transport = ignored.into_iter().filter_map(|option| match option {
+        "traffic_class" => Some("mercury.traffic_class"),
+        "addr_format" => Some("mercury.na_addr_format"),
+        "ip_subnet" => Some("mercury.ip_subnet"),
+        _ => None,
+    });
+    let given = given.into_iter().filter_map(|(given, key)| given.then_some(key));
+    given.chain(by_transport).collect()
 }
 
 /// How to open the endpoint.
@@ -57,6 +58,23 @@ pub(crate) fn na_options(resolved: &Resolved) -> na::OpenOptions {
         PeerUsers::And(uids) => na::PeerUsers::And(uids.clone()),
         PeerUsers::All => na::PeerUsers::All,
     };
+    options.traffic_class = match mercury.traffic_class {
+        TrafficClass::Unspec => na::TrafficClass::Unspec,
+        TrafficClass::BestEffort => na::TrafficClass::BestEffort,
+        TrafficClass::LowLatency => na::TrafficClass::LowLatency,
+        TrafficClass::BulkData => na::TrafficClass::BulkData,
+        TrafficClass::DedicatedAccess => na::TrafficClass::DedicatedAccess,
+        TrafficClass::Scavenger => na::TrafficClass::Scavenger,
+        TrafficClass::NetworkCtrl => na::TrafficClass::NetworkCtrl,
+    };
+    options.addr_format = match mercury.na_addr_format {
+        NaAddrFormat::Unspec => na::AddrFormat::Unspec,
+        NaAddrFormat::Ipv4 => na::AddrFormat::Ipv4,
+        NaAddrFormat::Ipv6 => na::AddrFormat::Ipv6,
+        NaAddrFormat::Native => na::AddrFormat::Native,
+    };
+    options.ip_subnet = resolved.ip_subnet.and_then(|net| na::Subnet::new(net.ip, net.bits));
+    options.ucx.rendezvous_bytes_min = network.rendezvous_bytes_min;
     options.tcp.connect_retry = millis(network.connect_retry_msec);
     options.tcp.slow_reader_limit = millis(network.slow_reader_msec);
     options.tcp.keep_alive = Duration::from_secs(network.keep_alive_sec.into());
@@ -93,11 +111,7 @@ fn job_auth_key(address: &str, variable: impl Fn(&str) -> Option<String>) -> Opt
 }
 
 /// How the RPC layer behaves.
-///
-/// # Errors
-///
-/// [`InitError::Unsupported`] for what cannot be honoured and matters.
-pub(crate) fn hg_options(resolved: &Resolved) -> Result<HgOptions, InitError> {
+pub(crate) fn hg_options(resolved: &Resolved) -> HgOptions {
     let defaults = HgOptions::default();
     let mercury = &resolved.mercury;
     let request_post_init = match mercury.request_post_init as usize {
@@ -109,10 +123,6 @@ pub(crate) fn hg_options(resolved: &Resolved) -> Result<HgOptions, InitError> {
         Ok(0) => defaults.request_post_incr,
         Ok(receives) => receives,
     };
-    if !matches!(mercury.traffic_class, TrafficClass::Unspec | TrafficClass::BestEffort) {
-        let help = "no transport of this version tells traffic classes apart; write \"unspec\"";
-        return Err(unsupported("mercury.traffic_class".into(), mercury.traffic_class, help));
-    }
     let checksum_level = match (mercury.checksum_level, resolved.payload_checksum) {
         (ChecksumLevel::None, _) => hg::ChecksumLevel::None,
         (ChecksumLevel::RpcHeaders, _) => hg::ChecksumLevel::Headers,
@@ -122,7 +132,7 @@ pub(crate) fn hg_options(resolved: &Resolved) -> Result<HgOptions, InitError> {
     // Only headers of a build with checksum support have room for them.
     let protected = checksum_level != hg::ChecksumLevel::None;
     let with_room = protected || resolved.mercury_build == Some(MercuryBuild::Checksums);
-    Ok(HgOptions {
+    HgOptions {
         build: if with_room { hg::Build::Checksum } else { defaults.build },
         checksum_level,
         listen: resolved.listen,
@@ -152,7 +162,7 @@ pub(crate) fn hg_options(resolved: &Resolved) -> Result<HgOptions, InitError> {
         // A handler may run for long, and wait for other requests.
         release_input_early: true,
         ..defaults
-    })
+    }
 }
 
 #[cfg(test)]
@@ -166,15 +176,15 @@ mod tests {
 
     /// The options of a document, with those that the default document has besides.
     fn changed(document: &str, change: impl FnOnce(&mut HgOptions)) {
-        let mut expected = hg_options(&resolved("{}")).unwrap();
+        let mut expected = hg_options(&resolved("{}"));
         change(&mut expected);
-        assert_eq!(hg_options(&resolved(document)).unwrap(), expected, "{document}");
+        assert_eq!(hg_options(&resolved(document)), expected, "{document}");
     }
 
     #[test]
     fn the_empty_document_has_the_defaults_of_the_rpc_layer() {
         let expected = HgOptions { release_input_early: true, ..HgOptions::default() };
-        assert_eq!(hg_options(&resolved("{}")).unwrap(), expected);
+        assert_eq!(hg_options(&resolved("{}")), expected);
         assert_eq!(without_effect(&resolved("{}")), Vec::<&str>::new());
     }
 
@@ -285,6 +295,7 @@ mod tests {
         opened(r#""left_bytes_max": 0"#, |o| o.left_bytes_max = 0);
         opened(r#""mapped_bytes_per_peer_max": 0"#, |o| o.sm.mapped_bytes_per_peer_max = 0);
         opened(r#""cross_memory_attach": false"#, |o| o.sm.cross_memory_attach = false);
+        opened(r#""rendezvous_bytes_min": 4096"#, |o| o.ucx.rendezvous_bytes_min = Some(4096));
         opened(r#""peer_users": "all""#, |o| o.peer_users = na::PeerUsers::All);
         opened(r#""peer_users": [7, 8]"#, |o| o.peer_users = na::PeerUsers::And(vec![7, 8]));
     }
@@ -327,6 +338,7 @@ mod tests {
             ("sm_info_string", r#""x""#),
             ("na_request_mem_device", "true"),
             ("na_addr_format", r#""ipv6""#),
+            ("traffic_class", r#""low_latency""#),
         ] {
             let document = format!(r#"{{ "mercury": {{ "{key}": {value} }} }}"#);
             assert_eq!(without_effect(&resolved(&document)), [format!("mercury.{key}")]);
@@ -344,13 +356,34 @@ mod tests {
     }
 
     #[test]
-    fn a_traffic_class_that_no_transport_has_is_refused() {
-        for class in ["unspec", "best_effort"] {
-            changed(&format!(r#"{{ "mercury": {{ "traffic_class": "{class}" }} }}"#), |_| {});
+    fn what_is_asked_of_the_network_reaches_the_transport() {
+        use na::{AddrFormat, TrafficClass};
+        for (word, class) in [
+            ("unspec", TrafficClass::Unspec),
+            ("best_effort", TrafficClass::BestEffort),
+            ("low_latency", TrafficClass::LowLatency),
+            ("bulk_data", TrafficClass::BulkData),
+            ("dedicated_access", TrafficClass::DedicatedAccess),
+            ("scavenger", TrafficClass::Scavenger),
+            ("network_ctrl", TrafficClass::NetworkCtrl),
+        ] {
+            let document = format!(r#"{{ "mercury": {{ "traffic_class": "{word}" }} }}"#);
+            opened_by(&document, |o| o.traffic_class = class);
         }
-        let document = r#"{ "mercury": { "traffic_class": "low_latency" } }"#;
-        let error = hg_options(&resolved(document)).unwrap_err().to_string();
-        assert!(error.starts_with("mercury.traffic_class: "), "{error}");
-        assert!(error.contains("no transport of this version tells traffic classes"), "{error}");
+        for (word, format) in [
+            ("unspec", AddrFormat::Unspec),
+            ("ipv4", AddrFormat::Ipv4),
+            ("ipv6", AddrFormat::Ipv6),
+            ("native", AddrFormat::Native),
+        ] {
+            let document = format!(r#"{{ "mercury": {{ "na_addr_format": "{word}" }} }}"#);
+            opened_by(&document, |o| o.addr_format = format);
+        }
+        opened_by(r#"{ "mercury": { "ip_subnet": "10.1.2.3/8" } }"#, |o| {
+            o.ip_subnet = na::Subnet::new([10, 0, 0, 0].into(), 8);
+        });
+        let all = r#"{ "mercury": { "traffic_class": "bulk_data", "ip_subnet": "127.0.0.0/8",
+                      "na_addr_format": "ipv4" }, "margo": { "address": "na+tcp://" } }"#;
+        assert!(without_effect(&resolved(all)).is_empty());
     }
 }

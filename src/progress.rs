@@ -33,7 +33,7 @@
 //!
 //! The policy follows Margo's progress loop, without its fixed tick and its abort on errors.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -51,7 +51,12 @@ use crate::hg::{CallKey, Core, HgError, RequestHandle, RequestParts, Response, S
 use crate::instance::Inner;
 use crate::log::log;
 use crate::monitor::{SpanOfRequest, Turns};
+use crate::patience::{Patience, Spin};
 use crate::trace;
+
+/// How often an endpoint without a descriptor is polled while nobody waits for progress: about one
+/// percent of a core, and as late is what peers want of it.
+pub(crate) const UNNEEDED_POLL: Duration = Duration::from_millis(1);
 
 /// Completions taken from the network in one go, before other ULTs get their turn.
 const BUDGET: usize = 64;
@@ -346,15 +351,23 @@ fn give_way() {
 fn step_aside() {
     // Nothing sleeps on it, as the answer to whether it may is no; so any descriptor does, and the
     // network's own one may be missing.
-    static NO_FD: OnceLock<OwnedFd> = OnceLock::new();
-    let fd = match NO_FD.get() {
+    match silent_fd() {
+        Some(fd) => _ = ult::idle(fd, None, || false),
+        None => ult::yield_now(),
+    }
+}
+
+/// A descriptor that is never readable; `None` when the process may open no more.
+fn silent_fd() -> Option<BorrowedFd<'static>> {
+    static SILENT: OnceLock<OwnedFd> = OnceLock::new();
+    let fd = match SILENT.get() {
         Some(fd) => fd,
-        None => match eventfd(0, EventfdFlags::CLOEXEC) {
-            Ok(fd) => NO_FD.get_or_init(|| fd),
-            Err(_) => return ult::yield_now(),
-        },
+        None => {
+            let fd = eventfd(0, EventfdFlags::CLOEXEC).ok()?;
+            SILENT.get_or_init(|| fd)
+        }
     };
-    ult::idle(fd.as_fd(), None, || false);
+    Some(fd.as_fd())
 }
 
 /// Sleeps until there may be something to do, and returns how much was done already. `unneeded`:
@@ -372,7 +385,7 @@ fn rest(
     let mut found = 0;
     seat.sleep(|| {
         // That another one of the company went to sleep is no reason to wake all of it.
-        while sleep(core, progress, is_late) == IdleEnd::Ran
+        while sleep(core, progress, unneeded, is_late) == IdleEnd::Ran
             && has_company
             && progress.orders.load(Ordering::Relaxed) == 0
         {
@@ -397,18 +410,32 @@ fn poll(inner: &Arc<Inner>, core: &Arc<Core<Token>>) -> usize {
 }
 
 /// `is_late`: after the announcement, whether there is a reason not to sleep.
-fn sleep(core: &Core<Token>, progress: &Progress, is_late: impl Fn() -> bool) -> IdleEnd {
-    let Some(fd) = core.wait_fd() else {
-        // A transport that can only be polled: give the others their turn and go on.
-        ult::yield_now();
-        return IdleEnd::Refused;
+fn sleep(
+    core: &Core<Token>,
+    progress: &Progress,
+    unneeded: bool,
+    is_late: impl Fn() -> bool,
+) -> IdleEnd {
+    let (fd, until) = match core.wait_fd() {
+        Some(fd) => (fd, None),
+        // It can only be polled. While nobody waits, now and then is enough: operations that start
+        // come with a kick.
+        None => match silent_fd().filter(|_| unneeded) {
+            Some(fd) => (fd, Some(Instant::now() + UNNEEDED_POLL)),
+            None => {
+                // Give the others their turn and go on.
+                ult::yield_now();
+                return IdleEnd::Refused;
+            }
+        },
     };
     let arm = || {
         progress.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst); // pair: PROGRESS-ASLEEP
-        !progress.is_ordered_late(core) && !is_late() && core.prepare_wait()
+        let may_sleep = !progress.is_ordered_late(core) && !is_late();
+        may_sleep && (until.is_some() || core.prepare_wait())
     };
-    let end = ult::idle(fd, None, arm);
+    let end = ult::idle(fd, until, arm);
     progress.asleep.store(false, Ordering::Relaxed);
     end
 }
@@ -470,124 +497,9 @@ impl Sink<Token> for Dispatch<'_> {
     }
 }
 
-/// What to do when a poll has found nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Spin {
-    /// Poll once more.
-    On,
-    /// The same: something was done for a peer since the last look.
-    Served,
-    /// The patience is over.
-    Over,
-}
-
-/// How long to spin before sleeping: longer when the last spin paid, shorter when it did not,
-/// within hard bounds.
-#[derive(Debug)]
-struct Patience {
-    window: Duration,
-    window_max: Duration,
-    /// Set at the first fruitless poll after something happened.
-    spinning_since: Option<Instant>,
-    polls: u32,
-    /// What was served at the last look.
-    served: u64,
-}
-
-impl Patience {
-    /// A spin shorter than this is not worth the clock read that bounds it.
-    const WINDOW_MIN: Duration = Duration::from_micros(20);
-    /// What a wake-up by the kernel costs, with room: spinning this long at first loses little.
-    const WINDOW_START: Duration = Duration::from_micros(200);
-    /// Polls between two looks at the clock.
-    const POLLS_PER_LOOK: u32 = 32;
-
-    fn new(window_max: Duration) -> Self {
-        let window = Self::WINDOW_START.min(window_max);
-        Self { window, window_max, spinning_since: None, polls: 0, served: 0 }
-    }
-
-    /// As the configuration says.
-    fn of(inner: &Inner) -> Self {
-        match inner.resolved.mercury.na_no_block {
-            true => Self::endless(),
-            false => Self::new(inner.resolved.progress_spindown),
-        }
-    }
-
-    /// Never sleeps: `na_no_block`.
-    fn endless() -> Self {
-        Self { window: Duration::MAX, ..Self::new(Duration::MAX) }
-    }
-
-    /// Something arrived. If we were spinning for it, the spin paid: be more patient.
-    fn useful(&mut self) {
-        if self.spinning_since.take().is_some() {
-            self.window = self.window.saturating_mul(2).min(self.window_max);
-        }
-        self.polls = 0;
-    }
-
-    /// Whether to poll once more rather than to sleep. `served`: a number that changes with what is
-    /// done for peers without an event; that keeps us awake as events do.
-    fn spin(&mut self, served: impl FnOnce() -> u64) -> Spin {
-        if self.window_max.is_zero() {
-            return Spin::Over;
-        }
-        self.polls = self.polls.wrapping_add(1);
-        if !self.polls.is_multiple_of(Self::POLLS_PER_LOOK) {
-            return Spin::On;
-        }
-        let served = served();
-        if served != self.served {
-            self.served = served;
-            self.useful();
-            return Spin::Served;
-        }
-        let now = Instant::now();
-        let since = *self.spinning_since.get_or_insert(now);
-        if now - since < self.window { Spin::On } else { Spin::Over }
-    }
-
-    /// It has slept. `is_no_failure`: because nobody waited for anything, or not for long, which
-    /// says nothing about spins.
-    fn over(&mut self, is_no_failure: bool) {
-        if is_no_failure { self.rested() } else { self.slept() }
-    }
-
-    fn rested(&mut self) {
-        self.spinning_since = None;
-        self.polls = 0;
-    }
-
-    /// The spin ended in sleep: it did not pay.
-    fn slept(&mut self) {
-        self.window = (self.window / 2).max(Self::WINDOW_MIN.min(self.window_max));
-        self.spinning_since = None;
-        self.polls = 0;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn patience_grows_when_it_pays_and_shrinks_when_it_does_not() {
-        let mut patience = Patience::new(Duration::from_millis(10));
-        let start = patience.window;
-        patience.slept();
-        assert!(patience.window < start);
-        for _ in 0..100 {
-            patience.spinning_since = Some(Instant::now());
-            patience.useful();
-        }
-        assert_eq!(patience.window, Duration::from_millis(10), "bounded above");
-        for _ in 0..100 {
-            patience.slept();
-        }
-        assert_eq!(patience.window, Patience::WINDOW_MIN, "bounded below");
-    }
 
     #[test]
     fn who_steps_aside_lets_pools_behind_its_own_have_a_turn() {
@@ -614,51 +526,5 @@ mod tests {
         let steps = steps.expect("a unit").join().expect("its end");
         assert_eq!(steps, 0, "it has run when the first step ends");
         runtime.shutdown().expect("the end");
-    }
-
-    #[test]
-    fn zero_spindown_never_spins() {
-        let mut patience = Patience::new(Duration::ZERO);
-        assert_eq!(patience.spin(|| 0), Spin::Over);
-        patience.slept();
-        assert_eq!(patience.spin(|| 0), Spin::Over);
-    }
-
-    #[test]
-    fn endless_patience_stays_endless() {
-        let long_ago = Instant::now().checked_sub(Duration::from_secs(60));
-        let mut patience = Patience::endless();
-        for _ in 0..3 {
-            // As if nothing had arrived for longer than any window of the other kind.
-            patience.spinning_since = long_ago;
-            assert!((0..2 * Patience::POLLS_PER_LOOK).all(|_| patience.spin(|| 0) == Spin::On));
-            patience.useful();
-        }
-        patience = Patience::new(Duration::from_millis(10));
-        patience.spinning_since = long_ago;
-        assert!(!(0..2 * Patience::POLLS_PER_LOOK).all(|_| patience.spin(|| 0) == Spin::On));
-    }
-
-    #[test]
-    fn a_spin_ends() {
-        let mut patience = Patience::new(Duration::from_micros(50));
-        let started = Instant::now();
-        while patience.spin(|| 0) == Spin::On {
-            assert!(started.elapsed() < Duration::from_secs(30), "spins for ever");
-        }
-    }
-
-    #[test]
-    fn what_is_done_for_peers_keeps_it_awake() {
-        let mut patience = Patience::new(Duration::from_millis(10));
-        for served in 1..100 {
-            // As if the window were long over.
-            patience.spinning_since = Instant::now().checked_sub(Duration::from_secs(60));
-            let looks = (0..Patience::POLLS_PER_LOOK).map(|_| patience.spin(|| served));
-            assert_eq!(looks.last(), Some(Spin::Served));
-        }
-        patience.spinning_since = Instant::now().checked_sub(Duration::from_secs(60));
-        let looks = (0..Patience::POLLS_PER_LOOK).map(|_| patience.spin(|| 99));
-        assert_eq!(looks.last(), Some(Spin::Over));
     }
 }

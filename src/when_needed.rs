@@ -1,12 +1,14 @@
 //! Progress that spins only while somebody waits for it.
 //!
 //! By default a progress ULT goes on polling for a while after something has happened (see
-//! `progress.rs`), because more is likely to follow. With `margo.progress_when_needed` it does so
+//! `patience.rs`), because more is likely to follow. With `margo.progress_when_needed` it does so
 //! only while operations of its instance are in flight: when the last one has ended it sleeps at
 //! once, and the next one wakes it when it starts.
 //!
 //! It sleeps on the network's descriptor as always. So what peers want of an idle instance (memory
-//! that it exposes, requests if it listens) is served, after a wake-up by the kernel.
+//! that it exposes, requests if it listens) is served, after a wake-up by the kernel. An endpoint
+//! that was opened to be polled for ever has no descriptor; it is looked at every
+//! [`UNNEEDED_POLL`](crate::progress::UNNEEDED_POLL) then.
 //!
 //! | state | written by | read by |
 //! |---|---|---|
@@ -70,9 +72,9 @@ impl Instance {
     ///
     /// May be changed at any time, from anywhere; holds from the end of the next spin on. (An
     /// instance that began with `na_no_block` and without this has no descriptor to sleep on over
-    /// `ofi+…`, and goes on polling.) In a
-    /// server, requests are not operations in flight: those that come after a pause wait for a
-    /// wake-up by the kernel.
+    /// `na+sm`, `ofi+…` and `ucx+…`, and looks at the network every millisecond between calls.)
+    /// In a server, requests are not operations in flight: those that come after a pause wait for
+    /// a wake-up by the kernel.
     ///
     /// The key of the configuration is `margo.progress_when_needed`.
     ///

@@ -12,17 +12,15 @@
 //! | 1024 segments | `over_segmented`, `over_segmented_at_an_offset`, `…_at_both_offsets` |
 //!
 //! Each runs with data embedded in the handle where it fits, and without. Where Mercury only pulls,
-//! these pull and push.
+//! these pull and push. Between processes: `tests/bulk_processes.rs`.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 mod bulk_support;
 
+use bulk_support::exchange::{BUF, Exchange};
 use bulk_support::{Bed, Mover, Node, Transport, contents, cut, pattern};
 use margo::hg::{Bulk, BulkOp, HgError, HgOptions, LocalBytes, MemoryAttr, MemoryKind, proc};
 use na::{Access, Memory, RawSegment};
-
-/// Bytes of the larger cases.
-const BUF: usize = 1 << 18;
 
 macro_rules! on_all {
     ($($case:ident),+ $(,)?) => {
@@ -81,34 +79,6 @@ fn run(transport: Transport, oneself: bool, blocking: bool, case: fn(&mut Bed)) 
         bed.blocking = blocking;
         case(&mut bed);
         bed.end();
-    }
-}
-
-/// What one exchange moves.
-#[derive(Debug, Clone, Copy)]
-struct Exchange {
-    bytes: usize,
-    /// Segments of the origin's memory and of the target's.
-    cuts: (usize, usize),
-    origin_offset: usize,
-    target_offset: usize,
-    len: usize,
-    bind: bool,
-}
-
-impl Exchange {
-    fn whole(bytes: usize, pieces: usize) -> Self {
-        Self { len: bytes, ..Self::part(bytes, pieces, 0, 0, 0) }
-    }
-
-    fn part(
-        bytes: usize,
-        pieces: usize,
-        len: usize,
-        origin_offset: usize,
-        target_offset: usize,
-    ) -> Self {
-        Self { bytes, cuts: (pieces, 1), origin_offset, target_offset, len, bind: false }
     }
 }
 
@@ -189,27 +159,34 @@ fn null_bulk(bed: &mut Bed) {
     assert_eq!(bed.release(local), [[7; 8]]);
 }
 
-fn size_zero(bed: &mut Bed) {
-    for offset in [0, BUF / 2, BUF] {
-        exchange(bed, Exchange::part(BUF, 1, 0, offset, offset));
-    }
+/// The cases of that name.
+fn exchanges(bed: &mut Bed, name: &str) {
+    Exchange::named(name).into_iter().for_each(|one| exchange(bed, one));
 }
 
-fn contiguous(bed: &mut Bed) {
-    exchange(bed, Exchange::whole(BUF, 1));
+macro_rules! exchanges {
+    ($($case:ident)+) => {
+        $(fn $case(bed: &mut Bed) {
+            exchanges(bed, stringify!($case));
+        })+
+    };
 }
 
-fn contiguous_at_an_offset(bed: &mut Bed) {
-    exchange(bed, Exchange::part(BUF, 1, BUF / 4, BUF / 2 + 1, 0));
-}
-
-fn contiguous_at_both_offsets(bed: &mut Bed) {
-    exchange(bed, Exchange::part(BUF, 1, BUF / 8, BUF / 2 + 1, BUF / 4));
-}
-
-fn bind_contiguous(bed: &mut Bed) {
-    exchange(bed, Exchange { bind: true, ..Exchange::whole(BUF, 1) });
-    exchange(bed, Exchange { bind: true, ..Exchange::whole(100, 3) });
+exchanges! {
+    size_zero
+    contiguous
+    contiguous_at_an_offset
+    contiguous_at_both_offsets
+    bind_contiguous
+    small
+    small_at_an_offset
+    small_across_segments
+    segmented
+    segmented_at_an_offset
+    segmented_at_both_offsets
+    over_segmented
+    over_segmented_at_an_offset
+    over_segmented_at_both_offsets
 }
 
 /// The origin calls A; A passes the handle on to B, which moves the data with the origin itself.
@@ -256,42 +233,6 @@ fn bind_forwarded_to_a_third(bed: &mut Bed) {
     let error = bed.transfer(b, &Mover { bulk: &plain, ..mover }).unwrap_err();
     assert!(error.to_string().contains("does not tell its owner"), "{error}");
     bed.release(local);
-}
-
-fn small(bed: &mut Bed) {
-    exchange(bed, Exchange::whole(16, 2));
-}
-
-fn small_at_an_offset(bed: &mut Bed) {
-    exchange(bed, Exchange::part(16, 2, 8, 8, 0));
-}
-
-fn small_across_segments(bed: &mut Bed) {
-    exchange(bed, Exchange::part(16, 2, 8, 4, 2));
-}
-
-fn segmented(bed: &mut Bed) {
-    exchange(bed, Exchange::whole(BUF, 16));
-}
-
-fn segmented_at_an_offset(bed: &mut Bed) {
-    exchange(bed, Exchange::part(BUF, 16, BUF / 4, BUF / 2 + 1, 0));
-}
-
-fn segmented_at_both_offsets(bed: &mut Bed) {
-    exchange(bed, Exchange::part(BUF, 16, BUF / 8, BUF / 2 + 1, BUF / 4));
-}
-
-fn over_segmented(bed: &mut Bed) {
-    exchange(bed, Exchange::whole(BUF, 1024));
-}
-
-fn over_segmented_at_an_offset(bed: &mut Bed) {
-    exchange(bed, Exchange::part(BUF, 1024, BUF / 4, BUF / 2 + 1, 0));
-}
-
-fn over_segmented_at_both_offsets(bed: &mut Bed) {
-    exchange(bed, Exchange::part(BUF, 1024, BUF / 8, BUF / 2 + 1, BUF / 4));
 }
 
 /// Between segmentations that have nothing to do with each other; more segments than bytes leaves

@@ -4,31 +4,29 @@
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 mod bulk_support;
+mod common;
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bulk_support::roles::{self, BYTES, Caller, Mover};
 use bulk_support::{Node, PATIENCE};
+use common::process::{self, Service, say};
 use margo::hg::BulkOp;
 use na::OpenOptions;
 use na::sim::{Drive, LinkOptions, Network};
 
-const ROLE: &str = "MARGO_TEST_BULK_ROLE";
-const OWN: &str = "MARGO_TEST_BULK_OWN_ADDRESS";
-const PEER: &str = "MARGO_TEST_BULK_PEER_ADDRESS";
+const ROLE: &str = "MARGO_TEST_BULK_KILL";
 
 /// Not a test of its own: the other process of the tests below, which run this program again.
 #[test]
-fn peer_process() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
-    let mut node = Node::open(&std::env::var(OWN).unwrap(), true, roles::options());
-    println!("\nopen as {}", node.core.self_addr());
-    std::io::stdout().flush().unwrap();
+fn service_process() {
+    let Some(asked) = process::asked(ROLE) else { return };
+    let words: Vec<_> = asked.split(' ').collect();
+    let [role, own, peer] = words[..] else { panic!("{asked}") };
+    let mut node = Node::open(own, true, roles::options());
+    say(&format!("listening on {}", node.core.self_addr()));
     if role == "target" {
         let mut mover = Mover::default();
         loop {
@@ -36,7 +34,7 @@ fn peer_process() {
             mover.step(&mut node);
         }
     }
-    let peer = node.core.lookup(&std::env::var(PEER).unwrap()).unwrap();
+    let peer = node.core.lookup(peer).unwrap();
     loop {
         let call = Caller::start(&node, &peer, BYTES);
         while call.ended(&mut node).is_none() {
@@ -54,51 +52,8 @@ fn turn(node: &mut Node) {
 }
 
 /// That process. Killed when dropped.
-struct Peer {
-    child: Child,
-    address: String,
-    _out: BufReader<ChildStdout>,
-}
-
-impl Peer {
-    fn start(role: &str, transport: &str, peer: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "peer_process", "--nocapture"])
-            .envs([(ROLE, role), (OWN, transport), (PEER, peer)])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        let address = loop {
-            let mut line = String::new();
-            assert!(out.read_line(&mut line).unwrap() > 0, "the peer ended at once");
-            if let Some(address) = line.trim_end().strip_prefix("open as ") {
-                break address.to_owned();
-            }
-        };
-        Self { child, address, _out: out }
-    }
-
-    /// Stops it, and waits until the kernel has.
-    fn stop(&self) {
-        use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
-        let pid = Pid::from_child(&self.child);
-        kill_process(pid, Signal::STOP).unwrap();
-        let status = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
-        assert!(status.is_some_and(|(_, status)| status.stopped()), "the peer has ended");
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn start_peer(role: &str, transport: &str, peer: &str) -> Service {
+    Service::start_with(ROLE, &format!("{role} {transport} {peer}"))
 }
 
 /// Repeats `step` until it is true.
@@ -126,7 +81,7 @@ fn targets_are_killed(transport: &str) {
     for phase in
         [BeforeTheCall, Turns(0), Turns(1), Turns(10), Turns(100), Turns(1000), PushedTo, Never]
     {
-        let mut target = Peer::start("target", transport, "");
+        let mut target = start_peer("target", transport, "");
         let to = origin.core.lookup(&target.address).unwrap();
         if matches!(phase, BeforeTheCall) {
             target.kill();
@@ -198,7 +153,7 @@ fn origins_are_killed(transport: &str) {
     for phase in
         [Arrived, HalfPulled, Pushing, PushedFor(1), PushedFor(20), PushedFor(200), Answered, Later]
     {
-        let mut origin = Peer::start("origin", transport, address.uri());
+        let mut origin = start_peer("origin", transport, address.uri());
         let mut mover = Mover::default();
         let mut pushed = 0;
         until("the moment to kill", || {
@@ -251,7 +206,7 @@ fn stopped_origins_are_killed(transport: &str) {
     let mut target = Node::open(transport, true, roles::options());
     let address = target.core.self_addr();
     for op in [BulkOp::Pull, BulkOp::Push] {
-        let mut origin = Peer::start("origin", transport, address.uri());
+        let mut origin = start_peer("origin", transport, address.uri());
         let mut mover = Mover::default();
         until("a transfer", || {
             turn(&mut target);

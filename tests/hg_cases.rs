@@ -1,12 +1,13 @@
 //! Acceptance of the RPC core: the cases of Mercury's own unit tests, by name, over every
-//! transport, remote and to ourselves, polling and sleeping.
+//! transport: with a target in this process, with one in another process, and with ourselves;
+//! polling and sleeping.
 //!
 //! | case | test |
 //! |---|---|
 //! | 1 unregistered id | `case_01_unregistered_id` |
 //! | 2 NULL RPC | `case_02_null_rpc` |
 //! | 3 RPC with response | `case_03_rpc_with_response` |
-//! | 4 multiple lookup and free | `case_04_multiple_lookup` |
+//! | 4 multiple lookup and free | `case_04_multiple_lookup`, `case_04_a_peer_that_was_forgotten` |
 //! | 5 no response | `case_05_no_response` |
 //! | 6 registered on the client only | `case_06_registered_on_the_client_only` |
 //! | 7 input overflow | `case_07_input_overflow` |
@@ -18,7 +19,10 @@
 //! | 13, 14 concurrent progress | `case_13_14_concurrent_progress`, `…_asleep` |
 //! | 15 contexts of the target | `case_15_contexts_of_the_target` |
 //! | 32 a server that is killed | `tests/hg_kill.rs` |
+//! | 16 to 31 bulk | `tests/bulk_cases.rs`, `tests/bulk_processes.rs` |
 //! | 33 concurrent lookup | `case_33_concurrent_lookup` |
+//! | 34 proc: integers | `case_34_integers` |
+//! | 35 proc: strings, checksum, free | `case_35_strings`, `case_35_checksum_and_free` |
 //! | 36 two classes in one process | `case_36_two_classes_in_one_process` |
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
@@ -27,7 +31,19 @@ mod hg_support;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use hg_support::*;
-use margo::hg::{ForwardOptions, HgError, HgOptions, Registration, ReturnCode, RpcId, proc};
+use margo::ConstStr;
+use margo::hg::header::{Build, Format, RequestHeader};
+use margo::hg::proc::{WriterLimits, Written};
+use margo::hg::{
+    ChecksumLevel, ForwardOptions, HgError, HgOptions, Registration, ReturnCode, RpcId, proc, wire,
+};
+use na::{Addr, MsgBuf, PeerLink};
+
+/// Not a test of its own: the target of the others, in a process of its own.
+#[test]
+fn service_process() {
+    serve_if_asked();
+}
 
 #[test]
 fn case_01_unregistered_id() {
@@ -76,9 +92,75 @@ fn case_04_multiple_lookup() {
         for round in 0..32u8 {
             let again = world.origin.lookup(world.to.uri()).unwrap();
             assert_eq!(again, world.to);
-            assert_eq!(world.call(ECHO, &[round]).unwrap(), [round]);
+            let token = Token::default();
+            let put = |writer: &mut margo::hg::Writer| writer.put(&[round]);
+            let options = ForwardOptions::default();
+            world.origin.forward(&again, ECHO, options, put, token.clone()).unwrap();
+            // Freed while it is used: the call holds what it needs.
+            drop(again);
+            world.until("a response", || token.is_over());
+            assert_eq!(token.take().unwrap(), [round]);
         }
+        assert_eq!(known(&world.origin, &world.to), Some(PeerLink::Connected), "one peer, not 33");
     });
+}
+
+/// The connection with a peer, if the endpoint knows it; it is there once.
+fn known(node: &Node, peer: &Addr) -> Option<PeerLink> {
+    let stats = node.endpoint().stats();
+    let mut found = stats.peers.iter().filter(|known| known.uri == peer.uri());
+    let link = found.next().map(|known| known.link);
+    assert!(found.next().is_none(), "known twice: {:?}", stats.peers);
+    link
+}
+
+/// The counterpart of `HG_Addr_set_remove` and `HG_Addr_free`: nothing has to be removed, for a
+/// peer is forgotten with the last address of it and its connection. An address that was dropped is
+/// looked up again, also when somebody else listens there by then.
+#[test]
+fn case_04_a_peer_that_was_forgotten() {
+    for transport in BETWEEN_PROCESSES {
+        let origin = open(&uri(transport, false), false, HgOptions::default());
+        register(&origin, false);
+        let service = Service::default();
+        let (mut own, mut address) = (uri(transport, true), None::<String>);
+        for round in 0..4u8 {
+            let target = open(&own, true, HgOptions::default());
+            register(&target, true);
+            own = target.self_addr().uri().to_owned();
+            // The same URI, another endpoint.
+            assert_eq!(address.get_or_insert_with(|| own.clone()), &own);
+            let to = origin.lookup(&own).unwrap();
+            let token = Token::default();
+            let put = |writer: &mut margo::hg::Writer| writer.put(&[round]);
+            origin.forward(&to, ECHO, ForwardOptions::default(), put, token.clone()).unwrap();
+            turn_until("a response", &[&origin, &target], &service, || token.is_over());
+            assert_eq!(token.take().unwrap(), [round]);
+            assert_eq!(known(&origin, &to), Some(PeerLink::Connected));
+            target.close();
+            drain(&target, &service);
+            drop(target);
+            // Its address is kept, so it is known, without a connection.
+            let idle = || known(&origin, &to) == Some(PeerLink::Idle);
+            turn_until("the end of the connection", &[&origin], &service, idle);
+            if round % 2 == 1 {
+                drop(to);
+                let forgotten = || origin.endpoint().stats().peers.is_empty();
+                turn_until("its end", &[&origin], &service, forgotten);
+            }
+        }
+        origin.close();
+    }
+}
+
+/// Lets nodes of this thread act until `done`. They poll: the end of a peer is no event to wait
+/// for.
+fn turn_until(what: &str, nodes: &[&Node], service: &Service, done: impl Fn() -> bool) {
+    let start = std::time::Instant::now();
+    while !done() {
+        nodes.iter().for_each(|node| step(node, Wait::Poll, service));
+        assert!(start.elapsed() < PATIENCE, "{what}: does not happen");
+    }
 }
 
 #[test]
@@ -95,12 +177,10 @@ fn case_05_no_response() {
 }
 
 impl World {
-    /// Waits until the target has seen so much news; asks, because it may live in another thread.
+    /// Waits until the target has seen so much news; asks it, because it may be anywhere.
     fn until_news(&self, news: u64) {
-        while self.service.news.load(Ordering::Relaxed) < news {
-            self.call(NULL, &[]).unwrap();
-        }
-        assert_eq!(self.service.news.load(Ordering::Relaxed), news);
+        while self.seen().0 < news {}
+        assert_eq!(self.seen().0, news);
     }
 }
 
@@ -167,9 +247,9 @@ fn case_10_cancelation() {
         assert!(matches!(token.take(), Err(HgError::Canceled)));
         world.origin.cancel(op);
         // The late answer goes nowhere, also a long one.
-        let held = std::mem::take(&mut *world.service.held.lock().unwrap());
-        assert_eq!(held.len(), 1);
-        drop(held);
+        assert_eq!(world.seen().1, 1);
+        world.call(DROP_HELD, &[]).unwrap();
+        assert_eq!(world.seen().1, 0);
         assert_eq!(world.call(ECHO, b"next").unwrap(), b"next");
         assert!(!token.is_over());
     });
@@ -239,8 +319,8 @@ fn case_12_concurrent_multiple_rpcs() {
 /// sleep have a context each, see below.
 #[test]
 fn case_13_14_concurrent_progress() {
-    for transport in TRANSPORTS {
-        for make in [World::remote, World::own] {
+    for (transport, make) in pairs() {
+        {
             let world = make(transport, Wait::Poll, &HgOptions::default());
             std::thread::scope(|scope| {
                 for thread in 0..4u32 {
@@ -274,8 +354,8 @@ fn case_13_14_concurrent_progress_asleep() {
     const THREADS: u8 = 4;
     let mut options = HgOptions::default();
     options.max_contexts = THREADS;
-    for transport in TRANSPORTS {
-        for make in [World::remote, World::own] {
+    for (transport, make) in pairs() {
+        {
             let world = make(transport, Wait::Sleep, &options);
             let mut contexts = vec![world.origin.clone()];
             contexts.extend((1..THREADS).map(|_| world.origin.context().unwrap()));
@@ -380,6 +460,88 @@ fn case_33_concurrent_lookup() {
 }
 
 #[test]
+fn case_34_integers() {
+    everywhere(|world| {
+        // As in C: the number of bytes of each, little endian, one behind the other.
+        let all = (u8::MAX - 1, 0x1122u16, 0x1122_3344u32, u64::MAX - 7);
+        let signed = (i8::MIN, -2i16, i32::MIN, i64::MIN + 1);
+        let bytes = proc::to_vec(&(all, signed)).unwrap();
+        assert_eq!(bytes.len(), 2 * (1 + 2 + 4 + 8));
+        assert_eq!(bytes[..7], [0xfe, 0x22, 0x11, 0x44, 0x33, 0x22, 0x11]);
+        let back = world.call(ECHO, &bytes).unwrap();
+        assert_eq!(proc::from_slice::<(_, _)>(&back).unwrap(), (all, signed));
+        // One that is cut is refused, and so is one with something behind it.
+        for len in 0..8 {
+            assert!(proc::from_slice::<u64>(&bytes[..len]).is_err(), "{len}");
+        }
+        assert!(proc::from_slice::<u8>(&bytes[..2]).is_err());
+    });
+}
+
+#[test]
+fn case_35_strings() {
+    everywhere(|world| {
+        for text in ["", "a", "Hello", "Grüße", &"x".repeat(10_000)] {
+            for (is_const, bytes) in
+                [(0, proc::to_vec(text).unwrap()), (1, proc::to_vec(&ConstStr(text)).unwrap())]
+            {
+                assert_eq!(bytes.len(), 8 + text.len() + 3, "as C");
+                assert_eq!(bytes[8 + text.len()..], [0, is_const, 0]);
+                let back = world.call(ECHO, &bytes).unwrap();
+                assert_eq!(proc::from_slice::<String>(&back).unwrap(), text);
+                assert_eq!(proc::from_slice::<&str>(&back).unwrap(), text);
+            }
+        }
+        let null = world.call(ECHO, &0u64.to_le_bytes()).unwrap();
+        assert_eq!(proc::from_slice::<String>(&null).unwrap(), "", "C's NULL");
+    });
+}
+
+/// What `hg_proc_checksum_get` and `…_verify` say; and that what was decoded is given back: in C
+/// by another pass of the same routine (`HG_FREE`), here with the value, and also when decoding
+/// fails.
+#[test]
+fn case_35_checksum_and_free() {
+    let format = Format::new(Build::Checksum, ChecksumLevel::Payload);
+    let put = |writer: &mut margo::hg::Writer| writer.put(b"123456789");
+    let (header, buf) = (RequestHeader::in_format(ECHO, format), MsgBuf::with_capacity(64));
+    let written = wire::encode_request(header, buf, 64, WriterLimits::default(), put);
+    let Ok(Written::Fits(message)) = written else { panic!("does not fit") };
+    let mut message = message.as_slice().to_vec();
+    // CRC-32C's check value.
+    assert_eq!(message[16..20], 0xE306_9283u32.to_be_bytes());
+    assert!(wire::decode_request(format, &message).is_ok());
+    for at in 16..message.len() {
+        message[at] ^= 1;
+        assert!(wire::decode_request(format, &message).is_err(), "{at}");
+        message[at] ^= 1;
+    }
+
+    static ALIVE: AtomicU8 = AtomicU8::new(0);
+    #[derive(Debug)]
+    struct Counted;
+    impl<'de> serde::Deserialize<'de> for Counted {
+        fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+            String::deserialize(from)?;
+            ALIVE.fetch_add(1, Ordering::Relaxed);
+            Ok(Self)
+        }
+    }
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            ALIVE.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+    let two = proc::to_vec(&("one", "two")).unwrap();
+    let decoded: (Counted, Counted) = proc::from_slice(&two).unwrap();
+    assert_eq!(ALIVE.load(Ordering::Relaxed), 2);
+    drop(decoded);
+    assert_eq!(ALIVE.load(Ordering::Relaxed), 0);
+    assert!(proc::from_slice::<(Counted, Counted)>(&two[..two.len() - 1]).is_err());
+    assert_eq!(ALIVE.load(Ordering::Relaxed), 0, "the first of the two");
+}
+
+#[test]
 fn case_36_two_classes_in_one_process() {
     for (transport, wait) in
         TRANSPORTS.into_iter().flat_map(|t| [(t, Wait::Poll), (t, Wait::Sleep)])
@@ -447,8 +609,8 @@ fn without_overflow_long_arguments_and_results_are_errors() {
 
 #[test]
 fn an_rpc_is_replaced_and_deregistered_while_calls_are_in_flight() {
-    everywhere(|world| {
-        let target = if world.is_remote() { world.target() } else { world.origin.clone() };
+    in_this_process(|world| {
+        let target = world.target();
         let (token, _) = world.start(STUCK, ForwardOptions::default(), b"");
         // Whatever came before it has arrived.
         world.call(NULL, &[]).unwrap();

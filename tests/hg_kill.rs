@@ -5,11 +5,10 @@
 
 mod hg_support;
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use hg_support::process::{self, say};
 use hg_support::*;
 use margo::hg::{Core, ForwardOptions, HgError, HgOptions, Registration, RpcId, Sent};
 use na::sim::{Drive, LinkOptions, Network};
@@ -139,18 +138,12 @@ fn the_origin_crashes_in_every_phase() {
     crash_in_every_phase("origin");
 }
 
-const ROLE: &str = "MARGO_TEST_HG_ROLE";
-
-fn say(line: &str) {
-    println!("{line}");
-    std::io::stdout().flush().unwrap();
-}
+const ROLE: &str = "MARGO_TEST_HG_KILL";
 
 /// Not a test of its own: the process that the others kill.
 #[test]
-fn other_process() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
+fn service_process() {
+    let Some(role) = process::asked(ROLE) else { return };
     match role.split_once(' ') {
         None => serve(&role),
         Some((what, address)) => call(what, address),
@@ -205,46 +198,6 @@ fn call(what: &str, address: &str) {
     }
 }
 
-struct Other {
-    child: Child,
-    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
-}
-
-impl Other {
-    fn start(role: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "other_process", "--nocapture"])
-            .env(ROLE, role)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, lines }
-    }
-
-    /// Reads until a line contains `prefix`; what follows it.
-    fn line_after(&mut self, prefix: &str) -> String {
-        for line in self.lines.by_ref() {
-            if let Some((_, rest)) = line.unwrap().split_once(prefix) {
-                return rest.to_owned();
-            }
-        }
-        panic!("the other process ended without `{prefix}`");
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn until(core: &Node, service: &Service, what: &str, done: impl Fn() -> bool) {
     until_with(Wait::Poll, core, service, what, done);
 }
@@ -261,11 +214,10 @@ fn until_with(wait: Wait, core: &Node, service: &Service, what: &str, done: impl
 /// at an origin that sleeps.
 fn kill_the_target(transport: &str, wait: Wait) {
     for phase in ["held", "not taken", "arguments not fetched", "result not fetched"] {
-        let mut other = Other::start(transport);
-        let address = other.line_after("listening on ");
+        let mut other = process::Service::start_with(ROLE, transport);
         let core = open(&uri(transport, false), false, HgOptions::default());
         register(&core, true);
-        let (to, service) = (core.lookup(&address).unwrap(), Service::default());
+        let (to, service) = (core.lookup(&other.address).unwrap(), Service::default());
         let warm = start(&core, &to, NULL, ForwardOptions::default(), b"");
         until(&core, &service, "the first call", || warm.is_over());
         let (long, two_way) = (pattern(1 << 20), ForwardOptions::default());
@@ -326,7 +278,8 @@ fn kill_the_origin(transport: &str, wait: Wait) {
         let core = open(&uri(transport, true), true, HgOptions::default());
         register(&core, true);
         let service = Service::default();
-        let mut other = Other::start(&format!("{what} {}", core.self_addr().uri()));
+        let mut other =
+            process::Service::spawn(ROLE, &format!("{what} {}", core.self_addr().uri()));
         let (heard, words) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             let other = &mut other;

@@ -253,7 +253,18 @@ fn a_service_that_adds_no_receives_serves_more_requests_than_it_has() {
 }
 
 #[test]
-fn a_traffic_class_that_promises_something_is_refused() {
-    let error = margo::init(r#"{ "mercury": { "traffic_class": "bulk_data" } }"#).unwrap_err();
-    assert!(error.to_string().contains("mercury.traffic_class"), "{error}");
+fn a_traffic_class_and_a_subnet_are_for_networks() {
+    let keys = r#""mercury": { "traffic_class": "low_latency", "ip_subnet": "127.0.0.0/8" }"#;
+    // Shared memory has neither, which is no error.
+    for address in ["na+sm://", "na+tcp://"] {
+        let keys = format!(r#"{keys}, "margo": {{ "address": "{address}" }}"#);
+        let (service, client, target) = pair(&keys, &keys);
+        let sent = "text".to_owned();
+        assert_eq!(client.forward_timed(ECHO, &target, &sent, PATIENCE).unwrap(), sent);
+        end(&service, &client);
+    }
+    let nowhere = r#"{ "mercury": { "ip_subnet": "240.0.0.0/4" },
+                       "margo": { "address": "na+tcp://" } }"#;
+    let error = margo::init(nowhere).unwrap_err().to_string();
+    assert!(error.contains("ip_subnet 240.0.0.0/4"), "{error}");
 }

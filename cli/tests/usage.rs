@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::process::Stdio;
 
+use ::margo::na;
 use common::{Running, margo, run};
 
 #[test]
@@ -206,6 +207,36 @@ fn info_says_what_was_tried_to_find_a_library() {
     assert!(ended.stdout.contains("/nowhere/libfabric.so.1: "), "{ended:#?}");
     let others = ended.stdout.split("\nofi+tcp").next().unwrap();
     assert_eq!(others.matches("works; bulk data: ").count(), 3, "{ended:#?}");
+}
+
+/// Over TCP every libfabric that can be used here finds a device.
+#[test]
+fn info_lists_what_libfabric_finds() {
+    let found = na::plugins().iter().find(|plugin| plugin.name() == "ofi").unwrap().devices();
+    let devices = match found {
+        Ok(devices) => devices,
+        Err(lacks) => return println!("SKIPPED: {lacks}"),
+    };
+    assert!(devices.iter().any(|device| device.protocol.starts_with("ofi+tcp")), "{devices:?}");
+    let temp = tempfile::tempdir().unwrap();
+    let ended = run(margo(temp.path()).arg("info"), "").expect(0);
+    let json = run(margo(temp.path()).args(["info", "--json"]), "").expect(0);
+    let info: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    let transports = info["transports"].as_array().unwrap();
+    let ofi = transports.iter().find(|transport| transport["transport"] == "ofi+tcp").unwrap();
+    let listed = ofi["devices"].as_array().unwrap();
+    assert_eq!(listed.len(), devices.len(), "{ofi}");
+    for na::Device { protocol, name, address, summary } in devices {
+        let line = format!("{protocol}://  {name} ({address})");
+        assert!(ended.stdout.contains(&line), "{line}: {ended:#?}");
+        let is_it = |device: &serde_json::Value| {
+            device["protocol"] == protocol.as_str()
+                && device["name"] == name.as_str()
+                && device["address"] == address.as_str()
+                && device["summary"] == summary
+        };
+        assert!(listed.iter().any(is_it), "{line}: {ofi}");
+    }
 }
 
 #[test]

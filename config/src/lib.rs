@@ -50,6 +50,7 @@ mod pool_ref;
 mod resolve;
 mod samples;
 mod schema;
+mod subnet;
 mod suggest;
 mod trace;
 mod tree;
@@ -74,4 +75,5 @@ pub use resolve::{
 };
 pub use samples::samples;
 pub use schema::json_schema;
+pub use subnet::IpSubnet;
 pub use trace::TraceOptions;

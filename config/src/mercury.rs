@@ -74,7 +74,8 @@ pub struct Mercury {
     /// in a pool and xstream that are added for it, unless `margo.more_progress_pools` names its
     /// pool. Default 0: as many as that key has pools, and one more; so one if it is not given.
     pub max_contexts: u32,
-    /// Subnet to choose the interface by, such as `"192.168.0.0/24"`. Default none.
+    /// Subnet to choose the own address by where `margo.address` names no host, such as
+    /// `"192.168.0.0/24"` or `"fd00::/8"`. Default none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ip_subnet: Option<String>,
     /// Authorization key of the fabric, on CXI `service:vni[:index]`. Default none; on CXI `0:0:1`,
@@ -92,9 +93,9 @@ pub struct Mercury {
     pub na_request_mem_device: bool,
     /// What is protected by a checksum. Default `none`.
     pub checksum_level: ChecksumLevel,
-    /// Form of addresses. Default `unspec`.
+    /// Form of the own address. Default `unspec`.
     pub na_addr_format: NaAddrFormat,
-    /// Which class of the fabric's traffic. Default `unspec`. Not known to C Margo.
+    /// Which class of the network's traffic. Default `unspec`. Not known to C Margo.
     #[serde(skip_serializing_if = "is_default")]
     pub traffic_class: TrafficClass,
     /// Least important message that the network layer logs. Default `"warning"`.

@@ -47,6 +47,12 @@ pub struct NetworkOptions {
     /// Moves bulk data by cross-memory attach where that is permitted and faster. sm only. Default
     /// true.
     pub cross_memory_attach: bool,
+    /// Memory of at least so many bytes in one piece is sent by UCX's rendezvous, from memory to
+    /// memory; what is shorter is copied. From 1. ucx only, never over shared memory. Default none:
+    /// 65536 towards peers that UCX reaches by InfiniBand or RoCE, and never towards those by TCP
+    /// alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rendezvous_bytes_min: Option<usize>,
     /// Whose processes are let in. sm only: other transports cannot tell. Default `"own"`.
     #[serde(skip_serializing_if = "is_default")]
     pub peer_users: PeerUsers,
@@ -66,6 +72,7 @@ impl Default for NetworkOptions {
             left_bytes_max: 16 << 20,
             mapped_bytes_per_peer_max: 1 << 40,
             cross_memory_attach: true,
+            rendezvous_bytes_min: None,
             peer_users: PeerUsers::Own,
         }
     }

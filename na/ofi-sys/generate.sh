@@ -14,7 +14,8 @@ cd "$(dirname "$0")"
     # Constants with a type or a shift that is lost in a macro.
     for name in MSG RMA TAGGED READ WRITE RECV SEND REMOTE_READ REMOTE_WRITE MULTI_RECV \
         REMOTE_CQ_DATA COMPLETION INJECT_COMPLETE DELIVERY_COMPLETE SOURCE_ERR SOURCE \
-        DIRECTED_RECV NUMERICHOST CONTEXT CONTEXT2 ASYNC_IOV HMEM; do
+        DIRECTED_RECV NUMERICHOST CONTEXT CONTEXT2 ASYNC_IOV HMEM \
+        TC_BEST_EFFORT TC_LOW_LATENCY TC_DEDICATED_ACCESS TC_BULK_DATA TC_SCAVENGER TC_NETWORK_CTRL; do
         echo "static const unsigned long long MARGO_FI_$name = FI_$name;"
     done
 } > "${TMPDIR:-/tmp}/margo-ofi-wrapper.h"

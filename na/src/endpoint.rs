@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Access, Addr, EndpointStats, Error, LargeBuffers, LocalMem, Memory, MsgBuf, RegionTable,
-    RemoteMem, SmOptions, TcpOptions, UcxOptions,
+    Access, Addr, AddrFormat, EndpointStats, Error, LargeBuffers, LocalMem, Memory, MsgBuf,
+    RegionTable, RemoteMem, SmOptions, Subnet, TcpOptions, TrafficClass, UcxOptions,
 };
 
 /// Names an operation in its completion and in `cancel`. Chosen by the caller, unique among the
@@ -88,6 +88,24 @@ pub struct OpenOptions {
     ///
     /// Counterpart: `auth_key` of `na_init_info`.
     pub auth_key: Option<String>,
+    /// What kind of traffic it makes, for networks that treat kinds apart; see [`TrafficClass`].
+    /// tcp: the code point of all connections. ofi: what the provider is told; ucx: InfiniBand and
+    /// RoCE. A class that cannot be had is an error; transports that have none say so
+    /// ([`ignored`](crate::ignored)). Default: unspecified.
+    ///
+    /// Counterpart: `traffic_class` of `na_init_info`.
+    pub traffic_class: TrafficClass,
+    /// Form of the own address: of tcp and ucx, and those providers of ofi that have IP addresses.
+    /// Default: unspecified.
+    ///
+    /// Counterpart: `addr_format` of `na_init_info`.
+    pub addr_format: AddrFormat,
+    /// Chooses the own address where the URI names no host, for the same transports: that of this
+    /// machine which is in the subnet. If the URI names a host or an interface with several
+    /// addresses, one in the subnet goes first; otherwise who names a host means it. Default: none.
+    ///
+    /// Counterpart: `ip_subnet` of `na_init_info`.
+    pub ip_subnet: Option<Subnet>,
     /// Where keys of registered memory are kept, for endpoints that share it: what is registered at
     /// one can be reached through all. Default: a table of its own.
     pub regions: Option<RegionTable>,
@@ -167,6 +185,9 @@ impl Default for OpenOptions {
             copy_helper: None,
             auto_sm: None,
             auth_key: None,
+            traffic_class: TrafficClass::Unspec,
+            addr_format: AddrFormat::Unspec,
+            ip_subnet: None,
             regions: None,
         }
     }
@@ -176,6 +197,16 @@ impl OpenOptions {
     /// Default options with [`listen`](Self::listen) as given.
     pub fn listening(listen: bool) -> Self {
         Self { listen, ..Self::default() }
+    }
+
+    /// Which of the options about networks are given, by name.
+    pub(crate) fn about_networks(&self) -> impl Iterator<Item = &'static str> {
+        let given = [
+            (self.traffic_class != TrafficClass::Unspec, "traffic_class"),
+            (self.addr_format != AddrFormat::Unspec, "addr_format"),
+            (self.ip_subnet.is_some(), "ip_subnet"),
+        ];
+        given.into_iter().filter_map(|(is_given, name)| is_given.then_some(name))
     }
 }
 

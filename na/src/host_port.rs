@@ -3,8 +3,8 @@
 //!
 //! | text | listening endpoint | `lookup` |
 //! |---|---|---|
-//! | empty | `127.0.0.1`, a free port | refused |
-//! | `:port` | `127.0.0.1` | `127.0.0.1` |
+//! | empty | the address in the subnet that is asked for, else `127.0.0.1`; a free port | refused |
+//! | `:port` | the same with that port | `127.0.0.1` |
 //! | `host`, `host:0` | that host, a free port | refused: no port |
 //! | `host:port`, `1.2.3.4:port`, `[::1]:port` | that address | that address |
 //! | `eth0:port` | the first address of that interface | the same, of this machine |
@@ -12,7 +12,8 @@
 //! | `0.0.0.0:port`, `[::]:port` | all interfaces | refused: names no host |
 //!
 //! A name that an interface of this machine has is that interface, else a host. Of an interface,
-//! IPv4 goes before IPv6, and link-local addresses come last.
+//! IPv4 goes before IPv6, and link-local addresses come last. For a listening endpoint, family and
+//! subnet decide before that (`own_address.rs`).
 //!
 //! Names are resolved where they are given, which may block: in `open` and `lookup`, never while
 //! polling. A name with one address is that address; one with several stays a peer of its own,
@@ -20,8 +21,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs, UdpSocket};
 
-use crate::Error;
-use crate::interface;
+use crate::own_address::Wanted;
+use crate::{Error, interface};
 
 /// What a peer is found by when it is looked up again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -117,9 +118,16 @@ fn scoped(uri: &str, ip: &str, link: &str, port: u16) -> Result<SocketAddr, Erro
 }
 
 /// Where an endpoint of that URI listens. May block on name resolution.
-pub(crate) fn listen_address(uri: &str, rest: &str) -> Result<SocketAddr, Error> {
+pub(crate) fn listen_address(
+    (transport, uri, rest): (&'static str, &str, &str),
+    wanted: &Wanted,
+) -> Result<SocketAddr, Error> {
     let (host, port) = split(uri, rest)?;
-    Ok(resolve(uri, host, port)?[0])
+    if host.is_empty() {
+        let in_subnet = wanted.in_subnet(transport, port)?;
+        return Ok(in_subnet.unwrap_or_else(|| wanted.loopback(port)));
+    }
+    wanted.among(uri, host, &resolve(uri, host, port)?)
 }
 
 /// Who is meant by that URI, whose `rest` stands behind `head` and `://`, and where to connect. May
@@ -149,11 +157,22 @@ pub(crate) fn peer_addresses(
 }
 
 /// The address under which others reach a socket that is bound to `bound`: for all interfaces, the
-/// one that the system would use towards the outside, else loopback.
-pub(crate) fn reachable(bound: SocketAddr) -> SocketAddr {
+/// one in the subnet that is asked for; else the one that the system would use towards the outside,
+/// else loopback.
+pub(crate) fn reachable(
+    transport: &'static str,
+    bound: SocketAddr,
+    wanted: &Wanted,
+) -> Result<SocketAddr, Error> {
     if !bound.ip().is_unspecified() {
-        return bound;
+        return Ok(bound);
     }
+    let in_subnet = wanted.in_subnet(transport, bound.port())?;
+    let same_family = |address: &SocketAddr| address.is_ipv4() == bound.is_ipv4();
+    Ok(in_subnet.filter(same_family).unwrap_or_else(|| towards_outside(bound)))
+}
+
+fn towards_outside(bound: SocketAddr) -> SocketAddr {
     // Addresses reserved for documentation: connecting a UDP socket chooses a route and sends
     // nothing.
     let (any, outside, fallback): (IpAddr, IpAddr, IpAddr) = match bound {
@@ -187,6 +206,10 @@ mod tests {
         peer_addresses(&format!("na+tcp://{rest}"), "na+tcp", rest)
     }
 
+    fn listen(rest: &str) -> Result<SocketAddr, Error> {
+        listen_address(("tcp", "", rest), &Wanted::default())
+    }
+
     #[test]
     fn reads_the_usual_forms() {
         let v4: SocketAddr = "127.0.0.1:80".parse().unwrap();
@@ -194,9 +217,9 @@ mod tests {
         assert_eq!(peer("127.0.0.1:80").unwrap(), (PeerKey::Address(v4), vec![v4]));
         assert_eq!(peer(":80").unwrap(), (PeerKey::Address(v4), vec![v4]));
         assert_eq!(peer("[::1]:80").unwrap(), (PeerKey::Address(v6), vec![v6]));
-        assert_eq!(listen_address("", "").unwrap(), "127.0.0.1:0".parse().unwrap());
-        assert_eq!(listen_address("", "[::]").unwrap(), "[::]:0".parse().unwrap());
-        assert_eq!(listen_address("", "0.0.0.0:7").unwrap(), "0.0.0.0:7".parse().unwrap());
+        assert_eq!(listen("").unwrap(), "127.0.0.1:0".parse().unwrap());
+        assert_eq!(listen("[::]").unwrap(), "[::]:0".parse().unwrap());
+        assert_eq!(listen("0.0.0.0:7").unwrap(), "0.0.0.0:7".parse().unwrap());
     }
 
     #[test]
@@ -209,8 +232,8 @@ mod tests {
             println!("not tested: the loopback interface is without addresses here");
             return;
         }
-        assert!(listen_address("", "lo:7").unwrap().ip().is_loopback());
-        assert!(listen_address("", "lo").unwrap().ip().is_loopback());
+        assert!(listen("lo:7").unwrap().ip().is_loopback());
+        assert!(listen("lo").unwrap().ip().is_loopback());
         assert!(matches!(peer("lo:80").unwrap().0, PeerKey::Address(_)));
     }
 
@@ -242,7 +265,8 @@ mod tests {
     #[test]
     fn all_interfaces_become_an_address_to_call() {
         for text in ["0.0.0.0:7", "[::]:7", "127.0.0.1:7"] {
-            let address = reachable(text.parse().unwrap());
+            let bound = text.parse().unwrap();
+            let address = reachable("tcp", bound, &Wanted::default()).unwrap();
             assert!(!address.ip().is_unspecified());
             assert_eq!(address.port(), 7);
         }

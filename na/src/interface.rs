@@ -15,21 +15,28 @@ pub(crate) fn index(name: &str) -> Option<u32> {
 /// The addresses of the interface `name` with `port`: IPv4 first, link-local IPv6 last.
 pub(crate) fn addresses(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let list = List::new()?;
-    let mut found: Vec<SocketAddr> = list
-        .entries()
-        .filter(|entry| entry.name.to_bytes() == name.as_bytes())
-        .filter_map(|entry| entry.address)
-        .map(|mut address| {
-            address.set_port(port);
-            address
-        })
-        .collect();
-    found.sort_by_key(|address| match address {
+    let of_name = list.entries().filter(|entry| entry.name.to_bytes() == name.as_bytes());
+    let mut found: Vec<_> = of_name.filter_map(|entry| entry.at(port)).collect();
+    found.sort_by_key(rank);
+    Ok(found)
+}
+
+/// The addresses of all interfaces that are up, with `port` and the interface's name, in the same
+/// order.
+pub(crate) fn all_addresses(port: u16) -> io::Result<Vec<(String, SocketAddr)>> {
+    let list = List::new()?;
+    let named = |entry: Entry<'_>| Some((entry.name.to_string_lossy().into(), entry.at(port)?));
+    let mut found: Vec<_> = list.entries().filter(|entry| entry.is_up).filter_map(named).collect();
+    found.sort_by_key(|(_, address)| rank(address));
+    Ok(found)
+}
+
+fn rank(address: &SocketAddr) -> u8 {
+    match address {
         SocketAddr::V4(_) => 0,
         SocketAddr::V6(v6) if !is_link_local(*v6.ip()) => 1,
         SocketAddr::V6(_) => 2,
-    });
-    Ok(found)
+    }
 }
 
 /// Whether an address says nothing without the interface that leads to it.
@@ -44,7 +51,16 @@ struct List {
 
 struct Entry<'a> {
     name: &'a CStr,
+    is_up: bool,
     address: Option<SocketAddr>,
+}
+
+impl Entry<'_> {
+    fn at(&self, port: u16) -> Option<SocketAddr> {
+        let mut address = self.address?;
+        address.set_port(port);
+        Some(address)
+    }
 }
 
 impl List {
@@ -65,7 +81,8 @@ impl List {
             next = entry.ifa_next;
             // SAFETY: the name of an entry is a string with an end, and lives as long as the list.
             let name = unsafe { CStr::from_ptr(entry.ifa_name) };
-            Some(Entry { name, address: address(entry) })
+            let is_up = entry.ifa_flags & libc::IFF_UP as u32 != 0;
+            Some(Entry { name, is_up, address: address(entry) })
         })
     }
 }
@@ -110,6 +127,10 @@ mod tests {
         let found = addresses("lo", 7).unwrap();
         // In a fresh network namespace it may be without addresses.
         assert!(found.iter().all(|address| address.ip().is_loopback() && address.port() == 7));
+        let all = all_addresses(7).unwrap();
+        assert!(all.iter().all(|(name, address)| !name.is_empty() && address.port() == 7));
+        let of_lo = all.iter().filter(|(name, _)| name == "lo");
+        assert!(of_lo.clone().all(|(_, address)| found.contains(address)), "{all:?}");
     }
 
     #[test]

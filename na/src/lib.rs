@@ -68,6 +68,10 @@ mod memory;
 #[cfg(not(loom))]
 mod message;
 #[cfg(not(loom))]
+mod network_options;
+#[cfg(all(any(feature = "tcp", feature = "ofi", feature = "ucx"), not(loom)))]
+mod own_address;
+#[cfg(not(loom))]
 #[allow(unreachable_pub, reason = "public for the models only")]
 mod parts;
 #[cfg(loom)]
@@ -90,6 +94,12 @@ mod tcp_options;
 mod ucx_options;
 #[cfg(not(loom))]
 mod uri;
+#[cfg(all(
+    test,
+    any(feature = "sm", feature = "tcp", feature = "ofi", feature = "ucx"),
+    not(loom)
+))]
+mod wire_doc;
 
 #[cfg(not(loom))]
 #[doc(hidden)]
@@ -133,8 +143,9 @@ pub use self::{
     error::{DeniedReason, Error},
     memory::{Access, LocalMem, Memory, RawSegment, RemoteMem, WeakMem},
     message::{LargeBuffers, MsgBuf},
+    network_options::{AddrFormat, Subnet, TrafficClass},
     region::RegionTable,
-    registry::{Device, Plugin, open, plugin_for, plugins},
+    registry::{Device, Plugin, ignored, open, plugin_for, plugins},
     sm_options::SmOptions,
     stats::{EndpointStats, PeerLink, PeerStats},
     tcp_options::TcpOptions,

@@ -31,6 +31,13 @@ pub trait Plugin: Send + Sync {
         Ok(Vec::new())
     }
 
+    /// Options that are given and mean nothing for `uri`, by name. Default: those that are about
+    /// networks (`traffic_class`, `addr_format`, `ip_subnet`).
+    fn ignores(&self, uri: &Uri<'_>, options: &OpenOptions) -> Vec<&'static str> {
+        let _ = uri;
+        options.about_networks().collect()
+    }
+
     /// Opens an endpoint.
     ///
     /// # Errors
@@ -131,9 +138,54 @@ pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error
     }
 }
 
+/// Options about networks that are given and mean nothing for `uri`, by name (`traffic_class`,
+/// `addr_format`, `ip_subnet`): for a warning, since an endpoint opens all the same. With
+/// [`OpenOptions::auto_sm`] the network beside the shared memory counts. Nothing for a URI that
+/// cannot be opened.
+pub fn ignored(uri: &str, options: &OpenOptions) -> Vec<&'static str> {
+    let uri = match crate::auto_sm::parts(uri) {
+        Some(Ok((_, far))) => far,
+        _ => uri,
+    };
+    let Ok(uri) = Uri::parse(uri) else { return Vec::new() };
+    plugin_for(&uri).map_or_else(|_| Vec::new(), |plugin| plugin.ignores(&uri, options))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(all(feature = "sm", feature = "tcp", feature = "sim", feature = "ofi", feature = "ucx"))]
+    #[test]
+    fn what_a_transport_has_no_use_for_is_told() {
+        use crate::{AddrFormat, Subnet, TrafficClass};
+        let mut options = OpenOptions::default();
+        let all = ["traffic_class", "addr_format", "ip_subnet"];
+        for uri in ["na+sm://", "ofi+shm://", "ucx+sm://", "no such thing"] {
+            assert_eq!(ignored(uri, &options), [""; 0], "{uri}");
+        }
+        options.traffic_class = TrafficClass::BulkData;
+        options.addr_format = AddrFormat::Ipv4;
+        options.ip_subnet = Subnet::new([127, 0, 0, 0].into(), 8);
+        for (uri, expected) in [
+            ("na+sm://", &all[..]),
+            ("na+sim://x", &all),
+            ("na+tcp://", &[]),
+            ("uid://a-b-c#na+sm://1-0#na+tcp://127.0.0.1:7", &[]),
+            ("ofi+tcp://", &all[..1]),
+            ("ofi+verbs://", &all[..1]),
+            ("ofi+cxi://", &all[2..]),
+            ("ofi+efa://", &all[2..]),
+            ("ofi+shm://", &["traffic_class", "ip_subnet"]),
+            ("ucx+tcp://", &all[..1]),
+            ("ucx+sm://", &all[..1]),
+            ("ucx+all://", &[]),
+            ("ucx+rc://", &[]),
+            ("bmi+tcp://", &[]),
+        ] {
+            assert_eq!(ignored(uri, &options), expected, "{uri}");
+        }
+    }
 
     #[test]
     fn an_unknown_transport_is_told_what_there_is() {

@@ -20,7 +20,7 @@ fn open(users: PeerUsers, listen: bool) -> Node {
 fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        eprintln!("skipped: only root can become another user");
+        eprintln!("SKIPPED: only root can become another user");
     }
     root
 }

@@ -135,6 +135,8 @@ impl<T> Forward<T> {
     /// The send ended. Returns what is to be canceled because of that.
     pub(super) fn sent(&mut self, result: Result<(), na::Error>) -> Option<Role> {
         self.sending = false;
+        // A call that waits for its response only must own nothing, see `take_plain`.
+        self.to = None;
         let error = result.err()?;
         match &self.outcome {
             // What the receive said is less precise.
@@ -188,12 +190,14 @@ impl<T> Forward<T> {
         self.outcome.get_or_insert(result);
     }
 
-    /// Takes the token of a call that waits for its response and for nothing else.
+    /// Takes the token of a call that waits for its response and for nothing else, and owns nothing
+    /// more: it is not dropped.
     #[inline]
     pub(super) fn take_plain(&mut self) -> Option<T> {
         let plain = self.receiving
             && !self.one_way
             && !self.sending
+            && self.to.is_none()
             && !self.canceled
             && self.fetching.is_none()
             && self.outcome.is_none()

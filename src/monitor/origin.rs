@@ -123,15 +123,10 @@ impl Starting<'_> {
     /// The call has begun, or will not.
     #[inline]
     pub(crate) fn end(mut self, error: Option<&HgError>) {
-        if let Some(on) = self.on.take() {
-            match error {
-                None => {
-                    if let Some(cell) = on.span {
-                        cell.span().sent = Some(Moment::now());
-                    }
-                }
-                Some(error) => on.not_sent(CallOutcome::of_error(error)),
-            }
+        if let Some(on) = self.on.take()
+            && (error.is_some() || on.span.is_some())
+        {
+            on.end(error);
         }
     }
 }
@@ -146,6 +141,15 @@ impl Drop for Starting<'_> {
 }
 
 impl On<'_> {
+    #[inline(never)]
+    fn end(self, error: Option<&HgError>) {
+        match (error, self.span.as_deref()) {
+            (None, Some(cell)) => cell.span().sent = Some(Moment::now()),
+            (None, None) => {}
+            (Some(error), _) => self.not_sent(CallOutcome::of_error(error)),
+        }
+    }
+
     #[cold]
     fn not_sent(self, outcome: CallOutcome) {
         if let Some(cell) = &self.span {
@@ -269,9 +273,14 @@ impl CallWatch {
     /// The caller has looked at the end.
     #[inline]
     pub(crate) fn read(&self) {
-        if self.row.load(Ordering::Relaxed) & HAS_SPAN != 0
-            && let Some(cell) = self.span.get()
-        {
+        if self.row.load(Ordering::Relaxed) & HAS_SPAN != 0 {
+            self.finish();
+        }
+    }
+
+    #[inline(never)]
+    fn finish(&self) {
+        if let Some(cell) = self.span.get() {
             cell.finish();
         }
     }

@@ -1,6 +1,7 @@
 //! RPC cores over each transport, driven by one thread.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+pub(crate) mod exchange;
 pub(crate) mod idle;
 pub(crate) mod roles;
 

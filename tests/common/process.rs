@@ -1,4 +1,5 @@
 //! A service in a process of its own: the test program run again, for its test `service_process`.
+//! It dies with the thread that started it, or when its [`Service`] is dropped.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -10,13 +11,24 @@ const ADDRESS: &str = "MARGO_TEST_SERVICE_ADDRESS";
 /// In the test `service_process`: if this is such a process, starts the instance, lets `register`
 /// add RPCs, and serves until it is killed, at the latest with its parent.
 pub(crate) fn serve_if_asked(register: impl FnOnce(&Instance)) {
-    let Ok(address) = std::env::var(ADDRESS) else { return };
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
+    let Some(address) = asked(ADDRESS) else { return };
     let service = Instance::builder(address).start().unwrap();
     register(&service);
-    println!("listening on {}", service.self_addr());
-    std::io::stdout().flush().unwrap();
+    say(&format!("listening on {}", service.self_addr()));
     service.wait_for_finalize().unwrap();
+}
+
+/// If this is a process that was started with that variable: its value. It ends with its parent.
+pub(crate) fn asked(variable: &str) -> Option<String> {
+    let value = std::env::var(variable).ok()?;
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
+    Some(value)
+}
+
+/// In such a process: a line for its parent.
+pub(crate) fn say(line: &str) {
+    println!("{line}");
+    std::io::stdout().flush().unwrap();
 }
 
 /// Such a process. Killed when dropped.
@@ -31,8 +43,15 @@ impl Service {
         Self::start_with(ADDRESS, address)
     }
 
-    /// One that finds out what to start from this variable.
+    /// One that finds out what to start from this variable, and says where it listens.
     pub(crate) fn start_with(variable: &str, value: &str) -> Self {
+        let mut service = Self::spawn(variable, value);
+        service.address = service.line_after("listening on ");
+        service
+    }
+
+    /// The same; it need not listen.
+    pub(crate) fn spawn(variable: &str, value: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "service_process", "--nocapture"])
             .env(variable, value)
@@ -40,9 +59,7 @@ impl Service {
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut service = Self { child, lines, address: String::new() };
-        service.address = service.line_after("listening on ");
-        service
+        Self { child, lines, address: String::new() }
     }
 
     /// Reads until a line contains `prefix`; what follows it.
@@ -58,6 +75,14 @@ impl Service {
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
             .unwrap();
+    }
+
+    /// Stops it, and waits until the kernel has: another processor may run it a little longer.
+    pub(crate) fn stop(&self) {
+        use rustix::process::{Pid, Signal, WaitOptions, waitpid};
+        self.signal(Signal::STOP);
+        let status = waitpid(Some(Pid::from_child(&self.child)), WaitOptions::UNTRACED).unwrap();
+        assert!(status.is_some_and(|(_, status)| status.stopped()), "the process has ended");
     }
 
     /// Waits until it has ended by itself; whether with success.

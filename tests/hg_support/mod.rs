@@ -1,5 +1,6 @@
 //! Nodes of the RPC core for the acceptance cases: a target that serves, an origin that calls, over
-//! any transport, polling or sleeping, remote or themselves.
+//! any transport, polling or sleeping, to another node of the process, to one of another process,
+//! or to themselves.
 #![allow(
     clippy::unwrap_used,
     clippy::missing_panics_doc,
@@ -8,6 +9,9 @@
     reason = "a test"
 )]
 #![allow(dead_code, reason = "each test program uses a part")]
+
+#[path = "../common/process.rs"]
+pub mod process;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -32,6 +36,10 @@ pub const STUCK: RpcId = RpcId::mercury("stuck");
 pub const WHERE: RpcId = RpcId::mercury("where");
 pub const SIZE: RpcId = RpcId::mercury("size");
 pub const CLIENT_ONLY: RpcId = RpcId::mercury("client only");
+/// What the target has seen: see [`World::seen`].
+pub const SEEN: RpcId = RpcId::mercury("seen");
+/// Drops the requests that the target holds.
+pub const DROP_HELD: RpcId = RpcId::mercury("drop held");
 pub const FINISH: RpcId = RpcId::mercury("finish");
 
 /// Where the end of an operation is noted.
@@ -95,6 +103,16 @@ impl Sink<Token> for Handlers<'_> {
                 let size = request.payload_bytes() as u64;
                 answer(request, |writer| writer.put(&size.to_le_bytes()));
             }
+            SEEN => {
+                let held = self.0.held.lock().unwrap().len() as u64;
+                let seen = (self.0.news.load(Ordering::Relaxed), held);
+                answer(request, |writer| proc::to_writer(writer, &seen));
+            }
+            DROP_HELD => {
+                let held = std::mem::take(&mut *self.0.held.lock().unwrap());
+                drop(held);
+                answer(request, |_| Ok(()));
+            }
             FINISH => {
                 self.0.held.lock().unwrap().clear();
                 self.0.finished.store(true, Ordering::Relaxed);
@@ -127,7 +145,8 @@ pub fn answer(
 
 /// Registers what both sides know.
 pub fn register(core: &Node, serves: bool) {
-    let two_way = ["null", "open", "echo", "make", "stuck", "where", "size", "finish"];
+    let two_way = ["null", "open", "echo", "make", "stuck", "where", "size"];
+    let two_way = two_way.into_iter().chain(["seen", "drop held", "finish"]);
     for name in two_way {
         core.register(Registration::mercury(name)).unwrap();
     }
@@ -177,55 +196,141 @@ pub fn uri(transport: &str, listen: bool) -> String {
     }
 }
 
-/// Origin, target and how to reach it. The target of a remote pair runs in threads of its own.
+/// Origin, target and how to reach it. The target of a remote pair runs in threads of its own, or
+/// in another process.
 pub struct World {
     pub transport: &'static str,
     pub wait: Wait,
     pub origin: Node,
     pub to: Addr,
     pub service: Arc<Service>,
-    threads: Vec<JoinHandle<()>>,
-    target: Option<Node>,
+    target: Target,
+}
+
+enum Target {
+    Own,
+    Threads(Node, Vec<JoinHandle<()>>),
+    Process(process::Service),
 }
 
 pub const TRANSPORTS: [&str; 3] = ["sm", "tcp", "sim"];
 
+/// Those between processes.
+pub const BETWEEN_PROCESSES: [&str; 2] = ["sm", "tcp"];
+
+/// The target of a remote pair, and the threads that serve its contexts until it is told to finish.
+fn serve(
+    transport: &str,
+    wait: Wait,
+    options: &HgOptions,
+    service: &Arc<Service>,
+) -> (Node, Vec<JoinHandle<()>>) {
+    let target = open(&uri(transport, true), true, options.clone());
+    register(&target, true);
+    let mut contexts = vec![target.clone()];
+    for _ in 1..options.max_contexts {
+        contexts.push(target.context().unwrap());
+    }
+    let serve = |context: Node| {
+        let service = service.clone();
+        std::thread::spawn(move || {
+            while !service.finished.load(Ordering::Relaxed) || context.in_hand().tokens > 0 {
+                step(&context, wait, &service);
+            }
+        })
+    };
+    let threads = contexts.into_iter().map(serve).collect();
+    (target, threads)
+}
+
+/// Waits until nothing is left at a node that was closed.
+pub fn drain(core: &Node, service: &Service) {
+    let start = Instant::now();
+    loop {
+        let hand = core.in_hand();
+        if (hand.operations, hand.tokens, hand.requests_held) == (0, 0, 0) {
+            break;
+        }
+        core.poll(64, &mut Handlers(service)).unwrap();
+        assert!(start.elapsed() < PATIENCE, "left over: {hand:?}");
+    }
+}
+
+/// What a target in another process is told: transport, whether it sleeps, and the options that the
+/// cases set.
+const TARGET: &str = "MARGO_TEST_HG_TARGET";
+
+fn told(transport: &str, wait: Wait, options: &HgOptions) -> String {
+    let HgOptions { max_contexts, overflow, overflow_bytes_max, .. } = options;
+    let sleeps = wait == Wait::Sleep;
+    format!("{transport} {sleeps} {max_contexts} {overflow} {overflow_bytes_max}")
+}
+
+/// In the test `service_process`: the target of the others, if this is its process.
+pub fn serve_if_asked() {
+    let Some(asked) = process::asked(TARGET) else { return };
+    let words: Vec<_> = asked.split(' ').collect();
+    let [transport, sleeps, max_contexts, overflow, overflow_bytes_max] = words[..] else {
+        panic!("{asked}")
+    };
+    let wait = if sleeps == "true" { Wait::Sleep } else { Wait::Poll };
+    let mut options = HgOptions::default();
+    options.max_contexts = max_contexts.parse().unwrap();
+    options.overflow = overflow.parse().unwrap();
+    options.overflow_bytes_max = overflow_bytes_max.parse().unwrap();
+    let service = Arc::default();
+    let (target, mut threads) = serve(transport, wait, &options, &service);
+    process::say(&format!("listening on {}", target.self_addr().uri()));
+    // The first context is told to finish; the others sleep until the end.
+    threads.remove(0).join().unwrap();
+    target.close();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    drain(&target, &service);
+}
+
 impl World {
-    /// The target of a remote pair.
+    /// The target of a remote pair within this process.
     pub fn target(&self) -> Node {
-        self.target.clone().unwrap()
+        match &self.target {
+            Target::Threads(target, _) => target.clone(),
+            Target::Own => self.origin.clone(),
+            Target::Process(_) => panic!("it is in another process"),
+        }
     }
 
     pub fn is_remote(&self) -> bool {
-        self.target.is_some()
+        !matches!(self.target, Target::Own)
     }
 
-    pub fn remote(transport: &'static str, wait: Wait, options: &HgOptions) -> Self {
-        let service = Arc::new(Service::default());
-        let target = open(&uri(transport, true), true, options.clone());
-        register(&target, true);
-        let mut contexts = vec![target.clone()];
-        for _ in 1..options.max_contexts {
-            contexts.push(target.context().unwrap());
-        }
-        let threads = contexts
-            .into_iter()
-            .map(|context| {
-                let service = service.clone();
-                std::thread::spawn(move || {
-                    while !service.finished.load(Ordering::Relaxed) || context.in_hand().tokens > 0
-                    {
-                        step(&context, wait, &service);
-                    }
-                })
-            })
-            .collect();
+    fn towards(
+        transport: &'static str,
+        wait: Wait,
+        options: &HgOptions,
+        service: Arc<Service>,
+        (target, address): (Target, &str),
+    ) -> Self {
         let mut options = options.clone();
         options.listen = false;
         let origin = open(&uri(transport, false), false, options);
         register(&origin, false);
-        let to = origin.lookup(target.self_addr().uri()).unwrap();
-        Self { transport, wait, origin, to, service, threads, target: Some(target) }
+        let to = origin.lookup(address).unwrap();
+        Self { transport, wait, origin, to, service, target }
+    }
+
+    pub fn remote(transport: &'static str, wait: Wait, options: &HgOptions) -> Self {
+        let service = Arc::default();
+        let (target, threads) = serve(transport, wait, options, &service);
+        let own = target.self_addr();
+        let target = (Target::Threads(target, threads), own.uri());
+        Self::towards(transport, wait, options, service, target)
+    }
+
+    /// With the target in another process, whose test program has a test `service_process`.
+    pub fn two_processes(transport: &'static str, wait: Wait, options: &HgOptions) -> Self {
+        let other = process::Service::start_with(TARGET, &told(transport, wait, options));
+        let address = other.address.clone();
+        let target = (Target::Process(other), &address[..]);
+        Self::towards(transport, wait, options, Arc::default(), target)
     }
 
     pub fn own(transport: &'static str, wait: Wait, options: &HgOptions) -> Self {
@@ -233,7 +338,7 @@ impl World {
         register(&origin, true);
         let to = origin.self_addr();
         let service = Arc::default();
-        Self { transport, wait, origin, to, service, threads: Vec::new(), target: None }
+        Self { transport, wait, origin, to, service, target: Target::Own }
     }
 
     pub fn start(&self, id: RpcId, options: ForwardOptions, bytes: &[u8]) -> (Token, OpRef) {
@@ -258,56 +363,79 @@ impl World {
         token.take()
     }
 
+    /// News that the target has seen, and requests that it holds.
+    pub fn seen(&self) -> (u64, u64) {
+        proc::from_slice(&self.call(SEEN, &[]).unwrap()).unwrap()
+    }
+
     /// Ends the target, and finds that nothing is left at either side.
     pub fn finish(mut self) {
         self.call(FINISH, &[]).unwrap();
-        for core in self.target.iter().chain([&self.origin]) {
-            core.close();
-        }
-        for thread in self.threads.drain(..) {
-            thread.join().unwrap();
-        }
-        for core in self.target.iter().chain([&self.origin]) {
-            let start = Instant::now();
-            loop {
-                let hand = core.in_hand();
-                if (hand.operations, hand.tokens, hand.requests_held) == (0, 0, 0) {
-                    break;
-                }
-                core.poll(64, &mut Handlers(&self.service)).unwrap();
-                assert!(start.elapsed() < PATIENCE, "left over: {hand:?}");
+        self.origin.close();
+        match &mut self.target {
+            Target::Own => {}
+            Target::Threads(target, threads) => {
+                target.close();
+                threads.drain(..).for_each(|thread| thread.join().unwrap());
+                drain(target, &self.service);
             }
+            Target::Process(other) => assert!(other.wait(), "the target has failed"),
+        }
+        drain(&self.origin, &self.service);
+    }
+}
+
+type Make = fn(&'static str, Wait, &HgOptions) -> World;
+
+/// Every pair: transport, and how the target is there.
+pub fn remote_pairs() -> impl Iterator<Item = (&'static str, Make)> {
+    let within = TRANSPORTS.into_iter().map(|transport| (transport, World::remote as Make));
+    let between =
+        BETWEEN_PROCESSES.into_iter().map(|transport| (transport, World::two_processes as Make));
+    within.chain(between)
+}
+
+/// The same, and each node with itself.
+pub fn pairs() -> impl Iterator<Item = (&'static str, Make)> {
+    let own = TRANSPORTS.into_iter().map(|transport| (transport, World::own as Make));
+    remote_pairs().chain(own)
+}
+
+fn on(
+    pairs: impl Iterator<Item = (&'static str, Make)>,
+    options: &HgOptions,
+    body: impl Fn(&World),
+) {
+    for (transport, make) in pairs {
+        for wait in [Wait::Poll, Wait::Sleep] {
+            let world = make(transport, wait, options);
+            body(&world);
+            world.finish();
         }
     }
 }
 
-/// Runs a case over every transport, remote and themselves, polling and sleeping.
+/// Runs a case over every transport: with a target in this process and in another, and with
+/// themselves, polling and sleeping.
 pub fn everywhere(body: impl Fn(&World)) {
     everywhere_with(&HgOptions::default(), body);
 }
 
 /// As [`everywhere`], with such options.
 pub fn everywhere_with(options: &HgOptions, body: impl Fn(&World)) {
-    for transport in TRANSPORTS {
-        for wait in [Wait::Poll, Wait::Sleep] {
-            for make in [World::remote, World::own] {
-                let world = make(transport, wait, options);
-                body(&world);
-                world.finish();
-            }
-        }
-    }
+    on(pairs(), options, body);
 }
 
 /// As [`everywhere`], between two nodes only.
 pub fn everywhere_remote(options: &HgOptions, body: impl Fn(&World)) {
-    for transport in TRANSPORTS {
-        for wait in [Wait::Poll, Wait::Sleep] {
-            let world = World::remote(transport, wait, options);
-            body(&world);
-            world.finish();
-        }
-    }
+    on(remote_pairs(), options, body);
+}
+
+/// As [`everywhere`], in this process only: the body looks into the target.
+pub fn in_this_process(body: impl Fn(&World)) {
+    let makes = [World::remote as Make, World::own];
+    let pairs = TRANSPORTS.into_iter().flat_map(|transport| makes.map(|make| (transport, make)));
+    on(pairs, &HgOptions::default(), body);
 }
 
 pub fn pattern(len: usize) -> Vec<u8> {

@@ -525,7 +525,7 @@ fn permitted(result: io::Result<()>) -> bool {
         Err(error) => {
             let refused = [io::ErrorKind::Unsupported, io::ErrorKind::PermissionDenied];
             assert!(refused.contains(&error.kind()), "{error}");
-            println!("skipped: {error}");
+            println!("SKIPPED: {error}");
             false
         }
     }

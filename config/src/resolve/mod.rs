@@ -38,6 +38,7 @@ use crate::margo::{
 use crate::mercury::Mercury;
 use crate::monitoring::MonitoringOptions;
 use crate::network::{NetworkOptions, ProcOptions};
+use crate::subnet::IpSubnet;
 use crate::trace::TraceOptions;
 
 pub use roles::{CONTEXTS_MAX, XSTREAMS_MAX};
@@ -89,6 +90,8 @@ pub struct Resolved {
     pub trace: TraceOptions,
     /// Network settings, without the output-only keys.
     pub mercury: Mercury,
+    /// What `mercury.ip_subnet` says.
+    pub ip_subnet: Option<IpSubnet>,
     /// Largest arguments that travel inside the message, in bytes; `None`: the transport's limit.
     pub eager_size: Option<usize>,
     /// Longest arguments or result, in bytes.
@@ -241,6 +244,7 @@ impl Config {
         scalars::check_options(&self.margo, &mut found);
         let trace = trace::resolve(&self.margo.trace, env, &mut found);
         let log_level = scalars::log_level(&self.margo, env, &mut found);
+        let ip_subnet = network::subnet(&self.mercury, &mut found);
         let copy_pool = network::check(self, &layout, &mut found);
         let monitor =
             MonitoringOptions::effective(self.monitoring.as_ref(), env).unwrap_or_else(|errors| {
@@ -276,6 +280,7 @@ impl Config {
             stall_limit: Some(millis(self.margo.stall_limit_msec)).filter(|time| !time.is_zero()),
             trace,
             mercury: self.mercury.input_only(),
+            ip_subnet,
             eager_size: self.margo.eager_size,
             overflow_bytes_max: self.margo.overflow_bytes_max,
             overflow_held_max: self.margo.overflow_held_max,

@@ -4,8 +4,9 @@ use super::Findings;
 use super::declared::Layout;
 use crate::config::{Config, PoolAccess};
 use crate::margo::{MercuryBuild, PayloadChecksum};
-use crate::mercury::{ChecksumLevel, MULTI_RECV_OP_MAX, Mercury};
+use crate::mercury::{ChecksumLevel, MULTI_RECV_OP_MAX, Mercury, NaAddrFormat};
 use crate::network::NetworkOptions;
+use crate::subnet::IpSubnet;
 
 /// Checks `margo`'s and `mercury`'s settings of messages and bulk transfers. Returns the pool that
 /// takes part in copies.
@@ -60,6 +61,24 @@ fn large_buffers(mercury: &Mercury, found: &mut Findings) {
     }
 }
 
+/// Reads `mercury.ip_subnet`, and looks whether addresses of its family are wanted.
+pub(super) fn subnet(mercury: &Mercury, found: &mut Findings) -> Option<IpSubnet> {
+    let path = "mercury.ip_subnet";
+    let text = mercury.ip_subnet.as_deref()?;
+    let subnet = IpSubnet::parse(text).map_err(|message| found.error(path, message)).ok()?;
+    let (is_other, family) = match mercury.na_addr_format {
+        NaAddrFormat::Ipv4 => (subnet.ip.is_ipv6(), "IPv4"),
+        NaAddrFormat::Ipv6 => (subnet.ip.is_ipv4(), "IPv6"),
+        NaAddrFormat::Unspec | NaAddrFormat::Native => (false, ""),
+    };
+    if is_other {
+        let message =
+            format!("{text:?} has no {family} addresses, which `mercury.na_addr_format` asks for");
+        found.error(path, message);
+    }
+    Some(subnet)
+}
+
 /// Limits of zero that would let nobody in.
 fn peers(network: &NetworkOptions, found: &mut Findings) {
     let connections = network.connections_max.unwrap_or(usize::MAX) as u64;
@@ -68,6 +87,8 @@ fn peers(network: &NetworkOptions, found: &mut Findings) {
     limit("margo.network.connect_timeout_msec", connect, 1, u64::MAX, found);
     limit("margo.network.connections_max", connections, 1, u64::MAX, found);
     limit("margo.network.connections_per_user_max", of_a_user, 1, u64::MAX, found);
+    let rendezvous = network.rendezvous_bytes_min.unwrap_or(usize::MAX) as u64;
+    limit("margo.network.rendezvous_bytes_min", rendezvous, 1, u64::MAX, found);
     if network.connect_retry_msec > network.connect_timeout_msec {
         let message = format!(
             "ends after `margo.network.connect_timeout_msec`, which is {}",

@@ -25,6 +25,7 @@ use crate::fork::Process;
 use crate::lock::{BiasedGuard, BiasedLock};
 use crate::loopback::{Loopback, Outcome, Queued};
 use crate::matching::Kind;
+use crate::own_address::Wanted;
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
     MemPart, Memory, MsgBuf, OpId, OpenOptions, PeerLink, PeerStats, Refused, RegionTable,
@@ -113,7 +114,8 @@ impl OfiEndpoint {
         }
         let auth_key = auth_key(provider, options.auth_key.as_deref())?;
         let library = library()?;
-        let info = search::find(library, provider, uri)?;
+        let mut info = search::find(library, provider, uri, &Wanted::of(options)?)?;
+        info.set_class(options.traffic_class, provider.classes);
         let longest = info.ep_attr().max_msg_size;
         if message_bytes_max > longest {
             return Err(Error::InvalidArgument(format!(
@@ -126,7 +128,7 @@ impl OfiEndpoint {
         let device = fabric::text(info.domain_attr().name);
         let environment = |name: &str| std::env::var(name).ok();
         let auth_key = auth_key.map(|key| key.resolve(&device, environment)).transpose()?;
-        let domain = Domain::open(library, info, auth_key.map(Box::from))?;
+        let domain = Domain::open(library, info, auth_key.map(Box::from), options.traffic_class)?;
         let wait_fd = provider.wait_fd && !options.no_block;
         let ep = Ep::open(&domain, wait_fd, multi.then_some(message_bytes_max))?;
         let wait = Wait::new(&ep)?;

@@ -22,9 +22,9 @@ use ofi_sys::{Library, call, raw};
 
 use super::address::{RAW_BYTES_MAX, RawAddr};
 use super::cxi;
-use crate::Error;
 use crate::fork::Process;
 use crate::sync::Arc;
+use crate::{Error, TrafficClass};
 
 /// Entries of the completion queue, as C Mercury asks for (`NA_OFI_CQ_SIZE`): providers' defaults
 /// are smaller than what a busy server has in flight.
@@ -128,6 +128,29 @@ impl Info {
         unsafe { &*self.first().ep_attr }
     }
 
+    /// Says what kind of traffic the domain, and the endpoint if it `looks` at that, will make: as
+    /// C does, after the search (`na_ofi_domain_open`, `na_ofi_tclass`), since providers do not say
+    /// beforehand which classes they have.
+    pub(super) fn set_class(&mut self, class: TrafficClass, looks: bool) {
+        let class = match class {
+            TrafficClass::Unspec => return,
+            TrafficClass::BestEffort => raw::FI_TC_BEST_EFFORT,
+            TrafficClass::LowLatency => raw::FI_TC_LOW_LATENCY,
+            TrafficClass::BulkData => raw::FI_TC_BULK_DATA,
+            TrafficClass::DedicatedAccess => raw::FI_TC_DEDICATED_ACCESS,
+            TrafficClass::Scavenger => raw::FI_TC_SCAVENGER,
+            TrafficClass::NetworkCtrl => raw::FI_TC_NETWORK_CTRL,
+        };
+        let (info, class) = (self.as_ptr(), class as u32);
+        // SAFETY: owned, borrowed mutably, and every info has these parts.
+        unsafe {
+            (*(*info).domain_attr).tclass = class;
+            if looks {
+                (*(*info).tx_attr).tclass = class;
+            }
+        }
+    }
+
     pub(super) fn tx_attr(&self) -> &raw::fi_tx_attr {
         // SAFETY: every info has this part, and it lives as long.
         unsafe { &*self.first().tx_attr }
@@ -229,6 +252,7 @@ impl Domain {
         library: &'static Library,
         info: Info,
         mut auth_key: Option<Box<[u8]>>,
+        class: TrafficClass,
     ) -> Result<Arc<Self>, Error> {
         let data_bytes = domain_attr(info.first()).cq_data_size;
         if data_bytes < TAG_BYTES {
@@ -264,7 +288,11 @@ impl Domain {
         // SAFETY: the fabric is open, the info that of a search.
         let opened = unsafe { call::domain(this.fabric, info, &raw mut this.domain) };
         let name = text(this.info.domain_attr().name);
-        check(library, &format!("cannot open the domain `{name}`"), opened)?;
+        let of_class = match class {
+            TrafficClass::Unspec => String::new(),
+            class => format!(" for the traffic class {class:?}, which it may not have"),
+        };
+        check(library, &format!("cannot open the domain `{name}`{of_class}"), opened)?;
         if text(fabric_attr(this.info.first()).prov_name) == "cxi" {
             let mr_mode = this.info.domain_attr().mr_mode as u32;
             // SAFETY: the domain is open, of that provider, and nothing is opened in it yet.

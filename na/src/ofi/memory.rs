@@ -340,8 +340,9 @@ mod tests {
         let library = super::super::fabric::library().unwrap();
         let uri = crate::Uri::parse(uri).unwrap();
         let provider = super::super::provider::named(uri.protocol).unwrap();
-        let info = super::super::search::find(library, provider, &uri).unwrap();
-        let domain = Domain::open(library, info, None).unwrap();
+        let info =
+            super::super::search::find(library, provider, &uri, &Default::default()).unwrap();
+        let domain = Domain::open(library, info, None, Default::default()).unwrap();
         assert!(!stuck(&domain).end());
         // Whichever is first: the endpoint is closed, or the key is taken back.
         for closed in [false, true] {

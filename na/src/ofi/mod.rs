@@ -53,6 +53,8 @@ mod sinks;
 mod slots;
 mod transfer;
 mod unexpected;
+#[cfg(test)]
+mod wire_doc;
 
 use std::sync::Arc;
 
@@ -80,6 +82,17 @@ impl Plugin for Ofi {
 
     fn probe_uri(&self) -> &'static str {
         "ofi+tcp://127.0.0.1:0"
+    }
+
+    fn ignores(&self, uri: &Uri<'_>, options: &OpenOptions) -> Vec<&'static str> {
+        let Some(provider) = provider::named(uri.protocol) else { return Vec::new() };
+        let told = |name: &&str| match *name {
+            "traffic_class" => !provider.classes,
+            "ip_subnet" => provider.format != provider::Format::Socket,
+            // Where there are no such addresses, it is an error.
+            _ => false,
+        };
+        options.about_networks().filter(told).collect()
     }
 
     fn devices(&self) -> Result<Vec<Device>, Error> {

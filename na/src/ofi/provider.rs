@@ -39,6 +39,10 @@ pub(super) struct Provider {
     pub(super) source: bool,
     /// Waits on a descriptor.
     pub(super) wait_fd: bool,
+    /// Looks at the traffic class. The others take any, and do nothing with it (`tcp` of 1.18 and
+    /// later would let the system gather what is sent, for bulk data, if it were told by the
+    /// attributes of the endpoint; as in C it is not).
+    pub(super) classes: bool,
     /// Needs twice the usual room for the context of an operation.
     pub(super) context2: bool,
     /// One line for people.
@@ -72,6 +76,7 @@ const BASE: Provider = Provider {
     multi_recv_since: None,
     source: false,
     wait_fd: false,
+    classes: false,
     context2: false,
     summary: "",
 };
@@ -127,6 +132,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         multi_recv_since: version(1, 0),
         source: true,
         wait_fd: true,
+        classes: true,
         summary: "HPE Slingshot",
         ..BASE
     },
@@ -135,6 +141,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         known_as: &["efa"],
         format: Format::Fabric(raw::FI_ADDR_EFA),
         protocol: raw::FI_PROTO_EFA,
+        classes: true,
         summary: "AWS Elastic Fabric Adapter",
         ..BASE
     },

@@ -8,6 +8,7 @@
 )]
 
 use std::ffi::CString;
+use std::net::SocketAddr;
 
 use ofi_sys::{Library, raw};
 
@@ -16,7 +17,7 @@ use super::fabric::{
     Found, Info, allocated, domain_attr, fabric_attr, search, source, text, unavailable,
 };
 use super::provider::{Format, PROVIDERS, Provider};
-use crate::{Error, Uri};
+use crate::{AddrFormat, Error, Uri, own_address};
 
 /// What may be registered how: everything that is dealt with in `memory.rs`; `local.rs` has the
 /// rest. Providers take out what they do not need.
@@ -36,6 +37,35 @@ struct Wanted {
     mr_mode: u32,
 }
 
+impl Wanted {
+    fn take(&mut self, address: SocketAddr) {
+        self.format = Some(match address {
+            SocketAddr::V4(_) => raw::FI_SOCKADDR_IN,
+            SocketAddr::V6(_) => raw::FI_SOCKADDR_IN6,
+        });
+        self.address = Some(RawAddr::from_socket(address));
+    }
+}
+
+/// Whether endpoints of that provider can have addresses of that form.
+///
+/// Source: `na_ofi_prov_addr_format` in `na_ofi.c`. There, `native` of `verbs` is `FI_SOCKADDR_IB`.
+fn check_format(provider: &Provider, format: AddrFormat) -> Result<(), Error> {
+    let is_ip = provider.format == Format::Socket;
+    let reason = match format {
+        AddrFormat::Ipv4 | AddrFormat::Ipv6 if !is_ip => {
+            format!("it has no {} addresses; use \"native\"", format.family())
+        }
+        AddrFormat::Native if provider.name == "verbs;ofi_rxm" => {
+            "its native addresses, of InfiniBand, cannot be used here; use \"ipv4\" or \"ipv6\", \
+             those of IP over InfiniBand"
+                .to_owned()
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::InvalidArgument(format!("addr_format for provider {}: {reason}", provider.name)))
+}
+
 /// The device for an endpoint of that URI.
 ///
 /// # Errors
@@ -46,8 +76,9 @@ pub(super) fn find(
     library: &'static Library,
     provider: &'static Provider,
     uri: &Uri<'_>,
+    own: &own_address::Wanted,
 ) -> Result<Info, Error> {
-    let mut wanted = wanted(provider, uri)?;
+    let mut wanted = wanted(provider, uri, own)?;
     let port = match provider.format {
         Format::Socket => Node::parse(uri)?.port,
         _ => 0,
@@ -84,27 +115,31 @@ pub(super) fn find(
     Err(nothing(library, provider, uri, errno))
 }
 
-fn wanted(provider: &Provider, uri: &Uri<'_>) -> Result<Wanted, Error> {
+fn wanted(provider: &Provider, uri: &Uri<'_>, own: &own_address::Wanted) -> Result<Wanted, Error> {
     let mut wanted = Wanted::default();
+    check_format(provider, own.format())?;
     match provider.format {
         Format::Socket => {
             let Node { domain, host, port } = Node::parse(uri)?;
             wanted.domain = domain;
-            wanted.format = Some(raw::FI_SOCKADDR_IN);
+            wanted.format = Some(match own.format() {
+                AddrFormat::Ipv6 => raw::FI_SOCKADDR_IN6,
+                _ => raw::FI_SOCKADDR_IN,
+            });
             if host.is_empty() {
+                if let Some(address) = own.in_subnet("ofi", port)? {
+                    wanted.take(address);
+                }
                 return Ok(wanted);
             }
             match resolve(uri.text, &host, port) {
-                Ok(found) => {
+                Ok(mut found) => {
                     // IPv4 first, as in C, unless an IPv6 address was written.
-                    let address = found.iter().find(|a| a.is_ipv4()).or_else(|| found.first());
-                    let Some(address) = address else {
+                    found.sort_by_key(SocketAddr::is_ipv6);
+                    if found.is_empty() {
                         return Err(bad(uri.text, format!("host `{host}` has no address")));
-                    };
-                    if address.is_ipv6() {
-                        wanted.format = Some(raw::FI_SOCKADDR_IN6);
                     }
-                    wanted.address = Some(RawAddr::from_socket(*address));
+                    wanted.take(own.among(uri.text, &host, &found)?);
                 }
                 // It may be the name of a device.
                 Err(_) if wanted.domain.is_none() && port == 0 => wanted.domain = Some(host),

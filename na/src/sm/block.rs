@@ -37,7 +37,7 @@ pub(super) const ANNOUNCE: u8 = b'B';
 pub(super) const ANNOUNCE_BYTES: usize = 32;
 
 /// Blocks that a side announces on one connection; the data of others takes another path.
-const BLOCKS_MAX: usize = 64;
+pub(super) const BLOCKS_MAX: usize = 64;
 
 /// Mappings that a peer can make us keep. More than it may announce, because it learns of the end
 /// of a block before we do.
@@ -400,7 +400,7 @@ mod tests {
         const HUGE: u64 = 2 << 20;
         let fd = match memfd(MemfdFlags::HUGETLB, HUGE) {
             Ok(fd) => fd,
-            Err(errno) => return eprintln!("skipped: this kernel has no such memory ({errno})"),
+            Err(errno) => return eprintln!("SKIPPED: this kernel has no such memory ({errno})"),
         };
         let told = PeerBlock::attach(&announcement(4096), &fd, 0, &Arc::default()).map(drop);
         assert_eq!(told, Err("memory of a pool of huge pages".into()));

@@ -25,7 +25,7 @@ use crate::alloc::{map, unmap};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
 
-const BYTES: usize = 4096;
+pub(super) const BYTES: usize = 4096;
 const WORDS: usize = BYTES / 8;
 
 /// Slots of a board.

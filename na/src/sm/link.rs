@@ -264,7 +264,8 @@ pub(super) enum Control {
 }
 
 impl Control {
-    fn write(self, producer: &mut Producer<MappedRing>) -> Result<bool, Violation> {
+    /// Writes the record. `false`: there is no room.
+    pub(super) fn write(self, producer: &mut Producer<MappedRing>) -> Result<bool, Violation> {
         let (kind, words, count): (u8, [u64; CONTROL_WORDS], usize) = match self {
             Self::Done { part, status } => (record::DONE, [part, status.code(), 0, 0], 2),
             Self::Pull { part, measure } => (record::PULL, [part, measure.into(), 0, 0], 2),

@@ -141,6 +141,9 @@ mod teardown;
 #[cfg(not(loom))]
 mod untaken;
 
+#[cfg(all(test, not(loom)))]
+mod wire_doc;
+
 #[cfg(not(loom))]
 use crate::{copy, loopback};
 

@@ -24,7 +24,7 @@ use crate::{Addr, Endpoint, Error, OpenOptions, PeerUsers, Plugin, Uri};
 const EARLY_BYTES_MAX: usize = 256 << 10;
 
 /// Largest message that can be configured, bytes.
-const MESSAGE_BYTES_MAX: usize = 1 << 20;
+pub(super) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 /// The plugin.
 #[derive(Debug)]

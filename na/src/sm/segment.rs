@@ -47,18 +47,18 @@ use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Bytes before the rings.
-const CONTROL_BYTES: usize = 4096;
+pub(super) const CONTROL_BYTES: usize = 4096;
 
 /// Smallest and largest ring, bytes.
 pub(super) const RING_BYTES: std::ops::RangeInclusive<usize> = 64 << 10..=8 << 20;
 
-const HEADS: [usize; 2] = [128, 256];
-const BELLS: [usize; 2] = [384, 512];
-const COPYING: [usize; 2] = [640, 768];
-const SHUT: [usize; 2] = [896, 1024];
-const LANES: [usize; 2] = [1152, 1280];
-const AT_ONCE: [usize; 2] = [1408, 1536];
-const OFFERS: [usize; 2] = [2048, 2304];
+pub(super) const HEADS: [usize; 2] = [128, 256];
+pub(super) const BELLS: [usize; 2] = [384, 512];
+pub(super) const COPYING: [usize; 2] = [640, 768];
+pub(super) const SHUT: [usize; 2] = [896, 1024];
+pub(super) const LANES: [usize; 2] = [1152, 1280];
+pub(super) const AT_ONCE: [usize; 2] = [1408, 1536];
+pub(super) const OFFERS: [usize; 2] = [2048, 2304];
 
 /// Which end of a connection we are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,6 +195,12 @@ impl Segment {
         self.word(OFFERS[owner.index()] + 4 * slot)
     }
 
+    /// Where it is mapped.
+    #[cfg(test)]
+    pub(super) fn address(&self) -> usize {
+        self.base.as_ptr() as usize
+    }
+
     fn gate(&self, owner: Side) -> Gate<'_> {
         let copying = self.word(COPYING[owner.index()]);
         Gate::new(copying, self.word(SHUT[owner.other().index()]))
@@ -206,7 +212,7 @@ impl Segment {
         self.word(LANES[source.index()])
     }
 
-    fn word(&self, offset: usize) -> &AtomicU32 {
+    pub(super) fn word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset + 4 <= CONTROL_BYTES && offset.is_multiple_of(4));
         // SAFETY: inside the first page of the mapping.
         let word = unsafe { self.base.add(offset) }.cast::<AtomicU32>();

@@ -20,13 +20,14 @@ use crate::host_port::{self, PeerKey};
 use crate::lock::{BiasedGuard, BiasedLock};
 use crate::loopback::{Loopback, Queued};
 use crate::matching::{Kind, Matcher};
+use crate::own_address::Wanted;
 use crate::ran;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
-    Memory, MsgBuf, OpId, OpenOptions, PeerStats, Refused, RegionTable, Tag, TcpOptions, Transfer,
-    Uri, stats,
+    Memory, MsgBuf, OpId, OpenOptions, PeerStats, Refused, RegionTable, Tag, TcpOptions,
+    TrafficClass, Transfer, Uri, stats,
 };
 
 /// Early messages that one peer may have here, bytes.
@@ -45,6 +46,7 @@ pub(super) struct Core {
     pub(super) connect_timeout: Duration,
     pub(super) liveness_limit: Duration,
     pub(super) options: TcpOptions,
+    pub(super) class: TrafficClass,
     /// Where we listen; empty if we do not.
     listening_uri: String,
     pub(super) regions: RegionTable,
@@ -93,6 +95,7 @@ impl Core {
             connect_timeout: options.connect_timeout.min(CONNECT_TIMEOUT_MAX),
             liveness_limit: ran::limit(options.liveness_limit),
             options: options.tcp.clone(),
+            class: options.traffic_class,
             listening_uri,
             regions: options.regions.clone().unwrap_or_default(),
             matcher: BiasedLock::new(Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max)),
@@ -306,19 +309,22 @@ impl TcpEndpoint {
             )));
         }
         options.tcp.check()?;
-        socket::may_configure(&options.tcp).map_err(|error| {
-            let what = "cannot set the socket options that `tcp.keep_alive` and `tcp.busy_poll` \
-                        ask for (busy polling needs CAP_NET_ADMIN)";
+        let class = options.traffic_class;
+        socket::may_configure(&options.tcp, class).map_err(|error| {
+            let what = "cannot set the socket options that `tcp.keep_alive`, `tcp.busy_poll` and \
+                        `traffic_class` ask for (busy polling needs CAP_NET_ADMIN)";
             Error::io(what, error)
         })?;
-        let wanted = host_port::listen_address(uri.text, uri.rest)?;
+        let own = Wanted::of(options)?;
+        let wanted = host_port::listen_address(("tcp", uri.text, uri.rest), &own)?;
         let mut listener = None;
         let mut listening = None;
         if options.listen {
             let failed =
                 |error: std::io::Error| Error::io(format!("cannot listen on {wanted}"), error);
-            let socket = socket::listen(wanted).map_err(failed)?;
-            listening = Some(host_port::reachable(socket::local_address(&socket).map_err(failed)?));
+            let socket = socket::listen(wanted, class).map_err(failed)?;
+            let bound = socket::local_address(&socket).map_err(failed)?;
+            listening = Some(host_port::reachable("tcp", bound, &own)?);
             listener = Some(socket);
         }
         let listening_uri = listening.map(address::uri_of).unwrap_or_default();

@@ -15,7 +15,7 @@ pub(super) const HELLO_BYTES: usize = 32;
 pub(super) const URI_BYTES_MAX: usize = 256;
 
 /// Longest extension of a hello, bytes.
-const EXTENSION_BYTES_MAX: usize = 256;
+pub(super) const EXTENSION_BYTES_MAX: usize = 256;
 
 /// What of the extension is known here: the number of the sender's endpoint, and that of the
 /// receiver there.

@@ -26,7 +26,7 @@ use crate::{Addr, Error};
 
 /// Accepted connections that may be without a hello; beyond, the oldest is dropped if it has had
 /// [`HALF_OPEN_PATIENCE`], else the others wait in the kernel's queue.
-const HALF_OPEN_MAX: usize = 256;
+pub(super) const HALF_OPEN_MAX: usize = 256;
 
 /// How long an accepted connection may at least take for its hello. When thousands of peers dial at
 /// once, none of them is to be dropped for being early.
@@ -44,7 +44,9 @@ impl Poller {
         let mut failed = (0, io::Error::from(io::ErrorKind::AddrNotAvailable));
         for (at, address) in peer.dial.iter().enumerate().skip(first) {
             let stage = Stage::Connecting { peer: peer.clone(), next: at + 1, deadline };
-            match socket::connect(*address).and_then(|socket| self.watch(core, socket, stage)) {
+            match socket::connect(*address, core.class)
+                .and_then(|socket| self.watch(core, socket, stage))
+            {
                 Ok(key) => {
                     peer.lock().conns.push(key);
                     return;
@@ -76,7 +78,7 @@ impl Poller {
 
     /// Adds a connection, with its options set, to the set that is polled.
     fn watch(&mut self, core: &Core, socket: OwnedFd, stage: Stage) -> io::Result<u64> {
-        socket::configure(&socket, &core.options)?;
+        socket::configure(&socket, &core.options, core.class)?;
         let conn = Conn::new(socket, stage, core.message_bytes_max);
         let (socket, deadline) = (conn.socket.clone(), conn.deadline());
         let key = self.conns.insert(conn);

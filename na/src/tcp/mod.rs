@@ -10,9 +10,10 @@
 //! # Addresses
 //!
 //! A listening endpoint without a host listens on 127.0.0.1; all interfaces must be asked for with
-//! `0.0.0.0` or `[::]`, one interface by its name: `na+tcp://eth0:7000`. Port 0, or none, is a free
-//! port. The self address is always written in
-//! numbers and can be called: for all interfaces it names the interface that leads outside. An
+//! `0.0.0.0` or `[::]`, one interface by its name: `na+tcp://eth0:7000`, or by its subnet
+//! ([`OpenOptions::ip_subnet`]). Port 0, or none, is a free port. The self address is always
+//! written in numbers and can be called: for all interfaces it names the one in the subnet that is
+//! asked for, else the one that leads outside. An
 //! endpoint that does not listen ignores host and port (but they must be well-formed), and its self
 //! address is a name for people. `open` and `lookup` resolve host names, which may block; nothing
 //! else does.
@@ -205,6 +206,8 @@ mod peer;
 mod poller;
 mod socket;
 mod transfers;
+#[cfg(test)]
+mod wire_doc;
 mod within;
 
 use std::sync::Arc;
@@ -231,6 +234,10 @@ impl Plugin for Tcp {
 
     fn probe_uri(&self) -> &'static str {
         "na+tcp://127.0.0.1:0"
+    }
+
+    fn ignores(&self, _: &Uri<'_>, _: &OpenOptions) -> Vec<&'static str> {
+        Vec::new()
     }
 
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::{RawSegment, TcpOptions};
+use crate::{RawSegment, TcpOptions, TrafficClass};
 
 /// Pieces of memory that one call sends or fills at most.
 pub(super) const PIECES_MAX: usize = 64;
@@ -24,15 +24,28 @@ const LOCAL_SEND_BYTES: usize = 512 << 10;
 /// Congestion control of a connection within this host.
 const LOCAL_CONGESTION: &str = "reno";
 
-fn open(address: SocketAddr) -> io::Result<OwnedFd> {
+/// A socket whose packets are of that class from the first one on.
+fn open(address: SocketAddr, class: TrafficClass) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, None)?)
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    set_class(&socket, address.is_ipv6(), class)?;
+    Ok(socket)
 }
 
-/// A listening socket. A port that a dead process has just left can be taken again.
-pub(super) fn listen(address: SocketAddr) -> io::Result<OwnedFd> {
-    let socket = open(address)?;
+/// Sets the class of a socket's packets. One of IPv6 may carry IPv4, which has a byte of its own.
+fn set_class(socket: impl AsFd, is_v6: bool, class: TrafficClass) -> io::Result<()> {
+    let Some(byte) = class.byte() else { return Ok(()) };
+    if is_v6 {
+        sockopt::set_ipv6_tclass(&socket, byte.into())?;
+    }
+    Ok(sockopt::set_ip_tos(&socket, byte)?)
+}
+
+/// A listening socket. A port that a dead process has just left can be taken again. What is
+/// accepted is of its class.
+pub(super) fn listen(address: SocketAddr, class: TrafficClass) -> io::Result<OwnedFd> {
+    let socket = open(address, class)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, BACKLOG)?;
@@ -40,8 +53,8 @@ pub(super) fn listen(address: SocketAddr) -> io::Result<OwnedFd> {
 }
 
 /// Begins to connect; writable when decided, see [`connected`].
-pub(super) fn connect(address: SocketAddr) -> io::Result<OwnedFd> {
-    let socket = open(address)?;
+pub(super) fn connect(address: SocketAddr, class: TrafficClass) -> io::Result<OwnedFd> {
+    let socket = open(address, class)?;
     match rustix::net::connect(&socket, &address) {
         Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(socket),
         Err(errno) => Err(errno.into()),
@@ -77,9 +90,18 @@ pub(super) fn remote_address(socket: impl AsFd) -> io::Result<SocketAddr> {
     Ok(address.try_into()?)
 }
 
-/// Options of every connection: no delay for small messages, keep-alive and busy polling as asked.
-pub(super) fn configure(socket: impl AsFd, options: &TcpOptions) -> io::Result<()> {
+/// Options of every connection: no delay for small messages; class, keep-alive and busy polling as
+/// asked.
+pub(super) fn configure(
+    socket: impl AsFd,
+    options: &TcpOptions,
+    class: TrafficClass,
+) -> io::Result<()> {
     let socket = socket.as_fd();
+    if class != TrafficClass::Unspec {
+        // An accepted one may have the class that the dialer chose (`tcp_reflect_tos`).
+        set_class(socket, local_family_is_v6(socket)?, class)?;
+    }
     sockopt::set_tcp_nodelay(socket, true)?;
     if !options.keep_alive.is_zero() {
         // The most that the kernel takes.
@@ -144,9 +166,13 @@ fn set_busy_poll(socket: BorrowedFd<'_>, time: Duration) -> io::Result<()> {
     Ok(())
 }
 
+fn local_family_is_v6(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(rustix::net::getsockname(socket)?.address_family() == AddressFamily::INET6)
+}
+
 /// Whether the system lets us set these options, tried on a socket of its own.
-pub(super) fn may_configure(options: &TcpOptions) -> io::Result<()> {
-    configure(open(SocketAddr::from(([127, 0, 0, 1], 0)))?, options)
+pub(super) fn may_configure(options: &TcpOptions, class: TrafficClass) -> io::Result<()> {
+    configure(open(SocketAddr::from(([127, 0, 0, 1], 0)), class)?, options, class)
 }
 
 /// Bytes that one call sends from copies; see [`Pieces::push_copy`].
@@ -351,22 +377,26 @@ mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
 
+    fn plain() -> OwnedFd {
+        open(SocketAddr::from(([127, 0, 0, 1], 0)), TrafficClass::Unspec).unwrap()
+    }
+
     #[test]
     fn a_connection_is_kept_alive_as_asked() {
         for (asked, idle, between) in [(90, 90, 30), (1, 1, 1), (1 << 40, 32_767, 32_767)] {
-            let socket = open(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+            let socket = plain();
             let options =
                 TcpOptions { keep_alive: Duration::from_secs(asked), ..TcpOptions::default() };
-            configure(&socket, &options).unwrap();
+            configure(&socket, &options, TrafficClass::Unspec).unwrap();
             assert!(sockopt::tcp_nodelay(&socket).unwrap());
             assert!(sockopt::socket_keepalive(&socket).unwrap());
             assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), Duration::from_secs(idle));
             assert_eq!(sockopt::tcp_keepintvl(&socket).unwrap(), Duration::from_secs(between));
             assert_eq!(sockopt::tcp_keepcnt(&socket).unwrap(), 3);
         }
-        let socket = open(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-        configure(&socket, &TcpOptions { keep_alive: Duration::ZERO, ..TcpOptions::default() })
-            .unwrap();
+        let socket = plain();
+        let options = TcpOptions { keep_alive: Duration::ZERO, ..TcpOptions::default() };
+        configure(&socket, &options, TrafficClass::Unspec).unwrap();
         assert!(!sockopt::socket_keepalive(&socket).unwrap());
     }
 

@@ -6,10 +6,14 @@ use std::net::SocketAddr;
 
 use super::worker::Settings;
 use crate::host_port::{self, PeerKey};
-use crate::{Error, Uri};
+use crate::own_address::Wanted;
+use crate::{Error, OpenOptions, Uri};
 
 /// The class of all addresses of UCX.
 const CLASS: &str = "ucx";
+
+/// Protocols that are shared memory.
+const SHARED: [&str; 6] = ["sm", "shm", "mm", "posix", "sysv", "xpmem"];
 
 fn bad(uri: &Uri<'_>, reason: impl Into<String>) -> Error {
     Error::BadUri { uri: uri.text.to_owned(), reason: reason.into() }
@@ -34,22 +38,28 @@ pub(super) fn origin_uri(protocol: &str, name: impl std::fmt::Display) -> String
 ///
 /// As in Mercury (`na_ucp_config_init`, na_ucx.c) the name goes to `UCX_TLS` as it is. Those of
 /// shared memory get TCP as well: that is how two endpoints meet, and how each learns of the
-/// other's end. `wakes`: somebody will sleep.
-pub(super) fn settings(uri: &Uri<'_>, wakes: bool) -> Settings {
+/// other's end.
+pub(super) fn settings(uri: &Uri<'_>, options: &OpenOptions) -> Settings {
     let device = uri.rest.rsplit_once('/').map(|(device, _)| device);
     let device = device.filter(|device| !device.is_empty()).map(str::to_owned);
-    let shared = ["sm", "shm", "mm", "posix", "sysv", "xpmem"].contains(&uri.protocol);
+    let shared = SHARED.contains(&uri.protocol);
     let tls = match shared {
         true => format!("{},self,tcp", uri.protocol),
         false => uri.protocol.to_owned(),
     };
-    Settings { tls, device, detects_failure: !shared, wakes }
+    let class = options.traffic_class.byte().filter(|_| may_have_classes(uri.protocol));
+    Settings { tls, device, detects_failure: !shared, wakes: !options.no_block, class }
+}
+
+/// Whether UCX may use transports for that protocol whose packets have a class.
+pub(super) fn may_have_classes(protocol: &str) -> bool {
+    protocol != "tcp" && !SHARED.contains(&protocol)
 }
 
 /// Where an endpoint of that URI listens. May block on name resolution.
-pub(super) fn listen_address(uri: &Uri<'_>) -> Result<SocketAddr, Error> {
+pub(super) fn listen_address(uri: &Uri<'_>, wanted: &Wanted) -> Result<SocketAddr, Error> {
     let rest = uri.rest.rsplit_once('/').map_or(uri.rest, |(_, rest)| rest);
-    host_port::listen_address(uri.text, rest)
+    host_port::listen_address((CLASS, uri.text, rest), wanted)
 }
 
 /// Who is meant by that URI, for an endpoint of `protocol`, and where to connect. May block on name
@@ -80,6 +90,7 @@ pub(super) fn announced(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TrafficClass;
 
     fn parse(text: &str) -> Uri<'_> {
         Uri::parse(text).unwrap()
@@ -95,12 +106,29 @@ mod tests {
             ("ucx+all://[::1]:7", "[::1]:7"),
             ("ucx+all://lo:7", "127.0.0.1:7"),
         ] {
-            assert_eq!(listen_address(&parse(text)).unwrap().to_string(), address, "{text}");
+            let found = listen_address(&parse(text), &Wanted::default()).unwrap();
+            assert_eq!(found.to_string(), address, "{text}");
         }
-        assert_eq!(settings(&parse("ucx+rc://mlx5_0:1/h:7"), true).device.unwrap(), "mlx5_0:1");
-        assert_eq!(settings(&parse("ucx+rc://h:7"), true).tls, "rc");
-        assert!(settings(&parse("ucx+rc://h:7"), true).detects_failure);
-        assert!(!settings(&parse("ucx+sm://"), true).detects_failure);
+        let of = |text| settings(&parse(text), &OpenOptions::default());
+        assert_eq!(of("ucx+rc://mlx5_0:1/h:7").device.unwrap(), "mlx5_0:1");
+        assert_eq!(of("ucx+rc://h:7").tls, "rc");
+        assert!(of("ucx+rc://h:7").detects_failure);
+        assert!(!of("ucx+sm://").detects_failure);
+    }
+
+    #[test]
+    fn only_what_may_be_infiniband_gets_a_class() {
+        let traffic_class = TrafficClass::BulkData;
+        let options = OpenOptions { traffic_class, ..OpenOptions::default() };
+        for (text, class) in [
+            ("ucx+rc://h:7", Some(40)),
+            ("ucx+all://h:7", Some(40)),
+            ("ucx+tcp://h:7", None),
+            ("ucx+posix://", None),
+        ] {
+            assert_eq!(settings(&parse(text), &options).class, class, "{text}");
+            assert_eq!(settings(&parse(text), &OpenOptions::default()).class, None, "{text}");
+        }
     }
 
     #[test]

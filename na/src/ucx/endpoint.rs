@@ -24,6 +24,7 @@ use crate::host_port;
 use crate::lock::BiasedLock;
 use crate::loopback::{Loopback, Outcome, Queued};
 use crate::matching::{Kind, Matcher};
+use crate::own_address::Wanted;
 use crate::ran;
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
@@ -34,7 +35,10 @@ use crate::{
 const EARLY_BYTES_MAX: usize = 256 << 10;
 
 /// Messages of a kind that a peer may always have on the way or waiting here, however long.
-const WINDOW_MIN: usize = 4;
+pub(super) const WINDOW_MIN: usize = 4;
+
+/// The most, however short.
+pub(super) const WINDOW_MAX: usize = 64;
 
 /// Bytes that one poll copies for transfers with ourselves.
 const COPY_BYTES: u64 = 1 << 20;
@@ -59,13 +63,15 @@ pub(super) struct UcxEndpoint {
 impl UcxEndpoint {
     pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Self, Error> {
         check(options)?;
-        let settings = address::settings(uri, !options.no_block);
-        let listen = address::listen_address(uri)?;
+        let settings = address::settings(uri, options);
+        let wanted = Wanted::of(options)?;
+        let listen = address::listen_address(uri, &wanted)?;
         let ucp = ucx_sys::library().map_err(|error| Error::Unavailable {
             transport: "ucx",
             reason: format!("{error}; install UCX 1.13 or later (Debian: libucx0)"),
         })?;
-        let window = (EARLY_BYTES_MAX / options.message_bytes_max.max(1)).clamp(WINDOW_MIN, 64);
+        let window =
+            (EARLY_BYTES_MAX / options.message_bytes_max.max(1)).clamp(WINDOW_MIN, WINDOW_MAX);
         let matcher = Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max);
         let inbox = Inbox::new(ucp, options.message_bytes_max, window as u32, matcher);
         let inbox = Owned(NonNull::from(Box::leak(Box::new(inbox))));
@@ -76,7 +82,7 @@ impl UcxEndpoint {
         let uri_of_own = match options.listen {
             true => {
                 let bound = worker.listen(listen)?;
-                address::uri_of(uri.protocol, host_port::reachable(bound))
+                address::uri_of(uri.protocol, host_port::reachable("ucx", bound, &wanted)?)
             }
             false => {
                 let name = format!("process-{}-{id}", std::process::id());

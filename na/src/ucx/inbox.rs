@@ -34,7 +34,7 @@ pub(super) type AmCallback = unsafe extern "C" fn(
 const HEADER_BYTES: usize = 8;
 
 /// Longest control message that is taken, bytes: more than a hello ever has.
-const CONTROL_BYTES_MAX: usize = 1024;
+pub(super) const CONTROL_BYTES_MAX: usize = 1024;
 
 /// Longest chunk that is taken, bytes.
 const DATA_BYTES_MAX: usize = CHUNK_BYTES + CHUNK_HEADER_BYTES;

@@ -134,6 +134,8 @@ mod sockaddr;
 mod transfers;
 mod wait;
 mod wire;
+#[cfg(test)]
+mod wire_doc;
 mod worker;
 
 /// Entry points for fuzzers, see [`crate::fuzzing`].
@@ -176,6 +178,13 @@ impl Plugin for Ucx {
 
     fn probe_uri(&self) -> &'static str {
         "ucx+tcp://127.0.0.1:0"
+    }
+
+    /// Of UCX's transports only those of InfiniBand and RoCE have classes.
+    fn ignores(&self, uri: &Uri<'_>, options: &OpenOptions) -> Vec<&'static str> {
+        let classed = address::may_have_classes(uri.protocol);
+        let told = |name: &&str| !classed && *name == "traffic_class";
+        options.about_networks().filter(told).collect()
     }
 
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {

@@ -26,7 +26,7 @@ const WORTHWHILE_BYTES: usize = 64 << 10;
 
 /// Pieces of a transfer that a peer may have offered and not finished. It sends a few at a time;
 /// with several networks between the two the news of their ends may come late.
-const LANDINGS_MAX: u32 = 64;
+pub(super) const LANDINGS_MAX: u32 = 64;
 
 /// A piece that UCX writes.
 pub(super) struct Landing {

@@ -18,7 +18,7 @@ use crate::host_port::PeerKey;
 use crate::ran::{self, Ran};
 
 /// Connections that have not said hello, at most.
-const STRANGERS_MAX: usize = 256;
+pub(super) const STRANGERS_MAX: usize = 256;
 
 /// Who has not said hello.
 pub(super) struct Stranger {

@@ -27,7 +27,7 @@ use super::worker::{self, AM_DATA, Posted};
 use crate::{Completion, DeniedReason, Error, LocalMem, OpId, RawSegment, Transfer};
 
 /// Transfers that may be asked of one owner at a time.
-const ASKED_MAX: usize = 64;
+pub(super) const ASKED_MAX: usize = 64;
 
 /// Bytes of data in a chunk, at most.
 pub(super) const CHUNK_BYTES: usize = 64 << 10;

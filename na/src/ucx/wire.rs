@@ -7,7 +7,7 @@ use crate::DeniedReason;
 pub(super) const VERSION: u8 = 4;
 
 /// Longest address in a hello, bytes.
-const URI_BYTES_MAX: usize = 256;
+pub(super) const URI_BYTES_MAX: usize = 256;
 
 /// Bytes before the data of a chunk.
 pub(super) const CHUNK_HEADER_BYTES: usize = 17;

@@ -40,6 +40,8 @@ pub(super) struct Settings {
     pub(super) detects_failure: bool,
     /// Whether somebody will sleep: see [`fd`](Worker::fd).
     pub(super) wakes: bool,
+    /// Class of the packets of InfiniBand and RoCE, as their headers have it.
+    pub(super) class: Option<u8>,
 }
 
 /// What became of a call that may go on.
@@ -419,6 +421,19 @@ fn names_rdma(description: &str) -> bool {
     lanes.filter_map(transport).any(|name| !matches!(name.as_str(), "tcp" | "self"))
 }
 
+/// Traffic class of all transports over InfiniBand and RoCE, without the prefix `UCX_`. Source:
+/// `uct_ib_iface_config_table` in `ib_iface.c`.
+const CLASS: &CStr = c"IB_TRAFFIC_CLASS";
+
+/// Whether the environment says it, for these or for one of them (`UCX_RC_VERBS_TRAFFIC_CLASS` …):
+/// it knows better.
+fn class_is_in_environment() -> bool {
+    std::env::vars_os().any(|(name, _)| {
+        let name = name.to_string_lossy();
+        name.starts_with("UCX_") && name.ends_with("_TRAFFIC_CLASS")
+    })
+}
+
 fn create_context(ucp: &Ucp, settings: &Settings) -> Result<ucp_context_h, Error> {
     let mut config = ptr::null_mut();
     // SAFETY: neither prefix nor file are asked for; the result has room.
@@ -441,6 +456,15 @@ fn create_context(ucp: &Ucp, settings: &Settings) -> Result<ucp_context_h, Error
         // SAFETY: a configuration that was read; both strings live through the call.
         let status = unsafe { ucp.ucp_config_modify(config, name.as_ptr(), value.as_ptr()) };
         result = result.and(check(ucp, status, &what));
+    }
+    if let Some(class) = settings.class.filter(|_| !class_is_in_environment())
+        && let Ok(value) = CString::new(class.to_string())
+    {
+        // A setting of UCT's transports, which UCP keeps for those that have it. Later versions
+        // than 1.20 do not know it where UCX has no InfiniBand; then nothing here has classes.
+        // SAFETY: a configuration that was read; both strings live through the call.
+        let status = unsafe { ucp.ucp_config_modify(config, CLASS.as_ptr(), value.as_ptr()) };
+        tracing::debug!(class, status = text(ucp, status), "UCX_{}", CLASS.to_string_lossy());
     }
     // SAFETY: plain data, for which all zero is valid; the mask says which fields are read.
     let mut params: ucp_params_t = unsafe { std::mem::zeroed() };

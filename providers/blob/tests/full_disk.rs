@@ -35,7 +35,7 @@ fn a_full_disk_is_reported_and_leaves_nothing_behind() {
         .status()
         .is_ok_and(|status| status.success());
     if !can {
-        eprintln!("skipped: mounting is not permitted here (needs root or user namespaces)");
+        eprintln!("SKIPPED: mounting is not permitted here (needs root or user namespaces)");
         return;
     }
     let output = with_own_mounts(&format!("{mount}\nexec \"$@\""))

@@ -1,0 +1,49 @@
+//! The tables of `docs/wire-ofi.md` are those of the code.
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
+
+use super::address::RawAddr;
+use super::{memory, provider};
+use crate::wire_doc::{Field, Page};
+use crate::{Access, Uri};
+
+#[test]
+fn the_page_says_what_the_code_does() {
+    let mut page = Page::read(include_str!("../../../docs/wire-ofi.md"));
+    let rows = page.table("ofi-source");
+    let forms = [
+        ("IPv4", "ofi+tcp://127.0.0.1:4711", 16),
+        ("IPv6", "ofi+tcp://[::1]:4711", 28),
+        ("text", "ofi+shm://1234:5:fi_ep", 0),
+        ("Slingshot", "ofi+cxi://0x00012345", 8),
+    ];
+    assert_eq!(rows.len(), forms.len() + 1);
+    for (row, (form, uri, raw_bytes)) in rows.iter().zip(forms) {
+        let uri = Uri::parse(uri).unwrap();
+        let provider = provider::named(uri.protocol).unwrap();
+        let own = RawAddr::from_library(&vec![0; raw_bytes]);
+        let raw = RawAddr::of_peer(provider, &uri, &own).unwrap();
+        assert_eq!([&row[0][..], &row[1]], [form, &raw.header(provider).len().to_string()]);
+        let serialised = raw.serialise(provider);
+        assert_eq!(serialised.len(), 8 + raw.header(provider).len());
+    }
+    let words = [7u64, 64, 1, 1, 0x1000, 64];
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    page.check_layout(
+        "ofi-memory",
+        &bytes,
+        &[
+            ("key", Field::Number(7)),
+            ("length", Field::Number(64)),
+            ("pieces", Field::Number(1)),
+            ("access", Field::Number(1)),
+            ("zero", Field::Number(0)),
+            ("address", Field::Number(0x1000)),
+            ("piece_length", Field::Number(64)),
+        ],
+    );
+    let read = memory::remote(&bytes).unwrap();
+    assert_eq!((read.key, read.len, read.access), (7, 64, Access::ReadOnly));
+    let pieces = memory::pieces(&bytes, true).unwrap();
+    assert_eq!((pieces.len(), pieces[0].addr, pieces[0].len), (1, 0x1000, 64));
+    page.finish();
+}

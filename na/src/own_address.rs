@@ -1,0 +1,160 @@
+//! Which of this machine's IP addresses an endpoint takes, by
+//! [`OpenOptions::addr_format`](crate::OpenOptions::addr_format) and
+//! [`OpenOptions::ip_subnet`](crate::OpenOptions::ip_subnet).
+//!
+//! Source: `na_ip_parse_subnet`, `na_ip_pref_addr` and `na_ip_check_interface` in `na_ip.c`, and
+//! `na_ofi_parse_hostname_info` in `na_ofi.c`: the subnet counts where no host is named. Beyond
+//! that, IPv6 subnets are taken as well, and of a host or an interface with several addresses one
+//! in the subnet goes first.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::{AddrFormat, Error, OpenOptions, Subnet, interface};
+
+/// What is wanted of an address of ours.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Wanted {
+    format: AddrFormat,
+    subnet: Option<Subnet>,
+}
+
+impl Wanted {
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if no address could have both.
+    pub(crate) fn of(options: &OpenOptions) -> Result<Self, Error> {
+        let (format, subnet) = (options.addr_format, options.ip_subnet);
+        match subnet.filter(|subnet| !format.allows(subnet.first())) {
+            None => Ok(Self { format, subnet }),
+            Some(subnet) => Err(Error::InvalidArgument(format!(
+                "ip_subnet is {subnet}, which has no {} address, as addr_format wants it",
+                format.family()
+            ))),
+        }
+    }
+
+    /// The form that is asked for.
+    #[cfg_attr(not(feature = "ofi"), allow(dead_code, reason = "ofi tells libfabric"))]
+    pub(crate) fn format(&self) -> AddrFormat {
+        self.format
+    }
+
+    /// The address of this machine in the subnet; `None` if no subnet is asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] if no interface that is up has one, with what there is.
+    pub(crate) fn in_subnet(
+        &self,
+        transport: &'static str,
+        port: u16,
+    ) -> Result<Option<SocketAddr>, Error> {
+        let Some(subnet) = self.subnet else { return Ok(None) };
+        let all = interface::all_addresses(port)
+            .map_err(|error| Error::io("cannot list the network interfaces", error))?;
+        let found = all.iter().map(|(_, address)| *address);
+        found.clone().find(|address| subnet.contains(address.ip())).map(Some).ok_or_else(|| {
+            let there: Vec<_> =
+                all.iter().map(|(name, address)| format!("{name} {}", address.ip())).collect();
+            let reason = format!(
+                "no interface of this machine that is up has an address in ip_subnet {subnet}; \
+                 there is {}",
+                if there.is_empty() { "none".to_owned() } else { there.join(", ") }
+            );
+            Error::Unavailable { transport, reason }
+        })
+    }
+
+    /// Loopback, for who names neither host nor subnet.
+    pub(crate) fn loopback(&self, port: u16) -> SocketAddr {
+        match self.format {
+            AddrFormat::Ipv6 => (Ipv6Addr::LOCALHOST, port).into(),
+            _ => (Ipv4Addr::LOCALHOST, port).into(),
+        }
+    }
+
+    /// Which of the addresses of `host` it is: of the right family, in the subnet if any is, else
+    /// the first.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadUri`] if none is of the family.
+    pub(crate) fn among(
+        &self,
+        uri: &str,
+        host: &str,
+        addresses: &[SocketAddr],
+    ) -> Result<SocketAddr, Error> {
+        let fits = |address: &&SocketAddr| self.format.allows(address.ip());
+        let in_subnet =
+            |address: &&SocketAddr| self.subnet.is_none_or(|net| net.contains(address.ip()));
+        let found = addresses.iter().filter(fits).find(in_subnet);
+        found.or_else(|| addresses.iter().find(fits)).copied().ok_or_else(|| Error::BadUri {
+            uri: uri.to_owned(),
+            reason: format!(
+                "`{host}` has no {} address, as addr_format wants it",
+                self.format.family()
+            ),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(format: AddrFormat, subnet: Option<(&str, u8)>) -> Wanted {
+        let subnet = subnet.map(|(net, bits)| Subnet::new(net.parse().unwrap(), bits).unwrap());
+        let mut options = OpenOptions { addr_format: format, ..OpenOptions::default() };
+        options.ip_subnet = subnet;
+        Wanted::of(&options).unwrap()
+    }
+
+    fn addresses(texts: &[&str]) -> Vec<SocketAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_family_that_the_subnet_has_not_is_told() {
+        let net = Subnet::new("10.0.0.0".parse().unwrap(), 8);
+        let mut options = OpenOptions { ip_subnet: net, ..OpenOptions::default() };
+        options.addr_format = AddrFormat::Ipv6;
+        let error = Wanted::of(&options).unwrap_err().to_string();
+        assert!(error.contains("10.0.0.0/8") && error.contains("no IPv6 address"), "{error}");
+        options.addr_format = AddrFormat::Native;
+        assert!(Wanted::of(&options).is_ok());
+    }
+
+    #[test]
+    fn of_several_addresses_the_family_decides_and_then_the_subnet() {
+        let all = addresses(&["10.0.0.1:7", "192.168.0.1:7", "[fd00::1]:7", "[fe80::1%3]:7"]);
+        let chosen = |format, subnet| wanted(format, subnet).among("u", "eth0", &all).unwrap();
+        assert_eq!(chosen(AddrFormat::Unspec, None), all[0]);
+        assert_eq!(chosen(AddrFormat::Ipv6, None), all[2]);
+        assert_eq!(chosen(AddrFormat::Unspec, Some(("192.168.0.0", 16))), all[1]);
+        assert_eq!(chosen(AddrFormat::Ipv4, Some(("192.168.0.0", 16))), all[1]);
+        assert_eq!(chosen(AddrFormat::Native, Some(("fe80::", 10))), all[3]);
+        // Who names a host means it.
+        assert_eq!(chosen(AddrFormat::Unspec, Some(("172.16.0.0", 12))), all[0]);
+        let only_v4 = wanted(AddrFormat::Ipv6, None).among("na+tcp://eth0", "eth0", &all[..2]);
+        let error = only_v4.unwrap_err().to_string();
+        assert!(error.contains("`eth0` has no IPv6 address"), "{error}");
+    }
+
+    #[test]
+    fn an_interface_is_found_by_its_subnet() {
+        let up = interface::all_addresses(0).unwrap();
+        for (name, address) in &up {
+            let bits = if address.is_ipv4() { 32 } else { 128 };
+            let net = Subnet::new(address.ip(), bits);
+            let wanted = Wanted { format: AddrFormat::Unspec, subnet: net };
+            let found = wanted.in_subnet("tcp", 9).unwrap().unwrap();
+            assert_eq!((found.ip(), found.port()), (address.ip(), 9), "{name}");
+        }
+        let nowhere = wanted(AddrFormat::Unspec, Some(("240.1.2.0", 24)));
+        let error = nowhere.in_subnet("tcp", 0).unwrap_err().to_string();
+        assert!(error.contains("240.1.2.0/24"), "{error}");
+        assert!(up.iter().all(|(name, _)| error.contains(name.as_str())), "{error}");
+        assert_eq!(Wanted::default().in_subnet("tcp", 0).unwrap(), None);
+    }
+}

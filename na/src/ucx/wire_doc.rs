@@ -1,0 +1,125 @@
+//! The tables and examples of `docs/wire-ucx.md` are those of the code.
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
+
+use super::wire::{CHUNK_HEADER_BYTES, Chunk, Control, Hello, URI_BYTES_MAX, VERSION};
+use super::{MESSAGE_BYTES_MAX, endpoint, inbox, rendezvous, sessions, transfers, worker};
+use crate::DeniedReason;
+use crate::wire_doc::{Field, Page};
+
+const SESSION: u64 = 0x0102_0304_0506_0708;
+const KEY: u64 = 0x1122_3344_5566_7788;
+const URI: &str = "ucx+tcp://127.0.0.1:7000";
+
+fn bytes(control: &Control) -> Vec<u8> {
+    let bytes = control.to_bytes();
+    assert_eq!(Control::from_bytes(&bytes).as_ref(), Ok(control));
+    bytes
+}
+
+fn hello(alive_every_ms: u32) -> Vec<u8> {
+    bytes(&Control::Hello(Hello {
+        session: SESSION,
+        message_bytes_max: 4096,
+        window: 64,
+        alive_every_ms,
+        endpoint: 17,
+        peer: 34,
+        uri: URI.into(),
+    }))
+}
+
+#[test]
+fn the_page_says_what_the_code_does() {
+    let mut page = Page::read(include_str!("../../../docs/wire-ucx.md"));
+    page.check_layout(
+        "ucx-hello",
+        &hello(50),
+        &[
+            ("what", Field::Number(0)),
+            ("version", Field::Number(VERSION.into())),
+            ("zero", Field::Number(0)),
+            ("session", Field::Number(SESSION)),
+            ("message_bytes_max", Field::Number(4096)),
+            ("window", Field::Number(64)),
+            ("alive_every_ms", Field::Number(50)),
+            ("endpoint", Field::Number(17)),
+            ("peer", Field::Number(34)),
+            ("address_bytes", Field::Number(URI.len() as u64)),
+            ("address", Field::Bytes(URI.as_bytes())),
+        ],
+    );
+    page.check_example("hello of a listener", &hello(0));
+    let taken = bytes(&Control::Taken([32, 0]));
+    page.check_example("32 unexpected taken", &taken);
+    let ask = bytes(&Control::Ask { id: 5, key: KEY, offset: 32, len: 16, write: true });
+    page.check_example("ask for a put of 16 bytes", &ask);
+    let deny = bytes(&Control::Deny { id: 5, reason: DeniedReason::NoSuchKey });
+    page.check_example("deny 5, no such key", &deny);
+    let named = [
+        ("taken", taken),
+        ("ask", ask),
+        ("grant", bytes(&Control::Grant { id: 5 })),
+        ("deny", deny),
+        ("release", bytes(&Control::Release { id: 5 })),
+        ("alive", bytes(&Control::Alive)),
+        ("done", bytes(&Control::Done { id: 5 })),
+    ];
+    let rows = page.table("ucx-control");
+    assert_eq!(rows.len(), named.len());
+    for (row, (name, bytes)) in rows.iter().zip(named) {
+        let is = [bytes[0].to_string(), name.to_owned(), bytes.len().to_string()];
+        assert_eq!([&row[0], &row[1], &row[3]], [&is[0], &is[1], &is[2]]);
+    }
+    let said: Vec<_> = page.table("ucx-reasons").into_iter().map(|row| row[0].clone()).collect();
+    let codes = (1u8..).map_while(|code| {
+        let deny = [&[4][..], &5u64.to_le_bytes(), &[code]].concat();
+        Control::from_bytes(&deny).ok().map(|_| code.to_string())
+    });
+    assert_eq!(said, codes.collect::<Vec<_>>());
+    let chunk = Chunk { put: true, id: 5, offset: 65536 };
+    let chunk = [&chunk.to_bytes()[..], b"abc"].concat();
+    page.check_layout(
+        "ucx-chunk",
+        &chunk,
+        &[
+            ("put", Field::Number(1)),
+            ("transfer", Field::Number(5)),
+            ("place", Field::Number(65536)),
+            ("data", Field::Bytes(b"abc")),
+        ],
+    );
+    limits(&mut page);
+    page.finish();
+}
+
+fn limits(page: &mut Page) {
+    page.check(
+        "ucx-messages",
+        [0, 1],
+        &[
+            [&worker::AM_UNEXPECTED, &"unexpected message"],
+            [&worker::AM_CONTROL, &"control (3)"],
+            [&worker::AM_DATA, &"chunk (4.1)"],
+            [&worker::AM_EXPECTED, &"expected message"],
+            [&worker::AM_PIECE, &"piece (4.2)"],
+        ],
+    );
+    page.check(
+        "ucx-limits",
+        [0, 1],
+        &[
+            [&"version", &VERSION],
+            [&"transfers", &transfers::ASKED_MAX],
+            [&"chunk_bytes", &transfers::CHUNK_BYTES],
+            [&"chunk_header_bytes", &CHUNK_HEADER_BYTES],
+            [&"piece_bytes", &rendezvous::PIECE_BYTES],
+            [&"pieces", &rendezvous::LANDINGS_MAX],
+            [&"address_bytes_max", &URI_BYTES_MAX],
+            [&"control_bytes_max", &inbox::CONTROL_BYTES_MAX],
+            [&"window_max", &endpoint::WINDOW_MAX],
+            [&"window_min", &endpoint::WINDOW_MIN],
+            [&"strangers", &sessions::STRANGERS_MAX],
+            [&"message_bytes_max", &MESSAGE_BYTES_MAX],
+        ],
+    );
+}

@@ -1,0 +1,344 @@
+//! Which address of this machine an endpoint takes, and of which class its packets are: tcp, and
+//! where they are asked for ucx (`MARGO_TEST_UCX=1`) and ofi (`MARGO_TEST_OFI=1`).
+#![cfg(all(feature = "tcp", feature = "ofi", feature = "ucx"))]
+#![allow(clippy::unwrap_used, reason = "an unwrap is an assertion here")]
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Instant;
+
+use na::conformance::{Optional, PATIENCE};
+use na::{
+    Access, AddrFormat, Completion, Endpoint, Error, Memory, OpId, OpenOptions, Subnet, Tag,
+    TrafficClass, Transfer,
+};
+use rustix::net::{AddressFamily, sockopt};
+
+const ROLE: &str = "NA_OWN_ADDRESS_ROLE";
+
+fn options(change: impl FnOnce(&mut OpenOptions)) -> OpenOptions {
+    let mut options = OpenOptions::listening(true);
+    change(&mut options);
+    options
+}
+
+fn in_subnet(net: &str, bits: u8) -> OpenOptions {
+    options(|options| options.ip_subnet = Subnet::new(net.parse().unwrap(), bits))
+}
+
+fn of_format(format: AddrFormat) -> OpenOptions {
+    options(|options| options.addr_format = format)
+}
+
+fn address_of(endpoint: &Arc<dyn Endpoint>) -> SocketAddr {
+    let uri = endpoint.self_addr().uri().to_owned();
+    let (_, address) = uri.split_once("://").unwrap();
+    address.parse().unwrap_or_else(|_| panic!("{uri} is no IP address"))
+}
+
+fn opened_at(uri: &str, options: &OpenOptions) -> IpAddr {
+    let endpoint = na::open(uri, options).unwrap_or_else(|error| panic!("{uri}: {error}"));
+    address_of(&endpoint).ip()
+}
+
+fn has_address(ip: &str) -> bool {
+    let ip: IpAddr = ip.parse().unwrap();
+    let found = std::net::TcpListener::bind((ip, 0)).is_ok();
+    if !found {
+        println!("SKIPPED in part: there is no address {ip} here");
+    }
+    found
+}
+
+/// The ways to an IP address that are to be tried.
+fn heads() -> impl Iterator<Item = &'static str> {
+    let optional = [
+        ("", "na+tcp"),
+        ("MARGO_TEST_UCX", "ucx+tcp"),
+        ("MARGO_TEST_OFI", "ofi+tcp"),
+        ("MARGO_TEST_OFI", "ofi+tcp;ofi_rxm"),
+    ];
+    optional.into_iter().filter_map(|(variable, head)| {
+        let lacks = match variable {
+            "" => None,
+            variable => Optional { variable, uri: head }.lacks(),
+        };
+        match lacks {
+            None => Some(head),
+            Some(lacks) => {
+                println!("SKIPPED in part: {head}: {lacks}");
+                None
+            }
+        }
+    })
+}
+
+/// One message there and back, which shows that peers find both.
+fn talk(one: &Arc<dyn Endpoint>, other: &Arc<dyn Endpoint>, to: &str) {
+    let to = one.lookup(to).unwrap();
+    other.recv_unexpected(OpId(1), other.alloc_msg()).unwrap();
+    let mut message = one.alloc_msg();
+    assert!(message.try_extend(b"hello"));
+    one.send_unexpected(OpId(2), &to, Tag(7), message).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    let mut arrived = false;
+    while !arrived {
+        assert!(Instant::now() < deadline, "{to} is not reached");
+        one.poll(8, &mut |_| ()).unwrap();
+        let mut sink = |done: Completion| {
+            if let Completion::Recv { result, buf, .. } = done {
+                assert_eq!((result.unwrap().tag, buf.as_slice()), (Tag(7), &b"hello"[..]));
+                arrived = true;
+            }
+        };
+        other.poll(8, &mut sink).unwrap();
+    }
+}
+
+#[test]
+fn the_subnet_chooses_the_address() {
+    for head in heads() {
+        let any = format!("{head}://");
+        if has_address("127.0.0.1") {
+            let endpoint = na::open(&any, &in_subnet("127.0.0.0", 8)).unwrap();
+            assert!(address_of(&endpoint).ip().is_loopback() && address_of(&endpoint).is_ipv4());
+            let peer = na::open(&any, &in_subnet("127.0.0.0", 8)).unwrap();
+            talk(&peer, &endpoint, endpoint.self_addr().uri());
+        }
+        if has_address("::1") {
+            assert_eq!(opened_at(&any, &in_subnet("::1", 128)).to_string(), "::1", "{head}");
+        }
+        // Nobody has these.
+        let error = na::open(&any, &in_subnet("240.0.0.0", 4)).unwrap_err();
+        assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+        assert!(error.to_string().contains("ip_subnet 240.0.0.0/4; there is"), "{error}");
+        // Who names a host means it.
+        let named = format!("{head}://127.0.0.1:0");
+        assert_eq!(opened_at(&named, &in_subnet("240.0.0.0", 4)).to_string(), "127.0.0.1");
+    }
+}
+
+#[test]
+fn the_form_chooses_the_family() {
+    for head in heads() {
+        let (any, v4, v6) =
+            (format!("{head}://"), format!("{head}://127.0.0.1:0"), format!("{head}://[::1]:0"));
+        for format in [AddrFormat::Unspec, AddrFormat::Ipv4, AddrFormat::Native] {
+            assert!(opened_at(&any, &of_format(format)).is_ipv4(), "{head} {format:?}");
+            assert!(opened_at(&v4, &of_format(format)).is_ipv4(), "{head} {format:?}");
+        }
+        if has_address("::1") {
+            assert!(opened_at(&any, &of_format(AddrFormat::Ipv6)).is_ipv6(), "{head}");
+            assert!(opened_at(&v6, &of_format(AddrFormat::Ipv6)).is_ipv6(), "{head}");
+            assert!(opened_at(&v6, &of_format(AddrFormat::Unspec)).is_ipv6(), "{head}");
+            let lo = format!("{head}://lo");
+            assert!(opened_at(&lo, &of_format(AddrFormat::Ipv4)).is_ipv4(), "{head}");
+            assert!(opened_at(&lo, &of_format(AddrFormat::Ipv6)).is_ipv6(), "{head}");
+        }
+        for (uri, format, said) in
+            [(&v4, AddrFormat::Ipv6, "no IPv6 address"), (&v6, AddrFormat::Ipv4, "no IPv4 address")]
+        {
+            let error = na::open(uri, &of_format(format)).unwrap_err();
+            assert!(matches!(error, Error::BadUri { .. }), "{error}");
+            assert!(error.to_string().contains(said), "{error}");
+        }
+        let mut both = in_subnet("127.0.0.0", 8);
+        both.addr_format = AddrFormat::Ipv6;
+        let error = na::open(&any, &both).unwrap_err().to_string();
+        assert!(error.contains("127.0.0.0/8") && error.contains("no IPv6 address"), "{error}");
+    }
+}
+
+#[test]
+fn a_provider_without_ip_addresses_has_no_such_form() {
+    if let Some(lacks) = (Optional { variable: "MARGO_TEST_OFI", uri: "ofi+shm://" }).lacks() {
+        return println!("SKIPPED: {lacks}");
+    }
+    for (uri, format, said) in [
+        ("ofi+shm://", AddrFormat::Ipv4, "no IPv4 addresses"),
+        ("ofi+cxi://", AddrFormat::Ipv6, "no IPv6 addresses"),
+        ("ofi+verbs://", AddrFormat::Native, "IP over InfiniBand"),
+    ] {
+        let error = na::open(uri, &of_format(format)).unwrap_err();
+        assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+        assert!(error.to_string().contains(said), "{error}");
+    }
+    for format in [AddrFormat::Unspec, AddrFormat::Native] {
+        drop(na::open("ofi+shm://", &of_format(format)).unwrap());
+    }
+}
+
+/// Several addresses on one interface, in a network namespace of this test's own.
+fn within_a_namespace() {
+    let ip = |line: &str| {
+        let output = Command::new("sh").args(["-c", &format!("ip {line}")]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "ip {line}: {said}");
+    };
+    ip("address add 10.7.0.1/24 dev lo");
+    ip("address add 10.8.0.1/16 dev lo");
+    // What is down has addresses and is not chosen.
+    let error = na::open("na+tcp://", &in_subnet("10.7.0.0", 24)).unwrap_err().to_string();
+    assert!(error.contains("that is up has an address in ip_subnet 10.7.0.0/24"), "{error}");
+    ip("link set lo up");
+    let has_v6 = std::path::Path::new("/proc/net/if_inet6").exists();
+    if has_v6 {
+        ip("address add fd00:7::1/64 dev lo nodad");
+    }
+    for head in heads() {
+        let any = format!("{head}://");
+        for (net, bits, address) in [
+            ("10.7.0.0", 24, "10.7.0.1"),
+            ("10.8.9.9", 16, "10.8.0.1"),
+            ("127.0.0.0", 8, "127.0.0.1"),
+        ] {
+            let endpoint = na::open(&any, &in_subnet(net, bits)).unwrap();
+            assert_eq!(address_of(&endpoint).ip().to_string(), address, "{head}");
+            let peer = na::open(&any, &in_subnet(net, bits)).unwrap();
+            // UCX finds no way for the data where there is only loopback with several addresses.
+            if head != "ucx+tcp" {
+                talk(&peer, &endpoint, endpoint.self_addr().uri());
+            }
+            let lo = opened_at(&format!("{head}://lo"), &in_subnet(net, bits));
+            assert_eq!(lo.to_string(), address, "{head}");
+        }
+        if has_v6 {
+            let found = opened_at(&any, &in_subnet("fd00:7::", 64));
+            assert_eq!(found.to_string(), "fd00:7::1", "{head}");
+        }
+    }
+    for head in ["na+tcp", "ucx+tcp"].into_iter().filter(|head| heads().any(|other| other == *head))
+    {
+        let all = format!("{head}://0.0.0.0:0");
+        assert_eq!(opened_at(&all, &in_subnet("10.8.0.0", 16)).to_string(), "10.8.0.1", "{head}");
+    }
+    println!("passed");
+}
+
+#[test]
+fn of_several_networks_the_right_one_is_taken() {
+    if std::env::var_os(ROLE).is_some() {
+        let kill = Some(rustix::process::Signal::KILL);
+        rustix::process::set_parent_process_death_signal(kill).unwrap();
+        return within_a_namespace();
+    }
+    let may = Command::new("sh").args(["-c", "command -v ip && unshare -Urn true"]).output();
+    if !may.is_ok_and(|output| output.status.success()) {
+        return println!("SKIPPED: no `ip`, or network namespaces are not permitted here");
+    }
+    let output = Command::new("unshare")
+        .arg("-Urn")
+        .arg(std::env::current_exe().unwrap())
+        .args(["of_several_networks_the_right_one_is_taken", "--exact", "--nocapture"])
+        .env(ROLE, "inside")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let why = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("passed"), "{said}{why}");
+}
+
+/// The sockets of this process that have `port` at either end, as (family, TOS, traffic class).
+fn sockets_of(port: u16) -> Vec<(AddressFamily, u8, Option<u32>)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
+        let Ok(number) = entry.unwrap().file_name().to_string_lossy().parse::<i32>() else {
+            continue;
+        };
+        // SAFETY: used for calls that say so if it is not open any more, or no socket.
+        let fd = unsafe { BorrowedFd::borrow_raw(number) };
+        let port_of = |address: rustix::io::Result<rustix::net::SocketAddrAny>| {
+            address.ok().and_then(|address| SocketAddr::try_from(address).ok()).map(|a| a.port())
+        };
+        let own = port_of(rustix::net::getsockname(fd));
+        let peer = rustix::net::getpeername(fd).ok().flatten().and_then(|a| port_of(Ok(a)));
+        if own != Some(port) && peer != Some(port) {
+            continue;
+        }
+        let family = sockopt::socket_domain(fd).unwrap();
+        let is_v6 = family == AddressFamily::INET6;
+        let class = is_v6.then(|| sockopt::ipv6_tclass(fd).unwrap());
+        found.push((family, sockopt::ip_tos(fd).unwrap(), class));
+    }
+    found
+}
+
+/// Two bits of the byte are not the class, but say what congestion there is.
+fn class_of(byte: u8) -> u8 {
+    byte & !3
+}
+
+/// Reads memory of `other`'s, of more than a message.
+fn get(one: &Arc<dyn Endpoint>, other: &Arc<dyn Endpoint>, from: &str) {
+    const LEN: usize = 100_000;
+    let theirs = other.register(Memory::from_vec(vec![7; LEN]), Access::ReadOnly).unwrap();
+    let local = one.register(Memory::from_vec(vec![0; LEN]), Access::ReadWrite).unwrap();
+    let remote = one.mem_from_bytes(&other.mem_to_bytes(&theirs)).unwrap();
+    let from = one.lookup(from).unwrap();
+    let transfer = Transfer { local, local_offset: 0, remote, remote_offset: 0, len: LEN as u64 };
+    one.get(OpId(3), &from, transfer).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    let mut done = false;
+    while !done {
+        assert!(Instant::now() < deadline, "the transfer does not end");
+        let mut sink = |completion: Completion| {
+            if let Completion::Transfer { result, .. } = completion {
+                result.unwrap();
+                done = true;
+            }
+        };
+        one.poll(8, &mut sink).unwrap();
+        other.poll(8, &mut |_| ()).unwrap();
+    }
+}
+
+#[test]
+fn every_packet_of_a_tcp_endpoint_is_of_its_class() {
+    use TrafficClass::*;
+    let classes = [BestEffort, LowLatency, BulkData, DedicatedAccess, Scavenger, NetworkCtrl];
+    // An IPv6 listener takes IPv4 as well, with a byte of its own.
+    for (listens, dialed) in [("127.0.0.1", "127.0.0.1"), ("[::1]", "[::1]"), ("[::]", "127.0.0.1")]
+    {
+        if !has_address(listens.trim_matches(['[', ']'])) {
+            continue;
+        }
+        for class in classes {
+            let wanted = class.dscp().unwrap() << 2;
+            let options = options(|options| options.traffic_class = class);
+            let target = na::open(&format!("na+tcp://{listens}:0"), &options).unwrap();
+            let port = address_of(&target).port();
+            let origin = na::open("na+tcp://", &options).unwrap();
+            let to = format!("na+tcp://{dialed}:{port}");
+            talk(&origin, &target, &to);
+            get(&origin, &target, &to);
+            let found = sockets_of(port);
+            assert_eq!(found.len(), 3, "listening, dialed, accepted: {found:?}");
+            for (family, tos, tclass) in found {
+                assert_eq!(class_of(tos), wanted, "{class:?} {family:?}");
+                if let Some(tclass) = tclass {
+                    assert_eq!(class_of(tclass as u8), wanted, "{class:?} {family:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fabric_is_told_the_class() {
+    if let Some(lacks) = (Optional { variable: "MARGO_TEST_OFI", uri: "ofi+tcp" }).lacks() {
+        return println!("SKIPPED: {lacks}");
+    }
+    // They do nothing with it, and work.
+    let classes = [TrafficClass::BestEffort, TrafficClass::BulkData, TrafficClass::NetworkCtrl];
+    for (head, class) in ["ofi+tcp", "ofi+tcp;ofi_rxm"]
+        .into_iter()
+        .flat_map(|head| classes.map(|class| (head, class)))
+    {
+        let options = options(|options| options.traffic_class = class);
+        let open = || na::open(&format!("{head}://127.0.0.1:0"), &options).unwrap();
+        let (one, other) = (open(), open());
+        talk(&one, &other, other.self_addr().uri());
+    }
+}
