@@ -16,8 +16,11 @@ pub(crate) fn without_effect(resolved: &Resolved) -> Vec<&'static str> {
     let is_fabric = resolved.address.starts_with("ofi+");
     let given = [
         (mercury.na_no_retry, "mercury.na_no_retry"),
-        (mercury.multi_recv_op_max > 0, "mercury.multi_recv_op_max"),
-        (mercury.multi_recv_copy_threshold > 0, "mercury.multi_recv_copy_threshold"),
+        (mercury.no_multi_recv && mercury.multi_recv_op_max > 0, "mercury.multi_recv_op_max"),
+        (
+            mercury.no_multi_recv && mercury.multi_recv_copy_threshold > 0,
+            "mercury.multi_recv_copy_threshold",
+        ),
         (mercury.auth_key.is_some() && !is_fabric, "mercury.auth_key"),
         (mercury.sm_info_string.is_some() && !mercury.auto_sm, "mercury.sm_info_string"),
         (mercury.na_request_mem_device, "mercury.na_request_mem_device"),
@@ -136,6 +139,12 @@ pub(crate) fn hg_options(resolved: &Resolved) -> HgOptions {
         request_post_incr,
         max_contexts: resolved.more_progress_pools.len() as u8 + 1,
         requests_max: resolved.requests_max,
+        multi_recv: !mercury.no_multi_recv,
+        multi_recv_op_max: match mercury.multi_recv_op_max {
+            0 => defaults.multi_recv_op_max,
+            buffers => buffers as usize,
+        },
+        multi_recv_copy_threshold: mercury.multi_recv_copy_threshold as usize,
         overflow_bytes_max: usize::try_from(resolved.overflow_bytes_max).unwrap_or(usize::MAX),
         overflow_held_max: usize::try_from(resolved.overflow_held_max).unwrap_or(usize::MAX),
         proc: ProcLimits {
@@ -194,7 +203,12 @@ mod tests {
         changed(r#"{ "mercury": { "release_input_early": false } }"#, |o| {
             o.release_input_early = false;
         });
-        changed(r#"{ "mercury": { "no_multi_recv": true } }"#, |_| {});
+        changed(r#"{ "mercury": { "no_multi_recv": true } }"#, |o| o.multi_recv = false);
+        changed(r#"{ "mercury": { "multi_recv_op_max": 7 } }"#, |o| o.multi_recv_op_max = 7);
+        changed(r#"{ "mercury": { "multi_recv_op_max": 0 } }"#, |_| {});
+        changed(r#"{ "mercury": { "multi_recv_copy_threshold": 2 } }"#, |o| {
+            o.multi_recv_copy_threshold = 2;
+        });
         changed(r#"{ "margo": { "listen": false } }"#, |o| o.listen = false);
     }
 
@@ -320,8 +334,6 @@ mod tests {
     fn what_is_read_without_effect_is_told() {
         for (key, value) in [
             ("na_no_retry", "true"),
-            ("multi_recv_op_max", "4"),
-            ("multi_recv_copy_threshold", "2"),
             ("ip_subnet", r#""10.0.0.0/8""#),
             ("auth_key", r#""0:0:1""#),
             ("sm_info_string", r#""x""#),
@@ -331,6 +343,16 @@ mod tests {
         ] {
             let document = format!(r#"{{ "mercury": {{ "{key}": {value} }} }}"#);
             assert_eq!(without_effect(&resolved(&document)), [format!("mercury.{key}")]);
+        }
+    }
+
+    #[test]
+    fn large_buffers_that_are_not_used_are_told() {
+        for key in ["multi_recv_op_max", "multi_recv_copy_threshold"] {
+            let document =
+                |no| format!(r#"{{ "mercury": {{ "no_multi_recv": {no}, "{key}": 2 }} }}"#);
+            assert_eq!(without_effect(&resolved(&document(true))), [format!("mercury.{key}")]);
+            assert_eq!(without_effect(&resolved(&document(false))), Vec::<&str>::new());
         }
     }
 

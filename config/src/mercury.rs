@@ -4,6 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{is_default, is_false};
 
+/// Large buffers for requests, where the document does not say, as in Mercury
+/// (`HG_CORE_MULTI_RECV_OP_COUNT`).
+pub(crate) const MULTI_RECV_OP_MAX: u32 = 4;
+
 /// Network settings with the names and defaults of Mercury's `hg_init_info`.
 ///
 /// Which of them matter depends on the transport; one that a transport cannot honour is its
@@ -29,9 +33,9 @@ pub struct Mercury {
     /// Largest response that travels without bulk transfer, in bytes. Output; ignored on input.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_eager_size: Option<u32>,
-    /// Receive buffers posted at start. Default 256, also for 0.
+    /// Receives for requests posted at start. Default 256, also for 0.
     pub request_post_init: u32,
-    /// Receive buffers added when they run out; -1: none, senders are held back then. Default 256,
+    /// Receives added when they run out; -1: none, senders are held back then. Default 256,
     /// also for 0.
     pub request_post_incr: i32,
     /// Shared memory towards peers of the same node, whatever the address. Default false.
@@ -47,13 +51,17 @@ pub struct Mercury {
     /// of `margo.requests_max`, beyond which senders are held back. Not known to C Margo.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release_input_early: Option<bool>,
-    /// One receive buffer for each request. Always so here. Not known to C Margo.
+    /// One receive buffer for each request, as long as the longest. Otherwise requests share large
+    /// buffers, where each takes what it is long. Default false. Not known to C Margo.
     #[serde(skip_serializing_if = "is_false")]
     pub no_multi_recv: bool,
-    /// Receive buffers for many requests; there are none here. Default 0. Not known to C Margo.
+    /// Large buffers, each as long as `request_post_init` of the longest requests; they take
+    /// memory as it is needed. 0 stands for 4. Default 0. Not known to C Margo.
     #[serde(skip_serializing_if = "is_default")]
     pub multi_recv_op_max: u32,
-    /// When to copy out of such buffers; there are none here. Default 0. Not known to C Margo.
+    /// So many of the large buffers are not for requests that are held: once these have taken the
+    /// others, further ones get memory of their own. At most `multi_recv_op_max`. Default 0. Not
+    /// known to C Margo.
     #[serde(skip_serializing_if = "is_default")]
     pub multi_recv_copy_threshold: u32,
     /// RPCs to oneself go through the network too. Default false.

@@ -48,6 +48,7 @@ mod leftovers;
 mod lifecycle;
 mod messages;
 mod midway;
+mod multi;
 mod node;
 mod oneself;
 mod peers;
@@ -61,7 +62,7 @@ mod wire;
 
 pub use self::{
     bulk::*, bulk_refused::*, cancel::*, crowd::*, flow::*, leftovers::*, lifecycle::*,
-    messages::*, midway::*, oneself::*, peers::*, stopped::*, told::*, waiting::*,
+    messages::*, midway::*, multi::*, oneself::*, peers::*, stopped::*, told::*, waiting::*,
 };
 
 /// How long a case waits for what must happen, before it fails. Far above what a loaded machine
@@ -330,6 +331,12 @@ macro_rules! conformance {
             messages_pass_during_large_transfers,
             wrong_local_ranges_are_refused_at_once,
             canceled_receives_end_once,
+            a_receive_takes_many_messages,
+            a_receive_for_many_takes_no_more,
+            a_canceled_receive_for_many_ends_once,
+            a_close_ends_receives_for_many,
+            a_receive_for_many_takes_ones_own,
+            peers_share_a_receive_for_many,
             canceled_sends_end_once,
             canceled_transfers_end_once,
             cancel_of_unknown_operations_is_ignored,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Access, Addr, AddrFormat, EndpointStats, Error, LocalMem, Memory, MsgBuf, RegionTable,
-    RemoteMem, SmOptions, Subnet, TcpOptions, TrafficClass, UcxOptions,
+    Access, Addr, AddrFormat, EndpointStats, Error, LargeBuffers, LocalMem, Memory, MsgBuf,
+    RegionTable, RemoteMem, SmOptions, Subnet, TcpOptions, TrafficClass, UcxOptions,
 };
 
 /// Names an operation in its completion and in `cancel`. Chosen by the caller, unique among the
@@ -251,7 +251,8 @@ pub struct Arrival {
     pub tag: Tag,
 }
 
-/// The end of one operation. Each operation that was started has exactly one.
+/// The end of one operation. Each operation that was started has exactly one, but for
+/// `multi_recv_unexpected`, which has one for each message.
 #[derive(Debug)]
 pub enum Completion {
     /// `send_unexpected` or `send_expected`: the transport took the message (it need not have
@@ -264,7 +265,7 @@ pub enum Completion {
         /// Whether it was sent.
         result: Result<(), Error>,
     },
-    /// `recv_unexpected` or `recv_expected`.
+    /// `recv_unexpected` or `recv_expected`, or a message of `multi_recv_unexpected`.
     Recv {
         /// The operation.
         op: OpId,
@@ -400,6 +401,45 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     ///
     /// [`Refused`] when nothing was started: buffer below the limit, endpoint closed.
     fn recv_unexpected(&self, op: OpId, buf: MsgBuf) -> Result<(), Refused>;
+
+    /// Whether [`multi_recv_unexpected`](Self::multi_recv_unexpected) works. Default: no.
+    ///
+    /// Counterpart: `NA_Has_opt_feature` of `NA_OPT_MULTI_RECV`.
+    fn has_multi_recv(&self) -> bool {
+        false
+    }
+
+    /// Posts a receive for the next `count` unexpected messages of any peer. Each is a completion
+    /// with a buffer of `buffers`, just as long as the message; where these are all in use, of its
+    /// own. So `count` alone says when senders are held back, and a message that is held for ever
+    /// keeps nobody from being received. To be dropped, not used again.
+    ///
+    /// Messages are taken in their order; those that were there before the receive may be reported
+    /// after later ones.
+    ///
+    /// The operation is over with its last message, or with the only completion that is an error,
+    /// as by [`cancel`](Self::cancel) or [`close`](Self::close). Pass the same `buffers` each time:
+    /// memory of others is given back.
+    ///
+    /// Post receives of this kind or of the other one: which of them takes a message if there are
+    /// both is up to the transport.
+    ///
+    /// # Errors
+    ///
+    /// When nothing was started: no message to be received, endpoint closed, or not
+    /// [to be had](Self::has_multi_recv), as by default.
+    ///
+    /// Counterpart: `NA_Msg_multi_recv_unexpected`.
+    fn multi_recv_unexpected(
+        &self,
+        op: OpId,
+        count: usize,
+        buffers: &LargeBuffers,
+    ) -> Result<(), Error> {
+        let _ = (op, count, buffers);
+        let text = format!("{} receives one message at a time", self.transport());
+        Err(Error::InvalidArgument(text))
+    }
 
     /// Sends a message that the peer receives with `recv_expected` from us with this tag.
     ///

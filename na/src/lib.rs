@@ -71,6 +71,11 @@ mod message;
 mod network_options;
 #[cfg(all(any(feature = "tcp", feature = "ofi", feature = "ucx"), not(loom)))]
 mod own_address;
+#[cfg(not(loom))]
+#[allow(unreachable_pub, reason = "public for the models only")]
+mod parts;
+#[cfg(loom)]
+pub mod parts;
 #[cfg(all(any(feature = "sm", feature = "tcp", feature = "ucx"), not(loom)))]
 mod ran;
 #[cfg(not(loom))]
@@ -137,7 +142,7 @@ pub use self::{
     },
     error::{DeniedReason, Error},
     memory::{Access, LocalMem, Memory, RawSegment, RemoteMem, WeakMem},
-    message::MsgBuf,
+    message::{LargeBuffers, MsgBuf},
     network_options::{AddrFormat, Subnet, TrafficClass},
     region::RegionTable,
     registry::{Device, Plugin, ignored, open, plugin_for, plugins},
@@ -153,6 +158,7 @@ pub use self::{
 #[doc(hidden)]
 pub mod loom_exports {
     pub use crate::lock;
+    pub use crate::parts;
     pub use crate::shared::counts;
     pub use crate::sm::{doorbell, gate, lane, ring};
 }

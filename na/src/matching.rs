@@ -4,12 +4,13 @@
 //!
 //! | set | order | leaves when |
 //! |---|---|---|
-//! | posted unexpected receives | posted first, served first | a message of any peer arrives |
+//! | posted unexpected receives | posted first, served first; those for many messages last | a message of any peer arrives, or so many |
 //! | early unexpected messages | arrival, over all peers | a receive is posted |
 //! | posted expected receives | posted first, per (peer, tag) | that message arrives |
 //! | early expected messages | arrival, per (peer, tag) | that receive is posted; its peer ends |
 //!
 //! Either the receives or the messages of one kind (and, for expected ones, of one key) are empty.
+//! A receive for many messages gets a buffer for each when it comes, as long as that is.
 //!
 //! # Bound
 //!
@@ -38,10 +39,12 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 
 use self::lists::{Key, Lists};
+use self::many::Many;
 use crate::cheap::Cheap;
-use crate::{Addr, Arrival, Completion, Error, MsgBuf, OpId, Tag};
+use crate::{Addr, Arrival, Completion, Error, LargeBuffers, MsgBuf, OpId, Tag};
 
 mod lists;
+mod many;
 
 /// Bytes that an early message costs beside its contents.
 const EARLY_OVERHEAD: usize = 64;
@@ -92,7 +95,7 @@ impl Claimed {
         self.posted.op
     }
 
-    /// Its buffer, as long as the longest message.
+    /// Its buffer, with room for the message.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         self.posted.buf.spare_mut()
     }
@@ -153,6 +156,7 @@ pub(crate) struct Matcher {
     early_bytes_max: usize,
     left_bytes_max: usize,
     unexpected_posted: VecDeque<(OpId, MsgBuf)>,
+    many_posted: Many,
     unexpected_early: VecDeque<Early>,
     expected_posted: Lists<Posted>,
     expected_early: Lists<Early>,
@@ -170,6 +174,7 @@ impl Matcher {
             early_bytes_max,
             left_bytes_max,
             unexpected_posted: VecDeque::new(),
+            many_posted: Many::default(),
             unexpected_early: VecDeque::new(),
             expected_posted: Lists::new(),
             expected_early: Lists::new(),
@@ -190,6 +195,25 @@ impl Matcher {
             return None;
         };
         Some(self.deliver_early(op, buf, early))
+    }
+
+    /// Posts a receive for the next `count` unexpected messages, into `buffers`. Returns those of
+    /// them that had already arrived.
+    pub(crate) fn post_many(
+        &mut self,
+        op: OpId,
+        count: usize,
+        buffers: &LargeBuffers,
+    ) -> Vec<Completion> {
+        self.many_posted.post(op, count, buffers);
+        let mut ended = Vec::new();
+        while let Some(early) = self.unexpected_early.front()
+            && let Some((op, buf)) = self.many_posted.take(early.bytes.len())
+            && let Some(early) = self.unexpected_early.pop_front()
+        {
+            ended.push(self.deliver_early(op, buf, early));
+        }
+        ended
     }
 
     /// Posts a receive for the next message of `from` with `tag`. `Some`: it had already arrived.
@@ -220,7 +244,7 @@ impl Matcher {
     #[allow(dead_code, reason = "a build may have only transports that fill buffers in place")]
     pub(crate) fn arrive(&mut self, kind: Kind, from: &Addr, tag: Tag, bytes: &[u8]) -> Arrived {
         let fill = |place: &mut [u8]| place.copy_from_slice(bytes);
-        match self.claim(kind, from, tag) {
+        match self.claim(kind, from, tag, bytes.len()) {
             Some(claimed) => {
                 let (op, buf, from) = claimed.fill(from, &mut None, bytes.len(), fill);
                 Arrived::Completed(Completion::Recv { op, buf, result: Ok(Arrival { from, tag }) })
@@ -265,21 +289,31 @@ impl Matcher {
 
     /// [`claim`](Self::claim) for a message that has only begun. Of the receives of any source one
     /// always stays: who begins a long message and never ends it, on however many connections, must
-    /// not keep others from being received.
+    /// not keep others from being received. Those for many messages take none before it is whole,
+    /// for the same reason, and so that they end at once when canceled.
     #[allow(dead_code, reason = "see `Claimed`")]
     pub(crate) fn claim_ahead(&mut self, kind: Kind, from: &Addr, tag: Tag) -> Option<Claimed> {
         if kind == Kind::Unexpected && self.unexpected_posted.len() < 2 {
             return None;
         }
-        self.claim(kind, from, tag)
+        // For one message, which has room for any: no length is needed.
+        self.claim(kind, from, tag, 0)
     }
 
-    /// Takes out the receive that a message of `from` is for, if it is posted.
-    #[inline]
-    pub(crate) fn claim(&mut self, kind: Kind, from: &Addr, tag: Tag) -> Option<Claimed> {
+    /// Takes out the receive that a message of `len` bytes of `from` is for, if it is posted.
+    // Always, so that the parts of what it finds stay in registers.
+    #[inline(always)]
+    pub(crate) fn claim(
+        &mut self,
+        kind: Kind,
+        from: &Addr,
+        tag: Tag,
+        len: usize,
+    ) -> Option<Claimed> {
         let posted = match kind {
             Kind::Unexpected => {
-                let (op, buf) = self.unexpected_posted.pop_front()?;
+                let single = self.unexpected_posted.pop_front();
+                let (op, buf) = single.or_else(|| self.many_posted.take(len))?;
                 Posted { op, buf, from: None }
             }
             Kind::Expected => self.expected_posted.pop(Key { peer: from.peer_id(), tag })?,
@@ -341,6 +375,9 @@ impl Matcher {
             let (op, buf) = self.unexpected_posted.remove(at)?;
             return Some(Completion::Recv { op, buf, result: Err(Error::Canceled) });
         }
+        if self.many_posted.cancel(op) {
+            return Some(many_ended(op, Error::Canceled));
+        }
         let (key, posted) = self.expected_posted.remove_where(|posted| posted.op == op)?;
         self.given_up.add(key);
         Some(failed(posted, Error::Canceled))
@@ -387,6 +424,7 @@ impl Matcher {
             let result = Err(error.clone());
             Completion::Recv { op, buf, result }
         }));
+        out.extend(self.many_posted.end().map(|op| many_ended(op, error.clone())));
         self.expected_posted.drain_all(|posted| out.push(failed(posted, error.clone())));
         self.expected_early.drain_all(drop);
         self.unexpected_early.clear();
@@ -420,6 +458,7 @@ impl fmt::Debug for Matcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Matcher")
             .field("unexpected_posted", &self.unexpected_posted.len())
+            .field("many_posted", &self.many_posted.left())
             .field("unexpected_early", &self.unexpected_early.len())
             .field("expected_posted", &self.expected_posted.len())
             .field("expected_early", &self.expected_early.len())
@@ -429,6 +468,11 @@ impl fmt::Debug for Matcher {
 
 fn failed(posted: Posted, error: Error) -> Completion {
     Completion::Recv { op: posted.op, buf: posted.buf, result: Err(error) }
+}
+
+/// The last completion of a receive for many messages that takes no more.
+fn many_ended(op: OpId, error: Error) -> Completion {
+    Completion::Recv { op, buf: MsgBuf::with_capacity(0), result: Err(error) }
 }
 
 /// Canceled expected receives whose message may still come.

@@ -46,6 +46,11 @@ mod far {
         transfers_from_and_to_an_origin,
         an_origin_that_does_not_listen_is_answered,
         a_slow_receiver_holds_its_senders_back,
+        a_receive_takes_many_messages,
+        a_receive_for_many_takes_no_more,
+        a_canceled_receive_for_many_ends_once,
+        a_close_ends_receives_for_many,
+        peers_share_a_receive_for_many,
     }
 }
 

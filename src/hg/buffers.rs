@@ -33,6 +33,8 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A pool of message buffers of one core.
 pub(super) struct Buffers {
     number: u64,
+    /// Those that are kept have room for this.
+    bytes: usize,
     endpoint: Arc<dyn Endpoint>,
     kept: Mutex<Vec<MsgBuf>>,
     own: Weak<Self>,
@@ -74,7 +76,9 @@ impl Buffers {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let kept = Mutex::new(Vec::new());
-        Arc::new_cyclic(|own| Self { number, endpoint, kept, own: own.clone() })
+        let limits = endpoint.limits();
+        let bytes = limits.unexpected_bytes_max.max(limits.expected_bytes_max);
+        Arc::new_cyclic(|own| Self { number, bytes, endpoint, kept, own: own.clone() })
     }
 
     /// Names this pool for [`put_to`].
@@ -94,9 +98,19 @@ impl Buffers {
         }
     }
 
-    /// Takes a buffer back.
+    /// Takes a buffer back; one in which a request was received, with others or as long as that,
+    /// ends.
+    #[inline]
+    pub(super) fn put(&self, buf: MsgBuf) {
+        if buf.is_part() || buf.capacity() < self.bytes {
+            drop(buf);
+        } else {
+            self.put_whole(buf);
+        }
+    }
+
     #[inline(never)]
-    pub(super) fn put(&self, mut buf: MsgBuf) {
+    fn put_whole(&self, mut buf: MsgBuf) {
         buf.clear();
         let mut buf = Some(buf);
         let kept = with_magazine(self.number, |bufs| {
@@ -157,6 +171,7 @@ impl Buffers {
 /// Gives a buffer back to the pool of that number, if this thread works with it.
 #[inline(never)]
 fn put_to(number: u64, mut buf: MsgBuf) {
+    debug_assert!(!buf.is_part(), "a response is received in a buffer of its own");
     buf.clear();
     with_magazine(number, |bufs| {
         // Its own core brings what is too much to the shared pool, when it next gives one back.

@@ -401,7 +401,7 @@ impl<T> Core<T> {
             (Some(Role::Watch), result) => self.on_watch(op, result),
             (Some(Role::Reply), Err(error)) => self.on_no_reply(op, error),
             (Some(Role::Request), Err(error)) => {
-                self.primary().state().receives.failed();
+                self.primary().state().receives.ended(self.large.is_some());
                 if !matches!(error, na::Error::Closed | na::Error::Canceled) {
                     log!(self.options.log, WARN, %error, "a receive for requests failed");
                 }

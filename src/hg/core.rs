@@ -51,7 +51,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use na::lock::{BiasedGuard, BiasedLock};
-use na::{Addr, Completion, Endpoint, Limits, LocalMem};
+use na::{Addr, Completion, Endpoint, LargeBuffers, Limits, LocalMem};
 
 use super::buffers::{Buffers, lock};
 use super::context::Event;
@@ -216,6 +216,8 @@ pub struct Core<T> {
     pub(super) limits: Limits,
     pub(super) options: HgOptions,
     pub(super) buffers: Arc<Buffers>,
+    /// Where requests are received; `None`: into buffers of their own. Those of all contexts.
+    pub(super) large: Option<LargeBuffers>,
     /// Those of all contexts.
     pub(super) slots: Arc<Slots>,
     pub(super) class: Arc<Class<T>>,
@@ -301,7 +303,13 @@ impl<T> Core<T> {
         primary: Option<Arc<Self>>,
     ) -> Result<Self, HgError> {
         let (first, more) = (options.request_post_init, options.request_post_incr);
-        let receives = Receives::new(first, more, options.requests_max);
+        let limits = endpoint.limits();
+        let large = match &primary {
+            Some(primary) => primary.large.clone(),
+            None => Some(options.large_buffers(limits.unexpected_bytes_max)?)
+                .filter(|_| options.multi_recv && options.listen && endpoint.has_multi_recv()),
+        };
+        let receives = Receives::new(first, more, options.requests_max, large.is_some());
         let space = Space::new(id, options.max_contexts);
         let slots = match &primary {
             Some(primary) => primary.slots.clone(),
@@ -313,7 +321,8 @@ impl<T> Core<T> {
         };
         Ok(Self {
             self_addr: endpoint.self_addr(),
-            limits: endpoint.limits(),
+            limits,
+            large,
             buffers: Buffers::new(endpoint.clone()),
             slots,
             endpoint,
@@ -411,7 +420,13 @@ impl<T> Core<T> {
             let hot = context.state().hot;
             context.counts.add_to(hot, &mut sum);
         }
+        sum.multi_recv_copy = self.copied();
         sum
+    }
+
+    /// Requests that got memory of their own.
+    fn copied(&self) -> u64 {
+        self.large.as_ref().map_or(0, LargeBuffers::copied)
     }
 
     /// What is in hand now.
@@ -420,6 +435,8 @@ impl<T> Core<T> {
         for context in self.class.all() {
             context.state().add_to(&mut sum);
         }
+        let taken = self.large.as_ref().map_or(0, LargeBuffers::bytes_taken);
+        sum.large_buffer_bytes = taken as usize;
         sum
     }
 
@@ -499,6 +516,7 @@ impl<T> Drop for Core<T> {
             let mut sum = Counters::default();
             let hot = self.state().hot;
             self.counts.add_to(hot, &mut sum);
+            sum.multi_recv_copy = if self.is_primary() { self.copied() } else { 0 };
             log!(self.options.log, INFO, context = self.id, counters = ?sum, "RPC layer");
         }
     }

@@ -41,6 +41,8 @@ macro_rules! counters {
             pub rpc_resp_sent: u64,
             /// Responses received.
             pub rpc_resp_recv: u64,
+            /// Requests that got memory of their own because too many held the large buffers.
+            pub multi_recv_copy: u64,
             $($(#[$doc])+ pub $name: u64,)+
         }
 
@@ -93,7 +95,7 @@ counters! {
 }
 
 /// What a [`Core`](super::Core) has in hand now, over all of its contexts. All but
-/// `receives_posted` are zero when nothing goes on.
+/// `receives_posted` and `large_buffer_bytes` are zero when nothing goes on.
 ///
 /// Counterpart: `req_recv_active` among Mercury's counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -107,4 +109,7 @@ pub struct InHand {
     pub requests_held: usize,
     /// Receives for requests in the network.
     pub receives_posted: usize,
+    /// Memory taken so far for the large buffers that requests share, bytes. Requests that
+    /// [`Counters::multi_recv_copy`] counts have other memory.
+    pub large_buffer_bytes: usize,
 }

@@ -1,5 +1,8 @@
 //! How a core behaves.
 
+use na::LargeBuffers;
+
+use super::HgError;
 use super::checksum::ChecksumLevel;
 use super::format::{Accept, Build, Format};
 use super::proc::ProcLimits;
@@ -7,12 +10,9 @@ use crate::log::Log;
 
 /// How a [`Core`](super::Core) behaves.
 ///
-/// What `HG_Init_opt2` has beyond this is not here because nothing would change: `no_multi_recv`
-/// and its two companions (every transport copies a message once, into the receive that takes it;
-/// all that a large receive for many requests would save is posting one for each, measured at 14 of
-/// the 390 ns that an RPC costs both sides), the thread mode (everything that starts, answers or
-/// cancels may be called from any thread, for one atomic instruction), and the progress mode
-/// (whoever drives a core decides whether to poll or to sleep).
+/// What `HG_Init_opt2` has beyond this is not here because nothing would change: the thread mode
+/// (everything that starts, answers or cancels may be called from any thread, for one atomic
+/// instruction), and the progress mode (whoever drives a core decides whether to poll or to sleep).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HgOptions {
@@ -26,8 +26,8 @@ pub struct HgOptions {
     pub checksum_level: ChecksumLevel,
     /// Receive requests. Default: yes. The endpoint must have been opened to listen as well.
     pub listen: bool,
-    /// Receives for requests posted at first, and restored as requests are done with. Each takes a
-    /// message buffer (4 KiB by default). Default 256, as in Margo.
+    /// Receives for requests posted at first, and restored as requests are done with. Default 256,
+    /// as in Margo.
     pub request_post_init: usize,
     /// Receives added when all are taken by requests that are held. Zero: never; the transport then
     /// holds senders back (C: -1). Default 256.
@@ -35,6 +35,20 @@ pub struct HgOptions {
     /// Most requests held whose arguments have not been read, posted receives included. Beyond it
     /// the transport holds senders back. Default 16384.
     pub requests_max: usize,
+    /// Put requests into large buffers that many share, so that each takes the memory that it is
+    /// long, where the transport can ([`na::Endpoint::has_multi_recv`]; all of ours). Otherwise
+    /// each receive has a message buffer of its own (4 KiB by default). Default: yes (C:
+    /// `no_multi_recv`).
+    pub multi_recv: bool,
+    /// Large buffers, each as long as `request_post_init` of the longest requests. They take
+    /// memory as it is needed. Default 4, as in Mercury.
+    pub multi_recv_op_max: usize,
+    /// So many of the large buffers are not for requests that are held: once these have taken the
+    /// others, each further one gets memory of its own, until some are done with. C copies requests
+    /// then, and has nothing to receive into when none is left; here receiving goes on, also with
+    /// 0. At most `multi_recv_op_max`: then each request has memory of its own. Default 0, as in
+    /// Mercury.
+    pub multi_recv_copy_threshold: usize,
     /// Longest payload that may overflow a message, bytes, in both directions. Default 256 MiB.
     pub overflow_bytes_max: usize,
     /// Bytes of overflowed arguments that requests hold together, those being fetched included. A
@@ -79,6 +93,9 @@ impl Default for HgOptions {
             request_post_init: 256,
             request_post_incr: 256,
             requests_max: 16 << 10,
+            multi_recv: true,
+            multi_recv_op_max: 4,
+            multi_recv_copy_threshold: 0,
             overflow_bytes_max: 256 << 20,
             overflow_held_max: 1 << 30,
             proc: ProcLimits::default(),
@@ -96,6 +113,22 @@ impl Default for HgOptions {
 }
 
 impl HgOptions {
+    /// Where requests are received, each of at most `bytes_max` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`HgError::Na`] when more buffers are to be spared than there are.
+    pub(super) fn large_buffers(&self, bytes_max: usize) -> Result<LargeBuffers, HgError> {
+        let (all, spared) = (self.multi_recv_op_max, self.multi_recv_copy_threshold);
+        let Some(count) = all.checked_sub(spared) else {
+            return Err(HgError::Na(na::Error::InvalidArgument(format!(
+                "multi_recv_copy_threshold is {spared}: at most multi_recv_op_max, which is {all}"
+            ))));
+        };
+        let bytes = self.request_post_init.saturating_mul(bytes_max);
+        Ok(LargeBuffers::new(count, bytes, bytes_max))
+    }
+
     /// How requests are written.
     pub(super) fn format(&self) -> Format {
         Format::new(self.build, self.checksum_level)

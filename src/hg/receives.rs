@@ -1,9 +1,16 @@
 //! Receives for requests: enough of them posted, and not more requests held than allowed.
 //!
-//! A request is *posted* while its buffer waits in the network for a message, and *held* from its
-//! arrival until it is answered or its arguments are given back. Then a receive takes its place.
-//! When no receive is left, more are added; at the limit they are not, and the transport holds the
-//! senders back until requests are done with.
+//! A request is *posted* while a receive waits in the network for it, and *held* from its arrival
+//! until it is answered or its arguments are given back. Then a receive takes its place. When no
+//! receive is left, more are added; at the limit they are not, and the transport holds the senders
+//! back until requests are done with.
+//!
+//! Receives are posted one by one, each with a buffer for the longest request, or many together,
+//! for which the transport finds the memory when requests come (*multi-recv*). Then those whose
+//! place was taken are *owed* until there are some to be posted together, or none is left. In all
+//! else, and in all bounds, there is no difference.
+
+use na::{LargeBuffers, MsgBuf};
 
 use super::ops::{OpRef, Role};
 use super::{Core, HgError};
@@ -23,19 +30,28 @@ pub(super) struct Receives {
     pub(super) held: usize,
     /// Receives that failed and were not replaced yet.
     lost: usize,
+    /// Receives whose requests are done with, and which were not posted again yet.
+    pub(super) owed: usize,
+    /// So many are owed at most.
+    batch: usize,
     /// Receives ever posted.
     total: u64,
     /// Bytes of arguments that overflowed, of requests that are held.
     bytes: u64,
 }
 
+/// Most receives that are owed.
+const BATCH_MAX: usize = 64;
+
 /// Receives that the caller has to post: their first number, and how many.
 pub(super) type Claim = std::ops::Range<u64>;
 
 impl Receives {
-    pub(super) fn new(target: usize, more: usize, max: usize) -> Self {
+    pub(super) fn new(target: usize, more: usize, max: usize, multi: bool) -> Self {
         let max = max.max(target);
-        Self { target, more, max, posted: 0, held: 0, lost: 0, total: 0, bytes: 0 }
+        let batch = if multi { (target / 8).clamp(1, BATCH_MAX) } else { 1 };
+        let (posted, held, lost, owed, total, bytes) = (0, 0, 0, 0, 0, 0);
+        Self { target, more, max, posted, held, lost, owed, batch, total, bytes }
     }
 
     /// What to post at the beginning.
@@ -50,22 +66,27 @@ impl Receives {
         if self.posted > 0 {
             return self.claim(0);
         }
-        let wanted = self.more.max(self.lost);
-        self.lost = 0;
-        self.claim(wanted)
+        // More only if those that there were are all in use.
+        if self.owed > 0 { self.claim_owed() } else { self.claim(self.more.max(self.lost)) }
     }
 
     /// Whether so few requests are held, compared with the receives that wait, that a buffer may
     /// stay with its request until the answer.
     #[inline]
     pub(super) fn has_plenty(&self) -> bool {
-        4 * self.held <= self.posted
+        4 * self.held <= self.posted + self.owed
     }
 
-    /// A posted receive ended without one, or was refused.
-    pub(super) fn failed(&mut self) {
-        self.posted = self.posted.saturating_sub(1);
-        self.lost += 1;
+    /// So many receives were refused.
+    pub(super) fn refused(&mut self, count: usize) {
+        self.posted = self.posted.saturating_sub(count);
+        self.lost += count;
+    }
+
+    /// A posted receive ended without a request. One that is for many (`multi`) does so only with
+    /// all others.
+    pub(super) fn ended(&mut self, multi: bool) {
+        self.refused(if multi { self.posted } else { 1 });
     }
 
     /// Arguments of `len` bytes that overflowed are to be fetched. `false`: with those that are
@@ -84,12 +105,22 @@ impl Receives {
     /// A request is held no longer.
     pub(super) fn released(&mut self) -> Claim {
         self.held = self.held.saturating_sub(1);
-        let wanted = if self.posted < self.target { 1 + self.lost } else { 0 };
-        self.lost = 0;
+        if self.posted + self.owed < self.target {
+            self.owed += 1;
+        }
+        let is_due = self.owed >= self.batch || self.posted == 0;
+        if is_due { self.claim_owed() } else { self.claim(0) }
+    }
+
+    fn claim_owed(&mut self) -> Claim {
+        let wanted = if self.owed > 0 { std::mem::take(&mut self.owed) + self.lost } else { 0 };
         self.claim(wanted)
     }
 
     fn claim(&mut self, wanted: usize) -> Claim {
+        if wanted > 0 {
+            self.lost = 0;
+        }
         let count = wanted.min(self.max.saturating_sub(self.posted + self.held));
         self.posted += count;
         let first = self.total;
@@ -102,19 +133,30 @@ impl<T> Core<T> {
     /// Posts receives that context 0 has claimed.
     #[cold]
     pub(super) fn post_receives(&self, claim: Claim) -> Result<(), HgError> {
-        for number in claim.clone() {
-            if let Err(error) = self.post_receive(number, self.buffers.take()) {
-                let mut state = self.primary().state();
-                (number..claim.end).for_each(|_| state.receives.failed());
-                return Err(error);
-            }
+        if claim.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let posted = match &self.large {
+            Some(large) => self.post_together(claim.clone(), large).map_err(|error| (0, error)),
+            None => claim.clone().enumerate().try_for_each(|(before, number)| {
+                self.post_receive(number, self.buffers.take()).map_err(|error| (before, error))
+            }),
+        };
+        posted.map_err(|(before, error)| {
+            self.primary().state().receives.refused(claim.count() - before);
+            error
+        })
+    }
+
+    /// Posts receives that share one name.
+    fn post_together(&self, claim: Claim, large: &LargeBuffers) -> Result<(), HgError> {
+        let op = OpRef::single(Role::Request, 0, claim.start);
+        Ok(self.endpoint.multi_recv_unexpected(op, claim.count(), large)?)
     }
 
     /// Posts one receive.
     #[inline]
-    fn post_receive(&self, number: u64, buf: na::MsgBuf) -> Result<(), HgError> {
+    fn post_receive(&self, number: u64, buf: MsgBuf) -> Result<(), HgError> {
         let op = OpRef::single(Role::Request, 0, number);
         self.endpoint.recv_unexpected(op, buf).map_err(|refused| {
             self.buffers.put(refused.buf);
@@ -125,19 +167,20 @@ impl<T> Core<T> {
     /// A request is done with, and its buffer `buf` is free: posts what was claimed because of
     /// that.
     #[inline]
-    pub(super) fn request_released(&self, mut claim: Claim, buf: Option<na::MsgBuf>) {
+    pub(super) fn request_released(&self, mut claim: Claim, buf: Option<MsgBuf>) {
         if self.options.listen
+            && self.large.is_none()
             && let Some(number) = claim.next()
         {
             let buf = buf.unwrap_or_else(|| self.buffers.take());
             let posted = self.post_receive(number, buf);
             if posted.is_err() {
-                self.primary().state().receives.failed();
+                self.primary().state().receives.refused(1);
             }
-            self.post_more(claim);
         } else if let Some(buf) = buf {
             self.buffers.put(buf);
         }
+        self.post_more(claim);
     }
 
     /// Posts receives that were claimed because too few are left.
@@ -158,7 +201,7 @@ mod tests {
 
     #[test]
     fn receives_grow_until_the_limit_and_shrink_to_the_target() {
-        let mut receives = Receives::new(2, 4, 5);
+        let mut receives = Receives::new(2, 4, 5, false);
         assert_eq!(receives.first(), 0..2);
         assert_eq!(receives.arrived(), 2..2, "one is left");
         assert_eq!(receives.arrived(), 2..5, "none is left; the limit");
@@ -172,14 +215,14 @@ mod tests {
 
     #[test]
     fn buffers_may_stay_with_requests_while_few_are_held() {
-        let mut receives = Receives::new(10, 0, 100);
+        let mut receives = Receives::new(10, 0, 100, false);
         receives.first();
         receives.arrived();
         receives.arrived();
         assert!(receives.has_plenty(), "8 are left, 2 are held");
         receives.arrived();
         assert!(!receives.has_plenty());
-        let mut single = Receives::new(1, 0, 100);
+        let mut single = Receives::new(1, 0, 100, false);
         single.first();
         single.arrived();
         assert!(!single.has_plenty(), "the next request must not wait for the answer");
@@ -187,7 +230,7 @@ mod tests {
 
     #[test]
     fn without_growth_a_request_keeps_the_place_of_its_receive() {
-        let mut receives = Receives::new(1, 0, 100);
+        let mut receives = Receives::new(1, 0, 100, false);
         assert_eq!(receives.first().count(), 1);
         assert!(receives.arrived().is_empty());
         assert_eq!(receives.released().count(), 1);
@@ -195,15 +238,96 @@ mod tests {
 
     #[test]
     fn a_receive_that_failed_is_replaced() {
-        let mut receives = Receives::new(3, 1, 100);
+        let mut receives = Receives::new(3, 1, 100, false);
         receives.first();
-        receives.failed();
-        receives.failed();
+        receives.ended(false);
+        receives.ended(false);
         assert_eq!(receives.arrived().count(), 2, "none is left");
         assert_eq!(receives.released().count(), 1);
-        let mut fixed = Receives::new(2, 0, 100);
+        let mut fixed = Receives::new(2, 0, 100, false);
         fixed.first();
-        fixed.failed();
+        fixed.ended(false);
         assert_eq!(fixed.arrived().count(), 1, "also where receives do not grow");
+    }
+
+    #[test]
+    fn receives_posted_together_are_owed_until_there_are_some() {
+        let mut receives = Receives::new(32, 0, 100, true);
+        assert_eq!(receives.first(), 0..32);
+        for _ in 0..3 {
+            receives.arrived();
+            assert!(receives.released().is_empty());
+        }
+        receives.arrived();
+        assert_eq!(receives.released(), 32..36, "an eighth");
+        assert_eq!(receives.posted, 32);
+    }
+
+    #[test]
+    fn what_is_owed_is_posted_when_none_is_left() {
+        let mut receives = Receives::new(32, 50, 100, true);
+        receives.first();
+        for _ in 0..3 {
+            receives.arrived();
+            receives.released();
+        }
+        for _ in 0..28 {
+            assert!(receives.arrived().is_empty());
+        }
+        assert_eq!(receives.arrived().count(), 3, "before others are added");
+        receives.arrived();
+        receives.arrived();
+        assert_eq!(receives.arrived().count(), 50);
+        // Without growth each request done with makes room at once.
+        let mut fixed = Receives::new(32, 0, 100, true);
+        fixed.first();
+        for _ in 0..32 {
+            assert!(fixed.arrived().is_empty());
+        }
+        assert_eq!(fixed.released().count(), 1);
+        assert_eq!((fixed.posted, fixed.held), (1, 31));
+    }
+
+    #[test]
+    fn receives_for_many_fail_together_and_are_replaced() {
+        let mut receives = Receives::new(32, 0, 100, true);
+        receives.first();
+        receives.arrived();
+        receives.ended(true);
+        receives.ended(true);
+        assert_eq!(receives.posted, 0);
+        assert_eq!(receives.released().count(), 32);
+    }
+
+    proptest::proptest! {
+        /// Whatever happens, posted together or one by one: no more than allowed, and never none
+        /// without a reason.
+        #[test]
+        fn the_bounds_hold_in_any_order(
+            target in 1..80usize,
+            more in 0..40usize,
+            max in 1..120usize,
+            steps in proptest::collection::vec(0..4u8, 0..400),
+        ) {
+            for multi in [false, true] {
+                let mut receives = Receives::new(target, more, max, multi);
+                let max = max.max(target);
+                receives.first();
+                for step in &steps {
+                    match step {
+                        0 | 1 if receives.posted > 0 => drop(receives.arrived()),
+                        2 | 3 if receives.held > 0 => drop(receives.released()),
+                        _ => {}
+                    }
+                    let all = receives.posted + receives.held;
+                    assert!(all <= max, "{receives:?}");
+                    if more == 0 {
+                        assert!(all + receives.owed <= target, "{receives:?}");
+                    }
+                    assert!(all + receives.owed >= target, "{receives:?}");
+                    assert!(receives.posted > 0 || receives.owed == 0, "{receives:?}");
+                }
+            }
+        }
     }
 }

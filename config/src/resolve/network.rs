@@ -4,7 +4,7 @@ use super::Findings;
 use super::declared::Layout;
 use crate::config::{Config, PoolAccess};
 use crate::margo::{MercuryBuild, PayloadChecksum};
-use crate::mercury::{ChecksumLevel, Mercury, NaAddrFormat};
+use crate::mercury::{ChecksumLevel, MULTI_RECV_OP_MAX, Mercury, NaAddrFormat};
 use crate::network::NetworkOptions;
 use crate::subnet::IpSubnet;
 
@@ -23,7 +23,6 @@ pub(super) fn check(config: &Config, layout: &Layout, found: &mut Findings) -> O
     peers(&margo.network, found);
     let first = mercury.request_post_init as usize;
     if first > margo.requests_max {
-        // Each is a message buffer, allocated at once.
         let message = format!("use at most `margo.requests_max`, which is {}", margo.requests_max);
         found.error("mercury.request_post_init", message);
     }
@@ -32,6 +31,7 @@ pub(super) fn check(config: &Config, layout: &Layout, found: &mut Findings) -> O
             format!("{} receive buffers cannot be added; -1 adds none", mercury.request_post_incr);
         found.error("mercury.request_post_incr", message);
     }
+    large_buffers(mercury, found);
     if mercury.checksum_level != ChecksumLevel::None
         && margo.mercury_build == Some(MercuryBuild::Plain)
     {
@@ -46,6 +46,19 @@ pub(super) fn check(config: &Config, layout: &Layout, found: &mut Findings) -> O
         found.warn("margo.payload_checksum", message);
     }
     copy_pool(config, layout, found)
+}
+
+/// Large buffers for requests: how many, and how many of these are spared.
+fn large_buffers(mercury: &Mercury, found: &mut Findings) {
+    let count = match mercury.multi_recv_op_max {
+        0 => MULTI_RECV_OP_MAX,
+        count => count,
+    };
+    limit("mercury.multi_recv_op_max", count.into(), 1, 4096, found);
+    if mercury.multi_recv_copy_threshold > count {
+        let message = format!("use at most `mercury.multi_recv_op_max`, which is {count}");
+        found.error("mercury.multi_recv_copy_threshold", message);
+    }
 }
 
 /// Reads `mercury.ip_subnet`, and looks whether addresses of its family are wanted.

@@ -6,14 +6,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use super::address::{self, Host};
+use super::many::{self, Many};
 use super::receives::{Added, Receives, Side};
 use super::turns::Turns;
 use crate::registry::plugin_for;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{
-    Access, Addr, Completion, Endpoint, EndpointStats, Error, Limits, LocalMem, Memory, MsgBuf,
-    OpId, OpenOptions, PeerUsers, Plugin, Refused, RegionTable, Tag, Transfer, Uri,
+    Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
+    Memory, MsgBuf, OpId, OpenOptions, PeerUsers, Plugin, Refused, RegionTable, Tag, Transfer, Uri,
 };
 
 /// See the module documentation.
@@ -52,6 +53,7 @@ impl Part {
 #[derive(Debug, Default)]
 struct Shared {
     receives: Receives,
+    many: Many,
     /// What ended without either endpoint.
     ready: Vec<Completion>,
     /// The poll's caller sleeps, or is about to.
@@ -171,14 +173,23 @@ impl AutoSm {
     /// What the caller of `poll` is told when an operation of one of the endpoints has ended.
     fn translate(&self, side: Side, completion: Completion) -> Option<Completion> {
         match completion {
-            Completion::Recv { op, buf, result } if Receives::is_ours(op) => {
+            Completion::Recv { op, buf, result } if Receives::is_ours(op) || Many::is_ours(op) => {
                 let result = result.map(|mut arrival| {
                     if side == Side::Near && arrival.from == self.near.own {
                         arrival.from = self.own_addr.clone();
                     }
                     arrival
                 });
-                lock(&self.shared).receives.ended(side, op, buf, result)
+                let mut shared = lock(&self.shared);
+                match result {
+                    result if Receives::is_ours(op) => shared.receives.ended(side, op, buf, result),
+                    Ok(arrival) => shared.many.arrived(side, op, buf, arrival),
+                    Err(error) => {
+                        let ended = shared.many.failed(side, op, &error);
+                        ended.into_iter().for_each(|ended| self.report(&mut shared, ended));
+                        None
+                    }
+                }
             }
             mut completion => {
                 if side == Side::Far {
@@ -312,6 +323,33 @@ impl Endpoint for AutoSm {
         outcome
     }
 
+    fn has_multi_recv(&self) -> bool {
+        self.near.endpoint.has_multi_recv() && self.far.endpoint.has_multi_recv()
+    }
+
+    fn multi_recv_unexpected(
+        &self,
+        op: OpId,
+        count: usize,
+        buffers: &LargeBuffers,
+    ) -> Result<(), Error> {
+        LargeBuffers::check(count)?;
+        let mut shared = lock(&self.shared);
+        let (ended, posts) = shared.many.add(op, count);
+        ended.into_iter().for_each(|ended| self.report(&mut shared, ended));
+        drop(shared);
+        let mut outcome = Ok(());
+        for (side, name, count) in posts {
+            let part = if side == Side::Near { &self.near } else { &self.far };
+            if let Err(error) = part.endpoint.multi_recv_unexpected(name, count, buffers)
+                && lock(&self.shared).many.refused(side, name, op)
+            {
+                outcome = Err(error);
+            }
+        }
+        outcome
+    }
+
     fn send_expected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
         self.start(to, buf, |endpoint, to, buf| endpoint.send_expected(op, to, tag, buf))
     }
@@ -354,6 +392,10 @@ impl Endpoint for AutoSm {
             let buf = shared.receives.take_spare().unwrap_or_else(|| self.alloc_msg());
             let completion = Completion::Recv { op, buf, result: Err(Error::Canceled) };
             self.report(&mut shared, completion);
+            return;
+        }
+        if shared.many.cancel(op) {
+            self.report(&mut shared, many::ended(op, &Error::Canceled));
             return;
         }
         drop(shared);

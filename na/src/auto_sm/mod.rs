@@ -19,6 +19,7 @@
 
 mod address;
 mod endpoint;
+mod many;
 mod receives;
 mod turns;
 

@@ -32,7 +32,7 @@ pub(super) enum Side {
     Far,
 }
 
-/// Numbers from here on name receives at the two endpoints; see
+/// Numbers from here on name receives at the two endpoints, up to those for many messages; see
 /// [`OpId::RESERVED`](crate::OpId::RESERVED).
 const FIRST: u64 = OpId::RESERVED.0;
 
@@ -76,7 +76,7 @@ impl Receives {
         for side in [Side::Near, Side::Far] {
             let posted = &mut self.posted[side as usize];
             if posted.len() <= place {
-                self.next = (self.next + 1) % (u64::MAX - FIRST);
+                self.next = (self.next + 1) % (super::many::FIRST - FIRST);
                 let name = OpId(FIRST + self.next);
                 posted.push_back(Posted { name, message: None });
                 posts.push((side, name, self.spare.pop()));
@@ -127,7 +127,7 @@ impl Receives {
 
     /// Whether this is the name of a posted one.
     pub(super) fn is_ours(op: OpId) -> bool {
-        op.0 >= FIRST
+        (FIRST..super::many::FIRST).contains(&op.0)
     }
 
     /// The one posted as `name` ended. Returns what ends with it.

@@ -11,8 +11,8 @@ use rustix::time::Timespec;
 use super::remote::RemoteEndpoint;
 use super::{Case, PATIENCE, Random};
 use crate::{
-    Access, Addr, Arrival, Completion, Endpoint, Error, LocalMem, Memory, MsgBuf, OpId,
-    OpenOptions, RemoteMem, Tag, Transfer,
+    Access, Addr, Arrival, Completion, Endpoint, Error, LargeBuffers, LocalMem, Memory, MsgBuf,
+    OpId, OpenOptions, RemoteMem, Tag, Transfer,
 };
 
 /// An endpoint under test. Operations are numbered; each may complete once.
@@ -23,6 +23,14 @@ pub(super) struct Node {
     next: Cell<u64>,
     done: RefCell<BTreeMap<u64, Completion>>,
     seen: RefCell<HashSet<u64>>,
+    /// Receives for many messages.
+    many: RefCell<BTreeMap<u64, Many>>,
+}
+
+/// What one of them still takes, and what has come and nobody has looked at yet.
+struct Many {
+    left: usize,
+    came: Vec<Completion>,
 }
 
 impl Node {
@@ -33,6 +41,7 @@ impl Node {
             next: Cell::new(1),
             done: RefCell::default(),
             seen: RefCell::default(),
+            many: RefCell::default(),
         }
     }
 
@@ -100,6 +109,24 @@ impl Node {
         op
     }
 
+    pub(super) fn multi_recv(&self, count: usize, buffers: &LargeBuffers) -> OpId {
+        let op = self.op();
+        self.many.borrow_mut().insert(op.0, Many { left: count, came: Vec::new() });
+        let posted = self.endpoint.multi_recv_unexpected(op, count, buffers);
+        posted.expect("multi_recv_unexpected");
+        op
+    }
+
+    /// How many completions of such a receive have come and were not taken.
+    pub(super) fn count_many(&self, op: OpId) -> usize {
+        self.many.borrow()[&op.0].came.len()
+    }
+
+    pub(super) fn take_many(&self, op: OpId) -> Vec<Completion> {
+        let mut many = self.many.borrow_mut();
+        std::mem::take(&mut many.get_mut(&op.0).expect("it was posted").came)
+    }
+
     pub(super) fn recv_expected(&self, from: &Addr, tag: u32) -> OpId {
         let op = self.op();
         let buf = self.endpoint.alloc_msg();
@@ -129,13 +156,20 @@ impl Node {
         op
     }
 
-    /// Polls once. A second completion of the same operation fails the case.
+    /// Polls once. A second completion of the same operation fails the case, and one too many of a
+    /// receive for many messages.
     pub(super) fn poll(&self) -> usize {
         let mut done = self.done.borrow_mut();
         let mut seen = self.seen.borrow_mut();
+        let mut many = self.many.borrow_mut();
         self.endpoint
             .poll(64, &mut |completion| {
                 let op = id(&completion).0;
+                if let Some(many) = many.get_mut(&op) {
+                    assert!(many.left > 0, "receive {op} was over");
+                    many.left = outcome(&completion).map_or(0, |()| many.left - 1);
+                    return many.came.push(completion);
+                }
                 assert!(seen.insert(op), "operation {op} completed twice");
                 done.insert(op, completion);
             })

@@ -9,8 +9,9 @@
 //! | `Addr` with the child's number of it | `Addr` in a list, by that number |
 //! | `LocalMem`, held until the child has released its own | `LocalMem` under the parent's key |
 //! | the `MsgBuf` and `Transfer` of each operation | buffers of the same size |
+//! | `LargeBuffers` | its own |
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::ptr::NonNull;
@@ -23,8 +24,8 @@ use super::process::ChildNode;
 use super::wire::{Reader, Writer, recv_fd, send_fd};
 use crate::sync::{Arc, Mutex, MutexGuard, lock};
 use crate::{
-    Access, Addr, Arrival, Completion, Endpoint, Error, Limits, LocalMem, Memory, MsgBuf, OpId,
-    OpenOptions, RawSegment, Refused, RegionTable, RemoteMem, Tag, Transfer,
+    Access, Addr, Arrival, Completion, Endpoint, Error, LargeBuffers, Limits, LocalMem, Memory,
+    MsgBuf, OpId, OpenOptions, RawSegment, Refused, RegionTable, RemoteMem, Tag, Transfer,
 };
 
 pub(super) const ROLE: &str = "endpoint";
@@ -43,6 +44,7 @@ pub(super) mod call {
     pub(in super::super) const POLL: u64 = 10;
     pub(in super::super) const PREPARE_WAIT: u64 = 11;
     pub(in super::super) const CLOSE: u64 = 12;
+    pub(in super::super) const MULTI_RECV: u64 = 13;
 }
 
 /// No address.
@@ -64,6 +66,8 @@ struct State {
     socket: Option<UnixStream>,
     child: ChildNode,
     buffers: HashMap<u64, MsgBuf>,
+    /// Receives for many messages.
+    many: HashSet<u64>,
     transfers: HashMap<u64, Transfer>,
     /// By key; `true`: the child was told to revoke it.
     memories: HashMap<u64, (LocalMem, bool)>,
@@ -121,6 +125,7 @@ impl RemoteEndpoint {
             socket: Some(socket),
             child,
             buffers: HashMap::new(),
+            many: HashSet::new(),
             transfers: HashMap::new(),
             memories: HashMap::new(),
         };
@@ -209,7 +214,10 @@ impl RemoteEndpoint {
             return Completion::Transfer { op, result };
         }
         let (capacity, bytes) = (reply.word() as usize, reply.bytes());
-        let mut buf = state.buffers.remove(&op.0).expect("an operation that was started");
+        let mut buf = match state.many.contains(&op.0) {
+            true => MsgBuf::with_capacity(capacity),
+            false => state.buffers.remove(&op.0).expect("an operation that was started"),
+        };
         assert_eq!(buf.capacity(), capacity, "another buffer came back");
         if kind == call::SEND {
             assert!(buf.as_slice() == bytes, "the buffer of a send was changed");
@@ -257,6 +265,23 @@ impl Endpoint for RemoteEndpoint {
 
     fn recv_unexpected(&self, op: OpId, buf: MsgBuf) -> Result<(), Refused> {
         self.message(call::RECV, false, op, None, buf)
+    }
+
+    fn has_multi_recv(&self) -> bool {
+        true
+    }
+
+    fn multi_recv_unexpected(
+        &self,
+        op: OpId,
+        count: usize,
+        _buffers: &LargeBuffers,
+    ) -> Result<(), Error> {
+        let mut state = self.state();
+        let request = Writer::default().word(call::MULTI_RECV).word(op.0).word(count as u64);
+        state.call(request).result()?;
+        state.many.insert(op.0);
+        Ok(())
     }
 
     fn send_expected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {

@@ -12,7 +12,8 @@ use super::remote::{NOBODY, ROLE, call, shared_memory};
 use super::wire::{Reader, Writer, recv_fd, send_fd};
 use crate::sync::Arc;
 use crate::{
-    Access, Addr, Arrival, Completion, Endpoint, LocalMem, MsgBuf, OpId, OpenOptions, Tag, Transfer,
+    Access, Addr, Arrival, Completion, Endpoint, LargeBuffers, LocalMem, MsgBuf, OpId, OpenOptions,
+    Tag, Transfer,
 };
 
 /// If the process was started as a child with an endpoint, serves it until the parent drops it.
@@ -35,6 +36,7 @@ struct Served {
     addrs: Vec<Addr>,
     numbers: HashMap<Addr, u64>,
     memories: HashMap<u64, LocalMem>,
+    buffers: LargeBuffers,
     released: (mpsc::Sender<u64>, mpsc::Receiver<u64>),
 }
 
@@ -50,9 +52,11 @@ impl Served {
         options.liveness_limit = Duration::from_nanos(asked.word());
         options.left_bytes_max = asked.word() as usize;
         let endpoint = (case.opener)(&options);
+        let buffers = LargeBuffers::new(1, 64 << 10, endpoint.limits().unexpected_bytes_max);
         let mut this = Self {
             socket,
             endpoint,
+            buffers,
             addrs: Vec::new(),
             numbers: HashMap::new(),
             memories: HashMap::new(),
@@ -119,6 +123,12 @@ impl Served {
                 }
                 call::POLL => self.poll(request.word() as usize),
                 call::PREPARE_WAIT => Writer::default().word(self.endpoint.prepare_wait().into()),
+                call::MULTI_RECV => {
+                    let (op, count) = (OpId(request.word()), request.word() as usize);
+                    let buffers = &self.buffers;
+                    let posted = self.endpoint.multi_recv_unexpected(op, count, buffers);
+                    Writer::default().result(posted.as_ref())
+                }
                 call::CLOSE => {
                     self.endpoint.close();
                     Writer::default()

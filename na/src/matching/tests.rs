@@ -245,3 +245,83 @@ fn cancels_whose_message_came_take_no_ones_place() {
     given_up.forget_peer(7);
     assert!(!given_up.take(key(1)) && given_up.in_order.is_empty());
 }
+
+fn large() -> LargeBuffers {
+    LargeBuffers::new(1, 64 << 10, 64)
+}
+
+#[test]
+fn a_receive_for_many_messages_takes_so_many() {
+    let mut matcher = Matcher::new(MAX, LEFT);
+    let buffers = large();
+    assert!(matcher.post_many(OpId(1), 2, &buffers).is_empty());
+    assert!(matcher.post_many(OpId(2), 1, &buffers).is_empty());
+    let mut held = Vec::new();
+    for (op, from, text) in [(1, 7, &b"a"[..]), (1, 8, b""), (2, 7, b"ccc")] {
+        let arrived = completed(matcher.arrive(Kind::Unexpected, &peer(from), Tag(9), text));
+        let Completion::Recv { op: own, buf, result: Ok(arrival) } = arrived else { panic!() };
+        assert_eq!((own.0, arrival.from.peer_id(), arrival.tag.0), (op, from, 9));
+        assert_eq!((buf.as_slice(), buf.capacity()), (text, text.len()));
+        held.push(buf);
+    }
+    assert_eq!(buffers.copied(), 0);
+    assert!(matches!(matcher.arrive(Kind::Unexpected, &peer(7), Tag(0), b"d"), Arrived::Held));
+    assert_eq!(held[0].as_slice(), b"a", "it is held, whatever comes");
+}
+
+#[test]
+fn early_messages_go_to_a_receive_for_many_within_its_count() {
+    let mut matcher = Matcher::new(MAX, LEFT);
+    for (from, text) in [(8, b"a"), (7, b"b"), (8, b"c")] {
+        let arrived = matcher.arrive(Kind::Unexpected, &peer(from), Tag(0), text);
+        assert!(matches!(arrived, Arrived::Held));
+    }
+    let early: Vec<_> = matcher.post_many(OpId(1), 2, &large()).into_iter().map(message).collect();
+    assert_eq!(early, [(1, 8, 0, b"a".to_vec()), (1, 7, 0, b"b".to_vec())]);
+    // What is left is taken by the next, which has room for another one.
+    let early: Vec<_> = matcher.post_many(OpId(2), 2, &large()).into_iter().map(message).collect();
+    assert_eq!(early, [(2, 8, 0, b"c".to_vec())]);
+    let last = completed(matcher.arrive(Kind::Unexpected, &peer(7), Tag(0), b"d"));
+    assert_eq!(message(last), (2, 7, 0, b"d".to_vec()));
+}
+
+#[test]
+fn a_receive_for_many_ends_once_by_cancel_or_close() {
+    let mut matcher = Matcher::new(MAX, LEFT);
+    matcher.post_many(OpId(1), 3, &large());
+    matcher.post_many(OpId(2), 3, &large());
+    completed(matcher.arrive(Kind::Unexpected, &peer(7), Tag(0), b"a"));
+    assert!(matches!(error(&matcher.cancel(OpId(1)).unwrap()), Error::Canceled));
+    assert!(matcher.cancel(OpId(1)).is_none());
+    let next = completed(matcher.arrive(Kind::Unexpected, &peer(7), Tag(0), b"b"));
+    assert_eq!(message(next), (2, 7, 0, b"b".to_vec()));
+    let mut out = Vec::new();
+    matcher.fail_all(&Error::Closed, &mut out);
+    assert_eq!(out.len(), 1);
+    assert!(matches!(
+        (&out[0], error(&out[0])),
+        (Completion::Recv { op: OpId(2), .. }, Error::Closed)
+    ));
+    assert!(matches!(matcher.arrive(Kind::Unexpected, &peer(7), Tag(0), b"c"), Arrived::Held));
+}
+
+#[test]
+fn a_message_that_has_only_begun_claims_no_receive_for_many() {
+    let mut matcher = Matcher::new(MAX, LEFT);
+    matcher.post_many(OpId(1), 5, &large());
+    assert!(matcher.claim_ahead(Kind::Unexpected, &peer(7), Tag(0)).is_none());
+    completed(matcher.arrive(Kind::Unexpected, &peer(7), Tag(0), b"whole"));
+}
+
+#[test]
+fn messages_outlive_the_receives_that_brought_them() {
+    let mut matcher = Matcher::new(MAX, LEFT);
+    matcher.post_many(OpId(1), 2, &large());
+    let first = completed(matcher.arrive(Kind::Unexpected, &peer(7), Tag(1), b"first"));
+    // Other buffers, as somebody else would post them.
+    matcher.post_many(OpId(2), 2, &large());
+    let second = completed(matcher.arrive(Kind::Unexpected, &peer(7), Tag(2), b"second"));
+    drop(matcher);
+    assert_eq!(message(first), (1, 7, 1, b"first".to_vec()));
+    assert_eq!(message(second), (1, 7, 2, b"second".to_vec()));
+}

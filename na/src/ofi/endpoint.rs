@@ -27,9 +27,9 @@ use crate::loopback::{Loopback, Outcome, Queued};
 use crate::matching::Kind;
 use crate::own_address::Wanted;
 use crate::{
-    Access, Addr, Completion, Endpoint, EndpointStats, Error, Limits, LocalMem, MemPart, Memory,
-    MsgBuf, OpId, OpenOptions, PeerLink, PeerStats, Refused, RegionTable, RemoteMem, Tag, Transfer,
-    Uri, stats,
+    Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
+    MemPart, Memory, MsgBuf, OpId, OpenOptions, PeerLink, PeerStats, Refused, RegionTable,
+    RemoteMem, Tag, Transfer, Uri, stats,
 };
 
 /// The largest value of [`OpenOptions::message_bytes_max`] that this transport takes, bytes.
@@ -376,6 +376,24 @@ impl Endpoint for OfiEndpoint {
             Err(error) => return Err(Refused { error, buf }),
         };
         let early = core.matcher.post_unexpected(op, buf);
+        core.done.extend(early);
+        self.leave(core);
+        Ok(())
+    }
+
+    fn has_multi_recv(&self) -> bool {
+        true
+    }
+
+    fn multi_recv_unexpected(
+        &self,
+        op: OpId,
+        count: usize,
+        buffers: &LargeBuffers,
+    ) -> Result<(), Error> {
+        LargeBuffers::check(count)?;
+        let mut core = self.open_core()?;
+        let early = core.matcher.post_many(op, count, buffers);
         core.done.extend(early);
         self.leave(core);
         Ok(())

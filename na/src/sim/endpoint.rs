@@ -23,8 +23,8 @@ use super::world::Step;
 use crate::matching::Kind;
 use crate::sync::{Arc, Mutex, lock};
 use crate::{
-    Access, Addr, Completion, Endpoint, EndpointStats, Error, Limits, LocalMem, Memory, MsgBuf,
-    OpId, OpenOptions, Refused, RegionTable, Tag, Transfer, Uri, stats,
+    Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
+    Memory, MsgBuf, OpId, OpenOptions, Refused, RegionTable, Tag, Transfer, Uri, stats,
 };
 
 /// Events that one poll makes happen at most, when none of them is for its endpoint.
@@ -206,6 +206,21 @@ impl Endpoint for SimEndpoint {
 
     fn recv_unexpected(&self, op: OpId, buf: MsgBuf) -> Result<(), Refused> {
         self.recv(op, None, buf)
+    }
+
+    fn has_multi_recv(&self) -> bool {
+        true
+    }
+
+    fn multi_recv_unexpected(
+        &self,
+        op: OpId,
+        count: usize,
+        buffers: &LargeBuffers,
+    ) -> Result<(), Error> {
+        LargeBuffers::check(count)?;
+        let posted = self.with(|node, wire| node.recv_many(op, count, buffers, wire));
+        posted.unwrap_or(Err(Error::Closed))
     }
 
     fn send_expected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {

@@ -11,7 +11,7 @@ use super::packet::{HostId, NodeId};
 use super::peer::{Held, Home, Peer, PeerTag, Phase};
 use super::wire::{Event, Wire};
 use crate::matching::{Arrived, Kind, Matcher};
-use crate::{Addr, Completion, Error, MsgBuf, OpId, RegionTable, Tag, Transfer};
+use crate::{Addr, Completion, Error, LargeBuffers, MsgBuf, OpId, RegionTable, Tag, Transfer};
 
 /// Early messages that a node holds per peer, bytes.
 const EARLY_BYTES_MAX: usize = 256 << 10;
@@ -239,19 +239,45 @@ impl Node {
                 early
             }
         };
-        let Some(completion) = early else {
-            // It may be what a message to ourselves, or one that is held back, waits for.
-            self.arm_loopback(wire);
-            let holds_back = |peer: &&Peer| match &peer.phase {
-                Phase::Up(session) => !session.held.is_empty(),
-                _ => false,
-            };
-            let waiting: Vec<u64> =
-                self.peers.values().filter(holds_back).map(|peer| peer.id).collect();
-            waiting.into_iter().for_each(|peer| self.deliver_held(peer, wire));
-            return Ok(());
+        match early {
+            Some(completion) => self.report_early(completion, wire),
+            None => self.deliver_all_held(wire),
+        }
+        Ok(())
+    }
+
+    pub(super) fn recv_many(
+        &mut self,
+        op: OpId,
+        count: usize,
+        buffers: &LargeBuffers,
+        wire: &mut Wire,
+    ) -> Result<(), Error> {
+        self.check(&self.own)?;
+        let early = self.matcher.post_many(op, count, buffers);
+        let takes_more = early.len() < count;
+        early.into_iter().for_each(|completion| self.report_early(completion, wire));
+        if takes_more {
+            self.deliver_all_held(wire);
+        }
+        Ok(())
+    }
+
+    /// A receive was posted that may be what a message to ourselves, or one that is held back,
+    /// waits for.
+    fn deliver_all_held(&mut self, wire: &mut Wire) {
+        self.arm_loopback(wire);
+        let holds_back = |peer: &&Peer| match &peer.phase {
+            Phase::Up(session) => !session.held.is_empty(),
+            _ => false,
         };
-        // Taking an early message made room for one that was held back.
+        let waiting: Vec<u64> =
+            self.peers.values().filter(holds_back).map(|peer| peer.id).collect();
+        waiting.into_iter().for_each(|peer| self.deliver_held(peer, wire));
+    }
+
+    /// A receive has taken an early message, which made room for one that was held back.
+    fn report_early(&mut self, completion: Completion, wire: &mut Wire) {
         let source = match &completion {
             Completion::Recv { result: Ok(arrival), .. } => arrival.from.peer_id(),
             _ => OWN,
@@ -261,7 +287,6 @@ impl Node {
             OWN => self.arm_loopback(wire),
             peer => self.deliver_held(peer, wire),
         }
-        Ok(())
     }
 
     pub(super) fn cancel(&mut self, op: OpId, wire: &mut Wire) {

@@ -31,8 +31,8 @@ use crate::matching::{Kind, Matcher};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
 use crate::{
-    Access, Addr, Completion, Endpoint, EndpointStats, Error, Limits, LocalMem, Memory, MsgBuf,
-    OpId, OpenOptions, Refused, RegionTable, Tag, Transfer, Uri, stats,
+    Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
+    Memory, MsgBuf, OpId, OpenOptions, Refused, RegionTable, Tag, Transfer, Uri, stats,
 };
 
 /// An endpoint of the sm transport.
@@ -355,6 +355,29 @@ impl Endpoint for SmEndpoint {
         let early = matcher.post_unexpected(op, buf);
         drop(matcher);
         self.posted(early);
+        Ok(())
+    }
+
+    fn has_multi_recv(&self) -> bool {
+        true
+    }
+
+    fn multi_recv_unexpected(
+        &self,
+        op: OpId,
+        count: usize,
+        buffers: &LargeBuffers,
+    ) -> Result<(), Error> {
+        LargeBuffers::check(count)?;
+        let mut matcher = self.matcher.lock();
+        // As for one message.
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        let early = matcher.post_many(op, count, buffers);
+        drop(matcher);
+        early.into_iter().for_each(|completion| self.ready.push(completion));
+        self.posted(None);
         Ok(())
     }
 

@@ -317,7 +317,7 @@ impl SmEndpoint {
             let fill = |place: &mut [u8]| link.rx.read(&record, 0, place);
             let (tag, len) = (Tag(record.tag), record.len);
             let mut matcher = self.matcher.lock();
-            let Some(claimed) = matcher.claim(kind, &link.addr, tag) else {
+            let Some(claimed) = matcher.claim(kind, &link.addr, tag, len) else {
                 let kept = matcher.keep(kind, &link.addr, tag, len, fill);
                 drop(matcher);
                 if let Arrived::Full = kept {

@@ -25,9 +25,9 @@ use crate::ran;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{
-    Access, Addr, Completion, Endpoint, EndpointStats, Error, Limits, LocalMem, Memory, MsgBuf,
-    OpId, OpenOptions, PeerStats, Refused, RegionTable, Tag, TcpOptions, TrafficClass, Transfer,
-    Uri, stats,
+    Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
+    Memory, MsgBuf, OpId, OpenOptions, PeerStats, Refused, RegionTable, Tag, TcpOptions,
+    TrafficClass, Transfer, Uri, stats,
 };
 
 /// Early messages that one peer may have here, bytes.
@@ -503,6 +503,30 @@ impl Endpoint for TcpEndpoint {
         let early = matcher.post_unexpected(op, buf);
         drop(matcher);
         self.posted(early);
+        Ok(())
+    }
+
+    fn has_multi_recv(&self) -> bool {
+        true
+    }
+
+    fn multi_recv_unexpected(
+        &self,
+        op: OpId,
+        count: usize,
+        buffers: &LargeBuffers,
+    ) -> Result<(), Error> {
+        LargeBuffers::check(count)?;
+        let mut matcher = self.core.matcher.lock();
+        if self.core.is_closed() {
+            return Err(Error::Closed);
+        }
+        let early = matcher.post_many(op, count, buffers);
+        drop(matcher);
+        if !early.is_empty() {
+            self.core.mail.complete(early);
+        }
+        self.posted(None);
         Ok(())
     }
 

@@ -27,8 +27,8 @@ use crate::matching::{Kind, Matcher};
 use crate::own_address::Wanted;
 use crate::ran;
 use crate::{
-    Access, Addr, Completion, Endpoint, EndpointStats, Error, Limits, LocalMem, Memory, MsgBuf,
-    OpId, OpenOptions, Refused, RegionTable, Tag, Transfer, Uri, stats,
+    Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
+    Memory, MsgBuf, OpId, OpenOptions, Refused, RegionTable, Tag, Transfer, Uri, stats,
 };
 
 /// Early messages that one peer may have here, bytes.
@@ -341,6 +341,24 @@ impl Endpoint for UcxEndpoint {
 
     fn recv_unexpected(&self, op: OpId, buf: MsgBuf) -> Result<(), Refused> {
         self.recv(op, None, buf)
+    }
+
+    fn has_multi_recv(&self) -> bool {
+        true
+    }
+
+    fn multi_recv_unexpected(
+        &self,
+        op: OpId,
+        count: usize,
+        buffers: &LargeBuffers,
+    ) -> Result<(), Error> {
+        LargeBuffers::check(count)?;
+        let posted = self.with_item((), |driver, ()| {
+            let early = driver.state().matcher.post_many(op, count, buffers);
+            early.into_iter().for_each(|early| driver.report_early(Kind::Unexpected, early));
+        });
+        posted.map_err(|()| Error::Closed)
     }
 
     fn send_expected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {

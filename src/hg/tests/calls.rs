@@ -68,7 +68,7 @@ fn many_calls_find_their_answers_in_any_order() {
             assert_eq!(ended(&mut origin, round * 300 + n).unwrap(), n.to_le_bytes());
         }
     }
-    assert_eq!(target.endpoint.posted().0, HgOptions::default().request_post_init);
+    assert_eq!(target.receives(), HgOptions::default().request_post_init);
 }
 
 #[test]

@@ -95,6 +95,13 @@ impl Side {
         collected + self.core.trigger(&mut self.notes)
     }
 
+    /// Receives for requests: those posted in the network, and those to be posted with others.
+    fn receives(&self) -> usize {
+        let receives = &self.core.state().receives;
+        assert_eq!(receives.posted, self.endpoint.posted().0);
+        receives.posted + receives.owed
+    }
+
     fn addr_of(&self, other: &Side) -> Addr {
         self.core.lookup(other.core.self_addr().uri()).expect("a node of the test")
     }

@@ -5,8 +5,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use na::{
-    Access, Addr, Arrival, Completion, Endpoint, Error, Limits, LocalMem, Memory, MsgBuf, OpId,
-    Refused, RegionTable, RemoteMem, Tag, Transfer,
+    Access, Addr, Arrival, Completion, Endpoint, Error, LargeBuffers, Limits, LocalMem, Memory,
+    MsgBuf, OpId, Refused, RegionTable, RemoteMem, Tag, Transfer,
 };
 
 use crate::hg::buffers::lock;
@@ -58,6 +58,7 @@ struct Node {
     dead: bool,
     done: VecDeque<Completion>,
     unexpected_posted: VecDeque<(OpId, MsgBuf)>,
+    many_posted: VecDeque<(OpId, usize)>,
     unexpected_early: VecDeque<Message>,
     expected_posted: Vec<(OpId, usize, Tag, MsgBuf)>,
     expected_early: Vec<Message>,
@@ -139,7 +140,7 @@ fn arrive(nodes: &mut [Node], to: usize, kind: Kind, message: Message) {
     let from = addr(nodes, to, message.from);
     let node = &mut nodes[to];
     match kind {
-        Kind::Unexpected => match node.unexpected_posted.pop_front() {
+        Kind::Unexpected => match node.next_receive(message.bytes.len()) {
             Some((op, buf)) => node.done.push_back(fill(buf, op, &message, from)),
             None => node.unexpected_early.push_back(message),
         },
@@ -200,6 +201,20 @@ fn move_now(nodes: &mut [Node], at: usize, Move { op, put, peer, transfer }: Mov
 }
 
 impl Node {
+    /// The receive that the next request takes.
+    fn next_receive(&mut self, len: usize) -> Option<(OpId, MsgBuf)> {
+        if let Some(single) = self.unexpected_posted.pop_front() {
+            return Some(single);
+        }
+        let (op, left) = self.many_posted.front_mut()?;
+        let op = *op;
+        *left -= 1;
+        if *left == 0 {
+            self.many_posted.pop_front();
+        }
+        Some((op, MsgBuf::with_capacity(len)))
+    }
+
     fn max(&self) -> usize {
         if self.takes.0 == 0 { MESSAGE_MAX } else { self.takes.0 }
     }
@@ -325,7 +340,10 @@ impl NodeEndpoint {
 
     /// Receives posted for requests, and for expected messages.
     pub(super) fn posted(&self) -> (usize, usize) {
-        self.with(|node| (node.unexpected_posted.len(), node.expected_posted.len()))
+        self.with(|node| {
+            let many: usize = node.many_posted.iter().map(|(_, left)| left).sum();
+            (node.unexpected_posted.len() + many, node.expected_posted.len())
+        })
     }
 
     fn peer(&self, peer: &Addr) -> Result<usize, Error> {
@@ -461,6 +479,28 @@ impl Endpoint for NodeEndpoint {
         Ok(())
     }
 
+    fn has_multi_recv(&self) -> bool {
+        true
+    }
+
+    fn multi_recv_unexpected(
+        &self,
+        op: OpId,
+        count: usize,
+        _buffers: &LargeBuffers,
+    ) -> Result<(), Error> {
+        if self.with(|node| node.dead) {
+            return Err(Error::Closed);
+        }
+        let mut nodes = self.net.nodes();
+        nodes[self.index].many_posted.push_back((op, count));
+        let early = std::mem::take(&mut nodes[self.index].unexpected_early);
+        for message in early {
+            arrive(&mut nodes, self.index, Kind::Unexpected, message);
+        }
+        Ok(())
+    }
+
     fn recv_expected(&self, op: OpId, from: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
         if self.refuses(Refuse::Receive) {
             return Err(Refused { error: Error::InvalidArgument("told to refuse".into()), buf });
@@ -562,7 +602,8 @@ impl Endpoint for NodeEndpoint {
         self.kill();
         self.with(|node| {
             let result = || Err(Error::Closed);
-            let requests = node.unexpected_posted.drain(..);
+            let many = node.many_posted.drain(..).map(|(op, _)| (op, MsgBuf::with_capacity(0)));
+            let requests = node.unexpected_posted.drain(..).chain(many);
             let replies = node.expected_posted.drain(..).map(|(op, _, _, buf)| (op, buf));
             let receives = requests.chain(replies).map(|(op, buf)| Completion::Recv {
                 op,

@@ -1,0 +1,46 @@
+//! The protocol by which the parts of a block come back, without the memory.
+//!
+//! Who carves a block counts the parts that it has given out, for itself. Here is counted how many
+//! have come back, by any thread. When it does not want the block any more, it adds what is missing
+//! to a mark, so that the last part to come back, or it itself, reaches the mark exactly, once.
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Reached when nobody uses the block any more. Beyond what can ever be counted.
+const ENDED: u64 = 1 << 63;
+
+/// The parts of a block that have come back.
+#[derive(Debug)]
+pub struct Parts(AtomicU64);
+
+impl Parts {
+    /// None.
+    #[must_use]
+    #[allow(clippy::new_without_default, reason = "it is not a value of its own")]
+    pub fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Whether all of the `given` parts have come back: what was done with them is over. For who
+    /// carves.
+    #[inline]
+    #[must_use]
+    pub fn are_back(&self, given: u64) -> bool {
+        self.0.load(Ordering::Acquire) == given // pair: PARTS
+    }
+
+    /// One more has come back. `true`: it was the last one of a block that was left; the memory is
+    /// to be freed.
+    #[inline]
+    #[must_use]
+    pub fn come_back(&self) -> bool {
+        self.0.fetch_add(1, Ordering::AcqRel) + 1 == ENDED // pair: PARTS
+    }
+
+    /// Nothing will be carved any more, after `given` parts. `true`: all have come back; the memory
+    /// is to be freed.
+    #[must_use]
+    pub fn leave(&self, given: u64) -> bool {
+        self.0.fetch_add(ENDED - given, Ordering::AcqRel) == given // pair: PARTS
+    }
+}
