@@ -87,6 +87,9 @@ impl Metrics {
         text.one(Counter, "margo_messages_malformed_total", help, count(network.malformed));
         let help = "Messages of peers whose checksum was wrong.";
         text.one(Counter, "margo_checksum_errors_total", help, count(network.checksum_errors));
+        let help = "Requests that got memory of their own as too many held the large buffers.";
+        let beyond = count(network.requests_beyond_buffers);
+        text.one(Counter, "margo_requests_beyond_buffers_total", help, beyond);
         let help = "Responses of ours that were damaged when they arrived, as their origins said.";
         text.one(Counter, "margo_responses_unread_total", help, count(network.responses_unread));
     }
@@ -319,6 +322,9 @@ impl Metrics {
         text.one(Gauge, "margo_memory_regions", help, size(memory.regions));
         let help = "Bytes of the registered memory.";
         text.one(Gauge, "margo_memory_region_bytes", help, count(memory.region_bytes));
+        let help = "Taken for the large buffers that requests share.";
+        let buffers = size(memory.request_buffer_bytes);
+        text.one(Gauge, "margo_memory_request_buffer_bytes", help, buffers);
         let names: Vec<_> = memory
             .bulk_pools
             .iter()

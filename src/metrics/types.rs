@@ -122,6 +122,8 @@ plain! {
         malformed: u64,
         /// Of these, those whose checksum was wrong.
         checksum_errors: u64,
+        /// Requests that got memory of their own because too many held the large buffers.
+        requests_beyond_buffers: u64,
         /// Responses of ours that were damaged when they arrived, as their origins said.
         responses_unread: u64,
         /// Requests refused because their RPC is not registered, or not served, here.
@@ -325,6 +327,8 @@ plain! {
         regions: usize,
         /// Bytes of these; what is registered twice counts twice.
         region_bytes: u64,
+        /// Taken so far for the large buffers that requests share, bytes.
+        request_buffer_bytes: usize,
         /// The classes of all [`BulkPool`](crate::BulkPool)s.
         bulk_pools: Vec<BulkPoolMetrics>,
     }
