@@ -140,7 +140,7 @@ impl Call {
     }
 
     /// The RPC layer has ended it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn complete(this: Shared<Self>, inner: &Inner, outcome: Outcome) {
         inner.monitoring.call_over(&this.watch, &this.given_up, &outcome);
         // The RPC layer gives a token back once, so nobody can have been first.

@@ -9,7 +9,7 @@
 //! is dropped unanswered, and [`Running`] counts the handler out even when it panics.
 
 use std::any::Any;
-use std::borrow::{Borrow, Cow};
+use std::borrow::{Borrow, BorrowMut, Cow};
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -51,14 +51,15 @@ impl Waiting {
 }
 
 /// Starts the handler of `request`, or answers with an error.
+#[inline(always)]
 pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestParts) {
-    let RequestParts { origin, request, registration } = parts;
+    let RequestParts { origin, mut request, registration } = parts;
     let Some(registration) = registration else {
         // The RPC core has refused what is not registered; this is not one of ours.
-        return LentRequest::of(core, &origin, request).reject(ReturnCode::NoEntry);
+        return LentRequest::of(core, &origin, &mut request).reject(ReturnCode::NoEntry);
     };
     let Some(entry) = registration.data_as::<Entry>() else {
-        return LentRequest::of(core, &origin, request).reject(ReturnCode::NoEntry);
+        return LentRequest::of(core, &origin, &mut request).reject(ReturnCode::NoEntry);
     };
     inner.cancels.arrived(|| Some((origin.clone(), request.call_key()?)));
     if !entry.is_plain() {
@@ -67,14 +68,14 @@ pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestPar
         admit(inner, Waiting { request, registration, in_pool: false, arrived });
     } else if !entry.gate.enter_plain() {
         inner.monitoring.refused((&origin, &request), entry, None, ReturnCode::Busy);
-        respond::refuse(inner, LentRequest::of(core, &origin, request), ReturnCode::Busy);
+        respond::refuse(inner, LentRequest::of(core, &origin, &mut request), ReturnCode::Busy);
     } else if let Some(start) = Start::prepare(inner, entry) {
         start.go(inner, core.id(), (origin, request), registration, None);
     } else {
         inner.monitoring.refused((&origin, &request), entry, None, ReturnCode::Permission);
         // Nobody waits at a plain gate.
         let _ = not_run(inner, &entry.gate, None);
-        refuse_closing(inner, LentRequest::of(core, &origin, request));
+        refuse_closing(inner, LentRequest::of(core, &origin, &mut request));
     }
 }
 
@@ -178,10 +179,11 @@ pub(crate) fn refuse_waiting(inner: &Inner) {
 }
 
 #[cold]
-fn refuse_closing<C, O>(inner: &Inner, request: RequestHandle<Token, C, O>)
+fn refuse_closing<C, O, R>(inner: &Inner, request: RequestHandle<Token, C, O, R>)
 where
     C: Deref<Target = Core<Token>>,
     O: Borrow<Addr>,
+    R: BorrowMut<RawRequest>,
 {
     Counters::add(&inner.counters.requests_refused);
     respond::refuse(inner, request, ReturnCode::Permission);
@@ -199,7 +201,7 @@ struct Start<'a> {
 
 impl<'a> Start<'a> {
     /// Counts a handler in; `None`: the instance shuts down.
-    #[inline]
+    #[inline(always)]
     fn prepare(inner: &'a Inner, entry: &Entry) -> Option<Self> {
         let instance = entry.instance.upgrade().filter(|_| inner.shutdown.admit())?;
         // Nearly always one of ours, which costs no count; the entry goes to the handler.
@@ -212,7 +214,9 @@ impl<'a> Start<'a> {
     }
 
     /// Makes its unit.
-    #[inline]
+    // Inlined, so that the request's parts are moved once: from where the RPC layer has put them
+    // to the reply.
+    #[inline(always)]
     fn go(
         self,
         inner: &Inner,
@@ -225,7 +229,7 @@ impl<'a> Start<'a> {
         let about = (&origin, &request);
         let watch = inner.monitoring.request_starts(about, &registration, arrived);
         let reply = Reply::new(instance, (rpc, provider), (context, origin, request), watch);
-        let running = Running { reply, registration, is_counted_out: false };
+        let running = Running { reply, registration: Some(registration) };
         let unit = if tasklet { pool.tasklet() } else { pool.ult() };
         if let Err(error) = unit.name(rpc).priority(priority).spawn_detached(move || running.run())
         {
@@ -239,14 +243,15 @@ impl<'a> Start<'a> {
 struct Running {
     reply: Shared<Reply>,
     /// What the RPC was registered with when the request was admitted: its data is the [`Entry`].
-    registration: Arc<Registration>,
-    /// Its places at the gates were given back.
-    is_counted_out: bool,
+    /// `None`: its places at the gates were given back.
+    // Two words in all, which move in registers.
+    registration: Option<Arc<Registration>>,
 }
 
 impl Running {
     fn run(mut self) {
-        let Some(entry) = self.registration.data_as::<Entry>() else { return };
+        let Some(registration) = &self.registration else { return };
+        let Some(entry) = registration.data_as::<Entry>() else { return };
         let reply = &mut self.reply;
         reply.watch.started();
         if reply.is_abandoned() {
@@ -258,7 +263,7 @@ impl Running {
             ult::announce();
             // Calls that it makes, and what it spawns, are on behalf of this request; not of the
             // one whose handler has made place for it, and has spawned its unit.
-            trace::begin_unit(self.registration.id().0, reply.trace());
+            trace::begin_unit(registration.id().0, reply.trace());
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (entry.run)(reply))) {
                 panicked(reply, &*panic);
             }
@@ -272,7 +277,7 @@ impl Running {
             give_place(entry, reply.origin(), &mut todo);
             go_on(inner, todo);
         }
-        self.is_counted_out = true;
+        self.registration = None;
     }
 
     /// No unit could be made. None can for those who wait for its place, either: they are refused.
@@ -319,9 +324,8 @@ impl Drop for Running {
         reply.watch.ended();
         reply.handler_ended();
         let inner = reply.instance().inner();
-        if !self.is_counted_out
-            && let Some(entry) = self.registration.data_as::<Entry>()
-        {
+        let registration = self.registration.as_ref();
+        if let Some(entry) = registration.and_then(|there| there.data_as::<Entry>()) {
             self.did_not_run(inner, entry);
         }
         inner.shutdown.leave();

@@ -460,10 +460,14 @@ impl Sink<Token> for Dispatch<'_> {
         self.request_parts(&core, parts);
     }
 
+    // Inlined where requests and responses arrive, so that they are not put together before they
+    // are where they stay.
+    #[inline(always)]
     fn request_parts(&mut self, core: &Arc<Core<Token>>, parts: RequestParts) {
         handler::dispatch(self.inner, core, parts);
     }
 
+    #[inline(always)]
     fn response(&mut self, token: Token, result: Result<Response, HgError>) {
         if let Token::Forward(call) = token {
             Call::complete(call, self.inner, result);

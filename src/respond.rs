@@ -17,15 +17,15 @@
 //! | no ULT could be made | `HG_AGAIN` |
 //! | the handler ended without an answer, or with a text | `HG_OTHER_ERROR` |
 
-use std::borrow::Borrow;
+use std::borrow::{Borrow, BorrowMut};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use na::lock::{Guard, Lock};
-use na::shared::Shared;
+use na::claim::Claim;
+use na::lock::Lock;
+use na::shared::{Shared, Vacant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -61,14 +61,15 @@ pub(crate) struct Reply {
     trace: Option<TraceContext>,
     /// What the request says, once it was decoded; see `parent.rs`.
     parent: RpcId,
-    /// `State::request` is gone for good: to look at without the lock.
-    answered: AtomicBool,
-    state: Lock<State>,
+    /// What names the call to its origin.
+    call: Option<CallKey>,
+    /// For whoever answers.
+    request: Claim<RawRequest>,
+    panics: Lock<Panics>,
 }
 
-struct State {
-    /// `None` once answered.
-    request: Option<RawRequest>,
+/// Who is to tell of a panic.
+struct Panics {
     /// The handler's ULT has not ended; it answers for a panic of its own.
     handler_runs: bool,
     /// The user's request was dropped by a panic, unanswered.
@@ -76,35 +77,34 @@ struct State {
 }
 
 impl Reply {
+    // Inlined, so that what came with the message is written where it stays, once.
+    #[inline(always)]
     pub(crate) fn new(
         instance: Instance,
         (rpc, provider): (&'static str, ProviderId),
         (context, origin, request): (u8, Addr, RawRequest),
         watch: RequestWatch,
     ) -> Shared<Self> {
-        // Nobody waits for an answer to a one-way request: it has all that it wants.
-        let wants_response = !request.is_one_way();
-        let answered = AtomicBool::new(!wants_response);
-        let (deadline, cancel) = (request.deadline(), OnceLock::new());
+        let place = Vacant::new();
         let trace = watch
             .trace()
             .or_else(|| Some(SpanOfTrace::of_request(request.trace()?, false)?.context));
-        let request = Some(request);
-        let state = Lock::new(State { request, handler_runs: true, lost_to_panic: false });
-        Shared::new(Self {
+        place.fill(Self {
             instance,
             rpc,
             provider,
             origin,
             context,
-            wants_response,
-            deadline,
-            cancel,
+            // Nobody waits for an answer to a one-way request: it has all that it wants.
+            wants_response: !request.is_one_way(),
+            deadline: request.deadline(),
+            cancel: OnceLock::new(),
             watch,
             trace,
             parent: margo::NO_PARENT,
-            answered,
-            state,
+            call: request.call_key(),
+            request: Claim::new(request),
+            panics: Lock::new(Panics { handler_runs: true, lost_to_panic: false }),
         })
     }
 
@@ -153,7 +153,7 @@ impl Reply {
     pub(crate) fn cancel_token(&self) -> &CancelToken {
         let (token, _) = self.cancel.get_or_init(|| {
             let inner = self.inner();
-            let call = self.state().request.as_ref().and_then(RawRequest::call_key);
+            let call = self.call.filter(|_| !self.is_answered());
             let (origin, deadline) = (&self.origin, self.deadline);
             let pool = &self.instance.progress_pool();
             let (token, is_new) = inner.cancels.token(&Wanted { origin, call, deadline, pool });
@@ -177,10 +177,7 @@ impl Reply {
         if expired {
             return self.abandon(ReturnCode::Timeout, "its deadline passed before it began");
         }
-        let name = || {
-            let call = self.state().request.as_ref()?.call_key()?;
-            Some((self.origin.clone(), call))
-        };
+        let name = || Some((self.origin.clone(), self.call?));
         self.inner().cancels.was_canceled(name)
             && self.abandon(ReturnCode::Canceled, "it was canceled before it began")
     }
@@ -192,16 +189,11 @@ impl Reply {
         true
     }
 
-    // No user code runs under this lock, so nobody waits for it for long.
-    fn state(&self) -> Guard<'_, State> {
-        self.state.lock()
-    }
-
-    /// Takes the request out, to be answered; `None`: it was.
+    /// The request, to be answered; `None`: it was, or somebody is about to.
+    #[inline]
     fn take(&self) -> Option<LentRequest<'_, Token>> {
-        let request = self.state().request.take();
-        self.answered.store(true, Ordering::Relaxed);
-        request.map(|request| self.lend(request))
+        let request = self.request.claim()?;
+        Some(LentRequest::of(self.core(), &self.origin, request))
     }
 
     /// What the request came by.
@@ -209,12 +201,8 @@ impl Reply {
         self.inner().context(self.context.into()).0
     }
 
-    fn lend(&self, request: RawRequest) -> LentRequest<'_, Token> {
-        LentRequest::of(self.core(), &self.origin, request)
-    }
-
     fn is_answered(&self) -> bool {
-        self.answered.load(Ordering::Relaxed)
+        !self.wants_response || self.request.is_claimed()
     }
 
     /// Decodes the arguments; the receive buffer goes back before the user's code runs if requests
@@ -222,8 +210,8 @@ impl Reply {
     pub(crate) fn decode<A: DeserializeOwned>(this: &mut Shared<Self>) -> Option<A> {
         let decoded = {
             // The user's code gets its `Handle` when the arguments are there: nobody has it yet.
-            let Self { instance, context, state, parent, .. } = Shared::get_mut(this)?;
-            let request = state.get_mut().request.as_mut()?;
+            let Self { instance, context, request, parent, .. } = Shared::get_mut(this)?;
+            let request = request.get_mut();
             let core = instance.inner().context((*context).into()).0;
             let limits = core.proc_limits();
             let decoded = margo::split_request(request.payload()).and_then(|(id, args)| {
@@ -301,9 +289,9 @@ impl Reply {
             return;
         }
         let lost_to_panic = {
-            let mut state = self.state();
-            state.handler_runs = false;
-            state.lost_to_panic
+            let mut panics = self.panics.lock();
+            panics.handler_runs = false;
+            panics.lost_to_panic
         };
         if lost_to_panic {
             self.panicked("a ULT that was to answer panicked");
@@ -320,9 +308,9 @@ impl Reply {
             return;
         }
         let handler_runs = {
-            let mut state = self.state();
-            state.lost_to_panic = true;
-            state.handler_runs
+            let mut panics = self.panics.lock();
+            panics.lost_to_panic = true;
+            panics.handler_runs
         };
         // If it is the handler that panics, its ULT knows the message and answers with it.
         if !handler_runs {
@@ -341,9 +329,12 @@ impl Drop for Reply {
         if let Some((token, call)) = self.cancel.get() {
             self.inner().cancels.forget(token, &self.origin, *call);
         }
-        // Only when no ULT could be made for the handler: nobody else saw this request.
-        let unanswered = self.state.get_mut().request.take();
-        let Some(request) = unanswered.map(|request| self.lend(request)) else { return };
+        if self.request.is_claimed() {
+            return;
+        }
+        // Only when no ULT could be made for the handler, and nobody else saw this request; or
+        // nobody asked for an answer.
+        let Some(request) = self.take() else { return };
         if request.is_one_way() {
             self.watch.answered(&self.inner().monitoring, None);
         } else {
@@ -360,23 +351,28 @@ impl fmt::Debug for Reply {
 }
 
 /// Answers a request that no handler will see, in Margo's way.
-pub(crate) fn refuse<C, O>(inner: &Inner, request: RequestHandle<Token, C, O>, code: ReturnCode)
-where
+pub(crate) fn refuse<C, O, R>(
+    inner: &Inner,
+    request: RequestHandle<Token, C, O, R>,
+    code: ReturnCode,
+) where
     C: Deref<Target = Core<Token>>,
     O: Borrow<Addr>,
+    R: BorrowMut<RawRequest>,
 {
     send_failure(inner, request, code, "");
     inner.kick_if_queued();
 }
 
-fn send_failure<C, O>(
+fn send_failure<C, O, R>(
     inner: &Inner,
-    request: RequestHandle<Token, C, O>,
+    request: RequestHandle<Token, C, O, R>,
     code: ReturnCode,
     detail: &str,
 ) where
     C: Deref<Target = Core<Token>>,
     O: Borrow<Addr>,
+    R: BorrowMut<RawRequest>,
 {
     let mut end = detail.len().min(DETAIL_BYTES_MAX);
     while !detail.is_char_boundary(end) {

@@ -34,6 +34,9 @@ mod alloc;
 mod auto_sm;
 #[cfg(not(loom))]
 mod cheap;
+/// For duties that one of several does, in the layer above.
+#[doc(hidden)]
+pub mod claim;
 #[cfg(all(any(feature = "sm", feature = "tcp", feature = "ofi", feature = "ucx"), not(loom)))]
 #[cfg_attr(not(feature = "sm"), allow(dead_code, reason = "sm uses more of it than the others"))]
 mod copy;

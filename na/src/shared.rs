@@ -11,7 +11,7 @@
 pub mod counts;
 
 #[cfg(not(loom))]
-pub use self::pointer::{Onlooker, Shared};
+pub use self::pointer::{Onlooker, Shared, Vacant};
 
 #[cfg(not(loom))]
 mod pointer;

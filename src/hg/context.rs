@@ -142,7 +142,7 @@ impl<T> Core<T> {
     /// much there was.
     ///
     /// Counterpart: `HG_Event_trigger`.
-    pub fn trigger(self: &Arc<Self>, sink: &mut dyn Sink<T>) -> usize {
+    pub fn trigger<S: Sink<T> + ?Sized>(self: &Arc<Self>, sink: &mut S) -> usize {
         if !self.has_arrived.load(Ordering::Relaxed) && !self.has_events.load(Ordering::Relaxed) {
             return 0;
         }
@@ -187,7 +187,11 @@ impl<T> Core<T> {
     ///
     /// When the endpoint itself can no longer work; what it had completed was acted on.
     #[inline]
-    pub fn poll(self: &Arc<Self>, budget: usize, sink: &mut dyn Sink<T>) -> Result<usize, HgError> {
+    pub fn poll<S: Sink<T> + ?Sized>(
+        self: &Arc<Self>,
+        budget: usize,
+        sink: &mut S,
+    ) -> Result<usize, HgError> {
         let mut done = self.trigger(sink);
         done += if self.class.is_several() {
             self.take_turn(budget, &mut |completion| self.act_and_tell(completion, sink))?
@@ -257,7 +261,7 @@ impl<T> Core<T> {
     }
 
     /// Delivers what was queued before this call; what the sink queues waits for the next.
-    fn deliver_queued(self: &Arc<Self>, sink: &mut dyn Sink<T>) -> usize {
+    fn deliver_queued<S: Sink<T> + ?Sized>(self: &Arc<Self>, sink: &mut S) -> usize {
         if !self.has_events.load(Ordering::Relaxed) {
             return 0;
         }
@@ -282,7 +286,7 @@ impl<T> Core<T> {
     /// The next step of the operation that `completion` belongs to. What every call takes goes
     /// straight to the sink.
     #[inline]
-    fn act_and_tell(self: &Arc<Self>, completion: Completion, sink: &mut dyn Sink<T>) {
+    fn act_and_tell<S: Sink<T> + ?Sized>(self: &Arc<Self>, completion: Completion, sink: &mut S) {
         let event = match completion {
             Completion::Recv { op, buf, result: Ok(arrival) } => match OpRef::parse(op) {
                 (_, Some(Role::Request)) => self.on_request(buf, arrival, sink),
@@ -297,7 +301,7 @@ impl<T> Core<T> {
     }
 
     #[inline]
-    fn deliver(self: &Arc<Self>, event: Event<T>, sink: &mut dyn Sink<T>) {
+    fn deliver<S: Sink<T> + ?Sized>(self: &Arc<Self>, event: Event<T>, sink: &mut S) {
         match event {
             Event::Request(incoming) => self.deliver_request(incoming, sink),
             Event::Response { token, result } => sink.response(token, result),
@@ -311,14 +315,14 @@ impl<T> Core<T> {
 
     /// Hands up a request that was not handed up where it arrived.
     #[inline(never)]
-    fn deliver_request(self: &Arc<Self>, incoming: Incoming, sink: &mut dyn Sink<T>) {
+    fn deliver_request<S: Sink<T> + ?Sized>(self: &Arc<Self>, incoming: Incoming, sink: &mut S) {
         self.hand_up(incoming, sink);
     }
 
     /// Hands a request up, if its RPC is served here.
     // Inlined where requests arrive, so that the parts of most are never put together before.
     #[inline(always)]
-    fn hand_up(self: &Arc<Self>, incoming: Incoming, sink: &mut dyn Sink<T>) {
+    fn hand_up<S: Sink<T> + ?Sized>(self: &Arc<Self>, incoming: Incoming, sink: &mut S) {
         let Incoming { header, origin, reply, payload, held, uncounted, beside } = incoming;
         let mut state = self.state();
         let (registration, refusal) = match state.seen.get(&self.class.registry, header.id) {
@@ -346,13 +350,13 @@ impl<T> Core<T> {
         }
         let payload_bytes = payload.len();
         let answered = header.no_response;
-        let request =
+        let mut request =
             RawRequest { header, reply, payload, payload_bytes, held, may_keep, answered, beside };
         match refusal {
             None => sink.request_parts(self, RequestParts { origin, request, registration }),
             Some(code) => {
                 self.counts.not_registered.bump();
-                RequestHandle::of(&**self, &origin, request).reject(code);
+                RequestHandle::of(&**self, &origin, &mut request).reject(code);
             }
         }
     }
@@ -413,11 +417,11 @@ impl<T> Core<T> {
 
     /// A request arrived. It goes up at once, unless its arguments have to be fetched.
     #[inline]
-    fn on_request(
+    fn on_request<S: Sink<T> + ?Sized>(
         self: &Arc<Self>,
         buf: MsgBuf,
         arrival: Arrival,
-        sink: &mut dyn Sink<T>,
+        sink: &mut S,
     ) -> Option<Event<T>> {
         let Arrival { from, tag } = arrival;
         let accept = self.options.accept();

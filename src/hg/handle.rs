@@ -3,7 +3,7 @@
 //! A request is answered once: by [`RequestHandle::respond`], by [`RequestHandle::reject`], or,
 //! when it is dropped without either, by an error in its stead, so that no origin waits for ever.
 
-use std::borrow::Borrow;
+use std::borrow::{Borrow, BorrowMut};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -60,22 +60,23 @@ impl fmt::Debug for Response {
 /// A request that arrived, with all of its arguments. What it says is told by [`RawRequest`].
 ///
 /// It owns a count of its core and of its origin's address. Who has both anyhow may keep the
-/// [`RawRequest`] instead, and lend them for the answer.
+/// [`RawRequest`] instead, and lend them and it for the answer.
 ///
 /// Counterpart: `hg_handle_t` at the target.
-pub struct RequestHandle<T, C = Arc<Core<T>>, O = Addr>
+pub struct RequestHandle<T, C = Arc<Core<T>>, O = Addr, R = RawRequest>
 where
     C: Deref<Target = Core<T>>,
     O: Borrow<Addr>,
+    R: BorrowMut<RawRequest>,
 {
     core: C,
     origin: O,
-    raw: RawRequest,
+    raw: R,
     registration: Option<Arc<Registration>>,
 }
 
-/// A [`RequestHandle`] of who has its core and its origin's address.
-pub type LentRequest<'a, T> = RequestHandle<T, &'a Core<T>, &'a Addr>;
+/// A [`RequestHandle`] of who has all of its parts and keeps them.
+pub type LentRequest<'a, T> = RequestHandle<T, &'a Core<T>, &'a Addr, &'a mut RawRequest>;
 
 /// A [`RequestHandle`] in its parts.
 ///
@@ -108,13 +109,15 @@ impl<T> RequestHandle<T> {
     }
 }
 
-impl<T, C, O> RequestHandle<T, C, O>
+impl<T, C, O, R> RequestHandle<T, C, O, R>
 where
     C: Deref<Target = Core<T>>,
     O: Borrow<Addr>,
+    R: BorrowMut<RawRequest>,
 {
     /// One that is answered with what is lent to it.
-    pub fn of(core: C, origin: O, request: RawRequest) -> Self {
+    #[inline]
+    pub fn of(core: C, origin: O, request: R) -> Self {
         Self { core, origin, raw: request, registration: None }
     }
 
@@ -145,8 +148,8 @@ where
     /// done once: the payload is released afterwards.
     ///
     /// Counterpart: `HG_Get_input`.
-    pub fn input<R>(&mut self, read: impl FnOnce(&[u8]) -> R) -> R {
-        let result = read(self.raw.payload());
+    pub fn input<V>(&mut self, read: impl FnOnce(&[u8]) -> V) -> V {
+        let result = read(self.raw.borrow().payload());
         if self.core.options.release_input_early {
             self.release_payload();
         }
@@ -155,7 +158,7 @@ where
 
     /// See [`RawRequest::payload_was_read`].
     pub fn payload_was_read(&mut self) {
-        self.raw.payload_was_read(&self.core);
+        self.raw.borrow_mut().payload_was_read(&self.core);
     }
 
     /// Gives the receive buffer back before the request is answered, so that a long-running handler
@@ -163,7 +166,7 @@ where
     ///
     /// Counterpart: `HG_Release_input_buf`.
     pub fn release_payload(&mut self) {
-        self.raw.release_payload(&self.core);
+        self.raw.borrow_mut().release_payload(&self.core);
     }
 
     /// Answers: what `encode` writes follows Mercury's headers. If the answer is not over at once,
@@ -181,7 +184,8 @@ where
         encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
         token: T,
     ) -> Result<Sent<T>, Box<(HgError, Option<Self>)>> {
-        match self.raw.respond(&self.core, self.origin.borrow(), encode, token) {
+        let raw = self.raw.borrow_mut();
+        match raw.respond(&self.core, self.origin.borrow(), encode, token) {
             Ok(sent) => Ok(sent),
             Err(error @ HgError::Proc(_)) => Err(Box::new((error, Some(self)))),
             // If the origin can be told at all, it is told when this is dropped.
@@ -192,37 +196,40 @@ where
     /// Answers in Mercury's header alone that the request was not taken: the origin gets
     /// [`HgError::Remote`]. Nothing is sent to an origin that wants no response.
     pub fn reject(mut self, code: ReturnCode) {
-        self.raw.answer_with_code(&self.core, self.origin.borrow(), code);
+        self.raw.borrow_mut().answer_with_code(&self.core, self.origin.borrow(), code);
     }
 }
 
-impl<T, C, O> Deref for RequestHandle<T, C, O>
+impl<T, C, O, R> Deref for RequestHandle<T, C, O, R>
 where
     C: Deref<Target = Core<T>>,
     O: Borrow<Addr>,
+    R: BorrowMut<RawRequest>,
 {
     type Target = RawRequest;
 
     fn deref(&self) -> &RawRequest {
-        &self.raw
+        self.raw.borrow()
     }
 }
 
-impl<T, C, O> Drop for RequestHandle<T, C, O>
+impl<T, C, O, R> Drop for RequestHandle<T, C, O, R>
 where
     C: Deref<Target = Core<T>>,
     O: Borrow<Addr>,
+    R: BorrowMut<RawRequest>,
 {
     #[inline]
     fn drop(&mut self) {
-        self.raw.end(&self.core, self.origin.borrow());
+        self.raw.borrow_mut().end(&self.core, self.origin.borrow());
     }
 }
 
-impl<T, C, O> fmt::Debug for RequestHandle<T, C, O>
+impl<T, C, O, R> fmt::Debug for RequestHandle<T, C, O, R>
 where
     C: Deref<Target = Core<T>>,
     O: Borrow<Addr>,
+    R: BorrowMut<RawRequest>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RequestHandle({} from {})", self.id(), self.origin())

@@ -14,12 +14,12 @@ use super::{HgError, Response, ReturnCode, Sink};
 impl<T> Core<T> {
     /// A response arrived. The end of the call is told at once, unless the call is a special one.
     #[inline]
-    pub(super) fn on_reply(
+    pub(super) fn on_reply<S: Sink<T> + ?Sized>(
         &self,
         op: OpRef,
         buf: MsgBuf,
         arrival: Arrival,
-        sink: &mut dyn Sink<T>,
+        sink: &mut S,
     ) -> Option<Event<T>> {
         let format = self.options.format();
         if !ResponseHeader::is_plain_success(format, buf.as_slice()) {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Deref;
 use std::ptr::NonNull;
 
@@ -56,8 +56,7 @@ impl<T> Shared<T> {
 
     #[inline]
     fn node(value: T, owners: u32) -> NonNull<Node<T>> {
-        let value = UnsafeCell::new(ManuallyDrop::new(value));
-        NonNull::from(Box::leak(Box::new(Node { counts: Counts::new(owners), value })))
+        Vacant::new().fill_node(value, owners)
     }
 
     /// An owner that was counted.
@@ -95,6 +94,37 @@ impl<T> Shared<T> {
     pub fn downgrade(this: &Self) -> Onlooker<T> {
         this.counts().look_on();
         Onlooker { node: this.node, owns: PhantomData }
+    }
+}
+
+/// Memory for a value that is shared. A value that is made after it is made where it stays, as far
+/// as the compiler can; one that is made before is moved there.
+pub struct Vacant<T>(Box<MaybeUninit<Node<T>>>);
+
+impl<T> Vacant<T> {
+    /// For one value.
+    #[inline(always)]
+    #[allow(clippy::new_without_default, reason = "it is not a value of its own")]
+    pub fn new() -> Self {
+        Self(Box::new_uninit())
+    }
+
+    /// With that value, and one owner.
+    #[inline(always)]
+    pub fn fill(self, value: T) -> Shared<T> {
+        Shared::of(self.fill_node(value, 1))
+    }
+
+    #[inline(always)]
+    fn fill_node(self, value: T, owners: u32) -> NonNull<Node<T>> {
+        let value = UnsafeCell::new(ManuallyDrop::new(value));
+        NonNull::from(Box::leak(Box::write(self.0, Node { counts: Counts::new(owners), value })))
+    }
+}
+
+impl<T> fmt::Debug for Vacant<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Vacant")
     }
 }
 
