@@ -110,14 +110,14 @@ impl Term {
 
 impl Call {
     /// A call that its caller waits for.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new() -> Self {
         let (done, given_up) = (Eventual::new(), WhyOver::default());
         Self { done, given_up, watch: CallWatch::default(), extra: None }
     }
 
     /// The same, of a caller that does nothing else meanwhile.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn waited_for() -> Self {
         Self { watch: CallWatch::waited_for(), ..Self::new() }
     }

@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use na::shared::Shared;
+use na::shared::{Shared, Vacant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -90,7 +90,7 @@ impl Instance {
         R: DeserializeOwned,
     {
         let site = Site { rpc: rpc.name(), to, term };
-        let (call, token) = Shared::pair(Call::waited_for());
+        let (call, token) = Vacant::new().fill_pair(Call::waited_for());
         let op = self.start(rpc, site, args, token)?;
         let flying = Flying { inner: self.inner(), call, op, to };
         let done = flying.call.done();
@@ -163,10 +163,10 @@ impl Instance {
             },
             Token::Forward(call),
         );
-        starting.end(started.as_ref().err().map(|(error, _token)| error));
+        starting.end(started.as_ref().err().map(|refused| &refused.0));
         self.inner().kick_if_queued();
         self.inner().operation_started();
-        started.map_err(|(error, _token)| failure(site, error))
+        started.map_err(|refused| failure(site, refused.0))
     }
 }
 

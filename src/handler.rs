@@ -9,8 +9,7 @@
 //! is dropped unanswered, and [`Running`] counts the handler out even when it panics.
 
 use std::any::Any;
-use std::borrow::{Borrow, BorrowMut, Cow};
-use std::ops::Deref;
+use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -53,13 +52,13 @@ impl Waiting {
 /// Starts the handler of `request`, or answers with an error.
 #[inline(always)]
 pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestParts) {
-    let RequestParts { origin, mut request, registration } = parts;
+    let RequestParts { origin, request, registration } = parts;
     let Some(registration) = registration else {
         // The RPC core has refused what is not registered; this is not one of ours.
-        return LentRequest::of(core, &origin, &mut request).reject(ReturnCode::NoEntry);
+        return not_ours(core, &origin, request);
     };
     let Some(entry) = registration.data_as::<Entry>() else {
-        return LentRequest::of(core, &origin, &mut request).reject(ReturnCode::NoEntry);
+        return not_ours(core, &origin, request);
     };
     inner.cancels.arrived(|| Some((origin.clone(), request.call_key()?)));
     if !entry.is_plain() {
@@ -67,16 +66,37 @@ pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestPar
         let request = RequestHandle::of(core.clone(), origin, request);
         admit(inner, Waiting { request, registration, in_pool: false, arrived });
     } else if !entry.gate.enter_plain() {
-        inner.monitoring.refused((&origin, &request), entry, None, ReturnCode::Busy);
-        respond::refuse(inner, LentRequest::of(core, &origin, &mut request), ReturnCode::Busy);
+        refuse_plainly(inner, core, (&origin, request), entry, ReturnCode::Busy);
     } else if let Some(start) = Start::prepare(inner, entry) {
         start.go(inner, core.id(), (origin, request), registration, None);
     } else {
-        inner.monitoring.refused((&origin, &request), entry, None, ReturnCode::Permission);
         // Nobody waits at a plain gate.
         let _ = not_run(inner, &entry.gate, None);
-        refuse_closing(inner, LentRequest::of(core, &origin, &mut request));
+        Counters::add(&inner.counters.requests_refused);
+        refuse_plainly(inner, core, (&origin, request), entry, ReturnCode::Permission);
     }
+}
+
+// These take the request itself, and not a reference to it: for one that is handled it then need
+// not be anywhere but where it stays.
+
+#[cold]
+#[inline(never)]
+fn not_ours(core: &Core<Token>, origin: &Addr, mut request: RawRequest) {
+    LentRequest::of(core, origin, &mut request).reject(ReturnCode::NoEntry);
+}
+
+#[cold]
+#[inline(never)]
+fn refuse_plainly(
+    inner: &Inner,
+    core: &Core<Token>,
+    (origin, mut request): (&Addr, RawRequest),
+    entry: &Entry,
+    code: ReturnCode,
+) {
+    inner.monitoring.refused((origin, &request), entry, None, code);
+    respond::refuse(inner, LentRequest::of(core, origin, &mut request), code);
 }
 
 /// Who is next: at the gates that it has still to pass, or past all of them.
@@ -107,7 +127,8 @@ fn go_on(inner: &Inner, mut todo: Vec<Next>) {
                 let peer = request.origin().clone();
                 let refused = (&peer, &*request);
                 inner.monitoring.refused(refused, entry, arrived, ReturnCode::Permission);
-                refuse_closing(inner, request);
+                Counters::add(&inner.counters.requests_refused);
+                respond::refuse(inner, request, ReturnCode::Permission);
                 give_place(entry, &peer, &mut todo);
                 Counters::add(&inner.counters.handlers_not_run);
             }
@@ -176,17 +197,6 @@ pub(crate) fn refuse_waiting(inner: &Inner) {
             let _ = not_run(inner, &entry.gate, Some(&peer));
         }
     }
-}
-
-#[cold]
-fn refuse_closing<C, O, R>(inner: &Inner, request: RequestHandle<Token, C, O, R>)
-where
-    C: Deref<Target = Core<Token>>,
-    O: Borrow<Addr>,
-    R: BorrowMut<RawRequest>,
-{
-    Counters::add(&inner.counters.requests_refused);
-    respond::refuse(inner, request, ReturnCode::Permission);
 }
 
 /// What the handler of a request needs that is through all gates.

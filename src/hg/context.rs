@@ -350,15 +350,19 @@ impl<T> Core<T> {
         }
         let payload_bytes = payload.len();
         let answered = header.no_response;
-        let mut request =
+        let request =
             RawRequest { header, reply, payload, payload_bytes, held, may_keep, answered, beside };
         match refusal {
             None => sink.request_parts(self, RequestParts { origin, request, registration }),
-            Some(code) => {
-                self.counts.not_registered.bump();
-                RequestHandle::of(&**self, &origin, &mut request).reject(code);
-            }
+            Some(code) => self.refuse(&origin, request, code),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refuse(&self, origin: &Addr, mut request: RawRequest, code: ReturnCode) {
+        self.counts.not_registered.bump();
+        RequestHandle::of(self, origin, &mut request).reject(code);
     }
 
     /// A receive took a request, which is held from now on.

@@ -268,7 +268,7 @@ impl<T> Core<T> {
         options: ForwardOptions,
         encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
         token: T,
-    ) -> Result<OpRef, (HgError, T)> {
+    ) -> Result<OpRef, Box<(HgError, T)>> {
         let local = self.options.loopback && *to == self.self_addr;
         let Started { op, tag, no_response } = self.admit_call(id, options, local, token)?;
         let mut admitted = Admitted { core: self, op, armed: true };
@@ -286,6 +286,10 @@ impl<T> Core<T> {
         };
         admitted.armed = false;
         let written = match encoded {
+            // Nearly always, and one word, where the whole would be moved.
+            Ok(Written::Fits(buf)) if !local => {
+                return self.launch(to, op, tag, (!no_response).then_some(Role::Reply), buf);
+            }
             Ok(written) => written,
             Err(unencoded) => return self.withdraw(op, true, self.unencoded(unencoded)),
         };
@@ -294,12 +298,7 @@ impl<T> Core<T> {
             let beside = says_more.then(|| Box::new(Beside { deadline, trace }));
             return Ok(self.hand_to_ourselves(op, header, target_context, written, beside));
         }
-        let (buf, bytes) = match written {
-            Written::Fits(buf) => {
-                return self.launch(to, op, tag, (!no_response).then_some(Role::Reply), buf);
-            }
-            Written::Overflow(buf, bytes) => (buf, bytes),
-        };
+        let Written::Overflow(buf, bytes) = written else { unreachable!("was launched") };
         match self.expose_overflow(to, header.payload_at(), buf, bytes, max) {
             Ok((buf, exposed)) => {
                 self.note_overflow(op, exposed);
@@ -342,21 +341,21 @@ impl<T> Core<T> {
         options: ForwardOptions,
         local: bool,
         token: T,
-    ) -> Result<Started, (HgError, T)> {
+    ) -> Result<Started, Box<(HgError, T)>> {
         let ForwardOptions { mut no_response, target_context: target, undeclared, .. } = options;
         if let Some(target) = target.filter(|id| usize::from(*id) >= CONTEXTS_MAX) {
             let text = format!("context {target}: contexts have numbers below {CONTEXTS_MAX}");
-            return Err((HgError::Na(na::Error::InvalidArgument(text)), token));
+            return Err(Box::new((HgError::Na(na::Error::InvalidArgument(text)), token)));
         }
         let mut state = self.state();
         if !undeclared {
             match state.seen.get(&self.class.registry, id) {
                 Some(there) => no_response |= there.is_no_response(),
-                None => return Err((HgError::NotRegistered(id), token)),
+                None => return Err(Box::new((HgError::NotRegistered(id), token))),
             }
         }
         if let Err(error) = state.may_admit() {
-            return Err((error, token));
+            return Err(Box::new((error, token)));
         }
         let (op, tag) = if local {
             (state.ops.insert(Op::Local(token)), Tag(0))
@@ -391,7 +390,7 @@ impl<T> Core<T> {
         tag: Tag,
         receive: Option<Role>,
         buf: MsgBuf,
-    ) -> Result<OpRef, (HgError, T)> {
+    ) -> Result<OpRef, Box<(HgError, T)>> {
         if receive != Some(Role::Reply) {
             return self.launch_in_turn(to, op, tag, receive, buf);
         }
@@ -411,7 +410,7 @@ impl<T> Core<T> {
         tag: Tag,
         receive: Option<Role>,
         buf: MsgBuf,
-    ) -> Result<OpRef, (HgError, T)> {
+    ) -> Result<OpRef, Box<(HgError, T)>> {
         if let Some(role) = receive {
             let reply = self.buffers.take();
             if let Err(refused) = self.endpoint.recv_expected(op.part(role), to, tag, reply) {
@@ -473,7 +472,7 @@ impl<T> Core<T> {
         op: OpRef,
         not_receiving: bool,
         error: HgError,
-    ) -> Result<OpRef, (HgError, T)> {
+    ) -> Result<OpRef, Box<(HgError, T)>> {
         let mut state = self.state();
         let (token, gone) = match state.ops.get_mut(op) {
             Some(Op::Forward(call)) => {
@@ -495,7 +494,7 @@ impl<T> Core<T> {
         state.hot.rpc_req_sent -= 1;
         drop(state);
         drop(gone);
-        Err((error, token))
+        Err(Box::new((error, token)))
     }
 
     /// A payload that does not leave the process.

@@ -194,7 +194,8 @@ impl<O> Slab<O> {
     }
 
     /// Adds an operation, unless the slab [is full](Self::is_full).
-    #[inline]
+    // Inlined, so that it is made in its slot.
+    #[inline(always)]
     pub(super) fn insert(&mut self, op: O) -> OpRef {
         if let Some(index) = self.free.pop()
             && let Some(slot) = self.slots.get_mut(index as usize)

@@ -127,13 +127,14 @@ fn encode_message(
     if let Err(error) = encode(&mut writer) {
         return Err(Unencoded { error, buf: writer.into_buf() });
     }
+    if let Some(buf) = writer.message() {
+        let header = header.finish(false, &buf.as_slice()[start..]);
+        header.write_to(buf.spare_mut());
+        return Ok(Written::Fits(writer.into_message()));
+    }
     let mut written = writer.finish();
-    match &mut written {
-        Written::Fits(buf) => {
-            let header = header.finish(false, &buf.as_slice()[start..]);
-            header.write_to(buf.spare_mut());
-        }
-        Written::Overflow(buf, payload) => header.finish(true, payload).write_to(buf.spare_mut()),
+    if let Written::Overflow(buf, payload) = &mut written {
+        header.finish(true, payload).write_to(buf.spare_mut());
     }
     Ok(written)
 }

@@ -112,6 +112,8 @@ impl<T> Eventual<T> {
     /// Gives `value` back if the eventual has been set before.
     ///
     /// Counterpart: `ABT_eventual_set`.
+    // Inlined, so that a large value is made where it stays.
+    #[inline(always)]
     pub fn set(&self, value: T) -> Result<(), T> {
         prefetch::for_write(&raw const self.state);
         if !self.claim() {
@@ -185,6 +187,7 @@ impl<T> Eventual<T> {
     }
 
     /// Wins the right to write the value, once.
+    #[inline]
     fn claim(&self) -> bool {
         let mut round = 0;
         let mut word = self.state.load(Relaxed);
@@ -206,6 +209,7 @@ impl<T> Eventual<T> {
     }
 
     /// Makes the value visible and takes the waiter list. The last access to `self` in `set`.
+    #[inline]
     fn publish(&self) -> Word {
         let mut round = 0;
         let mut word = self.state.load(Relaxed);

@@ -69,21 +69,32 @@ impl<T> Lists<T> {
             self.lone = Some((key, entry));
             return;
         }
-        if let Some((key, entry)) = self.lone.take() {
-            self.append(key, entry);
+        if self.lone.is_some() {
+            self.append_lone();
         }
         self.append(key, entry);
     }
 
+    #[inline(never)]
+    fn append_lone(&mut self) {
+        if let Some((key, entry)) = self.lone.take() {
+            self.append(key, entry);
+        }
+    }
+
+    #[inline(always)]
     fn append(&mut self, key: Key, entry: T) {
-        let slot = Slot { key, next: NONE, entry: Some(entry) };
         let at = if self.free == NONE {
-            self.slots.push(slot);
+            self.slots.push(Slot { key, next: NONE, entry: Some(entry) });
             self.slots.len() - 1
         } else {
             let at = self.free;
-            self.free = self.slots[at].next;
-            self.slots[at] = slot;
+            let slot = &mut self.slots[at];
+            self.free = slot.next;
+            // One by one: put together elsewhere first, they would have to be waited for.
+            slot.key = key;
+            slot.next = NONE;
+            slot.entry = Some(entry);
             at
         };
         let ends = self.ends.entry(key).or_insert(Ends { first: at, last: at });

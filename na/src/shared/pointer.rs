@@ -44,19 +44,13 @@ impl<T> Shared<T> {
     /// A value with one owner.
     #[inline]
     pub fn new(value: T) -> Self {
-        Self::of(Self::node(value, 1))
+        Vacant::new().fill(value)
     }
 
     /// A value with two owners.
     #[inline]
     pub fn pair(value: T) -> (Self, Self) {
-        let node = Self::node(value, 2);
-        (Self::of(node), Self::of(node))
-    }
-
-    #[inline]
-    fn node(value: T, owners: u32) -> NonNull<Node<T>> {
-        Vacant::new().fill_node(value, owners)
+        Vacant::new().fill_pair(value)
     }
 
     /// An owner that was counted.
@@ -113,6 +107,13 @@ impl<T> Vacant<T> {
     #[inline(always)]
     pub fn fill(self, value: T) -> Shared<T> {
         Shared::of(self.fill_node(value, 1))
+    }
+
+    /// With that value, and two owners.
+    #[inline(always)]
+    pub fn fill_pair(self, value: T) -> (Shared<T>, Shared<T>) {
+        let node = self.fill_node(value, 2);
+        (Shared::of(node), Shared::of(node))
     }
 
     #[inline(always)]

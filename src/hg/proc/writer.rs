@@ -205,6 +205,22 @@ impl Writer {
         }
     }
 
+    /// The message, with its length, if all that was written is in it.
+    #[inline]
+    pub(in crate::hg) fn message(&mut self) -> Option<&mut MsgBuf> {
+        if self.overflow.is_some() {
+            return None;
+        }
+        self.buf.set_len(self.at);
+        Some(&mut self.buf)
+    }
+
+    /// Gives it.
+    #[inline]
+    pub(in crate::hg) fn into_message(self) -> MsgBuf {
+        self.buf
+    }
+
     /// Gives the message back, without what was written.
     pub fn into_buf(mut self) -> MsgBuf {
         self.buf.clear();

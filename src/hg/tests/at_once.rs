@@ -41,7 +41,7 @@ fn calls_and_answers_of_any_length_end_once() {
         let encode = |writer: &mut Writer| writer.put(&pattern(length));
         let token = length as u32;
         let started = origin.core.forward(&to, SUM, ForwardOptions::one_way(), encode, token);
-        started.map_err(|(error, _)| error).expect("forward");
+        started.map_err(|refused| refused.0).expect("forward");
     }
     while origin.step() + target.core.poll(64, &mut Echo).expect("poll") > 0 {}
     for length in lengths {

@@ -119,7 +119,7 @@ fn what_cannot_be_encoded_is_not_sent() {
     let error = bad.clone();
     let refused =
         origin.core.forward(&to, SUM, ForwardOptions::default(), |_| Err(error), 1).unwrap_err();
-    assert!(matches!(refused, (HgError::Proc(error), 1) if error == bad));
+    assert!(matches!(*refused, (HgError::Proc(error), 1) if error == bad));
     assert_eq!(origin.core.in_flight(), 0);
     // A result that cannot be encoded leaves the request to be answered otherwise.
     origin.call(&target, b"arguments", 2);

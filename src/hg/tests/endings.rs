@@ -136,7 +136,7 @@ fn what_the_network_refuses_gives_the_token_back() {
     for (round, refuse) in [(0, Refuse::Receive), (1, Refuse::Send)] {
         origin.endpoint.refuse(refuse);
         let refused = origin.core.forward(&to, SUM, ForwardOptions::default(), |_| Ok(()), round);
-        let (error, token) = refused.unwrap_err();
+        let (error, token) = *refused.unwrap_err();
         assert!(matches!(error, HgError::Na(na::Error::InvalidArgument(_))), "{error}");
         assert_eq!(token, round);
         assert_eq!(origin.core.in_flight(), 0);
@@ -193,7 +193,7 @@ fn close_gives_every_token_back() {
     // Nothing starts any more.
     for address in [&to, &me] {
         let refused = origin.core.forward(address, SUM, ForwardOptions::default(), |_| Ok(()), 5);
-        assert!(matches!(refused, Err((HgError::Closed, 5))));
+        assert!(matches!(*refused.unwrap_err(), (HgError::Closed, 5)));
     }
     let refused = origin.core.transfer(pull, &to, &remote, 0, &memory, 0, 0, 6);
     assert!(matches!(refused, Err((HgError::Closed, 6))));

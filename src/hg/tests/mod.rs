@@ -113,7 +113,7 @@ impl Side {
     fn call_with(&self, to: &Side, options: ForwardOptions, payload: &[u8], token: u32) -> OpRef {
         let to = self.addr_of(to);
         let started = self.core.forward(&to, SUM, options, |writer| writer.put(payload), token);
-        started.map_err(|(error, _)| error).expect("forward")
+        started.map_err(|refused| refused.0).expect("forward")
     }
 
     fn expose(&self, bytes: Vec<u8>, access: Access) -> LocalMem {

@@ -274,7 +274,7 @@ fn a_context_that_cannot_be_is_refused() {
     let to = origin.addr_of(&target);
     let refused =
         origin.core.forward(&to, SUM, ForwardOptions::to_context(128), |_| Ok(()), 1).unwrap_err();
-    assert!(matches!(refused, (HgError::Na(na::Error::InvalidArgument(_)), 1)));
+    assert!(matches!(*refused, (HgError::Na(na::Error::InvalidArgument(_)), 1)));
 }
 
 /// What is logged on this thread, as text.

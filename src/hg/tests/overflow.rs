@@ -136,7 +136,8 @@ fn too_long_is_refused_on_either_side() {
     let to = modest.addr_of(&generous);
     let long = pattern(1001);
     let put = |writer: &mut crate::hg::Writer| writer.put(&long);
-    let (error, _) = modest.core.forward(&to, SUM, ForwardOptions::default(), put, 1).unwrap_err();
+    let refused = modest.core.forward(&to, SUM, ForwardOptions::default(), put, 1).unwrap_err();
+    let error = refused.0;
     assert!(matches!(error, HgError::Proc(crate::hg::ProcError::TooLong { max: 1000 })), "{error}");
     // A peer's message is refused before anything is fetched.
     generous.call(&modest, &long, 2);

@@ -112,7 +112,7 @@ fn without_overflow_both_sides_are_told() {
         let options = ForwardOptions::default();
         let started = origin.core.forward(&to, SUM, options, |out| out.put(&payload), 1);
         let error = match started {
-            Err((error, 1)) => error,
+            Err(refused) if refused.1 == 1 => refused.0,
             other => {
                 assert!(other.is_ok() && !known, "{other:?}");
                 settle(&mut origin, &mut target);
