@@ -140,14 +140,36 @@ impl Call {
     }
 
     /// The RPC layer has ended it.
+    ///
+    /// # Safety
+    ///
+    /// Once for each call.
+    // Inlined, and errors apart, so that a response is written where it stays.
     #[inline(always)]
-    pub(crate) fn complete(this: Shared<Self>, inner: &Inner, outcome: Outcome) {
-        inner.monitoring.call_over(&this.watch, &this.given_up, &outcome);
-        // The RPC layer gives a token back once, so nobody can have been first.
-        let _ = this.done.set(outcome);
+    pub(crate) unsafe fn complete(this: Shared<Self>, inner: &Inner, outcome: Outcome) {
+        match outcome {
+            Ok(response) => {
+                inner.monitoring.call_answered(&this.watch, response.payload());
+                // SAFETY: this and the other arm are all that sets it, and run once (contract).
+                unsafe { this.done.set_alone(Ok(response)) };
+            }
+            // SAFETY: the same.
+            Err(error) => unsafe { this.end_with(inner, error) },
+        }
         if this.extra.is_some() {
             Self::end_extra(this);
         }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`complete`](Self::complete).
+    #[cold]
+    #[inline(never)]
+    unsafe fn end_with(&self, inner: &Inner, error: HgError) {
+        inner.monitoring.call_failed(&self.watch, &self.given_up, &error);
+        // SAFETY: the contract.
+        unsafe { self.done.set_alone(Err(error)) };
     }
 
     #[cold]

@@ -146,14 +146,14 @@ impl Instance {
         let started = self.inner().core_here().forward(
             to.addr(),
             rpc.id(to.id()),
-            // The RPC's type says what a registration would.
             ForwardOptions {
+                no_response: options.no_response,
                 target_context: to.context(),
+                // The RPC's type says what a registration would.
+                undeclared: true,
                 deadline: site.term.map(|term| term.at),
                 trace: trace.as_ref().and_then(|trace| trace.said),
-                ..options
-            }
-            .undeclared(),
+            },
             |writer| {
                 starting.encoding();
                 margo::write_request_prefix(writer, parent)?;

@@ -470,7 +470,8 @@ impl Sink<Token> for Dispatch<'_> {
     #[inline(always)]
     fn response(&mut self, token: Token, result: Result<Response, HgError>) {
         if let Token::Forward(call) = token {
-            Call::complete(call, self.inner, result);
+            // SAFETY: the RPC layer gives a token back once (`Sink`).
+            unsafe { Call::complete(call, self.inner, result) };
         }
     }
 

@@ -208,28 +208,36 @@ impl Reply {
     /// Decodes the arguments; the receive buffer goes back before the user's code runs if requests
     /// hold many. `None`: they cannot be decoded, and the origin was told.
     pub(crate) fn decode<A: DeserializeOwned>(this: &mut Shared<Self>) -> Option<A> {
-        let decoded = {
-            // The user's code gets its `Handle` when the arguments are there: nobody has it yet.
-            let Self { instance, context, request, parent, .. } = Shared::get_mut(this)?;
-            let request = request.get_mut();
-            let core = instance.inner().context((*context).into()).0;
-            let limits = core.proc_limits();
-            let decoded = margo::split_request(request.payload()).and_then(|(id, args)| {
+        // The user's code gets its `Handle` when the arguments are there: nobody has it yet.
+        let Self { instance, context, request, parent, .. } = Shared::get_mut(this)?;
+        let request = request.get_mut();
+        let core = instance.inner().context((*context).into()).0;
+        let limits = core.proc_limits();
+        let decoded = match margo::split_request(request.payload()) {
+            Ok((id, args)) => {
                 *parent = id;
                 proc::from_slice_within::<A>(args, limits)
-            });
-            request.payload_was_read(core);
-            decoded
+            }
+            Err(error) => Err(error),
         };
+        request.payload_was_read(core);
         this.watch.decoded();
-        decoded
-            .map_err(|error| {
-                Counters::add(&this.inner().counters.arguments_undecodable);
-                let (log, origin) = (&this.inner().log, &this.origin);
-                log!(log, WARN, rpc = this.rpc, %origin, %error, "bad arguments");
-                this.fail(ReturnCode::ProtocolError, &error.to_string());
-            })
-            .ok()
+        match decoded {
+            Ok(args) => Some(args),
+            Err(error) => {
+                this.undecodable(error);
+                None
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn undecodable(&self, error: ProcError) {
+        Counters::add(&self.inner().counters.arguments_undecodable);
+        let (log, origin) = (&self.inner().log, &self.origin);
+        log!(log, WARN, rpc = self.rpc, %origin, %error, "bad arguments");
+        self.fail(ReturnCode::ProtocolError, &error.to_string());
     }
 
     /// Answers with a result.

@@ -151,7 +151,7 @@ where
     where
         F: Fn(Handle<A, R>) + Send + Sync + 'static,
     {
-        self.run(move |reply, args| handler(Handle::new(args, reply.clone())))
+        self.run(move |reply, args| handler(Handle::new(args, Shared::twin(reply))))
     }
 
     /// Serves with a method of the provider's object, which answers by [`Handle::respond`]. The
@@ -165,12 +165,12 @@ where
         F: Fn(&T, Handle<A, R>) + Send + Sync + 'static,
     {
         let object = self.object.clone();
-        self.run(move |reply, args| handler(&object, Handle::new(args, reply.clone())))
+        self.run(move |reply, args| handler(&object, Handle::new(args, Shared::twin(reply))))
     }
 
     fn run<F>(self, run: F) -> Result<(), RegisterError>
     where
-        F: Fn(&Shared<Reply>, A) + Send + Sync + 'static,
+        F: Fn(&mut Shared<Reply>, A) + Send + Sync + 'static,
     {
         let Self { instance, rpc, options, registered, .. } = self;
         let id = rpc.id(options.provider);
@@ -210,7 +210,7 @@ where
         F: Fn(&Handle<A, R>) -> R + Send + Sync + 'static,
     {
         self.run(move |reply, args| {
-            let handle = Handle::new(args, reply.clone());
+            let handle = Handle::new(args, Shared::twin(reply));
             let result = handler(&handle);
             answer(reply, &result);
         })
@@ -227,7 +227,7 @@ where
     {
         let object = self.object.clone();
         self.run(move |reply, args| {
-            let handle = Handle::new(args, reply.clone());
+            let handle = Handle::new(args, Shared::twin(reply));
             let result = handler(&object, &handle);
             answer(reply, &result);
         })

@@ -220,7 +220,7 @@ fn closing_gives_every_token_back() {
         assert_eq!(tokens, (0..50).collect::<Vec<_>>());
         let refused =
             pair.origin.core.forward(&pair.to, ID, ForwardOptions::default(), |_| Ok(()), 99);
-        assert!(matches!(refused, Err((HgError::Closed, 99))));
+        assert!(matches!(*refused.unwrap_err(), (HgError::Closed, 99)));
     });
 }
 

@@ -58,7 +58,7 @@ fn case_01_unregistered_id() {
             |_| panic!("nothing is encoded"),
             Token::default(),
         );
-        let (error, _) = refused.unwrap_err();
+        let error = refused.unwrap_err().0;
         assert!(matches!(error, HgError::NotRegistered(found) if found == id), "{error}");
         assert_eq!(world.origin.counters(), before, "no traffic");
     });
@@ -599,7 +599,7 @@ fn without_overflow_long_arguments_and_results_are_errors() {
         let put = |writer: &mut margo::hg::Writer| writer.put(&long);
         let refused =
             world.origin.forward(&world.to, SIZE, ForwardOptions::default(), put, Token::default());
-        let (error, _) = refused.unwrap_err();
+        let error = refused.unwrap_err().0;
         assert!(matches!(error, HgError::Proc(margo::hg::ProcError::TooLong { .. })), "{error}");
         // A result that is too long: the target cannot answer with it, and says so.
         let result = world.call(MAKE, &10_000u64.to_le_bytes());

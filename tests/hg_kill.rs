@@ -25,7 +25,7 @@ fn start(core: &Node, to: &Addr, id: RpcId, options: ForwardOptions, bytes: &[u8
     let put = |writer: &mut margo::hg::Writer| writer.put(bytes);
     match core.forward(to, id, options, put, token.clone()) {
         Ok(_) => token,
-        Err((error, _)) => panic!("{error}"),
+        Err(refused) => panic!("{}", refused.0),
     }
 }
 

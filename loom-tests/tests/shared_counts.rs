@@ -153,3 +153,22 @@ fn the_last_of_two_who_look_on_frees_the_memory() {
     };
     race((1, 2), Node::forget, two);
 }
+
+#[test]
+fn who_is_alone_adds_one_after_another_let_go() {
+    race((2, 0), read_and_release, |node| {
+        // By a store if the other has let go, beside it if not.
+        node.counts.add_one_apart();
+        change_and_release(node);
+        change_and_release(node);
+    });
+}
+
+#[test]
+fn one_is_added_while_somebody_who_looks_on_joins() {
+    race((1, 1), join_and_forget, |node| {
+        node.counts.add_one_apart();
+        read_and_release(node);
+        node.release();
+    });
+}

@@ -146,3 +146,20 @@ fn two_leave_together() {
         eventual.set(3).unwrap();
     });
 }
+
+#[test]
+fn who_sets_alone_reaches_a_waiter_that_frees_it() {
+    check(|| {
+        let eventual = Arc::new(Eventual::new());
+        let setter = eventual.clone();
+        let waiter = thread::spawn(move || {
+            assert_eq!(*eventual.wait(), 7);
+            // The last owner or not: `set_alone` touches nothing any more if it is.
+            drop(eventual);
+        });
+        // SAFETY: nobody else sets it.
+        unsafe { setter.set_alone(7) };
+        drop(setter);
+        waiter.join().unwrap();
+    });
+}

@@ -279,10 +279,13 @@ impl<T> Core<T> {
         let limits = self.writer_limits(max);
         let buf = self.buffers.take();
         let says_more = options.deadline.is_some() || options.trace.is_some();
-        let (header, encoded) = if says_more && !local {
-            self.encode_extended(to, header, options, buf, encode)
+        // Apart, and neither put together nor moved: what was just written in parts has to be
+        // waited for when it is read as a whole.
+        let mut extension_bytes = 0;
+        let encoded = if says_more && !local {
+            self.encode_extended(to, header, (options, &mut extension_bytes), buf, encode)
         } else {
-            (header, wire::encode_request(header, buf, max, limits, encode))
+            wire::encode_request(header, buf, max, limits, encode)
         };
         admitted.armed = false;
         let written = match encoded {
@@ -299,6 +302,7 @@ impl<T> Core<T> {
             return Ok(self.hand_to_ourselves(op, header, target_context, written, beside));
         }
         let Written::Overflow(buf, bytes) = written else { unreachable!("was launched") };
+        let header = RequestHeader { extension_bytes, ..header };
         match self.expose_overflow(to, header.payload_at(), buf, bytes, max) {
             Ok((buf, exposed)) => {
                 self.note_overflow(op, exposed);
@@ -315,10 +319,10 @@ impl<T> Core<T> {
         &self,
         to: &Addr,
         header: RequestHeader,
-        options: ForwardOptions,
+        (options, extension_bytes): (ForwardOptions, &mut u16),
         buf: MsgBuf,
         encode: impl FnOnce(&mut Writer) -> Result<(), ProcError>,
-    ) -> (RequestHeader, Result<Written, Unencoded>) {
+    ) -> Result<Written, Unencoded> {
         let ForwardOptions { deadline, trace, .. } = options;
         let extension = if self.endpoint.carries_extensions(to) {
             let remaining = deadline.map(|at| at.saturating_duration_since(Instant::now()));
@@ -326,11 +330,11 @@ impl<T> Core<T> {
         } else {
             Extension::default()
         };
-        let extension_bytes = extension.bytes(header.format) as u16;
-        let header = RequestHeader { extension_bytes, ..header };
+        *extension_bytes = extension.bytes(header.format) as u16;
+        let header = RequestHeader { extension_bytes: *extension_bytes, ..header };
         let max = self.limits.unexpected_bytes_max;
         let limits = self.writer_limits(max);
-        (header, wire::encode_extended_request(header, &extension, buf, max, limits, encode))
+        wire::encode_extended_request(header, &extension, buf, max, limits, encode)
     }
 
     /// Makes room for a call.

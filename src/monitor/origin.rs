@@ -9,7 +9,7 @@ use super::rows::{About, Key};
 use super::span::{CallOutcome, OriginSpan};
 use super::target::within_here;
 use super::{ATTACHED, Moment, Monitoring};
-use crate::call::{Outcome, WhyOver};
+use crate::call::WhyOver;
 use crate::hg::{HgError, ProviderId, RpcId, margo};
 use crate::trace::{Place, SpanOfTrace};
 use crate::{Addr, parent};
@@ -198,22 +198,33 @@ impl Monitoring {
         On { monitoring: self, row, span }
     }
 
-    /// The end of a call is here.
+    /// The answer to a call is here.
     #[inline]
-    pub(crate) fn call_over(&self, watch: &CallWatch, why: &WhyOver, outcome: &Outcome) {
+    pub(crate) fn call_answered(&self, watch: &CallWatch, payload: &[u8]) {
         let row = watch.row.load(Ordering::Relaxed);
         if row != 0 {
-            self.note_over(row, watch, why, outcome);
+            self.note_over(row, watch, outcome_of(payload), Some(payload.len()));
+        }
+    }
+
+    /// A call has failed.
+    pub(crate) fn call_failed(&self, watch: &CallWatch, why: &WhyOver, error: &HgError) {
+        let row = watch.row.load(Ordering::Relaxed);
+        if row != 0 {
+            let how = match error {
+                HgError::Canceled if why.timed_out() => CallOutcome::TimedOut,
+                error => CallOutcome::of_error(error),
+            };
+            self.note_over(row, watch, how, None);
         }
     }
 
     #[inline(never)]
-    fn note_over(&self, row: u32, watch: &CallWatch, why: &WhyOver, outcome: &Outcome) {
-        let how = outcome_of(why, outcome);
+    fn note_over(&self, row: u32, watch: &CallWatch, how: CallOutcome, payload: Option<usize>) {
         if row & HAS_SPAN != 0
             && let Some(cell) = watch.span.get()
         {
-            over(&mut cell.span(), how, outcome);
+            over(&mut cell.span(), how, payload);
         }
         self.end_call(row & !HAS_SPAN, how);
     }
@@ -287,25 +298,19 @@ impl CallWatch {
 }
 
 /// As it stands before anybody decodes the result.
-fn outcome_of(why: &WhyOver, outcome: &Outcome) -> CallOutcome {
-    match outcome {
-        // Nearly always.
-        Ok(response) if response.payload().starts_with(&[0; 4]) => CallOutcome::Ok,
-        // One that has no response has no code.
-        Ok(response) => margo::split_response(response.payload())
-            .map_or(CallOutcome::Ok, |(code, _)| CallOutcome::of_code(code)),
-        Err(HgError::Canceled) if why.timed_out() => CallOutcome::TimedOut,
-        Err(error) => CallOutcome::of_error(error),
+fn outcome_of(payload: &[u8]) -> CallOutcome {
+    // Nearly always.
+    if payload.starts_with(&[0; 4]) {
+        return CallOutcome::Ok;
     }
+    // One that has no response has no code.
+    margo::split_response(payload).map_or(CallOutcome::Ok, |(code, _)| CallOutcome::of_code(code))
 }
 
-fn over(span: &mut OriginSpan, how: CallOutcome, outcome: &Outcome) {
+fn over(span: &mut OriginSpan, how: CallOutcome, payload: Option<usize>) {
     span.arrived = Some(Moment::now());
     span.outcome = how;
-    if let Ok(response) = outcome
-        && !span.one_way
-    {
-        let bytes = response.payload().len().saturating_sub(size_of::<i32>());
-        span.bytes_in = Some(bytes as u64);
+    if let Some(bytes) = payload.filter(|_| !span.one_way) {
+        span.bytes_in = Some(bytes.saturating_sub(size_of::<i32>()) as u64);
     }
 }

@@ -345,7 +345,7 @@ impl World {
         let token = Token::default();
         let started =
             self.origin.forward(&self.to, id, options, |writer| writer.put(bytes), token.clone());
-        let op = started.map_err(|(error, _)| error).unwrap();
+        let op = started.map_err(|refused| refused.0).unwrap();
         (token, op)
     }
 

@@ -112,8 +112,6 @@ impl<T> Eventual<T> {
     /// Gives `value` back if the eventual has been set before.
     ///
     /// Counterpart: `ABT_eventual_set`.
-    // Inlined, so that a large value is made where it stays.
-    #[inline(always)]
     pub fn set(&self, value: T) -> Result<(), T> {
         prefetch::for_write(&raw const self.state);
         if !self.claim() {
@@ -129,6 +127,27 @@ impl<T> Eventual<T> {
         // - alive, unlinked: `publish` took the list, and nobody removes or wakes from it later.
         unsafe { wake_reversed(waiters) };
         Ok(())
+    }
+
+    /// As [`set`](Self::set), for who knows that nobody else sets it: one atomic step less, and the
+    /// value need not be able to come back.
+    ///
+    /// # Safety
+    ///
+    /// The eventual has not been set, and nobody else sets it.
+    // Inlined, so that a large value is made where it stays.
+    #[inline(always)]
+    pub unsafe fn set_alone(&self, value: T) {
+        prefetch::for_write(&raw const self.state);
+        // SAFETY:
+        // - no alias: nobody else sets (contract), and readers wait for READY.
+        self.value.with_mut(|slot| unsafe { slot.cast::<T>().write(value) });
+        let waiters = self.publish();
+        // From here on `self` may be gone.
+        //
+        // SAFETY:
+        // - alive, unlinked: `publish` took the list, and nobody removes or wakes from it later.
+        unsafe { wake_reversed(waiters) };
     }
 
     /// Waits until the value is there, without looking at it.

@@ -50,6 +50,18 @@ impl Counts {
         }
     }
 
+    /// The same for an owner that nobody else can reach, which needs no read-modify-write if it is
+    /// the only one.
+    #[inline]
+    pub fn add_one_apart(&self) {
+        if self.is_sole() {
+            // Nobody else can change it: there is no other owner, and nobody looks on.
+            self.0.store(SOLE + 1, Ordering::Relaxed);
+        } else {
+            self.add_one();
+        }
+    }
+
     /// Whether the caller, an owner, is the only one, and nobody looks on.
     #[inline]
     #[must_use]
