@@ -234,13 +234,8 @@ macro_rules! conformance {
     };
     // A transport over a library that shows no connections, and asks no owner of memory.
     ($open:path; unconnected) => {
-        $crate::conformance! { @plain $open; POLLING }
-        $crate::conformance! { @wakers $open; POLLING }
-        mod blocking {
-            #[allow(unused_imports, reason = "the factory may be named in full")]
-            use super::*;
-            $crate::conformance! { @plain $open; BLOCKING }
-        }
+        $crate::conformance! { $open; unconnected_here }
+        $crate::conformance! { $open; wakers }
         mod two_processes {
             #[allow(unused_imports, reason = "the factory may be named in full")]
             use super::*;
@@ -251,6 +246,15 @@ macro_rules! conformance {
             #[allow(unused_imports, reason = "the factory may be named in full")]
             use super::*;
             $crate::conformance! { @plain $open; TWO_PROCESSES_BLOCKING }
+        }
+    };
+    // One whose endpoints share a process, driven by one thread.
+    ($open:path; unconnected_here) => {
+        $crate::conformance! { @plain $open; POLLING }
+        mod blocking {
+            #[allow(unused_imports, reason = "the factory may be named in full")]
+            use super::*;
+            $crate::conformance! { @plain $open; BLOCKING }
         }
     };
     // Those that kill or stop a process that is a peer.
@@ -274,6 +278,10 @@ macro_rules! conformance {
             use super::*;
             $crate::conformance! { @single $open; BLOCKING }
         }
+    };
+    // Those where several threads use an endpoint.
+    ($open:path; wakers) => {
+        $crate::conformance! { @wakers $open; POLLING }
     };
     (@single $open:path; $mode:ident) => {
         $crate::conformance! { @plain $open; $mode }

@@ -135,15 +135,37 @@ impl Library {
 
     fn with(library: libloading::os::unix::Library, name: &str) -> Result<Self, LoadError> {
         let handle = library.into_raw();
-        let symbol = |symbol: &'static CStr, version: Option<&CStr>| {
-            let version_ptr = version.map_or(std::ptr::null(), CStr::as_ptr);
+        let find = |symbol: &CStr, version: Option<&CStr>| {
             // SAFETY: `handle` is that of an opened library; both names are strings with an end.
-            let found = unsafe {
+            unsafe {
                 match version {
-                    Some(_) => libc::dlvsym(handle, symbol.as_ptr(), version_ptr),
+                    Some(version) => libc::dlvsym(handle, symbol.as_ptr(), version.as_ptr()),
                     None => libc::dlsym(handle, symbol.as_ptr()),
                 }
-            };
+            }
+        };
+        // SAFETY: each symbol of these names and versions is a function of the type that is meant
+        // (`include/rdma/fabric.h`, `fi_errno.h`), and the library is never closed.
+        unsafe { Self::from_symbols(name, find) }
+    }
+
+    /// The library whose functions `find` knows, by name and version of the symbol; null for those
+    /// that it lacks. For what stands in for libfabric within the process.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::Lacks`], [`LoadError::TooOld`].
+    ///
+    /// # Safety
+    ///
+    /// What `find` answers is null, or libfabric's function of that name or one of the same type
+    /// that keeps the same contract, and is there as long as the process.
+    pub unsafe fn from_symbols(
+        name: &str,
+        find: impl Fn(&CStr, Option<&CStr>) -> *mut c_void,
+    ) -> Result<Self, LoadError> {
+        let symbol = |symbol: &'static CStr, version: Option<&CStr>| {
+            let found = find(symbol, version);
             if found.is_null() {
                 let name = name.to_owned();
                 let reason = match version {
@@ -164,8 +186,7 @@ impl Library {
         let fabric = symbol(c"fi_fabric", of_fabric)?;
         let version = symbol(c"fi_version", None)?;
         let strerror = symbol(c"fi_strerror", None)?;
-        // SAFETY: each symbol of these names and versions is a function of this type
-        // (`include/rdma/fabric.h`, `fi_errno.h`).
+        // SAFETY: functions of these types, by the caller's word.
         let library = unsafe {
             Self {
                 name: name.to_owned(),

@@ -7,6 +7,7 @@
 //! | `sockaddr_in6`, 28 bytes | `[::1]:port` | address and port, 18 bytes |
 //! | string with an end | what follows `://` in it | the string in 128 bytes |
 //! | Slingshot's, 8 bytes: u32 process and adapter, u16 virtual network, padding | the u32, `0x%08x` | the same bytes |
+//! | Omni-Path's, see [`opx`] | [`opx`] | 16 bytes, see [`opx`] |
 //! | another fabric's own | hexadecimal, `0x…` | the same bytes |
 //!
 //! Source: `na_ofi_raw_addr_serialize`, `na_ofi_str_to_raw_addr` in `na_ofi.c`; for Slingshot
@@ -14,6 +15,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
 
+use super::opx;
 use super::provider::{Format, Provider};
 use crate::{Addr, Error, Uri, interface};
 
@@ -117,6 +119,7 @@ impl RawAddr {
                 text.split_once("://").map_or(text, |(_, rest)| rest).to_owned()
             }
             Format::Cxi => hexadecimal(self.0.get(..CXI_BYTES).unwrap_or(&self.0)),
+            Format::Opx(layout) => layout.text(&self.0).unwrap_or_else(|| hexadecimal(&self.0)),
             Format::Fabric(_) => hexadecimal(&self.0),
         };
         format!("ofi+{}://{rest}", provider.name)
@@ -160,7 +163,15 @@ impl RawAddr {
                     false => Err(bad(uri.text, "it is too long")),
                 }
             }
-            Format::Cxi | Format::Fabric(_) => {
+            Format::Opx(layout) if !uri.rest.starts_with("0x") => {
+                let raw = layout.raw(uri.rest, len).ok_or_else(|| {
+                    let reason = "expected what an endpoint of the same version of libfabric calls \
+                                  itself";
+                    bad(uri.text, reason)
+                })?;
+                Ok(Self(raw.into()))
+            }
+            Format::Cxi | Format::Opx(_) | Format::Fabric(_) => {
                 let named = if provider.format == Format::Cxi { CXI_BYTES } else { len };
                 let bytes = from_hexadecimal(uri.rest).filter(|bytes| bytes.len() == named);
                 let bytes = bytes.ok_or_else(|| {
@@ -182,6 +193,7 @@ impl RawAddr {
                 bytes[..len].copy_from_slice(&self.0[..len]);
                 bytes.into()
             }
+            Format::Opx(layout) => layout.header(&self.0).into(),
             _ => self.0.clone(),
         }
     }
@@ -208,6 +220,9 @@ impl RawAddr {
                 named.then(|| Self(header[..=end].into()))
             }
             Format::Cxi => Self::cxi(own, header),
+            Format::Opx(_) => {
+                opx::Layout::from_header(header, own.0.len()).map(|raw| Self(raw.into()))
+            }
             Format::Fabric(_) => Some(Self::from_library(header)),
         }
     }
@@ -323,7 +338,10 @@ mod tests {
             ("ofi+tcp://[::1]:4711", 28, 18),
             ("ofi+shm://1234:5:fi_ep", 0, 128),
             ("ofi+cxi://0x00012345", 8, 8),
-            ("ofi+opx://0x0001234500000006", 8, 8),
+            ("ofi+opx://5678.1234.0d.0a.01.0c", 8, 16),
+            ("ofi+opx://5678.1234.0d.0a.01.0c.001f:7", 16, 16),
+            ("ofi+opx://0x0000000000000000000000000000000000000017", 20, 20),
+            ("ofi+efa://0x0001234500000006", 8, 8),
         ] {
             let provider = named(Uri::parse(uri).unwrap().protocol).unwrap();
             let raw = peer(uri, len).unwrap();

@@ -6,7 +6,7 @@
     reason = "a structure of libfabric's is filled in, or handed over, as one thing"
 )]
 
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, c_int, c_void};
 use std::mem::MaybeUninit;
 
 use ofi_sys::{call, raw};
@@ -14,19 +14,24 @@ use ofi_sys::{call, raw};
 use super::address::RAW_BYTES_MAX;
 use super::address::RawAddr;
 use super::core::Core;
-use super::fabric::zeroed;
+use super::fabric::{failed, zeroed};
 use super::peers::Peer;
 use super::queue::means_gone;
 use super::slots::Slot;
 use super::unexpected::Waiting;
 use crate::matching::{Arrived, Kind};
-use crate::{Addr, Arrival, Completion, Error, Tag};
+use crate::{Addr, Arrival, Completion, DeniedReason, Error, Tag};
 
 /// Entries read at a time, as in C Mercury.
 const BATCH: usize = 16;
 
 /// Bytes of libfabric's words for an error.
 const WORDS_BYTES: usize = 256;
+
+/// The data of a message, which is none unless the flags say so (`fi_cq.3`); as in C.
+fn data(flags: u64, data: u64) -> u64 {
+    if flags & raw::FI_REMOTE_CQ_DATA != 0 { data } else { 0 }
+}
 
 impl Core {
     /// Takes completions until there are none, or enough to report.
@@ -65,19 +70,22 @@ impl Core {
                 }
                 Err(_) if -count == raw::FI_EAGAIN as isize => return Ok(()),
                 Err(_) if -count == raw::FI_EAVAIL as isize => {
-                    if !self.take_error() {
+                    if !self.take_error()? {
                         // The next call asks again.
                         return Ok(());
                     }
                 }
-                Err(_) => {
-                    let errno = (-count) as c_int;
-                    let said = self.domain.lib.strerror(errno);
-                    let what = "libfabric: the completion queue cannot be read";
-                    return Err(Error::io(what, std::io::Error::other(said)));
-                }
+                Err(_) => return Err(self.broken((-count) as c_int)),
             }
         }
+    }
+
+    /// The queue is of no use any more, as after an overrun, so that nothing that libfabric has in
+    /// hand will be reported as over: all of it ends, and the endpoint is closed.
+    fn broken(&mut self, errno: c_int) -> Error {
+        let error = failed(self.domain.lib, "the completion queue cannot be read", errno);
+        self.close(&error);
+        error
     }
 
     fn completed(&mut self, entry: &raw::fi_cq_tagged_entry, source: Option<raw::fi_addr_t>) {
@@ -85,10 +93,12 @@ impl Core {
         match self.slots.get(index) {
             Slot::Unexpected { buffer } => {
                 let buffer = *buffer;
-                if entry.flags & raw::FI_RECV != 0 && (!entry.buf.is_null() || entry.len > 0) {
-                    let start = entry.buf.cast::<u8>().cast_const();
+                if entry.flags & raw::FI_RECV != 0
+                    && let Some(start) = self.start_of_message(entry.buf, entry.len)
+                {
                     let from = source.and_then(|source| self.peers.of_fi_addr(source));
-                    self.arrived(buffer, start, entry.len, entry.data, from);
+                    let data = data(entry.flags, entry.data);
+                    self.arrived(buffer, start, entry.len, data, from);
                 }
                 self.given_back(index, buffer, entry.flags);
             }
@@ -126,6 +136,17 @@ impl Core {
                 self.done.push_back(Completion::Recv { op, buf, result });
             }
             Slot::Free => {}
+        }
+    }
+
+    /// Where in its buffer libfabric says that a message is; null: at its start. `None` if it has
+    /// given a buffer for many messages back, and tells of no message. It says nothing about
+    /// buffers for one (`buf` in `fi_cq.3`).
+    fn start_of_message(&self, buf: *mut c_void, len: usize) -> Option<*const u8> {
+        match self.unexpected.multi {
+            true if buf.is_null() && len == 0 => None,
+            true => Some(buf.cast::<u8>().cast_const()),
+            false => Some(std::ptr::null()),
         }
     }
 
@@ -189,7 +210,11 @@ impl Core {
     }
 
     /// Takes an error from the queue; whether there was one.
-    fn take_error(&mut self) -> bool {
+    ///
+    /// # Errors
+    ///
+    /// When it is that of the queue itself.
+    fn take_error(&mut self) -> Result<bool, Error> {
         // Room behind it, for a library that writes more than it says.
         #[repr(C)]
         struct Entry(raw::fi_cq_err_entry, [u64; 8]);
@@ -197,12 +222,15 @@ impl Core {
         let mut entry = Entry(zeroed(), [0; 8]);
         entry.0.err_data = data.as_mut_ptr().cast();
         entry.0.err_data_size = RAW_BYTES_MAX;
-        let Some(ep) = &self.ep else { return false };
+        let Some(ep) = &self.ep else { return Ok(false) };
         // SAFETY: the queue is open; the entry is there, with room for its data.
         let count = unsafe { call::cq_readerr(ep.cq, &raw mut entry.0, 0) };
         let entry = entry.0;
         if count != 1 {
-            return false;
+            return Ok(false);
+        }
+        if entry.err == raw::FI_EOVERRUN as c_int && entry.op_context.is_null() {
+            return Err(self.broken(entry.err));
         }
         let mut words = [0; WORDS_BYTES];
         // SAFETY: the queue is open; the buffer has so many bytes; the data is what was just read.
@@ -231,7 +259,7 @@ impl Core {
                 detail,
                 "libfabric reports an error of no operation: a message may be lost"
             );
-            return true;
+            return Ok(true);
         };
         match (stranger, self.slots.get(index)) {
             (Some(address), Slot::Unexpected { buffer }) => {
@@ -241,15 +269,17 @@ impl Core {
             }
             _ => self.failed(index, &entry, &detail),
         }
-        true
+        Ok(true)
     }
 
     /// A message in a buffer, of somebody who is at `address`.
     fn stranger(&mut self, buffer: u32, entry: &raw::fi_cq_err_entry, address: &RawAddr) {
         match self.peers.at(&self.domain, address) {
             Ok(from) => {
-                let start = entry.buf.cast::<u8>().cast_const();
-                self.arrived(buffer, start, entry.len, entry.data, Some(from));
+                if let Some(start) = self.start_of_message(entry.buf, entry.len) {
+                    let data = data(entry.flags, entry.data);
+                    self.arrived(buffer, start, entry.len, data, Some(from));
+                }
             }
             Err(error) => tracing::warn!(
                 %error,
@@ -295,7 +325,13 @@ impl Core {
             Slot::Free => None,
         };
         let Some(with) = with else { return };
+        let is_part = matches!(self.slots.get(index), Slot::Part { .. });
         let error = match self.error_of(&with, entry.err, Some(detail)) {
+            _ if is_part && let Some(reason) = denied(entry.err) => {
+                let peer = with.uri().to_owned();
+                tracing::debug!(peer, detail, "a transfer was refused");
+                Error::Denied { peer, reason }
+            }
             // Not by us: some providers end what was on its way over a connection in this way, and
             // close the connection when the other side refuses a transfer.
             Error::Canceled => Error::PeerGone {
@@ -323,5 +359,14 @@ impl Core {
             let said = self.domain.lib.strerror(entry.err);
             self.lose(&with, said);
         }
+    }
+}
+
+/// What a peer's refusal of a transfer means, where a provider passes it on.
+fn denied(errno: c_int) -> Option<DeniedReason> {
+    match errno as u32 {
+        raw::FI_EACCES | raw::FI_EPERM => Some(DeniedReason::Access),
+        raw::FI_ENOKEY | raw::FI_EKEYREJECTED => Some(DeniedReason::NoSuchKey),
+        _ => None,
     }
 }

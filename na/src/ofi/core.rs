@@ -45,6 +45,8 @@ pub(super) struct Core {
     pub(super) message_bytes_max: usize,
     pub(super) connect_timeout: Duration,
     pub(super) inject_bytes_max: usize,
+    /// A message and the address before it are sent as one piece: the provider takes no two.
+    pub(super) joins: bool,
     pub(super) peers: Peers,
     pub(super) matcher: Matcher,
     pub(super) registry: Registry,
@@ -89,10 +91,15 @@ impl Core {
             true => Box::default(),
             false => own_raw.header(provider),
         };
+        let receives_max = match domain.info.rx_attr().size {
+            // Not told.
+            0 => usize::MAX,
+            size => size,
+        };
         Ok(Self {
             ep: Some(ep),
             slots: Slots::default(),
-            unexpected: Unexpected::new(parts.multi, message_bytes_max),
+            unexpected: Unexpected::new(parts.multi, message_bytes_max, receives_max),
             registers_all: parts.registers_all,
             locals: LocalBuffers::default(),
             provider,
@@ -102,13 +109,14 @@ impl Core {
             message_bytes_max,
             connect_timeout: parts.connect_timeout,
             inject_bytes_max: domain.info.tx_attr().inject_size,
+            joins: domain.info.tx_attr().iov_limit < 2,
             peers,
             matcher: Matcher::new(EARLY_BYTES_MAX, parts.left_bytes_max),
             registry: Registry::default(),
             queues: HashMap::default(),
             recvs: VecDeque::new(),
             next_receive: 0,
-            sinks: Sinks::new(domain.info.rx_attr().size),
+            sinks: Sinks::new(receives_max),
             transfers: HashMap::default(),
             next_transfer: 0,
             done: VecDeque::new(),
@@ -257,8 +265,8 @@ impl Core {
         }
     }
 
-    /// Ends everything and closes the endpoint.
-    pub(super) fn close(&mut self) {
+    /// Ends everything, with that error, and closes the endpoint.
+    pub(super) fn close(&mut self, error: &Error) {
         let Some(ep) = self.ep.take() else { return };
         // Registrations may be bound to the endpoint.
         self.registry.close();
@@ -278,17 +286,17 @@ impl Core {
             self.abandon();
         }
         let mut ended_receives = Vec::new();
-        self.matcher.fail_all(&Error::Closed, &mut ended_receives);
+        self.matcher.fail_all(error, &mut ended_receives);
         self.done.extend(ended_receives);
         self.queues.clear();
         self.recvs.clear();
         self.unexpected.forget_waiting();
         for slot in self.slots.drain() {
-            self.done.extend(ended(slot, Err(Error::Closed)));
+            self.done.extend(ended(slot, Err(error.clone())));
         }
         for (_, running) in std::mem::take(&mut self.transfers) {
             let Running { op, transfer, .. } = running;
-            self.done.push_back(Completion::Transfer { op, result: Err(Error::Closed) });
+            self.done.push_back(Completion::Transfer { op, result: Err(error.clone()) });
             self.memories.push(transfer.local);
         }
         self.locals = LocalBuffers::default();

@@ -10,13 +10,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ofi_sys::raw;
+use ofi_sys::{Library, raw};
 use rustix::event::{EventfdFlags, epoll};
 
 use super::address::{self, RawAddr};
 use super::core::{Core, Parts};
 use super::cxi::AuthKey;
-use super::fabric::{self, Domain, Ep, library, unavailable};
+use super::fabric::{self, Domain, Ep, library};
 use super::memory::{self, Registered};
 use super::peers::Peer;
 use super::provider::{self, Format, Provider};
@@ -101,6 +101,16 @@ impl OfiEndpoint {
         options: &OpenOptions,
         anyway: bool,
     ) -> Result<Self, Error> {
+        Self::open_through(uri, options, anyway, library)
+    }
+
+    /// The same through the library that `library` answers with, once it is needed.
+    pub(super) fn open_through(
+        uri: &Uri<'_>,
+        options: &OpenOptions,
+        anyway: bool,
+        library: impl FnOnce() -> Result<&'static Library, Error>,
+    ) -> Result<Self, Error> {
         let provider = provider::named(uri.protocol).ok_or_else(|| {
             let known = provider::names();
             address::bad(uri.text, format!("there is no provider of that name; known are {known}"))
@@ -114,6 +124,7 @@ impl OfiEndpoint {
         }
         let auth_key = auth_key(provider, options.auth_key.as_deref())?;
         let library = library()?;
+        let provider = provider.in_version(library.version());
         let mut info = search::find(library, provider, uri, &Wanted::of(options)?)?;
         info.set_class(options.traffic_class, provider.classes);
         let longest = info.ep_attr().max_msg_size;
@@ -144,15 +155,8 @@ impl OfiEndpoint {
             connect_timeout: options.connect_timeout,
             left_bytes_max: options.left_bytes_max,
         })?;
-        let ready = core.post_buffers().and_then(|()| match core.unexpected.has_posted() {
-            true => Ok(()),
-            false => Err(unavailable(format!(
-                "provider {} takes no buffer for requests; its resources are used up",
-                provider.name
-            ))),
-        });
-        if let Err(error) = ready {
-            core.close();
+        if let Err(error) = core.post_first_buffers() {
+            core.close(&error);
             return Err(error);
         }
         Ok(Self {
@@ -283,6 +287,11 @@ impl OfiEndpoint {
             core.deliver_waiting();
         }
         let result = core.progress(budget);
+        if let Err(error) = &result {
+            let mut outcome = Outcome::default();
+            self.loopback.fail_all(error, &mut outcome);
+            core.absorb(outcome);
+        }
         if core.unexpected.has_idle() {
             core.repost_buffers();
         }
@@ -512,7 +521,7 @@ impl Endpoint for OfiEndpoint {
             && core.done.is_empty()
             && core.queues.is_empty()
             && core.recvs.is_empty()
-            && (!core.unexpected.has_idle() || core.unexpected.refused)
+            && core.unexpected.may_sleep()
             && !self.loopback.is_due()
             && core.ep.as_ref().is_none_or(Ep::may_wait);
         core.sleeping = idle;
@@ -530,7 +539,7 @@ impl Endpoint for OfiEndpoint {
         let mut core = self.core.lock();
         let mut outcome = Outcome::default();
         self.loopback.fail_all(&Error::Closed, &mut outcome);
-        core.close();
+        core.close(&Error::Closed);
         core.absorb(outcome);
         self.leave(core);
     }

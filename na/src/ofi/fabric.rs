@@ -212,12 +212,12 @@ pub(super) enum Found {
 /// Looks for what `hints` describe (`None`: everything).
 pub(super) fn search(
     library: &'static Library,
-    node: Option<(&CStr, &CStr, u64)>,
+    node: Option<(Option<&CStr>, &CStr, u64)>,
     hints: Option<&Info>,
 ) -> Found {
-    let (node, service, flags) = node
-        .map_or((std::ptr::null(), std::ptr::null(), 0), |(node, service, flags)| {
-            (node.as_ptr(), service.as_ptr(), flags)
+    let (node, service, flags) =
+        node.map_or((std::ptr::null(), std::ptr::null(), 0), |(node, service, flags)| {
+            (node.map_or(std::ptr::null(), CStr::as_ptr), service.as_ptr(), flags)
         });
     let hints = hints.map_or(std::ptr::null_mut(), Info::as_ptr);
     let mut first = std::ptr::null_mut();
@@ -416,8 +416,8 @@ pub(super) struct Ep {
 unsafe impl Send for Ep {}
 
 impl Ep {
-    /// Opens one that waits on a descriptor if `wait_fd`, and whose buffers for many messages are
-    /// given back when less than `multi_recv_min` bytes are left in them.
+    /// Opens one that waits on a descriptor if `wait_fd` and the provider has one, and whose
+    /// buffers for many messages are given back when less than `multi_recv_min` bytes are left.
     pub(super) fn open(
         domain: &Arc<Domain>,
         wait_fd: bool,
@@ -435,7 +435,16 @@ impl Ep {
         attr.format = raw::FI_CQ_FORMAT_TAGGED;
         attr.wait_obj = if wait_fd { raw::FI_WAIT_FD } else { raw::FI_WAIT_NONE };
         // SAFETY: the domain is open.
-        let opened = unsafe { call::cq_open(domain.domain, &raw mut attr, &raw mut this.cq) };
+        let mut opened = unsafe { call::cq_open(domain.domain, &raw mut attr, &raw mut this.cq) };
+        if opened < 0 && wait_fd {
+            let refused = opened;
+            attr.wait_obj = raw::FI_WAIT_NONE;
+            // SAFETY: the domain is open.
+            opened = unsafe { call::cq_open(domain.domain, &raw mut attr, &raw mut this.cq) };
+            if opened == 0 {
+                told_polled(library, refused);
+            }
+        }
         check(library, "cannot open the completion queue", opened)?;
         let both = raw::FI_SEND | raw::FI_RECV;
         // SAFETY: both are open; a completion queue begins with its `fid`.
@@ -454,12 +463,14 @@ impl Ep {
         // SAFETY: open and bound.
         let enabled = unsafe { call::enable(this.ep) };
         check(library, "cannot enable the endpoint", enabled)?;
-        if wait_fd {
+        if attr.wait_obj == raw::FI_WAIT_FD {
             let mut fd = -1;
             // SAFETY: the queue is open and waits on a descriptor.
             let got = unsafe { call::cq_wait_fd(this.cq, &raw mut fd) };
-            check(library, "cannot get the wait descriptor", got)?;
-            this.fd = (fd >= 0).then_some(fd);
+            this.fd = (got >= 0 && fd >= 0).then_some(fd);
+            if got < 0 {
+                told_polled(library, got);
+            }
         }
         Ok(this)
     }
@@ -536,6 +547,12 @@ impl Drop for Ep {
     }
 }
 
+/// There is no wait descriptor, as a call has just returned.
+fn told_polled(library: &Library, refused: c_int) {
+    let error = library.strerror(-refused);
+    tracing::warn!(error, "no wait descriptor: an idle endpoint keeps a processor busy");
+}
+
 /// Registered memory.
 pub(super) struct Mr {
     mr: NonNull<raw::fid_mr>,
@@ -581,28 +598,21 @@ impl Mr {
         let registered =
             unsafe { call::mr_regattr(domain.domain, &raw const attr, 0, &raw mut mr) };
         let mr = NonNull::new(mr).filter(|_| registered == 0).ok_or(-registered)?;
-        // SAFETY: it was just opened.
-        let this = unsafe { Self::of_parts(mr, domain) };
+        let this = Self { mr, domain: domain.clone(), closed: false };
         if let Some(endpoint) = endpoint {
             // SAFETY: both are open, of one domain.
             let bound = unsafe { call::mr_bind(mr.as_ptr(), endpoint.ep.cast(), 0) };
+            if bound < 0 {
+                // Nobody can use it, whether it can be closed or not.
+                return Err(-bound);
+            }
             // SAFETY: bound.
             let enabled = unsafe { call::mr_enable(mr.as_ptr()) };
-            if bound < 0 || enabled < 0 {
-                // Nobody can use it, whether it can be closed or not.
-                return Err(-bound.min(enabled));
+            if enabled < 0 {
+                return Err(-enabled);
             }
         }
         Ok(this)
-    }
-
-    /// Takes over one of that domain.
-    ///
-    /// # Safety
-    ///
-    /// It is open, and nobody else closes it.
-    pub(super) unsafe fn of_parts(mr: NonNull<raw::fid_mr>, domain: &Arc<Domain>) -> Self {
-        Self { mr, domain: domain.clone(), closed: false }
     }
 
     /// By which our own operations name it (`fi_mr_desc`).
@@ -637,6 +647,8 @@ impl Mr {
                 "libfabric refused to end a registration: peers may go on using the memory, which \
                  is not given back"
             );
+            // What it is of must not be closed before it (`fi_domain.3`), so never.
+            std::mem::forget(self.domain.clone());
         }
         closed == 0
     }

@@ -1,6 +1,9 @@
 //! Memory of ours that libfabric works on itself, for providers that want it registered
 //! (`FI_MR_LOCAL`: some configurations of `efa`, `verbs` without RxM).
 //!
+//! A provider that takes a message in one piece only (`iov_limit`) gets its requests from such a
+//! buffer too, registered or not, with the address before them.
+//!
 //! A message is copied into a buffer of its slot, or out of it, which is registered once and stays
 //! with the slot: registering each message would cost far more than copying 4 KiB. What transfers
 //! read and write is registered anyway, and so are the buffers for requests. Each operation then
@@ -19,10 +22,13 @@ use super::memory::Registry;
 use crate::MsgBuf;
 use crate::sync::Arc;
 
-/// Memory that is registered for messages.
+/// What memory is registered with.
+type With<'a> = (&'a Registry, &'a Arc<Domain>, &'a Ep);
+
+/// Memory for messages.
 pub(super) struct LocalBuffer {
     memory: NonNull<[u8]>,
-    /// `None`: ended, see [`LocalBuffers::end_registrations`].
+    /// `None`: none is wanted, or it was ended, see [`LocalBuffers::end_registrations`].
     mr: Option<Mr>,
     /// It did not end: the memory is left to libfabric.
     is_stuck: bool,
@@ -32,17 +38,14 @@ pub(super) struct LocalBuffer {
 unsafe impl Send for LocalBuffer {}
 
 impl LocalBuffer {
-    fn new(
-        registry: &Registry,
-        domain: &Arc<Domain>,
-        ep: &Ep,
-        bytes: usize,
-    ) -> Result<Self, c_int> {
+    fn new(bytes: usize, with: Option<With<'_>>) -> Result<Self, c_int> {
         let memory = NonNull::from(Box::leak(vec![0; bytes].into_boxed_slice()));
         let mut this = Self { memory, mr: None, is_stuck: false };
-        // SAFETY: the memory lives until `this` is dropped, which ends the registration first, and
-        // for good if it does not end.
-        this.mr = Some(unsafe { register(registry, domain, ep, this.place(), bytes) }?);
+        if let Some((registry, domain, ep)) = with {
+            // SAFETY: the memory lives until `this` is dropped, which ends the registration first,
+            // and for good if it does not end.
+            this.mr = Some(unsafe { register(registry, domain, ep, this.place(), bytes) }?);
+        }
         Ok(this)
     }
 
@@ -116,12 +119,13 @@ pub(super) struct LocalBuffers {
 }
 
 impl LocalBuffers {
-    /// The buffer of a slot, which has room for `bytes`: the same number in each call.
+    /// The buffer of a slot, which has room for `bytes` and is registered if it shall be `with`
+    /// something: the same in each call.
     pub(super) fn of_slot(
         &mut self,
         slot: u32,
         bytes: usize,
-        (registry, domain, ep): (&Registry, &Arc<Domain>, &Ep),
+        with: Option<With<'_>>,
     ) -> Result<&mut LocalBuffer, c_int> {
         let at = slot as usize;
         if self.by_slot.len() <= at {
@@ -129,7 +133,7 @@ impl LocalBuffers {
         }
         match &mut self.by_slot[at] {
             Some(buffer) => Ok(buffer),
-            none => Ok(none.insert(LocalBuffer::new(registry, domain, ep, bytes)?)),
+            none => Ok(none.insert(LocalBuffer::new(bytes, with)?)),
         }
     }
 

@@ -191,7 +191,14 @@ impl Registry {
             // SAFETY: the caller's.
             match unsafe { Mr::register(domain, ep, &request) } {
                 Ok(mr) => return Ok(mr),
-                Err(errno) if errno == raw::FI_ENOKEY as i32 && tries < KEY_TRIES => tries += 1,
+                // Another one has it, or nobody can.
+                Err(errno)
+                    if [raw::FI_ENOKEY, raw::FI_EKEYREJECTED].contains(&(errno as u32))
+                        && tries < KEY_TRIES
+                        && !domain.has_mr_mode(raw::FI_MR_PROV_KEY) =>
+                {
+                    tries += 1;
+                }
                 Err(errno) => return Err(errno),
             }
         }
@@ -305,60 +312,6 @@ pub(super) fn remote(bytes: &[u8]) -> Option<RemoteMem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The end of a registration, refused. No software provider ever does.
-    unsafe extern "C" fn refuse(_: *mut raw::fid) -> c_int {
-        -libc::EBUSY
-    }
-
-    /// A registration that does not end, of a domain.
-    fn stuck(domain: &Arc<Domain>) -> Mr {
-        let ops = Box::new(raw::fi_ops {
-            size: size_of::<raw::fi_ops>(),
-            close: Some(refuse),
-            bind: None,
-            control: None,
-            ops_open: None,
-            tostr: None,
-            ops_set: None,
-        });
-        let ops = Box::into_raw(ops);
-        let fid = raw::fid { fclass: 0, context: std::ptr::null_mut(), ops };
-        let mr = raw::fid_mr { fid, mem_desc: std::ptr::null_mut(), key: 7 };
-        let mr = std::ptr::NonNull::from(Box::leak(Box::new(mr)));
-        // SAFETY: it is never freed, nor its functions, of which it has what is called.
-        unsafe { Mr::of_parts(mr, domain) }
-    }
-
-    #[test]
-    fn a_registration_that_libfabric_keeps_is_told() {
-        let uri = "ofi+tcp;ofi_rxm://127.0.0.1:0";
-        let there = crate::conformance::Optional { variable: "MARGO_TEST_OFI", uri };
-        if let Some(lacks) = there.lacks() {
-            return println!("SKIPPED: {lacks}");
-        }
-        let library = super::super::fabric::library().unwrap();
-        let uri = crate::Uri::parse(uri).unwrap();
-        let provider = super::super::provider::named(uri.protocol).unwrap();
-        let info =
-            super::super::search::find(library, provider, &uri, &Default::default()).unwrap();
-        let domain = Domain::open(library, info, None, Default::default()).unwrap();
-        assert!(!stuck(&domain).end());
-        // Whichever is first: the endpoint is closed, or the key is taken back.
-        for closed in [false, true] {
-            let registry = Registry::default();
-            let segments = vec![Segment { mr: stuck(&domain), base: 0, len: 1 }];
-            let registered = Registered { segments, access: Access::ReadOnly, len: 1, key: 9 };
-            lock(&registry.0).by_region.insert(9, registered);
-            if closed {
-                registry.close();
-            }
-            let guard = Box::new(Guard { registry: registry.clone(), region: 9 });
-            assert!(!guard.end(), "closed: {closed}");
-            let table = lock(&registry.0);
-            assert!(table.by_region.is_empty() && table.stuck.is_empty());
-        }
-    }
 
     /// Of two segments.
     fn description() -> Vec<u8> {

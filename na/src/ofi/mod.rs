@@ -35,7 +35,8 @@
 //! (what libfabric has) · `sinks` (for late messages) · `completions` (what it reports) ·
 //! `unexpected` (buffers for requests) · `transfer` (puts and gets) · `memory` (registrations,
 //! descriptions) · `local` (registered buffers for messages) · `peers`, `address` · `search`,
-//! `provider` (from a URI to a device) · `fabric` (libfabric's objects) · `cxi` (Slingshot's own).
+//! `provider` (from a URI to a device) · `fabric` (libfabric's objects) · `cxi` (Slingshot's own) ·
+//! `opx` (Omni-Path's addresses).
 
 mod address;
 mod completions;
@@ -43,8 +44,13 @@ mod core;
 mod cxi;
 mod endpoint;
 mod fabric;
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod fake_tests;
 mod local;
 mod memory;
+mod opx;
 mod peers;
 mod provider;
 mod queue;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::address::RawAddr;
 use super::fabric::Domain;
+use super::opx;
 use super::provider::Provider;
 use super::queue::STUCK_LIMIT;
 use crate::cheap::Cheap;
@@ -26,6 +27,8 @@ pub(super) struct Peer {
     /// libfabric's name of it.
     pub(super) fi_addr: u64,
     pub(super) raw: RawAddr,
+    /// The same with zeros behind it, for providers that look for it in the context.
+    pub(super) told: Option<Box<[u8]>>,
     /// Something of ours has reached it, or something of its has come.
     reached: AtomicBool,
     /// The [era](Peers::era) of the last message to it whose end libfabric does not tell; 0: none.
@@ -111,6 +114,10 @@ impl Peers {
             id: self.next,
             fi_addr,
             raw: raw.clone(),
+            told: self.provider.told_address.then(|| {
+                let zeros = [0; opx::EXTENSION_BYTES];
+                [raw.bytes(), &zeros].concat().into()
+            }),
             reached: AtomicBool::new(false),
             injected: AtomicU32::new(0),
             torn: AtomicBool::new(false),

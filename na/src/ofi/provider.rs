@@ -5,6 +5,8 @@
 
 use ofi_sys::{Version, raw};
 
+use super::opx;
+
 /// Form of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
@@ -14,6 +16,8 @@ pub(super) enum Format {
     Text,
     /// Slingshot's (`FI_ADDR_CXI`).
     Cxi,
+    /// Omni-Path's (`FI_ADDR_OPX`).
+    Opx(opx::Layout),
     /// A value of another fabric; as text, hexadecimal. The number is libfabric's for the format.
     Fabric(u32),
 }
@@ -43,8 +47,8 @@ pub(super) struct Provider {
     /// later would let the system gather what is sent, for bulk data, if it were told by the
     /// attributes of the endpoint; as in C it is not).
     pub(super) classes: bool,
-    /// Needs twice the usual room for the context of an operation.
-    pub(super) context2: bool,
+    /// Finds the peer's address in the context of an operation (`na_ofi_msg_send_common`).
+    pub(super) told_address: bool,
     /// One line for people.
     pub(super) summary: &'static str,
 }
@@ -64,6 +68,18 @@ impl Provider {
     pub(super) fn multi_recv(&self, version: Version) -> bool {
         self.multi_recv_since.is_some_and(|since| version >= since)
     }
+
+    /// What it is in that version of libfabric.
+    pub(super) fn in_version(&'static self, version: Version) -> &'static Self {
+        match self.format {
+            Format::Opx(_) => match opx::Layout::of(version) {
+                opx::Layout::Endpoints => self,
+                opx::Layout::Contexts => &OPX_CONTEXTS,
+                opx::Layout::Planes => &OPX_PLANES,
+            },
+            _ => self,
+        }
+    }
 }
 
 const BASE: Provider = Provider {
@@ -77,9 +93,25 @@ const BASE: Provider = Provider {
     source: false,
     wait_fd: false,
     classes: false,
-    context2: false,
+    told_address: false,
     summary: "",
 };
+
+const fn opx(layout: opx::Layout) -> Provider {
+    Provider {
+        name: "opx",
+        known_as: &["opx"],
+        format: Format::Opx(layout),
+        protocol: raw::FI_PROTO_OPX,
+        told_address: true,
+        summary: "Cornelis Omni-Path",
+        ..BASE
+    }
+}
+
+/// As it is in later versions of libfabric than the table has.
+static OPX_CONTEXTS: Provider = opx(opx::Layout::Contexts);
+static OPX_PLANES: Provider = opx(opx::Layout::Planes);
 
 /// All of them.
 pub(super) static PROVIDERS: [Provider; 8] = [
@@ -145,15 +177,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         summary: "AWS Elastic Fabric Adapter",
         ..BASE
     },
-    Provider {
-        name: "opx",
-        known_as: &["opx"],
-        format: Format::Fabric(raw::FI_ADDR_OPX),
-        protocol: raw::FI_PROTO_OPX,
-        context2: true,
-        summary: "Cornelis Omni-Path",
-        ..BASE
-    },
+    opx(opx::Layout::Endpoints),
     Provider {
         name: "sockets",
         known_as: &["sockets"],

@@ -20,15 +20,18 @@ use libc::{iovec, ssize_t};
 use ofi_sys::{call, raw};
 
 use super::core::Core;
-use super::fabric::failed;
+use super::fabric::{failed, unavailable};
 use super::local;
 use super::peers::Peer;
-use super::slots::Slot;
+use super::slots::{self, Slot};
 use crate::matching::Kind;
 use crate::{Addr, Error, Tag};
 
 /// As long as C Mercury tries (`NA_OFI_OP_RETRY_TIMEOUT`).
 pub(super) const STUCK_LIMIT: Duration = Duration::from_secs(120);
+
+/// How long an endpoint tries to post its first buffer.
+const FIRST_LIMIT: Duration = Duration::from_secs(1);
 
 /// How long a message is sent again whose connection was closed on account of a transfer.
 const AGAIN_LIMIT: Duration = Duration::from_secs(1);
@@ -83,7 +86,8 @@ impl Core {
         let header: &[u8] = if kind == Kind::Unexpected { &self.header } else { &[] };
         let len = header.len() + message.len();
         let may_be_lost = !peer.was_reached() || peer.is_torn();
-        if len > self.inject_bytes_max.min(INJECT_BYTES_MAX) || may_be_lost {
+        let max = self.inject_bytes_max.min(INJECT_BYTES_MAX);
+        if len > max || max == 0 || may_be_lost {
             return false;
         }
         let mut bytes = [0; INJECT_BYTES_MAX];
@@ -253,7 +257,10 @@ impl Core {
         let Slot::Send { kind, to, tag, buf, posted, .. } = self.slots.get(index) else {
             return Posted::Taken;
         };
-        let fi_addr = to.state::<Peer>().map_or(u64::MAX, |peer| peer.fi_addr);
+        let peer = to.state::<Peer>();
+        let fi_addr = peer.map_or(u64::MAX, |peer| peer.fi_addr);
+        // SAFETY: the slot is ours, and libfabric has nothing of it before it is posted.
+        unsafe { slots::tell(pinned, peer) };
         let tag = u64::from(tag.0);
         let kind = *kind;
         let header: &[u8] = if kind == Kind::Unexpected { &self.header } else { &[] };
@@ -262,8 +269,9 @@ impl Core {
             iov_len: bytes.len(),
         };
         let (mut iov, mut desc) = ([part(header), part(buf.as_slice())], std::ptr::null_mut());
-        if self.registers_all {
-            let with = (&self.registry, &self.domain, ep);
+        let joins = self.joins && !header.is_empty();
+        if self.registers_all || joins {
+            let with = self.registers_all.then_some((&self.registry, &self.domain, ep));
             let local = match self.locals.of_slot(index, self.message_bytes_max, with) {
                 Ok(local) => local,
                 Err(errno) => return Posted::Failed(errno),
@@ -333,18 +341,21 @@ impl Core {
     /// Posts receives that wait, in order.
     pub(super) fn post_receives(&mut self) {
         while let Some(index) = self.recvs.front().copied() {
-            let context = self.slots.context(index);
+            let (context, pinned) = (self.slots.context(index), self.slots.pinned(index));
             let Some(ep) = &self.ep else { return };
             let Slot::Recv { from, tag, buf, posted, .. } = self.slots.get(index) else {
                 self.recvs.pop_front();
                 continue;
             };
-            let fi_addr = from.state::<Peer>().map_or(u64::MAX, |peer| peer.fi_addr);
+            let peer = from.state::<Peer>();
+            let fi_addr = peer.map_or(u64::MAX, |peer| peer.fi_addr);
+            // SAFETY: the slot is ours, and libfabric has nothing of it before it is posted.
+            unsafe { slots::tell(pinned, peer) };
             let room = buf.spare_mut();
             let (mut start, mut len) = (room.as_mut_ptr(), room.len());
             let mut desc = std::ptr::null_mut();
             if self.registers_all {
-                let with = (&self.registry, &self.domain, ep);
+                let with = Some((&self.registry, &self.domain, ep));
                 match self.locals.of_slot(index, self.message_bytes_max, with) {
                     Ok(local) => (start, desc) = (local.place(), local.desc()),
                     Err(errno) => {
@@ -398,6 +409,29 @@ impl Core {
         Ok(())
     }
 
+    /// The same for an endpoint that was just opened, until libfabric has one: it may say that it
+    /// takes none now, which lasts until it was asked for completions.
+    ///
+    /// # Errors
+    ///
+    /// When libfabric refuses one, or takes none for [`FIRST_LIMIT`].
+    pub(super) fn post_first_buffers(&mut self) -> Result<(), Error> {
+        let begun = Instant::now();
+        loop {
+            self.post_buffers()?;
+            if self.unexpected.has_posted() {
+                return Ok(());
+            }
+            if begun.elapsed() >= FIRST_LIMIT {
+                return Err(unavailable(format!(
+                    "provider {} takes no buffer for requests; its resources are used up",
+                    self.provider.name
+                )));
+            }
+            self.progress(usize::MAX)?;
+        }
+    }
+
     /// The same, of an endpoint in use: a refusal is told once, and tried again by the next poll.
     pub(super) fn repost_buffers(&mut self) {
         let refused = self.post_buffers().err();
@@ -427,6 +461,7 @@ impl Core {
         let iov = iovec { iov_base: start.cast(), iov_len: len };
         // SAFETY: the slot is ours, and libfabric has nothing of it before it is posted.
         let (iov, desc) = unsafe {
+            slots::tell(pinned, None);
             (*pinned).iov[0] = iov;
             (*pinned).desc[0] = of_buffer;
             ((&raw const (*pinned).iov).cast(), (&raw mut (*pinned).desc).cast())

@@ -16,6 +16,7 @@ use super::address::{Node, RawAddr, bad, resolve};
 use super::fabric::{
     Found, Info, allocated, domain_attr, fabric_attr, search, source, text, unavailable,
 };
+use super::opx;
 use super::provider::{Format, PROVIDERS, Provider};
 use crate::{AddrFormat, Error, Uri, own_address};
 
@@ -29,8 +30,8 @@ const MR_MODE: u32 =
 struct Wanted {
     /// Our own address, if it was given.
     address: Option<RawAddr>,
-    /// A device and port of a fabric.
-    node: Option<(CString, CString)>,
+    /// A device, if it was named, and a port of a fabric.
+    node: Option<(Option<CString>, CString)>,
     /// The name of the device.
     domain: Option<String>,
     format: Option<u32>,
@@ -152,6 +153,17 @@ fn wanted(provider: &Provider, uri: &Uri<'_>, own: &own_address::Wanted) -> Resu
                 wanted.address = Some(RawAddr::of_peer(provider, uri, &RawAddr::default())?);
             }
         }
+        Format::Opx(layout) => {
+            wanted.format = Some(raw::FI_ADDR_OPX);
+            match opx::parse_own(uri.rest).map_err(|wrong| bad(uri.text, wrong))? {
+                Some((adapter, number)) => {
+                    let address = layout.wanted(adapter, number);
+                    wanted.address = Some(RawAddr::from_library(&address));
+                }
+                None if !uri.rest.is_empty() => wanted.domain = Some(uri.rest.to_owned()),
+                None => {}
+            }
+        }
         Format::Cxi | Format::Fabric(_) => {
             wanted.format = Some(match provider.format {
                 Format::Fabric(format) => format,
@@ -165,7 +177,10 @@ fn wanted(provider: &Provider, uri: &Uri<'_>, own: &own_address::Wanted) -> Resu
                 CString::new(text).map_err(|_| bad(uri.text, "a zero byte in an address"))
             };
             match port.filter(|port| !port.is_empty() && *port != "0") {
-                Some(port) => wanted.node = Some((text(device)?, text(port)?)),
+                Some(port) => {
+                    let device = (!device.is_empty()).then(|| text(device)).transpose()?;
+                    wanted.node = Some((device, text(port)?));
+                }
                 None if !device.is_empty() => wanted.domain = Some(device.to_owned()),
                 None => {}
             }
@@ -191,7 +206,7 @@ fn first_match(
         }
     }
     let node = wanted.node.as_ref().map(|(node, service)| {
-        (node.as_c_str(), service.as_c_str(), raw::FI_SOURCE | raw::FI_NUMERICHOST)
+        (node.as_deref(), service.as_c_str(), raw::FI_SOURCE | raw::FI_NUMERICHOST)
     });
     let found = search(library, node, Some(&hints));
     // SAFETY: owned; not the library's to free.
@@ -223,7 +238,6 @@ fn hints(
 ) -> Result<Info, Error> {
     let hints = Info::empty(library)?;
     let info = hints.as_ptr();
-    let context = if provider.context2 { raw::FI_CONTEXT2 } else { raw::FI_CONTEXT };
     let mut caps = raw::FI_MSG | raw::FI_TAGGED | raw::FI_RMA | raw::FI_DIRECTED_RECV;
     if provider.multi_recv(library.version()) {
         caps |= raw::FI_MULTI_RECV;
@@ -235,7 +249,8 @@ fn hints(
     // library frees it.
     unsafe {
         (*info).caps = caps;
-        (*info).mode = context | raw::FI_ASYNC_IOV;
+        // There is room for either (`slots.rs`).
+        (*info).mode = raw::FI_CONTEXT | raw::FI_CONTEXT2 | raw::FI_ASYNC_IOV;
         (*info).addr_format = wanted.format.unwrap_or(raw::FI_FORMAT_UNSPEC);
         (*(*info).ep_attr).type_ = raw::FI_EP_RDM;
         (*(*info).ep_attr).protocol = provider.protocol;

@@ -11,6 +11,7 @@ use std::time::Instant;
 use libc::iovec;
 use ofi_sys::raw;
 
+use super::peers::Peer;
 use crate::matching::Kind;
 use crate::{Addr, MsgBuf, OpId, Tag};
 
@@ -24,6 +25,19 @@ pub(super) struct Pinned {
     pub(super) iov: [iovec; 2],
     pub(super) remote: raw::fi_rma_iov,
     pub(super) desc: [*mut c_void; 2],
+}
+
+/// Writes into a context what some providers look for there before they make it theirs: the address
+/// of the peer. Nothing for receives from anybody.
+///
+/// # Safety
+///
+/// It is that of a slot, which libfabric does not have.
+pub(super) unsafe fn tell(pinned: *mut Pinned, peer: Option<&Peer>) {
+    let told = peer.and_then(|peer| peer.told.as_deref());
+    let told = told.map_or(std::ptr::null(), <[u8]>::as_ptr);
+    // SAFETY: the caller's.
+    unsafe { (*pinned).context.internal[0] = told.cast_mut().cast() };
 }
 
 /// What a slot is used for.

@@ -10,7 +10,7 @@ use super::core::Core;
 use super::memory::{self, RemotePiece};
 use super::peers::Peer;
 use super::queue::{Entry, Posted};
-use super::slots::Slot;
+use super::slots::{self, Slot};
 use crate::{Addr, Completion, DeniedReason, Error, OpId, Transfer};
 
 /// Parts of one transfer in flight.
@@ -152,12 +152,14 @@ impl Core {
                 true => self.registry.desc(region, ours).unwrap_or_default(),
                 false => std::ptr::null_mut(),
             };
-            let fi_addr = running.with.state::<Peer>().map_or(u64::MAX, |peer| peer.fi_addr);
+            let peer = running.with.state::<Peer>();
+            let fi_addr = peer.map_or(u64::MAX, |peer| peer.fi_addr);
             let index = self.slots.add(Slot::Part { transfer: number });
             let (context, pinned) = (self.slots.context(index), self.slots.pinned(index));
             let Some(ep) = &self.ep else { return Posted::Failed(libc::ESHUTDOWN) };
             // SAFETY: the slot is ours, and libfabric has nothing of it before it is posted.
             let message = unsafe {
+                slots::tell(pinned, peer);
                 (*pinned).iov[0] = libc::iovec { iov_base: ours.cast(), iov_len: len };
                 (*pinned).desc[0] = desc;
                 (*pinned).remote = raw::fi_rma_iov { addr, len, key };

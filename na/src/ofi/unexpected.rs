@@ -31,7 +31,7 @@ const MULTI_BUFFERS_MAX: usize = 16;
 /// Least bytes of such a buffer.
 const MULTI_BYTES_MIN: usize = 256 << 10;
 
-/// Buffers where each takes one message.
+/// Buffers where each takes one message, unless the provider takes few receives.
 const SINGLE_BUFFERS: usize = 256;
 
 /// A buffer. Behind a pointer, because libfabric writes to one part while we read another.
@@ -113,10 +113,12 @@ pub(super) struct Unexpected {
 }
 
 impl Unexpected {
-    pub(super) fn new(multi: bool, message_bytes_max: usize) -> Self {
+    /// For a provider that takes `receives_max` receives at a time.
+    pub(super) fn new(multi: bool, message_bytes_max: usize, receives_max: usize) -> Self {
         let (count, bytes) = match multi {
             true => (MULTI_BUFFERS, (MULTI_MESSAGES * message_bytes_max).max(MULTI_BYTES_MIN)),
-            false => (SINGLE_BUFFERS, message_bytes_max),
+            // The rest is for answers.
+            false => ((receives_max / 2).clamp(1, SINGLE_BUFFERS), message_bytes_max),
         };
         let buffers = (0..count).map(|_| Buffer::new(bytes)).collect();
         let idle = (0..count as u32).rev().collect();
@@ -156,6 +158,12 @@ impl Unexpected {
     /// Whether there are buffers to be posted.
     pub(super) fn has_idle(&self) -> bool {
         !self.idle.is_empty()
+    }
+
+    /// Whether a descriptor will tell when more can be posted: there are none, or libfabric, which
+    /// did not take more by the last poll, has some, which end.
+    pub(super) fn may_sleep(&self) -> bool {
+        !self.has_idle() || self.refused || self.has_posted()
     }
 
     /// Whether libfabric has any.
@@ -274,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_buffer_comes_back_when_libfabric_and_its_messages_are_done() {
-        let mut unexpected = Unexpected::new(false, 64);
+        let mut unexpected = Unexpected::new(false, 64, usize::MAX);
         assert_eq!(posted(&mut unexpected).len(), SINGLE_BUFFERS);
         assert!(!unexpected.has_idle() && unexpected.has_posted());
         unexpected.keep(message(3, 7, 0..10));
@@ -291,7 +299,7 @@ mod tests {
 
     #[test]
     fn messages_wait_for_those_of_their_peer_only() {
-        let mut unexpected = Unexpected::new(true, 512);
+        let mut unexpected = Unexpected::new(true, 512, usize::MAX);
         posted(&mut unexpected);
         for (peer, start) in [(1, 0), (2, 10), (1, 20), (2, 30)] {
             unexpected.keep(message(0, peer, start..start + 10));
@@ -315,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_buffer_in_doubt_stays_and_is_replaced_within_a_bound() {
-        let mut unexpected = Unexpected::new(true, 512);
+        let mut unexpected = Unexpected::new(true, 512, usize::MAX);
         posted(&mut unexpected);
         let (start, len) = unexpected.place(0);
         unexpected.doubt(0);
@@ -338,7 +346,7 @@ mod tests {
 
     #[test]
     fn a_message_outside_of_its_buffer_is_noticed() {
-        let unexpected = Unexpected::new(false, 64);
+        let unexpected = Unexpected::new(false, 64, usize::MAX);
         let (start, len) = unexpected.place(0);
         assert_eq!(unexpected.locate(0, std::ptr::null(), 5), Some(0..5));
         assert_eq!(unexpected.locate(0, start, len), Some(0..len));

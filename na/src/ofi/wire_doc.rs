@@ -15,6 +15,7 @@ fn the_page_says_what_the_code_does() {
         ("IPv6", "ofi+tcp://[::1]:4711", 28),
         ("text", "ofi+shm://1234:5:fi_ep", 0),
         ("Slingshot", "ofi+cxi://0x00012345", 8),
+        ("Omni-Path", "ofi+opx://5678.1234.0d.0a.01.0c", 8),
     ];
     assert_eq!(rows.len(), forms.len() + 1);
     for (row, (form, uri, raw_bytes)) in rows.iter().zip(forms) {

@@ -1,0 +1,171 @@
+//! What there is to be found: devices, as their providers describe them.
+
+use ofi_sys::raw;
+
+/// A device. Its values are those of the provider's source where they matter for us.
+#[derive(Debug, Clone)]
+pub(in crate::ofi) struct Device {
+    pub(in crate::ofi) provider: &'static str,
+    pub(in crate::ofi) domain: &'static str,
+    /// `FI_SOCKADDR_IN`, `FI_ADDR_…`.
+    pub(in crate::ofi) format: u32,
+    /// Bytes of an address, where the format does not say.
+    pub(in crate::ofi) name_bytes: usize,
+    pub(in crate::ofi) protocol: u32,
+    /// Beside those that all have.
+    pub(in crate::ofi) caps: u64,
+    /// What it wants of contexts and the like.
+    pub(in crate::ofi) mode: u64,
+    /// What it wants of memory.
+    pub(in crate::ofi) mr_mode: u32,
+    pub(in crate::ofi) key_bytes: usize,
+    pub(in crate::ofi) inject_bytes: usize,
+    pub(in crate::ofi) iov_limit: usize,
+    pub(in crate::ofi) message_bytes: usize,
+    /// Receives that it takes at a time.
+    pub(in crate::ofi) receives: usize,
+    pub(in crate::ofi) data_bytes: usize,
+    /// Has wait descriptors.
+    pub(in crate::ofi) wait_fd: bool,
+    /// The end of a buffer for many messages has a completion of its own.
+    pub(in crate::ofi) releases_apart: bool,
+}
+
+impl Device {
+    /// TCP, of libfabric 1.20 and later.
+    pub(in crate::ofi) fn tcp() -> Self {
+        Self {
+            provider: "tcp",
+            domain: "lo",
+            format: raw::FI_SOCKADDR_IN,
+            name_bytes: 16,
+            protocol: raw::FI_PROTO_XNET,
+            caps: raw::FI_MULTI_RECV,
+            mode: 0,
+            mr_mode: 0,
+            key_bytes: 8,
+            inject_bytes: 128,
+            iov_limit: 8,
+            message_bytes: 1 << 30,
+            receives: 4096,
+            data_bytes: 8,
+            wait_fd: true,
+            releases_apart: false,
+        }
+    }
+
+    /// InfiniBand with RxM.
+    pub(in crate::ofi) fn verbs() -> Self {
+        Self {
+            provider: "verbs;ofi_rxm",
+            domain: "mlx5_0",
+            protocol: raw::FI_PROTO_RXM,
+            mr_mode: raw::FI_MR_VIRT_ADDR | raw::FI_MR_ALLOCATED | raw::FI_MR_PROV_KEY,
+            inject_bytes: 16 << 10,
+            iov_limit: 4,
+            ..Self::tcp()
+        }
+    }
+
+    /// Slingshot.
+    pub(in crate::ofi) fn cxi() -> Self {
+        Self {
+            provider: "cxi",
+            domain: "cxi0",
+            format: raw::FI_ADDR_CXI,
+            name_bytes: 8,
+            protocol: raw::FI_PROTO_CXI,
+            caps: raw::FI_MULTI_RECV | raw::FI_SOURCE | raw::FI_SOURCE_ERR,
+            mr_mode: raw::FI_MR_ENDPOINT | raw::FI_MR_ALLOCATED | raw::FI_MR_PROV_KEY,
+            inject_bytes: 192,
+            iov_limit: 1,
+            receives: 1024,
+            ..Self::tcp()
+        }
+    }
+
+    /// AWS' adapter.
+    pub(in crate::ofi) fn efa() -> Self {
+        Self {
+            provider: "efa",
+            domain: "rdmap0s6-rdm",
+            format: raw::FI_ADDR_EFA,
+            name_bytes: 32,
+            protocol: raw::FI_PROTO_EFA,
+            caps: 0,
+            mr_mode: raw::FI_MR_LOCAL
+                | raw::FI_MR_VIRT_ADDR
+                | raw::FI_MR_ALLOCATED
+                | raw::FI_MR_PROV_KEY,
+            key_bytes: 4,
+            inject_bytes: 32,
+            iov_limit: 4,
+            receives: 8192,
+            data_bytes: 4,
+            wait_fd: false,
+            ..Self::tcp()
+        }
+    }
+
+    /// Omni-Path, of libfabric before 2.1.
+    pub(in crate::ofi) fn opx() -> Self {
+        Self {
+            provider: "opx",
+            domain: "opx0",
+            format: raw::FI_ADDR_OPX,
+            name_bytes: 8,
+            protocol: raw::FI_PROTO_OPX,
+            caps: 0,
+            mode: raw::FI_CONTEXT2,
+            mr_mode: 0,
+            key_bytes: 2,
+            inject_bytes: 16,
+            data_bytes: 4,
+            wait_fd: false,
+            ..Self::tcp()
+        }
+    }
+
+    /// Shared memory.
+    pub(in crate::ofi) fn shm() -> Self {
+        Self {
+            provider: "shm",
+            domain: "shm",
+            format: raw::FI_ADDR_STR,
+            name_bytes: 0,
+            protocol: raw::FI_PROTO_SHM,
+            caps: 0,
+            mr_mode: raw::FI_MR_VIRT_ADDR,
+            receives: 1024,
+            wait_fd: false,
+            ..Self::tcp()
+        }
+    }
+
+    /// The name of the endpoint with that number, of which so much was asked for.
+    pub(super) fn name(&self, number: u64, asked: &[u8]) -> Vec<u8> {
+        match self.format {
+            raw::FI_SOCKADDR_IN => {
+                let mut name = vec![0; 16];
+                name[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+                name[4..8].copy_from_slice(&[127, 0, 0, 1]);
+                let port = asked.get(2..4).filter(|port| *port != [0, 0]);
+                let own = (20_000 + number as u16).to_be_bytes();
+                name[2..4].copy_from_slice(port.unwrap_or(&own));
+                name
+            }
+            raw::FI_ADDR_STR => match asked {
+                [] => format!("fi_shm://fake-{number}\0").into_bytes(),
+                asked => asked.to_vec(),
+            },
+            raw::FI_ADDR_CXI => {
+                [&(number as u32).to_ne_bytes()[..], &1337u16.to_ne_bytes(), &[0; 2]].concat()
+            }
+            _ => {
+                let mut name = vec![0x11; self.name_bytes];
+                name[..8].copy_from_slice(&(0x0a00_0000_0000_0000 + number).to_le_bytes());
+                name
+            }
+        }
+    }
+}

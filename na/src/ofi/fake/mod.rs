@@ -1,0 +1,398 @@
+//! A libfabric within the process, for tests: it stands in for devices that a machine does not
+//! have, and does what they may do and software providers do not. No system package is needed.
+//!
+//! A [`Fake`] is a network of [`Device`]s. Endpoints that are opened through it reach each other;
+//! what they ask of it, it does by libfabric's man pages, moving the data in the call, and it
+//! complains at the end of the test about everything that the pages forbid: operations beyond the
+//! limits that were told, memory that is not registered as the device wants it, a context that is
+//! used twice, objects that are closed in the wrong order or not at all. What a page leaves open is
+//! used: contexts are written over, and fields of completions that are not valid hold rubbish.
+//!
+//! A test has it refuse calls ([`Fake::refuse`]), end operations in errors ([`Fake::fail`]), keep
+//! completions back or shuffle them, and asks what it was called with.
+//!
+//! # Files
+//!
+//! `device` (what there is to be found) · `library` (the library's functions) · `objects` (what is
+//! opened and closed) · `traffic` (messages, transfers, completions).
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "structures of libfabric's are read and filled in as one thing"
+)]
+
+mod device;
+mod library;
+mod objects;
+mod traffic;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::os::fd::OwnedFd;
+
+use ofi_sys::{Library, Version};
+
+pub(super) use self::device::Device;
+pub(super) use self::library::symbol;
+use self::traffic::{Done, Held, Posted};
+use crate::ofi::endpoint::OfiEndpoint;
+use crate::random::Random;
+use crate::sync::{Arc, Mutex, MutexGuard, lock};
+use crate::{Error, OpenOptions, Uri};
+
+/// What can be refused, or end in an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Call {
+    GetInfo,
+    Domain,
+    AvInsert,
+    CqOpen,
+    GetWait,
+    SetOpt,
+    Enable,
+    Register,
+    Bind,
+    EnableMemory,
+    Cancel,
+    CloseMemory,
+    CloseEndpoint,
+    /// `fi_sendmsg`.
+    Send,
+    /// `fi_injectdata`.
+    Inject,
+    /// `fi_tsend`.
+    TaggedSend,
+    /// `fi_tinject`.
+    TaggedInject,
+    /// `fi_recv`, `fi_recvmsg`.
+    Recv,
+    /// `fi_trecv`.
+    TaggedRecv,
+    Read,
+    Write,
+    CqRead,
+}
+
+/// A search for devices.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Search {
+    pub(super) provider: Option<String>,
+    pub(super) node: Option<String>,
+    pub(super) service: Option<String>,
+    pub(super) source: Option<Vec<u8>>,
+    pub(super) mr_mode: u32,
+    pub(super) mode: u64,
+}
+
+/// A registration that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Registration {
+    pub(super) base: u64,
+    pub(super) len: usize,
+    pub(super) access: u64,
+    pub(super) wanted_key: u64,
+    /// The one that it has.
+    pub(super) key: u64,
+}
+
+/// A transfer that was asked for, by the side that asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RemoteAccess {
+    pub(super) put: bool,
+    pub(super) addr: u64,
+    pub(super) key: u64,
+    pub(super) len: usize,
+}
+
+/// Memory of the program. Only looked at in calls, as libfabric does for which it is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place(*mut u8);
+
+// SAFETY: an address; whoever goes there has reasons of their own.
+unsafe impl Send for Place {}
+
+/// A completion queue.
+#[derive(Debug, Default)]
+struct Queue {
+    done: Vec<Done>,
+    /// Readable when something was put in.
+    bell: Option<OwnedFd>,
+}
+
+/// An endpoint.
+#[derive(Debug)]
+struct Endpoint {
+    name: Vec<u8>,
+    device: Arc<Device>,
+    domain: u64,
+    av: Option<u64>,
+    cq: Option<u64>,
+    enabled: bool,
+    caps: u64,
+    /// Bytes that must be left in a buffer for many messages.
+    multi_min: usize,
+    posted: Vec<Posted>,
+    held: Vec<Held>,
+}
+
+/// Registered memory.
+#[derive(Debug)]
+struct Registered {
+    domain: u64,
+    endpoint: Option<u64>,
+    enabled: bool,
+    base: Place,
+    len: usize,
+    access: u64,
+    key: u64,
+}
+
+/// Everything in it.
+#[derive(Debug)]
+pub(super) struct State {
+    devices: Vec<Arc<Device>>,
+    random: Random,
+    /// Completions come in any order that the pages allow.
+    pub(super) shuffles: bool,
+    /// One in so many operations is not taken now; 0: none.
+    pub(super) again_one_in: usize,
+    /// Completions are kept back.
+    holds: bool,
+    /// Objects may stay open at the end.
+    pub(super) leaves_open: bool,
+    refusals: HashMap<Call, Answer>,
+    failures: HashMap<Call, Answer>,
+    counts: HashMap<Call, usize>,
+    pub(super) searches: Vec<Search>,
+    pub(super) registrations: Vec<Registration>,
+    pub(super) accesses: Vec<RemoteAccess>,
+    complaints: Vec<String>,
+    next: u64,
+    avs: HashMap<u64, Vec<Option<Vec<u8>>>>,
+    queues: HashMap<u64, Queue>,
+    endpoints: HashMap<u64, Endpoint>,
+    memories: HashMap<u64, Registered>,
+    /// Their numbers, by domain and key.
+    keys: HashMap<(u64, u64), u64>,
+    /// Contexts that are the library's, with the endpoint.
+    contexts: HashMap<usize, u64>,
+    /// Objects that are open, with those that they were opened of.
+    open: HashMap<u64, u64>,
+}
+
+impl State {
+    fn complain(&mut self, about: impl Into<String>) {
+        self.complaints.push(about.into());
+    }
+
+    fn new_number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Counts a call; the number of the error with which it is refused, if it is.
+    fn refused(&mut self, call: Call) -> Option<c_int> {
+        *self.counts.entry(call).or_default() += 1;
+        take_one(&mut self.refusals, call)
+    }
+
+    /// The number of the error in which an operation that was taken ends, if it does.
+    fn fails(&mut self, call: Call) -> Option<c_int> {
+        take_one(&mut self.failures, call)
+    }
+
+    fn is_not_now(&mut self) -> bool {
+        self.again_one_in > 0 && self.random.below(self.again_one_in) == 0
+    }
+
+    /// The endpoint of that name.
+    fn named(&self, name: &[u8]) -> Option<u64> {
+        let found = self.endpoints.iter().find(|(_, own)| own.enabled && own.name == name);
+        found.map(|(number, _)| *number)
+    }
+}
+
+/// The number of an error for so many calls, when so many others were made.
+#[derive(Debug)]
+struct Answer {
+    errno: c_int,
+    times: usize,
+    after: usize,
+}
+
+fn take_one(of: &mut HashMap<Call, Answer>, call: Call) -> Option<c_int> {
+    let Answer { errno, times, after } = of.get_mut(&call)?;
+    if *after > 0 {
+        *after -= 1;
+        return None;
+    }
+    let errno = *errno;
+    *times = times.saturating_sub(1);
+    if *times == 0 {
+        of.remove(&call);
+    }
+    Some(errno)
+}
+
+/// What all objects of a network share.
+#[derive(Debug)]
+struct Shared {
+    version: Version,
+    state: Mutex<State>,
+}
+
+thread_local! {
+    /// Whose the library's functions are that are called by this thread: they get no object.
+    static CURRENT: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
+}
+
+/// A network.
+#[derive(Debug)]
+pub(super) struct Fake {
+    shared: Arc<Shared>,
+    library: &'static Library,
+}
+
+impl Fake {
+    /// A network of one kind of device, of libfabric 1.22.
+    pub(super) fn new(device: Device) -> Self {
+        Self::of_version(1, 22, [device])
+    }
+
+    /// A network of several kinds, of that version of libfabric.
+    pub(super) fn of_version(
+        major: u16,
+        minor: u16,
+        devices: impl IntoIterator<Item = Device>,
+    ) -> Self {
+        let version = Version { major, minor };
+        let state = State {
+            devices: devices.into_iter().map(Arc::new).collect(),
+            random: Random::new(7),
+            shuffles: false,
+            again_one_in: 0,
+            holds: false,
+            leaves_open: false,
+            refusals: HashMap::new(),
+            failures: HashMap::new(),
+            counts: HashMap::new(),
+            searches: Vec::new(),
+            registrations: Vec::new(),
+            accesses: Vec::new(),
+            complaints: Vec::new(),
+            next: 0,
+            avs: HashMap::new(),
+            queues: HashMap::new(),
+            endpoints: HashMap::new(),
+            memories: HashMap::new(),
+            keys: HashMap::new(),
+            contexts: HashMap::new(),
+            open: HashMap::new(),
+        };
+        let shared = Arc::new(Shared { version, state: Mutex::new(state) });
+        Self { shared, library: library::library() }
+    }
+
+    /// What `call` does while the library is this one.
+    pub(super) fn with<T>(&self, call: impl FnOnce(&'static Library) -> T) -> T {
+        let before = CURRENT.replace(Some(self.shared.clone()));
+        let result = call(self.library);
+        CURRENT.set(before);
+        result
+    }
+
+    /// Opens an endpoint.
+    pub(super) fn open_with(&self, uri: &str, options: &OpenOptions) -> Result<OfiEndpoint, Error> {
+        let uri = Uri::parse(uri)?;
+        self.with(|library| OfiEndpoint::open_through(&uri, options, false, || Ok(library)))
+    }
+
+    /// The same with default options.
+    pub(super) fn open(&self, uri: &str) -> Result<OfiEndpoint, Error> {
+        self.open_with(uri, &OpenOptions::default())
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.shared.state)
+    }
+
+    /// The next `times` calls of that kind are refused.
+    pub(super) fn refuse(&self, call: Call, errno: u32, times: usize) {
+        let answer = Answer { errno: errno as c_int, times, after: 0 };
+        self.state().refusals.insert(call, answer);
+    }
+
+    /// One call of that kind is refused, when so many were not.
+    pub(super) fn refuse_after(&self, after: usize, call: Call, errno: u32) {
+        let answer = Answer { errno: errno as c_int, times: 1, after };
+        self.state().refusals.insert(call, answer);
+    }
+
+    /// None is any more.
+    pub(super) fn relent(&self) {
+        self.state().refusals.clear();
+    }
+
+    /// The next `times` operations of that kind are taken, and end in an error.
+    pub(super) fn fail(&self, call: Call, errno: u32, times: usize) {
+        let answer = Answer { errno: errno as c_int, times, after: 0 };
+        self.state().failures.insert(call, answer);
+    }
+
+    /// How often that was called.
+    pub(super) fn count(&self, call: Call) -> usize {
+        self.state().counts.get(&call).copied().unwrap_or_default()
+    }
+
+    /// Keeps completions back, or lets them go.
+    pub(super) fn hold(&self, holds: bool) {
+        let mut state = self.state();
+        state.holds = holds;
+        for queue in state.queues.values().filter(|queue| !queue.done.is_empty()) {
+            queue.ring();
+        }
+    }
+
+    /// Lets those of the newest operations go first.
+    pub(super) fn release_backwards(&self) {
+        self.state().queues.values_mut().for_each(|queue| queue.done.reverse());
+        self.hold(false);
+    }
+
+    /// Reports an error of no operation to all endpoints.
+    pub(super) fn report(&self, errno: u32) {
+        let mut state = self.state();
+        let all: Vec<u64> = state.endpoints.keys().copied().collect();
+        all.into_iter().for_each(|number| state.report(number, errno as c_int));
+    }
+
+    /// A message of somebody arrives at the endpoint of that name, without data.
+    pub(super) fn deliver(&self, to: &[u8], from: &[u8], bytes: &[u8]) {
+        let mut state = self.state();
+        let target = state.named(to).expect("an endpoint of that name");
+        state.deliver(target, from.to_vec(), bytes.to_vec());
+    }
+
+    /// How many objects are open.
+    pub(super) fn count_open(&self) -> usize {
+        self.state().open.len()
+    }
+
+    /// Takes the complaints.
+    pub(super) fn complaints(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().complaints)
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        let complaints = self.complaints();
+        let state = self.state();
+        let (open, leaves_open) = (state.open.len(), state.leaves_open);
+        drop(state);
+        if !std::thread::panicking() {
+            assert!(complaints.is_empty(), "against the man pages: {complaints:#?}");
+            assert!(leaves_open || open == 0, "{open} objects were not closed");
+        }
+    }
+}

@@ -1,0 +1,726 @@
+//! Messages, transfers, and their completions.
+//!
+//! Data moves in the call that sends it, or in that which posts the receive for it. Nothing of a
+//! caller's is touched after its completion was put in the queue.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use libc::{iovec, ssize_t};
+use ofi_sys::raw;
+
+use super::objects::{Object, functions};
+use super::{Call, Place, Queue, RemoteAccess, State};
+
+/// Messages that an endpoint keeps for which there is no receive.
+const HELD_MAX: usize = 512;
+
+/// What stands where a page says that a field is not valid.
+const RUBBISH: usize = 0x5a5a_5a5a_5a5a_5a58;
+
+functions! { OF_CQ: fi_ops_cq {
+    read: Some(read), readfrom: Some(readfrom), readerr: Some(readerr), sread: None,
+    sreadfrom: None, signal: None, strerror: Some(strerror),
+} }
+functions! { OF_MESSAGES: fi_ops_msg {
+    recv: Some(recv), recvv: None, recvmsg: Some(recvmsg), send: None, sendv: None,
+    sendmsg: Some(sendmsg), inject: None, senddata: None, injectdata: Some(injectdata),
+} }
+functions! { OF_TAGGED: fi_ops_tagged {
+    recv: Some(trecv), recvv: None, recvmsg: None, send: Some(tsend), sendv: None, sendmsg: None,
+    inject: Some(tinject), senddata: None, injectdata: None,
+} }
+functions! { OF_TRANSFERS: fi_ops_rma {
+    read: None, readv: None, readmsg: Some(readmsg), write: None, writev: None,
+    writemsg: Some(writemsg), inject: None, writedata: None, injectdata: None,
+} }
+
+type Ep = Object<raw::fid_ep>;
+type Cq = Object<raw::fid_cq>;
+
+/// A receive.
+#[derive(Debug)]
+pub(super) struct Posted {
+    context: usize,
+    place: Place,
+    len: usize,
+    /// Of a buffer for many messages: bytes that have messages in them.
+    used: usize,
+    multi: bool,
+    /// The name of the sender; `None`: anybody.
+    from: Option<Vec<u8>>,
+    tag: Option<u64>,
+}
+
+/// A message without a receive.
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    from: Vec<u8>,
+    bytes: Vec<u8>,
+    tag: Option<u64>,
+    data: Option<u64>,
+}
+
+/// A completion.
+#[derive(Debug)]
+pub(super) struct Done {
+    context: usize,
+    flags: u64,
+    len: usize,
+    place: Place,
+    data: u64,
+    tag: u64,
+    /// libfabric's name of the sender.
+    source: u64,
+    /// Number of the error, with its data.
+    error: Option<(c_int, Vec<u8>)>,
+}
+
+impl Done {
+    fn of(context: usize, flags: u64) -> Self {
+        let rubbish = Place(std::ptr::without_provenance_mut(RUBBISH));
+        Self {
+            context,
+            flags,
+            len: 0,
+            place: rubbish,
+            data: RUBBISH as u64,
+            tag: RUBBISH as u64,
+            source: u64::MAX,
+            error: None,
+        }
+    }
+
+    fn failed(context: usize, flags: u64, errno: c_int) -> Self {
+        Self { error: Some((errno, Vec::new())), ..Self::of(context, flags) }
+    }
+
+    fn is_request(&self) -> bool {
+        self.flags & raw::FI_RECV != 0 && self.flags & raw::FI_TAGGED == 0
+            || self.flags & raw::FI_MULTI_RECV != 0
+    }
+}
+
+impl Queue {
+    pub(super) fn ring(&self) {
+        if let Some(bell) = &self.bell {
+            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// What is sent.
+struct Outgoing {
+    call: Call,
+    pieces: Vec<(Place, usize)>,
+    descs: Vec<usize>,
+    to: u64,
+    tag: Option<u64>,
+    data: Option<u64>,
+    /// Zero: injected.
+    context: *mut c_void,
+}
+
+impl State {
+    /// Puts a completion where it belongs: at the end, or anywhere, but that those of requests stay
+    /// in their order.
+    fn complete(&mut self, endpoint: u64, done: Done) {
+        self.contexts.remove(&done.context);
+        let cq = self.endpoints.get(&endpoint).and_then(|endpoint| endpoint.cq);
+        let shuffles = self.shuffles;
+        let Some(queue) = cq.and_then(|cq| self.queues.get_mut(&cq)) else { return };
+        let first = match done.is_request() {
+            true => queue.done.iter().rposition(Done::is_request).map_or(0, |at| at + 1),
+            false => 0,
+        };
+        let choices = queue.done.len() - first + 1;
+        let at = if shuffles { first + self.random.below(choices) } else { queue.done.len() };
+        queue.done.insert(at, done);
+        if !self.holds {
+            queue.ring();
+        }
+    }
+
+    /// The context is the library's from now on, which uses as much of it as it said.
+    fn take_context(&mut self, endpoint: u64, context: *mut c_void) {
+        let Some(own) = self.endpoints.get(&endpoint) else { return };
+        let words = match own.device.mode {
+            mode if mode & raw::FI_CONTEXT2 != 0 => 8,
+            mode if mode & raw::FI_CONTEXT != 0 => 4,
+            _ => 0,
+        };
+        if context.is_null() || self.contexts.insert(context.addr(), endpoint).is_some() {
+            return self.complain("a context that is null, or in use by another operation");
+        }
+        for word in 0..words {
+            // SAFETY: the caller gives a context with so much room until the completion.
+            unsafe { context.cast::<usize>().add(word).write(RUBBISH) };
+        }
+    }
+
+    /// Memory of the caller's, for which the device may want a registration.
+    fn check_local(&mut self, endpoint: u64, piece: (Place, usize), desc: usize, access: u64) {
+        let Some(own) = self.endpoints.get(&endpoint) else { return };
+        let wanted = own.device.mr_mode & raw::FI_MR_LOCAL != 0;
+        if piece.1 == 0 || (!wanted && desc == 0) {
+            return;
+        }
+        let (start, end) = (piece.0.0.addr(), piece.0.0.addr() + piece.1);
+        let covers = self.memories.get(&(desc as u64)).is_some_and(|memory| {
+            let base = memory.base.0.addr();
+            memory.enabled
+                && base <= start
+                && end <= base + memory.len
+                && memory.access & access == access
+        });
+        if !covers {
+            self.complain(format!("descriptor {desc} is not one of the memory for {access:#x}"));
+        }
+    }
+
+    /// The name of the peer that an endpoint calls so.
+    fn peer(&mut self, endpoint: u64, fi_addr: u64) -> Option<Vec<u8>> {
+        let av = self.endpoints.get(&endpoint).and_then(|own| own.av)?;
+        let name = self.avs.get(&av)?.get(fi_addr as usize).cloned().flatten();
+        if name.is_none() {
+            self.complain(format!("{fi_addr:#x} is no address of a peer"));
+        }
+        name
+    }
+
+    /// What an endpoint calls a peer.
+    fn source(&self, endpoint: u64, name: &[u8]) -> Option<u64> {
+        let own = self.endpoints.get(&endpoint)?;
+        let same = |known: &Vec<u8>| match own.device.format {
+            // Who it is, without the network.
+            raw::FI_ADDR_CXI => known[..4] == name[..4],
+            _ => known == name,
+        };
+        let known = self.avs.get(&own.av?)?;
+        known.iter().position(|known| known.as_ref().is_some_and(same)).map(|at| at as u64)
+    }
+
+    pub(super) fn report(&mut self, endpoint: u64, errno: c_int) {
+        self.complete(endpoint, Done::failed(0, 0, errno));
+    }
+
+    pub(super) fn deliver(&mut self, endpoint: u64, from: Vec<u8>, bytes: Vec<u8>) {
+        assert!(self.arrive(endpoint, Held { from, bytes, tag: None, data: None }));
+    }
+
+    /// Puts a message into the first receive that it fits, or keeps it; `false`: there is no room.
+    fn arrive(&mut self, endpoint: u64, message: Held) -> bool {
+        let fits = |posted: &Posted| {
+            posted.tag == message.tag
+                && posted.from.as_ref().is_none_or(|from| *from == message.from)
+        };
+        let Some(own) = self.endpoints.get_mut(&endpoint) else { return false };
+        match own.posted.iter().position(fits) {
+            Some(at) => self.fill(endpoint, at, message),
+            None if own.held.len() >= HELD_MAX => return false,
+            None => own.held.push(message),
+        }
+        true
+    }
+
+    fn fill(&mut self, endpoint: u64, at: usize, message: Held) {
+        let source = self.source(endpoint, &message.from);
+        let Some(own) = self.endpoints.get_mut(&endpoint) else { return };
+        let (caps, device, min) = (own.caps, own.device.clone(), own.multi_min);
+        let posted = &mut own.posted[at];
+        let room = posted.len - posted.used;
+        let len = message.bytes.len().min(room);
+        let start = posted.place.0.wrapping_add(posted.used);
+        // SAFETY: the caller gives so much room until the completion.
+        unsafe { std::ptr::copy_nonoverlapping(message.bytes.as_ptr(), start, len) };
+        let kind = if message.tag.is_some() { raw::FI_TAGGED } else { raw::FI_MSG };
+        let mut done = Done::of(posted.context, raw::FI_RECV | kind);
+        done.len = len;
+        if let Some(tag) = message.tag {
+            done.tag = tag;
+        }
+        if let Some(data) = message.data {
+            done.data = data;
+            done.flags |= raw::FI_REMOTE_CQ_DATA;
+        }
+        if posted.multi {
+            posted.used += len;
+            done.place = Place(start);
+        }
+        let is_over = !posted.multi || posted.len - posted.used < min;
+        let is_apart = posted.multi && is_over && device.releases_apart;
+        if posted.multi && is_over && !is_apart {
+            done.flags |= raw::FI_MULTI_RECV;
+        }
+        let (context, is_multi) = (posted.context, posted.multi);
+        if is_over {
+            own.posted.remove(at);
+        }
+        if len < message.bytes.len() {
+            done.error = Some((raw::FI_ETRUNC as c_int, Vec::new()));
+        } else if caps & raw::FI_SOURCE != 0 {
+            done.source = source.unwrap_or(u64::MAX);
+            if source.is_none() && caps & raw::FI_SOURCE_ERR != 0 {
+                let mut name = message.from;
+                if device.format == raw::FI_ADDR_CXI {
+                    name[4..].fill(0);
+                }
+                done.error = Some((libc::EADDRNOTAVAIL, name));
+            }
+        }
+        self.complete(endpoint, done);
+        if is_multi && !is_over {
+            self.contexts.insert(context, endpoint);
+        }
+        if is_apart {
+            let (flags, null) = (raw::FI_MULTI_RECV, Place(std::ptr::null_mut()));
+            self.complete(endpoint, Done { place: null, ..Done::of(context, flags) });
+        }
+    }
+
+    /// Posts a receive, and gives it what was kept for it.
+    fn post(&mut self, endpoint: u64, posted: Posted) -> ssize_t {
+        let Some(own) = self.endpoints.get_mut(&endpoint) else { return -libc::EINVAL as ssize_t };
+        if !own.enabled {
+            self.complain("a receive before the endpoint is enabled");
+            return -(raw::FI_EOPBADSTATE as ssize_t);
+        }
+        if own.posted.len() >= own.device.receives {
+            return -libc::EAGAIN as ssize_t;
+        }
+        let (context, multi) = (posted.context, posted.multi);
+        if multi && own.caps & raw::FI_MULTI_RECV == 0 {
+            self.complain("a buffer for many messages was not asked for");
+            return -libc::EINVAL as ssize_t;
+        }
+        own.posted.push(posted);
+        self.take_context(endpoint, std::ptr::with_exposed_provenance_mut(context));
+        loop {
+            let Some(own) = self.endpoints.get_mut(&endpoint) else { return 0 };
+            let mine = own.posted.iter().position(|posted| posted.context == context);
+            let Some(at) = mine else { return 0 };
+            let posted = &own.posted[at];
+            let fits = |held: &Held| {
+                posted.tag == held.tag && posted.from.as_ref().is_none_or(|from| *from == held.from)
+            };
+            let Some(held) = own.held.iter().position(fits) else { return 0 };
+            let message = own.held.remove(held);
+            self.fill(endpoint, at, message);
+        }
+    }
+}
+
+fn transmit(ep: *mut raw::fid_ep, message: Outgoing) -> ssize_t {
+    // SAFETY: a function of endpoints.
+    let this = unsafe { Ep::of(ep) };
+    let mut state = this.state();
+    let Outgoing { call, pieces, descs, to, tag, data, context } = message;
+    if let Some(errno) = state.refused(call) {
+        return -errno as ssize_t;
+    }
+    let injected = context.is_null();
+    let len: usize = pieces.iter().map(|(_, len)| len).sum();
+    let device = &this.device;
+    let longest = if injected { device.inject_bytes } else { device.message_bytes };
+    if len > longest || pieces.len() > device.iov_limit || (injected && longest == 0) {
+        state.complain(format!("{len} bytes in {} pieces by {call:?}", pieces.len()));
+        return -libc::EINVAL as ssize_t;
+    }
+    let Some(peer) = state.peer(this.number, to) else { return -libc::EINVAL as ssize_t };
+    if device.mode & raw::FI_CONTEXT2 != 0 && !injected {
+        check_opx(&mut state, context, &peer);
+    }
+    for (piece, desc) in pieces.iter().zip(&descs) {
+        state.check_local(this.number, *piece, *desc, raw::FI_SEND);
+    }
+    if state.is_not_now() {
+        return -libc::EAGAIN as ssize_t;
+    }
+    let mut bytes = Vec::with_capacity(len);
+    for (piece, len) in pieces {
+        // SAFETY: the caller gives so many bytes, at least for the time of the call.
+        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(piece.0, len) });
+    }
+    let kind = if tag.is_some() { raw::FI_TAGGED } else { raw::FI_MSG };
+    let flags = raw::FI_SEND | kind;
+    let from = state.endpoints.get(&this.number).map(|own| own.name.clone()).unwrap_or_default();
+    let fails = state.fails(call);
+    let done = match (fails, state.named(&peer)) {
+        (Some(errno), _) => Done::failed(context.expose_provenance(), flags, errno),
+        (None, None) => Done::failed(context.expose_provenance(), flags, libc::EHOSTUNREACH),
+        (None, Some(target)) => {
+            let held = Held { from, bytes, tag, data };
+            if !state.arrive(target, held) {
+                return -libc::EAGAIN as ssize_t;
+            }
+            Done::of(context.expose_provenance(), flags)
+        }
+    };
+    if !injected {
+        state.take_context(this.number, context);
+    }
+    if !injected || done.error.is_some() {
+        state.complete(this.number, done);
+    }
+    0
+}
+
+/// `opx` looks at the context before it makes it its own: what its first word leads to must be the
+/// peer's address, with eight bytes behind it that say which of several endpoints it is
+/// (`fi_opx_reliability.c`; nothing at all is allowed there, and not what C does).
+fn check_opx(state: &mut State, context: *mut c_void, peer: &[u8]) {
+    // SAFETY: the caller gives a context; if its first word is what it has to be, so many bytes are
+    // there.
+    let is_peer = unsafe {
+        let address = context.cast::<*const u8>().read();
+        address.addr() != RUBBISH
+            && !address.is_null()
+            && std::slice::from_raw_parts(address, peer.len() + 8).starts_with(peer)
+    };
+    if !is_peer {
+        state.complain("opx is told of a peer's address that is none");
+    }
+}
+
+unsafe extern "C" fn sendmsg(ep: *mut raw::fid_ep, msg: *const raw::fi_msg, flags: u64) -> ssize_t {
+    // SAFETY: the caller's message, with as many pieces and descriptors as it says.
+    let (msg, pieces, descs) = unsafe {
+        let msg = &*msg;
+        (msg, pieces(msg.msg_iov, msg.iov_count), descs(msg.desc, msg.iov_count))
+    };
+    let data = (flags & raw::FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
+    let (to, tag, context) = (msg.addr, None, msg.context);
+    transmit(ep, Outgoing { call: Call::Send, pieces, descs, to, tag, data, context })
+}
+
+unsafe extern "C" fn injectdata(
+    ep: *mut raw::fid_ep,
+    buf: *const c_void,
+    len: usize,
+    data: u64,
+    to: u64,
+) -> ssize_t {
+    let (pieces, descs) = (vec![(Place(buf.cast_mut().cast()), len)], Vec::new());
+    let (tag, data, context) = (None, Some(data), std::ptr::null_mut());
+    transmit(ep, Outgoing { call: Call::Inject, pieces, descs, to, tag, data, context })
+}
+
+unsafe extern "C" fn tsend(
+    ep: *mut raw::fid_ep,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    to: u64,
+    tag: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    let (pieces, descs) = (vec![(Place(buf.cast_mut().cast()), len)], vec![desc.addr()]);
+    let (tag, data) = (Some(tag), None);
+    transmit(ep, Outgoing { call: Call::TaggedSend, pieces, descs, to, tag, data, context })
+}
+
+unsafe extern "C" fn tinject(
+    ep: *mut raw::fid_ep,
+    buf: *const c_void,
+    len: usize,
+    to: u64,
+    tag: u64,
+) -> ssize_t {
+    let (pieces, descs) = (vec![(Place(buf.cast_mut().cast()), len)], Vec::new());
+    let (tag, data, context) = (Some(tag), None, std::ptr::null_mut());
+    transmit(ep, Outgoing { call: Call::TaggedInject, pieces, descs, to, tag, data, context })
+}
+
+/// # Safety
+///
+/// So many are there.
+unsafe fn pieces(iov: *const iovec, count: usize) -> Vec<(Place, usize)> {
+    // SAFETY: the caller's.
+    let pieces = unsafe { std::slice::from_raw_parts(iov, count) };
+    pieces.iter().map(|piece| (Place(piece.iov_base.cast()), piece.iov_len)).collect()
+}
+
+/// # Safety
+///
+/// So many are there, or it is null.
+unsafe fn descs(desc: *mut *mut c_void, count: usize) -> Vec<usize> {
+    if desc.is_null() {
+        return vec![0; count];
+    }
+    // SAFETY: the caller's.
+    let descs = unsafe { std::slice::from_raw_parts(desc, count) };
+    descs.iter().map(|desc| desc.addr()).collect()
+}
+
+fn receive(ep: *mut raw::fid_ep, call: Call, posted: Posted, desc: usize, from: u64) -> ssize_t {
+    // SAFETY: a function of endpoints.
+    let this = unsafe { Ep::of(ep) };
+    let mut state = this.state();
+    if let Some(errno) = state.refused(call) {
+        return -errno as ssize_t;
+    }
+    state.check_local(this.number, (posted.place, posted.len), desc, raw::FI_RECV);
+    let is_any = from == u64::MAX;
+    let from = if is_any { None } else { state.peer(this.number, from) };
+    if state.is_not_now() {
+        return -libc::EAGAIN as ssize_t;
+    }
+    state.post(this.number, Posted { from, ..posted })
+}
+
+unsafe extern "C" fn recv(
+    ep: *mut raw::fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    from: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    let (place, context) = (Place(buf.cast()), context.expose_provenance());
+    let posted = Posted { context, place, len, used: 0, multi: false, from: None, tag: None };
+    receive(ep, Call::Recv, posted, desc.addr(), from)
+}
+
+unsafe extern "C" fn recvmsg(ep: *mut raw::fid_ep, msg: *const raw::fi_msg, flags: u64) -> ssize_t {
+    // SAFETY: the caller's message, with one piece.
+    let (msg, (place, len), desc) = unsafe {
+        let msg = &*msg;
+        (msg, pieces(msg.msg_iov, 1)[0], descs(msg.desc, 1)[0])
+    };
+    let (context, multi) = (msg.context.expose_provenance(), flags & raw::FI_MULTI_RECV != 0);
+    let posted = Posted { context, place, len, used: 0, multi, from: None, tag: None };
+    receive(ep, Call::Recv, posted, desc, msg.addr)
+}
+
+unsafe extern "C" fn trecv(
+    ep: *mut raw::fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    from: u64,
+    tag: u64,
+    _ignore: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    let (place, context, tag) = (Place(buf.cast()), context.expose_provenance(), Some(tag));
+    let posted = Posted { context, place, len, used: 0, multi: false, from: None, tag };
+    receive(ep, Call::TaggedRecv, posted, desc.addr(), from)
+}
+
+pub(super) unsafe extern "C" fn cancel(ep: *mut raw::fid, context: *mut c_void) -> ssize_t {
+    // SAFETY: a function of endpoints.
+    let this = unsafe { Ep::of(ep) };
+    let mut state = this.state();
+    if let Some(errno) = state.refused(Call::Cancel) {
+        return -errno as ssize_t;
+    }
+    let Some(own) = state.endpoints.get_mut(&this.number) else { return 0 };
+    let found = own.posted.iter().position(|posted| posted.context == context.addr());
+    let Some(at) = found else { return -libc::ENOENT as ssize_t };
+    let posted = own.posted.remove(at);
+    let kind = if posted.tag.is_some() { raw::FI_TAGGED } else { raw::FI_MSG };
+    let done = Done::failed(posted.context, raw::FI_RECV | kind, libc::ECANCELED);
+    state.complete(this.number, done);
+    0
+}
+
+unsafe extern "C" fn readmsg(ep: *mut raw::fid_ep, msg: *const raw::fi_msg_rma, _: u64) -> ssize_t {
+    // SAFETY: the caller's.
+    unsafe { transfer(ep, &*msg, false) }
+}
+
+unsafe extern "C" fn writemsg(
+    ep: *mut raw::fid_ep,
+    msg: *const raw::fi_msg_rma,
+    _flags: u64,
+) -> ssize_t {
+    // SAFETY: the caller's.
+    unsafe { transfer(ep, &*msg, true) }
+}
+
+/// # Safety
+///
+/// The message has as many parts as it says; its memory is there until the completion.
+unsafe fn transfer(ep: *mut raw::fid_ep, msg: &raw::fi_msg_rma, put: bool) -> ssize_t {
+    let call = if put { Call::Write } else { Call::Read };
+    // SAFETY: a function of endpoints; the caller's message.
+    let (this, local, desc, remote) = unsafe {
+        let local = pieces(msg.msg_iov, msg.iov_count);
+        (Ep::of(ep), local, descs(msg.desc, 1)[0], &*msg.rma_iov)
+    };
+    let mut state = this.state();
+    if let Some(errno) = state.refused(call) {
+        return -errno as ssize_t;
+    }
+    let Some(peer) = state.peer(this.number, msg.addr) else { return -libc::EINVAL as ssize_t };
+    if msg.iov_count != 1 || msg.rma_iov_count != 1 || remote.len > this.device.message_bytes {
+        state.complain(format!("a transfer of {} bytes in several pieces", remote.len));
+    }
+    let access = if put { raw::FI_WRITE } else { raw::FI_READ };
+    state.check_local(this.number, local[0], desc, access);
+    if state.is_not_now() {
+        return -libc::EAGAIN as ssize_t;
+    }
+    let (addr, key, len) = (remote.addr, remote.key, remote.len);
+    state.accesses.push(RemoteAccess { put, addr, key, len });
+    state.take_context(this.number, msg.context);
+    let moved = state.fails(call).map_or_else(|| state.moves(&peer, put, remote, local[0]), Err);
+    let (context, flags) = (msg.context.expose_provenance(), raw::FI_RMA | access);
+    let done = match moved {
+        Ok(()) => Done::of(context, flags),
+        Err(errno) => Done::failed(context, flags, errno),
+    };
+    state.complete(this.number, done);
+    0
+}
+
+impl State {
+    /// Moves the data, if the owner's memory allows it.
+    fn moves(
+        &self,
+        peer: &[u8],
+        put: bool,
+        remote: &raw::fi_rma_iov,
+        local: (Place, usize),
+    ) -> Result<(), c_int> {
+        let target = self.named(peer).and_then(|number| self.endpoints.get(&number));
+        let target = target.ok_or(libc::EHOSTUNREACH)?;
+        let number = self.keys.get(&(target.domain, remote.key));
+        let memory = number.and_then(|number| self.memories.get(number));
+        let memory = memory.filter(|own| own.enabled).ok_or(raw::FI_ENOKEY as c_int)?;
+        let access = if put { raw::FI_REMOTE_WRITE } else { raw::FI_REMOTE_READ };
+        if memory.access & access == 0 {
+            return Err(libc::EACCES);
+        }
+        let by_address = target.device.mr_mode & raw::FI_MR_VIRT_ADDR != 0;
+        let base = if by_address { memory.base.0.addr() as u64 } else { 0 };
+        let offset = remote.addr.checked_sub(base).ok_or(libc::EINVAL)?;
+        if offset.checked_add(remote.len as u64).is_none_or(|end| end > memory.len as u64) {
+            return Err(libc::EINVAL);
+        }
+        let theirs = memory.base.0.wrapping_add(offset as usize);
+        let (from, to) = if put { (local.0.0, theirs) } else { (theirs, local.0.0) };
+        // SAFETY: both are registered, or given for the time of the operation, with so many bytes;
+        // they may be of one region.
+        unsafe { std::ptr::copy(from, to, remote.len) };
+        Ok(())
+    }
+}
+
+unsafe extern "C" fn read(cq: *mut raw::fid_cq, entries: *mut c_void, count: usize) -> ssize_t {
+    // SAFETY: the caller's; no sources are asked for.
+    unsafe { readfrom(cq, entries, count, std::ptr::null_mut()) }
+}
+
+unsafe extern "C" fn readfrom(
+    cq: *mut raw::fid_cq,
+    entries: *mut c_void,
+    count: usize,
+    sources: *mut u64,
+) -> ssize_t {
+    // SAFETY: a function of completion queues.
+    let this = unsafe { Cq::of(cq) };
+    let mut state = this.state();
+    let errno = state.refused(Call::CqRead);
+    if let Some(errno) = errno {
+        return -errno as ssize_t;
+    }
+    let holds = state.holds;
+    let Some(queue) = state.queues.get_mut(&this.number).filter(|_| !holds) else {
+        return -libc::EAGAIN as ssize_t;
+    };
+    let good = queue.done.iter().take(count).take_while(|done| done.error.is_none()).count();
+    if good == 0 {
+        let errno = if queue.done.is_empty() { raw::FI_EAGAIN } else { raw::FI_EAVAIL };
+        return -(errno as ssize_t);
+    }
+    for (at, done) in queue.done.drain(..good).enumerate() {
+        let entry = raw::fi_cq_tagged_entry {
+            op_context: std::ptr::with_exposed_provenance_mut(done.context),
+            flags: done.flags,
+            len: done.len,
+            buf: done.place.0.cast(),
+            data: done.data,
+            tag: done.tag,
+        };
+        // SAFETY: the caller's places, as many as it says.
+        unsafe {
+            entries.cast::<raw::fi_cq_tagged_entry>().add(at).write(entry);
+            if !sources.is_null() {
+                sources.add(at).write(done.source);
+            }
+        }
+    }
+    good as ssize_t
+}
+
+unsafe extern "C" fn readerr(
+    cq: *mut raw::fid_cq,
+    entry: *mut raw::fi_cq_err_entry,
+    _flags: u64,
+) -> ssize_t {
+    // SAFETY: a function of completion queues.
+    let this = unsafe { Cq::of(cq) };
+    let mut state = this.state();
+    let queue = state.queues.get_mut(&this.number);
+    let Some(queue) = queue.filter(|queue| queue.done.first().is_some_and(|d| d.error.is_some()))
+    else {
+        return -libc::EAGAIN as ssize_t;
+    };
+    let done = queue.done.remove(0);
+    let (errno, data) = done.error.unwrap_or_default();
+    // SAFETY: the caller's entry, with as much room for data as it says.
+    unsafe {
+        let room = (*entry).err_data_size.min(data.len());
+        std::ptr::copy_nonoverlapping(data.as_ptr(), (*entry).err_data.cast(), room);
+        (*entry).err_data_size = room;
+        (*entry).op_context = std::ptr::with_exposed_provenance_mut(done.context);
+        (*entry).flags = done.flags;
+        (*entry).len = done.len;
+        (*entry).buf = done.place.0.cast();
+        (*entry).data = done.data;
+        (*entry).tag = done.tag;
+        (*entry).olen = 0;
+        (*entry).err = errno;
+        (*entry).prov_errno = errno + 1000;
+    }
+    1
+}
+
+unsafe extern "C" fn strerror(
+    _cq: *mut raw::fid_cq,
+    prov_errno: c_int,
+    _data: *const c_void,
+    buf: *mut c_char,
+    len: usize,
+) -> *const c_char {
+    let words = format!("the device says {prov_errno}\0");
+    let fits = CStr::from_bytes_until_nul(words.as_bytes()).is_ok() && words.len() <= len;
+    if !fits {
+        return std::ptr::null();
+    }
+    // SAFETY: the caller's buffer, with so much room.
+    unsafe { std::ptr::copy_nonoverlapping(words.as_ptr().cast(), buf, words.len()) };
+    buf
+}
+
+pub(super) unsafe extern "C" fn trywait(
+    _fabric: *mut raw::fid_fabric,
+    objects: *mut *mut raw::fid,
+    _count: c_int,
+) -> c_int {
+    // SAFETY: the caller's one object, a completion queue.
+    let this = unsafe { Cq::of(*objects) };
+    let mut state = this.state();
+    let holds = state.holds;
+    let Some(queue) = state.queues.get_mut(&this.number) else { return -libc::EINVAL };
+    if !queue.done.is_empty() && !holds {
+        return -libc::EAGAIN;
+    }
+    match &queue.bell {
+        Some(bell) => {
+            let _ = rustix::io::read(bell, &mut [0u8; 8]);
+            0
+        }
+        None => -libc::EINVAL,
+    }
+}

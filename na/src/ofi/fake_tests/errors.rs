@@ -1,0 +1,272 @@
+//! Completions in any order, and those that are errors.
+
+use ofi_sys::raw;
+
+use super::super::fake::{Call, Device, Fake};
+use super::*;
+use crate::DeniedReason;
+
+const URI: &str = "ofi+tcp://127.0.0.1:0";
+
+/// A get and a put of all of the memory.
+fn transfers(a: &Node, b: &Node, remote: &LocalMem) -> [Transfer; 2] {
+    [(); 2].map(|()| {
+        let local = a.register(vec![0; remote.len() as usize], Access::ReadWrite);
+        let (remote, len) = (a.told(b, remote), remote.len());
+        Transfer { local, local_offset: 0, remote, remote_offset: 0, len }
+    })
+}
+
+#[test]
+fn completions_may_come_backwards() {
+    for fake in [Fake::new(Device::tcp()), single(Device::tcp())] {
+        let (a, b) = Node::pair(&fake, URI);
+        let (to_b, to_a) = (a.addr_of(&b), b.addr_of(&a));
+        let remote = b.register((0..100).collect(), Access::ReadWrite);
+        fake.hold(true);
+        let receives: Vec<_> = (0..20).map(|tag| a.recv_expected(&to_b, tag)).collect();
+        let sends: Vec<_> =
+            (0..20).map(|tag| b.send_expected(&to_a, tag, &vec![tag as u8; 1000])).collect();
+        let moved = transfers(&a, &b, &remote).map(|transfer| {
+            let local = transfer.local.clone();
+            (a.transfer(false, &to_b, transfer), local)
+        });
+        for _ in 0..10 {
+            assert_eq!(a.poll().unwrap() + b.poll().unwrap(), 0, "nothing is told early");
+        }
+        fake.release_backwards();
+        for (tag, op) in receives.into_iter().enumerate() {
+            let (told, bytes) = received(a.wait(op));
+            assert_eq!((told, bytes), (tag as u32, vec![tag as u8; 1000]));
+        }
+        for op in sends {
+            sent(b.wait(op)).unwrap();
+        }
+        for (op, local) in moved {
+            sent(a.wait(op)).unwrap();
+            let mut bytes = [0; 100];
+            assert!(local.read_at(0, &mut bytes));
+            assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == at as u8));
+        }
+    }
+}
+
+/// What is told of a message to a peer that was never reached, and of one to a peer that was.
+#[test]
+fn errors_of_messages_say_whether_the_peer_is_gone() {
+    let gone = [raw::FI_ECONNREFUSED, raw::FI_EHOSTUNREACH, raw::FI_ETIMEDOUT, raw::FI_ENODEV];
+    for errno in gone.into_iter().chain([raw::FI_EIO, raw::FI_ECANCELED]) {
+        for known in [false, true] {
+            let fake = Fake::new(Device::tcp());
+            let (a, b) = match known {
+                true => Node::pair(&fake, URI),
+                false => (Node::open(&fake, URI), Node::open(&fake, URI)),
+            };
+            let to_b = a.addr_of(&b);
+            for (call, tagged) in [(Call::TaggedSend, true), (Call::Send, false)] {
+                fake.fail(call, errno, 1);
+                let message = vec![1; 2000];
+                let op = match tagged {
+                    true => a.send_expected(&to_b, 1, &message),
+                    false => a.send_unexpected(&to_b, 1, &message),
+                };
+                let error = sent(a.wait(op)).unwrap_err();
+                let told = error.to_string();
+                match (errno, known && tagged) {
+                    (raw::FI_EIO, _) => {
+                        assert!(matches!(error, Error::Io { .. }), "{error:?}");
+                        assert!(told.contains("the device says 1005"), "{told}");
+                    }
+                    (raw::FI_ECANCELED, _) | (_, true) => {
+                        assert!(matches!(error, Error::PeerGone { .. }), "{error:?}")
+                    }
+                    // By the first of the two it is known that the peer is gone.
+                    _ => assert!(matches!(error, Error::Unreachable { .. }), "{error:?}"),
+                }
+                assert!(told.contains(to_b.uri()), "{told}");
+            }
+            // A peer may come back.
+            let recv = b.recv_unexpected();
+            let send = a.send_unexpected(&to_b, 5, b"again");
+            sent(a.wait(send)).unwrap();
+            assert_eq!(received(b.wait(recv)), (5, b"again".to_vec()));
+        }
+    }
+}
+
+#[test]
+fn errors_of_transfers_say_what_was_denied() {
+    let fake = Fake::new(Device::tcp());
+    let (a, b) = Node::pair(&fake, URI);
+    let to_b = a.addr_of(&b);
+    let remote = b.register(vec![3; 100], Access::ReadWrite);
+    let denied = |error: &Error| match error {
+        Error::Denied { reason, peer } if peer == to_b.uri() => Some(*reason),
+        _ => None,
+    };
+    for (call, put) in [(Call::Read, false), (Call::Write, true)] {
+        for (errno, reason) in [
+            (raw::FI_EACCES, DeniedReason::Access),
+            (raw::FI_EPERM, DeniedReason::Access),
+            (raw::FI_EKEYREJECTED, DeniedReason::NoSuchKey),
+            (raw::FI_ENOKEY, DeniedReason::NoSuchKey),
+        ] {
+            fake.fail(call, errno, 1);
+            let [transfer, _] = transfers(&a, &b, &remote);
+            let error = sent(a.wait(a.transfer(put, &to_b, transfer))).unwrap_err();
+            assert_eq!(denied(&error), Some(reason), "{error:?}");
+        }
+        fake.fail(call, raw::FI_EREMOTEIO, 1);
+        let [transfer, again] = transfers(&a, &b, &remote);
+        let error = sent(a.wait(a.transfer(put, &to_b, transfer))).unwrap_err();
+        assert!(matches!(error, Error::Io { .. }), "{error:?}");
+        sent(a.wait(a.transfer(put, &to_b, again))).unwrap();
+    }
+    // By the owner's memory itself: read only, whatever its description says, and gone.
+    let shown = b.register(vec![3; 100], Access::ReadOnly);
+    let [mut transfer, late] = transfers(&a, &b, &shown);
+    let mut forged = b.endpoint.mem_to_bytes(&shown);
+    forged[24] = Access::ReadWrite.bits();
+    transfer.remote = a.endpoint.mem_from_bytes(&forged).unwrap();
+    let error = sent(a.wait(a.transfer(true, &to_b, transfer))).unwrap_err();
+    assert_eq!(denied(&error), Some(DeniedReason::Access));
+    drop(shown);
+    let error = sent(a.wait(a.transfer(false, &to_b, late))).unwrap_err();
+    assert_eq!(denied(&error), Some(DeniedReason::NoSuchKey));
+}
+
+/// One part of a transfer in several parts ends in an error: the others are waited for.
+#[test]
+fn a_transfer_ends_once_when_one_of_its_parts_fails() {
+    let fake = Fake::new(Device { message_bytes: 4096, ..Device::tcp() });
+    let (a, b) = Node::pair(&fake, URI);
+    let to_b = a.addr_of(&b);
+    let remote = b.register(vec![3; 100_000], Access::ReadWrite);
+    fake.hold(true);
+    fake.fail(Call::Read, raw::FI_EIO, 1);
+    let [transfer, good] = transfers(&a, &b, &remote);
+    let op = a.transfer(false, &to_b, transfer);
+    fake.release_backwards();
+    assert!(matches!(sent(a.wait(op)), Err(Error::Io { .. })));
+    sent(a.wait(a.transfer(false, &to_b, good))).unwrap();
+    let parts = fake.state().accesses.iter().map(|part| part.len).max();
+    assert_eq!(parts, Some(4096), "as long as the device takes");
+}
+
+#[test]
+fn messages_that_are_cut_off_harm_nobody() {
+    for fake in [Fake::new(Device::tcp()), single(Device::tcp())] {
+        let options = OpenOptions { message_bytes_max: 512, ..OpenOptions::default() };
+        let short = Node::open_with(&fake, URI, &options);
+        let long = Node::open(&fake, URI);
+        let (to_short, to_long) = (long.addr_of(&short), short.addr_of(&long));
+        let recv = short.recv_unexpected();
+        sent(long.wait(long.send_unexpected(&to_short, 1, &[1; 3000]))).unwrap();
+        sent(long.wait(long.send_unexpected(&to_short, 2, &[2; 300]))).unwrap();
+        assert_eq!(received(short.wait(recv)), (2, vec![2; 300]));
+        let recv = short.recv_expected(&to_long, 3);
+        sent(long.wait(long.send_expected(&to_short, 3, &[3; 3000]))).unwrap();
+        let error = sent(short.wait(recv)).unwrap_err();
+        assert!(matches!(error, Error::Protocol { .. }), "{error:?}");
+    }
+}
+
+#[test]
+fn a_queue_that_has_overrun_ends_everything() {
+    for as_event in [false, true] {
+        let fake = single(Device::tcp());
+        let (a, b) = Node::pair(&fake, URI);
+        let to_b = a.addr_of(&b);
+        let own = a.endpoint.self_addr();
+        let remote = b.register(vec![3; 100], Access::ReadWrite);
+        fake.hold(true);
+        let [transfer, _] = transfers(&a, &b, &remote);
+        let (memory, back) = counted(100);
+        let memory = a.endpoint.register(memory, Access::ReadOnly).unwrap();
+        let ops = [
+            a.recv_unexpected(),
+            a.recv_expected(&to_b, 1),
+            a.recv_expected(&own, 1),
+            a.send_expected(&to_b, 1, &[1; 2000]),
+            a.transfer(false, &to_b, transfer),
+        ];
+        match as_event {
+            true => fake.report(raw::FI_EOVERRUN),
+            false => fake.refuse(Call::CqRead, raw::FI_EOVERRUN, 1),
+        }
+        // What was in the queue before is told, then its end.
+        fake.hold(false);
+        let broken = std::iter::repeat_with(|| a.poll()).take(10).find_map(Result::err).unwrap();
+        assert!(broken.to_string().contains("Queue has been overrun"), "{broken}");
+        for op in ops {
+            let ended = sent(a.wait(op));
+            let is_told = |error: &Error| error.to_string().contains("Queue has been overrun");
+            assert!(as_event || ended.as_ref().is_err_and(is_told), "{op:?}: {ended:?}");
+            assert!(ended.is_ok() || ended.is_err_and(|error| is_told(&error)), "{op:?}");
+        }
+        assert_eq!(a.poll().unwrap(), 0);
+        let refused = a.endpoint.recv_unexpected(a.op(), a.endpoint.alloc_msg()).unwrap_err();
+        assert!(matches!(refused.error, Error::Closed));
+        drop(memory);
+        assert_eq!(back.load(Ordering::Relaxed), 1);
+    }
+}
+
+/// As of a message that was injected.
+#[test]
+fn an_error_of_no_operation_ends_none() {
+    let fake = Fake::new(Device::tcp());
+    let (a, b) = Node::pair(&fake, URI);
+    let (to_b, to_a) = (a.addr_of(&b), b.addr_of(&a));
+    let recv = a.recv_expected(&to_b, 1);
+    for errno in [raw::FI_EIO, raw::FI_ECONNRESET, raw::FI_EADDRNOTAVAIL] {
+        fake.report(errno);
+    }
+    b.send_expected(&to_a, 1, b"yes");
+    assert_eq!(received(both(&a, &b, &a, recv)), (1, b"yes".to_vec()));
+}
+
+/// `data` of a completion is valid only with its flag (`fi_cq.3`); C reads 0.
+#[test]
+fn a_request_without_data_has_tag_0() {
+    let fake = single(Device::tcp());
+    let (a, b) = Node::pair(&fake, URI);
+    let name = |node: &Node| {
+        let bytes = node.endpoint.addr_to_bytes(&node.endpoint.self_addr()).unwrap();
+        bytes[8..].to_vec()
+    };
+    let recv = a.recv_unexpected();
+    let message = [&name(&b)[..], b"bare"].concat();
+    fake.deliver(&name(&a), &name(&b), &message);
+    assert_eq!(received(a.wait(recv)), (0, b"bare".to_vec()));
+}
+
+/// Receives that were given up stay as long as there is room; then the library is asked to end
+/// them, which it may not do.
+#[test]
+fn receives_that_cannot_be_canceled_are_kept() {
+    for refused in [false, true] {
+        let fake = Fake::new(Device { receives: 16, ..Device::tcp() });
+        let (a, b) = Node::pair(&fake, URI);
+        let (to_b, to_a) = (a.addr_of(&b), b.addr_of(&a));
+        if refused {
+            fake.refuse(Call::Cancel, raw::FI_ENOENT, usize::MAX);
+        }
+        for tag in 0..8 {
+            let op = a.recv_expected(&to_b, tag);
+            a.endpoint.cancel(op);
+            assert!(matches!(sent(a.wait(op)), Err(Error::Canceled)));
+        }
+        assert!(fake.count(Call::Cancel) > 0);
+        // A receive of the same tag gets the message that comes to the one before it.
+        let recv = a.recv_expected(&to_b, 7);
+        for tag in [7, 3, 0] {
+            sent(b.wait(b.send_expected(&to_a, tag, &[tag as u8; 9]))).unwrap();
+        }
+        assert_eq!(received(a.wait(recv)), (7, vec![7; 9]));
+        fake.relent();
+        let recv = a.recv_expected(&to_b, 100);
+        b.send_expected(&to_a, 100, b"on");
+        assert_eq!(received(both(&a, &b, &a, recv)), (100, b"on".to_vec()));
+    }
+}

@@ -1,0 +1,146 @@
+//! From a URI to a device: what is asked for, and what is told when there is none.
+
+use std::ffi::CStr;
+
+use ofi_sys::{Library, LoadError, raw};
+
+use super::super::fake::{Call, Device, Fake, symbol};
+use super::*;
+
+const URI: &str = "ofi+tcp://127.0.0.1:0";
+
+/// What is told when that cannot be opened.
+fn told(fake: &Fake, uri: &str) -> String {
+    fake.open(uri).unwrap_err().to_string()
+}
+
+#[test]
+fn what_is_not_found_is_told_with_what_was_tried_and_what_there_is() {
+    let fake = Fake::of_version(1, 22, [Device::efa(), Device::shm()]);
+    let error = told(&fake, "ofi+cxi://cxi0");
+    for part in ["libfabric 1.22", "a library of a test", "`cxi`", "efa, shm"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    let error = told(&fake, URI);
+    assert!(error.contains("`tcp`, `net`"), "{error}");
+    let fake = Fake::new(Device::tcp());
+    for uri in ["ofi+tcp://127.0.0.2:0", "ofi+tcp://eth7/127.0.0.1:0"] {
+        let error = told(&fake, uri);
+        for part in [uri, "No data available", "lo (127.0.0.1)"] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+    }
+    let fake = Fake::of_version(1, 22, []);
+    assert!(told(&fake, URI).contains("finds no device"));
+}
+
+#[test]
+fn devices_that_cannot_do_it_are_told_with_why() {
+    let fake = Fake::new(Device { message_bytes: 2048, ..Device::tcp() });
+    let error = told(&fake, URI);
+    assert!(error.contains("message_bytes_max is 4096") && error.contains("2048"), "{error}");
+    let options = OpenOptions { message_bytes_max: 2048, ..OpenOptions::default() };
+    drop(fake.open_with(URI, &options).unwrap());
+    let fake = Fake::new(Device { data_bytes: 2, ..Device::tcp() });
+    let error = told(&fake, URI);
+    assert!(error.contains("2 bytes of data"), "{error}");
+}
+
+#[test]
+fn what_fails_while_an_endpoint_is_opened_is_named_and_all_is_closed() {
+    let fake = Fake::new(Device::tcp());
+    for (call, named) in [
+        (Call::Domain, "domain `lo`"),
+        (Call::CqOpen, "completion queue"),
+        (Call::SetOpt, "least room"),
+        (Call::Enable, "enable the endpoint"),
+        (Call::AvInsert, "insert an address"),
+    ] {
+        fake.refuse(call, raw::FI_ENOMEM, usize::MAX);
+        let error = told(&fake, URI);
+        assert!(error.contains(named) && error.contains("Cannot allocate memory"), "{error}");
+        assert_eq!(fake.count_open(), 0, "{call:?}");
+        fake.relent();
+    }
+    let fake = Fake::new(Device { mr_mode: raw::FI_MR_LOCAL, ..Device::tcp() });
+    fake.refuse(Call::Register, raw::FI_ENOMEM, usize::MAX);
+    assert!(told(&fake, URI).contains("takes no buffer for requests"));
+    assert_eq!(fake.count_open(), 0);
+}
+
+#[test]
+fn an_address_that_is_not_taken_is_an_error_of_the_lookup_alone() {
+    let fake = Fake::new(Device::tcp());
+    let (a, b) = Node::pair(&fake, URI);
+    let stranger = Node::open(&fake, URI);
+    fake.refuse(Call::AvInsert, raw::FI_EINVAL, 1);
+    let error = a.endpoint.lookup(stranger.endpoint.self_addr().uri()).unwrap_err();
+    assert!(error.to_string().contains("insert an address"), "{error}");
+    // Nor does a message from there do harm.
+    let to_b = stranger.addr_of(&b);
+    fake.refuse(Call::AvInsert, raw::FI_EINVAL, 1);
+    let recv = b.recv_unexpected();
+    sent(both(&stranger, &b, &stranger, stranger.send_unexpected(&to_b, 1, b"lost"))).unwrap();
+    while b.poll().unwrap() > 0 {}
+    sent(both(&a, &b, &a, a.send_unexpected(&a.addr_of(&b), 2, b"kept"))).unwrap();
+    assert_eq!(received(b.wait(recv)), (2, b"kept".to_vec()));
+}
+
+/// C asks by `node` and `service`; without a device there is no node, not an empty one.
+#[test]
+fn ports_of_fabrics_are_asked_for_with_or_without_a_device() {
+    for (uri, node, service) in [
+        ("ofi+cxi://cxi0", None, None),
+        ("ofi+cxi://cxi0:0", None, None),
+        ("ofi+cxi://", None, None),
+        ("ofi+cxi://cxi0:510", Some("cxi0"), Some("510")),
+        ("ofi+cxi://:510", None, Some("510")),
+    ] {
+        let fake = Fake::new(Device::cxi());
+        drop(Node::open(&fake, uri));
+        let search = fake.state().searches[0].clone();
+        assert_eq!((search.node.as_deref(), search.service.as_deref()), (node, service), "{uri}");
+    }
+    let fake = Fake::new(Device::cxi());
+    assert!(told(&fake, "ofi+cxi://cxi1").contains("cxi0"));
+    assert!(told(&fake, "ofi+cxi://cxi1:7").contains("cxi0"));
+}
+
+/// There is room for both (`slots.rs`), so that a device may want either.
+#[test]
+fn contexts_of_both_sizes_are_offered() {
+    for mode in [0, raw::FI_CONTEXT, raw::FI_ASYNC_IOV, raw::FI_CONTEXT | raw::FI_ASYNC_IOV] {
+        let fake = Fake::new(Device { mode, ..Device::tcp() });
+        let (a, b) = Node::pair(&fake, URI);
+        drop((a, b));
+        let offered = fake.state().searches[0].mode;
+        assert_eq!(offered, raw::FI_CONTEXT | raw::FI_CONTEXT2 | raw::FI_ASYNC_IOV);
+    }
+    let prefix = 1 << 58;
+    let fake = Fake::new(Device { mode: prefix, ..Device::tcp() });
+    assert!(matches!(fake.open(URI), Err(Error::Unavailable { .. })), "what is not done");
+}
+
+#[test]
+fn a_library_that_lacks_something_is_told_with_what() {
+    for missing in [c"fi_getinfo", c"fi_dupinfo", c"fi_fabric", c"fi_version", c"fi_strerror"] {
+        let find = |name: &CStr, version: Option<&CStr>| match name == missing {
+            true => std::ptr::null_mut(),
+            false => symbol(name, version),
+        };
+        // SAFETY: null, or a function of that name's type.
+        let error = unsafe { Library::from_symbols("libfabric.so.9", find) }.unwrap_err();
+        let told = error.to_string();
+        let name = missing.to_str().unwrap();
+        assert!(matches!(error, LoadError::Lacks { symbol, .. } if symbol == name), "{told}");
+        assert!(told.contains("libfabric.so.9") && told.contains(name), "{told}");
+    }
+    for (minor, opens) in [(12, false), (13, true)] {
+        let fake = Fake::of_version(1, minor, []);
+        // SAFETY: functions of their names' types.
+        let opened = fake.with(|_| unsafe { Library::from_symbols("libfabric.so.1", symbol) });
+        assert_eq!(opened.is_ok(), opens);
+        let too_old = opened.is_err_and(|error| matches!(error, LoadError::TooOld { .. }));
+        assert_ne!(too_old, opens);
+    }
+}
