@@ -285,6 +285,10 @@ mod tests {
 
     #[test]
     fn who_comes_when_all_places_are_taken_is_never_favoured() {
+        // Nobody may be favoured in a process that is not registered for it.
+        if !barrier::is_there() {
+            return eprintln!("SKIPPED: this kernel has no membarrier(2) for processes");
+        }
         let lock = RawBiasedLock::with_first(1);
         for thread in 1..=PLACES {
             let held = turns(&lock, 8 * thread, 2 << thread);
