@@ -90,8 +90,9 @@ impl<A, R> Handle<A, R> {
     }
 
     /// When the origin gives up, by this host's clock; `None`: it waits for ever, or cannot tell
-    /// (origins of ours can, over `na+sm`, `na+tcp` and `na+sim`). Calls that the handler makes on
-    /// its own ULT have this deadline, too: see [`without_deadline`](crate::without_deadline).
+    /// (origins of ours can, over `na+sm`, `na+tcp`, `ucx+…` and `na+sim`). Calls that the handler
+    /// makes on its own ULT have this deadline, too: see
+    /// [`without_deadline`](crate::without_deadline).
     pub fn deadline(&self) -> Option<Instant> {
         self.reply.deadline()
     }
@@ -106,9 +107,9 @@ impl<A, R> Handle<A, R> {
     /// Ask before long work, then look at it, wait for it in another ULT, or select on it with
     /// whatever the work waits for.
     ///
-    /// That an origin cancels is told by those of ours, over `na+sm`, `na+tcp` and `na+sim`; that
-    /// it is gone, always. An origin that listens, and was gone before the first token for a
-    /// request of it, is not seen to be.
+    /// That an origin cancels is told by those of ours, over `na+sm`, `na+tcp`, `ucx+…` and
+    /// `na+sim`; that it is gone, always. An origin that listens, and was gone before the first
+    /// token for a request of it, is not seen to be.
     ///
     /// ```
     /// # use margo::{Instance, Rpc};
