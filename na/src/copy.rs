@@ -1,7 +1,7 @@
 //! Copies in user space between two lists of pieces, large ones by several threads.
 
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::{CopyHelper, RawSegment};
+use crate::{CopyHelper, RawSegment, copy_bytes};
 
 /// Bytes of one part of a copy that is split.
 pub(crate) const SPLIT_BYTES: usize = 128 << 10;
@@ -27,7 +27,7 @@ impl Parts {
     fn run(&self, index: usize) {
         let Some(Part { from, to, len, done }) = self.0.get(index) else { return };
         // SAFETY: the contract of `copy_pieces`.
-        unsafe { std::ptr::copy(*from, *to, *len) };
+        unsafe { copy_bytes::copy(*from, *to, *len) };
         // pair: COPY-PART (the bytes are there)
         done.store(true, Ordering::Release);
     }
@@ -59,7 +59,7 @@ pub(crate) unsafe fn copy_pieces(
                 parts.0.push(Part { from: start, to: piece.ptr, len, done: false.into() });
             } else {
                 // SAFETY: the caller's duty; `copy` allows an overlap.
-                unsafe { std::ptr::copy(start, piece.ptr, len) };
+                unsafe { copy_bytes::copy(start, piece.ptr, len) };
             }
             taken += len;
             bytes += len;

@@ -40,6 +40,10 @@ pub mod claim;
 #[cfg(all(any(feature = "sm", feature = "tcp", feature = "ofi", feature = "ucx"), not(loom)))]
 #[cfg_attr(not(feature = "sm"), allow(dead_code, reason = "sm uses more of it than the others"))]
 mod copy;
+/// For the layer above, too.
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub mod copy_bytes;
 #[cfg(not(loom))]
 mod endpoint;
 #[cfg(not(loom))]

@@ -16,7 +16,7 @@ use crate::keys::Keys;
 use crate::lock::BiasedLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, lock};
-use crate::{Access, DeniedReason, Error, LocalMem, Memory, RawSegment, RemoteMem};
+use crate::{Access, DeniedReason, Error, LocalMem, Memory, RawSegment, RemoteMem, copy_bytes};
 
 type Released = Box<dyn FnOnce(Memory) + Send>;
 
@@ -424,7 +424,7 @@ impl Region {
             // - source: `pieces` stays inside a segment, which `self.memory` keeps valid for reads;
             // - destination: `room` is a live mutable slice of exactly `piece.len` bytes;
             // - no overlap: nobody holds a reference to registered bytes, and `room` is one.
-            unsafe { std::ptr::copy_nonoverlapping(piece.ptr, room.as_mut_ptr(), piece.len) };
+            unsafe { copy_bytes::copy(piece.ptr, room.as_mut_ptr(), piece.len) };
             done += piece.len;
         }
         true
@@ -444,7 +444,7 @@ impl Region {
             // SAFETY: as in `read_at`; `room` is as long as the piece, and need not be initialised
             // to be written to.
             unsafe {
-                std::ptr::copy_nonoverlapping(piece.ptr, room.as_mut_ptr().cast(), piece.len);
+                copy_bytes::copy(piece.ptr, room.as_mut_ptr().cast(), piece.len);
             }
             done += piece.len;
         }
@@ -466,7 +466,7 @@ impl Region {
             // - destination: `pieces` stays inside a segment, which `self.memory` keeps valid for
             //   writes (contract of `Memory::from_raw`);
             // - no overlap: nobody holds a reference to registered bytes, and `from` is one.
-            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), piece.ptr, piece.len) };
+            unsafe { copy_bytes::copy(from.as_ptr(), piece.ptr, piece.len) };
             done += piece.len;
         }
         true

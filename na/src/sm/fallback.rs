@@ -21,7 +21,7 @@ use super::record::{self, DATA_PREFIX, LANE_WORDS, word_at};
 use super::ring::{Consumer, Producer, Record, RingMemory, Violation, payload_max};
 use super::segment::MappedRing;
 use crate::sync::Arc;
-use crate::{LocalMem, RawSegment, SharedBuffer};
+use crate::{LocalMem, RawSegment, SharedBuffer, copy_bytes};
 
 /// Bytes of a slot of a lane.
 pub(super) const SLOT_BYTES: usize = 64 << 10;
@@ -130,7 +130,7 @@ impl Source<'_> {
             // - destination: inside the slot, for all pieces together have `len` bytes, in the
             //   lane's mapping, which `buffer` keeps; nobody holds references to it;
             // - no overlap: the lane is no registered memory.
-            unsafe { std::ptr::copy_nonoverlapping(piece.ptr, to, piece.len) };
+            unsafe { copy_bytes::copy(piece.ptr, to, piece.len) };
             at += piece.len;
         }
         let time = if put { nanos(began) } else { measure.into() };
@@ -281,7 +281,7 @@ impl Chunk<'_> {
                     // - source: inside the chunk, which is mapped (`LaneChunk::place`); the peer
                     //   may change it meanwhile: bytes without invariants;
                     // - destination: as above; no overlap, since a lane is no registered memory.
-                    unsafe { std::ptr::copy_nonoverlapping(from, piece.ptr, piece.len) };
+                    unsafe { copy_bytes::copy(from, piece.ptr, piece.len) };
                 })
             }
         }

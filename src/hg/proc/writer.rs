@@ -1,6 +1,6 @@
 //! Where an encoding goes: into the message, and from there into a vector when the message is full.
 
-use na::MsgBuf;
+use na::{MsgBuf, copy_bytes};
 
 use super::ProcLimits;
 use crate::hg::{ProcError, spare};
@@ -71,7 +71,7 @@ impl Writer {
     pub fn put(&mut self, bytes: &[u8]) -> Result<(), ProcError> {
         match self.room(bytes.len()) {
             Some(room) => {
-                room.copy_from_slice(bytes);
+                copy_bytes::fill(room, bytes);
                 Ok(())
             }
             None => self.put_overflow(&[bytes]),
@@ -87,7 +87,7 @@ impl Writer {
             self.room(len.len() + bytes.len()).and_then(|room| room.split_first_chunk_mut())
         {
             *count = len;
-            room.copy_from_slice(bytes);
+            copy_bytes::fill(room, bytes);
             return Ok(());
         }
         self.put_overflow(&[&len, bytes])
@@ -102,7 +102,7 @@ impl Writer {
             && let Some((room, [nul, const_flag, owned_flag])) = rest.split_last_chunk_mut()
         {
             *count = len;
-            room.copy_from_slice(text.as_bytes());
+            copy_bytes::fill(room, text.as_bytes());
             // One by one: put together elsewhere first, they would have to be waited for.
             *nul = 0;
             *const_flag = u8::from(is_const);
@@ -134,12 +134,12 @@ impl Writer {
         if self.overflow.is_none() {
             // What comes in small pieces may go on for as long again.
             let mut all = spare::take(len + len.min(AHEAD_MAX));
-            all.extend_from_slice(&self.buf.spare_mut()[self.start..self.at]);
+            copy_bytes::append(&mut all, &self.buf.spare_mut()[self.start..self.at]);
             self.overflow = Some(all);
             self.end = 0;
         }
         if let Some(all) = &mut self.overflow {
-            pieces.iter().for_each(|piece| all.extend_from_slice(piece));
+            pieces.iter().for_each(|piece| copy_bytes::append(all, piece));
         }
         Ok(())
     }
