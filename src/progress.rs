@@ -470,7 +470,7 @@ impl Sink<Token> for Dispatch<'_> {
     #[inline(always)]
     fn response(&mut self, token: Token, result: Result<Response, HgError>) {
         if let Token::Forward(call) = token {
-            // SAFETY: the RPC layer gives a token back once (`Sink`).
+            // SAFETY: once: a call has one token, which cannot be cloned and ends here.
             unsafe { Call::complete(call, self.inner, result) };
         }
     }
