@@ -474,7 +474,8 @@ impl Instance {
         call.watch.started();
         self.inner().kick();
         self.inner().operation_started();
-        started.map_err(|(source, _token)| {
+        started.map_err(|refused| {
+            let source = refused.0;
             call.watch.over(self.inner(), &call.given_up, &Err(source.clone()));
             failed(source)
         })

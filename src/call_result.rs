@@ -1,6 +1,6 @@
 //! Calls whose result is not just a value: errors of the application, and no result at all.
 
-use na::shared::Shared;
+use na::shared::Vacant;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -88,7 +88,7 @@ impl Instance {
         args: &A,
     ) -> Result<(), ForwardError> {
         let _no_limit = deadline::of_caller(rpc.name())?;
-        let (call, token) = Shared::pair(Call::waited_for());
+        let (call, token) = Vacant::new().fill_pair(Call::waited_for());
         let site = Site { rpc: rpc.name(), to, term: None };
         self.start_with(ForwardOptions::one_way(), rpc, site, args, token)?;
         match call.done().wait() {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use na::shared::Shared;
+use na::shared::{Shared, Vacant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -123,7 +123,7 @@ impl Instance {
                 log!(log, ERROR, rpc = name, %error, "no ULT for the callback of a call");
             }
         });
-        let (call, token) = Shared::pair(Call::with_extra(Some(at_end)));
+        let (call, token) = Vacant::new().fill_pair(Call::with_extra(Some(at_end)));
         let op = self.start(rpc, Site { rpc: name, to, term }, args, token)?;
         if let Some(term) = term {
             Call::set_alarm(&call, self, op, term.at);

@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use na::shared::{Onlooker, Shared};
+use na::shared::{Onlooker, Shared, Vacant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::{Eventual, ReadyIn, Selectable};
@@ -139,7 +139,7 @@ impl Instance {
             None => Call::new(),
             Some(_) => Call::with_extra(None),
         };
-        let (call, token) = Shared::pair(call);
+        let (call, token) = Vacant::new().fill_pair(call);
         let op = self.start(rpc, Site { rpc: rpc.name(), to, term }, args, token)?;
         let (instance, to) = (self.clone(), to.clone());
         let flight = Flight { instance, call, op, to, is_detached: false };

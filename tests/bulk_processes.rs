@@ -88,7 +88,7 @@ impl Side {
         let core = &self.node.core;
         let started =
             core.transfer(op, owner, bulk, *origin_offset, local, *target_offset, *len, 7);
-        started.map_err(|(error, _)| error).unwrap();
+        started.map_err(|refused| refused.0).unwrap();
         let mut end = None;
         self.until(|node| {
             end = node.bulk_end(7);

@@ -156,7 +156,7 @@ impl<T> Core<T> {
         local_offset: u64,
         len: u64,
         token: T,
-    ) -> Result<OpRef, (HgError, T)> {
+    ) -> Result<OpRef, Box<(HgError, T)>> {
         let found = match peer.into() {
             Some(peer) => Ok(peer.clone()),
             None => self.owner_told_by(remote),
@@ -174,7 +174,7 @@ impl<T> Core<T> {
         });
         let (peer, parts) = match started {
             Ok(started) => started,
-            Err(error) => return Err((error, token)),
+            Err(error) => return Err(Box::new((error, token))),
         };
         if parts.is_empty() {
             return self.transfer_done(len, token);
@@ -207,13 +207,13 @@ impl<T> Core<T> {
             Ok(op) => {
                 self.counts.bulk_count.bump();
                 match self.start_pieces(op) {
-                    Some(refused) => Err(refused),
+                    Some(refused) => Err(Box::new(refused)),
                     None => Ok(op),
                 }
             }
             Err(refused) => match *refused {
                 (error, Op::Transfer(BulkTransfer { token: Some(token), .. })) => {
-                    Err((error, token))
+                    Err(Box::new((error, token)))
                 }
                 _ => Ok(OpRef::NONE),
             },
@@ -228,10 +228,10 @@ impl<T> Core<T> {
     }
 
     /// A transfer that needed no network.
-    fn transfer_done(&self, len: u64, token: T) -> Result<OpRef, (HgError, T)> {
+    fn transfer_done(&self, len: u64, token: T) -> Result<OpRef, Box<(HgError, T)>> {
         let mut state = self.state();
         if state.closed {
-            return Err((HgError::Closed, token));
+            return Err(Box::new((HgError::Closed, token)));
         }
         self.counts.bulk_count.bump();
         state.tokens += 1;

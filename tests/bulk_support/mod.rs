@@ -183,7 +183,7 @@ impl Bed {
         let Mover { op, bulk, remote_offset, local, local_offset, len, owner } = *mover;
         let core = &self.nodes[at].core;
         let started = core.transfer(op, owner, bulk, remote_offset, local, local_offset, len, 77);
-        started.map_err(|(error, _)| error)?;
+        started.map_err(|refused| refused.0)?;
         let mut end = None;
         self.until("the end of a transfer", |nodes| {
             end = nodes[at].bulk_end(77);

@@ -52,7 +52,7 @@ impl Job {
         let Self { token, request, bulk, local, op, name } = self;
         let owner = request.origin();
         let started = node.core.transfer(*op, owner, bulk, 0, local, 0, bulk.len(), *token);
-        *name = Some(started.map_err(|(error, _)| error)?);
+        *name = Some(started.map_err(|refused| refused.0)?);
         Ok(())
     }
 }

@@ -117,15 +117,8 @@ impl<T> Eventual<T> {
         if !self.claim() {
             return Err(value);
         }
-        // SAFETY:
-        // - no alias: `claim` succeeds once, and readers wait for READY.
-        self.value.with_mut(|slot| unsafe { slot.cast::<T>().write(value) });
-        let waiters = self.publish();
-        // From here on `self` may be gone.
-        //
-        // SAFETY:
-        // - alive, unlinked: `publish` took the list, and nobody removes or wakes from it later.
-        unsafe { wake_reversed(waiters) };
+        // SAFETY: `claim` succeeds once, so it has not been set, and nobody else sets it.
+        unsafe { self.set_alone(value) };
         Ok(())
     }
 

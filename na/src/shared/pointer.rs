@@ -41,18 +41,6 @@ unsafe impl<T: Send + Sync> Send for Onlooker<T> {}
 unsafe impl<T: Send + Sync> Sync for Onlooker<T> {}
 
 impl<T> Shared<T> {
-    /// A value with one owner.
-    #[inline]
-    pub fn new(value: T) -> Self {
-        Vacant::new().fill(value)
-    }
-
-    /// A value with two owners.
-    #[inline]
-    pub fn pair(value: T) -> (Self, Self) {
-        Vacant::new().fill_pair(value)
-    }
-
     /// An owner that was counted.
     #[inline]
     fn of(node: NonNull<Node<T>>) -> Self {
@@ -98,8 +86,8 @@ impl<T> Shared<T> {
     }
 }
 
-/// Memory for a value that is shared. A value that is made after it is made where it stays, as far
-/// as the compiler can; one that is made before is moved there.
+/// Memory for a value to be shared. What is made when it is there is made where it stays, as far as
+/// the compiler can; what was made before is moved there.
 pub struct Vacant<T>(Box<MaybeUninit<Node<T>>>);
 
 impl<T> Vacant<T> {
@@ -272,7 +260,7 @@ mod tests {
     #[test]
     fn the_last_owner_drops_the_value() {
         let (all, value) = told();
-        let (one, other) = Shared::pair(value);
+        let (one, other) = Vacant::new().fill_pair(value);
         let third = one.clone();
         assert!(Shared::ptr_eq(&one, &third));
         drop(one);
@@ -284,7 +272,7 @@ mod tests {
 
     #[test]
     fn who_is_alone_may_change_the_value() {
-        let mut one = Shared::new(1);
+        let mut one = Vacant::new().fill(1);
         *Shared::get_mut(&mut one).unwrap() += 1;
         let other = one.clone();
         assert!(Shared::get_mut(&mut one).is_none());
@@ -298,7 +286,7 @@ mod tests {
     #[test]
     fn who_looks_on_keeps_nothing() {
         let (all, value) = told();
-        let one = Shared::new(value);
+        let one = Vacant::new().fill(value);
         let onlookers = [Shared::downgrade(&one), Shared::downgrade(&one)];
         let again = onlookers[0].clone();
         let upgraded = again.upgrade().unwrap();
@@ -319,7 +307,7 @@ mod tests {
         }
         for has_onlooker in [false, true] {
             let (all, value) = told();
-            let one = Shared::new(Bad(value));
+            let one = Vacant::new().fill(Bad(value));
             let onlooker = has_onlooker.then(|| Shared::downgrade(&one));
             catch_unwind(AssertUnwindSafe(|| drop(one))).unwrap_err();
             assert_eq!(are_left(&all), 0);
@@ -330,7 +318,7 @@ mod tests {
     #[test]
     fn owners_on_many_threads_leave_nothing_behind() {
         let (all, value) = told();
-        let one = Shared::new(value);
+        let one = Vacant::new().fill(value);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 let (own, onlooker) = (one.clone(), Shared::downgrade(&one));

@@ -205,7 +205,8 @@ impl Writer {
         }
     }
 
-    /// The message, with its length, if all that was written is in it.
+    /// The message, with its length, if all that was written is in it: to look at before it is
+    /// taken.
     #[inline]
     pub(in crate::hg) fn message(&mut self) -> Option<&mut MsgBuf> {
         if self.overflow.is_some() {
@@ -215,7 +216,7 @@ impl Writer {
         Some(&mut self.buf)
     }
 
-    /// Gives it.
+    /// Takes the message, of which [`message`](Self::message) has just said that all is in it.
     #[inline]
     pub(in crate::hg) fn into_message(self) -> MsgBuf {
         self.buf

@@ -40,7 +40,7 @@ fn run(
     target
         .core
         .transfer(op, &peer, bulk, remote_offset, local, local_offset, len, token)
-        .map_err(|(error, _)| error)
+        .map_err(|refused| refused.0)
         .unwrap();
     settle(origin, target);
     assert_eq!(*target.notes.bulks[&token].as_ref().unwrap(), len);
@@ -168,7 +168,7 @@ fn what_cannot_be_is_refused_at_once() {
     let refused = |op, bulk: &Bulk, remote_offset, local_offset, len| {
         let started =
             target.core.transfer(op, &peer, bulk, remote_offset, &local, local_offset, len, 1);
-        let (error, token) = started.unwrap_err();
+        let (error, token) = *started.unwrap_err();
         assert!(matches!(error, HgError::Bulk(_)), "{error}");
         assert_eq!((token, target.core.in_flight()), (1, 0));
     };
@@ -264,7 +264,7 @@ fn a_partial_failure_ends_the_transfer_once_after_all_of_it() {
     // It refuses the very first: nothing was started.
     target.endpoint.refuse(Refuse::Transfer);
     let refused = target.core.transfer(BulkOp::Pull, &peer, &bulk, 0, &local, 0, 40, 3);
-    assert!(matches!(refused, Err((HgError::Na(na::Error::InvalidArgument(_)), 3))));
+    assert!(matches!(*refused.unwrap_err(), (HgError::Na(na::Error::InvalidArgument(_)), 3)));
     assert_eq!(target.core.in_flight(), 0);
 }
 
@@ -309,7 +309,7 @@ fn a_descriptor_without_memory_is_an_error_not_a_success() {
     let local = target.expose(vec![0; 64], Access::ReadWrite);
     let peer = target.addr_of(&origin);
     let refused = target.core.transfer(BulkOp::Pull, &peer, &bulk, 0, &local, 0, 64, 1);
-    assert!(matches!(refused, Err((HgError::Bulk(_), 1))));
+    assert!(matches!(*refused.unwrap_err(), (HgError::Bulk(_), 1)));
 }
 
 #[test]

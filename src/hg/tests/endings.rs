@@ -196,7 +196,7 @@ fn close_gives_every_token_back() {
         assert!(matches!(*refused.unwrap_err(), (HgError::Closed, 5)));
     }
     let refused = origin.core.transfer(pull, &to, &remote, 0, &memory, 0, 0, 6);
-    assert!(matches!(refused, Err((HgError::Closed, 6))));
+    assert!(matches!(*refused.unwrap_err(), (HgError::Closed, 6)));
     // What was in somebody's hands can be dropped or answered, to no effect.
     answer_oneself(to_ourselves, b"late");
     while origin.step() > 0 {}

@@ -250,7 +250,7 @@ thread_local! {
 #[derive(Debug)]
 pub(super) struct Fake {
     shared: Arc<Shared>,
-    library: &'static Library,
+    functions: &'static Library,
 }
 
 impl Fake {
@@ -290,13 +290,13 @@ impl Fake {
             open: HashMap::new(),
         };
         let shared = Arc::new(Shared { version, state: Mutex::new(state) });
-        Self { shared, library: library::library() }
+        Self { shared, functions: library::library() }
     }
 
     /// What `call` does while the library is this one.
     pub(super) fn with<T>(&self, call: impl FnOnce(&'static Library) -> T) -> T {
         let before = CURRENT.replace(Some(self.shared.clone()));
-        let result = call(self.library);
+        let result = call(self.functions);
         CURRENT.set(before);
         result
     }
