@@ -101,7 +101,10 @@ fn pop(consumer: &mut Consumer<Memory>, tag: u32, len: usize) -> bool {
 
 /// Moves `before` records of `len` bytes in one thread, so that the next ones meet the wrap.
 fn rings(before: u32, len: usize) -> (Producer<Memory>, Consumer<Memory>) {
-    let memory = Memory::new();
+    rings_of(Memory::new(), before, len)
+}
+
+fn rings_of(memory: Memory, before: u32, len: usize) -> (Producer<Memory>, Consumer<Memory>) {
     let mut producer = Producer::new(memory.clone());
     let mut consumer = Consumer::new(memory);
     for tag in 0..before {
@@ -155,6 +158,30 @@ fn records_arrive_across_the_wrap() {
             }
         }
         sender.join().unwrap();
+    });
+}
+
+/// A quarter of this ring is two lines: each third short record goes back to the start if what was
+/// before it is read by then, and stays in line if not.
+#[test]
+fn records_go_back_to_the_start_only_when_all_is_read() {
+    for before in 0..4 {
+        check(move || race(before, SHORT, 4));
+    }
+    // All is read before the third is sent; then two lines are known to be free, until it is read.
+    loom::model(|| {
+        let memory = Memory::new();
+        let (mut producer, mut consumer) = rings_of(memory.clone(), 2, SHORT);
+        assert!(push(&mut producer, 2, SHORT));
+        assert_eq!(memory.commit_word(0).load(Relaxed) >> 32, 2, "at the start");
+        assert!(!push(&mut producer, 3, SHORT), "the consumer may be anywhere");
+        assert!(pop(&mut consumer, 2, SHORT));
+        for tag in 3..6 {
+            assert!(push(&mut producer, tag, SHORT), "{tag}");
+        }
+        assert_eq!(memory.commit_word(3 * LINE).load(Relaxed) >> 32, 5, "in line");
+        assert_eq!(producer.written(), 6 * LINE as u64, "without padding");
+        assert!((3..6).all(|tag| pop(&mut consumer, tag, SHORT)));
     });
 }
 

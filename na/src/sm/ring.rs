@@ -23,9 +23,17 @@
 //! 3. stores the record's own commit word.
 //!
 //! A producer that dies in between leaves nothing visible. The consumer publishes its position in
-//! `head`, not after each record but after each quarter of the ring. No record exceeds a quarter,
-//! so an empty ring always has room: at most three quarters (padding, record, unpublished part)
-//! are unavailable.
+//! `head` after each record, and says so to a producer that may wait for room after each quarter of
+//! the ring. No record exceeds a quarter, so a ring that was full and is emptied always crosses
+//! one: padding and record need less than half of it.
+//!
+//! # A ring that is little used stays in the cache
+//!
+//! Each line that is written for the first time in a while comes from an outer cache, twice: here
+//! and at the consumer. So a producer that has filled the first [`FOLD`] bytes, and finds that the
+//! consumer has read everything, pads the rest of the ring and goes on at its start. It looks at
+//! `head` for that once in so many bytes, and not for a while after the ring was full: who has more
+//! under way needs the whole of it.
 //!
 //! # Who may touch what
 //!
@@ -35,8 +43,8 @@
 //! | commit word at the consumer's position | producer (pair: RING-COMMIT) | consumer |
 //! | lines of a committed record | nobody | consumer |
 //! | `head` | consumer (pair: RING-HEAD) | producer |
-//! | `tail`, `head_seen` | producer, private | |
-//! | position, `published` | consumer, private | |
+//! | `tail`, `head_seen`, `fold_at`, `padded` | producer, private | |
+//! | position, `told` | consumer, private | |
 //!
 //! # Distrust
 //!
@@ -56,6 +64,17 @@ pub const COMMIT_BYTES: usize = 8;
 
 /// Reserved kind: skip to the start of the ring.
 pub const PAD: u8 = u8::MAX;
+
+/// After so many bytes, or a quarter of the ring, the producer looks whether it can go back to the
+/// start. Two rings of this size, and what is copied to and from them, fit the first cache.
+pub const FOLD: usize = 8 << 10;
+
+/// So many rings are used whole after one was full.
+const WHOLE: u64 = 8;
+
+/// Lines that are taken ahead of the next record at most. More of them would stand in the way of
+/// the answer, which passes the same buffers of outstanding misses.
+const OWNED_MAX: usize = 16;
 
 /// The memory of a ring, starting out as zeroes. The protocol is generic over it, so that a model
 /// checker can watch.
@@ -125,6 +144,16 @@ const fn span(payload: usize) -> usize {
     (COMMIT_BYTES + payload).next_multiple_of(LINE)
 }
 
+const fn fold(capacity: usize) -> usize {
+    if capacity / 4 < FOLD { capacity / 4 } else { FOLD }
+}
+
+/// A record goes back to the start from there on: not onto the one before it, which the consumer
+/// may still be copying from its cache.
+fn folds_from(fold: usize, span: usize) -> usize {
+    fold.max(2 * span)
+}
+
 /// Room that was found for one record.
 #[derive(Debug)]
 pub struct Slot {
@@ -141,12 +170,17 @@ pub struct Producer<M> {
     memory: M,
     tail: u64,
     head_seen: u64,
+    /// From this tail on, it may be time to go back to the start.
+    fold_at: u64,
+    /// Bytes of padding so far.
+    padded: u64,
 }
 
 impl<M: RingMemory> Producer<M> {
     /// The producer of a fresh ring.
     pub fn new(memory: M) -> Self {
-        Self { memory, tail: 0, head_seen: 0 }
+        let fold_at = fold(memory.capacity()) as u64;
+        Self { memory, tail: 0, head_seen: 0, fold_at, padded: 0 }
     }
 
     /// Bytes of the ring.
@@ -154,9 +188,9 @@ impl<M: RingMemory> Producer<M> {
         self.memory.capacity()
     }
 
-    /// Bytes that were written so far, padding included.
+    /// Bytes of the records that were written so far, in whole lines and without padding.
     pub fn written(&self) -> u64 {
-        self.tail
+        self.tail - self.padded
     }
 
     /// Finds room for a record. `None`: the ring is full. A slot that is not published is void.
@@ -175,23 +209,52 @@ impl<M: RingMemory> Producer<M> {
         let offset = self.tail as usize & (capacity - 1);
         let rest = capacity - offset;
         let span = span(payload);
-        let skip = if span > rest { rest } else { 0 };
+        let mut skip = if span > rest { rest } else { 0 };
+        if self.tail >= self.fold_at && skip == 0 && self.folds(offset, span)? {
+            skip = rest;
+        }
         // One more line: the zeroed commit word behind the record.
         let need = (skip + span + LINE) as u64;
-        let free = |head: u64| capacity as u64 - (self.tail - head);
-        if need > free(self.head_seen) {
-            // pair: RING-HEAD (the consumer is done with everything before it)
-            let head = self.memory.head().load(Ordering::Acquire);
-            if head < self.head_seen || head > self.tail || !head.is_multiple_of(LINE as u64) {
-                return Err(Violation::Head);
-            }
-            self.head_seen = head;
-            if need > free(head) {
+        if need > self.free() {
+            self.look()?;
+            if need > self.free() {
+                self.fold_at = self.tail + WHOLE * capacity as u64;
                 return Ok(None);
             }
         }
         let at = if skip > 0 { 0 } else { offset };
         Ok(Some(Slot { at, skip, payload }))
+    }
+
+    /// Bytes that the consumer is known to be done with, or that were never used.
+    #[inline(always)]
+    fn free(&self) -> u64 {
+        self.memory.capacity() as u64 - (self.tail - self.head_seen)
+    }
+
+    /// Looks how far the consumer is.
+    #[inline]
+    fn look(&mut self) -> Result<(), Violation> {
+        // pair: RING-HEAD (the consumer is done with everything before it)
+        let head = self.memory.head().load(Ordering::Acquire);
+        if head < self.head_seen || head > self.tail || !head.is_multiple_of(LINE as u64) {
+            return Err(Violation::Head);
+        }
+        self.head_seen = head;
+        Ok(())
+    }
+
+    /// Whether a record of `span` bytes goes to the start although it has room at `offset`.
+    #[inline(never)]
+    fn folds(&mut self, offset: usize, span: usize) -> Result<bool, Violation> {
+        let fold = fold(self.memory.capacity());
+        if offset < folds_from(fold, span) {
+            self.fold_at = self.tail + (folds_from(fold, span) - offset) as u64;
+            return Ok(false);
+        }
+        self.look()?;
+        self.fold_at = self.tail + fold as u64;
+        Ok(self.head_seen == self.tail)
     }
 
     /// Writes `bytes` into the payload at `offset`.
@@ -249,22 +312,39 @@ impl<M: RingMemory> Producer<M> {
             self.memory.commit_word(pad).store(commit_word(0, PAD, 0), Ordering::Release);
         }
         self.tail = next;
-        let ahead = next + LINE as u64;
-        if ahead + LINE as u64 - self.head_seen <= self.memory.capacity() as u64 {
+        if slot.skip > 0 {
+            self.padded += slot.skip as u64;
+            let start = next - span(slot.payload) as u64;
+            self.fold_at = self.fold_at.max(start + fold(mask + 1) as u64);
+        }
+        self.own_next(span(slot.payload));
+    }
+
+    /// Takes the lines where the next record will be, if it is as long as the last one. The
+    /// consumer has read them, so each has to be taken away from its cache before it can be
+    /// written: better while the answer is awaited.
+    #[inline(always)]
+    fn own_next(&mut self, span: usize) {
+        let mask = self.memory.capacity() - 1;
+        let offset = self.tail as usize & mask;
+        let lines = span.min(OWNED_MAX * LINE) as u64;
+        if self.tail >= self.fold_at && offset >= folds_from(fold(mask + 1), span) {
+            self.own(0, lines + LINE as u64);
+            return;
+        }
+        let (ahead, end) = (self.tail + LINE as u64, self.head_seen + mask as u64 + 1);
+        if ahead + LINE as u64 <= end {
             // The next short record has its terminator there. Owning that line already spares it a
             // cache miss between payload and commit word; the value does not matter.
             self.memory.commit_word(ahead as usize & mask).store(0, Ordering::Relaxed);
-            self.own_ahead(ahead + LINE as u64, next + span(slot.payload) as u64);
+            self.own(ahead + LINE as u64, end.min(self.tail + lines));
         }
     }
 
-    /// Asks for the free lines from one position to another, where the next record will be if it is
-    /// as long as the last one. The consumer has read them once, so each has to be taken away from
-    /// its cache before it can be written: better while the answer is awaited.
+    /// Takes the lines from one position to another.
     #[inline(always)]
-    fn own_ahead(&self, mut from: u64, to: u64) {
+    fn own(&self, mut from: u64, to: u64) {
         let mask = self.memory.capacity() - 1;
-        let to = to.min(self.head_seen + self.memory.capacity() as u64);
         while from < to {
             self.memory.own(from as usize & mask);
             from += LINE as u64;
@@ -293,13 +373,14 @@ pub struct Record {
 pub struct Consumer<M> {
     memory: M,
     position: u64,
-    published: u64,
+    /// The position that the producer was last told of, should it wait.
+    told: u64,
 }
 
 impl<M: RingMemory> Consumer<M> {
     /// The consumer of a fresh ring.
     pub fn new(memory: M) -> Self {
-        Self { memory, position: 0, published: 0 }
+        Self { memory, position: 0, told: 0 }
     }
 
     /// Bytes of the ring.
@@ -385,16 +466,16 @@ impl<M: RingMemory> Consumer<M> {
         unsafe { self.memory.read(record.at + COMMIT_BYTES + offset, to, len) };
     }
 
-    /// Leaves `record` behind. `true`: the producer was told of new room, so ask its doorbell.
+    /// Leaves `record` behind. `true`: there is enough room to ask the producer's doorbell.
     #[inline]
     pub fn advance(&mut self, record: Record) -> bool {
         self.position += span(record.len) as u64;
-        if self.position - self.published < self.memory.capacity() as u64 / 4 {
-            return false;
-        }
-        self.published = self.position;
         // pair: RING-HEAD (all reads of these records first)
         self.memory.head().store(self.position, Ordering::Release);
+        if self.position - self.told < self.memory.capacity() as u64 / 4 {
+            return false;
+        }
+        self.told = self.position;
         true
     }
 }

@@ -43,6 +43,7 @@ use super::offer::OFFERS_MAX;
 use super::prefetch;
 use super::ring::{LINE, RingMemory};
 use crate::Error;
+use crate::copy_bytes;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -310,7 +311,7 @@ impl RingMemory for MappedRing {
         // SAFETY:
         // - source and destination are valid by the caller's duties;
         // - no overlap: the caller's memory is not in this mapping, which is private to `sm`.
-        unsafe { std::ptr::copy_nonoverlapping(from, to.as_ptr(), len) };
+        unsafe { copy_bytes::copy(from, to.as_ptr(), len) };
     }
 
     #[inline(always)]
@@ -321,7 +322,7 @@ impl RingMemory for MappedRing {
         // - source and destination are valid by the caller's duties, and do not overlap (as above);
         // - a hostile peer may change the source meanwhile: bytes without invariants, looked at
         //   only after this copy.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, len) };
+        unsafe { copy_bytes::copy(from.as_ptr(), to, len) };
     }
 }
 
