@@ -12,9 +12,9 @@ use rustix::mm::{MapFlags, ProtFlags};
 use super::address::Name;
 use super::block::{ANNOUNCE, ANNOUNCE_BYTES, PeerBlocks};
 use super::handshake::{Kind, PACKET_BYTES_MAX, Packet};
-use super::record::{REQUEST_BYTES_MAX, Request, TAKEN};
+use super::record::{EXPECTED_PAGE, REQUEST_BYTES_MAX, Request};
 use super::ring::{Consumer, LINE, Producer, RingMemory, payload_max};
-use super::segment::{RING_BYTES, Segment};
+use super::segment::{self, RING_BYTES, Segment};
 use super::{address, socket};
 use crate::Uri;
 use crate::fuzz_target::Target;
@@ -234,7 +234,7 @@ fn talk(target: &Target, data: &[u8]) {
     let ring_bytes = *RING_BYTES.start();
     let (segment, fd) = Segment::create(ring_bytes).expect("a segment");
     drop(segment);
-    let scratch = Scratch::map(&fd, 4096 + 2 * ring_bytes);
+    let scratch = Scratch::map(&fd, segment::total_bytes(ring_bytes));
     if first % 2 == 1 {
         let hello = &data[..data.len().min(2 * PACKET_BYTES_MAX)];
         // Refused when it is empty.
@@ -311,7 +311,9 @@ fn misbehave(
                 }
                 let span = (8 + len).next_multiple_of(LINE);
                 scratch.word((tail + span) / 8).store(0, Ordering::Relaxed);
-                let word = len as u64 | u64::from(kind % (TAKEN + 1)) << 24 | u64::from(step) << 32;
+                let word = len as u64
+                    | u64::from(kind % (EXPECTED_PAGE + 1)) << 24
+                    | u64::from(step) << 32;
                 scratch.word(tail / 8).store(word, Ordering::Release);
                 tail += span;
             }

@@ -13,7 +13,7 @@
 //! | offset | type | hello, welcome | refused |
 //! |---|---|---|---|
 //! | 0 | 4 bytes | magic `MRGO` | the same |
-//! | 4 | u16 | version, 2 | the same |
+//! | 4 | u16 | version, 3 | the same |
 //! | 6 | u16 | 1 hello, 2 welcome | 3 |
 //! | 8 | u32 | largest message, bytes; both sides use the minimum | 0 |
 //! | 12 | u32 | flags: 1 listens, 2 may be attached to, 4 never sleeps | 0 |
@@ -43,7 +43,7 @@ pub(super) const PACKET_BYTES_MAX: usize = FIXED + TEXT_BYTES_MAX;
 
 /// First bytes of every packet.
 const MAGIC: [u8; 4] = *b"MRGO";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 const FIXED: usize = 48;
 pub(super) const TEXT_BYTES_MAX: usize = 256;
 const FLAG_LISTENS: u32 = 1;

@@ -22,11 +22,12 @@ use super::costs::Way;
 use super::doorbell::{BOARD, RECORDS, ROOM, settle};
 use super::fallback::{Lane, Source, Span};
 use super::offer::{Going, Offers};
-use super::record::{self, CONTROL_WORDS, Status};
-use super::ring::{Producer, Violation};
+use super::record::{self, CONTROL_WORDS, PAGE_RECORD, Status};
+use super::ring::{LINE, Producer, Violation};
 use super::rma::Requests;
 use super::segment::{MappedRing, Segment};
 use super::socket::{self, Credentials};
+use super::turns::{PAGE_BYTES, PAGED_MIN, Turns};
 pub(super) use crate::loopback::{Outcome, Queued};
 use crate::matching::Kind;
 use crate::sync::Arc;
@@ -60,6 +61,8 @@ pub(super) struct Conn {
     backlog: AtomicBool,
     /// A sender found the ring broken: 1 + index into [`FAULTS`].
     fault: AtomicU8,
+    /// Whose pages are whose.
+    pub(super) turns: Turns,
 }
 
 /// How long a process that was alive counts as alive. A thread may lose its core for longer between
@@ -79,6 +82,7 @@ impl Conn {
         let peer_sleeps = AtomicBool::new(true);
         let (process, peer_board) = (OnceLock::new(), OnceLock::new());
         let (made, alive_until) = (Instant::now(), AtomicU64::new(0));
+        let turns = segment.turns();
         Self {
             token,
             socket,
@@ -94,6 +98,7 @@ impl Conn {
             peer_board,
             backlog,
             fault,
+            turns,
         }
     }
 
@@ -303,6 +308,8 @@ pub(super) struct TxLink {
     messages: u64,
     /// Largest message that the peer takes; zero until it has welcomed us.
     limit: Option<usize>,
+    /// Bytes of messages in pages, in whole lines.
+    paged: u64,
     control: VecDeque<Control>,
     queue: VecDeque<Queued>,
     announced: Announced,
@@ -329,6 +336,7 @@ impl TxLink {
             conn,
             requests: Requests::default(),
             producer,
+            paged: 0,
             messages: 0,
             limit: None,
             control: VecDeque::new(),
@@ -358,9 +366,9 @@ impl TxLink {
         self.limit.is_some()
     }
 
-    /// Bytes that went through the ring, in whole lines.
+    /// Bytes that went through the ring and pages, in whole lines.
     pub(super) fn sent_bytes(&self) -> u64 {
-        self.producer.written()
+        self.producer.written() + self.paged
     }
 
     /// Messages that were taken, also those that wait for room in the ring.
@@ -428,6 +436,11 @@ impl TxLink {
     /// `false`: no room.
     #[inline]
     fn write_bytes(&mut self, kind: Kind, tag: Tag, bytes: &[u8]) -> Result<bool, Violation> {
+        if (PAGED_MIN..=PAGE_BYTES).contains(&bytes.len())
+            && let Some(page) = self.conn.turns.ours()
+        {
+            return self.write_page(page, kind, tag, bytes);
+        }
         let Some(slot) = self.producer.reserve(bytes.len())? else { return Ok(false) };
         self.producer.write(&slot, 0, bytes);
         let kind = match kind {
@@ -435,6 +448,29 @@ impl TxLink {
             Kind::Expected => record::EXPECTED,
         };
         self.producer.publish(slot, kind, tag.0);
+        Ok(true)
+    }
+
+    /// Sends a message in a page that is ours. `false`: no room for its record.
+    fn write_page(
+        &mut self,
+        page: usize,
+        kind: Kind,
+        tag: Tag,
+        bytes: &[u8],
+    ) -> Result<bool, Violation> {
+        let Some(slot) = self.producer.reserve(PAGE_RECORD)? else { return Ok(false) };
+        // SAFETY: `turns` says that it is ours; nobody else sends, for this link is borrowed.
+        unsafe { self.conn.segment.write_page(page, bytes) };
+        self.conn.turns.pass(page);
+        self.producer.write(&slot, 0, &(page as u64).to_le_bytes());
+        self.producer.write(&slot, 8, &(bytes.len() as u64).to_le_bytes());
+        let kind = match kind {
+            Kind::Unexpected => record::UNEXPECTED_PAGE,
+            Kind::Expected => record::EXPECTED_PAGE,
+        };
+        self.producer.publish(slot, kind, tag.0);
+        self.paged += bytes.len().next_multiple_of(LINE) as u64;
         Ok(true)
     }
 

@@ -81,6 +81,11 @@ pub mod lane;
 mod ring;
 #[cfg(loom)]
 pub mod ring;
+#[cfg(not(loom))]
+#[allow(unreachable_pub, reason = "public for the models only")]
+mod turns;
+#[cfg(loom)]
+pub mod turns;
 
 #[cfg(not(loom))]
 use crate::lock;

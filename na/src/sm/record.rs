@@ -21,6 +21,8 @@
 //! | 17 | offer | owner to requester | key u64, block u64, place u64 (`offer.rs`) |
 //! | 18 | offer of plain memory | owner to requester | key, place, address, length, u64 each |
 //! | 19 | taken | requester to owner | part, time of all its data, time of the last, u64 each |
+//! | 20 | unexpected message in a page | both | page, length, u64 each (`turns.rs`); tag in the commit word |
+//! | 21 | expected message in a page | both | the same |
 //!
 //! A time is what copying these bytes took, nanoseconds; zero if it was not measured, as a pull can
 //! ask for. Measure is 0, or 1: the requester says with *taken* how long taking the data took, when
@@ -50,6 +52,11 @@ pub(super) const LANE_SUPPLY: u8 = 16;
 pub(super) const OFFER: u8 = 17;
 pub(super) const OFFER_PLAIN: u8 = 18;
 pub(super) const TAKEN: u8 = 19;
+pub(super) const UNEXPECTED_PAGE: u8 = 20;
+pub(super) const EXPECTED_PAGE: u8 = 21;
+
+/// Bytes of a record of a page.
+pub(super) const PAGE_RECORD: usize = 16;
 
 /// Words of a record of the lane.
 pub(super) const LANE_WORDS: usize = 5;

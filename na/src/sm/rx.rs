@@ -25,12 +25,13 @@ use super::offer::{Theirs, read_place};
 use super::peer::Peer;
 use super::poll::Sink;
 use super::record::{
-    self, CONTROL_WORDS, PARTS_MAX, Piece, REQUEST_BYTES_MAX, Request, Status, word_at,
+    self, CONTROL_WORDS, PAGE_RECORD, PARTS_MAX, Piece, REQUEST_BYTES_MAX, Request, Status, word_at,
 };
 use super::ring::{Consumer, Record};
 use super::segment::MappedRing;
 use super::serve::{Place, Services};
 use super::socket::{self, Heard};
+use super::turns::PAGE_BYTES;
 use crate::matching::{Arrived, Kind};
 use crate::ran::Ran;
 use crate::sync::Arc;
@@ -58,6 +59,21 @@ pub(super) enum Stage {
         waited: Ran,
     },
     Up,
+}
+
+/// A message in a page that is theirs.
+#[derive(Debug, Clone, Copy)]
+struct Paged {
+    page: usize,
+    len: usize,
+}
+
+impl Paged {
+    fn read(self, conn: &Conn, place: &mut [u8]) {
+        // SAFETY: made by `RxLink::page` where the page was theirs, which only the poll changes,
+        // and the poll is the caller.
+        unsafe { conn.segment.read_page(self.page, place) };
+    }
 }
 
 /// A connection, for the poll alone.
@@ -137,6 +153,33 @@ impl RxLink {
     pub(super) fn with_link<R>(&self, act: impl FnOnce(&mut TxLink) -> R) -> Option<R> {
         let mut links = self.peer.links.lock();
         links.iter_mut().find(|link| link.conn.token == self.conn.token).map(act)
+    }
+
+    /// The page that a record announces, and of what kind the message there is.
+    #[inline(never)]
+    fn page(&self, record: &Record) -> Result<(Kind, Paged), &'static str> {
+        let mut bytes = [0; PAGE_RECORD];
+        if record.len != bytes.len() {
+            return Err("a page with a record of another length");
+        }
+        self.rx.read(record, 0, &mut bytes);
+        let word = |index| word_at(&bytes, index).unwrap_or(u64::MAX);
+        let page = self.conn.turns.theirs(word(0)).ok_or("a page that it does not have")?;
+        let len = usize::try_from(word(1)).unwrap_or(usize::MAX);
+        if len > PAGE_BYTES {
+            return Err("a message that is longer than its page");
+        }
+        let unexpected = record.kind == record::UNEXPECTED_PAGE;
+        Ok((if unexpected { Kind::Unexpected } else { Kind::Expected }, Paged { page, len }))
+    }
+
+    /// Leaves the record of a message behind, and takes its page.
+    #[inline]
+    fn leave(&mut self, record: Record, page: Option<Paged>) {
+        if let Some(Paged { page, .. }) = page {
+            self.conn.turns.take(page);
+        }
+        self.advance(record);
     }
 
     /// Leaves a record behind.
@@ -295,9 +338,16 @@ impl SmEndpoint {
                     break;
                 }
             };
-            let kind = match record.kind {
-                record::UNEXPECTED => Kind::Unexpected,
-                record::EXPECTED => Kind::Expected,
+            let (kind, page) = match record.kind {
+                record::UNEXPECTED => (Kind::Unexpected, None),
+                record::EXPECTED => (Kind::Expected, None),
+                record::UNEXPECTED_PAGE | record::EXPECTED_PAGE => match link.page(&record) {
+                    Ok((kind, paged)) => (kind, Some(paged)),
+                    Err(reason) => {
+                        link.breach(reason);
+                        break;
+                    }
+                },
                 _ => {
                     if let Err(reason) = self.handle_control(link, &record, out) {
                         link.breach(reason);
@@ -308,14 +358,17 @@ impl SmEndpoint {
                     continue;
                 }
             };
-            if record.len > link.limit {
-                link.breach(format!("a message of {} bytes", record.len));
+            let (tag, len) = (Tag(record.tag), page.map_or(record.len, |page| page.len));
+            if len > link.limit {
+                link.breach(format!("a message of {len} bytes"));
                 break;
             }
-            // The one copy, from the ring into the receive's buffer. What is decided here depends
-            // on the record's word alone, of which there is a copy: the peer could change the rest.
-            let fill = |place: &mut [u8]| link.rx.read(&record, 0, place);
-            let (tag, len) = (Tag(record.tag), record.len);
+            // The one copy, from the ring or page into the receive's buffer. What is decided here
+            // depends on words alone of which there is a copy: the peer could change the rest.
+            let fill = |place: &mut [u8]| match page {
+                None => link.rx.read(&record, 0, place),
+                Some(page) => page.read(&link.conn, place),
+            };
             let mut matcher = self.matcher.lock();
             let Some(claimed) = matcher.claim(kind, &link.addr, tag, len) else {
                 let kept = matcher.keep(kind, &link.addr, tag, len, fill);
@@ -324,14 +377,14 @@ impl SmEndpoint {
                     break;
                 }
                 link.peer.count_received();
-                link.advance(record);
+                link.leave(record, page);
                 progress = true;
                 continue;
             };
             drop(matcher);
             let (op, buf, from) = claimed.fill(&link.addr, &mut link.spare, len, fill);
             link.peer.count_received();
-            link.advance(record);
+            link.leave(record, page);
             progress = true;
             // The record is done with, should the sink panic. The completion is made where it is
             // handed over: it is larger than what it says.

@@ -20,6 +20,7 @@
 //! | 2304 | u32 for each offer of the acceptor | acceptor |
 //! | 4096 | ring 0, creator to acceptor | creator |
 //! | 4096 + ring | ring 1, acceptor to creator | acceptor |
+//! | 4096 + 2 ring | pages (`turns.rs`) | in turn |
 //!
 //! Words but those of offers are 128 bytes apart, because processors fetch lines in pairs. The rest
 //! of the first page is reserved.
@@ -42,6 +43,7 @@ use super::gate::Gate;
 use super::offer::OFFERS_MAX;
 use super::prefetch;
 use super::ring::{LINE, RingMemory};
+use super::turns::{PAGE_BYTES, PAGES, Turns};
 use crate::Error;
 use crate::copy_bytes;
 use crate::sync::Arc;
@@ -234,6 +236,58 @@ impl Segment {
         let head = unsafe { self.base.add(HEADS[index]) }.cast();
         MappedRing { data, head, bytes: self.ring_bytes, _segment: self.clone() }
     }
+
+    /// Whose turn the pages of a fresh segment are.
+    pub(super) fn turns(&self) -> Turns {
+        Turns::new(self.side == Side::Creator)
+    }
+
+    /// # Panics
+    ///
+    /// If there is no such page, or it is shorter.
+    #[inline]
+    fn page(&self, page: usize, len: usize) -> NonNull<u8> {
+        assert!(page < PAGES && len <= PAGE_BYTES, "beyond a page");
+        // SAFETY: inside the mapping of `total_bytes`, by the check above.
+        unsafe { self.base.add(pages_at(self.ring_bytes) + page * PAGE_BYTES) }
+    }
+
+    /// Writes `bytes` to the start of a page.
+    ///
+    /// # Safety
+    ///
+    /// The page is ours and the caller the only sender (`turns.rs`).
+    ///
+    /// # Panics
+    ///
+    /// If there is no such page, or it is shorter.
+    #[inline]
+    pub(super) unsafe fn write_page(&self, page: usize, bytes: &[u8]) {
+        let to = self.page(page, bytes.len());
+        // SAFETY:
+        // - source: a slice; destination: `page` has checked that it is inside;
+        // - nobody else of this process accesses it (contract), and no reference to it exists.
+        unsafe { copy_bytes::copy(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
+    }
+
+    /// Reads the start of a page into `place`.
+    ///
+    /// # Safety
+    ///
+    /// The page is theirs and the caller the only receiver (`turns.rs`).
+    ///
+    /// # Panics
+    ///
+    /// If there is no such page, or it is shorter.
+    #[inline]
+    pub(super) unsafe fn read_page(&self, page: usize, place: &mut [u8]) {
+        let from = self.page(page, place.len());
+        // SAFETY:
+        // - destination: a slice; source: `page` has checked that it is inside;
+        // - nobody of this process writes it (contract); a hostile peer may change it meanwhile:
+        //   bytes without invariants, looked at only after this copy.
+        unsafe { copy_bytes::copy(from.as_ptr(), place.as_mut_ptr(), place.len()) };
+    }
 }
 
 impl Drop for Segment {
@@ -253,8 +307,14 @@ impl fmt::Debug for Segment {
     }
 }
 
-fn total_bytes(ring_bytes: usize) -> usize {
+/// Where the pages are.
+fn pages_at(ring_bytes: usize) -> usize {
     CONTROL_BYTES + 2 * ring_bytes
+}
+
+/// Bytes of the whole segment.
+pub(super) fn total_bytes(ring_bytes: usize) -> usize {
+    pages_at(ring_bytes) + PAGES * PAGE_BYTES
 }
 
 /// One ring of a segment, which it keeps mapped.

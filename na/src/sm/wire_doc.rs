@@ -11,6 +11,7 @@ use super::offer::{OFFERS_MAX, read_place};
 use super::record::{self, DATA_PREFIX, PARTS_MAX, PIECES_MAX, Piece, Request, Status};
 use super::ring::{COMMIT_BYTES, Consumer, LINE, PAD, Producer, RingMemory};
 use super::segment::{self, RING_BYTES, Segment};
+use super::turns::{PAGE_BYTES, PAGES};
 use super::{address, lane, open};
 use crate::Access;
 use crate::sync::Arc;
@@ -66,7 +67,7 @@ fn controls() -> Vec<(u8, Control, Words)> {
 fn records(page: &mut Page) {
     let rows = page.table("sm-records");
     let kinds: Vec<u8> = rows.iter().map(|row| row[0].parse().unwrap()).collect();
-    assert_eq!(kinds, (record::UNEXPECTED..=record::TAKEN).collect::<Vec<_>>());
+    assert_eq!(kinds, (record::UNEXPECTED..=record::EXPECTED_PAGE).collect::<Vec<_>>());
     let row = |kind: u8| &rows[usize::from(kind - 1)];
     for (kind, name) in [
         (record::UNEXPECTED, "unexpected"),
@@ -88,6 +89,8 @@ fn records(page: &mut Page) {
         (record::OFFER, "offer"),
         (record::OFFER_PLAIN, "offer of plain memory"),
         (record::TAKEN, "taken"),
+        (record::UNEXPECTED_PAGE, "unexpected in a page"),
+        (record::EXPECTED_PAGE, "expected in a page"),
     ] {
         assert_eq!(row(kind)[1], name);
     }
@@ -116,6 +119,9 @@ fn records(page: &mut Page) {
     assert_eq!((&row(record::GET)[3], &row(record::PUT)[3]), (&of_request, &of_request));
     let of_data = format!("{DATA_PREFIX} + n");
     assert_eq!((&row(record::DATA)[3], &row(record::SUPPLY)[3]), (&of_data, &of_data));
+    let of_page = record::PAGE_RECORD.to_string();
+    let said = [record::UNEXPECTED_PAGE, record::EXPECTED_PAGE].map(|kind| &row(kind)[3]);
+    assert_eq!(said, [&of_page, &of_page]);
     let of_lane = (8 * record::LANE_WORDS).to_string();
     assert_eq!((&row(record::LANE_DATA)[3], &row(record::LANE_SUPPLY)[3]), (&of_lane, &of_lane));
 }
@@ -142,13 +148,18 @@ fn segment(page: &mut Page) {
     for (row, (name, offset)) in rows.iter().zip(names) {
         assert_eq!((&row[2][..], &row[0]), (name, &offset.to_string()));
     }
-    assert_eq!(rows.len(), names.len() + 2);
+    assert_eq!(rows.len(), names.len() + 3);
     assert_eq!(rows[12][1], (4 * OFFERS_MAX).to_string());
-    for (index, row) in rows[names.len()..].iter().enumerate() {
-        let begin = segment::CONTROL_BYTES.to_string();
-        let begin = if index == 0 { begin } else { format!("{begin} + ring_bytes") };
-        assert_eq!((&row[0], &row[2]), (&begin, &format!("ring {index}")));
+    let pages = format!("pages: {PAGES} of {PAGE_BYTES} bytes");
+    for (row, (rings, name)) in rows[names.len()..].iter().zip([
+        ("", "ring 0"),
+        (" + ring_bytes", "ring 1"),
+        (" + 2 ring_bytes", &pages),
+    ]) {
+        assert_eq!(row[0], format!("{}{rings}", segment::CONTROL_BYTES));
+        assert_eq!(row[2], name);
     }
+    assert_eq!(rows[16][1], (PAGES * PAGE_BYTES).to_string());
     // Whose words they are, by what the accessors of each side give.
     let (ours, fd) = Segment::create(RING).unwrap();
     let theirs = Segment::attach(&fd, RING).unwrap();
@@ -205,7 +216,7 @@ fn packets(page: &mut Page) {
     };
     let fields = [
         ("magic", Field::Bytes(b"MRGO")),
-        ("version", Field::Number(2)),
+        ("version", Field::Number(3)),
         ("kind", Field::Number(1)),
         ("message_bytes_max", Field::Number(4096)),
         ("flags", Field::Number(7)),
@@ -271,6 +282,8 @@ fn the_page_says_what_the_code_does() {
             [&"slots", &lane::SLOTS],
             [&"slot_bytes", &SLOT_BYTES],
             [&"offers", &OFFERS_MAX],
+            [&"pages", &PAGES],
+            [&"page_bytes", &PAGE_BYTES],
             [&"line", &LINE],
             [&"data_prefix", &DATA_PREFIX],
             [&"board_bytes", &board::BYTES],
