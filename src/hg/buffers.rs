@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use na::{Endpoint, MsgBuf};
 
+use super::spare;
+
 /// Buffers kept for reuse in the shared pool; more are freed.
 const KEPT_MAX: usize = 1024;
 
@@ -216,14 +218,18 @@ impl Payload {
         }
     }
 
-    /// The message's buffer, which is empty afterwards.
+    /// The message's buffer, which is empty afterwards. Longer payloads are kept for the next ones.
     pub(super) fn take_buf(&mut self) -> Option<MsgBuf> {
         match std::mem::replace(self, Self::None) {
             Self::Message(mut buf, _) => {
                 buf.clear();
                 Some(buf)
             }
-            _ => None,
+            Self::Overflow(bytes) => {
+                spare::give(bytes);
+                None
+            }
+            Self::None => None,
         }
     }
 

@@ -24,7 +24,7 @@ use super::forward::Fetching;
 use super::header::{RequestHeader, ResponseHeader};
 use super::ops::{OpRef, Role};
 use super::raw_request::Reply;
-use super::{HgError, Response, ReturnCode, WireError};
+use super::{HgError, Response, ReturnCode, WireError, spare};
 
 /// A request whose arguments are being fetched.
 #[derive(Debug)]
@@ -64,8 +64,7 @@ impl<T> Core<T> {
             return Err(WireError::OverflowForm("it has not exactly one memory handle").into());
         };
         let remote = self.endpoint.mem_from_bytes(handle)?;
-        // Zeroed pages cost nothing until the data arrives, so a length that is a lie costs little.
-        let room = vec![0; desc.len as usize];
+        let room = spare::zeroed(desc.len as usize);
         let memory = self.endpoint.register(Memory::from_vec(room), Access::WriteOnly)?;
         Ok(Source::There { remote, memory })
     }

@@ -4,8 +4,7 @@
 //! payloads in flight, every page of each would be faulted in and zeroed again, which takes longer
 //! than to fill and send it: five times as long for 16 payloads of 64 KiB at a time.
 //!
-//! Only for what we write ourselves: what a peer is to fill starts as zeros, so that it cannot make
-//! us read what others sent.
+//! What a peer is to fill is set to zero first, so that it cannot make us read what others sent.
 
 use std::sync::Mutex;
 
@@ -20,12 +19,28 @@ const COUNT_MAX: usize = 64;
 /// A vector that could hold so many times what is asked for is left for something longer.
 const TOO_LARGE: usize = 8;
 
+/// Up to here a vector is zeroed again, bytes. For longer ones that takes as long as new pages.
+const ZEROED_MAX: usize = 1 << 20;
+
 static KEPT: Mutex<Kept> = Mutex::new(Kept { vectors: Vec::new(), bytes: 0 });
 
 /// An empty vector with room for `len` bytes.
 pub(super) fn take(len: usize) -> Vec<u8> {
     let kept = lock(&KEPT).take(len);
     kept.unwrap_or_else(|| Vec::with_capacity(len))
+}
+
+/// `len` zeros, for a peer to fill.
+pub(super) fn zeroed(len: usize) -> Vec<u8> {
+    let kept = if len <= ZEROED_MAX { lock(&KEPT).take(len) } else { None };
+    match kept {
+        Some(mut vector) => {
+            vector.resize(len, 0);
+            vector
+        }
+        // Zeroed pages cost nothing until the data arrives, so a length that is a lie costs little.
+        None => vec![0; len],
+    }
 }
 
 /// Takes a vector back, for later.
@@ -87,6 +102,16 @@ mod tests {
         let again = kept.take(4000).unwrap();
         assert!(again.is_empty() && again.capacity() >= 8000);
         assert_eq!((kept.vectors.len(), kept.bytes), (0, 0));
+    }
+
+    #[test]
+    fn what_a_peer_is_to_fill_has_nothing_of_others() {
+        for len in [1000, 100_000, ZEROED_MAX, ZEROED_MAX + 1] {
+            for _ in 0..COUNT_MAX {
+                give(vec![7; len + 8]);
+            }
+            assert!(zeroed(len) == vec![0; len], "{len}");
+        }
     }
 
     #[test]
