@@ -40,11 +40,11 @@ impl Lane {
 
     /// The source: fills the next slot with `value`. `false`: all are full.
     fn fill(&self, filler: &mut Filler, value: u32) -> bool {
-        let Some(slot) = filler.free(&self.head).unwrap() else { return false };
+        let Some(run) = filler.free(&self.head, 1).unwrap() else { return false };
         // SAFETY: the model reports any other access meanwhile.
-        self.slots[slot as usize].with_mut(|place| unsafe { *place = value });
+        self.slots[run.first as usize].with_mut(|place| unsafe { *place = value });
         self.announced.fetch_add(1, Ordering::Release);
-        filler.announced();
+        filler.announced(1);
         true
     }
 
@@ -53,10 +53,10 @@ impl Lane {
         if self.announced.load(Ordering::Acquire) <= value {
             return false;
         }
-        let slot = &self.slots[emptier.slot() as usize];
+        let slot = &self.slots[emptier.slots(1).unwrap().first as usize];
         // SAFETY: the model reports a write meanwhile.
         assert_eq!(slot.with(|place| unsafe { *place }), value, "a slot twice, or overwritten");
-        emptier.emptied(&self.head);
+        emptier.emptied(1, &self.head);
         if Doorbell::new(&self.bell).must_ring(ROOM) {
             self.rings.fetch_add(1, Ordering::Relaxed);
         }

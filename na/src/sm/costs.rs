@@ -11,7 +11,7 @@
 //! those the time is measured in which bytes are copied. The two sides copy at the same time, so
 //! that the slower one counts: between far cores the first, which takes lines back that the other
 //! core has read, at ten times the cost; between near ones often the second. Of a lone transfer the
-//! second's last chunk comes on top: of 64 KiB, one slot of the lane, that is half of all. So the
+//! second's last chunk comes on top: of 16 KiB, one slot of the lane, that is half of all. So the
 //! requester tells, when it is asked, how long it copied: of a put with the data, of a get when it
 //! has taken it all. It can deceive nobody but itself: what is chosen serves its own transfers.
 //! What disturbs a measurement makes it longer, so the least of the last few counts.
@@ -30,14 +30,14 @@
 
 use std::time::Duration;
 
-use super::fallback::SLOT_BYTES;
+use super::fallback::{INLINE_MAX, SLOT_BYTES};
 use super::lane::SLOTS;
 
 /// Of how many measurements the least counts.
 const KEPT: usize = 4;
 
 /// Transfers in a row for which attaching is tried. The ring is tried until each slot of the lane
-/// has been used besides: what its memory costs when it is cold says nothing.
+/// has been used besides, if it is: what its memory costs when it is cold says nothing.
 const TRIES: u32 = KEPT as u32;
 
 /// A trial ends early when its first [`GIVE_UP_AFTER`] measurements are all so many times the cost
@@ -56,8 +56,12 @@ const GIVE_UP_AFTER: usize = 3;
 /// Of so many transfers on the way that is used one is measured.
 const MEASURE_EVERY: u32 = 8;
 
-/// Transfers from one trial to the next: at first, and when trials have been in vain for long.
+/// Transfers from one trial to the next: at first, and when trials have been in vain for long;
+/// never fewer than [`PAUSE_MIN`] times those of the trial.
 const PAUSE: (u32, u32) = (256, 8192);
+
+/// See [`PAUSE`].
+const PAUSE_MIN: u32 = 8;
 
 /// The same for who can attach by itself: a trial takes several times as long.
 const LONG_PAUSE: (u32, u32) = (2048, 65_536);
@@ -127,7 +131,8 @@ impl Costs {
     /// long.
     pub(super) fn measured(&mut self, cost: Cost, way: Way) {
         let Cost { put, len, bytes, took } = cost;
-        self.class(put, len).measured(way, took.as_nanos() as f32 / bytes.max(1) as f32);
+        let cost = took.as_nanos() as f32 / bytes.max(1) as f32;
+        self.class(put, len).measured(way, cost, len);
     }
 
     fn class(&mut self, put: bool, len: u64) -> &mut Class {
@@ -256,28 +261,29 @@ impl Class {
             (true, Way::Ring) => 1.0 / MUCH_CHEAPER,
         };
         if trial < enough * cost {
-            (self.used, self.cost, self.pause) = (other, trial, self.pauses().0);
+            (self.used, self.cost, self.pause) = (other, trial, self.pauses(len).0);
         } else {
-            let (first, last) = self.pauses();
+            let (first, last) = self.pauses(len);
             (self.cost, self.pause) = (cost, (2 * self.pause).clamp(first, last));
         }
         self.left = self.pause;
     }
 
-    fn measured(&mut self, way: Way, cost: f32) {
+    fn measured(&mut self, way: Way, cost: f32, len: u64) {
         self.samples(way).add(cost);
         if self.stage != Stage::Settled || way != self.used {
             return;
         }
         let Some(now) = self.samples(way).full() else { return };
         if now > CHANGED * self.cost || CHANGED * now < self.cost {
-            let (since, (first, _)) = (self.pause - self.left, self.pauses());
+            let (since, (first, _)) = (self.pause - self.left, self.pauses(len));
             (self.cost, self.pause, self.left) = (now, first, first.saturating_sub(since));
         }
     }
 
-    fn pauses(&self) -> (u32, u32) {
-        if self.by_itself { LONG_PAUSE } else { PAUSE }
+    fn pauses(&self, len: u64) -> (u32, u32) {
+        let (first, last) = if self.by_itself { LONG_PAUSE } else { PAUSE };
+        (first.max(PAUSE_MIN * tries(Way::Ring, len)), last)
     }
 }
 
@@ -294,6 +300,7 @@ impl Way {
 fn tries(way: Way, len: u64) -> u32 {
     match way {
         Way::Attach => TRIES,
+        Way::Ring if len <= INLINE_MAX => 2 * TRIES,
         Way::Ring => TRIES + SLOTS / (len / SLOT_BYTES as u64).clamp(1, SLOTS.into()) as u32,
     }
 }
@@ -332,7 +339,11 @@ mod tests {
     }
 
     /// Transfers until both ways have been compared.
-    const FIRST: u32 = SLOTS + 2 * TRIES;
+    const FIRST: u32 = first(LEN);
+
+    const fn first(len: u64) -> u32 {
+        SLOTS / (len / SLOT_BYTES as u64) as u32 + 2 * TRIES
+    }
 
     /// So many transfers at these costs in nanoseconds per byte; how many attached.
     fn attached(costs: &mut Costs, ring: f64, attach: f64, count: u32) -> u32 {
@@ -366,8 +377,8 @@ mod tests {
         let mut costs = Costs::default();
         attached(&mut costs, 0.04, 0.08, 100_000);
         for (ring, attach) in [(0.3, 0.12), (0.04, 0.08), (0.3, 0.12)] {
-            // It takes the measurements that count, and a trial.
-            let notice = 2 * KEPT as u32 * MEASURE_EVERY + tries(Way::Ring, LEN);
+            // It takes the measurements that count, the rest of the pause, and a trial.
+            let notice = 2 * KEPT as u32 * MEASURE_EVERY + (PAUSE_MIN + 1) * tries(Way::Ring, LEN);
             attached(&mut costs, ring, attach, notice);
             let chosen = attached(&mut costs, ring, attach, 1000);
             let wrong = if ring < attach { chosen } else { 1000 - chosen };
@@ -414,7 +425,7 @@ mod tests {
         for len in [16 << 10, LEN, 256 << 10, 1 << 20] {
             let mut costs = Costs::default();
             let mut slots = 0;
-            for _ in 0..FIRST {
+            for _ in 0..first(len) {
                 let Choice { way, measure, .. } = costs.choose(false, len);
                 let warm = slots >= u64::from(SLOTS);
                 let cost = if way == Way::Attach {
@@ -443,7 +454,7 @@ mod tests {
         assert!(asked <= GIVE_UP_AFTER as u32, "{asked}");
         assert_eq!(attached(&mut costs, 0.4, 0.1, LONG_PAUSE.0 - first), LONG_PAUSE.0 - first);
         // It looks dear as long as it is cold.
-        let cold = SLOTS;
+        let cold = FIRST - 2 * TRIES;
         attached(&mut costs, 0.4, 0.1, cold);
         attached(&mut costs, 0.05, 0.1, FIRST);
         assert_eq!(attached(&mut costs, 0.05, 0.1, 200), 0);

@@ -3,10 +3,11 @@
 //!
 //! Short data travels in the ring itself. The rest goes through the *lane*: memory of `alloc` that
 //! the source makes when it is first needed, and of which the sink maps what `block.rs` announces.
-//! It is cut into slots. A record in the ring says that the next slot holds so many bytes of a
-//! part; the sink counts the slots that it has emptied in a word of the segment. The lane is larger
-//! than a core's own cache on purpose: what is still in there when the other core wants it comes
-//! slower, by a factor of four, than what has moved on to the cache that both share.
+//! It is cut into slots. A record in the ring says how many bytes of a part the next slots hold;
+//! the sink counts the slots that it has emptied in a word of the segment. The lane is larger than
+//! a core's own cache on purpose: what is still in there when the other core wants it comes slower,
+//! by a factor of four, than what has moved on to the cache that both share. Slots are short, so
+//! that short transfers go all around the lane, too.
 //!
 //! A side that cannot map the other's memory gets everything through the ring, in quarters of it.
 //!
@@ -24,10 +25,17 @@ use crate::sync::Arc;
 use crate::{LocalMem, RawSegment, SharedBuffer, copy_bytes};
 
 /// Bytes of a slot of a lane.
-pub(super) const SLOT_BYTES: usize = 64 << 10;
+pub(super) const SLOT_BYTES: usize = 16 << 10;
+
+/// Longest data of one record of the lane, in slots.
+pub(super) const RUN_MAX: u32 = 4;
+
+/// Longest part whose slots have a record each, bytes: the sink begins to copy while the source
+/// does. Of a longer one it does so after its first [`RUN_MAX`] slots, and records cost time.
+const SPLIT_MAX: u64 = RUN_MAX as u64 * SLOT_BYTES as u64;
 
 /// Longest data that travels in the ring although there is a lane, bytes.
-const INLINE_MAX: u64 = 8 << 10;
+pub(super) const INLINE_MAX: u64 = 4 << 10;
 
 /// Consecutive bytes of a region, and how far the copy has come.
 #[derive(Debug, Clone, Copy)]
@@ -115,19 +123,20 @@ impl Source<'_> {
     ) -> Result<Option<u64>, Violation> {
         let Lane::Open { buffer, filler } = self.lane else { return Ok(None) };
         let head = self.conn.segment.lane_head(true);
-        let free = filler.free(head).map_err(|Overrun| Violation::Head)?;
-        let Some(free) = free else { return Ok(None) };
+        let wanted = if span.len <= SPLIT_MAX { 1 } else { RUN_MAX };
+        let free = filler.free(head, wanted).map_err(|Overrun| Violation::Head)?;
+        let Some(run) = free else { return Ok(None) };
         let Some(slot) = self.producer.reserve(8 * LANE_WORDS)? else { return Ok(None) };
-        let len = span.left().min(SLOT_BYTES as u64);
+        let len = span.left().min(run.count as u64 * SLOT_BYTES as u64);
         let base = buffer.block().base();
-        let mut at = free as usize * SLOT_BYTES;
+        let mut at = run.first as usize * SLOT_BYTES;
         let began = (put && measure).then(Instant::now);
         for piece in memory.region().pieces(span.offset + span.done, len) {
             let to = base.as_ptr().wrapping_add(at);
             // SAFETY:
             // - source: a piece of a region that `memory` keeps alive, valid for reads (contract of
             //   `Memory::from_raw`);
-            // - destination: inside the slot, for all pieces together have `len` bytes, in the
+            // - destination: inside the slots, for all pieces together have `len` bytes, in the
             //   lane's mapping, which `buffer` keeps; nobody holds references to it;
             // - no overlap: the lane is no registered memory.
             unsafe { copy_bytes::copy(piece.ptr, to, piece.len) };
@@ -139,7 +148,7 @@ impl Source<'_> {
             self.producer.write(&slot, 8 * index, &word.to_le_bytes());
         }
         self.producer.publish(slot, kind, 0);
-        filler.announced();
+        filler.announced(slots_of(len));
         span.done += len;
         Ok(Some(len))
     }
@@ -173,9 +182,19 @@ impl LaneChunk {
         block: &Arc<super::block::PeerBlock>,
         emptier: &Emptier,
     ) -> Option<RawSegment> {
-        let at = u64::from(emptier.slot()) * SLOT_BYTES as u64;
-        block.at(at, self.len, false).filter(|_| self.len <= SLOT_BYTES as u64)
+        let run = emptier.slots(self.slots()).filter(|run| run.count <= RUN_MAX)?;
+        block.at(u64::from(run.first) * SLOT_BYTES as u64, self.len, false)
     }
+
+    /// How many slots it takes.
+    pub(super) fn slots(&self) -> u32 {
+        slots_of(self.len)
+    }
+}
+
+/// How many slots so many bytes take.
+fn slots_of(len: u64) -> u32 {
+    u32::try_from(len.div_ceil(SLOT_BYTES as u64)).unwrap_or(u32::MAX)
 }
 
 /// Nanoseconds since then, if it is measured.

@@ -1,9 +1,10 @@
 //! Whose a slot of a lane is: the counters of its two ends. What a lane is for: `fallback.rs`.
 //!
 //! A lane is [`SLOTS`] slots of memory that both sides have mapped, filled and emptied in order.
-//! The source copies into a slot and announces it with a record in the ring; the sink takes the
-//! record, copies out, and counts the slot in `head`, a word of the shared segment. No tail is
-//! shared: the record says that a slot is full, and orders what is in it (pair: RING-COMMIT).
+//! The source copies into a slot, or several that lie one after the other, and announces them with
+//! a record in the ring; the sink takes the record, copies out, and counts the slots in `head`, a
+//! word of the shared segment. No tail is shared: the record says how many slots are full, and
+//! orders what is in them (pair: RING-COMMIT).
 //!
 //! | state | written by | read by |
 //! |---|---|---|
@@ -25,7 +26,7 @@
 use crate::sync::atomic::{AtomicU32, Ordering};
 
 /// Slots of a lane. The models have two, to meet a full lane early.
-pub const SLOTS: u32 = if cfg!(loom) { 2 } else { 32 };
+pub const SLOTS: u32 = if cfg!(loom) { 2 } else { 128 };
 
 // Or the slots were out of step when the counters wrap.
 const _: () = assert!(SLOTS.is_power_of_two());
@@ -33,6 +34,15 @@ const _: () = assert!(SLOTS.is_power_of_two());
 /// The sink says that it has emptied more than was filled, or takes some back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Overrun;
+
+/// Slots that lie one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// The first one.
+    pub first: u32,
+    /// How many, at least one.
+    pub count: u32,
+}
 
 /// The source's end.
 #[derive(Debug, Default)]
@@ -47,26 +57,26 @@ impl Filler {
         Self { filled }
     }
 
-    /// The slot to fill next, which is the source's until [`announced`](Self::announced). `None`
-    /// when all are full.
+    /// The slots to fill next, at most `wanted`: they are the source's until they are
+    /// [`announced`](Self::announced). `None` when all are full.
     ///
     /// # Errors
     ///
     /// `head` cannot be true.
     #[inline]
-    pub fn free(&self, head: &AtomicU32) -> Result<Option<u32>, Overrun> {
+    pub fn free(&self, head: &AtomicU32, wanted: u32) -> Result<Option<Run>, Overrun> {
         // pair: LANE-HEAD (the sink has copied what was in the slots that it counts)
-        match self.filled.wrapping_sub(head.load(Ordering::Acquire)) {
-            used if used < SLOTS => Ok(Some(self.filled % SLOTS)),
-            SLOTS => Ok(None),
-            _ => Err(Overrun),
-        }
+        let used = self.filled.wrapping_sub(head.load(Ordering::Acquire));
+        let free = SLOTS.checked_sub(used).ok_or(Overrun)?;
+        let first = self.filled % SLOTS;
+        let count = wanted.min(free).min(SLOTS - first);
+        Ok((count > 0).then_some(Run { first, count }))
     }
 
-    /// The slot that was free is announced: it is the sink's.
+    /// The next `count` slots, which were free, are announced: they are the sink's.
     #[inline]
-    pub fn announced(&mut self) {
-        self.filled = self.filled.wrapping_add(1);
+    pub fn announced(&mut self, count: u32) {
+        self.filled = self.filled.wrapping_add(count);
     }
 }
 
@@ -83,17 +93,19 @@ impl Emptier {
         Self { emptied }
     }
 
-    /// The slot that the next record of the lane announces.
+    /// The `count` slots that the next record of the lane announces. `None`: there can be no such
+    /// slots one after the other.
     #[inline]
-    pub fn slot(&self) -> u32 {
-        self.emptied % SLOTS
+    pub fn slots(&self, count: u32) -> Option<Run> {
+        let first = self.emptied % SLOTS;
+        (1..=SLOTS - first).contains(&count).then_some(Run { first, count })
     }
 
-    /// That slot is copied, and the source's again.
+    /// Those slots are copied, and the source's again.
     #[inline]
-    pub fn emptied(&mut self, head: &AtomicU32) {
-        self.emptied = self.emptied.wrapping_add(1);
-        // pair: LANE-HEAD (the slot is copied)
+    pub fn emptied(&mut self, count: u32, head: &AtomicU32) {
+        self.emptied = self.emptied.wrapping_add(count);
+        // pair: LANE-HEAD (the slots are copied)
         head.store(self.emptied, Ordering::Release);
     }
 }
@@ -111,32 +123,56 @@ mod tests {
                 // So many at a time that the lane is full now and then.
                 let burst = 1 + round % SLOTS;
                 for step in 0..burst {
-                    let slot = emptier.emptied.wrapping_add(step) % SLOTS;
-                    assert_eq!(filler.free(&head), Ok(Some(slot)));
-                    filler.announced();
+                    let first = emptier.emptied.wrapping_add(step) % SLOTS;
+                    assert_eq!(filler.free(&head, 1), Ok(Some(Run { first, count: 1 })));
+                    filler.announced(1);
                 }
-                assert_eq!(filler.free(&head) == Ok(None), burst == SLOTS);
+                assert_eq!(filler.free(&head, 1) == Ok(None), burst == SLOTS);
                 for _ in 0..burst {
-                    assert_eq!(emptier.slot(), emptier.emptied % SLOTS);
-                    emptier.emptied(&head);
+                    let first = emptier.emptied % SLOTS;
+                    assert_eq!(emptier.slots(1), Some(Run { first, count: 1 }));
+                    emptier.emptied(1, &head);
                 }
             }
         }
     }
 
     #[test]
+    fn several_slots_at_a_time_are_free_and_lie_one_after_the_other() {
+        let head = AtomicU32::new(0);
+        let (mut filler, mut emptier) = (Filler::default(), Emptier::default());
+        for (wanted, first, count) in [(3, 0, 3), (SLOTS, 3, SLOTS - 3)] {
+            let run = Run { first, count };
+            assert_eq!(filler.free(&head, wanted), Ok(Some(run)), "of {wanted}");
+            filler.announced(count);
+        }
+        assert_eq!(filler.free(&head, 1), Ok(None), "all are full");
+        for (count, free) in [(2, 2), (1, 3)] {
+            assert_eq!(emptier.slots(count).map(|run| run.count), Some(count));
+            emptier.emptied(count, &head);
+            let run = Run { first: 0, count: free };
+            assert_eq!(filler.free(&head, 4), Ok(Some(run)), "no more than are emptied");
+        }
+        assert_eq!(emptier.slots(SLOTS - 3), Some(Run { first: 3, count: SLOTS - 3 }));
+        for count in [0, SLOTS - 2, u32::MAX] {
+            assert_eq!(emptier.slots(count), None, "{count}: none, or beyond the last slot");
+        }
+    }
+
+    #[test]
     fn a_count_that_cannot_be_is_refused() {
         let mut filler = Filler::after(u32::MAX);
-        filler.announced();
+        filler.announced(1);
+        let one = Ok(Some(Run { first: 0, count: 1 }));
         for (head, free) in [
-            (0, Ok(Some(0))),
-            (u32::MAX, Ok(Some(0))),
+            (0, one),
+            (u32::MAX, one),
             (0u32.wrapping_sub(SLOTS), Ok(None)),
             (0u32.wrapping_sub(SLOTS + 1), Err(Overrun)),
             (1, Err(Overrun)),
             (1 << 31, Err(Overrun)),
         ] {
-            assert_eq!(filler.free(&AtomicU32::new(head)), free, "head {head}");
+            assert_eq!(filler.free(&AtomicU32::new(head), 1), free, "head {head}");
         }
     }
 }

@@ -70,7 +70,7 @@ pub(super) struct Conn {
 /// turn, so that none comes back this soon. A process that executes another program keeps its
 /// number, and has its new memory before its socket is closed: asking first says nothing of that
 /// moment, and it takes longer than this to get there.
-const ALIVE_FOR: Duration = Duration::from_micros(20);
+const ALIVE_FOR: Duration = Duration::from_micros(100);
 
 const FAULTS: [Violation; 3] = [Violation::Head, Violation::Length, Violation::Padding];
 
@@ -162,9 +162,9 @@ impl Conn {
     }
 
     /// As [`is_alive`](Self::is_alive), or was a moment ago ([`ALIVE_FOR`]), for a copy that begins
-    /// now: to ask the kernel each time is a second system call beside that of the copy.
-    pub(super) fn was_alive(&self) -> bool {
-        let now = self.made.elapsed().as_nanos() as u64;
+    /// `now`: to ask the kernel each time is a second system call beside that of the copy.
+    pub(super) fn was_alive(&self, now: Instant) -> bool {
+        let now = now.saturating_duration_since(self.made).as_nanos() as u64;
         if now < self.alive_until.load(Ordering::Relaxed) {
             return true;
         }
@@ -320,12 +320,26 @@ pub(super) struct TxLink {
     ended: Vec<Completion>,
     /// The same for messages that were sent, as most are: two words instead of a completion.
     sent: Vec<(OpId, MsgBuf)>,
+    /// The same for transfers that were done at once.
+    copied: Vec<OpId>,
 }
 
-/// The completion of a message that was sent.
-#[inline(always)]
-pub(super) fn sent((op, buf): (OpId, MsgBuf)) -> Completion {
-    Completion::Send { op, buf, result: Ok(()) }
+/// What has ended well, in few words.
+#[derive(Debug)]
+pub(super) enum Lone {
+    Sent((OpId, MsgBuf)),
+    /// A transfer that was done at once.
+    Copied(OpId),
+}
+
+impl Lone {
+    #[inline(always)]
+    pub(super) fn end(self) -> Completion {
+        match self {
+            Self::Sent((op, buf)) => Completion::Send { op, buf, result: Ok(()) },
+            Self::Copied(op) => Completion::Transfer { op, result: Ok(()) },
+        }
+    }
 }
 
 impl TxLink {
@@ -346,6 +360,7 @@ impl TxLink {
             lane: Lane::default(),
             ended: Vec::new(),
             sent: Vec::new(),
+            copied: Vec::new(),
         }
     }
 
@@ -496,7 +511,7 @@ impl TxLink {
     pub(super) fn copy_at_once(&mut self, op: OpId, put: bool, transfer: &Transfer) -> Going {
         let going = self.offers.copy(&self.conn, put, transfer);
         if going == Going::Done {
-            self.ended.push(Completion::Transfer { op, result: Ok(()) });
+            self.copied.push(op);
             self.conn.set_backlog(true);
         }
         going
@@ -509,21 +524,22 @@ impl TxLink {
     }
 
     /// Writes what waits, at most `budget` bytes of bulk data, and collects the sends that have
-    /// ended, to report without the send lock: a `lone` send, as most often, or several. Returns
+    /// ended, to report without the send lock: a `lone` one, as most often, or several. Returns
     /// whether there was anything.
     #[inline]
     pub(super) fn flush(
         &mut self,
-        lone: &mut Option<(OpId, MsgBuf)>,
+        lone: &mut Option<Lone>,
         ended: &mut VecDeque<Completion>,
         out: &mut Outcome,
         budget: &mut u64,
     ) -> bool {
         let reported = self.has_ended();
-        if self.sent.len() == 1 && self.ended.is_empty() {
-            *lone = self.sent.pop();
-        } else if reported {
-            self.take_ended(ended);
+        match (self.sent.len(), self.copied.len(), self.ended.len()) {
+            (1, 0, 0) => *lone = self.sent.pop().map(Lone::Sent),
+            (0, 1, 0) => *lone = self.copied.pop().map(Lone::Copied),
+            (0, 0, 0) => {}
+            _ => self.take_ended(ended),
         }
         if reported && self.is_idle() {
             self.conn.set_backlog(false);
@@ -533,12 +549,13 @@ impl TxLink {
     }
 
     fn has_ended(&self) -> bool {
-        !self.sent.is_empty() || !self.ended.is_empty()
+        !self.sent.is_empty() || !self.copied.is_empty() || !self.ended.is_empty()
     }
 
     #[inline(never)]
     fn take_ended(&mut self, out: &mut impl Extend<Completion>) {
-        out.extend(self.sent.drain(..).map(sent));
+        out.extend(self.sent.drain(..).map(|sent| Lone::Sent(sent).end()));
+        out.extend(self.copied.drain(..).map(|op| Lone::Copied(op).end()));
         out.extend(self.ended.drain(..));
     }
 

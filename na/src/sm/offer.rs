@@ -300,9 +300,9 @@ impl Offers {
                 true
             }
             Part::Plain(theirs) => {
-                let began = measure.then(Instant::now);
-                let copied = attach(conn, put, ours(), theirs);
-                if let Some(began) = began {
+                let began = Instant::now();
+                let copied = conn.was_alive(began) && attach(conn, put, ours(), theirs);
+                if measure {
                     let cost = Cost::of_one(put, *len, began.elapsed());
                     self.costs.measured(cost, Way::Attach);
                 }
@@ -343,12 +343,8 @@ impl Theirs {
 }
 
 /// Copies by cross-memory attach, inside the gate; whether all of it went. `ours` are no more than
-/// one call can name.
+/// one call can name; the peer was alive just now, so that the process id is its own.
 fn attach(conn: &Conn, put: bool, ours: impl Iterator<Item = RawSegment>, theirs: Piece) -> bool {
-    // The process id is that of the peer as far as this says.
-    if !conn.was_alive() {
-        return false;
-    }
     let direction = if put { Direction::ToPeer } else { Direction::FromPeer };
     // SAFETY: pieces of our region, which the transfer keeps alive, valid for what it allows, and
     // to whose bytes nobody holds a reference (contract of `Memory::from_raw`).

@@ -27,7 +27,7 @@ use super::connect::Stranger;
 use super::crowd::Crowd;
 use super::doorbell::{RECORDS, settle};
 use super::endpoint::SmEndpoint;
-use super::link::{Control, Outcome, sent, sleep_reasons};
+use super::link::{Control, Outcome, sleep_reasons};
 use super::links::Links;
 use super::rx::{RxLink, Stage};
 use super::socket;
@@ -314,8 +314,8 @@ impl SmEndpoint {
         match lone {
             None => {}
             // Made where it is handed over: a completion is larger than what it says.
-            Some(lone) if sink.takes(arrived) => sink.tell(sent(lone)),
-            Some(lone) => arrived.push_back(sent(lone)),
+            Some(lone) if sink.takes(arrived) => sink.tell(lone.end()),
+            Some(lone) => arrived.push_back(lone.end()),
         }
         progress
     }

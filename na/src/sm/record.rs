@@ -16,7 +16,7 @@
 //! | 12 | grant | owner to requester | part u64, block u64, offset u64: copy there yourself |
 //! | 13 | finished | requester to owner | part u64, status u64: 0 copied, 1 cannot |
 //! | 14 | forget | both | block u64: it exists no more |
-//! | 15 | lane data | owner to requester | the next slot: part, offset, block, length, measure, u64 each |
+//! | 15 | lane data | owner to requester | the next slots: part, offset, block, length, measure, u64 each |
 //! | 16 | lane supply | requester to owner | the same, with time for measure |
 //! | 17 | offer | owner to requester | key u64, block u64, place u64 (`offer.rs`) |
 //! | 18 | offer of plain memory | owner to requester | key, place, address, length, u64 each |

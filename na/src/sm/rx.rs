@@ -278,7 +278,7 @@ impl RxLink {
         Ok(())
     }
 
-    /// Takes the next slot of the peer's lane.
+    /// Takes the next slots of the peer's lane.
     fn empty_slot(&mut self, record: &Record, out: &mut Outcome) -> Result<(), &'static str> {
         let chunk = LaneChunk::read(&self.rx, record).ok_or("a wrong record of the lane")?;
         if !self.blocks.knows(chunk.block, false) {
@@ -296,7 +296,7 @@ impl RxLink {
         let piece = chunk.place(block, &self.emptier).ok_or("bulk data beyond its lane")?;
         let put = record.kind == record::LANE_SUPPLY;
         self.take_chunk(put, Some((chunk, piece)), record, out)?;
-        self.emptier.emptied(self.conn.segment.lane_head(false));
+        self.emptier.emptied(chunk.slots(), self.conn.segment.lane_head(false));
         self.conn.wake_peer(ROOM);
         Ok(())
     }

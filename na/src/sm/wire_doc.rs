@@ -4,7 +4,7 @@
 use super::block::{ANNOUNCE, ANNOUNCE_BYTES, BLOCKS_MAX, PeerBlocks};
 use super::board::{self, SLOTS as BOARD_SLOTS};
 use super::doorbell::{BOARD, RECORDS, ROOM};
-use super::fallback::SLOT_BYTES;
+use super::fallback::{RUN_MAX, SLOT_BYTES};
 use super::handshake::{Kind, Packet, TEXT_BYTES_MAX};
 use super::link::Control;
 use super::offer::{OFFERS_MAX, read_place};
@@ -281,6 +281,7 @@ fn the_page_says_what_the_code_does() {
             [&"blocks", &BLOCKS_MAX],
             [&"slots", &lane::SLOTS],
             [&"slot_bytes", &SLOT_BYTES],
+            [&"run", &RUN_MAX],
             [&"offers", &OFFERS_MAX],
             [&"pages", &PAGES],
             [&"page_bytes", &PAGE_BYTES],
