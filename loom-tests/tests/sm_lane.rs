@@ -64,6 +64,37 @@ impl Lane {
     }
 }
 
+impl Lane {
+    /// The source: fills as many slots as it gets, with `value` and what comes after, and announces
+    /// them together. Returns how many.
+    fn fill_run(&self, filler: &mut Filler, value: u32, wanted: u32) -> u32 {
+        let Some(run) = filler.free(&self.head, wanted).unwrap() else { return 0 };
+        for step in 0..run.count {
+            // SAFETY: the model reports any other access meanwhile.
+            self.slots[(run.first + step) as usize]
+                .with_mut(|place| unsafe { *place = value + step });
+        }
+        self.announced.fetch_add(run.count, Ordering::Release);
+        filler.announced(run.count);
+        run.count
+    }
+
+    /// The sink: takes all slots that are announced and lie one after the other. Returns how many.
+    fn empty_run(&self, emptier: &mut Emptier, value: u32) -> u32 {
+        let announced = self.announced.load(Ordering::Acquire) - value;
+        let Some(run) = (1..=announced).rev().find_map(|count| emptier.slots(count)) else {
+            return 0;
+        };
+        for step in 0..run.count {
+            let slot = &self.slots[(run.first + step) as usize];
+            // SAFETY: the model reports a write meanwhile.
+            assert_eq!(slot.with(|place| unsafe { *place }), value + step, "overwritten");
+        }
+        emptier.emptied(run.count, &self.head);
+        run.count
+    }
+}
+
 /// Moves `count` slots from one thread to another, with counters that stand at `before`.
 fn race(before: u32, count: u32) {
     let lane = Lane::after(before);
@@ -93,6 +124,29 @@ fn slots_arrive_in_order_and_are_used_again() {
 #[test]
 fn slots_stay_in_order_when_the_counters_wrap() {
     check(|| race(u32::MAX, SLOTS + 1));
+}
+
+#[test]
+fn several_slots_are_filled_and_emptied_at_a_time() {
+    check(|| {
+        // The first run ends where the lane does.
+        let (lane, count) = (Lane::after(u32::MAX), SLOTS + 2);
+        let (mut filler, mut emptier) = (Filler::after(u32::MAX), Emptier::after(u32::MAX));
+        let ours = lane.clone();
+        let source = thread::spawn(move || {
+            let mut filled = 0;
+            while filled < count {
+                filled += ours.fill_run(&mut filler, filled, (count - filled).min(2));
+                thread::yield_now();
+            }
+        });
+        let mut emptied = 0;
+        while emptied < count {
+            emptied += lane.empty_run(&mut emptier, emptied);
+            thread::yield_now();
+        }
+        source.join().unwrap();
+    });
 }
 
 #[test]
