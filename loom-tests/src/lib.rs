@@ -7,3 +7,18 @@
 //!
 //! `LOOM_MAX_PREEMPTIONS` bounds how often a thread may be interrupted in one execution, for models
 //! that do not set a bound themselves. Without the flag there is nothing to run.
+
+/// Runs a model in which threads are interrupted at most three times in one execution: enough for
+/// what two threads can do to each other, and over in seconds.
+#[cfg(loom)]
+pub fn check(model: impl Fn() + Sync + Send + 'static) {
+    check_bounded(3, model);
+}
+
+/// As [`check`], with another bound.
+#[cfg(loom)]
+pub fn check_bounded(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}

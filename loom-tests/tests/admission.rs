@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicUsize as Count;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
+use margo_loom_tests::check;
 
 /// What the file below takes its atomics and its lock from. The lock has a model of its own
 /// (`na`'s).
@@ -38,12 +39,6 @@ mod gate;
 
 use gate::{Entrance, Gate};
 use margo_config::{Admission, Overload};
-
-fn check(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(model);
-}
 
 /// Who is inside, and what became of the requests.
 #[derive(Default)]

@@ -6,6 +6,7 @@
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
+use margo_loom_tests::check_bounded;
 use na::loom_exports::lock::biased::{Held, RawBiasedLock};
 
 // Tokens are multiples of eight.
@@ -29,12 +30,6 @@ fn favoured() -> Arc<Shared> {
     Arc::new(Shared { lock, value: UnsafeCell::new(0) })
 }
 
-fn check(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(4);
-    builder.check(model);
-}
-
 /// Tries, because a model cannot follow a wait of unknown length. How often it succeeded.
 fn add(shared: &Shared, me: usize) -> u32 {
     let Some(held) = shared.lock.try_acquire(me) else { return 0 };
@@ -54,7 +49,7 @@ fn total(shared: &Shared) -> u32 {
 
 #[test]
 fn ending_a_favour_lets_one_in_at_a_time() {
-    check(|| {
+    check_bounded(4, || {
         let shared = favoured();
         let other = shared.clone();
         let thread = thread::spawn(move || add(&other, OTHER) + add(&other, OTHER));
@@ -67,7 +62,7 @@ fn ending_a_favour_lets_one_in_at_a_time() {
 /// The favour goes to the other thread, and back.
 #[test]
 fn a_favour_changes_hands() {
-    check(|| {
+    check_bounded(4, || {
         let shared = favoured();
         let other = shared.clone();
         let thread = thread::spawn(move || (0..4).map(|_| add(&other, OTHER)).sum::<u32>());
@@ -79,7 +74,7 @@ fn a_favour_changes_hands() {
 
 #[test]
 fn two_end_the_same_favour() {
-    check(|| {
+    check_bounded(4, || {
         let shared = favoured();
         let others = [OTHER, THIRD].map(|me| {
             let shared = shared.clone();
@@ -94,7 +89,7 @@ fn two_end_the_same_favour() {
 /// Who waits gets it, and who is favoured need not wait for long.
 #[test]
 fn the_favoured_one_waits_for_who_ended_its_favour() {
-    check(|| {
+    check_bounded(4, || {
         let shared = favoured();
         let other = shared.clone();
         let thread = thread::spawn(move || add(&other, OTHER));

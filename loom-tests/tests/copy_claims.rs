@@ -5,6 +5,7 @@
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
+use margo_loom_tests::check;
 
 /// What the file below takes its atomics from.
 mod sync {
@@ -42,9 +43,7 @@ impl Copy {
 
 #[test]
 fn the_end_shows_all_parts_and_nobody_comes_after_it() {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(|| {
+    check(|| {
         let parts = std::array::from_fn(|_| UnsafeCell::new(0));
         let copy = Arc::new(Copy { claims: Claims::new(PARTS), parts });
         let helpers =

@@ -6,6 +6,7 @@
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
+use margo_loom_tests::check;
 
 /// What the file below takes its atomics from.
 mod sync {
@@ -18,12 +19,6 @@ mod sync {
 mod bell;
 
 use bell::{Sleeper, Sleepers};
-
-fn check(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(model);
-}
 
 /// An endpoint as `na` promises it: what comes after an announcement makes its descriptor readable,
 /// and a poll ends the announcement.

@@ -7,15 +7,10 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use loom::thread;
+use margo_loom_tests::check;
 use na::loom_exports::doorbell::{BOARD, Doorbell, RECORDS, ROOM, mark, settle, take};
 use na::loom_exports::gate::{Gate, withdraw};
 use na::loom_exports::lock::plain::RawLock;
-
-fn check(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(model);
-}
 
 #[derive(Default)]
 struct Shared {

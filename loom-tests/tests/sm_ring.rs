@@ -9,6 +9,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
 use loom::thread;
+use margo_loom_tests::check;
 use na::loom_exports::ring::{COMMIT_BYTES, Consumer, LINE, Producer, RingMemory};
 
 const LINES: usize = 8;
@@ -71,12 +72,6 @@ impl RingMemory for Memory {
             self.0.0[line].bytes.with(|bytes| unsafe { *to.add(index) = (*bytes)[at] });
         });
     }
-}
-
-fn check(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(model);
 }
 
 fn push(producer: &mut Producer<Memory>, tag: u32, len: usize) -> bool {

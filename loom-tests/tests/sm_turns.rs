@@ -7,13 +7,8 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
+use margo_loom_tests::check;
 use na::loom_exports::turns::Turns;
-
-fn check(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(model);
-}
 
 /// One page, as a cell: an access that nothing orders is reported.
 struct Page(UnsafeCell<u32>);

@@ -5,6 +5,7 @@
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
+use margo_loom_tests::check;
 
 /// What the file below takes its atomics from.
 mod sync {
@@ -17,12 +18,6 @@ mod sync {
 mod wake;
 
 use wake::Wake;
-
-fn check(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(model);
-}
 
 /// The queue is weaker than the real one, which is a channel: so it is the fences that must hold.
 /// The token is that of `std::thread::park`.

@@ -7,6 +7,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicPtr;
 use loom::thread;
+use margo_loom_tests::check;
 use ult::loom_exports::{Closed, Inbox, Linked};
 
 struct Node {
@@ -20,12 +21,6 @@ unsafe impl Linked for Node {
     fn link(&self) -> &AtomicPtr<Self> {
         &self.link
     }
-}
-
-fn check(body: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(body);
 }
 
 fn node() -> NonNull<Node> {

@@ -8,16 +8,11 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
+use margo_loom_tests::check;
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 use ult::WaitKind;
 use ult::loom_exports::{JoinWord, Published, TaskWait};
-
-fn check(body: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(body);
-}
 
 fn past() -> Instant {
     let now = Instant::now();

@@ -4,16 +4,11 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
+use margo_loom_tests::check_bounded;
 use ult::{OnceCell, ReentrantMutex};
 
 fn check(body: impl Fn() + Sync + Send + 'static) {
     check_bounded(3, body);
-}
-
-fn check_bounded(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(preemptions);
-    model.check(body);
 }
 
 #[test]

@@ -5,13 +5,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use loom::sync::atomic::{AtomicUsize, fence};
 use loom::thread;
+use margo_loom_tests::check;
 use ult::loom_exports::{Bed, ParkWord, ThreadParker};
-
-fn check(body: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(body);
-}
 
 /// What a push to a pool does, after the unit is visible.
 fn wake_one(sleepers: &[&ParkWord]) {

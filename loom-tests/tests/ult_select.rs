@@ -6,13 +6,8 @@ use std::time::{Duration, Instant};
 
 use loom::sync::Arc;
 use loom::thread;
+use margo_loom_tests::check;
 use ult::{Eventual, Semaphore, channel, wait_any};
-
-fn check(body: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(body);
-}
 
 fn past() -> Instant {
     let now = Instant::now();

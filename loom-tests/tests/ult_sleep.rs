@@ -8,13 +8,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::Ordering::{Relaxed, SeqCst};
 use loom::sync::atomic::{AtomicUsize, fence};
 use loom::thread;
+use margo_loom_tests::check_bounded;
 use ult::loom_exports::{Bed, ParkWord};
-
-fn check(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(preemptions);
-    model.check(body);
-}
 
 struct Core {
     sleeping: AtomicUsize,
@@ -79,7 +74,7 @@ impl Core {
 
 #[test]
 fn the_count_hides_no_sleeper() {
-    check(3, || {
+    check_bounded(3, || {
         let core = Core::new();
         let sleeper = {
             let core = core.clone();
@@ -97,7 +92,7 @@ fn the_count_hides_no_sleeper() {
 /// Another xstream comes and goes, which makes the count go up and down.
 #[test]
 fn the_count_hides_no_sleeper_behind_another() {
-    check(3, || {
+    check_bounded(3, || {
         let core = Core::new();
         let other = {
             let core = core.clone();
@@ -127,7 +122,7 @@ fn the_count_hides_no_sleeper_behind_another() {
 #[test]
 fn a_busy_one_passes_the_wake_on() {
     // Three preemptions take minutes.
-    check(2, || {
+    check_bounded(2, || {
         let core = Core::new();
         let busy = {
             let core = core.clone();

@@ -7,13 +7,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::AtomicBool;
 use loom::sync::atomic::Ordering::{Acquire, Release};
 use loom::thread;
+use margo_loom_tests::check;
 use ult::loom_exports::SuspendCell;
-
-fn check(body: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(body);
-}
 
 #[test]
 fn exactly_one_side_pushes() {

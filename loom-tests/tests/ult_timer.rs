@@ -5,13 +5,8 @@
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
+use margo_loom_tests::check;
 use ult::loom_exports::{Cancel, TimerState};
-
-fn check(body: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(body);
-}
 
 /// A unit with its timer. Whoever has the unit writes to `fate`, without any other protection.
 struct Unit {

@@ -3,13 +3,8 @@
 
 use loom::sync::Arc;
 use loom::thread;
+use margo_loom_tests::check;
 use ult::loom_exports::Ring;
-
-fn check(body: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(body);
-}
 
 /// Two slots: the reader leaves out the slot that event 3 overwrites by counting, and the one that
 /// event 4 overwrites only if it cannot miss the length before that.

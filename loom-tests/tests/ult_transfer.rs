@@ -12,13 +12,8 @@ use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, fence};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
+use margo_loom_tests::check_bounded;
 use ult::loom_exports::{Inbox, Linked};
-
-fn check(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(preemptions);
-    model.check(body);
-}
 
 const NOBODY: usize = 2;
 
@@ -184,7 +179,7 @@ impl Pool {
 /// loom complains if two touch the private end.
 #[test]
 fn no_unit_is_lost_when_the_owner_changes() {
-    check(2, || {
+    check_bounded(2, || {
         let pool = Pool::new(0);
         let xstreams = [0, 1].map(|me| {
             let pool = pool.clone();
@@ -203,7 +198,7 @@ fn no_unit_is_lost_when_the_owner_changes() {
 /// The layout changes back while the first change is on its way.
 #[test]
 fn the_last_heir_gets_the_pool() {
-    check(3, || {
+    check_bounded(3, || {
         let pool = Pool::new(0);
         let xstreams = [0, 1].map(|me| {
             let pool = pool.clone();
@@ -220,7 +215,7 @@ fn the_last_heir_gets_the_pool() {
 /// Two take it at the same time, each having been the heir when it looked.
 #[test]
 fn one_of_two_claims_wins() {
-    check(3, || {
+    check_bounded(3, || {
         let pool = Pool::new(NOBODY);
         let xstreams = [0, 1].map(|me| {
             let pool = pool.clone();
@@ -237,7 +232,7 @@ fn one_of_two_claims_wins() {
 /// Nobody shall have it: all units stand in the queue in the end.
 #[test]
 fn a_shared_pool_has_no_owner() {
-    check(2, || {
+    check_bounded(2, || {
         let pool = Pool::new(0);
         let xstream = {
             let pool = pool.clone();

@@ -12,13 +12,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, fence};
 use loom::thread;
+use margo_loom_tests::check_bounded;
 use ult::loom_exports::{Bed, Inbox, Linked, ParkWord, SuspendCell, ThreadParker};
-
-fn check(body: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(2);
-    model.check(body);
-}
 
 const CANCEL: u8 = 1;
 
@@ -125,7 +120,7 @@ impl Home {
 /// Tokens merge, but what their givers wrote does not.
 #[test]
 fn every_unpark_is_seen() {
-    check(|| {
+    check_bounded(2, || {
         let shared = Arc::new((Home::new(), [AtomicUsize::new(0), AtomicUsize::new(0)]));
         let wakers = [0, 1].map(|at| {
             let shared = shared.clone();
@@ -145,7 +140,7 @@ fn every_unpark_is_seen() {
 /// The same for an OS thread.
 #[test]
 fn every_unpark_of_a_thread_is_seen() {
-    check(|| {
+    check_bounded(2, || {
         let flags = [AtomicUsize::new(0), AtomicUsize::new(0)];
         let shared = Arc::new((ThreadParker::new(), flags));
         let wakers = [0, 1].map(|at| {
@@ -166,7 +161,7 @@ fn every_unpark_of_a_thread_is_seen() {
 
 #[test]
 fn a_cancel_is_not_lost_to_an_unpark() {
-    check(|| {
+    check_bounded(2, || {
         let home = Home::new();
         let waker = {
             let home = home.clone();
@@ -194,7 +189,7 @@ fn a_cancel_is_not_lost_to_an_unpark() {
 fn a_cancelled_waiter_takes_nothing_along() {
     const LINKED: u8 = 1;
     const GIVEN: u8 = 2;
-    check(|| {
+    check_bounded(2, || {
         let shared = Arc::new((Home::new(), AtomicU8::new(LINKED)));
         let giver = {
             let shared = shared.clone();

@@ -226,7 +226,7 @@ impl Payload {
                 Some(buf)
             }
             Self::Overflow(bytes) => {
-                spare::give(bytes);
+                spare::give_filled(bytes);
                 None
             }
             Self::None => None,

@@ -43,6 +43,13 @@ pub(super) fn zeroed(len: usize) -> Vec<u8> {
     }
 }
 
+/// Takes back what a peer has filled. Longer ones than [`zeroed`] would take again are freed.
+pub(super) fn give_filled(vector: Vec<u8>) {
+    if vector.capacity() <= ZEROED_MAX {
+        give(vector);
+    }
+}
+
 /// Takes a vector back, for later.
 pub(super) fn give(vector: Vec<u8>) {
     let surplus = lock(&KEPT).give(vector);

@@ -339,10 +339,8 @@ mod tests {
     }
 
     /// Transfers until both ways have been compared.
-    const FIRST: u32 = first(LEN);
-
-    const fn first(len: u64) -> u32 {
-        SLOTS / (len / SLOT_BYTES as u64) as u32 + 2 * TRIES
+    fn until_compared(len: u64) -> u32 {
+        tries(Way::Ring, len) + tries(Way::Attach, len)
     }
 
     /// So many transfers at these costs in nanoseconds per byte; how many attached.
@@ -364,10 +362,10 @@ mod tests {
     #[test]
     fn the_cheaper_way_is_taken_and_the_other_rarely_tried() {
         let mut costs = Costs::default();
-        assert_eq!(attached(&mut costs, 0.04, 0.08, FIRST), TRIES);
+        assert_eq!(attached(&mut costs, 0.04, 0.08, until_compared(LEN)), TRIES);
         assert!(attached(&mut costs, 0.04, 0.08, 100_000) <= 20 * TRIES);
         let mut costs = Costs::default();
-        assert_eq!(attached(&mut costs, 0.3, 0.12, FIRST), TRIES);
+        assert_eq!(attached(&mut costs, 0.3, 0.12, until_compared(LEN)), TRIES);
         let ring = 100_000 - attached(&mut costs, 0.3, 0.12, 100_000);
         assert!(ring <= 20 * tries(Way::Ring, LEN), "{ring}");
     }
@@ -400,7 +398,7 @@ mod tests {
     fn a_way_that_became_cheaper_unseen_is_found_by_a_trial() {
         let mut costs = Costs::default();
         attached(&mut costs, 0.06, 0.12, 100_000);
-        attached(&mut costs, 0.06, 0.03, PAUSE.1 + 2 * FIRST);
+        attached(&mut costs, 0.06, 0.03, PAUSE.1 + 2 * until_compared(LEN));
         assert!(attached(&mut costs, 0.06, 0.03, 1000) >= 1000 - 3 * TRIES);
     }
 
@@ -425,7 +423,7 @@ mod tests {
         for len in [16 << 10, LEN, 256 << 10, 1 << 20] {
             let mut costs = Costs::default();
             let mut slots = 0;
-            for _ in 0..first(len) {
+            for _ in 0..until_compared(len) {
                 let Choice { way, measure, .. } = costs.choose(false, len);
                 let warm = slots >= u64::from(SLOTS);
                 let cost = if way == Way::Attach {
@@ -454,9 +452,9 @@ mod tests {
         assert!(asked <= GIVE_UP_AFTER as u32, "{asked}");
         assert_eq!(attached(&mut costs, 0.4, 0.1, LONG_PAUSE.0 - first), LONG_PAUSE.0 - first);
         // It looks dear as long as it is cold.
-        let cold = FIRST - 2 * TRIES;
+        let cold = tries(Way::Ring, LEN) - TRIES;
         attached(&mut costs, 0.4, 0.1, cold);
-        attached(&mut costs, 0.05, 0.1, FIRST);
+        attached(&mut costs, 0.05, 0.1, until_compared(LEN));
         assert_eq!(attached(&mut costs, 0.05, 0.1, 200), 0);
     }
 
@@ -469,7 +467,7 @@ mod tests {
             for changed in [0.02, 0.3, 1.0] {
                 attached(&mut costs, changed * ring, attach, 50_000);
             }
-            attached(&mut costs, ring, attach, LONG_PAUSE.1 + FIRST);
+            attached(&mut costs, ring, attach, LONG_PAUSE.1 + until_compared(LEN));
             let attached = attached(&mut costs, ring, attach, 200);
             assert_eq!(attached < 100, asks, "{ring} to {attach}: {attached}");
         }

@@ -66,10 +66,11 @@ pub(super) struct Conn {
 }
 
 /// How long a process that was alive counts as alive. A thread may lose its core for longer between
-/// asking and copying, so that asking each time were no surer; and process numbers are given out in
-/// turn, so that none comes back this soon. A process that executes another program keeps its
-/// number, and has its new memory before its socket is closed: asking first says nothing of that
-/// moment, and it takes longer than this to get there.
+/// asking and copying, so that asking each time would exclude nothing either. Process numbers are
+/// given out in turn, so that none comes back this soon. A process that executes another program
+/// keeps its number, and has its new memory some time before its socket is closed: what is copied
+/// in that time, or in this one after it, goes to an address that means something else there, if it
+/// is mapped at all.
 const ALIVE_FOR: Duration = Duration::from_micros(100);
 
 const FAULTS: [Violation; 3] = [Violation::Head, Violation::Length, Violation::Padding];
