@@ -33,6 +33,8 @@ mod supervise;
 mod table;
 mod wait;
 
+use std::fmt::Display;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -44,6 +46,9 @@ use crate::row::Row;
 
 /// What shells report for a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
+
+/// What they report for one that wrote to a pipe without a reader.
+const UNREAD: u8 = 141;
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
@@ -82,19 +87,24 @@ fn child(role: Role, words: &[String]) -> ExitCode {
 fn report(arguments: &Arguments) -> Result<ExitCode> {
     let cases = arguments.selected()?;
     if arguments.list {
-        cases.iter().for_each(|case| println!("{}", case.id));
-        return Ok(ExitCode::SUCCESS);
+        let read = say(cases.iter().map(|case| &case.id))?;
+        return Ok(if read { ExitCode::SUCCESS } else { ExitCode::from(UNREAD) });
     }
     let settings = arguments.settings()?;
     process::catch_interrupts();
     process::adopt_orphans()?;
-    machine::header(settings.cores).iter().for_each(|line| println!("# {line}"));
+    let header = machine::header(settings.cores);
     let width = table::id_width(cases.iter().map(|case| case.id.as_str()));
-    println!("{}", table::head(width));
+    let mut read = say(header.iter().map(|line| format!("# {line}")))?;
+    read &= say([table::head(width)])?;
     let mut rows: Vec<Row> = Vec::with_capacity(cases.len());
     for case in &cases {
+        // Without a reader and a file there is nobody to measure for.
+        if !read && arguments.json.is_none() {
+            return Ok(ExitCode::from(UNREAD));
+        }
         let row = supervise::run(case, settings)?;
-        println!("{}", table::row(width, &row));
+        read = say([table::row(width, &row)])?;
         rows.push(row);
     }
     if let Some(path) = &arguments.json {
@@ -104,4 +114,17 @@ fn report(arguments: &Arguments) -> Result<ExitCode> {
     }
     let failed = rows.iter().any(|row| row.error.is_some());
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Writes lines to standard output, at once. `false`: nobody reads them.
+fn say(lines: impl IntoIterator<Item = impl Display>) -> Result<bool> {
+    let mut stdout = std::io::stdout().lock();
+    let written = lines
+        .into_iter()
+        .try_for_each(|line| writeln!(stdout, "{line}"))
+        .and_then(|()| stdout.flush());
+    match written {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        written => written.doing("writing to standard output").map(|()| true),
+    }
 }

@@ -161,6 +161,17 @@ fn mistakes_on_the_command_line_are_told() {
 }
 
 #[test]
+fn output_that_nobody_reads_ends_it_quietly() {
+    for words in [&["--list"][..], &["floor", "--quick"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = Command::new(BENCH).args(words).stdout(writer).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), text.as_str()), (Some(141), ""), "{words:?}");
+    }
+}
+
+#[test]
 fn a_child_that_is_started_by_hand_does_nothing() {
     let output = Command::new(BENCH).args(["__row", "1", "{}"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));

@@ -3,8 +3,7 @@
 //! `process_vm_readv` and `process_vm_writev` need the right to trace the other process: the same
 //! user, the same or an inner user namespace, and under Yama with `ptrace_scope` 1 the other's
 //! leave, which [`permit`] gives. Whether it works is found out once per connection ([`probe`]).
-//! Whether the number still means that process is asked of its pidfd and its socket, before copies
-//! at most once in some microseconds (`Conn::was_alive`).
+//! Whether the number still means that process is asked of its pidfd and its socket (`alive.rs`).
 
 use std::mem::MaybeUninit;
 
@@ -96,6 +95,7 @@ pub(super) enum Direction {
 ///
 /// `local` is valid for reads (to the peer) or writes (from the peer), and nobody holds a Rust
 /// reference to those bytes.
+#[inline]
 pub(super) unsafe fn copy(
     pid: i32,
     local: impl Iterator<Item = RawSegment>,

@@ -14,8 +14,8 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
 
+use super::alive::Alive;
 use super::block::{Announced, Mapped};
 use super::board::Board;
 use super::costs::Way;
@@ -31,7 +31,7 @@ use super::turns::{PAGE_BYTES, PAGED_MIN, Turns};
 pub(super) use crate::loopback::{Outcome, Queued};
 use crate::matching::Kind;
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 use crate::{Completion, Error, LocalMem, MsgBuf, OpId, Tag, Transfer};
 
 /// One connection.
@@ -46,9 +46,8 @@ pub(super) struct Conn {
     pid: AtomicI32,
     /// The peer's process, as long as there is a descriptor for it. Without, we do not attach.
     process: OnceLock<OwnedFd>,
-    made: Instant,
-    /// Until when it need not be asked again whether the peer is alive, nanoseconds since `made`.
-    alive_until: AtomicU64,
+    /// Whether the peer's process was alive when we last asked.
+    alive: Alive,
     /// Its place on our board: 1 + slot, zero if it has none.
     slot: AtomicU32,
     /// The poll does not look at it; whoever makes work marks our board.
@@ -65,14 +64,6 @@ pub(super) struct Conn {
     pub(super) turns: Turns,
 }
 
-/// How long a process that was alive counts as alive. A thread may lose its core for longer between
-/// asking and copying, so that asking each time would exclude nothing either. Process numbers are
-/// given out in turn, so that none comes back this soon. A process that executes another program
-/// keeps its number, and has its new memory some time before its socket is closed: what is copied
-/// in that time, or in this one after it, goes to an address that means something else there, if it
-/// is mapped at all.
-const ALIVE_FOR: Duration = Duration::from_micros(100);
-
 const FAULTS: [Violation; 3] = [Violation::Head, Violation::Length, Violation::Padding];
 
 impl Conn {
@@ -82,7 +73,6 @@ impl Conn {
         let (slot, left) = (AtomicU32::new(0), AtomicBool::new(false));
         let peer_sleeps = AtomicBool::new(true);
         let (process, peer_board) = (OnceLock::new(), OnceLock::new());
-        let (made, alive_until) = (Instant::now(), AtomicU64::new(0));
         let turns = segment.turns();
         Self {
             token,
@@ -91,8 +81,7 @@ impl Conn {
             shares,
             pid,
             process,
-            made,
-            alive_until,
+            alive: Alive::new(),
             slot,
             left,
             peer_sleeps,
@@ -162,18 +151,10 @@ impl Conn {
         socket::is_alive(&self.socket, self.process())
     }
 
-    /// As [`is_alive`](Self::is_alive), or was a moment ago ([`ALIVE_FOR`]), for a copy that begins
-    /// `now`: to ask the kernel each time is a second system call beside that of the copy.
-    pub(super) fn was_alive(&self, now: Instant) -> bool {
-        let now = now.saturating_duration_since(self.made).as_nanos() as u64;
-        if now < self.alive_until.load(Ordering::Relaxed) {
-            return true;
-        }
-        let alive = self.is_alive();
-        if alive {
-            self.alive_until.store(now + ALIVE_FOR.as_nanos() as u64, Ordering::Relaxed);
-        }
-        alive
+    /// As [`is_alive`](Self::is_alive), or was a moment ago, for a copy that begins (`alive.rs`).
+    #[inline]
+    pub(super) fn was_alive(&self) -> bool {
+        self.alive.check(|| self.is_alive())
     }
 
     /// Who the peer is, once that is known, and its process.

@@ -37,8 +37,8 @@
 //! (what is said) · `address.rs`, `socket.rs` (how peers are found) · `peer.rs`, `link.rs`,
 //! `rx.rs` (a connection, for senders and for the poll) · `endpoint.rs` (calls) · `connect.rs`,
 //! `crowd.rs`, `poll.rs`, `links.rs`, `board.rs`, `teardown.rs` (progress) · `rma.rs`,
-//! `serve.rs`, `offer.rs`, `block.rs`, `cma.rs`, `fallback.rs` (bulk data) · `costs.rs`,
-//! `untaken.rs` (which way it goes) · `ready.rs`; of the crate `copy.rs`, `loopback.rs`.
+//! `serve.rs`, `offer.rs`, `block.rs`, `cma.rs`, `alive.rs`, `fallback.rs` (bulk data) ·
+//! `costs.rs`, `untaken.rs` (which way it goes) · `ready.rs`; of the crate `copy.rs`, `loopback.rs`.
 //!
 //! # The life of a message
 //!
@@ -92,6 +92,7 @@ use crate::lock;
 
 #[cfg(not(loom))]
 mod address;
+mod alive;
 #[cfg(not(loom))]
 mod block;
 #[cfg(not(loom))]

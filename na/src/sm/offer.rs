@@ -300,9 +300,9 @@ impl Offers {
                 true
             }
             Part::Plain(theirs) => {
-                let began = Instant::now();
-                let copied = conn.was_alive(began) && attach(conn, put, ours(), theirs);
-                if measure {
+                let began = measure.then(Instant::now);
+                let copied = conn.was_alive() && attach(conn, put, ours(), theirs);
+                if let Some(began) = began {
                     let cost = Cost::of_one(put, *len, began.elapsed());
                     self.costs.measured(cost, Way::Attach);
                 }
@@ -344,6 +344,7 @@ impl Theirs {
 
 /// Copies by cross-memory attach, inside the gate; whether all of it went. `ours` are no more than
 /// one call can name; the peer was alive just now, so that the process id is its own.
+#[inline]
 fn attach(conn: &Conn, put: bool, ours: impl Iterator<Item = RawSegment>, theirs: Piece) -> bool {
     let direction = if put { Direction::ToPeer } else { Direction::FromPeer };
     // SAFETY: pieces of our region, which the transfer keeps alive, valid for what it allows, and

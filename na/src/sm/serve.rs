@@ -418,7 +418,7 @@ impl Service {
         let direction = if self.put { Direction::FromPeer } else { Direction::ToPeer };
         let mut spent = self.spent;
         // The process id is that of the peer as far as this says.
-        let result = match conn.was_alive(Instant::now()) {
+        let result = match conn.was_alive() {
             true => timed(&mut spent, || self.copy_chunk(conn.pid(), direction, helper)),
             false => Err(Errno::SRCH),
         };
