@@ -38,7 +38,8 @@
 //! `rx.rs` (a connection, for senders and for the poll) · `endpoint.rs` (calls) · `connect.rs`,
 //! `crowd.rs`, `poll.rs`, `links.rs`, `board.rs`, `teardown.rs` (progress) · `rma.rs`,
 //! `serve.rs`, `offer.rs`, `block.rs`, `cma.rs`, `alive.rs`, `fallback.rs` (bulk data) ·
-//! `costs.rs`, `untaken.rs` (which way it goes) · `ready.rs`; of the crate `copy.rs`, `loopback.rs`.
+//! `costs.rs`, `untaken.rs` (which way it goes) · `ready.rs`; of the crate `copy.rs`,
+//! `loopback.rs`.
 //!
 //! # The life of a message
 //!
