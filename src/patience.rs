@@ -34,7 +34,11 @@ impl Patience {
     /// What a wake-up by the kernel costs, with room: spinning this long at first loses little.
     const WINDOW_START: Duration = Duration::from_micros(200);
     /// Polls between two looks at the clock.
-    const POLLS_PER_LOOK: u32 = 32;
+    const POLLS_PER_LOOK: u32 = 8;
+
+    /// Fruitless polls, with the looks between them, after which what comes next is no longer
+    /// expected at once: about 15 us.
+    const FRESH_POLLS: u32 = 32;
 
     fn new(window_max: Duration) -> Self {
         let window = Self::WINDOW_START.min(window_max);
@@ -60,6 +64,11 @@ impl Patience {
             self.window = self.window.saturating_mul(2).min(self.window_max);
         }
         self.polls = 0;
+    }
+
+    /// Whether it is but a moment since something happened.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.polls < Self::FRESH_POLLS
     }
 
     /// Whether to poll once more rather than to sleep. `served`: a number that changes with what is
@@ -144,6 +153,21 @@ mod tests {
         patience = Patience::new(Duration::from_millis(10));
         patience.spinning_since = long_ago;
         assert!(!(0..2 * Patience::POLLS_PER_LOOK).all(|_| patience.spin(|| 0) == Spin::On));
+    }
+
+    #[test]
+    fn what_comes_next_is_expected_at_once_only_for_a_moment() {
+        for mut patience in [Patience::endless(), Patience::new(Duration::from_secs(60))] {
+            for _ in 0..2 {
+                let looks = (0..1000).take_while(|_| {
+                    let _ = patience.spin(|| 0);
+                    patience.is_fresh()
+                });
+                assert_eq!(looks.count() as u32 + 1, Patience::FRESH_POLLS);
+                patience.useful();
+                assert!(patience.is_fresh());
+            }
+        }
     }
 
     #[test]

@@ -369,6 +369,7 @@ macro_rules! conformance {
         $crate::conformance! { @tests $open; $mode;
             threads_share_an_endpoint,
             a_message_wakes_a_sleeper,
+            who_looks_before_it_polls_misses_nothing,
             a_transfer_wakes_both_sleepers,
             a_local_completion_wakes_a_sleeper,
             an_operation_of_another_thread_wakes_a_sleeper,

@@ -545,6 +545,15 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// will complete in further polls.
     fn poll(&self, budget: usize, sink: &mut dyn FnMut(Completion)) -> Result<usize, Error>;
 
+    /// Whether a poll might find something now; for whoever would otherwise poll without a break,
+    /// between two polls that found nothing. Cheaper than a poll: touches only memory, asks no
+    /// kernel and no library, moves nothing. So it sees what peers of the same host and threads of
+    /// this process have done, and polls still have to follow now and then. `true` where there is
+    /// no such cheap look, or when in doubt.
+    fn may_find(&self) -> bool {
+        true
+    }
+
     /// Announces that the caller is about to sleep on [`wait_fd`](Self::wait_fd). `false`: there is
     /// work, poll again. After `true`, whatever gives `poll` something to do makes the descriptor
     /// readable; the next `poll` ends the announcement.

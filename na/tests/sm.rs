@@ -143,6 +143,36 @@ mod one_polled {
     }
 }
 
+/// Who polls without a break is spared the polls that find nothing.
+#[test]
+fn an_endpoint_with_nothing_to_do_has_nothing_to_find() {
+    let open = |listen| na::open("na+sm://", &OpenOptions::listening(listen)).expect("open");
+    let (target, origin) = (open(true), open(false));
+    let nodes = [&target, &origin];
+    let until = |what: &str, done: &mut dyn FnMut() -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !done() {
+            assert!(Instant::now() < deadline, "{what}");
+            nodes.iter().for_each(|node| _ = node.poll(16, &mut |_| ()).expect("a poll"));
+        }
+    };
+    let nothing = || nodes.iter().all(|node| !node.may_find());
+    let to = origin.lookup(target.self_addr().uri()).expect("its address");
+    origin.send_unexpected(OpId(1), &to, Tag(3), origin.alloc_msg()).expect("a message");
+    let has_come =
+        || target.stats().peers.iter().any(|peer| peer.received_messages.is_some_and(|n| n > 0));
+    until("there is always something to find", &mut || has_come() && nothing());
+    // The message waits for it.
+    target.recv_unexpected(OpId(2), target.alloc_msg()).expect("a receive");
+    assert!(target.may_find(), "the receive that has ended");
+    until("the receive's end stays", &mut || nothing());
+    origin.send_unexpected(OpId(3), &to, Tag(3), origin.alloc_msg()).expect("a message");
+    assert!(target.may_find(), "a message in the ring");
+    until("the message stays", &mut || nothing());
+    target.close();
+    assert!(target.may_find(), "the end");
+}
+
 /// One side permits attaching and the other does not: bulk data takes the ring both ways.
 mod mixed {
     use super::*;

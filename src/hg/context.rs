@@ -204,6 +204,15 @@ impl<T> Core<T> {
         Ok(done)
     }
 
+    /// Whether [`poll`](Self::poll) might find something now; for whoever polls without a break. See
+    /// [`Endpoint::may_find`](na::Endpoint::may_find).
+    #[inline]
+    pub fn may_find(&self) -> bool {
+        self.has_arrived.load(Ordering::Relaxed)
+            || self.has_events.load(Ordering::Relaxed)
+            || self.endpoint.may_find()
+    }
+
     /// Polls for all contexts, unless another one does: `own` gets what belongs to this one.
     fn take_turn(&self, budget: usize, own: &mut dyn FnMut(Completion)) -> Result<usize, HgError> {
         if let Some(bell) = &self.bell {

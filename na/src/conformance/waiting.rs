@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFd;
 use rustix::time::Timespec;
 
-use super::Case;
 use super::node::{Node, drive, greet, pattern, sleep};
 use super::peers::{is_child, pending_on, stalled_child};
+use super::{Case, PATIENCE};
 use crate::{Access, Error, OpId, Tag, Transfer};
 
 /// Polls `node` until `done`, sleeping whenever it says that it has nothing to do.
@@ -104,6 +104,80 @@ pub fn a_message_wakes_a_sleeper(case: &Case<'_>) {
             origin.send_unexpected(&to_target, round, b"ping");
             sleep_until(&origin, "an answer", |node| node.is_done(answered));
         }
+    });
+}
+
+/// Polls `node` until `done`, but only while there may be something to find.
+#[track_caller]
+fn look_until(node: &Node, what: &str, mut done: impl FnMut(&Node) -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        while node.poll() > 0 {}
+        if done(node) {
+            return;
+        }
+        while !node.endpoint.may_find() {
+            assert!(Instant::now() < deadline, "waited too long for: {what}");
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A look sees messages, more of them than a connection holds, transfers on both sides, and what
+/// another thread has ended.
+pub fn who_looks_before_it_polls_misses_nothing(case: &Case<'_>) {
+    const ROUNDS: u32 = 300;
+    const LEN: usize = 1 << 20;
+    let (target, origin) = Node::pair(case);
+    let (to_target, to_origin) = greet(&origin, &target);
+    let remote = target.register(pattern(1, LEN), Access::ReadWrite);
+    let described = target.described_to(&origin, &remote);
+    let burst = pattern(2, origin.endpoint.limits().unexpected_bytes_max);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for round in 0..ROUNDS {
+                let asked = target.recv_unexpected();
+                look_until(&target, "a request", |node| node.is_done(asked));
+                let sent = target.send_expected(&to_origin, round, b"pong");
+                look_until(&target, "the answer's send", |node| node.is_done(sent));
+            }
+            for _ in 0..ROUNDS {
+                let received = target.recv_unexpected();
+                look_until(&target, "one of many", |node| node.is_done(received));
+            }
+            let end = target.recv_unexpected();
+            look_until(&target, "the end", |node| node.is_done(end));
+        });
+        for round in 0..ROUNDS {
+            let answered = origin.recv_expected(&to_target, round);
+            origin.send_unexpected(&to_target, round, b"ping");
+            look_until(&origin, "an answer", |node| node.is_done(answered));
+        }
+        let sends: Vec<_> =
+            (0..ROUNDS).map(|round| origin.send_unexpected(&to_target, round, &burst)).collect();
+        look_until(&origin, "the sends", |node| node.all_done(&sends));
+        for len in [100, LEN] {
+            for is_get in [true, false] {
+                let transfer = Transfer {
+                    local: origin.register(vec![0; len], Access::ReadWrite),
+                    local_offset: 0,
+                    remote: described.clone(),
+                    remote_offset: 0,
+                    len: len as u64,
+                };
+                let op = match is_get {
+                    true => origin.get(&to_target, transfer),
+                    false => origin.put(&to_target, transfer),
+                };
+                look_until(&origin, "a transfer", |node| node.is_done(op));
+                origin.succeeded(op);
+            }
+        }
+        let (op, endpoint) = (origin.recv_unexpected(), origin.endpoint.clone());
+        scope.spawn(move || endpoint.cancel(op));
+        look_until(&origin, "a canceled receive", |node| node.is_done(op));
+        let sent = origin.send_unexpected(&to_target, 1, b"end");
+        look_until(&origin, "the last send", |node| node.is_done(sent));
     });
 }
 

@@ -134,11 +134,23 @@ impl OwnBoard {
         self.board.mark(slot);
     }
 
+    /// The words with slots that are taken.
+    #[inline]
+    fn used(&self) -> impl Iterator<Item = &AtomicU64> {
+        self.board.words().iter().take(self.words.load(Ordering::Relaxed))
+    }
+
+    /// Poll: whether a bit is set.
+    #[inline]
+    pub(super) fn is_marked(&self) -> bool {
+        // What the mark is about is looked at after `take`, which pairs with it.
+        self.used().any(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
     /// Poll: clears all bits that are set, and tells their slots.
     #[inline]
     pub(super) fn take(&self, mut each: impl FnMut(u32)) {
-        let used = self.words.load(Ordering::Relaxed);
-        for (index, word) in self.board.words().iter().take(used).enumerate() {
+        for (index, word) in self.used().enumerate() {
             let mut bits = take(word);
             while bits != 0 {
                 each(index as u32 * 64 + bits.trailing_zeros());
@@ -160,9 +172,11 @@ mod tests {
         let theirs = Board::attach(&own.fd().try_clone_to_owned().unwrap()).unwrap();
         [0, 63, 64, 129, 64].into_iter().for_each(|slot| theirs.mark(slot));
         theirs.mark(u32::MAX);
+        assert!(own.is_marked());
         let mut found = Vec::new();
         own.take(|slot| found.push(slot));
         assert_eq!(found, [0, 63, 64, 129]);
+        assert!(!own.is_marked());
         own.take(|slot| panic!("slot {slot} again"));
         own.free_slot(7);
         assert_eq!(own.take_slot(), Some(7));

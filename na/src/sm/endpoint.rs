@@ -455,6 +455,11 @@ impl Endpoint for SmEndpoint {
         self.poll_once(budget, sink)
     }
 
+    #[inline]
+    fn may_find(&self) -> bool {
+        self.has_work()
+    }
+
     fn prepare_wait(&self) -> bool {
         self.try_sleep()
     }

@@ -42,6 +42,13 @@ impl Links {
         &mut self.all[..self.watched]
     }
 
+    /// Whether there is something to do for a watched link, or a mark of one that was left.
+    #[inline]
+    pub(super) fn has_work(&self, board: &OwnBoard) -> bool {
+        self.all[..self.watched].iter().any(|link| !link.is_quiet())
+            || self.watched < self.all.len() && board.is_marked()
+    }
+
     /// Whether a link is not up yet; such a link is watched.
     pub(super) fn is_greeting(&self) -> bool {
         self.all[..self.watched].iter().any(|link| link.stage != Stage::Up)
@@ -161,6 +168,7 @@ impl Links {
 
 impl RxLink {
     /// Whether there is nothing to do for it.
+    #[inline]
     fn is_quiet(&self) -> bool {
         self.rx.is_empty()
             && self.stage == Stage::Up

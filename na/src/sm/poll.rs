@@ -210,6 +210,20 @@ impl SmEndpoint {
         }
     }
 
+    /// See [`Endpoint::may_find`](crate::Endpoint::may_find).
+    #[inline]
+    pub(super) fn has_work(&self) -> bool {
+        // Somebody else polls, or the favour of the lock ends: a poll tells.
+        let Some(state) = self.poll.try_lock() else { return true };
+        self.has_opened.load(Ordering::Relaxed)
+            || self.loopback.is_busy()
+            || self.ready.is_filled()
+            || self.is_closed()
+            || state.asleep
+            || !state.arrived.is_empty()
+            || state.links.has_work(&self.board)
+    }
+
     #[inline(never)]
     fn look_and_round(&self, state: &mut PollState, sink: &mut Sink<'_>) -> Option<Box<Error>> {
         let looked = self.look(state);

@@ -83,7 +83,13 @@ impl Ready {
     /// Poll: takes what is there. Returns whether there was something.
     #[inline]
     pub(super) fn take(&self, out: &mut VecDeque<Completion>) -> bool {
-        self.count.load(Ordering::Relaxed) > 0 && self.take_queue(out)
+        self.is_filled() && self.take_queue(out)
+    }
+
+    /// Whether something is there.
+    #[inline]
+    pub(super) fn is_filled(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
     }
 
     #[inline(never)]
