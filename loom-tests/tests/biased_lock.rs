@@ -5,6 +5,7 @@
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use margo_loom_tests::check_bounded;
 use na::loom_exports::lock::biased::{Held, RawBiasedLock};
@@ -99,5 +100,26 @@ fn the_favoured_one_waits_for_who_ended_its_favour() {
         shared.lock.release(held);
         let added = 1 + thread.join().unwrap();
         assert_eq!(total(&shared), added);
+    });
+}
+
+/// Who is favoured and has work for the next one to take the lock need not pass a fence.
+#[test]
+fn who_comes_next_sees_what_the_favoured_one_did_or_that_one_knows() {
+    check_bounded(4, || {
+        let shared = favoured();
+        let work = Arc::new(AtomicBool::new(false));
+        let (other, theirs) = (shared.clone(), work.clone());
+        let thread = thread::spawn(move || {
+            let held = other.lock.try_acquire(OTHER)?;
+            // As a poll before it sleeps.
+            let seen = theirs.load(Ordering::Relaxed);
+            other.lock.release(held);
+            Some(seen)
+        });
+        work.store(true, Ordering::Relaxed);
+        let favoured = shared.lock.place_of(FAVOURED);
+        let seen = thread.join().unwrap();
+        assert!(favoured.is_none() || seen != Some(false), "missed by one that has come meanwhile");
     });
 }

@@ -7,8 +7,13 @@
 //! one such vector into another behind a length is just that case. Shorter pieces are copied by
 //! other instructions, about as fast as `rep movsb` at its best.
 //!
+//! On Zen 5 that is mended: the one instruction is a tenth faster than pieces there, wherever the
+//! two are.
+//!
 //! Source: glibc's bug 30994 ("REP MOVSB performance suffers from page aliasing on Zen 4"), and
 //! measured.
+
+use std::sync::OnceLock;
 
 /// Copies from here on may be done by `rep movsb`, bytes.
 const LONG: usize = 2048;
@@ -25,7 +30,42 @@ const PAGE: usize = 4096;
 #[inline]
 fn is_slow(from: usize, to: usize, len: usize) -> bool {
     let distance = to.wrapping_sub(from) % PAGE;
-    cfg!(target_arch = "x86_64") && len >= LONG && (1..CLOSE).contains(&distance)
+    len >= LONG && (1..CLOSE).contains(&distance) && has_slow_distances()
+}
+
+/// Whether this processor may be one that minds.
+#[inline]
+fn has_slow_distances() -> bool {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(ask_processor)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn ask_processor() -> bool {
+    false
+}
+
+/// Takes microseconds in a virtual machine.
+#[cfg(target_arch = "x86_64")]
+#[cold]
+fn ask_processor() -> bool {
+    use std::arch::x86_64::__cpuid;
+    #[allow(unused_unsafe, reason = "no unsafe function any more in newer compilers")]
+    // SAFETY: every processor of this architecture has the instruction, and these two leaves.
+    let leaf = |leaf| unsafe { __cpuid(leaf) };
+    let (vendor, version) = (leaf(0), leaf(1).eax);
+    minds((vendor.ebx, vendor.edx, vendor.ecx), version)
+}
+
+/// The vendor's name in three words, and the word with the family.
+#[cfg(target_arch = "x86_64")]
+fn minds(vendor: (u32, u32, u32), version: u32) -> bool {
+    /// "AuthenticAMD".
+    const AMD: (u32, u32, u32) = (0x6874_7541, 0x6974_6e65, 0x444d_4163);
+    const ZEN5: u32 = 0x1a;
+    let (family, extended) = (version >> 8 & 0xf, version >> 20 & 0xff);
+    let family = if family == 0xf { family + extended } else { family };
+    vendor != AMD || family < ZEN5
 }
 
 /// `to.copy_from_slice(from)`.
@@ -112,11 +152,41 @@ mod tests {
     #[test]
     fn what_is_close_is_told_from_what_is_not() {
         for (distance, slow) in [(0, false), (1, true), (31, true), (32, false), (4095, false)] {
-            let slow = slow && cfg!(target_arch = "x86_64");
+            let slow = slow && has_slow_distances();
             assert_eq!(is_slow(16, 1 << 20 | (16 + distance), LONG), slow, "{distance}");
             assert!(!is_slow(16, 1 << 20 | (16 + distance), LONG - 1));
         }
         assert!(!is_slow(17, 16, 10_000), "the other way round it is not");
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn processors_that_do_not_mind_are_told_by_vendor_and_family() {
+        let word = |text: &[u8]| u32::from_le_bytes(text.try_into().unwrap());
+        let amd = (word(b"Auth"), word(b"enti"), word(b"cAMD"));
+        let intel = (word(b"Genu"), word(b"ineI"), word(b"ntel"));
+        for (vendor, version, slow) in [
+            (amd, 0x00a1_0f11, true),
+            (amd, 0x00a0_0f11, true),
+            (amd, 0x00b0_0f21, false),
+            (intel, 0x0009_06a3, true),
+            (intel, 0x00b0_0f21, true),
+        ] {
+            assert_eq!(minds(vendor, version), slow, "{version:x}");
+        }
+        assert_eq!(has_slow_distances(), ask_processor(), "what is remembered");
+    }
+
+    #[test]
+    fn pieces_are_all_that_there_is() {
+        let from = pattern(3 * PIECE + 5);
+        let mut to = vec![0; from.len()];
+        fill_in_pieces(&mut to, &from);
+        assert!(to == from);
+        to.fill(0);
+        // SAFETY: two live vectors of the same length.
+        unsafe { copy_in_pieces(from.as_ptr(), to.as_mut_ptr(), from.len()) };
+        assert!(to == from);
     }
 
     #[test]

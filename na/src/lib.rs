@@ -167,5 +167,5 @@ pub mod loom_exports {
     pub use crate::lock;
     pub use crate::parts;
     pub use crate::shared::counts;
-    pub use crate::sm::{doorbell, gate, lane, ring, turns};
+    pub use crate::sm::{doorbell, gate, lane, reports, ring, turns};
 }

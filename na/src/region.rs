@@ -226,27 +226,31 @@ impl RegionTable {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] naming the side that does not fit.
+    #[inline]
     pub fn check_transfer(transfer: &crate::Transfer, put: bool) -> Result<(), Error> {
-        let bad = |text: String| Err(Error::InvalidArgument(text));
         let crate::Transfer { local, local_offset, remote, remote_offset, len } = transfer;
-        if !local.region().contains(*local_offset, *len) {
-            return bad(format!(
-                "{len} bytes at offset {local_offset} leave the local memory of {} bytes",
-                local.len()
-            ));
-        }
-        if remote_offset.checked_add(*len).is_none_or(|end| end > remote.len) {
-            return bad(format!(
-                "{len} bytes at offset {remote_offset} leave the remote memory of {} bytes",
-                remote.len
-            ));
-        }
+        let within = |offset: &u64, all| offset.checked_add(*len).is_some_and(|end| end <= all);
+        let fits = within(local_offset, local.len()) && within(remote_offset, remote.len);
         let allowed = if put { remote.access.writable() } else { remote.access.readable() };
-        if !allowed {
+        if fits && allowed { Ok(()) } else { Err(Self::misfit(transfer, put)) }
+    }
+
+    /// What is wrong with a transfer.
+    #[cold]
+    fn misfit(transfer: &crate::Transfer, put: bool) -> Error {
+        let crate::Transfer { local, local_offset, remote, remote_offset, len } = transfer;
+        Error::InvalidArgument(if !local.region().contains(*local_offset, *len) {
+            let whole = local.len();
+            format!("{len} bytes at offset {local_offset} leave the local memory of {whole} bytes")
+        } else if remote_offset.checked_add(*len).is_none_or(|end| end > remote.len) {
+            let whole = remote.len;
+            format!(
+                "{len} bytes at offset {remote_offset} leave the remote memory of {whole} bytes"
+            )
+        } else {
             let verb = if put { "write" } else { "read" };
-            return bad(format!("the remote memory was registered {:?}: no {verb}", remote.access));
-        }
-        Ok(())
+            format!("the remote memory was registered {:?}: no {verb}", remote.access)
+        })
     }
 }
 
@@ -383,6 +387,16 @@ impl Region {
     pub(crate) fn whole(&self) -> Option<RawSegment> {
         let mut pieces = self.pieces(0, self.len);
         pieces.next().filter(|_| pieces.next().is_none())
+    }
+
+    /// The memory that holds `len` bytes from `offset`, if the region is one segment. The range
+    /// must lie inside the region, as `contains` says.
+    #[allow(dead_code, reason = "for transports whose peers can map memory, or attach")]
+    #[inline]
+    pub(crate) fn lone_piece(&self, offset: u64, len: u64) -> Option<RawSegment> {
+        let [segment] = &*self.segments else { return None };
+        let (ptr, len) = (segment.ptr.wrapping_add(offset as usize), len as usize);
+        Some(RawSegment { ptr, len })
     }
 
     /// The pieces of memory that hold `len` bytes from `offset`, in order, none of them empty.

@@ -139,6 +139,17 @@ impl RawBiasedLock {
         &self.inside[place % PLACES]
     }
 
+    /// The place of `me`, if it is favoured still. Then whoever takes the lock next as another
+    /// thread sees everything that `me` has done before, as if there were a full fence here.
+    #[inline(always)]
+    #[must_use]
+    pub fn place_of(&self, me: usize) -> Option<usize> {
+        // pair: BARRIER (with that of `end_favour_of`)
+        barrier::light();
+        let favoured = self.favoured.load(Ordering::Relaxed);
+        (favoured & !PLACE == me).then_some(favoured & PLACE)
+    }
+
     /// Holds the lock from now on as the favoured thread, if `me` is that.
     #[inline(always)]
     fn enter(&self, me: usize) -> Option<Held> {

@@ -118,6 +118,25 @@ impl<T, P: Protocol> Lock<T, P> {
     }
 }
 
+impl<T> BiasedLock<T> {
+    /// The place of the calling thread, if it is favoured still ([`RawBiasedLock::place_of`]).
+    #[inline]
+    pub fn our_place(&self) -> Option<usize> {
+        self.raw.place_of(thread_token())
+    }
+}
+
+impl<T> BiasedGuard<'_, T> {
+    /// The place of the thread, if it has the lock by favour.
+    #[inline]
+    pub fn place(&self) -> Option<usize> {
+        match self.held {
+            Held::Inside(place) => Some(place.into()),
+            Held::Plain | Held::Last => None,
+        }
+    }
+}
+
 impl<T: Default, P: Protocol> Default for Lock<T, P> {
     fn default() -> Self {
         Self::new(T::default())

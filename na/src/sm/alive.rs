@@ -43,6 +43,11 @@ impl Alive {
             self.copies_left.store(left - 1, Ordering::Relaxed);
             return true;
         }
+        self.ask_at(now, ask)
+    }
+
+    #[inline(never)]
+    fn ask_at(&self, now: u64, ask: impl FnOnce() -> bool) -> bool {
         let alive = ask();
         self.tick.store(now, Ordering::Relaxed);
         self.copies_left.store(if alive { COPIES - 1 } else { 0 }, Ordering::Relaxed);

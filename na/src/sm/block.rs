@@ -233,6 +233,7 @@ impl PeerBlock {
     }
 
     /// The `len` bytes from `offset`, to read, or to write.
+    #[inline]
     pub(super) fn at(&self, offset: u64, len: u64, write: bool) -> Option<RawSegment> {
         let end = offset.checked_add(len)?;
         if end > self.len as u64 || (write && !self.writable) {

@@ -88,6 +88,24 @@ pub(super) enum Direction {
     FromPeer,
 }
 
+/// Copies between `local` and `piece` of process `pid`. Returns the bytes copied, which may be
+/// fewer.
+///
+/// # Safety
+///
+/// As for [`copy`].
+#[inline]
+pub(super) unsafe fn copy_piece(
+    pid: i32,
+    local: RawSegment,
+    piece: Piece,
+    direction: Direction,
+) -> Result<u64, Errno> {
+    let (ours, theirs) = (our_vector(local), their_vector(piece));
+    // SAFETY: one live vector each; our memory: the caller's duty.
+    unsafe { call(pid, (&raw const ours, 1), (&raw const theirs, 1), direction) }
+}
+
 /// Copies between `local` and `pieces` of process `pid`, of both the first [`VECTORS`] at most.
 /// Returns the bytes copied, which may be fewer.
 ///
@@ -103,30 +121,57 @@ pub(super) unsafe fn copy(
     direction: Direction,
 ) -> Result<u64, Errno> {
     // Not zeroed first: two kibibytes, for which a short copy would wait.
-    type Vectors = [MaybeUninit<libc::iovec>; VECTORS];
-    let mut ours: Vectors = [MaybeUninit::uninit(); VECTORS];
-    let mut theirs = ours;
+    let mut ours = [const { MaybeUninit::uninit() }; VECTORS];
+    let mut theirs = [const { MaybeUninit::uninit() }; VECTORS];
     let (mut ours_len, mut theirs_len) = (0, 0);
     for (vector, segment) in ours.iter_mut().zip(local) {
-        vector.write(libc::iovec { iov_base: segment.ptr.cast(), iov_len: segment.len });
+        vector.write(our_vector(segment));
         ours_len += 1;
     }
     for (vector, piece) in theirs.iter_mut().zip(pieces) {
-        let iov_base = std::ptr::without_provenance_mut(piece.addr as usize);
-        vector.write(libc::iovec { iov_base, iov_len: piece.len as usize });
+        vector.write(their_vector(piece));
         theirs_len += 1;
     }
     let (ours, theirs) = (ours.as_ptr().cast(), theirs.as_ptr().cast());
+    // SAFETY: live arrays, whose first so many entries were written above; our memory: the
+    // caller's duty.
+    unsafe { call(pid, (ours, ours_len), (theirs, theirs_len), direction) }
+}
+
+fn our_vector(segment: RawSegment) -> libc::iovec {
+    libc::iovec { iov_base: segment.ptr.cast(), iov_len: segment.len }
+}
+
+fn their_vector(piece: Piece) -> libc::iovec {
+    let iov_base = std::ptr::without_provenance_mut(piece.addr as usize);
+    libc::iovec { iov_base, iov_len: piece.len as usize }
+}
+
+/// Where so many vectors of one side are.
+type Vectors = (*const libc::iovec, libc::c_ulong);
+
+/// # Safety
+///
+/// There are so many vectors; for what `ours` name: as for [`copy`].
+#[inline]
+unsafe fn call(
+    pid: i32,
+    (ours, ours_len): Vectors,
+    (theirs, theirs_len): Vectors,
+    direction: Direction,
+) -> Result<u64, Errno> {
     let call = match direction {
         Direction::ToPeer => libc::process_vm_writev,
         Direction::FromPeer => libc::process_vm_readv,
     };
-    // SAFETY:
-    // - the vectors are live arrays, whose first so many entries were written above;
-    // - our memory: the caller's duty; the peer's memory is checked by the kernel.
+    // SAFETY: the caller's duty; the peer's memory is checked by the kernel.
     let result = unsafe { call(pid, ours, ours_len, theirs, theirs_len, 0) };
-    u64::try_from(result)
-        .map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL))
+    u64::try_from(result).map_err(|_| last_errno())
+}
+
+#[cold]
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
 }
 
 /// A part of a copy that several threads make.

@@ -53,8 +53,12 @@ const DEARER: f32 = 2.0;
 /// See [`FAR_DEARER`].
 const GIVE_UP_AFTER: usize = 3;
 
-/// Of so many transfers on the way that is used one is measured.
+/// Of so many transfers on the way that is used one is measured; a power of two.
 const MEASURE_EVERY: u32 = 8;
+
+/// The same for who can attach by itself, whose transfers are short: two looks at a precise clock
+/// take as long as a third of the rest around the system call.
+const MEASURE_EVERY_SHORT: u32 = 32;
 
 /// Transfers from one trial to the next: at first, and when trials have been in vain for long;
 /// never fewer than [`PAUSE_MIN`] times those of the trial.
@@ -120,6 +124,7 @@ impl Costs {
     }
 
     /// How such a transfer shall go, if both ways are possible.
+    #[inline]
     pub(super) fn choose(&mut self, put: bool, len: u64) -> Choice {
         if len < MEASURED_FROM {
             return Choice::unmeasured(Way::Ring);
@@ -129,6 +134,7 @@ impl Costs {
 
     /// Transfers that were to be measured, of about `len` bytes each and of `bytes` in all, took so
     /// long.
+    #[inline(never)]
     pub(super) fn measured(&mut self, cost: Cost, way: Way) {
         let Cost { put, len, bytes, took } = cost;
         let cost = took.as_nanos() as f32 / bytes.max(1) as f32;
@@ -199,7 +205,24 @@ enum Stage {
 }
 
 impl Class {
+    #[inline]
     fn choose(&mut self, len: u64) -> Choice {
+        if self.stage == Stage::Settled && self.left > 0 {
+            return self.go_on();
+        }
+        self.choose_anew(len)
+    }
+
+    /// The way that is used.
+    #[inline]
+    fn go_on(&mut self) -> Choice {
+        self.left -= 1;
+        let every = if self.by_itself { MEASURE_EVERY_SHORT } else { MEASURE_EVERY };
+        Choice { way: self.used, measure: self.left.is_multiple_of(every) }
+    }
+
+    #[inline(never)]
+    fn choose_anew(&mut self, len: u64) -> Choice {
         if self.stage == Stage::Trial && self.left > 0 && self.is_hopeless() {
             self.compare(len);
             self.gave_up = true;
@@ -213,12 +236,12 @@ impl Class {
                 }
             }
         }
-        let settled = self.stage == Stage::Settled;
-        let before = self.left / MEASURE_EVERY;
+        if self.stage == Stage::Settled && self.left > 0 {
+            return self.go_on();
+        }
         self.left = self.left.saturating_sub(1);
-        let measure = !settled || self.left / MEASURE_EVERY != before;
         let way = if self.stage == Stage::Trial { self.used.other() } else { self.used };
-        Choice { way, measure }
+        Choice { way, measure: true }
     }
 
     /// Whether a trial need not go on.

@@ -20,12 +20,14 @@ use super::board::OwnBoard;
 use super::cma::Nonce;
 use super::doorbell::{RECORDS, settle};
 use super::link::{Conn, Outcome, Queued, TxLink};
-use super::lock::BiasedLock;
+use super::lock::biased::PLACES;
+use super::lock::{BiasedGuard, BiasedLock};
 use super::loopback::Loopback;
 use super::offer::Going;
 use super::peer::{Peer, PeerTable};
 use super::poll::PollState;
 use super::ready::Ready;
+use super::reports::Reports;
 use super::rx::RxLink;
 use crate::matching::{Kind, Matcher};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -52,6 +54,8 @@ pub(super) struct SmEndpoint {
     pub(super) board: OwnBoard,
     pub(super) matcher: BiasedLock<Matcher>,
     pub(super) ready: Ready,
+    /// Of transfers that were done at once.
+    pub(super) reports: Reports<PLACES>,
     pub(super) loopback: Loopback,
     pub(super) peers: Mutex<PeerTable>,
     pub(super) epoll: OwnedFd,
@@ -200,15 +204,44 @@ impl SmEndpoint {
         Refused { error: Error::InvalidArgument(text), buf }
     }
 
+    #[inline]
     fn transfer(&self, put: bool, op: OpId, to: &Addr, transfer: Transfer) -> Result<(), Error> {
         let peer = self.peer(to)?;
         RegionTable::check_transfer(&transfer, put)?;
+        let mut links = peer.links.lock();
+        let mut measure = false;
+        // There is none to ourselves.
+        if let Some(link) = links.first_mut() {
+            match link.offers.copy(&link.conn, put, &transfer) {
+                Going::Ask { measure: wanted } => measure = wanted,
+                Going::Done => {
+                    drop(links);
+                    self.report_done(op);
+                    // Not under the lock: it may release memory.
+                    drop(transfer);
+                    return Ok(());
+                }
+            }
+        }
+        self.ask_for(put, op, to, transfer, (peer, links, measure))
+    }
+
+    /// Starts a transfer that its owner has to be asked for.
+    #[inline(never)]
+    fn ask_for(
+        &self,
+        put: bool,
+        op: OpId,
+        to: &Addr,
+        transfer: Transfer,
+        (peer, mut links, measure): (&Peer, BiasedGuard<'_, Vec<TxLink>>, bool),
+    ) -> Result<(), Error> {
         if peer.is_own() {
+            drop(links);
             self.loopback.start(op, put, transfer)?;
             self.ready.wake_poll();
             return Ok(());
         }
-        let mut links = peer.links.lock();
         let link = match self.link(to, peer, &mut links) {
             Ok(link) => link,
             Err(error) => {
@@ -216,13 +249,6 @@ impl SmEndpoint {
                 self.ready.push(Completion::Transfer { op, result: Err(error) });
                 return Ok(());
             }
-        };
-        let Going::Ask { measure } = link.copy_at_once(op, put, &transfer) else {
-            self.wake_poll_for(&link.conn);
-            drop(links);
-            // Not under the lock: it may release memory.
-            drop(transfer);
-            return Ok(());
         };
         let mut out = Outcome::default();
         link.start(op, put, transfer, measure);
@@ -241,6 +267,28 @@ impl SmEndpoint {
             None if self.loopback.is_busy() => self.ready.wake_poll(),
             None => {}
         }
+    }
+
+    /// Reports a transfer that was done at once.
+    #[inline]
+    fn report_done(&self, op: OpId) {
+        let place = self.poll.our_place();
+        if !place.is_some_and(|place| self.reports.leave(place, op.0)) {
+            return self.report_otherwise(op);
+        }
+        if self.ready.sleeps() {
+            // A thread that polls knows whether it has announced a sleep, and whoever begins to
+            // poll in its stead sees the report.
+            if self.poll.our_place() != place {
+                settle();
+            }
+            self.ready.wake_poll_settled();
+        }
+    }
+
+    #[inline(never)]
+    fn report_otherwise(&self, op: OpId) {
+        self.ready.push(Completion::Transfer { op, result: Ok(()) });
     }
 
     /// Tells the poll that there is work on a connection.

@@ -21,7 +21,7 @@ use super::board::Board;
 use super::costs::Way;
 use super::doorbell::{BOARD, RECORDS, ROOM, settle};
 use super::fallback::{Lane, Source, Span};
-use super::offer::{Going, Offers};
+use super::offer::Offers;
 use super::record::{self, CONTROL_WORDS, PAGE_RECORD, Status};
 use super::ring::{LINE, Producer, Violation};
 use super::rma::Requests;
@@ -297,31 +297,11 @@ pub(super) struct TxLink {
     announced: Announced,
     pub(super) offers: Offers,
     lane: Lane,
-    /// Sends and transfers at once that have ended, for the poll to report: one lock less than
+    /// Sends that have ended, for the poll to report: one lock less than
     /// another queue.
     ended: Vec<Completion>,
     /// The same for messages that were sent, as most are: two words instead of a completion.
     sent: Vec<(OpId, MsgBuf)>,
-    /// The same for transfers that were done at once.
-    copied: Vec<OpId>,
-}
-
-/// What has ended well, in few words.
-#[derive(Debug)]
-pub(super) enum Lone {
-    Sent((OpId, MsgBuf)),
-    /// A transfer that was done at once.
-    Copied(OpId),
-}
-
-impl Lone {
-    #[inline(always)]
-    pub(super) fn end(self) -> Completion {
-        match self {
-            Self::Sent((op, buf)) => Completion::Send { op, buf, result: Ok(()) },
-            Self::Copied(op) => Completion::Transfer { op, result: Ok(()) },
-        }
-    }
 }
 
 impl TxLink {
@@ -342,7 +322,6 @@ impl TxLink {
             lane: Lane::default(),
             ended: Vec::new(),
             sent: Vec::new(),
-            copied: Vec::new(),
         }
     }
 
@@ -487,18 +466,6 @@ impl TxLink {
         self.control.contains(&control)
     }
 
-    /// Does a transfer at once if the owner's offer allows that and it is the better way; the poll
-    /// reports it. Otherwise it has to be started.
-    #[inline]
-    pub(super) fn copy_at_once(&mut self, op: OpId, put: bool, transfer: &Transfer) -> Going {
-        let going = self.offers.copy(&self.conn, put, transfer);
-        if going == Going::Done {
-            self.copied.push(op);
-            self.conn.set_backlog(true);
-        }
-        going
-    }
-
     /// Starts a transfer; the poll flushes it.
     pub(super) fn start(&mut self, op: OpId, put: bool, transfer: Transfer, measure: bool) {
         self.requests.start(op, put, transfer, measure);
@@ -511,16 +478,15 @@ impl TxLink {
     #[inline]
     pub(super) fn flush(
         &mut self,
-        lone: &mut Option<Lone>,
+        lone: &mut Option<(OpId, MsgBuf)>,
         ended: &mut VecDeque<Completion>,
         out: &mut Outcome,
         budget: &mut u64,
     ) -> bool {
         let reported = self.has_ended();
-        match (self.sent.len(), self.copied.len(), self.ended.len()) {
-            (1, 0, 0) => *lone = self.sent.pop().map(Lone::Sent),
-            (0, 1, 0) => *lone = self.copied.pop().map(Lone::Copied),
-            (0, 0, 0) => {}
+        match (self.sent.len(), self.ended.len()) {
+            (1, 0) => *lone = self.sent.pop(),
+            (0, 0) => {}
             _ => self.take_ended(ended),
         }
         if reported && self.is_idle() {
@@ -531,13 +497,12 @@ impl TxLink {
     }
 
     fn has_ended(&self) -> bool {
-        !self.sent.is_empty() || !self.copied.is_empty() || !self.ended.is_empty()
+        !self.sent.is_empty() || !self.ended.is_empty()
     }
 
     #[inline(never)]
     fn take_ended(&mut self, out: &mut impl Extend<Completion>) {
-        out.extend(self.sent.drain(..).map(|sent| Lone::Sent(sent).end()));
-        out.extend(self.copied.drain(..).map(|op| Lone::Copied(op).end()));
+        out.extend(self.sent.drain(..).map(sent));
         out.extend(self.ended.drain(..));
     }
 
@@ -685,6 +650,12 @@ impl TxLink {
         out.memory.append(&mut transfers.memory);
         Vec::new()
     }
+}
+
+/// The report of a message that was sent.
+#[inline(always)]
+pub(super) fn sent((op, buf): (OpId, MsgBuf)) -> Completion {
+    Completion::Send { op, buf, result: Ok(()) }
 }
 
 fn announce(

@@ -32,12 +32,12 @@
 //!
 //! # Reading order
 //!
-//! `ring.rs`, `lane.rs`, `doorbell.rs`, `gate.rs`, `../lock.rs` (the protocols, plain atomics,
-//! model-checked) · `segment.rs`, `prefetch.rs` (what is shared) · `record.rs`, `handshake.rs`
-//! (what is said) · `address.rs`, `socket.rs` (how peers are found) · `peer.rs`, `link.rs`,
-//! `rx.rs` (a connection, for senders and for the poll) · `endpoint.rs` (calls) · `connect.rs`,
-//! `crowd.rs`, `poll.rs`, `links.rs`, `board.rs`, `teardown.rs` (progress) · `rma.rs`,
-//! `serve.rs`, `offer.rs`, `block.rs`, `cma.rs`, `alive.rs`, `fallback.rs` (bulk data) ·
+//! `ring.rs`, `lane.rs`, `doorbell.rs`, `gate.rs`, `reports.rs`, `../lock.rs` (the protocols, plain
+//! atomics, model-checked) · `segment.rs`, `prefetch.rs` (what is shared) · `record.rs`,
+//! `handshake.rs` (what is said) · `address.rs`, `socket.rs` (how peers are found) · `peer.rs`,
+//! `link.rs`, `rx.rs` (a connection, for senders and for the poll) · `endpoint.rs` (calls) ·
+//! `connect.rs`, `crowd.rs`, `poll.rs`, `links.rs`, `board.rs`, `teardown.rs` (progress) ·
+//! `rma.rs`, `serve.rs`, `offer.rs`, `block.rs`, `cma.rs`, `alive.rs`, `fallback.rs` (bulk data) ·
 //! `costs.rs`, `untaken.rs` (which way it goes) · `ready.rs`; of the crate `copy.rs`,
 //! `loopback.rs`.
 //!
@@ -77,6 +77,11 @@ pub mod gate;
 mod lane;
 #[cfg(loom)]
 pub mod lane;
+#[cfg(not(loom))]
+#[allow(unreachable_pub, reason = "public for the models only")]
+mod reports;
+#[cfg(loom)]
+pub mod reports;
 #[cfg(not(loom))]
 #[allow(unreachable_pub, reason = "public for the models only")]
 mod ring;

@@ -38,7 +38,7 @@ use crate::region::{Held, Offer};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
-use crate::{Access, LocalMem, RawSegment, Transfer, WeakMem};
+use crate::{Access, LocalMem, RawSegment, Transfer, WeakMem, copy_bytes};
 
 /// Longest transfer that is copied at once, bytes.
 pub(super) const AT_ONCE_BYTES: u64 = 64 << 10;
@@ -273,11 +273,10 @@ impl Offers {
             return ASK;
         }
         let Some(memory) = known.memory.at(*remote_offset, *len, put) else { return ASK };
-        let ours = || local.region().pieces(*local_offset, *len);
+        let ours = Ours { local, offset: *local_offset, len: *len };
         let mut measure = false;
         if matches!(memory, Part::Plain(_)) {
-            // More than one call can name.
-            if ours().nth(VECTORS).is_some() {
+            if !ours.fits_a_call() {
                 return ASK;
             }
             let choice = self.costs.choose(put, *len);
@@ -293,21 +292,15 @@ impl Offers {
         }
         let copied = match memory {
             Part::Mapped(theirs) => {
-                // SAFETY: pieces of our region, which the transfer keeps alive, and of a block
-                // that is mapped for this access; nobody holds references to them (contract of
-                // `Memory::from_raw`), and the owner keeps its memory while we are in the gate.
-                unsafe { copy_between(!put, ours(), std::iter::once(theirs), None) };
+                ours.copy_mapped(put, theirs);
                 true
             }
-            Part::Plain(theirs) => {
-                let began = measure.then(Instant::now);
-                let copied = conn.was_alive() && attach(conn, put, ours(), theirs);
-                if let Some(began) = began {
-                    let cost = Cost::of_one(put, *len, began.elapsed());
-                    self.costs.measured(cost, Way::Attach);
-                }
+            Part::Plain(theirs) if measure => {
+                let (copied, cost) = ours.attach_measured(conn, put, theirs);
+                self.costs.measured(cost, Way::Attach);
                 copied
             }
+            Part::Plain(theirs) => ours.attach(conn, put, theirs),
         };
         gate.leave();
         if !copied {
@@ -316,6 +309,81 @@ impl Offers {
             return ASK;
         }
         Going::Done
+    }
+}
+
+/// Our side of a transfer, which keeps the region alive.
+#[derive(Clone, Copy)]
+struct Ours<'a> {
+    local: &'a LocalMem,
+    offset: u64,
+    len: u64,
+}
+
+impl Ours<'_> {
+    fn pieces(&self) -> impl Iterator<Item = RawSegment> + '_ {
+        self.local.region().pieces(self.offset, self.len)
+    }
+
+    #[inline]
+    fn lone_piece(&self) -> Option<RawSegment> {
+        self.local.region().lone_piece(self.offset, self.len)
+    }
+
+    /// Whether one call of the system can name all of it.
+    #[inline]
+    fn fits_a_call(&self) -> bool {
+        self.lone_piece().is_some() || self.pieces().nth(VECTORS).is_none()
+    }
+
+    /// Copies to or from mapped memory of the peer, inside the gate.
+    #[inline]
+    fn copy_mapped(self, put: bool, theirs: RawSegment) {
+        let Some(ours) = self.lone_piece() else { return self.copy_pieces(put, theirs) };
+        let (from, to) = if put { (ours, theirs) } else { (theirs, ours) };
+        // SAFETY: a piece of our region, which the transfer keeps alive, and one as long of a block
+        // that is mapped for this access; nobody holds references to them (contract of
+        // `Memory::from_raw`), and the owner keeps its memory while we are in the gate.
+        unsafe { copy_bytes::copy(from.ptr, to.ptr, ours.len) };
+    }
+
+    #[inline(never)]
+    fn copy_pieces(self, put: bool, theirs: RawSegment) {
+        // SAFETY: as in `copy_mapped`.
+        unsafe { copy_between(!put, self.pieces(), std::iter::once(theirs), None) };
+    }
+
+    /// Copies by cross-memory attach, inside the gate, what [fits a call](Self::fits_a_call);
+    /// whether all of it went.
+    #[inline]
+    fn attach(self, conn: &Conn, put: bool, theirs: Piece) -> bool {
+        // The process id is that of the peer as far as this says.
+        if !conn.was_alive() {
+            return false;
+        }
+        let direction = if put { Direction::ToPeer } else { Direction::FromPeer };
+        let Some(ours) = self.lone_piece() else {
+            return self.attach_pieces(conn, direction, theirs);
+        };
+        // SAFETY: a piece of our region, which the transfer keeps alive, valid for what it allows,
+        // and to whose bytes nobody holds a reference (contract of `Memory::from_raw`).
+        let copied = unsafe { cma::copy_piece(conn.pid(), ours, theirs, direction) };
+        copied == Ok(theirs.len)
+    }
+
+    #[inline(never)]
+    fn attach_pieces(self, conn: &Conn, direction: Direction, theirs: Piece) -> bool {
+        let theirs_too = std::iter::once(theirs);
+        // SAFETY: as in `attach`, of each piece.
+        let copied = unsafe { cma::copy(conn.pid(), self.pieces(), theirs_too, direction) };
+        copied == Ok(theirs.len)
+    }
+
+    #[inline(never)]
+    fn attach_measured(self, conn: &Conn, put: bool, theirs: Piece) -> (bool, Cost) {
+        let began = Instant::now();
+        let copied = self.attach(conn, put, theirs);
+        (copied, Cost::of_one(put, self.len, began.elapsed()))
     }
 }
 
@@ -340,15 +408,4 @@ impl Theirs {
             }
         }
     }
-}
-
-/// Copies by cross-memory attach, inside the gate; whether all of it went. `ours` are no more than
-/// one call can name; the peer was alive just now, so that the process id is its own.
-#[inline]
-fn attach(conn: &Conn, put: bool, ours: impl Iterator<Item = RawSegment>, theirs: Piece) -> bool {
-    let direction = if put { Direction::ToPeer } else { Direction::FromPeer };
-    // SAFETY: pieces of our region, which the transfer keeps alive, valid for what it allows, and
-    // to whose bytes nobody holds a reference (contract of `Memory::from_raw`).
-    let copied = unsafe { cma::copy(conn.pid(), ours, std::iter::once(theirs), direction) };
-    copied == Ok(theirs.len)
 }

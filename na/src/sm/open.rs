@@ -12,6 +12,7 @@ use super::loopback::Loopback;
 use super::peer::{Peer, PeerTable, Reach};
 use super::poll::{LISTENER, PollState, TIMER, WAKE};
 use super::ready::Ready;
+use super::reports::Reports;
 use super::ring::capacity_for;
 use super::segment::RING_BYTES;
 use super::socket;
@@ -112,6 +113,7 @@ fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error
         board,
         matcher: BiasedLock::new(Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max)),
         ready,
+        reports: Reports::new(),
         loopback: Loopback::default(),
         peers: Mutex::new(PeerTable::default()),
         epoll,

@@ -5,7 +5,8 @@
 //! sleep, after [`LOOK_POLLS`] polls, and at least every [`LOOK_EVERY`] of polling (a coarse clock
 //! is read every 8th poll). Limits of time are checked after the round that follows a look, so that
 //! nobody is blamed for what lies in a ring or a socket here, and count only time in which we run
-//! (`ran.rs`).
+//! (`ran.rs`). A poll that finds the [report](super::reports) of a transfer that was done at once
+//! tells that and makes no round, a few times in a row.
 //!
 //! # Sleep
 //!
@@ -27,14 +28,15 @@ use super::connect::Stranger;
 use super::crowd::Crowd;
 use super::doorbell::{RECORDS, settle};
 use super::endpoint::SmEndpoint;
-use super::link::{Control, Outcome, sleep_reasons};
+use super::link::{Control, Outcome, sent, sleep_reasons};
 use super::links::Links;
+use super::lock::biased::PLACES;
 use super::rx::{RxLink, Stage};
 use super::socket;
 use crate::ran::Ran;
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
-use crate::{Completion, Error};
+use crate::{Completion, Error, OpId};
 
 /// Tokens in the epoll set; connections follow.
 pub(super) const WAKE: u64 = 0;
@@ -56,6 +58,9 @@ const LOOK_POLLS_GREETING: u32 = 16;
 
 /// Time of polling after which the kernel is asked.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Polls in a row that only report a transfer which was done at once, without a round.
+const REPORTS_MAX: u32 = 7;
 
 /// Bulk bytes that one round moves.
 const BULK_BYTES: u64 = 4 << 20;
@@ -81,6 +86,8 @@ pub(super) struct PollState {
     /// Events of the last looks, if each left some behind.
     crowded: usize,
     asleep: bool,
+    /// Polls since the last round.
+    reports: u32,
     turn: usize,
     pub(super) shut_down: bool,
 }
@@ -100,9 +107,16 @@ impl PollState {
             look_now: true,
             crowded: 0,
             asleep: false,
+            reports: 0,
             turn: 0,
             shut_down: false,
         }
+    }
+
+    /// Whether this poll may end with the report of a transfer that was done at once.
+    #[inline]
+    fn may_only_report(&self) -> bool {
+        self.reports < REPORTS_MAX && !self.asleep && self.arrived.is_empty()
     }
 
     /// Whether it is time to ask the kernel.
@@ -181,7 +195,28 @@ impl SmEndpoint {
         sink: &mut dyn FnMut(Completion),
     ) -> Result<usize, Error> {
         let mut guard = self.poll.lock();
+        let place = guard.place();
         let state = &mut *guard;
+        if state.may_only_report()
+            && budget > 0
+            && let Some(op) = place.and_then(|place| self.reports.take(place))
+        {
+            state.reports += 1;
+            sink(Completion::Transfer { op: OpId(op), result: Ok(()) });
+            return Ok(1);
+        }
+        self.poll_all(state, budget, sink)
+    }
+
+    /// All of a poll.
+    #[inline(never)]
+    fn poll_all(
+        &self,
+        state: &mut PollState,
+        budget: usize,
+        sink: &mut dyn FnMut(Completion),
+    ) -> Result<usize, Error> {
+        state.reports = 0;
         if state.asleep {
             self.wake_up(state);
         }
@@ -275,6 +310,12 @@ impl SmEndpoint {
             // May run foreign code; only the poll's own lock is held here.
             out.memory.clear();
         }
+        for place in 0..PLACES {
+            while let Some(op) = self.reports.take(place) {
+                state.arrived.push_back(Completion::Transfer { op: OpId(op), result: Ok(()) });
+                progress = true;
+            }
+        }
         self.ready.take(&mut state.arrived) || progress
     }
 
@@ -328,8 +369,8 @@ impl SmEndpoint {
         match lone {
             None => {}
             // Made where it is handed over: a completion is larger than what it says.
-            Some(lone) if sink.takes(arrived) => sink.tell(lone.end()),
-            Some(lone) => arrived.push_back(lone.end()),
+            Some(lone) if sink.takes(arrived) => sink.tell(sent(lone)),
+            Some(lone) => arrived.push_back(sent(lone)),
         }
         progress
     }
