@@ -24,7 +24,7 @@ use crate::hg::{
 };
 use crate::instance::{Counters, Inner};
 use crate::log::log;
-use crate::monitor::Moment;
+use crate::monitor::{Moment, RequestWatch};
 use crate::progress::Token;
 use crate::register::{Entry, Gate};
 use crate::respond::{self, Reply};
@@ -238,14 +238,57 @@ impl<'a> Start<'a> {
         let Self { instance, pool, rpc, provider, tasklet, priority } = self;
         let about = (&origin, &request);
         let watch = inner.monitoring.request_starts(about, &registration, arrived);
-        let reply = Reply::new(instance, (rpc, provider), (context, origin, request), watch);
-        let running = Running { reply, registration: Some(registration) };
         let unit = if tasklet { pool.tasklet() } else { pool.ult() };
-        if let Err(error) = unit.name(rpc).priority(priority).spawn_detached(move || running.run())
-        {
+        let unit = unit.name(rpc).priority(priority);
+        let (about, from) = ((rpc, provider), (context, origin, request));
+        let spawned = if pool.is_only_here() {
+            let reply = Reply::new(instance, about, from, watch);
+            let running = Running { reply, registration: Some(registration) };
+            unit.spawn_detached(move || running.run())
+        } else {
+            let late = Late(Some(Parts { instance, about, from, watch, registration }));
+            unit.spawn_detached(move || late.run())
+        };
+        if let Err(error) = spawned {
             // The closure was dropped, and the reply in it has answered.
             log!(inner.log, ERROR, rpc, %error, "no ULT for a request");
         }
+    }
+}
+
+/// A handler that may run on another execution stream than the one that has taken its request in.
+/// The reply is made there: it is some cache lines, and its memory would be taken on one and given
+/// back on the other, for which the two wait for each other in the allocator.
+struct Late(Option<Parts>);
+
+/// What a [`Running`] is made of.
+struct Parts {
+    instance: Instance,
+    about: (&'static str, ProviderId),
+    from: (u8, Addr, RawRequest),
+    watch: RequestWatch,
+    registration: Arc<Registration>,
+}
+
+impl Late {
+    fn run(mut self) {
+        if let Some(running) = self.arrive() {
+            running.run();
+        }
+    }
+
+    #[inline(always)]
+    fn arrive(&mut self) -> Option<Running> {
+        let Parts { instance, about, from, watch, registration } = self.0.take()?;
+        let reply = Reply::new(instance, about, from, watch);
+        Some(Running { reply, registration: Some(registration) })
+    }
+}
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        // One that did not run answers.
+        drop(self.arrive());
     }
 }
 

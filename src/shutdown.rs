@@ -48,11 +48,15 @@ const BEGUN: usize = 1;
 /// One running handler.
 const HANDLER: usize = 2;
 
+/// Keeps what each handler writes away from what each one reads.
+#[repr(align(128))]
+struct OwnLine<T>(T);
+
 /// The shutdown state of an instance.
 pub(crate) struct Shutdown {
     /// `BEGUN`, and `HANDLER` for each handler that runs. One word, so that a handler is either
     /// counted before shutdown begins or refused.
-    handlers: AtomicUsize,
+    handlers: OwnLine<AtomicUsize>,
     /// Shutdown has begun and the last handler has ended.
     drained: Eventual<()>,
     grace: Duration,
@@ -72,7 +76,7 @@ impl Shutdown {
     pub(crate) fn new(grace: Duration, progressing: usize) -> Self {
         Self {
             progressing: AtomicUsize::new(progressing),
-            handlers: AtomicUsize::new(0),
+            handlers: OwnLine(AtomicUsize::new(0)),
             drained: Eventual::new(),
             grace,
             network_closed: Eventual::new(),
@@ -85,13 +89,13 @@ impl Shutdown {
 
     /// Whether shutdown has begun. A request admitted just before may still run.
     pub(crate) fn has_begun(&self) -> bool {
-        self.handlers.load(Ordering::Acquire) & BEGUN != 0 // pair: FINALIZE-BEGUN
+        self.handlers.0.load(Ordering::Acquire) & BEGUN != 0 // pair: FINALIZE-BEGUN
     }
 
     /// Counts a handler in, unless shutdown has begun.
     pub(crate) fn admit(&self) -> bool {
         // pair: FINALIZE-BEGUN
-        let admitted = self.handlers.fetch_add(HANDLER, Ordering::Acquire) & BEGUN == 0;
+        let admitted = self.handlers.0.fetch_add(HANDLER, Ordering::Acquire) & BEGUN == 0;
         if !admitted {
             self.leave();
         }
@@ -101,7 +105,7 @@ impl Shutdown {
     /// Counts a handler out. The last one after the beginning, and only then, tells `drain`.
     pub(crate) fn leave(&self) {
         // pair: FINALIZE-BEGUN
-        if self.handlers.fetch_sub(HANDLER, Ordering::AcqRel) == HANDLER | BEGUN {
+        if self.handlers.0.fetch_sub(HANDLER, Ordering::AcqRel) == HANDLER | BEGUN {
             let _ = self.drained.set(());
         }
     }
@@ -118,7 +122,7 @@ impl Shutdown {
     /// Begins; `false`: somebody had.
     fn begin(&self) -> bool {
         // pair: FINALIZE-BEGUN
-        let before = self.handlers.fetch_or(BEGUN, Ordering::AcqRel);
+        let before = self.handlers.0.fetch_or(BEGUN, Ordering::AcqRel);
         if before == 0 {
             let _ = self.drained.set(());
         }
@@ -131,7 +135,7 @@ impl Shutdown {
 
     /// Handlers that run now.
     pub(crate) fn handlers(&self) -> usize {
-        self.handlers.load(Ordering::Relaxed) / HANDLER
+        self.handlers.0.load(Ordering::Relaxed) / HANDLER
     }
 
     /// Whether everything has ended, as far as it did.

@@ -21,8 +21,8 @@ use crate::rows::echo::{self, Layer, Work};
 use crate::rows::pair::{Patience, Settings};
 use crate::rows::sweep::{self, Sweep};
 use crate::rows::{
-    fabric, hg_proc, na_sm, na_tcp, rpc, rpc_scale, timer_callback, ult_fib, ult_idle, ult_memory,
-    ult_switch, ult_sync, ult_tasklet, ult_wake,
+    fabric, hg_proc, na_sm, na_tcp, rpc, rpc_scale, rpc_scale_apart, timer_callback, ult_fib,
+    ult_idle, ult_memory, ult_switch, ult_sync, ult_tasklet, ult_wake,
 };
 
 /// Transfer sizes, by their word in ids.
@@ -381,6 +381,9 @@ fn rpc_cases() -> Vec<Case> {
     }
     let scale = Case::new(Group::Rpc, "rpc.sm.scale2", Unit::PerSecond, rpc_scale::run);
     cases.push(scale.two_cores().target(Target::TimesFloor(0.9)));
+    let id = "rpc.sm.scale2.contexts";
+    let apart = Case::new(Group::Rpc, id, Unit::PerSecond, rpc_scale_apart::run);
+    cases.push(apart.two_cores().target(Target::TimesFloor(0.9)));
     cases
 }
 

@@ -22,6 +22,8 @@ use super::{Core, HgError, ProviderId, RpcId};
 ///
 /// Counterpart: the arguments of `HG_Register`, `HG_Register_data` and
 /// `HG_Registered_disable_response`.
+// Apart from its counts, which requests change: whoever handles one reads what is here.
+#[repr(align(128))]
 pub struct Registration {
     id: RpcId,
     name: Box<str>,

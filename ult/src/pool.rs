@@ -22,6 +22,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::ptr;
 
+use crate::current;
 use crate::descriptor::UltPtr;
 use crate::error::SpawnError;
 use crate::join::JoinHandle;
@@ -529,6 +530,14 @@ impl PoolRef {
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         self.pool.stats()
+    }
+
+    /// Whether units that are spawned here now start on the calling xstream, and on no other one. A
+    /// snapshot.
+    #[inline]
+    #[must_use]
+    pub fn is_only_here(&self) -> bool {
+        current::xstream_in(&self.core).is_some_and(|xstream| xstream.serves_alone(&self.pool))
     }
 
     /// Spawns a ULT that runs `f`. May be called by ULTs of any runtime and by OS threads.

@@ -467,3 +467,24 @@ fn units_of_higher_priority_start_first_where_the_pool_knows_priorities() {
         }
     });
 }
+
+#[test]
+fn a_pool_is_only_here_where_one_xstream_serves_it_and_is_the_callers() {
+    let runtime = Runtime::builder()
+        .pool(PoolSpec::new("first"))
+        .pool(PoolSpec::new("second"))
+        .pool(PoolSpec::new("both"))
+        .xstream(XstreamSpec::new("x0").pools(["first", "both"]))
+        .xstream(XstreamSpec::new("x1").pools(["second", "both"]))
+        .start()
+        .unwrap();
+    let pools = ["first", "second", "both"].map(|name| runtime.pool(name).unwrap());
+    assert_eq!(pools.each_ref().map(PoolRef::is_only_here), [false; 3], "on no xstream");
+    let (there, seen) = (pools.clone(), [[true, false, false], [false, true, false]]);
+    for (pool, seen) in pools.iter().zip(seen) {
+        let there = there.clone();
+        let found = pool.spawn(move || there.each_ref().map(PoolRef::is_only_here)).unwrap();
+        assert_eq!(found.join().unwrap(), seen);
+    }
+    runtime.shutdown().unwrap();
+}

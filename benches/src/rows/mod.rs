@@ -10,6 +10,7 @@ pub(crate) mod na_tcp;
 pub(crate) mod pair;
 pub(crate) mod rpc;
 pub(crate) mod rpc_scale;
+pub(crate) mod rpc_scale_apart;
 pub(crate) mod sweep;
 pub(crate) mod timer_callback;
 pub(crate) mod ult_fib;

@@ -31,13 +31,13 @@ use crate::row::Figure;
 use crate::stats::Samples;
 use crate::wait::Deadline;
 
-const WORK: Rpc<(), ()> = Rpc::new("bench_work");
+pub(super) const WORK: Rpc<(), ()> = Rpc::new("bench_work");
 /// What a handler computes.
 const WORK_TIME: Duration = Duration::from_micros(2);
 /// Calls in flight.
-const CALLERS: usize = 32;
+pub(super) const CALLERS: usize = 32;
 
-fn compute() {
+pub(super) fn compute() {
     let begun = Instant::now();
     while black_box(begun.elapsed()) < WORK_TIME {}
 }

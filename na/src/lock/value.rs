@@ -19,6 +19,8 @@ use crate::sync::UnsafeCell;
 pub unsafe trait Protocol {
     /// What the holder must give back.
     type Held: Copy;
+    /// Has the alignment that the lock is to have.
+    type Place: Default;
 
     /// Not held.
     fn free() -> Self;
@@ -33,6 +35,7 @@ pub unsafe trait Protocol {
 // SAFETY: the protocol's promise, which a loom model checks.
 unsafe impl Protocol for RawLock {
     type Held = ();
+    type Place = ();
 
     fn free() -> Self {
         Self::new()
@@ -58,6 +61,7 @@ unsafe impl Protocol for RawLock {
 // calling thread, which this is, and that the thread is the same for `release`.
 unsafe impl Protocol for RawBiasedLock {
     type Held = Held;
+    type Place = OwnLines;
 
     fn free() -> Self {
         Self::new()
@@ -79,8 +83,15 @@ unsafe impl Protocol for RawBiasedLock {
     }
 }
 
+/// Keeps what is taken and given back with each message away from what stands beside it: other
+/// threads read that, and would wait for the line each time.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct OwnLines;
+
 /// A value that is reached by one at a time.
 pub struct Lock<T, P: Protocol = RawLock> {
+    _place: P::Place,
     raw: P,
     value: UnsafeCell<T>,
 }
@@ -94,7 +105,7 @@ unsafe impl<T: Send, P: Protocol + Sync> Sync for Lock<T, P> {}
 impl<T, P: Protocol> Lock<T, P> {
     /// Not held.
     pub fn new(value: T) -> Self {
-        Self { raw: P::free(), value: UnsafeCell::new(value) }
+        Self { _place: P::Place::default(), raw: P::free(), value: UnsafeCell::new(value) }
     }
 
     /// Waits for the lock. It is given back when the guard is dropped, also by a panic. Whoever

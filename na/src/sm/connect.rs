@@ -86,7 +86,7 @@ impl SmEndpoint {
         } else {
             link.memfd = Some(memfd);
         }
-        links.push(TxLink::new(conn));
+        peer.add_link(links, TxLink::new(conn));
         lock(&self.opened).push(link);
         self.has_opened.store(true, Ordering::Relaxed);
         Ok(())
@@ -410,7 +410,7 @@ impl SmEndpoint {
         self.bring_up(&mut link, packet);
         let mut tx = TxLink::new(conn);
         tx.open(link.limit);
-        peer.links.lock().push(tx);
+        peer.add_link(&mut peer.links.lock(), tx);
         state.links.push(link);
     }
 

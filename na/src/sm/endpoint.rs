@@ -157,7 +157,7 @@ impl SmEndpoint {
         if peer.is_own() || message.len() > self.options.message_bytes_max {
             return false;
         }
-        let mut links = peer.links.lock();
+        let mut links = peer.links_to_send();
         let Some(link) = links.first_mut() else { return false };
         let sent = link.send_now(kind, tag, message);
         if sent {

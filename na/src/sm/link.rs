@@ -12,6 +12,7 @@
 //! for transfers, data of puts.
 
 use std::collections::VecDeque;
+use std::mem::offset_of;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 
@@ -22,6 +23,7 @@ use super::costs::Way;
 use super::doorbell::{BOARD, RECORDS, ROOM, settle};
 use super::fallback::{Lane, Source, Span};
 use super::offer::Offers;
+use super::prefetch;
 use super::record::{self, CONTROL_WORDS, PAGE_RECORD, Status};
 use super::ring::{LINE, Producer, Violation};
 use super::rma::Requests;
@@ -322,6 +324,19 @@ impl TxLink {
             lane: Lane::default(),
             ended: Vec::new(),
             sent: Vec::new(),
+        }
+    }
+
+    /// Asks the cache for what a short message touches, of a link that may be there. A hint.
+    #[inline(always)]
+    pub(super) fn prefetch(link: *const Self) {
+        for offset in [
+            offset_of!(Self, producer),
+            offset_of!(Self, messages),
+            offset_of!(Self, queue),
+            offset_of!(Self, control),
+        ] {
+            prefetch::for_write(link.wrapping_byte_add(offset));
         }
     }
 

@@ -9,9 +9,9 @@ use std::sync::Weak;
 
 use super::address::Name;
 use super::link::TxLink;
-use super::lock::BiasedLock;
+use super::lock::{BiasedGuard, BiasedLock};
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use crate::{Addr, Error, PeerLink, PeerStats};
 
 /// How to reach a peer.
@@ -35,6 +35,9 @@ pub(super) struct Peer {
     gone: AtomicBool,
     /// The links, the one to send through first. This is the send lock.
     pub(super) links: BiasedLock<Vec<TxLink>>,
+    /// Where the first of them was lately, only to ask the cache for it: where several threads
+    /// send, its lines come together with that of the lock, and not one after the other.
+    first_link: AtomicPtr<TxLink>,
     /// Bytes and messages that went through links that have ended. Written under the send lock.
     ended_bytes: AtomicU64,
     ended_messages: AtomicU64,
@@ -52,7 +55,30 @@ impl Peer {
         let (gone, links) = (AtomicBool::new(false), BiasedLock::new(Vec::new()));
         let (ended_bytes, ended_messages) = (AtomicU64::new(0), AtomicU64::new(0));
         let received = OwnLine(AtomicU64::new(0));
-        Arc::new(Self { id, uri, reach, gone, links, ended_bytes, ended_messages, received })
+        Arc::new(Self {
+            id,
+            uri,
+            reach,
+            gone,
+            links,
+            first_link: AtomicPtr::default(),
+            ended_bytes,
+            ended_messages,
+            received,
+        })
+    }
+
+    /// The send lock, by a caller that is about to send.
+    #[inline]
+    pub(super) fn links_to_send(&self) -> BiasedGuard<'_, Vec<TxLink>> {
+        TxLink::prefetch(self.first_link.load(Ordering::Relaxed));
+        self.links.lock()
+    }
+
+    /// Adds a link to those of the peer.
+    pub(super) fn add_link(&self, links: &mut Vec<TxLink>, link: TxLink) {
+        links.push(link);
+        self.first_link.store(links.as_mut_ptr(), Ordering::Relaxed);
     }
 
     /// Whether it is the endpoint itself.

@@ -253,6 +253,7 @@ impl SmEndpoint {
         self.has_opened.load(Ordering::Relaxed)
             || self.loopback.is_busy()
             || self.ready.is_filled()
+            || self.reports.any()
             || self.is_closed()
             || state.asleep
             || !state.arrived.is_empty()

@@ -59,6 +59,16 @@ impl<const PLACES: usize> Reports<PLACES> {
         true
     }
 
+    /// Poll: whether `take` would find something, at any place.
+    #[inline]
+    pub fn any(&self) -> bool {
+        self.0.iter().any(|queue| {
+            let at = queue.taken.load(Ordering::Relaxed);
+            // What the operation has copied is of interest after `take`.
+            queue.slots[at % SLOTS].load(Ordering::Relaxed) != 0
+        })
+    }
+
     /// Poll, of which there is one at a time: the operation that has waited longest at `place`.
     #[inline]
     pub fn take(&self, place: usize) -> Option<u64> {
@@ -90,7 +100,9 @@ mod tests {
             assert!(reports.leave(1, u64::MAX - 1));
             let rest: Vec<_> = std::iter::from_fn(|| reports.take(1)).collect();
             assert!(rest.into_iter().eq((first + 1..first + more).chain([u64::MAX - 1])));
+            assert!(reports.any());
             assert_eq!((reports.take(0), reports.take(0)), (Some(7), None));
+            assert!(!reports.any());
         }
     }
 

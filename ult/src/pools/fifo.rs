@@ -12,6 +12,9 @@ use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::unit::Unit;
 
 /// See the module documentation.
+// On lines of its own: each push and each pop changes it, while whoever spawns or runs a unit reads
+// what the pool is, which stands around it.
+#[repr(align(128))]
 pub(crate) struct FifoPool {
     list: SpinLock<UnitList>,
     len: AtomicUsize,
