@@ -80,8 +80,9 @@ const CHEAPER: f32 = 0.95;
 /// As [`CHEAPER`], of the time that asking takes, for who can attach by itself.
 const MUCH_CHEAPER: f32 = 0.7;
 
-/// Up to 16, 64 and 256 KiB, up to 1 MiB, and longer.
-const LENGTHS: usize = 5;
+/// Up to 4 KiB, which travel in the ring and not in the lane; up to 16, 64 and 256 KiB, up to 1 MiB,
+/// and longer.
+const LENGTHS: usize = 6;
 
 /// Shortest transfer that is measured, bytes. Shorter ones fit into few lines of the ring.
 pub(super) const MEASURED_FROM: u64 = 4 << 10;
@@ -167,8 +168,10 @@ impl Cost {
 
 /// Which lengths are measured together.
 pub(super) fn length(len: u64) -> usize {
-    let length = (len.saturating_sub(1) / MEASURED_FROM).max(1).ilog2() as usize / 2;
-    length.min(LENGTHS - 1)
+    match len.saturating_sub(1) / INLINE_MAX {
+        0 => 0,
+        more => (1 + more.ilog2() as usize / 2).min(LENGTHS - 1),
+    }
 }
 
 /// Transfers of one direction and about one length.
@@ -499,7 +502,8 @@ mod tests {
     #[test]
     fn lengths_and_directions_are_told_apart() {
         let mut costs = Costs::default();
-        for (index, end) in [16, 64, 256, 1024, 4096].map(|kib| kib << 10).into_iter().enumerate() {
+        let ends = [4, 16, 64, 256, 1024, 4096].map(|kib| kib << 10);
+        for (index, end) in ends.into_iter().enumerate() {
             for len in [end / 4 + 1, end] {
                 let class: *const Class = costs.class(true, len);
                 assert!(std::ptr::eq(class, &raw const costs.puts[index]), "{len}");

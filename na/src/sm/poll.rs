@@ -250,10 +250,12 @@ impl SmEndpoint {
     pub(super) fn has_work(&self) -> bool {
         // Somebody else polls, or the favour of the lock ends: a poll tells.
         let Some(state) = self.poll.try_lock() else { return true };
+        // Who is not favoured leaves none; what is in the queues of others is for a poll.
+        let is_left = |place| self.reports.is_left(place);
         self.has_opened.load(Ordering::Relaxed)
             || self.loopback.is_busy()
             || self.ready.is_filled()
-            || self.reports.any()
+            || state.place().is_some_and(is_left)
             || self.is_closed()
             || state.asleep
             || !state.arrived.is_empty()

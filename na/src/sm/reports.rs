@@ -59,13 +59,12 @@ impl<const PLACES: usize> Reports<PLACES> {
         true
     }
 
-    /// Poll: whether `take` would find something, at any place.
+    /// Poll: whether [`take`](Self::take) would find something at `place`.
     #[inline]
-    pub fn any(&self) -> bool {
-        self.0.iter().any(|queue| {
-            let at = queue.taken.load(Ordering::Relaxed);
+    pub fn is_left(&self, place: usize) -> bool {
+        self.0.get(place).is_some_and(|Queue { slots, taken, .. }| {
             // What the operation has copied is of interest after `take`.
-            queue.slots[at % SLOTS].load(Ordering::Relaxed) != 0
+            slots[taken.load(Ordering::Relaxed) % SLOTS].load(Ordering::Relaxed) != 0
         })
     }
 
@@ -100,9 +99,9 @@ mod tests {
             assert!(reports.leave(1, u64::MAX - 1));
             let rest: Vec<_> = std::iter::from_fn(|| reports.take(1)).collect();
             assert!(rest.into_iter().eq((first + 1..first + more).chain([u64::MAX - 1])));
-            assert!(reports.any());
+            assert!(reports.is_left(0) && !reports.is_left(1));
             assert_eq!((reports.take(0), reports.take(0)), (Some(7), None));
-            assert!(!reports.any());
+            assert!(!reports.is_left(0) && !reports.is_left(2));
         }
     }
 
