@@ -80,8 +80,8 @@ const CHEAPER: f32 = 0.95;
 /// As [`CHEAPER`], of the time that asking takes, for who can attach by itself.
 const MUCH_CHEAPER: f32 = 0.7;
 
-/// Up to 4 KiB, which travel in the ring and not in the lane; up to 16, 64 and 256 KiB, up to 1 MiB,
-/// and longer.
+/// Up to 4 KiB, which travel in the ring and not in the lane; up to 16, 64 and 256 KiB, up to
+/// 1 MiB, and longer.
 const LENGTHS: usize = 6;
 
 /// Shortest transfer that is measured, bytes. Shorter ones fit into few lines of the ring.
