@@ -342,7 +342,8 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
 }
 
 /// Looks for a while, which is cheaper than to poll: so what arrives is seen at once, and not when
-/// a poll comes round to it. `is_fresh`: something happened just now, so the next thing may be near.
+/// a poll comes round to it. `is_fresh`: something happened just now, so the next thing may be
+/// near.
 #[inline]
 fn linger(core: &Core<Token>, progress: &Progress, is_fresh: bool) {
     for _ in 0..LOOKS {
