@@ -22,20 +22,21 @@ use std::time::{Duration, Instant};
 
 use margo::{Config, Instance, InstanceBuilder, ProviderHandle, Rpc};
 use serde_json::json;
+use ult::PoolRef;
 
 use super::on_ult::on_ult;
 use crate::context::Context;
 use crate::failure::{Doing, Result};
 use crate::machine::pin_to_any;
 use crate::row::Figure;
-use crate::stats::Samples;
+use crate::stats::{Distribution, Samples};
 use crate::wait::Deadline;
 
 pub(super) const WORK: Rpc<(), ()> = Rpc::new("bench_work");
 /// What a handler computes.
 const WORK_TIME: Duration = Duration::from_micros(2);
 /// Calls in flight.
-pub(super) const CALLERS: usize = 32;
+const CALLERS: usize = 32;
 
 pub(super) fn compute() {
     let begun = Instant::now();
@@ -100,31 +101,9 @@ impl Service {
         Ok(Self { service, origin, target: target.into() })
     }
 
-    /// Calls per second over about `time`.
     fn rate(&self, time: Duration, deadline: Deadline) -> Result<f64> {
-        let (origin, target) = (self.origin.clone(), self.target.clone());
-        let pool = self.origin.rpc_pool();
-        let callers = pool.clone();
-        on_ult(&pool, deadline, move || {
-            let done = Arc::new(AtomicU64::new(0));
-            let start = Instant::now();
-            let call = |_| {
-                let (origin, target, done) = (origin.clone(), target.clone(), done.clone());
-                let calls = move || -> Result<()> {
-                    while start.elapsed() < time {
-                        origin.forward(WORK, &target, &()).doing("calling")?;
-                        done.fetch_add(1, Ordering::Relaxed);
-                    }
-                    Ok(())
-                };
-                callers.spawn(calls).doing("spawning")
-            };
-            let handles: Vec<_> = (0..CALLERS).map(call).collect::<Result<_>>()?;
-            for handle in handles {
-                handle.join().doing("joining")??;
-            }
-            Ok(done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64())
-        })
+        let caller = (&self.origin, &self.target);
+        rate(std::iter::repeat(caller), &self.origin.rpc_pool(), time, deadline)
     }
 
     fn stop(self) -> Result<()> {
@@ -132,8 +111,46 @@ impl Service {
     }
 }
 
-/// Row `rpc.sm.scale2`.
-pub(crate) fn run(context: &Context) -> Result<Figure> {
+/// Calls per second over about `time`, by so many of `callers`: who calls whom. `pool`: where their
+/// ends are waited for.
+pub(super) fn rate<'a>(
+    callers: impl Iterator<Item = (&'a Instance, &'a ProviderHandle)>,
+    pool: &PoolRef,
+    time: Duration,
+    deadline: Deadline,
+) -> Result<f64> {
+    let (start, done) = (Instant::now(), Arc::new(AtomicU64::new(0)));
+    let mut handles = Vec::new();
+    for (origin, target) in callers.take(CALLERS) {
+        let (origin, target, done) = (origin.clone(), target.clone(), done.clone());
+        let own = origin.rpc_pool();
+        let calls = move || -> Result<()> {
+            let mut count = 0;
+            while start.elapsed() < time {
+                origin.forward(WORK, &target, &()).doing("calling")?;
+                count += 1;
+            }
+            done.fetch_add(count, Ordering::Relaxed);
+            Ok(())
+        };
+        handles.push(own.spawn(calls).doing("spawning")?);
+    }
+    on_ult(pool, deadline, move || {
+        for handle in handles {
+            handle.join().doing("joining")??;
+        }
+        Ok(())
+    })?;
+    Ok(done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64())
+}
+
+/// Calls per second with each of `forms`, which take turns; `shot` starts one, measures for about
+/// so long, and stops it.
+pub(super) fn in_turn<F: Copy, const N: usize>(
+    context: &Context,
+    forms: [F; N],
+    shot: impl Fn(F, Duration) -> Result<f64>,
+) -> Result<[Distribution; N]> {
     let (rounds, time) = if context.quick {
         (1, Duration::from_millis(50))
     } else {
@@ -141,18 +158,25 @@ pub(crate) fn run(context: &Context) -> Result<Figure> {
     };
     // The row process is on the first core alone; each xstream binds itself to its own.
     pin_to_any(&[context.cores.origin, context.cores.target()?])?;
-    let forms = [Form::One, Form::Two, Form::Apart];
     let mut rates = forms.map(|form| (form, Samples::new(rounds, 1)));
     for _ in 0..rounds {
         for (form, samples) in &mut rates {
-            let service = Service::start(context, *form)?;
-            service.rate(time / 10, context.deadline)?;
-            let rate = service.rate(time, context.deadline)?;
-            service.stop()?;
-            samples.push(Duration::from_secs_f64(1.0 / rate));
+            samples.push(Duration::from_secs_f64(1.0 / shot(*form, time)?));
         }
     }
-    let [one, two, apart] = rates.map(|(_, mut samples)| samples.rate());
+    Ok(rates.map(|(_, mut samples)| samples.rate()))
+}
+
+/// Row `rpc.sm.scale2`.
+pub(crate) fn run(context: &Context) -> Result<Figure> {
+    let rates = in_turn(context, [Form::One, Form::Two, Form::Apart], |form, time| {
+        let service = Service::start(context, form)?;
+        service.rate(time / 10, context.deadline)?;
+        let rate = service.rate(time, context.deadline)?;
+        service.stop()?;
+        Ok(rate)
+    });
+    let [one, two, apart] = rates?;
     let figure = Figure::median(two, one.p50.map(|one| 2.0 * one));
     Ok(figure.beside("one", one.p50).beside("apart", apart.p50))
 }

@@ -11,20 +11,15 @@
 //! - *instances*: the service is two instances, one on each xstream, with an endpoint each. Printed
 //!   beside: what there is in common then is the process.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use margo::{Config, Instance, InstanceBuilder, Provider, ProviderHandle, ProviderId};
 use serde_json::json;
 
-use super::on_ult::on_ult;
-use super::rpc_scale::{CALLERS, WORK, compute};
+use super::rpc_scale::{self, WORK, compute};
 use crate::context::Context;
 use crate::failure::{Doing, Failure, Result};
-use crate::machine::pin_to_any;
 use crate::row::Figure;
-use crate::stats::Samples;
 use crate::wait::Deadline;
 
 /// Who does what.
@@ -106,32 +101,9 @@ impl Service {
         Ok(Self { service, sides, _providers: providers })
     }
 
-    /// Calls per second over about `time`.
     fn rate(&self, time: Duration, deadline: Deadline) -> Result<f64> {
-        let (start, done) = (Instant::now(), Arc::new(AtomicU64::new(0)));
-        let mut callers = Vec::new();
-        for Side { origin, target } in self.sides.iter().cycle().take(CALLERS) {
-            let (pool, done) = (origin.rpc_pool(), done.clone());
-            let (origin, target) = (origin.clone(), target.clone());
-            let calls = move || -> Result<()> {
-                let mut count = 0;
-                while start.elapsed() < time {
-                    origin.forward(WORK, &target, &()).doing("calling")?;
-                    count += 1;
-                }
-                done.fetch_add(count, Ordering::Relaxed);
-                Ok(())
-            };
-            callers.push(pool.spawn(calls).doing("spawning")?);
-        }
-        let pool = self.service.rpc_pool();
-        on_ult(&pool, deadline, move || {
-            for caller in callers {
-                caller.join().doing("joining")??;
-            }
-            Ok(())
-        })?;
-        Ok(done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64())
+        let callers = self.sides.iter().map(|Side { origin, target }| (origin, target));
+        rpc_scale::rate(callers.cycle(), &self.service.rpc_pool(), time, deadline)
     }
 
     fn stop(self) -> Result<()> {
@@ -141,25 +113,15 @@ impl Service {
 
 /// Row `rpc.sm.scale2.contexts`.
 pub(crate) fn run(context: &Context) -> Result<Figure> {
-    let (rounds, time) = if context.quick {
-        (1, Duration::from_millis(50))
-    } else {
-        (5, Duration::from_millis(400))
-    };
-    // The row process is on the first core alone; each xstream binds itself to its own.
-    pin_to_any(&[context.cores.origin, context.cores.target()?])?;
     let forms = [Form::One, Form::Contexts, Form::Instances];
-    let mut rates = forms.map(|form| (form, Samples::new(rounds, 1)));
-    for _ in 0..rounds {
-        for (form, samples) in &mut rates {
-            let service = Service::start(context, *form)?;
-            service.rate(time / 10, context.deadline)?;
-            let rate = service.rate(time, context.deadline)?;
-            service.stop()?;
-            samples.push(Duration::from_secs_f64(1.0 / rate));
-        }
-    }
-    let [one, contexts, instances] = rates.map(|(_, mut samples)| samples.rate());
+    let rates = rpc_scale::in_turn(context, forms, |form, time| {
+        let service = Service::start(context, form)?;
+        service.rate(time / 10, context.deadline)?;
+        let rate = service.rate(time, context.deadline)?;
+        service.stop()?;
+        Ok(rate)
+    });
+    let [one, contexts, instances] = rates?;
     let figure = Figure::median(contexts, one.p50.map(|one| 2.0 * one));
     Ok(figure.beside("one", one.p50).beside("instances", instances.p50))
 }
