@@ -12,7 +12,7 @@ use rustix::time::Timespec;
 use super::node::{Node, drive, greet, pattern, sleep};
 use super::peers::{is_child, pending_on, stalled_child};
 use super::{Case, PATIENCE};
-use crate::{Access, Error, OpId, Tag, Transfer};
+use crate::{Access, Addr, Error, OpId, Tag, Transfer};
 
 /// Polls `node` until `done`, sleeping whenever it says that it has nothing to do.
 #[track_caller]
@@ -85,6 +85,23 @@ fn processor_time() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
+/// So many requests to `target`; `wait` waits for the end of an operation.
+fn ask(origin: &Node, target: &Addr, rounds: u32, wait: impl Fn(&str, OpId)) {
+    for round in 0..rounds {
+        let answered = origin.recv_expected(target, round);
+        origin.send_unexpected(target, round, b"ping");
+        wait("an answer", answered);
+    }
+}
+
+/// Answers as many.
+fn answer(target: &Node, origin: &Addr, rounds: u32, wait: impl Fn(&str, OpId)) {
+    for round in 0..rounds {
+        wait("a request", target.recv_unexpected());
+        wait("the answer's send", target.send_expected(origin, round, b"pong"));
+    }
+}
+
 /// Both sides of a ping-pong sleep between the messages.
 pub fn a_message_wakes_a_sleeper(case: &Case<'_>) {
     const ROUNDS: u32 = 1000;
@@ -92,18 +109,13 @@ pub fn a_message_wakes_a_sleeper(case: &Case<'_>) {
     let (to_target, to_origin) = greet(&origin, &target);
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            for round in 0..ROUNDS {
-                let asked = target.recv_unexpected();
-                sleep_until(&target, "a request", |node| node.is_done(asked));
-                let sent = target.send_expected(&to_origin, round, b"pong");
-                sleep_until(&target, "the answer's send", |node| node.is_done(sent));
-            }
+            answer(&target, &to_origin, ROUNDS, |what, op| {
+                sleep_until(&target, what, |node| node.is_done(op));
+            });
         });
-        for round in 0..ROUNDS {
-            let answered = origin.recv_expected(&to_target, round);
-            origin.send_unexpected(&to_target, round, b"ping");
-            sleep_until(&origin, "an answer", |node| node.is_done(answered));
-        }
+        ask(&origin, &to_target, ROUNDS, |what, op| {
+            sleep_until(&origin, what, |node| node.is_done(op));
+        });
     });
 }
 
@@ -135,12 +147,9 @@ pub fn who_looks_before_it_polls_misses_nothing(case: &Case<'_>) {
     let burst = pattern(2, origin.endpoint.limits().unexpected_bytes_max);
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            for round in 0..ROUNDS {
-                let asked = target.recv_unexpected();
-                look_until(&target, "a request", |node| node.is_done(asked));
-                let sent = target.send_expected(&to_origin, round, b"pong");
-                look_until(&target, "the answer's send", |node| node.is_done(sent));
-            }
+            answer(&target, &to_origin, ROUNDS, |what, op| {
+                look_until(&target, what, |node| node.is_done(op));
+            });
             for _ in 0..ROUNDS {
                 let received = target.recv_unexpected();
                 look_until(&target, "one of many", |node| node.is_done(received));
@@ -148,11 +157,9 @@ pub fn who_looks_before_it_polls_misses_nothing(case: &Case<'_>) {
             let end = target.recv_unexpected();
             look_until(&target, "the end", |node| node.is_done(end));
         });
-        for round in 0..ROUNDS {
-            let answered = origin.recv_expected(&to_target, round);
-            origin.send_unexpected(&to_target, round, b"ping");
-            look_until(&origin, "an answer", |node| node.is_done(answered));
-        }
+        ask(&origin, &to_target, ROUNDS, |what, op| {
+            look_until(&origin, what, |node| node.is_done(op));
+        });
         let sends: Vec<_> =
             (0..ROUNDS).map(|round| origin.send_unexpected(&to_target, round, &burst)).collect();
         look_until(&origin, "the sends", |node| node.all_done(&sends));
