@@ -492,6 +492,17 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// [`Error::Closed`], or [`Error::Io`] when the transport cannot register it.
     fn register(&self, memory: Memory, access: Access) -> Result<LocalMem, Error>;
 
+    /// Makes memory usable as the local side of transfers, and of nothing else: it costs less than
+    /// [`register`](Self::register) where memory needs no more than a key, and a peer that is told
+    /// of it nevertheless is denied. `access` is what the transfers do: a get writes.
+    ///
+    /// # Errors
+    ///
+    /// As `register`. Default: that.
+    fn register_local(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {
+        self.register(memory, access)
+    }
+
     /// The bytes that let a peer name `memory`; travels inside a bulk descriptor.
     fn mem_to_bytes(&self, memory: &LocalMem) -> Vec<u8> {
         memory.region().describe().to_bytes().to_vec()

@@ -83,9 +83,12 @@ mod own_address;
 mod parts;
 #[cfg(loom)]
 pub mod parts;
+#[cfg(not(loom))]
+#[allow(dead_code, reason = "only some transports use it")]
+mod prefetch;
 #[cfg(all(any(feature = "sm", feature = "tcp", feature = "ucx"), not(loom)))]
 mod ran;
-#[cfg(not(loom))]
+
 mod random;
 #[cfg(not(loom))]
 mod region;

@@ -256,6 +256,12 @@ impl LocalMem {
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> bool {
         self.0.write_at(offset, bytes)
     }
+
+    /// Asks the cache for up to `len` bytes from `offset`, which a peer has read and which are soon
+    /// to be written here. A hint, of use only for memory that peers map.
+    pub fn prepare_write(&self, offset: u64, len: u64) {
+        self.0.prepare_write(offset, len);
+    }
 }
 
 impl fmt::Debug for LocalMem {

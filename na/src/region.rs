@@ -16,7 +16,9 @@ use crate::keys::Keys;
 use crate::lock::BiasedLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex, lock};
-use crate::{Access, DeniedReason, Error, LocalMem, Memory, RawSegment, RemoteMem, copy_bytes};
+use crate::{
+    Access, DeniedReason, Error, LocalMem, Memory, RawSegment, RemoteMem, copy_bytes, prefetch,
+};
 
 type Released = Box<dyn FnOnce(Memory) + Send>;
 
@@ -96,6 +98,9 @@ struct Table {
     keys: Keys,
 }
 
+/// What [`Keys`] never gives out.
+const NO_KEY: u64 = 0;
+
 /// The keys of one endpoint. For transports.
 #[derive(Debug, Default, Clone)]
 pub struct RegionTable {
@@ -125,6 +130,31 @@ impl RegionTable {
     /// [`Error::Io`] when the system has no random numbers, [`Error::InvalidArgument`] when the
     /// segments' total length does not fit 64 bits.
     pub fn register(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {
+        let mut region = self.region(memory, access)?;
+        let mut table = self.table.lock();
+        loop {
+            let key = table.keys.next()?;
+            if table.regions.contains_key(&key) {
+                continue;
+            }
+            region.key = key;
+            let region = Arc::new(region);
+            table.regions.insert(key, Arc::downgrade(&region));
+            return Ok(LocalMem::new(region));
+        }
+    }
+
+    /// Memory for the local side of transfers, under no key: no peer can name it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] when the segments' total length does not fit 64 bits.
+    pub fn register_local(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {
+        self.region(memory, access).map(|region| LocalMem::new(Arc::new(region)))
+    }
+
+    /// A region without a key.
+    fn region(&self, memory: Memory, access: Access) -> Result<Region, Error> {
         let len = memory
             .segments()
             .iter()
@@ -140,28 +170,19 @@ impl RegionTable {
                 })
                 .collect(),
         };
-        let mut table = self.table.lock();
-        loop {
-            let key = table.keys.next()?;
-            if table.regions.contains_key(&key) {
-                continue;
-            }
-            let region = Arc::new(Region {
-                key,
-                access,
-                len,
-                ends,
-                segments: memory.segments().into(),
-                block: memory.block().cloned(),
-                memory: Mutex::new(Some(memory)),
-                released: Mutex::new(None),
-                offers: Mutex::default(),
-                registration: Mutex::default(),
-                table: self.table.clone(),
-            });
-            table.regions.insert(key, Arc::downgrade(&region));
-            return Ok(LocalMem::new(region));
-        }
+        Ok(Region {
+            key: NO_KEY,
+            access,
+            len,
+            ends,
+            segments: memory.segments().into(),
+            block: memory.block().cloned(),
+            memory: Mutex::new(Some(memory)),
+            released: Mutex::new(None),
+            offers: Mutex::default(),
+            registration: Mutex::default(),
+            table: self.table.clone(),
+        })
     }
 
     /// Starts a peer's transfer: the region under `key`, if `write` and the range are allowed. The
@@ -311,8 +332,15 @@ impl Region {
         offset.checked_add(len).is_some_and(|end| end <= self.len)
     }
 
+    /// No peer finds it any more.
+    fn forget_key(&self) {
+        if self.key != NO_KEY {
+            self.table.lock().regions.remove(&self.key);
+        }
+    }
+
     pub(crate) fn revoke(&self, released: Released) {
-        self.table.lock().regions.remove(&self.key);
+        self.forget_key();
         *lock(&self.released) = Some(released);
         self.withdraw_offers();
         self.end_registration();
@@ -321,7 +349,7 @@ impl Region {
     /// Takes the key back, and the memory out if nothing else refers to the region.
     pub(crate) fn reclaim(region: &mut Arc<Self>) -> Option<Memory> {
         // The table's reference must go before ours can be the only one.
-        region.table.lock().regions.remove(&region.key);
+        region.forget_key();
         region.end_registration();
         let region = Arc::get_mut(region)?;
         let offers = region.offers.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -468,6 +496,18 @@ impl Region {
         true
     }
 
+    /// See [`LocalMem::prepare_write`].
+    pub(crate) fn prepare_write(&self, offset: u64, len: u64) {
+        if !self.contains(offset, len) {
+            return;
+        }
+        for piece in self.pieces(offset, len) {
+            for line in (0..piece.len).step_by(prefetch::LINE_BYTES) {
+                prefetch::for_write(piece.ptr.wrapping_add(line));
+            }
+        }
+    }
+
     pub(crate) fn write_at(&self, offset: u64, bytes: &[u8]) -> bool {
         if !self.contains(offset, bytes.len() as u64) {
             return false;
@@ -491,11 +531,12 @@ impl Drop for Region {
     fn drop(&mut self) {
         // Nobody else can reach it: its locks are not needed.
         let offers = self.offers.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if !offers.revoked {
-            self.table.lock().regions.remove(&self.key);
-            offers.list.iter().for_each(|offer| offer.withdraw());
-        }
+        let revoked = offers.revoked;
         let offers = std::mem::take(&mut offers.list);
+        if !revoked {
+            self.forget_key();
+            offers.iter().for_each(|offer| offer.withdraw());
+        }
         self.end_registration();
         let memory = self.memory.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let released = self.released.get_mut().unwrap_or_else(PoisonError::into_inner).take();
@@ -513,6 +554,26 @@ impl fmt::Debug for Region {
 mod tests {
     use super::*;
     use std::sync::mpsc;
+
+    #[test]
+    fn memory_for_own_transfers_has_no_key() {
+        let table = RegionTable::new();
+        let local = table.register_local(Memory::from_vec(vec![1; 8]), Access::ReadWrite).unwrap();
+        assert_eq!((local.key(), table.len()), (NO_KEY, 0));
+        let denied = table.lease(local.key(), 0, 8, false).unwrap_err();
+        assert_eq!(denied, DeniedReason::NoSuchKey);
+        assert!(local.write_at(2, &[7; 3]));
+        let memory = local.reclaim().unwrap();
+        assert_eq!(memory.into_owner::<Vec<u8>>().unwrap(), [1, 1, 7, 7, 7, 1, 1, 1]);
+
+        let local = table.register_local(Memory::from_vec(vec![2; 8]), Access::ReadOnly).unwrap();
+        let (sender, released) = mpsc::channel();
+        let transfer = local.clone();
+        local.revoke(move |memory| sender.send(memory).unwrap());
+        assert!(released.try_recv().is_err(), "a transfer is in flight");
+        drop(transfer);
+        assert_eq!(released.try_recv().unwrap().into_owner::<Vec<u8>>().unwrap(), [2; 8]);
+    }
 
     fn table_with(pieces: Vec<Vec<u8>>, access: Access) -> (RegionTable, LocalMem) {
         let table = RegionTable::new();

@@ -65,7 +65,7 @@ impl<T> Core<T> {
         };
         let remote = self.endpoint.mem_from_bytes(handle)?;
         let room = spare::zeroed(desc.len as usize);
-        let memory = self.endpoint.register(Memory::from_vec(room), Access::WriteOnly)?;
+        let memory = self.endpoint.register_local(Memory::from_vec(room), Access::WriteOnly)?;
         Ok(Source::There { remote, memory })
     }
 

@@ -37,6 +37,10 @@ const PER_PEER_MAX: usize = 16;
 /// Payloads for a peer without a slot before one is made: to make it takes as long as they.
 pub(super) const MISSES: u32 = 16;
 
+/// Bytes of a slot that are fetched back from the peer's cache as soon as it has read them, before
+/// the next payload comes: with the lines of 8 KiB a processor's queues for them are full.
+const PREPARED_MAX: u64 = 8 << 10;
+
 /// Peers whose misses are counted.
 const PEERS_MAX: usize = 2 * SLOTS_MAX;
 
@@ -44,6 +48,8 @@ const PEERS_MAX: usize = 2 * SLOTS_MAX;
 #[derive(Debug)]
 pub(super) struct Exposed {
     memory: Option<LocalMem>,
+    /// Bytes of the payload, up to [`PREPARED_MAX`].
+    len: u64,
     /// Where the memory goes back to, if it is a slot.
     home: Option<(Weak<Slots>, Addr)>,
 }
@@ -51,7 +57,7 @@ pub(super) struct Exposed {
 impl Exposed {
     /// Memory for this payload alone.
     pub(super) fn once(memory: LocalMem) -> Self {
-        Self { memory: Some(memory), home: None }
+        Self { memory: Some(memory), len: 0, home: None }
     }
 
     pub(super) fn memory(&self) -> Option<&LocalMem> {
@@ -64,6 +70,7 @@ impl Exposed {
         if let Some((memory, (slots, peer))) = self.memory.take().zip(home)
             && let Some(slots) = slots.upgrade()
         {
+            memory.prepare_write(0, self.len);
             lock(&slots.kept).idle.push(Slot { peer, memory });
         }
     }
@@ -117,7 +124,8 @@ impl Slots {
         }
         let memory = self.idle(peer).or_else(|| self.make(peer))?;
         let home = Some((Arc::downgrade(self), peer.clone()));
-        let exposed = Exposed { memory: Some(memory), home };
+        let len = PREPARED_MAX.min(bytes.len() as u64);
+        let exposed = Exposed { memory: Some(memory), len, home };
         let written = exposed.memory().is_some_and(|memory| memory.write_at(0, bytes));
         written.then_some(exposed)
     }

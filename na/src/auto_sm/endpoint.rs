@@ -378,6 +378,10 @@ impl Endpoint for AutoSm {
         self.far.endpoint.register(memory, access)
     }
 
+    fn register_local(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {
+        self.far.endpoint.register_local(memory, access)
+    }
+
     fn put(&self, op: OpId, to: &Addr, transfer: Transfer) -> Result<(), Error> {
         self.start_transfer(to, |endpoint, to| endpoint.put(op, to, transfer))
     }

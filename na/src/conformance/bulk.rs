@@ -19,17 +19,26 @@ pub(super) fn transfer(
     }
 }
 
-/// The bytes between the two offsets move, and no others.
+/// The bytes between the two offsets move, and no others; whether a peer could name the local side
+/// or not.
 pub fn get_and_put_move_the_named_bytes(case: &Case<'_>) {
     const LEN: usize = 10_000;
     let (target, origin) = Node::pair(case);
     let to_target = origin.addr_of(&target);
     let remote = target.register(pattern(1, LEN), Access::ReadWrite);
     let described = target.described_to(&origin, &remote);
-    for (local_at, remote_at, len) in
-        [(0, 0, LEN), (0, 1, 1), (17, 4099, 2001), (LEN - 1, LEN - 1, 1), (3, 0, 4096)]
+    let spans = [(0, 0, LEN), (0, 1, 1), (17, 4099, 2001), (LEN - 1, LEN - 1, 1), (3, 0, 4096)];
+    for ((local_at, remote_at, len), named) in
+        spans.into_iter().flat_map(|s| [(s, true), (s, false)])
     {
-        let local = origin.register(pattern(2, LEN), Access::ReadWrite);
+        let own = |bytes, access| {
+            if named {
+                origin.register(bytes, access)
+            } else {
+                origin.register_local(bytes, access)
+            }
+        };
+        let local = own(pattern(2, LEN), Access::WriteOnly);
         let got =
             origin.get(&to_target, transfer((&local, local_at), (&described, remote_at), len));
         finish(&[&origin, &target], "a get", &[got]);
@@ -39,7 +48,7 @@ pub fn get_and_put_move_the_named_bytes(case: &Case<'_>) {
         expected[local_at..local_at + len].copy_from_slice(&source[remote_at..remote_at + len]);
         assert!(contents(&local) == expected, "get {local_at} {remote_at} {len}");
 
-        let local = origin.register(pattern(3, LEN), Access::ReadOnly);
+        let local = own(pattern(3, LEN), Access::ReadOnly);
         let put =
             origin.put(&to_target, transfer((&local, local_at), (&described, remote_at), len));
         finish(&[&origin, &target], "a put", &[put]);

@@ -138,6 +138,10 @@ impl Node {
         self.endpoint.register(Memory::from_vec(bytes), access).expect("register")
     }
 
+    pub(super) fn register_local(&self, bytes: Vec<u8>, access: Access) -> LocalMem {
+        self.endpoint.register_local(Memory::from_vec(bytes), access).expect("register")
+    }
+
     /// What a peer learns of `memory`, through its bytes.
     pub(super) fn described_to(&self, other: &Node, memory: &LocalMem) -> RemoteMem {
         let bytes = self.endpoint.mem_to_bytes(memory);

@@ -238,6 +238,13 @@ impl Endpoint for SimEndpoint {
         }
     }
 
+    fn register_local(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {
+        match self.with(|node, _| node.is_open()) {
+            Some(true) => self.regions.register_local(memory, access),
+            _ => Err(Error::Closed),
+        }
+    }
+
     fn put(&self, op: OpId, to: &Addr, transfer: Transfer) -> Result<(), Error> {
         self.transfer(true, op, to, transfer)
     }

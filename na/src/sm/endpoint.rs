@@ -472,6 +472,13 @@ impl Endpoint for SmEndpoint {
         self.regions.register(memory, access)
     }
 
+    fn register_local(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        self.regions.register_local(memory, access)
+    }
+
     fn put(&self, op: OpId, to: &Addr, transfer: Transfer) -> Result<(), Error> {
         self.transfer(true, op, to, transfer)
     }

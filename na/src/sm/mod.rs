@@ -33,7 +33,7 @@
 //! # Reading order
 //!
 //! `ring.rs`, `lane.rs`, `doorbell.rs`, `gate.rs`, `reports.rs`, `../lock.rs` (the protocols, plain
-//! atomics, model-checked) · `segment.rs`, `prefetch.rs` (what is shared) · `record.rs`,
+//! atomics, model-checked) · `segment.rs` (what is shared) · `record.rs`,
 //! `handshake.rs` (what is said) · `address.rs`, `socket.rs` (how peers are found) · `peer.rs`,
 //! `link.rs`, `rx.rs` (a connection, for senders and for the poll) · `endpoint.rs` (calls) ·
 //! `connect.rs`, `crowd.rs`, `poll.rs`, `links.rs`, `board.rs`, `teardown.rs` (progress) ·
@@ -133,7 +133,6 @@ mod peer;
 #[cfg(not(loom))]
 mod poll;
 #[cfg(not(loom))]
-mod prefetch;
 #[cfg(not(loom))]
 mod ready;
 #[cfg(not(loom))]

@@ -41,11 +41,11 @@ use rustix::mm::{MapFlags, ProtFlags};
 use super::doorbell::Doorbell;
 use super::gate::Gate;
 use super::offer::OFFERS_MAX;
-use super::prefetch;
 use super::ring::{LINE, RingMemory};
 use super::turns::{PAGE_BYTES, PAGES, Turns};
 use crate::Error;
 use crate::copy_bytes;
+use crate::prefetch;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
 

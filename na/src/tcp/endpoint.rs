@@ -574,6 +574,13 @@ impl Endpoint for TcpEndpoint {
         self.core.regions.register(memory, access)
     }
 
+    fn register_local(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {
+        if self.core.is_closed() {
+            return Err(Error::Closed);
+        }
+        self.core.regions.register_local(memory, access)
+    }
+
     fn put(&self, op: OpId, to: &Addr, transfer: Transfer) -> Result<(), Error> {
         self.transfer(op, to, transfer, true)
     }

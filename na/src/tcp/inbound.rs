@@ -38,7 +38,9 @@ impl Poller {
                 id.into_iter().for_each(|id| core.matcher.lock().lift_bound(id));
                 continue;
             }
-            if drained || left == 0 || !conn.readable {
+            // Of data that has begun more is on its way: not worth a poll to make sure.
+            let is_over = drained && !(conn.incoming.is_amid() && self.batch.is_empty());
+            if is_over || left == 0 || !conn.readable {
                 return Ok(());
             }
             let appetite = match &conn.stage {

@@ -166,6 +166,11 @@ impl Incoming {
         self.start < self.end || self.long.is_some()
     }
 
+    /// Whether something long has begun and not ended.
+    pub(super) fn is_amid(&self) -> bool {
+        self.long.is_some()
+    }
+
     /// Skips bytes at the front of the buffer.
     pub(super) fn skip(&mut self, bytes: usize) {
         self.start += bytes;

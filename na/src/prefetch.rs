@@ -1,9 +1,12 @@
 //! A hint to the cache about a line that another processor has read and that is to be written here.
 
+/// Bytes of a cache line.
+pub(crate) const LINE_BYTES: usize = 64;
+
 /// Asks for the cache line of `at` as somebody who will write it. Never faults, whatever `at` is.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(super) fn for_write<T>(at: *const T) {
+pub(crate) fn for_write<T>(at: *const T) {
     // `_mm_prefetch` emits this instruction only if the target features promise it. Processors
     // that lack it take it for a no-op.
     //
@@ -21,4 +24,4 @@ pub(super) fn for_write<T>(at: *const T) {
 /// Without such a hint.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
-pub(super) fn for_write<T>(_at: *const T) {}
+pub(crate) fn for_write<T>(_at: *const T) {}
