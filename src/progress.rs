@@ -229,6 +229,14 @@ impl Progress {
         }
     }
 
+    /// On the progress ULT: a poll has found so much.
+    #[inline]
+    fn found(&self, found: usize, patience: &mut Patience, seat: &mut Seat) {
+        Tally::add(&self.tally.events, found as u64);
+        patience.useful();
+        seat.useful();
+    }
+
     /// On the progress ULT, at its end: nobody moves it any more.
     fn end(&self) {
         let asked = std::mem::replace(&mut *lock(&self.destination), Destination::Ended);
@@ -273,7 +281,7 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
     trace::begin_unit(0, None);
     let mut patience = Patience::of(inner);
     let mut seat = Seat::take();
-    let (mut closing, mut unneeded) = (false, false);
+    let (mut closing, mut unneeded, mut sent_by_look) = (false, false, false);
     let mut rounds = 0u32;
     let (monitoring, mut turns) = (&inner.monitoring, Turns::default());
     loop {
@@ -295,9 +303,8 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
         let found = poll(inner, core);
         turns.polled(monitoring, since, found);
         if found > 0 {
-            Tally::add(&progress.tally.events, found as u64);
-            patience.useful();
-            seat.useful();
+            progress.found(found, &mut patience, &mut seat);
+            sent_by_look = false;
             if ult::has_runnable() {
                 give_way();
             }
@@ -315,7 +322,12 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
                 continue;
             }
         } else if seat.is_alone() {
-            linger(core, progress, patience.is_fresh());
+            let may_find = linger(core, progress, patience.is_fresh());
+            // At once; but a poll that finds nothing all the same counts as any other.
+            sent_by_look = may_find && !sent_by_look && !unneeded;
+            if sent_by_look {
+                continue;
+            }
         }
         let was_unneeded = unneeded;
         unneeded = !closing && inner.is_unneeded(core);
@@ -343,9 +355,9 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
 
 /// Looks for a while, which is cheaper than to poll: so what arrives is seen at once, and not when
 /// a poll comes round to it. `is_fresh`: something happened just now, so the next thing may be
-/// near.
+/// near. Whether a poll would find something.
 #[inline]
-fn linger(core: &Core<Token>, progress: &Progress, is_fresh: bool) {
+fn linger(core: &Core<Token>, progress: &Progress, is_fresh: bool) -> bool {
     for _ in 0..LOOKS {
         for _ in 0..LOOKS_PER_TURN {
             if !is_fresh {
@@ -353,13 +365,14 @@ fn linger(core: &Core<Token>, progress: &Progress, is_fresh: bool) {
                 std::hint::spin_loop();
             }
             if core.may_find() {
-                return;
+                return true;
             }
         }
         if ult::has_runnable() || progress.orders.load(Ordering::Relaxed) != 0 {
-            return;
+            return false;
         }
     }
+    false
 }
 
 /// Lets others run that can.
@@ -425,13 +438,21 @@ fn rest(
 }
 
 /// One round of the network; how much happened.
+// Inlined: what arrives waits for each frame that is made before it.
+#[inline(always)]
 fn poll(inner: &Arc<Inner>, core: &Arc<Core<Token>>) -> usize {
-    core.poll(BUDGET, &mut Dispatch { inner }).unwrap_or_else(|error| {
-        log!(inner.log, ERROR, %error, "the network endpoint failed; shutting down");
-        core.close();
-        crate::shutdown::begin(inner);
-        1
-    })
+    match core.poll(BUDGET, &mut Dispatch { inner }) {
+        Ok(found) => found,
+        Err(error) => failed(inner, core, &error),
+    }
+}
+
+#[cold]
+fn failed(inner: &Arc<Inner>, core: &Core<Token>, error: &HgError) -> usize {
+    log!(inner.log, ERROR, %error, "the network endpoint failed; shutting down");
+    core.close();
+    crate::shutdown::begin(inner);
+    1
 }
 
 /// `is_late`: after the announcement, whether there is a reason not to sleep.

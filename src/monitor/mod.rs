@@ -20,6 +20,7 @@ mod cell;
 mod clock;
 mod files;
 mod histogram;
+mod lately;
 mod origin;
 mod rows;
 mod series;

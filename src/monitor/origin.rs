@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::cell::Cell;
-use super::rows::{About, Key};
+use super::rows::{About, Begun, Key};
 use super::span::{CallOutcome, OriginSpan};
 use super::target::within_here;
 use super::{ATTACHED, Moment, Monitoring};
@@ -167,22 +167,42 @@ impl Monitoring {
         watch: &CallWatch,
         about: CallAbout<'_>,
     ) -> Starting<'a> {
-        match self.mode() {
-            0 => Starting { on: None },
-            mode => Starting { on: Some(self.observe_call(mode, watch, about)) },
+        let mode = self.mode();
+        if mode == 0 {
+            return Starting { on: None };
         }
+        let begun = match self.counting(mode) {
+            Some(store) => {
+                let Key { id, parent, peer } = Key::new(about.id, about.parent, about.peer);
+                store.origin.begin_again(id, parent, peer, store.every())
+            }
+            None => Begun::NOT,
+        };
+        if begun.is_all() && mode & ATTACHED == 0 && about.trace.is_none() {
+            watch.row.store(begun.row, Ordering::Relaxed);
+            return Starting { on: Some(On { monitoring: self, row: begun.row, span: None }) };
+        }
+        Starting { on: Some(self.observe_call(mode, begun, watch, about)) }
     }
 
+    /// `begun`: as what it was counted, if it was.
     #[inline(never)]
-    fn observe_call<'a>(&'a self, mode: u8, watch: &CallWatch, about: CallAbout<'_>) -> On<'a> {
-        let (row, looked_at) = match self.counting(mode) {
-            Some(store) => {
+    fn observe_call<'a>(
+        &'a self,
+        mode: u8,
+        begun: Begun,
+        watch: &CallWatch,
+        about: CallAbout<'_>,
+    ) -> On<'a> {
+        let begun = match self.counting(mode) {
+            Some(store) if begun == Begun::NOT => {
                 let key = Key::new(about.id, about.parent, about.peer);
                 store.origin.begin(key, || about.row(), store.every())
             }
-            None => (0, None),
+            _ => begun,
         };
-        let weight = if mode & ATTACHED == 0 { looked_at } else { Some(1) };
+        let row = begun.row;
+        let weight = if mode & ATTACHED == 0 { begun.weight() } else { Some(1) };
         let span = match weight {
             Some(weight) => Some(Cell::new(&self.shared, row, about.span(watch, weight))),
             // Statistics do not look at it.
@@ -202,8 +222,10 @@ impl Monitoring {
     #[inline]
     pub(crate) fn call_answered(&self, watch: &CallWatch, payload: &[u8]) {
         let row = watch.row.load(Ordering::Relaxed);
-        if row != 0 {
+        if row & HAS_SPAN != 0 {
             self.note_over(row, watch, outcome_of(payload), Some(payload.len()));
+        } else if row != 0 {
+            self.end_call(row, outcome_of(payload));
         }
     }
 
@@ -298,6 +320,7 @@ impl CallWatch {
 }
 
 /// As it stands before anybody decodes the result.
+#[inline]
 fn outcome_of(payload: &[u8]) -> CallOutcome {
     // Nearly always.
     if payload.starts_with(&[0; 4]) {

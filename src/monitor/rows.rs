@@ -13,6 +13,7 @@
 //! |---|---|---|
 //! | a slot of the table, and how many are taken | written under `entering`, a slot once | read without a lock |
 //! | a shard of a row | one OS thread (`slot.rs`), which loads and stores; the last shard is for all threads that have none, which add atomically | read for snapshots |
+//! | where a thread has found shards lately (`lately.rs`) | that thread | |
 //!
 //! A ULT that moves to another OS thread between finding its shard and counting would break the
 //! rule. So whatever counts is in functions that are not inlined and do not switch: `observe_…`,
@@ -21,6 +22,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use super::lately::Lately;
 use super::slot;
 use crate::Addr;
 use crate::hg::RpcId;
@@ -53,7 +55,7 @@ const OF_THE_REST: u64 = u64::MAX - 1;
 
 impl Key {
     #[inline]
-    fn hash(self) -> u64 {
+    pub(super) fn hash(self) -> u64 {
         // Multiplications spread what differs to the upper bits, which are taken.
         const MANY: u64 = 0x9e37_79b9_7f4a_7c15;
         (self.id ^ self.parent.rotate_left(23) ^ self.peer.rotate_left(47)).wrapping_mul(MANY)
@@ -79,21 +81,47 @@ pub(super) const OTHER_PEERS_NAME: &str = "other peers";
 /// What stands for the name of RPCs that have no row of their own.
 pub(super) const OTHER_RPCS_NAME: &str = "other RPCs";
 
-/// Counters that one OS thread writes. On lines of its own.
-#[repr(align(128))]
+/// Counters that one OS thread writes. On lines of its own; what each call touches is in one.
+#[repr(C, align(128))]
 #[derive(Debug, Default)]
-struct Shard {
+pub(super) struct Shard {
     /// Calls that have begun.
     calls: AtomicU64,
     /// The next one of them that is looked at.
     next: AtomicU64,
     /// From the one before to that.
     gap: AtomicU64,
-    /// State of the random numbers.
-    seed: AtomicU64,
     /// Bytes, where they are counted.
     bytes: AtomicU64,
+    /// The number of the row.
+    row: u32,
     ends: [AtomicU64; ENDS],
+    /// State of the random numbers.
+    seed: AtomicU64,
+}
+
+/// A call that was counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Begun {
+    /// The number of its row; 0: it was not counted.
+    pub(super) row: u32,
+    /// How many calls it stands for if it is to be looked at, else 0.
+    weight: u32,
+}
+
+impl Begun {
+    /// It was not counted.
+    pub(super) const NOT: Self = Self { row: 0, weight: 0 };
+
+    /// It was counted, and that is all.
+    #[inline]
+    pub(super) fn is_all(self) -> bool {
+        self.row != 0 && self.weight == 0
+    }
+
+    pub(super) fn weight(self) -> Option<u32> {
+        if self.weight == 0 { None } else { Some(self.weight) }
+    }
 }
 
 /// Adds; `owned`: nobody else does here. The new value.
@@ -109,27 +137,32 @@ fn add(counter: &AtomicU64, n: u64, owned: bool) -> u64 {
 }
 
 impl Shard {
-    /// Counts a call; how many it stands for if it is to be looked at.
+    fn new(row: u32) -> Self {
+        Self { row, ..Self::default() }
+    }
+
+    /// Counts a call.
     #[inline]
-    fn begin(&self, every: u32, owned: bool) -> Option<u32> {
+    fn begin(&self, every: u32, owned: bool) -> Begun {
         let call = add(&self.calls, 1, owned);
-        if call < self.next.load(Ordering::Relaxed) { None } else { self.look(call, every) }
+        let is_next = call >= self.next.load(Ordering::Relaxed);
+        Begun { row: self.row, weight: if is_next { self.look(call, every) } else { 0 } }
     }
 
     /// Looks at this call, and chooses the next one: at random, so that no pattern in the calls
     /// hides from it; all of the first ones, and then fewer and fewer, up to one in `every`.
     #[inline(never)]
-    fn look(&self, call: u64, every: u32) -> Option<u32> {
+    fn look(&self, call: u64, every: u32) -> u32 {
         if every == 0 {
             // `next` stays behind: as soon as there is another `every`, the next call counts.
-            return None;
+            return 0;
         }
         const FIRST: u64 = 32;
         let mean = u64::from(every).min(1 + call / FIRST);
         let gap = 1 + self.random() % (2 * mean - 1);
         self.next.store(call + gap, Ordering::Relaxed);
         let since_last = self.gap.swap(gap, Ordering::Relaxed);
-        Some(u32::try_from(since_last).unwrap_or(u32::MAX).max(1))
+        u32::try_from(since_last).unwrap_or(u32::MAX).max(1)
     }
 
     /// Marsaglia's xorshift.
@@ -204,39 +237,38 @@ struct Detail<D> {
 }
 
 impl<D: Default + Clone> Row<D> {
-    fn new(about: About) -> Self {
-        let shards = (0..slot::shards()).map(|_| Shard::default()).collect();
+    fn new(about: About, number: u32) -> Self {
+        let shards = (0..slot::shards()).map(|_| Shard::new(number)).collect();
         let detail = Mutex::new(Detail { detail: None, before: Counts::default() });
         Self { about, shards, detail }
     }
 
-    /// Counts a call that begins; how many it stands for if it is to be looked at.
+    /// The shard of that number, and whether it is of one thread alone.
     #[inline]
-    pub(super) fn begin(&self, every: u32) -> Option<u32> {
-        let (index, owned) = slot::here();
-        self.shards[index].begin(every, owned)
+    fn shard(&self, number: usize) -> (&Shard, bool) {
+        (&self.shards[number], number + 1 < self.shards.len())
     }
 
     /// Counts the end of a call.
-    #[inline]
-    pub(super) fn end(&self, end: u8) {
-        let (index, owned) = slot::here();
-        add(&self.shards[index].ends[usize::from(end)], 1, owned);
+    #[cold]
+    fn end(&self, end: u8) {
+        let (shard, owned) = self.shard(slot::here());
+        add(&shard.ends[usize::from(end)], 1, owned);
     }
 
     /// Counts bytes.
     #[inline(never)]
     pub(super) fn bytes(&self, bytes: u64) {
-        let (index, owned) = slot::here();
-        add(&self.shards[index].bytes, bytes, owned);
+        let (shard, owned) = self.shard(slot::here());
+        add(&shard.bytes, bytes, owned);
     }
 
     /// Takes the end of a call back: it ended in another way. It may have been told already.
     #[inline(never)]
     pub(super) fn not_ended(&self, end: u8) {
-        let (index, owned) = slot::here();
+        let (shard, owned) = self.shard(slot::here());
         // Wraps around; the sum over all shards does not stay below 0.
-        add(&self.shards[index].ends[usize::from(end)], u64::MAX, owned);
+        add(&shard.ends[usize::from(end)], u64::MAX, owned);
     }
 
     fn detail(&self) -> MutexGuard<'_, Detail<D>> {
@@ -293,6 +325,8 @@ struct Slot<D> {
 /// The rows of one kind.
 #[derive(Debug)]
 pub(super) struct Table<D> {
+    /// Of `slots`.
+    lately: Lately,
     slots: Box<[OnceLock<Slot<D>>]>,
     rows_max: usize,
     rest: Rest,
@@ -317,7 +351,8 @@ impl<D: Default + Clone> Table<D> {
         let slots = (rows_max.max(4) * 2).next_power_of_two();
         let slots = (0..slots).map(|_| OnceLock::new()).collect();
         let (entering, rows) = (Mutex::default(), AtomicUsize::new(0));
-        Self { slots, rows_max, rest, entering, rows }
+        let lately = Lately::new(slot::shards() - 1);
+        Self { lately, slots, rows_max, rest, entering, rows }
     }
 
     /// Rows of their own, and those of other peers.
@@ -364,24 +399,38 @@ impl<D: Default + Clone> Table<D> {
         place as u32 + 1
     }
 
-    /// Counts a call that begins in the row of `key`: that row's number, and how many calls this
-    /// one stands for if it is to be looked at.
-    #[inline]
-    pub(super) fn begin(
-        &self,
-        key: Key,
-        about: impl FnOnce() -> About,
-        every: u32,
-    ) -> (u32, Option<u32>) {
+    /// Counts a call that begins in the row of `key`, if this thread has found that lately.
+    // What it takes and returns is in registers.
+    #[inline(never)]
+    pub(super) fn begin_again(&self, id: u64, parent: u64, peer: u64, every: u32) -> Begun {
+        match self.lately.find(slot::known(), Key { id, parent, peer }) {
+            Some(shard) => shard.begin(every, true),
+            None => Begun::NOT,
+        }
+    }
+
+    /// Counts a call that begins in the row of `key`.
+    #[inline(never)]
+    pub(super) fn begin(&self, key: Key, about: impl FnOnce() -> About, every: u32) -> Begun {
         let number = self.number(key, about);
-        (number, self.row(number).and_then(|row| row.begin(every)))
+        let Some(row) = self.row(number) else { return Begun::NOT };
+        let here = slot::here();
+        let (shard, owned) = row.shard(here);
+        // SAFETY:
+        // - stays, shared: it is in a box of a row, that is in a box of a slot of ours, and no slot
+        //   changes any more; they go together with `lately`.
+        unsafe { self.lately.note(here, key, shard) };
+        shard.begin(every, owned)
     }
 
     /// Counts an end in the row of that number, if it is one.
     #[inline(never)]
     pub(super) fn end(&self, number: u32, end: u8) {
-        if let Some(row) = self.row(number) {
-            row.end(end);
+        let Some(row) = self.row(number) else { return };
+        let owned = row.shards.len() - 1;
+        match row.shards[..owned].get(slot::known()) {
+            Some(shard) => _ = add(&shard.ends[usize::from(end)], 1, true),
+            None => row.end(end),
         }
     }
 
@@ -417,7 +466,7 @@ impl<D: Default + Clone> Table<D> {
                 Err(place) if rows < max => {
                     self.rows.store(rows + 1, Ordering::Relaxed);
                     // Free, and nobody else enters.
-                    let row = Box::new(Row::new(about));
+                    let row = Box::new(Row::new(about, place as u32 + 1));
                     self.slots[place].get_or_init(|| Slot { key, row });
                     return place;
                 }
@@ -450,13 +499,18 @@ mod tests {
         Key { id, parent: 0, peer }
     }
 
+    fn begin<D: Default + Clone>(row: &Row<D>) -> Begun {
+        let (shard, owned) = row.shard(slot::here());
+        shard.begin(1, owned)
+    }
+
     #[test]
     fn a_table_keeps_within_its_bound_and_counts_the_rest_elsewhere() {
         let table = Table::<()>::new(8, Rest::Together);
         for id in 0..20 {
             for peer in 0..20 {
                 let number = table.number(key(id, peer), || about(id, peer));
-                table.row(number).unwrap().begin(1);
+                table.begin(key(id, peer), || about(id, peer), 1);
                 assert_eq!(number, table.number(key(id, peer), || about(id, peer)), "found again");
             }
         }
@@ -502,7 +556,9 @@ mod tests {
             for _ in 0..threads {
                 scope.spawn(|| {
                     for _ in 0..1000 {
-                        row.begin(1);
+                        if table.begin_again(1, 0, 1, 1) == Begun::NOT {
+                            table.begin(key(1, 1), || about(1, 1), 1);
+                        }
                         row.bytes(3);
                         row.end(2);
                     }
@@ -516,11 +572,30 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_finds_its_rows_again_and_no_others() {
+        const IDS: u64 = 200;
+        let table = Table::<()>::new(IDS as usize, Rest::Together);
+        // More than there are places: some take those of others.
+        for id in (0..IDS).chain((0..IDS).rev()) {
+            let again = table.begin_again(id, 0, id, 1);
+            let begun = match again {
+                Begun::NOT => table.begin(key(id, id), || about(id, id), 1),
+                begun => begun,
+            };
+            assert_eq!(table.row(begun.row).unwrap().about, about(id, id));
+            assert_eq!(table.begin_again(id, 0, id, 1).row, begun.row);
+            assert_eq!(table.begin_again(id, 0, id + 1, 1), Begun::NOT);
+            assert_eq!(table.begin_again(id, 1, id, 1), Begun::NOT);
+        }
+        assert!(table.rows().all(|row| row.all().calls == 4));
+    }
+
+    #[test]
     fn a_reset_leaves_what_is_in_flight() {
         let table = Table::<u32>::new(8, Rest::Together);
         let row = table.row(table.number(key(1, 1), || about(1, 1))).unwrap();
-        row.begin(1);
-        row.begin(1);
+        begin(row);
+        begin(row);
         row.end(0);
         row.note(|note| *note = 7);
         let (counts, in_flight, note) = row.read(true);
@@ -537,17 +612,17 @@ mod tests {
     fn an_end_that_was_told_and_is_taken_back_is_made_up_for_by_the_next_one() {
         let table = Table::<()>::new(8, Rest::Together);
         let row = table.row(table.number(key(1, 1), || about(1, 1))).unwrap();
-        row.begin(1);
+        begin(row);
         row.end(0);
         assert_eq!(row.read(true).0.ends[..2], [1, 0]);
         row.not_ended(0);
         row.end(1);
         let (counts, in_flight, _) = row.read(true);
         assert_eq!((&counts.ends[..2], counts.ended(), in_flight), (&[0, 1][..], 1, 0));
-        row.begin(1);
+        begin(row);
         row.end(0);
         assert_eq!(row.read(true).0.ends[..2], [0, 0], "told before");
-        row.begin(1);
+        begin(row);
         row.end(0);
         assert_eq!(row.read(false).0.ends[..2], [1, 0]);
     }
@@ -557,7 +632,7 @@ mod tests {
         let table = Table::<()>::new(8, Rest::Together);
         let row = table.row(table.number(key(1, 1), || about(1, 1))).unwrap();
         // As if the shard in which it was counted had been read before that.
-        row.begin(1);
+        begin(row);
         row.not_ended(0);
         row.end(1);
         let (counts, in_flight, _) = row.read(false);
@@ -571,7 +646,7 @@ mod tests {
         let mut sum = 0u64;
         let mut at = Vec::new();
         for call in 0..CALLS {
-            if let Some(weight) = shard.begin(64, true) {
+            if let Some(weight) = shard.begin(64, true).weight() {
                 sum += u64::from(weight);
                 at.push(call);
             }
@@ -589,9 +664,9 @@ mod tests {
             assert!(seen, "period {period}: {phases:?}");
         }
         let all = Shard::default();
-        assert!((0..1000).all(|_| all.begin(1, true) == Some(1)));
+        assert!((0..1000).all(|_| all.begin(1, true).weight == 1));
         let none = Shard::default();
-        assert!((0..1000).all(|_| none.begin(0, true).is_none()));
-        assert_eq!(none.begin(256, true), Some(1), "not for ever");
+        assert!((0..1000).all(|_| none.begin(0, true).weight == 0));
+        assert_eq!(none.begin(256, true).weight, 1, "not for ever");
     }
 }

@@ -10,9 +10,12 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// Most numbers.
 const SHARDS_MAX: usize = 64;
 
+/// Instead of a number.
+const NONE: usize = usize::MAX;
+
 thread_local! {
-    /// 0: not asked for yet; else the number plus 1, times 2, plus 1 if it is this thread's alone.
-    static SLOT: Cell<usize> = const { Cell::new(0) };
+    /// `NONE`: not asked for yet.
+    static SLOT: Cell<usize> = const { Cell::new(NONE) };
     /// Gives it back.
     static RETURNS: Returns = const { Returns };
 }
@@ -20,7 +23,7 @@ thread_local! {
 /// Numbers that are free.
 static FREE: Mutex<Option<Vec<usize>>> = Mutex::new(None);
 
-/// How many numbers there are, the shared one included.
+/// How many numbers there are; the last one is shared, the others are of one thread each.
 pub(super) fn shards() -> usize {
     static SHARDS: OnceLock<usize> = OnceLock::new();
     *SHARDS.get_or_init(|| {
@@ -30,27 +33,34 @@ pub(super) fn shards() -> usize {
     })
 }
 
-/// The number of this thread, and whether it is the only one of that number.
+/// The number of this thread.
 // Inlined only into functions that are not: see `rows.rs`.
 #[inline]
-pub(super) fn here() -> (usize, bool) {
+pub(super) fn here() -> usize {
     match SLOT.get() {
-        0 => claim(),
-        slot => (slot / 2 - 1, slot % 2 == 1),
+        NONE => claim(),
+        slot => slot,
     }
 }
 
+/// The number of this thread if it has asked for one, else one that is beyond all of them.
+// As `here`.
+#[inline]
+pub(super) fn known() -> usize {
+    SLOT.get()
+}
+
 #[cold]
-fn claim() -> (usize, bool) {
+fn claim() -> usize {
     let shared = shards() - 1;
     // Fails when the thread runs its last destructors: it has none to run for this.
     if RETURNS.try_with(|_| ()).is_err() {
-        return (shared, false);
+        return shared;
     }
     let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
     let slot = free.get_or_insert_with(|| (0..shared).rev().collect()).pop().unwrap_or(shared);
-    SLOT.set((slot + 1) * 2 + usize::from(slot < shared));
-    (slot, slot < shared)
+    SLOT.set(slot);
+    slot
 }
 
 struct Returns;
@@ -59,8 +69,8 @@ impl Drop for Returns {
     fn drop(&mut self) {
         let shared = shards() - 1;
         // Whoever counts after this does so with all the others.
-        let slot = SLOT.replace((shared + 1) * 2);
-        if let Some(slot) = (slot / 2).checked_sub(1).filter(|_| slot % 2 == 1) {
+        let slot = SLOT.replace(shared);
+        if slot < shared {
             let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(free) = free.as_mut() {
                 free.push(slot);
@@ -91,10 +101,11 @@ mod tests {
             }
         });
         let numbers = numbers.into_inner().unwrap();
-        let owned: Vec<_> = numbers.iter().filter(|here| here.1).map(|here| here.0).collect();
+        let shared = shards() - 1;
+        let owned: Vec<_> = numbers.iter().filter(|here| **here < shared).collect();
         assert_eq!(owned.iter().collect::<HashSet<_>>().len(), owned.len(), "{owned:?}");
-        assert!(numbers.iter().any(|here| *here == (shards() - 1, false)));
+        assert!(numbers.contains(&shared) && numbers.iter().all(|here| *here <= shared));
         // They are given back.
-        std::thread::spawn(|| assert!(here().0 < shards())).join().unwrap();
+        std::thread::spawn(|| assert!(here() < shards())).join().unwrap();
     }
 }

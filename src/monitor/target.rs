@@ -7,9 +7,9 @@ use std::sync::Arc;
 use ult::UltLocal;
 
 use super::cell::Cell;
-use super::rows::{About, Key};
+use super::rows::{About, Begun, Key};
 use super::span::{BulkOfRequest, RequestOutcome, TargetSpan};
-use super::{ATTACHED, Moment, Monitoring};
+use super::{ATTACHED, Moment, Monitoring, TRACING};
 use crate::hg::{HgError, RawRequest, Registration, ReturnCode, RpcId, margo};
 use crate::register::Entry;
 use crate::trace::{Place, SpanOfTrace, TraceContext, Within};
@@ -87,23 +87,35 @@ impl Monitoring {
         registration: &Registration,
         arrived: Option<Moment>,
     ) -> RequestWatch {
-        match self.mode() {
-            0 => RequestWatch::default(),
-            mode => self.observe_request(mode, (origin, request), registration, arrived),
+        let mode = self.mode();
+        if mode == 0 {
+            return RequestWatch::default();
         }
+        let begun = match self.counting(mode) {
+            Some(store) => {
+                let Key { id, parent, peer } = key_of(origin, request);
+                store.target.begin_again(id, parent, peer, store.every())
+            }
+            None => Begun::NOT,
+        };
+        if begun.is_all() && mode & (ATTACHED | TRACING) == 0 {
+            return RequestWatch { row: begun.row, span: None };
+        }
+        self.observe_request((mode, begun), (origin, request), registration, arrived)
     }
 
+    /// `begun`: as what it was counted, if it was.
     #[inline(never)]
     fn observe_request(
         &self,
-        mode: u8,
+        (mode, begun): (u8, Begun),
         (origin, request): (&Addr, &RawRequest),
         registration: &Registration,
         arrived: Option<Moment>,
     ) -> RequestWatch {
         let entry = || registration.data_as::<Entry>();
         let rpc = || entry().map_or("", |entry| entry.rpc);
-        let (row, weight) = self.begin_request(mode, (origin, request), rpc);
+        let (row, weight) = self.begin_request(mode, begun, (origin, request), rpc);
         let trace = self.trace_of(request);
         // Statistics do not look at one that is only part of a trace.
         let row_of_span = if weight.is_some() { row } else { 0 };
@@ -118,20 +130,24 @@ impl Monitoring {
         RequestWatch { row, span }
     }
 
-    /// Counts a request: its row, and how many requests it stands for if it has a span.
-    #[inline]
+    /// Counts a request, if it was not: its row, and how many requests it stands for if it has a
+    /// span.
     fn begin_request(
         &self,
         mode: u8,
+        begun: Begun,
         (origin, request): (&Addr, &RawRequest),
         rpc: impl FnOnce() -> &'static str,
     ) -> (u32, Option<u32>) {
         let attached = (mode & ATTACHED != 0).then_some(1);
-        let Some(store) = self.counting(mode) else { return (0, attached) };
-        let key = Key::new(request.id(), parent_of(request), origin);
-        let (row, looked_at) =
-            store.target.begin(key, || row_of(origin, request, rpc()), store.every());
-        (row, attached.or(looked_at))
+        let begun = match self.counting(mode) {
+            Some(store) if begun == Begun::NOT => {
+                let about = || row_of(origin, request, rpc());
+                store.target.begin(key_of(origin, request), about, store.every())
+            }
+            _ => begun,
+        };
+        (begun.row, attached.or(begun.weight()))
     }
 
     /// A request is refused before it is handled.
@@ -158,7 +174,8 @@ impl Monitoring {
         arrived: Option<Moment>,
         code: ReturnCode,
     ) {
-        let (row, weight) = self.begin_request(mode, (origin, request), || entry.rpc);
+        let rpc = || entry.rpc;
+        let (row, weight) = self.begin_request(mode, Begun::NOT, (origin, request), rpc);
         let trace = self.trace_of(request);
         let row_of_span = if weight.is_some() { row } else { 0 };
         let outcome = RequestOutcome::of_code(code);
@@ -187,6 +204,11 @@ impl Monitoring {
 #[inline]
 fn parent_of(request: &RawRequest) -> RpcId {
     margo::split_request(request.payload()).map_or(margo::NO_PARENT, |(parent, _)| parent)
+}
+
+#[inline]
+fn key_of(origin: &Addr, request: &RawRequest) -> Key {
+    Key::new(request.id(), parent_of(request), origin)
 }
 
 #[cold]

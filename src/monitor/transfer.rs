@@ -63,12 +63,12 @@ impl Monitoring {
             let (id, parent) = (key.id, key.parent);
             About { rpc: String::new(), id, parent, peer: peer.uri().to_owned() }
         };
-        let (row, looked_at) = store.bulk.begin(key, about, store.every());
-        if let Some(row) = store.bulk.row(row) {
+        let begun = store.bulk.begin(key, about, store.every());
+        if let Some(row) = store.bulk.row(begun.row) {
             row.bytes(bytes);
         }
-        watch.row.store(row, Ordering::Relaxed);
-        attached.or(looked_at)
+        watch.row.store(begun.row, Ordering::Relaxed);
+        attached.or(begun.weight())
     }
 
     #[inline(never)]

@@ -205,43 +205,53 @@ impl SmEndpoint {
             sink(Completion::Transfer { op: OpId(op), result: Ok(()) });
             return Ok(1);
         }
-        self.poll_all(state, budget, sink)
+        state.reports = 0;
+        let mut sink = Sink::new(sink, budget);
+        let looks = state.is_look_due();
+        if looks || budget == 0 || state.asleep || !state.arrived.is_empty() {
+            let polled = self.poll_more(state, &mut sink, looks);
+            return polled.map(|()| budget - sink.left);
+        }
+        // Nearly always there is nothing but a round to make. It stands in no further frame: what
+        // arrives waits for all that comes before it.
+        self.round(state, &mut sink);
+        if !state.arrived.is_empty() || self.is_closed() {
+            self.end_poll(state, &mut sink);
+        }
+        Ok(budget - sink.left)
     }
 
-    /// All of a poll.
+    /// A poll that does more than a round.
     #[inline(never)]
-    fn poll_all(
+    fn poll_more(
         &self,
         state: &mut PollState,
-        budget: usize,
-        sink: &mut dyn FnMut(Completion),
-    ) -> Result<usize, Error> {
-        state.reports = 0;
+        sink: &mut Sink<'_>,
+        looks: bool,
+    ) -> Result<(), Error> {
         if state.asleep {
             self.wake_up(state);
         }
-        let mut sink = Sink::new(sink, budget);
-        if !state.arrived.is_empty() {
-            // More than the budget of the last poll.
-            sink.drain(&mut state.arrived);
-        }
+        // More than the budget of the last poll.
+        sink.drain(&mut state.arrived);
         let mut failed = None;
         if sink.left > 0 {
-            if state.is_look_due() {
-                failed = self.look_and_round(state, &mut sink);
+            // Also after a sleep, which says so.
+            if looks || state.look_now {
+                failed = self.look_and_round(state, sink);
             } else {
-                self.round(state, &mut sink);
-            }
-            if !state.arrived.is_empty() {
-                sink.drain(&mut state.arrived);
+                self.round_apart(state, sink);
             }
         }
+        self.end_poll(state, sink);
+        failed.map_or(Ok(()), |error| Err(*error))
+    }
+
+    #[inline(never)]
+    fn end_poll(&self, state: &mut PollState, sink: &mut Sink<'_>) {
+        sink.drain(&mut state.arrived);
         if self.is_closed() {
             self.shut_down(state);
-        }
-        match failed {
-            None => Ok(budget - sink.left),
-            Some(error) => Err(*error),
         }
     }
 
@@ -265,15 +275,21 @@ impl SmEndpoint {
     #[inline(never)]
     fn look_and_round(&self, state: &mut PollState, sink: &mut Sink<'_>) -> Option<Box<Error>> {
         let looked = self.look(state);
-        self.round(state, sink);
+        self.round_apart(state, sink);
         if let Ok(true) = looked {
             self.check_limits(state, Instant::now());
         }
         looked.err().map(Box::new)
     }
 
+    /// As [`round`](Self::round), for polls that do more than that.
+    #[inline(never)]
+    fn round_apart(&self, state: &mut PollState, sink: &mut Sink<'_>) -> bool {
+        self.round(state, sink)
+    }
+
     /// Moves whatever can be moved without asking the kernel. Returns whether anything did.
-    #[inline]
+    #[inline(always)]
     fn round(&self, state: &mut PollState, sink: &mut Sink<'_>) -> bool {
         let mut progress = self.adopt(state);
         progress |= state.links.read(&self.board);
@@ -517,7 +533,7 @@ impl SmEndpoint {
         settle();
         state.links.sweep();
         let closing = self.is_closed() && !state.shut_down;
-        if self.round(state, &mut Sink::new(&mut |_| (), 0)) || closing {
+        if self.round_apart(state, &mut Sink::new(&mut |_| (), 0)) || closing {
             self.wake_up(state);
             return false;
         }

@@ -1,0 +1,71 @@
+//! Where an OS thread has found rows lately, so that it finds its counters in them again with a
+//! look at one place and no pointer to follow but the last.
+//!
+//! Each thread that has a number of its own (`slot.rs`) has places of its own, which nobody else
+//! reads or writes. Its successor in that number goes on with them; the number's way from one to
+//! the other orders what they do.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use super::rows::{Key, Shard};
+
+/// Places of a thread. One key takes another one's place, which costs that a search.
+const PLACES: usize = 32;
+
+/// A key, and the counters of its row.
+#[derive(Debug, Default)]
+#[repr(align(32))]
+struct Place {
+    id: AtomicU64,
+    parent: AtomicU64,
+    peer: AtomicU64,
+    /// Null: free.
+    shard: AtomicPtr<Shard>,
+}
+
+/// The places of all threads, in one table of rows.
+#[derive(Debug)]
+pub(super) struct Lately(Box<[[Place; PLACES]]>);
+
+impl Lately {
+    /// For so many numbers, which are of one thread each.
+    pub(super) fn new(numbers: usize) -> Self {
+        Self((0..numbers).map(|_| Default::default()).collect())
+    }
+
+    #[inline]
+    fn place(&self, number: usize, key: Key) -> Option<&Place> {
+        Some(&self.0.get(number)?[(key.hash() >> (64 - PLACES.ilog2())) as usize])
+    }
+
+    /// The counters that were noted for `key` by the thread of that number, which is the caller or
+    /// beyond all of them.
+    #[inline]
+    pub(super) fn find(&self, number: usize, key: Key) -> Option<&Shard> {
+        let place = self.place(number, key)?;
+        let is_it = place.id.load(Ordering::Relaxed) == key.id
+            && place.parent.load(Ordering::Relaxed) == key.parent
+            && place.peer.load(Ordering::Relaxed) == key.peer;
+        let shard = if is_it { place.shard.load(Ordering::Relaxed) } else { ptr::null_mut() };
+        // SAFETY:
+        // - null, or a shard: only `note` writes it, before in this thread or in one whose end is
+        //   ordered before this (module documentation), and so with the key that belongs to it;
+        // - alive, never `&mut`: whoever notes it promises that until the end of `self`.
+        unsafe { shard.as_ref() }
+    }
+
+    /// Notes counters for `key`, if the caller, whose number this is, has places.
+    ///
+    /// # Safety
+    ///
+    /// `shard` stays where it is, and is only shared, for as long as `self` is.
+    pub(super) unsafe fn note(&self, number: usize, key: Key, shard: &Shard) {
+        if let Some(place) = self.place(number, key) {
+            place.id.store(key.id, Ordering::Relaxed);
+            place.parent.store(key.parent, Ordering::Relaxed);
+            place.peer.store(key.peer, Ordering::Relaxed);
+            place.shard.store(ptr::from_ref(shard).cast_mut(), Ordering::Relaxed);
+        }
+    }
+}
