@@ -21,6 +21,10 @@ impl Hasher for CheapHasher {
         }
     }
 
+    fn write_usize(&mut self, value: usize) {
+        self.write_u64(value as u64);
+    }
+
     fn write_u64(&mut self, value: u64) {
         let product =
             u128::from(self.0 ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);

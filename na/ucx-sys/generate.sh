@@ -18,6 +18,7 @@ functions=(
     ucp_conn_request_query
     ucp_ep_create ucp_ep_print_info ucp_ep_close_nbx ucp_ep_flush_nbx
     ucp_am_send_nbx ucp_am_recv_data_nbx ucp_am_data_release ucp_request_free
+    ucp_dt_create_generic ucp_dt_destroy
     ucp_worker_get_address ucp_worker_release_address
     ucp_mem_map ucp_mem_unmap ucp_rkey_pack ucp_rkey_buffer_release
     ucp_ep_rkey_unpack ucp_rkey_destroy ucp_get_nbx ucp_put_nbx

@@ -6,6 +6,7 @@ use ucx_sys::ucp_ep_h;
 
 use super::driver::Driver;
 use super::inbox::{Event, News};
+use super::incoming::Incomings;
 use super::rendezvous::Landing;
 use super::slots::Work;
 use super::wire::Control;
@@ -38,6 +39,9 @@ impl Driver {
         self.settle_events();
         self.flush_links();
         self.settle_events();
+        for window in &mut self.state().windows {
+            window.incoming = Incomings::default();
+        }
         let leases = self.peers.iter_mut().flatten().flat_map(|peer| peer.leases.drain());
         let leases: Vec<_> = leases.map(|(_, lease)| lease).collect();
         leases.into_iter().for_each(|lease| self.end_lease(lease));
@@ -94,7 +98,7 @@ impl Driver {
                         worker.reject(request);
                     }
                 }
-                Event::News(link, news @ News::Data(_)) => self.came(link, news),
+                Event::News(link, news @ News::Whole(_)) => self.came(link, news),
                 Event::News(link, News::Control(bytes)) => {
                     let ends = matches!(
                         Control::from_bytes(&bytes),
@@ -150,6 +154,7 @@ impl Driver {
     /// ucp_ep.c). So connections are ended by force first, which makes it let go; over those that
     /// do not allow it the worker stays, with all that it may refer to.
     fn end_worker(&mut self) {
+        self.withhold(|_| true);
         if self.has_unsent() && self.worker.as_ref().is_some_and(Worker::detects_failure) {
             let peers = self.peers.iter_mut().flatten();
             let mut links: Vec<_> =

@@ -15,7 +15,7 @@ use super::peer::Peer;
 use super::sessions::Stranger;
 use super::slots::{Slots, Work};
 use super::transfers::{Moving, Stream};
-use super::wire::Control;
+use super::wire::{Chunk, Control};
 use super::worker::{self, AM_CONTROL, Posted, Worker};
 use crate::cheap::Cheap;
 use crate::host_port::PeerKey;
@@ -63,7 +63,7 @@ pub(super) struct Driver {
     pub(super) connecting: usize,
     /// `None`: nobody wants a sign of life, nor do we.
     pub(super) watch: Option<Watch>,
-    pub(super) transfers: HashMap<u64, Moving>,
+    pub(super) transfers: HashMap<u64, Moving, Cheap>,
     /// Transfers with chunks to send.
     pub(super) sending: VecDeque<Stream>,
     next: u64,
@@ -99,7 +99,7 @@ impl Driver {
             strangers: HashMap::default(),
             connecting: 0,
             watch: None,
-            transfers: HashMap::new(),
+            transfers: HashMap::default(),
             sending: VecDeque::new(),
             next: seed,
             endpoint: seed,
@@ -254,6 +254,9 @@ impl Driver {
             }
         }
         self.handle_events();
+        if std::mem::take(&mut self.state().has_written) {
+            self.facts.regions.has_served();
+        }
         if !self.state().failing.is_empty() {
             self.handle_failures(quiet);
         }
@@ -285,7 +288,8 @@ impl Driver {
             }
             News::Broke(rule) => self.broke(link, rule),
             News::Control(bytes) => self.heard(link, &bytes),
-            News::Data(bytes) => self.data_came(link, &bytes),
+            News::Whole(chunk) => self.is_whole(link, chunk),
+            News::Stray(chunk) => self.strayed(link, chunk),
             News::Piece(piece, offer) => self.piece_came(link, piece, offer),
             News::Message(kind, tag, bytes) => self.inbox().message(link, kind, tag, &bytes),
         }
@@ -358,12 +362,18 @@ impl Driver {
         }
     }
 
-    fn data_came(&mut self, link: ucp_ep_h, bytes: &[u8]) {
-        let result = match self.greeted_peer(link) {
-            None => Err("it sends data before it says hello"),
-            Some(index) => self.data(index, bytes),
-        };
-        if let Err(rule) = result {
+    /// All of a transfer is there.
+    fn is_whole(&mut self, link: ucp_ep_h, chunk: Chunk) {
+        match self.greeted_peer(link) {
+            Some(index) if chunk.put => self.check_lease(index, chunk.id),
+            Some(index) => self.check_own(chunk.id, index),
+            None => {}
+        }
+    }
+
+    fn strayed(&mut self, link: ucp_ep_h, chunk: Chunk) {
+        let Some(index) = self.greeted_peer(link) else { return };
+        if let Err(rule) = self.stray(index, chunk) {
             self.broke(link, rule.to_owned());
         }
     }
@@ -390,6 +400,7 @@ impl Driver {
         match self.slots.take(slot) {
             Some(Work::Send { op, buf, peer, end }) => self.sent(op, buf, peer, end, status),
             Some(Work::Chunk(stream, _)) => self.chunk_sent(stream, status),
+            Some(Work::Packed(stream, memory)) => self.packed(stream, memory, status),
             Some(Work::Lent(stream, memory)) => {
                 self.memory.push(memory);
                 self.piece_sent(stream, status);

@@ -12,7 +12,8 @@ use std::ptr::NonNull;
 
 use ucx_sys::*;
 
-use super::held::{ChunkBytes, Held, Offer};
+use super::held::Offer;
+use super::incoming::{Incoming, Incomings, Taken};
 use super::peer::PeerRef;
 use super::slots::Pinned;
 use super::transfers::CHUNK_BYTES;
@@ -57,8 +58,10 @@ pub(super) enum News {
     Broke(String),
     /// The peer says something about the two of us.
     Control(Vec<u8>),
-    /// A chunk of a transfer.
-    Data(ChunkBytes),
+    /// All of a transfer is there: its last chunk.
+    Whole(Chunk),
+    /// A chunk of a transfer that is not under way.
+    Stray(Chunk),
     /// A piece of a transfer, to be received: where it belongs, and what is offered.
     Piece(Chunk, Offer),
     /// A message that came before the hello was looked at.
@@ -93,6 +96,8 @@ pub(super) struct Window {
     is_due: bool,
     /// Something has come since somebody asked last.
     pub(super) heard: bool,
+    /// Where it writes.
+    pub(super) incoming: Incomings,
 }
 
 /// What callbacks write.
@@ -109,6 +114,8 @@ pub(super) struct State {
     pub(super) windows: Vec<Window>,
     /// Peers to tell that their messages were taken.
     pub(super) due: Vec<usize>,
+    /// Bytes of transfers have come since somebody asked last.
+    pub(super) has_written: bool,
 }
 
 /// See the module's documentation.
@@ -118,7 +125,7 @@ pub(super) struct Inbox {
     /// Messages of a kind that a peer may have on the way or waiting here.
     window: u32,
     state: RefCell<State>,
-    /// May be told to keep data; null: may not.
+    /// May be told to keep offers; null: may not.
     keeper: Cell<ucp_worker_h>,
 }
 
@@ -137,6 +144,7 @@ impl State {
             failing: Vec::new(),
             windows: Vec::new(),
             due: Vec::new(),
+            has_written: false,
         }
     }
 
@@ -144,7 +152,7 @@ impl State {
     fn note(&mut self, link: ucp_ep_h, news: News) {
         let Some(known) = self.links.get(&(link as usize)) else { return };
         if let Some((peer, _)) = &known.peer
-            && matches!(news, News::Control(_) | News::Data(_) | News::Piece(..))
+            && matches!(news, News::Control(_) | News::Piece(..))
         {
             self.windows[*peer].heard = true;
         }
@@ -192,6 +200,38 @@ impl State {
         }
         let is_due = self.windows[peer].is_due;
         self.windows[peer] = Window { session, is_due, ..Window::default() };
+    }
+
+    /// What a peer writes of a transfer.
+    pub(super) fn incoming(&mut self, peer: usize, put: bool, id: u64) -> Option<&mut Incoming> {
+        self.windows.get_mut(peer)?.incoming.get(put, id)
+    }
+
+    /// A peer may write nothing more of a transfer.
+    pub(super) fn end_incoming(&mut self, peer: usize, put: bool, id: u64) {
+        if let Some(own) = self.windows.get_mut(peer) {
+            own.incoming.end(put, id);
+        }
+    }
+
+    /// A connection brings a chunk.
+    fn chunk(&mut self, link: ucp_ep_h, bytes: &[u8]) {
+        let Some(known) = self.links.get(&(link as usize)) else { return };
+        let taken = match &known.peer {
+            None => Err("it sends data before it says hello"),
+            Some((peer, _)) => {
+                let own = &mut self.windows[*peer];
+                (own.heard, self.has_written) = (true, true);
+                own.incoming.take(bytes)
+            }
+        };
+        let news = match taken {
+            Ok(Taken::Part) => return,
+            Ok(Taken::Whole(chunk)) => News::Whole(chunk),
+            Ok(Taken::Stray(chunk)) => News::Stray(chunk),
+            Err(rule) => News::Broke(rule.into()),
+        };
+        self.note(link, news);
     }
 
     /// Whether there is something to do for a poll.
@@ -248,7 +288,7 @@ impl Inbox {
         Self { ucp, message_bytes_max, window, state, keeper }
     }
 
-    /// Data may stay with this worker until it was looked at; null: with none any more.
+    /// Offers may stay with this worker until they were looked at; null: with none any more.
     pub(super) fn keep_at(&self, worker: ucp_worker_h) {
         self.keeper.set(worker);
     }
@@ -397,8 +437,11 @@ pub(super) unsafe extern "C" fn on_control(
     param: *const ucp_am_recv_param_t,
 ) -> ucs_status_t {
     let came = Came { header: (std::ptr::null(), 0), data: (data, length), param };
+    let keep = |state: &mut State, from, bytes: &[u8]| {
+        state.note(from, News::Control(bytes.to_vec()));
+    };
     // SAFETY: contract of this function.
-    unsafe { bytes_came(arg, came, ("control message", CONTROL_BYTES_MAX), News::Control) }
+    unsafe { bytes_came(arg, came, ("control message", CONTROL_BYTES_MAX), keep) }
 }
 
 /// A chunk of a transfer.
@@ -415,13 +458,9 @@ pub(super) unsafe extern "C" fn on_data(
     param: *const ucp_am_recv_param_t,
 ) -> ucs_status_t {
     let came = Came { header: (std::ptr::null(), 0), data: (data, length), param };
+    let write = |state: &mut State, from, bytes: &[u8]| state.chunk(from, bytes);
     // SAFETY: contract of this function.
-    if unsafe { is_held(arg, &came) } {
-        return UCS_INPROGRESS;
-    }
-    let copied = |bytes| News::Data(ChunkBytes::Copied(bytes));
-    // SAFETY: contract of this function.
-    unsafe { bytes_came(arg, came, ("chunk", DATA_BYTES_MAX), copied) }
+    unsafe { bytes_came(arg, came, ("chunk", DATA_BYTES_MAX), write) }
 }
 
 /// A piece of a transfer, offered by rendezvous.
@@ -462,32 +501,7 @@ pub(super) unsafe extern "C" fn on_piece(
     UCS_INPROGRESS
 }
 
-/// Leaves a chunk with UCX if that offers it; whether it did.
-///
-/// # Safety
-///
-/// Only within a callback of UCX, with an inbox as its argument, and what UCX handed over.
-unsafe fn is_held(arg: *mut c_void, came: &Came) -> bool {
-    // SAFETY: contract of this function.
-    let inbox = unsafe { inbox(arg) };
-    // SAFETY: the same.
-    let Some((from, flags)) = (unsafe { sender(came.param) }) else { return false };
-    let (data, length) = came.data;
-    let (worker, mut state) = (inbox.keeper.get(), inbox.state());
-    let offered = flags & u64::from(UCP_AM_RECV_ATTR_FLAG_DATA) != 0 && !worker.is_null();
-    let Some(data) = NonNull::new(data.cast_mut()).filter(|_| offered) else { return false };
-    // What comes by a connection that is not open is not noted, and must not be released here.
-    if length > DATA_BYTES_MAX || !state.links.contains_key(&(from as usize)) {
-        return false;
-    }
-    // SAFETY: UCX hands so many bytes, and keeps them for who says so. Events are dropped after the
-    // call of the worker, by who has the driver; and before it is destroyed, see `end_worker`.
-    let held = unsafe { Held::new(inbox.ucp, worker, data, length) };
-    state.note(from, News::Data(ChunkBytes::Held(held)));
-    true
-}
-
-/// What is looked at after the call of the worker: `max` bytes at most.
+/// `max` bytes at most, for `take`.
 ///
 /// # Safety
 ///
@@ -496,22 +510,22 @@ unsafe fn bytes_came(
     arg: *mut c_void,
     came: Came,
     (what, max): (&str, usize),
-    news: impl FnOnce(Vec<u8>) -> News,
+    take: impl FnOnce(&mut State, ucp_ep_h, &[u8]),
 ) -> ucs_status_t {
     // SAFETY: contract of this function.
     let inbox = unsafe { inbox(arg) };
     // SAFETY: the same.
     let Some((from, flags)) = (unsafe { sender(came.param) }) else { return UCS_OK };
     let (data, length) = came.data;
-    let news = if flags & u64::from(UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 {
-        News::Broke(format!("it offers a {what} by rendezvous"))
+    let mut state = inbox.state();
+    if flags & u64::from(UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 {
+        state.note(from, News::Broke(format!("it offers a {what} by rendezvous")));
     } else if length > max {
-        News::Broke(format!("a {what} of {length} bytes"))
+        state.note(from, News::Broke(format!("a {what} of {length} bytes")));
     } else {
         // SAFETY: UCX hands so many bytes, which stay until the return.
-        news(unsafe { bytes(data, length) }.to_vec())
-    };
-    inbox.state().note(from, news);
+        take(&mut state, from, unsafe { bytes(data, length) });
+    }
     UCS_OK
 }
 

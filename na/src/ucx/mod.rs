@@ -6,11 +6,10 @@
 //! settings of UCX are taken from the environment, as for every program that uses it.
 //!
 //! Files, in the order in which a message passes them: `endpoint` (operations), `messages`,
-//! `transfers`, `rendezvous` (what becomes of them), `driver` (what a poll does), `sessions`
-//! (connections),
-//! `slots` (what UCX has in hand), `worker` (UCX's calls), `inbox` (its callbacks), `held` (data
-//! that it keeps for us); `wait`, `liveness`, `closing`, `peer`, `address`, `wire` and
-//! `sockaddr` are what the names say.
+//! `transfers`, `packing`, `rendezvous` (what becomes of them), `driver` (what a poll does),
+//! `sessions` (connections), `slots` (what UCX has in hand), `worker` (UCX's calls), `inbox` (its
+//! callbacks), `incoming` (where bytes of transfers go), `held` (offers that it keeps for us);
+//! `wait`, `liveness`, `closing`, `peer`, `address`, `wire` and `sockaddr` are what the names say.
 //!
 //! # Connections
 //!
@@ -45,7 +44,7 @@
 //! Unexpected messages are active messages with number 0, expected ones with number 3; the header
 //! is the tag in 8 bytes. They are sent by eager protocols, and copied once on arrival, from where
 //! UCX has them into the receive that is posted, or to wait for one. What is longer than a fragment
-//! of UCX's (8 KiB over TCP) it copies together before.
+//! of UCX's (8 KiB over TCP, 32 KiB over shared memory) it copies together before.
 //!
 //! Mercury sends expected messages as tagged ones (`na_ucp_msg_send`, na_ucx.c). A receive of those
 //! is in UCX's hands once its message has begun to arrive; if the sender then dies it neither ends
@@ -66,7 +65,8 @@
 //!
 //! - Chunks of up to 64 KiB, as active messages with number 2, by eager protocols. They are copied
 //!   on both sides, and no program's memory is in UCX's hands: a transfer can be canceled at any
-//!   time, and one with a peer that is gone ends at once.
+//!   time, and one with a peer that is gone ends at once. Over shared memory they are of 32 KiB,
+//!   copied once on each side: see `packing.rs`.
 //! - Pieces of up to 4 MiB, as active messages with number 4, by UCX's rendezvous, which moves them
 //!   from memory to memory. From 64 KiB in one piece on, to peers that UCX reaches by InfiniBand or
 //!   RoCE; over TCP, where copies are faster, only where the program wants it
@@ -88,13 +88,13 @@
 //! 50 ms, then ends the connections by force, at which UCX lets go. Over `ucx+sm` that is not
 //! allowed: if a peer does not take what was sent, the worker is left behind, with a warning.
 //!
-//! # What is said in active messages with number 1, version 4
+//! # What is said in active messages with number 1, version 5
 //!
 //! All integers are little endian. The first byte says what it is.
 //!
 //! | 0: hello | offset | bytes |
 //! |---|---|---|
-//! | version, 4 | 1 | 1 |
+//! | version, 5 | 1 | 1 |
 //! | 0 | 2 | 2 |
 //! | session | 4 | 8 |
 //! | longest message that the sender takes | 12 | 4 |
@@ -124,8 +124,10 @@ mod driver;
 mod endpoint;
 mod held;
 mod inbox;
+mod incoming;
 mod liveness;
 mod messages;
+mod packing;
 mod peer;
 mod rendezvous;
 mod sessions;

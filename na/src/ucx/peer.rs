@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use ucx_sys::ucp_ep_h;
 
 use super::liveness::Silence;
-use super::transfers::{Incoming, Outgoing};
+use super::transfers::Outgoing;
+use crate::cheap::Cheap;
 use crate::host_port::PeerKey;
 use crate::loopback::Queued;
 use crate::ran::Ran;
@@ -45,7 +46,6 @@ pub(super) struct Lease {
     pub(super) memory: LocalMem,
     pub(super) offset: u64,
     pub(super) len: u64,
-    pub(super) incoming: Incoming,
     /// For a get.
     pub(super) outgoing: Option<Outgoing>,
     /// Pieces that are in UCX's hands.
@@ -89,9 +89,9 @@ pub(super) struct Peer {
     /// Transfers that were asked for and are not over.
     pub(super) asked: usize,
     /// Those that were given up, of which the owner has not said that it is done.
-    pub(super) released: HashSet<u64>,
+    pub(super) released: HashSet<u64, Cheap>,
     /// What it may reach at the moment, by its numbers.
-    pub(super) leases: HashMap<u64, Lease>,
+    pub(super) leases: HashMap<u64, Lease, Cheap>,
     /// Since when a connection is being made.
     pub(super) dialed: Option<Ran>,
     /// How often it wants to hear something, and when it last did.
@@ -130,8 +130,8 @@ impl Peer {
             queues: Default::default(),
             waiting: VecDeque::new(),
             asked: 0,
-            released: HashSet::new(),
-            leases: HashMap::new(),
+            released: HashSet::default(),
+            leases: HashMap::default(),
             dialed: None,
             alive_every: None,
             told_at: Instant::now(),

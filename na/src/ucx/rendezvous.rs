@@ -12,11 +12,12 @@ use ucx_sys::{UCS_OK, ucp_dt_iov_t, ucp_ep_h, ucs_status_t};
 
 use super::driver::Driver;
 use super::held::Offer;
+use super::incoming::OUTSIDE;
 use super::slots::Work;
-use super::transfers::{OUTSIDE, Stage, Stream};
+use super::transfers::Stream;
 use super::wire::Chunk;
 use super::worker::{self, AM_PIECE, Posted, Worker};
-use crate::{LocalMem, RawSegment, Transfer};
+use crate::{LocalMem, RawSegment};
 
 /// Bytes of a piece, at most: what was given up goes on for so long, at worst.
 pub(super) const PIECE_BYTES: u64 = 4 << 20;
@@ -107,25 +108,25 @@ impl Driver {
         let Chunk { put, id, offset } = piece;
         let len = offer.len();
         let Some(session) = self.peer(index).map(|peer| peer.session) else { return Ok(()) };
-        let (memory, at, lent) = if put {
+        if put {
             let Some(peer) = self.peer(index) else { return Ok(()) };
-            let lease = peer.leases.get_mut(&id).filter(|lease| !lease.is_released);
-            let Some(lease) = lease else { return Ok(()) };
-            if lease.outgoing.is_some() {
+            let lease = peer.leases.get(&id).filter(|lease| !lease.is_released);
+            if lease.is_some_and(|lease| lease.outgoing.is_some()) {
                 return Err("it writes where it asked to read");
             }
-            lease.incoming.claim(offset, len, lease.len)?;
-            (lease.memory.clone(), lease.offset + offset, &mut lease.lent)
-        } else {
-            let Some(own) = self.own(id, index) else { return Ok(()) };
-            let Stage::Asked { incoming, .. } = &mut own.stage else { return Err(OUTSIDE) };
-            let Transfer { local, local_offset, len: total, .. } = &own.transfer;
-            if own.put {
-                return Err(OUTSIDE);
+        } else if self.own(id, index).is_some_and(|own| own.put) {
+            return Err(OUTSIDE);
+        }
+        let (memory, at) = match self.state().incoming(index, put, id) {
+            // It was given up.
+            None => return Ok(()),
+            Some(incoming) => {
+                let (memory, at) = incoming.claim(offset, len)?;
+                (memory.clone(), at)
             }
-            incoming.claim(offset, len, *total)?;
-            (local.clone(), *local_offset + offset, &mut own.lent)
         };
+        let stream = Stream { peer: index, session, id, put };
+        let Some(lent) = self.lent(stream, !put) else { return Ok(()) };
         if *lent >= LANDINGS_MAX {
             return Err("it offers too many pieces of a transfer at once");
         }
@@ -138,7 +139,6 @@ impl Driver {
         }
         *lent += 1;
         self.facts.regions.has_served();
-        let stream = Stream { peer: index, session, id, put };
         self.land(Landing { stream, len, memory, places }, offer);
         Ok(())
     }
@@ -193,24 +193,14 @@ impl Driver {
         if !self.is_current(stream) {
             return;
         }
-        let incoming = match put {
-            true => {
-                let lease = self.peer(index).and_then(|peer| peer.leases.get_mut(&id));
-                lease.map(|lease| &mut lease.incoming)
-            }
-            false => self.own(id, index).and_then(|own| match &mut own.stage {
-                Stage::Asked { incoming, .. } => Some(incoming),
-                _ => None,
-            }),
-        };
-        if let Some(incoming) = incoming {
-            incoming.received += len;
+        if let Some(incoming) = self.state().incoming(index, put, id) {
+            incoming.received(len);
         }
     }
 
     /// UCX has one piece less of a transfer in hand; `own`: of one that we asked for. If that was
     /// the last one, what has waited for it ends.
-    fn let_go(&mut self, stream: Stream, own: bool) {
+    pub(super) fn let_go(&mut self, stream: Stream, own: bool) {
         let Stream { peer: index, id, .. } = stream;
         let Some(lent) = self.lent(stream, own) else { return };
         *lent -= 1;

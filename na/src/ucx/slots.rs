@@ -11,7 +11,8 @@ use super::inbox::Inbox;
 use super::messages::copy_of;
 use super::rendezvous::Landing;
 use super::transfers::Stream;
-use super::wire::CHUNK_HEADER_BYTES;
+use super::wire::{CHUNK_HEADER_BYTES, Chunk};
+use crate::region::Region;
 use crate::{Error, LocalMem, MsgBuf, OpId};
 
 /// What UCX has a pointer to; only shared references are made of it.
@@ -20,6 +21,8 @@ pub(super) struct Pinned {
     slot: u32,
     /// The header of a message, or of a piece of a transfer.
     header: Cell<[u8; CHUNK_HEADER_BYTES]>,
+    /// Where UCX fetches the data of a chunk; null: nowhere any more.
+    source: Cell<Source>,
     /// Names the operation to UCX; null before the call returns and after the callback.
     request: Cell<*mut c_void>,
     finished: Cell<bool>,
@@ -31,6 +34,7 @@ impl Pinned {
             inbox,
             slot,
             header: Cell::default(),
+            source: Cell::default(),
             request: Cell::new(std::ptr::null_mut()),
             finished: Cell::new(false),
         }
@@ -44,10 +48,48 @@ impl Pinned {
         self.slot
     }
 
+    /// How long the chunk is, with its header.
+    pub(super) fn packed_bytes(&self) -> usize {
+        CHUNK_HEADER_BYTES + self.source.get().len
+    }
+
+    /// Fills `out` with what is from `offset` on in the chunk; zeros for what was taken away.
+    pub(super) fn pack(&self, offset: usize, out: &mut [u8]) {
+        let of_header = CHUNK_HEADER_BYTES.saturating_sub(offset).min(out.len());
+        let (head, data) = out.split_at_mut(of_header);
+        if of_header > 0 {
+            head.copy_from_slice(&self.header.get()[offset..offset + of_header]);
+        }
+        let Source { region, at, .. } = self.source.get();
+        let skipped = (offset + of_header - CHUNK_HEADER_BYTES.min(offset + of_header)) as u64;
+        // SAFETY: null, or memory that whoever has set it holds until it is set anew.
+        match unsafe { region.as_ref() } {
+            Some(region) => {
+                let read = region.read_at(at + skipped, data);
+                debug_assert!(read, "checked when the transfer began");
+            }
+            None => data.fill(0),
+        }
+    }
+
     /// The callback was made: the request is gone.
     pub(super) fn finish(&self) {
         self.finished.set(true);
         self.request.set(std::ptr::null_mut());
+    }
+}
+
+/// Bytes of memory that is held elsewhere.
+#[derive(Clone, Copy)]
+struct Source {
+    region: *const Region,
+    at: u64,
+    len: usize,
+}
+
+impl Default for Source {
+    fn default() -> Self {
+        Self { region: std::ptr::null(), at: 0, len: 0 }
     }
 }
 
@@ -60,6 +102,9 @@ pub(super) enum Work {
     Bytes(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>),
     /// A piece of a transfer. Owns what UCX has a pointer to.
     Chunk(Stream, #[allow(dead_code, reason = "kept for UCX")] Vec<u8>),
+    /// A piece of a transfer that UCX fetches when it has room; it keeps this memory if it has to
+    /// wait for that.
+    Packed(Stream, Option<LocalMem>),
     /// A piece of a transfer that UCX reads out of this memory.
     Lent(Stream, LocalMem),
     /// A piece of a transfer that UCX writes.
@@ -73,7 +118,9 @@ impl Work {
     pub(super) fn peer(&self) -> Option<usize> {
         match self {
             Self::Send { peer, .. } => Some(*peer),
-            Self::Lent(stream, _) | Self::Landing(Landing { stream, .. }) => Some(stream.peer),
+            Self::Packed(stream, _)
+            | Self::Lent(stream, _)
+            | Self::Landing(Landing { stream, .. }) => Some(stream.peer),
             Self::Bytes(_) | Self::Chunk(..) | Self::Close => None,
         }
     }
@@ -125,6 +172,25 @@ impl Slots {
         bytes[..header.len()].copy_from_slice(header);
         place.set(bytes);
         (place.as_ptr().cast(), header.len())
+    }
+
+    /// Sets what the chunk of a slot is, and where its data is. Who sets it holds that memory until
+    /// UCX has fetched it, or it is set anew.
+    #[inline]
+    pub(super) fn set_source(
+        &self,
+        slot: u32,
+        chunk: Chunk,
+        source: Option<(&LocalMem, u64, u64)>,
+    ) {
+        let pinned = &self.slots[slot as usize].pinned;
+        pinned.header.set(chunk.to_bytes());
+        pinned.source.set(match source {
+            Some((memory, at, len)) => {
+                Source { region: &raw const **memory.region(), at, len: len as usize }
+            }
+            None => Source::default(),
+        });
     }
 
     /// UCX goes on with the operation.
@@ -198,5 +264,38 @@ impl Slots {
     pub(super) fn drain(&mut self) -> Vec<Work> {
         self.free.clear();
         self.slots.drain(..).filter_map(|slot| slot.work).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
+
+    use super::*;
+    use crate::{Access, Memory, RegionTable};
+
+    #[test]
+    fn a_chunk_is_packed_from_any_byte_on_and_is_zeros_once_it_was_taken_away() {
+        let memory = Memory::from_vec((0..100).collect());
+        let memory = RegionTable::default().register(memory, Access::ReadOnly).unwrap();
+        let mut slots = Slots::new(std::ptr::null());
+        let slot = slots.add(Work::Close);
+        let chunk = Chunk { put: true, id: 5, offset: 6 };
+        slots.set_source(slot, chunk, Some((&memory, 10, 40)));
+        let pinned = &slots.slots[slot as usize].pinned;
+        let data: Vec<u8> = (10..50).collect();
+        let whole = [&chunk.to_bytes()[..], &data].concat();
+        assert_eq!(pinned.packed_bytes(), whole.len());
+        for from in 0..whole.len() {
+            for to in from..whole.len() {
+                let mut out = vec![0xff; to - from];
+                pinned.pack(from, &mut out);
+                assert_eq!(out, whole[from..to], "{from}..{to}");
+            }
+        }
+        slots.set_source(slot, chunk, None);
+        let mut out = vec![0xff; whole.len()];
+        pinned.pack(0, &mut out);
+        assert_eq!(out, [&chunk.to_bytes()[..], &[0; 40]].concat());
     }
 }

@@ -8,8 +8,9 @@
 //!
 //! So whoever wants a transfer asks the owner, which checks key, bounds and access. The bytes then
 //! travel in pieces that UCX moves by its rendezvous, see `rendezvous.rs`, or in chunks. Those
-//! belong to UCX until they are sent, and no program's memory does: a transfer in chunks ends at
-//! once when it is canceled or the peer is gone.
+//! belong to UCX until they are sent, or are fetched when it has room for them (`packing.rs`), and
+//! no program's memory does: a transfer in chunks ends at once when it is canceled or the peer is
+//! gone. What comes is written by the callback that brings it (`incoming.rs`).
 //!
 //! Each asking is answered once: it is denied, or the owner says when it is done, also of what was
 //! given up. So what is under way is bounded, whoever gives up how much.
@@ -19,11 +20,12 @@ use std::collections::VecDeque;
 use ucx_sys::{UCS_OK, ucp_ep_h, ucs_status_t};
 
 use super::driver::Driver;
+use super::incoming::{Incoming, OUTSIDE};
 use super::peer::{Lease, Phase};
 use super::rendezvous::PIECE_BYTES;
 use super::slots::Work;
 use super::wire::{Chunk, Control};
-use super::worker::{self, AM_DATA, Posted};
+use super::worker::{self, AM_DATA, Posted, Worker};
 use crate::{Completion, DeniedReason, Error, LocalMem, OpId, RawSegment, Transfer};
 
 /// Transfers that may be asked of one owner at a time.
@@ -38,42 +40,21 @@ const IN_HAND_MAX: u32 = 4;
 /// Chunks that one poll sends, at most.
 const CHUNKS_PER_POLL: usize = 16;
 
-/// A rule that a peer breaks.
-pub(super) const OUTSIDE: &str = "it sends more than a transfer has";
-
 /// How far a transfer is.
 pub(super) enum Stage {
     /// The owner was not asked yet.
     Waiting,
-    /// It was, and has not answered. Of a get: what has come.
-    Asked { incoming: Incoming, is_sent: bool },
+    /// It was, and has not answered. Of a get: whether it has sent all.
+    Asked { is_sent: bool },
     /// The owner of the destination lets us.
     Sending(Outgoing),
-}
-
-/// What has come of a transfer.
-#[derive(Debug, Default)]
-pub(super) struct Incoming {
-    /// Bytes that have come or are coming.
-    claimed: u64,
-    /// Bytes that are there.
-    pub(super) received: u64,
-}
-
-impl Incoming {
-    /// So many bytes come at `offset` of a transfer of `total`.
-    pub(super) fn claim(&mut self, offset: u64, len: u64, total: u64) -> Result<(), &'static str> {
-        self.claimed = self.claimed.saturating_add(len);
-        let fits = offset.checked_add(len).is_some_and(|end| end <= total);
-        if fits && self.claimed <= total { Ok(()) } else { Err(OUTSIDE) }
-    }
 }
 
 /// What is sent, in pieces and chunks.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
-    sent: u64,
-    in_hand: u32,
+    pub(super) sent: u64,
+    pub(super) in_hand: u32,
     is_queued: bool,
 }
 
@@ -137,10 +118,14 @@ impl Driver {
             let Some(id) = peer.waiting.pop_front() else { return };
             let session = peer.session;
             let Some(moving) = self.transfers.get_mut(&id) else { continue };
-            moving.stage = Stage::Asked { incoming: Incoming::default(), is_sent: false };
+            moving.stage = Stage::Asked { is_sent: false };
             moving.session = session;
-            let Transfer { remote, remote_offset, len, .. } = &moving.transfer;
+            let Transfer { local, local_offset, remote, remote_offset, len } = &moving.transfer;
             let (key, offset, len, write) = (remote.key, *remote_offset, *len, moving.put);
+            if !write {
+                let incoming = Incoming::new(local.clone(), *local_offset, len);
+                self.begin_incoming(index, false, id, incoming);
+            }
             if let Some(peer) = self.peer(index) {
                 peer.asked += 1;
             }
@@ -172,8 +157,12 @@ impl Driver {
             }
         };
         let outgoing = (!write).then(Outgoing::default);
-        let (incoming, lent, is_released) = (Incoming::default(), 0, false);
-        let lease = Lease { memory, offset, len, incoming, outgoing, lent, is_released };
+        if write {
+            let incoming = Incoming::new(memory.clone(), offset, len);
+            self.begin_incoming(index, true, id, incoming);
+        }
+        let (lent, is_released) = (0, false);
+        let lease = Lease { memory, offset, len, outgoing, lent, is_released };
         if let Some(peer) = self.peer(index) {
             peer.leases.insert(id, lease);
         }
@@ -190,14 +179,12 @@ impl Driver {
     pub(super) fn check_lease(&mut self, index: usize, id: u64) {
         let Some(peer) = self.peer(index) else { return };
         let Some(lease) = peer.leases.get(&id) else { return };
-        let moved = match &lease.outgoing {
-            Some(outgoing) => outgoing.sent,
-            None => lease.incoming.received,
-        };
-        if lease.lent > 0 || (!lease.is_released && moved < lease.len) {
-            return;
-        }
+        let (lent, is_released) = (lease.lent, lease.is_released);
+        let is_sent = lease.outgoing.as_ref().map(|outgoing| outgoing.sent == lease.len);
+        let is_over = is_released || is_sent.unwrap_or_else(|| self.is_there(index, true, id));
+        let Some(peer) = self.peer(index).filter(|_| is_over && lent == 0) else { return };
         if let Some(lease) = peer.leases.remove(&id) {
+            self.state().end_incoming(index, true, id);
             self.end_lease(lease);
             self.tell(index, &Control::Done { id });
         }
@@ -211,9 +198,12 @@ impl Driver {
 
     /// A peer has given a transfer up. The answer may have crossed that.
     pub(super) fn released(&mut self, index: usize, id: u64) {
-        let lease = self.peer(index).and_then(|peer| peer.leases.get_mut(&id));
-        if let Some(lease) = lease {
+        let Some(peer) = self.peer(index) else { return };
+        let given_up = Stream { peer: index, session: peer.session, id, put: false };
+        if let Some(lease) = peer.leases.get_mut(&id) {
             lease.is_released = true;
+            self.state().end_incoming(index, true, id);
+            self.withhold(|stream| *stream == given_up);
             self.check_lease(index, id);
         }
     }
@@ -262,7 +252,7 @@ impl Driver {
         }
         let Some(own) = self.own(id, index) else { return Ok(()) };
         match &mut own.stage {
-            Stage::Asked { is_sent, .. } if !own.put || own.transfer.len == 0 => *is_sent = true,
+            Stage::Asked { is_sent } if !own.put || own.transfer.len == 0 => *is_sent = true,
             Stage::Sending(outgoing) if outgoing.sent == own.transfer.len => {
                 self.end_asked(id, index, Ok(()));
                 return Ok(());
@@ -273,50 +263,37 @@ impl Driver {
         Ok(())
     }
 
-    /// Ends a get of ours, if it is over: the owner has sent everything, and all has come.
+    /// Ends a get of ours, or a transfer of no bytes, if it is over: the owner has sent everything,
+    /// and all has come.
     pub(super) fn check_own(&mut self, id: u64, index: usize) {
-        let is_over = |own: &mut Moving| match &own.stage {
-            Stage::Asked { incoming, is_sent: true } => incoming.received == own.transfer.len,
-            _ => false,
-        };
-        if self.own(id, index).is_some_and(is_over) {
+        let Some(own) = self.own(id, index) else { return };
+        let (put, is_sent) = (own.put, matches!(own.stage, Stage::Asked { is_sent: true }));
+        // A put of which the owner says so before anything was sent is one of no bytes.
+        if is_sent && (put || self.is_there(index, false, id)) {
             self.end_asked(id, index, Ok(()));
         }
     }
 
-    /// Bytes of a transfer have come.
-    pub(super) fn data(&mut self, index: usize, bytes: &[u8]) -> Result<(), &'static str> {
-        let (Chunk { put, id, offset }, data) = Chunk::split(bytes)?;
-        let len = data.len() as u64;
-        let write = |incoming: &mut Incoming, memory: &LocalMem, at: u64, total: u64| {
-            incoming.claim(offset, len, total)?;
-            incoming.received += len;
-            let written = memory.region().write_at(at + offset, data);
-            if written { Ok(()) } else { Err(OUTSIDE) }
-        };
-        self.facts.regions.has_served();
-        if put {
-            let Some(peer) = self.peer(index) else { return Ok(()) };
-            let lease = peer.leases.get_mut(&id).filter(|lease| !lease.is_released);
-            // It may be the rest of what was given up.
-            let Some(lease) = lease else { return Ok(()) };
-            if lease.outgoing.is_some() {
-                return Err("it writes where it asked to read");
-            }
-            write(&mut lease.incoming, &lease.memory, lease.offset, lease.len)?;
-            self.check_lease(index, id);
-            return Ok(());
+    fn begin_incoming(&self, index: usize, put: bool, id: u64, incoming: Incoming) {
+        self.state().windows[index].incoming.begin(put, id, incoming);
+    }
+
+    /// Whether all of a transfer has come.
+    fn is_there(&self, index: usize, put: bool, id: u64) -> bool {
+        self.state().incoming(index, put, id).is_some_and(|incoming| incoming.is_whole())
+    }
+
+    /// A chunk has come for which there is no place here: the rest of what was given up, or what
+    /// was asked for in the other direction.
+    pub(super) fn stray(&mut self, index: usize, chunk: Chunk) -> Result<(), &'static str> {
+        let Chunk { put, id, .. } = chunk;
+        match put {
+            true => match self.peer(index).and_then(|peer| peer.leases.get(&id)) {
+                Some(lease) if lease.outgoing.is_some() => Err("it writes where it asked to read"),
+                _ => Ok(()),
+            },
+            false => self.own(id, index).map_or(Ok(()), |_| Err(OUTSIDE)),
         }
-        let Some(own) = self.own(id, index) else { return Ok(()) };
-        let Transfer { local, local_offset, len: total, .. } = &own.transfer;
-        match &mut own.stage {
-            Stage::Asked { incoming, .. } if !own.put => {
-                write(incoming, local, *local_offset, *total)?;
-            }
-            _ => return Err(OUTSIDE),
-        }
-        self.check_own(id, index);
-        Ok(())
     }
 
     fn queue(&mut self, stream: Stream) {
@@ -330,7 +307,10 @@ impl Driver {
     }
 
     /// What is to be sent, if it still is: how far it is, its memory, from where, and how much.
-    fn outgoing(&mut self, stream: Stream) -> Option<(&mut Outgoing, &LocalMem, u64, u64)> {
+    pub(super) fn outgoing(
+        &mut self,
+        stream: Stream,
+    ) -> Option<(&mut Outgoing, &LocalMem, u64, u64)> {
         let Stream { peer, session, id, put } = stream;
         let from = self.peers.get_mut(peer)?.as_mut().filter(|from| from.session == session)?;
         if put {
@@ -359,11 +339,16 @@ impl Driver {
     fn send_chunk(&mut self, stream: Stream) {
         let Some(peer) = self.peer(stream.peer) else { return };
         let (link, lends_from) = (peer.links.first().copied(), peer.lends_from);
+        let packs = self.worker.as_ref().is_some_and(Worker::packs);
         let Some((outgoing, memory, start, total)) = self.outgoing(stream) else { return };
         outgoing.is_queued = false;
         let Some(link) = link else { return };
         if outgoing.in_hand >= IN_HAND_MAX || outgoing.sent >= total {
             return;
+        }
+        if packs {
+            let went_well = self.pack_chunk(stream, link);
+            return self.went(stream, went_well);
         }
         let offset = outgoing.sent;
         let piece =
@@ -385,6 +370,11 @@ impl Driver {
                 self.post_chunk(stream, link, bytes)
             }
         };
+        self.went(stream, went_well);
+    }
+
+    /// Something of a transfer was given to UCX.
+    fn went(&mut self, stream: Stream, went_well: bool) {
         self.facts.regions.has_served();
         if went_well {
             self.queue(stream);
@@ -457,7 +447,7 @@ impl Driver {
         failure.is_none()
     }
 
-    fn stream_failed(&mut self, stream: Stream, status: ucs_status_t) {
+    pub(super) fn stream_failed(&mut self, stream: Stream, status: ucs_status_t) {
         if self.outgoing(stream).is_some() {
             let reason = worker::text(self.facts.ucp, status);
             self.end_session(stream.peer, reason);
@@ -500,6 +490,7 @@ impl Driver {
     /// Reports a transfer.
     pub(super) fn complete(&mut self, id: u64, result: Result<(), Error>) {
         let Some(own) = self.transfers.remove(&id) else { return };
+        self.state().end_incoming(own.peer, false, id);
         self.memory.push(own.transfer.local);
         self.done(Completion::Transfer { op: own.op, result: own.end.unwrap_or(result) });
     }
@@ -518,6 +509,8 @@ impl Driver {
                 peer.released.insert(id);
             }
             self.tell(index, &Control::Release { id });
+            self.state().end_incoming(index, false, id);
+            self.withhold(|stream| stream.put && stream.id == id);
             self.end_transfer(id, Err(Error::Canceled));
             return true;
         }
@@ -531,6 +524,7 @@ impl Driver {
     /// Ends the transfers with a peer that has ended.
     pub(super) fn fail_transfers(&mut self, index: usize, waiting: VecDeque<u64>, error: &Error) {
         drop(waiting);
+        self.withhold(|stream| stream.peer == index);
         let of_peer = self.transfers.iter().filter(|(_, own)| own.peer == index);
         let all: Vec<_> = of_peer.map(|(id, _)| *id).collect();
         for id in all {

@@ -4,7 +4,7 @@
 use crate::DeniedReason;
 
 /// Version of what is said here.
-pub(super) const VERSION: u8 = 4;
+pub(super) const VERSION: u8 = 5;
 
 /// Longest address in a hello, bytes.
 pub(super) const URI_BYTES_MAX: usize = 256;

@@ -12,6 +12,7 @@ use ucx_sys::*;
 
 use super::held::Offer;
 use super::inbox::{self, Inbox};
+use super::packing;
 use super::slots::Pinned;
 use super::sockaddr::RawAddress;
 use crate::Error;
@@ -61,6 +62,8 @@ pub(super) struct Worker {
     worker: ucp_worker_h,
     listener: ucp_listener_h,
     inbox: *const Inbox,
+    /// How UCX gets at chunks, see `packing.rs`.
+    packed: ucp_datatype_t,
     detects_failure: bool,
     process: Process,
 }
@@ -112,6 +115,7 @@ impl Worker {
             worker: ptr::null_mut(),
             listener: ptr::null_mut(),
             inbox,
+            packed: 0,
             detects_failure: settings.detects_failure,
             process: Process::current(),
         };
@@ -123,6 +127,11 @@ impl Worker {
         // SAFETY: a live context; the parameters live through the call.
         let status = unsafe { ucp.ucp_worker_create(this.context, &params, &mut this.worker) };
         check(ucp, status, "cannot make a worker")?;
+        // SAFETY: the operations are copied; the result has room.
+        let status = unsafe {
+            ucp.ucp_dt_create_generic(&packing::OPERATIONS, ptr::null_mut(), &mut this.packed)
+        };
+        check(ucp, status, "cannot make a datatype")?;
         this.handle(AM_UNEXPECTED, inbox::on_unexpected)?;
         this.handle(AM_CONTROL, inbox::on_control)?;
         this.handle(AM_DATA, inbox::on_data)?;
@@ -183,6 +192,12 @@ impl Worker {
     /// Whether UCX ends what is under way with a peer that is closed by force.
     pub(super) fn detects_failure(&self) -> bool {
         self.detects_failure
+    }
+
+    /// Whether UCX fetches chunks when it has room for them, see `packing.rs`: over shared memory.
+    /// Over others it sends them from where they are.
+    pub(super) fn packs(&self) -> bool {
+        !self.detects_failure
     }
 
     /// Becomes readable when there is work, after [`arm`](Self::arm). Only for workers that
@@ -320,6 +335,23 @@ impl Worker {
         })
     }
 
+    /// Sends a chunk that UCX fetches from a slot, see `packing.rs`.
+    ///
+    /// # Safety
+    ///
+    /// `endpoint` is one of this worker's that was not closed; `pinned`, and the memory that it
+    /// names, live until the callback, the latter at least until the slot names none.
+    #[inline]
+    pub(super) unsafe fn send_packed(&self, endpoint: ucp_ep_h, pinned: *const Pinned) -> Posted {
+        let mut params = request_params(pinned);
+        params.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_DATATYPE;
+        params.flags = UCP_AM_SEND_FLAG_REPLY | UCP_AM_SEND_FLAG_EAGER;
+        params.datatype = self.packed;
+        let (header, chunk) = (ptr::null(), pinned.cast());
+        // SAFETY: contract of this function; the datatype is of this worker's.
+        posted(unsafe { self.ucp.ucp_am_send_nbx(endpoint, AM_DATA, header, 0, chunk, 1, &params) })
+    }
+
     /// Sends a short active message if UCX takes it at once, which then has copied it; whether it
     /// has.
     ///
@@ -444,7 +476,9 @@ fn create_context(ucp: &Ucp, settings: &Settings) -> Result<ucp_context_h, Error
     // As na_ucx.c (`na_ucp_config_init`), unless the environment says otherwise: no handlers of
     // fatal signals, a port can be listened at again at once, and what fails is told by us.
     let defaults = [("HANDLE_ERRORS", "none"), ("LOG_LEVEL", "fatal"), ("CM_REUSEADDR", "y")];
-    for (name, value) in defaults {
+    let packing = packing::settings();
+    let packing = packing.iter().map(|(name, value)| (*name, value.as_str()));
+    for (name, value) in defaults.into_iter().chain(packing) {
         if std::env::var_os(format!("UCX_{name}")).is_none() {
             changes.push((name, value));
         }
@@ -543,6 +577,10 @@ impl Drop for Worker {
         if !self.worker.is_null() {
             // SAFETY: made by `open`, used no more; its endpoints, closed or not, go with it.
             unsafe { self.ucp.ucp_worker_destroy(self.worker) };
+        }
+        if self.packed != 0 {
+            // SAFETY: made by `open`; what was sent with it has ended with the worker.
+            unsafe { self.ucp.ucp_dt_destroy(self.packed) };
         }
         if !self.context.is_null() {
             // SAFETY: made by `open`, and its only worker is gone.

@@ -171,13 +171,6 @@ pub type ucp_tag_recv_nbx_callback_t = ::core::option::Option<
         user_data: *mut ::core::ffi::c_void,
     ),
 >;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ucp_dt_iov {
-    pub buffer: *mut ::core::ffi::c_void,
-    pub length: usize,
-}
-pub type ucp_dt_iov_t = ucp_dt_iov;
 pub type ucp_am_recv_data_nbx_callback_t = ::core::option::Option<
     unsafe extern "C" fn(
         request: *mut ::core::ffi::c_void,
@@ -311,9 +304,6 @@ pub type ucp_listener_attr_field = ::core::ffi::c_uint;
 pub const UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR: ucp_conn_request_attr_field = 1;
 pub const UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ID: ucp_conn_request_attr_field = 2;
 pub type ucp_conn_request_attr_field = ::core::ffi::c_uint;
-pub const UCP_AM_FLAG_WHOLE_MSG: ucp_am_cb_flags = 1;
-pub const UCP_AM_FLAG_PERSISTENT_DATA: ucp_am_cb_flags = 2;
-pub type ucp_am_cb_flags = ::core::ffi::c_uint;
 pub const UCP_DATATYPE_CONTIG: ucp_dt_type = 0;
 pub const UCP_DATATYPE_STRIDED: ucp_dt_type = 1;
 pub const UCP_DATATYPE_IOV: ucp_dt_type = 2;
@@ -321,6 +311,9 @@ pub const UCP_DATATYPE_GENERIC: ucp_dt_type = 7;
 pub const UCP_DATATYPE_SHIFT: ucp_dt_type = 3;
 pub const UCP_DATATYPE_CLASS_MASK: ucp_dt_type = 7;
 pub type ucp_dt_type = ::core::ffi::c_uint;
+pub const UCP_AM_FLAG_WHOLE_MSG: ucp_am_cb_flags = 1;
+pub const UCP_AM_FLAG_PERSISTENT_DATA: ucp_am_cb_flags = 2;
+pub type ucp_am_cb_flags = ::core::ffi::c_uint;
 pub const UCP_AM_SEND_FLAG_REPLY: ucp_send_am_flags = 1;
 pub const UCP_AM_SEND_FLAG_EAGER: ucp_send_am_flags = 2;
 pub const UCP_AM_SEND_FLAG_RNDV: ucp_send_am_flags = 4;
@@ -356,6 +349,51 @@ pub const UCP_AM_HANDLER_PARAM_FIELD_FLAGS: ucp_am_handler_param_field = 2;
 pub const UCP_AM_HANDLER_PARAM_FIELD_CB: ucp_am_handler_param_field = 4;
 pub const UCP_AM_HANDLER_PARAM_FIELD_ARG: ucp_am_handler_param_field = 8;
 pub type ucp_am_handler_param_field = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ucp_dt_iov {
+    pub buffer: *mut ::core::ffi::c_void,
+    pub length: usize,
+}
+pub type ucp_dt_iov_t = ucp_dt_iov;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ucp_generic_dt_ops {
+    pub start_pack: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ::core::ffi::c_void,
+            buffer: *const ::core::ffi::c_void,
+            count: usize,
+        ) -> *mut ::core::ffi::c_void,
+    >,
+    pub start_unpack: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ::core::ffi::c_void,
+            buffer: *mut ::core::ffi::c_void,
+            count: usize,
+        ) -> *mut ::core::ffi::c_void,
+    >,
+    pub packed_size:
+        ::core::option::Option<unsafe extern "C" fn(state: *mut ::core::ffi::c_void) -> usize>,
+    pub pack: ::core::option::Option<
+        unsafe extern "C" fn(
+            state: *mut ::core::ffi::c_void,
+            offset: usize,
+            dest: *mut ::core::ffi::c_void,
+            max_length: usize,
+        ) -> usize,
+    >,
+    pub unpack: ::core::option::Option<
+        unsafe extern "C" fn(
+            state: *mut ::core::ffi::c_void,
+            offset: usize,
+            src: *const ::core::ffi::c_void,
+            length: usize,
+        ) -> ucs_status_t,
+    >,
+    pub finish: ::core::option::Option<unsafe extern "C" fn(state: *mut ::core::ffi::c_void)>,
+}
+pub type ucp_generic_dt_ops_t = ucp_generic_dt_ops;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ucp_params {
@@ -475,7 +513,6 @@ pub type ucp_ep_attr_field = ::core::ffi::c_uint;
 pub struct Ucp {
     __library: ::libloading::Library,
     pub ucs_status_string: unsafe extern "C" fn(status: ucs_status_t) -> *const ::core::ffi::c_char,
-    pub ucp_get_version_string: unsafe extern "C" fn() -> *const ::core::ffi::c_char,
     pub ucp_config_read: unsafe extern "C" fn(
         env_prefix: *const ::core::ffi::c_char,
         filename: *const ::core::ffi::c_char,
@@ -487,6 +524,7 @@ pub struct Ucp {
         name: *const ::core::ffi::c_char,
         value: *const ::core::ffi::c_char,
     ) -> ucs_status_t,
+    pub ucp_get_version_string: unsafe extern "C" fn() -> *const ::core::ffi::c_char,
     pub ucp_init_version: unsafe extern "C" fn(
         api_major_version: ::core::ffi::c_uint,
         api_minor_version: ::core::ffi::c_uint,
@@ -531,13 +569,13 @@ pub struct Ucp {
         params: *const ucp_ep_params_t,
         ep_p: *mut ucp_ep_h,
     ) -> ucs_status_t,
-    pub ucp_ep_print_info: unsafe extern "C" fn(ep: ucp_ep_h, stream: *mut FILE),
     pub ucp_ep_close_nbx:
         unsafe extern "C" fn(ep: ucp_ep_h, param: *const ucp_request_param_t) -> ucs_status_ptr_t,
     pub ucp_listener_reject: unsafe extern "C" fn(
         listener: ucp_listener_h,
         conn_request: ucp_conn_request_h,
     ) -> ucs_status_t,
+    pub ucp_ep_print_info: unsafe extern "C" fn(ep: ucp_ep_h, stream: *mut FILE),
     pub ucp_ep_flush_nbx:
         unsafe extern "C" fn(ep: ucp_ep_h, param: *const ucp_request_param_t) -> ucs_status_ptr_t,
     pub ucp_mem_map: unsafe extern "C" fn(
@@ -599,6 +637,12 @@ pub struct Ucp {
         param: *const ucp_request_param_t,
     ) -> ucs_status_ptr_t,
     pub ucp_request_free: unsafe extern "C" fn(request: *mut ::core::ffi::c_void),
+    pub ucp_dt_create_generic: unsafe extern "C" fn(
+        ops: *const ucp_generic_dt_ops_t,
+        context: *mut ::core::ffi::c_void,
+        datatype_p: *mut ucp_datatype_t,
+    ) -> ucs_status_t,
+    pub ucp_dt_destroy: unsafe extern "C" fn(datatype: ucp_datatype_t),
 }
 impl Ucp {
     pub unsafe fn new<P>(path: P) -> Result<Self, ::libloading::Error>
@@ -615,12 +659,12 @@ impl Ucp {
     {
         let __library = library.into();
         let ucs_status_string = unsafe { __library.get(b"ucs_status_string\0") }.map(|sym| *sym)?;
-        let ucp_get_version_string =
-            unsafe { __library.get(b"ucp_get_version_string\0") }.map(|sym| *sym)?;
         let ucp_config_read = unsafe { __library.get(b"ucp_config_read\0") }.map(|sym| *sym)?;
         let ucp_config_release =
             unsafe { __library.get(b"ucp_config_release\0") }.map(|sym| *sym)?;
         let ucp_config_modify = unsafe { __library.get(b"ucp_config_modify\0") }.map(|sym| *sym)?;
+        let ucp_get_version_string =
+            unsafe { __library.get(b"ucp_get_version_string\0") }.map(|sym| *sym)?;
         let ucp_init_version = unsafe { __library.get(b"ucp_init_version\0") }.map(|sym| *sym)?;
         let ucp_cleanup = unsafe { __library.get(b"ucp_cleanup\0") }.map(|sym| *sym)?;
         let ucp_worker_create = unsafe { __library.get(b"ucp_worker_create\0") }.map(|sym| *sym)?;
@@ -644,10 +688,10 @@ impl Ucp {
         let ucp_conn_request_query =
             unsafe { __library.get(b"ucp_conn_request_query\0") }.map(|sym| *sym)?;
         let ucp_ep_create = unsafe { __library.get(b"ucp_ep_create\0") }.map(|sym| *sym)?;
-        let ucp_ep_print_info = unsafe { __library.get(b"ucp_ep_print_info\0") }.map(|sym| *sym)?;
         let ucp_ep_close_nbx = unsafe { __library.get(b"ucp_ep_close_nbx\0") }.map(|sym| *sym)?;
         let ucp_listener_reject =
             unsafe { __library.get(b"ucp_listener_reject\0") }.map(|sym| *sym)?;
+        let ucp_ep_print_info = unsafe { __library.get(b"ucp_ep_print_info\0") }.map(|sym| *sym)?;
         let ucp_ep_flush_nbx = unsafe { __library.get(b"ucp_ep_flush_nbx\0") }.map(|sym| *sym)?;
         let ucp_mem_map = unsafe { __library.get(b"ucp_mem_map\0") }.map(|sym| *sym)?;
         let ucp_mem_unmap = unsafe { __library.get(b"ucp_mem_unmap\0") }.map(|sym| *sym)?;
@@ -667,13 +711,16 @@ impl Ucp {
         let ucp_put_nbx = unsafe { __library.get(b"ucp_put_nbx\0") }.map(|sym| *sym)?;
         let ucp_get_nbx = unsafe { __library.get(b"ucp_get_nbx\0") }.map(|sym| *sym)?;
         let ucp_request_free = unsafe { __library.get(b"ucp_request_free\0") }.map(|sym| *sym)?;
+        let ucp_dt_create_generic =
+            unsafe { __library.get(b"ucp_dt_create_generic\0") }.map(|sym| *sym)?;
+        let ucp_dt_destroy = unsafe { __library.get(b"ucp_dt_destroy\0") }.map(|sym| *sym)?;
         Ok(Ucp {
             __library,
             ucs_status_string,
-            ucp_get_version_string,
             ucp_config_read,
             ucp_config_release,
             ucp_config_modify,
+            ucp_get_version_string,
             ucp_init_version,
             ucp_cleanup,
             ucp_worker_create,
@@ -688,9 +735,9 @@ impl Ucp {
             ucp_listener_query,
             ucp_conn_request_query,
             ucp_ep_create,
-            ucp_ep_print_info,
             ucp_ep_close_nbx,
             ucp_listener_reject,
+            ucp_ep_print_info,
             ucp_ep_flush_nbx,
             ucp_mem_map,
             ucp_mem_unmap,
@@ -705,13 +752,12 @@ impl Ucp {
             ucp_put_nbx,
             ucp_get_nbx,
             ucp_request_free,
+            ucp_dt_create_generic,
+            ucp_dt_destroy,
         })
     }
     pub unsafe fn ucs_status_string(&self, status: ucs_status_t) -> *const ::core::ffi::c_char {
         unsafe { (self.ucs_status_string)(status) }
-    }
-    pub unsafe fn ucp_get_version_string(&self) -> *const ::core::ffi::c_char {
-        unsafe { (self.ucp_get_version_string)() }
     }
     pub unsafe fn ucp_config_read(
         &self,
@@ -731,6 +777,9 @@ impl Ucp {
         value: *const ::core::ffi::c_char,
     ) -> ucs_status_t {
         unsafe { (self.ucp_config_modify)(config, name, value) }
+    }
+    pub unsafe fn ucp_get_version_string(&self) -> *const ::core::ffi::c_char {
+        unsafe { (self.ucp_get_version_string)() }
     }
     pub unsafe fn ucp_init_version(
         &self,
@@ -819,9 +868,6 @@ impl Ucp {
     ) -> ucs_status_t {
         unsafe { (self.ucp_ep_create)(worker, params, ep_p) }
     }
-    pub unsafe fn ucp_ep_print_info(&self, ep: ucp_ep_h, stream: *mut FILE) {
-        unsafe { (self.ucp_ep_print_info)(ep, stream) }
-    }
     pub unsafe fn ucp_ep_close_nbx(
         &self,
         ep: ucp_ep_h,
@@ -835,6 +881,9 @@ impl Ucp {
         conn_request: ucp_conn_request_h,
     ) -> ucs_status_t {
         unsafe { (self.ucp_listener_reject)(listener, conn_request) }
+    }
+    pub unsafe fn ucp_ep_print_info(&self, ep: ucp_ep_h, stream: *mut FILE) {
+        unsafe { (self.ucp_ep_print_info)(ep, stream) }
     }
     pub unsafe fn ucp_ep_flush_nbx(
         &self,
@@ -933,5 +982,16 @@ impl Ucp {
     }
     pub unsafe fn ucp_request_free(&self, request: *mut ::core::ffi::c_void) {
         unsafe { (self.ucp_request_free)(request) }
+    }
+    pub unsafe fn ucp_dt_create_generic(
+        &self,
+        ops: *const ucp_generic_dt_ops_t,
+        context: *mut ::core::ffi::c_void,
+        datatype_p: *mut ucp_datatype_t,
+    ) -> ucs_status_t {
+        unsafe { (self.ucp_dt_create_generic)(ops, context, datatype_p) }
+    }
+    pub unsafe fn ucp_dt_destroy(&self, datatype: ucp_datatype_t) {
+        unsafe { (self.ucp_dt_destroy)(datatype) }
     }
 }

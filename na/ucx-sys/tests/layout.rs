@@ -31,6 +31,7 @@ fn ours() -> BTreeMap<String, i64> {
     // Later versions append fields, so sizes only of what UCX writes as a whole.
     ours.insert("sizeof(ucs_sock_addr_t)".into(), size_of::<ucs_sock_addr_t>() as i64);
     ours.insert("sizeof(ucp_dt_iov_t)".into(), size_of::<ucp_dt_iov_t>() as i64);
+    ours.insert("sizeof(ucp_generic_dt_ops_t)".into(), size_of::<ucp_generic_dt_ops_t>() as i64);
     ours.insert("sizeof(ucs_status_t)".into(), size_of::<ucs_status_t>() as i64);
     offsets! { ours:
         ucp_params_t { field_mask, features, name }
@@ -50,10 +51,12 @@ fn ours() -> BTreeMap<String, i64> {
         }
         ucs_sock_addr_t { addr, addrlen }
         ucp_dt_iov_t { buffer, length }
+        ucp_generic_dt_ops_t { start_pack, start_unpack, packed_size, pack, unpack, finish }
         ucp_mem_map_params_t { field_mask, address, length, flags, prot, memory_type }
     }
     values! { ours:
-        UCP_DATATYPE_IOV, UCP_AM_SEND_FLAG_RNDV, UCP_AM_RECV_ATTR_FLAG_RNDV,
+        UCP_DATATYPE_IOV, UCP_OP_ATTR_FIELD_DATATYPE,
+        UCP_AM_SEND_FLAG_RNDV, UCP_AM_RECV_ATTR_FLAG_RNDV,
         UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL,
         UCS_OK, UCS_INPROGRESS, UCS_ERR_BUSY, UCS_ERR_CANCELED, UCS_ERR_LAST,
         UCS_ERR_UNREACHABLE, UCS_ERR_CONNECTION_RESET, UCS_ERR_ENDPOINT_TIMEOUT, UCS_ERR_REJECTED,

@@ -1,0 +1,176 @@
+//! Chunks that UCX fetches out of memory itself, when it has room for them: over shared memory.
+//!
+//! There UCX copies whatever is sent into a buffer of the receiver. So a chunk that was copied for
+//! it before is copied twice on this side, and one that is longer than such a buffer is put
+//! together by UCX on the other side, in memory that it allocates for it: once more. That took as
+//! long again as the two copies that are needed.
+//!
+//! So the buffers are as long as chunks there, and UCX gets no address of the memory, but
+//! of a slot, with a datatype of ours: it asks for the bytes ([`pack`]) when it has a buffer. That
+//! is before the call returns, as long as the receiver keeps up. A chunk that waits in UCX keeps
+//! the memory meanwhile; when its transfer is given up, or the peer is gone, the slot lets go of
+//! the memory at once, and what UCX sends in its place names no transfer, so it is skipped.
+
+use std::ffi::c_void;
+
+use ucx_sys::{ucp_ep_h, ucp_generic_dt_ops_t, ucs_status_t};
+
+use super::driver::Driver;
+use super::slots::{Pinned, Work};
+use super::transfers::Stream;
+use super::wire::Chunk;
+use super::worker::Posted;
+use crate::LocalMem;
+
+/// Bytes of data in a chunk, at most.
+const PACKED_BYTES: usize = 32 << 10;
+
+/// Bytes of the buffers that UCX has for shared memory: a chunk with our header and UCX's fits.
+///
+/// UCX's own value is 8256. Of what a chunk costs beside the copies, much is waiting for lines that
+/// the other core has just written, once for each chunk. It cannot be more than 65535: that is how
+/// UCX counts.
+const BUFFER_BYTES: usize = PACKED_BYTES + 64;
+
+/// Places in the queue of an endpoint, each of which has a buffer: together as much memory as with
+/// UCX's own value, 64. More of it costs page faults of each peer, within its writes; and one that
+/// is killed there leaves a place behind that is never filled, which blocks the queue.
+const PLACES: usize = 16;
+
+/// Buffers that UCX makes at a time. It needs one more than there are places; its own value, 512,
+/// is memory that is never used.
+const BUFFERS: usize = 24;
+
+/// Settings of UCX, unless the environment has others. Both sides need the same two first ones: UCX
+/// does not check that.
+pub(super) fn settings() -> [(&'static str, String); 3] {
+    [
+        ("MM_FIFO_SIZE", PLACES.to_string()),
+        ("MM_SEG_SIZE", BUFFER_BYTES.to_string()),
+        ("MM_RX_BUFS_GROW", BUFFERS.to_string()),
+    ]
+}
+
+impl Driver {
+    /// Lets UCX fetch the next chunk of a transfer; whether that went well.
+    pub(super) fn pack_chunk(&mut self, stream: Stream, link: ucp_ep_h) -> bool {
+        let Some((outgoing, memory, start, total)) = self.outgoing(stream) else { return false };
+        let (memory, offset) = (memory.clone(), outgoing.sent);
+        let len = (total - offset).min(PACKED_BYTES as u64);
+        outgoing.sent += len;
+        let slot = self.slots.add(Work::Packed(stream, None));
+        let pinned = self.slots.pinned(slot);
+        let chunk = Chunk { put: stream.put, id: stream.id, offset };
+        self.slots.set_source(slot, chunk, Some((&memory, start + offset, len)));
+        let Some(worker) = &self.worker else { return false };
+        // SAFETY: `link` is in the list of its peer, which it leaves when it is closed. The slot
+        // lives until the callback; so does the memory, or the slot names none by then: it is held
+        // here through the call, and by the slot from then on.
+        match unsafe { worker.send_packed(link, pinned) } {
+            Posted::Pending(request) => {
+                self.slots.started(slot, request);
+                if let Some(work) = self.slots.work(slot) {
+                    *work = Work::Packed(stream, Some(memory));
+                }
+                if let Some((outgoing, ..)) = self.outgoing(stream) {
+                    outgoing.in_hand += 1;
+                }
+                if let Some(lent) = self.lent(stream, stream.put) {
+                    *lent += 1;
+                }
+            }
+            Posted::Done => drop(self.slots.take(slot)),
+            Posted::Failed(status) => {
+                self.slots.take(slot);
+                self.stream_failed(stream, status);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// UCX has fetched a chunk that had to wait.
+    pub(super) fn packed(
+        &mut self,
+        stream: Stream,
+        memory: Option<LocalMem>,
+        status: ucs_status_t,
+    ) {
+        self.chunk_sent(stream, status);
+        if let Some(memory) = memory {
+            self.memory.push(memory);
+            self.let_go(stream, stream.put);
+        }
+    }
+
+    /// Takes the memory of chunks that wait in UCX out of its reach.
+    pub(super) fn withhold(&mut self, is_its: impl Fn(&Stream) -> bool) {
+        let skipped = Chunk { put: true, id: self.number(), offset: 0 };
+        let mut withheld = Vec::new();
+        for (slot, work) in self.slots.iter_mut() {
+            if let Work::Packed(stream, memory) = work
+                && is_its(stream)
+                && let Some(memory) = memory.take()
+            {
+                withheld.push((slot, *stream, memory));
+            }
+        }
+        for (slot, stream, memory) in withheld {
+            self.slots.set_source(slot, skipped, None);
+            self.memory.push(memory);
+            self.let_go(stream, stream.put);
+        }
+    }
+}
+
+/// What UCX asks to get at a chunk; the state of each is the slot's [`Pinned`].
+pub(super) const OPERATIONS: ucp_generic_dt_ops_t = ucp_generic_dt_ops_t {
+    start_pack: Some(start_pack),
+    start_unpack: None,
+    packed_size: Some(packed_size),
+    pack: Some(pack),
+    unpack: None,
+    finish: Some(finish),
+};
+
+/// # Safety
+///
+/// Only as a callback of UCX, with what was given to it as buffer.
+unsafe extern "C" fn start_pack(
+    _context: *mut c_void,
+    buffer: *const c_void,
+    _count: usize,
+) -> *mut c_void {
+    buffer.cast_mut()
+}
+
+/// # Safety
+///
+/// Only as a callback of UCX, with a [`Pinned`] as its state.
+unsafe extern "C" fn packed_size(state: *mut c_void) -> usize {
+    // SAFETY: the slot's, which lives until the end of the request; only shared references exist.
+    unsafe { &*state.cast::<Pinned>() }.packed_bytes()
+}
+
+/// # Safety
+///
+/// Only as a callback of UCX, with a [`Pinned`] as its state, and a destination of so many bytes.
+unsafe extern "C" fn pack(
+    state: *mut c_void,
+    offset: usize,
+    destination: *mut c_void,
+    max: usize,
+) -> usize {
+    // SAFETY: the slot's, which lives until the end of the request; only shared references exist.
+    let pinned = unsafe { &*state.cast::<Pinned>() };
+    // SAFETY: a buffer that UCX has claimed for this message, mapped and so initialised; nobody
+    // else of this process uses it before the return.
+    let out = unsafe { std::slice::from_raw_parts_mut(destination.cast::<u8>(), max) };
+    pinned.pack(offset, out);
+    max
+}
+
+/// # Safety
+///
+/// Only as a callback of UCX.
+unsafe extern "C" fn finish(_state: *mut c_void) {}
