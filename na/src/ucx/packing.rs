@@ -51,6 +51,24 @@ pub(super) fn settings() -> [(&'static str, String); 3] {
     ]
 }
 
+/// What stands for the settings that have to be the same on both sides: whoever has others would
+/// write beyond the other side's buffers, or wait for a place of the queue that it does not use.
+pub(super) fn queues() -> u16 {
+    let [places, buffer_bytes, _] = settings().map(|(name, value)| {
+        let set = std::env::var_os(format!("UCX_{name}"));
+        set.map_or(value, |set| set.to_string_lossy().into_owned())
+    });
+    fingerprint(&format!("{places},{buffer_bytes}"))
+}
+
+/// The FNV-1a hash, folded.
+fn fingerprint(text: &str) -> u16 {
+    let hash = text
+        .bytes()
+        .fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    (hash >> 16) as u16 ^ hash as u16
+}
+
 impl Driver {
     /// Lets UCX fetch the next chunk of a transfer; whether that went well.
     pub(super) fn pack_chunk(&mut self, stream: Stream, link: ucp_ep_h) -> bool {
@@ -174,3 +192,16 @@ unsafe extern "C" fn pack(
 ///
 /// Only as a callback of UCX.
 unsafe extern "C" fn finish(_state: *mut c_void) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_for_the_queues_is_that_of_the_page() {
+        // docs/wire-ucx.md, 1.
+        assert_eq!(fingerprint("16,32832"), 64479);
+        assert_ne!(fingerprint("64,32832"), 64479);
+        assert_ne!(fingerprint("16,8256"), 64479);
+    }
+}

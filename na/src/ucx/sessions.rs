@@ -9,10 +9,11 @@ use super::address;
 use super::driver::Driver;
 use super::inbox::Link;
 use super::liveness::{self, Silence};
+use super::packing;
 use super::peer::Phase;
 use super::slots::Work;
 use super::wire::{Control, Hello};
-use super::worker;
+use super::worker::{self, Worker};
 use crate::Error;
 use crate::host_port::PeerKey;
 use crate::ran::{self, Ran};
@@ -67,9 +68,23 @@ impl Driver {
         let Some((session, peer)) = self.peer(index).map(|peer| (peer.session, peer.id)) else {
             return;
         };
-        let hello =
-            Hello { session, message_bytes_max, window, alive_every_ms, endpoint, peer, uri };
+        let hello = Hello {
+            queues: self.queues(),
+            session,
+            message_bytes_max,
+            window,
+            alive_every_ms,
+            endpoint,
+            peer,
+            uri,
+        };
         self.tell_on(link, &Control::Hello(hello));
+    }
+
+    /// See [`Hello::queues`].
+    fn queues(&self) -> u16 {
+        let packs = self.worker.as_ref().is_some_and(Worker::packs);
+        if packs { packing::queues() } else { 0 }
     }
 
     pub(super) fn accept(&mut self, request: ucp_conn_request_h) {
@@ -104,6 +119,11 @@ impl Driver {
 
     /// A hello: now it is known who is at the other end.
     pub(super) fn greeted(&mut self, link: ucp_ep_h, hello: Hello) {
+        if hello.queues != self.queues() {
+            let rule = "its shared memory has other queues; set UCX_MM_FIFO_SIZE and \
+                        UCX_MM_SEG_SIZE alike in both processes, or in neither";
+            return self.broke(link, rule.into());
+        }
         let stranger = self.strangers.remove(&(link as usize));
         let index = match (self.owner(link), &stranger) {
             (Some(index), _) => index,

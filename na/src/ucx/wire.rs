@@ -56,6 +56,8 @@ impl Chunk {
 /// Who we are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hello {
+    /// What stands for the queues of shared memory that the sender has, see `packing.rs`; 0: none.
+    pub(super) queues: u16,
     /// Changes with every end of what was between the two.
     pub(super) session: u64,
     /// Longest message that the sender takes, bytes.
@@ -112,7 +114,8 @@ impl Control {
         let mut out = Vec::with_capacity(40);
         match self {
             Self::Hello(hello) => {
-                out.extend([0, VERSION, 0, 0]);
+                out.extend([0, VERSION]);
+                out.extend(hello.queues.to_le_bytes());
                 out.extend(hello.session.to_le_bytes());
                 out.extend(hello.message_bytes_max.to_le_bytes());
                 out.extend(hello.window.to_le_bytes());
@@ -233,9 +236,10 @@ impl<'a> Reader<'a> {
     }
 
     fn hello(&mut self) -> Result<Hello, &'static str> {
-        if self.array::<3>()?[0] != VERSION {
+        if self.byte()? != VERSION {
             return Err("its version of the protocol is another one");
         }
+        let queues = self.array().map(u16::from_le_bytes)?;
         let (session, message_bytes_max) = (self.long()?, self.int()?);
         let (window, alive_every_ms) = (self.int()?, self.int()?);
         let (endpoint, peer) = (self.long()?, self.long()?);
@@ -248,7 +252,16 @@ impl<'a> Reader<'a> {
         }
         let uri = str::from_utf8(self.take(len)?).map_err(|_| "a hello that is not UTF-8")?;
         let uri = uri.to_owned();
-        Ok(Hello { session, message_bytes_max, window, alive_every_ms, endpoint, peer, uri })
+        Ok(Hello {
+            queues,
+            session,
+            message_bytes_max,
+            window,
+            alive_every_ms,
+            endpoint,
+            peer,
+            uri,
+        })
     }
 }
 
@@ -267,6 +280,7 @@ mod tests {
 
     fn samples() -> Vec<Control> {
         let hello = Hello {
+            queues: 0x1234,
             session: 7,
             message_bytes_max: 4096,
             window: 64,

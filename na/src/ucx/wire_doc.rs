@@ -18,6 +18,7 @@ fn bytes(control: &Control) -> Vec<u8> {
 
 fn hello(alive_every_ms: u32) -> Vec<u8> {
     bytes(&Control::Hello(Hello {
+        queues: 513,
         session: SESSION,
         message_bytes_max: 4096,
         window: 64,
@@ -37,7 +38,7 @@ fn the_page_says_what_the_code_does() {
         &[
             ("what", Field::Number(0)),
             ("version", Field::Number(VERSION.into())),
-            ("zero", Field::Number(0)),
+            ("queues", Field::Number(513)),
             ("session", Field::Number(SESSION)),
             ("message_bytes_max", Field::Number(4096)),
             ("window", Field::Number(64)),
