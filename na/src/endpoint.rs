@@ -493,8 +493,9 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     fn register(&self, memory: Memory, access: Access) -> Result<LocalMem, Error>;
 
     /// Makes memory usable as the local side of transfers, and of nothing else: it costs less than
-    /// [`register`](Self::register) where memory needs no more than a key, and a peer that is told
-    /// of it nevertheless is denied. `access` is what the transfers do: a get writes.
+    /// [`register`](Self::register) where memory needs no more than a key. No peer is to be told of
+    /// it; it may then be denied, as over sm, tcp and sim. `access` is what the transfers do: a get
+    /// writes.
     ///
     /// # Errors
     ///

@@ -133,7 +133,6 @@ mod peer;
 #[cfg(not(loom))]
 mod poll;
 #[cfg(not(loom))]
-#[cfg(not(loom))]
 mod ready;
 #[cfg(not(loom))]
 mod record;

@@ -26,7 +26,7 @@ impl Poller {
     /// Reads and handles frames until there is no more, or it is others' turn (`readable` stays).
     pub(super) fn read(&mut self, core: &Core, conn: &mut Conn) -> Result<(), Lost> {
         let mut left = READ_BYTES_MAX;
-        let mut drained = false;
+        let mut short_reads = 0;
         loop {
             if conn.incoming.has_something() && self.handle(core, conn)? {
                 if !conn.hung_up {
@@ -38,8 +38,13 @@ impl Poller {
                 id.into_iter().for_each(|id| core.matcher.lock().lift_bound(id));
                 continue;
             }
-            // Of data that has begun more is on its way: not worth a poll to make sure.
-            let is_over = drained && !(conn.incoming.is_amid() && self.batch.is_empty());
+            let is_over = match short_reads {
+                0 => false,
+                // Of data that has begun more is on its way: not worth another poll. But once only,
+                // or a peer that sends byte after byte would keep the others waiting.
+                1 => !conn.incoming.is_amid() || !self.batch.is_empty(),
+                _ => true,
+            };
             if is_over || left == 0 || !conn.readable {
                 return Ok(());
             }
@@ -63,7 +68,7 @@ impl Poller {
                     }
                     left = left.saturating_sub(bytes);
                     // Probably all there is. The next poll makes sure; what came is reported first.
-                    drained = short && !conn.hung_up;
+                    short_reads += u32::from(short && !conn.hung_up);
                 }
                 // What most reads find. To ask for the kind would look it up.
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {

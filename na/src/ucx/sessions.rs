@@ -9,7 +9,6 @@ use super::address;
 use super::driver::Driver;
 use super::inbox::Link;
 use super::liveness::{self, Silence};
-use super::packing;
 use super::peer::Phase;
 use super::slots::Work;
 use super::wire::{Control, Hello};
@@ -83,8 +82,7 @@ impl Driver {
 
     /// See [`Hello::queues`].
     fn queues(&self) -> u16 {
-        let packs = self.worker.as_ref().is_some_and(Worker::packs);
-        if packs { packing::queues() } else { 0 }
+        self.worker.as_ref().map_or(0, Worker::queues)
     }
 
     pub(super) fn accept(&mut self, request: ucp_conn_request_h) {

@@ -64,6 +64,7 @@ pub(super) struct Worker {
     inbox: *const Inbox,
     /// How UCX gets at chunks, see `packing.rs`.
     packed: ucp_datatype_t,
+    queues: u16,
     detects_failure: bool,
     process: Process,
 }
@@ -116,6 +117,7 @@ impl Worker {
             listener: ptr::null_mut(),
             inbox,
             packed: 0,
+            queues: packing::queues(),
             detects_failure: settings.detects_failure,
             process: Process::current(),
         };
@@ -198,6 +200,11 @@ impl Worker {
     /// Over others it sends them from where they are.
     pub(super) fn packs(&self) -> bool {
         !self.detects_failure
+    }
+
+    /// What stands for its queues of shared memory, see `packing.rs`; 0: it has none.
+    pub(super) fn queues(&self) -> u16 {
+        if self.packs() { self.queues } else { 0 }
     }
 
     /// Becomes readable when there is work, after [`arm`](Self::arm). Only for workers that
