@@ -108,7 +108,7 @@ impl Claimed {
     }
 
     /// The message, of `len` bytes, still lies in the transport: `fill` copies it to the buffer.
-    /// `spare` is a clone of `from` to use up, which spares the message the time of making one.
+    /// `from` gives its peer's address, which is asked for if the receive does not name it.
     ///
     /// # Panics
     ///
@@ -116,14 +116,13 @@ impl Claimed {
     #[inline]
     pub(crate) fn fill(
         self,
-        from: &Addr,
-        spare: &mut Option<Addr>,
+        from: impl FnOnce() -> Addr,
         len: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> (OpId, MsgBuf, Addr) {
         let Posted { op, mut buf, from: named } = self.posted;
         // A receive that names its peer brings the address along.
-        let from = named.or_else(|| spare.take()).unwrap_or_else(|| from.clone());
+        let from = named.unwrap_or_else(from);
         fill(&mut buf.spare_mut()[..len]);
         buf.set_len(len);
         (op, buf, from)
@@ -246,7 +245,7 @@ impl Matcher {
         let fill = |place: &mut [u8]| place.copy_from_slice(bytes);
         match self.claim(kind, from, tag, bytes.len()) {
             Some(claimed) => {
-                let (op, buf, from) = claimed.fill(from, &mut None, bytes.len(), fill);
+                let (op, buf, from) = claimed.fill(|| from.clone(), bytes.len(), fill);
                 Arrived::Completed(Completion::Recv { op, buf, result: Ok(Arrival { from, tag }) })
             }
             None => self.keep(kind, from, tag, bytes.len(), fill),

@@ -189,10 +189,14 @@ impl Core {
             return self.unexpected.keep(Waiting { buffer, from, tag, place });
         }
         let bytes = self.unexpected.bytes(buffer, &place);
-        match self.matcher.arrive(Kind::Unexpected, &from, tag, bytes) {
-            Arrived::Completed(completion) => self.done.push_back(completion),
-            Arrived::Held | Arrived::Discarded => {}
-            Arrived::Full => self.unexpected.keep(Waiting { buffer, from, tag, place }),
+        let fill = |room: &mut [u8]| room.copy_from_slice(bytes);
+        if let Some(claimed) = self.matcher.claim(Kind::Unexpected, &from, tag, bytes.len()) {
+            let (op, buf, from) = claimed.fill(|| from, bytes.len(), fill);
+            self.done.push_back(Completion::Recv { op, buf, result: Ok(Arrival { from, tag }) });
+        } else if let Arrived::Full =
+            self.matcher.keep(Kind::Unexpected, &from, tag, bytes.len(), fill)
+        {
+            self.unexpected.keep(Waiting { buffer, from, tag, place });
         }
     }
 

@@ -340,6 +340,12 @@ impl Core {
         }
     }
 
+    /// What is to be dropped without the lock; nearly always nothing.
+    #[inline]
+    pub(super) fn take_memories(&mut self) -> Option<Vec<LocalMem>> {
+        (!self.memories.is_empty()).then(|| std::mem::take(&mut self.memories))
+    }
+
     /// Takes over what messages and transfers within the endpoint came to.
     pub(super) fn absorb(&mut self, outcome: Outcome) {
         self.done.extend(outcome.completions);

@@ -187,7 +187,7 @@ impl OfiEndpoint {
 
     /// Leaves the core: wakes a sleeper, and drops what may run the code of others.
     fn leave(&self, mut core: BiasedGuard<'_, Core>) {
-        let memories = std::mem::take(&mut core.memories);
+        let memories = core.take_memories();
         let sleeping = core.sleeping;
         drop(core);
         if let Some(wait) = self.wait.as_ref().filter(|_| sleeping) {
@@ -223,15 +223,20 @@ impl OfiEndpoint {
 
     fn send_now(&self, kind: Kind, to: &Addr, tag: Tag, message: &[u8]) -> bool {
         let Ok(mut core) = self.open_core() else { return false };
-        let may = core.peer_of(to).is_ok()
-            && !self.is_own(to)
-            && message.len() <= core.bytes_max(kind)
-            && !core.queues.contains_key(&to.peer_id());
+        let may = self.may_send_now(&core, kind, to, message.len());
         let sent = may && core.inject(kind, to, tag, message);
         if sent {
             self.leave(core);
         }
         sent
+    }
+
+    /// Whether a message of `len` bytes may be sent past all that waits.
+    fn may_send_now(&self, core: &Core, kind: Kind, to: &Addr, len: usize) -> bool {
+        core.peer_of(to).is_ok()
+            && !self.is_own(to)
+            && len <= core.bytes_max(kind)
+            && !core.queues.contains_key(&to.peer_id())
     }
 
     fn check_recv(&self, kind: Kind, buf: &MsgBuf) -> Result<(), Error> {
@@ -286,14 +291,15 @@ impl OfiEndpoint {
         if core.unexpected.holds_any() {
             core.deliver_waiting();
         }
+        // Not after it: what has arrived would wait for that. The others are still posted.
+        if core.unexpected.has_idle() {
+            core.repost_buffers();
+        }
         let result = core.progress(budget);
         if let Err(error) = &result {
             let mut outcome = Outcome::default();
             self.loopback.fail_all(error, &mut outcome);
             core.absorb(outcome);
-        }
-        if core.unexpected.has_idle() {
-            core.repost_buffers();
         }
         core.retry();
         result
@@ -437,6 +443,24 @@ impl Endpoint for OfiEndpoint {
         Ok(())
     }
 
+    /// Both under the lock, without which no end of the peer is noticed. The message goes first:
+    /// the peer works on it while the receive is posted.
+    fn call_now(&self, op: OpId, to: &Addr, tag: Tag, mut buf: MsgBuf) -> Result<(), MsgBuf> {
+        if self.check_recv(Kind::Expected, &buf).is_err() {
+            return Err(buf);
+        }
+        let Ok(mut core) = self.open_core() else { return Err(buf) };
+        if !self.may_send_now(&core, Kind::Unexpected, to, buf.len())
+            || !core.inject(Kind::Unexpected, to, tag, buf.as_slice())
+        {
+            return Err(buf);
+        }
+        buf.clear();
+        core.recv(op, to, tag, buf);
+        self.leave(core);
+        Ok(())
+    }
+
     fn register(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {
         let (registry, domain) = {
             let core = self.open_core()?;
@@ -497,7 +521,7 @@ impl Endpoint for OfiEndpoint {
             let mut core = self.core.lock();
             result = self.progress(&mut core, budget);
             std::mem::swap(&mut *gate, &mut core.done);
-            let memories = std::mem::take(&mut core.memories);
+            let memories = core.take_memories();
             drop(core);
             drop(memories);
         }

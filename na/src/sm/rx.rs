@@ -382,7 +382,8 @@ impl SmEndpoint {
                 continue;
             };
             drop(matcher);
-            let (op, buf, from) = claimed.fill(&link.addr, &mut link.spare, len, fill);
+            let from = || link.spare.take().unwrap_or_else(|| link.addr.clone());
+            let (op, buf, from) = claimed.fill(from, len, fill);
             link.peer.count_received();
             link.leave(record, page);
             progress = true;

@@ -223,30 +223,74 @@ impl Core {
     /// for the next poll is not taken: without a completion nobody would know that it needs one.
     fn send_copy(&self, peer: &Arc<Peer>, kind: frame::Kind, tag: Tag, message: &[u8]) -> bool {
         let mut state = peer.lock();
-        let PeerState { phase, out, broken, .. } = &mut *state;
-        let Phase::Up(link) = phase else { return false };
+        match self.take_copy(&mut state, kind, tag, message, false) {
+            Copied::Not => false,
+            Copied::Sent => true,
+            Copied::Queued { poll, now } => {
+                self.push_out(peer, state, poll, now);
+                true
+            }
+        }
+    }
+
+    /// Sends a copy of a short message, or queues it. `may_wait`: also for the next poll.
+    #[inline]
+    fn take_copy(
+        &self,
+        state: &mut PeerState,
+        kind: frame::Kind,
+        tag: Tag,
+        message: &[u8],
+        may_wait: bool,
+    ) -> Copied {
+        let PeerState { phase, out, broken, .. } = state;
+        let Phase::Up(link) = phase else { return Copied::Not };
         // Whoever cannot send must be told so, by a completion.
         if self.is_closed()
             || broken.is_some()
             || out.is_blocked()
             || message.len() > link.message_bytes_max
         {
-            return false;
+            return Copied::Not;
         }
         let (now, poll) = self.may_write_now(out);
-        if !now {
-            return false;
+        if !now && !may_wait {
+            return Copied::Not;
         }
-        if out.send_short(&link.socket, kind, tag, message) {
+        if now && out.send_short(&link.socket, kind, tag, message) {
             out.wrote(poll);
-            return true;
+            return Copied::Sent;
         }
         // Never refused when a part was sent: the queue is empty then.
-        let taken = out.push_packed(kind, tag, message);
-        if taken {
+        let queued = out.push_packed(kind, tag, message);
+        if queued { Copied::Queued { poll, now } } else { Copied::Not }
+    }
+
+    /// Sends a request and posts the receive of its answer. See [`Endpoint::call_now`].
+    ///
+    /// Both under the peer's lock, so that its end finds the receive or is seen here. The message
+    /// goes first: the peer works on it while the receive is posted. It may wait for the next poll,
+    /// which who waits for an answer makes anyhow.
+    fn call(
+        &self,
+        peer: &Arc<Peer>,
+        op: OpId,
+        to: &Addr,
+        tag: Tag,
+        mut buf: MsgBuf,
+    ) -> Result<Option<Completion>, MsgBuf> {
+        let mut state = peer.lock();
+        let kind = frame::Kind::Unexpected;
+        let copied = self.take_copy(&mut state, kind, tag, buf.as_slice(), true);
+        if let Copied::Not = copied {
+            return Err(buf);
+        }
+        buf.clear();
+        let early = self.matcher.lock().post_expected(op, to, tag, buf);
+        if let Copied::Queued { poll, now } = copied {
             self.push_out(peer, state, poll, now);
         }
-        taken
+        Ok(early)
     }
 
     /// Sends what is queued, now or in the next poll after number `poll`.
@@ -277,6 +321,18 @@ impl Core {
         // May run the code of their owners.
         drop(memories);
     }
+}
+
+/// What became of a message that a copy is sent of.
+enum Copied {
+    /// Nothing.
+    Not,
+    Sent,
+    /// For [`Core::push_out`].
+    Queued {
+        poll: u64,
+        now: bool,
+    },
 }
 
 /// What polls have left. Its vectors and the poller's change places, and keep their room.
@@ -563,6 +619,16 @@ impl Endpoint for TcpEndpoint {
         let early = matcher.post_expected(op, from, tag, buf);
         drop(matcher);
         drop(state);
+        self.posted(early);
+        Ok(())
+    }
+
+    fn call_now(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), MsgBuf> {
+        let Ok(peer) = self.core.peer_of(to) else { return Err(buf) };
+        if self.is_own(peer) || self.check_recv(&buf).is_err() {
+            return Err(buf);
+        }
+        let early = self.core.call(peer, op, to, tag, buf)?;
         self.posted(early);
         Ok(())
     }

@@ -73,6 +73,8 @@ pub(super) struct Driver {
     pub(super) memory: Vec<LocalMem>,
     /// Somebody sleeps, or is about to, and is to be woken for whatever is done here.
     pub(super) is_asleep: bool,
+    /// What the last turn has brought was not handled but for messages.
+    is_behind: bool,
     /// There was a sleep since the last poll.
     pub(super) has_slept: bool,
     /// When the timer fires, if it is set.
@@ -105,6 +107,7 @@ impl Driver {
             endpoint: seed,
             memory: Vec::new(),
             is_asleep: false,
+            is_behind: false,
             has_slept: false,
             timer_at: None,
             is_abandoned: false,
@@ -240,19 +243,31 @@ impl Driver {
         }
     }
 
-    /// Moves the network, and handles what that has brought.
+    /// Moves the network, and handles what that has brought: in the next turn, if this one has
+    /// brought messages, which would wait for it.
+    #[inline]
     pub(super) fn turn(&mut self) {
-        let (mut quiet, mut turns) = (false, 0);
+        let (mut quiet, mut turns, mut has_brought) = (false, 0, false);
         while let Some(worker) = &self.worker {
             let moved = worker.progress();
             turns += 1;
+            has_brought = !self.state().done.is_empty();
             // What has come is reported first: over TCP another look is a system call, and whoever
             // polls looks again.
-            if !moved || turns >= TURNS_PER_POLL || !self.state().done.is_empty() {
+            if !moved || turns >= TURNS_PER_POLL || has_brought {
                 quiet = !moved;
                 break;
             }
         }
+        // Every other turn at the latest, whatever comes.
+        self.is_behind = has_brought && !self.is_behind;
+        if !self.is_behind {
+            self.handle_all(quiet);
+        }
+    }
+
+    /// Handles what turns have brought but messages. `quiet`: the network has nothing more.
+    fn handle_all(&mut self, quiet: bool) {
         self.handle_events();
         if std::mem::take(&mut self.state().has_written) {
             self.facts.regions.has_served();
@@ -380,7 +395,13 @@ impl Driver {
 
     /// Whether a poll has something to do at once.
     pub(super) fn is_busy(&self) -> bool {
-        self.state().is_busy() || !self.sending.is_empty()
+        self.state().is_busy() || !self.sending.is_empty() || self.is_behind
+    }
+
+    /// What is to be dropped without the lock; nearly always nothing.
+    #[inline]
+    pub(super) fn take_memory(&mut self) -> Option<Vec<LocalMem>> {
+        (!self.memory.is_empty()).then(|| std::mem::take(&mut self.memory))
     }
 
     fn return_credits(&mut self) {

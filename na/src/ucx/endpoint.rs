@@ -139,7 +139,7 @@ impl UcxEndpoint {
         }
         let result = work(&mut driver, item);
         self.wake(&mut driver);
-        let memory = std::mem::take(&mut driver.memory);
+        let memory = driver.take_memory();
         drop(driver);
         drop(memory);
         Ok(result)
@@ -232,25 +232,26 @@ impl UcxEndpoint {
         }
     }
 
-    /// Moves the network and takes completions.
-    fn collect(&self, budget: usize, batch: &mut VecDeque<Completion>) {
-        let mut out = Outcome::default();
+    /// Moves the network and takes completions, in place of an empty batch.
+    fn collect(&self, batch: &mut VecDeque<Completion>) {
         let mut driver = self.driver.lock();
         self.silence(&mut driver);
         driver.turn();
-        if self.loopback.is_busy() {
-            let matcher = || RefMut::map(driver.state(), |state| &mut state.matcher);
-            let mut bytes = COPY_BYTES;
-            self.loopback.run(&self.own, matcher, &self.regions, &mut bytes, &mut out);
-            driver.state().done.extend(out.completions);
-        }
-        let mut state = driver.state();
-        let ready = state.done.len().min(budget);
-        batch.extend(state.done.drain(..ready));
-        drop(state);
-        let memory = std::mem::take(&mut driver.memory);
+        let lent = self.loopback.is_busy().then(|| self.run_within(&driver));
+        std::mem::swap(&mut driver.state().done, batch);
+        let memory = driver.take_memory();
         drop(driver);
-        drop((memory, out.memory));
+        drop((memory, lent));
+    }
+
+    /// Moves what goes on within the endpoint; the memory to drop without the lock.
+    #[inline(never)]
+    fn run_within(&self, driver: &Driver) -> Vec<LocalMem> {
+        let matcher = || RefMut::map(driver.state(), |state| &mut state.matcher);
+        let (mut bytes, mut out) = (COPY_BYTES, Outcome::default());
+        self.loopback.run(&self.own, matcher, &self.regions, &mut bytes, &mut out);
+        driver.state().done.extend(out.completions);
+        out.memory
     }
 
     /// Ends a sleep.
@@ -271,7 +272,7 @@ impl UcxEndpoint {
         self.loopback.fail_all(&Error::Closed, &mut out);
         driver.state().done.extend(out.completions);
         self.wake(&mut driver);
-        let memory = std::mem::take(&mut driver.memory);
+        let memory = driver.take_memory();
         drop(driver);
         drop((memory, out.memory));
     }
@@ -431,7 +432,7 @@ impl Endpoint for UcxEndpoint {
         let mut gate = self.gate.lock();
         // What a panic of the sink has left over comes first.
         if gate.is_empty() && budget > 0 {
-            self.collect(budget, &mut gate);
+            self.collect(&mut gate);
         }
         let mut reported = 0;
         while reported < budget

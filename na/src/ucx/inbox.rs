@@ -100,6 +100,18 @@ pub(super) struct Window {
     pub(super) incoming: Incomings,
 }
 
+impl Window {
+    /// A receive has taken a message of the kind at `at`, or it was thrown away; whether the peer
+    /// is to be told of those, from now on.
+    fn taken(&mut self, at: usize, window: u32) -> bool {
+        self.untaken[at] = self.untaken[at].saturating_sub(1);
+        self.owed[at] += 1;
+        let is_due = self.owed[at] >= window.div_ceil(2) && !self.is_due;
+        self.is_due |= is_due;
+        is_due
+    }
+}
+
 /// What callbacks write.
 pub(super) struct State {
     pub(super) matcher: Matcher,
@@ -171,17 +183,12 @@ impl State {
         its
     }
 
-    /// A receive has taken a message of `from`, or it was thrown away.
+    /// A receive has taken a message of `from` that was there.
     fn taken(&mut self, kind: Kind, from: &Addr, window: u32) {
         let Some(&PeerRef { index, session, .. }) = from.state::<PeerRef>() else { return };
-        let Some(own) = self.windows.get_mut(index).filter(|own| own.session == session) else {
-            return;
-        };
-        let at = place(kind);
-        own.untaken[at] = own.untaken[at].saturating_sub(1);
-        own.owed[at] += 1;
-        if own.owed[at] >= window.div_ceil(2) && !own.is_due {
-            own.is_due = true;
+        if let Some(own) = self.windows.get_mut(index).filter(|own| own.session == session)
+            && own.taken(place(kind), window)
+        {
             self.due.push(index);
         }
     }
@@ -260,19 +267,21 @@ impl State {
             return self.note(link, News::Broke(text));
         }
         own.untaken[at] += 1;
-        match self.matcher.arrive(kind, from, tag, bytes) {
+        let taken = match self.matcher.arrive(kind, from, tag, bytes) {
             Arrived::Completed(completion) => {
-                let from = from.clone();
                 self.done.push_back(completion);
-                self.taken(kind, &from, window);
+                true
             }
-            Arrived::Held => {}
-            Arrived::Discarded => {
-                let from = from.clone();
-                self.taken(kind, &from, window);
-            }
+            Arrived::Held => false,
+            Arrived::Discarded => true,
             // It holds what the window lets in.
-            Arrived::Full => debug_assert!(false, "the matcher has no bound of its own"),
+            Arrived::Full => {
+                debug_assert!(false, "the matcher has no bound of its own");
+                false
+            }
+        };
+        if taken && own.taken(at, window) {
+            self.due.push(*peer);
         }
     }
 }
