@@ -583,6 +583,17 @@ fn all_that_waits_for_a_peer_has_a_form_with_a_limit() {
                     matches!(&error, ForwardError::TimedOut { limit, .. } if *limit == SOON);
                 assert!(is_late, "{transport}: {error}");
             }
+            // A ULT that is cancelled while it sends takes its request back.
+            let (from, to, sends) = (client.clone(), target.clone(), Arc::new(Eventual::new()));
+            let begins = sends.clone();
+            let send = move || {
+                begins.set(()).unwrap();
+                from.send(LONG, &to, &long)
+            };
+            let ult = client.rpc_pool().spawn(send).unwrap();
+            sends.wait();
+            ult.cancel();
+            assert!(matches!(ult.join(), Err(ult::JoinError::Cancelled)));
             service.signal(rustix::process::Signal::CONT);
             answers();
             client.finalize_and_wait().unwrap();
