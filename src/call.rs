@@ -86,6 +86,19 @@ pub(crate) struct Site<'a> {
     pub(crate) term: Option<Term>,
 }
 
+impl Site<'_> {
+    /// Of a call that nobody tells of its deadline: it is not to begin after it.
+    pub(crate) fn is_in_time(self) -> Result<(), ForwardError> {
+        match self.term.filter(|term| term.at <= Instant::now()) {
+            None => Ok(()),
+            Some(Term { limit, .. }) => {
+                let peer = self.to.addr().to_string();
+                Err(ForwardError::TimedOut { rpc: self.rpc, peer, limit, never_ran: true })
+            }
+        }
+    }
+}
+
 /// When a call has to be over, and the time that this is from its start.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Term {
@@ -258,6 +271,15 @@ impl Call {
         // C peers send nothing that could be read here, and need not.
         let detail = proc::from_slice::<String>(body).unwrap_or_default();
         Err(refusal(site, code, detail))
+    }
+
+    /// The same of a one-way call, which has no result.
+    pub(crate) fn sent(&self, site: Site<'_>) -> Result<(), ForwardError> {
+        match self.done.wait() {
+            Ok(_) => Ok(()),
+            Err(HgError::Canceled) => Err(self.early_end(site)),
+            Err(error) => Err(failure(site, error.clone())),
+        }
     }
 
     #[cold]

@@ -224,7 +224,8 @@ pub enum ForwardError {
         peer: String,
         /// The time that was allowed.
         limit: Duration,
-        /// The peer has said that the time was over before a handler was free.
+        /// The time was over before a handler was free, as the peer has said, or before a request
+        /// without a response was sent.
         never_ran: bool,
     },
     /// The call was cancelled here. The handler may have run, or may still run: its answer is

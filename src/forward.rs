@@ -90,11 +90,24 @@ impl Instance {
         R: DeserializeOwned,
     {
         let site = Site { rpc: rpc.name(), to, term };
+        let flying = self.fly(ForwardOptions::default(), rpc, site, args)?;
+        flying.call.read(self.inner(), site)
+    }
+
+    /// Makes a call, and waits until it is over.
+    #[inline]
+    pub(crate) fn fly<'a, A: Serialize, R>(
+        &'a self,
+        options: ForwardOptions,
+        rpc: Rpc<A, R>,
+        site: Site<'a>,
+        args: &A,
+    ) -> Result<Flying<'a>, ForwardError> {
         let (call, token) = Vacant::new().fill_pair(Call::waited_for());
-        let op = self.start(rpc, site, args, token)?;
-        let flying = Flying { inner: self.inner(), call, op, to };
+        let op = self.start_with(options, rpc, site, args, token)?;
+        let flying = Flying { inner: self.inner(), call, op, to: site.to };
         let done = flying.call.done();
-        match term {
+        match site.term {
             None => done.wait_ready(),
             Some(term) if done.wait_ready_deadline(term.at) => {}
             Some(_) => {
@@ -103,7 +116,7 @@ impl Instance {
                 done.wait_ready();
             }
         }
-        flying.call.read(self.inner(), site)
+        Ok(flying)
     }
 
     /// Starts a call, which ends through `call`; not if this returns an error.
@@ -151,7 +164,8 @@ impl Instance {
                 target_context: to.context(),
                 // The RPC's type says what a registration would.
                 undeclared: true,
-                deadline: site.term.map(|term| term.at),
+                // That of a one-way call is for its sender: nobody waits for the handler.
+                deadline: site.term.filter(|_| !options.no_response).map(|term| term.at),
                 trace: trace.as_ref().and_then(|trace| trace.said),
             },
             |writer| {
@@ -171,11 +185,17 @@ impl Instance {
 }
 
 /// A call whose caller waits for it, and cancels it if its ULT unwinds.
-struct Flying<'a> {
+pub(crate) struct Flying<'a> {
     inner: &'a Inner,
     call: Shared<Call>,
     op: OpRef,
     to: &'a ProviderHandle,
+}
+
+impl Flying<'_> {
+    pub(crate) fn call(&self) -> &Call {
+        &self.call
+    }
 }
 
 impl Drop for Flying<'_> {

@@ -6,6 +6,7 @@
 //! parent's document, or [`describe`].
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use margo_config::{
     Affinity, Argobots, Config, PoolRef as PoolName, Resolved, ResolvedPool, Scheduler, Xstream,
@@ -13,6 +14,7 @@ use margo_config::{
 use ult::{Runtime, XstreamRef, XstreamState};
 
 use crate::elastic::described;
+use crate::log::{Log, log};
 use crate::{InitError, Instance, InstanceBuilder, child};
 
 /// Whose the pools and execution streams are.
@@ -74,6 +76,25 @@ pub(crate) fn pools(
     resolved.pools.iter().map(find).collect()
 }
 
+/// Of a runtime that the program made: handlers are written for stacks as large as a document's
+/// are by default, or as the environment says. One that needs more than it has ends the process.
+pub(crate) fn warn_of_small_stacks(resolved: &Resolved, pools: &[ult::PoolRef], log: &Log) {
+    let wanted = resolved.stack_bytes;
+    let of_providers = resolved.providers.iter().map(|provider| provider.pool);
+    let used: BTreeSet<_> = of_providers.chain([resolved.rpc_pool]).collect();
+    for pool in used.into_iter().map(|pool| &pools[pool]) {
+        let (name, bytes) = (pool.name(), pool.stack_bytes());
+        if bytes < wanted {
+            log!(
+                log,
+                WARN,
+                "pool `{name}`: handlers have stacks of {bytes} bytes there, and not of {wanted}; \
+                 see `RuntimeBuilder::stack_bytes`, or say what is enough in ABT_THREAD_STACKSIZE"
+            );
+        }
+    }
+}
+
 /// A document that says of a runtime what a document can.
 fn describe(runtime: &Runtime) -> Config {
     let runs = |xstream: &XstreamRef| {
@@ -118,6 +139,9 @@ impl InstanceBuilder {
     /// is in the way. Pools and xstreams of the runtime that come later are made known with
     /// [`add_external_pool`](Instance::add_external_pool) and
     /// [`add_external_xstream`](Instance::add_external_xstream).
+    ///
+    /// Pools for handlers with smaller stacks than those of a document have by default (2 MiB,
+    /// `ABT_THREAD_STACKSIZE`) are warned of in the log.
     ///
     /// A runtime without a monitor gets the stall detector of the first instance
     /// (`margo.stall_limit_msec`); one that has its own keeps it.

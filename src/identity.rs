@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::hg::ProviderId;
 use crate::{
@@ -81,11 +82,20 @@ impl Instance {
     ///
     /// Counterpart: `margo_provider_get_identity`.
     pub fn identity_of(&self, provider: &ProviderHandle) -> Result<Option<String>, ForwardError> {
-        match self.forward(IDENTITY, provider, &()) {
-            Ok(identity) => Ok(Some(identity)),
-            Err(ForwardError::NotRegistered { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+        told(self.forward(IDENTITY, provider, &()))
+    }
+
+    /// [`identity_of`](Self::identity_of) with a limit.
+    ///
+    /// # Errors
+    ///
+    /// [`ForwardError`].
+    pub fn identity_of_timed(
+        &self,
+        provider: &ProviderHandle,
+        limit: Duration,
+    ) -> Result<Option<String>, ForwardError> {
+        told(self.forward_timed(IDENTITY, provider, &(), limit))
     }
 
     /// Asks a provider whether it is what the caller takes it for. Clients do it once, when they
@@ -120,18 +130,21 @@ impl Instance {
         provider: &ProviderHandle,
         expected: &str,
     ) -> Result<(), IdentityError> {
-        match self.identity_of(provider)? {
-            Some(found) if found == expected => Ok(()),
-            Some(found) => Err(IdentityError::Other {
-                provider: provider.to_string(),
-                expected: expected.to_owned(),
-                found,
-            }),
-            None => Err(IdentityError::None {
-                provider: provider.to_string(),
-                expected: expected.to_owned(),
-            }),
-        }
+        compare(provider, expected, self.identity_of(provider)?)
+    }
+
+    /// [`check_identity`](Self::check_identity) with a limit.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError`].
+    pub fn check_identity_timed(
+        &self,
+        provider: &ProviderHandle,
+        expected: &str,
+        limit: Duration,
+    ) -> Result<(), IdentityError> {
+        compare(provider, expected, self.identity_of_timed(provider, limit)?)
     }
 
     /// `register` registers the handler that answers, if there is none.
@@ -161,6 +174,30 @@ impl<T: Send + Sync + 'static> Provider<T> {
     /// Counterpart: `margo_provider_register_identity`.
     pub fn set_identity(&self, identity: &str) -> Result<(), RegisterError> {
         self.instance().say_identity(self.id(), identity, |answer| self.register(IDENTITY, answer))
+    }
+}
+
+/// Who has no such RPC says nothing of itself.
+fn told(answer: Result<String, ForwardError>) -> Result<Option<String>, ForwardError> {
+    match answer {
+        Ok(identity) => Ok(Some(identity)),
+        Err(ForwardError::NotRegistered { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn compare(
+    provider: &ProviderHandle,
+    expected: &str,
+    found: Option<String>,
+) -> Result<(), IdentityError> {
+    let (provider, expected) = (|| provider.to_string(), || expected.to_owned());
+    match found {
+        Some(found) if found == expected() => Ok(()),
+        Some(found) => {
+            Err(IdentityError::Other { provider: provider(), expected: expected(), found })
+        }
+        None => Err(IdentityError::None { provider: provider(), expected: expected() }),
     }
 }
 

@@ -31,10 +31,6 @@ use crate::trace::Tracer;
 use crate::when_needed::WhenNeeded;
 use crate::{AddressFile, InitError, Instance, Layout, remote_shutdown};
 
-/// How long a shutdown waits for running handlers, unless
-/// [`InstanceBuilder::grace`] says otherwise.
-const GRACE: Duration = Duration::from_secs(5);
-
 /// Starts an instance from a JSON document.
 ///
 /// All keys are optional; `{}` listens on `na+sm://` with one execution stream. The keys are those
@@ -56,7 +52,6 @@ pub fn init(json: &str) -> Result<Instance, InitError> {
 #[must_use = "a builder does nothing until `start` is called"]
 pub struct InstanceBuilder {
     config: Config,
-    grace: Duration,
     pub(crate) home: Home,
     monitors: InitialMonitors,
 }
@@ -64,7 +59,7 @@ pub struct InstanceBuilder {
 impl InstanceBuilder {
     /// Starts from an existing configuration.
     pub fn from_config(config: Config) -> Self {
-        Self { config, grace: GRACE, home: Home::default(), monitors: InitialMonitors::default() }
+        Self { config, home: Home::default(), monitors: InitialMonitors::default() }
     }
 
     pub(crate) fn config_mut(&mut self) -> &mut Config {
@@ -114,9 +109,11 @@ impl InstanceBuilder {
     }
 
     /// How long a shutdown waits for running handlers, and again for each step that follows; see
-    /// [`Instance::finalize`]. Default 5 s.
+    /// [`Instance::finalize`]. Rounded up to milliseconds. Default: as configured in
+    /// `margo.grace_msec`, which is 5 s.
     pub fn grace(mut self, grace: Duration) -> Self {
-        self.grace = grace;
+        let msec = grace.as_nanos().div_ceil(1_000_000);
+        self.config.margo.grace_msec = u32::try_from(msec).unwrap_or(u32::MAX);
         self
     }
 
@@ -144,7 +141,7 @@ impl InstanceBuilder {
         for warning in resolved.warnings.iter().filter(|warning| is_own(&warning.path)) {
             log!(log, WARN, "{warning}");
         }
-        let instance = start(resolved, self.grace, &self.home, (log, self.monitors))?;
+        let instance = start(resolved, &self.home, (log, self.monitors))?;
         remote_shutdown::register(&instance)?;
         metrics::register(&instance)?;
         if let Some(parent) = self.home.parent() {
@@ -177,13 +174,10 @@ impl Instance {
 
 fn start(
     resolved: Resolved,
-    grace: Duration,
     home: &Home,
     (log, monitors): (Log, InitialMonitors),
 ) -> Result<Instance, InitError> {
-    for key in without_effect(&resolved) {
-        log!(log, WARN, "{key}: has no effect in this version");
-    }
+    warn_of_what_does_nothing(&resolved, &monitors, &log);
     let dump_on_signal = resolved.dump_on_signal.map(DumpOnSignal::register).transpose()?;
     // A port that is taken is found before anything is started.
     let listener = match &resolved.metrics.listen {
@@ -199,7 +193,7 @@ fn start(
     let (runtime, undo) = match home {
         Home::Own => {
             let runtime = start_runtime(&resolved, detector)?;
-            (runtime.clone(), StopOnDrop(Some(runtime)))
+            (runtime.clone(), StopOnDrop(Some((runtime, resolved.grace))))
         }
         Home::Parent(parent) => (parent.runtime().clone(), StopOnDrop(None)),
         Home::Program(runtime) => {
@@ -208,6 +202,9 @@ fn start(
         }
     };
     let pools = home::pools(&resolved, &runtime)?;
+    if home.landlord() == Landlord::Program {
+        home::warn_of_small_stacks(&resolved, &pools, &log);
+    }
     let core = start_core(&resolved, &pools, &log)?;
     log.set_name(core.self_addr().uri());
     let more_contexts = more_contexts(&resolved, &core)?;
@@ -217,7 +214,7 @@ fn start(
         pools,
         core,
         progress: OnceLock::new(),
-        shutdown: Shutdown::new(grace, more_contexts.len() + 1),
+        shutdown: Shutdown::new(resolved.grace, more_contexts.len() + 1),
         gates: Gates::new(!more_contexts.is_empty()),
         cancels: Cancels::default(),
         more_contexts,
@@ -249,6 +246,19 @@ fn start(
     monitor::api::start(&instance);
     profile::start(&instance);
     Ok(instance)
+}
+
+/// Says which settings of the document come to nothing.
+fn warn_of_what_does_nothing(resolved: &Resolved, monitors: &InitialMonitors, log: &Log) {
+    for key in without_effect(resolved) {
+        log!(log, WARN, "{key}: has no effect in this version");
+    }
+    let other = resolved.monitoring.as_ref().filter(|_| resolved.monitor.is_none());
+    if let Some(name) = other.and_then(|monitoring| monitoring.get("name"))
+        && monitors.0.is_empty()
+    {
+        log!(log, WARN, "monitoring.name: {name} is not here: the program attaches no monitor");
+    }
 }
 
 /// Writes the file of `margo.address_file`. Last, when whoever reads it can be served.
@@ -310,7 +320,7 @@ fn serve_metrics(instance: &Instance, listener: Listener) -> Result<(), InitErro
 }
 
 /// Ends the execution streams again when a later step of `start` fails.
-struct StopOnDrop(Option<Runtime>);
+struct StopOnDrop(Option<(Runtime, Duration)>);
 
 impl StopOnDrop {
     fn keep(mut self) {
@@ -320,8 +330,8 @@ impl StopOnDrop {
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
-        if let Some(runtime) = self.0.take()
-            && let Err(error) = runtime.shutdown_timeout(GRACE)
+        if let Some((runtime, grace)) = self.0.take()
+            && let Err(error) = runtime.shutdown_timeout(grace)
         {
             tracing::error!(%error, "cannot undo a failed start");
         }
@@ -348,7 +358,7 @@ fn start_runtime(resolved: &Resolved, detector: Option<MonitorSpec>) -> Result<R
         builder = builder.xstream(xstream.spec());
     }
     let runtime = builder.start().map_err(|error| layout.locate(error))?;
-    let undo = StopOnDrop(Some(runtime.clone()));
+    let undo = StopOnDrop(Some((runtime.clone(), resolved.grace)));
     for pool in unserved {
         runtime.add_pool(pool.spec()).map_err(|error| layout.locate(error))?;
     }

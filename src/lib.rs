@@ -48,9 +48,14 @@
 //! | does something else first, makes several calls at once, cancels | [`Instance::iforward`], [`Request`], [`wait_any`], [`wait_all`] |
 //! | is async code | the same; a `Request` is a `Future` |
 //! | wants to be called back | [`Instance::cforward`] |
+//! | wants no response | [`Instance::send`], [`Instance::isend`] |
 //!
-//! Each has a `_timed` form with a deadline. Bulk transfers have the same ways:
-//! [`Instance::pull`], [`Instance::ipull`], [`Instance::pull_chunks`], each with a `_timed` form.
+//! Each has a `_timed` form with a deadline. Results that are a `Result` of the service:
+//! [`Instance::call`], and [`CallError::flatten`] for the other ways.
+//!
+//! Bulk transfers are waited for ([`Instance::pull`], [`Instance::pull_chunks`]) or go on as a
+//! [`BulkRequest`], which is a `Future`, too ([`Instance::ipull`]), all with a `_timed` form. None
+//! calls back; a ULT that waits for the `BulkRequest` can.
 //!
 //! # What a caller is told
 //!

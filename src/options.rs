@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use margo_config::{
-    ChecksumLevel, MercuryBuild, NaAddrFormat, PayloadChecksum, PeerUsers, Resolved, TrafficClass,
+    ChecksumLevel, Config, MercuryBuild, NaAddrFormat, PayloadChecksum, PeerUsers, Resolved,
+    TrafficClass,
 };
 
 use crate::hg::{self, HgOptions, ProcLimits};
@@ -12,9 +13,16 @@ use crate::hg::{self, HgOptions, ProcLimits};
 ///
 /// Each is something that can be lived without, so it is a warning.
 pub(crate) fn without_effect(resolved: &Resolved) -> Vec<&'static str> {
-    let mercury = &resolved.mercury;
+    let (mercury, defaults) = (&resolved.mercury, Config::default());
+    let timeout_max = resolved.progress_timeout_max.as_millis();
+    let is_timeout = timeout_max > 0 && timeout_max != defaults.progress_timeout_ub_msec.into();
+    let handles = defaults.handle_cache_size as usize;
     let is_fabric = resolved.address.starts_with("ofi+");
     let given = [
+        (is_timeout, "progress_timeout_ub_msec"),
+        (resolved.handle_cache_size != handles, "handle_cache_size"),
+        (mercury.log_level != defaults.mercury.log_level, "mercury.log_level"),
+        (mercury.log_subsys != defaults.mercury.log_subsys, "mercury.log_subsys"),
         (mercury.na_no_retry, "mercury.na_no_retry"),
         (mercury.no_multi_recv && mercury.multi_recv_op_max > 0, "mercury.multi_recv_op_max"),
         (
@@ -36,6 +44,12 @@ pub(crate) fn without_effect(resolved: &Resolved) -> Vec<&'static str> {
     given.chain(by_transport).collect()
 }
 
+/// Progress polls all the time: asked for in Mercury's way, or in that of C Margo, whose progress
+/// loop waits in the network for no longer than this.
+pub(crate) fn never_sleeps(resolved: &Resolved) -> bool {
+    resolved.mercury.na_no_block || resolved.progress_timeout_max.is_zero()
+}
+
 /// How to open the endpoint.
 pub(crate) fn na_options(resolved: &Resolved) -> na::OpenOptions {
     let mercury = &resolved.mercury;
@@ -51,7 +65,7 @@ pub(crate) fn na_options(resolved: &Resolved) -> na::OpenOptions {
     options.liveness_limit = millis(network.liveness_msec);
     options.left_bytes_max = network.left_bytes_max;
     // Progress that is made only when needed sleeps all the same.
-    options.no_block = mercury.na_no_block && !resolved.progress_when_needed;
+    options.no_block = never_sleeps(resolved) && !resolved.progress_when_needed;
     options.peer_users = match &network.peer_users {
         PeerUsers::Own => na::PeerUsers::Own,
         PeerUsers::And(uids) => na::PeerUsers::And(uids.clone()),
@@ -331,9 +345,38 @@ mod tests {
     }
 
     #[test]
+    fn progress_that_is_not_to_wait_in_the_network_does_not_sleep() {
+        for (keys, no_block) in [
+            (r#""progress_timeout_ub_msec": 0"#, true),
+            (r#""mercury": { "na_no_block": true }"#, true),
+            (r#""progress_timeout_ub_msec": 1"#, false),
+            (
+                r#""progress_timeout_ub_msec": 0, "margo": { "listen": false,
+                "progress_when_needed": true }"#,
+                false,
+            ),
+        ] {
+            let resolved = resolved(&format!("{{ {keys} }}"));
+            assert_eq!(na_options(&resolved).no_block, no_block, "{keys}");
+        }
+    }
+
+    #[test]
     fn what_is_read_without_effect_is_told() {
+        for (keys, key) in [
+            (r#""progress_timeout_ub_msec": 7"#, Some("progress_timeout_ub_msec")),
+            (r#""progress_timeout_ub_msec": 100"#, None),
+            (r#""progress_timeout_ub_msec": 0"#, None),
+            (r#""handle_cache_size": 0"#, Some("handle_cache_size")),
+            (r#""handle_cache_size": 256"#, None),
+        ] {
+            let expected: Vec<&str> = key.into_iter().collect();
+            assert_eq!(without_effect(&resolved(&format!("{{ {keys} }}"))), expected);
+        }
         for (key, value) in [
             ("na_no_retry", "true"),
+            ("log_level", r#""debug""#),
+            ("log_subsys", r#""hg""#),
             ("ip_subnet", r#""10.0.0.0/8""#),
             ("auth_key", r#""0:0:1""#),
             ("sm_info_string", r#""x""#),

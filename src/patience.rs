@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::instance::Inner;
+use crate::options::never_sleeps;
 
 /// What to do when a poll has found nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,13 +48,13 @@ impl Patience {
 
     /// As the configuration says.
     pub(crate) fn of(inner: &Inner) -> Self {
-        match inner.resolved.mercury.na_no_block {
+        match never_sleeps(&inner.resolved) {
             true => Self::endless(),
             false => Self::new(inner.resolved.progress_spindown),
         }
     }
 
-    /// Never sleeps: `na_no_block`.
+    /// Never sleeps.
     fn endless() -> Self {
         Self { window: Duration::MAX, ..Self::new(Duration::MAX) }
     }

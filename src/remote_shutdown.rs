@@ -5,6 +5,7 @@
 //! that "not allowed" can be told from "no such peer".
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use ult::PoolRef;
 
@@ -69,10 +70,28 @@ impl Instance {
     ///
     /// Counterpart: `margo_shutdown_remote_instance`.
     pub fn shutdown_remote(&self, peer: &Addr) -> Result<(), ShutdownRemoteError> {
+        agreed(peer, self.forward(SHUTDOWN, &ProviderHandle::from(peer.clone()), &())?)
+    }
+
+    /// [`shutdown_remote`](Self::shutdown_remote) with a limit. A peer that was too slow to say so
+    /// may end all the same.
+    ///
+    /// # Errors
+    ///
+    /// [`ShutdownRemoteError`].
+    pub fn shutdown_remote_timed(
+        &self,
+        peer: &Addr,
+        limit: Duration,
+    ) -> Result<(), ShutdownRemoteError> {
         let target = ProviderHandle::from(peer.clone());
-        match self.forward(SHUTDOWN, &target, &())? {
-            DONE => Ok(()),
-            _ => Err(ShutdownRemoteError::NotEnabled { peer: peer.to_string() }),
-        }
+        agreed(peer, self.forward_timed(SHUTDOWN, &target, &(), limit)?)
+    }
+}
+
+fn agreed(peer: &Addr, answer: i32) -> Result<(), ShutdownRemoteError> {
+    match answer {
+        DONE => Ok(()),
+        _ => Err(ShutdownRemoteError::NotEnabled { peer: peer.to_string() }),
     }
 }

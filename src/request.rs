@@ -12,7 +12,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
@@ -25,12 +24,12 @@ use ult::{Eventual, ReadyIn, Selectable};
 
 use crate::bulk::BulkCall;
 use crate::call::{Call, GaveUp, Outcome, Site, Term};
-use crate::hg::OpRef;
+use crate::hg::{ForwardOptions, OpRef};
 use crate::instance::Inner;
 use crate::{ForwardError, Instance, ProviderHandle, Rpc, deadline};
 
-/// A call in flight, made by [`Instance::iforward`]: wait for its result, look whether it is there,
-/// await it, cancel it.
+/// A call in flight, made by [`Instance::iforward`] or [`Instance::isend`]: wait for its result,
+/// look whether it is there, await it, cancel it.
 ///
 /// ```
 /// # use margo::{Instance, ProviderHandle, Rpc};
@@ -69,8 +68,11 @@ pub struct Request<R> {
     term: Option<Term>,
     /// Of the task that awaits it.
     awaited: Option<Box<ReadyIn<Shared<Call>, Eventual<Outcome>>>>,
-    result: PhantomData<fn() -> R>,
+    read: Read<R>,
 }
+
+/// Reads the result of a call that is over.
+type Read<R> = fn(&Call, &Instance, Site<'_>) -> Result<R, ForwardError>;
 
 /// Cancels its call when it is dropped.
 struct Flight {
@@ -103,7 +105,8 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
-        self.start_request(rpc, to, args, Term::of_call(None, deadline::of_starter()))
+        let term = Term::of_call(None, deadline::of_starter());
+        self.start_request(ForwardOptions::default(), rpc, to, args, term, read)
     }
 
     /// As [`iforward`](Self::iforward), with a deadline `limit` from now, encoding included. Then
@@ -125,26 +128,38 @@ impl Instance {
         A: Serialize,
         R: DeserializeOwned,
     {
-        self.start_request(rpc, to, args, Term::of_call(Some(limit), deadline::of_starter()))
+        let term = Term::of_call(Some(limit), deadline::of_starter());
+        self.start_request(ForwardOptions::default(), rpc, to, args, term, read)
     }
 
-    fn start_request<A: Serialize, R>(
+    pub(crate) fn start_request<A: Serialize, P, R>(
         &self,
-        rpc: Rpc<A, R>,
+        options: ForwardOptions,
+        rpc: Rpc<A, P>,
         to: &ProviderHandle,
         args: &A,
         term: Option<Term>,
+        read: Read<R>,
     ) -> Result<Request<R>, ForwardError> {
         let call = match term {
             None => Call::new(),
             Some(_) => Call::with_extra(None),
         };
         let (call, token) = Vacant::new().fill_pair(call);
-        let op = self.start(rpc, Site { rpc: rpc.name(), to, term }, args, token)?;
+        let site = Site { rpc: rpc.name(), to, term };
+        let op = self.start_with(options, rpc, site, args, token)?;
         let (instance, to) = (self.clone(), to.clone());
         let flight = Flight { instance, call, op, to, is_detached: false };
-        Ok(Request { flight, rpc: rpc.name(), term, awaited: None, result: PhantomData })
+        Ok(Request { flight, rpc: rpc.name(), term, awaited: None, read })
     }
+}
+
+fn read<R: DeserializeOwned>(
+    call: &Call,
+    instance: &Instance,
+    site: Site<'_>,
+) -> Result<R, ForwardError> {
+    call.read(instance.inner(), site)
 }
 
 impl<R> Request<R> {
@@ -206,6 +221,10 @@ impl<R> Request<R> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// A limit for the whole wait is the second argument of [`ult::wait_any`]. A timer among the
+    /// objects is a unit that starts later, `&pool.spawn_after(delay, || {})?`; cancel it when it
+    /// is not needed any more ([`ult::TimerHandle::cancel`]).
     pub fn ready(&self) -> &dyn Selectable {
         self.set_alarm();
         self.call().done()
@@ -328,7 +347,7 @@ impl<R: DeserializeOwned> Request<R> {
     /// The result of a call that is over.
     fn read(&self) -> Result<R, ForwardError> {
         let site = Site { rpc: self.rpc, to: &self.flight.to, term: self.term };
-        self.call().read(self.flight.instance.inner(), site)
+        (self.read)(self.call(), &self.flight.instance, site)
     }
 }
 

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::process::{Service, serve_if_asked};
+use common::process::{Service, client_for, serve_if_asked};
 use common::{PATIENCE, Pair, TRANSPORTS, bounded, on_each};
 use margo::hg::{
     Core, ForwardOptions, HgError, HgOptions, RequestHandle, Response, Sink, margo as prefix, proc,
 };
 use margo::{
-    Access, Bulk, BulkError, CancelReason, CancelToken, ForwardError, Handle, Instance,
-    ProviderHandle, Rpc,
+    Access, Bulk, BulkError, CallError, CancelReason, CancelToken, ForwardError, Handle,
+    IdentityError, Instance, OneWay, ProviderHandle, Rpc, ShutdownRemoteError,
 };
 use ult::{Eventual, Semaphore, channel};
 
@@ -492,5 +492,111 @@ fn transfers_of_a_handler_end_at_its_deadline() {
             assert!(matches!(result, Err(BulkError::TimedOut { .. })), "{result:?}");
         }
         pair.end();
+    });
+}
+
+/// Nobody waits for its handlers, so they have no deadline; the sender has.
+#[test]
+fn what_a_handler_sends_has_the_deadline_of_its_request() {
+    const TELL: OneWay<u32> = OneWay::new("tell");
+    on_each(|pair| {
+        let (sender, told) = channel::unbounded();
+        let tell = move |handle: Handle<u32, _>| {
+            sender.send((*handle.args(), handle.deadline())).unwrap();
+        };
+        pair.service.serve(TELL).handler(tell).unwrap();
+        pair.client.send_timed(TELL, &pair.target(), &1, PATIENCE).unwrap();
+        assert_eq!(next(&told), (1, None));
+
+        let (sender, results) = channel::unbounded();
+        let own = ProviderHandle::from(pair.service.self_addr());
+        let late = move |handle: &Handle<u32, u32>| {
+            handle.cancel_token().wait_timeout(PATIENCE).unwrap();
+            let margo = handle.instance();
+            let late = [margo.send(TELL, &own, &2), margo.isend(TELL, &own, &3).map(drop)];
+            margo::without_deadline(|| margo.send(TELL, &own, &4)).unwrap();
+            sender.send(late).unwrap();
+            0
+        };
+        pair.service.serve(HOLD).returning(late).unwrap();
+        call_until_deadline(&pair, || !results.is_empty());
+        for result in next(&results) {
+            let error = result.unwrap_err();
+            assert!(matches!(error, ForwardError::TimedOut { rpc: "tell", .. }), "{error}");
+            assert!(error.never_ran());
+        }
+        assert_eq!(next(&told), (4, None), "and neither of the others");
+        pair.end();
+    });
+}
+
+#[test]
+fn all_that_waits_for_a_peer_has_a_form_with_a_limit() {
+    const LONG: OneWay<Vec<u8>> = OneWay::new("long");
+    const PARSE: Rpc<(), Result<(), String>> = Rpc::new("parse");
+    bounded("calls to a stopped process", || {
+        for transport in TRANSPORTS {
+            let service = Service::start(transport);
+            let client = client_for(transport);
+            let addr = client.lookup(&service.address).unwrap();
+            let target = ProviderHandle::from(addr.clone());
+            let answers = || {
+                assert_eq!(client.identity_of_timed(&target, PATIENCE).unwrap(), None);
+                let checked = client.check_identity_timed(&target, "kv", PATIENCE).unwrap_err();
+                assert!(matches!(checked, IdentityError::None { .. }), "{checked}");
+                let refused = client.shutdown_remote_timed(&addr, PATIENCE).unwrap_err();
+                assert!(matches!(refused, ShutdownRemoteError::NotEnabled { .. }), "{refused}");
+                let unknown = client.call_timed(PARSE, &target, &(), PATIENCE).unwrap_err();
+                let is_unknown =
+                    matches!(unknown, CallError::Forward(ForwardError::NotRegistered { .. }));
+                assert!(is_unknown, "{unknown}");
+            };
+            answers();
+            service.stop();
+            let started = Instant::now();
+            let IdentityError::Forward(checked) =
+                client.check_identity_timed(&target, "kv", SOON).unwrap_err()
+            else {
+                panic!("it has answered");
+            };
+            let Err(ShutdownRemoteError::Forward(shut)) = client.shutdown_remote_timed(&addr, SOON)
+            else {
+                panic!("it has answered");
+            };
+            let Err(CallError::Forward(called)) = client.call_timed(PARSE, &target, &(), SOON)
+            else {
+                panic!("it has answered");
+            };
+            // It does not fetch the arguments.
+            let long = vec![7; 1 << 20];
+            let errors = [
+                client.identity_of_timed(&target, SOON).unwrap_err(),
+                checked,
+                shut,
+                called,
+                client.send_timed(LONG, &target, &long, SOON).unwrap_err(),
+                client.isend_timed(LONG, &target, &long, SOON).unwrap().wait().unwrap_err(),
+            ];
+            assert!(started.elapsed() >= 6 * SOON);
+            for error in errors {
+                let is_late =
+                    matches!(&error, ForwardError::TimedOut { limit, .. } if *limit == SOON);
+                assert!(is_late, "{transport}: {error}");
+            }
+            // A ULT that is cancelled while it sends takes its request back.
+            let (from, to, sends) = (client.clone(), target.clone(), Arc::new(Eventual::new()));
+            let begins = sends.clone();
+            let send = move || {
+                begins.set(()).unwrap();
+                from.send(LONG, &to, &long)
+            };
+            let ult = client.rpc_pool().spawn(send).unwrap();
+            sends.wait();
+            ult.cancel();
+            assert!(matches!(ult.join(), Err(ult::JoinError::Cancelled)));
+            service.signal(rustix::process::Signal::CONT);
+            answers();
+            client.finalize_and_wait().unwrap();
+        }
     });
 }

@@ -4,14 +4,23 @@
 mod common;
 
 use std::fmt::Write;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use margo::{Instance, LogLevel, ProviderHandle, Rpc, ShutdownRemoteError};
+use margo::monitor::Monitor;
+use margo::{
+    Config, Instance, InstanceBuilder, LogLevel, ProviderHandle, Rpc, ShutdownRemoteError,
+};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata};
+use ult::{PoolSpec, Runtime, XstreamSpec};
 
 const PANICS: Rpc<(), ()> = Rpc::new("panics");
+
+/// A monitor that looks at nothing.
+struct Idle;
+
+impl Monitor for Idle {}
 
 /// What was logged: level, instance, text.
 static SEEN: Mutex<Vec<(Level, String, String)>> = Mutex::new(Vec::new());
@@ -114,6 +123,50 @@ fn each_instance_has_a_level_of_its_own() {
     for own in [loud, quiet, errors] {
         own.finalize_and_wait().unwrap();
     }
+}
+
+/// What was warned of before the instance had an address.
+fn warned(text: &str) -> bool {
+    let seen = SEEN.lock().unwrap();
+    seen.iter().any(|(level, instance, said)| {
+        *level == Level::WARN && instance == "starting" && said.contains(text)
+    })
+}
+
+#[test]
+fn settings_that_do_nothing_are_told_at_the_start() {
+    keep();
+    let document = |name: &str| {
+        format!(r#"{{ "handle_cache_size": 1, "monitoring": {{ "name": "{name}" }} }}"#)
+    };
+    let watched = Config::from_json(&document("attached")).unwrap();
+    for own in [
+        margo::init(&document("elsewhere")).unwrap(),
+        InstanceBuilder::from_config(watched).monitor(Arc::new(Idle)).start().unwrap(),
+    ] {
+        own.finalize_and_wait().unwrap();
+    }
+    assert!(warned("handle_cache_size: has no effect"));
+    assert!(warned("monitoring.name: \"elsewhere\" is not here"));
+    assert!(!warned("\"attached\""));
+}
+
+#[test]
+fn handlers_with_small_stacks_in_the_programs_pools_are_told_of() {
+    keep();
+    let runtime = Runtime::builder()
+        .pool(PoolSpec::new("large"))
+        .pool(PoolSpec::new("small").stack_bytes(1 << 16))
+        .xstream(XstreamSpec::new("x").pools(["large", "small"]))
+        .start()
+        .unwrap();
+    for pool in ["large", "small"] {
+        let own = Instance::builder("na+sm://").runtime(&runtime).progress_pool("large");
+        own.rpc_pool(pool).start().unwrap().finalize_and_wait().unwrap();
+        assert_eq!(warned("pool `small`: handlers have stacks of 65536 bytes"), pool == "small");
+    }
+    assert!(!warned("pool `large`"));
+    runtime.shutdown().unwrap();
 }
 
 #[test]

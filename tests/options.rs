@@ -4,11 +4,12 @@
 mod common;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::{PATIENCE, bounded};
 use margo::{Access, Bulk, ForwardError, Instance, ProviderHandle, Rpc};
 use na::{Completion, Endpoint, OpId, OpenOptions};
+use ult::Eventual;
 
 const ECHO: Rpc<String, String> = Rpc::new("echo");
 const PANIC: Rpc<(), ()> = Rpc::new("panic");
@@ -351,4 +352,49 @@ fn the_printed_configuration_says_where_it_is_called_and_is_a_document_again() {
 
 fn printed_level(is_service: bool) -> &'static str {
     if is_service { "rpc_headers" } else { "none" }
+}
+
+#[test]
+fn the_grace_period_is_that_of_the_document_or_the_builder() {
+    let rounded = Instance::builder("na+sm://").grace(Duration::from_micros(1500));
+    for (own, expected) in [
+        (Instance::builder("na+sm://").start().unwrap(), 5000),
+        (rounded.start().unwrap(), 2),
+        (margo::init(r#"{ "margo": { "grace_msec": 50 } }"#).unwrap(), 50),
+    ] {
+        assert_eq!(own.config().margo.grace_msec, expected);
+        let gate = Arc::new(Eventual::<()>::new());
+        let opens = gate.clone();
+        if expected < 5000 {
+            own.on_prefinalize(move |_| opens.wait_ready()).unwrap().keep();
+        }
+        let started = Instant::now();
+        bounded("the end", move || own.finalize_and_wait().unwrap());
+        if expected < 5000 {
+            assert!(started.elapsed() >= Duration::from_millis(expected.into()));
+        }
+        gate.set(()).unwrap();
+    }
+}
+
+/// As in C, where no wait in the network is a busy loop.
+#[test]
+fn progress_that_is_not_to_wait_in_the_network_polls() {
+    let own = margo::init(r#"{ "progress_timeout_ub_msec": 0 }"#).unwrap();
+    let xstream = own.xstreams().remove(0);
+    let begun = Instant::now();
+    let polls = || {
+        let before = xstream.stats().executed;
+        while xstream.stats().executed < before + 100 {
+            assert!(begun.elapsed() < PATIENCE, "it sleeps");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        xstream.stats().sleeps
+    };
+    // It may have slept before there was an instance; longer than the patience of others.
+    let before = polls();
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(polls(), before);
+    assert_eq!(own.config().progress_timeout_ub_msec, 0);
+    own.finalize_and_wait().unwrap();
 }

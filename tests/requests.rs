@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use call_support::{HOLD, Held, NOBODY, SUM, echo_provider};
 use common::{PATIENCE, Pair, bounded, on_each};
 use futures_lite::future::{block_on, or, poll_once, zip};
-use margo::{ForwardError, ProviderHandle, ProviderId, Request};
+use margo::{CallError, ForwardError, OneWay, ProviderHandle, ProviderId, Request, Rpc};
 use ult::{Eventual, Selectable};
 
 /// Long enough for a deadline to be set up, short enough to wait for.
@@ -368,6 +368,84 @@ fn calls_of_different_types_and_a_channel() {
         assert_eq!(ult::wait_any(&objects, None), Some(1));
         assert_eq!(ult::wait_any(&[held.ready()], Some(Instant::now() + SHORT)), None);
         assert_eq!(sum.wait().unwrap(), 2);
+    });
+}
+
+#[test]
+fn the_first_of_a_call_and_a_timer() {
+    with_held(|pair, target, held| {
+        let pool = pair.client.rpc_pool();
+        let request = pair.client.iforward(HOLD, target, &1).unwrap();
+        let timer = pool.spawn_after(SHORT, || {}).unwrap();
+        let objects: [&dyn Selectable; 2] = [request.ready(), &timer];
+        assert_eq!(ult::wait_any(&objects, None), Some(1));
+        held.go(1);
+        let timer = pool.spawn_after(LONG, || {}).unwrap();
+        let objects: [&dyn Selectable; 2] = [&timer, request.ready()];
+        assert_eq!(ult::wait_any(&objects, None), Some(1));
+        // Else the end would wait for it.
+        assert!(timer.cancel());
+        assert_eq!(request.wait().unwrap(), 1);
+    });
+}
+
+#[test]
+fn requests_without_a_response_are_over_when_they_are_sent() {
+    const TELL: OneWay<Vec<u8>> = OneWay::new("tell");
+    const LONG: usize = 1 << 20;
+    with_held(|pair, target, _| {
+        let (sender, told) = ult::channel::unbounded();
+        let tell = move |handle: margo::Handle<Vec<u8>, _>| {
+            sender.send(handle.args().len()).unwrap();
+        };
+        pair.service.serve(TELL).handler(tell).unwrap();
+        let start = |len| pair.client.isend(TELL, target, &vec![1; len]).unwrap();
+        for sent in margo::wait_all([5, LONG].map(start)) {
+            sent.unwrap();
+        }
+        start(7).detach();
+        block_on(start(LONG + 1)).unwrap();
+        let (client, to) = (pair.client.clone(), target.clone());
+        let send = move || client.isend(TELL, &to, &vec![1; 9]).unwrap().detach();
+        pair.client.rpc_pool().tasklet().spawn(send).unwrap().join().unwrap();
+        let mut lens: Vec<_> = (0..5).map(|_| told.recv_timeout(PATIENCE).unwrap()).collect();
+        lens.sort_unstable();
+        assert_eq!(lens, [5, 7, 9, LONG, LONG + 1]);
+
+        let late = pair.client.isend_timed(TELL, target, &vec![], Duration::ZERO).unwrap_err();
+        assert!(matches!(late, ForwardError::TimedOut { never_ran: true, .. }), "{late}");
+        let in_time = pair.client.isend_timed(TELL, target, &vec![1; 3], PATIENCE).unwrap();
+        in_time.wait().unwrap();
+        assert_eq!(told.recv_timeout(PATIENCE), Ok(3), "and nothing of the late one");
+    });
+}
+
+#[test]
+fn errors_of_a_service_are_told_apart_however_it_is_called() {
+    const HALF: Rpc<u32, Result<u32, String>> = Rpc::new("half");
+    with_held(|pair, target, _| {
+        let half = |n: u32| match n.is_multiple_of(2) {
+            true => Ok(n / 2),
+            false => Err(format!("{n} is odd")),
+        };
+        pair.service.serve(HALF).function(half).unwrap();
+        let client = &pair.client;
+        let requests: Vec<_> =
+            [8, 7].map(|n| client.iforward(HALF, target, &n).unwrap()).into_iter().collect();
+        let halves: Vec<_> =
+            margo::wait_all(requests).into_iter().map(CallError::flatten).collect();
+        assert!(matches!(halves[0], Ok(4)), "{:?}", halves[0]);
+        assert!(matches!(&halves[1], Err(CallError::Service(text)) if text == "7 is odd"));
+        assert!(matches!(client.call_timed(HALF, target, &6, PATIENCE), Ok(3)));
+        let (sender, receiver) = ult::channel::unbounded();
+        let nobody = ProviderHandle::new(target.addr().clone(), ProviderId::new(43));
+        for to in [target, &nobody] {
+            let sender = sender.clone();
+            let callback = move |result| sender.send(CallError::flatten(result)).unwrap();
+            client.cforward(HALF, to, &9, callback).unwrap();
+            let error = receiver.recv_timeout(PATIENCE).unwrap().unwrap_err();
+            assert_eq!(error.service().is_some(), to == target);
+        }
     });
 }
 

@@ -146,6 +146,15 @@ fn what_does_not_fit_the_runtime_is_said() {
     runtime.add_xstream(XstreamSpec::new("c").pools(["private"])).unwrap();
     for (document, expected) in [
         (r#"{ "rpc_thread_count": 1 }"#, "rpc_thread_count: the instance runs in pools"),
+        (r#"{ "use_progress_thread": true }"#, "use_progress_thread: the instance runs in pools"),
+        (
+            r#"{ "argobots": { "abt_thread_stacksize": 65536 } }"#,
+            "argobots: the instance runs in pools and xstreams",
+        ),
+        (
+            r#"{ "argobots": { "abt_mem_max_num_stacks": 4 } }"#,
+            "argobots: the instance runs in pools and xstreams",
+        ),
         (
             r#"{ "argobots": { "pools": [{ "name": "mine" }] } }"#,
             "argobots: the instance runs in pools and xstreams that its parent, or the program,",

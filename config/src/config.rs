@@ -44,8 +44,9 @@ pub struct Config {
     /// Default 0: in the primary pool. Loses against `rpc_pool`, with a warning.
     #[serde(skip_serializing_if = "is_zero")]
     pub rpc_thread_count: i32,
-    /// In C the longest blocking wait for the network, in milliseconds. Read for its sake, and
-    /// without effect: nothing here wakes by the clock. Default 100.
+    /// In C the longest blocking wait for the network, in milliseconds. 0: progress polls without
+    /// a break, as with `mercury.na_no_block`. Otherwise read for C's sake, and without effect:
+    /// nothing here wakes by the clock. Default 100.
     pub progress_timeout_ub_msec: u32,
     /// How long the progress ULT keeps polling after the last activity before it may block, in
     /// milliseconds. Default 10; 0 blocks at once.

@@ -86,6 +86,7 @@ impl Resolved {
                 metrics: self.metrics.clone(),
                 log_level: self.log_level,
                 stall_limit_msec: saturate(self.stall_limit.unwrap_or_default().as_millis()),
+                grace_msec: saturate(self.grace.as_millis()),
                 dump_on_signal: self.dump_on_signal,
                 trace: self.trace.clone(),
                 more_progress_pools: self

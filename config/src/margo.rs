@@ -90,6 +90,10 @@ pub struct MargoOptions {
     /// milliseconds, from 10. Default 1000; 0 does not look.
     #[serde(skip_serializing_if = "is_stall_limit")]
     pub stall_limit_msec: u32,
+    /// How long a shutdown waits for running handlers, and again for each step that follows, in
+    /// milliseconds. Default 5000; 0 does not wait.
+    #[serde(skip_serializing_if = "is_grace")]
+    pub grace_msec: u32,
     /// Signal at which the state of the instance is written to standard error, as JSON. Default
     /// none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -129,6 +133,7 @@ impl Default for MargoOptions {
             metrics: MetricsOptions::default(),
             log_level: None,
             stall_limit_msec: STALL_LIMIT_MSEC,
+            grace_msec: GRACE_MSEC,
             dump_on_signal: None,
             trace: TraceOptions::default(),
             more_progress_pools: Vec::new(),
@@ -142,6 +147,13 @@ const OVERFLOW_HELD_MAX: u64 = 1 << 30;
 
 /// How long a unit may hold its xstream unless said otherwise, milliseconds.
 const STALL_LIMIT_MSEC: u32 = 1000;
+
+/// How long a shutdown waits for handlers unless said otherwise, milliseconds.
+const GRACE_MSEC: u32 = 5000;
+
+fn is_grace(msec: &u32) -> bool {
+    *msec == GRACE_MSEC
+}
 
 fn is_stall_limit(msec: &u32) -> bool {
     *msec == STALL_LIMIT_MSEC

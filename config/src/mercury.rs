@@ -100,9 +100,11 @@ pub struct Mercury {
     /// Which class of the network's traffic. Default `unspec`. Not known to C Margo.
     #[serde(skip_serializing_if = "is_default")]
     pub traffic_class: TrafficClass,
-    /// Least important message that the network layer logs. Default `"warning"`.
+    /// In C the least important message that the network layer logs. Read for its sake, and without
+    /// effect: see `margo.log_level`. Default `"warning"`.
     pub log_level: String,
-    /// Parts of the network layer that log, separated by commas. Default `"hg,na"`.
+    /// In C the parts of the network layer that log, separated by commas. Read for its sake, and
+    /// without effect. Default `"hg,na"`.
     pub log_subsys: String,
 }
 

@@ -250,7 +250,7 @@ fn the_manual_has_every_key() {
     margo.payload_checksum = margo_config::PayloadChecksum::Crc64;
     margo.mercury_build = Some(margo_config::MercuryBuild::Plain);
     margo.more_progress_pools = vec![0.into()];
-    (margo.remote_shutdown, margo.stall_limit_msec) = (true, 1);
+    (margo.remote_shutdown, margo.stall_limit_msec, margo.grace_msec) = (true, 1, 1);
     margo.trace.request_sample_rate = Some(0.5);
     margo.metrics.listen = Some(String::new());
     margo.dump_on_signal = Some(margo_config::DumpSignal::Usr1);

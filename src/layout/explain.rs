@@ -5,6 +5,7 @@ use ult::Topology;
 
 use super::{Layout, LayoutXstream};
 use crate::InitError;
+use crate::options::never_sleeps;
 
 impl Layout {
     /// What `config` comes to here and what that costs, for people, a line each: xstreams, pools,
@@ -46,10 +47,14 @@ impl Layout {
         let progress: Vec<_> = self.pools.iter().filter(|pool| pool.progress).collect();
         let homes: Vec<_> = progress.iter().flat_map(|pool| pool.xstreams.clone()).collect();
         let homes = homes.join(", ");
-        if resolved.mercury.na_no_block {
+        if never_sleeps(resolved) {
+            let key = match resolved.mercury.na_no_block {
+                true => "mercury.na_no_block",
+                false => "progress_timeout_ub_msec",
+            };
             lines.push(format!(
-                "polling: progress never sleeps (`mercury.na_no_block`), so {homes} keeps a core \
-                 busy all the time"
+                "polling: progress never sleeps (`{key}`), so {homes} keeps a core busy all the \
+                 time"
             ));
         } else {
             lines.push(format!(
@@ -157,7 +162,9 @@ mod tests {
         let document = r#"{ "rpc_thread_count": 500, "mercury": { "na_no_block": true } }"#;
         let text = explained(document);
         assert!(text.contains("501 xstreams") && text.contains("they take turns"), "{text}");
-        assert!(text.contains("progress never sleeps"), "{text}");
+        assert!(text.contains("progress never sleeps (`mercury.na_no_block`)"), "{text}");
+        let text = explained(r#"{ "progress_timeout_ub_msec": 0 }"#);
+        assert!(text.contains("never sleeps (`progress_timeout_ub_msec`)"), "{text}");
         let cpu = Topology::get().unwrap().allowed().iter().next().unwrap();
         let text = explained(&format!(
             r#"{{ "argobots": {{ "pools": [ {{ "name": "a" }} ], "xstreams": [

@@ -90,6 +90,8 @@ pub struct Resolved {
     /// How long a unit may hold its xstream, or a runnable one may wait, before the log says so;
     /// `None`: nobody looks.
     pub stall_limit: Option<Duration>,
+    /// How long a shutdown waits for running handlers, and for each step that follows.
+    pub grace: Duration,
     /// At which signal the state is written to standard error.
     pub dump_on_signal: Option<DumpSignal>,
     /// Which calls are recorded, and where, environment variables included.
@@ -126,7 +128,7 @@ pub struct Resolved {
     pub spin_max: Duration,
     /// How long the progress ULT keeps polling after the last activity.
     pub progress_spindown: Duration,
-    /// Without effect, see the document.
+    /// Zero: progress never sleeps. Otherwise without effect, see the document.
     pub progress_timeout_max: Duration,
     /// Settings of the monitor, as given.
     pub monitoring: Option<Map<String, Value>>,
@@ -285,6 +287,7 @@ impl Config {
             metrics: self.margo.metrics.clone(),
             log_level,
             stall_limit: Some(millis(self.margo.stall_limit_msec)).filter(|time| !time.is_zero()),
+            grace: millis(self.margo.grace_msec),
             dump_on_signal: self.margo.dump_on_signal,
             trace,
             mercury: self.mercury.input_only(),
