@@ -292,6 +292,11 @@ mod tests {
         for vnis in [None, Some(""), Some("16369")] {
             assert_eq!(key("ofi+cxi://cxi0", vnis), None);
         }
+        // What claims to be several and cannot be read is asked for all the same, so that opening
+        // names the variable; without the key libfabric would take some network and say nothing.
+        for vnis in [Some(","), Some("garbage,more"), Some("1;2,"), Some("16369,-1")] {
+            assert_eq!(key("ofi+cxi://cxi0", vnis).as_deref(), Some("0:0:1"), "{vnis:?}");
+        }
     }
 
     #[test]

@@ -449,6 +449,10 @@ fn poll(inner: &Arc<Inner>, core: &Arc<Core<Token>>) -> usize {
 
 #[cold]
 fn failed(inner: &Arc<Inner>, core: &Core<Token>, error: &HgError) -> usize {
+    // It goes on failing; what it ends it has told all the same, and there is no more to find.
+    if core.is_closed() {
+        return 0;
+    }
     log!(inner.log, ERROR, %error, "the network endpoint failed; shutting down");
     core.close();
     crate::shutdown::begin(inner);

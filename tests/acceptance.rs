@@ -4,8 +4,8 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use common::process::{Service, client_for, serve_if_asked};
@@ -151,6 +151,50 @@ fn sleeping_ults_of_one_xstream_sleep_at_the_same_time() {
         assert!(begun.elapsed() >= nap);
         assert_eq!(most.load(Ordering::SeqCst), 4);
         client.finalize_and_wait().unwrap();
+    }
+}
+
+/// The other half of `sleep`: who blocks the thread below it blocks all that is there.
+#[test]
+fn handlers_that_block_their_os_thread_take_turns_and_those_that_suspend_do_not() {
+    const CALLS: usize = 4;
+    for blocks in [true, false] {
+        let service = Instance::builder("na+sm://").use_progress_thread(true).rpc_thread_count(1);
+        let service = service.start().unwrap();
+        let (begin, begun) = mpsc::channel();
+        let (go, may_go) = mpsc::channel::<()>();
+        let (wake, may_wake) = (Arc::new(ult::Semaphore::new(0)), Mutex::new(may_go));
+        let suspends = wake.clone();
+        let hold = move |()| {
+            begin.send(()).unwrap();
+            match blocks {
+                true => may_wake.lock().unwrap().recv().unwrap(),
+                false => suspends.acquire(1).forget(),
+            }
+        };
+        service.serve(SLOW).function(hold).unwrap();
+        let client = client_for(service.self_addr().uri());
+        let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+        let calls: Vec<_> =
+            (0..CALLS).map(|_| client.iforward(SLOW, &target, &()).unwrap()).collect();
+        // Progress is elsewhere: all have arrived, and wait for their turn.
+        let started = Instant::now();
+        while service.load(&service.rpc_pool()).unwrap().in_hand < CALLS {
+            assert!(started.elapsed() < PATIENCE, "they do not arrive");
+            std::thread::yield_now();
+        }
+        for turn in 0..CALLS {
+            begun.recv_timeout(PATIENCE).unwrap();
+            if blocks {
+                assert!(begun.try_recv().is_err(), "another one beside it, in turn {turn}");
+                go.send(()).unwrap();
+            }
+        }
+        // All at once.
+        wake.release(CALLS);
+        margo::wait_all(calls).into_iter().for_each(|end| end.unwrap());
+        client.finalize_and_wait().unwrap();
+        service.finalize_and_wait().unwrap();
     }
 }
 

@@ -155,6 +155,42 @@ fn a_shutdown_refuses_what_waits_and_lets_end_what_is_in_hand() {
 }
 
 #[test]
+fn a_call_that_comes_during_a_shutdown_is_refused_and_what_is_in_hand_is_answered() {
+    let of_rpc = Admission::new(2);
+    for (admission, own) in [
+        // A gate where nobody waits, and three that look more closely.
+        ("{}", None),
+        (r#"{ "handlers_max": 2 }"#, None),
+        (r#"{ "handlers_max": 2, "overload": "wait" }"#, None),
+        (r#"{ "peer_handlers_max": 2 }"#, None),
+        ("{}", Some(of_rpc)),
+    ] {
+        for transport in TRANSPORTS {
+            let held = Held::new(transport, admission, own);
+            let client = held.client();
+            let inside = client.start(0..1);
+            held.begun(1);
+            held.service.finalize();
+            for refused in 1..4 {
+                let error = client.call().unwrap_err();
+                assert!(matches!(error, ForwardError::PeerClosing { .. }), "{admission}: {error}");
+                assert!(error.never_ran());
+                assert_eq!(held.service.stats().requests_refused, refused);
+            }
+            // Those that were refused have given their places back.
+            let slow = held.service.pool("slow").unwrap();
+            until("one is in hand", || held.service.load(&slow).unwrap().in_hand == 1);
+            assert_eq!(held.begun.available(), 0, "none of them has run");
+            assert!(!held.service.is_finalized());
+            held.go.release(1);
+            assert_eq!(join(inside).pop().unwrap().unwrap(), 0, "{admission}");
+            client.end();
+            held.end();
+        }
+    }
+}
+
+#[test]
 fn one_way_requests_beyond_the_bound_are_dropped_and_counted() {
     for transport in TRANSPORTS {
         let service = Instance::builder(transport).start().unwrap();

@@ -11,13 +11,14 @@ use common::process::{Service, client_for, serve_if_asked};
 use common::{PATIENCE, TRANSPORTS, bounded, on_each};
 use margo::monitor::{Monitor, Statistics};
 use margo::{
-    FinalizeError, ForwardError, InitError, Instance, InstanceBuilder, ProfileError,
+    FinalizeError, ForwardError, InitError, Instance, InstanceBuilder, OneWay, ProfileError,
     ProviderHandle, Rpc, ShutdownRemoteError, SignalFinalizer, StageOver, TimerError, ult,
 };
 use ult::Eventual;
 
 const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
 const END: Rpc<(), ()> = Rpc::new("end");
+const TELL: OneWay<()> = OneWay::new("tell");
 
 fn instance() -> Instance {
     Instance::builder("na+sm://").start().unwrap()
@@ -534,30 +535,71 @@ fn each_layout() -> impl Iterator<Item = Instance> {
 }
 
 #[test]
-fn finalize_waits_for_a_one_way_call_to_oneself() {
-    each_layout().for_each(|own| waits_for_a_one_way_call_to_oneself(&own));
+fn finalize_waits_for_handlers_that_nobody_waits_for() {
+    for (one_way, idle) in [(true, true), (true, false), (false, true), (false, false)] {
+        each_layout().for_each(|own| waits_for_a_handler(&own, one_way, idle));
+        let runtime = ult::Runtime::builder()
+            .pool(ult::PoolSpec::new("all"))
+            .xstream(ult::XstreamSpec::new("x").pools(["all"]))
+            .start()
+            .unwrap();
+        for _ in 0..3 {
+            let own = Instance::builder("na+sm://").runtime(&runtime).start().unwrap();
+            waits_for_a_handler(&own, one_way, idle);
+        }
+        runtime.shutdown().unwrap();
+    }
 }
 
-fn waits_for_a_one_way_call_to_oneself(own: &Instance) {
+/// Of an RPC to oneself that has no answer, or was answered early. `idle`: it has ended before;
+/// else it goes on until the end has begun.
+fn waits_for_a_handler(own: &Instance, one_way: bool, idle: bool) {
     let (begun, gate) = (Arc::new(Eventual::new()), Arc::new(Eventual::new()));
-    let (begins, opens) = (begun.clone(), gate.clone());
-    let ended = Arc::new(AtomicUsize::new(0));
+    let (begins, opens, ended) = (begun.clone(), gate.clone(), Arc::new(AtomicUsize::new(0)));
     let counts = ended.clone();
-    own.register(END, move |request| {
-        // Answered early: for the origin it is over.
-        request.respond(&()).unwrap();
-        let _ = begins.set(());
+    let hold = move || {
+        begins.set(()).unwrap();
         opens.wait();
+        // Whoever does not wait for it comes first.
+        (0..1000).for_each(|_| ult::yield_now());
         counts.fetch_add(1, Ordering::SeqCst);
-    })
-    .unwrap();
-    own.forward(END, &ProviderHandle::from(own.self_addr()), &()).unwrap();
+    };
+    let (before, at_the_end) = (ended, Arc::new(OnceLock::new()));
+    let tells = at_the_end.clone();
+    let note = move |_: &Instance| tells.set(before.load(Ordering::SeqCst)).unwrap();
+    own.on_prefinalize(note).unwrap().keep();
+    let to = ProviderHandle::from(own.self_addr());
+    if one_way {
+        let tell = own.serve(TELL).handler(move |request| {
+            assert!(!request.wants_response());
+            hold();
+        });
+        tell.unwrap();
+        own.send(TELL, &to, &()).unwrap();
+    } else {
+        let answer = own.register(END, move |request| {
+            // For the origin it is over.
+            request.respond(&()).unwrap();
+            hold();
+        });
+        answer.unwrap();
+        own.forward(END, &to, &()).unwrap();
+    }
     begun.wait();
+    if idle {
+        gate.set(()).unwrap();
+        let handled = own.clone();
+        bounded("a handler", move || {
+            while handled.stats().handlers_run == 0 {
+                std::thread::yield_now();
+            }
+        });
+    }
     own.finalize();
-    own.on_prefinalize(|_| ()).unwrap().keep();
-    gate.set(()).unwrap();
-    own.wait_for_finalize().unwrap();
-    assert_eq!(ended.load(Ordering::SeqCst), 1);
+    assert!(idle || !own.is_finalized());
+    let _ = gate.set(());
+    end(own);
+    assert_eq!(at_the_end.get(), Some(&1));
 }
 
 /// A frame of its own, whose name is there without debug information, too.

@@ -300,6 +300,31 @@ fn layouts_other_than_the_default() {
 }
 
 #[test]
+fn a_handler_knows_the_name_and_the_provider_that_were_called() {
+    const NAMES: [Rpc<(), (String, u16)>; 2] = [Rpc::new("first"), Rpc::new("second")];
+    on_each(|pair| {
+        let tell = |request: margo::Handle<(), (String, u16)>| {
+            let told = (request.rpc_name().to_owned(), request.provider_id().get());
+            request.respond(&told).unwrap();
+        };
+        let provider = pair.service.provider(ProviderId::new(9), &pair.service.rpc_pool());
+        for rpc in NAMES {
+            pair.service.register(rpc, tell).unwrap();
+            provider.register(rpc, tell).unwrap();
+        }
+        let of_provider = ProviderHandle::new(pair.target().addr().clone(), ProviderId::new(9));
+        for (target, id) in [(pair.target(), ProviderId::DEFAULT.get()), (of_provider, 9)] {
+            for (rpc, name) in NAMES.into_iter().zip(["first", "second"]) {
+                let told = pair.client.forward_timed(rpc, &target, &(), PATIENCE).unwrap();
+                assert_eq!(told, (name.to_owned(), id));
+            }
+        }
+        drop(provider);
+        pair.end();
+    });
+}
+
+#[test]
 fn a_busy_polling_service_with_small_messages() {
     let json = r#"{ "mercury": { "na_no_block": true, "request_post_init": 4,
                                  "na_max_unexpected_size": 512 } }"#;

@@ -7,8 +7,8 @@ use common::{PATIENCE, bounded};
 use margo::ult::Topology;
 use margo::{Config, Instance, Layout, ProviderHandle, ProviderId, Rpc};
 
-/// Answers with the name of the pool that the handler runs in.
-const POOL: Rpc<(), String> = Rpc::new("pool");
+/// Answers with the name of the pool that the handler runs in, and the origin's address.
+const POOL: Rpc<(), (String, String)> = Rpc::new("pool");
 
 /// The sample, on a machine that may have fewer NUMA nodes and CPUs than it is written for.
 fn fitted(name: &str, text: &str) -> String {
@@ -23,7 +23,8 @@ fn register(service: &Instance, id: u16, pool: &margo::Pool) -> margo::Provider 
     let provider = service.provider(ProviderId::new(id), pool);
     provider
         .register(POOL, |request| {
-            let _ = request.respond(&margo::ult::current().unwrap().pool);
+            let pool = margo::ult::current().unwrap().pool.to_string();
+            let _ = request.respond(&(pool, request.origin().uri().to_owned()));
         })
         .unwrap();
     provider
@@ -41,17 +42,25 @@ fn serve(name: &str, service: &Instance, config: &Config) {
     assert!(!providers.is_empty(), "{name} serves something");
     let own = service.self_addr();
     let transport = config.margo.address.split("://").next().unwrap();
-    let mut document = Config::default();
-    (document.margo.address, document.margo.listen) = (format!("{transport}://"), false);
-    document.mercury.auto_sm = config.mercury.auto_sm;
-    let client = Instance::from_config(&document).unwrap();
-    let addr = client.lookup(own.uri()).unwrap();
-    for (provider, wanted) in providers.iter().zip(&resolved.providers) {
-        let target = ProviderHandle::new(addr.clone(), provider.id());
-        let pool = client.forward_timed(POOL, &target, &(), PATIENCE).unwrap();
-        assert_eq!(pool, resolved.pools[wanted.pool].name, "{name}");
+    // The sample with two transports is called over each of them.
+    let ways = match config.mercury.auto_sm {
+        true => vec![("na+sm", true), (transport, false)],
+        false => vec![(transport, false)],
+    };
+    for (way, auto_sm) in ways {
+        let mut document = Config::default();
+        (document.margo.address, document.margo.listen) = (format!("{transport}://"), false);
+        document.mercury.auto_sm = auto_sm;
+        let client = Instance::from_config(&document).unwrap();
+        let addr = client.lookup(own.uri()).unwrap();
+        for (provider, wanted) in providers.iter().zip(&resolved.providers) {
+            let target = ProviderHandle::new(addr.clone(), provider.id());
+            let (pool, came) = client.forward_timed(POOL, &target, &(), PATIENCE).unwrap();
+            assert_eq!(pool, resolved.pools[wanted.pool].name, "{name}");
+            assert_eq!(came.split("://").next(), Some(way), "{name}: how it came");
+        }
+        client.finalize_and_wait().unwrap();
     }
-    client.finalize_and_wait().unwrap();
 }
 
 /// A client of the document, which calls a service beside it.
@@ -60,7 +69,7 @@ fn call(name: &str, client: &Instance) {
     let provider = register(&service, 1, &service.rpc_pool());
     let addr = client.lookup(service.self_addr().uri()).unwrap();
     let target = ProviderHandle::new(addr, provider.id());
-    let pool = client.forward_timed(POOL, &target, &(), PATIENCE).unwrap();
+    let (pool, _) = client.forward_timed(POOL, &target, &(), PATIENCE).unwrap();
     assert_eq!(pool, "__primary__", "{name}");
     drop(provider);
     service.finalize_and_wait().unwrap();

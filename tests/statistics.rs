@@ -535,7 +535,7 @@ fn dump_of(provider: u16, relayed: bool, reset: bool) {
 
 #[test]
 fn the_dump_has_the_keys_of_c_and_says_what_happened() {
-    for provider in [42, 0] {
+    for provider in [42, 0, ProviderId::DEFAULT.get()] {
         for relayed in [false, true] {
             for reset in [false, true] {
                 dump_of(provider, relayed, reset);
@@ -636,12 +636,48 @@ fn a_series_takes_entries_by_itself() {
         assert!(started.elapsed() < PATIENCE, "{series}");
     };
     let of = &series["rpcs"]["echo:65535"];
-    let numbers = |key: &str| -> Vec<f64> {
-        of[key].as_array().unwrap().iter().filter_map(Value::as_f64).collect()
-    };
-    let (at, counts) = (numbers("timestamps"), numbers("count"));
-    assert_eq!((at.len(), numbers("bulk_size").len()), (counts.len(), counts.len()));
+    let (at, counts) = (numbers(of, "timestamps"), numbers(of, "count"));
+    assert_eq!((at.len(), numbers(of, "bulk_size").len()), (counts.len(), counts.len()));
     assert!(at.is_sorted() && counts.iter().sum::<f64>() <= f64::from(calls));
     assert!(counts.iter().sum::<f64>() > 0.0);
+    instance.finalize_and_wait().unwrap();
+}
+
+fn numbers(series: &Value, key: &str) -> Vec<f64> {
+    let values = series[key].as_array().map(Vec::as_slice).unwrap_or_default();
+    values.iter().filter_map(Value::as_f64).collect()
+}
+
+#[test]
+fn a_reset_takes_the_entries_of_all_series_and_each_call_is_in_one_of_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let prefix = folder.path().join("run").display().to_string();
+    let more = r#", "time_series": { "time_interval_sec": 0.001, "entries_max": 100000 }"#;
+    let instance = margo::init(&document(&prefix, more)).unwrap();
+    instance.register(ECHO, |handle| drop(handle.respond(handle.args()))).unwrap();
+    let to = ProviderHandle::from(instance.self_addr());
+    let (mut counted, mut last) = (0.0, [0.0; 2]);
+    for round in 1..=3 {
+        (0..5).for_each(|_| drop(instance.forward(ECHO, &to, &vec![1]).unwrap()));
+        let started = Instant::now();
+        // Until all that came since the last reset is there; a look changes nothing.
+        let there = |series: &Value| -> f64 {
+            numbers(&series["rpcs"]["echo:65535"], "count").iter().sum()
+        };
+        while counted + there(&instance.monitor_dump(false)["series"]) < 5.0 * f64::from(round) {
+            assert!(started.elapsed() < PATIENCE, "{}", instance.monitor_dump(false));
+            std::thread::yield_now();
+        }
+        let dump = instance.monitor_dump(true);
+        let series = &dump["series"];
+        counted += there(series);
+        assert_eq!(counted, 5.0 * f64::from(round), "{series}");
+        let of = [&series["rpcs"]["echo:65535"], &series["pools"]["__primary__"]];
+        for (own, last) in of.into_iter().zip(&mut last) {
+            let at = numbers(own, "timestamps");
+            assert!(at[0] > *last, "what was told already is told again: {own}");
+            *last = *at.last().unwrap();
+        }
+    }
     instance.finalize_and_wait().unwrap();
 }

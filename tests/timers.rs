@@ -123,6 +123,43 @@ fn timers_run_in_the_order_of_their_times_also_where_nothing_else_happens() {
     own.finalize_and_wait().unwrap();
 }
 
+/// How late the latest of 30 timers ran that a thread arms one after the other, most of them for an
+/// execution stream that sleeps then.
+fn latest(own: &Instance, spec: TimerSpec) -> Duration {
+    let (sender, runs) = mpsc::channel();
+    let run = move |tick: &mut margo::Tick| sender.send(tick.due().elapsed()).unwrap();
+    let timer = own.timer_with(spec, run);
+    let lateness = (0..30).map(|index| {
+        until("disarmed", || !timer.is_armed());
+        timer.start((1 + index % 7) * MS).unwrap();
+        runs.recv_timeout(PATIENCE).unwrap()
+    });
+    lateness.max().unwrap()
+}
+
+/// A progress loop that waits for the network for up to 100 ms, and that nobody wakes, would run
+/// them so much later.
+#[test]
+fn timers_are_not_late_where_nothing_else_happens_wherever_progress_is() {
+    let apart = r#"{ "argobots": {
+        "pools": [{ "name": "net" }, { "name": "work" }],
+        "xstreams": [{ "name": "__primary__", "scheduler": { "pools": ["work", "net"] } }] },
+        "progress_pool": "net", "rpc_pool": "work" }"#;
+    for document in ["{}", r#"{ "use_progress_thread": true }"#, apart] {
+        let own = margo::init(document).unwrap();
+        for inline in [false, true] {
+            let spec = if inline { TimerSpec::new().inline() } else { TimerSpec::new() };
+            // A machine that has too much to do decides nothing: it is not so time and again.
+            let mut tries = Vec::new();
+            while tries.last().is_none_or(|late| *late > 50 * MS) {
+                assert!(tries.len() < 20, "{document}: {tries:?}");
+                tries.push(latest(&own, spec.clone()));
+            }
+        }
+        own.finalize_and_wait().unwrap();
+    }
+}
+
 #[test]
 fn ticks_come_at_a_fixed_period_and_missed_ones_are_left_out() {
     let own = instance();

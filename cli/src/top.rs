@@ -5,6 +5,8 @@
 //! where they go; `screen.rs` is the terminal. Without a terminal the same lines are printed one
 //! block after the other, and with `--json` the snapshots themselves.
 
+#[cfg(test)]
+mod fuzzing;
 mod screen;
 mod view;
 

@@ -41,6 +41,9 @@ mod config;
 mod decode;
 mod effective;
 mod error;
+/// Entry point for fuzzers: whatever bytes it gets, it must return. See `fuzz/`.
+#[doc(hidden)]
+pub mod fuzzing;
 mod margo;
 mod mercury;
 mod monitoring;

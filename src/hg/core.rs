@@ -285,7 +285,7 @@ impl<T> Core<T> {
     /// Counterpart: `HG_Context_create`.
     pub fn context(self: &Arc<Self>) -> Result<Arc<Self>, HgError> {
         let primary = self.primary.as_ref().unwrap_or(self).clone();
-        if self.state().closed {
+        if self.is_closed() {
             return Err(HgError::Closed);
         }
         let (endpoint, options, class) =

@@ -76,6 +76,11 @@ impl<T> Core<T> {
         }
     }
 
+    /// Whether it was closed: nothing can be started any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state().closed
+    }
+
     fn close_own(&self) {
         let mut state = self.state();
         if std::mem::replace(&mut state.closed, true) {

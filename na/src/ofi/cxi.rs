@@ -283,7 +283,9 @@ mod tests {
             let error = key.resolve("cxi0", without).unwrap_err().to_string();
             assert!(error.contains(missing) && error.contains("not set"), "{error}");
         }
-        for (garbled, value) in [("SLINGSHOT_SVC_IDS", "a,b"), ("SLINGSHOT_VNIS", "1,65536")] {
+        let vnis = ["1,65536", ",", "garbage,more", "1;2,", "16369,-1"];
+        let garbled = vnis.map(|value| ("SLINGSHOT_VNIS", value));
+        for (garbled, value) in [("SLINGSHOT_SVC_IDS", "a,b")].into_iter().chain(garbled) {
             let key = AuthKey::parse("0:0:1").unwrap();
             let with = |name: &str| if name == garbled { Some(value.into()) } else { job(name) };
             let error = key.resolve("cxi0", with).unwrap_err().to_string();

@@ -201,6 +201,47 @@ fn a_canceled_call_does_not_wait_for_a_hung_fetch() {
     assert_eq!((origin.endpoint.registered(), target.endpoint.registered()), (0, 0));
 }
 
+/// How the wait for an origin that does not fetch its result ends.
+#[derive(Debug, PartialEq)]
+enum End {
+    Canceled,
+    Died,
+    TargetCloses,
+}
+
+/// The protocol of Mercury has no other end of it than these: an origin that lives and looks at
+/// nothing has its result kept.
+#[test]
+fn a_result_that_is_not_fetched_is_kept_until_its_origin_cancels_or_dies() {
+    for end in [End::Canceled, End::Died, End::TargetCloses] {
+        let (mut origin, mut target) = pair();
+        let op = origin.call(&target, b"", 1);
+        let request = arrive(&mut origin, &mut target);
+        answer(request, &pattern(2000), 2);
+        for _ in 0..100 {
+            target.step();
+        }
+        assert!(target.notes.responded.is_empty(), "it may still be fetched");
+        assert_eq!((target.endpoint.registered(), target.core.in_flight()), (1, 1));
+        match end {
+            End::Canceled => origin.core.cancel(op),
+            End::Died => origin.endpoint.kill(),
+            End::TargetCloses => target.core.close(),
+        }
+        if end == End::Canceled {
+            settle(&mut origin, &mut target);
+            assert!(matches!(ended(&mut origin, 1), Err(HgError::Canceled)));
+            assert_eq!(origin.endpoint.moves_started(), 0, "nobody wants it any more");
+        } else {
+            for _ in 0..100 {
+                target.step();
+            }
+        }
+        assert_eq!(target.notes.responded[&2].is_ok(), end == End::Canceled, "{end:?}");
+        assert_eq!((target.endpoint.registered(), target.core.in_flight()), (0, 0), "{end:?}");
+    }
+}
+
 /// A fetch that finds nothing would cost the connection there.
 #[test]
 fn arguments_of_a_canceled_call_stay_where_no_owner_is_asked() {
