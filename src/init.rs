@@ -22,7 +22,7 @@ use crate::instance::{Counters, Inner};
 use crate::log::{Log, log};
 use crate::metrics::{self, Listener, Watched};
 use crate::monitor::{self, InitialMonitors, Monitor, Monitoring};
-use crate::options::{hg_options, na_options, without_effect};
+use crate::options::{hg_options, na_options, unlike_limits, without_effect};
 use crate::profile::{self, Profile};
 use crate::progress::{self, Token};
 use crate::shutdown::Shutdown;
@@ -183,6 +183,9 @@ fn start(
 ) -> Result<Instance, InitError> {
     for key in without_effect(&resolved) {
         log!(log, WARN, "{key}: has no effect in this version");
+    }
+    if let Some(limits) = unlike_limits(&resolved) {
+        log!(log, WARN, "{limits}");
     }
     let dump_on_signal = resolved.dump_on_signal.map(DumpOnSignal::register).transpose()?;
     // A port that is taken is found before anything is started.
