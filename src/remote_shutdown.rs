@@ -5,6 +5,7 @@
 //! that "not allowed" can be told from "no such peer".
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use ult::PoolRef;
 
@@ -69,8 +70,23 @@ impl Instance {
     ///
     /// Counterpart: `margo_shutdown_remote_instance`.
     pub fn shutdown_remote(&self, peer: &Addr) -> Result<(), ShutdownRemoteError> {
+        self.shutdown_remote_timed(peer, Duration::MAX)
+    }
+
+    /// The same within `limit`: over ofi nobody is told that a peer is gone (`docs/transports.md`),
+    /// so that without a limit the call may wait for good.
+    ///
+    /// # Errors
+    ///
+    /// As [`shutdown_remote`](Self::shutdown_remote), with
+    /// [`ForwardError::TimedOut`](crate::ForwardError::TimedOut) when the time is over.
+    pub fn shutdown_remote_timed(
+        &self,
+        peer: &Addr,
+        limit: Duration,
+    ) -> Result<(), ShutdownRemoteError> {
         let target = ProviderHandle::from(peer.clone());
-        match self.forward(SHUTDOWN, &target, &())? {
+        match self.forward_timed(SHUTDOWN, &target, &(), limit)? {
             DONE => Ok(()),
             _ => Err(ShutdownRemoteError::NotEnabled { peer: peer.to_string() }),
         }
