@@ -1,7 +1,8 @@
 //! UCX: `ucx+all://host:port`, `ucx+tcp://…`, `ucx+sm://…`, `ucx+rc://…` and so on.
 //!
-//! The library, libucp 1.13 or later, is opened when the first endpoint is; without it every other
-//! transport works, and opening one of these says what is missing. What stands before `://` goes to
+//! The library, libucp 1.13 or later, is opened when the first endpoint is: the installed one, or
+//! what the environment variable `MARGO_LIBUCP` names. Without it every other transport works, and
+//! opening one of these says what is missing. What stands before `://` goes to
 //! `UCX_TLS`, what stands before a `/` in front of the host to `UCX_NET_DEVICES`; all other
 //! settings of UCX are taken from the environment, as for every program that uses it.
 //!

@@ -15,8 +15,8 @@ use super::inbox::{self, Inbox};
 use super::packing;
 use super::slots::Pinned;
 use super::sockaddr::RawAddress;
-use crate::Error;
 use crate::fork::Process;
+use crate::{Error, Uri};
 
 /// Active message of an unexpected message, as in Mercury (`NA_UCX_AM_MSG_ID`, na_ucx.c).
 pub(super) const AM_UNEXPECTED: u32 = 0;
@@ -162,8 +162,12 @@ impl Worker {
         check(self.ucp, status, "cannot receive active messages")
     }
 
-    /// Listens at `address`; answers which it is, for a free port.
-    pub(super) fn listen(&mut self, address: SocketAddr) -> Result<SocketAddr, Error> {
+    /// Listens at `address`, of `uri`; answers which it is, for a free port.
+    pub(super) fn listen(
+        &mut self,
+        address: SocketAddr,
+        uri: &Uri<'_>,
+    ) -> Result<SocketAddr, Error> {
         let raw = RawAddress::new(address);
         // SAFETY: plain data, for which all zero is valid; the mask says which fields are read.
         let mut params: ucp_listener_params_t = unsafe { std::mem::zeroed() };
@@ -178,7 +182,15 @@ impl Worker {
         // worker (contract of `open`).
         let status =
             unsafe { self.ucp.ucp_listener_create(self.worker, &params, &mut self.listener) };
-        check(self.ucp, status, &format!("cannot listen at {address}"))?;
+        if status == UCS_ERR_BUSY {
+            let what = format!(
+                "cannot open `{}` (its port is in use: take another one, or none for a free one): \
+                 UCX cannot listen at {address}",
+                uri.text
+            );
+            return Err(Error::io(what, std::io::Error::from(std::io::ErrorKind::AddrInUse)));
+        }
+        check(self.ucp, status, &format!("cannot listen at {address} for `{}`", uri.text))?;
         // SAFETY: plain data, for which all zero is valid.
         let mut attr: ucp_listener_attr_t = unsafe { std::mem::zeroed() };
         attr.field_mask = u64::from(UCP_LISTENER_ATTR_FIELD_SOCKADDR);
