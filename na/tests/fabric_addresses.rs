@@ -142,6 +142,19 @@ fn a_name_that_means_nothing_is_told_with_all_it_may_have_been() {
         for part in [&uri, "no interface here, and no host", "nor is it a device", "there is "] {
             assert!(error.to_string().contains(part), "{part}: {error}");
         }
+        assert_eq!(error.to_string().matches("lo (127.0.0.1)").count(), 1, "{error}");
+    }
+}
+
+#[test]
+fn the_devices_of_ucx_are_listed() {
+    for _ in ucx().take(1) {
+        let plugin = na::plugins().iter().find(|plugin| plugin.name() == "ucx").unwrap();
+        let devices = plugin.devices().unwrap();
+        let is_lo = |device: &&na::Device| device.protocol == "ucx+tcp" && device.name == "lo";
+        assert_eq!(devices.iter().filter(is_lo).count(), 1, "{devices:?}");
+        // Each can be opened by what is listed of it.
+        drop(open("ucx+tcp://lo/127.0.0.1:0").unwrap());
     }
 }
 

@@ -321,9 +321,13 @@ fn nothing(
             library.name()
         ));
     }
-    let mut there: Vec<_> =
-        of_this.iter().map(|device| format!("{} ({})", device.1, device.2)).collect();
-    there.dedup();
+    let mut there: Vec<String> = Vec::new();
+    for (_, device, address) in &of_this {
+        let described = format!("{device} ({address})");
+        if !there.contains(&described) {
+            there.push(described);
+        }
+    }
     let why = match &wanted.no_host {
         Some(reason) => format!("{reason}; nor is it a device"),
         None => library.strerror(errno),
