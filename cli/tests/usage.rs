@@ -169,6 +169,11 @@ fn info_tries_every_transport() {
             }
         }
     }
+    let ucx = transports.iter().find(|transport| transport["transport"] == "ucx+tcp").unwrap();
+    if ucx["works"] == true {
+        let devices = ucx["devices"].as_array().unwrap();
+        assert!(devices.iter().any(|device| device["protocol"] == "ucx+tcp"), "{ucx}");
+    }
     assert!(info["machine"]["cpus"].as_u64().unwrap() > 0);
 }
 
