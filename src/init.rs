@@ -22,7 +22,7 @@ use crate::instance::{Counters, Inner};
 use crate::log::{Log, log};
 use crate::metrics::{self, Listener, Watched};
 use crate::monitor::{self, InitialMonitors, Monitor, Monitoring};
-use crate::options::{hg_options, na_options, without_effect};
+use crate::options::{hg_options, na_options, unlike_limits, without_effect};
 use crate::profile::{self, Profile};
 use crate::progress::{self, Token};
 use crate::shutdown::Shutdown;
@@ -177,7 +177,7 @@ fn start(
     home: &Home,
     (log, monitors): (Log, InitialMonitors),
 ) -> Result<Instance, InitError> {
-    warn_of_what_does_nothing(&resolved, &monitors, &log);
+    warn_of_settings(&resolved, &monitors, &log);
     let dump_on_signal = resolved.dump_on_signal.map(DumpOnSignal::register).transpose()?;
     // A port that is taken is found before anything is started.
     let listener = match &resolved.metrics.listen {
@@ -248,10 +248,13 @@ fn start(
     Ok(instance)
 }
 
-/// Says which settings of the document come to nothing.
-fn warn_of_what_does_nothing(resolved: &Resolved, monitors: &InitialMonitors, log: &Log) {
+/// Says which settings of the document come to nothing, or to something else than in C.
+fn warn_of_settings(resolved: &Resolved, monitors: &InitialMonitors, log: &Log) {
     for key in without_effect(resolved) {
         log!(log, WARN, "{key}: has no effect in this version");
+    }
+    if let Some(limits) = unlike_limits(resolved) {
+        log!(log, WARN, "{limits}");
     }
     let other = resolved.monitoring.as_ref().filter(|_| resolved.monitor.is_none());
     if let Some(name) = other.and_then(|monitoring| monitoring.get("name"))

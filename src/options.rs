@@ -50,6 +50,24 @@ pub(crate) fn never_sleeps(resolved: &Resolved) -> bool {
     resolved.mercury.na_no_block || resolved.progress_timeout_max.is_zero()
 }
 
+/// That messages of one kind may be longer here than C Mercury takes them, which has a limit for
+/// each: nothing negotiates them over ofi, so that the other side loses what is longer.
+pub(crate) fn unlike_limits(resolved: &Resolved) -> Option<String> {
+    let mercury = &resolved.mercury;
+    let default = na::OpenOptions::default().message_bytes_max;
+    let limit = |bytes: u32| if bytes == 0 { default } else { bytes as usize };
+    let unexpected = limit(mercury.na_max_unexpected_size);
+    let expected = limit(mercury.na_max_expected_size);
+    let here = na_options(resolved).message_bytes_max;
+    (resolved.address.starts_with("ofi+") && unexpected != expected).then(|| {
+        format!(
+            "mercury.na_max_unexpected_size comes to {unexpected} and na_max_expected_size to \
+             {expected} in C Mercury; here messages of both kinds have up to {here} bytes, and \
+             peers in C lose what is longer than theirs: set both to the same everywhere"
+        )
+    })
+}
+
 /// How to open the endpoint.
 pub(crate) fn na_options(resolved: &Resolved) -> na::OpenOptions {
     let mercury = &resolved.mercury;
@@ -275,6 +293,31 @@ mod tests {
         opened_by(&format!("{{ {sizes} }}"), |o| o.message_bytes_max = 800);
         let ours = format!(r#"{{ {sizes}, "margo": {{ "eager_size": 900 }} }}"#);
         opened_by(&ours, |o| o.message_bytes_max = 900);
+    }
+
+    #[test]
+    fn limits_that_c_would_not_share_are_told_over_ofi() {
+        let told = |address: &str, sizes: &str| {
+            let document =
+                format!(r#"{{ "mercury": {{ {sizes} }}, "margo": {{ "address": "{address}" }} }}"#);
+            unlike_limits(&resolved(&document))
+        };
+        let unequal = r#""na_max_unexpected_size": 700, "na_max_expected_size": 800"#;
+        let said = told("ofi+tcp://", unequal).unwrap();
+        for part in ["na_max_unexpected_size comes to 700", "na_max_expected_size to 800"] {
+            assert!(said.contains(part), "{said}");
+        }
+        // The other one is C's default.
+        let one = r#""na_max_unexpected_size": 8192"#;
+        assert!(told("ofi+tcp://", one).unwrap().contains("to 4096 in C"));
+        for (address, sizes) in [
+            ("ofi+tcp://", ""),
+            ("ofi+tcp://", r#""na_max_unexpected_size": 700, "na_max_expected_size": 700"#),
+            ("ofi+tcp://", r#""na_max_unexpected_size": 4096"#),
+            ("na+tcp://", unequal),
+        ] {
+            assert_eq!(told(address, sizes), None, "{address} {sizes}");
+        }
     }
 
     #[test]

@@ -73,8 +73,9 @@ impl Instance {
         agreed(peer, self.forward(SHUTDOWN, &ProviderHandle::from(peer.clone()), &())?)
     }
 
-    /// [`shutdown_remote`](Self::shutdown_remote) with a limit. A peer that was too slow to say so
-    /// may end all the same.
+    /// [`shutdown_remote`](Self::shutdown_remote) with a limit: over ofi nobody is told that a peer
+    /// is gone (`docs/transports.md`), so that without one the call may wait for good. A peer that
+    /// was too slow to say so may end all the same.
     ///
     /// # Errors
     ///

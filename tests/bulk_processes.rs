@@ -1,6 +1,7 @@
 //! The bulk cases of Mercury's own tests between processes: this one is the origin, whose memory it
 //! is, and the targets, which pull, compare and push, are processes of their own; over shared
-//! memory and TCP, polling and sleeping. The same cases within one process: `tests/bulk_cases.rs`.
+//! memory and TCP, polling and sleeping, and over ofi where it is asked for (`MARGO_TEST_OFI=1`).
+//! The same cases within one process: `tests/bulk_cases.rs`.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 mod bulk_support;
@@ -8,8 +9,10 @@ mod common;
 
 use bulk_support::exchange::{BUF, Exchange};
 use bulk_support::{MOVE, Node, PATIENCE, contents, cut, pattern};
-use common::process::{self, Service, say};
+use common::process::{self, Service, client_for, say, serve_if_asked};
+use common::{all_asked_for, bounded};
 use margo::hg::{Bulk, BulkOp, ForwardOptions, HgOptions, RequestHandle, proc};
+use margo::{ProviderHandle, Rpc};
 use na::{Access, Addr, LocalMem, Memory, RawSegment};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
@@ -34,9 +37,20 @@ const OTHER: usize = 100;
 
 const ROLE: &str = "MARGO_TEST_BULK_TARGET";
 
+/// Hands out memory of the service.
+const GIVE: Rpc<(), Bulk> = Rpc::new("give");
+
+/// Bytes of it.
+const GIVEN: usize = 1 << 20;
+
 /// Not a test of its own: the target of the others, in a process of its own.
 #[test]
 fn service_process() {
+    serve_if_asked(|service| {
+        let given = service.expose(pattern(GIVEN, 0), margo::Access::ReadWrite).unwrap();
+        let give = move |request: margo::Handle<(), Bulk>| request.respond(given.bulk()).unwrap();
+        service.register(GIVE, give).unwrap();
+    });
     let Some(asked) = process::asked(ROLE) else { return };
     let (address, sleeps) = asked.split_once(' ').unwrap();
     let mut target =
@@ -209,4 +223,60 @@ fn over_tcp() {
 #[test]
 fn over_tcp_sleeping() {
     cases("na+tcp://127.0.0.1:0", true);
+}
+
+/// The cases over a provider of libfabric, if they are asked for.
+fn over_ofi(address: &'static str, sleeps: bool) {
+    let asked = na::conformance::Optional { variable: "MARGO_TEST_OFI", uri: address };
+    match asked.lacks() {
+        None => cases(address, sleeps),
+        Some(lacks) => println!("SKIPPED: {lacks}"),
+    }
+}
+
+#[test]
+fn over_ofi_tcp() {
+    over_ofi("ofi+tcp://127.0.0.1:0", false);
+}
+
+#[test]
+fn over_ofi_tcp_rxm() {
+    over_ofi("ofi+tcp;ofi_rxm://127.0.0.1:0", false);
+}
+
+#[test]
+fn over_ofi_tcp_rxm_sleeping() {
+    over_ofi("ofi+tcp;ofi_rxm://127.0.0.1:0", true);
+}
+
+#[test]
+fn over_ofi_shm() {
+    over_ofi("ofi+shm://", false);
+}
+
+/// An owner that does nothing but wait for its end serves the transfers of others, whose progress
+/// over most fabrics is its own matter.
+#[test]
+fn an_owner_that_waits_for_its_end_serves_transfers() {
+    for transport in all_asked_for() {
+        bounded(transport, move || {
+            let service = Service::start(transport);
+            let client = client_for(&service.address);
+            let owner = client.lookup(&service.address).unwrap();
+            let bulk = client.forward(GIVE, &ProviderHandle::from(owner.clone()), &()).unwrap();
+            let mut buffer = client.bulk_buffer(GIVEN).unwrap();
+            for round in 0..8 {
+                let from = round * OTHER;
+                let expected = pattern(GIVEN, from);
+                buffer.fill(0);
+                client.pull(&owner, &bulk, 0, &mut buffer, 0..GIVEN).unwrap();
+                assert!(*buffer == *expected, "{transport}: pulled bytes differ");
+                buffer.copy_from_slice(&pattern(GIVEN, from + OTHER));
+                // So that it sleeps, where it can.
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                client.push(&owner, &bulk, 0, &mut buffer, 0..GIVEN).unwrap();
+            }
+            client.finalize_and_wait().unwrap();
+        });
+    }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::process::{Service, client_for, serve_if_asked};
-use common::{PATIENCE, Pair, TRANSPORTS, bounded, on_each};
+use common::{PATIENCE, Pair, TRANSPORTS, bounded, on_each_with_extensions};
 use margo::hg::{
     Core, ForwardOptions, HgError, HgOptions, RequestHandle, Response, Sink, margo as prefix, proc,
 };
@@ -76,7 +76,7 @@ fn call_until_deadline(pair: &Pair, begun: impl Fn() -> bool) {
 
 #[test]
 fn a_handler_knows_the_time_that_is_left() {
-    on_each(|pair| {
+    on_each_with_extensions(|pair| {
         let left = |handle: &Handle<(), Option<Duration>>| {
             assert_eq!(handle.deadline().is_some(), handle.remaining().is_some());
             assert!(!handle.is_canceled());
@@ -96,7 +96,7 @@ fn a_handler_knows_the_time_that_is_left() {
 
 #[test]
 fn a_deadline_fires_the_token() {
-    on_each(|pair| {
+    on_each_with_extensions(|pair| {
         let held = hold(&pair.service);
         call_until_deadline(&pair, || !held.is_empty());
         let (token, handle) = next(&held);
@@ -111,7 +111,7 @@ fn a_deadline_fires_the_token() {
 
 #[test]
 fn a_handler_that_never_waits_sees_its_deadline_too() {
-    on_each(|pair| {
+    on_each_with_extensions(|pair| {
         let rounds = |handle: &Handle<u32, u32>| {
             // Nobody else runs on this xstream, no timer either.
             let start = Instant::now();
@@ -136,7 +136,7 @@ fn a_handler_that_never_waits_sees_its_deadline_too() {
 
 #[test]
 fn a_token_can_be_selected_on_and_has_an_end_with_its_request() {
-    on_each(|pair| {
+    on_each_with_extensions(|pair| {
         let chosen = Arc::new(Eventual::new());
         let tell = chosen.clone();
         let work = Arc::new(Eventual::<()>::new());
@@ -204,7 +204,7 @@ fn work_that_nobody_waits_for_is_not_started() {
 #[test]
 fn nested_calls_have_the_deadline_of_the_call_that_they_serve() {
     const OUTER: Rpc<bool, Result<Option<Duration>, String>> = Rpc::new("outer");
-    on_each(|pair| {
+    on_each_with_extensions(|pair| {
         pair.service.serve(LEFT).returning(Handle::remaining).unwrap();
         let held = hold(&pair.service);
         let own = ProviderHandle::from(pair.service.self_addr());
@@ -245,7 +245,7 @@ fn nested_calls_have_the_deadline_of_the_call_that_they_serve() {
 
 #[test]
 fn an_origin_that_leaves_fires_the_token() {
-    on_each(|pair| {
+    on_each_with_extensions(|pair| {
         let held = hold(&pair.service);
         let (caller, to) = (pair.client.clone(), pair.target());
         let call = std::thread::spawn(move || caller.forward(HOLD, &to, &1));
@@ -374,7 +374,7 @@ impl Origin {
 
 #[test]
 fn a_call_that_its_origin_cancels_fires_the_token() {
-    on_each(|Pair { service, client }| {
+    on_each_with_extensions(|Pair { service, client }| {
         let held = hold(&service);
         let (mut origin, to) = Origin::new(&service);
         let calls = [1, 2].map(|n| origin.call(&to, n));
@@ -422,7 +422,7 @@ fn a_request_that_is_canceled_while_it_waits_is_not_started() {
 
 #[test]
 fn a_request_that_is_canceled_or_dropped_fires_the_token() {
-    on_each(|pair| {
+    on_each_with_extensions(|pair| {
         let held = hold(&pair.service);
         for dropped in [false, true] {
             let request = pair.client.iforward(HOLD, &pair.target(), &1).unwrap();
@@ -445,7 +445,7 @@ fn a_request_that_is_canceled_or_dropped_fires_the_token() {
 #[test]
 fn transfers_of_a_handler_end_at_its_deadline() {
     const MOVE: Rpc<(Bulk, bool), ()> = Rpc::new("move");
-    on_each(|pair| {
+    on_each_with_extensions(|pair| {
         let (sender, results) = channel::unbounded();
         let transfer = move |handle: &Handle<(Bulk, bool), ()>| {
             let (remote, later) = handle.args();
@@ -499,7 +499,7 @@ fn transfers_of_a_handler_end_at_its_deadline() {
 #[test]
 fn what_a_handler_sends_has_the_deadline_of_its_request() {
     const TELL: OneWay<u32> = OneWay::new("tell");
-    on_each(|pair| {
+    on_each_with_extensions(|pair| {
         let (sender, told) = channel::unbounded();
         let tell = move |handle: Handle<u32, _>| {
             sender.send((*handle.args(), handle.deadline())).unwrap();

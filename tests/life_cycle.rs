@@ -120,7 +120,7 @@ fn callbacks_may_enter_callbacks_and_panic() {
 
 #[test]
 fn a_callback_that_does_not_end_holds_up_nobody() {
-    let own = Instance::builder("na+sm://").grace(Duration::from_millis(50)).start().unwrap();
+    let own = Instance::builder("na+sm://").grace(Duration::from_millis(500)).start().unwrap();
     let gate = Arc::new(Eventual::new());
     let (opens, ran) = (gate.clone(), Arc::new(AtomicUsize::new(0)));
     let after = ran.clone();
@@ -257,7 +257,9 @@ fn a_peer_ends_an_instance_if_that_allows_it() {
         pair.client.shutdown_remote(target.addr()).unwrap();
         let service = pair.service.clone();
         bounded("the end of the peer", move || service.wait_for_finalize().unwrap());
-        let error = pair.client.shutdown_remote(target.addr()).unwrap_err();
+        // Over ofi nobody says that the peer is gone.
+        let limit = Duration::from_secs(1);
+        let error = pair.client.shutdown_remote_timed(target.addr(), limit).unwrap_err();
         assert!(matches!(error, ShutdownRemoteError::Forward(_)), "{error}");
         pair.end();
     });

@@ -17,6 +17,8 @@ use margo::{Bulk, ConstStr, ProviderId, ReturnCode, RpcId};
 use na::MsgBuf;
 use serde::{Deserialize, Serialize};
 
+#[path = "vectors/live.rs"]
+mod live;
 #[path = "vectors/more.rs"]
 mod more;
 
@@ -26,6 +28,8 @@ const MESSAGE_MAX: usize = 4096;
 /// One captured call.
 struct Call {
     title: &'static str,
+    /// Of both messages.
+    tag: u32,
     request: Vec<u8>,
     response: Vec<u8>,
 }
@@ -33,6 +37,7 @@ struct Call {
 /// One file.
 struct Capture {
     format: Format,
+    level: ChecksumLevel,
     /// Over shared memory, whose memory handles are no secret.
     shared_memory: bool,
     calls: Vec<Call>,
@@ -46,22 +51,25 @@ fn unhex(hex: &str) -> Vec<u8> {
 fn parse(level: Option<ChecksumLevel>, source_bytes: usize, text: &'static str) -> Capture {
     let build = if level.is_some() { Build::Checksum } else { Build::Plain };
     let format = Format::new(build, level.unwrap_or_default());
-    let message = |line: &str, kind: &str, skip: usize| {
-        let [found, _tag, len, hex] = line.split(' ').collect::<Vec<_>>()[..] else {
+    let message = |line: &str, kind: &str, tag: u32, skip: usize| {
+        let [found, of, len, hex] = line.split(' ').collect::<Vec<_>>()[..] else {
             panic!("{line}")
         };
-        assert_eq!(found, kind);
+        assert_eq!((found, of), (kind, &*format!("tag={tag}")));
         let bytes = unhex(hex);
         assert_eq!(len, format!("len={}", bytes.len()), "the capture is whole");
         bytes[skip..].to_vec()
     };
     let lines: Vec<_> = text.lines().collect();
-    let calls = lines.chunks(3).map(|lines| Call {
+    // C counts its calls from 1.
+    let calls = lines.chunks(3).zip(1..).map(|(lines, tag)| Call {
         title: lines[0].strip_prefix("# ").unwrap(),
-        request: message(lines[1], "unexpected", source_bytes),
-        response: message(lines[2], "expected", 0),
+        tag,
+        request: message(lines[1], "unexpected", tag, source_bytes),
+        response: message(lines[2], "expected", tag, 0),
     });
-    Capture { format, shared_memory: source_bytes == 0, calls: calls.collect() }
+    let level = level.unwrap_or_default();
+    Capture { format, level, shared_memory: source_bytes == 0, calls: calls.collect() }
 }
 
 fn shared_memory() -> [Capture; 4] {
@@ -456,7 +464,7 @@ fn with_checksums_every_damage_is_found() {
     for capture in [headers, payload] {
         let format = capture.format;
         let covers_payload = format.level() == ChecksumLevel::Payload;
-        for Call { request, response, title } in &capture.calls {
+        for Call { request, response, title, .. } in &capture.calls {
             let overflowed = wire::decode_request(format, request).unwrap().0.more_data;
             for bit in 0..request.len() * 8 {
                 let mut message = request.clone();

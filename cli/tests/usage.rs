@@ -169,6 +169,11 @@ fn info_tries_every_transport() {
             }
         }
     }
+    let ucx = transports.iter().find(|transport| transport["transport"] == "ucx+tcp").unwrap();
+    if ucx["works"] == true {
+        let devices = ucx["devices"].as_array().unwrap();
+        assert!(devices.iter().any(|device| device["protocol"] == "ucx+tcp"), "{ucx}");
+    }
     assert!(info["machine"]["cpus"].as_u64().unwrap() > 0);
 }
 
@@ -203,8 +208,11 @@ fn info_says_what_was_tried_to_find_a_library() {
     let temp = tempfile::tempdir().unwrap();
     let mut info = margo(temp.path());
     info.arg("info").env("MARGO_LIBFABRIC", "/nowhere/libfabric.so.1");
+    info.env("MARGO_LIBUCP", "/nowhere/libucp.so.0");
     let ended = run(&mut info, "").expect(0);
-    assert!(ended.stdout.contains("/nowhere/libfabric.so.1: "), "{ended:#?}");
+    for part in ["/nowhere/libfabric.so.1: ", "/nowhere/libucp.so.0: ", "libucx0", "libfabric1"] {
+        assert!(ended.stdout.contains(part), "{part}: {ended:#?}");
+    }
     let others = ended.stdout.split("\nofi+tcp").next().unwrap();
     assert_eq!(others.matches("works; bulk data: ").count(), 3, "{ended:#?}");
 }

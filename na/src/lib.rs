@@ -120,6 +120,8 @@ pub mod conformance;
 pub mod fuzzing {
     pub use crate::uri::fuzzing::addresses;
 
+    #[cfg(feature = "ofi")]
+    pub use crate::ofi::fuzzing as ofi;
     #[cfg(feature = "sm")]
     pub use crate::sm::fuzzing as sm;
     #[cfg(feature = "tcp")]

@@ -7,7 +7,7 @@
 //! that, IPv6 subnets are taken as well, and of a host or an interface with several addresses one
 //! in the subnet goes first.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use crate::{AddrFormat, Error, OpenOptions, Subnet, interface};
 
@@ -99,6 +99,48 @@ impl Wanted {
     }
 }
 
+/// The address under which others reach a socket that is bound to `bound`: for all interfaces, the
+/// one in the subnet that is asked for; else the one that the system would use towards the outside,
+/// else loopback.
+pub(crate) fn reachable(
+    transport: &'static str,
+    bound: SocketAddr,
+    wanted: &Wanted,
+) -> Result<SocketAddr, Error> {
+    if !bound.ip().is_unspecified() {
+        return Ok(bound);
+    }
+    let in_subnet = wanted.in_subnet(transport, bound.port())?;
+    let same_family = |address: &SocketAddr| address.is_ipv4() == bound.is_ipv4();
+    Ok(in_subnet.filter(same_family).unwrap_or_else(|| towards_outside(bound)))
+}
+
+fn towards_outside(bound: SocketAddr) -> SocketAddr {
+    // Addresses reserved for documentation: connecting a UDP socket chooses a route and sends
+    // nothing.
+    let (any, outside, fallback): (IpAddr, IpAddr, IpAddr) = match bound {
+        SocketAddr::V4(_) => (
+            Ipv4Addr::UNSPECIFIED.into(),
+            Ipv4Addr::new(192, 0, 2, 1).into(),
+            Ipv4Addr::LOCALHOST.into(),
+        ),
+        SocketAddr::V6(_) => (
+            Ipv6Addr::UNSPECIFIED.into(),
+            Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+            Ipv6Addr::LOCALHOST.into(),
+        ),
+    };
+    let route = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((outside, 9))?;
+        socket.local_addr()
+    });
+    let ip = match route {
+        Ok(address) if !address.ip().is_unspecified() => address.ip(),
+        _ => fallback,
+    };
+    SocketAddr::new(ip, bound.port())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,5 +198,15 @@ mod tests {
         assert!(error.contains("240.1.2.0/24"), "{error}");
         assert!(up.iter().all(|(name, _)| error.contains(name.as_str())), "{error}");
         assert_eq!(Wanted::default().in_subnet("tcp", 0).unwrap(), None);
+    }
+
+    #[test]
+    fn all_interfaces_become_an_address_to_call() {
+        for text in ["0.0.0.0:7", "[::]:7", "127.0.0.1:7"] {
+            let bound = text.parse().unwrap();
+            let address = reachable("tcp", bound, &Wanted::default()).unwrap();
+            assert!(!address.ip().is_unspecified());
+            assert_eq!(address.port(), 7);
+        }
     }
 }

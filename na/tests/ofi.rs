@@ -81,6 +81,20 @@ mod shm {
     na::conformance! { OPEN; operations_end_once_whatever_happens }
 }
 
+/// Which libfabric has given up: that messages and transfers go. Of the others within a process all
+/// but one pass: a message that was sent after one whose cancel came too late may overtake it.
+mod sockets {
+    use super::*;
+
+    const OPEN: Optional = over("ofi+sockets://127.0.0.1:0");
+
+    na::conformance! {
+        OPEN;
+        echoes_both_kinds, empty_and_longest_messages_pass, tags_and_sources_are_told_apart,
+        get_and_put_move_the_named_bytes, large_transfers_are_complete, canceled_receives_end_once
+    }
+}
+
 #[test]
 fn what_cannot_be_opened_is_told_with_what_there_is() {
     let told = |uri: &str| na::open(uri, &OpenOptions::default()).unwrap_err();

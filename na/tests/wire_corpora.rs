@@ -118,3 +118,9 @@ fn addresses_do_no_harm() {
 fn ucx_control_messages_do_no_harm() {
     replay("ucx_control", 30_000, fuzzing::ucx::control);
 }
+
+#[cfg(feature = "ofi")]
+#[test]
+fn ofi_bytes_do_no_harm() {
+    replay("ofi_bytes", 30_000, fuzzing::ofi::bytes);
+}

@@ -11,7 +11,7 @@ cd "$(dirname "$0")"
 functions=(
     ucs_status_string ucp_get_version_string
     ucp_config_read ucp_config_modify ucp_config_release
-    ucp_init_version ucp_cleanup
+    ucp_init_version ucp_cleanup ucp_context_print_info
     ucp_worker_create ucp_worker_destroy ucp_worker_progress
     ucp_worker_get_efd ucp_worker_arm ucp_worker_set_am_recv_handler
     ucp_listener_create ucp_listener_destroy ucp_listener_query ucp_listener_reject

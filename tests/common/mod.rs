@@ -46,13 +46,23 @@ impl Pair {
     }
 }
 
-/// Runs `body` for both transports, and for the fabrics that are asked for.
-pub(crate) fn on_each(body: impl Fn(Pair)) {
+/// Both transports, and the fabrics that are asked for.
+pub(crate) fn all_asked_for() -> impl Iterator<Item = &'static str> {
     let asked = |(variable, _): &(&str, &str)| std::env::var_os(variable).is_some();
     let fabrics = FABRICS.into_iter().filter(asked).map(|(_, transport)| transport);
-    for transport in TRANSPORTS.into_iter().chain(fabrics) {
-        body(Pair::new(transport));
-    }
+    TRANSPORTS.into_iter().chain(fabrics)
+}
+
+/// Runs `body` for both transports, and for the fabrics that are asked for.
+pub(crate) fn on_each(body: impl Fn(Pair)) {
+    all_asked_for().for_each(|transport| body(Pair::new(transport)));
+}
+
+/// The same without ofi, whose requests are C Mercury's to the byte: they carry nothing of ours, so
+/// that handlers hear of no deadline and no cancel.
+pub(crate) fn on_each_with_extensions(body: impl Fn(Pair)) {
+    let ours = all_asked_for().filter(|transport| !transport.starts_with("ofi+"));
+    ours.for_each(|transport| body(Pair::new(transport)));
 }
 
 /// Runs `body` on another thread and panics if it takes longer than [`PATIENCE`].

@@ -22,9 +22,11 @@ fn parse(level: Option<ChecksumLevel>, source_bytes: usize, text: &'static str) 
             calls.push((title, Vec::new()));
             continue;
         }
-        let [kind, _tag, len, hex] = line.split(' ').collect::<Vec<_>>()[..] else {
+        let [kind, tag, len, hex] = line.split(' ').collect::<Vec<_>>()[..] else {
             panic!("{line}")
         };
+        // Each message of a call has the tag of its request; C counts its calls from 1.
+        assert_eq!(tag, format!("tag={}", calls.len()));
         let bytes = unhex(hex);
         assert_eq!(len, format!("len={}", bytes.len()), "the capture is whole");
         let is_expected = kind == "expected";

@@ -6,17 +6,20 @@
 //! | `sockaddr_in`, 16 bytes | `1.2.3.4:port` | the same 16 bytes |
 //! | `sockaddr_in6`, 28 bytes | `[::1]:port` | address and port, 18 bytes |
 //! | string with an end | what follows `://` in it | the string in 128 bytes |
-//! | Slingshot's, 8 bytes: u32 process and adapter, u16 virtual network, padding | the u32, `0x%08x` | the same bytes |
+//! | Slingshot's, 8 bytes: u32 process and adapter, u16 virtual network, padding | the u32, `0x%08x` | the same bytes; before libfabric 1.20 the u32 |
 //! | Omni-Path's, see [`opx`] | [`opx`] | 16 bytes, see [`opx`] |
 //! | another fabric's own | hexadecimal, `0x…` | the same bytes |
 //!
 //! Source: `na_ofi_raw_addr_serialize`, `na_ofi_str_to_raw_addr` in `na_ofi.c`; for Slingshot
-//! `struct cxip_addr` in `cxip.h`, `ofi_straddr` in libfabric's `common.c`, `na_ofi_str_to_cxi`.
+//! `struct cxip_addr` in `cxip.h`, `ofi_straddr` in libfabric's `common.c`, `na_ofi_str_to_cxi`;
+//! `struct na_ofi_cxi_addr`, which C builds without the network before libfabric 1.20.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
 
+use ofi_sys::Version;
+
 use super::opx;
-use super::provider::{Format, Provider};
+use super::provider::{Format, Provider, named};
 use crate::{Addr, Error, Uri, interface};
 
 /// Bytes of a string before a message.
@@ -194,6 +197,9 @@ impl RawAddr {
                 bytes.into()
             }
             Format::Opx(layout) => layout.header(&self.0).into(),
+            // Where the provider tells the source, nothing goes before messages, but addresses are
+            // serialised.
+            Format::Cxi if !provider.source => self.0.iter().take(CXI_BYTES).copied().collect(),
             _ => self.0.clone(),
         }
     }
@@ -318,9 +324,46 @@ pub(super) fn resolve(uri: &str, host: &str, port: u16) -> Result<Vec<SocketAddr
     Ok(found.collect())
 }
 
+/// Libraries whose forms of addresses differ, and what an endpoint of each form has as its own: the
+/// provider and the length.
+const VERSIONS: [(u16, u16); 4] = [(1, 19), (1, 22), (2, 1), (2, 6)];
+const FORMS: [(&str, usize); 7] =
+    [("tcp", 16), ("tcp", 28), ("shm", 0), ("cxi", 8), ("opx", 8), ("opx", 16), ("efa", 32)];
+
+/// See [`super::fuzzing::bytes`].
+pub(super) fn fuzz(choice: u8, bytes: &[u8]) {
+    let (choice, of_form) = (usize::from(choice) / FORMS.len(), usize::from(choice) % FORMS.len());
+    let (major, minor) = VERSIONS[choice % VERSIONS.len()];
+    let (name, len) = FORMS[of_form];
+    let Some(provider) = named(name) else { return };
+    let provider = provider.in_version(Version { major, minor });
+    let own = RawAddr::from_library(&vec![0xa5; len]);
+    let same = |read: RawAddr| {
+        assert_eq!(RawAddr::deserialise(provider, &own, &read.serialise(provider)), Some(read));
+    };
+    if let Some(header) = bytes.get(..own.header(provider).len())
+        && let Some(read) = RawAddr::from_header(provider, &own, header)
+    {
+        let again = RawAddr::from_header(provider, &own, &read.header(provider));
+        assert_eq!(again.as_ref(), Some(&read));
+        let text = read.uri(provider);
+        // Names of hosts would be resolved.
+        if provider.format != Format::Socket
+            && let Ok(uri) = Uri::parse(&text)
+            && let Ok(named) = RawAddr::of_peer(provider, &uri, &own)
+        {
+            assert_eq!(named.uri(provider), text);
+        }
+        same(read);
+    }
+    if let Some(read) = RawAddr::deserialise(provider, &own, bytes) {
+        same(read);
+    }
+    let _ = RawAddr::of_source(provider, &own, bytes).uri(provider);
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::provider::named;
     use super::*;
 
     /// The peer of that URI, where our address has `len` bytes.

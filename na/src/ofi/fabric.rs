@@ -50,8 +50,12 @@ pub(super) fn unavailable(reason: String) -> Error {
 
 /// An error number of the library (positive) as an error of ours.
 pub(super) fn failed(library: &Library, what: impl fmt::Display, errno: c_int) -> Error {
-    let said = library.strerror(errno);
-    Error::io(format!("libfabric: {what}"), std::io::Error::other(format!("{said} ({errno})")))
+    // Below that they are the system's.
+    let source = match errno < raw::FI_ERRNO_OFFSET as c_int {
+        true => std::io::Error::from_raw_os_error(errno),
+        false => std::io::Error::other(format!("{} ({errno})", library.strerror(errno))),
+    };
+    Error::io(format!("libfabric: {what}"), source)
 }
 
 /// `Err` for a negated error number.

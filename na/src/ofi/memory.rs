@@ -309,6 +309,25 @@ pub(super) fn remote(bytes: &[u8]) -> Option<RemoteMem> {
     Some(RemoteMem { key: word(bytes, 0)?, len, access, native: Some(bytes.into()) })
 }
 
+/// See [`super::fuzzing::bytes`].
+pub(super) fn fuzz(bytes: &[u8]) {
+    let read = remote(bytes);
+    for virtual_addresses in [false, true] {
+        let Some(pieces) = pieces(bytes, virtual_addresses) else {
+            // Offsets may overflow where addresses do not.
+            assert!(read.is_none() || !virtual_addresses);
+            continue;
+        };
+        let mut end = 0;
+        for piece in &pieces {
+            assert_eq!(piece.start, end, "one behind the other");
+            assert!(piece.addr.checked_add(piece.len).is_some());
+            end = piece.start + piece.len;
+        }
+        assert!(read.as_ref().is_none_or(|read| read.len == end));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

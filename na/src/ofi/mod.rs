@@ -62,6 +62,22 @@ mod unexpected;
 #[cfg(test)]
 mod wire_doc;
 
+/// Entry points for fuzzers, see [`crate::fuzzing`].
+#[doc(hidden)]
+pub mod fuzzing {
+    /// What a peer says of itself, before requests and in descriptors, and of its memory. The first
+    /// byte chooses provider and version, by which addresses differ.
+    ///
+    /// # Panics
+    ///
+    /// If what is accepted does not say the same when it is written again, or contradicts itself.
+    pub fn bytes(data: &[u8]) {
+        let Some((choice, bytes)) = data.split_first() else { return };
+        super::address::fuzz(*choice, bytes);
+        super::memory::fuzz(bytes);
+    }
+}
+
 use std::sync::Arc;
 
 use crate::{Device, Endpoint, Error, OpenOptions, Plugin, Uri};
@@ -106,6 +122,19 @@ impl Plugin for Ofi {
     }
 
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
-        Ok(Arc::new(endpoint::OfiEndpoint::open(uri, options)?))
+        let opened = endpoint::OfiEndpoint::open(uri, options);
+        Ok(Arc::new(opened.map_err(|error| of_address(uri, error))?))
     }
+}
+
+/// What libfabric refused, with the address that was to be opened.
+fn of_address(uri: &Uri<'_>, error: Error) -> Error {
+    let Error::Io { what, source } = error else { return error };
+    let advice = match source.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            " (its port is in use: take another one, or none for a free one)"
+        }
+        _ => "",
+    };
+    Error::Io { what: format!("cannot open `{}`{advice}: {what}", uri.text), source }
 }

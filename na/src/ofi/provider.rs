@@ -39,7 +39,8 @@ pub(super) struct Provider {
     /// [`multi_recv`](Self::multi_recv). (`shm` of 1.17 says that it does, and crashes when told
     /// how much room to leave.)
     pub(super) multi_recv_since: Option<Version>,
-    /// Tells who a message is from. Else the sender's address goes before each unexpected one.
+    /// Is asked to tell who a message is from. Else the sender's address goes before each
+    /// unexpected one.
     pub(super) source: bool,
     /// Waits on a descriptor.
     pub(super) wait_fd: bool,
@@ -77,6 +78,7 @@ impl Provider {
                 opx::Layout::Contexts => &OPX_CONTEXTS,
                 opx::Layout::Planes => &OPX_PLANES,
             },
+            Format::Cxi if version < CXI_TELLS_SOURCE_SINCE => &CXI_WITHOUT_SOURCE,
             _ => self,
         }
     }
@@ -112,6 +114,25 @@ const fn opx(layout: opx::Layout) -> Provider {
 /// As it is in later versions of libfabric than the table has.
 static OPX_CONTEXTS: Provider = opx(opx::Layout::Contexts);
 static OPX_PLANES: Provider = opx(opx::Layout::Planes);
+
+/// The first version of libfabric whose `cxi` is asked for the source of messages, here and by C
+/// (`na_ofi_getinfo`).
+const CXI_TELLS_SOURCE_SINCE: Version = Version { major: 1, minor: 20 };
+
+const CXI: Provider = Provider {
+    name: "cxi",
+    known_as: &["cxi"],
+    format: Format::Cxi,
+    protocol: raw::FI_PROTO_CXI,
+    multi_recv_since: version(1, 0),
+    source: true,
+    wait_fd: true,
+    classes: true,
+    summary: "HPE Slingshot",
+    ..BASE
+};
+
+static CXI_WITHOUT_SOURCE: Provider = Provider { source: false, ..CXI };
 
 /// All of them.
 pub(super) static PROVIDERS: [Provider; 8] = [
@@ -156,18 +177,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         summary: "shared memory within one host",
         ..BASE
     },
-    Provider {
-        name: "cxi",
-        known_as: &["cxi"],
-        format: Format::Cxi,
-        protocol: raw::FI_PROTO_CXI,
-        multi_recv_since: version(1, 0),
-        source: true,
-        wait_fd: true,
-        classes: true,
-        summary: "HPE Slingshot",
-        ..BASE
-    },
+    CXI,
     Provider {
         name: "efa",
         known_as: &["efa"],

@@ -34,11 +34,52 @@ struct Wanted {
     node: Option<(Option<CString>, CString)>,
     /// The name of the device.
     domain: Option<String>,
+    /// Why that name, which stood where a host may stand, is none.
+    no_host: Option<String>,
     format: Option<u32>,
     mr_mode: u32,
 }
 
 impl Wanted {
+    /// What stands behind `://` of a provider with IP addresses.
+    fn take_node(&mut self, uri: &Uri<'_>, own: &own_address::Wanted) -> Result<(), Error> {
+        let Node { domain, host, port } = Node::parse(uri)?;
+        self.domain = domain;
+        self.format = Some(match own.format() {
+            AddrFormat::Ipv6 => raw::FI_SOCKADDR_IN6,
+            _ => raw::FI_SOCKADDR_IN,
+        });
+        if host.is_empty() {
+            if let Some(address) = own.in_subnet("ofi", port)? {
+                self.take(address);
+            }
+            return Ok(());
+        }
+        match resolve(uri.text, &host, port) {
+            Ok(mut found) => {
+                // IPv4 first, as in C, unless an IPv6 address was written.
+                found.sort_by_key(SocketAddr::is_ipv6);
+                if found.is_empty() {
+                    return Err(bad(uri.text, format!("host `{host}` has no address")));
+                }
+                let address = own.among(uri.text, &host, &found)?;
+                // An endpoint of libfabric has one address, by which peers know it: `0.0.0.0` would
+                // be nobody's.
+                self.take(own_address::reachable("ofi", address, own)?);
+            }
+            // It may be the name of a device.
+            Err(error) if self.domain.is_none() && port == 0 => {
+                self.domain = Some(host);
+                self.no_host = match error {
+                    Error::BadUri { reason, .. } => Some(reason),
+                    other => Some(other.to_string()),
+                };
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
     fn take(&mut self, address: SocketAddr) {
         self.format = Some(match address {
             SocketAddr::V4(_) => raw::FI_SOCKADDR_IN,
@@ -65,6 +106,21 @@ fn check_format(provider: &Provider, format: AddrFormat) -> Result<(), Error> {
         _ => return Ok(()),
     };
     Err(Error::InvalidArgument(format!("addr_format for provider {}: {reason}", provider.name)))
+}
+
+/// The largest number that an endpoint may ask for on a Slingshot device; the next one stands for
+/// any (`na_ofi_parse_cxi_info` in `na_ofi.c`).
+const CXI_PID_MAX: u16 = 510;
+
+fn check_pid(uri: &Uri<'_>, pid: Option<&str>) -> Result<(), Error> {
+    let fits = |pid: &str| pid.parse::<u16>().is_ok_and(|pid| pid <= CXI_PID_MAX);
+    match pid.filter(|pid| !pid.is_empty() && !fits(pid)) {
+        None => Ok(()),
+        Some(pid) => Err(bad(
+            uri.text,
+            format!("`{pid}` is no PID; expected `cxi0:PID`, `:PID` or `cxi0`, PID 0 to 510"),
+        )),
+    }
 }
 
 /// The device for an endpoint of that URI.
@@ -108,45 +164,19 @@ pub(super) fn find(
                 wanted.address = Some(RawAddr::from_socket(address));
                 wanted.format = Some(info.first().addr_format);
                 let found = first_match(library, provider, name, &wanted)?;
-                return found.map_err(|errno| nothing(library, provider, uri, errno));
+                return found.map_err(|errno| nothing(library, provider, uri, &wanted, errno));
             }
             Err(number) => errno = number,
         }
     }
-    Err(nothing(library, provider, uri, errno))
+    Err(nothing(library, provider, uri, &wanted, errno))
 }
 
 fn wanted(provider: &Provider, uri: &Uri<'_>, own: &own_address::Wanted) -> Result<Wanted, Error> {
     let mut wanted = Wanted::default();
     check_format(provider, own.format())?;
     match provider.format {
-        Format::Socket => {
-            let Node { domain, host, port } = Node::parse(uri)?;
-            wanted.domain = domain;
-            wanted.format = Some(match own.format() {
-                AddrFormat::Ipv6 => raw::FI_SOCKADDR_IN6,
-                _ => raw::FI_SOCKADDR_IN,
-            });
-            if host.is_empty() {
-                if let Some(address) = own.in_subnet("ofi", port)? {
-                    wanted.take(address);
-                }
-                return Ok(wanted);
-            }
-            match resolve(uri.text, &host, port) {
-                Ok(mut found) => {
-                    // IPv4 first, as in C, unless an IPv6 address was written.
-                    found.sort_by_key(SocketAddr::is_ipv6);
-                    if found.is_empty() {
-                        return Err(bad(uri.text, format!("host `{host}` has no address")));
-                    }
-                    wanted.take(own.among(uri.text, &host, &found)?);
-                }
-                // It may be the name of a device.
-                Err(_) if wanted.domain.is_none() && port == 0 => wanted.domain = Some(host),
-                Err(error) => return Err(error),
-            }
-        }
+        Format::Socket => wanted.take_node(uri, own)?,
         Format::Text => {
             wanted.format = Some(raw::FI_ADDR_STR);
             if !uri.rest.is_empty() {
@@ -176,6 +206,9 @@ fn wanted(provider: &Provider, uri: &Uri<'_>, own: &own_address::Wanted) -> Resu
             let text = |text: &str| {
                 CString::new(text).map_err(|_| bad(uri.text, "a zero byte in an address"))
             };
+            if provider.format == Format::Cxi {
+                check_pid(uri, port)?;
+            }
             match port.filter(|port| !port.is_empty() && *port != "0") {
                 Some(port) => {
                     let device = (!device.is_empty()).then(|| text(device)).transpose()?;
@@ -266,7 +299,13 @@ fn hints(
 }
 
 /// Why nothing was found.
-fn nothing(library: &'static Library, provider: &Provider, uri: &Uri<'_>, errno: i32) -> Error {
+fn nothing(
+    library: &'static Library,
+    provider: &Provider,
+    uri: &Uri<'_>,
+    wanted: &Wanted,
+    errno: i32,
+) -> Error {
     let version = library.version();
     let all = devices_of(library);
     let names = provider.known_as;
@@ -282,14 +321,21 @@ fn nothing(library: &'static Library, provider: &Provider, uri: &Uri<'_>, errno:
             library.name()
         ));
     }
-    let mut there: Vec<_> =
-        of_this.iter().map(|device| format!("{} ({})", device.1, device.2)).collect();
-    there.dedup();
+    let mut there: Vec<String> = Vec::new();
+    for (_, device, address) in &of_this {
+        let described = format!("{device} ({address})");
+        if !there.contains(&described) {
+            there.push(described);
+        }
+    }
+    let why = match &wanted.no_host {
+        Some(reason) => format!("{reason}; nor is it a device"),
+        None => library.strerror(errno),
+    };
     unavailable(format!(
-        "libfabric {version} has provider `{}`, but no device of it fits `{}`: {}; there is {}",
+        "libfabric {version} has provider `{}`, but no device of it fits `{}`: {why}; there is {}",
         of_this[0].0,
         uri.text,
-        library.strerror(errno),
         there.join(", ")
     ))
 }

@@ -1,6 +1,8 @@
 //! The tables of `docs/wire-ofi.md` are those of the code.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
+use ofi_sys::Version;
+
 use super::address::RawAddr;
 use super::{memory, provider};
 use crate::wire_doc::{Field, Page};
@@ -11,16 +13,18 @@ fn the_page_says_what_the_code_does() {
     let mut page = Page::read(include_str!("../../../docs/wire-ofi.md"));
     let rows = page.table("ofi-source");
     let forms = [
-        ("IPv4", "ofi+tcp://127.0.0.1:4711", 16),
-        ("IPv6", "ofi+tcp://[::1]:4711", 28),
-        ("text", "ofi+shm://1234:5:fi_ep", 0),
-        ("Slingshot", "ofi+cxi://0x00012345", 8),
-        ("Omni-Path", "ofi+opx://5678.1234.0d.0a.01.0c", 8),
+        ("IPv4", "ofi+tcp://127.0.0.1:4711", 16, 20),
+        ("IPv6", "ofi+tcp://[::1]:4711", 28, 20),
+        ("text", "ofi+shm://1234:5:fi_ep", 0, 20),
+        ("Slingshot", "ofi+cxi://0x00012345", 8, 20),
+        ("Slingshot, before libfabric 1.20", "ofi+cxi://0x00012345", 8, 19),
+        ("Omni-Path", "ofi+opx://5678.1234.0d.0a.01.0c", 8, 20),
     ];
     assert_eq!(rows.len(), forms.len() + 1);
-    for (row, (form, uri, raw_bytes)) in rows.iter().zip(forms) {
+    for (row, (form, uri, raw_bytes, minor)) in rows.iter().zip(forms) {
         let uri = Uri::parse(uri).unwrap();
-        let provider = provider::named(uri.protocol).unwrap();
+        let version = Version { major: 1, minor };
+        let provider = provider::named(uri.protocol).unwrap().in_version(version);
         let own = RawAddr::from_library(&vec![0; raw_bytes]);
         let raw = RawAddr::of_peer(provider, &uri, &own).unwrap();
         assert_eq!([&row[0][..], &row[1]], [form, &raw.header(provider).len().to_string()]);

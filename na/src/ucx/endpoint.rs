@@ -66,10 +66,7 @@ impl UcxEndpoint {
         let settings = address::settings(uri, options);
         let wanted = Wanted::of(options)?;
         let listen = address::listen_address(uri, &wanted)?;
-        let ucp = ucx_sys::library().map_err(|error| Error::Unavailable {
-            transport: "ucx",
-            reason: format!("{error}; install UCX 1.13 or later (Debian: libucx0)"),
-        })?;
+        let ucp = worker::library()?;
         let window =
             (EARLY_BYTES_MAX / options.message_bytes_max.max(1)).clamp(WINDOW_MIN, WINDOW_MAX);
         let matcher = Matcher::new(EARLY_BYTES_MAX, options.left_bytes_max);
@@ -81,7 +78,7 @@ impl UcxEndpoint {
         let id = Addr::unique_endpoint_id();
         let uri_of_own = match options.listen {
             true => {
-                let bound = worker.listen(listen)?;
+                let bound = worker.listen(listen, uri)?;
                 address::uri_of(uri.protocol, host_port::reachable("ucx", bound, &wanted)?)
             }
             false => {

@@ -1,7 +1,8 @@
 //! UCX: `ucx+all://host:port`, `ucx+tcp://…`, `ucx+sm://…`, `ucx+rc://…` and so on.
 //!
-//! The library, libucp 1.13 or later, is opened when the first endpoint is; without it every other
-//! transport works, and opening one of these says what is missing. What stands before `://` goes to
+//! The library, libucp 1.13 or later, is opened when the first endpoint is: the installed one, or
+//! what the environment variable `MARGO_LIBUCP` names. Without it every other transport works, and
+//! opening one of these says what is missing. What stands before `://` goes to
 //! `UCX_TLS`, what stands before a `/` in front of the host to `UCX_NET_DEVICES`; all other
 //! settings of UCX are taken from the environment, as for every program that uses it.
 //!
@@ -9,7 +10,8 @@
 //! `transfers`, `packing`, `rendezvous` (what becomes of them), `driver` (what a poll does),
 //! `sessions` (connections), `slots` (what UCX has in hand), `worker` (UCX's calls), `inbox` (its
 //! callbacks), `incoming` (where bytes of transfers go), `held` (offers that it keeps for us);
-//! `wait`, `liveness`, `closing`, `peer`, `address`, `wire` and `sockaddr` are what the names say.
+//! `wait`, `liveness`, `closing`, `peer`, `address`, `devices`, `wire` and `sockaddr` are what the
+//! names say.
 //!
 //! # Connections
 //!
@@ -120,6 +122,7 @@
 
 mod address;
 mod closing;
+mod devices;
 mod driver;
 mod endpoint;
 mod held;
@@ -156,7 +159,7 @@ pub mod fuzzing {
 use std::sync::Arc;
 
 use self::endpoint::UcxEndpoint;
-use crate::{Endpoint, Error, OpenOptions, Plugin, Uri};
+use crate::{Device, Endpoint, Error, OpenOptions, Plugin, Uri};
 
 /// The largest value of [`OpenOptions::message_bytes_max`] that this transport takes, bytes.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -187,6 +190,10 @@ impl Plugin for Ucx {
         let classed = address::may_have_classes(uri.protocol);
         let told = |name: &&str| !classed && *name == "traffic_class";
         options.about_networks().filter(told).collect()
+    }
+
+    fn devices(&self) -> Result<Vec<Device>, Error> {
+        devices::devices()
     }
 
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {

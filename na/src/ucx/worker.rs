@@ -15,8 +15,8 @@ use super::inbox::{self, Inbox};
 use super::packing;
 use super::slots::Pinned;
 use super::sockaddr::RawAddress;
-use crate::Error;
 use crate::fork::Process;
+use crate::{Error, Uri};
 
 /// Active message of an unexpected message, as in Mercury (`NA_UCX_AM_MSG_ID`, na_ucx.c).
 pub(super) const AM_UNEXPECTED: u32 = 0;
@@ -162,8 +162,12 @@ impl Worker {
         check(self.ucp, status, "cannot receive active messages")
     }
 
-    /// Listens at `address`; answers which it is, for a free port.
-    pub(super) fn listen(&mut self, address: SocketAddr) -> Result<SocketAddr, Error> {
+    /// Listens at `address`, of `uri`; answers which it is, for a free port.
+    pub(super) fn listen(
+        &mut self,
+        address: SocketAddr,
+        uri: &Uri<'_>,
+    ) -> Result<SocketAddr, Error> {
         let raw = RawAddress::new(address);
         // SAFETY: plain data, for which all zero is valid; the mask says which fields are read.
         let mut params: ucp_listener_params_t = unsafe { std::mem::zeroed() };
@@ -178,7 +182,15 @@ impl Worker {
         // worker (contract of `open`).
         let status =
             unsafe { self.ucp.ucp_listener_create(self.worker, &params, &mut self.listener) };
-        check(self.ucp, status, &format!("cannot listen at {address}"))?;
+        if status == UCS_ERR_BUSY {
+            let what = format!(
+                "cannot open `{}` (its port is in use: take another one, or none for a free one): \
+                 UCX cannot listen at {address}",
+                uri.text
+            );
+            return Err(Error::io(what, std::io::Error::from(std::io::ErrorKind::AddrInUse)));
+        }
+        check(self.ucp, status, &format!("cannot listen at {address} for `{}`", uri.text))?;
         // SAFETY: plain data, for which all zero is valid.
         let mut attr: ucp_listener_attr_t = unsafe { std::mem::zeroed() };
         attr.field_mask = u64::from(UCP_LISTENER_ATTR_FIELD_SOCKADDR);
@@ -415,24 +427,9 @@ impl Worker {
 
     /// Whether UCX has InfiniBand or RoCE to move memory to a peer.
     pub(super) fn has_rdma(&self, endpoint: ucp_ep_h) -> bool {
-        let (mut text, mut len) = (ptr::null_mut(), 0);
-        // SAFETY: both stay where they are until the stream is closed, below.
-        let stream = unsafe { libc::open_memstream(&mut text, &mut len) };
-        if stream.is_null() {
-            return false;
-        }
         // SAFETY: an open endpoint of this worker, and an open stream.
-        unsafe { self.ucp.ucp_ep_print_info(endpoint, stream) };
-        // SAFETY: opened above, closed once; then the text is complete.
-        let closed = unsafe { libc::fclose(stream) };
-        if closed != 0 || text.is_null() {
-            return false;
-        }
-        // SAFETY: the stream has left a string that ends with a zero, and is ours.
-        let names = names_rdma(&unsafe { CStr::from_ptr(text) }.to_string_lossy());
-        // SAFETY: allocated by the stream, for us to free; used no more.
-        unsafe { libc::free(text.cast()) };
-        names
+        let text = printed(|stream| unsafe { self.ucp.ucp_ep_print_info(endpoint, stream) });
+        names_rdma(&text)
     }
 
     /// Waits until everything that was sent has left.
@@ -445,6 +442,49 @@ impl Worker {
         // SAFETY: contract of this function.
         posted(unsafe { self.ucp.ucp_ep_flush_nbx(endpoint, &params) })
     }
+}
+
+/// What is written into the stream that `print` gets, which is open until it returns; nothing if
+/// there is no memory for it.
+fn printed(print: impl FnOnce(*mut libc::FILE)) -> String {
+    let (mut text, mut len) = (ptr::null_mut(), 0);
+    // SAFETY: both stay where they are until the stream is closed, below.
+    let stream = unsafe { libc::open_memstream(&mut text, &mut len) };
+    if stream.is_null() {
+        return String::new();
+    }
+    print(stream);
+    // SAFETY: opened above, closed once; then the text is complete.
+    let closed = unsafe { libc::fclose(stream) };
+    if closed != 0 || text.is_null() {
+        return String::new();
+    }
+    // SAFETY: the stream has left a string that ends with a zero, and is ours.
+    let copy = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+    // SAFETY: allocated by the stream, for us to free; used no more.
+    unsafe { libc::free(text.cast()) };
+    copy
+}
+
+/// UCX's description of what it finds here with these settings (`ucp_context_print_info`).
+pub(super) fn described(ucp: &Ucp, settings: &Settings) -> Result<String, Error> {
+    let context = create_context(ucp, settings)?;
+    // SAFETY: a context that was made, and an open stream.
+    let text = printed(|stream| unsafe { ucp.ucp_context_print_info(context, stream) });
+    // SAFETY: made above, and nothing was made of it.
+    unsafe { ucp.ucp_cleanup(context) };
+    Ok(text)
+}
+
+/// The library.
+pub(super) fn library() -> Result<&'static Ucp, Error> {
+    ucx_sys::library().map_err(|error| Error::Unavailable {
+        transport: "ucx",
+        reason: format!(
+            "{error}; install UCX 1.13 or later (Debian: libucx0), or name its libucp in \
+             MARGO_LIBUCP"
+        ),
+    })
 }
 
 /// Whether UCX's description of an endpoint (`ucp_ep_print_info`; later versions have a query for

@@ -575,6 +575,7 @@ pub struct Ucp {
         listener: ucp_listener_h,
         conn_request: ucp_conn_request_h,
     ) -> ucs_status_t,
+    pub ucp_context_print_info: unsafe extern "C" fn(context: ucp_context_h, stream: *mut FILE),
     pub ucp_ep_print_info: unsafe extern "C" fn(ep: ucp_ep_h, stream: *mut FILE),
     pub ucp_ep_flush_nbx:
         unsafe extern "C" fn(ep: ucp_ep_h, param: *const ucp_request_param_t) -> ucs_status_ptr_t,
@@ -691,6 +692,8 @@ impl Ucp {
         let ucp_ep_close_nbx = unsafe { __library.get(b"ucp_ep_close_nbx\0") }.map(|sym| *sym)?;
         let ucp_listener_reject =
             unsafe { __library.get(b"ucp_listener_reject\0") }.map(|sym| *sym)?;
+        let ucp_context_print_info =
+            unsafe { __library.get(b"ucp_context_print_info\0") }.map(|sym| *sym)?;
         let ucp_ep_print_info = unsafe { __library.get(b"ucp_ep_print_info\0") }.map(|sym| *sym)?;
         let ucp_ep_flush_nbx = unsafe { __library.get(b"ucp_ep_flush_nbx\0") }.map(|sym| *sym)?;
         let ucp_mem_map = unsafe { __library.get(b"ucp_mem_map\0") }.map(|sym| *sym)?;
@@ -737,6 +740,7 @@ impl Ucp {
             ucp_ep_create,
             ucp_ep_close_nbx,
             ucp_listener_reject,
+            ucp_context_print_info,
             ucp_ep_print_info,
             ucp_ep_flush_nbx,
             ucp_mem_map,
@@ -881,6 +885,9 @@ impl Ucp {
         conn_request: ucp_conn_request_h,
     ) -> ucs_status_t {
         unsafe { (self.ucp_listener_reject)(listener, conn_request) }
+    }
+    pub unsafe fn ucp_context_print_info(&self, context: ucp_context_h, stream: *mut FILE) {
+        unsafe { (self.ucp_context_print_info)(context, stream) }
     }
     pub unsafe fn ucp_ep_print_info(&self, ep: ucp_ep_h, stream: *mut FILE) {
         unsafe { (self.ucp_ep_print_info)(ep, stream) }

@@ -35,6 +35,9 @@ pub use self::bindings::*;
 /// Names under which the library is looked for, in this order.
 pub const LIBRARY_NAMES: [&str; 2] = ["libucp.so.0", "libucp.so"];
 
+/// Where to look instead, if set.
+const PATH_VARIABLE: &str = "MARGO_LIBUCP";
+
 /// Why there is no library: what was tried, and what the dynamic linker said to it.
 #[derive(Debug, Clone)]
 pub struct OpenError(String);
@@ -53,8 +56,9 @@ impl fmt::Debug for Ucp {
     }
 }
 
-/// The library, opened by the first call and never closed: it starts threads and registers
-/// handlers that refer to its code.
+/// The library, the one that the environment variable `MARGO_LIBUCP` names, else the installed one;
+/// opened by the first call and never closed: it starts threads and registers handlers that refer
+/// to its code.
 ///
 /// Opening it leaves the process's handlers of signals, and the calling thread's stack for them, as
 /// they are, though the library installs its own (fatal ones, SIGHUP: `UCX_DEBUG_SIGNO`): stack
@@ -66,7 +70,11 @@ impl fmt::Debug for Ucp {
 /// function; the same at every call.
 pub fn library() -> Result<&'static Ucp, OpenError> {
     static LIBRARY: OnceLock<Result<Ucp, OpenError>> = OnceLock::new();
-    LIBRARY.get_or_init(|| open(&LIBRARY_NAMES)).as_ref().map_err(Clone::clone)
+    let opened = LIBRARY.get_or_init(|| match std::env::var(PATH_VARIABLE) {
+        Ok(path) => open(&[&path]),
+        Err(_) => open(&LIBRARY_NAMES),
+    });
+    opened.as_ref().map_err(Clone::clone)
 }
 
 fn open(names: &[&str]) -> Result<Ucp, OpenError> {

@@ -165,6 +165,7 @@ unsafe fn hints(
         search.provider = told((*info.fabric_attr).prov_name);
         search.mr_mode = (*info.domain_attr).mr_mode as u32;
         search.mode = info.mode;
+        search.source_told = info.caps & (raw::FI_SOURCE | raw::FI_SOURCE_ERR) != 0;
         if !info.src_addr.is_null() {
             let source = std::slice::from_raw_parts(info.src_addr.cast::<u8>(), info.src_addrlen);
             search.source = Some(source.to_vec());

@@ -82,6 +82,18 @@ pub(super) struct Search {
     pub(super) source: Option<Vec<u8>>,
     pub(super) mr_mode: u32,
     pub(super) mode: u64,
+    /// `FI_SOURCE` or `FI_SOURCE_ERR` was asked for.
+    pub(super) source_told: bool,
+}
+
+/// What a domain, or an endpoint, is opened for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Opening {
+    /// Traffic class of the domain, and of what the endpoint sends.
+    pub(super) class: u32,
+    pub(super) sends_class: u32,
+    /// Authorisation of the domain.
+    pub(super) auth_key: Vec<u8>,
 }
 
 /// A registration that was asked for.
@@ -164,6 +176,8 @@ pub(super) struct State {
     failures: HashMap<Call, Answer>,
     counts: HashMap<Call, usize>,
     pub(super) searches: Vec<Search>,
+    pub(super) domains: Vec<Opening>,
+    pub(super) opened: Vec<Opening>,
     pub(super) registrations: Vec<Registration>,
     pub(super) accesses: Vec<RemoteAccess>,
     complaints: Vec<String>,
@@ -277,6 +291,8 @@ impl Fake {
             failures: HashMap::new(),
             counts: HashMap::new(),
             searches: Vec::new(),
+            domains: Vec::new(),
+            opened: Vec::new(),
             registrations: Vec::new(),
             accesses: Vec::new(),
             complaints: Vec::new(),

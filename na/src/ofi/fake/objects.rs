@@ -8,7 +8,9 @@ use ofi_sys::raw;
 use rustix::event::EventfdFlags;
 
 use super::device::Device;
-use super::{Call, Endpoint, Place, Queue, Registered, Registration, Shared, State, traffic};
+use super::{
+    Call, Endpoint, Opening, Place, Queue, Registered, Registration, Shared, State, traffic,
+};
 use crate::sync::{Arc, MutexGuard, lock};
 
 /// An object: libfabric's part, and what stands behind it.
@@ -152,17 +154,39 @@ unsafe extern "C" fn close_fabric(fabric: *mut raw::fid) -> c_int {
     this.close(None, |state| has_parts(state, this.number))
 }
 
+/// What an info says that is to be opened for.
+///
+/// # Safety
+///
+/// `info` is live, with all its parts, and its authorisation as long as it says.
+unsafe fn opening(info: *const raw::fi_info) -> Opening {
+    // SAFETY: the caller's.
+    unsafe {
+        let domain = &*(*info).domain_attr;
+        let auth_key = match domain.auth_key.is_null() {
+            true => Vec::new(),
+            false => std::slice::from_raw_parts(domain.auth_key, domain.auth_key_size).to_vec(),
+        };
+        Opening { class: domain.tclass, sends_class: (*(*info).tx_attr).tclass, auth_key }
+    }
+}
+
 unsafe extern "C" fn domain(
     fabric: *mut raw::fid_fabric,
-    _info: *mut raw::fi_info,
+    info: *mut raw::fi_info,
     domain: *mut *mut raw::fid_domain,
     _context: *mut c_void,
 ) -> c_int {
     // SAFETY: a function of fabrics.
     let this = unsafe { Fabric::of(fabric) };
-    if let Some(errno) = this.state().refused(Call::Domain) {
+    // SAFETY: the info of a search, with what the caller has put in.
+    let opening = unsafe { opening(info) };
+    let mut state = this.state();
+    state.domains.push(opening);
+    if let Some(errno) = state.refused(Call::Domain) {
         return -errno;
     }
+    drop(state);
     let ops = (&raw const OF_DOMAIN).cast_mut();
     let mr = (&raw const OF_MEMORY).cast_mut();
     let opened = raw::fid_domain { fid: fid(&DOMAIN), ops, mr };
@@ -411,14 +435,15 @@ unsafe extern "C" fn endpoint(
     _context: *mut c_void,
 ) -> c_int {
     // SAFETY: a function of domains; the info of a search.
-    let (this, caps, asked) = unsafe {
+    let (this, caps, asked, opening) = unsafe {
+        let opening = opening(info);
         let info = &*info;
         let len = info.src_addrlen;
         let asked: &[u8] = match info.src_addr.is_null() {
             true => &[],
             false => std::slice::from_raw_parts(info.src_addr.cast(), len),
         };
-        (Domain::of(domain), info.caps, asked.to_vec())
+        (Domain::of(domain), info.caps, asked.to_vec(), opening)
     };
     let opened = raw::fid_ep {
         fid: fid(&ENDPOINT),
@@ -443,7 +468,10 @@ unsafe extern "C" fn endpoint(
         posted: Vec::new(),
         held: Vec::new(),
     };
-    this.state().endpoints.insert(number, endpoint);
+    let mut state = this.state();
+    state.endpoints.insert(number, endpoint);
+    state.opened.push(opening);
+    drop(state);
     // SAFETY: the caller's place for it.
     unsafe { *ep = opened.cast() };
     0

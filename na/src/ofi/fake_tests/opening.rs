@@ -4,8 +4,9 @@ use std::ffi::CStr;
 
 use ofi_sys::{Library, LoadError, raw};
 
-use super::super::fake::{Call, Device, Fake, symbol};
+use super::super::fake::{Call, Device, Fake, Opening, symbol};
 use super::*;
+use crate::TrafficClass;
 
 const URI: &str = "ofi+tcp://127.0.0.1:0";
 
@@ -104,6 +105,65 @@ fn ports_of_fabrics_are_asked_for_with_or_without_a_device() {
     let fake = Fake::new(Device::cxi());
     assert!(told(&fake, "ofi+cxi://cxi1").contains("cxi0"));
     assert!(told(&fake, "ofi+cxi://cxi1:7").contains("cxi0"));
+    // 511 stands for any.
+    for pid in ["511", "65536", "-1", "x"] {
+        let uri = format!("ofi+cxi://cxi0:{pid}");
+        let error = told(&fake, &uri);
+        for part in [&uri, &format!("`{pid}` is no PID"), "PID 0 to 510"] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+    }
+}
+
+/// Both go to the domain; the class to the endpoint, too, where the provider looks at it.
+#[test]
+fn authorisation_and_traffic_class_reach_the_device() {
+    let class = raw::FI_TC_LOW_LATENCY as u32;
+    let options = OpenOptions {
+        auth_key: Some("7:258".to_owned()),
+        traffic_class: TrafficClass::LowLatency,
+        ..OpenOptions::default()
+    };
+    let fake = Fake::new(Device::cxi());
+    drop(Node::open_with(&fake, "ofi+cxi://cxi0", &options));
+    let auth_key = [&7u32.to_ne_bytes()[..], &258u16.to_ne_bytes(), &[0; 2]].concat();
+    let wanted = Opening { class, sends_class: class, auth_key };
+    assert_eq!(fake.state().domains, std::slice::from_ref(&wanted));
+    assert_eq!(fake.state().opened, [wanted]);
+    let fake = Fake::new(Device::tcp());
+    drop(Node::open_with(&fake, URI, &OpenOptions { auth_key: None, ..options }));
+    let wanted = Opening { class, ..Opening::default() };
+    assert_eq!(fake.state().opened, [wanted]);
+    let fake = Fake::new(Device::cxi());
+    drop(Node::open(&fake, "ofi+cxi://cxi0"));
+    assert_eq!(fake.state().opened, [Opening::default()], "nobody asked");
+}
+
+/// As C does: before libfabric 1.20 the device is not asked who sends, and the sender's address,
+/// without its network, goes before each request.
+#[test]
+fn slingshot_tells_senders_from_a_version_on() {
+    for (minor, header) in [(19, 4), (20, 0)] {
+        let fake = Fake::of_version(1, minor, [Device::cxi()]);
+        let (a, b) = Node::pair(&fake, "ofi+cxi://cxi0");
+        let options = OpenOptions::default();
+        let limits = a.endpoint.limits();
+        assert_eq!(limits.unexpected_bytes_max, options.message_bytes_max - header);
+        // Who asks is known, and can be answered.
+        let recv = b.recv_unexpected();
+        sent(both(&a, &b, &a, a.send_unexpected(&a.addr_of(&b), 3, b"who is it?"))).unwrap();
+        let Completion::Recv { result: Ok(arrival), buf, .. } = b.wait(recv) else { panic!() };
+        assert_eq!(buf.as_slice(), b"who is it?");
+        assert_eq!(arrival.from, b.addr_of(&a), "1.{minor}");
+        let answer = a.recv_expected(&a.addr_of(&b), 4);
+        sent(both(&a, &b, &b, b.send_expected(&arrival.from, 4, b"it is a"))).unwrap();
+        assert_eq!(received(a.wait(answer)), (4, b"it is a".to_vec()));
+        // What names it elsewhere has as many bytes as the header, or the whole address.
+        let bytes = a.endpoint.addr_to_bytes(&a.endpoint.self_addr()).unwrap();
+        assert_eq!(bytes.len(), 8 + if header == 0 { 8 } else { header });
+        assert_eq!(b.endpoint.addr_from_bytes(&bytes).unwrap(), b.addr_of(&a));
+        assert_eq!(fake.state().searches[0].source_told, header == 0);
+    }
 }
 
 /// There is room for both (`slots.rs`), so that a device may want either.
