@@ -383,7 +383,9 @@ pub enum RespondError {
         /// Why.
         source: hg::ProcError,
     },
-    /// The network refused the answer; the origin is gone or the instance is closed.
+    /// The network refused the answer; the origin is gone or the instance is closed. Or, with
+    /// [`HgError::Unfetched`], too many bytes of long results are kept for origins that do not
+    /// fetch them (`margo.overflow_held_max`); the origin was told so.
     #[error("cannot answer `{rpc}`: {source}")]
     Network {
         /// The RPC's name.

@@ -268,6 +268,12 @@ impl Reply {
                 }
                 Err(RespondError::Encode { rpc: self.rpc, source })
             }
+            (source @ HgError::Unfetched { .. }, request) => {
+                if let Some(request) = request {
+                    self.send_failure(request, ReturnCode::NoMem, &source.to_string());
+                }
+                Err(RespondError::Network { rpc: self.rpc, source })
+            }
             // What a handler does must not depend on what its callers want.
             (HgError::NoResponse, _) => Ok(()),
             (source, _) => Err(RespondError::Network { rpc: self.rpc, source }),
@@ -393,7 +399,7 @@ fn send_failure<C, O, R>(
     let sent = request.respond(|writer| encode(&detail[..end], writer), Token::Respond(None));
     let sent = sent.or_else(|error| match *error {
         // The text is longer than what may be sent here; the code says more than nothing.
-        (HgError::Proc(_), Some(request)) => {
+        (HgError::Proc(_) | HgError::Unfetched { .. }, Some(request)) => {
             let without = |writer: &mut Writer| margo::write_response_prefix(writer, code);
             request.respond(without, Token::Respond(None))
         }

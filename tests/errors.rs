@@ -3,11 +3,12 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use common::{PATIENCE, Pair, bounded, on_each};
-use margo::{ForwardError, Instance, ProviderHandle, ProviderId, RegisterError, Rpc};
+use margo::hg::{HgError, ReturnCode};
+use margo::{ForwardError, Instance, ProviderHandle, ProviderId, RegisterError, RespondError, Rpc};
 
 const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
 
@@ -286,6 +287,87 @@ fn a_handler_that_blocks_its_execution_stream() {
             let _told = call.join().unwrap();
         });
         client.finalize_and_wait().unwrap();
+    });
+}
+
+/// Has the client's execution stream do nothing until the sender is dropped: what is called waits.
+fn hold_up(client: &Instance) -> mpsc::Sender<()> {
+    let (release, released) = mpsc::channel::<()>();
+    let (enter, entered) = mpsc::channel();
+    let held = move || {
+        enter.send(()).unwrap();
+        let _ = released.recv();
+    };
+    drop(client.rpc_pool().spawn(held).unwrap());
+    entered.recv_timeout(PATIENCE).unwrap();
+    release
+}
+
+fn is_too_much(result: Result<String, ForwardError>) {
+    let error = result.unwrap_err();
+    assert!(matches!(error, ForwardError::Failed { code: ReturnCode::NoMem, .. }), "{error}");
+    assert!(error.to_string().contains("overflow_held_max"), "{error}");
+    assert!(!error.never_ran());
+}
+
+#[test]
+fn a_client_that_fetches_no_results_takes_a_bounded_part_of_the_service() {
+    const LONG: Rpc<bool, String> = Rpc::new("long");
+    const PANIC: Rpc<(), ()> = Rpc::new("panic_at_length");
+    bounded("a client that fetches nothing", || {
+        for transport in common::TRANSPORTS {
+            let limits = r#""eager_size": 512, "overflow_held_max": 100500"#;
+            let json = format!(r#"{{ "margo": {{ "address": "{transport}", {limits} }} }}"#);
+            let service = margo::init(&json).unwrap();
+            let own = transport.split("://").next().unwrap();
+            let client = || Instance::builder(format!("{own}://")).listen(false).start().unwrap();
+            let (lazy, pair) = (client(), Pair { service, client: client() });
+            let (enter, entered) = mpsc::channel();
+            let (tell, told) = mpsc::channel();
+            let go = Arc::new(ult::Eventual::new());
+            let held = go.clone();
+            pair.service
+                .register(LONG, move |request| {
+                    if *request.args() {
+                        enter.send(()).unwrap();
+                        held.wait();
+                    }
+                    tell.send(request.respond(&"x".repeat(100_000))).unwrap();
+                })
+                .unwrap();
+            pair.service.register(SUM, |request| drop(request.respond(&5))).unwrap();
+            pair.service.register(PANIC, |_| panic!("{}", "why ".repeat(200))).unwrap();
+            let target = ProviderHandle::from(lazy.lookup(pair.service.self_addr().uri()).unwrap());
+            let calls = [(); 3].map(|()| lazy.iforward(LONG, &target, &true).unwrap());
+            calls.iter().for_each(|_| entered.recv_timeout(PATIENCE).unwrap());
+            let release = hold_up(&lazy);
+            go.set(()).unwrap();
+            let sent = calls.each_ref().map(|_| told.recv_timeout(PATIENCE).unwrap());
+            let unfetched = sent.iter().filter(|sent| match sent {
+                Err(RespondError::Network { source, .. }) => {
+                    matches!(source, HgError::Unfetched { .. })
+                }
+                _ => false,
+            });
+            assert_eq!(unfetched.count(), 2, "one is kept: {sent:?}");
+            still_serves(&pair);
+            is_too_much(pair.client.forward_timed(LONG, &pair.target(), &false, PATIENCE));
+            // Its text would have to be kept as well, so only the code is sent.
+            let failed = pair.client.forward_timed(PANIC, &pair.target(), &(), PATIENCE);
+            let alone =
+                matches!(&failed, Err(ForwardError::Panicked { detail, .. }) if detail.is_empty());
+            assert!(alone, "{failed:?}");
+            drop(release);
+            let (results, errors): (Vec<_>, Vec<_>) =
+                calls.into_iter().map(|call| call.wait()).partition(Result::is_ok);
+            assert_eq!((results.len(), errors.len()), (1, 2));
+            errors.into_iter().for_each(is_too_much);
+            // As soon as the service has heard that its result was fetched.
+            while pair.client.forward_timed(LONG, &pair.target(), &false, PATIENCE).is_err() {}
+            still_serves(&pair);
+            lazy.finalize_and_wait().unwrap();
+            pair.end();
+        }
     });
 }
 

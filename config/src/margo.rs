@@ -39,7 +39,9 @@ pub struct MargoOptions {
     /// more are refused. Default 268435456 (256 MiB).
     pub overflow_bytes_max: u64,
     /// Bytes of such long arguments that are held at once, from 1 to 17592186044416 (16 TiB): a
-    /// request beyond is answered with "busy", unless none is held. Default 1073741824 (1 GiB).
+    /// request beyond is answered with "busy", unless none is held. As many bytes, counted apart,
+    /// of such long results are kept until their origins have fetched them: a result beyond is not
+    /// sent, unless none is kept, and its origin gets an error. Default 1073741824 (1 GiB).
     #[serde(skip_serializing_if = "is_overflow_held_max")]
     pub overflow_held_max: u64,
     /// Most requests whose arguments have not been decoded, posted receives included, from 1 to

@@ -58,6 +58,7 @@ use super::context::Event;
 use super::contexts::{Bell, Class};
 use super::counters::{Counters, Counts, HotCounts, InHand};
 use super::forward::Forward;
+use super::kept::Kept;
 use super::ops::{OPS_MAX, OpRef, Role, Slab, Space, Tags};
 use super::overflow::Fetch;
 use super::proc::{ProcLimits, WriterLimits};
@@ -220,6 +221,8 @@ pub struct Core<T> {
     pub(super) large: Option<LargeBuffers>,
     /// Those of all contexts.
     pub(super) slots: Arc<Slots>,
+    /// Of all contexts.
+    pub(super) kept: Kept,
     pub(super) class: Arc<Class<T>>,
     pub(super) id: u8,
     pub(super) space: Space,
@@ -315,6 +318,7 @@ impl<T> Core<T> {
             Some(primary) => primary.slots.clone(),
             None => Slots::new(endpoint.clone()),
         };
+        let kept = primary.as_ref().map_or_else(Kept::default, |primary| primary.kept.clone());
         let bell = match options.max_contexts {
             0 | 1 => None,
             _ => Some(Bell::new(endpoint.wait_fd())?),
@@ -325,6 +329,7 @@ impl<T> Core<T> {
             large,
             buffers: Buffers::new(endpoint.clone()),
             slots,
+            kept,
             endpoint,
             options,
             class,
@@ -437,6 +442,7 @@ impl<T> Core<T> {
         }
         let taken = self.large.as_ref().map_or(0, LargeBuffers::bytes_taken);
         sum.large_buffer_bytes = taken as usize;
+        sum.result_bytes_kept = self.kept.bytes() as usize;
         sum
     }
 

@@ -112,4 +112,7 @@ pub struct InHand {
     /// Memory taken so far for the large buffers that requests share, bytes. Requests that
     /// [`Counters::multi_recv_copy`] counts have other memory.
     pub large_buffer_bytes: usize,
+    /// Bytes of results that did not fit into a message, and that their origins have not fetched
+    /// yet; see [`HgOptions::overflow_held_max`](super::HgOptions::overflow_held_max).
+    pub result_bytes_kept: usize,
 }

@@ -217,6 +217,21 @@ pub enum HgError {
         /// The limit, bytes.
         max: usize,
     },
+    /// A result does not fit into a message, and with those that their origins have not fetched yet
+    /// it would take more memory than
+    /// [`HgOptions::overflow_held_max`](super::HgOptions::overflow_held_max) allows. It was not
+    /// sent.
+    #[error(
+        "a result of {len} bytes was not sent: with the long results that their callers have not \
+         fetched yet it exceeds the limit of {max} bytes (`overflow_held_max`); raise it, or \
+         return large data by bulk transfer"
+    )]
+    Unfetched {
+        /// Bytes of the result.
+        len: usize,
+        /// The limit, bytes.
+        max: usize,
+    },
     /// The RPC is not registered here, so nothing was sent: `HG_NOENTRY`.
     #[error("RPC {0} is not registered here: register it before calling it")]
     NotRegistered(RpcId),

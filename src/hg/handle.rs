@@ -174,9 +174,9 @@ where
     ///
     /// # Errors
     ///
-    /// [`HgError::NoResponse`] if the origin wants no response. With [`HgError::Proc`] the request
-    /// comes back, still unanswered; with others it is gone, and the origin is told if it can be.
-    /// `token` is dropped, and does not come back.
+    /// [`HgError::NoResponse`] if the origin wants no response. With [`HgError::Proc`] and
+    /// [`HgError::Unfetched`] the request comes back, still unanswered; with others it is gone, and
+    /// the origin is told if it can be. `token` is dropped, and does not come back.
     ///
     /// Counterpart: `HG_Respond`.
     pub fn respond(
@@ -187,7 +187,9 @@ where
         let raw = self.raw.borrow_mut();
         match raw.respond(&self.core, self.origin.borrow(), encode, token) {
             Ok(sent) => Ok(sent),
-            Err(error @ HgError::Proc(_)) => Err(Box::new((error, Some(self)))),
+            Err(error @ (HgError::Proc(_) | HgError::Unfetched { .. })) => {
+                Err(Box::new((error, Some(self))))
+            }
             // If the origin can be told at all, it is told when this is dropped.
             Err(error) => Err(Box::new((error, None))),
         }

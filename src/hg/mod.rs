@@ -50,6 +50,7 @@ mod handle;
 pub mod header;
 mod id;
 mod inspect;
+mod kept;
 mod local;
 pub mod margo;
 mod notices;

@@ -53,7 +53,9 @@ pub struct HgOptions {
     pub overflow_bytes_max: usize,
     /// Bytes of overflowed arguments that requests hold together, those being fetched included. A
     /// request beyond it is refused with [`ReturnCode::Again`](super::ReturnCode::Again), unless
-    /// none is held. Default 1 GiB.
+    /// none is held. As many bytes, counted apart, of overflowed results are kept until their
+    /// origins have fetched them or are gone. One beyond it is not sent, unless none is kept:
+    /// [`HgError::Unfetched`]. Default 1 GiB.
     pub overflow_held_max: usize,
     /// Bounds of what is encoded. Default: see there.
     pub proc: ProcLimits,

@@ -67,6 +67,16 @@ impl<T> Respond<T> {
         self.sending && !self.has_failed() && self.exposed.is_none()
     }
 
+    /// Its message cannot be sent in another way either.
+    pub(super) fn fail(&mut self, error: HgError) {
+        self.error.get_or_insert(error);
+    }
+
+    /// Whether the result would have to be kept, and too much is.
+    pub(super) fn is_beyond_limit(&self) -> bool {
+        matches!(self.error, Some(HgError::Unfetched { .. }))
+    }
+
     /// The result is exposed, instead of being in the message.
     pub(super) fn has_overflowed(&mut self, exposed: Exposed) {
         self.exposed = Some(Box::new(exposed));
@@ -266,7 +276,7 @@ impl RawRequest {
         }
     }
 
-    /// Encodes and sends; the request is answered unless this fails with [`HgError::Proc`].
+    /// Encodes and sends; the request is answered unless this fails.
     #[inline]
     pub(super) fn respond<T>(
         &mut self,
@@ -303,7 +313,7 @@ impl RawRequest {
             Written::Overflow(buf, bytes) => {
                 let (buf, exposed) = {
                     let start = format.header_bytes();
-                    core.expose_overflow(origin, start, buf, bytes, max)?
+                    core.expose_result(origin, start, buf, bytes, max)?
                 };
                 (buf, Some(Box::new(exposed)))
             }
@@ -379,7 +389,11 @@ impl<T> Core<T> {
     ) -> Result<OpRef, HgError> {
         let mut state = self.state();
         state.hot.rpc_resp_sent -= 1;
+        let mut error = HgError::from(error);
         if let Some(Op::Respond(answer)) = state.ops.get_mut(op) {
+            if answer.is_beyond_limit() {
+                error = answer.error.take().unwrap_or(error);
+            }
             answer.sending = false;
             answer.receiving &= !not_receiving;
             let token = answer.token.take();
@@ -390,7 +404,7 @@ impl<T> Core<T> {
             drop(state);
             drop((token, gone));
         }
-        Err(error.into())
+        Err(error)
     }
 
     /// Sends an error response that nobody waits for.

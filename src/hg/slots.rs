@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, Weak};
 use na::{Access, Addr, AllocOptions, Endpoint, LocalMem, Memory};
 
 use super::buffers::lock;
+use super::kept::Share;
 
 /// Bytes of a slot. Longer payloads gain nothing: what the round trip costs, the transport wins by
 /// copying at both sides at the same time.
@@ -53,12 +54,20 @@ pub(super) struct Exposed {
     len: u64,
     /// Where the memory goes back to, if it is a slot.
     home: Option<(Weak<Slots>, Addr)>,
+    /// Of a result: its bytes among those that are kept.
+    share: Option<Share>,
 }
 
 impl Exposed {
     /// Memory for this payload alone.
     pub(super) fn once(memory: LocalMem) -> Self {
-        Self { memory: Some(memory), len: 0, home: None }
+        Self { memory: Some(memory), len: 0, home: None, share: None }
+    }
+
+    /// Counts it among the results that are kept, for as long as it is.
+    pub(super) fn counted(mut self, share: Share) -> Self {
+        self.share = Some(share);
+        self
     }
 
     pub(super) fn memory(&self) -> Option<&LocalMem> {
@@ -126,7 +135,7 @@ impl Slots {
         let memory = self.idle(peer).or_else(|| self.make(peer))?;
         let home = Some((Arc::downgrade(self), peer.clone()));
         let len = PREPARED_MAX.min(bytes.len() as u64);
-        let exposed = Exposed { memory: Some(memory), len, home };
+        let exposed = Exposed { memory: Some(memory), len, home, share: None };
         let written = exposed.memory().is_some_and(|memory| memory.write_at(0, bytes));
         written.then_some(exposed)
     }

@@ -107,8 +107,19 @@ impl<T> Core<T> {
             }
         };
         let (to, tag) = unsent.to();
-        let exposed = self.expose_overflow(to, start, buf, payload, max);
-        let Ok((buf, exposed)) = exposed else { return false };
+        let exposed = match unsent {
+            Unsent::Request { .. } => self.expose_overflow(to, start, buf, payload, max),
+            Unsent::Response(_) => self.expose_result(to, start, buf, payload, max),
+        };
+        let (buf, exposed) = match exposed {
+            Ok(exposed) => exposed,
+            Err(error) => {
+                if let Some(Op::Respond(answer)) = self.state().ops.get_mut(op) {
+                    answer.fail(error);
+                }
+                return false;
+            }
+        };
         if !self.note_late_overflow(op, exposed) {
             self.buffers.put(buf);
             return false;
@@ -169,13 +180,17 @@ impl<T> Core<T> {
         }
     }
 
-    /// Tells an origin that its result is too long: it waits for an answer.
+    /// Tells an origin that its result is too long, or too much with others: it waits for an
+    /// answer.
     fn refuse_too_long(&self, op: OpRef) {
-        let to = match self.state().ops.get_mut(op) {
-            Some(Op::Respond(answer)) => answer.destination(),
+        let (to, code) = match self.state().ops.get_mut(op) {
+            Some(Op::Respond(answer)) if answer.is_beyond_limit() => {
+                (answer.destination(), ReturnCode::NoMem)
+            }
+            Some(Op::Respond(answer)) => (answer.destination(), ReturnCode::MsgSize),
             _ => return,
         };
         let header = RequestHeader::in_format(RpcId(0), to.format);
-        self.send_refusal(&to.origin, to.tag, ReturnCode::MsgSize, &header);
+        self.send_refusal(&to.origin, to.tag, code, &header);
     }
 }

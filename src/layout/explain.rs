@@ -85,7 +85,8 @@ impl Layout {
         ));
         lines.push(format!(
             "memory: at most {} wait to be decoded (`margo.requests_max`); long arguments take at \
-             most {} (`margo.overflow_held_max`)",
+             most {}, and long results that wait to be fetched as much again \
+             (`margo.overflow_held_max`)",
             count(resolved.requests_max, "request"),
             bytes(resolved.overflow_held_max)
         ));

@@ -325,7 +325,9 @@ impl RequestWatch {
             None | Some(HgError::NoResponse) => {
                 monitoring.end_request(self.row, RequestOutcome::Ok);
             }
-            Some(HgError::Proc(_)) => self.ends(monitoring, RequestOutcome::Failed),
+            Some(HgError::Proc(_) | HgError::Unfetched { .. }) => {
+                self.ends(monitoring, RequestOutcome::Failed)
+            }
             Some(_) => self.ends(monitoring, RequestOutcome::Network),
         }
     }

@@ -126,6 +126,103 @@ fn overflowed_arguments_that_are_held_have_a_limit_together() {
     assert_eq!((target.endpoint.registered(), origin.endpoint.registered()), (0, 0));
 }
 
+fn kept(side: &Side) -> usize {
+    side.core.in_hand().result_bytes_kept
+}
+
+/// Answers with what is not sent.
+fn answer_beyond(request: RequestHandle<u32>, payload: &[u8]) -> RequestHandle<u32> {
+    let refused = request.respond(|writer| writer.put(payload), 99).map_err(|failed| *failed);
+    let Err((error, Some(request))) = refused else { panic!("{refused:?}") };
+    assert!(matches!(error, HgError::Unfetched { len, .. } if len == payload.len()), "{error}");
+    assert!(error.to_string().contains("overflow_held_max"), "{error}");
+    request
+}
+
+fn with_results_up_to(max: usize) -> (Side, Side) {
+    let net = Net::default();
+    let limited = HgOptions { overflow_held_max: max, max_contexts: 2, ..HgOptions::default() };
+    (Side::new(&net, HgOptions::default()), Side::new(&net, limited))
+}
+
+#[test]
+fn results_that_are_not_fetched_have_a_limit_together() {
+    let (mut origin, mut target) = with_results_up_to(250_000);
+    let long = pattern(100_000);
+    origin.endpoint.freeze_moves(true);
+    for token in 1..=2 {
+        origin.call(&target, b"", token);
+        answer(arrive(&mut origin, &mut target), &long, token);
+    }
+    assert_eq!(kept(&target), 200_000);
+    let other = target.core.context().expect("another context");
+    assert_eq!(other.in_hand().result_bytes_kept, 200_000, "a count of all contexts");
+    drop(other);
+    // Beyond, both ends are told: who was to answer, and who waits for it.
+    origin.call(&target, b"", 3);
+    drop(answer_beyond(arrive(&mut origin, &mut target), &long));
+    settle(&mut origin, &mut target);
+    let error = ended(&mut origin, 3).unwrap_err();
+    assert!(matches!(error, HgError::Remote(ReturnCode::OtherError)), "{error}");
+    assert_eq!((kept(&target), target.core.in_flight()), (200_000, 2), "as before");
+    // What comes back can still be answered: with what is short, or is not too much.
+    for (token, len) in [(4, 10), (5, 50_000)] {
+        origin.call(&target, b"", token);
+        let request = answer_beyond(arrive(&mut origin, &mut target), &pattern(60_000));
+        answer(request, &pattern(len), token);
+    }
+    assert_eq!(kept(&target), 250_000, "all that there may be");
+    // Arguments are counted apart.
+    origin.endpoint.freeze_moves(false);
+    origin.call(&target, &pattern(200_000), 6);
+    drop(arrive(&mut origin, &mut target));
+    settle(&mut origin, &mut target);
+    for (token, len) in [(1, 100_000), (2, 100_000), (4, 10), (5, 50_000)] {
+        assert_eq!(ended(&mut origin, token).unwrap(), pattern(len));
+        assert!(target.notes.responded[&token].is_ok());
+    }
+    assert_eq!((kept(&target), target.endpoint.registered()), (0, 0));
+}
+
+#[test]
+fn one_result_alone_is_never_too_much() {
+    let (mut origin, mut target) = with_results_up_to(1);
+    for token in 1..=3 {
+        origin.call(&target, b"", token);
+        let first = arrive(&mut origin, &mut target);
+        origin.call(&target, b"", 10 + token);
+        let second = arrive(&mut origin, &mut target);
+        answer(first, &pattern(300_000), token);
+        let request = answer_beyond(second, &pattern(600));
+        settle(&mut origin, &mut target);
+        assert_eq!(ended(&mut origin, token).unwrap().len(), 300_000);
+        answer(request, &pattern(600), 10 + token);
+        settle(&mut origin, &mut target);
+        assert_eq!(ended(&mut origin, 10 + token).unwrap(), pattern(600));
+        assert_eq!(kept(&target), 0);
+    }
+}
+
+#[test]
+fn an_answer_that_fails_keeps_nothing() {
+    let long = pattern(2000);
+    for refused in [Some(Refuse::Receive), Some(Refuse::Send), None] {
+        let (mut origin, mut target) = pair();
+        origin.call(&target, b"", 1);
+        let request = arrive(&mut origin, &mut target);
+        match refused {
+            Some(what) => target.endpoint.refuse(what),
+            None => target.core.close(),
+        }
+        let failed = request.respond(|writer| writer.put(&long), 2).map_err(|failed| failed.0);
+        assert!(failed.is_err(), "{refused:?}");
+        for _ in 0..10 {
+            target.step();
+        }
+        assert_eq!((kept(&target), target.endpoint.registered()), (0, 0), "{refused:?}");
+    }
+}
+
 #[test]
 fn too_long_is_refused_on_either_side() {
     let net = Net::default();
@@ -206,6 +303,7 @@ fn a_canceled_call_does_not_wait_for_a_hung_fetch() {
 enum End {
     Canceled,
     Died,
+    AnswerCanceled,
     TargetCloses,
 }
 
@@ -213,19 +311,21 @@ enum End {
 /// nothing has its result kept.
 #[test]
 fn a_result_that_is_not_fetched_is_kept_until_its_origin_cancels_or_dies() {
-    for end in [End::Canceled, End::Died, End::TargetCloses] {
+    for end in [End::Canceled, End::Died, End::AnswerCanceled, End::TargetCloses] {
         let (mut origin, mut target) = pair();
         let op = origin.call(&target, b"", 1);
         let request = arrive(&mut origin, &mut target);
-        answer(request, &pattern(2000), 2);
+        let answering = answer(request, &pattern(2000), 2);
         for _ in 0..100 {
             target.step();
         }
         assert!(target.notes.responded.is_empty(), "it may still be fetched");
+        assert_eq!(kept(&target), 2000);
         assert_eq!((target.endpoint.registered(), target.core.in_flight()), (1, 1));
         match end {
             End::Canceled => origin.core.cancel(op),
             End::Died => origin.endpoint.kill(),
+            End::AnswerCanceled => target.core.cancel(answering),
             End::TargetCloses => target.core.close(),
         }
         if end == End::Canceled {
@@ -239,6 +339,7 @@ fn a_result_that_is_not_fetched_is_kept_until_its_origin_cancels_or_dies() {
         }
         assert_eq!(target.notes.responded[&2].is_ok(), end == End::Canceled, "{end:?}");
         assert_eq!((target.endpoint.registered(), target.core.in_flight()), (0, 0), "{end:?}");
+        assert_eq!(kept(&target), 0, "{end:?}");
     }
 }
 

@@ -168,3 +168,43 @@ fn what_cannot_be_sent_again_ends_with_an_error() {
         is_clean(&target);
     }
 }
+
+#[test]
+fn results_that_would_be_kept_beyond_the_limit_are_errors_at_both_ends() {
+    for known in [false, true] {
+        let options = HgOptions { overflow_held_max: LEN + 1, ..HgOptions::default() };
+        let (mut origin, mut target) = pair_with(options);
+        origin.endpoint.takes(SHORT_MAX, known);
+        origin.endpoint.freeze_moves(true);
+        let payload = pattern(LEN);
+        origin.call(&target, b"", 1);
+        answer(arrive(&mut origin, &mut target), &payload, 1);
+        settle(&mut origin, &mut target);
+        assert_eq!(target.core.in_hand().result_bytes_kept, LEN, "known: {known}");
+        origin.call(&target, b"", 2);
+        let request = arrive(&mut origin, &mut target);
+        let refused = request.respond(|writer| writer.put(&payload), 2).map_err(|failed| *failed);
+        settle(&mut origin, &mut target);
+        let (error, code) = match refused {
+            Err((error, request)) => {
+                assert!(known && target.notes.responded.is_empty());
+                request.expect("it can still be answered").reject(ReturnCode::NoMem);
+                settle(&mut origin, &mut target);
+                (error, ended(&mut origin, 2))
+            }
+            Ok(_) => {
+                assert!(!known);
+                let told = target.notes.responded.remove(&2).expect("it is over");
+                (told.unwrap_err(), ended(&mut origin, 2))
+            }
+        };
+        assert!(matches!(error, HgError::Unfetched { len: LEN, .. }), "{error}");
+        assert!(matches!(code, Err(HgError::Remote(ReturnCode::NoMem))), "{code:?}");
+        origin.endpoint.freeze_moves(false);
+        settle(&mut origin, &mut target);
+        assert_eq!(ended(&mut origin, 1).unwrap(), payload);
+        assert_eq!(target.core.in_hand().result_bytes_kept, 0);
+        is_clean(&origin);
+        is_clean(&target);
+    }
+}
