@@ -100,6 +100,32 @@ fn a_snapshot_shows_who_waits_for_whom() {
     });
 }
 
+/// Its progress rests, is woken and steps aside, all of which are waits that end.
+#[test]
+fn progress_that_goes_on_is_not_blocked() {
+    let pair = Pair::new("na+sm://");
+    pair.service
+        .register(ECHO, |request| {
+            let value = *request.args();
+            let _ = request.respond(&value);
+        })
+        .unwrap();
+    let target = pair.target();
+    for own in [&pair.service, &pair.client] {
+        let pool = own.progress_pool();
+        for number in 0..50 {
+            assert_eq!(pair.client.forward(ECHO, &target, &number).unwrap(), number);
+            // Seen by a unit of the pool, while nothing else of its execution stream runs.
+            let looked = pool.clone();
+            let stats = pool.spawn(move || looked.stats()).unwrap().join().unwrap();
+            assert!(stats.blocked() < stats.alive(), "{stats:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(pool.stats().run_at_once > 0, "it never rested");
+    }
+    pair.end();
+}
+
 #[test]
 fn a_call_grows_older() {
     let pair = Pair::new("na+sm://");

@@ -323,3 +323,40 @@ fn sleep_until(node: &mut Node, done: impl Fn(&Node) -> bool) {
         node.poll();
     }
 }
+
+/// Nothing but the kernel knows of it, so the poll after a sleep asks: not one of the next thousand
+/// only, nor one some milliseconds later.
+#[test]
+fn who_slept_learns_of_a_death_at_the_next_poll() {
+    if let Some(role) = role() {
+        play(&role);
+    }
+    let mut node = with_attach(true, true);
+    let test = "who_slept_learns_of_a_death_at_the_next_poll";
+    let (mut child, addr, _) = with_child(test, "polling", true, &mut node);
+    assert_eq!(child.line(), "polling");
+    let answer = node.recv_expected(&addr, 5);
+    node.fall_asleep();
+    child.kill();
+    node.woken();
+    node.poll();
+    assert!(node.is_done(answer), "it does not know yet");
+    let error = node.error(answer);
+    assert!(matches!(error, Error::PeerGone { .. }), "{error}");
+}
+
+/// The same of a new peer: the first poll accepts it, and then it greets.
+#[test]
+fn who_slept_accepts_a_peer_at_the_next_poll() {
+    let mut node = listening();
+    node.fall_asleep();
+    let mut peer = Node::new(na::open("na+sm://", &OpenOptions::default()).expect("open"));
+    let to_node = peer.endpoint.lookup(node.endpoint.self_addr().uri()).expect("look up");
+    peer.send(&to_node, 3, b"hello");
+    peer.poll();
+    node.woken();
+    for _ in 0..8 {
+        node.poll();
+    }
+    assert_eq!(node.endpoint.stats().peers.len(), 1, "it has not been let in yet");
+}

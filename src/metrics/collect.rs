@@ -108,6 +108,7 @@ fn pool(pool: &PoolRef, marks: &Marks) -> PoolMetrics {
         oldest_wait_sec: oldest_wait.map(|age| age.as_secs_f64()),
         // Read at different moments, so what cannot be may seem to be.
         alive: stats.alive().max(waiting as u64),
+        // One that goes to another pool in between is blocked here and alive there.
         blocked: stats.blocked().min(stats.alive()),
         created: stats.created,
         finished: stats.finished,

@@ -437,7 +437,9 @@ impl PoolShared {
             stats.finished += slot.finished.load(Acquire); // pair: POOL-ENDED
             stats.executed += slot.parked.load(Relaxed);
             stats.yields += slot.yields.load(Relaxed);
+            // After `parked`, so that nobody seems blocked who is not.
             stats.resumed += slot.resumed.load(Relaxed);
+            stats.run_at_once += slot.run_at_once.load(Relaxed);
             fired += slot.fired.load(Relaxed);
         });
         // A run ends in one of three ways.
@@ -605,8 +607,12 @@ pub struct PoolStats {
     pub executed: u64,
     /// Times that a ULT yielded.
     pub yields: u64,
-    /// Times that a suspended ULT was resumed.
+    /// Times that a suspended ULT was resumed and queued.
     pub resumed: u64,
+    /// Times that a suspended ULT was run at once instead, past the queue: an idle waiter
+    /// ([`idle`](crate::idle())), or one that another ULT switched to
+    /// ([`Unparker::yield_to`](crate::Unparker::yield_to)).
+    pub run_at_once: u64,
     /// Units that ran to their end.
     pub finished: u64,
     /// Units dropped before they started.
@@ -618,7 +624,7 @@ impl PoolStats {
     #[must_use]
     pub fn blocked(&self) -> u64 {
         let parked = self.executed.saturating_sub(self.yields + self.finished);
-        parked.saturating_sub(self.resumed)
+        parked.saturating_sub(self.resumed + self.run_at_once)
     }
 
     /// units that have been spawned and have not ended.

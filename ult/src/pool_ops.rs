@@ -107,7 +107,7 @@ impl PoolRef {
         let ult = unit.into_ult();
         if ult.home.load(Relaxed).addr() > XstreamShared::nowhere().addr() {
             // It can move, but is still registered at its home, which sends it on.
-            switch::push_resumed(ult, false);
+            switch::push_again(ult);
             return Ok(());
         }
         let why = if is_same { PushReason::Yield } else { PushReason::Migrate };
@@ -141,7 +141,7 @@ impl PoolRef {
         let ult = unit.ptr();
         let home = crate::xstream::home_here(ult);
         if is_same {
-            crate::switch::push_resumed(unit.into_ult(), false);
+            switch::push_again(unit.into_ult());
             return Ok(());
         }
         let serves = |xstream: &crate::xstream::Xstream| {

@@ -296,6 +296,7 @@ impl Xstream {
     pub(crate) fn run_idle(&self, ult: UltPtr) {
         if ult.state.cell.resume() {
             self.on_event(ult, EventKind::Resume);
+            self.count_run_at_once(ult);
             self.run(ult);
         }
     }

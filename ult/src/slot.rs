@@ -25,7 +25,10 @@ pub(crate) struct SlotShared {
     /// Times that a ULT suspended itself.
     pub(crate) parked: AtomicU64,
     pub(crate) yields: AtomicU64,
+    /// Times that a ULT that had suspended itself was queued.
     pub(crate) resumed: AtomicU64,
+    /// Times that such a ULT was run at once instead, past its queue.
+    pub(crate) run_at_once: AtomicU64,
     pub(crate) finished: AtomicU64,
     /// Times that a timer made a unit runnable that was spawned for that time.
     pub(crate) fired: AtomicU64,

@@ -149,6 +149,15 @@ pub(crate) fn push_resumed(ult: UltPtr, bypass: bool) {
     debug_assert!(sent.is_ok(), "an xstream that is home to a ULT does not leave");
 }
 
+/// Queues a started ULT that somebody took out of its queue and did not run.
+pub(crate) fn push_again(ult: UltPtr) {
+    match home_here(ult) {
+        // It had not been suspended, so this is no resume.
+        Some(xstream) => xstream.requeue(ult, PushReason::Resume),
+        None => push_resumed(ult, false),
+    }
+}
+
 /// Ends a unit that never started: drops its closure and tells whoever joins it. The descriptor may
 /// be gone afterwards.
 #[cold]

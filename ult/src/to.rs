@@ -145,8 +145,14 @@ impl Unparker {
             (Some(me), Target::Ult(ult)) if ult.ptr() != me => {
                 ult.ptr().leave_token();
                 let is_mine = ult.ptr().state.cell.resume();
-                is_mine.then(|| crate::diag::tell(ult.ptr(), EventKind::Resume));
-                is_mine.then(|| (me, ult.ptr()))
+                if !is_mine {
+                    return None;
+                }
+                crate::diag::tell(ult.ptr(), EventKind::Resume);
+                if let Some(xstream) = current::xstream() {
+                    xstream.count_run_at_once(ult.ptr());
+                }
+                Some((me, ult.ptr()))
             }
             _ => {
                 self.unpark();

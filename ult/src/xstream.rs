@@ -521,6 +521,12 @@ impl Xstream {
         self.requeue(ult, PushReason::Resume);
     }
 
+    /// Counts a resumed ULT that is at home here and runs at once, past its queue.
+    #[inline]
+    pub(crate) fn count_run_at_once(&self, ult: UltPtr) {
+        bump(&self.home_slot(ult).shared.run_at_once);
+    }
+
     /// Queues a started ULT that is at home here.
     #[inline]
     pub(crate) fn requeue(&self, ult: UltPtr, why: PushReason) {

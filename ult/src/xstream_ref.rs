@@ -176,6 +176,7 @@ impl XstreamRef {
                     stats.yields += slot.yields.load(Relaxed);
                     stats.parked += slot.parked.load(Relaxed);
                     stats.resumed += slot.resumed.load(Relaxed);
+                    stats.run_at_once += slot.run_at_once.load(Relaxed);
                 }
             });
         }
@@ -456,8 +457,10 @@ pub struct XstreamStats {
     pub yields: u64,
     /// Times that a ULT suspended itself.
     pub parked: u64,
-    /// Times that a suspended ULT was resumed.
+    /// Times that a suspended ULT was resumed and queued.
     pub resumed: u64,
+    /// Times that a suspended ULT was run at once instead, past the queue.
+    pub run_at_once: u64,
     /// Times that the xstream slept because there was nothing to run.
     pub sleeps: u64,
     /// For how long it has slept, a sleep that goes on included. The rest of the time it has run

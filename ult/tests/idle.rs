@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{LONG, private, shared, wait_until, within};
+use common::{LONG, on, private, shared, wait_until, within};
 use ult::{Eventual, IdleEnd};
 
 fn long_from_now() -> Option<Instant> {
@@ -281,6 +281,63 @@ fn a_chain_of_switches_counts_as_other_units() {
         });
         assert_eq!(poller.unwrap().join().unwrap(), IdleEnd::Ran);
         ults.into_iter().for_each(|ult| ult.join().unwrap());
+        runtime.shutdown().unwrap();
+    });
+}
+
+/// How many of a pool are blocked now, seen by one of them that runs.
+fn blocked(pool: &ult::PoolRef) -> u64 {
+    let stats = pool.stats();
+    assert!(stats.blocked() < stats.alive(), "the caller is not blocked: {stats:?}");
+    stats.blocked()
+}
+
+/// However its waits end, an idle waiter that goes on is not blocked.
+#[test]
+fn a_pool_counts_those_that_are_blocked_and_no_others() {
+    within(|| {
+        let (runtime, pools) = private(1);
+        let pool = pools[0].clone();
+        on(&pools[0], move || {
+            let (mut writer, mut reader) = UnixStream::pair().unwrap();
+            let done = Arc::new(Eventual::new());
+            let waits = done.clone();
+            let waiter = pool.spawn(move || *waits.wait()).unwrap();
+            ult::yield_now();
+            assert_eq!(blocked(&pool), 1);
+            let mut ends = Vec::new();
+            for round in 0..20u8 {
+                ult::idle(reader.as_fd(), long_from_now(), || false);
+                assert_eq!(blocked(&pool), 1, "work was there");
+                let poller = pool.spawn({
+                    let pool = pool.clone();
+                    move || {
+                        ult::yield_now();
+                        pool.stats().blocked()
+                    }
+                });
+                ends.push(ult::idle(reader.as_fd(), long_from_now(), || true));
+                assert_eq!((poller.unwrap().join().unwrap(), blocked(&pool)), (2, 1));
+                let soon = Instant::now() + Duration::from_millis(1);
+                ends.push(ult::idle(reader.as_fd(), Some(soon), || true));
+                assert_eq!(blocked(&pool), 1, "the time was over");
+                writer.write_all(&[round]).unwrap();
+                ends.push(ult::idle(reader.as_fd(), long_from_now(), || true));
+                assert_eq!(blocked(&pool), 1, "the descriptor was readable");
+                reader.read_exact(&mut [0]).unwrap();
+                let me = ult::unparker();
+                pool.spawn(move || me.unpark()).unwrap();
+                ends.push(ult::idle(reader.as_fd(), long_from_now(), || true));
+                assert_eq!(blocked(&pool), 1, "it was unparked");
+            }
+            let expected = [IdleEnd::Ran, IdleEnd::Deadline, IdleEnd::Ready, IdleEnd::Unparked];
+            assert!(ends.chunks(4).all(|round| *round == expected), "{ends:?}");
+            done.set(()).unwrap();
+            waiter.join().unwrap();
+            assert_eq!(blocked(&pool), 0);
+        });
+        let stats = pools[0].stats();
+        assert!(stats.run_at_once >= 60, "{stats:?}");
         runtime.shutdown().unwrap();
     });
 }

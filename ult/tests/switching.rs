@@ -166,6 +166,47 @@ fn unparker_to_family_switches_to_the_parked_ult() {
 }
 
 #[test]
+fn who_is_switched_to_is_not_blocked() {
+    within(|| {
+        let (runtime, pools) = private(1);
+        let pool = pools[0].clone();
+        on(&pools[0], move || {
+            let blocked = || pool.stats().blocked();
+            let log = Log::default();
+            let (waiter, unpark_waiter) = parked(&pool, &log, "waiter");
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let body = move || {
+                sender.send(ult::unparker()).unwrap();
+                (0..100).for_each(|_| ult::park());
+            };
+            let pinged = pool.spawn(body).unwrap();
+            ult::yield_now();
+            let unpark_pinged = receiver.try_recv().unwrap();
+            for round in 0..99 {
+                assert_eq!(blocked(), 2, "{round}");
+                unpark_pinged.yield_to();
+            }
+            let me = ult::unparker();
+            let waker = pool.spawn(move || me.unpark()).unwrap();
+            unpark_pinged.park_to();
+            assert_eq!(blocked(), 1, "it has ended");
+            waker.join().unwrap();
+            pinged.join().unwrap();
+            // Out of its queue and back, which is no resume.
+            let runnable = pool.spawn(ult::yield_now).unwrap();
+            ult::yield_now();
+            pool.push(pop(&pool)).unwrap();
+            assert_eq!(blocked(), 1);
+            runnable.join().unwrap();
+            unpark_waiter.unpark();
+            waiter.join().unwrap();
+            assert_eq!(blocked(), 0);
+        });
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
 fn unparker_to_family_of_a_far_or_ended_target_is_unpark_and_yield() {
     within(|| {
         let (runtime, pools) = private(2);

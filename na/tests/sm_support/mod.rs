@@ -29,11 +29,12 @@ pub(crate) struct Node {
     pub(crate) endpoint: Arc<dyn Endpoint>,
     done: HashMap<u64, Completion>,
     next: u64,
+    polls: u64,
 }
 
 impl Node {
     pub(crate) fn new(endpoint: Arc<dyn Endpoint>) -> Self {
-        Self { endpoint, done: HashMap::new(), next: 1 }
+        Self { endpoint, done: HashMap::new(), next: 1, polls: 0 }
     }
 
     pub(crate) fn op(&mut self) -> OpId {
@@ -50,6 +51,24 @@ impl Node {
             assert!(done.insert(op.0, completion).is_none(), "two completions");
         };
         self.endpoint.poll(64, &mut sink).expect("poll");
+        self.polls += 1;
+    }
+
+    /// Polls until it may sleep, and says that it does. Of the polls that follow the eighth is the
+    /// first that reads a clock and, while somebody greets, asks the kernel by itself.
+    #[track_caller]
+    pub(crate) fn fall_asleep(&mut self) {
+        self.until("a sleep", |node| node.polls % 16 == 8 && node.endpoint.prepare_wait());
+    }
+
+    /// Waits until something wakes it.
+    #[track_caller]
+    pub(crate) fn woken(&self) {
+        let fd = self.endpoint.wait_fd().expect("a descriptor to wait for");
+        let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+        let limit = rustix::event::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        let ready = rustix::event::poll(&mut fds, Some(&limit)).expect("a sleep");
+        assert_eq!(ready, 1, "nobody wakes it");
     }
 
     pub(crate) fn is_done(&self, op: OpId) -> bool {
