@@ -272,8 +272,7 @@ fn an_owner_that_waits_for_its_end_serves_transfers() {
                 client.pull(&owner, &bulk, 0, &mut buffer, 0..GIVEN).unwrap();
                 assert!(*buffer == *expected, "{transport}: pulled bytes differ");
                 buffer.copy_from_slice(&pattern(GIVEN, from + OTHER));
-                // So that it sleeps, where it can.
-                std::thread::sleep(std::time::Duration::from_millis(20));
+                service.rest();
                 client.push(&owner, &bulk, 0, &mut buffer, 0..GIVEN).unwrap();
             }
             client.finalize_and_wait().unwrap();

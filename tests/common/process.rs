@@ -85,6 +85,24 @@ impl Service {
         line.unwrap().trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
     }
 
+    /// Waits until all of its threads sleep; not for long, as over some fabrics one never does.
+    pub(crate) fn rest(&self) {
+        let tasks = format!("/proc/{}/task", self.child.id());
+        // `pid (name) state …`; a thread that ends meanwhile has no state.
+        let sleeps = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat"));
+            let stat = stat.unwrap_or_default();
+            stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('S'))
+        };
+        let begun = std::time::Instant::now();
+        while !std::fs::read_dir(&tasks).unwrap().all(sleeps) {
+            if begun.elapsed() > std::time::Duration::from_millis(100) {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
     /// Stops it, and waits until the kernel has: another processor may run it a little longer.
     pub(crate) fn stop(&self) {
         use rustix::process::{Pid, Signal, WaitOptions, waitpid};

@@ -28,7 +28,8 @@ const TURNS_PER_POLL: usize = 64;
 /// Looks that find nothing, in a row, after which what a peer sent before its end has come.
 const QUIET_TURNS: usize = 4;
 
-/// Polls of a busy endpoint after which a failure is handled all the same.
+/// Turns of a busy endpoint after which a failure is handled all the same; of those that bring
+/// messages every other one counts.
 const BUSY_TURNS: u32 = 100;
 
 /// What does not change.
