@@ -484,6 +484,7 @@ impl Instance {
     /// Waits for the end of a transfer. A ULT that is cancelled cancels its transfer, and unwinds
     /// when that is over: the buffer is only lent to it.
     fn wait_for(&self, op: OpRef, call: &BulkCall, deadline: Option<Instant>) {
+        self.inner().stand_in(&|| call.done.is_ready());
         let wait = || match deadline {
             Some(deadline) => call.done.wait_ready_deadline(deadline),
             None => {

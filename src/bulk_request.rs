@@ -332,6 +332,9 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
     /// Waits until the transfer is over; `false`: it was not at `until`.
     fn wait_ready(&self, until: Option<Instant>) -> bool {
         let done = &self.call.done;
+        if !done.is_ready() && until.is_none_or(|until| until > Instant::now()) {
+            self.instance.inner().stand_in(&|| done.is_ready());
+        }
         if let Some(due) = self.call.due()
             && until.is_none_or(|until| due <= until)
         {

@@ -107,6 +107,7 @@ impl Instance {
         let op = self.start_with(options, rpc, site, args, token)?;
         let flying = Flying { inner: self.inner(), call, op, to: site.to };
         let done = flying.call.done();
+        self.inner().stand_in(&|| done.is_ready());
         match site.term {
             None => done.wait_ready(),
             Some(term) if done.wait_ready_deadline(term.at) => {}

@@ -123,6 +123,7 @@ mod rpc;
 mod segments;
 mod serve;
 mod shutdown;
+mod stand_in;
 mod state_dump;
 mod sync;
 mod timer;

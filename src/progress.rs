@@ -52,6 +52,7 @@ use crate::instance::Inner;
 use crate::log::log;
 use crate::monitor::{SpanOfRequest, Turns};
 use crate::patience::{Patience, Spin};
+use crate::stand_in::StandIn;
 use crate::trace;
 
 /// How often an endpoint without a descriptor is polled while nobody waits for progress: about one
@@ -91,6 +92,7 @@ pub(crate) struct Progress {
     /// `STOP`, `MOVE`.
     orders: AtomicU8,
     destination: Mutex<Destination>,
+    pub(crate) stand_in: StandIn,
     pub(crate) tally: Tally,
 }
 
@@ -147,6 +149,7 @@ impl Progress {
             asleep: AtomicBool::new(false),
             orders: AtomicU8::new(0),
             destination: Mutex::new(Destination::None),
+            stand_in: StandIn::default(),
             tally: Tally::default(),
         }
     }
@@ -237,6 +240,21 @@ impl Progress {
         seat.useful();
     }
 
+    /// On the progress ULT: yields. What callers have found meanwhile counts as found here.
+    #[inline]
+    fn yield_now(&self, patience: &mut Patience, seat: &mut Seat) {
+        let found = self.stand_in.while_yielding(self.rank());
+        if found > 0 {
+            self.found(found, patience, seat);
+        }
+    }
+
+    /// Whether the progress ULT is wanted: to end, or to move.
+    #[inline]
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.orders.load(Ordering::Relaxed) != 0
+    }
+
     /// On the progress ULT, at its end: nobody moves it any more.
     fn end(&self) {
         let asked = std::mem::replace(&mut *lock(&self.destination), Destination::Ended);
@@ -288,7 +306,7 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
         rounds = rounds.wrapping_add(1);
         if rounds.is_multiple_of(ROUNDS_PER_YIELD) {
             Tally::add(&progress.tally.rounds, ROUNDS_PER_YIELD.into());
-            ult::yield_now();
+            progress.yield_now(&mut patience, &mut seat);
         }
         // pair: PROGRESS-ORDERS
         let orders = if closing { 0 } else { progress.orders.load(Ordering::Acquire) };
@@ -306,7 +324,7 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
             progress.found(found, &mut patience, &mut seat);
             sent_by_look = false;
             if ult::has_runnable() {
-                give_way();
+                give_way(|| progress.yield_now(&mut patience, &mut seat));
             }
             continue;
         }
@@ -315,7 +333,7 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
         }
         if ult::has_runnable() || seat.is_waited_for() {
             if seat.is_alone() {
-                give_way();
+                give_way(|| progress.yield_now(&mut patience, &mut seat));
                 continue;
             }
             if !seat.give_turn(step_aside) {
@@ -368,7 +386,7 @@ fn linger(core: &Core<Token>, progress: &Progress, is_fresh: bool) -> bool {
                 return true;
             }
         }
-        if ult::has_runnable() || progress.orders.load(Ordering::Relaxed) != 0 {
+        if ult::has_runnable() || progress.is_ordered() {
             return false;
         }
     }
@@ -376,11 +394,12 @@ fn linger(core: &Core<Token>, progress: &Progress, is_fresh: bool) -> bool {
 }
 
 /// Lets others run that can.
-fn give_way() {
+#[inline]
+fn give_way(yield_now: impl FnOnce()) {
     if ult::has_runnable_behind() {
         step_aside();
     } else {
-        ult::yield_now();
+        yield_now();
     }
 }
 
@@ -440,7 +459,7 @@ fn rest(
 /// One round of the network; how much happened.
 // Inlined: what arrives waits for each frame that is made before it.
 #[inline(always)]
-fn poll(inner: &Arc<Inner>, core: &Arc<Core<Token>>) -> usize {
+pub(crate) fn poll(inner: &Arc<Inner>, core: &Arc<Core<Token>>) -> usize {
     match core.poll(BUDGET, &mut Dispatch { inner }) {
         Ok(found) => found,
         Err(error) => failed(inner, core, &error),
@@ -571,7 +590,7 @@ mod tests {
             let other = behind.spawn(move || runs.store(true, Ordering::Relaxed));
             // Not after a yield, which comes straight back.
             let steps = (0..100).take_while(|_| {
-                give_way();
+                give_way(ult::yield_now);
                 !has_run.load(Ordering::Relaxed)
             });
             let steps = steps.count();

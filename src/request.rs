@@ -275,6 +275,9 @@ impl<R> Request<R> {
     /// Waits until the call is over; `false`: it was not at `until`.
     fn wait_ready(&self, until: Option<Instant>) -> bool {
         let done = self.call().done();
+        if !done.is_ready() && until.is_none_or(|until| until > Instant::now()) {
+            self.flight.instance.inner().stand_in(&|| done.is_ready());
+        }
         if let Some(due) = self.due()
             && until.is_none_or(|until| due <= until)
         {

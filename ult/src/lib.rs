@@ -275,7 +275,8 @@ pub use {
     scope::{Scope, ScopedJoinHandle, scope},
     spawn::UltBuilder,
     switch::{
-        has_runnable, has_runnable_behind, is_migratable, sleep, sleep_until, units_run, yield_now,
+        has_runnable, has_runnable_behind, has_runnable_beyond, is_migratable, sleep, sleep_until,
+        stack_left, units_run, yield_now,
     },
     timed_unit::TimerHandle,
     to::{exit_to, park_to, run_unit, yield_to},

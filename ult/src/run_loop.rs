@@ -306,6 +306,22 @@ impl Xstream {
         self.is_runnable() || self.is_timer_due()
     }
 
+    /// See [`has_runnable_beyond`](crate::has_runnable_beyond).
+    pub(crate) fn has_runnable_beyond(&self, known: usize) -> bool {
+        let mut left = known;
+        let is_more = |slot: &Slot| {
+            let is_served = slot.served.get() || slot.is_stacked();
+            match left.checked_sub(slot.waiting(is_served)) {
+                Some(rest) => {
+                    left = rest;
+                    false
+                }
+                None => true,
+            }
+        };
+        self.shared().has_mail() || self.any_slot(is_more) || self.is_timer_due()
+    }
+
     /// Whether a round could find something: mail, or a unit in a pool.
     #[inline]
     pub(crate) fn is_runnable(&self) -> bool {

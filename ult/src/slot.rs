@@ -162,6 +162,15 @@ impl Slot {
         if fits { self.pop_front() } else { None }
     }
 
+    /// Units in the list and, `with_queue`, in the pool's queue, which others may pop.
+    #[inline]
+    pub(crate) fn waiting(&self, with_queue: bool) -> usize {
+        // Its one writer is this xstream's thread.
+        let list = if self.list.is_empty() { 0 } else { self.shared.len.load(Relaxed) };
+        let queue = self.pool.queue();
+        if with_queue && !queue.is_empty() { list + queue.len().max(1) } else { list }
+    }
+
     /// Whether a pop of this xstream would find nothing.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {

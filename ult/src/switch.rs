@@ -245,6 +245,28 @@ pub fn has_runnable() -> bool {
     current::xstream().is_some_and(|xstream| xstream.has_runnable())
 }
 
+/// As [`has_runnable`], but for `known` units of which the caller knows that they are runnable:
+/// whether there are more of them. For a ULT that does something in the stead of another one, which
+/// waits for its turn, for as long as nobody else waits.
+#[must_use]
+pub fn has_runnable_beyond(known: usize) -> bool {
+    current::xstream().is_some_and(|xstream| xstream.has_runnable_beyond(known))
+}
+
+/// Bytes of its stack that are left to the calling ULT. Zero where nobody knows: on an OS thread,
+/// in a tasklet, and in a destructor during unwinding.
+#[must_use]
+pub fn stack_left() -> usize {
+    let block = current::suspendable().and_then(|ult| ult.block());
+    // The address of something on the stack in use, wherever that is.
+    let here = 0u8;
+    let here = std::hint::black_box(&raw const here).addr();
+    match block.map(|block| (block.range(), here)) {
+        Some(((low, bytes), here)) if (low..low + bytes).contains(&here) => here - low,
+        _ => 0,
+    }
+}
+
 /// Whether a unit waits in a pool that comes after the caller's in the list of this xstream. In a
 /// strict order such units have no turn while the caller yields and yields; one that polls lets
 /// them have it by [`idle`](crate::idle()), with an `arm` that answers `false`. Always `false` on

@@ -341,3 +341,71 @@ fn a_pool_counts_those_that_are_blocked_and_no_others() {
         runtime.shutdown().unwrap();
     });
 }
+
+#[test]
+fn who_else_can_run_beside_those_that_are_known() {
+    within(|| {
+        let (runtime, pool) = shared(1);
+        let own = pool.clone();
+        let handle = pool.spawn(move || {
+            let is_over = Arc::new(AtomicBool::new(false));
+            let mut seen = Vec::new();
+            let mut known = |count| {
+                seen.push(((0..3).map(ult::has_runnable_beyond).collect::<Vec<_>>(), count));
+            };
+            known(0);
+            let spawn = || {
+                let until = is_over.clone();
+                let run = move || {
+                    while !until.load(Ordering::Relaxed) {
+                        ult::yield_now();
+                    }
+                };
+                own.spawn(run).unwrap()
+            };
+            // One that has not started, then the same one after it has yielded.
+            let first = spawn();
+            known(1);
+            ult::yield_now();
+            known(1);
+            let second = spawn();
+            known(2);
+            is_over.store(true, Ordering::Relaxed);
+            first.join().unwrap();
+            second.join().unwrap();
+            known(0);
+            seen
+        });
+        for (beyond, count) in handle.unwrap().join().unwrap() {
+            let expected: Vec<bool> = (0..3).map(|known| count > known).collect();
+            assert_eq!(beyond, expected, "{count} can run");
+        }
+        assert!(!ult::has_runnable_beyond(0), "an OS thread has no others");
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn the_stack_that_is_left_is_what_is_below_the_caller() {
+    within(|| {
+        let (runtime, pool) = shared(1);
+        let bytes = 64 << 10;
+        #[inline(never)]
+        fn below() -> usize {
+            let mut room = [1u8; 16 << 10];
+            std::hint::black_box(&mut room);
+            let left = ult::stack_left();
+            std::hint::black_box(&mut room);
+            left
+        }
+        let handle = pool.ult().stack_bytes(bytes).spawn(|| (ult::stack_left(), below()));
+        let (here, below) = handle.unwrap().join().unwrap();
+        if cfg!(not(ult_thread_context)) {
+            assert!((bytes / 2..bytes).contains(&here), "{here}");
+            assert!(here >= below + (16 << 10), "{here}, {below} below 16 KiB");
+        }
+        assert_eq!(pool.tasklet().spawn(ult::stack_left).unwrap().join().unwrap(), 0);
+        assert_eq!(ult::stack_left(), 0, "nobody knows of an OS thread");
+        runtime.shutdown().unwrap();
+    });
+}

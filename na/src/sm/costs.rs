@@ -19,8 +19,9 @@
 //! The way that is not used is tried now and then, a few transfers in a row because its memory has
 //! left the caches: rarely, and soon when what the used way costs has changed. A trial ends early
 //! when its first transfers cost several times as much ([`FAR_DEARER`]): cold memory can look like
-//! that too, so the next one goes to its end whatever it sees. Lengths are told apart, and puts
-//! from gets: attaching costs a system call, and reading is not writing.
+//! that too, so the next one comes soon ([`PAUSE_OF_DOUBT`]) and goes to its end whatever it sees.
+//! Lengths are told apart, and puts from gets: attaching costs a system call, and reading is not
+//! writing.
 //!
 //! The requester does the same for short transfers of memory that was offered to it (`offer.rs`):
 //! it attaches by itself, or asks the owner, whichever way that takes then. Only it knows what it
@@ -69,6 +70,10 @@ const PAUSE_MIN: u32 = 8;
 
 /// The same for who can attach by itself: a trial takes several times as long.
 const LONG_PAUSE: (u32, u32) = (2048, 65_536);
+
+/// The same after a trial that ended early: what it has seen may be cold memory and nothing else,
+/// and then each transfer until the next one takes the dearer way.
+const PAUSE_OF_DOUBT: u32 = 256;
 
 /// A change of the cost by this factor leads to a trial soon, not before the shorter pause is over:
 /// where lone transfers and others alternate, the cost changes all the time.
@@ -229,6 +234,8 @@ impl Class {
         if self.stage == Stage::Trial && self.left > 0 && self.is_hopeless() {
             self.compare(len);
             self.gave_up = true;
+            self.left = self.left.min(PAUSE_OF_DOUBT);
+            self.pause = self.left;
         } else if self.left == 0 {
             match self.stage {
                 Stage::New => self.enter(Stage::First, len),
@@ -476,12 +483,23 @@ mod tests {
         let first = TRIES + GIVE_UP_AFTER as u32 * 3;
         let asked = first - attached(&mut costs, 0.4, 0.1, first);
         assert!(asked <= GIVE_UP_AFTER as u32, "{asked}");
-        assert_eq!(attached(&mut costs, 0.4, 0.1, LONG_PAUSE.0 - first), LONG_PAUSE.0 - first);
-        // It looks dear as long as it is cold.
+        // The next one comes soon. It looks dear as long as it is cold.
+        let until_next = PAUSE_OF_DOUBT - (first - TRIES - asked);
+        assert_eq!(attached(&mut costs, 0.4, 0.1, until_next), until_next);
         let cold = tries(Way::Ring, LEN) - TRIES;
-        attached(&mut costs, 0.4, 0.1, cold);
+        assert_eq!(attached(&mut costs, 0.4, 0.1, cold), 0);
         attached(&mut costs, 0.05, 0.1, until_compared(LEN));
         assert_eq!(attached(&mut costs, 0.05, 0.1, 200), 0);
+    }
+
+    #[test]
+    fn a_trial_that_went_to_its_end_is_not_repeated_soon() {
+        let mut costs = Costs::by_itself();
+        let first = until_compared(LEN) + PAUSE_OF_DOUBT + tries(Way::Ring, LEN);
+        let asked = first - attached(&mut costs, 0.4, 0.1, first);
+        assert!(asked > tries(Way::Ring, LEN) && asked < 2 * tries(Way::Ring, LEN), "{asked}");
+        let pause = LONG_PAUSE.0 - until_compared(LEN);
+        assert_eq!(attached(&mut costs, 0.4, 0.1, pause), pause);
     }
 
     #[test]
