@@ -106,9 +106,8 @@ impl Inner {
         let (_, progress) = self.context(core.id().into());
         if let Some(progress) = progress.get()
             && progress.stand_in.may(self.runtime.rank_here())
-            && !progress.is_ordered()
             && ult::stack_left() >= STACK_BYTES
-            && !ult::has_runnable_beyond(PROGRESS_ALONE)
+            && !others_wait(progress)
         {
             stand_in(self, core, progress, is_over);
         }
@@ -128,14 +127,18 @@ fn stand_in(
             return;
         }
         let found = poll(inner, core);
-        if !progress.stand_in.polled(found) {
-            return;
-        }
-        // What was found may be somebody else's.
-        if found > 0 && !is_over() && ult::has_runnable_beyond(PROGRESS_ALONE) {
+        let may_again = progress.stand_in.polled(found);
+        // What was found may be somebody else's, and a poll may take as long as many looks.
+        if !may_again || !is_over() && others_wait(progress) {
             return;
         }
     }
+}
+
+/// Whether somebody else is to have the execution stream.
+#[inline]
+fn others_wait(progress: &Progress) -> bool {
+    progress.is_ordered() || ult::has_runnable_beyond(PROGRESS_ALONE)
 }
 
 /// Looks until a poll would find something, or there was none for a while; `false`: others want
@@ -148,7 +151,7 @@ fn look(core: &Core<Token>, progress: &Progress) -> bool {
                 return true;
             }
         }
-        if progress.is_ordered() || ult::has_runnable_beyond(PROGRESS_ALONE) {
+        if others_wait(progress) {
             return false;
         }
     }

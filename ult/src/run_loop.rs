@@ -319,7 +319,8 @@ impl Xstream {
                 None => true,
             }
         };
-        self.shared().has_mail() || self.any_slot(is_more) || self.is_timer_due()
+        let waits = || self.shared().has_mail() || !self.idle.is_empty();
+        waits() || self.any_slot(is_more) || self.is_timer_due()
     }
 
     /// Whether a round could find something: mail, or a unit in a pool.

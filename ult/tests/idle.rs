@@ -380,6 +380,19 @@ fn who_else_can_run_beside_those_that_are_known() {
             let expected: Vec<bool> = (0..3).map(|known| count > known).collect();
             assert_eq!(beyond, expected, "{count} can run");
         }
+        let beside_a_waiter = on(&pool, {
+            let pool = pool.clone();
+            move || {
+                let waiter = pool.spawn(|| {
+                    let (_writer, reader) = UnixStream::pair().unwrap();
+                    ult::idle(reader.as_fd(), long_from_now(), || true)
+                });
+                ult::yield_now();
+                let seen = [0, 1].map(ult::has_runnable_beyond);
+                (seen, waiter.unwrap().join().unwrap())
+            }
+        });
+        assert_eq!(beside_a_waiter, ([true; 2], IdleEnd::Ran));
         assert!(!ult::has_runnable_beyond(0), "an OS thread has no others");
         runtime.shutdown().unwrap();
     });
