@@ -14,8 +14,7 @@ use common::process::{Service, asked, say};
 use common::{PATIENCE, TRANSPORTS, bounded};
 use margo::{ForwardError, Instance, ProviderHandle, Rpc};
 use rustix::event::{EventfdFlags, eventfd};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata};
+use tracing::{Event, Level};
 use ult::Semaphore;
 
 const TRANSPORT: &str = "MARGO_TEST_TRANSPORT";
@@ -26,34 +25,16 @@ const HOLD: Rpc<(), ()> = Rpc::new("hold");
 /// Ends with the call of `HOLD` that its handler makes.
 const RELAY: Rpc<(), bool> = Rpc::new("relay");
 
-/// Counts what is said at the level `error`.
-struct Errors;
-
+/// What is said at the level `error`: how often, and the first of it.
 static ERRORS: AtomicUsize = AtomicUsize::new(0);
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-impl tracing::Subscriber for Errors {
-    fn enabled(&self, about: &Metadata<'_>) -> bool {
-        *about.level() == Level::ERROR
+fn hear(event: &Event<'_>) {
+    ERRORS.fetch_add(1, Ordering::SeqCst);
+    let mut said = SAID.lock().unwrap();
+    if said.len() < 10 {
+        said.push(format!("{event:?}"));
     }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        ERRORS.fetch_add(1, Ordering::SeqCst);
-        let mut said = SAID.lock().unwrap();
-        if said.len() < 10 {
-            said.push(format!("{event:?}"));
-        }
-    }
-
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
 }
 
 /// The epoll sets of this process: each endpoint has one.
@@ -79,7 +60,7 @@ fn breaks(set: RawFd) {
 
 /// In a process of its own, because nothing but the kernel says no to an endpoint.
 fn endpoint_that_fails(transport: &str) {
-    assert!(tracing::subscriber::set_global_default(Errors).is_ok());
+    common::log::listen(Level::ERROR, hear);
     let start = || {
         let builder = Instance::builder(transport).grace(PATIENCE);
         builder.rpc_thread_count(1).start().unwrap()

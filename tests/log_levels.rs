@@ -4,15 +4,14 @@
 mod common;
 
 use std::fmt::Write;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, Once};
 
 use margo::monitor::Monitor;
 use margo::{
     Config, Instance, InstanceBuilder, LogLevel, ProviderHandle, Rpc, ShutdownRemoteError,
 };
 use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata};
+use tracing::{Event, Level};
 use ult::{PoolSpec, Runtime, XstreamSpec};
 
 const PANICS: Rpc<(), ()> = Rpc::new("panics");
@@ -24,9 +23,6 @@ impl Monitor for Idle {}
 
 /// What was logged: level, instance, text.
 static SEEN: Mutex<Vec<(Level, String, String)>> = Mutex::new(Vec::new());
-
-/// Keeps the events that say whose they are.
-struct Keeper;
 
 #[derive(Default)]
 struct Fields {
@@ -47,33 +43,17 @@ impl Visit for Fields {
     }
 }
 
-impl tracing::Subscriber for Keeper {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
+/// Keeps the events that say whose they are.
+fn keep() {
+    static ONCE: Once = Once::new();
+    let hear = |event: &Event<'_>| {
         let mut fields = Fields::default();
         event.record(&mut fields);
         if let Some(instance) = fields.instance {
             SEEN.lock().unwrap().push((*event.metadata().level(), instance, fields.text));
         }
-    }
-
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
-fn keep() {
-    static ONCE: OnceLock<()> = OnceLock::new();
-    ONCE.get_or_init(|| tracing::subscriber::set_global_default(Keeper).unwrap());
+    };
+    ONCE.call_once(|| common::log::listen(Level::TRACE, hear));
 }
 
 fn seen(instance: &Instance) -> Vec<(Level, String)> {

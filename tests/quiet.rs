@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use common::PATIENCE;
 use margo::{Access, Bulk, Instance, InstanceBuilder, LogLevel, ProviderHandle, Rpc};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata};
+use tracing::Level;
 
 const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
 const TRANSFER: Rpc<Bulk, u8> = Rpc::new("transfer");
@@ -21,28 +20,6 @@ static SEEN: Mutex<Vec<(Level, String)>> = Mutex::new(Vec::new());
 
 fn seen() -> MutexGuard<'static, Vec<(Level, String)>> {
     SEEN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-struct Keeper;
-
-impl tracing::Subscriber for Keeper {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        seen().push((*event.metadata().level(), event.metadata().target().to_owned()));
-    }
-
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
 }
 
 /// Without the stall detector: on a machine that has too much to do it has something to say.
@@ -89,7 +66,9 @@ fn live(address: &str, level: Option<LogLevel>) {
 /// In one test, since the log is the process's.
 #[test]
 fn a_normal_life_is_silent_at_the_levels_that_say_so() {
-    tracing::subscriber::set_global_default(Keeper).unwrap();
+    common::log::listen(Level::TRACE, |event| {
+        seen().push((*event.metadata().level(), event.metadata().target().to_owned()));
+    });
     for address in common::TRANSPORTS {
         seen().clear();
         live(address, None);

@@ -12,8 +12,7 @@ use std::time::Duration;
 use common::bounded;
 use margo::{Config, Instance, ProviderHandle, Rpc};
 use tracing::field::Field;
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata};
+use tracing::{Event, Level};
 
 /// Holds its execution stream until the log has so many lines that mention it.
 const HOG: Rpc<(String, usize), ()> = Rpc::new("hog");
@@ -31,35 +30,16 @@ fn said_of(xstream: &str) -> Vec<String> {
     said().iter().filter(|line| line.contains(&name)).cloned().collect()
 }
 
-struct Keeper;
-
-impl tracing::Subscriber for Keeper {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::WARN
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
+fn keep_log() {
+    static ONCE: Once = Once::new();
+    let hear = |event: &Event<'_>| {
         event.record(&mut |field: &Field, value: &dyn Debug| {
             if field.name() == "message" {
                 said().push(format!("{value:?}"));
             }
         });
-    }
-
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
-fn keep_log() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| tracing::subscriber::set_global_default(Keeper).unwrap());
+    };
+    ONCE.call_once(|| common::log::listen(Level::WARN, hear));
 }
 
 /// Progress on `net_<name>`, handlers on `<name>`, in a pool `work_<name>`.

@@ -1,6 +1,7 @@
 //! What the integration tests share.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+pub(crate) mod log;
 pub(crate) mod process;
 
 use std::sync::mpsc;
