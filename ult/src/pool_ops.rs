@@ -107,7 +107,7 @@ impl PoolRef {
         let ult = unit.into_ult();
         if ult.home.load(Relaxed).addr() > XstreamShared::nowhere().addr() {
             // It can move, but is still registered at its home, which sends it on.
-            switch::push_again(ult);
+            switch::push_again(ult, false);
             return Ok(());
         }
         let why = if is_same { PushReason::Yield } else { PushReason::Migrate };
@@ -141,7 +141,7 @@ impl PoolRef {
         let ult = unit.ptr();
         let home = crate::xstream::home_here(ult);
         if is_same {
-            switch::push_again(unit.into_ult());
+            switch::push_again(unit.into_ult(), false);
             return Ok(());
         }
         let serves = |xstream: &crate::xstream::Xstream| {
@@ -210,7 +210,7 @@ impl PoolRef {
             }
         }
         for unit in stay {
-            crate::switch::push_resumed(unit.into_ult(), true);
+            switch::push_again(unit.into_ult(), true);
         }
         moved
     }

@@ -16,6 +16,7 @@ use crate::sync::Arc;
 use crate::sync::atomic::Ordering::{Relaxed, Release};
 use crate::timer::TimerNode;
 use crate::trace::event::EventKind;
+use crate::unit::Unit;
 use crate::wait_kind::WaitKind;
 use crate::xstream::{XstreamShared, home_here};
 
@@ -108,7 +109,7 @@ pub(crate) fn suspend_until(
 pub(crate) fn resume(ult: UltPtr) {
     if ult.state.cell.resume() {
         diag::tell(ult, EventKind::Resume);
-        push_resumed(ult, false);
+        push_resumed(ult);
     }
 }
 
@@ -120,42 +121,54 @@ pub(crate) fn push_claimed(ult: UltPtr) {
     // A thread of that runtime keeps it; others hold it meanwhile.
     let is_ours = current::xstream_in(&ult.core).is_some();
     let held = (!is_ours).then(|| Arc::clone(&ult.core));
-    push_resumed(ult, false);
+    push_resumed(ult);
     drop(held);
 }
 
-/// Queues a started ULT at its home xstream. The caller has the right to queue it, and keeps the
+/// Queues a resumed ULT at its home xstream. The caller has the right to queue it, and keeps the
 /// shared part of its runtime alive, by its descriptor or as an xstream of that runtime.
-///
-/// With `bypass` it goes to the xstream's own list even if its pool is an object, because that
-/// object has just dropped it.
-pub(crate) fn push_resumed(ult: UltPtr, bypass: bool) {
+fn push_resumed(ult: UltPtr) {
     if let Some(xstream) = home_here(ult) {
-        if bypass {
-            xstream.list_back(ult)
-        } else {
-            xstream.queue_resumed(ult)
-        }
-        return;
+        return xstream.queue_resumed(ult);
     }
-    let home = ult.home.load(Relaxed);
-    if home == XstreamShared::nowhere() {
+    let Some(home) = home_elsewhere(ult) else {
         return crate::spawn::enqueue(ult, PushReason::Migrate);
-    }
-    // SAFETY:
-    // - valid: set when the ULT settled there, and xstreams live as long as the runtime's shared
-    //   part, which the descriptor keeps alive.
-    let sent = unsafe { &*home }.send(ult);
+    };
+    let sent = home.send(ult);
     debug_assert!(sent.is_ok(), "an xstream that is home to a ULT does not leave");
 }
 
-/// Queues a started ULT that somebody took out of its queue and did not run.
-pub(crate) fn push_again(ult: UltPtr) {
+/// Where a started ULT is at home, if it is anywhere. The caller keeps the shared part of its
+/// runtime alive.
+fn home_elsewhere<'a>(ult: UltPtr) -> Option<&'a XstreamShared> {
+    let home = ult.home.load(Relaxed);
+    // SAFETY:
+    // - valid: set when the ULT settled there, and xstreams live as long as the runtime's shared
+    //   part (duty of the caller).
+    (home != XstreamShared::nowhere()).then(|| unsafe { &*home })
+}
+
+/// Queues a started ULT that somebody took out of its queue and did not run. It had not been
+/// suspended, so this is no resume, and does not count as one. For the caller: as [`push_resumed`].
+///
+/// With `bypass` it goes to the xstream's own list even if its pool is an object, because that
+/// object has just dropped it.
+pub(crate) fn push_again(ult: UltPtr, bypass: bool) {
     match home_here(ult) {
-        // It had not been suspended, so this is no resume.
+        Some(xstream) if bypass => xstream.list_back(ult),
         Some(xstream) => xstream.requeue(ult, PushReason::Resume),
-        None => push_resumed(ult, false),
+        None => send_again(ult),
     }
+}
+
+/// Not through the inbox, whose ULTs count as resumed.
+#[cold]
+fn send_again(ult: UltPtr) {
+    let Some(home) = home_elsewhere(ult) else {
+        return crate::spawn::enqueue(ult, PushReason::Migrate);
+    };
+    let unit = Unit::from_ult(ult);
+    home.ask(Box::new(move |xstream| xstream.requeue(unit.into_ult(), PushReason::Resume)));
 }
 
 /// Ends a unit that never started: drops its closure and tells whoever joins it. The descriptor may

@@ -206,6 +206,6 @@ pub(crate) fn requeue(xstream: &Xstream, ult: UltPtr) {
     } else if xstream.is_home_of(ult) {
         xstream.requeue(ult, crate::pool::PushReason::Yield);
     } else {
-        crate::switch::push_resumed(ult, false);
+        crate::switch::push_again(ult, false);
     }
 }

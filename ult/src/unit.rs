@@ -87,7 +87,7 @@ impl Drop for Unit {
     fn drop(&mut self) {
         if self.is_started() {
             let held = UltRef::share(self.0);
-            crate::switch::push_resumed(self.0, true);
+            crate::switch::push_again(self.0, true);
             drop(held);
         } else {
             crate::switch::lose(self.0, Why::Lost);

@@ -408,7 +408,7 @@ impl Xstream {
         if !is_free || !is_ours {
             // A user's pool or scheduler brought it here; running it would be unsound.
             let held = UltRef::share(ult);
-            crate::switch::push_resumed(ult, false);
+            crate::switch::push_again(ult, false);
             drop(held);
             return false;
         }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use common::{kinds, on, private, shared, wait_until, within, yield_until};
 use ult::{
-    Access, MigrateError, Pool, PoolKind, PoolRef, PoolSpec, PopBy, Priority, PushReason, Runtime,
-    Scheduler, StartError, Unit, XstreamSpec,
+    Access, Eventual, MigrateError, Pool, PoolKind, PoolRef, PoolSpec, PopBy, Priority, PushReason,
+    Runtime, Scheduler, StartError, Unit, XstreamSpec,
 };
 
 /// A FIFO that counts what is done with it.
@@ -218,6 +218,65 @@ fn units_are_taken_and_pushed_in_order() {
         assert!(pools[0].pop().is_none() && pools[0].units().is_empty());
         runtime.shutdown().unwrap();
     });
+}
+
+/// Whoever takes a started ULT out of its queue, it was never blocked.
+#[test]
+fn what_others_take_and_bring_back_is_not_blocked() {
+    type Back = fn(&PoolRef, Unit);
+    let ways: [Back; 2] = [|pool, unit| pool.push(unit).unwrap(), |_, unit| drop(unit)];
+    for kind in [PoolKind::FifoWait, PoolKind::PrioWait] {
+        within(move || {
+            let (runtime, pools) = kinds(&[("p", kind), ("q", PoolKind::Fifo)]);
+            let (pool, other) = (pools[0].clone(), pools[1].clone());
+            on(&pools[0], move || {
+                let gate = Arc::new(Eventual::new());
+                let waits = gate.clone();
+                let waiter = pool.spawn(move || *waits.wait()).unwrap();
+                let is_exact = || assert_eq!(pool.stats().blocked(), 1, "{:?}", pool.stats());
+                // Has begun, and waits in the queue for as long as it is not told.
+                let started = || {
+                    let (begun, go) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+                    let (begins, goes) = (begun.clone(), go.clone());
+                    let body = move || {
+                        begins.store(true, SeqCst);
+                        yield_until("it is told", || goes.load(SeqCst));
+                    };
+                    let runnable = pool.spawn(body).unwrap();
+                    yield_until("it has begun", || begun.load(SeqCst));
+                    (runnable, go)
+                };
+                let ends = |(runnable, go): (ult::JoinHandle<()>, Arc<AtomicBool>)| {
+                    is_exact();
+                    go.store(true, SeqCst);
+                    yield_until("it has run", || {
+                        is_exact();
+                        runnable.is_finished()
+                    });
+                };
+                for round in 0..10 {
+                    for back in ways {
+                        let runnable = started();
+                        let unit = pool.pop().unwrap();
+                        assert!(unit.is_started(), "{round}");
+                        let to = pool.clone();
+                        std::thread::spawn(move || back(&to, unit)).join().unwrap();
+                        ends(runnable);
+                    }
+                    // They stay where they are.
+                    let runnable = started();
+                    let (from, to) = (pool.clone(), other.clone());
+                    let moved = std::thread::spawn(move || from.move_all_to(&to)).join().unwrap();
+                    assert_eq!(moved, Ok(0));
+                    ends(runnable);
+                }
+                gate.set(()).unwrap();
+                waiter.join().unwrap();
+                assert_eq!(pool.stats().blocked(), 0);
+            });
+            runtime.shutdown().unwrap();
+        });
+    }
 }
 
 #[test]
