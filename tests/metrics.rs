@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Pair, bounded, on_each};
+use common::{PATIENCE, Pair, TRANSPORTS, bounded, on_each};
 use margo::{GateKind, Instance, MetricsError, Phase, ProviderHandle, ProviderId, Rpc};
 use metrics_support::{ask, parse, scrape, value};
 use ult::Eventual;
@@ -124,6 +124,64 @@ fn progress_that_goes_on_is_not_blocked() {
         assert!(pool.stats().run_at_once > 0, "it never rested");
     }
     pair.end();
+}
+
+/// A client that makes no progress fetches nothing.
+#[test]
+fn results_that_nobody_fetches_are_shown_in_every_way() {
+    const LONG: Rpc<(), Vec<u8>> = Rpc::new("long");
+    for transport in TRANSPORTS {
+        let json = format!(
+            r#"{{ "margo": {{ "address": "{transport}", "metrics": {{ "remote": true }} }} }}"#
+        );
+        let service = margo::init(&json).unwrap();
+        let own = transport.split("://").next().unwrap();
+        let client = || Instance::builder(format!("{own}://")).listen(false).start().unwrap();
+        let (lazy, looks) = (client(), client());
+        let (enter, entered) = std::sync::mpsc::channel();
+        let go = Arc::new(Eventual::new());
+        let goes = go.clone();
+        service
+            .serve(LONG)
+            .function(move |()| {
+                enter.send(()).unwrap();
+                goes.wait();
+                vec![7; 1_000_000]
+            })
+            .unwrap();
+        let whom = |from: &Instance| from.lookup(service.self_addr().uri()).unwrap();
+        let call = lazy.iforward(LONG, &ProviderHandle::from(whom(&lazy)), &()).unwrap();
+        entered.recv_timeout(PATIENCE).unwrap();
+        // Its only execution stream.
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let (holds, held) = std::sync::mpsc::channel();
+        let stuck = lazy.rpc_pool().spawn(move || {
+            holds.send(()).unwrap();
+            let _ = stopped.recv();
+        });
+        held.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(service.metrics().memory.result_bytes_kept, 0);
+        go.set(()).unwrap();
+        let kept = until("what is kept", || {
+            Some(service.metrics().memory.result_bytes_kept).filter(|kept| *kept > 0)
+        });
+        assert!((1_000_000..1_001_000).contains(&kept), "{kept}");
+        let families = parse(&service.metrics().prometheus());
+        assert_eq!(value(&families, "margo_memory_result_bytes_kept", &[]), kept as f64);
+        assert_eq!(service.state_dump().metrics.memory.result_bytes_kept, kept);
+        let told = looks.metrics_of(&whom(&looks)).unwrap().memory;
+        // The answer itself may be such a result.
+        assert!(told.result_bytes_kept >= kept, "{told:?}");
+        drop(stop);
+        stuck.unwrap().join().unwrap();
+        assert_eq!(call.wait().unwrap().len(), 1_000_000);
+        until("nothing is kept", || {
+            (service.metrics().memory.result_bytes_kept == 0).then_some(())
+        });
+        for own in [&lazy, &looks, &service] {
+            own.finalize_and_wait().unwrap();
+        }
+    }
 }
 
 #[test]

@@ -23,6 +23,7 @@ const PEERS_MAX: usize = 1000;
 
 pub(crate) fn collect(inner: &Inner) -> Metrics {
     let endpoint = inner.core.endpoint().stats();
+    let in_hand = inner.core.in_hand();
     let xstreams: Vec<_> = inner.runtime.xstreams().iter().map(xstream).collect();
     Metrics {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -42,7 +43,8 @@ pub(crate) fn collect(inner: &Inner) -> Metrics {
             stacks: xstreams.iter().map(|xstream| xstream.stacks).sum(),
             regions: endpoint.regions,
             region_bytes: endpoint.region_bytes,
-            request_buffer_bytes: inner.core.in_hand().large_buffer_bytes,
+            request_buffer_bytes: in_hand.large_buffer_bytes,
+            result_bytes_kept: in_hand.result_bytes_kept,
             bulk_pools: inner.metrics.bulk_pools.metrics(),
         },
         xstreams,

@@ -325,6 +325,9 @@ impl Metrics {
         let help = "Taken for the large buffers that requests share.";
         let buffers = size(memory.request_buffer_bytes);
         text.one(Gauge, "margo_memory_request_buffer_bytes", help, buffers);
+        let help = "Long results that their origins have not fetched yet.";
+        let kept = size(memory.result_bytes_kept);
+        text.one(Gauge, "margo_memory_result_bytes_kept", help, kept);
         let names: Vec<_> = memory
             .bulk_pools
             .iter()

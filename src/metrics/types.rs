@@ -329,6 +329,9 @@ plain! {
         region_bytes: u64,
         /// Taken so far for the large buffers that requests share, bytes.
         request_buffer_bytes: usize,
+        /// Bytes of long results that are kept until their origins have fetched them, cancel or are
+        /// gone; `margo.overflow_held_max` bounds them.
+        result_bytes_kept: usize,
         /// The classes of all [`BulkPool`](crate::BulkPool)s.
         bulk_pools: Vec<BulkPoolMetrics>,
     }

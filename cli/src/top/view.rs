@@ -79,6 +79,11 @@ impl Change<'_> {
             Some(age) => format!("{}, oldest {}", now.peers.calls_in_flight, duration(age)),
             None => now.peers.calls_in_flight.to_string(),
         };
+        // As a rule there are none.
+        let kept = match now.memory.result_bytes_kept as u64 {
+            0 => String::new(),
+            bytes => format!("  results kept {}", output::bytes(bytes)),
+        };
         let mut lines = vec![
             format!(
                 "{}  {phase}  up {}  margo {}  process {}",
@@ -102,7 +107,7 @@ impl Change<'_> {
                 stats.stalls,
             ),
             format!(
-                "process   {cpu}memory {}  fds {}  threads {}  registered {}",
+                "process   {cpu}memory {}  fds {}  threads {}  registered {}{kept}",
                 output::bytes(now.process.resident_bytes),
                 now.process.open_fds.map_or_else(|| "?".to_owned(), |count| count.to_string()),
                 now.process.threads,
@@ -411,6 +416,7 @@ mod tests {
         let now = snapshot(serde_json::json!({
             "address": "na+tcp://h:1", "uptime_sec": 12.0, "process": { "id": 7, "cpu_sec": 2.0 },
             "network": { "requests_received": 2100 },
+            "memory": { "region_bytes": 1024, "result_bytes_kept": 3072 },
             "pools": [{ "name": "p", "executed": 53, "waiting": 4, "xstreams": ["a", "b"] }],
             "xstreams": [
                 { "name": "a", "state": "idle", "slept_sec": 6.5, "sleeps": 3 },
@@ -442,6 +448,7 @@ mod tests {
         for expected in [
             "in 1,000/s",
             "cpu 50 %",
+            "registered 1.0 KiB  results kept 3.0 KiB",
             "calls in flight 3, oldest 1:15",
             "p           4        0      0      0     1.5  a b",
             "a        idle    25 %",
@@ -479,6 +486,7 @@ mod tests {
         assert!(text.contains("in 175/s") && !text.contains("cpu") && !text.contains("HELD"));
         let nothing = lines(&Metrics::default(), &Metrics::default()).join("\n");
         assert!(nothing.contains("in -/s") && !nothing.contains("NaN"), "{nothing}");
+        assert!(!nothing.contains("results kept"), "{nothing}");
     }
 
     #[test]
