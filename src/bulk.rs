@@ -175,9 +175,25 @@ struct Allocation(RawSegment);
 unsafe impl Send for Allocation {}
 
 impl Allocation {
-    fn zeroed(bytes: usize) -> Self {
-        let slice = Box::leak(vec![0u8; bytes].into_boxed_slice());
-        Self(RawSegment { ptr: slice.as_mut_ptr(), len: slice.len() })
+    /// Not by `vec!`, which ends the process if there is no such memory: it may be a peer who has
+    /// said how much there is to transfer.
+    fn zeroed(bytes: usize) -> Result<Self, BulkError> {
+        if bytes == 0 {
+            let slice: &mut [u8] = Box::leak(Box::default());
+            return Ok(Self(RawSegment { ptr: slice.as_mut_ptr(), len: 0 }));
+        }
+        // SAFETY:
+        // - size: not zero.
+        let zeroed = |layout| unsafe { std::alloc::alloc_zeroed(layout) };
+        let layout = std::alloc::Layout::array::<u8>(bytes).ok();
+        match layout.map(zeroed).filter(|ptr| !ptr.is_null()) {
+            Some(ptr) => Ok(Self(RawSegment { ptr, len: bytes })),
+            None => {
+                let what = format!("a buffer of {bytes} bytes");
+                let error = na::Error::io(what, std::io::ErrorKind::OutOfMemory);
+                Err(BulkError::Alloc(HgError::Na(error)))
+            }
+        }
     }
 }
 
@@ -185,7 +201,8 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         let slice = std::ptr::slice_from_raw_parts_mut(self.0.ptr, self.0.len);
         // SAFETY:
-        // - origin: `ptr` and `len` come from `Box::leak` of a boxed slice in `zeroed`;
+        // - origin: `ptr` and `len` are those of a boxed slice: in `zeroed` they come from
+        //   `Box::leak`, or from the global allocator with the layout of a slice of that length;
         // - once: only this destructor makes the box again, and `Allocation` is not `Clone`;
         // - unused: the `Memory` that owns this value is dropped only when no transfer holds it,
         //   and a `BulkBuffer`, the only one to make slices of it, keeps that `Memory` alive.
@@ -323,9 +340,10 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// [`BulkError::Register`].
+    /// [`BulkError::Alloc`] when there is no such memory, so that a length that a peer has given
+    /// does no harm; [`BulkError::Register`].
     pub fn bulk_buffer(&self, bytes: usize) -> Result<BulkBuffer, BulkError> {
-        let allocation = Allocation::zeroed(bytes);
+        let allocation = Allocation::zeroed(bytes)?;
         let segment = allocation.0;
         // SAFETY:
         // - valid for reads and writes at a fixed address until `allocation` is dropped;

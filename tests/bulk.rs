@@ -179,6 +179,39 @@ fn a_scope_that_panics_takes_its_memory_back() {
     });
 }
 
+/// A handler that makes room for what a peer says that it has.
+#[test]
+fn a_buffer_for_which_there_is_no_memory_is_an_error_and_the_process_goes_on() {
+    const FETCH: Rpc<u64, String> = Rpc::new("fetch");
+    on_each(|pair| {
+        pair.service
+            .serve(FETCH)
+            .returning(|handle| {
+                let buffer = handle.instance().bulk_buffer(*handle.args() as usize);
+                match buffer {
+                    Ok(buffer) => buffer.len().to_string(),
+                    Err(error) => {
+                        assert!(matches!(error, BulkError::Alloc(_)), "{error:?}");
+                        error.to_string()
+                    }
+                }
+            })
+            .unwrap();
+        let target = pair.target();
+        for bytes in [1 << 50, 1 << 62, u64::MAX] {
+            let said = pair.client.forward(FETCH, &target, &bytes).unwrap();
+            assert!(said.contains(&format!("a buffer of {bytes} bytes")), "{said}");
+        }
+        for bytes in [0, 1, 100_000] {
+            let said = pair.client.forward(FETCH, &target, &bytes).unwrap();
+            assert_eq!(said, bytes.to_string());
+        }
+        let pool = pair.client.bulk_pool(&margo::BulkPoolSpec::new().class(1 << 50, 1));
+        assert!(pool.is_err(), "{pool:?}");
+        pair.end();
+    });
+}
+
 #[test]
 fn local_ranges_are_checked() {
     on_each(|pair| {
