@@ -57,7 +57,7 @@ pub enum InitError {
     Progress(#[from] ult::SpawnError),
     /// The [parent](crate::InstanceBuilder::parent) is shutting down, or is that of a process which
     /// forked this one off.
-    #[error("the parent instance is shutting down")]
+    #[error("the parent instance is shutting down, or belongs to the parent of this process")]
     ParentClosing,
     /// A pool of the parent, or of the program's runtime, was removed meanwhile.
     #[error("pool `{pool}`, in which the instance was to run, has been removed")]
@@ -208,6 +208,9 @@ pub enum RegisterError {
     /// [`finalize`](crate::Instance::finalize) has begun.
     #[error("the instance is shutting down")]
     Closing,
+    /// This process is a child that was forked off. The instance is its parent's.
+    #[error("this process was forked off: the instance belongs to its parent process")]
+    Forked,
 }
 
 /// Why a [`forward`](crate::Instance::forward) has no result.

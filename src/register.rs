@@ -95,6 +95,14 @@ impl Instance {
         self.serve(rpc).handler(handler)
     }
 
+    fn may_register(&self) -> Result<(), RegisterError> {
+        match (self.inner().is_forked(), self.is_finalizing()) {
+            (true, _) => Err(RegisterError::Forked),
+            (false, true) => Err(RegisterError::Closing),
+            (false, false) => Ok(()),
+        }
+    }
+
     /// Registers `run` as the handler of the RPC of that name and number.
     pub(crate) fn register_entry(
         &self,
@@ -107,9 +115,7 @@ impl Instance {
         if !self.inner().resolved.listen {
             return Err(RegisterError::NotListening { rpc });
         }
-        if self.is_finalizing() {
-            return Err(RegisterError::Closing);
-        }
+        self.may_register()?;
         let pool = pool.unwrap_or_else(|| self.rpc_pool());
         // From here on the pool is not removed, and afterwards it has a user.
         let _still = self.inner().elastic.hold_still();
@@ -199,7 +205,7 @@ impl Instance {
     /// # Errors
     ///
     /// [`RegisterError::NotRegistered`]; `PrivatePool`; `NoPriorities`; `PoolRemoved`;
-    /// [`RegisterError::Closing`].
+    /// [`RegisterError::Closing`]; `Forked`.
     ///
     /// Counterpart: `margo_rpc_set_pool`, with [`rpc_pool`](Self::rpc_pool) in the place of NULL.
     pub fn set_handler_pool<A, R>(
@@ -208,9 +214,7 @@ impl Instance {
         provider: ProviderId,
         pool: &PoolRef,
     ) -> Result<(), RegisterError> {
-        if self.is_finalizing() {
-            return Err(RegisterError::Closing);
-        }
+        self.may_register()?;
         let _still = self.inner().elastic.hold_still();
         self.move_handlers(rpc, provider, pool)
     }

@@ -1,4 +1,4 @@
-//! How instances end: callbacks, who may ask for it and from where, parents and children, forks.
+//! How instances end: callbacks, who may ask for it and from where, parents and children.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 mod common;
@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use common::process::{Service, client_for, serve_if_asked};
 use common::{PATIENCE, TRANSPORTS, bounded, on_each};
-use margo::monitor::{Monitor, Statistics};
 use margo::{
-    FinalizeError, ForwardError, InitError, Instance, InstanceBuilder, OneWay, ProfileError,
-    ProviderHandle, Rpc, ShutdownRemoteError, SignalFinalizer, StageOver, TimerError, ult,
+    ForwardError, InitError, Instance, InstanceBuilder, OneWay, ProviderHandle, Rpc,
+    ShutdownRemoteError, SignalFinalizer, StageOver, ult,
 };
 use ult::Eventual;
 
@@ -438,75 +437,6 @@ fn a_child_keeps_its_parent_running_and_lets_it_go() {
     end(&child);
     // The child is still there as an object.
     ended.recv_timeout(PATIENCE).unwrap();
-}
-
-/// What a child process that was forked off may expect: errors, and no hang.
-fn in_forked_child(own: Instance, timer: margo::Timer, target: &ProviderHandle) -> Result<(), i32> {
-    let check = |holds: bool, code: i32| if holds { Ok(()) } else { Err(code) };
-    let forward = own.forward(SUM, target, &(1, 1));
-    check(forward.is_err_and(|error| error.never_ran()), 2)?;
-    let mut buffer = own.bulk_buffer(8).map_err(|_| 3)?;
-    let empty = own.expose_ref(&[0; 8], Clone::clone).map_err(|_| 4)?;
-    check(own.pull(&own.self_addr(), &empty, 0, &mut buffer, 0..8).is_err(), 5)?;
-    check(matches!(timer.restart(Duration::ZERO), Err(TimerError::Forked)), 6)?;
-    check(matches!(timer.cancel(), Err(TimerError::Forked)), 7)?;
-    check(own.on_finalize(|_| ()).is_err(), 8)?;
-    check(own.register(END, |_| ()).is_err(), 9)?;
-    own.finalize();
-    check(matches!(own.wait_for_finalize(), Err(FinalizeError::Forked)), 10)?;
-    check(own.config().margo.address == "na+sm://" && own.stats().requests_sent == 1, 11)?;
-    check(own.start_profiling() == Err(ProfileError::Forked), 12)?;
-    own.stop_profiling();
-    let not_here = |error: std::io::Error| error.kind() == std::io::ErrorKind::Unsupported;
-    check(own.write_profile().is_err_and(not_here), 13)?;
-    check(own.write_monitor_files().is_err_and(not_here), 14)?;
-    check(own.monitor_dump(true)["series"]["pools"] == serde_json::json!({}), 15)?;
-    own.start_statistics(1);
-    check(own.statistics() == Statistics::default(), 16)?;
-    drop(own.add_monitor(Arc::new(Deaf)));
-    drop(timer);
-    drop(own);
-    Ok(())
-}
-
-/// Is told, and does nothing.
-struct Deaf;
-
-impl Monitor for Deaf {}
-
-#[test]
-fn a_forked_child_gets_errors_and_the_parent_process_goes_on() {
-    let own = instance();
-    serve_sum(&own);
-    let target = ProviderHandle::from(own.self_addr());
-    assert_eq!(own.forward(SUM, &target, &(1, 1)).unwrap(), 2);
-    let (sender, ticks) = mpsc::channel();
-    let timer = own.timer(move |_| sender.send(()).unwrap());
-    timer.start_every(Duration::from_millis(5)).unwrap();
-    // SAFETY: the child uses only what the C library keeps usable after a fork (memory), and ends
-    // by `_exit`.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        let code = in_forked_child(own, timer, &target).err().unwrap_or(0);
-        // SAFETY: ends the child at once.
-        unsafe { libc::_exit(code) };
-    }
-    assert!(child > 0, "cannot fork");
-    let status = bounded("the forked child", move || {
-        let mut status = -1;
-        // SAFETY: a child of ours that nobody else waits for; the pointer is to a live variable.
-        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-        assert_eq!(waited, child);
-        status
-    });
-    assert_eq!(libc::WEXITSTATUS(status), 0, "the step of `in_forked_child` that failed");
-    assert!(libc::WIFEXITED(status));
-    // Nothing of the parent's has suffered.
-    assert_eq!(own.forward(SUM, &target, &(20, 1)).unwrap(), 21);
-    while ticks.try_recv().is_ok() {}
-    ticks.recv_timeout(PATIENCE).unwrap();
-    assert!(timer.cancel().unwrap());
-    end(&own);
 }
 
 #[test]

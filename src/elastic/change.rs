@@ -225,6 +225,10 @@ impl Instance {
 
     /// Begins a change; none once the end has begun.
     pub(super) fn change(&self) -> Result<ult::MutexGuard<'_, ()>, ElasticityError> {
+        // Before the lock, which may be held for ever in a child process.
+        if self.inner().is_forked() {
+            return Err(ElasticityError::Forked);
+        }
         let turn = self.elastic().hold_still();
         if self.is_finalizing() { Err(ElasticityError::Closing) } else { Ok(turn) }
     }

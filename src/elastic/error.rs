@@ -137,6 +137,9 @@ pub enum ElasticityError {
     /// [`finalize`](crate::Instance::finalize) has begun.
     #[error("the instance is shutting down")]
     Closing,
+    /// This process is a child that was forked off. The instance is its parent's.
+    #[error("this process was forked off: the instance belongs to its parent process")]
+    Forked,
     /// The instance is a [child](crate::InstanceBuilder::parent): pools and xstreams are its
     /// parent's. Change them there.
     #[error("this instance runs in the pools of its parent; change them there")]

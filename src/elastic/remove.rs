@@ -306,6 +306,9 @@ impl Instance {
         from: impl Into<PoolKey<'f>>,
         to: impl Into<PoolKey<'t>>,
     ) -> Result<usize, ElasticityError> {
+        if self.inner().is_forked() {
+            return Err(ElasticityError::Forked);
+        }
         let _one_at_a_time = self.elastic().hold_still();
         let (from, to) = (self.find_pool(from)?, self.find_pool(to)?);
         Ok(from.pool.move_all_to(&to.pool)?)

@@ -28,6 +28,7 @@ use ult::PoolRef;
 
 pub(crate) use self::all::Timers;
 use self::state::{Armed, Arming, Home, Shared};
+use crate::instance::Inner;
 use crate::{Instance, TimerError};
 
 /// Where and how the callback of a timer runs; see [`Instance::timer_with`].
@@ -177,9 +178,12 @@ impl Instance {
             None => Home::Handlers(self.inner().elastic.clone()),
         };
         let name = spec.name.unwrap_or_else(|| "timer".to_owned()).into();
-        let timers = &self.inner().timers;
-        let shared = Shared::new(timers, home, spec.inline, name, Box::new(callback));
-        timers.admit(&shared);
+        let Inner { timers, process, .. } = &**self.inner();
+        let shared = Shared::new(timers, *process, home, spec.inline, name, Box::new(callback));
+        // Where the lock may be held for ever nobody needs to know of it.
+        if !process.is_other() {
+            timers.admit(&shared);
+        }
         Timer { shared }
     }
 }

@@ -131,6 +131,7 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(
         timers: &Arc<Timers>,
+        process: Process,
         home: Home,
         inline: bool,
         name: Arc<str>,
@@ -151,7 +152,7 @@ impl Shared {
             home,
             inline,
             name,
-            process: Process::current(),
+            process,
             log: timers.log.clone(),
             state: Mutex::new(state),
         })

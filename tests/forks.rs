@@ -1,0 +1,101 @@
+//! A child process that was forked off has a copy of an instance: errors there, and no harm to the
+//! parent's.
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
+
+mod common;
+
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use common::{PATIENCE, bounded};
+use margo::monitor::{Monitor, Statistics};
+use margo::{
+    ElasticityError, FinalizeError, Instance, ProfileError, ProviderHandle, ProviderId,
+    RegisterError, Rpc, TimerError,
+};
+
+const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
+const END: Rpc<(), ()> = Rpc::new("end");
+
+/// What a child process that was forked off may expect: errors, and no hang.
+fn in_forked_child(own: Instance, timer: margo::Timer, target: &ProviderHandle) -> Result<(), i32> {
+    let check = |holds: bool, code: i32| if holds { Ok(()) } else { Err(code) };
+    let forward = own.forward(SUM, target, &(1, 1));
+    check(forward.is_err_and(|error| error.never_ran()), 2)?;
+    let mut buffer = own.bulk_buffer(8).map_err(|_| 3)?;
+    let empty = own.expose_ref(&[0; 8], Clone::clone).map_err(|_| 4)?;
+    check(own.pull(&own.self_addr(), &empty, 0, &mut buffer, 0..8).is_err(), 5)?;
+    check(matches!(timer.restart(Duration::ZERO), Err(TimerError::Forked)), 6)?;
+    check(matches!(timer.cancel(), Err(TimerError::Forked)), 7)?;
+    check(own.on_finalize(|_| ()).is_err(), 8)?;
+    check(matches!(own.register(END, |_| ()), Err(RegisterError::Forked)), 9)?;
+    own.finalize();
+    check(matches!(own.wait_for_finalize(), Err(FinalizeError::Forked)), 10)?;
+    check(own.config().margo.address == "na+sm://" && own.stats().requests_sent == 1, 11)?;
+    check(own.start_profiling() == Err(ProfileError::Forked), 12)?;
+    own.stop_profiling();
+    let not_here = |error: std::io::Error| error.kind() == std::io::ErrorKind::Unsupported;
+    check(own.write_profile().is_err_and(not_here), 13)?;
+    check(own.write_monitor_files().is_err_and(not_here), 14)?;
+    check(own.monitor_dump(true)["series"]["pools"] == serde_json::json!({}), 15)?;
+    own.start_statistics(1);
+    check(own.statistics() == Statistics::default(), 16)?;
+    drop(own.add_monitor(Arc::new(Deaf)));
+    let late = own.timer(|_| ());
+    check(matches!(late.start(Duration::ZERO), Err(TimerError::Forked)), 17)?;
+    drop(late);
+    let forked = |changed: Result<(), ElasticityError>| {
+        changed.is_err_and(|error| matches!(error, ElasticityError::Forked))
+    };
+    check(forked(own.add_pool_from_json("{}").map(drop)), 18)?;
+    check(forked(own.remove_pool("__primary__")), 19)?;
+    check(forked(own.migrate_progress("__primary__")), 20)?;
+    check(forked(own.transfer_pool_content("__primary__", "__primary__").map(drop)), 21)?;
+    let moved = own.set_handler_pool(SUM, ProviderId::DEFAULT, &own.rpc_pool());
+    check(matches!(moved, Err(RegisterError::Forked)), 22)?;
+    let child = Instance::builder("na+sm://").parent(&own).start();
+    check(child.is_err_and(|error| error.to_string().contains("parent of this process")), 23)?;
+    drop(timer);
+    drop(own);
+    Ok(())
+}
+
+/// Is told, and does nothing.
+struct Deaf;
+
+impl Monitor for Deaf {}
+
+#[test]
+fn a_forked_child_gets_errors_and_the_parent_process_goes_on() {
+    let own = Instance::builder("na+sm://").start().unwrap();
+    own.serve(SUM).function(|(a, b)| a + b).unwrap();
+    let target = ProviderHandle::from(own.self_addr());
+    assert_eq!(own.forward(SUM, &target, &(1, 1)).unwrap(), 2);
+    let (sender, ticks) = mpsc::channel();
+    let timer = own.timer(move |_| sender.send(()).unwrap());
+    timer.start_every(Duration::from_millis(5)).unwrap();
+    // SAFETY: the child uses only what the C library keeps usable after a fork (memory), and ends
+    // by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let code = in_forked_child(own, timer, &target).err().unwrap_or(0);
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(code) };
+    }
+    assert!(child > 0, "cannot fork");
+    let status = bounded("the forked child", move || {
+        let mut status = -1;
+        // SAFETY: a child of ours that nobody else waits for; the pointer is to a live variable.
+        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(waited, child);
+        status
+    });
+    assert_eq!(libc::WEXITSTATUS(status), 0, "the step of `in_forked_child` that failed");
+    assert!(libc::WIFEXITED(status));
+    // Nothing of the parent's has suffered.
+    assert_eq!(own.forward(SUM, &target, &(20, 1)).unwrap(), 21);
+    while ticks.try_recv().is_ok() {}
+    ticks.recv_timeout(PATIENCE).unwrap();
+    assert!(timer.cancel().unwrap());
+    own.finalize_and_wait().unwrap();
+}
