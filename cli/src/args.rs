@@ -46,8 +46,8 @@ pub(crate) enum Command {
     /// processes, and where the time went.
     #[command(subcommand)]
     Trace(TraceCommand),
-    /// Runs the providers of a configuration until Ctrl-C or SIGTERM. SIGUSR1: writes what it does
-    /// at the moment to standard error, as JSON.
+    /// Runs the providers of a configuration until Ctrl-C, SIGTERM or the end of its terminal.
+    /// SIGUSR1: writes what it does at the moment to standard error, as JSON.
     Serve(ServeArgs),
     /// Shows what a running service does, again and again: pools, execution streams, requests,
     /// peers. The service allows it with `margo.metrics.remote` in its configuration.

@@ -8,7 +8,7 @@ use margo_config::{Config, ConfigFlags, process_env};
 
 use crate::args::CheckArgs;
 use crate::failure::Failure;
-use crate::output;
+use crate::{output, serve};
 
 /// Reads a document; `-` is standard input.
 pub(crate) fn read(file: &Path) -> Result<String, Failure> {
@@ -40,6 +40,9 @@ pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
     if let Err(error) = &explained {
         remarks.push(format!("it does not start on this machine: {error}"));
     }
+    if let Err(error) = margo::na::check_transport(&effective.margo.address) {
+        remarks.push(format!("margo.address: {error}"));
+    }
     for remark in &remarks {
         output::note(format_args!("{called}: warning: {remark}"));
     }
@@ -51,6 +54,7 @@ pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
             );
         }
         lines.extend(warnings.iter().map(|warning| format!("Warning: {warning}")));
+        lines.extend(serve::not_served(&effective));
         for line in lines.iter().flat_map(|text| text.lines()) {
             output::line(format_args!("// {line}"))?;
         }

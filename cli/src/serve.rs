@@ -77,6 +77,17 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     ended.map_err(|error| Failure::Failed(error.to_string()))
 }
 
+/// Which providers of a document this program cannot start: for people, a line each.
+pub(crate) fn not_served(config: &Config) -> impl Iterator<Item = String> {
+    let types = COMPONENTS.map(Component::type_name);
+    let foreign = config.margo.providers.iter().map(|one| &one.type_name);
+    let foreign = foreign.filter(move |name| !types.contains(&name.as_str()));
+    foreign.map(move |name| {
+        let own = types.join(", ");
+        format!("`margo serve` has no providers of type `{name}` (it has {own}); others may")
+    })
+}
+
 fn read_config(args: &ServeArgs) -> Result<Config, Failure> {
     let invalid = |errors: margo_config::Errors| {
         Failure::Usage(format!("{} is not valid:\n{errors}", config::called(&args.file)))

@@ -79,6 +79,38 @@ fn sigusr1_asks_for_the_state() {
 }
 
 #[test]
+fn the_end_of_its_terminal_ends_it_in_order_unless_it_was_told_to_outlive_that() {
+    for outlives in [false, true] {
+        let temp = tempfile::tempdir().unwrap();
+        let document = r#"{ "margo": { "address_file": "address" } }"#;
+        std::fs::write(temp.path().join("conf.json"), document).unwrap();
+        let ignore = if outlives { "trap '' HUP; " } else { "" };
+        let child = std::process::Command::new("sh")
+            .args(["-c", &format!("{ignore}exec \"$0\" serve conf.json")])
+            .arg(env!("CARGO_BIN_EXE_margo"))
+            .current_dir(temp.path())
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut running = common::Running::new(child);
+        let stderr = running.child.stderr.take().unwrap();
+        let file = temp.path().join("address");
+        common::until("the address file", || file.exists().then_some(()));
+        running.signal(Signal::HUP);
+        if outlives {
+            running.signal(Signal::USR1);
+            let mut dumps = serde_json::Deserializer::from_reader(stderr).into_iter();
+            let dump: serde_json::Value = dumps.next().unwrap().unwrap();
+            assert_eq!(dump["phase"], "running");
+            running.signal(Signal::TERM);
+        }
+        assert!(running.wait().success(), "{outlives}");
+        assert!(!file.exists());
+    }
+}
+
+#[test]
 fn the_address_can_be_given_twice_and_the_argument_wins() {
     let temp = tempfile::tempdir().unwrap();
     let blobs = temp.path().join("blobs");

@@ -111,6 +111,27 @@ fn config_check_tells_what_this_machine_lacks() {
 }
 
 #[test]
+fn config_check_tells_what_would_not_start() {
+    let temp = tempfile::tempdir().unwrap();
+    let check = |args: &[&str], document: &str, code| {
+        run(margo(temp.path()).args(["config", "check", "-"]).args(args), document).expect(code)
+    };
+    let typo = r#"{ "margo": { "address": "na+pigeon://x" } }"#;
+    let ended = check(&[], typo, 0);
+    for part in ["warning: margo.address: ", "no transport `na+pigeon`", "na+tcp"] {
+        assert!(ended.stderr.contains(part), "{part}: {ended:#?}");
+    }
+    check(&["--strict"], typo, 1);
+    // Another program may have it.
+    let foreign = r#"{ "margo": { "providers": [{ "type": "ehco", "provider_id": 1 }] } }"#;
+    let ended = check(&["--strict"], foreign, 0);
+    let said = "// `margo serve` has no providers of type `ehco` (it has blob, echo)";
+    assert!(ended.stdout.contains(said), "{ended:#?}");
+    let known = r#"{ "margo": { "providers": [{ "type": "echo", "provider_id": 1 }] } }"#;
+    assert!(!check(&[], known, 0).stdout.contains("has no providers"));
+}
+
+#[test]
 fn config_schema_prints_the_schema() {
     let temp = tempfile::tempdir().unwrap();
     let ended = run(margo(temp.path()).args(["config", "schema"]), "").expect(0);

@@ -138,6 +138,21 @@ pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error
     }
 }
 
+/// Whether this build has the transport of `uri`, which may be a composed address. Opens nothing,
+/// and does not look at what follows `://`.
+///
+/// # Errors
+///
+/// As [`plugin_for`].
+pub fn check_transport(uri: &str) -> Result<(), Error> {
+    let plugin_of = |uri| plugin_for(&Uri::parse(uri)?);
+    match crate::auto_sm::parts(uri).transpose()? {
+        Some((near, far)) => plugin_of(near).and_then(|_| plugin_of(far)),
+        None => plugin_of(uri),
+    }
+    .map(drop)
+}
+
 /// Options about networks that are given and mean nothing for `uri`, by name (`traffic_class`,
 /// `addr_format`, `ip_subnet`): for a warning, since an endpoint opens all the same. With
 /// [`OpenOptions::auto_sm`] the network beside the shared memory counts. Nothing for a URI that
@@ -184,6 +199,20 @@ mod tests {
             ("bmi+tcp://", &[]),
         ] {
             assert_eq!(ignored(uri, &options), expected, "{uri}");
+        }
+    }
+
+    #[cfg(all(feature = "sm", feature = "tcp"))]
+    #[test]
+    fn a_transport_is_looked_for_without_opening_anything() {
+        for known in
+            ["tcp", "na+sm://", "na+tcp://no.such.host:1", "uid://h#na+sm://a#na+tcp://b:1"]
+        {
+            assert_eq!(check_transport(known).map_err(|error| error.to_string()), Ok(()));
+        }
+        for unknown in ["", "na+pigeon://a", "uid://h#na+sm://a#na+pigeon://b:1", "127.0.0.1:7000"]
+        {
+            assert!(check_transport(unknown).is_err(), "{unknown}");
         }
     }
 
