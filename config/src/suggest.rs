@@ -32,6 +32,14 @@ pub(crate) fn nearest<'a>(wrong: &str, words: &[&'a str]) -> Option<&'a str> {
         .filter(|(edits, word)| *edits <= limit && *edits < word.chars().count())
         .min_by_key(|(edits, _)| *edits)
         .map(|(_, word)| word)
+        .or_else(|| begun(wrong, words))
+}
+
+/// The one word that begins like this: `warn` for `warning`.
+fn begun<'a>(wrong: &str, words: &[&'a str]) -> Option<&'a str> {
+    let wrong = wrong.to_lowercase();
+    let mut found = words.iter().filter(|word| wrong.len() >= 3 && word.starts_with(&wrong));
+    found.next().filter(|_| found.next().is_none()).copied()
 }
 
 /// Edit distance in which swapping two neighbours counts once (optimal string alignment).
@@ -73,6 +81,10 @@ mod tests {
         assert_eq!(nearest("FIFO", &words), Some("fifo"));
         assert_eq!(nearest("prio-wait", &words), Some("prio_wait"));
         assert_eq!(nearest("external", &words), None);
+        assert_eq!(nearest("prio", &words), Some("prio_wait"));
+        assert_eq!(nearest("pr", &words), None);
+        assert_eq!(nearest("warn", &["error", "warning", "warnings"]), None);
+        assert_eq!(nearest("WARN", &["error", "warning"]), Some("warning"));
         assert_eq!(nearest("", &words), None);
         assert_eq!(nearest("x", &["y"]), None);
     }
