@@ -50,6 +50,10 @@
 //! - A panic ends the ULT and is given to whoever joins it. In a destructor that runs because of a
 //!   panic, waiting blocks the whole xstream.
 //! - Stacks have a guard page; an overflow is reported with the names of ULT and pool, and aborts.
+//! - A child process that is forked off has none of the threads: a unit that is spawned there
+//!   never runs, and who joins it waits for ever. In one that a ULT forks off, its xstream goes on
+//!   as soon as it waits, with copies of all other ULTs. So such a child executes another program,
+//!   or ends by `_exit`, before it waits for anything here.
 //!
 //! # Life of a ULT, by file
 //!
