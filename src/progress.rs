@@ -303,6 +303,10 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
     let mut rounds = 0u32;
     let (monitoring, mut turns) = (&inner.monitoring, Turns::default());
     loop {
+        // The network is the parent's; its peers would take what is done here for its doing.
+        if inner.is_forked() {
+            return;
+        }
         rounds = rounds.wrapping_add(1);
         if rounds.is_multiple_of(ROUNDS_PER_YIELD) {
             Tally::add(&progress.tally.rounds, ROUNDS_PER_YIELD.into());
@@ -442,7 +446,7 @@ fn rest(
     let mut found = 0;
     seat.sleep(|| {
         // That another one of the company went to sleep is no reason to wake all of it.
-        while sleep(core, progress, unneeded, is_late) == IdleEnd::Ran
+        while sleep(inner, core, progress, unneeded, is_late) == IdleEnd::Ran
             && has_company
             && progress.orders.load(Ordering::Relaxed) == 0
         {
@@ -480,6 +484,7 @@ fn failed(inner: &Arc<Inner>, core: &Core<Token>, error: &HgError) -> usize {
 
 /// `is_late`: after the announcement, whether there is a reason not to sleep.
 fn sleep(
+    inner: &Inner,
     core: &Core<Token>,
     progress: &Progress,
     unneeded: bool,
@@ -501,7 +506,8 @@ fn sleep(
     let arm = || {
         progress.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst); // pair: PROGRESS-ASLEEP
-        let may_sleep = !progress.is_ordered_late(core) && !is_late();
+        // In a child process that was forked off meanwhile the announcement would be a lie.
+        let may_sleep = !inner.is_forked() && !progress.is_ordered_late(core) && !is_late();
         may_sleep && (until.is_some() || core.prepare_wait())
     };
     let end = ult::idle(fd, until, arm);

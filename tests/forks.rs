@@ -99,3 +99,60 @@ fn a_forked_child_gets_errors_and_the_parent_process_goes_on() {
     assert!(timer.cancel().unwrap());
     own.finalize_and_wait().unwrap();
 }
+
+/// Forks, in a handler, a child that answers as well, and goes on switching between ULTs; its exit
+/// status.
+const FORK: Rpc<(), i32> = Rpc::new("fork");
+
+/// What such a child does; its exit status.
+fn in_child_of_a_handler(request: &margo::Handle<(), i32>) -> i32 {
+    let answered = request.respond(&0).is_err();
+    // Long enough for its copy of the progress ULT to poll, and to be about to sleep.
+    for _ in 0..100 {
+        ult::yield_now();
+    }
+    ult::sleep(Duration::from_millis(30));
+    if answered { 7 } else { 1 }
+}
+
+#[test]
+fn a_child_that_a_handler_forks_off_leaves_the_network_alone() {
+    for transport in ["na+sm://", "na+tcp://127.0.0.1:0"] {
+        let service = Instance::builder(transport).start().unwrap();
+        service.serve(SUM).function(|(a, b)| a + b).unwrap();
+        let fork = |request: margo::Handle<(), i32>| {
+            // SAFETY: the child uses only what goes on without other threads, and ends by `_exit`.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let code = in_child_of_a_handler(&request);
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(code) };
+            }
+            let mut status = -1;
+            // SAFETY: a child of ours that nobody else waits for; the pointer is to a live
+            // variable.
+            let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert!(child > 0 && waited == child, "cannot fork");
+            let _ = request.respond(&libc::WEXITSTATUS(status));
+        };
+        service.register(FORK, fork).unwrap();
+        let client = Instance::builder(transport).listen(false).start().unwrap();
+        let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+        for round in 0..3 {
+            let forked = client.iforward_timed(FORK, &target, &(), PATIENCE).unwrap();
+            // The service's only xstream waits for the child, which could take these.
+            let mut sums = Vec::new();
+            while !forked.test() && sums.len() < 200 {
+                let n = sums.len() as i64;
+                sums.push(client.iforward_timed(SUM, &target, &(n, round), PATIENCE).unwrap());
+                std::thread::sleep(Duration::from_micros(300));
+            }
+            for (n, sum) in (0..).zip(sums) {
+                assert_eq!(sum.wait().unwrap(), n + round, "over {transport}");
+            }
+            assert_eq!(forked.wait().unwrap(), 7, "what the child has come to, over {transport}");
+        }
+        client.finalize_and_wait().unwrap();
+        service.finalize_and_wait().unwrap();
+    }
+}

@@ -29,6 +29,7 @@ use super::poll::PollState;
 use super::ready::Ready;
 use super::reports::Reports;
 use super::rx::RxLink;
+use crate::fork::Process;
 use crate::matching::{Kind, Matcher};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
@@ -69,15 +70,17 @@ pub(super) struct SmEndpoint {
     pub(super) poll: BiasedLock<PollState>,
     pub(super) closed: AtomicBool,
     /// The process that opened it.
-    pub(super) process: rustix::process::Pid,
+    pub(super) process: Process,
     /// Connections, by how bulk data moves.
     pub(super) attached: AtomicUsize,
     pub(super) unattached: AtomicUsize,
 }
 
 impl SmEndpoint {
+    /// Also in a child that was forked off: what it has a copy of is its parent's.
+    #[inline]
     pub(super) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed)
+        self.closed.load(Ordering::Relaxed) || self.process.is_other()
     }
 
     /// The peer behind `addr`.
@@ -466,14 +469,14 @@ impl Endpoint for SmEndpoint {
     }
 
     fn register(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {
-        if self.is_closed() {
+        if self.closed.load(Ordering::Relaxed) {
             return Err(Error::Closed);
         }
         self.regions.register(memory, access)
     }
 
     fn register_local(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {
-        if self.is_closed() {
+        if self.closed.load(Ordering::Relaxed) {
             return Err(Error::Closed);
         }
         self.regions.register_local(memory, access)
@@ -507,6 +510,9 @@ impl Endpoint for SmEndpoint {
     }
 
     fn poll(&self, budget: usize, sink: &mut dyn FnMut(Completion)) -> Result<usize, Error> {
+        if self.process.is_other() {
+            return Ok(0);
+        }
         self.poll_once(budget, sink)
     }
 
@@ -516,7 +522,7 @@ impl Endpoint for SmEndpoint {
     }
 
     fn prepare_wait(&self) -> bool {
-        self.try_sleep()
+        !self.process.is_other() && self.try_sleep()
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -525,8 +531,8 @@ impl Endpoint for SmEndpoint {
     }
 
     fn close(&self) {
-        if rustix::process::getpid() != self.process {
-            // A child that was forked off: sockets and epoll set are its parent's as well.
+        if self.process.is_other() {
+            // Sockets and epoll set are the parent's as well.
             return;
         }
         self.closed.store(true, Ordering::Relaxed);

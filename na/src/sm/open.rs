@@ -16,6 +16,7 @@ use super::reports::Reports;
 use super::ring::capacity_for;
 use super::segment::RING_BYTES;
 use super::socket;
+use crate::fork::Process;
 use crate::matching::Matcher;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::sync::{Arc, Mutex};
@@ -124,7 +125,7 @@ fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error
         kept: Mutex::new(Vec::new()),
         poll: BiasedLock::new(PollState::new(listener)),
         closed: AtomicBool::new(false),
-        process: rustix::process::getpid(),
+        process: Process::current(),
         attached: AtomicUsize::new(0),
         unattached: AtomicUsize::new(0),
     }))

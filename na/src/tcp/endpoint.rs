@@ -16,6 +16,7 @@ use super::outgoing::Outgoing;
 use super::peer::{Peer, PeerState, Phase};
 use super::poller::{Poller, flush};
 use super::{MESSAGE_BYTES_MAX, socket};
+use crate::fork::Process;
 use crate::host_port::{self, PeerKey};
 use crate::lock::{BiasedGuard, BiasedLock};
 use crate::loopback::{Loopback, Queued};
@@ -62,6 +63,8 @@ pub(super) struct Core {
     number: u64,
     /// Set before the matcher is emptied for the last time; read under its lock.
     closed: AtomicBool,
+    /// The one that opened it.
+    process: Process,
     /// Counts polls, for [`Gather::may_write_now`].
     polls: AtomicU64,
     gather: Gather,
@@ -106,6 +109,7 @@ impl Core {
             next_session: AtomicU64::new(u64::from_ne_bytes(seed)),
             number: u64::from_ne_bytes(seed),
             closed: AtomicBool::new(false),
+            process: Process::current(),
             polls: AtomicU64::new(0),
             gather: Gather::new(),
         })
@@ -156,8 +160,10 @@ impl Core {
         Addr::new(peer.uri.clone(), self.id, peer.id, peer.clone())
     }
 
+    /// Also in a child that was forked off: what it has a copy of is its parent's.
+    #[inline]
     fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed)
+        self.closed.load(Ordering::Relaxed) || self.process.is_other()
     }
 
     /// The peer behind an address of this endpoint.
@@ -352,8 +358,6 @@ pub(super) struct TcpEndpoint {
     gate: BiasedLock<Gate>,
     poller: BiasedLock<Poller>,
     epoll: Arc<OwnedFd>,
-    /// The process that opened it.
-    process: rustix::process::Pid,
 }
 
 impl TcpEndpoint {
@@ -400,7 +404,6 @@ impl TcpEndpoint {
             gate: BiasedLock::default(),
             epoll: poller.epoll.clone(),
             poller: BiasedLock::new(poller),
-            process: rustix::process::getpid(),
             core,
         })
     }
@@ -634,14 +637,14 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn register(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {
-        if self.core.is_closed() {
+        if self.core.closed.load(Ordering::Relaxed) {
             return Err(Error::Closed);
         }
         self.core.regions.register(memory, access)
     }
 
     fn register_local(&self, memory: Memory, access: Access) -> Result<LocalMem, Error> {
-        if self.core.is_closed() {
+        if self.core.closed.load(Ordering::Relaxed) {
             return Err(Error::Closed);
         }
         self.core.regions.register_local(memory, access)
@@ -666,6 +669,9 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn poll(&self, budget: usize, sink: &mut dyn FnMut(Completion)) -> Result<usize, Error> {
+        if self.core.process.is_other() {
+            return Ok(0);
+        }
         let mut gate = self.gate.lock();
         // Nobody else counts while we hold the gate.
         let poll = self.core.polls.load(Ordering::Relaxed);
@@ -712,6 +718,9 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn prepare_wait(&self) -> bool {
+        if self.core.process.is_other() {
+            return false;
+        }
         let gate = self.gate.lock();
         let idle = gate.completions.is_empty() && self.poller.lock().prepare_wait(&self.core);
         if idle && self.loopback.is_due() {
@@ -727,7 +736,7 @@ impl Endpoint for TcpEndpoint {
 
     fn close(&self) {
         // In a child that was forked off, sockets and epoll set are its parent's as well.
-        let is_ours = rustix::process::getpid() == self.process;
+        let is_ours = !self.core.process.is_other();
         if is_ours && !self.core.closed.swap(true, Ordering::Relaxed) {
             self.close_within();
             self.with_poller(|poller| poller.close(&self.core));
