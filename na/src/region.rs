@@ -211,6 +211,13 @@ impl RegionTable {
         Ok(LocalMem::new(region))
     }
 
+    /// The memory under `key`, if there is some: whether a peer may use it is not asked.
+    #[allow(dead_code, reason = "for transports whose peers get keys of a library below")]
+    pub(crate) fn find(&self, key: u64) -> Option<LocalMem> {
+        let region = self.table.lock().regions.get(&key).and_then(Weak::upgrade)?;
+        Some(LocalMem::new(region))
+    }
+
     /// Something was done for a transfer of a peer.
     pub(crate) fn has_served(&self) {
         // A sign of life and no more: nothing is read because of it.
@@ -353,6 +360,7 @@ impl Region {
         region.end_registration();
         let region = Arc::get_mut(region)?;
         let offers = region.offers.get_mut().unwrap_or_else(PoisonError::into_inner);
+        offers.list.retain(|offer| offer.stands() || offer.is_used());
         if !offers.list.is_empty() {
             return None;
         }
