@@ -44,7 +44,7 @@ done
     bindgen --rust-target 1.89 --rust-edition 2024 --wrap-unsafe-ops --no-layout-tests \
     --no-doc-comments --default-enum-style consts --no-prepend-enum-name --use-core --ctypes-prefix ::core::ffi \
     --dynamic-loading Ucp --dynamic-link-require-all \
-    --allowlist-var 'UCP_(API_.*|ENTITY_.*)' \
+    --allowlist-var 'UCP_(API_.*|ENTITY_.*|MEM_MAP_PROT_.*)' \
     --blocklist-type 'sockaddr|sa_family_t|sockaddr_storage|socklen_t|__.*|_IO_.*|FILE' \
     --raw-line 'use libc::{FILE, sockaddr, sockaddr_storage, socklen_t};' \
     "${allow[@]}" "$wrapper"
