@@ -98,6 +98,11 @@ pub trait Opener<Argument> {
         None
     }
 
+    /// Why a case, by its name, cannot be run over the transport; it then passes with a message.
+    fn spares(&self, _case: &str) -> Option<String> {
+        None
+    }
+
     /// Opens an endpoint.
     fn open(&self, options: &OpenOptions) -> Arc<dyn Endpoint>;
 }
@@ -189,8 +194,9 @@ impl std::fmt::Debug for Case<'_> {
 /// Runs `case`. `path` is the test's path with its crate.
 pub fn run<Argument, O: Opener<Argument>>(path: &str, opener: O, mode: Mode, case: fn(&Case<'_>)) {
     let test = path.split_once("::").map_or(path, |(_crate_name, test)| test);
-    if let Some(lacks) = opener.lacks() {
-        return println!("SKIPPED: {lacks}");
+    let name = test.rsplit("::").next().unwrap_or(test);
+    if let Some(reason) = opener.lacks().or_else(|| opener.spares(name)) {
+        return println!("SKIPPED: {reason}");
     }
     let opener = |options: &OpenOptions| opener.open(options);
     let this = Case { opener: &opener, heeds_options: O::HEEDS_OPTIONS, mode, test };
