@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use margo_config::{
-    ChecksumLevel, Config, MercuryBuild, NaAddrFormat, PayloadChecksum, PeerUsers, Resolved,
-    TrafficClass,
+    ChecksumLevel, Config, MercuryBuild, NaAddrFormat, PayloadChecksum, PeerUsers, RemoteKeys,
+    Resolved, TrafficClass,
 };
 
 use crate::hg::{self, HgOptions, ProcLimits};
@@ -106,6 +106,11 @@ pub(crate) fn na_options(resolved: &Resolved) -> na::OpenOptions {
     };
     options.ip_subnet = resolved.ip_subnet.and_then(|net| na::Subnet::new(net.ip, net.bits));
     options.ucx.rendezvous_bytes_min = network.rendezvous_bytes_min;
+    options.ucx.remote_keys = match network.remote_keys {
+        RemoteKeys::Auto => na::RemoteKeys::Auto,
+        RemoteKeys::Always => na::RemoteKeys::Always,
+        RemoteKeys::Never => na::RemoteKeys::Never,
+    };
     options.tcp.connect_retry = millis(network.connect_retry_msec);
     options.tcp.slow_reader_limit = millis(network.slow_reader_msec);
     options.tcp.keep_alive = Duration::from_secs(network.keep_alive_sec.into());
@@ -360,6 +365,9 @@ mod tests {
         opened(r#""mapped_bytes_per_peer_max": 0"#, |o| o.sm.mapped_bytes_per_peer_max = 0);
         opened(r#""cross_memory_attach": false"#, |o| o.sm.cross_memory_attach = false);
         opened(r#""rendezvous_bytes_min": 4096"#, |o| o.ucx.rendezvous_bytes_min = Some(4096));
+        opened(r#""remote_keys": "auto""#, |_| {});
+        opened(r#""remote_keys": "always""#, |o| o.ucx.remote_keys = na::RemoteKeys::Always);
+        opened(r#""remote_keys": "never""#, |o| o.ucx.remote_keys = na::RemoteKeys::Never);
         opened(r#""peer_users": "all""#, |o| o.peer_users = na::PeerUsers::All);
         opened(r#""peer_users": [7, 8]"#, |o| o.peer_users = na::PeerUsers::And(vec![7, 8]));
     }

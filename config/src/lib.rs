@@ -69,7 +69,7 @@ pub use margo::{
 };
 pub use mercury::{ChecksumLevel, Mercury, NaAddrFormat, TrafficClass};
 pub use monitoring::{MonitoringOptions, StatisticsOptions, TimeSeriesOptions};
-pub use network::{NetworkOptions, PeerUsers, ProcOptions};
+pub use network::{NetworkOptions, PeerUsers, ProcOptions, RemoteKeys};
 pub use parse::process_env;
 pub use pool_ref::PoolRef;
 pub use resolve::{

@@ -53,6 +53,10 @@ pub struct NetworkOptions {
     /// alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rendezvous_bytes_min: Option<usize>,
+    /// Whether bulk data moves by UCX's remote memory access, without the owner's processor. ucx
+    /// only. Default `"auto"`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub remote_keys: RemoteKeys,
     /// Whose processes are let in. sm only: other transports cannot tell. Default `"own"`.
     #[serde(skip_serializing_if = "is_default")]
     pub peer_users: PeerUsers,
@@ -73,6 +77,7 @@ impl Default for NetworkOptions {
             mapped_bytes_per_peer_max: 1 << 40,
             cross_memory_attach: true,
             rendezvous_bytes_min: None,
+            remote_keys: RemoteKeys::Auto,
             peer_users: PeerUsers::Own,
         }
     }
@@ -99,6 +104,21 @@ impl Default for ProcOptions {
     fn default() -> Self {
         Self { depth_max: 128, len_max: None, empty_elements_max: 1 << 16 }
     }
+}
+
+/// With whom bulk data moves by UCX's remote memory access. Both sides must allow it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum RemoteKeys {
+    /// With peers that UCX reaches by connections of InfiniBand or RoCE alone.
+    #[default]
+    Auto,
+    /// With all, for every transfer. For tests: over TCP and shared memory UCX emulates it, and may
+    /// abort the process when a peer dies.
+    Always,
+    /// With nobody.
+    Never,
 }
 
 /// Users whose processes are let in: `"own"`, `"all"`, or `[1000, 1001]` beside the own one.

@@ -161,7 +161,7 @@ pub use self::{
     sm_options::SmOptions,
     stats::{EndpointStats, PeerLink, PeerStats},
     tcp_options::TcpOptions,
-    ucx_options::UcxOptions,
+    ucx_options::{RemoteKeys, UcxOptions},
     uri::Uri,
 };
 

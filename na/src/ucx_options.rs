@@ -11,4 +11,25 @@ pub struct UcxOptions {
     /// that UCX reaches by InfiniBand or RoCE; never to those that it reaches by TCP alone, where
     /// chunks are faster.
     pub rendezvous_bytes_min: Option<usize>,
+    /// Whether bulk data moves by UCX's remote memory access, with keys that owners give and take
+    /// back. Default [`RemoteKeys::Auto`].
+    pub remote_keys: RemoteKeys,
+}
+
+/// When bulk data moves by UCX's remote memory access, as [`UcxOptions::remote_keys`]. Both sides
+/// must allow it: a side that does not gives no keys, and asks for none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RemoteKeys {
+    /// With peers that UCX reaches by connections of InfiniBand or RoCE (`rc`) alone: there the
+    /// adapters do it, without the owner's processor. Memory of which a transfer has 64 KiB or more
+    /// gets a key at the first one, other memory at the second.
+    #[default]
+    Auto,
+    /// With all peers, for every transfer. Over TCP and shared memory UCX emulates it, with faults
+    /// of its own: with the versions known (1.13 to 1.22) the owner's process may be aborted when a
+    /// peer dies amid a get. For tests.
+    Always,
+    /// With none.
+    Never,
 }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use super::worker::Settings;
 use crate::host_port::{self, PeerKey};
 use crate::own_address::Wanted;
-use crate::{Error, OpenOptions, Uri};
+use crate::{Error, OpenOptions, RemoteKeys, Uri};
 
 /// The class of all addresses of UCX.
 const CLASS: &str = "ucx";
@@ -48,11 +48,22 @@ pub(super) fn settings(uri: &Uri<'_>, options: &OpenOptions) -> Settings {
         false => uri.protocol.to_owned(),
     };
     let class = options.traffic_class.byte().filter(|_| may_have_classes(uri.protocol));
-    Settings { tls, device, detects_failure: !shared, wakes: !options.no_block, class }
+    let remote_keys = match options.ucx.remote_keys {
+        RemoteKeys::Auto => may_have_adapters(uri.protocol),
+        RemoteKeys::Always => true,
+        RemoteKeys::Never => false,
+    };
+    let wakes = !options.no_block;
+    Settings { tls, device, detects_failure: !shared, wakes, class, remote_keys }
 }
 
 /// Whether UCX may use transports for that protocol whose packets have a class.
 pub(super) fn may_have_classes(protocol: &str) -> bool {
+    may_have_adapters(protocol)
+}
+
+/// Whether UCX may use InfiniBand or RoCE for that protocol.
+fn may_have_adapters(protocol: &str) -> bool {
     protocol != "tcp" && !SHARED.contains(&protocol)
 }
 

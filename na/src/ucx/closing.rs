@@ -1,5 +1,6 @@
 //! The end of an endpoint.
 
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ucx_sys::ucp_ep_h;
@@ -7,6 +8,7 @@ use ucx_sys::ucp_ep_h;
 use super::driver::Driver;
 use super::inbox::{Event, News};
 use super::incoming::Incomings;
+use super::keys::HeldKeys;
 use super::rendezvous::Landing;
 use super::slots::Work;
 use super::wire::Control;
@@ -28,6 +30,7 @@ impl Driver {
         let error = Error::Closed;
         // So that nothing new begins.
         self.sending.clear();
+        self.reaching.clear();
         let mut queued = Vec::new();
         for peer in self.peers.iter_mut().flatten() {
             peer.waiting.clear();
@@ -53,8 +56,15 @@ impl Driver {
                 end.get_or_insert_with(|| error.clone());
             }
         }
+        for peer in self.peers.iter_mut().flatten() {
+            // Those that UCX uses stay with their transfers.
+            peer.keys = HeldKeys::default();
+        }
+        let given: Vec<_> = self.peers.iter_mut().flatten().map(|peer| peer.given.take()).collect();
+        self.unmap_at_the_end();
         self.end_worker();
         self.settle_events();
+        given.into_iter().for_each(|given| self.end_all_given(Rc::new(given)));
         let mut state = self.state();
         state.links.clear();
         state.failing.clear();
@@ -64,14 +74,18 @@ impl Driver {
         state.done.extend(out);
         drop(state);
         self.sending.clear();
+        self.reaching.clear();
         for work in self.slots.drain() {
             match work {
                 Work::Send { op: Some(op), buf, .. } => {
                     self.done(Completion::Send { op, buf, result: Err(error.clone()) });
                 }
-                Work::Lent(_, memory) | Work::Landing(Landing { memory, .. }) => {
+                Work::Lent(_, memory)
+                | Work::Landing(Landing { memory, .. })
+                | Work::Reached(_, memory, _) => {
                     self.memory.push(memory);
                 }
+                Work::Close(Some(ended)) => self.end_all_given(ended),
                 _ => {}
             }
         }
@@ -119,7 +133,7 @@ impl Driver {
             self.peers.iter().flatten().flat_map(|peer| peer.links.clone()).collect();
         let mut slots = Vec::new();
         for link in links {
-            let slot = self.slots.add(Work::Close);
+            let slot = self.slots.add(Work::Close(None));
             let pinned = self.slots.pinned(slot);
             let Some(worker) = &self.worker else { return };
             // SAFETY: an open connection of this worker; the slot stays until the callback, or

@@ -10,8 +10,10 @@ use ucx_sys::{Ucp, ucp_ep_h, ucs_status_t};
 
 use super::address;
 use super::inbox::{Event, Failing, Inbox, News, State};
+use super::keys::Due;
 use super::liveness::Watch;
 use super::peer::Peer;
+use super::remote::Mapped;
 use super::sessions::Stranger;
 use super::slots::{Slots, Work};
 use super::transfers::{Moving, Stream};
@@ -20,7 +22,9 @@ use super::worker::{self, AM_CONTROL, Posted, Worker};
 use crate::cheap::Cheap;
 use crate::host_port::PeerKey;
 use crate::matching::Kind;
-use crate::{Addr, Completion, LocalMem, RegionTable};
+use crate::region::Held;
+use crate::sync::Arc;
+use crate::{Addr, Completion, LocalMem, RegionTable, RemoteKeys};
 
 /// Looks at the network in one poll, at most.
 const TURNS_PER_POLL: usize = 64;
@@ -46,6 +50,7 @@ pub(super) struct Facts {
     pub(super) liveness_limit: Duration,
     /// See [`UcxOptions`](crate::UcxOptions).
     pub(super) rendezvous_bytes_min: Option<usize>,
+    pub(super) remote_keys: RemoteKeys,
 }
 
 /// The state of an endpoint.
@@ -70,8 +75,16 @@ pub(super) struct Driver {
     next: u64,
     /// A random number that no other endpoint has.
     pub(super) endpoint: u64,
+    /// Transfers by remote keys with pieces to move.
+    pub(super) reaching: VecDeque<u64>,
+    /// Memory of which peers have keys, by its own.
+    pub(super) mapped: HashMap<u64, Mapped, Cheap>,
+    /// Keys that peers have, and those that are to be taken back.
+    pub(super) given: usize,
+    pub(super) due: Arc<Due>,
     /// Memory to drop without the lock.
     pub(super) memory: Vec<LocalMem>,
+    pub(super) held: Vec<Held>,
     /// Somebody sleeps, or is about to, and is to be woken for whatever is done here.
     pub(super) is_asleep: bool,
     /// What the last turn has brought was not handled but for messages.
@@ -89,7 +102,13 @@ pub(super) struct Driver {
 unsafe impl Send for Driver {}
 
 impl Driver {
-    pub(super) fn new(facts: Facts, worker: Worker, inbox: NonNull<Inbox>, seed: u64) -> Self {
+    pub(super) fn new(
+        facts: Facts,
+        worker: Worker,
+        inbox: NonNull<Inbox>,
+        seed: u64,
+        due: Due,
+    ) -> Self {
         Self {
             facts,
             worker: Some(worker),
@@ -106,7 +125,12 @@ impl Driver {
             sending: VecDeque::new(),
             next: seed,
             endpoint: seed,
+            reaching: VecDeque::new(),
+            mapped: HashMap::default(),
+            given: 0,
+            due: Arc::new(due),
             memory: Vec::new(),
+            held: Vec::new(),
             is_asleep: false,
             is_behind: false,
             has_slept: false,
@@ -277,6 +301,8 @@ impl Driver {
             self.handle_failures(quiet);
         }
         self.send_chunks();
+        self.reach();
+        self.take_keys_back();
         self.look_after_peers();
         if self.connecting > 0 || !self.strangers.is_empty() {
             self.check_deadlines();
@@ -372,6 +398,11 @@ impl Driver {
                 self.released(index, id);
                 Ok(())
             }
+            Control::Want { key } => self.wanted(index, key),
+            Control::Key(given) => self.key_came(index, &given),
+            Control::NoKey { key } => self.no_key_came(index, key),
+            Control::Revoke { key } => self.key_revoked(index, key),
+            Control::Returned { key } => self.returned(index, key),
         };
         if let Err(rule) = result {
             self.broke(link, rule.to_owned());
@@ -396,13 +427,14 @@ impl Driver {
 
     /// Whether a poll has something to do at once.
     pub(super) fn is_busy(&self) -> bool {
-        self.state().is_busy() || !self.sending.is_empty() || self.is_behind
+        self.state().is_busy() || !self.sending.is_empty() || self.is_behind || self.has_keys_due()
     }
 
     /// What is to be dropped without the lock; nearly always nothing.
     #[inline]
-    pub(super) fn take_memory(&mut self) -> Option<Vec<LocalMem>> {
-        (!self.memory.is_empty()).then(|| std::mem::take(&mut self.memory))
+    pub(super) fn take_memory(&mut self) -> Option<(Vec<LocalMem>, Vec<Held>)> {
+        let is_some = !self.memory.is_empty() || !self.held.is_empty();
+        is_some.then(|| (std::mem::take(&mut self.memory), std::mem::take(&mut self.held)))
     }
 
     fn return_credits(&mut self) {
@@ -428,7 +460,13 @@ impl Driver {
                 self.piece_sent(stream, status);
             }
             Some(Work::Landing(landing)) => self.landed(landing, status),
-            Some(Work::Bytes(_) | Work::Close) | None => {}
+            Some(Work::Reached(name, memory, _key)) => {
+                self.memory.push(memory);
+                self.reached(name, false, status);
+            }
+            Some(Work::Flushed(name)) => self.reached(name, true, status),
+            Some(Work::Close(Some(ended))) => self.end_all_given(ended),
+            Some(Work::Bytes(_) | Work::Close(None)) | None => {}
         }
     }
 }

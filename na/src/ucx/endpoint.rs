@@ -15,6 +15,7 @@ use std::ptr::NonNull;
 
 use super::driver::{Driver, Facts};
 use super::inbox::Inbox;
+use super::keys::Due;
 use super::messages::refused;
 use super::wait::Wait;
 use super::worker::{self, Worker};
@@ -28,7 +29,7 @@ use crate::own_address::Wanted;
 use crate::ran;
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
-    Memory, MsgBuf, OpId, OpenOptions, Refused, RegionTable, Tag, Transfer, Uri, stats,
+    Memory, MsgBuf, OpId, OpenOptions, Refused, RegionTable, RemoteKeys, Tag, Transfer, Uri, stats,
 };
 
 /// Early messages that one peer may have here, bytes.
@@ -88,6 +89,7 @@ impl UcxEndpoint {
         };
         let own = Addr::new(uri_of_own, id, 0, ());
         let wait = if options.no_block { None } else { Some(Wait::new(&worker)?) };
+        let due = Due::new(wait.as_ref().map(Wait::bell));
         let regions = options.regions.clone().unwrap_or_default();
         let facts = Facts {
             ucp,
@@ -100,12 +102,18 @@ impl UcxEndpoint {
             regions: regions.clone(),
             liveness_limit: ran::limit(options.liveness_limit),
             rendezvous_bytes_min: options.ucx.rendezvous_bytes_min,
+            remote_keys: options.ucx.remote_keys,
         };
         let seed = seed()?;
         let (version, tls) = (worker::version(ucp), settings.tls);
+        let by_key = match options.ucx.remote_keys {
+            RemoteKeys::Auto => "remote keys over rc, ",
+            RemoteKeys::Always => "remote keys; or ",
+            RemoteKeys::Never => "",
+        };
         let bulk_path = format!(
-            "active messages of UCX {version}: its rendezvous over InfiniBand and RoCE, else \
-             copied (UCX_TLS={tls})"
+            "UCX {version}: {by_key}rendezvous over InfiniBand and RoCE, else copied in active \
+             messages (UCX_TLS={tls})"
         );
         let inbox = std::mem::ManuallyDrop::new(inbox).0;
         Ok(Self {
@@ -116,7 +124,7 @@ impl UcxEndpoint {
             message_bytes_max: options.message_bytes_max,
             regions,
             loopback: Loopback::default(),
-            driver: BiasedLock::new(Driver::new(facts, worker, inbox, seed)),
+            driver: BiasedLock::new(Driver::new(facts, worker, inbox, seed, due)),
             gate: BiasedLock::new(VecDeque::new()),
             wait,
             process: Process::current(),

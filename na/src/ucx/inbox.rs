@@ -183,6 +183,14 @@ impl State {
         its
     }
 
+    /// Whether it is known that a connection has failed.
+    pub(super) fn is_failing(&self, link: ucp_ep_h) -> bool {
+        let is_its_end =
+            |event: &Event| matches!(event, Event::News(of, News::Failed(_)) if *of == link);
+        self.failing.iter().any(|failing| failing.link == link)
+            || self.events.iter().any(is_its_end)
+    }
+
     /// A receive has taken a message of `from` that was there.
     fn taken(&mut self, kind: Kind, from: &Addr, window: u32) {
         let Some(&PeerRef { index, session, .. }) = from.state::<PeerRef>() else { return };

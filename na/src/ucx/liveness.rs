@@ -106,6 +106,9 @@ impl Driver {
             Work::Lent(stream, _) | Work::Landing(Landing { stream, .. }) => {
                 self.is_current(*stream).then_some(stream.peer)
             }
+            Work::Reached(name, ..) | Work::Flushed(name) => {
+                self.has_session(name.peer, name.session).then_some(name.peer)
+            }
             work => work.peer(),
         });
         let transfers = self.transfers.values().filter(|own| !own.has_ended()).map(|own| own.peer);
@@ -113,7 +116,9 @@ impl Driver {
         let awaited: HashSet<u64> = state.matcher.awaited().map(|(id, _)| id).collect();
         let others = self.peers.iter().enumerate().filter(|(_, peer)| {
             peer.as_ref().is_some_and(|peer| {
-                awaited.contains(&peer.id) || peer.queues.iter().any(|queue| !queue.is_empty())
+                awaited.contains(&peer.id)
+                    || peer.given.are_owed()
+                    || peer.queues.iter().any(|queue| !queue.is_empty())
             })
         });
         sends.chain(transfers).chain(others.map(|(index, _)| index)).collect()

@@ -7,9 +7,11 @@
 //! settings of UCX are taken from the environment, as for every program that uses it.
 //!
 //! Files, in the order in which a message passes them: `endpoint` (operations), `messages`,
-//! `transfers`, `packing`, `rendezvous` (what becomes of them), `driver` (what a poll does),
+//! `transfers`, `packing`, `rendezvous`, `remote` (what becomes of them), `driver` (what a poll
+//! does),
 //! `sessions` (connections), `slots` (what UCX has in hand), `worker` (UCX's calls), `inbox` (its
-//! callbacks), `incoming` (where bytes of transfers go), `held` (offers that it keeps for us);
+//! callbacks), `incoming` (where bytes of transfers go), `held` (offers that it keeps for us),
+//! `rma` (memory that peers reach), `keys` (who has which);
 //! `wait`, `liveness`, `closing`, `peer`, `address`, `devices`, `wire` and `sockaddr` are what the
 //! names say.
 //!
@@ -61,9 +63,11 @@
 //!
 //! # Transfers
 //!
-//! UCX's own remote memory access is not used, see `transfers.rs` for why. The owner is asked
-//! before each transfer: it checks key, bounds and access, and holds the memory. Whoever sends the
-//! bytes does so in one of two ways, 4 pieces or chunks of a transfer at a time:
+//! Over connections of InfiniBand and RoCE (`rc`) transfers go by UCX's remote memory access, with
+//! keys that the requester asks for and the owner takes back, see `keys.rs` and `remote.rs`; over
+//! others only where the program wants it ([`RemoteKeys`](crate::RemoteKeys)). Else the owner is
+//! asked before each transfer: it checks key, bounds and access, and holds the memory. Whoever
+//! sends the bytes does so in one of two ways, 4 pieces or chunks of a transfer at a time:
 //!
 //! - Chunks of up to 64 KiB, as active messages with number 2, by eager protocols. They are copied
 //!   on both sides, and no program's memory is in UCX's hands: a transfer can be canceled at any
@@ -90,13 +94,13 @@
 //! 50 ms, then ends the connections by force, at which UCX lets go. Over `ucx+sm` that is not
 //! allowed: if a peer does not take what was sent, the worker is left behind, with a warning.
 //!
-//! # What is said in active messages with number 1, version 5
+//! # What is said in active messages with number 1, version 6
 //!
 //! All integers are little endian. The first byte says what it is.
 //!
 //! | 0: hello | offset | bytes |
 //! |---|---|---|
-//! | version, 5 | 1 | 1 |
+//! | version, 6 | 1 | 1 |
 //! | 0 | 2 | 2 |
 //! | session | 4 | 8 |
 //! | longest message that the sender takes | 12 | 4 |
@@ -104,8 +108,9 @@
 //! | the sender wants to hear something every so many ms; 0: does not mind | 20 | 4 |
 //! | number of the sender's endpoint, random | 24 | 8 |
 //! | the receiver's number at that endpoint | 32 | 8 |
-//! | length of the address, at most 256 | 40 | 4 |
-//! | where the sender listens, UTF-8; empty: nowhere | 44 | length |
+//! | 1: the sender gives remote keys; 0: it does not | 40 | 1 |
+//! | length of the address, at most 256 | 41 | 4 |
+//! | where the sender listens, UTF-8; empty: nowhere | 45 | length |
 //!
 //! | first byte | then |
 //! |---|---|
@@ -116,6 +121,11 @@
 //! | 5: release (it is given up) | transfer: 8 |
 //! | 6: alive | nothing |
 //! | 7: done (all was received, or sent, or it was given up) | transfer: 8 |
+//! | 8: want (a remote key) | key: 8 |
+//! | 9: key | key: 8; access: 1; of each piece address, length: 8 each; what is packed: 2, and so many |
+//! | 10: no key | key: 8 |
+//! | 11: revoke | key: 8 |
+//! | 12: returned | key: 8 |
 //!
 //! A peer that breaks a rule loses its connection (`Error::Protocol`, one warning in the log). So
 //! does C Mercury, which says no hello.
@@ -128,11 +138,16 @@ mod endpoint;
 mod held;
 mod inbox;
 mod incoming;
+mod keys;
 mod liveness;
 mod messages;
 mod packing;
 mod peer;
+mod remote;
+#[cfg(test)]
+mod remote_tests;
 mod rendezvous;
+mod rma;
 mod sessions;
 mod slots;
 mod sockaddr;

@@ -2,12 +2,15 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ucx_sys::ucp_ep_h;
 
+use super::keys::{GivenKeys, HeldKeys};
 use super::liveness::Silence;
+use super::rma::RemoteKey;
 use super::transfers::Outgoing;
 use crate::cheap::Cheap;
 use crate::host_port::PeerKey;
@@ -92,6 +95,12 @@ pub(super) struct Peer {
     pub(super) released: HashSet<u64, Cheap>,
     /// What it may reach at the moment, by its numbers.
     pub(super) leases: HashMap<u64, Lease, Cheap>,
+    /// Transfers of so many bytes want a key of the peer's memory at once; `None`: it gives none,
+    /// or they are of no use.
+    pub(super) keys_from: Option<u64>,
+    /// Those that it has given, and those that it was given and has not returned.
+    pub(super) keys: HeldKeys<Rc<RemoteKey>>,
+    pub(super) given: GivenKeys,
     /// Since when a connection is being made.
     pub(super) dialed: Option<Ran>,
     /// How often it wants to hear something, and when it last did.
@@ -132,6 +141,9 @@ impl Peer {
             asked: 0,
             released: HashSet::default(),
             leases: HashMap::default(),
+            keys_from: None,
+            keys: HeldKeys::default(),
+            given: GivenKeys::default(),
             dialed: None,
             alive_every: None,
             told_at: Instant::now(),

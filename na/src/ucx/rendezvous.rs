@@ -50,8 +50,13 @@ impl Driver {
 
     /// Whether a transfer belongs to what is between us and the peer now.
     pub(super) fn is_current(&self, stream: Stream) -> bool {
-        let peer = self.peers.get(stream.peer).and_then(Option::as_ref);
-        peer.is_some_and(|peer| peer.session == stream.session)
+        self.has_session(stream.peer, stream.session)
+    }
+
+    /// Whether that is what is between us and the peer now.
+    pub(super) fn has_session(&self, index: usize, session: u64) -> bool {
+        let peer = self.peers.get(index).and_then(Option::as_ref);
+        peer.is_some_and(|peer| peer.session == session)
     }
 
     /// Offers a piece of memory; what became of it.

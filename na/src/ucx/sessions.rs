@@ -1,18 +1,20 @@
 //! How connections begin and end, and with them the sessions of peers.
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use ucx_sys::{ucp_conn_request_h, ucp_ep_h};
+use ucx_sys::{UCS_OK, ucp_conn_request_h, ucp_ep_h};
 
 use super::address;
 use super::driver::Driver;
 use super::inbox::Link;
 use super::liveness::{self, Silence};
 use super::peer::Phase;
+use super::remote::Ended;
 use super::slots::Work;
 use super::wire::{Control, Hello};
-use super::worker::{self, Worker};
+use super::worker::{self, Posted, Worker};
 use crate::Error;
 use crate::host_port::PeerKey;
 use crate::ran::{self, Ran};
@@ -75,6 +77,7 @@ impl Driver {
             alive_every_ms,
             endpoint,
             peer,
+            remote_keys: self.worker.as_ref().is_some_and(Worker::gives_keys),
             uri,
         };
         self.tell_on(link, &Control::Hello(hello));
@@ -170,7 +173,7 @@ impl Driver {
     /// The connection is one of this peer, and of this session.
     fn join(&mut self, index: usize, link: ucp_ep_h, hello: Hello, accepted: bool) {
         let endpoint = self.facts.id;
-        let lends_from = self.lends_from(link);
+        let (lends_from, keys_from) = (self.lends_from(link), self.keys_from(link, &hello));
         let Some(peer) = self.peers[index].as_mut() else { return };
         if peer.phase == Phase::Connecting {
             self.connecting -= 1;
@@ -192,7 +195,7 @@ impl Driver {
             peer.their_max = hello.message_bytes_max as usize;
             peer.their_numbers = (hello.endpoint, hello.peer);
             (peer.window, peer.credits) = (hello.window, [hello.window; 2]);
-            peer.lends_from = lends_from;
+            (peer.lends_from, peer.keys_from) = (lends_from, keys_from);
         }
         let id = peer.id;
         let addr = match &peer.current {
@@ -254,14 +257,21 @@ impl Driver {
     }
 
     pub(super) fn drop_link(&mut self, link: ucp_ep_h) {
+        self.drop_link_with(link, None);
+    }
+
+    /// Closes a connection, after which these keys are over, if it is the last one that has them.
+    fn drop_link_with(&mut self, link: ucp_ep_h, ended: Option<Ended>) {
         let unseen = self.state().forget(link);
         drop(unseen);
-        let slot = self.slots.add(Work::Close);
+        let slot = self.slots.add(Work::Close(ended));
         let pinned = self.slots.pinned(slot);
         let Some(worker) = &self.worker else { return };
         // SAFETY: it was in the lists of open connections, and has just left them.
-        let posted = unsafe { worker.close(link, true, pinned) };
-        self.posted(slot, posted);
+        match unsafe { worker.close(link, true, pinned) } {
+            Posted::Pending(request) => self.slots.started(slot, request),
+            Posted::Done | Posted::Failed(_) => self.finished(slot, UCS_OK),
+        }
     }
 
     /// What is between us and the peer ends, for a reason that the network gave. Who could not be
@@ -318,6 +328,10 @@ impl Driver {
         let queues = std::mem::take(&mut peer.queues);
         let waiting = std::mem::take(&mut peer.waiting);
         let leases = std::mem::take(&mut peer.leases);
+        // Transfers that UCX has in hand keep theirs.
+        let keys = std::mem::take(&mut peer.keys);
+        let given = peer.given.take();
+        peer.keys_from = None;
         peer.asked = 0;
         peer.released.clear();
         self.state().begin(index, session);
@@ -326,7 +340,10 @@ impl Driver {
         }
         self.fail_transfers(index, waiting, &error);
         self.fail_sends(index, &error);
-        links.into_iter().for_each(|link| self.drop_link(link));
+        drop(keys);
+        let ended = (!given.is_empty()).then(|| Rc::new(given));
+        links.into_iter().for_each(|link| self.drop_link_with(link, ended.clone()));
+        ended.into_iter().for_each(|ended| self.end_all_given(ended));
         for lease in leases.into_values() {
             self.end_lease(lease);
         }

@@ -6,10 +6,13 @@
 
 use std::cell::Cell;
 use std::ffi::c_void;
+use std::rc::Rc;
 
 use super::inbox::Inbox;
 use super::messages::copy_of;
+use super::remote::{Ended, Reached};
 use super::rendezvous::Landing;
+use super::rma::RemoteKey;
 use super::transfers::Stream;
 use super::wire::{CHUNK_HEADER_BYTES, Chunk};
 use crate::region::Region;
@@ -109,8 +112,12 @@ pub(super) enum Work {
     Lent(Stream, LocalMem),
     /// A piece of a transfer that UCX writes.
     Landing(Landing),
-    /// The end of a connection.
-    Close,
+    /// A piece of a transfer by this key, which UCX reads out of this memory or writes there.
+    Reached(Reached, LocalMem, Rc<RemoteKey>),
+    /// That all which such a transfer has written has arrived.
+    Flushed(Reached),
+    /// The end of a connection, after which these keys are over.
+    Close(Option<Ended>),
 }
 
 impl Work {
@@ -121,7 +128,8 @@ impl Work {
             Self::Packed(stream, _)
             | Self::Lent(stream, _)
             | Self::Landing(Landing { stream, .. }) => Some(stream.peer),
-            Self::Bytes(_) | Self::Chunk(..) | Self::Close => None,
+            Self::Reached(name, ..) | Self::Flushed(name) => Some(name.peer),
+            Self::Bytes(_) | Self::Chunk(..) | Self::Close(_) => None,
         }
     }
 }
@@ -250,6 +258,9 @@ impl Slots {
                     let other = copy_of(buf);
                     std::mem::forget(std::mem::replace(buf, other));
                 }
+                // UCX moves nothing more of the memory, which is its owner's again.
+                Some(Work::Reached(_, _, key)) => std::mem::forget(key.clone()),
+                Some(Work::Close(_)) => {}
                 work => std::mem::forget(work.take()),
             }
             let (inbox, index) = (slot.pinned.inbox, slot.pinned.slot);
@@ -279,7 +290,7 @@ mod tests {
         let memory = Memory::from_vec((0..100).collect());
         let memory = RegionTable::default().register(memory, Access::ReadOnly).unwrap();
         let mut slots = Slots::new(std::ptr::null());
-        let slot = slots.add(Work::Close);
+        let slot = slots.add(Work::Close(None));
         let chunk = Chunk { put: true, id: 5, offset: 6 };
         slots.set_source(slot, chunk, Some((&memory, 10, 40)));
         let pinned = &slots.slots[slot as usize].pinned;

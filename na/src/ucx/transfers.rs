@@ -1,13 +1,11 @@
 //! Puts and gets, as active messages.
 //!
-//! UCX's own remote memory access is not used: it asks nobody and checks no bounds, and with UCX
-//! 1.13 processes crashed in tests that ended connections with puts and gets in hand. Where a
-//! device does not move the data by itself, UCX does it by messages of its own; replies to a get,
-//! and puts, are not among what it knows how to drop (`ucp_ep_req_purge`, ucp_ep.c). That this was
-//! the cause is likely from its source, not proven.
+//! UCX's own remote memory access is used where adapters do it, see `remote.rs`. Where none does,
+//! UCX does it by messages of its own, which it does not drop when a connection ends (see
+//! docs/transports.md), so there it is used for tests only.
 //!
-//! So whoever wants a transfer asks the owner, which checks key, bounds and access. The bytes then
-//! travel in pieces that UCX moves by its rendezvous, see `rendezvous.rs`, or in chunks. Those
+//! Else whoever wants a transfer asks the owner, which checks key, bounds and access. The bytes
+//! then travel in pieces that UCX moves by its rendezvous, see `rendezvous.rs`, or in chunks. Those
 //! belong to UCX until they are sent, or are fetched when it has room for them (`packing.rs`), and
 //! no program's memory does: a transfer in chunks ends at once when it is canceled or the peer is
 //! gone. What comes is written by the callback that brings it (`incoming.rs`).
@@ -22,6 +20,7 @@ use ucx_sys::{UCS_OK, ucp_ep_h, ucs_status_t};
 use super::driver::Driver;
 use super::incoming::{Incoming, OUTSIDE};
 use super::peer::{Lease, Phase};
+use super::remote::ByKey;
 use super::rendezvous::PIECE_BYTES;
 use super::slots::Work;
 use super::wire::{Chunk, Control};
@@ -48,6 +47,8 @@ pub(super) enum Stage {
     Asked { is_sent: bool },
     /// The owner of the destination lets us.
     Sending(Outgoing),
+    /// UCX moves it by a remote key.
+    ByKey(ByKey),
 }
 
 /// What is sent, in pieces and chunks.
@@ -74,7 +75,7 @@ pub(super) struct Moving {
     pub(super) put: bool,
     pub(super) peer: usize,
     /// Our session with the peer when it was asked.
-    session: u64,
+    pub(super) session: u64,
     pub(super) stage: Stage,
     /// Pieces that are in UCX's hands.
     pub(super) lent: u32,
@@ -107,6 +108,7 @@ impl Driver {
         }
         self.dial(index);
         self.ask_more(index);
+        self.reach();
     }
 
     /// Asks the owner for transfers that have waited.
@@ -117,6 +119,9 @@ impl Driver {
             }
             let Some(id) = peer.waiting.pop_front() else { return };
             let session = peer.session;
+            if self.goes_by_key(index, id) {
+                continue;
+            }
             let Some(moving) = self.transfers.get_mut(&id) else { continue };
             moving.stage = Stage::Asked { is_sent: false };
             moving.session = session;
@@ -221,7 +226,8 @@ impl Driver {
     pub(super) fn own(&mut self, id: u64, index: usize) -> Option<&mut Moving> {
         let session = self.peer(index)?.session;
         let own = self.transfers.get_mut(&id)?;
-        let asked = !matches!(own.stage, Stage::Waiting) && !own.has_ended();
+        let asked =
+            matches!(own.stage, Stage::Asked { .. } | Stage::Sending(_)) && !own.has_ended();
         (own.peer == index && own.session == session && asked).then_some(own)
     }
 
@@ -472,7 +478,7 @@ impl Driver {
     }
 
     /// An owner has answered: the next transfer may ask.
-    fn answered(&mut self, index: usize) {
+    pub(super) fn answered(&mut self, index: usize) {
         if let Some(peer) = self.peer(index) {
             peer.asked = peer.asked.saturating_sub(1);
         }
@@ -493,6 +499,9 @@ impl Driver {
         self.state().end_incoming(own.peer, false, id);
         self.memory.push(own.transfer.local);
         self.done(Completion::Transfer { op: own.op, result: own.end.unwrap_or(result) });
+        if matches!(own.stage, Stage::ByKey(_)) {
+            self.let_key_go(own.peer, own.session, own.transfer.remote.key);
+        }
     }
 
     /// Ends a transfer early: at once, or when UCX has let go of what it has in hand of it, which
@@ -503,8 +512,8 @@ impl Driver {
         if own.has_ended() {
             return true;
         }
-        let (index, is_asked) = (own.peer, !matches!(own.stage, Stage::Waiting));
-        if is_asked {
+        let index = own.peer;
+        if matches!(own.stage, Stage::Asked { .. } | Stage::Sending(_)) {
             if let Some(peer) = self.peer(index) {
                 peer.released.insert(id);
             }

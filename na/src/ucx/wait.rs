@@ -11,11 +11,12 @@ use rustix::time::{
 
 use super::worker::Worker;
 use crate::Error;
+use crate::sync::Arc;
 
 /// The worker's descriptor, a bell and a timer, in one set.
 pub(super) struct Wait {
     set: OwnedFd,
-    bell: OwnedFd,
+    bell: Arc<OwnedFd>,
     timer: OwnedFd,
 }
 
@@ -35,11 +36,16 @@ impl Wait {
             epoll::add(&set, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
                 .map_err(|errno| Error::io("cannot watch a descriptor", errno))?;
         }
-        Ok(Self { set, bell, timer })
+        Ok(Self { set, bell: Arc::new(bell), timer })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.set.as_fd()
+    }
+
+    /// For others who [ring](Self::ring).
+    pub(super) fn bell(&self) -> Arc<OwnedFd> {
+        self.bell.clone()
     }
 
     /// Wakes who sleeps.

@@ -1,13 +1,20 @@
 //! What two endpoints tell each other, in active messages of number 1. All integers are little
 //! endian; the first byte says which it is. See the module `ucx` for the layout.
 
-use crate::DeniedReason;
+use crate::{Access, DeniedReason};
 
 /// Version of what is said here.
-pub(super) const VERSION: u8 = 5;
+pub(super) const VERSION: u8 = 6;
 
 /// Longest address in a hello, bytes.
 pub(super) const URI_BYTES_MAX: usize = 256;
+
+/// Longest remote key of a piece of memory, as UCX packs it, bytes.
+pub(super) const PACKED_BYTES_MAX: usize = 512;
+
+/// Bytes before the pieces of a remote key, and before what UCX has packed for each.
+const KEY_HEADER_BYTES: usize = 10;
+const PLACE_HEADER_BYTES: usize = 18;
 
 /// Bytes before the data of a chunk.
 pub(super) const CHUNK_HEADER_BYTES: usize = 17;
@@ -70,8 +77,37 @@ pub(super) struct Hello {
     /// knows the receiver by several names has a peer for each.
     pub(super) endpoint: u64,
     pub(super) peer: u64,
+    /// Whether the sender gives remote keys to who wants some.
+    pub(super) remote_keys: bool,
     /// Where the sender listens; empty: nowhere.
     pub(super) uri: String,
+}
+
+/// The remote key of registered memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct GivenKey {
+    pub(super) key: u64,
+    pub(super) access: Access,
+    /// The pieces of the memory, in order; at least one, and none without bytes.
+    pub(super) places: Vec<Place>,
+}
+
+/// A piece of memory, for UCX.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Where it is in the owner's process.
+    pub(super) address: u64,
+    pub(super) len: u64,
+    /// What UCX needs to reach it (`ucp_rkey_pack`).
+    pub(super) packed: Vec<u8>,
+}
+
+impl GivenKey {
+    /// Bytes of the message.
+    pub(super) fn bytes(places: &[Place]) -> usize {
+        let of_places = places.iter().map(|place| PLACE_HEADER_BYTES + place.packed.len());
+        KEY_HEADER_BYTES + of_places.sum::<usize>()
+    }
 }
 
 /// One thing said.
@@ -107,6 +143,38 @@ pub(super) enum Control {
     Done {
         id: u64,
     },
+    /// The requester would like to have the remote key of that memory.
+    Want {
+        key: u64,
+    },
+    /// Here it is.
+    Key(GivenKey),
+    /// There is none.
+    NoKey {
+        key: u64,
+    },
+    /// The owner takes a remote key back: nothing may begin to use it.
+    Revoke {
+        key: u64,
+    },
+    /// No transfer of the requester uses it any more, and none will.
+    Returned {
+        key: u64,
+    },
+}
+
+impl GivenKey {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.push(9);
+        out.extend(self.key.to_le_bytes());
+        out.push(self.access.bits());
+        for Place { address, len, packed } in &self.places {
+            out.extend(address.to_le_bytes());
+            out.extend(len.to_le_bytes());
+            out.extend((packed.len() as u16).to_le_bytes());
+            out.extend(packed);
+        }
+    }
 }
 
 impl Control {
@@ -122,6 +190,7 @@ impl Control {
                 out.extend(hello.alive_every_ms.to_le_bytes());
                 out.extend(hello.endpoint.to_le_bytes());
                 out.extend(hello.peer.to_le_bytes());
+                out.push(u8::from(hello.remote_keys));
                 out.extend((hello.uri.len() as u32).to_le_bytes());
                 out.extend(hello.uri.as_bytes());
             }
@@ -156,6 +225,23 @@ impl Control {
             Self::Done { id } => {
                 out.push(7);
                 out.extend(id.to_le_bytes());
+            }
+            Self::Want { key } => {
+                out.push(8);
+                out.extend(key.to_le_bytes());
+            }
+            Self::Key(given) => given.write(&mut out),
+            Self::NoKey { key } => {
+                out.push(10);
+                out.extend(key.to_le_bytes());
+            }
+            Self::Revoke { key } => {
+                out.push(11);
+                out.extend(key.to_le_bytes());
+            }
+            Self::Returned { key } => {
+                out.push(12);
+                out.extend(key.to_le_bytes());
             }
         }
         out
@@ -192,6 +278,11 @@ impl Control {
             5 => Self::Release { id: reader.long()? },
             6 => Self::Alive,
             7 => Self::Done { id: reader.long()? },
+            8 => Self::Want { key: reader.long()? },
+            9 => Self::Key(reader.given_key()?),
+            10 => Self::NoKey { key: reader.long()? },
+            11 => Self::Revoke { key: reader.long()? },
+            12 => Self::Returned { key: reader.long()? },
             _ => return Err("an unknown control message"),
         };
         match reader.0.is_empty() {
@@ -243,6 +334,7 @@ impl<'a> Reader<'a> {
         let (session, message_bytes_max) = (self.long()?, self.int()?);
         let (window, alive_every_ms) = (self.int()?, self.int()?);
         let (endpoint, peer) = (self.long()?, self.long()?);
+        let remote_keys = self.flag("a hello that neither gives remote keys nor gives none")?;
         let len = self.int()? as usize;
         if len > URI_BYTES_MAX {
             return Err("a hello with an address that is too long");
@@ -260,8 +352,37 @@ impl<'a> Reader<'a> {
             alive_every_ms,
             endpoint,
             peer,
+            remote_keys,
             uri,
         })
+    }
+
+    fn short(&mut self) -> Result<u16, &'static str> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn given_key(&mut self) -> Result<GivenKey, &'static str> {
+        let key = self.long()?;
+        let access = Access::from_bits(self.byte()?).ok_or("a remote key without access")?;
+        let (mut places, mut total) = (Vec::new(), 0u64);
+        while places.is_empty() || !self.0.is_empty() {
+            let place = self.place()?;
+            total = total.checked_add(place.len).ok_or("a remote key of too much memory")?;
+            places.push(place);
+        }
+        Ok(GivenKey { key, access, places })
+    }
+
+    fn place(&mut self) -> Result<Place, &'static str> {
+        let (address, len) = (self.long()?, self.long()?);
+        let packed = usize::from(self.short()?);
+        if len == 0 || address.checked_add(len).is_none() {
+            return Err("a remote key of memory that cannot be");
+        }
+        if packed == 0 || packed > PACKED_BYTES_MAX {
+            return Err("a remote key that is none of UCX's");
+        }
+        Ok(Place { address, len, packed: self.take(packed)?.to_vec() })
     }
 }
 
@@ -287,6 +408,7 @@ mod tests {
             alive_every_ms: 250,
             endpoint: 1 << 60,
             peer: 9,
+            remote_keys: true,
             uri: "ucx+tcp://127.0.0.1:7".into(),
         };
         vec![
@@ -298,7 +420,47 @@ mod tests {
             Control::Release { id: 1 },
             Control::Alive,
             Control::Done { id: 1 },
+            Control::Want { key: 2 },
+            Control::Key(key(&[1])),
+            Control::NoKey { key: 2 },
+            Control::Revoke { key: 2 },
+            Control::Returned { key: 2 },
         ]
+    }
+
+    fn key(lens: &[u64]) -> GivenKey {
+        let place = |(at, len): (usize, &u64)| {
+            let packed = vec![7; 3 + at];
+            Place { address: 1 << 40, len: *len, packed }
+        };
+        let places = lens.iter().enumerate().map(place).collect();
+        GivenKey { key: 2, access: Access::ReadOnly, places }
+    }
+
+    #[test]
+    fn a_remote_key_has_the_pieces_that_are_named_and_no_impossible_ones() {
+        let several = Control::Key(key(&[5, 6, 7]));
+        let bytes = several.to_bytes();
+        assert_eq!(Control::from_bytes(&bytes).as_ref(), Ok(&several));
+        let Control::Key(given) = several else { unreachable!() };
+        assert_eq!(GivenKey::bytes(&given.places), bytes.len());
+        // What ends between two pieces is a key of fewer of them.
+        let first = GivenKey::bytes(&given.places[..1]);
+        assert!(Control::from_bytes(&bytes[..first]).is_ok());
+        assert!(Control::from_bytes(&bytes[..first + 1]).is_err());
+        let refused = |given: GivenKey| {
+            assert!(Control::from_bytes(&Control::Key(given).to_bytes()).is_err());
+        };
+        refused(key(&[]));
+        refused(key(&[0]));
+        refused(key(&[u64::MAX - (1 << 40) + 1]));
+        refused(key(&[1 << 63, 1 << 63]));
+        let mut long = key(&[1]);
+        long.places[0].packed = vec![0; PACKED_BYTES_MAX + 1];
+        refused(long);
+        let mut empty = key(&[1]);
+        empty.places[0].packed.clear();
+        refused(empty);
     }
 
     #[test]

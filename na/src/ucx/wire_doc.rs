@@ -1,10 +1,13 @@
 //! The tables and examples of `docs/wire-ucx.md` are those of the code.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
-use super::wire::{CHUNK_HEADER_BYTES, Chunk, Control, Hello, URI_BYTES_MAX, VERSION};
-use super::{MESSAGE_BYTES_MAX, endpoint, inbox, rendezvous, sessions, transfers, worker};
-use crate::DeniedReason;
+use super::wire::{
+    CHUNK_HEADER_BYTES, Chunk, Control, GivenKey, Hello, PACKED_BYTES_MAX, Place, URI_BYTES_MAX,
+    VERSION,
+};
+use super::{MESSAGE_BYTES_MAX, endpoint, inbox, keys, rendezvous, sessions, transfers, worker};
 use crate::wire_doc::{Field, Page};
+use crate::{Access, DeniedReason};
 
 const SESSION: u64 = 0x0102_0304_0506_0708;
 const KEY: u64 = 0x1122_3344_5566_7788;
@@ -25,6 +28,7 @@ fn hello(alive_every_ms: u32) -> Vec<u8> {
         alive_every_ms,
         endpoint: 17,
         peer: 34,
+        remote_keys: true,
         uri: URI.into(),
     }))
 }
@@ -45,6 +49,7 @@ fn the_page_says_what_the_code_does() {
             ("alive_every_ms", Field::Number(50)),
             ("endpoint", Field::Number(17)),
             ("peer", Field::Number(34)),
+            ("remote_keys", Field::Number(1)),
             ("address_bytes", Field::Number(URI.len() as u64)),
             ("address", Field::Bytes(URI.as_bytes())),
         ],
@@ -64,6 +69,10 @@ fn the_page_says_what_the_code_does() {
         ("release", bytes(&Control::Release { id: 5 })),
         ("alive", bytes(&Control::Alive)),
         ("done", bytes(&Control::Done { id: 5 })),
+        ("want", bytes(&Control::Want { key: KEY })),
+        ("no key", bytes(&Control::NoKey { key: KEY })),
+        ("revoke", bytes(&Control::Revoke { key: KEY })),
+        ("returned", bytes(&Control::Returned { key: KEY })),
     ];
     let rows = page.table("ucx-control");
     assert_eq!(rows.len(), named.len());
@@ -71,6 +80,7 @@ fn the_page_says_what_the_code_does() {
         let is = [bytes[0].to_string(), name.to_owned(), bytes.len().to_string()];
         assert_eq!([&row[0], &row[1], &row[3]], [&is[0], &is[1], &is[2]]);
     }
+    given_key(&mut page);
     let said: Vec<_> = page.table("ucx-reasons").into_iter().map(|row| row[0].clone()).collect();
     let codes = (1u8..).map_while(|code| {
         let deny = [&[4][..], &5u64.to_le_bytes(), &[code]].concat();
@@ -91,6 +101,27 @@ fn the_page_says_what_the_code_does() {
     );
     limits(&mut page);
     page.finish();
+}
+
+/// The key of memory of one piece.
+fn given_key(page: &mut Page) {
+    let place = Place { address: 0x7f00_0000_1000, len: 65536, packed: vec![1, 2, 3] };
+    let key = GivenKey { key: KEY, access: Access::ReadOnly, places: vec![place] };
+    let key = bytes(&Control::Key(key));
+    page.check_layout(
+        "ucx-key",
+        &key,
+        &[
+            ("what", Field::Number(9)),
+            ("key", Field::Number(KEY)),
+            ("access", Field::Number(1)),
+            ("memory", Field::Number(0x7f00_0000_1000)),
+            ("length", Field::Number(65536)),
+            ("packed_bytes", Field::Number(3)),
+            ("packed", Field::Bytes(&[1, 2, 3])),
+        ],
+    );
+    page.check_example("key of 64 KiB to read", &key);
 }
 
 fn limits(page: &mut Page) {
@@ -115,6 +146,8 @@ fn limits(page: &mut Page) {
             [&"chunk_header_bytes", &CHUNK_HEADER_BYTES],
             [&"piece_bytes", &rendezvous::PIECE_BYTES],
             [&"pieces", &rendezvous::LANDINGS_MAX],
+            [&"keys", &keys::KEYS_MAX],
+            [&"packed_bytes_max", &PACKED_BYTES_MAX],
             [&"address_bytes_max", &URI_BYTES_MAX],
             [&"control_bytes_max", &inbox::CONTROL_BYTES_MAX],
             [&"window_max", &endpoint::WINDOW_MAX],

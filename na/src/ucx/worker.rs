@@ -43,6 +43,8 @@ pub(super) struct Settings {
     pub(super) wakes: bool,
     /// Class of the packets of InfiniBand and RoCE, as their headers have it.
     pub(super) class: Option<u8>,
+    /// Whether peers may get remote keys of memory here, see `keys.rs`.
+    pub(super) remote_keys: bool,
 }
 
 /// What became of a call that may go on.
@@ -57,8 +59,8 @@ pub(super) enum Posted {
 
 /// A worker with its context and its listener.
 pub(super) struct Worker {
-    ucp: &'static Ucp,
-    context: ucp_context_h,
+    pub(super) ucp: &'static Ucp,
+    pub(super) context: ucp_context_h,
     worker: ucp_worker_h,
     listener: ucp_listener_h,
     inbox: *const Inbox,
@@ -66,6 +68,9 @@ pub(super) struct Worker {
     packed: ucp_datatype_t,
     queues: u16,
     detects_failure: bool,
+    gives_keys: bool,
+    /// Memory that peers could reach until the end.
+    mapped: Vec<ucp_mem_h>,
     process: Process,
 }
 
@@ -119,6 +124,8 @@ impl Worker {
             packed: 0,
             queues: packing::queues(),
             detects_failure: settings.detects_failure,
+            gives_keys: settings.remote_keys,
+            mapped: Vec::new(),
             process: Process::current(),
         };
         this.context = create_context(ucp, settings)?;
@@ -206,6 +213,16 @@ impl Worker {
     /// Whether UCX ends what is under way with a peer that is closed by force.
     pub(super) fn detects_failure(&self) -> bool {
         self.detects_failure
+    }
+
+    /// Whether peers may get remote keys of memory here.
+    pub(super) fn gives_keys(&self) -> bool {
+        self.gives_keys
+    }
+
+    /// Keeps memory reachable until all connections are gone.
+    pub(super) fn unmap_at_the_end(&mut self, memory: impl Iterator<Item = ucp_mem_h>) {
+        self.mapped.extend(memory);
     }
 
     /// Whether UCX fetches chunks when it has room for them, see `packing.rs`: over shared memory.
@@ -446,7 +463,7 @@ impl Worker {
 
 /// What is written into the stream that `print` gets, which is open until it returns; nothing if
 /// there is no memory for it.
-fn printed(print: impl FnOnce(*mut libc::FILE)) -> String {
+pub(super) fn printed(print: impl FnOnce(*mut libc::FILE)) -> String {
     let (mut text, mut len) = (ptr::null_mut(), 0);
     // SAFETY: both stay where they are until the stream is closed, below.
     let stream = unsafe { libc::open_memstream(&mut text, &mut len) };
@@ -552,7 +569,8 @@ fn create_context(ucp: &Ucp, settings: &Settings) -> Result<ucp_context_h, Error
     params.field_mask = u64::from(UCP_PARAM_FIELD_FEATURES);
     // With the feature every message over shared memory asks whether the peer sleeps.
     let wakes = if settings.wakes { UCP_FEATURE_WAKEUP } else { 0 };
-    params.features = u64::from(UCP_FEATURE_AM | wakes);
+    let reaches = if settings.remote_keys { UCP_FEATURE_RMA } else { 0 };
+    params.features = u64::from(UCP_FEATURE_AM | wakes | reaches);
     let mut context = ptr::null_mut();
     let result = result.and_then(|()| {
         // SAFETY: the version is that of the declarations; the parameters live through the call.
@@ -573,7 +591,7 @@ fn create_context(ucp: &Ucp, settings: &Settings) -> Result<ucp_context_h, Error
 }
 
 #[inline]
-fn request_params(pinned: *const Pinned) -> ucp_request_param_t {
+pub(super) fn request_params(pinned: *const Pinned) -> ucp_request_param_t {
     ucp_request_param_t {
         op_attr_mask: UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
         flags: 0,
@@ -591,7 +609,7 @@ fn request_params(pinned: *const Pinned) -> ucp_request_param_t {
 /// Reads the result of a call that may go on (`UCS_PTR_STATUS`, `UCS_PTR_IS_ERR` of
 /// ucs/type/status.h).
 #[inline]
-fn posted(result: ucs_status_ptr_t) -> Posted {
+pub(super) fn posted(result: ucs_status_ptr_t) -> Posted {
     const LOWEST: isize = UCS_ERR_LAST as isize;
     match result as isize {
         0 => Posted::Done,
@@ -607,6 +625,16 @@ impl Worker {
         if !this.listener.is_null() {
             // SAFETY: made by `listen`, used no more.
             unsafe { this.ucp.ucp_listener_destroy(this.listener) };
+        }
+        this.unmap_all();
+    }
+
+    /// Makes memory unreachable that was left for the end.
+    fn unmap_all(&self) {
+        for memory in &self.mapped {
+            if !self.unmap(*memory) {
+                tracing::warn!("ucx: memory that peers could reach stays registered");
+            }
         }
     }
 }
@@ -625,6 +653,7 @@ impl Drop for Worker {
             // SAFETY: made by `open`, used no more; its endpoints, closed or not, go with it.
             unsafe { self.ucp.ucp_worker_destroy(self.worker) };
         }
+        self.unmap_all();
         if self.packed != 0 {
             // SAFETY: made by `open`; what was sent with it has ended with the worker.
             unsafe { self.ucp.ucp_dt_destroy(self.packed) };

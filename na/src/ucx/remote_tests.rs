@@ -1,0 +1,296 @@
+//! Remote keys between two endpoints over UCX, where `MARGO_TEST_UCX=1` is set. They emulate what
+//! adapters do, so no test ends a connection while something moves.
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
+
+use std::sync::mpsc;
+use std::time::Instant;
+
+use super::endpoint::UcxEndpoint;
+use super::wire::{Control, GivenKey, Place};
+use crate::conformance::{Optional, PATIENCE};
+use crate::{
+    Access, Addr, Completion, DeniedReason, Endpoint, Error, LocalMem, Memory, MsgBuf, OpId,
+    OpenOptions, RemoteKeys, RemoteMem, Tag, Transfer, Uri,
+};
+
+const OPEN: Optional = Optional { variable: "MARGO_TEST_UCX", uri: "ucx+tcp://127.0.0.1:0" };
+
+/// An owner and a requester that know each other.
+struct Pair {
+    owner: UcxEndpoint,
+    requester: UcxEndpoint,
+    to_owner: Addr,
+    to_requester: Addr,
+}
+
+fn open(keys: RemoteKeys) -> UcxEndpoint {
+    let mut options = OpenOptions::listening(true);
+    options.ucx.remote_keys = keys;
+    UcxEndpoint::open(&Uri::parse(OPEN.uri).unwrap(), &options).unwrap()
+}
+
+impl Pair {
+    /// `None`: UCX is not to be tested.
+    fn open() -> Option<Self> {
+        Self::with(RemoteKeys::Always)
+    }
+
+    fn with(keys_of_owner: RemoteKeys) -> Option<Self> {
+        if let Some(lacks) = OPEN.lacks() {
+            println!("SKIPPED: {lacks}");
+            return None;
+        }
+        let (owner, requester) = (open(keys_of_owner), open(RemoteKeys::Always));
+        let to_owner = requester.lookup(owner.self_addr().uri()).unwrap();
+        let to_requester = owner.lookup(requester.self_addr().uri()).unwrap();
+        let pair = Self { owner, requester, to_owner, to_requester };
+        let room = MsgBuf::with_capacity(pair.owner.limits().unexpected_bytes_max);
+        pair.owner.recv_unexpected(OpId(1), room).unwrap();
+        let hello = MsgBuf::with_capacity(0);
+        pair.requester.send_unexpected(OpId(2), &pair.to_owner, Tag(0), hello).unwrap();
+        let mut left = 2;
+        pair.until(|completion| {
+            match completion {
+                Completion::Recv { result, .. } => drop(result.unwrap()),
+                Completion::Send { result, .. } => result.unwrap(),
+                other @ Completion::Transfer { .. } => panic!("{other:?}"),
+            }
+            left -= 1;
+            (left == 0).then_some(())
+        });
+        Some(pair)
+    }
+
+    /// Polls both until one of them reports something that `wanted` takes.
+    fn until<T>(&self, mut wanted: impl FnMut(Completion) -> Option<T>) -> T {
+        let mut found = None;
+        self.drive(|pair| {
+            for end in [&pair.owner, &pair.requester] {
+                end.poll(16, &mut |completion| found = found.take().or(wanted(completion)))
+                    .unwrap();
+            }
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    fn drive(&self, mut is_done: impl FnMut(&Self) -> bool) {
+        let began = Instant::now();
+        while !is_done(self) {
+            assert!(began.elapsed() < PATIENCE, "nothing happens");
+        }
+    }
+
+    /// Polls both, which report nothing, until something holds.
+    fn quietly(&self, mut is_done: impl FnMut(&Self) -> bool) {
+        self.drive(|pair| {
+            for end in [&pair.owner, &pair.requester] {
+                end.poll(16, &mut |completion| panic!("{completion:?}")).unwrap();
+            }
+            is_done(pair)
+        });
+    }
+
+    /// Moves all of `remote` and answers how that went.
+    fn moves(&self, put: bool, remote: &RemoteMem, local: &LocalMem) -> Result<(), Error> {
+        let (local, remote, len) = (local.clone(), remote.clone(), remote.len);
+        let transfer = Transfer { local, local_offset: 0, remote, remote_offset: 0, len };
+        match put {
+            true => self.requester.put(OpId(7), &self.to_owner, transfer).unwrap(),
+            false => self.requester.get(OpId(7), &self.to_owner, transfer).unwrap(),
+        }
+        self.until(|completion| match completion {
+            Completion::Transfer { result, .. } => Some(result),
+            other => panic!("{other:?}"),
+        })
+    }
+
+    /// Keys that the requester has, as the owner sees it.
+    fn given(&self) -> usize {
+        self.owner.with(|driver| driver.given).unwrap()
+    }
+
+    fn tell(&self, from_owner: bool, control: &Control) {
+        let (from, to) = match from_owner {
+            true => (&self.owner, &self.to_requester),
+            false => (&self.requester, &self.to_owner),
+        };
+        from.with(|driver| {
+            let index = driver.index_of(to).unwrap();
+            driver.tell(index, control);
+        });
+    }
+}
+
+/// Memory in pieces of these lengths.
+fn memory(of: &UcxEndpoint, lens: &[usize], access: Access) -> LocalMem {
+    let pieces = lens.iter().enumerate().map(|(at, len)| vec![at as u8 + 1; *len]).collect();
+    of.register(Memory::from_vecs(pieces), access).unwrap()
+}
+
+fn bytes(memory: &LocalMem) -> Vec<u8> {
+    let mut bytes = vec![0; memory.len() as usize];
+    assert!(memory.read_at(0, &mut bytes));
+    bytes
+}
+
+#[test]
+fn memory_in_pieces_is_read_and_written_by_one_key() {
+    let Some(pair) = Pair::open() else { return };
+    let owned = memory(&pair.owner, &[5, 100_000, 1, 7000], Access::ReadWrite);
+    let local = memory(&pair.requester, &[60_000, 47_006], Access::ReadWrite);
+    let remote = owned.region().describe();
+    let wanted = bytes(&owned);
+    pair.moves(false, &remote, &local).unwrap();
+    assert_eq!(bytes(&local), wanted);
+    let other = memory(&pair.requester, &[107_006], Access::ReadWrite);
+    pair.moves(true, &remote, &other).unwrap();
+    assert_eq!(bytes(&owned), bytes(&other));
+    assert_eq!(pair.given(), 1);
+    // The owner was asked for no transfer.
+    let served = pair.owner.with(|driver| {
+        let index = driver.index_of(&pair.to_requester).unwrap();
+        driver.peer(index).map(|peer| peer.leases.len())
+    });
+    assert_eq!(served, Some(Some(0)));
+}
+
+#[test]
+fn memory_of_more_pieces_than_a_key_names_is_asked_for() {
+    let Some(pair) = Pair::open() else { return };
+    let owned = memory(&pair.owner, &[10; 200], Access::ReadOnly);
+    let local = memory(&pair.requester, &[2000], Access::ReadWrite);
+    pair.moves(false, &owned.region().describe(), &local).unwrap();
+    assert_eq!(bytes(&local), bytes(&owned));
+    assert_eq!(pair.given(), 0);
+}
+
+#[test]
+fn an_owner_that_gives_no_keys_is_asked() {
+    let Some(pair) = Pair::with(RemoteKeys::Never) else { return };
+    let owned = memory(&pair.owner, &[1000], Access::ReadOnly);
+    let local = memory(&pair.requester, &[1000], Access::ReadWrite);
+    pair.moves(false, &owned.region().describe(), &local).unwrap();
+    assert_eq!(bytes(&local), bytes(&owned));
+    assert_eq!(pair.given(), 0);
+}
+
+#[test]
+fn what_the_key_does_not_grant_is_denied() {
+    let Some(pair) = Pair::open() else { return };
+    let owned = memory(&pair.owner, &[1000], Access::ReadOnly);
+    let local = memory(&pair.requester, &[2000], Access::ReadWrite);
+    let remote = owned.region().describe();
+    pair.moves(false, &remote, &local).unwrap();
+    // It believes what nobody has said.
+    let longer = RemoteMem { len: 1001, ..remote.clone() };
+    let writable = RemoteMem { access: Access::ReadWrite, ..remote };
+    for (put, remote, wanted) in
+        [(false, longer, DeniedReason::OutOfRange), (true, writable, DeniedReason::Access)]
+    {
+        let error = pair.moves(put, &remote, &local).unwrap_err();
+        assert!(matches!(error, Error::Denied { reason, .. } if reason == wanted), "{error}");
+    }
+}
+
+#[test]
+fn memory_that_is_revoked_comes_back_when_its_key_was_returned_and_is_dead() {
+    let Some(pair) = Pair::open() else { return };
+    let owned = memory(&pair.owner, &[1000], Access::ReadWrite);
+    let local = memory(&pair.requester, &[1000], Access::ReadWrite);
+    let remote = owned.region().describe();
+    pair.moves(false, &remote, &local).unwrap();
+    let (sender, released) = mpsc::channel();
+    owned.revoke(move |memory| sender.send(memory).unwrap());
+    assert!(released.try_recv().is_err(), "the requester has a key");
+    pair.quietly(|_| released.try_recv().is_ok());
+    assert_eq!(pair.given(), 0);
+    let error = pair.moves(true, &remote, &local).unwrap_err();
+    let reason = DeniedReason::NoSuchKey;
+    assert!(matches!(error, Error::Denied { reason: told, .. } if told == reason), "{error}");
+}
+
+#[test]
+fn memory_comes_back_when_the_holder_of_its_key_is_gone() {
+    for is_revoked_before in [true, false] {
+        let Some(pair) = Pair::open() else { return };
+        let owned = memory(&pair.owner, &[1000], Access::ReadWrite);
+        let local = memory(&pair.requester, &[1000], Access::ReadWrite);
+        pair.moves(false, &owned.region().describe(), &local).unwrap();
+        assert_eq!(pair.given(), 1);
+        let (sender, released) = mpsc::channel();
+        let release = move |memory| sender.send(memory).unwrap();
+        if is_revoked_before {
+            owned.revoke(release);
+            pair.requester.close();
+        } else {
+            pair.requester.close();
+            pair.quietly(|pair| pair.given() == 0);
+            owned.revoke(release);
+        }
+        pair.quietly(|_| released.try_recv().is_ok());
+        assert_eq!(pair.given(), 0);
+    }
+}
+
+#[test]
+fn memory_comes_back_when_its_endpoint_closes() {
+    let Some(pair) = Pair::open() else { return };
+    let owned = memory(&pair.owner, &[1000], Access::ReadWrite);
+    let local = memory(&pair.requester, &[1000], Access::ReadWrite);
+    pair.moves(false, &owned.region().describe(), &local).unwrap();
+    let (sender, released) = mpsc::channel();
+    owned.revoke(move |memory| sender.send(memory).unwrap());
+    assert!(released.try_recv().is_err());
+    pair.owner.close();
+    assert!(released.try_recv().is_ok());
+}
+
+#[test]
+fn who_breaks_a_rule_about_keys_loses_its_connection() {
+    let place = || Place { address: 1 << 40, len: 8, packed: vec![1; 20] };
+    let unasked = GivenKey { key: 5, access: Access::ReadWrite, places: vec![place()] };
+    let of_owner = [Control::Key(unasked), Control::NoKey { key: 5 }];
+    let of_requester = [Control::Returned { key: 5 }];
+    let all = of_owner.map(|control| (true, control)).into_iter();
+    for (from_owner, control) in all.chain(of_requester.map(|control| (false, control))) {
+        let Some(pair) = Pair::open() else { return };
+        let waits = |of: &UcxEndpoint, from: &Addr| {
+            let room = MsgBuf::with_capacity(of.limits().expected_bytes_max);
+            of.recv_expected(OpId(9), from, Tag(3), room).unwrap();
+        };
+        match from_owner {
+            true => waits(&pair.requester, &pair.to_owner),
+            false => waits(&pair.owner, &pair.to_requester),
+        }
+        pair.tell(from_owner, &control);
+        let error = pair.until(|completion| match completion {
+            Completion::Recv { result, .. } => result.err(),
+            other => panic!("{other:?}"),
+        });
+        assert!(matches!(error, Error::Protocol { .. }), "{control:?}: {error}");
+    }
+}
+
+#[test]
+fn who_wants_a_key_twice_or_returns_it_twice_loses_its_connection() {
+    for is_wanted in [true, false] {
+        let Some(pair) = Pair::open() else { return };
+        let owned = memory(&pair.owner, &[1000], Access::ReadWrite);
+        let local = memory(&pair.requester, &[1000], Access::ReadWrite);
+        pair.moves(false, &owned.region().describe(), &local).unwrap();
+        let room = MsgBuf::with_capacity(pair.owner.limits().expected_bytes_max);
+        pair.owner.recv_expected(OpId(9), &pair.to_requester, Tag(3), room).unwrap();
+        let key = owned.key();
+        match is_wanted {
+            true => pair.tell(false, &Control::Want { key }),
+            false => (0..2).for_each(|_| pair.tell(false, &Control::Returned { key })),
+        }
+        let error = pair.until(|completion| match completion {
+            Completion::Recv { result, .. } => result.err(),
+            other => panic!("{other:?}"),
+        });
+        assert!(matches!(error, Error::Protocol { .. }), "{error}");
+        pair.quietly(|pair| pair.given() == 0);
+    }
+}
