@@ -266,10 +266,10 @@ fn handlers_behind_progress_have_their_turn() {
     for scheduler in ["basic", "basic_wait", "prio"] {
         let service = margo::init(&format!(
             r#"{{ "argobots": {{
-                "pools": [ {{ "name": "net" }}, {{ "name": "h" }} ],
+                "pools": [ {{ "name": "__primary__" }}, {{ "name": "h" }} ],
                 "xstreams": [ {{ "name": "__primary__",
-                    "scheduler": {{ "type": "{scheduler}", "pools": ["net", "h"] }} }} ] }},
-                "progress_pool": "net", "rpc_pool": "h", "mercury": {{ "na_no_block": true }} }}"#
+                    "scheduler": {{ "type": "{scheduler}", "pools": [0, "h"] }} }} ] }},
+                "rpc_pool": "h", "mercury": {{ "na_no_block": true }} }}"#
         ));
         let service = service.unwrap();
         let serves = service.serve(POLLS).returning(|request| {
@@ -301,10 +301,10 @@ fn progress_behind_handlers_has_its_turn() {
     for scheduler in ["default", "basic", "basic_wait", "prio", "randws"] {
         let service = margo::init(&format!(
             r#"{{ "argobots": {{
-                "pools": [ {{ "name": "h" }}, {{ "name": "net" }} ],
+                "pools": [ {{ "name": "__primary__" }}, {{ "name": "net" }} ],
                 "xstreams": [ {{ "name": "__primary__",
-                    "scheduler": {{ "type": "{scheduler}", "pools": ["h", "net"] }} }} ] }},
-                "progress_pool": "net", "rpc_pool": "h" }}"#
+                    "scheduler": {{ "type": "{scheduler}", "pools": [0, "net"] }} }} ] }},
+                "progress_pool": "net" }}"#
         ));
         let service = service.unwrap();
         let addr = service.lookup(peer.self_addr().uri()).unwrap();
@@ -335,11 +335,11 @@ fn serve_with_every_access_mode(kind: &str) {
     for access in ["private", "spsc", "mpsc", "spmc", "mpmc"] {
         serve(&format!(
             r#"{{ "argobots": {{
-                "pools": [ {{ "name": "h", "kind": "{kind}", "access": "{access}" }},
+                "pools": [ {{ "name": "__primary__", "kind": "{kind}", "access": "{access}" }},
                            {{ "name": "net", "access": "{access}" }} ],
                 "xstreams": [ {{ "name": "__primary__",
-                    "scheduler": {{ "pools": ["h", "net"] }} }} ] }},
-                "progress_pool": "net", "rpc_pool": "h" }}"#
+                    "scheduler": {{ "pools": [0, "net"] }} }} ] }},
+                "progress_pool": "net" }}"#
         ));
     }
 }
@@ -392,11 +392,11 @@ fn timers_of_a_service_whose_handlers_have_a_private_pool() {
     let document = |net: &str| {
         format!(
             r#"{{ "argobots": {{
-                "pools": [ {{ "name": "h", "access": "private" }},
+                "pools": [ {{ "name": "__primary__", "access": "private" }},
                            {{ "name": "net", "access": "{net}" }} ],
                 "xstreams": [ {{ "name": "__primary__",
-                    "scheduler": {{ "pools": ["h", "net"] }} }} ] }},
-                "progress_pool": "net", "rpc_pool": "h",
+                    "scheduler": {{ "pools": [0, "net"] }} }} ] }},
+                "progress_pool": "net",
                 "monitoring": {{ "config": {{ "filename_prefix": "{prefix}" }} }} }}"#
         )
     };
@@ -413,7 +413,7 @@ fn timers_of_a_service_whose_handlers_have_a_private_pool() {
         let error = own.start(Duration::ZERO).unwrap_err();
         assert!(matches!(error, TimerError::PrivatePool { .. }), "{error}");
         assert!(!own.is_armed());
-        assert!(error.to_string().contains("pool `h` is private to its xstream"), "{error}");
+        assert!(error.to_string().contains("pool `__primary__` is private"), "{error}");
         // Whoever runs there may arm it, and it may arm itself.
         let here = own.clone();
         let arms = move |_: &margo::Handle<u64, u64>| {

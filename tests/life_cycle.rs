@@ -345,11 +345,11 @@ fn a_child_runs_in_the_pools_of_its_parent_over_another_transport() {
 #[test]
 fn a_child_names_pools_of_its_parent() {
     let layout = r#"{ "argobots": {
-        "pools": [{ "name": "net" }, { "name": "work" }],
+        "pools": [{ "name": "__primary__" }, { "name": "work" }],
         "xstreams": [
-            { "name": "__primary__", "scheduler": { "pools": ["net"] } },
+            { "name": "__primary__", "scheduler": { "pools": ["__primary__"] } },
             { "scheduler": { "pools": ["work"] } } ] },
-        "rpc_pool": "net" }"#;
+        "rpc_pool": "__primary__" }"#;
     let parent = margo::init(layout).unwrap();
     for pool in [r#""work""#, "1"] {
         let document = format!(r#"{{ "progress_pool": {pool}, "rpc_pool": {pool} }}"#);
@@ -661,13 +661,13 @@ fn destructors_that_panic_do_not_stop_the_end() {
 #[test]
 fn progress_in_the_second_pool_of_an_execution_stream_holds_up_nobody() {
     let layout = r#"{ "argobots": {
-        "pools": [{ "name": "first" }, { "name": "second" }],
+        "pools": [{ "name": "__primary__" }, { "name": "second" }],
         "xstreams": [{ "name": "__primary__",
-                       "scheduler": { "type": "basic_wait", "pools": ["first", "second"] } }] },
+                       "scheduler": { "type": "basic_wait", "pools": [0, "second"] } }] },
         "progress_pool": "second", "rpc_pool": "second" }"#;
     let own = margo::init(layout).unwrap();
     serve_sum(&own);
-    let (first, caller) = (own.pool("first").unwrap(), own.clone());
+    let (first, caller) = (own.pool("__primary__").unwrap(), own.clone());
     bounded("a join in the first pool", move || {
         for round in 0..100 {
             let target = ProviderHandle::from(caller.self_addr());

@@ -142,9 +142,9 @@ fn latest(own: &Instance, spec: TimerSpec) -> Duration {
 #[test]
 fn timers_are_not_late_where_nothing_else_happens_wherever_progress_is() {
     let apart = r#"{ "argobots": {
-        "pools": [{ "name": "net" }, { "name": "work" }],
-        "xstreams": [{ "name": "__primary__", "scheduler": { "pools": ["work", "net"] } }] },
-        "progress_pool": "net", "rpc_pool": "work" }"#;
+        "pools": [{ "name": "net" }, { "name": "__primary__" }],
+        "xstreams": [{ "name": "__primary__", "scheduler": { "pools": ["__primary__", "net"] } }] },
+        "progress_pool": "net", "rpc_pool": "__primary__" }"#;
     for document in ["{}", r#"{ "use_progress_thread": true }"#, apart] {
         let own = margo::init(document).unwrap();
         for inline in [false, true] {

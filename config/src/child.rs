@@ -72,8 +72,8 @@ mod tests {
 
     fn parent() -> Config {
         let document = r#"{ "argobots": {
-            "pools": [{ "name": "net" }, { "name": "work" }],
-            "xstreams": [{ "name": "__primary__", "scheduler": { "pools": ["net", "work"] } }] },
+            "pools": [{ "name": "__primary__" }, { "name": "work" }],
+            "xstreams": [{ "name": "__primary__", "scheduler": { "pools": [0, "work"] } }] },
             "rpc_pool": "work" }"#;
         Config::from_json(document).unwrap().resolve(&|_| None).unwrap().effective()
     }
@@ -90,7 +90,7 @@ mod tests {
             (resolved.progress_pool, resolved.rpc_pool)
         };
         assert_eq!(roles(""), (0, 1), "as the parent's");
-        assert_eq!(roles(r#"{ "rpc_pool": "net", "progress_pool": 1 }"#), (1, 0));
+        assert_eq!(roles(r#"{ "rpc_pool": "__primary__", "progress_pool": 1 }"#), (1, 0));
         assert_eq!(resolved("{}").pools, parent.resolve(&|_| None).unwrap().pools);
         let effective = resolved("{}").effective().without_layout();
         assert_eq!(effective.with_layout_of(&parent).unwrap(), resolved("{}").effective());
@@ -124,6 +124,15 @@ mod tests {
         assert!(resolved.xstreams.iter().all(|xstream| xstream.external));
         // Resolving what is in effect adds nothing either.
         assert_eq!(resolved.effective().resolve(&|_| None).unwrap(), resolved);
+        // Its names are the program's, also of the pools of an xstream `__primary__`.
+        let mut primary = program.clone();
+        primary.argobots.xstreams[0].name = Some(crate::resolve::PRIMARY.to_owned());
+        let resolved = of(&primary, "{}").unwrap();
+        assert_eq!((resolved.progress_pool, resolved.rpc_pool), (1, 1));
+        assert_eq!(resolved.effective().resolve(&|_| None).unwrap(), resolved);
+        let child = Config::from_json_with_parent("{}", &resolved.effective()).unwrap();
+        let child = child.with_layout_of(&resolved.effective()).unwrap();
+        assert_eq!(child.resolve(&|_| None).unwrap().pools, resolved.pools);
         let named = Config { rpc_pool: Some("nobody".into()), ..Config::default() };
         let errors = named.with_layout_of(&program).unwrap().resolve(&|_| None).unwrap_err();
         assert_eq!(

@@ -92,7 +92,8 @@ impl Default for Config {
 /// Pools, xstreams and ULT stacks.
 ///
 /// A pool and an xstream called `__primary__` are appended when no xstream of that name is
-/// described (the pool only when there is none of that name either).
+/// described (the pool only when there is none of that name either). An xstream of that name needs
+/// a pool of that name, as its first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]

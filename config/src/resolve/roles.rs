@@ -5,6 +5,7 @@ use super::declared::Layout;
 use super::{Findings, PRIMARY, ResolvedPool, ResolvedXstream};
 use crate::affinity::Affinity;
 use crate::config::{Config, PoolAccess, PoolKind, SchedulerKind};
+use crate::error::Error;
 use crate::pool_ref::PoolRef;
 
 /// The most xstreams that `rpc_thread_count` may ask for.
@@ -102,7 +103,8 @@ fn first_pool(layout: &Layout, found: &mut Findings) -> Option<usize> {
     xstream.pools.first().copied()
 }
 
-/// The first pool of xstream `__primary__`, which is made if it is not described.
+/// The first pool of xstream `__primary__`, which is made if it is not described. If it is, its
+/// first pool has to be called so, too: C Margo does not start otherwise.
 fn primary_pool(layout: &mut Layout, found: &mut Findings) -> Option<usize> {
     let named = layout.pools.iter().position(|pool| pool.name == PRIMARY);
     let Some(index) = layout.xstreams.iter().position(|xstream| xstream.name == PRIMARY) else {
@@ -111,13 +113,19 @@ fn primary_pool(layout: &mut Layout, found: &mut Findings) -> Option<usize> {
         return Some(pool);
     };
     let first = layout.xstreams[index].pools.first().copied();
-    if let (Some(pool), true) = (named, layout.complete)
-        && first != Some(pool)
-    {
-        found.error(
+    if layout.complete && first != named {
+        let error = Error::new(
             format!("argobots.xstreams[{index}].scheduler.pools"),
             "pool \"__primary__\" must be the first pool of xstream \"__primary__\"",
         );
+        found.push(match (named, first.and_then(|first| layout.pools.get(first))) {
+            (None, Some(first)) => error.with_help(format!(
+                "no pool has that name: call {:?} so in `argobots.pools`, or describe another: \
+                 {{\"name\": \"__primary__\"}}, and list it first here",
+                first.name
+            )),
+            _ => error,
+        });
     }
     first
 }

@@ -42,7 +42,10 @@ fn xstream() -> impl Strategy<Value = Value> {
         1 => "(numa|core|package):[0-3]".prop_map(Value::from),
     ];
     (name, -1i32..4, affinity, kind, vec(pool_ref(), 1..3)).prop_map(
-        |(name, cpubind, affinity, kind, pools)| {
+        |(name, cpubind, affinity, kind, mut pools)| {
+            if name == "__primary__" {
+                pools.insert(0, name.clone());
+            }
             json!({"name": name, "cpubind": cpubind, "affinity": affinity,
                 "scheduler": {"type": kind, "pools": pools}})
         },
