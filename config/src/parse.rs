@@ -136,8 +136,8 @@ fn read_one<T: DeserializeOwned>(text: &str) -> Result<(T, Tree<'_>), Errors> {
         .take(REPORTED_MAX)
         .map(|(path, offset, first)| {
             let (line, column) = tree.position(*first);
-            let message = format!("key given twice, first at line {line} column {column}");
-            Error::new(path, message).at(tree.position(*offset))
+            let first = format!("the first one is at line {line} column {column}: leave one out");
+            Error::new(path, "key given twice").with_help(first).at(tree.position(*offset))
         })
         .collect();
     let config = decode(&tree, advice).map_err(|found| errors.extend(found)).ok();

@@ -56,6 +56,11 @@ impl Layout {
                 "polling: progress never sleeps (`{key}`), so {homes} keeps a core busy all the \
                  time"
             ));
+        } else if resolved.progress_spindown.is_zero() {
+            lines.push(format!(
+                "polling: after the last message {homes} does not poll (`progress_spindown_msec`) \
+                 but sleeps at once; idle it costs nothing"
+            ));
         } else {
             lines.push(format!(
                 "polling: after the last message {homes} polls for up to {:?} \
@@ -63,11 +68,17 @@ impl Layout {
                 resolved.progress_spindown
             ));
         }
-        lines.push(format!(
-            "polling: an xstream without work looks for some for up to {:?} \
-             (`margo.spin_max_usec`), then sleeps",
-            resolved.spin_max
-        ));
+        lines.push(if resolved.spin_max.is_zero() {
+            "polling: an xstream without work does not look for some (`margo.spin_max_usec`) but \
+             sleeps at once"
+                .to_owned()
+        } else {
+            format!(
+                "polling: an xstream without work looks for some for up to {:?} \
+                 (`margo.spin_max_usec`), then sleeps",
+                resolved.spin_max
+            )
+        });
     }
 
     fn memory(&self, resolved: &Resolved, lines: &mut Vec<String>) {
@@ -166,6 +177,10 @@ mod tests {
         assert!(text.contains("progress never sleeps (`mercury.na_no_block`)"), "{text}");
         let text = explained(r#"{ "progress_timeout_ub_msec": 0 }"#);
         assert!(text.contains("never sleeps (`progress_timeout_ub_msec`)"), "{text}");
+        let text = explained(r#"{ "progress_spindown_msec": 0, "margo": { "spin_max_usec": 0 } }"#);
+        assert!(text.contains("__primary__ does not poll (`progress_spindown_msec`)"), "{text}");
+        assert!(text.contains("does not look for some (`margo.spin_max_usec`)"), "{text}");
+        assert!(!text.contains("0ns"), "{text}");
         let cpu = Topology::get().unwrap().allowed().iter().next().unwrap();
         let text = explained(&format!(
             r#"{{ "argobots": {{ "pools": [ {{ "name": "a" }} ], "xstreams": [
