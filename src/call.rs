@@ -300,6 +300,11 @@ impl fmt::Debug for Call {
     }
 }
 
+/// What [`ReturnCode::Again`] of a peer's RPC layer means, see `hg/overflow.rs`.
+const NO_ROOM_TO_FETCH: &str = "it holds too many bytes of long arguments, or has too many \
+     operations in flight (HG_AGAIN); try again later, or raise its bound \
+     (`margo.overflow_held_max`)";
+
 /// What the peer's return code means.
 fn refusal(site: Site<'_>, code: ReturnCode, detail: String) -> ForwardError {
     let (rpc, peer, provider) = (site.rpc, site.to.addr().to_string(), site.to.id());
@@ -310,7 +315,11 @@ fn refusal(site: Site<'_>, code: ReturnCode, detail: String) -> ForwardError {
         ReturnCode::NoEntry => ForwardError::NotRegistered { rpc, peer, provider },
         ReturnCode::Fault => ForwardError::Panicked { rpc, peer, detail },
         ReturnCode::ProtocolError => ForwardError::BadArguments { rpc, peer, detail },
-        ReturnCode::Again | ReturnCode::Busy => ForwardError::Busy { rpc, peer },
+        ReturnCode::Again if detail.is_empty() => {
+            let detail = "it answered HG_AGAIN".to_owned();
+            ForwardError::Busy { rpc, peer, detail }
+        }
+        ReturnCode::Again | ReturnCode::Busy => ForwardError::Busy { rpc, peer, detail },
         ReturnCode::Permission => ForwardError::PeerClosing { rpc, peer },
         code => ForwardError::Failed { rpc, peer, code, detail },
     }
@@ -319,6 +328,10 @@ fn refusal(site: Site<'_>, code: ReturnCode, detail: String) -> ForwardError {
 /// What an error of the RPC layer means.
 pub(crate) fn failure(site: Site<'_>, error: HgError) -> ForwardError {
     match error {
+        // Of the codes that its RPC layer sends alone this is the one with a reason worth a text.
+        HgError::Remote(ReturnCode::Again) => {
+            refusal(site, ReturnCode::Again, NO_ROOM_TO_FETCH.to_owned())
+        }
         HgError::Remote(code) => refusal(site, code, String::new()),
         HgError::Proc(source) => ForwardError::Encode { rpc: site.rpc, source },
         HgError::Closed => ForwardError::Closing { rpc: site.rpc },
@@ -421,6 +434,30 @@ mod tests {
             client.finalize_and_wait().unwrap();
             service.finalize_and_wait().unwrap();
         }
+    }
+
+    #[test]
+    fn who_has_no_room_says_for_what() {
+        let (service, client, to, _) = pair("na+sm://");
+        let site = Site { rpc: "hold", to: &to, term: None };
+        let peer = to.addr();
+        let text = |error: ForwardError| {
+            assert!(matches!(error, ForwardError::Busy { .. }) && error.never_ran(), "{error:?}");
+            error.to_string()
+        };
+        let refused = |code, detail: &str| text(refusal(site, code, detail.to_owned()));
+        let bounds = "is too busy for `hold`: try again later, or raise its bounds";
+        assert_eq!(refused(ReturnCode::Busy, ""), format!("{peer} {bounds} (`margo.admission`)"));
+        for code in [ReturnCode::Busy, ReturnCode::Again] {
+            assert_eq!(refused(code, "no ULT"), format!("{peer} did not take `hold`: no ULT"));
+        }
+        // Of a C peer, for instance.
+        let again = refused(ReturnCode::Again, "");
+        assert_eq!(again, format!("{peer} did not take `hold`: it answered HG_AGAIN"));
+        let again = text(failure(site, HgError::Remote(ReturnCode::Again)));
+        assert!(again.contains("`margo.overflow_held_max`"), "{again}");
+        client.finalize_and_wait().unwrap();
+        service.finalize_and_wait().unwrap();
     }
 
     #[test]

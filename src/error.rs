@@ -3,6 +3,7 @@
 //! Each variant says what was wrong and where; the documentation of each says what to do. Nothing
 //! here is ever turned into a hang: a call always ends with its result or with one of these.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::hg::{self, HgError, ProviderId, ReturnCode};
@@ -271,16 +272,17 @@ pub enum ForwardError {
         /// Where decoding failed.
         detail: String,
     },
-    /// The peer refused the request because it has too much to do. It did not run. Try again later,
-    /// or raise the bounds there: `margo.admission`, [`Serve::admission`](crate::Serve::admission).
-    #[error(
-        "{peer} is too busy for `{rpc}`: try again later, or raise its bounds (`margo.admission`)"
-    )]
+    /// The peer did not take the request, which did not run. Without a detail: the peer has too much
+    /// to do; try again later, or raise the bounds there: `margo.admission`,
+    /// [`Serve::admission`](crate::Serve::admission).
+    #[error("{peer} {}", Refused { rpc, detail })]
     Busy {
         /// The RPC's name.
         rpc: &'static str,
         /// The peer's address.
         peer: String,
+        /// The reason, if it is not those bounds; often empty.
+        detail: String,
     },
     /// The peer is shutting down. The request did not run.
     #[error("{peer} is shutting down and refused `{rpc}`")]
@@ -348,6 +350,25 @@ pub enum ForwardError {
         /// The RPC's name.
         rpc: &'static str,
     },
+}
+
+/// Prints why a request was not taken.
+struct Refused<'a> {
+    rpc: &'static str,
+    detail: &'a str,
+}
+
+impl fmt::Display for Refused<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rpc, detail } = self;
+        match detail.is_empty() {
+            true => write!(
+                f,
+                "is too busy for `{rpc}`: try again later, or raise its bounds (`margo.admission`)"
+            ),
+            false => write!(f, "did not take `{rpc}`: {detail}"),
+        }
+    }
 }
 
 impl ForwardError {

@@ -45,7 +45,8 @@ impl Waiting {
     fn refuse(self, inner: &Inner, entry: &Entry, code: ReturnCode) {
         let Self { request, arrived, .. } = self;
         inner.monitoring.refused((request.origin(), &request), entry, arrived, code);
-        respond::refuse(inner, request, code);
+        let detail = if code == ReturnCode::Again { no_ult(entry) } else { "" };
+        respond::refuse(inner, request, code, detail);
     }
 }
 
@@ -96,7 +97,7 @@ fn refuse_plainly(
     code: ReturnCode,
 ) {
     inner.monitoring.refused((origin, &request), entry, None, code);
-    respond::refuse(inner, LentRequest::of(core, origin, &mut request), code);
+    respond::refuse(inner, LentRequest::of(core, origin, &mut request), code, "");
 }
 
 /// Who is next: at the gates that it has still to pass, or past all of them.
@@ -128,7 +129,7 @@ fn go_on(inner: &Inner, mut todo: Vec<Next>) {
                 let refused = (&peer, &*request);
                 inner.monitoring.refused(refused, entry, arrived, ReturnCode::Permission);
                 Counters::add(&inner.counters.requests_refused);
-                respond::refuse(inner, request, ReturnCode::Permission);
+                respond::refuse(inner, request, ReturnCode::Permission, "");
                 give_place(entry, &peer, &mut todo);
                 Counters::add(&inner.counters.handlers_not_run);
             }
@@ -338,7 +339,7 @@ impl Running {
     fn did_not_run(&self, inner: &Inner, entry: &Entry) {
         Counters::add(&inner.counters.requests_refused);
         Counters::add(&inner.counters.handlers_not_run);
-        self.reply.fail(ReturnCode::Again, "no ULT could be made for the handler");
+        self.reply.fail(ReturnCode::Again, no_ult(entry));
         let mut todo = Vec::new();
         give_place(entry, self.reply.origin(), &mut todo);
         while let Some(next) = todo.pop() {
@@ -358,6 +359,14 @@ impl Running {
                 todo.extend(not_run(inner, &entry.gate, Some(&peer)));
             }
         }
+    }
+}
+
+/// Why there was none.
+fn no_ult(entry: &Entry) -> &'static str {
+    match entry.pool.is_removed() {
+        true => "no ULT could be made for its handler: its pool has been removed",
+        false => respond::NO_ULT,
     }
 }
 

@@ -44,6 +44,11 @@ use crate::{Addr, Instance, RespondError, parent};
 /// Longest explanation that is sent with an error, bytes.
 const DETAIL_BYTES_MAX: usize = 1024;
 
+/// What is said with [`ReturnCode::Again`] when it is not known to be for another reason. Whoever
+/// has made no ULT has logged why.
+pub(crate) const NO_ULT: &str = "no ULT could be made for its handler, for want of memory for its \
+     stack or because its runtime ends; the log there says which";
+
 /// The duty to answer one request, and what its handler needs.
 pub(crate) struct Reply {
     instance: Instance,
@@ -353,7 +358,7 @@ impl Drop for Reply {
             self.watch.answered(&self.inner().monitoring, None);
         } else {
             self.watch.fails(&self.inner().monitoring, ReturnCode::Again);
-            self.send_failure(request, ReturnCode::Again, "no ULT could be made for the handler");
+            self.send_failure(request, ReturnCode::Again, NO_ULT);
         }
     }
 }
@@ -369,12 +374,13 @@ pub(crate) fn refuse<C, O, R>(
     inner: &Inner,
     request: RequestHandle<Token, C, O, R>,
     code: ReturnCode,
+    detail: &str,
 ) where
     C: Deref<Target = Core<Token>>,
     O: Borrow<Addr>,
     R: BorrowMut<RawRequest>,
 {
-    send_failure(inner, request, code, "");
+    send_failure(inner, request, code, detail);
     inner.kick_if_queued();
 }
 

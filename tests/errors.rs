@@ -4,7 +4,7 @@
 mod common;
 
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Pair, bounded, on_each};
 use margo::hg::{HgError, ReturnCode};
@@ -301,6 +301,41 @@ fn hold_up(client: &Instance) -> mpsc::Sender<()> {
     drop(client.rpc_pool().spawn(held).unwrap());
     entered.recv_timeout(PATIENCE).unwrap();
     release
+}
+
+#[test]
+fn who_holds_too_many_long_arguments_says_so() {
+    const LEN: Rpc<String, usize> = Rpc::new("len");
+    bounded("long arguments", || {
+        for transport in common::TRANSPORTS {
+            let limits = r#""eager_size": 512, "overflow_held_max": 150000"#;
+            let json = format!(
+                r#"{{ "rpc_thread_count": 1, "margo": {{ "address": "{transport}", {limits} }} }}"#
+            );
+            let service = margo::init(&json).unwrap();
+            let own = transport.split("://").next().unwrap();
+            let client = Instance::builder(format!("{own}://")).listen(false).start().unwrap();
+            service.serve(LEN).function(|text: String| text.len()).unwrap();
+            let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+            let release = hold_up(&service);
+            let long = "x".repeat(100_000);
+            let calls = [(); 2].map(|()| client.iforward(LEN, &target, &long).unwrap());
+            let start = Instant::now();
+            while !calls.iter().any(|call| call.test()) {
+                assert!(start.elapsed() < PATIENCE, "none is refused");
+                std::thread::yield_now();
+            }
+            drop(release);
+            let mut ends = calls.map(|call| call.wait());
+            ends.sort_by_key(Result::is_err);
+            let [Ok(100_000), Err(error)] = ends else { panic!("{ends:?}") };
+            let ForwardError::Busy { detail, .. } = &error else { panic!("{error:?}") };
+            assert!(detail.contains("`margo.overflow_held_max`"), "{detail}");
+            assert!(error.to_string().ends_with(detail.as_str()) && error.never_ran(), "{error}");
+            client.finalize_and_wait().unwrap();
+            service.finalize_and_wait().unwrap();
+        }
+    });
 }
 
 fn is_too_much(result: Result<String, ForwardError>) {

@@ -11,7 +11,9 @@ use margo::ult::{
     self, Access, Eventual, MonitorSpec, PoolSpec, Runtime, RuntimeBuilder, ShutdownError,
     XstreamSpec,
 };
-use margo::{Config, ConfigFlags, ElasticityError, InitError, Instance, ProviderHandle, Rpc};
+use margo::{
+    Config, ConfigFlags, ElasticityError, ForwardError, InitError, Instance, ProviderHandle, Rpc,
+};
 
 const WHERE: Rpc<(), Option<usize>> = Rpc::new("where");
 
@@ -68,6 +70,22 @@ fn handlers_run_on_the_programs_xstreams_which_go_on_after_the_end() {
     assert_eq!(xstreams, ["a", "b"]);
     go.set(7).unwrap();
     assert_eq!(ult.join().unwrap(), 7);
+    runtime.shutdown().unwrap();
+}
+
+#[test]
+fn a_handler_whose_pool_the_program_has_removed_is_refused_for_that() {
+    let runtime = described().start().unwrap();
+    let instance = in_runtime(&runtime);
+    let spare = runtime.add_pool(PoolSpec::new("spare")).unwrap();
+    instance.serve(WHERE).pool(&spare).function(|()| None).unwrap();
+    runtime.remove_pool(&spare).unwrap();
+    let target = ProviderHandle::from(instance.self_addr());
+    let error = instance.forward(WHERE, &target, &()).unwrap_err();
+    let ForwardError::Busy { detail, .. } = &error else { panic!("{error:?}") };
+    assert!(detail.ends_with("its pool has been removed") && error.never_ran(), "{error}");
+    assert!(error.to_string().contains("did not take `where`: no ULT"), "{error}");
+    instance.finalize_and_wait().unwrap();
     runtime.shutdown().unwrap();
 }
 
