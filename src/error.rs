@@ -272,8 +272,8 @@ pub enum ForwardError {
         /// Where decoding failed.
         detail: String,
     },
-    /// The peer did not take the request, which did not run. Without a detail: the peer has too much
-    /// to do; try again later, or raise the bounds there: `margo.admission`,
+    /// The peer did not take the request, which did not run. Without a detail it has too much to
+    /// do: try again later, or raise the bounds there: `margo.admission`,
     /// [`Serve::admission`](crate::Serve::admission).
     #[error("{peer} {}", Refused { rpc, detail })]
     Busy {

@@ -260,8 +260,8 @@ pub fn has_runnable() -> bool {
 
 /// As [`has_runnable`], but for `known` units of which the caller knows that they are runnable:
 /// whether there are more of them, or idle waiters ([`idle`](crate::idle())), which run after some
-/// others have. For a ULT that does something in the stead of another one, which waits for its turn,
-/// for as long as nobody else waits.
+/// others have. For a ULT that does something in the stead of another one, which waits for its
+/// turn, for as long as nobody else waits.
 #[must_use]
 pub fn has_runnable_beyond(known: usize) -> bool {
     current::xstream().is_some_and(|xstream| xstream.has_runnable_beyond(known))
