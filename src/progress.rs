@@ -240,6 +240,16 @@ impl Progress {
         seat.useful();
     }
 
+    /// On the progress ULT: counts a round, and yields now and then.
+    #[inline]
+    fn begin_round(&self, rounds: &mut u32, patience: &mut Patience, seat: &mut Seat) {
+        *rounds = rounds.wrapping_add(1);
+        if rounds.is_multiple_of(ROUNDS_PER_YIELD) {
+            Tally::add(&self.tally.rounds, ROUNDS_PER_YIELD.into());
+            self.yield_now(patience, seat);
+        }
+    }
+
     /// On the progress ULT: yields. What callers have found meanwhile counts as found here.
     #[inline]
     fn yield_now(&self, patience: &mut Patience, seat: &mut Seat) {
@@ -307,11 +317,7 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
         if inner.is_forked() {
             return;
         }
-        rounds = rounds.wrapping_add(1);
-        if rounds.is_multiple_of(ROUNDS_PER_YIELD) {
-            Tally::add(&progress.tally.rounds, ROUNDS_PER_YIELD.into());
-            progress.yield_now(&mut patience, &mut seat);
-        }
+        progress.begin_round(&mut rounds, &mut patience, &mut seat);
         // pair: PROGRESS-ORDERS
         let orders = if closing { 0 } else { progress.orders.load(Ordering::Acquire) };
         if orders & STOP != 0 {
