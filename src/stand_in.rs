@@ -106,8 +106,9 @@ impl Inner {
         let (_, progress) = self.context(core.id().into());
         if let Some(progress) = progress.get()
             && progress.stand_in.may(self.runtime.rank_here())
-            && ult::stack_left() >= STACK_BYTES
+            // Where many call at once it ends here.
             && !others_wait(progress)
+            && ult::stack_left() >= STACK_BYTES
         {
             stand_in(self, core, progress, is_over);
         }
