@@ -8,9 +8,9 @@
 //!
 //! Files, in the order in which a message passes them: `endpoint` (operations), `messages`,
 //! `transfers`, `packing`, `rendezvous`, `remote` (what becomes of them), `driver` (what a poll
-//! does), `sessions` (connections), `slots` (what UCX has in hand), `worker` (UCX's calls), `inbox` (its
-//! callbacks), `incoming` (where bytes of transfers go), `held` (offers that it keeps for us),
-//! `rma` (memory that peers reach), `keys` (who has which);
+//! does), `sessions` (connections), `slots` (what UCX has in hand), `worker` (UCX's calls),
+//! `inbox` (its callbacks), `incoming` (where bytes of transfers go), `held` (offers that it keeps
+//! for us), `rma` (memory that peers reach), `keys` (who has which);
 //! `wait`, `liveness`, `closing`, `peer`, `address`, `devices`, `wire` and `sockaddr` are what the
 //! names say.
 //!
