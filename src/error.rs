@@ -190,6 +190,21 @@ pub enum RegisterError {
         /// The pool.
         pool: String,
     },
+    /// The pool is part of another instance, whose execution streams these handlers would run on
+    /// unseen: no bound of this instance would count them, and no layout show them. Use a pool of
+    /// this instance, or a child instance of that one ([`InstanceBuilder::parent`](crate::InstanceBuilder::parent)).
+    #[error(
+        "RPC `{rpc}` cannot be served in pool `{pool}`: the pool belongs to another instance; use a \
+         pool of this one ({own}), or make this instance a child of that one"
+    )]
+    OtherRuntime {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The pool.
+        pool: String,
+        /// Names of the pools that there are.
+        own: String,
+    },
     /// The pool has been removed from the instance.
     #[error("RPC `{rpc}` cannot be served in pool `{pool}`: the pool has been removed")]
     PoolRemoved {

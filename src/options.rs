@@ -7,7 +7,8 @@ use margo_config::{
     Resolved, TrafficClass,
 };
 
-use crate::hg::{self, HgOptions, ProcLimits};
+use crate::hg::{self, HgOptions, ProcLimits, ProviderId, RpcId};
+use crate::metrics;
 
 /// Settings of the document that this version reads but cannot act on.
 ///
@@ -184,6 +185,8 @@ pub(crate) fn hg_options(resolved: &Resolved) -> HgOptions {
         multi_recv_copy_threshold: mercury.multi_recv_copy_threshold as usize,
         overflow_bytes_max: usize::try_from(resolved.overflow_bytes_max).unwrap_or(usize::MAX),
         overflow_held_max: usize::try_from(resolved.overflow_held_max).unwrap_or(usize::MAX),
+        // Who looks for the reason is to see it.
+        results_apart: Some(RpcId::margo(metrics::REMOTE_NAME, ProviderId::DEFAULT)),
         proc: ProcLimits {
             depth_max: resolved.proc.depth_max,
             len_max: resolved.proc.len_max.unwrap_or(u64::MAX),

@@ -156,6 +156,11 @@ impl Instance {
         pool: &PoolRef,
         priority: Priority,
     ) -> Result<(), RegisterError> {
+        if !self.inner().runtime.has_pool(pool) {
+            let own: Vec<_> = self.pools().iter().map(|own| format!("`{}`", own.name())).collect();
+            let (pool, own) = (pool.name().to_owned(), own.join(", "));
+            return Err(RegisterError::OtherRuntime { rpc, pool, own });
+        }
         if pool.is_removed() {
             return Err(RegisterError::PoolRemoved { rpc, pool: pool.name().to_owned() });
         }
@@ -204,8 +209,8 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// [`RegisterError::NotRegistered`]; `PrivatePool`; `NoPriorities`; `PoolRemoved`;
-    /// [`RegisterError::Closing`]; `Forked`.
+    /// [`RegisterError::NotRegistered`]; `PrivatePool`; `NoPriorities`; `OtherRuntime`;
+    /// `PoolRemoved`; [`RegisterError::Closing`]; `Forked`.
     ///
     /// Counterpart: `margo_rpc_set_pool`, with [`rpc_pool`](Self::rpc_pool) in the place of NULL.
     pub fn set_handler_pool<A, R>(

@@ -246,6 +246,26 @@ fn what_is_in_use_is_not_removed_and_the_error_says_by_whom() {
 }
 
 #[test]
+fn handlers_stay_within_their_instance() {
+    let (margo, other) = (started(), started());
+    let provider = margo.provider(ProviderId::new(8), &other.rpc_pool());
+    let refused = provider.register(ECHO, |_| ()).unwrap_err();
+    let RegisterError::OtherRuntime { own, .. } = &refused else { panic!("{refused:?}") };
+    assert!(own.contains(&format!("`{}`", margo.rpc_pool().name())), "{refused}");
+    let registered = margo.serve(ECHO).handler(|request| drop(request.respond(request.args())));
+    registered.unwrap();
+    let moved = margo.set_handler_pool(ECHO, ProviderId::DEFAULT, &other.rpc_pool());
+    assert!(matches!(moved, Err(RegisterError::OtherRuntime { .. })), "{moved:?}");
+    // A child has no execution streams but those.
+    let child = Instance::builder("na+sm://").parent(&other).start().unwrap();
+    let registered = child.serve(ECHO).pool(&other.rpc_pool());
+    registered.handler(|request| drop(request.respond(request.args()))).unwrap();
+    child.finalize_and_wait().unwrap();
+    other.finalize_and_wait().unwrap();
+    margo.finalize_and_wait().unwrap();
+}
+
+#[test]
 fn the_last_xstream_of_a_used_pool_stays() {
     let margo = started();
     let own = margo.add_pool(pool(r#"{ "name": "own" }"#)).unwrap();

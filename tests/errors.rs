@@ -370,6 +370,7 @@ fn a_client_that_fetches_no_results_takes_a_bounded_part_of_the_service() {
                     tell.send(request.respond(&"x".repeat(100_000))).unwrap();
                 })
                 .unwrap();
+            pair.service.enable_remote_metrics();
             pair.service.register(SUM, |request| drop(request.respond(&5))).unwrap();
             pair.service.register(PANIC, |_| panic!("{}", "why ".repeat(200))).unwrap();
             let target = ProviderHandle::from(lazy.lookup(pair.service.self_addr().uri()).unwrap());
@@ -387,6 +388,10 @@ fn a_client_that_fetches_no_results_takes_a_bounded_part_of_the_service() {
             assert_eq!(unfetched.count(), 2, "one is kept: {sent:?}");
             still_serves(&pair);
             is_too_much(pair.client.forward_timed(LONG, &pair.target(), &false, PATIENCE));
+            // Who looks why can see it, though that answer is a long result, too.
+            let service = pair.client.lookup(pair.service.self_addr().uri()).unwrap();
+            let metrics = pair.client.metrics_of_timed(&service, PATIENCE).unwrap();
+            assert!(metrics.memory.result_bytes_kept >= 100_000, "{:?}", metrics.memory);
             // Its text would have to be kept as well, so only the code is sent.
             let failed = pair.client.forward_timed(PANIC, &pair.target(), &(), PATIENCE);
             let alone =

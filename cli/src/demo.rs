@@ -8,6 +8,7 @@
 mod bar;
 mod files;
 mod report;
+mod scratch;
 mod session;
 mod target;
 

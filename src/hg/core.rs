@@ -223,6 +223,8 @@ pub struct Core<T> {
     pub(super) slots: Arc<Slots>,
     /// Of all contexts.
     pub(super) kept: Kept,
+    /// Of the RPC that `HgOptions::results_apart` names.
+    pub(super) kept_apart: Kept,
     pub(super) class: Arc<Class<T>>,
     pub(super) id: u8,
     pub(super) space: Space,
@@ -319,6 +321,7 @@ impl<T> Core<T> {
             None => Slots::new(endpoint.clone()),
         };
         let kept = primary.as_ref().map_or_else(Kept::default, |primary| primary.kept.clone());
+        let kept_apart = primary.as_ref().map(|primary| primary.kept_apart.clone());
         let bell = match options.max_contexts {
             0 | 1 => None,
             _ => Some(Bell::new(endpoint.wait_fd())?),
@@ -330,6 +333,7 @@ impl<T> Core<T> {
             buffers: Buffers::new(endpoint.clone()),
             slots,
             kept,
+            kept_apart: kept_apart.unwrap_or_default(),
             endpoint,
             options,
             class,
@@ -442,7 +446,7 @@ impl<T> Core<T> {
         }
         let taken = self.large.as_ref().map_or(0, LargeBuffers::bytes_taken);
         sum.large_buffer_bytes = taken as usize;
-        sum.result_bytes_kept = self.kept.bytes() as usize;
+        sum.result_bytes_kept = (self.kept.bytes() + self.kept_apart.bytes()) as usize;
         sum
     }
 

@@ -14,7 +14,10 @@ use na::{Addr, MsgBuf};
 
 use super::core::Core;
 use super::slots::Exposed;
-use super::{HgError, spare};
+use super::{HgError, RpcId, spare};
+
+/// Most bytes of results of [`HgOptions::results_apart`](super::HgOptions::results_apart).
+const APART_BYTES_MAX: usize = 16 << 20;
 
 /// Bytes of results that are kept; a count, which orders nothing.
 #[derive(Debug, Clone, Default)]
@@ -48,7 +51,8 @@ impl Drop for Share {
 }
 
 impl<T> Core<T> {
-    /// [`expose_overflow`](Self::expose_overflow) for a result, unless too much is kept.
+    /// [`expose_overflow`](Self::expose_overflow) for a result, unless too much is kept. `rpc`: of
+    /// which RPC, where that is known.
     ///
     /// # Errors
     ///
@@ -60,9 +64,15 @@ impl<T> Core<T> {
         buf: MsgBuf,
         bytes: Vec<u8>,
         message_max: usize,
+        rpc: Option<RpcId>,
     ) -> Result<(MsgBuf, Exposed), HgError> {
-        let (len, max) = (bytes.len(), self.options.overflow_held_max);
-        let Some(share) = self.kept.keep(len as u64, max as u64) else {
+        let is_apart = rpc.is_some() && rpc == self.options.results_apart;
+        let (kept, max) = match is_apart {
+            true => (&self.kept_apart, APART_BYTES_MAX),
+            false => (&self.kept, self.options.overflow_held_max),
+        };
+        let len = bytes.len();
+        let Some(share) = kept.keep(len as u64, max as u64) else {
             self.buffers.put(buf);
             spare::give(bytes);
             return Err(HgError::Unfetched { len, max });

@@ -3,6 +3,7 @@
 use na::LargeBuffers;
 
 use super::HgError;
+use super::RpcId;
 use super::checksum::ChecksumLevel;
 use super::format::{Accept, Build, Format};
 use super::proc::ProcLimits;
@@ -57,6 +58,9 @@ pub struct HgOptions {
     /// origins have fetched them or are gone. One beyond it is not sent, unless none is kept:
     /// [`HgError::Unfetched`]. Default 1 GiB.
     pub overflow_held_max: usize,
+    /// Overflowed results of this RPC are counted apart, and may be 16 MiB together: so that it is
+    /// answered while `overflow_held_max` is reached. For what tells people why. Default: none.
+    pub results_apart: Option<RpcId>,
     /// Bounds of what is encoded. Default: see there.
     pub proc: ProcLimits,
     /// Let payloads that do not fit into a message overflow. Default: yes. Without, such a payload
@@ -100,6 +104,7 @@ impl Default for HgOptions {
             multi_recv_copy_threshold: 0,
             overflow_bytes_max: 256 << 20,
             overflow_held_max: 1 << 30,
+            results_apart: None,
             proc: ProcLimits::default(),
             overflow: true,
             bulk_eager: true,

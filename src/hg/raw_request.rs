@@ -313,7 +313,8 @@ impl RawRequest {
             Written::Overflow(buf, bytes) => {
                 let (buf, exposed) = {
                     let start = format.header_bytes();
-                    core.expose_result(origin, start, buf, bytes, max)?
+                    let rpc = Some(self.header.id);
+                    core.expose_result(origin, start, buf, bytes, max, rpc)?
                 };
                 (buf, Some(Box::new(exposed)))
             }

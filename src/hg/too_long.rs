@@ -109,7 +109,7 @@ impl<T> Core<T> {
         let (to, tag) = unsent.to();
         let exposed = match unsent {
             Unsent::Request { .. } => self.expose_overflow(to, start, buf, payload, max),
-            Unsent::Response(_) => self.expose_result(to, start, buf, payload, max),
+            Unsent::Response(_) => self.expose_result(to, start, buf, payload, max, None),
         };
         let (buf, exposed) = match exposed {
             Ok(exposed) => exposed,

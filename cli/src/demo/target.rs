@@ -8,14 +8,14 @@
 //! | an error | `Target`, when dropped, with SIGKILL | the same |
 //! | Ctrl-C | the signal thread, through the [`Slot`], which makes the calls fail | the same |
 //! | a second Ctrl-C | the signal thread | the signal thread |
-//! | we are killed | the kernel: the target asked for that | nobody |
+//! | we are killed | the kernel: the target asked for that | the next demo (`scratch.rs`) |
 //!
 //! It has a process group of its own, so that Ctrl-C in a terminal reaches only us.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -25,9 +25,9 @@ use std::time::Duration;
 use margo_config::{Config, Provider};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
-use tempfile::TempDir;
 
 use super::ECHO;
+use super::scratch::Scratch;
 use crate::failure::Failure;
 use crate::serve::LISTENING_ON;
 
@@ -89,18 +89,15 @@ impl Slot {
 pub(super) struct Target {
     slot: Arc<Slot>,
     /// Removed after the process has ended, see `drop`.
-    _dir: TempDir,
+    _dir: Scratch,
     address: String,
 }
 
 impl Target {
     /// Starts it and waits until it listens.
     pub(super) fn start(listen: &str, slot: &Arc<Slot>) -> Result<Self, Failure> {
-        let dir = tempfile::Builder::new()
-            .prefix("margo-demo-")
-            .tempdir()
-            .map_err(|error| Failure::new("cannot make a temporary directory", error))?;
-        let config = configuration(listen, &dir)?;
+        let dir = Scratch::new()?;
+        let config = configuration(listen, dir.path())?;
         let mut target = Self { slot: slot.clone(), _dir: dir, address: String::new() };
         let stdout = target.spawn(&config)?;
         slot.check()?;
@@ -209,7 +206,7 @@ impl Drop for Target {
 
 /// The quickstart configuration, at another address, with a directory of its own and an echo
 /// provider to measure with.
-fn configuration(listen: &str, dir: &TempDir) -> Result<String, Failure> {
+fn configuration(listen: &str, dir: &Path) -> Result<String, Failure> {
     let broken = |why: &str| Failure::new("the quickstart sample", why);
     let (_, sample) = margo_config::samples()
         .iter()
@@ -217,7 +214,7 @@ fn configuration(listen: &str, dir: &TempDir) -> Result<String, Failure> {
         .ok_or_else(|| broken("is missing"))?;
     let mut config = Config::from_json(sample).map_err(|error| broken(&error.to_string()))?;
     config.margo.address = listen.to_owned();
-    let path = dir.path().join("blobs");
+    let path = dir.join("blobs");
     let path = path.to_str().ok_or_else(|| {
         Failure::Failed(format!("the temporary directory {} is not UTF-8", path.display()))
     })?;
@@ -246,7 +243,7 @@ mod tests {
     fn the_configuration_of_the_target_is_valid() {
         for transport in &TRANSPORTS {
             let dir = tempfile::tempdir().unwrap();
-            let text = configuration(transport.listen, &dir).unwrap();
+            let text = configuration(transport.listen, dir.path()).unwrap();
             let config = Config::from_json(&text).unwrap();
             assert_eq!(config.margo.address, transport.listen);
             let store = &config.margo.providers[0].config;
