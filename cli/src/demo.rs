@@ -47,7 +47,7 @@ pub(crate) fn run(paths: &[PathBuf]) -> Result<(), Failure> {
     let files = Arc::new(Files::gather(paths)?);
     let slot = Arc::new(Slot::default());
     let (stop, clean_up) = (slot.clone(), slot.clone());
-    signals.handle(move || stop.interrupt(), move || clean_up.remove())?;
+    signals.handle(move || stop.interrupt(), move || clean_up.remove());
     output::line(report::headline(&files))?;
     for transport in &TRANSPORTS {
         let outcome = over(transport, &files, &slot).map_err(|failure| match failure {

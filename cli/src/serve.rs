@@ -59,7 +59,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
                 }
             }
         },
-    )?;
+    );
     // A service does its work whether or not anybody reads its output.
     if let Err(failure) = output::line(format_args!("{LISTENING_ON}{address}")) {
         tracing::warn!("cannot tell the address {address}: {failure}");

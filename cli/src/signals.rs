@@ -1,6 +1,8 @@
 //! Ctrl-C, SIGTERM, and the end of the terminal: the first asks to stop, the second stops at once.
+//! As long as there is nothing to stop, so does the first.
 
 use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -8,8 +10,17 @@ use signal_hook::iterator::Signals;
 
 use crate::failure::Failure;
 
-/// The signals from now on; they are kept until [`handle`](Caught::handle).
-pub(crate) struct Caught(Signals);
+type Action = Box<dyn FnOnce() + Send>;
+
+/// What is done at signals.
+#[derive(Default)]
+struct Actions {
+    stop: Option<Action>,
+    clean_up: Option<Action>,
+}
+
+/// The signals, from now on.
+pub(crate) struct Caught(Arc<Mutex<Actions>>);
 
 /// Whether the process was started with this signal ignored.
 fn is_ignored(signal: i32) -> bool {
@@ -19,34 +30,47 @@ fn is_ignored(signal: i32) -> bool {
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
+fn lock(actions: &Mutex<Actions>) -> MutexGuard<'_, Actions> {
+    actions.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Caught {
+    /// Starts the thread that hears them. Until [`handle`](Self::handle) says what is to be done
+    /// the first one ends the process: nothing has been begun that would have to be ended in order,
+    /// and what goes on may wait for something that never comes.
     pub(crate) fn new() -> Result<Self, Failure> {
         // Who has it ignored (`nohup`) wants the process to outlive its terminal.
         let hangup = Some(SIGHUP).filter(|signal| !is_ignored(*signal));
-        let signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hangup));
-        signals.map(Self).map_err(|error| Failure::new("cannot catch signals", error))
-    }
-
-    /// At the first signal calls `stop`, which must not wait; at the second one `clean_up`, and
-    /// ends the process with status 128 plus the signal's number.
-    pub(crate) fn handle(
-        mut self,
-        stop: impl FnOnce() + Send + 'static,
-        clean_up: impl FnOnce() + Send + 'static,
-    ) -> Result<(), Failure> {
+        let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hangup))
+            .map_err(|error| Failure::new("cannot catch signals", error))?;
+        let own = Arc::new(Mutex::new(Actions::default()));
+        let actions = own.clone();
         let watch = move || {
-            let mut signals = self.0.forever();
-            if signals.next().is_none() {
-                return;
-            }
-            stop();
-            if let Some(signal) = signals.next() {
-                clean_up();
-                signal_hook::low_level::exit(128 + signal);
+            for signal in signals.forever() {
+                let stop = lock(&actions).stop.take();
+                let Some(stop) = stop else {
+                    let clean_up = lock(&actions).clean_up.take();
+                    clean_up.into_iter().for_each(|clean_up| clean_up());
+                    signal_hook::low_level::exit(128 + signal);
+                };
+                stop();
             }
         };
         let started: io::Result<_> =
             thread::Builder::new().name("margo-signals".to_owned()).spawn(watch);
-        started.map(drop).map_err(|error| Failure::new("cannot start the signal thread", error))
+        started
+            .map(|_| Self(own))
+            .map_err(|error| Failure::new("cannot start the signal thread", error))
+    }
+
+    /// From now on the first signal calls `stop`, which must not wait; the second one `clean_up`,
+    /// and ends the process with status 128 plus the signal's number. Once.
+    pub(crate) fn handle(
+        &self,
+        stop: impl FnOnce() + Send + 'static,
+        clean_up: impl FnOnce() + Send + 'static,
+    ) {
+        let actions = Actions { stop: Some(Box::new(stop)), clean_up: Some(Box::new(clean_up)) };
+        *lock(&self.0) = actions;
     }
 }

@@ -6,7 +6,7 @@ mod common;
 use std::io::Read;
 
 use common::{PATIENCE, Service, entries, margo, run};
-use margo::{Instance, ProviderHandle, ProviderId};
+use margo::{Instance, ProviderHandle, ProviderId, na};
 use margo_provider_blob::BlobClient;
 use margo_provider_echo::EchoClient;
 use rustix::process::Signal;
@@ -45,6 +45,60 @@ fn serves_until_it_is_told_to_stop() {
             service.stdout.read_to_string(&mut rest).unwrap();
             assert_eq!(rest, "", "one line is all it prints");
         }
+    }
+}
+
+/// The first address of libfabric that can be opened here, if any.
+fn libfabric() -> Option<&'static str> {
+    let addresses = ["ofi+tcp;ofi_rxm://127.0.0.1", "ofi+tcp://127.0.0.1"];
+    let opens = |address: &&str| na::open(address, &na::OpenOptions::listening(true)).is_ok();
+    addresses.into_iter().find(opens)
+}
+
+/// Libraries that libfabric may be linked with take SIGINT and SIGTERM for themselves.
+#[test]
+fn libfabric_leaves_the_end_to_the_service() {
+    let Some(address) = libfabric() else {
+        return eprintln!("SKIPPED: libfabric has no provider over TCP here, or is not installed");
+    };
+    for signal in [Signal::TERM, Signal::INT] {
+        let temp = tempfile::tempdir().unwrap();
+        let blobs = temp.path().join("blobs");
+        let more = ["--address-file", "address"];
+        let mut service = Service::start(temp.path(), address, &blobs, &more);
+        assert!(temp.path().join("address").exists());
+        service.running.signal(signal);
+        let status = service.running.wait();
+        assert!(status.success(), "{status}");
+        assert_eq!(entries(temp.path()), ["blobs"], "the address file is removed");
+    }
+}
+
+/// Whether the process has a handler for the signal.
+fn catches(pid: rustix::process::Pid, signal: Signal) -> bool {
+    let file = format!("/proc/{}/status", pid.as_raw_nonzero());
+    let status = std::fs::read_to_string(file).unwrap();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    u64::from_str_radix(caught.trim(), 16).unwrap() >> (signal.as_raw() - 1) & 1 == 1
+}
+
+#[test]
+fn a_service_that_is_not_up_ends_at_once() {
+    let temp = tempfile::tempdir().unwrap();
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+        // Its document never comes.
+        let child = margo(temp.path())
+            .args(["serve", "-"])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut running = common::Running::new(child);
+        let never_written = running.child.stdin.take();
+        let pid = running.pid();
+        common::until("a handler", || catches(pid, signal).then_some(()));
+        running.signal(signal);
+        assert_eq!(running.wait().code(), Some(code));
+        drop(never_written);
     }
 }
 

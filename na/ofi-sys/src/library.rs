@@ -6,6 +6,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
+use std::sync::Once;
 
 use crate::raw::{fi_fabric_attr, fi_info, fid_fabric};
 
@@ -87,6 +88,8 @@ impl fmt::Display for Version {
 /// The opened library. It is never closed: providers leave threads and handlers behind.
 pub struct Library {
     name: String,
+    /// Whether they are loaded.
+    providers: Once,
     getinfo: GetInfo,
     freeinfo: FreeInfo,
     dupinfo: DupInfo,
@@ -104,6 +107,10 @@ impl fmt::Debug for Library {
 impl Library {
     /// Opens the library: the one that the environment variable `MARGO_LIBFABRIC` names, else the
     /// installed one.
+    ///
+    /// This, and the first [`getinfo`](Self::getinfo), leave the process's handlers of signals as
+    /// they are, though libraries that libfabric may be linked with install their own, for SIGINT
+    /// and SIGTERM, too.
     ///
     /// # Errors
     ///
@@ -123,9 +130,13 @@ impl Library {
     pub fn open_one_of(names: &[&str]) -> Result<Self, LoadError> {
         let mut tried = Vec::new();
         for name in names {
-            // SAFETY: runs the constructors of libfabric and of what it is linked with, which are
-            // made to be run in any process at any time; it is never closed again.
-            match unsafe { libloading::os::unix::Library::new(name) } {
+            let opened = kept_signals::keep(|| {
+                // SAFETY: runs the constructors of libfabric and of what it is linked with, which
+                // are made to be run in any process at any time; it is never closed again. What
+                // they do to the process's signal handlers is undone next.
+                unsafe { libloading::os::unix::Library::new(name) }
+            });
+            match opened {
                 Ok(library) => return Self::with(library, name),
                 Err(error) => tried.push(format!("{name}: {error}")),
             }
@@ -190,6 +201,7 @@ impl Library {
         let library = unsafe {
             Self {
                 name: name.to_owned(),
+                providers: Once::new(),
                 getinfo: std::mem::transmute::<*mut c_void, GetInfo>(getinfo),
                 freeinfo: std::mem::transmute::<*mut c_void, FreeInfo>(freeinfo),
                 dupinfo: std::mem::transmute::<*mut c_void, DupInfo>(dupinfo),
@@ -241,7 +253,11 @@ impl Library {
         info: *mut *mut fi_info,
     ) -> c_int {
         // SAFETY: the caller's.
-        unsafe { (self.getinfo)(API_VERSION, node, service, flags, hints, info) }
+        let getinfo = || unsafe { (self.getinfo)(API_VERSION, node, service, flags, hints, info) };
+        // The first one loads the providers, which may be libraries of their own.
+        let mut result = None;
+        self.providers.call_once(|| result = Some(kept_signals::keep(getinfo)));
+        result.unwrap_or_else(getinfo)
     }
 
     /// `fi_freeinfo`.

@@ -23,10 +23,9 @@
     reason = "generated; see the crate's documentation"
 )]
 mod bindings;
-mod signals;
 
 use std::fmt;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
@@ -78,17 +77,14 @@ pub fn library() -> Result<&'static Ucp, OpenError> {
 }
 
 fn open(names: &[&str]) -> Result<Ucp, OpenError> {
-    // Two at once would each take the other's library's handlers for the process's own.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut tried = Vec::new();
     for name in names {
-        let signals = signals::Saved::now();
-        // SAFETY: runs the initialisers of the library and of those it needs. They are UCX's, which
-        // are made to be run by `dlopen`; what they do to the process's signal handlers is undone
-        // next.
-        let library = unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) };
-        signals.restore();
+        let library = kept_signals::keep(|| {
+            // SAFETY: runs the initialisers of the library and of those it needs. They are UCX's,
+            // which are made to be run by `dlopen`; what they do to the process's signal handlers
+            // is undone next.
+            unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }
+        });
         match library {
             Ok(library) => {
                 // SAFETY: the declarations are those of the library's own headers, whose functions

@@ -51,7 +51,9 @@ impl Fabric {
         match self {
             Self::OfiTcp => "ofi+tcp://127.0.0.1:0",
             Self::OfiShm => "ofi+shm://",
-            Self::UcxTcp => "ucx+tcp://127.0.0.1:0",
+            // With several devices each look at the network asks them one after the other, in an
+            // order that is not the same in both: a system call more for one of them.
+            Self::UcxTcp => "ucx+tcp://lo/127.0.0.1:0",
             Self::UcxSm => "ucx+sm://127.0.0.1:0",
         }
     }
@@ -69,9 +71,9 @@ impl Fabric {
         Ok(match self {
             Self::OfiTcp => Box::new(ofi::Endpoint::open(&ofi::TCP)?),
             Self::OfiShm => Box::new(ofi::Endpoint::open(&ofi::SHM)?),
-            Self::UcxTcp => Box::new(ucx::Endpoint::open("tcp")?),
+            Self::UcxTcp => Box::new(ucx::Endpoint::open("tcp", Some("lo"))?),
             // TCP is among them for the transport's sake, which meets its peers by it.
-            Self::UcxSm => Box::new(ucx::Endpoint::open("sm,self,tcp")?),
+            Self::UcxSm => Box::new(ucx::Endpoint::open("sm,self,tcp", None)?),
         })
     }
 }

@@ -81,8 +81,8 @@ pub(super) struct Endpoint {
 unsafe impl Send for Endpoint {}
 
 impl Endpoint {
-    /// Over those transports (`UCX_TLS`).
-    pub(super) fn open(tls: &str) -> Result<Self> {
+    /// Over those transports (`UCX_TLS`), and that network device (`UCX_NET_DEVICES`), else all.
+    pub(super) fn open(tls: &str, device: Option<&str>) -> Result<Self> {
         let ucp = library().doing("opening UCX")?;
         let mut this = Self {
             ucp,
@@ -96,7 +96,7 @@ impl Endpoint {
             memory: None,
             remote: 0,
         };
-        this.context = context(ucp, tls)?;
+        this.context = context(ucp, tls, device)?;
         // SAFETY: plain data, for which all zero is valid; the mask says which fields are read.
         let mut params: ucp_worker_params_t = unsafe { std::mem::zeroed() };
         params.field_mask = u64::from(UCP_WORKER_PARAM_FIELD_THREAD_MODE);
@@ -174,14 +174,20 @@ impl Endpoint {
     }
 }
 
-fn context(ucp: &Ucp, tls: &str) -> Result<ucp_context_h> {
+fn context(ucp: &Ucp, tls: &str, device: Option<&str>) -> Result<ucp_context_h> {
     let tls = CString::new(tls).doing("a transport's name")?;
+    let device = device.map(CString::new).transpose().doing("a device's name")?;
     let mut config = null_mut();
     // SAFETY: neither prefix nor file are asked for; the result has room.
     let read = unsafe { ucp.ucp_config_read(null(), null(), &mut config) };
     check(ucp, read, "reading the configuration")?;
     // SAFETY: a configuration that was read; both strings live through the call.
-    let chosen = unsafe { ucp.ucp_config_modify(config, c"TLS".as_ptr(), tls.as_ptr()) };
+    let mut chosen = unsafe { ucp.ucp_config_modify(config, c"TLS".as_ptr(), tls.as_ptr()) };
+    if let Some(device) = device.filter(|_| chosen == UCS_OK) {
+        let name = c"NET_DEVICES".as_ptr();
+        // SAFETY: as above.
+        chosen = unsafe { ucp.ucp_config_modify(config, name, device.as_ptr()) };
+    }
     // SAFETY: plain data, for which all zero is valid; the mask says which fields are read.
     let mut params: ucp_params_t = unsafe { std::mem::zeroed() };
     params.field_mask = u64::from(UCP_PARAM_FIELD_FEATURES);
