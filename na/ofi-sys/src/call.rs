@@ -150,8 +150,8 @@ pub unsafe fn cq_readfrom(
     through!(fi_ops_cq, (*cq).ops, readfrom(cq, entries, count, sources))
 }
 
-/// `fi_cq_readerr`. Later libraries may write more than their declaration here has, if a later
-/// interface version was asked for than [`API_VERSION`](crate::API_VERSION).
+/// `fi_cq_readerr`. There must be room for 8 bytes behind the entry, which has the name of a sender
+/// more from interface version 1.20 on.
 pub unsafe fn cq_readerr(cq: *mut fid_cq, entry: *mut fi_cq_err_entry, flags: u64) -> ssize_t {
     through!(fi_ops_cq, (*cq).ops, readerr(cq, entry, flags))
 }

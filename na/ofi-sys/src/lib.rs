@@ -20,4 +20,4 @@ mod library;
 )]
 pub mod raw;
 
-pub use self::library::{API_VERSION, Library, LoadError, OLDEST, Version};
+pub use self::library::{Library, LoadError, OLDEST, Version};

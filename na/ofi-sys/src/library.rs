@@ -10,12 +10,17 @@ use std::sync::Once;
 
 use crate::raw::{fi_fabric_attr, fi_info, fid_fabric};
 
-/// The interface version that is asked for: 1.13, as C Mercury does with libraries before 1.20.
-/// Later ones answer with the structures and the meaning of that version, earlier ones not at all.
-pub const API_VERSION: u32 = (OLDEST.major as u32) << 16 | OLDEST.minor as u32;
-
-/// The oldest library that serves [`API_VERSION`].
+/// The oldest library that can be used.
 pub const OLDEST: Version = Version { major: 1, minor: 13 };
+
+/// Versions of the interface that are asked for, of which a library gets the latest that it knows.
+/// Nothing that matters here lies between them, and a provider that says that it is of an earlier
+/// version than its library (`cxi` does) is not found by what is beyond.
+///
+/// - 1.20, as C Mercury asks for then: errors in completion queues name the sender.
+/// - 1.18: without it `efa` does not use its adapter for transfers.
+const ASKED: [Version; 3] =
+    [Version { major: 1, minor: 20 }, Version { major: 1, minor: 18 }, OLDEST];
 
 /// Names under which the library is looked for, in this order.
 const NAMES: [&str; 2] = ["libfabric.so.1", "libfabric.so"];
@@ -77,6 +82,18 @@ pub struct Version {
     pub major: u16,
     /// After it.
     pub minor: u16,
+}
+
+impl Version {
+    /// As libfabric has it in one number (`FI_VERSION`).
+    pub const fn number(self) -> u32 {
+        (self.major as u32) << 16 | self.minor as u32
+    }
+
+    /// The version of the interface that a library of this version is asked for.
+    pub fn asked(self) -> Self {
+        ASKED.into_iter().find(|asked| *asked <= self).unwrap_or(OLDEST)
+    }
 }
 
 impl fmt::Display for Version {
@@ -189,7 +206,8 @@ impl Library {
             Ok(found)
         };
         // The structures of `raw.rs` are those of these symbol versions (`src/abi_1_0.c` of
-        // libfabric): 1.3 holds from libfabric 1.9 to 1.17 without change, and later ones keep it.
+        // libfabric): 1.3 holds from libfabric 1.9 to 1.19 without change. Later ones keep it, and
+        // fill in what it lacks with zeros, whichever interface version is asked for.
         let (of_info, of_fabric) = (Some(c"FABRIC_1.3"), Some(c"FABRIC_1.1"));
         let getinfo = symbol(c"fi_getinfo", of_info)?;
         let freeinfo = symbol(c"fi_freeinfo", of_info)?;
@@ -238,7 +256,7 @@ impl Library {
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 
-    /// `fi_getinfo` of [`API_VERSION`].
+    /// `fi_getinfo` of the version of the interface that fits the library ([`Version::asked`]).
     ///
     /// # Safety
     ///
@@ -252,8 +270,9 @@ impl Library {
         hints: *const fi_info,
         info: *mut *mut fi_info,
     ) -> c_int {
+        let asked = self.version().asked().number();
         // SAFETY: the caller's.
-        let getinfo = || unsafe { (self.getinfo)(API_VERSION, node, service, flags, hints, info) };
+        let getinfo = || unsafe { (self.getinfo)(asked, node, service, flags, hints, info) };
         // The first one loads the providers, which may be libraries of their own.
         let mut result = None;
         self.providers.call_once(|| result = Some(kept_signals::keep(getinfo)));
@@ -310,6 +329,24 @@ mod tests {
         let error = check(1, 12).unwrap_err().to_string();
         assert!(error.contains("1.12") && error.contains("1.13"), "{error}");
         assert!(check(1, 13).is_ok() && check(2, 0).is_ok());
+    }
+
+    #[test]
+    fn a_library_is_asked_for_the_latest_interface_that_both_know() {
+        for (major, minor, asked) in [
+            (1, 13, (1, 13)),
+            (1, 17, (1, 13)),
+            (1, 18, (1, 18)),
+            (1, 19, (1, 18)),
+            (1, 20, (1, 20)),
+            (1, 22, (1, 20)),
+            (2, 0, (1, 20)),
+            (2, 7, (1, 20)),
+        ] {
+            let version = Version { major, minor }.asked();
+            assert_eq!((version.major, version.minor), asked, "{major}.{minor}");
+            assert_eq!(version.number(), 1 << 16 | u32::from(asked.1));
+        }
     }
 
     #[test]

@@ -592,15 +592,19 @@ impl Mr {
         request: &MrRequest,
     ) -> Result<Self, c_int> {
         let iov = libc::iovec { iov_base: request.ptr.cast(), iov_len: request.len };
-        let mut attr: raw::fi_mr_attr = zeroed();
-        attr.mr_iov = &raw const iov;
-        attr.iov_count = 1;
-        attr.access = request.access;
-        attr.requested_key = request.key;
+        // Room behind it: later libraries have more in this structure, and RxM and others copy all
+        // of it, whichever interface version they were asked for.
+        #[repr(C)]
+        struct Attr(raw::fi_mr_attr, [u64; 8]);
+        let mut attr = Attr(zeroed(), [0; 8]);
+        attr.0.mr_iov = &raw const iov;
+        attr.0.iov_count = 1;
+        attr.0.access = request.access;
+        attr.0.requested_key = request.key;
         let mut mr = std::ptr::null_mut();
         // SAFETY: the domain is open; the memory is the caller's.
         let registered =
-            unsafe { call::mr_regattr(domain.domain, &raw const attr, 0, &raw mut mr) };
+            unsafe { call::mr_regattr(domain.domain, (&raw const attr).cast(), 0, &raw mut mr) };
         let mr = NonNull::new(mr).filter(|_| registered == 0).ok_or(-registered)?;
         let this = Self { mr, domain: domain.clone(), closed: false };
         if let Some(endpoint) = endpoint {

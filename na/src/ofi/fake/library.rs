@@ -41,7 +41,7 @@ fn current() -> Option<Arc<Shared>> {
 
 extern "C" fn version_of() -> u32 {
     let version = current().map(|shared| shared.version);
-    version.map_or(ofi_sys::API_VERSION, |v| u32::from(v.major) << 16 | u32::from(v.minor))
+    version.unwrap_or(ofi_sys::OLDEST).number()
 }
 
 extern "C" fn strerror(errno: c_int) -> *const c_char {
@@ -209,14 +209,15 @@ unsafe extern "C" fn getinfo(
         return -errno;
     }
     // SAFETY: null or live, as the caller's.
-    let hints = unsafe { hints(node, service, wanted) };
-    if version != ofi_sys::API_VERSION {
-        state.complain(format!("version {version:#x} was asked for"));
+    let mut hints = unsafe { hints(node, service, wanted) };
+    if version > shared.version.number() {
+        return -libc::ENOSYS;
     }
     if !(node.is_null() && service.is_null()) && flags & raw::FI_SOURCE == 0 {
         state.complain("a node of others was looked for");
     }
-    if let Some(hints) = &hints {
+    if let Some(hints) = &mut hints {
+        hints.search.version = version;
         state.searches.push(hints.search.clone());
     }
     let mut first = std::ptr::null_mut();
@@ -225,7 +226,10 @@ unsafe extern "C" fn getinfo(
             let source = hints.as_ref().and_then(|hints| hints.search.source.as_deref());
             let caps = hints.as_ref().map_or(CAPS | device.caps, |hints| hints.caps);
             // SAFETY: it was made by this function, or is null.
-            first = unsafe { described(device, caps, source.unwrap_or_default(), first) };
+            unsafe {
+                first = described(device, caps, source.unwrap_or_default(), first);
+                (*(*first).fabric_attr).api_version = version;
+            }
         }
     }
     if first.is_null() {
@@ -292,6 +296,7 @@ unsafe extern "C" fn fabric(
     // SAFETY: the attributes are those of an info; the place for the object is the caller's.
     unsafe {
         let provider = text((*attr).prov_name);
+        lock(&shared.state).api = (*attr).api_version;
         *fabric = objects::open_fabric(&shared, &provider);
         0
     }

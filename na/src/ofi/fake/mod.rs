@@ -82,6 +82,8 @@ pub(super) struct Search {
     pub(super) source: Option<Vec<u8>>,
     pub(super) mr_mode: u32,
     pub(super) mode: u64,
+    /// Of the interface.
+    pub(super) version: u32,
     /// `FI_SOURCE` or `FI_SOURCE_ERR` was asked for.
     pub(super) source_told: bool,
 }
@@ -163,6 +165,8 @@ struct Registered {
 #[derive(Debug)]
 pub(super) struct State {
     devices: Vec<Arc<Device>>,
+    /// The interface version that a fabric was opened for.
+    api: u32,
     random: Random,
     /// Completions come in any order that the pages allow.
     pub(super) shuffles: bool,
@@ -282,6 +286,7 @@ impl Fake {
         let version = Version { major, minor };
         let state = State {
             devices: devices.into_iter().map(Arc::new).collect(),
+            api: 0,
             random: Random::new(7),
             shuffles: false,
             again_one_in: 0,

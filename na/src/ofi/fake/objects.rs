@@ -133,13 +133,14 @@ type Memory = Object<raw::fid_mr>;
 type Ep = Object<raw::fid_ep>;
 
 pub(super) fn open_fabric(shared: &Arc<Shared>, provider: &str) -> *mut raw::fid_fabric {
-    let device = {
+    let (device, api_version) = {
         let state = lock(&shared.state);
         let found = state.devices.iter().find(|device| device.provider == provider);
-        found.unwrap_or_else(|| panic!("provider {provider} was not found")).clone()
+        let found = found.unwrap_or_else(|| panic!("provider {provider} was not found"));
+        (found.clone(), state.api)
     };
     let ops = (&raw const OF_FABRIC).cast_mut();
-    let fabric = raw::fid_fabric { fid: fid(&FABRIC), ops, api_version: ofi_sys::API_VERSION };
+    let fabric = raw::fid_fabric { fid: fid(&FABRIC), ops, api_version };
     Fabric::open(shared, 0, &device, fabric).0.cast()
 }
 

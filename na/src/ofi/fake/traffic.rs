@@ -6,13 +6,16 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use libc::{iovec, ssize_t};
-use ofi_sys::raw;
+use ofi_sys::{Version, raw};
 
 use super::objects::{Object, functions};
 use super::{Call, Place, Queue, RemoteAccess, State};
 
 /// Messages that an endpoint keeps for which there is no receive.
 const HELD_MAX: usize = 512;
+
+/// The first interface version of which the entry of an error names the sender, behind the rest.
+const NAMES_SENDER_SINCE: Version = Version { major: 1, minor: 20 };
 
 /// What stands where a page says that a field is not valid.
 const RUBBISH: usize = 0x5a5a_5a5a_5a5a_5a58;
@@ -682,6 +685,9 @@ unsafe extern "C" fn readerr(
         (*entry).olen = 0;
         (*entry).err = errno;
         (*entry).prov_errno = errno + 1000;
+        if state.api >= NAMES_SENDER_SINCE.number() {
+            entry.add(1).cast::<u64>().write(done.source);
+        }
     }
     1
 }

@@ -181,6 +181,20 @@ fn contexts_of_both_sizes_are_offered() {
     assert!(matches!(fake.open(URI), Err(Error::Unavailable { .. })), "what is not done");
 }
 
+/// `efa` leaves its adapter's transfers alone for who asks for less than 1.18
+/// (`efa_rdm_get_use_device_rdma`).
+#[test]
+fn every_version_is_asked_for_what_it_knows() {
+    for (major, minor, asked) in
+        [(1, 13, 13), (1, 17, 13), (1, 18, 18), (1, 20, 20), (1, 22, 20), (2, 6, 20)]
+    {
+        let fake = Fake::of_version(major, minor, [Device::efa()]);
+        drop(Node::pair(&fake, "ofi+efa://"));
+        let versions = fake.state().searches.iter().map(|search| search.version).max();
+        assert_eq!(versions, Some(1 << 16 | asked), "{major}.{minor}");
+    }
+}
+
 #[test]
 fn a_library_that_lacks_something_is_told_with_what() {
     for missing in [c"fi_getinfo", c"fi_dupinfo", c"fi_fabric", c"fi_version", c"fi_strerror"] {
