@@ -1,7 +1,7 @@
 //! The state of an endpoint, under one lock: what was started, and what has ended and is to be
 //! reported.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use ofi_sys::raw;
@@ -268,12 +268,15 @@ impl Core {
     /// Ends everything, with that error, and closes the endpoint.
     pub(super) fn close(&mut self, error: &Error) {
         let Some(ep) = self.ep.take() else { return };
-        // Registrations may be bound to the endpoint.
-        self.registry.close();
-        if self.domain.has_mr_mode(raw::FI_MR_ENDPOINT) {
+        // Registrations that are bound to the endpoint end before it. Others after it, because it
+        // may look at those of what is under way until it is closed.
+        let is_bound = self.domain.has_mr_mode(raw::FI_MR_ENDPOINT);
+        if is_bound {
+            self.registry.close(&HashSet::new());
             self.locals.end_registrations();
             self.unexpected.end_registrations();
         }
+        let mut kept = HashSet::new();
         if self.is_deadly_to_close() {
             tracing::warn!(
                 provider = self.provider.name,
@@ -281,9 +284,12 @@ impl Core {
                  provider does not survive"
             );
             std::mem::forget(ep);
-            self.abandon();
+            kept = self.abandon();
         } else if !ep.close() {
-            self.abandon();
+            kept = self.abandon();
+        }
+        if !is_bound {
+            self.registry.close(&kept);
         }
         let mut ended_receives = Vec::new();
         self.matcher.fail_all(error, &mut ended_receives);
@@ -330,14 +336,21 @@ impl Core {
     /// lives: none of it is freed, and callers get other buffers. The memory of transfers does not
     /// come back. Software moves data in calls of ours only, of which there will be none, but an
     /// adapter does it by itself. Peers see a process that does not answer.
-    fn abandon(&mut self) {
+    ///
+    /// The keys of the regions whose registrations it may look at.
+    fn abandon(&mut self) -> HashSet<u64> {
         std::mem::forget(std::mem::replace(&mut self.unexpected, Unexpected::none()));
         std::mem::forget(std::mem::take(&mut self.header));
         std::mem::forget(std::mem::take(&mut self.locals));
         self.slots.abandon();
+        let mut named = HashSet::new();
         for running in self.transfers.values().filter(|running| running.is_in_flight()) {
             std::mem::forget(running.transfer.local.clone());
+            if self.registers_all {
+                named.insert(running.transfer.local.key());
+            }
         }
+        named
     }
 
     /// What is to be dropped without the lock; nearly always nothing.

@@ -1,5 +1,6 @@
 //! Memory of ours that libfabric works on itself, for providers that want it registered
-//! (`FI_MR_LOCAL`: some configurations of `efa`, `verbs` without RxM).
+//! (`FI_MR_LOCAL`), and for those that would else register it again for each transfer (`efa`,
+//! `verbs`; `Provider::local_first`).
 //!
 //! A provider that takes a message in one piece only (`iov_limit`) gets its requests from such a
 //! buffer too, registered or not, with the address before them.

@@ -237,14 +237,22 @@ impl Registry {
         lock(&self.0).regions.get(&key).copied().unwrap_or((key, 0))
     }
 
-    /// Ends every registration; there will be no more.
-    pub(super) fn close(&self) {
+    /// Ends every registration but those of the regions `kept`, which stay for good with their
+    /// memory; there will be no more.
+    pub(super) fn close(&self, kept: &HashSet<u64>) {
         let mut table = lock(&self.0);
         table.closed = true;
         table.regions.clear();
         // Under the lock: whoever gives the memory back asks the table first.
         for (region, registered) in std::mem::take(&mut table.by_region) {
-            if !Box::new(registered).end() {
+            let ended = match kept.contains(&region) {
+                true => {
+                    std::mem::forget(registered);
+                    false
+                }
+                false => Box::new(registered).end(),
+            };
+            if !ended {
                 table.stuck.insert(region);
             }
         }

@@ -50,6 +50,10 @@ pub(super) struct Provider {
     pub(super) classes: bool,
     /// Finds the peer's address in the context of an operation (`na_ofi_msg_send_common`).
     pub(super) told_address: bool,
+    /// Is offered memory that is registered for its own operations, too (`FI_MR_LOCAL`). Else it
+    /// registers the memory of each part of a transfer once more, or copies it (`rxm_rma.c`,
+    /// `efa_rdm_ope_try_fill_desc`).
+    pub(super) local_first: bool,
     /// One line for people.
     pub(super) summary: &'static str,
 }
@@ -96,6 +100,7 @@ const BASE: Provider = Provider {
     wait_fd: false,
     classes: false,
     told_address: false,
+    local_first: false,
     summary: "",
 };
 
@@ -165,6 +170,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         protocol: raw::FI_PROTO_RXM,
         multi_recv_since: version(2, 0),
         wait_fd: true,
+        local_first: true,
         summary: "InfiniBand and RoCE",
         ..BASE
     },
@@ -184,6 +190,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         format: Format::Fabric(raw::FI_ADDR_EFA),
         protocol: raw::FI_PROTO_EFA,
         classes: true,
+        local_first: true,
         summary: "AWS Elastic Fabric Adapter",
         ..BASE
     },

@@ -141,10 +141,14 @@ pub(super) fn find(
         _ => 0,
     };
     let mut errno = 0;
-    // Registering every buffer costs a copy of each message, so only where nothing else is found.
-    let ways = [0, raw::FI_MR_LOCAL].into_iter();
+    // Registering every buffer costs a copy of each message, so only where that spares the provider
+    // more, or nothing else is found.
+    let ways = match provider.local_first {
+        true => [raw::FI_MR_LOCAL, 0],
+        false => [0, raw::FI_MR_LOCAL],
+    };
     for (local, name) in
-        ways.flat_map(|local| provider.known_as.iter().map(move |name| (local, name)))
+        ways.into_iter().flat_map(|local| provider.known_as.iter().map(move |name| (local, name)))
     {
         wanted.mr_mode = MR_MODE | local;
         match first_match(library, provider, name, &wanted)? {

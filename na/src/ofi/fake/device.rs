@@ -18,6 +18,8 @@ pub(in crate::ofi) struct Device {
     pub(in crate::ofi) mode: u64,
     /// What it wants of memory.
     pub(in crate::ofi) mr_mode: u32,
+    /// Wants descriptors of its own operations' memory (`FI_MR_LOCAL`) from who offers them.
+    pub(in crate::ofi) takes_local: bool,
     pub(in crate::ofi) key_bytes: usize,
     pub(in crate::ofi) inject_bytes: usize,
     pub(in crate::ofi) iov_limit: usize,
@@ -43,6 +45,7 @@ impl Device {
             caps: raw::FI_MULTI_RECV,
             mode: 0,
             mr_mode: 0,
+            takes_local: false,
             key_bytes: 8,
             inject_bytes: 128,
             iov_limit: 8,
@@ -61,6 +64,7 @@ impl Device {
             domain: "mlx5_0",
             protocol: raw::FI_PROTO_RXM,
             mr_mode: raw::FI_MR_VIRT_ADDR | raw::FI_MR_ALLOCATED | raw::FI_MR_PROV_KEY,
+            takes_local: true,
             inject_bytes: 16 << 10,
             iov_limit: 4,
             ..Self::tcp()
@@ -93,10 +97,8 @@ impl Device {
             name_bytes: 32,
             protocol: raw::FI_PROTO_EFA,
             caps: 0,
-            mr_mode: raw::FI_MR_LOCAL
-                | raw::FI_MR_VIRT_ADDR
-                | raw::FI_MR_ALLOCATED
-                | raw::FI_MR_PROV_KEY,
+            mr_mode: raw::FI_MR_VIRT_ADDR | raw::FI_MR_ALLOCATED | raw::FI_MR_PROV_KEY,
+            takes_local: true,
             key_bytes: 4,
             inject_bytes: 32,
             iov_limit: 4,

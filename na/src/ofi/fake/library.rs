@@ -228,6 +228,11 @@ unsafe extern "C" fn getinfo(
             // SAFETY: it was made by this function, or is null.
             unsafe {
                 first = described(device, caps, source.unwrap_or_default(), first);
+                if device.takes_local {
+                    let offered = hints.as_ref().map_or(0, |hints| hints.search.mr_mode);
+                    let local = (offered & raw::FI_MR_LOCAL) as c_int;
+                    (*(*first).domain_attr).mr_mode |= local;
+                }
                 (*(*first).fabric_attr).api_version = version;
             }
         }

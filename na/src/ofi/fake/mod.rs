@@ -143,6 +143,8 @@ struct Endpoint {
     cq: Option<u64>,
     enabled: bool,
     caps: u64,
+    /// What was agreed on memory.
+    mr_mode: u32,
     /// Bytes that must be left in a buffer for many messages.
     multi_min: usize,
     posted: Vec<Posted>,
@@ -194,6 +196,8 @@ pub(super) struct State {
     keys: HashMap<(u64, u64), u64>,
     /// Contexts that are the library's, with the endpoint.
     contexts: HashMap<usize, u64>,
+    /// Endpoint and memory of descriptors, by the contexts of operations whose end was not read.
+    named: HashMap<usize, (u64, u64)>,
     /// Objects that are open, with those that they were opened of.
     open: HashMap<u64, u64>,
 }
@@ -308,6 +312,7 @@ impl Fake {
             memories: HashMap::new(),
             keys: HashMap::new(),
             contexts: HashMap::new(),
+            named: HashMap::new(),
             open: HashMap::new(),
         };
         let shared = Arc::new(Shared { version, state: Mutex::new(state) });
@@ -392,6 +397,11 @@ impl Fake {
         let mut state = self.state();
         let target = state.named(to).expect("an endpoint of that name");
         state.deliver(target, from.to_vec(), bytes.to_vec());
+    }
+
+    /// What was agreed on memory for each endpoint.
+    pub(super) fn mr_modes(&self) -> Vec<u32> {
+        self.state().endpoints.values().map(|own| own.mr_mode).collect()
     }
 
     /// How many objects are open.

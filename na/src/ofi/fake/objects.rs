@@ -419,7 +419,15 @@ unsafe extern "C" fn enable_memory(mr: *mut raw::fid, _: c_int, _: *mut c_void) 
 unsafe extern "C" fn close_memory(mr: *mut raw::fid) -> c_int {
     // SAFETY: a function of memory.
     let this = unsafe { Memory::of(mr) };
-    let closed = this.close(Some(Call::CloseMemory), |_| None);
+    let number = this.number;
+    // What is bound to an endpoint must end before it, whatever is under way.
+    let is_named = |state: &State| {
+        let is_bound = state.memories.get(&number).is_some_and(|own| own.endpoint.is_some());
+        !is_bound && state.named.values().any(|(_, memory)| *memory == number)
+    };
+    let closed = this.close(Some(Call::CloseMemory), |state| {
+        is_named(state).then_some("an operation that was given its descriptor")
+    });
     if closed == 0 {
         let mut state = lock(&this.shared.state);
         if let Some(memory) = state.memories.remove(&this.number) {
@@ -436,7 +444,7 @@ unsafe extern "C" fn endpoint(
     _context: *mut c_void,
 ) -> c_int {
     // SAFETY: a function of domains; the info of a search.
-    let (this, caps, asked, opening) = unsafe {
+    let (this, caps, mr_mode, asked, opening) = unsafe {
         let opening = opening(info);
         let info = &*info;
         let len = info.src_addrlen;
@@ -444,7 +452,8 @@ unsafe extern "C" fn endpoint(
             true => &[],
             false => std::slice::from_raw_parts(info.src_addr.cast(), len),
         };
-        (Domain::of(domain), info.caps, asked.to_vec(), opening)
+        let mr_mode = (*info.domain_attr).mr_mode as u32;
+        (Domain::of(domain), info.caps, mr_mode, asked.to_vec(), opening)
     };
     let opened = raw::fid_ep {
         fid: fid(&ENDPOINT),
@@ -465,6 +474,7 @@ unsafe extern "C" fn endpoint(
         cq: None,
         enabled: false,
         caps,
+        mr_mode,
         multi_min: 64,
         posted: Vec::new(),
         held: Vec::new(),
@@ -555,6 +565,7 @@ unsafe extern "C" fn close_endpoint(ep: *mut raw::fid) -> c_int {
         let mut state = lock(&this.shared.state);
         state.endpoints.remove(&this.number);
         state.contexts.retain(|_, endpoint| *endpoint != this.number);
+        state.named.retain(|_, (endpoint, _)| *endpoint != this.number);
     }
     closed
 }

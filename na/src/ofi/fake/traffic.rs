@@ -160,10 +160,24 @@ impl State {
         }
     }
 
+    /// An operation that was taken has that descriptor until its end is read.
+    fn name(&mut self, endpoint: u64, context: *mut c_void, desc: usize) {
+        if desc != 0 && self.endpoints.contains_key(&endpoint) {
+            self.named.insert(context.addr(), (endpoint, desc as u64));
+        }
+    }
+
+    /// The caller hears of an end; of a buffer for many messages perhaps not the last one.
+    fn read(&mut self, done: &Done) {
+        if !self.contexts.contains_key(&done.context) {
+            self.named.remove(&done.context);
+        }
+    }
+
     /// Memory of the caller's, for which the device may want a registration.
     fn check_local(&mut self, endpoint: u64, piece: (Place, usize), desc: usize, access: u64) {
         let Some(own) = self.endpoints.get(&endpoint) else { return };
-        let wanted = own.device.mr_mode & raw::FI_MR_LOCAL != 0;
+        let (wanted, domain) = (own.mr_mode & raw::FI_MR_LOCAL != 0, own.domain);
         if piece.1 == 0 || (!wanted && desc == 0) {
             return;
         }
@@ -171,6 +185,7 @@ impl State {
         let covers = self.memories.get(&(desc as u64)).is_some_and(|memory| {
             let base = memory.base.0.addr();
             memory.enabled
+                && memory.domain == domain
                 && base <= start
                 && end <= base + memory.len
                 && memory.access & access == access
@@ -360,6 +375,7 @@ fn transmit(ep: *mut raw::fid_ep, message: Outgoing) -> ssize_t {
     };
     if !injected {
         state.take_context(this.number, context);
+        state.name(this.number, context, descs.last().copied().unwrap_or_default());
     }
     if !injected || done.error.is_some() {
         state.complete(this.number, done);
@@ -467,7 +483,12 @@ fn receive(ep: *mut raw::fid_ep, call: Call, posted: Posted, desc: usize, from: 
     if state.is_not_now() {
         return -libc::EAGAIN as ssize_t;
     }
-    state.post(this.number, Posted { from, ..posted })
+    let context = std::ptr::without_provenance_mut(posted.context);
+    let taken = state.post(this.number, Posted { from, ..posted });
+    if taken == 0 {
+        state.name(this.number, context, desc);
+    }
+    taken
 }
 
 unsafe extern "C" fn recv(
@@ -566,6 +587,7 @@ unsafe fn transfer(ep: *mut raw::fid_ep, msg: &raw::fi_msg_rma, put: bool) -> ss
     let (addr, key, len) = (remote.addr, remote.key, remote.len);
     state.accesses.push(RemoteAccess { put, addr, key, len });
     state.take_context(this.number, msg.context);
+    state.name(this.number, msg.context, desc);
     let moved = state.fails(call).map_or_else(|| state.moves(&peer, put, remote, local[0]), Err);
     let (context, flags) = (msg.context.expose_provenance(), raw::FI_RMA | access);
     let done = match moved {
@@ -636,7 +658,9 @@ unsafe extern "C" fn readfrom(
         let errno = if queue.done.is_empty() { raw::FI_EAGAIN } else { raw::FI_EAVAIL };
         return -(errno as ssize_t);
     }
-    for (at, done) in queue.done.drain(..good).enumerate() {
+    let read: Vec<Done> = queue.done.drain(..good).collect();
+    for (at, done) in read.into_iter().enumerate() {
+        state.read(&done);
         let entry = raw::fi_cq_tagged_entry {
             op_context: std::ptr::with_exposed_provenance_mut(done.context),
             flags: done.flags,
@@ -670,6 +694,7 @@ unsafe extern "C" fn readerr(
         return -libc::EAGAIN as ssize_t;
     };
     let done = queue.done.remove(0);
+    state.read(&done);
     let (errno, data) = done.error.unwrap_or_default();
     // SAFETY: the caller's entry, with as much room for data as it says.
     unsafe {

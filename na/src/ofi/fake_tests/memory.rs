@@ -150,6 +150,49 @@ fn local_registration_is_offered_only_where_it_is_needed() {
     }
 }
 
+/// The others register it again for each part of a transfer, or copy it.
+#[test]
+fn providers_that_gain_by_it_get_the_descriptors_of_what_is_registered() {
+    for (device, uri) in [(Device::efa(), "ofi+efa://"), (Device::verbs(), "ofi+verbs://127.0.0.1")]
+    {
+        for takes_local in [true, false] {
+            let fake = Fake::new(Device { takes_local, ..device.clone() });
+            let (a, b) = Node::pair(&fake, uri);
+            assert_eq!(fake.state().searches.len(), 2, "one for each");
+            let offered = fake.mr_modes();
+            assert!(offered.iter().all(|mode| (mode & raw::FI_MR_LOCAL != 0) == takes_local));
+            let theirs = b.register(vec![1; 5000], Access::ReadWrite);
+            let ours = a.register(vec![2; 5000], Access::ReadWrite);
+            let registered = fake.count(Call::Register);
+            for put in [true, false] {
+                let (local, remote) = (ours.clone(), a.told(&b, &theirs));
+                let (local_offset, remote_offset, len) = (100, 300, 4000);
+                let transfer = Transfer { local, local_offset, remote, remote_offset, len };
+                let op = a.transfer(put, &a.addr_of(&b), transfer);
+                sent(a.wait(op)).unwrap();
+            }
+            assert_eq!(fake.count(Call::Register), registered);
+        }
+    }
+}
+
+/// What is under way has its descriptor until the endpoint is closed.
+#[test]
+fn registrations_end_after_an_endpoint_that_they_are_not_bound_to() {
+    let fake = Fake::new(Device::efa());
+    let (a, b) = Node::pair(&fake, "ofi+efa://");
+    let (memory, back) = counted(100);
+    let local = a.endpoint.register(memory, Access::ReadWrite).unwrap();
+    let remote = b.register(vec![1; 100], Access::ReadWrite);
+    fake.hold(true);
+    let remote = a.told(&b, &remote);
+    let transfer = Transfer { local, local_offset: 0, remote, remote_offset: 0, len: 100 };
+    let op = a.transfer(false, &a.addr_of(&b), transfer);
+    a.endpoint.close();
+    assert!(matches!(sent(a.wait(op)), Err(Error::Closed)));
+    assert_eq!(back.load(Ordering::Relaxed), 1, "nobody has it any more");
+}
+
 #[test]
 fn memory_that_cannot_be_registered_is_given_back() {
     let mode = raw::FI_MR_ENDPOINT;
@@ -212,7 +255,7 @@ fn memory_whose_registration_does_not_end_is_kept() {
 /// The device goes on with everything that it has: none of it may be somebody else's by then.
 #[test]
 fn what_an_endpoint_has_that_does_not_close_is_kept() {
-    for mode in [0, raw::FI_MR_LOCAL | raw::FI_MR_ENDPOINT] {
+    for mode in [0, raw::FI_MR_LOCAL, raw::FI_MR_LOCAL | raw::FI_MR_ENDPOINT] {
         let fake = single(with_mode(mode));
         fake.state().leaves_open = true;
         let (a, b) = Node::pair(&fake, URI);
