@@ -139,6 +139,9 @@ impl OfiEndpoint {
         let device = fabric::text(info.domain_attr().name);
         let environment = |name: &str| std::env::var(name).ok();
         let auth_key = auth_key.map(|key| key.resolve(&device, environment)).transpose()?;
+        if provider.keeps_registrations(environment) {
+            told_kept(provider, &device);
+        }
         let domain = Domain::open(library, info, auth_key.map(Box::from), options.traffic_class)?;
         let wait_fd = provider.wait_fd && !options.no_block;
         let ep = Ep::open(&domain, wait_fd, multi.then_some(message_bytes_max))?;
@@ -304,6 +307,16 @@ impl OfiEndpoint {
         core.retry();
         result
     }
+}
+
+/// Taking back a key will not end access.
+fn told_kept(provider: &Provider, device: &str) {
+    tracing::warn!(
+        domain = device,
+        "{}: memory stays within reach of peers after its key was taken back, unless \
+         FI_MR_CACHE_MAX_COUNT=0 or FI_MR_CACHE_MONITOR=disabled is in the environment",
+        provider.name
+    );
 }
 
 /// What a provider takes as authorisation.

@@ -54,6 +54,10 @@ pub(super) struct Provider {
     /// registers the memory of each part of a transfer once more, or copies it (`rxm_rma.c`,
     /// `efa_rdm_ope_try_fill_desc`).
     pub(super) local_first: bool,
+    /// Keeps memory registered that was taken back, within reach of peers, whoever asks for what:
+    /// its cache (`vrb_mr_cache_close` in `verbs_mr.c`) has no other switch than the environment
+    /// ([`keeps_registrations`](Self::keeps_registrations)).
+    pub(super) caches: bool,
     /// One line for people.
     pub(super) summary: &'static str,
 }
@@ -72,6 +76,18 @@ impl Provider {
     /// get a buffer for each message.
     pub(super) fn multi_recv(&self, version: Version) -> bool {
         self.multi_recv_since.is_some_and(|since| version >= since)
+    }
+
+    /// Whether memory stays within reach of peers after its key was taken back. `variable` reads the
+    /// environment, by which the cache is turned off (`ofi_monitors_init` in `util_mem_monitor.c`).
+    pub(super) fn keeps_registrations(
+        &self,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> bool {
+        let is = |name: &str, off: fn(&str) -> bool| variable(name).is_some_and(|text| off(&text));
+        self.caches
+            && !is("FI_MR_CACHE_MONITOR", |text| text == "disabled")
+            && !is("FI_MR_CACHE_MAX_COUNT", |text| text.trim().parse() == Ok(0))
     }
 
     /// What it is in that version of libfabric.
@@ -101,6 +117,7 @@ const BASE: Provider = Provider {
     classes: false,
     told_address: false,
     local_first: false,
+    caches: false,
     summary: "",
 };
 
@@ -171,6 +188,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         multi_recv_since: version(2, 0),
         wait_fd: true,
         local_first: true,
+        caches: true,
         summary: "InfiniBand and RoCE",
         ..BASE
     },
@@ -236,6 +254,30 @@ mod tests {
         }
         assert!(multi("cxi", 1, 17) && multi("sockets", 1, 17));
         assert!(!multi("shm", 2, 6) && !multi("efa", 2, 6) && !multi("opx", 2, 6));
+    }
+
+    #[test]
+    fn the_environment_turns_the_cache_of_registrations_off() {
+        let (count, monitor) = ("FI_MR_CACHE_MAX_COUNT", "FI_MR_CACHE_MONITOR");
+        for (set, keeps) in [
+            (None, true),
+            (Some((count, "0")), false),
+            (Some((count, "1024")), true),
+            (Some((count, "")), true),
+            (Some((monitor, "disabled")), false),
+            (Some((monitor, "userfaultfd")), true),
+            (Some(("FI_MR_CACHE_MAX_SIZE", "0")), true),
+        ] {
+            let variable = |name: &str| {
+                set.filter(|(own, _)| *own == name).map(|(_, value)| value.to_owned())
+            };
+            let kept: Vec<_> = PROVIDERS
+                .iter()
+                .filter(|provider| provider.keeps_registrations(variable))
+                .map(|provider| provider.name)
+                .collect();
+            assert_eq!(kept, ["verbs;ofi_rxm"][..usize::from(keeps)], "{set:?}");
+        }
     }
 
     #[test]
