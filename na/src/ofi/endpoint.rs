@@ -18,6 +18,7 @@ use super::core::{Core, Parts};
 use super::cxi::AuthKey;
 use super::fabric::{self, Domain, Ep, library};
 use super::memory::{self, Registered};
+use super::nearest::this_machine;
 use super::peers::Peer;
 use super::provider::{self, Format, Provider};
 use super::search;
@@ -125,7 +126,8 @@ impl OfiEndpoint {
         let auth_key = auth_key(provider, options.auth_key.as_deref())?;
         let library = library()?;
         let provider = provider.in_version(library.version());
-        let mut info = search::find(library, provider, uri, &Wanted::of(options)?)?;
+        let (own, machine) = (Wanted::of(options)?, this_machine());
+        let mut info = search::find(library, provider, uri, &own, &machine)?;
         info.set_class(options.traffic_class, provider.classes);
         let longest = info.ep_attr().max_msg_size;
         if message_bytes_max > longest {

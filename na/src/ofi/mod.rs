@@ -35,7 +35,7 @@
 //! (what libfabric has) · `sinks` (for late messages) · `completions` (what it reports) ·
 //! `unexpected` (buffers for requests) · `transfer` (puts and gets) · `memory` (registrations,
 //! descriptions) · `local` (registered buffers for messages) · `peers`, `address` · `search`,
-//! `provider` (from a URI to a device) · `fabric` (libfabric's objects) · `cxi` (Slingshot's own) ·
+//! `nearest`, `provider` (from a URI to a device) · `fabric` (libfabric's objects) · `cxi` (Slingshot's own) ·
 //! `opx` (Omni-Path's addresses).
 
 mod address;
@@ -50,6 +50,7 @@ mod fake;
 mod fake_tests;
 mod local;
 mod memory;
+mod nearest;
 mod opx;
 mod peers;
 mod provider;

@@ -58,6 +58,9 @@ pub(super) struct Provider {
     /// its cache (`vrb_mr_cache_close` in `verbs_mr.c`) has no other switch than the environment
     /// ([`keeps_registrations`](Self::keeps_registrations)).
     pub(super) caches: bool,
+    /// Its devices lead to one fabric, so that processes which name none take those that are near
+    /// ([`nearest`](super::nearest)). Not so interfaces of IP networks; `opx` chooses by itself.
+    pub(super) spreads: bool,
     /// One line for people.
     pub(super) summary: &'static str,
 }
@@ -80,10 +83,7 @@ impl Provider {
 
     /// Whether memory stays within reach of peers after its key was taken back. `variable` reads the
     /// environment, by which the cache is turned off (`ofi_monitors_init` in `util_mem_monitor.c`).
-    pub(super) fn keeps_registrations(
-        &self,
-        variable: impl Fn(&str) -> Option<String>,
-    ) -> bool {
+    pub(super) fn keeps_registrations(&self, variable: impl Fn(&str) -> Option<String>) -> bool {
         let is = |name: &str, off: fn(&str) -> bool| variable(name).is_some_and(|text| off(&text));
         self.caches
             && !is("FI_MR_CACHE_MONITOR", |text| text == "disabled")
@@ -118,6 +118,7 @@ const BASE: Provider = Provider {
     told_address: false,
     local_first: false,
     caches: false,
+    spreads: false,
     summary: "",
 };
 
@@ -150,6 +151,7 @@ const CXI: Provider = Provider {
     source: true,
     wait_fd: true,
     classes: true,
+    spreads: true,
     summary: "HPE Slingshot",
     ..BASE
 };
@@ -189,6 +191,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         wait_fd: true,
         local_first: true,
         caches: true,
+        spreads: true,
         summary: "InfiniBand and RoCE",
         ..BASE
     },
@@ -209,6 +212,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         protocol: raw::FI_PROTO_EFA,
         classes: true,
         local_first: true,
+        spreads: true,
         summary: "AWS Elastic Fabric Adapter",
         ..BASE
     },
@@ -268,9 +272,8 @@ mod tests {
             (Some((monitor, "userfaultfd")), true),
             (Some(("FI_MR_CACHE_MAX_SIZE", "0")), true),
         ] {
-            let variable = |name: &str| {
-                set.filter(|(own, _)| *own == name).map(|(_, value)| value.to_owned())
-            };
+            let variable =
+                |name: &str| set.filter(|(own, _)| *own == name).map(|(_, value)| value.to_owned());
             let kept: Vec<_> = PROVIDERS
                 .iter()
                 .filter(|provider| provider.keeps_registrations(variable))

@@ -7,6 +7,7 @@
     reason = "a structure of libfabric's is filled in, or handed over, as one thing"
 )]
 
+use std::collections::HashSet;
 use std::ffi::CString;
 use std::net::SocketAddr;
 
@@ -16,6 +17,7 @@ use super::address::{Node, RawAddr, bad, resolve};
 use super::fabric::{
     Found, Info, allocated, domain_attr, fabric_attr, search, source, text, unavailable,
 };
+use super::nearest::{self, Machine, Pci};
 use super::opx;
 use super::provider::{Format, PROVIDERS, Provider};
 use crate::{AddrFormat, Error, Uri, own_address};
@@ -134,6 +136,7 @@ pub(super) fn find(
     provider: &'static Provider,
     uri: &Uri<'_>,
     own: &own_address::Wanted,
+    machine: &impl Machine,
 ) -> Result<Info, Error> {
     let mut wanted = wanted(provider, uri, own)?;
     let port = match provider.format {
@@ -151,7 +154,7 @@ pub(super) fn find(
         ways.into_iter().flat_map(|local| provider.known_as.iter().map(move |name| (local, name)))
     {
         wanted.mr_mode = MR_MODE | local;
-        match first_match(library, provider, name, &wanted)? {
+        match first_match(library, provider, name, &wanted, machine)? {
             Ok(info) => {
                 if wanted.address.is_some() || port == 0 {
                     return Ok(info);
@@ -167,7 +170,7 @@ pub(super) fn find(
                 address.set_port(port);
                 wanted.address = Some(RawAddr::from_socket(address));
                 wanted.format = Some(info.first().addr_format);
-                let found = first_match(library, provider, name, &wanted)?;
+                let found = first_match(library, provider, name, &wanted, machine)?;
                 return found.map_err(|errno| nothing(library, provider, uri, &wanted, errno));
             }
             Err(number) => errno = number,
@@ -226,12 +229,14 @@ fn wanted(provider: &Provider, uri: &Uri<'_>, own: &own_address::Wanted) -> Resu
     Ok(wanted)
 }
 
-/// The first device that fits; the number of the error when there is none.
+/// The device that fits, or that of several which is nearest; the number of the error when there is
+/// none.
 fn first_match(
     library: &'static Library,
     provider: &Provider,
     name: &str,
     wanted: &Wanted,
+    machine: &impl Machine,
 ) -> Result<Result<Info, i32>, Error> {
     let hints = hints(library, provider, name, wanted)?;
     let mut address = wanted.address.as_ref().map(|address| address.bytes().to_vec());
@@ -261,10 +266,24 @@ fn first_match(
         let domain = text(domain_attr(info).name);
         of_format && of_provider && wanted.domain.as_ref().is_none_or(|wanted| *wanted == domain)
     };
-    match found.all().find(fits) {
-        Some(info) => Info::copy_of(library, info).map(Ok),
-        None => Ok(Err(libc::ENODATA)),
+    let mut fitting: Vec<&raw::fi_info> = found.all().filter(fits).collect();
+    let Some(first) = fitting.first() else { return Ok(Err(libc::ENODATA)) };
+    let names_one = wanted.domain.is_some()
+        || wanted.address.is_some()
+        || matches!(wanted.node, Some((Some(_), _)));
+    if names_one || !provider.spreads {
+        return Info::copy_of(library, first).map(Ok);
     }
+    // The first of each device.
+    let mut names = HashSet::new();
+    fitting.retain(|info| names.insert(text(domain_attr(info).name)));
+    let adapters: Vec<_> = fitting.iter().map(|info| Pci::of(info)).collect();
+    let chosen = fitting[nearest::choose(&adapters, machine)];
+    if fitting.len() > 1 {
+        let device = text(domain_attr(chosen).name);
+        tracing::debug!(device, among = fitting.len(), "chosen by the CPUs of the caller");
+    }
+    Info::copy_of(library, chosen).map(Ok)
 }
 
 fn hints(

@@ -7,6 +7,8 @@ use ofi_sys::raw;
 pub(in crate::ofi) struct Device {
     pub(in crate::ofi) provider: &'static str,
     pub(in crate::ofi) domain: &'static str,
+    /// Its bus, if it tells.
+    pub(in crate::ofi) bus: Option<u8>,
     /// `FI_SOCKADDR_IN`, `FI_ADDR_…`.
     pub(in crate::ofi) format: u32,
     /// Bytes of an address, where the format does not say.
@@ -39,6 +41,7 @@ impl Device {
         Self {
             provider: "tcp",
             domain: "lo",
+            bus: None,
             format: raw::FI_SOCKADDR_IN,
             name_bytes: 16,
             protocol: raw::FI_PROTO_XNET,

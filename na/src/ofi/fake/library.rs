@@ -245,6 +245,17 @@ unsafe extern "C" fn getinfo(
     0
 }
 
+/// An adapter on that bus; never freed.
+fn nic(bus_id: u8) -> *mut raw::fid_nic {
+    let pci = raw::fi_pci_attr { domain_id: 0, bus_id, device_id: 0, function_id: 0 };
+    let attr = raw::fi_bus_attr__bindgen_ty_1 { pci };
+    let bus = Box::leak(Box::new(raw::fi_bus_attr { bus_type: raw::FI_BUS_PCI, attr }));
+    // SAFETY: numbers and pointers, for which zero is a value.
+    let mut nic: raw::fid_nic = unsafe { std::mem::zeroed() };
+    nic.bus_attr = bus;
+    Box::leak(Box::new(nic))
+}
+
 /// # Safety
 ///
 /// `next` is null or the first of a list that is given to the caller with this one.
@@ -288,6 +299,7 @@ unsafe fn described(
         (*(*info).domain_attr).cq_data_size = device.data_bytes;
         (*(*info).fabric_attr).prov_name = allocated(device.provider);
         (*(*info).fabric_attr).name = allocated("fake");
+        (*info).nic = device.bus.map_or(std::ptr::null_mut(), nic);
         info
     }
 }

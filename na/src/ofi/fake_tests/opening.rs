@@ -4,9 +4,13 @@ use std::ffi::CStr;
 
 use ofi_sys::{Library, LoadError, raw};
 
+use super::super::fabric::text;
 use super::super::fake::{Call, Device, Fake, Opening, symbol};
+use super::super::nearest::Made;
+use super::super::{provider, search};
 use super::*;
-use crate::TrafficClass;
+use crate::own_address::Wanted;
+use crate::{TrafficClass, Uri};
 
 const URI: &str = "ofi+tcp://127.0.0.1:0";
 
@@ -85,6 +89,40 @@ fn an_address_that_is_not_taken_is_an_error_of_the_lookup_alone() {
     while b.poll().unwrap() > 0 {}
     sent(both(&a, &b, &a, a.send_unexpected(&a.addr_of(&b), 2, b"kept"))).unwrap();
     assert_eq!(received(b.wait(recv)), (2, b"kept".to_vec()));
+}
+
+/// `na_ofi_verify_info`: one of those that are near, by the caller's first CPU.
+#[test]
+fn of_several_adapters_each_process_takes_one_that_is_near() {
+    let device = |of: &Device, domain, bus| Device { domain, bus: Some(bus), ..of.clone() };
+    let devices = |of: &Device| {
+        // Each twice, as libfabric lists what differs in other things.
+        [("a", 1), ("a", 1), ("b", 2), ("c", 3), ("c", 3), ("d", 4)]
+            .map(|(domain, bus)| device(of, domain, bus))
+    };
+    let buses = vec![(1, 0), (2, 0), (3, 1), (4, 1)];
+    for (of, uri, cpus, wanted) in [
+        (Device::verbs(), "ofi+verbs://", vec![0], "a"),
+        (Device::verbs(), "ofi+verbs://", vec![1, 2], "b"),
+        (Device::verbs(), "ofi+verbs://:7000", vec![4], "c"),
+        (Device::verbs(), "ofi+verbs://c", vec![1], "c"),
+        (Device::verbs(), "ofi+verbs://127.0.0.1", vec![7], "a"),
+        (Device::cxi(), "ofi+cxi://", vec![7], "d"),
+        (Device::cxi(), "ofi+cxi://:7", vec![5], "d"),
+        (Device::cxi(), "ofi+cxi://b", vec![7], "b"),
+        (Device::efa(), "ofi+efa://", (0..8).collect(), "a"),
+        (Device::efa(), "ofi+efa://", (3..8).collect(), "d"),
+        // Interfaces need not lead to the same network.
+        (Device::tcp(), "ofi+tcp://", vec![7], "a"),
+    ] {
+        let fake = Fake::of_version(1, 22, devices(&of));
+        let (parsed, own) = (Uri::parse(uri).unwrap(), OpenOptions::default());
+        let provider = provider::named(parsed.protocol).unwrap();
+        let (own, machine) = (Wanted::of(&own).unwrap(), Made { cpus, buses: buses.clone() });
+        let found = fake.with(|library| search::find(library, provider, &parsed, &own, &machine));
+        let name = text(found.unwrap().domain_attr().name);
+        assert_eq!(name, wanted, "{uri} {:?}", machine.cpus);
+    }
 }
 
 /// C asks by `node` and `service`; without a device there is no node, not an empty one.
