@@ -336,11 +336,15 @@ fn nothing(
     providers.sort_unstable();
     providers.dedup();
     let of_this: Vec<_> = all.iter().filter(|device| names.contains(&device.0.as_str())).collect();
+    let advice = match provider.format {
+        Format::Socket if of_this.iter().all(|device| device.2 == NO_IP) => advice(provider),
+        _ => "",
+    };
     if of_this.is_empty() {
         let (tried, there) = (names.join("`, `"), providers.join(", "));
         return unavailable(format!(
             "libfabric {version} ({}) finds no device for provider `{tried}` on this machine; it \
-             finds {there}",
+             finds {there}{advice}",
             library.name()
         ));
     }
@@ -356,12 +360,26 @@ fn nothing(
         None => library.strerror(errno),
     };
     unavailable(format!(
-        "libfabric {version} has provider `{}`, but no device of it fits `{}`: {why}; there is {}",
+        "libfabric {version} has provider `{}`, but no device of it fits `{}`: {why}; there is {}{advice}",
         of_this[0].0,
         uri.text,
         there.join(", ")
     ))
 }
+
+/// What to do where no device has an IP address, if it has any.
+fn advice(provider: &Provider) -> &'static str {
+    match provider.name {
+        "verbs;ofi_rxm" => {
+            ". Devices of InfiniBand need an IP address, of IP over InfiniBand (IPoIB), which must \
+             be configured: native addresses of InfiniBand are not used"
+        }
+        _ => "",
+    }
+}
+
+/// For a device without one.
+const NO_IP: &str = "no IP address";
 
 /// Provider, device and address of everything that libfabric finds.
 fn devices_of(library: &'static Library) -> Vec<(String, String, String)> {
@@ -374,7 +392,7 @@ fn devices_of(library: &'static Library) -> Vec<(String, String, String)> {
         (
             text(fabric_attr(info).prov_name),
             text(domain_attr(info).name),
-            address.filter(|text| !text.is_empty()).unwrap_or_else(|| "no IP address".into()),
+            address.filter(|text| !text.is_empty()).unwrap_or_else(|| NO_IP.into()),
         )
     };
     let mut devices: Vec<_> = found.all().map(describe).collect();

@@ -39,6 +39,27 @@ fn what_is_not_found_is_told_with_what_was_tried_and_what_there_is() {
     assert!(told(&fake, URI).contains("finds no device"));
 }
 
+/// libfabric offers such devices by native addresses, or not at all.
+#[test]
+fn infiniband_without_an_ip_address_is_told_what_it_needs() {
+    let native = Device { format: raw::FI_SOCKADDR_IB, name_bytes: 48, ..Device::verbs() };
+    let fake = Fake::new(native);
+    for uri in ["ofi+verbs://", "ofi+verbs://mlx5_0", "ofi+verbs://:7000", "ofi+verbs://127.0.0.1"]
+    {
+        let error = told(&fake, uri);
+        for part in [uri, "mlx5_0 (no IP address)", "IP over InfiniBand (IPoIB)"] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+    }
+    let fake = Fake::new(Device::tcp());
+    assert!(told(&fake, "ofi+verbs://").contains("finds no device"));
+    assert!(told(&fake, "ofi+verbs://").contains("IPoIB"));
+    // One that has an address.
+    let fake = Fake::new(Device::verbs());
+    assert!(!told(&fake, "ofi+verbs://mlx5_7").contains("IPoIB"));
+    assert!(!told(&Fake::new(Device::shm()), URI).contains("IPoIB"));
+}
+
 #[test]
 fn devices_that_cannot_do_it_are_told_with_why() {
     let fake = Fake::new(Device { message_bytes: 2048, ..Device::tcp() });
