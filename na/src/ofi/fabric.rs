@@ -27,8 +27,11 @@ use crate::sync::Arc;
 use crate::{Error, TrafficClass};
 
 /// Entries of the completion queue, as C Mercury asks for (`NA_OFI_CQ_SIZE`): providers' defaults
-/// are smaller than what a busy server has in flight.
+/// are smaller than what a busy server has in flight. A device may have less: [`cq_sizes`].
 const CQ_ENTRIES: usize = 131_072;
+
+/// A provider that says nothing about its queues has room for so many entries, or an error.
+const CQ_ENTRIES_MIN: usize = 1024;
 
 /// Bytes of a tag, which goes as the data of a message (as in `na_ofi_domain_open`).
 const TAG_BYTES: usize = 4;
@@ -434,22 +437,7 @@ impl Ep {
         let opened =
             unsafe { call::endpoint(domain.domain, domain.info.as_ptr(), &raw mut this.ep) };
         check(library, "cannot open the endpoint", opened)?;
-        let mut attr: raw::fi_cq_attr = zeroed();
-        attr.size = CQ_ENTRIES;
-        attr.format = raw::FI_CQ_FORMAT_TAGGED;
-        attr.wait_obj = if wait_fd { raw::FI_WAIT_FD } else { raw::FI_WAIT_NONE };
-        // SAFETY: the domain is open.
-        let mut opened = unsafe { call::cq_open(domain.domain, &raw mut attr, &raw mut this.cq) };
-        if opened < 0 && wait_fd {
-            let refused = opened;
-            attr.wait_obj = raw::FI_WAIT_NONE;
-            // SAFETY: the domain is open.
-            opened = unsafe { call::cq_open(domain.domain, &raw mut attr, &raw mut this.cq) };
-            if opened == 0 {
-                told_polled(library, refused);
-            }
-        }
-        check(library, "cannot open the completion queue", opened)?;
+        let waits = this.open_cq(wait_fd)?;
         let both = raw::FI_SEND | raw::FI_RECV;
         // SAFETY: both are open; a completion queue begins with its `fid`.
         let bound = unsafe { call::ep_bind(this.ep, this.cq.cast(), both) };
@@ -467,7 +455,7 @@ impl Ep {
         // SAFETY: open and bound.
         let enabled = unsafe { call::enable(this.ep) };
         check(library, "cannot enable the endpoint", enabled)?;
-        if attr.wait_obj == raw::FI_WAIT_FD {
+        if waits {
             let mut fd = -1;
             // SAFETY: the queue is open and waits on a descriptor.
             let got = unsafe { call::cq_wait_fd(this.cq, &raw mut fd) };
@@ -477,6 +465,53 @@ impl Ep {
             }
         }
         Ok(this)
+    }
+
+    /// Opens the completion queue; whether it waits on a descriptor.
+    fn open_cq(&mut self, wait_fd: bool) -> Result<bool, Error> {
+        let library = self.domain.lib;
+        let mut tried = Vec::new();
+        let waits = wait_fd.then(|| self.open_cq_with(raw::FI_WAIT_FD, &mut tried));
+        if waits == Some(0) {
+            return Ok(true);
+        }
+        let opened = self.open_cq_with(raw::FI_WAIT_NONE, &mut tried);
+        let sizes: Vec<_> = tried.iter().map(|size| size_text(*size)).collect();
+        let what = format!("cannot open the completion queue; sizes tried: {}", sizes.join(", "));
+        check(library, &what, opened)?;
+        if let Some(refused) = waits {
+            told_polled(library, refused);
+        }
+        Ok(false)
+    }
+
+    /// The same with that wait object. 0, or the negated number of the last error; `tried` gets the
+    /// sizes that were refused.
+    fn open_cq_with(&mut self, wait_obj: u32, tried: &mut Vec<usize>) -> c_int {
+        let info = &self.domain.info;
+        let mut opened = 0;
+        for size in cq_sizes(info.tx_attr().size, info.rx_attr().size) {
+            // Each time anew: providers write to it.
+            let mut attr: raw::fi_cq_attr = zeroed();
+            (attr.size, attr.wait_obj, attr.format) = (size, wait_obj, raw::FI_CQ_FORMAT_TAGGED);
+            // SAFETY: the domain is open.
+            opened = unsafe { call::cq_open(self.domain.domain, &raw mut attr, &raw mut self.cq) };
+            if opened == 0 {
+                if size != CQ_ENTRIES {
+                    let size = size_text(size);
+                    tracing::debug!(size, "the completion queue is smaller than was asked for");
+                }
+                break;
+            }
+            if !tried.contains(&size) {
+                tried.push(size);
+            }
+            // What a kernel, or a provider, says of a queue that is too long.
+            if !matches!(-opened, libc::EINVAL | libc::ENOMEM) {
+                break;
+            }
+        }
+        opened
     }
 
     /// Becomes readable when there may be something to read; see [`may_wait`](Self::may_wait).
@@ -549,6 +584,28 @@ impl Drop for Ep {
             tracing::warn!(error, "libfabric refused to close a completion queue");
         }
     }
+}
+
+/// Sizes of a completion queue that are asked for, one after the other; 0 stands for what the
+/// provider thinks right. `efa` hands the size to the device, whose kernel driver refuses more than
+/// it has (`efa_create_cq`), while other providers have queues that grow, or take what there is.
+///
+/// The least is what a provider says that it has in hand of messages and receives at a time: it
+/// takes no more than there will be room for, whatever the size (`FI_RM_ENABLED` in
+/// `fi_domain.3`), so a smaller queue makes operations wait, and loses none.
+fn cq_sizes(sends: usize, receives: usize) -> Vec<usize> {
+    let least = sends.saturating_add(receives).max(CQ_ENTRIES_MIN);
+    let halves = std::iter::successors(Some(CQ_ENTRIES), |size| Some(size / 2));
+    let mut sizes: Vec<usize> = halves.take_while(|size| *size >= least).collect();
+    if sizes.is_empty() {
+        sizes.push(CQ_ENTRIES);
+    }
+    sizes.push(0);
+    sizes
+}
+
+fn size_text(size: usize) -> String {
+    if size == 0 { "the provider's default".to_owned() } else { size.to_string() }
 }
 
 /// There is no wait descriptor, as a call has just returned.

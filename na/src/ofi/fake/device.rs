@@ -33,6 +33,8 @@ pub(in crate::ofi) struct Device {
     pub(in crate::ofi) wait_fd: bool,
     /// The end of a buffer for many messages has a completion of its own.
     pub(in crate::ofi) releases_apart: bool,
+    /// Most entries of a completion queue.
+    pub(in crate::ofi) cq_entries: usize,
 }
 
 impl Device {
@@ -57,6 +59,7 @@ impl Device {
             data_bytes: 8,
             wait_fd: true,
             releases_apart: false,
+            cq_entries: usize::MAX,
         }
     }
 
@@ -108,6 +111,7 @@ impl Device {
             receives: 8192,
             data_bytes: 4,
             wait_fd: false,
+            cq_entries: 32_768,
             ..Self::tcp()
         }
     }

@@ -129,6 +129,8 @@ unsafe impl Send for Place {}
 #[derive(Debug, Default)]
 struct Queue {
     done: Vec<Done>,
+    /// Most entries.
+    entries: usize,
     /// Readable when something was put in.
     bell: Option<OwnedFd>,
 }
@@ -182,6 +184,8 @@ pub(super) struct State {
     failures: HashMap<Call, Answer>,
     counts: HashMap<Call, usize>,
     pub(super) searches: Vec<Search>,
+    /// Sizes of completion queues that were asked for.
+    pub(super) cq_sizes: Vec<usize>,
     pub(super) domains: Vec<Opening>,
     pub(super) opened: Vec<Opening>,
     pub(super) registrations: Vec<Registration>,
@@ -300,6 +304,7 @@ impl Fake {
             failures: HashMap::new(),
             counts: HashMap::new(),
             searches: Vec::new(),
+            cq_sizes: Vec::new(),
             domains: Vec::new(),
             opened: Vec::new(),
             registrations: Vec::new(),

@@ -13,6 +13,9 @@ use super::{
 };
 use crate::sync::{Arc, MutexGuard, lock};
 
+/// Entries of a completion queue of which nobody has said how many.
+const CQ_ENTRIES: usize = 1024;
+
 /// An object: libfabric's part, and what stands behind it.
 #[repr(C)]
 pub(super) struct Object<F> {
@@ -287,9 +290,17 @@ unsafe extern "C" fn cq_open(
 ) -> c_int {
     // SAFETY: a function of domains; the caller's attributes.
     let (this, attr) = unsafe { (Domain::of(domain), &*attr) };
-    if let Some(errno) = this.state().refused(Call::CqOpen) {
+    let mut state = this.state();
+    state.cq_sizes.push(attr.size);
+    if let Some(errno) = state.refused(Call::CqOpen) {
         return -errno;
     }
+    drop(state);
+    let most = this.device.cq_entries;
+    if attr.size > most {
+        return -libc::EINVAL;
+    }
+    let entries = if attr.size == 0 { most.min(CQ_ENTRIES) } else { attr.size };
     assert_eq!(attr.format, raw::FI_CQ_FORMAT_TAGGED, "others are not done by the fake");
     let waits = attr.wait_obj == raw::FI_WAIT_FD;
     if waits && !this.device.wait_fd {
@@ -299,7 +310,7 @@ unsafe extern "C" fn cq_open(
     let bell = waits.then(|| rustix::event::eventfd(0, flags).expect("an eventfd"));
     let opened = raw::fid_cq { fid: fid(&CQ), ops: (&raw const traffic::OF_CQ).cast_mut() };
     let (opened, number) = Cq::open(&this.shared, this.number, &this.device, opened);
-    this.state().queues.insert(number, Queue { done: Vec::new(), bell });
+    this.state().queues.insert(number, Queue { done: Vec::new(), entries, bell });
     // SAFETY: the caller's place for it.
     unsafe { *cq = opened.cast() };
     0

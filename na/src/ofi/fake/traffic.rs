@@ -16,6 +16,8 @@ const HELD_MAX: usize = 512;
 
 /// The first interface version of which the entry of an error names the sender, behind the rest.
 const NAMES_SENDER_SINCE: Version = Version { major: 1, minor: 20 };
+/// Entries of a completion queue that one operation may need.
+const ROOM_MIN: usize = 2;
 
 /// What stands where a page says that a field is not valid.
 const RUBBISH: usize = 0x5a5a_5a5a_5a5a_5a58;
@@ -124,6 +126,14 @@ struct Outgoing {
 }
 
 impl State {
+    /// Whether a completion more would overrun the queue: then nothing is taken that has one
+    /// (`FI_RM_ENABLED`).
+    fn is_full(&self, endpoint: u64) -> bool {
+        let cq = self.endpoints.get(&endpoint).and_then(|endpoint| endpoint.cq);
+        let queue = cq.and_then(|cq| self.queues.get(&cq));
+        queue.is_some_and(|queue| queue.done.len() + ROOM_MIN > queue.entries)
+    }
+
     /// Puts a completion where it belongs: at the end, or anywhere, but that those of requests stay
     /// in their order.
     fn complete(&mut self, endpoint: u64, done: Done) {
@@ -138,8 +148,12 @@ impl State {
         let choices = queue.done.len() - first + 1;
         let at = if shuffles { first + self.random.below(choices) } else { queue.done.len() };
         queue.done.insert(at, done);
+        let overrun = queue.done.len() > queue.entries;
         if !self.holds {
             queue.ring();
+        }
+        if overrun {
+            self.complain("a completion queue is overrun");
         }
     }
 
@@ -231,6 +245,9 @@ impl State {
             posted.tag == message.tag
                 && posted.from.as_ref().is_none_or(|from| *from == message.from)
         };
+        if self.is_full(endpoint) {
+            return false;
+        }
         let Some(own) = self.endpoints.get_mut(&endpoint) else { return false };
         match own.posted.iter().position(fits) {
             Some(at) => self.fill(endpoint, at, message),
@@ -350,7 +367,7 @@ fn transmit(ep: *mut raw::fid_ep, message: Outgoing) -> ssize_t {
     for (piece, desc) in pieces.iter().zip(&descs) {
         state.check_local(this.number, *piece, *desc, raw::FI_SEND);
     }
-    if state.is_not_now() {
+    if state.is_not_now() || state.is_full(this.number) {
         return -libc::EAGAIN as ssize_t;
     }
     let mut bytes = Vec::with_capacity(len);
@@ -480,7 +497,7 @@ fn receive(ep: *mut raw::fid_ep, call: Call, posted: Posted, desc: usize, from: 
     state.check_local(this.number, (posted.place, posted.len), desc, raw::FI_RECV);
     let is_any = from == u64::MAX;
     let from = if is_any { None } else { state.peer(this.number, from) };
-    if state.is_not_now() {
+    if state.is_not_now() || state.is_full(this.number) {
         return -libc::EAGAIN as ssize_t;
     }
     let context = std::ptr::without_provenance_mut(posted.context);
@@ -581,7 +598,7 @@ unsafe fn transfer(ep: *mut raw::fid_ep, msg: &raw::fi_msg_rma, put: bool) -> ss
     }
     let access = if put { raw::FI_WRITE } else { raw::FI_READ };
     state.check_local(this.number, local[0], desc, access);
-    if state.is_not_now() {
+    if state.is_not_now() || state.is_full(this.number) {
         return -libc::EAGAIN as ssize_t;
     }
     let (addr, key, len) = (remote.addr, remote.key, remote.len);

@@ -94,6 +94,47 @@ fn what_fails_while_an_endpoint_is_opened_is_named_and_all_is_closed() {
     assert_eq!(fake.count_open(), 0);
 }
 
+/// The driver of `efa` refuses a queue that is longer than the device has; the size for which there
+/// is a wait descriptor is better than one without.
+#[test]
+fn a_device_with_a_short_completion_queue_is_opened() {
+    for (device, uri, asked) in [
+        (Device::efa(), "ofi+efa://", &[131_072, 65_536, 32_768][..]),
+        (
+            Device { cq_entries: 20_000, ..Device::efa() },
+            "ofi+efa://",
+            &[131_072, 65_536, 32_768, 16_384],
+        ),
+        // Not enough for what it takes of receives and messages: what it thinks right.
+        (
+            Device { cq_entries: 9000, ..Device::efa() },
+            "ofi+efa://",
+            &[131_072, 65_536, 32_768, 16_384, 0],
+        ),
+        (
+            Device { cq_entries: 8192, ..Device::tcp() },
+            URI,
+            &[131_072, 65_536, 32_768, 16_384, 8192],
+        ),
+        (Device::tcp(), URI, &[131_072]),
+    ] {
+        let fake = Fake::new(device);
+        let node = Node::open(&fake, uri);
+        assert_eq!(fake.state().cq_sizes, asked);
+        assert_eq!(node.endpoint.wait_fd().is_some(), uri == URI);
+    }
+    let fake = Fake::new(Device::tcp());
+    fake.refuse(Call::CqOpen, raw::FI_EINVAL, usize::MAX);
+    let error = told(&fake, URI);
+    let sizes = "131072, 65536, 32768, 16384, 8192, the provider's default: ";
+    assert!(error.contains(sizes) && error.contains("Invalid argument"), "{error}");
+    // An error that is not about the size.
+    fake.state().cq_sizes.clear();
+    fake.refuse(Call::CqOpen, raw::FI_EACCES, usize::MAX);
+    assert!(told(&fake, URI).contains("sizes tried: 131072: "));
+    assert_eq!(fake.state().cq_sizes, [131_072; 2], "with a wait descriptor and without");
+}
+
 #[test]
 fn an_address_that_is_not_taken_is_an_error_of_the_lookup_alone() {
     let fake = Fake::new(Device::tcp());

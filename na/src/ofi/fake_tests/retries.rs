@@ -59,6 +59,41 @@ fn nothing_is_lost_and_order_is_kept_when_nothing_is_taken_for_a_while() {
     }
 }
 
+/// A device takes no more than it can report (`FI_RM_ENABLED`), however few entries its completion
+/// queue has: what is not taken waits.
+#[test]
+fn a_short_completion_queue_loses_nothing() {
+    for (device, uri) in [(Device::tcp(), URI), (Device::efa(), "ofi+efa://")] {
+        let fake = Fake::new(Device { cq_entries: 8, inject_bytes: 0, ..device });
+        let (a, b) = Node::pair(&fake, uri);
+        let (to_b, to_a) = (a.addr_of(&b), b.addr_of(&a));
+        let remote = b.register(vec![9; 64], Access::ReadOnly);
+        let local = a.register(vec![0; 64], Access::ReadWrite);
+        let requests: Vec<_> = (0..40).map(|_| b.recv_unexpected()).collect();
+        let answers: Vec<_> = (0..40).map(|_| b.recv_expected(&to_a, 7)).collect();
+        fake.hold(true);
+        let mut ops = Vec::new();
+        for number in 0..40u8 {
+            ops.push(a.send_unexpected(&to_b, number.into(), &[number; 300]));
+            ops.push(a.send_expected(&to_b, 7, &[number; 300]));
+            let (local, remote) = (local.clone(), a.told(&b, &remote));
+            let (local_offset, remote_offset, len) = (0, 0, 64);
+            let transfer = Transfer { local, local_offset, remote, remote_offset, len };
+            ops.push(a.transfer(false, &to_b, transfer));
+        }
+        fake.hold(false);
+        for op in ops {
+            sent(both(&a, &b, &a, op)).unwrap();
+        }
+        for number in 0..40u8 {
+            let request = received(both(&a, &b, &b, requests[usize::from(number)]));
+            assert_eq!(request, (number.into(), vec![number; 300]));
+            let answer = received(both(&a, &b, &b, answers[usize::from(number)]));
+            assert_eq!(answer, (7, vec![number; 300]));
+        }
+    }
+}
+
 #[test]
 fn a_refused_injection_is_an_ordinary_message() {
     for errno in [raw::FI_EAGAIN, raw::FI_EINVAL, raw::FI_ENOSYS] {
