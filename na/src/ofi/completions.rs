@@ -15,12 +15,13 @@ use super::address::RAW_BYTES_MAX;
 use super::address::RawAddr;
 use super::core::Core;
 use super::fabric::{failed, zeroed};
+use super::failures::Meaning;
 use super::peers::Peer;
-use super::queue::means_gone;
+use super::queue::unreachable;
 use super::slots::Slot;
 use super::unexpected::Waiting;
 use crate::matching::{Arrived, Kind};
-use crate::{Addr, Arrival, Completion, DeniedReason, Error, Tag};
+use crate::{Addr, Arrival, Completion, Error, Tag};
 
 /// Entries read at a time, as in C Mercury.
 const BATCH: usize = 16;
@@ -304,10 +305,57 @@ impl Core {
     }
 
     fn failed(&mut self, index: u32, entry: &raw::fi_cq_err_entry, detail: &str) {
-        if self.sends_again(index, entry.err) {
+        let meaning = self.provider.meaning(entry.err, entry.prov_errno);
+        let is_gone = meaning == Some(Meaning::Gone);
+        if self.sends_again(index, is_gone || entry.err == libc::ECANCELED) {
             return;
         }
-        let with = match self.slots.get(index) {
+        let Some(with) = self.with(index, entry, detail) else { return };
+        let part = match self.slots.get(index) {
+            Slot::Part { transfer } => Some(*transfer),
+            _ => None,
+        };
+        let reason = self.reason(entry.err, Some(detail));
+        let error = match meaning {
+            Some(Meaning::Gone) => unreachable(&with, reason.clone()),
+            Some(Meaning::Denied(reason)) if part.is_some() => {
+                let peer = with.uri().to_owned();
+                tracing::debug!(peer, detail, "a transfer was refused");
+                Error::Denied { peer, reason }
+            }
+            _ => match self.error_of(&with, entry.err, Some(detail)) {
+                // Not by us: some providers end what was on its way over a connection in this way,
+                // and close the connection when the other side refuses a transfer.
+                Error::Canceled => Error::PeerGone {
+                    peer: with.uri().to_owned(),
+                    reason: "libfabric gave the operation up, as for a connection that was closed \
+                             (by a peer that is gone, or one that refuses a transfer)"
+                        .to_owned(),
+                },
+                error => error,
+            },
+        };
+        match part {
+            Some(transfer) => {
+                self.slots.take(index);
+                if let Some(peer) = with.state::<Peer>()
+                    && (entry.err == libc::ECANCELED || is_gone)
+                {
+                    peer.set_torn(true);
+                }
+                self.part_ended(transfer, Err(error));
+            }
+            None => self.end_slot(index, Err(error)),
+        }
+        if is_gone {
+            self.lose(&with, reason);
+        }
+    }
+
+    /// With whom an operation was that failed; `None` if it was with nobody: a buffer for requests,
+    /// with which this deals.
+    fn with(&mut self, index: u32, entry: &raw::fi_cq_err_entry, detail: &str) -> Option<Addr> {
+        match self.slots.get(index) {
             Slot::Unexpected { buffer } => {
                 let buffer = *buffer;
                 tracing::warn!(
@@ -318,7 +366,7 @@ impl Core {
                 if !self.given_back(index, buffer, entry.flags) {
                     self.unexpected.doubt(buffer);
                 }
-                return;
+                None
             }
             Slot::Part { transfer } => {
                 let transfer = *transfer;
@@ -327,50 +375,6 @@ impl Core {
             Slot::Send { to, .. } => Some(to.clone()),
             Slot::Recv { from, .. } => Some(from.clone()),
             Slot::Free => None,
-        };
-        let Some(with) = with else { return };
-        let is_part = matches!(self.slots.get(index), Slot::Part { .. });
-        let error = match self.error_of(&with, entry.err, Some(detail)) {
-            _ if is_part && let Some(reason) = denied(entry.err) => {
-                let peer = with.uri().to_owned();
-                tracing::debug!(peer, detail, "a transfer was refused");
-                Error::Denied { peer, reason }
-            }
-            // Not by us: some providers end what was on its way over a connection in this way, and
-            // close the connection when the other side refuses a transfer.
-            Error::Canceled => Error::PeerGone {
-                peer: with.uri().to_owned(),
-                reason: "libfabric gave the operation up, as for a connection that was closed (by \
-                         a peer that is gone, or one that refuses a transfer)"
-                    .to_owned(),
-            },
-            error => error,
-        };
-        match self.slots.get(index) {
-            Slot::Part { transfer } => {
-                let transfer = *transfer;
-                self.slots.take(index);
-                if let Some(peer) = with.state::<Peer>()
-                    && (entry.err == libc::ECANCELED || means_gone(entry.err))
-                {
-                    peer.set_torn(true);
-                }
-                self.part_ended(transfer, Err(error));
-            }
-            _ => self.end_slot(index, Err(error)),
         }
-        if means_gone(entry.err) {
-            let said = self.domain.lib.strerror(entry.err);
-            self.lose(&with, said);
-        }
-    }
-}
-
-/// What a peer's refusal of a transfer means, where a provider passes it on.
-fn denied(errno: c_int) -> Option<DeniedReason> {
-    match errno as u32 {
-        raw::FI_EACCES | raw::FI_EPERM => Some(DeniedReason::Access),
-        raw::FI_ENOKEY | raw::FI_EKEYREJECTED => Some(DeniedReason::NoSuchKey),
-        _ => None,
     }
 }

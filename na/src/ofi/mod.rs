@@ -21,7 +21,7 @@
 //! |---|---|
 //! | a short message whose connection ends | is lost without a word: it was injected, and libfabric reports no failure of those; use deadlines |
 //! | a peer that dies | is noticed when something is sent to it, if the provider notices; a receive alone waits: use deadlines |
-//! | a denied transfer | ends with an error, usually without the reason; some providers give up the connection |
+//! | a denied transfer | ends with an error, with the reason where the provider or its device tells it (`failures`); some providers give up the connection |
 //! | a transfer of nothing | succeeds without asking |
 //! | taking a key back | as good as the provider's: a transfer that has begun may still read or write the memory, and `verbs` keeps it within reach of peers (`docs/transports.md`). So keep memory registered until its peers are done, as in C |
 //! | a smaller message limit of the peer | is not known |
@@ -32,7 +32,7 @@
 //! # Files
 //!
 //! `endpoint` (the calls) · `core` (the state) · `queue` (handing over, trying again) · `slots`
-//! (what libfabric has) · `sinks` (for late messages) · `completions` (what it reports) ·
+//! (what libfabric has) · `sinks` (for late messages) · `completions` (what it reports), `failures` (what errors mean) ·
 //! `unexpected` (buffers for requests) · `transfer` (puts and gets) · `memory` (registrations,
 //! descriptions) · `local` (registered buffers for messages) · `peers`, `address` · `search`,
 //! `nearest`, `provider` (from a URI to a device) · `fabric` (libfabric's objects) · `cxi` (Slingshot's own) ·
@@ -44,6 +44,7 @@ mod core;
 mod cxi;
 mod endpoint;
 mod fabric;
+mod failures;
 #[cfg(test)]
 mod fake;
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use ofi_sys::{Version, raw};
 
+use super::failures::{self, Code};
 use super::opx;
 
 /// Form of an address.
@@ -61,6 +62,8 @@ pub(super) struct Provider {
     /// Its devices lead to one fabric, so that processes which name none take those that are near
     /// ([`nearest`](super::nearest)). Not so interfaces of IP networks; `opx` chooses by itself.
     pub(super) spreads: bool,
+    /// What errors of its devices say of the peer.
+    pub(super) codes: &'static [Code],
     /// One line for people.
     pub(super) summary: &'static str,
 }
@@ -119,6 +122,7 @@ const BASE: Provider = Provider {
     local_first: false,
     caches: false,
     spreads: false,
+    codes: &[],
     summary: "",
 };
 
@@ -152,6 +156,7 @@ const CXI: Provider = Provider {
     wait_fd: true,
     classes: true,
     spreads: true,
+    codes: &failures::CXI,
     summary: "HPE Slingshot",
     ..BASE
 };
@@ -192,6 +197,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         local_first: true,
         caches: true,
         spreads: true,
+        codes: &failures::VERBS,
         summary: "InfiniBand and RoCE",
         ..BASE
     },
@@ -213,6 +219,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         classes: true,
         local_first: true,
         spreads: true,
+        codes: &failures::EFA,
         summary: "AWS Elastic Fabric Adapter",
         ..BASE
     },

@@ -21,6 +21,7 @@ use ofi_sys::{call, raw};
 
 use super::core::Core;
 use super::fabric::{failed, unavailable};
+use super::failures::means_gone;
 use super::local;
 use super::peers::Peer;
 use super::slots::{self, Slot};
@@ -215,7 +216,7 @@ impl Core {
     /// Operations with a peer end: it cannot be reached, or not any more.
     pub(super) fn lose(&mut self, to: &Addr, reason: String) {
         let Some(peer) = to.state::<Peer>() else { return };
-        let error = unreachable(to, peer, reason);
+        let error = unreachable(to, reason);
         peer.set_reached(false);
         let queue = self.queues.remove(&to.peer_id());
         for entry in queue.into_iter().flat_map(|queue| queue.entries) {
@@ -322,11 +323,10 @@ impl Core {
     /// of a transfer; `true`: it goes over the next one. Only what does no harm if it comes twice,
     /// which a response does not; and for [`AGAIN_LIMIT`], because a provider may learn late that
     /// its connection is closed, and the peer may be gone.
-    pub(super) fn sends_again(&mut self, index: u32, errno: c_int) -> bool {
+    pub(super) fn sends_again(&mut self, index: u32, is_lost: bool) -> bool {
         let Slot::Send { kind, to, posted, given_up, again, .. } = self.slots.get(index) else {
             return false;
         };
-        let is_lost = errno == libc::ECANCELED || means_gone(errno);
         let since = again.unwrap_or_else(Instant::now);
         let in_time = since.elapsed() < AGAIN_LIMIT;
         if !is_lost || *kind != Kind::Expected || *given_up || !in_time || !is_torn(to) {
@@ -483,20 +483,21 @@ impl Core {
         result
     }
 
-    /// What an error number of libfabric means for an operation with a peer.
-    pub(super) fn error_of(&self, with: &Addr, errno: c_int, detail: Option<&str>) -> Error {
-        let library = self.domain.lib;
-        let said = library.strerror(errno);
-        let reason = match detail.filter(|detail| !detail.is_empty() && *detail != said) {
+    /// An error number of libfabric in words.
+    pub(super) fn reason(&self, errno: c_int, detail: Option<&str>) -> String {
+        let said = self.domain.lib.strerror(errno);
+        match detail.filter(|detail| !detail.is_empty() && *detail != said) {
             Some(detail) => format!("{said} ({errno}; {detail})"),
             None => format!("{said} ({errno})"),
-        };
+        }
+    }
+
+    /// What an error number of libfabric means for an operation with a peer.
+    pub(super) fn error_of(&self, with: &Addr, errno: c_int, detail: Option<&str>) -> Error {
+        let reason = self.reason(errno, detail);
         match errno {
             libc::ECANCELED => Error::Canceled,
-            _ if means_gone(errno) => match with.state::<Peer>() {
-                Some(peer) => unreachable(with, peer, reason),
-                None => Error::Unreachable { peer: with.uri().to_owned(), reason },
-            },
+            _ if means_gone(errno) => unreachable(with, reason),
             _ if errno == raw::FI_ETRUNC as c_int || errno == libc::EMSGSIZE => {
                 let reason = format!("a message was longer than agreed: {reason}");
                 Error::Protocol { peer: with.uri().to_owned(), reason }
@@ -513,30 +514,10 @@ fn is_torn(to: &Addr) -> bool {
     to.state::<Peer>().is_some_and(Peer::is_torn)
 }
 
-/// Whether an error says that the peer cannot be reached, or not any more.
-pub(super) fn means_gone(errno: c_int) -> bool {
-    matches!(
-        errno,
-        libc::ECONNREFUSED
-            | libc::ECONNRESET
-            | libc::ECONNABORTED
-            | libc::ENOTCONN
-            | libc::EPIPE
-            | libc::ESHUTDOWN
-            | libc::EHOSTUNREACH
-            | libc::EHOSTDOWN
-            | libc::ENETUNREACH
-            | libc::ENETDOWN
-            | libc::EADDRNOTAVAIL
-            | libc::ETIMEDOUT
-            | libc::ENODEV
-            | libc::ENXIO
-    )
-}
-
-fn unreachable(with: &Addr, peer: &Peer, reason: String) -> Error {
+/// The error of a peer that cannot be reached, or not any more.
+pub(super) fn unreachable(with: &Addr, reason: String) -> Error {
     let uri = with.uri().to_owned();
-    match peer.was_reached() {
+    match with.state::<Peer>().is_some_and(Peer::was_reached) {
         true => Error::PeerGone { peer: uri, reason },
         false => Error::Unreachable { peer: uri, reason },
     }

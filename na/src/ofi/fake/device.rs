@@ -1,5 +1,7 @@
 //! What there is to be found: devices, as their providers describe them.
 
+use std::ffi::c_int;
+
 use ofi_sys::raw;
 
 /// A device. Its values are those of the provider's source where they matter for us.
@@ -35,6 +37,25 @@ pub(in crate::ofi) struct Device {
     pub(in crate::ofi) releases_apart: bool,
     /// Most entries of a completion queue.
     pub(in crate::ofi) cq_entries: usize,
+    /// How operations end with somebody who is not there, or does not allow them.
+    pub(in crate::ofi) faults: Faults,
+}
+
+/// An error: libfabric's number, and the device's own.
+pub(in crate::ofi) type Fault = (c_int, c_int);
+
+/// What a device reports.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::ofi) struct Faults {
+    pub(in crate::ofi) no_peer: Fault,
+    pub(in crate::ofi) no_key: Fault,
+    pub(in crate::ofi) no_access: Fault,
+    pub(in crate::ofi) out_of_range: Fault,
+}
+
+/// That number, with one of the device's which means nothing.
+pub(super) fn plain(errno: c_int) -> Fault {
+    (errno, errno + 1000)
 }
 
 impl Device {
@@ -60,6 +81,12 @@ impl Device {
             wait_fd: true,
             releases_apart: false,
             cq_entries: usize::MAX,
+            faults: Faults {
+                no_peer: plain(libc::EHOSTUNREACH),
+                no_key: plain(raw::FI_ENOKEY as c_int),
+                no_access: plain(libc::EACCES),
+                out_of_range: plain(libc::EINVAL),
+            },
         }
     }
 
@@ -73,6 +100,12 @@ impl Device {
             takes_local: true,
             inject_bytes: 16 << 10,
             iov_limit: 4,
+            faults: Faults {
+                no_peer: (libc::EIO, 12),
+                no_key: (libc::EIO, 10),
+                no_access: (libc::EIO, 10),
+                out_of_range: (libc::EIO, 10),
+            },
             ..Self::tcp()
         }
     }
@@ -90,6 +123,12 @@ impl Device {
             inject_bytes: 192,
             iov_limit: 1,
             receives: 1024,
+            faults: Faults {
+                no_peer: (libc::EIO, 26),
+                no_key: (libc::EIO, 18),
+                no_access: (libc::EIO, 6),
+                out_of_range: (libc::EIO, 18),
+            },
             ..Self::tcp()
         }
     }
@@ -112,6 +151,12 @@ impl Device {
             data_bytes: 4,
             wait_fd: false,
             cq_entries: 32_768,
+            faults: Faults {
+                no_peer: (libc::ENOTCONN, 9),
+                no_key: (libc::EINVAL, 7),
+                no_access: (libc::EINVAL, 7),
+                out_of_range: (libc::EINVAL, 7),
+            },
             ..Self::tcp()
         }
     }

@@ -32,7 +32,8 @@ use std::os::fd::OwnedFd;
 
 use ofi_sys::{Library, Version};
 
-pub(super) use self::device::Device;
+use self::device::plain;
+pub(super) use self::device::{Device, Fault};
 pub(super) use self::library::symbol;
 use self::traffic::{Done, Held, Posted};
 use crate::ofi::endpoint::OfiEndpoint;
@@ -219,11 +220,11 @@ impl State {
     /// Counts a call; the number of the error with which it is refused, if it is.
     fn refused(&mut self, call: Call) -> Option<c_int> {
         *self.counts.entry(call).or_default() += 1;
-        take_one(&mut self.refusals, call)
+        take_one(&mut self.refusals, call).map(|(errno, _)| errno)
     }
 
-    /// The number of the error in which an operation that was taken ends, if it does.
-    fn fails(&mut self, call: Call) -> Option<c_int> {
+    /// The error in which an operation that was taken ends, if it does.
+    fn fails(&mut self, call: Call) -> Option<Fault> {
         take_one(&mut self.failures, call)
     }
 
@@ -238,26 +239,26 @@ impl State {
     }
 }
 
-/// The number of an error for so many calls, when so many others were made.
+/// An error for so many calls, when so many others were made.
 #[derive(Debug)]
 struct Answer {
-    errno: c_int,
+    fault: Fault,
     times: usize,
     after: usize,
 }
 
-fn take_one(of: &mut HashMap<Call, Answer>, call: Call) -> Option<c_int> {
-    let Answer { errno, times, after } = of.get_mut(&call)?;
+fn take_one(of: &mut HashMap<Call, Answer>, call: Call) -> Option<Fault> {
+    let Answer { fault, times, after } = of.get_mut(&call)?;
     if *after > 0 {
         *after -= 1;
         return None;
     }
-    let errno = *errno;
+    let fault = *fault;
     *times = times.saturating_sub(1);
     if *times == 0 {
         of.remove(&call);
     }
-    Some(errno)
+    Some(fault)
 }
 
 /// What all objects of a network share.
@@ -349,13 +350,13 @@ impl Fake {
 
     /// The next `times` calls of that kind are refused.
     pub(super) fn refuse(&self, call: Call, errno: u32, times: usize) {
-        let answer = Answer { errno: errno as c_int, times, after: 0 };
+        let answer = Answer { fault: plain(errno as c_int), times, after: 0 };
         self.state().refusals.insert(call, answer);
     }
 
     /// One call of that kind is refused, when so many were not.
     pub(super) fn refuse_after(&self, after: usize, call: Call, errno: u32) {
-        let answer = Answer { errno: errno as c_int, times: 1, after };
+        let answer = Answer { fault: plain(errno as c_int), times: 1, after };
         self.state().refusals.insert(call, answer);
     }
 
@@ -366,8 +367,12 @@ impl Fake {
 
     /// The next `times` operations of that kind are taken, and end in an error.
     pub(super) fn fail(&self, call: Call, errno: u32, times: usize) {
-        let answer = Answer { errno: errno as c_int, times, after: 0 };
-        self.state().failures.insert(call, answer);
+        self.fail_as(call, plain(errno as c_int), times);
+    }
+
+    /// The same, with the device's own number.
+    pub(super) fn fail_as(&self, call: Call, fault: Fault, times: usize) {
+        self.state().failures.insert(call, Answer { fault, times, after: 0 });
     }
 
     /// How often that was called.
@@ -394,7 +399,7 @@ impl Fake {
     pub(super) fn report(&self, errno: u32) {
         let mut state = self.state();
         let all: Vec<u64> = state.endpoints.keys().copied().collect();
-        all.into_iter().for_each(|number| state.report(number, errno as c_int));
+        all.into_iter().for_each(|number| state.report(number, plain(errno as c_int)));
     }
 
     /// A message of somebody arrives at the endpoint of that name, without data.

@@ -8,6 +8,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use libc::{iovec, ssize_t};
 use ofi_sys::{Version, raw};
 
+use super::device::{Fault, Faults, plain};
 use super::objects::{Object, functions};
 use super::{Call, Place, Queue, RemoteAccess, State};
 
@@ -76,8 +77,8 @@ pub(super) struct Done {
     tag: u64,
     /// libfabric's name of the sender.
     source: u64,
-    /// Number of the error, with its data.
-    error: Option<(c_int, Vec<u8>)>,
+    /// The error, with its data.
+    error: Option<(Fault, Vec<u8>)>,
 }
 
 impl Done {
@@ -95,8 +96,8 @@ impl Done {
         }
     }
 
-    fn failed(context: usize, flags: u64, errno: c_int) -> Self {
-        Self { error: Some((errno, Vec::new())), ..Self::of(context, flags) }
+    fn failed(context: usize, flags: u64, fault: Fault) -> Self {
+        Self { error: Some((fault, Vec::new())), ..Self::of(context, flags) }
     }
 
     fn is_request(&self) -> bool {
@@ -231,8 +232,8 @@ impl State {
         known.iter().position(|known| known.as_ref().is_some_and(same)).map(|at| at as u64)
     }
 
-    pub(super) fn report(&mut self, endpoint: u64, errno: c_int) {
-        self.complete(endpoint, Done::failed(0, 0, errno));
+    pub(super) fn report(&mut self, endpoint: u64, fault: Fault) {
+        self.complete(endpoint, Done::failed(0, 0, fault));
     }
 
     pub(super) fn deliver(&mut self, endpoint: u64, from: Vec<u8>, bytes: Vec<u8>) {
@@ -291,7 +292,7 @@ impl State {
             own.posted.remove(at);
         }
         if len < message.bytes.len() {
-            done.error = Some((raw::FI_ETRUNC as c_int, Vec::new()));
+            done.error = Some((plain(raw::FI_ETRUNC as c_int), Vec::new()));
         } else if caps & raw::FI_SOURCE != 0 {
             done.source = source.unwrap_or(u64::MAX);
             if source.is_none() && caps & raw::FI_SOURCE_ERR != 0 {
@@ -299,7 +300,7 @@ impl State {
                 if device.format == raw::FI_ADDR_CXI {
                     name[4..].fill(0);
                 }
-                done.error = Some((libc::EADDRNOTAVAIL, name));
+                done.error = Some((plain(libc::EADDRNOTAVAIL), name));
             }
         }
         self.complete(endpoint, done);
@@ -380,8 +381,10 @@ fn transmit(ep: *mut raw::fid_ep, message: Outgoing) -> ssize_t {
     let from = state.endpoints.get(&this.number).map(|own| own.name.clone()).unwrap_or_default();
     let fails = state.fails(call);
     let done = match (fails, state.named(&peer)) {
-        (Some(errno), _) => Done::failed(context.expose_provenance(), flags, errno),
-        (None, None) => Done::failed(context.expose_provenance(), flags, libc::EHOSTUNREACH),
+        (Some(fault), _) => Done::failed(context.expose_provenance(), flags, fault),
+        (None, None) => {
+            Done::failed(context.expose_provenance(), flags, this.device.faults.no_peer)
+        }
         (None, Some(target)) => {
             let held = Held { from, bytes, tag, data };
             if !state.arrive(target, held) {
@@ -559,7 +562,7 @@ pub(super) unsafe extern "C" fn cancel(ep: *mut raw::fid, context: *mut c_void) 
     let Some(at) = found else { return -libc::ENOENT as ssize_t };
     let posted = own.posted.remove(at);
     let kind = if posted.tag.is_some() { raw::FI_TAGGED } else { raw::FI_MSG };
-    let done = Done::failed(posted.context, raw::FI_RECV | kind, libc::ECANCELED);
+    let done = Done::failed(posted.context, raw::FI_RECV | kind, plain(libc::ECANCELED));
     state.complete(this.number, done);
     0
 }
@@ -605,11 +608,13 @@ unsafe fn transfer(ep: *mut raw::fid_ep, msg: &raw::fi_msg_rma, put: bool) -> ss
     state.accesses.push(RemoteAccess { put, addr, key, len });
     state.take_context(this.number, msg.context);
     state.name(this.number, msg.context, desc);
-    let moved = state.fails(call).map_or_else(|| state.moves(&peer, put, remote, local[0]), Err);
+    let faults = this.device.faults;
+    let moves = |state: &mut State| state.moves(&peer, put, remote, local[0], faults);
+    let moved = state.fails(call).map_or_else(|| moves(&mut state), Err);
     let (context, flags) = (msg.context.expose_provenance(), raw::FI_RMA | access);
     let done = match moved {
         Ok(()) => Done::of(context, flags),
-        Err(errno) => Done::failed(context, flags, errno),
+        Err(fault) => Done::failed(context, flags, fault),
     };
     state.complete(this.number, done);
     0
@@ -623,21 +628,22 @@ impl State {
         put: bool,
         remote: &raw::fi_rma_iov,
         local: (Place, usize),
-    ) -> Result<(), c_int> {
+        faults: Faults,
+    ) -> Result<(), Fault> {
         let target = self.named(peer).and_then(|number| self.endpoints.get(&number));
-        let target = target.ok_or(libc::EHOSTUNREACH)?;
+        let target = target.ok_or(faults.no_peer)?;
         let number = self.keys.get(&(target.domain, remote.key));
         let memory = number.and_then(|number| self.memories.get(number));
-        let memory = memory.filter(|own| own.enabled).ok_or(raw::FI_ENOKEY as c_int)?;
+        let memory = memory.filter(|own| own.enabled).ok_or(faults.no_key)?;
         let access = if put { raw::FI_REMOTE_WRITE } else { raw::FI_REMOTE_READ };
         if memory.access & access == 0 {
-            return Err(libc::EACCES);
+            return Err(faults.no_access);
         }
         let by_address = target.device.mr_mode & raw::FI_MR_VIRT_ADDR != 0;
         let base = if by_address { memory.base.0.addr() as u64 } else { 0 };
-        let offset = remote.addr.checked_sub(base).ok_or(libc::EINVAL)?;
+        let offset = remote.addr.checked_sub(base).ok_or(faults.out_of_range)?;
         if offset.checked_add(remote.len as u64).is_none_or(|end| end > memory.len as u64) {
-            return Err(libc::EINVAL);
+            return Err(faults.out_of_range);
         }
         let theirs = memory.base.0.wrapping_add(offset as usize);
         let (from, to) = if put { (local.0.0, theirs) } else { (theirs, local.0.0) };
@@ -712,7 +718,7 @@ unsafe extern "C" fn readerr(
     };
     let done = queue.done.remove(0);
     state.read(&done);
-    let (errno, data) = done.error.unwrap_or_default();
+    let ((errno, prov_errno), data) = done.error.unwrap_or_default();
     // SAFETY: the caller's entry, with as much room for data as it says.
     unsafe {
         let room = (*entry).err_data_size.min(data.len());
@@ -726,10 +732,10 @@ unsafe extern "C" fn readerr(
         (*entry).tag = done.tag;
         (*entry).olen = 0;
         (*entry).err = errno;
-        (*entry).prov_errno = errno + 1000;
         if state.api >= NAMES_SENDER_SINCE.number() {
             entry.add(1).cast::<u64>().write(done.source);
         }
+        (*entry).prov_errno = prov_errno;
     }
     1
 }

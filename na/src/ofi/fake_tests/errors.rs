@@ -135,6 +135,78 @@ fn errors_of_transfers_say_what_was_denied() {
     assert_eq!(denied(&error), Some(DeniedReason::NoSuchKey));
 }
 
+/// What real devices report: for each, an operation with a peer that is gone, and one that the peer
+/// does not allow.
+#[test]
+fn what_devices_report_is_understood() {
+    for (device, uri, key) in [
+        (Device::verbs(), "ofi+verbs://127.0.0.1:0", DeniedReason::Access),
+        (Device::cxi(), "ofi+cxi://cxi0", DeniedReason::NoSuchKey),
+        (Device::efa(), "ofi+efa://", DeniedReason::Access),
+    ] {
+        let fake = Fake::new(device);
+        fake.state().leaves_open = true;
+        let (a, b) = Node::pair(&fake, uri);
+        let to_b = a.addr_of(&b);
+        let readable = b.register(vec![3; 100], Access::ReadOnly);
+        let [mut transfer, stale] = transfers(&a, &b, &readable);
+        let mut forged = b.endpoint.mem_to_bytes(&readable);
+        forged[24] = Access::ReadWrite.bits();
+        transfer.remote = a.endpoint.mem_from_bytes(&forged).unwrap();
+        let is_denied = |error: &Error, wanted| match error {
+            Error::Denied { reason, peer } => *reason == wanted && peer == to_b.uri(),
+            _ => false,
+        };
+        let error = sent(a.wait(a.transfer(true, &to_b, transfer))).unwrap_err();
+        assert!(is_denied(&error, DeniedReason::Access), "{uri}: {error:?}");
+        drop(readable);
+        let error = sent(a.wait(a.transfer(false, &to_b, stale))).unwrap_err();
+        assert!(is_denied(&error, key), "{uri}: {error:?}");
+        // It is there all the same.
+        let waiting = a.recv_expected(&to_b, 7);
+        let recv = b.recv_unexpected();
+        sent(both(&a, &b, &a, a.send_unexpected(&to_b, 5, &[1; 2000]))).unwrap();
+        received(b.wait(recv));
+        let memory = b.register(vec![3; 100], Access::ReadWrite);
+        let [transfer, _] = transfers(&a, &b, &memory);
+        drop(memory);
+        drop(b);
+        let gone =
+            |error: &Error| matches!(error, Error::PeerGone { peer, .. } if peer == to_b.uri());
+        let error = sent(a.wait(a.transfer(false, &to_b, transfer))).unwrap_err();
+        assert!(gone(&error), "{uri}: {error:?}");
+        // With it goes what waits for an answer.
+        let error = sent(a.wait(waiting)).unwrap_err();
+        assert!(gone(&error), "{uri}: {error:?}");
+        let error = sent(a.wait(a.send_unexpected(&to_b, 5, &[1; 2000]))).unwrap_err();
+        assert!(matches!(error, Error::Unreachable { .. }), "{uri}: {error:?}");
+        assert!(error.to_string().contains("the device says"), "{error}");
+    }
+}
+
+/// A message says nothing of what a peer allows, and a number that is not in the table nothing.
+#[test]
+fn other_numbers_of_devices_are_errors_of_their_operation_alone() {
+    for (device, uri, fault) in [
+        (Device::verbs(), "ofi+verbs://127.0.0.1:0", (libc::EIO, 10)),
+        (Device::verbs(), "ofi+verbs://127.0.0.1:0", (libc::EIO, 11)),
+        (Device::cxi(), "ofi+cxi://cxi0", (libc::EIO, 18)),
+        (Device::efa(), "ofi+efa://", (libc::EINVAL, 7)),
+        // No device, so the number is none of `verbs`.
+        (Device::tcp(), URI, (libc::EIO, 12)),
+    ] {
+        let fake = Fake::new(device);
+        let (a, b) = Node::pair(&fake, uri);
+        let to_b = a.addr_of(&b);
+        let waiting = a.recv_expected(&to_b, 7);
+        fake.fail_as(Call::Send, fault, 1);
+        let error = sent(a.wait(a.send_unexpected(&to_b, 5, &[1; 2000]))).unwrap_err();
+        assert!(matches!(error, Error::Io { .. }), "{uri}: {error:?}");
+        b.send_expected(&b.addr_of(&a), 7, &[2; 2000]);
+        assert_eq!(received(both(&a, &b, &a, waiting)), (7, vec![2; 2000]));
+    }
+}
+
 /// One part of a transfer in several parts ends in an error: the others are waited for.
 #[test]
 fn a_transfer_ends_once_when_one_of_its_parts_fails() {
