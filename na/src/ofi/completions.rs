@@ -307,7 +307,9 @@ impl Core {
     fn failed(&mut self, index: u32, entry: &raw::fi_cq_err_entry, detail: &str) {
         let meaning = self.provider.meaning(entry.err, entry.prov_errno);
         let is_gone = meaning == Some(Meaning::Gone);
-        if self.sends_again(index, is_gone || entry.err == libc::ECANCELED) {
+        let breaks = self.provider.breaks_on_errors();
+        let is_lost = is_gone || entry.err == libc::ECANCELED || (breaks && entry.err == libc::EIO);
+        if self.sends_again(index, is_lost) {
             return;
         }
         let Some(with) = self.with(index, entry, detail) else { return };
@@ -339,7 +341,7 @@ impl Core {
             Some(transfer) => {
                 self.slots.take(index);
                 if let Some(peer) = with.state::<Peer>()
-                    && (entry.err == libc::ECANCELED || is_gone)
+                    && (is_lost || breaks)
                 {
                     peer.set_torn(true);
                 }

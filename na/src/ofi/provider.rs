@@ -93,6 +93,13 @@ impl Provider {
             && !is("FI_MR_CACHE_MAX_COUNT", |text| text.trim().parse() == Ok(0))
     }
 
+    /// Whether an error of a transfer, whatever it is, ends the connection with that peer: RxM, as
+    /// over `verbs` the queue pair is in error then (`vrb_poll_cq`). RxM itself looks for that every
+    /// 10 ms only (`cm_progress_interval`), and says nothing of messages that it injects until then.
+    pub(super) fn breaks_on_errors(&self) -> bool {
+        self.protocol == raw::FI_PROTO_RXM
+    }
+
     /// What it is in that version of libfabric.
     pub(super) fn in_version(&'static self, version: Version) -> &'static Self {
         match self.format {

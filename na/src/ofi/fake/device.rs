@@ -37,6 +37,8 @@ pub(in crate::ofi) struct Device {
     pub(in crate::ofi) releases_apart: bool,
     /// Most entries of a completion queue.
     pub(in crate::ofi) cq_entries: usize,
+    /// A transfer that fails ends the connection, which is there again after a while.
+    pub(in crate::ofi) breaks: bool,
     /// How operations end with somebody who is not there, or does not allow them.
     pub(in crate::ofi) faults: Faults,
 }
@@ -81,6 +83,7 @@ impl Device {
             wait_fd: true,
             releases_apart: false,
             cq_entries: usize::MAX,
+            breaks: false,
             faults: Faults {
                 no_peer: plain(libc::EHOSTUNREACH),
                 no_key: plain(raw::FI_ENOKEY as c_int),
@@ -100,6 +103,7 @@ impl Device {
             takes_local: true,
             inject_bytes: 16 << 10,
             iov_limit: 4,
+            breaks: true,
             faults: Faults {
                 no_peer: (libc::EIO, 12),
                 no_key: (libc::EIO, 10),

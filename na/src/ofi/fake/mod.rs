@@ -199,6 +199,9 @@ pub(super) struct State {
     memories: HashMap<u64, Registered>,
     /// Their numbers, by domain and key.
     keys: HashMap<(u64, u64), u64>,
+    /// Connections of an endpoint, by the peer's name, that have ended, with how often it must be
+    /// asked for completions until there are others.
+    broken: HashMap<(u64, Vec<u8>), usize>,
     /// Contexts that are the library's, with the endpoint.
     contexts: HashMap<usize, u64>,
     /// Endpoint and memory of descriptors, by the contexts of operations whose end was not read.
@@ -317,6 +320,7 @@ impl Fake {
             endpoints: HashMap::new(),
             memories: HashMap::new(),
             keys: HashMap::new(),
+            broken: HashMap::new(),
             contexts: HashMap::new(),
             named: HashMap::new(),
             open: HashMap::new(),

@@ -20,6 +20,12 @@ const NAMES_SENDER_SINCE: Version = Version { major: 1, minor: 20 };
 /// Entries of a completion queue that one operation may need.
 const ROOM_MIN: usize = 2;
 
+/// How often an endpoint is asked for completions until a connection that has ended is replaced.
+const BROKEN_FOR: usize = 20;
+
+/// `IBV_WC_WR_FLUSH_ERR`: how operations end over a connection that has.
+const FLUSHED: Fault = (libc::ECANCELED, 5);
+
 /// What stands where a page says that a field is not valid.
 const RUBBISH: usize = 0x5a5a_5a5a_5a5a_5a58;
 
@@ -127,6 +133,16 @@ struct Outgoing {
 }
 
 impl State {
+    /// That queue was asked for completions.
+    fn mend(&mut self, cq: u64) {
+        let Self { broken, endpoints, .. } = self;
+        broken.retain(|(endpoint, _), left| {
+            let is_asked = endpoints.get(endpoint).is_none_or(|own| own.cq == Some(cq));
+            *left -= usize::from(is_asked);
+            *left > 0
+        });
+    }
+
     /// Whether a completion more would overrun the queue: then nothing is taken that has one
     /// (`FI_RM_ENABLED`).
     fn is_full(&self, endpoint: u64) -> bool {
@@ -379,7 +395,12 @@ fn transmit(ep: *mut raw::fid_ep, message: Outgoing) -> ssize_t {
     let kind = if tag.is_some() { raw::FI_TAGGED } else { raw::FI_MSG };
     let flags = raw::FI_SEND | kind;
     let from = state.endpoints.get(&this.number).map(|own| own.name.clone()).unwrap_or_default();
-    let fails = state.fails(call);
+    let is_broken = state.broken.contains_key(&(this.number, peer.clone()));
+    if injected && is_broken {
+        // As RxM does (`RXM_INJECT_TX` in `rxm_handle_comp_error`).
+        return 0;
+    }
+    let fails = state.fails(call).or(is_broken.then_some(FLUSHED));
     let done = match (fails, state.named(&peer)) {
         (Some(fault), _) => Done::failed(context.expose_provenance(), flags, fault),
         (None, None) => {
@@ -609,8 +630,13 @@ unsafe fn transfer(ep: *mut raw::fid_ep, msg: &raw::fi_msg_rma, put: bool) -> ss
     state.take_context(this.number, msg.context);
     state.name(this.number, msg.context, desc);
     let faults = this.device.faults;
-    let moves = |state: &mut State| state.moves(&peer, put, remote, local[0], faults);
-    let moved = state.fails(call).map_or_else(|| moves(&mut state), Err);
+    let moves = |state: &State| state.moves(&peer, put, remote, local[0], faults);
+    let is_broken = state.broken.contains_key(&(this.number, peer.clone()));
+    let fails = state.fails(call).or(is_broken.then_some(FLUSHED));
+    let moved = fails.map_or_else(|| moves(&state), Err);
+    if moved.is_err() && this.device.breaks {
+        state.broken.entry((this.number, peer)).or_insert(BROKEN_FOR);
+    }
     let (context, flags) = (msg.context.expose_provenance(), raw::FI_RMA | access);
     let done = match moved {
         Ok(()) => Done::of(context, flags),
@@ -672,6 +698,7 @@ unsafe extern "C" fn readfrom(
     if let Some(errno) = errno {
         return -errno as ssize_t;
     }
+    state.mend(this.number);
     let holds = state.holds;
     let Some(queue) = state.queues.get_mut(&this.number).filter(|_| !holds) else {
         return -libc::EAGAIN as ssize_t;

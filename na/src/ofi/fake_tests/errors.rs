@@ -135,6 +135,13 @@ fn errors_of_transfers_say_what_was_denied() {
     assert_eq!(denied(&error), Some(DeniedReason::NoSuchKey));
 }
 
+/// Polls until a connection that has ended is replaced.
+fn reconnected(node: &Node) {
+    for _ in 0..30 {
+        node.poll().unwrap();
+    }
+}
+
 /// What real devices report: for each, an operation with a peer that is gone, and one that the peer
 /// does not allow.
 #[test]
@@ -160,9 +167,11 @@ fn what_devices_report_is_understood() {
         let error = sent(a.wait(a.transfer(true, &to_b, transfer))).unwrap_err();
         assert!(is_denied(&error, DeniedReason::Access), "{uri}: {error:?}");
         drop(readable);
+        reconnected(&a);
         let error = sent(a.wait(a.transfer(false, &to_b, stale))).unwrap_err();
         assert!(is_denied(&error, key), "{uri}: {error:?}");
         // It is there all the same.
+        reconnected(&a);
         let waiting = a.recv_expected(&to_b, 7);
         let recv = b.recv_unexpected();
         sent(both(&a, &b, &a, a.send_unexpected(&to_b, 5, &[1; 2000]))).unwrap();
@@ -178,10 +187,50 @@ fn what_devices_report_is_understood() {
         // With it goes what waits for an answer.
         let error = sent(a.wait(waiting)).unwrap_err();
         assert!(gone(&error), "{uri}: {error:?}");
+        reconnected(&a);
         let error = sent(a.wait(a.send_unexpected(&to_b, 5, &[1; 2000]))).unwrap_err();
         assert!(matches!(error, Error::Unreachable { .. }), "{uri}: {error:?}");
         assert!(error.to_string().contains("the device says"), "{error}");
     }
+}
+
+/// Over InfiniBand a transfer that fails, for whatever reason, ends the connection, which RxM learns
+/// late: an answer that is injected until then is lost without a word.
+#[test]
+fn an_answer_after_a_transfer_that_failed_arrives() {
+    let fake = Fake::new(Device::verbs());
+    let (a, b) = Node::pair(&fake, "ofi+verbs://127.0.0.1:0");
+    let (to_b, to_a) = (a.addr_of(&b), b.addr_of(&a));
+    // Denied, out of order, and what the provider has no number for.
+    for fault in [(libc::EIO, 10), (libc::EIO, 11), (libc::ENOMEM, 0)] {
+        for len in [5, 3000] {
+            let remote = b.register(vec![3; 100], Access::ReadOnly);
+            let [transfer, again] = transfers(&a, &b, &remote);
+            fake.fail_as(Call::Read, fault, 1);
+            let failed = sent(a.wait(a.transfer(false, &to_b, transfer)));
+            assert!(failed.is_err());
+            let injected = fake.count(Call::TaggedInject);
+            assert!(!a.endpoint.send_expected_now(&to_b, Tag(1), b"lost"));
+            let recv = b.recv_expected(&to_a, 2);
+            let send = a.send_expected(&to_b, 2, &vec![7; len]);
+            assert_eq!(fake.count(Call::TaggedInject), injected);
+            sent(both(&a, &b, &a, send)).unwrap();
+            assert_eq!(received(b.wait(recv)), (2, vec![7; len]));
+            // From now on as before.
+            assert!(a.endpoint.send_expected_now(&to_b, Tag(1), b"soon"));
+            assert_eq!(received(b.wait(b.recv_expected(&to_a, 1))).1, b"soon");
+            sent(a.wait(a.transfer(false, &to_b, again))).unwrap();
+        }
+    }
+    // The answer itself may be what the error is told of.
+    let remote = b.register(vec![3; 100], Access::ReadOnly);
+    let [transfer, _] = transfers(&a, &b, &remote);
+    fake.fail_as(Call::Read, (libc::EIO, 10), 1);
+    sent(a.wait(a.transfer(false, &to_b, transfer))).unwrap_err();
+    fake.fail_as(Call::TaggedSend, (libc::EIO, 11), 2);
+    let recv = b.recv_expected(&to_a, 2);
+    sent(a.wait(a.send_expected(&to_b, 2, b"late"))).unwrap();
+    assert_eq!(received(b.wait(recv)), (2, b"late".to_vec()));
 }
 
 /// A message says nothing of what a peer allows, and a number that is not in the table nothing.
