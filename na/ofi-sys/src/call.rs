@@ -262,6 +262,11 @@ pub unsafe fn tsend(
     through!(fi_ops_tagged, (*ep).tagged, send(ep, buf, len, desc, to, tag, context))
 }
 
+/// `fi_tsendmsg`.
+pub unsafe fn tsendmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> ssize_t {
+    through!(fi_ops_tagged, (*ep).tagged, sendmsg(ep, msg, flags))
+}
+
 /// `fi_tinject`.
 pub unsafe fn tinject(
     ep: *mut fid_ep,

@@ -1545,6 +1545,7 @@ pub const FI_REMOTE_WRITE: ::core::ffi::c_ulonglong = 8192;
 pub const FI_MULTI_RECV: ::core::ffi::c_ulonglong = 65536;
 pub const FI_REMOTE_CQ_DATA: ::core::ffi::c_ulonglong = 131072;
 pub const FI_COMPLETION: ::core::ffi::c_ulonglong = 16777216;
+pub const FI_INJECT: ::core::ffi::c_ulonglong = 33554432;
 pub const FI_INJECT_COMPLETE: ::core::ffi::c_ulonglong = 67108864;
 pub const FI_DELIVERY_COMPLETE: ::core::ffi::c_ulonglong = 268435456;
 pub const FI_SOURCE_ERR: ::core::ffi::c_ulonglong = 1125899906842624;

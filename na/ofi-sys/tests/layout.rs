@@ -64,7 +64,7 @@ fn ours() -> BTreeMap<String, u64> {
         fi_ops_tagged { recv, send, sendmsg, inject }
         fi_ops_rma { readmsg, writemsg }
         fi_msg { msg_iov, desc, iov_count, addr, context, data }
-        fi_msg_tagged { addr, tag, ignore, context, data }
+        fi_msg_tagged { msg_iov, desc, iov_count, addr, tag, ignore, context, data }
         fi_msg_rma { addr, rma_iov, rma_iov_count, context, data }
         fi_rma_iov { addr, len, key }
         fi_mr_attr { mr_iov, iov_count, access, requested_key, auth_key, iface, device }
@@ -77,7 +77,8 @@ fn ours() -> BTreeMap<String, u64> {
     }
     values! { ours:
         FI_MSG, FI_RMA, FI_TAGGED, FI_READ, FI_WRITE, FI_RECV, FI_SEND, FI_REMOTE_READ,
-        FI_REMOTE_WRITE, FI_MULTI_RECV, FI_REMOTE_CQ_DATA, FI_COMPLETION, FI_INJECT_COMPLETE,
+        FI_REMOTE_WRITE, FI_MULTI_RECV, FI_REMOTE_CQ_DATA, FI_COMPLETION, FI_INJECT,
+        FI_INJECT_COMPLETE,
         FI_DELIVERY_COMPLETE, FI_SOURCE, FI_SOURCE_ERR, FI_DIRECTED_RECV, FI_CONTEXT, FI_CONTEXT2,
         FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_ADDR_STR, FI_ADDR_EFA, FI_ADDR_OPX, FI_ADDR_CXI,
         FI_PROTO_SOCK_TCP, FI_PROTO_RXM, FI_PROTO_SHM, FI_PROTO_EFA, FI_PROTO_OPX, FI_PROTO_CXI,

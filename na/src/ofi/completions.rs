@@ -115,6 +115,12 @@ impl Core {
                 }
                 self.end_slot(index, Ok(()));
             }
+            Slot::Injected { to, .. } => {
+                if let Some(peer) = to.state::<Peer>() {
+                    peer.set_reached(true);
+                }
+                self.slots.take(index);
+            }
             Slot::Recv { .. } => {
                 let slot = self.slots.take(index);
                 let Slot::Recv { mut op, from, tag, mut buf, number, given_up, .. } = slot else {
@@ -313,30 +319,12 @@ impl Core {
             return;
         }
         let Some(with) = self.with(index, entry, detail) else { return };
-        let part = match self.slots.get(index) {
-            Slot::Part { transfer } => Some(*transfer),
-            _ => None,
+        let (part, answer) = match self.slots.get(index) {
+            Slot::Part { transfer } => (Some(*transfer), None),
+            Slot::Injected { answer, .. } => (None, *answer),
+            _ => (None, None),
         };
-        let reason = self.reason(entry.err, Some(detail));
-        let error = match meaning {
-            Some(Meaning::Gone) => unreachable(&with, reason.clone()),
-            Some(Meaning::Denied(reason)) if part.is_some() => {
-                let peer = with.uri().to_owned();
-                tracing::debug!(peer, detail, "a transfer was refused");
-                Error::Denied { peer, reason }
-            }
-            _ => match self.error_of(&with, entry.err, Some(detail)) {
-                // Not by us: some providers end what was on its way over a connection in this way,
-                // and close the connection when the other side refuses a transfer.
-                Error::Canceled => Error::PeerGone {
-                    peer: with.uri().to_owned(),
-                    reason: "libfabric gave the operation up, as for a connection that was closed \
-                             (by a peer that is gone, or one that refuses a transfer)"
-                        .to_owned(),
-                },
-                error => error,
-            },
-        };
+        let error = self.error_for(&with, entry.err, detail, meaning, part.is_some());
         match part {
             Some(transfer) => {
                 self.slots.take(index);
@@ -347,10 +335,49 @@ impl Core {
                 }
                 self.part_ended(transfer, Err(error));
             }
-            None => self.end_slot(index, Err(error)),
+            None => {
+                if let Some(number) = answer {
+                    self.cancel_receive(number, &error);
+                } else if matches!(self.slots.get(index), Slot::Injected { .. }) {
+                    tracing::warn!(%error, "an answer was lost");
+                }
+                self.end_slot(index, Err(error));
+            }
         }
         if is_gone {
+            let reason = self.reason(entry.err, Some(detail));
             self.lose(&with, reason);
+        }
+    }
+
+    /// The error of an operation, in which libfabric's number `errno` stands, and which says that of
+    /// the peer.
+    fn error_for(
+        &self,
+        with: &Addr,
+        errno: c_int,
+        detail: &str,
+        meaning: Option<Meaning>,
+        is_transfer: bool,
+    ) -> Error {
+        match meaning {
+            Some(Meaning::Gone) => unreachable(with, self.reason(errno, Some(detail))),
+            Some(Meaning::Denied(reason)) if is_transfer => {
+                let peer = with.uri().to_owned();
+                tracing::debug!(peer, detail, "a transfer was refused");
+                Error::Denied { peer, reason }
+            }
+            _ => match self.error_of(with, errno, Some(detail)) {
+                // Not by us: some providers end what was on its way over a connection in this way,
+                // and close the connection when the other side refuses a transfer.
+                Error::Canceled => Error::PeerGone {
+                    peer: with.uri().to_owned(),
+                    reason: "libfabric gave the operation up, as for a connection that was closed \
+                             (by a peer that is gone, or one that refuses a transfer)"
+                        .to_owned(),
+                },
+                error => error,
+            },
         }
     }
 
@@ -374,7 +401,7 @@ impl Core {
                 let transfer = *transfer;
                 self.transfer_with(transfer)
             }
-            Slot::Send { to, .. } => Some(to.clone()),
+            Slot::Send { to, .. } | Slot::Injected { to, .. } => Some(to.clone()),
             Slot::Recv { from, .. } => Some(from.clone()),
             Slot::Free => None,
         }

@@ -145,7 +145,8 @@ impl Core {
     /// Starts a message to a peer that is not ourselves.
     pub(super) fn send(&mut self, op: OpId, kind: Kind, to: &Addr, tag: Tag, buf: MsgBuf) {
         let is_first = !self.queues.contains_key(&to.peer_id());
-        if is_first && self.inject(kind, to, tag, buf.as_slice()) {
+        let injects = is_first && !self.provider.tells_lost;
+        if injects && self.inject(kind, to, tag, buf.as_slice(), None) {
             self.done.push_back(Completion::Send { op, buf, result: Ok(()) });
             return;
         }
@@ -154,6 +155,25 @@ impl Core {
         let send = Slot::Send { op, kind, to: to_peer, tag, buf, posted, given_up, again };
         let slot = self.slots.add(send);
         self.enqueue(to, super::queue::Entry::Send(slot));
+    }
+
+    /// Sends a request at once, and starts the receive of its answer in the same buffer; the buffer
+    /// if the request was not sent.
+    pub(super) fn call(
+        &mut self,
+        op: OpId,
+        to: &Addr,
+        tag: Tag,
+        mut buf: MsgBuf,
+    ) -> Result<(), MsgBuf> {
+        // The number that the receive will have.
+        let answer = Some(self.next_receive + 1);
+        if !self.inject(Kind::Unexpected, to, tag, buf.as_slice(), answer) {
+            return Err(buf);
+        }
+        buf.clear();
+        self.recv(op, to, tag, buf);
+        Ok(())
     }
 
     /// Starts a receive from a peer that is not ourselves.
@@ -180,6 +200,17 @@ impl Core {
         match found.map(|(index, _)| index) {
             Some(index) => self.cancel_slot(index, &Error::Canceled),
             None => self.cancel_transfer(op),
+        }
+    }
+
+    /// Ends the receive of that number, if it is there, because of `error`.
+    pub(super) fn cancel_receive(&mut self, wanted: u64, error: &Error) {
+        let found = self.slots.iter().find(|(_, slot)| match slot {
+            Slot::Recv { number, given_up, .. } => *number == wanted && !given_up,
+            _ => false,
+        });
+        if let Some((index, _)) = found {
+            self.cancel_slot(index, error);
         }
     }
 
@@ -214,7 +245,7 @@ impl Core {
                 self.recvs.retain(|waiting| *waiting != index);
                 self.end_slot(index, Err(error.clone()));
             }
-            Slot::Free | Slot::Part { .. } | Slot::Unexpected { .. } => {}
+            Slot::Free | Slot::Injected { .. } | Slot::Part { .. } | Slot::Unexpected { .. } => {}
         }
     }
 
@@ -376,6 +407,6 @@ fn ended(slot: Slot, result: Result<(), Error>) -> Option<Completion> {
             let error = result.err().unwrap_or(Error::Canceled);
             Some(Completion::Recv { op, buf, result: Err(error) })
         }
-        Slot::Free | Slot::Part { .. } | Slot::Unexpected { .. } => None,
+        Slot::Free | Slot::Injected { .. } | Slot::Part { .. } | Slot::Unexpected { .. } => None,
     }
 }

@@ -228,8 +228,10 @@ impl OfiEndpoint {
 
     fn send_now(&self, kind: Kind, to: &Addr, tag: Tag, message: &[u8]) -> bool {
         let Ok(mut core) = self.open_core() else { return false };
-        let may = self.may_send_now(&core, kind, to, message.len());
-        let sent = may && core.inject(kind, to, tag, message);
+        // Who sends a request shall hear of it if that is lost, and there is nothing else to tell.
+        let is_told = kind == Kind::Unexpected && self.provider.tells_lost;
+        let may = !is_told && self.may_send_now(&core, kind, to, message.len());
+        let sent = may && core.inject(kind, to, tag, message, None);
         if sent {
             self.leave(core);
         }
@@ -460,18 +462,15 @@ impl Endpoint for OfiEndpoint {
 
     /// Both under the lock, without which no end of the peer is noticed. The message goes first:
     /// the peer works on it while the receive is posted.
-    fn call_now(&self, op: OpId, to: &Addr, tag: Tag, mut buf: MsgBuf) -> Result<(), MsgBuf> {
+    fn call_now(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), MsgBuf> {
         if self.check_recv(Kind::Expected, &buf).is_err() {
             return Err(buf);
         }
         let Ok(mut core) = self.open_core() else { return Err(buf) };
-        if !self.may_send_now(&core, Kind::Unexpected, to, buf.len())
-            || !core.inject(Kind::Unexpected, to, tag, buf.as_slice())
-        {
+        if !self.may_send_now(&core, Kind::Unexpected, to, buf.len()) {
             return Err(buf);
         }
-        buf.clear();
-        core.recv(op, to, tag, buf);
+        core.call(op, to, tag, buf)?;
         self.leave(core);
         Ok(())
     }

@@ -19,7 +19,7 @@
 //!
 //! | | |
 //! |---|---|
-//! | a short message whose connection ends | is lost without a word: it was injected, and libfabric reports no failure of those; use deadlines |
+//! | a short message whose connection ends | is lost: it was injected, and libfabric tells of that by an error of no operation, if at all; use deadlines. Where there are no connections it is an error of its call |
 //! | a peer that dies | is noticed when something is sent to it, if the provider notices; a receive alone waits: use deadlines |
 //! | a denied transfer | ends with an error, with the reason where the provider or its device tells it (`failures`); some providers give up the connection |
 //! | a transfer of nothing | succeeds without asking |

@@ -62,6 +62,13 @@ pub(super) struct Provider {
     /// Its devices lead to one fabric, so that processes which name none take those that are near
     /// ([`nearest`](super::nearest)). Not so interfaces of IP networks; `opx` chooses by itself.
     pub(super) spreads: bool,
+    /// An injected message that does not arrive is an error of no operation (`fi_msg.3`), which is
+    /// all that tells that the peer is gone: there is no connection whose end would. So short
+    /// messages go with the context of an operation, as all do in C (`fi_senddata`, `fi_tsend`).
+    ///
+    /// Not where it would tell no more: connections end receives, too; RxM keeps such errors to
+    /// itself; `opx` tries for ever.
+    pub(super) tells_lost: bool,
     /// What errors of its devices say of the peer.
     pub(super) codes: &'static [Code],
     /// One line for people.
@@ -129,6 +136,7 @@ const BASE: Provider = Provider {
     local_first: false,
     caches: false,
     spreads: false,
+    tells_lost: false,
     codes: &[],
     summary: "",
 };
@@ -163,6 +171,7 @@ const CXI: Provider = Provider {
     wait_fd: true,
     classes: true,
     spreads: true,
+    tells_lost: true,
     codes: &failures::CXI,
     summary: "HPE Slingshot",
     ..BASE
@@ -226,6 +235,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         classes: true,
         local_first: true,
         spreads: true,
+        tells_lost: true,
         codes: &failures::EFA,
         summary: "AWS Elastic Fabric Adapter",
         ..BASE

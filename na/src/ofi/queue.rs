@@ -80,9 +80,17 @@ impl Posted {
 }
 
 impl Core {
-    /// Sends a short message at once, without a completion. The caller has seen to the order.
-    pub(super) fn inject(&mut self, kind: Kind, to: &Addr, tag: Tag, message: &[u8]) -> bool {
-        let Some(ep) = &self.ep else { return false };
+    /// Sends a short message at once, which is nothing to wait for. The caller has seen to the order.
+    /// `answer` is the number of the receive of its answer, which ends with an error of the message
+    /// where that is told ([`tells_lost`](super::provider::Provider::tells_lost)).
+    pub(super) fn inject(
+        &mut self,
+        kind: Kind,
+        to: &Addr,
+        tag: Tag,
+        message: &[u8],
+        answer: Option<u64>,
+    ) -> bool {
         let Some(peer) = to.state::<Peer>() else { return false };
         let header: &[u8] = if kind == Kind::Unexpected { &self.header } else { &[] };
         let len = header.len() + message.len();
@@ -92,15 +100,19 @@ impl Core {
             return false;
         }
         let mut bytes = [0; INJECT_BYTES_MAX];
-        let start = match header.is_empty() {
-            true => message.as_ptr(),
+        let message = match header.is_empty() {
+            true => message,
             false => {
                 bytes[..header.len()].copy_from_slice(header);
                 bytes[header.len()..len].copy_from_slice(message);
-                bytes.as_ptr()
+                &bytes[..len]
             }
         };
-        let (start, fi_addr) = (start.cast(), peer.fi_addr);
+        if self.provider.tells_lost {
+            return self.inject_told(kind, to, tag, message, answer);
+        }
+        let Some(ep) = &self.ep else { return false };
+        let (start, fi_addr) = (message.as_ptr().cast(), peer.fi_addr);
         let tag = u64::from(tag.0);
         // SAFETY: the endpoint is open, the peer was inserted; the bytes are copied.
         let result = unsafe {
@@ -112,6 +124,63 @@ impl Core {
         let taken = Posted::of(result) == Posted::Taken;
         if taken {
             peer.set_injected(self.peers.era());
+        }
+        taken
+    }
+
+    /// The same with a context, and all of the message in one piece.
+    fn inject_told(
+        &mut self,
+        kind: Kind,
+        to: &Addr,
+        tag: Tag,
+        message: &[u8],
+        answer: Option<u64>,
+    ) -> bool {
+        // Whether a descriptor is wanted for bytes that are copied, no page says.
+        if self.registers_all {
+            return false;
+        }
+        let Some(ep) = self.ep.as_ref().map(|ep| ep.ep) else { return false };
+        let Some(peer) = to.state::<Peer>() else { return false };
+        let index = self.slots.add(Slot::Injected { to: to.clone(), answer });
+        let (context, pinned) = (self.slots.context(index), self.slots.pinned(index));
+        let piece = iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: message.len() };
+        // SAFETY: the slot is ours, and libfabric has nothing of it before it is posted.
+        let (msg_iov, desc) = unsafe {
+            slots::tell(pinned, Some(peer));
+            ((*pinned).iov[0], (*pinned).desc[0]) = (piece, std::ptr::null_mut());
+            ((&raw const (*pinned).iov).cast(), (&raw mut (*pinned).desc).cast())
+        };
+        let (iov_count, addr, tag) = (1, peer.fi_addr, u64::from(tag.0));
+        let flags = raw::FI_INJECT | raw::FI_COMPLETION | raw::FI_INJECT_COMPLETE;
+        let result = match kind {
+            Kind::Unexpected => {
+                let data = tag;
+                let message = raw::fi_msg { msg_iov, desc, iov_count, addr, context, data };
+                let flags = flags | raw::FI_REMOTE_CQ_DATA;
+                // SAFETY: the endpoint is open, the peer was inserted; the bytes are copied.
+                unsafe { call::sendmsg(ep, &raw const message, flags) }
+            }
+            Kind::Expected => {
+                let (ignore, data) = (0, 0);
+                let message = raw::fi_msg_tagged {
+                    msg_iov,
+                    desc,
+                    iov_count,
+                    addr,
+                    tag,
+                    ignore,
+                    context,
+                    data,
+                };
+                // SAFETY: as above.
+                unsafe { call::tsendmsg(ep, &raw const message, flags) }
+            }
+        };
+        let taken = Posted::of(result) == Posted::Taken;
+        if !taken {
+            self.slots.take(index);
         }
         taken
     }

@@ -57,6 +57,12 @@ pub(super) enum Slot {
         /// Since when it is sent again, because its connection was closed.
         again: Option<Instant>,
     },
+    /// A short message that was copied at once, and whose end nobody waits for.
+    Injected {
+        to: Addr,
+        /// The number of the receive that waits for the answer to it, if that was posted with it.
+        answer: Option<u64>,
+    },
     /// A receive of an expected message.
     Recv {
         op: OpId,

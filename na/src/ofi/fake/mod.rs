@@ -61,7 +61,7 @@ pub(super) enum Call {
     Send,
     /// `fi_injectdata`.
     Inject,
-    /// `fi_tsend`.
+    /// `fi_tsend`, `fi_tsendmsg`.
     TaggedSend,
     /// `fi_tinject`.
     TaggedInject,

@@ -38,7 +38,8 @@ functions! { OF_MESSAGES: fi_ops_msg {
     sendmsg: Some(sendmsg), inject: None, senddata: None, injectdata: Some(injectdata),
 } }
 functions! { OF_TAGGED: fi_ops_tagged {
-    recv: Some(trecv), recvv: None, recvmsg: None, send: Some(tsend), sendv: None, sendmsg: None,
+    recv: Some(trecv), recvv: None, recvmsg: None, send: Some(tsend), sendv: None,
+    sendmsg: Some(tsendmsg),
     inject: Some(tinject), senddata: None, injectdata: None,
 } }
 functions! { OF_TRANSFERS: fi_ops_rma {
@@ -128,7 +129,9 @@ struct Outgoing {
     to: u64,
     tag: Option<u64>,
     data: Option<u64>,
-    /// Zero: injected.
+    /// Copied in the call (`FI_INJECT`).
+    inject: bool,
+    /// Zero: injected, and not reported unless it fails.
     context: *mut c_void,
 }
 
@@ -365,15 +368,15 @@ fn transmit(ep: *mut raw::fid_ep, message: Outgoing) -> ssize_t {
     // SAFETY: a function of endpoints.
     let this = unsafe { Ep::of(ep) };
     let mut state = this.state();
-    let Outgoing { call, pieces, descs, to, tag, data, context } = message;
+    let Outgoing { call, pieces, descs, to, tag, data, inject, context } = message;
     if let Some(errno) = state.refused(call) {
         return -errno as ssize_t;
     }
     let injected = context.is_null();
     let len: usize = pieces.iter().map(|(_, len)| len).sum();
     let device = &this.device;
-    let longest = if injected { device.inject_bytes } else { device.message_bytes };
-    if len > longest || pieces.len() > device.iov_limit || (injected && longest == 0) {
+    let longest = if inject { device.inject_bytes } else { device.message_bytes };
+    if len > longest || pieces.len() > device.iov_limit || (inject && longest == 0) {
         state.complain(format!("{len} bytes in {} pieces by {call:?}", pieces.len()));
         return -libc::EINVAL as ssize_t;
     }
@@ -448,8 +451,23 @@ unsafe extern "C" fn sendmsg(ep: *mut raw::fid_ep, msg: *const raw::fi_msg, flag
         (msg, pieces(msg.msg_iov, msg.iov_count), descs(msg.desc, msg.iov_count))
     };
     let data = (flags & raw::FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
-    let (to, tag, context) = (msg.addr, None, msg.context);
-    transmit(ep, Outgoing { call: Call::Send, pieces, descs, to, tag, data, context })
+    let (to, tag, context, inject) = (msg.addr, None, msg.context, flags & raw::FI_INJECT != 0);
+    transmit(ep, Outgoing { call: Call::Send, pieces, descs, to, tag, data, inject, context })
+}
+
+unsafe extern "C" fn tsendmsg(
+    ep: *mut raw::fid_ep,
+    msg: *const raw::fi_msg_tagged,
+    flags: u64,
+) -> ssize_t {
+    // SAFETY: the caller's message, with as many pieces and descriptors as it says.
+    let (msg, pieces, descs) = unsafe {
+        let msg = &*msg;
+        (msg, pieces(msg.msg_iov, msg.iov_count), descs(msg.desc, msg.iov_count))
+    };
+    let (call, data, inject) = (Call::TaggedSend, None, flags & raw::FI_INJECT != 0);
+    let (to, tag, context) = (msg.addr, Some(msg.tag), msg.context);
+    transmit(ep, Outgoing { call, pieces, descs, to, tag, data, inject, context })
 }
 
 unsafe extern "C" fn injectdata(
@@ -461,7 +479,10 @@ unsafe extern "C" fn injectdata(
 ) -> ssize_t {
     let (pieces, descs) = (vec![(Place(buf.cast_mut().cast()), len)], Vec::new());
     let (tag, data, context) = (None, Some(data), std::ptr::null_mut());
-    transmit(ep, Outgoing { call: Call::Inject, pieces, descs, to, tag, data, context })
+    transmit(
+        ep,
+        Outgoing { call: Call::Inject, pieces, descs, to, tag, data, inject: true, context },
+    )
 }
 
 unsafe extern "C" fn tsend(
@@ -475,7 +496,10 @@ unsafe extern "C" fn tsend(
 ) -> ssize_t {
     let (pieces, descs) = (vec![(Place(buf.cast_mut().cast()), len)], vec![desc.addr()]);
     let (tag, data) = (Some(tag), None);
-    transmit(ep, Outgoing { call: Call::TaggedSend, pieces, descs, to, tag, data, context })
+    transmit(
+        ep,
+        Outgoing { call: Call::TaggedSend, pieces, descs, to, tag, data, inject: false, context },
+    )
 }
 
 unsafe extern "C" fn tinject(
@@ -487,7 +511,10 @@ unsafe extern "C" fn tinject(
 ) -> ssize_t {
     let (pieces, descs) = (vec![(Place(buf.cast_mut().cast()), len)], Vec::new());
     let (tag, data, context) = (Some(tag), None, std::ptr::null_mut());
-    transmit(ep, Outgoing { call: Call::TaggedInject, pieces, descs, to, tag, data, context })
+    transmit(
+        ep,
+        Outgoing { call: Call::TaggedInject, pieces, descs, to, tag, data, inject: true, context },
+    )
 }
 
 /// # Safety

@@ -3,6 +3,7 @@
 
 mod conformance;
 mod errors;
+mod injected;
 mod memory;
 mod opening;
 mod opx;
