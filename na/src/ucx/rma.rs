@@ -202,18 +202,56 @@ fn protection(access: Access) -> u32 {
     }
 }
 
-/// Whether UCX's description of an endpoint has lanes for puts and gets (`rma`), and all of those,
-/// and of those that move long memory (`rma_bw`), are connections of InfiniBand or RoCE. Others are
-/// emulated by messages (no such lane), or serve all peers by one queue, which outlives the
-/// connection (`dc_mlx5`, `ud_…`).
+/// Whether all lanes of UCX's description of an endpoint are connections of InfiniBand or RoCE. Over
+/// others puts and gets are emulated by messages, or go by one queue for all peers, which outlives
+/// the connection (`dc_mlx5`).
+///
+/// UCX does not tell which lanes puts and gets take (until 1.10 it did: `rma#0`), so it has to be
+/// true of each, but for the connection manager's. And of those which do nothing but find out
+/// whether the peer lives: UCX prefers `ud` or TCP for that, which have no puts and gets of their
+/// own but for those that it tells (`rma_bw`).
 fn names_only_rc(description: &str) -> bool {
-    let uses = |line: &str, what: &str| line.split_whitespace().any(|word| word.starts_with(what));
-    let lanes: Vec<_> = description
-        .lines()
-        .filter(|line| line.contains("lane[") && (uses(line, "rma#") || uses(line, "rma_bw#")))
-        .collect();
-    lanes.iter().any(|line| uses(line, "rma#"))
-        && lanes.iter().all(|line| line.split_whitespace().any(|word| word.contains(":rc_")))
+    let lanes: Vec<_> = description.lines().filter_map(Lane::of).collect();
+    lanes.iter().any(Lane::is_rc) && lanes.iter().all(|lane| lane.is_rc() || lane.only_watches())
+}
+
+/// A lane of UCX's description of an endpoint, but the connection manager's:
+/// `lane[2]:  5:rc_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1] rma_bw#0 am am_bw#0`.
+struct Lane<'a> {
+    transport: &'a str,
+    uses: Vec<&'a str>,
+}
+
+impl<'a> Lane<'a> {
+    fn of(line: &'a str) -> Option<Self> {
+        let (_, lane) = line.split_once("lane[")?.1.split_once("]:")?;
+        if lane.split_whitespace().next() == Some("cm") {
+            return None;
+        }
+        // Of what cannot be read nothing is known, which is not `rc`.
+        let (resource, peer) = lane.split_once("->").unwrap_or((lane, ""));
+        let name = resource.split_once(':').map_or("", |(_, name)| name);
+        let transport = name.split('/').next().unwrap_or_default();
+        let is_use = |word: &&str| !word.contains('[') && *word != "seg" && !is_number(word);
+        let uses = peer.split_whitespace().filter(is_use).collect();
+        Some(Self { transport, uses })
+    }
+
+    fn is_rc(&self) -> bool {
+        self.transport.starts_with("rc_")
+    }
+
+    /// Whether it moves no bytes of ours.
+    fn only_watches(&self) -> bool {
+        let watches = |word: &&str| *word == "keepalive" || word.starts_with("wireup");
+        (self.transport.starts_with("ud_") || self.transport == "tcp")
+            && self.uses.contains(&"keepalive")
+            && self.uses.iter().all(watches)
+    }
+}
+
+fn is_number(word: &str) -> bool {
+    word.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -222,20 +260,38 @@ mod tests {
 
     use super::*;
 
+    /// As UCX 1.11 and later print them (`ucp_ep_config_lane_info_str`): nothing says which lanes
+    /// puts and gets take.
     #[test]
     fn only_connections_of_adapters_have_remote_keys() {
+        let cm = "#                 lane[0]: cm rdmacm\n";
         let tcp = "#  lane[1]:  0:tcp/lo.0 md[0]  -> md[0]/tcp/sysdev[255] rma_bw#0 am am_bw#0\n";
         assert!(!names_only_rc(tcp), "puts and gets are emulated");
-        let rc = "#  lane[0]:  5:rc_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1] rma#0 am\n\
-            #  lane[1]:  6:rc_mlx5/mlx5_1:1.0 md[5] -> md[5]/ib/sysdev[2] rma_bw#1\n\
-            #  lane[2]:  7:ud_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1] wireup\n";
-        assert!(names_only_rc(rc));
+        let rc = "#  lane[1]:  5:rc_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1] rma_bw#0 am wireup\n\
+            #  lane[2]:  6:rc_verbs/mlx5_1:1.0 md[5] -> md[5]/ib/sysdev[2] rma_bw#1 am_bw#0\n";
+        assert!(names_only_rc(rc) && names_only_rc(&[cm, rc].concat()));
         assert!(!names_only_rc(&[rc, tcp].concat()), "some of it goes by messages");
-        let dc = "#  lane[0]:  5:dc_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1] rma#0 am\n";
+        let newer = "# lane[1]: 5:rc_mlx5/mlx5_0:1.0 md[10] -> md[4]/ib/sysdev[1] seg 8256 am\n";
+        assert!(names_only_rc(newer), "1.16 and later");
+        let dc = "#  lane[1]:  5:dc_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1] rma_bw#0 am\n";
         assert!(!names_only_rc(dc), "its queue outlives the connection");
-        let long = "#  lane[0]:  5:rc_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1] rma_bw#0 am\n";
-        assert!(!names_only_rc(long), "no lane for puts and gets");
-        assert!(!names_only_rc(""));
+        assert!(!names_only_rc(&[rc, dc].concat()));
+        assert!(!names_only_rc(cm) && !names_only_rc(""));
+        assert!(!names_only_rc(&[rc, "# lane[7]: something new\n"].concat()));
+    }
+
+    /// UCX asks by transports that serve many peers whether one lives.
+    #[test]
+    fn a_lane_that_only_finds_out_whether_the_peer_lives_does_not_count() {
+        let rc = "#  lane[1]:  5:rc_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1] rma_bw#0 am\n";
+        let with = |lane: &str| names_only_rc(&[rc, lane].concat());
+        assert!(with("# lane[2]: 7:ud_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1] keepalive\n"));
+        assert!(with("# lane[2]: 7:tcp/ib0.0 md[4] -> md[4]/tcp/sysdev[1] seg 99 keepalive wireup\n"));
+        assert!(!with("# lane[2]: 7:tcp/ib0.0 md[4] -> md[4]/tcp/sysdev[1] am_bw#1 keepalive\n"));
+        assert!(!with("# lane[2]: 7:ud_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1]\n"));
+        assert!(!with("# lane[2]: 7:dc_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1] keepalive\n"));
+        let alone = "# lane[2]: 7:ud_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1] keepalive\n";
+        assert!(!names_only_rc(alone));
     }
 
     /// A key of pieces of these lengths, of which nothing is UCX's.
