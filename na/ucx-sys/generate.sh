@@ -16,7 +16,7 @@ functions=(
     ucp_worker_get_efd ucp_worker_arm ucp_worker_set_am_recv_handler
     ucp_listener_create ucp_listener_destroy ucp_listener_query ucp_listener_reject
     ucp_conn_request_query
-    ucp_ep_create ucp_ep_print_info ucp_ep_close_nbx ucp_ep_flush_nbx
+    ucp_ep_create ucp_ep_print_info ucp_ep_close_nbx ucp_ep_flush_nbx ucp_worker_flush_nbx
     ucp_am_send_nbx ucp_am_recv_data_nbx ucp_am_data_release ucp_request_free
     ucp_dt_create_generic ucp_dt_destroy
     ucp_worker_get_address ucp_worker_release_address

@@ -9,6 +9,7 @@ use super::driver::Driver;
 use super::inbox::{Event, News};
 use super::incoming::Incomings;
 use super::keys::HeldKeys;
+use super::remote::EndedKeys;
 use super::rendezvous::Landing;
 use super::slots::Work;
 use super::wire::Control;
@@ -64,7 +65,10 @@ impl Driver {
         self.unmap_at_the_end();
         self.end_worker();
         self.settle_events();
-        given.into_iter().for_each(|given| self.end_all_given(Rc::new(given)));
+        let given = given.into_iter().map(|given| Rc::new(EndedKeys { given, by_adapter: false }));
+        let closed = std::mem::take(&mut self.discards).into_ended();
+        let given: Vec<_> = given.chain(closed).collect();
+        given.into_iter().for_each(|ended| self.end_all_given(ended));
         let mut state = self.state();
         state.links.clear();
         state.failing.clear();
@@ -86,6 +90,9 @@ impl Driver {
                     self.memory.push(memory);
                 }
                 Work::Close(Some(ended)) => self.end_all_given(ended),
+                Work::Discarded(all) => {
+                    all.into_iter().for_each(|ended| self.end_all_given(ended));
+                }
                 _ => {}
             }
         }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use ucx_sys::{Ucp, ucp_ep_h, ucs_status_t};
 
 use super::address;
+use super::discards::Discards;
 use super::inbox::{Event, Failing, Inbox, News, State};
 use super::keys::Due;
 use super::liveness::Watch;
@@ -82,6 +83,8 @@ pub(super) struct Driver {
     /// Keys that peers have, and those that are to be taken back.
     pub(super) given: usize,
     pub(super) due: Arc<Due>,
+    /// Connections that were closed.
+    pub(super) discards: Discards,
     /// Memory to drop without the lock.
     pub(super) memory: Vec<LocalMem>,
     pub(super) held: Vec<Held>,
@@ -129,6 +132,7 @@ impl Driver {
             mapped: HashMap::default(),
             given: 0,
             due: Arc::new(due),
+            discards: Discards::default(),
             memory: Vec::new(),
             held: Vec::new(),
             is_asleep: false,
@@ -284,6 +288,9 @@ impl Driver {
                 break;
             }
         }
+        if self.discards.is_waiting() {
+            self.settle_discards(quiet);
+        }
         // Every other turn at the latest, whatever comes.
         self.is_behind = has_brought && !self.is_behind;
         if !self.is_behind {
@@ -427,7 +434,11 @@ impl Driver {
 
     /// Whether a poll has something to do at once.
     pub(super) fn is_busy(&self) -> bool {
-        self.state().is_busy() || !self.sending.is_empty() || self.is_behind || self.has_keys_due()
+        self.state().is_busy()
+            || !self.sending.is_empty()
+            || self.is_behind
+            || self.discards.is_busy()
+            || self.has_keys_due()
     }
 
     /// What is to be dropped without the lock; nearly always nothing.
@@ -465,8 +476,9 @@ impl Driver {
                 self.reached(name, false, status);
             }
             Some(Work::Flushed(name)) => self.reached(name, true, status),
-            Some(Work::Close(Some(ended))) => self.end_all_given(ended),
-            Some(Work::Bytes(_) | Work::Close(None)) | None => {}
+            Some(Work::Close(ended)) => self.closed(ended),
+            Some(Work::Discarded(ended)) => self.discarded(ended, status),
+            Some(Work::Bytes(_)) | None => {}
         }
     }
 }

@@ -98,6 +98,8 @@ pub(super) struct Peer {
     /// Transfers of so many bytes want a key of the peer's memory at once; `None`: it gives none,
     /// or they are of no use.
     pub(super) keys_from: Option<u64>,
+    /// Whether adapters move memory between us by remote keys, as far as we know.
+    pub(super) by_adapter: bool,
     /// Those that it has given, and those that it was given and has not returned.
     pub(super) keys: HeldKeys<Rc<RemoteKey>>,
     pub(super) given: GivenKeys,
@@ -142,6 +144,7 @@ impl Peer {
             released: HashSet::default(),
             leases: HashMap::default(),
             keys_from: None,
+            by_adapter: false,
             keys: HeldKeys::default(),
             given: GivenKeys::default(),
             dialed: None,

@@ -8,7 +8,8 @@
 //!
 //! The owner has its memory registered with UCX as long as a peer has a key, and does not hold it
 //! for single transfers: it is its user's again when all have returned their keys, or have lost
-//! them with their session, and UCX knows it no more. Who said what is in `keys.rs`.
+//! them with their session (see `discards.rs`), and UCX knows it no more. Who said what is in
+//! `keys.rs`.
 
 use std::rc::Rc;
 
@@ -62,8 +63,23 @@ pub(super) struct Mapped {
     peers: usize,
 }
 
-/// Keys of a session that has ended, until its connections are closed.
-pub(super) type Ended = Rc<Vec<(u64, Given)>>;
+/// Keys of a session that has ended, until its connections have, too.
+pub(super) type Ended = Rc<EndedKeys>;
+
+pub(super) struct EndedKeys {
+    pub(super) given: Vec<(u64, Given)>,
+    /// Whether adapters reach the memory.
+    pub(super) by_adapter: bool,
+}
+
+/// Both.
+impl Driver {
+    /// Whether remote keys are adapters' matter on that connection, if there are any.
+    pub(super) fn is_by_adapter(&self, link: ucp_ep_h) -> bool {
+        let worker = self.worker.as_ref().filter(|worker| worker.gives_keys());
+        worker.is_some_and(|worker| worker.reaches_memory(link))
+    }
+}
 
 /// The owner.
 impl Driver {
@@ -186,10 +202,10 @@ impl Driver {
         }
     }
 
-    /// The connections of a session that has ended are closed: its peer reaches nothing any more.
+    /// The connections of a session have ended: its peer reaches nothing any more.
     pub(super) fn end_all_given(&mut self, ended: Ended) {
         let Ok(all) = Rc::try_unwrap(ended) else { return };
-        for (key, given) in all {
+        for (key, given) in all.given {
             self.end_given(key, &given);
         }
     }
@@ -203,12 +219,11 @@ fn unmap_all(worker: &Worker, pieces: Vec<ucp_mem_h>) -> bool {
 /// The requester.
 impl Driver {
     /// From which length on a transfer with a peer wants a key at once; `None`: none has one.
-    pub(super) fn keys_from(&self, link: ucp_ep_h, hello: &Hello) -> Option<u64> {
-        let worker = self.worker.as_ref().filter(|worker| worker.gives_keys())?;
+    pub(super) fn keys_from(&self, by_adapter: bool, hello: &Hello) -> Option<u64> {
         match self.facts.remote_keys {
             _ if !hello.remote_keys => None,
             RemoteKeys::Always => Some(1),
-            RemoteKeys::Auto => worker.reaches_memory(link).then_some(WORTHWHILE_BYTES),
+            RemoteKeys::Auto => by_adapter.then_some(WORTHWHILE_BYTES),
             RemoteKeys::Never => None,
         }
     }

@@ -294,3 +294,64 @@ fn who_wants_a_key_twice_or_returns_it_twice_loses_its_connection() {
         pair.quietly(|pair| pair.given() == 0);
     }
 }
+
+/// What reaches memory is a connection, which UCX ends after the call that closes it.
+#[test]
+fn memory_stays_until_the_connection_of_its_holder_has_ended() {
+    // As adapters do it, when UCX is asked late or at once, and by messages.
+    for (by_adapter, at_once) in [(true, false), (true, true), (false, false)] {
+        let Some(pair) = Pair::open() else { return };
+        let owned = memory(&pair.owner, &[1000], Access::ReadWrite);
+        let local = memory(&pair.requester, &[1000], Access::ReadWrite);
+        pair.moves(false, &owned.region().describe(), &local).unwrap();
+        let (sender, released) = mpsc::channel();
+        owned.revoke(move |memory| sender.send(memory).unwrap());
+        pair.owner.with(|driver| {
+            let index = driver.index_of(&pair.to_requester).unwrap();
+            driver.peer(index).unwrap().by_adapter = by_adapter;
+            driver.end_session(index, "a test".into());
+            if at_once {
+                driver.settle_discards(true);
+            }
+        });
+        assert_eq!(pair.given(), 1);
+        assert!(released.try_recv().is_err(), "UCX was not called since");
+        let mut is_back = false;
+        pair.drive(|pair| {
+            pair.owner.poll(16, &mut |completion| panic!("{completion:?}")).unwrap();
+            is_back = is_back || released.try_recv().is_ok();
+            is_back && pair.owner.with(|driver| driver.is_busy()) == Some(false)
+        });
+        assert_eq!(pair.given(), 0);
+    }
+}
+
+/// The peer hears of the end by what UCX does in a later call, for which nothing would wake us.
+#[test]
+fn who_has_closed_a_connection_does_not_sleep_before_the_peer_can_know() {
+    let Some(pair) = Pair::open() else { return };
+    let room = MsgBuf::with_capacity(pair.requester.limits().expected_bytes_max);
+    pair.requester.recv_expected(OpId(9), &pair.to_owner, Tag(3), room).unwrap();
+    pair.owner.with(|driver| {
+        let index = driver.index_of(&pair.to_requester).unwrap();
+        driver.end_session(index, "a test".into());
+    });
+    pair.drive(|pair| {
+        let may_sleep = pair.owner.prepare_wait();
+        if !may_sleep {
+            pair.owner.poll(16, &mut |completion| panic!("{completion:?}")).unwrap();
+        }
+        may_sleep
+    });
+    // It sleeps from now on.
+    let mut error = None;
+    pair.drive(|pair| {
+        let mut sink = |completion| match completion {
+            Completion::Recv { result, .. } => error = result.err(),
+            other => panic!("{other:?}"),
+        };
+        pair.requester.poll(16, &mut sink).unwrap();
+        error.is_some()
+    });
+    assert!(matches!(error, Some(Error::PeerGone { .. })), "{error:?}");
+}

@@ -11,7 +11,7 @@ use super::driver::Driver;
 use super::inbox::Link;
 use super::liveness::{self, Silence};
 use super::peer::Phase;
-use super::remote::Ended;
+use super::remote::{Ended, EndedKeys};
 use super::slots::Work;
 use super::wire::{Control, Hello};
 use super::worker::{self, Posted, Worker};
@@ -173,7 +173,8 @@ impl Driver {
     /// The connection is one of this peer, and of this session.
     fn join(&mut self, index: usize, link: ucp_ep_h, hello: Hello, accepted: bool) {
         let endpoint = self.facts.id;
-        let (lends_from, keys_from) = (self.lends_from(link), self.keys_from(link, &hello));
+        let (lends_from, by_adapter) = (self.lends_from(link), self.is_by_adapter(link));
+        let keys_from = self.keys_from(by_adapter, &hello);
         let Some(peer) = self.peers[index].as_mut() else { return };
         if peer.phase == Phase::Connecting {
             self.connecting -= 1;
@@ -188,6 +189,8 @@ impl Driver {
             true => peer.links.insert(0, link),
             false => peer.links.push(link),
         }
+        // Of several connections the peer may use any.
+        peer.by_adapter = by_adapter && (first || peer.by_adapter);
         if first {
             let every = Duration::from_millis(u64::from(hello.alive_every_ms));
             peer.alive_every = (!every.is_zero()).then_some(every.max(liveness::EVERY_MIN));
@@ -274,6 +277,17 @@ impl Driver {
         }
     }
 
+    /// UCX was told to end a connection. By force it does so later.
+    pub(super) fn closed(&mut self, ended: Option<Ended>) {
+        match ended {
+            _ if self.worker.as_ref().is_some_and(Worker::detects_failure) => {
+                self.discards.add(ended);
+            }
+            Some(ended) => self.end_all_given(ended),
+            None => {}
+        }
+    }
+
     /// What is between us and the peer ends, for a reason that the network gave. Who could not be
     /// reached at one address is tried at the next.
     pub(super) fn end_session(&mut self, index: usize, reason: String) {
@@ -330,7 +344,7 @@ impl Driver {
         let leases = std::mem::take(&mut peer.leases);
         // Transfers that UCX has in hand keep theirs.
         let keys = std::mem::take(&mut peer.keys);
-        let given = peer.given.take();
+        let (given, by_adapter) = (peer.given.take(), peer.by_adapter);
         peer.keys_from = None;
         peer.asked = 0;
         peer.released.clear();
@@ -341,7 +355,7 @@ impl Driver {
         self.fail_transfers(index, waiting, &error);
         self.fail_sends(index, &error);
         drop(keys);
-        let ended = (!given.is_empty()).then(|| Rc::new(given));
+        let ended = (!given.is_empty()).then(|| Rc::new(EndedKeys { given, by_adapter }));
         links.into_iter().for_each(|link| self.drop_link_with(link, ended.clone()));
         ended.into_iter().for_each(|ended| self.end_all_given(ended));
         for lease in leases.into_values() {

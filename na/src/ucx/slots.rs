@@ -118,6 +118,8 @@ pub(super) enum Work {
     Flushed(Reached),
     /// The end of a connection, after which these keys are over.
     Close(Option<Ended>),
+    /// That connections which were closed have ended: then these keys are over.
+    Discarded(Vec<Ended>),
 }
 
 impl Work {
@@ -129,7 +131,7 @@ impl Work {
             | Self::Lent(stream, _)
             | Self::Landing(Landing { stream, .. }) => Some(stream.peer),
             Self::Reached(name, ..) | Self::Flushed(name) => Some(name.peer),
-            Self::Bytes(_) | Self::Chunk(..) | Self::Close(_) => None,
+            Self::Bytes(_) | Self::Chunk(..) | Self::Close(_) | Self::Discarded(_) => None,
         }
     }
 }
@@ -260,7 +262,7 @@ impl Slots {
                 }
                 // UCX moves nothing more of the memory, which is its owner's again.
                 Some(Work::Reached(_, _, key)) => std::mem::forget(key.clone()),
-                Some(Work::Close(_)) => {}
+                Some(Work::Close(_) | Work::Discarded(_)) => {}
                 work => std::mem::forget(work.take()),
             }
             let (inbox, index) = (slot.pinned.inbox, slot.pinned.slot);

@@ -459,6 +459,17 @@ impl Worker {
         // SAFETY: contract of this function.
         posted(unsafe { self.ucp.ucp_ep_flush_nbx(endpoint, &params) })
     }
+
+    /// Waits until everything that was sent has left, and connections that were closed have ended.
+    ///
+    /// # Safety
+    ///
+    /// `pinned` lives until the callback, or until the worker is gone.
+    pub(super) unsafe fn flush_all(&self, pinned: *const Pinned) -> Posted {
+        let params = request_params(pinned);
+        // SAFETY: a live worker; for the rest contract of this function.
+        posted(unsafe { self.ucp.ucp_worker_flush_nbx(self.worker, &params) })
+    }
 }
 
 /// What is written into the stream that `print` gets, which is open until it returns; nothing if

@@ -649,6 +649,10 @@ pub struct Ucp {
         datatype_p: *mut ucp_datatype_t,
     ) -> ucs_status_t,
     pub ucp_dt_destroy: unsafe extern "C" fn(datatype: ucp_datatype_t),
+    pub ucp_worker_flush_nbx: unsafe extern "C" fn(
+        worker: ucp_worker_h,
+        param: *const ucp_request_param_t,
+    ) -> ucs_status_ptr_t,
 }
 impl Ucp {
     pub unsafe fn new<P>(path: P) -> Result<Self, ::libloading::Error>
@@ -722,6 +726,8 @@ impl Ucp {
         let ucp_dt_create_generic =
             unsafe { __library.get(b"ucp_dt_create_generic\0") }.map(|sym| *sym)?;
         let ucp_dt_destroy = unsafe { __library.get(b"ucp_dt_destroy\0") }.map(|sym| *sym)?;
+        let ucp_worker_flush_nbx =
+            unsafe { __library.get(b"ucp_worker_flush_nbx\0") }.map(|sym| *sym)?;
         Ok(Ucp {
             __library,
             ucs_status_string,
@@ -763,6 +769,7 @@ impl Ucp {
             ucp_request_free,
             ucp_dt_create_generic,
             ucp_dt_destroy,
+            ucp_worker_flush_nbx,
         })
     }
     pub unsafe fn ucs_status_string(&self, status: ucs_status_t) -> *const ::core::ffi::c_char {
@@ -1005,5 +1012,12 @@ impl Ucp {
     }
     pub unsafe fn ucp_dt_destroy(&self, datatype: ucp_datatype_t) {
         unsafe { (self.ucp_dt_destroy)(datatype) }
+    }
+    pub unsafe fn ucp_worker_flush_nbx(
+        &self,
+        worker: ucp_worker_h,
+        param: *const ucp_request_param_t,
+    ) -> ucs_status_ptr_t {
+        unsafe { (self.ucp_worker_flush_nbx)(worker, param) }
     }
 }
