@@ -93,9 +93,15 @@ impl Driver {
         Ok(())
     }
 
-    /// Gives a peer a key, if there is that memory and UCX can reach it.
+    /// Gives a peer a key, if there is that memory, and UCX can reach it as is wanted here.
     fn give(&mut self, index: usize, session: u64, key: u64) -> Option<GivenKey> {
         self.worker.as_ref().filter(|worker| worker.gives_keys())?;
+        let by_adapter = self.peer(index)?.by_adapter;
+        if matches!(self.facts.remote_keys, RemoteKeys::Auto) && !by_adapter {
+            // It asks all the same. UCX would answer its puts and gets by messages, and may end
+            // this process if that peer dies meanwhile.
+            return None;
+        }
         let memory = self.facts.regions.find(key)?;
         let standing = Standing::new((index, session, key), self.due.clone());
         // Before it is mapped: from now on it stays until the key is over.

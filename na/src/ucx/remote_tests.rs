@@ -23,24 +23,24 @@ struct Pair {
     to_requester: Addr,
 }
 
-fn open(keys: RemoteKeys) -> UcxEndpoint {
+fn open(uri: &str, keys: RemoteKeys) -> UcxEndpoint {
     let mut options = OpenOptions::listening(true);
     options.ucx.remote_keys = keys;
-    UcxEndpoint::open(&Uri::parse(OPEN.uri).unwrap(), &options).unwrap()
+    UcxEndpoint::open(&Uri::parse(uri).unwrap(), &options).unwrap()
 }
 
 impl Pair {
     /// `None`: UCX is not to be tested.
     fn open() -> Option<Self> {
-        Self::with(RemoteKeys::Always)
+        Self::with(OPEN.uri, RemoteKeys::Always)
     }
 
-    fn with(keys_of_owner: RemoteKeys) -> Option<Self> {
+    fn with(uri: &str, keys_of_owner: RemoteKeys) -> Option<Self> {
         if let Some(lacks) = OPEN.lacks() {
             println!("SKIPPED: {lacks}");
             return None;
         }
-        let (owner, requester) = (open(keys_of_owner), open(RemoteKeys::Always));
+        let (owner, requester) = (open(uri, keys_of_owner), open(uri, RemoteKeys::Always));
         let to_owner = requester.lookup(owner.self_addr().uri()).unwrap();
         let to_requester = owner.lookup(requester.self_addr().uri()).unwrap();
         let pair = Self { owner, requester, to_owner, to_requester };
@@ -167,9 +167,28 @@ fn memory_of_more_pieces_than_a_key_names_is_asked_for() {
 
 #[test]
 fn an_owner_that_gives_no_keys_is_asked() {
-    let Some(pair) = Pair::with(RemoteKeys::Never) else { return };
+    let Some(pair) = Pair::with(OPEN.uri, RemoteKeys::Never) else { return };
     let owned = memory(&pair.owner, &[1000], Access::ReadOnly);
     let local = memory(&pair.requester, &[1000], Access::ReadWrite);
+    pair.moves(false, &owned.region().describe(), &local).unwrap();
+    assert_eq!(bytes(&local), bytes(&owned));
+    assert_eq!(pair.given(), 0);
+}
+
+/// Whatever the peer wants. With `all` the endpoint gives keys, to who is reached by adapters.
+#[test]
+fn an_owner_that_gives_keys_for_adapters_gives_none_for_tcp() {
+    let Some(pair) = Pair::with("ucx+all://127.0.0.1:0", RemoteKeys::Auto) else { return };
+    let by_adapter = pair.owner.with(|driver| {
+        assert!(driver.worker.as_ref().unwrap().gives_keys());
+        let index = driver.index_of(&pair.to_requester).unwrap();
+        driver.peer(index).unwrap().by_adapter
+    });
+    if by_adapter == Some(true) {
+        return println!("SKIPPED: the two are connected by an adapter");
+    }
+    let owned = memory(&pair.owner, &[100_000], Access::ReadOnly);
+    let local = memory(&pair.requester, &[100_000], Access::ReadWrite);
     pair.moves(false, &owned.region().describe(), &local).unwrap();
     assert_eq!(bytes(&local), bytes(&owned));
     assert_eq!(pair.given(), 0);
