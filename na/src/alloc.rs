@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::Advice;
 use rustix::process::Pid;
 
 use crate::sync::Arc;
@@ -305,14 +305,26 @@ impl fmt::Debug for Block {
 }
 
 /// Maps the first `len` bytes of `fd`, which must not be able to shrink below that.
+///
+/// By libc's function, and so is [`unmap`]: UCX and libfabric put hooks into those, to notice
+/// memory that they have registered and that goes away. They do not see a system call as rustix
+/// makes it. The next buffer at that address would be taken for the old one, whose pages the
+/// adapter would read and write.
 pub(crate) fn map(fd: impl AsFd, len: usize, writable: bool) -> rustix::io::Result<NonNull<u8>> {
-    let write = if writable { ProtFlags::WRITE } else { ProtFlags::empty() };
-    let protection = ProtFlags::READ | write;
+    let write = if writable { libc::PROT_WRITE } else { 0 };
+    let (protection, fd) = (libc::PROT_READ | write, fd.as_fd().as_raw_fd());
     // SAFETY: the kernel chooses a free address, so no existing memory is replaced.
-    let base = unsafe {
-        rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, fd.as_fd(), 0)
-    }?;
+    let base =
+        unsafe { libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, fd, 0) };
+    if base == libc::MAP_FAILED {
+        return Err(last_errno());
+    }
     NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)
+}
+
+fn last_errno() -> rustix::io::Errno {
+    let error = std::io::Error::last_os_error();
+    rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::NOMEM)
 }
 
 /// Ends a mapping.
@@ -322,8 +334,8 @@ pub(crate) fn map(fd: impl AsFd, len: usize, writable: bool) -> rustix::io::Resu
 /// [`map`] made it, with that length, and no pointer into it is used any more.
 pub(crate) unsafe fn unmap(base: NonNull<u8>, len: usize) {
     // SAFETY: the caller's duty.
-    let unmapped = unsafe { rustix::mm::munmap(base.as_ptr().cast(), len) };
-    debug_assert!(unmapped.is_ok());
+    let unmapped = unsafe { libc::munmap(base.as_ptr().cast(), len) };
+    debug_assert!(unmapped == 0);
 }
 
 #[cfg(test)]

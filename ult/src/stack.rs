@@ -25,7 +25,7 @@ use std::ops::Deref;
 use std::ptr::{self, NonNull};
 
 use corosensei::stack::{Stack, StackPointer};
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+use rustix::mm::MprotectFlags;
 
 use crate::context::{Back, Context};
 use crate::descriptor::UltPtr;
@@ -350,11 +350,17 @@ fn bind(start: NonNull<u8>, len: usize, node: u32) {
 /// Not in the libc crate yet.
 const MADV_GUARD_INSTALL: libc::c_int = 102;
 
+/// By libc's function, and so is [`unmap`]: libraries for networks (UCX, libfabric) put hooks into
+/// those, to notice memory that they have registered and that goes away, such as a buffer on a
+/// stack. They do not see a system call as rustix makes it.
 fn map(len: usize) -> io::Result<NonNull<u8>> {
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::STACK;
-    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
-    let start = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, prot, flags) }?;
+    let start = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, -1, 0) };
+    if start == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
     if huge_pages_always() {
         // SAFETY: our own fresh mapping. An error only means that a stack may use a huge page.
         unsafe { libc::madvise(start, len, libc::MADV_NOHUGEPAGE) };
@@ -367,8 +373,9 @@ fn map(len: usize) -> io::Result<NonNull<u8>> {
 /// `start` and `len` are a mapping of [`map`] that nobody uses any more.
 unsafe fn unmap(start: NonNull<u8>, len: usize) {
     // SAFETY: duty of the caller.
-    let result = unsafe { rustix::mm::munmap(start.as_ptr().cast(), len) };
-    if let Err(error) = result {
+    let result = unsafe { libc::munmap(start.as_ptr().cast(), len) };
+    if result != 0 {
+        let error = io::Error::last_os_error();
         tracing::error!(%error, "cannot unmap a stack; its address space is lost");
     }
 }

@@ -286,7 +286,9 @@ mod tests {
         let rc = "#  lane[1]:  5:rc_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1] rma_bw#0 am\n";
         let with = |lane: &str| names_only_rc(&[rc, lane].concat());
         assert!(with("# lane[2]: 7:ud_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1] keepalive\n"));
-        assert!(with("# lane[2]: 7:tcp/ib0.0 md[4] -> md[4]/tcp/sysdev[1] seg 99 keepalive wireup\n"));
+        assert!(with(
+            "# lane[2]: 7:tcp/ib0.0 md[4] -> md[4]/tcp/sysdev[1] seg 99 keepalive wireup\n"
+        ));
         assert!(!with("# lane[2]: 7:tcp/ib0.0 md[4] -> md[4]/tcp/sysdev[1] am_bw#1 keepalive\n"));
         assert!(!with("# lane[2]: 7:ud_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1]\n"));
         assert!(!with("# lane[2]: 7:dc_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1] keepalive\n"));
