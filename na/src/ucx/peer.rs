@@ -74,6 +74,9 @@ pub(super) struct Peer {
     /// Our number for what is between us, and the peer's.
     pub(super) session: u64,
     pub(super) their_session: Option<u64>,
+    /// What we call it in hellos: our number, or that of a session before which ended while the
+    /// connection on which it was said stayed.
+    pub(super) told: u64,
     /// The number of its endpoint, and ours there, as its hello says.
     pub(super) their_numbers: (u64, u64),
     /// Its address, for messages of this session.
@@ -132,6 +135,7 @@ impl Peer {
             links: Vec::new(),
             session,
             their_session: None,
+            told: session,
             their_numbers: (0, 0),
             current: None,
             their_max: 0,

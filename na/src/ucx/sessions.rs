@@ -66,7 +66,7 @@ impl Driver {
         let message_bytes_max = self.facts.message_bytes_max as u32;
         let alive_every_ms = ran::alive_every_ms(self.facts.liveness_limit);
         let endpoint = self.endpoint;
-        let Some((session, peer)) = self.peer(index).map(|peer| (peer.session, peer.id)) else {
+        let Some((session, peer)) = self.peer(index).map(|peer| (peer.told, peer.id)) else {
             return;
         };
         let hello = Hello {
@@ -125,6 +125,9 @@ impl Driver {
                         UCX_MM_SEG_SIZE alike in both processes, or in neither";
             return self.broke(link, rule.into());
         }
+        if self.greeted_peer(link).is_some() {
+            return self.broke(link, "it says hello twice".into());
+        }
         let stranger = self.strangers.remove(&(link as usize));
         let index = match (self.owner(link), &stranger) {
             (Some(index), _) => index,
@@ -145,14 +148,23 @@ impl Driver {
         };
         let theirs = self.peer(index).and_then(|peer| peer.their_session);
         if theirs.is_some_and(|session| session != hello.session) {
-            // A successor under the same address; what was between us and the predecessor ends.
-            let keep = self.peer(index).is_some_and(|peer| peer.links.contains(&link));
-            if keep {
-                return self.broke(link, "it says hello twice".into());
-            }
-            self.end_session(index, "it has been restarted".into());
+            self.succeeded(index, link);
         }
         self.join(index, link, hello, stranger.is_some());
+    }
+
+    /// A successor under the same address: what was between us and the predecessor ends, but for
+    /// this connection, which may be one that we have made.
+    fn succeeded(&mut self, index: usize, link: ucp_ep_h) {
+        let Some(peer) = self.peer(index) else { return };
+        let is_ours = peer.links.contains(&link);
+        let told = peer.told;
+        peer.links.retain(|own| *own != link);
+        self.end_session(index, "it has been restarted".into());
+        // What was said there stays said.
+        if let Some(peer) = self.peer(index).filter(|_| is_ours) {
+            peer.told = told;
+        }
     }
 
     /// Who has called and listens at `address`: the peer there, or one more if that is connected
@@ -328,7 +340,7 @@ impl Driver {
         if peer.phase == Phase::Connecting {
             self.connecting -= 1;
         }
-        peer.session = session;
+        (peer.session, peer.told) = (session, session);
         peer.their_session = None;
         peer.current = None;
         (peer.dialed, peer.trying) = (None, 0);
@@ -578,6 +590,91 @@ mod tests {
             });
             assert_eq!(from, to);
         }
+    }
+
+    /// It answers our call with its first hello while the connection of who was there before is up.
+    #[test]
+    fn a_successor_that_we_have_called_is_not_accused_of_a_second_hello() {
+        if let Some(lacks) = OPEN.lacks() {
+            return println!("SKIPPED: {lacks}");
+        }
+        let (before, own, successor) = (open(true), open(true), open(true));
+        let at = |of: &UcxEndpoint| -> SocketAddr {
+            of.self_addr().uri().rsplit('/').next().unwrap().parse().unwrap()
+        };
+        // The successor cannot take the port while its predecessor lives, so we call another one.
+        let key = PeerKey::Address(at(&before));
+        let to = own.with(|driver| driver.lookup(key, vec![at(&successor)])).unwrap();
+        let room = |of: &UcxEndpoint| MsgBuf::with_capacity(of.limits().unexpected_bytes_max);
+        before.recv_unexpected(OpId(2), room(&before)).unwrap();
+        own.recv_expected(OpId(3), &to, Tag(7), room(&own)).unwrap();
+        send(&own, &to);
+        send(&before, &before.lookup(own.self_addr().uri()).unwrap());
+        // Ours goes to the predecessor, which has called meanwhile.
+        until([&before, &own], |completion| match completion {
+            Completion::Recv { op: OpId(2), result, .. } => Some(drop(result.unwrap())),
+            Completion::Send { result, .. } => {
+                result.unwrap();
+                None
+            }
+            other => panic!("{other:?}"),
+        });
+        let error = until([&successor, &own], |completion| match completion {
+            Completion::Recv { op: OpId(3), result, .. } => result.err(),
+            other => panic!("{other:?}"),
+        });
+        assert!(matches!(error, Error::PeerGone { .. }), "{error}");
+        successor.recv_unexpected(OpId(2), room(&successor)).unwrap();
+        send(&own, &to);
+        until([&successor, &own], |completion| match completion {
+            Completion::Recv { op: OpId(2), result, .. } => Some(drop(result.unwrap())),
+            Completion::Send { result, .. } => {
+                result.unwrap();
+                None
+            }
+            other => panic!("{other:?}"),
+        });
+        let links = own.with(|driver| {
+            let index = driver.index_of(&to).unwrap();
+            driver.peer(index).map(|peer| peer.links.len())
+        });
+        assert_eq!(links, Some(Some(1)));
+    }
+
+    #[test]
+    fn who_says_hello_twice_loses_its_connection() {
+        if let Some(lacks) = OPEN.lacks() {
+            return println!("SKIPPED: {lacks}");
+        }
+        let (target, origin) = (open(true), open(false));
+        let to = origin.lookup(target.self_addr().uri()).unwrap();
+        let room = |of: &UcxEndpoint| MsgBuf::with_capacity(of.limits().unexpected_bytes_max);
+        target.recv_unexpected(OpId(2), room(&target)).unwrap();
+        send(&origin, &to);
+        let caller = until([&target, &origin], |completion| match completion {
+            Completion::Recv { result, .. } => Some(result.unwrap().from),
+            Completion::Send { result, .. } => {
+                result.unwrap();
+                None
+            }
+            other => panic!("{other:?}"),
+        });
+        target.recv_expected(OpId(3), &caller, Tag(7), room(&target)).unwrap();
+        // Of the same session.
+        origin.with(|driver| {
+            let index = driver.index_of(&to).unwrap();
+            let link = driver.peer(index).unwrap().links[0];
+            driver.greet(index, link);
+        });
+        let error = until([&target, &origin], |completion| match completion {
+            Completion::Recv { op: OpId(3), result, .. } => result.err(),
+            Completion::Send { result, .. } => {
+                result.unwrap();
+                None
+            }
+            other => panic!("{other:?}"),
+        });
+        assert!(matches!(error, Error::Protocol { .. }), "{error}");
     }
 
     #[test]
