@@ -30,6 +30,7 @@ impl Driver {
         }
         let error = Error::Closed;
         // So that nothing new begins.
+        self.reject_callers();
         self.sending.clear();
         self.reaching.clear();
         let mut queued = Vec::new();

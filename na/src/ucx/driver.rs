@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use ucx_sys::{Ucp, ucp_ep_h, ucs_status_t};
+use ucx_sys::{Ucp, ucp_conn_request_h, ucp_ep_h, ucs_status_t};
 
 use super::address;
 use super::discards::Discards;
@@ -15,7 +15,7 @@ use super::keys::Due;
 use super::liveness::Watch;
 use super::peer::Peer;
 use super::remote::Mapped;
-use super::sessions::Stranger;
+use super::sessions::{STRANGERS_MAX, Stranger};
 use super::slots::{Slots, Work};
 use super::transfers::{Moving, Stream};
 use super::wire::{Chunk, Control};
@@ -67,6 +67,9 @@ pub(super) struct Driver {
     sweep_at: usize,
     /// Connections that were taken and have not said who they are.
     pub(super) strangers: HashMap<usize, Stranger, Cheap>,
+    pub(super) strangers_max: usize,
+    /// Who asks for a connection, while there is no room for more of those.
+    pub(super) callers: VecDeque<ucp_conn_request_h>,
     pub(super) connecting: usize,
     /// `None`: nobody wants a sign of life, nor do we.
     pub(super) watch: Option<Watch>,
@@ -122,6 +125,8 @@ impl Driver {
             by_key: HashMap::new(),
             sweep_at: 16,
             strangers: HashMap::default(),
+            strangers_max: STRANGERS_MAX,
+            callers: VecDeque::new(),
             connecting: 0,
             watch: None,
             transfers: HashMap::default(),
@@ -314,6 +319,7 @@ impl Driver {
         if self.connecting > 0 || !self.strangers.is_empty() {
             self.check_deadlines();
         }
+        self.accept_callers();
         self.return_credits();
     }
 
@@ -322,7 +328,7 @@ impl Driver {
             // Not in the loop's condition, which would borrow the state for its body.
             let Some(event) = self.state().events.pop_front() else { return };
             match event {
-                Event::Connection(request) => self.accept(request),
+                Event::Connection(request) => self.called(request),
                 Event::News(link, news) => self.came(link, news),
                 Event::Finished(slot, status) => self.finished(slot, status),
             }
@@ -438,6 +444,7 @@ impl Driver {
             || !self.sending.is_empty()
             || self.is_behind
             || self.discards.is_busy()
+            || self.has_callers()
             || self.has_keys_due()
     }
 

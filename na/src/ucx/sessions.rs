@@ -22,6 +22,12 @@ use crate::ran::{self, Ran};
 /// Connections that have not said hello, at most.
 pub(super) const STRANGERS_MAX: usize = 256;
 
+/// Who asks for a connection and waits, at most: each has a socket here.
+const CALLERS_MAX: usize = 4096;
+
+/// Connections that are taken in one turn, at most: each takes a while.
+const ACCEPTS_PER_TURN: usize = 32;
+
 /// Who has not said hello.
 pub(super) struct Stranger {
     /// Where the connection comes from.
@@ -88,12 +94,44 @@ impl Driver {
         self.worker.as_ref().map_or(0, Worker::queues)
     }
 
-    pub(super) fn accept(&mut self, request: ucp_conn_request_h) {
-        let Some(worker) = &self.worker else { return };
-        if self.strangers.len() >= STRANGERS_MAX {
-            tracing::warn!("ucx: too many connections that say no hello; turned one away");
-            return worker.reject(request);
+    /// Somebody asks for a connection, and gets it when there is room.
+    pub(super) fn called(&mut self, request: ucp_conn_request_h) {
+        if self.callers.len() < CALLERS_MAX {
+            return self.callers.push_back(request);
         }
+        tracing::warn!("ucx: too many ask for a connection at once; turned one away");
+        if let Some(worker) = &self.worker {
+            worker.reject(request);
+        }
+    }
+
+    /// Whether somebody who asks for a connection can have it.
+    pub(super) fn has_callers(&self) -> bool {
+        !self.callers.is_empty() && self.strangers.len() < self.strangers_max
+    }
+
+    /// Takes connections that were asked for, as far as there is room for who says no hello.
+    pub(super) fn accept_callers(&mut self) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            if !self.has_callers() {
+                return;
+            }
+            if let Some(request) = self.callers.pop_front() {
+                self.accept(request);
+            }
+        }
+    }
+
+    /// Turns away who asks for a connection and waits.
+    pub(super) fn reject_callers(&mut self) {
+        let callers = std::mem::take(&mut self.callers);
+        if let Some(worker) = &self.worker {
+            callers.into_iter().for_each(|request| worker.reject(request));
+        }
+    }
+
+    fn accept(&mut self, request: ucp_conn_request_h) {
+        let Some(worker) = &self.worker else { return };
         let client = worker.client(request);
         match worker.accept(request) {
             Ok(link) => {
@@ -590,6 +628,61 @@ mod tests {
             });
             assert_eq!(from, to);
         }
+    }
+
+    #[test]
+    fn who_calls_while_there_is_no_room_waits_for_it() {
+        if let Some(lacks) = OPEN.lacks() {
+            return println!("SKIPPED: {lacks}");
+        }
+        const CLIENTS: usize = 8;
+        let target = open(true);
+        target.with(|driver| driver.strangers_max = 1).unwrap();
+        let origins: Vec<_> = (0..CLIENTS).map(|_| open(false)).collect();
+        for origin in &origins {
+            let room = MsgBuf::with_capacity(target.limits().unexpected_bytes_max);
+            target.recv_unexpected(OpId(2), room).unwrap();
+            send(origin, &origin.lookup(target.self_addr().uri()).unwrap());
+        }
+        let (mut came, mut most) = (0, 0);
+        let began = Instant::now();
+        while came < CLIENTS {
+            assert!(began.elapsed() < PATIENCE, "{came} have come");
+            for end in origins.iter().chain([&target]) {
+                let mut sink = |completion| match completion {
+                    Completion::Recv { result, .. } => came += usize::from(result.is_ok()),
+                    Completion::Send { result, .. } => result.unwrap(),
+                    other @ Completion::Transfer { .. } => panic!("{other:?}"),
+                };
+                end.poll(16, &mut sink).unwrap();
+            }
+            most = most.max(target.with(|driver| driver.strangers.len()).unwrap());
+        }
+        assert_eq!(most, 1);
+    }
+
+    #[test]
+    fn who_waits_for_a_connection_is_turned_away_at_the_end() {
+        if let Some(lacks) = OPEN.lacks() {
+            return println!("SKIPPED: {lacks}");
+        }
+        let (target, origin) = (open(true), open(false));
+        target.with(|driver| driver.strangers_max = 0).unwrap();
+        send(&origin, &origin.lookup(target.self_addr().uri()).unwrap());
+        let began = Instant::now();
+        while target.with(|driver| driver.callers.len()) == Some(0) {
+            assert!(began.elapsed() < PATIENCE, "nobody calls");
+            for end in [&target, &origin] {
+                end.poll(16, &mut |completion| panic!("{completion:?}")).unwrap();
+            }
+        }
+        assert!(target.prepare_wait(), "there is nothing to do");
+        target.close();
+        let error = until([&target, &origin], |completion| match completion {
+            Completion::Send { result, .. } => result.err(),
+            _ => None,
+        });
+        assert!(matches!(error, Error::Unreachable { .. }), "{error}");
     }
 
     /// It answers our call with its first hello while the connection of who was there before is up.
