@@ -72,7 +72,10 @@ fn the_end_of_a_stack_is_seen_by_who_keeps_registrations() {
         return println!("SKIPPED: there is no libucm.so.0");
     }
     let (runtime, pool) = shared(1);
-    let address = on(&pool, || std::hint::black_box([1_u8; 64]).as_ptr().addr());
+    let address = on(&pool, || {
+        let here = std::hint::black_box([1_u8; 64]);
+        here.as_ptr().addr()
+    });
     runtime.shutdown().unwrap();
     assert!(has_seen(address, 64));
 }

@@ -1,0 +1,338 @@
+//! Connections between endpoints over UCX, where `MARGO_TEST_UCX=1` is set.
+
+use std::time::Duration;
+
+use super::*;
+use crate::conformance::{Optional, PATIENCE};
+use crate::ucx::endpoint::UcxEndpoint;
+use crate::{Addr, Completion, Endpoint, MsgBuf, OpId, OpenOptions, Tag, Uri};
+
+const OPEN: Optional = Optional { variable: "MARGO_TEST_UCX", uri: "ucx+tcp://127.0.0.1:0" };
+
+/// One that gives up no connection because of the time that it takes.
+fn open(listen: bool) -> UcxEndpoint {
+    let mut options = OpenOptions::listening(listen);
+    options.connect_timeout = Duration::from_secs(3600);
+    UcxEndpoint::open(&Uri::parse(OPEN.uri).unwrap(), &options).unwrap()
+}
+
+/// Polls both until one of them reports something that `wanted` takes.
+fn until<T>(ends: [&UcxEndpoint; 2], mut wanted: impl FnMut(Completion) -> Option<T>) -> T {
+    let began = Instant::now();
+    let mut found = None;
+    while began.elapsed() < PATIENCE {
+        for end in ends {
+            end.poll(16, &mut |completion| found = found.take().or(wanted(completion))).unwrap();
+        }
+        if let Some(found) = found {
+            return found;
+        }
+    }
+    panic!("nothing happens");
+}
+
+fn send(from: &UcxEndpoint, to: &Addr) {
+    let mut buf = MsgBuf::with_capacity(8);
+    assert!(buf.try_extend(b"hello"));
+    from.send_unexpected(OpId(1), to, Tag(7), buf).unwrap();
+}
+
+/// A name with several addresses, of which the first ones are in vain.
+#[test]
+fn who_is_not_at_the_first_addresses_is_found_at_the_next() {
+    if let Some(lacks) = OPEN.lacks() {
+        return println!("SKIPPED: {lacks}");
+    }
+    let (target, origin) = (open(true), open(false));
+    let uri = target.self_addr().uri().to_owned();
+    let there: SocketAddr = uri.rsplit('/').next().unwrap().parse().unwrap();
+    // Other addresses of this host, at which nobody listens.
+    let not_there = |ip: &str| SocketAddr::new(ip.parse().unwrap(), there.port());
+    let all = vec![not_there("127.0.0.2"), not_there("127.0.0.3"), there];
+    let name = PeerKey::Name("several".into(), there.port());
+    let to = origin.with(|driver| driver.lookup(name, all)).unwrap();
+    let room = MsgBuf::with_capacity(target.limits().unexpected_bytes_max);
+    target.recv_unexpected(OpId(2), room).unwrap();
+    send(&origin, &to);
+    let mut sent = false;
+    let came = until([&target, &origin], |completion| match completion {
+        Completion::Recv { op: OpId(2), buf, result } => {
+            result.unwrap();
+            Some(buf.as_slice().to_vec())
+        }
+        Completion::Send { result, .. } => {
+            result.unwrap();
+            sent = true;
+            None
+        }
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(came, b"hello");
+    // The third one is the one that is tried first from now on, no longer than the connection.
+    let tried = origin.with(|driver| {
+        let index = driver.index_of(&to).unwrap();
+        let peer = driver.peer(index).unwrap();
+        (peer.phase, peer.trying)
+    });
+    assert_eq!(tried, Some((Phase::Connected, 0)));
+    if !sent {
+        until([&target, &origin], |completion| match completion {
+            Completion::Send { result, .. } => {
+                result.unwrap();
+                Some(())
+            }
+            _ => None,
+        });
+    }
+}
+
+/// Who called us in the meantime stays connected when our own attempt comes to nothing.
+#[test]
+fn a_call_in_vain_does_not_end_the_connection_that_the_peer_made() {
+    if let Some(lacks) = OPEN.lacks() {
+        return println!("SKIPPED: {lacks}");
+    }
+    let (peer, own) = (open(true), open(true));
+    let there: SocketAddr = peer.self_addr().uri().rsplit('/').next().unwrap().parse().unwrap();
+    // Takes connections, and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let instead = vec![silent.local_addr().unwrap()];
+    let to = own.with(|driver| driver.lookup(PeerKey::Address(there), instead)).unwrap();
+    let room = |of: &UcxEndpoint| MsgBuf::with_capacity(of.limits().unexpected_bytes_max);
+    peer.recv_unexpected(OpId(2), room(&peer)).unwrap();
+    own.recv_unexpected(OpId(3), room(&own)).unwrap();
+    send(&own, &to);
+    send(&peer, &peer.lookup(own.self_addr().uri()).unwrap());
+    // Both messages have gone by the connection that the peer has made.
+    let mut left = vec![1, 1, 2, 3];
+    until([&peer, &own], |completion| {
+        let op = match completion {
+            Completion::Send { op, result, .. } => result.map(|()| op),
+            Completion::Recv { op, result, .. } => result.map(|_arrival| op),
+            other @ Completion::Transfer { .. } => panic!("{other:?}"),
+        };
+        let at = left.iter().position(|waited| *waited == op.as_ref().unwrap().0).unwrap();
+        left.swap_remove(at);
+        left.is_empty().then_some(())
+    });
+    let look = || {
+        let phase_and_links = |driver: &mut Driver| {
+            let index = driver.index_of(&to).unwrap();
+            let peer = driver.peer(index).unwrap();
+            (peer.phase, peer.links.len())
+        };
+        own.with(phase_and_links).unwrap()
+    };
+    assert_eq!(look(), (Phase::Connected, 2));
+    // Resets the connection.
+    drop(silent);
+    let began = Instant::now();
+    while look() == (Phase::Connected, 2) {
+        assert!(began.elapsed() < PATIENCE, "the connection is not reset");
+        own.poll(16, &mut |completion| panic!("{completion:?}")).unwrap();
+    }
+    assert_eq!(look(), (Phase::Connected, 1));
+}
+
+/// A host name and an address, say: each has a connection, and neither ends the other.
+#[test]
+fn calls_by_two_names_do_not_end_each_other() {
+    if let Some(lacks) = OPEN.lacks() {
+        return println!("SKIPPED: {lacks}");
+    }
+    let (target, origin) = (open(true), open(true));
+    let uri = target.self_addr().uri().to_owned();
+    let there: SocketAddr = uri.rsplit('/').next().unwrap().parse().unwrap();
+    let name = PeerKey::Name("several".into(), there.port());
+    let first = origin.with(|driver| driver.lookup(name, vec![there])).unwrap();
+    let second = origin.lookup(&uri).unwrap();
+    assert_ne!(first, second);
+    let room = |of: &UcxEndpoint| MsgBuf::with_capacity(of.limits().unexpected_bytes_max);
+    // A call by each, the second while the answer to the first is awaited.
+    let mut callers = Vec::new();
+    for (to, answer) in [(&first, OpId(3)), (&second, OpId(4))] {
+        target.recv_unexpected(OpId(2), room(&target)).unwrap();
+        origin.recv_expected(answer, to, Tag(7), room(&origin)).unwrap();
+        send(&origin, to);
+        callers.push(until([&target, &origin], |completion| match completion {
+            Completion::Recv { op: OpId(2), result, .. } => Some(result.unwrap().from),
+            Completion::Send { result, .. } => {
+                result.unwrap();
+                None
+            }
+            other => panic!("{other:?}"),
+        }));
+    }
+    assert!(callers.iter().all(|caller| caller.uri() == origin.self_addr().uri()));
+    for (caller, (to, answer)) in callers.iter().zip([(first, OpId(3)), (second, OpId(4))]) {
+        target.send_expected(OpId(5), caller, Tag(7), room(&target)).unwrap();
+        let from = until([&target, &origin], |completion| match completion {
+            Completion::Recv { op, result, .. } if op == answer => Some(result.unwrap().from),
+            Completion::Send { result, .. } => {
+                result.unwrap();
+                None
+            }
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(from, to);
+    }
+}
+
+#[test]
+fn who_calls_while_there_is_no_room_waits_for_it() {
+    if let Some(lacks) = OPEN.lacks() {
+        return println!("SKIPPED: {lacks}");
+    }
+    const CLIENTS: usize = 8;
+    let target = open(true);
+    target.with(|driver| driver.strangers_max = 1).unwrap();
+    let origins: Vec<_> = (0..CLIENTS).map(|_| open(false)).collect();
+    for origin in &origins {
+        let room = MsgBuf::with_capacity(target.limits().unexpected_bytes_max);
+        target.recv_unexpected(OpId(2), room).unwrap();
+        send(origin, &origin.lookup(target.self_addr().uri()).unwrap());
+    }
+    let (mut came, mut most) = (0, 0);
+    let began = Instant::now();
+    while came < CLIENTS {
+        assert!(began.elapsed() < PATIENCE, "{came} have come");
+        for end in origins.iter().chain([&target]) {
+            let mut sink = |completion| match completion {
+                Completion::Recv { result, .. } => came += usize::from(result.is_ok()),
+                Completion::Send { result, .. } => result.unwrap(),
+                other @ Completion::Transfer { .. } => panic!("{other:?}"),
+            };
+            end.poll(16, &mut sink).unwrap();
+        }
+        most = most.max(target.with(|driver| driver.strangers.len()).unwrap());
+    }
+    assert_eq!(most, 1);
+}
+
+#[test]
+fn who_waits_for_a_connection_is_turned_away_at_the_end() {
+    if let Some(lacks) = OPEN.lacks() {
+        return println!("SKIPPED: {lacks}");
+    }
+    let (target, origin) = (open(true), open(false));
+    target.with(|driver| driver.strangers_max = 0).unwrap();
+    send(&origin, &origin.lookup(target.self_addr().uri()).unwrap());
+    let began = Instant::now();
+    while target.with(|driver| driver.callers.len()) == Some(0) {
+        assert!(began.elapsed() < PATIENCE, "nobody calls");
+        for end in [&target, &origin] {
+            end.poll(16, &mut |completion| panic!("{completion:?}")).unwrap();
+        }
+    }
+    assert_eq!(target.with(|driver| driver.is_busy()), Some(false), "nothing can be done");
+    target.close();
+    let error = until([&target, &origin], |completion| match completion {
+        Completion::Send { result, .. } => result.err(),
+        _ => None,
+    });
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+}
+
+/// It answers our call with its first hello while the connection of who was there before is up.
+#[test]
+fn a_successor_that_we_have_called_is_not_accused_of_a_second_hello() {
+    if let Some(lacks) = OPEN.lacks() {
+        return println!("SKIPPED: {lacks}");
+    }
+    let (before, own, successor) = (open(true), open(true), open(true));
+    let at = |of: &UcxEndpoint| -> SocketAddr {
+        of.self_addr().uri().rsplit('/').next().unwrap().parse().unwrap()
+    };
+    // The successor cannot take the port while its predecessor lives, so we call another one.
+    let key = PeerKey::Address(at(&before));
+    let to = own.with(|driver| driver.lookup(key, vec![at(&successor)])).unwrap();
+    let room = |of: &UcxEndpoint| MsgBuf::with_capacity(of.limits().unexpected_bytes_max);
+    before.recv_unexpected(OpId(2), room(&before)).unwrap();
+    own.recv_expected(OpId(3), &to, Tag(7), room(&own)).unwrap();
+    send(&own, &to);
+    send(&before, &before.lookup(own.self_addr().uri()).unwrap());
+    // Ours goes to the predecessor, which has called meanwhile.
+    until([&before, &own], |completion| match completion {
+        Completion::Recv { op: OpId(2), result, .. } => Some(drop(result.unwrap())),
+        Completion::Send { result, .. } => {
+            result.unwrap();
+            None
+        }
+        other => panic!("{other:?}"),
+    });
+    let error = until([&successor, &own], |completion| match completion {
+        Completion::Recv { op: OpId(3), result, .. } => result.err(),
+        other => panic!("{other:?}"),
+    });
+    assert!(matches!(error, Error::PeerGone { .. }), "{error}");
+    successor.recv_unexpected(OpId(2), room(&successor)).unwrap();
+    send(&own, &to);
+    until([&successor, &own], |completion| match completion {
+        Completion::Recv { op: OpId(2), result, .. } => Some(drop(result.unwrap())),
+        Completion::Send { result, .. } => {
+            result.unwrap();
+            None
+        }
+        other => panic!("{other:?}"),
+    });
+    let links = own.with(|driver| {
+        let index = driver.index_of(&to).unwrap();
+        driver.peer(index).map(|peer| peer.links.len())
+    });
+    assert_eq!(links, Some(Some(1)));
+}
+
+#[test]
+fn who_says_hello_twice_loses_its_connection() {
+    if let Some(lacks) = OPEN.lacks() {
+        return println!("SKIPPED: {lacks}");
+    }
+    let (target, origin) = (open(true), open(false));
+    let to = origin.lookup(target.self_addr().uri()).unwrap();
+    let room = |of: &UcxEndpoint| MsgBuf::with_capacity(of.limits().unexpected_bytes_max);
+    target.recv_unexpected(OpId(2), room(&target)).unwrap();
+    send(&origin, &to);
+    let caller = until([&target, &origin], |completion| match completion {
+        Completion::Recv { result, .. } => Some(result.unwrap().from),
+        Completion::Send { result, .. } => {
+            result.unwrap();
+            None
+        }
+        other => panic!("{other:?}"),
+    });
+    target.recv_expected(OpId(3), &caller, Tag(7), room(&target)).unwrap();
+    // Of the same session.
+    origin.with(|driver| {
+        let index = driver.index_of(&to).unwrap();
+        let link = driver.peer(index).unwrap().links[0];
+        driver.greet(index, link);
+    });
+    let error = until([&target, &origin], |completion| match completion {
+        Completion::Recv { op: OpId(3), result, .. } => result.err(),
+        Completion::Send { result, .. } => {
+            result.unwrap();
+            None
+        }
+        other => panic!("{other:?}"),
+    });
+    assert!(matches!(error, Error::Protocol { .. }), "{error}");
+}
+
+#[test]
+fn who_is_at_no_address_is_unreachable() {
+    if let Some(lacks) = OPEN.lacks() {
+        return println!("SKIPPED: {lacks}");
+    }
+    let (target, origin) = (open(true), open(false));
+    let uri = target.self_addr().uri().to_owned();
+    let port = uri.rsplit(':').next().unwrap().parse().unwrap();
+    let all = ["127.0.0.2", "127.0.0.3"].map(|ip| SocketAddr::new(ip.parse().unwrap(), port));
+    let name = PeerKey::Name("nowhere".into(), port);
+    let to = origin.with(|driver| driver.lookup(name, all.to_vec())).unwrap();
+    send(&origin, &to);
+    let error = until([&target, &origin], |completion| match completion {
+        Completion::Send { result, .. } => result.err(),
+        _ => None,
+    });
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+}
