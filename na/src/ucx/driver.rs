@@ -250,17 +250,27 @@ impl Driver {
     }
 
     pub(super) fn tell_on(&mut self, link: ucp_ep_h, control: &Control) {
+        self.tell_as(link, control, Work::Bytes);
+    }
+
+    /// The same, as that work; whether UCX goes on with it.
+    pub(super) fn tell_as(
+        &mut self,
+        link: ucp_ep_h,
+        control: &Control,
+        work: impl FnOnce(Vec<u8>) -> Work,
+    ) -> bool {
         let bytes = control.to_bytes();
         let data = (bytes.as_ptr(), bytes.len());
-        let slot = self.slots.add(Work::Bytes(bytes));
+        let slot = self.slots.add(work(bytes));
         let pinned = self.slots.pinned(slot);
-        let Some(worker) = &self.worker else { return };
+        let Some(worker) = &self.worker else { return false };
         // SAFETY: `link` is in the list of a peer, which it leaves when it is closed; the slot owns
         // the data until the callback.
         let posted =
             unsafe { worker.send_am(link, AM_CONTROL, (std::ptr::null(), 0), data, pinned) };
         // What fails is told by the end of the connection.
-        self.posted(slot, posted);
+        self.posted(slot, posted)
     }
 
     /// Keeps a slot that goes on, and frees one that does not; whether it goes on.
@@ -485,6 +495,7 @@ impl Driver {
             Some(Work::Flushed(name)) => self.reached(name, true, status),
             Some(Work::Close(ended)) => self.closed(ended),
             Some(Work::Discarded(ended)) => self.discarded(ended, status),
+            Some(Work::Alive(_, peer, session)) => self.alive_sent(peer, session),
             Some(Work::Bytes(_)) | None => {}
         }
     }

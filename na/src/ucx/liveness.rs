@@ -87,7 +87,7 @@ impl Driver {
                 |every: Duration| now.duration_since(peer.told_at) + EVERY_MIN / 2 >= every;
             if wanted.is_some_and(is_due) {
                 peer.told_at = now;
-                self.tell(index, &Control::Alive);
+                self.tell_alive(index);
             }
             next = next.into_iter().chain(self.interval(wanted)).min();
         }
@@ -96,6 +96,26 @@ impl Driver {
             (Some(watch), Some((next, every))) => Some(Watch { next, every, ..watch }),
             _ => None,
         };
+    }
+
+    /// Tells a peer that we live, once UCX has sent what it was told of that before: to one that is
+    /// stopped nothing goes, and they would pile up.
+    fn tell_alive(&mut self, index: usize) {
+        let Some(peer) = self.peer(index).filter(|peer| !peer.alive_in_hand) else { return };
+        let (links, session) = (&peer.links, peer.session);
+        let Some(&link) = links.first() else { return };
+        let goes_on =
+            self.tell_as(link, &Control::Alive, |bytes| Work::Alive(bytes, index, session));
+        if let Some(peer) = self.peer(index) {
+            peer.alive_in_hand = goes_on;
+        }
+    }
+
+    /// UCX has sent that, or never will.
+    pub(super) fn alive_sent(&mut self, index: usize, session: u64) {
+        if let Some(peer) = self.peer(index).filter(|peer| peer.session == session) {
+            peer.alive_in_hand = false;
+        }
     }
 
     /// Peers from which something is awaited.

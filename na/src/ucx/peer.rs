@@ -111,6 +111,8 @@ pub(super) struct Peer {
     /// How often it wants to hear something, and when it last did.
     pub(super) alive_every: Option<Duration>,
     pub(super) told_at: Instant,
+    /// UCX has not sent yet that we live.
+    pub(super) alive_in_hand: bool,
     pub(super) silence: Silence,
     /// Why it is gone, for those who ask later.
     pub(super) end: Option<Error>,
@@ -154,6 +156,7 @@ impl Peer {
             dialed: None,
             alive_every: None,
             told_at: Instant::now(),
+            alive_in_hand: false,
             silence: Silence::default(),
             end: None,
         }

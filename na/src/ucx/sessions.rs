@@ -397,6 +397,7 @@ impl Driver {
         let (given, by_adapter) = (peer.given.take(), peer.by_adapter);
         peer.keys_from = None;
         peer.asked = 0;
+        peer.alive_in_hand = false;
         peer.released.clear();
         self.state().begin(index, session);
         for message in queues.into_iter().flatten() {

@@ -103,6 +103,8 @@ pub(super) enum Work {
     Send { op: Option<OpId>, buf: MsgBuf, peer: usize, end: Option<Error> },
     /// What we tell a peer. Owns what UCX has a pointer to.
     Bytes(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>),
+    /// That we live, for the peer of that number in that session. Owns what UCX has a pointer to.
+    Alive(#[allow(dead_code, reason = "kept for UCX")] Vec<u8>, usize, u64),
     /// A piece of a transfer. Owns what UCX has a pointer to.
     Chunk(Stream, #[allow(dead_code, reason = "kept for UCX")] Vec<u8>),
     /// A piece of a transfer that UCX fetches when it has room; it keeps this memory if it has to
@@ -131,7 +133,12 @@ impl Work {
             | Self::Lent(stream, _)
             | Self::Landing(Landing { stream, .. }) => Some(stream.peer),
             Self::Reached(name, ..) | Self::Flushed(name) => Some(name.peer),
-            Self::Bytes(_) | Self::Chunk(..) | Self::Close(_) | Self::Discarded(_) => None,
+            // A sign of life says in which session it was given.
+            Self::Bytes(_)
+            | Self::Alive(..)
+            | Self::Chunk(..)
+            | Self::Close(_)
+            | Self::Discarded(_) => None,
         }
     }
 }

@@ -336,3 +336,50 @@ fn who_is_at_no_address_is_unreachable() {
     });
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
 }
+
+/// They would pile up, as long as nobody looks at the peer.
+#[test]
+fn a_peer_that_takes_nothing_has_one_sign_of_life_on_the_way() {
+    if let Some(lacks) = OPEN.lacks() {
+        return println!("SKIPPED: {lacks}");
+    }
+    let mut options = OpenOptions::listening(true);
+    options.message_bytes_max = 1 << 20;
+    let origin = UcxEndpoint::open(&Uri::parse(OPEN.uri).unwrap(), &options).unwrap();
+    // It wants to hear something ever so often.
+    options.liveness_limit = Duration::from_secs(1);
+    let target = UcxEndpoint::open(&Uri::parse(OPEN.uri).unwrap(), &options).unwrap();
+    let to = origin.lookup(target.self_addr().uri()).unwrap();
+    target.recv_unexpected(OpId(2), MsgBuf::with_capacity(1 << 20)).unwrap();
+    send(&origin, &to);
+    let mut left = 2;
+    until([&target, &origin], |_| {
+        left -= 1;
+        (left == 0).then_some(())
+    });
+    // More than sockets hold; the target is not polled any more.
+    for kind in 0..8 {
+        let mut buf = MsgBuf::with_capacity(1 << 20);
+        buf.set_len(1 << 20);
+        match kind % 2 {
+            0 => origin.send_unexpected(OpId(3), &to, Tag(7), buf).unwrap(),
+            _ => origin.send_expected(OpId(3), &to, Tag(7), buf).unwrap(),
+        }
+    }
+    let (mut most, mut began) = (0, Instant::now());
+    let start = began;
+    while began.elapsed() < Duration::from_secs(1) {
+        assert!(start.elapsed() < PATIENCE, "no sign of life has to wait");
+        origin.poll(16, &mut |_| {}).unwrap();
+        let in_hand = |driver: &mut Driver| {
+            let signs = driver.slots.iter().filter(|(_, work)| matches!(work, Work::Alive(..)));
+            signs.count()
+        };
+        most = most.max(origin.with(in_hand).unwrap());
+        // From the first one on.
+        if most == 0 {
+            began = Instant::now();
+        }
+    }
+    assert_eq!(most, 1);
+}
