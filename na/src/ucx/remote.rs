@@ -31,6 +31,11 @@ use crate::{LocalMem, RemoteKeys, Transfer};
 /// registration, and that it comes back later.
 const WORTHWHILE_BYTES: u64 = 64 << 10;
 
+/// Longest memory of which a key is given, bytes. UCX makes it unmovable as a whole, at a tenth of a
+/// second and more for each GiB, in which nothing else moves. Longer memory is asked for by its
+/// transfers, whose pieces are registered as they come.
+pub(super) const REGION_BYTES_MAX: u64 = 1 << 30;
+
 /// Pieces of a transfer that UCX has in hand, at most.
 const IN_HAND_MAX: u32 = 4;
 
@@ -103,6 +108,10 @@ impl Driver {
             return None;
         }
         let memory = self.facts.regions.find(key)?;
+        if memory.len() > REGION_BYTES_MAX {
+            self.memory.push(memory);
+            return None;
+        }
         let standing = Standing::new((index, session, key), self.due.clone());
         // Before it is mapped: from now on it stays until the key is over.
         let is_there = memory.region().offer(Box::new(standing.clone()));

@@ -6,6 +6,7 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use super::endpoint::UcxEndpoint;
+use super::remote::REGION_BYTES_MAX;
 use super::wire::{Control, GivenKey, Place};
 use crate::conformance::{Optional, PATIENCE};
 use crate::{
@@ -163,6 +164,25 @@ fn memory_of_more_pieces_than_a_key_names_is_asked_for() {
     pair.moves(false, &owned.region().describe(), &local).unwrap();
     assert_eq!(bytes(&local), bytes(&owned));
     assert_eq!(pair.given(), 0);
+}
+
+#[test]
+fn memory_that_is_long_to_register_is_asked_for() {
+    let Some(pair) = Pair::open() else { return };
+    let owned = |bytes| {
+        // Pages that nobody touches cost nothing.
+        let memory = Memory::from_vec(vec![0; bytes]);
+        pair.owner.register(memory, Access::ReadOnly).unwrap()
+    };
+    let longest = usize::try_from(REGION_BYTES_MAX).unwrap();
+    let (long, short) = (owned(longest + 1), owned(longest));
+    let local = memory(&pair.requester, &[1000], Access::ReadWrite);
+    for (owned, given) in [(long, 0), (short, 1)] {
+        let remote = RemoteMem { len: 1000, ..owned.region().describe() };
+        pair.moves(false, &remote, &local).unwrap();
+        assert_eq!(bytes(&local), [0; 1000]);
+        assert_eq!(pair.given(), given);
+    }
 }
 
 #[test]
