@@ -51,6 +51,12 @@ impl Family {
         }
     }
 
+    /// Whose pools these are, until the end of this instance.
+    pub(crate) fn parent(&self) -> Option<Instance> {
+        let parent = self.parent.lock().unwrap_or_else(PoisonError::into_inner);
+        parent.as_ref().map(|(parent, _)| parent.clone())
+    }
+
     /// Takes a child in. `false`: the instance ends.
     fn admit(&self, child: &Arc<Inner>) -> bool {
         let mut children = self.children();

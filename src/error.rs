@@ -560,6 +560,15 @@ pub enum FinalizeError {
     /// A tasklet, such as the inline callback of a timer, must not wait; nothing was waited for.
     #[error("a tasklet must not wait for the end of an instance; use a ULT")]
     Inline,
+    /// The caller is a callback of [`on_prefinalize`](crate::Instance::on_prefinalize) or
+    /// [`on_finalize`](crate::Instance::on_finalize), or other code that the end runs, such as the
+    /// destructor of a handler or a monitor: of this instance or of a child of it. The end waits
+    /// for it, and so it must not wait for the end. Nothing was waited for.
+    #[error(
+        "the end of the instance waits for this callback, which must not wait for it; leave that \
+         to another thread"
+    )]
+    OwnCallback,
 }
 
 /// Why a profile was not started.

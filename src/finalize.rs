@@ -5,15 +5,25 @@
 //! callbacks may be entered, also by callbacks, and after that entering one is an error. So a
 //! callback runs once, or is handed back, or its owner has removed it; it is never lost.
 //!
-//! They run on an OS thread of their own, which the shutdown waits for within the grace period. A
-//! callback that hangs therefore holds up nothing else.
+//! Each runs on an OS thread of its own, which the shutdown waits for within the grace period; then
+//! the next one runs beside it. So a callback that hangs takes its own time and nobody else's, and
+//! what comes after it still comes in its stage. Those that are entered while a stage runs could go
+//! on for ever, each entering the next: a stage that has taken the grace period takes no more.
+//!
+//! Whoever waits for the end in code that the end waits for would wait for itself. So the end notes
+//! on whose thread, or ULT, it runs such code, with the instance and with its parents, whose ends
+//! wait for its own; there waiting is an error.
 //!
 //! | state | under |
 //! |---|---|
-//! | a stage's stack and whether it is over | the stage's lock, never held while a callback runs |
+//! | a stage's stack and whether it takes more | the stage's lock, not held while a callback runs |
+//! | who runs code that the end waits for | `runners`, for the length of a look-up |
 
 use std::fmt;
+use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::ThreadId;
+use std::time::Instant;
 
 use na::fork::Process;
 
@@ -34,13 +44,29 @@ pub(crate) enum Stage {
     After,
 }
 
+/// A callback that has not run.
+struct Entered {
+    number: u64,
+    callback: Callback,
+    /// Where, for the log: callbacks have no names.
+    at: &'static Location<'static>,
+}
+
 /// The callbacks of one stage, last one on top.
 #[derive(Default)]
 struct Stack {
     /// With numbers that grow.
-    callbacks: Vec<(u64, Callback)>,
+    callbacks: Vec<Entered>,
     entered: u64,
+    /// It takes no more. Those that are left still run.
     is_over: bool,
+}
+
+/// A thread, or a ULT, which stays on its thread.
+type Runner = (ThreadId, Option<u64>);
+
+fn runner_here() -> Runner {
+    (std::thread::current().id(), ult::current().map(|unit| unit.id))
 }
 
 /// The callbacks of an instance.
@@ -48,6 +74,7 @@ struct Stack {
 pub(crate) struct Callbacks {
     before: Mutex<Stack>,
     after: Mutex<Stack>,
+    runners: Mutex<Vec<Runner>>,
     process: Process,
 }
 
@@ -61,62 +88,113 @@ impl Callbacks {
     }
 
     /// `None`: the stage is over.
-    fn enter(&self, stage: Stage, callback: Callback) -> Option<u64> {
+    fn enter(
+        &self,
+        stage: Stage,
+        callback: Callback,
+        at: &'static Location<'static>,
+    ) -> Option<u64> {
         let mut stack = self.stack(stage);
         if stack.is_over {
             return None;
         }
         stack.entered += 1;
         let number = stack.entered;
-        stack.callbacks.push((number, callback));
+        stack.callbacks.push(Entered { number, callback, at });
         Some(number)
     }
 
     fn remove(&self, stage: Stage, number: u64) -> Option<Callback> {
         let mut stack = self.stack(stage);
-        let found = stack.callbacks.binary_search_by_key(&number, |entered| entered.0);
-        found.ok().map(|place| stack.callbacks.remove(place).1)
+        let found = stack.callbacks.binary_search_by_key(&number, |entered| entered.number);
+        found.ok().map(|place| stack.callbacks.remove(place).callback)
     }
 
-    /// Takes the next one to run. `None`: the stage is over now.
-    fn next(&self, stage: Stage) -> Option<Callback> {
+    /// Takes the next one to run. The stage is over if there is none, or if it takes no more.
+    fn next(&self, stage: Stage, takes_more: bool) -> Option<Entered> {
         let mut stack = self.stack(stage);
         let next = stack.callbacks.pop();
-        stack.is_over = next.is_none();
-        next.map(|(_, callback)| callback)
+        stack.is_over |= next.is_none() || !takes_more;
+        next
     }
 
-    /// Whether there is nothing to run; then the stage is over.
-    fn skip(&self, stage: Stage) -> bool {
-        let mut stack = self.stack(stage);
-        stack.is_over = stack.callbacks.is_empty();
-        stack.is_over
+    /// How many have not run.
+    fn left(&self, stage: Stage) -> usize {
+        self.stack(stage).callbacks.len()
+    }
+
+    fn runners(&self) -> MutexGuard<'_, Vec<Runner>> {
+        self.runners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the end waits for the calling thread or ULT.
+    pub(crate) fn awaits_caller(&self) -> bool {
+        self.runners().contains(&runner_here())
     }
 }
 
-/// Runs the callbacks of a stage and waits for them, for the grace period at most.
+/// The calling thread or ULT runs code that the end of an instance waits for, as long as this
+/// lives.
+pub(crate) struct Running {
+    runner: Runner,
+    /// Of the instance and of its parents.
+    awaited_by: Vec<Arc<Callbacks>>,
+}
+
+impl Running {
+    pub(crate) fn of(inner: &Inner) -> Self {
+        let runner = runner_here();
+        let mut awaited_by = vec![inner.shutdown.callbacks.clone()];
+        let mut next = inner.family.parent();
+        while let Some(parent) = next {
+            awaited_by.push(parent.inner().shutdown.callbacks.clone());
+            next = parent.inner().family.parent();
+        }
+        awaited_by.iter().for_each(|callbacks| callbacks.runners().push(runner));
+        Self { runner, awaited_by }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for callbacks in &self.awaited_by {
+            let mut runners = callbacks.runners();
+            // One of them: this may be inside of another.
+            if let Some(place) = runners.iter().position(|runner| *runner == self.runner) {
+                runners.swap_remove(place);
+            }
+        }
+    }
+}
+
+/// Runs the callbacks of a stage and waits for each, for the grace period at most.
 pub(crate) fn run(inner: &Arc<Inner>, stage: Stage) {
-    if inner.shutdown.callbacks.skip(stage) {
-        return;
-    }
-    let own = inner.clone();
-    if !inner.shutdown.run_apart("margo-callbacks", move || run_here(&own, stage)) {
-        log!(
-            inner.log,
-            ERROR,
-            ?stage,
-            grace = ?inner.shutdown.grace(),
-            "a finalize callback does not end; going on without it"
-        );
+    let (shutdown, began) = (&inner.shutdown, Instant::now());
+    loop {
+        let takes_more = began.elapsed() < shutdown.grace();
+        let Some(entered) = shutdown.callbacks.next(stage, takes_more) else { return };
+        let (own, at) = (inner.clone(), entered.at);
+        if !shutdown.run_apart("margo-callback", move || run_here(&own, entered)) {
+            let left = shutdown.callbacks.left(stage);
+            log!(
+                inner.log,
+                ERROR,
+                ?stage,
+                left,
+                grace = ?shutdown.grace(),
+                "the finalize callback that was entered at {at} does not end; going on without it"
+            );
+        }
     }
 }
 
-/// Runs the callbacks of a stage on the calling thread.
-fn run_here(inner: &Arc<Inner>, stage: Stage) {
+/// Runs a callback on the calling thread.
+fn run_here(inner: &Arc<Inner>, entered: Entered) {
+    let Entered { callback, at, .. } = entered;
     let instance = Instance::new(inner.clone());
-    while let Some(callback) = inner.shutdown.callbacks.next(stage) {
-        contain(&inner.log, "a finalize callback", || callback(&instance));
-    }
+    let _running = Running::of(inner);
+    let what = format_args!("the finalize callback that was entered at {at}");
+    contain(&inner.log, what, || callback(&instance));
 }
 
 /// A finalize callback that was entered. Dropping this removes it; [`keep`](Self::keep) leaves it
@@ -171,20 +249,32 @@ impl Instance {
     /// more.
     ///
     /// The callback entered last runs first; each runs once, after the one before has ended, on an
-    /// OS thread of their own. A panic in one is caught and logged, and the next one runs. All of
-    /// them together have the grace period ([`InstanceBuilder::grace`]); then the network closes,
-    /// which ends the calls that they make.
+    /// OS thread of its own. A panic in one is caught and logged, and the next one runs.
+    ///
+    /// Each has the grace period ([`InstanceBuilder::grace`]). What does not end in it is logged by
+    /// the place where it was entered, and goes on beside the next callback; when the last one has
+    /// ended, or its time is over, the network closes, which ends the calls that they make. So
+    /// callbacks that hang take a grace period each. With a grace period of zero all are started,
+    /// and none is waited for.
+    ///
+    /// In a callback do not wait for the end, which waits for the callback:
+    /// [`wait_for_finalize`](Self::wait_for_finalize) is an error there
+    /// ([`FinalizeError::OwnCallback`]). Waiting by way of others, as by joining a ULT that waits
+    /// for the end, uses up the callback's time.
     ///
     /// Use the instance that the callback is given. One that it owns would keep the instance from
     /// ending by itself when its last user drops it.
     ///
     /// # Errors
     ///
-    /// [`StageOver`]: the instance has gone past this point; `callback` was dropped.
+    /// [`StageOver`]: the instance has gone past this point; `callback` was dropped. While these
+    /// callbacks run more may be entered, by them too, until they have taken the grace period
+    /// together.
     ///
     /// Counterpart: `margo_push_prefinalize_callback`.
     ///
     /// [`InstanceBuilder::grace`]: crate::InstanceBuilder::grace
+    #[track_caller]
     pub fn on_prefinalize(
         &self,
         callback: impl FnOnce(&Self) + Send + 'static,
@@ -202,6 +292,7 @@ impl Instance {
     /// As `on_prefinalize`.
     ///
     /// Counterpart: `margo_push_finalize_callback`.
+    #[track_caller]
     pub fn on_finalize(
         &self,
         callback: impl FnOnce(&Self) + Send + 'static,
@@ -209,12 +300,14 @@ impl Instance {
         self.enter(Stage::After, Box::new(callback))
     }
 
+    #[track_caller]
     fn enter(&self, stage: Stage, callback: Callback) -> Result<FinalizeCallback, StageOver> {
+        let at = Location::caller();
         let callbacks = &self.inner().shutdown.callbacks;
         if self.inner().is_forked() {
             return Err(StageOver);
         }
-        let number = callbacks.enter(stage, callback).ok_or(StageOver)?;
+        let number = callbacks.enter(stage, callback, at).ok_or(StageOver)?;
         Ok(FinalizeCallback { callbacks: Arc::downgrade(callbacks), stage, number })
     }
 }
@@ -344,39 +437,62 @@ impl Instance {
 mod tests {
     use super::*;
 
-    fn nothing() -> Callback {
-        Box::new(|_| ())
+    fn enter(callbacks: &Callbacks, stage: Stage) -> Option<u64> {
+        callbacks.enter(stage, Box::new(|_| ()), Location::caller())
     }
 
     #[test]
     fn the_last_one_entered_comes_first_and_a_removed_one_never() {
         let callbacks = Callbacks::default();
-        let numbers: Vec<_> =
-            (0..4).map(|_| callbacks.enter(Stage::Before, nothing()).unwrap()).collect();
+        let numbers: Vec<_> = (0..4).map(|_| enter(&callbacks, Stage::Before).unwrap()).collect();
         assert!(callbacks.remove(Stage::Before, numbers[1]).is_some());
         assert!(callbacks.remove(Stage::Before, numbers[1]).is_none());
         assert!(callbacks.remove(Stage::After, numbers[0]).is_none(), "another stage");
-        let left = |callbacks: &Callbacks| {
-            let stack = callbacks.stack(Stage::Before);
-            stack.callbacks.iter().map(|entered| entered.0).collect::<Vec<_>>()
-        };
-        assert_eq!(left(&callbacks), [numbers[0], numbers[2], numbers[3]]);
-        assert!(callbacks.next(Stage::Before).is_some());
-        assert_eq!(left(&callbacks), [numbers[0], numbers[2]]);
+        assert_eq!(callbacks.left(Stage::Before), 3);
+        for number in [numbers[3], numbers[2], numbers[0]] {
+            assert_eq!(callbacks.next(Stage::Before, true).unwrap().number, number);
+        }
+        assert_eq!(callbacks.left(Stage::Before), 0);
     }
 
     #[test]
     fn a_stage_is_over_when_its_stack_is_empty_and_not_before() {
         let callbacks = Callbacks::default();
-        callbacks.enter(Stage::After, nothing()).unwrap();
-        assert!(!callbacks.skip(Stage::After));
-        assert!(callbacks.next(Stage::After).is_some());
-        assert!(callbacks.enter(Stage::After, nothing()).is_some(), "by the one that runs");
-        assert!(callbacks.next(Stage::After).is_some());
-        assert!(callbacks.next(Stage::After).is_none());
-        assert!(callbacks.enter(Stage::After, nothing()).is_none());
+        enter(&callbacks, Stage::After).unwrap();
+        assert!(callbacks.next(Stage::After, true).is_some());
+        assert!(enter(&callbacks, Stage::After).is_some(), "by the one that runs");
+        assert!(callbacks.next(Stage::After, true).is_some());
+        assert!(callbacks.next(Stage::After, true).is_none());
+        assert!(enter(&callbacks, Stage::After).is_none());
         assert!(!callbacks.stack(Stage::Before).is_over);
-        assert!(callbacks.skip(Stage::Before));
-        assert!(callbacks.enter(Stage::Before, nothing()).is_none());
+        assert!(callbacks.next(Stage::Before, true).is_none());
+        assert!(enter(&callbacks, Stage::Before).is_none());
+    }
+
+    #[test]
+    fn a_stage_that_takes_no_more_still_runs_what_it_has() {
+        let callbacks = Callbacks::default();
+        let numbers = [(); 2].map(|()| enter(&callbacks, Stage::Before).unwrap());
+        assert_eq!(callbacks.next(Stage::Before, false).unwrap().number, numbers[1]);
+        assert!(enter(&callbacks, Stage::Before).is_none());
+        assert_eq!(callbacks.next(Stage::Before, false).unwrap().number, numbers[0]);
+        assert!(callbacks.next(Stage::Before, false).is_none());
+    }
+
+    #[test]
+    fn only_who_runs_for_the_end_is_told_so() {
+        let own = crate::init("{}").unwrap();
+        let child = own.init_child("{}").unwrap();
+        let told = |instance: &Instance| instance.inner().shutdown.callbacks.awaits_caller();
+        let outer = Running::of(own.inner());
+        let inner = Running::of(child.inner());
+        assert!(told(&own) && told(&child));
+        let others = own.clone();
+        assert!(!std::thread::spawn(move || told(&others)).join().unwrap());
+        drop(inner);
+        assert!(told(&own) && !told(&child));
+        drop(outer);
+        assert!(!told(&own));
+        own.finalize_and_wait().unwrap();
     }
 }

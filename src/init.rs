@@ -108,9 +108,9 @@ impl InstanceBuilder {
         self
     }
 
-    /// How long a shutdown waits for running handlers, and again for each step that follows; see
-    /// [`Instance::finalize`]. Rounded up to milliseconds. Default: as configured in
-    /// `margo.grace_msec`, which is 5 s.
+    /// How long a shutdown waits for running handlers, and again for each step and each callback
+    /// that follows; see [`Instance::finalize`]. Rounded up to milliseconds. Default: as configured
+    /// in `margo.grace_msec`, which is 5 s.
     pub fn grace(mut self, grace: Duration) -> Self {
         let msec = grace.as_nanos().div_ceil(1_000_000);
         self.config.margo.grace_msec = u32::try_from(msec).unwrap_or(u32::MAX);

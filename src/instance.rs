@@ -260,9 +260,10 @@ impl Instance {
     /// - the execution streams end, unless they are a parent's or
     ///   [the program's](crate::InstanceBuilder::runtime).
     ///
-    /// Each step has the grace period, so this comes to its end whatever anybody does. From a
-    /// signal handler use [`signal_finalizer`](Self::signal_finalizer). In a child process that was
-    /// forked off this does nothing: the instance is the parent's.
+    /// Each step, and each of those callbacks, has the grace period, so this comes to its end
+    /// whatever anybody does. From a signal handler use
+    /// [`signal_finalizer`](Self::signal_finalizer). In a child process that was forked off this
+    /// does nothing: the instance is the parent's.
     ///
     /// Counterpart: `margo_finalize`.
     pub fn finalize(&self) {
@@ -277,7 +278,8 @@ impl Instance {
     /// # Errors
     ///
     /// [`FinalizeError`] when something did not end, and names what; or when the caller must not
-    /// wait: a tasklet, or a child process that was forked off.
+    /// wait: a tasklet, a child process that was forked off, or a callback that the end waits for
+    /// ([`FinalizeError::OwnCallback`]).
     ///
     /// Counterpart: `margo_wait_for_finalize`.
     pub fn wait_for_finalize(&self) -> Result<(), FinalizeError> {

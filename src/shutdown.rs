@@ -9,7 +9,8 @@
 //! - **children**: instances that share our execution streams (`child.rs`) end first, wholly;
 //! - **drain**: running handlers get the grace period to end; they may still make calls. Those that
 //!   are left are told by their cancel tokens;
-//! - **callbacks** that were entered for the time before the network closes (`finalize.rs`);
+//! - **callbacks** that were entered for the time before the network closes (`finalize.rs`), each
+//!   for the grace period;
 //! - **timers** are disarmed; their callbacks that run get the grace period;
 //! - **close**: the progress ULT closes the RPC layer. Every call and transfer in flight ends with
 //!   an error, so every ULT that waits for one runs on; the progress ULT ends when all of them have
@@ -36,7 +37,7 @@ use ult::{Eventual, Limit};
 use crate::FinalizeError;
 use crate::contain::contain;
 use crate::dump_signal::DumpOnSignal;
-use crate::finalize::{self, Callbacks, SignalEvent, Stage};
+use crate::finalize::{self, Callbacks, Running, SignalEvent, Stage};
 use crate::home::Landlord;
 use crate::instance::Inner;
 use crate::log::{Log, log};
@@ -221,6 +222,8 @@ pub(crate) fn begin(inner: &Arc<Inner>) {
 
 /// Runs the steps. Whatever panics in one of them, all who wait for the end are told of it.
 fn run_contained(inner: &Arc<Inner>, run: impl FnOnce(&Arc<Inner>)) {
+    // Monitors and destructors run here too.
+    let _running = Running::of(inner);
     if contain(&inner.log, "finalize", || run(inner)).is_none() {
         end_at_once(inner, FinalizeError::Panicked);
     }
@@ -229,6 +232,7 @@ fn run_contained(inner: &Arc<Inner>, run: impl FnOnce(&Arc<Inner>)) {
 /// What is left when the steps cannot be taken in their order: the network closes, and the
 /// execution streams end with the last who holds the runtime.
 fn end_at_once(inner: &Arc<Inner>, error: FinalizeError) {
+    let _running = Running::of(inner);
     forget_address(inner);
     contain(&inner.log, "finalize", || {
         finalize::run(inner, Stage::Before);
@@ -337,6 +341,9 @@ pub(crate) fn wait(inner: &Arc<Inner>) -> Result<(), FinalizeError> {
     }
     if ult::is_tasklet() && !inner.shutdown.is_done() {
         return Err(FinalizeError::Inline);
+    }
+    if inner.shutdown.callbacks.awaits_caller() && !inner.shutdown.is_done() {
+        return Err(FinalizeError::OwnCallback);
     }
     if inner.landlord == Landlord::Own && inner.runtime.is_current() {
         inner.shutdown.closed.wait();

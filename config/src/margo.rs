@@ -92,8 +92,8 @@ pub struct MargoOptions {
     /// milliseconds, from 10. Default 1000; 0 does not look.
     #[serde(skip_serializing_if = "is_stall_limit")]
     pub stall_limit_msec: u32,
-    /// How long a shutdown waits for running handlers, and again for each step that follows, in
-    /// milliseconds. Default 5000; 0 does not wait.
+    /// How long a shutdown waits for running handlers, and again for each step and each callback
+    /// that follows, in milliseconds. Default 5000; 0 does not wait.
     #[serde(skip_serializing_if = "is_grace")]
     pub grace_msec: u32,
     /// Signal at which the state of the instance is written to standard error, as JSON. Default

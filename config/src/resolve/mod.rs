@@ -90,7 +90,7 @@ pub struct Resolved {
     /// How long a unit may hold its xstream, or a runnable one may wait, before the log says so;
     /// `None`: nobody looks.
     pub stall_limit: Option<Duration>,
-    /// How long a shutdown waits for running handlers, and for each step that follows.
+    /// How long a shutdown waits for running handlers, and for each step and callback that follows.
     pub grace: Duration,
     /// At which signal the state is written to standard error.
     pub dump_on_signal: Option<DumpSignal>,
