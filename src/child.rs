@@ -96,8 +96,10 @@ impl InstanceBuilder {
     /// streams of its own. Network, handlers, timers and statistics are its own.
     ///
     /// The configuration then says nothing of the layout: `argobots`, `use_progress_thread` and
-    /// `rpc_thread_count` must be absent. `progress_pool`, `rpc_pool` and the pools of providers
-    /// are names or indices of the parent's pools; the first two default to what they are there.
+    /// `rpc_thread_count` must be absent. `progress_pool`, `rpc_pool`, the pools of providers and
+    /// all others are names or indices of the parent's pools, those by which
+    /// [`find_pool`](Instance::find_pool) finds them there and in the child; the first two default
+    /// to what they are there. Indices that the parent has given up are errors.
     ///
     /// A child keeps its parent running, and all pools that the parent had when the child started:
     /// they cannot be removed as long as it lives. Only the parent adds and removes pools and

@@ -56,7 +56,7 @@ impl Home {
     /// The document with the layout that it is for.
     pub(crate) fn complete<'c>(&self, config: &'c Config) -> Result<Cow<'c, Config>, InitError> {
         match self {
-            Self::Own => Ok(Cow::Borrowed(config)),
+            Self::Own => Ok(config.with_places_as_indices()),
             Self::Parent(parent) => Ok(Cow::Owned(child::adopt(config, parent)?)),
             Self::Program(runtime) => Ok(Cow::Owned(config.with_layout_of(&describe(runtime))?)),
         }

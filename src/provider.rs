@@ -250,7 +250,8 @@ impl Instance {
         components: &[&dyn Component],
     ) -> Result<RunningProviders, ProviderError> {
         let mut started = RunningProviders { running: Vec::new() };
-        for wanted in &self.inner().resolved.providers {
+        let resolved = &self.inner().resolved;
+        for wanted in &resolved.providers {
             let component = components
                 .iter()
                 .find(|component| component.type_name() == wanted.type_name)
@@ -271,7 +272,7 @@ impl Instance {
             let spec = ProviderSpec {
                 name: wanted.name.clone(),
                 id: ProviderId::new(wanted.provider_id),
-                pool: self.find_pool(wanted.pool).map_err(refused)?.pool,
+                pool: self.find_pool(resolved.pools[wanted.pool].index).map_err(refused)?.pool,
                 priority: match wanted.priority {
                     margo_config::Priority::High => Priority::High,
                     margo_config::Priority::Normal => Priority::Normal,

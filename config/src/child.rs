@@ -1,10 +1,15 @@
 //! Documents of instances that run in pools and xstreams which are there already: those of another
 //! instance, their parent, or of a runtime that the program made.
 //!
-//! Such a document has no layout of its own: its pool references mean pools that are there.
+//! Such a document has no layout of its own: its pool references mean pools that are there. Those
+//! by index mean the indices that the pools have in the running parent, which are not their places
+//! in its document once pools have been removed; here one becomes the other.
 
-use crate::config::{Argobots, Config};
+use std::borrow::Cow;
+
+use crate::config::{Argobots, Config, Pool};
 use crate::error::{Error, Errors};
+use crate::pool_ref::PoolRef;
 
 const NOT_ITS_OWN: &str =
     "the instance runs in pools and xstreams that its parent, or the program, has made";
@@ -12,6 +17,8 @@ const NOT_ITS_OWN: &str =
 impl Config {
     /// Reads the document of an instance with a parent, whose effective configuration is `parent`.
     /// As [`Config::from_json`], but under the rules of [`with_layout_of`](Self::with_layout_of).
+    /// Pass the value that the instance gives: a copy that was read from text knows no indices but
+    /// places.
     ///
     /// # Errors
     ///
@@ -25,12 +32,14 @@ impl Config {
     /// The document of an instance that runs in what is there already, completed with the layout
     /// and roles of `parent`: the effective configuration of its parent instance, or a document
     /// that describes the program's runtime ([`Argobots::external`]). `progress_pool` and
-    /// `rpc_pool` default to those of `parent`.
+    /// `rpc_pool` default to those of `parent`. Pools that are referred to by index are those that
+    /// have this index there ([`Pool::index`](crate::Pool::index)); in the outcome they are
+    /// referred to by place.
     ///
     /// # Errors
     ///
     /// The document must not contain `argobots`, `use_progress_thread` and `rpc_thread_count`, nor
-    /// ask for contexts without naming their pools.
+    /// ask for contexts without naming their pools, nor refer to an index that no pool has.
     ///
     /// Counterpart: the JSON of `margo_init_ext` with a `parent_mid`, or after `ABT_init` (Margo).
     pub fn with_layout_of(&self, parent: &Self) -> Result<Self, Errors> {
@@ -48,10 +57,19 @@ impl Config {
             let help = "name pools that are there in margo.more_progress_pools";
             wrong.push(Error::new("mercury.max_contexts", NOT_ITS_OWN).with_help(help));
         }
+        let mut config = self.clone();
+        config.renumber(|path, index| {
+            let place = parent.argobots.place_of(index);
+            if place.is_none() {
+                let have = parent.argobots.pools_by_index();
+                let message = format!("there is no pool {index} (have: {have})");
+                wrong.push(Error::new(path, message));
+            }
+            place
+        });
         if !wrong.is_empty() {
             return Err(Errors::new(wrong));
         }
-        let mut config = self.clone();
         config.argobots = parent.argobots.clone();
         config.progress_pool = config.progress_pool.or_else(|| parent.progress_pool.clone());
         config.rpc_pool = config.rpc_pool.or_else(|| parent.rpc_pool.clone());
@@ -59,10 +77,72 @@ impl Config {
     }
 
     /// What is the instance's own of a document that has the layout of a parent or of the program.
+    /// Pools that are referred to by place are referred to by index then.
     #[must_use]
     pub fn without_layout(mut self) -> Self {
-        self.argobots = Argobots::default();
+        let layout = std::mem::take(&mut self.argobots);
+        self.renumber(|_, place| layout.index_at(place));
         self
+    }
+
+    /// A document for an instance with a layout of its own, whose indices are the places.
+    pub fn with_places_as_indices(&self) -> Cow<'_, Self> {
+        let Argobots { pools, xstreams, .. } = &self.argobots;
+        let pools = pools.iter().any(|pool| pool.index.is_some());
+        if !pools && !xstreams.iter().any(|xstream| xstream.index.is_some()) {
+            return Cow::Borrowed(self);
+        }
+        let mut config = self.clone();
+        config.argobots.pools.iter_mut().for_each(|pool| pool.index = None);
+        config.argobots.xstreams.iter_mut().for_each(|xstream| xstream.index = None);
+        Cow::Owned(config)
+    }
+
+    /// Gives each reference by number outside of `argobots` the number that `new` says, if it says
+    /// one. `new` is told the path.
+    fn renumber(&mut self, mut new: impl FnMut(String, usize) -> Option<usize>) {
+        let mut one = |path: String, reference: &mut PoolRef| {
+            if let PoolRef::Index(number) = reference
+                && let Some(to) = new(path, *number)
+            {
+                *number = to;
+            }
+        };
+        let roles = [("progress_pool", &mut self.progress_pool), ("rpc_pool", &mut self.rpc_pool)];
+        let copies = ("margo.bulk.copy_pool", &mut self.margo.bulk.copy_pool);
+        for (path, role) in roles.into_iter().chain([copies]) {
+            role.iter_mut().for_each(|reference| one(path.to_owned(), reference));
+        }
+        for (index, reference) in self.margo.more_progress_pools.iter_mut().enumerate() {
+            one(format!("margo.more_progress_pools[{index}]"), reference);
+        }
+        for (index, bounds) in self.margo.admission.pools.iter_mut().enumerate() {
+            let path = format!("margo.admission.pools[{index}].pool");
+            bounds.pool.iter_mut().for_each(|reference| one(path.clone(), reference));
+        }
+        for (index, provider) in self.margo.providers.iter_mut().enumerate() {
+            let path = format!("margo.providers[{index}].pool");
+            provider.pool.iter_mut().for_each(|reference| one(path.clone(), reference));
+        }
+    }
+}
+
+impl Argobots {
+    fn index_at(&self, place: usize) -> Option<usize> {
+        self.pools.get(place).map(|pool| pool.index.unwrap_or(place))
+    }
+
+    fn place_of(&self, index: usize) -> Option<usize> {
+        (0..self.pools.len()).find(|place| self.index_at(*place) == Some(index))
+    }
+
+    /// `0 a, 3 b`
+    fn pools_by_index(&self) -> String {
+        let one = |(place, pool): (usize, &Pool)| {
+            let index = pool.index.unwrap_or(place);
+            format!("{index} {}", pool.name.as_deref().unwrap_or("without a name"))
+        };
+        self.pools.iter().enumerate().map(one).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -94,6 +174,40 @@ mod tests {
         assert_eq!(resolved("{}").pools, parent.resolve(&|_| None).unwrap().pools);
         let effective = resolved("{}").effective().without_layout();
         assert_eq!(effective.with_layout_of(&parent).unwrap(), resolved("{}").effective());
+    }
+
+    #[test]
+    fn an_index_is_that_of_the_parent_and_not_the_place() {
+        let mut parent = parent();
+        for (pool, index) in parent.argobots.pools.iter_mut().zip([2, 5]) {
+            pool.index = Some(index);
+        }
+        let document = r#"{ "progress_pool": 2, "rpc_pool": 5, "margo": {
+            "more_progress_pools": [5], "bulk": { "copy_pool": "work" },
+            "admission": { "pools": [{ "pool": 5, "handlers_max": 1 }] },
+            "providers": [{ "type": "t", "provider_id": 1, "pool": 5 }] } }"#;
+        let child = Config::from_json_with_parent(document, &parent).unwrap();
+        let resolved = child.with_layout_of(&parent).unwrap().resolve(&|_| None).unwrap();
+        assert_eq!((resolved.progress_pool, resolved.rpc_pool), (0, 1));
+        assert_eq!((&*resolved.more_progress_pools, resolved.copy_pool), (&[1][..], Some(1)));
+        assert_eq!((resolved.admission.pools[0].0, resolved.providers[0].pool), (1, 1));
+        let indices = resolved.pools.iter().map(|pool| pool.index);
+        assert_eq!(indices.collect::<Vec<_>>(), [2, 5]);
+        // What is printed means the same again.
+        let printed = resolved.effective().without_layout();
+        assert_eq!(printed.rpc_pool, Some(PoolRef::Index(5)));
+        assert_eq!(printed.margo.bulk.copy_pool, Some(PoolRef::Index(5)));
+        let again = printed.with_layout_of(&parent).unwrap().resolve(&|_| None).unwrap();
+        assert_eq!(again.effective(), resolved.effective());
+        for place in [0, 1] {
+            let wrong = Config { rpc_pool: Some(place.into()), ..Config::default() };
+            let error = wrong.with_layout_of(&parent).unwrap_err().to_string();
+            let have = "(have: 2 __primary__, 5 work)";
+            assert_eq!(error, format!("rpc_pool: there is no pool {place} {have}"));
+        }
+        // For itself, places are indices.
+        let own = parent.with_places_as_indices().resolve(&|_| None).unwrap();
+        assert_eq!(own.pools.iter().map(|pool| pool.index).collect::<Vec<_>>(), [0, 1]);
     }
 
     #[test]

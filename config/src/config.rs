@@ -162,6 +162,11 @@ pub struct Pool {
     /// there is one. Not known to C Margo.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
+    /// Its index, where that is not its place in the list: that of the pool in the running
+    /// instance that this is printed of, once others have been removed there. References of a
+    /// [child](Config::with_layout_of) mean this one. Never in a document.
+    #[serde(skip)]
+    pub index: Option<usize>,
 }
 
 /// In which order a pool gives out its units.
@@ -222,11 +227,20 @@ pub struct Xstream {
     /// From which pools it takes units. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<Scheduler>,
+    /// As [`Pool::index`].
+    #[serde(skip)]
+    pub index: Option<usize>,
 }
 
 impl Default for Xstream {
     fn default() -> Self {
-        Self { name: None, cpubind: -1, affinity: Affinity::default(), scheduler: None }
+        Self {
+            name: None,
+            cpubind: -1,
+            affinity: Affinity::default(),
+            scheduler: None,
+            index: None,
+        }
     }
 }
 

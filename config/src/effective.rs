@@ -121,14 +121,16 @@ impl Resolved {
     }
 
     fn pool_entries(&self, hidden: &dyn Fn(bool) -> bool) -> Vec<Pool> {
-        let entry = |pool: &crate::ResolvedPool| Pool {
+        let entry = |(place, pool): (usize, &crate::ResolvedPool)| Pool {
             name: Some(pool.name.clone()),
             kind: pool.kind,
             access: pool.access,
             stack_bytes: pool.stack_bytes,
             numa_node: pool.numa_node,
+            index: (pool.index != place).then_some(pool.index),
         };
-        self.pools.iter().filter(|pool| !hidden(pool.external)).map(entry).collect()
+        let shown = self.pools.iter().filter(|pool| !hidden(pool.external));
+        shown.enumerate().map(entry).collect()
     }
 
     fn xstream_entries(
@@ -144,9 +146,14 @@ impl Resolved {
                 cpubind: xstream.cpubind.and_then(|cpu| i32::try_from(cpu).ok()).unwrap_or(-1),
                 affinity: xstream.affinity.clone(),
                 scheduler: Some(Scheduler { kind: xstream.scheduler, pools }),
+                index: Some(xstream.index),
             })
         };
-        self.xstreams.iter().filter_map(entry).collect()
+        let mut entries: Vec<_> = self.xstreams.iter().filter_map(entry).collect();
+        for (place, entry) in entries.iter_mut().enumerate() {
+            entry.index = entry.index.filter(|index| *index != place);
+        }
+        entries
     }
 
     fn provider_entries(&self, pool_ref: &dyn Fn(usize) -> Option<PoolRef>) -> Vec<Provider> {

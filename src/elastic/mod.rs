@@ -195,30 +195,32 @@ impl Elastic {
         table.progress.iter().map(|pool| table.pools[pool].pool.clone()).collect()
     }
 
-    /// The list as the document has it. `pools` are those of the document, in its order.
+    /// The list as the document has it, with a parent's indices if it has a parent's layout.
+    /// `pools` are those of the document, in its order.
     pub(crate) fn new(resolved: &Resolved, runtime: &Runtime, pools: &[PoolRef]) -> Self {
         let pools: BTreeMap<_, _> = resolved
             .pools
             .iter()
             .zip(pools)
-            .map(|(about, pool)| PoolEntry::new(about.clone(), pool.clone()))
-            .enumerate()
+            .map(|(about, pool)| (about.index, PoolEntry::new(about.clone(), pool.clone())))
             .collect();
         let xstreams: BTreeMap<_, _> = resolved
             .xstreams
             .iter()
-            .filter_map(|about| Some((about.clone(), runtime.xstream(&about.name)?)))
-            .map(|(about, xstream)| XstreamEntry::new(about, xstream))
-            .enumerate()
+            .filter_map(|about| {
+                let xstream = runtime.xstream(&about.name)?;
+                Some((about.index, XstreamEntry::new(about.clone(), xstream)))
+            })
             .collect();
+        let index = |place: usize| resolved.pools[place].index;
         let table = Table {
-            next_pool: pools.len(),
-            next_xstream: xstreams.len(),
+            next_pool: pools.keys().next_back().map_or(0, |last| last + 1),
+            next_xstream: xstreams.keys().next_back().map_or(0, |last| last + 1),
             pools,
             xstreams,
-            progress: resolved.progress_pools().collect(),
-            rpc: resolved.rpc_pool,
-            copies: resolved.copy_pool,
+            progress: resolved.progress_pools().map(index).collect(),
+            rpc: index(resolved.rpc_pool),
+            copies: resolved.copy_pool.map(index),
             next_hold: 0,
         };
         Self { changes: ult::Mutex::new(()), table: Mutex::new(table) }

@@ -19,7 +19,7 @@ pub(super) enum Part {
 }
 
 impl Elastic {
-    /// The document in effect. Indices in it count its own pools.
+    /// The document in effect. References in it count its own pools, which carry their indices.
     pub(super) fn document(&self, resolved: &Resolved, flags: ConfigFlags, part: Part) -> Config {
         // What is not to be shown is marked as external below.
         let flags = ConfigFlags { hide_external: true, ..flags };
@@ -38,6 +38,8 @@ impl Table {
             .map(|(place, entry)| (entry.pool.name(), place))
             .collect();
         let place = |index: usize| places.get(&index).copied();
+        // Of what had this place at the start.
+        let place_now = |before: usize| place(start.pools[before].index);
         let hidden = |external: bool, unspeakable: bool| match part {
             Part::All => false,
             Part::Printed { hide_external } => unspeakable || (external && hide_external),
@@ -46,9 +48,10 @@ impl Table {
         let mut now = start.clone();
         now.pools = self
             .pools
-            .values()
-            .map(|entry| {
+            .iter()
+            .map(|(index, entry)| {
                 let mut about = entry.about.clone();
+                about.index = *index;
                 let unspeakable = entry.pool.kind() == ult::PoolKind::Custom;
                 about.external = hidden(about.external, unspeakable);
                 about
@@ -56,9 +59,10 @@ impl Table {
             .collect();
         now.xstreams = self
             .xstreams
-            .values()
-            .map(|entry| {
+            .iter()
+            .map(|(index, entry)| {
                 let mut about = entry.about.clone();
+                about.index = *index;
                 let pools = entry.xstream.pools();
                 about.pools =
                     pools.iter().filter_map(|pool| by_name.get(pool.as_str()).copied()).collect();
@@ -74,10 +78,10 @@ impl Table {
         now.copy_pool = self.copies.and_then(place);
         let bounds = std::mem::take(&mut now.admission.pools).into_iter();
         now.admission.pools =
-            bounds.filter_map(|(pool, bounds)| Some((place(pool)?, bounds))).collect();
+            bounds.filter_map(|(pool, bounds)| Some((place_now(pool)?, bounds))).collect();
         for provider in &mut now.providers {
             // One that was never started, or has ended, does not keep its pool.
-            provider.pool = place(provider.pool).unwrap_or(rpc_pool);
+            provider.pool = place_now(provider.pool).unwrap_or(rpc_pool);
         }
         now
     }
@@ -130,9 +134,10 @@ impl Instance {
     /// are referred to by their place in it, which is their index unless one has been removed.
     ///
     /// An instance with a [parent](crate::InstanceBuilder::parent) leaves the layout out, for it
-    /// is the parent's. One in a [runtime](crate::InstanceBuilder::runtime) of the program's
-    /// prints it, so that `init` makes the like; with [`ConfigFlags::hide_external`] it leaves it
-    /// out, which is what starts such an instance again.
+    /// is the parent's, and refers to pools by their index there. One in a
+    /// [runtime](crate::InstanceBuilder::runtime) of the program's prints it, so that `init` makes
+    /// the like; with [`ConfigFlags::hide_external`] it leaves it out, which is what starts such an
+    /// instance again.
     ///
     /// Pools with a queue of the program's own ([`ult::PoolSpec::custom`]) are left out, with
     /// whatever refers to them, because a document has no word for them.

@@ -64,6 +64,7 @@ impl Layout {
                 stack_bytes: pool.stack_bytes.map(|bytes| stack_size(&path, bytes, found)),
                 numa_node: pool.numa_node,
                 external: argobots.external,
+                index: pool.index.unwrap_or(index),
             });
         }
     }
@@ -114,6 +115,7 @@ impl Layout {
             scheduler: xstream.scheduler.as_ref().map(|one| one.kind).unwrap_or_default(),
             pools,
             external: false,
+            index: xstream.index.unwrap_or(index),
         }
     }
 

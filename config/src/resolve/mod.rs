@@ -156,6 +156,9 @@ pub struct ResolvedPool {
     pub numa_node: Option<u32>,
     /// Whether the program made it and only told of it. Never from a document.
     pub external: bool,
+    /// Its index: its place, unless it is a parent's; see [`Pool::index`](crate::Pool::index).
+    /// References in this structure are places.
+    pub index: usize,
 }
 
 /// One xstream to start.
@@ -174,6 +177,8 @@ pub struct ResolvedXstream {
     pub pools: Vec<usize>,
     /// Whether the program made it and only told of it. Never from a document.
     pub external: bool,
+    /// As [`ResolvedPool::index`].
+    pub index: usize,
 }
 
 /// One service to start.

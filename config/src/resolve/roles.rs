@@ -204,14 +204,16 @@ fn add_pool(layout: &mut Layout, name: Option<&str>) -> usize {
         stack_bytes: None,
         numa_node: None,
         external: false,
+        index,
     });
     index
 }
 
 fn add_xstream(layout: &mut Layout, name: Option<&str>, pool: usize) {
+    let index = layout.xstreams.len();
     let name = match name {
         Some(name) => name.to_owned(),
-        None => layout.xstream_names.generate("xstream", layout.xstreams.len()),
+        None => layout.xstream_names.generate("xstream", index),
     };
     layout.xstreams.push(ResolvedXstream {
         name,
@@ -220,5 +222,6 @@ fn add_xstream(layout: &mut Layout, name: Option<&str>, pool: usize) {
         scheduler: SchedulerKind::default(),
         pools: vec![pool],
         external: false,
+        index,
     });
 }
