@@ -67,6 +67,11 @@ impl Family {
         !children.is_over
     }
 
+    /// The children that are there.
+    pub(crate) fn living(&self) -> Vec<Arc<Inner>> {
+        self.children().all.iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// Finalizes the children and waits for them. Bounded, as each step of theirs is.
     pub(crate) fn end_children(&self) {
         let children = {

@@ -5,16 +5,20 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use common::{PATIENCE, bounded, on_each};
 use margo::config::{Pool, Scheduler, Xstream};
 use margo::ult::{self, Eventual};
 use margo::{
     ConfigFlags, ElasticityError, Instance, LayoutError, ProviderHandle, ProviderId, RegisterError,
-    Rpc,
+    Rpc, TimerSpec,
 };
 
 const ECHO: Rpc<u64, u64> = Rpc::new("echo");
+
+/// When nothing of this is there any more.
+const FAR: Duration = Duration::from_secs(3600);
 
 /// Three pools: `__primary__`, one for progress, one for handlers; six xstreams.
 fn started() -> Instance {
@@ -307,6 +311,114 @@ fn content_moves_to_another_pool_before_one_is_removed() {
     assert_eq!(count.load(Ordering::Relaxed), 5);
     margo.remove_pool("from").unwrap();
     assert!(text(margo.transfer_pool_content("from", 0)).contains("no pool `from`"));
+    margo.finalize_and_wait().unwrap();
+}
+
+/// A pool `q`, and an xstream that runs it.
+fn with_a_pool(margo: &Instance) -> (ult::PoolRef, String) {
+    let q = margo.add_pool(pool(r#"{ "name": "q" }"#)).unwrap();
+    let xstream = margo.add_xstream(running(&["q"])).unwrap();
+    (q.pool, xstream.name().to_owned())
+}
+
+#[test]
+fn an_armed_timer_uses_its_pool_and_is_named() {
+    let margo = started();
+    let (q, x) = with_a_pool(&margo);
+    let users = || margo.pool_users("q").unwrap();
+    let ran = Arc::new(Eventual::new());
+    let tell = ran.clone();
+    let spec = |name: &str| TimerSpec::new().pool(&q).name(name);
+    let beat = margo.timer_with(spec("beat"), move |_| drop(tell.set(())));
+    let others = [(); 2].map(|()| margo.timer_with(spec("other").inline(), |_| ()));
+    assert_eq!(users(), [format!("xstream `{x}`")], "none is armed");
+    beat.start(FAR).unwrap();
+    others[0].start_every(FAR).unwrap();
+    others[1].start(FAR).unwrap();
+    assert_eq!(users()[..2], ["timer `beat`", "2 timers `other`"]);
+    assert!(others.iter().all(margo::Timer::disarm));
+    let error = margo.remove_xstream(&*x).unwrap_err();
+    assert!(matches!(error, ElasticityError::XstreamNeeded { .. }), "{error}");
+    let expected = "alone runs pool `q`, which is in use by timer `beat`";
+    assert_eq!(error.to_string(), format!("xstream `{x}` {expected}"));
+    // Another xstream takes it over, and runs it.
+    let second = margo.add_xstream(running(&["q"])).unwrap();
+    margo.remove_xstream(&*x).unwrap();
+    beat.restart(Duration::ZERO).unwrap();
+    ran.wait();
+    beat.restart(FAR).unwrap();
+    assert!(margo.remove_xstream(&second).is_err());
+    assert!(beat.disarm());
+    margo.remove_xstream(&second).unwrap();
+    beat.start(FAR).unwrap();
+    let error = text(margo.remove_pool("q"));
+    assert_eq!(error, "pool `q` is in use by timer `beat`");
+    assert!(beat.disarm());
+    // There is no xstream that would drop what stood for it.
+    assert_eq!(margo.transfer_pool_content("q", 0).unwrap(), 1);
+    margo.remove_pool("q").unwrap();
+    margo.finalize_and_wait().unwrap();
+}
+
+#[test]
+fn a_periodic_timer_uses_its_pool_also_while_it_runs() {
+    let margo = started();
+    let (q, x) = with_a_pool(&margo);
+    let (begun, gate) = (Arc::new(Eventual::new()), Arc::new(Eventual::<()>::new()));
+    let (begins, opens) = (begun.clone(), gate.clone());
+    let beat = margo.timer_with(TimerSpec::new().pool(&q).name("beat"), move |_| {
+        let _ = begins.set(());
+        opens.wait_ready();
+    });
+    beat.start_every(Duration::from_millis(1)).unwrap();
+    begun.wait();
+    assert!(text(margo.remove_xstream(&*x)).contains("in use by timer `beat`"));
+    gate.set(()).unwrap();
+    beat.cancel().unwrap();
+    margo.remove_xstream(&*x).unwrap();
+    margo.remove_pool("q").unwrap();
+    // In the pool of the handlers, where it is by default, it is known as well.
+    let quiet = margo.timer_with(TimerSpec::new().name("quiet"), |_| ());
+    quiet.start(FAR).unwrap();
+    assert!(margo.pool_users(&margo.rpc_pool()).unwrap().contains(&"timer `quiet`".to_owned()));
+    margo.finalize_and_wait().unwrap();
+}
+
+#[test]
+fn what_a_child_does_in_a_pool_of_later_is_known_too() {
+    let margo = started();
+    let child = Instance::builder("na+sm://").parent(&margo).start().unwrap();
+    let (q, x) = with_a_pool(&margo);
+    let timer = child.timer_with(TimerSpec::new().pool(&q), |_| ());
+    timer.start(FAR).unwrap();
+    child.serve(ECHO).pool(&q).function(|number| number).unwrap();
+    let error = text(margo.remove_xstream(&*x));
+    let of = format!(" of child instance {}", child.self_addr().uri());
+    let expected = format!("RPC `echo` of provider 65535{of}, timer `timer`{of}");
+    assert!(error.ends_with(&format!("in use by {expected}")), "{error}");
+    child.finalize_and_wait().unwrap();
+    margo.remove_xstream(&*x).unwrap();
+    margo.remove_pool("q").unwrap();
+    margo.finalize_and_wait().unwrap();
+}
+
+#[test]
+fn units_that_start_later_are_counted_and_not_waited_for() {
+    let margo = started();
+    let (q, x) = with_a_pool(&margo);
+    let later = q.spawn_after(FAR, || ()).unwrap();
+    let left = |error: &ElasticityError| error.to_string().contains("pool `q` has 1 units");
+    let error = margo.remove_xstream(&*x).unwrap_err();
+    assert!(matches!(error, ElasticityError::Remove(_)) && left(&error), "{error}");
+    assert_eq!(q.spawn(|| 1).unwrap().join().unwrap(), 1, "it goes on");
+    assert!(later.cancel());
+    // A unit that has been called off counts until an xstream has dropped it.
+    bounded("a unit that is called off", {
+        let (own, x) = (margo.clone(), x.clone());
+        move || while own.remove_xstream(&*x).is_err_and(|error| left(&error)) {}
+    });
+    assert!(margo.find_xstream(&*x).is_err());
+    margo.remove_pool("q").unwrap();
     margo.finalize_and_wait().unwrap();
 }
 

@@ -47,8 +47,8 @@ pub enum ElasticityError {
         /// Its name.
         name: String,
     },
-    /// The pool is in use. Deregister the RPC or give it another pool, drop the hold, remove the
-    /// xstream or move progress, as `by` says.
+    /// The pool is in use. Deregister the RPC or give it another pool, drop the hold, disarm the
+    /// timer, remove the xstream or move progress, as `by` says.
     #[error("pool `{pool}` is in use by {}", by.join(", "))]
     PoolInUse {
         /// The pool.
@@ -56,9 +56,9 @@ pub enum ElasticityError {
         /// Everybody who uses it.
         by: Vec<String>,
     },
-    /// The pool holds units that have not ended. Wait for them. Only those that have not started
-    /// can be moved elsewhere, with
-    /// [`transfer_pool_content`](crate::Instance::transfer_pool_content).
+    /// The pool holds units that have not ended, or are to start later, or were called off where no
+    /// xstream drops them. Wait for them. Only those that have not started can be moved elsewhere,
+    /// with [`transfer_pool_content`](crate::Instance::transfer_pool_content).
     #[error(
         "pool `{pool}` has {units} units that have not ended: wait for them; those that have not \
          started can be moved (`transfer_pool_content`)"
@@ -77,7 +77,8 @@ pub enum ElasticityError {
         /// Everybody who uses it.
         by: Vec<String>,
     },
-    /// Nobody else runs a pool that is in use. Add an xstream for it first.
+    /// Nobody else runs a pool that is in use. Add an xstream for it first, or end the use, as for
+    /// [`PoolInUse`](Self::PoolInUse).
     #[error("xstream `{xstream}` alone runs pool `{pool}`, which is in use by {}", by.join(", "))]
     XstreamNeeded {
         /// The xstream.
@@ -124,8 +125,8 @@ pub enum ElasticityError {
     /// The runtime refuses the new pool or xstream.
     #[error("cannot add it: {0}")]
     Start(#[source] Box<ult::StartError>),
-    /// The runtime refuses to remove it; for an xstream that is still busy after 30 s it says with
-    /// what. It goes on as before.
+    /// The runtime refuses to remove it; for an xstream that is still busy after 30 s, or alone
+    /// runs a pool with units that are to start later, it says with what. It goes on as before.
     #[error("cannot remove it: {0}")]
     Remove(#[source] Box<ult::LayoutError>),
     /// The units cannot move.

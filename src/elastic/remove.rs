@@ -87,6 +87,12 @@ fn users_outside(inner: &Inner, pool: &PoolRef) -> Vec<String> {
     if waiting > 0 {
         users.push(format!("{waiting} requests that wait for a place (`margo.admission`)"));
     }
+    users.extend(inner.timers.armed_in(pool));
+    // Children hold the pools that they know, but may use others too.
+    for child in inner.family.living() {
+        let of = format!(" of child instance {}", child.core.self_addr().uri());
+        users.extend(users_outside(&child, pool).into_iter().map(|user| user + &of));
+    }
     users
 }
 
@@ -109,8 +115,8 @@ fn rpcs_in(inner: &Inner, pool: &PoolRef) -> Vec<String> {
 }
 
 impl Instance {
-    /// Who uses a pool, in words: progress, handlers, xstreams, RPCs, holds. While there is anybody
-    /// it cannot be removed.
+    /// Who uses a pool, in words: progress, handlers, xstreams, RPCs, holds, timers that are armed
+    /// to run there, and those of children. While there is anybody it cannot be removed.
     ///
     /// # Errors
     ///
@@ -127,8 +133,10 @@ impl Instance {
         Ok(users)
     }
 
-    /// Removes a pool that nobody uses and that is empty. Its index is not used again; its name may
-    /// be. Whoever still has a handle of it gets errors when spawning.
+    /// Removes a pool that nobody uses and that is empty: units that are to start there at a later
+    /// time ([`ult::PoolRef::spawn_after`]) count too, and are not waited for. An armed timer uses
+    /// its pool. The index of the pool is not used again; its name may be. Whoever still has a
+    /// handle of it gets errors when spawning.
     ///
     /// A pool that the program made itself is only forgotten.
     ///
@@ -183,6 +191,12 @@ impl Instance {
     /// started on it, for at most 30 s, and its thread ends. Its index is not used again; its name
     /// may be.
     ///
+    /// What is to start at a later time is not waited for, however soon that is. Where another
+    /// xstream runs the pool too, it takes that over. Where none does, this is an error: a timer
+    /// that is armed, periodic ones included, is one of the pool's users, to be disarmed before
+    /// (`XstreamNeeded`); units of [`ult::PoolRef::spawn_after`] are counted by their pool
+    /// (`Remove`).
+    ///
     /// An xstream that the program made itself is only forgotten.
     ///
     /// # Errors
@@ -191,8 +205,8 @@ impl Instance {
     /// - [`ElasticityError::XstreamInUse`]: somebody holds it, or a progress ULT runs there; move
     ///   that with [`migrate_progress`](Self::migrate_progress).
     /// - [`ElasticityError::XstreamNeeded`]: it alone runs a pool that is in use.
-    /// - [`ElasticityError::Remove`]: it did not come to an end, and goes on as before; or the
-    ///   caller runs on it.
+    /// - [`ElasticityError::Remove`]: it did not come to an end, or units are left that are to
+    ///   start later, and it goes on as before; or the caller runs on it.
     /// - [`ElasticityError::NoSuchXstream`], [`ElasticityError::Closing`].
     ///
     /// Counterpart: `margo_remove_xstream`.

@@ -3,11 +3,11 @@
 //! A timer is entered when it is made and leaves when it is dropped, so arming one does not touch
 //! this table.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
-use ult::Eventual;
+use ult::{Eventual, PoolRef};
 
 use super::state::Shared;
 use crate::log::Log;
@@ -49,10 +49,27 @@ impl Timers {
         timer.close();
     }
 
+    fn all(&self) -> Vec<Arc<Shared>> {
+        self.table().timers.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Those that are armed to run in that pool, in words.
+    pub(crate) fn armed_in(&self, pool: &PoolRef) -> Vec<String> {
+        let timers = self.all();
+        let mut names = BTreeMap::new();
+        for timer in timers.iter().filter(|timer| timer.is_armed_in(pool)) {
+            *names.entry(timer.name()).or_insert(0) += 1;
+        }
+        let words = |(name, count): (&str, usize)| match count {
+            1 => format!("timer `{name}`"),
+            _ => format!("{count} timers `{name}`"),
+        };
+        names.into_iter().map(words).collect()
+    }
+
     /// All of them, for people.
     pub(crate) fn list(&self, now: Instant) -> Vec<TimerState> {
-        let timers: Vec<_> = self.table().timers.values().filter_map(Weak::upgrade).collect();
-        let mut list: Vec<_> = timers.iter().map(|timer| timer.describe(now)).collect();
+        let mut list: Vec<_> = self.all().iter().map(|timer| timer.describe(now)).collect();
         list.sort_by(|a, b| a.name.cmp(&b.name));
         list
     }

@@ -48,7 +48,9 @@ impl TimerSpec {
 
     /// The pool in which the callback runs. If its access is `private`, only ULTs of its execution
     /// stream may arm the timer. Default: [`Instance::rpc_pool`], or, where that is private and the
-    /// timer is armed elsewhere, the first pool of the instance that is not.
+    /// timer is armed elsewhere, the first pool of the instance that is not. While the timer is
+    /// armed it is one of the pool's users ([`Instance::pool_users`]), and keeps it from being
+    /// removed.
     pub fn pool(mut self, pool: &PoolRef) -> Self {
         self.pool = Some(pool.clone());
         self

@@ -74,6 +74,8 @@ pub(super) enum Arming {
 struct Unit {
     number: u64,
     due: Instant,
+    /// It counts as a unit of this one.
+    pool: PoolRef,
     handle: TimerHandle<()>,
 }
 
@@ -175,6 +177,16 @@ impl Shared {
         !self.process.is_other() && self.state().armed.is_some()
     }
 
+    /// Whether a run is to come in that pool.
+    pub(super) fn is_armed_in(&self, pool: &PoolRef) -> bool {
+        let state = self.state();
+        match &state.unit {
+            Some(unit) => unit.pool == *pool,
+            // The callback runs, and there will be a unit when it has ended.
+            None => state.armed.is_some() && matches!(&self.home, Home::Given(own) if own == pool),
+        }
+    }
+
     pub(super) fn describe(&self, now: Instant) -> TimerState {
         let state = self.state();
         let left = state.armed.map(|armed| armed.due.saturating_duration_since(now).as_millis());
@@ -226,7 +238,8 @@ impl Shared {
             Ok(handle) => {
                 // The closure of a unit that is cancelled is dropped here, which is a count less on
                 // this timer, whose owner is the caller.
-                if let Some(old) = state.unit.replace(Unit { number, due: armed.due, handle }) {
+                let unit = Unit { number, due: armed.due, pool, handle };
+                if let Some(old) = state.unit.replace(unit) {
                     old.handle.cancel();
                 }
                 Ok(())

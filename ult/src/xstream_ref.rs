@@ -385,7 +385,8 @@ impl XstreamRef {
     ///
     /// As [`join`](Self::join), and
     ///
-    /// - [`LayoutError::NotEmpty`] if units wait in a pool that no other xstream serves; it is then
+    /// - [`LayoutError::NotEmpty`] if units wait in a pool that no other xstream serves, such as
+    ///   those that are to start at a later time, which `join` does not wait for; it is then
     ///   joined, and can be revived.
     /// - [`LayoutError::Running`] if somebody has revived it meanwhile.
     ///
