@@ -192,10 +192,11 @@ pub enum RegisterError {
     },
     /// The pool is part of another instance, whose execution streams these handlers would run on
     /// unseen: no bound of this instance would count them, and no layout show them. Use a pool of
-    /// this instance, or a child instance of that one ([`InstanceBuilder::parent`](crate::InstanceBuilder::parent)).
+    /// this instance, or a child instance of that one
+    /// ([`InstanceBuilder::parent`](crate::InstanceBuilder::parent)).
     #[error(
-        "RPC `{rpc}` cannot be served in pool `{pool}`: the pool belongs to another instance; use a \
-         pool of this one ({own}), or make this instance a child of that one"
+        "RPC `{rpc}` cannot be served in pool `{pool}`: the pool belongs to another instance; use \
+         a pool of this one ({own}), or make this instance a child of that one"
     )]
     OtherRuntime {
         /// The RPC's name.

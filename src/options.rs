@@ -222,7 +222,12 @@ mod tests {
 
     #[test]
     fn the_empty_document_has_the_defaults_of_the_rpc_layer() {
-        let expected = HgOptions { release_input_early: true, ..HgOptions::default() };
+        let apart = RpcId::margo(metrics::REMOTE_NAME, ProviderId::DEFAULT);
+        let expected = HgOptions {
+            release_input_early: true,
+            results_apart: Some(apart),
+            ..HgOptions::default()
+        };
         assert_eq!(hg_options(&resolved("{}")), expected);
         assert_eq!(without_effect(&resolved("{}")), Vec::<&str>::new());
     }
