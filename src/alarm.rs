@@ -1,8 +1,9 @@
 //! The deadline of an operation for which nobody may be waiting.
 //!
-//! That of a future, say, which some other executor polls: a tasklet starts at that time and ends
-//! the operation. It is made only when it is needed, and the end of the operation takes it away, so
-//! that none outlives its instance.
+//! A request that nobody looks at, say, or a future which some other executor polls: a tasklet
+//! starts at that time and ends the operation. It is made with an operation that has a deadline and
+//! is not waited for at once; the end of the operation takes it away, so that none outlives its
+//! instance.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;

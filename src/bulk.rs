@@ -25,7 +25,7 @@ use na::{Access, LocalMem, Memory, RawSegment};
 use ult::Eventual;
 
 use crate::alarm::Alarm;
-use crate::call::{GaveUp, Term, WhyOver};
+use crate::call::{GaveUp, Term, WhyOver, is_past};
 use crate::hg::{Bulk, BulkOp, HgError, OpRef};
 use crate::instance::Inner;
 use crate::monitor::BulkWatch;
@@ -68,7 +68,12 @@ impl BulkCall {
         Self { watch: BulkWatch::waited_for(), ..Self::new() }
     }
 
-    pub(crate) fn complete(&self, inner: &Inner, result: Result<u64, HgError>) {
+    pub(crate) fn complete(&self, inner: &Inner, mut result: Result<u64, HgError>) {
+        // The alarm may come later still, on an execution stream that is busy.
+        if result.is_ok() && is_past(self.term().map(|term| term.at)) {
+            self.given_up.is_first(GaveUp::TimedOut);
+            result = Err(HgError::Canceled);
+        }
         self.watch.over(inner, &self.given_up, &result);
         // The RPC layer gives a token back once, so nobody can have been first.
         let _ = self.done.set(result);
@@ -89,7 +94,7 @@ impl BulkCall {
 
     /// Sees to it that it ends at its deadline, whether or not anybody waits.
     pub(crate) fn set_alarm(self: &Arc<Self>, instance: &Instance, op: OpRef) {
-        let Some(timed) = &self.timed else { return };
+        let Some(timed) = self.timed.as_ref().filter(|_| !self.done.is_ready()) else { return };
         // Not a count of the instance, which ends its transfers before it ends.
         let (call, inner) = (Arc::downgrade(self), Arc::downgrade(instance.inner()));
         timed.alarm.set(instance, timed.term.at, move || {

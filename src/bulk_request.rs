@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use ult::{Eventual, ReadyIn, Selectable};
 
 use crate::bulk::{BulkCall, LocalBulk, Plan, assert_may_wait};
-use crate::call::{GaveUp, Term};
+use crate::call::{GaveUp, Term, is_past};
 use crate::hg::{Bulk, BulkOp, HgError, OpRef};
 use crate::{Addr, BulkError, Canceler, Handle, Instance, deadline};
 
@@ -154,6 +154,10 @@ impl Instance {
             // What it says is not read.
             call.complete(self.inner(), Err(HgError::Canceled));
         }
+        if let Ok(op) = started {
+            // Nobody may ever look at it.
+            call.set_alarm(self, op);
+        }
         let instance = self.clone();
         BulkRequest { instance, call, started, peer, buffer: Some(buffer), awaited: None }
     }
@@ -215,7 +219,7 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
     /// Counterpart: `margo_test`.
     #[must_use]
     pub fn test(&self) -> bool {
-        if self.call.due().is_some_and(|due| due <= Instant::now()) {
+        if is_past(self.call.due()) {
             self.give_up(GaveUp::TimedOut);
         }
         self.call.done.is_ready()
@@ -298,14 +302,12 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
     /// Lets the transfer go on by itself; its result is dropped, and its buffer when it is over. It
     /// does not keep the instance running any more. Its deadline stays.
     pub fn detach(mut self) {
-        self.set_alarm();
         self.leave_buffer();
     }
 
     /// What [`ult::wait_any`] takes: ready when the transfer is over. See
     /// [`Request::ready`](crate::Request::ready).
     pub fn ready(&self) -> &dyn Selectable {
-        self.set_alarm();
         &self.call.done
     }
 
@@ -317,15 +319,6 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
     fn give_up(&self, why: GaveUp) {
         if let Ok(op) = self.started {
             self.call.give_up(self.instance.inner(), op, why);
-        }
-    }
-
-    fn set_alarm(&self) {
-        if let Ok(op) = self.started
-            && !self.call.done.is_ready()
-            && self.call.due().is_some()
-        {
-            self.call.set_alarm(&self.instance, op);
         }
     }
 
@@ -386,7 +379,6 @@ impl<B: LocalBulk + Send + Unpin + 'static> Future for BulkRequest<B> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         if !this.test() {
-            this.set_alarm();
             let call = &this.call;
             let ready = || Box::new(ult::ready_in(call.clone(), |call| &call.done));
             let awaited = this.awaited.get_or_insert_with(ready);
@@ -411,7 +403,26 @@ impl<B: LocalBulk + Send + 'static> fmt::Debug for BulkRequest<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BulkRequest")
             .field("peer", &self.peer)
-            .field("is_over", &self.test())
+            .field("is_over", &self.call.done.is_ready())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ends_well_after_its_deadline_has_timed_out() {
+        let instance = Instance::builder("na+sm://").listen(false).start().unwrap();
+        let ended = |limit| {
+            let call = BulkCall::with_term(Term::of_call(Some(limit), None));
+            call.complete(instance.inner(), Ok(5));
+            call.result(&instance.self_addr(), Some(limit))
+        };
+        let late = ended(Duration::ZERO);
+        assert!(matches!(late, Err(BulkError::TimedOut { limit: Duration::ZERO, .. })), "{late:?}");
+        ended(Duration::from_secs(3600)).unwrap();
+        instance.finalize_and_wait().unwrap();
     }
 }

@@ -73,6 +73,8 @@ pub(crate) struct Call {
 }
 
 struct Extra {
+    /// When it has to be over.
+    due: Option<Instant>,
     alarm: Alarm,
     callback: Mutex<Option<Callback>>,
 }
@@ -135,9 +137,9 @@ impl Call {
         Self { watch: CallWatch::waited_for(), ..Self::new() }
     }
 
-    /// A call that may have an alarm, and at whose end `callback` runs, on the progress ULT.
-    pub(crate) fn with_extra(callback: Option<Callback>) -> Self {
-        let extra = Extra { alarm: Alarm::default(), callback: Mutex::new(callback) };
+    /// A call that has to be over at `due`, and at whose end `callback` runs, on the progress ULT.
+    pub(crate) fn with_extra(due: Option<Instant>, callback: Option<Callback>) -> Self {
+        let extra = Extra { due, alarm: Alarm::default(), callback: Mutex::new(callback) };
         Self { extra: Some(Box::new(extra)), ..Self::new() }
     }
 
@@ -161,9 +163,17 @@ impl Call {
     #[inline(always)]
     pub(crate) unsafe fn complete(this: Shared<Self>, inner: &Inner, outcome: Outcome) {
         match outcome {
+            Ok(response) if this.is_late() => {
+                drop(response);
+                // The alarm or a waiter may have said so already, or somebody has cancelled it.
+                this.given_up.is_first(GaveUp::TimedOut);
+                // SAFETY: this and the other arms are all that sets it, and one of them runs, once
+                // (contract).
+                unsafe { this.end_with(inner, HgError::Canceled) };
+            }
             Ok(response) => {
                 inner.monitoring.call_answered(&this.watch, response.payload());
-                // SAFETY: this and the other arm are all that sets it, and run once (contract).
+                // SAFETY: the same.
                 unsafe { this.done.set_alone(Ok(response)) };
             }
             // SAFETY: the same.
@@ -172,6 +182,13 @@ impl Call {
         if this.extra.is_some() {
             Self::end_extra(this);
         }
+    }
+
+    /// Whether an answer comes after the deadline. The alarm may come later still: its execution
+    /// stream was busy, and it waits for its turn behind the answer.
+    #[inline(always)]
+    fn is_late(&self) -> bool {
+        self.extra.as_ref().is_some_and(|extra| is_past(extra.due))
     }
 
     /// # Safety
@@ -196,7 +213,7 @@ impl Call {
     }
 
     /// Ends it because its deadline passed, unless it is over or somebody else has. The end follows
-    /// on the progress ULT; an answer that comes first counts. Its target knows the deadline, if it
+    /// on the progress ULT. Its target knows the deadline, if it
     /// can know of one.
     pub(crate) fn time_out(&self, inner: &Inner, op: OpRef) {
         if !self.is_over() && self.given_up.is_first(GaveUp::TimedOut) {
@@ -217,21 +234,22 @@ impl Call {
         self.given_up.is_given()
     }
 
-    /// Sees to it that the call ends at `deadline`, whether or not anybody waits. Once is enough.
-    pub(crate) fn set_alarm(
-        this: &Shared<Self>,
-        instance: &Instance,
-        op: OpRef,
-        deadline: Instant,
-    ) {
-        let Some(extra) = &this.extra else { return };
+    /// Sees to it that the call ends when it is due, whether or not anybody waits.
+    pub(crate) fn set_alarm(this: &Shared<Self>, instance: &Instance, op: OpRef) {
+        let Some(extra) = this.extra.as_ref().filter(|_| !this.is_over()) else { return };
+        let Some(due) = extra.due else { return };
         // Not a count of the instance, which ends its calls before it ends.
         let (call, inner) = (Shared::downgrade(this), Arc::downgrade(instance.inner()));
-        extra.alarm.set(instance, deadline, move || {
+        extra.alarm.set(instance, due, move || {
             if let Some((call, inner)) = call.upgrade().zip(inner.upgrade()) {
                 call.time_out(&inner, op);
             }
         });
+    }
+
+    #[cfg(test)]
+    pub(crate) fn end_alarm(&self) {
+        self.extra.as_ref().unwrap().alarm.end();
     }
 
     /// Reads the result of a call that is over.
@@ -343,6 +361,11 @@ pub(crate) fn failure(site: Site<'_>, error: HgError) -> ForwardError {
     }
 }
 
+/// Whether that time has come.
+pub(crate) fn is_past(due: Option<Instant>) -> bool {
+    due.is_some_and(|due| due <= Instant::now())
+}
+
 /// The first of `wanted`, else of all pools, into which the caller may spawn: a private one only
 /// from its own execution stream.
 pub(crate) fn pool_for_units<const N: usize>(
@@ -434,6 +457,51 @@ mod tests {
             client.finalize_and_wait().unwrap();
             service.finalize_and_wait().unwrap();
         }
+    }
+
+    #[test]
+    fn a_late_answer_is_none_also_if_no_alarm_was_in_time() {
+        for transport in ["na+sm://", "na+tcp://127.0.0.1:0"] {
+            let (service, client, target, go) = pair(transport);
+            let limit = Duration::from_millis(20);
+            let request = client.iforward_timed(HOLD, &target, &(), limit).unwrap();
+            let due = Instant::now() + limit;
+            request.without_alarm();
+            while Instant::now() < due {
+                std::thread::yield_now();
+            }
+            go.release(100);
+            until_none_in_flight(&client);
+            let result = request.wait();
+            assert!(matches!(result, Err(ForwardError::TimedOut { .. })), "{result:?}");
+            // In time.
+            client.iforward_timed(HOLD, &target, &(), FAR).unwrap().wait().unwrap();
+            client.finalize_and_wait().unwrap();
+            service.finalize_and_wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn the_deadline_of_one_does_not_wait_for_the_end_of_another() {
+        let (service, client, target, go) = pair("na+sm://");
+        let first = client.iforward(HOLD, &target, &()).unwrap();
+        let limit = Duration::from_millis(20);
+        let second = client.iforward_timed(HOLD, &target, &(), limit).unwrap();
+        second.without_alarm();
+        let waits = std::thread::spawn(move || crate::wait_all([first, second]));
+        let started = Instant::now();
+        while client.inner().core.in_flight() != 1 {
+            assert!(started.elapsed() < Duration::from_secs(60), "it outlives its deadline");
+            std::thread::yield_now();
+        }
+        go.release(100);
+        let [first, second] = waits.join().unwrap().try_into().unwrap();
+        assert!(
+            first.is_ok() && matches!(second, Err(ForwardError::TimedOut { .. })),
+            "{second:?}"
+        );
+        client.finalize_and_wait().unwrap();
+        service.finalize_and_wait().unwrap();
     }
 
     #[test]

@@ -123,11 +123,10 @@ impl Instance {
                 log!(log, ERROR, rpc = name, %error, "no ULT for the callback of a call");
             }
         });
-        let (call, token) = Vacant::new().fill_pair(Call::with_extra(Some(at_end)));
+        let (call, token) =
+            Vacant::new().fill_pair(Call::with_extra(term.map(|term| term.at), Some(at_end)));
         let op = self.start(rpc, Site { rpc: name, to, term }, args, token)?;
-        if let Some(term) = term {
-            Call::set_alarm(&call, self, op, term.at);
-        }
+        Call::set_alarm(&call, self, op);
         Ok(Canceler::new(self, &call, op, to))
     }
 }

@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use ult::{Eventual, ReadyIn, Selectable};
 
 use crate::bulk::BulkCall;
-use crate::call::{Call, GaveUp, Outcome, Site, Term};
+use crate::call::{Call, GaveUp, Outcome, Site, Term, is_past};
 use crate::hg::{ForwardOptions, OpRef};
 use crate::instance::Inner;
 use crate::{ForwardError, Instance, ProviderHandle, Rpc, deadline};
@@ -143,11 +143,13 @@ impl Instance {
     ) -> Result<Request<R>, ForwardError> {
         let call = match term {
             None => Call::new(),
-            Some(_) => Call::with_extra(None),
+            Some(term) => Call::with_extra(Some(term.at), None),
         };
         let (call, token) = Vacant::new().fill_pair(call);
         let site = Site { rpc: rpc.name(), to, term };
         let op = self.start_with(options, rpc, site, args, token)?;
+        // Nobody may ever look at it.
+        Call::set_alarm(&call, self, op);
         let (instance, to) = (self.clone(), to.clone());
         let flight = Flight { instance, call, op, to, is_detached: false };
         Ok(Request { flight, rpc: rpc.name(), term, awaited: None, read })
@@ -192,7 +194,6 @@ impl<R> Request<R> {
     /// Lets the call go on by itself; its result is dropped. Its deadline stays. It does not keep
     /// the instance running any more.
     pub fn detach(mut self) {
-        self.set_alarm();
         self.flight.is_detached = true;
     }
 
@@ -226,7 +227,6 @@ impl<R> Request<R> {
     /// objects is a unit that starts later, `&pool.spawn_after(delay, || {})?`; cancel it when it
     /// is not needed any more ([`ult::TimerHandle::cancel`]).
     pub fn ready(&self) -> &dyn Selectable {
-        self.set_alarm();
         self.call().done()
     }
 
@@ -238,6 +238,12 @@ impl<R> Request<R> {
     /// Where the call went. Counterpart: `margo_request_get_handle`.
     pub fn target(&self) -> &ProviderHandle {
         &self.flight.to
+    }
+
+    /// As if its alarm came late.
+    #[cfg(test)]
+    pub(crate) fn without_alarm(&self) {
+        self.call().end_alarm();
     }
 
     fn call(&self) -> &Shared<Call> {
@@ -252,14 +258,8 @@ impl<R> Request<R> {
 
     /// Ends the call if its deadline has passed.
     fn expire(&self) {
-        if self.due().is_some_and(|due| due <= Instant::now()) {
+        if is_past(self.due()) {
             self.flight.time_out();
-        }
-    }
-
-    fn set_alarm(&self) {
-        if let Some(due) = self.due().filter(|_| !self.call().is_over()) {
-            Call::set_alarm(self.call(), &self.flight.instance, self.flight.op, due);
         }
     }
 
@@ -363,7 +363,6 @@ impl<R: DeserializeOwned> Future for Request<R> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         if !this.call().is_over() {
-            this.set_alarm();
             let call = &this.flight.call;
             let ready = || Box::new(ult::ready_in(call.clone(), |call| call.done()));
             let awaited = this.awaited.get_or_insert_with(ready);
@@ -529,7 +528,27 @@ pub fn wait_all<R: DeserializeOwned>(
 ) -> Vec<Result<R, ForwardError>> {
     // An iterator that makes the calls has to make all of them before the first wait.
     let requests: Vec<_> = requests.into_iter().collect();
+    if !ult::is_tasklet() {
+        end_in_time(&requests);
+    }
     requests.into_iter().map(Request::wait).collect()
+}
+
+/// Waits for all of them; the deadline of none has to wait until those before it are over.
+fn end_in_time<R>(requests: &[Request<R>]) {
+    let due = |request: &&Request<R>| request.term.map(|term| term.at);
+    let mut timed: Vec<_> = requests.iter().filter(|request| due(request).is_some()).collect();
+    timed.sort_by_key(due);
+    let mut timed = timed.into_iter().peekable();
+    for request in requests {
+        while !request.call().is_over() {
+            while timed.next_if(|timed| timed.due().is_none() || timed.call().is_over()).is_some() {
+            }
+            if !request.wait_ready(timed.peek().and_then(due)) {
+                timed.next().into_iter().for_each(Request::expire);
+            }
+        }
+    }
 }
 
 impl<R> fmt::Debug for Request<R> {

@@ -123,6 +123,14 @@ fn a_deadline_passes_while_somebody_waits() {
 fn a_deadline_passes_while_nobody_waits() {
     with_held(|pair, target, _| {
         let timed = || pair.client.iforward_timed(HOLD, target, &1, SHORT).unwrap();
+        // Nobody looks, and there is no answer.
+        let request = timed();
+        let started = Instant::now();
+        while !format!("{request:?}").contains("is_over: true") {
+            assert!(started.elapsed() < PATIENCE, "it outlives its deadline");
+            std::thread::yield_now();
+        }
+        assert_timed_out(request.wait(), SHORT);
         // Somebody looks.
         let request = timed();
         while !request.test() {
@@ -140,6 +148,22 @@ fn a_deadline_passes_while_nobody_waits() {
         let objects: [&dyn Selectable; 2] = [&never, request.ready()];
         assert_eq!(ult::wait_any(&objects, None), Some(1));
         assert_timed_out(request.wait(), SHORT);
+    });
+}
+
+#[test]
+fn an_answer_after_the_deadline_is_none() {
+    with_held(|pair, target, held| {
+        let start = |limit| pair.client.iforward_timed(HOLD, target, &1, limit).unwrap();
+        let requests = [start(LONG), start(SHORT)];
+        let due = Instant::now() + SHORT;
+        while Instant::now() < due {
+            std::thread::yield_now();
+        }
+        held.go(2);
+        let [first, second] = margo::wait_all(requests).try_into().unwrap();
+        assert_eq!(first.unwrap(), 1);
+        assert_timed_out(second, SHORT);
     });
 }
 
