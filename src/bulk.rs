@@ -107,7 +107,7 @@ impl BulkCall {
     /// Ends it early, unless it is over or somebody else has. It is over when the network no longer
     /// touches the memory.
     pub(crate) fn give_up(&self, inner: &Inner, op: OpRef, why: GaveUp) {
-        if !self.done.is_ready() && self.given_up.is_first(why) {
+        if !self.done.is_ready() && !inner.is_forked() && self.given_up.is_first(why) {
             inner.core.cancel(op);
             inner.kick();
         }

@@ -419,6 +419,10 @@ impl<'a, B: LocalBulk + AsMut<[u8]> + Send + 'static> Window<'a, B> {
     /// is none in flight.
     fn wait_for_first(&mut self) -> Result<Option<(u64, usize)>, BulkError> {
         let Some((at, len, request)) = self.flying.pop_front() else { return Ok(None) };
+        if request.is_lost() {
+            // `f` has forked. Its buffer stays with it.
+            return Err(request.lost());
+        }
         let (result, buffer) = request.wait();
         self.free.push(buffer);
         result.map(|()| Some((at, len)))
@@ -430,7 +434,8 @@ impl<B: LocalBulk + Send + 'static> Drop for Window<'_, B> {
         // A ULT that unwinds must not wait; the requests see to the buffers.
         if !std::thread::panicking() {
             self.flying.iter().for_each(|(_, _, request)| request.cancel());
-            for (_, _, request) in self.flying.drain(..) {
+            let ours = |request: &BulkRequest<B>| !request.is_lost();
+            for (_, _, request) in self.flying.drain(..).filter(|(_, _, it)| ours(it)) {
                 request.wait_fully();
                 self.free.push(request.wait().1);
             }

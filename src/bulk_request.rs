@@ -18,6 +18,7 @@ use ult::{Eventual, ReadyIn, Selectable};
 use crate::bulk::{BulkCall, LocalBulk, Plan, assert_may_wait};
 use crate::call::{GaveUp, Term, is_past};
 use crate::hg::{Bulk, BulkOp, HgError, OpRef};
+use crate::request::at_once;
 use crate::{Addr, BulkError, Canceler, Handle, Instance, deadline};
 
 /// A bulk transfer in flight, made by [`Instance::ipull`] or [`Instance::ipush`]. Has the buffer
@@ -46,6 +47,10 @@ use crate::{Addr, BulkError, Canceler, Handle, Instance, deadline};
 /// Dropping it cancels the transfer and never waits: the buffer is dropped, or goes back to its
 /// pool, when the network no longer touches it. To let the transfer go on, [`detach`](Self::detach)
 /// it. A request keeps its instance running.
+///
+/// In a child process that was forked off nobody is told of the end of what was in flight then, and
+/// its buffer stays with it: `test` is `false`, what gives the request back does so at once, and
+/// what would give the buffer back panics with [`HgError::InParent`]. The parent's goes on.
 ///
 /// Counterpart: `margo_request` of `margo_bulk_itransfer`; Thallium's `async_bulk_op`.
 #[must_use = "dropping a request cancels the transfer; use `wait`, or `detach`"]
@@ -235,11 +240,13 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
     /// # Panics
     ///
     /// In a tasklet, which cannot wait, if the transfer is in flight: there is no buffer to give
-    /// back. The transfer is cancelled, as by dropping the request.
+    /// back. The transfer is cancelled, as by dropping the request. In a child process that was
+    /// forked off while it was in flight.
     ///
     /// Counterpart: `margo_wait`.
     pub fn wait(mut self) -> (Result<(), BulkError>, B) {
         assert_may_wait(self.test());
+        self.assert_ends_here();
         self.wait_ready(None);
         self.end()
     }
@@ -308,6 +315,9 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
     /// What [`ult::wait_any`] takes: ready when the transfer is over. See
     /// [`Request::ready`](crate::Request::ready).
     pub fn ready(&self) -> &dyn Selectable {
+        if self.is_lost() {
+            return at_once();
+        }
         &self.call.done
     }
 
@@ -322,8 +332,28 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
         }
     }
 
-    /// Waits until the transfer is over; `false`: it was not at `until`.
+    /// Whether it is in flight in the process from which this one was forked off.
+    pub(crate) fn is_lost(&self) -> bool {
+        !self.call.done.is_ready() && self.instance.inner().is_forked()
+    }
+
+    pub(crate) fn lost(&self) -> BulkError {
+        BulkError::Transfer { peer: self.peer.to_string(), source: HgError::InParent }
+    }
+
+    /// That waiting for it has an end. If not there is no buffer to give back: what moves data into
+    /// memory of this process may go on, as ULTs of the copy pool do.
+    #[track_caller]
+    fn assert_ends_here(&self) {
+        assert!(!self.is_lost(), "{}", self.lost());
+    }
+
+    /// Waits until the transfer is over; `false`: it was not at `until`, or will not be in this
+    /// process.
     fn wait_ready(&self, until: Option<Instant>) -> bool {
+        if self.is_lost() {
+            return false;
+        }
         let done = &self.call.done;
         if !done.is_ready() && until.is_none_or(|until| until > Instant::now()) {
             self.instance.inner().stand_in(&|| done.is_ready());
@@ -372,13 +402,15 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
 ///
 /// # Panics
 ///
-/// If it is polled after its end: the buffer is gone.
+/// If it is polled after its end: the buffer is gone. In a child process that was forked off while
+/// it was in flight.
 impl<B: LocalBulk + Send + Unpin + 'static> Future for BulkRequest<B> {
     type Output = (Result<(), BulkError>, B);
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         if !this.test() {
+            this.assert_ends_here();
             let call = &this.call;
             let ready = || Box::new(ult::ready_in(call.clone(), |call| &call.done));
             let awaited = this.awaited.get_or_insert_with(ready);

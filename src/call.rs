@@ -216,7 +216,7 @@ impl Call {
     /// on the progress ULT. Its target knows the deadline, if it
     /// can know of one.
     pub(crate) fn time_out(&self, inner: &Inner, op: OpRef) {
-        if !self.is_over() && self.given_up.is_first(GaveUp::TimedOut) {
+        if !self.is_over() && !inner.is_forked() && self.given_up.is_first(GaveUp::TimedOut) {
             inner.core.cancel(op);
             inner.kick();
         }
@@ -224,7 +224,8 @@ impl Call {
 
     /// The same because nobody is interested any more, of which its target is told.
     pub(crate) fn cancel(&self, inner: &Inner, op: OpRef, to: &ProviderHandle) {
-        if !self.is_over() && self.given_up.is_first(GaveUp::Canceled) {
+        // In a child process that was forked off it is the parent's to cancel.
+        if !self.is_over() && !inner.is_forked() && self.given_up.is_first(GaveUp::Canceled) {
             inner.core.cancel_call(op, to.addr());
             inner.kick();
         }

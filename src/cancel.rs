@@ -18,9 +18,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use na::fork::Process;
 use ult::{Eventual, PoolRef, TimerHandle};
 
 use crate::Addr;
@@ -44,6 +45,9 @@ pub enum CancelReason {
     OriginGone,
     /// This instance shuts down, and its grace period is over.
     Closing,
+    /// This process is a child that was forked off: the request is its parent's, which is told what
+    /// becomes of it.
+    Forked,
 }
 
 impl fmt::Display for CancelReason {
@@ -53,6 +57,7 @@ impl fmt::Display for CancelReason {
             Self::Canceled => "its origin has canceled it",
             Self::OriginGone => "its origin is gone",
             Self::Closing => "the instance shuts down",
+            Self::Forked => "this process was forked off: its parent process has the request",
         })
     }
 }
@@ -67,6 +72,7 @@ pub struct CancelToken(Arc<State>);
 
 struct State {
     number: u64,
+    process: Process,
     fired: Eventual<CancelReason>,
     deadline: Option<Instant>,
     timer: Mutex<Option<TimerHandle<()>>>,
@@ -83,6 +89,9 @@ impl CancelToken {
         if let Some(reason) = self.0.fired.try_get() {
             return Some(*reason);
         }
+        if self.0.process.is_other() {
+            return Some(CancelReason::Forked);
+        }
         // The timer's turn may not have come: this may be what keeps its xstream busy.
         self.0.deadline.filter(|deadline| *deadline <= Instant::now())?;
         self.0.fire(CancelReason::DeadlinePassed);
@@ -91,11 +100,14 @@ impl CancelToken {
 
     /// Waits until it fires. For work of other ULTs that is to be ended then.
     pub fn wait(&self) -> CancelReason {
-        *self.0.fired.wait()
+        self.reason().unwrap_or_else(|| *self.0.fired.wait())
     }
 
     /// Waits until it fires, for at most `limit`; `None`: it has not.
     pub fn wait_timeout(&self, limit: Duration) -> Option<CancelReason> {
+        if let Some(reason) = self.reason() {
+            return Some(reason);
+        }
         match Instant::now().checked_add(limit) {
             Some(deadline) => self.0.fired.wait_deadline(deadline).copied(),
             None => Some(self.wait()),
@@ -105,9 +117,16 @@ impl CancelToken {
     /// What is set when it fires: to wait for it together with other things ([`ult::wait_any`]), or
     /// to await it ([`ult::ready`]).
     pub fn event(&self) -> &Eventual<CancelReason> {
-        &self.0.fired
+        if self.0.process.is_other() && !self.0.fired.is_ready() { &FORKED } else { &self.0.fired }
     }
 }
+
+/// What never comes in a child process that was forked off.
+static FORKED: LazyLock<Eventual<CancelReason>> = LazyLock::new(|| {
+    let told = Eventual::new();
+    let _ = told.set(CancelReason::Forked);
+    told
+});
 
 impl fmt::Debug for CancelToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -175,7 +194,8 @@ impl Cancels {
     pub(crate) fn token(&self, wanted: &Wanted<'_>) -> (CancelToken, bool) {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let (deadline, timer) = (wanted.deadline, Mutex::new(None));
-        let state = Arc::new(State { number, fired: Eventual::new(), deadline, timer });
+        let (process, fired) = (Process::current(), Eventual::new());
+        let state = Arc::new(State { number, process, fired, deadline, timer });
         let is_new = self.enter(wanted, &state);
         if !state.fired.is_ready() {
             set_timer(&state, wanted.pool);

@@ -13,7 +13,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -23,8 +23,8 @@ use serde::de::DeserializeOwned;
 use ult::{Eventual, ReadyIn, Selectable};
 
 use crate::bulk::BulkCall;
-use crate::call::{Call, GaveUp, Outcome, Site, Term, is_past};
-use crate::hg::{ForwardOptions, OpRef};
+use crate::call::{Call, GaveUp, Outcome, Site, Term, failure, is_past};
+use crate::hg::{ForwardOptions, HgError, OpRef};
 use crate::instance::Inner;
 use crate::{ForwardError, Instance, ProviderHandle, Rpc, deadline};
 
@@ -59,6 +59,10 @@ use crate::{ForwardError, Instance, ProviderHandle, Rpc, deadline};
 ///
 /// Dropping it cancels the call, as [`cancel`](Self::cancel) does, and never waits; to let the call
 /// go on, [`detach`](Self::detach) it.
+///
+/// In a child process that was forked off nobody is told of the end of what was in flight then: it
+/// counts as over there, with [`ForwardError::Network`] of [`HgError::InParent`]. The parent's goes
+/// on.
 ///
 /// Counterpart: `margo_request`; Thallium's `async_response`, which waits when it is dropped.
 #[must_use = "dropping a request cancels the call; use `wait`, or `detach`"]
@@ -171,7 +175,7 @@ impl<R> Request<R> {
     #[must_use]
     pub fn test(&self) -> bool {
         self.expire();
-        self.call().is_over()
+        self.is_settled()
     }
 
     /// Ends the call early: it ends with [`ForwardError::Canceled`] a moment later, unless it is
@@ -227,6 +231,9 @@ impl<R> Request<R> {
     /// objects is a unit that starts later, `&pool.spawn_after(delay, || {})?`; cancel it when it
     /// is not needed any more ([`ult::TimerHandle::cancel`]).
     pub fn ready(&self) -> &dyn Selectable {
+        if self.is_forked() {
+            return at_once();
+        }
         self.call().done()
     }
 
@@ -248,6 +255,15 @@ impl<R> Request<R> {
 
     fn call(&self) -> &Shared<Call> {
         &self.flight.call
+    }
+
+    fn is_forked(&self) -> bool {
+        self.flight.instance.inner().is_forked()
+    }
+
+    /// Whether nothing more is to be waited for: it is over, or its end is not told here.
+    fn is_settled(&self) -> bool {
+        self.call().is_over() || self.is_forked()
     }
 
     /// When it has to be ended, if it has.
@@ -272,10 +288,14 @@ impl<R> Request<R> {
         Ok(())
     }
 
-    /// Waits until the call is over; `false`: it was not at `until`.
+    /// Waits until the call is over, or returns at once in a forked child; `false`: it was not at
+    /// `until`.
     fn wait_ready(&self, until: Option<Instant>) -> bool {
+        if self.is_settled() {
+            return true;
+        }
         let done = self.call().done();
-        if !done.is_ready() && until.is_none_or(|until| until > Instant::now()) {
+        if until.is_none_or(|until| until > Instant::now()) {
             self.flight.instance.inner().stand_in(&|| done.is_ready());
         }
         if let Some(due) = self.due()
@@ -347,9 +367,12 @@ impl<R: DeserializeOwned> Request<R> {
         }
     }
 
-    /// The result of a call that is over.
+    /// The result of a call that is over, or that it belongs to the parent process.
     fn read(&self) -> Result<R, ForwardError> {
         let site = Site { rpc: self.rpc, to: &self.flight.to, term: self.term };
+        if !self.call().is_over() {
+            return Err(failure(site, HgError::InParent));
+        }
         (self.read)(self.call(), &self.flight.instance, site)
     }
 }
@@ -362,7 +385,7 @@ impl<R: DeserializeOwned> Future for Request<R> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        if !this.call().is_over() {
+        if !this.is_settled() {
             let call = &this.flight.call;
             let ready = || Box::new(ult::ready_in(call.clone(), |call| call.done()));
             let awaited = this.awaited.get_or_insert_with(ready);
@@ -371,6 +394,16 @@ impl<R: DeserializeOwned> Future for Request<R> {
         this.awaited = None;
         Poll::Ready(this.read())
     }
+}
+
+/// What is ready: for those whose end is not told in this process.
+pub(crate) fn at_once() -> &'static Eventual<()> {
+    static READY: LazyLock<Eventual<()>> = LazyLock::new(|| {
+        let ready = Eventual::new();
+        let _ = ready.set(());
+        ready
+    });
+    &READY
 }
 
 impl Flight {
@@ -503,6 +536,10 @@ fn first_of<R: DeserializeOwned>(
         let request = requests.remove(index);
         return Some((index, refused.map_or_else(|| request.read(), Err)));
     }
+    if let Some(index) = requests.iter().position(Request::is_forked) {
+        let request = requests.remove(index);
+        return Some((index, request.read()));
+    }
     loop {
         let objects: Vec<&dyn Selectable> =
             requests.iter().map(|request| request.call().done() as _).collect();
@@ -541,7 +578,7 @@ fn end_in_time<R>(requests: &[Request<R>]) {
     timed.sort_by_key(due);
     let mut timed = timed.into_iter().peekable();
     for request in requests {
-        while !request.call().is_over() {
+        while !request.is_settled() {
             while timed.next_if(|timed| timed.due().is_none() || timed.call().is_over()).is_some() {
             }
             if !request.wait_ready(timed.peek().and_then(due)) {

@@ -2,16 +2,25 @@
 //! parent's.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
+mod bulk_support;
+mod call_support;
 mod common;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::{PATIENCE, bounded};
+use bulk_support::idle::idle_owner;
+use bulk_support::pattern;
+use call_support::{HOLD, Held};
+use common::{PATIENCE, TRANSPORTS, bounded, on_each};
+use futures_lite::future::block_on;
+use margo::hg::HgError;
 use margo::monitor::{Monitor, Statistics};
 use margo::{
-    ElasticityError, FinalizeError, Instance, ProfileError, ProviderHandle, ProviderId,
-    RegisterError, Rpc, TimerError,
+    BulkBuffer, BulkRequest, CancelReason, CancelToken, ElasticityError, FinalizeError,
+    ForwardError, Handle, Instance, ProfileError, ProviderHandle, ProviderId, RegisterError,
+    Request, Rpc, TimerError,
 };
 
 const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
@@ -154,5 +163,138 @@ fn a_child_that_a_handler_forks_off_leaves_the_network_alone() {
         }
         client.finalize_and_wait().unwrap();
         service.finalize_and_wait().unwrap();
+    }
+}
+
+/// Seconds after which a child that hangs is ended.
+const CHILD_SECONDS: u32 = 30;
+
+/// Runs `body` in a child process that is forked off, and waits for its end; its exit status: the
+/// error of `body`, or 0.
+fn in_child(body: &mut dyn FnMut() -> Result<(), i32>) -> i32 {
+    // SAFETY: the child uses only what goes on without other threads, and ends by `_exit`, or by a
+    // signal if it hangs.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: no handler is set; the default ends the process.
+        unsafe { libc::alarm(CHILD_SECONDS) };
+        let code = body().err().unwrap_or(0);
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = -1;
+    // SAFETY: a child of ours that nobody else waits for; the pointer is to a live variable.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert!(child > 0 && waited == child, "cannot fork");
+    assert!(libc::WIFEXITED(status), "the child hangs");
+    libc::WEXITSTATUS(status)
+}
+
+fn check(holds: bool, code: i32) -> Result<(), i32> {
+    if holds { Ok(()) } else { Err(code) }
+}
+
+/// Whether a call is said to be the parent's, which may have run.
+fn is_parents(result: Result<u32, ForwardError>) -> bool {
+    result.is_err_and(|error| {
+        !error.never_ran()
+            && matches!(error, ForwardError::Network { source: HgError::InParent, .. })
+    })
+}
+
+fn wait_for_calls(requests: &mut Vec<Request<u32>>) -> Result<(), i32> {
+    let mut next = || requests.pop().ok_or(30);
+    check(is_parents(next()?.wait()), 31)?;
+    let request = next()?;
+    check(request.test() && ult::wait_any(&[request.ready()], None) == Some(0), 32)?;
+    check(request.try_wait().is_ok_and(is_parents), 33)?;
+    check(next()?.wait_timeout(PATIENCE).is_ok_and(is_parents), 34)?;
+    check(is_parents(block_on(next()?)), 35)?;
+    next()?.cancel();
+    let all = margo::wait_all([next()?, next()?]);
+    check(all.into_iter().all(is_parents), 36)?;
+    let first = margo::wait_any(requests);
+    check(first.is_some_and(|(at, result)| at == 0 && is_parents(result)), 37)?;
+    requests.clear();
+    Ok(())
+}
+
+#[test]
+fn a_forked_child_does_not_wait_for_calls_of_its_parent() {
+    const KEEP: Rpc<(), ()> = Rpc::new("keep");
+    on_each(|pair| {
+        let held = Held::serve(&pair.service);
+        let (sender, kept) = mpsc::channel::<(CancelToken, Handle<(), ()>)>();
+        let keep = move |handle: Handle<(), ()>| {
+            sender.send((handle.cancel_token(), handle)).unwrap();
+        };
+        pair.service.register(KEEP, keep).unwrap();
+        let target = pair.target();
+        let start = |timed| match timed {
+            false => pair.client.iforward(HOLD, &target, &1).unwrap(),
+            true => pair.client.iforward_timed(HOLD, &target, &1, PATIENCE * 10).unwrap(),
+        };
+        let mut requests: Vec<_> = (0..10).map(|n| start(n % 2 == 0)).collect();
+        held.begun(requests.len());
+        assert_eq!(in_child(&mut || wait_for_calls(&mut requests)), 0, "the step that failed");
+        let keeps = pair.client.iforward(KEEP, &target, &()).unwrap();
+        let (token, handle) = kept.recv_timeout(PATIENCE).unwrap();
+        let told = in_child(&mut || {
+            check(token.reason() == Some(CancelReason::Forked) && token.is_canceled(), 40)?;
+            check(token.wait() == CancelReason::Forked, 41)?;
+            check(token.wait_timeout(PATIENCE) == Some(CancelReason::Forked), 42)?;
+            check(*token.event().wait() == CancelReason::Forked, 43)
+        });
+        assert_eq!(told, 0, "the step that failed");
+        // The parent's go on, also those that the child has cancelled or dropped.
+        assert!(!token.is_canceled());
+        handle.respond(&()).unwrap();
+        keeps.wait().unwrap();
+        held.go(requests.len());
+        for result in margo::wait_all(requests) {
+            assert_eq!(result.unwrap(), 1);
+        }
+        pair.end();
+    });
+}
+
+fn wait_for_transfers(requests: &mut Vec<BulkRequest<BulkBuffer>>) -> Result<(), i32> {
+    let mut next = || requests.pop().ok_or(50);
+    let request = next()?.wait_timeout(PATIENCE).err().ok_or(51)?;
+    let request = request.try_wait().err().ok_or(52)?;
+    check(!request.test() && ult::wait_any(&[request.ready()], None) == Some(0), 53)?;
+    request.cancel();
+    let panics = |wait: &mut dyn FnMut()| catch_unwind(AssertUnwindSafe(wait)).is_err();
+    let mut request = Some(request);
+    check(panics(&mut || drop(request.take().map(BulkRequest::wait))), 54)?;
+    let mut request = Some(next()?);
+    check(panics(&mut || drop(request.take().map(block_on))), 55)?;
+    requests.clear();
+    Ok(())
+}
+
+#[test]
+fn a_forked_child_does_not_wait_for_transfers_of_its_parent() {
+    /// More than sockets hold.
+    const LONG: usize = 32 << 20;
+    for transport in TRANSPORTS {
+        let (mut owner, _lent, bulk, mover, addr) = idle_owner(transport, LONG);
+        let start = || {
+            let buffer = mover.bulk_buffer(LONG).unwrap();
+            mover.ipull(&addr, &bulk, 0, buffer, 0..LONG)
+        };
+        let mut requests = vec![start(), start(), start()];
+        assert_eq!(in_child(&mut || wait_for_transfers(&mut requests)), 0, "the step that failed");
+        let started = Instant::now();
+        while !requests.iter().all(BulkRequest::test) {
+            owner.turn();
+            assert!(started.elapsed() < PATIENCE, "a transfer does not end");
+        }
+        for request in requests {
+            let (result, buffer) = request.wait();
+            result.unwrap();
+            assert!(buffer[..] == pattern(LONG, 0));
+        }
+        mover.finalize_and_wait().unwrap();
     }
 }

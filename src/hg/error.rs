@@ -206,6 +206,10 @@ pub enum HgError {
     /// This process is a child that was forked off: the network is its parent's. Nothing was done.
     #[error("this process was forked off: the network belongs to its parent process; open another")]
     Forked,
+    /// The operation was in flight when this process was forked off: its end is told to the parent
+    /// process alone. It goes on there, and the peer may act.
+    #[error("this process was forked off while it was in flight: its parent hears of its end")]
+    InParent,
     /// As many operations are in flight as can be told apart. Wait for some to end.
     #[error("{0} operations are in flight, which is the limit; wait for some to end")]
     Busy(usize),
