@@ -9,7 +9,7 @@
 //! | the handler answered | 0 `HG_SUCCESS` |
 //! | no such RPC | `HG_NOENTRY` |
 //! | arguments cannot be decoded | `HG_PROTOCOL_ERROR` |
-//! | the handler panicked | `HG_FAULT` |
+//! | the handler panicked, or encoding its result | `HG_FAULT` |
 //! | the instance is shutting down | `HG_PERMISSION` |
 //! | a bound on requests in hand is reached | `HG_BUSY` |
 //! | its deadline had passed before a handler was free | `HG_TIMEOUT` |
@@ -17,9 +17,11 @@
 //! | no ULT could be made | `HG_AGAIN` |
 //! | the handler ended without an answer, or with a text | `HG_OTHER_ERROR` |
 
+use std::any::Any;
 use std::borrow::{Borrow, BorrowMut};
 use std::fmt;
 use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::OnceLock;
 use std::time::Instant;
 
@@ -30,6 +32,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::cancel::{CancelToken, Wanted};
+use crate::contain::message_of;
 use crate::hg::{
     CallKey, Core, HgError, LentRequest, ProcError, ProviderId, RawRequest, RequestHandle,
     ReturnCode, RpcId, Sent, Writer, margo, proc,
@@ -251,15 +254,26 @@ impl Reply {
             return Err(RespondError::Answered { rpc: self.rpc });
         };
         self.watch.responding();
+        let mut panic = None;
         let sent = request.respond(
             |writer| {
-                margo::write_response_prefix(writer, ReturnCode::Success)?;
-                proc::to_writer(writer, value)?;
-                self.watch.encoded(writer.len());
-                Ok(())
+                let encode = || {
+                    margo::write_response_prefix(writer, ReturnCode::Success)?;
+                    proc::to_writer(writer, value)?;
+                    self.watch.encoded(writer.len());
+                    Ok(())
+                };
+                // The value's own code; the request has to be answered all the same.
+                catch_unwind(AssertUnwindSafe(encode)).unwrap_or_else(|what| {
+                    panic = Some(what);
+                    Err(ProcError::Unsupported("it panics"))
+                })
             },
             Token::Respond(self.watch.span()),
         );
+        if let Some(panic) = panic {
+            self.encoding_panicked(sent.err(), panic);
+        }
         self.watch.responded(matches!(sent, Ok(Sent::Done(_))));
         let error = sent.as_ref().err().map(|error| &error.0);
         self.watch.answered(&self.inner().monitoring, error);
@@ -283,6 +297,21 @@ impl Reply {
             (HgError::NoResponse, _) => Ok(()),
             (source, _) => Err(RespondError::Network { rpc: self.rpc, source }),
         }
+    }
+
+    /// Tells the origin of a panic of the result's own code, which goes on in the handler.
+    #[cold]
+    fn encoding_panicked(
+        &self,
+        unsent: Option<Box<(HgError, Option<LentRequest<'_, Token>>)>>,
+        panic: Box<dyn Any + Send>,
+    ) -> ! {
+        self.watch.responded(false);
+        self.watch.fails(&self.inner().monitoring, ReturnCode::Fault);
+        if let Some(request) = unsent.and_then(|unsent| unsent.1) {
+            self.send_failure(request, ReturnCode::Fault, &message_of(&*panic));
+        }
+        resume_unwind(panic)
     }
 
     /// Answers with an error, unless there was an answer.
@@ -414,5 +443,51 @@ fn send_failure<C, O, R>(
     // A request that wants no response, or an origin that is gone: there is nobody to tell.
     if let Err(error) = sent {
         log!(inner.log, DEBUG, error = %error.0, ?code, "an error response was not sent");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Serializer;
+
+    use super::*;
+    use crate::{ForwardError, ProviderHandle, Rpc};
+
+    /// Encodes a part, and panics.
+    struct Bad;
+
+    impl Serialize for Bad {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            use serde::ser::SerializeTuple;
+            let mut pair = serializer.serialize_tuple(2)?;
+            pair.serialize_element(&1u64)?;
+            panic!("the result's own words");
+        }
+    }
+
+    #[test]
+    fn a_result_whose_encoding_panics_is_a_panic_of_its_handler() {
+        const BAD: Rpc<bool, Bad> = Rpc::new("bad");
+        const ASK: Rpc<bool, (u64, u64)> = Rpc::new("bad");
+        for transport in ["na+sm://", "na+tcp://127.0.0.1:0"] {
+            let service = Instance::builder(transport).start().unwrap();
+            let bad = |handle: crate::Handle<bool, Bad>| drop(handle.respond(&Bad));
+            service.register(BAD, bad).unwrap();
+            let client = Instance::builder(transport).listen(false).start().unwrap();
+            let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+            let own = ProviderHandle::from(service.self_addr());
+            // The second one finds the service in order; calls to oneself are no different.
+            for (from, to) in [(&client, &target), (&client, &target), (&service, &own)] {
+                match from.forward(ASK, to, &true) {
+                    Err(ForwardError::Panicked { detail, .. }) => {
+                        assert_eq!(detail, "the result's own words");
+                    }
+                    other => panic!("over {transport}: {other:?}"),
+                }
+            }
+            client.finalize_and_wait().unwrap();
+            service.finalize_and_wait().unwrap();
+            assert_eq!(service.stats().handlers_panicked, 3);
+        }
     }
 }
