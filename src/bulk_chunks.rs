@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::bulk::{LocalBulk, Plan};
 use crate::call::Term;
-use crate::hg::BulkOp;
+use crate::hg::{BulkOp, HgError};
 use crate::{
     Addr, Bulk, BulkError, BulkPool, BulkPoolError, BulkRequest, Handle, Instance, PooledBuffer,
     deadline,
@@ -56,7 +56,8 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// The first error, of a transfer ([`BulkError`]) or of `f`, which is not called any more. The
+    /// [`BulkError::Transfer`] if `range` is no part of the remote memory; `f` was not called. Else
+    /// the first error, of a transfer ([`BulkError`]) or of `f`, which is not called any more. The
     /// transfers in flight are cancelled, and over when this returns. `buffers` has all buffers
     /// again, in any order, unless `f` panicked.
     ///
@@ -123,6 +124,7 @@ impl Instance {
         if ult::is_tasklet() {
             return Err(BulkError::Tasklet.into());
         }
+        check_range(from, remote, &range)?;
         let mut window = Window::new(buffers);
         let mut chunks = Chunks { range, bytes: window.chunk_bytes() };
         loop {
@@ -212,6 +214,7 @@ impl Instance {
         if ult::is_tasklet() {
             return Err(BulkError::Tasklet.into());
         }
+        check_range(to, remote, &range)?;
         let mut window = Window::new(buffers);
         let chunks = Chunks { range, bytes: window.chunk_bytes() };
         for (at, len) in chunks {
@@ -362,7 +365,8 @@ impl BulkPool {
         len: usize,
         first: impl FnOnce() -> Result<PooledBuffer, BulkPoolError>,
     ) -> Result<Vec<PooledBuffer>, BulkPoolError> {
-        let mut buffers = Vec::with_capacity(count);
+        // `count` may be far more than there are.
+        let mut buffers = Vec::new();
         if count > 0 {
             buffers.push(first()?);
         }
@@ -373,6 +377,17 @@ impl BulkPool {
         }
         Ok(buffers)
     }
+}
+
+/// As for a transfer of all of it at once. Chunks alone would not notice: those of an empty range,
+/// or of one that ends before it begins, are none.
+fn check_range(peer: &Addr, remote: &Bulk, range: &Range<u64>) -> Result<(), BulkError> {
+    let (start, end, size) = (range.start, range.end, remote.len());
+    if start <= end && end <= size {
+        return Ok(());
+    }
+    let what = format!("{start}..{end} is no part of the remote memory of {size} bytes");
+    Err(BulkError::Transfer { peer: peer.to_string(), source: HgError::Bulk(what) })
 }
 
 /// What is left to be moved.
@@ -441,5 +456,60 @@ impl<B: LocalBulk + Send + 'static> Drop for Window<'_, B> {
             }
         }
         self.home.append(&mut self.free);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Access, BulkPoolSpec};
+
+    #[test]
+    fn a_range_that_is_no_part_of_the_memory_is_an_error_before_anything_moves() {
+        let instance = Instance::builder("na+sm://").start().unwrap();
+        let exposed = instance.expose(vec![7; 1000], Access::ReadWrite).unwrap();
+        let (own, remote) = (instance.self_addr(), exposed.bulk());
+        let mut buffers = vec![instance.bulk_buffer(100).unwrap()];
+        let mut moved = |start, end, push| {
+            let mut chunks = 0;
+            let count = |_: u64, _: &mut [u8]| {
+                chunks += 1;
+                Ok::<_, BulkError>(())
+            };
+            let range = Range { start, end };
+            let result = match push {
+                false => instance.pull_chunks(&own, remote, range, &mut buffers, count),
+                true => instance.push_chunks(&own, remote, range, &mut buffers, count),
+            };
+            result.map(|()| chunks)
+        };
+        for push in [false, true] {
+            for (start, end) in [(500, 100), (5000, 5000), (1001, 1001), (0, 1001), (u64::MAX, 0)] {
+                match moved(start, end, push) {
+                    Err(BulkError::Transfer { source: HgError::Bulk(what), .. }) => {
+                        assert!(what.starts_with(&format!("{start}..{end} ")), "{what}");
+                    }
+                    other => panic!("{start}..{end}: {other:?}"),
+                }
+            }
+            for (start, end, chunks) in [(1000, 1000, 0), (0, 0, 0), (950, 1000, 1), (0, 1000, 10)]
+            {
+                assert_eq!(moved(start, end, push).unwrap(), chunks);
+            }
+        }
+        assert_eq!(buffers.len(), 1);
+        drop(exposed);
+        instance.finalize_and_wait().unwrap();
+    }
+
+    #[test]
+    fn who_asks_for_any_number_of_buffers_gets_those_that_are_free() {
+        let instance = Instance::builder("na+sm://").start().unwrap();
+        let pool = instance.bulk_pool(&BulkPoolSpec::geometric(1, 3, 100, 1)).unwrap();
+        assert_eq!(pool.get_up_to(usize::MAX, 100).unwrap().len(), 3);
+        let limit = Duration::from_secs(60);
+        assert_eq!(pool.get_up_to_timed(usize::MAX, 1, limit).unwrap().len(), 3);
+        drop(pool);
+        instance.finalize_and_wait().unwrap();
     }
 }
