@@ -177,6 +177,8 @@ struct Tokens {
 /// An origin with tokens, or that had some.
 #[derive(Default)]
 struct Origin {
+    /// Or is about to be.
+    watched: bool,
     tokens: HashMap<u64, Weak<State>>,
 }
 
@@ -216,10 +218,9 @@ impl Cancels {
             }
             tokens.by_call.insert(name, Arc::downgrade(state));
         }
-        let is_new = !tokens.by_origin.contains_key(wanted.origin);
         let origin = tokens.by_origin.entry(wanted.origin.clone()).or_default();
         origin.tokens.insert(state.number, Arc::downgrade(state));
-        is_new
+        !std::mem::replace(&mut origin.watched, true)
     }
 
     /// The request of a token is over: it can neither be canceled nor abandoned any more.
@@ -229,9 +230,12 @@ impl Cancels {
         if let Some(call) = call {
             tokens.by_call.remove(&(origin.clone(), call));
         }
-        // The origin stays: it is being watched.
-        if let Some(origin) = tokens.by_origin.get_mut(origin) {
-            origin.tokens.remove(&token.0.number);
+        // One that is being watched stays.
+        if let Some(own) = tokens.by_origin.get_mut(origin) {
+            own.tokens.remove(&token.0.number);
+            if !own.watched && own.tokens.is_empty() {
+                tokens.by_origin.remove(origin);
+            }
         }
     }
 
@@ -293,9 +297,8 @@ impl Cancels {
 
     /// The origin could not be watched; the next token tries again.
     pub(crate) fn not_watched(&self, origin: &Addr) {
-        let mut tokens = self.tokens();
-        if tokens.by_origin.get(origin).is_some_and(|origin| origin.tokens.is_empty()) {
-            tokens.by_origin.remove(origin);
+        if let Some(origin) = self.tokens().by_origin.get_mut(origin) {
+            origin.watched = false;
         }
     }
 
@@ -421,6 +424,35 @@ mod tests {
         tokens.forget_old(later, EARLY_MAX);
         assert!(tokens.early.is_empty() && tokens.early_in_order.is_empty());
         drop(tokens);
+        instance.finalize_and_wait().unwrap();
+    }
+
+    #[test]
+    fn an_origin_that_could_not_be_watched_is_tried_again_by_the_next_token() {
+        let instance = Instance::builder("na+sm://").start().unwrap();
+        let (cancels, origin) = (Cancels::default(), instance.self_addr());
+        let pool = instance.rpc_pool();
+        let wanted =
+            |n| Wanted { origin: &origin, call: Some(key(n)), deadline: None, pool: &pool };
+        let (first, watch) = cancels.token(&wanted(1));
+        assert!(watch);
+        // The watch fails, while the token is there.
+        cancels.not_watched(&origin);
+        let (second, watch) = cancels.token(&wanted(2));
+        assert!(watch, "it is never watched");
+        // Now it is.
+        let (third, watch) = cancels.token(&wanted(3));
+        assert!(!watch);
+        cancels.origin_gone(&origin);
+        for token in [&first, &second, &third] {
+            assert_eq!(token.reason(), Some(CancelReason::OriginGone));
+        }
+        // Nothing is kept of one that is not watched and has no tokens.
+        let (last, watch) = cancels.token(&wanted(4));
+        assert!(watch);
+        cancels.not_watched(&origin);
+        cancels.forget(&last, &origin, Some(key(4)));
+        assert!(cancels.tokens().by_origin.is_empty());
         instance.finalize_and_wait().unwrap();
     }
 
