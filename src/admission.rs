@@ -1,7 +1,8 @@
 //! How many requests may be in hand: gates in front of pools and of RPCs.
 //!
 //! A request passes the gate of its pool, and that of its RPC if that has one, before its handler
-//! is made, and is counted out when the handler has ended. What a gate does not let in is answered
+//! is made, and is counted out when the handler has ended and the request is answered, whichever
+//! comes later. What a gate does not let in is answered
 //! with `HG_BUSY`, or waits in the gate: see [`Overload`].
 //!
 //! | gate | counts | who lets in |

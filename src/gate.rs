@@ -257,7 +257,8 @@ impl<P> Careful<P> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Load {
-    /// Handlers that have been made and have not ended, those that wait for an xstream included.
+    /// Handlers that have been made and have not ended, those that wait for an xstream included; and
+    /// requests that handlers have left to other ULTs, until they are answered.
     pub in_hand: usize,
     /// Requests that wait because a bound is reached.
     pub waiting: usize,

@@ -15,6 +15,12 @@ use crate::{Addr, Bulk, BulkError, CancelToken, Instance, LocalBulk, RespondErro
 /// A request that is being handled: its arguments, where it came from, and the duty to answer.
 ///
 /// It may be answered early and worked on afterwards, or moved into another ULT and answered there.
+/// In hand ([`Load`](crate::Load)), as bounds and a shutdown see it, is a request until its handler
+/// has ended and it is answered, whichever comes later; a one-way request until its handler has
+/// ended. What is left so when the grace period of a shutdown is over is answered with an error
+/// ([`ForwardError::Failed`]) before the network closes; to answer it then is
+/// [`RespondError::Answered`].
+///
 /// Dropped without an answer, it answers with an error ([`ForwardError::Failed`] at the origin).
 ///
 /// Counterpart: `hg_handle_t` at the target; Thallium's `request`.

@@ -293,11 +293,12 @@ impl Drop for Late {
     }
 }
 
-/// A handler that was admitted; counts it out when it ends, however it ends.
+/// A handler that was admitted; counts it out when it ends, however it ends, unless its request was
+/// left to another ULT: then whoever answers does.
 struct Running {
     reply: Shared<Reply>,
     /// What the RPC was registered with when the request was admitted: its data is the [`Entry`].
-    /// `None`: its places at the gates were given back.
+    /// `None`: its places were given back, or are whoever's who answers.
     // Two words in all, which move in registers.
     registration: Option<Arc<Registration>>,
 }
@@ -308,6 +309,7 @@ impl Running {
         let Some(entry) = registration.data_as::<Entry>() else { return };
         let reply = &mut self.reply;
         reply.watch.started();
+        reply.handler_begins();
         if reply.is_abandoned() {
             Counters::add(&reply.instance().inner().counters.handlers_not_run);
         } else {
@@ -322,16 +324,17 @@ impl Running {
                 panicked(reply, &*panic);
             }
         }
-        let (reply, inner) = (&self.reply, self.reply.instance().inner());
-        if entry.is_plain() {
-            // Nobody waits at a plain gate.
-            entry.gate.leave(None);
-        } else {
-            let mut todo = Vec::new();
-            give_place(entry, reply.origin(), &mut todo);
-            go_on(inner, todo);
+        let reply = &self.reply;
+        reply.watch.ended();
+        let inner = reply.instance().inner();
+        if reply.is_over() {
+            leave(inner, entry, reply.origin());
+            self.registration = None;
+        } else if let Some(places) = self.registration.take()
+            && let Some(places) = Reply::ended_unanswered(reply, places)
+        {
+            give_back(inner, &places, reply.origin());
         }
-        self.registration = None;
     }
 
     /// No unit could be made. None can for those who wait for its place, either: they are refused.
@@ -382,14 +385,33 @@ fn panicked(reply: &Reply, panic: &(dyn Any + Send)) {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let reply = &self.reply;
-        reply.watch.ended();
-        reply.handler_ended();
-        let inner = reply.instance().inner();
         let registration = self.registration.as_ref();
         if let Some(entry) = registration.and_then(|there| there.data_as::<Entry>()) {
+            let inner = self.reply.instance().inner();
+            self.reply.watch.ended();
             self.did_not_run(inner, entry);
+            inner.shutdown.leave();
         }
-        inner.shutdown.leave();
+    }
+}
+
+/// A handler has ended and its request is answered: its places go to those who wait for them.
+#[inline(always)]
+fn leave(inner: &Inner, entry: &Entry, peer: &Addr) {
+    if entry.is_plain() {
+        // Nobody waits at a plain gate.
+        entry.gate.leave(None);
+    } else {
+        let mut todo = Vec::new();
+        give_place(entry, peer, &mut todo);
+        go_on(inner, todo);
+    }
+    inner.shutdown.leave();
+}
+
+/// The same, for whoever comes last of a handler and the answer to its request.
+pub(crate) fn give_back(inner: &Inner, places: &Registration, peer: &Addr) {
+    if let Some(entry) = places.data_as::<Entry>() {
+        leave(inner, entry, peer);
     }
 }

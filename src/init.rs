@@ -28,6 +28,7 @@ use crate::progress::{self, Token};
 use crate::shutdown::Shutdown;
 use crate::timer::Timers;
 use crate::trace::Tracer;
+use crate::unanswered::Unanswered;
 use crate::when_needed::WhenNeeded;
 use crate::{AddressFile, InitError, Instance, Layout, remote_shutdown};
 
@@ -217,6 +218,7 @@ fn start(
         shutdown: Shutdown::new(resolved.grace, more_contexts.len() + 1),
         gates: Gates::new(!more_contexts.is_empty()),
         cancels: Cancels::default(),
+        unanswered: Unanswered::default(),
         more_contexts,
         counters: Counters { stalls, ..Counters::default() },
         timers: Timers::new(log.clone()),

@@ -25,6 +25,7 @@ use crate::profile::Profile;
 use crate::progress::{Progress, Token};
 use crate::shutdown::Shutdown;
 use crate::timer::Timers;
+use crate::unanswered::Unanswered;
 use crate::when_needed::WhenNeeded;
 use crate::{Addr, AddressFile, FinalizeError, metrics};
 
@@ -90,6 +91,7 @@ pub(crate) struct Inner {
     pub(crate) log: Log,
     pub(crate) gates: Gates<Waiting>,
     pub(crate) cancels: Cancels,
+    pub(crate) unanswered: Unanswered,
     pub(crate) identities: Identities,
     pub(crate) monitoring: Monitoring,
     pub(crate) profile: Profile,
@@ -178,7 +180,8 @@ pub struct Stats {
     pub requests_received: u64,
     /// Bulk transfers that this instance asked for.
     pub bulk_transfers: u64,
-    /// Handlers that ran to their end or panicked.
+    /// Handlers that ran to their end or panicked; those that left their request to another ULT
+    /// count when it is answered.
     pub handlers_run: u64,
     /// Handlers that panicked.
     pub handlers_panicked: u64,
@@ -251,8 +254,9 @@ impl Instance {
     /// From now on peers' requests are refused. In this order:
     ///
     /// - instances that have this one as their [parent](crate::InstanceBuilder::parent) end;
-    /// - handlers that run have [`InstanceBuilder::grace`](crate::InstanceBuilder::grace) to end,
-    ///   and may still make calls;
+    /// - handlers that run, and ULTs to which they have moved their [`Handle`](crate::Handle), have
+    ///   [`InstanceBuilder::grace`](crate::InstanceBuilder::grace) to end or answer, and may still
+    ///   make calls;
     /// - the callbacks of [`on_prefinalize`](Self::on_prefinalize) run, the last one first;
     /// - timers are disarmed, and do not fire; see [`Timer`](crate::Timer);
     /// - the network is closed, which ends all calls and transfers with errors;

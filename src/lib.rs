@@ -128,6 +128,7 @@ mod state_dump;
 mod sync;
 mod timer;
 pub mod trace;
+mod unanswered;
 mod utf8;
 mod when_needed;
 

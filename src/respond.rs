@@ -16,13 +16,15 @@
 //! | it was canceled before that | `HG_CANCELED` |
 //! | no ULT could be made | `HG_AGAIN` |
 //! | the handler ended without an answer, or with a text | `HG_OTHER_ERROR` |
+//! | the instance ended before whoever had its `Handle` answered | `HG_OTHER_ERROR` |
 
 use std::any::Any;
 use std::borrow::{Borrow, BorrowMut};
 use std::fmt;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use na::claim::Claim;
@@ -34,15 +36,15 @@ use serde::de::DeserializeOwned;
 use crate::cancel::{CancelToken, Wanted};
 use crate::contain::message_of;
 use crate::hg::{
-    CallKey, Core, HgError, LentRequest, ProcError, ProviderId, RawRequest, RequestHandle,
-    ReturnCode, RpcId, Sent, Writer, margo, proc,
+    CallKey, Core, HgError, LentRequest, ProcError, ProviderId, RawRequest, Registration,
+    RequestHandle, ReturnCode, RpcId, Sent, Writer, margo, proc,
 };
 use crate::instance::{Counters, Inner};
 use crate::log::log;
 use crate::monitor::RequestWatch;
 use crate::progress::Token;
 use crate::trace::{SpanOfTrace, TraceContext};
-use crate::{Addr, Instance, RespondError, parent};
+use crate::{Addr, Instance, RespondError, handler, parent, unanswered};
 
 /// Longest explanation that is sent with an error, bytes.
 const DETAIL_BYTES_MAX: usize = 1024;
@@ -73,15 +75,25 @@ pub(crate) struct Reply {
     call: Option<CallKey>,
     /// For whoever answers.
     request: Claim<RawRequest>,
-    panics: Lock<Panics>,
+    /// The request is answered, or about not to be. Written by the handler's unit, or under the
+    /// lock of `ends`.
+    is_over: AtomicBool,
+    /// The handler's unit, as long as it runs.
+    unit: AtomicUsize,
+    ends: Lock<Ends>,
 }
 
-/// Who is to tell of a panic.
-struct Panics {
+/// No unit has this address, and no OS thread says it.
+const NO_UNIT: usize = 1;
+
+/// Who comes last: the handler's unit or the answer. And who is to tell of a panic.
+struct Ends {
     /// The handler's ULT has not ended; it answers for a panic of its own.
     handler_runs: bool,
     /// The user's request was dropped by a panic, unanswered.
     lost_to_panic: bool,
+    /// The handler has ended before the answer, which is to give its places back.
+    left: Option<Arc<Registration>>,
 }
 
 impl Reply {
@@ -112,7 +124,9 @@ impl Reply {
             parent: margo::NO_PARENT,
             call: request.call_key(),
             request: Claim::new(request),
-            panics: Lock::new(Panics { handler_runs: true, lost_to_panic: false }),
+            is_over: AtomicBool::new(false),
+            unit: AtomicUsize::new(NO_UNIT),
+            ends: Lock::new(Ends { handler_runs: true, lost_to_panic: false, left: None }),
         })
     }
 
@@ -253,6 +267,7 @@ impl Reply {
         let Some(request) = self.take() else {
             return Err(RespondError::Answered { rpc: self.rpc });
         };
+        let _answered = Answered(self);
         self.watch.responding();
         let mut panic = None;
         let sent = request.respond(
@@ -319,6 +334,7 @@ impl Reply {
         let request = self.take();
         let first = request.is_some();
         if let Some(request) = request {
+            let _answered = Answered(self);
             self.watch.responding();
             self.watch.fails(&self.inner().monitoring, code);
             self.send_failure(request, code, detail);
@@ -331,18 +347,79 @@ impl Reply {
         self.fail(ReturnCode::Fault, message);
     }
 
-    /// The handler's ULT is over. Its request may live on in another ULT.
-    pub(crate) fn handler_ended(&self) {
-        if self.is_answered() {
+    /// The handler's unit begins.
+    #[inline]
+    pub(crate) fn handler_begins(&self) {
+        self.unit.store(ult::current_address(), Ordering::Relaxed);
+    }
+
+    /// Whether nothing is left to do when the handler's unit is over. `false`: ask
+    /// [`ended_unanswered`](Self::ended_unanswered). Nobody answers a one-way request.
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        !self.wants_response || self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// The handler's unit is over, and its request seems to live on in another one. If it does,
+    /// whoever answers gives the places back; otherwise the caller is to, who gets them again.
+    #[inline(never)]
+    pub(crate) fn ended_unanswered(
+        this: &Shared<Self>,
+        places: Arc<Registration>,
+    ) -> Option<Arc<Registration>> {
+        // There the locks may be held for ever.
+        if this.inner().is_forked() {
+            return Some(places);
+        }
+        let mut ends = this.ends.lock();
+        ends.handler_runs = false;
+        if ends.lost_to_panic {
+            drop(ends);
+            this.panicked("a ULT that was to answer panicked");
+            return Some(places);
+        }
+        if this.is_over.load(Ordering::Relaxed) {
+            return Some(places);
+        }
+        // Before others can have its address.
+        this.unit.store(NO_UNIT, Ordering::Relaxed);
+        // Before the places can be given back, after which nobody would remove it.
+        if this.inner().unanswered.insert(this) {
+            ends.left = Some(places);
+            return None;
+        }
+        drop(ends);
+        let (code, detail) = unanswered::CLOSING;
+        this.fail(code, detail);
+        Some(places)
+    }
+
+    /// The request is answered, as far as it can be.
+    #[inline]
+    fn answered(&self) {
+        if self.unit.load(Ordering::Relaxed) == ult::current_address() {
+            // The handler's end, which looks, comes later in the same unit.
+            self.is_over.store(true, Ordering::Relaxed);
+        } else {
+            self.answered_elsewhere();
+        }
+    }
+
+    #[inline(never)]
+    fn answered_elsewhere(&self) {
+        let inner = self.inner();
+        // There the locks may be held for ever.
+        if inner.is_forked() {
             return;
         }
-        let lost_to_panic = {
-            let mut panics = self.panics.lock();
-            panics.handler_runs = false;
-            panics.lost_to_panic
+        let left = {
+            let mut ends = self.ends.lock();
+            self.is_over.store(true, Ordering::Relaxed);
+            ends.left.take()
         };
-        if lost_to_panic {
-            self.panicked("a ULT that was to answer panicked");
+        if let Some(places) = left {
+            inner.unanswered.remove(self);
+            handler::give_back(inner, &places, &self.origin);
         }
     }
 
@@ -356,9 +433,9 @@ impl Reply {
             return;
         }
         let handler_runs = {
-            let mut panics = self.panics.lock();
-            panics.lost_to_panic = true;
-            panics.handler_runs
+            let mut ends = self.ends.lock();
+            ends.lost_to_panic = true;
+            ends.handler_runs
         };
         // If it is the handler that panics, its ULT knows the message and answers with it.
         if !handler_runs {
@@ -369,6 +446,16 @@ impl Reply {
     fn send_failure(&self, request: LentRequest<'_, Token>, code: ReturnCode, detail: &str) {
         send_failure(self.inner(), request, code, detail);
         self.inner().kick_if_queued();
+    }
+}
+
+/// Tells that an answer has been given, also when its encoding panics.
+struct Answered<'a>(&'a Reply);
+
+impl Drop for Answered<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.answered();
     }
 }
 

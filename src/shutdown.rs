@@ -7,11 +7,13 @@
 //! - **refuse**: requests that arrive are answered with `HG_PERMISSION` from the moment of `begin`,
 //!   and those that wait because of a bound are; the file of `margo.address_file` is removed;
 //! - **children**: instances that share our execution streams (`child.rs`) end first, wholly;
-//! - **drain**: running handlers get the grace period to end; they may still make calls. Those that
-//!   are left are told by their cancel tokens;
+//! - **drain**: running handlers, and requests that handlers have left to other ULTs, get the grace
+//!   period to end; they may still make calls. Those that are left are told by their cancel tokens;
 //! - **callbacks** that were entered for the time before the network closes (`finalize.rs`), each
 //!   for the grace period;
 //! - **timers** are disarmed; their callbacks that run get the grace period;
+//! - **answers**: requests that were left to other ULTs and have no answer are answered with an
+//!   error (`unanswered.rs`);
 //! - **close**: the progress ULT closes the RPC layer. Every call and transfer in flight ends with
 //!   an error, so every ULT that waits for one runs on; the progress ULT ends when all of them have
 //!   been told;
@@ -42,11 +44,11 @@ use crate::home::Landlord;
 use crate::instance::Inner;
 use crate::log::{Log, log};
 use crate::monitor::{self, LifeEvent};
-use crate::profile;
+use crate::{profile, unanswered};
 
 /// Set in [`Shutdown::handlers`] when shutdown has begun.
 const BEGUN: usize = 1;
-/// One running handler.
+/// One handler that runs, or whose request was left to another ULT and is not answered.
 const HANDLER: usize = 2;
 
 /// Keeps what each handler writes away from what each one reads.
@@ -55,10 +57,10 @@ struct OwnLine<T>(T);
 
 /// The shutdown state of an instance.
 pub(crate) struct Shutdown {
-    /// `BEGUN`, and `HANDLER` for each handler that runs. One word, so that a handler is either
+    /// `BEGUN`, and `HANDLER` for each handler that is in hand. One word, so that a handler is either
     /// counted before shutdown begins or refused.
     handlers: OwnLine<AtomicUsize>,
-    /// Shutdown has begun and the last handler has ended.
+    /// Shutdown has begun and no handler is in hand.
     drained: Eventual<()>,
     grace: Duration,
     /// Progress ULTs that have not ended.
@@ -134,7 +136,7 @@ impl Shutdown {
         self.grace
     }
 
-    /// Handlers that run now.
+    /// Handlers that run now, or whose request is left to another ULT and not answered.
     pub(crate) fn handlers(&self) -> usize {
         self.handlers.0.load(Ordering::Relaxed) / HANDLER
     }
@@ -199,7 +201,7 @@ impl Shutdown {
                 WARN,
                 handlers = self.handlers(),
                 grace = ?self.grace,
-                "handlers did not end in the grace period; closing the network under them"
+                "handlers did not end, or answer, in the grace period; closing the network under them"
             );
         }
     }
@@ -237,6 +239,7 @@ fn end_at_once(inner: &Arc<Inner>, error: FinalizeError) {
     contain(&inner.log, "finalize", || {
         finalize::run(inner, Stage::Before);
         inner.timers.close();
+        unanswered::close(inner);
         stop_progress(inner);
         finalize::run(inner, Stage::After);
     });
@@ -269,6 +272,7 @@ fn run(inner: &Arc<Inner>) {
     inner.cancels.close();
     finalize::run(inner, Stage::Before);
     end_timers(inner);
+    unanswered::close(inner);
     if stop_progress(inner) {
         // Bounded: a handler that blocks the execution stream itself blocks the progress ULT too.
         if !shutdown.within_grace(&shutdown.network_closed) {

@@ -149,6 +149,14 @@ pub fn current_ids() -> Option<(u64, usize)> {
     Some((ult.id.get(), xstream.shared().rank()))
 }
 
+/// What tells the caller's unit from all others that there are now: the address of its descriptor,
+/// which a later unit may have again. 0: an OS thread.
+#[inline]
+#[must_use]
+pub fn current_address() -> usize {
+    ult().map_or(0, |ult| ult.as_non_null().addr().get())
+}
+
 /// Whether the caller is a tasklet, or a unit that has values of [`UltLocal`](crate::UltLocal):
 /// whether there is more to find out about it. One look, for code that must rule out both on a path
 /// where each costs.
