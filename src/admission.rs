@@ -1,6 +1,6 @@
 //! How many requests may be in hand: gates in front of pools and of RPCs.
 //!
-//! A request passes the gate of its pool, and that of its RPC if that has one, before its handler
+//! A request passes the gate of its RPC if that has one, then that of its pool, before its handler
 //! is made, and is counted out when the handler has ended and the request is answered, whichever
 //! comes later. What a gate does not let in is answered
 //! with `HG_BUSY`, or waits in the gate: see [`Overload`].
@@ -16,7 +16,10 @@
 //!
 //! What waits in a careful gate is let in by the handler that leaves: it hands over its place, so
 //! nobody who comes later is faster. Peers take turns. A request that waits at its RPC's gate has
-//! its place in the pool already.
+//! no place in the pool: those are for other RPCs meanwhile, also for what handlers of this one
+//! call. Who leaves hands the place in the RPC to the next one, which then goes to its pool's gate;
+//! where nobody waits in the pool, and at a plain gate in particular, it gets the place there along
+//! with it, as there only progress ULTs let in.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 

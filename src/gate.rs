@@ -29,6 +29,10 @@ pub(crate) struct Gate<P> {
     several: bool,
     begun: OwnLine<Begun>,
     ended: OwnLine<AtomicU64>,
+    /// Places that went from one who has ended to one who begins, at once.
+    handed_over: AtomicU64,
+    /// Those who went into a plain gate beside who lets in.
+    begun_late: AtomicU64,
     refused: AtomicU64,
     careful: Option<Lock<Careful<P>>>,
 }
@@ -69,7 +73,8 @@ impl<P> Gate<P> {
         let plain = bounds.peer_handlers_max == 0 && bounds.overload == Overload::Busy;
         let careful = (!plain).then(|| Lock::new(Careful::new()));
         let (begun, ended) = (OwnLine::default(), OwnLine::default());
-        Self { bounds, several, begun, ended, refused: AtomicU64::new(0), careful }
+        let [handed_over, begun_late, refused] = [0; 3].map(AtomicU64::new);
+        Self { bounds, several, begun, ended, handed_over, begun_late, refused, careful }
     }
 
     /// That of an RPC.
@@ -102,7 +107,7 @@ impl<P> Gate<P> {
     /// Looks at how many have ended.
     #[cold]
     fn has_room(&self, count: u64) -> bool {
-        let until = self.ended.0.load(Ordering::Relaxed) + self.bounds.handlers_max as u64;
+        let until = self.until(self.bounds.handlers_max as u64);
         self.begun.0.until.store(until, Ordering::Relaxed);
         count < until
     }
@@ -111,7 +116,7 @@ impl<P> Gate<P> {
     fn enter_beside_others(&self) -> bool {
         let max = self.bounds.handlers_max as u64;
         // `ended` first: it grows, so there is no less room than it tells.
-        let until = self.ended.0.load(Ordering::Relaxed) + max;
+        let until = self.until(max);
         let one_more = |count| (count < until).then_some(count + 1);
         let begun = &self.begun.0.count;
         let entered = begun.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok();
@@ -119,6 +124,33 @@ impl<P> Gate<P> {
             self.refused.fetch_add(1, Ordering::Relaxed);
         }
         entered
+    }
+
+    /// Up to where `begun` may count.
+    fn until(&self, max: u64) -> u64 {
+        // `ended` first: who is late and ends meanwhile makes no room that there was not.
+        let ended = self.ended.0.load(Ordering::Relaxed);
+        (ended + max).saturating_sub(self.begun_late.load(Ordering::Relaxed))
+    }
+
+    /// Whether the place of a request of `from` can go to one of `to`, past all others.
+    pub(crate) fn may_hand_over(&self, from: &Addr, to: &Addr) -> bool {
+        self.is_plain() || (self.bounds.overload == Overload::Busy && from == to)
+    }
+
+    /// A place goes from who leaves to who comes next, who is inside now.
+    pub(crate) fn hand_over(&self) {
+        self.handed_over.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Into a plain gate, whether there is room or not; for others than who lets in. `false`: it is
+    /// not plain, [`enter`](Self::enter) is the way in.
+    pub(crate) fn enter_late(&self) -> bool {
+        let is_plain = self.is_plain();
+        if is_plain {
+            self.begun_late.fetch_add(1, Ordering::Relaxed);
+        }
+        is_plain
     }
 
     /// Goes into any gate, or waits there; `may_wait` is asked under the gate's lock.
@@ -172,13 +204,14 @@ impl<P> Gate<P> {
 
     /// Those who went in and have left.
     pub(crate) fn ended(&self) -> u64 {
-        self.ended.0.load(Ordering::Relaxed)
+        self.ended.0.load(Ordering::Relaxed) + self.handed_over.load(Ordering::Relaxed)
     }
 
     /// What there is to see from outside.
     pub(crate) fn load(&self) -> Load {
-        let ended = self.ended();
-        let begun = self.begun.0.count.load(Ordering::Relaxed);
+        let ended = self.ended.0.load(Ordering::Relaxed);
+        let late = self.begun_late.load(Ordering::Relaxed);
+        let begun = self.begun.0.count.load(Ordering::Relaxed) + late;
         Load {
             in_hand: usize::try_from(begun.saturating_sub(ended)).unwrap_or(usize::MAX),
             waiting: self.careful.as_ref().map_or(0, |careful| careful.lock().waiting),
@@ -257,8 +290,9 @@ impl<P> Careful<P> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Load {
-    /// Handlers that have been made and have not ended, those that wait for an xstream included; and
-    /// requests that handlers have left to other ULTs, until they are answered.
+    /// Handlers that have been made and have not ended, those that wait for an xstream included;
+    /// and requests that handlers have left to other ULTs, until they are answered. Of an RPC also
+    /// those that have passed its bounds and wait for a place in the pool.
     pub in_hand: usize,
     /// Requests that wait because a bound is reached.
     pub waiting: usize,

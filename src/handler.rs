@@ -35,13 +35,23 @@ pub(crate) struct Waiting {
     request: RequestHandle<Token>,
     /// Its data is the [`Entry`].
     registration: Arc<Registration>,
-    /// It has its place in the pool, and waits for one of its RPC.
-    in_pool: bool,
+    /// It has its place of its RPC, if that has a gate, and waits for one in the pool.
+    in_own: bool,
     /// If somebody wants to know.
     arrived: Option<Moment>,
 }
 
 impl Waiting {
+    fn origin(&self) -> &Addr {
+        self.request.origin()
+    }
+
+    /// Whether its handler is to run in the pool of that gate.
+    fn is_for(&self, gate: &Arc<Gate>) -> bool {
+        let entry = self.registration.data_as::<Entry>();
+        entry.is_some_and(|entry| Arc::ptr_eq(&entry.gate, gate))
+    }
+
     fn refuse(self, inner: &Inner, entry: &Entry, code: ReturnCode) {
         let Self { request, arrived, .. } = self;
         inner.monitoring.refused((request.origin(), &request), entry, arrived, code);
@@ -65,14 +75,15 @@ pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestPar
     if !entry.is_plain() {
         let arrived = inner.monitoring.arrival();
         let request = RequestHandle::of(core.clone(), origin, request);
-        admit(inner, Waiting { request, registration, in_pool: false, arrived });
+        admit(inner, Waiting { request, registration, in_own: false, arrived });
     } else if !entry.gate.enter_plain() {
         refuse_plainly(inner, core, (&origin, request), entry, ReturnCode::Busy);
     } else if let Some(start) = Start::prepare(inner, entry) {
         start.go(inner, core.id(), (origin, request), registration, None);
     } else {
         // Nobody waits at a plain gate.
-        let _ = not_run(inner, &entry.gate, None);
+        entry.gate.leave(None);
+        Counters::add(&inner.counters.handlers_not_run);
         Counters::add(&inner.counters.requests_refused);
         refuse_plainly(inner, core, (&origin, request), entry, ReturnCode::Permission);
     }
@@ -100,7 +111,7 @@ fn refuse_plainly(
     respond::refuse(inner, LentRequest::of(core, origin, &mut request), code, "");
 }
 
-/// Who is next: at the gates that it has still to pass, or past all of them.
+/// Who is next: at the gate of its RPC or of its pool, or past both.
 enum Next {
     AtGate(Waiting),
     Inside(Waiting),
@@ -137,67 +148,79 @@ fn go_on(inner: &Inner, mut todo: Vec<Next>) {
     }
 }
 
+// The RPC's gate first: who waits there has no place in the pool, which is for others meanwhile.
 fn pass(inner: &Inner, mut waiting: Waiting, todo: &mut Vec<Next>) {
     let registration = waiting.registration.clone();
     let Some(entry) = registration.data_as::<Entry>() else { return };
     let peer = waiting.request.origin().clone();
     let may_wait = || !inner.shutdown.has_begun();
-    if !waiting.in_pool {
-        waiting = match entry.gate.enter(&peer, waiting, may_wait) {
-            Entrance::In(waiting) => Waiting { in_pool: true, ..waiting },
-            Entrance::Busy(waiting) => {
-                return waiting.refuse(inner, entry, ReturnCode::Busy);
-            }
+    if let Some(own) = entry.own_gate.as_ref().filter(|_| !waiting.in_own) {
+        waiting = match own.enter(&peer, waiting, may_wait) {
+            Entrance::In(waiting) => Waiting { in_own: true, ..waiting },
+            Entrance::Busy(waiting) => return waiting.refuse(inner, entry, ReturnCode::Busy),
             Entrance::Waits => return,
         };
     }
-    let entrance = match &entry.own_gate {
-        Some(own) => {
-            // Its place in the pool is its own while it waits.
-            own.enter(&peer, waiting, may_wait)
-        }
-        None => Entrance::In(waiting),
-    };
-    match entrance {
+    match entry.gate.enter(&peer, waiting, may_wait) {
         Entrance::In(waiting) => todo.push(Next::Inside(waiting)),
         Entrance::Busy(waiting) => {
-            // Its place first: whoever is told may look.
-            todo.extend(not_run(inner, &entry.gate, Some(&peer)));
+            // Its place first: whoever is told may look. Who is at a plain gate here may let in
+            // there.
+            let go = if entry.gate.is_plain() { Next::AtGate } else { moved };
+            todo.extend(leave_own(entry, &peer).map(go));
             waiting.refuse(inner, entry, ReturnCode::Busy);
         }
         Entrance::Waits => {}
     }
 }
 
-/// Gives a place in a pool back without a handler having run. A plain gate knows no peers.
-fn not_run(inner: &Inner, gate: &Gate, peer: Option<&Addr>) -> Option<Next> {
-    Counters::add(&inner.counters.handlers_not_run);
-    gate.leave(peer).map(|next| Next::AtGate(Waiting { in_pool: true, ..next }))
+/// Gives a place of an RPC back. Returns who has it now, and is to go to its pool's gate.
+fn leave_own(entry: &Entry, peer: &Addr) -> Option<Waiting> {
+    let next = entry.own_gate.as_ref()?.leave(Some(peer))?;
+    Some(Waiting { in_own: true, ..next })
 }
 
 /// Gives the places of a request of `peer` to those who wait for them.
 fn give_place(entry: &Entry, peer: &Addr, todo: &mut Vec<Next>) {
-    // The RPC's first: who gets its place has one in the pool.
-    if let Some(own) = &entry.own_gate {
-        todo.extend(own.leave(Some(peer)).map(Next::Inside));
+    let next = match leave_own(entry, peer) {
+        // Nobody waits in the pool: the place there goes on with that of the RPC.
+        Some(next) if next.is_for(&entry.gate) && entry.gate.may_hand_over(peer, next.origin()) => {
+            entry.gate.hand_over();
+            todo.push(Next::Inside(next));
+            return;
+        }
+        next => next,
+    };
+    // To the end of the line in the pool: behind who waits there, of whom one is let in now.
+    let waited = entry.gate.leave(Some(peer));
+    todo.extend(next.map(moved));
+    todo.extend(waited.map(Next::Inside));
+}
+
+/// Who got a place of its RPC goes to its pool's gate. A plain one is that of another pool, to or
+/// from which the RPC was moved: in it goes whether there is room or not, as only progress ULTs
+/// know.
+fn moved(next: Waiting) -> Next {
+    match next.registration.data_as::<Entry>() {
+        Some(entry) if entry.gate.enter_late() => Next::Inside(next),
+        _ => Next::AtGate(next),
     }
-    let next = entry.gate.leave(Some(peer));
-    todo.extend(next.map(|next| Next::AtGate(Waiting { in_pool: true, ..next })));
 }
 
 /// Refuses all that wait at gates: the instance shuts down.
 pub(crate) fn refuse_waiting(inner: &Inner) {
+    let mut todo = Vec::new();
     for waiting in inner.gates.give_back() {
         Counters::add(&inner.counters.requests_refused);
-        let (registration, in_pool) = (waiting.registration.clone(), waiting.in_pool);
+        let (registration, in_own) = (waiting.registration.clone(), waiting.in_own);
         let peer = waiting.request.origin().clone();
         let Some(entry) = registration.data_as::<Entry>() else { continue };
         waiting.refuse(inner, entry, ReturnCode::Permission);
-        if in_pool {
-            // Nobody waits any more.
-            let _ = not_run(inner, &entry.gate, Some(&peer));
+        if in_own {
+            todo.extend(leave_own(entry, &peer).map(moved));
         }
     }
+    go_on(inner, todo);
 }
 
 /// What the handler of a request needs that is through all gates.
@@ -359,7 +382,7 @@ impl Running {
                 Counters::add(&inner.counters.handlers_not_run);
                 give_place(entry, &peer, &mut todo);
             } else {
-                todo.extend(not_run(inner, &entry.gate, Some(&peer)));
+                todo.extend(leave_own(entry, &peer).map(Next::AtGate));
             }
         }
     }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use admission_support::{HOLD, Held, PING, TELL, assert_busy, join, until};
-use common::{PATIENCE, TRANSPORTS};
+use common::{PATIENCE, TRANSPORTS, bounded};
 use margo::config::{Admission, Overload};
-use margo::{ForwardError, Instance, ProviderHandle, ProviderId, Rpc};
+use margo::{ForwardError, Handle, Instance, ProviderHandle, ProviderId, Rpc};
 use ult::Eventual;
 
 #[test]
@@ -187,6 +187,115 @@ fn a_call_that_comes_during_a_shutdown_is_refused_and_what_is_in_hand_is_answere
             client.end();
             held.end();
         }
+    }
+}
+
+/// Requests that wait for their RPC are nobody's burden but its own: of a pool with room for 4, six
+/// of an RPC that has room for one take one place.
+#[test]
+fn who_waits_for_its_rpc_leaves_the_pool_to_others() {
+    const OUTER: Rpc<u32, u32> = Rpc::new("outer");
+    const INNER: Rpc<u32, u32> = Rpc::new("inner");
+    let own = Admission::new(1).overload(Overload::Wait);
+    for overload in ["busy", "wait"] {
+        let admission = format!(r#"{{ "handlers_max": 4, "overload": "{overload}" }}"#);
+        for transport in TRANSPORTS {
+            let held = Held::new(transport, &admission, Some(own));
+            let slow = held.service.pool("slow").unwrap();
+            held.service.serve(INNER).pool(&slow).function(|n| n + 1).unwrap();
+            let nested = ProviderHandle::from(held.service.self_addr());
+            let outer = move |handle: &Handle<u32, u32>| {
+                handle.instance().forward_timed(INNER, &nested, handle.args(), PATIENCE).unwrap()
+            };
+            held.service.serve(OUTER).pool(&slow).admission(own).returning(outer).unwrap();
+            let client = held.client();
+            let calls = client.start(0..6);
+            held.begun(1);
+            let waiting = || held.service.rpc_load(HOLD, ProviderId::DEFAULT).unwrap().waiting == 5;
+            until("five wait", waiting);
+            assert_eq!(held.service.load(&slow).unwrap().in_hand, 1);
+            assert_eq!(held.waiting(), 0);
+            // Another RPC of the pool, and one that calls it.
+            let ask = |rpc, n: u32| {
+                client.instance.forward_timed(rpc, &client.target, &n, PATIENCE).unwrap()
+            };
+            assert_eq!(ask(INNER, 1), 2);
+            let nested: Vec<_> = (0..6)
+                .map(|n| client.instance.iforward(OUTER, &client.target, &n).unwrap())
+                .collect();
+            let nested = bounded("nested calls", move || margo::wait_all(nested));
+            for (n, result) in (1..).zip(nested) {
+                assert_eq!(result.unwrap(), n);
+            }
+            held.go.release(6);
+            let results: Vec<_> = join(calls).into_iter().map(Result::unwrap).collect();
+            assert_eq!(results, [0, 1, 2, 3, 4, 5]);
+            assert_eq!(held.most.load(Ordering::SeqCst), 1);
+            let empty = || held.service.load(&slow).unwrap().in_hand == 0;
+            until("all have left", empty);
+            // 6 each of both, one and those that were nested.
+            assert_eq!(held.service.stats().handlers_run, 6 + 6 + 1 + 6, "{overload}");
+            client.end();
+            held.end();
+        }
+    }
+}
+
+/// One that waits for its RPC's place, then for one of the pool, is let in by whoever leaves there.
+#[test]
+fn who_has_waited_for_its_rpc_waits_for_the_pool_next() {
+    const OTHER: Rpc<u32, u32> = Rpc::new("other");
+    let own = Admission::new(1).overload(Overload::Wait);
+    for transport in TRANSPORTS {
+        let held = Held::new(transport, r#"{ "handlers_max": 1, "overload": "wait" }"#, Some(own));
+        let slow = held.service.pool("slow").unwrap();
+        held.service.serve(OTHER).pool(&slow).function(|n| n).unwrap();
+        let client = held.client();
+        let calls = client.start(0..3);
+        held.begun(1);
+        let rpc = || held.service.rpc_load(HOLD, ProviderId::DEFAULT).unwrap();
+        until("two wait for their RPC", || rpc().waiting == 2);
+        let other = client.instance.iforward(OTHER, &client.target, &7).unwrap();
+        until("one waits for the pool", || held.waiting() == 1);
+        held.go.release(1);
+        // It was there before the next of the RPC.
+        assert_eq!(bounded("the other one", move || other.wait()).unwrap(), 7);
+        held.begun(1);
+        held.go.release(2);
+        let results: Vec<_> = join(calls).into_iter().map(Result::unwrap).collect();
+        assert_eq!(results, [0, 1, 2]);
+        until("all have left", || rpc().in_hand == 0 && held.waiting() == 0);
+        client.end();
+        held.end();
+    }
+}
+
+/// Whoever waits for a place of an RPC is refused at a shutdown, wherever it waits.
+#[test]
+fn a_shutdown_refuses_who_waits_for_its_rpc() {
+    let own = Admission::new(2).overload(Overload::Wait);
+    for admission in ["{}", r#"{ "handlers_max": 1, "overload": "wait" }"#] {
+        let held = Held::new(TRANSPORTS[0], admission, Some(own));
+        let client = held.client();
+        let inside = client.start(0..1);
+        held.begun(1);
+        let second = client.start(1..2);
+        let in_hand = || held.service.rpc_load(HOLD, ProviderId::DEFAULT).unwrap().in_hand;
+        until("the second is in", || in_hand() == 2);
+        let waiting = client.start(2..6);
+        let waits = || held.service.rpc_load(HOLD, ProviderId::DEFAULT).unwrap().waiting;
+        until("they wait", || waits() == 4);
+        held.service.finalize();
+        for call in join(waiting) {
+            let error = call.unwrap_err();
+            assert!(matches!(error, ForwardError::PeerClosing { .. }), "{error}");
+        }
+        held.go.release(2);
+        assert_eq!(join(inside).pop().unwrap().unwrap(), 0);
+        // In hand if its pool had room for it.
+        assert_eq!(join(second).pop().unwrap().is_ok(), admission == "{}");
+        client.end();
+        held.end();
     }
 }
 

@@ -204,30 +204,44 @@ fn a_shutdown_leaves_nobody_in_the_gate() {
     });
 }
 
-/// The way of `handler.rs` through the gate of a pool and that of an RPC.
+/// The gates of an RPC and of its pool, with room for one in the RPC.
+struct Gates {
+    rpc: Gate<Addr>,
+    pool: Gate<Addr>,
+    seen: Seen,
+}
+
+impl Gates {
+    fn new(pool: Gate<Addr>) -> Arc<Self> {
+        Arc::new(Self { rpc: Gate::of_rpc(waiting(1)), pool, seen: Seen::default() })
+    }
+
+    fn assert_empty(&self) {
+        for gate in [&self.pool, &self.rpc] {
+            assert_eq!((gate.load().in_hand, gate.load().waiting), (0, 0));
+        }
+    }
+}
+
+/// The way of `handler.rs` through the gate of an RPC and that of its pool, where one waits, too.
 #[test]
 fn two_gates_in_a_row_forget_nobody() {
     enum Next {
-        AtPool(Addr),
         AtRpc(Addr),
+        AtPool(Addr),
         Inside(Addr),
-    }
-    struct Gates {
-        pool: Gate<Addr>,
-        rpc: Gate<Addr>,
-        seen: Seen,
     }
     fn go_on(gates: &Gates, first: Next) {
         let mut todo = vec![first];
         while let Some(next) = todo.pop() {
             let enter = |gate: &Gate<Addr>, peer: Addr| gate.enter(&peer, peer, || true);
             match next {
-                Next::AtPool(peer) => match enter(&gates.pool, peer) {
-                    Entrance::In(peer) => todo.push(Next::AtRpc(peer)),
+                Next::AtRpc(peer) => match enter(&gates.rpc, peer) {
+                    Entrance::In(peer) => todo.push(Next::AtPool(peer)),
                     Entrance::Busy(_) => unreachable!("it waits"),
                     Entrance::Waits => {}
                 },
-                Next::AtRpc(peer) => match enter(&gates.rpc, peer) {
+                Next::AtPool(peer) => match enter(&gates.pool, peer) {
                     Entrance::In(peer) => todo.push(Next::Inside(peer)),
                     Entrance::Busy(_) => unreachable!("it waits"),
                     Entrance::Waits => {}
@@ -235,24 +249,65 @@ fn two_gates_in_a_row_forget_nobody() {
                 Next::Inside(peer) => {
                     gates.seen.enter(1);
                     gates.seen.leave();
-                    todo.extend(gates.rpc.leave(Some(&peer)).map(Next::Inside));
-                    todo.extend(gates.pool.leave(Some(&peer)).map(Next::AtRpc));
+                    let next = gates.rpc.leave(Some(&peer));
+                    let waited = gates.pool.leave(Some(&peer));
+                    todo.extend(next.map(Next::AtPool));
+                    todo.extend(waited.map(Next::Inside));
                 }
             }
         }
     }
-    check(|| {
-        let (pool, rpc) = (Gate::of_pool(waiting(2), true), Gate::of_rpc(waiting(1)));
-        let gates = Arc::new(Gates { pool, rpc, seen: Seen::default() });
-        let others = [2, 1].map(|peer| {
-            let gates = gates.clone();
-            thread::spawn(move || go_on(&gates, Next::AtPool(peer)))
+    for pool in [1, 2] {
+        check(move || {
+            let gates = Gates::new(Gate::of_pool(waiting(pool), true));
+            let others = [2, 1].map(|peer| {
+                let gates = gates.clone();
+                thread::spawn(move || go_on(&gates, Next::AtRpc(peer)))
+            });
+            go_on(&gates, Next::AtRpc(1));
+            others.into_iter().for_each(|other| other.join().unwrap());
+            assert_eq!(gates.seen.counts(), (3, 0));
+            gates.assert_empty();
         });
-        go_on(&gates, Next::AtPool(1));
-        others.into_iter().for_each(|other| other.join().unwrap());
-        assert_eq!(gates.seen.counts(), (3, 0));
-        for gate in [&gates.pool, &gates.rpc] {
-            assert_eq!((gate.load().in_hand, gate.load().waiting), (0, 0));
+    }
+}
+
+/// In a pool where nobody waits the place there goes on with that of the RPC: one thread alone lets
+/// in, and another one serves all.
+#[test]
+fn a_place_of_the_rpc_takes_that_of_the_pool_along() {
+    check(|| {
+        let gates = Gates::new(Gate::of_pool(Admission::new(1), false));
+        let serve = |gates: Arc<Gates>, first: Addr| {
+            let mut next = Some(first);
+            while let Some(peer) = next {
+                gates.seen.enter(1);
+                gates.seen.leave();
+                next = gates.rpc.leave(Some(&peer));
+                match next {
+                    Some(_) => gates.pool.hand_over(),
+                    None => drop(gates.pool.leave(Some(&peer))),
+                }
+            }
+        };
+        let mut handlers = Vec::new();
+        for peer in [1, 2] {
+            let Entrance::In(peer) = gates.rpc.enter(&peer, peer, || true) else { continue };
+            match gates.pool.enter(&peer, peer, || true) {
+                Entrance::In(peer) => {
+                    let gates = gates.clone();
+                    handlers.push(thread::spawn(move || serve(gates, peer)));
+                }
+                Entrance::Busy(peer) => {
+                    assert!(gates.rpc.leave(Some(&peer)).is_none(), "there is nobody else");
+                    gates.seen.refused.fetch_add(1, Ordering::SeqCst);
+                }
+                Entrance::Waits => unreachable!("it does not wait"),
+            }
         }
+        handlers.into_iter().for_each(|handler| handler.join().unwrap());
+        let (ran, refused) = gates.seen.counts();
+        assert_eq!((ran + refused, gates.pool.ended()), (2, ran as u64));
+        gates.assert_empty();
     });
 }
