@@ -190,7 +190,8 @@ pub struct Stats {
     /// Requests refused because a bound on requests in hand was reached.
     pub requests_busy: u64,
     /// Requests whose handler was not run because nobody waited for it any more: the deadline had
-    /// passed, or the origin had canceled the call.
+    /// passed, the origin had canceled the call, or was gone. (Requests without a response are
+    /// handled for an origin that is gone, too.)
     pub requests_abandoned: u64,
     /// Requests whose arguments could not be decoded.
     pub arguments_undecodable: u64,

@@ -13,7 +13,7 @@
 //! | the instance is shutting down | `HG_PERMISSION` |
 //! | a bound on requests in hand is reached | `HG_BUSY` |
 //! | its deadline had passed before a handler was free | `HG_TIMEOUT` |
-//! | it was canceled before that | `HG_CANCELED` |
+//! | it was canceled before that, or its origin is gone | `HG_CANCELED` |
 //! | no ULT could be made | `HG_AGAIN` |
 //! | the handler ended without an answer, or with a text | `HG_OTHER_ERROR` |
 //! | the instance ended before whoever had its `Handle` answered | `HG_OTHER_ERROR` |
@@ -192,7 +192,8 @@ impl Reply {
     }
 
     /// Whether nobody waits for the answer any more, before the handler has begun; the origin was
-    /// told then, if it is still there.
+    /// told then, if it is still there. A one-way request is handled, also of an origin that is
+    /// gone.
     #[inline]
     pub(crate) fn is_abandoned(&self) -> bool {
         let expired = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
@@ -200,8 +201,13 @@ impl Reply {
             return self.abandon(ReturnCode::Timeout, "its deadline passed before it began");
         }
         let name = || Some((self.origin.clone(), self.call?));
-        self.inner().cancels.was_canceled(name)
-            && self.abandon(ReturnCode::Canceled, "it was canceled before it began")
+        if self.inner().cancels.was_canceled(name) {
+            return self.abandon(ReturnCode::Canceled, "it was canceled before it began");
+        }
+        // A look at what the answer looks at anyway.
+        self.wants_response
+            && self.core().endpoint().is_gone(&self.origin)
+            && self.abandon(ReturnCode::Canceled, "its origin is gone")
     }
 
     #[cold]

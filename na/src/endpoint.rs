@@ -326,6 +326,15 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         false
     }
 
+    /// Whether `peer` is known to be gone for good: nothing that is sent there arrives. Cheap, no
+    /// look at the peer itself. `false` says nothing: the end of a peer may not have been seen yet,
+    /// and one that listens may come back under its address. Default: `false`, for a transport that
+    /// cannot tell at once.
+    fn is_gone(&self, peer: &Addr) -> bool {
+        let _ = peer;
+        false
+    }
+
     /// Whether the owner of memory is asked before each transfer. Then memory can be taken back at
     /// any time, and only the transfer that is refused ends. Default: yes. Where it is not, the
     /// network may close the connection on account of a transfer that finds no memory, with all

@@ -254,6 +254,10 @@ impl Endpoint for AutoSm {
         self.route(to).is_ok_and(|(_, part, to)| part.endpoint.carries_extensions(to))
     }
 
+    fn is_gone(&self, peer: &Addr) -> bool {
+        self.route(peer).is_ok_and(|(_, part, peer)| part.endpoint.is_gone(peer))
+    }
+
     fn limits(&self) -> Limits {
         let (near, far) = (self.near.endpoint.limits(), self.far.endpoint.limits());
         Limits {

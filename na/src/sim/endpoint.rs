@@ -18,6 +18,7 @@ use super::node::{Node, State};
 use super::options::Drive;
 use super::outgoing::Queued;
 use super::packet::NodeId;
+use super::peer::Phase;
 use super::wire::Wire;
 use super::world::Step;
 use crate::matching::Kind;
@@ -152,6 +153,15 @@ impl Endpoint for SimEndpoint {
 
     fn carries_extensions(&self, _to: &Addr) -> bool {
         true
+    }
+
+    fn is_gone(&self, peer: &Addr) -> bool {
+        let phase = |node: &Node| {
+            let peer = node.peers.get(&peer.peer_id());
+            peer.is_some_and(|peer| matches!(peer.phase, Phase::Gone(_)))
+        };
+        peer.endpoint_id() == self.own.endpoint_id()
+            && self.with(|node, _| phase(node)).unwrap_or(false)
     }
 
     fn limits(&self) -> Limits {

@@ -350,6 +350,10 @@ impl Endpoint for SmEndpoint {
         true
     }
 
+    fn is_gone(&self, peer: &Addr) -> bool {
+        self.peer(peer).is_ok_and(Peer::is_gone)
+    }
+
     fn limits(&self) -> Limits {
         let max = self.options.message_bytes_max;
         Limits { unexpected_bytes_max: max, expected_bytes_max: max }

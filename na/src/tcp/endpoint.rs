@@ -515,6 +515,10 @@ impl Endpoint for TcpEndpoint {
         true
     }
 
+    fn is_gone(&self, peer: &Addr) -> bool {
+        self.core.peer_of(peer).is_ok_and(|peer| peer.is_gone())
+    }
+
     fn limits(&self) -> Limits {
         let max = self.core.message_bytes_max;
         Limits { unexpected_bytes_max: max, expected_bytes_max: max }

@@ -97,6 +97,7 @@ pub(super) struct Peer {
     state: BiasedLock<PeerState>,
     expects_data: AtomicBool,
     blocked: AtomicBool,
+    is_gone: AtomicBool,
     /// Bytes that have come. One writer: the poller.
     received: AtomicU64,
     /// Messages that have come. One writer: the poller.
@@ -124,6 +125,7 @@ impl Peer {
             state: BiasedLock::new(state),
             expects_data: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
+            is_gone: AtomicBool::new(false),
             received: AtomicU64::new(0),
             received_messages: AtomicU64::new(0),
         })
@@ -140,6 +142,7 @@ impl Peer {
         let hints = [
             (&self.expects_data, state.transfers.expects_data()),
             (&self.blocked, state.out.is_blocked()),
+            (&self.is_gone, matches!(state.phase, Phase::Gone(_))),
         ];
         for (hint, value) in hints {
             // Reading is cheaper, and nearly always enough.
@@ -190,6 +193,11 @@ impl Peer {
     /// Whether its socket is full.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked.load(Ordering::Relaxed)
+    }
+
+    /// Whether it was an origin, whose only connection has ended.
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Relaxed)
     }
 
     pub(super) fn gone(&self, reason: impl Into<String>) -> Error {
