@@ -67,6 +67,10 @@ impl fmt::Display for CancelReason {
 /// ULTs and threads.
 ///
 /// It fires at most once, and only tells: the handler goes on until it looks, and may still answer.
+///
+/// That a call was canceled is said by a message that comes as requests do. While as many requests
+/// wait to be decoded as may (`margo.requests_max`, by default 16384) none is taken, so it is told
+/// when some of them have begun. Deadlines, and origins that are gone, are told all the same.
 #[derive(Clone)]
 pub struct CancelToken(Arc<State>);
 

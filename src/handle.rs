@@ -113,7 +113,8 @@ impl<A, R> Handle<A, R> {
     /// Ask before long work, then look at it, wait for it in another ULT, or select on it with
     /// whatever the work waits for.
     ///
-    /// That an origin cancels is told by those of ours, over `na+sm`, `na+tcp`, `ucx+…` and
+    /// That an origin cancels is told by those of ours, unless too many requests wait
+    /// ([`CancelToken`]), over `na+sm`, `na+tcp`, `ucx+…` and
     /// `na+sim`; that it is gone, always. An origin that listens, and was gone before the first
     /// token for a request of it, is not seen to be.
     ///
