@@ -57,8 +57,8 @@ struct OwnLine<T>(T);
 
 /// The shutdown state of an instance.
 pub(crate) struct Shutdown {
-    /// `BEGUN`, and `HANDLER` for each handler that is in hand. One word, so that a handler is either
-    /// counted before shutdown begins or refused.
+    /// `BEGUN`, and `HANDLER` for each handler that is in hand. One word, so that a handler is
+    /// either counted before shutdown begins or refused.
     handlers: OwnLine<AtomicUsize>,
     /// Shutdown has begun and no handler is in hand.
     drained: Eventual<()>,
@@ -201,7 +201,7 @@ impl Shutdown {
                 WARN,
                 handlers = self.handlers(),
                 grace = ?self.grace,
-                "handlers did not end, or answer, in the grace period; closing the network under them"
+                "handlers did not end, or answer, in the grace period; closing the network"
             );
         }
     }

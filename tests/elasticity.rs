@@ -329,7 +329,7 @@ fn an_armed_timer_uses_its_pool_and_is_named() {
     let ran = Arc::new(Eventual::new());
     let tell = ran.clone();
     let spec = |name: &str| TimerSpec::new().pool(&q).name(name);
-    let beat = margo.timer_with(spec("beat"), move |_| drop(tell.set(())));
+    let beat = margo.timer_with(spec("beat"), move |_| _ = tell.set(()));
     let others = [(); 2].map(|()| margo.timer_with(spec("other").inline(), |_| ()));
     assert_eq!(users(), [format!("xstream `{x}`")], "none is armed");
     beat.start(FAR).unwrap();

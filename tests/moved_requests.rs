@@ -180,10 +180,14 @@ fn dropped_or_answered_by_a_panic_they_leave() {
         let panics = kept.lock().unwrap().pop().unwrap();
         std::thread::spawn(move || panics.respond(&Bad)).join().unwrap_err();
         until("both have left", || in_hand(&pair.service) == 0);
-        for result in bounded("errors", move || margo::wait_all(requests)) {
-            let error = result.unwrap_err();
-            assert!(matches!(error, ForwardError::Failed { .. }), "{error}");
-        }
+        let results = bounded("errors", move || margo::wait_all(requests));
+        let errors = results.into_iter().map(Result::unwrap_err);
+        let (panicked, failed): (Vec<_>, Vec<_>) = errors.partition(|error| match error {
+            ForwardError::Panicked { detail, .. } => detail.contains("a test"),
+            _ => false,
+        });
+        assert!(matches!(failed[..], [ForwardError::Failed { .. }]), "{failed:?}");
+        assert_eq!(panicked.len(), 1, "{panicked:?}");
         pair.end();
     });
 }

@@ -105,9 +105,9 @@ fn demo_in_mid_transfer(temp: &Path, files_dir: &Path) -> Option<Demo> {
         .unwrap();
     let mut running = Running::new(child);
     until("the first blob", || {
-        let stored = entries(temp)
-            .iter()
-            .any(|entry| entry.starts_with("margo-demo-") && !files(&temp.join(entry)).is_empty());
+        let stored = entries(temp).iter().any(|entry| {
+            entry.starts_with("margo-demo-") && !files(&temp.join(entry).join("blobs")).is_empty()
+        });
         (stored || running.child.try_wait().unwrap().is_some()).then_some(())
     });
     // None: it came to its end before we looked.

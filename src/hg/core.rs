@@ -486,16 +486,19 @@ impl<T> Core<T> {
     }
 
     /// Announces that the caller is about to sleep on [`wait_fd`](Self::wait_fd); `false`: there is
-    /// work. See [`Endpoint::prepare_wait`]. What other threads queue here afterwards (calls to
-    /// ourselves, cancels) does not make the descriptor readable: they wake the sleeper themselves.
+    /// work, or this core is closed. See [`Endpoint::prepare_wait`]. What other threads queue here
+    /// afterwards (calls to ourselves, cancels) does not make the descriptor readable: they wake
+    /// the sleeper themselves.
     ///
     /// Counterpart: `HG_Event_ready`.
     pub fn prepare_wait(&self) -> bool {
         if let Some(bell) = &self.bell {
             bell.announce(&self.class);
         }
+        // What a closed endpoint does to wake sleepers, another context may have taken away.
+        let is_idle = |state: &State<T>| !state.closed && state.events.is_empty();
         let quiet = lock(&self.arrived).is_empty()
-            && self.state().events.is_empty()
+            && is_idle(&self.state())
             && self.endpoint.prepare_wait();
         if let Some(bell) = self.bell.as_ref().filter(|_| !quiet) {
             bell.retract(&self.class);

@@ -44,8 +44,9 @@ unsafe extern "C" fn note(_: c_int, of: *const Unmapped, _: *mut c_void) {
 fn watch() -> bool {
     const UNMAPPED: c_int = 1 << 17;
     SEEN.lock().unwrap().reserve(10_000);
-    // SAFETY: runs the initialisers of the library, which are made for that.
-    let library = unsafe { libc::dlopen(c"libucm.so.0".as_ptr(), libc::RTLD_NOW) };
+    // It brings libucm, which cannot be opened before it.
+    // SAFETY: runs the initialisers of the libraries, which are made for that.
+    let library = unsafe { libc::dlopen(c"libucs.so.0".as_ptr(), libc::RTLD_NOW) };
     if library.is_null() {
         return false;
     }
@@ -69,7 +70,7 @@ fn has_seen(address: usize, len: usize) -> bool {
 #[test]
 fn the_end_of_a_stack_is_seen_by_who_keeps_registrations() {
     if !watch() {
-        return println!("SKIPPED: there is no libucm.so.0");
+        return println!("SKIPPED: there is no libucs.so.0");
     }
     let (runtime, pool) = shared(1);
     let address = on(&pool, || {

@@ -350,8 +350,8 @@ impl Core {
         }
     }
 
-    /// The error of an operation, in which libfabric's number `errno` stands, and which says that of
-    /// the peer.
+    /// The error of an operation: what libfabric's number `errno` and what it says of the peer make
+    /// of it.
     fn error_for(
         &self,
         with: &Addr,

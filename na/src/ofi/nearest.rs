@@ -29,8 +29,10 @@ pub(super) struct Pci {
 impl Pci {
     /// Of the adapter that an info describes, if that says so.
     pub(super) fn of(info: &raw::fi_info) -> Option<Self> {
-        // SAFETY: null, or parts of a live info, which live as long.
-        let bus = unsafe { info.nic.as_ref()?.bus_attr.as_ref()? };
+        // SAFETY: null, or a part of a live info, which lives as long.
+        let nic = unsafe { info.nic.as_ref()? };
+        // SAFETY: as above.
+        let bus = unsafe { nic.bus_attr.as_ref()? };
         if bus.bus_type != raw::FI_BUS_PCI {
             return None;
         }
@@ -140,7 +142,8 @@ mod tests {
     fn the_near_ones_are_shared_by_first_cpu() {
         let four = [10, 11, 12, 13];
         let halves = [(10, 0), (11, 0), (12, 1), (13, 1)];
-        let table: [(&[u8], &[(u8, u32)], &[usize], usize); 15] = [
+        type Row<'a> = (&'a [u8], &'a [(u8, u32)], &'a [usize], usize);
+        let table: [Row<'_>; 15] = [
             // Nothing to choose, nothing known.
             (&[], &[], &[3], 0),
             (&[10], &halves, &[5], 0),

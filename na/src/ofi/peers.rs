@@ -33,7 +33,8 @@ pub(super) struct Peer {
     reached: AtomicBool,
     /// The [era](Peers::era) of the last message to it whose end libfabric does not tell; 0: none.
     injected: AtomicU32,
-    /// A transfer with it has ended with its connection, or ended that, and no message has left since.
+    /// A transfer with it has ended with its connection, or has ended that, and no message has left
+    /// since.
     torn: AtomicBool,
 }
 

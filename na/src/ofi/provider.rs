@@ -91,8 +91,9 @@ impl Provider {
         self.multi_recv_since.is_some_and(|since| version >= since)
     }
 
-    /// Whether memory stays within reach of peers after its key was taken back. `variable` reads the
-    /// environment, by which the cache is turned off (`ofi_monitors_init` in `util_mem_monitor.c`).
+    /// Whether memory stays within reach of peers after its key was taken back. `variable` reads
+    /// the environment, by which the cache is turned off (`ofi_monitors_init` in
+    /// `util_mem_monitor.c`).
     pub(super) fn keeps_registrations(&self, variable: impl Fn(&str) -> Option<String>) -> bool {
         let is = |name: &str, off: fn(&str) -> bool| variable(name).is_some_and(|text| off(&text));
         self.caches
@@ -101,8 +102,9 @@ impl Provider {
     }
 
     /// Whether an error of a transfer, whatever it is, ends the connection with that peer: RxM, as
-    /// over `verbs` the queue pair is in error then (`vrb_poll_cq`). RxM itself looks for that every
-    /// 10 ms only (`cm_progress_interval`), and says nothing of messages that it injects until then.
+    /// over `verbs` the queue pair is in error then (`vrb_poll_cq`). RxM itself looks for that only
+    /// every 10 ms (`cm_progress_interval`), and says nothing of messages that it injects until
+    /// then.
     pub(super) fn breaks_on_errors(&self) -> bool {
         self.protocol == raw::FI_PROTO_RXM
     }

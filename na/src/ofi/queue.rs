@@ -80,9 +80,9 @@ impl Posted {
 }
 
 impl Core {
-    /// Sends a short message at once, which is nothing to wait for. The caller has seen to the order.
-    /// `answer` is the number of the receive of its answer, which ends with an error of the message
-    /// where that is told ([`tells_lost`](super::provider::Provider::tells_lost)).
+    /// Sends a short message at once, which is nothing to wait for. The caller has seen to the
+    /// order. `answer` is the number of the receive of its answer, which ends with an error of the
+    /// message where that is told ([`tells_lost`](super::provider::Provider::tells_lost)).
     pub(super) fn inject(
         &mut self,
         kind: Kind,

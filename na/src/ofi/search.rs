@@ -168,6 +168,7 @@ pub(super) fn find(
                     ));
                 };
                 address.set_port(port);
+                wanted.domain = Some(text(domain_attr(info.first()).name));
                 wanted.address = Some(RawAddr::from_socket(address));
                 wanted.format = Some(info.first().addr_format);
                 let found = first_match(library, provider, name, &wanted, machine)?;
@@ -360,7 +361,8 @@ fn nothing(
         None => library.strerror(errno),
     };
     unavailable(format!(
-        "libfabric {version} has provider `{}`, but no device of it fits `{}`: {why}; there is {}{advice}",
+        "libfabric {version} has provider `{}`, but no device of it fits `{}`: {why}; there is \
+         {}{advice}",
         of_this[0].0,
         uri.text,
         there.join(", ")

@@ -80,6 +80,20 @@ impl Driver {
         drop(state);
         self.sending.clear();
         self.reaching.clear();
+        self.let_go_of_slots(&error);
+        // Those that a worker which is left behind has in hand.
+        let transfers: Vec<_> = self.transfers.keys().copied().collect();
+        transfers.into_iter().for_each(|id| self.complete(id, Err(error.clone())));
+        self.peers.clear();
+        self.strangers.clear();
+        self.by_key.clear();
+        self.free.clear();
+        self.connecting = 0;
+        self.watch = None;
+    }
+
+    /// Ends what UCX has not ended.
+    fn let_go_of_slots(&mut self, error: &Error) {
         for work in self.slots.drain() {
             match work {
                 Work::Send { op: Some(op), buf, .. } => {
@@ -97,15 +111,6 @@ impl Driver {
                 _ => {}
             }
         }
-        // Those that a worker which is left behind has in hand.
-        let transfers: Vec<_> = self.transfers.keys().copied().collect();
-        transfers.into_iter().for_each(|id| self.complete(id, Err(error.clone())));
-        self.peers.clear();
-        self.strangers.clear();
-        self.by_key.clear();
-        self.free.clear();
-        self.connecting = 0;
-        self.watch = None;
     }
 
     /// Reports what is known to be over, of an endpoint that closes. Who asks for a connection is

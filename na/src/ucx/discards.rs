@@ -7,9 +7,9 @@
 //!
 //! And until then the queue pair of a connection of InfiniBand or RoCE may work: if nothing is in
 //! flight, its flush is over at once and leaves it as it is (`uct_rc_ep_flush`, rc_ep.c); if its
-//! queue is full the flush has to wait. So the peer reaches memory of which it has keys, and that is
-//! given back after the end only. UCX does not tell the end of one connection, but a flush of the
-//! worker waits for all lanes that are to be destroyed (`flush_ops_count`, flush.c).
+//! queue is full the flush has to wait. So the peer reaches memory of which it has keys, and that
+//! is given back after the end only. UCX does not tell the end of one connection, but a flush of
+//! the worker waits for all lanes that are to be destroyed (`flush_ops_count`, flush.c).
 //!
 //! Where puts and gets are emulated by messages, none comes through a connection that is closed,
 //! and such a flush may never end: UCX waits for the answers to puts of a connection that has

@@ -31,8 +31,8 @@ use crate::{LocalMem, RemoteKeys, Transfer};
 /// registration, and that it comes back later.
 const WORTHWHILE_BYTES: u64 = 64 << 10;
 
-/// Longest memory of which a key is given, bytes. UCX makes it unmovable as a whole, at a tenth of a
-/// second and more for each GiB, in which nothing else moves. Longer memory is asked for by its
+/// Longest memory of which a key is given, bytes. UCX makes it unmovable as a whole, at a tenth of
+/// a second and more for each GiB, in which nothing else moves. Longer memory is asked for by its
 /// transfers, whose pieces are registered as they come.
 pub(super) const REGION_BYTES_MAX: u64 = 1 << 30;
 

@@ -92,6 +92,17 @@ impl Pair {
         });
     }
 
+    /// Polls the owner, which reports nothing, until it would sleep.
+    fn until_owner_sleeps(&self) {
+        self.drive(|pair| {
+            let may_sleep = pair.owner.prepare_wait();
+            if !may_sleep {
+                pair.owner.poll(16, &mut |completion| panic!("{completion:?}")).unwrap();
+            }
+            may_sleep
+        });
+    }
+
     /// Moves all of `remote` and answers how that went.
     fn moves(&self, put: bool, remote: &RemoteMem, local: &LocalMem) -> Result<(), Error> {
         let (local, remote, len) = (local.clone(), remote.clone(), remote.len);
@@ -371,18 +382,13 @@ fn who_has_closed_a_connection_does_not_sleep_before_the_peer_can_know() {
     let Some(pair) = Pair::open() else { return };
     let room = MsgBuf::with_capacity(pair.requester.limits().expected_bytes_max);
     pair.requester.recv_expected(OpId(9), &pair.to_owner, Tag(3), room).unwrap();
+    // So that nothing else keeps it from sleeping.
+    pair.until_owner_sleeps();
     pair.owner.with(|driver| {
         let index = driver.index_of(&pair.to_requester).unwrap();
         driver.end_session(index, "a test".into());
     });
-    pair.drive(|pair| {
-        let may_sleep = pair.owner.prepare_wait();
-        if !may_sleep {
-            pair.owner.poll(16, &mut |completion| panic!("{completion:?}")).unwrap();
-        }
-        may_sleep
-    });
-    // It sleeps from now on.
+    pair.until_owner_sleeps();
     let mut error = None;
     pair.drive(|pair| {
         let mut sink = |completion| match completion {

@@ -202,9 +202,9 @@ fn protection(access: Access) -> u32 {
     }
 }
 
-/// Whether all lanes of UCX's description of an endpoint are connections of InfiniBand or RoCE. Over
-/// others puts and gets are emulated by messages, or go by one queue for all peers, which outlives
-/// the connection (`dc_mlx5`).
+/// Whether all lanes of UCX's description of an endpoint are connections of InfiniBand or RoCE.
+/// Over others puts and gets are emulated by messages, or go by one queue for all peers, which
+/// outlives the connection (`dc_mlx5`).
 ///
 /// UCX does not tell which lanes puts and gets take (until 1.10 it did: `rma#0`), so it has to be
 /// true of each, but for the connection manager's. And of those which do nothing but find out
@@ -267,7 +267,7 @@ mod tests {
         let cm = "#                 lane[0]: cm rdmacm\n";
         let tcp = "#  lane[1]:  0:tcp/lo.0 md[0]  -> md[0]/tcp/sysdev[255] rma_bw#0 am am_bw#0\n";
         assert!(!names_only_rc(tcp), "puts and gets are emulated");
-        let rc = "#  lane[1]:  5:rc_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1] rma_bw#0 am wireup\n\
+        let rc = "#  lane[1]:  5:rc_mlx5/mlx5_0:1.0 md[4] -> md[4]/ib/sysdev[1] rma_bw#0 am\n\
             #  lane[2]:  6:rc_verbs/mlx5_1:1.0 md[5] -> md[5]/ib/sysdev[2] rma_bw#1 am_bw#0\n";
         assert!(names_only_rc(rc) && names_only_rc(&[cm, rc].concat()));
         assert!(!names_only_rc(&[rc, tcp].concat()), "some of it goes by messages");

@@ -14,7 +14,7 @@
 //! # Files
 //!
 //! `device` (what there is to be found) · `library` (the library's functions) · `objects` (what is
-//! opened and closed) · `traffic` (messages, transfers, completions).
+//! opened and closed) · `traffic` (messages and transfers) · `reading` (completions).
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
     reason = "structures of libfabric's are read and filled in as one thing"
@@ -23,6 +23,7 @@
 mod device;
 mod library;
 mod objects;
+mod reading;
 mod traffic;
 
 use std::cell::RefCell;

@@ -9,7 +9,8 @@ use rustix::event::EventfdFlags;
 
 use super::device::Device;
 use super::{
-    Call, Endpoint, Opening, Place, Queue, Registered, Registration, Shared, State, traffic,
+    Call, Endpoint, Opening, Place, Queue, Registered, Registration, Shared, State, reading,
+    traffic,
 };
 use crate::sync::{Arc, MutexGuard, lock};
 
@@ -102,7 +103,7 @@ common!(ENDPOINT, Some(close_endpoint), Some(bind_endpoint), Some(enable_endpoin
 
 functions! { OF_FABRIC: fi_ops_fabric {
     domain: Some(domain), passive_ep: None, eq_open: None, wait_open: None,
-    trywait: Some(traffic::trywait), domain2: None,
+    trywait: Some(reading::trywait), domain2: None,
 } }
 functions! { OF_DOMAIN: fi_ops_domain {
     av_open: Some(av_open), cq_open: Some(cq_open), endpoint: Some(endpoint), scalable_ep: None,
@@ -308,7 +309,7 @@ unsafe extern "C" fn cq_open(
     }
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     let bell = waits.then(|| rustix::event::eventfd(0, flags).expect("an eventfd"));
-    let opened = raw::fid_cq { fid: fid(&CQ), ops: (&raw const traffic::OF_CQ).cast_mut() };
+    let opened = raw::fid_cq { fid: fid(&CQ), ops: (&raw const reading::OF_CQ).cast_mut() };
     let (opened, number) = Cq::open(&this.shared, this.number, &this.device, opened);
     this.state().queues.insert(number, Queue { done: Vec::new(), entries, bell });
     // SAFETY: the caller's place for it.

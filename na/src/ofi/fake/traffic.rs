@@ -1,12 +1,12 @@
-//! Messages, transfers, and their completions.
+//! Messages and transfers, and what completes them.
 //!
 //! Data moves in the call that sends it, or in that which posts the receive for it. Nothing of a
 //! caller's is touched after its completion was put in the queue.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 
 use libc::{iovec, ssize_t};
-use ofi_sys::{Version, raw};
+use ofi_sys::raw;
 
 use super::device::{Fault, Faults, plain};
 use super::objects::{Object, functions};
@@ -15,8 +15,6 @@ use super::{Call, Place, Queue, RemoteAccess, State};
 /// Messages that an endpoint keeps for which there is no receive.
 const HELD_MAX: usize = 512;
 
-/// The first interface version of which the entry of an error names the sender, behind the rest.
-const NAMES_SENDER_SINCE: Version = Version { major: 1, minor: 20 };
 /// Entries of a completion queue that one operation may need.
 const ROOM_MIN: usize = 2;
 
@@ -29,10 +27,6 @@ const FLUSHED: Fault = (libc::ECANCELED, 5);
 /// What stands where a page says that a field is not valid.
 const RUBBISH: usize = 0x5a5a_5a5a_5a5a_5a58;
 
-functions! { OF_CQ: fi_ops_cq {
-    read: Some(read), readfrom: Some(readfrom), readerr: Some(readerr), sread: None,
-    sreadfrom: None, signal: None, strerror: Some(strerror),
-} }
 functions! { OF_MESSAGES: fi_ops_msg {
     recv: Some(recv), recvv: None, recvmsg: Some(recvmsg), send: None, sendv: None,
     sendmsg: Some(sendmsg), inject: None, senddata: None, injectdata: Some(injectdata),
@@ -48,7 +42,6 @@ functions! { OF_TRANSFERS: fi_ops_rma {
 } }
 
 type Ep = Object<raw::fid_ep>;
-type Cq = Object<raw::fid_cq>;
 
 /// A receive.
 #[derive(Debug)]
@@ -76,16 +69,16 @@ pub(super) struct Held {
 /// A completion.
 #[derive(Debug)]
 pub(super) struct Done {
-    context: usize,
-    flags: u64,
-    len: usize,
-    place: Place,
-    data: u64,
-    tag: u64,
+    pub(super) context: usize,
+    pub(super) flags: u64,
+    pub(super) len: usize,
+    pub(super) place: Place,
+    pub(super) data: u64,
+    pub(super) tag: u64,
     /// libfabric's name of the sender.
-    source: u64,
+    pub(super) source: u64,
     /// The error, with its data.
-    error: Option<(Fault, Vec<u8>)>,
+    pub(super) error: Option<(Fault, Vec<u8>)>,
 }
 
 impl Done {
@@ -137,7 +130,7 @@ struct Outgoing {
 
 impl State {
     /// That queue was asked for completions.
-    fn mend(&mut self, cq: u64) {
+    pub(super) fn mend(&mut self, cq: u64) {
         let Self { broken, endpoints, .. } = self;
         broken.retain(|(endpoint, _), left| {
             let is_asked = endpoints.get(endpoint).is_none_or(|own| own.cq == Some(cq));
@@ -202,7 +195,7 @@ impl State {
     }
 
     /// The caller hears of an end; of a buffer for many messages perhaps not the last one.
-    fn read(&mut self, done: &Done) {
+    pub(super) fn read(&mut self, done: &Done) {
         if !self.contexts.contains_key(&done.context) {
             self.named.remove(&done.context);
         }
@@ -704,131 +697,5 @@ impl State {
         // they may be of one region.
         unsafe { std::ptr::copy(from, to, remote.len) };
         Ok(())
-    }
-}
-
-unsafe extern "C" fn read(cq: *mut raw::fid_cq, entries: *mut c_void, count: usize) -> ssize_t {
-    // SAFETY: the caller's; no sources are asked for.
-    unsafe { readfrom(cq, entries, count, std::ptr::null_mut()) }
-}
-
-unsafe extern "C" fn readfrom(
-    cq: *mut raw::fid_cq,
-    entries: *mut c_void,
-    count: usize,
-    sources: *mut u64,
-) -> ssize_t {
-    // SAFETY: a function of completion queues.
-    let this = unsafe { Cq::of(cq) };
-    let mut state = this.state();
-    let errno = state.refused(Call::CqRead);
-    if let Some(errno) = errno {
-        return -errno as ssize_t;
-    }
-    state.mend(this.number);
-    let holds = state.holds;
-    let Some(queue) = state.queues.get_mut(&this.number).filter(|_| !holds) else {
-        return -libc::EAGAIN as ssize_t;
-    };
-    let good = queue.done.iter().take(count).take_while(|done| done.error.is_none()).count();
-    if good == 0 {
-        let errno = if queue.done.is_empty() { raw::FI_EAGAIN } else { raw::FI_EAVAIL };
-        return -(errno as ssize_t);
-    }
-    let read: Vec<Done> = queue.done.drain(..good).collect();
-    for (at, done) in read.into_iter().enumerate() {
-        state.read(&done);
-        let entry = raw::fi_cq_tagged_entry {
-            op_context: std::ptr::with_exposed_provenance_mut(done.context),
-            flags: done.flags,
-            len: done.len,
-            buf: done.place.0.cast(),
-            data: done.data,
-            tag: done.tag,
-        };
-        // SAFETY: the caller's places, as many as it says.
-        unsafe {
-            entries.cast::<raw::fi_cq_tagged_entry>().add(at).write(entry);
-            if !sources.is_null() {
-                sources.add(at).write(done.source);
-            }
-        }
-    }
-    good as ssize_t
-}
-
-unsafe extern "C" fn readerr(
-    cq: *mut raw::fid_cq,
-    entry: *mut raw::fi_cq_err_entry,
-    _flags: u64,
-) -> ssize_t {
-    // SAFETY: a function of completion queues.
-    let this = unsafe { Cq::of(cq) };
-    let mut state = this.state();
-    let queue = state.queues.get_mut(&this.number);
-    let Some(queue) = queue.filter(|queue| queue.done.first().is_some_and(|d| d.error.is_some()))
-    else {
-        return -libc::EAGAIN as ssize_t;
-    };
-    let done = queue.done.remove(0);
-    state.read(&done);
-    let ((errno, prov_errno), data) = done.error.unwrap_or_default();
-    // SAFETY: the caller's entry, with as much room for data as it says.
-    unsafe {
-        let room = (*entry).err_data_size.min(data.len());
-        std::ptr::copy_nonoverlapping(data.as_ptr(), (*entry).err_data.cast(), room);
-        (*entry).err_data_size = room;
-        (*entry).op_context = std::ptr::with_exposed_provenance_mut(done.context);
-        (*entry).flags = done.flags;
-        (*entry).len = done.len;
-        (*entry).buf = done.place.0.cast();
-        (*entry).data = done.data;
-        (*entry).tag = done.tag;
-        (*entry).olen = 0;
-        (*entry).err = errno;
-        if state.api >= NAMES_SENDER_SINCE.number() {
-            entry.add(1).cast::<u64>().write(done.source);
-        }
-        (*entry).prov_errno = prov_errno;
-    }
-    1
-}
-
-unsafe extern "C" fn strerror(
-    _cq: *mut raw::fid_cq,
-    prov_errno: c_int,
-    _data: *const c_void,
-    buf: *mut c_char,
-    len: usize,
-) -> *const c_char {
-    let words = format!("the device says {prov_errno}\0");
-    let fits = CStr::from_bytes_until_nul(words.as_bytes()).is_ok() && words.len() <= len;
-    if !fits {
-        return std::ptr::null();
-    }
-    // SAFETY: the caller's buffer, with so much room.
-    unsafe { std::ptr::copy_nonoverlapping(words.as_ptr().cast(), buf, words.len()) };
-    buf
-}
-
-pub(super) unsafe extern "C" fn trywait(
-    _fabric: *mut raw::fid_fabric,
-    objects: *mut *mut raw::fid,
-    _count: c_int,
-) -> c_int {
-    // SAFETY: the caller's one object, a completion queue.
-    let this = unsafe { Cq::of(*objects) };
-    let mut state = this.state();
-    let holds = state.holds;
-    let Some(queue) = state.queues.get_mut(&this.number) else { return -libc::EINVAL };
-    if !queue.done.is_empty() && !holds {
-        return -libc::EAGAIN;
-    }
-    match &queue.bell {
-        Some(bell) => {
-            let _ = rustix::io::read(bell, &mut [0u8; 8]);
-            0
-        }
-        None => -libc::EINVAL,
     }
 }

@@ -194,8 +194,8 @@ fn what_devices_report_is_understood() {
     }
 }
 
-/// Over InfiniBand a transfer that fails, for whatever reason, ends the connection, which RxM learns
-/// late: an answer that is injected until then is lost without a word.
+/// Over InfiniBand a transfer that fails, for whatever reason, ends the connection, which RxM
+/// learns late: an answer that is injected until then is lost without a word.
 #[test]
 fn an_answer_after_a_transfer_that_failed_arrives() {
     let fake = Fake::new(Device::verbs());

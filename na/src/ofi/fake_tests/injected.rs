@@ -11,7 +11,8 @@ const EFA: &str = "ofi+efa://";
 /// One that does not want all memory registered, and has room for an address before a message.
 fn plain_efa() -> Device {
     let device = Device::efa();
-    Device { mr_mode: device.mr_mode & !raw::FI_MR_LOCAL, inject_bytes: 4096, ..device }
+    let mr_mode = device.mr_mode & !raw::FI_MR_LOCAL;
+    Device { mr_mode, takes_local: false, inject_bytes: 4096, ..device }
 }
 
 /// A call as the layer above makes it. What it ends with.

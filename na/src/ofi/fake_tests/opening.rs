@@ -44,7 +44,7 @@ fn what_is_not_found_is_told_with_what_was_tried_and_what_there_is() {
 fn infiniband_without_an_ip_address_is_told_what_it_needs() {
     let native = Device { format: raw::FI_SOCKADDR_IB, name_bytes: 48, ..Device::verbs() };
     let fake = Fake::new(native);
-    for uri in ["ofi+verbs://", "ofi+verbs://mlx5_0", "ofi+verbs://:7000", "ofi+verbs://127.0.0.1"]
+    for uri in ["ofi+verbs://", "ofi+verbs://mlx5_0/", "ofi+verbs://:7000", "ofi+verbs://127.0.0.1"]
     {
         let error = told(&fake, uri);
         for part in [uri, "mlx5_0 (no IP address)", "IP over InfiniBand (IPoIB)"] {
@@ -56,7 +56,7 @@ fn infiniband_without_an_ip_address_is_told_what_it_needs() {
     assert!(told(&fake, "ofi+verbs://").contains("IPoIB"));
     // One that has an address.
     let fake = Fake::new(Device::verbs());
-    assert!(!told(&fake, "ofi+verbs://mlx5_7").contains("IPoIB"));
+    assert!(!told(&fake, "ofi+verbs://mlx5_7/").contains("IPoIB"));
     assert!(!told(&Fake::new(Device::shm()), URI).contains("IPoIB"));
 }
 
@@ -167,7 +167,7 @@ fn of_several_adapters_each_process_takes_one_that_is_near() {
         (Device::verbs(), "ofi+verbs://", vec![0], "a"),
         (Device::verbs(), "ofi+verbs://", vec![1, 2], "b"),
         (Device::verbs(), "ofi+verbs://:7000", vec![4], "c"),
-        (Device::verbs(), "ofi+verbs://c", vec![1], "c"),
+        (Device::verbs(), "ofi+verbs://c/", vec![1], "c"),
         (Device::verbs(), "ofi+verbs://127.0.0.1", vec![7], "a"),
         (Device::cxi(), "ofi+cxi://", vec![7], "d"),
         (Device::cxi(), "ofi+cxi://:7", vec![5], "d"),

@@ -253,7 +253,10 @@ fn a_successor_that_we_have_called_is_not_accused_of_a_second_hello() {
     send(&before, &before.lookup(own.self_addr().uri()).unwrap());
     // Ours goes to the predecessor, which has called meanwhile.
     until([&before, &own], |completion| match completion {
-        Completion::Recv { op: OpId(2), result, .. } => Some(drop(result.unwrap())),
+        Completion::Recv { op: OpId(2), result, .. } => {
+            result.unwrap();
+            Some(())
+        }
         Completion::Send { result, .. } => {
             result.unwrap();
             None
@@ -268,7 +271,10 @@ fn a_successor_that_we_have_called_is_not_accused_of_a_second_hello() {
     successor.recv_unexpected(OpId(2), room(&successor)).unwrap();
     send(&own, &to);
     until([&successor, &own], |completion| match completion {
-        Completion::Recv { op: OpId(2), result, .. } => Some(drop(result.unwrap())),
+        Completion::Recv { op: OpId(2), result, .. } => {
+            result.unwrap();
+            Some(())
+        }
         Completion::Send { result, .. } => {
             result.unwrap();
             None
