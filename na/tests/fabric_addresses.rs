@@ -36,21 +36,39 @@ fn ucx() -> impl Iterator<Item = &'static str> {
     asked("MARGO_TEST_UCX", ["ucx+tcp", "ucx+sm"])
 }
 
-/// A port that nobody has, as far as one can know.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 fn open(uri: &str) -> Result<Arc<dyn Endpoint>, Error> {
     na::open(uri, &OpenOptions::listening(true))
 }
 
 fn opened(uri: &str) -> (Arc<dyn Endpoint>, SocketAddr) {
     let endpoint = open(uri).unwrap_or_else(|error| panic!("{uri}: {error}"));
+    let address = address_of(&endpoint);
+    (endpoint, address)
+}
+
+fn address_of(endpoint: &Arc<dyn Endpoint>) -> SocketAddr {
     let own = endpoint.self_addr();
     let (_, address) = own.uri().split_once("://").unwrap();
-    let address = address.parse().unwrap_or_else(|_| panic!("{uri}: {own} is no IP address"));
-    (endpoint, address)
+    address.parse().unwrap_or_else(|_| panic!("{own} is no IP address"))
+}
+
+/// Opened at a port that nobody has, in place of `PORT`, which is returned too. One that was free
+/// when it was looked for may have gone to somebody else since, who runs beside this.
+fn opened_at_free(form: &str) -> (Arc<dyn Endpoint>, SocketAddr, u16) {
+    const ATTEMPTS: usize = 100;
+    for _ in 0..ATTEMPTS {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let uri = form.replace("PORT", &port.to_string());
+        match open(&uri) {
+            Ok(endpoint) => {
+                let address = address_of(&endpoint);
+                return (endpoint, address, port);
+            }
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::AddrInUse => {}
+            Err(error) => panic!("{uri}: {error}"),
+        }
+    }
+    panic!("{form}: {ATTEMPTS} ports were taken");
 }
 
 /// A message from one to the other.
@@ -86,9 +104,8 @@ fn every_form_of_an_ofi_address_is_opened() {
             (":PORT", false),
             ("", false),
         ] {
-            let port = free_port();
-            let uri = format!("{head}://{rest}").replace("PORT", &port.to_string());
-            let (endpoint, address) = opened(&uri);
+            let uri = format!("{head}://{rest}");
+            let (endpoint, address, port) = opened_at_free(&uri);
             assert!(address.ip().is_loopback() || !is_loopback, "{uri}: {address}");
             assert!(!address.ip().is_unspecified() && address.port() != 0, "{uri}: {address}");
             assert!(address.port() == port || !rest.contains("PORT"), "{uri}: {address}");
@@ -102,8 +119,7 @@ fn every_form_of_an_ofi_address_is_opened() {
 #[test]
 fn all_interfaces_are_the_one_by_which_others_call() {
     for head in ofi().chain(ucx()) {
-        let port = free_port();
-        let (endpoint, address) = opened(&format!("{head}://0.0.0.0:{port}"));
+        let (endpoint, address, port) = opened_at_free(&format!("{head}://0.0.0.0:PORT"));
         assert!(address.is_ipv4() && !address.ip().is_unspecified(), "{head}: {address}");
         assert_eq!(address.port(), port, "{head}");
         if head.starts_with("ofi") {
@@ -126,7 +142,8 @@ fn a_port_in_use_is_told_with_the_address() {
             assert!(error.to_string().contains(part), "{error}");
         }
         drop(held);
-        let (first, _) = opened(&uri);
+        let (first, _, port) = opened_at_free(&format!("{head}://127.0.0.1:PORT"));
+        let uri = format!("{head}://127.0.0.1:{port}");
         let error = open(&uri).unwrap_err().to_string();
         assert!(error.contains(&uri), "one of ours has it: {error}");
         drop(first);
