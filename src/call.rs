@@ -287,6 +287,10 @@ impl Call {
             inner.monitoring.call_decoded(&self.watch, true);
             return Ok(result);
         }
+        if code == ReturnCode::Timeout && site.term.is_some_and(|term| !is_past(Some(term.at))) {
+            // Its target takes our clock for ahead of what it is.
+            inner.core.clock_is_misjudged();
+        }
         // C peers send nothing that could be read here, and need not.
         let detail = proc::from_slice::<String>(body).unwrap_or_default();
         Err(refusal(site, code, detail))

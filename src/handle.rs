@@ -96,7 +96,9 @@ impl<A, R> Handle<A, R> {
     }
 
     /// When the origin gives up, by this host's clock; `None`: it waits for ever, or cannot tell
-    /// (origins of ours can, over `na+sm`, `na+tcp`, `ucx+…` and `na+sim`). Calls that the handler
+    /// (origins of ours can, over `na+sm`, `na+tcp`, `ucx+…` and `na+sim`). Time that the request
+    /// has waited in the transport counts, once there is another one of that origin with a deadline
+    /// to compare it with. Calls that the handler
     /// makes on its own ULT have this deadline, too: see
     /// [`without_deadline`](crate::without_deadline).
     pub fn deadline(&self) -> Option<Instant> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use margo::hg::header::{Build, Format, RequestHeader, ResponseHeader};
 use margo::hg::proc::{self, Bytes, Raw, Writer, WriterLimits, Written};
-use margo::hg::{ChecksumLevel, Extension, ProcError, TraceParent, margo as prefix, wire};
+use margo::hg::{ChecksumLevel, Extension, ProcError, Stamp, TraceParent, margo as prefix, wire};
 use margo::{Bulk, ConstStr, ProviderId, ReturnCode, RpcId};
 use na::MsgBuf;
 use serde::Serialize;
@@ -130,6 +130,8 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
 /// Requests with something beside their header.
 fn extended() -> Vec<(&'static str, Vec<u8>)> {
     let second = Extension { remaining: Some(Duration::from_secs(1)), ..Extension::default() };
+    let sent = Some(Stamp { clock: 0x0403_0201, nanos: 2_000_000_000 });
+    let stamped = Extension { sent, ..second };
     let cancel = Extension { cancel: true, ..Extension::default() };
     let unread = Extension { unread: true, ..Extension::default() };
     let trace_id = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736_u128.to_be_bytes();
@@ -151,6 +153,10 @@ fn extended() -> Vec<(&'static str, Vec<u8>)> {
     let plain = Build::Plain.into();
     vec![
         ("\"abc\" to \"open\", 1 s left", request(OPEN, plain, false, &second, b"abc")),
+        (
+            "\"abc\" to \"open\", 1 s left, sent at 2 s",
+            request(OPEN, plain, false, &stamped, b"abc"),
+        ),
         ("\"abc\" to \"open\", in a trace", request(OPEN, plain, false, &traced, b"abc")),
         (
             "\"abc\" to \"open\", 1 s left, level headers",

@@ -10,11 +10,12 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, TryLockError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use na::{Addr, Arrival, Completion, MsgBuf, Tag};
 
 use super::buffers::{Payload, lock};
+use super::clock::Clock;
 use super::core::{Core, Op};
 use super::handle::RequestParts;
 use super::header::RequestHeader;
@@ -100,11 +101,15 @@ pub(super) struct Beside {
 }
 
 impl Beside {
-    /// What was said in a message that has just come.
-    pub(super) fn new(extension: &Extension) -> Option<Box<Self>> {
-        // A time beyond what the clock can count is none.
-        let deadline = extension.remaining.and_then(|left| Instant::now().checked_add(left));
-        let trace = extension.trace;
+    /// What `origin` has said in a message that has just come.
+    fn new(clock: &Clock, origin: &Addr, extension: &Extension) -> Option<Box<Self>> {
+        let Extension { remaining, sent, trace, .. } = *extension;
+        let deadline = remaining.and_then(|left| {
+            let now = Instant::now();
+            let waited = sent.map_or(Duration::ZERO, |sent| clock.waited(origin, sent, now));
+            // A time beyond what the clock can count is none.
+            now.checked_add(left.saturating_sub(waited))
+        });
         (deadline.is_some() || trace.is_some()).then(|| Box::new(Self { deadline, trace }))
     }
 }
@@ -460,7 +465,7 @@ impl<T> Core<T> {
                 Some(self.on_notice(from, tag, &extension))
             }
             Ok((header, extension, Body::Inline(_))) => {
-                let beside = Beside::new(&extension);
+                let beside = Beside::new(&self.class.clock, &from, &extension);
                 let incoming = Incoming { beside, ..Incoming::here(header, from, tag, buf) };
                 Some(Event::Request(incoming))
             }
@@ -468,7 +473,7 @@ impl<T> Core<T> {
                 self.count_arrival();
                 self.state().hot.rpc_req_recv += 1;
                 self.counts.req_extra.bump();
-                let beside = Beside::new(&extension);
+                let beside = Beside::new(&self.class.clock, &from, &extension);
                 let started = self.fetch_request(header, &from, tag, &desc, beside);
                 self.buffers.put(buf);
                 started.unwrap_or_else(|(error, code)| {

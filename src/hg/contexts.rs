@@ -21,6 +21,7 @@ use rustix::event::{EventfdFlags, epoll};
 
 use super::bell::{Sleeper, Sleepers};
 use super::buffers::lock;
+use super::clock::Clock;
 use super::context::Event;
 use super::ops::CONTEXTS_MAX;
 use super::registry::Registry;
@@ -36,6 +37,7 @@ pub(super) struct Class<T> {
     /// Held by the context that polls, if there are several.
     pub(super) polling: Mutex<()>,
     sleepers: Sleepers,
+    pub(super) clock: Clock,
 }
 
 /// A number for a context.
@@ -57,6 +59,7 @@ impl<T> Class<T> {
             several: AtomicBool::new(false),
             polling: Mutex::new(()),
             sleepers: Sleepers::default(),
+            clock: Clock::new(),
         }
     }
 

@@ -422,6 +422,12 @@ impl<T> Core<T> {
         self.endpoint.lookup(uri)
     }
 
+    /// A target has taken a request of ours for expired before it was: its notion of our clock is
+    /// wrong, as after a suspend of this host. All targets begin anew with the next request.
+    pub(crate) fn clock_is_misjudged(&self) {
+        self.class.clock.rename();
+    }
+
     /// What was done so far.
     pub fn counters(&self) -> Counters {
         let mut sum = Counters::default();

@@ -15,6 +15,7 @@
 //! | kind | length | |
 //! |---|---|---|
 //! | 1 | 8 | time that is left until the caller gives up, nanoseconds |
+//! | 6 | 12 | when that was: name of the sender's clock, and its nanoseconds |
 //! | 2 | 16 | trace id, W3C's `trace-id` |
 //! | 4 | 8 | id of the call within that trace, W3C's `parent-id` |
 //! | 3 | 0 | this is no request: the call of this tag was canceled |
@@ -23,6 +24,7 @@
 use std::time::Duration;
 
 use super::checksum::crc16_of;
+use super::clock::Stamp;
 use super::error::WireError;
 use super::format::Format;
 
@@ -31,9 +33,10 @@ const TRACE: u8 = 2;
 const CANCEL: u8 = 3;
 const SPAN: u8 = 4;
 const UNREAD: u8 = 5;
+const SENT: u8 = 6;
 
 /// Longest block that is written: every field, and the CRC16.
-pub(super) const BYTES_MAX: usize = 1 + 10 + 18 + 10 + 2 + 2 + 2;
+pub(super) const BYTES_MAX: usize = 1 + 10 + 14 + 18 + 10 + 2 + 2 + 2;
 
 /// Why a block cannot be read.
 const MALFORMED: &str = "a field does not have the length of its kind, or ends behind the block";
@@ -54,6 +57,8 @@ pub struct Extension {
     /// How long the caller still waits, from when the request was sent. No wall clock: those of two
     /// hosts differ.
     pub remaining: Option<Duration>,
+    /// When that was, so that the target can tell how long the request has waited on its way.
+    pub sent: Option<Stamp>,
     /// What the call is part of, across processes.
     pub trace: Option<TraceParent>,
     /// The call of this tag, made before, was canceled. There is nothing to answer.
@@ -76,12 +81,13 @@ impl Extension {
 
     fn fields_bytes(&self) -> usize {
         let remaining = if self.remaining.is_some() { 10 } else { 0 };
+        let sent = if self.sent.is_some() { 14 } else { 0 };
         let trace = match self.trace {
             Some(trace) if trace.span_id != [0; 8] => 18 + 10,
             Some(_) => 18,
             None => 0,
         };
-        remaining + trace + 2 * (usize::from(self.cancel) + usize::from(self.unread))
+        remaining + sent + trace + 2 * (usize::from(self.cancel) + usize::from(self.unread))
     }
 
     /// Writes the block to the front of `out`.
@@ -95,6 +101,11 @@ impl Extension {
         if let Some(remaining) = self.remaining {
             let nanos = u64::try_from(remaining.as_nanos()).unwrap_or(u64::MAX);
             block.extend([REMAINING, 8]);
+            block.extend(nanos.to_le_bytes());
+        }
+        if let Some(Stamp { clock, nanos }) = self.sent {
+            block.extend([SENT, 12]);
+            block.extend(clock.to_le_bytes());
             block.extend(nanos.to_le_bytes());
         }
         if let Some(trace) = self.trace {
@@ -174,6 +185,12 @@ impl Extension {
                 let nanos = field.try_into().map_err(|_| malformed())?;
                 self.remaining = Some(Duration::from_nanos(u64::from_le_bytes(nanos)));
             }
+            SENT => {
+                let (clock, nanos) = field.split_first_chunk().ok_or_else(malformed)?;
+                let nanos = nanos.try_into().map_err(|_| malformed())?;
+                let (clock, nanos) = (u32::from_le_bytes(*clock), u64::from_le_bytes(nanos));
+                self.sent = Some(Stamp { clock, nanos });
+            }
             TRACE => {
                 let trace_id: [u8; 16] = field.try_into().map_err(|_| malformed())?;
                 let is_one = trace_id != [0; 16];
@@ -213,9 +230,12 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let remaining = Some(Duration::from_nanos(0x0102));
+        let sent = Some(Stamp { clock: 0x0304, nanos: 0x0506 });
+        let trace = Some(mark([7; 16], [8; 8]));
         for extension in [
             Extension { remaining, ..Extension::default() },
-            Extension { remaining, trace: Some(mark([7; 16], [8; 8])), cancel: true, unread: true },
+            Extension { remaining, sent, ..Extension::default() },
+            Extension { remaining, sent, trace, cancel: true, unread: true },
             Extension { trace: Some(mark([7; 16], [0; 8])), ..Extension::default() },
             Extension { cancel: true, ..Extension::default() },
             Extension { unread: true, ..Extension::default() },
@@ -249,9 +269,12 @@ mod tests {
         let cancel = Extension { cancel: true, ..Extension::default() };
         assert_eq!(read(&[200, 3, 1, 2, 3, CANCEL, 0, 201, 0]), Ok(cancel));
         assert_eq!(read(&[]), Ok(Extension::default()));
-        let bad: [&[u8]; 6] = [
+        let bad: [&[u8]; 9] = [
             &[CANCEL, 1, 0],
             &[REMAINING, 7, 0, 0, 0, 0, 0, 0, 0],
+            &[SENT, 3, 0, 0, 0],
+            &[SENT, 11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            &[SENT, 13, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
             &[TRACE, 0],
             &[SPAN, 7, 0, 0, 0, 0, 0, 0, 0],
             &[9],

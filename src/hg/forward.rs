@@ -48,7 +48,8 @@ pub struct ForwardOptions {
     /// registration would. Default: no.
     pub undeclared: bool,
     /// When the caller gives up. The target is told how long that is from now, if it is one of our
-    /// own; nothing ends the call here. Default: nothing is said.
+    /// own, and sees how much of it the request spends on its way; nothing ends the call here.
+    /// Default: nothing is said.
     pub deadline: Option<Instant>,
     /// What this call is part of, across processes; for targets of our own. Default: nothing is
     /// said.
@@ -325,15 +326,19 @@ impl<T> Core<T> {
     ) -> Result<Written, Unencoded> {
         let ForwardOptions { deadline, trace, .. } = options;
         let extension = if self.endpoint.carries_extensions(to) {
-            let remaining = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            Extension { remaining, trace, ..Extension::default() }
+            // What follows counts as waiting: encoding, and this side's own queues.
+            let now = Instant::now();
+            let said =
+                |at: Instant| (at.saturating_duration_since(now), self.class.clock.stamp(now));
+            let (remaining, sent) = deadline.map(said).unzip();
+            Extension { remaining, sent, trace, ..Extension::default() }
         } else {
             Extension::default()
         };
         *extension_bytes = extension.bytes(header.format) as u16;
         let header = RequestHeader { extension_bytes: *extension_bytes, ..header };
         let max = self.limits.unexpected_bytes_max;
-        let limits = self.writer_limits(max);
+        let limits = self.writer_limits(max.saturating_sub(usize::from(*extension_bytes)));
         wire::encode_extended_request(header, &extension, buf, max, limits, encode)
     }
 

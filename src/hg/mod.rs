@@ -33,6 +33,7 @@ mod bell;
 mod buffers;
 pub mod bulk;
 mod checksum;
+mod clock;
 mod code;
 mod context;
 mod contexts;
@@ -74,6 +75,7 @@ pub mod wire;
 pub use self::{
     bulk::{Bulk, BulkDesc, BulkOp, LocalBytes, LocalPart, MemoryAttr, MemoryKind},
     checksum::{ChecksumLevel, PayloadSum},
+    clock::Stamp,
     code::ReturnCode,
     context::Sink,
     core::Core,

@@ -157,8 +157,9 @@ impl RawRequest {
         self.header.no_response
     }
 
-    /// When the origin gives up, as far as it has said so: by this host's clock, counted from when
-    /// the request arrived.
+    /// When the origin gives up, as far as it has said so: by this host's clock. Never earlier than
+    /// it does, and later by the least time that its requests take; by what this one took, if it is
+    /// the first with a deadline. Of a request that has expired on its way: when it arrived.
     pub fn deadline(&self) -> Option<Instant> {
         self.beside.as_ref()?.deadline
     }

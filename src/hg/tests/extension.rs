@@ -7,7 +7,9 @@ use na::{Endpoint, MsgBuf, OpId, Tag};
 
 use super::{Side, answer, answer_oneself, arrive, pair, pair_with, settle};
 use crate::hg::header::RequestHeader;
-use crate::hg::{ChecksumLevel, ForwardOptions, HgError, HgOptions, ReturnCode, TraceParent, wire};
+use crate::hg::{
+    ChecksumLevel, ForwardOptions, HgError, HgOptions, ProcError, ReturnCode, TraceParent, wire,
+};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -50,6 +52,99 @@ fn a_deadline_arrives_as_the_time_that_is_left_and_a_trace_as_it_is() {
             assert_eq!(origin.notes.responses.remove(&1).unwrap().unwrap(), b"result");
         }
     }
+}
+
+/// Both sides have one clock here, which they do not know.
+#[test]
+fn what_a_request_waits_on_its_way_is_taken_from_the_time_that_is_left() {
+    for options in levels() {
+        for len in [10, 100_000] {
+            let (mut origin, mut target) = pair_with(options.clone());
+            let args = vec![5; len];
+            let call = |origin: &mut Side, target: &mut Side, wait| {
+                let deadline = Instant::now().checked_add(HOUR);
+                let options = ForwardOptions { deadline, ..ForwardOptions::default() };
+                self::call(origin, target, options, &args, 1);
+                let sent = Instant::now();
+                while sent.elapsed() < wait {}
+                let request = arrive(origin, target);
+                let late = request.deadline().unwrap().checked_duration_since(deadline.unwrap());
+                answer(request, b"result", 2);
+                settle(origin, target);
+                origin.notes.responses.remove(&1).unwrap().unwrap();
+                target.notes.responded.clear();
+                late.unwrap_or_else(|| panic!("earlier than the caller's"))
+            };
+            let began = Instant::now();
+            let first = call(&mut origin, &mut target, Duration::ZERO);
+            let way = began.elapsed();
+            assert!(first <= way, "{first:?}, {way:?}");
+            let second = call(&mut origin, &mut target, 3 * way);
+            // What the clocks may have drifted by does not count as a wait.
+            let drift = began.elapsed() / 2000;
+            assert!(second <= way + drift, "{second:?}, {way:?}, {drift:?}");
+        }
+    }
+}
+
+#[test]
+fn a_request_that_expires_on_its_way_expires_when_it_arrives() {
+    let (mut origin, mut target) = pair();
+    let began = Instant::now();
+    call(&mut origin, &target, timed(HOUR), b"args", 1);
+    let first = arrive(&mut origin, &mut target);
+    let way = began.elapsed();
+    let limit = Duration::from_millis(1);
+    call(&mut origin, &target, timed(limit), b"args", 2);
+    let sent = Instant::now();
+    while sent.elapsed() < limit + way + began.elapsed() / 1000 {}
+    let before = Instant::now();
+    let second = arrive(&mut origin, &mut target);
+    let after = Instant::now();
+    let deadline = second.deadline().unwrap();
+    assert!(
+        before <= deadline && deadline <= after,
+        "{:?}",
+        deadline.checked_duration_since(after)
+    );
+    answer(first, b"", 3);
+    answer(second, b"", 4);
+    settle(&mut origin, &mut target);
+}
+
+#[test]
+fn only_requests_with_a_deadline_say_when_they_were_sent() {
+    let (mut origin, mut target) = pair();
+    let trace = Some(TraceParent { trace_id: [9; 16], span_id: [4; 8] });
+    for (token, options) in
+        [ForwardOptions { trace, ..ForwardOptions::default() }, timed(HOUR)].into_iter().enumerate()
+    {
+        call(&mut origin, &target, options, b"args", token as u32);
+        answer(arrive(&mut origin, &mut target), b"", 10 + token as u32);
+        let (_, _, message) = &origin.endpoint.sent()[token];
+        let (header, _) = wire::decode_request(HgOptions::default().format(), message).unwrap();
+        let said = header.read_extension(message).unwrap();
+        assert_eq!(said.sent.is_some(), options.deadline.is_some());
+    }
+    settle(&mut origin, &mut target);
+}
+
+/// It used to overflow all the same.
+#[test]
+fn what_is_said_beside_the_header_takes_room_from_arguments_that_may_not_overflow() {
+    let options = HgOptions { overflow: false, ..HgOptions::default() };
+    let (origin, target) = pair_with(options);
+    let to = origin.core.lookup(target.core.self_addr().uri()).unwrap();
+    let room = origin.core.input_eager_bytes();
+    let start = |options, len: usize| {
+        let put = |writer: &mut crate::hg::Writer| writer.put(&vec![5; len]);
+        origin.core.forward(&to, super::SUM, options, put, 1).map_err(|refused| refused.0)
+    };
+    assert!(start(ForwardOptions::default(), room).is_ok());
+    let beside = 1 + 10 + 14;
+    assert!(start(timed(HOUR), room - beside).is_ok());
+    let error = start(timed(HOUR), room - beside + 1).unwrap_err();
+    assert!(matches!(error, HgError::Proc(ProcError::TooLong { .. })), "{error}");
 }
 
 #[test]
