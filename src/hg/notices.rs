@@ -8,6 +8,14 @@
 //! ([`Sink::answer_unread`](super::Sink::answer_unread)), and who serves requests knows which of
 //! them are still being handled ([`RequestHandle::call_key`](super::RequestHandle::call_key)). So a
 //! call to which neither happens costs nothing.
+//!
+//! A notice is an unexpected message behind the requests of its origin, so it waits with them while
+//! `requests_max` requests are held: one that could pass them by (an expected message under a tag
+//! of its own, a receive for short messages) could also pass the request that it is about, which
+//! would then be handled although it was canceled. Nor does an origin know whether its target has a
+//! receive for such a message, without which it would stay in the transport for as long as the
+//! connection, against the bound of what its origin may send; and to have one for each origin from
+//! its first request on would cost every request a look-up.
 
 use na::{Addr, Tag};
 
