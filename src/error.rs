@@ -56,6 +56,19 @@ pub enum InitError {
     /// The progress ULT could not be made.
     #[error("cannot start the progress ULT: {0}")]
     Progress(#[from] ult::SpawnError),
+    /// The system has no memory for the stack of the progress ULT. Lower the stack size, or give
+    /// the process more address space.
+    #[error(
+        "cannot start the progress ULT in pool `{pool}`: no memory for a stack of {bytes} bytes; \
+         lower stack_bytes of the pool or argobots.abt_thread_stacksize, or raise the limits of \
+         the process (ulimit -v, vm.max_map_count)"
+    )]
+    NoStack {
+        /// The pool.
+        pool: String,
+        /// Stack size of its ULTs, bytes.
+        bytes: usize,
+    },
     /// The [parent](crate::InstanceBuilder::parent) is shutting down, or is that of a process which
     /// forked this one off.
     #[error("the parent instance is shutting down, or belongs to the parent of this process")]

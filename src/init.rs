@@ -446,6 +446,12 @@ fn start_progress_of(inner: &Arc<Inner>, context: usize, pool: &PoolRef) -> Resu
     }
     let arrived = Arc::new(ult::Eventual::new());
     progress::start(inner, context, pool, arrived.clone())?;
-    arrived.wait();
-    Ok(())
+    match arrived.wait() {
+        Ok(()) => Ok(()),
+        // The first one has nobody to succeed, so nothing else can be in its way.
+        Err(_) => {
+            let bytes = pool.stack_bytes();
+            Err(InitError::NoStack { pool: pool.name().to_owned(), bytes })
+        }
+    }
 }

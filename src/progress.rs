@@ -24,7 +24,8 @@
 //! | `Progress::orders` | anybody sets a bit; the progress ULT takes `MOVE` away | pair: PROGRESS-ORDERS |
 //!
 //! A progress ULT that is asked to move (`elastic/migrate.rs`) makes its successor in the other
-//! pool and ends; the successor takes its place in the same `Progress`.
+//! pool and polls on until that one runs: it may have to wait for its xstream, or get no stack.
+//! Then the old one ends, and the successor takes its place in the same `Progress`.
 //!
 //! # Errors
 //!
@@ -125,18 +126,37 @@ const MOVE: u8 = 2;
 #[derive(Debug)]
 enum Destination {
     None,
-    Pool(ult::PoolRef, Arc<Eventual<Result<(), MoveError>>>),
+    Pool(ult::PoolRef, Arc<Arrival>),
+    /// The successor was made.
+    Coming(Arc<Arrival>),
+    /// The successor runs, and waits to hear whether the place is its own.
+    Here(Arc<Eventual<bool>>),
     /// It has ended, or is about to.
     Ended,
 }
 
-/// Why a progress ULT stays where it is.
+/// Set when a progress ULT runs where it was to run, or will not.
+pub(crate) type Arrival = Eventual<Result<(), MoveError>>;
+
+/// Why a progress ULT stays where it is, or is not there.
 #[derive(Debug, Clone)]
 pub(crate) enum MoveError {
     /// It ends.
     Closing,
-    /// The successor cannot be made.
+    /// The new one cannot be made.
     Spawn(ult::SpawnError),
+    /// The new one was made and did not start, which is how a ULT ends that gets no stack.
+    NoStack,
+}
+
+/// Tells of a progress ULT that does not start.
+struct Unstarted(Arc<Arrival>);
+
+impl Drop for Unstarted {
+    fn drop(&mut self) {
+        // It has been told already of one that has started, or comes too late.
+        let _ = self.0.set(Err(MoveError::NoStack));
+    }
 }
 
 impl Progress {
@@ -199,34 +219,54 @@ impl Progress {
     }
 
     /// Asks the progress ULT to move. `arrived` is set when it runs in `pool`, or stays.
-    pub(crate) fn ask_to_move(
-        &self,
-        pool: ult::PoolRef,
-        arrived: Arc<Eventual<Result<(), MoveError>>>,
-    ) {
+    pub(crate) fn ask_to_move(&self, pool: ult::PoolRef, arrived: Arc<Arrival>) {
+        if !self.order_move(Destination::Pool(pool, arrived.clone())) {
+            let _ = arrived.set(Err(MoveError::Closing));
+        }
+    }
+
+    /// On a successor: waits until the one before it has ended; `false`: that one ends with the
+    /// network, and needs no successor.
+    fn succeed(&self) -> bool {
+        let go = Arc::new(Eventual::new());
+        self.order_move(Destination::Here(go.clone())) && *go.wait()
+    }
+
+    /// `false`: the progress ULT has ended, or is about to.
+    fn order_move(&self, to: Destination) -> bool {
         {
             let mut destination = lock(&self.destination);
             if matches!(*destination, Destination::Ended) {
-                drop(destination);
-                let _ = arrived.set(Err(MoveError::Closing));
-                return;
+                return false;
             }
-            *destination = Destination::Pool(pool, arrived);
+            *destination = to;
         }
         self.orders.fetch_or(MOVE, Ordering::Release); // pair: PROGRESS-ORDERS
         self.unpark();
+        true
     }
 
     /// On the progress ULT: makes the successor, if that is asked for; whether the caller is to
-    /// end.
+    /// end, because the successor is there.
     fn hand_over(&self, inner: &Arc<Inner>, context: usize) -> bool {
         self.orders.fetch_and(!MOVE, Ordering::Relaxed);
-        let asked = std::mem::replace(&mut *lock(&self.destination), Destination::None);
-        let Destination::Pool(pool, arrived) = asked else { return false };
-        match start(inner, context, &pool, arrived.clone()) {
-            Ok(()) => true,
-            Err(error) => {
-                let _ = arrived.set(Err(MoveError::Spawn(error)));
+        let mut destination = lock(&self.destination);
+        match std::mem::replace(&mut *destination, Destination::None) {
+            Destination::Pool(pool, arrived) => {
+                *destination = Destination::Coming(arrived.clone());
+                drop(destination);
+                if let Err(error) = start(inner, context, &pool, arrived.clone()) {
+                    let _ = arrived.set(Err(MoveError::Spawn(error)));
+                }
+                false
+            }
+            Destination::Here(go) => {
+                drop(destination);
+                let _ = go.set(true);
+                true
+            }
+            other => {
+                *destination = other;
                 false
             }
         }
@@ -268,8 +308,12 @@ impl Progress {
     /// On the progress ULT, at its end: nobody moves it any more.
     fn end(&self) {
         let asked = std::mem::replace(&mut *lock(&self.destination), Destination::Ended);
-        if let Destination::Pool(_, arrived) = asked {
-            let _ = arrived.set(Err(MoveError::Closing));
+        match asked {
+            Destination::Pool(_, arrived) | Destination::Coming(arrived) => {
+                let _ = arrived.set(Err(MoveError::Closing));
+            }
+            Destination::Here(go) => _ = go.set(false),
+            Destination::None | Destination::Ended => {}
         }
     }
 }
@@ -283,21 +327,25 @@ fn own_number() -> u64 {
 }
 
 /// Makes a progress ULT in `pool`: the first one of a context, or the successor of one that moves.
-/// It sets `arrived` when it runs.
+/// It sets `arrived` when it runs, or will not.
 pub(crate) fn start(
     inner: &Arc<Inner>,
     context: usize,
     pool: &ult::PoolRef,
-    arrived: Arc<Eventual<Result<(), MoveError>>>,
+    arrived: Arc<Arrival>,
 ) -> Result<(), ult::SpawnError> {
-    let (own, destination) = (inner.clone(), pool.clone());
+    let (own, destination, arrived) = (inner.clone(), pool.clone(), Unstarted(arrived));
     pool.ult().name("margo progress").spawn_detached(move || {
         let (core, place) = own.context(context);
+        if place.get().is_some_and(|progress| !progress.succeed()) {
+            let _ = arrived.0.set(Err(MoveError::Closing));
+            return;
+        }
         let rank = own.runtime.rank_here().unwrap_or_default();
         let progress = place.get_or_init(|| Progress::new(rank));
         progress.arrive(rank);
         own.elastic.progress_is_in(context, &destination);
-        let _ = arrived.set(Ok(()));
+        let _ = arrived.0.set(Ok(()));
         drop((arrived, destination));
         run(&own, context, core, progress);
     })

@@ -135,6 +135,19 @@ pub enum ElasticityError {
     /// The progress ULT cannot be made in the other pool.
     #[error("cannot move progress: {0}")]
     Spawn(#[from] ult::SpawnError),
+    /// The system has no memory for the stack of a progress ULT in the other pool. Progress goes on
+    /// where it was. Give the pool smaller stacks, or the process more address space.
+    #[error(
+        "cannot move progress to pool `{pool}`: no memory for a stack of {bytes} bytes; make a \
+         pool with a smaller stack_bytes, or raise the limits of the process (ulimit -v, \
+         vm.max_map_count)"
+    )]
+    NoStack {
+        /// The pool.
+        pool: String,
+        /// Stack size of its ULTs, bytes.
+        bytes: usize,
+    },
     /// [`finalize`](crate::Instance::finalize) has begun.
     #[error("the instance is shutting down")]
     Closing,

@@ -1,8 +1,9 @@
 //! Moving a progress ULT to another pool.
 //!
 //! A started ULT stays on its execution stream, so it is not the ULT that moves: the one that runs
-//! makes its successor in the other pool and ends ([`Progress::hand_over`]). Nothing is lost in
-//! between: what arrives waits in the network until the successor polls.
+//! makes its successor in the other pool, polls on until that one runs, and ends
+//! ([`Progress::hand_over`](crate::progress::Progress)). Nothing is lost in between: what arrives
+//! waits in the network until the successor polls.
 
 use std::sync::Arc;
 
@@ -25,13 +26,15 @@ impl Elastic {
 
 impl Instance {
     /// Moves the progress ULT of context 0 to another pool, while calls and handlers run. Returns
-    /// when it runs there; until the xstream of that pool has time for it, there is no progress.
+    /// when it runs there; until the xstream of that pool has time for it, there is progress in the
+    /// old one.
     ///
     /// # Errors
     ///
     /// [`ElasticityError::Unserved`] when no xstream runs the pool, `PrivatePool`, `NoSuchPool`,
     /// `OwnProgress`, `Closing`; `PoolInUse` when the progress ULT of another context is
-    /// there; `Description` when the layout would be one that `init` refuses.
+    /// there; `Description` when the layout would be one that `init` refuses; `NoStack` when the
+    /// system has no memory for its stack there. Progress goes on where it was then.
     ///
     /// Counterpart: `margo_migrate_progress_loop`.
     pub fn migrate_progress<'k>(&self, to: impl Into<PoolKey<'k>>) -> Result<(), ElasticityError> {
@@ -77,6 +80,10 @@ impl Instance {
             }
             Err(MoveError::Closing) => Err(ElasticityError::Closing),
             Err(MoveError::Spawn(error)) => Err(error.clone().into()),
+            Err(MoveError::NoStack) => {
+                let bytes = info.pool.stack_bytes();
+                Err(ElasticityError::NoStack { pool: info.name().to_owned(), bytes })
+            }
         }
     }
 

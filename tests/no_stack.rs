@@ -1,0 +1,116 @@
+//! What happens when the system has no memory for a stack. Each case in a process of its own, whose
+//! address space is limited.
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
+
+mod common;
+
+use common::bounded;
+use common::process::{Service, asked};
+use margo::{ElasticityError, InitError, Instance, ProviderHandle, Rpc};
+
+const CASE: &str = "MARGO_TEST_NO_STACK";
+const ECHO: Rpc<u32, u32> = Rpc::new("echo");
+/// More than the address space that is left.
+const HUGE: usize = 16 << 30;
+
+/// The process in which a case runs.
+#[test]
+fn service_process() {
+    let Some(case) = asked(CASE) else { return };
+    match case.as_str() {
+        "init" => init_says_so(),
+        "child" => a_child_says_so(),
+        "move" => progress_stays_where_it_is(),
+        other => unreachable!("no case {other}"),
+    }
+}
+
+/// Runs a case to its end.
+fn run(case: &str) {
+    assert!(Service::spawn(CASE, case).wait(), "the case failed: its output says how");
+}
+
+/// Room for everything but the stacks that are asked for.
+fn limit() {
+    set_limit(Some(8 << 30));
+}
+
+fn set_limit(current: Option<u64>) {
+    let limit = rustix::process::Rlimit { current, maximum: None };
+    rustix::process::setrlimit(rustix::process::Resource::As, limit).unwrap();
+}
+
+fn end(instance: &Instance) {
+    let own = instance.clone();
+    bounded("finalize", move || own.finalize_and_wait().unwrap());
+}
+
+fn init_says_so() {
+    limit();
+    let document = format!(r#"{{ "argobots": {{ "abt_thread_stacksize": {HUGE} }} }}"#);
+    let error = bounded("init", move || margo::init(&document).unwrap_err());
+    assert!(matches!(error, InitError::NoStack { bytes: HUGE, .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("pool `__primary__`"), "{text}");
+    // Nothing of it is left that would be in the way.
+    end(&bounded("the next one", || margo::init("{}").unwrap()));
+}
+
+#[test]
+fn an_instance_whose_progress_gets_no_stack_does_not_start() {
+    run("init");
+}
+
+fn a_child_says_so() {
+    limit();
+    let parent = margo::init("{}").unwrap();
+    parent.add_pool_from_json(&format!(r#"{{ "name": "p", "stack_bytes": {HUGE} }}"#)).unwrap();
+    parent.add_xstream_from_json(r#"{ "scheduler": { "pools": ["p"] } }"#).unwrap();
+    let own = parent.clone();
+    let error = bounded("init_child", move || {
+        own.init_child(r#"{ "progress_pool": "p", "margo": { "address": "na+sm://" } }"#)
+            .unwrap_err()
+    });
+    assert!(matches!(error, InitError::NoStack { bytes: HUGE, .. }), "{error}");
+    end(&parent);
+}
+
+#[test]
+fn a_child_whose_progress_gets_no_stack_does_not_start() {
+    run("child");
+}
+
+fn progress_stays_where_it_is() {
+    limit();
+    let service = margo::init("{}").unwrap();
+    service.register(ECHO, |handle| _ = handle.respond(&*handle.args())).unwrap();
+    let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+    let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+    for (name, bytes) in [("huge", HUGE), ("usual", 1 << 20)] {
+        let pool = format!(r#"{{ "name": "{name}", "stack_bytes": {bytes} }}"#);
+        service.add_pool_from_json(&pool).unwrap();
+        let xstream = format!(r#"{{ "scheduler": {{ "pools": ["{name}"] }} }}"#);
+        service.add_xstream_from_json(&xstream).unwrap();
+    }
+    let before = service.progress_pool();
+    for _ in 0..2 {
+        let own = service.clone();
+        let error = bounded("the move", move || own.migrate_progress("huge").unwrap_err());
+        assert!(matches!(&error, ElasticityError::NoStack { bytes: HUGE, .. }), "{error}");
+        assert_eq!(service.progress_pool(), before);
+        let (own, to) = (client.clone(), target.clone());
+        bounded("a call", move || assert_eq!(own.forward(ECHO, &to, &7).unwrap(), 7));
+    }
+    // Other changes are not held up, and there is a move that works.
+    let own = service.clone();
+    bounded("the other move", move || own.migrate_progress("usual").unwrap());
+    assert_eq!(service.progress_pool().name(), "usual");
+    assert_eq!(client.forward(ECHO, &target, &8).unwrap(), 8);
+    end(&client);
+    end(&service);
+}
+
+#[test]
+fn progress_that_would_get_no_stack_elsewhere_stays_where_it_is() {
+    run("move");
+}
