@@ -98,7 +98,7 @@ impl XstreamSpec {
         self
     }
 
-    /// The processors that it is restricted to; empty: all.
+    /// The processors that it is restricted to; empty: all. `allowed`: those of the runtime.
     pub(crate) fn resolve_cpus(&self, allowed: &CpuSet) -> Result<Vec<usize>, StartError> {
         let xstream = || self.name.clone();
         if let Some(place) = &self.place {
@@ -106,13 +106,32 @@ impl XstreamSpec {
             let cpus = cpus.map_err(|source| StartError::Place { xstream: xstream(), source })?;
             return Ok(cpus.iter().collect());
         }
-        match self.cpus.iter().find(|cpu| !allowed.contains(**cpu)) {
-            Some(cpu) => {
-                let have = allowed.to_string();
-                Err(StartError::Cpu { xstream: xstream(), cpu: *cpu, have })
-            }
-            None => Ok(self.cpus.clone()),
+        check_cpus(&self.name, &self.cpus, allowed)?;
+        Ok(self.cpus.clone())
+    }
+}
+
+/// Checks that an xstream can be bound to these processors. `allowed`: those of the runtime.
+///
+/// The process may use more than the thread that started the runtime, if that one was bound.
+pub(crate) fn check_cpus(
+    xstream: &str,
+    cpus: &[usize],
+    allowed: &CpuSet,
+) -> Result<(), StartError> {
+    if cpus.iter().all(|cpu| allowed.contains(*cpu)) {
+        return Ok(());
+    }
+    let allowed = match Topology::get() {
+        Ok(topology) => topology.allowed().union(allowed),
+        Err(_) => allowed.clone(),
+    };
+    match cpus.iter().find(|cpu| !allowed.contains(**cpu)) {
+        Some(cpu) => {
+            let (xstream, have) = (xstream.to_owned(), allowed.to_string());
+            Err(StartError::Cpu { xstream, cpu: *cpu, have })
         }
+        None => Ok(()),
     }
 }
 
@@ -243,7 +262,7 @@ impl RuntimeBuilder {
         let (primary, others) = xstreams.split_first().expect("checked: there is one");
         start_threads(&core, others)?;
         let before = current_binding();
-        let result = match xstream_thread::set_up(primary) {
+        let result = match xstream_thread::set_up(&core, primary) {
             Ok(guard) => {
                 let result = xstream_thread::run_primary(&core, primary, f);
                 drop(guard);
@@ -274,8 +293,8 @@ impl RuntimeBuilder {
         overflow::install();
         let spin_max = if allowed.len() > 1 { self.spin_max } else { Duration::ZERO };
         let class = StackClass::new(self.stack_bytes, None);
-        let core = Arc::new(RuntimeCore::new(spin_max, self.stack_cache_max, class));
-        match self.fill(&core, &allowed) {
+        let core = Arc::new(RuntimeCore::new(spin_max, self.stack_cache_max, class, allowed));
+        match self.fill(&core) {
             Ok(xstreams) => Ok((core, xstreams)),
             Err(error) => {
                 core.bury();
@@ -284,11 +303,7 @@ impl RuntimeBuilder {
         }
     }
 
-    fn fill(
-        self,
-        core: &Arc<RuntimeCore>,
-        allowed: &CpuSet,
-    ) -> Result<Vec<Arc<XstreamShared>>, StartError> {
+    fn fill(self, core: &Arc<RuntimeCore>) -> Result<Vec<Arc<XstreamShared>>, StartError> {
         for (index, spec) in self.pools.into_iter().enumerate() {
             let pool = Arc::new(PoolShared::new(spec, index, self.stack_bytes));
             lock(&core.parts).pools.push(pool);
@@ -296,7 +311,7 @@ impl RuntimeBuilder {
         let mut xstreams = Vec::new();
         for mut spec in self.xstreams {
             let scheduler = spec.scheduler.take().unwrap_or_else(|| Box::new(BasicWait::new()));
-            let xstream = layout::make_xstream(core, &spec, allowed, self.affinity.as_ref())?;
+            let xstream = layout::make_xstream(core, &spec, self.affinity.as_ref())?;
             drop(xstream.put_scheduler(scheduler));
             xstreams.push(xstream);
         }
@@ -343,10 +358,14 @@ pub(crate) fn check_pool(spec: &PoolSpec) -> Result<(), StartError> {
     Ok(())
 }
 
-/// The processors that this thread may use, and may hence hand on.
-pub(crate) fn allowed_cpus() -> CpuSet {
-    // Without an answer let the kernel judge.
-    current_binding().unwrap_or_else(|_| (0..4096).collect())
+/// The processors that a runtime which the caller starts may use: those of this thread, or of the
+/// whole runtime if this is an xstream, which may be bound to few of them.
+fn allowed_cpus() -> CpuSet {
+    match crate::current::xstream() {
+        Some(here) => here.core.cpus.clone(),
+        // Without an answer let the kernel judge.
+        None => current_binding().unwrap_or_else(|_| (0..4096).collect()),
+    }
 }
 
 /// Starts one thread per xstream, or none.

@@ -18,7 +18,7 @@ use crate::slot::Slot;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::fence;
 use crate::sync::{Arc, lock};
-use crate::topology::{AffinityPattern, CpuSet};
+use crate::topology::AffinityPattern;
 use crate::xstream::{State, Xstream, XstreamShared};
 use crate::xstream_ref::XstreamRef;
 use crate::xstream_thread;
@@ -88,7 +88,7 @@ impl Runtime {
             return Err(StartError::ShutDown { xstream: spec.name });
         }
         let scheduler = spec.scheduler.take().unwrap_or_else(|| Box::new(BasicWait::new()));
-        let xstream = make_xstream(core, &spec, &crate::builder::allowed_cpus(), None)?;
+        let xstream = make_xstream(core, &spec, None)?;
         drop(xstream.put_scheduler(scheduler));
         let (_, word) = core.phase();
         xstream.see(word);
@@ -114,7 +114,6 @@ impl Runtime {
 pub(crate) fn make_xstream(
     core: &Arc<RuntimeCore>,
     spec: &XstreamSpec,
-    allowed: &CpuSet,
     affinity: Option<&AffinityPattern>,
 ) -> Result<Arc<XstreamShared>, StartError> {
     let name = || spec.name.clone();
@@ -134,9 +133,9 @@ pub(crate) fn make_xstream(
     for pool in &pools {
         check_access(&spec.name, pool, None)?;
     }
-    let mut cpus = spec.resolve_cpus(allowed)?;
+    let mut cpus = spec.resolve_cpus(&core.cpus)?;
     if let Some(pattern) = affinity.filter(|_| cpus.is_empty()) {
-        cpus = pattern.cpus_among(rank, allowed).iter().collect();
+        cpus = pattern.cpus_among(rank, &core.cpus).iter().collect();
     }
     let index = lock(&core.parts).xstreams.len();
     let xstream = XstreamShared::new(&spec.name, index, rank).map_err(|source| {

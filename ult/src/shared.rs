@@ -32,6 +32,7 @@ use crate::stack::StackClass;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, fence};
 use crate::sync::{Arc, Mutex, lock};
+use crate::topology::CpuSet;
 use crate::xstream::{Xstream, XstreamShared};
 
 /// Every end of a unit is reported.
@@ -66,6 +67,8 @@ pub(crate) struct RuntimeCore {
     pub(crate) stack_cache_max: usize,
     /// Stacks for which neither the spawn nor the pool says another.
     pub(crate) class: StackClass,
+    /// Processors of xstreams that are bound to none in particular.
+    pub(crate) cpus: CpuSet,
     /// Xstreams that sleep or are about to.
     pub(crate) sleeping: AtomicUsize,
     /// Where units asked to migrate to, by their descriptor.
@@ -81,7 +84,12 @@ pub(crate) struct RuntimeCore {
 }
 
 impl RuntimeCore {
-    pub(crate) fn new(spin_max: Duration, stack_cache_max: usize, class: StackClass) -> Self {
+    pub(crate) fn new(
+        spin_max: Duration,
+        stack_cache_max: usize,
+        class: StackClass,
+        cpus: CpuSet,
+    ) -> Self {
         Self {
             parts: Mutex::default(),
             layout: UltMutex::new(()),
@@ -89,6 +97,7 @@ impl RuntimeCore {
             spin_max,
             stack_cache_max,
             class,
+            cpus,
             sleeping: AtomicUsize::new(0),
             migrations: Mutex::default(),
             next_id: AtomicU64::new(1),

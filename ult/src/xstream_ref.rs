@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::builder::check_cpus;
 use crate::current;
 use crate::error::{LayoutError, StartError};
 use crate::layout::{check_access, find_pools, reconfigure, set_pools, settle_servers};
@@ -112,16 +113,7 @@ impl XstreamRef {
     ///
     /// Counterpart: `ABT_xstream_set_affinity`.
     pub fn set_affinity(&self, cpus: &[usize]) -> Result<(), StartError> {
-        let allowed = crate::topology::Topology::get()
-            .map_or_else(|_| crate::builder::allowed_cpus(), |topology| topology.allowed().clone());
-        let cpu = |cpu| StartError::Cpu {
-            xstream: self.name().to_owned(),
-            cpu,
-            have: allowed.to_string(),
-        };
-        if let Some(wrong) = cpus.iter().find(|cpu| !allowed.contains(**cpu)) {
-            return Err(cpu(*wrong));
-        }
+        check_cpus(self.name(), cpus, &self.core.cpus)?;
         if cpus.is_empty() {
             return Err(StartError::NoCpu { xstream: self.name().to_owned() });
         }

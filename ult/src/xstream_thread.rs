@@ -12,7 +12,7 @@ use crate::runtime::Runtime;
 use crate::sched::{BasicWait, Scheduler};
 use crate::shared::{EXIT, RuntimeCore};
 use crate::sync::{Arc, lock, thread};
-use crate::topology::bind_this_thread;
+use crate::topology::{bind_this_thread, current_binding};
 use crate::xstream::{State, Xstream, XstreamShared};
 
 /// Starts the thread of an xstream and waits until it is set up.
@@ -22,7 +22,7 @@ pub(crate) fn start(
 ) -> Result<(), StartError> {
     let (report, reports) = mpsc::channel();
     let (thread_core, thread_xstream) = (core.clone(), xstream.clone());
-    let body = move || match set_up(&thread_xstream) {
+    let body = move || match set_up(&thread_core, &thread_xstream) {
         Ok(_guard) => serve(&thread_core, &thread_xstream, || {
             // The other side waits for this report.
             let _ = report.send(Ok(()));
@@ -50,9 +50,15 @@ pub(crate) fn start(
 }
 
 /// What a thread needs before it can be an xstream.
-pub(crate) fn set_up(xstream: &XstreamShared) -> Result<AltStack, StartError> {
+pub(crate) fn set_up(core: &RuntimeCore, xstream: &XstreamShared) -> Result<AltStack, StartError> {
     let cpus = lock(&xstream.cpus).clone();
-    if !cpus.is_empty() {
+    if cpus.is_empty() {
+        // Who has made this thread may be bound itself, which threads inherit.
+        if current_binding().is_ok_and(|inherited| inherited != core.cpus) {
+            // If those are not to be had any more, these are as good.
+            let _ = bind_this_thread(&core.cpus);
+        }
+    } else {
         bind_this_thread(&cpus.into_iter().collect()).map_err(|source| {
             let what = "bind it to its processors";
             StartError::System { xstream: xstream.name.to_string(), what, source }

@@ -329,6 +329,46 @@ fn affinity_changes_between_units_and_survives_a_revival() {
     });
 }
 
+/// A change of the layout is made by a ULT as a rule, and threads inherit the processors of who
+/// starts them.
+#[test]
+fn who_adds_an_xstream_does_not_hand_its_own_binding_on() {
+    within(|| {
+        let allowed = thread_cpus();
+        let (first, last) = (allowed[0], *allowed.last().unwrap());
+        let bound = XstreamSpec::new("bound").pools(["p"]).cpubind(first);
+        let builder = Runtime::builder().pool(PoolSpec::new("p")).xstream(bound);
+        let runtime = builder.start().unwrap();
+        let own = runtime.clone();
+        let change = move || {
+            assert_eq!(thread_cpus(), [first]);
+            let add = |name: &str, spec: XstreamSpec| {
+                let pool = own.add_pool(PoolSpec::new(name)).unwrap();
+                (own.add_xstream(spec.pools([name])).unwrap(), pool)
+            };
+            let (_, pool) = add("elsewhere", XstreamSpec::new("elsewhere").cpubind(last));
+            assert_eq!(on(&pool, thread_cpus), [last]);
+            let (free, pool) = add("free", XstreamSpec::new("free"));
+            assert!(free.cpus().is_empty());
+            assert_eq!(on(&pool, thread_cpus), allowed);
+            free.join().unwrap();
+            free.revive().unwrap();
+            assert_eq!(on(&pool, thread_cpus), allowed, "nor when it is revived");
+            // Nor to a runtime of its own.
+            let x = XstreamSpec::new("x").pools(["free"]);
+            let y = XstreamSpec::new("y").pools(["bound"]).cpubind(last);
+            let pools = ["free", "bound"].map(PoolSpec::new);
+            let builder = pools.into_iter().fold(Runtime::builder(), |b, pool| b.pool(pool));
+            let other = builder.xstream(x).xstream(y).start().unwrap();
+            assert_eq!(on(&other.pool("free").unwrap(), thread_cpus), allowed);
+            assert_eq!(on(&other.pool("bound").unwrap(), thread_cpus), [last]);
+            other.shutdown().unwrap();
+        };
+        on(&runtime.pool("p").unwrap(), change);
+        runtime.shutdown().unwrap();
+    });
+}
+
 #[test]
 fn a_pattern_binds_xstreams_by_rank() {
     within(|| {
