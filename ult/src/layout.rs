@@ -96,7 +96,7 @@ impl Runtime {
         xstream.signal();
         if let Err(error) = xstream_thread::start(core, &xstream) {
             set_pools(core, &xstream, Vec::new());
-            xstream.set_state(State::Removed);
+            xstream.set_removed();
             return Err(error);
         }
         let (flags, _) = core.phase();

@@ -31,7 +31,7 @@ use crate::pools::earliest::EarliestPool;
 use crate::pools::fifo::FifoPool;
 use crate::pools::prio::PrioPool;
 use crate::shared::RuntimeCore;
-use crate::slot::{Slot, SlotShared};
+use crate::slot::{REMOVED, Slot, SlotShared};
 use crate::spawn::UltBuilder;
 use crate::stack::StackClass;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -309,6 +309,7 @@ pub(crate) struct PoolShared {
     /// The only xstream that serves the pool; null: none or several.
     pub(crate) sole: AtomicPtr<XstreamShared>,
     pub(crate) servers: Mutex<Vec<Arc<XstreamShared>>>,
+    /// One for each xstream that has served the pool, and one for all of those that were removed.
     slots: Mutex<Vec<Arc<SlotShared>>>,
     /// Units spawned by threads that do not serve this pool.
     pub(crate) foreign_created: AtomicU64,
@@ -385,11 +386,18 @@ impl PoolShared {
         matches!(self.queue, Queue::Object(_)) && self.sole.load(Relaxed) == home
     }
 
-    /// What a new slot of an xstream shows.
+    /// What a new slot of an xstream shows. A revived one counts on.
     pub(crate) fn add_slot(&self, xstream: usize) -> Arc<SlotShared> {
-        let slot = Arc::new(SlotShared { xstream, ..SlotShared::default() });
-        lock(&self.slots).push(slot.clone());
-        slot
+        slot_of(&mut lock(&self.slots), xstream)
+    }
+
+    /// An xstream that has left has been removed.
+    pub(crate) fn forget_xstream(&self, xstream: usize) {
+        let mut slots = lock(&self.slots);
+        if let Some(at) = slots.iter().position(|slot| slot.xstream == xstream) {
+            let slot = slots.swap_remove(at);
+            slot_of(&mut slots, REMOVED).take_over(&slot);
+        }
     }
 
     /// Calls `see` with what each xstream has counted.
@@ -448,6 +456,16 @@ impl PoolShared {
         stats.pushed = stats.created + stats.yields + stats.resumed + fired;
         stats
     }
+}
+
+/// That of an xstream, made if need be.
+fn slot_of(slots: &mut Vec<Arc<SlotShared>>, xstream: usize) -> Arc<SlotShared> {
+    if let Some(slot) = slots.iter().find(|slot| slot.xstream == xstream) {
+        return slot.clone();
+    }
+    let slot = Arc::new(SlotShared { xstream, ..SlotShared::default() });
+    slots.push(slot.clone());
+    slot
 }
 
 /// A handle to a pool of a [`Runtime`](crate::Runtime). Cheap to clone.

@@ -180,7 +180,7 @@ impl Xstream {
 
     /// Sleeps in `poll` on the eventfd and the descriptors of the idle waiters.
     fn poll(&self, limit: Option<Duration>) {
-        let mut fds = self.idle.take_poll_fds(&self.shared().eventfd);
+        let mut fds = self.idle.take_poll_fds(&self.eventfd);
         let limit = limit
             .map(timespec)
             .map(|limit| libc::timespec { tv_sec: limit.tv_sec, tv_nsec: limit.tv_nsec });
@@ -193,7 +193,7 @@ impl Xstream {
             if fds[0].revents != 0 {
                 let mut count = [0u8; 8];
                 // Non-blocking; an error means that it is already empty.
-                let _ = rustix::io::read(&self.shared().eventfd, &mut count);
+                let _ = rustix::io::read(&self.eventfd, &mut count);
             }
             self.idle.mark_polled(&fds);
         }

@@ -34,6 +34,23 @@ pub(crate) struct SlotShared {
     pub(crate) fired: AtomicU64,
 }
 
+/// [`SlotShared::xstream`] of what stands for all xstreams that have been removed.
+pub(crate) const REMOVED: usize = usize::MAX;
+
+impl SlotShared {
+    fn counters(&self) -> [&AtomicU64; 7] {
+        let Self { xstream: _, len: _, created, parked, yields, resumed, run_at_once, .. } = self;
+        [created, parked, yields, resumed, run_at_once, &self.finished, &self.fired]
+    }
+
+    /// Adds what another one has counted that counts no more.
+    pub(crate) fn take_over(&self, other: &Self) {
+        for (own, other) in self.counters().into_iter().zip(other.counters()) {
+            own.fetch_add(other.load(Relaxed), Relaxed);
+        }
+    }
+}
+
 /// Adds one to a counter that has one writer.
 #[inline]
 pub(crate) fn bump(counter: &AtomicU64) {

@@ -13,6 +13,7 @@
 //! it is that ULT's stack on which the command is carried out.
 
 use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
 use std::ptr;
 
 use crate::cancel::Why;
@@ -50,6 +51,8 @@ const CHAIN_MAX: u32 = 8;
 pub(crate) struct Xstream {
     pub(crate) core: Arc<RuntimeCore>,
     shared: Arc<XstreamShared>,
+    /// For its sleep in `poll`.
+    pub(crate) eventfd: Arc<OwnedFd>,
     /// What `shared` points to.
     me: *mut XstreamShared,
     /// The unit that runs now; none while the scheduler does.
@@ -98,6 +101,7 @@ impl Xstream {
         let stacks = StackCache::new(core.class, core.stack_cache_max);
         let spin = Spin::new(core.spin_max);
         Self {
+            eventfd: shared.eventfd().expect("one that was removed does not start"),
             me: Arc::as_ptr(&shared).cast_mut(),
             core,
             shared,

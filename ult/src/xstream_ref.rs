@@ -154,6 +154,12 @@ impl XstreamRef {
     /// they are not read at one moment.
     #[must_use]
     pub fn stats(&self) -> XstreamStats {
+        let stats = self.count();
+        // If it is removed meanwhile, these may lack something.
+        lock(&self.xstream.last_stats).unwrap_or(stats)
+    }
+
+    fn count(&self) -> XstreamStats {
         let mut stats = XstreamStats {
             sleeps: self.xstream.sleeps.load(Relaxed),
             slept: self.xstream.slept.total(|| self.core.diag.epoch.elapsed()),
@@ -392,7 +398,11 @@ impl XstreamRef {
         }
         self.check_orphans(|_| true)?;
         set_pools(&self.core, &self.xstream, Vec::new());
-        self.xstream.set_state(State::Removed);
+        // Before the pools forget it, so that nobody reads less.
+        let stats = self.stats();
+        *lock(&self.xstream.last_stats) = Some(stats);
+        self.core.all_pools().iter().for_each(|pool| pool.forget_xstream(self.xstream.index));
+        self.xstream.set_removed();
         Ok(())
     }
 
@@ -481,5 +491,36 @@ impl fmt::Debug for XstreamRef {
             .field("state", &self.state())
             .field("pools", &self.pools())
             .finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::pool::PoolSpec;
+    use crate::{Runtime, XstreamSpec};
+
+    #[test]
+    fn a_pool_does_not_count_apart_what_every_life_of_an_xstream_has_done() {
+        let x0 = XstreamSpec::new("x0").pools(["p"]);
+        let runtime = Runtime::builder().pool(PoolSpec::new("p")).xstream(x0).start().unwrap();
+        let pool = runtime.pool("p").unwrap();
+        let places = || {
+            let mut places = 0;
+            pool.pool.for_each_slot(|_| places += 1);
+            places
+        };
+        for _ in 0..5 {
+            let x = runtime.add_xstream(XstreamSpec::new("x").pools(["p"])).unwrap();
+            for _ in 0..5 {
+                pool.spawn(|| ()).unwrap().join().unwrap();
+                x.join().unwrap();
+                x.revive().unwrap();
+            }
+            assert!(places() <= 3, "that of `x0`, of `x`, and of those before");
+            x.remove().unwrap();
+        }
+        assert!(places() <= 2);
+        assert_eq!((pool.stats().finished, pool.total_len()), (25, 0));
+        runtime.shutdown().unwrap();
     }
 }

@@ -15,6 +15,7 @@ use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicIsize, AtomicU8, AtomicU64, AtomicUsize, fence};
 use crate::sync::{Arc, Mutex, lock, thread};
 use crate::xstream::Xstream;
+use crate::xstream_ref::XstreamStats;
 
 /// Something that an xstream does on its own stack, between units.
 pub(crate) type Request = Box<dyn FnOnce(&Xstream) + Send>;
@@ -58,7 +59,10 @@ pub(crate) struct XstreamShared {
     /// The last phase word that the xstream has seen.
     seen: AtomicU64,
     requests: Mutex<Vec<Request>>,
-    pub(crate) eventfd: OwnedFd,
+    /// For a wake from `poll`. `None`: it has been removed. One that runs has a count of its own.
+    eventfd: Mutex<Option<Arc<OwnedFd>>>,
+    /// What it had counted when it was removed.
+    pub(crate) last_stats: Mutex<Option<XstreamStats>>,
     pub(crate) name: Box<str>,
     pub(crate) index: usize,
     rank: AtomicUsize,
@@ -134,6 +138,7 @@ impl Slept {
 impl XstreamShared {
     pub(crate) fn new(name: &str, index: usize, rank: usize) -> io::Result<Self> {
         use rustix::event::{EventfdFlags, eventfd};
+        let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self {
             inbox: Inbox::new(),
             word: ParkWord::new(),
@@ -142,7 +147,8 @@ impl XstreamShared {
             lives_ended: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             requests: Mutex::new(Vec::new()),
-            eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            eventfd: Mutex::new(Some(Arc::new(eventfd))),
+            last_stats: Mutex::default(),
             name: name.into(),
             index,
             rank: AtomicUsize::new(rank),
@@ -199,6 +205,18 @@ impl XstreamShared {
 
     pub(crate) fn set_primary(&self) {
         self.primary.store(true, Relaxed);
+    }
+
+    /// The descriptor for its sleep; for its thread.
+    pub(crate) fn eventfd(&self) -> Option<Arc<OwnedFd>> {
+        lock(&self.eventfd).clone()
+    }
+
+    /// It has been removed: gives back what the system has for it. A wake that comes late, for a
+    /// sleep that is over, finds nothing to write to.
+    pub(crate) fn set_removed(&self) {
+        *lock(&self.eventfd) = None;
+        self.set_state(State::Removed);
     }
 
     pub(crate) fn is_removed(&self) -> bool {
@@ -293,8 +311,10 @@ impl XstreamShared {
             None => return false,
             Some(Bed::Futex) => self.word.wake_futex(),
             Some(Bed::Poll) => {
-                // Fails only when the counter is about to overflow; then it is readable anyway.
-                let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
+                if let Some(eventfd) = &*lock(&self.eventfd) {
+                    // Fails only when the counter is about to overflow; then it is readable anyway.
+                    let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
+                }
             }
         }
         true

@@ -160,6 +160,34 @@ fn thread_that_cannot_start_undoes_the_others() {
     assert!(output.status.success(), "{text}");
 }
 
+/// A service that grows and shrinks with its load does so for months.
+#[test]
+fn xstreams_that_come_and_go_leave_no_descriptor_open() {
+    const CYCLES: u64 = 1000;
+    if task().is_some() {
+        let limit = libc::rlimit { rlim_cur: 256, rlim_max: 256 };
+        // SAFETY: a valid limit for this process.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+        let (runtime, pool) = shared(1);
+        let own = runtime.add_pool(PoolSpec::new("own")).unwrap();
+        for _ in 0..CYCLES {
+            let x = runtime.add_xstream(XstreamSpec::new("x").pools(["p", "own"])).unwrap();
+            own.spawn(ult::yield_now).unwrap().join().unwrap();
+            x.remove().unwrap();
+            assert_eq!((x.stats().finished, x.stats().yields), (1, 1), "it can still be read");
+        }
+        let stats = own.stats();
+        assert_eq!((stats.created, stats.finished, stats.yields), (CYCLES, CYCLES, CYCLES));
+        assert_eq!((own.total_len(), own.len()), (0, 0));
+        assert_eq!(pool.spawn(|| 5).unwrap().join().unwrap(), 5);
+        runtime.remove_pool(&own).unwrap();
+        runtime.shutdown().unwrap();
+        return;
+    }
+    let output = run_child("xstreams_that_come_and_go_leave_no_descriptor_open", "cycles");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 fn resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
