@@ -316,14 +316,25 @@ impl Instance {
     ///
     /// Counterpart: `margo_get_num_pools`.
     pub fn pools(&self) -> Vec<PoolRef> {
+    /// The list with the xstreams: a child's are its parent's, who alone removes any. Their indices
+    /// are the same.
+    fn xstream_list(&self) -> Arc<Elastic> {
+        match self.inner().family.parent() {
+            Some(parent) => parent.xstream_list(),
+            None => self.elastic().clone(),
+        }
+    }
+
         self.elastic().pools()
     }
 
-    /// All xstreams, in the order of their indices.
+    /// All xstreams, in the order of their indices; of a child those of its parent.
     ///
     /// Counterpart: `margo_get_num_xstreams`.
     pub fn xstreams(&self) -> Vec<XstreamRef> {
-        self.elastic().table().xstreams.values().map(|entry| entry.xstream.clone()).collect()
+        let list = self.xstream_list();
+        let table = list.table();
+        table.xstreams.values().map(|entry| entry.xstream.clone()).collect()
     }
 
     /// The pool of that name. See [`find_pool`](Self::find_pool) for other ways to name one.
@@ -355,7 +366,8 @@ impl Instance {
         &self,
         key: impl Into<XstreamKey<'k>>,
     ) -> Result<XstreamInfo, ElasticityError> {
-        let table = self.elastic().table();
+        let list = self.xstream_list();
+        let table = list.table();
         let index = table.find_xstream(key.into())?;
         Ok(XstreamInfo { index, xstream: table.xstreams[&index].xstream.clone() })
     }
@@ -409,7 +421,7 @@ impl Instance {
         Ok(PoolHold { info, id, elastic: self.elastic().clone() })
     }
 
-    /// Keeps an xstream from being removed for as long as the value lives.
+    /// Keeps an xstream from being removed for as long as the value lives, also one of the parent.
     ///
     /// # Errors
     ///
@@ -422,7 +434,8 @@ impl Instance {
         key: impl Into<XstreamKey<'k>>,
         by: impl Into<String>,
     ) -> Result<XstreamHold, ElasticityError> {
-        let mut table = self.elastic().table();
+        let list = self.xstream_list();
+        let mut table = list.table();
         let index = table.find_xstream(key.into())?;
         let id = table.next_hold;
         table.next_hold += 1;
@@ -438,7 +451,7 @@ impl Instance {
         }
         entry.holds.insert(id, by.into());
         drop(table);
-        Ok(XstreamHold { info, id, elastic: self.elastic().clone() })
+        Ok(XstreamHold { info, id, elastic: list })
     }
 }
 

@@ -1,0 +1,54 @@
+//! What the checks before a change of the layout see: xstreams that were joined, children, holds,
+//! documents, callers that cannot wait.
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
+
+mod common;
+
+use common::bounded;
+use margo::{ElasticityError, Instance};
+
+fn text<T: std::fmt::Debug>(result: Result<T, ElasticityError>) -> String {
+    result.unwrap_err().to_string()
+}
+
+/// An instance with these pools beside `__primary__`, and an xstream for each pair of a name and
+/// the pools that it runs.
+fn started(pools: &[&str], xstreams: &[(&str, &[&str])]) -> Instance {
+    let pools = pools.iter().map(|name| serde_json::json!({ "name": name }));
+    let xstreams = xstreams
+        .iter()
+        .map(|(name, pools)| serde_json::json!({ "name": name, "scheduler": { "pools": pools } }));
+    let (pools, xstreams) = (pools.collect::<Vec<_>>(), xstreams.collect::<Vec<_>>());
+    let document = serde_json::json!({ "argobots": { "pools": pools, "xstreams": xstreams } });
+    margo::init(&document.to_string()).unwrap()
+}
+
+fn end(instance: &Instance) {
+    let own = instance.clone();
+    bounded("finalize", move || own.finalize_and_wait().unwrap());
+}
+
+#[test]
+fn a_child_holds_an_xstream_of_its_parent() {
+    let margo = started(&["p"], &[("x", &["p"]), ("y", &["p"])]);
+    let child = Instance::builder("na+sm://").parent(&margo).start().unwrap();
+    let grandchild = Instance::builder("na+sm://").parent(&child).start().unwrap();
+    for (instance, by) in [(&child, "the scrubber"), (&grandchild, "the collector")] {
+        let hold = instance.hold_xstream("x", by).unwrap();
+        let error = text(margo.remove_xstream("x"));
+        assert_eq!(error, format!("xstream `x` is in use by {by}"));
+        drop(hold);
+    }
+    margo.remove_xstream("x").unwrap();
+    // It is known nowhere any more, and one that comes is.
+    let new = r#"{ "name": "z", "scheduler": { "pools": ["p"] } }"#;
+    let z = margo.add_xstream_from_json(new).unwrap();
+    for instance in [&child, &grandchild] {
+        assert!(text(instance.find_xstream("x")).contains("no xstream `x`"));
+        assert!(text(instance.hold_xstream("x", "nobody")).contains("no xstream `x`"));
+        assert_eq!(instance.find_xstream("z").unwrap(), z);
+        assert_eq!(instance.xstreams(), margo.xstreams());
+    }
+    end(&margo);
+    assert!(child.is_finalized() && grandchild.is_finalized());
+}
