@@ -173,7 +173,7 @@ impl Instance {
         if priority != Priority::Normal && !knows_priorities {
             return Err(RegisterError::NoPriorities { rpc, pool: pool.name().to_owned() });
         }
-        if pool.xstreams().is_empty() {
+        if !self.is_served(pool) {
             let pool = pool.name();
             log!(
                 self.inner().log,

@@ -29,6 +29,31 @@ fn end(instance: &Instance) {
 }
 
 #[test]
+fn an_xstream_that_was_joined_runs_nothing() {
+    let margo = started(&["p", "q"], &[("x", &["p"]), ("y", &["q", "p"])]);
+    let [x, y] = ["x", "y"].map(|name| margo.find_xstream(name).unwrap().xstream);
+    let hold = margo.hold_pool("p", "a test").unwrap();
+    x.join().unwrap();
+    let error = text(margo.remove_xstream(&y));
+    assert!(error.contains("xstream `y` alone runs pool `p`"), "{error}");
+    let own = margo.clone();
+    bounded("a move", move || own.migrate_progress("p").unwrap());
+    bounded("a move back", {
+        let own = margo.clone();
+        move || own.migrate_progress("__primary__").unwrap()
+    });
+    y.join().unwrap();
+    let own = margo.clone();
+    let error = bounded("a move that cannot be", move || text(own.migrate_progress("p")));
+    assert_eq!(error, "pool `p` is run by no xstream: add one first");
+    y.revive().unwrap();
+    x.revive().unwrap();
+    margo.remove_xstream(&y).unwrap();
+    drop(hold);
+    end(&margo);
+}
+
+#[test]
 fn a_child_holds_an_xstream_of_its_parent() {
     let margo = started(&["p"], &[("x", &["p"]), ("y", &["p"])]);
     let child = Instance::builder("na+sm://").parent(&margo).start().unwrap();

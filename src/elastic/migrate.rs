@@ -31,10 +31,11 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// [`ElasticityError::Unserved`] when no xstream runs the pool, `PrivatePool`, `NoSuchPool`,
-    /// `OwnProgress`, `Closing`; `PoolInUse` when the progress ULT of another context is
-    /// there; `Description` when the layout would be one that `init` refuses; `NoStack` when the
-    /// system has no memory for its stack there. Progress goes on where it was then.
+    /// [`ElasticityError::Unserved`] when no xstream runs the pool (one that was joined does not),
+    /// `PrivatePool`, `NoSuchPool`, `OwnProgress`, `Closing`; `PoolInUse` when the progress ULT of
+    /// another context is there; `Description` when the layout would be one that `init` refuses;
+    /// `NoStack` when the system has no memory for its stack there. Progress goes on where it was
+    /// then.
     ///
     /// Counterpart: `margo_migrate_progress_loop`.
     pub fn migrate_progress<'k>(&self, to: impl Into<PoolKey<'k>>) -> Result<(), ElasticityError> {
@@ -99,7 +100,7 @@ impl Instance {
             let by = vec![format!("the progress ULT of context {other}")];
             return Err(ElasticityError::PoolInUse { pool, by });
         }
-        if !self.others_run(&to.pool, "") {
+        if !self.is_served(&to.pool) {
             return Err(ElasticityError::Unserved { pool });
         }
         if to.pool.access() == ult::Access::Private {

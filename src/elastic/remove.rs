@@ -257,7 +257,7 @@ impl Instance {
 
     /// Somebody may have begun to use a pool while its last xstream was leaving.
     fn warn_of_unserved_pools(&self) {
-        for pool in self.pools().iter().filter(|pool| pool.xstreams().is_empty()) {
+        for pool in self.pools().iter().filter(|pool| !self.is_served(pool)) {
             let Ok(users) = self.pool_users(pool) else { continue };
             if !users.is_empty() {
                 let (pool, by) = (pool.name(), users.join(", "));
@@ -297,13 +297,28 @@ impl Instance {
         Ok(())
     }
 
-    /// Whether an xstream that stays runs the pool, other than this one.
-    pub(super) fn others_run(&self, pool: &PoolRef, this: &str) -> bool {
-        let table = self.elastic().table();
-        let is_leaving = |name: &String| {
-            table.xstreams.values().any(|entry| entry.leaving && entry.xstream.name() == name)
+    /// Whether an xstream that runs, and stays, runs the pool, other than this one.
+    fn others_run(&self, pool: &PoolRef, this: &str) -> bool {
+        let leaving: Vec<_> = {
+            let list = self.xstream_list();
+            let table = list.table();
+            let leaving = table.xstreams.values().filter(|entry| entry.leaving);
+            leaving.map(|entry| entry.xstream.clone()).collect()
         };
-        pool.xstreams().iter().any(|name| name != this && !is_leaving(name))
+        // One that was joined still has its pools, for when it is revived.
+        let runs = |name: &String| {
+            let xstream = self.inner().runtime.xstream(name);
+            xstream.is_some_and(|xstream| {
+                matches!(xstream.state(), XstreamState::Running | XstreamState::Idle)
+                    && !leaving.contains(&xstream)
+            })
+        };
+        pool.xstreams().iter().any(|name| name != this && runs(name))
+    }
+
+    /// Whether an xstream runs the pool, and stays.
+    pub(crate) fn is_served(&self, pool: &PoolRef) -> bool {
+        self.others_run(pool, "")
     }
 
     /// Moves the units that wait in `from` and have not started to `to`, in their order. Returns
