@@ -4,9 +4,12 @@
 
 mod common;
 
-use common::bounded;
+use std::time::Duration;
+
+use common::log::listen;
 use common::process::{Service, asked};
-use margo::{ElasticityError, InitError, Instance, ProviderHandle, Rpc};
+use common::{PATIENCE, bounded};
+use margo::{ElasticityError, InitError, Instance, ProviderHandle, Rpc, TimerSpec};
 
 const CASE: &str = "MARGO_TEST_NO_STACK";
 const ECHO: Rpc<u32, u32> = Rpc::new("echo");
@@ -21,6 +24,7 @@ fn service_process() {
         "init" => init_says_so(),
         "child" => a_child_says_so(),
         "move" => progress_stays_where_it_is(),
+        "timers" => timers_go_on(),
         other => unreachable!("no case {other}"),
     }
 }
@@ -113,4 +117,50 @@ fn progress_stays_where_it_is() {
 #[test]
 fn progress_that_would_get_no_stack_elsewhere_stays_where_it_is() {
     run("move");
+}
+
+fn timers_go_on() {
+    let (sender, lost) = std::sync::mpsc::channel();
+    listen(tracing::Level::ERROR, move |event| {
+        let is_timers = event.fields().any(|field| field.name() == "timer");
+        // The first few are enough.
+        let _ = is_timers && sender.send(()).is_err();
+    });
+    let margo = margo::init("{}").unwrap();
+    let pool = format!(r#"{{ "name": "huge", "stack_bytes": {HUGE} }}"#);
+    let pool = margo.add_pool_from_json(&pool).unwrap().pool;
+    margo.add_xstream_from_json(r#"{ "scheduler": { "pools": ["huge"] } }"#).unwrap();
+    limit();
+    let timer = |name: &str| {
+        let (sender, ticks) = std::sync::mpsc::channel();
+        let spec = TimerSpec::new().pool(&pool).name(name);
+        let timer = margo.timer_with(spec, move |tick| _ = sender.send(tick.missed()));
+        (timer, ticks)
+    };
+    let heard = |lost: &std::sync::mpsc::Receiver<()>| lost.recv_timeout(PATIENCE).unwrap();
+    let (once, ran_once) = timer("once");
+    once.start(Duration::ZERO).unwrap();
+    heard(&lost);
+    // It is told after the state was looked at, under the same lock.
+    assert!(!once.is_armed());
+    once.start(Duration::from_secs(3600)).unwrap();
+    once.restart(Duration::ZERO).unwrap();
+    heard(&lost);
+    let (beats, ticks) = timer("beats");
+    beats.start_every(Duration::from_millis(1)).unwrap();
+    (0..3).for_each(|_| heard(&lost));
+    assert!(beats.is_armed());
+    set_limit(None);
+    assert!(ticks.recv_timeout(PATIENCE).unwrap() >= 3, "those without a stack were missed");
+    ticks.recv_timeout(PATIENCE).unwrap();
+    assert!(ran_once.try_recv().is_err());
+    once.start(Duration::ZERO).unwrap();
+    assert_eq!(ran_once.recv_timeout(PATIENCE).unwrap(), 0);
+    drop((once, beats));
+    end(&margo);
+}
+
+#[test]
+fn a_timer_whose_callback_gets_no_stack_goes_on() {
+    run("timers");
 }

@@ -14,7 +14,11 @@
 //! looks at `armed` only then, and if that is later, a new unit is made for the rest: a timer that
 //! is pushed out again and again keeps its unit. While the callback runs there is no unit; what was
 //! armed meanwhile gets one at the end of the run.
+//!
+//! A unit whose time has come and that gets no stack is dropped by its execution stream. That run is
+//! left out, and a periodic timer gets a unit for the next one ([`Fire`]).
 
+use std::cell::Cell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -60,6 +64,12 @@ impl Armed {
         let due = if missed == 0 { self.due } else { last };
         let due = due.checked_add(period).unwrap_or_else(|| after(period));
         Some(Self { due, period: self.period, missed: u64::try_from(missed).unwrap_or(u64::MAX) })
+    }
+
+    /// The same, if this run is left out as well.
+    fn without_this(&self, now: Instant) -> Option<Self> {
+        let next = self.next(now)?;
+        Some(Self { missed: self.missed + 1 + next.missed, ..next })
     }
 }
 
@@ -208,14 +218,21 @@ impl Shared {
         }
         state.changes += 1;
         state.armed = Some(armed);
-        self.cover(&mut state)
+        let old = self.cover(&mut state)?;
+        // Its closure is dropped here, and looks at the state.
+        drop(state);
+        if let Some(old) = old {
+            old.handle.cancel();
+        }
+        Ok(())
     }
 
-    /// Sees to a unit for what is armed, unless the callback runs.
-    fn cover(self: &Arc<Self>, state: &mut State) -> Result<(), TimerError> {
-        let Some(armed) = state.armed.filter(|_| state.runner.is_none()) else { return Ok(()) };
+    /// Sees to a unit for what is armed, unless the callback runs. Returns the one in the place of
+    /// which it stands, which can only be where a timer was armed anew.
+    fn cover(self: &Arc<Self>, state: &mut State) -> Result<Option<Unit>, TimerError> {
+        let Some(armed) = state.armed.filter(|_| state.runner.is_none()) else { return Ok(None) };
         if state.unit.as_ref().is_some_and(|unit| unit.due <= armed.due) {
-            return Ok(());
+            return Ok(None);
         }
         let pool = match self.home.pool() {
             Ok(pool) => pool,
@@ -226,24 +243,14 @@ impl Shared {
         };
         state.units += 1;
         let number = state.units;
-        let own = self.clone();
+        let fire = Fire { timer: Some(self.clone()), number };
         let builder = if self.inline { pool.tasklet() } else { pool.ult() };
-        let fire = move || {
-            // Not of whoever has armed it last, which may have been a handler long ago.
-            trace::begin_unit(0, None);
-            own.unit_due(number);
-        };
-        let spawned = builder.name(self.name.clone()).spawn_at(armed.due, fire);
+        let builder = builder.name(self.name.clone());
+        MAKES_UNIT.set(true);
+        let spawned = builder.spawn_at(armed.due, move || fire.fire());
+        MAKES_UNIT.set(false);
         match spawned {
-            Ok(handle) => {
-                // The closure of a unit that is cancelled is dropped here, which is a count less on
-                // this timer, whose owner is the caller.
-                let unit = Unit { number, due: armed.due, pool, handle };
-                if let Some(old) = state.unit.replace(unit) {
-                    old.handle.cancel();
-                }
-                Ok(())
-            }
+            Ok(handle) => Ok(state.unit.replace(Unit { number, due: armed.due, pool, handle })),
             Err(error) => {
                 state.armed = None;
                 Err(TimerError::Spawn(error))
@@ -331,6 +338,27 @@ impl Shared {
         self.end_run(callback, tick.wish, changes);
     }
 
+    /// A unit was dropped in place of being started, perhaps long after another one stands in its
+    /// place.
+    #[cold]
+    fn unit_lost(self: &Arc<Self>, number: u64) {
+        if self.process.is_other() {
+            return;
+        }
+        let mut state = self.state();
+        if state.unit.as_ref().is_none_or(|unit| unit.number != number) {
+            return;
+        }
+        state.unit = None;
+        let now = Instant::now();
+        if let Some(armed) = state.armed.filter(|armed| armed.due <= now) {
+            let timer = &*self.name;
+            log!(self.log, ERROR, timer, "no stack for the callback of a timer: it does not run");
+            state.armed = armed.without_this(now);
+        }
+        self.cover_or_log(&mut state);
+    }
+
     /// Takes the callback out if it is due.
     fn begin_run(self: &Arc<Self>, number: u64) -> Option<(Armed, Callback, u64)> {
         let mut state = self.state();
@@ -380,8 +408,40 @@ impl Shared {
 fn catch_up(armed: &mut Option<Armed>) {
     let now = Instant::now();
     if let Some(late) = armed.filter(|armed| armed.due <= now) {
-        let missed = |next: Armed| late.missed + 1 + next.missed;
-        *armed = late.next(now).map(|next| Armed { missed: missed(next), ..next });
+        *armed = late.without_this(now);
+    }
+}
+
+/// What a unit does when its time has come, started or not.
+struct Fire {
+    /// Until it starts.
+    timer: Option<Arc<Shared>>,
+    number: u64,
+}
+
+thread_local! {
+    /// Under the lock of a timer, this thread makes a unit for it. One that is dropped meanwhile is
+    /// that one, which was refused.
+    static MAKES_UNIT: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Fire {
+    fn fire(mut self) {
+        // Not of whoever has armed it last, which may have been a handler long ago.
+        trace::begin_unit(0, None);
+        if let Some(timer) = self.timer.take() {
+            timer.unit_due(self.number);
+        }
+    }
+}
+
+impl Drop for Fire {
+    fn drop(&mut self) {
+        if let Some(timer) = self.timer.take()
+            && !MAKES_UNIT.get()
+        {
+            timer.unit_lost(self.number);
+        }
     }
 }
 
