@@ -153,6 +153,16 @@ impl<P> Gate<P> {
         is_plain
     }
 
+    /// Into any gate, whether there is room or not: it has a place in another one.
+    pub(crate) fn enter_beyond(&self, peer: &Addr) {
+        if let Some(careful) = &self.careful {
+            careful.lock().count_in(&self.bounds, peer);
+            self.begun.0.count.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.enter_late();
+        }
+    }
+
     /// Goes into any gate, or waits there; `may_wait` is asked under the gate's lock.
     pub(crate) fn enter(&self, peer: &Addr, who: P, may_wait: impl Fn() -> bool) -> Entrance<P> {
         let Some(careful) = &self.careful else {

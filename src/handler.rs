@@ -129,6 +129,8 @@ fn go_on(inner: &Inner, mut todo: Vec<Next>) {
         match next {
             Next::AtGate(waiting) => pass(inner, waiting, &mut todo),
             Next::Inside(Waiting { request, registration, arrived, .. }) => {
+                let there = moved_on(inner, &registration, request.origin(), &mut todo);
+                let registration = there.unwrap_or(registration);
                 let Some(entry) = registration.data_as::<Entry>() else { continue };
                 if let Some(start) = Start::prepare(inner, entry) {
                     let (core, parts) = request.into_parts();
@@ -205,6 +207,26 @@ fn moved(next: Waiting) -> Next {
         Some(entry) if entry.gate.enter_late() => Next::Inside(next),
         _ => Next::AtGate(next),
     }
+}
+
+/// If the pool of a request has been removed, and its RPC had been moved to another one before:
+/// what it is registered with now. The place in the pool goes over.
+fn moved_on(
+    inner: &Inner,
+    registration: &Arc<Registration>,
+    peer: &Addr,
+    todo: &mut Vec<Next>,
+) -> Option<Arc<Registration>> {
+    let before = registration.data_as::<Entry>().filter(|before| before.pool.is_removed())?;
+    let now = inner.core.registered(registration.id())?;
+    let entry = now.data_as::<Entry>().filter(|entry| !entry.pool.is_removed())?;
+    // Not what was registered after it had been deregistered.
+    if !std::ptr::addr_eq(Arc::as_ptr(&before.run), Arc::as_ptr(&entry.run)) {
+        return None;
+    }
+    entry.gate.enter_beyond(peer);
+    todo.extend(before.gate.leave(Some(peer)).map(Next::Inside));
+    Some(now)
 }
 
 /// Refuses all that wait at gates: the instance shuts down.
@@ -311,9 +333,28 @@ impl Late {
 
 impl Drop for Late {
     fn drop(&mut self) {
-        // One that did not run answers.
-        drop(self.arrive());
+        if let Some(parts) = self.0.take() {
+            did_not_arrive(parts);
+        }
     }
+}
+
+/// One that did not run answers; unless its pool was removed just after the request had been given
+/// to it, and its RPC has another one.
+#[cold]
+fn did_not_arrive(parts: Parts) {
+    let (instance, (context, origin, _)) = (parts.instance.clone(), &parts.from);
+    let (inner, mut todo) = (instance.inner(), Vec::new());
+    let core = inner.context((*context).into()).0.clone();
+    let Some(registration) = moved_on(inner, &parts.registration, origin, &mut todo) else {
+        drop(Late(Some(parts)).arrive());
+        return;
+    };
+    let (_, origin, request) = parts.from;
+    let request = RequestHandle::of(core, origin, request);
+    todo.push(Next::Inside(Waiting { request, registration, in_own: true, arrived: None }));
+    go_on(inner, todo);
+    inner.shutdown.leave();
 }
 
 /// A handler that was admitted; counts it out when it ends, however it ends, unless its request was
@@ -436,5 +477,81 @@ fn leave(inner: &Inner, entry: &Entry, peer: &Addr) {
 pub(crate) fn give_back(inner: &Inner, places: &Registration, peer: &Addr) {
     if let Some(entry) = places.data_as::<Entry>() {
         leave(inner, entry, peer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use margo_config::{Admission, Overload, Pool, Xstream};
+    use ult::Semaphore;
+
+    use super::*;
+    use crate::{ProviderHandle, Rpc};
+
+    const HOLD: Rpc<u32, u32> = Rpc::new("hold");
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn add(service: &Instance, name: &str) -> PoolRef {
+        let pool = Pool::from_json(&format!(r#"{{ "name": "{name}" }}"#)).unwrap();
+        let pool = service.add_pool(pool).unwrap().pool;
+        let json = format!(r#"{{ "name": "{name}", "scheduler": {{ "pools": ["{name}"] }} }}"#);
+        service.add_xstream(Xstream::from_json(&json).unwrap()).unwrap();
+        pool
+    }
+
+    /// A request for which no unit could be made, because its pool was removed after it had been
+    /// let in there.
+    #[test]
+    fn a_request_in_hand_while_its_pool_is_removed_goes_where_its_rpc_went() {
+        let service = Instance::builder("na+sm://").start().unwrap();
+        let (from, to) = (add(&service, "from"), add(&service, "to"));
+        let (begun, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+        let (here, wait) = (begun.clone(), go.clone());
+        let wait = move |n| {
+            here.release(1);
+            wait.acquire(1).forget();
+            n
+        };
+        let bounds = Admission::new(1).overload(Overload::Wait);
+        service.serve(HOLD).pool(&from).admission(bounds).function(wait).unwrap();
+        let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+        let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+        let first = client.iforward(HOLD, &target, &1).unwrap();
+        begun.acquire(1).forget();
+        let second = client.iforward(HOLD, &target, &2).unwrap();
+        let inner = service.inner();
+        let waiting = loop {
+            if let Some(waiting) = inner.gates.give_back().pop() {
+                break waiting;
+            }
+            std::thread::yield_now();
+        };
+        go.release(1);
+        assert_eq!(first.wait_timeout(PATIENCE).unwrap().unwrap(), 1);
+        service.set_handler_pool(HOLD, ProviderId::DEFAULT, &to).unwrap();
+
+        // As `go_on`, between its look at the pool and the spawn.
+        let Waiting { request, registration, .. } = waiting;
+        let entry = registration.data_as::<Entry>().unwrap();
+        let own_gate = entry.own_gate.as_ref().unwrap();
+        own_gate.enter_beyond(request.origin());
+        entry.gate.enter_beyond(request.origin());
+        service.remove_xstream("from").unwrap();
+        service.remove_pool(&from).unwrap();
+        let start = Start::prepare(inner, entry).unwrap();
+        let (core, parts) = request.into_parts();
+        let RequestParts { origin, request, .. } = parts;
+        start.go(inner, core.id(), (origin, request), registration.clone(), None);
+
+        begun.acquire(1).forget();
+        assert_eq!(service.load(&to).unwrap().in_hand, 1);
+        go.release(1);
+        assert_eq!(second.wait_timeout(PATIENCE).unwrap().unwrap(), 2);
+        client.finalize_and_wait().unwrap();
+        service.finalize_and_wait().unwrap();
+        let places = [&entry.gate, own_gate].map(|gate| gate.load().in_hand);
+        assert_eq!((places, inner.shutdown.handlers()), ([0, 0], 0));
     }
 }

@@ -243,3 +243,38 @@ fn what_is_left_after_the_grace_period_is_answered_with_an_error() {
         pair.client.finalize_and_wait().unwrap();
     }
 }
+
+#[test]
+fn who_waits_goes_on_in_the_pool_to_which_its_rpc_was_moved() {
+    common::on_each(|pair| {
+        let service = &pair.service;
+        let [from, to] = ["from", "to"].map(|name| {
+            let pool = service.add_pool_from_json(&format!(r#"{{ "name": "{name}" }}"#)).unwrap();
+            let xstream =
+                format!(r#"{{ "name": "{name}", "scheduler": {{ "pools": ["{name}"] }} }}"#);
+            service.add_xstream_from_json(&xstream).unwrap();
+            pool.pool
+        });
+        let kept = Kept::default();
+        let bounds = Admission::new(1).overload(Overload::Wait);
+        service.serve(KEEP).pool(&from).admission(bounds).handler(keeping(&kept)).unwrap();
+        let waiting = || service.rpc_load(KEEP, ProviderId::DEFAULT).unwrap().waiting;
+        let before = start(&pair, 0..10);
+        until("all but one wait", || waiting() == 9);
+        service.set_handler_pool(KEEP, ProviderId::DEFAULT, &to).unwrap();
+        let after = start(&pair, 10..12);
+        until("all but one wait", || waiting() == 11);
+        service.remove_xstream("from").unwrap();
+        service.remove_pool(&from).unwrap();
+        for _ in 0..12 {
+            until_kept(&kept, 1);
+            answer_all(&kept);
+        }
+        assert_answered(before, 0..10);
+        assert_answered(after, 10..12);
+        until("all have left", || service.load(&to).unwrap().in_hand == 0);
+        let load = service.rpc_load(KEEP, ProviderId::DEFAULT).unwrap();
+        assert_eq!((load.in_hand, load.waiting, load.refused), (0, 0, 0));
+        pair.end();
+    });
+}
