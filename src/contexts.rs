@@ -51,19 +51,19 @@ impl Inner {
 
     /// The context for what the caller starts: the one whose progress ULT shares its execution
     /// stream, so that both talk without waking anybody; else one that goes with the execution
-    /// stream's rank; context 0 for other OS threads.
+    /// stream's index; context 0 for other OS threads.
     #[inline]
     pub(crate) fn core_here(&self) -> &Arc<Core<Token>> {
         if self.more_contexts.is_empty() { &self.core } else { self.core_near() }
     }
 
     fn core_near(&self) -> &Arc<Core<Token>> {
-        let Some(rank) = self.runtime.rank_here() else { return &self.core };
-        let here = |progress: &Progress| progress.rank() == rank;
+        let Some(xstream) = self.runtime.index_here() else { return &self.core };
+        let here = |progress: &Progress| progress.xstream() == xstream;
         let near = self.contexts().find(|(_, progress)| progress.is_some_and(here));
         match near {
             Some((core, _)) => core,
-            None => self.context(rank % (self.more_contexts.len() + 1)).0,
+            None => self.context(xstream % (self.more_contexts.len() + 1)).0,
         }
     }
 

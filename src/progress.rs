@@ -85,8 +85,8 @@ pub(crate) enum Token {
 #[derive(Debug)]
 pub(crate) struct Progress {
     unparker: Mutex<ult::Unparker>,
-    /// Of its execution stream, on which it stays until it moves.
-    rank: AtomicUsize,
+    /// Index of its execution stream, on which it stays until it moves.
+    xstream: AtomicUsize,
     /// Number of the ULT.
     ult: AtomicU64,
     asleep: AtomicBool,
@@ -161,10 +161,10 @@ impl Drop for Unstarted {
 
 impl Progress {
     /// Of the calling ULT.
-    pub(crate) fn new(rank: usize) -> Self {
+    pub(crate) fn new(xstream: usize) -> Self {
         Self {
             unparker: Mutex::new(ult::unparker()),
-            rank: AtomicUsize::new(rank),
+            xstream: AtomicUsize::new(xstream),
             ult: AtomicU64::new(own_number()),
             asleep: AtomicBool::new(false),
             orders: AtomicU8::new(0),
@@ -175,15 +175,15 @@ impl Progress {
     }
 
     /// The calling ULT takes the place of the one that has moved.
-    pub(crate) fn arrive(&self, rank: usize) {
+    pub(crate) fn arrive(&self, xstream: usize) {
         *lock(&self.unparker) = ult::unparker();
-        self.rank.store(rank, Ordering::Relaxed);
+        self.xstream.store(xstream, Ordering::Relaxed);
         self.ult.store(own_number(), Ordering::Relaxed);
     }
 
-    /// Rank of the execution stream that it runs on.
-    pub(crate) fn rank(&self) -> usize {
-        self.rank.load(Ordering::Relaxed)
+    /// Index of the execution stream that it runs on.
+    pub(crate) fn xstream(&self) -> usize {
+        self.xstream.load(Ordering::Relaxed)
     }
 
     /// Whether it waits for the network without polling.
@@ -293,7 +293,7 @@ impl Progress {
     /// On the progress ULT: yields. What callers have found meanwhile counts as found here.
     #[inline]
     fn yield_now(&self, patience: &mut Patience, seat: &mut Seat) {
-        let found = self.stand_in.while_yielding(self.rank());
+        let found = self.stand_in.while_yielding(self.xstream());
         if found > 0 {
             self.found(found, patience, seat);
         }
@@ -341,9 +341,9 @@ pub(crate) fn start(
             let _ = arrived.0.set(Err(MoveError::Closing));
             return;
         }
-        let rank = own.runtime.rank_here().unwrap_or_default();
-        let progress = place.get_or_init(|| Progress::new(rank));
-        progress.arrive(rank);
+        let xstream = own.runtime.index_here().unwrap_or_default();
+        let progress = place.get_or_init(|| Progress::new(xstream));
+        progress.arrive(xstream);
         own.elastic.progress_is_in(context, &destination);
         let _ = arrived.0.set(Ok(()));
         drop((arrived, destination));

@@ -15,7 +15,7 @@
 //!
 //! | state | owner |
 //! |---|---|
-//! | `StandIn::place` | written by the progress ULT; who finds its own rank there shares a thread with it |
+//! | `StandIn::place` | written by the progress ULT; who finds its own place there shares a thread with it |
 //! | the rest | that thread |
 
 use std::sync::Arc;
@@ -42,7 +42,8 @@ const PROGRESS_ALONE: usize = 1;
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct StandIn {
-    /// Where the progress ULT waits for its turn: one more than the rank of its execution stream;
+    /// Where the progress ULT waits for its turn: one more than the index of its execution
+    /// stream;
     /// 0: it does not, or for something else, too.
     place: AtomicUsize,
     /// Since then.
@@ -53,8 +54,8 @@ pub(crate) struct StandIn {
 impl StandIn {
     /// Yields. Callers may stand in meanwhile; what they have found. On the progress ULT.
     #[inline]
-    pub(crate) fn while_yielding(&self, rank: usize) -> usize {
-        self.place.store(rank + 1, Ordering::Relaxed);
+    pub(crate) fn while_yielding(&self, xstream: usize) -> usize {
+        self.place.store(xstream + 1, Ordering::Relaxed);
         let back = Back(self);
         ult::yield_now();
         drop(back);
@@ -67,11 +68,11 @@ impl StandIn {
         found
     }
 
-    /// Whether the caller, on the execution stream of this rank, may poll.
+    /// Whether the caller, on the execution stream of this index, may poll.
     #[inline]
-    fn may(&self, rank: Option<usize>) -> bool {
+    fn may(&self, xstream: Option<usize>) -> bool {
         let place = self.place.load(Ordering::Relaxed);
-        place != 0 && rank == Some(place - 1) && self.polls.load(Ordering::Relaxed) < POLLS_MAX
+        place != 0 && xstream == Some(place - 1) && self.polls.load(Ordering::Relaxed) < POLLS_MAX
     }
 
     /// The caller, who may, has polled and found so much; whether it may again.
@@ -105,7 +106,7 @@ impl Inner {
         let core = self.core_here();
         let (_, progress) = self.context(core.id().into());
         if let Some(progress) = progress.get()
-            && progress.stand_in.may(self.runtime.rank_here())
+            && progress.stand_in.may(self.runtime.index_here())
             // Where many call at once it ends here.
             && !others_wait(progress)
             && ult::stack_left() >= STACK_BYTES

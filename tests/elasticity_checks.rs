@@ -77,3 +77,20 @@ fn a_child_holds_an_xstream_of_its_parent() {
     end(&margo);
     assert!(child.is_finalized() && grandchild.is_finalized());
 }
+
+#[test]
+fn ranks_say_nothing_of_where_progress_runs() {
+    let margo = started(&["p"], &[("x", &["p"]), ("y", &["p"])]);
+    margo.remove_xstream("y").unwrap();
+    margo.migrate_progress("p").unwrap();
+    let y = r#"{ "name": "y", "scheduler": { "pools": ["p"] } }"#;
+    margo.add_xstream_from_json(y).unwrap();
+    let [x, y] = ["x", "y"].map(|name| margo.find_xstream(name).unwrap().xstream);
+    let of_x = x.rank();
+    x.set_rank(usize::MAX).unwrap();
+    y.set_rank(of_x).unwrap();
+    let error = text(margo.remove_xstream("x"));
+    assert_eq!(error, "xstream `x` is in use by the progress ULT of context 0");
+    margo.remove_xstream("y").unwrap();
+    end(&margo);
+}

@@ -273,9 +273,8 @@ impl Instance {
             return Err(ElasticityError::Primary { xstream });
         }
         let mut by = elastic.table().xstream_holds(info.index);
-        let rank = info.xstream.rank();
         for (context, (_, progress)) in inner.contexts().enumerate() {
-            if progress.is_some_and(|progress| progress.rank() == rank) {
+            if progress.is_some_and(|progress| progress.xstream() == info.xstream.index()) {
                 by.push(format!("the progress ULT of context {context}"));
             }
         }

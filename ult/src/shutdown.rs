@@ -78,6 +78,13 @@ impl Runtime {
     pub fn rank_here(&self) -> Option<usize> {
         current::xstream_in(&self.owner.core).map(|xstream| xstream.shared().rank())
     }
+
+    /// [`index`](crate::XstreamRef::index) of the xstream that the caller runs on, if it is one of
+    /// this runtime: which one it is, as ranks change and go to others.
+    #[must_use]
+    pub fn index_here(&self) -> Option<usize> {
+        current::xstream_in(&self.owner.core).map(|xstream| xstream.shared().index)
+    }
 }
 
 impl Owner {
