@@ -23,6 +23,12 @@ fn started(pools: &[&str], xstreams: &[(&str, &[&str])]) -> Instance {
     margo::init(&document.to_string()).unwrap()
 }
 
+/// A child whose progress runs in `p`.
+fn child_in_p(parent: &Instance) -> Instance {
+    let document = r#"{ "progress_pool": "p", "margo": { "address": "na+sm://" } }"#;
+    parent.init_child(document).unwrap()
+}
+
 fn end(instance: &Instance) {
     let own = instance.clone();
     bounded("finalize", move || own.finalize_and_wait().unwrap());
@@ -51,6 +57,22 @@ fn an_xstream_that_was_joined_runs_nothing() {
     margo.remove_xstream(&y).unwrap();
     drop(hold);
     end(&margo);
+}
+
+#[test]
+fn progress_of_a_child_keeps_its_xstream() {
+    let margo = started(&["p"], &[("x", &["p"])]);
+    let child = child_in_p(&margo);
+    margo.add_xstream_from_json(r#"{ "name": "y", "scheduler": { "pools": ["p"] } }"#).unwrap();
+    let expected = format!(
+        "xstream `x` is in use by the progress ULT of context 0 of child instance {}",
+        child.self_addr()
+    );
+    assert_eq!(text(margo.remove_xstream("x")), expected);
+    child.migrate_progress("__primary__").unwrap();
+    margo.remove_xstream("x").unwrap();
+    end(&margo);
+    assert!(child.is_finalized());
 }
 
 #[test]

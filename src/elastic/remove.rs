@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ult::{PoolRef, XstreamState};
+use ult::{PoolRef, XstreamRef, XstreamState};
 
 use super::{Elastic, ElasticityError, LEAVING, PoolKey, Table, XstreamKey};
 use crate::Instance;
@@ -90,10 +90,29 @@ fn users_outside(inner: &Inner, pool: &PoolRef) -> Vec<String> {
     users.extend(inner.timers.armed_in(pool));
     // Children hold the pools that they know, but may use others too.
     for child in inner.family.living() {
-        let of = format!(" of child instance {}", child.core.self_addr().uri());
+        let of = of_child(&child);
         users.extend(users_outside(&child, pool).into_iter().map(|user| user + &of));
     }
     users
+}
+
+/// The progress ULTs on an xstream, those of children included.
+fn progress_on(inner: &Inner, xstream: &XstreamRef) -> Vec<String> {
+    let mut there = Vec::new();
+    for (context, (_, progress)) in inner.contexts().enumerate() {
+        if progress.is_some_and(|progress| progress.xstream() == xstream.index()) {
+            there.push(format!("the progress ULT of context {context}"));
+        }
+    }
+    for child in inner.family.living() {
+        let of = of_child(&child);
+        there.extend(progress_on(&child, xstream).into_iter().map(|what| what + &of));
+    }
+    there
+}
+
+fn of_child(child: &Inner) -> String {
+    format!(" of child instance {}", child.core.self_addr().uri())
 }
 
 /// The RPCs whose handlers run in a pool.
@@ -203,7 +222,8 @@ impl Instance {
     ///
     /// - [`ElasticityError::Primary`]: `__primary__` stays.
     /// - [`ElasticityError::XstreamInUse`]: somebody holds it, or a progress ULT runs there; move
-    ///   that with [`migrate_progress`](Self::migrate_progress).
+    ///   that with [`migrate_progress`](Self::migrate_progress) of the instance whose it is, which
+    ///   may be a child.
     /// - [`ElasticityError::XstreamNeeded`]: it alone runs a pool that is in use.
     /// - [`ElasticityError::Remove`]: it did not come to an end, or units are left that are to
     ///   start later, and it goes on as before; or the caller runs on it.
@@ -273,11 +293,7 @@ impl Instance {
             return Err(ElasticityError::Primary { xstream });
         }
         let mut by = elastic.table().xstream_holds(info.index);
-        for (context, (_, progress)) in inner.contexts().enumerate() {
-            if progress.is_some_and(|progress| progress.xstream() == info.xstream.index()) {
-                by.push(format!("the progress ULT of context {context}"));
-            }
-        }
+        by.extend(progress_on(inner, &info.xstream));
         if !by.is_empty() {
             return Err(ElasticityError::XstreamInUse { xstream, by });
         }
