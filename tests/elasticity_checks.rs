@@ -5,7 +5,7 @@
 mod common;
 
 use common::bounded;
-use margo::{ElasticityError, Instance};
+use margo::{ConfigFlags, ElasticityError, Instance};
 
 fn text<T: std::fmt::Debug>(result: Result<T, ElasticityError>) -> String {
     result.unwrap_err().to_string()
@@ -98,6 +98,31 @@ fn a_child_holds_an_xstream_of_its_parent() {
     }
     end(&margo);
     assert!(child.is_finalized() && grandchild.is_finalized());
+}
+
+#[test]
+fn a_document_is_one_that_init_accepts_after_an_xstream_has_left() {
+    let margo = margo::init(
+        r#"{ "argobots": { "pools": [ { "name": "work" } ],
+                 "xstreams": [ { "name": "w", "scheduler": { "pools": ["work"] } } ] },
+             "margo": { "providers": [
+                 { "type": "kv", "name": "a", "provider_id": 7, "pool": "work" } ] } }"#,
+    )
+    .unwrap();
+    // Nobody has started that provider, so nothing holds the pool.
+    margo.remove_xstream("w").unwrap();
+    let next = margo::init(&margo.config().to_json()).unwrap();
+    assert_eq!(next.config().argobots, margo.config().argobots);
+    end(&next);
+    margo.add_pool_from_json(r#"{ "name": "other" }"#).unwrap();
+    let new = r#"{ "name": "o", "scheduler": { "pools": ["other"] } }"#;
+    margo.add_xstream_from_json(new).unwrap();
+    // Once the pool is run again it is the provider's as before.
+    let new = r#"{ "name": "w", "scheduler": { "pools": ["work"] } }"#;
+    margo.add_xstream_from_json(new).unwrap();
+    let config = margo.config_as(ConfigFlags { use_names: true, ..ConfigFlags::default() });
+    assert_eq!(config.margo.providers[0].pool, Some("work".into()));
+    end(&margo);
 }
 
 #[test]

@@ -9,9 +9,29 @@ use super::{Elastic, ElasticityError, PoolEntry, PoolInfo, PoolKey, XstreamEntry
 use crate::error::LayoutErrors;
 use crate::home::{Landlord, described_xstream};
 use crate::instance::Inner;
-use crate::log::log;
+use crate::log::{Log, log};
 use crate::monitor::LifeEvent;
 use crate::{InitError, Instance, Layout};
+
+/// References by name, which do not change with what is added or removed.
+const NAMES: ConfigFlags = ConfigFlags { use_names: true, hide_external: false };
+
+/// What `after` comes to, if `init` accepts it. Warnings that `before` does not deserve are logged,
+/// except about paths that are `expected`.
+fn check(
+    log: &Log,
+    before: &Config,
+    after: &Config,
+    expected: impl Fn(&str) -> bool,
+) -> Result<Resolved, Errors> {
+    let known = before.resolve(&|_| None).map(|before| before.warnings).unwrap_or_default();
+    let after = after.resolve(&|_| None)?;
+    let is_new = |warning: &&Warning| !known.contains(warning) && !expected(&warning.path);
+    for warning in after.warnings.iter().filter(is_new) {
+        log!(log, WARN, "{warning}");
+    }
+    Ok(after)
+}
 
 impl Elastic {
     /// What the document comes to with this change, if it is still a document that `init` accepts.
@@ -22,17 +42,31 @@ impl Elastic {
         expected: &str,
         change: impl FnOnce(&mut Config),
     ) -> Result<Resolved, Errors> {
-        let names = ConfigFlags { use_names: true, ..ConfigFlags::default() };
-        let mut document = self.document(&inner.resolved, names, Part::All);
-        let before = document.resolve(&|_| None);
-        change(&mut document);
-        let after = document.resolve(&|_| None)?;
-        let known = before.map(|before| before.warnings).unwrap_or_default();
-        let is_new = |warning: &&Warning| !known.contains(warning) && warning.path != expected;
-        for warning in after.warnings.iter().filter(is_new) {
-            log!(inner.log, WARN, "{warning}");
-        }
-        Ok(after)
+        let before = self.document(&inner.resolved, NAMES, Part::All);
+        let mut after = before.clone();
+        change(&mut after);
+        check(&inner.log, &before, &after, |path| path == expected)
+    }
+
+    /// The same for the document without this xstream.
+    pub(super) fn check_without(&self, inner: &Inner, left: &XstreamInfo) -> Result<(), Errors> {
+        let before = self.document(&inner.resolved, NAMES, Part::All);
+        let after = self.document(&inner.resolved, NAMES, Part::Without(left.index));
+        // That no xstream runs them any more is no news.
+        let pools = before.argobots.pools.iter().enumerate();
+        let alone = |name: &str| {
+            let is_run = |xstream: &Xstream| {
+                let pools = xstream.scheduler.iter().flat_map(|scheduler| &scheduler.pools);
+                pools.into_iter().any(|pool| *pool == name.into())
+            };
+            !after.argobots.xstreams.iter().any(is_run)
+        };
+        let left_alone: Vec<_> = pools
+            .filter(|(_, pool)| pool.name.as_deref().is_some_and(alone))
+            .map(|(place, _)| format!("argobots.pools[{place}]"))
+            .collect();
+        check(&inner.log, &before, &after, |path| left_alone.iter().any(|pool| pool == path))?;
+        Ok(())
     }
 
     /// `__pool_7__` for index 7, or the next number that is free.

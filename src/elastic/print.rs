@@ -14,6 +14,8 @@ use crate::instance::Inner;
 pub(super) enum Part {
     /// Everything: to check the whole, or because the layout is left out afterwards.
     All,
+    /// Everything but this xstream, given by its index.
+    Without(usize),
     /// Without pools that a document has no words for, or all that the program made itself.
     Printed { hide_external: bool },
 }
@@ -40,8 +42,19 @@ impl Table {
         let place = |index: usize| places.get(&index).copied();
         // Of what had this place at the start.
         let place_now = |before: usize| place(start.pools[before].index);
+        // By the pools themselves: a child has no list of the xstreams that came after it.
+        let left = match part {
+            Part::Without(xstream) => self.xstreams.get(&xstream).map(|left| left.xstream.name()),
+            Part::All | Part::Printed { .. } => None,
+        };
+        let is_run = |place: &usize| {
+            let pool = self.pools.values().nth(*place);
+            pool.is_some_and(|entry| {
+                entry.pool.xstreams().iter().any(|name| Some(name.as_str()) != left)
+            })
+        };
         let hidden = |external: bool, unspeakable: bool| match part {
-            Part::All => false,
+            Part::All | Part::Without(_) => false,
             Part::Printed { hide_external } => unspeakable || (external && hide_external),
         };
 
@@ -60,6 +73,7 @@ impl Table {
         now.xstreams = self
             .xstreams
             .iter()
+            .filter(|(index, _)| !matches!(part, Part::Without(left) if left == **index))
             .map(|(index, entry)| {
                 let mut about = entry.about.clone();
                 about.index = *index;
@@ -80,8 +94,8 @@ impl Table {
         now.admission.pools =
             bounds.filter_map(|(pool, bounds)| Some((place_now(pool)?, bounds))).collect();
         for provider in &mut now.providers {
-            // One that was never started, or has ended, does not keep its pool.
-            provider.pool = place_now(provider.pool).unwrap_or(rpc_pool);
+            // One that was never started, or has ended, keeps neither its pool nor who runs that.
+            provider.pool = place_now(provider.pool).filter(is_run).unwrap_or(rpc_pool);
         }
         now
     }

@@ -227,6 +227,7 @@ impl Instance {
     /// - [`ElasticityError::XstreamNeeded`]: it alone runs a pool that is in use.
     /// - [`ElasticityError::Remove`]: it did not come to an end, or units are left that are to
     ///   start later, and it goes on as before; or the caller runs on it.
+    /// - [`ElasticityError::Description`]: the layout without it would be one that `init` refuses.
     /// - [`ElasticityError::NoSuchXstream`], [`ElasticityError::Closing`].
     ///
     /// Counterpart: `margo_remove_xstream`.
@@ -240,6 +241,7 @@ impl Instance {
             let info = self.find_xstream(key)?;
             let external = elastic.table().xstreams[&info.index].about.external;
             self.check_xstream_is_free(&info)?;
+            elastic.check_without(self.inner(), &info)?;
             let by = elastic.table().xstream_leaves(info.index);
             if !by.is_empty() {
                 let xstream = info.name().to_owned();
