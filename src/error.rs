@@ -73,6 +73,11 @@ pub enum InitError {
     /// forked this one off.
     #[error("the parent instance is shutting down, or belongs to the parent of this process")]
     ParentClosing,
+    /// A tasklet, such as the inline callback of a timer, must not wait, and here it would be for
+    /// the runtime that it runs in: for the progress ULT of a child, or of an instance in a
+    /// [runtime](crate::InstanceBuilder::runtime) of the program's.
+    #[error("a tasklet must not wait for the start of an instance in its own runtime; use a ULT")]
+    Inline,
     /// A pool of the parent, or of the program's runtime, was removed meanwhile.
     #[error("pool `{pool}`, in which the instance was to run, has been removed")]
     PoolGone {

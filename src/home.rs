@@ -55,7 +55,10 @@ impl Home {
 
     /// The document with the layout that it is for.
     pub(crate) fn complete<'c>(&self, config: &'c Config) -> Result<Cow<'c, Config>, InitError> {
+        let waits_for = |runtime: &Runtime| ult::is_tasklet() && runtime.is_current();
         match self {
+            Self::Parent(parent) if waits_for(parent.runtime()) => Err(InitError::Inline),
+            Self::Program(runtime) if waits_for(runtime) => Err(InitError::Inline),
             Self::Own => Ok(config.with_places_as_indices()),
             Self::Parent(parent) => Ok(Cow::Owned(child::adopt(config, parent)?)),
             Self::Program(runtime) => Ok(Cow::Owned(config.with_layout_of(&describe(runtime))?)),

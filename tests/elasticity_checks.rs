@@ -5,7 +5,7 @@
 mod common;
 
 use common::bounded;
-use margo::{ConfigFlags, ElasticityError, Instance};
+use margo::{ConfigFlags, ElasticityError, InitError, Instance};
 
 fn text<T: std::fmt::Debug>(result: Result<T, ElasticityError>) -> String {
     result.unwrap_err().to_string()
@@ -122,6 +122,28 @@ fn a_document_is_one_that_init_accepts_after_an_xstream_has_left() {
     margo.add_xstream_from_json(new).unwrap();
     let config = margo.config_as(ConfigFlags { use_names: true, ..ConfigFlags::default() });
     assert_eq!(config.margo.providers[0].pool, Some("work".into()));
+    end(&margo);
+}
+
+#[test]
+fn a_tasklet_is_told_that_it_cannot_wait_for_a_change() {
+    let margo = started(&["p"], &[("x", &["p"])]);
+    let own = margo.clone();
+    let tasklet = margo.progress_pool().tasklet().spawn(move || {
+        let changes = [
+            own.migrate_progress("p"),
+            own.remove_xstream("x"),
+            own.add_pool_from_json("{}").map(drop),
+            own.transfer_pool_content("p", "__primary__").map(drop),
+        ];
+        let child = own.init_child(r#"{ "margo": { "address": "na+sm://" } }"#);
+        (changes, child.unwrap_err())
+    });
+    let (changes, child) = bounded("a tasklet", move || tasklet.unwrap().join().unwrap());
+    for change in changes {
+        assert!(matches!(change, Err(ElasticityError::Inline)), "{change:?}");
+    }
+    assert!(matches!(child, InitError::Inline), "{child}");
     end(&margo);
 }
 

@@ -259,9 +259,13 @@ impl Instance {
 
     /// Begins a change; none once the end has begun.
     pub(super) fn change(&self) -> Result<ult::MutexGuard<'_, ()>, ElasticityError> {
-        // Before the lock, which may be held for ever in a child process.
+        // Before the lock, which may be held for ever in a child process. And who waits for it may
+        // be in the way of who has it, for whom an xstream has to run something.
         if self.inner().is_forked() {
             return Err(ElasticityError::Forked);
+        }
+        if ult::is_tasklet() {
+            return Err(ElasticityError::Inline);
         }
         let turn = self.elastic().hold_still();
         if self.is_finalizing() { Err(ElasticityError::Closing) } else { Ok(turn) }

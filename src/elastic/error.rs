@@ -148,6 +148,10 @@ pub enum ElasticityError {
         /// Stack size of its ULTs, bytes.
         bytes: usize,
     },
+    /// A tasklet, such as the inline callback of a timer, must not wait, and a change of the layout
+    /// waits for xstreams and for other changes.
+    #[error("a tasklet must not wait for a change of pools, xstreams or progress; use a ULT")]
+    Inline,
     /// [`finalize`](crate::Instance::finalize) has begun.
     #[error("the instance is shutting down")]
     Closing,

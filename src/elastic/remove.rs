@@ -355,6 +355,9 @@ impl Instance {
         if self.inner().is_forked() {
             return Err(ElasticityError::Forked);
         }
+        if ult::is_tasklet() {
+            return Err(ElasticityError::Inline);
+        }
         let _one_at_a_time = self.elastic().hold_still();
         let (from, to) = (self.find_pool(from)?, self.find_pool(to)?);
         Ok(from.pool.move_all_to(&to.pool)?)
