@@ -13,7 +13,7 @@ use margo_config::{
 };
 use ult::{Runtime, XstreamRef, XstreamState};
 
-use crate::elastic::described;
+use crate::elastic::{described, listed};
 use crate::log::{Log, log};
 use crate::{InitError, Instance, InstanceBuilder, child};
 
@@ -118,7 +118,7 @@ fn describe(runtime: &Runtime) -> Config {
 
 /// What a document would say of an xstream; its scheduler may be one of the program's own.
 pub(crate) fn described_xstream(xstream: &XstreamRef) -> Xstream {
-    let cpus = xstream.cpus().into_iter().filter_map(|cpu| u32::try_from(cpu).ok()).collect();
+    let cpus = listed(&xstream.cpus());
     let pools = xstream.pools().iter().map(|pool| pool.as_str().into()).collect();
     Xstream {
         name: Some(xstream.name().to_owned()),

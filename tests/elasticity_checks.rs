@@ -5,7 +5,8 @@
 mod common;
 
 use common::bounded;
-use margo::{ConfigFlags, ElasticityError, InitError, Instance};
+use margo::config::Affinity;
+use margo::{ConfigFlags, ElasticityError, InitError, Instance, ult};
 
 fn text<T: std::fmt::Debug>(result: Result<T, ElasticityError>) -> String {
     result.unwrap_err().to_string()
@@ -161,5 +162,25 @@ fn ranks_say_nothing_of_where_progress_runs() {
     let error = text(margo.remove_xstream("x"));
     assert_eq!(error, "xstream `x` is in use by the progress ULT of context 0");
     margo.remove_xstream("y").unwrap();
+    end(&margo);
+}
+
+#[test]
+fn the_document_says_where_an_xstream_was_bound_since() {
+    let margo = started(&["p"], &[("x", &["p"])]);
+    let cpu = ult::Topology::get().unwrap().allowed().iter().last().unwrap();
+    let affinity = |margo: &Instance| {
+        let xstreams = margo.config().argobots.xstreams;
+        let x = xstreams.iter().find(|x| x.name.as_deref() == Some("x")).unwrap();
+        (x.cpubind, x.affinity.clone())
+    };
+    let before = affinity(&margo);
+    margo.find_xstream("x").unwrap().xstream.set_affinity(&[cpu]).unwrap();
+    let listed = Affinity::Cpus(vec![u32::try_from(cpu).unwrap()]);
+    assert_ne!(before.1, listed);
+    assert_eq!(affinity(&margo).1, listed);
+    let next = margo::init(&margo.config().to_json()).unwrap();
+    assert_eq!(next.find_xstream("x").unwrap().xstream.cpus(), [cpu]);
+    end(&next);
     end(&margo);
 }

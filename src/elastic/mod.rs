@@ -42,6 +42,7 @@ use ult::{PoolRef, Runtime, XstreamRef};
 
 pub(crate) use self::change::described;
 pub use self::error::ElasticityError;
+pub(crate) use self::print::listed;
 use crate::Instance;
 
 /// The pools and xstreams of an instance.
@@ -76,6 +77,8 @@ struct PoolEntry {
 struct XstreamEntry {
     xstream: XstreamRef,
     about: ResolvedXstream,
+    /// What that came to: the processors to which it was bound.
+    cpus: Vec<usize>,
     holds: BTreeMap<u64, String>,
     leaving: bool,
 }
@@ -256,7 +259,8 @@ impl PoolEntry {
 
 impl XstreamEntry {
     fn new(about: ResolvedXstream, xstream: XstreamRef) -> Self {
-        Self { xstream, about, holds: BTreeMap::new(), leaving: false }
+        let cpus = xstream.cpus();
+        Self { xstream, about, cpus, holds: BTreeMap::new(), leaving: false }
     }
 }
 
@@ -312,10 +316,6 @@ impl Instance {
         &self.inner().elastic
     }
 
-    /// All pools, in the order of their indices.
-    ///
-    /// Counterpart: `margo_get_num_pools`.
-    pub fn pools(&self) -> Vec<PoolRef> {
     /// The list with the xstreams: a child's are its parent's, who alone removes any. Their indices
     /// are the same.
     fn xstream_list(&self) -> Arc<Elastic> {
@@ -325,6 +325,10 @@ impl Instance {
         }
     }
 
+    /// All pools, in the order of their indices.
+    ///
+    /// Counterpart: `margo_get_num_pools`.
+    pub fn pools(&self) -> Vec<PoolRef> {
         self.elastic().pools()
     }
 

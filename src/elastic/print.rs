@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use margo_config::{Config, ConfigFlags, Resolved};
+use margo_config::{Affinity, Config, ConfigFlags, Resolved, ResolvedXstream};
 
-use super::{Elastic, Table};
+use super::{Elastic, Table, XstreamEntry};
 use crate::Instance;
 use crate::home::Landlord;
 use crate::instance::Inner;
@@ -75,7 +75,7 @@ impl Table {
             .iter()
             .filter(|(index, _)| !matches!(part, Part::Without(left) if left == **index))
             .map(|(index, entry)| {
-                let mut about = entry.about.clone();
+                let mut about = entry.about_now();
                 about.index = *index;
                 let pools = entry.xstream.pools();
                 about.pools =
@@ -99,6 +99,24 @@ impl Table {
         }
         now
     }
+}
+
+impl XstreamEntry {
+    /// As in a document, with the processors that it has been bound to since.
+    fn about_now(&self) -> ResolvedXstream {
+        let mut about = self.about.clone();
+        let cpus = self.xstream.cpus();
+        if cpus != self.cpus {
+            about.cpubind = None;
+            about.affinity = Affinity::Cpus(listed(&cpus));
+        }
+        about
+    }
+}
+
+/// Processors as the document has them.
+pub(crate) fn listed(cpus: &[usize]) -> Vec<u32> {
+    cpus.iter().filter_map(|cpu| u32::try_from(*cpu).ok()).collect()
 }
 
 /// A size as the document has it.
