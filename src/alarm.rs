@@ -8,11 +8,11 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use ult::TimerHandle;
+use ult::{PoolRef, TimerHandle};
 
 use crate::Instance;
-use crate::call::pool_for_units;
-use crate::log::log;
+use crate::call::may_spawn;
+use crate::log::{Log, log};
 
 /// Of one operation.
 #[derive(Default)]
@@ -33,23 +33,39 @@ impl Alarm {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has `ring` called at that time. Once is enough: further ones change nothing.
-    pub(crate) fn set(
+    /// Has what `ring` makes called at that time. Once is enough: further ones change nothing.
+    pub(crate) fn set<F: FnOnce() + Send + 'static>(
         &self,
         instance: &Instance,
         at: Instant,
-        ring: impl FnOnce() + Send + 'static,
+        ring: impl Fn() -> F,
+    ) {
+        let pools = [instance.progress_pool(), instance.rpc_pool()].into_iter();
+        let pools = pools.chain(std::iter::once_with(|| instance.pools()).flatten());
+        self.set_in(&instance.inner().log, pools.filter(may_spawn), at, ring);
+    }
+
+    /// In the first of these pools that takes it: progress may just have moved, and its pool have
+    /// been removed.
+    fn set_in<F: FnOnce() + Send + 'static>(
+        &self,
+        log: &Log,
+        pools: impl Iterator<Item = PoolRef>,
+        at: Instant,
+        ring: impl Fn() -> F,
     ) {
         let mut state = self.state();
         if !matches!(*state, State::Off) {
             return;
         }
-        let pools = [instance.progress_pool(), instance.rpc_pool()];
-        let Some(pool) = pool_for_units(instance, pools) else { return };
-        match pool.tasklet().name("margo deadline").spawn_at(at, ring) {
-            Ok(timer) => *state = State::Set(timer),
-            // Only when the runtime ends, and then all operations have.
-            Err(error) => log!(instance.inner().log, DEBUG, %error, "no alarm for an operation"),
+        for pool in pools {
+            match pool.tasklet().name("margo deadline").spawn_at(at, ring()) {
+                Ok(timer) => {
+                    *state = State::Set(timer);
+                    return;
+                }
+                Err(error) => log!(log, DEBUG, %error, "no alarm for an operation there"),
+            }
         }
     }
 
@@ -59,5 +75,29 @@ impl Alarm {
         if let State::Set(timer) = state {
             timer.cancel();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn an_alarm_goes_off_although_the_pool_that_it_was_for_has_just_been_removed() {
+        let own = crate::init("{}").unwrap();
+        let gone = own.add_pool_from_json("{}").unwrap().pool;
+        own.remove_pool(&gone).unwrap();
+        let (sender, rang) = mpsc::channel();
+        let alarm = Alarm::default();
+        let pools = [gone, own.rpc_pool()].into_iter();
+        alarm.set_in(&own.inner().log, pools, Instant::now(), || {
+            let sender = sender.clone();
+            move || sender.send(()).unwrap()
+        });
+        rang.recv_timeout(Duration::from_secs(60)).unwrap();
+        own.finalize_and_wait().unwrap();
     }
 }

@@ -95,11 +95,13 @@ impl BulkCall {
     /// Sees to it that it ends at its deadline, whether or not anybody waits.
     pub(crate) fn set_alarm(self: &Arc<Self>, instance: &Instance, op: OpRef) {
         let Some(timed) = self.timed.as_ref().filter(|_| !self.done.is_ready()) else { return };
-        // Not a count of the instance, which ends its transfers before it ends.
-        let (call, inner) = (Arc::downgrade(self), Arc::downgrade(instance.inner()));
-        timed.alarm.set(instance, timed.term.at, move || {
-            if let Some((call, inner)) = call.upgrade().zip(inner.upgrade()) {
-                call.give_up(&inner, op, GaveUp::TimedOut);
+        timed.alarm.set(instance, timed.term.at, || {
+            // Not a count of the instance, which ends its transfers before it ends.
+            let (call, inner) = (Arc::downgrade(self), Arc::downgrade(instance.inner()));
+            move || {
+                if let Some((call, inner)) = call.upgrade().zip(inner.upgrade()) {
+                    call.give_up(&inner, op, GaveUp::TimedOut);
+                }
             }
         });
     }

@@ -239,11 +239,13 @@ impl Call {
     pub(crate) fn set_alarm(this: &Shared<Self>, instance: &Instance, op: OpRef) {
         let Some(extra) = this.extra.as_ref().filter(|_| !this.is_over()) else { return };
         let Some(due) = extra.due else { return };
-        // Not a count of the instance, which ends its calls before it ends.
-        let (call, inner) = (Shared::downgrade(this), Arc::downgrade(instance.inner()));
-        extra.alarm.set(instance, due, move || {
-            if let Some((call, inner)) = call.upgrade().zip(inner.upgrade()) {
-                call.time_out(&inner, op);
+        extra.alarm.set(instance, due, || {
+            // Not a count of the instance, which ends its calls before it ends.
+            let (call, inner) = (Shared::downgrade(this), Arc::downgrade(instance.inner()));
+            move || {
+                if let Some((call, inner)) = call.upgrade().zip(inner.upgrade()) {
+                    call.time_out(&inner, op);
+                }
             }
         });
     }

@@ -8,17 +8,49 @@ use std::time::Duration;
 use na::shared::{Shared, Vacant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use ult::PoolRef;
 
 use crate::call::{Call, Callback, Site, Term, pool_for_units};
 use crate::log::log;
 use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc, trace};
+
+fn pool_for_callbacks(instance: &Instance) -> Option<PoolRef> {
+    pool_for_units(instance, [instance.rpc_pool(), instance.progress_pool()])
+}
+
+/// A callback that is called once, also if there is no memory for the stack of its ULT: then it is
+/// a tasklet.
+struct Called<F: FnOnce(Shared<Call>, Instance) + Send + 'static>(
+    Option<(&'static str, Shared<Call>, Instance, F)>,
+);
+
+impl<F: FnOnce(Shared<Call>, Instance) + Send + 'static> Called<F> {
+    fn run(mut self) {
+        if let Some((_, call, instance, run)) = self.0.take() {
+            run(call, instance);
+        }
+    }
+}
+
+impl<F: FnOnce(Shared<Call>, Instance) + Send + 'static> Drop for Called<F> {
+    fn drop(&mut self) {
+        let Some((name, call, instance, run)) = self.0.take() else { return };
+        let log = instance.inner().log.clone();
+        let Some(pool) = pool_for_callbacks(&instance) else { return };
+        let spawned = pool.tasklet().name(name).spawn_detached(move || run(call, instance));
+        if let Err(error) = spawned {
+            log!(log, ERROR, rpc = name, %error, "no unit for the callback of a call");
+        }
+    }
+}
 
 impl Instance {
     /// Starts a call of `rpc` at `to` with `args`, and returns when the arguments have been
     /// encoded. When the call is over, `callback` is called once with its result.
     ///
     /// It runs as a ULT of its own in the default handler pool, so it may wait, make further calls,
-    /// and take its time. If it panics, that is logged and concerns nobody else. It is called on
+    /// and take its time; only if there is no memory for its stack it is a tasklet, in which what
+    /// would wait for the network is an error. If it panics, that is logged and concerns nobody else. It is called on
     /// errors and cancels too, and when the instance shuts down. A call with a callback keeps
     /// its instance running until it is over.
     ///
@@ -108,20 +140,18 @@ impl Instance {
         // The callback goes on with what the caller does, whoever spawns it.
         let (on_behalf_of, context) = (ult::inherited_word(), trace::current());
         let at_end: Callback = Box::new(move |call: Shared<Call>| {
-            let pools = [instance.rpc_pool(), instance.progress_pool()];
-            let Some(pool) = pool_for_units(&instance, pools) else { return };
-            let log = instance.inner().log.clone();
-            let spawned = pool.ult().name(name).spawn_detached(move || {
+            let Some(pool) = pool_for_callbacks(&instance) else { return };
+            let run = move |call: Shared<Call>, instance: Instance| {
                 trace::begin_unit(on_behalf_of, context);
                 let site = Site { rpc: name, to: &target, term };
                 let result = call.read(instance.inner(), site);
                 // Neither the answer's buffer nor the instance is needed any more.
                 drop((call, instance));
                 callback(result);
-            });
-            if let Err(error) = spawned {
-                log!(log, ERROR, rpc = name, %error, "no ULT for the callback of a call");
-            }
+            };
+            let called = Called(Some((name, call, instance, run)));
+            // One that is refused is dropped.
+            let _ = pool.ult().name(name).spawn_detached(move || called.run());
         });
         let (call, token) =
             Vacant::new().fill_pair(Call::with_extra(term.map(|term| term.at), Some(at_end)));

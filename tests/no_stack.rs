@@ -25,6 +25,7 @@ fn service_process() {
         "child" => a_child_says_so(),
         "move" => progress_stays_where_it_is(),
         "timers" => timers_go_on(),
+        "callbacks" => callbacks_are_called(),
         other => unreachable!("no case {other}"),
     }
 }
@@ -163,4 +164,39 @@ fn timers_go_on() {
 #[test]
 fn a_timer_whose_callback_gets_no_stack_goes_on() {
     run("timers");
+}
+
+fn callbacks_are_called() {
+    let service = margo::init("{}").unwrap();
+    service.serve(ECHO).function(|n| n).unwrap();
+    let document = format!(
+        r#"{{ "argobots": {{ "pools": [{{ "name": "huge", "stack_bytes": {HUGE} }}],
+                 "xstreams": [{{ "name": "x", "scheduler": {{ "pools": ["huge"] }} }}] }},
+             "rpc_pool": "huge", "margo": {{ "address": "na+sm://" }} }}"#
+    );
+    let client = margo::init(&document).unwrap();
+    let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+    limit();
+    let (sender, results) = std::sync::mpsc::channel();
+    for n in 0..3 {
+        let sender = sender.clone();
+        let tell = move |result| sender.send((result, margo::ult::is_tasklet())).unwrap();
+        client.cforward(ECHO, &target, &n, tell).unwrap();
+    }
+    let mut got: Vec<_> = (0..3)
+        .map(|_| {
+            let (result, is_tasklet) = results.recv_timeout(PATIENCE).unwrap();
+            assert!(is_tasklet, "there was no stack for it");
+            result.unwrap()
+        })
+        .collect();
+    got.sort_unstable();
+    assert_eq!(got, [0, 1, 2]);
+    end(&client);
+    end(&service);
+}
+
+#[test]
+fn a_callback_that_gets_no_stack_is_called_all_the_same() {
+    run("callbacks");
 }
