@@ -289,19 +289,13 @@ fn answer_signal(inner: &Arc<Inner>) -> Result<(), InitError> {
 }
 
 /// Begins the file of `margo.trace`, if there is to be one.
-fn start_trace(inner: &Inner) -> Result<(), InitError> {
+fn start_trace(inner: &Arc<Inner>) -> Result<(), InitError> {
     let options = &inner.resolved.trace;
     if !options.enable {
         return Ok(());
     }
-    let mut xstreams = Vec::new();
-    for xstream in inner.runtime.xstreams() {
-        let rank = xstream.rank();
-        xstreams.resize_with(xstreams.len().max(rank + 1), String::new);
-        xstreams[rank] = xstream.name().to_owned();
-    }
     let address = inner.core.self_addr().to_string();
-    let tracer = Tracer::start(options, address, xstreams, inner.log.clone())
+    let tracer = Tracer::start(options, address, Arc::downgrade(inner), inner.log.clone())
         .map_err(|(path, source)| InitError::Trace { path, source })?;
     log!(inner.log, INFO, path = %tracer.path().display(), "recording calls");
     inner.monitoring.trace_with(tracer);

@@ -113,7 +113,7 @@ fn a_document_is_one_that_init_accepts_after_an_xstream_has_left() {
     // Nobody has started that provider, so nothing holds the pool.
     margo.remove_xstream("w").unwrap();
     let next = margo::init(&margo.config().to_json()).unwrap();
-    assert_eq!(next.config().argobots, margo.config().argobots);
+    assert_eq!(next.config().argobots.pools, margo.config().argobots.pools);
     end(&next);
     margo.add_pool_from_json(r#"{ "name": "other" }"#).unwrap();
     let new = r#"{ "name": "o", "scheduler": { "pools": ["other"] } }"#;
@@ -163,6 +163,26 @@ fn ranks_say_nothing_of_where_progress_runs() {
     assert_eq!(error, "xstream `x` is in use by the progress ULT of context 0");
     margo.remove_xstream("y").unwrap();
     end(&margo);
+}
+
+#[test]
+fn the_largest_rank_does_for_an_instance_that_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let x = ult::XstreamSpec::new("x").pools(["p"]).rank(usize::MAX);
+    let runtime = ult::Runtime::builder().pool(ult::PoolSpec::new("p")).xstream(x);
+    let runtime = runtime.start().unwrap();
+    let trace = serde_json::json!({ "enable": true, "filename_prefix": dir.path().join("t") });
+    let document = serde_json::json!({ "margo": { "address": "na+sm://", "trace": trace } });
+    let config = margo::Config::from_json(&document.to_string()).unwrap();
+    let margo = margo::InstanceBuilder::from_config(config).runtime(&runtime).start().unwrap();
+    const ECHO: margo::Rpc<u32, u32> = margo::Rpc::new("echo");
+    margo.serve(ECHO).function(|n| n).unwrap();
+    let (own, to) = (margo.clone(), margo::ProviderHandle::from(margo.self_addr()));
+    // From a ULT, which polls in the stead of progress.
+    let calls = margo.rpc_pool().spawn(move || own.forward(ECHO, &to, &5).unwrap());
+    assert_eq!(bounded("a call", move || calls.unwrap().join().unwrap()), 5);
+    end(&margo);
+    runtime.shutdown().unwrap();
 }
 
 #[test]

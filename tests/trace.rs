@@ -414,3 +414,26 @@ fn a_forked_child_does_not_repeat_the_ids_of_its_parent() {
     let other = TraceContext::from_traceparent(&drawn).unwrap();
     assert!(other.trace_id != own.trace_id && other.span_id != own.span_id, "{own} {other}");
 }
+
+#[test]
+fn tracks_bear_the_names_of_xstreams_that_came_later() {
+    bounded("other xstreams", || {
+        let dir = tempfile::tempdir().unwrap();
+        let a = untraced("na+sm://");
+        let b = traced("na+sm://", dir.path(), "b", json!({}));
+        let pool = b.add_pool_from_json(r#"{ "name": "p" }"#).unwrap().pool;
+        let add = |name: &str| {
+            let json = format!(r#"{{ "name": "{name}", "scheduler": {{ "pools": ["p"] }} }}"#);
+            b.add_xstream_from_json(&json).unwrap().xstream
+        };
+        let rank = add("old").rank();
+        b.remove_xstream("old").unwrap();
+        assert_eq!(add("new").rank(), rank);
+        b.serve(LEAF).pool(&pool).function(|()| [None, None, None]).unwrap();
+        a.forward(LEAF, &target(&a, &b), &()).unwrap();
+        let b = finish(b);
+        let tid = b.one("handler", "leaf").tid;
+        assert!(b.tracks.contains(&(tid, "new".to_owned())), "{:?}", b.tracks);
+        a.finalize_and_wait().unwrap();
+    });
+}

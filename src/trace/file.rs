@@ -9,6 +9,7 @@
 use std::collections::HashSet;
 use std::fmt::{Display, Write as _};
 use std::io::{self, Write};
+use std::sync::Weak;
 
 use serde_json::Value;
 
@@ -16,6 +17,7 @@ use super::SpanId;
 use super::clock::Anchor;
 use super::lanes::{Group, Lane, Lanes};
 use super::record::{Record, What};
+use crate::instance::Inner;
 
 /// Room that is kept for the last lines.
 const END_BYTES: u64 = 4096;
@@ -29,8 +31,8 @@ pub(super) struct Author {
     pub(super) address: String,
     pub(super) host: String,
     pub(super) pid: u32,
-    /// By rank.
-    pub(super) xstreams: Vec<String>,
+    /// Of these the xstreams are.
+    pub(super) instance: Weak<Inner>,
 }
 
 /// Writes events. What `out` refuses ends the file; see [`Lines::error`].
@@ -225,10 +227,11 @@ impl<W: Write> Lines<W> {
         if lane.is_new && self.named.insert(lane.track) {
             let name = match group {
                 Group::Threads => "threads".to_owned(),
-                Group::Xstream(rank) => match self.author.xstreams.get(*rank) {
-                    Some(name) => name.clone(),
-                    None => format!("xstream {rank}"),
-                },
+                Group::Xstream(index) => {
+                    let inner = self.author.instance.upgrade();
+                    let name = inner.and_then(|inner| inner.runtime.xstream_name(*index));
+                    name.unwrap_or_else(|| format!("xstream {index}"))
+                }
                 Group::Pool(pool) => format!("waiting in {pool}"),
             };
             let name = match lane.number {
@@ -292,7 +295,7 @@ impl<W: Write> Lines<W> {
 }
 
 fn group_of(record: &Record) -> Group {
-    record.place.rank.map_or(Group::Threads, Group::Xstream)
+    record.place.xstream.map_or(Group::Threads, Group::Xstream)
 }
 
 /// Nanoseconds as microseconds, to the last digit.

@@ -22,7 +22,7 @@ const KEPT_MAX: usize = 1 << 16;
 pub(super) enum Group {
     /// OS threads that are no xstreams.
     Threads,
-    /// An xstream, by rank.
+    /// An xstream, by index: a rank goes to another one in time.
     Xstream(usize),
     /// What waits in a pool, by name.
     Pool(String),

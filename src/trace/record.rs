@@ -56,8 +56,8 @@ pub(super) enum What {
 /// Where a slice began.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Place {
-    /// The xstream's rank; `None`: on an OS thread that is none.
-    pub(super) rank: Option<usize>,
+    /// The xstream's index; `None`: on an OS thread that is none.
+    pub(super) xstream: Option<usize>,
     /// The number of the ULT.
     pub(super) ult: Option<u64>,
 }
@@ -66,7 +66,7 @@ impl Place {
     /// That of the caller.
     pub(crate) fn here() -> Self {
         match ult::current_ids() {
-            Some((ult, rank)) => Self { rank: Some(rank), ult: Some(ult) },
+            Some((ult, xstream)) => Self { xstream: Some(xstream), ult: Some(ult) },
             None => Self::default(),
         }
     }

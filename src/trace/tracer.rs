@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
+use std::sync::Weak;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use margo_config::TraceOptions;
@@ -14,6 +15,7 @@ use super::context::{Rate, TraceContext};
 use super::file::{Author, Lines};
 use super::queue::{Sender, Writer};
 use super::record::{Record, What};
+use crate::instance::Inner;
 use crate::log::{Log, log};
 use crate::monitor::{BulkDirection, BulkSpan, Moment, OriginSpan, TargetSpan};
 
@@ -26,18 +28,18 @@ pub(crate) struct Tracer {
 }
 
 impl Tracer {
-    /// Begins the file. `address` is the instance's, `xstreams` their names by rank.
+    /// Begins the file of an instance. `address`: its own.
     pub(crate) fn start(
         options: &TraceOptions,
         address: String,
-        xstreams: Vec<String>,
+        instance: Weak<Inner>,
         log: Log,
     ) -> Result<Self, (PathBuf, io::Error)> {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let pid = std::process::id();
         let path = path_of(&options.filename_prefix, &host, pid);
         let started = File::create(&path).and_then(|file| {
-            let author = Author { address, host, pid, xstreams };
+            let author = Author { address, host, pid, instance };
             let (out, anchor) = (BufWriter::new(file), Anchor::now());
             let lines = Lines::new(out, author, anchor, options.file_bytes_max);
             let (mapping, path) = (Mapping::new(), path.clone());

@@ -140,13 +140,13 @@ pub fn is_ult() -> bool {
     ult().is_some_and(|ult| !ult.is_tasklet())
 }
 
-/// The number of the caller's unit, and the rank of the xstream that runs it. `None`: an OS thread.
-/// What [`current`] says of both, without the names.
+/// The number of the caller's unit, and the [`index`](crate::XstreamRef::index) of the xstream that
+/// runs it. `None`: an OS thread. What tells both from all others, without the names.
 #[must_use]
 pub fn current_ids() -> Option<(u64, usize)> {
     let xstream = xstream()?;
     let ult = xstream.current.get()?;
-    Some((ult.id.get(), xstream.shared().rank()))
+    Some((ult.id.get(), xstream.shared().index))
 }
 
 /// What tells the caller's unit from all others that there are now: the address of its descriptor,

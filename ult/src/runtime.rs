@@ -72,6 +72,13 @@ impl Runtime {
         Arc::ptr_eq(self.core(), &pool.core)
     }
 
+    /// Name of the xstream with that [`index`](XstreamRef::index), also of one that was removed.
+    #[must_use]
+    pub fn xstream_name(&self, index: usize) -> Option<String> {
+        let parts = crate::sync::lock(&self.owner.core.parts);
+        parts.xstreams.get(index).map(|xstream| xstream.name.to_string())
+    }
+
     /// The xstream with this name.
     #[must_use]
     pub fn xstream(&self, name: &str) -> Option<XstreamRef> {
