@@ -1,5 +1,6 @@
 //! From a configuration to a running instance: pools and execution streams, the network endpoint,
-//! the RPC layer, the progress ULT, in this order; undone in reverse when one of them fails.
+//! the RPC layer, the progress ULT, in this order; undone in reverse when one of them fails. What
+//! fails after that finalizes the instance, and waits for its end.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -142,15 +143,37 @@ impl InstanceBuilder {
         for warning in resolved.warnings.iter().filter(|warning| is_own(&warning.path)) {
             log!(log, WARN, "{warning}");
         }
-        let instance = start(resolved, &self.home, (log, self.monitors))?;
-        remote_shutdown::register(&instance)?;
-        metrics::register(&instance)?;
-        if let Some(parent) = self.home.parent() {
-            child::enter(&instance, parent)?;
+        let (instance, listener) = start(resolved, &self.home, (log, self.monitors))?;
+        match complete(&instance, listener, self.home.parent()) {
+            Ok(()) => Ok(instance),
+            Err(error) => {
+                // Its address and ports are free again when this returns. What did not end in its
+                // grace period has been logged; in a tasklet, which cannot wait, it ends later.
+                let _ = instance.finalize_and_wait();
+                Err(error)
+            }
         }
-        write_address_file(&instance)?;
-        Ok(instance)
     }
+}
+
+/// What comes when there is progress.
+fn complete(
+    instance: &Instance,
+    listener: Option<Listener>,
+    parent: Option<&Instance>,
+) -> Result<(), InitError> {
+    answer_signal(instance.inner())?;
+    if let Some(listener) = listener {
+        serve_metrics(instance, listener)?;
+    }
+    monitor::api::start(instance);
+    profile::start(instance);
+    remote_shutdown::register(instance)?;
+    metrics::register(instance)?;
+    if let Some(parent) = parent {
+        child::enter(instance, parent)?;
+    }
+    write_address_file(instance)
 }
 
 impl Instance {
@@ -177,7 +200,7 @@ fn start(
     resolved: Resolved,
     home: &Home,
     (log, monitors): (Log, InitialMonitors),
-) -> Result<Instance, InitError> {
+) -> Result<(Instance, Option<Listener>), InitError> {
     warn_of_settings(&resolved, &monitors, &log);
     let dump_on_signal = resolved.dump_on_signal.map(DumpOnSignal::register).transpose()?;
     // A port that is taken is found before anything is started.
@@ -240,14 +263,7 @@ fn start(
     inner.metrics.watched.add(&inner.core, &inner.elastic, &inner.metrics.marks);
     start_progress(&inner)?;
     undo.keep();
-    let instance = Instance::new(inner);
-    answer_signal(instance.inner())?;
-    if let Some(listener) = listener {
-        serve_metrics(&instance, listener)?;
-    }
-    monitor::api::start(&instance);
-    profile::start(&instance);
-    Ok(instance)
+    Ok((Instance::new(inner), listener))
 }
 
 /// Says which settings of the document come to nothing, or to something else than in C.

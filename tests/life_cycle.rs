@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use common::process::{Service, client_for, serve_if_asked};
 use common::{PATIENCE, TRANSPORTS, bounded, on_each};
+use margo::monitor::{LifeEvent, Monitor};
 use margo::{
     ForwardError, InitError, Instance, InstanceBuilder, OneWay, ProviderHandle, Rpc,
     ShutdownRemoteError, SignalFinalizer, StageOver, ult,
@@ -723,4 +724,40 @@ fn the_address_file_is_there_while_the_instance_serves() {
     assert!(matches!(error, InitError::AddressFile { .. }), "{error}");
     assert!(error.to_string().contains(nowhere.to_str().unwrap()), "{error}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left over");
+}
+
+/// Notes the end of an instance.
+#[derive(Default)]
+struct Ended(AtomicUsize);
+
+impl Monitor for Ended {
+    fn on_event(&self, event: &LifeEvent<'_>) {
+        if matches!(event, LifeEvent::Finalized) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[test]
+fn a_start_that_fails_late_has_given_everything_back() {
+    let free = || {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().to_string()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let later = dir.path().join("later");
+    let margo = serde_json::json!({
+        "address": format!("na+tcp://{}", free()),
+        "metrics": { "listen": free() },
+        "address_file": later.join("address"),
+    });
+    let document = serde_json::json!({ "margo": margo }).to_string();
+    let ended = Arc::new(Ended::default());
+    let config = margo::Config::from_json(&document).unwrap();
+    let builder = InstanceBuilder::from_config(config).monitor(ended.clone());
+    let error = bounded("init", move || builder.start().unwrap_err());
+    assert!(matches!(error, InitError::AddressFile { .. }), "{error}");
+    assert_eq!(ended.0.load(Ordering::SeqCst), 1, "it has not ended");
+    std::fs::create_dir(later).unwrap();
+    end(&margo::init(&document).unwrap());
 }
