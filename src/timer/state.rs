@@ -15,8 +15,8 @@
 //! is pushed out again and again keeps its unit. While the callback runs there is no unit; what was
 //! armed meanwhile gets one at the end of the run.
 //!
-//! A unit whose time has come and that gets no stack is dropped by its execution stream. That run is
-//! left out, and a periodic timer gets a unit for the next one ([`Fire`]).
+//! A unit whose time has come and that gets no stack is dropped by its execution stream. That run
+//! is left out, and a periodic timer gets a unit for the next one ([`Fire`]).
 
 use std::cell::Cell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

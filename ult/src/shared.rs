@@ -1,10 +1,10 @@
 //! The part of a runtime that every thread may use.
 //!
 //! What is known of a pool or an xstream stays here also after it has been removed (less than 1 KiB
-//! each, and nothing of the system's), so plain pointers to it stay valid. This part is kept alive by the `Runtime`, by every
-//! `PoolRef` and `XstreamRef`, by the xstreams, and by every descriptor (hence by everything that
-//! may still wake a ULT). Closing the depot at the end of a shutdown breaks the circle between the
-//! depot and its idle descriptors.
+//! each, and nothing of the system's), so plain pointers to it stay valid. This part is kept alive
+//! by the `Runtime`, by every `PoolRef` and `XstreamRef`, by the xstreams, and by every descriptor
+//! (hence by everything that may still wake a ULT). Closing the depot at the end of a shutdown
+//! breaks the circle between the depot and its idle descriptors.
 //!
 //! # Phases
 //!
