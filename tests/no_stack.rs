@@ -88,7 +88,7 @@ fn a_child_whose_progress_gets_no_stack_does_not_start() {
 fn progress_stays_where_it_is() {
     limit();
     let service = margo::init("{}").unwrap();
-    service.register(ECHO, |handle| _ = handle.respond(&*handle.args())).unwrap();
+    service.register(ECHO, |handle| _ = handle.respond(handle.args())).unwrap();
     let client = Instance::builder("na+sm://").listen(false).start().unwrap();
     let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
     for (name, bytes) in [("huge", HUGE), ("usual", 1 << 20)] {
