@@ -519,7 +519,7 @@ mod tests {
         let client = Instance::builder("na+sm://").listen(false).start().unwrap();
         let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
         let first = client.iforward(HOLD, &target, &1).unwrap();
-        begun.acquire(1).forget();
+        begun.acquire_timeout(1, PATIENCE).expect("it is handled").forget();
         let second = client.iforward(HOLD, &target, &2).unwrap();
         let inner = service.inner();
         let waiting = loop {
@@ -545,7 +545,7 @@ mod tests {
         let RequestParts { origin, request, .. } = parts;
         start.go(inner, core.id(), (origin, request), registration.clone(), None);
 
-        begun.acquire(1).forget();
+        begun.acquire_timeout(1, PATIENCE).expect("it is handled").forget();
         assert_eq!(service.load(&to).unwrap().in_hand, 1);
         go.release(1);
         assert_eq!(second.wait_timeout(PATIENCE).unwrap().unwrap(), 2);
