@@ -1,6 +1,7 @@
 //! From a URI to a device: what is asked for, and what is told when there is none.
 
 use std::ffi::CStr;
+use std::process::Command;
 
 use ofi_sys::{Library, LoadError, raw};
 
@@ -237,6 +238,70 @@ fn authorisation_and_traffic_class_reach_the_device() {
     let fake = Fake::new(Device::cxi());
     drop(Node::open(&fake, "ofi+cxi://cxi0"));
     assert_eq!(fake.state().opened, [Opening::default()], "nobody asked");
+}
+
+/// Set in processes that open a device in the environment of a job.
+const JOB: &str = "NA_OFI_TEST_JOB";
+
+/// In a process of its own, for it is the environment that is wrong: networks of a job that cannot
+/// be read, with the key that an instance asks for then.
+///
+/// Counterpart: `init-cxi-misconfig` of C Margo's tests.
+#[test]
+fn a_job_whose_networks_cannot_be_read_is_told_before_anything_is_opened() {
+    if let Ok(wrong) = std::env::var(JOB) {
+        return open_in_a_job(&wrong);
+    }
+    let this = module_path!().split_once("::").unwrap().1;
+    let test = "a_job_whose_networks_cannot_be_read_is_told_before_anything_is_opened";
+    for (networks, wrong) in [
+        ("garbage,more", "has `more`, which is no such number"),
+        ("16369,65536", "has `65536`, which is no such number"),
+        ("1;2,", "has no item 1"),
+        (",", "has no item 1"),
+        ("16369,16324", ""),
+    ] {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args([&format!("{this}::{test}"), "--exact", "--nocapture"])
+            .env(JOB, wrong)
+            .env("SLINGSHOT_DEVICES", "cxi0")
+            .env("SLINGSHOT_SVC_IDS", "5")
+            .env("SLINGSHOT_VNIS", networks)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let told = String::from_utf8_lossy(&output.stderr);
+        let is_right = output.status.success() && said.contains(OPENED_AS_WANTED);
+        assert!(is_right, "{networks}: {said}{told}");
+    }
+}
+
+/// Said by such a process, which might else have run no test at all.
+const OPENED_AS_WANTED: &str = "it opens as it should";
+
+fn open_in_a_job(wrong: &str) {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
+    let options = OpenOptions { auth_key: Some("0:0:1".to_owned()), ..OpenOptions::default() };
+    let fake = Fake::new(Device::cxi());
+    let opened = fake.open_with("ofi+cxi://cxi0", &options);
+    match opened {
+        Ok(endpoint) => {
+            assert_eq!(wrong, "");
+            drop(endpoint);
+            let key = [&5u32.to_ne_bytes()[..], &16324u16.to_ne_bytes(), &[0; 2]].concat();
+            assert_eq!(fake.state().opened[0].auth_key, key);
+        }
+        Err(error) => {
+            let told = error.to_string();
+            let networks = std::env::var("SLINGSHOT_VNIS").unwrap();
+            assert!(matches!(error, Error::InvalidArgument(_)), "{told}");
+            for part in ["SLINGSHOT_VNIS", &*networks, wrong] {
+                assert!(!part.is_empty() && told.contains(part), "{part}: {told}");
+            }
+            assert_eq!((fake.state().domains.len(), fake.count_open()), (0, 0));
+        }
+    }
+    println!("{OPENED_AS_WANTED}");
 }
 
 /// As C does: before libfabric 1.20 the device is not asked who sends, and the sender's address,
