@@ -44,7 +44,8 @@ pub trait Sink<T> {
     }
     /// A call ended. A one-way call ends with an empty response.
     fn response(&mut self, token: T, result: Result<Response, HgError>);
-    /// An answer was sent, and fetched if it had overflowed.
+    /// An answer was sent, and fetched if it had overflowed. If it had, origins of ours say that
+    /// nobody has read it: [`HgError::GivenUp`], [`HgError::Unread`].
     fn responded(&mut self, token: T, result: Result<(), HgError>);
     /// The origin of a request has given it up: nobody waits for its answer any more. Told also of
     /// requests that were answered meanwhile, or never came. Default: nothing.
@@ -417,9 +418,10 @@ impl<T> Core<T> {
         buf: MsgBuf,
         result: Result<(), na::Error>,
     ) -> Option<Event<T>> {
+        let said = buf.as_slice().first().copied();
         self.buffers.put(buf);
         match (role, result) {
-            (Some(Role::Ack), result) => self.on_ack(op, result),
+            (Some(Role::Ack), result) => self.on_ack(op, result.map(|()| said)),
             (Some(Role::Watch), result) => self.on_watch(op, result),
             (Some(Role::Reply), Err(error)) => self.on_no_reply(op, error),
             (Some(Role::Request), Err(error)) => {
@@ -560,11 +562,11 @@ impl<T> Core<T> {
         event
     }
 
-    /// The receive of an acknowledgement ended.
-    fn on_ack(&self, op: OpRef, result: Result<(), na::Error>) -> Option<Event<T>> {
+    /// The receive of an acknowledgement ended; what it said.
+    fn on_ack(&self, op: OpRef, result: Result<Option<u8>, na::Error>) -> Option<Event<T>> {
         let mut state = self.state();
         match state.ops.get_mut(op)? {
-            Op::Forward(forward) => forward.acknowledged(result),
+            Op::Forward(forward) => forward.acknowledged(result.map(drop)),
             Op::Respond(respond) => respond.acknowledged(result),
             _ => {}
         }

@@ -12,6 +12,8 @@
 //!
 //! An acknowledgement is an expected message of one byte under the tag of the RPC. It is also sent
 //! when the get failed or was given up, so that the sender never waits for a receiver that lives.
+//! Of a response it says which ([`Ack`]); C sends a byte that means nothing, so whoever gets one
+//! has to know whose it is.
 
 use na::{Access, Addr, Arrival, LocalMem, Memory, RemoteMem, Tag, Transfer};
 
@@ -34,6 +36,37 @@ pub(super) struct Fetch {
     tag: Tag,
     memory: LocalMem,
     beside: Option<Box<Beside>>,
+}
+
+/// What became of an overflowed response, as its acknowledgement says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Ack {
+    /// It was fetched, or is none that was to be read: the arguments of a one-way request.
+    Done = 0,
+    /// The call was over before.
+    GivenUp = 1,
+    /// It could not be fetched, or not be read.
+    Unread = 2,
+}
+
+impl Ack {
+    fn of<R>(fetched: &Result<R, HgError>) -> Self {
+        match fetched {
+            Ok(_) => Self::Done,
+            Err(HgError::Canceled) => Self::GivenUp,
+            Err(_) => Self::Unread,
+        }
+    }
+
+    /// What that byte of a peer of ours means for who has answered. Others than these are none.
+    pub(super) fn error(byte: u8) -> Option<HgError> {
+        match byte {
+            byte if byte == Self::GivenUp as u8 => Some(HgError::GivenUp),
+            byte if byte == Self::Unread as u8 => Some(HgError::Unread),
+            _ => None,
+        }
+    }
 }
 
 /// How to come by an overflowed payload.
@@ -137,7 +170,7 @@ impl<T> Core<T> {
         error: HgError,
     ) -> (HgError, ReturnCode) {
         if header.no_response {
-            self.send_ack(origin, tag);
+            self.send_ack(origin, tag, Ack::Done);
         }
         let code = match &error {
             HgError::Wire(error) => ReturnCode::from(error),
@@ -159,7 +192,7 @@ impl<T> Core<T> {
             return Err(self.not_fetched(header, origin, tag, error.into()));
         }
         if header.no_response {
-            self.send_ack(origin, tag);
+            self.send_ack(origin, tag, Ack::Done);
         }
         let payload = Payload::Overflow(bytes);
         let (origin, reply) = (origin.clone(), Reply::Network(tag));
@@ -206,7 +239,7 @@ impl<T> Core<T> {
             }
         });
         if !matches!(fetching, Ok(None)) {
-            self.send_ack(peer, *tag);
+            self.send_ack(peer, *tag, Ack::of(&fetching));
         }
         fetching
     }
@@ -215,14 +248,16 @@ impl<T> Core<T> {
     pub(super) fn on_fetched(&self, op: OpRef, result: Result<(), na::Error>) -> Option<Event<T>> {
         let mut state = self.state();
         if let Some(Op::Forward(call)) = state.ops.get_mut(op) {
+            let canceled = call.canceled;
             let Fetching { memory, sum, peer, tag } = *call.fetching.take()?;
             drop(state);
-            self.send_ack(&peer, tag);
             let result = result.map_err(HgError::from).and_then(|()| {
                 let bytes = into_vec(memory);
                 sum.map_or(Ok(()), |sum| sum.verify(&bytes))?;
                 Ok(Response::new(Payload::Overflow(bytes), &self.buffers))
             });
+            let ack = if canceled { Ack::GivenUp } else { Ack::of(&result) };
+            self.send_ack(&peer, tag, ack);
             if let Err(error @ HgError::Wire(_)) = &result {
                 self.response_unread(&peer, tag, error);
             }
@@ -251,10 +286,10 @@ impl<T> Core<T> {
         }
     }
 
-    fn send_ack(&self, to: &Addr, tag: Tag) {
+    fn send_ack(&self, to: &Addr, tag: Tag, ack: Ack) {
         let mut buf = self.buffers.take();
-        // One byte with no meaning; it cannot fail, because no message is that short.
-        let _ = buf.try_extend(&[0]);
+        // It cannot fail, because no message is that short.
+        let _ = buf.try_extend(&[ack as u8]);
         self.send_loose(to, tag, buf);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The answer of a network request is an expected message under the request's tag. If the result
 //! overflowed, the receive of the origin's acknowledgement is posted before the answer is sent, and
-//! the result stays exposed until it comes.
+//! the result stays exposed until it comes. What the acknowledgement says is the answer's end.
 
 use std::time::Instant;
 
@@ -14,6 +14,7 @@ use super::core::{Core, Op};
 use super::handle::{Response, Sent};
 use super::header::{Format, RequestHeader, ResponseHeader};
 use super::ops::{OpRef, Role};
+use super::overflow::Ack;
 use super::proc::Written;
 use super::receives::Receives;
 use super::slots::Exposed;
@@ -47,6 +48,8 @@ pub(super) struct Respond<T> {
     sending: bool,
     /// Waiting for the acknowledgement of a result that overflowed.
     receiving: bool,
+    /// That says something: the origin is one of our own.
+    is_told: bool,
     error: Option<HgError>,
     /// The result, while the origin may fetch it.
     exposed: Option<Box<Exposed>>,
@@ -99,15 +102,19 @@ impl<T> Respond<T> {
         self.receiving.then_some(Role::Ack)
     }
 
-    /// The acknowledgement came, or will not.
-    pub(super) fn acknowledged(&mut self, result: Result<(), na::Error>) {
+    /// The acknowledgement came with this byte, or will not.
+    pub(super) fn acknowledged(&mut self, result: Result<Option<u8>, na::Error>) {
         self.receiving = false;
         let exposed = self.exposed.take();
-        match result {
-            Ok(()) => exposed.into_iter().for_each(|exposed| exposed.done()),
-            Err(error) => {
-                self.error.get_or_insert(error.into());
+        let error = match result {
+            Ok(said) => {
+                exposed.into_iter().for_each(|exposed| exposed.done());
+                said.filter(|_| self.is_told).and_then(Ack::error)
             }
+            Err(error) => Some(error.into()),
+        };
+        if let Some(error) = error {
+            self.error.get_or_insert(error);
         }
     }
 
@@ -343,12 +350,13 @@ impl<T> Core<T> {
         token: T,
     ) -> Result<OpRef, HgError> {
         let receiving = exposed.is_some();
+        let is_told = receiving && self.endpoint.carries_extensions(origin);
         if receiving {
             self.counts.resp_extra.bump();
         }
         let to = Destination { origin: origin.clone(), tag, format };
         let (token, sending, error) = (Some(token), true, None);
-        let answer = Respond { token, to, sending, receiving, error, exposed };
+        let answer = Respond { token, to, sending, receiving, is_told, error, exposed };
         let op = {
             let mut state = self.state();
             let op = match state.admit(Op::Respond(answer)) {

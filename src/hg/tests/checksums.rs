@@ -177,7 +177,7 @@ fn damage_to_what_overflowed_is_found_at_either_end() {
         settle(&mut origin, &mut target);
         let error = ended(&mut origin, 3).unwrap_err();
         assert!(matches!(error, HgError::Wire(WireError::PayloadChecksum { .. })), "{error}");
-        assert!(target.notes.responded[&4].is_ok(), "acknowledged all the same");
+        assert!(matches!(target.notes.responded[&4], Err(HgError::Unread)), "and acknowledged");
         assert_eq!(origin.core.counters().checksum_errors, 1);
         assert_eq!((target.notes.unread.len(), target.core.counters().resp_unread), (1, 1));
         for side in [&origin, &target] {

@@ -250,7 +250,7 @@ fn too_long_is_refused_on_either_side() {
     settle(&mut modest, &mut generous);
     let error = ended(&mut modest, 3).unwrap_err();
     assert!(error.to_string().contains("exceeds the limit of 1000 bytes"), "{error}");
-    assert!(generous.notes.responded[&4].is_ok());
+    assert!(matches!(generous.notes.responded[&4], Err(HgError::Unread)));
     assert_eq!((modest.endpoint.registered(), generous.endpoint.registered()), (0, 0));
 }
 
@@ -272,9 +272,26 @@ fn a_fetch_that_fails_ends_the_call() {
     settle(&mut origin, &mut target);
     let error = ended(&mut origin, 2).unwrap_err();
     assert!(matches!(error, HgError::Na(na::Error::InvalidArgument(_))), "{error}");
-    assert!(target.notes.responded[&3].is_ok(), "it need not keep the result any longer");
+    // It need not keep the result any longer.
+    assert!(matches!(target.notes.responded[&3], Err(HgError::Unread)));
     assert_eq!((origin.endpoint.registered(), target.endpoint.registered()), (0, 0));
     assert_eq!((origin.core.in_flight(), target.core.in_flight()), (0, 0));
+}
+
+/// C peers send it unwritten.
+#[test]
+fn the_acknowledgement_of_a_foreign_origin_says_nothing_more() {
+    let (mut origin, mut target) = pair();
+    origin.endpoint.is_foreign_to_others();
+    origin.call(&target, b"", 1);
+    let request = arrive(&mut origin, &mut target);
+    origin.endpoint.refuse(Refuse::Transfer);
+    answer(request, &pattern(2000), 2);
+    settle(&mut origin, &mut target);
+    ended(&mut origin, 1).unwrap_err();
+    assert!(target.notes.responded[&2].is_ok());
+    let (_, _, ack) = origin.endpoint.sent().pop().unwrap();
+    assert_eq!(ack, [2], "which might as well be any other");
 }
 
 #[test]
@@ -294,7 +311,7 @@ fn a_canceled_call_does_not_wait_for_a_hung_fetch() {
     assert_eq!(origin.endpoint.registered(), 1);
     origin.endpoint.freeze_moves(false);
     settle(&mut origin, &mut target);
-    assert!(target.notes.responded[&2].is_ok());
+    assert!(matches!(target.notes.responded[&2], Err(HgError::GivenUp)));
     assert_eq!((origin.endpoint.registered(), target.endpoint.registered()), (0, 0));
 }
 
@@ -337,7 +354,14 @@ fn a_result_that_is_not_fetched_is_kept_until_its_origin_cancels_or_dies() {
                 target.step();
             }
         }
-        assert_eq!(target.notes.responded[&2].is_ok(), end == End::Canceled, "{end:?}");
+        let told = &target.notes.responded[&2];
+        let is_right = match end {
+            End::Canceled => matches!(told, Err(HgError::GivenUp)),
+            End::Died => matches!(told, Err(HgError::Na(na::Error::PeerGone { .. }))),
+            End::AnswerCanceled => matches!(told, Err(HgError::Canceled)),
+            End::TargetCloses => matches!(told, Err(HgError::Closed)),
+        };
+        assert!(is_right, "{end:?}: {told:?}");
         assert_eq!((target.endpoint.registered(), target.core.in_flight()), (0, 0), "{end:?}");
         assert_eq!(kept(&target), 0, "{end:?}");
     }
