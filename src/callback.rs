@@ -1,4 +1,4 @@
-//! Calls that call back: [`Instance::cforward`].
+//! Calls that call back: [`Instance::cforward`]. Answers that do are in `respond_request.rs`.
 //!
 //! The progress ULT only spawns what runs the callback: decoding the result and the user's code are
 //! no business of the loop that everybody waits for.
@@ -12,7 +12,39 @@ use ult::PoolRef;
 
 use crate::call::{Call, Callback, Site, Term, pool_for_units};
 use crate::log::log;
-use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc, trace};
+use crate::trace::{self, TraceContext};
+use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc};
+
+/// Who is to be called back: what its callback goes on with, whoever spawns it.
+pub(crate) struct Caller {
+    on_behalf_of: u64,
+    context: Option<TraceContext>,
+}
+
+impl Caller {
+    pub(crate) fn here() -> Self {
+        Self { on_behalf_of: ult::inherited_word(), context: trace::current() }
+    }
+
+    /// Has `callback` called once, on a ULT of its own in the default handler pool; if there is no
+    /// memory for its stack, as a tasklet.
+    pub(crate) fn call_back(
+        self,
+        instance: &Instance,
+        rpc: &'static str,
+        callback: impl FnOnce() + Send + 'static,
+    ) {
+        let Some(pool) = pool_for_callbacks(instance) else { return };
+        let Self { on_behalf_of, context } = self;
+        let run = move || {
+            trace::begin_unit(on_behalf_of, context);
+            callback();
+        };
+        let called = Called(Some((rpc, instance.clone(), run)));
+        // One that is refused is dropped.
+        let _ = pool.ult().name(rpc).spawn_detached(move || called.run());
+    }
+}
 
 fn pool_for_callbacks(instance: &Instance) -> Option<PoolRef> {
     pool_for_units(instance, [instance.rpc_pool(), instance.progress_pool()])
@@ -20,26 +52,26 @@ fn pool_for_callbacks(instance: &Instance) -> Option<PoolRef> {
 
 /// A callback that is called once, also if there is no memory for the stack of its ULT: then it is
 /// a tasklet.
-struct Called<F: FnOnce(Shared<Call>, Instance) + Send + 'static>(
-    Option<(&'static str, Shared<Call>, Instance, F)>,
-);
+struct Called<F: FnOnce() + Send + 'static>(Option<(&'static str, Instance, F)>);
 
-impl<F: FnOnce(Shared<Call>, Instance) + Send + 'static> Called<F> {
+impl<F: FnOnce() + Send + 'static> Called<F> {
     fn run(mut self) {
-        if let Some((_, call, instance, run)) = self.0.take() {
-            run(call, instance);
+        if let Some((_, instance, run)) = self.0.take() {
+            // It has its own, which it drops when it needs it no longer.
+            drop(instance);
+            run();
         }
     }
 }
 
-impl<F: FnOnce(Shared<Call>, Instance) + Send + 'static> Drop for Called<F> {
+impl<F: FnOnce() + Send + 'static> Drop for Called<F> {
     fn drop(&mut self) {
-        let Some((name, call, instance, run)) = self.0.take() else { return };
+        let Some((name, instance, run)) = self.0.take() else { return };
         let log = instance.inner().log.clone();
         let Some(pool) = pool_for_callbacks(&instance) else { return };
-        let spawned = pool.tasklet().name(name).spawn_detached(move || run(call, instance));
-        if let Err(error) = spawned {
-            log!(log, ERROR, rpc = name, %error, "no unit for the callback of a call");
+        drop(instance);
+        if let Err(error) = pool.tasklet().name(name).spawn_detached(run) {
+            log!(log, ERROR, rpc = name, %error, "no unit for a callback");
         }
     }
 }
@@ -137,21 +169,15 @@ impl Instance {
     {
         let term = Term::of_call(limit, crate::deadline::of_starter());
         let (instance, target, name) = (self.clone(), to.clone(), rpc.name());
-        // The callback goes on with what the caller does, whoever spawns it.
-        let (on_behalf_of, context) = (ult::inherited_word(), trace::current());
+        let caller = Caller::here();
         let at_end: Callback = Box::new(move |call: Shared<Call>| {
-            let Some(pool) = pool_for_callbacks(&instance) else { return };
-            let run = move |call: Shared<Call>, instance: Instance| {
-                trace::begin_unit(on_behalf_of, context);
+            caller.call_back(&instance.clone(), name, move || {
                 let site = Site { rpc: name, to: &target, term };
                 let result = call.read(instance.inner(), site);
                 // Neither the answer's buffer nor the instance is needed any more.
                 drop((call, instance));
                 callback(result);
-            };
-            let called = Called(Some((name, call, instance, run)));
-            // One that is refused is dropped.
-            let _ = pool.ult().name(name).spawn_detached(move || called.run());
+            });
         });
         let (call, token) =
             Vacant::new().fill_pair(Call::with_extra(term.map(|term| term.at), Some(at_end)));

@@ -83,6 +83,12 @@ struct State {
 }
 
 impl CancelToken {
+    /// Of a request of the process from which this one was forked off.
+    pub(crate) fn of_parent(process: Process) -> Self {
+        let (fired, timer) = (Eventual::new(), Mutex::new(None));
+        Self(Arc::new(State { number: 0, process, fired, deadline: None, timer }))
+    }
+
     /// Whether it has fired.
     pub fn is_canceled(&self) -> bool {
         self.reason().is_some()

@@ -423,7 +423,7 @@ impl ForwardError {
     }
 }
 
-/// Why an answer was not sent.
+/// Why an answer was not sent, or, to who has waited for its end, not delivered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RespondError {
@@ -441,9 +441,9 @@ pub enum RespondError {
         /// Why.
         source: hg::ProcError,
     },
-    /// The network refused the answer; the origin is gone or the instance is closed. Or, with
-    /// [`HgError::Unfetched`], too many bytes of long results are kept for origins that do not
-    /// fetch them (`margo.overflow_held_max`); the origin was told so.
+    /// The network refused the answer, or lost it; the origin is gone or the instance is closed.
+    /// Or, with [`HgError::Unfetched`], too many bytes of long results are kept for origins that do
+    /// not fetch them (`margo.overflow_held_max`); the origin was told so.
     #[error("cannot answer `{rpc}`: {source}")]
     Network {
         /// The RPC's name.
@@ -451,6 +451,58 @@ pub enum RespondError {
         /// What happened.
         source: HgError,
     },
+    /// The origin lives, but did not take or fetch the answer in time. It cannot any more: its call
+    /// ends with an error, if it is not over.
+    #[error("{peer} did not take the answer to `{rpc}` within {limit:?}")]
+    TimedOut {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The origin's address.
+        peer: String,
+        /// The time that was allowed.
+        limit: Duration,
+    },
+    /// The answer was cancelled here before the origin had it. Its call ends with an error.
+    #[error("the answer to `{rpc}` of {peer} was cancelled")]
+    Canceled {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The origin's address.
+        peer: String,
+    },
+    /// The answer came to the origin, which has not read it: there was nobody left who waits for
+    /// it, or it was damaged on its way, could not be fetched, or is longer than the origin
+    /// accepts. Only our own origins say so, of answers that do not fit into a message.
+    #[error("{peer} has not read the answer to `{rpc}`: {}", Why { given_up: *given_up })]
+    Unread {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The origin's address.
+        peer: String,
+        /// It had given its call up.
+        given_up: bool,
+    },
+    /// The caller is a tasklet, which cannot wait without blocking its whole execution stream. The
+    /// answer is on its way, and goes on. Wait for it in a ULT.
+    #[error("a tasklet cannot wait for the end of its answer to `{rpc}`: do that in a ULT")]
+    Tasklet {
+        /// The RPC's name.
+        rpc: &'static str,
+    },
+}
+
+/// Prints why an answer was not read.
+struct Why {
+    given_up: bool,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.given_up {
+            true => "it had given the call up",
+            false => "it could not fetch it, or not read what it fetched",
+        })
+    }
 }
 
 /// Why a bulk operation failed. On error, none of the destination's bytes may be relied on.

@@ -37,6 +37,10 @@ impl<A, R> Handle<A, R> {
         Self { args, reply, result: std::marker::PhantomData }
     }
 
+    pub(crate) fn reply(&self) -> &Reply {
+        &self.reply
+    }
+
     /// Whether the origin waits for an answer. It does not if it used
     /// [`Instance::send`](crate::Instance::send); then [`respond`](Self::respond) does nothing,
     /// and a handler may spare itself what only the answer is for.
@@ -215,12 +219,13 @@ impl<A, R> Handle<A, R> {
     ///
     /// # Errors
     ///
-    /// [`RespondError::Answered`] if there was an answer.
+    /// [`RespondError::Answered`] if there was an answer; [`RespondError::Network`] of
+    /// [`HgError::Forked`](crate::HgError::Forked) in a child process that was forked off.
     pub fn fail(&self, detail: &str) -> Result<(), RespondError> {
         if self.reply.fail(ReturnCode::OtherError, detail) {
             Ok(())
         } else {
-            Err(RespondError::Answered { rpc: self.reply.rpc() })
+            Err(self.reply.not_taken())
         }
     }
 }
@@ -229,12 +234,16 @@ impl<A, R: Serialize> Handle<A, R> {
     /// Answers. Returns when the answer is on its way; does not wait for its delivery. If the
     /// origin [wants none](Self::wants_response), the answer is dropped.
     ///
+    /// Who wants to know whether it was delivered, above all a long one, which its origin fetches,
+    /// waits for that: [`respond_timed`](Self::respond_timed), [`irespond`](Self::irespond),
+    /// [`crespond`](Self::crespond). This here costs nothing for it.
+    ///
     /// # Errors
     ///
     /// [`RespondError::Answered`] on the second call, which changes nothing; others when the answer
     /// could not be encoded or sent.
     ///
-    /// Counterpart: `margo_respond`.
+    /// Counterpart: `margo_respond`, which waits until the network has taken the answer.
     pub fn respond(&self, result: &R) -> Result<(), RespondError> {
         self.reply.respond(result)
     }

@@ -74,6 +74,7 @@ pub mod hg;
 mod address_file;
 mod admission;
 mod alarm;
+mod answer;
 mod bulk;
 mod bulk_bind;
 mod bulk_chunks;
@@ -119,6 +120,7 @@ mod register;
 mod remote_shutdown;
 mod request;
 mod respond;
+mod respond_request;
 mod rpc;
 mod segments;
 mod serve;
@@ -165,6 +167,7 @@ pub use self::{
     parent::{current_rpc_id, set_current_rpc_id},
     provider::{Component, Provider, ProviderSpec, RunningProvider, RunningProviders},
     request::{Canceler, Request, wait_all, wait_any, wait_any_deadline},
+    respond_request::RespondRequest,
     rpc::{NoResponse, OneWay, ProviderHandle, Rpc},
     segments::BulkSegments,
     serve::Serve,

@@ -44,6 +44,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use ult::{Eventual, IdleEnd};
 
 use crate::Addr;
+use crate::answer::{self, Answer};
 use crate::bulk::BulkCall;
 use crate::call::Call;
 use crate::company::Seat;
@@ -79,6 +80,8 @@ pub(crate) enum Token {
     Bulk(Arc<BulkCall>),
     /// An answer of ours; nobody waits for it.
     Respond(Option<SpanOfRequest>),
+    /// One that somebody waits for.
+    Awaited(Arc<Answer>),
 }
 
 /// How others reach the progress ULT.
@@ -605,11 +608,13 @@ impl Sink<Token> for Dispatch<'_> {
     }
 
     fn responded(&mut self, token: Token, result: Result<(), HgError>) {
-        if let (Token::Respond(Some(span)), Ok(())) = (token, &result) {
-            span.sent();
-        }
-        if let Err(error) = result {
+        if let Err(error) = &result {
             log!(self.inner.log, DEBUG, %error, "an answer was not delivered");
+        }
+        match token {
+            Token::Respond(span) => answer::delivered(span.as_ref(), &result),
+            Token::Awaited(answer) => answer.complete(result),
+            Token::Forward(_) | Token::Bulk(_) => {}
         }
     }
 

@@ -22,6 +22,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::{Eventual, ReadyIn, Selectable};
 
+use crate::answer::Answer;
 use crate::bulk::BulkCall;
 use crate::call::{Call, GaveUp, Outcome, Site, Term, failure, is_past};
 use crate::hg::{ForwardOptions, HgError, OpRef};
@@ -424,8 +425,8 @@ impl Drop for Flight {
     }
 }
 
-/// Ends a call or a bulk transfer early, from anywhere; see [`Request::cancel`]. Cheap to clone.
-/// Keeps neither that nor its instance alive, and does nothing when they are over.
+/// Ends a call, a bulk transfer or an answer early, from anywhere; see [`Request::cancel`]. Cheap
+/// to clone. Keeps neither that nor its instance alive, and does nothing when they are over.
 #[derive(Debug, Clone)]
 pub struct Canceler {
     inner: Weak<Inner>,
@@ -437,6 +438,7 @@ pub struct Canceler {
 enum Flying {
     Call(Onlooker<Call>, ProviderHandle),
     Bulk(Weak<BulkCall>),
+    Answer(Weak<Answer>),
 }
 
 impl Canceler {
@@ -455,8 +457,14 @@ impl Canceler {
         Self { inner, what: Flying::Bulk(Arc::downgrade(call)), op }
     }
 
-    /// Ends the call with [`ForwardError::Canceled`], or the transfer with
-    /// [`BulkError::Canceled`](crate::BulkError::Canceled), unless it is over. Never waits.
+    pub(crate) fn of_answer(instance: &Instance, answer: &Arc<Answer>, op: OpRef) -> Self {
+        let inner = Arc::downgrade(instance.inner());
+        Self { inner, what: Flying::Answer(Arc::downgrade(answer)), op }
+    }
+
+    /// Ends the call with [`ForwardError::Canceled`], the transfer with
+    /// [`BulkError::Canceled`](crate::BulkError::Canceled), the answer with
+    /// [`RespondError::Canceled`](crate::RespondError::Canceled), unless it is over. Never waits.
     pub fn cancel(&self) {
         let Some(inner) = self.inner.upgrade() else { return };
         match &self.what {
@@ -468,6 +476,11 @@ impl Canceler {
             Flying::Bulk(call) => {
                 if let Some(call) = call.upgrade() {
                     call.give_up(&inner, self.op, GaveUp::Canceled);
+                }
+            }
+            Flying::Answer(answer) => {
+                if let Some(answer) = answer.upgrade() {
+                    answer.give_up(&inner, self.op, GaveUp::Canceled);
                 }
             }
         }

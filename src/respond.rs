@@ -36,7 +36,7 @@ use serde::de::DeserializeOwned;
 use crate::cancel::{CancelToken, Wanted};
 use crate::contain::message_of;
 use crate::hg::{
-    CallKey, Core, HgError, LentRequest, ProcError, ProviderId, RawRequest, Registration,
+    CallKey, Core, HgError, LentRequest, OpRef, ProcError, ProviderId, RawRequest, Registration,
     RequestHandle, ReturnCode, RpcId, Sent, Writer, margo, proc,
 };
 use crate::instance::{Counters, Inner};
@@ -175,6 +175,10 @@ impl Reply {
     pub(crate) fn cancel_token(&self) -> &CancelToken {
         let (token, _) = self.cancel.get_or_init(|| {
             let inner = self.inner();
+            // There the locks may be held for ever.
+            if inner.is_forked() {
+                return (CancelToken::of_parent(inner.process), None);
+            }
             let call = self.call.filter(|_| !self.is_answered());
             let (origin, deadline) = (&self.origin, self.deadline);
             let pool = &self.instance.progress_pool();
@@ -217,11 +221,25 @@ impl Reply {
         true
     }
 
-    /// The request, to be answered; `None`: it was, or somebody is about to.
+    /// The request, to be answered; `None`: it was, or somebody is about to, or only the parent
+    /// process can.
     #[inline]
     fn take(&self) -> Option<LentRequest<'_, Token>> {
+        if self.inner().is_forked() {
+            return None;
+        }
         let request = self.request.claim()?;
         Some(LentRequest::of(self.core(), &self.origin, request))
+    }
+
+    /// Why there is no request to be answered.
+    #[cold]
+    pub(crate) fn not_taken(&self) -> RespondError {
+        let rpc = self.rpc;
+        match self.inner().may_start() {
+            Ok(()) => RespondError::Answered { rpc },
+            Err(source) => RespondError::Network { rpc, source },
+        }
     }
 
     /// What the request came by.
@@ -268,11 +286,20 @@ impl Reply {
         self.fail(ReturnCode::ProtocolError, &error.to_string());
     }
 
-    /// Answers with a result.
+    /// Answers with a result, and does not look after it.
     pub(crate) fn respond<R: Serialize + ?Sized>(&self, value: &R) -> Result<(), RespondError> {
-        let Some(request) = self.take() else {
-            return Err(RespondError::Answered { rpc: self.rpc });
-        };
+        self.answer(value, || Token::Respond(self.watch.span())).map(drop)
+    }
+
+    /// Answers with a result. `Some`: that is on its way, and its end is told to the sink with the
+    /// token; `None`: it is over.
+    #[inline(always)]
+    pub(crate) fn answer<R: Serialize + ?Sized>(
+        &self,
+        value: &R,
+        token: impl FnOnce() -> Token,
+    ) -> Result<Option<OpRef>, RespondError> {
+        let Some(request) = self.take() else { return Err(self.not_taken()) };
         let _answered = Answered(self);
         self.watch.responding();
         let mut panic = None;
@@ -290,7 +317,7 @@ impl Reply {
                     Err(ProcError::Unsupported("it panics"))
                 })
             },
-            Token::Respond(self.watch.span()),
+            token(),
         );
         if let Some(panic) = panic {
             self.encoding_panicked(sent.err(), panic);
@@ -299,7 +326,11 @@ impl Reply {
         let error = sent.as_ref().err().map(|error| &error.0);
         self.watch.answered(&self.inner().monitoring, error);
         self.inner().kick_if_queued();
-        let Err(error) = sent else { return Ok(()) };
+        let error = match sent {
+            Ok(Sent::Done(_)) => return Ok(None),
+            Ok(Sent::InFlight(op)) => return Ok(Some(op)),
+            Err(error) => error,
+        };
         match *error {
             (HgError::Proc(source), request) => {
                 if let Some(request) = request {
@@ -315,7 +346,7 @@ impl Reply {
                 Err(RespondError::Network { rpc: self.rpc, source })
             }
             // What a handler does must not depend on what its callers want.
-            (HgError::NoResponse, _) => Ok(()),
+            (HgError::NoResponse, _) => Ok(None),
             (source, _) => Err(RespondError::Network { rpc: self.rpc, source }),
         }
     }
@@ -373,9 +404,10 @@ impl Reply {
         this: &Shared<Self>,
         places: Arc<Registration>,
     ) -> Option<Arc<Registration>> {
-        // There the locks may be held for ever.
+        // There the locks may be held for ever, and the places are those of the parent's.
         if this.inner().is_forked() {
-            return Some(places);
+            std::mem::forget(places);
+            return None;
         }
         let mut ends = this.ends.lock();
         ends.handler_runs = false;
@@ -431,7 +463,7 @@ impl Reply {
 
     /// The user's [`Handle`](crate::Handle) is dropped: the last chance for an answer.
     pub(crate) fn request_dropped(&self) {
-        if self.is_answered() {
+        if self.is_answered() || self.inner().is_forked() {
             return;
         }
         if !std::thread::panicking() {
@@ -467,6 +499,9 @@ impl Drop for Answered<'_> {
 
 impl Drop for Reply {
     fn drop(&mut self) {
+        if self.inner().is_forked() {
+            return self.request.get_mut().leave_to_parent();
+        }
         if let Some((token, call)) = self.cancel.get() {
             self.inner().cancels.forget(token, &self.origin, *call);
         }

@@ -213,6 +213,12 @@ impl RawRequest {
         }
     }
 
+    /// In a child process that was forked off: answers nothing, and leaves what it holds where it
+    /// is. All of that is the parent's.
+    pub(crate) fn leave_to_parent(&mut self) {
+        std::mem::forget(self.take());
+    }
+
     /// Takes everything out: what stays needs nothing any more.
     pub(super) fn take(&mut self) -> Self {
         let Self { header, reply, payload_bytes, may_keep, .. } = *self;

@@ -13,7 +13,7 @@
 //! | `get_input`, `set_output` | decoding the arguments, encoding the result |
 //! | `irespond` | encoding the result and giving it to the network |
 //! | `respond_cb` | `relative_timestamp_from_irespond_start`: until the network had taken all of it |
-//! | `irespond_wait` | from `irespond`'s end until then; nobody waits for it here |
+//! | `irespond_wait` | from `irespond`'s end until then, whether or not somebody waits |
 //! | `itransfer`, `transfer_cb`, `itransfer_wait` | asking for a transfer, its end, the caller's wait |
 //!
 //! Times are in seconds. `num` is exact: of phases that all calls of a path go through, the number
