@@ -169,6 +169,7 @@ pub(crate) fn take_back(memory: LocalMem) -> Memory {
     });
     assert_may_wait(quiet.is_ready());
     // Not a cancellation point: peers use the memory until then, whoever has lent it.
+    // In a child process that was forked off they do not, and the memory is there at once.
     quiet.wait_ready_fully();
     let slot: &std::sync::Mutex<Option<Memory>> = quiet.wait();
     let memory = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
@@ -290,6 +291,8 @@ impl fmt::Debug for BulkBuffer {
 impl Instance {
     /// Lets peers read `data` while `f` runs, without copying it. Does not return, not even when
     /// `f` panics, before the transfers that have begun are over; a peer that dies ends its own.
+    /// In a child process that `f` forks off it returns at once, as nobody uses that process's copy
+    /// of `data`.
     ///
     /// # Errors
     ///
@@ -536,6 +539,7 @@ impl Instance {
         memory: Memory,
         access: Access,
     ) -> Result<LocalMem, BulkError> {
+        self.inner().may_start().map_err(BulkError::Register)?;
         self.inner()
             .core
             .endpoint()

@@ -341,8 +341,8 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
         BulkError::Transfer { peer: self.peer.to_string(), source: HgError::InParent }
     }
 
-    /// That waiting for it has an end. If not there is no buffer to give back: what moves data into
-    /// memory of this process may go on, as ULTs of the copy pool do.
+    /// That waiting for it has an end. If not there is no buffer to give back: of memory that a
+    /// device accesses, a child need not have a copy.
     #[track_caller]
     fn assert_ends_here(&self) {
         assert!(!self.is_lost(), "{}", self.lost());

@@ -120,6 +120,12 @@ impl<B: Exposable> Exposed<B> {
     /// Takes the memory back: peers are refused from now on. Waits for the transfers that have
     /// begun; a peer that dies ends its own.
     ///
+    /// In a child process that was forked off, this ends at once, with the child's copy of the
+    /// memory, which no peer uses; that of the parent stays as it is. A buffer of
+    /// [`Instance::alloc`] is the same memory in both, until
+    /// [`SharedBuffer::as_mut_slice`] gives the child its own. Of memory that a device accesses
+    /// (InfiniBand, for one) a child may have no copy: it must not touch that.
+    ///
     /// # Panics
     ///
     /// In a tasklet, which cannot wait, if there are such transfers. The memory is then freed when
@@ -214,7 +220,8 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// [`BulkError::Register`].
+    /// [`BulkError::Register`]; also, with [`HgError::Forked`], in a child process that was forked
+    /// off.
     ///
     /// Counterpart: `margo_bulk_create`.
     pub fn expose<B: Exposable>(&self, data: B, access: Access) -> Result<Exposed<B>, BulkError> {

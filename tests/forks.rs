@@ -11,29 +11,35 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use bulk_support::idle::idle_owner;
-use bulk_support::pattern;
+use bulk_support::{Node, pattern};
 use call_support::{HOLD, Held};
 use common::{PATIENCE, TRANSPORTS, bounded, on_each};
 use futures_lite::future::block_on;
-use margo::hg::HgError;
+use margo::hg::{BulkOp, HgError, HgOptions};
 use margo::monitor::{Monitor, Statistics};
 use margo::{
-    BulkBuffer, BulkRequest, CancelReason, CancelToken, ElasticityError, FinalizeError,
-    ForwardError, Handle, Instance, ProfileError, ProviderHandle, ProviderId, RegisterError,
-    Request, Rpc, TimerError,
+    Access, Bulk, BulkBuffer, BulkRequest, CancelReason, CancelToken, ElasticityError, Exposed,
+    FinalizeError, ForwardError, Handle, Instance, ProfileError, ProviderHandle, ProviderId,
+    RegisterError, Request, RespondError, RespondRequest, Rpc, TimerError,
 };
 
 const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
 const END: Rpc<(), ()> = Rpc::new("end");
 
 /// What a child process that was forked off may expect: errors, and no hang.
-fn in_forked_child(own: Instance, timer: margo::Timer, target: &ProviderHandle) -> Result<(), i32> {
+fn in_forked_child(
+    own: Instance,
+    timer: margo::Timer,
+    target: &ProviderHandle,
+    (lent, mut buffer): (Exposed, BulkBuffer),
+) -> Result<(), i32> {
     let check = |holds: bool, code: i32| if holds { Ok(()) } else { Err(code) };
     let forward = own.forward(SUM, target, &(1, 1));
     check(forward.is_err_and(|error| error.never_ran()), 2)?;
-    let mut buffer = own.bulk_buffer(8).map_err(|_| 3)?;
-    let empty = own.expose_ref(&[0; 8], Clone::clone).map_err(|_| 4)?;
-    check(own.pull(&own.self_addr(), &empty, 0, &mut buffer, 0..8).is_err(), 5)?;
+    check(own.bulk_buffer(8).is_err(), 3)?;
+    check(own.expose_ref(&[0; 8], |_| ()).is_err(), 4)?;
+    check(own.pull(&own.self_addr(), lent.bulk(), 0, &mut buffer, 0..8).is_err(), 5)?;
+    check(lent.release() == [5; 8], 24)?;
     check(matches!(timer.restart(Duration::ZERO), Err(TimerError::Forked)), 6)?;
     check(matches!(timer.cancel(), Err(TimerError::Forked)), 7)?;
     check(own.on_finalize(|_| ()).is_err(), 8)?;
@@ -83,11 +89,12 @@ fn a_forked_child_gets_errors_and_the_parent_process_goes_on() {
     let (sender, ticks) = mpsc::channel();
     let timer = own.timer(move |_| sender.send(()).unwrap());
     timer.start_every(Duration::from_millis(5)).unwrap();
+    let memory = (own.expose(vec![5; 8], Access::ReadOnly).unwrap(), own.bulk_buffer(8).unwrap());
     // SAFETY: the child uses only what the C library keeps usable after a fork (memory), and ends
     // by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let code = in_forked_child(own, timer, &target).err().unwrap_or(0);
+        let code = in_forked_child(own, timer, &target, memory).err().unwrap_or(0);
         // SAFETY: ends the child at once.
         unsafe { libc::_exit(code) };
     }
@@ -103,6 +110,9 @@ fn a_forked_child_gets_errors_and_the_parent_process_goes_on() {
     assert!(libc::WIFEXITED(status));
     // Nothing of the parent's has suffered.
     assert_eq!(own.forward(SUM, &target, &(20, 1)).unwrap(), 21);
+    let (lent, mut buffer) = memory;
+    own.pull(&own.self_addr(), lent.bulk(), 0, &mut buffer, 0..8).unwrap();
+    assert_eq!(buffer[..], [5; 8]);
     while ticks.try_recv().is_ok() {}
     ticks.recv_timeout(PATIENCE).unwrap();
     assert!(timer.cancel().unwrap());
@@ -258,6 +268,173 @@ fn a_forked_child_does_not_wait_for_calls_of_its_parent() {
     });
 }
 
+/// Owners of which a peer that stops in the middle of a transfer has not got everything: over
+/// shared memory, where nobody attaches, the two copy by turns.
+const OWNERS: [&str; 2] = [
+    r#"{ "margo": { "address": "na+sm://", "network": { "cross_memory_attach": false } } }"#,
+    r#"{ "margo": { "address": "na+tcp://127.0.0.1:0" } }"#,
+];
+
+/// More than sockets and lanes hold.
+const LONG: usize = 64 << 20;
+
+/// A peer in the middle of fetching memory of which all bytes are [`Pulling::BYTE`].
+struct Pulling {
+    peer: Node,
+    local: na::LocalMem,
+}
+
+impl Pulling {
+    const BYTE: u8 = 7;
+
+    fn begin(owner: &Instance, bulk: &Bulk) -> Self {
+        let own = owner.self_addr();
+        let scheme = own.uri().split("://").next().unwrap();
+        let mut peer = Node::open(&format!("{scheme}://"), false, HgOptions::default());
+        let local = peer.expose(vec![vec![0; LONG]], Access::ReadWrite);
+        let addr = peer.core.lookup(own.uri()).unwrap();
+        peer.core.transfer(BulkOp::Pull, &addr, bulk, 0, &local, 0, LONG as u64, 1).unwrap();
+        let started = Instant::now();
+        let mut first = [0];
+        while first != [Self::BYTE] {
+            peer.turn();
+            assert!(local.read_at(0, &mut first));
+            assert!(started.elapsed() < PATIENCE, "a transfer does not begin");
+        }
+        assert!(peer.log.bulks.is_empty(), "it is not in flight any more");
+        Self { peer, local }
+    }
+
+    /// It goes on, whatever children have done.
+    fn end(mut self) {
+        let started = Instant::now();
+        while self.peer.log.bulks.is_empty() {
+            self.peer.turn();
+            assert!(started.elapsed() < PATIENCE, "a transfer does not end");
+        }
+        self.peer.bulk_end(1).unwrap().unwrap();
+        let bytes = bulk_support::contents(&self.local);
+        assert!(bytes.iter().all(|byte| *byte == Self::BYTE));
+        self.peer.core.close();
+    }
+}
+
+#[test]
+fn a_forked_child_has_its_copy_of_lent_memory_at_once() {
+    for json in OWNERS {
+        let owner = margo::init(json).unwrap();
+        let mut lent = Some(owner.expose(vec![Pulling::BYTE; LONG], Access::ReadOnly).unwrap());
+        let pulling = Pulling::begin(&owner, lent.as_ref().unwrap().bulk());
+        let mut released = || lent.take().map(Exposed::release).ok_or(60);
+        let of_child = in_child(&mut || {
+            let bytes = released()?;
+            check(bytes.len() == LONG && bytes.iter().all(|byte| *byte == Pulling::BYTE), 61)
+        });
+        assert_eq!(of_child, 0, "the step that failed");
+        // The parent's waits for the peer.
+        let released = lent.take().unwrap();
+        let released = std::thread::spawn(move || released.release());
+        pulling.end();
+        assert_eq!(released.join().unwrap().len(), LONG);
+        owner.finalize_and_wait().unwrap();
+    }
+}
+
+#[test]
+fn a_scope_ends_at_once_in_a_child_that_was_forked_off_in_it() {
+    for json in OWNERS {
+        let owner = margo::init(json).unwrap();
+        let (parent, data) = (std::process::id(), vec![Pulling::BYTE; LONG]);
+        owner
+            .expose_ref(&data, |bulk| {
+                let pulling = Pulling::begin(&owner, bulk);
+                // SAFETY: the child uses only what goes on without other threads, and ends by
+                // `_exit`, or by a signal if it hangs.
+                let child = unsafe { libc::fork() };
+                assert!(child >= 0, "cannot fork");
+                if child == 0 {
+                    // SAFETY: no handler is set; the default ends the process.
+                    unsafe { libc::alarm(CHILD_SECONDS) };
+                    std::mem::forget(pulling);
+                    return;
+                }
+                let mut status = -1;
+                // SAFETY: a child of ours that nobody else waits for; the pointer is to a live
+                // variable.
+                let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+                assert_eq!(waited, child);
+                assert!(libc::WIFEXITED(status), "the child hangs");
+                assert_eq!(libc::WEXITSTATUS(status), 0);
+                pulling.end();
+            })
+            .unwrap();
+        if std::process::id() != parent {
+            let code = i32::from(data.iter().any(|byte| *byte != Pulling::BYTE));
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(code) };
+        }
+        owner.finalize_and_wait().unwrap();
+    }
+}
+
+/// Answers that were on their way at the fork.
+fn wait_for_answers(requests: &mut Vec<RespondRequest>) -> Result<(), i32> {
+    let is_parents = |result: Result<(), RespondError>| {
+        result.is_err_and(|error| {
+            matches!(error, RespondError::Network { source: HgError::InParent, .. })
+        })
+    };
+    let mut next = || requests.pop().ok_or(80);
+    check(is_parents(next()?.wait()), 81)?;
+    let request = next()?;
+    check(request.test() && ult::wait_any(&[request.ready()], None) == Some(0), 82)?;
+    request.cancel();
+    check(request.try_wait().is_ok_and(is_parents), 83)?;
+    check(next()?.wait_timeout(PATIENCE).is_ok_and(is_parents), 84)?;
+    check(is_parents(block_on(next()?)), 85)
+}
+
+#[test]
+fn a_forked_child_does_not_wait_for_answers_of_its_parent() {
+    const LIST: Rpc<(), Vec<u8>> = Rpc::new("list");
+    on_each(|pair| {
+        let (sender, requests) = mpsc::channel::<Handle<(), Vec<u8>>>();
+        pair.service.register(LIST, move |handle| sender.send(handle).unwrap()).unwrap();
+        let target = pair.target();
+        let calls: Vec<_> =
+            (0..4).map(|_| pair.client.iforward(LIST, &target, &()).unwrap()).collect();
+        let handles: Vec<_> =
+            calls.iter().map(|_| requests.recv_timeout(PATIENCE).unwrap()).collect();
+        // The client fetches nothing meanwhile.
+        let (held, go) = (ult::Eventual::<()>::new(), ult::Eventual::<()>::new());
+        let progress = pair.client.progress_pool();
+        ult::scope(|scope| {
+            let holds = scope.spawn(&progress, || {
+                let _ = held.set(());
+                let began = Instant::now();
+                while !go.is_ready() && began.elapsed() < PATIENCE {
+                    std::hint::spin_loop();
+                }
+            });
+            let holds = holds.unwrap();
+            held.wait();
+            let start = |handle: &Handle<(), Vec<u8>>| handle.irespond(&pattern(100_000, 1));
+            let mut answers: Vec<_> = handles.iter().map(|it| start(it).unwrap()).collect();
+            assert!(!answers.iter().any(RespondRequest::test), "nobody fetches them");
+            assert_eq!(in_child(&mut || wait_for_answers(&mut answers)), 0, "the step that failed");
+            let _ = go.set(());
+            holds.join().unwrap();
+            for answer in answers {
+                answer.wait().unwrap();
+            }
+        });
+        for call in margo::wait_all(calls) {
+            assert_eq!(call.unwrap(), pattern(100_000, 1));
+        }
+        pair.end();
+    });
+}
+
 fn wait_for_transfers(requests: &mut Vec<BulkRequest<BulkBuffer>>) -> Result<(), i32> {
     let mut next = || requests.pop().ok_or(50);
     let request = next()?.wait_timeout(PATIENCE).err().ok_or(51)?;
@@ -275,8 +452,6 @@ fn wait_for_transfers(requests: &mut Vec<BulkRequest<BulkBuffer>>) -> Result<(),
 
 #[test]
 fn a_forked_child_does_not_wait_for_transfers_of_its_parent() {
-    /// More than sockets hold.
-    const LONG: usize = 32 << 20;
     for transport in TRANSPORTS {
         let (mut owner, _lent, bulk, mover, addr) = idle_owner(transport, LONG);
         let start = || {

@@ -84,13 +84,14 @@ impl SharedBuffer {
     }
 
     /// The bytes, to read and change. If a peer was given the right to write, they are first moved
-    /// to fresh memory, where no peer can.
+    /// to fresh memory, where no peer can. So they are in a child process that was forked off: its
+    /// parent has the same pages, which peers may use.
     ///
     /// # Errors
     ///
     /// As [`new`](Self::new), when they have to be moved.
     pub fn as_mut_slice(&mut self) -> Result<&mut [u8], Error> {
-        if self.block.lent_writable() {
+        if self.block.lent_writable() || self.block.is_parents() {
             let fresh = Block::new(self.block.len, &self.options)?;
             // SAFETY:
             // - both are live mappings of that length, and the new one overlaps nothing;
@@ -108,8 +109,9 @@ impl SharedBuffer {
         // - valid and initialised (zeroes from the kernel at least) for `len` bytes, as long as
         //   `self.block` lives, which the borrow outlasts;
         // - aliasing: the buffer is not registered, since that takes it by value and gives it back
-        //   only when no transfer can touch it; no peer can write (checked above); other clones of
-        //   the block, if any, belong to announcements and do not touch the bytes.
+        //   only when no transfer can touch it; no peer can write, nor a parent process, whose
+        //   pages these may be (checked above); other clones of the block, if any, belong to
+        //   announcements and do not touch the bytes.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.block.base.as_ptr(), self.block.len) })
     }
 
@@ -145,7 +147,7 @@ pub(crate) struct Block {
     lent_writable: AtomicBool,
     /// The contents stay until the last peer has unmapped it.
     outlives_us: bool,
-    /// Whose it is: a child that was forked off has only a copy of this value.
+    /// Whose it is: a child that was forked off has only a copy of this value, and the same pages.
     process: Pid,
 }
 
@@ -251,6 +253,11 @@ impl Block {
         self.id
     }
 
+    /// Whether it is that of the process from which this one was forked off.
+    fn is_parents(&self) -> bool {
+        rustix::process::getpid() != self.process
+    }
+
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
@@ -287,7 +294,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if !self.outlives_us && rustix::process::getpid() == self.process {
+        if !self.outlives_us && !self.is_parents() {
             // Frees the pages although peers may have them mapped still.
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let punched = rustix::fs::fallocate(&self.fd, hole, 0, self.len as u64);

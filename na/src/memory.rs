@@ -230,6 +230,12 @@ impl LocalMem {
     ///
     /// Where a library below the transport refuses to end its registration, which is told in the
     /// log, peers may go on using the memory: it stays for good, and `released` is never called.
+    ///
+    /// In a child process that was forked off, `released` gets the child's copy at once, and
+    /// nothing changes for the parent's memory and its peers. That of an
+    /// [`alloc`](Memory::alloc) is one and the same in both processes, which its
+    /// [`SharedBuffer`] knows. What a device accesses directly, the system may have left out of the
+    /// child: it must not be touched there.
     pub fn revoke(self, released: impl FnOnce(Memory) + Send + 'static) {
         self.0.revoke(Box::new(released));
     }

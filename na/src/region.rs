@@ -5,6 +5,11 @@
 //! A transfer looks its key up once ([`RegionTable::lease`]), checks bounds and access there, and
 //! then holds the region until it is over. Revoking removes the key and leaves those holders alone;
 //! the last of them, whoever it is, hands the memory back.
+//!
+//! All of this belongs to the process that has registered the memory. In a child that was forked
+//! off there is a copy of the memory and of the table, and nobody who ends transfers or frees locks
+//! that others held: there a region is given back at once, and nothing but it is touched, neither
+//! key nor offers nor what a library knows it as.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,6 +17,7 @@ use std::sync::{PoisonError, Weak};
 
 use crate::alloc::Block;
 use crate::cheap::Cheap;
+use crate::fork::Process;
 use crate::keys::Keys;
 use crate::lock::BiasedLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -108,6 +114,7 @@ pub struct RegionTable {
     table: Arc<BiasedLock<Table>>,
     /// See [`Endpoint::served`](crate::Endpoint::served).
     served: Arc<AtomicU64>,
+    process: Process,
 }
 
 /// The same table, not the same content.
@@ -182,6 +189,7 @@ impl RegionTable {
             offers: Mutex::default(),
             registration: Mutex::default(),
             table: self.table.clone(),
+            process: self.process,
         })
     }
 
@@ -299,6 +307,8 @@ pub(crate) struct Region {
     offers: Mutex<RegionOffers>,
     registration: Mutex<Registration>,
     table: Arc<BiasedLock<Table>>,
+    /// Whose it is.
+    process: Process,
 }
 
 // SAFETY:
@@ -347,14 +357,31 @@ impl Region {
     }
 
     pub(crate) fn revoke(&self, released: Released) {
+        if self.process.is_other() {
+            return self.give_copy(released);
+        }
         self.forget_key();
         *lock(&self.released) = Some(released);
         self.withdraw_offers();
         self.end_registration();
     }
 
+    /// In a child that was forked off: gives its copy of the memory away, whatever transfers of its
+    /// parent's refer to it. None of them goes on here, as endpoints do nothing in a child.
+    #[cold]
+    fn give_copy(&self, released: Released) {
+        // It is locked if somebody was about to keep it for good when the child came about.
+        let memory = self.memory.try_lock().ok().and_then(|mut memory| memory.take());
+        if let Some(memory) = memory {
+            released(memory);
+        }
+    }
+
     /// Takes the key back, and the memory out if nothing else refers to the region.
     pub(crate) fn reclaim(region: &mut Arc<Self>) -> Option<Memory> {
+        if region.process.is_other() {
+            return None;
+        }
         // The table's reference must go before ours can be the only one.
         region.forget_key();
         region.end_registration();
@@ -535,8 +562,28 @@ impl Region {
     }
 }
 
+impl Region {
+    /// In a child that was forked off: frees its copy of the memory. What its parent has told peers
+    /// and libraries stays as it is, and so does memory of which a library knows: of that a child
+    /// need not have a copy at all.
+    #[cold]
+    fn drop_copy(&mut self) {
+        let offers = self.offers.get_mut().unwrap_or_else(PoisonError::into_inner);
+        std::mem::forget(std::mem::take(&mut offers.list));
+        let registration = self.registration.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(registration) = registration.held.take() {
+            std::mem::forget(registration);
+            let memory = self.memory.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(memory.take());
+        }
+    }
+}
+
 impl Drop for Region {
     fn drop(&mut self) {
+        if self.process.is_other() {
+            return self.drop_copy();
+        }
         // Nobody else can reach it: its locks are not needed.
         let offers = self.offers.get_mut().unwrap_or_else(PoisonError::into_inner);
         let revoked = offers.revoked;
@@ -557,6 +604,9 @@ impl fmt::Debug for Region {
         write!(f, "Region({} bytes, {:?})", self.len, self.access)
     }
 }
+
+#[cfg(test)]
+mod forked;
 
 #[cfg(test)]
 mod tests {

@@ -62,6 +62,20 @@ fn memory_that_a_child_drops_keeps_its_bytes() {
     assert!(buffer.as_mut_slice().unwrap().iter().all(|byte| *byte == 5));
 }
 
+/// The pages of both are the same, and peers of the parent may write there.
+#[test]
+fn memory_that_a_child_changes_is_its_own() {
+    let mut buffer = SharedBuffer::new(1 << 16, &AllocOptions::default()).unwrap();
+    buffer.as_mut_slice().unwrap().fill(5);
+    if !is_parent_of_a_child() {
+        let bytes = buffer.as_mut_slice().unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 5));
+        bytes.fill(6);
+        exit();
+    }
+    assert!(buffer.as_mut_slice().unwrap().iter().all(|byte| *byte == 5));
+}
+
 #[test]
 fn connections_of_an_endpoint_that_a_child_closes_go_on() {
     let uris = ["na+sm://", "na+tcp://127.0.0.1:0", "ucx+tcp://127.0.0.1:0", "ucx+sm://"];

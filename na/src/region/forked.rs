@@ -1,0 +1,123 @@
+//! Regions in a child process that was forked off.
+
+use super::*;
+use crate::sync::atomic::AtomicU32;
+
+/// Runs `body` in a child process that is forked off; its exit status.
+fn in_child(body: impl FnOnce() -> Result<(), i32>) -> i32 {
+    /// Seconds after which a child that hangs is ended.
+    const SECONDS: u32 = 30;
+    // SAFETY: the child uses only what goes on without other threads, and ends by `_exit`, or by a
+    // signal if it hangs.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: no handler is set; the default ends the process.
+        unsafe { libc::alarm(SECONDS) };
+        let code = body().err().unwrap_or(0);
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = -1;
+    // SAFETY: a child of ours that nobody else waits for; the pointer is to a live variable.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert!(child > 0 && waited == child, "cannot fork");
+    assert!(libc::WIFEXITED(status), "the child hangs");
+    libc::WEXITSTATUS(status)
+}
+
+fn check(holds: bool, code: i32) -> Result<(), i32> {
+    if holds { Ok(()) } else { Err(code) }
+}
+
+/// What was done with an offer and a registration of this process, or of its copy.
+#[derive(Default)]
+struct Told {
+    withdrawn: AtomicU32,
+    ended: AtomicU32,
+}
+
+impl Told {
+    fn read(&self) -> (u32, u32) {
+        (self.withdrawn.load(Ordering::Relaxed), self.ended.load(Ordering::Relaxed))
+    }
+}
+
+struct Noted(Arc<Told>);
+
+impl Offer for Noted {
+    fn withdraw(&self) {
+        self.0.withdrawn.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn stands(&self) -> bool {
+        self.0.withdrawn.load(Ordering::Relaxed) == 0
+    }
+
+    fn is_used(&self) -> bool {
+        false
+    }
+
+    fn keep(&self, _held: Held) {}
+}
+
+impl EndRegistration for Noted {
+    fn end(self: Box<Self>) -> bool {
+        self.0.ended.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+}
+
+/// Memory that a peer may read without asking, of which a library knows, and a transfer of it.
+fn in_use(table: &RegionTable) -> (LocalMem, LocalMem, Arc<Told>) {
+    let told = Arc::new(Told::default());
+    let memory = table.register(Memory::from_vec(vec![7; 100]), Access::ReadOnly).unwrap();
+    assert!(memory.region().offer(Box::new(Noted(told.clone()))));
+    memory.region().hold_registration(Box::new(Noted(told.clone())));
+    let transfer = table.lease(memory.key(), 0, 100, false).unwrap();
+    (memory, transfer, told)
+}
+
+#[test]
+fn a_child_has_its_copy_at_once_and_its_parent_and_peers_notice_nothing() {
+    let table = RegionTable::new();
+    let (memory, transfer, told) = in_use(&table);
+    let mut of_child = Some((memory.clone(), table.clone()));
+    // Whoever held it at the fork is not there to let go of it.
+    let held = table.table.lock();
+    let code = in_child(|| {
+        let (memory, _table) = of_child.take().ok_or(1)?;
+        let (sender, released) = std::sync::mpsc::channel();
+        memory.revoke(move |memory| _ = sender.send(memory));
+        let released = released.try_recv().map_err(|_| 2)?;
+        check(released.into_owner::<Vec<u8>>().is_ok_and(|bytes| bytes == [7; 100]), 3)?;
+        check(told.read() == (0, 0), 4)
+    });
+    assert_eq!(code, 0, "the step that failed");
+    drop((held, of_child));
+    // The parent's is where it was, with its transfer.
+    assert_eq!((table.len(), told.read()), (1, (0, 0)));
+    let (sender, released) = std::sync::mpsc::channel();
+    memory.revoke(move |memory| sender.send(memory).unwrap());
+    assert!(released.try_recv().is_err(), "a transfer is in flight");
+    drop(transfer);
+    released.try_recv().unwrap();
+    assert_eq!((table.len(), told.read()), (0, (1, 1)));
+}
+
+#[test]
+fn what_a_child_drops_stays_registered() {
+    let table = RegionTable::new();
+    let (memory, transfer, told) = in_use(&table);
+    let mut all = Some((memory, transfer));
+    let held = table.table.lock();
+    let code = in_child(|| {
+        drop(all.take());
+        check(told.read() == (0, 0), 1)?;
+        check(Arc::strong_count(&told) == 3, 2)
+    });
+    assert_eq!(code, 0, "the step that failed");
+    drop(held);
+    assert_eq!((table.len(), told.read()), (1, (0, 0)));
+    drop(all);
+    assert_eq!((table.len(), told.read()), (0, (1, 1)));
+}
