@@ -33,6 +33,7 @@ impl Instance {
     ///
     /// Counterpart: `HG_Bulk_bind`.
     pub fn bind_bulk(&self, bulk: &Bulk) -> Result<Bulk, BulkError> {
+        self.inner().may_start().map_err(BulkError::Owner)?;
         self.inner().core.bulk_bind(bulk, 0).map_err(BulkError::Owner)
     }
 
@@ -46,6 +47,7 @@ impl Instance {
     ///
     /// Counterpart: `HG_Bulk_get_addr`.
     pub fn bulk_owner(&self, bulk: &Bulk) -> Result<Option<Addr>, BulkError> {
+        self.inner().may_start().map_err(BulkError::Owner)?;
         self.inner().core.bulk_owner(bulk).map_err(BulkError::Owner)
     }
 }

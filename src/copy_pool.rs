@@ -17,6 +17,7 @@
 
 use std::sync::Arc;
 
+use na::fork::Process;
 use ult::PoolRef;
 
 use crate::copy_claims::Claims;
@@ -28,6 +29,7 @@ type Part<'a> = &'a (dyn Fn(usize) + Sync);
 struct Job {
     claims: Claims,
     part: *const (dyn Fn(usize) + Sync),
+    process: Process,
 }
 
 // SAFETY: `part` points to a function that may be called from any thread; when, see `run`.
@@ -36,6 +38,14 @@ unsafe impl Send for Job {}
 unsafe impl Sync for Job {}
 
 impl Job {
+    /// Copies parts, unless this is a child that was forked off in the middle of it: its memory may
+    /// be something else's by now, and the peer's is its parent's business.
+    fn help(&self) {
+        if !self.process.is_other() {
+            self.run();
+        }
+    }
+
     /// Copies parts until none is left to take.
     fn run(&self) {
         while let Some(part) = self.claims.claim() {
@@ -58,11 +68,11 @@ pub(crate) fn helper(pool: PoolRef) -> na::CopyHelper {
 fn copy(pool: &PoolRef, parts: usize, part: Part<'_>) {
     // SAFETY: only the lifetime changes; nothing is read here.
     let part = unsafe { std::mem::transmute::<Part<'_>, Part<'static>>(part) };
-    let job = Arc::new(Job { claims: Claims::new(parts), part });
+    let job = Arc::new(Job { claims: Claims::new(parts), part, process: Process::current() });
     for _ in 0..pool.xstreams().len().min(parts.saturating_sub(1)) {
         let job = job.clone();
         // Without helpers, as in a runtime that ends, the caller copies alone.
-        if pool.tasklet().name("margo copy").spawn_detached(move || job.run()).is_err() {
+        if pool.tasklet().name("margo copy").spawn_detached(move || job.help()).is_err() {
             break;
         }
     }
@@ -127,6 +137,23 @@ mod tests {
             alone.fetch_add(1, Ordering::Relaxed);
         });
         assert_eq!(alone.load(Ordering::Relaxed), 8);
+    }
+
+    #[test]
+    fn nobody_helps_in_a_child() {
+        let copied = AtomicUsize::new(0);
+        let copy = |_: usize| _ = copied.fetch_add(1, Ordering::Relaxed);
+        let part: Part<'_> = &copy;
+        // SAFETY: only the lifetime changes; `copy` outlives the job.
+        let part = unsafe { std::mem::transmute::<Part<'_>, Part<'static>>(part) };
+        let job = Job { claims: Claims::new(3), part, process: Process::current() };
+        let of_child = crate::forked::in_child(|| {
+            job.help();
+            if copied.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(1) }
+        });
+        assert_eq!(of_child, 0, "it has copied");
+        job.help();
+        assert_eq!(copied.load(Ordering::Relaxed), 3);
     }
 
     /// On the only xstream of the pool: its tasklet cannot run before the copy is over.

@@ -45,7 +45,7 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// [`RegisterError::NotListening`], [`RegisterError::Closing`].
+    /// [`RegisterError::NotListening`], [`RegisterError::Closing`], [`RegisterError::Forked`].
     ///
     /// Counterpart: `margo_provider_register_identity`.
     pub fn register_identity(&self, id: ProviderId, identity: &str) -> Result<(), RegisterError> {
@@ -60,6 +60,9 @@ impl Instance {
     ///
     /// Counterpart: `margo_provider_deregister_identity`.
     pub fn deregister_identity(&self, id: ProviderId) -> bool {
+        if self.inner().is_forked() {
+            return false;
+        }
         let registration = self.inner().core.deregister(IDENTITY.id(id));
         self.inner().identities.lock().remove(&id);
         registration.is_some()
@@ -69,6 +72,9 @@ impl Instance {
     ///
     /// Counterpart: `margo_provider_registered_identity`.
     pub fn identity(&self, id: ProviderId) -> Option<String> {
+        if self.inner().is_forked() {
+            return None;
+        }
         self.inner().core.registered(IDENTITY.id(id))?;
         self.inner().identities.get(id).map(|identity| identity.as_ref().to_owned())
     }
@@ -154,6 +160,9 @@ impl Instance {
         identity: &str,
         register: impl FnOnce(fn(Handle<(), String>)) -> Result<(), RegisterError>,
     ) -> Result<(), RegisterError> {
+        if self.inner().is_forked() {
+            return Err(RegisterError::Forked);
+        }
         // First: whoever asks finds it there. If this is all that happens, it does not count.
         self.inner().identities.set(id, identity);
         match register(answer) {

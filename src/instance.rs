@@ -227,11 +227,20 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// [`LookupError`] when the text is not an address of this instance's transport.
+    /// [`LookupError`] when the text is not an address of this instance's transport, and in a child
+    /// process that was forked off.
     ///
     /// Counterpart: `margo_addr_lookup`.
     pub fn lookup(&self, uri: &str) -> Result<Addr, LookupError> {
-        self.inner().core.lookup(uri).map_err(|source| LookupError { uri: uri.to_owned(), source })
+        let core = &self.inner().core;
+        let found = match self.inner().may_start() {
+            Ok(()) => core.lookup(uri),
+            Err(forked) => Err(na::Error::Unavailable {
+                transport: core.endpoint().transport(),
+                reason: forked.to_string(),
+            }),
+        };
+        found.map_err(|source| LookupError { uri: uri.to_owned(), source })
     }
 
     /// The execution streams and pools, for spawning ULTs and for diagnosis.

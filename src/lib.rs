@@ -97,6 +97,8 @@ mod error;
 mod exposed;
 mod files;
 mod finalize;
+#[cfg(test)]
+mod forked;
 mod forward;
 mod gate;
 mod handle;

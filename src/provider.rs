@@ -145,6 +145,10 @@ impl<T> Provider<T> {
 impl<T> Drop for Provider<T> {
     fn drop(&mut self) {
         let registered = self.registered.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // They are its parent's.
+        if self.instance.inner().is_forked() {
+            return;
+        }
         for id in registered.drain(..) {
             let inner = self.instance.inner();
             drop(inner.core.deregister(id));

@@ -195,11 +195,18 @@ impl Instance {
         (index, inner.gates.of_pool(pool, bounds))
     }
 
+    /// What `rpc` of that provider is registered with, if it is; nothing is served in a child
+    /// process that was forked off, where the table may be locked for ever.
+    fn served<A, R>(&self, rpc: Rpc<A, R>, provider: ProviderId) -> Option<Arc<Registration>> {
+        let inner = self.inner();
+        if inner.is_forked() { None } else { inner.core.registered(rpc.id(provider)) }
+    }
+
     /// The pool in which handlers of `rpc` of that provider run; `None`: it is not served here.
     ///
     /// Counterpart: `margo_rpc_get_pool`.
     pub fn handler_pool<A, R>(&self, rpc: Rpc<A, R>, provider: ProviderId) -> Option<PoolRef> {
-        let registration = self.inner().core.registered(rpc.id(provider))?;
+        let registration = self.served(rpc, provider)?;
         registration.data_as::<Entry>().map(|entry| entry.pool.clone())
     }
 
@@ -248,13 +255,14 @@ impl Instance {
     /// How many requests `pool` has in hand; `None`: no handler was ever registered there, or the
     /// pool was removed.
     pub fn load(&self, pool: &PoolRef) -> Option<Load> {
-        self.inner().gates.find(pool).map(|gate| gate.load())
+        let inner = self.inner();
+        if inner.is_forked() { None } else { inner.gates.find(pool).map(|gate| gate.load()) }
     }
 
     /// How many requests of `rpc` of that provider are in hand; `None`: it is not served here with
     /// bounds of its own.
     pub fn rpc_load<A, R>(&self, rpc: Rpc<A, R>, provider: ProviderId) -> Option<Load> {
-        let registration = self.inner().core.registered(rpc.id(provider))?;
+        let registration = self.served(rpc, provider)?;
         Some(registration.data_as::<Entry>()?.own_gate.as_ref()?.load())
     }
 }

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use na::LocalMem;
+use na::fork::Process;
 use ult::{Eventual, Selectable, wait_any};
 
 use crate::bulk::LocalBulk;
@@ -64,6 +65,8 @@ pub(crate) struct Class {
     bytes: usize,
     buffers: usize,
     state: Mutex<State>,
+    /// Whose it is: in a child that was forked off the lock may be held for ever.
+    process: Process,
 }
 
 struct State {
@@ -99,7 +102,7 @@ impl Instance {
             let free = (0..buffers).map(|_| self.bulk_buffer(bytes)).collect::<Result<_, _>>()?;
             let (waiting, counts) = (VecDeque::new(), Counts::default());
             let state = Mutex::new(State { free, waiting, closed: false, counts });
-            Ok(Class { bytes, buffers, state })
+            Ok(Class { bytes, buffers, state, process: Process::current() })
         };
         let classes = spec.check()?.into_iter().map(class).collect::<Result<Vec<_>, _>>()?;
         let pool = BulkPool(classes.into());
@@ -223,7 +226,7 @@ impl BulkPool {
     ///
     /// Counterpart: `margo_bulk_poolset_destroy`, which frees buffers in use as well.
     pub fn close(&self) {
-        for class in &*self.0 {
+        for class in self.0.iter().filter(|class| !class.process.is_other()) {
             let mut state = class.state();
             state.closed = true;
             state.counts.given_up += state.waiting.len() as u64;
@@ -240,6 +243,13 @@ impl BulkPool {
     /// What there is and what has happened, by class, smallest first.
     pub fn stats(&self) -> Vec<BulkClassStats> {
         self.0.iter().map(Class::stats).collect()
+    }
+
+    /// With its locks held, as by somebody else.
+    #[cfg(test)]
+    pub(crate) fn while_locked<V>(&self, work: impl FnOnce() -> V) -> V {
+        let _held: Vec<_> = self.0.iter().map(Class::state).collect();
+        work()
     }
 
     fn class_for(&self, len: usize) -> Result<usize, BulkPoolError> {
@@ -309,6 +319,9 @@ impl Class {
     }
 
     fn open(&self) -> Result<MutexGuard<'_, State>, BulkPoolError> {
+        if self.process.is_other() {
+            return Err(BulkPoolError::Forked);
+        }
         let state = self.state();
         if state.closed { Err(BulkPoolError::Closed) } else { Ok(state) }
     }
@@ -327,6 +340,9 @@ impl Class {
     }
 
     fn give_back(&self, buffer: BulkBuffer) {
+        if self.process.is_other() {
+            return drop(buffer);
+        }
         let mut state = self.state();
         if let Some(turn) = state.waiting.pop_front() {
             state.counts.waits += 1;

@@ -100,6 +100,9 @@ pub enum BulkPoolError {
     /// [`BulkPool::close`](super::BulkPool::close) was called.
     #[error("the bulk pool is closed")]
     Closed,
+    /// This process is a child that was forked off. The pool is its parent's.
+    #[error("this process was forked off: the bulk pool belongs to its parent process")]
+    Forked,
 }
 
 /// A class of a [`BulkPool`](super::BulkPool). A snapshot.

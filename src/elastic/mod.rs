@@ -26,6 +26,9 @@
 //!
 //! An xstream that is removed leaves in its own time, which may be long; `changes` is free
 //! meanwhile.
+//!
+//! In a child process that was forked off either lock may be held for ever, so neither is taken
+//! there: what can fail does, and what cannot tells how it was at the start.
 
 mod change;
 mod error;
@@ -38,6 +41,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use margo_config::{Resolved, ResolvedPool, ResolvedXstream};
+use na::fork::Process;
 use ult::{PoolRef, Runtime, XstreamRef};
 
 pub(crate) use self::change::described;
@@ -49,6 +53,7 @@ use crate::Instance;
 pub(crate) struct Elastic {
     changes: ult::Mutex<()>,
     table: Mutex<Table>,
+    process: Process,
 }
 
 /// See the module's documentation.
@@ -226,7 +231,15 @@ impl Elastic {
             copies: resolved.copy_pool.map(index),
             next_hold: 0,
         };
-        Self { changes: ult::Mutex::new(()), table: Mutex::new(table) }
+        let process = Process::current();
+        Self { changes: ult::Mutex::new(()), table: Mutex::new(table), process }
+    }
+
+    /// With its locks held, as by somebody else.
+    #[cfg(test)]
+    pub(crate) fn while_locked<V>(&self, work: impl FnOnce() -> V) -> V {
+        let _held = (self.changes.lock(), self.table());
+        work()
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -317,26 +330,43 @@ impl Instance {
     }
 
     /// The list with the xstreams: a child's are its parent's, who alone removes any. Their indices
-    /// are the same.
-    fn xstream_list(&self) -> Arc<Elastic> {
+    /// are the same. Before its lock, as in [`list`](Self::list).
+    fn xstream_list(&self) -> Result<Arc<Elastic>, ElasticityError> {
+        if self.inner().is_forked() {
+            return Err(ElasticityError::Forked);
+        }
         match self.inner().family.parent() {
             Some(parent) => parent.xstream_list(),
-            None => self.elastic().clone(),
+            None => Ok(self.elastic().clone()),
         }
     }
 
-    /// All pools, in the order of their indices.
+    /// The list, if it can be looked at: before its lock, which may be held for ever in a child
+    /// process.
+    fn list(&self) -> Result<MutexGuard<'_, Table>, ElasticityError> {
+        if self.inner().is_forked() {
+            return Err(ElasticityError::Forked);
+        }
+        Ok(self.elastic().table())
+    }
+
+    /// All pools, in the order of their indices. In a child process that was forked off: those that
+    /// there were at the start.
     ///
     /// Counterpart: `margo_get_num_pools`.
     pub fn pools(&self) -> Vec<PoolRef> {
+        if self.inner().is_forked() {
+            return self.inner().pools.clone();
+        }
         self.elastic().pools()
     }
 
-    /// All xstreams, in the order of their indices; of a child those of its parent.
+    /// All xstreams, in the order of their indices; of a child those of its parent. In a child
+    /// process that was forked off, which has none of them: none.
     ///
     /// Counterpart: `margo_get_num_xstreams`.
     pub fn xstreams(&self) -> Vec<XstreamRef> {
-        let list = self.xstream_list();
+        let Ok(list) = self.xstream_list() else { return Vec::new() };
         let table = list.table();
         table.xstreams.values().map(|entry| entry.xstream.clone()).collect()
     }
@@ -350,11 +380,12 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// [`ElasticityError::NoSuchPool`], with the pools that there are.
+    /// [`ElasticityError::NoSuchPool`], with the pools that there are;
+    /// [`ElasticityError::Forked`].
     ///
     /// Counterpart: `margo_find_pool_by_name`, `_by_index`, `_by_handle`.
     pub fn find_pool<'k>(&self, key: impl Into<PoolKey<'k>>) -> Result<PoolInfo, ElasticityError> {
-        let table = self.elastic().table();
+        let table = self.list()?;
         let index = table.find_pool(key.into())?;
         Ok(PoolInfo { index, pool: table.pools[&index].pool.clone() })
     }
@@ -363,14 +394,15 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// [`ElasticityError::NoSuchXstream`], with the xstreams that there are.
+    /// [`ElasticityError::NoSuchXstream`], with the xstreams that there are;
+    /// [`ElasticityError::Forked`].
     ///
     /// Counterpart: `margo_find_xstream_by_name`, `_by_index`, `_by_handle`.
     pub fn find_xstream<'k>(
         &self,
         key: impl Into<XstreamKey<'k>>,
     ) -> Result<XstreamInfo, ElasticityError> {
-        let list = self.xstream_list();
+        let list = self.xstream_list()?;
         let table = list.table();
         let index = table.find_xstream(key.into())?;
         Ok(XstreamInfo { index, xstream: table.xstreams[&index].xstream.clone() })
@@ -379,18 +411,31 @@ impl Instance {
     /// Where handlers run that were registered without a pool. Counterpart:
     /// `margo_get_handler_pool`.
     pub fn rpc_pool(&self) -> PoolRef {
+        let inner = self.inner();
+        if inner.is_forked() {
+            return inner.pools[inner.resolved.rpc_pool].clone();
+        }
         self.elastic().rpc_pool()
     }
 
     /// Where the progress ULT of context 0 runs. Counterpart: `margo_get_progress_pool`.
     pub fn progress_pool(&self) -> PoolRef {
+        let inner = self.inner();
+        if inner.is_forked() {
+            return inner.pools[inner.resolved.progress_pool].clone();
+        }
         let table = self.elastic().table();
         table.pools[&table.progress[0]].pool.clone()
     }
 
     /// Where the progress ULTs run: those of context 0, context 1 and so on.
     pub fn progress_pools(&self) -> impl Iterator<Item = PoolRef> + use<> {
-        self.elastic().progress_pools().into_iter()
+        let inner = self.inner();
+        let pools = match inner.is_forked() {
+            false => self.elastic().progress_pools(),
+            true => inner.resolved.progress_pools().map(|at| inner.pools[at].clone()).collect(),
+        };
+        pools.into_iter()
     }
 
     /// Keeps a pool from being removed for as long as the value lives. `by` is what an error says
@@ -398,7 +443,8 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// [`ElasticityError::NoSuchPool`]; [`ElasticityError::PoolInUse`] if it is being removed.
+    /// [`ElasticityError::NoSuchPool`]; [`ElasticityError::PoolInUse`] if it is being removed;
+    /// [`ElasticityError::Forked`].
     ///
     /// Counterpart: `margo_pool_ref_incr`; dropping the value is `margo_pool_release`.
     pub fn hold_pool<'k>(
@@ -406,7 +452,7 @@ impl Instance {
         key: impl Into<PoolKey<'k>>,
         by: impl Into<String>,
     ) -> Result<PoolHold, ElasticityError> {
-        let mut table = self.elastic().table();
+        let mut table = self.list()?;
         let index = table.find_pool(key.into())?;
         let id = table.next_hold;
         table.next_hold += 1;
@@ -430,7 +476,7 @@ impl Instance {
     /// # Errors
     ///
     /// [`ElasticityError::NoSuchXstream`]; [`ElasticityError::XstreamInUse`] if it is being
-    /// removed.
+    /// removed; [`ElasticityError::Forked`].
     ///
     /// Counterpart: `margo_xstream_ref_incr`; dropping the value is `margo_xstream_release`.
     pub fn hold_xstream<'k>(
@@ -438,7 +484,7 @@ impl Instance {
         key: impl Into<XstreamKey<'k>>,
         by: impl Into<String>,
     ) -> Result<XstreamHold, ElasticityError> {
-        let list = self.xstream_list();
+        let list = self.xstream_list()?;
         let mut table = list.table();
         let index = table.find_xstream(key.into())?;
         let id = table.next_hold;
@@ -484,7 +530,9 @@ impl PoolHold {
 
 impl Drop for PoolHold {
     fn drop(&mut self) {
-        if let Some(entry) = self.elastic.table().pools.get_mut(&self.info.index) {
+        if !self.elastic.process.is_other()
+            && let Some(entry) = self.elastic.table().pools.get_mut(&self.info.index)
+        {
             entry.holds.remove(&self.id);
         }
     }
@@ -519,7 +567,9 @@ impl XstreamHold {
 
 impl Drop for XstreamHold {
     fn drop(&mut self) {
-        if let Some(entry) = self.elastic.table().xstreams.get_mut(&self.info.index) {
+        if !self.elastic.process.is_other()
+            && let Some(entry) = self.elastic.table().xstreams.get_mut(&self.info.index)
+        {
             entry.holds.remove(&self.id);
         }
     }

@@ -23,6 +23,10 @@ pub(super) enum Part {
 impl Elastic {
     /// The document in effect. References in it count its own pools, which carry their indices.
     pub(super) fn document(&self, resolved: &Resolved, flags: ConfigFlags, part: Part) -> Config {
+        // As it was at the start.
+        if self.process.is_other() {
+            return resolved.effective_as(flags);
+        }
         // What is not to be shown is marked as external below.
         let flags = ConfigFlags { hide_external: true, ..flags };
         self.table().resolved(resolved, part).effective_as(flags)

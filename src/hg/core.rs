@@ -360,6 +360,13 @@ impl<T> Core<T> {
         self.primary.as_deref().unwrap_or(self)
     }
 
+    /// With its lock held, as by somebody else.
+    #[cfg(test)]
+    pub(crate) fn while_locked<V>(&self, work: impl FnOnce() -> V) -> V {
+        let _held = self.state();
+        work()
+    }
+
     #[inline]
     pub(super) fn state(&self) -> BiasedGuard<'_, State<T>> {
         self.state.lock()
