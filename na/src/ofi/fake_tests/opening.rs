@@ -298,7 +298,8 @@ fn open_in_a_job(wrong: &str) {
             for part in ["SLINGSHOT_VNIS", &*networks, wrong] {
                 assert!(!part.is_empty() && told.contains(part), "{part}: {told}");
             }
-            assert_eq!((fake.state().domains.len(), fake.count_open()), (0, 0));
+            let domains = fake.state().domains.len();
+            assert_eq!((domains, fake.count_open()), (0, 0));
         }
     }
     println!("{OPENED_AS_WANTED}");
