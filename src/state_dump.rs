@@ -25,10 +25,14 @@ pub struct StateDump {
     pub metrics: Metrics,
     /// Execution streams that did not answer: a unit on each neither yields nor waits.
     pub busy_xstreams: Vec<String>,
+    /// Execution streams that had not listed all of their ULTs when half a second was over.
+    pub partial_xstreams: Vec<String>,
     /// Timers that there are.
     pub timers: Vec<TimerState>,
     /// ULTs that have begun, not ended, and do not run now.
     pub ults: Vec<UltLine>,
+    /// How many of those are without their stacks because there were more than 1000.
+    pub stacks_left_out: usize,
     /// The effective configuration.
     pub config: Config,
 }
@@ -71,16 +75,18 @@ impl Instance {
     /// ULTs with what they wait for, and its configuration.
     ///
     /// May be called from anywhere but signal handlers, at any time. Takes some tens of
-    /// microseconds, and 10 for each thousand of suspended ULTs; half a second if an execution
-    /// stream is held by a unit that does not yield, which the dump then says.
+    /// microseconds, and some hundred for each thousand of suspended ULTs, of which their execution
+    /// streams list some hundred between two units. Half a second if an execution stream is held by
+    /// a unit that does not yield, or has not come to the end by then, which the dump then says.
     ///
     /// Counterpart: `margo_state_dump`.
     pub fn state_dump(&self) -> StateDump {
         dump(self.inner(), &DumpOptions::new().stacks(false))
     }
 
-    /// [`state_dump`](Self::state_dump) with the stacks of the suspended ULTs. The first one in a
-    /// process reads debug information, which may take a second.
+    /// [`state_dump`](Self::state_dump) with the stacks of the suspended ULTs, up to 1000: each
+    /// takes its execution stream some microseconds, which runs other units after a few of them.
+    /// The first one in a process reads debug information, which may take a second.
     ///
     /// To have it at a signal: [`InstanceBuilder::dump_on_signal`].
     ///
@@ -99,8 +105,10 @@ fn dump(inner: &Inner, options: &DumpOptions) -> StateDump {
     StateDump {
         metrics: metrics::collect(inner),
         busy_xstreams: ults.busy.iter().map(|busy| busy.xstream.clone()).collect(),
+        partial_xstreams: ults.partial,
         timers: inner.timers.list(Instant::now()),
         ults: ults.ults.iter().map(line).collect(),
+        stacks_left_out: ults.ults.iter().filter(|ult| ult.stack == StackDump::LeftOut).count(),
         config: inner.config_as(ConfigFlags::default()),
     }
 }

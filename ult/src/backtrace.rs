@@ -6,10 +6,11 @@
 //! xstream has ready, and suspends again. Whoever asked turns the pointers into names, on its own
 //! stack. So a ULT needs room for the walk only, and says so if it has not even that.
 //!
-//! The xstreams are asked by mail, and answer between two units. One that runs a unit which neither
-//! yields nor suspends does not answer; it is named as busy when the time is over.
+//! The xstreams are asked by mail, and answer between two units, in slices: one that is home to
+//! many ULTs runs other units in between. One that runs a unit which neither yields nor suspends
+//! does not answer; it is named as busy when the time is over.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_void;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,10 @@ use crate::xstream::{State, Xstream, XstreamShared};
 /// Room that the walk needs below the frame from which it starts: three times what was measured.
 const ROOM_BYTES: usize = 6 * 1024;
 const FRAMES_MAX: usize = 256;
+/// What an xstream does of an answer before it runs a unit: so many ULTs are listed, which takes
+/// some tens of microseconds; a stack takes as long as so many.
+const SLICE: usize = 256;
+const COST_OF_STACK: usize = 32;
 
 /// What to dump; see [`Runtime::dump`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +43,9 @@ const FRAMES_MAX: usize = 256;
 pub struct DumpOptions {
     /// Whether to walk the stacks. Default `true`; without, a dump is a cheap list of ULTs.
     pub stacks: bool,
+    /// How many stacks at most, in equal parts for all xstreams; further ULTs are listed without,
+    /// as [`StackDump::LeftOut`]. Default 1000, which take some 10 ms of the xstreams' time.
+    pub stacks_max: usize,
     /// How many frames per stack at most, innermost first. Default 64, at most 256.
     pub frames_max: usize,
     /// How long to wait for the xstreams. Default 500 ms.
@@ -46,7 +54,8 @@ pub struct DumpOptions {
 
 impl Default for DumpOptions {
     fn default() -> Self {
-        Self { stacks: true, frames_max: 64, limit: Duration::from_millis(500) }
+        let limit = Duration::from_millis(500);
+        Self { stacks: true, stacks_max: 1000, frames_max: 64, limit }
     }
 }
 
@@ -61,6 +70,13 @@ impl DumpOptions {
     #[must_use]
     pub fn stacks(mut self, stacks: bool) -> Self {
         self.stacks = stacks;
+        self
+    }
+
+    /// Sets [`stacks_max`](Self::stacks_max).
+    #[must_use]
+    pub fn stacks_max(mut self, stacks: usize) -> Self {
+        self.stacks_max = stacks;
         self
     }
 
@@ -89,6 +105,9 @@ pub struct Dump {
     pub ults: Vec<UltDump>,
     /// Xstreams that did not answer in time. The ULTs at home there are missing.
     pub busy: Vec<BusyXstream>,
+    /// Names of xstreams that had begun to answer when the time was over. Some of the ULTs at home
+    /// there are missing.
+    pub partial: Vec<String>,
 }
 
 /// An xstream that did not answer, because a unit on it neither yields nor suspends.
@@ -143,6 +162,8 @@ pub enum UltState {
 pub enum StackDump {
     /// Nobody asked for them.
     NotAsked,
+    /// There were more than [`DumpOptions::stacks_max`].
+    LeftOut,
     /// The stack has so few bytes left that the walk could have overflowed it.
     NoRoom {
         /// What is left.
@@ -182,62 +203,86 @@ struct RawUlt {
 
 /// One call of [`Runtime::dump`].
 struct Request {
-    stacks: bool,
+    /// How many stacks each xstream walks.
+    stacks_max: Option<usize>,
     frames_max: usize,
-    /// Xstreams that have not answered.
-    pending: Mutex<BTreeSet<usize>>,
+    /// Xstreams that have not answered to the end, and whether they have begun. Empty as soon as
+    /// nobody waits any more.
+    pending: Mutex<BTreeMap<usize, bool>>,
     found: Mutex<Vec<RawUlt>>,
+}
+
+/// How far an xstream is with an answer.
+#[derive(Clone, Copy)]
+struct Progress {
+    /// The stacks of its register up to here are to come. From the end, because whoever leaves is
+    /// replaced by the last one: it is seen twice then, and not missed.
+    stacks_left: usize,
+    walked: usize,
 }
 
 impl Runtime {
     /// Lists the ULTs that have started, with what they wait for and where they stand.
     ///
-    /// Each xstream answers between two units, for the ULTs at home there. Walking a stack takes
-    /// some microseconds, and its xstream runs nothing else meanwhile. The first dump of a process
-    /// reads debug information, which may take a second, on the calling thread; the binary needs
-    /// some for file and line, and names of inlined functions are without their path if it has
-    /// only line tables. May be called by ULTs, also of this runtime.
+    /// Each xstream answers between two units, for the ULTs at home there, of which those are
+    /// certain to be listed that are suspended all the while. Walking a stack takes some
+    /// microseconds; after a few, or some hundred ULTs without, it runs a unit, if there is one, so
+    /// no unit is held up for long by that. The first dump of a process reads debug information,
+    /// which may take a second, on the calling thread; the binary needs some for file and line, and
+    /// names of inlined functions are without their path if it has only line tables. May be called
+    /// by ULTs, also of this runtime.
     ///
     /// Counterpart: `ABT_info_print_thread_stacks_in_pool`, which prints raw bytes.
     #[must_use]
     pub fn dump(&self, options: &DumpOptions) -> Dump {
-        let (raw, busy) = ask(&self.owner.core, options);
-        let mut dump = Dump { ults: name_frames(raw), busy };
-        dump.ults.sort_by_key(|ult| ult.id);
-        dump
+        let Answer { raw, busy, partial } = ask(&self.owner.core, options);
+        Dump { ults: name_frames(raw), busy, partial }
     }
 }
 
 /// The ULTs of a runtime, without names of frames.
 pub(crate) fn ask_list(core: &RuntimeCore, options: &DumpOptions) -> Vec<UltDump> {
-    let mut ults: Vec<UltDump> = ask(core, options).0.into_iter().map(|raw| raw.dump).collect();
-    ults.sort_by_key(|ult| ult.id);
-    ults
+    ask(core, options).raw.into_iter().map(|raw| raw.dump).collect()
 }
 
-fn ask(core: &RuntimeCore, options: &DumpOptions) -> (Vec<RawUlt>, Vec<BusyXstream>) {
+/// What came in time; each ULT once, by number.
+struct Answer {
+    raw: Vec<RawUlt>,
+    busy: Vec<BusyXstream>,
+    partial: Vec<String>,
+}
+
+fn ask(core: &RuntimeCore, options: &DumpOptions) -> Answer {
     let xstreams: Vec<_> = core.xstreams().into_iter().filter(is_there).collect();
+    let stacks_each = options.stacks_max.div_ceil(xstreams.len().max(1));
     let request = Arc::new(Request {
-        stacks: options.stacks,
+        stacks_max: options.stacks.then_some(stacks_each),
         frames_max: options.frames_max.min(FRAMES_MAX),
-        pending: Mutex::new(xstreams.iter().map(|xstream| xstream.index).collect()),
+        pending: Mutex::new(xstreams.iter().map(|xstream| (xstream.index, false)).collect()),
         found: Mutex::default(),
     });
     for xstream in &xstreams {
         let request = request.clone();
-        xstream.ask(Box::new(move |xstream| xstream.answer(&request)));
+        xstream.ask(Box::new(move |xstream| xstream.begin_answer(request)));
     }
-    let late = |pending: &BTreeSet<usize>| {
-        let xstreams = xstreams.iter().cloned();
-        xstreams.filter(|x| pending.contains(&x.index) && is_there(x)).collect::<Vec<_>>()
+    let is_late = |xstream: &Arc<XstreamShared>| {
+        is_there(xstream) && lock(&request.pending).contains_key(&xstream.index)
     };
-    core.news
-        .wait_until(&mut Limit::new(options.limit), || late(&lock(&request.pending)).is_empty());
-    // Held so that nobody answers between the two looks.
-    let pending = lock(&request.pending);
-    let busy = late(&pending).iter().map(|xstream| busy(core, xstream)).collect();
-    let found = std::mem::take(&mut *lock(&request.found));
-    (found, busy)
+    core.news.wait_until(&mut Limit::new(options.limit), || !xstreams.iter().any(is_late));
+    // Who comes now does nothing more.
+    let pending = std::mem::take(&mut *lock(&request.pending));
+    let (mut busy, mut partial) = (Vec::new(), Vec::new());
+    for xstream in xstreams.iter().filter(|xstream| is_there(xstream)) {
+        match pending.get(&xstream.index) {
+            Some(true) => partial.push(xstream.name.to_string()),
+            Some(false) => busy.push(describe_busy(core, xstream)),
+            None => {}
+        }
+    }
+    let mut raw = std::mem::take(&mut *lock(&request.found));
+    raw.sort_by_key(|ult| ult.dump.id);
+    raw.dedup_by_key(|ult| ult.dump.id);
+    Answer { raw, busy, partial }
 }
 
 /// Whether the xstream has not left. One that has is home to nobody, and does not answer.
@@ -245,7 +290,7 @@ fn is_there(xstream: &Arc<XstreamShared>) -> bool {
     !matches!(xstream.state(), State::Terminated | State::Removed)
 }
 
-fn busy(core: &RuntimeCore, xstream: &XstreamShared) -> BusyXstream {
+fn describe_busy(core: &RuntimeCore, xstream: &XstreamShared) -> BusyXstream {
     let running = xstream.diag.read().running;
     BusyXstream {
         xstream: xstream.name.to_string(),
@@ -256,40 +301,68 @@ fn busy(core: &RuntimeCore, xstream: &XstreamShared) -> BusyXstream {
 
 impl Xstream {
     /// Answers a dump. On its own stack, between two units.
-    fn answer(&self, request: &Request) {
-        let index = self.shared().index;
-        if !lock(&request.pending).contains(&index) {
-            return;
-        }
-        let raw = self.describe_all(request);
-        let mut pending = lock(&request.pending);
-        if pending.remove(&index) {
-            lock(&request.found).extend(raw);
-        }
-        drop(pending);
-        self.core.tell_news();
-    }
-
-    fn describe_all(&self, request: &Request) -> Vec<RawUlt> {
-        if request.stacks {
+    fn begin_answer(&self, request: Arc<Request>) {
+        if request.stacks_max.is_some() {
             warm_up();
         }
-        // What is at home here cannot end meanwhile, since that takes this thread.
-        let mut here = Vec::new();
-        self.stacks.for_each(|block| here.extend(block.ult.get()));
-        here.into_iter().map(|ult| self.describe(ult, request)).collect()
+        self.answer(request, Progress { stacks_left: self.stacks.len(), walked: 0 });
     }
 
-    fn describe(&self, ult: UltPtr, request: &Request) -> RawUlt {
+    /// The next slice of an answer, unless nobody waits for it any more.
+    fn answer(&self, request: Arc<Request>, mut progress: Progress) {
+        let index = self.shared().index;
+        if !lock(&request.pending).contains_key(&index) {
+            return;
+        }
+        let raw = self.describe_some(&request, &mut progress);
+        let is_over = progress.stacks_left == 0;
+        let mut pending = lock(&request.pending);
+        let Some(has_begun) = pending.get_mut(&index) else { return };
+        *has_begun = true;
+        lock(&request.found).extend(raw);
+        if is_over {
+            pending.remove(&index);
+        }
+        drop(pending);
+        if is_over {
+            self.core.tell_news();
+        } else {
+            // Comes after the next unit.
+            self.shared().ask(Box::new(move |xstream| xstream.answer(request, progress)));
+        }
+    }
+
+    fn describe_some(&self, request: &Request, progress: &mut Progress) -> Vec<RawUlt> {
+        let mut found = Vec::new();
+        let mut cost = 0;
+        progress.stacks_left = progress.stacks_left.min(self.stacks.len());
+        while cost < SLICE && progress.stacks_left > 0 {
+            progress.stacks_left -= 1;
+            cost += 1;
+            // What is at home here cannot end within the slice, since that takes this thread.
+            let block = self.stacks.get(progress.stacks_left);
+            let Some(ult) = block.and_then(|block| block.ult.get()) else { continue };
+            let walks = request.stacks_max.map(|max| progress.walked < max);
+            if walks == Some(true) {
+                progress.walked += 1;
+                cost += COST_OF_STACK;
+            }
+            found.push(self.describe(ult, walks, request.frames_max));
+        }
+        found
+    }
+
+    /// `walks`: whether there is room for its stack; `None`: nobody asked for that.
+    fn describe(&self, ult: UltPtr, walks: Option<bool>, frames_max: usize) -> RawUlt {
         let state = if ult.state.cell.is_parked() {
             UltState::Blocked { kind: ult.state.waits.get(), since: since(&self.core, ult) }
         } else {
             UltState::Runnable
         };
         let mut pointers = Vec::new();
-        let mut stack = StackDump::NotAsked;
-        if request.stacks {
-            self.inspect(ult, request.frames_max);
+        let mut stack = if walks.is_some() { StackDump::LeftOut } else { StackDump::NotAsked };
+        if walks == Some(true) {
+            self.inspect(ult, frames_max);
             let mut capture = self.diag.capture.borrow_mut();
             pointers = std::mem::take(&mut capture.pointers);
             stack = match capture.no_room.take() {
@@ -507,6 +580,7 @@ impl fmt::Display for UltDump {
         write!(f, "ULT `{name}` (id {id}) of pool `{pool}` on xstream `{xstream}`: {state}")?;
         match &self.stack {
             StackDump::NotAsked => Ok(()),
+            StackDump::LeftOut => f.write_str("\n  (no stack dump: there are too many)"),
             StackDump::NoRoom { free_bytes } => {
                 write!(f, "\n  (no stack dump: only {free_bytes} bytes of the stack are left)")
             }
@@ -550,6 +624,9 @@ impl fmt::Display for Dump {
         write!(f, "{} ULTs have started", self.ults.len())?;
         for busy in &self.busy {
             write!(f, "\n{busy}")?;
+        }
+        for xstream in &self.partial {
+            write!(f, "\nxstream `{xstream}` had not listed all of its ULTs when time was over")?;
         }
         for ult in &self.ults {
             write!(f, "\n{ult}")?;

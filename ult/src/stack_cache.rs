@@ -177,6 +177,16 @@ impl StackCache {
         }
     }
 
+    /// How many stacks are here.
+    pub(crate) fn len(&self) -> usize {
+        self.rest.borrow().register.len()
+    }
+
+    /// The one in that place. When a stack goes, the last one takes its place.
+    pub(crate) fn get(&self, at: usize) -> Option<BlockPtr> {
+        self.rest.borrow().register.get(at).copied()
+    }
+
     /// Calls `f` for every stack that is here.
     pub(crate) fn for_each(&self, f: impl FnMut(BlockPtr)) {
         self.rest.borrow().register.iter().copied().for_each(f);

@@ -623,8 +623,11 @@ impl Xstream {
         if self.shared.take_signal() {
             self.look_at_phase();
             self.on_signal();
-            while let Some(request) = self.shared.take_request() {
-                request(self);
+            // Those of before: what one of them asks for comes after a unit has run.
+            for _ in 0..self.shared.requests() {
+                if let Some(request) = self.shared.take_request() {
+                    request(self);
+                }
             }
         }
     }

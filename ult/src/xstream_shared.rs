@@ -289,6 +289,11 @@ impl XstreamShared {
         self.signal();
     }
 
+    /// How many there are to take. Only the xstream takes them.
+    pub(crate) fn requests(&self) -> usize {
+        lock(&self.requests).len()
+    }
+
     pub(crate) fn take_request(&self) -> Option<Request> {
         let mut requests = lock(&self.requests);
         if requests.is_empty() { None } else { Some(requests.remove(0)) }

@@ -5,14 +5,16 @@ mod common;
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{LONG, private, shared, wait_until, within};
+use common::{LONG, on, private, shared, wait_until, within};
 use ult::{
     Dump, DumpOptions, Eventual, MonitorSpec, PoolSpec, Runtime, StackDump, UltDump, UltState,
     WaitKind, XstreamSpec,
 };
+
+type JoinHandle = ult::JoinHandle<u32>;
 
 fn options() -> DumpOptions {
     DumpOptions::new().limit(LONG)
@@ -277,6 +279,108 @@ fn concurrent_dumps_each_get_everything() {
         });
         gate.set(1).unwrap();
         ults.into_iter().for_each(|ult| assert_eq!(ult.join().unwrap(), 1));
+        runtime.shutdown().unwrap();
+    });
+}
+
+/// So many ULTs that wait at the gate.
+fn many_blocked(pool: &ult::PoolRef, gate: &Arc<Eventual<u32>>, count: usize) -> Vec<JoinHandle> {
+    let one = |_| {
+        let gate = gate.clone();
+        pool.ult().stack_bytes(16 * 1024).spawn(move || *gate.wait()).unwrap()
+    };
+    let ults: Vec<_> = (0..count).map(one).collect();
+    wait_until("all wait", || pool.stats().blocked() == count as u64);
+    ults
+}
+
+fn open(gate: &Eventual<u32>, ults: Vec<JoinHandle>) {
+    gate.set(1).unwrap();
+    ults.into_iter().for_each(|ult| assert_eq!(ult.join().unwrap(), 1));
+}
+
+#[test]
+fn stacks_beyond_the_bound_are_left_out_and_their_ults_listed() {
+    within(|| {
+        let (runtime, pools) = private(2);
+        let gate = Arc::new(Eventual::new());
+        let mut ults = many_blocked(&pools[0], &gate, 50);
+        ults.extend(many_blocked(&pools[1], &gate, 3));
+        let dump = runtime.dump(&options().stacks_max(20));
+        assert!(dump.busy.is_empty() && dump.partial.is_empty());
+        let stacks = |xstream: &str, is: fn(&StackDump) -> bool| {
+            let of = dump.ults.iter().filter(|ult| ult.xstream == xstream);
+            of.filter(|ult| is(&ult.stack)).count()
+        };
+        let (walked, left_out): (fn(&StackDump) -> bool, fn(&StackDump) -> bool) =
+            (|stack| matches!(stack, StackDump::Frames(_)), |stack| *stack == StackDump::LeftOut);
+        assert_eq!(["x0", "x1"].map(|xstream| stacks(xstream, walked)), [10, 3]);
+        assert_eq!(["x0", "x1"].map(|xstream| stacks(xstream, left_out)), [40, 0]);
+        assert!(dump.to_string().contains("(no stack dump: there are too many)"));
+        let list = runtime.dump(&options().stacks(false).stacks_max(20));
+        assert!(list.ults.iter().all(|ult| ult.stack == StackDump::NotAsked));
+        open(&gate, ults);
+        runtime.shutdown().unwrap();
+    });
+}
+
+/// More than ten slices of a list.
+const MANY: usize = 4000;
+
+#[test]
+fn units_run_while_an_xstream_lists_its_ults() {
+    within(|| {
+        let (runtime, pool) = shared(1);
+        let gate = Arc::new(Eventual::new());
+        let ults = many_blocked(&pool, &gate, MANY);
+        let (rounds, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (counts, stops) = (rounds.clone(), over.clone());
+        let runs = pool.spawn(move || {
+            while !stops.load(Ordering::Relaxed) {
+                counts.fetch_add(1, Ordering::Relaxed);
+                ult::yield_now();
+            }
+        });
+        // The one that asks is on the same xstream: nothing but slices lies between its two looks.
+        // It is woken at each, and looks, so every other turn is its own.
+        let inner = runtime.clone();
+        let asks = move || {
+            let before = rounds.load(Ordering::Relaxed);
+            let dump = inner.dump(&options().stacks(false));
+            (dump, rounds.load(Ordering::Relaxed) - before)
+        };
+        let (dump, rounds) = on(&pool, asks);
+        assert!(rounds >= 5, "{rounds} rounds beside a list of {MANY} ULTs");
+        assert!(dump.ults.len() >= MANY && dump.busy.is_empty() && dump.partial.is_empty());
+        over.store(true, Ordering::Relaxed);
+        runs.unwrap().join().unwrap();
+        open(&gate, ults);
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn what_was_listed_in_time_is_told() {
+    within(|| {
+        let (runtime, pool) = shared(1);
+        let gate = Arc::new(Eventual::new());
+        let ults = many_blocked(&pool, &gate, MANY);
+        // The time that it takes depends on the machine: look for one that is over midway.
+        let mut limit = Duration::from_micros(100);
+        let part = loop {
+            let dump = runtime.dump(&DumpOptions::new().stacks(false).limit(limit));
+            if !dump.partial.is_empty() {
+                break dump;
+            }
+            let is_short = !dump.busy.is_empty();
+            assert!(is_short == dump.ults.is_empty(), "busy: nothing; else everything");
+            limit = if is_short { limit * 21 / 20 } else { limit * 19 / 20 };
+        };
+        assert_eq!(part.partial, ["x0"]);
+        assert!(part.busy.is_empty() && (1..MANY).contains(&part.ults.len()));
+        assert!(part.to_string().contains("xstream `x0` had not listed all"));
+        assert_eq!(runtime.dump(&options().stacks(false)).ults.len(), MANY);
+        open(&gate, ults);
         runtime.shutdown().unwrap();
     });
 }
