@@ -77,7 +77,9 @@ impl Instance {
     /// May be called from anywhere but signal handlers, at any time. Takes some tens of
     /// microseconds, and some hundred for each thousand of suspended ULTs, of which their execution
     /// streams list some hundred between two units. Half a second if an execution stream is held by
-    /// a unit that does not yield, or has not come to the end by then, which the dump then says.
+    /// a unit that does not yield, or has not come to the end by then, which the dump then says. In
+    /// a child process that was forked off there are its [`metrics`](Self::metrics) and the
+    /// configuration of the start only.
     ///
     /// Counterpart: `margo_state_dump`.
     pub fn state_dump(&self) -> StateDump {
@@ -101,6 +103,18 @@ pub(crate) fn with_stacks(inner: &Inner) -> StateDump {
 }
 
 fn dump(inner: &Inner, options: &DumpOptions) -> StateDump {
+    if inner.is_forked() {
+        // Execution streams are not there, and locks may be held for ever.
+        return StateDump {
+            metrics: metrics::collect(inner),
+            busy_xstreams: Vec::new(),
+            partial_xstreams: Vec::new(),
+            timers: Vec::new(),
+            ults: Vec::new(),
+            stacks_left_out: 0,
+            config: inner.resolved.effective(),
+        };
+    }
     let ults = inner.runtime.dump(options);
     StateDump {
         metrics: metrics::collect(inner),

@@ -70,6 +70,17 @@ fn in_forked_child(
     check(matches!(moved, Err(RegisterError::Forked)), 22)?;
     let child = Instance::builder("na+sm://").parent(&own).start();
     check(child.is_err_and(|error| error.to_string().contains("parent of this process")), 23)?;
+    let metrics = own.metrics();
+    check(
+        metrics.address == own.self_addr().uri() && metrics.process.id == std::process::id(),
+        24,
+    )?;
+    // Of these nothing is here, and whoever asks for them may wait for ever.
+    check(metrics.pools.is_empty() && metrics.xstreams.is_empty(), 25)?;
+    check(metrics.prometheus().contains("margo_phase{phase=\"running\"} 1"), 26)?;
+    let dump = own.state_dump_with_stacks();
+    check(dump.busy_xstreams.is_empty() && dump.ults.is_empty() && dump.timers.is_empty(), 27)?;
+    check(dump.metrics.address == metrics.address && dump.config.margo.address == "na+sm://", 28)?;
     drop(timer);
     drop(own);
     Ok(())

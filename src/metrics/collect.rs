@@ -22,14 +22,14 @@ use crate::register::Entry;
 const PEERS_MAX: usize = 1000;
 
 pub(crate) fn collect(inner: &Inner) -> Metrics {
+    if inner.is_forked() {
+        // The parent's locks may be held for ever here.
+        return Metrics { process: process::read_forked(), ..head(inner) };
+    }
     let endpoint = inner.core.endpoint().stats();
     let in_hand = inner.core.in_hand();
     let xstreams: Vec<_> = inner.runtime.xstreams().iter().map(xstream).collect();
     Metrics {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        address: inner.core.self_addr().to_string(),
-        phase: phase(inner),
-        uptime_sec: inner.metrics.started.elapsed().as_secs_f64(),
         handlers_running: inner.shutdown.handlers(),
         stats: inner.stats(),
         network: network(inner),
@@ -49,6 +49,18 @@ pub(crate) fn collect(inner: &Inner) -> Metrics {
         },
         xstreams,
         process: process::read(),
+        ..head(inner)
+    }
+}
+
+/// What is known without a lock.
+fn head(inner: &Inner) -> Metrics {
+    Metrics {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        address: inner.core.self_addr().to_string(),
+        phase: phase(inner),
+        uptime_sec: inner.metrics.started.elapsed().as_secs_f64(),
+        ..Metrics::default()
     }
 }
 

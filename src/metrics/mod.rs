@@ -46,7 +46,9 @@ impl Instance {
     /// May be called from anywhere but signal handlers, at any time, also while execution streams
     /// are stuck and after the end. Takes some tens of microseconds, most of them for figures that
     /// the operating system keeps, about one more for each peer, and some for each call path of
-    /// statistics. The parts are not of one moment: the instance goes on meanwhile.
+    /// statistics. The parts are not of one moment: the instance goes on meanwhile. In a child
+    /// process that was forked off there are address, phase and process only: the rest is the
+    /// parent's.
     ///
     /// Counters never go back, but for those of RPCs, which are the statistics':
     /// [`reset_statistics`](Instance::reset_statistics) begins them anew, and a call whose result

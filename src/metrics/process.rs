@@ -9,6 +9,18 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use super::ProcessMetrics;
 
 pub(super) fn read() -> ProcessMetrics {
+    /// Found out once: the clock of the system may be set later.
+    static STARTED: OnceLock<f64> = OnceLock::new();
+    read_with(|ticks| *STARTED.get_or_init(|| started(ticks)))
+}
+
+/// Of a child process that was forked off: what its parent has found out is not true of it, and
+/// takes a lock.
+pub(super) fn read_forked() -> ProcessMetrics {
+    read_with(started)
+}
+
+fn read_with(started: impl FnOnce(u64) -> f64) -> ProcessMetrics {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let stat = Stat::parse(&stat).unwrap_or_default();
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
@@ -30,16 +42,12 @@ fn seconds(time: Timespec) -> f64 {
     seconds
 }
 
-/// Found out once: the clock of the system may be set later.
 fn started(start_ticks: u64) -> f64 {
-    static STARTED: OnceLock<f64> = OnceLock::new();
-    *STARTED.get_or_init(|| {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        let since_boot = seconds(clock_gettime(ClockId::Boottime));
-        #[expect(clippy::cast_precision_loss, reason = "ticks of some years fit")]
-        let started = start_ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
-        now - (since_boot - started).max(0.0)
-    })
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let since_boot = seconds(clock_gettime(ClockId::Boottime));
+    #[expect(clippy::cast_precision_loss, reason = "ticks of some years fit")]
+    let started = start_ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
+    now - (since_boot - started).max(0.0)
 }
 
 fn open_fds() -> Option<u64> {
