@@ -21,7 +21,7 @@
 //! where nobody waits in the pool, and at a plain gate in particular, it gets the place there along
 //! with it, as there only progress ULTs let in.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use margo_config::Admission;
 use ult::PoolRef;
@@ -35,7 +35,34 @@ pub(crate) struct Gates<P> {
     /// Of pools that handlers run in.
     pools: Mutex<OfPools<P>>,
     /// Of RPCs that have one.
-    rpcs: Mutex<Vec<Weak<Gate<P>>>>,
+    rpcs: Mutex<OfRpcs<P>>,
+}
+
+struct OfRpcs<P> {
+    gates: Vec<Arc<Gate<P>>>,
+    /// What those that were dropped have refused.
+    dropped: u64,
+}
+
+impl<P> OfRpcs<P> {
+    /// Drops the gates that nobody else knows: their RPCs were deregistered, and who waits at one
+    /// knows it, too.
+    fn drop_unused(&mut self) {
+        let dropped = &mut self.dropped;
+        self.gates.retain(|gate| {
+            let is_used = Arc::strong_count(gate) > 1;
+            if !is_used {
+                *dropped += gate.load().refused;
+            }
+            is_used
+        });
+    }
+}
+
+impl<P> Default for OfRpcs<P> {
+    fn default() -> Self {
+        Self { gates: Vec::new(), dropped: 0 }
+    }
 }
 
 struct OfPools<P> {
@@ -105,8 +132,8 @@ impl<P> Gates<P> {
     pub(crate) fn of_rpc(&self, bounds: Admission) -> Arc<Gate<P>> {
         let gate = Arc::new(Gate::of_rpc(bounds));
         let mut rpcs = lock(&self.rpcs);
-        rpcs.retain(|gate| gate.strong_count() > 0);
-        rpcs.push(Arc::downgrade(&gate));
+        rpcs.drop_unused();
+        rpcs.gates.push(gate.clone());
         gate
     }
 
@@ -131,8 +158,8 @@ impl<P> Gates<P> {
             (ended + own.gate.ended(), busy + own.gate.load().refused)
         });
         let rpcs = lock(&self.rpcs);
-        let of_rpcs = rpcs.iter().filter_map(Weak::upgrade).map(|gate| gate.load().refused);
-        (ended, busy + of_rpcs.sum::<u64>())
+        let of_rpcs = rpcs.gates.iter().fold(rpcs.dropped, |sum, gate| sum + gate.load().refused);
+        (ended, busy + of_rpcs)
     }
 
     /// Whether there is any request inside or waiting.
@@ -142,7 +169,7 @@ impl<P> Gates<P> {
 
     /// All that waits at any of them.
     pub(crate) fn give_back(&self) -> Vec<P> {
-        let rpcs = lock(&self.rpcs).iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
+        let rpcs = lock(&self.rpcs).gates.clone();
         let pools = lock(&self.pools).gates.iter().map(|own| own.gate.clone()).collect::<Vec<_>>();
         rpcs.iter().chain(&pools).flat_map(|gate| gate.give_back()).collect()
     }
@@ -178,6 +205,24 @@ mod tests {
             assert_eq!(entered, [true, true, false]);
             assert_eq!((gate.load().in_hand, gate.ended()), (3, 2));
         }
+    }
+
+    #[test]
+    fn what_the_gate_of_an_rpc_has_refused_stays_counted_when_it_is_gone() {
+        let own = crate::init("{}").unwrap();
+        let (peer, gates) = (own.self_addr(), Gates::<u32>::new(false));
+        for round in 1..=3 {
+            let gate = gates.of_rpc(Admission::new(1));
+            assert!(matches!(gate.enter(&peer, 1, || false), Entrance::In(1)));
+            assert!(matches!(gate.enter(&peer, 2, || false), Entrance::Busy(2)));
+            assert_eq!(gates.sums().1, round);
+            gate.leave(Some(&peer));
+            drop(gate);
+            assert_eq!(gates.sums().1, round, "its RPC was deregistered");
+        }
+        drop(gates.of_rpc(Admission::new(1)));
+        assert_eq!(lock(&gates.rpcs).gates.len(), 1, "no others are kept");
+        own.finalize_and_wait().unwrap();
     }
 
     #[test]
