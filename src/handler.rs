@@ -81,9 +81,9 @@ pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestPar
     } else if let Some(start) = Start::prepare(inner, entry) {
         start.go(inner, core.id(), (origin, request), registration, None);
     } else {
+        inner.counters.handler_not_run();
         // Nobody waits at a plain gate.
         entry.gate.leave(None);
-        Counters::add(&inner.counters.handlers_not_run);
         Counters::add(&inner.counters.requests_refused);
         refuse_plainly(inner, core, (&origin, request), entry, ReturnCode::Permission);
     }
@@ -143,8 +143,8 @@ fn go_on(inner: &Inner, mut todo: Vec<Next>) {
                 inner.monitoring.refused(refused, entry, arrived, ReturnCode::Permission);
                 Counters::add(&inner.counters.requests_refused);
                 respond::refuse(inner, request, ReturnCode::Permission, "");
+                inner.counters.handler_not_run();
                 give_place(entry, &peer, &mut todo);
-                Counters::add(&inner.counters.handlers_not_run);
             }
         }
     }
@@ -375,7 +375,7 @@ impl Running {
         reply.watch.started();
         reply.handler_begins();
         if reply.is_abandoned() {
-            Counters::add(&reply.instance().inner().counters.handlers_not_run);
+            reply.instance().inner().counters.handler_not_run();
         } else {
             if let Some(deadline) = reply.deadline() {
                 deadline::begin(deadline);
@@ -405,7 +405,7 @@ impl Running {
     #[cold]
     fn did_not_run(&self, inner: &Inner, entry: &Entry) {
         Counters::add(&inner.counters.requests_refused);
-        Counters::add(&inner.counters.handlers_not_run);
+        inner.counters.handler_not_run();
         self.reply.fail(ReturnCode::Again, no_ult(entry));
         let mut todo = Vec::new();
         give_place(entry, self.reply.origin(), &mut todo);
@@ -420,7 +420,7 @@ impl Running {
             let Some(entry) = registration.data_as::<Entry>() else { continue };
             waiting.refuse(inner, entry, ReturnCode::Again);
             if inside {
-                Counters::add(&inner.counters.handlers_not_run);
+                inner.counters.handler_not_run();
                 give_place(entry, &peer, &mut todo);
             } else {
                 todo.extend(leave_own(entry, &peer).map(Next::AtGate));

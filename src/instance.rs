@@ -1,7 +1,7 @@
 //! The runtime that users hold.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 use margo_config::Resolved;
@@ -118,7 +118,7 @@ impl Inner {
             requests_sent: core.rpc_req_sent,
             requests_received: core.rpc_req_recv,
             bulk_transfers: core.bulk_count,
-            handlers_run: ended.saturating_sub(own.handlers_not_run.load(Ordering::Relaxed)),
+            handlers_run: own.handlers_run(ended),
             handlers_panicked: own.handlers_panicked.load(Ordering::Relaxed),
             requests_refused: own.requests_refused.load(Ordering::Relaxed),
             requests_busy,
@@ -153,8 +153,10 @@ impl Inner {
 /// Counted by this layer; the rest of [`Stats`] comes from the RPC layer.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    /// Places in pools that were given back without a handler having run.
+    /// Places in pools that were, or are about to be, given back without a handler having run.
     pub(crate) handlers_not_run: AtomicU64,
+    /// The most that was told of [`Stats::handlers_run`].
+    pub(crate) handlers_told: AtomicU64,
     pub(crate) handlers_panicked: AtomicU64,
     pub(crate) requests_refused: AtomicU64,
     pub(crate) requests_abandoned: AtomicU64,
@@ -166,6 +168,21 @@ pub(crate) struct Counters {
 impl Counters {
     pub(crate) fn add(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// No handler runs in a place that the caller gives back afterwards.
+    pub(crate) fn handler_not_run(&self) {
+        Self::add(&self.handlers_not_run);
+        // Whoever sees that the place was given back sees this, too.
+        fence(Ordering::Release); // pair: NOT-RUN
+    }
+
+    /// How many have, if so many places were given back. Never less than before: for a moment
+    /// those in which none does are known and not given back.
+    fn handlers_run(&self, ended: u64) -> u64 {
+        fence(Ordering::Acquire); // pair: NOT-RUN
+        let run = ended.saturating_sub(self.handlers_not_run.load(Ordering::Relaxed));
+        self.handlers_told.fetch_max(run, Ordering::Relaxed).max(run)
     }
 }
 
@@ -345,5 +362,20 @@ impl WeakInstance {
 impl fmt::Debug for Instance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Instance({})", self.self_addr())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_count_of_handlers_never_goes_back() {
+        let counters = Counters::default();
+        assert_eq!(counters.handlers_run(10), 10);
+        counters.handler_not_run();
+        assert_eq!(counters.handlers_run(10), 10, "its place is about to be given back");
+        assert_eq!(counters.handlers_run(11), 10);
+        assert_eq!(counters.handlers_run(13), 12);
     }
 }
