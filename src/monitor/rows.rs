@@ -76,6 +76,14 @@ pub(super) struct About {
     pub(super) peer: String,
 }
 
+impl About {
+    /// Whether the row is that for everything that has none of its own. Its number is 0, as that
+    /// of what is done outside of any RPC.
+    pub(super) fn is_of_the_rest(&self) -> bool {
+        self.id == 0 && self.rpc == OTHER_RPCS_NAME
+    }
+}
+
 /// What stands for the address of peers that have no row of their own.
 pub(super) const OTHER_PEERS_NAME: &str = "other peers";
 /// What stands for the name of RPCs that have no row of their own.

@@ -154,11 +154,12 @@ impl Kept {
     fn enter(
         &mut self,
         at: f64,
-        sums: BTreeMap<String, (u64, u64)>,
+        mut sums: BTreeMap<String, (u64, u64)>,
         pools: Vec<(String, PoolEntry)>,
     ) {
         let max = self.entries_max.max(1);
-        let mut rest = (0, 0);
+        // Those that have no row of their own, and then those that have no series.
+        let mut rest = sums.remove(OTHER_RPCS_NAME).unwrap_or_default();
         for (name, (count, bulk_size)) in sums {
             if self.rpcs.len() >= SERIES_MAX && !self.rpcs.contains_key(&name) {
                 rest = (rest.0 + count, rest.1 + bulk_size);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::histogram::{Distribution, Figures};
-use super::rows::{About, Counts, Rest, Row, Table};
+use super::rows::{About, Counts, OTHER_RPCS_NAME, Rest, Row, Table};
 use super::span::{BulkDirection, BulkOutcome, BulkSpan, CallOutcome, OriginSpan};
 use super::span::{RequestOutcome, TargetSpan};
 use crate::hg::{RpcId, margo};
@@ -250,7 +250,8 @@ pub struct TargetStatistics {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct BulkStatistics {
-    /// The RPC on whose behalf they were made; `None`: outside of any.
+    /// The RPC on whose behalf they were made, or `other RPCs` with number 0; `None`: outside of
+    /// any.
     pub rpc: Option<RpcName>,
     /// Whose memory is at the other side: an address, or `other peers`.
     pub peer: String,
@@ -439,18 +440,26 @@ impl Store {
     }
 
     /// Of each RPC that is served here, as `name:provider`: how many requests came, and how many
-    /// bytes were to be moved on their behalf; since the beginning.
+    /// bytes were to be moved on their behalf; since the beginning. Those beyond the bound of rows
+    /// are [`OTHER_RPCS_NAME`].
     pub(super) fn by_rpc(&self) -> BTreeMap<String, (u64, u64)> {
         let mut sums = BTreeMap::<String, (u64, u64)>::new();
         let mut keys = BTreeMap::new();
         for row in self.target.rows() {
-            let RpcName { name, provider, .. } = rpc_name(row.about.id, row.about.rpc.clone());
-            let key = format!("{name}:{provider}");
-            sums.entry(key.clone()).or_default().0 += row.all().calls;
-            keys.insert(row.about.id, key);
+            let key = if row.about.is_of_the_rest() {
+                OTHER_RPCS_NAME.to_owned()
+            } else {
+                let RpcName { name, provider, .. } = rpc_name(row.about.id, row.about.rpc.clone());
+                let key = format!("{name}:{provider}");
+                keys.insert(row.about.id, key.clone());
+                key
+            };
+            sums.entry(key).or_default().0 += row.all().calls;
         }
         for row in self.bulk.rows() {
-            if let Some(sum) = keys.get(&row.about.id).and_then(|key| sums.get_mut(key)) {
+            if row.about.is_of_the_rest() {
+                sums.entry(OTHER_RPCS_NAME.to_owned()).or_default().1 += row.all().bytes;
+            } else if let Some(sum) = keys.get(&row.about.id).and_then(|key| sums.get_mut(key)) {
                 sum.1 += row.all().bytes;
             }
         }
@@ -553,8 +562,12 @@ fn bulk_of(
 ) -> BulkStatistics {
     let mut figures = BulkFigures::default();
     all.kept.iter().for_each(|kept| figures.merge(&kept.told()));
+    let rpc = match about.is_of_the_rest() {
+        true => Some(rpc_name(about.id, about.rpc)),
+        false => parent_of(names, about.id),
+    };
     BulkStatistics {
-        rpc: parent_of(names, about.id),
+        rpc,
         peer: about.peer,
         direction: if about.parent == 0 { BulkDirection::Pull } else { BulkDirection::Push },
         transfers: all.counts.calls,
@@ -568,4 +581,84 @@ fn bulk_of(
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // No code of others runs under these locks.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::super::c_layout;
+    use super::super::rows::Key;
+    use super::*;
+
+    /// Counts a transfer of 10 bytes on behalf of that RPC; 0: outside of any.
+    fn pull(store: &Store, rpc: u64, peer: u64) {
+        let key = Key { id: rpc, parent: BulkDirection::Pull as u64, peer };
+        let about = || About {
+            rpc: String::new(),
+            id: rpc,
+            parent: key.parent,
+            peer: format!("peer{peer}"),
+        };
+        let begun = store.bulk.begin(key, about, 0);
+        store.bulk.row(begun.row).unwrap().bytes(10);
+    }
+
+    /// How many transfers C's layout has of an RPC of that number and provider.
+    fn in_c_layout(told: &Statistics, of: &str) -> u64 {
+        let stats = c_layout::stats(told, 9);
+        let rpcs = stats["rpcs"].as_object().unwrap().iter();
+        let targets = rpcs.filter(|(key, _)| key.ends_with(of)).map(|(_, rpc)| &rpc["target"]);
+        let values = |of: &Value| of.as_object().unwrap().values().cloned().collect::<Vec<_>>();
+        let bulk = targets.flat_map(values).flat_map(|target| values(&target["bulk"]));
+        bulk.map(|bulk| bulk["itransfer"]["size"]["num"].as_u64().unwrap()).sum()
+    }
+
+    #[test]
+    fn transfers_beyond_the_bound_are_told_apart_from_those_outside_of_any_rpc() {
+        let store = Store::new(4);
+        let every_transfer = |store: &Store, rpc, peer| {
+            pull(store, rpc, peer);
+            let key = Key { id: rpc, parent: 0, peer };
+            let row = store.bulk.number(key, || unreachable!("it has one"));
+            // Looked at, so that C's layout has figures.
+            store.bulk.row(row).unwrap().note(|kept| kept.size.add(10, 1));
+        };
+        (0..20).for_each(|peer| every_transfer(&store, 0, peer));
+        (1..=7u64).for_each(|rpc| every_transfer(&store, rpc << 16, 0));
+        let told = store.read(String::new(), false);
+        let sum = |is: fn(&Option<RpcName>) -> bool| {
+            told.bulk.iter().filter(|row| is(&row.rpc)).map(|row| row.transfers).sum::<u64>()
+        };
+        assert_eq!(sum(Option::is_none), 20, "outside of any: {:#?}", told.bulk);
+        let is_rest = |rpc: &Option<RpcName>| {
+            rpc.as_ref().is_some_and(|rpc| rpc.name == OTHER_RPCS_NAME && rpc.rpc_id == 0)
+        };
+        assert_eq!(sum(is_rest), 7);
+        assert_eq!(in_c_layout(&told, ":65535:65535"), 20, "the RPC of C's number 0");
+        assert_eq!(in_c_layout(&told, ":65535:0"), 7);
+    }
+
+    #[test]
+    fn series_have_what_is_beyond_the_bound_and_nothing_from_outside_of_any_rpc() {
+        let store = Store::new(4);
+        let requests = |rpc: u64, peer: u64| {
+            let about = || About {
+                rpc: format!("rpc{rpc}"),
+                id: rpc << 16,
+                parent: 0,
+                peer: peer.to_string(),
+            };
+            store.target.begin(Key { id: rpc << 16, parent: 0, peer }, about, 0);
+        };
+        (1..=10).for_each(|rpc| requests(rpc, 0));
+        (0..20).for_each(|peer| pull(&store, 0, peer));
+        (1..=7u64).for_each(|rpc| pull(&store, rpc << 16, 0));
+        let sums = store.by_rpc();
+        assert_eq!(sums["rpc1:0"], (1, 0));
+        assert_eq!(sums.values().map(|sum| sum.0).sum::<u64>(), 10);
+        let others = sums[OTHER_RPCS_NAME];
+        assert!(others.0 >= 5 && others.1 == 70, "{sums:?}");
+        assert!(!sums.contains_key("other RPCs:0"));
+    }
 }
