@@ -681,3 +681,26 @@ fn a_reset_takes_the_entries_of_all_series_and_each_call_is_in_one_of_them() {
     }
     instance.finalize_and_wait().unwrap();
 }
+
+#[test]
+fn polls_that_are_timed_stand_for_those_that_are_not() {
+    // Polls without end, for this test to count.
+    let own = margo::init(r#"{ "progress_timeout_ub_msec": 0 }"#).unwrap();
+    let polled = || own.metrics().contexts[0].polls;
+    let before_start = polled();
+    own.start_statistics(0);
+    let started = polled();
+    let begun = Instant::now();
+    while polled() < started + 50_000 {
+        assert!(begun.elapsed() < PATIENCE, "it does not poll");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let before = polled();
+    let progress = own.statistics().progress;
+    let after = polled();
+    let timed = progress.idle_poll.count + progress.busy_poll.count;
+    // One in 1024 is timed; the snapshots count by the hundred.
+    let expected = before - started - 2048..=after - before_start + 2048;
+    assert!(expected.contains(&timed), "{timed} of {expected:?}");
+    own.finalize_and_wait().unwrap();
+}

@@ -269,7 +269,9 @@ pub struct BulkStatistics {
     pub figures: BulkFigures,
 }
 
-/// What progress ULTs do with their time, nanoseconds.
+/// What progress ULTs do with their time, nanoseconds. Of sleeps every
+/// `sample_progress_every`-th is timed, of polls one in 1024 times as many; each stands for those
+/// before it, so sums and counts are comparable.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ProgressStatistics {
@@ -383,12 +385,12 @@ impl Store {
         }
     }
 
-    pub(super) fn note_turn(&self, turn: Turn, nanos: u64) {
+    pub(super) fn note_turn(&self, turn: Turn, nanos: u64, weight: u32) {
         let mut kept = lock(&self.progress);
         match turn {
-            Turn::IdlePoll => kept.idle_poll.add(nanos, 1),
-            Turn::BusyPoll => kept.busy_poll.add(nanos, 1),
-            Turn::Sleep => kept.sleep.add(nanos, 1),
+            Turn::IdlePoll => kept.idle_poll.add(nanos, weight),
+            Turn::BusyPoll => kept.busy_poll.add(nanos, weight),
+            Turn::Sleep => kept.sleep.add(nanos, weight),
         }
     }
 
