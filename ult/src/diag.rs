@@ -378,7 +378,8 @@ impl XstreamShared {
     /// As [`beat`](Self::beat), of counters that are there whether or not somebody watches:
     /// `executed` is the number of runs that have ended here.
     pub(crate) fn lazy_beat(&self, executed: u64) -> Beat {
-        let is_at_rest = self.is_asleep() || self.state() != State::Running;
+        let has_left = matches!(self.state(), State::Terminated | State::Removed);
+        let is_at_rest = self.is_asleep() || has_left;
         let seen = self.diag.read();
         Beat {
             // One that sleeps and wakes between two looks has not been held, either.

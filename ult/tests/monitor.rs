@@ -13,7 +13,7 @@ use tracing::field::Field;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata};
 use ult::{MonitorSpec, Pool, PoolRef, PoolSpec, PopBy, PushReason, Report, Runtime, StartError};
-use ult::{Unit, WaitKind, XstreamSpec};
+use ult::{Unit, WaitKind, XstreamSpec, XstreamState};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -248,6 +248,54 @@ fn a_lazy_monitor_knows_no_name_at_the_first_stall_and_does_afterwards() {
         assert_eq!((next.name, next.pool.as_deref()), (Some("blocks"), Some("p")));
         let text = reports[2].to_string();
         assert!(text.contains("`blocks` of pool `p` has run for"), "{text}");
+    });
+}
+
+#[test]
+fn an_xstream_that_is_to_leave_is_held_by_its_unit_until_that_switches() {
+    within(|| {
+        let ticks = Arc::new(AtomicUsize::new(0));
+        let counts = ticks.clone();
+        let spec = MonitorSpec::new().lazy().stall_limit(5 * MS).tick(MS);
+        let (runtime, _, reports) = watched(spec.on_tick(move || {
+            counts.fetch_add(1, Ordering::Relaxed);
+        }));
+        let pool = runtime.add_pool(PoolSpec::new("late")).unwrap();
+        let leaves = runtime.add_xstream(XstreamSpec::new("leaves").pools(["late"])).unwrap();
+        let (hold, go) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (holds, goes) = (hold.clone(), go.clone());
+        let body = move || {
+            while !holds.load(Ordering::Relaxed) {
+                ult::yield_now();
+            }
+            while !goes.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+        };
+        let unit = pool.spawn(body).unwrap();
+        let joined = leaves.clone();
+        let joins = std::thread::spawn(move || joined.join());
+        wait_until("it is to leave", || leaves.state() == XstreamState::Joining);
+        // A loaded machine may have held it up before.
+        reports.lock().unwrap().clear();
+        hold.store(true, Ordering::Relaxed);
+        let of = |report: &Report, is_end: bool| match report {
+            Report::Stall(stall) => !is_end && stall.xstream == "leaves",
+            Report::StallEnd(stall) => is_end && stall.xstream == "leaves",
+            _ => false,
+        };
+        let is_told =
+            |is_end| reports.lock().unwrap().iter().any(|report: &Report| of(report, is_end));
+        wait_until("the stall is reported", || is_told(false));
+        reports.lock().unwrap().clear();
+        let seen = ticks.load(Ordering::Relaxed);
+        wait_until("further looks", || ticks.load(Ordering::Relaxed) > seen + 3);
+        assert!(!is_told(true), "{reports:?}");
+        go.store(true, Ordering::Relaxed);
+        unit.join().unwrap();
+        joins.join().unwrap().unwrap();
+        wait_until("its end", || is_told(true));
+        runtime.shutdown().unwrap();
     });
 }
 
