@@ -212,8 +212,10 @@ impl Plan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Rest {
-    /// Not at all.
+    /// Not at all: it runs something.
     Awake,
+    /// Not yet: it has nothing to do, and looks for something.
+    Looking,
     /// Until a timer is due, a descriptor is ready, or another thread wakes it.
     Waiting,
     /// Until another thread wakes it.
@@ -364,6 +366,11 @@ impl Pulse {
 }
 
 impl XstreamShared {
+    /// Whether it has nothing to do: it sleeps, or looks for something.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.is_asleep() || self.diag.rest.load(Relaxed) == Rest::Looking as u8
+    }
+
     /// What the monitor shall think of it. One that has left is at rest.
     pub(crate) fn beat(&self) -> Beat {
         let beat = self.diag.read();
@@ -379,7 +386,7 @@ impl XstreamShared {
     /// `executed` is the number of runs that have ended here.
     pub(crate) fn lazy_beat(&self, executed: u64) -> Beat {
         let has_left = matches!(self.state(), State::Terminated | State::Removed);
-        let is_at_rest = self.is_asleep() || has_left;
+        let is_at_rest = self.is_idle() || has_left;
         let seen = self.diag.read();
         Beat {
             // One that sleeps and wakes between two looks has not been held, either.
@@ -554,6 +561,13 @@ impl Xstream {
         if self.shared().diag.is_traced() {
             self.trace(kind, Some(ult));
         }
+    }
+
+    /// Around a spin.
+    #[inline]
+    pub(crate) fn looks(&self, looks: bool) {
+        let rest = if looks { Rest::Looking } else { Rest::Awake };
+        self.shared().diag.rest.store(rest as u8, Relaxed);
     }
 
     /// Around a sleep; [`Rest::Awake`] after it.

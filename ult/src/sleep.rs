@@ -95,10 +95,14 @@ impl Xstream {
             return;
         }
         let until_timer = self.until_next_timer(now);
-        if self.idle.is_empty()
-            && self.spin.spin(until_timer.unwrap_or(Duration::MAX), || self.is_runnable())
-        {
-            return;
+        if self.idle.is_empty() {
+            self.looks(true);
+            let limit = until_timer.unwrap_or(Duration::MAX);
+            let has_found = self.spin.spin(limit, || self.is_runnable());
+            self.looks(false);
+            if has_found {
+                return;
+            }
         }
         if self.arm_idle() {
             return;

@@ -31,9 +31,9 @@ pub struct XstreamRef {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum XstreamState {
-    /// Runs units, or looks for some.
+    /// Runs units, or passes from one to the next.
     Running,
-    /// Sleeps, because there is nothing to run.
+    /// Has nothing to run: it sleeps, or looks for something before it does.
     Idle,
     /// Has been asked to leave, and still has work.
     Joining,
@@ -139,7 +139,7 @@ impl XstreamRef {
             State::Terminated if flags & EXIT != 0 => XstreamState::Removed,
             State::Terminated => XstreamState::Terminated,
             State::Joining | State::Leaving => XstreamState::Joining,
-            State::Running if self.xstream.is_asleep() => XstreamState::Idle,
+            State::Running if self.xstream.is_idle() => XstreamState::Idle,
             State::Running => XstreamState::Running,
         }
     }

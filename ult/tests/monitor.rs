@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
-use common::{wait_until, within};
+use common::{LONG, wait_until, within};
 use tracing::field::Field;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata};
@@ -295,6 +295,33 @@ fn an_xstream_that_is_to_leave_is_held_by_its_unit_until_that_switches() {
         unit.join().unwrap();
         joins.join().unwrap().unwrap();
         wait_until("its end", || is_told(true));
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn an_idle_xstream_that_spins_is_no_stall() {
+    within(|| {
+        let (ticks, stalls) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (counts, reported) = (ticks.clone(), stalls.clone());
+        let spec = MonitorSpec::new().lazy().stall_limit(5 * MS).tick(MS);
+        let spec = spec.on_tick(move || _ = counts.fetch_add(1, Ordering::Relaxed));
+        let spec = spec.on_report(move |_| _ = reported.fetch_add(1, Ordering::Relaxed));
+        let runtime = Runtime::builder()
+            .pool(PoolSpec::new("p"))
+            .xstream(XstreamSpec::new("x").pools(["p"]))
+            // For longer than the test takes.
+            .spin_max(2 * LONG)
+            .monitor(spec)
+            .start()
+            .unwrap();
+        let xstream = runtime.xstreams().remove(0);
+        wait_until("it is idle", || xstream.state() == XstreamState::Idle);
+        let seen = ticks.load(Ordering::Relaxed);
+        wait_until("looks", || ticks.load(Ordering::Relaxed) > seen + 50);
+        assert_eq!(stalls.load(Ordering::Relaxed), 0);
+        assert_eq!(xstream.state(), XstreamState::Idle);
+        runtime.pool("p").unwrap().spawn(|| ()).unwrap().join().unwrap();
         runtime.shutdown().unwrap();
     });
 }
