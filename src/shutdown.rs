@@ -244,7 +244,7 @@ fn end_at_once(inner: &Arc<Inner>, error: FinalizeError) {
         finalize::run(inner, Stage::After);
     });
     let _ = inner.shutdown.closed.set(());
-    inner.metrics.server.end();
+    end_metrics(inner);
     inner.dump_on_signal.iter().for_each(DumpOnSignal::end);
     inner.family.keep(Vec::new());
     let _ = inner.shutdown.done.set(Err(error));
@@ -304,7 +304,7 @@ fn run(inner: &Arc<Inner>) {
         log!(inner.log, ERROR, "{error}");
     }
     // To the last, so that one can see why the end takes long; whoever waits may use the port.
-    inner.metrics.server.end();
+    end_metrics(inner);
     inner.dump_on_signal.iter().for_each(DumpOnSignal::end);
     // Before it is told: whoever waits may remove those pools then.
     inner.family.keep(Vec::new());
@@ -316,6 +316,19 @@ fn run(inner: &Arc<Inner>) {
 fn forget_address(inner: &Inner) {
     if let Some(file) = inner.address_file.get() {
         file.remove();
+    }
+}
+
+/// Its thread asks pools of users how full they are, and one may never answer.
+fn end_metrics(inner: &Inner) {
+    if !inner.metrics.server.end(|ended| inner.shutdown.within_grace(ended)) {
+        log!(
+            inner.log,
+            ERROR,
+            grace = ?inner.shutdown.grace,
+            "the metrics server does not end and keeps its port: a pool that it asks for its \
+             length does not answer"
+        );
     }
 }
 

@@ -4,14 +4,17 @@
 mod common;
 mod metrics_support;
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Pair, TRANSPORTS, bounded, on_each};
-use margo::{GateKind, Instance, MetricsError, Phase, ProviderHandle, ProviderId, Rpc};
+use margo::{
+    GateKind, Instance, InstanceBuilder, MetricsError, Phase, ProviderHandle, ProviderId, Rpc,
+};
 use metrics_support::{ask, parse, scrape, value};
 use ult::Eventual;
 
@@ -98,6 +101,66 @@ fn a_snapshot_shows_who_waits_for_whom() {
         pair.end();
         assert_eq!(service.metrics().phase, Phase::Finalized);
     });
+}
+
+/// A pool of the program's whose length hangs while the gate is closed, for whoever is no execution
+/// stream.
+struct Hangs {
+    units: Mutex<VecDeque<ult::Unit>>,
+    asked: Arc<Eventual<()>>,
+    gate: Arc<Eventual<()>>,
+}
+
+impl ult::Pool for Hangs {
+    fn push(&self, unit: ult::Unit, _: ult::PushReason) {
+        self.units.lock().unwrap().push_back(unit);
+    }
+
+    fn pop(&self, _: ult::PopBy) -> Option<ult::Unit> {
+        self.units.lock().unwrap().pop_front()
+    }
+
+    fn len(&self) -> usize {
+        if std::thread::current().name().is_some_and(|name| name.starts_with("margo-metrics")) {
+            let _ = self.asked.set(());
+            self.gate.wait();
+        }
+        self.units.lock().unwrap().len()
+    }
+}
+
+/// An instance whose pool `hangs` is of [`Hangs`].
+fn with_pool_that_hangs(
+    instance: InstanceBuilder,
+) -> (Instance, ult::Runtime, [Arc<Eventual<()>>; 2]) {
+    let (asked, gate) = (Arc::new(Eventual::new()), Arc::new(Eventual::new()));
+    let pool = Hangs { units: Mutex::default(), asked: asked.clone(), gate: gate.clone() };
+    let runtime = ult::Runtime::builder()
+        .pool(ult::PoolSpec::new("net"))
+        .pool(ult::PoolSpec::custom("hangs", Box::new(pool)))
+        .xstream(ult::XstreamSpec::new("x").pools(["net", "hangs"]))
+        .start()
+        .unwrap();
+    let instance = instance.runtime(&runtime).progress_pool("net").rpc_pool("net");
+    (instance.start().unwrap(), runtime, [asked, gate])
+}
+
+#[test]
+fn the_end_does_not_wait_for_a_pool_that_does_not_answer_the_metrics_server() {
+    let builder = Instance::builder("na+sm://").metrics_listen("127.0.0.1:0");
+    let grace = Duration::from_millis(20);
+    let (instance, runtime, [asked, gate]) = with_pool_that_hangs(builder.grace(grace));
+    let address = instance.metrics_addr().unwrap();
+    let scraper = std::thread::spawn(move || ask(address, b"GET /metrics HTTP/1.1\r\n\r\n"));
+    until("a scrape", || asked.is_ready().then_some(()));
+    let ends = instance.clone();
+    bounded("the end", move || ends.finalize_and_wait().unwrap());
+    assert_eq!(instance.metrics_addr(), None);
+    gate.set(()).unwrap();
+    // Whatever it is told.
+    let _ = scraper.join().unwrap();
+    until("the port is free", || TcpListener::bind(address).ok());
+    runtime.shutdown().unwrap();
 }
 
 /// Its progress rests, is woken and steps aside, all of which are waits that end.

@@ -21,6 +21,7 @@ use std::{io, thread};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::SendFlags;
+use ult::Eventual;
 
 use super::request::{self, Asked, HEAD_BYTES_MAX, Status};
 use crate::contain::contain;
@@ -62,6 +63,18 @@ struct Running {
     address: SocketAddr,
     bell: Arc<OwnedFd>,
     thread: JoinHandle<()>,
+    /// Set when it is done.
+    ended: Arc<Eventual<()>>,
+}
+
+/// Tells the end of the thread, also that by a panic.
+struct TellEnd(Arc<Eventual<()>>);
+
+impl Drop for TellEnd {
+    fn drop(&mut self) {
+        // Nobody else sets it.
+        let _ = self.0.set(());
+    }
 }
 
 impl Server {
@@ -78,7 +91,10 @@ impl Server {
         body: impl Fn() -> Option<String> + Send + 'static,
     ) -> io::Result<()> {
         let (address, bell) = (listener.address, listener.bell.clone());
+        let ended = Arc::new(Eventual::new());
+        let tell_end = TellEnd(ended.clone());
         let thread = thread::Builder::new().name("margo-metrics".to_owned()).spawn(move || {
+            let _tell_end = tell_end;
             let read_log = log.clone();
             let read = || match contain(&read_log, "what is asked for metrics", &body) {
                 Some(Some(text)) => Read::Page(text),
@@ -87,7 +103,7 @@ impl Server {
             };
             Loop::new(listener, log, &read).run();
         })?;
-        *self.running() = Some(Running { address, bell, thread });
+        *self.running() = Some(Running { address, bell, thread, ended });
         Ok(())
     }
 
@@ -95,21 +111,25 @@ impl Server {
         self.running().as_ref().map(|running| running.address)
     }
 
-    /// Ends it and waits for that, which is soon. The port is free afterwards.
-    pub(crate) fn end(&self) {
-        let Some(Running { bell, thread, .. }) = self.running().take() else { return };
+    /// Tells it to end, which it does soon, unless a pool of a user's does not answer how full it
+    /// is; `wait` waits for that, for a limited time, and says whether it has ended. The port is
+    /// free then. Returns what `wait` does; `true`: there is none.
+    pub(crate) fn end(&self, wait: impl FnOnce(&Eventual<()>) -> bool) -> bool {
+        let Some(Running { bell, thread, ended, .. }) = self.running().take() else { return true };
         // It fails only if it was rung 2^64 times.
         let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
-        // It may have been the last who held the instance.
-        if thread.thread().id() != thread::current().id() {
+        let has_ended = wait(&ended);
+        if has_ended {
             let _ = thread.join();
         }
+        has_ended
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.end();
+        // Not waited for: its thread may be the one that held the instance to the last.
+        self.end(|_| false);
     }
 }
 
@@ -335,6 +355,10 @@ mod tests {
             let answer = scrape();
             assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{answer}");
         }
-        server.end();
+        let wait = |ended: &Eventual<()>| {
+            ended.wait();
+            true
+        };
+        assert!(server.end(wait));
     }
 }
