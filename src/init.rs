@@ -209,9 +209,10 @@ fn start(
         None => None,
     };
     let stalls = Arc::new(AtomicU64::new(0));
-    let watched = match home.parent() {
-        Some(parent) => parent.inner().metrics.watched.clone(),
-        None => Arc::default(),
+    let watched = match home {
+        Home::Own => Arc::default(),
+        Home::Parent(parent) => parent.inner().metrics.watched.clone(),
+        Home::Program(runtime) => Watched::of_program(runtime),
     };
     let detector = resolved.stall_limit.map(|limit| stall_detector(limit, &stalls, &watched));
     let (runtime, undo) = match home {

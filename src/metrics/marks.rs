@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use ult::PoolRef;
+use ult::{PoolRef, Runtime};
 
 use crate::elastic::Elastic;
 use crate::hg::{CallMark, CallNumber, Core};
@@ -125,20 +125,43 @@ fn thin_out(notes: &mut VecDeque<(Instant, Mark)>, now: Instant) {
 
 /// Whose calls the stall detector of a runtime notes.
 #[derive(Default)]
-pub(crate) struct Watched(Mutex<Vec<Notable>>);
+pub(crate) struct Watched {
+    all: Mutex<Vec<Notable>>,
+    /// One of the pools of a runtime that the program made, by which that is known again.
+    pool: Option<PoolRef>,
+}
 
 /// Whose calls are noted, and where.
 type Notable = (Weak<Core<Token>>, Weak<Elastic>, Weak<Marks>);
 
 impl Watched {
+    /// That of a runtime that the program made: one for all instances in it, of which the first
+    /// brings the stall detector.
+    pub(crate) fn of_program(runtime: &Runtime) -> Arc<Self> {
+        static ALL: Mutex<Vec<Weak<Watched>>> = Mutex::new(Vec::new());
+        // Given back without the lock: the last count on a pool may go with one.
+        let there: Vec<_>;
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|watched| watched.strong_count() > 0);
+        there = all.iter().filter_map(Weak::upgrade).collect();
+        let is_its =
+            |watched: &&Arc<Self>| watched.pool.as_ref().is_some_and(|pool| runtime.has_pool(pool));
+        there.iter().find(is_its).cloned().unwrap_or_else(|| {
+            let pool = runtime.pools().into_iter().next();
+            let watched = Arc::new(Self { pool, ..Self::default() });
+            all.push(Arc::downgrade(&watched));
+            watched
+        })
+    }
+
     pub(crate) fn add(&self, core: &Arc<Core<Token>>, layout: &Arc<Elastic>, marks: &Arc<Marks>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(core, ..)| core.strong_count() > 0);
         all.push((Arc::downgrade(core), Arc::downgrade(layout), Arc::downgrade(marks)));
     }
 
     pub(crate) fn note(&self) {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for (core, layout, marks) in all {
             let there = (core.upgrade(), layout.upgrade(), marks.upgrade());
             if let (Some(core), Some(layout), Some(marks)) = there {
@@ -197,6 +220,45 @@ mod tests {
             std::thread::yield_now();
         }
         instance.finalize_and_wait().unwrap();
+    }
+
+    #[test]
+    fn all_instances_in_a_runtime_of_the_programs_are_noted() {
+        let made = || {
+            let pool = ult::PoolSpec::new("p");
+            let xstream = ult::XstreamSpec::new("x").pools(["p"]);
+            Runtime::builder().pool(pool).xstream(xstream).start().unwrap()
+        };
+        let (runtime, other) = (made(), made());
+        let start = |runtime: &Runtime| {
+            let builder = crate::Instance::builder("na+sm://").runtime(runtime);
+            builder.progress_pool("p").rpc_pool("p").start().unwrap()
+        };
+        let watched = |instance: &crate::Instance| instance.inner().metrics.watched.clone();
+        // The first one has gone when the third one comes, and its detector has not.
+        let first = start(&runtime);
+        let second = start(&runtime);
+        first.finalize_and_wait().unwrap();
+        drop(first);
+        let instances = [second, start(&runtime), start(&other)];
+        let begun = Instant::now();
+        for instance in &instances {
+            while notes(&instance.inner().metrics.marks).is_empty() {
+                assert!(begun.elapsed() < Duration::from_secs(60), "nobody noted anything");
+                std::thread::yield_now();
+            }
+        }
+        assert!(Arc::ptr_eq(&watched(&instances[0]), &watched(&instances[1])));
+        assert!(!Arc::ptr_eq(&watched(&instances[0]), &watched(&instances[2])));
+        let kept = Arc::downgrade(&watched(&instances[0]));
+        instances.into_iter().for_each(|instance| instance.finalize_and_wait().unwrap());
+        for runtime in [runtime, other] {
+            runtime.shutdown().unwrap();
+        }
+        while kept.strong_count() > 0 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it outlives the runtime");
+            std::thread::yield_now();
+        }
     }
 
     #[test]

@@ -304,8 +304,9 @@ plain! {
         calls_in_flight: usize,
         /// Seconds since the oldest of these calls began, at least. The truth is higher by an
         /// eighth at most, and by a fourth of `margo.stall_limit_msec` (250 ms at most); for a
-        /// stall limit of 0, by the time since the snapshot before. `None`: none is older than
-        /// that.
+        /// stall limit of 0, and in a runtime of the program's that has a
+        /// [monitor](ult::RuntimeBuilder::monitor) of its own, by the time since the snapshot
+        /// before. `None`: none is older than that.
         oldest_call_sec: Option<f64>,
         /// Bytes handed over for it, with everything around the messages, while it is known;
         /// `None`: not counted. Bulk data in shared memory is not in it.
