@@ -84,7 +84,7 @@ pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestPar
         inner.counters.handler_not_run();
         // Nobody waits at a plain gate.
         entry.gate.leave(None);
-        Counters::add(&inner.counters.requests_refused);
+        Counters::add(&inner.counters.requests_closing);
         refuse_plainly(inner, core, (&origin, request), entry, ReturnCode::Permission);
     }
 }
@@ -141,7 +141,7 @@ fn go_on(inner: &Inner, mut todo: Vec<Next>) {
                 let peer = request.origin().clone();
                 let refused = (&peer, &*request);
                 inner.monitoring.refused(refused, entry, arrived, ReturnCode::Permission);
-                Counters::add(&inner.counters.requests_refused);
+                Counters::add(&inner.counters.requests_closing);
                 respond::refuse(inner, request, ReturnCode::Permission, "");
                 inner.counters.handler_not_run();
                 give_place(entry, &peer, &mut todo);
@@ -233,7 +233,7 @@ fn moved_on(
 pub(crate) fn refuse_waiting(inner: &Inner) {
     let mut todo = Vec::new();
     for waiting in inner.gates.give_back() {
-        Counters::add(&inner.counters.requests_refused);
+        Counters::add(&inner.counters.requests_closing);
         let (registration, in_own) = (waiting.registration.clone(), waiting.in_own);
         let peer = waiting.request.origin().clone();
         let Some(entry) = registration.data_as::<Entry>() else { continue };
@@ -404,7 +404,7 @@ impl Running {
     /// No unit could be made. None can for those who wait for its place, either: they are refused.
     #[cold]
     fn did_not_run(&self, inner: &Inner, entry: &Entry) {
-        Counters::add(&inner.counters.requests_refused);
+        Counters::add(&inner.counters.requests_no_ult);
         inner.counters.handler_not_run();
         self.reply.fail(ReturnCode::Again, no_ult(entry));
         let mut todo = Vec::new();
@@ -414,7 +414,7 @@ impl Running {
                 Next::AtGate(waiting) => (waiting, false),
                 Next::Inside(waiting) => (waiting, true),
             };
-            Counters::add(&inner.counters.requests_refused);
+            Counters::add(&inner.counters.requests_no_ult);
             let registration = waiting.registration.clone();
             let peer = waiting.request.origin().clone();
             let Some(entry) = registration.data_as::<Entry>() else { continue };

@@ -114,13 +114,15 @@ impl Inner {
         let core = self.core.counters();
         let own = &self.counters;
         let (ended, requests_busy) = self.gates.sums();
+        let no_ult = own.requests_no_ult.load(Ordering::Relaxed);
         Stats {
             requests_sent: core.rpc_req_sent,
             requests_received: core.rpc_req_recv,
             bulk_transfers: core.bulk_count,
             handlers_run: own.handlers_run(ended),
             handlers_panicked: own.handlers_panicked.load(Ordering::Relaxed),
-            requests_refused: own.requests_refused.load(Ordering::Relaxed),
+            requests_refused: own.requests_closing.load(Ordering::Relaxed) + no_ult,
+            requests_no_ult: no_ult,
             requests_busy,
             requests_abandoned: own.requests_abandoned.load(Ordering::Relaxed),
             arguments_undecodable: own.arguments_undecodable.load(Ordering::Relaxed),
@@ -158,7 +160,8 @@ pub(crate) struct Counters {
     /// The most that was told of [`Stats::handlers_run`].
     pub(crate) handlers_told: AtomicU64,
     pub(crate) handlers_panicked: AtomicU64,
-    pub(crate) requests_refused: AtomicU64,
+    pub(crate) requests_closing: AtomicU64,
+    pub(crate) requests_no_ult: AtomicU64,
     pub(crate) requests_abandoned: AtomicU64,
     pub(crate) arguments_undecodable: AtomicU64,
     /// Shared with the stall detector.
@@ -198,12 +201,16 @@ pub struct Stats {
     /// Bulk transfers that this instance asked for.
     pub bulk_transfers: u64,
     /// Handlers that ran to their end or panicked; those that left their request to another ULT
-    /// count when it is answered.
+    /// count when it is answered. Not those whose [arguments](Self::arguments_undecodable) could
+    /// not be decoded.
     pub handlers_run: u64,
     /// Handlers that panicked.
     pub handlers_panicked: u64,
     /// Requests refused because the instance was shutting down or no ULT could be made.
     pub requests_refused: u64,
+    /// Those of them for whose handler no ULT could be made: its pool had been removed, or there
+    /// was no memory for a stack.
+    pub requests_no_ult: u64,
     /// Requests refused because a bound on requests in hand was reached.
     pub requests_busy: u64,
     /// Requests whose handler was not run because nobody waited for it any more: the deadline had

@@ -281,6 +281,7 @@ impl Reply {
     #[inline(never)]
     fn undecodable(&self, error: ProcError) {
         Counters::add(&self.inner().counters.arguments_undecodable);
+        self.inner().counters.handler_not_run();
         let (log, origin) = (&self.inner().log, &self.origin);
         log!(log, WARN, rpc = self.rpc, %origin, %error, "bad arguments");
         self.fail(ReturnCode::ProtocolError, &error.to_string());

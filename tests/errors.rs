@@ -66,6 +66,13 @@ fn arguments_of_the_wrong_type() {
         assert!(matches!(error, ForwardError::BadArguments { .. }), "{error}");
         assert_eq!(pair.service.stats().arguments_undecodable, 2);
         still_serves(&pair);
+        // Those two handlers were not run, which is known when the last one has ended.
+        let begun = std::time::Instant::now();
+        while pair.service.stats().handlers_run < 1 || pair.service.metrics().handlers_running > 0 {
+            assert!(begun.elapsed() < PATIENCE, "{:?}", pair.service.stats());
+            std::thread::yield_now();
+        }
+        assert_eq!(pair.service.stats().handlers_run, 1);
         pair.end();
     });
 }

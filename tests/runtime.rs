@@ -85,6 +85,14 @@ fn a_handler_whose_pool_the_program_has_removed_is_refused_for_that() {
     let ForwardError::Busy { detail, .. } = &error else { panic!("{error:?}") };
     assert!(detail.ends_with("its pool has been removed") && error.never_ran(), "{error}");
     assert!(error.to_string().contains("did not take `where`: no ULT"), "{error}");
+    let metrics = instance.metrics();
+    let stats = metrics.stats;
+    assert_eq!((stats.requests_refused, stats.requests_no_ult, stats.handlers_run), (1, 1, 0));
+    let text = metrics.prometheus();
+    for (reason, count) in [("no_ult", 1), ("closing", 0)] {
+        let sample = format!("margo_requests_refused_total{{reason=\"{reason}\"}} {count}\n");
+        assert!(text.contains(&sample), "{reason}: {text}");
+    }
     instance.finalize_and_wait().unwrap();
     runtime.shutdown().unwrap();
 }

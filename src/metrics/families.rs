@@ -73,7 +73,8 @@ impl Metrics {
         let reasons = [
             ("abandoned", stats.requests_abandoned),
             ("busy", stats.requests_busy),
-            ("closing", stats.requests_refused),
+            ("closing", stats.requests_refused.saturating_sub(stats.requests_no_ult)),
+            ("no_ult", stats.requests_no_ult),
             ("not_registered", network.not_registered),
             ("undecodable", stats.arguments_undecodable),
         ];
