@@ -273,14 +273,19 @@ impl Change<'_> {
 
     fn peers(&self) -> Vec<String> {
         let peers = &self.now.peers;
+        let is_whole = self.before.peers.list.len() >= self.before.peers.total();
         let mut table = Table::new(&["PEER", "link", "calls", "oldest", "out/s", "in/s"], &[0, 1]);
         for peer in peers.list.iter().take(PEERS_SHOWN) {
             let before = self.before.peers.list.iter().find(|one| one.address == peer.address);
             let traffic = |of: fn(&PeerMetrics) -> Option<u64>| {
-                let Some(now) = of(peer) else { return "-".to_owned() };
+                let then = match before {
+                    Some(before) => of(before),
+                    // It may be new, or have been beyond the end of the list.
+                    None => is_whole.then_some(0),
+                };
+                let (Some(now), Some(then)) = (of(peer), then) else { return "-".to_owned() };
                 #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
-                let rate =
-                    now.saturating_sub(before.and_then(of).unwrap_or(0)) as f64 / self.seconds;
+                let rate = now.saturating_sub(then) as f64 / self.seconds;
                 #[expect(
                     clippy::cast_possible_truncation,
                     clippy::cast_sign_loss,
@@ -462,6 +467,16 @@ mod tests {
             assert!(text.contains(expected), "no {expected:?} in\n{text}");
         }
         assert!(!text.contains("pool p"), "its gate says nothing new\n{text}");
+    }
+
+    #[test]
+    fn traffic_of_a_peer_that_comes_into_a_list_that_was_cut_is_not_known() {
+        let (mut before, now) = two();
+        let count = serde_json::json!({ "transport": "tcp", "link": "connected", "count": 2 });
+        before.peers.counts = vec![serde_json::from_value(count).unwrap()];
+        let text = lines(&now, &before).join("\n");
+        let peer = "na+tcp://h:2  connected      3    1:15      -     -";
+        assert!(text.contains(peer), "no {peer:?} in\n{text}");
     }
 
     #[test]
