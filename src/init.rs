@@ -261,7 +261,7 @@ fn start(
         resolved,
     });
     start_trace(&inner)?;
-    inner.metrics.watched.add(&inner.core, &inner.elastic, &inner.metrics.marks);
+    inner.metrics.watched.add(&inner);
     start_progress(&inner)?;
     undo.keep();
     Ok((Instance::new(inner), listener))

@@ -201,7 +201,6 @@ impl Instance {
         }
         elastic.table().pools.remove(&info.index);
         inner.gates.pool_removed(&info.pool);
-        inner.metrics.marks.forget(&info.pool);
         inner.monitoring.tell(&LifeEvent::PoolRemoved(&info.pool));
         Ok(())
     }

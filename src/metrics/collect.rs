@@ -226,7 +226,7 @@ fn peers(inner: &Inner, known: Vec<na::PeerStats>) -> PeersMetrics {
         })
         .collect();
     // For who asks next.
-    marks.note(&inner.core, &inner.elastic);
+    marks.note(inner);
     let age = |peer: &PeerMetrics| peer.oldest_call_sec.unwrap_or(-1.0);
     list.sort_by(|a, b| {
         let by_age = age(b).total_cmp(&age(a));

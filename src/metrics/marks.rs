@@ -13,9 +13,8 @@ use std::time::{Duration, Instant};
 
 use ult::{PoolRef, Runtime};
 
-use crate::elastic::Elastic;
-use crate::hg::{CallMark, CallNumber, Core};
-use crate::progress::Token;
+use crate::hg::{CallMark, CallNumber};
+use crate::instance::Inner;
 
 /// Notes that are kept. They thin out with their age, so these reach back for days.
 const NOTES_MAX: usize = 256;
@@ -37,9 +36,12 @@ struct Mark {
 }
 
 impl Mark {
-    fn of(core: &Core<Token>, layout: &Elastic) -> Self {
+    fn of(inner: &Inner) -> Self {
         let came = |pool: PoolRef| (pool.stats().pushed, pool);
-        Self { calls: core.call_mark(), pools: layout.pools().into_iter().map(came).collect() }
+        // Those of the runtime: a child, or an instance in a runtime of the program's, is not told
+        // of pools that come later.
+        let pools = inner.runtime.pools().into_iter().map(came).collect();
+        Self { calls: inner.core.call_mark(), pools }
     }
 
     /// Whether more units wait in `pool` than have come since.
@@ -51,8 +53,8 @@ impl Mark {
 
 impl Marks {
     /// Notes how far the instance is.
-    pub(crate) fn note(&self, core: &Core<Token>, layout: &Elastic) {
-        self.add(Instant::now, || Mark::of(core, layout));
+    pub(crate) fn note(&self, inner: &Inner) {
+        self.add(Instant::now, || Mark::of(inner));
     }
 
     fn add(&self, clock: impl Fn() -> Instant, mark: impl FnOnce() -> Mark) {
@@ -62,6 +64,9 @@ impl Marks {
             return;
         }
         thin_out(&mut notes, now);
+        for (_, mark) in notes.iter_mut() {
+            mark.pools.retain(|(_, pool)| !pool.is_removed());
+        }
         // The clock last: while this thread is held up, calls may be made, which the mark covers
         // only if they began before.
         let mark = mark();
@@ -87,14 +92,6 @@ impl Marks {
         let oldest =
             notes.partition_point(|(_, mark)| !mark.is_waited_since(pool, waiting as u64, pushed));
         notes.get(oldest).map(|(noted, _)| now.saturating_duration_since(*noted))
-    }
-
-    /// The pool has been removed.
-    pub(crate) fn forget(&self, pool: &PoolRef) {
-        let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for (_, mark) in notes.iter_mut() {
-            mark.pools.retain(|(_, noted)| noted != pool);
-        }
     }
 
     /// For how long that call has been going on, at least; `None`: no note covers it.
@@ -126,13 +123,10 @@ fn thin_out(notes: &mut VecDeque<(Instant, Mark)>, now: Instant) {
 /// Whose calls the stall detector of a runtime notes.
 #[derive(Default)]
 pub(crate) struct Watched {
-    all: Mutex<Vec<Notable>>,
+    all: Mutex<Vec<Weak<Inner>>>,
     /// One of the pools of a runtime that the program made, by which that is known again.
     pool: Option<PoolRef>,
 }
-
-/// Whose calls are noted, and where.
-type Notable = (Weak<Core<Token>>, Weak<Elastic>, Weak<Marks>);
 
 impl Watched {
     /// That of a runtime that the program made: one for all instances in it, of which the first
@@ -154,19 +148,16 @@ impl Watched {
         })
     }
 
-    pub(crate) fn add(&self, core: &Arc<Core<Token>>, layout: &Arc<Elastic>, marks: &Arc<Marks>) {
+    pub(crate) fn add(&self, inner: &Arc<Inner>) {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|(core, ..)| core.strong_count() > 0);
-        all.push((Arc::downgrade(core), Arc::downgrade(layout), Arc::downgrade(marks)));
+        all.retain(|inner| inner.strong_count() > 0);
+        all.push(Arc::downgrade(inner));
     }
 
     pub(crate) fn note(&self) {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for (core, layout, marks) in all {
-            let there = (core.upgrade(), layout.upgrade(), marks.upgrade());
-            if let (Some(core), Some(layout), Some(marks)) = there {
-                marks.note(&core, &layout);
-            }
+        for inner in all.iter().filter_map(Weak::upgrade) {
+            inner.metrics.marks.note(&inner);
         }
     }
 }
@@ -200,8 +191,16 @@ mod tests {
             assert!(begun.elapsed() < Duration::from_secs(60), "nobody noted anything");
             parent.metrics();
         }
+        while noted(&child) == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the child does not know the pool");
+            child.metrics();
+        }
         parent.remove_pool("added").unwrap();
-        assert_eq!(noted(&parent), 0);
+        while noted(&parent) + noted(&child) > 0 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it is kept");
+            parent.metrics();
+            child.metrics();
+        }
         child.finalize_and_wait().unwrap();
         drop(child);
         while marks.strong_count() > 0 {
@@ -262,6 +261,31 @@ mod tests {
     }
 
     #[test]
+    fn waits_in_a_pool_that_came_later_are_known_to_a_child() {
+        let parent = crate::init("{}").unwrap();
+        let child = parent.init_child("{}").unwrap();
+        // Nobody runs what is in the pool.
+        let pool = parent.add_pool_from_json(r#"{ "name": "batch" }"#).unwrap().pool;
+        let unit = pool.spawn(|| ()).unwrap();
+        let begun = Instant::now();
+        for instance in [&parent, &child] {
+            let wait = || {
+                let pools = instance.metrics().pools;
+                pools.into_iter().find(|pool| pool.name == "batch").unwrap().oldest_wait_sec
+            };
+            while wait().is_none() {
+                assert!(begun.elapsed() < Duration::from_secs(60), "nobody knows that it waits");
+                std::thread::yield_now();
+            }
+        }
+        let serves = r#"{ "name": "x", "scheduler": { "pools": ["batch"] } }"#;
+        parent.add_xstream_from_json(serves).unwrap();
+        unit.join().unwrap();
+        child.finalize_and_wait().unwrap();
+        parent.finalize_and_wait().unwrap();
+    }
+
+    #[test]
     fn notes_thin_out_with_their_age_and_stay_few() {
         let (marks, start) = (Marks::default(), Instant::now());
         let own = crate::init("{}").unwrap();
@@ -294,8 +318,7 @@ mod tests {
         let arm = move || {
             let timer = target.spawn_after(Duration::from_millis(1), || ()).unwrap();
             // Before it fires, which it does on this execution stream.
-            let inner = instance.inner();
-            noting.add(|| start, || Mark::of(&inner.core, &inner.elastic));
+            noting.add(|| start, || Mark::of(instance.inner()));
             (timer, target.len())
         };
         let (timer, waiting) = own.pool("__primary__").unwrap().spawn(arm).unwrap().join().unwrap();
@@ -318,8 +341,7 @@ mod tests {
         let (marks, start) = (Marks::default(), Instant::now());
         let pool = own.pool("later").unwrap();
         let at = |second| start + Duration::from_secs(second);
-        let note =
-            |second| marks.add(|| at(second), || Mark::of(&own.inner().core, &own.inner().elastic));
+        let note = |second| marks.add(|| at(second), || Mark::of(own.inner()));
         let age = |second| oldest_wait(&marks, &pool, at(second)).map(|age| age.as_secs());
         note(0);
         assert_eq!(age(1), None, "nobody waits");
