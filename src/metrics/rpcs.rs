@@ -46,7 +46,7 @@ fn of_request(figures: &TargetFigures) -> [(&'static str, &Figures); 5] {
     ]
 }
 
-/// What the statistics say; nothing while they are off.
+/// What the statistics say; nothing if they never were on.
 pub(super) fn rpcs(inner: &Inner) -> Vec<RpcMetrics> {
     sum_up(&inner.monitoring.read(String::new(), false))
 }

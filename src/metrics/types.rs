@@ -87,8 +87,9 @@ plain! {
         xstreams: Vec<XstreamMetrics>,
         /// Bounds on requests in hand (`margo.admission`).
         gates: Vec<GateMetrics>,
-        /// RPCs by name and provider, those that it serves and those that it calls; empty while
-        /// the [`statistics`](crate::Instance::statistics) are off.
+        /// RPCs by name and provider, those that it serves and those that it calls; empty as long
+        /// as the [`statistics`](crate::Instance::statistics) have not been on. What they have
+        /// counted stays when they are switched off.
         rpcs: Vec<RpcMetrics>,
         /// Whether those are on; `None`: it is of a version that does not say.
         statistics: Option<bool>,

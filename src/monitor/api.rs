@@ -76,8 +76,9 @@ impl Instance {
     /// `sample_rpcs_every` calls of a path; 1: of all; 0: of none. All calls that begin from now on
     /// are counted. Writes no files at the end, unless the configuration asks for them.
     ///
-    /// With the default of 256 they cost an RPC without arguments over shared memory 20 to 25 ns,
-    /// at both ends together, which is 4 to 5 % of its time; with 1 some 300 ns.
+    /// With the default of 256 they cost an RPC without arguments over shared memory 10 to 14 ns,
+    /// at both ends together, which is 1 to 3 % of its time; with 1 some 300 ns. On some processors
+    /// it is more: see `docs/monitoring.md`.
     ///
     /// In a child process that was forked off it has no effect.
     pub fn start_statistics(&self, sample_rpcs_every: u32) {
