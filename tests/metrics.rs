@@ -163,6 +163,33 @@ fn the_end_does_not_wait_for_a_pool_that_does_not_answer_the_metrics_server() {
     runtime.shutdown().unwrap();
 }
 
+#[test]
+fn who_looks_from_afar_does_not_hold_up_progress() {
+    let builder = Instance::builder("na+sm://").remote_metrics(true);
+    let (service, runtime, [asked, gate]) = with_pool_that_hangs(builder);
+    service.serve(ECHO).function(|value| value).unwrap();
+    let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+    let target = client.lookup(service.self_addr().uri()).unwrap();
+    let look = || {
+        let (client, target) = (client.clone(), target.clone());
+        std::thread::spawn(move || client.metrics_of(&target).unwrap())
+    };
+    let first = look();
+    until("a thread that takes a snapshot", || asked.is_ready().then_some(()));
+    let second = look();
+    // In the same pool as theirs.
+    let provider = ProviderHandle::from(target.clone());
+    assert_eq!(client.forward_timed(ECHO, &provider, &7, PATIENCE).unwrap(), 7);
+    gate.set(()).unwrap();
+    for looks in [first, second] {
+        let seen = bounded("a snapshot", move || looks.join().unwrap());
+        assert!(seen.pools.iter().any(|pool| pool.name == "hangs"));
+    }
+    client.finalize_and_wait().unwrap();
+    service.finalize_and_wait().unwrap();
+    runtime.shutdown().unwrap();
+}
+
 /// Its progress rests, is woken and steps aside, all of which are waits that end.
 #[test]
 fn progress_that_goes_on_is_not_blocked() {

@@ -12,8 +12,8 @@
 //! [`StateDump`](crate::StateDump) is the same snapshot with what takes longer to find out.
 //!
 //! Nothing here runs on an execution stream, asks one, or waits for one: it works while all of
-//! them are stuck, which is when people look. The exception is the RPC, whose answer is made on the
-//! progress ULT's execution stream, as every answer is.
+//! them are stuck, which is when people look. The exception is the RPC: its requests come in by
+//! the progress ULT, as all do, and a thread answers.
 
 mod collect;
 mod families;
@@ -87,6 +87,7 @@ pub(crate) struct State {
     pub(crate) server: Server,
     /// Peers may ask.
     pub(crate) remote: std::sync::atomic::AtomicBool,
+    pub(crate) asked: self::remote::Asked,
     pub(crate) bulk_pools: crate::bulk_pool::Pools,
 }
 
@@ -98,6 +99,7 @@ impl State {
             watched,
             server: Server::default(),
             remote: std::sync::atomic::AtomicBool::new(remote),
+            asked: self::remote::Asked::default(),
             bulk_pools: crate::bulk_pool::Pools::default(),
         }
     }

@@ -4,20 +4,28 @@
 //! 0 for "here they are" and -1 for "not allowed", and the snapshot as JSON: who reads it may be of
 //! another version, or no program of ours. Every instance that listens serves it, so that "not
 //! allowed" can be told from "does not know that RPC", which C processes and old versions say.
+//!
+//! A snapshot may take some milliseconds, for which progress is not to stand still: so a thread
+//! takes it, which is there while somebody asks. It takes one for all who have asked before.
 
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
 
 use ult::PoolRef;
 
-use super::Metrics;
+use super::{Metrics, collect};
+use crate::contain::contain;
+use crate::instance::Inner;
 use crate::log::log;
-use crate::{Addr, ForwardError, Instance, MetricsError, ProviderHandle, ProviderId};
+use crate::{Addr, ForwardError, Handle, Instance, MetricsError, ProviderHandle, ProviderId};
 use crate::{RegisterError, Rpc};
 
 /// Of the RPC.
 pub(crate) const NAME: &str = "__metrics__";
 
-const METRICS: Rpc<(), (i32, String)> = Rpc::new(NAME);
+const METRICS: Rpc<(), Answer> = Rpc::new(NAME);
+
+type Answer = (i32, String);
 
 const ALLOWED: i32 = 0;
 const NOT_ALLOWED: i32 = -1;
@@ -30,18 +38,65 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
     // Not in the pool of handlers, which may be what somebody wants to look at.
     let pool = instance.progress_pool();
     instance.serve(METRICS).pool(&pool).handler(|request| {
-        let instance = request.instance();
-        let answer = match instance.inner().metrics.remote.load(Ordering::Relaxed) {
-            true => (ALLOWED, serde_json::to_string(&instance.metrics()).unwrap_or_default()),
-            false => {
-                let (log, origin) = (&instance.inner().log, request.origin());
-                log!(log, DEBUG, %origin, "a peer may not read the metrics");
-                (NOT_ALLOWED, String::new())
-            }
-        };
-        // Who is gone needs no answer.
-        let _ = request.respond(&answer);
+        let inner = request.instance().inner().clone();
+        if !inner.metrics.remote.load(Ordering::Relaxed) {
+            let (log, origin) = (&inner.log, request.origin());
+            log!(log, DEBUG, %origin, "a peer may not read the metrics");
+            // Who is gone needs no answer.
+            let _ = request.respond(&(NOT_ALLOWED, String::new()));
+            return;
+        }
+        if !inner.metrics.asked.enter(request) {
+            return;
+        }
+        let own = inner.clone();
+        let thread = std::thread::Builder::new().name("margo-metrics-of".to_owned());
+        if thread.spawn(move || answer(&own)).is_err() {
+            // The process is out of threads.
+            answer(&inner);
+        }
     })
+}
+
+/// Who waits for a snapshot, and whether there is a thread that takes one.
+#[derive(Default)]
+pub(crate) struct Asked(Mutex<(Vec<Handle<(), Answer>>, bool)>);
+
+impl Asked {
+    /// Whether the caller has to see to a thread.
+    fn enter(&self, request: Handle<(), Answer>) -> bool {
+        let mut asked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.0.push(request);
+        !std::mem::replace(&mut asked.1, true)
+    }
+
+    /// All who have asked; none: the thread ends.
+    fn take(&self) -> Vec<Handle<(), Answer>> {
+        let mut asked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.1 = !asked.0.is_empty();
+        std::mem::take(&mut asked.0)
+    }
+}
+
+/// Answers until nobody asks.
+fn answer(inner: &Inner) {
+    loop {
+        let asked = inner.metrics.asked.take();
+        if asked.is_empty() {
+            return;
+        }
+        // Pools and schedulers of users are asked how they are.
+        let take = || serde_json::to_string(&collect(inner)).unwrap_or_default();
+        let Some(json) = contain(&inner.log, "what is asked for metrics", take) else {
+            // Whose request is dropped gets an error.
+            continue;
+        };
+        let answer = (ALLOWED, json);
+        for request in asked {
+            // Who is gone needs no answer.
+            let _ = request.respond(&answer);
+        }
+    }
 }
 
 /// Progress has moved: the pool that it left may be removed.
@@ -88,7 +143,7 @@ impl Instance {
     }
 }
 
-fn read(peer: &Addr, answer: Result<(i32, String), ForwardError>) -> Result<Metrics, MetricsError> {
+fn read(peer: &Addr, answer: Result<Answer, ForwardError>) -> Result<Metrics, MetricsError> {
     let peer = || peer.to_string();
     match answer {
         Ok((ALLOWED, json)) => serde_json::from_str(&json).map_err(|source| {
