@@ -65,9 +65,12 @@ impl Answer {
     pub(crate) fn set_alarm(self: &Arc<Self>, instance: &Instance, op: OpRef, due: Instant) {
         // Not a count of the instance, which ends its answers before it ends.
         let (answer, inner) = (Arc::downgrade(self), Arc::downgrade(instance.inner()));
-        self.alarm.set(instance, due, move || {
-            if let Some((answer, inner)) = answer.upgrade().zip(inner.upgrade()) {
-                answer.give_up(&inner, op, GaveUp::TimedOut);
+        self.alarm.set(instance, due, || {
+            let (answer, inner) = (answer.clone(), inner.clone());
+            move || {
+                if let Some((answer, inner)) = answer.upgrade().zip(inner.upgrade()) {
+                    answer.give_up(&inner, op, GaveUp::TimedOut);
+                }
             }
         });
     }

@@ -316,7 +316,8 @@ impl Instance {
     /// Whether an xstream that runs, and stays, runs the pool, other than this one.
     fn others_run(&self, pool: &PoolRef, this: &str) -> bool {
         let leaving: Vec<_> = {
-            let list = self.xstream_list();
+            // Nobody runs anything in a child process that was forked off.
+            let Ok(list) = self.xstream_list() else { return false };
             let table = list.table();
             let leaving = table.xstreams.values().filter(|entry| entry.leaving);
             leaving.map(|entry| entry.xstream.clone()).collect()
