@@ -188,7 +188,7 @@ fn work_that_nobody_waits_for_is_not_started() {
         assert!(matches!(error, ForwardError::TimedOut { .. }), "{error}");
     }
     until("all are there", || service.stats().requests_received == 4);
-    // The target's clock began when the requests arrived.
+    // The target's clock began when the requests arrived, at the latest.
     let passed = Instant::now() + SOON;
     until("the deadlines are over there, too", || Instant::now() > passed);
     go.set(()).unwrap();
