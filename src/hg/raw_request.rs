@@ -164,9 +164,10 @@ impl RawRequest {
         self.header.no_response
     }
 
-    /// When the origin gives up, as far as it has said so: by this host's clock. Never earlier than
-    /// it does, and later by the least time that its requests take; by what this one took, if it is
-    /// the first with a deadline. Of a request that has expired on its way: when it arrived.
+    /// When the origin gives up, as far as it has said so: by this host's clock. Later than it does
+    /// by the least time that its requests take; by what this one took, if it is the first with a
+    /// deadline. Earlier only after the origin's clock stood still, as in a suspend of its host. Of
+    /// a request that has expired on its way: when it arrived.
     pub fn deadline(&self) -> Option<Instant> {
         self.beside.as_ref()?.deadline
     }
