@@ -53,6 +53,17 @@ pub enum InitError {
         /// What the system said, with the file's name.
         source: std::io::Error,
     },
+    /// A file that is to be written when the instance ends cannot be: statistics, time series, or a
+    /// profile. Found by making an empty file beside it, which is removed.
+    #[error("{key}: cannot write {source}")]
+    Destination {
+        /// What in the configuration says where it is to be.
+        key: &'static str,
+        /// The file, without the number that further instances of a process have in it.
+        path: std::path::PathBuf,
+        /// What the system said, with the file's name.
+        source: std::io::Error,
+    },
     /// The progress ULT could not be made.
     #[error("cannot start the progress ULT: {0}")]
     Progress(#[from] ult::SpawnError),

@@ -45,10 +45,7 @@ pub(crate) fn replace(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
 ) -> io::Result<()> {
-    static WRITTEN: AtomicU64 = AtomicU64::new(0);
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}.part", WRITTEN.fetch_add(1, Ordering::Relaxed)));
-    let beside = PathBuf::from(beside);
+    let beside = beside(path);
     let write_all = |file: File| {
         let mut out = BufWriter::new(file);
         write(&mut out)?;
@@ -60,6 +57,26 @@ pub(crate) fn replace(
         let _ = std::fs::remove_file(&beside);
         io::Error::new(error.kind(), format!("{}: {error}", path.display()))
     })
+}
+
+/// Looks whether [`replace`] could make that file, and leaves nothing behind.
+///
+/// # Errors
+///
+/// Those of the system, with the file's name.
+pub(crate) fn probe(path: &Path) -> io::Result<()> {
+    let beside = beside(path);
+    File::create(&beside)
+        .and_then(|_| std::fs::remove_file(&beside))
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+/// A name that nobody else has.
+fn beside(path: &Path) -> PathBuf {
+    static WRITTEN: AtomicU64 = AtomicU64::new(0);
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}.part", WRITTEN.fetch_add(1, Ordering::Relaxed)));
+    PathBuf::from(beside)
 }
 
 #[cfg(test)]
@@ -122,5 +139,20 @@ mod tests {
         let nowhere = folder.path().join("none").join("x.json");
         let error = replace(&nowhere, |_| Ok(())).unwrap_err();
         assert!(error.to_string().contains("x.json"), "{error}");
+    }
+
+    #[test]
+    fn a_probe_leaves_what_is_there_and_names_what_cannot_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("x.json");
+        probe(&file).unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left over");
+        std::fs::write(&file, "old").unwrap();
+        probe(&file).unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "old");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left over");
+        let error = probe(&file.join("y.json")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotADirectory);
+        assert!(error.to_string().contains("x.json/y.json: "), "{error}");
     }
 }

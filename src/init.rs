@@ -202,6 +202,8 @@ fn start(
     (log, monitors): (Log, InitialMonitors),
 ) -> Result<(Instance, Option<Listener>), InitError> {
     warn_of_settings(&resolved, &monitors, &log);
+    monitor::files::check(&resolved)?;
+    profile::check(&resolved)?;
     let dump_on_signal = resolved.dump_on_signal.map(DumpOnSignal::register).transpose()?;
     // A port that is taken is found before anything is started.
     let listener = match &resolved.metrics.listen {

@@ -6,12 +6,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use margo_config::Resolved;
 use ult::{RecordOptions, Recording, Trace};
 
 use crate::files;
 use crate::instance::Inner;
 use crate::log::log;
-use crate::{Instance, ProfileError};
+use crate::{InitError, Instance, ProfileError};
 
 /// The profile of an instance.
 #[derive(Default)]
@@ -126,10 +127,29 @@ fn write(inner: &Inner) -> io::Result<PathBuf> {
     write_trace(&path(inner), &trace)
 }
 
+const KIND: &str = "abt.json";
+
+fn prefix(resolved: &Resolved) -> String {
+    format!("{}/margo-profile", resolved.profiling_dir)
+}
+
 fn path(inner: &Inner) -> PathBuf {
-    let prefix = format!("{}/margo-profile", inner.resolved.profiling_dir);
+    let prefix = prefix(&inner.resolved);
     let number = *inner.profile.file_number.get_or_init(|| files::number(&prefix));
-    files::path(&prefix, number, "abt.json")
+    files::path(&prefix, number, KIND)
+}
+
+/// Whether the file can be written when the instance ends, if the configuration asks for it.
+pub(crate) fn check(resolved: &Resolved) -> Result<(), InitError> {
+    if !resolved.enable_abt_profiling {
+        return Ok(());
+    }
+    let path = files::path(&prefix(resolved), 0, KIND);
+    files::probe(&path).map_err(|source| InitError::Destination {
+        key: "argobots.profiling_dir",
+        path,
+        source,
+    })
 }
 
 fn write_trace(path: &Path, trace: &Trace) -> io::Result<PathBuf> {

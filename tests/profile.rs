@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use common::bounded;
-use margo::{Config, Instance, InstanceBuilder, ProfileError, ProviderHandle, Rpc, ult};
+use margo::{Config, InitError, Instance, InstanceBuilder, ProfileError, ProviderHandle, Rpc, ult};
 use serde_json::Value;
 
 const TWICE: Rpc<u32, u32> = Rpc::new("twice");
@@ -146,4 +146,25 @@ fn a_file_that_cannot_be_written_is_an_error_and_does_not_stop_the_end() {
     assert!(error.to_string().contains("nowhere/margo-profile."), "{error}");
     end(&own);
     assert!(own.is_finalized() && !nowhere.exists());
+}
+
+#[test]
+fn a_profile_that_cannot_be_written_at_the_end_is_an_error_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let nowhere = folder.path().join("none");
+    let error = builder(&nowhere, true).start().unwrap_err();
+    let InitError::Destination { key, path, .. } = &error else { panic!("{error}") };
+    assert_eq!((*key, path.parent()), ("argobots.profiling_dir", Some(&*nowhere)));
+    let said = error.to_string();
+    for part in ["argobots.profiling_dir: cannot write ", "none/margo-profile.", "No such file"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    // Nobody asks for the file.
+    end(&builder(&nowhere, false).start().unwrap());
+    // It is there by then, and the first one of this process has no number.
+    std::fs::create_dir(&nowhere).unwrap();
+    let own = builder(&nowhere, true).start().unwrap();
+    assert_eq!(files(&nowhere), [""; 0].map(PathBuf::from), "nothing is left over");
+    end(&own);
+    assert_eq!(files(&nowhere), [path.clone()]);
 }

@@ -13,7 +13,9 @@ use margo::monitor::{
     BulkDirection, BulkOutcome, CallOutcome, OriginStatistics, RequestOutcome, Statistics,
     TargetStatistics,
 };
-use margo::{Access, Bulk, ForwardError, Instance, OneWay, ProviderHandle, ProviderId, Rpc};
+use margo::{
+    Access, Bulk, ForwardError, InitError, Instance, OneWay, ProviderHandle, ProviderId, Rpc,
+};
 use serde_json::{Value, json};
 use ult::Semaphore;
 
@@ -612,6 +614,26 @@ fn files_can_be_written_at_any_time_and_an_error_does_not_stop_the_end() {
     let error = instance.write_monitor_files().unwrap_err();
     assert!(error.to_string().contains("run."), "{error}");
     instance.finalize_and_wait().unwrap();
+}
+
+#[test]
+fn files_that_cannot_be_written_at_the_end_are_an_error_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let prefix = folder.path().join("none/run").display().to_string();
+    let off = |part| format!(r#"{part}: {{ "disable": true }}"#);
+    let (stats, series) = (off(r#", "statistics""#), off(r#", "time_series""#));
+    for (more, kind) in [("", "stats"), (&series, "stats"), (&stats, "series")] {
+        let error = margo::init(&document(&prefix, more)).unwrap_err();
+        assert!(matches!(error, InitError::Destination { .. }), "{error}");
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let file = format!("{prefix}.{host}.{}.{kind}.json", std::process::id());
+        let said = format!("monitoring.config.filename_prefix: cannot write {file}: No such file");
+        assert!(error.to_string().starts_with(&said), "{error}");
+    }
+    // None is to be written.
+    let neither = format!("{stats}{series}");
+    margo::init(&document(&prefix, &neither)).unwrap().finalize_and_wait().unwrap();
+    assert_eq!(files_in(folder.path()), [""; 0]);
 }
 
 #[test]

@@ -3,11 +3,34 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use margo_config::{MonitoringOptions, Resolved};
 use serde_json::Value;
 
 use super::api;
-use crate::files;
 use crate::instance::Inner;
+use crate::{InitError, files};
+
+const STATS: &str = "stats.json";
+const SERIES: &str = "series.json";
+
+/// Whether those that the configuration asks for can be written when the instance ends.
+pub(crate) fn check(resolved: &Resolved) -> Result<(), InitError> {
+    let Some(MonitoringOptions { filename_prefix, statistics, time_series, .. }) =
+        &resolved.monitor
+    else {
+        return Ok(());
+    };
+    let kinds = [(statistics.disable, STATS), (time_series.disable, SERIES)];
+    for (_, kind) in kinds.into_iter().filter(|(disable, _)| !disable) {
+        let path = files::path(filename_prefix, 0, kind);
+        files::probe(&path).map_err(|source| InitError::Destination {
+            key: "monitoring.config.filename_prefix",
+            path,
+            source,
+        })?;
+    }
+    Ok(())
+}
 
 /// Writes those that the configuration asks for, or both if it has switched nothing on.
 pub(super) fn write(inner: &Inner) -> io::Result<Vec<PathBuf>> {
@@ -16,8 +39,8 @@ pub(super) fn write(inner: &Inner) -> io::Result<Vec<PathBuf>> {
     let prefix = &options.filename_prefix;
     let number = *inner.monitoring.shared.file_number.get_or_init(|| files::number(prefix));
     let wanted = [
-        (!options.statistics.disable, "stats.json", stats, options.statistics.pretty_json),
-        (!options.time_series.disable, "series.json", series, options.time_series.pretty_json),
+        (!options.statistics.disable, STATS, stats, options.statistics.pretty_json),
+        (!options.time_series.disable, SERIES, series, options.time_series.pretty_json),
     ];
     let mut written = Vec::new();
     let mut result = Ok(());

@@ -18,7 +18,7 @@ pub(crate) mod api;
 mod c_layout;
 mod cell;
 mod clock;
-mod files;
+pub(crate) mod files;
 mod histogram;
 mod lately;
 mod origin;
