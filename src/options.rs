@@ -151,10 +151,6 @@ fn job_auth_key(address: &str, variable: impl Fn(&str) -> Option<String>) -> Opt
 pub(crate) fn hg_options(resolved: &Resolved) -> HgOptions {
     let defaults = HgOptions::default();
     let mercury = &resolved.mercury;
-    let request_post_init = match mercury.request_post_init as usize {
-        0 => defaults.request_post_init.min(resolved.requests_max),
-        receives => receives,
-    };
     let request_post_incr = match usize::try_from(mercury.request_post_incr) {
         Err(_never) => 0,
         Ok(0) => defaults.request_post_incr,
@@ -173,7 +169,7 @@ pub(crate) fn hg_options(resolved: &Resolved) -> HgOptions {
         build: if with_room { hg::Build::Checksum } else { defaults.build },
         checksum_level,
         listen: resolved.listen,
-        request_post_init,
+        request_post_init: mercury.request_post_init as usize,
         request_post_incr,
         max_contexts: resolved.more_progress_pools.len() as u8 + 1,
         requests_max: resolved.requests_max,
@@ -260,6 +256,9 @@ mod tests {
     #[test]
     fn every_own_key_reaches_its_option() {
         changed(r#"{ "margo": { "requests_max": 300 } }"#, |o| o.requests_max = 300);
+        changed(r#"{ "margo": { "requests_max": 1 } }"#, |o| {
+            (o.requests_max, o.request_post_init) = (1, 1);
+        });
         changed(r#"{ "margo": { "overflow_bytes_max": 5 } }"#, |o| o.overflow_bytes_max = 5);
         changed(r#"{ "margo": { "bulk": { "window": 2, "chunk_bytes": 8192 } } }"#, |o| {
             (o.bulk_window, o.bulk_chunk_bytes) = (2, 8192);

@@ -8,6 +8,10 @@ use crate::config::{is_default, is_false};
 /// (`HG_CORE_MULTI_RECV_OP_COUNT`).
 pub(crate) const MULTI_RECV_OP_MAX: u32 = 4;
 
+/// Receives for requests posted at the start, where the document does not say, as in Mercury
+/// (`HG_CORE_POST_INIT`).
+const REQUEST_POST_INIT: u32 = 256;
+
 /// Network settings with the names and defaults of Mercury's `hg_init_info`.
 ///
 /// Which of them matter depends on the transport; one that a transport cannot honour is its
@@ -33,7 +37,8 @@ pub struct Mercury {
     /// Largest response that travels without bulk transfer, in bytes. Output; ignored on input.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_eager_size: Option<u32>,
-    /// Receives for requests posted at start. Default 256, also for 0.
+    /// Receives for requests posted at start, at most `margo.requests_max`. Default 0: 256, or
+    /// `margo.requests_max` if that is less.
     pub request_post_init: u32,
     /// Receives added when they run out; -1: none, senders are held back then. Default 256,
     /// also for 0.
@@ -116,7 +121,7 @@ impl Default for Mercury {
             version: None,
             input_eager_size: None,
             output_eager_size: None,
-            request_post_init: 256,
+            request_post_init: 0,
             request_post_incr: 256,
             auto_sm: false,
             no_bulk_eager: false,
@@ -146,9 +151,15 @@ impl Default for Mercury {
 }
 
 impl Mercury {
-    /// Without the keys that only mean something in printed documents.
-    pub(crate) fn input_only(&self) -> Self {
+    /// What is in effect: without the keys that only mean something in printed documents, and with
+    /// a number where a default depends on `margo.requests_max`.
+    pub(crate) fn in_effect(&self, requests_max: usize) -> Self {
+        let request_post_init = match self.request_post_init {
+            0 => REQUEST_POST_INIT.min(u32::try_from(requests_max).unwrap_or(u32::MAX)),
+            receives => receives,
+        };
         Self {
+            request_post_init,
             address: None,
             listening: None,
             version: None,

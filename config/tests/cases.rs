@@ -3,7 +3,8 @@
 //! Each case has `name`, `in` (a document, or its text as a string), perhaps `env`, and either
 //!
 //! - `out`: what the effective configuration must contain (objects: at least these keys, where
-//!   null means absent; arrays: the same length) and `warnings`: exactly these, by substrings; or
+//!   null means absent; arrays: the same length) and `warnings`: exactly these, by substrings;
+//!   what is in effect is a document that comes to itself; or
 //! - `exact`: what the effective configuration is, as changes of `base` below (objects by key, all
 //!   else as a whole), printed with the flags `names` and `hide_external`; apart from what C prints
 //!   otherwise (`version`, `mercury`) or not at all (`margo`); or
@@ -59,6 +60,7 @@ fn run(case: &Value) -> Result<(), String> {
     }
     match (Config::check(&text, &env), case.get("out"), case.get("error")) {
         (Ok((effective, warnings)), Some(expected), None) => {
+            comes_to_itself(&effective, ConfigFlags::default())?;
             let effective = serde_json::to_value(effective).map_err(|error| error.to_string())?;
             contains("", &effective, expected)?;
             check_warnings(&warnings, &strings(&case["warnings"]))
@@ -113,13 +115,18 @@ fn exact(
     if printed != expected {
         return Err(format!("is\n    {printed}\n  not\n    {expected}"));
     }
-    // What is printed is accepted, and comes to itself.
+    comes_to_itself(&effective, flags)?;
+    check_warnings(&warnings, &strings(&case["warnings"]))
+}
+
+/// What is printed is accepted, and prints the same.
+fn comes_to_itself(effective: &Config, flags: ConfigFlags) -> Result<(), String> {
     let (again, _) = Config::check_as(&effective.to_json(), &|_| None, flags)
         .map_err(|errors| format!("its outcome is rejected: {errors}"))?;
-    if again != effective {
-        return Err(format!("its outcome comes to {}", again.to_json()));
+    match again == *effective {
+        true => Ok(()),
+        false => Err(format!("its outcome comes to {}", again.to_json())),
     }
-    check_warnings(&warnings, &strings(&case["warnings"]))
 }
 
 fn overlay(base: &mut Value, changes: &Value) {

@@ -295,7 +295,7 @@ impl Config {
             grace: millis(self.margo.grace_msec),
             dump_on_signal: self.margo.dump_on_signal,
             trace,
-            mercury: self.mercury.input_only(),
+            mercury: self.mercury.in_effect(self.margo.requests_max),
             ip_subnet,
             eager_size: self.margo.eager_size,
             overflow_bytes_max: self.margo.overflow_bytes_max,
