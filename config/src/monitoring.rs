@@ -249,7 +249,8 @@ pub(crate) fn schema(generator: &mut schemars::SchemaGenerator) -> schemars::Sch
         "type": "object",
         "properties": { "name": { "type": "string" }, "config": { "type": "object" } },
         "additionalProperties": false,
-        "if": { "properties": { "name": { "const": DEFAULT_MONITOR } } },
+        // As always, null is nothing given.
+        "if": { "properties": { "name": { "enum": [DEFAULT_MONITOR, null] } } },
         "then": { "properties": { "config": options } },
     })
 }
