@@ -49,6 +49,16 @@ pub(crate) fn clean(text: &str) -> Result<String, OpenComment> {
     Ok(String::from_utf8(out).unwrap_or_else(|_| text.to_owned()))
 }
 
+/// A document without the byte order mark that some editors put before it.
+pub(crate) fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
+/// Whether there is nothing but blanks and comments.
+pub(crate) fn is_blank(text: &str) -> bool {
+    clean(without_mark(text)).is_ok_and(|text| text.bytes().all(|b| b.is_ascii_whitespace()))
+}
+
 fn line_comment_end(bytes: &[u8], start: usize) -> usize {
     bytes[start..].iter().position(|&byte| byte == b'\n').map_or(bytes.len(), |n| start + n)
 }
@@ -95,6 +105,16 @@ mod tests {
         assert_eq!(cleaned("1/**/"), "1    ");
         assert_eq!(clean("1 /*/"), Err(OpenComment(2)));
         assert_eq!(clean("/* \n"), Err(OpenComment(0)));
+    }
+
+    #[test]
+    fn blank_is_what_has_only_blanks_and_comments() {
+        for text in ["", " \t\r\n", "// x", "/* { */\n// }\n", "\u{feff}", "\u{feff} //\n"] {
+            assert!(is_blank(text), "{text:?}");
+        }
+        for text in ["{}", "null", ",", "/* open", "// x\n0", "\u{a0}", " \u{feff}"] {
+            assert!(!is_blank(text), "{text:?}");
+        }
     }
 
     #[test]

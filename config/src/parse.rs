@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde::de::{self, DeserializeOwned, Visitor};
 
+use crate::clean::is_blank;
 use crate::config::{Argobots, Config, Pool, Scheduler, Xstream};
 use crate::decode::decode;
 use crate::effective::ConfigFlags;
@@ -12,10 +13,10 @@ use crate::mercury::Mercury;
 use crate::tree::Tree;
 
 impl Config {
-    /// Reads a document, strictly except for comments and trailing commas.
+    /// Reads a document, strictly except for comments, trailing commas and a byte order mark.
     ///
     /// The result is known to resolve (environment variables apart). An empty string is the
-    /// default configuration, as in C Margo.
+    /// default configuration, as in C Margo, and so is one of blanks and comments.
     ///
     /// # Errors
     ///
@@ -90,8 +91,8 @@ impl Config {
 }
 
 impl Pool {
-    /// Reads the description of one pool, as it stands in `argobots.pools`. An empty string is the
-    /// default pool.
+    /// Reads the description of one pool, as it stands in `argobots.pools`. An empty string, or one
+    /// of blanks and comments, is the default pool.
     ///
     /// # Errors
     ///
@@ -99,7 +100,7 @@ impl Pool {
     ///
     /// Counterpart: the argument of `margo_add_pool_from_json` (Margo).
     pub fn from_json(text: &str) -> Result<Self, Errors> {
-        if text.is_empty() { Ok(Self::default()) } else { read_one(text).map(|(pool, _)| pool) }
+        if is_blank(text) { Ok(Self::default()) } else { read_one(text).map(|(pool, _)| pool) }
     }
 }
 
@@ -122,7 +123,7 @@ pub fn process_env(name: &str) -> Option<String> {
 }
 
 fn read(text: &str) -> Result<(Config, Option<Tree<'_>>), Errors> {
-    if text.is_empty() {
+    if is_blank(text) {
         return Ok((Config::default(), None));
     }
     read_one(text).map(|(config, tree)| (config, Some(tree)))

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::clean::{OpenComment, clean};
+use crate::clean::{OpenComment, clean, without_mark};
 use crate::error::Error;
 
 /// One value and the byte offset of its first character. The offset identifies the value.
@@ -45,12 +45,14 @@ pub(crate) struct Tree<'t> {
 }
 
 impl<'t> Tree<'t> {
-    /// Parses `text`, which may contain comments and trailing commas.
+    /// Parses `text`, which may contain comments and trailing commas, after a byte order mark, which
+    /// counts in no position.
     ///
     /// # Errors
     ///
     /// If that is not one JSON document and nothing else.
     pub(crate) fn parse(text: &'t str) -> Result<Self, Error> {
+        let text = without_mark(text);
         let cleaned = clean(text).map_err(|OpenComment(offset)| {
             Error::new("", "comment `/*` without its `*/`").at(position(text, offset))
         })?;
