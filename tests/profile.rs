@@ -138,7 +138,10 @@ fn a_child_has_the_execution_streams_and_the_profile_of_its_parent() {
 fn a_file_that_cannot_be_written_is_an_error_and_does_not_stop_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let nowhere = folder.path().join("nowhere");
+    std::fs::create_dir(&nowhere).unwrap();
     let own = builder(&nowhere, true).start().unwrap();
+    // Meanwhile it goes away.
+    std::fs::remove_dir(&nowhere).unwrap();
     serve(&own);
     work(&own);
     let error = own.write_profile().unwrap_err();

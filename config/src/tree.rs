@@ -45,8 +45,8 @@ pub(crate) struct Tree<'t> {
 }
 
 impl<'t> Tree<'t> {
-    /// Parses `text`, which may contain comments and trailing commas, after a byte order mark, which
-    /// counts in no position.
+    /// Parses `text`, which may contain comments and trailing commas, after a byte order mark,
+    /// which counts in no position.
     ///
     /// # Errors
     ///
