@@ -12,7 +12,8 @@ use crate::hg::{self, HgError, ProviderId, ReturnCode};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InitError {
-    /// The configuration is wrong. All of its errors, each with path, line and column.
+    /// The configuration is wrong. All of its errors, each with its path, and where it was read
+    /// from text mostly with line and column.
     #[error("the configuration is not valid:\n{0}")]
     Config(#[from] margo_config::Errors),
     /// The layout does not work on this machine: everything that is wrong with it.
@@ -21,7 +22,7 @@ pub enum InitError {
     /// The execution streams or pools could not be made.
     #[error("cannot start the execution streams: {0}")]
     Ult(#[from] ult::StartError),
-    /// The network address could not be opened.
+    /// The network address could not be opened, though it could be elsewhere.
     #[error("cannot open `{address}`: {source}")]
     Network {
         /// The address of the configuration.

@@ -23,6 +23,7 @@ use crate::instance::{Counters, Inner};
 use crate::log::{Log, log};
 use crate::metrics::{self, Listener, Watched};
 use crate::monitor::{self, InitialMonitors, Monitor, Monitoring};
+use crate::network_check::{check_network, not_opened};
 use crate::options::{hg_options, na_options, unlike_limits, without_effect};
 use crate::profile::{self, Profile};
 use crate::progress::{self, Token};
@@ -201,6 +202,7 @@ fn start(
     home: &Home,
     (log, monitors): (Log, InitialMonitors),
 ) -> Result<(Instance, Option<Listener>), InitError> {
+    check_network(&resolved)?;
     warn_of_settings(&resolved, &monitors, &log);
     monitor::files::check(&resolved)?;
     profile::check(&resolved)?;
@@ -423,8 +425,7 @@ fn start_core(
     let mut options = na_options(resolved);
     options.copy_helper =
         resolved.copy_pool.map(|pool| crate::copy_pool::helper(pools[pool].clone()));
-    let endpoint = na::open(address, &options)
-        .map_err(|source| InitError::Network { address: address.clone(), source })?;
+    let endpoint = na::open(address, &options).map_err(|source| not_opened(resolved, source))?;
     Core::new(endpoint, hg_options)
         .map_err(|source| InitError::Rpc { address: address.clone(), source })
 }

@@ -112,6 +112,7 @@ mod layout;
 pub mod log;
 mod metrics;
 pub mod monitor;
+mod network_check;
 mod options;
 mod parent;
 mod patience;
@@ -166,6 +167,7 @@ pub use self::{
         Metrics, NetworkCounters, PeerCount, PeerMetrics, PeersMetrics, Phase, PhaseMetrics,
         PoolMetrics, ProcessMetrics, RpcEnd, RpcMetrics, XstreamMetrics,
     },
+    network_check::check_network,
     parent::{current_rpc_id, set_current_rpc_id},
     provider::{Component, Provider, ProviderSpec, RunningProvider, RunningProviders},
     request::{Canceler, Request, wait_all, wait_any, wait_any_deadline},

@@ -94,7 +94,8 @@ pub(crate) enum ConfigCommand {
     /// the complete configuration that it comes to; or all that is wrong with it.
     ///
     /// The explanation is a comment, so what is printed is a document again. Status 0: valid; 1:
-    /// valid with warnings, under --strict; 2: not valid. What this machine lacks is a warning.
+    /// valid with warnings, under --strict; 2: not valid, as is what no machine could start. What
+    /// this machine lacks is a warning.
     Check(CheckArgs),
     /// Prints the JSON Schema of the document, for editors.
     Schema,

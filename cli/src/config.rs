@@ -31,7 +31,8 @@ pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
     let called = called(&args.file);
     let text = read(&args.file)?;
     let flags = ConfigFlags { use_names: args.names, ..ConfigFlags::default() };
-    let (effective, warnings) = Config::check_as(&text, &process_env, flags).map_err(|errors| {
+    let checked = Config::check_with(&text, &process_env, flags, margo::check_network);
+    let (effective, warnings) = checked.map_err(|errors| {
         let lines: Vec<_> = errors.iter().map(|error| format!("\n  {error}")).collect();
         Failure::Usage(format!("{called} is not valid:{}", lines.concat()))
     })?;
@@ -40,9 +41,8 @@ pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
     if let Err(error) = &explained {
         remarks.push(format!("it does not start on this machine: {error}"));
     }
-    if let Err(error) = margo::na::check_transport(&effective.margo.address) {
-        remarks.push(format!("margo.address: {error}"));
-    }
+    let foreign = serve::not_served(&effective);
+    remarks.extend(foreign.iter().cloned());
     for remark in &remarks {
         output::note(format_args!("{called}: warning: {remark}"));
     }
@@ -54,7 +54,7 @@ pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
             );
         }
         lines.extend(warnings.iter().map(|warning| format!("Warning: {warning}")));
-        lines.extend(serve::not_served(&effective));
+        lines.extend(foreign);
         for line in lines.iter().flat_map(|text| text.lines()) {
             output::line(format_args!("// {line}"))?;
         }

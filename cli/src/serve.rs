@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use margo::{AddressFile, Component, Instance};
-use margo_config::{Config, DumpSignal};
+use margo_config::{Config, DumpSignal, MonitoringOptions};
 use margo_provider_blob::BlobComponent;
 use margo_provider_echo::EchoComponent;
 use rustix::process::{Pid, Signal};
@@ -77,15 +77,30 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     ended.map_err(|error| Failure::Failed(error.to_string()))
 }
 
-/// Which providers of a document this program cannot start: for people, a line each.
-pub(crate) fn not_served(config: &Config) -> impl Iterator<Item = String> {
+/// What of a document is for other programs than this one, its providers and its monitor: for
+/// people, a line each.
+pub(crate) fn not_served(config: &Config) -> Vec<String> {
     let types = COMPONENTS.map(Component::type_name);
-    let foreign = config.margo.providers.iter().map(|one| &one.type_name);
-    let foreign = foreign.filter(move |name| !types.contains(&name.as_str()));
-    foreign.map(move |name| {
-        let own = types.join(", ");
-        format!("`margo serve` has no providers of type `{name}` (it has {own}); others may")
-    })
+    let own = types.join(", ");
+    let providers = config.margo.providers.iter().map(|one| &one.type_name).enumerate();
+    let foreign = providers.filter(|(_, name)| !types.contains(&name.as_str()));
+    let mut lines: Vec<_> = foreign
+        .map(|(index, name)| {
+            format!(
+                "margo.providers[{index}].type: `margo serve` has no providers of type `{name}` \
+                 (it has {own}); other programs may"
+            )
+        })
+        .collect();
+    let monitoring = config.monitoring.as_ref();
+    if let Some(monitoring) = monitoring.filter(|given| MonitoringOptions::of(given) == Ok(None)) {
+        let name = &monitoring["name"];
+        lines.push(format!(
+            "monitoring.name: `margo serve` has no monitor {name} (it has \"default\"); other \
+             programs may"
+        ));
+    }
+    lines
 }
 
 fn read_config(args: &ServeArgs) -> Result<Config, Failure> {

@@ -116,19 +116,60 @@ fn config_check_tells_what_would_not_start() {
     let check = |args: &[&str], document: &str, code| {
         run(margo(temp.path()).args(["config", "check", "-"]).args(args), document).expect(code)
     };
-    let typo = r#"{ "margo": { "address": "na+pigeon://x" } }"#;
-    let ended = check(&[], typo, 0);
-    for part in ["warning: margo.address: ", "no transport `na+pigeon`", "na+tcp"] {
-        assert!(ended.stderr.contains(part), "{part}: {ended:#?}");
+    // Another program may have these.
+    for (foreign, said) in [
+        (
+            r#"{ "margo": { "providers": [{ "type": "ehco", "provider_id": 1 }] } }"#,
+            "margo.providers[0].type: `margo serve` has no providers of type `ehco` (it has blob, \
+             echo)",
+        ),
+        (
+            r#"{ "monitoring": { "name": "mine" } }"#,
+            "monitoring.name: `margo serve` has no monitor \"mine\" (it has \"default\")",
+        ),
+    ] {
+        for (args, code) in [(&[][..], 0), (&["--strict"], 1)] {
+            let ended = check(args, foreign, code);
+            assert!(ended.stdout.contains(&format!("// {said}")), "{ended:#?}");
+            assert!(ended.stderr.contains(&format!("warning: {said}")), "{ended:#?}");
+        }
     }
-    check(&["--strict"], typo, 1);
-    // Another program may have it.
-    let foreign = r#"{ "margo": { "providers": [{ "type": "ehco", "provider_id": 1 }] } }"#;
-    let ended = check(&["--strict"], foreign, 0);
-    let said = "// `margo serve` has no providers of type `ehco` (it has blob, echo)";
-    assert!(ended.stdout.contains(said), "{ended:#?}");
-    let known = r#"{ "margo": { "providers": [{ "type": "echo", "provider_id": 1 }] } }"#;
-    assert!(!check(&[], known, 0).stdout.contains("has no providers"));
+    let known = r#"{ "margo": { "providers": [{ "type": "echo", "provider_id": 1 }] },
+                     "monitoring": { "name": "default" } }"#;
+    check(&["--strict"], known, 0);
+}
+
+#[test]
+fn config_check_refuses_what_no_machine_could_start() {
+    let temp = tempfile::tempdir().unwrap();
+    for (document, said) in [
+        (
+            "{ \"margo\": {\n\"address\": \"na+tcp://127.0.0.1:99999\" } }",
+            "the port must be a number from 0 to 65535 at line 2 column 12",
+        ),
+        (
+            r#"{ "margo": { "address": "na+pigeon://x" } }"#,
+            "margo.address: cannot use address `na+pigeon://x`: there is no transport `na+pigeon`; \
+             this build has na+sm, na+tcp,",
+        ),
+        (
+            r#"{ "mercury": { "na_max_expected_size": 2000000 } }"#,
+            "mercury.na_max_expected_size: 2000000 bytes; transport sm takes 1 to 1048576",
+        ),
+        (
+            r#"{ "mercury": { "na_addr_format": "ipv6" },
+                 "margo": { "address": "na+tcp://127.0.0.1:0" } }"#,
+            "mercury.na_addr_format: `127.0.0.1` of `na+tcp://127.0.0.1:0` has no IPv6 address",
+        ),
+    ] {
+        let check = run(margo(temp.path()).args(["config", "check", "-"]), document).expect(2);
+        assert!(check.stderr.contains("standard input is not valid:\n"), "{check:#?}");
+        assert!(check.stderr.contains(said) && check.stdout.is_empty(), "{said}: {check:#?}");
+        // An instance says the same, without knowing where in the text it stands.
+        let started = run(margo(temp.path()).args(["serve", "-"]), document);
+        let said = said.split(" at line ").next().unwrap();
+        assert!(!started.status.success() && started.stderr.contains(said), "{said}: {started:#?}");
+    }
 }
 
 #[test]

@@ -22,7 +22,9 @@ pub struct Error {
 }
 
 impl Error {
-    pub(crate) fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+    /// An error about the value at `path`, without a position: for what a layer above knows to be
+    /// wrong; see [`Config::check_with`](crate::Config::check_with).
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
         Self { path: path.into(), line: None, column: None, message: message.into(), help: None }
     }
 
@@ -90,6 +92,12 @@ impl Errors {
     /// The errors, in document order.
     pub fn as_slice(&self) -> &[Error] {
         &self.0
+    }
+}
+
+impl From<Error> for Errors {
+    fn from(error: Error) -> Self {
+        Self::new(vec![error])
     }
 }
 

@@ -31,8 +31,9 @@ pub struct MargoOptions {
     /// in microseconds. Default 50, about twice what being woken costs; 0 sleeps at once.
     pub spin_max_usec: u32,
     /// Largest arguments or result that travel inside the message instead of by bulk transfer,
-    /// in bytes, from 256 to 16777216. Default none: what the transport can carry.
-    #[cfg_attr(test, schemars(range(min = 256, max = 16777216)))]
+    /// in bytes, from 256 to 1048576; over ofi from 512. Default none: what the transport has,
+    /// which is 4096.
+    #[cfg_attr(test, schemars(range(min = 256, max = 1048576)))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eager_size: Option<usize>,
     /// Longest arguments or result, in bytes, from 1 to 1099511627776 (1 TiB): peers that announce

@@ -10,6 +10,7 @@ use crate::effective::ConfigFlags;
 use crate::error::{Error, Errors, REPORTED_MAX, Warning};
 use crate::margo::{MargoOptions, Provider};
 use crate::mercury::Mercury;
+use crate::resolve::Resolved;
 use crate::tree::Tree;
 
 impl Config {
@@ -63,8 +64,26 @@ impl Config {
         env: &dyn Fn(&str) -> Option<String>,
         flags: ConfigFlags,
     ) -> Result<(Self, Vec<Warning>), Errors> {
+        Self::check_with(text, env, flags, |_| Ok(()))
+    }
+
+    /// As [`Config::check_as`], and refuses what `more` refuses: what a layer above knows to be
+    /// wrong, by path. This adds the positions.
+    ///
+    /// # Errors
+    ///
+    /// As [`Config::check`], or else those of `more`.
+    pub fn check_with(
+        text: &str,
+        env: &dyn Fn(&str) -> Option<String>,
+        flags: ConfigFlags,
+        more: impl FnOnce(&Resolved) -> Result<(), Errors>,
+    ) -> Result<(Self, Vec<Warning>), Errors> {
         let (config, tree) = read(text)?;
-        let resolved = config.resolve(env).map_err(|errors| locate(errors, tree.as_ref()))?;
+        let resolved = config
+            .resolve(env)
+            .and_then(|resolved| more(&resolved).map(|()| resolved))
+            .map_err(|errors| locate(errors, tree.as_ref()))?;
         let effective = resolved.effective_as(flags);
         let mut warnings = resolved.warnings;
         if let Some(tree) = &tree {

@@ -199,6 +199,22 @@ impl OpenOptions {
         Self { listen, ..Self::default() }
     }
 
+    /// Refuses a [`message_bytes_max`](Self::message_bytes_max) that is not within these limits.
+    #[allow(dead_code, reason = "a build may be without transports")]
+    pub(crate) fn check_message_bytes(
+        &self,
+        transport: &str,
+        min: usize,
+        max: usize,
+    ) -> Result<(), Error> {
+        let bytes = self.message_bytes_max;
+        if (min..=max).contains(&bytes) {
+            return Ok(());
+        }
+        let reason = format!("{bytes} bytes; transport {transport} takes {min} to {max}");
+        Err(Error::BadOption { option: "message_bytes_max", reason })
+    }
+
     /// Which of the options about networks are given, by name.
     pub(crate) fn about_networks(&self) -> impl Iterator<Item = &'static str> {
         let given = [

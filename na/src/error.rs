@@ -63,6 +63,15 @@ pub enum Error {
     /// An argument of the call itself is wrong; nothing was started.
     #[error("invalid argument: {0}")]
     InvalidArgument(String),
+    /// One of the [`OpenOptions`](crate::OpenOptions) cannot be had with the address that was to be
+    /// opened.
+    #[error("{option}: {reason}")]
+    BadOption {
+        /// The option's name, such as `message_bytes_max`.
+        option: &'static str,
+        /// Its value, and what would be accepted.
+        reason: String,
+    },
     /// The message does not fit; nothing was sent.
     #[error("message of {len} bytes exceeds the limit of {max} bytes")]
     TooLong {
@@ -101,6 +110,7 @@ impl Error {
                 | Self::Unavailable { .. }
                 | Self::Unreachable { .. }
                 | Self::InvalidArgument(_)
+                | Self::BadOption { .. }
                 | Self::TooLong { .. }
                 | Self::Denied { .. }
         )

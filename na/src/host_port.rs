@@ -111,11 +111,28 @@ fn resolve(uri: &str, host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
 
 /// An IPv6 address of the link that `link` names, by interface or number.
 fn scoped(uri: &str, ip: &str, link: &str, port: u16) -> Result<SocketAddr, Error> {
-    let ip: Ipv6Addr =
-        ip.parse().map_err(|_| bad(uri, format!("`{ip}%…` is not an IPv6 address")))?;
+    let ip = scoped_ip(uri, ip)?;
     let number = link.parse().ok().or_else(|| interface::index(link));
     let number = number.ok_or_else(|| bad(uri, format!("there is no interface `{link}`")))?;
     Ok(SocketAddr::V6(SocketAddrV6::new(ip, port, 0, number)))
+}
+
+fn scoped_ip(uri: &str, ip: &str) -> Result<Ipv6Addr, Error> {
+    ip.parse().map_err(|_| bad(uri, format!("`{ip}%…` is not an IPv6 address")))
+}
+
+/// What [`listen_address`] refuses on any machine: a text of another form, or an address in numbers
+/// that is of another family than is wanted. Names are not resolved.
+pub(crate) fn check_listen(uri: &str, rest: &str, wanted: &Wanted) -> Result<(), Error> {
+    let (host, port) = split(uri, rest)?;
+    let ip = match host.split_once('%') {
+        Some((ip, _)) => Some(scoped_ip(uri, ip)?.into()),
+        None => host.parse().ok(),
+    };
+    match ip {
+        Some(ip) => wanted.among(uri, host, &[SocketAddr::new(ip, port)]).map(drop),
+        None => Ok(()),
+    }
 }
 
 /// Where an endpoint of that URI listens. May block on name resolution.

@@ -157,7 +157,7 @@ pub use self::{
     message::{LargeBuffers, MsgBuf},
     network_options::{AddrFormat, Subnet, TrafficClass},
     region::RegionTable,
-    registry::{Device, Plugin, check_transport, ignored, open, plugin_for, plugins},
+    registry::{Device, Plugin, check_address, ignored, open, plugin_for, plugins},
     sm_options::SmOptions,
     stats::{EndpointStats, PeerLink, PeerStats},
     tcp_options::TcpOptions,

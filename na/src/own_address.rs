@@ -21,15 +21,16 @@ pub(crate) struct Wanted {
 impl Wanted {
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if no address could have both.
+    /// [`Error::BadOption`] if no address could have both.
     pub(crate) fn of(options: &OpenOptions) -> Result<Self, Error> {
         let (format, subnet) = (options.addr_format, options.ip_subnet);
         match subnet.filter(|subnet| !format.allows(subnet.first())) {
             None => Ok(Self { format, subnet }),
-            Some(subnet) => Err(Error::InvalidArgument(format!(
-                "ip_subnet is {subnet}, which has no {} address, as addr_format wants it",
-                format.family()
-            ))),
+            Some(subnet) => {
+                let family = format.family();
+                let reason = format!("{subnet} has no {family} address, as addr_format wants it");
+                Err(Error::BadOption { option: "ip_subnet", reason })
+            }
         }
     }
 
@@ -78,7 +79,7 @@ impl Wanted {
     ///
     /// # Errors
     ///
-    /// [`Error::BadUri`] if none is of the family.
+    /// [`Error::BadOption`] if none is of the family.
     pub(crate) fn among(
         &self,
         uri: &str,
@@ -89,12 +90,10 @@ impl Wanted {
         let in_subnet =
             |address: &&SocketAddr| self.subnet.is_none_or(|net| net.contains(address.ip()));
         let found = addresses.iter().filter(fits).find(in_subnet);
-        found.or_else(|| addresses.iter().find(fits)).copied().ok_or_else(|| Error::BadUri {
-            uri: uri.to_owned(),
-            reason: format!(
-                "`{host}` has no {} address, as addr_format wants it",
-                self.format.family()
-            ),
+        found.or_else(|| addresses.iter().find(fits)).copied().ok_or_else(|| {
+            let family = self.format.family();
+            let reason = format!("`{host}` of `{uri}` has no {family} address, which it asks for");
+            Error::BadOption { option: "addr_format", reason }
         })
     }
 }
@@ -180,7 +179,8 @@ mod tests {
         assert_eq!(chosen(AddrFormat::Unspec, Some(("172.16.0.0", 12))), all[0]);
         let only_v4 = wanted(AddrFormat::Ipv6, None).among("na+tcp://eth0", "eth0", &all[..2]);
         let error = only_v4.unwrap_err().to_string();
-        assert!(error.contains("`eth0` has no IPv6 address"), "{error}");
+        let said = "addr_format: `eth0` of `na+tcp://eth0` has no IPv6 address";
+        assert!(error.contains(said), "{error}");
     }
 
     #[test]

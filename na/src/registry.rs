@@ -38,11 +38,20 @@ pub trait Plugin: Send + Sync {
         options.about_networks().collect()
     }
 
+    /// Refuses what could be opened on no machine: a URI of another form, an option beyond a limit
+    /// or not for that URI. Opens nothing and asks nobody. [`open`](Self::open) begins with it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadUri`] or [`Error::BadOption`].
+    fn check(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<(), Error>;
+
     /// Opens an endpoint.
     ///
     /// # Errors
     ///
-    /// [`Error::BadUri`], [`Error::Unavailable`] or [`Error::Io`]; nothing is left behind.
+    /// As [`check`](Self::check); [`Error::BadUri`] or [`Error::BadOption`] also for what a name
+    /// stands for here; [`Error::Unavailable`] or [`Error::Io`]. Nothing is left behind.
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error>;
 }
 
@@ -125,32 +134,43 @@ pub fn plugin_for<'a>(uri: &Uri<'_>) -> Result<&'a dyn Plugin, Error> {
 ///
 /// Counterpart: `NA_Initialize_opt2`.
 pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
-    if let Some((near, far)) = crate::auto_sm::parts(uri).transpose()? {
-        // Also as a restarted process names itself.
-        let options = OpenOptions { auto_sm: Some(near.to_owned()), ..options.clone() };
-        return open(far, &options);
-    }
-    let uri = Uri::parse(uri)?;
-    let plugin = plugin_for(&uri)?;
-    match options.auto_sm.as_deref().filter(|_| plugin.name() != "sm") {
-        Some(near) => crate::auto_sm::open(plugin, &uri, options, near),
-        None => plugin.open(&uri, options),
+    let (plugin, far, near) = transports(uri, options)?;
+    match near {
+        Some(near) => crate::auto_sm::open(plugin, &far, options, near),
+        None => plugin.open(&far, options),
     }
 }
 
-/// Whether this build has the transport of `uri`, which may be a composed address. Opens nothing,
-/// and does not look at what follows `://`.
+/// Says what [`open`] would refuse on any machine: a transport that this build has not, an address
+/// of another form, options that cannot be had with it. Opens nothing and asks nobody; so what a
+/// name of a host, an interface or a device stands for is not looked at.
 ///
 /// # Errors
 ///
-/// As [`plugin_for`].
-pub fn check_transport(uri: &str) -> Result<(), Error> {
-    let plugin_of = |uri| plugin_for(&Uri::parse(uri)?);
-    match crate::auto_sm::parts(uri).transpose()? {
-        Some((near, far)) => plugin_of(near).and_then(|_| plugin_of(far)),
-        None => plugin_of(uri),
+/// As [`plugin_for`] and [`Plugin::check`].
+pub fn check_address(uri: &str, options: &OpenOptions) -> Result<(), Error> {
+    let (plugin, far, near) = transports(uri, options)?;
+    if let Some(near) = near {
+        let near = crate::auto_sm::near(near)?;
+        plugin_for(&near)?.check(&near, options)?;
     }
-    .map(drop)
+    plugin.check(&far, options)
+}
+
+/// The transport of `uri`, what it is to open, and the shared memory beside it, if there is to be
+/// one.
+fn transports<'a>(
+    uri: &'a str,
+    options: &'a OpenOptions,
+) -> Result<(&'static dyn Plugin, Uri<'a>, Option<&'a str>), Error> {
+    let (near, far) = match crate::auto_sm::parts(uri).transpose()? {
+        // Also as a restarted process names itself.
+        Some((near, far)) => (Some(near), far),
+        None => (options.auto_sm.as_deref(), uri),
+    };
+    let far = Uri::parse(far)?;
+    let plugin = plugin_for(&far)?;
+    Ok((plugin, far, near.filter(|_| plugin.name() != "sm")))
 }
 
 /// Options about networks that are given and mean nothing for `uri`, by name (`traffic_class`,
@@ -158,12 +178,8 @@ pub fn check_transport(uri: &str) -> Result<(), Error> {
 /// [`OpenOptions::auto_sm`] the network beside the shared memory counts. Nothing for a URI that
 /// cannot be opened.
 pub fn ignored(uri: &str, options: &OpenOptions) -> Vec<&'static str> {
-    let uri = match crate::auto_sm::parts(uri) {
-        Some(Ok((_, far))) => far,
-        _ => uri,
-    };
-    let Ok(uri) = Uri::parse(uri) else { return Vec::new() };
-    plugin_for(&uri).map_or_else(|_| Vec::new(), |plugin| plugin.ignores(&uri, options))
+    let found = transports(uri, options);
+    found.map_or_else(|_| Vec::new(), |(plugin, far, _)| plugin.ignores(&far, options))
 }
 
 #[cfg(test)]
@@ -202,17 +218,102 @@ mod tests {
         }
     }
 
-    #[cfg(all(feature = "sm", feature = "tcp"))]
+    /// What is told of an address and options for it; nothing if that could be opened.
+    #[cfg(all(feature = "sm", feature = "tcp", feature = "sim", feature = "ofi", feature = "ucx"))]
+    fn told(uri: &str, set: impl Fn(&mut OpenOptions)) -> String {
+        let mut options = OpenOptions::default();
+        set(&mut options);
+        let told = check_address(uri, &options).err();
+        told.map_or_else(String::new, |error| match error {
+            Error::BadUri { .. } | Error::BadOption { .. } => error.to_string(),
+            other => panic!("{uri}: {other}"),
+        })
+    }
+
+    #[cfg(all(feature = "sm", feature = "tcp", feature = "sim", feature = "ofi", feature = "ucx"))]
     #[test]
-    fn a_transport_is_looked_for_without_opening_anything() {
-        for known in
-            ["tcp", "na+sm://", "na+tcp://no.such.host:1", "uid://h#na+sm://a#na+tcp://b:1"]
-        {
-            assert_eq!(check_transport(known).map_err(|error| error.to_string()), Ok(()));
+    fn what_is_no_address_is_told_without_opening() {
+        let port = "a number from 0 to 65535";
+        for (uri, said) in [
+            ("", "it is empty"),
+            ("127.0.0.1:7000", "expected `protocol://"),
+            ("na+pigeon://a", "there is no transport `na+pigeon`; this build has na+sm"),
+            ("na+tcp://127.0.0.1:99999", port),
+            ("na+tcp://::1:7", "brackets"),
+            ("na+tcp://[1.2.3.4%lo]:7", "not an IPv6 address"),
+            ("na+tcp://h/x:7", "does not belong into `host:port`"),
+            ("na+sm://a/b", "is not a name"),
+            ("na+sim://a/b/c", "is not the name of a node"),
+            ("ucx+all://mlx5_0:1/[::1]:x", port),
+            ("ofi+tcp://eth0/10.0.0.1:65536", port),
+            ("ofi+pigeon://", "no provider of that name; known are "),
+            ("ofi+cxi://cxi0:511", "PID 0 to 510"),
+            ("uid://h#na+sm://a#na+tcp://127.0.0.1:99999", port),
+            ("uid://h#na+sm://a#na+pigeon://b:1", "there is no transport `na+pigeon`"),
+            ("uid://h#na+sm://a/b#na+tcp://127.0.0.1:9", "is not a name"),
+            ("uid://h#na+tcp://1#na+tcp://127.0.0.1:9", "must be shared memory"),
+            // What other machines, and other users, can have.
+            ("tcp", ""),
+            ("na+sm://4294967294@x", ""),
+            ("na+tcp://no.such.host.invalid:7", ""),
+            ("na+tcp://[fe80::1%no-such-link]:7", ""),
+            ("na+tcp://10.99.98.97:7", ""),
+            ("uid://h#na+sm://a#na+tcp://b:1", ""),
+            ("ofi+verbs://mlx5_0/10.0.0.1:7", ""),
+            ("ofi+shm://", ""),
+            ("ucx+rc://mlx5_0:1/h:7", ""),
+        ] {
+            let found = told(uri, |_| {});
+            assert!(found.contains(said) && found.is_empty() == said.is_empty(), "{uri}: {found}");
         }
-        for unknown in ["", "na+pigeon://a", "uid://h#na+sm://a#na+pigeon://b:1", "127.0.0.1:7000"]
-        {
-            assert!(check_transport(unknown).is_err(), "{unknown}");
+    }
+
+    #[cfg(all(feature = "sm", feature = "tcp", feature = "sim", feature = "ofi", feature = "ucx"))]
+    #[test]
+    fn options_that_an_address_cannot_have_are_told_without_opening() {
+        use crate::AddrFormat::{Ipv4, Ipv6, Native};
+        type Set = fn(&mut OpenOptions);
+        let huge: Set = |options| options.message_bytes_max = (1 << 20) + 1;
+        let tiny: Set = |options| options.message_bytes_max = 511;
+        let near: Set = |options| options.auto_sm = Some("na+tcp://".to_owned());
+        let nobody: Set = |options| options.sm.connections_max = 0;
+        let beside: Set = |options| {
+            (options.sm.connections_max, options.auto_sm) = (0, Some("na+sm://".to_owned()));
+        };
+        let v6: Set = |options| options.addr_format = Ipv6;
+        let v4: Set = |options| options.addr_format = Ipv4;
+        let native: Set = |options| options.addr_format = Native;
+        let key: Set = |options| options.auth_key = Some("1".to_owned());
+        let bytes = "message_bytes_max: 1048577 bytes; transport ";
+        let no_v6 = "addr_format: `127.0.0.1` of `";
+        for (uri, set, said) in [
+            ("na+sm://", huge, bytes),
+            ("na+tcp://", huge, bytes),
+            ("na+sim://", huge, bytes),
+            ("ofi+cxi://", huge, bytes),
+            ("ucx+rc://", huge, bytes),
+            ("ofi+tcp://", tiny, "511 bytes; transport ofi takes 512 to 1048576"),
+            ("na+tcp://", tiny, ""),
+            ("na+tcp://127.0.0.1:0", near, "must be shared memory"),
+            ("na+sm://", near, ""),
+            ("na+sm://", nobody, "sm.connections_max: it is 0"),
+            ("na+tcp://", nobody, ""),
+            ("na+tcp://", beside, "sm.connections_max: it is 0"),
+            ("na+tcp://127.0.0.1:0", v6, no_v6),
+            ("ofi+tcp://127.0.0.1:0", v6, no_v6),
+            ("ucx+tcp://127.0.0.1:0", v6, no_v6),
+            ("na+tcp://[fe80::1%2]:7", v4, "addr_format: `fe80::1%2` of `"),
+            ("na+tcp://127.0.0.1:0", v4, ""),
+            ("na+tcp://localhost:0", v6, ""),
+            ("na+tcp://", v6, ""),
+            ("na+sm://", v6, ""),
+            ("ofi+cxi://", v4, "addr_format: for provider cxi"),
+            ("ofi+verbs://", native, "addr_format: for provider verbs"),
+            ("ofi+cxi://", key, "auth_key: it is `1`; cxi takes"),
+            ("ofi+tcp://", key, "auth_key: provider tcp takes none"),
+        ] {
+            let found = told(uri, set);
+            assert!(found.contains(said) && found.is_empty() == said.is_empty(), "{uri}: {found}");
         }
     }
 

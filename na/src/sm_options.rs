@@ -51,14 +51,13 @@ impl SmOptions {
     /// Refuses what cannot work.
     #[allow(dead_code, reason = "a build may be without the transport")]
     pub(crate) fn check(&self) -> Result<(), Error> {
-        for (name, limit) in [
-            ("connections_max", self.connections_max),
-            ("connections_per_user_max", self.connections_per_user_max),
+        for (option, limit) in [
+            ("sm.connections_max", self.connections_max),
+            ("sm.connections_per_user_max", self.connections_per_user_max),
         ] {
             if limit == 0 {
-                return Err(Error::InvalidArgument(format!(
-                    "sm.{name} is 0; at least 1 is needed (or do not listen)"
-                )));
+                let reason = "it is 0; at least 1 is needed (or do not listen)".to_owned();
+                return Err(Error::BadOption { option, reason });
             }
         }
         Ok(())

@@ -53,9 +53,8 @@ impl TcpOptions {
     /// Refuses what cannot work.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.connections_max == 0 {
-            return Err(Error::InvalidArgument(
-                "tcp.connections_max is 0; at least 1 is needed (or do not listen)".into(),
-            ));
+            let reason = "it is 0; at least 1 is needed (or do not listen)".to_owned();
+            return Err(Error::BadOption { option: "tcp.connections_max", reason });
         }
         Ok(())
     }

@@ -69,6 +69,8 @@ pub(crate) mod fuzzing {
             assert_eq!(addr.to_bytes().expect("it is not longer"), data);
         }
         let Ok(text) = str::from_utf8(data) else { return };
+        // Opens nothing, so those of fabrics are read as well.
+        let _ = crate::check_address(text, &OpenOptions::default());
         let Ok(uri) = Uri::parse(text) else { return };
         assert_eq!(uri.text, text);
         assert!(text.ends_with(uri.rest) && text.contains(uri.protocol));

@@ -119,5 +119,5 @@ fn what_cannot_be_opened_is_told_with_what_there_is() {
     let mut options = OpenOptions::default();
     options.auth_key = Some("1:2".to_owned());
     let error = na::open("ofi+tcp://127.0.0.1:0", &options).unwrap_err();
-    assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+    assert!(matches!(error, Error::BadOption { option: "auth_key", .. }), "{error}");
 }

@@ -176,7 +176,7 @@ fn names_settings_and_addresses_are_checked() {
     assert!(Network::builder("").build().is_err() && Network::builder("a/b").build().is_err());
     let mut huge = OpenOptions::default();
     huge.message_bytes_max = 1 << 30;
-    assert!(matches!(network.open("huge", &huge), Err(Error::InvalidArgument(_))));
+    assert!(matches!(network.open("huge", &huge), Err(Error::BadOption { .. })));
 }
 
 #[test]

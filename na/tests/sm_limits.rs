@@ -210,7 +210,7 @@ fn a_limit_of_zero_is_refused() {
         let mut options = OpenOptions::listening(true);
         set(&mut options);
         let error = na::open("na+sm://", &options).expect_err("opened");
-        assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+        assert!(matches!(error, Error::BadOption { .. }), "{error}");
         assert!(error.to_string().contains("connections"), "{error}");
     }
 }

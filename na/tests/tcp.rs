@@ -155,7 +155,7 @@ fn a_port_in_use_and_a_bad_address_are_told() {
         assert!(matches!(error, Error::BadUri { .. }), "{error}");
     }
     let huge = options(false, |options| options.message_bytes_max = 1 << 30);
-    assert!(matches!(na::open("na+tcp://", &huge), Err(Error::InvalidArgument(_))));
+    assert!(matches!(na::open("na+tcp://", &huge), Err(Error::BadOption { .. })));
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn connections_beyond_the_limit_are_refused_and_told_why() {
         left = matches!(done[&1], Completion::Send { result: Ok(()), .. });
     }
     let none = options(true, |options| options.tcp.connections_max = 0);
-    assert!(matches!(na::open("na+tcp://", &none), Err(Error::InvalidArgument(_))));
+    assert!(matches!(na::open("na+tcp://", &none), Err(Error::BadOption { .. })));
 }
 
 /// A peer that greets and then reads nothing.

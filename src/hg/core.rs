@@ -259,12 +259,11 @@ impl<T> Core<T> {
             )));
         }
         let limits = endpoint.limits();
-        let need = MESSAGE_BYTES_MIN;
         let least = limits.unexpected_bytes_max.min(limits.expected_bytes_max);
-        if least < need {
+        if least < MESSAGE_BYTES_MIN {
             return Err(HgError::Na(na::Error::InvalidArgument(format!(
                 "messages of at most {least} bytes are too short: headers and the description of \
-                 an overflow take {need}"
+                 an overflow take {MESSAGE_BYTES_MIN}"
             ))));
         }
         let class = Arc::new(Class::new());
@@ -553,4 +552,4 @@ pub(super) const GIVEN_UP_MAX: usize = 1024;
 
 /// Headers of any format, what is said beside them, the length of a descriptor, and a descriptor of
 /// one segment with a memory handle of 64 bytes.
-const MESSAGE_BYTES_MIN: usize = 24 + super::extension::BYTES_MAX + 8 + 40 + 64;
+pub(crate) const MESSAGE_BYTES_MIN: usize = 24 + super::extension::BYTES_MAX + 8 + 40 + 64;

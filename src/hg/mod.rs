@@ -72,6 +72,7 @@ mod transfer;
 mod watch;
 pub mod wire;
 
+pub(crate) use self::core::MESSAGE_BYTES_MIN;
 pub use self::{
     bulk::{Bulk, BulkDesc, BulkOp, LocalBytes, LocalPart, MemoryAttr, MemoryKind},
     checksum::{ChecksumLevel, PayloadSum},

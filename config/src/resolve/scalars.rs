@@ -10,8 +10,8 @@ pub const STACK_BYTES_MIN: usize = 16 << 10;
 pub const STACK_BYTES_MAX: usize = 1 << 34;
 /// Smallest `margo.eager_size`, in bytes: room for the headers and a descriptor.
 pub const EAGER_SIZE_MIN: usize = 256;
-/// Largest `margo.eager_size`, in bytes.
-pub const EAGER_SIZE_MAX: usize = 16 << 20;
+/// Largest `margo.eager_size`, in bytes: no transport takes more.
+pub const EAGER_SIZE_MAX: usize = 1 << 20;
 
 /// Stack sizes are whole pages of this many bytes; a runtime with larger pages rounds again.
 const PAGE_BYTES: usize = 4096;

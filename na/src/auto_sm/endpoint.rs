@@ -60,6 +60,22 @@ struct Shared {
     asleep: bool,
 }
 
+/// Reads the address of the part for peers on this host.
+///
+/// # Errors
+///
+/// [`Error::BadUri`] if it is not shared memory.
+pub(crate) fn near(uri: &str) -> Result<Uri<'_>, Error> {
+    let near = Uri::parse(uri)?;
+    match near.protocol {
+        "sm" => Ok(near),
+        _ => Err(Error::BadUri {
+            uri: uri.to_owned(),
+            reason: "the part for peers on this host must be shared memory, `na+sm://`".into(),
+        }),
+    }
+}
+
 /// Opens an endpoint for `uri`, a network, and one of shared memory beside it.
 pub(crate) fn open(
     plugin: &dyn Plugin,
@@ -67,13 +83,7 @@ pub(crate) fn open(
     options: &OpenOptions,
     near_uri: &str,
 ) -> Result<Arc<dyn Endpoint>, Error> {
-    let near_parsed = Uri::parse(near_uri)?;
-    if near_parsed.protocol != "sm" {
-        return Err(Error::BadUri {
-            uri: near_uri.to_owned(),
-            reason: "the part for peers on this host must be shared memory, `na+sm://`".into(),
-        });
-    }
+    let near_parsed = near(near_uri)?;
     let mut options = options.clone();
     options.auto_sm = None;
     options.regions.get_or_insert_with(RegionTable::new);

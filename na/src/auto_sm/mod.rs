@@ -26,4 +26,4 @@ mod turns;
 #[cfg(any(feature = "sm", feature = "tcp", feature = "ofi"))]
 pub(crate) use self::address::part_for;
 pub(crate) use self::address::parts;
-pub(crate) use self::endpoint::open;
+pub(crate) use self::endpoint::{near, open};

@@ -101,7 +101,7 @@ impl AuthKey {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`].
+    /// [`Error::BadOption`].
     pub(super) fn parse(text: &str) -> Result<Self, Error> {
         let parse = || {
             let (service, rest) = text.split_once(':')?;
@@ -112,9 +112,8 @@ impl AuthKey {
             Some(Self { service: service.parse().ok()?, network: network.parse().ok()?, index })
         };
         parse().ok_or_else(|| {
-            Error::InvalidArgument(format!(
-                "auth_key `{text}`: cxi takes `SERVICE:VNI` or `SERVICE:VNI:INDEX`, numbers"
-            ))
+            let takes = "cxi takes `SERVICE:VNI` or `SERVICE:VNI:INDEX`, numbers";
+            Error::BadOption { option: "auth_key", reason: format!("it is `{text}`; {takes}") }
         })
     }
 

@@ -112,18 +112,8 @@ impl OfiEndpoint {
         anyway: bool,
         library: impl FnOnce() -> Result<&'static Library, Error>,
     ) -> Result<Self, Error> {
-        let provider = provider::named(uri.protocol).ok_or_else(|| {
-            let known = provider::names();
-            address::bad(uri.text, format!("there is no provider of that name; known are {known}"))
-        })?;
+        let (provider, auth_key) = check(uri, options)?;
         let message_bytes_max = options.message_bytes_max;
-        if !(MESSAGE_BYTES_MIN..=MESSAGE_BYTES_MAX).contains(&message_bytes_max) {
-            return Err(Error::InvalidArgument(format!(
-                "message_bytes_max is {message_bytes_max}; the ofi transport takes \
-                 {MESSAGE_BYTES_MIN} to {MESSAGE_BYTES_MAX}"
-            )));
-        }
-        let auth_key = auth_key(provider, options.auth_key.as_deref())?;
         let library = library()?;
         let provider = provider.in_version(library.version());
         let (own, machine) = (Wanted::of(options)?, this_machine());
@@ -131,10 +121,10 @@ impl OfiEndpoint {
         info.set_class(options.traffic_class, provider.classes);
         let longest = info.ep_attr().max_msg_size;
         if message_bytes_max > longest {
-            return Err(Error::InvalidArgument(format!(
-                "message_bytes_max is {message_bytes_max}; provider {} takes at most {longest}",
-                provider.name
-            )));
+            let name = provider.name;
+            let reason =
+                format!("{message_bytes_max} bytes; provider {name} takes up to {longest}");
+            return Err(Error::BadOption { option: "message_bytes_max", reason });
         }
         let multi =
             provider.multi_recv(library.version()) && info.first().caps & raw::FI_MULTI_RECV != 0;
@@ -323,15 +313,30 @@ fn told_kept(provider: &Provider, device: &str) {
     );
 }
 
+/// What of opening takes neither the library nor the machine: the provider, and what it takes as
+/// authorisation.
+pub(super) fn check(
+    uri: &Uri<'_>,
+    options: &OpenOptions,
+) -> Result<(&'static Provider, Option<AuthKey>), Error> {
+    let provider = provider::named(uri.protocol).ok_or_else(|| {
+        let known = provider::names();
+        address::bad(uri.text, format!("there is no provider of that name; known are {known}"))
+    })?;
+    options.check_message_bytes("ofi", MESSAGE_BYTES_MIN, MESSAGE_BYTES_MAX)?;
+    search::check(provider, uri, &Wanted::of(options)?)?;
+    Ok((provider, auth_key(provider, options.auth_key.as_deref())?))
+}
+
 /// What a provider takes as authorisation.
 fn auth_key(provider: &Provider, text: Option<&str>) -> Result<Option<AuthKey>, Error> {
     let Some(text) = text else { return Ok(None) };
     match provider.format {
         Format::Cxi => AuthKey::parse(text).map(Some),
-        _ => Err(Error::InvalidArgument(format!(
-            "provider {} takes no auth_key; only cxi does",
-            provider.name
-        ))),
+        _ => {
+            let reason = format!("provider {} takes none; only cxi does", provider.name);
+            Err(Error::BadOption { option: "auth_key", reason })
+        }
     }
 }
 

@@ -124,6 +124,10 @@ impl Plugin for Ofi {
         Ok(search::devices(fabric::library()?))
     }
 
+    fn check(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<(), Error> {
+        endpoint::check(uri, options).map(drop)
+    }
+
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
         let opened = endpoint::OfiEndpoint::open(uri, options);
         Ok(Arc::new(opened.map_err(|error| of_address(uri, error))?))

@@ -107,7 +107,8 @@ fn check_format(provider: &Provider, format: AddrFormat) -> Result<(), Error> {
         }
         _ => return Ok(()),
     };
-    Err(Error::InvalidArgument(format!("addr_format for provider {}: {reason}", provider.name)))
+    let reason = format!("for provider {}: {reason}", provider.name);
+    Err(Error::BadOption { option: "addr_format", reason })
 }
 
 /// The largest number that an endpoint may ask for on a Slingshot device; the next one stands for
@@ -125,12 +126,34 @@ fn check_pid(uri: &Uri<'_>, pid: Option<&str>) -> Result<(), Error> {
     }
 }
 
-/// The device for an endpoint of that URI.
+/// What [`find`] refuses on any machine: a text of another form, or an address that is of another
+/// family than is wanted, or that the provider has not. Names are not resolved.
 ///
 /// # Errors
 ///
-/// [`Error::BadUri`]; [`Error::Unavailable`] when the provider or the device is missing, with what
-/// there is.
+/// [`Error::BadUri`], [`Error::BadOption`].
+pub(super) fn check(
+    provider: &Provider,
+    uri: &Uri<'_>,
+    own: &own_address::Wanted,
+) -> Result<(), Error> {
+    check_format(provider, own.format())?;
+    if provider.format != Format::Socket {
+        return wanted(provider, uri, own).map(drop);
+    }
+    let Node { host, port, .. } = Node::parse(uri)?;
+    match host.parse() {
+        Ok(ip) => own.among(uri.text, &host, &[SocketAddr::new(ip, port)]).map(drop),
+        Err(_a_name) => Ok(()),
+    }
+}
+
+/// The device for an endpoint of that URI, which [`check`] has found good.
+///
+/// # Errors
+///
+/// [`Error::BadUri`] and [`Error::BadOption`] for what a name stands for here;
+/// [`Error::Unavailable`] when the provider or the device is missing, with what there is.
 pub(super) fn find(
     library: &'static Library,
     provider: &'static Provider,
@@ -182,7 +205,6 @@ pub(super) fn find(
 
 fn wanted(provider: &Provider, uri: &Uri<'_>, own: &own_address::Wanted) -> Result<Wanted, Error> {
     let mut wanted = Wanted::default();
-    check_format(provider, own.format())?;
     match provider.format {
         Format::Socket => wanted.take_node(uri, own)?,
         Format::Text => {

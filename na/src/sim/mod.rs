@@ -116,6 +116,11 @@ type Nanos = u64;
 /// The largest value of [`OpenOptions::message_bytes_max`] that this transport takes, bytes.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
+/// Refuses options that no node could have.
+fn check_options(options: &OpenOptions) -> Result<(), Error> {
+    options.check_message_bytes("sim", 1, MESSAGE_BYTES_MAX)
+}
+
 /// The plugin.
 #[derive(Debug, Clone, Copy)]
 pub struct Sim;
@@ -131,6 +136,11 @@ impl Plugin for Sim {
 
     fn probe_uri(&self) -> &'static str {
         "na+sim://"
+    }
+
+    fn check(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<(), Error> {
+        address::parts(uri)?;
+        check_options(options)
     }
 
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {

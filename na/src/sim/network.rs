@@ -12,7 +12,7 @@ use super::options::{LinkOptions, Settings, nanos};
 use super::trace::Trace;
 use super::wire::{Event, EventKey};
 use super::world::{Step, World};
-use super::{MESSAGE_BYTES_MAX, Nanos};
+use super::{Nanos, check_options};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{Endpoint, Error, OpenOptions};
 
@@ -103,20 +103,15 @@ impl Network {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a name or limit that cannot be used, [`Error::Io`] when a
-    /// node of that name runs or no eventfd can be made.
+    /// [`Error::InvalidArgument`] for a name that cannot be used, [`Error::BadOption`] for a limit,
+    /// [`Error::Io`] when a node of that name runs or no eventfd can be made.
     pub fn open(
         &self,
         node: &str,
         options: &OpenOptions,
     ) -> Result<std::sync::Arc<dyn Endpoint>, Error> {
         check_name("node", node).map_err(Error::InvalidArgument)?;
-        if options.message_bytes_max > MESSAGE_BYTES_MAX {
-            return Err(Error::InvalidArgument(format!(
-                "messages of {} bytes; transport sim takes up to {MESSAGE_BYTES_MAX}",
-                options.message_bytes_max
-            )));
-        }
+        check_options(options)?;
         Ok(std::sync::Arc::new(SimEndpoint::open(self, node, options)?))
     }
 

@@ -45,7 +45,15 @@ impl Plugin for Sm {
         "na+sm://"
     }
 
+    fn check(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<(), Error> {
+        // Whose name it is depends on who opens it.
+        Name::of(uri, address::own_uid())?;
+        options.check_message_bytes(self.name(), 1, MESSAGE_BYTES_MAX)?;
+        options.sm.check()
+    }
+
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
+        self.check(uri, options)?;
         open(uri, options)
     }
 }
@@ -67,13 +75,6 @@ fn own_name(uri: &Uri<'_>) -> Result<Name, Error> {
 
 fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
     let name = own_name(uri)?;
-    let max = options.message_bytes_max;
-    if !(1..=MESSAGE_BYTES_MAX).contains(&max) {
-        return Err(Error::InvalidArgument(format!(
-            "message_bytes_max is {max}; transport sm takes 1 to {MESSAGE_BYTES_MAX}"
-        )));
-    }
-    options.sm.check()?;
     let nonce = Nonce::new()?;
     let attach = options.sm.cross_memory_attach && cma::works_here(&nonce);
     if attach {
@@ -107,7 +108,7 @@ fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error
         name,
         own_addr: own.addr(id),
         options: options.clone(),
-        ring_bytes: capacity_for(max).max(*RING_BYTES.start()),
+        ring_bytes: capacity_for(options.message_bytes_max).max(*RING_BYTES.start()),
         attach,
         nonce,
         regions: options.regions.clone().unwrap_or_default(),

@@ -15,7 +15,7 @@ use super::mail::Mail;
 use super::outgoing::Outgoing;
 use super::peer::{Peer, PeerState, Phase};
 use super::poller::{Poller, flush};
-use super::{MESSAGE_BYTES_MAX, socket};
+use super::socket;
 use crate::fork::Process;
 use crate::host_port::{self, PeerKey};
 use crate::lock::{BiasedGuard, BiasedLock};
@@ -362,13 +362,6 @@ pub(super) struct TcpEndpoint {
 
 impl TcpEndpoint {
     pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Self, Error> {
-        if options.message_bytes_max > MESSAGE_BYTES_MAX {
-            return Err(Error::InvalidArgument(format!(
-                "message_bytes_max is {}; the tcp transport takes at most {MESSAGE_BYTES_MAX}",
-                options.message_bytes_max
-            )));
-        }
-        options.tcp.check()?;
         let class = options.traffic_class;
         socket::may_configure(&options.tcp, class).map_err(|error| {
             let what = "cannot set the socket options that `tcp.keep_alive`, `tcp.busy_poll` and \

@@ -213,7 +213,8 @@ mod within;
 use std::sync::Arc;
 
 use self::endpoint::TcpEndpoint;
-use crate::{Endpoint, Error, OpenOptions, Plugin, Uri};
+use crate::own_address::Wanted;
+use crate::{Endpoint, Error, OpenOptions, Plugin, Uri, host_port};
 
 /// The largest value of [`OpenOptions::message_bytes_max`] that this transport takes, bytes. Each
 /// connection has a read buffer of at least twice the limit.
@@ -240,7 +241,14 @@ impl Plugin for Tcp {
         Vec::new()
     }
 
+    fn check(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<(), Error> {
+        options.check_message_bytes(self.name(), 1, MESSAGE_BYTES_MAX)?;
+        options.tcp.check()?;
+        host_port::check_listen(uri.text, uri.rest, &Wanted::of(options)?)
+    }
+
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
+        self.check(uri, options)?;
         Ok(Arc::new(TcpEndpoint::open(uri, options)?))
     }
 }

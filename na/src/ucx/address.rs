@@ -69,8 +69,12 @@ fn may_have_adapters(protocol: &str) -> bool {
 
 /// Where an endpoint of that URI listens. May block on name resolution.
 pub(super) fn listen_address(uri: &Uri<'_>, wanted: &Wanted) -> Result<SocketAddr, Error> {
-    let rest = uri.rest.rsplit_once('/').map_or(uri.rest, |(_, rest)| rest);
-    host_port::listen_address((CLASS, uri.text, rest), wanted)
+    host_port::listen_address((CLASS, uri.text, host_and_port(uri)), wanted)
+}
+
+/// What stands behind the device.
+pub(super) fn host_and_port<'a>(uri: &Uri<'a>) -> &'a str {
+    uri.rest.rsplit_once('/').map_or(uri.rest, |(_, rest)| rest)
 }
 
 /// Who is meant by that URI, for an endpoint of `protocol`, and where to connect. May block on name

@@ -13,13 +13,13 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
+use super::address;
 use super::driver::{Driver, Facts};
 use super::inbox::Inbox;
 use super::keys::Due;
 use super::messages::refused;
 use super::wait::Wait;
 use super::worker::{self, Worker};
-use super::{MESSAGE_BYTES_MAX, address};
 use crate::fork::Process;
 use crate::host_port;
 use crate::lock::BiasedLock;
@@ -63,7 +63,6 @@ pub(super) struct UcxEndpoint {
 
 impl UcxEndpoint {
     pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Self, Error> {
-        check(options)?;
         let settings = address::settings(uri, options);
         let wanted = Wanted::of(options)?;
         let listen = address::listen_address(uri, &wanted)?;
@@ -281,16 +280,6 @@ impl UcxEndpoint {
         drop(driver);
         drop((memory, out.memory));
     }
-}
-
-fn check(options: &OpenOptions) -> Result<(), Error> {
-    if options.message_bytes_max > MESSAGE_BYTES_MAX {
-        return Err(Error::InvalidArgument(format!(
-            "message_bytes_max is {}; the ucx transport takes at most {MESSAGE_BYTES_MAX}",
-            options.message_bytes_max
-        )));
-    }
-    Ok(())
 }
 
 fn seed() -> Result<u64, Error> {

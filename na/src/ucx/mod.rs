@@ -174,7 +174,8 @@ pub mod fuzzing {
 use std::sync::Arc;
 
 use self::endpoint::UcxEndpoint;
-use crate::{Device, Endpoint, Error, OpenOptions, Plugin, Uri};
+use crate::own_address::Wanted;
+use crate::{Device, Endpoint, Error, OpenOptions, Plugin, Uri, host_port};
 
 /// The largest value of [`OpenOptions::message_bytes_max`] that this transport takes, bytes.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -211,7 +212,13 @@ impl Plugin for Ucx {
         devices::devices()
     }
 
+    fn check(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<(), Error> {
+        options.check_message_bytes(self.name(), 1, MESSAGE_BYTES_MAX)?;
+        host_port::check_listen(uri.text, address::host_and_port(uri), &Wanted::of(options)?)
+    }
+
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
+        self.check(uri, options)?;
         Ok(Arc::new(UcxEndpoint::open(uri, options)?))
     }
 }

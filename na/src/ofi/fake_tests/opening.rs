@@ -65,7 +65,7 @@ fn infiniband_without_an_ip_address_is_told_what_it_needs() {
 fn devices_that_cannot_do_it_are_told_with_why() {
     let fake = Fake::new(Device { message_bytes: 2048, ..Device::tcp() });
     let error = told(&fake, URI);
-    assert!(error.contains("message_bytes_max is 4096") && error.contains("2048"), "{error}");
+    assert!(error.contains("message_bytes_max: 4096 bytes") && error.contains("2048"), "{error}");
     let options = OpenOptions { message_bytes_max: 2048, ..OpenOptions::default() };
     drop(fake.open_with(URI, &options).unwrap());
     let fake = Fake::new(Device { data_bytes: 2, ..Device::tcp() });
