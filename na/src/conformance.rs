@@ -356,6 +356,7 @@ macro_rules! conformance {
             cancel_of_unknown_operations_is_ignored,
             cancel_before_the_connection_ends_once,
             cancel_while_the_owner_is_idle_ends_once,
+            a_canceled_put_reads_no_more,
             cancel_and_close_end_everything_once,
             late_messages_hold_up_nobody,
             close_gives_every_buffer_back,

@@ -5,7 +5,7 @@
 
 use super::Case;
 use super::Random;
-use super::node::{Node, drive, finish, greet, pattern};
+use super::node::{Node, contents, drive, finish, greet, pattern};
 use super::told;
 use crate::{Access, Addr, Completion, Error, LocalMem, OpId, RemoteMem, Transfer};
 
@@ -99,6 +99,39 @@ pub fn cancel_while_the_owner_is_idle_ends_once(case: &Case<'_>) {
         assert!(local.write_at(0, &[9; LEN]));
     }
     greet(&origin, &target);
+}
+
+/// Once a canceled put has ended, its memory is its owner's alone: the peer gets nothing that was
+/// written there afterwards, though much was on the way.
+pub fn a_canceled_put_reads_no_more(case: &Case<'_>) {
+    // More than any transport and system takes at once.
+    const LEN: usize = 24 << 20;
+    const LATE: u8 = 0xee;
+    let (target, origin) = Node::pair(case);
+    let (to_target, _) = greet(&origin, &target);
+    let remote = target.register(vec![1; LEN], Access::ReadWrite);
+    let described = target.described_to(&origin, &remote);
+    let local = origin.register(vec![2; LEN], Access::ReadWrite);
+    let put = origin.put(&to_target, part(&local, &described, LEN));
+    for _ in 0..100 {
+        origin.poll();
+    }
+    origin.endpoint.cancel(put);
+    // The target looks only if its help is needed.
+    for _ in 0..10 {
+        origin.poll();
+    }
+    finish(&[&origin, &target], "a canceled put", &[put]);
+    assert!(ended_by_cancel(&origin.outcome(put)));
+    assert!(local.write_at(0, &vec![LATE; LEN]));
+    // Behind whatever is still on the way.
+    let got = origin.get(&to_target, part(&local, &described, LEN));
+    finish(&[&origin, &target], "a get after the put", &[got]);
+    origin.succeeded(got);
+    let bytes = contents(&local);
+    // What a canceled put leaves behind is not said, except that it is nothing of that.
+    let wrong = bytes.chunks(512).position(|bytes| bytes.iter().all(|byte| *byte == LATE));
+    assert_eq!(wrong, None, "the peer was sent what was written after the end");
 }
 
 /// Answers whose receives were canceled are thrown away, and hold up no later one, however many

@@ -61,6 +61,16 @@ enum Body {
     },
 }
 
+impl Body {
+    /// The registered memory that it is sent from.
+    fn into_memory(self) -> Option<LocalMem> {
+        match self {
+            Self::Chunk { memory, .. } => Some(memory),
+            Self::Small(_) | Self::Message { .. } | Self::Packed(_) => None,
+        }
+    }
+}
+
 struct Frame {
     header: [u8; HEADER_BYTES],
     /// Bytes behind the header.
@@ -397,6 +407,41 @@ impl Outgoing {
         true
     }
 
+    /// Forgets the data of a put of ours whose memory is its owner's again: afterwards nothing reads
+    /// there. What remains of a frame of which some bytes were sent still follows them, from a
+    /// copy. `false`: all of the data was sent.
+    pub(super) fn take_back_put(&mut self, number: u64, harvest: &mut Harvest) -> bool {
+        let mut unsent = self.remove_bulk(Kind::PutData, number, harvest);
+        let header = Header { kind: Kind::PutData, len: 0, number }.encode();
+        // Frames of one transfer differ in their length alone.
+        let is_its = |frame: &Frame| {
+            matches!(frame.body, Body::Chunk { .. })
+                && (&frame.header[..4], &frame.header[8..]) == (&header[..4], &header[8..])
+        };
+        if self.sent > 0
+            && let Some(frame) = self.queue.front_mut().filter(|frame| is_its(frame))
+            && let Body::Chunk { memory, offset } = &frame.body
+        {
+            let mut copy = vec![0; frame.len];
+            // A chunk lies inside its memory. What counts for the stream is the length.
+            let _ = memory.read_at(*offset, &mut copy);
+            self.data_queued -= frame.len;
+            let chunk = std::mem::replace(&mut frame.body, Body::Packed(copy));
+            harvest.memories.extend(chunk.into_memory());
+            unsent = true;
+        }
+        for frame in std::mem::take(&mut self.queue) {
+            if is_its(&frame) {
+                self.data_queued -= frame.len;
+                harvest.memories.extend(frame.body.into_memory());
+                unsent = true;
+            } else {
+                self.queue.push_back(frame);
+            }
+        }
+        unsent
+    }
+
     /// Ends the send `op`, if it is queued. A message of which some bytes were sent still follows
     /// them, from a copy.
     pub(super) fn cancel_send(&mut self, wanted: OpId) -> Option<Completion> {
@@ -551,11 +596,12 @@ impl Outgoing {
                     self.data_queued -= frame.len;
                     harvest.memories.push(memory);
                 }
-                Body::Packed(mut bytes) => {
+                // Not the copy of what was taken back, which may be long.
+                Body::Packed(mut bytes) if bytes.capacity() <= 2 * PACKED_BYTES_MAX => {
                     bytes.clear();
                     self.spare = bytes;
                 }
-                Body::Small(_) => {}
+                Body::Packed(_) | Body::Small(_) => {}
             }
         }
     }

@@ -4,7 +4,8 @@
 //!
 //! At most [`TRANSFERS_MAX`] are with the peer; the others wait their turn. A transfer that the
 //! caller canceled completes at once, because only we touch our memory: a get's remaining data is
-//! skipped, a put's remaining data is not sent. It stays in the table, *abandoned*, until the owner
+//! skipped, a put's remaining data is not sent, but for the rest of a frame that was sent in part,
+//! which leaves from a copy. It stays in the table, *abandoned*, until the owner
 //! has answered, so that its number keeps its meaning.
 //!
 //! # As owner
@@ -185,7 +186,7 @@ impl Transfers {
             .find(|(_, asked)| asked.op == op && asked.local.is_some())?;
         harvest.memories.extend(asked.local.take().map(|(memory, _)| memory));
         if asked.put {
-            out.remove_bulk(Kind::PutData, number, harvest);
+            out.take_back_put(number, harvest);
         }
         out.push_small(Kind::Cancel, number, &[]);
         harvest.completions.push(canceled);
@@ -350,7 +351,7 @@ impl Transfers {
             return Err(format!("verdict on transfer {number}, which is not running"));
         };
         let asked = &self.asked[at].1;
-        let unsent = asked.put && out.remove_bulk(Kind::PutData, number, harvest);
+        let unsent = asked.put && out.take_back_put(number, harvest);
         let result = match status {
             Status::Ok if unsent || (!asked.put && asked.request.len > 0) => {
                 return Err(format!("transfer {number} declared done before its data"));

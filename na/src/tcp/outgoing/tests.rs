@@ -230,3 +230,54 @@ fn a_cancel_takes_back_what_is_unsent_and_completes_what_is_not() {
     let bytes = reader.join().unwrap();
     assert_eq!(bytes.len(), (done as usize + partial) * (HEADER_BYTES + 50));
 }
+
+#[test]
+fn what_is_left_of_a_put_that_is_taken_back_does_not_come_from_its_memory() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let table = RegionTable::new();
+    let memory = |byte| {
+        let pieces = Memory::from_vec(vec![byte; 2 * CHUNK_BYTES]);
+        table.register(pieces, Access::ReadWrite).unwrap()
+    };
+    let (mut out, mut harvest) = (Outgoing::default(), Harvest::default());
+    let put = memory(1);
+    let data = Data { number: 3, memory: &put, offset: 0, len: 2 * CHUNK_BYTES as u64 };
+    out.push_bulk(Kind::PutData, data);
+    assert_eq!(out.flush(&ours, &mut harvest, || ()).unwrap(), Flushed::Blocked);
+    assert!(out.sent > HEADER_BYTES, "its first frame was sent in part");
+    // Whole frames, of it and of others.
+    let others = memory(2);
+    let queue = |out: &mut Outgoing, kind, number, memory: &LocalMem| {
+        let header = Header { kind, len: 10, number }.encode();
+        let data = Data { number, memory, offset: 0, len: 10 };
+        let sent = out.sent;
+        out.queue_rest(None, header, data, sent);
+    };
+    queue(&mut out, Kind::PutData, 3, &put);
+    queue(&mut out, Kind::GetData, 3, &others);
+    queue(&mut out, Kind::PutData, 4, &others);
+    assert!(out.take_back_put(3, &mut harvest));
+    assert!(!out.take_back_put(3, &mut harvest), "nothing of it is left");
+    assert_eq!((harvest.memories.len(), out.data_queued), (3, 20));
+    harvest.memories.clear();
+    let bytes = put.reclaim().expect("nobody reads it any more");
+    drop(bytes);
+
+    let reader = std::thread::spawn(move || frames(&mut theirs, 3));
+    while out.flush(&ours, &mut harvest, || ()).unwrap() != Flushed::All {
+        std::thread::yield_now();
+    }
+    assert_eq!((out.data_queued, out.spare.capacity()), (0, 0), "a long copy is not kept");
+    let got = reader.join().unwrap();
+    let expected = [
+        (Kind::PutData, 3, vec![1; CHUNK_BYTES]),
+        (Kind::GetData, 3, vec![2; 10]),
+        (Kind::PutData, 4, vec![2; 10]),
+    ];
+    assert!(
+        got == expected,
+        "{:?}",
+        got.iter().map(|(kind, number, bytes)| (kind, number, bytes.len())).collect::<Vec<_>>()
+    );
+}
