@@ -334,3 +334,34 @@ struct SegmentsAreDisjoint;
 /// # }
 /// ```
 struct TheTransferHasTheSegments;
+
+/// What was lent for reading is not written, not by its own process either.
+///
+/// ```no_run
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::hg::LocalBytes;
+/// static TEXT: &[u8] = b"constant";
+/// instance.expose_ref(TEXT, |bulk| {
+///     let Ok(LocalBytes::Memory(part)) = bulk.local(0, 8) else { return };
+///     assert!(part.read_at(0, &mut [0]));
+/// })?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// But not:
+///
+/// ```compile_fail,E0599
+/// # fn snippet(instance: &margo::Instance, peer: &margo::Addr, remote: &margo::Bulk)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// # use margo::hg::LocalBytes;
+/// static TEXT: &[u8] = b"constant";
+/// instance.expose_ref(TEXT, |bulk| {
+///     let Ok(LocalBytes::Memory(part)) = bulk.local(0, 8) else { return };
+///     assert!(part.memory().write_at(0, &[0]));
+/// })?;
+/// # Ok(())
+/// # }
+/// ```
+struct LentIsNotWrittenHere;

@@ -297,6 +297,9 @@ fn a_handle_says_what_it_is(bed: &mut Bed) {
     let lens: Vec<_> = part.segments().iter().map(|segment| segment.len).collect();
     assert_eq!(lens, [5, 25, 10]);
     assert_eq!(part.segments()[0].ptr, lent.segments()[0].ptr.wrapping_add(20));
+    let mut copy = [0; 30];
+    assert!(part.read_at(10, &mut copy) && copy == data[30..60]);
+    assert!(!part.read_at(11, &mut copy) && !part.read_at(u64::MAX, &mut copy), "outside");
     assert!(bulk.local(61, 40).is_err() && bulk.local(u64::MAX, 2).is_err());
     drop(part);
 

@@ -1,5 +1,7 @@
 //! What of a handle's memory is here: the segments at the owner, or data that came embedded.
 
+use std::ops::Range;
+
 use na::{LocalMem, RawSegment};
 
 use super::Bulk;
@@ -14,23 +16,35 @@ pub enum LocalBytes<'a> {
     Embedded(&'a [u8]),
 }
 
-/// Part of the registered memory of this process, which it keeps registered.
+/// Part of the registered memory of this process, which it keeps registered: whoever lent or
+/// exposed the memory gets it back after this value is gone.
+///
+/// For reading: the memory may be that of a `&[u8]`. Its owner has what is writable.
 #[derive(Debug)]
 pub struct LocalPart {
     memory: LocalMem,
+    range: Range<u64>,
     segments: Vec<RawSegment>,
 }
 
 impl LocalPart {
     /// Where it lies, in order; none of them empty. Valid for as long as this value; whoever makes
-    /// references of the pointers must know that no peer accesses the bytes meanwhile.
+    /// references of the pointers must know that no peer accesses the bytes meanwhile, and whoever
+    /// writes through them that the memory was not lent for reading.
     pub fn segments(&self) -> &[RawSegment] {
         &self.segments
     }
 
-    /// The whole memory, which can be copied from and to.
-    pub fn memory(&self) -> &LocalMem {
-        &self.memory
+    /// Copies `out.len()` bytes from `offset` in this part, while peers may write them. `false`,
+    /// and nothing copied, when they are not all inside.
+    #[must_use]
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> bool {
+        let first = self.range.start.checked_add(offset);
+        let end = first.and_then(|first| first.checked_add(out.len() as u64));
+        match first.filter(|_| end.is_some_and(|end| end <= self.range.end)) {
+            Some(first) => self.memory.read_at(first, out),
+            None => false,
+        }
     }
 }
 
@@ -61,7 +75,7 @@ impl Bulk {
             .upgrade()
             .ok_or_else(|| HgError::Bulk("the memory is no longer registered".into()))?;
         let segments = cut(memory.segments(), offset, end);
-        Ok(LocalBytes::Memory(LocalPart { memory, segments }))
+        Ok(LocalBytes::Memory(LocalPart { memory, range: offset..end, segments }))
     }
 }
 
