@@ -647,23 +647,24 @@ impl TxLink {
         self.queue.remove(at).map(|message| message.end(Err(Error::Canceled)))
     }
 
-    /// The connection is gone: ends everything with `error`. Memory that the peer may still be
-    /// copying is returned.
-    pub(super) fn fail(mut self, error: &Error, out: &mut Outcome) -> Vec<LocalMem> {
+    /// The connection is gone: ends everything with `error`. Transfers that the peer may still be
+    /// copying are returned, to be told when it is not.
+    pub(super) fn fail(mut self, error: &Error, out: &mut Outcome) -> Outcome {
         self.take_ended(&mut out.completions);
         let sends = self.queue.drain(..).map(|message| message.end(Err(error.clone())));
         out.completions.extend(sends);
         let gate = self.conn.segment.gate_as_keeper();
         gate.shut();
         let mut transfers = Outcome::default();
-        let may_be_copied = self.requests.is_open() && self.conn.segment.peer_copies();
+        let may_be_copied =
+            self.requests.is_open() && self.conn.segment.peer_copies() && self.conn.is_alive();
         self.requests.fail_all(error, &mut transfers);
-        out.completions.append(&mut transfers.completions);
         if may_be_copied {
-            return transfers.memory;
+            return transfers;
         }
+        out.completions.append(&mut transfers.completions);
         out.memory.append(&mut transfers.memory);
-        Vec::new()
+        Outcome::default()
     }
 }
 

@@ -183,7 +183,12 @@ impl Offer for Standing {
             // overwrite whatever comes next.
             return std::mem::forget(held);
         };
-        lock(&endpoint.kept).push(Kept { conn, memory: Vec::new(), held: Some(held) });
+        lock(&endpoint.kept).push(Kept {
+            conn,
+            memory: Vec::new(),
+            held: Some(held),
+            ends: Vec::new(),
+        });
         endpoint.ready.wake_poll();
     }
 }

@@ -54,7 +54,7 @@ impl Plugin for Sm {
 
     fn open(&self, uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
         self.check(uri, options)?;
-        open(uri, options)
+        Ok(open(uri, options)?)
     }
 }
 
@@ -73,7 +73,7 @@ fn own_name(uri: &Uri<'_>) -> Result<Name, Error> {
     Ok(name)
 }
 
-fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<dyn Endpoint>, Error> {
+pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<SmEndpoint>, Error> {
     let name = own_name(uri)?;
     let nonce = Nonce::new()?;
     let attach = options.sm.cross_memory_attach && cma::works_here(&nonce);

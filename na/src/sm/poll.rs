@@ -249,6 +249,10 @@ impl SmEndpoint {
 
     #[inline(never)]
     fn end_poll(&self, state: &mut PollState, sink: &mut Sink<'_>) {
+        if state.shut_down {
+            // Whoever polls on waits for nothing else.
+            state.arrived.extend(self.release_kept());
+        }
         sink.drain(&mut state.arrived);
         if self.is_closed() {
             self.shut_down(state);
@@ -434,7 +438,7 @@ impl SmEndpoint {
             }
         }
         state.links.sweep();
-        self.release_kept();
+        state.arrived.extend(self.release_kept());
         // The kernel goes around, so after as many events as there are sockets each had its turn.
         let sockets = state.links.iter().count() + state.strangers.len();
         Ok(!state.look_now || state.crowded > sockets + EVENTS)

@@ -4,14 +4,15 @@
 //! regard to the bound on early messages; then the sending half fails its operations, the gate to
 //! our memory is shut, and with the last open link of a peer its expected receives fail: a link on
 //! which nobody has answered yet is none that their messages could come on. Memory that the other
-//! process may be copying at this moment is kept until that chunk is over or the process is dead.
+//! process may be copying at this moment is kept until that chunk is over or the process is dead,
+//! and transfers that use it end then: whoever asked for them may have slices of it afterwards.
 
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
 use super::endpoint::SmEndpoint;
-use super::link::{Conn, TxLink};
+use super::link::{Conn, Outcome, TxLink};
 use super::peer::Reach;
 use super::poll::{PollState, Sink};
 use super::rx::{RxLink, Stage};
@@ -19,7 +20,7 @@ use super::socket;
 use crate::region::Held;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, lock};
-use crate::{Error, LocalMem};
+use crate::{Completion, Error, LocalMem};
 
 /// How long dropping an endpoint waits for memory that a peer is copying.
 pub(super) const KEPT_WAIT: Duration = Duration::from_secs(1);
@@ -31,6 +32,8 @@ pub(super) struct Kept {
     pub(super) memory: Vec<LocalMem>,
     /// Memory whose region is gone.
     pub(super) held: Option<Held>,
+    /// The ends of the transfers, to be told with it.
+    pub(super) ends: Vec<Completion>,
 }
 
 impl SmEndpoint {
@@ -58,7 +61,8 @@ impl SmEndpoint {
         }
         let mut links = link.peer.links.lock();
         let found = link.peer.remove_link(&mut links, link.conn.token);
-        let mut memory = found.map(|tx| tx.fail(&error, &mut state.out)).unwrap_or_default();
+        let failed = found.map(|tx| tx.fail(&error, &mut state.out)).unwrap_or_default();
+        let Outcome { mut memory, completions } = failed;
         if links.is_empty() && link.peer.reach == Reach::Connection {
             link.peer.set_gone();
         }
@@ -66,7 +70,8 @@ impl SmEndpoint {
         drop(links);
         memory.append(&mut link.services.fail_all(&link.conn, &mut state.out));
         if !memory.is_empty() {
-            lock(&self.kept).push(Kept { conn: link.conn.clone(), memory, held: None });
+            let (conn, ends) = (link.conn.clone(), completions);
+            lock(&self.kept).push(Kept { conn, memory, held: None, ends });
         }
         if last_open {
             let mut failed = Vec::new();
@@ -125,11 +130,11 @@ impl SmEndpoint {
         self.ready.wake_poll();
     }
 
-    /// Lets go of memory that nobody copies any more.
-    pub(super) fn release_kept(&self) {
+    /// Lets go of memory that nobody copies any more; returns the ends of its transfers.
+    pub(super) fn release_kept(&self) -> Vec<Completion> {
         let mut kept = lock(&self.kept);
         if kept.is_empty() {
-            return;
+            return Vec::new();
         }
         let (over, still): (Vec<_>, Vec<_>) = kept
             .drain(..)
@@ -137,17 +142,21 @@ impl SmEndpoint {
         *kept = still;
         drop(kept);
         // May run foreign code, so without the lock.
-        over.into_iter().for_each(|Kept { memory, held, .. }| {
+        let mut all_ends = Vec::new();
+        for Kept { memory, held, mut ends, .. } in over {
             drop(memory);
             drop(held);
-        });
+            all_ends.append(&mut ends);
+        }
+        all_ends
     }
 
     /// The same when the endpoint is dropped: waits until `deadline`, then leaks, because giving
     /// the memory back would let a foreign process overwrite whatever comes next.
     pub(super) fn release_kept_or_leak(&self, deadline: Instant) {
         loop {
-            self.release_kept();
+            // Nobody is left to be told.
+            drop(self.release_kept());
             let mut kept = lock(&self.kept);
             if kept.is_empty() {
                 return;
@@ -162,3 +171,6 @@ impl SmEndpoint {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

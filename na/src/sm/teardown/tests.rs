@@ -1,0 +1,95 @@
+//! What becomes of memory that a peer is copying when the connection ends. The peer lives in this
+//! process: a test goes into its gate and out of it in its stead.
+
+use super::*;
+use crate::sm::open::open;
+use crate::sm::peer::Peer;
+use crate::{Access, Addr, Endpoint, Memory, OpId, OpenOptions, Tag, Transfer, Uri};
+
+const LEN: usize = 1 << 20;
+
+fn start(listen: bool) -> Arc<SmEndpoint> {
+    let uri = Uri::parse("na+sm://").unwrap();
+    open(&uri, &OpenOptions::listening(listen)).unwrap()
+}
+
+fn poll(endpoint: &SmEndpoint) -> Vec<Completion> {
+    let mut found = Vec::new();
+    endpoint.poll(64, &mut |completion| found.push(completion)).unwrap();
+    found
+}
+
+/// Polls both until the message of `one` has reached `other`; says who sent it.
+fn greet(one: &SmEndpoint, to: &Addr, other: &SmEndpoint) -> Addr {
+    other.recv_unexpected(OpId(1), other.alloc_msg()).unwrap();
+    one.send_unexpected(OpId(2), to, Tag(0), one.alloc_msg()).unwrap();
+    loop {
+        poll(one);
+        for completion in poll(other) {
+            if let Completion::Recv { result, .. } = completion {
+                return result.unwrap().from;
+            }
+        }
+    }
+}
+
+/// The connection with `peer`, as the other side has it.
+fn connection(peer: &Addr) -> Arc<Conn> {
+    let peer = peer.state::<Peer>().unwrap();
+    peer.links.lock()[0].conn.clone()
+}
+
+struct Pair {
+    owner: Arc<SmEndpoint>,
+    mover: Arc<SmEndpoint>,
+    to_owner: Addr,
+    to_mover: Addr,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let (owner, mover) = (start(true), start(false));
+        let to_owner = mover.lookup(owner.self_addr().uri()).unwrap();
+        let to_mover = greet(&mover, &to_owner, &owner);
+        Self { owner, mover, to_owner, to_mover }
+    }
+
+    fn get(&self, op: u64, remote: &LocalMem, local: &LocalMem) {
+        let transfer = Transfer {
+            local: local.clone(),
+            local_offset: 0,
+            remote: remote.region().describe(),
+            remote_offset: 0,
+            len: LEN as u64,
+        };
+        self.mover.get(OpId(op), &self.to_owner, transfer).unwrap();
+        // Until it is asked for.
+        while self.mover.poll.lock().links.iter().any(|link| link.conn.has_backlog()) {
+            assert!(poll(&self.mover).is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_transfer_ends_when_its_memory_is_not_copied_any_more() {
+    let pair = Pair::new();
+    let remote = Memory::from_vec(vec![1; LEN]);
+    let remote = pair.owner.register(remote, Access::ReadOnly).unwrap();
+    let local = Memory::from_vec(vec![2; LEN]);
+    let local = pair.mover.register_local(local, Access::ReadWrite).unwrap();
+    pair.get(7, &remote, &local);
+    // The owner copies a chunk.
+    let conn = connection(&pair.to_mover);
+    assert!(conn.segment.gate_as_copier().enter());
+    pair.mover.close();
+    for _ in 0..5000 {
+        let told = poll(&pair.mover);
+        assert!(told.is_empty(), "told while its memory is written: {told:?}");
+    }
+    conn.segment.gate_as_copier().leave();
+    let told = poll(&pair.mover);
+    let [Completion::Transfer { op: OpId(7), result: Err(Error::Closed) }] = &*told else {
+        panic!("not its end: {told:?}");
+    };
+    local.reclaim().expect("nobody else has it");
+}
