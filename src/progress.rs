@@ -361,6 +361,7 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
     let mut patience = Patience::of(inner);
     let mut seat = Seat::take();
     let (mut closing, mut unneeded, mut sent_by_look) = (false, false, false);
+    let mut closed_at = None;
     let mut rounds = 0u32;
     let (monitoring, mut turns) = (&inner.monitoring, Turns::default());
     loop {
@@ -374,6 +375,7 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
         if orders & STOP != 0 {
             closing = true;
             core.close();
+            closed_at = Some(Instant::now());
             progress.end();
         } else if orders & MOVE != 0 && progress.hand_over(inner, context) {
             return;
@@ -389,7 +391,7 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
             }
             continue;
         }
-        if closing && core.in_flight() == 0 {
+        if closing && core.in_flight() == 0 && !awaits_copies(inner, core, closed_at) {
             break;
         }
         if ult::has_runnable() || seat.is_waited_for() {
@@ -430,6 +432,14 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
         patience.over(unneeded || found > 0);
     }
     inner.shutdown.progress_ended();
+}
+
+/// Whether peers are still copying in memory that its owner wants back. It takes them microseconds;
+/// but one that is stopped in the midst of it holds the memory for as long, and not the shutdown.
+#[cold]
+fn awaits_copies(inner: &Inner, core: &Core<Token>, closed_at: Option<Instant>) -> bool {
+    let patience = inner.shutdown.grace() / 2;
+    core.endpoint().keeps_memory() && closed_at.is_some_and(|at| at.elapsed() < patience)
 }
 
 /// Looks for a while, which is cheaper than to poll: so what arrives is seen at once, and not when

@@ -5,9 +5,10 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
 use common::bounded;
-use margo::{Access, AllocOptions, Exposable, Exposed, Instance, SharedBuffer};
+use margo::{Access, AllocOptions, Bulk, Exposable, Exposed, Instance, SharedBuffer};
 
 const BYTES: usize = 8 << 20;
 
@@ -139,33 +140,50 @@ fn cancelled_transfers_leave_the_memory_alone() {
     });
 }
 
+/// Threads that pull until that is over, each into memory of `make`, and take that back then. They
+/// have begun.
+fn pulls<B: Exposable>(
+    mover: &Instance,
+    owner: &Instance,
+    bulk: &Bulk,
+    make: impl Fn() -> Exposed<B>,
+) -> Vec<JoinHandle<()>> {
+    let to = mover.lookup(owner.self_addr().uri()).unwrap();
+    let begun = Arc::new(AtomicBool::new(false));
+    let pull = |own: Exposed<B>| {
+        let (mover, to, bulk, begun) = (mover.clone(), to.clone(), bulk.clone(), begun.clone());
+        std::thread::spawn(move || {
+            while mover.pull(&to, &bulk, 0, &mut &own, 0..BYTES).is_ok() {
+                begun.store(true, Ordering::Relaxed);
+            }
+            drop(own.release());
+        })
+    };
+    let pulls = (0..4).map(|_| pull(make())).collect();
+    while !begun.load(Ordering::Relaxed) {
+        std::thread::yield_now();
+    }
+    pulls
+}
+
+/// All memory comes back, though the network is closed, and both instances are there still.
 #[test]
 fn either_side_can_be_finalized_in_the_midst_of_copies() {
-    for end_owner in [true, false] {
+    for (end_owner, mapped) in [(true, true), (true, false), (false, true), (false, false)] {
         bounded("finalize", move || {
             let (owner, mover) = (start(true), start(false));
             let lent = memory(&owner, &pattern(6));
-            let to = mover.lookup(owner.self_addr().uri()).unwrap();
-            let begun = Arc::new(AtomicBool::new(false));
-            let pulls: Vec<_> = (0..4)
-                .map(|_| {
-                    let (mover, to, bulk) = (mover.clone(), to.clone(), lent.bulk().clone());
-                    let begun = begun.clone();
-                    let own = memory(&mover, &[0; BYTES]);
-                    let pull = move || {
-                        while mover.pull(&to, &bulk, 0, &mut &own, 0..BYTES).is_ok() {
-                            begun.store(true, Ordering::Relaxed);
-                        }
-                    };
-                    std::thread::spawn(pull)
-                })
-                .collect();
-            while !begun.load(Ordering::Relaxed) {
-                std::thread::yield_now();
-            }
-            let (first, second) = if end_owner { (owner, mover) } else { (mover, owner) };
+            let pulls = if mapped {
+                // The owner copies.
+                pulls(&mover, &owner, lent.bulk(), || memory(&mover, &[0; BYTES]))
+            } else {
+                let plain = || mover.expose(vec![0; BYTES], Access::ReadWrite).unwrap();
+                pulls(&mover, &owner, lent.bulk(), plain)
+            };
+            let (first, second) = if end_owner { (&owner, &mover) } else { (&mover, &owner) };
             first.finalize_and_wait().unwrap();
             pulls.into_iter().for_each(|pull| pull.join().unwrap());
+            drop(lent.release());
             second.finalize_and_wait().unwrap();
         });
     }

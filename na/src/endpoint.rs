@@ -604,6 +604,14 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// reported by further polls. Peers see that we are gone. Idempotent.
     fn close(&self);
 
+    /// After [`close`](Self::close): whether a peer is still copying in memory of this side.
+    /// Further polls give the memory back, and end the transfers that use it, when the peer has
+    /// stopped or is dead. Default: memory is given back before `close` returns, or by the next
+    /// polls.
+    fn keeps_memory(&self) -> bool {
+        false
+    }
+
     /// Longest transfer that `peer` does by itself, bytes, in the call that starts it, once it has
     /// used the same region of [`Memory::alloc`] before; 0: none. It pays then to keep such memory
     /// registered, for this peer alone.

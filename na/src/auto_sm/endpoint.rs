@@ -474,6 +474,10 @@ impl Endpoint for AutoSm {
         self.far.endpoint.close();
     }
 
+    fn keeps_memory(&self) -> bool {
+        self.near.endpoint.keeps_memory() || self.far.endpoint.keeps_memory()
+    }
+
     fn direct_bytes_max(&self, peer: &Addr) -> u64 {
         let route = self.route(peer);
         route.map_or(0, |(_, part, peer)| part.endpoint.direct_bytes_max(peer))

@@ -547,6 +547,10 @@ impl Endpoint for SmEndpoint {
         self.ready.wake_poll();
     }
 
+    fn keeps_memory(&self) -> bool {
+        !lock(&self.kept).is_empty()
+    }
+
     fn direct_bytes_max(&self, peer: &Addr) -> u64 {
         let Ok(peer) = self.peer(peer) else { return 0 };
         let shares = peer.links.lock().first().is_some_and(|link| link.conn.shares());

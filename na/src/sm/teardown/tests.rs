@@ -1,10 +1,12 @@
 //! What becomes of memory that a peer is copying when the connection ends. The peer lives in this
 //! process: a test goes into its gate and out of it in its stead.
 
+use std::sync::mpsc;
+
 use super::*;
 use crate::sm::open::open;
 use crate::sm::peer::Peer;
-use crate::{Access, Addr, Endpoint, Memory, OpId, OpenOptions, Tag, Transfer, Uri};
+use crate::{Access, Addr, Endpoint, Memory, OpId, OpenOptions, SharedBuffer, Tag, Transfer, Uri};
 
 const LEN: usize = 1 << 20;
 
@@ -86,10 +88,39 @@ fn a_transfer_ends_when_its_memory_is_not_copied_any_more() {
         let told = poll(&pair.mover);
         assert!(told.is_empty(), "told while its memory is written: {told:?}");
     }
+    assert!(pair.mover.keeps_memory());
     conn.segment.gate_as_copier().leave();
     let told = poll(&pair.mover);
     let [Completion::Transfer { op: OpId(7), result: Err(Error::Closed) }] = &*told else {
         panic!("not its end: {told:?}");
     };
+    assert!(!pair.mover.keeps_memory());
     local.reclaim().expect("nobody else has it");
+}
+
+#[test]
+fn a_closed_endpoint_gives_memory_back_once_nobody_copies_it() {
+    let pair = Pair::new();
+    let remote = Memory::from_shared(SharedBuffer::new(LEN, &Default::default()).unwrap());
+    let remote = pair.owner.register(remote, Access::ReadOnly).unwrap();
+    let local = Memory::from_vec(vec![2; LEN]);
+    let local = pair.mover.register_local(local, Access::ReadWrite).unwrap();
+    pair.get(7, &remote, &local);
+    // Its owner lets the mover copy, who does.
+    while pair.owner.poll.lock().links.iter().all(|link| link.services.is_empty()) {
+        assert!(poll(&pair.owner).is_empty());
+    }
+    let conn = connection(&pair.to_owner);
+    assert!(conn.segment.gate_as_copier().enter());
+    let (sender, released) = mpsc::channel();
+    remote.revoke(move |memory| sender.send(memory).unwrap());
+    pair.owner.close();
+    for _ in 0..5000 {
+        assert!(poll(&pair.owner).is_empty());
+    }
+    assert!(pair.owner.keeps_memory() && released.try_recv().is_err());
+    conn.segment.gate_as_copier().leave();
+    assert!(poll(&pair.owner).is_empty());
+    assert!(!pair.owner.keeps_memory());
+    released.try_recv().expect("the next poll gives it back");
 }
