@@ -176,48 +176,6 @@ pub(crate) fn take_back(memory: LocalMem) -> Memory {
     memory.expect("only this call takes what only its own hook puts in")
 }
 
-/// Frees the memory of a [`BulkBuffer`].
-struct Allocation(RawSegment);
-
-// SAFETY: it owns its allocation, which is not tied to a thread; nothing else frees it.
-unsafe impl Send for Allocation {}
-
-impl Allocation {
-    /// Not by `vec!`, which ends the process if there is no such memory: it may be a peer who has
-    /// said how much there is to transfer.
-    fn zeroed(bytes: usize) -> Result<Self, BulkError> {
-        if bytes == 0 {
-            let slice: &mut [u8] = Box::leak(Box::default());
-            return Ok(Self(RawSegment { ptr: slice.as_mut_ptr(), len: 0 }));
-        }
-        // SAFETY:
-        // - size: not zero.
-        let zeroed = |layout| unsafe { std::alloc::alloc_zeroed(layout) };
-        let layout = std::alloc::Layout::array::<u8>(bytes).ok();
-        match layout.map(zeroed).filter(|ptr| !ptr.is_null()) {
-            Some(ptr) => Ok(Self(RawSegment { ptr, len: bytes })),
-            None => {
-                let what = format!("a buffer of {bytes} bytes");
-                let error = na::Error::io(what, std::io::ErrorKind::OutOfMemory);
-                Err(BulkError::Alloc(HgError::Na(error)))
-            }
-        }
-    }
-}
-
-impl Drop for Allocation {
-    fn drop(&mut self) {
-        let slice = std::ptr::slice_from_raw_parts_mut(self.0.ptr, self.0.len);
-        // SAFETY:
-        // - origin: `ptr` and `len` are those of a boxed slice: in `zeroed` they come from
-        //   `Box::leak`, or from the global allocator with the layout of a slice of that length;
-        // - once: only this destructor makes the box again, and `Allocation` is not `Clone`;
-        // - unused: the `Memory` that owns this value is dropped only when no transfer holds it,
-        //   and a `BulkBuffer`, the only one to make slices of it, keeps that `Memory` alive.
-        drop(unsafe { Box::from_raw(slice) });
-    }
-}
-
 /// The local side of a transfer: a [`BulkBuffer`], [`BulkSegments`](crate::BulkSegments), or memory
 /// that is exposed ([`Exposed`](crate::Exposed), also by a shared reference).
 pub trait LocalBulk: sealed::Registered {}
@@ -353,12 +311,8 @@ impl Instance {
     /// [`BulkError::Alloc`] when there is no such memory, so that a length that a peer has given
     /// does no harm; [`BulkError::Register`].
     pub fn bulk_buffer(&self, bytes: usize) -> Result<BulkBuffer, BulkError> {
-        let allocation = Allocation::zeroed(bytes)?;
-        let segment = allocation.0;
-        // SAFETY:
-        // - valid for reads and writes at a fixed address until `allocation` is dropped;
-        // - references: slices of it are made only by `BulkBuffer`, whose key no peer knows.
-        let memory = unsafe { Memory::from_raw(vec![segment], allocation) };
+        let memory = Memory::zeroed(bytes).map_err(|error| BulkError::Alloc(HgError::Na(error)))?;
+        let segment = memory.segments()[0];
         let memory = self.register_memory(memory, Access::ReadWrite)?;
         Ok(BulkBuffer { memory, segment })
     }

@@ -5,6 +5,7 @@
 //! and gives the owner back only when no transfer can touch it any more (see
 //! [`LocalMem::revoke`]).
 
+use std::alloc::Layout;
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -78,6 +79,11 @@ pub struct Memory {
 //   tied to a thread.
 unsafe impl Send for Memory {}
 
+#[cold]
+fn out_of_memory(len: usize) -> Error {
+    Error::io(format!("a buffer of {len} bytes"), std::io::ErrorKind::OutOfMemory)
+}
+
 /// A vector that goes somewhere when it is no longer needed.
 struct Returned {
     bytes: Vec<u8>,
@@ -103,6 +109,30 @@ impl Memory {
         let segments = [RawSegment { ptr: bytes.as_mut_ptr(), len: bytes.len() }];
         let owner = Returned { bytes, back };
         Self { segments: Box::new(segments), owner: Box::new(owner), block: None }
+    }
+
+    /// One segment of `len` zeros, whose owner is a `Vec<u8>`. The system provides the pages when
+    /// they are first written. For lengths that a peer has given: `vec!` ends the process if there
+    /// is no such memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] of the kind `OutOfMemory`.
+    pub fn zeroed(len: usize) -> Result<Self, Error> {
+        let Ok(layout) = Layout::array::<u8>(len) else { return Err(out_of_memory(len)) };
+        if len == 0 {
+            return Ok(Self::from_vec(Vec::new()));
+        }
+        // SAFETY: the size is not zero.
+        let bytes = unsafe { std::alloc::alloc_zeroed(layout) };
+        if bytes.is_null() {
+            return Err(out_of_memory(len));
+        }
+        // SAFETY:
+        // - origin: the global allocator gave it, with the layout of so many bytes; nobody else has
+        //   it;
+        // - initialised: `len` zeros, and the capacity is no more.
+        Ok(Self::from_vec(unsafe { Vec::from_raw_parts(bytes, len, len) }))
     }
 
     /// One segment for each vector.
@@ -154,8 +184,8 @@ impl Memory {
         self.block.as_ref()
     }
 
-    /// The owner, if it is a `T`: a `Vec<u8>` after `from_vec`, a `Vec<Vec<u8>>` after `from_vecs`,
-    /// a [`SharedBuffer`] after `alloc` and `from_shared`.
+    /// The owner, if it is a `T`: a `Vec<u8>` after `from_vec` and `zeroed`, a `Vec<Vec<u8>>` after
+    /// `from_vecs`, a [`SharedBuffer`] after `alloc` and `from_shared`.
     ///
     /// # Errors
     ///

@@ -15,6 +15,8 @@
 //! Of a response it says which ([`Ack`]); C sends a byte that means nothing, so whoever gets one
 //! has to know whose it is.
 
+use std::io::ErrorKind::OutOfMemory;
+
 use na::{Access, Addr, Arrival, LocalMem, Memory, RemoteMem, Tag, Transfer};
 
 use super::buffers::Payload;
@@ -97,8 +99,8 @@ impl<T> Core<T> {
             return Err(WireError::OverflowForm("it has not exactly one memory handle").into());
         };
         let remote = self.endpoint.mem_from_bytes(handle)?;
-        let room = spare::zeroed(desc.len as usize);
-        let memory = self.endpoint.register_local(Memory::from_vec(room), Access::WriteOnly)?;
+        let room = spare::zeroed(desc.len as usize)?;
+        let memory = self.endpoint.register_local(room, Access::WriteOnly)?;
         Ok(Source::There { remote, memory })
     }
 
@@ -175,6 +177,9 @@ impl<T> Core<T> {
         let code = match &error {
             HgError::Wire(error) => ReturnCode::from(error),
             HgError::Busy(_) | HgError::Overflows { .. } => ReturnCode::Again,
+            HgError::Na(na::Error::Io { source, .. }) if source.kind() == OutOfMemory => {
+                ReturnCode::NoMem
+            }
             _ => ReturnCode::NaError,
         };
         (error, code)
@@ -252,7 +257,7 @@ impl<T> Core<T> {
             let Fetching { memory, sum, peer, tag } = *call.fetching.take()?;
             drop(state);
             let result = result.map_err(HgError::from).and_then(|()| {
-                let bytes = into_vec(memory);
+                let bytes = into_vec(memory)?;
                 sum.map_or(Ok(()), |sum| sum.verify(&bytes))?;
                 Ok(Response::new(Payload::Overflow(bytes), &self.buffers))
             });
@@ -272,8 +277,8 @@ impl<T> Core<T> {
         let Some(Op::Fetch(fetch)) = removed else { return None };
         let Fetch { header, origin, tag, memory, beside } = fetch;
         let len = memory.len();
-        let fetched = match result {
-            Ok(()) => self.fetched_request(header, &origin, tag, into_vec(memory), beside),
+        let fetched = match result.and_then(|()| into_vec(memory)) {
+            Ok(bytes) => self.fetched_request(header, &origin, tag, bytes, beside),
             Err(error) => Err(self.not_fetched(header, &origin, tag, error.into())),
         };
         match fetched {
@@ -295,34 +300,37 @@ impl<T> Core<T> {
 }
 
 /// Takes the bytes out of memory that a get has filled.
-fn into_vec(memory: LocalMem) -> Vec<u8> {
+fn into_vec(memory: LocalMem) -> Result<Vec<u8>, na::Error> {
     match memory.reclaim() {
-        Ok(memory) => memory.into_owner().unwrap_or_default(),
+        Ok(memory) => Ok(vec_of(memory)),
         Err(memory) => into_vec_in_use(memory),
     }
 }
 
+fn vec_of(memory: Memory) -> Vec<u8> {
+    memory.into_owner().unwrap_or_default()
+}
+
 /// The same while the transport still refers to it.
 #[cold]
-fn into_vec_in_use(memory: LocalMem) -> Vec<u8> {
+fn into_vec_in_use(memory: LocalMem) -> Result<Vec<u8>, na::Error> {
     let (len, weak) = (memory.len(), memory.downgrade());
     // With room for the one message: without a bound it would allocate for dozens.
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     memory.revoke(move |memory| {
         let _ = sender.send(memory);
     });
-    let released = match receiver.try_recv() {
-        Ok(memory) => Some(memory),
-        Err(_) => match weak.upgrade() {
-            // The transport has not dropped its reference yet: copy.
-            Some(memory) => {
-                let mut bytes = vec![0; len as usize];
-                let _ = memory.read_at(0, &mut bytes);
-                return bytes;
-            }
-            // It is dropping the last one in this moment.
-            None => receiver.recv().ok(),
-        },
-    };
-    released.and_then(|memory| memory.into_owner().ok()).unwrap_or_default()
+    if let Ok(memory) = receiver.try_recv() {
+        return Ok(vec_of(memory));
+    }
+    match weak.upgrade() {
+        // The transport has not dropped its reference yet: copy.
+        Some(memory) => {
+            let mut bytes = vec_of(Memory::zeroed(len as usize)?);
+            let _ = memory.read_at(0, &mut bytes);
+            Ok(bytes)
+        }
+        // It is dropping the last one in this moment.
+        None => Ok(receiver.recv().map(vec_of).unwrap_or_default()),
+    }
 }

@@ -8,6 +8,8 @@
 
 use std::sync::Mutex;
 
+use na::Memory;
+
 use super::buffers::lock;
 
 /// Most bytes kept, for all cores of the process.
@@ -30,16 +32,17 @@ pub(super) fn take(len: usize) -> Vec<u8> {
     kept.unwrap_or_else(|| Vec::with_capacity(len))
 }
 
-/// `len` zeros, for a peer to fill.
-pub(super) fn zeroed(len: usize) -> Vec<u8> {
+/// `len` zeros, for a peer to fill; a vector. An error if there is no such memory: it is the peer
+/// who says how much.
+pub(super) fn zeroed(len: usize) -> Result<Memory, na::Error> {
     let kept = if len <= ZEROED_MAX { lock(&KEPT).take(len) } else { None };
     match kept {
         Some(mut vector) => {
             vector.resize(len, 0);
-            vector
+            Ok(Memory::from_vec(vector))
         }
         // Zeroed pages cost nothing until the data arrives, so a length that is a lie costs little.
-        None => vec![0; len],
+        None => Memory::zeroed(len),
     }
 }
 
@@ -117,7 +120,8 @@ mod tests {
             for _ in 0..COUNT_MAX {
                 give(vec![7; len + 8]);
             }
-            assert!(zeroed(len) == vec![0; len], "{len}");
+            let zeros: Vec<u8> = zeroed(len).unwrap().into_owner().unwrap();
+            assert!(zeros == vec![0; len], "{len}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Peers that do not keep to the protocol.
 
-use na::{MsgBuf, OpId, Tag};
+use na::{Access, MsgBuf, OpId, RemoteMem, Tag};
 use proptest::prelude::*;
 
 use super::net::MESSAGE_MAX;
@@ -38,7 +38,11 @@ fn request(payload: &[u8], header: RequestHeader) -> Vec<u8> {
 
 /// What the target answers to `bytes`, by its code; `None`: nothing.
 fn answer_to(bytes: &[u8]) -> Option<ReturnCode> {
-    let (mut target, peer, to) = target_and_peer();
+    answer_with(HgOptions::default(), bytes)
+}
+
+fn answer_with(options: HgOptions, bytes: &[u8]) -> Option<ReturnCode> {
+    let (mut target, peer, to) = target_and_peer_with(options);
     peer.send_unexpected(OpId(1), &to, Tag(5), message(bytes)).unwrap();
     while target.step() > 0 {}
     assert!(target.notes.requests.is_empty());
@@ -78,6 +82,21 @@ fn a_claim_of_endless_arguments_costs_nothing() {
         let mut payload = (desc.len() as u64).to_le_bytes().to_vec();
         payload.extend(desc);
         assert_eq!(answer_to(&request(&payload, header)), Some(code));
+    }
+}
+
+/// The limit may be more than the system has.
+#[test]
+fn arguments_for_which_there_is_no_memory_are_refused_and_the_process_goes_on() {
+    let options = HgOptions { overflow_bytes_max: usize::MAX, ..HgOptions::default() };
+    let header = RequestHeader { more_data: true, ..RequestHeader::new(SUM) };
+    for len in [1 << 50, 1 << 62, u64::MAX] {
+        let remote = RemoteMem { key: 7, len, access: Access::ReadOnly, native: None };
+        let desc = BulkDesc::opaque(len, flags::READ, &remote.to_bytes()).to_bytes();
+        let mut payload = (desc.len() as u64).to_le_bytes().to_vec();
+        payload.extend(desc);
+        let answer = answer_with(options.clone(), &request(&payload, header));
+        assert_eq!(answer, Some(ReturnCode::NoMem), "{len}");
     }
 }
 
