@@ -54,9 +54,10 @@ pub struct HgOptions {
     pub overflow_bytes_max: usize,
     /// Bytes of overflowed arguments that requests hold together, those being fetched included. A
     /// request beyond it is refused with [`ReturnCode::Again`](super::ReturnCode::Again), unless
-    /// none is held. As many bytes, counted apart, of overflowed results are kept until their
-    /// origins have fetched them or are gone. One beyond it is not sent, unless none is kept:
-    /// [`HgError::Unfetched`]. Default 1 GiB.
+    /// none is held; then fetches whose requests' deadlines have passed are given up, and one of
+    /// another origin that is being fetched more than half of it. As many bytes, counted apart, of
+    /// overflowed results are kept until their origins have fetched them or are gone. One beyond it
+    /// is not sent, unless none is kept: [`HgError::Unfetched`]. Default 1 GiB.
     pub overflow_held_max: usize,
     /// Overflowed results of this RPC are counted apart, and may be 16 MiB together: so that it is
     /// answered while `overflow_held_max` is reached. For what tells people why. Default: none.

@@ -16,6 +16,7 @@
 //! has to know whose it is.
 
 use std::io::ErrorKind::OutOfMemory;
+use std::time::Instant;
 
 use na::{Access, Addr, Arrival, LocalMem, Memory, RemoteMem, Tag, Transfer};
 
@@ -130,10 +131,45 @@ impl<T> Core<T> {
         let is_short = desc.len <= self.options.overflow_bytes_max as u64;
         let len = if is_short { desc.len } else { 0 };
         if !self.primary().state().receives.hold_bytes(len, max as u64) {
+            self.make_room(origin, max as u64);
             return Err(self.not_fetched(header, origin, tag, HgError::Overflows { max }));
         }
         let started = self.start_fetch(header, origin, tag, desc, beside);
         started.inspect_err(|_| self.primary().state().receives.release_bytes(len))
+    }
+
+    /// Arguments of `newcomer` were refused for those of others. An origin that is stopped would
+    /// keep its share for as long: fetches that come too late are given up, and one fetch, the
+    /// longest, of an origin for which more than half of all that may be held is being fetched. The
+    /// room is there when the network has let go of it, over shared memory not before the origin
+    /// runs again; whoever tries again finds it then.
+    #[cold]
+    fn make_room(&self, newcomer: &Addr, max: u64) {
+        let now = Instant::now();
+        // (origin, bytes of all its fetches, bytes of the longest one, which that is)
+        let mut shares: Vec<(Addr, u64, u64, OpRef)> = Vec::new();
+        let mut in_vain = Vec::new();
+        for context in self.class.all() {
+            for (name, op) in context.state().ops.iter() {
+                let Op::Fetch(Fetch { origin, memory, beside, .. }) = op else { continue };
+                let len = memory.len();
+                if beside.as_ref().and_then(|said| said.deadline).is_some_and(|at| at <= now) {
+                    in_vain.push(name);
+                } else if let Some(share) = shares.iter_mut().find(|share| share.0 == *origin) {
+                    share.1 = share.1.saturating_add(len);
+                    if len > share.2 {
+                        (share.2, share.3) = (len, name);
+                    }
+                } else {
+                    shares.push((origin.clone(), len, len, name));
+                }
+            }
+        }
+        let too_much = |share: &(Addr, u64, u64, OpRef)| share.0 != *newcomer && share.1 > max / 2;
+        in_vain.extend(shares.into_iter().filter(too_much).map(|share| share.3));
+        for op in in_vain {
+            self.endpoint.cancel(op.part(Role::Fetch));
+        }
     }
 
     fn start_fetch(
@@ -176,7 +212,10 @@ impl<T> Core<T> {
         }
         let code = match &error {
             HgError::Wire(error) => ReturnCode::from(error),
-            HgError::Busy(_) | HgError::Overflows { .. } => ReturnCode::Again,
+            // Canceled to make room for others.
+            HgError::Busy(_) | HgError::Overflows { .. } | HgError::Na(na::Error::Canceled) => {
+                ReturnCode::Again
+            }
             HgError::Na(na::Error::Io { source, .. }) if source.kind() == OutOfMemory => {
                 ReturnCode::NoMem
             }

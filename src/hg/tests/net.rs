@@ -73,6 +73,8 @@ struct Node {
     /// What the others know of it: it may be a program of C.
     foreign: bool,
     freeze_moves: bool,
+    /// Transfers wait, and can be canceled.
+    stall_moves: bool,
     /// Owners of memory are not asked.
     unasked: bool,
     /// The longest message that it takes of others; 0: `MESSAGE_MAX`. Whether they know before they
@@ -269,6 +271,11 @@ impl NodeEndpoint {
     /// Transfers that we ask for wait, and do not react to cancel: as if the owner were hung.
     pub(super) fn freeze_moves(&self, on: bool) {
         self.with(|node| node.freeze_moves = on);
+    }
+
+    /// Lets transfers wait, as for an owner that is stopped. They can be canceled.
+    pub(super) fn stall_moves(&self, on: bool) {
+        self.with(|node| node.stall_moves = on);
     }
 
     /// Refuses to start the next operation of that kind.
@@ -578,7 +585,8 @@ impl Endpoint for NodeEndpoint {
 
     fn poll(&self, budget: usize, sink: &mut dyn FnMut(Completion)) -> Result<usize, Error> {
         let mut nodes = self.net.nodes();
-        while !nodes[self.index].freeze_moves
+        let waits = |node: &Node| node.freeze_moves || node.stall_moves;
+        while !waits(&nodes[self.index])
             && let Some(pending) = nodes[self.index].moves.pop_front()
         {
             move_now(&mut nodes, self.index, pending);

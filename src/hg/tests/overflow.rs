@@ -126,6 +126,49 @@ fn overflowed_arguments_that_are_held_have_a_limit_together() {
     assert_eq!((target.endpoint.registered(), origin.endpoint.registered()), (0, 0));
 }
 
+/// One origin is stopped, and its arguments cannot be fetched.
+#[test]
+fn arguments_that_do_not_come_are_given_up_for_those_of_others() {
+    let again = |result| matches!(result, Err(HgError::Remote(ReturnCode::Again)));
+    for is_late in [true, false] {
+        let net = Net::default();
+        let limited = HgOptions { overflow_held_max: 250_000, ..HgOptions::default() };
+        let mut stopped = Side::new(&net, HgOptions::default());
+        let mut other = Side::new(&net, HgOptions::default());
+        let mut target = Side::new(&net, limited);
+        target.endpoint.stall_moves(true);
+        // Deadlines that have passed when the requests arrive, or none but too much of them.
+        let deadline = is_late.then(Instant::now);
+        let options = ForwardOptions { deadline, ..ForwardOptions::default() };
+        for token in [1, 2] {
+            stopped.call_with(&target, options, &pattern(100_000), token);
+        }
+        settle(&mut stopped, &mut target);
+        assert!(stopped.notes.responses.is_empty(), "they are being fetched");
+        other.call(&target, &pattern(100_000), 3);
+        settle(&mut other, &mut target);
+        assert!(again(ended(&mut other, 3)), "there is no room yet");
+        settle(&mut stopped, &mut target);
+        let given_up = stopped.notes.responses.len();
+        assert_eq!(given_up, if is_late { 2 } else { 1 }, "half of all is left to it");
+        let tokens: Vec<_> = stopped.notes.responses.keys().copied().collect();
+        tokens.into_iter().for_each(|token| assert!(again(ended(&mut stopped, token))));
+        target.endpoint.stall_moves(false);
+        other.call(&target, &pattern(100_000), 4);
+        let request = loop {
+            let request = arrive(&mut other, &mut target);
+            if request.payload() == pattern(100_000) && request.origin() == &target.addr_of(&other)
+            {
+                break request;
+            }
+            answer(request, b"", 5);
+        };
+        answer(request, b"", 6);
+        settle(&mut other, &mut target);
+        assert_eq!(ended(&mut other, 4).unwrap(), b"");
+    }
+}
+
 fn kept(side: &Side) -> usize {
     side.core.in_hand().result_bytes_kept
 }
