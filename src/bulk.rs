@@ -13,6 +13,11 @@
 //!
 //! A [`Bulk`] is a description that travels in arguments; it keeps nothing alive. Using it after
 //! its memory was taken back is refused by the owner, not undefined.
+//!
+//! Memory that peers may only read ([`Access::ReadOnly`]), and that has room in the message, is
+//! copied into it beside the description. A pull from such a handle needs no transfer and gives the
+//! bytes as they were when the handle was sent, also after the memory was changed or taken back.
+//! `mercury.no_bulk_eager` in the configuration turns this off.
 
 use std::any::Any;
 use std::fmt;
@@ -319,6 +324,9 @@ impl Instance {
 
     /// Copies from the memory behind `remote`, which belongs to `from`, into `into[local]`. The
     /// fastest destination on one host is memory of [`alloc`](Self::alloc) that is exposed.
+    ///
+    /// Small memory that peers may only read comes as it was when `remote` was sent, which has the
+    /// bytes with it.
     ///
     /// On the ULT of a handler it gives up at the deadline of the request, as calls do, unless in
     /// [`without_deadline`](crate::without_deadline).

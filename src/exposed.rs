@@ -87,7 +87,8 @@ impl<B: Exposable> Exposed<B> {
     }
 
     /// Copies `bytes` to `offset`, while peers may use the memory: who reads at the same time may
-    /// get a part of them.
+    /// get a part of them. Of small memory that peers may only read, they see what was there when
+    /// the handle was sent ([`Instance::pull`]).
     ///
     /// # Errors
     ///

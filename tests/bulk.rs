@@ -127,6 +127,35 @@ fn parts_of_exposed_memory() {
     });
 }
 
+/// Also of memory that would have room in the message.
+#[test]
+fn a_peer_reads_what_it_has_written() {
+    const FLIP: Rpc<Bulk, Result<(), String>> = Rpc::new("flip");
+    on_each(|pair| {
+        let flip = |request: &margo::Handle<Bulk, Result<(), String>>| -> Result<(), BulkError> {
+            let bulk = request.args();
+            let mut buffer = request.instance().bulk_buffer(64)?;
+            request.pull(bulk, 0, &mut buffer, 0..64)?;
+            buffer.iter_mut().for_each(|byte| *byte = !*byte);
+            let flipped = buffer.to_vec();
+            request.push(bulk, 0, &mut buffer, 0..64)?;
+            buffer.fill(0);
+            request.pull(bulk, 0, &mut buffer, 0..64)?;
+            assert!(*buffer == *flipped, "as it was when the handle was sent");
+            Ok(())
+        };
+        pair.service
+            .serve(FLIP)
+            .returning(move |request| flip(request).map_err(|error| error.to_string()))
+            .unwrap();
+        let exposed = pair.client.expose(pattern(64), Access::ReadWrite).unwrap();
+        pair.client.forward(FLIP, &pair.target(), exposed.bulk()).unwrap().unwrap();
+        let flipped: Vec<u8> = pattern(64).iter().map(|byte| !byte).collect();
+        assert_eq!(exposed.release(), flipped);
+        pair.end();
+    });
+}
+
 #[test]
 fn what_the_owner_did_not_allow_is_refused() {
     on_each(|pair| {

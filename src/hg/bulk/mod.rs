@@ -1,9 +1,9 @@
 //! Bulk handles: what names exposed memory in the arguments of an RPC.
 //!
 //! A [`Bulk`] is a description; it keeps no memory alive. At the owner it also remembers, weakly,
-//! which memory it describes, so that small readable data can travel inside the descriptor
-//! ("eager"): then the other side reads it without a transfer. At everybody else it is the bytes
-//! that came, and is passed on unchanged.
+//! which memory it describes, so that small data that peers may only read can travel inside the
+//! descriptor ("eager"): then the other side reads it without a transfer, as it was at that time.
+//! At everybody else it is the bytes that came, and is passed on unchanged.
 //!
 //! How memory is cut into segments is its owner's business: a handle of ours describes one range,
 //! whatever it consists of, so that it is small, and so that a transfer is one operation of the
@@ -365,13 +365,16 @@ impl Serialize for Data<'_> {
 }
 
 /// How many bytes of data could be embedded behind the plain descriptor `bytes`: none if it does
-/// not allow reading, or has its data already.
+/// not allow reading, or has its data already; nor if peers may write the memory, for who has
+/// written there is to read what it wrote. (C embeds such data too. To a reader of either kind a
+/// descriptor without data is one like any other.)
 pub(super) fn embeddable(bytes: &[u8]) -> Option<u64> {
     let (len, rest) = bytes.split_first_chunk::<8>()?;
     let flags = u32::from(*rest.get(desc::FLAGS_AT - 8)?);
     let len = u64::from_le_bytes(*len);
     // Only host memory is ever embedded: a handle of other memory cannot be made here.
-    let plain = flags & (desc::flags::READ | desc::flags::EAGER) == desc::flags::READ;
+    let telling = desc::flags::READ | desc::flags::WRITE | desc::flags::EAGER;
+    let plain = flags & telling == desc::flags::READ;
     (plain && len > 0).then_some(len)
 }
 

@@ -115,18 +115,22 @@ fn small_readable_data_travels_inside_the_handle() {
     assert_eq!(read(&local)[20..70], data[10..60]);
     assert_eq!(target.endpoint.moves_started(), 0, "without the network");
 
-    let secret = origin.core.bulk_handle(&origin.expose(data, Access::WriteOnly));
+    let secret = origin.expose(data, Access::WriteOnly);
+    let secret = origin.core.bulk_handle(&secret);
     assert!(sent_with_room(&secret, 4096).eager_data().is_none());
+    let shared = origin.expose(pattern(100), Access::ReadWrite);
+    let shared = origin.core.bulk_handle(&shared);
+    assert!(sent_with_room(&shared, 4096).eager_data().is_none(), "it may be written meanwhile");
     drop(memory);
     assert!(sent_with_room(&bulk, 4096).eager_data().is_none(), "the memory is gone");
 }
 
 #[test]
-fn embedded_data_can_be_switched_off_and_still_be_written_to() {
+fn embedded_data_can_be_switched_off() {
     let options = HgOptions { bulk_eager: false, ..HgOptions::default() };
     for (options, expected) in [(HgOptions::default(), true), (options, false)] {
         let (mut origin, mut target) = pair_with(options);
-        let memory = origin.expose(pattern(32), Access::ReadWrite);
+        let memory = origin.expose(pattern(32), Access::ReadOnly);
         let bulk = origin.core.bulk_handle(&memory);
         let to = origin.addr_of(&target);
         let encode = |writer: &mut Writer| proc::to_writer(writer, &(7u8, &bulk, "after"));
@@ -136,11 +140,23 @@ fn embedded_data_can_be_switched_off_and_still_be_written_to() {
             proc::from_slice::<(u8, Bulk, &str)>(request.payload()).unwrap();
         assert_eq!((seven, after), (7, "after"));
         assert_eq!(received.eager_data().is_some(), expected);
-        let local = target.expose(vec![9; 32], Access::ReadOnly);
-        let case = Case { op: BulkOp::Push, remote_offset: 0, local_offset: 0, len: 32 };
-        run(&mut origin, &mut target, &received, &local, &case, 2);
-        assert_eq!(read(&memory), [9; 32]);
     }
+}
+
+#[test]
+fn what_a_c_peer_embeds_of_writable_memory_can_be_written_to() {
+    let (mut origin, mut target) = pair();
+    let memory = origin.expose(pattern(32), Access::ReadWrite);
+    let (bulk, data) = (origin.core.bulk_handle(&memory), pattern(32));
+    let mut desc = BulkDesc::from_bytes(bulk.as_bytes()).unwrap();
+    desc.flags |= flags::EAGER;
+    desc.eager = Some(&data);
+    let received = Bulk::from_bytes(&desc.to_bytes()).unwrap();
+    assert_eq!(received.eager_data(), Some(&data[..]));
+    let local = target.expose(vec![9; 32], Access::ReadOnly);
+    let case = Case { op: BulkOp::Push, remote_offset: 0, local_offset: 0, len: 32 };
+    run(&mut origin, &mut target, &received, &local, &case, 2);
+    assert_eq!(read(&memory), [9; 32]);
 }
 
 #[test]
