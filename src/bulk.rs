@@ -33,6 +33,7 @@ use crate::alarm::Alarm;
 use crate::call::{GaveUp, Term, WhyOver, is_past};
 use crate::hg::{Bulk, BulkOp, HgError, OpRef};
 use crate::instance::Inner;
+use crate::log::log;
 use crate::monitor::BulkWatch;
 use crate::progress::Token;
 use crate::{Addr, BulkError, Instance, deadline};
@@ -160,25 +161,56 @@ pub(crate) fn assert_may_wait(done: bool) {
     assert!(done || !ult::is_tasklet(), "{}", BulkError::Tasklet);
 }
 
+/// Where memory comes back to whoever waits for it: set by the hook of its revocation, with nothing
+/// if that is dropped uncalled.
+type Back = Eventual<std::sync::Mutex<Option<Memory>>>;
+
+/// That hook.
+struct GiveBack(Arc<Back>);
+
+impl GiveBack {
+    fn with(self, memory: Memory) {
+        // Nobody else has set it: `drop` comes later.
+        let _ = self.0.set(std::sync::Mutex::new(Some(memory)));
+    }
+}
+
+impl Drop for GiveBack {
+    fn drop(&mut self) {
+        // Changes nothing if it was called.
+        let _ = self.0.set(std::sync::Mutex::new(None));
+    }
+}
+
+/// Why memory does not come back.
+const LOST: &str = "exposed memory does not come back: the transport could not end its \
+                    registration, or a peer that was stopped in the midst of a copy has it; they \
+                    may go on using it, so it stays where it is for good (the log has the cause)";
+
 /// Revokes `memory` and waits until nobody can touch it.
+///
+/// # Panics
+///
+/// In a tasklet, if it would wait. If the memory never comes back, see [`LOST`].
+#[track_caller]
+pub(crate) fn take_back(memory: LocalMem) -> Memory {
+    comes_back(|hook| memory.revoke(move |memory| hook.with(memory))).expect(LOST)
+}
+
+/// Waits until the hook that `revoke` gets was called. `None`: it never will be.
 ///
 /// # Panics
 ///
 /// In a tasklet, if it would wait.
 #[track_caller]
-pub(crate) fn take_back(memory: LocalMem) -> Memory {
-    let quiet = Arc::new(Eventual::new());
-    let signal = quiet.clone();
-    memory.revoke(move |memory| {
-        let _ = signal.set(std::sync::Mutex::new(Some(memory)));
-    });
-    assert_may_wait(quiet.is_ready());
+fn comes_back(revoke: impl FnOnce(GiveBack)) -> Option<Memory> {
+    let back = Arc::new(Back::new());
+    revoke(GiveBack(back.clone()));
+    assert_may_wait(back.is_ready());
     // Not a cancellation point: peers use the memory until then, whoever has lent it.
     // In a child process that was forked off they do not, and the memory is there at once.
-    quiet.wait_ready_fully();
-    let slot: &std::sync::Mutex<Option<Memory>> = quiet.wait();
-    let memory = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-    memory.expect("only this call takes what only its own hook puts in")
+    back.wait_ready_fully();
+    back.wait().lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
 }
 
 /// The local side of a transfer: a [`BulkBuffer`], [`BulkSegments`](crate::BulkSegments), or memory
@@ -254,8 +286,9 @@ impl fmt::Debug for BulkBuffer {
 impl Instance {
     /// Lets peers read `data` while `f` runs, without copying it. Does not return, not even when
     /// `f` panics, before the transfers that have begun are over; a peer that dies ends its own.
-    /// In a child process that `f` forks off it returns at once, as nobody uses that process's copy
-    /// of `data`.
+    /// One that is stopped in the midst of a copy holds it up for as long, and a fabric that fails
+    /// to end a registration for ever, which an error in the log tells. In a child process that `f`
+    /// forks off it returns at once, as nobody uses that process's copy of `data`.
     ///
     /// # Errors
     ///
@@ -305,7 +338,11 @@ impl Instance {
         // Not in a destructor: one that runs because of a panic cannot suspend its ULT, and would
         // hold up the execution stream that has to end the transfers.
         let result = catch_unwind(AssertUnwindSafe(|| f(&bulk)));
-        drop(take_back(memory));
+        if comes_back(|hook| memory.revoke(move |memory| hook.with(memory))).is_none() {
+            // It is borrowed: its owner goes on using it as soon as this returns, or unwinds.
+            log!(self.inner().log, ERROR, "the caller of a scope waits for ever: {LOST}");
+            Eventual::<()>::new().wait_ready_fully();
+        }
         result.map_err(|panic| resume_unwind(panic))
     }
 
@@ -507,5 +544,21 @@ impl Instance {
             .endpoint()
             .register(memory, access)
             .map_err(|error| BulkError::Register(HgError::Na(error)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_never_comes_back_is_told() {
+        let memory = || Memory::from_vec(vec![7; 4]);
+        let back = comes_back(|hook| hook.with(memory())).expect("it is here");
+        assert_eq!(back.into_owner::<Vec<u8>>().unwrap(), [7; 4]);
+        assert!(comes_back(drop).is_none());
+        // Later, and by another thread.
+        let later = comes_back(|hook| drop(std::thread::spawn(move || drop(hook))));
+        assert!(later.is_none());
     }
 }

@@ -130,7 +130,9 @@ impl<B: Exposable> Exposed<B> {
     /// # Panics
     ///
     /// In a tasklet, which cannot wait, if there are such transfers. The memory is then freed when
-    /// they are over.
+    /// they are over. If the memory never comes back: a fabric could not end its registration, or a
+    /// peer that is stopped in the midst of a copy had it when the instance went. It stays where it
+    /// is then, for whoever may be using it.
     ///
     /// Counterpart: `margo_bulk_free`.
     pub fn release(self) -> B {

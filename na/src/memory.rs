@@ -258,8 +258,9 @@ impl LocalMem {
     ///
     /// Other clones keep the memory alive as well, but do not keep the key.
     ///
-    /// Where a library below the transport refuses to end its registration, which is told in the
-    /// log, peers may go on using the memory: it stays for good, and `released` is never called.
+    /// Where a library below the transport refuses to end its registration, or the endpoint is
+    /// dropped while a peer that is stopped was copying, which is told in the log, peers may go on
+    /// using the memory: it stays for good, and `released` is dropped without being called.
     ///
     /// In a child process that was forked off, `released` gets the child's copy at once, and
     /// nothing changes for the parent's memory and its peers. That of an

@@ -52,6 +52,16 @@ pub(crate) struct Held {
     offers: Vec<Box<dyn Offer>>,
 }
 
+impl Held {
+    /// Nobody gets it back: the peer may go on for as long as this process lives. What would be
+    /// called with it is dropped.
+    #[allow(dead_code, reason = "for transports whose peers can map memory")]
+    pub(crate) fn keep_for_good(mut self) {
+        std::mem::forget(self.memory.take());
+        self.offers.clear();
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         while let Some(offer) = self.offers.pop() {
@@ -435,8 +445,13 @@ impl Region {
 
     fn end(&self, registration: Option<Box<dyn EndRegistration>>) {
         if registration.is_some_and(|registration| !registration.end()) {
-            std::mem::forget(lock(&self.memory).take());
+            self.keep_for_good();
         }
+    }
+
+    /// As [`Held::keep_for_good`], when nothing refers to the region any more.
+    pub(crate) fn keep_for_good(&self) {
+        std::mem::forget(lock(&self.memory).take());
     }
 
     fn withdraw_offers(&self) {

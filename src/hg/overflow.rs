@@ -350,6 +350,13 @@ fn vec_of(memory: Memory) -> Vec<u8> {
     memory.into_owner().unwrap_or_default()
 }
 
+/// The network keeps it, see [`LocalMem::revoke`].
+#[cold]
+fn not_given_back(len: u64) -> na::Error {
+    let what = format!("{len} bytes that were fetched do not come back from the network");
+    na::Error::io(what, std::io::ErrorKind::Other)
+}
+
 /// The same while the transport still refers to it.
 #[cold]
 fn into_vec_in_use(memory: LocalMem) -> Result<Vec<u8>, na::Error> {
@@ -370,6 +377,6 @@ fn into_vec_in_use(memory: LocalMem) -> Result<Vec<u8>, na::Error> {
             Ok(bytes)
         }
         // It is dropping the last one in this moment.
-        None => Ok(receiver.recv().map(vec_of).unwrap_or_default()),
+        None => receiver.recv().map(vec_of).map_err(|_| not_given_back(len)),
     }
 }

@@ -181,7 +181,7 @@ impl Offer for Standing {
         let Some(endpoint) = self.endpoint.upgrade() else {
             // Nobody is left to look after it, and giving it back could let a foreign process
             // overwrite whatever comes next.
-            return std::mem::forget(held);
+            return held.keep_for_good();
         };
         lock(&endpoint.kept).push(Kept {
             conn,

@@ -162,8 +162,15 @@ impl SmEndpoint {
                 return;
             }
             if Instant::now() >= deadline {
+                let left = std::mem::take(&mut *kept);
+                drop(kept);
                 tracing::warn!("a peer does not stop copying; its transfer's memory is leaked");
-                std::mem::forget(std::mem::take(&mut *kept));
+                for Kept { memory, held, .. } in left {
+                    memory.iter().for_each(|memory| memory.region().keep_for_good());
+                    // Whoever waits for it is told by that.
+                    drop(memory);
+                    held.into_iter().for_each(Held::keep_for_good);
+                }
                 return;
             }
             drop(kept);

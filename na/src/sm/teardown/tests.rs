@@ -124,3 +124,22 @@ fn a_closed_endpoint_gives_memory_back_once_nobody_copies_it() {
     assert!(!pair.owner.keeps_memory());
     released.try_recv().expect("the next poll gives it back");
 }
+
+#[test]
+fn who_waits_for_memory_that_a_peer_never_lets_go_of_is_told() {
+    let pair = Pair::new();
+    let remote = Memory::from_shared(SharedBuffer::new(LEN, &Default::default()).unwrap());
+    let remote = pair.owner.register(remote, Access::ReadOnly).unwrap();
+    let local = Memory::from_vec(vec![2; LEN]);
+    let local = pair.mover.register_local(local, Access::ReadWrite).unwrap();
+    pair.get(7, &remote, &local);
+    while pair.owner.poll.lock().links.iter().all(|link| link.services.is_empty()) {
+        assert!(poll(&pair.owner).is_empty());
+    }
+    assert!(connection(&pair.to_owner).segment.gate_as_copier().enter());
+    let (sender, released) = mpsc::channel();
+    remote.revoke(move |memory| sender.send(memory).unwrap());
+    let Pair { owner, .. } = pair;
+    drop(owner);
+    assert_eq!(released.recv().err(), Some(mpsc::RecvError), "told, and not given");
+}
