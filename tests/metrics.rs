@@ -414,6 +414,10 @@ fn prometheus_reads_what_happened() {
     // The same as text, without a server.
     let names: Vec<_> = parse(&own.metrics().prometheus()).into_keys().collect();
     assert_eq!(names, after.keys().cloned().collect::<Vec<_>>());
+    // A closed pool has no buffers any more, whoever has a clone.
+    pool.close();
+    let pools = own.metrics().memory.bulk_pools;
+    assert!(pools.is_empty(), "{pools:?}");
     client.finalize_and_wait().unwrap();
     own.finalize_and_wait().unwrap();
     assert_eq!(own.metrics_addr(), None);

@@ -133,6 +133,8 @@ impl Pools {
     pub(crate) fn metrics(&self) -> Vec<crate::BulkPoolMetrics> {
         let pools = self.0.lock().unwrap_or_else(PoisonError::into_inner).held.clone();
         let there = pools.iter().filter_map(|(number, pool)| Some((*number, pool.upgrade()?)));
+        // A closed one is there for those who still have a buffer of it, or a clone.
+        let there = there.filter(|(_, pool)| !pool.iter().all(|class| class.state().closed));
         let classes = |(pool, classes): (u64, Arc<[Class]>)| {
             let stats: Vec<_> = classes.iter().map(Class::stats).collect();
             stats.into_iter().map(move |class| crate::BulkPoolMetrics {
