@@ -218,8 +218,11 @@ impl Instance {
         let mut window = Window::new(buffers);
         let chunks = Chunks { range, bytes: window.chunk_bytes() };
         for (at, len) in chunks {
-            if window.free.is_empty() {
-                window.wait_for_first()?;
+            // Also while others are free: what has failed is told before `f` works in vain.
+            while window.free.is_empty() || window.is_first_over() {
+                if window.wait_for_first()?.is_none() {
+                    break;
+                }
             }
             let Some(buffer) = window.free.last_mut() else { break };
             f(at, &mut buffer.as_mut()[..len])?;
@@ -430,6 +433,11 @@ impl<'a, B: LocalBulk + AsMut<[u8]> + Send + 'static> Window<'a, B> {
         bytes
     }
 
+    /// Whether waiting for the oldest transfer would not wait.
+    fn is_first_over(&self) -> bool {
+        self.flying.front().is_some_and(|(_, _, request)| request.test())
+    }
+
     /// Waits for the oldest transfer; its buffer is the last one that is free then. `None`: there
     /// is none in flight.
     fn wait_for_first(&mut self) -> Result<Option<(u64, usize)>, BulkError> {
@@ -498,6 +506,24 @@ mod tests {
             }
         }
         assert_eq!(buffers.len(), 1);
+        drop(exposed);
+        instance.finalize_and_wait().unwrap();
+    }
+
+    #[test]
+    fn nothing_is_filled_for_an_owner_that_has_refused() {
+        let instance = Instance::builder("na+sm://").start().unwrap();
+        let exposed = instance.expose(vec![7; 1000], Access::ReadOnly).unwrap();
+        let (own, remote) = (instance.self_addr(), exposed.bulk());
+        let buffer = |_| instance.bulk_buffer(100).unwrap();
+        let mut buffers: Vec<_> = (0..8).map(buffer).collect();
+        let mut filled = 0;
+        let pushed = instance.push_chunks(&own, remote, 0..1000, &mut buffers, |_, _| {
+            filled += 1;
+            Ok::<_, BulkError>(())
+        });
+        assert!(matches!(pushed, Err(BulkError::Transfer { .. })), "{pushed:?}");
+        assert_eq!((filled, buffers.len()), (1, 8));
         drop(exposed);
         instance.finalize_and_wait().unwrap();
     }
