@@ -7,11 +7,16 @@
 //! # What a peer that was granted access can do later
 //!
 //! A peer gets a descriptor of the whole buffer: read-only for what it may read, writable for what
-//! it may write. It keeps the mapping until the buffer ends, and a hostile one may use it beyond
-//! the transfers that it was granted (so can whoever may attach to this process, with all of its
-//! memory). Therefore safe code sees the bytes only through
-//! [`as_mut_slice`](SharedBuffer::as_mut_slice), which moves them to fresh memory if some peer
-//! could still write to the old; and only processes of the same user get a descriptor.
+//! it may write. It keeps the mapping until the buffer ends, and one with a fault may use it beyond
+//! the transfers that it was granted. Therefore safe code sees the bytes only through
+//! [`as_mut_slice`](SharedBuffer::as_mut_slice), which moves them to fresh memory if some peer was
+//! given the right to write; and only processes of the same user get a descriptor.
+//!
+//! Against a *hostile* process of the same user none of this helps: through `/proc/self/fd` it can
+//! open a read-only descriptor again, for writing, also where it may not attach to this process.
+//! (The seal against that, `F_SEAL_FUTURE_WRITE`, is for good: the buffer could never be lent for
+//! writing, and its pages not be freed while somebody maps them.) Such a process is trusted, as
+//! everywhere under one user: it can replace this program.
 //!
 //! | state | who |
 //! |---|---|
@@ -84,8 +89,8 @@ impl SharedBuffer {
     }
 
     /// The bytes, to read and change. If a peer was given the right to write, they are first moved
-    /// to fresh memory, where no peer can. So they are in a child process that was forked off: its
-    /// parent has the same pages, which peers may use.
+    /// to fresh memory, of which no peer has a descriptor. So they are in a child process that was
+    /// forked off: its parent has the same pages, which peers may use.
     ///
     /// # Errors
     ///
@@ -109,9 +114,10 @@ impl SharedBuffer {
         // - valid and initialised (zeroes from the kernel at least) for `len` bytes, as long as
         //   `self.block` lives, which the borrow outlasts;
         // - aliasing: the buffer is not registered, since that takes it by value and gives it back
-        //   only when no transfer can touch it; no peer can write, nor a parent process, whose
-        //   pages these may be (checked above); other clones of the block, if any, belong to
-        //   announcements and do not touch the bytes.
+        //   only when no transfer can touch it; no peer was given a descriptor for writing, nor are
+        //   these a parent process's pages (both checked above), nor makes a peer itself one
+        //   (processes of the same user are trusted not to, see the module's text); other clones
+        //   of the block, if any, belong to announcements and do not touch the bytes.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.block.base.as_ptr(), self.block.len) })
     }
 
@@ -277,7 +283,7 @@ impl Block {
         self.fd.as_fd()
     }
 
-    /// A descriptor to hand to a peer that may only read.
+    /// A descriptor to hand to a peer that may only read. It keeps an honest one from writing.
     ///
     /// # Errors
     ///
