@@ -16,7 +16,7 @@ use std::ops::Range;
 use na::{Access, AllocOptions, LocalMem, Memory, RawSegment, SharedBuffer};
 
 use crate::bulk::{LocalBulk, sealed::Registered, take_back};
-use crate::hg::{Bulk, HgError};
+use crate::hg::{Bulk, HgError, MemoryAttr};
 use crate::{BulkError, Instance};
 
 /// What [`Instance::expose`] takes: a `Vec<u8>`, several as one (`Vec<Vec<u8>>`), or a
@@ -228,9 +228,27 @@ impl Instance {
     ///
     /// Counterpart: `margo_bulk_create`.
     pub fn expose<B: Exposable>(&self, data: B, access: Access) -> Result<Exposed<B>, BulkError> {
+        self.expose_attr(data, access, MemoryAttr::default())
+    }
+
+    /// As [`expose`](Self::expose), of memory of that kind and device, which peers are told
+    /// ([`Bulk::attr`]).
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError::Register`], also for a kind that no transport can move: all but host memory.
+    ///
+    /// Counterpart: `margo_bulk_create_attr`.
+    pub fn expose_attr<B: Exposable>(
+        &self,
+        data: B,
+        access: Access,
+        attr: MemoryAttr,
+    ) -> Result<Exposed<B>, BulkError> {
         let memory: Memory = data.into_memory();
         let memory = self.register_memory(memory, access)?;
-        let bulk = self.inner().core.bulk_handle(&memory);
+        let bulk = self.inner().core.bulk_handle_attr(&memory, attr);
+        let bulk = bulk.map_err(BulkError::Register)?;
         Ok(Exposed { bulk, memory, owner: std::marker::PhantomData })
     }
 }

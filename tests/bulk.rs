@@ -4,6 +4,7 @@
 mod common;
 
 use common::{PATIENCE, TRANSPORTS, on_each};
+use margo::hg::{MemoryAttr, MemoryKind};
 use margo::{Access, Bulk, BulkError, Instance, ProviderHandle, Rpc};
 use serde::{Deserialize, Serialize};
 
@@ -123,6 +124,25 @@ fn parts_of_exposed_memory() {
             assert_eq!(pair.client.forward(MOVE, &pair.target(), &order).unwrap(), Ok(len));
         }
         assert!(exposed.release() == pattern(100_000));
+        pair.end();
+    });
+}
+
+#[test]
+fn a_peer_is_told_which_memory_it_is() {
+    const WHERE: Rpc<Bulk, Option<u16>> = Rpc::new("where");
+    on_each(|pair| {
+        let device = |request: &margo::Handle<Bulk, Option<u16>>| {
+            request.args().attr().map(MemoryAttr::device)
+        };
+        pair.service.serve(WHERE).returning(device).unwrap();
+        let near = MemoryAttr::new(MemoryKind::Host, 7).unwrap();
+        let exposed = pair.client.expose_attr(pattern(64), Access::ReadOnly, near).unwrap();
+        assert_eq!(pair.client.forward(WHERE, &pair.target(), exposed.bulk()).unwrap(), Some(7));
+        assert_eq!(exposed.release(), pattern(64));
+        let gpu = MemoryAttr::new(MemoryKind::Cuda, 3).unwrap();
+        let error = pair.client.expose_attr(pattern(64), Access::ReadOnly, gpu).unwrap_err();
+        assert!(error.to_string().contains("Cuda memory of device 3"), "{error}");
         pair.end();
     });
 }
