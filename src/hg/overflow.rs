@@ -213,9 +213,7 @@ impl<T> Core<T> {
         let code = match &error {
             HgError::Wire(error) => ReturnCode::from(error),
             // Canceled to make room for others.
-            HgError::Busy(_) | HgError::Overflows { .. } | HgError::Na(na::Error::Canceled) => {
-                ReturnCode::Again
-            }
+            HgError::Busy(_) | HgError::Overflows { .. } | HgError::Canceled => ReturnCode::Again,
             HgError::Na(na::Error::Io { source, .. }) if source.kind() == OutOfMemory => {
                 ReturnCode::NoMem
             }

@@ -407,9 +407,9 @@ impl Outgoing {
         true
     }
 
-    /// Forgets the data of a put of ours whose memory is its owner's again: afterwards nothing reads
-    /// there. What remains of a frame of which some bytes were sent still follows them, from a
-    /// copy. `false`: all of the data was sent.
+    /// Forgets the data of a put of ours whose memory is its owner's again: afterwards nothing
+    /// reads there. What remains of a frame of which some bytes were sent still follows them, from
+    /// a copy. `false`: all of the data was sent.
     pub(super) fn take_back_put(&mut self, number: u64, harvest: &mut Harvest) -> bool {
         let mut unsent = self.remove_bulk(Kind::PutData, number, harvest);
         let header = Header { kind: Kind::PutData, len: 0, number }.encode();
