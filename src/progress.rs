@@ -361,8 +361,7 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
     let mut patience = Patience::of(inner);
     let mut seat = Seat::take();
     let (mut closing, mut unneeded, mut sent_by_look) = (false, false, false);
-    let mut closed_at = None;
-    let mut rounds = 0u32;
+    let (mut rounds, mut closed_at) = (0u32, None);
     let (monitoring, mut turns) = (&inner.monitoring, Turns::default());
     loop {
         // The network is the parent's; its peers would take what is done here for its doing.
