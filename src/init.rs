@@ -202,10 +202,8 @@ fn start(
     home: &Home,
     (log, monitors): (Log, InitialMonitors),
 ) -> Result<(Instance, Option<Listener>), InitError> {
-    check_network(&resolved)?;
+    check(&resolved)?;
     warn_of_settings(&resolved, &monitors, &log);
-    monitor::files::check(&resolved)?;
-    profile::check(&resolved)?;
     let dump_on_signal = resolved.dump_on_signal.map(DumpOnSignal::register).transpose()?;
     // A port that is taken is found before anything is started.
     let listener = match &resolved.metrics.listen {
@@ -269,6 +267,14 @@ fn start(
     start_progress(&inner)?;
     undo.keep();
     Ok((Instance::new(inner), listener))
+}
+
+/// Refuses what could not be opened, and files that could not be written at the end, before anything
+/// is started.
+fn check(resolved: &Resolved) -> Result<(), InitError> {
+    check_network(resolved)?;
+    monitor::files::check(resolved)?;
+    profile::check(resolved)
 }
 
 /// Says which settings of the document come to nothing, or to something else than in C.
