@@ -312,8 +312,8 @@ fn stacks_beyond_the_bound_are_left_out_and_their_ults_listed() {
             let of = dump.ults.iter().filter(|ult| ult.xstream == xstream);
             of.filter(|ult| is(&ult.stack)).count()
         };
-        let (walked, left_out): (fn(&StackDump) -> bool, fn(&StackDump) -> bool) =
-            (|stack| matches!(stack, StackDump::Frames(_)), |stack| *stack == StackDump::LeftOut);
+        let walked: fn(&StackDump) -> bool = |stack| matches!(stack, StackDump::Frames(_));
+        let left_out: fn(&StackDump) -> bool = |stack| *stack == StackDump::LeftOut;
         assert_eq!(["x0", "x1"].map(|xstream| stacks(xstream, walked)), [10, 3]);
         assert_eq!(["x0", "x1"].map(|xstream| stacks(xstream, left_out)), [40, 0]);
         assert!(dump.to_string().contains("(no stack dump: there are too many)"));
