@@ -169,5 +169,5 @@ fn a_profile_that_cannot_be_written_at_the_end_is_an_error_at_the_start() {
     let own = builder(&nowhere, true).start().unwrap();
     assert_eq!(files(&nowhere), [""; 0].map(PathBuf::from), "nothing is left over");
     end(&own);
-    assert_eq!(files(&nowhere), [path.clone()]);
+    assert_eq!(files(&nowhere), std::slice::from_ref(path));
 }
