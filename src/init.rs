@@ -269,8 +269,8 @@ fn start(
     Ok((Instance::new(inner), listener))
 }
 
-/// Refuses what could not be opened, and files that could not be written at the end, before anything
-/// is started.
+/// Refuses what could not be opened, and files that could not be written at the end, before
+/// anything is started.
 fn check(resolved: &Resolved) -> Result<(), InitError> {
     check_network(resolved)?;
     monitor::files::check(resolved)?;

@@ -196,9 +196,13 @@ fn a_call_given_up_ends_once_and_a_late_response_finds_nobody() {
             pair.until("its response", |origin, _| !origin.responses.is_empty());
             let (token, response) = pair.origin.log.responses.pop().unwrap();
             assert_eq!((token, response.unwrap().payload()), (3, &[42][..]));
-            // The sender of the late response may forget it, also when it was to be fetched.
+            // The sender of the late response may forget it; if it was to be fetched, it hears that
+            // nobody does.
             pair.until("the sender's end", |_, target| {
-                target.responded.iter().any(|(token, result)| *token == 2 && result.is_ok())
+                target.responded.iter().any(|(token, result)| match result {
+                    Ok(()) => *token == 2 && late_bytes == 5,
+                    Err(error) => matches!(error, HgError::GivenUp) && late_bytes == 50_000,
+                })
             });
             pair.target.log.responded.clear();
         }

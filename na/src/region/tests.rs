@@ -1,0 +1,178 @@
+use super::*;
+use std::sync::mpsc;
+
+#[test]
+fn memory_for_own_transfers_has_no_key() {
+    let table = RegionTable::new();
+    let local = table.register_local(Memory::from_vec(vec![1; 8]), Access::ReadWrite).unwrap();
+    assert_eq!((local.key(), table.len()), (NO_KEY, 0));
+    let denied = table.lease(local.key(), 0, 8, false).unwrap_err();
+    assert_eq!(denied, DeniedReason::NoSuchKey);
+    assert!(local.write_at(2, &[7; 3]));
+    let memory = local.reclaim().unwrap();
+    assert_eq!(memory.into_owner::<Vec<u8>>().unwrap(), [1, 1, 7, 7, 7, 1, 1, 1]);
+
+    let local = table.register_local(Memory::from_vec(vec![2; 8]), Access::ReadOnly).unwrap();
+    let (sender, released) = mpsc::channel();
+    let transfer = local.clone();
+    local.revoke(move |memory| sender.send(memory).unwrap());
+    assert!(released.try_recv().is_err(), "a transfer is in flight");
+    drop(transfer);
+    assert_eq!(released.try_recv().unwrap().into_owner::<Vec<u8>>().unwrap(), [2; 8]);
+}
+
+fn table_with(pieces: Vec<Vec<u8>>, access: Access) -> (RegionTable, LocalMem) {
+    let table = RegionTable::new();
+    let memory = table.register(Memory::from_vecs(pieces), access).unwrap();
+    (table, memory)
+}
+
+#[test]
+fn copies_across_segment_borders_and_empty_segments() {
+    let (_table, memory) = table_with(vec![vec![0; 3], vec![], vec![0; 5]], Access::ReadWrite);
+    assert!(memory.write_at(1, &[1, 2, 3, 4]));
+    let mut out = [9; 8];
+    assert!(memory.read_at(0, &mut out));
+    assert_eq!(out, [0, 1, 2, 3, 4, 0, 0, 0]);
+    assert!(!memory.write_at(5, &[0; 4]), "past the end");
+    assert!(!memory.read_at(u64::MAX, &mut out), "wraps");
+    assert!(memory.read_at(8, &mut []), "nothing, at the end");
+}
+
+#[test]
+fn memory_is_reclaimed_unless_something_refers_to_it() {
+    let (table, memory) = table_with(vec![vec![7; 4]], Access::WriteOnly);
+    let bytes = memory.reclaim().unwrap().into_owner::<Vec<Vec<u8>>>().unwrap();
+    assert_eq!((bytes, table.len()), (vec![vec![7; 4]], 0));
+
+    let (table, memory) = table_with(vec![vec![7; 4]], Access::WriteOnly);
+    let lease = table.lease(memory.key(), 0, 4, true).unwrap();
+    let memory = memory.reclaim().unwrap_err();
+    assert!(table.is_empty(), "no other transfer can begin");
+    let (sender, receiver) = mpsc::channel();
+    memory.revoke(move |memory| sender.send(memory).unwrap());
+    assert!(receiver.try_recv().is_err(), "a transfer may be writing it");
+    drop(lease);
+    assert!(receiver.try_recv().is_ok());
+}
+
+#[test]
+fn a_lease_checks_key_access_and_range() {
+    let (table, memory) = table_with(vec![vec![0; 8]], Access::ReadOnly);
+    assert!(table.lease(memory.key(), 0, 8, false).is_ok());
+    let denied = |key, offset, len, write| table.lease(key, offset, len, write).unwrap_err();
+    assert_eq!(denied(memory.key(), 0, 8, true), DeniedReason::Access);
+    assert_eq!(denied(memory.key(), 1, 8, false), DeniedReason::OutOfRange);
+    assert_eq!(denied(memory.key(), u64::MAX, 2, false), DeniedReason::OutOfRange);
+    assert_eq!(denied(memory.key() ^ 1, 0, 1, false), DeniedReason::NoSuchKey);
+}
+
+#[test]
+fn a_vector_goes_back_after_the_last_transfer() {
+    use std::sync::Mutex;
+    static BACK: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+    let table = RegionTable::new();
+    let memory = Memory::from_vec_with(vec![7; 4], |bytes| BACK.lock().unwrap().push(bytes));
+    let memory = table.register(memory, Access::ReadOnly).unwrap();
+    let lease = table.lease(memory.key(), 0, 4, false).unwrap();
+    drop(memory);
+    assert!(BACK.lock().unwrap().is_empty(), "a transfer may be reading it");
+    let mut bytes = [0; 4];
+    assert!(lease.read_at(0, &mut bytes) && bytes == [7; 4]);
+    drop(lease);
+    assert_eq!(*BACK.lock().unwrap(), [vec![7; 4]]);
+}
+
+#[test]
+fn memory_comes_back_when_the_last_transfer_ends() {
+    let (table, memory) = table_with(vec![vec![7; 4]], Access::ReadOnly);
+    let key = memory.key();
+    let lease = table.lease(key, 0, 4, false).unwrap();
+    let (sender, receiver) = mpsc::channel();
+    memory.revoke(move |memory| sender.send(memory).unwrap());
+    assert_eq!(table.lease(key, 0, 4, false).unwrap_err(), DeniedReason::NoSuchKey);
+    assert!(receiver.try_recv().is_err(), "a transfer still uses it");
+    drop(lease);
+    let memory = receiver.try_recv().unwrap();
+    assert_eq!(memory.into_owner::<Vec<Vec<u8>>>().unwrap(), vec![vec![7; 4]]);
+    assert!(table.is_empty());
+}
+
+#[test]
+fn a_registration_ends_with_the_key_and_before_the_memory_is_given_back() {
+    struct Note(mpsc::Sender<&'static str>);
+    impl EndRegistration for Note {
+        fn end(self: Box<Self>) -> bool {
+            self.0.send("registration").unwrap();
+            true
+        }
+    }
+    for way in ["revoke", "reclaim", "drop"] {
+        let (table, memory) = table_with(vec![vec![7; 4]], Access::ReadOnly);
+        let (sender, events) = mpsc::channel();
+        memory.region().hold_registration(Box::new(Note(sender.clone())));
+        match way {
+            "revoke" => memory.revoke(move |_| sender.send("memory").unwrap()),
+            "reclaim" => {
+                memory.reclaim().unwrap();
+                sender.send("memory").unwrap();
+            }
+            _ => {
+                drop(memory);
+                sender.send("memory").unwrap();
+            }
+        }
+        assert_eq!(events.try_iter().collect::<Vec<_>>(), ["registration", "memory"], "{way}");
+        assert!(table.is_empty());
+    }
+    let (_table, memory) = table_with(vec![vec![7; 4]], Access::ReadOnly);
+    let (sender, events) = mpsc::channel();
+    let other = memory.clone();
+    memory.revoke(drop);
+    other.region().hold_registration(Box::new(Note(sender)));
+    assert_eq!(events.try_recv(), Ok("registration"), "it came too late to be held");
+}
+
+#[test]
+fn memory_whose_registration_does_not_end_is_not_given_back() {
+    struct Stuck;
+    impl EndRegistration for Stuck {
+        fn end(self: Box<Self>) -> bool {
+            false
+        }
+    }
+    /// An owner that says when it is gone.
+    struct Owner(mpsc::Sender<&'static str>);
+    impl Drop for Owner {
+        fn drop(&mut self) {
+            self.0.send("freed").unwrap();
+        }
+    }
+    for way in ["revoke", "reclaim", "drop"] {
+        let (sender, events) = mpsc::channel();
+        // SAFETY: there is no memory.
+        let memory = unsafe { Memory::from_raw(vec![], Owner(sender.clone())) };
+        let table = RegionTable::new();
+        let memory = table.register(memory, Access::ReadOnly).unwrap();
+        memory.region().hold_registration(Box::new(Stuck));
+        let released = move |_| sender.send("given back").unwrap();
+        match way {
+            "revoke" => memory.revoke(released),
+            "reclaim" => memory.reclaim().unwrap_err().revoke(released),
+            _ => drop(memory),
+        }
+        assert_eq!(events.try_iter().next(), None, "{way}");
+        assert!(table.is_empty());
+    }
+}
+
+#[test]
+fn a_description_survives_the_wire_and_garbage_does_not() {
+    let (_table, memory) = table_with(vec![vec![0; 8]], Access::WriteOnly);
+    let description = memory.region().describe();
+    assert_eq!(RemoteMem::from_bytes(&description.to_bytes()), Some(description.clone()));
+    let mut bytes = description.to_bytes();
+    bytes[16] = 0;
+    assert_eq!(RemoteMem::from_bytes(&bytes), None);
+    assert_eq!(RemoteMem::from_bytes(&bytes[..23]), None);
+}
