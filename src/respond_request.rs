@@ -42,7 +42,7 @@ use crate::{Addr, Canceler, Handle, Instance, RespondError};
 ///     let list = vec![7; 1 << 20];
 ///     let Ok(answer) = handle.irespond(&list) else { return };
 ///     // … something else, and then:
-///     # let answer_ends = move |end| sender.send(end).unwrap_or_default();
+///     # let answer_ends = |end| sender.send(end).unwrap_or_default();
 ///     answer_ends(answer.wait());
 /// })?;
 /// # let target = ProviderHandle::from(service.self_addr());

@@ -69,7 +69,7 @@ impl SmEndpoint {
         let last_open = was_up && !links.iter().any(TxLink::is_open);
         drop(links);
         memory.append(&mut link.services.fail_all(&link.conn, &mut state.out));
-        if !memory.is_empty() {
+        if !(memory.is_empty() && completions.is_empty()) {
             let (conn, ends) = (link.conn.clone(), completions);
             lock(&self.kept).push(Kept { conn, memory, held: None, ends });
         }
