@@ -63,10 +63,9 @@ impl Answer {
 
     /// Sees to it that it ends at `due`, whether or not anybody waits.
     pub(crate) fn set_alarm(self: &Arc<Self>, instance: &Instance, op: OpRef, due: Instant) {
-        // Not a count of the instance, which ends its answers before it ends.
-        let (answer, inner) = (Arc::downgrade(self), Arc::downgrade(instance.inner()));
         self.alarm.set(instance, due, || {
-            let (answer, inner) = (answer.clone(), inner.clone());
+            // Not a count of the instance, which ends its answers before it ends.
+            let (answer, inner) = (Arc::downgrade(self), Arc::downgrade(instance.inner()));
             move || {
                 if let Some((answer, inner)) = answer.upgrade().zip(inner.upgrade()) {
                     answer.give_up(&inner, op, GaveUp::TimedOut);

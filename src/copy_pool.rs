@@ -191,7 +191,7 @@ mod tests {
         // SAFETY: only the lifetime changes; `copy` outlives the job.
         let part = unsafe { std::mem::transmute::<Part<'_>, Part<'static>>(part) };
         let job = Job { claims: Claims::new(3), part, process: Process::current() };
-        let of_child = crate::forked::in_child(|| {
+        let of_child = na::conformance::in_forked_child(&mut || {
             job.help();
             if copied.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(1) }
         });

@@ -4,6 +4,8 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
+use na::conformance::in_forked_child;
+
 use crate::hg::HgError;
 use crate::{
     Access, BulkError, BulkPoolError, BulkPoolSpec, CancelReason, ElasticityError, ForwardError,
@@ -15,28 +17,6 @@ const OTHER: Rpc<(), ()> = Rpc::new("other");
 
 /// Far beyond what a loaded machine needs; only a hang reaches it.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Runs `body` in a child process that is forked off; its exit status.
-pub(crate) fn in_child(body: impl FnOnce() -> Result<(), i32>) -> i32 {
-    /// Seconds after which a child that hangs is ended.
-    const SECONDS: u32 = 30;
-    // SAFETY: the child uses only what goes on without other threads, and ends by `_exit`, or by a
-    // signal if it hangs.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        // SAFETY: no handler is set; the default ends the process.
-        unsafe { libc::alarm(SECONDS) };
-        let code = body().err().unwrap_or(0);
-        // SAFETY: ends the child at once.
-        unsafe { libc::_exit(code) };
-    }
-    let mut status = -1;
-    // SAFETY: a child of ours that nobody else waits for; the pointer is to a live variable.
-    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-    assert!(child > 0 && waited == child, "cannot fork");
-    assert!(libc::WIFEXITED(status), "the child hangs");
-    libc::WEXITSTATUS(status)
-}
 
 fn check(holds: bool, code: i32) -> Result<(), i32> {
     if holds { Ok(()) } else { Err(code) }
@@ -128,7 +108,7 @@ fn in_a_child_nothing_waits_for_locks_that_are_held() {
         inner.core.while_locked(|| {
             inner_of_client.core.while_locked(|| {
                 pool.while_locked(|| {
-                    in_child(|| {
+                    in_forked_child(&mut || {
                         use_layout(&service)?;
                         use_request(handle.take().ok_or(30)?)?;
                         use_network(&service, &own)?;

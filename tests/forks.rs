@@ -22,12 +22,13 @@ use margo::{
     FinalizeError, ForwardError, Handle, Instance, ProfileError, ProviderHandle, ProviderId,
     RegisterError, Request, RespondError, RespondRequest, Rpc, TimerError,
 };
+use na::conformance::in_forked_child;
 
 const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
 const END: Rpc<(), ()> = Rpc::new("end");
 
 /// What a child process that was forked off may expect: errors, and no hang.
-fn in_forked_child(
+fn use_all(
     own: Instance,
     timer: margo::Timer,
     target: &ProviderHandle,
@@ -105,7 +106,7 @@ fn a_forked_child_gets_errors_and_the_parent_process_goes_on() {
     // by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let code = in_forked_child(own, timer, &target, memory).err().unwrap_or(0);
+        let code = use_all(own, timer, &target, memory).err().unwrap_or(0);
         // SAFETY: ends the child at once.
         unsafe { libc::_exit(code) };
     }
@@ -117,7 +118,7 @@ fn a_forked_child_gets_errors_and_the_parent_process_goes_on() {
         assert_eq!(waited, child);
         status
     });
-    assert_eq!(libc::WEXITSTATUS(status), 0, "the step of `in_forked_child` that failed");
+    assert_eq!(libc::WEXITSTATUS(status), 0, "the step of `use_all` that failed");
     assert!(libc::WIFEXITED(status));
     // Nothing of the parent's has suffered.
     assert_eq!(own.forward(SUM, &target, &(20, 1)).unwrap(), 21);
@@ -151,19 +152,8 @@ fn a_child_that_a_handler_forks_off_leaves_the_network_alone() {
         let service = Instance::builder(transport).start().unwrap();
         service.serve(SUM).function(|(a, b)| a + b).unwrap();
         let fork = |request: margo::Handle<(), i32>| {
-            // SAFETY: the child uses only what goes on without other threads, and ends by `_exit`.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
-                let code = in_child_of_a_handler(&request);
-                // SAFETY: ends the child at once.
-                unsafe { libc::_exit(code) };
-            }
-            let mut status = -1;
-            // SAFETY: a child of ours that nobody else waits for; the pointer is to a live
-            // variable.
-            let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-            assert!(child > 0 && waited == child, "cannot fork");
-            let _ = request.respond(&libc::WEXITSTATUS(status));
+            let code = in_forked_child(&mut || Err(in_child_of_a_handler(&request)));
+            let _ = request.respond(&code);
         };
         service.register(FORK, fork).unwrap();
         let client = Instance::builder(transport).listen(false).start().unwrap();
@@ -185,30 +175,6 @@ fn a_child_that_a_handler_forks_off_leaves_the_network_alone() {
         client.finalize_and_wait().unwrap();
         service.finalize_and_wait().unwrap();
     }
-}
-
-/// Seconds after which a child that hangs is ended.
-const CHILD_SECONDS: u32 = 30;
-
-/// Runs `body` in a child process that is forked off, and waits for its end; its exit status: the
-/// error of `body`, or 0.
-fn in_child(body: &mut dyn FnMut() -> Result<(), i32>) -> i32 {
-    // SAFETY: the child uses only what goes on without other threads, and ends by `_exit`, or by a
-    // signal if it hangs.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        // SAFETY: no handler is set; the default ends the process.
-        unsafe { libc::alarm(CHILD_SECONDS) };
-        let code = body().err().unwrap_or(0);
-        // SAFETY: ends the child at once.
-        unsafe { libc::_exit(code) };
-    }
-    let mut status = -1;
-    // SAFETY: a child of ours that nobody else waits for; the pointer is to a live variable.
-    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-    assert!(child > 0 && waited == child, "cannot fork");
-    assert!(libc::WIFEXITED(status), "the child hangs");
-    libc::WEXITSTATUS(status)
 }
 
 fn check(holds: bool, code: i32) -> Result<(), i32> {
@@ -257,10 +223,14 @@ fn a_forked_child_does_not_wait_for_calls_of_its_parent() {
         };
         let mut requests: Vec<_> = (0..10).map(|n| start(n % 2 == 0)).collect();
         held.begun(requests.len());
-        assert_eq!(in_child(&mut || wait_for_calls(&mut requests)), 0, "the step that failed");
+        assert_eq!(
+            in_forked_child(&mut || wait_for_calls(&mut requests)),
+            0,
+            "the step that failed"
+        );
         let keeps = pair.client.iforward(KEEP, &target, &()).unwrap();
         let (token, handle) = kept.recv_timeout(PATIENCE).unwrap();
-        let told = in_child(&mut || {
+        let told = in_forked_child(&mut || {
             check(token.reason() == Some(CancelReason::Forked) && token.is_canceled(), 40)?;
             check(token.wait() == CancelReason::Forked, 41)?;
             check(token.wait_timeout(PATIENCE) == Some(CancelReason::Forked), 42)?;
@@ -337,7 +307,7 @@ fn a_forked_child_has_its_copy_of_lent_memory_at_once() {
         let mut lent = Some(owner.expose(vec![Pulling::BYTE; LONG], Access::ReadOnly).unwrap());
         let pulling = Pulling::begin(&owner, lent.as_ref().unwrap().bulk());
         let mut released = || lent.take().map(Exposed::release).ok_or(60);
-        let of_child = in_child(&mut || {
+        let of_child = in_forked_child(&mut || {
             let bytes = released()?;
             check(bytes.len() == LONG && bytes.iter().all(|byte| *byte == Pulling::BYTE), 61)
         });
@@ -353,6 +323,8 @@ fn a_forked_child_has_its_copy_of_lent_memory_at_once() {
 
 #[test]
 fn a_scope_ends_at_once_in_a_child_that_was_forked_off_in_it() {
+    /// Seconds after which a child that hangs is ended.
+    const CHILD_SECONDS: u32 = 30;
     for json in OWNERS {
         let owner = margo::init(json).unwrap();
         let (parent, data) = (std::process::id(), vec![Pulling::BYTE; LONG]);
@@ -432,7 +404,11 @@ fn a_forked_child_does_not_wait_for_answers_of_its_parent() {
             let start = |handle: &Handle<(), Vec<u8>>| handle.irespond(&pattern(100_000, 1));
             let mut answers: Vec<_> = handles.iter().map(|it| start(it).unwrap()).collect();
             assert!(!answers.iter().any(RespondRequest::test), "nobody fetches them");
-            assert_eq!(in_child(&mut || wait_for_answers(&mut answers)), 0, "the step that failed");
+            assert_eq!(
+                in_forked_child(&mut || wait_for_answers(&mut answers)),
+                0,
+                "the step that failed"
+            );
             let _ = go.set(());
             holds.join().unwrap();
             for answer in answers {
@@ -470,7 +446,11 @@ fn a_forked_child_does_not_wait_for_transfers_of_its_parent() {
             mover.ipull(&addr, &bulk, 0, buffer, 0..LONG)
         };
         let mut requests = vec![start(), start(), start()];
-        assert_eq!(in_child(&mut || wait_for_transfers(&mut requests)), 0, "the step that failed");
+        assert_eq!(
+            in_forked_child(&mut || wait_for_transfers(&mut requests)),
+            0,
+            "the step that failed"
+        );
         let started = Instant::now();
         while !requests.iter().all(BulkRequest::test) {
             owner.turn();

@@ -36,6 +36,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::forked::in_forked_child;
 pub use crate::random::Random;
 use crate::{Endpoint, OpenOptions};
 
@@ -44,6 +45,7 @@ mod bulk_refused;
 mod cancel;
 mod crowd;
 mod flow;
+mod forked;
 mod leftovers;
 mod lifecycle;
 mod messages;

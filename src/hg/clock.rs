@@ -24,17 +24,15 @@
 //! periods become the base; then less of their wait counts, as of an origin that was not known.
 //!
 //! An origin that lies about its clock spoils its own deadlines and no others. What is remembered
-//! of one are some dozen bytes, of at most [`ORIGINS_MAX`]; who is forgotten is new.
+//! of one are some dozen bytes, of at most [`ORIGINS_MAX`] in each context; who is forgotten is
+//! new.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use na::Addr;
-
-use super::buffers::lock;
 
 /// The inverse of a rate, 500 ppm: so much at most does Linux correct the frequency of its clock
 /// by. Crystals are off by a tenth of it.
@@ -43,7 +41,7 @@ const DRIFT: u64 = 2000;
 /// Of a base the shortest memory, and half of the longest. LEDBAT's.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Origins that are remembered.
+/// Origins that a context remembers.
 const ORIGINS_MAX: usize = 4096;
 
 /// When a request was sent, by the clock of its sender.
@@ -55,18 +53,16 @@ pub struct Stamp {
     pub nanos: u64,
 }
 
-/// The clock of a core, and what it knows of those of its origins. Of all its contexts.
+/// The clock of a core, of all its contexts.
 #[derive(Debug)]
 pub(super) struct Clock {
     began: Instant,
     name: AtomicU32,
-    origins: Mutex<Origins>,
 }
 
 impl Clock {
     pub(super) fn new() -> Self {
-        let began = Instant::now();
-        Self { began, name: AtomicU32::new(random()), origins: Mutex::default() }
+        Self { began: Instant::now(), name: AtomicU32::new(random()) }
     }
 
     /// What a request says that is sent now.
@@ -80,14 +76,8 @@ impl Clock {
         self.name.store(random(), Ordering::Relaxed);
     }
 
-    /// How long a request of `origin` that arrives now has waited beyond what it takes them at
-    /// least.
-    pub(super) fn waited(&self, origin: &Addr, sent: Stamp, now: Instant) -> Duration {
-        let origin = (origin.endpoint_id(), origin.peer_id());
-        lock(&self.origins).waited(origin, sent, self.nanos(now))
-    }
-
-    fn nanos(&self, now: Instant) -> u64 {
+    /// That time by this clock.
+    pub(super) fn nanos(&self, now: Instant) -> u64 {
         u64::try_from(now.saturating_duration_since(self.began).as_nanos()).unwrap_or(u64::MAX)
     }
 }
@@ -100,16 +90,24 @@ fn random() -> u32 {
 /// An address without what it keeps alive: of an endpoint, and within it.
 type Name = (u64, u64);
 
-/// Those that were heard of lately. When `recent` is full it becomes `before`, and who is heard of
-/// again moves back; so who is quietest is forgotten, and nobody is looked for.
+/// See [`Origins::waited`].
+pub(super) fn name_of(origin: &Addr) -> Name {
+    (origin.endpoint_id(), origin.peer_id())
+}
+
+/// What a context knows of the clocks of those that were heard of lately. When `recent` is full it
+/// becomes `before`, and who is heard of again moves back; so who is quietest is forgotten, and
+/// nobody is looked for.
 #[derive(Debug, Default)]
-struct Origins {
+pub(super) struct Origins {
     recent: HashMap<Name, Origin>,
     before: HashMap<Name, Origin>,
 }
 
 impl Origins {
-    fn waited(&mut self, name: Name, sent: Stamp, now: u64) -> Duration {
+    /// How long a request of that origin has waited that arrives `now`, beyond what it takes them
+    /// at least.
+    pub(super) fn waited(&mut self, name: Name, sent: Stamp, now: u64) -> Duration {
         if let Some(origin) = self.recent.get_mut(&name) {
             return origin.waited(sent, now);
         }

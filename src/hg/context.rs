@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use na::{Addr, Arrival, Completion, MsgBuf, Tag};
 
 use super::buffers::{Payload, lock};
-use super::clock::Clock;
+use super::clock;
 use super::core::{Core, Op};
 use super::handle::RequestParts;
 use super::header::RequestHeader;
@@ -99,20 +99,6 @@ pub(super) struct Beside {
     /// When the origin gives up.
     pub(super) deadline: Option<Instant>,
     pub(super) trace: Option<TraceParent>,
-}
-
-impl Beside {
-    /// What `origin` has said in a message that has just come.
-    fn new(clock: &Clock, origin: &Addr, extension: &Extension) -> Option<Box<Self>> {
-        let Extension { remaining, sent, trace, .. } = *extension;
-        let deadline = remaining.and_then(|left| {
-            let now = Instant::now();
-            let waited = sent.map_or(Duration::ZERO, |sent| clock.waited(origin, sent, now));
-            // A time beyond what the clock can count is none.
-            now.checked_add(left.saturating_sub(waited))
-        });
-        (deadline.is_some() || trace.is_some()).then(|| Box::new(Self { deadline, trace }))
-    }
 }
 
 impl Incoming {
@@ -454,6 +440,21 @@ impl<T> Core<T> {
         }
     }
 
+    /// What `origin` has said in a message that has just come.
+    fn beside(&self, origin: &Addr, extension: &Extension) -> Option<Box<Beside>> {
+        let Extension { remaining, sent, trace, .. } = *extension;
+        let deadline = remaining.and_then(|left| {
+            let now = Instant::now();
+            let waited = sent.map_or(Duration::ZERO, |sent| {
+                let now = self.class.clock.nanos(now);
+                self.state().origins.waited(clock::name_of(origin), sent, now)
+            });
+            // A time beyond what the clock can count is none.
+            now.checked_add(left.saturating_sub(waited))
+        });
+        (deadline.is_some() || trace.is_some()).then(|| Box::new(Beside { deadline, trace }))
+    }
+
     /// As [`on_request`](Self::on_request), whatever the request is.
     #[inline(never)]
     fn on_other_request(&self, buf: MsgBuf, from: Addr, tag: Tag) -> Option<Event<T>> {
@@ -467,7 +468,7 @@ impl<T> Core<T> {
                 Some(self.on_notice(from, tag, &extension))
             }
             Ok((header, extension, Body::Inline(_))) => {
-                let beside = Beside::new(&self.class.clock, &from, &extension);
+                let beside = self.beside(&from, &extension);
                 let incoming = Incoming { beside, ..Incoming::here(header, from, tag, buf) };
                 Some(Event::Request(incoming))
             }
@@ -475,7 +476,7 @@ impl<T> Core<T> {
                 self.count_arrival();
                 self.state().hot.rpc_req_recv += 1;
                 self.counts.req_extra.bump();
-                let beside = Beside::new(&self.class.clock, &from, &extension);
+                let beside = self.beside(&from, &extension);
                 let started = self.fetch_request(header, &from, tag, &desc, beside);
                 self.buffers.put(buf);
                 started.unwrap_or_else(|(error, code)| {

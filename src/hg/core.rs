@@ -54,6 +54,7 @@ use na::lock::{BiasedGuard, BiasedLock};
 use na::{Addr, Completion, Endpoint, LargeBuffers, Limits, LocalMem};
 
 use super::buffers::{Buffers, lock};
+use super::clock::Origins;
 use super::context::Event;
 use super::contexts::{Bell, Class};
 use super::counters::{Counters, Counts, HotCounts, InHand};
@@ -105,6 +106,8 @@ pub(super) struct State<T> {
     pub(super) seen: Seen,
     /// By the operation that ends with them.
     pub(super) watched: HashMap<OpRef, Addr>,
+    /// Of requests that come in here.
+    pub(super) origins: Origins,
 }
 
 impl<T> State<T> {
@@ -120,6 +123,7 @@ impl<T> State<T> {
             hot: HotCounts::default(),
             seen: Seen::default(),
             watched: HashMap::new(),
+            origins: Origins::default(),
         }
     }
 

@@ -1,29 +1,8 @@
 //! Regions in a child process that was forked off.
 
 use super::*;
+use crate::conformance::in_forked_child;
 use crate::sync::atomic::AtomicU32;
-
-/// Runs `body` in a child process that is forked off; its exit status.
-fn in_child(body: impl FnOnce() -> Result<(), i32>) -> i32 {
-    /// Seconds after which a child that hangs is ended.
-    const SECONDS: u32 = 30;
-    // SAFETY: the child uses only what goes on without other threads, and ends by `_exit`, or by a
-    // signal if it hangs.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        // SAFETY: no handler is set; the default ends the process.
-        unsafe { libc::alarm(SECONDS) };
-        let code = body().err().unwrap_or(0);
-        // SAFETY: ends the child at once.
-        unsafe { libc::_exit(code) };
-    }
-    let mut status = -1;
-    // SAFETY: a child of ours that nobody else waits for; the pointer is to a live variable.
-    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-    assert!(child > 0 && waited == child, "cannot fork");
-    assert!(libc::WIFEXITED(status), "the child hangs");
-    libc::WEXITSTATUS(status)
-}
 
 fn check(holds: bool, code: i32) -> Result<(), i32> {
     if holds { Ok(()) } else { Err(code) }
@@ -84,7 +63,7 @@ fn a_child_has_its_copy_at_once_and_its_parent_and_peers_notice_nothing() {
     let mut of_child = Some((memory.clone(), table.clone()));
     // Whoever held it at the fork is not there to let go of it.
     let held = table.table.lock();
-    let code = in_child(|| {
+    let code = in_forked_child(&mut || {
         let (memory, _table) = of_child.take().ok_or(1)?;
         let (sender, released) = std::sync::mpsc::channel();
         memory.revoke(move |memory| _ = sender.send(memory));
@@ -110,7 +89,7 @@ fn what_a_child_drops_stays_registered() {
     let (memory, transfer, told) = in_use(&table);
     let mut all = Some((memory, transfer));
     let held = table.table.lock();
-    let code = in_child(|| {
+    let code = in_forked_child(&mut || {
         drop(all.take());
         check(told.read() == (0, 0), 1)?;
         check(Arc::strong_count(&told) == 3, 2)

@@ -4,6 +4,7 @@
 use std::sync::mpsc;
 
 use super::*;
+use crate::conformance::PATIENCE;
 use crate::sm::open::open;
 use crate::sm::peer::Peer;
 use crate::{Access, Addr, Endpoint, Memory, OpId, OpenOptions, SharedBuffer, Tag, Transfer, Uri};
@@ -25,7 +26,9 @@ fn poll(endpoint: &SmEndpoint) -> Vec<Completion> {
 fn greet(one: &SmEndpoint, to: &Addr, other: &SmEndpoint) -> Addr {
     other.recv_unexpected(OpId(1), other.alloc_msg()).unwrap();
     one.send_unexpected(OpId(2), to, Tag(0), one.alloc_msg()).unwrap();
+    let deadline = Instant::now() + PATIENCE;
     loop {
+        assert!(Instant::now() < deadline, "no message");
         poll(one);
         for completion in poll(other) {
             if let Completion::Recv { result, .. } = completion {
@@ -54,6 +57,22 @@ impl Pair {
         let to_owner = mover.lookup(owner.self_addr().uri()).unwrap();
         let to_mover = greet(&mover, &to_owner, &owner);
         Self { owner, mover, to_owner, to_mover }
+    }
+
+    /// Memory of the owner's, and of the mover's for a transfer from there, whom the owner lets
+    /// copy.
+    fn granted(&self) -> (LocalMem, LocalMem) {
+        let remote = Memory::from_shared(SharedBuffer::new(LEN, &Default::default()).unwrap());
+        let remote = self.owner.register(remote, Access::ReadOnly).unwrap();
+        let local = Memory::from_vec(vec![2; LEN]);
+        let local = self.mover.register_local(local, Access::ReadWrite).unwrap();
+        self.get(7, &remote, &local);
+        let deadline = Instant::now() + PATIENCE;
+        while self.owner.poll.lock().links.iter().all(|link| link.services.is_empty()) {
+            assert!(Instant::now() < deadline, "it is not asked");
+            assert!(poll(&self.owner).is_empty());
+        }
+        (remote, local)
     }
 
     fn get(&self, op: u64, remote: &LocalMem, local: &LocalMem) {
@@ -101,15 +120,7 @@ fn a_transfer_ends_when_its_memory_is_not_copied_any_more() {
 #[test]
 fn a_closed_endpoint_gives_memory_back_once_nobody_copies_it() {
     let pair = Pair::new();
-    let remote = Memory::from_shared(SharedBuffer::new(LEN, &Default::default()).unwrap());
-    let remote = pair.owner.register(remote, Access::ReadOnly).unwrap();
-    let local = Memory::from_vec(vec![2; LEN]);
-    let local = pair.mover.register_local(local, Access::ReadWrite).unwrap();
-    pair.get(7, &remote, &local);
-    // Its owner lets the mover copy, who does.
-    while pair.owner.poll.lock().links.iter().all(|link| link.services.is_empty()) {
-        assert!(poll(&pair.owner).is_empty());
-    }
+    let (remote, _local) = pair.granted();
     let conn = connection(&pair.to_owner);
     assert!(conn.segment.gate_as_copier().enter());
     let (sender, released) = mpsc::channel();
@@ -128,14 +139,7 @@ fn a_closed_endpoint_gives_memory_back_once_nobody_copies_it() {
 #[test]
 fn who_waits_for_memory_that_a_peer_never_lets_go_of_is_told() {
     let pair = Pair::new();
-    let remote = Memory::from_shared(SharedBuffer::new(LEN, &Default::default()).unwrap());
-    let remote = pair.owner.register(remote, Access::ReadOnly).unwrap();
-    let local = Memory::from_vec(vec![2; LEN]);
-    let local = pair.mover.register_local(local, Access::ReadWrite).unwrap();
-    pair.get(7, &remote, &local);
-    while pair.owner.poll.lock().links.iter().all(|link| link.services.is_empty()) {
-        assert!(poll(&pair.owner).is_empty());
-    }
+    let (remote, _local) = pair.granted();
     assert!(connection(&pair.to_owner).segment.gate_as_copier().enter());
     let (sender, released) = mpsc::channel();
     remote.revoke(move |memory| sender.send(memory).unwrap());
