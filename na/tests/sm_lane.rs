@@ -6,7 +6,7 @@ mod sm_support;
 
 use std::os::fd::AsFd;
 
-use na::{Access, Error, LocalMem, Transfer};
+use na::{Access, AllocOptions, Error, LocalMem, Memory, Transfer};
 use sm_support::*;
 
 const PUT: u8 = 4;
@@ -61,6 +61,30 @@ fn transfers_of_all_lengths_go_around_the_lane() {
             assert!(contents(sink, offset, len) == sent, "round {round}: {len} bytes, put {put}");
         }
     }
+}
+
+/// Who opens a lane may have to say first that a block exists no more.
+#[test]
+fn a_lane_is_opened_behind_the_end_of_a_block() {
+    const LEN: usize = 1 << 20;
+    let (mut owner, mut requester) = (with_attach(false, true), with_attach(false, false));
+    let to_owner = connected(&mut requester, &mut owner);
+    let local = registered(&requester, LEN, Access::ReadWrite);
+    let mut get = |owner: &mut Node, theirs: &LocalMem| {
+        let described = owner.endpoint.mem_to_bytes(theirs);
+        let remote = requester.endpoint.mem_from_bytes(&described).unwrap();
+        let op = requester.start(false, &to_owner, whole(&local, &remote));
+        requester.transferred(op, owner).unwrap();
+    };
+    // It is granted: the owner announces the block.
+    let memory = Memory::alloc(2 * SLOT, &AllocOptions::default()).unwrap();
+    let shared = owner.endpoint.register(memory, Access::ReadOnly).unwrap();
+    get(&mut owner, &shared);
+    drop(shared.reclaim().unwrap());
+    let theirs = registered(&owner, LEN, Access::ReadOnly);
+    assert!(theirs.write_at(0, &pattern(LEN, 1)));
+    get(&mut owner, &theirs);
+    assert!(contents(&local, 0, LEN) == pattern(LEN, 1));
 }
 
 /// A peer that puts `len` bytes into memory of `node`, and was asked for them.

@@ -343,7 +343,16 @@ impl TxLink {
     /// Makes sure that the peer can map the block of `memory`. `None`: it cannot, or there is none.
     pub(super) fn announce(&mut self, memory: &LocalMem, write: bool) -> Option<u64> {
         let Self { conn, announced, control, .. } = self;
-        announce(conn, announced, control, memory, write)
+        let block = announce(conn, announced, control, memory, write);
+        self.look_for_forgotten();
+        block
+    }
+
+    /// Who announces a block finds which ones exist no more. No data goes before that is said.
+    fn look_for_forgotten(&self) {
+        if !self.control.is_empty() {
+            self.conn.set_backlog(true);
+        }
     }
 
     /// The peer is there and takes messages of `limit` bytes.
@@ -596,6 +605,7 @@ impl TxLink {
         let Self { conn, producer, lane, announced, control, .. } = self;
         let mut source = Source { conn, producer, lane, announced, control };
         let sent = source.send_chunk((false, measure), part, memory, span);
+        self.look_for_forgotten();
         sent.unwrap_or_else(|violation| {
             self.conn.set_fault(violation);
             None
