@@ -43,7 +43,7 @@ pub(super) const PACKET_BYTES_MAX: usize = FIXED + TEXT_BYTES_MAX;
 
 /// First bytes of every packet.
 const MAGIC: [u8; 4] = *b"MRGO";
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 const FIXED: usize = 48;
 pub(super) const TEXT_BYTES_MAX: usize = 256;
 const FLAG_LISTENS: u32 = 1;

@@ -243,7 +243,8 @@ pub(super) enum Control {
     Pull { part: u64, measure: bool },
     Cancel { part: u64 },
     Grant { part: u64, block: u64, offset: u64 },
-    Finished { part: u64, copied: bool },
+    Finished { part: u64, copied: bool, nanos: u64 },
+    Share { part: u64, addr: u64, len: u64 },
     Forget { block: u64 },
     Offer { key: u64, block: u64, place: u64 },
     OfferPlain { key: u64, place: u64, addr: u64, len: u64 },
@@ -253,6 +254,11 @@ pub(super) enum Control {
 }
 
 impl Control {
+    /// We cannot copy ourselves.
+    pub(super) fn cannot(part: u64) -> Self {
+        Self::Finished { part, copied: false, nanos: 0 }
+    }
+
     /// Writes the record. `false`: there is no room.
     pub(super) fn write(self, producer: &mut Producer<MappedRing>) -> Result<bool, Violation> {
         let (kind, words, count): (u8, [u64; CONTROL_WORDS], usize) = match self {
@@ -260,9 +266,10 @@ impl Control {
             Self::Pull { part, measure } => (record::PULL, [part, measure.into(), 0, 0], 2),
             Self::Cancel { part } => (record::CANCEL, [part, 0, 0, 0], 1),
             Self::Grant { part, block, offset } => (record::GRANT, [part, block, offset, 0], 3),
-            Self::Finished { part, copied } => {
-                (record::FINISHED, [part, u64::from(!copied), 0, 0], 2)
+            Self::Finished { part, copied, nanos } => {
+                (record::FINISHED, [part, u64::from(!copied), nanos, 0], 3)
             }
+            Self::Share { part, addr, len } => (record::SHARE, [part, addr, len, 0], 3),
             Self::Forget { block } => (record::FORGET, [block, 0, 0, 0], 1),
             Self::Offer { key, block, place } => (record::OFFER, [key, block, place, 0], 3),
             Self::OfferPlain { key, place, addr, len } => {
@@ -638,8 +645,15 @@ impl TxLink {
     ) -> Result<(), &'static str> {
         match memory {
             Some(memory) => self.requests.granted(part, memory)?,
-            None => self.control.push_back(Control::Finished { part, copied: false }),
+            None => self.control.push_back(Control::cannot(part)),
         }
+        self.conn.set_backlog(true);
+        Ok(())
+    }
+
+    /// The owner lets us attach to its memory for the first `len` bytes of a part.
+    pub(super) fn shared(&mut self, part: u64, addr: u64, len: u64) -> Result<(), &'static str> {
+        self.requests.shared(part, addr, len)?;
         self.conn.set_backlog(true);
         Ok(())
     }

@@ -14,7 +14,7 @@
 //! | 10 | ping | both | nothing |
 //! | 11 | pong | both | nothing |
 //! | 12 | grant | owner to requester | part u64, block u64, offset u64: copy there yourself |
-//! | 13 | finished | requester to owner | part u64, status u64: 0 copied, 1 cannot |
+//! | 13 | finished | requester to owner | part u64, status u64 (0 copied, 1 cannot), time u64 |
 //! | 14 | forget | both | block u64: it exists no more |
 //! | 15 | lane data | owner to requester | the next slots: part, offset, block, length, measure, u64 each |
 //! | 16 | lane supply | requester to owner | the same, with time for measure |
@@ -23,6 +23,7 @@
 //! | 19 | taken | requester to owner | part, time of all its data, time of the last, u64 each |
 //! | 20 | unexpected message in a page | both | page, length, u64 each (`turns.rs`); tag in the commit word |
 //! | 21 | expected message in a page | both | the same |
+//! | 22 | share | owner to requester | part, address, length, u64 each: copy so much of the start yourself |
 //!
 //! A time is what copying these bytes took, nanoseconds; zero if it was not measured, as a pull can
 //! ask for. Measure is 0, or 1: the requester says with *taken* how long taking the data took, when
@@ -54,6 +55,7 @@ pub(super) const OFFER_PLAIN: u8 = 18;
 pub(super) const TAKEN: u8 = 19;
 pub(super) const UNEXPECTED_PAGE: u8 = 20;
 pub(super) const EXPECTED_PAGE: u8 = 21;
+pub(super) const SHARE: u8 = 22;
 
 /// Bytes of a record of a page.
 pub(super) const PAGE_RECORD: usize = 16;

@@ -4,8 +4,9 @@
 //! [`PIECES_MAX`] pieces of our memory hold (most transfers are one part of any length). At most
 //! [`PARTS_MAX`] parts are open per connection; the rest wait here, in order. The owner of the
 //! memory checks each part and either copies itself (cross-memory attach) or uses the ring: it
-//! sends *data* records for a get, and asks with *pull* for the *supply* records of a put. *Done*
-//! ends the part in any case, and the last part ends the transfer.
+//! sends *data* records for a get, and asks with *pull* for the *supply* records of a put. Of a long
+//! part it may let us copy the first half at the same time, with *share*. *Done* ends the part in
+//! any case, and the last part ends the transfer.
 //!
 //! Our memory is held until then. A transfer that is canceled stays until the owner has answered
 //! for its open parts, because the owner may be writing.
@@ -17,6 +18,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::block::Mapped;
+use super::cma::{self, Direction};
 use super::copy::{copy_between, skip_bytes};
 use super::costs::{Cost, length};
 use super::fallback::{Chunk, Source, Span};
@@ -79,11 +81,24 @@ struct Part {
     taken: Duration,
 }
 
-/// A part that the owner lets us copy in its memory, which is mapped.
+/// A part of which the owner lets us copy the first bytes in its memory, or all of them.
 #[derive(Debug)]
 struct Grant {
     part: u64,
-    memory: Mapped,
+    memory: Granted,
+    /// Of our memory.
+    span: Span,
+    /// How long we copied.
+    spent: Duration,
+}
+
+/// Memory of the owner.
+#[derive(Debug)]
+enum Granted {
+    /// It is mapped, and all of the part is ours to copy.
+    Mapped(Mapped),
+    /// It is plain memory at that address; the owner copies the rest of the part meanwhile.
+    Plain(u64),
 }
 
 /// Bytes that are copied under the send lock before others may have it.
@@ -183,16 +198,33 @@ impl Requests {
 
     /// The owner lets us copy part `id` in `memory`.
     pub(super) fn granted(&mut self, id: u64, memory: Mapped) -> Result<(), &'static str> {
+        let len = self.parts.get(&id).map_or(0, |part| part.span.len);
+        self.grant(id, Granted::Mapped(memory), len)
+    }
+
+    /// The owner lets us copy the first `len` bytes of part `id` at `addr` of its plain memory.
+    pub(super) fn shared(&mut self, id: u64, addr: u64, len: u64) -> Result<(), &'static str> {
+        if len == 0 || self.parts.get(&id).is_some_and(|part| len >= part.span.len) {
+            return Err("a share of nothing or of all");
+        }
+        self.grant(id, Granted::Plain(addr), len)
+    }
+
+    fn grant(&mut self, id: u64, memory: Granted, len: u64) -> Result<(), &'static str> {
         let part = self.parts.get(&id).ok_or("a grant for an unknown transfer")?;
         let open = self.transfers.get(&part.transfer).ok_or("a grant for an unknown transfer")?;
-        let twice = self.is_pulled(id) || self.grants.iter().any(|grant| grant.part == id);
-        if part.span.done != 0 || twice {
+        if part.span.done != 0 || self.is_pulled(id) || self.is_granted(id) {
             return Err("a grant where none may come");
         }
         if open.failed.is_none() {
-            self.grants.push_back(Grant { part: id, memory });
+            let span = Span { offset: part.span.offset, len, done: 0 };
+            self.grants.push_back(Grant { part: id, memory, span, spent: Duration::ZERO });
         }
         Ok(())
+    }
+
+    fn is_granted(&self, id: u64) -> bool {
+        self.grants.iter().any(|grant| grant.part == id)
     }
 
     /// Length of part `id` and whether it is a put; `None` when there is no such part.
@@ -209,38 +241,37 @@ impl Requests {
         budget: &mut u64,
         out: &mut Outcome,
     ) -> Option<Option<Control>> {
-        let grant = self.grants.front().filter(|_| *budget > 0)?;
+        let grant = self.grants.front_mut().filter(|_| *budget > 0)?;
         let id = grant.part;
-        let part = self.parts.get_mut(&id)?;
-        let open = self.transfers.get(&part.transfer)?;
+        let open = self.transfers.get(&self.parts.get(&id)?.transfer)?;
         // The owner must know when its memory is its own again, should the connection end now.
         let gate = conn.segment.gate_as_copier();
         if !gate.enter() {
             return None;
         }
-        let chunk = part.span.left().min(GRANT_CHUNK).min(*budget);
-        let local = open.transfer.local.region().pieces(part.span.offset + part.span.done, chunk);
-        let remote = skip_bytes(&grant.memory.pieces, part.span.done);
-        // SAFETY: pieces of our region, which the transfer keeps alive, and of memory that the
-        // grant keeps mapped, valid for the access that was checked when they were resolved.
-        unsafe { copy_between(!open.put, local, remote, None) };
+        let chunk = grant.span.left().min(GRANT_CHUNK).min(*budget);
+        let copied = grant.copy_chunk(open, chunk, conn);
         gate.leave();
-        part.span.done += chunk;
-        *budget -= chunk;
-        if part.span.left() > 0 {
+        *budget -= copied.unwrap_or(chunk);
+        if copied.is_some() && grant.span.left() > 0 {
             return Some(None);
         }
-        // The peer's name serves errors only.
-        let ended = self.done(id, Status::Ok, "", out);
-        debug_assert!(ended.is_ok());
-        Some(Some(Control::Finished { part: id, copied: true }))
+        let Grant { memory, spent, .. } = self.grants.pop_front()?;
+        if let Granted::Mapped(_) = memory {
+            // The peer's name serves errors only.
+            let ended = self.done(id, Status::Ok, "", out);
+            debug_assert!(ended.is_ok());
+        }
+        let finished =
+            copied.map(|_| Control::Finished { part: id, copied: true, nanos: nanos(spent) });
+        Some(Some(finished.unwrap_or(Control::cannot(id))))
     }
 
     /// The owner wants the data of a put.
     pub(super) fn pull(&mut self, id: u64, measure: bool) -> Result<(), &'static str> {
         let part = self.parts.get(&id).ok_or("a pull for an unknown transfer")?;
         let open = self.transfers.get(&part.transfer).ok_or("a pull for an unknown transfer")?;
-        if !open.put || part.span.done != 0 || self.is_pulled(id) {
+        if !open.put || part.span.done != 0 || self.is_pulled(id) || self.is_granted(id) {
             return Err("a pull where none may come");
         }
         if open.failed.is_none() {
@@ -257,20 +288,19 @@ impl Requests {
     pub(super) fn data(&mut self, chunk: &Chunk<'_>) -> Result<Option<Control>, &'static str> {
         let unknown = "bulk data for an unknown transfer";
         let (id, offset, measure) = chunk.prefix().ok_or(unknown)?;
+        if self.is_granted(id) {
+            return Err("bulk data beside a grant");
+        }
         let part = self.parts.get_mut(&id).ok_or(unknown)?;
         if measure > 1 {
             return Err("bulk data with a wrong flag");
         }
         let open = self.transfers.get(&part.transfer).filter(|open| !open.put).ok_or(unknown)?;
-        if self.grants.iter().any(|grant| grant.part == id) {
-            return Err("bulk data beside a grant");
-        }
         let began = (measure == 1).then(Instant::now);
         chunk.take(offset, &open.transfer.local, &mut part.span)?;
         let Some(began) = began else { return Ok(None) };
         let last = began.elapsed();
         part.taken = part.taken.saturating_add(last);
-        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let taken = Control::Taken { part: id, nanos: nanos(part.taken), last: nanos(last) };
         Ok((part.span.left() == 0).then_some(taken))
     }
@@ -283,6 +313,9 @@ impl Requests {
         peer: &str,
         out: &mut Outcome,
     ) -> Result<(), &'static str> {
+        if status == Status::Ok && self.is_granted(id) {
+            return Err("the end of a transfer that we still copy");
+        }
         let part = self.parts.remove(&id).ok_or("the end of an unknown transfer")?;
         if status == Status::Ok && part.span.done != 0 && part.span.left() != 0 {
             return Err("the end of a transfer before its data");
@@ -364,6 +397,42 @@ impl Requests {
         self.next_id += 1;
         self.next_id
     }
+}
+
+impl Grant {
+    /// Copies the next `chunk` bytes, or fewer, inside the gate. `None`: it cannot be done.
+    fn copy_chunk(&mut self, open: &Open, chunk: u64, conn: &Conn) -> Option<u64> {
+        let local = open.transfer.local.region().pieces(self.span.offset + self.span.done, chunk);
+        let copied = match &self.memory {
+            Granted::Mapped(memory) => {
+                let remote = skip_bytes(&memory.pieces, self.span.done);
+                // SAFETY: pieces of our region, which the transfer keeps alive, and of memory that
+                // the grant keeps mapped, valid for the access that was checked when they were
+                // resolved.
+                unsafe { copy_between(!open.put, local, remote, None) };
+                chunk
+            }
+            // The process id is that of the peer as far as this says.
+            Granted::Plain(_) if !conn.was_alive() => return None,
+            Granted::Plain(addr) => {
+                let theirs = Piece { addr: addr + self.span.done, len: chunk, block: 0 };
+                let direction = if open.put { Direction::ToPeer } else { Direction::FromPeer };
+                let (pid, began) = (conn.pid(), Instant::now());
+                // SAFETY: pieces of our region, which the transfer keeps alive, valid for what it
+                // allows, and to whose bytes nobody holds a reference (contract of
+                // `Memory::from_raw`).
+                let copied = unsafe { cma::copy(pid, local, std::iter::once(theirs), direction) };
+                self.spent = self.spent.saturating_add(began.elapsed());
+                copied.ok().filter(|copied| *copied > 0)?
+            }
+        };
+        self.span.done += copied;
+        Some(copied)
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Open {

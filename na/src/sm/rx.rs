@@ -229,6 +229,20 @@ impl RxLink {
         self.with_link(|tx| tx.granted(part, memory)).unwrap_or(Ok(()))
     }
 
+    /// The peer lets us attach to its memory for the first `len` bytes of `part`.
+    fn shared(&self, part: u64, addr: u64, len: u64) -> Result<(), &'static str> {
+        addr.checked_add(len).ok_or("a share of impossible memory")?;
+        let attaches = self.services.attaches();
+        let taken = self.with_link(|tx| match attaches {
+            true => tx.shared(part, addr, len),
+            false => {
+                tx.push_control(Control::cannot(part));
+                Ok(())
+            }
+        });
+        taken.unwrap_or(Ok(()))
+    }
+
     /// The peer lets us copy in a region of its memory without asking.
     fn offered(&mut self, key: u64, block: u64, place: u64) -> Result<(), &'static str> {
         let place = read_place(place).ok_or("an offer that cannot be read")?;
@@ -408,7 +422,7 @@ impl SmEndpoint {
         out: &mut Outcome,
     ) -> Result<(), &'static str> {
         if matches!(record.kind, record::GET | record::PUT) {
-            return self.begin_service(link, record);
+            return self.begin_service(link, record, out);
         }
         if matches!(record.kind, record::DATA | record::SUPPLY) {
             return link.take_chunk(record.kind == record::SUPPLY, None, record, out);
@@ -428,8 +442,12 @@ impl SmEndpoint {
             (record::GRANT, Some(part), Some(block), 24) => {
                 link.granted(part, block, word_at(bytes, 2).unwrap_or(0))
             }
-            (record::FINISHED, Some(part), Some(status), 16) => {
-                let answer = link.services.finished(part, status, &link.conn, out)?;
+            (record::SHARE, Some(part), Some(addr), 24) => {
+                link.shared(part, addr, word_at(bytes, 2).unwrap_or(0))
+            }
+            (record::FINISHED, Some(part), Some(status), 24) => {
+                let nanos = word_at(bytes, 2).unwrap_or(0);
+                let answer = link.services.finished(part, (status, nanos), &link.conn, out)?;
                 link.answer(answer);
                 Ok(())
             }
@@ -471,7 +489,12 @@ impl SmEndpoint {
         }
     }
 
-    fn begin_service(&self, link: &mut RxLink, record: &Record) -> Result<(), &'static str> {
+    fn begin_service(
+        &self,
+        link: &mut RxLink,
+        record: &Record,
+        out: &mut Outcome,
+    ) -> Result<(), &'static str> {
         let mut buffer = [0; REQUEST_BYTES_MAX];
         let bytes = buffer.get_mut(..record.len).ok_or("a request is too long")?;
         link.rx.read(record, 0, bytes);
@@ -494,6 +517,10 @@ impl SmEndpoint {
         // Who asks without taking the answers must not fill our memory with them.
         if link.answer(answer) > CONTROL_WAITING_MAX {
             return Err("more transfers than answers were taken");
+        }
+        if let Some(Control::Share { .. }) = answer {
+            // Before we copy ourselves, or the peer would do so after us.
+            link.with_link(|tx| tx.write_waiting(out, &mut 0));
         }
         Ok(())
     }

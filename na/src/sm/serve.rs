@@ -11,6 +11,11 @@
 //! | ring | cheaper lately, or nothing else works | we send *data* | we *pull*, and take *supply* |
 //! | attach | it is permitted | we write into the requester | we read from the requester |
 //!
+//! Of a long transfer by attaching, the requester copies the first half meanwhile (*share*, then
+//! *finished*), for the system takes ten times as long for a page as its bytes would: two
+//! processors do it in half the time. Neither is asked for more than it would do in the other ways,
+//! where one copies everything while the other waits, or both do.
+//!
 //! The first that applies is taken. The ring needs both sides: while the requester is awake, the
 //! way that was cheaper lately is taken (`costs.rs`). A service that may not attach (any more), or
 //! whose grant the requester cannot use, starts again on another path.
@@ -40,6 +45,14 @@ const SLEEPER_BYTES: u64 = 16 << 10;
 /// Smallest transfer that the requester is let do itself.
 const GRANT_FROM: u64 = 16 << 10;
 
+/// Longest transfer of plain memory that one side attaches for alone. Up to here both together take
+/// four fifths of the time of one, of 256 KiB and more little over half; a length of its own in
+/// `costs.rs` ends here too.
+const ALONE_MAX: u64 = 64 << 10;
+
+/// What a requester copies begins and ends at whole pages of its own, bytes.
+const SHARE_UNIT: u64 = 4096;
+
 /// The transfers that one peer asked of us.
 #[derive(Debug)]
 pub(super) struct Services {
@@ -48,6 +61,8 @@ pub(super) struct Services {
     attach: bool,
     /// The peer can map our memory, as far as we know.
     grant: bool,
+    /// The peer can attach to us, as far as we know.
+    share: bool,
     helper: Option<CopyHelper>,
     costs: Costs,
     /// The part that is measured and had no other beside it so far, and when it began.
@@ -89,8 +104,31 @@ struct Service {
     piece: usize,
     before: u64,
     path: Path,
+    /// Of its first bytes, if we attach: not in `span` then.
+    front: Front,
     /// How long was copied, as `costs.rs` counts it, if that is measured.
     spent: Option<Duration>,
+}
+
+/// The first bytes of a service where the requester may copy them while we copy the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Front {
+    /// They are copied, or are none, or ours to copy in order.
+    Settled,
+    /// The requester is at it. When it is not any more, how ours has ended is to be told, or
+    /// everything to be copied through the ring.
+    Theirs { len: u64, then: Then },
+    /// So many that the requester could not copy: to be copied after the others.
+    Left(u64),
+}
+
+/// What waits for the requester's copying to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Then {
+    /// Nothing, as far as we have come.
+    Go,
+    End(Status),
+    Restart,
 }
 
 /// What a request is looked at with.
@@ -113,7 +151,8 @@ enum Turn {
 impl Services {
     pub(super) fn new(attach: bool, helper: Option<CopyHelper>) -> Self {
         let (costs, alone, untaken, offered) = Default::default();
-        Self { open: VecDeque::new(), attach, grant: true, helper, costs, alone, untaken, offered }
+        let (open, grant, share) = (VecDeque::new(), true, true);
+        Self { open, attach, grant, share, helper, costs, alone, untaken, offered }
     }
 
     /// Whether we copy without the peer's help.
@@ -161,7 +200,7 @@ impl Services {
             return done(Status::Ok);
         }
         let grant = self.grant && len >= GRANT_FROM && lease.region().block().is_some();
-        let mut measure = false;
+        let (mut measure, mut front) = (false, Front::Settled);
         // The requester may do without us what it can do: it knows what is cheaper for it.
         let may_offer = self.attach || lease.region().block().is_some();
         let (path, answer) = if let Some(mapped) = place.blocks.resolve(&pieces, !put) {
@@ -172,8 +211,15 @@ impl Services {
         } else {
             let choice = self.choose(put, len, place.conn);
             measure = choice.measure;
-            let pulls = put && choice.way == Way::Ring;
-            (choice.way.into(), pulls.then_some(Control::Pull { part, measure }))
+            let answer = match choice.way {
+                Way::Ring => put.then_some(Control::Pull { part, measure }),
+                Way::Attach => self.shared(len, place.conn).and_then(|len| {
+                    let piece = lease.region().lone_piece(offset, len)?;
+                    front = Front::Theirs { len, then: Then::Go };
+                    Some(Control::Share { part, addr: piece.ptr.expose_provenance() as u64, len })
+                }),
+            };
+            (choice.way.into(), answer)
         };
         if may_offer {
             self.offered.requested(&lease, len);
@@ -182,8 +228,21 @@ impl Services {
         let spent = measure.then_some(Duration::ZERO);
         self.alone = (measure && self.open.is_empty()).then(|| (part, Instant::now()));
         let (piece, before) = (0, 0);
-        self.open.push_back(Service { part, put, lease, span, pieces, piece, before, path, spent });
+        let mut service =
+            Service { part, put, lease, span, pieces, piece, before, path, front, spent };
+        if let Front::Theirs { len, .. } = front {
+            service.has_come_to(len);
+        }
+        self.open.push_back(service);
         Ok(answer)
+    }
+
+    /// How much of so many bytes that we attach for the requester is let do meanwhile, if anything.
+    fn shared(&self, len: u64, conn: &Conn) -> Option<u64> {
+        // With helpers of our own it would be less than half; who sleeps would have to be woken.
+        let worth = len > ALONE_MAX && self.share && self.helper.is_none();
+        let share = worth && conn.segment.peer_bell().is_awake();
+        share.then_some(len / 2 / SHARE_UNIT * SHARE_UNIT)
     }
 
     /// A transfer is over.
@@ -232,14 +291,25 @@ impl Services {
     pub(super) fn finished(
         &mut self,
         part: u64,
-        status: u64,
+        (status, nanos): (u64, u64),
         conn: &Conn,
         out: &mut Outcome,
     ) -> Result<Option<Control>, &'static str> {
-        let granted =
-            |service: &Service| service.part == part && matches!(service.path, Path::Granted);
+        let copies = |service: &Service| {
+            let shared = matches!(service.front, Front::Theirs { .. });
+            service.part == part && (shared || matches!(service.path, Path::Granted))
+        };
         // A transfer that was canceled meanwhile is not here any more.
-        let Some(at) = self.open.iter().position(granted) else { return Ok(None) };
+        let Some(at) = self.open.iter().position(copies) else { return Ok(None) };
+        if let Front::Theirs { len, then } = self.open[at].front {
+            let copied = match status {
+                0 => Some(Duration::from_nanos(nanos)),
+                1 => None,
+                _ => return Err("an unknown status"),
+            };
+            self.share &= copied.is_some();
+            return Ok(self.finished_shared(at, (len, then), copied, out));
+        }
         match status {
             0 => {
                 out.memory.extend(self.open.remove(at).map(|service| service.lease));
@@ -256,6 +326,52 @@ impl Services {
             }
             _ => Err("an unknown status"),
         }
+    }
+
+    /// The requester has copied its share of a service, for so long, or cannot. Returns what to
+    /// answer.
+    fn finished_shared(
+        &mut self,
+        at: usize,
+        (len, then): (u64, Then),
+        copied: Option<Duration>,
+        out: &mut Outcome,
+    ) -> Option<Control> {
+        let service = self.open.get_mut(at)?;
+        service.front = match copied {
+            Some(_) => Front::Settled,
+            None => Front::Left(len),
+        };
+        // Both copy at the same time: the slower one counts. What is copied twice says nothing.
+        service.spent = service.spent.zip(copied).map(|(ours, theirs)| ours.max(theirs));
+        let status = match then {
+            Then::Restart => return self.restart(at),
+            Then::Go => return None,
+            Then::End(Status::Ok) if copied.is_none() => {
+                service.turn_to_front(len);
+                return None;
+            }
+            Then::End(status) => status,
+        };
+        let service = self.open.remove(at)?;
+        self.end(service, status, out)
+    }
+
+    /// A service is over. Returns what to answer.
+    fn end(&mut self, service: Service, status: Status, out: &mut Outcome) -> Option<Control> {
+        if status == Status::Ok {
+            self.ended(&service);
+        }
+        out.memory.push(service.lease);
+        Some(Control::Done { part: service.part, status })
+    }
+
+    /// A service for which we cannot attach goes through the ring from its start. Returns what to
+    /// say.
+    fn restart(&mut self, at: usize) -> Option<Control> {
+        let service = self.open.get_mut(at)?;
+        service.restart_through_ring();
+        service.put.then_some(Control::Pull { part: service.part, measure: false })
     }
 
     /// The requester gave up. A service that has ended meanwhile was answered already.
@@ -315,7 +431,10 @@ impl Services {
             let before = service.span.done;
             let turn = match service.path {
                 Path::Mapped(_) => service.mapped_turn(conn, self.helper.as_ref()),
-                Path::Attach => service.attach_turn(conn, self.helper.as_ref()),
+                Path::Attach => {
+                    let turn = service.attach_turn(conn, self.helper.as_ref());
+                    service.beside_theirs(turn)
+                }
                 Path::Ring if !service.put => {
                     let mut turn = Turn::Waits;
                     link(&mut |link| turn = service.ring_turn(link));
@@ -333,19 +452,10 @@ impl Services {
                 }
                 Turn::Restart => {
                     self.attach = false;
-                    service.restart_through_ring();
-                    let pull = Control::Pull { part: service.part, measure: false };
-                    let answer = service.put.then_some(pull);
                     self.open.push_back(service);
-                    answer
+                    self.restart(self.open.len() - 1)
                 }
-                Turn::Ended(status) => {
-                    if status == Status::Ok {
-                        self.ended(&service);
-                    }
-                    out.memory.push(service.lease);
-                    Some(Control::Done { part: service.part, status })
-                }
+                Turn::Ended(status) => self.end(service, status, out),
             };
             if let Some(answer) = answer {
                 link(&mut |link| link.push_control(answer));
@@ -363,7 +473,8 @@ impl Services {
             kept.extend(self.offered.regions());
         }
         for service in self.open.drain(..) {
-            let copied = matches!(service.path, Path::Granted) && !quiet;
+            let theirs = matches!(service.front, Front::Theirs { .. });
+            let copied = (theirs || matches!(service.path, Path::Granted)) && !quiet;
             if copied { &mut kept } else { &mut out.memory }.push(service.lease);
         }
         kept
@@ -381,10 +492,37 @@ fn timed<T>(spent: &mut Option<Duration>, copy: impl FnOnce() -> T) -> T {
 
 impl Service {
     fn restart_through_ring(&mut self) {
-        self.path = Path::Ring;
-        self.spent = None;
-        self.span.done = 0;
+        self.turn_to_front(self.pieces.iter().map(|piece| piece.len).sum());
+        (self.path, self.spent) = (Path::Ring, None);
+    }
+
+    /// Copies the first `len` bytes, and is at its end then.
+    fn turn_to_front(&mut self, len: u64) {
+        self.front = Front::Settled;
+        (self.span.len, self.span.done) = (len, 0);
         (self.piece, self.before) = (0, 0);
+    }
+
+    /// So many bytes from its start on are done, or not ours.
+    fn has_come_to(&mut self, done: u64) {
+        self.span.done = done;
+        while let Some(piece) = self.pieces.get(self.piece)
+            && self.before + piece.len <= done
+        {
+            self.before += piece.len;
+            self.piece += 1;
+        }
+    }
+
+    /// What has become of a turn, if the requester copies too.
+    fn beside_theirs(&mut self, turn: Turn) -> Turn {
+        match (&mut self.front, turn) {
+            (Front::Theirs { then, .. }, Turn::Ended(status)) => *then = Then::End(status),
+            (Front::Theirs { then, .. }, Turn::Restart) => *then = Then::Restart,
+            (&mut Front::Left(len), Turn::Ended(Status::Ok)) => self.turn_to_front(len),
+            (_, turn) => return turn,
+        }
+        Turn::Moved
     }
 
     /// Copies a chunk in user space.
@@ -410,6 +548,9 @@ impl Service {
 
     /// Copies a chunk with cross-memory attach.
     fn attach_turn(&mut self, conn: &Conn, helper: Option<&CopyHelper>) -> Turn {
+        if let Front::Theirs { then: Then::End(_) | Then::Restart, .. } = self.front {
+            return Turn::Waits;
+        }
         let gate = conn.segment.gate_as_copier();
         if !gate.enter() {
             // The requester has left; its end of file follows.
@@ -466,13 +607,7 @@ impl Service {
                 unsafe { cma::copy_split(pid, (&local, &remote, chunk), direction, helper) }
             }
         }?;
-        self.span.done += copied;
-        while let Some(piece) = self.pieces.get(self.piece)
-            && self.before + piece.len <= self.span.done
-        {
-            self.before += piece.len;
-            self.piece += 1;
-        }
+        self.has_come_to(self.span.done + copied);
         Ok(copied)
     }
 

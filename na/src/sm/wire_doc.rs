@@ -42,8 +42,13 @@ fn controls() -> Vec<(u8, Control, Words)> {
         (record::GRANT, Control::Grant { part, block, offset: 15 }, vec![p, b, ("offset", 15)]),
         (
             record::FINISHED,
-            Control::Finished { part, copied: false },
-            vec![p, ("0 copied", 1), ("1 cannot", 0)],
+            Control::Finished { part, copied: false, nanos: 20 },
+            vec![p, ("0 copied", 1), ("1 cannot", 0), ("time", 20)],
+        ),
+        (
+            record::SHARE,
+            Control::Share { part, addr: 16, len: 17 },
+            vec![p, ("address", 16), ("length", 17)],
         ),
         (record::FORGET, Control::Forget { block }, vec![b]),
         (
@@ -67,7 +72,7 @@ fn controls() -> Vec<(u8, Control, Words)> {
 fn records(page: &mut Page) {
     let rows = page.table("sm-records");
     let kinds: Vec<u8> = rows.iter().map(|row| row[0].parse().unwrap()).collect();
-    assert_eq!(kinds, (record::UNEXPECTED..=record::EXPECTED_PAGE).collect::<Vec<_>>());
+    assert_eq!(kinds, (record::UNEXPECTED..=record::SHARE).collect::<Vec<_>>());
     let row = |kind: u8| &rows[usize::from(kind - 1)];
     for (kind, name) in [
         (record::UNEXPECTED, "unexpected"),

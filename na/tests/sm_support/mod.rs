@@ -224,7 +224,7 @@ pub(crate) const SEGMENT: usize = 4096 + 2 * RING + 4 * 4096;
 
 /// A hello as the handshake describes it, of an endpoint that `listens` at `uri` or does not.
 pub(crate) fn hello(uri: &str, listens: bool) -> Vec<u8> {
-    let mut bytes = b"MRGO\x03\0\x01\0".to_vec();
+    let mut bytes = b"MRGO\x04\0\x01\0".to_vec();
     for word in [4096u32, u32::from(listens), RING as u32, uri.len() as u32] {
         bytes.extend(word.to_le_bytes());
     }
@@ -328,7 +328,7 @@ impl Hostile {
         let mut hostile = Self { socket, map, tail: 0, read: 0 };
         node.until("a welcome", |_| {
             let packet = recv_packet(&hostile.socket);
-            packet.is_some_and(|packet| packet.starts_with(b"MRGO\x03\0\x02\0"))
+            packet.is_some_and(|packet| packet.starts_with(b"MRGO\x04\0\x02\0"))
         });
         let asked = node.recv();
         hostile.write(1, 1, b"hello");
