@@ -43,7 +43,7 @@ fn controls() -> Vec<(u8, Control, Words)> {
         (
             record::FINISHED,
             Control::Finished { part, copied: false, nanos: 20 },
-            vec![p, ("0 copied", 1), ("1 cannot", 0), ("time", 20)],
+            vec![p, ("status", 1), ("time", 20)],
         ),
         (
             record::SHARE,
@@ -96,6 +96,7 @@ fn records(page: &mut Page) {
         (record::TAKEN, "taken"),
         (record::UNEXPECTED_PAGE, "unexpected in a page"),
         (record::EXPECTED_PAGE, "expected in a page"),
+        (record::SHARE, "share"),
     ] {
         assert_eq!(row(kind)[1], name);
     }
@@ -221,7 +222,7 @@ fn packets(page: &mut Page) {
     };
     let fields = [
         ("magic", Field::Bytes(b"MRGO")),
-        ("version", Field::Number(3)),
+        ("version", Field::Number(4)),
         ("kind", Field::Number(1)),
         ("message_bytes_max", Field::Number(4096)),
         ("flags", Field::Number(7)),
