@@ -400,7 +400,8 @@ impl Ult {
         if self.has_requests() {
             crate::migrate::forget(self);
         }
-        drop(self.take_extra());
+        let extra = self.take_extra();
+        crate::contain::contained(None, "dropping the callback of a migration", || drop(extra));
         self.state.rare.set(false);
         // SAFETY:
         // - exclusive: the caller owns the descriptor, so nobody borrows the name.

@@ -105,6 +105,7 @@ mod cancel;
 pub mod channel;
 mod condvar;
 #[cfg(not(loom))]
+mod contain;
 mod context;
 mod countdown;
 #[cfg(not(loom))]

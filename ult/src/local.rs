@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::ptr;
 
+use crate::contain::contained;
 use crate::current;
 use crate::descriptor::UltPtr;
 
@@ -124,17 +125,10 @@ fn insert(key: usize, value: Box<dyn Any>) -> *const dyn Any {
 /// other keys, and wait. A panic in one is logged.
 #[cold]
 pub(crate) fn drop_all(ult: UltPtr) {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
     if !ult.has_extra() {
         return;
     }
     while let Some((_, value)) = ult.with_extra(|extra| extra.locals.0.pop()) {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
-            let (id, name, pool) = (ult.id.get(), ult.name(), &*ult.pool().name);
-            let message = crate::error::panic_message(&panic);
-            tracing::error!(id, name, pool, message, "dropping a value of an `UltLocal` panicked");
-            // The payload of the panic may have such a destructor, too.
-            std::mem::forget(panic);
-        }
+        contained(Some(ult), "dropping a value of an `UltLocal`", || drop(value));
     }
 }

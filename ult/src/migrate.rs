@@ -8,6 +8,7 @@
 use std::ptr;
 
 use crate::cancel::Why;
+use crate::contain::contained;
 use crate::current;
 use crate::descriptor::{CANCEL, MIGRATE, TIMED, Ult, UltPtr};
 use crate::error::MigrateError;
@@ -45,7 +46,18 @@ fn take_target(ult: UltPtr) -> Option<Arc<PoolShared>> {
         return None;
     }
     let target = lock(&ult.core.migrations).remove(&key(ult))?;
-    (!ptr::eq(&*target, ult.pool())).then_some(target)
+    (!ptr::eq(&*target, ult.pool()) && enter(&target)).then_some(target)
+}
+
+/// Counts a unit in the books of the pool that it goes to, unless that has been removed: nobody
+/// would find it there.
+pub(crate) fn enter(target: &PoolShared) -> bool {
+    target.moved.fetch_add(1, Relaxed);
+    if target.outlives_removal() {
+        return true;
+    }
+    target.moved.fetch_sub(1, Relaxed);
+    false
 }
 
 /// Forgets a request that a unit did not live to see. The caller is the unit, or holds it.
@@ -99,11 +111,11 @@ pub(crate) fn move_at_home(xstream: &Xstream, ult: UltPtr, target: &PoolShared) 
     ult.slot.set(slot);
 }
 
-/// Changes the pool of a unit that the caller holds, and tells its callback.
+/// Changes the pool of a unit that the caller holds and that has [entered](enter) `target`, and
+/// tells its callback.
 pub(crate) fn adopt(ult: UltPtr, target: &PoolShared) {
     // The unit ends in the target's books.
     let source = ult.pool();
-    target.moved.fetch_add(1, Relaxed);
     source.moved.fetch_sub(1, Relaxed);
     ult.set_pool(target);
     crate::pool_ops::tell_loss(source);
@@ -112,7 +124,8 @@ pub(crate) fn adopt(ult: UltPtr, target: &PoolShared) {
         // The callback is out of its place while it runs, so that it may do what it likes.
         let callback = ult.with_extra(|extra| extra.on_migrate.take());
         if let Some(mut callback) = callback {
-            callback(&target.name);
+            // The unit is in no queue now: to unwind from here would lose it.
+            contained(Some(ult), "the callback of a migration", || callback(&target.name));
             ult.with_extra(|extra| extra.on_migrate = Some(callback));
         }
     }
@@ -144,6 +157,9 @@ pub fn set_pool(pool: &PoolRef) -> Result<(), MigrateError> {
     if !serves && !me.may_move() {
         let xstream = xstream.shared().name.to_string();
         return Err(MigrateError::NotServed { pool: name(), xstream });
+    }
+    if !enter(&pool.pool) {
+        return Err(MigrateError::Removed { pool: name() });
     }
     move_at_home(xstream, me, &pool.pool);
     Ok(())

@@ -34,9 +34,9 @@ use crate::shared::RuntimeCore;
 use crate::slot::{REMOVED, Slot, SlotShared};
 use crate::spawn::UltBuilder;
 use crate::stack::StackClass;
-use crate::sync::atomic::Ordering::{Acquire, Relaxed};
-use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
-use crate::sync::{Arc, Mutex, lock};
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, fence};
+use crate::sync::{Arc, Mutex, lock, relax};
 use crate::unit::Unit;
 use crate::xstream::XstreamShared;
 
@@ -407,6 +407,18 @@ impl PoolShared {
 
     fn sum(&self, of: impl Fn(&SlotShared) -> u64) -> u64 {
         lock(&self.slots).iter().map(|slot| of(slot)).sum()
+    }
+
+    /// After a unit was counted here: whether the pool stays while that unit does. Either a removal
+    /// sees the unit, or the removal is seen here.
+    pub(crate) fn outlives_removal(&self) -> bool {
+        fence(SeqCst); // pair: REMOVE-DEKKER
+        let mut round = 0;
+        // pair: REMOVE-DECIDED
+        while self.removing.load(Acquire) {
+            relax(&mut round);
+        }
+        !self.removed.load(Relaxed)
     }
 
     /// Units that have ended. Read it before [`created`](Self::created).

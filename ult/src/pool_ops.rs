@@ -102,6 +102,9 @@ impl PoolRef {
             return self.push_started(unit, is_same);
         }
         if !is_same {
+            if !crate::migrate::enter(&self.pool) {
+                return Err((unit, MigrateError::Removed { pool: pool() }));
+            }
             crate::migrate::adopt(ult, &self.pool);
         }
         let ult = unit.into_ult();
@@ -148,6 +151,9 @@ impl PoolRef {
             xstream.slot_of(&self.pool).is_some_and(|slot| slot.served.get())
         };
         match home.filter(|xstream| serves(xstream)) {
+            Some(_) if !crate::migrate::enter(&self.pool) => {
+                Err((unit, MigrateError::Removed { pool: self.name().to_owned() }))
+            }
             Some(xstream) => {
                 crate::migrate::move_at_home(xstream, ult, &self.pool);
                 xstream.requeue(unit.into_ult(), PushReason::Migrate);
@@ -201,7 +207,7 @@ impl PoolRef {
         // Others may push meanwhile; what is there now is enough.
         for _ in 0..self.len() {
             let Some(unit) = self.pop() else { break };
-            if unit.is_started() {
+            if unit.is_started() || !crate::migrate::enter(&target.pool) {
                 stay.push(unit);
             } else {
                 crate::migrate::adopt(unit.ptr(), &target.pool);

@@ -62,7 +62,8 @@ impl<'a> PoolView<'a> {
     }
 
     fn is_owner(&self) -> bool {
-        ptr::eq(self.slot.pool.owner.load(Acquire), self.me) // pair: POOL-OWNER
+        // A pool may have no owner, and nobody is not its owner.
+        !self.me.is_null() && ptr::eq(self.slot.pool.owner.load(Acquire), self.me) // pair: POOL-OWNER
     }
 
     /// Takes the next unit.

@@ -114,6 +114,8 @@ impl Xstream {
         self.core.sleeping.fetch_add(1, Relaxed);
         self.sleep_counted();
         self.core.sleeping.fetch_sub(1, Relaxed);
+        // Not before: what they spawn into shared pools would look for a sleeper to wake.
+        self.run_polled();
     }
 
     fn sleep_counted(&self) {
@@ -157,7 +159,6 @@ impl Xstream {
             self.stacks.trim(&self.shared().stacks);
             self.descriptors.drain(&self.core.depot);
         }
-        self.run_polled();
     }
 
     /// Time to the next timer.

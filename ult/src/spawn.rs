@@ -12,9 +12,8 @@ use crate::priority::Priority;
 use crate::shared::GatePass;
 use crate::slot::bump;
 use crate::stack::StackClass;
-use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use crate::sync::atomic::fence;
-use crate::sync::{Arc, relax};
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::trace::event::EventKind;
 use crate::user_stack::UserStack;
 use crate::xstream::Xstream;
@@ -361,14 +360,7 @@ fn count_created(target: &PoolRef, here: Option<&Xstream>) -> Result<(), SpawnEr
     if here.is_some_and(|xstream| xstream.owns(pool)) {
         return Ok(());
     }
-    // Either a removal sees the unit, or the removal is seen here.
-    fence(SeqCst); // pair: REMOVE-DEKKER
-    let mut round = 0;
-    // pair: REMOVE-DECIDED
-    while pool.removing.load(Acquire) {
-        relax(&mut round);
-    }
-    if !pool.removed.load(Relaxed) {
+    if pool.outlives_removal() {
         return Ok(());
     }
     pool.dropped.fetch_add(1, Release); // pair: POOL-ENDED

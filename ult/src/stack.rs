@@ -25,7 +25,7 @@ use std::ops::Deref;
 use std::ptr::{self, NonNull};
 
 use corosensei::stack::{Stack, StackPointer};
-use rustix::mm::MprotectFlags;
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
 use crate::context::{Back, Context};
 use crate::descriptor::UltPtr;
@@ -380,17 +380,20 @@ unsafe fn unmap(start: NonNull<u8>, len: usize) {
     }
 }
 
-const UNKNOWN: u32 = 0;
-const GUARDS: u32 = 1;
-const MPROTECT: u32 = 2;
-/// How this kernel makes guard pages.
-static HOW: AtomicU32 = AtomicU32::new(UNKNOWN);
+/// How a page was made inaccessible.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Guard {
+    /// `MADV_GUARD_INSTALL`: no mapping of its own.
+    Marker,
+    /// `mprotect`.
+    Mapping,
+}
 
 /// Makes a guard page ordinary memory again.
-pub(crate) fn unprotect(start: NonNull<u8>, page: usize) {
+pub(crate) fn unprotect(start: NonNull<u8>, page: usize, how: Guard) {
     /// Not in the libc crate yet.
     const MADV_GUARD_REMOVE: libc::c_int = 103;
-    if HOW.load(Relaxed) == GUARDS {
+    if how == Guard::Marker {
         // SAFETY: a page that `protect` has made a guard.
         unsafe { libc::madvise(start.as_ptr().cast(), page, MADV_GUARD_REMOVE) };
         return;
@@ -402,23 +405,51 @@ pub(crate) fn unprotect(start: NonNull<u8>, page: usize) {
     }
 }
 
-/// Makes the first page inaccessible.
-pub(crate) fn protect(start: NonNull<u8>, page: usize) -> io::Result<()> {
-    let how = HOW.load(Relaxed);
-    if how != MPROTECT {
-        // SAFETY: the first page of our own fresh mapping.
+/// Makes the first page of memory that nobody uses inaccessible.
+///
+/// Kernels before 6.13 know no markers, and none has them for locked memory.
+pub(crate) fn protect(start: NonNull<u8>, page: usize) -> io::Result<Guard> {
+    const UNKNOWN: u32 = 0;
+    const YES: u32 = 1;
+    const NO: u32 = 2;
+    /// Whether this kernel knows markers, asked when it has refused one.
+    static KNOWS: AtomicU32 = AtomicU32::new(UNKNOWN);
+    let known = KNOWS.load(Relaxed);
+    if known != NO {
+        // SAFETY: the first page of memory that is exclusively ours.
         let result = unsafe { libc::madvise(start.as_ptr().cast(), page, MADV_GUARD_INSTALL) };
         if result == 0 {
-            HOW.store(GUARDS, Relaxed);
-            return Ok(());
+            return Ok(Guard::Marker);
         }
-        if how == UNKNOWN {
-            HOW.store(MPROTECT, Relaxed);
+        let refused = io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
+        if refused && known == UNKNOWN {
+            KNOWS.store(if knows_markers(page) { YES } else { NO }, Relaxed);
         }
     }
     // SAFETY: as above.
     unsafe { rustix::mm::mprotect(start.as_ptr().cast(), page, MprotectFlags::empty()) }?;
-    Ok(())
+    Ok(Guard::Mapping)
+}
+
+/// Whether this kernel does for ordinary memory what it has refused for some. Where there is none
+/// for the question it may as well know.
+#[cold]
+fn knows_markers(page: usize) -> bool {
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    // SAFETY: the kernel chooses a free address.
+    let Ok(start) =
+        (unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), page, protection, flags) })
+    else {
+        return true;
+    };
+    // All memory is locked in some processes (`mlockall`).
+    // SAFETY: the mapping made above.
+    let _ = unsafe { rustix::mm::munlock(start, page) };
+    // SAFETY: as above.
+    let known = unsafe { libc::madvise(start, page, MADV_GUARD_INSTALL) } == 0;
+    // SAFETY: as above; nobody else knows of it.
+    let _ = unsafe { rustix::mm::munmap(start, page) };
+    known
 }
 
 /// Whether the kernel would back a whole stack by one huge page at the first touch.

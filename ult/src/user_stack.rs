@@ -4,7 +4,8 @@ use std::fmt;
 use std::io;
 use std::ptr::NonNull;
 
-use crate::stack::{BlockPtr, STACK_BYTES_MIN, StackClass, furnish, protect, unprotect};
+use crate::contain::contained;
+use crate::stack::{BlockPtr, Guard, STACK_BYTES_MIN, StackClass, furnish, protect, unprotect};
 
 /// Memory for the stack of one ULT; see [`UltBuilder::stack`](crate::UltBuilder::stack).
 ///
@@ -18,7 +19,7 @@ pub struct UserStack {
     start: NonNull<u8>,
     len: usize,
     release: Option<Box<dyn FnOnce() + Send>>,
-    guarded: bool,
+    guarded: Option<Guard>,
 }
 
 // SAFETY: exclusive use of a piece of memory, which may pass from thread to thread.
@@ -73,7 +74,7 @@ impl UserStack {
         let needed = STACK_BYTES_MIN + page;
         let pages = NonNull::new(start.as_ptr().with_addr(low)).unwrap_or(start);
         let release: Box<dyn FnOnce() + Send> = Box::new(release);
-        let this = Self { start: pages, len: usable, release: Some(release), guarded: false };
+        let this = Self { start: pages, len: usable, release: Some(release), guarded: None };
         if usable < needed {
             return Err(StackTooSmall { bytes: len, usable, needed });
         }
@@ -88,8 +89,7 @@ impl UserStack {
 
     /// Makes it a stack.
     pub(crate) fn furnish(mut self) -> io::Result<BlockPtr> {
-        protect(self.start, rustix::param::page_size())?;
-        self.guarded = true;
+        self.guarded = Some(protect(self.start, rustix::param::page_size())?);
         let (start, len, class) = (self.start, self.len, StackClass::of_user(self.bytes()));
         // SAFETY:
         // - exclusive, writable: contract of `from_raw`; guarded just now; large enough: checked
@@ -100,11 +100,12 @@ impl UserStack {
 
 impl Drop for UserStack {
     fn drop(&mut self) {
-        if self.guarded {
-            unprotect(self.start, rustix::param::page_size());
+        if let Some(how) = self.guarded {
+            unprotect(self.start, rustix::param::page_size(), how);
         }
         if let Some(release) = self.release.take() {
-            release();
+            // The unit that had it is being taken apart: to unwind from here would lose its count.
+            contained(None, "giving back a stack of the program's own", release);
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::limit::Limit;
 use crate::sched::Scheduler;
 use crate::shared::{CLOSING, EXIT, RuntimeCore};
 use crate::shutdown::wait_for;
-use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 use crate::sync::{Arc, lock};
 use crate::topology::CpuSet;
 use crate::xstream::{State, XstreamShared};
@@ -219,11 +219,13 @@ impl XstreamRef {
         let leaves = |pool: &Arc<_>| !pools.iter().any(|new| Arc::ptr_eq(new, pool));
         self.check_orphans(leaves)?;
         set_pools(&self.core, &self.xstream, pools);
+        // Those that it had when it was cancelled are not what a revival shall give it.
+        let parked = std::mem::take(&mut *lock(&self.xstream.parked_pools));
         let untaken = self.xstream.put_scheduler(scheduler);
         reconfigure(&self.xstream);
         // The user's destructor may change the layout.
         drop(one_at_a_time);
-        drop(untaken);
+        drop((untaken, parked));
         Ok(())
     }
 
@@ -347,8 +349,10 @@ impl XstreamRef {
     ///
     /// # Errors
     ///
-    /// [`LayoutError::Running`] if it has not been joined, [`LayoutError::Start`] if the system
-    /// refuses a thread.
+    /// [`LayoutError::Running`] if it has not been joined; [`LayoutError::Start`] if the system
+    /// refuses a thread, or if a pool that it served when it was cancelled has been removed since,
+    /// or is promised to another xstream. It is as before then:
+    /// [`set_scheduler`](Self::set_scheduler) gives it other pools.
     ///
     /// Counterpart: `ABT_xstream_revive`.
     pub fn revive(&self) -> Result<(), LayoutError> {
@@ -357,6 +361,7 @@ impl XstreamRef {
         if self.xstream.state() != State::Terminated {
             return Err(LayoutError::Running { xstream: self.name().to_owned() });
         }
+        self.check_parked()?;
         xstream_thread::join(&self.xstream);
         let pools = std::mem::take(&mut *lock(&self.xstream.parked_pools));
         if !pools.is_empty() {
@@ -403,6 +408,20 @@ impl XstreamRef {
         *lock(&self.xstream.last_stats) = Some(stats);
         self.core.all_pools().iter().for_each(|pool| pool.forget_xstream(self.xstream.index));
         self.xstream.set_removed();
+        Ok(())
+    }
+
+    /// Whether it can have again the pools that it lost when it was cancelled.
+    fn check_parked(&self) -> Result<(), LayoutError> {
+        for pool in lock(&self.xstream.parked_pools).iter() {
+            if pool.removed.load(Acquire) {
+                let have: Vec<String> =
+                    self.core.pools().iter().map(|pool| pool.name.to_string()).collect();
+                let (xstream, pool) = (self.name().to_owned(), pool.name.to_string());
+                return Err(StartError::UnknownPool { xstream, pool, have: have.join(", ") }.into());
+            }
+            check_access(self.name(), pool, Some(&self.xstream))?;
+        }
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! The part of an xstream that every thread may use.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -58,7 +59,7 @@ pub(crate) struct XstreamShared {
     lives_ended: AtomicU64,
     /// The last phase word that the xstream has seen.
     seen: AtomicU64,
-    requests: Mutex<Vec<Request>>,
+    requests: Mutex<VecDeque<Request>>,
     /// For a wake from `poll`. `None`: it has been removed. One that runs has a count of its own.
     eventfd: Mutex<Option<Arc<OwnedFd>>>,
     /// What it had counted when it was removed.
@@ -146,7 +147,7 @@ impl XstreamShared {
             state: AtomicU8::new(State::Running as u8),
             lives_ended: AtomicU64::new(0),
             seen: AtomicU64::new(0),
-            requests: Mutex::new(Vec::new()),
+            requests: Mutex::default(),
             eventfd: Mutex::new(Some(Arc::new(eventfd))),
             last_stats: Mutex::default(),
             name: name.into(),
@@ -285,7 +286,7 @@ impl XstreamShared {
     /// Has `request` carried out by the xstream. If it has left, nothing happens until it is
     /// revived.
     pub(crate) fn ask(&self, request: Request) {
-        lock(&self.requests).push(request);
+        lock(&self.requests).push_back(request);
         self.signal();
     }
 
@@ -295,8 +296,7 @@ impl XstreamShared {
     }
 
     pub(crate) fn take_request(&self) -> Option<Request> {
-        let mut requests = lock(&self.requests);
-        if requests.is_empty() { None } else { Some(requests.remove(0)) }
+        lock(&self.requests).pop_front()
     }
 
     /// Drops what it was asked and given and will not come to; the runtime has ended.

@@ -368,3 +368,73 @@ fn requests_race_with_what_they_move() {
         assert_eq!(finished, 500);
     });
 }
+
+/// A request that the pool does not live to see is about nothing: nobody would find the unit there.
+#[test]
+fn a_unit_does_not_move_into_a_pool_that_was_removed_meanwhile() {
+    within(|| {
+        let (runtime, pools) = private(1);
+        let gone = runtime.add_pool(ult::PoolSpec::new("gone")).unwrap();
+        let handle = while_busy(&pools[0], || {
+            let handle = pools[0].spawn(place).unwrap();
+            handle.migrate_to(&gone).unwrap();
+            runtime.remove_pool(&gone).unwrap();
+            handle
+        });
+        assert_eq!(handle.join().unwrap(), places("p0", "x0"));
+        runtime.shutdown().unwrap();
+    });
+}
+
+/// While a pool is being removed all the time, each unit ends up somewhere where it runs.
+#[test]
+fn moves_race_with_removals() {
+    within(|| {
+        let (runtime, pools) = private(1);
+        for round in 0..300 {
+            let target = runtime.add_pool(ult::PoolSpec::new(format!("t{round}"))).unwrap();
+            let units: Vec<_> = (0..8).map(|_| pools[0].spawn(place).unwrap()).collect();
+            let (from, to) = (pools[0].clone(), target.clone());
+            let mover = std::thread::spawn(move || from.move_all_to(&to));
+            let removed = runtime.remove_pool(&target).is_ok();
+            let moved = mover.join().unwrap();
+            if removed {
+                assert!(!matches!(moved, Ok(1..)), "{moved:?}: into a pool that is gone");
+            } else {
+                target.move_all_to(&pools[0]).unwrap();
+                runtime.remove_pool(&target).unwrap();
+            }
+            units.into_iter().for_each(|unit| assert_eq!(unit.join().unwrap().0, "p0"));
+        }
+        runtime.shutdown().unwrap();
+    });
+}
+
+/// A callback that panics, and one that cannot even be dropped, cost nobody a unit.
+#[test]
+fn a_callback_that_panics_loses_nothing() {
+    struct Rude;
+    impl Drop for Rude {
+        fn drop(&mut self) {
+            panic!("dropped");
+        }
+    }
+    within(|| {
+        let (runtime, pools) = private(2);
+        let rude = Rude;
+        let handle = while_busy(&pools[0], || {
+            let builder = pools[0].ult().on_migrate(move |_| {
+                let _ = &rude;
+                panic!("told");
+            });
+            let handle = builder.spawn(place).unwrap();
+            handle.migrate_to(&pools[1]).unwrap();
+            handle
+        });
+        assert_eq!(handle.join().unwrap(), places("p1", "x1"));
+        for (index, pool) in pools.iter().enumerate() {
+            assert_eq!(on(pool, place), places(&format!("p{index}"), &format!("x{index}")));
+        }
+        runtime.shutdown_timeout(Duration::from_secs(60)).unwrap();
+    });
+}

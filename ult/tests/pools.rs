@@ -547,3 +547,60 @@ fn a_pool_is_only_here_where_one_xstream_serves_it_and_is_the_callers() {
     }
     runtime.shutdown().unwrap();
 }
+
+/// Who no longer owns a work-stealing pool takes from it like anybody else.
+#[test]
+fn pops_of_a_pool_without_an_owner_get_each_unit_once() {
+    const UNITS: usize = 100_000;
+    /// Pops until nothing is left; the numbers of the units.
+    fn pop_all(pool: &PoolRef) -> Vec<u64> {
+        let mut ids = Vec::new();
+        let mut misses = 0;
+        while misses < 1000 {
+            match pool.pop() {
+                Some(unit) => ids.push(unit.id()),
+                None => misses += 1,
+            }
+        }
+        ids
+    }
+    within(|| {
+        let runtime = Runtime::builder()
+            .pool(PoolSpec::new("q"))
+            .pool(PoolSpec::new("p").kind(PoolKind::RandWs))
+            .xstream(XstreamSpec::new("x1").pools(["q", "p"]))
+            .start()
+            .unwrap();
+        runtime.add_pool(PoolSpec::new("r")).unwrap();
+        let pool = |name| runtime.pool(name).unwrap();
+        let (go, filled) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let ran = Arc::new(AtomicUsize::new(0));
+        let (p, seen, full, counts) = (pool("p"), go.clone(), filled.clone(), ran.clone());
+        let first = pool("q").spawn(move || {
+            for _ in 0..UNITS {
+                let ran = counts.clone();
+                drop(p.spawn(move || ran.fetch_add(1, SeqCst)).unwrap());
+            }
+            full.store(true, SeqCst);
+            // It takes notice of the other one between two units.
+            yield_until("the other xstream", || seen.load(SeqCst));
+            pop_all(&p)
+        });
+        wait_until("units", || filled.load(SeqCst));
+        let (p, seen) = (pool("p"), go.clone());
+        let second = pool("r").spawn(move || {
+            seen.store(true, SeqCst);
+            pop_all(&p)
+        });
+        runtime.add_xstream(XstreamSpec::new("x2").pools(["r", "p"])).unwrap();
+        let mut ids = first.unwrap().join().unwrap();
+        ids.extend(second.unwrap().join().unwrap());
+        let popped = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), popped, "a unit twice");
+        runtime.shutdown().unwrap();
+        // The schedulers take one now and then.
+        assert_eq!(popped + ran.load(SeqCst), UNITS);
+    });
+}

@@ -222,3 +222,40 @@ fn an_overflow_of_the_users_memory_is_reported() {
     assert!(text.contains("stack overflow in ULT `guest` (id "), "{text}");
     assert!(text.contains("of pool `p` on xstream `x0`"), "{text}");
 }
+
+/// The kernel marks no guard pages in locked memory; what it does there instead is undone.
+#[test]
+fn locked_memory_comes_back_whole() {
+    within(|| {
+        let (runtime, pools) = private(1);
+        // A stack of the runtime's: it is known how this kernel makes guards.
+        on(&pools[0], || depth_of(4));
+        let area = Area::new(64 << 10);
+        let start = area.memory.as_ptr().cast_mut().cast();
+        // SAFETY: memory that lives; to lock it changes no byte.
+        if let Err(error) = unsafe { rustix::mm::mlock(start, area.memory.len()) } {
+            println!("not tried: cannot lock 64 KiB ({error}); see `ulimit -l`");
+            return;
+        }
+        let released = area.released.clone();
+        let handle = pools[0].ult().stack(area.stack()).spawn(|| depth_of(4)).unwrap();
+        assert!(handle.join().unwrap() > 4 << 10);
+        common::wait_until("given back", || released.load(SeqCst) == 1);
+        runtime.shutdown().unwrap();
+    });
+}
+
+/// Nothing of the runtime is lost with it.
+#[test]
+fn a_panic_of_who_gets_the_memory_back_is_no_harm() {
+    within(|| {
+        let (runtime, pools) = private(1);
+        let memory: &'static mut [u8] = vec![0; 64 << 10].leak();
+        let (start, len) = (NonNull::from(&memory[..]).cast(), memory.len());
+        // SAFETY: memory that lives for ever, and that nobody else uses.
+        let stack = unsafe { UserStack::from_raw(start, len, || panic!("given back")) }.unwrap();
+        pools[0].ult().stack(stack).spawn(|| ()).unwrap().join().unwrap();
+        assert_eq!(on(&pools[0], || 5), 5);
+        runtime.shutdown_timeout(std::time::Duration::from_secs(60)).unwrap();
+    });
+}

@@ -570,3 +570,55 @@ fn counters_of_an_xstream_add_up() {
         runtime.shutdown().unwrap();
     });
 }
+
+/// Who gives a cancelled xstream other pools means those.
+#[test]
+fn a_revival_serves_the_pools_that_were_set_since() {
+    within(|| {
+        let (runtime, pools) = private(2);
+        let new = runtime.add_pool(PoolSpec::new("new")).unwrap();
+        let x1 = runtime.xstream("x1").unwrap();
+        x1.cancel().unwrap();
+        x1.join().unwrap();
+        x1.set_scheduler(Box::new(ult::Basic::new()), ["new"]).unwrap();
+        x1.revive().unwrap();
+        assert_eq!(x1.pools(), ["new"]);
+        assert_eq!(on(&new, here), "x1");
+        x1.set_scheduler(Box::new(ult::Basic::new()), ["new", "p1"]).unwrap();
+        assert_eq!(on(&pools[1], here), "x1");
+        runtime.shutdown().unwrap();
+    });
+}
+
+/// What a pool promises, and whether it is there at all, counts for a revival, too.
+#[test]
+fn a_revival_does_not_take_back_what_others_have_now() {
+    within(|| {
+        let runtime = Runtime::builder()
+            .pool(PoolSpec::new("p0"))
+            .pool(PoolSpec::new("single").access(Access::Mpsc))
+            .pool(PoolSpec::new("gone"))
+            .xstream(XstreamSpec::new("x0").pools(["p0"]))
+            .xstream(XstreamSpec::new("x1").pools(["single"]))
+            .xstream(XstreamSpec::new("x2").pools(["gone"]))
+            .start()
+            .unwrap();
+        for name in ["x1", "x2"] {
+            runtime.xstream(name).unwrap().cancel().unwrap();
+            runtime.xstream(name).unwrap().join().unwrap();
+        }
+        runtime.add_xstream(XstreamSpec::new("x3").pools(["single"])).unwrap();
+        let x1 = runtime.xstream("x1").unwrap();
+        let error = x1.revive().unwrap_err();
+        assert!(matches!(error, LayoutError::Start(StartError::Access { .. })), "{error}");
+        x1.set_scheduler(Box::new(ult::Basic::new()), ["p0"]).unwrap();
+        x1.revive().unwrap();
+        assert_eq!(x1.pools(), ["p0"]);
+        runtime.remove_pool(&runtime.pool("gone").unwrap()).unwrap();
+        let x2 = runtime.xstream("x2").unwrap();
+        let error = x2.revive().unwrap_err();
+        assert!(error.to_string().contains("gone"), "{error}");
+        assert!(matches!(error, LayoutError::Start(StartError::UnknownPool { .. })), "{error}");
+        runtime.shutdown().unwrap();
+    });
+}
