@@ -18,9 +18,10 @@
 //! length. At the bound [`arrive`](Matcher::arrive) takes nothing and says [`Arrived::Full`]: the
 //! transport leaves the message where it is and stops reading that peer. Room appears only when a
 //! posted receive takes an early message, so it always comes with a completion; that is when to
-//! ask [`has_room`](Matcher::has_room) again. The messages that a dead peer left in the transport
-//! are finite: [`lift_bound`](Matcher::lift_bound) lets them in, so that the death itself need not
-//! wait for receives.
+//! ask [`has_room`](Matcher::has_room) again, or with the very receive that the message is for,
+//! which [`take_refused`](Matcher::take_refused) tells. The messages that a dead peer left in the
+//! transport are finite: [`lift_bound`](Matcher::lift_bound) lets them in, so that the death itself
+//! need not wait for receives.
 //!
 //! What dead peers leave behind is bounded as well, all of them together: somebody who connects,
 //! sends and leaves again and again must not fill the memory of an endpoint that is slow to
@@ -163,6 +164,8 @@ pub(crate) struct Matcher {
     /// Bytes held of peers that are gone.
     left_bytes: usize,
     given_up: GivenUp,
+    /// A message was refused, and no receive has been posted since.
+    refused: bool,
 }
 
 impl Matcher {
@@ -180,6 +183,7 @@ impl Matcher {
             held: HashMap::default(),
             left_bytes: 0,
             given_up: GivenUp::default(),
+            refused: false,
         }
     }
 
@@ -269,6 +273,7 @@ impl Matcher {
         }
         let held = self.held.entry(key.peer).or_default();
         if held.bytes >= self.early_bytes_max && !held.unbounded {
+            self.refused = true;
             return Arrived::Full;
         }
         if std::mem::take(&mut held.gone) {
@@ -338,6 +343,15 @@ impl Matcher {
     /// Whether a message of `peer` would be taken even if no receive waits for it.
     pub(crate) fn has_room(&self, peer: u64) -> bool {
         self.held.get(&peer).is_none_or(|held| held.unbounded || held.bytes < self.early_bytes_max)
+    }
+
+    /// Whether the receive that was just posted, and found no early message, may be what a message
+    /// waits for that was refused: then whoever reads the transport has to try that again, be it
+    /// asleep. Under the lock under which it was posted.
+    #[inline]
+    #[allow(dead_code, reason = "for transports whose receives are posted beside the poll")]
+    pub(crate) fn take_refused(&mut self) -> bool {
+        std::mem::take(&mut self.refused)
     }
 
     /// Whether an expected receive waits for `peer`. Looks at every list.

@@ -100,6 +100,18 @@ fn a_message_too_many_for_the_bound_still_reaches_a_posted_receive() {
 }
 
 #[test]
+fn what_is_refused_is_told_to_the_next_receive_and_only_once() {
+    let mut matcher = Matcher::new(1, LEFT);
+    assert!(matches!(matcher.arrive(Kind::Unexpected, &peer(7), Tag(0), b"a"), Arrived::Held));
+    assert!(matcher.post_expected(OpId(1), &peer(7), Tag(1), buf()).is_none());
+    assert!(!matcher.take_refused());
+    assert!(matches!(matcher.arrive(Kind::Expected, &peer(7), Tag(2), b"b"), Arrived::Full));
+    assert!(matcher.post_expected(OpId(2), &peer(7), Tag(2), buf()).is_none());
+    assert!(matcher.take_refused());
+    assert!(!matcher.take_refused());
+}
+
+#[test]
 fn a_canceled_receive_ends_once_and_its_late_message_is_discarded() {
     let mut matcher = Matcher::new(MAX, LEFT);
     assert!(matcher.post_unexpected(OpId(1), buf()).is_none());

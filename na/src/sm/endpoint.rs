@@ -189,9 +189,12 @@ impl SmEndpoint {
         }
         link.conn.wake_peer(RECORDS);
         buf.clear();
-        let early = self.matcher.lock().post_expected(op, to, tag, buf);
+        let mut matcher = self.matcher.lock();
+        let early = matcher.post_expected(op, to, tag, buf);
+        let refused = matcher.take_refused();
+        drop(matcher);
         drop(links);
-        self.posted(early);
+        self.posted(early, refused);
         Ok(())
     }
 
@@ -262,12 +265,13 @@ impl SmEndpoint {
         Ok(())
     }
 
-    /// A receive was posted; `early` is its end if its message was there.
-    fn posted(&self, early: Option<Completion>) {
+    /// A receive was posted; `early` is its end if its message was there, `refused` what
+    /// [`Matcher::take_refused`] said.
+    fn posted(&self, early: Option<Completion>, refused: bool) {
         match early {
             Some(completion) => self.ready.push(completion),
-            // It may be what a message to ourselves waits for.
-            None if self.loopback.is_busy() => self.ready.wake_poll(),
+            // It may be what a message waits for in a ring, or one to ourselves.
+            None if refused || self.loopback.is_busy() => self.ready.wake_poll(),
             None => {}
         }
     }
@@ -408,8 +412,9 @@ impl Endpoint for SmEndpoint {
             return Err(Refused { error: Error::Closed, buf });
         }
         let early = matcher.post_unexpected(op, buf);
+        let refused = matcher.take_refused();
         drop(matcher);
-        self.posted(early);
+        self.posted(early, refused);
         Ok(())
     }
 
@@ -430,9 +435,10 @@ impl Endpoint for SmEndpoint {
             return Err(Error::Closed);
         }
         let early = matcher.post_many(op, count, buffers);
+        let refused = matcher.take_refused();
         drop(matcher);
         early.into_iter().for_each(|completion| self.ready.push(completion));
-        self.posted(None);
+        self.posted(None, refused);
         Ok(())
     }
 
@@ -463,8 +469,9 @@ impl Endpoint for SmEndpoint {
         } else {
             matcher.post_expected(op, from, tag, buf)
         };
+        let refused = matcher.take_refused();
         drop(matcher);
-        self.posted(early);
+        self.posted(early, refused);
         Ok(())
     }
 
