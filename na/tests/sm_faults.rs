@@ -240,6 +240,33 @@ fn a_name_belongs_to_one_endpoint_at_a_time() {
     Node::new(again).still_serves();
 }
 
+/// As another user could, or a process with the same number in another pid namespace.
+#[test]
+fn made_up_names_cannot_be_taken_in_advance() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+    let (process, user) = (std::process::id(), rustix::process::geteuid().as_raw());
+    let taken: Vec<_> = (1..=200)
+        .map(|count| {
+            let name = format!("margo-sm/{user}/{process}-{count}");
+            let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("a name");
+            let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None);
+            let socket = socket.expect("a socket");
+            rustix::net::bind(&socket, &address).expect("bind");
+            socket
+        })
+        .collect();
+    listening().still_serves();
+    // Nor does who is called like that, but does not listen, take such a name for its own.
+    let mut client = Node::new(na::open("na+sm://", &OpenOptions::default()).expect("open"));
+    for count in 1..=taken.len() {
+        let uri = format!("na+sm://{process}-{count}");
+        let named = client.endpoint.lookup(&uri).expect("a name");
+        assert_ne!(named, client.endpoint.self_addr());
+        let sent = client.send(&named, 1, b"x");
+        assert!(client.error(sent).to_string().contains("nobody listens"));
+    }
+}
+
 #[test]
 fn a_name_that_nobody_listens_at_is_told() {
     let mut node = with_attach(true, false);

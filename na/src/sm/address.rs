@@ -2,7 +2,9 @@
 //!
 //! The socket's name is `\0margo-sm/<effective uid>/<name>`. Nothing appears in the file system,
 //! and the kernel frees the name when its owner ends, however it ends. A name is given at open or
-//! made as `<pid>-<counter>`.
+//! made as `<pid>-<counter>-<12 hex digits>`. The digits are random: processes of several pid
+//! namespaces in one network namespace (containers of one pod) have the same numbers, and anybody
+//! could take the next names in advance.
 //!
 //! Names belong to a user. `na+sm://<uid>@<name>` says whose; without a user id it is a name of the
 //! user who reads it. An endpoint that lets other users in (`OpenOptions::peer_users`) puts the id
@@ -19,10 +21,14 @@ use crate::{Error, Uri};
 pub(super) const NAME_BYTES_MAX: usize = 64;
 
 /// A fresh name for an endpoint of this process.
-pub(super) fn fresh_name() -> String {
+pub(super) fn fresh_name() -> Result<String, Error> {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let counter = NEXT.fetch_add(1, Ordering::Relaxed);
-    format!("{}-{counter}", getpid().as_raw_nonzero())
+    let mut bytes = [0; 6];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| Error::io("cannot get random bytes for a name", errno))?;
+    let random = bytes.iter().fold(0, |all, byte| all << 8 | u64::from(*byte));
+    Ok(format!("{}-{counter}-{random:012x}", getpid().as_raw_nonzero()))
 }
 
 /// A name and the user whose it is.
@@ -123,9 +129,13 @@ mod tests {
 
     #[test]
     fn makes_distinct_names() {
-        let name = fresh_name();
+        let name = fresh_name().unwrap();
         assert!(name.starts_with(&format!("{}-", std::process::id())), "{name}");
         assert!(is_name(&name), "{name}");
-        assert_ne!(name, fresh_name());
+        assert_ne!(name, fresh_name().unwrap());
+        // Another process with this number and count has other digits.
+        let digits = || fresh_name().unwrap().rsplit('-').next().map(str::to_owned);
+        assert_eq!(digits().map(|digits| digits.len()), Some(12));
+        assert_ne!(digits(), digits());
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! | URI | meaning |
 //! |---|---|
-//! | `na+sm://`, `sm` | an endpoint with a made-up name, `<pid>-<counter>` |
+//! | `na+sm://`, `sm` | an endpoint with a made-up name, `<pid>-<counter>-<random>` |
 //! | `na+sm://name` | an endpoint called `name` (up to 64 letters, digits, `.`, `_`, `-`) |
 //! | `na+sm://uid@name` | the same of another user |
 //!

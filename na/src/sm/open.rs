@@ -68,7 +68,7 @@ fn own_name(uri: &Uri<'_>) -> Result<Name, Error> {
         return Err(Error::BadUri { uri: uri.text.to_owned(), reason });
     }
     if name.name.is_empty() {
-        name.name = address::fresh_name();
+        name.name = address::fresh_name()?;
     }
     Ok(name)
 }
