@@ -397,6 +397,7 @@ macro_rules! conformance {
             a_stopped_peer_is_waited_for,
             a_stopped_peer_passes_the_liveness_limit,
             a_stopped_peer_that_owes_an_answer_passes_the_limit,
+            a_stopped_peer_that_owes_nothing_is_not_given_up,
             nothing_is_left_behind,
         }
     };

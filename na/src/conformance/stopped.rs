@@ -1,6 +1,6 @@
 //! Cases about peers that are stopped (SIGSTOP) and may go on later.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -8,7 +8,7 @@ use super::Case;
 use super::node::{Node, finish, pattern};
 use super::peers::{echo, is_child, pending_on, send_until_it_fails, stalled_child};
 use super::process::ChildNode;
-use crate::{Error, OpenOptions};
+use crate::{Error, OpenOptions, PeerLink};
 
 /// Without a liveness limit a stopped peer is slow, nothing else: what it was sent waits for it.
 pub fn a_stopped_peer_is_waited_for(case: &Case<'_>) {
@@ -84,4 +84,30 @@ pub fn a_stopped_peer_that_owes_an_answer_passes_the_limit(case: &Case<'_>) {
     finish(&[&node], "an answer of a stopped peer", &[answer]);
     let error = node.error(answer);
     assert!(matches!(error, Error::PeerGone { .. }), "{error}");
+}
+
+/// A peer of which nothing is wanted may stop for as long as it likes, or compute: its connection
+/// stays.
+pub fn a_stopped_peer_that_owes_nothing_is_not_given_up(case: &Case<'_>) {
+    if is_child(case) {
+        return;
+    }
+    let mut options = OpenOptions::listening(true);
+    options.liveness_limit = Duration::from_millis(300);
+    let Some(endpoint) = case.open_with(&options) else { return };
+    let node = Node::new(case, endpoint);
+    let mut child = ChildNode::start(case, "serve", "");
+    let to_child = node.endpoint.lookup(&child.line()).expect("the child's address");
+    echo(&node, &to_child, 1);
+    child.stop();
+    let until = Instant::now() + 3 * options.liveness_limit;
+    while Instant::now() < until {
+        node.poll();
+    }
+    // Or it would have been connected with again by what follows.
+    let peers = node.endpoint.stats().peers;
+    let mut links = peers.iter().filter(|peer| to_child.uri().contains(&peer.uri));
+    assert!(links.all(|peer| peer.link == PeerLink::Connected), "{peers:?}");
+    child.signal(Signal::CONT);
+    echo(&node, &to_child, 2);
 }

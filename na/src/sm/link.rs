@@ -373,6 +373,11 @@ impl TxLink {
         self.limit.is_some()
     }
 
+    /// Whether operations of ours that do not end without the peer are open here.
+    pub(super) fn waits_for_peer(&self) -> bool {
+        !self.queue.is_empty() || self.requests.has_transfers()
+    }
+
     /// Bytes that went through the ring and pages, in whole lines.
     pub(super) fn sent_bytes(&self) -> u64 {
         self.producer.written() + self.paged

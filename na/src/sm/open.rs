@@ -18,6 +18,7 @@ use super::segment::RING_BYTES;
 use super::socket;
 use crate::fork::Process;
 use crate::matching::Matcher;
+use crate::ran;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::sync::{Arc, Mutex};
 use crate::{Addr, Endpoint, Error, OpenOptions, PeerUsers, Plugin, Uri};
@@ -107,7 +108,10 @@ pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Arc<SmEndpoin
         id,
         name,
         own_addr: own.addr(id),
-        options: options.clone(),
+        options: OpenOptions {
+            liveness_limit: ran::limit(options.liveness_limit),
+            ..options.clone()
+        },
         ring_bytes: capacity_for(options.message_bytes_max).max(*RING_BYTES.start()),
         attach,
         nonce,

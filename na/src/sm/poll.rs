@@ -508,6 +508,10 @@ impl SmEndpoint {
         if !link.silent.has_passed(now, limit / 2) {
             return false;
         }
+        if !self.is_owed(link) {
+            (link.silent, link.pinged) = (Ran::since(now), false);
+            return false;
+        }
         if link.pinged {
             link.gone(&format!("no sign of life for {limit:?}"));
         } else {
@@ -515,6 +519,14 @@ impl SmEndpoint {
             link.with_link(|tx| tx.push_control(Control::Ping));
         }
         true
+    }
+
+    /// Whether the peer owes us something. What lies in its ring and was not read is no such thing:
+    /// it may compute between two calls for as long as it likes.
+    fn is_owed(&self, link: &RxLink) -> bool {
+        !link.services.is_empty()
+            || link.with_link(|tx| tx.waits_for_peer()).unwrap_or(false)
+            || self.matcher.lock().awaits(link.peer.id)
     }
 
     /// See [`Endpoint::prepare_wait`](crate::Endpoint::prepare_wait).

@@ -120,6 +120,11 @@ impl Requests {
         self.waiting.push_back(id);
     }
 
+    /// Whether a transfer has not ended.
+    pub(super) fn has_transfers(&self) -> bool {
+        !self.transfers.is_empty()
+    }
+
     /// Whether the owner may be working for us.
     pub(super) fn is_open(&self) -> bool {
         !self.parts.is_empty()
