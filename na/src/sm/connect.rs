@@ -23,7 +23,7 @@ use super::ring::payload_max;
 use super::rx::{RxLink, Stage};
 use super::segment::Segment;
 use super::serve::Services;
-use super::socket::{self, Credentials};
+use super::socket::{self, Credentials, Received};
 use crate::ran::Ran;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, lock};
@@ -275,7 +275,7 @@ impl SmEndpoint {
             }
             if state.strangers.len() >= STRANGERS_MAX {
                 let refused = state.strangers.iter().position(|stranger| stranger.refused);
-                state.strangers.remove(refused.unwrap_or(0));
+                self.drop_stranger(&state.strangers.remove(refused.unwrap_or(0)));
             }
             let waited = Ran::since(Instant::now());
             state.strangers.push(Stranger { token, waited, socket, credentials, refused });
@@ -330,21 +330,44 @@ impl SmEndpoint {
             Err(Errno::AGAIN | Errno::INTR) => return,
             received => received,
         };
-        // From here on it is either a connection or closed, which also ends the watch.
+        // From here on it is either a connection or closed.
         let stranger = state.strangers.swap_remove(at);
+        if let Some(left) = self.meet(state, stranger, received) {
+            self.drop_stranger(&left);
+        }
+    }
+
+    /// Ends the watch over a stranger who is about to be closed. Closing alone does not, if a child
+    /// that was forked off has the file as well: then its end could be heard for ever, and the
+    /// other side would not see ours.
+    pub(super) fn drop_stranger(&self, stranger: &Stranger) {
+        socket::say_goodbye(&stranger.socket);
+        let _ = epoll::delete(&self.epoll, &stranger.socket);
+    }
+
+    /// A stranger has sent his first packet, or none will come. Returns who is not let in.
+    fn meet(
+        &self,
+        state: &mut PollState,
+        stranger: Stranger,
+        received: Result<Received, Errno>,
+    ) -> Option<Stranger> {
         let pid = stranger.credentials.pid;
         let received = match received {
-            Ok(received) if received.bytes.is_empty() || stranger.refused => return,
+            Ok(received) if received.bytes.is_empty() || stranger.refused => return Some(stranger),
             Ok(received) => received,
             Err(errno) => {
                 tracing::warn!("process {pid} sent no handshake: {errno}");
-                return;
+                return Some(stranger);
             }
         };
         let process = match socket::peer_process(&stranger.socket, stranger.credentials) {
             Ok(process) => process,
             // Nobody is there to be told.
-            Err(reason) => return tracing::warn!("process {pid} is refused: {reason}"),
+            Err(reason) => {
+                tracing::warn!("process {pid} is refused: {reason}");
+                return Some(stranger);
+            }
         };
         let hello = Packet::decode(&received.bytes).and_then(|packet| {
             if packet.kind != Kind::Hello {
@@ -363,7 +386,10 @@ impl SmEndpoint {
             Ok((segment, board, packet)) => {
                 let uid = stranger.credentials.uid;
                 match state.crowd.admit(uid, &self.options.sm) {
-                    Ok(()) => self.welcome(state, stranger, process, segment, board, &packet),
+                    Ok(()) => {
+                        self.welcome(state, stranger, process, segment, board, &packet);
+                        return None;
+                    }
                     Err(reason) => {
                         if let Some(count) = state.crowd.refused_to_log() {
                             tracing::warn!("connections refused so far: {count}; {reason}");
@@ -377,6 +403,7 @@ impl SmEndpoint {
                 refuse(&stranger.socket, &reason);
             }
         }
+        Some(stranger)
     }
 
     fn welcome(
@@ -398,6 +425,7 @@ impl SmEndpoint {
         let fds = if welcome.slot.is_some() { &fds[..] } else { &[] };
         if socket::send_packet(&conn.socket, &welcome.encode(), fds).is_err() {
             // It has left already.
+            let _ = epoll::delete(&self.epoll, &conn.socket);
             state.crowd.leave(from.credentials.uid);
             return self.give_slot_back(&conn);
         }

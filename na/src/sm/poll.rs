@@ -466,7 +466,13 @@ impl SmEndpoint {
     #[inline(never)]
     fn check_limits(&self, state: &mut PollState, now: Instant) {
         let limit = self.options.connect_timeout;
-        state.strangers.retain_mut(|stranger| !stranger.waited.has_passed(now, limit));
+        state.strangers.retain_mut(|stranger| {
+            let late = stranger.waited.has_passed(now, limit);
+            if late {
+                self.drop_stranger(stranger);
+            }
+            !late
+        });
         if state.accept_again.is_some_and(|again| now >= again) {
             self.resume_accepting(state);
         }

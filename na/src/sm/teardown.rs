@@ -115,7 +115,7 @@ impl SmEndpoint {
         if let Some(listener) = state.listener.take() {
             let _ = epoll::delete(&self.epoll, listener);
         }
-        state.strangers.clear();
+        state.strangers.drain(..).for_each(|stranger| self.drop_stranger(&stranger));
         self.adopt(state);
         for link in state.links.iter_mut() {
             link.end = Some(Error::Closed);
