@@ -12,7 +12,7 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Weak;
+use std::sync::{PoisonError, Weak};
 use std::time::Instant;
 
 use super::address::Name;
@@ -582,6 +582,13 @@ impl Endpoint for SmEndpoint {
 
 impl Drop for SmEndpoint {
     fn drop(&mut self) {
+        if self.process.is_other() {
+            // Nobody copies to or from this process. What is kept is the parent's, and so may be
+            // the lock around it, which nobody here would ever give back.
+            let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(std::mem::take(kept));
+            return;
+        }
         self.close();
         self.release_kept_or_leak(Instant::now() + super::teardown::KEPT_WAIT);
     }

@@ -147,3 +147,26 @@ fn who_waits_for_memory_that_a_peer_never_lets_go_of_is_told() {
     drop(owner);
     assert_eq!(released.recv().err(), Some(mpsc::RecvError), "told, and not given");
 }
+
+#[test]
+fn a_child_drops_its_copy_without_waiting_for_what_is_kept() {
+    let owner = start(true);
+    let taken = lock(&owner.kept);
+    // SAFETY: the child runs this thread alone; it drops a value and exits.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "no second process");
+    if child == 0 {
+        std::mem::forget(taken);
+        // SAFETY: ends this process, which has nothing to wait for, should it wait for ever.
+        unsafe { libc::alarm(PATIENCE.as_secs() as u32) };
+        drop(owner);
+        // SAFETY: ends this process, without its parent's destructors and output.
+        unsafe { libc::_exit(0) }
+    }
+    drop(taken);
+    let pid = rustix::process::Pid::from_raw(child).unwrap();
+    let (_, status) = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty())
+        .unwrap()
+        .unwrap();
+    assert_eq!(status.exit_status(), Some(0), "{status:?}");
+}
