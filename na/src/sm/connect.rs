@@ -255,7 +255,7 @@ impl SmEndpoint {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN) => return,
                 Err(errno) => {
-                    tracing::warn!("cannot accept connections: {errno}; pausing");
+                    state.crowd.refuse(format_args!("cannot accept others: {errno}; pausing"));
                     let _ = epoll::delete(&self.epoll, listener);
                     state.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
                     return;
@@ -264,13 +264,13 @@ impl SmEndpoint {
             let checked = self.check_user(&socket);
             let refused = checked.is_err();
             let credentials = checked.unwrap_or_else(|reason| {
-                tracing::warn!("a connection is refused: {reason}");
+                state.crowd.refuse(reason);
                 refuse(&socket, "it does not talk with processes of this user");
                 Credentials { pid: 0, uid: u32::MAX }
             });
             let token = self.next_token.fetch_add(1, Ordering::Relaxed);
             if let Err(reason) = self.watch(&socket, token) {
-                tracing::warn!("a connection is dropped: {reason}");
+                state.crowd.refuse(reason);
                 continue;
             }
             if state.strangers.len() >= STRANGERS_MAX {
@@ -357,7 +357,7 @@ impl SmEndpoint {
             Ok(received) if received.bytes.is_empty() || stranger.refused => return Some(stranger),
             Ok(received) => received,
             Err(errno) => {
-                tracing::warn!("process {pid} sent no handshake: {errno}");
+                state.crowd.refuse(format_args!("process {pid} sent no handshake: {errno}"));
                 return Some(stranger);
             }
         };
@@ -365,7 +365,7 @@ impl SmEndpoint {
             Ok(process) => process,
             // Nobody is there to be told.
             Err(reason) => {
-                tracing::warn!("process {pid} is refused: {reason}");
+                state.crowd.refuse(format_args!("process {pid}: {reason}"));
                 return Some(stranger);
             }
         };
@@ -391,16 +391,14 @@ impl SmEndpoint {
                         return None;
                     }
                     Err(reason) => {
-                        if let Some(count) = state.crowd.refused_to_log() {
-                            tracing::warn!("connections refused so far: {count}; {reason}");
-                        }
                         refuse(&stranger.socket, &reason);
+                        state.crowd.refuse(reason);
                     }
                 }
             }
             Err(reason) => {
-                tracing::warn!("process {pid} is refused: {reason}");
                 refuse(&stranger.socket, &reason);
+                state.crowd.refuse(format_args!("process {pid}: {reason}"));
             }
         }
         Some(stranger)

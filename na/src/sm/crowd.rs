@@ -3,6 +3,7 @@
 //! Those that we made ourselves do not count. The poll alone touches this.
 
 use std::collections::HashMap;
+use std::fmt;
 
 use crate::SmOptions;
 
@@ -12,7 +13,7 @@ pub(super) struct Crowd {
     all: usize,
     /// Users with at least one.
     by_user: HashMap<u32, usize>,
-    /// Connections refused for want of room, since the endpoint was opened.
+    /// Connections refused, for whatever reason, since the endpoint was opened.
     refused: u64,
 }
 
@@ -33,7 +34,6 @@ impl Crowd {
             None
         };
         if let Some(full) = full {
-            self.refused += 1;
             return Err(format!("too many connections {full} of the endpoint"));
         }
         self.all += 1;
@@ -52,16 +52,30 @@ impl Crowd {
         }
     }
 
-    /// How many were refused, if that is worth a line in the log: the first, and whenever there
-    /// were twice as many. A dialer that tries for ever must not fill the log.
-    pub(super) fn refused_to_log(&self) -> Option<u64> {
+    /// Counts a connection that is refused, and logs why if that is worth a line: the first, and
+    /// whenever there were twice as many. Any user can dial, and one that tries for ever must not
+    /// fill the log.
+    pub(super) fn refuse(&mut self, reason: impl fmt::Display) {
+        if let Some(count) = self.refused_to_log() {
+            tracing::warn!("connections refused so far: {count}; {reason}");
+        }
+    }
+
+    fn refused_to_log(&mut self) -> Option<u64> {
+        self.refused += 1;
         self.refused.is_power_of_two().then_some(self.refused)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
+    use crate::Endpoint;
+    use crate::sm::socket;
+    use crate::sync::Arc;
+    use crate::sync::atomic::{AtomicUsize, Ordering};
 
     fn options(all: usize, per_user: usize) -> SmOptions {
         let mut options = SmOptions::default();
@@ -92,16 +106,56 @@ mod tests {
         assert_eq!(crowd.all, 0);
     }
 
+    /// Counts warnings.
+    struct Warnings(Arc<AtomicUsize>);
+
+    impl tracing::Subscriber for Warnings {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            *metadata.level() <= tracing::Level::WARN
+        }
+
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::Id {
+            tracing::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &tracing::Id, _: &tracing::span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &tracing::Id, _: &tracing::Id) {}
+
+        fn event(&self, _: &tracing::Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn enter(&self, _: &tracing::Id) {}
+
+        fn exit(&self, _: &tracing::Id) {}
+    }
+
+    #[test]
+    fn who_sends_garbage_does_not_fill_the_log() {
+        let options = crate::OpenOptions::listening(true);
+        let uri = crate::Uri::parse("na+sm://").unwrap();
+        let endpoint = crate::sm::open::open(&uri, &options).unwrap();
+        let warnings = Arc::new(AtomicUsize::new(0));
+        tracing::subscriber::with_default(Warnings(warnings.clone()), || {
+            for _ in 0..100 {
+                let socket = socket::new().unwrap();
+                rustix::net::connect(&socket, &endpoint.name.socket().unwrap()).unwrap();
+                socket::send_packet(&socket, b"garbage", &[]).unwrap();
+                let deadline = Instant::now() + crate::conformance::PATIENCE;
+                while socket::recv_packet(&socket).is_err() {
+                    assert!(Instant::now() < deadline, "it is not told");
+                    endpoint.poll(1, &mut |_| ()).unwrap();
+                }
+            }
+        });
+        assert_eq!(warnings.load(Ordering::Relaxed), 7);
+    }
+
     #[test]
     fn refusals_are_logged_ever_more_rarely() {
-        let options = options(1, 1);
         let mut crowd = Crowd::default();
-        crowd.admit(1, &options).unwrap();
-        assert_eq!(crowd.refused_to_log(), None);
-        let logged = (0..100).filter_map(|_| {
-            crowd.admit(1, &options).unwrap_err();
-            crowd.refused_to_log()
-        });
+        let logged = (0..100).filter_map(|_| crowd.refused_to_log());
         assert_eq!(logged.collect::<Vec<_>>(), [1, 2, 4, 8, 16, 32, 64]);
     }
 }
