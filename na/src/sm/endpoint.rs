@@ -143,7 +143,9 @@ impl SmEndpoint {
                 return Ok(());
             }
         };
-        link.send(op, kind, tag, buf);
+        if link.send(op, kind, tag, buf) {
+            peer.set_cancelable(true);
+        }
         // One fence for both: the record for the peer, the flag for our poll.
         if link.conn.peer_sleeps() || self.ready.sleeps() {
             settle();
@@ -258,6 +260,7 @@ impl SmEndpoint {
         };
         let mut out = Outcome::default();
         link.start(op, put, transfer, measure);
+        peer.set_cancelable(true);
         link.write_waiting(&mut out, &mut 0);
         self.wake_poll_for(&link.conn);
         drop(links);
@@ -339,6 +342,9 @@ impl SmEndpoint {
             self.wake_poll_for(&link.conn);
             true
         });
+        if !links.iter().any(TxLink::waits_for_peer) {
+            peer.set_cancelable(false);
+        }
         drop(links);
         self.report(out);
         found
@@ -513,8 +519,8 @@ impl Endpoint for SmEndpoint {
             return;
         }
         let peers = lock(&self.peers).all();
-        for peer in peers {
-            if self.cancel_at(&peer, op) {
+        for peer in peers.iter().filter(|peer| peer.is_cancelable()) {
+            if self.cancel_at(peer, op) {
                 return;
             }
         }

@@ -388,15 +388,17 @@ impl TxLink {
         self.messages
     }
 
-    /// Sends a message, or queues it. Either way the poll has to look at the link.
+    /// Sends a message, or queues it: then it returns `true`. Either way the poll has to look at
+    /// the link.
     #[inline]
-    pub(super) fn send(&mut self, op: OpId, kind: Kind, tag: Tag, buf: MsgBuf) {
+    pub(super) fn send(&mut self, op: OpId, kind: Kind, tag: Tag, buf: MsgBuf) -> bool {
         if self.send_now(kind, tag, buf.as_slice()) {
             self.sent.push((op, buf));
             self.conn.set_backlog(true);
-        } else {
-            self.enqueue(Queued { op, kind, tag, buf });
+            return false;
         }
+        self.enqueue(Queued { op, kind, tag, buf });
+        true
     }
 
     #[cold]

@@ -35,6 +35,9 @@ pub(super) struct Peer {
     gone: AtomicBool,
     /// The links, the one to send through first. This is the send lock.
     pub(super) links: BiasedLock<Vec<TxLink>>,
+    /// A send may be queued or a transfer open there: whoever cancels need not look elsewhere, and
+    /// takes no lock for that. Written under the send lock.
+    cancelable: AtomicBool,
     /// Where the first of them was lately, only to ask the cache for it: where several threads
     /// send, its lines come together with that of the lock, and not one after the other.
     first_link: AtomicPtr<TxLink>,
@@ -61,6 +64,7 @@ impl Peer {
             reach,
             gone,
             links,
+            cancelable: AtomicBool::new(false),
             first_link: AtomicPtr::default(),
             ended_bytes,
             ended_messages,
@@ -73,6 +77,16 @@ impl Peer {
     pub(super) fn links_to_send(&self) -> BiasedGuard<'_, Vec<TxLink>> {
         TxLink::prefetch(self.first_link.load(Ordering::Relaxed));
         self.links.lock()
+    }
+
+    /// Something was queued or begun that can be canceled. Called with the send lock held.
+    pub(super) fn set_cancelable(&self, cancelable: bool) {
+        self.cancelable.store(cancelable, Ordering::Relaxed);
+    }
+
+    /// Whether there may be something to cancel. It is seen by whoever knows of the operation.
+    pub(super) fn is_cancelable(&self) -> bool {
+        self.cancelable.load(Ordering::Relaxed)
     }
 
     /// Adds a link to those of the peer.
@@ -192,5 +206,49 @@ impl PeerTable {
         let peer = Peer::new(self.next_id, uri, reach);
         self.all.push(Arc::downgrade(&peer));
         peer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use crate::conformance::PATIENCE;
+    use crate::sm::open::open;
+    use crate::sm::peer::Peer;
+    use crate::{Completion, Endpoint, Error, OpId, OpenOptions, Tag, Uri};
+
+    #[test]
+    fn who_cancels_takes_no_lock_of_a_peer_that_has_nothing_to_cancel() {
+        let start = |listen| {
+            let uri = Uri::parse("na+sm://").unwrap();
+            open(&uri, &OpenOptions::listening(listen)).unwrap()
+        };
+        let (origin, quiet, busy) = (start(false), start(true), start(true));
+        let to_quiet = origin.lookup(quiet.self_addr().uri()).unwrap();
+        let to_busy = origin.lookup(busy.self_addr().uri()).unwrap();
+        let locked = to_quiet.state::<Peer>().unwrap().links.lock();
+        // Queued: there is no welcome yet.
+        origin.send_unexpected(OpId(1), &to_busy, Tag(1), origin.alloc_msg()).unwrap();
+        let (sender, canceled) = channel();
+        let told = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                origin.cancel(OpId(99));
+                origin.cancel(OpId(1));
+                sender.send(()).unwrap();
+            });
+            let told = canceled.recv_timeout(PATIENCE);
+            drop(locked);
+            told
+        });
+        told.expect("it waits for a lock that it has no need of");
+        let busy = to_busy.state::<Peer>().unwrap();
+        assert!(!busy.is_cancelable(), "what was canceled is no reason any more");
+        let mut ended = Vec::new();
+        origin.poll(8, &mut |completion| ended.push(completion)).unwrap();
+        let [Completion::Send { op: OpId(1), result: Err(Error::Canceled), .. }] = &ended[..]
+        else {
+            panic!("not canceled: {ended:?}");
+        };
     }
 }
