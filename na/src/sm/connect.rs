@@ -461,6 +461,7 @@ impl SmEndpoint {
                 link.gone("it ended, and another process has its name");
             }
         }
+        state.links.sweep();
         // The predecessor ends first, so that nothing is sent to it any more.
         self.reap_ended(state);
         peer

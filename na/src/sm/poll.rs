@@ -437,7 +437,7 @@ impl SmEndpoint {
                 token => self.hear(state, token),
             }
         }
-        state.links.sweep();
+        state.links.sweep_some();
         state.arrived.extend(self.release_kept());
         // The kernel goes around, so after as many events as there are sockets each had its turn.
         let sockets = state.links.iter().count() + state.strangers.len();
@@ -449,17 +449,18 @@ impl SmEndpoint {
         if let Some(at) = state.strangers.iter().position(|stranger| stranger.token == token) {
             return self.hear_stranger(state, at);
         }
-        let found = state.links.iter_mut().find(|link| link.conn.token == token);
-        let Some(link) = found else { return };
-        match link.stage {
-            Stage::Dialing { .. } => {}
-            Stage::Greeting { .. } => self.hear_welcome(link),
-            Stage::Up => link.hear(),
-        }
-        // After what it said last.
-        if has_ended {
-            link.gone("its process has ended");
-        }
+        // Of one that has ended meanwhile there is nothing to hear.
+        state.links.act_on(token, |link| {
+            match link.stage {
+                Stage::Dialing { .. } => {}
+                Stage::Greeting { .. } => self.hear_welcome(link),
+                Stage::Up => link.hear(),
+            }
+            // After what it said last.
+            if has_ended {
+                link.gone("its process has ended");
+            }
+        });
     }
 
     /// Gives up who had time enough.
@@ -477,7 +478,10 @@ impl SmEndpoint {
             self.resume_accepting(state);
         }
         let mut acted = false;
-        for link in state.links.iter_mut() {
+        // The watched ones come first. Who is not watched is up, and has no limit but of liveness.
+        let no_liveness = self.options.liveness_limit.is_zero();
+        let count = if no_liveness { state.links.watched().len() } else { usize::MAX };
+        for link in state.links.iter_mut().take(count) {
             acted |= match &mut link.stage {
                 Stage::Dialing { waited } => {
                     let late = waited.has_passed(now, limit);

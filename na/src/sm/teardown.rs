@@ -40,7 +40,8 @@ impl SmEndpoint {
     /// Takes apart the connections whose `end` is set.
     #[cold]
     pub(super) fn reap_ended(&self, state: &mut PollState) {
-        while let Some(link) = state.links.take_ended(&self.board) {
+        let mut at = 0;
+        while let Some(link) = state.links.take_ended(&mut at, &self.board) {
             self.reap(link, state);
         }
     }
@@ -120,6 +121,7 @@ impl SmEndpoint {
         for link in state.links.iter_mut() {
             link.end = Some(Error::Closed);
         }
+        state.links.sweep();
         self.reap_ended(state);
         let mut failed = Vec::new();
         self.matcher.lock().fail_all(&Error::Closed, &mut failed);
