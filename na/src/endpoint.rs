@@ -326,7 +326,8 @@ pub struct Transfer {
 ///
 /// An endpoint belongs to the process that opened it. A child that is forked off may drop its copy,
 /// which does nothing to the parent's, and must not use it otherwise. As long as it keeps the copy
-/// (`exec` ends it), peers do not see the parent die.
+/// (`exec` ends it), peers do not see the parent die; those over sm do, where they can watch its
+/// process.
 pub trait Endpoint: Send + Sync + fmt::Debug {
     /// The plugin's name: `sm`, `tcp` …
     fn transport(&self) -> &'static str;

@@ -22,7 +22,7 @@ pub struct SmOptions {
     /// Connections that others may have to this endpoint. Further ones are refused, and their
     /// dialer is told so ([`Error::Unreachable`]); those that exist go on. Each costs two
     /// descriptors (mind `ulimit -n`, often 1,024), up to four mappings and, with the default
-    /// message size, about 132 KiB of shared memory. Default 8,192, which is half of the mappings
+    /// message size, about 148 KiB of shared memory. Default 8,192, which is half of the mappings
     /// that the kernel gives a process; at least 1.
     pub connections_max: usize,
     /// The same for the processes of each user, the own one too. Default 4,096; at least 1.
