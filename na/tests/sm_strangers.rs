@@ -1,7 +1,7 @@
 //! Sockets that were accepted by an sm endpoint and have not said hello.
 #![cfg(feature = "sm")]
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use na::OpenOptions;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -86,4 +86,43 @@ fn a_late_stranger_that_a_child_keeps_is_not_heard_any_more() {
     node.until("the end of its time", |_| support::recv_packet(&silent).is_some());
     drop(silent);
     until_calm(&mut node);
+}
+
+/// More than there is room for.
+const CROWD: usize = 150;
+
+/// A node that has no more room for strangers: the first of all, and a silent crowd.
+fn crowded(connect_timeout: std::time::Duration) -> (Node, OwnedFd, Vec<OwnedFd>) {
+    let mut options = OpenOptions::listening(true);
+    options.connect_timeout = connect_timeout;
+    let mut node = Node::new(na::open("na+sm://", &options).expect("open"));
+    let first = accepted(&mut node);
+    let uri = node.endpoint.self_addr().uri().to_owned();
+    let crowd = (0..CROWD).map(|_| dial(&uri)).collect();
+    (node, first, crowd)
+}
+
+#[test]
+fn a_slow_dialer_is_not_turned_away_by_a_crowd() {
+    let (mut node, slow, crowd) = crowded(8 * support::PATIENCE);
+    (0..10_000).for_each(|_| node.poll());
+    assert_eq!(support::recv_packet(&slow), None, "it is closed");
+    let segment = support::memfd(support::SEGMENT, true);
+    send_packet(&slow, &support::hello("na+sm://", false), &[segment.as_fd()]);
+    let mut answer = None;
+    node.until("a welcome", |_| {
+        answer = support::recv_packet(&slow);
+        answer.is_some()
+    });
+    assert_eq!(answer.expect("just seen").get(6), Some(&2), "it is welcome");
+    assert!(crowd.iter().all(|silent| support::recv_packet(silent).is_none()), "they wait");
+    // Those who leave make room.
+    drop(crowd);
+    node.still_serves();
+}
+
+#[test]
+fn a_silent_crowd_does_not_keep_others_out_for_good() {
+    let (mut node, _first, _crowd) = crowded(std::time::Duration::from_secs(1));
+    node.still_serves();
 }

@@ -29,8 +29,16 @@ use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, lock};
 use crate::{Error, Uri};
 
-/// Accepted sockets whose hello has not come. Beyond, the oldest is closed.
+/// Accepted sockets whose hello has not come. While there are so many, others wait in the kernel's
+/// queue: who closed one of them instead would turn away dialers for being slower than a crowd.
 const STRANGERS_MAX: usize = 128;
+
+/// Of the time that connecting may take, the part after which a silent stranger makes room for
+/// others: who never says hello must not keep them out for long.
+const SILENT_PART: u32 = 4;
+
+/// How long not to accept when there is no room for strangers.
+const CROWDED_PAUSE: Duration = Duration::from_millis(10);
 
 /// Connections that one look accepts; the rest stays in the kernel's queue until the next.
 const ACCEPT_MAX: usize = 64;
@@ -250,15 +258,16 @@ impl SmEndpoint {
     /// Takes new connections.
     pub(super) fn accept(&self, state: &mut PollState) {
         for _ in 0..ACCEPT_MAX {
+            if !self.make_room(state) {
+                return self.pause_accepting(state, CROWDED_PAUSE);
+            }
             let Some(listener) = &state.listener else { return };
             let socket = match socket::accept(listener.as_fd()) {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN) => return,
                 Err(errno) => {
                     state.crowd.refuse(format_args!("cannot accept others: {errno}; pausing"));
-                    let _ = epoll::delete(&self.epoll, listener);
-                    state.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
-                    return;
+                    return self.pause_accepting(state, ACCEPT_PAUSE);
                 }
             };
             let checked = self.check_user(&socket);
@@ -273,13 +282,33 @@ impl SmEndpoint {
                 state.crowd.refuse(reason);
                 continue;
             }
-            if state.strangers.len() >= STRANGERS_MAX {
-                let refused = state.strangers.iter().position(|stranger| stranger.refused);
-                self.drop_stranger(&state.strangers.remove(refused.unwrap_or(0)));
-            }
             let waited = Ran::since(Instant::now());
             state.strangers.push(Stranger { token, waited, socket, credentials, refused });
         }
+    }
+
+    /// Whether there is room for a stranger; closes one for that who has been told that he is
+    /// refused, or has been silent for long.
+    fn make_room(&self, state: &mut PollState) -> bool {
+        let strangers = &mut state.strangers;
+        if strangers.len() < STRANGERS_MAX {
+            return true;
+        }
+        let (now, limit) = (Instant::now(), self.options.connect_timeout / SILENT_PART);
+        let refused = strangers.iter().position(|stranger| stranger.refused);
+        let leaves = refused
+            .or_else(|| strangers.iter_mut().position(|one| one.waited.has_passed(now, limit)));
+        if let Some(at) = leaves {
+            self.drop_stranger(&strangers.remove(at));
+        }
+        leaves.is_some()
+    }
+
+    /// Leaves dialers in the kernel's queue for a while.
+    fn pause_accepting(&self, state: &mut PollState, pause: Duration) {
+        let Some(listener) = &state.listener else { return };
+        let _ = epoll::delete(&self.epoll, listener);
+        state.accept_again = Some(Instant::now() + pause);
     }
 
     /// Whose process it is, if we talk with it.

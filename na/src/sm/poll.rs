@@ -75,7 +75,7 @@ pub(super) struct PollState {
     pub(super) strangers: Vec<Stranger>,
     pub(super) crowd: Crowd,
     pub(super) listener: Option<OwnedFd>,
-    /// When to accept again, after descriptors had run out.
+    /// When to accept again, after descriptors or the room for strangers had run out.
     pub(super) accept_again: Option<Instant>,
     /// Completions to report.
     pub(super) arrived: VecDeque<Completion>,
