@@ -546,3 +546,51 @@ fn an_answer_leaves_though_its_sender_only_takes_what_it_has_left() {
         origin.poll(8, &mut sink).unwrap();
     }
 }
+
+/// Sends what keeps `wanted` messages of each origin under way, and polls `target` for one
+/// completion at a time, until each origin's `each` messages have come. Returns how many came of
+/// all of them.
+fn messages_until_each_has_come(
+    target: &Arc<dyn Endpoint>,
+    origins: &[Arc<dyn Endpoint>],
+    wanted: &[u64],
+    each: u64,
+) -> u64 {
+    let deadline = Instant::now() + na::conformance::PATIENCE;
+    let (mut sent, mut came) = (vec![0; origins.len()], vec![0; origins.len()]);
+    let to: Vec<_> =
+        origins.iter().map(|origin| origin.lookup(target.self_addr().uri()).unwrap()).collect();
+    (0..512).for_each(|op| target.recv_unexpected(OpId(op), target.alloc_msg()).unwrap());
+    while came.iter().any(|came| *came < each) {
+        assert!(Instant::now() < deadline, "{came:?} have come");
+        for (at, origin) in origins.iter().enumerate() {
+            while sent[at] < came[at] + wanted[at] {
+                let tag = Tag(u32::try_from(at).unwrap());
+                origin
+                    .send_unexpected(OpId(sent[at]), &to[at], tag, message(origin, b"x"))
+                    .unwrap();
+                sent[at] += 1;
+            }
+            origin.poll(64, &mut drop).unwrap();
+        }
+        let mut sink = |completion| {
+            let Completion::Recv { op, result: Ok(arrival), .. } = completion else { panic!() };
+            came[arrival.tag.0 as usize] += 1;
+            target.recv_unexpected(op, target.alloc_msg()).unwrap();
+        };
+        assert!(target.poll(1, &mut sink).unwrap() <= 1);
+    }
+    came.iter().sum()
+}
+
+#[test]
+fn no_connection_is_left_unread_while_others_spend_the_budget() {
+    const EACH: u64 = 30;
+    // More than are read in every poll; one after the other, with as much under way.
+    let origins: Vec<_> = (0..6).map(|_| open(false)).collect();
+    let all = messages_until_each_has_come(&open(true), &origins, &[2; 6], EACH);
+    assert!(all <= 6 * EACH * 20, "{all} came before the last one's {EACH}");
+    // Of those that are, the first one has always something.
+    let all = messages_until_each_has_come(&open(true), &origins[..2], &[64, 1], EACH);
+    assert!(all <= 64 * EACH * 10, "{all} came before the last one's {EACH}");
+}

@@ -15,7 +15,9 @@
 //!    set, because an event costs the sender's system call 0.15 us (measured; not to ask for
 //!    arrivals only would not help). One that is muted and waits for room in its socket is put
 //!    back;
-//! 4. reads and flushes what is in the queue, then each hot connection, which is never queued;
+//! 4. reads and flushes what is in the queue, then each hot connection, which is never queued; if
+//!    that fills the budget before the hot ones had their turn, they are the first ones next time,
+//!    beginning with the one that was next;
 //! 5. looks at the limits of time, if the timer has fired: after reading, so that nobody is blamed
 //!    for what lies in our socket.
 //!
@@ -88,6 +90,10 @@ pub(super) struct Poller {
     pub(super) conns: Conns,
     queue: VecDeque<u64>,
     hot: Vec<u64>,
+    /// Which of the hot ones is looked at first.
+    hot_first: usize,
+    /// The last poll's budget was spent before the hot ones had their turn.
+    owed: bool,
     paused: Vec<u64>,
     /// Accepted connections without a hello, oldest first; may name some that have gone on.
     pub(super) half_open: VecDeque<u64>,
@@ -140,6 +146,8 @@ impl Poller {
             conns: Conns::default(),
             queue: VecDeque::new(),
             hot: Vec::new(),
+            hot_first: 0,
+            owed: false,
             paused: Vec::new(),
             half_open: VecDeque::new(),
             ticks: Ticks::default(),
@@ -165,14 +173,23 @@ impl Poller {
         if !few_are_hot || self.polls.is_multiple_of(EVENTS_EVERY) {
             self.take_events(core)?;
         }
+        // What others have completed does not count, or who sends without end would never read.
+        let full = self.batch.len().saturating_add(budget);
+        let owed = std::mem::take(&mut self.owed);
+        if owed {
+            self.look_at_hot(core, full);
+        }
         for _ in 0..self.queue.len() {
-            if self.batch.len() >= budget {
+            if self.batch.len() >= full {
                 break;
             }
             let Some(key) = self.queue.pop_front() else { break };
             self.look_at(core, key);
         }
-        self.look_at_hot(core, budget);
+        if !owed {
+            self.owed = self.batch.len() >= full;
+            self.look_at_hot(core, full);
+        }
         // Last, so that a hello which is there has been read before room is made for others.
         if self.accept_ready {
             self.accept(core);
@@ -328,23 +345,28 @@ impl Poller {
         }
     }
 
-    /// Reads the hot connections, whatever the events say.
-    fn look_at_hot(&mut self, core: &Core, budget: usize) {
+    /// Reads the hot connections, whatever the events say, until the batch is `full`.
+    fn look_at_hot(&mut self, core: &Core, full: usize) {
         let mut keys = [0; HOT_MAX];
         let count = self.hot.len();
         keys[..count].copy_from_slice(&self.hot);
-        for key in &keys[..count] {
-            if self.batch.len() >= budget {
+        let mut at = if self.hot_first < count { self.hot_first } else { 0 };
+        for _ in 0..count {
+            if self.batch.len() >= full {
                 break;
             }
-            if let Some(conn) = self.conns.get_mut(*key) {
+            let key = keys[at];
+            at = if at + 1 < count { at + 1 } else { 0 };
+            if let Some(conn) = self.conns.get_mut(key) {
                 conn.readable = true;
                 if self.polls_awake >= MUTE_AFTER {
                     mute(&self.epoll, conn, true);
                 }
-                self.look_at(core, *key);
+                self.look_at(core, key);
             }
         }
+        // Where it began, unless the budget was spent.
+        self.hot_first = at;
     }
 
     fn note_heat(&mut self, conn: &mut Conn) {
