@@ -27,6 +27,7 @@ struct Inner {
     uri: Box<str>,
     endpoint: u64,
     peer: u64,
+    session: u64,
     state: Arc<dyn Any + Send + Sync>,
 }
 
@@ -53,13 +54,31 @@ impl Addr {
         peer: u64,
         state: Arc<dyn Any + Send + Sync>,
     ) -> Self {
-        Self(Arc::new(Inner { uri: uri.into(), endpoint, peer, state }))
+        Self(Arc::new(Inner { uri: uri.into(), endpoint, peer, session: 0, state }))
     }
 
     /// The same peer with another text form.
     pub(crate) fn with_uri(&self, uri: &str) -> Self {
+        let Inner { endpoint, peer, session, .. } = *self.0;
+        let state = self.0.state.clone();
+        Self(Arc::new(Inner { uri: uri.into(), endpoint, peer, session, state }))
+    }
+
+    /// The same peer, as it is called by what comes from it in `session`.
+    #[cfg_attr(not(any(feature = "tcp", feature = "sm")), allow(dead_code, reason = "for these"))]
+    pub(crate) fn in_session(self, session: u64) -> Self {
         let Inner { endpoint, peer, .. } = *self.0;
-        Self(Arc::new(Inner { uri: uri.into(), endpoint, peer, state: self.0.state.clone() }))
+        let (uri, state) = (self.0.uri.clone(), self.0.state.clone());
+        Self(Arc::new(Inner { uri, endpoint, peer, session, state }))
+    }
+
+    /// Whether it came with a message of another session than `now`, the one that we have with the
+    /// peer: who sent that message waits for nothing any more, and whoever is there now may wait
+    /// under the same tag for something else. Never of an address that was looked up.
+    #[inline]
+    #[cfg_attr(not(any(feature = "tcp", feature = "sm")), allow(dead_code, reason = "for these"))]
+    pub(crate) fn is_of_another_session(&self, now: u64) -> bool {
+        self.0.session != now && self.0.session != 0
     }
 
     /// A number that no other endpoint of this process has.

@@ -343,10 +343,11 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Whether `peer` is known to be gone for good: nothing that is sent there arrives. Cheap, no
-    /// look at the peer itself. `false` says nothing: the end of a peer may not have been seen yet,
-    /// and one that listens may come back under its address. Default: `false`, for a transport that
-    /// cannot tell at once.
+    /// Whether `peer` is known to be gone for good: nothing that is sent there arrives; or, if it
+    /// came with a message ([`Arrival::from`]), whether the connection has ended since, so that
+    /// nobody waits for the answer. Cheap, no look at the peer itself. `false` says nothing: the
+    /// end of a peer may not have been seen yet, and one that listens may come back under its
+    /// address. Default: `false`, for a transport that cannot tell at once.
     fn is_gone(&self, peer: &Addr) -> bool {
         let _ = peer;
         false
@@ -468,6 +469,11 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     }
 
     /// Sends a message that the peer receives with `recv_expected` from us with this tag.
+    ///
+    /// Over our own transports, to an address that came with a message it is an answer: it ends
+    /// with [`Error::PeerGone`] if the connection with the peer has ended since, whether or not
+    /// there is another one. For its receives have ended with it, and what is posted now under that
+    /// tag waits for something else.
     ///
     /// # Errors
     ///

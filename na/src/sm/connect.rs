@@ -248,6 +248,7 @@ impl SmEndpoint {
         self.watch_process(&link.conn);
         let attach = self.may_attach(packet, &link.conn);
         link.services = Services::new(attach, self.options.copy_helper.clone());
+        (link.addr, link.spare) = (link.peer.addr(self.id).in_session(link.peer.session()), None);
         link.stage = Stage::Up;
         link.silent = Ran::since(Instant::now());
         let by_path = if attach { &self.attached } else { &self.unattached };

@@ -135,7 +135,11 @@ impl SmEndpoint {
             return Ok(());
         }
         let mut links = peer.links.lock();
-        let link = match self.link(to, peer, &mut links) {
+        let found = match is_late_answer(kind, to, peer) {
+            true => Err(peer.gone_error()),
+            false => self.link(to, peer, &mut links),
+        };
+        let link = match found {
             Ok(link) => link,
             Err(error) => {
                 drop(links);
@@ -163,6 +167,9 @@ impl SmEndpoint {
             return false;
         }
         let mut links = peer.links_to_send();
+        if is_late_answer(kind, to, peer) {
+            return false;
+        }
         let Some(link) = links.first_mut() else { return false };
         let sent = link.send_now(kind, tag, message);
         if sent {
@@ -351,6 +358,12 @@ impl SmEndpoint {
     }
 }
 
+/// Whether that answers a message of an ended session.
+#[inline]
+fn is_late_answer(kind: Kind, to: &Addr, peer: &Peer) -> bool {
+    kind == Kind::Expected && to.is_of_another_session(peer.session())
+}
+
 impl Endpoint for SmEndpoint {
     fn transport(&self) -> &'static str {
         "sm"
@@ -361,7 +374,8 @@ impl Endpoint for SmEndpoint {
     }
 
     fn is_gone(&self, peer: &Addr) -> bool {
-        self.peer(peer).is_ok_and(Peer::is_gone)
+        let ended = |known: &Peer| known.is_gone() || peer.is_of_another_session(known.session());
+        self.peer(peer).is_ok_and(ended)
     }
 
     fn limits(&self) -> Limits {

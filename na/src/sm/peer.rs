@@ -41,6 +41,8 @@ pub(super) struct Peer {
     /// Where the first of them was lately, only to ask the cache for it: where several threads
     /// send, its lines come together with that of the lock, and not one after the other.
     first_link: AtomicPtr<TxLink>,
+    /// Counts the times that its last open link has ended, from one. Written under the send lock.
+    session: AtomicU64,
     /// Bytes and messages that went through links that have ended. Written under the send lock.
     ended_bytes: AtomicU64,
     ended_messages: AtomicU64,
@@ -66,6 +68,7 @@ impl Peer {
             links,
             cancelable: AtomicBool::new(false),
             first_link: AtomicPtr::default(),
+            session: AtomicU64::new(1),
             ended_bytes,
             ended_messages,
             received,
@@ -104,6 +107,17 @@ impl Peer {
     /// The address of this peer at endpoint `endpoint`.
     pub(super) fn addr(self: &Arc<Self>, endpoint: u64) -> Addr {
         Addr::with_state(self.uri.as_str(), endpoint, self.id, self.clone())
+    }
+
+    /// The number of our session with it, which it is called with by what comes in it.
+    #[inline]
+    pub(super) fn session(&self) -> u64 {
+        self.session.load(Ordering::Relaxed)
+    }
+
+    /// Its last open link has ended. Under the send lock.
+    pub(super) fn end_session(&self) {
+        self.session.store(self.session() + 1, Ordering::Relaxed);
     }
 
     /// Whether it can never be reached again. Checked under the matcher's lock, taken after the

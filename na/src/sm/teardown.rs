@@ -68,6 +68,9 @@ impl SmEndpoint {
             link.peer.set_gone();
         }
         let last_open = was_up && !links.iter().any(TxLink::is_open);
+        if last_open {
+            link.peer.end_session();
+        }
         drop(links);
         memory.append(&mut link.services.fail_all(&link.conn, &mut state.out));
         if !(memory.is_empty() && completions.is_empty()) {

@@ -156,7 +156,7 @@ impl Core {
         address::uri_of(address) == self.listening_uri
     }
 
-    fn addr_of(&self, peer: &Arc<Peer>) -> Addr {
+    pub(super) fn addr_of(&self, peer: &Arc<Peer>) -> Addr {
         Addr::new(peer.uri.clone(), self.id, peer.id, peer.clone())
     }
 
@@ -175,13 +175,23 @@ impl Core {
     }
 
     /// Makes sure that an operation of `peer` will be looked after. `Ok(Err)`: it ends at once.
-    fn admit(&self, peer: &Arc<Peer>, state: &mut PeerState) -> Result<Result<(), Error>, Error> {
+    /// `answers`: the address that came with what the operation answers.
+    fn admit(
+        &self,
+        peer: &Arc<Peer>,
+        state: &mut PeerState,
+        answers: Option<&Addr>,
+    ) -> Result<Result<(), Error>, Error> {
         if self.is_closed() {
             return Err(Error::Closed);
         }
         match &state.phase {
             Phase::Closed => Err(Error::Closed),
             Phase::Gone(error) => Ok(Err(error.clone())),
+            _ if answers.is_some_and(|to| to.is_of_another_session(state.session)) => {
+                let reason = "the connection that the message to be answered came by has ended";
+                Ok(Err(peer.gone(reason)))
+            }
             Phase::Dialing | Phase::Up(_) => Ok(Ok(())),
             Phase::Idle => {
                 if !self.mail.list(peer, state) {
@@ -227,8 +237,18 @@ impl Core {
 
     /// Sends a short message without a completion; `false`: it took nothing. One that is to wait
     /// for the next poll is not taken: without a completion nobody would know that it needs one.
-    fn send_copy(&self, peer: &Arc<Peer>, kind: frame::Kind, tag: Tag, message: &[u8]) -> bool {
+    fn send_copy(
+        &self,
+        peer: &Arc<Peer>,
+        kind: frame::Kind,
+        to: &Addr,
+        tag: Tag,
+        message: &[u8],
+    ) -> bool {
         let mut state = peer.lock();
+        if kind == frame::Kind::Expected && to.is_of_another_session(state.session) {
+            return false;
+        }
         match self.take_copy(&mut state, kind, tag, message, false) {
             Copied::Not => false,
             Copied::Sent => true,
@@ -417,7 +437,8 @@ impl TcpEndpoint {
         if buf.len() > max {
             return Err(Refused { error: Error::TooLong { len: buf.len(), max }, buf });
         }
-        match self.core.admit(peer, &mut state) {
+        let answers = (kind == Kind::Expected).then_some(to);
+        match self.core.admit(peer, &mut state, answers) {
             Err(error) => return Err(Refused { error, buf }),
             Ok(Err(error)) => {
                 drop(state);
@@ -436,7 +457,7 @@ impl TcpEndpoint {
 
     fn send_now(&self, kind: frame::Kind, to: &Addr, tag: Tag, message: &[u8]) -> bool {
         let Ok(peer) = self.core.peer_of(to) else { return false };
-        !self.is_own(peer) && self.core.send_copy(peer, kind, tag, message)
+        !self.is_own(peer) && self.core.send_copy(peer, kind, to, tag, message)
     }
 
     /// Whether that is ourselves.
@@ -458,7 +479,7 @@ impl TcpEndpoint {
             return self.transfer_within(op, transfer, put);
         }
         let mut state = peer.lock();
-        match self.core.admit(peer, &mut state)? {
+        match self.core.admit(peer, &mut state, None)? {
             Err(error) => {
                 drop(state);
                 self.core.mail.complete([Completion::Transfer { op, result: Err(error) }]);
@@ -509,7 +530,7 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn is_gone(&self, peer: &Addr) -> bool {
-        self.core.peer_of(peer).is_ok_and(|peer| peer.is_gone())
+        self.core.peer_of(peer).is_ok_and(|known| peer.is_of_another_session(known.session()))
     }
 
     fn limits(&self) -> Limits {

@@ -20,9 +20,9 @@ use super::liveness;
 use super::peer::{Link, Peer, Phase};
 use super::poller::{EVENTS, Poller, flush};
 use super::socket;
+use crate::Error;
 use crate::host_port::PeerKey;
 use crate::sync::Arc;
-use crate::{Addr, Error};
 
 /// Accepted connections that may be without a hello; beyond, the oldest is dropped if it has had
 /// [`HALF_OPEN_PATIENCE`], else the others wait in the kernel's queue.
@@ -289,7 +289,7 @@ impl Poller {
         socket::suit_if_local(&conn.socket)?;
         let message_bytes_max = core.message_bytes_max.min(hello.message_bytes_max as usize);
         let alive_every = liveness::alive_every(hello);
-        self.with_peer(peer, |state| {
+        let session = self.with_peer(peer, |state| {
             // Under the lock, so that no frame overtakes it.
             if greet {
                 say(&conn.socket, &core.hello(state.session, Some(peer.id)))?;
@@ -306,9 +306,9 @@ impl Poller {
                 state.out.refuse_longer_than(message_bytes_max, &mut state.harvest);
             }
             flush(core, peer, state);
-            io::Result::Ok(())
+            io::Result::Ok(state.session)
         })?;
-        let addr = Addr::new(peer.uri.clone(), core.id, peer.id, peer.clone());
+        let addr = core.addr_of(peer).in_session(session);
         conn.stage = Stage::Up { peer: peer.clone(), addr };
         self.redials.retain(|redial| !Arc::ptr_eq(&redial.peer, peer));
         self.tick_within(liveness::tick_for(core, alive_every));

@@ -40,7 +40,8 @@
 //! `Protocol` if the peer broke a rule, or `Unreachable` if it was never connected (which also ends
 //! the expected receives that wait for it). The next operation dials again. Each side's *session*
 //! number changes with every such end and every restart, so a side that has not noticed yet learns
-//! it from the next hello, and ends its side of the old session first.
+//! it from the next hello, and ends its side of the old session first. What answers a message of an
+//! ended session is not sent in the next one.
 //!
 //! A connection must be made, and greeted, within [`OpenOptions::connect_timeout`]; a refusal is
 //! reported at once, or tried again for [`connect_retry`]. At most 256 accepted connections may be

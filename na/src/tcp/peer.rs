@@ -97,7 +97,8 @@ pub(super) struct Peer {
     state: BiasedLock<PeerState>,
     expects_data: AtomicBool,
     blocked: AtomicBool,
-    is_gone: AtomicBool,
+    /// As in the state, until the endpoint is closed.
+    session: AtomicU64,
     /// Bytes that have come. One writer: the poller.
     received: AtomicU64,
     /// Messages that have come. One writer: the poller.
@@ -125,7 +126,7 @@ impl Peer {
             state: BiasedLock::new(state),
             expects_data: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
-            is_gone: AtomicBool::new(false),
+            session: AtomicU64::new(session),
             received: AtomicU64::new(0),
             received_messages: AtomicU64::new(0),
         })
@@ -142,13 +143,17 @@ impl Peer {
         let hints = [
             (&self.expects_data, state.transfers.expects_data()),
             (&self.blocked, state.out.is_blocked()),
-            (&self.is_gone, matches!(state.phase, Phase::Gone(_))),
         ];
         for (hint, value) in hints {
             // Reading is cheaper, and nearly always enough.
             if hint.load(Ordering::Relaxed) != value {
                 hint.store(value, Ordering::Relaxed);
             }
+        }
+        let session = state.session;
+        if self.session.load(Ordering::Relaxed) != session && !matches!(state.phase, Phase::Closed)
+        {
+            self.session.store(session, Ordering::Relaxed);
         }
     }
 
@@ -195,9 +200,9 @@ impl Peer {
         self.blocked.load(Ordering::Relaxed)
     }
 
-    /// Whether it was an origin, whose only connection has ended.
-    pub(super) fn is_gone(&self) -> bool {
-        self.is_gone.load(Ordering::Relaxed)
+    /// Our session with it: another one as soon as its connections have ended.
+    pub(super) fn session(&self) -> u64 {
+        self.session.load(Ordering::Relaxed)
     }
 
     pub(super) fn gone(&self, reason: impl Into<String>) -> Error {
