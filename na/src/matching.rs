@@ -326,13 +326,17 @@ impl Matcher {
     }
 
     /// The message of a claimed receive will not come to its end, because of `error`: a receive of
-    /// any source waits for the next one, the other kind ends.
+    /// any source takes the next one, the other kind ends. `Some`: it ended, or that one had
+    /// already arrived.
     #[allow(dead_code, reason = "see `Claimed`")]
     pub(crate) fn unclaim(&mut self, mut claimed: Claimed, error: &Error) -> Option<Completion> {
         match claimed.kind {
             Kind::Unexpected => {
                 claimed.posted.buf.clear();
                 let Posted { op, buf, .. } = claimed.posted;
+                if let Some(early) = self.unexpected_early.pop_front() {
+                    return Some(self.deliver_early(op, buf, early));
+                }
                 self.unexpected_posted.push_front((op, buf));
                 None
             }

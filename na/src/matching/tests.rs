@@ -226,7 +226,18 @@ fn claims_leave_a_receive_for_others() {
     for claimed in claimed {
         assert!(matcher.unclaim(claimed, &Error::Closed).is_none());
     }
-    assert_eq!(claim(&mut matcher).map(|claimed| claimed.op()), Some(OpId(1)));
+    let claimed = claim(&mut matcher).unwrap();
+    assert_eq!(claimed.op(), OpId(1));
+    // One that comes back takes what has come meanwhile; nothing overtakes that, and nothing stays.
+    completed(matcher.arrive(Kind::Unexpected, &peer(8), Tag(1), b"for the other one"));
+    for text in [b"early", b"later"] {
+        let arrived = matcher.arrive(Kind::Unexpected, &peer(8), Tag(2), text);
+        assert!(matches!(arrived, Arrived::Held));
+    }
+    let taken = matcher.unclaim(claimed, &Error::Closed).unwrap();
+    assert_eq!(message(taken), (1, 8, 2, b"early".to_vec()));
+    assert_eq!(message(matcher.post_unexpected(OpId(3), buf()).unwrap()).3, b"later");
+    assert!(matcher.has_room(8) && matcher.held.is_empty());
     // A receive that names its peer is that peer's.
     assert!(matcher.post_expected(OpId(9), &peer(7), Tag(3), buf()).is_none());
     let claimed = matcher.claim_ahead(Kind::Expected, &peer(7), Tag(3));
