@@ -10,8 +10,9 @@ use crate::sync::Arc;
 
 /// How far a connection has come.
 pub(super) enum Stage {
-    /// The kernel is connecting; `next` is the address to try if this one fails.
-    Connecting { peer: Arc<Peer>, next: usize, deadline: Instant },
+    /// The kernel is connecting; `next` is the address to try if this one fails, or has not
+    /// answered at `until`. The last one may take until `deadline`.
+    Connecting { peer: Arc<Peer>, next: usize, until: Instant, deadline: Instant },
     /// Waiting for the other side's hello; `peer` is known if we dialed.
     Greeting { peer: Option<Arc<Peer>>, deadline: Instant },
     /// Carries frames of `peer`, which arriving messages call `addr`.
@@ -108,7 +109,8 @@ impl Conn {
     /// Until when it must have come further.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.stage {
-            Stage::Connecting { deadline, .. } | Stage::Greeting { deadline, .. } => Some(deadline),
+            Stage::Connecting { until, .. } => Some(until),
+            Stage::Greeting { deadline, .. } => Some(deadline),
             Stage::Up { .. } => None,
         }
     }

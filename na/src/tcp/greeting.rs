@@ -39,11 +39,16 @@ const ACCEPTS_MAX: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 impl Poller {
-    /// Begins to connect to `peer`, starting with its address number `first`.
+    /// Begins to connect to `peer`, starting with its address number `first`. Each address gets its
+    /// part of the time that is left, so that one which does not answer, as behind a firewall, does
+    /// not keep us from the others.
     pub(super) fn dial(&mut self, core: &Core, peer: &Arc<Peer>, first: usize, deadline: Instant) {
         let mut failed = (0, io::Error::from(io::ErrorKind::AddrNotAvailable));
         for (at, address) in peer.dial.iter().enumerate().skip(first) {
-            let stage = Stage::Connecting { peer: peer.clone(), next: at + 1, deadline };
+            let now = Instant::now();
+            let untried = (peer.dial.len() - at).try_into().unwrap_or(u32::MAX);
+            let until = now + deadline.saturating_duration_since(now) / untried;
+            let stage = Stage::Connecting { peer: peer.clone(), next: at + 1, until, deadline };
             match socket::connect(*address, core.class)
                 .and_then(|socket| self.watch(core, socket, stage))
             {
@@ -110,7 +115,7 @@ impl Poller {
     /// The kernel has decided about a connection that we began.
     pub(super) fn connecting(&mut self, core: &Core, key: u64) {
         let Some(conn) = self.conns.get_mut(key) else { return };
-        let Stage::Connecting { peer, next, deadline } = &conn.stage else { return };
+        let Stage::Connecting { peer, next, deadline, .. } = &conn.stage else { return };
         if !conn.writable && !conn.hung_up {
             return;
         }
@@ -358,6 +363,15 @@ impl Poller {
     pub(super) fn timed_out(&mut self, core: &Core, key: u64) {
         let limit = core.connect_timeout;
         let waiting = match self.conns.get_mut(key).map(|conn| &conn.stage) {
+            Some(Stage::Connecting { peer, next, deadline, .. }) if *next < peer.dial.len() => {
+                let (peer, next, deadline) = (peer.clone(), *next, *deadline);
+                self.detach(&peer, key);
+                // Unless it has called us meanwhile.
+                let waits = matches!(peer.lock().phase, Phase::Dialing);
+                return if waits {
+                    self.dial(core, &peer, next, deadline)
+                };
+            }
             Some(Stage::Connecting { .. }) => "connection",
             Some(Stage::Greeting { .. }) => "hello",
             Some(Stage::Up { .. }) | None => return,
@@ -372,5 +386,54 @@ fn say(socket: &OwnedFd, hello: &Hello) -> io::Result<()> {
     match rustix::net::send(socket, &bytes, rustix::net::SendFlags::NOSIGNAL)? {
         sent if sent == bytes.len() => Ok(()),
         _ => Err(io::ErrorKind::WriteZero.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::endpoint::TcpEndpoint;
+    use super::*;
+    use crate::{Completion, Endpoint, OpId, OpenOptions, Tag, Uri};
+
+    fn endpoint(options: &OpenOptions) -> TcpEndpoint {
+        TcpEndpoint::open(&Uri::parse("na+tcp://127.0.0.1:0").unwrap(), options).unwrap()
+    }
+
+    /// A listener that answers nobody any more, and what fills its queue.
+    fn mute() -> (OwnedFd, Vec<OwnedFd>) {
+        let address: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let listener = socket::listen(address, Default::default()).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let address = socket::local_address(&listener).unwrap();
+        let connect = |_| socket::connect(address, Default::default()).unwrap();
+        let queue: Vec<_> = (0..8).map(connect).collect();
+        (listener, queue)
+    }
+
+    #[test]
+    fn an_address_that_does_not_answer_leaves_time_for_the_next() {
+        let (silent, _queue) = mute();
+        let target = endpoint(&OpenOptions::listening(true));
+        let listening = target.self_addr.uri().strip_prefix("na+tcp://").unwrap();
+        let mut options = OpenOptions::listening(false);
+        // Far more than the second one needs, of which the first one gets half.
+        options.connect_timeout = Duration::from_secs(4);
+        let origin = endpoint(&options);
+        let dial = vec![socket::local_address(&silent).unwrap(), listening.parse().unwrap()];
+        let to_target = origin.core.addr_of(&origin.core.new_peer("na+tcp://two:1".into(), dial));
+        let mut buf = origin.alloc_msg();
+        assert!(buf.try_extend(b"x"));
+        target.recv_unexpected(OpId(1), target.alloc_msg()).unwrap();
+        origin.send_unexpected(OpId(2), &to_target, Tag(1), buf).unwrap();
+        let (mut sent, mut came) = (None, false);
+        while sent.is_none() || (!came && matches!(sent, Some(Ok(())))) {
+            let mut ended = |completion| match completion {
+                Completion::Send { result, .. } => sent = Some(result),
+                other => panic!("{other:?}"),
+            };
+            origin.poll(64, &mut ended).unwrap();
+            target.poll(64, &mut |_| came = true).unwrap();
+        }
+        assert!(came, "{sent:?}");
     }
 }

@@ -110,10 +110,13 @@ impl Poller {
     /// We did not run for so long: connections being made get that much more time.
     fn postpone(&mut self, late: Duration) {
         for conn in self.conns.iter_mut() {
-            if let Stage::Connecting { deadline, .. } | Stage::Greeting { deadline, .. } =
-                &mut conn.stage
-            {
-                *deadline += late;
+            match &mut conn.stage {
+                Stage::Connecting { until, deadline, .. } => {
+                    *until += late;
+                    *deadline += late;
+                }
+                Stage::Greeting { deadline, .. } => *deadline += late,
+                Stage::Up { .. } => {}
             }
         }
         for redial in &mut self.redials {

@@ -43,7 +43,8 @@
 //! it from the next hello, and ends its side of the old session first. What answers a message of an
 //! ended session is not sent in the next one.
 //!
-//! A connection must be made, and greeted, within [`OpenOptions::connect_timeout`]; a refusal is
+//! A connection must be made, and greeted, within [`OpenOptions::connect_timeout`], of which each
+//! address of a name with several gets its part; a refusal is
 //! reported at once, or tried again for [`connect_retry`]. At most 256 accepted connections may be
 //! without a hello; beyond, the oldest is dropped if it has had a second, else the next wait in the
 //! kernel's queue. Beyond [`connections_max`] a connection is refused with that reason.
