@@ -329,6 +329,13 @@ fn connections_beyond_the_limit_are_refused_and_told_why() {
     let target = na::open("na+tcp://", &narrow).unwrap();
     let uri = target.self_addr().uri().to_owned();
     let welcome = [open(false), open(false)];
+    // Neither those that it made itself count, nor those of who knows nothing to say.
+    let called = [open(true), open(true)];
+    for other in &called {
+        deliver(&target, other, other.self_addr().uri());
+    }
+    let address = uri.strip_prefix("na+tcp://").unwrap();
+    let strangers = [(); 3].map(|()| TcpStream::connect(address).unwrap());
     for origin in &welcome {
         deliver(origin, &target, &uri);
     }
@@ -339,6 +346,7 @@ fn connections_beyond_the_limit_are_refused_and_told_why() {
     let error = send_error(&done[&1]);
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
     assert!(error.to_string().contains("as many connections as it takes"), "{error}");
+    drop(strangers);
     // The others are still served, and room that they leave is given away.
     deliver(&welcome[1], &target, &uri);
     welcome[0].close();

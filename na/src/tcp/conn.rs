@@ -48,6 +48,8 @@ pub(super) struct Conn {
     pub(super) paused: bool,
     /// In the poller's queue. Never while it is hot.
     pub(super) queued: bool,
+    /// A peer made it; counted in the poller's `accepted`.
+    pub(super) accepted: bool,
     /// Known to be its peer's inbound connection.
     pub(super) is_inbound: bool,
     /// Among those that are read in every poll.
@@ -75,6 +77,7 @@ impl Conn {
             hung_up: false,
             paused: false,
             queued: false,
+            accepted: false,
             is_inbound: false,
             hot: false,
             muted: false,
@@ -181,11 +184,6 @@ impl Conns {
         slot.generation = (slot.generation + 1) % u32::MAX;
         self.free.push((key & u64::from(u32::MAX)) as u32);
         Some(conn)
-    }
-
-    /// Connections, those that are taken out included.
-    pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Conn> {

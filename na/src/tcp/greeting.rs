@@ -224,7 +224,7 @@ impl Poller {
         if let Some(refusal) = hello.refusal {
             return Err(Lost::Ended(refusal.to_string()));
         }
-        if dialed.is_none() && self.conns.len() > core.options.connections_max {
+        if dialed.is_none() && self.accepted >= core.options.connections_max {
             let refusal = Some(Refusal::TooManyConnections);
             // It may be gone already; then it needs no answer.
             let _ = say(&conn.socket, &Hello { refusal, ..core.hello(0, None) });
@@ -236,6 +236,10 @@ impl Poller {
         };
         self.attach(core, conn, &peer, &hello, dialed.is_none())
             .map_err(|error| Lost::Ended(format!("greeting it failed: {error}")))?;
+        if dialed.is_none() {
+            conn.accepted = true;
+            self.accepted += 1;
+        }
         // Accepting may have waited for this.
         self.accept_ready |= self.accept_again_at.is_some();
         Ok(true)

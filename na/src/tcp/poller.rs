@@ -95,6 +95,8 @@ pub(super) struct Poller {
     /// The last poll's budget was spent before the hot ones had their turn.
     owed: bool,
     paused: Vec<u64>,
+    /// Accepted connections that have been greeted.
+    pub(super) accepted: usize,
     /// Accepted connections without a hello, oldest first; may name some that have gone on.
     pub(super) half_open: VecDeque<u64>,
     pub(super) ticks: Ticks,
@@ -149,6 +151,7 @@ impl Poller {
             hot_first: 0,
             owed: false,
             paused: Vec::new(),
+            accepted: 0,
             half_open: VecDeque::new(),
             ticks: Ticks::default(),
             redials: Vec::new(),
@@ -504,6 +507,7 @@ impl Poller {
         let Some(conn) = self.conns.remove(key) else { return };
         self.hot.retain(|hot| *hot != key);
         self.paused.retain(|paused| *paused != key);
+        self.accepted -= usize::from(conn.accepted);
         // A sender may still hold the socket for a moment.
         let _ = epoll::delete(&self.epoll, &conn.socket);
         let _ = rustix::net::shutdown(&conn.socket, rustix::net::Shutdown::Both);
