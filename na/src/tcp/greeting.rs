@@ -254,9 +254,8 @@ impl Poller {
         let remote = socket::remote_address(&conn.socket).ok();
         let local = socket::local_address(&conn.socket).ok();
         let announced = address::announced(&hello.uri, remote).filter(|announced| {
-            let from_there = remote.is_some_and(|remote| remote.ip() == announced.ip());
-            let same_host = remote.map(|a| a.ip()) == local.map(|a| a.ip());
-            from_there || (announced.ip().is_loopback() && same_host)
+            let [remote, local] = [remote, local].map(|address| address.map(|a| a.ip()));
+            address::is_from_there(announced.ip(), remote, local)
         });
         match announced.filter(|announced| !core.listens_at(*announced)) {
             Some(address) => {
