@@ -130,7 +130,10 @@ pub(crate) fn check_listen(uri: &str, rest: &str, wanted: &Wanted) -> Result<(),
         None => host.parse().ok(),
     };
     match ip {
-        Some(ip) => wanted.among(uri, host, &[SocketAddr::new(ip, port)]).map(drop),
+        Some(ip) => {
+            wanted.check_all_interfaces(ip)?;
+            wanted.among(uri, host, &[SocketAddr::new(ip, port)]).map(drop)
+        }
         None => Ok(()),
     }
 }

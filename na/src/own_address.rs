@@ -66,6 +66,22 @@ impl Wanted {
         })
     }
 
+    /// Whether an address in the subnet can be reached at `any`, if that means all interfaces.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadOption`] if not: at `0.0.0.0` nothing of IPv6 is.
+    pub(crate) fn check_all_interfaces(&self, any: IpAddr) -> Result<(), Error> {
+        match self.subnet {
+            Some(subnet) if any == Ipv4Addr::UNSPECIFIED && subnet.first().is_ipv6() => {
+                let reason =
+                    format!("{subnet} has no IPv4 address, and 0.0.0.0 no other; use [::]");
+                Err(Error::BadOption { option: "ip_subnet", reason })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Loopback, for who names neither host nor subnet.
     pub(crate) fn loopback(&self, port: u16) -> SocketAddr {
         match self.format {
@@ -99,8 +115,13 @@ impl Wanted {
 }
 
 /// The address under which others reach a socket that is bound to `bound`: for all interfaces, the
-/// one in the subnet that is asked for; else the one that the system would use towards the outside,
-/// else loopback.
+/// one in the subnet that is asked for, which for `[::]` may be of IPv4, for that takes both; else
+/// the one that the system would use towards the outside, else loopback.
+///
+/// # Errors
+///
+/// As [`Wanted::in_subnet`]; [`Error::BadOption`] if `0.0.0.0` shall have an address of an IPv6
+/// subnet.
 pub(crate) fn reachable(
     transport: &'static str,
     bound: SocketAddr,
@@ -109,9 +130,9 @@ pub(crate) fn reachable(
     if !bound.ip().is_unspecified() {
         return Ok(bound);
     }
+    wanted.check_all_interfaces(bound.ip())?;
     let in_subnet = wanted.in_subnet(transport, bound.port())?;
-    let same_family = |address: &SocketAddr| address.is_ipv4() == bound.is_ipv4();
-    Ok(in_subnet.filter(same_family).unwrap_or_else(|| towards_outside(bound)))
+    Ok(in_subnet.unwrap_or_else(|| towards_outside(bound)))
 }
 
 fn towards_outside(bound: SocketAddr) -> SocketAddr {
@@ -198,6 +219,19 @@ mod tests {
         assert!(error.contains("240.1.2.0/24"), "{error}");
         assert!(up.iter().all(|(name, _)| error.contains(name.as_str())), "{error}");
         assert_eq!(Wanted::default().in_subnet("tcp", 0).unwrap(), None);
+    }
+
+    #[test]
+    fn all_interfaces_are_called_by_their_address_in_the_subnet_of_either_family() {
+        let reached = |bound: &str, net: (&str, u8)| {
+            reachable("tcp", bound.parse().unwrap(), &wanted(AddrFormat::Unspec, Some(net)))
+        };
+        let loopback: SocketAddr = "127.0.0.1:7".parse().unwrap();
+        assert_eq!(reached("0.0.0.0:7", ("127.0.0.0", 8)).unwrap(), loopback);
+        assert_eq!(reached("[::]:7", ("127.0.0.0", 8)).unwrap(), loopback);
+        let error = reached("0.0.0.0:7", ("fd00::", 8)).unwrap_err();
+        assert!(matches!(error, Error::BadOption { option: "ip_subnet", .. }), "{error}");
+        assert!(error.to_string().contains("fd00::/8 has no IPv4 address"), "{error}");
     }
 
     #[test]

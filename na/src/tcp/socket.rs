@@ -3,7 +3,7 @@
 use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -47,6 +47,10 @@ fn set_class(socket: impl AsFd, is_v6: bool, class: TrafficClass) -> io::Result<
 pub(super) fn listen(address: SocketAddr, class: TrafficClass) -> io::Result<OwnedFd> {
     let socket = open(address, class)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED) {
+        // All interfaces, whatever the system's default is.
+        sockopt::set_ipv6_v6only(&socket, false)?;
+    }
     rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
