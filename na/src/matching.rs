@@ -166,6 +166,9 @@ pub(crate) struct Matcher {
     given_up: GivenUp,
     /// A message was refused, and no receive has been posted since.
     refused: bool,
+    /// Calls of [`awaited`](Self::awaited).
+    #[cfg(test)]
+    pub(crate) walks: std::cell::Cell<usize>,
 }
 
 impl Matcher {
@@ -184,6 +187,8 @@ impl Matcher {
             left_bytes: 0,
             given_up: GivenUp::default(),
             refused: false,
+            #[cfg(test)]
+            walks: Default::default(),
         }
     }
 
@@ -361,12 +366,14 @@ impl Matcher {
     /// Whether an expected receive waits for `peer`. Looks at every list.
     #[allow(dead_code, reason = "for transports that watch over peers that owe something")]
     pub(crate) fn awaits(&self, peer: u64) -> bool {
-        self.expected_posted.has_peer(peer)
+        self.awaited().any(|(awaited, _)| awaited == peer)
     }
 
-    /// Every posted expected receive, with the peer that it is from.
+    /// Every posted expected receive, with the peer that it is from. Looks at every list.
     #[allow(dead_code, reason = "for transports that tell what they await")]
     pub(crate) fn awaited(&self) -> impl Iterator<Item = (u64, OpId)> {
+        #[cfg(test)]
+        self.walks.update(|walks| walks + 1);
         self.expected_posted.iter().map(|(key, posted)| (key.peer, posted.op))
     }
 

@@ -155,13 +155,6 @@ impl<T> Lists<T> {
         Some((key, self.release(at)?))
     }
 
-    /// Whether a list of `peer` has an entry. Looks at every list.
-    #[allow(dead_code, reason = "see `Matcher::awaits`")]
-    pub(crate) fn has_peer(&self, peer: u64) -> bool {
-        let is_alone = self.lone.as_ref().is_some_and(|(key, _)| key.peer == peer);
-        is_alone || self.ends.keys().any(|key| key.peer == peer)
-    }
-
     /// All entries with their keys.
     #[allow(dead_code, reason = "see `Matcher::awaited`")]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &T)> {

@@ -376,7 +376,7 @@ pub(super) struct TcpEndpoint {
     pub(super) loopback: Loopback,
     /// Held throughout a poll, the sink's calls included; holds what a poll could not report.
     gate: BiasedLock<Gate>,
-    poller: BiasedLock<Poller>,
+    pub(super) poller: BiasedLock<Poller>,
     epoll: Arc<OwnedFd>,
 }
 

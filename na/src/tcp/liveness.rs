@@ -24,6 +24,7 @@
 //! arrived was read. The time limit of connections being made is looked at in [`LOOKS`] steps, of
 //! which each counts its length at most.
 
+use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
@@ -150,15 +151,21 @@ impl Poller {
         let up: Vec<u64> =
             self.conns.iter().filter(|conn| conn.up().is_some()).map(|conn| conn.key).collect();
         self.ticks.ran = Some(ran);
+        let awaited = match core.liveness_limit.is_zero() {
+            true => HashSet::default(),
+            // Once for all connections: there may be as many receives.
+            false => core.matcher.lock().awaited().map(|(peer, _)| peer).collect(),
+        };
         for key in up {
-            self.look_after(core, key, elapsed);
+            self.look_after(core, key, elapsed, &awaited);
         }
         if self.ticks.every.is_none() {
             self.ticks = Ticks::default();
         }
     }
 
-    fn look_after(&mut self, core: &Core, key: u64, elapsed: Duration) {
+    /// `awaited`: the peers for which receives wait.
+    fn look_after(&mut self, core: &Core, key: u64, elapsed: Duration, awaited: &HashSet<u64>) {
         let Some(mut conn) = self.conns.take(key) else { return };
         let Some(peer) = conn.up().cloned() else { return self.conns.put_back(conn) };
         let mut every = None;
@@ -168,7 +175,8 @@ impl Poller {
             let sends_here = Arc::ptr_eq(&link.socket, &conn.socket);
             let reads_here = conn.is_inbound || (sends_here && state.inbound.is_none());
             let slow = sends_here && takes_nothing(core, &peer, &mut conn, state, elapsed);
-            let gone = reads_here && is_silent(core, &peer, &mut conn, state, elapsed);
+            let is_awaited = awaited.contains(&peer.id);
+            let gone = reads_here && is_silent(core, is_awaited, &mut conn, state, elapsed);
             let limit = if gone { core.liveness_limit } else { core.options.slow_reader_limit };
             let what = if gone { "no sign of life from it" } else { "it has taken nothing" };
             (gone || slow).then(|| peer.gone(format!("{what} for {limit:?}")))
@@ -267,7 +275,7 @@ fn takes_nothing(
 /// Whether a peer that owes us something has said nothing for too long.
 fn is_silent(
     core: &Core,
-    peer: &Peer,
+    is_awaited: bool,
     conn: &mut Conn,
     state: &PeerState,
     elapsed: Duration,
@@ -275,16 +283,13 @@ fn is_silent(
     if core.liveness_limit.is_zero() {
         return false;
     }
-    let claiming = conn.incoming.is_claiming();
-    let owes = || {
-        claiming
-            || state.transfers.is_busy()
-            || !state.out.is_empty()
-            || core.matcher.lock().awaits(peer.id)
-    };
+    let owes = is_awaited
+        || conn.incoming.is_claiming()
+        || state.transfers.is_busy()
+        || !state.out.is_empty();
     // While we do not read, we cannot hear.
     let unread = conn.paused || conn.readable;
-    if std::mem::take(&mut conn.heard) || unread || !owes() {
+    if std::mem::take(&mut conn.heard) || unread || !owes {
         conn.times.silent = Duration::ZERO;
     } else {
         conn.times.silent += elapsed;
@@ -294,7 +299,42 @@ fn is_silent(
 
 #[cfg(test)]
 mod tests {
+    use super::super::endpoint::TcpEndpoint;
     use super::*;
+    use crate::{Endpoint, OpId, OpenOptions, Tag, Uri};
+
+    #[test]
+    fn a_tick_looks_at_the_receives_once_however_many_peers_are_awaited() {
+        const PEERS: u64 = 5;
+        let uri = Uri::parse("na+tcp://127.0.0.1:0").unwrap();
+        let mut options = OpenOptions::listening(true);
+        options.liveness_limit = Duration::from_secs(3600);
+        let origin = TcpEndpoint::open(&uri, &options).unwrap();
+        let open = |_| TcpEndpoint::open(&uri, &OpenOptions::listening(true)).unwrap();
+        let peers: Vec<_> = (0..PEERS).map(open).collect();
+        for (op, peer) in (0..).zip(&peers) {
+            let peer = origin.lookup(peer.self_addr().uri()).unwrap();
+            origin.recv_expected(OpId(op), &peer, Tag(1), origin.alloc_msg()).unwrap();
+            let sent = OpId(PEERS + op);
+            origin.send_unexpected(sent, &peer, Tag(1), origin.alloc_msg()).unwrap();
+        }
+        let mut sent = 0;
+        while sent < PEERS as usize {
+            sent += origin.poll(64, &mut drop).unwrap();
+            for peer in &peers {
+                peer.poll(64, &mut drop).unwrap();
+            }
+        }
+        let mut poller = origin.poller.lock();
+        let walks = || origin.core.matcher.lock().walks.get();
+        // After the first one, in which they were heard.
+        for ticks in 1..=3 {
+            let now = Instant::now();
+            poller.ticks.next = Some(now);
+            poller.tick(&origin.core, now);
+            assert_eq!(walks(), ticks);
+        }
+    }
 
     #[test]
     fn a_peer_cannot_ask_for_more_signs_of_life_than_there_may_be() {
