@@ -4,7 +4,9 @@
 mod call_support;
 mod common;
 
+use std::future::{Future, IntoFuture};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use call_support::{HOLD, Held, NOBODY, SUM, echo_provider};
@@ -55,6 +57,27 @@ fn requests_are_waited_for_in_any_order() {
         held.go(2);
         assert_eq!(second.wait().unwrap(), 2);
         assert_eq!(first.wait().unwrap(), 1);
+    });
+}
+
+/// As that of an executor that has gone.
+struct Rude;
+
+impl Wake for Rude {
+    fn wake(self: Arc<Self>) {
+        panic!("from a waker");
+    }
+}
+
+#[test]
+fn a_waker_that_panics_does_not_end_the_progress() {
+    with_held(|pair, target, held| {
+        let waker = Waker::from(Arc::new(Rude));
+        let mut request = Box::pin(pair.client.iforward(HOLD, target, &1).unwrap().into_future());
+        assert!(request.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        held.go(1);
+        assert_eq!(pair.client.forward(SUM, target, &(3, 4)).unwrap(), 7);
+        assert_eq!(block_on(request).unwrap(), 1);
     });
 }
 

@@ -73,7 +73,7 @@ impl Shared {
         match self.word().publish() {
             Published::First => {}
             Published::Detached => self.free(),
-            Published::Waited(waiters) => waiters.wake(|wake| wake()),
+            Published::Waited(waiters) => waiters.wake(),
         }
     }
 

@@ -25,7 +25,7 @@ use crate::prefetch;
 use crate::sync::atomic::AtomicPtr;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::{UnsafeCell, relax};
-use crate::wait::{Waiter, after, const_new};
+use crate::wait::{Deferred, Waiter, after, const_new};
 use crate::wait_kind::WaitKind;
 use crate::wait_list::{next_of, remove_from, set_next};
 
@@ -309,7 +309,7 @@ impl<T> Eventual<T> {
     }
 }
 
-/// Wakes a chain, the last one first, because that came first.
+/// Wakes a chain, the last one first, because that came first; async tasks after all others.
 ///
 /// # Safety
 ///
@@ -326,14 +326,16 @@ unsafe fn wake_reversed(newest: Word) {
         unsafe { set_next(node, oldest) };
         oldest = node.as_ptr();
     }
+    let mut deferred = Deferred::new();
     while let Some(node) = NonNull::new(oldest) {
         // SAFETY:
         // - alive: not yet woken; read before it is.
         oldest = unsafe { next_of(node) };
         // SAFETY:
         // - alive, unlinked: duty of the caller; not touched afterwards.
-        unsafe { Waiter::wake(node) };
+        unsafe { Waiter::wake_among(node, &mut deferred) };
     }
+    deferred.fire();
 }
 
 impl<T: Sync> Eventual<T> {

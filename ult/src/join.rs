@@ -394,26 +394,9 @@ fn publish_met(ult: UltPtr) -> bool {
         Published::First => false,
         Published::Detached => true,
         Published::Waited(waiters) => {
-            waiters.wake(as_bystander);
+            waiters.wake();
             false
         }
-    }
-}
-
-/// Calls the waker of an async task, which is anybody's code. The unit that calls it has ended and
-/// may be gone, so the code must not find itself in a unit: what waits there blocks the thread.
-#[cold]
-fn as_bystander(wake: &mut dyn FnMut()) {
-    let xstream = crate::current::xstream();
-    let unit = xstream.and_then(|xstream| xstream.current.take());
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(wake)) {
-        let message = panic_message(&panic);
-        tracing::error!(message, "the waker of a future that joins a ULT panicked");
-        // The payload of the panic may have such a destructor, too.
-        std::mem::forget(panic);
-    }
-    if let Some(xstream) = xstream {
-        xstream.current.set(unit);
     }
 }
 

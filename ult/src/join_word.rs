@@ -28,8 +28,7 @@ use crate::select::Watch;
 use crate::sync::atomic::AtomicPtr;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::relax;
-use crate::task_wait::is_task;
-use crate::wait::Waiter;
+use crate::wait::{Deferred, Waiter};
 use crate::wait_kind::WaitKind;
 use crate::wait_list::{next_of, remove_from, set_next};
 
@@ -253,43 +252,19 @@ fn is_locked(word: Word) -> bool {
 }
 
 impl Waiters {
-    /// Wakes all. `around` is called for each that is an async task, and calls what it is given:
-    /// that runs the code of the task's executor.
+    /// Wakes all, async tasks after all others.
     #[inline]
-    pub fn wake(self, around: impl Fn(&mut dyn FnMut())) {
-        let node = self.0;
-        // SAFETY:
-        // - alive: not yet woken; no writer: the chain is ours.
-        let is_last = unsafe { next_of(node) }.is_null();
-        // SAFETY:
-        // - alive: not yet woken.
-        if is_last && !unsafe { is_task(node) } {
-            // SAFETY:
-            // - alive, unlinked: not yet woken, taken by `publish`; not touched afterwards.
-            return unsafe { Waiter::wake(node) };
-        }
-        self.wake_slowly(&around);
-    }
-
-    #[cold]
-    fn wake_slowly(self, around: &dyn Fn(&mut dyn FnMut())) {
+    pub fn wake(self) {
+        let mut deferred = Deferred::new();
         let mut next = self.0.as_ptr();
         while let Some(node) = NonNull::new(next) {
             // SAFETY:
             // - alive: not yet woken; no writer: the chain is ours.
             next = unsafe { next_of(node) };
             // SAFETY:
-            // - alive: not yet woken.
-            if unsafe { is_task(node) } {
-                // SAFETY:
-                // - alive, unlinked: not yet woken, taken by `publish`; `around` calls it once,
-                //   and it is not touched afterwards.
-                around(&mut || unsafe { Waiter::wake(node) });
-            } else {
-                // SAFETY:
-                // - alive, unlinked: not yet woken, taken by `publish`; not touched afterwards.
-                unsafe { Waiter::wake(node) };
-            }
+            // - alive, unlinked: not yet woken, taken by `publish`; not touched afterwards.
+            unsafe { Waiter::wake_among(node, &mut deferred) };
         }
+        deferred.fire();
     }
 }

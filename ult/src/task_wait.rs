@@ -22,21 +22,6 @@ use crate::sync::relax;
 use crate::wait::Waiter;
 use crate::wait_kind::WaitKind;
 
-/// In the tag of the waiters of tasks.
-const TASK: *mut () = ptr::without_provenance_mut(1);
-
-/// Whether a waiter of a join word belongs to an async task.
-///
-/// # Safety
-///
-/// `node` is alive.
-#[inline]
-pub(crate) unsafe fn is_task(node: NonNull<Waiter>) -> bool {
-    // SAFETY:
-    // - alive: duty of the caller; the tag is constant.
-    unsafe { node.as_ref() }.tag == TASK
-}
-
 /// The waiter of one async task in one object. See the module documentation.
 pub struct TaskWait {
     node: *mut Waiter,
@@ -78,8 +63,7 @@ impl TaskWait {
             return false;
         }
         self.leave(object);
-        let mut waiter = Waiter::for_task(kind, waker.clone());
-        waiter.tag = TASK;
+        let waiter = Waiter::for_task(kind, waker.clone());
         let node = NonNull::from(Box::leak(Box::new(waiter)));
         // SAFETY:
         // - in no list: fresh; it stays until `leave` frees it, or forever.

@@ -25,7 +25,17 @@
 //!   stack may be gone, as soon as it is set. So the waker first takes what it needs to wake the
 //!   party: a count on the ULT's descriptor, on the thread's parker, or a clone of the waker. A ULT
 //!   of the waker's own xstream cannot run meanwhile and needs no count.
+//!
+//! # Wakers of async tasks
+//!
+//! They are anybody's code, and run in whoever happens to wake: the ULT that makes progress, or a
+//! unit that has ended. So whatever they do stays with them ([`as_bystander`]): a panic is logged,
+//! and they are in no unit. And a waker may poll or drop its task at once, with other futures that
+//! wait for the same object. So of several waiters that are woken together all are marked as woken
+//! before the first waker is called ([`Deferred`]).
 
+#[cfg(not(loom))]
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -40,6 +50,8 @@ use crate::wait_list::Links;
 
 #[cfg(not(loom))]
 use crate::descriptor::{UltPtr, UltRef};
+#[cfg(not(loom))]
+use crate::error::panic_message;
 #[cfg(not(loom))]
 use crate::prefetch;
 #[cfg(not(loom))]
@@ -230,8 +242,72 @@ impl Waiter {
         }
         let call = this.party.prepare();
         this.woken.store(note, Release); // pair: WAITER-WOKEN
-        call.fire();
+        if let Some(call) = call {
+            call.fire();
+        }
     }
+
+    /// Ends the wait of one of several. If it is that of an async task, its waker is called later,
+    /// by `deferred`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`wake`](Self::wake).
+    #[inline]
+    pub(crate) unsafe fn wake_among(waiter: NonNull<Self>, deferred: &mut Deferred) {
+        // SAFETY:
+        // - alive: duty of the caller; shared access only.
+        let this = unsafe { waiter.as_ref() };
+        if let Party::Task(_) = this.party {
+            let call = this.party.prepare();
+            this.woken.store(PLAIN, Release); // pair: WAITER-WOKEN
+            return deferred.0.extend(call);
+        }
+        // SAFETY: the same duties.
+        unsafe { Self::wake(waiter) }
+    }
+}
+
+/// The wakers of async tasks whose waits have ended, to be called when all others have been told.
+#[must_use = "whoever ends the waits of tasks must call their wakers"]
+pub(crate) struct Deferred(Vec<Call>);
+
+impl Deferred {
+    pub(crate) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Calls all of them, in the order in which they were added.
+    #[inline]
+    pub(crate) fn fire(self) {
+        self.0.into_iter().for_each(Call::fire);
+    }
+}
+
+/// Calls into the waker of an async task, which is anybody's code. The unit that calls it may have
+/// ended and be gone, so the code must not find itself in a unit: what waits there blocks the
+/// thread. `None`: it panicked, and that has been logged.
+#[cfg(not(loom))]
+#[cold]
+fn as_bystander<R>(code: impl FnOnce() -> R) -> Option<R> {
+    let xstream = crate::current::xstream();
+    let unit = xstream.and_then(|xstream| xstream.current.take());
+    let result = catch_unwind(AssertUnwindSafe(code)).map_err(|panic| {
+        let message = panic_message(&panic);
+        tracing::error!(message, "the waker of a future panicked; its task may never be polled");
+        // The payload of the panic may have a destructor that panics, too.
+        std::mem::forget(panic);
+    });
+    if let Some(xstream) = xstream {
+        xstream.current.set(unit);
+    }
+    result.ok()
+}
+
+/// What panics is the model itself.
+#[cfg(loom)]
+fn as_bystander<R>(code: impl FnOnce() -> R) -> Option<R> {
+    Some(code())
 }
 
 #[cfg(loom)]
@@ -294,15 +370,16 @@ impl Party {
         }
     }
 
-    fn prepare(&self) -> Call {
-        match self {
+    /// `None`: the party cannot be called, which has been logged.
+    fn prepare(&self) -> Option<Call> {
+        Some(match self {
             #[cfg(not(loom))]
             Self::Ult(ult) if crate::current::is_home_of(*ult) => Call::Here(*ult),
             #[cfg(not(loom))]
             Self::Ult(ult) => Call::Ult(UltRef::share(*ult)),
             Self::Thread(parker) => Call::Thread(parker.clone()),
-            Self::Task(waker) => Call::Task(waker.clone()),
-        }
+            Self::Task(waker) => return as_bystander(|| waker.clone()).map(Call::Task),
+        })
     }
 }
 
@@ -331,7 +408,9 @@ impl Call {
             #[cfg(not(loom))]
             Self::Ult(ult) => crate::switch::resume(ult.ptr()),
             Self::Thread(parker) => parker.unpark(),
-            Self::Task(waker) => waker.wake(),
+            Self::Task(waker) => {
+                as_bystander(|| waker.wake());
+            }
         }
     }
 }

@@ -8,7 +8,7 @@
 
 use std::ptr::{self, NonNull};
 
-use crate::wait::Waiter;
+use crate::wait::{Deferred, Waiter};
 
 /// The place of a waiter in a list.
 #[derive(Debug)]
@@ -247,8 +247,18 @@ impl Chain {
         self.last = node.as_ptr();
     }
 
-    /// Wakes all, oldest first. Without the lock.
+    /// Appends those of another list of the same object, which are woken after these. Under its
+    /// lock.
+    pub(crate) fn append(&mut self, other: Self) {
+        let Some(first) = NonNull::new(other.first) else { return };
+        // SAFETY: popped and not yet woken.
+        unsafe { self.push(first) };
+        self.last = other.last;
+    }
+
+    /// Wakes all, oldest first, and async tasks after all others. Without the lock.
     pub(crate) fn wake(self) {
+        let mut deferred = Deferred::new();
         let mut next = self.first;
         while let Some(node) = NonNull::new(next) {
             // SAFETY:
@@ -256,8 +266,9 @@ impl Chain {
             next = unsafe { next_of(node) };
             // SAFETY:
             // - alive, unlinked: popped and not yet woken; not touched afterwards.
-            unsafe { Waiter::wake(node) };
+            unsafe { Waiter::wake_among(node, &mut deferred) };
         }
+        deferred.fire();
     }
 }
 

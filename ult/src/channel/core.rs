@@ -287,11 +287,12 @@ impl<T> Core<T> {
         state.is_closed = true;
         self.has_news.store(true, Relaxed);
         let State { receivers, senders, recv_watch, send_watch, .. } = &mut *state;
-        let all = [receivers, senders, recv_watch, send_watch].map(WaitList::take_all);
-        drop(state);
-        for chain in all {
-            chain.wake();
+        let mut all = Chain::new();
+        for list in [receivers, senders, recv_watch, send_watch] {
+            all.append(list.take_all());
         }
+        drop(state);
+        all.wake();
     }
 
     /// Drops what is queued, when nobody can receive it any more.
