@@ -266,8 +266,9 @@ impl<T> Receiver<T> {
 }
 
 impl<T> Sender<T> {
-    /// Like [`send`](Self::send), for async code. Senders that block are served first. If the
-    /// future is dropped before its end, the item is dropped and not sent.
+    /// Like [`send`](Self::send), for async code. Senders that block are served first, except in a
+    /// channel without room, where all are served in turn. If the future is dropped before its end,
+    /// the item is dropped and not sent.
     ///
     /// # Errors
     ///
@@ -279,6 +280,9 @@ impl<T> Sender<T> {
                 Ok(()) => return Ok(()),
                 Err(TrySendError::Closed(back)) => return Err(SendError(back)),
                 Err(TrySendError::Full(back)) => item = back,
+            }
+            if self.capacity() == Some(0) {
+                return self.offer(item).await;
             }
             ready(self).await;
         }

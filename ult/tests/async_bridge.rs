@@ -575,3 +575,48 @@ fn a_future_of_a_shared_object_keeps_it_and_leaves_it() {
     other.done.set(2).unwrap();
     assert_eq!((count.get(), Arc::strong_count(&other)), (2, 2));
 }
+
+#[test]
+fn async_parties_of_a_channel_without_room_meet() {
+    within(|| {
+        let (sender, receiver) = channel::bounded(0);
+        let both = zip(sender.send_async(1), receiver.recv_async());
+        assert_eq!(block_on(both), (Ok(()), Ok(1)), "the sender comes first");
+        let both = zip(receiver.recv_async(), sender.send_async(2));
+        assert_eq!(block_on(both), (Ok(2), Ok(())), "the receiver comes first");
+        let (runtime, pool) = shared(1);
+        let sends = pool.spawn(move || block_on(async { sender.send_async(3).await })).unwrap();
+        let receives = pool.spawn(move || block_on(async { receiver.recv_async().await }));
+        assert_eq!(receives.unwrap().join().unwrap(), Ok(3));
+        assert_eq!(sends.join().unwrap(), Ok(()));
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn a_send_without_room_keeps_its_item_until_it_is_taken() {
+    within(|| {
+        let (sender, receiver) = channel::bounded(0);
+        let alive = Arc::new(());
+        let (count, waker) = Count::new();
+        let mut send = Box::pin(sender.send_async(alive.clone()));
+        assert!(poll(&mut send, &waker).is_pending());
+        assert!(poll(&mut send, Waker::noop()).is_pending(), "another waker");
+        drop(send);
+        assert_eq!(Arc::strong_count(&alive), 1, "dropped with the future");
+        assert!(receiver.try_recv().is_err(), "and not sent");
+        let mut send = Box::pin(sender.send_async(alive.clone()));
+        assert!(poll(&mut send, &waker).is_pending());
+        drop(receiver.try_recv().unwrap());
+        assert_eq!(count.get(), 1, "of the sender whose item was taken");
+        assert!(poll(&mut send, &waker).is_ready());
+        drop(send);
+        let mut send = Box::pin(sender.send_async(alive.clone()));
+        assert!(poll(&mut send, &waker).is_pending());
+        receiver.close();
+        assert_eq!(count.get(), 2);
+        let Poll::Ready(Err(error)) = poll(&mut send, &waker) else { panic!("it is closed") };
+        drop(error);
+        assert_eq!(Arc::strong_count(&alive), 1);
+    });
+}

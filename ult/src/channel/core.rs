@@ -62,9 +62,13 @@ struct State<T> {
 /// Where the item of a waiting party is: a sender's until it is taken, a receiver's once it has
 /// come. The lock of the channel guards it while the waiter is linked; its party owns it
 /// afterwards.
-struct Slot<T>(UnsafeCell<Option<T>>);
+pub(super) struct Slot<T>(UnsafeCell<Option<T>>);
 
 impl<T> Slot<T> {
+    pub(super) fn new(item: Option<T>) -> Self {
+        Self(UnsafeCell::new(item))
+    }
+
     fn waiter(&self, kind: WaitKind) -> Waiter {
         let mut waiter = Waiter::new(kind);
         waiter.tag = std::ptr::from_ref(self).cast_mut().cast();
@@ -72,7 +76,7 @@ impl<T> Slot<T> {
     }
 
     /// What is in it, when the wait is over.
-    fn take(&self) -> Option<T> {
+    pub(super) fn take(&self) -> Option<T> {
         // SAFETY:
         // - no alias: the waiter is unlinked, so the slot is its party's, which is the caller.
         self.0.with_mut(|slot| unsafe { (*slot).take() })
@@ -157,7 +161,7 @@ impl<T> Core<T> {
         item: T,
         deadline: Option<Instant>,
     ) -> Result<(), (T, Refusal)> {
-        let slot = Slot(UnsafeCell::new(Some(item)));
+        let slot = Slot::new(Some(item));
         let waiter = slot.waiter(WaitKind::ChannelSend);
         let node = NonNull::from(&waiter);
         // SAFETY:
@@ -172,6 +176,56 @@ impl<T> Core<T> {
             Some(item) if is_woken => Err((item, Refusal::Closed)),
             Some(item) => Err((item, Refusal::NotNow)),
         }
+    }
+
+    /// Gives the item of an async sender to a receiver that waits. If none does, links the sender's
+    /// waiter, whose tag is `slot`, until one comes. `false`: nothing is linked, because the item is
+    /// gone or the channel is closed.
+    ///
+    /// # Safety
+    ///
+    /// The waiter is in no list, and it and `slot` stay until it is woken or
+    /// [`withdraw`](Self::withdraw) has taken it out.
+    #[cfg(not(loom))]
+    pub(super) unsafe fn offer(&self, node: NonNull<Waiter>, slot: &Slot<T>) -> bool {
+        let mut state = lock(&self.state);
+        if state.is_closed {
+            return false;
+        }
+        // Nothing of it is linked, so the slot is the caller's.
+        let Some(item) = slot.take() else { return false };
+        if let Some(receiver) = state.receivers.pop_front() {
+            // SAFETY: a receiver of this channel, popped under the lock and not yet woken.
+            unsafe { put(receiver, item) };
+            drop(state);
+            // SAFETY:
+            // - alive, unlinked: popped above; not touched afterwards.
+            unsafe { Waiter::wake(receiver) };
+            return false;
+        }
+        // SAFETY:
+        // - no alias: not linked yet.
+        slot.0.with_mut(|slot| unsafe { *slot = Some(item) });
+        // SAFETY: duty of the caller.
+        unsafe { state.senders.push_back(node) };
+        self.tell_receivers(state);
+        true
+    }
+
+    /// Whether the item of an async sender has been taken, or never will be.
+    #[cfg(not(loom))]
+    pub(super) fn is_offer_over(&self, slot: &Slot<T>) -> bool {
+        let state = lock(&self.state);
+        // SAFETY:
+        // - no writer: only its owner, who is the caller, and receivers, who need the lock.
+        state.is_closed || slot.0.with(|slot| unsafe { (*slot).is_none() })
+    }
+
+    /// Takes the waiter of an async sender out. `false`: its wait has been ended.
+    #[cfg(not(loom))]
+    pub(super) fn withdraw(&self, node: NonNull<Waiter>) -> bool {
+        // SAFETY: alive, and the caller's own; senders wait in no other list.
+        unsafe { self.leave(|state| &mut state.senders, node) }
     }
 
     pub(super) fn recv(&self, patience: Patience) -> Result<T, Refusal> {
@@ -233,7 +287,7 @@ impl<T> Core<T> {
         mut state: OsGuard<'_, State<T>>,
         deadline: Option<Instant>,
     ) -> Result<T, Refusal> {
-        let slot = Slot(UnsafeCell::new(None));
+        let slot = Slot::new(None);
         let waiter = slot.waiter(WaitKind::ChannelRecv);
         let node = NonNull::from(&waiter);
         // SAFETY:

@@ -28,6 +28,8 @@
 
 mod core;
 mod error;
+#[cfg(not(loom))]
+mod offer;
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -156,6 +158,12 @@ impl<T> Sender<T> {
     #[must_use]
     pub fn capacity(&self) -> Option<usize> {
         self.shared.core.capacity()
+    }
+
+    /// Waits for a receiver with the item in its hands, for async code.
+    #[cfg(not(loom))]
+    pub(crate) fn offer(&self, item: T) -> offer::Offer<'_, T> {
+        offer::Offer::new(&self.shared.core, item)
     }
 }
 
@@ -375,7 +383,10 @@ impl<T> Watch for Receiver<T> {
     }
 }
 
-/// Ready when there is room (without room: when a receiver waits), or the channel is closed.
+/// Ready when there is room, or the channel is closed. In a channel without room: when a receiver
+/// blocks in a receive. Receivers that select or are awaited do not count, because they take
+/// nothing: two parties that both wait in [`wait_any`](crate::wait_any), or for
+/// [`ready`](crate::ready()), do not meet in such a channel. One of them must send or receive.
 impl<T> Selectable for Sender<T> {}
 
 impl<T> Watch for Sender<T> {
