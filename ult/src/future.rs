@@ -23,7 +23,9 @@ use crate::error::JoinError;
 use crate::eventual::Eventual;
 use crate::join::JoinHandle;
 use crate::select::Selectable;
+use crate::sync::Arc;
 use crate::task_wait::TaskWait;
+use crate::timed_unit::Timed;
 use crate::wait_kind::WaitKind;
 
 /// The end of a unit as a future; made by awaiting a [`JoinHandle`].
@@ -35,18 +37,31 @@ pub struct JoinFuture<T> {
     /// None once the outcome has been taken.
     handle: Option<JoinHandle<T>>,
     wait: TaskWait,
+    /// The timer of a unit that starts at a given time.
+    timed: Option<Arc<Timed>>,
 }
 
 impl<T> JoinFuture<T> {
-    /// The handle; none if the future has been polled to its end.
+    /// Of a unit that starts at a given time.
+    pub(crate) fn timed(handle: JoinHandle<T>, timed: Arc<Timed>) -> Self {
+        Self { handle: Some(handle), wait: TaskWait::new(), timed: Some(timed) }
+    }
+
+    /// The handle; none if the future has been polled to its end. Of a unit that waits for a time
+    /// ([`TimerHandle`](crate::TimerHandle)) it does not reach the timer: a cancel through the
+    /// handle takes effect when the time has come.
     #[must_use]
     pub fn into_handle(mut self) -> Option<JoinHandle<T>> {
         self.leave();
         self.handle.take()
     }
 
-    /// Asks the unit to end; see [`JoinHandle::cancel`].
+    /// Asks the unit to end; see [`JoinHandle::cancel`]. One that waits for a time never starts, as
+    /// after [`TimerHandle::cancel`](crate::TimerHandle::cancel).
     pub fn cancel(&self) {
+        if self.timed.as_ref().is_some_and(|timed| timed.cancel()) {
+            return;
+        }
         if let Some(handle) = &self.handle {
             handle.cancel();
         }
@@ -114,7 +129,7 @@ impl<T> IntoFuture for JoinHandle<T> {
     type IntoFuture = JoinFuture<T>;
 
     fn into_future(self) -> JoinFuture<T> {
-        JoinFuture { handle: Some(self), wait: TaskWait::new() }
+        JoinFuture { handle: Some(self), wait: TaskWait::new(), timed: None }
     }
 }
 

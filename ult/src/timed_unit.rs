@@ -83,7 +83,7 @@ impl Timed {
         enqueue_timed(ult, this, PushReason::Migrate);
     }
 
-    fn cancel(&self) -> bool {
+    pub(crate) fn cancel(&self) -> bool {
         let result = self.state.cancel();
         if result == Cancel::Yours {
             self.drop_timer();
@@ -191,6 +191,8 @@ impl<T> TimerHandle<T> {
     /// Prevents the run. `true`: the unit has not started and never will; its closure is dropped,
     /// at once or a little later, and [`join`](Self::join) says [`JoinError::Cancelled`]. `false`:
     /// it is too late, the unit has been queued to run, runs, or has ended. Never blocks.
+    ///
+    /// To end one that has started, too, make a future of the handle: [`JoinFuture::cancel`].
     pub fn cancel(&self) -> bool {
         self.timed.cancel()
     }
@@ -244,7 +246,7 @@ impl<T> IntoFuture for TimerHandle<T> {
     type IntoFuture = JoinFuture<T>;
 
     fn into_future(self) -> JoinFuture<T> {
-        self.handle.into_future()
+        JoinFuture::timed(self.handle, self.timed)
     }
 }
 

@@ -3,12 +3,13 @@
 
 mod common;
 
+use std::future::IntoFuture;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{LONG, private, shared, wait_until, within};
-use ult::{Eventual, JoinError, PoolRef, PoolSpec, Runtime, TimerHandle, XstreamSpec};
+use ult::{Eventual, JoinError, PoolRef, PoolSpec, Runtime, TimerHandle, XstreamSpec, block_on};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -426,6 +427,40 @@ fn a_ult_between_two_ticks_can_be_cancelled() {
         let unit = unit.unwrap();
         unit.cancel();
         assert!(matches!(unit.join(), Err(JoinError::Cancelled)));
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn the_future_of_a_timer_cancels_it_at_once() {
+    within(|| {
+        let (runtime, pool) = shared(1);
+        everywhere(&pool, |pool| {
+            let alive = Arc::new(());
+            let inner = alive.clone();
+            let late = pool.spawn_after(HOUR, move || drop(inner)).unwrap().into_future();
+            late.cancel();
+            assert!(matches!(block_on(late), Err(JoinError::Cancelled)));
+            assert_eq!(Arc::strong_count(&alive), 1);
+        });
+        runtime.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn the_future_of_a_timer_cancels_what_has_started() {
+    within(|| {
+        let (runtime, pool) = shared(1);
+        let started = Arc::new(Eventual::new());
+        let inner = started.clone();
+        let timer = pool.spawn_after(Duration::ZERO, move || {
+            inner.set(()).unwrap();
+            Eventual::<()>::new().wait_ready();
+        });
+        let future = timer.unwrap().into_future();
+        started.wait_ready();
+        future.cancel();
+        assert!(matches!(block_on(future), Err(JoinError::Cancelled)));
         runtime.shutdown().unwrap();
     });
 }
