@@ -56,7 +56,8 @@ pub fn is_cancelled() -> bool {
 /// [`JoinError::Exited`](crate::JoinError::Exited).
 ///
 /// Code that catches panics catches this, too, and should go on with
-/// [`resume_unwind`](std::panic::resume_unwind).
+/// [`resume_unwind`](std::panic::resume_unwind). For destructors it is as a
+/// [cancel](crate::JoinHandle::cancel).
 ///
 /// # Panics
 ///

@@ -153,6 +153,10 @@ impl<T> JoinHandle<T> {
     /// that code which holds several locks stays in order. A ULT that never waits is not stopped.
     /// Without effect on a unit that has ended.
     ///
+    /// To the standard library the unwinding is a panic: guards of `std::sync` that the ULT holds
+    /// poison what they guard, and a destructor that has to wait blocks the whole xstream, which is
+    /// logged as an error if it lasts.
+    ///
     /// Counterpart: `ABT_thread_cancel`, which does not unwind.
     pub fn cancel(&self) {
         let ult = self.ult.ptr();

@@ -48,7 +48,9 @@
 //! - Thread-locals are shared by the ULTs of an xstream, so do not hold a `RefCell` borrow, a
 //!   `std::sync::MutexGuard` or an entered `tracing` span over a suspension.
 //! - A panic ends the ULT and is given to whoever joins it. In a destructor that runs because of a
-//!   panic, waiting blocks the whole xstream.
+//!   panic, a [cancel](JoinHandle::cancel) or an [`exit`], waiting blocks the whole xstream; for
+//!   ever, if what it waits for (a lock, say) is to come from a ULT of the same xstream. A wait of
+//!   more than 100 ms is logged as an error.
 //! - Stacks have a guard page; an overflow is reported with the names of ULT and pool, and aborts.
 //! - A child process that is forked off has none of the threads: a unit that is spawned there
 //!   never runs, and who joins it waits for ever. In one that a ULT forks off, its xstream goes on

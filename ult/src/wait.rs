@@ -365,7 +365,7 @@ impl Party {
                     (false, false) => Wake::TimedOut,
                 }
             }
-            Self::Thread(parker) => block_thread(parker, deadline, ready),
+            Self::Thread(parker) => block_thread(parker, kind, deadline, ready),
             Self::Task(_) => unreachable!("an async task is polled again, it does not block"),
         }
     }
@@ -383,20 +383,73 @@ impl Party {
     }
 }
 
+#[cfg_attr(loom, allow(unused_variables, reason = "there are no ULTs in the models"))]
 fn block_thread(
     parker: &ThreadParker,
+    kind: WaitKind,
     deadline: Option<Instant>,
     ready: impl Fn() -> bool,
 ) -> Wake {
+    #[cfg(not(loom))]
+    let mut hold_up = HoldUp::begin();
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
             return if ready() { Wake::Woken } else { Wake::TimedOut };
         }
+        #[cfg(not(loom))]
+        let left = hold_up.as_ref().map_or(left, |hold_up| Some(hold_up.limit(left)));
         parker.park(left);
         if ready() {
             return Wake::Woken;
         }
+        #[cfg(not(loom))]
+        if hold_up.as_ref().is_some_and(|hold_up| hold_up.report(kind)) {
+            hold_up = None;
+        }
+    }
+}
+
+/// A wait of a ULT that cannot be suspended because it is unwinding. If what it waits for is to
+/// come from a unit of its own xstream, it never comes, and nothing else tells why.
+#[cfg(not(loom))]
+struct HoldUp {
+    ult: UltPtr,
+    since: Instant,
+}
+
+#[cfg(not(loom))]
+impl HoldUp {
+    /// So long a wait for another thread is no reason to worry.
+    const PATIENCE: Duration = Duration::from_millis(100);
+
+    fn begin() -> Option<Self> {
+        let ult = crate::current::ult().filter(|ult| !ult.is_tasklet())?;
+        Some(Self { ult, since: Instant::now() })
+    }
+
+    /// How long to sleep before a look at the time.
+    fn limit(&self, left: Option<Duration>) -> Duration {
+        let patience = Self::PATIENCE.saturating_sub(self.since.elapsed());
+        left.map_or(patience, |left| left.min(patience))
+    }
+
+    /// Reports it if it lasts. `true`: that has been done.
+    fn report(&self, kind: WaitKind) -> bool {
+        if self.since.elapsed() < Self::PATIENCE {
+            return false;
+        }
+        let (id, name, pool) = (self.ult.id.get(), self.ult.name(), &*self.ult.pool().name);
+        tracing::error!(
+            id,
+            name,
+            pool,
+            waits_for = kind.as_str(),
+            "a ULT waits in a destructor and holds up its xstream: it is unwinding because of a \
+             panic, a cancel or an exit, and cannot be suspended; if it waits for a unit of the \
+             same xstream, this never ends"
+        );
+        true
     }
 }
 

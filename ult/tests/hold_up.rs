@@ -1,0 +1,92 @@
+//! A ULT that waits in a destructor and blocks its xstream is reported. The log is global, so this
+//! has a program of its own.
+#![allow(clippy::unwrap_used, reason = "test code, unknown as such to the lint")]
+
+mod common;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use common::{private, wait_until, within};
+use tracing::field::Field;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata};
+use ult::{Eventual, JoinError, Mutex};
+
+/// The errors.
+static LOG: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+
+struct Log;
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::ERROR
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = String::new();
+        event.record(&mut |field: &Field, value: &dyn Debug| {
+            line += &format!("{field}: {value:?}, ");
+        });
+        LOG.lock().unwrap().push(line);
+    }
+
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// Takes the lock when it is dropped.
+struct Locks(Arc<Mutex<u32>>);
+
+impl Drop for Locks {
+    fn drop(&mut self) {
+        *self.0.lock() += 1;
+    }
+}
+
+#[test]
+fn a_destructor_that_waits_during_a_cancel_is_reported_once() {
+    tracing::subscriber::set_global_default(Log).unwrap();
+    within(|| {
+        let (runtime, pools) = private(2);
+        let mutex = Arc::new(Mutex::new(0));
+        let (held, release) = (Arc::new(Eventual::new()), Arc::new(Eventual::new()));
+        let (inner, told, go) = (mutex.clone(), held.clone(), release.clone());
+        // On another xstream, so that the wait ends.
+        let holder = pools[1].spawn(move || {
+            let guard = inner.lock();
+            told.set(()).unwrap();
+            go.wait_ready();
+            drop(guard);
+        });
+        held.wait_ready();
+        let (inner, started) = (mutex.clone(), Arc::new(Eventual::new()));
+        let told = started.clone();
+        let cancelled = pools[0].ult().name("victim").spawn(move || {
+            let _locks = Locks(inner);
+            told.set(()).unwrap();
+            Eventual::<()>::new().wait_ready();
+        });
+        let cancelled = cancelled.unwrap();
+        started.wait_ready();
+        cancelled.cancel();
+        wait_until("it is reported", || !LOG.lock().unwrap().is_empty());
+        release.set(()).unwrap();
+        assert!(matches!(cancelled.join(), Err(JoinError::Cancelled)));
+        holder.unwrap().join().unwrap();
+        assert_eq!(*mutex.lock(), 1);
+        runtime.shutdown().unwrap();
+        let log = LOG.lock().unwrap();
+        assert_eq!(log.len(), 1, "{log:?}");
+        for part in ["holds up its xstream", "victim", "\"p0\"", "\"mutex\""] {
+            assert!(log[0].contains(part), "{part}: {}", log[0]);
+        }
+    });
+}
