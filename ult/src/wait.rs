@@ -524,13 +524,18 @@ pub(crate) enum SpinFor {
 
 /// A wait of a few microseconds at most for another core, before the caller really waits. Returns
 /// what `done` said last.
+///
+/// On an xstream with idle waiters it is as short as if there were other units to run: they watch
+/// the outside, and a spin here would be blind to it.
 #[cfg(not(loom))]
 pub(crate) fn spin(what: SpinFor, mut done: impl FnMut() -> bool) -> bool {
     const ROUNDS: u32 = 10;
     const ROUNDS_IF_BUSY: u32 = 4;
     const PAUSES_MAX: u32 = 32;
     let patient_rounds = if what == SpinFor::Holder { ROUNDS_IF_BUSY } else { 0 };
-    for round in 0..ROUNDS {
+    let is_watching = crate::current::xstream().is_some_and(|here| !here.idle.is_empty());
+    let rounds = if is_watching { patient_rounds } else { ROUNDS };
+    for round in 0..rounds {
         if done() {
             return true;
         }
@@ -548,4 +553,48 @@ pub(crate) fn spin(what: SpinFor, mut done: impl FnMut() -> bool) -> bool {
 #[cfg(loom)]
 pub(crate) fn spin(_what: SpinFor, mut done: impl FnMut() -> bool) -> bool {
     done()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::{PoolSpec, Runtime, XstreamSpec};
+
+    /// How often a spin in vain looks.
+    fn looks(what: SpinFor) -> usize {
+        let mut looks = 0;
+        let is_done = spin(what, || {
+            looks += 1;
+            false
+        });
+        assert!(!is_done);
+        looks
+    }
+
+    #[test]
+    fn nobody_spins_beside_an_idle_waiter() -> Result<(), Box<dyn std::error::Error>> {
+        let runtime = Runtime::builder()
+            .pool(PoolSpec::new("p"))
+            .xstream(XstreamSpec::new("x").pools(["p"]))
+            .start()?;
+        let pool = runtime.pool("p").ok_or("defined above")?;
+        let inner = pool.clone();
+        let run = move || {
+            let (_writer, reader) = UnixStream::pair()?;
+            let watches = inner.spawn(move || crate::idle(reader.as_fd(), None, || true));
+            // It runs first, and nothing ends its wait before this one has run.
+            let spins = inner.spawn(|| [SpinFor::Other, SpinFor::Holder].map(looks));
+            let looks = spins.map_err(std::io::Error::other)?.join();
+            drop(watches);
+            Ok::<_, std::io::Error>(looks.map_err(std::io::Error::other)?)
+        };
+        let alone = pool.spawn(|| looks(SpinFor::Other))?.join()?;
+        assert!(alone > 5, "otherwise it spins: {alone}");
+        assert_eq!(pool.spawn(run)?.join()??, [1, 5]);
+        runtime.shutdown()?;
+        Ok(())
+    }
 }
