@@ -69,6 +69,9 @@ impl ClockBudget {
     }
 }
 
+/// So many timers fire at one look at the clock.
+const FIRED_MAX: usize = 256;
+
 /// Rounds between two looks at slots that the scheduler does not serve.
 const ODD_EVERY: u32 = 16;
 
@@ -266,19 +269,19 @@ impl Xstream {
         leaves
     }
 
-    /// Resumes every ULT, and starts every unit, whose deadline is not after `now`. Returns whether
-    /// there was one.
+    /// Resumes ULTs, and starts units, whose deadline is not after `now`, the earliest first.
+    /// Returns whether there was one. If there are very many, the rest waits for the next look, so
+    /// that units which are runnable, and idle waiters, get their turns in between.
     pub(crate) fn fire_timers(&self, now: Instant) -> bool {
-        let mut any = false;
-        loop {
+        for fired in 0..FIRED_MAX {
             let due = self.timers.borrow_mut().fire(now);
             match due {
-                None => return any,
+                None => return fired > 0,
                 Some(Due::Ult(ult)) => switch::resume(ult),
                 Some(Due::Timed(timed)) => timed.fire(self),
             }
-            any = true;
         }
+        true
     }
 
     /// Runs each idle waiter past which at least `others` units have run, directly and not through

@@ -464,3 +464,36 @@ fn the_future_of_a_timer_cancels_what_has_started() {
         runtime.shutdown().unwrap();
     });
 }
+
+/// Counts, and takes no time for an answer: before all that is due has fired, a unit that was
+/// runnable before has its turn.
+#[test]
+fn many_timers_at_once_let_others_run_in_between() {
+    const TIMERS: usize = 5_000;
+    within(|| {
+        let (runtime, pools) = private(1);
+        let pool = pools[0].clone();
+        let run = move || {
+            let looks_at = pool.clone();
+            // Behind the caller in its queue. The first that it sees of the timers is one batch.
+            let sees = pool.spawn(move || {
+                while looks_at.is_empty() {
+                    ult::yield_now();
+                }
+                looks_at.len()
+            });
+            // All are due when the caller ends, and not before, since it does not wait.
+            let due = Instant::now();
+            let timer = |_| pool.ult().spawn_at(due, || ()).unwrap();
+            let timers: Vec<_> = (0..TIMERS).map(timer).collect();
+            (sees.unwrap(), timers)
+        };
+        let (sees, timers) = pools[0].spawn(run).unwrap().join().unwrap();
+        let seen = sees.join().unwrap();
+        assert!((1..TIMERS / 2).contains(&seen), "{seen} of {TIMERS} fired before it ran");
+        for timer in timers {
+            timer.join().unwrap();
+        }
+        runtime.shutdown().unwrap();
+    });
+}
