@@ -64,8 +64,8 @@ pub fn unparker() -> Unparker {
 /// Waits for the token of the calling ULT or thread and takes it. Never returns without one. A
 /// cancellation point.
 ///
-/// In a destructor during unwinding a ULT cannot suspend; it then blocks its xstream and looks for
-/// the token every millisecond.
+/// A tasklet cannot suspend, nor can a ULT in a destructor during unwinding: there it blocks the
+/// xstream and looks for the token every millisecond.
 ///
 /// Counterpart: `ABT_self_suspend`.
 pub fn park() {
