@@ -178,9 +178,9 @@ impl<T> Core<T> {
         }
     }
 
-    /// Gives the item of an async sender to a receiver that waits. If none does, links the sender's
-    /// waiter, whose tag is `slot`, until one comes. `false`: nothing is linked, because the item is
-    /// gone or the channel is closed.
+    /// Gives the item of an async sender to a receiver that waits. If none does, links the waiter
+    /// of the sender, whose tag is `slot`, until one comes. `false`: nothing is linked, because the
+    /// item is gone or the channel is closed.
     ///
     /// # Safety
     ///
