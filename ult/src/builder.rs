@@ -193,9 +193,10 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Idle stacks kept per xstream when it has nothing to do. Default 64. While it is busy it
-    /// keeps up to 32 times as many, so that ULTs which come and go in waves find one; what exceeds
-    /// that goes back to the system at once. `abt_mem_max_num_stacks` in a Margo configuration.
+    /// Idle stacks kept per xstream. Default 64. Up to 32 times as many are kept as long as they
+    /// are used, so that ULTs which come and go in waves find one; what exceeds that goes back to
+    /// the system at once, and what nobody has used for a second or two soon after, whether the
+    /// xstream is idle or busy. `abt_mem_max_num_stacks` in a Margo configuration.
     pub fn stack_cache_max(mut self, count: usize) -> Self {
         self.stack_cache_max = count;
         self

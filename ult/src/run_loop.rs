@@ -12,7 +12,7 @@ use crate::descriptor::UltPtr;
 use crate::error::panic_message;
 use crate::idle::OTHERS_MAX;
 use crate::pool::PoolShared;
-use crate::sched::{Basic, PoolView, Scheduler, Step};
+use crate::sched::{Basic, PICKS_PER_REMINDER, PoolView, Scheduler, Step};
 use crate::slot::Slot;
 use crate::switch;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -144,6 +144,12 @@ impl Xstream {
                     if is_fresh {
                         after(scheduler, &views);
                     }
+                    // `Basic` does it itself, at no cost to most units.
+                    if self.units_run.get().is_multiple_of(PICKS_PER_REMINDER)
+                        && scheduler.as_basic().is_none()
+                    {
+                        self.remind_of_stacks();
+                    }
                 }
                 Step::Idle => {
                     if self.exiting.get() || self.may_leave() {
@@ -219,7 +225,21 @@ impl Xstream {
         if self.has_odd_slots.get() && self.is_odd_round() {
             self.run_odd();
         }
-        self.has_chores.set(has_timers || !self.idle.is_empty() || self.has_odd_slots.get());
+        if self.tends_stacks.get() {
+            self.tends_stacks.set(self.tend_stacks(Instant::now()));
+        }
+        let has_odd = self.has_odd_slots.get() || self.tends_stacks.get();
+        self.has_chores.set(has_timers || !self.idle.is_empty() || has_odd);
+    }
+
+    /// For an xstream that is never idle: the stacks are to be looked at before the next unit, if
+    /// any came back since the last look.
+    #[cold]
+    pub(crate) fn remind_of_stacks(&self) {
+        if self.stacks.is_dirty() {
+            self.tends_stacks.set(true);
+            self.has_chores.set(true);
+        }
     }
 
     fn is_odd_round(&self) -> bool {

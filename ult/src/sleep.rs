@@ -14,8 +14,8 @@
 //! at each sleep costs nothing against the sleep itself, and there is no registration that could
 //! go stale when a descriptor is closed and its number used again.
 //!
-//! The sleep is bounded by the next timer and nothing else; after the first second of it, pages of
-//! idle stacks are given back, once.
+//! The sleep is bounded by the next timer, and while stacks have come back since the last look at
+//! them, by the next look: so after a burst it wakes once or twice to give memory back.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -23,7 +23,6 @@ use std::time::{Duration, Instant};
 use crate::diag::Rest;
 use crate::park::Bed;
 use crate::slot::bump;
-use crate::stack_cache::TRIM_AFTER;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::hint;
 use crate::timer::timespec;
@@ -94,6 +93,9 @@ impl Xstream {
         if self.fire_timers(now) || self.resume_idle(1) {
             return;
         }
+        if self.tend_stacks(now) {
+            return;
+        }
         let until_timer = self.until_next_timer(now);
         if self.idle.is_empty() {
             self.looks(true);
@@ -138,9 +140,8 @@ impl Xstream {
         }
         bump(&self.shared().sleeps);
         let start = Instant::now();
-        let until_timer = self.until_next_timer(start);
-        let trims = self.stacks.is_dirty() && until_timer.is_none_or(|t| t > TRIM_AFTER);
-        let limit = if trims { Some(TRIM_AFTER) } else { until_timer };
+        let limits = [self.until_next_timer(start), self.stacks.until_look(start)];
+        let limit = limits.into_iter().flatten().min();
         let epoch = self.core.diag.epoch;
         self.shared().slept.begin(start.saturating_duration_since(epoch));
         match bed {
@@ -155,10 +156,17 @@ impl Xstream {
         if is_woken {
             self.spin.learn(slept);
             self.pass_on_wake();
-        } else if trims && slept >= TRIM_AFTER {
-            self.stacks.trim(&self.shared().stacks);
+        }
+    }
+
+    /// Looks at the idle stacks if it is time to, and gives some of the cold ones back. Returns
+    /// whether more may be left.
+    pub(crate) fn tend_stacks(&self, now: Instant) -> bool {
+        if self.stacks.until_look(now).is_some_and(|until| until.is_zero()) && self.stacks.look(now)
+        {
             self.descriptors.drain(&self.core.depot);
         }
+        self.stacks.step(&self.shared().stacks)
     }
 
     /// Time to the next timer.

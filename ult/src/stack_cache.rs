@@ -6,19 +6,21 @@
 //!
 //! - Idle stacks wait last used first, because those are warm. While the xstream is busy, up to
 //!   [`BURST_FACTOR`] times `max` wait; what exceeds that goes back to the system at once.
-//! - When the xstream has had nothing to do for [`TRIM_AFTER`], all but `max` go back to the
-//!   system, and of the rest the pages further than 16 KiB from the top.
+//! - Once in [`LOOK_EVERY`] the xstream looks which of them nobody has used since the last look,
+//!   however much else it has done: those are cold. All but `max` idle ones go back to the system
+//!   if they are cold, and of the other cold ones the pages further than 16 KiB from the top. It
+//!   does so in steps of [`STEP`] stacks, between which it does what else there is.
 //!
 //! A ULT of [`UltBuilder::spawn_migratable`](crate::UltBuilder::spawn_migratable) takes its stack
 //! along: it leaves the register here and enters the one of the next xstream.
-
+//!
 //! - Fresh stacks come out of a reserve of address space, which grows with the number of stacks: so
 //!   an xstream with many ULTs asks the system less often.
 
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::ptr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::stack::{BlockPtr, Reserve, StackBlock, StackClass, trim_stack, unmap_stack};
 use crate::sync::atomic::AtomicUsize;
@@ -26,8 +28,10 @@ use crate::sync::atomic::Ordering::Relaxed;
 
 /// How many times `max` stacks may wait while the xstream is busy.
 const BURST_FACTOR: usize = 32;
-/// How long an xstream sleeps before it trims idle stacks.
-pub(crate) const TRIM_AFTER: Duration = Duration::from_secs(1);
+/// How long a stack stays idle before it is cold.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How many cold stacks are given back in one go.
+const STEP: usize = 16;
 /// Largest reserve, in stacks, and which part of the existing ones it is below that.
 const RESERVE_MAX: usize = 64;
 const RESERVE_PART: usize = 4;
@@ -39,16 +43,30 @@ pub(crate) struct StackCache {
     /// Idle ones of the default class, linked through their blocks.
     idle: Cell<*const StackBlock>,
     idle_len: Cell<usize>,
-    /// Stacks came back since the last trim.
+    /// The least that `idle_len` was since the last look: so many at the end are cold.
+    idle_low: Cell<usize>,
+    /// Stacks came back since the last look, or another one is needed for another reason.
     dirty: Cell<bool>,
+    /// Cold stacks may be left that no step has dealt with.
+    is_stepping: Cell<bool>,
+    /// When the next look is due.
+    next_look: Cell<Option<Instant>>,
     rest: RefCell<Rest>,
 }
 
 /// What is not needed while stacks come and go.
 #[derive(Default)]
 struct Rest {
-    /// Idle ones of other classes.
+    /// Cold ones of the default class, the coldest first, and how many of them are trimmed.
+    cold: Vec<BlockPtr>,
+    cold_trimmed: usize,
+    /// Idle ones of other classes, which came first in front.
     others: Vec<BlockPtr>,
+    /// How many of `others` nobody has used since the last look, how many were cold then, and how
+    /// many are trimmed; all in front.
+    others_low: usize,
+    others_cold: usize,
+    others_trimmed: usize,
     /// All that are here, in use or idle.
     register: Vec<BlockPtr>,
     /// For stacks of the default class.
@@ -62,7 +80,10 @@ impl StackCache {
             max,
             idle: Cell::new(ptr::null()),
             idle_len: Cell::new(0),
+            idle_low: Cell::new(0),
             dirty: Cell::new(false),
+            is_stepping: Cell::new(false),
+            next_look: Cell::new(None),
             rest: RefCell::default(),
         }
     }
@@ -79,15 +100,17 @@ impl StackCache {
         // - valid: idle stacks are unmapped only after they have been taken out.
         let block = unsafe { BlockPtr::from_ptr(self.idle.get()) }?;
         self.idle.set(block.next.get());
-        self.idle_len.set(self.idle_len.get() - 1);
+        let len = self.idle_len.get() - 1;
+        self.idle_len.set(len);
+        self.idle_low.set(self.idle_low.get().min(len));
         Some(block)
     }
 
-    /// An idle stack of another class, or a fresh one. `count` is the number of stacks that exist.
+    /// A cold stack, an idle one of another class, or a fresh one. `count` is the number of stacks that exist.
     pub(crate) fn take(&self, class: StackClass, count: &AtomicUsize) -> io::Result<BlockPtr> {
         let mut rest = self.rest.borrow_mut();
-        if let Some(at) = rest.others.iter().rposition(|block| block.class == class) {
-            return Ok(rest.others.remove(at));
+        if let Some(block) = rest.take_waiting(class, class == self.default) {
+            return Ok(block);
         }
         let block = rest.make(class, class == self.default)?;
         rest.register(block, count);
@@ -125,7 +148,8 @@ impl StackCache {
     fn put_slow(&self, block: BlockPtr, count: &AtomicUsize) {
         let room = self.max.saturating_mul(BURST_FACTOR);
         let mut rest = self.rest.borrow_mut();
-        if block.class == self.default && self.idle_len.get() < room {
+        let len = self.idle_len.get() + rest.cold.len();
+        if block.class == self.default && len < room {
             self.put_idle(block);
         } else if block.class != self.default && !block.class.is_users() && rest.others.len() < room
         {
@@ -135,46 +159,69 @@ impl StackCache {
         }
     }
 
-    /// Whether a trim could give something back.
+    /// Whether there will be something to look at, or to go on with.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.dirty.get()
+        self.dirty.get() || self.is_stepping.get()
     }
 
-    /// See the module documentation.
-    pub(crate) fn trim(&self, count: &AtomicUsize) {
-        self.dirty.set(false);
-        self.shrink(self.max, count);
-        let mut idle = self.idle.get();
-        // SAFETY:
-        // - valid: idle stacks are unmapped only after they have been taken out.
-        while let Some(block) = unsafe { BlockPtr::from_ptr(idle) } {
-            // SAFETY: cached stacks are ours, and nobody lives on them.
-            unsafe { trim_stack(block) };
-            idle = block.next.get();
+    /// How long it is to the next look; none if there is nothing to look at.
+    pub(crate) fn until_look(&self, now: Instant) -> Option<Duration> {
+        let until = |at: Instant| at.saturating_duration_since(now);
+        self.dirty.get().then(|| self.next_look.get().map_or(Duration::ZERO, until))
+    }
+
+    /// Finds out which stacks are cold. Returns whether all are: nobody has used one since the last
+    /// look.
+    pub(crate) fn look(&self, now: Instant) -> bool {
+        let mut rest = self.rest.borrow_mut();
+        let is_quiet =
+            self.idle_low.get() == self.idle_len.get() && rest.others_low == rest.others.len();
+        if is_quiet {
+            rest.reserve = None;
         }
-        for block in &self.rest.borrow().others {
-            // SAFETY: as above.
-            unsafe { trim_stack(*block) };
+        self.move_cold(&mut rest);
+        rest.others_cold = rest.others_low;
+        rest.others_low = rest.others.len();
+        self.dirty.set(!is_quiet);
+        self.is_stepping.set(true);
+        self.next_look.set(Some(now + LOOK_EVERY));
+        is_quiet
+    }
+
+    fn move_cold(&self, rest: &mut Rest) {
+        let hot = self.idle_len.get() - self.idle_low.get();
+        if self.idle_low.get() > 0 {
+            // The ones behind, which came first, have waited longest.
+            let mut all: Vec<_> = std::iter::from_fn(|| self.take_idle()).collect();
+            rest.cold.extend(all.drain(hot..).rev());
+            all.into_iter().rev().for_each(|block| self.put_idle(block));
         }
+        self.idle_low.set(self.idle_len.get());
+    }
+
+    /// Gives the next few cold stacks back, or pages of them. Returns whether there may be more.
+    pub(crate) fn step(&self, count: &AtomicUsize) -> bool {
+        if !self.is_stepping.get() {
+            return false;
+        }
+        let mut rest = self.rest.borrow_mut();
+        let max_cold = self.max.saturating_sub(self.idle_len.get());
+        let is_more = (0..STEP)
+            .all(|_| rest.step_default(max_cold, count) || rest.step_others(self.max, count));
+        self.is_stepping.set(is_more);
+        is_more
     }
 
     /// Gives all idle stacks back; the xstream ends.
     pub(crate) fn drain(&self, count: &AtomicUsize) {
-        self.shrink(0, count);
-    }
-
-    fn shrink(&self, max: usize, count: &AtomicUsize) {
         let mut rest = self.rest.borrow_mut();
         rest.reserve = None;
-        // The ones behind, which came first, have waited longest and are cold.
-        let mut kept: Vec<_> = std::iter::from_fn(|| self.take_idle()).collect();
-        let surplus = kept.split_off(max.min(kept.len()));
-        kept.into_iter().rev().for_each(|block| self.put_idle(block));
-        let others_surplus = rest.others.len().saturating_sub(max);
-        let others: Vec<_> = rest.others.drain(..others_surplus).collect();
-        for block in surplus.into_iter().chain(others) {
-            rest.destroy(block, count);
-        }
+        let mut all: Vec<_> = std::iter::from_fn(|| self.take_idle()).collect();
+        all.append(&mut rest.cold);
+        all.append(&mut rest.others);
+        all.into_iter().for_each(|block| rest.destroy(block, count));
+        (rest.cold_trimmed, rest.others_trimmed) = (0, 0);
+        (rest.others_low, rest.others_cold) = (0, 0);
     }
 
     /// How many stacks are here.
@@ -212,6 +259,56 @@ impl Rest {
             self.reserve = Some(reserve);
         }
         block.ok_or_else(|| io::Error::other("a reserve of stacks was empty"))
+    }
+
+    /// One that waits, but not in the list of the default class.
+    fn take_waiting(&mut self, class: StackClass, is_default: bool) -> Option<BlockPtr> {
+        if is_default {
+            let block = self.cold.pop()?;
+            self.cold_trimmed = self.cold_trimmed.min(self.cold.len());
+            return Some(block);
+        }
+        let at = self.others.iter().rposition(|block| block.class == class)?;
+        for front in [&mut self.others_low, &mut self.others_cold, &mut self.others_trimmed] {
+            *front = at.min(*front);
+        }
+        Some(self.others.remove(at))
+    }
+
+    /// Deals with one cold stack of the default class, of which `max` may stay. `false`: there is
+    /// none left.
+    fn step_default(&mut self, max: usize, count: &AtomicUsize) -> bool {
+        let len = self.cold.len();
+        if len == self.cold_trimmed {
+            return false;
+        }
+        if len <= max {
+            // SAFETY: cached stacks are ours, and nobody lives on them.
+            unsafe { trim_stack(self.cold[self.cold_trimmed]) };
+            self.cold_trimmed += 1;
+        } else if let Some(block) = self.cold.pop() {
+            self.destroy(block, count);
+        }
+        true
+    }
+
+    /// The same for one of the other classes, of which `max` may stay, cold or not.
+    fn step_others(&mut self, max: usize, count: &AtomicUsize) -> bool {
+        if self.others_cold > 0 && self.others.len() > max {
+            let block = self.others.remove(0);
+            self.others_cold -= 1;
+            self.others_low = self.others_low.saturating_sub(1);
+            self.others_trimmed = self.others_trimmed.saturating_sub(1);
+            self.destroy(block, count);
+            return true;
+        }
+        if self.others_trimmed >= self.others_cold {
+            return false;
+        }
+        // SAFETY: as in `step_default`.
+        unsafe { trim_stack(self.others[self.others_trimmed]) };
+        self.others_trimmed += 1;
+        true
     }
 
     fn register(&mut self, block: BlockPtr, count: &AtomicUsize) {

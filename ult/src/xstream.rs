@@ -79,7 +79,9 @@ pub(crate) struct Xstream {
     /// Units that the scheduler picked, idle waiters not counted.
     pub(crate) units_run: Cell<u64>,
     pub(crate) odd_rounds: Cell<u32>,
-    /// There are timers, idle waiters or odd slots.
+    /// `do_chores` shall look at the idle stacks.
+    pub(crate) tends_stacks: Cell<bool>,
+    /// There are timers, idle waiters, odd slots or stacks to look at.
     pub(crate) has_chores: Cell<bool>,
     /// There are slots that no scheduler serves, or that a stacked one does.
     pub(crate) has_odd_slots: Cell<bool>,
@@ -120,6 +122,7 @@ impl Xstream {
             spin,
             units_run: Cell::new(0),
             odd_rounds: Cell::new(0),
+            tends_stacks: Cell::new(false),
             has_chores: Cell::new(false),
             has_odd_slots: Cell::new(false),
             reconfigured: Cell::new(false),

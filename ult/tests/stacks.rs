@@ -193,6 +193,68 @@ fn too_little_memory_is_refused_and_comes_back() {
     assert!(UserStack::from_vec(Vec::new()).is_err());
 }
 
+/// Has many ULTs alive at once, and lets them end.
+fn burst(pool: &ult::PoolRef, count: usize) {
+    let gate = Arc::new(ult::Eventual::new());
+    let wait = || {
+        let gate = gate.clone();
+        pool.spawn(move || gate.wait_ready()).unwrap()
+    };
+    let units: Vec<_> = (0..count).map(|_| wait()).collect();
+    on(pool, || ());
+    gate.set(()).unwrap();
+    units.into_iter().for_each(|unit| unit.join().unwrap());
+}
+
+/// After a burst of ULTs, while one calls `f` again and again, the stacks of the burst go back.
+fn idle_stacks_go_back_beside(runtime: Runtime, pool: &ult::PoolRef, f: fn()) {
+    let done = Arc::new(AtomicUsize::new(0));
+    let seen = done.clone();
+    burst(pool, 2000);
+    assert!(runtime.stacks() > 1000, "they are kept for the next burst");
+    let beside = pool.spawn(move || {
+        while seen.load(SeqCst) == 0 {
+            f();
+        }
+    });
+    common::wait_until("all but some are unmapped", || runtime.stacks() <= 64 + 1);
+    // Those that are left are as good as before.
+    burst(pool, 100);
+    done.store(1, SeqCst);
+    beside.unwrap().join().unwrap();
+    runtime.shutdown().unwrap();
+}
+
+#[test]
+fn idle_stacks_go_back_beside_a_heartbeat() {
+    within(|| {
+        let (runtime, pools) = private(1);
+        let beat = || ult::sleep(std::time::Duration::from_millis(100));
+        idle_stacks_go_back_beside(runtime, &pools[0], beat);
+    });
+}
+
+#[test]
+fn idle_stacks_go_back_on_an_xstream_that_is_never_idle() {
+    within(|| {
+        let (runtime, pools) = private(1);
+        idle_stacks_go_back_beside(runtime, &pools[0], ult::yield_now);
+    });
+}
+
+/// Also under a scheduler that is not the built-in one.
+#[test]
+fn idle_stacks_go_back_under_any_scheduler() {
+    within(|| {
+        let xstream =
+            XstreamSpec::new("x").pools(["p"]).scheduler(Box::new(ult::RoundRobin::new()));
+        let builder = Runtime::builder().pool(PoolSpec::new("p")).xstream(xstream);
+        let runtime = builder.start().unwrap();
+        let pool = runtime.pool("p").unwrap();
+        idle_stacks_go_back_beside(runtime, &pool, ult::yield_now);
+    });
+}
+
 fn recurse(depth: u64) -> u64 {
     let frame = std::hint::black_box([depth; 64]);
     if depth == u64::MAX { 0 } else { recurse(depth + 1) + frame[(depth % 64) as usize] }
