@@ -30,7 +30,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use crate::context::{Back, Context};
 use crate::descriptor::UltPtr;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::sync::atomic::{AtomicU32, AtomicUsize};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use crate::user_stack::UserStack;
 
 /// Smallest stack: enough for a panic message and its formatting.
@@ -253,7 +253,11 @@ impl Drop for Reserve {
     fn drop(&mut self) {
         if self.left > 0 {
             // SAFETY: the rest of our own mapping, which nobody uses.
-            unsafe { unmap(self.next, self.class.mapped_bytes() * self.left) };
+            let result = unsafe { unmap(self.next, self.class.mapped_bytes() * self.left) };
+            if let Err(error) = result {
+                // It has no pages.
+                tracing::debug!(%error, "address space of stacks that were never made is lost");
+            }
         }
     }
 }
@@ -297,24 +301,43 @@ pub(crate) unsafe fn furnish(
     BlockPtr(place)
 }
 
-/// Gives the memory back to the system, or to the user whose it is.
+/// Gives the memory back to the system, or to the user whose it is. Returns the stack, made anew
+/// and without pages but the first ones, if the system did not take it: a hole in a mapping makes
+/// two of one, and the system allows a process only so many (`vm.max_map_count`).
 ///
 /// # Safety
 ///
 /// The caller holds the stack, and nobody lives on it.
-pub(crate) unsafe fn unmap_stack(block: BlockPtr) {
+pub(crate) unsafe fn unmap_stack(block: BlockPtr) -> Option<BlockPtr> {
     // SAFETY: duties of the caller.
     unsafe { block.context.end() };
     if let Some(user) = block.user.take() {
         // Nothing in the block needs a drop: the only frame of the context owns nothing.
-        return drop(user);
+        drop(user);
+        return None;
     }
     let (stack, class) = (block.stack, block.class);
     let mapping = block.0.as_ptr().cast::<u8>().with_addr(stack.start.get());
-    if let Some(mapping) = NonNull::new(mapping) {
-        // SAFETY: the whole mapping of this stack, which nobody uses any more.
-        unsafe { unmap(mapping, class.mapped_bytes()) };
+    let (start, len) = (NonNull::new(mapping)?, class.mapped_bytes());
+    // SAFETY: the whole mapping of this stack, which nobody uses any more.
+    let error = unsafe { unmap(start, len) }.err()?;
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, Relaxed) {
+        tracing::warn!(
+            %error,
+            "cannot unmap a stack; it is kept without its pages, for reuse, and tried again later. \
+             If the process has too many mappings, raise vm.max_map_count"
+        );
     }
+    let page = rustix::param::page_size();
+    // SAFETY: in bounds: past the guard page.
+    let above = unsafe { start.add(page) };
+    // SAFETY: the part of our own mapping above its guard, which stays one.
+    unsafe { libc::madvise(above.as_ptr().cast(), len - page, libc::MADV_DONTNEED) };
+    // SAFETY:
+    // - exclusive, writable, large enough, guarded: the memory of a stack that nobody lives on, and
+    //   whose block is not used any more.
+    Some(unsafe { furnish(start, len, class, None) })
 }
 
 /// Gives the pages of an idle stack back, except for those nearest the top.
@@ -340,7 +363,7 @@ pub(crate) unsafe fn trim_stack(block: BlockPtr) {
 fn bind(start: NonNull<u8>, len: usize, node: u32) {
     use crate::topology::{MemoryPolicy, bind_memory};
     if let Err(error) = bind_memory(start.as_ptr(), len, node, MemoryPolicy::Preferred) {
-        static TOLD: crate::sync::atomic::AtomicBool = crate::sync::atomic::AtomicBool::new(false);
+        static TOLD: AtomicBool = AtomicBool::new(false);
         if !TOLD.swap(true, Relaxed) {
             tracing::warn!(%error, node, "cannot bind the memory of stacks to a NUMA node");
         }
@@ -371,13 +394,10 @@ fn map(len: usize) -> io::Result<NonNull<u8>> {
 /// # Safety
 ///
 /// `start` and `len` are a mapping of [`map`] that nobody uses any more.
-unsafe fn unmap(start: NonNull<u8>, len: usize) {
+unsafe fn unmap(start: NonNull<u8>, len: usize) -> io::Result<()> {
     // SAFETY: duty of the caller.
     let result = unsafe { libc::munmap(start.as_ptr().cast(), len) };
-    if result != 0 {
-        let error = io::Error::last_os_error();
-        tracing::error!(%error, "cannot unmap a stack; its address space is lost");
-    }
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// How a page was made inaccessible.

@@ -10,6 +10,8 @@
 //!   however much else it has done: those are cold. All but `max` idle ones go back to the system
 //!   if they are cold, and of the other cold ones the pages further than 16 KiB from the top. It
 //!   does so in steps of [`STEP`] stacks, between which it does what else there is.
+//! - What the system does not take back, because the process has too many mappings, waits without
+//!   its pages for its next ULT, and is tried again after the next look.
 //!
 //! A ULT of [`UltBuilder::spawn_migratable`](crate::UltBuilder::spawn_migratable) takes its stack
 //! along: it leaves the register here and enters the one of the next xstream.
@@ -67,6 +69,9 @@ struct Rest {
     others_low: usize,
     others_cold: usize,
     others_trimmed: usize,
+    /// Those that the system did not take back, of any class, and how many of them to try again.
+    refused: Vec<BlockPtr>,
+    retries: usize,
     /// All that are here, in use or idle.
     register: Vec<BlockPtr>,
     /// For stacks of the default class.
@@ -106,7 +111,8 @@ impl StackCache {
         Some(block)
     }
 
-    /// A cold stack, an idle one of another class, or a fresh one. `count` is the number of stacks that exist.
+    /// A cold stack, an idle one of another class, or a fresh one. `count` is the number of stacks
+    /// that exist.
     pub(crate) fn take(&self, class: StackClass, count: &AtomicUsize) -> io::Result<BlockPtr> {
         let mut rest = self.rest.borrow_mut();
         if let Some(block) = rest.take_waiting(class, class == self.default) {
@@ -182,7 +188,8 @@ impl StackCache {
         self.move_cold(&mut rest);
         rest.others_cold = rest.others_low;
         rest.others_low = rest.others.len();
-        self.dirty.set(!is_quiet);
+        rest.retries = rest.refused.len();
+        self.dirty.set(!is_quiet || rest.retries > 0);
         self.is_stepping.set(true);
         self.next_look.set(Some(now + LOOK_EVERY));
         is_quiet
@@ -206,8 +213,11 @@ impl StackCache {
         }
         let mut rest = self.rest.borrow_mut();
         let max_cold = self.max.saturating_sub(self.idle_len.get());
-        let is_more = (0..STEP)
-            .all(|_| rest.step_default(max_cold, count) || rest.step_others(self.max, count));
+        let is_more = (0..STEP).all(|_| {
+            rest.step_default(max_cold, count)
+                || rest.step_others(self.max, count)
+                || rest.step_refused(count)
+        });
         self.is_stepping.set(is_more);
         is_more
     }
@@ -219,9 +229,14 @@ impl StackCache {
         let mut all: Vec<_> = std::iter::from_fn(|| self.take_idle()).collect();
         all.append(&mut rest.cold);
         all.append(&mut rest.others);
+        all.append(&mut rest.refused);
         all.into_iter().for_each(|block| rest.destroy(block, count));
         (rest.cold_trimmed, rest.others_trimmed) = (0, 0);
         (rest.others_low, rest.others_cold) = (0, 0);
+        let lost = rest.refused.len();
+        if lost > 0 {
+            tracing::warn!(lost, "stacks that cannot be unmapped stay mapped, without their pages");
+        }
     }
 
     /// How many stacks are here.
@@ -263,11 +278,20 @@ impl Rest {
 
     /// One that waits, but not in the list of the default class.
     fn take_waiting(&mut self, class: StackClass, is_default: bool) -> Option<BlockPtr> {
-        if is_default {
-            let block = self.cold.pop()?;
-            self.cold_trimmed = self.cold_trimmed.min(self.cold.len());
-            return Some(block);
-        }
+        let found = if is_default { self.take_cold() } else { self.take_other(class) };
+        found.or_else(|| {
+            let at = self.refused.iter().rposition(|block| block.class == class)?;
+            Some(self.refused.swap_remove(at))
+        })
+    }
+
+    fn take_cold(&mut self) -> Option<BlockPtr> {
+        let block = self.cold.pop()?;
+        self.cold_trimmed = self.cold_trimmed.min(self.cold.len());
+        Some(block)
+    }
+
+    fn take_other(&mut self, class: StackClass) -> Option<BlockPtr> {
         let at = self.others.iter().rposition(|block| block.class == class)?;
         for front in [&mut self.others_low, &mut self.others_cold, &mut self.others_trimmed] {
             *front = at.min(*front);
@@ -311,6 +335,23 @@ impl Rest {
         true
     }
 
+    /// Tries once more to unmap one of those that the system refused, until it refuses again.
+    fn step_refused(&mut self, count: &AtomicUsize) -> bool {
+        self.retries = self.retries.min(self.refused.len());
+        if self.retries == 0 {
+            return false;
+        }
+        self.retries -= 1;
+        // The first: what is refused again goes behind.
+        let block = self.refused.swap_remove(0);
+        let len = self.refused.len();
+        self.destroy(block, count);
+        if self.refused.len() > len {
+            self.retries = 0;
+        }
+        true
+    }
+
     fn register(&mut self, block: BlockPtr, count: &AtomicUsize) {
         block.registered_at.set(self.register.len());
         self.register.push(block);
@@ -329,6 +370,9 @@ impl Rest {
     fn destroy(&mut self, block: BlockPtr, count: &AtomicUsize) {
         self.unregister(block, count);
         // SAFETY: it was handed to us idle, and is in no list any more.
-        unsafe { unmap_stack(block) };
+        if let Some(refused) = unsafe { unmap_stack(block) } {
+            self.register(refused, count);
+            self.refused.push(refused);
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! Libraries for networks notice when a stack goes away, of which they may have registered a part.
+//! What the rest of the process sees of stacks that go away: libraries for networks, which may have
+//! registered a part of them, and the kernel, which allows only so many mappings.
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 mod common;
@@ -6,7 +7,8 @@ mod common;
 use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
 
-use common::{on, shared};
+use common::{on, shared, within};
+use ult::{PoolSpec, Runtime, XstreamSpec};
 
 /// What a hook has seen: where memory went away, and how much.
 static SEEN: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
@@ -79,4 +81,96 @@ fn the_end_of_a_stack_is_seen_by_who_keeps_registrations() {
     });
     runtime.shutdown().unwrap();
     assert!(has_seen(address, 64));
+}
+
+/// As many mappings as the kernel allows: every other page of an area is protected differently.
+struct Crowd {
+    start: *mut c_void,
+    len: usize,
+}
+
+impl Crowd {
+    fn new() -> Self {
+        let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
+        let max: usize = text.trim().parse().unwrap();
+        let page = rustix::param::page_size();
+        let len = (max + 2) * page;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, 0, flags, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        let is_split = |at: usize| {
+            let place = start.wrapping_byte_add(at * page);
+            // SAFETY: a page of this mapping, which nobody uses.
+            unsafe { libc::mprotect(place, page, libc::PROT_READ) == 0 }
+        };
+        assert!(!(1..=max).step_by(2).all(is_split), "the limit is reached");
+        Self { start, len }
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        // SAFETY: its own mapping, which nobody uses.
+        unsafe { libc::munmap(self.start, self.len) };
+    }
+}
+
+/// Whether the kernel makes guards that do not split a mapping (Linux 6.13).
+fn has_guards_within_mappings() -> bool {
+    const MADV_GUARD_INSTALL: c_int = 102;
+    let page = rustix::param::page_size();
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a fresh mapping at an address of the kernel's choice.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), page, prot, flags, -1, 0) };
+    assert_ne!(start, libc::MAP_FAILED);
+    let crowd = Crowd { start, len: page };
+    // SAFETY: a page of its own, which nobody uses.
+    unsafe { libc::madvise(crowd.start, page, MADV_GUARD_INSTALL) == 0 }
+}
+
+/// Stacks that cannot be unmapped are neither forgotten nor keep their memory.
+#[test]
+fn a_stack_that_the_kernel_does_not_take_back_is_used_again_and_goes_later() {
+    const ULTS: usize = 400;
+    if !has_guards_within_mappings() {
+        return println!("SKIPPED: each stack is a mapping of its own, and can always be unmapped");
+    }
+    within(|| {
+        let runtime = Runtime::builder()
+            .stack_cache_max(0)
+            .pool(PoolSpec::new("p"))
+            .xstream(XstreamSpec::new("x").pools(["p"]))
+            .start()
+            .unwrap();
+        let pool = runtime.pool("p").unwrap();
+        let start = || pool.spawn(ult::park).unwrap();
+        let mut units: Vec<_> = (0..ULTS).map(|_| Some(start())).collect();
+        on(&pool, || ());
+        let crowd = Crowd::new();
+        let mut end = |from: usize| {
+            for unit in units.iter_mut().skip(from).step_by(2).filter_map(Option::take) {
+                unit.cancel();
+                assert!(unit.join().is_err());
+            }
+            on(&pool, || ());
+        };
+        // Holes: each needs one more mapping than there may be.
+        end(0);
+        let left = runtime.stacks();
+        assert!(left > ULTS * 3 / 4, "the kernel took {} of {ULTS} stacks", ULTS - left);
+        // They are used again.
+        let mut more: Vec<_> = (0..ULTS / 4).map(|_| Some(start())).collect();
+        on(&pool, || ());
+        assert!(runtime.stacks() <= left + 1, "{} after {left}", runtime.stacks());
+        end(1);
+        for unit in more.iter_mut().filter_map(Option::take) {
+            unit.cancel();
+            assert!(unit.join().is_err());
+        }
+        drop(crowd);
+        common::wait_until("all are unmapped", || runtime.stacks() == 0);
+        runtime.shutdown().unwrap();
+    });
 }
