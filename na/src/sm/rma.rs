@@ -4,9 +4,9 @@
 //! [`PIECES_MAX`] pieces of our memory hold (most transfers are one part of any length). At most
 //! [`PARTS_MAX`] parts are open per connection; the rest wait here, in order. The owner of the
 //! memory checks each part and either copies itself (cross-memory attach) or uses the ring: it
-//! sends *data* records for a get, and asks with *pull* for the *supply* records of a put. Of a long
-//! part it may let us copy the first half at the same time, with *share*. *Done* ends the part in
-//! any case, and the last part ends the transfer.
+//! sends *data* records for a get, and asks with *pull* for the *supply* records of a put. Of a
+//! long part it may let us copy the first half at the same time, with *share*. *Done* ends the part
+//! in any case, and the last part ends the transfer.
 //!
 //! Our memory is held until then. A transfer that is canceled stays until the owner has answered
 //! for its open parts, because the owner may be writing.
