@@ -3,18 +3,18 @@
 
 mod common;
 
-use common::bounded;
+use common::{all_asked_for, bounded};
 use margo::{Bulk, Handle, Instance, ProviderHandle, Rpc};
 
 /// Checks the origin's memory; says how its request came.
 const FETCH: Rpc<Bulk, String> = Rpc::new("fetch");
 
-const BYTES: usize = 100_000;
+const BYTES: usize = 1 << 20;
 
-fn start(auto_sm: bool) -> Instance {
+fn start(network: &str, auto_sm: bool) -> Instance {
     let json = format!(
         r#"{{
-            "margo": {{"address": "na+tcp://127.0.0.1:0"}},
+            "margo": {{"address": "{network}"}},
             "mercury": {{"auto_sm": {auto_sm}}}
         }}"#
     );
@@ -33,23 +33,37 @@ fn serve(service: &Instance) {
 }
 
 fn way(client: &Instance, service: &Instance) -> String {
-    let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+    way_to(client, service.self_addr().uri())
+}
+
+fn way_to(client: &Instance, uri: &str) -> String {
+    let target = ProviderHandle::from(client.lookup(uri).unwrap());
     let data = vec![5; BYTES];
     client.expose_ref(&data, |bulk| client.forward(FETCH, &target, bulk)).unwrap().unwrap()
 }
 
 #[test]
 fn calls_and_bulk_take_the_shorter_way() {
-    bounded("calls of three kinds", || {
-        let (service, near, far) = (start(true), start(true), start(false));
-        serve(&service);
-        serve(&far);
-        assert!(service.self_addr().uri().starts_with("uid://"), "{}", service.self_addr());
-        assert_eq!(way(&near, &service), "na+sm");
-        assert_eq!(way(&far, &service), "na+tcp");
-        assert_eq!(way(&service, &far), "na+tcp", "one that speaks only tcp");
-        for instance in [near, far, service] {
-            instance.finalize_and_wait().unwrap();
-        }
-    });
+    // UCX and tcp describe memory as sm does, ofi does not.
+    let networks = all_asked_for().filter(|network| !network.contains("sm:"));
+    for network in networks.collect::<Vec<_>>() {
+        bounded("calls of four kinds", move || {
+            let scheme = network.split("://").next().unwrap();
+            let (service, near, far) =
+                (start(network, true), start(network, true), start(network, false));
+            serve(&service);
+            serve(&far);
+            let uri = service.self_addr().uri().to_owned();
+            assert!(uri.starts_with("uid://"), "{uri}");
+            assert_eq!(way(&near, &service), "na+sm");
+            assert_eq!(way(&far, &service), scheme);
+            assert_eq!(way(&service, &far), scheme, "one that speaks only the network");
+            // As from another host.
+            let elsewhere = uri.replacen("uid://", "uid://0", 1);
+            assert_eq!(way_to(&near, &elsewhere), scheme);
+            for instance in [near, far, service] {
+                instance.finalize_and_wait().unwrap();
+            }
+        });
+    }
 }

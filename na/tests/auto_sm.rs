@@ -54,6 +54,138 @@ mod far {
     }
 }
 
+/// Both ways over networks that describe memory, or move it, in their own way; where their
+/// libraries are asked for.
+#[cfg(any(feature = "ofi", feature = "ucx"))]
+mod over_libraries {
+    use na::conformance::{Opener, Optional};
+
+    use super::*;
+
+    /// Composed over the network, where it listens; else as `origin` says.
+    struct Composed {
+        network: Optional,
+        origin: Origin,
+    }
+
+    enum Origin {
+        /// Composed too: on this host, so near.
+        Composed,
+        /// Knows only the network.
+        Network,
+    }
+
+    impl Opener<Composed> for Composed {
+        const HEEDS_OPTIONS: bool = true;
+
+        fn lacks(&self) -> Option<String> {
+            self.network.lacks()
+        }
+
+        fn open(&self, options: &OpenOptions) -> Arc<dyn Endpoint> {
+            let mut options = options.clone();
+            if options.listen || matches!(self.origin, Origin::Composed) {
+                options.auto_sm = Some("na+sm://".to_owned());
+            }
+            self.network.open(&options)
+        }
+    }
+
+    macro_rules! networks {
+        ($($name:ident, $variable:literal, $uri:literal, $feature:literal;)*) => { $(
+            #[cfg(feature = $feature)]
+            mod $name {
+                use super::*;
+
+                const NETWORK: Optional = Optional { variable: $variable, uri: $uri };
+
+                mod near {
+                    use super::*;
+
+                    const OPEN: Composed = Composed { network: NETWORK, origin: Origin::Composed };
+
+                    na::conformance! { OPEN;
+                        echoes_both_kinds, get_and_put_move_the_named_bytes,
+                        large_transfers_are_complete, transfers_from_and_to_an_origin,
+                    }
+                }
+
+                mod far {
+                    use super::*;
+
+                    const OPEN: Composed = Composed { network: NETWORK, origin: Origin::Network };
+
+                    na::conformance! { OPEN;
+                        echoes_both_kinds, receives_posted_after_the_message,
+                        get_and_put_move_the_named_bytes, large_transfers_are_complete,
+                        transfers_from_and_to_an_origin,
+                    }
+                }
+
+                #[test]
+                fn memory_of_many_parts_is_reached_by_each_of_them_both_ways() {
+                    match NETWORK.lacks() {
+                        Some(lacks) => println!("SKIPPED: {lacks}"),
+                        None => reach_parts(&NETWORK),
+                    }
+                }
+            }
+        )* };
+    }
+
+    networks! {
+        ofi_tcp, "MARGO_TEST_OFI", "ofi+tcp;ofi_rxm://127.0.0.1:0", "ofi";
+        ucx_tcp, "MARGO_TEST_UCX", "ucx+tcp://127.0.0.1:0", "ucx";
+    }
+
+    /// What hg does: one handle for each part, if the transport has such.
+    fn reach_parts(network: &Optional) {
+        let mut options = OpenOptions::listening(true);
+        let plain = network.open(&options);
+        options.auto_sm = Some("na+sm://".to_owned());
+        let (owner, composed) = (network.open(&options), network.open(&options));
+        let pieces = vec![vec![1u8; 5000], vec![2; 3000], vec![3; 4000]];
+        let shown = owner.register(Memory::from_vecs(pieces), Access::ReadWrite).unwrap();
+        let all = || vec![na::MemPart { base: 0, len: 12000, handle: owner.mem_to_bytes(&shown) }];
+        let parts = owner.mem_parts(&shown).unwrap_or_else(all);
+        let expected = [vec![1u8; 5000], vec![2; 3000], vec![3; 4000]].concat();
+        let elsewhere = owner.self_addr().uri().replacen("uid://", "uid://0", 1);
+        let (_, far) = owner.self_addr().uri().rsplit_once('#').map(own).unwrap();
+        // Near, far although both are composed, and one that knows the network only.
+        for (reader, uri) in [
+            (&composed, owner.self_addr().uri().to_owned()),
+            (&composed, elsewhere),
+            (&composed, far),
+            (&plain, owner.self_addr().uri().to_owned()),
+        ] {
+            let peer = reader.lookup(&uri).unwrap();
+            let zeros = Memory::from_vec(vec![0; 12000]);
+            let local = reader.register(zeros, Access::ReadWrite).unwrap();
+            let mut start = 0;
+            for part in &parts {
+                let remote = reader.mem_from_bytes(&part.handle).unwrap();
+                let (local, local_offset, len) = (local.clone(), start, part.len - 10);
+                start += part.len;
+                let transfer = Transfer { local, local_offset, remote, remote_offset: 10, len };
+                reader.get(OpId(1), &peer, transfer).unwrap();
+                let done = ended(&[reader, &owner]);
+                assert!(matches!(done, Completion::Transfer { result: Ok(()), .. }), "{done:?}");
+            }
+            let (mut read, mut start) = (vec![0; 12000], 0);
+            assert!(local.read_at(0, &mut read));
+            for part in &parts {
+                let (from, len) = (start, part.len as usize - 10);
+                assert_eq!(read[from..from + len], expected[from + 10..from + 10 + len], "{uri}");
+                start += part.len as usize;
+            }
+        }
+    }
+
+    fn own((host, far): (&str, &str)) -> (String, String) {
+        (host.to_owned(), far.to_owned())
+    }
+}
+
 fn listening() -> Arc<dyn Endpoint> {
     composed(&OpenOptions::listening(true))
 }

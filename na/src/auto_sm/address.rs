@@ -90,11 +90,16 @@ pub(super) fn format(host: &Host, near: &str, far: &str) -> String {
     format!("{PREFIX}{boot}-{namespace}-{user}#{near}#{far}")
 }
 
-/// The part of a composed address that transport `protocol` can read; other texts as they are.
+/// The part of a composed address that transport `protocol` can read (`sm`, `tcp`; `ofi` and
+/// `ucx` with whatever they are over); other texts as they are.
 /// For endpoints of a single transport.
 pub(crate) fn part_for<'a>(uri: &'a str, protocol: &str) -> &'a str {
     let reads = |part: &&str| {
-        part.split_once("://").is_some_and(|(head, _)| head.rsplit('+').next() == Some(protocol))
+        part.split_once("://").is_some_and(|(head, _)| match head.split_once('+') {
+            Some(("na", of_ours)) => of_ours == protocol,
+            Some((class, _)) => class == protocol,
+            None => head == protocol,
+        })
     };
     match parse(uri) {
         Some(Ok(Composed { near, far, .. })) => [near, far].into_iter().find(reads).unwrap_or(uri),
@@ -121,6 +126,9 @@ mod tests {
         assert_eq!(part_for(&text, "sm"), "na+sm://12-0");
         assert_eq!(part_for(&text, "tcp"), "na+tcp://10.0.0.1:5");
         assert_eq!(part_for(&text, "sim"), text);
+        let fabric = text.replace("na+tcp", "ofi+tcp;ofi_rxm");
+        assert_eq!(part_for(&fabric, "ofi"), "ofi+tcp;ofi_rxm://10.0.0.1:5");
+        assert_eq!(part_for(&fabric, "tcp"), fabric, "not ours");
         assert_eq!(part_for("na+tcp://h:1", "tcp"), "na+tcp://h:1");
     }
 

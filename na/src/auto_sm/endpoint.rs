@@ -7,6 +7,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use super::address::{self, Host};
 use super::many::{self, Many};
+use super::memory;
 use super::receives::{Added, Receives, Side};
 use super::turns::Turns;
 use crate::registry::plugin_for;
@@ -14,7 +15,8 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{
     Access, Addr, Completion, Endpoint, EndpointStats, Error, LargeBuffers, Limits, LocalMem,
-    Memory, MsgBuf, OpId, OpenOptions, PeerUsers, Plugin, Refused, RegionTable, Tag, Transfer, Uri,
+    MemPart, Memory, MsgBuf, OpId, OpenOptions, PeerUsers, Plugin, Refused, RegionTable, RemoteMem,
+    Tag, Transfer, Uri,
 };
 
 /// See the module documentation.
@@ -160,14 +162,20 @@ impl AutoSm {
     fn start_transfer(
         &self,
         addr: &Addr,
-        start: impl FnOnce(&dyn Endpoint, &Addr) -> Result<(), Error>,
+        transfer: Transfer,
+        start: impl FnOnce(&dyn Endpoint, &Addr, Transfer) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let (side, part, addr) = self.route(addr)?;
         if side == Side::Near {
-            return start(&*part.endpoint, addr);
+            return start(&*part.endpoint, addr, memory::for_near(transfer)?);
         }
         self.turns.begin();
-        start(&*part.endpoint, addr).inspect_err(|_| self.turns.end())
+        start(&*part.endpoint, addr, transfer).inspect_err(|_| self.turns.end())
+    }
+
+    /// What an address is to the caller that one of the endpoints has found.
+    fn found(&self, found: Addr) -> Addr {
+        if found == self.near.own || found == self.far.own { self.own_addr.clone() } else { found }
     }
 
     /// Reports `completion` in the next poll.
@@ -293,10 +301,25 @@ impl Endpoint for AutoSm {
             None if Uri::parse(uri)?.protocol == "sm" => self.near.endpoint.lookup(uri)?,
             None => self.far.endpoint.lookup(uri)?,
         };
-        if found == self.near.own || found == self.far.own {
-            return Ok(self.own_addr.clone());
+        let found = self.found(found);
+        Ok(if found == self.own_addr || found.uri() == uri { found } else { found.with_uri(uri) })
+    }
+
+    fn addr_to_bytes(&self, addr: &Addr) -> Result<Vec<u8>, Error> {
+        // What we are called is the text of both; so are peers that were found by it.
+        if addr.endpoint_id() == self.id || address::parse(addr.uri()).is_some() {
+            return addr.to_bytes();
         }
-        Ok(if found.uri() == uri { found } else { found.with_uri(uri) })
+        let (_, part, addr) = self.route(addr)?;
+        part.endpoint.addr_to_bytes(addr)
+    }
+
+    fn addr_from_bytes(&self, bytes: &[u8]) -> Result<Addr, Error> {
+        match Addr::text_in(bytes) {
+            Ok(text) => self.lookup(text),
+            // The network may have a form of its own.
+            Err(_) => self.far.endpoint.addr_from_bytes(bytes).map(|found| self.found(found)),
+        }
     }
 
     fn send_unexpected(&self, op: OpId, to: &Addr, tag: Tag, buf: MsgBuf) -> Result<(), Refused> {
@@ -396,12 +419,26 @@ impl Endpoint for AutoSm {
         self.far.endpoint.register_local(memory, access)
     }
 
+    fn mem_to_bytes(&self, memory: &LocalMem) -> Vec<u8> {
+        memory::whole(&*self.far.endpoint, memory)
+    }
+
+    fn mem_parts(&self, memory: &LocalMem) -> Option<Vec<MemPart>> {
+        memory::parts(&*self.far.endpoint, memory)
+    }
+
+    fn mem_from_bytes(&self, bytes: &[u8]) -> Result<RemoteMem, Error> {
+        memory::read(&*self.far.endpoint, bytes)
+    }
+
     fn put(&self, op: OpId, to: &Addr, transfer: Transfer) -> Result<(), Error> {
-        self.start_transfer(to, |endpoint, to| endpoint.put(op, to, transfer))
+        self.start_transfer(to, transfer, |endpoint, to, transfer| endpoint.put(op, to, transfer))
     }
 
     fn get(&self, op: OpId, from: &Addr, transfer: Transfer) -> Result<(), Error> {
-        self.start_transfer(from, |endpoint, from| endpoint.get(op, from, transfer))
+        let start =
+            |endpoint: &dyn Endpoint, from: &Addr, transfer| endpoint.get(op, from, transfer);
+        self.start_transfer(from, transfer, start)
     }
 
     fn cancel(&self, op: OpId) {

@@ -8,7 +8,8 @@
 //!   (see [`address`]) and takes the near one if the peer is on this host;
 //! - a message that arrives carries the address that it came from, near or far, and is answered
 //!   that way;
-//! - registered memory has one key, in a table that both endpoints share.
+//! - registered memory has one key, in a table that both endpoints share; its description has what
+//!   libfabric needs in front of it (see [`memory`]).
 //!
 //! Receives of unexpected messages have no address: see [`receives`]. The far endpoint is polled
 //! less often while it has nothing to do, because an empty look at a network is a system call
@@ -20,10 +21,11 @@
 mod address;
 mod endpoint;
 mod many;
+mod memory;
 mod receives;
 mod turns;
 
-#[cfg(any(feature = "sm", feature = "tcp", feature = "ofi"))]
+#[cfg(any(feature = "sm", feature = "tcp", feature = "ofi", feature = "ucx"))]
 pub(crate) use self::address::part_for;
 pub(crate) use self::address::parts;
 pub(crate) use self::endpoint::{near, open};

@@ -319,6 +319,7 @@ impl Endpoint for UcxEndpoint {
     }
 
     fn lookup(&self, uri: &str) -> Result<Addr, Error> {
+        let uri = crate::auto_sm::part_for(uri, "ucx");
         let parsed = Uri::parse(uri)?;
         if uri == self.own.uri() && !uri.ends_with("/origin") {
             return Ok(self.own.clone());
