@@ -243,6 +243,10 @@ fn an_address_of_another_host_is_reached_through_the_network() {
     assert_ne!(elsewhere, uri);
     assert!(way_to(&origin, &target, &elsewhere).starts_with("na+tcp://"));
     assert!(way_to(&origin, &target, &uri).starts_with("na+sm://"));
+    // Shared memory alone would find a process of this host, whoever has that name here.
+    let sm = na::open("na+sm://", &OpenOptions::listening(true)).unwrap();
+    let error = sm.lookup(&elsewhere).unwrap_err();
+    assert!(matches!(error, Error::BadUri { .. }), "{error}");
 }
 
 #[test]

@@ -107,6 +107,29 @@ pub(crate) fn part_for<'a>(uri: &'a str, protocol: &str) -> &'a str {
     }
 }
 
+/// The part of a composed address for an endpoint of shared memory alone; other texts as they are.
+///
+/// # Errors
+///
+/// [`Error::BadUri`] if it is of another host, where another process may have that name, or of a
+/// host that is not named as here. Whether its user may be reached is asked when it is.
+#[cfg(feature = "sm")]
+pub(crate) fn part_for_near(uri: &str) -> Result<&str, Error> {
+    let part = part_for(uri, "sm");
+    if part != uri
+        && let Some(composed) = parse(uri)
+        && !Host::own()?.reaches(&composed?.host, &PeerUsers::All)
+    {
+        return Err(Error::BadUri {
+            uri: uri.to_owned(),
+            reason: "it is on another host, which shared memory does not reach; open a network, \
+                     with `auto_sm` for both"
+                .into(),
+        });
+    }
+    Ok(part)
+}
+
 fn cannot_read(path: &str, error: &std::io::Error) -> Error {
     let errno =
         error.raw_os_error().map_or(rustix::io::Errno::IO, rustix::io::Errno::from_raw_os_error);
@@ -152,6 +175,24 @@ mod tests {
         let composed = parse(text).unwrap().unwrap();
         assert!(!Host::own().unwrap().reaches(&composed.host, &PeerUsers::All));
         assert_eq!(composed.far, "ofi+tcp://10.0.0.1:5");
+    }
+
+    #[test]
+    #[cfg(feature = "sm")]
+    fn shared_memory_alone_reaches_this_host_only() {
+        let own = Host::own().unwrap();
+        let of = |host: &Host| format(host, "na+sm://12-0", "na+tcp://10.0.0.1:5");
+        let user = Host { user: own.user.wrapping_add(1), ..own.clone() };
+        for text in [of(&own), of(&user), "na+sm://12-0".to_owned()] {
+            assert_eq!(part_for_near(&text).unwrap(), "na+sm://12-0", "{text}");
+        }
+        let boot = Host { boot: "0".repeat(32), ..own.clone() };
+        let namespace = Host { namespace: own.namespace + 1, ..own };
+        let of_c = "uid://8323328#na+sm://17-0#ofi+tcp://10.0.0.1:5".to_owned();
+        for text in [of(&boot), of(&namespace), of_c] {
+            let error = part_for_near(&text).unwrap_err();
+            assert!(error.to_string().contains("on another host"), "{error}");
+        }
     }
 
     #[test]

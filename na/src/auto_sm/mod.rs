@@ -25,7 +25,9 @@ mod memory;
 mod receives;
 mod turns;
 
-#[cfg(any(feature = "sm", feature = "tcp", feature = "ofi", feature = "ucx"))]
+#[cfg(any(feature = "tcp", feature = "ofi", feature = "ucx"))]
 pub(crate) use self::address::part_for;
+#[cfg(feature = "sm")]
+pub(crate) use self::address::part_for_near;
 pub(crate) use self::address::parts;
 pub(crate) use self::endpoint::{near, open};

@@ -402,7 +402,7 @@ impl Endpoint for SmEndpoint {
     }
 
     fn lookup(&self, uri: &str) -> Result<Addr, Error> {
-        let uri = crate::auto_sm::part_for(uri, "sm");
+        let uri = crate::auto_sm::part_for_near(uri)?;
         let name = Name::of(&Uri::parse(uri)?, self.name.uid)?;
         if name.name.is_empty() {
             let reason = "it names no peer; expected `na+sm://name`".to_owned();
