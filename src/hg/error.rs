@@ -213,6 +213,14 @@ pub enum HgError {
     /// As many operations are in flight as can be told apart. Wait for some to end.
     #[error("{0} operations are in flight, which is the limit; wait for some to end")]
     Busy(usize),
+    /// The arguments of so many requests are being fetched, half of
+    /// [`HgOptions::requests_max`](super::HgOptions::requests_max): the other places are for
+    /// requests that came whole. The origin is told to try again.
+    #[error("the arguments of {max} requests are being fetched, which is half of `requests_max`")]
+    Fetches {
+        /// The limit.
+        max: usize,
+    },
     /// Requests hold as many bytes of overflowed arguments as
     /// [`HgOptions::overflow_held_max`](super::HgOptions::overflow_held_max) allows. The origin is
     /// told to try again.

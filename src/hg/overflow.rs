@@ -130,24 +130,45 @@ impl<T> Core<T> {
         // What is too long by itself is refused for that.
         let is_short = desc.len <= self.options.overflow_bytes_max as u64;
         let len = if is_short { desc.len } else { 0 };
-        if !self.primary().state().receives.hold_bytes(len, max as u64) {
+        if let Err(refused) = self.hold_arguments(len, max) {
             self.make_room(origin, max as u64);
-            return Err(self.not_fetched(header, origin, tag, HgError::Overflows { max }));
+            return Err(self.not_fetched(header, origin, tag, refused));
         }
         let started = self.start_fetch(header, origin, tag, desc, beside);
-        started.inspect_err(|_| self.primary().state().receives.release_bytes(len))
+        if !matches!(started, Ok(None)) {
+            let mut primary = self.primary().state();
+            primary.receives.end_fetch();
+            if started.is_err() {
+                primary.receives.release_bytes(len);
+            }
+        }
+        started
+    }
+
+    /// Whether arguments of `len` bytes may be fetched now.
+    fn hold_arguments(&self, len: u64, max: usize) -> Result<(), HgError> {
+        let receives = &mut self.primary().state().receives;
+        if !receives.hold_bytes(len, max as u64) {
+            return Err(HgError::Overflows { max });
+        }
+        if !receives.begin_fetch() {
+            receives.release_bytes(len);
+            return Err(HgError::Fetches { max: receives.fetches_max() });
+        }
+        Ok(())
     }
 
     /// Arguments of `newcomer` were refused for those of others. An origin that is stopped would
     /// keep its share for as long: fetches that come too late are given up, and one fetch, the
-    /// longest, of an origin for which more than half of all that may be held is being fetched. The
-    /// room is there when the network has let go of it, over shared memory not before the origin
+    /// longest, of an origin that has more than half of all bytes that may be held, or of all
+    /// fetches that there may be. The room is there when the network has let go of it, over shared memory not before the origin
     /// runs again; whoever tries again finds it then.
     #[cold]
     fn make_room(&self, newcomer: &Addr, max: u64) {
         let now = Instant::now();
-        // (origin, bytes of all its fetches, bytes of the longest one, which that is)
-        let mut shares: Vec<(Addr, u64, u64, OpRef)> = Vec::new();
+        let fetches_max = self.primary().state().receives.fetches_max();
+        // (origin, fetches, bytes of all of them, bytes of the longest one, which that is)
+        let mut shares: Vec<(Addr, usize, u64, u64, OpRef)> = Vec::new();
         let mut in_vain = Vec::new();
         for context in self.class.all() {
             for (name, op) in context.state().ops.iter() {
@@ -156,17 +177,20 @@ impl<T> Core<T> {
                 if beside.as_ref().and_then(|said| said.deadline).is_some_and(|at| at <= now) {
                     in_vain.push(name);
                 } else if let Some(share) = shares.iter_mut().find(|share| share.0 == *origin) {
-                    share.1 = share.1.saturating_add(len);
-                    if len > share.2 {
-                        (share.2, share.3) = (len, name);
+                    share.1 += 1;
+                    share.2 = share.2.saturating_add(len);
+                    if len > share.3 {
+                        (share.3, share.4) = (len, name);
                     }
                 } else {
-                    shares.push((origin.clone(), len, len, name));
+                    shares.push((origin.clone(), 1, len, len, name));
                 }
             }
         }
-        let too_much = |share: &(Addr, u64, u64, OpRef)| share.0 != *newcomer && share.1 > max / 2;
-        in_vain.extend(shares.into_iter().filter(too_much).map(|share| share.3));
+        let too_much = |share: &(Addr, usize, u64, u64, OpRef)| {
+            share.0 != *newcomer && (share.1 > fetches_max / 2 || share.2 > max / 2)
+        };
+        in_vain.extend(shares.into_iter().filter(too_much).map(|share| share.4));
         for op in in_vain {
             self.endpoint.cancel(op.part(Role::Fetch));
         }
@@ -213,7 +237,10 @@ impl<T> Core<T> {
         let code = match &error {
             HgError::Wire(error) => ReturnCode::from(error),
             // Canceled to make room for others.
-            HgError::Busy(_) | HgError::Overflows { .. } | HgError::Canceled => ReturnCode::Again,
+            HgError::Busy(_)
+            | HgError::Overflows { .. }
+            | HgError::Fetches { .. }
+            | HgError::Canceled => ReturnCode::Again,
             HgError::Na(na::Error::Io { source, .. }) if source.kind() == OutOfMemory => {
                 ReturnCode::NoMem
             }
@@ -312,6 +339,7 @@ impl<T> Core<T> {
         let removed = state.ops.remove(op);
         drop(state);
         let Some(Op::Fetch(fetch)) = removed else { return None };
+        self.primary().state().receives.end_fetch();
         let Fetch { header, origin, tag, memory, beside } = fetch;
         let len = memory.len();
         let fetched = match result.and_then(|()| into_vec(memory)) {

@@ -38,6 +38,8 @@ pub(super) struct Receives {
     total: u64,
     /// Bytes of arguments that overflowed, of requests that are held.
     bytes: u64,
+    /// Requests that are held and whose arguments are being fetched.
+    fetching: usize,
 }
 
 /// Most receives that are owed.
@@ -50,8 +52,8 @@ impl Receives {
     pub(super) fn new(target: usize, more: usize, max: usize, multi: bool) -> Self {
         let max = max.max(target);
         let batch = if multi { (target / 8).clamp(1, BATCH_MAX) } else { 1 };
-        let (posted, held, lost, owed, total, bytes) = (0, 0, 0, 0, 0, 0);
-        Self { target, more, max, posted, held, lost, owed, batch, total, bytes }
+        let (posted, held, lost, owed, total, bytes, fetching) = (0, 0, 0, 0, 0, 0, 0);
+        Self { target, more, max, posted, held, lost, owed, batch, total, bytes, fetching }
     }
 
     /// What to post at the beginning.
@@ -95,6 +97,24 @@ impl Receives {
         let fits = self.bytes == 0 || self.bytes.checked_add(len).is_some_and(|sum| sum <= max);
         self.bytes += if fits { len } else { 0 };
         fits
+    }
+
+    /// Most requests whose arguments are fetched at a time. Origins that are stopped let no fetch
+    /// end: they must not have all places.
+    pub(super) fn fetches_max(&self) -> usize {
+        (self.max / 2).max(1)
+    }
+
+    /// Arguments of a request are to be fetched. `false`: those of as many as allowed are.
+    pub(super) fn begin_fetch(&mut self) -> bool {
+        let fits = self.fetching < self.fetches_max();
+        self.fetching += usize::from(fits);
+        fits
+    }
+
+    /// They are here, or will never be.
+    pub(super) fn end_fetch(&mut self) {
+        self.fetching = self.fetching.saturating_sub(1);
     }
 
     /// They are not here any more.

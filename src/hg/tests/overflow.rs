@@ -169,6 +169,50 @@ fn arguments_that_do_not_come_are_given_up_for_those_of_others() {
     }
 }
 
+/// An origin that is stopped lets no fetch end: half of the places stay for what needs none, and
+/// what is fetched for it gives way to others.
+#[test]
+fn fetches_that_do_not_end_leave_places_for_other_requests() {
+    const PLACES: usize = 16;
+    let again = |result| matches!(result, Err(HgError::Remote(ReturnCode::Again)));
+    let net = Net::default();
+    let limited =
+        HgOptions { requests_max: PLACES, request_post_init: PLACES, ..HgOptions::default() };
+    let mut stopped = Side::new(&net, HgOptions::default());
+    let mut other = Side::new(&net, HgOptions::default());
+    let mut target = Side::new(&net, limited);
+    target.endpoint.stall_moves(true);
+    for token in 1..=2 * PLACES as u32 {
+        stopped.call(&target, &pattern(10_000), token);
+    }
+    settle(&mut stopped, &mut target);
+    let refused = stopped.notes.responses.len();
+    assert_eq!(refused, 2 * PLACES - PLACES / 2, "the others are being fetched");
+    other.call(&target, b"short", 1);
+    answer(arrive(&mut other, &mut target), b"", 1);
+    settle(&mut other, &mut target);
+    assert_eq!(ended(&mut other, 1).unwrap(), b"");
+    other.call(&target, &pattern(10_000), 2);
+    settle(&mut other, &mut target);
+    assert!(again(ended(&mut other, 2)), "there is no room yet");
+    settle(&mut stopped, &mut target);
+    assert_eq!(stopped.notes.responses.len(), refused + 1, "one has given way");
+    target.endpoint.stall_moves(false);
+    other.call(&target, &pattern(10_000), 3);
+    let mut token = 5;
+    let request = loop {
+        let request = arrive(&mut other, &mut target);
+        if request.origin() == &target.addr_of(&other) {
+            break request;
+        }
+        answer(request, b"", token);
+        token += 1;
+    };
+    answer(request, b"", token);
+    settle(&mut other, &mut target);
+    assert_eq!(ended(&mut other, 3).unwrap(), b"");
+}
+
 fn kept(side: &Side) -> usize {
     side.core.in_hand().result_bytes_kept
 }
