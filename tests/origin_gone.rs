@@ -78,6 +78,7 @@ fn killed(transport: &str, admission: &str) {
         load.in_hand + load.waiting
     };
     until("all have come", || come() == REQUESTS + 1);
+    until("the first has begun", || handled.load(Ordering::SeqCst) == 1);
     client.kill();
     until("all have left", || come() == 0);
     assert_eq!(handled.load(Ordering::SeqCst), 1, "{transport} {admission}");
