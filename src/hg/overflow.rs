@@ -161,8 +161,8 @@ impl<T> Core<T> {
     /// Arguments of `newcomer` were refused for those of others. An origin that is stopped would
     /// keep its share for as long: fetches that come too late are given up, and one fetch, the
     /// longest, of an origin that has more than half of all bytes that may be held, or of all
-    /// fetches that there may be. The room is there when the network has let go of it, over shared memory not before the origin
-    /// runs again; whoever tries again finds it then.
+    /// fetches that there may be. The room is there when the network has let go of it, over shared
+    /// memory not before the origin runs again; whoever tries again finds it then.
     #[cold]
     fn make_room(&self, newcomer: &Addr, max: u64) {
         let now = Instant::now();

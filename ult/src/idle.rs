@@ -137,6 +137,8 @@ impl IdleSet {
 
     fn remove(&self, entry: &Entry) {
         self.entries.borrow_mut().retain(|other| *other != NonNull::from(entry));
+        // Of two that were ready, the first to run may have let the other run already.
+        self.polled.borrow_mut().retain(|ult| *ult != entry.ult);
         self.update_overdue();
     }
 

@@ -62,8 +62,9 @@ impl<'a> PoolView<'a> {
     }
 
     fn is_owner(&self) -> bool {
+        let owner = self.slot.pool.owner.load(Acquire); // pair: POOL-OWNER
         // A pool may have no owner, and nobody is not its owner.
-        !self.me.is_null() && ptr::eq(self.slot.pool.owner.load(Acquire), self.me) // pair: POOL-OWNER
+        !self.me.is_null() && ptr::eq(owner, self.me)
     }
 
     /// Takes the next unit.

@@ -589,7 +589,7 @@ mod tests {
             let spins = inner.spawn(|| [SpinFor::Other, SpinFor::Holder].map(looks));
             let looks = spins.map_err(std::io::Error::other)?.join();
             drop(watches);
-            Ok::<_, std::io::Error>(looks.map_err(std::io::Error::other)?)
+            looks.map_err(std::io::Error::other)
         };
         let alone = pool.spawn(|| looks(SpinFor::Other))?.join()?;
         assert!(alone > 5, "otherwise it spins: {alone}");
