@@ -113,6 +113,9 @@ pub enum PoolKind {
     /// begins. A ULT that came back 25 times counts as new, and every 256th pop prefers new
     /// ones. `prio_wait` in a Margo configuration.
     ///
+    /// That is so where one xstream serves the pool. Where several do, a ULT that has started stays
+    /// on its xstream, which takes those and new ones in turn, while there are new ones.
+    ///
     /// New ones go by their [`Priority`](crate::Priority), and in order among equals; every 8th of
     /// them is taken from those of normal priority first, and every 64th from those of low
     /// priority, so that nobody waits for ever.
@@ -120,7 +123,8 @@ pub enum PoolKind {
     /// The unit that was spawned first goes first, so that started work ends before new work
     /// begins. ULTs that came back 32 times wait in a FIFO instead; pops take from heap and FIFO in
     /// turn. Age goes by the number of the unit, which grows with time among the spawns of one
-    /// xstream. `earliest_first` in a Margo configuration.
+    /// xstream. Where several xstreams serve the pool, each takes ULTs that have started there and
+    /// new ones in turn. `earliest_first` in a Margo configuration.
     EarliestFirst,
     /// A work-stealing deque. The xstream that names the pool first in its list runs the unit that
     /// was spawned last, others that name it steal the one that was spawned first. For many small
