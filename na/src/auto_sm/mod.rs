@@ -26,6 +26,9 @@ mod receives;
 mod turns;
 
 pub(crate) use self::address::parts;
-#[allow(unused_imports, reason = "each is for some of the transports, which a build may not have")]
+#[allow(
+    unused_imports,
+    reason = "each is for some of the transports, which a build may not have"
+)]
 pub(crate) use self::address::{part_for, part_for_near};
 pub(crate) use self::endpoint::{near, open};
