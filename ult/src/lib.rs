@@ -108,6 +108,7 @@ pub mod channel;
 mod condvar;
 #[cfg(not(loom))]
 mod contain;
+#[cfg(not(loom))]
 mod context;
 mod countdown;
 #[cfg(not(loom))]
