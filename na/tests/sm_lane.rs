@@ -9,12 +9,6 @@ use std::os::fd::AsFd;
 use na::{Access, AllocOptions, Error, LocalMem, Memory, Transfer};
 use sm_support::*;
 
-const PUT: u8 = 4;
-const DONE: u8 = 5;
-const PULL: u8 = 6;
-const LANE_SUPPLY: u8 = 16;
-
-const SLOT: usize = 16 << 10;
 const SLOTS: usize = 128;
 
 /// The block that the hostile peer announces as its lane.
@@ -95,8 +89,7 @@ fn pulled(node: &mut Node, memory: &LocalMem, len: u64) -> (Hostile, na::Addr) {
         let filled = [slot as u8; SLOT];
         assert_eq!(rustix::io::pwrite(&lane, &filled, (slot * SLOT) as u64), Ok(SLOT));
     }
-    let words = [u64::from(b'B'), BLOCK, 4096, (SLOT * SLOTS) as u64];
-    let announcement: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let announcement = words(&[u64::from(b'B'), BLOCK, 4096, (SLOT * SLOTS) as u64]);
     send_packet(&peer.socket, &announcement, &[lane.as_fd()]);
     // Part, key, offset, length; one piece: address, length, no block.
     write(&mut peer, PUT, &[7, memory.key(), 0, len, 4096, len, 0]);

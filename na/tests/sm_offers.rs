@@ -9,25 +9,18 @@ use na::{Access, Addr, AllocOptions, Error, LocalMem, Memory, RemoteMem, SharedB
 #[path = "sm_support/mod.rs"]
 mod support;
 
-use support::{Hostile, Node, connected, listening, with_attach};
+use support::{Hostile, Node, connected, listening, register, with_attach, words};
 
 const LEN: usize = 64 << 10;
 
-fn register_memory(node: &Node, memory: Memory, access: Access) -> (LocalMem, RemoteMem) {
-    let local = node.endpoint.register(memory, access).expect("register");
-    let described = node.endpoint.mem_to_bytes(&local);
-    let remote = node.endpoint.mem_from_bytes(&described).expect("a description");
-    (local, remote)
-}
-
-fn register(node: &Node, access: Access) -> (LocalMem, RemoteMem) {
+fn register_shared(node: &Node, access: Access) -> (LocalMem, RemoteMem) {
     let memory = Memory::alloc(LEN, &AllocOptions::default()).expect("allocate");
-    register_memory(node, memory, access)
+    register(node, memory, access)
 }
 
 /// A region of plain memory.
 fn register_plain(node: &Node, len: usize) -> (LocalMem, RemoteMem) {
-    register_memory(node, Memory::from_vec(vec![0; len]), Access::ReadWrite)
+    register(node, Memory::from_vec(vec![0; len]), Access::ReadWrite)
 }
 
 /// An owner, and a requester to which a region of the owner was offered.
@@ -45,8 +38,8 @@ impl Offered {
         let mut owner = listening();
         let mut requester = with_attach(true, false);
         let to_owner = connected(&mut requester, &mut owner);
-        let (theirs, remote) = register(&owner, access);
-        let (ours, _) = register(&requester, Access::ReadWrite);
+        let (theirs, remote) = register_shared(&owner, access);
+        let (ours, _) = register_shared(&requester, Access::ReadWrite);
         let theirs = Some(theirs);
         let mut offered = Self { owner, requester, to_owner, theirs, remote, ours };
         for _ in 0..3 {
@@ -120,7 +113,7 @@ fn a_revoked_region_is_refused_and_its_memory_comes_back_at_once() {
 fn dropped_regions_make_room_for_new_offers() {
     let mut pair = Offered::new(Access::ReadWrite);
     for _ in 0..100 {
-        let (theirs, remote) = register(&pair.owner, Access::ReadWrite);
+        let (theirs, remote) = register_shared(&pair.owner, Access::ReadWrite);
         (pair.theirs, pair.remote) = (Some(theirs), remote);
         for _ in 0..3 {
             pair.asked(true, 8).expect("a put");
@@ -168,7 +161,7 @@ fn expect_kept(node: &mut Node, hostile: &mut Hostile, addr: &Addr, memory: Loca
 fn memory_stays_while_a_peer_copies_under_an_offer() {
     let mut node = listening();
     let (mut hostile, addr) = Hostile::attach(&mut node);
-    let (memory, _) = register(&node, Access::ReadWrite);
+    let (memory, _) = register_shared(&node, Access::ReadWrite);
     for part in 1..=3u64 {
         let words = [part, memory.key(), 0, 8, 1 << 20, 8, 0];
         let request: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -176,10 +169,6 @@ fn memory_stays_while_a_peer_copies_under_an_offer() {
     }
     node.until("an offer", |_| hostile.half(OFFER).load(Ordering::Relaxed) != 0);
     expect_kept(&mut node, &mut hostile, &addr, memory);
-}
-
-fn words(words: &[u64]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
 /// The `part`th put of a page, from a peer to which copying

@@ -9,47 +9,23 @@ use na::{Access, Addr, Error, LocalMem, Memory, OpId, RemoteMem, Transfer};
 #[path = "sm_support/mod.rs"]
 mod support;
 
-use support::{Hostile, Node, connected, with_attach};
+use support::*;
 
 /// Longer than what one side attaches for alone.
 const LEN: usize = 128 << 10;
 const HALF: usize = LEN / 2;
 
-const GET: u8 = 3;
-const PUT: u8 = 4;
-const DONE: u8 = 5;
-const PULL: u8 = 6;
-const DATA: u8 = 7;
-const SUPPLY: u8 = 8;
-const LANE_DATA: u8 = 15;
-const CANCEL: u8 = 9;
-const FINISHED: u8 = 13;
-const TAKEN: u8 = 19;
-const SHARE: u8 = 22;
-
 /// The word by which the side that connected says that it copies in the other's memory.
 const GATE: usize = 640;
 
-/// The word of the slots that it has emptied, and bytes of a slot.
+/// The word of the slots that it has emptied.
 const LANE: usize = 1280;
-const SLOT: u32 = 16 << 10;
 
 const COPY_FAILED: u64 = 4;
 const CANCELED: u64 = 5;
 
-fn words(words: &[u64]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_le_bytes()).collect()
-}
-
 fn word(payload: &[u8], index: usize) -> u64 {
     u64::from_le_bytes(payload[8 * index..8 * index + 8].try_into().expect("eight bytes"))
-}
-
-fn register(node: &Node, memory: Memory) -> (LocalMem, RemoteMem) {
-    let local = node.endpoint.register(memory, Access::ReadWrite).expect("register");
-    let described = node.endpoint.mem_to_bytes(&local);
-    let remote = node.endpoint.mem_from_bytes(&described).expect("a description");
-    (local, remote)
 }
 
 /// What is there now: others have written it. None of them is at it any more.
@@ -60,7 +36,7 @@ fn seen(memory: &[u8]) -> Vec<u8> {
 
 /// A region in one piece.
 fn plain(node: &Node, len: usize, fill: u8) -> (LocalMem, RemoteMem) {
-    register(node, Memory::from_vec(vec![fill; len]))
+    register(node, Memory::from_vec(vec![fill; len]), Access::ReadWrite)
 }
 
 fn read(memory: &LocalMem, offset: usize, len: usize) -> Vec<u8> {
@@ -143,7 +119,7 @@ impl Owner {
                 PULL => self.supply(part),
                 LANE_DATA => {
                     measured |= word(&payload, 4) == 1;
-                    self.emptied += (word(&payload, 3) as u32).div_ceil(SLOT);
+                    self.emptied += (word(&payload, 3) as u32).div_ceil(SLOT as u32);
                     self.hostile.half(LANE).store(self.emptied, Ordering::Release);
                 }
                 DONE => {
@@ -475,7 +451,7 @@ fn shares_that_make_no_sense_end_the_connection() {
         }),
         ("data beside it", |part, addr, half| {
             let data = vec![part, 0, 0, 0, 0, 0, 0, 1];
-            vec![(SHARE, vec![part, addr, half]), (DATA, data)]
+            vec![(SHARE, vec![part, addr, half]), (7, data)]
         }),
     ];
     for (what, said) in cases {
@@ -503,7 +479,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
 /// A region of those bytes in so many pieces.
 fn pieces(node: &Node, bytes: &[u8], count: usize) -> (LocalMem, RemoteMem) {
     let pieces = bytes.chunks(bytes.len().div_ceil(count)).map(<[u8]>::to_vec).collect();
-    register(node, Memory::from_vecs(pieces))
+    register(node, Memory::from_vecs(pieces), Access::ReadWrite)
 }
 
 /// Long transfers between two of ours are right, whichever way they take and however their memory

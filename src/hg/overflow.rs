@@ -130,32 +130,12 @@ impl<T> Core<T> {
         // What is too long by itself is refused for that.
         let is_short = desc.len <= self.options.overflow_bytes_max as u64;
         let len = if is_short { desc.len } else { 0 };
-        if let Err(refused) = self.hold_arguments(len, max) {
-            self.make_room(origin, max as u64);
-            return Err(self.not_fetched(header, origin, tag, refused));
+        if !self.primary().state().receives.hold_bytes(len, max as u64) {
+            self.make_room(origin);
+            return Err(self.not_fetched(header, origin, tag, HgError::Overflows { max }));
         }
         let started = self.start_fetch(header, origin, tag, desc, beside);
-        if !matches!(started, Ok(None)) {
-            let mut primary = self.primary().state();
-            primary.receives.end_fetch();
-            if started.is_err() {
-                primary.receives.release_bytes(len);
-            }
-        }
-        started
-    }
-
-    /// Whether arguments of `len` bytes may be fetched now.
-    fn hold_arguments(&self, len: u64, max: usize) -> Result<(), HgError> {
-        let receives = &mut self.primary().state().receives;
-        if !receives.hold_bytes(len, max as u64) {
-            return Err(HgError::Overflows { max });
-        }
-        if !receives.begin_fetch() {
-            receives.release_bytes(len);
-            return Err(HgError::Fetches { max: receives.fetches_max() });
-        }
-        Ok(())
+        started.inspect_err(|_| self.primary().state().receives.release_bytes(len))
     }
 
     /// Arguments of `newcomer` were refused for those of others. An origin that is stopped would
@@ -164,8 +144,8 @@ impl<T> Core<T> {
     /// fetches that there may be. The room is there when the network has let go of it, over shared
     /// memory not before the origin runs again; whoever tries again finds it then.
     #[cold]
-    fn make_room(&self, newcomer: &Addr, max: u64) {
-        let now = Instant::now();
+    fn make_room(&self, newcomer: &Addr) {
+        let (now, max) = (Instant::now(), self.options.overflow_held_max as u64);
         let fetches_max = self.primary().state().receives.fetches_max();
         // (origin, fetches, bytes of all of them, bytes of the longest one, which that is)
         let mut shares: Vec<(Addr, usize, u64, u64, OpRef)> = Vec::new();
@@ -212,15 +192,26 @@ impl<T> Core<T> {
             }
             Source::There { remote, memory } => (remote, memory),
         };
+        let begun = self.primary().state().receives.begin_fetch();
+        if let Err(max) = begun {
+            self.make_room(origin);
+            return Err(self.not_fetched(header, origin, tag, HgError::Fetches { max }));
+        }
         let fetch = Fetch { header, origin: origin.clone(), tag, memory: memory.clone(), beside };
-        let admitted = self.state().admit(Op::Fetch(fetch));
-        let op = admitted.map_err(|refused| self.not_fetched(header, origin, tag, refused.0))?;
-        if let Err(error) = self.get(op, origin, remote, memory) {
+        self.begin_get(fetch, remote).map(|()| None).map_err(|error| {
+            self.primary().state().receives.end_fetch();
+            self.not_fetched(header, origin, tag, error)
+        })
+    }
+
+    fn begin_get(&self, fetch: Fetch, remote: RemoteMem) -> Result<(), HgError> {
+        let (origin, memory) = (fetch.origin.clone(), fetch.memory.clone());
+        let op = self.state().admit(Op::Fetch(fetch)).map_err(|refused| refused.0)?;
+        self.get(op, &origin, remote, memory).map_err(|error| {
             let gone = self.state().ops.remove(op);
             drop(gone);
-            return Err(self.not_fetched(header, origin, tag, error.into()));
-        }
-        Ok(None)
+            error.into()
+        })
     }
 
     /// Tells a one-way origin that it can free its arguments; others learn it from the response.

@@ -105,11 +105,18 @@ impl Receives {
         (self.max / 2).max(1)
     }
 
-    /// Arguments of a request are to be fetched. `false`: those of as many as allowed are.
-    pub(super) fn begin_fetch(&mut self) -> bool {
-        let fits = self.fetching < self.fetches_max();
-        self.fetching += usize::from(fits);
-        fits
+    /// Arguments of a request are to be fetched.
+    ///
+    /// # Errors
+    ///
+    /// Those of as many as allowed are, which is how many.
+    pub(super) fn begin_fetch(&mut self) -> Result<(), usize> {
+        let max = self.fetches_max();
+        if self.fetching >= max {
+            return Err(max);
+        }
+        self.fetching += 1;
+        Ok(())
     }
 
     /// They are here, or will never be.

@@ -4,10 +4,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::descriptor::UltPtr;
 
-/// Runs `f`. A panic is logged with `what` and the unit that it is about.
+/// Runs `code`. `None`: it panicked, and that has been logged with `what` and the unit that it is
+/// about.
 #[cold]
-pub(crate) fn contained(ult: Option<UltPtr>, what: &str, f: impl FnOnce()) {
-    let Err(panic) = catch_unwind(AssertUnwindSafe(f)) else { return };
+pub(crate) fn contained<R>(ult: Option<UltPtr>, what: &str, code: impl FnOnce() -> R) -> Option<R> {
+    let panic = match catch_unwind(AssertUnwindSafe(code)) {
+        Ok(value) => return Some(value),
+        Err(panic) => panic,
+    };
     let message = crate::error::panic_message(&panic);
     match ult {
         Some(ult) => {
@@ -18,4 +22,5 @@ pub(crate) fn contained(ult: Option<UltPtr>, what: &str, f: impl FnOnce()) {
     }
     // The payload of the panic may have a destructor that panics, too.
     std::mem::forget(panic);
+    None
 }

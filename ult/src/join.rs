@@ -14,6 +14,7 @@ use std::ptr;
 use std::time::Instant;
 
 use crate::cancel::Why;
+use crate::contain::contained;
 use crate::descriptor::{CANCEL, UltPtr, UltRef};
 use crate::error::{JoinError, MigrateError, PanicPayload, SpawnError, panic_message};
 use crate::join_word::{JoinWord, Published};
@@ -422,13 +423,7 @@ fn discard_slow(ult: UltPtr) {
             let _ = catch_unwind(AssertUnwindSafe(|| ult.payload.discard()));
         }
         Stage::Value => {
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| ult.payload.discard())) {
-                let (id, name, pool) = (ult.id.get(), ult.name(), &*ult.pool().name);
-                let message = panic_message(&panic);
-                tracing::error!(id, name, pool, message, "dropping the value of a ULT panicked");
-                // The payload of the panic may have such a destructor, too.
-                std::mem::forget(panic);
-            }
+            contained(Some(ult), "dropping the value of a ULT", || ult.payload.discard());
         }
         _ => {}
     }

@@ -255,6 +255,18 @@ impl Waiters {
     /// Wakes all, async tasks after all others.
     #[inline]
     pub fn wake(self) {
+        // SAFETY:
+        // - alive: not yet woken; no writer: the chain is ours.
+        if unsafe { next_of(self.0) }.is_null() {
+            // SAFETY:
+            // - alive, unlinked: not yet woken, taken by `publish`; not touched afterwards.
+            return unsafe { Waiter::wake(self.0) };
+        }
+        self.wake_several();
+    }
+
+    #[cold]
+    fn wake_several(self) {
         let mut deferred = Deferred::new();
         let mut next = self.0.as_ptr();
         while let Some(node) = NonNull::new(next) {

@@ -23,8 +23,9 @@ use std::time::Duration;
 
 use crate::backtrace::{DumpOptions, UltDump, ask_list};
 use crate::builder::RuntimeBuilder;
+use crate::contain::contained;
 use crate::diag::Beat;
-use crate::error::{StartError, panic_message};
+use crate::error::StartError;
 use crate::park::ThreadParker;
 use crate::runtime::Runtime;
 use crate::shared::RuntimeCore;
@@ -478,12 +479,7 @@ fn report(core: &RuntimeCore, finding: &Finding) -> Report {
 fn tell(spec: &MonitorSpec, report: &Report) {
     tracing::warn!("{report}");
     let Some(call) = &spec.on_report else { return };
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call(report))) {
-        let message = panic_message(&panic);
-        tracing::error!(message, "the callback of the monitor panicked");
-        // Its payload may have a destructor that panics, too.
-        std::mem::forget(panic);
-    }
+    contained(None, "the callback of the monitor", || call(report));
 }
 
 /// What the monitor remembers from look to look. Times count from any fixed moment.

@@ -12,7 +12,7 @@ use crate::descriptor::UltPtr;
 use crate::error::panic_message;
 use crate::idle::OTHERS_MAX;
 use crate::pool::PoolShared;
-use crate::sched::{Basic, PICKS_PER_REMINDER, PoolView, Scheduler, Step};
+use crate::sched::{Basic, PoolView, Scheduler, Step};
 use crate::slot::Slot;
 use crate::switch;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -68,6 +68,9 @@ impl ClockBudget {
         now
     }
 }
+
+/// After so many units an xstream that may never be idle looks at its idle stacks.
+const UNITS_PER_REMINDER: u64 = 1024;
 
 /// So many timers fire at one look at the clock.
 const FIRED_MAX: usize = 256;
@@ -144,10 +147,7 @@ impl Xstream {
                     if is_fresh {
                         after(scheduler, &views);
                     }
-                    // `Basic` does it itself, at no cost to most units.
-                    if self.units_run.get().is_multiple_of(PICKS_PER_REMINDER)
-                        && scheduler.as_basic().is_none()
-                    {
+                    if self.units_run.get() >= self.remind_at.get() {
                         self.remind_of_stacks();
                     }
                 }
@@ -235,7 +235,8 @@ impl Xstream {
     /// For an xstream that is never idle: the stacks are to be looked at before the next unit, if
     /// any came back since the last look.
     #[cold]
-    pub(crate) fn remind_of_stacks(&self) {
+    fn remind_of_stacks(&self) {
+        self.remind_at.set(self.units_run.get() + UNITS_PER_REMINDER);
         if self.stacks.is_dirty() {
             self.tends_stacks.set(true);
             self.has_chores.set(true);

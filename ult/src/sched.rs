@@ -157,10 +157,6 @@ impl fmt::Debug for PoolView<'_> {
 
 /// How many picks in strict order come before one that starts elsewhere.
 const STRICT_PICKS: u32 = 63;
-/// After so many picks, all in all, an xstream that may never be idle looks at its idle stacks.
-pub(crate) const PICKS_PER_REMINDER: u64 = 1024;
-/// The same in turns, one for each pick that starts elsewhere.
-const TURNS_PER_REMINDER: u32 = 16;
 
 /// Strict order: the first pool that has a unit wins.
 ///
@@ -172,7 +168,6 @@ const TURNS_PER_REMINDER: u32 = 16;
 pub struct Basic {
     picks: u32,
     turn: usize,
-    turns: u32,
 }
 
 impl Basic {
@@ -220,12 +215,6 @@ impl Basic {
             self.picks = 0;
             self.turn = (self.turn + 1) % pools.len().max(1);
             start = self.turn;
-            self.turns = self.turns.wrapping_add(1);
-            if self.turns.is_multiple_of(TURNS_PER_REMINDER)
-                && let Some(xstream) = crate::current::xstream()
-            {
-                xstream.remind_of_stacks();
-            }
         }
         let (before, from) = pools.split_at(start);
         from.iter().chain(before).find_map(PoolView::pop).map_or(Step::Idle, Step::Run)

@@ -34,8 +34,6 @@
 //! wait for the same object. So of several waiters that are woken together all are marked as woken
 //! before the first waker is called ([`Deferred`]).
 
-#[cfg(not(loom))]
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -49,9 +47,9 @@ use crate::wait_kind::WaitKind;
 use crate::wait_list::Links;
 
 #[cfg(not(loom))]
-use crate::descriptor::{UltPtr, UltRef};
+use crate::contain::contained;
 #[cfg(not(loom))]
-use crate::error::panic_message;
+use crate::descriptor::{UltPtr, UltRef};
 #[cfg(not(loom))]
 use crate::prefetch;
 #[cfg(not(loom))]
@@ -292,16 +290,11 @@ impl Deferred {
 fn as_bystander<R>(code: impl FnOnce() -> R) -> Option<R> {
     let xstream = crate::current::xstream();
     let unit = xstream.and_then(|xstream| xstream.current.take());
-    let result = catch_unwind(AssertUnwindSafe(code)).map_err(|panic| {
-        let message = panic_message(&panic);
-        tracing::error!(message, "the waker of a future panicked; its task may never be polled");
-        // The payload of the panic may have a destructor that panics, too.
-        std::mem::forget(panic);
-    });
+    let result = contained(None, "the waker of a future, whose task may never be polled,", code);
     if let Some(xstream) = xstream {
         xstream.current.set(unit);
     }
-    result.ok()
+    result
 }
 
 /// What panics is the model itself.

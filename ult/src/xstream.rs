@@ -78,6 +78,8 @@ pub(crate) struct Xstream {
     pub(crate) spin: Spin,
     /// Units that the scheduler picked, idle waiters not counted.
     pub(crate) units_run: Cell<u64>,
+    /// Count of `units_run` at which the idle stacks come to mind.
+    pub(crate) remind_at: Cell<u64>,
     pub(crate) odd_rounds: Cell<u32>,
     /// `do_chores` shall look at the idle stacks.
     pub(crate) tends_stacks: Cell<bool>,
@@ -121,6 +123,7 @@ impl Xstream {
             clock: ClockBudget::default(),
             spin,
             units_run: Cell::new(0),
+            remind_at: Cell::new(0),
             odd_rounds: Cell::new(0),
             tends_stacks: Cell::new(false),
             has_chores: Cell::new(false),

@@ -3,44 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "test code, unknown as such to the lint")]
 
 mod common;
+#[path = "common/log.rs"]
+mod log;
 
-use std::fmt::Debug;
 use std::sync::Arc;
 
 use common::{private, wait_until, within};
-use tracing::field::Field;
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata};
+use log::{LOG, listen};
 use ult::{Eventual, JoinError, Mutex};
-
-/// The errors.
-static LOG: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
-
-struct Log;
-
-impl tracing::Subscriber for Log {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() == Level::ERROR
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        let mut line = String::new();
-        event.record(&mut |field: &Field, value: &dyn Debug| {
-            line += &format!("{field}: {value:?}, ");
-        });
-        LOG.lock().unwrap().push(line);
-    }
-
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
 
 /// Takes the lock when it is dropped.
 struct Locks(Arc<Mutex<u32>>);
@@ -53,7 +23,7 @@ impl Drop for Locks {
 
 #[test]
 fn a_destructor_that_waits_during_a_cancel_is_reported_once() {
-    tracing::subscriber::set_global_default(Log).unwrap();
+    listen();
     within(|| {
         let (runtime, pools) = private(2);
         let mutex = Arc::new(Mutex::new(0));

@@ -2,16 +2,15 @@
 #![allow(clippy::unwrap_used, reason = "test code, unknown as such to the lint")]
 
 mod common;
+#[path = "common/log.rs"]
+mod log;
 
-use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{LONG, wait_until, within};
-use tracing::field::Field;
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata};
+use log::{LOG, listen};
 use ult::{MonitorSpec, Pool, PoolRef, PoolSpec, PopBy, PushReason, Report, Runtime, StartError};
 use ult::{Unit, WaitKind, XstreamSpec, XstreamState};
 
@@ -20,8 +19,7 @@ const MS: Duration = Duration::from_millis(1);
 type Reports = Arc<Mutex<Vec<Report>>>;
 
 fn watched(spec: MonitorSpec) -> (Runtime, PoolRef, Reports) {
-    static LOGS: Once = Once::new();
-    LOGS.call_once(|| tracing::subscriber::set_global_default(Log).unwrap());
+    listen();
     let reports = Reports::default();
     let inner = reports.clone();
     let spec = spec.on_report(move |report| inner.lock().unwrap().push(report.clone()));
@@ -33,35 +31,6 @@ fn watched(spec: MonitorSpec) -> (Runtime, PoolRef, Reports) {
         .unwrap();
     let pool = runtime.pool("p").unwrap();
     (runtime, pool, reports)
-}
-
-/// What was logged as an error since the first [`watched`], by whichever test.
-static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-struct Log;
-
-impl tracing::Subscriber for Log {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() == Level::ERROR
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        let mut line = String::new();
-        event.record(&mut |field: &Field, value: &dyn Debug| {
-            line += &format!("{field}: {value:?}, ");
-        });
-        LOG.lock().unwrap().push(line);
-    }
-
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
 }
 
 #[test]

@@ -296,7 +296,7 @@ fn locked_memory_comes_back_whole() {
         let start = area.memory.as_ptr().cast_mut().cast();
         // SAFETY: memory that lives; to lock it changes no byte.
         if let Err(error) = unsafe { rustix::mm::mlock(start, area.memory.len()) } {
-            println!("not tried: cannot lock 64 KiB ({error}); see `ulimit -l`");
+            println!("SKIPPED: cannot lock 64 KiB ({error}); see `ulimit -l`");
             return;
         }
         let released = area.released.clone();

@@ -12,9 +12,8 @@
 //! | attach | it is permitted | we write into the requester | we read from the requester |
 //!
 //! Of a long transfer by attaching, the requester copies the first half meanwhile (*share*, then
-//! *finished*), for the system takes ten times as long for a page as its bytes would: two
-//! processors do it in half the time. Neither is asked for more than it would do in the other ways,
-//! where one copies everything while the other waits, or both do.
+//! *finished*), for the system takes several times as long for a page as its bytes would: two
+//! processors do it in little over half the time.
 //!
 //! The first that applies is taken. The ring needs both sides: while the requester is awake, the
 //! way that was cheaper lately is taken (`costs.rs`). A service that may not attach (any more), or
@@ -50,7 +49,8 @@ const GRANT_FROM: u64 = 16 << 10;
 /// `costs.rs` ends here too.
 const ALONE_MAX: u64 = 64 << 10;
 
-/// What a requester copies begins and ends at whole pages of its own, bytes.
+/// A requester copies a multiple of this, bytes: so of memory that begins at a page nobody copies
+/// half of one.
 const SHARE_UNIT: u64 = 4096;
 
 /// The transfers that one peer asked of us.
@@ -366,9 +366,10 @@ impl Services {
         Some(Control::Done { part: service.part, status })
     }
 
-    /// A service for which we cannot attach goes through the ring from its start. Returns what to
-    /// say.
+    /// We cannot attach: nobody's memory goes that way any more, and this service through the ring
+    /// from its start. Returns what to say.
     fn restart(&mut self, at: usize) -> Option<Control> {
+        self.attach = false;
         let service = self.open.get_mut(at)?;
         service.restart_through_ring();
         service.put.then_some(Control::Pull { part: service.part, measure: false })
@@ -451,7 +452,6 @@ impl Services {
                     continue;
                 }
                 Turn::Restart => {
-                    self.attach = false;
                     self.open.push_back(service);
                     self.restart(self.open.len() - 1)
                 }

@@ -218,6 +218,35 @@ pub(crate) fn whole(local: &LocalMem, remote: &RemoteMem) -> Transfer {
     }
 }
 
+/// Kinds of record (`docs/wire-sm.md`).
+pub(crate) const GET: u8 = 3;
+pub(crate) const PUT: u8 = 4;
+pub(crate) const DONE: u8 = 5;
+pub(crate) const PULL: u8 = 6;
+pub(crate) const SUPPLY: u8 = 8;
+pub(crate) const CANCEL: u8 = 9;
+pub(crate) const FINISHED: u8 = 13;
+pub(crate) const LANE_DATA: u8 = 15;
+pub(crate) const LANE_SUPPLY: u8 = 16;
+pub(crate) const TAKEN: u8 = 19;
+pub(crate) const SHARE: u8 = 22;
+
+/// Bytes of a slot of a lane.
+pub(crate) const SLOT: usize = 16 << 10;
+
+/// The payload of a record.
+pub(crate) fn words(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// A region, and how others call it.
+pub(crate) fn register(node: &Node, memory: Memory, access: Access) -> (LocalMem, RemoteMem) {
+    let local = node.endpoint.register(memory, access).expect("register");
+    let described = node.endpoint.mem_to_bytes(&local);
+    let remote = node.endpoint.mem_from_bytes(&described).expect("a description");
+    (local, remote)
+}
+
 /// Bytes of each ring of a hostile peer, and of its whole segment.
 pub(crate) const RING: usize = 64 << 10;
 pub(crate) const SEGMENT: usize = 4096 + 2 * RING + 4 * 4096;
