@@ -33,25 +33,24 @@
 //!
 //! A caller that cancels an expected receive gave up on a message that may still come, and would
 //! occupy its peer's bound for ever. So a cancel is remembered: a message of that peer and tag
-//! which finds no posted receive is discarded, once per cancel. The memory is bounded too
-//! ([`GIVEN_UP_MAX`], oldest forgotten first).
+//! which finds no posted receive is discarded, once per cancel. That memory is bounded too, by runs
+//! of tags (see [`GivenUp`]): while a peer is stopped a caller may give up on any number of calls.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
+use self::given_up::GivenUp;
 use self::lists::{Key, Lists};
 use self::many::Many;
 use crate::cheap::Cheap;
 use crate::{Addr, Arrival, Completion, Error, LargeBuffers, MsgBuf, OpId, Tag};
 
+mod given_up;
 mod lists;
 mod many;
 
 /// Bytes that an early message costs beside its contents.
 const EARLY_OVERHEAD: usize = 64;
-
-/// How many canceled expected receives are remembered.
-const GIVEN_UP_MAX: usize = 4096;
 
 /// The two kinds of message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -497,53 +496,6 @@ fn failed(posted: Posted, error: Error) -> Completion {
 /// The last completion of a receive for many messages that takes no more.
 fn many_ended(op: OpId, error: Error) -> Completion {
     Completion::Recv { op, buf: MsgBuf::with_capacity(0), result: Err(error) }
-}
-
-/// Canceled expected receives whose message may still come.
-#[derive(Default)]
-struct GivenUp {
-    /// The numbers of the cancels of each key, oldest first.
-    by_key: HashMap<Key, VecDeque<u64>, Cheap>,
-    /// The same cancels in their order: exactly those that are in `by_key`.
-    in_order: BTreeMap<u64, Key>,
-    next: u64,
-}
-
-impl GivenUp {
-    fn add(&mut self, key: Key) {
-        if self.in_order.len() == GIVEN_UP_MAX
-            && let Some((_, oldest)) = self.in_order.pop_first()
-        {
-            self.pop(oldest);
-        }
-        self.next += 1;
-        self.by_key.entry(key).or_default().push_back(self.next);
-        self.in_order.insert(self.next, key);
-    }
-
-    /// Whether a message under `key` was given up; forgets one cancel.
-    fn take(&mut self, key: Key) -> bool {
-        if self.by_key.is_empty() {
-            return false;
-        }
-        let number = self.pop(key);
-        number.is_some_and(|number| self.in_order.remove(&number).is_some())
-    }
-
-    /// Takes the oldest cancel of `key` out of `by_key`.
-    fn pop(&mut self, key: Key) -> Option<u64> {
-        let numbers = self.by_key.get_mut(&key)?;
-        let number = numbers.pop_front();
-        if numbers.is_empty() {
-            self.by_key.remove(&key);
-        }
-        number
-    }
-
-    fn forget_peer(&mut self, peer: u64) {
-        self.by_key.retain(|key, _| key.peer != peer);
-        self.in_order.retain(|_, key| key.peer != peer);
-    }
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ use super::core::{Core, Op};
 use super::handle::RequestParts;
 use super::header::RequestHeader;
 use super::ops::{OpRef, Role, target_of};
+use super::overflow::Ack;
 use super::raw_request::{RawRequest, Reply};
 use super::wire::{self, Body};
 use super::{
@@ -488,6 +489,10 @@ impl<T> Core<T> {
                 self.count_arrival();
                 let header = RequestHeader::to_answer(accept, buf.as_slice(), &error);
                 self.buffers.put(buf);
+                if header.is_some_and(|header| header.no_response && header.more_data) {
+                    // Its origin keeps the arguments until it is told.
+                    self.send_ack(&from, tag, Ack::Done);
+                }
                 self.reject(header, &from, tag, ReturnCode::from(&error), &error.into());
                 None
             }

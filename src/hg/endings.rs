@@ -3,7 +3,27 @@
 use super::HgError;
 use super::context::Event;
 use super::core::{Core, Op};
-use super::ops::OpRef;
+use super::ops::{OpRef, Role};
+use super::slots::Exposed;
+
+/// What an operation leaves that is given up.
+pub(super) struct Ended {
+    /// Its parts, to be canceled.
+    parts: Vec<Role>,
+    /// What its peer may not fetch any more, to be dropped outside of the lock.
+    revoked: Option<Box<Exposed>>,
+}
+
+impl Ended {
+    /// Of those parts that are under way (`true`).
+    pub(super) fn of<const N: usize>(
+        parts: [(bool, Role); N],
+        revoked: Option<Box<Exposed>>,
+    ) -> Self {
+        let flying = |(flying, role): (bool, Role)| flying.then_some(role);
+        Self { parts: parts.into_iter().filter_map(flying).collect(), revoked }
+    }
+}
 
 impl<T> Core<T> {
     /// Gives up a call, an answer or a transfer. It ends through the sink as always, once: with
@@ -28,12 +48,14 @@ impl<T> Core<T> {
 
     fn cancel_own(&self, op: OpRef) {
         let mut state = self.state();
-        let (parts, forgotten) = match state.ops.get_mut(op) {
+        let (ended, forgotten) = match state.ops.get_mut(op) {
             Some(Op::Forward(call)) if call.is_canceled() => return,
             Some(Op::Forward(call)) => {
                 (call.cancel(self.endpoint.asks_owners()), state.give_up(op))
             }
-            Some(Op::Transfer(transfer)) => (transfer.cancel(), None),
+            Some(Op::Transfer(transfer)) => {
+                (Ended { parts: transfer.cancel(), revoked: None }, None)
+            }
             Some(Op::Respond(answer)) if answer.has_failed() => return,
             Some(Op::Respond(answer)) => (answer.cancel(), None),
             Some(Op::Local(_)) => {
@@ -51,9 +73,9 @@ impl<T> Core<T> {
             self.queue(&mut state, event);
         }
         drop(state);
-        drop(gone);
+        drop((gone, ended.revoked));
         self.counts.canceled.bump();
-        for role in parts {
+        for role in ended.parts {
             self.endpoint.cancel(op.part(role));
         }
         if let Some((forgotten, role)) = forgotten {

@@ -24,6 +24,7 @@ use super::buffers::Payload;
 use super::checksum::PayloadSum;
 use super::context::{Beside, Event};
 use super::core::{Core, Op, State};
+use super::endings::Ended;
 use super::header::RequestHeader;
 use super::ops::{CONTEXTS_MAX, OpRef, Role};
 use super::proc::Written;
@@ -167,9 +168,10 @@ impl<T> Forward<T> {
         }
     }
 
-    /// The target has said that it is done with the arguments.
+    /// The target has said that it is done with the arguments. They go with the call, which is
+    /// dropped outside of the lock.
     pub(super) fn release(&mut self) {
-        if let Some(exposed) = self.exposed.take() {
+        if let Some(exposed) = &mut self.exposed {
             exposed.done();
         }
     }
@@ -215,20 +217,18 @@ impl<T> Forward<T> {
         self.canceled
     }
 
-    /// Gives up. Returns the parts to cancel; the receive is not among them, see
-    /// [`State::give_up`](super::core::State).
+    /// Gives up. Returns the parts to cancel, and what to drop after the lock; the receive is not
+    /// among the parts, see [`State::give_up`](super::core::State).
     /// `asks_owners`: arguments may be revoked while the target fetches them; else they stay until
     /// the late response, or the end of the peer.
-    pub(super) fn cancel(&mut self, asks_owners: bool) -> Vec<Role> {
+    pub(super) fn cancel(&mut self, asks_owners: bool) -> Ended {
         self.canceled = true;
         self.fail(HgError::Canceled);
-        if asks_owners {
-            self.exposed = None;
-        }
+        let revoked = if asks_owners { self.exposed.take() } else { None };
         // A send that is canceled may have left all the same, and the target fetch what it names.
         let sending = self.sending && self.exposed.is_none();
         let parts = [(sending, Role::Send), (self.fetching.is_some(), Role::Fetch)];
-        parts.into_iter().filter_map(|(flying, role)| flying.then_some(role)).collect()
+        Ended::of(parts, revoked)
     }
 
     /// What there is to tell, and whether the call is over.

@@ -39,6 +39,8 @@ pub(super) struct Fetch {
     tag: Tag,
     memory: LocalMem,
     beside: Option<Box<Beside>>,
+    /// How many had begun before.
+    number: u64,
 }
 
 /// What became of an overflowed response, as its acknowledgement says.
@@ -139,21 +141,31 @@ impl<T> Core<T> {
     }
 
     /// Arguments of `newcomer` were refused for those of others. An origin that is stopped would
-    /// keep its share for as long: fetches that come too late are given up, and one fetch, the
-    /// longest, of an origin that has more than half of all bytes that may be held, or of all
-    /// fetches that there may be. The room is there when the network has let go of it, over shared
-    /// memory not before the origin runs again; whoever tries again finds it then.
+    /// keep its share for as long: given up are fetches that come too late, one fetch, the longest,
+    /// of an origin that has more than half of all bytes that may be held, or of all fetches that
+    /// there may be, and the oldest of those that have taken
+    /// [`FETCH_PATIENCE`](super::receives::FETCH_PATIENCE). The room is there when the network has
+    /// let go of it, over shared memory not before the origin runs again; whoever tries again finds
+    /// it then.
     #[cold]
     fn make_room(&self, newcomer: &Addr) {
         let (now, max) = (Instant::now(), self.options.overflow_held_max as u64);
-        let fetches_max = self.primary().state().receives.fetches_max();
+        let (fetches_max, before) = {
+            let receives = &mut self.primary().state().receives;
+            (receives.fetches_max(), receives.old_fetches(now))
+        };
+        let mut oldest: Option<(u64, OpRef)> = None;
         // (origin, fetches, bytes of all of them, bytes of the longest one, which that is)
         let mut shares: Vec<(Addr, usize, u64, u64, OpRef)> = Vec::new();
         let mut in_vain = Vec::new();
         for context in self.class.all() {
             for (name, op) in context.state().ops.iter() {
-                let Op::Fetch(Fetch { origin, memory, beside, .. }) = op else { continue };
+                let Op::Fetch(fetch) = op else { continue };
+                let Fetch { origin, memory, beside, number, .. } = fetch;
                 let len = memory.len();
+                if *number < before && oldest.is_none_or(|oldest| *number < oldest.0) {
+                    oldest = Some((*number, name));
+                }
                 if beside.as_ref().and_then(|said| said.deadline).is_some_and(|at| at <= now) {
                     in_vain.push(name);
                 } else if let Some(share) = shares.iter_mut().find(|share| share.0 == *origin) {
@@ -171,6 +183,10 @@ impl<T> Core<T> {
             share.0 != *newcomer && (share.1 > fetches_max / 2 || share.2 > max / 2)
         };
         in_vain.extend(shares.into_iter().filter(too_much).map(|share| share.4));
+        match oldest {
+            Some((_, name)) => in_vain.push(name),
+            None => self.primary().state().receives.no_fetch_is_old(now),
+        }
         for op in in_vain {
             self.endpoint.cancel(op.part(Role::Fetch));
         }
@@ -193,11 +209,14 @@ impl<T> Core<T> {
             Source::There { remote, memory } => (remote, memory),
         };
         let begun = self.primary().state().receives.begin_fetch();
-        if let Err(max) = begun {
-            self.make_room(origin);
-            return Err(self.not_fetched(header, origin, tag, HgError::Fetches { max }));
-        }
-        let fetch = Fetch { header, origin: origin.clone(), tag, memory: memory.clone(), beside };
+        let number = match begun {
+            Ok(number) => number,
+            Err(max) => {
+                self.make_room(origin);
+                return Err(self.not_fetched(header, origin, tag, HgError::Fetches { max }));
+            }
+        };
+        let fetch = Fetch { header, origin: origin.clone(), tag, memory, beside, number };
         self.begin_get(fetch, remote).map(|()| None).map_err(|error| {
             self.primary().state().receives.end_fetch();
             self.not_fetched(header, origin, tag, error)
@@ -331,7 +350,7 @@ impl<T> Core<T> {
         drop(state);
         let Some(Op::Fetch(fetch)) = removed else { return None };
         self.primary().state().receives.end_fetch();
-        let Fetch { header, origin, tag, memory, beside } = fetch;
+        let Fetch { header, origin, tag, memory, beside, .. } = fetch;
         let len = memory.len();
         let fetched = match result.and_then(|()| into_vec(memory)) {
             Ok(bytes) => self.fetched_request(header, &origin, tag, bytes, beside),
@@ -347,7 +366,7 @@ impl<T> Core<T> {
         }
     }
 
-    fn send_ack(&self, to: &Addr, tag: Tag, ack: Ack) {
+    pub(super) fn send_ack(&self, to: &Addr, tag: Tag, ack: Ack) {
         let mut buf = self.buffers.take();
         // It cannot fail, because no message is that short.
         let _ = buf.try_extend(&[ack as u8]);

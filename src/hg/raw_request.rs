@@ -11,6 +11,7 @@ use na::{Addr, MsgBuf, Refused, Tag};
 use super::buffers::Payload;
 use super::context::{Beside, Event};
 use super::core::{Core, Op};
+use super::endings::Ended;
 use super::handle::{Response, Sent};
 use super::header::{Format, RequestHeader, ResponseHeader};
 use super::ops::{OpRef, Role};
@@ -86,12 +87,11 @@ impl<T> Respond<T> {
         self.receiving = true;
     }
 
-    /// Gives up. Returns the parts to cancel.
-    pub(super) fn cancel(&mut self) -> Vec<Role> {
+    /// Gives up. Returns the parts to cancel, and what to drop after the lock.
+    pub(super) fn cancel(&mut self) -> Ended {
         self.error.get_or_insert(HgError::Canceled);
-        self.exposed = None;
         let parts = [(self.sending, Role::Send), (self.receiving, Role::Ack)];
-        parts.into_iter().filter_map(|(flying, role)| flying.then_some(role)).collect()
+        Ended::of(parts, self.exposed.take())
     }
 
     /// The send ended. Returns what is to be canceled because of that.
@@ -105,10 +105,11 @@ impl<T> Respond<T> {
     /// The acknowledgement came with this byte, or will not.
     pub(super) fn acknowledged(&mut self, result: Result<Option<u8>, na::Error>) {
         self.receiving = false;
-        let exposed = self.exposed.take();
         let error = match result {
             Ok(said) => {
-                exposed.into_iter().for_each(|exposed| exposed.done());
+                if let Some(exposed) = &mut self.exposed {
+                    exposed.done();
+                }
                 said.filter(|_| self.is_told).and_then(Ack::error)
             }
             Err(error) => Some(error.into()),

@@ -10,6 +10,8 @@
 //! place was taken are *owed* until there are some to be posted together, or none is left. In all
 //! else, and in all bounds, there is no difference.
 
+use std::time::{Duration, Instant};
+
 use na::{LargeBuffers, MsgBuf};
 
 use super::ops::{OpRef, Role};
@@ -40,7 +42,14 @@ pub(super) struct Receives {
     bytes: u64,
     /// Requests that are held and whose arguments are being fetched.
     fetching: usize,
+    /// Fetches ever begun.
+    fetches: u64,
+    /// When a fetch was refused, and how many had begun before then.
+    mark: Option<(Instant, u64)>,
 }
+
+/// What a fetch may take while others are refused for it.
+pub(super) const FETCH_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Most receives that are owed.
 const BATCH_MAX: usize = 64;
@@ -52,8 +61,21 @@ impl Receives {
     pub(super) fn new(target: usize, more: usize, max: usize, multi: bool) -> Self {
         let max = max.max(target);
         let batch = if multi { (target / 8).clamp(1, BATCH_MAX) } else { 1 };
-        let (posted, held, lost, owed, total, bytes, fetching) = (0, 0, 0, 0, 0, 0, 0);
-        Self { target, more, max, posted, held, lost, owed, batch, total, bytes, fetching }
+        Self {
+            target,
+            more,
+            max,
+            posted: 0,
+            held: 0,
+            lost: 0,
+            owed: 0,
+            batch,
+            total: 0,
+            bytes: 0,
+            fetching: 0,
+            fetches: 0,
+            mark: None,
+        }
     }
 
     /// What to post at the beginning.
@@ -105,18 +127,35 @@ impl Receives {
         (self.max / 2).max(1)
     }
 
-    /// Arguments of a request are to be fetched.
+    /// Arguments of a request are to be fetched. Returns how many were before.
     ///
     /// # Errors
     ///
     /// Those of as many as allowed are, which is how many.
-    pub(super) fn begin_fetch(&mut self) -> Result<(), usize> {
+    pub(super) fn begin_fetch(&mut self) -> Result<u64, usize> {
         let max = self.fetches_max();
         if self.fetching >= max {
             return Err(max);
         }
         self.fetching += 1;
-        Ok(())
+        self.fetches += 1;
+        Ok(self.fetches - 1)
+    }
+
+    /// A fetch is refused for others: those of lower numbers than this have taken
+    /// [`FETCH_PATIENCE`]. Known by what has begun between two refusals, so that those that nobody
+    /// is refused for ask no clock.
+    pub(super) fn old_fetches(&mut self, now: Instant) -> u64 {
+        let (since, before) = *self.mark.get_or_insert((now, self.fetches));
+        if now.saturating_duration_since(since) >= FETCH_PATIENCE { before } else { 0 }
+    }
+
+    /// There was none of them at a refusal: `now` counts for later ones, if the time before is
+    /// over.
+    pub(super) fn no_fetch_is_old(&mut self, now: Instant) {
+        if self.old_fetches(now) > 0 {
+            self.mark = Some((now, self.fetches));
+        }
     }
 
     /// They are here, or will never be.
@@ -324,6 +363,22 @@ mod tests {
         receives.ended(true);
         assert_eq!(receives.posted, 0);
         assert_eq!(receives.released().count(), 32);
+    }
+
+    #[test]
+    fn a_fetch_is_old_after_a_second_of_refusals() {
+        let mut receives = Receives::new(4, 0, 8, false);
+        let begin = Instant::now();
+        let at = |part| begin + FETCH_PATIENCE * part / 4;
+        assert_eq!((receives.begin_fetch(), receives.begin_fetch()), (Ok(0), Ok(1)));
+        assert_eq!(receives.old_fetches(at(0)), 0, "who knows");
+        assert_eq!(receives.begin_fetch(), Ok(2));
+        receives.no_fetch_is_old(at(3));
+        assert_eq!(receives.old_fetches(at(4)), 2, "the first two");
+        // They have ended meanwhile.
+        receives.no_fetch_is_old(at(5));
+        assert_eq!(receives.old_fetches(at(8)), 0);
+        assert_eq!(receives.old_fetches(at(9)), 3);
     }
 
     proptest::proptest! {

@@ -46,7 +46,8 @@ const PREPARED_MAX: u64 = 8 << 10;
 /// Peers whose misses are counted.
 const PEERS_MAX: usize = 2 * SLOTS_MAX;
 
-/// A payload that a peer may fetch. Dropped, it is revoked.
+/// A payload that a peer may fetch. Dropped, it is revoked, which may run its owner's code and give
+/// memory back to the system: not under a lock.
 #[derive(Debug)]
 pub(super) struct Exposed {
     memory: Option<LocalMem>,
@@ -56,12 +57,13 @@ pub(super) struct Exposed {
     home: Option<(Weak<Slots>, Addr)>,
     /// Of a result: its bytes among those that are kept.
     share: Option<Share>,
+    is_done: bool,
 }
 
 impl Exposed {
     /// Memory for this payload alone.
     pub(super) fn once(memory: LocalMem) -> Self {
-        Self { memory: Some(memory), len: 0, home: None, share: None }
+        Self { memory: Some(memory), len: 0, home: None, share: None, is_done: false }
     }
 
     /// Counts it among the results that are kept, for as long as it is.
@@ -74,24 +76,25 @@ impl Exposed {
         self.memory.as_ref()
     }
 
-    /// The peer has said that it is done.
-    pub(super) fn done(mut self) {
-        let home = self.home.take();
-        if let Some((memory, (slots, peer))) = self.memory.take().zip(home)
-            && let Some(slots) = slots.upgrade()
-        {
-            memory.prepare_write(0, self.len);
-            lock(&slots.kept).idle.push(Slot { peer, memory });
-        }
+    /// The peer has said that it is done: a slot is idle again when this is dropped.
+    pub(super) fn done(&mut self) {
+        self.is_done = true;
     }
 }
 
 impl Drop for Exposed {
     fn drop(&mut self) {
-        if let Some((slots, peer)) = self.home.take()
-            && let Some(slots) = slots.upgrade()
-        {
-            lock(&slots.kept).ended(&peer);
+        let Some((slots, peer)) = self.home.take() else { return };
+        let Some(slots) = slots.upgrade() else { return };
+        match self.memory.take() {
+            Some(memory) if self.is_done => {
+                memory.prepare_write(0, self.len);
+                lock(&slots.kept).idle.push(Slot { peer, memory });
+            }
+            revoked => {
+                lock(&slots.kept).ended(&peer);
+                drop(revoked);
+            }
         }
     }
 }
@@ -135,7 +138,7 @@ impl Slots {
         let memory = self.idle(peer).or_else(|| self.make(peer))?;
         let home = Some((Arc::downgrade(self), peer.clone()));
         let len = PREPARED_MAX.min(bytes.len() as u64);
-        let exposed = Exposed { memory: Some(memory), len, home, share: None };
+        let exposed = Exposed { memory: Some(memory), len, home, share: None, is_done: false };
         let written = exposed.memory().is_some_and(|memory| memory.write_at(0, bytes));
         written.then_some(exposed)
     }
@@ -148,8 +151,9 @@ impl Slots {
 
     #[cold]
     fn make(&self, peer: &Addr) -> Option<LocalMem> {
-        if !lock(&self.kept).is_due(peer)
-            || self.endpoint.direct_bytes_max(peer) < SLOT_BYTES as u64
+        // The other way round peers of transports without would be counted.
+        if self.endpoint.direct_bytes_max(peer) < SLOT_BYTES as u64
+            || !lock(&self.kept).is_due(peer)
         {
             return None;
         }

@@ -66,8 +66,8 @@ fn malformed_requests_are_dropped_or_answered() {
     let more = RequestHeader { more_data: true, ..header };
     assert_eq!(answer_to(&request(b"", more)), Some(ReturnCode::ProtocolError));
     assert_eq!(answer_to(&request(&[0xff; 40], more)), Some(ReturnCode::ProtocolError));
-    let silent = RequestHeader { no_response: true, ..more };
-    assert_eq!(answer_to(&request(&[0xff; 40], silent)), None);
+    let silent = RequestHeader { no_response: true, ..header };
+    assert_eq!(answer_to(&request(b"", silent)[..14]), None);
 }
 
 #[test]

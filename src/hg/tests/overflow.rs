@@ -79,6 +79,24 @@ fn long_one_way_arguments_are_acknowledged() {
     }
 }
 
+/// Whichever byte of it arrives damaged: its origin may free the arguments.
+#[test]
+fn long_one_way_arguments_that_cannot_be_read_are_acknowledged() {
+    let mut unread = 0;
+    for at in 11..40 {
+        let (mut origin, mut target) = pair();
+        origin.endpoint.damage(at);
+        origin.call_with(&target, ForwardOptions::one_way(), &pattern(10_000), 1);
+        settle(&mut origin, &mut target);
+        target.notes.requests.clear();
+        settle(&mut origin, &mut target);
+        assert!(ended(&mut origin, 1).is_ok(), "damaged at {at}");
+        assert_eq!((origin.endpoint.registered(), target.endpoint.registered()), (0, 0));
+        unread += target.core.counters().malformed;
+    }
+    assert!(unread > 4, "{unread}");
+}
+
 #[test]
 fn both_directions_at_once() {
     let (mut origin, mut target) = pair();
@@ -211,6 +229,42 @@ fn fetches_that_do_not_end_leave_places_for_other_requests() {
     answer(request, b"", token);
     settle(&mut other, &mut target);
     assert_eq!(ended(&mut other, 3).unwrap(), b"");
+}
+
+/// Also several such origins, of which none has too much for itself.
+#[test]
+fn fetches_of_many_that_do_not_end_give_way_after_a_while() {
+    const PLACES: usize = 16;
+    let net = Net::default();
+    let limited =
+        HgOptions { requests_max: PLACES, request_post_init: PLACES, ..HgOptions::default() };
+    let mut target = Side::new(&net, limited);
+    let mut stopped: Vec<_> = (0..4).map(|_| Side::new(&net, HgOptions::default())).collect();
+    let mut other = Side::new(&net, HgOptions::default());
+    target.endpoint.stall_moves(true);
+    for origin in &mut stopped {
+        for token in 1..=2 {
+            origin.call(&target, &pattern(10_000), token);
+        }
+        settle(origin, &mut target);
+        assert!(origin.notes.responses.is_empty(), "they are being fetched");
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let mut token = 0;
+    // Only what finds a place is under way when a call does not end.
+    loop {
+        token += 1;
+        other.call(&target, &pattern(10_000), token);
+        settle(&mut other, &mut target);
+        if other.notes.responses.is_empty() {
+            break;
+        }
+        assert!(matches!(ended(&mut other, token), Err(HgError::Remote(ReturnCode::Again))));
+        assert!(Instant::now() < deadline, "no fetch gives way");
+    }
+    stopped.iter_mut().for_each(|origin| settle(origin, &mut target));
+    let given_up: usize = stopped.iter().map(|origin| origin.notes.responses.len()).sum();
+    assert_eq!(given_up, 1, "no more than is needed");
 }
 
 fn kept(side: &Side) -> usize {
