@@ -512,17 +512,14 @@ impl Instance {
     /// when that is over: the buffer is only lent to it.
     fn wait_for(&self, op: OpRef, call: &BulkCall, deadline: Option<Instant>) {
         self.inner().stand_in(&|| call.done.is_ready());
-        let wait = || match deadline {
-            Some(deadline) => call.done.wait_ready_deadline(deadline),
-            None => {
-                call.done.wait_ready();
-                true
-            }
-        };
+        let wait = || self.inner().wait_for(&call.done, deadline);
         match catch_unwind(AssertUnwindSafe(wait)) {
             Ok(true) => {}
             Ok(false) => {
                 call.give_up(self.inner(), op, GaveUp::TimedOut);
+                if std::thread::panicking() {
+                    self.inner().bring_on(&|| call.done.is_ready(), None);
+                }
                 call.done.wait_ready_fully();
             }
             Err(unwind) => {

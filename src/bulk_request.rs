@@ -354,25 +354,19 @@ impl<B: LocalBulk + Send + 'static> BulkRequest<B> {
         if self.is_lost() {
             return false;
         }
-        let done = &self.call.done;
+        let (inner, done) = (self.instance.inner(), &self.call.done);
         if !done.is_ready() && until.is_none_or(|until| until > Instant::now()) {
-            self.instance.inner().stand_in(&|| done.is_ready());
+            inner.stand_in(&|| done.is_ready());
         }
         if let Some(due) = self.call.due()
             && until.is_none_or(|until| due <= until)
         {
-            if done.wait_ready_deadline(due) {
+            if inner.wait_for(done, Some(due)) {
                 return true;
             }
             self.give_up(GaveUp::TimedOut);
         }
-        match until {
-            Some(until) => done.wait_ready_deadline(until),
-            None => {
-                done.wait_ready();
-                true
-            }
-        }
+        inner.wait_for(done, until)
     }
 
     /// Waits for the end whatever happens: no cancellation point.

@@ -3,7 +3,11 @@
 //! A handler that works for long asks its [`Handle`](crate::Handle) for a [`CancelToken`], and only
 //! then anything is done for it: the token is entered here under the name of the call, its origin
 //! is watched, and a timer is set for the deadline. So a request whose handler does not ask costs
-//! nothing, but for one look at `Cancels::any_early` when its handler starts.
+//! nothing, but for looks at `Cancels::early_lanes` when it comes, starts and ends.
+//!
+//! An origin stays watched when its requests are over, as it may send others; but of those that
+//! have none only [`IDLE_WATCHED_MAX`]: not every transport tells that a peer which is sent nothing
+//! is gone, and what watches it would stay for ever.
 //!
 //! A cancel may come before the handler starts, or before it asks. It is kept for a while
 //! ([`EARLY_MAX`], [`EARLY_KEPT`]), so that a handler which has not started does not, and one that
@@ -12,12 +16,12 @@
 //! | state | touched by | under |
 //! |---|---|---|
 //! | `Cancels::tokens` | progress ULTs, handlers | its lock |
-//! | `Cancels::any_early` | written under that lock | anybody: only a hint |
+//! | `Cancels::early_lanes` | written under that lock | anybody: only a hint |
 //! | `State::fired` | the first who fires it | anybody |
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -25,13 +29,16 @@ use na::fork::Process;
 use ult::{Eventual, PoolRef, TimerHandle};
 
 use crate::Addr;
-use crate::hg::CallKey;
+use crate::hg::{CallKey, Watch};
 
 /// Most cancels that are kept for requests which have not asked yet.
 const EARLY_MAX: usize = 4096;
 
 /// How long they are kept.
 const EARLY_KEPT: Duration = Duration::from_secs(60);
+
+/// Most origins that are watched while none of their requests has a token.
+const IDLE_WATCHED_MAX: usize = 1024;
 
 /// Why nobody waits for an answer any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -170,7 +177,8 @@ impl Drop for State {
 #[derive(Default)]
 pub(crate) struct Cancels {
     tokens: Mutex<Tokens>,
-    any_early: AtomicBool,
+    /// A bit for each lane ([`CallKey::lane`]) of a cancel that came early.
+    early_lanes: AtomicU64,
     numbers: AtomicU64,
 }
 
@@ -181,7 +189,26 @@ struct Tokens {
     /// Cancels that came before anybody asked.
     early: HashMap<(Addr, CallKey), Instant>,
     early_in_order: VecDeque<(Addr, CallKey, Instant)>,
+    /// How many of them are in each lane.
+    lanes: Lanes,
+    /// Watched origins that had no token when they came in, those longest there first.
+    idle: VecDeque<Addr>,
     over: bool,
+}
+
+struct Lanes([usize; 64]);
+
+impl Default for Lanes {
+    fn default() -> Self {
+        Self([0; 64])
+    }
+}
+
+impl Lanes {
+    fn bits(&self) -> u64 {
+        let used = self.0.iter().enumerate().filter(|(_, count)| **count > 0);
+        used.fold(0, |bits, (lane, _)| bits | 1 << lane)
+    }
 }
 
 /// An origin with tokens, or that had some.
@@ -189,6 +216,9 @@ struct Tokens {
 struct Origin {
     /// Or is about to be.
     watched: bool,
+    watch: Option<Watch>,
+    /// Whether it is in `Tokens::idle`.
+    is_idle: bool,
     tokens: HashMap<u64, Weak<State>>,
 }
 
@@ -223,7 +253,8 @@ impl Cancels {
         }
         if let Some(call) = wanted.call {
             let name = (wanted.origin.clone(), call);
-            if tokens.early.remove(&name).is_some() {
+            if tokens.take_early(&name) {
+                self.note_lanes(&tokens);
                 state.fire(CancelReason::Canceled);
             }
             tokens.by_call.insert(name, Arc::downgrade(state));
@@ -233,19 +264,38 @@ impl Cancels {
         !std::mem::replace(&mut origin.watched, true)
     }
 
-    /// The request of a token is over: it can neither be canceled nor abandoned any more.
-    pub(crate) fn forget(&self, token: &CancelToken, origin: &Addr, call: Option<CallKey>) {
+    /// The request of a token is over: it can neither be canceled nor abandoned any more. `Some`:
+    /// what is to be watched no longer because of that.
+    pub(crate) fn forget(
+        &self,
+        token: &CancelToken,
+        origin: &Addr,
+        call: Option<CallKey>,
+    ) -> Option<Watch> {
         token.0.stop_timer();
         let mut tokens = self.tokens();
         if let Some(call) = call {
             tokens.by_call.remove(&(origin.clone(), call));
         }
-        // One that is being watched stays.
-        if let Some(own) = tokens.by_origin.get_mut(origin) {
-            own.tokens.remove(&token.0.number);
-            if !own.watched && own.tokens.is_empty() {
-                tokens.by_origin.remove(origin);
-            }
+        let own = tokens.by_origin.get_mut(origin)?;
+        own.tokens.remove(&token.0.number);
+        if !own.tokens.is_empty() {
+            return None;
+        }
+        if !own.watched {
+            tokens.by_origin.remove(origin);
+            return None;
+        }
+        if !std::mem::replace(&mut own.is_idle, true) {
+            tokens.idle.push_back(origin.clone());
+        }
+        tokens.leave_idle()
+    }
+
+    /// An origin is watched, as [`token`](Self::token) has asked for.
+    pub(crate) fn watched(&self, origin: &Addr, watch: Watch) {
+        if let Some(origin) = self.tokens().by_origin.get_mut(origin) {
+            origin.watch = Some(watch);
         }
     }
 
@@ -270,38 +320,56 @@ impl Cancels {
         }
         let now = Instant::now();
         tokens.forget_old(now, EARLY_MAX - 1);
-        tokens.early.insert(name, now);
+        if tokens.early.insert(name, now).is_none() {
+            tokens.lanes.0[call.lane()] += 1;
+        }
         tokens.early_in_order.push_back((origin.clone(), call, now));
-        self.any_early.store(true, Ordering::Relaxed);
+        self.note_lanes(&tokens);
     }
 
     /// A request has arrived. A cancel comes after its request, so one of that name that is here
     /// was meant for an earlier request, which was answered before it came.
     #[inline]
-    pub(crate) fn arrived(&self, name: impl FnOnce() -> Option<(Addr, CallKey)>) {
-        if self.any_early.load(Ordering::Relaxed) {
-            self.take_early(name());
-        }
+    pub(crate) fn arrived(&self, origin: &Addr, call: impl FnOnce() -> Option<CallKey>) {
+        self.was_canceled(origin, call);
     }
 
-    /// Whether a request was canceled before its handler has started.
+    /// Whether a request was canceled before its handler has started. Also when it ends: what
+    /// nobody has asked for is forgotten.
     #[inline]
-    pub(crate) fn was_canceled(&self, name: impl FnOnce() -> Option<(Addr, CallKey)>) -> bool {
-        self.any_early.load(Ordering::Relaxed) && self.take_early(name())
+    pub(crate) fn was_canceled(
+        &self,
+        origin: &Addr,
+        call: impl FnOnce() -> Option<CallKey>,
+    ) -> bool {
+        let lanes = self.early_lanes.load(Ordering::Relaxed);
+        lanes != 0
+            && call().is_some_and(|call| lanes >> call.lane() & 1 != 0 && self.take(origin, call))
     }
 
     #[cold]
-    fn take_early(&self, name: Option<(Addr, CallKey)>) -> bool {
+    fn take(&self, origin: &Addr, call: CallKey) -> bool {
         let mut tokens = self.tokens();
         tokens.forget_old(Instant::now(), EARLY_MAX);
-        let found = name.is_some_and(|name| tokens.early.remove(&name).is_some());
-        self.any_early.store(!tokens.early.is_empty(), Ordering::Relaxed);
+        let found = tokens.take_early(&(origin.clone(), call));
+        self.note_lanes(&tokens);
         found
+    }
+
+    fn note_lanes(&self, tokens: &Tokens) {
+        self.early_lanes.store(tokens.lanes.bits(), Ordering::Relaxed);
     }
 
     /// A watched origin is gone.
     pub(crate) fn origin_gone(&self, origin: &Addr) {
-        let gone = self.tokens().by_origin.remove(origin);
+        let gone = {
+            let mut tokens = self.tokens();
+            let gone = tokens.by_origin.remove(origin);
+            if gone.as_ref().is_some_and(|gone| gone.is_idle) {
+                tokens.idle.retain(|idle| idle != origin);
+            }
+            gone
+        };
         fire_all(gone.into_iter().flat_map(|origin| origin.tokens), CancelReason::OriginGone);
     }
 
@@ -338,9 +406,29 @@ impl Tokens {
             let name = (origin, call);
             // Unless a later cancel has the same name.
             if self.early.get(&name) == Some(&since) {
-                self.early.remove(&name);
+                self.take_early(&name);
             }
         }
+    }
+
+    fn take_early(&mut self, name: &(Addr, CallKey)) -> bool {
+        let found = self.early.remove(name).is_some();
+        self.lanes.0[name.1.lane()] -= usize::from(found);
+        found
+    }
+
+    /// Makes room among the idle origins. `Some`: whose watch is to end.
+    fn leave_idle(&mut self) -> Option<Watch> {
+        while self.idle.len() > IDLE_WATCHED_MAX {
+            let addr = self.idle.pop_front()?;
+            let Some(origin) = self.by_origin.get_mut(&addr) else { continue };
+            origin.is_idle = false;
+            // It has a token again, or its watch is just being made.
+            if origin.tokens.is_empty() && origin.watch.is_some() {
+                return self.by_origin.remove(&addr)?.watch;
+            }
+        }
+        None
     }
 }
 
@@ -372,14 +460,14 @@ mod tests {
     use na::Tag;
 
     use super::*;
-    use crate::Instance;
+    use crate::{Instance, Rpc};
 
     fn key(n: usize) -> CallKey {
         CallKey::network(Tag(n as u32))
     }
 
     fn early(cancels: &Cancels, origin: &Addr, n: usize) -> bool {
-        cancels.was_canceled(|| Some((origin.clone(), key(n))))
+        cancels.was_canceled(origin, || Some(key(n)))
     }
 
     #[test]
@@ -404,7 +492,7 @@ mod tests {
         let (token, is_new) = cancels.token(&wanted);
         assert!(is_new && token.reason() == Some(CancelReason::Canceled));
         assert!(!early(&cancels, &origin, 2));
-        assert!(!cancels.any_early.load(Ordering::Relaxed), "nothing is left to look for");
+        assert_eq!(cancels.early_lanes.load(Ordering::Relaxed), 0, "nothing is left to look for");
         instance.finalize_and_wait().unwrap();
     }
 
@@ -414,7 +502,7 @@ mod tests {
         let (cancels, origin) = (Cancels::default(), instance.self_addr());
         cancels.canceled(&origin, key(1), || true);
         cancels.canceled(&origin, key(2), || true);
-        cancels.arrived(|| Some((origin.clone(), key(1))));
+        cancels.arrived(&origin, || Some(key(1)));
         assert!(!early(&cancels, &origin, 1) && early(&cancels, &origin, 2));
         instance.finalize_and_wait().unwrap();
     }
@@ -463,6 +551,82 @@ mod tests {
         cancels.not_watched(&origin);
         cancels.forget(&last, &origin, Some(key(4)));
         assert!(cancels.tokens().by_origin.is_empty());
+        instance.finalize_and_wait().unwrap();
+    }
+
+    #[test]
+    fn only_requests_of_its_lane_look_for_an_early_cancel() {
+        let instance = Instance::builder("na+sm://").start().unwrap();
+        let (cancels, origin) = (Cancels::default(), instance.self_addr());
+        let lanes = || cancels.early_lanes.load(Ordering::Relaxed);
+        for n in [3, 3, 64 + 3, 5] {
+            cancels.canceled(&origin, key(n), || true);
+        }
+        assert_eq!(lanes(), 1 << 3 | 1 << 5);
+        assert!(early(&cancels, &origin, 3));
+        assert_eq!(lanes(), 1 << 3 | 1 << 5, "another one of it is there");
+        assert!(early(&cancels, &origin, 67) && early(&cancels, &origin, 5));
+        assert_eq!(lanes(), 0);
+        instance.finalize_and_wait().unwrap();
+    }
+
+    #[test]
+    fn what_was_canceled_while_it_ran_is_forgotten_when_it_is_answered() {
+        const RUN: Rpc<(), ()> = Rpc::new("run");
+        let instance = Instance::builder("na+sm://").start().unwrap();
+        let (begun, go) = (Arc::new(Eventual::new()), Arc::new(Eventual::new()));
+        let (begin, held) = (begun.clone(), go.clone());
+        let handler = move |request: crate::Handle<(), ()>| {
+            let _ = begin.set(());
+            held.wait();
+            drop(request);
+        };
+        instance.register(RUN, handler).unwrap();
+        let to = crate::ProviderHandle::from(instance.self_addr());
+        let call = instance.iforward(RUN, &to, &()).unwrap();
+        begun.wait();
+        drop(call);
+        let cancels = &instance.inner().cancels;
+        let lanes = || cancels.early_lanes.load(Ordering::Relaxed);
+        let until = |done: &dyn Fn() -> bool| {
+            let start = Instant::now();
+            while !done() {
+                assert!(start.elapsed() < Duration::from_secs(60));
+                std::thread::yield_now();
+            }
+        };
+        until(&|| lanes() != 0);
+        let _ = go.set(());
+        until(&|| lanes() == 0);
+        instance.finalize_and_wait().unwrap();
+    }
+
+    #[test]
+    fn of_origins_without_tokens_only_some_stay_watched() {
+        let instance = Instance::builder("na+sm://").start().unwrap();
+        let (cancels, pool) = (Cancels::default(), instance.rpc_pool());
+        let number = |n: usize| instance.lookup(&format!("na+sm://{}-1-000000000000", n + 10));
+        let mut ended = Vec::new();
+        for n in 0..IDLE_WATCHED_MAX + 2 {
+            let origin = number(n).unwrap();
+            let wanted =
+                Wanted { origin: &origin, call: Some(key(n)), deadline: None, pool: &pool };
+            let (token, watch) = cancels.token(&wanted);
+            assert!(watch);
+            cancels.watched(&origin, Watch::numbered(n as u64));
+            // The first one goes on.
+            if n > 0 {
+                ended.extend(cancels.forget(&token, &origin, Some(key(n))));
+            } else {
+                assert!(token.reason().is_none());
+                std::mem::forget(token);
+            }
+        }
+        assert_eq!(ended, [Watch::numbered(1)], "the one that has been idle longest");
+        assert_eq!(cancels.tokens().by_origin.len(), IDLE_WATCHED_MAX + 1);
+        assert_eq!(cancels.tokens().idle.len(), IDLE_WATCHED_MAX);
+        cancels.origin_gone(&number(2).unwrap());
+        assert_eq!(cancels.tokens().idle.len(), IDLE_WATCHED_MAX - 1);
         instance.finalize_and_wait().unwrap();
     }
 

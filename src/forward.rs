@@ -31,6 +31,10 @@ impl Instance {
     ///
     /// A ULT that is cancelled while it waits cancels its call.
     ///
+    /// In a destructor, while its ULT unwinds, the caller cannot suspend: nothing else runs on its
+    /// execution stream until the call is over, and handlers that are to run there cannot answer
+    /// it. Give such calls a deadline.
+    ///
     /// # Errors
     ///
     /// [`ForwardError`]; its [`never_ran`](ForwardError::never_ran) tells when a retry is harmless.
@@ -108,14 +112,10 @@ impl Instance {
         let flying = Flying { inner: self.inner(), call, op, to: site.to };
         let done = flying.call.done();
         self.inner().stand_in(&|| done.is_ready());
-        match site.term {
-            None => done.wait_ready(),
-            Some(term) if done.wait_ready_deadline(term.at) => {}
-            Some(_) => {
-                flying.call.time_out(self.inner(), flying.op);
-                // The reply may have won the race against that; then it is a reply.
-                done.wait_ready();
-            }
+        if !self.inner().wait_for(done, site.term.map(|term| term.at)) {
+            flying.call.time_out(self.inner(), flying.op);
+            // The reply may have won the race against that; then it is a reply.
+            self.inner().wait_for(done, None);
         }
         Ok(flying)
     }

@@ -121,7 +121,8 @@ impl<A, R> Handle<A, R> {
     ///
     /// That an origin cancels is told by those of ours, unless too many requests wait
     /// ([`CancelToken`]), over `na+sm`, `na+tcp`, `ucx+…` and
-    /// `na+sim`; that it is gone, always. An origin that listens, and was gone before the first
+    /// `na+sim`; that it is gone, by all but `ofi+…`, where it is told when something is sent to
+    /// it. An origin that listens, and was gone before the first
     /// token for a request of it, is not seen to be.
     ///
     /// ```

@@ -71,7 +71,7 @@ pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestPar
     let Some(entry) = registration.data_as::<Entry>() else {
         return not_ours(core, &origin, request);
     };
-    inner.cancels.arrived(|| Some((origin.clone(), request.call_key()?)));
+    inner.cancels.arrived(&origin, || request.call_key());
     if !entry.is_plain() {
         let arrived = inner.monitoring.arrival();
         let request = RequestHandle::of(core.clone(), origin, request);

@@ -134,6 +134,7 @@ mod sync;
 mod timer;
 pub mod trace;
 mod unanswered;
+mod unwinding;
 mod utf8;
 mod when_needed;
 

@@ -308,6 +308,11 @@ impl Progress {
         self.orders.load(Ordering::Relaxed) != 0
     }
 
+    /// Whether it is to close the network and end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.orders.load(Ordering::Acquire) & STOP != 0 // pair: PROGRESS-ORDERS
+    }
+
     /// On the progress ULT, at its end: nobody moves it any more.
     fn end(&self) {
         let asked = std::mem::replace(&mut *lock(&self.destination), Destination::Ended);

@@ -295,25 +295,19 @@ impl<R> Request<R> {
         if self.is_settled() {
             return true;
         }
-        let done = self.call().done();
+        let (inner, done) = (self.flight.instance.inner(), self.call().done());
         if until.is_none_or(|until| until > Instant::now()) {
-            self.flight.instance.inner().stand_in(&|| done.is_ready());
+            inner.stand_in(&|| done.is_ready());
         }
         if let Some(due) = self.due()
             && until.is_none_or(|until| due <= until)
         {
-            if done.wait_ready_deadline(due) {
+            if inner.wait_for(done, Some(due)) {
                 return true;
             }
             self.flight.time_out();
         }
-        match until {
-            Some(until) => done.wait_ready_deadline(until),
-            None => {
-                done.wait_ready();
-                true
-            }
-        }
+        inner.wait_for(done, until)
     }
 }
 

@@ -183,12 +183,14 @@ impl Reply {
             let (origin, deadline) = (&self.origin, self.deadline);
             let pool = &self.instance.progress_pool();
             let (token, is_new) = inner.cancels.token(&Wanted { origin, call, deadline, pool });
-            if is_new
-                && *origin != inner.core.self_addr()
-                && let Err(error) = inner.core.watch_peer(origin)
-            {
-                log!(inner.log, DEBUG, %origin, %error, "an origin cannot be watched");
-                inner.cancels.not_watched(origin);
+            if is_new && *origin != inner.core.self_addr() {
+                match inner.core.watch_peer(origin) {
+                    Ok(watch) => inner.cancels.watched(origin, watch),
+                    Err(error) => {
+                        log!(inner.log, DEBUG, %origin, %error, "an origin cannot be watched");
+                        inner.cancels.not_watched(origin);
+                    }
+                }
             }
             (token, call)
         });
@@ -204,8 +206,7 @@ impl Reply {
         if expired {
             return self.abandon(ReturnCode::Timeout, "its deadline passed before it began");
         }
-        let name = || Some((self.origin.clone(), self.call?));
-        if self.inner().cancels.was_canceled(name) {
+        if self.inner().cancels.was_canceled(&self.origin, || self.call) {
             return self.abandon(ReturnCode::Canceled, "it was canceled before it began");
         }
         // A look at what the answer looks at anyway.
@@ -503,8 +504,15 @@ impl Drop for Reply {
         if self.inner().is_forked() {
             return self.request.get_mut().leave_to_parent();
         }
-        if let Some((token, call)) = self.cancel.get() {
-            self.inner().cancels.forget(token, &self.origin, *call);
+        let cancels = &self.inner().cancels;
+        match self.cancel.get() {
+            Some((token, call)) => {
+                if let Some(watch) = cancels.forget(token, &self.origin, *call) {
+                    self.inner().core.unwatch_peer(watch);
+                }
+            }
+            // It was not asked for.
+            None => _ = cancels.was_canceled(&self.origin, || self.call),
         }
         if self.request.is_claimed() {
             return;

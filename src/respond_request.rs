@@ -357,25 +357,19 @@ impl RespondRequest {
         if self.is_settled() {
             return true;
         }
-        let done = &self.answer.done;
+        let (inner, done) = (self.instance.inner(), &self.answer.done);
         if until.is_none_or(|until| until > Instant::now()) {
-            self.instance.inner().stand_in(&|| done.is_ready());
+            inner.stand_in(&|| done.is_ready());
         }
         if let Some(due) = self.due()
             && until.is_none_or(|until| due <= until)
         {
-            if done.wait_ready_deadline(due) {
+            if inner.wait_for(done, Some(due)) {
                 return true;
             }
             self.give_up(GaveUp::TimedOut);
         }
-        match until {
-            Some(until) => done.wait_ready_deadline(until),
-            None => {
-                done.wait_ready();
-                true
-            }
-        }
+        inner.wait_for(done, until)
     }
 }
 

@@ -261,11 +261,32 @@ pub(crate) fn stop_progress(inner: &Arc<Inner>) -> bool {
     any
 }
 
+/// Runs users' code beside the shutdown, which goes on after the grace period.
+fn run_users(inner: &Arc<Inner>, what: &'static str, run: impl FnOnce() + Send + 'static) {
+    let own = inner.clone();
+    let contained = move || {
+        // It must not wait for the end, which waits for it.
+        let _running = Running::of(&own);
+        contain(&own.log, what, run);
+    };
+    if !inner.shutdown.run_apart("margo-end", contained) {
+        let grace = inner.shutdown.grace();
+        log!(inner.log, ERROR, ?grace, "{what} does not end; the shutdown goes on without it");
+    }
+}
+
+fn tell_apart(inner: &Arc<Inner>, event: fn() -> LifeEvent<'static>) {
+    if inner.monitoring.has_monitors() {
+        let own = inner.clone();
+        run_users(inner, "a monitor", move || own.monitoring.tell(&event()));
+    }
+}
+
 fn run(inner: &Arc<Inner>) {
     let shutdown = &inner.shutdown;
     shutdown.signal.end();
     forget_address(inner);
-    inner.monitoring.tell(&LifeEvent::Finalizing);
+    tell_apart(inner, || LifeEvent::Finalizing);
     crate::handler::refuse_waiting(inner);
     inner.family.end_children();
     shutdown.drain(&inner.log);
@@ -284,11 +305,12 @@ fn run(inner: &Arc<Inner>) {
             );
         }
     }
-    contain(&inner.log, "a destructor of a handler", || inner.core.deregister_all());
+    let own = inner.clone();
+    run_users(inner, "a destructor of a handler", move || own.core.deregister_all());
     finalize::run(inner, Stage::After);
     monitor::api::end(inner);
     profile::end(inner);
-    inner.monitoring.tell(&LifeEvent::Finalized);
+    tell_apart(inner, || LifeEvent::Finalized);
     if let Some(tracer) = inner.monitoring.tracer()
         && !shutdown.within_grace(tracer.close())
     {

@@ -113,6 +113,75 @@ fn a_handler_that_panics() {
     });
 }
 
+/// What it guards is at another process; dropped, it tells.
+struct Lock {
+    here: Instance,
+    at: ProviderHandle,
+    limit: Option<Duration>,
+    ended: mpsc::Sender<Result<(), ForwardError>>,
+}
+
+const UNLOCK: Rpc<(), ()> = Rpc::new("unlock");
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let ended = match self.limit {
+            Some(limit) => self.here.forward_timed(UNLOCK, &self.at, &(), limit),
+            None => self.here.forward(UNLOCK, &self.at, &()),
+        };
+        self.ended.send(ended).unwrap();
+    }
+}
+
+/// While it unwinds it holds up the execution stream that progress is on.
+#[test]
+fn a_destructor_that_calls_while_a_handler_panics() {
+    const PANIC: Rpc<Option<Duration>, ()> = Rpc::new("panic_with_a_lock");
+    let short = Duration::from_millis(50);
+    with_sum(|pair| {
+        let transport = pair.service.self_addr().uri().split("://").next().unwrap().to_owned();
+        let rest = if transport.ends_with("sm") { "" } else { "127.0.0.1:0" };
+        let keeper = Instance::builder(format!("{transport}://{rest}")).start().unwrap();
+        let answers = Arc::new(std::sync::atomic::AtomicBool::new(true));
+        let release = Arc::new(ult::Eventual::new());
+        let (kept, held) = (answers.clone(), release.clone());
+        keeper
+            .register(UNLOCK, move |request| {
+                // Longer than anybody polls in the stead of progress.
+                ult::sleep(Duration::from_millis(20));
+                match kept.load(std::sync::atomic::Ordering::Relaxed) {
+                    true => _ = request.respond(&()),
+                    false => _ = held.wait(),
+                }
+            })
+            .unwrap();
+        let (ended, ends) = mpsc::channel();
+        let at = ProviderHandle::from(pair.service.lookup(keeper.self_addr().uri()).unwrap());
+        pair.service
+            .register(PANIC, move |request| {
+                let (here, at) = (request.instance().clone(), at.clone());
+                let _lock = Lock { here, at, limit: *request.args(), ended: ended.clone() };
+                panic!("with the lock");
+            })
+            .unwrap();
+        let call = |limit| pair.client.forward_timed(PANIC, &pair.target(), &limit, PATIENCE);
+        for limit in [None, Some(PATIENCE)] {
+            let error = call(limit).unwrap_err();
+            assert!(matches!(error, ForwardError::Panicked { .. }), "{error}");
+            ends.recv().unwrap().unwrap();
+            still_serves(&pair);
+        }
+        answers.store(false, std::sync::atomic::Ordering::Relaxed);
+        assert!(matches!(call(Some(short)), Err(ForwardError::Panicked { .. })));
+        let error = ends.recv().unwrap().unwrap_err();
+        assert!(matches!(error, ForwardError::TimedOut { .. }), "{error}");
+        still_serves(&pair);
+        release.set(()).unwrap();
+        keeper.finalize_and_wait().unwrap();
+        pair.end();
+    });
+}
+
 #[test]
 fn a_handler_that_moves_the_request_into_a_ult_that_panics() {
     const PANIC: Rpc<(), ()> = Rpc::new("panic_elsewhere");

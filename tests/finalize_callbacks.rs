@@ -228,3 +228,47 @@ fn callbacks_that_enter_the_next_one_for_ever_come_to_an_end() {
     assert_eq!(told.try_get(), Some(&StageOver));
     assert_eq!(after.all(), ["after"]);
 }
+
+/// Destructors of handlers and monitors take the grace period at most, each, like callbacks.
+#[test]
+fn destructors_and_monitors_that_hang_do_not_keep_an_instance_from_its_end() {
+    /// Hangs in its destructor, and then tells.
+    struct Hangs(Arc<Eventual<()>>, Arc<Eventual<()>>);
+    impl Drop for Hangs {
+        fn drop(&mut self) {
+            self.0.wait();
+            let _ = self.1.set(());
+        }
+    }
+    struct Slow(Arc<Eventual<()>>);
+    impl Monitor for Slow {
+        fn on_event(&self, event: &LifeEvent<'_>) {
+            if matches!(event, LifeEvent::Finalizing | LifeEvent::Finalized) {
+                self.0.wait();
+            }
+        }
+    }
+    keep_the_log();
+    let (go, over) = (Arc::new(Eventual::new()), Arc::new(Eventual::new()));
+    let grace = Duration::from_millis(50);
+    let instance = Instance::builder("na+sm://")
+        .grace(grace)
+        .monitor(Arc::new(Slow(go.clone())))
+        .start()
+        .unwrap();
+    let owned = Hangs(go.clone(), over.clone());
+    let handler = move |request: margo::Handle<(i64, i64), i64>| {
+        let _ = &owned;
+        drop(request);
+    };
+    instance.register(SUM, handler).unwrap();
+    end(&instance);
+    let seen = SEEN.lock().unwrap().clone();
+    for what in ["a destructor of a handler does not end", "a monitor does not end"] {
+        let told = seen.iter().any(|(level, text)| *level == Level::ERROR && text.contains(what));
+        assert!(told, "{what}: {seen:?}");
+    }
+    assert!(!over.is_ready());
+    go.set(()).unwrap();
+    over.wait();
+}

@@ -94,4 +94,5 @@ pub use self::{
     proc::{Bytes, ConstStr, ProcLimits, Raw, Writer},
     raw_request::RawRequest,
     registry::Registration,
+    watch::Watch,
 };

@@ -48,6 +48,12 @@ impl CallKey {
     fn local(op: OpRef) -> Self {
         Self(1 << 63 | op.number())
     }
+
+    /// One of 64, the same for the same key; calls that follow each other have different ones.
+    #[inline]
+    pub(crate) fn lane(self) -> usize {
+        (self.0 % 64) as usize
+    }
 }
 
 /// How the target of a call is told.

@@ -165,8 +165,12 @@ impl Monitoring {
     }
 
     /// Something has become of the instance.
+    pub(crate) fn has_monitors(&self) -> bool {
+        self.mode() & ATTACHED != 0
+    }
+
     pub(crate) fn tell(&self, event: &LifeEvent<'_>) {
-        if self.mode() & ATTACHED != 0 {
+        if self.has_monitors() {
             self.shared.monitors.each(|monitor| monitor.on_event(event));
         }
     }

@@ -268,10 +268,10 @@ pub fn has_runnable_beyond(known: usize) -> bool {
 }
 
 /// Bytes of its stack that are left to the calling ULT. Zero where nobody knows: on an OS thread,
-/// in a tasklet, and in a destructor during unwinding.
+/// and in a tasklet.
 #[must_use]
 pub fn stack_left() -> usize {
-    let block = current::suspendable().and_then(|ult| ult.block());
+    let block = current::ult().and_then(|ult| ult.block());
     // The address of something on the stack in use, wherever that is.
     let here = 0u8;
     let here = std::hint::black_box(&raw const here).addr();
