@@ -69,6 +69,10 @@ pub(super) struct Provider {
     /// Not where it would tell no more: connections end receives, too; RxM keeps such errors to
     /// itself; `opx` tries for ever.
     pub(super) tells_lost: bool,
+    /// When a message counts as sent: as soon as its buffer may be used again
+    /// (`FI_INJECT_COMPLETE`), as in C. 0: when the provider thinks right. `efa` offers no such
+    /// flag, and a search that asks for what is not offered finds nothing (`ofi_check_tx_attr`).
+    pub(super) complete: u64,
     /// What errors of its devices say of the peer.
     pub(super) codes: &'static [Code],
     /// One line for people.
@@ -139,6 +143,7 @@ const BASE: Provider = Provider {
     caches: false,
     spreads: false,
     tells_lost: false,
+    complete: raw::FI_INJECT_COMPLETE,
     codes: &[],
     summary: "",
 };
@@ -238,6 +243,7 @@ pub(super) static PROVIDERS: [Provider; 8] = [
         local_first: true,
         spreads: true,
         tells_lost: true,
+        complete: 0,
         codes: &failures::EFA,
         summary: "AWS Elastic Fabric Adapter",
         ..BASE

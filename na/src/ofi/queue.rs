@@ -153,7 +153,7 @@ impl Core {
             ((&raw const (*pinned).iov).cast(), (&raw mut (*pinned).desc).cast())
         };
         let (iov_count, addr, tag) = (1, peer.fi_addr, u64::from(tag.0));
-        let flags = raw::FI_INJECT | raw::FI_COMPLETION | raw::FI_INJECT_COMPLETE;
+        let flags = raw::FI_INJECT | raw::FI_COMPLETION | self.provider.complete;
         let result = match kind {
             Kind::Unexpected => {
                 let data = tag;
@@ -323,6 +323,7 @@ impl Core {
 
     fn post_send(&mut self, index: u32) -> Posted {
         let (context, pinned) = (self.slots.context(index), self.slots.pinned(index));
+        let complete = self.provider.complete;
         let Some(ep) = &self.ep else { return Posted::Failed(libc::ESHUTDOWN) };
         let Slot::Send { kind, to, tag, buf, posted, .. } = self.slots.get(index) else {
             return Posted::Taken;
@@ -373,7 +374,7 @@ impl Core {
                     context,
                     data: tag,
                 };
-                let flags = raw::FI_REMOTE_CQ_DATA | raw::FI_COMPLETION | raw::FI_INJECT_COMPLETE;
+                let flags = raw::FI_REMOTE_CQ_DATA | raw::FI_COMPLETION | complete;
                 // SAFETY: as for an expected message; the header lives as long as the endpoint.
                 unsafe { call::sendmsg(ep.ep, &raw const message, flags) }
             }

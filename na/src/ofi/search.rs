@@ -333,7 +333,7 @@ fn hints(
         (*info).addr_format = wanted.format.unwrap_or(raw::FI_FORMAT_UNSPEC);
         (*(*info).ep_attr).type_ = raw::FI_EP_RDM;
         (*(*info).ep_attr).protocol = provider.protocol;
-        (*(*info).tx_attr).op_flags = raw::FI_INJECT_COMPLETE;
+        (*(*info).tx_attr).op_flags = provider.complete;
         (*(*info).domain_attr).resource_mgmt = raw::FI_RM_ENABLED;
         (*(*info).domain_attr).threading = raw::FI_THREAD_SAFE;
         (*(*info).domain_attr).mr_mode = wanted.mr_mode as i32;

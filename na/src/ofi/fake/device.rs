@@ -18,6 +18,8 @@ pub(in crate::ofi) struct Device {
     pub(in crate::ofi) protocol: u32,
     /// Beside those that all have.
     pub(in crate::ofi) caps: u64,
+    /// Of messages and transfers, those that may be asked for (`op_flags` in `fi_endpoint.3`).
+    pub(in crate::ofi) tx_op_flags: u64,
     /// What it wants of contexts and the like.
     pub(in crate::ofi) mode: u64,
     /// What it wants of memory.
@@ -42,6 +44,12 @@ pub(in crate::ofi) struct Device {
     /// How operations end with somebody who is not there, or does not allow them.
     pub(in crate::ofi) faults: Faults,
 }
+
+/// `FI_TRANSMIT_COMPLETE`, which nobody here asks for.
+const TRANSMIT_COMPLETE: u64 = 1 << 27;
+
+/// What every device offers of `op_flags`.
+const OP_FLAGS: u64 = raw::FI_COMPLETION | TRANSMIT_COMPLETE | raw::FI_DELIVERY_COMPLETE;
 
 /// An error: libfabric's number, and the device's own.
 pub(in crate::ofi) type Fault = (c_int, c_int);
@@ -71,6 +79,9 @@ impl Device {
             name_bytes: 16,
             protocol: raw::FI_PROTO_XNET,
             caps: raw::FI_MULTI_RECV,
+            // `TCPX_TX_OP_FLAGS`, `XNET_TX_OP_FLAGS`; of RxM and `cxi`, too (`RXM_TX_OP_FLAGS`,
+            // `CXIP_TX_OP_FLAGS`).
+            tx_op_flags: OP_FLAGS | raw::FI_INJECT | raw::FI_INJECT_COMPLETE,
             mode: 0,
             mr_mode: 0,
             takes_local: false,
@@ -146,6 +157,8 @@ impl Device {
             name_bytes: 32,
             protocol: raw::FI_PROTO_EFA,
             caps: 0,
+            // `RXR_TX_OP_FLAGS`, `EFA_RDM_TX_OP_FLAGS`: 1.15 to 2.x.
+            tx_op_flags: OP_FLAGS | raw::FI_INJECT,
             mr_mode: raw::FI_MR_VIRT_ADDR | raw::FI_MR_ALLOCATED | raw::FI_MR_PROV_KEY,
             takes_local: true,
             key_bytes: 4,
@@ -193,6 +206,8 @@ impl Device {
             name_bytes: 0,
             protocol: raw::FI_PROTO_SHM,
             caps: 0,
+            // `SMR_TX_OP_FLAGS`.
+            tx_op_flags: OP_FLAGS | raw::FI_INJECT_COMPLETE,
             mr_mode: raw::FI_MR_VIRT_ADDR,
             receives: 1024,
             wait_fd: false,

@@ -143,6 +143,7 @@ struct Hints {
     mode: u64,
     format: u32,
     protocol: u32,
+    tx_op_flags: u64,
     search: Search,
 }
 
@@ -170,15 +171,16 @@ unsafe fn hints(
             let source = std::slice::from_raw_parts(info.src_addr.cast::<u8>(), info.src_addrlen);
             search.source = Some(source.to_vec());
         }
-        let protocol = (*info.ep_attr).protocol;
-        Some(Hints { caps: info.caps, mode: info.mode, format: info.addr_format, protocol, search })
+        let (protocol, tx_op_flags) = ((*info.ep_attr).protocol, (*info.tx_attr).op_flags);
+        let (caps, mode, format) = (info.caps, info.mode, info.addr_format);
+        Some(Hints { caps, mode, format, protocol, tx_op_flags, search })
     }
 }
 
 impl Hints {
     /// `fi_getinfo(3)`: what is asked for must be there, what is wanted must be offered.
     fn fit(&self, device: &Device) -> bool {
-        let Self { caps, mode, format, protocol, search } = self;
+        let Self { caps, mode, format, protocol, tx_op_flags, search } = self;
         let is_of_ip = match &search.source {
             Some(source) if device.format == raw::FI_SOCKADDR_IN => source[4..8] == [127, 0, 0, 1],
             _ => true,
@@ -186,6 +188,7 @@ impl Hints {
         let is_node = search.node.as_ref().is_none_or(|node| node == device.domain);
         search.provider.as_ref().is_none_or(|name| name == device.provider)
             && caps & !(CAPS | device.caps) == 0
+            && tx_op_flags & !device.tx_op_flags == 0
             && device.mode & !mode == 0
             && (*format == raw::FI_FORMAT_UNSPEC || *format == device.format)
             && (*protocol == raw::FI_PROTO_UNSPEC || *protocol == device.protocol)
@@ -283,6 +286,7 @@ unsafe fn described(
         let source = if source.is_empty() { &default } else { source };
         (*info).src_addr = bytes(source.as_ptr().cast(), source.len());
         (*info).src_addrlen = source.len();
+        (*(*info).tx_attr).op_flags = device.tx_op_flags;
         (*(*info).tx_attr).inject_size = device.inject_bytes;
         (*(*info).tx_attr).iov_limit = device.iov_limit;
         (*(*info).tx_attr).rma_iov_limit = 1;

@@ -122,8 +122,8 @@ struct Outgoing {
     to: u64,
     tag: Option<u64>,
     data: Option<u64>,
-    /// Copied in the call (`FI_INJECT`).
-    inject: bool,
+    /// Of the call; with `FI_INJECT`, the bytes are copied in it.
+    flags: u64,
     /// Zero: injected, and not reported unless it fails.
     context: *mut c_void,
 }
@@ -361,17 +361,20 @@ fn transmit(ep: *mut raw::fid_ep, message: Outgoing) -> ssize_t {
     // SAFETY: a function of endpoints.
     let this = unsafe { Ep::of(ep) };
     let mut state = this.state();
-    let Outgoing { call, pieces, descs, to, tag, data, inject, context } = message;
+    let Outgoing { call, pieces, descs, to, tag, data, flags, context } = message;
     if let Some(errno) = state.refused(call) {
         return -errno as ssize_t;
     }
-    let injected = context.is_null();
+    let (injected, inject) = (context.is_null(), flags & raw::FI_INJECT != 0);
     let len: usize = pieces.iter().map(|(_, len)| len).sum();
     let device = &this.device;
     let longest = if inject { device.inject_bytes } else { device.message_bytes };
     if len > longest || pieces.len() > device.iov_limit || (inject && longest == 0) {
         state.complain(format!("{len} bytes in {} pieces by {call:?}", pieces.len()));
         return -libc::EINVAL as ssize_t;
+    }
+    if flags & raw::FI_INJECT_COMPLETE & !device.tx_op_flags != 0 {
+        state.complain(format!("{call:?} asks for an end that the device does not offer"));
     }
     let Some(peer) = state.peer(this.number, to) else { return -libc::EINVAL as ssize_t };
     if device.mode & raw::FI_CONTEXT2 != 0 && !injected {
@@ -444,8 +447,8 @@ unsafe extern "C" fn sendmsg(ep: *mut raw::fid_ep, msg: *const raw::fi_msg, flag
         (msg, pieces(msg.msg_iov, msg.iov_count), descs(msg.desc, msg.iov_count))
     };
     let data = (flags & raw::FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
-    let (to, tag, context, inject) = (msg.addr, None, msg.context, flags & raw::FI_INJECT != 0);
-    transmit(ep, Outgoing { call: Call::Send, pieces, descs, to, tag, data, inject, context })
+    let (to, tag, context) = (msg.addr, None, msg.context);
+    transmit(ep, Outgoing { call: Call::Send, pieces, descs, to, tag, data, flags, context })
 }
 
 unsafe extern "C" fn tsendmsg(
@@ -458,9 +461,9 @@ unsafe extern "C" fn tsendmsg(
         let msg = &*msg;
         (msg, pieces(msg.msg_iov, msg.iov_count), descs(msg.desc, msg.iov_count))
     };
-    let (call, data, inject) = (Call::TaggedSend, None, flags & raw::FI_INJECT != 0);
+    let (call, data) = (Call::TaggedSend, None);
     let (to, tag, context) = (msg.addr, Some(msg.tag), msg.context);
-    transmit(ep, Outgoing { call, pieces, descs, to, tag, data, inject, context })
+    transmit(ep, Outgoing { call, pieces, descs, to, tag, data, flags, context })
 }
 
 unsafe extern "C" fn injectdata(
@@ -472,10 +475,8 @@ unsafe extern "C" fn injectdata(
 ) -> ssize_t {
     let (pieces, descs) = (vec![(Place(buf.cast_mut().cast()), len)], Vec::new());
     let (tag, data, context) = (None, Some(data), std::ptr::null_mut());
-    transmit(
-        ep,
-        Outgoing { call: Call::Inject, pieces, descs, to, tag, data, inject: true, context },
-    )
+    let (call, flags) = (Call::Inject, raw::FI_INJECT);
+    transmit(ep, Outgoing { call, pieces, descs, to, tag, data, flags, context })
 }
 
 unsafe extern "C" fn tsend(
@@ -488,11 +489,8 @@ unsafe extern "C" fn tsend(
     context: *mut c_void,
 ) -> ssize_t {
     let (pieces, descs) = (vec![(Place(buf.cast_mut().cast()), len)], vec![desc.addr()]);
-    let (tag, data) = (Some(tag), None);
-    transmit(
-        ep,
-        Outgoing { call: Call::TaggedSend, pieces, descs, to, tag, data, inject: false, context },
-    )
+    let (call, tag, data, flags) = (Call::TaggedSend, Some(tag), None, 0);
+    transmit(ep, Outgoing { call, pieces, descs, to, tag, data, flags, context })
 }
 
 unsafe extern "C" fn tinject(
@@ -504,10 +502,8 @@ unsafe extern "C" fn tinject(
 ) -> ssize_t {
     let (pieces, descs) = (vec![(Place(buf.cast_mut().cast()), len)], Vec::new());
     let (tag, data, context) = (Some(tag), None, std::ptr::null_mut());
-    transmit(
-        ep,
-        Outgoing { call: Call::TaggedInject, pieces, descs, to, tag, data, inject: true, context },
-    )
+    let (call, flags) = (Call::TaggedInject, raw::FI_INJECT);
+    transmit(ep, Outgoing { call, pieces, descs, to, tag, data, flags, context })
 }
 
 /// # Safety
