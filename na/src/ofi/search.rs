@@ -27,6 +27,11 @@ use crate::{AddrFormat, Error, Uri, own_address};
 const MR_MODE: u32 =
     raw::FI_MR_VIRT_ADDR | raw::FI_MR_ALLOCATED | raw::FI_MR_PROV_KEY | raw::FI_MR_ENDPOINT;
 
+/// Behind the name of an adapter of InfiniBand for its domain with shared receives (XRC), which is
+/// listed beside the other one if that is switched on (`FI_OFI_RXM_USE_SRX`), before it if it is
+/// preferred (`verbs_msg_xrc_domain` in `verbs_info.c`).
+const XRC: &str = "-xrc";
+
 /// What is wanted of a provider.
 #[derive(Debug, Default)]
 struct Wanted {
@@ -297,9 +302,12 @@ fn first_match(
     if names_one || !provider.spreads {
         return Info::copy_of(library, first).map(Ok);
     }
-    // The first of each device.
+    // The first of each adapter. By its name: `verbs` tells no bus.
     let mut names = HashSet::new();
-    fitting.retain(|info| names.insert(text(domain_attr(info).name)));
+    fitting.retain(|info| {
+        let name = text(domain_attr(info).name);
+        names.insert(name.strip_suffix(XRC).unwrap_or(&name).to_owned())
+    });
     let adapters: Vec<_> = fitting.iter().map(|info| Pci::of(info)).collect();
     let chosen = fitting[nearest::choose(&adapters, machine)];
     if fitting.len() > 1 {

@@ -188,6 +188,32 @@ fn of_several_adapters_each_process_takes_one_that_is_near() {
     }
 }
 
+/// An adapter of InfiniBand is listed once more for receives that endpoints share, and libfabric
+/// does not say on which bus it is.
+#[test]
+fn an_adapter_of_two_domains_is_one() {
+    let chosen = |domains: &[&'static str], bus: Option<u8>, cpu: usize| {
+        let devices = domains.iter().map(|domain| Device { domain, bus, ..Device::verbs() });
+        let fake = Fake::of_version(1, 22, devices);
+        let uri = Uri::parse("ofi+verbs://").unwrap();
+        let own = Wanted::of(&OpenOptions::default()).unwrap();
+        let machine = Made { cpus: vec![cpu], buses: vec![(1, 0)] };
+        let provider = provider::named("verbs").unwrap();
+        let found = fake.with(|library| search::find(library, provider, &uri, &own, &machine));
+        text(found.unwrap().domain_attr().name)
+    };
+    let one = ["mlx5_0", "mlx5_0-xrc"];
+    let preferred = ["mlx5_0-xrc", "mlx5_0"];
+    let two = ["mlx5_0", "mlx5_0-xrc", "mlx5_1", "mlx5_1-xrc"];
+    for cpu in 0..4 {
+        assert_eq!(chosen(&one, None, cpu), "mlx5_0");
+        assert_eq!(chosen(&preferred, None, cpu), "mlx5_0-xrc", "FI_VERBS_PREFER_XRC");
+        assert_eq!(chosen(&two, None, cpu), ["mlx5_0", "mlx5_1"][cpu % 2]);
+        // Two ports of one function.
+        assert_eq!(chosen(&["mlx5_0", "mlx5_1"], Some(1), cpu), ["mlx5_0", "mlx5_1"][cpu % 2]);
+    }
+}
+
 /// C asks by `node` and `service`; without a device there is no node, not an empty one.
 #[test]
 fn ports_of_fabrics_are_asked_for_with_or_without_a_device() {
