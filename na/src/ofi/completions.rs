@@ -352,7 +352,7 @@ impl Core {
 
     /// The error of an operation: what libfabric's number `errno` and what it says of the peer make
     /// of it.
-    fn error_for(
+    pub(super) fn error_for(
         &self,
         with: &Addr,
         errno: c_int,

@@ -21,7 +21,7 @@ use ofi_sys::{call, raw};
 
 use super::core::Core;
 use super::fabric::{failed, unavailable};
-use super::failures::means_gone;
+use super::failures::{Meaning, means_gone};
 use super::local;
 use super::peers::Peer;
 use super::slots::{self, Slot};
@@ -305,12 +305,18 @@ impl Core {
         }
     }
 
-    /// libfabric refused an operation for good.
+    /// libfabric refused an operation for good, which says as much of the peer as if it had failed.
     fn refused(&mut self, entry: Entry, to: &Addr, errno: c_int) {
-        let error = self.error_of(to, errno, None);
+        let meaning = self.provider.meaning(errno, 0);
+        let is_transfer = matches!(entry, Entry::Transfer(_));
+        let error = self.error_for(to, errno, "", meaning, is_transfer);
         match entry {
             Entry::Send(slot) => self.end_slot(slot, Err(error)),
             Entry::Transfer(number) => self.fail_transfer(number, error),
+        }
+        if meaning == Some(Meaning::Gone) {
+            let reason = self.reason(errno, None);
+            self.lose(to, reason);
         }
     }
 

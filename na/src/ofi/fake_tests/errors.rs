@@ -135,6 +135,57 @@ fn errors_of_transfers_say_what_was_denied() {
     assert_eq!(denied(&error), Some(DeniedReason::NoSuchKey));
 }
 
+/// By the call, before there is an operation: it means the same.
+#[test]
+fn what_is_refused_says_as_much_as_what_fails() {
+    let calls = [Call::Send, Call::TaggedSend, Call::Read, Call::Write];
+    let gone = [raw::FI_ENOTCONN, raw::FI_ENETUNREACH, raw::FI_EHOSTUNREACH, raw::FI_ECONNRESET];
+    let others = [raw::FI_EKEYREJECTED, raw::FI_ENOKEY, raw::FI_EACCES, raw::FI_EIO];
+    for (call, errno) in
+        calls.iter().flat_map(|call| gone.iter().chain(&others).map(|e| (*call, *e)))
+    {
+        let fake = Fake::new(Device::tcp());
+        let (a, b) = Node::pair(&fake, URI);
+        let (to_b, to_a) = (a.addr_of(&b), b.addr_of(&a));
+        let memory = b.register(vec![3; 100], Access::ReadWrite);
+        let waiting = a.recv_expected(&to_b, 7);
+        fake.refuse(call, errno, 1);
+        let op = match call {
+            Call::Send => a.send_unexpected(&to_b, 1, &[1; 2000]),
+            Call::TaggedSend => a.send_expected(&to_b, 1, &[1; 2000]),
+            _ => {
+                let [transfer, _] = transfers(&a, &b, &memory);
+                a.transfer(call == Call::Write, &to_b, transfer)
+            }
+        };
+        let error = sent(a.wait(op)).unwrap_err();
+        let reason = match &error {
+            Error::Denied { reason, peer } if peer == to_b.uri() => Some(*reason),
+            _ => None,
+        };
+        let is_transfer = matches!(call, Call::Read | Call::Write);
+        match errno {
+            raw::FI_EKEYREJECTED | raw::FI_ENOKEY if is_transfer => {
+                assert_eq!(reason, Some(DeniedReason::NoSuchKey), "{error:?}");
+            }
+            raw::FI_EACCES if is_transfer => {
+                assert_eq!(reason, Some(DeniedReason::Access), "{error:?}");
+            }
+            _ if gone.contains(&errno) => {
+                let is_gone =
+                    |error| matches!(error, Error::PeerGone { peer, .. } if peer == to_b.uri());
+                assert!(is_gone(error), "{call:?} {errno}");
+                // With it goes what waits for an answer.
+                assert!(is_gone(sent(a.wait(waiting)).unwrap_err()), "{call:?} {errno}");
+                continue;
+            }
+            _ => assert!(matches!(error, Error::Io { .. }), "{error:?}"),
+        }
+        b.send_expected(&to_a, 7, b"here");
+        assert_eq!(received(both(&a, &b, &a, waiting)), (7, b"here".to_vec()));
+    }
+}
+
 /// Polls until a connection that has ended is replaced.
 fn reconnected(node: &Node) {
     for _ in 0..30 {
