@@ -64,6 +64,8 @@ pub(super) struct Core {
     pub(super) memories: Vec<LocalMem>,
     /// Somebody is about to sleep on the descriptors.
     pub(super) sleeping: bool,
+    /// The sleeper's bell has been rung, and not silenced since.
+    pub(super) rung: bool,
 }
 
 /// What a core is made of.
@@ -122,6 +124,7 @@ impl Core {
             done: VecDeque::new(),
             memories: Vec::new(),
             sleeping: false,
+            rung: false,
             domain,
         })
     }

@@ -183,12 +183,25 @@ impl OfiEndpoint {
     /// Leaves the core: wakes a sleeper, and drops what may run the code of others.
     fn leave(&self, mut core: BiasedGuard<'_, Core>) {
         let memories = core.take_memories();
-        let sleeping = core.sleeping;
-        drop(core);
-        if let Some(wait) = self.wait.as_ref().filter(|_| sleeping) {
+        // Once: until the sleeper runs, there may be thousands of operations. Under the lock, so
+        // that whoever finds that it was rung can silence it.
+        if core.sleeping
+            && !std::mem::replace(&mut core.rung, true)
+            && let Some(wait) = &self.wait
+        {
             wait.ring();
         }
+        drop(core);
         drop(memories);
+    }
+
+    /// How often the bell was rung since it was last looked at.
+    #[cfg(test)]
+    pub(super) fn rings(&self) -> u64 {
+        let mut count = [0; 8];
+        let bell = self.wait.as_ref().map(|wait| &wait.bell);
+        let read = bell.map(|bell| rustix::io::read(bell, &mut count));
+        read.filter(Result::is_ok).map_or(0, |_| u64::from_ne_bytes(count))
     }
 
     fn is_own(&self, addr: &Addr) -> bool {
@@ -278,7 +291,8 @@ impl OfiEndpoint {
 
     /// One look at everything.
     fn progress(&self, core: &mut Core, budget: usize) -> Result<(), Error> {
-        if std::mem::take(&mut core.sleeping)
+        core.sleeping = false;
+        if std::mem::take(&mut core.rung)
             && let Some(wait) = &self.wait
         {
             wait.silence();

@@ -186,6 +186,29 @@ fn devices_that_take_few_receives_let_an_idle_endpoint_sleep() {
     }
 }
 
+/// However much happens until it runs.
+#[test]
+fn a_sleeper_is_woken_once() {
+    let fake = Fake::new(Device::tcp());
+    let (a, b) = Node::pair(&fake, URI);
+    let to_b = a.addr_of(&b);
+    for sends in [32, 1, 2] {
+        while a.poll().unwrap() > 0 {}
+        assert!(a.endpoint.prepare_wait());
+        assert_eq!(a.endpoint.rings(), 0, "it would not sleep");
+        for tag in 0..sends {
+            a.send_expected(&to_b, tag, &[7; 2000]);
+        }
+        assert_eq!(a.endpoint.rings(), 1);
+    }
+    // What was rung, and not looked at, is over with the next poll.
+    while a.poll().unwrap() > 0 {}
+    assert!(a.endpoint.prepare_wait());
+    a.send_expected(&to_b, 1, &[7; 2000]);
+    while a.poll().unwrap() > 0 {}
+    assert_eq!(a.endpoint.rings(), 0);
+}
+
 #[test]
 fn an_endpoint_without_a_wait_descriptor_is_polled() {
     let without = Fake::new(Device { wait_fd: false, ..Device::tcp() });
