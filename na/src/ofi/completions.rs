@@ -69,7 +69,12 @@ impl Core {
                         return Ok(());
                     }
                 }
-                Err(_) if -count == raw::FI_EAGAIN as isize => return Ok(()),
+                Err(_) if -count == raw::FI_EAGAIN as isize => {
+                    if self.peers.are_many() {
+                        self.peers.sweep(&self.domain);
+                    }
+                    return Ok(());
+                }
                 Err(_) if -count == raw::FI_EAVAIL as isize => {
                     if !self.take_error()? {
                         // The next call asks again.

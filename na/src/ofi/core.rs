@@ -80,13 +80,14 @@ pub(super) struct Parts {
     pub(super) message_bytes_max: usize,
     pub(super) connect_timeout: Duration,
     pub(super) left_bytes_max: usize,
+    pub(super) idle_peers_max: usize,
 }
 
 impl Core {
     pub(super) fn new(parts: Parts) -> Result<Self, Error> {
         let Parts { ep, domain, provider, endpoint, message_bytes_max, .. } = parts;
         let own_raw = ep.name()?;
-        let mut peers = Peers::new(endpoint, provider);
+        let mut peers = Peers::new(endpoint, provider, parts.idle_peers_max);
         let own = peers.at(&domain, &own_raw)?;
         let tells_source = domain.info.first().caps & raw::FI_SOURCE_ERR != 0;
         let header = match tells_source {

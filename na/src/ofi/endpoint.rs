@@ -19,7 +19,7 @@ use super::cxi::AuthKey;
 use super::fabric::{self, Domain, Ep, library};
 use super::memory::{self, Registered};
 use super::nearest::this_machine;
-use super::peers::Peer;
+use super::peers::{IDLE_MAX, Peer};
 use super::provider::{self, Format, Provider};
 use super::search;
 use crate::fork::Process;
@@ -58,6 +58,21 @@ pub(super) struct OfiEndpoint {
     process: Process,
 }
 
+/// What tests have in another way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Setup {
+    /// All memory is registered, whether or not the provider wants that: no software provider does.
+    pub(super) registers_all: bool,
+    /// See [`IDLE_MAX`].
+    pub(super) idle_peers_max: usize,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { registers_all: false, idle_peers_max: IDLE_MAX }
+    }
+}
+
 /// What a sleeper waits on: libfabric's descriptor, and a bell of our own.
 struct Wait {
     epoll: OwnedFd,
@@ -92,24 +107,14 @@ impl Wait {
 
 impl OfiEndpoint {
     pub(super) fn open(uri: &Uri<'_>, options: &OpenOptions) -> Result<Self, Error> {
-        Self::open_and_register(uri, options, false)
-    }
-
-    /// Opens one that registers all memory if the provider wants that, or `anyway`: no software
-    /// provider does.
-    pub(super) fn open_and_register(
-        uri: &Uri<'_>,
-        options: &OpenOptions,
-        anyway: bool,
-    ) -> Result<Self, Error> {
-        Self::open_through(uri, options, anyway, library)
+        Self::open_through(uri, options, Setup::default(), library)
     }
 
     /// The same through the library that `library` answers with, once it is needed.
     pub(super) fn open_through(
         uri: &Uri<'_>,
         options: &OpenOptions,
-        anyway: bool,
+        setup: Setup,
         library: impl FnOnce() -> Result<&'static Library, Error>,
     ) -> Result<Self, Error> {
         let (provider, auth_key) = check(uri, options)?;
@@ -138,7 +143,7 @@ impl OfiEndpoint {
         let wait_fd = provider.wait_fd && !options.no_block;
         let ep = Ep::open(&domain, wait_fd, multi.then_some(message_bytes_max))?;
         let wait = Wait::new(&ep)?;
-        let registers_all = anyway || domain.has_mr_mode(raw::FI_MR_LOCAL);
+        let registers_all = setup.registers_all || domain.has_mr_mode(raw::FI_MR_LOCAL);
         let mut core = Core::new(Parts {
             ep,
             domain,
@@ -149,6 +154,7 @@ impl OfiEndpoint {
             message_bytes_max,
             connect_timeout: options.connect_timeout,
             left_bytes_max: options.left_bytes_max,
+            idle_peers_max: setup.idle_peers_max,
         })?;
         if let Err(error) = core.post_first_buffers() {
             core.close(&error);

@@ -158,7 +158,8 @@ impl LocalBuffers {
 #[cfg(test)]
 mod tests {
     use crate::conformance::{Opener, Optional};
-    use crate::ofi::endpoint::OfiEndpoint;
+    use crate::ofi::endpoint::{OfiEndpoint, Setup};
+    use crate::ofi::fabric::library;
     use crate::sync::Arc;
     use crate::{Endpoint, OpenOptions, Uri};
 
@@ -177,7 +178,8 @@ mod tests {
 
         fn open(&self, options: &OpenOptions) -> Arc<dyn Endpoint> {
             let uri = Uri::parse(self.0.uri).unwrap();
-            let opened = OfiEndpoint::open_and_register(&uri, options, true);
+            let setup = Setup { registers_all: true, ..Setup::default() };
+            let opened = OfiEndpoint::open_through(&uri, options, setup, library);
             Arc::new(opened.unwrap_or_else(|error| panic!("{}: {error}", self.0.uri)))
         }
     }

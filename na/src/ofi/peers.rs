@@ -15,7 +15,7 @@ use crate::{Addr, Error};
 
 /// Peers that nothing refers to any more are kept up to this number, so that who comes again is
 /// known; beyond, they are forgotten.
-const IDLE_MAX: usize = 4096;
+pub(super) const IDLE_MAX: usize = 4096;
 
 /// Least length of an era: as long as anything waits for a provider (`queue.rs`).
 const ERA: Duration = STUCK_LIMIT;
@@ -74,6 +74,7 @@ pub(super) struct Peers {
     /// Whose message came last, as in `by_header`: mostly it is whose comes next.
     last: Option<(Vec<u8>, Addr)>,
     next: u64,
+    idle_max: usize,
     sweep_at: usize,
     /// Time in steps of at least [`ERA`], which ends at a sweep: a message without a completion has
     /// left, or never will, if it was sent in an era before the last.
@@ -82,7 +83,8 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    pub(super) fn new(endpoint: u64, provider: &'static Provider) -> Self {
+    /// `idle_max` is [`IDLE_MAX`], but in tests.
+    pub(super) fn new(endpoint: u64, provider: &'static Provider, idle_max: usize) -> Self {
         Self {
             endpoint,
             provider,
@@ -91,7 +93,8 @@ impl Peers {
             by_fi_addr: HashMap::default(),
             last: None,
             next: 1,
-            sweep_at: IDLE_MAX,
+            idle_max,
+            sweep_at: idle_max,
             era: 1,
             era_began: Instant::now(),
         }
@@ -106,9 +109,6 @@ impl Peers {
     pub(super) fn at(&mut self, domain: &Domain, raw: &RawAddr) -> Result<Addr, Error> {
         if let Some(addr) = self.by_raw.get(raw) {
             return Ok(addr.clone());
-        }
-        if self.by_raw.len() >= self.sweep_at {
-            self.sweep(domain);
         }
         let fi_addr = domain.insert(raw)?;
         let peer = Arc::new(Peer {
@@ -173,8 +173,17 @@ impl Peers {
         self.by_raw.values()
     }
 
+    /// Whether there are so many that it is time to [sweep](Self::sweep).
+    pub(super) fn are_many(&self) -> bool {
+        self.by_raw.len() > self.sweep_at
+    }
+
     /// Forgets those that nothing refers to but the tables here, and libfabric.
-    fn sweep(&mut self, domain: &Domain) {
+    ///
+    /// Only while the completion queue is empty: a provider may have found out who sent a message
+    /// long before it reports it (`cxi` does so when it takes the event from the device), and gives
+    /// what it calls a peer who is forgotten to another one.
+    pub(super) fn sweep(&mut self, domain: &Domain) {
         const TABLES: usize = 3;
         self.last = None;
         if self.era_began.elapsed() >= ERA {
@@ -198,6 +207,6 @@ impl Peers {
             self.by_fi_addr.remove(&peer.fi_addr);
             domain.remove(peer.fi_addr);
         }
-        self.sweep_at = 2 * self.by_raw.len() + IDLE_MAX;
+        self.sweep_at = 2 * self.by_raw.len() + self.idle_max;
     }
 }

@@ -37,7 +37,7 @@ use self::device::plain;
 pub(super) use self::device::{Device, Fault};
 pub(super) use self::library::symbol;
 use self::traffic::{Done, Held, Posted};
-use crate::ofi::endpoint::OfiEndpoint;
+use crate::ofi::endpoint::{OfiEndpoint, Setup};
 use crate::random::Random;
 use crate::sync::{Arc, Mutex, MutexGuard, lock};
 use crate::{Error, OpenOptions, Uri};
@@ -339,9 +339,19 @@ impl Fake {
     }
 
     /// Opens an endpoint.
-    pub(super) fn open_with(&self, uri: &str, options: &OpenOptions) -> Result<OfiEndpoint, Error> {
+    pub(super) fn open_as(
+        &self,
+        uri: &str,
+        options: &OpenOptions,
+        setup: Setup,
+    ) -> Result<OfiEndpoint, Error> {
         let uri = Uri::parse(uri)?;
-        self.with(|library| OfiEndpoint::open_through(&uri, options, false, || Ok(library)))
+        self.with(|library| OfiEndpoint::open_through(&uri, options, setup, || Ok(library)))
+    }
+
+    /// The same as it is outside of tests.
+    pub(super) fn open_with(&self, uri: &str, options: &OpenOptions) -> Result<OfiEndpoint, Error> {
+        self.open_as(uri, options, Setup::default())
     }
 
     /// The same with default options.
@@ -417,6 +427,11 @@ impl Fake {
     /// What was agreed on memory for each endpoint.
     pub(super) fn mr_modes(&self) -> Vec<u32> {
         self.state().endpoints.values().map(|own| own.mr_mode).collect()
+    }
+
+    /// How many addresses of peers are known, in all address vectors.
+    pub(super) fn count_addresses(&self) -> usize {
+        self.state().avs.values().flatten().flatten().count()
     }
 
     /// How many objects are open.

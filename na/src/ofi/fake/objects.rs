@@ -261,9 +261,14 @@ unsafe extern "C" fn insert(
     // SAFETY: an address of the device's format.
     let name = unsafe { std::slice::from_raw_parts(addr.cast::<u8>(), len) }.to_vec();
     let Some(names) = state.avs.get_mut(&this.number) else { return -libc::EINVAL };
-    names.push(Some(name));
+    // Indices of those that were removed are used again.
+    let at = names.iter().position(Option::is_none).unwrap_or(names.len());
+    match names.get_mut(at) {
+        Some(free) => *free = Some(name),
+        None => names.push(Some(name)),
+    }
     // SAFETY: the caller's place for it.
-    unsafe { *fi_addr = names.len() as u64 - 1 };
+    unsafe { *fi_addr = at as u64 };
     1
 }
 

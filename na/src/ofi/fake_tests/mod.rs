@@ -8,6 +8,7 @@ mod memory;
 mod opening;
 mod opx;
 mod retries;
+mod senders;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -42,7 +43,10 @@ impl Node {
     }
 
     fn open_with(fake: &Fake, uri: &str, options: &OpenOptions) -> Self {
-        let endpoint = fake.open_with(uri, options).unwrap_or_else(|error| panic!("{error}"));
+        Self::of(fake.open_with(uri, options).unwrap_or_else(|error| panic!("{error}")))
+    }
+
+    fn of(endpoint: OfiEndpoint) -> Self {
         Self { endpoint, next: Cell::new(0), done: RefCell::default() }
     }
 
