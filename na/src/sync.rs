@@ -14,13 +14,13 @@ pub(crate) use imp::*;
 #[cfg(loom)]
 mod imp {
     pub(crate) use loom::cell::UnsafeCell;
-    pub(crate) use loom::sync::{Arc, Mutex, MutexGuard, atomic};
+    pub(crate) use loom::sync::{Arc, Mutex, MutexGuard, RwLock, atomic};
     pub(crate) use loom::{hint, thread};
 }
 
 #[cfg(not(loom))]
 mod imp {
-    pub(crate) use std::sync::{Arc, Mutex, MutexGuard, atomic};
+    pub(crate) use std::sync::{Arc, Mutex, MutexGuard, RwLock, atomic};
     pub(crate) use std::{hint, thread};
 
     /// Same two-closure shape as loom's cell, so callers compile under both.

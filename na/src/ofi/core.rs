@@ -307,7 +307,7 @@ impl Core {
         // may look at those of what is under way until it is closed.
         let is_bound = self.domain.has_mr_mode(raw::FI_MR_ENDPOINT);
         if is_bound {
-            self.registry.close(&HashSet::new());
+            self.end_registrations(&HashSet::new());
             self.locals.end_registrations();
             self.unexpected.end_registrations();
         }
@@ -324,7 +324,7 @@ impl Core {
             kept = self.abandon();
         }
         if !is_bound {
-            self.registry.close(&kept);
+            self.end_registrations(&kept);
         }
         let mut ended_receives = Vec::new();
         self.matcher.fail_all(error, &mut ended_receives);
@@ -341,6 +341,14 @@ impl Core {
             self.memories.push(transfer.local);
         }
         self.locals = LocalBuffers::default();
+    }
+
+    /// Ends the registrations of all memory but of the regions `kept`.
+    fn end_registrations(&mut self, kept: &HashSet<u64>) {
+        for running in self.transfers.values_mut() {
+            running.release(kept.contains(&running.transfer.local.key()));
+        }
+        self.registry.close(kept);
     }
 
     /// Every posted expected receive, with the peer that it is from.

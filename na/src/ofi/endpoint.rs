@@ -269,7 +269,9 @@ impl OfiEndpoint {
         RegionTable::check_transfer(&transfer, put)?;
         if self.is_own(with) {
             let mut transfer = transfer;
-            let (region, start) = core.registry.region_of(transfer.remote.key);
+            let Transfer { remote, .. } = &transfer;
+            let described = remote.native.as_deref().unwrap_or_default();
+            let (region, start) = core.registry.region_of(remote.key, described);
             transfer.remote.key = region;
             transfer.remote_offset =
                 start.checked_add(transfer.remote_offset).ok_or_else(|| {
@@ -506,11 +508,13 @@ impl Endpoint for OfiEndpoint {
             (core.registry.clone(), core.domain.clone())
         };
         let memory = self.regions.register(memory, access)?;
+        let registered = registry.register(&domain, &memory)?;
         if domain.has_mr_mode(raw::FI_MR_ENDPOINT) {
-            let core = self.open_core()?;
-            registry.register(&domain, core.ep.as_ref(), &memory)?;
+            // The endpoint is not closed meanwhile.
+            let core = self.core.lock();
+            registry.add(&domain, core.ep.as_ref(), registered, &memory)?;
         } else {
-            registry.register(&domain, None, &memory)?;
+            registry.add(&domain, None, registered, &memory)?;
         }
         Ok(memory)
     }

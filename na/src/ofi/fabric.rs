@@ -645,7 +645,6 @@ impl Mr {
     /// [ended](Self::end); for good if that says `false`.
     pub(super) unsafe fn register(
         domain: &Arc<Domain>,
-        endpoint: Option<&Ep>,
         request: &MrRequest,
     ) -> Result<Self, c_int> {
         let iov = libc::iovec { iov_base: request.ptr.cast(), iov_len: request.len };
@@ -663,21 +662,24 @@ impl Mr {
         let registered =
             unsafe { call::mr_regattr(domain.domain, (&raw const attr).cast(), 0, &raw mut mr) };
         let mr = NonNull::new(mr).filter(|_| registered == 0).ok_or(-registered)?;
-        let this = Self { mr, domain: domain.clone(), closed: false };
-        if let Some(endpoint) = endpoint {
-            // SAFETY: both are open, of one domain.
-            let bound = unsafe { call::mr_bind(mr.as_ptr(), endpoint.ep.cast(), 0) };
-            if bound < 0 {
-                // Nobody can use it, whether it can be closed or not.
-                return Err(-bound);
-            }
-            // SAFETY: bound.
-            let enabled = unsafe { call::mr_enable(mr.as_ptr()) };
-            if enabled < 0 {
-                return Err(-enabled);
-            }
+        Ok(Self { mr, domain: domain.clone(), closed: false })
+    }
+
+    /// Makes it of use where registrations are bound to the endpoint (`FI_MR_ENDPOINT`), and has to
+    /// be ended before that is closed from now on. Negated error number of the library on failure.
+    pub(super) fn bind_to(&self, endpoint: &Ep) -> Result<(), c_int> {
+        if !self.domain.has_mr_mode(raw::FI_MR_ENDPOINT) {
+            return Ok(());
         }
-        Ok(this)
+        // SAFETY: both are open, of one domain.
+        let bound = unsafe { call::mr_bind(self.mr.as_ptr(), endpoint.ep.cast(), 0) };
+        if bound < 0 {
+            // Nobody can use it, whether it can be closed or not.
+            return Err(-bound);
+        }
+        // SAFETY: bound.
+        let enabled = unsafe { call::mr_enable(self.mr.as_ptr()) };
+        if enabled < 0 { Err(-enabled) } else { Ok(()) }
     }
 
     /// By which our own operations name it (`fi_mr_desc`).

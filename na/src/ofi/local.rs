@@ -110,7 +110,8 @@ pub(super) unsafe fn register(
     len: usize,
 ) -> Result<Mr, c_int> {
     // SAFETY: the caller's.
-    unsafe { registry.new_mr(domain, Some(ep), (start, len), raw::FI_SEND | raw::FI_RECV) }
+    let mr = unsafe { registry.new_mr(domain, (start, len), raw::FI_SEND | raw::FI_RECV) }?;
+    mr.bind_to(ep).map(|()| mr)
 }
 
 /// The buffers of an endpoint's slots, made when they are first used.

@@ -7,15 +7,17 @@
 //!
 //! Keys are random where the provider leaves the choice to us.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{c_int, c_void};
+use std::sync::PoisonError;
 
 use ofi_sys::raw;
 
 use super::fabric::{Domain, Ep, Mr, MrRequest, failed};
 use crate::keys::Keys;
 use crate::region::EndRegistration;
-use crate::sync::{Arc, Mutex, lock};
+use crate::sync::{Arc, Mutex, RwLock, lock};
 use crate::{Access, Error, LocalMem, RemoteMem};
 
 /// Bytes of a description before its pieces, and of each piece.
@@ -30,6 +32,13 @@ struct Segment {
     mr: Mr,
     base: u64,
     len: u64,
+}
+
+impl Segment {
+    /// What tells it apart in [`Table::places`].
+    fn place(&self) -> (u64, u64) {
+        (self.mr.key(), self.base)
+    }
 }
 
 /// A region as libfabric knows it.
@@ -63,30 +72,72 @@ impl Registered {
         let words = [self.key, self.len, 0, u64::from(self.access.bits())];
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
-}
 
-impl EndRegistration for Registered {
-    fn end(self: Box<Self>) -> bool {
+    /// Whether `described` is what peers are told of the segment that begins at `start`, and of
+    /// those behind it.
+    fn is_described_by(&self, start: u64, described: &[u8]) -> bool {
+        let (mut at, mut rest) = (0, described);
+        for (_, len, handle) in self.handles() {
+            if at >= start && !rest.is_empty() {
+                let Some(behind) = rest.strip_prefix(&*handle) else { return false };
+                rest = behind;
+            }
+            at += len;
+        }
+        rest.is_empty()
+    }
+
+    /// What libfabric wants with an operation on the memory at that address; `None` if that is not
+    /// of this region.
+    pub(super) fn desc(&self, ptr: *const u8) -> Option<*mut c_void> {
+        let at = ptr.addr() as u64;
+        let holds = |segment: &&Segment| (segment.base..segment.base + segment.len).contains(&at);
+        self.segments.iter().find(holds).map(|own| own.mr.desc())
+    }
+
+    /// Ends the registration; `false`: not all of it ends.
+    fn end(self) -> bool {
         // All of them, whatever the others say.
         let ended = self.segments.into_iter().map(|segment| segment.mr.end());
         ended.fold(true, |all, ended| all & ended)
     }
 }
 
+/// Lets go of a registration, which its last holder ends. `None`: another one holds it; else
+/// whether it has ended.
+fn release(registered: Arc<Registered>) -> Option<bool> {
+    Arc::into_inner(registered).map(Registered::end)
+}
+
+/// The same for a transfer of that memory, which still keeps the region.
+pub(super) fn release_of(registered: Arc<Registered>, memory: &LocalMem) {
+    if release(registered) == Some(false) {
+        memory.region().keep_for_good();
+    }
+}
+
 #[derive(Default)]
 struct Table {
-    by_region: HashMap<u64, Registered>,
+    by_region: HashMap<u64, Arc<Registered>>,
     /// Regions whose registration did not end when the endpoint was closed.
     stuck: HashSet<u64>,
-    /// The region that libfabric's key is of, and where in it the segment begins.
-    regions: HashMap<u64, (u64, u64)>,
+    /// Whose segments libfabric's key is of, by that and the address: the region, and where in it
+    /// the segment begins. A provider that caches registrations gives one key to all memory that
+    /// one of them covers (`vrb_mr_cache_reg` in `verbs_mr.c`), and memory may be registered twice.
+    places: HashMap<(u64, u64), Vec<(u64, u64)>>,
     keys: Keys,
     closed: bool,
 }
 
 /// What is registered with libfabric, by the keys of the regions.
 #[derive(Clone, Default)]
-pub(super) struct Registry(Arc<Mutex<Table>>);
+pub(super) struct Registry {
+    table: Arc<Mutex<Table>>,
+    /// Shared by those who end registrations, which takes its time, so that they leave the table's
+    /// lock. [`close`](Self::close) waits for them: registrations that are bound to the endpoint
+    /// have to end before it. Taken before the table's.
+    ending: Arc<RwLock<()>>,
+}
 
 /// Ends a registration.
 struct Guard {
@@ -96,16 +147,42 @@ struct Guard {
 
 impl EndRegistration for Guard {
     fn end(self: Box<Self>) -> bool {
-        let mut table = lock(&self.registry.0);
-        let registered = table.by_region.remove(&self.region);
+        let Self { registry, region } = *self;
+        let _ending = registry.ending.read().unwrap_or_else(PoisonError::into_inner);
+        let mut table = lock(&registry.table);
+        let registered = table.by_region.remove(&region);
         for segment in registered.iter().flat_map(|registered| &registered.segments) {
-            table.regions.remove(&segment.mr.key());
+            if let Entry::Occupied(mut places) = table.places.entry(segment.place()) {
+                places.get_mut().retain(|(own, _)| *own != region);
+                if places.get().is_empty() {
+                    places.remove();
+                }
+            }
         }
-        let is_stuck = table.stuck.remove(&self.region);
+        let is_stuck = table.stuck.remove(&region);
         drop(table);
-        // A call into libfabric, which needs no lock of ours.
-        !is_stuck && registered.is_none_or(|registered| Box::new(registered).end())
+        // If a transfer of ours works on the memory, that ends it, and keeps the memory until then.
+        !is_stuck && registered.and_then(release).unwrap_or(true)
     }
+}
+
+/// Ends a registration of which nobody was told.
+fn end_of(registered: Registered, memory: &LocalMem) {
+    if !registered.end() {
+        memory.region().keep_for_good();
+    }
+}
+
+/// The same because libfabric has refused `len` bytes of it; the error.
+fn undone(
+    domain: &Domain,
+    registered: Registered,
+    memory: &LocalMem,
+    len: usize,
+    errno: c_int,
+) -> Error {
+    end_of(registered, memory);
+    failed(domain.lib, format!("cannot register {len} bytes of memory"), errno)
 }
 
 /// libfabric's bits for what peers may do; with them goes what operations of ours need, as in C.
@@ -120,56 +197,75 @@ fn access_bits(access: Access) -> u64 {
 }
 
 impl Registry {
-    /// Registers a region's memory, until the region's key is taken back.
+    /// Registers a region's memory with the domain, for [`add`](Self::add). The system may have to
+    /// find and pin all of it, so the caller holds no lock.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] when libfabric refuses a segment.
     pub(super) fn register(
         &self,
         domain: &Arc<Domain>,
-        ep: Option<&Ep>,
         memory: &LocalMem,
-    ) -> Result<(), Error> {
-        let mut segments = Vec::with_capacity(memory.segments().len());
-        let mut result = Ok(());
+    ) -> Result<Registered, Error> {
+        let (access, len, key) = (memory.access(), memory.len(), memory.key());
+        let mut registered = Registered { segments: Vec::new(), access, len, key };
         for piece in memory.segments().iter().filter(|piece| piece.len > 0) {
-            let access = access_bits(memory.access());
             // SAFETY: the region keeps its memory valid for the access it was registered with until
-            // the guard, which holds the result, has ended it, or for good.
-            match unsafe { self.new_mr(domain, ep, (piece.ptr, piece.len), access) } {
+            // this is ended, by the guard or just below, or for good.
+            match unsafe { self.new_mr(domain, (piece.ptr, piece.len), access_bits(access)) } {
                 Ok(mr) => {
                     let (base, len) = (piece.ptr.addr() as u64, piece.len as u64);
-                    segments.push(Segment { mr, base, len });
+                    registered.segments.push(Segment { mr, base, len });
                 }
-                Err(errno) => {
-                    let what = format!("cannot register {} bytes of memory", piece.len);
-                    result = Err(failed(domain.lib, what, errno));
-                    break;
-                }
+                Err(errno) => return Err(undone(domain, registered, memory, piece.len, errno)),
             }
         }
-        let (access, len, region) = (memory.access(), memory.len(), memory.key());
-        let registered = Registered { segments, access, len, key: region };
-        let mut table = lock(&self.0);
-        if table.closed {
-            result = Err(Error::Closed);
+        Ok(registered)
+    }
+
+    /// Binds a registration to the endpoint, if it shall be, and keeps it until the region's key is
+    /// taken back. With an endpoint the caller sees to it that nobody closes it meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] when libfabric refuses it, [`Error::Closed`] when there are to be no more; the
+    /// registration has ended then.
+    pub(super) fn add(
+        &self,
+        domain: &Arc<Domain>,
+        ep: Option<&Ep>,
+        registered: Registered,
+        memory: &LocalMem,
+    ) -> Result<(), Error> {
+        let region = memory.key();
+        for segment in &registered.segments {
+            if let Some(errno) = ep.and_then(|ep| segment.mr.bind_to(ep).err()) {
+                let len = segment.len as usize;
+                return Err(undone(domain, registered, memory, len, errno));
+            }
         }
-        if result.is_err() {
+        let mut table = lock(&self.table);
+        if table.closed {
             drop(table);
-            memory.region().hold_registration(Box::new(registered));
-            return result;
+            end_of(registered, memory);
+            return Err(Error::Closed);
         }
         let mut start = 0;
         for segment in &registered.segments {
-            table.regions.insert(segment.mr.key(), (region, start));
+            table.places.entry(segment.place()).or_default().push((region, start));
             start += segment.len;
         }
-        table.by_region.insert(region, registered);
+        table.by_region.insert(region, Arc::new(registered));
         drop(table);
         let guard = Guard { registry: self.clone(), region };
         memory.region().hold_registration(Box::new(guard));
         Ok(())
     }
 
-    /// Registers a piece of memory with libfabric, under a key that nobody else has. `ep` is needed
-    /// where registrations are bound to the endpoint. The number of libfabric's error on failure.
+    /// Registers a piece of memory with libfabric, under a key that nobody else has; where
+    /// registrations are bound to the endpoint ([`Mr::bind_to`]) it is of no use before that. The
+    /// number of libfabric's error on failure.
     ///
     /// # Safety
     ///
@@ -177,11 +273,9 @@ impl Registry {
     pub(super) unsafe fn new_mr(
         &self,
         domain: &Arc<Domain>,
-        ep: Option<&Ep>,
         (ptr, len): (*mut u8, usize),
         access: u64,
     ) -> Result<Mr, c_int> {
-        let ep = ep.filter(|_| domain.has_mr_mode(raw::FI_MR_ENDPOINT));
         let mut request = MrRequest { ptr, len, access, key: 0 };
         let mut tries = 0;
         loop {
@@ -189,7 +283,7 @@ impl Registry {
                 request.key = self.new_key(domain).map_err(|_no_random_bytes| libc::EIO)?;
             }
             // SAFETY: the caller's.
-            match unsafe { Mr::register(domain, ep, &request) } {
+            match unsafe { Mr::register(domain, &request) } {
                 Ok(mr) => return Ok(mr),
                 // Another one has it, or nobody can.
                 Err(errno)
@@ -204,20 +298,9 @@ impl Registry {
         }
     }
 
-    /// What libfabric wants with an operation on memory of that region at that address; `None` if
-    /// it is not registered here.
-    pub(super) fn desc(&self, region: u64, ptr: *const u8) -> Option<*mut c_void> {
-        let at = ptr.addr() as u64;
-        let holds = |segment: &&Segment| (segment.base..segment.base + segment.len).contains(&at);
-        let find = |registered: &Registered| {
-            registered.segments.iter().find(holds).map(|own| own.mr.desc())
-        };
-        self.with(region, find).flatten()
-    }
-
     fn new_key(&self, domain: &Domain) -> Result<u64, Error> {
         let bytes = domain.info.domain_attr().mr_key_size;
-        let key = lock(&self.0).keys.next()?;
+        let key = lock(&self.table).keys.next()?;
         // `FI_KEY_NOTAVAIL` is no key.
         Ok(match bytes {
             0 | 8.. => key & (u64::MAX >> 1),
@@ -225,24 +308,48 @@ impl Registry {
         })
     }
 
-    /// What `read` makes of a region, if it is registered. Under the lock: nobody but the table
-    /// keeps registrations, so that [`close`](Self::close) ends them all.
+    /// What `read` makes of a region, if it is registered. Under the lock: nobody keeps
+    /// registrations but the table and [transfers](Self::hold), so that [`close`](Self::close)
+    /// ends them all.
     pub(super) fn with<T>(&self, region: u64, read: impl FnOnce(&Registered) -> T) -> Option<T> {
-        lock(&self.0).by_region.get(&region).map(read)
+        lock(&self.table).by_region.get(&region).map(|registered| read(registered))
     }
 
-    /// The key of the region in which a peer would name a segment by `key`, and where the segment
-    /// begins in it. A key that is no segment's is that of a region without bytes, or of none.
-    pub(super) fn region_of(&self, key: u64) -> (u64, u64) {
-        lock(&self.0).regions.get(&key).copied().unwrap_or((key, 0))
+    /// The registration of a region, if there is one, for a transfer, which has to
+    /// [release](release_of) it: before it lets go of the region, and when the endpoint is closed.
+    pub(super) fn hold(&self, region: u64) -> Option<Arc<Registered>> {
+        lock(&self.table).by_region.get(&region).cloned()
+    }
+
+    /// The region that `described` was told of, which begins with a segment's `key`, and where that
+    /// segment begins in it. A key that is no segment's is that of a region without bytes, or of
+    /// none.
+    pub(super) fn region_of(&self, key: u64, described: &[u8]) -> (u64, u64) {
+        let table = lock(&self.table);
+        let base = word(described, HANDLE_BYTES);
+        let places = base.and_then(|base| table.places.get(&(key, base)));
+        let places = places.map_or(&[][..], Vec::as_slice);
+        let is_it = |(region, start): &&(u64, u64)| {
+            let registered = table.by_region.get(region);
+            registered.is_some_and(|own| own.is_described_by(*start, described))
+        };
+        // One is not compared: nearly always it is the only one that there ever was.
+        let found = match places {
+            [] => None,
+            [one] => Some(one),
+            several => several.iter().find(is_it),
+        };
+        found.copied().unwrap_or((key, 0))
     }
 
     /// Ends every registration but those of the regions `kept`, which stay for good with their
     /// memory; there will be no more.
     pub(super) fn close(&self, kept: &HashSet<u64>) {
-        let mut table = lock(&self.0);
+        // Whoever has begun to end one has done so.
+        let _ending = self.ending.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = lock(&self.table);
         table.closed = true;
-        table.regions.clear();
+        table.places.clear();
         // Under the lock: whoever gives the memory back asks the table first.
         for (region, registered) in std::mem::take(&mut table.by_region) {
             let ended = match kept.contains(&region) {
@@ -250,7 +357,7 @@ impl Registry {
                     std::mem::forget(registered);
                     false
                 }
-                false => Box::new(registered).end(),
+                false => release(registered).unwrap_or(true),
             };
             if !ended {
                 table.stuck.insert(region);

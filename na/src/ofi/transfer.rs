@@ -7,10 +7,11 @@
 use ofi_sys::{call, raw};
 
 use super::core::Core;
-use super::memory::{self, RemotePiece};
+use super::memory::{self, Registered, RemotePiece};
 use super::peers::Peer;
 use super::queue::{Entry, Posted};
 use super::slots::{self, Slot};
+use crate::sync::Arc;
 use crate::{Addr, Completion, DeniedReason, Error, OpId, Transfer};
 
 /// Parts of one transfer in flight.
@@ -24,6 +25,9 @@ pub(super) struct Running {
     pub(super) op: OpId,
     put: bool,
     pub(super) transfer: Transfer,
+    /// Of the local memory, whose descriptors libfabric is given, if it wants them: it ends only
+    /// after this.
+    registered: Option<Arc<Registered>>,
     with: Addr,
     pieces: Vec<RemotePiece>,
     /// Bytes that were handed over.
@@ -56,6 +60,15 @@ impl Running {
     fn is_started(&self) -> bool {
         self.error.is_some() || self.started == self.transfer.len
     }
+
+    /// Lets go of the registration, for good if it shall be `kept`. The memory is still held.
+    pub(super) fn release(&mut self, kept: bool) {
+        match self.registered.take() {
+            Some(registered) if kept => std::mem::forget(registered),
+            Some(registered) => memory::release_of(registered, &self.transfer.local),
+            None => {}
+        }
+    }
 }
 
 impl Core {
@@ -78,17 +91,21 @@ impl Core {
                 "the remote memory is not described for the ofi transport".into(),
             )
         })?;
-        if self.registers_all && self.registry.with(transfer.local.key(), |_| ()).is_none() {
-            return Err(Error::InvalidArgument(
-                "the local memory is not registered with this endpoint".into(),
-            ));
-        }
+        let registered = match self.registers_all {
+            true => Some(self.registry.hold(transfer.local.key()).ok_or_else(|| {
+                Error::InvalidArgument(
+                    "the local memory is not registered with this endpoint".into(),
+                )
+            })?),
+            false => None,
+        };
         let end = pieces.last().map_or(0, |piece| piece.start + piece.len);
         let with = with.clone();
         let running = Running {
             op,
             put,
             transfer,
+            registered,
             with: with.clone(),
             pieces,
             started: 0,
@@ -113,7 +130,8 @@ impl Core {
         Ok(())
     }
 
-    fn report_transfer(&mut self, running: Running, result: Result<(), Error>) {
+    fn report_transfer(&mut self, mut running: Running, result: Result<(), Error>) {
+        running.release(false);
         self.done.push_back(Completion::Transfer { op: running.op, result });
         self.memories.push(running.transfer.local);
     }
@@ -147,10 +165,10 @@ impl Core {
             let Some((ours, addr, key, len)) = running.next(part_max) else {
                 return Posted::Failed(libc::EFAULT);
             };
-            let (put, region) = (running.put, running.transfer.local.key());
-            let desc = match self.registers_all {
-                true => self.registry.desc(region, ours).unwrap_or_default(),
-                false => std::ptr::null_mut(),
+            let put = running.put;
+            let desc = running.registered.as_ref().map(|registered| registered.desc(ours));
+            let Some(desc) = desc.unwrap_or(Some(std::ptr::null_mut())) else {
+                return Posted::Failed(libc::EFAULT);
             };
             let peer = running.with.state::<Peer>();
             let fi_addr = peer.map_or(u64::MAX, |peer| peer.fi_addr);

@@ -27,6 +27,8 @@ pub(in crate::ofi) struct Device {
     /// Wants descriptors of its own operations' memory (`FI_MR_LOCAL`) from who offers them.
     pub(in crate::ofi) takes_local: bool,
     pub(in crate::ofi) key_bytes: usize,
+    /// Memory within what was registered before gets the key of that, ended or not.
+    pub(in crate::ofi) caches: bool,
     pub(in crate::ofi) inject_bytes: usize,
     pub(in crate::ofi) iov_limit: usize,
     pub(in crate::ofi) message_bytes: usize,
@@ -86,6 +88,7 @@ impl Device {
             mr_mode: 0,
             takes_local: false,
             key_bytes: 8,
+            caches: false,
             inject_bytes: 128,
             iov_limit: 8,
             message_bytes: 1 << 30,
@@ -112,6 +115,7 @@ impl Device {
             protocol: raw::FI_PROTO_RXM,
             mr_mode: raw::FI_MR_VIRT_ADDR | raw::FI_MR_ALLOCATED | raw::FI_MR_PROV_KEY,
             takes_local: true,
+            caches: true,
             inject_bytes: 16 << 10,
             iov_limit: 4,
             breaks: true,

@@ -30,6 +30,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::os::fd::OwnedFd;
+use std::sync::Barrier;
 
 use ofi_sys::{Library, Version};
 
@@ -184,6 +185,7 @@ pub(super) struct State {
     pub(super) leaves_open: bool,
     refusals: HashMap<Call, Answer>,
     failures: HashMap<Call, Answer>,
+    pauses: HashMap<Call, Arc<Barrier>>,
     counts: HashMap<Call, usize>,
     pub(super) searches: Vec<Search>,
     /// Sizes of completion queues that were asked for.
@@ -198,8 +200,11 @@ pub(super) struct State {
     queues: HashMap<u64, Queue>,
     endpoints: HashMap<u64, Endpoint>,
     memories: HashMap<u64, Registered>,
-    /// Their numbers, by domain and key.
-    keys: HashMap<(u64, u64), u64>,
+    /// Their numbers, by domain and key: several where registrations are cached.
+    keys: HashMap<(u64, u64), Vec<u64>>,
+    /// Domains and ranges of all registrations that there have been, where they are cached, with
+    /// their keys.
+    cached: Vec<(u64, std::ops::Range<usize>, u64)>,
     /// Connections of an endpoint, by the peer's name, that have ended, with how often it must be
     /// asked for completions until there are others.
     broken: HashMap<(u64, Vec<u8>), usize>,
@@ -272,6 +277,17 @@ struct Shared {
     state: Mutex<State>,
 }
 
+impl Shared {
+    /// If a test wants that of the call: meets it, and waits until it lets the call go on.
+    fn pause(&self, call: Call) {
+        let pause = lock(&self.state).pauses.remove(&call);
+        if let Some(pause) = pause {
+            pause.wait();
+            pause.wait();
+        }
+    }
+}
+
 thread_local! {
     /// Whose the library's functions are that are called by this thread: they get no object.
     static CURRENT: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
@@ -307,6 +323,7 @@ impl Fake {
             leaves_open: false,
             refusals: HashMap::new(),
             failures: HashMap::new(),
+            pauses: HashMap::new(),
             counts: HashMap::new(),
             searches: Vec::new(),
             cq_sizes: Vec::new(),
@@ -321,6 +338,7 @@ impl Fake {
             endpoints: HashMap::new(),
             memories: HashMap::new(),
             keys: HashMap::new(),
+            cached: Vec::new(),
             broken: HashMap::new(),
             contexts: HashMap::new(),
             named: HashMap::new(),
@@ -373,6 +391,14 @@ impl Fake {
     pub(super) fn refuse_after(&self, after: usize, call: Call, errno: u32) {
         let answer = Answer { fault: plain(errno as c_int), times: 1, after };
         self.state().refusals.insert(call, answer);
+    }
+
+    /// The next call of that kind, `Register` or `CloseMemory`, meets the caller at the barrier
+    /// when it begins, and goes on when they meet there again.
+    pub(super) fn pause(&self, call: Call) -> Arc<Barrier> {
+        let pause = Arc::new(Barrier::new(2));
+        self.state().pauses.insert(call, pause.clone());
+        pause
     }
 
     /// None is any more.

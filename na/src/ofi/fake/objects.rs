@@ -360,6 +360,7 @@ unsafe extern "C" fn regattr(
 ) -> c_int {
     // SAFETY: a function of domains; the caller's attributes, and as many pieces as they say.
     let (this, attr, piece) = unsafe { (Domain::of(domain), &*attr, &*(*attr).mr_iov) };
+    this.shared.pause(Call::Register);
     let device = &this.device;
     let is_ours = device.mr_mode & raw::FI_MR_PROV_KEY != 0;
     let opened = raw::fid_mr { fid: fid(&MEMORY), mem_desc: std::ptr::null_mut(), key: 0 };
@@ -372,13 +373,26 @@ unsafe extern "C" fn regattr(
     }
     let serial = state.new_number();
     let largest = u64::MAX >> (64 - 8 * device.key_bytes);
-    let key = if is_ours { largest - serial } else { attr.requested_key };
+    let start = piece.iov_base.addr();
+    let range = start..start + piece.iov_len;
+    let covers = |known: &&(u64, std::ops::Range<usize>, u64)| {
+        known.0 == this.number && known.1.start <= range.start && range.end <= known.1.end
+    };
+    let cached = state.cached.iter().find(covers).map(|(.., key)| *key);
+    let key = match cached {
+        Some(key) => key,
+        None if is_ours => largest - serial,
+        None => attr.requested_key,
+    };
     if key > largest {
         state.complain(format!("key {key:#x} is longer than {} bytes", device.key_bytes));
         return -(raw::FI_EKEYREJECTED as c_int);
     }
-    if state.keys.contains_key(&(this.number, key)) {
+    if cached.is_none() && state.keys.contains_key(&(this.number, key)) {
         return -(raw::FI_ENOKEY as c_int);
+    }
+    if cached.is_none() && device.caches {
+        state.cached.push((this.number, range, key));
     }
     let (base, len, access) = (Place(piece.iov_base.cast()), piece.iov_len, attr.access);
     let (at, wanted_key) = (base.0.addr() as u64, attr.requested_key);
@@ -389,7 +403,7 @@ unsafe extern "C" fn regattr(
     drop(state);
     let (opened, number) = Memory::open(&this.shared, this.number, &this.device, opened);
     let mut state = this.state();
-    state.keys.insert((this.number, key), number);
+    state.keys.entry((this.number, key)).or_default().push(number);
     state.memories.insert(number, memory);
     drop(state);
     // SAFETY: just opened, and nobody else has it; the caller's place for it.
@@ -436,6 +450,7 @@ unsafe extern "C" fn enable_memory(mr: *mut raw::fid, _: c_int, _: *mut c_void) 
 unsafe extern "C" fn close_memory(mr: *mut raw::fid) -> c_int {
     // SAFETY: a function of memory.
     let this = unsafe { Memory::of(mr) };
+    this.shared.pause(Call::CloseMemory);
     let number = this.number;
     // What is bound to an endpoint must end before it, whatever is under way.
     let is_named = |state: &State| {
@@ -448,7 +463,12 @@ unsafe extern "C" fn close_memory(mr: *mut raw::fid) -> c_int {
     if closed == 0 {
         let mut state = lock(&this.shared.state);
         if let Some(memory) = state.memories.remove(&this.number) {
-            state.keys.remove(&(memory.domain, memory.key));
+            let key = (memory.domain, memory.key);
+            let numbers = state.keys.entry(key).or_default();
+            numbers.retain(|own| *own != number);
+            if numbers.is_empty() {
+                state.keys.remove(&key);
+            }
         }
     }
     closed

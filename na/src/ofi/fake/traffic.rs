@@ -10,7 +10,7 @@ use ofi_sys::raw;
 
 use super::device::{Fault, Faults, plain};
 use super::objects::{Object, functions};
-use super::{Call, Place, Queue, RemoteAccess, State};
+use super::{Call, Place, Queue, Registered, RemoteAccess, State};
 
 /// Messages that an endpoint keeps for which there is no receive.
 const HELD_MAX: usize = 512;
@@ -674,14 +674,20 @@ impl State {
     ) -> Result<(), Fault> {
         let target = self.named(peer).and_then(|number| self.endpoints.get(&number));
         let target = target.ok_or(faults.no_peer)?;
-        let number = self.keys.get(&(target.domain, remote.key));
-        let memory = number.and_then(|number| self.memories.get(number));
-        let memory = memory.filter(|own| own.enabled).ok_or(faults.no_key)?;
+        let numbers = self.keys.get(&(target.domain, remote.key)).into_iter().flatten();
+        let by_address = target.device.mr_mode & raw::FI_MR_VIRT_ADDR != 0;
+        let holds = |own: &&Registered| {
+            let (base, addr) = (own.base.0.addr() as u64, remote.addr);
+            by_address && (base..base + own.len as u64).contains(&addr)
+        };
+        let enabled = numbers.filter_map(|number| self.memories.get(number));
+        let mut enabled = enabled.filter(|own| own.enabled);
+        let first = enabled.next().ok_or(faults.no_key)?;
+        let memory = std::iter::once(first).chain(enabled).find(holds).unwrap_or(first);
         let access = if put { raw::FI_REMOTE_WRITE } else { raw::FI_REMOTE_READ };
         if memory.access & access == 0 {
             return Err(faults.no_access);
         }
-        let by_address = target.device.mr_mode & raw::FI_MR_VIRT_ADDR != 0;
         let base = if by_address { memory.base.0.addr() as u64 } else { 0 };
         let offset = remote.addr.checked_sub(base).ok_or(faults.out_of_range)?;
         if offset.checked_add(remote.len as u64).is_none_or(|end| end > memory.len as u64) {

@@ -7,6 +7,7 @@ mod injected;
 mod memory;
 mod opening;
 mod opx;
+mod regions;
 mod retries;
 mod senders;
 
