@@ -17,7 +17,7 @@ use serde::de::{
 
 use crate::error::{Error, REPORTED_MAX};
 use crate::suggest::choices;
-use crate::tree::{Entry, Kind, Node, Tree, join};
+use crate::tree::{Entry, Kind, Node, Path, Tree, join};
 
 /// Decodes the document, with `advice` for unknown keys.
 ///
@@ -30,8 +30,7 @@ pub(crate) fn decode<T: DeserializeOwned>(
 ) -> Result<T, Vec<Error>> {
     let state = State { tree, advice, errors: RefCell::default(), left_out: RefCell::default() };
     loop {
-        let outcome =
-            T::deserialize(Cursor { node: &tree.root, path: String::new(), state: &state });
+        let outcome = T::deserialize(Cursor { node: &tree.root, path: &Path::Root, state: &state });
         let done = match outcome {
             Ok(value) if state.errors.borrow().is_empty() => return Ok(value),
             Ok(_) => true,
@@ -68,13 +67,13 @@ impl State<'_> {
     }
 
     /// Whether a struct has this key; if not, records that once.
-    fn knows(&self, path: &str, entry: &Entry, fields: &[&str]) -> bool {
+    fn knows(&self, path: &Path<'_>, entry: &Entry, fields: &[&str]) -> bool {
         if fields.contains(&entry.key.as_str()) {
             return true;
         }
         let enough = self.errors.borrow().len() >= REPORTED_MAX;
         if self.left_out.borrow_mut().insert(entry.value.start) && !enough {
-            let path = join(path, &entry.key);
+            let path = join(&path.to_string(), &entry.key);
             let message = format!("unknown key{}", choices("allowed", &entry.key, fields));
             let help = (self.advice)(&path);
             self.record(Error { help, ..Error::new(path, message) }, entry.key_start);
@@ -92,8 +91,8 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    fn or_at(mut self, path: &str, node: &Node) -> Self {
-        self.origin.get_or_insert_with(|| (path.to_owned(), node.start));
+    fn or_at(mut self, path: &Path<'_>, node: &Node) -> Self {
+        self.origin.get_or_insert_with(|| (path.to_string(), node.start));
         self
     }
 }
@@ -127,7 +126,7 @@ impl de::Error for Fault {
 /// A value about to be decoded.
 struct Cursor<'t, 's> {
     node: &'t Node,
-    path: String,
+    path: &'s Path<'s>,
     state: &'s State<'t>,
 }
 
@@ -264,13 +263,13 @@ impl<'de> de::Deserializer<'de> for Cursor<'_, '_> {
         let entries: &[Entry] = match &self.node.kind {
             Kind::Object(entries) => entries,
             // A null element of an array is an entry with nothing given; a null document is none.
-            Kind::Null if !self.path.is_empty() => &[],
+            Kind::Null if !self.path.is_root() => &[],
             _ => return Err(self.mismatch("an object")),
         };
         let mut seen = HashSet::new();
         let known = entries
             .iter()
-            .filter(|entry| self.state.knows(&self.path, entry, fields))
+            .filter(|entry| self.state.knows(self.path, entry, fields))
             .filter(|entry| !matches!(entry.value.kind, Kind::Null))
             // A second one has been reported already (`Tree::duplicates`).
             .filter(|entry| seen.insert(entry.key.as_str()))
@@ -318,8 +317,8 @@ impl<'de> de::SeqAccess<'de> for Items<'_, '_> {
         let Some((index, node)) = self.items.find(|(_, node)| !state.is_left_out(node)) else {
             return Ok(None);
         };
-        let path = format!("{}[{index}]", self.parent.path);
-        seed.deserialize(Cursor { node, path: path.clone(), state })
+        let path = Path::Index(self.parent.path, index);
+        seed.deserialize(Cursor { node, path: &path, state })
             .map(Some)
             .map_err(|fault| fault.or_at(&path, node))
     }
@@ -351,8 +350,8 @@ impl<'de> de::MapAccess<'de> for Entries<'_, '_> {
         let Some(entry) = self.next.take() else {
             return Err(de::Error::custom("value asked for before its key"));
         };
-        let path = join(&self.parent.path, &entry.key);
-        let cursor = Cursor { node: &entry.value, path: path.clone(), state: self.parent.state };
+        let path = Path::Key(self.parent.path, &entry.key);
+        let cursor = Cursor { node: &entry.value, path: &path, state: self.parent.state };
         seed.deserialize(cursor).map_err(|fault| fault.or_at(&path, &entry.value))
     }
 }

@@ -27,8 +27,10 @@
 //! Documents that C Margo accepts mean the same here: comments, trailing commas, an empty string
 //! and `null` for "not given" included. On top of what it rejects, these are errors here because
 //! they are mistakes: unknown keys, keys given twice, text after the document, integers out of
-//! range, a stack below [`STACK_BYTES_MIN`], a pool that handlers or progress use but no xstream
-//! runs, and an `access` that the layout breaks. What C takes as call arguments (address,
+//! range, `cpubind` and `request_post_incr` below -1, negative numbers and short intervals among
+//! the settings of the monitor, which C changes into others, CPUs that the machine lacks (when an
+//! instance starts), a stack below [`STACK_BYTES_MIN`], a pool that handlers or progress use but no
+//! xstream runs, and an `access` that the layout breaks. What C takes as call arguments (address,
 //! listening) and the providers to start are in one object of our own, [`MargoOptions`], under the
 //! key `margo`.
 #![forbid(unsafe_code)]

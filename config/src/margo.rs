@@ -46,7 +46,8 @@ pub struct MargoOptions {
     #[serde(skip_serializing_if = "is_overflow_held_max")]
     pub overflow_held_max: u64,
     /// Most requests whose arguments have not been decoded, posted receives included, from 1 to
-    /// 4194304. Beyond, senders are held back. Default 16384.
+    /// 4194304. Beyond, senders are held back. Default 16384, or `mercury.request_post_init` if
+    /// that is more.
     pub requests_max: usize,
     /// How many requests each pool may have in hand. Default: see there.
     #[serde(skip_serializing_if = "is_default")]

@@ -37,8 +37,8 @@ pub struct Mercury {
     /// Largest response that travels without bulk transfer, in bytes. Output; ignored on input.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_eager_size: Option<u32>,
-    /// Receives for requests posted at start, at most `margo.requests_max`. Default 0: 256, or
-    /// `margo.requests_max` if that is less.
+    /// Receives for requests posted at start, at most `margo.requests_max`, which follows unless
+    /// it is written. Default 0: 256, or `margo.requests_max` if that is less.
     pub request_post_init: u32,
     /// Receives added when they run out; -1: none, senders are held back then. Default 256,
     /// also for 0.
@@ -82,18 +82,20 @@ pub struct Mercury {
     /// pool. Default 0: as many as that key has pools, and one more; so one if it is not given.
     pub max_contexts: u32,
     /// Subnet to choose the own address by where `margo.address` names no host, such as
-    /// `"192.168.0.0/24"` or `"fd00::/8"`. Default none.
+    /// `"192.168.0.0/24"` or `"fd00::/8"`. Default none, also for `""`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ip_subnet: Option<String>,
-    /// Authorization key of the fabric, on CXI `service:vni[:index]`. Default none; on CXI `0:0:1`,
-    /// the job's second VNI, where the environment variable `SLINGSHOT_VNIS` lists two or more.
+    /// Authorization key of the fabric, on CXI `service:vni[:index]`. Default none, also for `""`;
+    /// on CXI `0:0:1`, the job's second VNI, where the environment variable `SLINGSHOT_VNIS` lists
+    /// two or more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auth_key: Option<String>,
     /// Largest unexpected message, in bytes. Default 0: the transport's own limit.
     pub na_max_unexpected_size: u32,
     /// Largest expected message, in bytes. Default 0: the transport's own limit.
     pub na_max_expected_size: u32,
-    /// Name of the shared-memory part under `auto_sm`. Default none: a name of its own.
+    /// Name of the shared-memory part under `auto_sm`. Default none, also for `""`: a name of its
+    /// own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sm_info_string: Option<String>,
     /// Ask for transfers from and to device (GPU) memory. Default false.
@@ -158,8 +160,13 @@ impl Mercury {
             0 => REQUEST_POST_INIT.min(u32::try_from(requests_max).unwrap_or(u32::MAX)),
             receives => receives,
         };
+        // Nothing is written in C, too, as an empty string.
+        let written = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         Self {
             request_post_init,
+            ip_subnet: written(&self.ip_subnet),
+            auth_key: written(&self.auth_key),
+            sm_info_string: written(&self.sm_info_string),
             address: None,
             listening: None,
             version: None,

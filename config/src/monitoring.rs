@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::decode::decode;
-use crate::error::Error;
+use crate::error::{Error, Warning};
 use crate::tree::{Tree, join};
 
 /// Name of the monitor that comes with margo.
@@ -12,6 +12,11 @@ pub(crate) const DEFAULT_MONITOR: &str = "default";
 
 /// Most decimal digits that a figure is printed with.
 const PRECISION_MAX: u32 = 9;
+
+/// Shortest time between two entries, seconds: less is mostly spent on the entries themselves.
+const INTERVAL_MIN: f64 = 0.001;
+/// Longest time between two entries, seconds.
+const INTERVAL_MAX: f64 = 1e9;
 
 /// Highest bound on what is kept.
 const KEPT_MAX: u32 = 1_000_000;
@@ -35,6 +40,9 @@ const ENV_NO_SERIES: &str = "MARGO_MONITORING_DISABLE_TIME_SERIES";
 pub struct MonitoringOptions {
     /// How the names of the files begin. Default `"margo"`.
     pub filename_prefix: String,
+    /// Printed by C Margo. Ignored on input: see those of the two parts. Default none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub precision: Option<u32>,
     /// Figures for each call path.
     pub statistics: StatisticsOptions,
     /// Figures over time.
@@ -45,6 +53,7 @@ impl Default for MonitoringOptions {
     fn default() -> Self {
         Self {
             filename_prefix: "margo".to_owned(),
+            precision: None,
             statistics: StatisticsOptions::default(),
             time_series: TimeSeriesOptions::default(),
         }
@@ -58,8 +67,7 @@ impl Default for MonitoringOptions {
 pub struct StatisticsOptions {
     /// Leaves them out. Default false.
     pub disable: bool,
-    /// Decimal digits of times, 0 to 9. Default 9.
-    #[cfg_attr(test, schemars(range(max = 9)))]
+    /// Decimal digits of times, 0 to 9; more count as 9, with a warning. Default 9.
     pub precision: u32,
     /// Records each so many-th sleep of the progress loop, and of its polls, of which there are far
     /// more, one in 1024 times as many; 0: none. Default 1.
@@ -96,12 +104,12 @@ impl Default for StatisticsOptions {
 pub struct TimeSeriesOptions {
     /// Leaves them out. Default false.
     pub disable: bool,
-    /// Decimal digits of times, 0 to 9. Default 9. In C the last one given holds for both parts.
-    #[cfg_attr(test, schemars(range(max = 9)))]
+    /// Decimal digits of times, 0 to 9; more count as 9, with a warning. Default 9. In C the last
+    /// one given holds for both parts.
     pub precision: u32,
-    /// Seconds between two entries, above 0. Default 1.0. C ignores one that is written as an
-    /// integer.
-    #[cfg_attr(test, schemars(extend("exclusiveMinimum" = 0, "maximum" = 1e9)))]
+    /// Seconds between two entries, from 0.001 to 1e9. Default 1.0. C ignores one that is written
+    /// as an integer.
+    #[cfg_attr(test, schemars(range(min = 0.001, max = 1e9)))]
     pub time_interval_sec: f64,
     /// Indents the file. Default false.
     pub pretty_json: bool,
@@ -196,6 +204,19 @@ impl MonitoringOptions {
         Ok(Some(options))
     }
 
+    /// What C takes and makes something else of, as is done here: a warning for each.
+    pub(crate) fn warnings(monitoring: &Map<String, Value>) -> Vec<Warning> {
+        let given = |part: &str| {
+            let config = monitoring.get("config")?;
+            config.get(part)?.get("precision")?.as_u64().filter(|n| *n > PRECISION_MAX.into())
+        };
+        let about = |part| {
+            let message = format!("{} digits count as {PRECISION_MAX}, as in C", given(part)?);
+            Some(Warning::new(format!("monitoring.config.{part}.precision"), message))
+        };
+        ["statistics", "time_series"].into_iter().filter_map(about).collect()
+    }
+
     fn from_value(config: &Value) -> Result<Self, Vec<Error>> {
         let inside = |error: Error| Error {
             path: match error.path.as_str() {
@@ -208,22 +229,17 @@ impl MonitoringOptions {
         };
         let text = config.to_string();
         let tree = Tree::parse(&text).map_err(|error| vec![inside(error)])?;
-        let options: Self = decode(&tree, |_| None)
+        let mut options: Self = decode(&tree, |_| None)
             .map_err(|errors| errors.into_iter().map(inside).collect::<Vec<_>>())?;
         let wrong = options.out_of_range();
+        for precision in [&mut options.statistics.precision, &mut options.time_series.precision] {
+            *precision = PRECISION_MAX.min(*precision);
+        }
         if wrong.is_empty() { Ok(options) } else { Err(wrong.into_iter().map(inside).collect()) }
     }
 
     fn out_of_range(&self) -> Vec<Error> {
         let mut wrong = Vec::new();
-        let digits = [
-            ("statistics.precision", self.statistics.precision),
-            ("time_series.precision", self.time_series.precision),
-        ];
-        for (path, precision) in digits.into_iter().filter(|(_, given)| *given > PRECISION_MAX) {
-            let message = format!("{precision} digits are not allowed: from 0 to {PRECISION_MAX}");
-            wrong.push(Error::new(path, message));
-        }
         let bounds = [
             ("statistics.rows_max", self.statistics.rows_max),
             ("time_series.entries_max", self.time_series.entries_max),
@@ -233,8 +249,10 @@ impl MonitoringOptions {
             wrong.push(Error::new(path, message));
         }
         let interval = self.time_series.time_interval_sec;
-        if !(interval > 0.0 && interval <= 1e9) {
-            let message = format!("{interval} seconds are not allowed: above 0, at most 1e9");
+        if !(INTERVAL_MIN..=INTERVAL_MAX).contains(&interval) {
+            let message = format!(
+                "{interval} seconds are not allowed: from {INTERVAL_MIN} to {INTERVAL_MAX:e}"
+            );
             wrong.push(Error::new("time_series.time_interval_sec", message));
         }
         wrong

@@ -7,7 +7,7 @@ use crate::clean::is_blank;
 use crate::config::{Argobots, Config, Pool, Scheduler, Xstream};
 use crate::decode::decode;
 use crate::effective::ConfigFlags;
-use crate::error::{Error, Errors, REPORTED_MAX, Warning};
+use crate::error::{Error, Errors, Warning};
 use crate::margo::{MargoOptions, Provider};
 use crate::mercury::Mercury;
 use crate::resolve::Resolved;
@@ -87,9 +87,12 @@ impl Config {
         let effective = resolved.effective_as(flags);
         let mut warnings = resolved.warnings;
         if let Some(tree) = &tree {
-            let place = |warning: Warning| {
-                let position = tree.locate(&warning.path);
-                warning.at(position)
+            let place = |warning: Warning| match is_of_environment(&warning.path) {
+                true => warning,
+                false => {
+                    let position = tree.locate(&warning.path);
+                    warning.at(position)
+                }
             };
             warnings = warnings.into_iter().map(place).collect();
         }
@@ -153,7 +156,6 @@ fn read_one<T: DeserializeOwned>(text: &str) -> Result<(T, Tree<'_>), Errors> {
     let mut errors: Vec<Error> = tree
         .duplicates
         .iter()
-        .take(REPORTED_MAX)
         .map(|(path, offset, first)| {
             let (line, column) = tree.position(*first);
             let first = format!("the first one is at line {line} column {column}: leave one out");
@@ -167,10 +169,15 @@ fn read_one<T: DeserializeOwned>(text: &str) -> Result<(T, Tree<'_>), Errors> {
     }
 }
 
+/// Whether it is about a variable, which has no place in the document.
+fn is_of_environment(path: &str) -> bool {
+    path.starts_with("environment ")
+}
+
 /// Adds positions to semantic errors. Those about the environment have none.
 fn locate(errors: Errors, tree: Option<&Tree<'_>>) -> Errors {
     let Some(tree) = tree else { return errors };
-    let place = |error: Error| match error.path.starts_with("environment ") {
+    let place = |error: Error| match is_of_environment(&error.path) {
         true => error,
         false => {
             let position = tree.locate(&error.path);

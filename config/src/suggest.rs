@@ -5,6 +5,8 @@ const LISTED_MAX: usize = 30;
 
 /// `(allowed: a, b); did you mean "b"?` with the second part only when a word comes close.
 pub(crate) fn choices(label: &str, wrong: &str, words: &[&str]) -> String {
+    #[cfg(test)]
+    tests::LISTS.with(|lists| lists.set(lists.get() + 1));
     let mut text = match words {
         [] => format!(" ({label}: none)"),
         _ if words.len() > LISTED_MAX => {
@@ -26,19 +28,19 @@ pub(crate) fn nearest<'a>(wrong: &str, words: &[&'a str]) -> Option<&'a str> {
         return None;
     }
     let limit = (wrong.chars().count() / 3).max(1);
+    let wrong = wrong.to_lowercase();
     words
         .iter()
-        .map(|word| (distance(&wrong.to_lowercase(), &word.to_lowercase()), *word))
+        .map(|word| (distance(&wrong, &word.to_lowercase()), *word))
         .filter(|(edits, word)| *edits <= limit && *edits < word.chars().count())
         .min_by_key(|(edits, _)| *edits)
         .map(|(_, word)| word)
-        .or_else(|| begun(wrong, words))
+        .or_else(|| begun(&wrong, words))
 }
 
 /// The one word that begins like this: `warn` for `warning`.
 fn begun<'a>(wrong: &str, words: &[&'a str]) -> Option<&'a str> {
-    let wrong = wrong.to_lowercase();
-    let mut found = words.iter().filter(|word| wrong.len() >= 3 && word.starts_with(&wrong));
+    let mut found = words.iter().filter(|word| wrong.len() >= 3 && word.starts_with(wrong));
     found.next().filter(|_| found.next().is_none()).copied()
 }
 
@@ -63,7 +65,44 @@ fn distance(a: &str, b: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+    use crate::{Config, PoolRef, Provider};
+
+    thread_local! {
+        /// Lists that this thread has made.
+        pub(super) static LISTS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// Each list costs what there are names.
+    #[test]
+    fn only_errors_that_are_reported_look_for_what_was_meant() {
+        let count = 20_000;
+        let pools: Vec<_> = (0..count).map(|n| format!(r#"{{ "name": "p{n}" }}"#)).collect();
+        let wrong: Vec<_> = (0..count).map(|n| format!(r#""q{n}""#)).collect();
+        let text = format!(
+            r#"{{ "argobots": {{ "pools": [{}],
+                 "xstreams": [{{ "scheduler": {{ "pools": [{}] }} }}] }} }}"#,
+            pools.join(","),
+            wrong.join(",")
+        );
+        LISTS.set(0);
+        let errors = Config::from_json(&text).unwrap_err();
+        assert_eq!((errors.as_slice().len(), LISTS.get()), (100, 100));
+
+        let mut config = Config::default();
+        let provider = |n| Provider {
+            type_name: "a".to_owned(),
+            provider_id: Some(n),
+            pool: Some(PoolRef::Name(format!("q{n}"))),
+            ..Provider::default()
+        };
+        config.margo.providers = (0..1000).map(provider).collect();
+        LISTS.set(0);
+        let errors = config.resolve(&|_| None).unwrap_err();
+        assert_eq!((errors.as_slice().len(), LISTS.get()), (100, 100));
+    }
 
     #[test]
     fn counts_edits() {

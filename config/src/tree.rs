@@ -5,9 +5,10 @@
 //! serde_json does not, and finds keys that are given twice, which a map would hide.
 
 use std::collections::HashMap;
+use std::fmt;
 
 use crate::clean::{OpenComment, clean, without_mark};
-use crate::error::Error;
+use crate::error::{Error, REPORTED_MAX};
 
 /// One value and the byte offset of its first character. The offset identifies the value.
 #[derive(Debug)]
@@ -40,7 +41,8 @@ pub(crate) struct Entry {
 pub(crate) struct Tree<'t> {
     text: &'t str,
     pub(crate) root: Node,
-    /// Keys given twice: path, offset of the second one, offset of the first.
+    /// Keys given twice, as many as are reported: path, offset of the second one, offset of the
+    /// first.
     pub(crate) duplicates: Vec<(String, usize, usize)>,
 }
 
@@ -60,7 +62,7 @@ impl<'t> Tree<'t> {
             .map_err(|error| syntax_error(text, &error))?;
         let mut reader = Reader { text: &cleaned, at: 0, duplicates: Vec::new() };
         let root = reader
-            .value("")
+            .value(&Path::Root)
             .ok_or_else(|| Error::new("", "invalid JSON").at(position(text, reader.at)))?;
         Ok(Self { text, root, duplicates: reader.duplicates })
     }
@@ -124,6 +126,34 @@ pub(crate) fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
+/// Where a reader stands, from there outwards. Written out only for what is to be reported: keys
+/// may be long, and values many.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Path<'p> {
+    Root,
+    Key(&'p Self, &'p str),
+    Index(&'p Self, usize),
+}
+
+impl Path<'_> {
+    pub(crate) fn is_root(&self) -> bool {
+        matches!(self, Self::Root)
+    }
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        #[cfg(test)]
+        tests::WRITTEN.with(|written| written.set(written.get() + 1));
+        match self {
+            Self::Root => Ok(()),
+            Self::Key(Self::Root, key) => f.write_str(key),
+            Self::Key(outer, key) => write!(f, "{outer}.{key}"),
+            Self::Index(outer, index) => write!(f, "{outer}[{index}]"),
+        }
+    }
+}
+
 /// Splits text that serde_json has accepted. `None` cannot happen then; it is there so that a
 /// disagreement between the two would be an error and not a panic.
 struct Reader<'c> {
@@ -133,7 +163,7 @@ struct Reader<'c> {
 }
 
 impl Reader<'_> {
-    fn value(&mut self, path: &str) -> Option<Node> {
+    fn value(&mut self, path: &Path<'_>) -> Option<Node> {
         let first = self.peek()?;
         let start = self.at;
         let kind = match first {
@@ -150,7 +180,7 @@ impl Reader<'_> {
         Some(Node { start, kind })
     }
 
-    fn object(&mut self, path: &str) -> Option<Kind> {
+    fn object(&mut self, path: &Path<'_>) -> Option<Kind> {
         let mut entries = Vec::new();
         let mut seen = HashMap::new();
         self.at += 1;
@@ -158,23 +188,27 @@ impl Reader<'_> {
             let key_start = self.at;
             let key = self.string()?;
             self.expect(b':')?;
-            let inner = join(path, &key);
-            if let Some(&earlier) = seen.get(&key) {
-                self.duplicates.push((inner.clone(), key_start, earlier));
+            let inner = Path::Key(path, &key);
+            match seen.get(&key) {
+                Some(&earlier) if self.duplicates.len() < REPORTED_MAX => {
+                    self.duplicates.push((inner.to_string(), key_start, earlier));
+                }
+                Some(_) => {}
+                None => _ = seen.insert(key.clone(), key_start),
             }
-            seen.entry(key.clone()).or_insert(key_start);
-            entries.push(Entry { key, key_start, value: self.value(&inner)? });
+            let value = self.value(&inner)?;
+            entries.push(Entry { key, key_start, value });
             self.skip_comma()?;
         }
         self.at += 1;
         Some(Kind::Object(entries))
     }
 
-    fn array(&mut self, path: &str) -> Option<Kind> {
+    fn array(&mut self, path: &Path<'_>) -> Option<Kind> {
         let mut items = Vec::new();
         self.at += 1;
         while self.peek()? != b']' {
-            items.push(self.value(&format!("{path}[{}]", items.len()))?);
+            items.push(self.value(&Path::Index(path, items.len()))?);
             self.skip_comma()?;
         }
         self.at += 1;
@@ -226,7 +260,29 @@ impl Reader<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+    use crate::Config;
+
+    thread_local! {
+        /// Steps of paths that this thread has written out.
+        pub(super) static WRITTEN: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// Each takes the time of all the keys that it is made of.
+    #[test]
+    fn paths_are_written_out_only_to_be_reported() {
+        let (key, items) = ("k".repeat(1000), vec!["1"; 1000].join(","));
+        let good =
+            format!(r#"{{ "monitoring": {{ "name": "x", "config": {{ "{key}": [{items}] }} }} }}"#);
+        WRITTEN.set(0);
+        Config::from_json(&good).unwrap();
+        assert_eq!(WRITTEN.get(), 0);
+        let twice = format!(r#"{{ {} "a": 0 }}"#, r#""a": 0, "#.repeat(1000));
+        assert_eq!(Tree::parse(&twice).unwrap().duplicates.len(), REPORTED_MAX);
+        assert!(WRITTEN.get() <= REPORTED_MAX, "{}", WRITTEN.get());
+    }
 
     #[test]
     fn positions_count_characters_and_ignore_comments() {

@@ -29,13 +29,14 @@ pub(super) fn resolve(
             found.error(path, "`pool` is missing: the name or index of a pool");
             continue;
         };
-        match layout.find_for_role(reference) {
-            Err(message) => found.error(format!("{path}.pool"), message),
-            Ok(pool) if pools.iter().any(|(listed, _)| *listed == pool) => {
+        let path = format!("{path}.pool");
+        match layout.named_pool(&path, reference, found) {
+            Some(pool) if pools.iter().any(|(listed, _)| *listed == pool) => {
                 let name = &layout.pools[pool].name;
-                found.error(format!("{path}.pool"), format!("pool {name:?} is listed twice"));
+                found.error(path, format!("pool {name:?} is listed twice"));
             }
-            Ok(pool) => pools.push((pool, bounds)),
+            Some(pool) => pools.push((pool, bounds)),
+            None => {}
         }
     }
     ResolvedAdmission { other, pools }

@@ -134,14 +134,17 @@ impl Layout {
         for (index, reference) in scheduler.pools.iter().enumerate() {
             let path = format!("{path}.pools[{index}]");
             match self.find(reference) {
-                Ok(pool) if pools.contains(&pool) => {
+                Some(pool) if pools.contains(&pool) => {
                     let message = format!("pool {:?} is listed twice", self.pools[pool].name);
                     found.warn(path, message);
                 }
-                Ok(pool) => pools.push(pool),
-                Err(message) => {
+                Some(pool) => pools.push(pool),
+                None => {
                     self.complete = false;
-                    let mut error = Error::new(path, message);
+                    if found.is_full() {
+                        continue;
+                    }
+                    let mut error = Error::new(path, self.why_none(reference, &self.names()));
                     if *reference == PoolRef::from(PRIMARY) {
                         error = error.with_help(
                             r#"describe it: add {"name": "__primary__"} to `argobots.pools`"#,
@@ -154,20 +157,26 @@ impl Layout {
         pools
     }
 
-    /// Index of a pool that the document describes, or why there is none.
-    pub(super) fn find(&self, reference: &PoolRef) -> Result<usize, String> {
+    /// Index of a pool that the document describes.
+    fn find(&self, reference: &PoolRef) -> Option<usize> {
         match reference {
-            PoolRef::Index(index) if *index < self.declared => Ok(*index),
-            PoolRef::Index(index) => Err(match self.declared {
-                0 => format!("there is no pool {index}: `argobots.pools` describes none"),
-                1 => format!("there is no pool {index}: `argobots.pools` describes only pool 0"),
-                n => format!(
-                    "there is no pool {index}: `argobots.pools` describes pools 0 to {}",
-                    n - 1
-                ),
-            }),
-            PoolRef::Name(name) => {
-                self.by_name.get(name).copied().ok_or_else(|| no_such_pool(name, &self.names()))
+            PoolRef::Index(index) => (*index < self.declared).then_some(*index),
+            PoolRef::Name(name) => self.by_name.get(name).copied(),
+        }
+    }
+
+    /// Why nothing was found; `names` can be referred to. Costs as much as there are names.
+    fn why_none(&self, reference: &PoolRef, names: &[&str]) -> String {
+        match (reference, self.declared) {
+            (PoolRef::Name(name), _) => no_such_pool(name, names),
+            (PoolRef::Index(index), 0) => {
+                format!("there is no pool {index}: `argobots.pools` describes none")
+            }
+            (PoolRef::Index(index), 1) => {
+                format!("there is no pool {index}: `argobots.pools` describes only pool 0")
+            }
+            (PoolRef::Index(index), n) => {
+                format!("there is no pool {index}: `argobots.pools` describes pools 0 to {}", n - 1)
             }
         }
     }
@@ -179,20 +188,34 @@ impl Layout {
 
     /// As [`Layout::find`], for the references outside `argobots`: there an added `__primary__`
     /// can be named too.
-    pub(super) fn find_for_role(&self, reference: &PoolRef) -> Result<usize, String> {
-        let added = self.pools.get(self.declared).filter(|pool| pool.name == PRIMARY);
+    pub(super) fn find_for_role(&self, reference: &PoolRef) -> Option<usize> {
         match reference {
-            PoolRef::Name(name) if added.is_some() => {
-                if name == PRIMARY {
-                    return Ok(self.declared);
-                }
-                self.find(reference).map_err(|_| {
-                    let mut have = vec![PRIMARY];
-                    have.extend(self.names());
-                    no_such_pool(name, &have)
-                })
+            PoolRef::Name(name) if name == PRIMARY && self.has_added_primary() => {
+                Some(self.declared)
             }
             _ => self.find(reference),
         }
+    }
+
+    /// As [`Layout::find_for_role`], and reports at `path` if there is no such pool.
+    pub(super) fn named_pool(
+        &self,
+        path: impl Into<String>,
+        reference: &PoolRef,
+        found: &mut Findings,
+    ) -> Option<usize> {
+        let pool = self.find_for_role(reference);
+        if pool.is_none() && !found.is_full() {
+            let mut names = self.names();
+            if self.has_added_primary() {
+                names.insert(0, PRIMARY);
+            }
+            found.error(path, self.why_none(reference, &names));
+        }
+        pool
+    }
+
+    fn has_added_primary(&self) -> bool {
+        self.pools.get(self.declared).is_some_and(|pool| pool.name == PRIMARY)
     }
 }

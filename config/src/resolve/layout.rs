@@ -49,7 +49,7 @@ impl<'l> Serving<'l> {
             roles.all_progress().any(|progress| xstream.pools.contains(&progress))
         };
         let of_provider = |provider: &Provider| match &provider.pool {
-            Some(pool) => layout.find_for_role(pool).ok(),
+            Some(pool) => layout.find_for_role(pool),
             None => roles.rpc,
         };
         let providers = config.margo.providers.iter().filter_map(of_provider);
@@ -80,11 +80,11 @@ fn needed_pools(
         needed.push((pool, "rpc_pool".to_owned(), "no handler would ever run"));
     }
     let copy_pool = config.margo.bulk.copy_pool.as_ref();
-    if let Some(pool) = copy_pool.and_then(|pool| layout.find_for_role(pool).ok()) {
+    if let Some(pool) = copy_pool.and_then(|pool| layout.find_for_role(pool)) {
         needed.push((pool, "margo.bulk.copy_pool".to_owned(), "nobody would take part in copies"));
     }
     for (index, provider) in config.margo.providers.iter().enumerate() {
-        let pool = provider.pool.as_ref().and_then(|pool| layout.find_for_role(pool).ok());
+        let pool = provider.pool.as_ref().and_then(|pool| layout.find_for_role(pool));
         if let Some(pool) = pool {
             let path = format!("margo.providers[{index}].pool");
             needed.push((pool, path, "its handlers would never run"));

@@ -212,9 +212,14 @@ impl Findings {
     }
 
     fn push(&mut self, error: Error) {
-        if self.errors.len() < REPORTED_MAX {
+        if !self.is_full() {
             self.errors.push(error);
         }
+    }
+
+    /// Whether no further error is kept, so that one which costs something need not be made.
+    fn is_full(&self) -> bool {
+        self.errors.len() >= REPORTED_MAX
     }
 
     fn warn(&mut self, path: impl Into<String>, message: impl Into<String>) {
@@ -258,12 +263,17 @@ impl Config {
         let trace = trace::resolve(&self.margo.trace, env, &mut found);
         let log_level = scalars::log_level(&self.margo, env, &mut found);
         let ip_subnet = network::subnet(&self.mercury, &mut found);
+        let requests_max = network::requests_max(self);
         let copy_pool = network::check(self, &layout, &mut found);
         let monitor =
             MonitoringOptions::effective(self.monitoring.as_ref(), env).unwrap_or_else(|errors| {
                 errors.into_iter().for_each(|error| found.push(error));
                 None
             });
+        if let (Some(_), Some(given)) = (&monitor, &self.monitoring) {
+            let warnings = MonitoringOptions::warnings(given);
+            warnings.into_iter().for_each(|it| found.warn(it.path, it.message));
+        }
         let admission = admission::resolve(&self.margo.admission, &layout, &mut found);
         layout::check(self, &layout, &roles, &mut found);
 
@@ -295,12 +305,12 @@ impl Config {
             grace: millis(self.margo.grace_msec),
             dump_on_signal: self.margo.dump_on_signal,
             trace,
-            mercury: self.mercury.in_effect(self.margo.requests_max),
+            mercury: self.mercury.in_effect(requests_max),
             ip_subnet,
             eager_size: self.margo.eager_size,
             overflow_bytes_max: self.margo.overflow_bytes_max,
             overflow_held_max: self.margo.overflow_held_max,
-            requests_max: self.margo.requests_max,
+            requests_max,
             admission,
             payload_checksum: self.margo.payload_checksum,
             mercury_build: self.margo.mercury_build,

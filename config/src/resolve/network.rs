@@ -3,10 +3,29 @@
 use super::Findings;
 use super::declared::Layout;
 use crate::config::{Config, PoolAccess};
-use crate::margo::{MercuryBuild, PayloadChecksum};
+use crate::margo::{MargoOptions, MercuryBuild, PayloadChecksum};
 use crate::mercury::{ChecksumLevel, MULTI_RECV_OP_MAX, Mercury, NaAddrFormat};
 use crate::network::NetworkOptions;
 use crate::subnet::IpSubnet;
+
+/// Most that `margo.requests_max` may be.
+const REQUESTS_MAX: usize = 1 << 22;
+
+/// Longest message where the document does not say, in bytes: that of the transports.
+const EAGER_SIZE: u64 = 4096;
+
+/// More bytes of receive buffers, all of them there from the start, are warned of.
+const RECEIVE_BYTES_MAX: u64 = 1 << 30;
+
+/// `margo.requests_max`; its default follows `mercury.request_post_init`, which C has alone.
+pub(super) fn requests_max(config: &Config) -> usize {
+    let written = config.margo.requests_max;
+    let first = config.mercury.request_post_init as usize;
+    match written == MargoOptions::default().requests_max {
+        true => written.max(first.min(REQUESTS_MAX)),
+        false => written,
+    }
+}
 
 /// Checks `margo`'s and `mercury`'s settings of messages and bulk transfers. Returns the pool that
 /// takes part in copies.
@@ -14,18 +33,14 @@ pub(super) fn check(config: &Config, layout: &Layout, found: &mut Findings) -> O
     let (margo, mercury) = (&config.margo, &config.mercury);
     limit("margo.overflow_bytes_max", margo.overflow_bytes_max, 1, 1 << 40, found);
     limit("margo.overflow_held_max", margo.overflow_held_max, 1, 1 << 44, found);
-    limit("margo.requests_max", margo.requests_max as u64, 1, 1 << 22, found);
+    limit("margo.requests_max", margo.requests_max as u64, 1, REQUESTS_MAX as u64, found);
     limit("margo.bulk.chunk_bytes", margo.bulk.chunk_bytes, 4096, u64::MAX, found);
     limit("margo.bulk.window", margo.bulk.window.into(), 1, 32, found);
     let proc = &margo.proc;
     limit("margo.proc.depth_max", proc.depth_max as u64, 1, 4096, found);
     limit("margo.proc.len_max", proc.len_max.unwrap_or(u64::MAX), 1, u64::MAX, found);
     peers(&margo.network, found);
-    let first = mercury.request_post_init as usize;
-    if first > margo.requests_max {
-        let message = format!("use at most `margo.requests_max`, which is {}", margo.requests_max);
-        found.error("mercury.request_post_init", message);
-    }
+    receives(config, found);
     if mercury.request_post_incr < -1 {
         let message =
             format!("{} receive buffers cannot be added; -1 adds none", mercury.request_post_incr);
@@ -48,6 +63,32 @@ pub(super) fn check(config: &Config, layout: &Layout, found: &mut Findings) -> O
     copy_pool(config, layout, found)
 }
 
+/// Receives that are posted at the start: how many, and what they take where none share a buffer.
+fn receives(config: &Config, found: &mut Findings) {
+    let (margo, mercury) = (&config.margo, &config.mercury);
+    let (path, requests_max) = ("mercury.request_post_init", requests_max(config));
+    if mercury.request_post_init as usize > requests_max {
+        let message = format!("use at most `margo.requests_max`, which is {requests_max}");
+        found.error(path, message);
+        return;
+    }
+    let largest = mercury.na_max_unexpected_size.max(mercury.na_max_expected_size);
+    let bytes = match margo.eager_size {
+        Some(bytes) => bytes as u64,
+        None if largest > 0 => largest.into(),
+        None => EAGER_SIZE,
+    };
+    let first = mercury.in_effect(requests_max).request_post_init;
+    let all = bytes.saturating_mul(first.into());
+    if margo.listen && mercury.no_multi_recv && all > RECEIVE_BYTES_MAX {
+        let message = format!(
+            "{first} receives of {bytes} bytes each take {all} bytes from the start: post fewer, \
+             or leave out `mercury.no_multi_recv`, so that requests share buffers"
+        );
+        found.warn(path, message);
+    }
+}
+
 /// Large buffers for requests: how many, and how many of these are spared.
 fn large_buffers(mercury: &Mercury, found: &mut Findings) {
     let count = match mercury.multi_recv_op_max {
@@ -64,7 +105,7 @@ fn large_buffers(mercury: &Mercury, found: &mut Findings) {
 /// Reads `mercury.ip_subnet`, and looks whether addresses of its family are wanted.
 pub(super) fn subnet(mercury: &Mercury, found: &mut Findings) -> Option<IpSubnet> {
     let path = "mercury.ip_subnet";
-    let text = mercury.ip_subnet.as_deref()?;
+    let text = mercury.ip_subnet.as_deref().filter(|text| !text.is_empty())?;
     let subnet = IpSubnet::parse(text).map_err(|message| found.error(path, message)).ok()?;
     let (is_other, family) = match mercury.na_addr_format {
         NaAddrFormat::Ipv4 => (subnet.ip.is_ipv6(), "IPv4"),
@@ -100,8 +141,7 @@ fn peers(network: &NetworkOptions, found: &mut Findings) {
 
 fn copy_pool(config: &Config, layout: &Layout, found: &mut Findings) -> Option<usize> {
     let path = "margo.bulk.copy_pool";
-    let found_pool = layout.find_for_role(config.margo.bulk.copy_pool.as_ref()?);
-    let index = found_pool.map_err(|message| found.error(path, message)).ok()?;
+    let index = layout.named_pool(path, config.margo.bulk.copy_pool.as_ref()?, found)?;
     let pool = &layout.pools[index];
     if pool.access == PoolAccess::Private {
         let message = format!(

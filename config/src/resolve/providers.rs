@@ -106,6 +106,5 @@ fn provider_pool(
     found: &mut Findings,
 ) -> Option<usize> {
     let Some(reference) = &provider.pool else { return rpc_pool };
-    let path = format!("{path}.pool");
-    layout.find_for_role(reference).map_err(|message| found.error(path, message)).ok()
+    layout.named_pool(format!("{path}.pool"), reference, found)
 }

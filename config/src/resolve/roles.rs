@@ -6,7 +6,6 @@ use super::{Findings, PRIMARY, ResolvedPool, ResolvedXstream};
 use crate::affinity::Affinity;
 use crate::config::{Config, PoolAccess, PoolKind, SchedulerKind};
 use crate::error::Error;
-use crate::pool_ref::PoolRef;
 
 /// The most xstreams that `rpc_thread_count` may ask for.
 pub const XSTREAMS_MAX: usize = 1024;
@@ -78,7 +77,7 @@ fn more_progress_pools(
     let mut pools = Vec::new();
     for (index, reference) in named.iter().enumerate() {
         let path = format!("margo.more_progress_pools[{index}]");
-        let Some(pool) = named_pool(&path, reference, layout, found) else { continue };
+        let Some(pool) = layout.named_pool(&path, reference, found) else { continue };
         if Some(pool) == progress || pools.contains(&pool) {
             let name = &layout.pools[pool].name;
             let message = format!(
@@ -140,7 +139,7 @@ fn progress_pool(
         if config.use_progress_thread {
             found.warn("use_progress_thread", "is ignored because `progress_pool` is given");
         }
-        return named_pool("progress_pool", reference, layout, found);
+        return layout.named_pool("progress_pool", reference, found);
     }
     if !config.use_progress_thread {
         return primary;
@@ -162,7 +161,7 @@ fn rpc_pool(
         if wanted != 0 {
             found.warn("rpc_thread_count", "is ignored because `rpc_pool` is given");
         }
-        return named_pool("rpc_pool", reference, layout, found);
+        return layout.named_pool("rpc_pool", reference, found);
     }
     let count = match usize::try_from(wanted) {
         Err(_) => return progress,
@@ -179,16 +178,6 @@ fn rpc_pool(
         add_xstream(layout, None, pool);
     }
     Some(pool)
-}
-
-fn named_pool(
-    path: &str,
-    reference: &PoolRef,
-    layout: &Layout,
-    found: &mut Findings,
-) -> Option<usize> {
-    let result = layout.find_for_role(reference);
-    result.map_err(|message| found.error(path, message)).ok()
 }
 
 fn add_pool(layout: &mut Layout, name: Option<&str>) -> usize {

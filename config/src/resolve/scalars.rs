@@ -33,6 +33,8 @@ pub(super) fn stacks(
 ) -> Stacks {
     let default = Argobots::default();
     let (bytes_path, bytes) = ("argobots.abt_thread_stacksize", argobots.abt_thread_stacksize);
+    // Wrong is wrong, also while the environment hides it: the next process may see it.
+    let written = stack_size(bytes_path, bytes, found);
     let bytes = match from_env(env, ENV_STACK_BYTES, found) {
         Some(value) => {
             if bytes != value && bytes != default.abt_thread_stacksize {
@@ -40,7 +42,7 @@ pub(super) fn stacks(
             }
             stack_size(&format!("environment {ENV_STACK_BYTES}"), value, found)
         }
-        None => stack_size(bytes_path, bytes, found),
+        None => written,
     };
     let cache_max = match from_env(env, ENV_STACK_CACHE, found) {
         Some(value) => {
@@ -66,17 +68,15 @@ pub(super) fn from_env<T: std::str::FromStr>(
     name: &str,
     found: &mut Findings,
 ) -> Option<T> {
-    let text = env(name)?;
+    let value = number(&env(name)?)?;
+    value.map_err(|message| found.error(format!("environment {name}"), message)).ok()
+}
+
+/// The number that a variable is set to; `None`: to nothing.
+pub(super) fn number<T: std::str::FromStr>(text: &str) -> Option<Result<T, String>> {
     let text = text.trim();
-    if text.is_empty() {
-        return None;
-    }
-    let value = text.parse().ok();
-    if value.is_none() {
-        let message = format!("{text:?} is no number from 0 that fits");
-        found.error(format!("environment {name}"), message);
-    }
-    value
+    let wrong = |_| format!("{text:?} is no number from 0 that fits");
+    (!text.is_empty()).then(|| text.parse().map_err(wrong))
 }
 
 /// Checks a stack size and rounds it up to whole pages.
@@ -123,7 +123,9 @@ fn is_host_and_port(text: &str) -> bool {
     let is_one_host = host.starts_with('[') == host.ends_with(']')
         && (host.starts_with('[') || !host.contains(':'));
     let is_clean = !host.contains(|c: char| c.is_whitespace() || c == '/');
-    !host.is_empty() && is_one_host && is_clean && port.parse::<u16>().is_ok()
+    // A sign would parse.
+    let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+    !host.is_empty() && is_one_host && is_clean && is_number && port.parse::<u16>().is_ok()
 }
 
 /// A unit that runs for less is nothing to tell, and looking more often would cost something.
