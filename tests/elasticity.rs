@@ -11,8 +11,8 @@ use common::{PATIENCE, bounded, on_each};
 use margo::config::{Pool, Scheduler, Xstream};
 use margo::ult::{self, Eventual};
 use margo::{
-    ConfigFlags, ElasticityError, Instance, LayoutError, ProviderHandle, ProviderId, RegisterError,
-    Rpc, TimerSpec,
+    Config, ConfigFlags, ElasticityError, Instance, LayoutError, ProviderHandle, ProviderId,
+    RegisterError, Rpc, TimerSpec,
 };
 
 const ECHO: Rpc<u64, u64> = Rpc::new("echo");
@@ -175,6 +175,28 @@ fn a_removed_pool_leaves_no_gate_behind() {
         assert_eq!(margo.stats().handlers_run, round, "what was counted there stays");
         assert_eq!(margo.load(&own.pool), None);
     }
+    margo.finalize_and_wait().unwrap();
+}
+
+/// It falls back to the pool of all handlers, which knows no priorities.
+#[test]
+fn the_priority_of_a_provider_that_was_never_started_goes_with_its_pool() {
+    let margo = margo::init(
+        r#"{ "argobots": {
+                "pools": [{ "name": "__primary__" }, { "name": "p", "kind": "prio_wait" }],
+                "xstreams": [{ "name": "x", "scheduler": { "pools": ["p"] } }] },
+             "margo": { "providers": [
+                { "type": "a", "provider_id": 1, "pool": "p", "priority": "high" } ] } }"#,
+    )
+    .unwrap();
+    let provider = |margo: &Instance| named(margo)["margo"]["providers"][0].clone();
+    assert_eq!(provider(&margo)["pool"], "p");
+    assert_eq!(provider(&margo)["priority"], "high");
+    margo.remove_xstream("x").unwrap();
+    assert_eq!(provider(&margo)["pool"], "__primary__");
+    Config::from_json(&margo.config().to_json()).unwrap();
+    margo.remove_pool("p").unwrap();
+    Config::from_json(&margo.config().to_json()).unwrap();
     margo.finalize_and_wait().unwrap();
 }
 

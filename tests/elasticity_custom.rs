@@ -32,8 +32,8 @@ impl ult::Pool for Queue {
 }
 
 /// An instance with a pool `own` of that kind and an xstream `mine` that runs it.
-fn with_own_queue() -> Instance {
-    let margo = margo::init("{}").unwrap();
+fn with_own_queue(document: &str) -> Instance {
+    let margo = margo::init(document).unwrap();
     let spec = ult::PoolSpec::custom("own", Box::new(Queue::default()));
     let own = margo.runtime().add_pool(spec).unwrap();
     let xstream = margo.runtime().add_xstream(ult::XstreamSpec::new("mine").pools(["own"]));
@@ -44,7 +44,7 @@ fn with_own_queue() -> Instance {
 
 #[test]
 fn a_pool_with_a_queue_of_its_own_serves_and_is_not_printed() {
-    let margo = with_own_queue();
+    let margo = with_own_queue("{}");
     let after = margo.add_pool_from_json(r#"{ "name": "after" }"#).unwrap();
     let json = r#"{ "name": "both", "scheduler": { "pools": ["after", "own"] } }"#;
     margo.add_xstream_from_json(json).unwrap();
@@ -75,6 +75,29 @@ fn a_pool_with_a_queue_of_its_own_serves_and_is_not_printed() {
     let flags = ConfigFlags { use_names: true, ..ConfigFlags::default() };
     assert_eq!(margo.config_as(flags).progress_pool, None);
     Config::from_json(&margo.config_as(flags).to_json()).unwrap();
+    margo.finalize_and_wait().unwrap();
+}
+
+#[test]
+fn progress_of_further_contexts_is_printed_for_all_or_for_none() {
+    let margo = with_own_queue(r#"{ "mercury": { "max_contexts": 3 } }"#);
+    let printed = || margo.config().margo.more_progress_pools.len();
+    let read_back = || {
+        let read = Config::from_json(&margo.config().to_json()).unwrap();
+        assert_eq!(read.resolve(&|_| None).unwrap().more_progress_pools.len(), 2);
+    };
+    assert_eq!(printed(), 2);
+    // A document has no word for the pool of one of them.
+    margo.migrate_progress_of(1, "own").unwrap();
+    assert_eq!(printed(), 0);
+    read_back();
+    margo.migrate_progress_of(1, "__pool_1__").unwrap();
+    assert_eq!(printed(), 2);
+    // Of the first one: another has the pool that stands in for it.
+    margo.migrate_progress("own").unwrap();
+    margo.migrate_progress_of(1, "__primary__").unwrap();
+    assert_eq!(printed(), 0);
+    read_back();
     margo.finalize_and_wait().unwrap();
 }
 

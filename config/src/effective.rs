@@ -3,7 +3,8 @@
 use serde_json::{Map, Value};
 
 use crate::config::{Argobots, Config, Pool, Scheduler, Xstream};
-use crate::margo::{BulkOptions, MargoOptions, Provider};
+use crate::margo::{BulkOptions, MargoOptions, Priority, Provider};
+use crate::mercury::Mercury;
 use crate::pool_ref::PoolRef;
 use crate::resolve::Resolved;
 
@@ -61,6 +62,15 @@ impl Resolved {
         hidden: &dyn Fn(bool) -> bool,
         pool_ref: &dyn Fn(usize) -> Option<PoolRef>,
     ) -> Config {
+        // A document names the pools of all further contexts or of none. The first one's counts as
+        // well: the pool that stands in for it could be among the others.
+        let more = &self.more_progress_pools;
+        let are_shown = self.progress_pools().all(|pool| pool_ref(pool).is_some());
+        let max_contexts = match are_shown || more.is_empty() {
+            true => self.mercury.max_contexts,
+            false => saturate(more.len() as u128 + 1),
+        };
+        let more = more.iter().filter(|_| are_shown).filter_map(|&pool| pool_ref(pool));
         Config {
             version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             margo: MargoOptions {
@@ -89,11 +99,7 @@ impl Resolved {
                 grace_msec: saturate(self.grace.as_millis()),
                 dump_on_signal: self.dump_on_signal,
                 trace: self.trace.clone(),
-                more_progress_pools: self
-                    .more_progress_pools
-                    .iter()
-                    .filter_map(|&pool| pool_ref(pool))
-                    .collect(),
+                more_progress_pools: more.collect(),
                 providers: self.provider_entries(pool_ref),
             },
             argobots: Argobots {
@@ -106,7 +112,7 @@ impl Resolved {
                 lazy_stack_alloc: None,
                 external: self.external_layout,
             },
-            mercury: self.mercury.clone(),
+            mercury: Mercury { max_contexts, ..self.mercury.clone() },
             progress_pool: pool_ref(self.progress_pool),
             rpc_pool: pool_ref(self.rpc_pool),
             use_progress_thread: false,
@@ -157,16 +163,20 @@ impl Resolved {
     }
 
     fn provider_entries(&self, pool_ref: &dyn Fn(usize) -> Option<PoolRef>) -> Vec<Provider> {
-        let entry = |provider: &crate::ResolvedProvider| Provider {
-            type_name: provider.type_name.clone(),
-            name: Some(provider.name.clone()),
-            provider_id: Some(provider.provider_id),
-            pool: pool_ref(provider.pool),
-            priority: provider.priority,
-            config: match &provider.config {
-                Value::Object(config) => config.clone(),
-                _ => Map::new(),
-            },
+        let entry = |provider: &crate::ResolvedProvider| {
+            let pool = pool_ref(provider.pool);
+            Provider {
+                type_name: provider.type_name.clone(),
+                name: Some(provider.name.clone()),
+                provider_id: Some(provider.provider_id),
+                // Only pools of one kind have priorities, and the one in its stead may be another.
+                priority: pool.as_ref().map_or(Priority::Normal, |_| provider.priority),
+                pool,
+                config: match &provider.config {
+                    Value::Object(config) => config.clone(),
+                    _ => Map::new(),
+                },
+            }
         };
         self.providers.iter().map(entry).collect()
     }

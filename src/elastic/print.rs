@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use margo_config::{Affinity, Config, ConfigFlags, Resolved, ResolvedXstream};
+use margo_config::{Affinity, Config, ConfigFlags, Priority, Resolved, ResolvedXstream};
 
 use super::{Elastic, Table, XstreamEntry};
 use crate::Instance;
@@ -99,7 +99,14 @@ impl Table {
             bounds.filter_map(|(pool, bounds)| Some((place_now(pool)?, bounds))).collect();
         for provider in &mut now.providers {
             // One that was never started, or has ended, keeps neither its pool nor who runs that.
-            provider.pool = place_now(provider.pool).filter(is_run).unwrap_or(rpc_pool);
+            provider.pool = match place_now(provider.pool).filter(is_run) {
+                Some(pool) => pool,
+                None => {
+                    // Which may be of a kind without priorities.
+                    provider.priority = Priority::Normal;
+                    rpc_pool
+                }
+            };
         }
         now
     }
