@@ -24,7 +24,7 @@ use crate::log::{Log, log};
 use crate::metrics::{self, Listener, Watched};
 use crate::monitor::{self, InitialMonitors, Monitor, Monitoring};
 use crate::network_check::{check_network, not_opened};
-use crate::options::{hg_options, na_options, unlike_limits, without_effect};
+use crate::options::{hg_options, na_options, start_warnings};
 use crate::profile::{self, Profile};
 use crate::progress::{self, Token};
 use crate::shutdown::Shutdown;
@@ -138,9 +138,7 @@ impl InstanceBuilder {
         let config = self.home.complete(&self.config)?;
         let resolved = config.resolve(&|key| std::env::var(key).ok())?;
         let log = Log::new(resolved.log_level);
-        // Those of a parent's layout have been told when it started; a program's is its own affair.
-        let is_own =
-            |path: &str| self.home.landlord() == Landlord::Own || !path.starts_with("argobots");
+        let is_own = |path: &str| is_own(&self.home, path);
         for warning in resolved.warnings.iter().filter(|warning| is_own(&warning.path)) {
             log!(log, WARN, "{warning}");
         }
@@ -203,7 +201,7 @@ fn start(
     (log, monitors): (Log, InitialMonitors),
 ) -> Result<(Instance, Option<Listener>), InitError> {
     check(&resolved)?;
-    warn_of_settings(&resolved, &monitors, &log);
+    warn_of_settings(&resolved, home, &monitors, &log);
     let dump_on_signal = resolved.dump_on_signal.map(DumpOnSignal::register).transpose()?;
     // A port that is taken is found before anything is started.
     let listener = match &resolved.metrics.listen {
@@ -277,13 +275,16 @@ fn check(resolved: &Resolved) -> Result<(), InitError> {
     profile::check(resolved)
 }
 
+/// Whether a warning is this instance's to tell. Those of a parent's layout have been told when it
+/// started; a program's is its own affair.
+fn is_own(home: &Home, path: &str) -> bool {
+    home.landlord() == Landlord::Own || !path.starts_with("argobots")
+}
+
 /// Says which settings of the document come to nothing, or to something else than in C.
-fn warn_of_settings(resolved: &Resolved, monitors: &InitialMonitors, log: &Log) {
-    for key in without_effect(resolved) {
-        log!(log, WARN, "{key}: has no effect in this version");
-    }
-    if let Some(limits) = unlike_limits(resolved) {
-        log!(log, WARN, "{limits}");
+fn warn_of_settings(resolved: &Resolved, home: &Home, monitors: &InitialMonitors, log: &Log) {
+    for line in start_warnings(resolved).iter().filter(|line| is_own(home, line)) {
+        log!(log, WARN, "{line}");
     }
     let other = resolved.monitoring.as_ref().filter(|_| resolved.monitor.is_none());
     if let Some(name) = other.and_then(|monitoring| monitoring.get("name"))
@@ -383,10 +384,10 @@ fn start_runtime(resolved: &Resolved, detector: Option<MonitorSpec>) -> Result<R
     for xstream in &layout.xstreams {
         builder = builder.xstream(xstream.spec());
     }
-    let runtime = builder.start().map_err(|error| layout.locate(error))?;
+    let runtime = builder.start().map_err(|error| layout.locate(resolved, error))?;
     let undo = StopOnDrop(Some((runtime.clone(), resolved.grace)));
     for pool in unserved {
-        runtime.add_pool(pool.spec()).map_err(|error| layout.locate(error))?;
+        runtime.add_pool(pool.spec()).map_err(|error| layout.locate(resolved, error))?;
     }
     undo.keep();
     Ok(runtime)

@@ -87,7 +87,7 @@ impl Layout {
     }
 
     pub(crate) fn plan(resolved: &Resolved) -> Result<Self, InitError> {
-        Self::plan_on(resolved, &Machine(Topology::get())).map_err(InitError::Layout)
+        Self::plan_on(resolved, &Machine::here()).map_err(InitError::Layout)
     }
 
     fn plan_on(resolved: &Resolved, machine: &Machine<'_>) -> Result<Self, LayoutErrors> {
@@ -109,10 +109,15 @@ impl Layout {
 
     /// Says which part of the document the runtime complains about. That is the exception: what
     /// can be known beforehand has been checked.
-    pub(crate) fn locate(&self, error: StartError) -> InitError {
+    pub(crate) fn locate(&self, resolved: &Resolved, error: StartError) -> InitError {
         let xstream = |name: &str, key: &str| {
             let index = self.xstreams.iter().position(|xstream| xstream.name == name);
             index.map(|index| format!("argobots.xstreams[{index}].{key}"))
+        };
+        let cpus_of = |name: &str| {
+            let about = resolved.xstreams.iter().find(|xstream| xstream.name == name);
+            let is_one = about.is_some_and(|xstream| xstream.cpubind.is_some());
+            xstream(name, if is_one { "cpubind" } else { "affinity" })
         };
         let pool = |name: &str, key: &str| {
             let index = self.pools.iter().position(|pool| pool.name == name);
@@ -121,7 +126,7 @@ impl Layout {
         let path = match &error {
             StartError::Cpu { xstream: name, .. }
             | StartError::NoCpu { xstream: name }
-            | StartError::Place { xstream: name, .. } => xstream(name, "affinity"),
+            | StartError::Place { xstream: name, .. } => cpus_of(name),
             StartError::DuplicateXstream { xstream: name } => xstream(name, "name"),
             StartError::NoPool { xstream: name }
             | StartError::UnknownPool { xstream: name, .. }
@@ -154,10 +159,56 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// The xstreams that are to be bound outside of the affinity mask that the process was started
+/// with, in words: C binds them there, too, but who set the mask may have meant it.
+pub(crate) fn outside_of_mask(resolved: &Resolved) -> Vec<String> {
+    Machine::here().outside_of_mask(resolved)
+}
+
+/// The CPUs that the document gives an xstream by number, and by which of its keys.
+fn numbered(xstream: &ResolvedXstream) -> (&'static str, Vec<usize>) {
+    match (xstream.cpubind, &xstream.affinity) {
+        (Some(cpu), _) => ("cpubind", vec![cpu]),
+        (None, Affinity::Cpus(cpus)) => {
+            ("affinity", cpus.iter().map(|cpu| *cpu as usize).collect())
+        }
+        (None, Affinity::Place(_)) => ("affinity", Vec::new()),
+    }
+}
+
 /// The machine as far as it is known. It need not be, if the document asks for no part of it.
-struct Machine<'m>(Result<&'m Topology, TopologyError>);
+struct Machine<'m> {
+    topology: Result<&'m Topology, TopologyError>,
+    /// [`Topology::bindable`], but for tests.
+    bindable: fn(&Topology) -> CpuSet,
+}
+
+impl Machine<'static> {
+    fn here() -> Self {
+        let bindable = |topology: &Topology| topology.bindable().clone();
+        Self { topology: Topology::get(), bindable }
+    }
+}
 
 impl Machine<'_> {
+    fn outside_of_mask(&self, resolved: &Resolved) -> Vec<String> {
+        let Ok(topology) = &self.topology else { return Vec::new() };
+        let allowed = topology.allowed();
+        let xstreams = resolved.xstreams.iter().enumerate();
+        let outside = xstreams.filter_map(|(index, xstream)| {
+            let (key, cpus) = numbered(xstream);
+            let cpus = cpus.into_iter().collect::<CpuSet>().difference(allowed);
+            (!cpus.is_empty()).then(|| {
+                format!(
+                    "argobots.xstreams[{index}].{key}: CPU {cpus} is outside of the affinity mask \
+                     that this process was started with, {allowed}; the xstream is bound there all \
+                     the same"
+                )
+            })
+        });
+        outside.collect()
+    }
+
     fn xstream(
         &self,
         index: usize,
@@ -176,7 +227,8 @@ impl Machine<'_> {
                 self.place(format!("{path}.affinity"), place, wrong).unwrap_or_default()
             }
         };
-        let numa_node = self.0.as_ref().ok().and_then(|topology| topology.memory_node_of(&cpus));
+        let numa_node =
+            self.topology.as_ref().ok().and_then(|topology| topology.memory_node_of(&cpus));
         let pool = |pool: &usize| resolved.pools[*pool].name.clone();
         LayoutXstream {
             name: xstream.name.clone(),
@@ -197,7 +249,7 @@ impl Machine<'_> {
         if cpus.is_empty() {
             return CpuSet::new();
         }
-        let topology = match &self.0 {
+        let topology = match &self.topology {
             Ok(topology) => topology,
             Err(error) => {
                 wrong.push(LayoutError { path: path.to_owned(), message: chain(error) });
@@ -206,8 +258,8 @@ impl Machine<'_> {
         };
         let mut found = CpuSet::new();
         for &(cpu, at) in cpus {
-            if topology.allowed().contains(cpu) {
-                found = found.union(&[cpu].into_iter().collect());
+            if topology.allowed().contains(cpu) || (self.bindable)(topology).contains(cpu) {
+                found.insert(cpu);
                 continue;
             }
             let path = at.map_or_else(|| path.to_owned(), |at| format!("{path}[{at}]"));
@@ -218,7 +270,7 @@ impl Machine<'_> {
             } else {
                 "is not allowed for this process"
             };
-            let message = format!("CPU {cpu} {why}; use one of {}", topology.allowed());
+            let message = format!("CPU {cpu} {why}; use one of {}", (self.bindable)(topology));
             wrong.push(LayoutError { path, message });
         }
         found
@@ -226,7 +278,7 @@ impl Machine<'_> {
 
     /// The CPUs of a part of the machine.
     fn place(&self, path: String, place: &str, wrong: &mut Vec<LayoutError>) -> Option<CpuSet> {
-        let cpus = match (place.parse::<Place>(), &self.0) {
+        let cpus = match (place.parse::<Place>(), &self.topology) {
             (Err(error), _) => Err(chain(&error)),
             (Ok(_), Err(error)) => Err(chain(error)),
             (Ok(place), Ok(topology)) => topology.cpus_of(&place).map_err(|error| chain(&error)),
@@ -264,7 +316,7 @@ impl Machine<'_> {
     }
 
     fn numa_node(&self, path: String, node: u32, wrong: &mut Vec<LayoutError>) -> Option<u32> {
-        let message = match &self.0 {
+        let message = match &self.topology {
             Ok(topology) if topology.numa_node(node).is_some() => return Some(node),
             Ok(topology) => {
                 let ids = topology.numa_nodes().iter().map(|node| node.id as usize);
@@ -279,7 +331,7 @@ impl Machine<'_> {
 
     /// The node that all these xstreams are bound to, on a machine that has several.
     fn node_of(&self, homes: &[&LayoutXstream]) -> Option<u32> {
-        let several = self.0.as_ref().is_ok_and(|topology| topology.numa_nodes().len() > 1);
+        let several = self.topology.as_ref().is_ok_and(|topology| topology.numa_nodes().len() > 1);
         let first = homes.first().filter(|_| several)?.numa_node?;
         homes.iter().all(|xstream| xstream.numa_node == Some(first)).then_some(first)
     }

@@ -169,6 +169,7 @@ pub use self::{
         PoolMetrics, ProcessMetrics, RpcEnd, RpcMetrics, XstreamMetrics,
     },
     network_check::check_network,
+    options::start_warnings,
     parent::{current_rpc_id, set_current_rpc_id},
     provider::{Component, Provider, ProviderSpec, RunningProvider, RunningProviders},
     request::{Canceler, Request, wait_all, wait_any, wait_any_deadline},

@@ -8,12 +8,27 @@ use margo_config::{
 };
 
 use crate::hg::{self, HgOptions, ProcLimits, ProviderId, RpcId};
+use crate::layout::outside_of_mask;
 use crate::metrics;
+
+/// What an instance with this configuration says when it starts, beside
+/// [`Resolved::warnings`](margo_config::Resolved::warnings): for people, a line each that begins
+/// with the path of a key. Starts nothing; what depends on the machine or on the transport is that
+/// of this process.
+///
+/// - settings without effect in this version or over this transport;
+/// - limits of messages that differ from those of peers in C;
+/// - xstreams that are bound outside of the affinity mask that the process was started with.
+pub fn start_warnings(resolved: &Resolved) -> Vec<String> {
+    let idle = without_effect(resolved).into_iter();
+    let idle = idle.map(|key| format!("{key}: has no effect in this version"));
+    idle.chain(unlike_limits(resolved)).chain(outside_of_mask(resolved)).collect()
+}
 
 /// Settings of the document that this version reads but cannot act on.
 ///
 /// Each is something that can be lived without, so it is a warning.
-pub(crate) fn without_effect(resolved: &Resolved) -> Vec<&'static str> {
+fn without_effect(resolved: &Resolved) -> Vec<&'static str> {
     let (mercury, defaults) = (&resolved.mercury, Config::default());
     let timeout_max = resolved.progress_timeout_max.as_millis();
     let is_timeout = timeout_max > 0 && timeout_max != defaults.progress_timeout_ub_msec.into();
@@ -53,7 +68,7 @@ pub(crate) fn never_sleeps(resolved: &Resolved) -> bool {
 
 /// That messages of one kind may be longer here than C Mercury takes them, which has a limit for
 /// each: nothing negotiates them over ofi, so that the other side loses what is longer.
-pub(crate) fn unlike_limits(resolved: &Resolved) -> Option<String> {
+fn unlike_limits(resolved: &Resolved) -> Option<String> {
     let mercury = &resolved.mercury;
     let default = na::OpenOptions::default().message_bytes_max;
     let limit = |bytes: u32| if bytes == 0 { default } else { bytes as usize };

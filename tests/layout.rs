@@ -377,6 +377,62 @@ fn a_service_bound_by_place_and_by_cpu() {
     serve(&document);
 }
 
+/// Set in the process that `a_cpu_outside_of_the_mask_is_used_by_number` starts: a CPU.
+const OUTSIDE: &str = "MARGO_TEST_CPU_OUTSIDE";
+
+/// Started on one CPU, as by `taskset` or a launcher of jobs, C binds to others all the same.
+#[test]
+fn a_cpu_outside_of_the_mask_is_used_by_number() {
+    if let Ok(cpu) = std::env::var(OUTSIDE) {
+        return bind_outside_of_the_mask(cpu.parse().unwrap());
+    }
+    let allowed: Vec<_> = ult::Topology::get().unwrap().allowed().iter().collect();
+    let (first, last) = (allowed[0], *allowed.last().unwrap());
+    if first == last {
+        return println!("SKIPPED: there is no other CPU here than CPU {first}");
+    }
+    // A process begins with the mask of the thread that starts it.
+    let child = std::thread::spawn(move || {
+        ult::topology::bind_this_thread(&[first].into_iter().collect()).unwrap();
+        std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "a_cpu_outside_of_the_mask_is_used_by_number", "--nocapture"])
+            .env(OUTSIDE, last.to_string())
+            .output()
+            .unwrap()
+    });
+    let child = child.join().unwrap();
+    let text = String::from_utf8_lossy(&child.stdout);
+    let errors = String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success() && text.contains("bound outside"), "{text}\n{errors}");
+}
+
+fn bind_outside_of_the_mask(cpu: usize) {
+    let topology = ult::Topology::get().unwrap();
+    assert!(!topology.allowed().contains(cpu) && topology.bindable().contains(cpu));
+    let document = |keys: &str| {
+        format!(
+            r#"{{ "argobots": {{ "pools": [ {{ "name": "p" }} ], "xstreams": [
+                 {{ "name": "x", {keys}, "scheduler": {{ "pools": ["p"] }} }} ] }} }}"#
+        )
+    };
+    for keys in [format!(r#""cpubind": {cpu}"#), format!(r#""affinity": [{cpu}]"#)] {
+        let config = Config::from_json(&document(&keys)).unwrap();
+        let warnings = margo::start_warnings(&config.resolve(&|_| None).unwrap());
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        let part = format!("CPU {cpu} is outside of the affinity mask");
+        assert!(warnings[0].starts_with("argobots.xstreams[0].") && warnings[0].contains(&part));
+        let service = Instance::from_config(&config).unwrap();
+        let pool = service.pool("p").unwrap();
+        let bound = pool.spawn(|| ult::topology::current_binding().unwrap());
+        assert_eq!(bound.unwrap().join().unwrap().iter().collect::<Vec<_>>(), [cpu]);
+        service.finalize_and_wait().unwrap();
+    }
+    // Places are within the mask.
+    let all = Config::from_json(&document(r#""affinity": "all""#)).unwrap();
+    assert!(!Layout::of(&all).unwrap().xstreams[0].cpus.contains(&cpu));
+    println!("bound outside");
+}
+
 fn refused(document: &str) -> String {
     match margo::init(document) {
         Ok(_) => panic!("{document} was accepted"),

@@ -31,13 +31,18 @@ pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
     let called = called(&args.file);
     let text = read(&args.file)?;
     let flags = ConfigFlags { use_names: args.names, ..ConfigFlags::default() };
-    let checked = Config::check_with(&text, &process_env, flags, margo::check_network);
+    let mut at_start = Vec::new();
+    let checked = Config::check_with(&text, &process_env, flags, |resolved| {
+        at_start = margo::start_warnings(resolved);
+        margo::check_network(resolved)
+    });
     let (effective, warnings) = checked.map_err(|errors| {
         let lines: Vec<_> = errors.iter().map(|error| format!("\n  {error}")).collect();
         Failure::Usage(format!("{called} is not valid:{}", lines.concat()))
     })?;
     let explained = Layout::explain(&effective);
     let mut remarks: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+    remarks.extend(at_start.iter().cloned());
     if let Err(error) = &explained {
         remarks.push(format!("it does not start on this machine: {error}"));
     }
@@ -53,7 +58,8 @@ pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
                 "No pool that is in use can be kept waiting by the order of pools.".to_owned(),
             );
         }
-        lines.extend(warnings.iter().map(|warning| format!("Warning: {warning}")));
+        let warnings = warnings.iter().map(ToString::to_string).chain(at_start);
+        lines.extend(warnings.map(|warning| format!("Warning: {warning}")));
         lines.extend(foreign);
         for line in lines.iter().flat_map(|text| text.lines()) {
             output::line(format_args!("// {line}"))?;

@@ -98,6 +98,32 @@ fn config_check_warns_on_standard_error() {
 }
 
 #[test]
+fn config_check_tells_what_an_instance_would_say_at_its_start() {
+    let temp = tempfile::tempdir().unwrap();
+    let document = r#"{ "mercury": { "auth_key": "0:0:1", "sm_info_string": "x",
+        "na_no_retry": true, "log_level": "debug" },
+        "progress_timeout_ub_msec": 7, "handle_cache_size": 4 }"#;
+    let strict = ["config", "check", "--strict", "-"];
+    let ended = run(margo(temp.path()).args(strict), document).expect(1);
+    for path in [
+        "mercury.auth_key",
+        "mercury.sm_info_string",
+        "mercury.na_no_retry",
+        "mercury.log_level",
+        "progress_timeout_ub_msec",
+        "handle_cache_size",
+    ] {
+        let said = format!("arning: {path}: has no effect in this version");
+        assert!(ended.stderr.contains(&said) && ended.stdout.contains(&said), "{ended:#?}");
+    }
+    assert!(ended.stderr.contains("6 warnings, and --strict is given"), "{ended:#?}");
+    let document = r#"{ "margo": { "address": "ofi+tcp://" },
+        "mercury": { "na_max_unexpected_size": 700, "na_max_expected_size": 800 } }"#;
+    let ended = run(margo(temp.path()).args(strict), document).expect(1);
+    assert!(ended.stderr.contains("mercury.na_max_unexpected_size comes to 700"), "{ended:#?}");
+}
+
+#[test]
 fn config_check_tells_what_this_machine_lacks() {
     let temp = tempfile::tempdir().unwrap();
     let document = r#"{ "argobots": { "pools": [ { "name": "h" } ], "xstreams": [

@@ -5,7 +5,7 @@ use ult::Topology;
 
 use super::{Layout, LayoutXstream};
 use crate::InitError;
-use crate::options::never_sleeps;
+use crate::options::{hg_options, na_options, never_sleeps};
 
 impl Layout {
     /// What `config` comes to here and what that costs, for people, a line each: xstreams, pools,
@@ -25,6 +25,7 @@ impl Layout {
         layout.cores(cpus, &mut lines);
         layout.polling(&resolved, &mut lines);
         layout.memory(&resolved, &mut lines);
+        lines.extend(receives(&resolved));
         layout.far_memory(&mut lines);
         Ok(lines)
     }
@@ -122,6 +123,27 @@ impl Layout {
     }
 }
 
+/// What requests are received into.
+fn receives(resolved: &Resolved) -> Option<String> {
+    let (hg, longest) = (hg_options(resolved), na_options(resolved).message_bytes_max as u64);
+    let all = (hg.request_post_init as u64).saturating_mul(longest);
+    let posted = count(hg.request_post_init, "receive");
+    hg.listen.then(|| match hg.multi_recv {
+        true => format!(
+            "memory: requests share {} of {} of address space (`mercury.request_post_init`), which \
+             take memory as it is used",
+            count(hg.multi_recv_op_max, "buffer"),
+            bytes(all)
+        ),
+        false => format!(
+            "memory: {posted} (`mercury.request_post_init`) of {} each take {} from the start \
+             (`mercury.no_multi_recv`)",
+            bytes(longest),
+            bytes(all)
+        ),
+    })
+}
+
 fn on_one_cpu(one: &LayoutXstream, other: &LayoutXstream) -> bool {
     one.cpus.len() == 1 && one.cpus == other.cpus
 }
@@ -164,6 +186,7 @@ mod tests {
             "8 stacks are kept for reuse (16 MiB of address space)",
             "at most 16384 requests wait",
             "at most 1 GiB",
+            "requests share 4 buffers of 1 MiB of address space",
         ] {
             assert!(text.contains(part), "{part}:\n{text}");
         }
@@ -181,6 +204,12 @@ mod tests {
         assert!(text.contains("__primary__ does not poll (`progress_spindown_msec`)"), "{text}");
         assert!(text.contains("does not look for some (`margo.spin_max_usec`)"), "{text}");
         assert!(!text.contains("0ns"), "{text}");
+        let text =
+            explained(r#"{ "mercury": { "no_multi_recv": true, "request_post_init": 300 } }"#);
+        let said = "memory: 300 receives (`mercury.request_post_init`) of 4 KiB each take 1.1 MiB";
+        assert!(text.contains(said), "{text}");
+        let text = explained(r#"{ "margo": { "listen": false } }"#);
+        assert!(!text.contains("request_post_init"), "{text}");
         let cpu = Topology::get().unwrap().allowed().iter().next().unwrap();
         let text = explained(&format!(
             r#"{{ "argobots": {{ "pools": [ {{ "name": "a" }} ], "xstreams": [

@@ -33,9 +33,13 @@ fn two_nodes(allowed: &str) -> Topology {
     Topology::load_sysfs(folder.path(), &allowed.parse().unwrap()).unwrap()
 }
 
+fn machine(topology: &Topology) -> Machine<'_> {
+    Machine { topology: Ok(topology), bindable: |topology| topology.bindable().clone() }
+}
+
 fn plan_on(topology: &Topology, document: &str) -> Result<Layout, String> {
     let resolved = Config::from_json(document).unwrap().resolve(&|_| None).unwrap();
-    Layout::plan_on(&resolved, &Machine(Ok(topology))).map_err(|errors| errors.to_string())
+    Layout::plan_on(&resolved, &machine(topology)).map_err(|errors| errors.to_string())
 }
 
 fn plan(document: &str) -> Layout {
@@ -116,6 +120,31 @@ fn cpus_by_number_are_checked_one_by_one() {
     }
 }
 
+/// The cgroup has CPUs 0 to 2; the process was started on CPU 0, as by `taskset`.
+#[test]
+fn cpus_outside_of_the_mask_are_used_by_number_alone() {
+    let topology = two_nodes("0");
+    let machine = || Machine { bindable: |_| "0-2".parse().unwrap(), ..machine(&topology) };
+    let resolved =
+        |keys: &str| Config::from_json(&with_xstream(keys)).unwrap().resolve(&|_| None).unwrap();
+    for (keys, cpus, said) in [
+        (r#""cpubind": 0"#, &[0][..], None),
+        (r#""affinity": "numa:0""#, &[0], None),
+        (r#""affinity": "all""#, &[0], None),
+        (r#""cpubind": 2"#, &[2], Some("xstreams[0].cpubind: CPU 2 is outside")),
+        (r#""affinity": [1, 0, 2]"#, &[0, 1, 2], Some("xstreams[0].affinity: CPU 1-2 is outside")),
+    ] {
+        let resolved = resolved(keys);
+        let layout = Layout::plan_on(&resolved, &machine()).unwrap();
+        assert_eq!(layout.xstreams[0].cpus, cpus, "{keys}");
+        let outside = machine().outside_of_mask(&resolved);
+        assert_eq!(outside.len(), usize::from(said.is_some()), "{outside:?}");
+        assert!(outside.iter().all(|line| line.contains(said.unwrap())), "{outside:?}");
+    }
+    let error = Layout::plan_on(&resolved(r#""cpubind": 3"#), &machine()).unwrap_err().to_string();
+    assert!(error.contains("cpubind: CPU 3 is not allowed for this process; use one of 0-2"));
+}
+
 #[test]
 fn parts_of_the_machine_are_known_by_name() {
     for (place, cpus) in [
@@ -172,7 +201,10 @@ fn stacks_lie_on_the_node_of_the_xstreams_that_run_the_pool() {
 
 #[test]
 fn a_machine_that_cannot_be_read_matters_only_if_it_is_asked_for() {
-    let unknown = || Machine(Err(TopologyError::Hwloc { what: "out of order".to_owned() }));
+    let unknown = || {
+        let topology = Err(TopologyError::Hwloc { what: "out of order".to_owned() });
+        Machine { topology, bindable: |_| panic!("nobody knows") }
+    };
     let resolve = |text: &str| Config::from_json(text).unwrap().resolve(&|_| None).unwrap();
     Layout::plan_on(&resolve("{}"), &unknown()).unwrap();
     for keys in [r#""cpubind": 0"#, r#""affinity": [0]"#, r#""affinity": "numa:0""#] {
@@ -197,20 +229,26 @@ fn all_that_is_wrong_is_said_at_once() {
 
 #[test]
 fn what_the_runtime_refuses_is_found_in_the_document() {
+    let resolved =
+        |keys: &str| Config::from_json(&with_xstream(keys)).unwrap().resolve(&|_| None).unwrap();
+    let by_number = resolved(r#""cpubind": 2"#);
     let layout = plan(&with_xstream(r#""cpubind": 2"#));
     let (pool, xstream) = ("p".to_owned(), "x".to_owned());
     for (error, path) in [
         (
             StartError::Cpu { xstream: xstream.clone(), cpu: 2, have: "0".to_owned() },
-            "argobots.xstreams[0].affinity: ",
+            "argobots.xstreams[0].cpubind: ",
         ),
         (StartError::DuplicatePool { pool: pool.clone() }, "argobots.pools[0].name: "),
         (StartError::NoPool { xstream }, "argobots.xstreams[0].scheduler.pools: "),
         (StartError::NoStack { pool: Some(pool) }, "argobots.pools[0].stack_bytes: "),
     ] {
-        let InitError::Layout(errors) = layout.locate(error) else { panic!("{path}") };
+        let InitError::Layout(errors) = layout.locate(&by_number, error) else { panic!("{path}") };
         assert!(errors.to_string().starts_with(path), "{errors}");
     }
     let stranger = StartError::DuplicateXstream { xstream: "y".to_owned() };
-    assert!(matches!(layout.locate(stranger), InitError::Ult(_)));
+    assert!(matches!(layout.locate(&by_number, stranger), InitError::Ult(_)));
+    let gone = StartError::NoCpu { xstream: "x".to_owned() };
+    let error = layout.locate(&resolved(r#""affinity": [2]"#), gone).to_string();
+    assert!(error.contains("argobots.xstreams[0].affinity: "), "{error}");
 }

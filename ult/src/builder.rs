@@ -113,7 +113,7 @@ impl XstreamSpec {
 
 /// Checks that an xstream can be bound to these processors. `allowed`: those of the runtime.
 ///
-/// The process may use more than the thread that started the runtime, if that one was bound.
+/// The process can use more than the thread that started the runtime, if that one was bound.
 pub(crate) fn check_cpus(
     xstream: &str,
     cpus: &[usize],
@@ -123,7 +123,7 @@ pub(crate) fn check_cpus(
         return Ok(());
     }
     let allowed = match Topology::get() {
-        Ok(topology) => topology.allowed().union(allowed),
+        Ok(topology) => topology.bindable().union(allowed),
         Err(_) => allowed.clone(),
     };
     match cpus.iter().find(|cpu| !allowed.contains(**cpu)) {

@@ -88,6 +88,19 @@ pub(crate) fn allowed_cpus() -> Result<CpuSet, TopologyError> {
     Ok(own.union(&first))
 }
 
+/// Those of the cpus `online` that a thread of this process can be bound to, whatever mask the
+/// process was started with: a thread of its own asks for all, and reads what the kernel leaves
+/// of that, which is what the cgroup allows. `None`: a sandbox forbids the call, or there is no
+/// thread to be had.
+pub(crate) fn bindable_cpus(online: &CpuSet) -> Option<CpuSet> {
+    let online = online.clone();
+    let ask = move || {
+        bind_this_thread(&online).ok()?;
+        current_binding().ok().map(|cpus| cpus.intersection(&online))
+    };
+    std::thread::Builder::new().name("ult-cpus".to_owned()).spawn(ask).ok()?.join().ok()?
+}
+
 fn affinity_of(thread: libc::pid_t) -> io::Result<CpuSet> {
     let mut words = vec![0u64; MASK_WORDS_FIRST];
     loop {

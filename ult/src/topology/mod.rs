@@ -110,6 +110,8 @@ pub struct Topology {
     present: CpuSet,
     online: CpuSet,
     allowed: CpuSet,
+    /// Of another machine: `allowed`. Of this one: see [`bindable`](Self::bindable), once asked.
+    bindable: OnceLock<CpuSet>,
     packages: Vec<Package>,
     nodes: Vec<NumaNode>,
     cores: Vec<Core>,
@@ -162,7 +164,10 @@ impl Topology {
     ///
     /// Like [`load`](Self::load).
     pub fn load_sysfs(root: &Path, allowed: &CpuSet) -> Result<Self, TopologyError> {
-        sysfs::read(root, allowed.clone()).map(raw::assemble)
+        let topology = raw::assemble(sysfs::read(root, allowed.clone())?);
+        // Nobody can try there.
+        topology.bindable.get_or_init(|| topology.allowed.clone());
+        Ok(topology)
     }
 
     /// Where it was read: "sysfs" or "hwloc".
@@ -187,6 +192,18 @@ impl Topology {
     #[must_use]
     pub fn allowed(&self) -> &CpuSet {
         &self.allowed
+    }
+
+    /// The online cpus that threads of this process can be bound to by number: also those outside
+    /// of the affinity mask that it was started with (by `taskset`, a launcher of jobs, or an
+    /// OpenMP runtime), as long as its cgroup has them. At least [`allowed`](Self::allowed). The
+    /// first call starts a thread that tries, which takes some tens of microseconds.
+    #[must_use]
+    pub fn bindable(&self) -> &CpuSet {
+        self.bindable.get_or_init(|| match bind::bindable_cpus(&self.online) {
+            Some(cpus) => cpus.union(&self.allowed),
+            None => self.allowed.clone(),
+        })
     }
 
     /// The packages, by number.

@@ -3,6 +3,7 @@
 //! Sysfs and hwloc both fill [`Raw`]; [`assemble`] numbers things the same way for both.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use super::cpuset::CpuSet;
 use super::{CacheGroup, Core, NumaNode, Package, Topology};
@@ -79,6 +80,7 @@ pub(crate) fn assemble(raw: Raw) -> Topology {
         source: raw.source,
         present: raw.present.union(&raw.online),
         allowed: raw.allowed.intersection(&raw.online),
+        bindable: OnceLock::new(),
         nodes: nodes(&raw.nodes, &raw.online),
         packages: packages
             .into_iter()
