@@ -229,6 +229,24 @@ impl Findings {
     }
 }
 
+/// What the default monitor is to do.
+fn monitor(
+    config: &Config,
+    env: &dyn Fn(&str) -> Option<String>,
+    found: &mut Findings,
+) -> Option<MonitoringOptions> {
+    let given = config.monitoring.as_ref();
+    let monitor = MonitoringOptions::effective(given, env).unwrap_or_else(|errors| {
+        errors.into_iter().for_each(|error| found.push(error));
+        None
+    });
+    let warnings = given.filter(|_| monitor.is_some()).map(MonitoringOptions::warnings);
+    for warning in warnings.into_iter().flatten() {
+        found.warn(warning.path, warning.message);
+    }
+    monitor
+}
+
 impl Resolved {
     /// Indices of the pools in which progress ULTs run, one for each context.
     pub fn progress_pools(&self) -> impl Iterator<Item = usize> + '_ {
@@ -265,15 +283,7 @@ impl Config {
         let ip_subnet = network::subnet(&self.mercury, &mut found);
         let requests_max = network::requests_max(self);
         let copy_pool = network::check(self, &layout, &mut found);
-        let monitor =
-            MonitoringOptions::effective(self.monitoring.as_ref(), env).unwrap_or_else(|errors| {
-                errors.into_iter().for_each(|error| found.push(error));
-                None
-            });
-        if let (Some(_), Some(given)) = (&monitor, &self.monitoring) {
-            let warnings = MonitoringOptions::warnings(given);
-            warnings.into_iter().for_each(|it| found.warn(it.path, it.message));
-        }
+        let monitor = monitor(self, env, &mut found);
         let admission = admission::resolve(&self.margo.admission, &layout, &mut found);
         layout::check(self, &layout, &roles, &mut found);
 
