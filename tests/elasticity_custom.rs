@@ -80,7 +80,18 @@ fn a_pool_with_a_queue_of_its_own_serves_and_is_not_printed() {
 
 #[test]
 fn progress_of_further_contexts_is_printed_for_all_or_for_none() {
-    let margo = with_own_queue(r#"{ "mercury": { "max_contexts": 3 } }"#);
+    printed_for_all_or_for_none(r#"{ "mercury": { "max_contexts": 3 } }"#);
+    printed_for_all_or_for_none(
+        r#"{ "argobots": {
+                "pools": [{ "name": "__pool_1__" }, { "name": "b" }],
+                "xstreams": [{ "scheduler": { "pools": [0] } },
+                             { "scheduler": { "pools": [1] } }] },
+             "margo": { "more_progress_pools": ["__pool_1__", "b"] } }"#,
+    );
+}
+
+fn printed_for_all_or_for_none(document: &str) {
+    let margo = with_own_queue(document);
     let printed = || margo.config().margo.more_progress_pools.len();
     let read_back = || {
         let read = Config::from_json(&margo.config().to_json()).unwrap();
