@@ -216,7 +216,12 @@ impl PoolRef {
             }
         }
         for unit in stay {
-            switch::push_again(unit.into_ult(), true);
+            if unit.is_started() {
+                switch::push_again(unit.into_ult(), true);
+            } else {
+                // The target has been removed, and the unit is at home nowhere yet.
+                crate::spawn::enqueue(unit.into_ult(), PushReason::Yield);
+            }
         }
         moved
     }

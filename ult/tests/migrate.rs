@@ -410,6 +410,25 @@ fn moves_race_with_removals() {
     });
 }
 
+/// The owner of the pool is asked to move its units, and comes to it when the target is gone.
+#[test]
+fn a_move_that_comes_too_late_leaves_units_where_they_are() {
+    within(|| {
+        let (runtime, pools) = private(1);
+        let units = while_busy(&pools[0], || {
+            let target = runtime.add_pool(ult::PoolSpec::new("target")).unwrap();
+            let units: Vec<_> = (0..8).map(|_| pools[0].spawn(place).unwrap()).collect();
+            assert_eq!(pools[0].move_all_to(&target), Ok(0), "they are in the owner's hands");
+            runtime.remove_pool(&target).unwrap();
+            units
+        });
+        for unit in units {
+            assert_eq!(unit.join().unwrap(), places("p0", "x0"));
+        }
+        runtime.shutdown().unwrap();
+    });
+}
+
 /// A callback that panics, and one that cannot even be dropped, cost nobody a unit.
 #[test]
 fn a_callback_that_panics_loses_nothing() {
