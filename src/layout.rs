@@ -197,7 +197,11 @@ impl Machine<'_> {
         let xstreams = resolved.xstreams.iter().enumerate();
         let outside = xstreams.filter_map(|(index, xstream)| {
             let (key, cpus) = numbered(xstream);
-            let cpus = cpus.into_iter().collect::<CpuSet>().difference(allowed);
+            let cpus = cpus
+                .into_iter()
+                .filter(|cpu| *cpu <= CpuSet::CPU_MAX)
+                .collect::<CpuSet>()
+                .difference(allowed);
             (!cpus.is_empty()).then(|| {
                 format!(
                     "argobots.xstreams[{index}].{key}: CPU {cpus} is outside of the affinity mask \
