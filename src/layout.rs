@@ -197,11 +197,10 @@ impl Machine<'_> {
         let xstreams = resolved.xstreams.iter().enumerate();
         let outside = xstreams.filter_map(|(index, xstream)| {
             let (key, cpus) = numbered(xstream);
-            let cpus = cpus
-                .into_iter()
-                .filter(|cpu| *cpu <= CpuSet::CPU_MAX)
-                .collect::<CpuSet>()
-                .difference(allowed);
+            // Others cannot be used at all, which is an error.
+            let is_outside =
+                |cpu: &usize| !allowed.contains(*cpu) && (self.bindable)(topology).contains(*cpu);
+            let cpus: CpuSet = cpus.into_iter().filter(is_outside).collect();
             (!cpus.is_empty()).then(|| {
                 format!(
                     "argobots.xstreams[{index}].{key}: CPU {cpus} is outside of the affinity mask \

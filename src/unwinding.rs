@@ -5,7 +5,8 @@
 //! gives back a lock by a call would hang its whole instance. So whoever waits does what progress
 //! would do, which is in no poll, because it shares the thread and does not run. Nothing else runs
 //! there until the wait is over: no handler either, so a call to one of the same execution stream
-//! ends by its deadline, or not at all.
+//! ends by its deadline, or not at all. With less stack than a poll may need ([`STACK_BYTES`])
+//! nothing is polled, and the wait blocks until something else ends it.
 
 use std::sync::Arc;
 use std::time::Instant;

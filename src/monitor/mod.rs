@@ -164,11 +164,12 @@ impl Monitoring {
         });
     }
 
-    /// Something has become of the instance.
+    /// Whether anybody is told what becomes of the instance.
     pub(crate) fn has_monitors(&self) -> bool {
         self.mode() & ATTACHED != 0
     }
 
+    /// Something has become of the instance.
     pub(crate) fn tell(&self, event: &LifeEvent<'_>) {
         if self.has_monitors() {
             self.shared.monitors.each(|monitor| monitor.on_event(event));
