@@ -103,20 +103,30 @@ fn regions_that_begin_at_one_address_are_told_apart() {
     assert!(into.read_at(0, &mut bytes) && bytes == [1; 100]);
 }
 
-/// Begins a long get into memory that is taken back while it is held up: the operation, how often
-/// the memory has come back, and what was open before it was registered.
-fn get_into_memory_taken_back(fake: &Fake, a: &Node, b: &Node) -> (OpId, Arc<AtomicUsize>, usize) {
-    const LEN: usize = 200_000;
-    let remote = b.register(vec![7; LEN], Access::ReadWrite);
-    let (open, (memory, back)) = (fake.count_open(), counted(LEN));
-    let local = a.endpoint.register(memory, Access::ReadWrite).unwrap();
-    let remote = a.told(b, &remote);
-    fake.hold(true);
-    let mine = local.clone();
-    let transfer = Transfer { local, local_offset: 0, remote, remote_offset: 0, len: LEN as u64 };
-    let op = a.transfer(false, &a.addr_of(b), transfer);
-    mine.revoke(|_| {});
-    (op, back, open)
+/// A long get into memory that is taken back while it is held up.
+struct TakenBack {
+    op: OpId,
+    /// How often the memory has come back.
+    back: Arc<AtomicUsize>,
+    /// What was open before it was registered.
+    open: usize,
+    _theirs: LocalMem,
+}
+
+impl TakenBack {
+    fn begin(fake: &Fake, a: &Node, b: &Node) -> Self {
+        const LEN: usize = 200_000;
+        let theirs = b.register(vec![7; LEN], Access::ReadWrite);
+        let (open, (memory, back)) = (fake.count_open(), counted(LEN));
+        let local = a.endpoint.register(memory, Access::ReadWrite).unwrap();
+        let (mine, remote) = (local.clone(), a.told(b, &theirs));
+        fake.hold(true);
+        let len = LEN as u64;
+        let transfer = Transfer { local, local_offset: 0, remote, remote_offset: 0, len };
+        let op = a.transfer(false, &a.addr_of(b), transfer);
+        mine.revoke(|_| {});
+        Self { op, back, open, _theirs: theirs }
+    }
 }
 
 /// Operations that the device has, and those that follow, are given its descriptor.
@@ -125,7 +135,7 @@ fn a_registration_ends_after_the_transfers_of_its_memory() {
     for canceled in [false, true] {
         let fake = Fake::new(Device { message_bytes: 4096, ..Device::verbs() });
         let (a, b) = Node::pair(&fake, VERBS);
-        let (op, back, open) = get_into_memory_taken_back(&fake, &a, &b);
+        let TakenBack { op, back, open, _theirs } = TakenBack::begin(&fake, &a, &b);
         a.poll().unwrap();
         assert_eq!(back.load(Ordering::Relaxed), 0, "it is worked on");
         if canceled {
@@ -145,7 +155,7 @@ fn a_registration_that_was_taken_back_ends_with_the_endpoint() {
         let fake = Fake::new(Device { message_bytes: 4096, ..Device::efa() });
         fake.state().leaves_open = refused;
         let (a, b) = Node::pair(&fake, "ofi+efa://");
-        let (op, back, _) = get_into_memory_taken_back(&fake, &a, &b);
+        let TakenBack { op, back, _theirs, .. } = TakenBack::begin(&fake, &a, &b);
         if refused {
             fake.refuse(Call::CloseEndpoint, ofi_sys::raw::FI_EBUSY, 1);
         }
