@@ -27,7 +27,7 @@ use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::{UnsafeCell, relax};
 use crate::wait::{Deferred, Waiter, after, const_new};
 use crate::wait_kind::WaitKind;
-use crate::wait_list::{next_of, remove_from, set_next};
+use crate::wait_list::{next_of, remove_from, set_first, set_next};
 
 const LOCKED: usize = 1;
 const CLAIMED: usize = 2;
@@ -268,7 +268,7 @@ impl<T> Eventual<T> {
             }
             // SAFETY:
             // - alive: duty of the caller; ours until the exchange below publishes it.
-            unsafe { set_next(node, head(word)) };
+            unsafe { set_first(node, head(word)) };
             let next = with_flags(node.as_ptr(), flags(word));
             // pair: EVENTUAL-LIST, EVENTUAL-READY
             match self.state.compare_exchange_weak(word, next, Release, Acquire) {

@@ -30,7 +30,7 @@ use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::relax;
 use crate::wait::{Deferred, Waiter};
 use crate::wait_kind::WaitKind;
-use crate::wait_list::{next_of, remove_from, set_next};
+use crate::wait_list::{next_of, remove_from, set_first};
 
 pub(crate) type Word = *mut Waiter;
 
@@ -175,7 +175,7 @@ impl JoinWord {
             }
             // SAFETY:
             // - alive: duty of the caller; ours until the exchange below publishes it.
-            unsafe { set_next(node, word) };
+            unsafe { set_first(node, word) };
             // pair: JOIN-WAITER, JOIN-DONE
             match self.0.compare_exchange_weak(word, node.as_ptr(), Release, Acquire) {
                 Ok(_) => return true,

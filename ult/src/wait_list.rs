@@ -69,31 +69,76 @@ pub(crate) unsafe fn set_next(node: NonNull<Waiter>, next: *mut Waiter) {
     unsafe { edit(node, |links| links.next = next) }
 }
 
-/// Removes `node` from the chain at `first`, which has links forwards only, and returns the new
-/// first node.
+/// Writes the links of a waiter that becomes the first of a chain, for [`remove_from`].
+///
+/// # Safety
+///
+/// `node` is alive and the caller owns its links.
+#[inline]
+pub(crate) unsafe fn set_first(node: NonNull<Waiter>, next: *mut Waiter) {
+    // SAFETY: the same duties.
+    unsafe {
+        edit(node, |links| {
+            links.prev = ptr::null_mut();
+            links.next = next;
+        });
+    }
+}
+
+/// Removes `node` from the chain at `first`, and returns the new first node.
+///
+/// Whoever adds a node makes the link forwards only ([`set_first`]); those backwards are made here,
+/// each once. So to leave costs as much as to come, on average, in whatever order they leave.
 ///
 /// # Safety
 ///
 /// All nodes of the chain are alive, `node` is one of them, and the caller owns their links.
 pub(crate) unsafe fn remove_from(first: *mut Waiter, node: NonNull<Waiter>) -> *mut Waiter {
+    // SAFETY: the same duties.
+    unsafe { link_backwards(first) };
     // SAFETY:
-    // - alive, no writer: duty of the caller.
-    let after = unsafe { next_of(node) };
-    if first == node.as_ptr() {
-        return after;
+    // - alive, ours: duty of the caller.
+    let (prev, next) = unsafe { edit(node, |links| (links.prev, links.next)) };
+    if let Some(next) = NonNull::new(next) {
+        // If it is the first one now, its link is null, as that of the first one shall be.
+        //
+        // SAFETY:
+        // - alive, ours: a neighbour in the chain.
+        unsafe { edit(next, |links| links.prev = prev) };
     }
-    let mut at = first;
-    while let Some(here) = NonNull::new(at) {
-        // SAFETY: as above.
-        at = unsafe { next_of(here) };
-        if at == node.as_ptr() {
+    match NonNull::new(prev) {
+        None => next,
+        Some(prev) => {
             // SAFETY:
-            // - alive, ours: as above.
-            unsafe { set_next(here, after) };
-            break;
+            // - alive, ours: a neighbour in the chain.
+            unsafe { set_next(prev, next) };
+            first
         }
     }
-    first
+}
+
+/// Makes the links backwards that are missing, and returns how many. Those who came since the last
+/// time stand first: behind a node that has its link all have theirs.
+///
+/// # Safety
+///
+/// All nodes of the chain are alive, and the caller owns their links.
+unsafe fn link_backwards(first: *mut Waiter) -> usize {
+    let (mut made, mut at) = (0, first);
+    while let Some(here) = NonNull::new(at) {
+        // SAFETY:
+        // - alive, no writer: duty of the caller.
+        let Some(next) = NonNull::new(unsafe { next_of(here) }) else { break };
+        let link = |links: &mut Links| std::mem::replace(&mut links.prev, here.as_ptr()).is_null();
+        // SAFETY:
+        // - alive, ours: duty of the caller.
+        if !unsafe { edit(next, link) } {
+            break;
+        }
+        made += 1;
+        at = next.as_ptr();
+    }
+    made
 }
 
 /// First come, first served. See the module documentation.
@@ -320,6 +365,73 @@ mod tests {
             let rest: Vec<usize> = (0..3).filter(|n| *n != gone).collect();
             assert_eq!(tags(&mut list), rest);
         }
+    }
+
+    /// The waiters as a chain, the last one first. Returns that.
+    fn chain(waiters: &[Waiter], mut first: *mut Waiter) -> *mut Waiter {
+        for waiter in waiters {
+            let node = NonNull::from(waiter);
+            // SAFETY: alive, in no chain.
+            unsafe { set_first(node, first) };
+            first = node.as_ptr();
+        }
+        first
+    }
+
+    fn numbers(mut first: *mut Waiter) -> Vec<usize> {
+        let next = || {
+            let node = NonNull::new(first)?;
+            // SAFETY: alive, and nobody else knows it.
+            first = unsafe { next_of(node) };
+            // SAFETY: as above.
+            Some(unsafe { node.as_ref() }.tag.addr())
+        };
+        std::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn leaves_a_chain_from_each_position_also_while_others_come() {
+        for order in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2], [2, 0, 3, 1]] {
+            for late in 0..4 {
+                let all = waiters(6);
+                let (early, new) = all.split_at(4);
+                let mut first = chain(early, ptr::null_mut());
+                let mut left: Vec<usize> = vec![3, 2, 1, 0];
+                for (turn, gone) in order.into_iter().enumerate() {
+                    if turn == late {
+                        first = chain(new, first);
+                        left.splice(..0, [5, 4]);
+                    }
+                    // SAFETY: alive, and in the chain, which is ours.
+                    first = unsafe { remove_from(first, NonNull::from(&all[gone])) };
+                    left.retain(|number| *number != gone);
+                    assert_eq!(numbers(first), left);
+                }
+                // SAFETY: as above.
+                first = unsafe { remove_from(first, NonNull::from(&all[4])) };
+                assert_eq!(numbers(first), [5]);
+            }
+        }
+    }
+
+    #[test]
+    fn to_leave_a_chain_takes_as_many_steps_as_there_are_waiters_for_all_together() {
+        const WAITERS: usize = 20_000;
+        let all = waiters(WAITERS);
+        let (early, new) = all.split_at(WAITERS / 2);
+        let mut first = chain(early, ptr::null_mut());
+        let mut steps = 0;
+        for (turn, waiter) in all.iter().enumerate() {
+            // SAFETY: alive, and ours.
+            steps += unsafe { link_backwards(first) };
+            // SAFETY: alive, and in the chain, which is ours.
+            first = unsafe { remove_from(first, NonNull::from(waiter)) };
+            if let Some(next) = new.get(turn) {
+                first = chain(std::slice::from_ref(next), first);
+            }
+        }
+        assert!(first.is_null());
+        assert!((WAITERS / 2..=WAITERS).contains(&steps), "{steps}");
     }
 
     #[test]
