@@ -89,6 +89,12 @@ impl<T> Mutex<T> {
         self.value.with_mut(|value| unsafe { &mut *value })
     }
 
+    /// The value, when the mutex is not needed any more.
+    #[must_use]
+    pub fn into_inner(self) -> T {
+        self.value.into_inner()
+    }
+
     /// The caller has taken the lock.
     #[inline]
     fn guard(&self) -> MutexGuard<'_, T> {

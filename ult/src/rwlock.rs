@@ -122,6 +122,12 @@ impl<T> RwLock<T> {
         self.value.with_mut(|value| unsafe { &mut *value })
     }
 
+    /// The value, when the lock is not needed any more.
+    #[must_use]
+    pub fn into_inner(self) -> T {
+        self.value.into_inner()
+    }
+
     #[inline]
     fn take_read(&self) -> bool {
         let mut word = self.gate.word.load(Relaxed);

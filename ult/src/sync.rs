@@ -31,6 +31,10 @@ mod imp {
             Self(std::cell::UnsafeCell::new(value))
         }
 
+        pub(crate) fn into_inner(self) -> T {
+            self.0.into_inner()
+        }
+
         #[inline(always)]
         pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
             f(self.0.get())

@@ -382,3 +382,13 @@ fn rwlock_keeps_pairs_equal_under_load() {
         runtime.shutdown().unwrap();
     });
 }
+
+#[test]
+fn the_value_of_a_lock_that_is_not_needed_any_more() {
+    let mutex = Mutex::new(String::from("a"));
+    mutex.lock().push('b');
+    assert_eq!(mutex.into_inner(), "ab");
+    let lock = RwLock::new(String::from("a"));
+    lock.write().push('b');
+    assert_eq!(lock.into_inner(), "ab");
+}
