@@ -353,7 +353,10 @@ pub enum JoinError {
     #[error("the unit ended with `exit`, without a value")]
     Exited,
     /// The system had no memory for its stack when it was about to start.
-    #[error("the ULT could not start: no memory for a stack of {bytes} bytes")]
+    #[error(
+        "the ULT could not start: no memory for a stack of {bytes} bytes; lower stack_bytes, or \
+         see ulimit -v, vm.max_map_count and vm.overcommit_memory"
+    )]
     NoStack {
         /// Size of the stack.
         bytes: usize,

@@ -491,8 +491,11 @@ impl Xstream {
     #[cold]
     fn no_stack(&self, ult: UltPtr, error: &std::io::Error) {
         let (id, name, pool) = (ult.id.get(), ult.name(), &*ult.pool().name);
-        const WHY: &str = "no memory for the stack of a ULT: memory, address space (ulimit -v), or \
-                           mappings (vm.max_map_count) are used up";
+        const WHY: &str = "no memory for the stack of a ULT: lower stack_bytes, start fewer at a \
+                           time, or raise the limit that is reached: memory (with \
+                           vm.overcommit_memory=2, address space counts against \
+                           vm.overcommit_ratio), address space of the process (RLIMIT_AS, \
+                           ulimit -v), or mappings (vm.max_map_count)";
         tracing::error!(id, name, pool, %error, "{WHY}");
         crate::switch::lose(ult, Why::NoStack(error.raw_os_error().unwrap_or(libc::ENOMEM)));
     }
