@@ -173,6 +173,8 @@ mod priority;
 mod raw_mutex;
 mod remutex;
 #[cfg(not(loom))]
+mod report_log;
+#[cfg(not(loom))]
 mod run_loop;
 #[cfg(not(loom))]
 mod runtime;

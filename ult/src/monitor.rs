@@ -28,6 +28,7 @@ use crate::diag::Beat;
 use crate::error::StartError;
 use crate::park::ThreadParker;
 use crate::runtime::Runtime;
+use crate::report_log::ReportLog;
 use crate::shared::RuntimeCore;
 use crate::starve::{Census, PoolWatch};
 use crate::sync::atomic::AtomicBool;
@@ -114,7 +115,9 @@ impl MonitorSpec {
     }
 
     /// Called with each report, on the monitor's thread, after it has been logged with
-    /// `tracing::warn!`. A panic in it is caught and logged. It must not hold a
+    /// `tracing::warn!`. Of stalls at one xstream by units of one name, and of starvations of one
+    /// pool, the first ten are logged, and then the 16th, the 32nd, and so on, with their number;
+    /// this is called with all. A panic in it is caught and logged. It must not hold a
     /// [`Runtime`](crate::Runtime), which could then not end when its last user drops it.
     #[must_use]
     pub fn on_report(mut self, call: impl Fn(&Report) + Send + Sync + 'static) -> Self {
@@ -359,6 +362,7 @@ fn run(core: &RuntimeCore, spec: &MonitorSpec) {
     let mut watch = Watch::new(spec.stall_limit, spec.deadlock_limit.filter(|_| !spec.is_lazy));
     let mut pools = (PoolWatch::new(spec.starve_limit), Census::default());
     let stop = &core.diag.monitor;
+    let mut log = ReportLog::default();
     let mut clock = Clock::new(core.diag.epoch.elapsed(), spec.tick);
     let mut watched_since = None;
     while !stop.is_over() {
@@ -377,14 +381,14 @@ fn run(core: &RuntimeCore, spec: &MonitorSpec) {
                 core.diag.watch(core);
                 watched_since = Some(now);
             }
-            tell(spec, &report(core, &finding));
+            tell(spec, &mut log, &report(core, &finding));
         }
         if watched_since.is_some_and(|since| now.saturating_sub(since) >= WATCH_AFTER) {
             core.diag.unwatch(core);
             watched_since = None;
         }
         if pools.0.is_on() {
-            look_at_pools(core, spec, &mut pools, now);
+            look_at_pools(core, spec, &mut log, &mut pools, now);
         }
         if let Some(on_tick) = &spec.on_tick
             && let Err(panic) = catch_unwind(AssertUnwindSafe(|| on_tick()))
@@ -413,6 +417,7 @@ fn lazy_beats(core: &RuntimeCore, xstreams: &[Arc<XstreamShared>]) -> Vec<Beat> 
 fn look_at_pools(
     core: &RuntimeCore,
     spec: &MonitorSpec,
+    log: &mut ReportLog,
     (watch, census): &mut (PoolWatch, Census),
     now: Duration,
 ) {
@@ -426,7 +431,7 @@ fn look_at_pools(
             xstreams: lock(&pool.servers).iter().map(|x| x.name.to_string()).collect(),
             lasted: starved.lasted,
         });
-        tell(spec, &report);
+        tell(spec, log, &report);
     }
 }
 
@@ -476,8 +481,10 @@ fn report(core: &RuntimeCore, finding: &Finding) -> Report {
     }
 }
 
-fn tell(spec: &MonitorSpec, report: &Report) {
-    tracing::warn!("{report}");
+fn tell(spec: &MonitorSpec, log: &mut ReportLog, report: &Report) {
+    if let Some(text) = log.text(report) {
+        tracing::warn!("{text}");
+    }
     let Some(call) = &spec.on_report else { return };
     contained(None, "the callback of the monitor", || call(report));
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{LONG, wait_until, within};
-use log::{LOG, listen};
+use log::{LOG, WARNINGS, listen};
 use ult::{MonitorSpec, Pool, PoolRef, PoolSpec, PopBy, PushReason, Report, Runtime, StartError};
 use ult::{Unit, WaitKind, XstreamSpec, XstreamState};
 
@@ -578,5 +578,34 @@ fn the_primary_xstream_can_be_watched() {
             .monitor(spec);
         let value = builder.run(|runtime| runtime.pools().len()).unwrap();
         assert_eq!(value, 1);
+    });
+}
+
+#[test]
+fn of_many_short_stalls_few_are_logged_and_all_are_reported() {
+    const STALLS: usize = 40;
+    within(|| {
+        let spec = MonitorSpec::new().stall_limit(5 * MS).tick(MS).deadlock_limit(None);
+        let (runtime, pool, reports) = watched(spec);
+        let ends = || {
+            let is_end = |report: &&Report| matches!(report, Report::StallEnd(_));
+            reports.lock().unwrap().iter().filter(is_end).count()
+        };
+        let name = "stalls again and again";
+        for done in 0..STALLS {
+            let seen = reports.clone();
+            let ult = pool.ult().name(name).spawn(move || {
+                let before = seen.lock().unwrap().len();
+                wait_until("the stall is reported", || seen.lock().unwrap().len() > before);
+            });
+            ult.unwrap().join().unwrap();
+            wait_until("its end is reported", || ends() > done);
+        }
+        runtime.shutdown().unwrap();
+        assert_eq!(reports.lock().unwrap().len(), 2 * STALLS);
+        let log = WARNINGS.lock().unwrap();
+        let lines: Vec<_> = log.iter().filter(|line| line.contains(name)).collect();
+        assert_eq!(lines.len(), 2 * 12, "{lines:#?}");
+        assert!(lines.iter().any(|line| line.contains("(so far 32 like this)")), "{lines:#?}");
     });
 }

@@ -1,4 +1,4 @@
-//! What is logged as an error. The log is the process's, so whoever reads it has a program of its
+//! What is logged as an error or a warning. The log is the process's, so whoever reads it has a program of its
 //! own, or says which lines it means.
 #![allow(dead_code, reason = "each test program uses some of it")]
 
@@ -12,6 +12,9 @@ use tracing::{Event, Level, Metadata};
 /// The errors since [`listen`] was first called: their fields in a line each.
 pub(crate) static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+/// The warnings, likewise.
+pub(crate) static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
 struct Log;
 
 /// Begins to write them down. Once is enough.
@@ -22,7 +25,7 @@ pub(crate) fn listen() {
 
 impl tracing::Subscriber for Log {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() == Level::ERROR
+        *metadata.level() <= Level::WARN
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -37,7 +40,9 @@ impl tracing::Subscriber for Log {
         event.record(&mut |field: &Field, value: &dyn Debug| {
             line += &format!("{field}: {value:?}, ");
         });
-        LOG.lock().unwrap().push(line);
+        let is_error = *event.metadata().level() == Level::ERROR;
+        let log = if is_error { &LOG } else { &WARNINGS };
+        log.lock().unwrap().push(line);
     }
 
     fn enter(&self, _: &Id) {}
