@@ -305,9 +305,8 @@ impl RuntimeBuilder {
     }
 
     fn fill(self, core: &Arc<RuntimeCore>) -> Result<Vec<Arc<XstreamShared>>, StartError> {
-        for (index, spec) in self.pools.into_iter().enumerate() {
-            let pool = Arc::new(PoolShared::new(spec, index, self.stack_bytes));
-            lock(&core.parts).pools.push(pool);
+        for spec in self.pools {
+            core.add_pool(|index| PoolShared::new(spec, index, self.stack_bytes));
         }
         let mut xstreams = Vec::new();
         for mut spec in self.xstreams {

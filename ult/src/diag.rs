@@ -117,7 +117,7 @@ impl Shared {
     /// The caller holds the lock of the plan.
     fn set_flags(&self, core: &RuntimeCore, flags: u8) {
         self.flags.store(flags, Relaxed);
-        for xstream in &lock(&core.parts).xstreams {
+        for xstream in core.xstreams() {
             if !xstream.diag.is_on() {
                 xstream.diag.forget_unit();
             }

@@ -327,7 +327,8 @@ pub(crate) fn publish(ult: UltPtr) -> bool {
 #[inline(always)]
 fn count_end(ult: UltPtr) {
     // SAFETY:
-    // - valid: the slot where the unit runs, on this xstream; slots live as long as it.
+    // - valid: the slot where the unit runs, on this xstream; slots are dropped between two units,
+    //   and those of ULTs that are at home here are not.
     let slot = unsafe { &*ult.slot.get() };
     let finished = &slot.shared.finished;
     // What the unit did happens before a shutdown that sees the count.

@@ -34,19 +34,22 @@ impl Runtime {
     /// Counterpart: `ABT_pool_create`.
     pub fn add_pool(&self, spec: PoolSpec) -> Result<PoolRef, StartError> {
         let core = &self.owner.core;
+        core.sweep_pools();
         let _one_at_a_time = core.layout.lock();
         check_pool(&spec)?;
         if core.pools().iter().any(|pool| *pool.name == *spec.name) {
             return Err(StartError::DuplicatePool { pool: spec.name });
         }
-        let index = lock(&core.parts).pools.len();
-        let pool = Arc::new(PoolShared::new(spec, index, core.class.bytes()));
-        lock(&core.parts).pools.push(pool.clone());
+        let pool = core.add_pool(|index| PoolShared::new(spec, index, core.class.bytes()));
         Ok(PoolRef { core: core.clone(), pool })
     }
 
     /// Removes a pool that no xstream serves and that has no units. Spawns into it fail from then
     /// on.
+    ///
+    /// Of the pool stay its name and counters (less than 1 KiB), until the runtime ends. The queue
+    /// of a [custom](PoolSpec::custom) one is dropped when there is no handle to the pool any more,
+    /// by the next call of this or of [`add_pool`](Self::add_pool).
     ///
     /// # Errors
     ///
@@ -55,6 +58,7 @@ impl Runtime {
     /// Counterpart: `ABT_pool_free`.
     pub fn remove_pool(&self, pool: &PoolRef) -> Result<(), LayoutError> {
         let core = &self.owner.core;
+        core.sweep_pools();
         let _one_at_a_time = core.layout.lock();
         let name = || pool.name().to_owned();
         if !Arc::ptr_eq(core, &pool.core) {
@@ -66,12 +70,30 @@ impl Runtime {
         // Spawns wait until it is decided, so that not both are refused because of each other.
         pool.pool.removing.store(true, Relaxed);
         fence(SeqCst); // pair: REMOVE-DEKKER
-        let units = pool.total_len();
+        let (books, units) = pool.pool.close_books();
         if units == 0 {
-            pool.pool.removed.store(true, Release);
+            pool.pool.removed.store(true, Release); // pair: POOL-REMOVED
         }
         pool.pool.removing.store(false, Release); // pair: REMOVE-DECIDED
-        if units == 0 { Ok(()) } else { Err(LayoutError::NotEmpty { pool: name(), units }) }
+        if units > 0 {
+            let units = usize::try_from(units).unwrap_or(usize::MAX);
+            return Err(LayoutError::NotEmpty { pool: name(), units });
+        }
+        core.forget_pool(&pool.pool, books);
+        // Those that run drop their slots between two units, and are then through with the pool;
+        // one that has left has no slots, and does nothing.
+        for xstream in core.xstreams() {
+            if xstream.state() != State::Terminated {
+                let (pool, has_slot) = (pool.pool.clone(), pool.pool.has_slot_of(&xstream));
+                xstream.ask(Box::new(move |xstream| {
+                    drop(pool);
+                    if has_slot {
+                        xstream.reconfigured.set(true);
+                    }
+                }));
+            }
+        }
+        Ok(())
     }
 
     /// Starts another xstream.
@@ -96,7 +118,7 @@ impl Runtime {
         xstream.signal();
         if let Err(error) = xstream_thread::start(core, &xstream) {
             set_pools(core, &xstream, Vec::new());
-            xstream.set_removed();
+            core.forget_xstream(&xstream);
             return Err(error);
         }
         let (flags, _) = core.phase();
@@ -143,7 +165,7 @@ pub(crate) fn make_xstream(
     })?;
     let xstream = Arc::new(xstream);
     *lock(&xstream.cpus) = cpus;
-    lock(&core.parts).xstreams.push(xstream.clone());
+    core.add_xstream(&xstream);
     core.diag.admit(&xstream);
     set_pools(core, &xstream, pools);
     Ok(xstream)
@@ -242,7 +264,7 @@ pub(crate) fn settle_servers(core: &RuntimeCore, pool: &PoolShared) {
     for server in servers.iter().filter(|server| server.state() == State::Joining) {
         reconfigure(server);
     }
-    let heir = match &pool.queue {
+    let heir = match pool.queue() {
         Queue::Object(_) => ptr::null_mut(),
         // Once several xstreams have served it, its units stand where all find them.
         Queue::Fifo(_) if pool.was_shared.load(Relaxed) => ptr::null_mut(),
@@ -288,7 +310,6 @@ impl Xstream {
             // What others serve would never run dry under load.
             pools.retain(|pool| !self.has_other_servers(pool));
         }
-        let mut odd = false;
         self.any_slot(|slot| {
             let pool = &slot.pool;
             let heir = pool.heir.load(Acquire); // pair: POOL-HEIR
@@ -302,11 +323,11 @@ impl Xstream {
             slot.served.set(rank.is_some());
             slot.rank.set(rank.unwrap_or_default());
             slot.is_last.set(slot.rank.get() + 1 >= pools.len());
-            odd |= rank.is_none() || slot.is_stacked();
             false
         });
+        self.drop_slots();
         self.has_odd_slots.set(false);
-        if odd {
+        if self.any_slot(|slot| !slot.served.get() || slot.is_stacked()) {
             self.mark_odd();
         }
         pools
@@ -367,7 +388,7 @@ impl Xstream {
             if self.is_home_of(ult) {
                 stay.push(ult);
             } else {
-                pool.queue.push(ult, crate::pool::PushReason::Migrate);
+                pool.queue().push(ult, crate::pool::PushReason::Migrate);
             }
         }
         stay.into_iter().for_each(|ult| slot.push_back(ult));
@@ -385,5 +406,181 @@ impl std::fmt::Display for Access {
             Self::Spmc => "spmc",
             Self::Mpmc => "mpmc",
         })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::Relaxed;
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use crate::{
+        BasicWait, MonitorSpec, Pool, PoolRef, PoolSpec, PopBy, PushReason, Runtime, Unit,
+        XstreamSpec,
+    };
+
+    /// Looks at queues, and queues that are there.
+    #[derive(Default)]
+    struct Tally {
+        looks: AtomicUsize,
+        queues: AtomicUsize,
+        ticks: AtomicUsize,
+    }
+
+    struct Counting {
+        units: Mutex<Vec<Unit>>,
+        tally: Arc<Tally>,
+    }
+
+    impl Pool for Counting {
+        fn push(&self, unit: Unit, _: PushReason) {
+            self.units.lock().unwrap().push(unit);
+        }
+
+        fn pop(&self, _: PopBy) -> Option<Unit> {
+            self.units.lock().unwrap().pop()
+        }
+
+        fn len(&self) -> usize {
+            self.tally.looks.fetch_add(1, Relaxed);
+            self.units.lock().unwrap().len()
+        }
+    }
+
+    impl Drop for Counting {
+        fn drop(&mut self) {
+            self.tally.queues.fetch_sub(1, Relaxed);
+        }
+    }
+
+    fn add(runtime: &Runtime, name: &str, tally: &Arc<Tally>) -> PoolRef {
+        tally.queues.fetch_add(1, Relaxed);
+        let queue = Counting { units: Mutex::default(), tally: tally.clone() };
+        runtime.add_pool(PoolSpec::custom(name, Box::new(queue))).unwrap()
+    }
+
+    fn slots(base: &PoolRef) -> usize {
+        let count = || {
+            let mut count = 0;
+            crate::current::xstream().unwrap().any_slot(|_| {
+                count += 1;
+                false
+            });
+            count
+        };
+        base.spawn(count).unwrap().join().unwrap()
+    }
+
+    fn patiently(mut test: impl FnMut() -> bool) {
+        let begin = std::time::Instant::now();
+        while !test() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "it does not come");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn of_pools_that_have_been_removed_nothing_is_looked_at_and_their_queues_are_dropped() {
+        const JOBS: usize = 2000;
+        let tally = Arc::new(Tally::default());
+        let ticks = tally.clone();
+        let monitor = MonitorSpec::new()
+            .lazy()
+            .starve_limit(Some(Duration::from_secs(600)))
+            .tick(Duration::from_millis(1))
+            .on_tick(move || {
+                ticks.ticks.fetch_add(1, Relaxed);
+            });
+        let x = XstreamSpec::new("x").pools(["base"]);
+        let runtime = Runtime::builder().pool(PoolSpec::new("base")).xstream(x);
+        let runtime = runtime.monitor(monitor).start().unwrap();
+        let (base, x) = (runtime.pool("base").unwrap(), runtime.xstream("x").unwrap());
+        let before = slots(&base);
+        for job in 0..JOBS {
+            let pool = add(&runtime, &format!("job {job}"), &tally);
+            x.set_scheduler(Box::new(BasicWait::new()), ["base", pool.name()]).unwrap();
+            pool.spawn(crate::yield_now).unwrap().join().unwrap();
+            x.set_scheduler(Box::new(BasicWait::new()), ["base"]).unwrap();
+            runtime.remove_pool(&pool).unwrap();
+        }
+        patiently(|| slots(&base) == before);
+        // A look that goes on has the pools of before.
+        let tick = |count| {
+            let until = tally.ticks.load(Relaxed) + count;
+            patiently(|| tally.ticks.load(Relaxed) >= until);
+        };
+        tick(2);
+        let looks = tally.looks.load(Relaxed);
+        tick(3);
+        assert_eq!(tally.looks.load(Relaxed), looks);
+        let last = add(&runtime, "last", &tally);
+        assert_eq!(tally.queues.load(Relaxed), 1, "that of `last`");
+        runtime.remove_pool(&last).unwrap();
+        // Nothing that they counted is lost: a job ran twice.
+        assert!(x.stats().finished >= JOBS as u64);
+        assert!(x.stats().yields >= JOBS as u64);
+        assert_eq!(runtime.pools().len(), 1);
+        drop(last);
+        runtime.shutdown().unwrap();
+    }
+
+    #[test]
+    fn the_queue_of_a_removed_pool_stays_while_there_is_a_handle() {
+        let tally = Arc::new(Tally::default());
+        let x = XstreamSpec::new("x").pools(["base"]);
+        let runtime = Runtime::builder().pool(PoolSpec::new("base")).xstream(x).start().unwrap();
+        let pool = add(&runtime, "job", &tally);
+        runtime.remove_pool(&pool).unwrap();
+        let handle = pool.clone();
+        drop(pool);
+        runtime.remove_pool(&runtime.add_pool(PoolSpec::new("other")).unwrap()).unwrap();
+        assert_eq!((handle.len(), tally.queues.load(Relaxed)), (0, 1));
+        drop(handle);
+        patiently(|| {
+            runtime.remove_pool(&runtime.add_pool(PoolSpec::new("other")).unwrap()).unwrap();
+            tally.queues.load(Relaxed) == 0
+        });
+        runtime.shutdown().unwrap();
+    }
+
+    #[test]
+    fn a_slot_stays_while_a_ult_that_has_moved_away_points_to_it() {
+        let x = XstreamSpec::new("x").pools(["base", "job"]);
+        let pools = [PoolSpec::new("base"), PoolSpec::new("job")];
+        let runtime = pools.into_iter().fold(Runtime::builder(), |b, pool| b.pool(pool));
+        let runtime = runtime.xstream(x).start().unwrap();
+        let (base, job) = (runtime.pool("base").unwrap(), runtime.pool("job").unwrap());
+        let x = runtime.xstream("x").unwrap();
+        let (go, to) = (Arc::new(crate::Eventual::new()), base.clone());
+        let waits = go.clone();
+        let ult = job.spawn(move || {
+            let (_, me) = crate::current::xstream_and_ult().unwrap();
+            let old = me.slot.get();
+            crate::set_pool(&to).unwrap();
+            // As if another thread had moved it, which leaves that to its home.
+            let new = me.slot.replace(old);
+            let () = *waits.wait();
+            me.slot.set(new);
+        });
+        let ult = ult.unwrap();
+        patiently(|| job.total_len() == 0);
+        x.set_scheduler(Box::new(BasicWait::new()), ["base"]).unwrap();
+        runtime.remove_pool(&job).unwrap();
+        let change = || {
+            runtime.remove_pool(&runtime.add_pool(PoolSpec::new("other")).unwrap()).unwrap();
+            x.set_scheduler(Box::new(BasicWait::new()), ["base"]).unwrap();
+        };
+        for _ in 0..3 {
+            change();
+            assert_eq!(slots(&base), 2, "it points to one of them");
+        }
+        go.set(()).unwrap();
+        ult.join().unwrap();
+        change();
+        patiently(|| slots(&base) == 1);
+        assert_eq!(base.total_len(), 0);
+        runtime.shutdown().unwrap();
     }
 }

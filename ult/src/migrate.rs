@@ -13,7 +13,7 @@ use crate::current;
 use crate::descriptor::{CANCEL, MIGRATE, TIMED, Ult, UltPtr};
 use crate::error::MigrateError;
 use crate::pool::{PoolRef, PoolShared, PushReason};
-use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::Ordering::{Relaxed, Release};
 use crate::sync::{Arc, lock};
 use crate::xstream::Xstream;
 
@@ -116,7 +116,7 @@ pub(crate) fn move_at_home(xstream: &Xstream, ult: UltPtr, target: &PoolShared) 
 pub(crate) fn adopt(ult: UltPtr, target: &PoolShared) {
     // The unit ends in the target's books.
     let source = ult.pool();
-    source.moved.fetch_sub(1, Relaxed);
+    source.moved.fetch_sub(1, Release); // pair: POOL-MOVED
     ult.set_pool(target);
     crate::pool_ops::tell_loss(source);
     crate::diag::tell(ult, crate::trace::event::EventKind::Migrate);

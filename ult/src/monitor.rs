@@ -17,6 +17,7 @@
 //! What to make of the pulses is decided in [`Watch`], which reads no clock and no shared state.
 //! The thread holds the runtime's shared part and leaves when the xstreams are told to.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -27,9 +28,10 @@ use crate::contain::contained;
 use crate::diag::Beat;
 use crate::error::StartError;
 use crate::park::ThreadParker;
-use crate::runtime::Runtime;
 use crate::report_log::ReportLog;
+use crate::runtime::Runtime;
 use crate::shared::RuntimeCore;
+use crate::slot::SlotShared;
 use crate::starve::{Census, PoolWatch};
 use crate::sync::atomic::AtomicBool;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -360,20 +362,21 @@ const WATCH_AFTER: Duration = Duration::from_secs(60);
 
 fn run(core: &RuntimeCore, spec: &MonitorSpec) {
     let mut watch = Watch::new(spec.stall_limit, spec.deadlock_limit.filter(|_| !spec.is_lazy));
+    let mut log = ReportLog::default();
     let mut pools = (PoolWatch::new(spec.starve_limit), Census::default());
     let stop = &core.diag.monitor;
-    let mut log = ReportLog::default();
     let mut clock = Clock::new(core.diag.epoch.elapsed(), spec.tick);
     let mut watched_since = None;
     while !stop.is_over() {
         let real_now = core.diag.epoch.elapsed();
         let now = clock.advance(real_now);
-        let xstreams = lock(&core.parts).xstreams.clone();
-        let beats: Vec<Beat> = if spec.is_lazy {
-            lazy_beats(core, &xstreams)
+        let (xstreams, beats) = if spec.is_lazy {
+            lazy_beats(core)
         } else {
             core.diag.set_tick(real_now);
-            xstreams.iter().map(|xstream| xstream.beat()).collect()
+            let xstreams = core.xstreams();
+            let beats = xstreams.iter().map(|xstream| (xstream.index, xstream.beat())).collect();
+            (xstreams, beats)
         };
         let are_suspended = || xstreams.iter().any(|xstream| xstream.ults.load(Relaxed) > 0);
         for finding in watch.look(now, &beats, are_suspended) {
@@ -400,18 +403,24 @@ fn run(core: &RuntimeCore, spec: &MonitorSpec) {
     }
 }
 
-fn lazy_beats(core: &RuntimeCore, xstreams: &[Arc<XstreamShared>]) -> Vec<Beat> {
-    let mut executed = vec![0u64; xstreams.len()];
-    for pool in core.all_pools() {
+fn lazy_beats(core: &RuntimeCore) -> (Vec<Arc<XstreamShared>>, Vec<(usize, Beat)>) {
+    let runs = |slot: &SlotShared| {
+        slot.finished.load(Relaxed) + slot.yields.load(Relaxed) + slot.parked.load(Relaxed)
+    };
+    let xstreams = core.xstreams();
+    let past = || xstreams.iter().map(|xstream| (xstream.index, runs(&xstream.past))).collect();
+    let (pools, mut executed): (_, BTreeMap<usize, u64>) = core.pools_and(past);
+    for pool in pools {
         pool.for_each_slot(|slot| {
-            if let Some(sum) = executed.get_mut(slot.xstream) {
-                *sum += slot.finished.load(Relaxed)
-                    + slot.yields.load(Relaxed)
-                    + slot.parked.load(Relaxed);
+            if let Some(sum) = executed.get_mut(&slot.xstream) {
+                *sum += runs(slot);
             }
         });
     }
-    xstreams.iter().zip(executed).map(|(xstream, sum)| xstream.lazy_beat(sum)).collect()
+    let beat =
+        |xstream: &Arc<XstreamShared>| (xstream.index, xstream.lazy_beat(executed[&xstream.index]));
+    let beats = xstreams.iter().map(beat).collect();
+    (xstreams, beats)
 }
 
 fn look_at_pools(
@@ -421,10 +430,10 @@ fn look_at_pools(
     (watch, census): &mut (PoolWatch, Census),
     now: Duration,
 ) {
-    let pools = core.all_pools();
-    let beats: Vec<_> = pools.iter().map(|pool| census.beat(pool)).collect();
+    let pools = core.pools();
+    let beats: Vec<_> = pools.iter().map(|pool| (pool.index, census.beat(pool))).collect();
     for starved in watch.look(now, &beats) {
-        let pool = &pools[starved.pool];
+        let Some(pool) = pools.iter().find(|pool| pool.index == starved.pool) else { continue };
         let report = Report::Starvation(Starvation {
             pool: pool.name.to_string(),
             waiting: starved.waiting,
@@ -494,7 +503,8 @@ fn tell(spec: &MonitorSpec, log: &mut ReportLog, report: &Report) {
 struct Watch {
     stall_limit: Duration,
     deadlock_limit: Option<Duration>,
-    xstreams: Vec<Seen>,
+    /// By index.
+    xstreams: BTreeMap<usize, Seen>,
     still_since: Option<Duration>,
     is_still_reported: bool,
 }
@@ -530,33 +540,38 @@ impl Watch {
         Self {
             stall_limit,
             deadlock_limit,
-            xstreams: Vec::new(),
+            xstreams: BTreeMap::new(),
             still_since: None,
             is_still_reported: false,
         }
     }
 
-    /// Compares with the last look. `are_suspended`: whether there are ULTs that have not ended.
+    /// Compares with the last look. `beats` has the index of each xstream; one that is not there
+    /// any more is forgotten. `are_suspended`: whether there are ULTs that have not ended.
     fn look(
         &mut self,
         now: Duration,
-        beats: &[Beat],
+        beats: &[(usize, Beat)],
         are_suspended: impl FnOnce() -> bool,
     ) -> Vec<Finding> {
         let mut findings = Vec::new();
-        let mut has_moved = self.xstreams.len() != beats.len();
-        for (xstream, beat) in beats.iter().enumerate() {
-            match self.xstreams.get_mut(xstream) {
+        let mut before = std::mem::take(&mut self.xstreams);
+        let mut has_moved = before.len() != beats.len();
+        for (xstream, beat) in beats {
+            let seen = match before.remove(xstream) {
                 None => {
-                    self.xstreams.push(Seen { beat: *beat, since: now, is_reported: false });
+                    has_moved = true;
+                    Seen { beat: *beat, since: now, is_reported: false }
                 }
-                Some(seen) => {
+                Some(mut seen) => {
                     has_moved |= seen.beat.runs != beat.runs;
-                    findings.extend(seen.look(xstream, now, *beat, self.stall_limit));
+                    findings.extend(seen.look(*xstream, now, *beat, self.stall_limit));
+                    seen
                 }
-            }
+            };
+            self.xstreams.insert(*xstream, seen);
         }
-        let is_still = !has_moved && beats.iter().all(|beat| beat.sleeps_forever);
+        let is_still = !has_moved && beats.iter().all(|(_, beat)| beat.sleeps_forever);
         findings.extend(self.look_still(now, is_still, are_suspended));
         findings
     }
@@ -638,10 +653,26 @@ mod tests {
         Stuck { xstream, ult, name: Some("unit"), pool: 3, perhaps: None, lasted: ms(lasted) }
     }
 
+    /// With their indices.
+    fn numbered<const N: usize>(beats: [Beat; N]) -> [(usize, Beat); N] {
+        let mut index = 0..;
+        beats.map(|beat| (index.next().unwrap(), beat))
+    }
+
+    #[test]
+    fn an_xstream_that_has_been_removed_is_forgotten_and_the_others_are_not() {
+        let mut watch = Watch::new(LIMIT, None);
+        assert_eq!(watch.look(ms(0), &[(0, asleep(0)), (1, running(1, 7))], || true), []);
+        assert_eq!(watch.look(ms(60), &[(1, running(1, 7))], || true), []);
+        let found = watch.look(ms(100), &[(1, running(1, 7)), (2, running(1, 7))], || true);
+        assert_eq!(found, [Finding::Stall(stuck(1, 7, 100))]);
+        assert_eq!(watch.xstreams.len(), 2);
+    }
+
     #[test]
     fn stall_is_reported_once_and_its_end_once() {
         let mut watch = Watch::new(LIMIT, None);
-        let mut look = |at, beat| watch.look(ms(at), &[asleep(0), beat], || true);
+        let mut look = |at, beat| watch.look(ms(at), &numbered([asleep(0), beat]), || true);
         assert_eq!(look(0, running(1, 7)), []);
         assert_eq!(look(99, running(1, 7)), []);
         assert_eq!(look(110, running(1, 7)), [Finding::Stall(stuck(1, 7, 110))]);
@@ -655,7 +686,7 @@ mod tests {
     fn switching_is_no_stall_even_to_the_same_unit() {
         let mut watch = Watch::new(LIMIT, None);
         for at in 0..100 {
-            assert_eq!(watch.look(ms(at * 90), &[running(at, 7)], || true), []);
+            assert_eq!(watch.look(ms(at * 90), &numbered([running(at, 7)]), || true), []);
         }
     }
 
@@ -673,14 +704,14 @@ mod tests {
         let spinning =
             Beat { runs: 5, running: None, name: None, sleeps_forever: false, announced: None };
         for at in 0..10 {
-            assert_eq!(watch.look(ms(at * 1000), &[spinning, asleep(3)], || true), []);
+            assert_eq!(watch.look(ms(at * 1000), &numbered([spinning, asleep(3)]), || true), []);
         }
     }
 
     #[test]
     fn deadlock_is_reported_once_per_episode() {
         let mut watch = Watch::new(LIMIT, Some(ms(1000)));
-        let mut look = |at, beats: [Beat; 2]| watch.look(ms(at), &beats, || true);
+        let mut look = |at, beats: [Beat; 2]| watch.look(ms(at), &numbered(beats), || true);
         let still = [asleep(1), asleep(2)];
         assert_eq!(look(0, still), []);
         assert_eq!(look(10, still), []);
@@ -698,11 +729,11 @@ mod tests {
         let timed =
             Beat { runs: 1, running: None, name: None, sleeps_forever: false, announced: None };
         for at in 0..10 {
-            assert_eq!(watch.look(ms(at * 100), &[asleep(1), timed], || true), []);
+            assert_eq!(watch.look(ms(at * 100), &numbered([asleep(1), timed]), || true), []);
         }
         let mut watch = Watch::new(LIMIT, Some(ms(10)));
         for at in 0..10 {
-            assert_eq!(watch.look(ms(at * 100), &[asleep(1)], || false), []);
+            assert_eq!(watch.look(ms(at * 100), &numbered([asleep(1)]), || false), []);
         }
     }
 }

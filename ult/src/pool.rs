@@ -30,13 +30,13 @@ use crate::pools::deque::DequePool;
 use crate::pools::earliest::EarliestPool;
 use crate::pools::fifo::FifoPool;
 use crate::pools::prio::PrioPool;
-use crate::shared::RuntimeCore;
+use crate::shared::{Books, RuntimeCore};
 use crate::slot::{REMOVED, Slot, SlotShared};
 use crate::spawn::UltBuilder;
 use crate::stack::StackClass;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, fence};
-use crate::sync::{Arc, Mutex, lock, relax};
+use crate::sync::{Arc, Mutex, UnsafeCell, lock, relax};
 use crate::unit::Unit;
 use crate::xstream::XstreamShared;
 
@@ -299,7 +299,7 @@ pub(crate) struct PoolShared {
     pub(crate) index: usize,
     pub(crate) kind: PoolKind,
     pub(crate) access: Access,
-    pub(crate) queue: Queue,
+    queue: UnsafeCell<Queue>,
     /// Stacks of ULTs spawned here.
     pub(crate) class: StackClass,
     /// The xstream that has the private end of the pool; null: nobody.
@@ -332,8 +332,8 @@ pub(crate) struct PoolShared {
     pub(crate) stacks: AtomicUsize,
 }
 
-// SAFETY: `owner_slot` is touched only by the thread of the xstream that `owner` names; a change of
-// owners passes through the locks and mails of both.
+// SAFETY: `queue` changes once, when nobody uses it; `owner_slot` is touched only by the thread of
+// the xstream that `owner` names; a change of owners passes through the locks and mails of both.
 unsafe impl Sync for PoolShared {}
 // SAFETY: as above; the rest is `Send`.
 unsafe impl Send for PoolShared {}
@@ -358,7 +358,7 @@ impl PoolShared {
             index,
             kind: spec.kind,
             access: spec.access,
-            queue,
+            queue: UnsafeCell::new(queue),
             class: StackClass::new(spec.stack_bytes.unwrap_or(stack_bytes), spec.numa_node),
             owner: AtomicPtr::new(ptr::null_mut()),
             heir: AtomicPtr::new(ptr::null_mut()),
@@ -378,16 +378,31 @@ impl PoolShared {
         }
     }
 
+    /// Where its units are queued. The caller holds a count on the pool or a unit of it, or is on
+    /// an xstream between two looks at its mail.
     #[inline]
     pub(crate) fn queue(&self) -> &Queue {
-        &self.queue
+        // SAFETY:
+        // - no writer: `take_queue` waits for all callers.
+        self.queue.with(|queue| unsafe { &*queue })
+    }
+
+    /// Takes the queue out, for its destructor, which may be a user's.
+    ///
+    /// # Safety
+    ///
+    /// The pool has been removed, and no caller of [`queue`](Self::queue) is left or will come.
+    pub(crate) unsafe fn take_queue(&self) -> Queue {
+        // SAFETY:
+        // - exclusive, valid: duty of the caller.
+        self.queue.with_mut(|queue| unsafe { queue.replace(Queue::Fifo(FifoPool::new())) })
     }
 
     /// Whether the pool's own order holds for the started ULTs of `home`, too: it has one, and
     /// `home` alone serves it.
     #[inline]
     pub(crate) fn orders_started(&self, home: *mut XstreamShared) -> bool {
-        matches!(self.queue, Queue::Object(_)) && self.sole.load(Relaxed) == home
+        matches!(self.queue(), Queue::Object(_)) && self.sole.load(Relaxed) == home
     }
 
     /// What a new slot of an xstream shows. A revived one counts on.
@@ -402,6 +417,11 @@ impl PoolShared {
             let slot = slots.swap_remove(at);
             slot_of(&mut slots, REMOVED).take_over(&slot);
         }
+    }
+
+    /// Whether `xstream` has counted anything here.
+    pub(crate) fn has_slot_of(&self, xstream: &XstreamShared) -> bool {
+        lock(&self.slots).iter().any(|slot| slot.xstream == xstream.index)
     }
 
     /// Calls `see` with what each xstream has counted.
@@ -444,12 +464,22 @@ impl PoolShared {
         self.spawned().wrapping_add(self.moved.load(Relaxed))
     }
 
+    /// For a removal, while [`removing`](Self::removing) says so: its books, and how many units
+    /// there are. If there are none, nothing that changes the books counts any more.
+    pub(crate) fn close_books(&self) -> (Books, u64) {
+        let ended = self.ended();
+        let spawned = self.spawned();
+        // What those that have gone to other pools did here happens before.
+        let moved = self.moved.load(Acquire); // pair: POOL-MOVED
+        (Books { spawned, ended }, spawned.wrapping_add(moved).saturating_sub(ended))
+    }
+
     /// Units that wait. [`stats`](Self::stats) that are read afterwards have counted how each of
     /// them came to wait.
     pub(crate) fn len(&self) -> usize {
         // pair: POOL-LEN
         let lists: usize = lock(&self.slots).iter().map(|slot| slot.len.load(Acquire)).sum();
-        self.queue.len() + lists + self.in_flight.load(Acquire) // pair: POOL-LEN
+        self.queue().len() + lists + self.in_flight.load(Acquire) // pair: POOL-LEN
     }
 
     pub(crate) fn stats(&self) -> PoolStats {

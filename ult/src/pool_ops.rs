@@ -68,7 +68,7 @@ impl PoolRef {
     fn pop_foreign(&self) -> Option<Unit> {
         match current::xstream_in(&self.core).and_then(|xstream| xstream.slot_of(&self.pool)) {
             Some(slot) => PoolView::new(slot, ptr::null_mut(), false).pop(),
-            None => self.pool.queue.pop(PopBy::Thief).map(Unit::from_ult),
+            None => self.pool.queue().pop(PopBy::Thief).map(Unit::from_ult),
         }
     }
 
@@ -239,7 +239,7 @@ impl PoolRef {
                 found.push(UnitInfo::of(&std::mem::ManuallyDrop::new(Unit::from_ult(ult))));
             });
         }
-        self.pool.queue.for_each(&mut |unit| found.push(UnitInfo::of(unit)));
+        self.pool.queue().for_each(&mut |unit| found.push(UnitInfo::of(unit)));
         found
     }
 

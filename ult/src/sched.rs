@@ -57,7 +57,7 @@ const OWN_POPS: u32 = 64;
 impl<'a> PoolView<'a> {
     /// What the xstream `me` sees; `is_owner` says whether it owns the pool now.
     pub(crate) fn new(slot: &'a Slot, me: *mut XstreamShared, is_owner: bool) -> Self {
-        let mostly_list = is_owner && matches!(slot.pool.queue, Queue::Fifo(_));
+        let mostly_list = is_owner && matches!(slot.pool.queue(), Queue::Fifo(_));
         Self { slot, me, mostly_list }
     }
 
@@ -115,7 +115,7 @@ impl<'a> PoolView<'a> {
 
     #[inline]
     fn pop_queue(&self, who: PopBy) -> Option<crate::descriptor::UltPtr> {
-        match &self.slot.pool.queue {
+        match self.slot.pool.queue() {
             Queue::Fifo(pool) => pool.pop_ult(),
             Queue::Deque(deque) if who == PopBy::Owner && self.is_owner() => {
                 // SAFETY: views are used by their xstream's thread only, and it is the owner: it
@@ -129,7 +129,7 @@ impl<'a> PoolView<'a> {
     /// Number of units that a pop of this xstream could get. A snapshot.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.slot.shared.len.load(Relaxed) + self.slot.pool.queue.len()
+        self.slot.shared.len.load(Relaxed) + self.slot.pool.queue().len()
     }
 
     /// Whether nothing is there. A snapshot.

@@ -23,6 +23,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use crate::contain::contained;
 use crate::descriptor_cache::Depot;
 use crate::error::StuckUlt;
 use crate::mutex::Mutex as UltMutex;
@@ -49,11 +50,26 @@ const CHANGE: u64 = 16;
 /// Numbers that an xstream draws at once.
 pub(crate) const IDS_PER_DRAW: u64 = 1024;
 
-/// Pools and xstreams, those that have been removed as well.
+/// Pools and xstreams. What looks at all of them again and again looks at those that there are.
 #[derive(Default)]
 pub(crate) struct Parts {
+    /// By index, those that have been removed as well.
     pub(crate) pools: Vec<Arc<PoolShared>>,
     pub(crate) xstreams: Vec<Arc<XstreamShared>>,
+    /// Those that have not been removed, in the same order.
+    living_pools: Vec<Arc<PoolShared>>,
+    living_xstreams: Vec<Arc<XstreamShared>>,
+    /// What the pools that have been removed counted.
+    past: Books,
+    /// Indices of pools that have been removed and still have their queues.
+    unswept: Vec<usize>,
+}
+
+/// Beginnings and ends of units.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Books {
+    pub(crate) spawned: u64,
+    pub(crate) ended: u64,
 }
 
 /// See the module documentation.
@@ -111,19 +127,88 @@ impl RuntimeCore {
 
     /// All pools that have not been removed.
     pub(crate) fn pools(&self) -> Vec<Arc<PoolShared>> {
-        let parts = lock(&self.parts);
-        parts.pools.iter().filter(|pool| !pool.removed.load(Relaxed)).cloned().collect()
+        lock(&self.parts).living_pools.clone()
     }
 
-    /// All pools, those that have been removed as well.
-    pub(crate) fn all_pools(&self) -> Vec<Arc<PoolShared>> {
-        lock(&self.parts).pools.clone()
+    /// All pools that have not been removed, and what `past` reads of those that have: of one
+    /// moment, so that none is missed and none counts twice.
+    pub(crate) fn pools_and<T>(&self, past: impl FnOnce() -> T) -> (Vec<Arc<PoolShared>>, T) {
+        let parts = lock(&self.parts);
+        (parts.living_pools.clone(), past())
     }
 
     /// All xstreams that have not been removed.
     pub(crate) fn xstreams(&self) -> Vec<Arc<XstreamShared>> {
-        let parts = lock(&self.parts);
-        parts.xstreams.iter().filter(|xstream| !xstream.is_removed()).cloned().collect()
+        lock(&self.parts).living_xstreams.clone()
+    }
+
+    /// Adds a pool, made for this index. The caller holds the lock of the layout, or is the only
+    /// one who knows this part.
+    pub(crate) fn add_pool(&self, make: impl FnOnce(usize) -> PoolShared) -> Arc<PoolShared> {
+        let mut parts = lock(&self.parts);
+        let pool = Arc::new(make(parts.pools.len()));
+        parts.pools.push(pool.clone());
+        parts.living_pools.push(pool.clone());
+        pool
+    }
+
+    /// `pool` has been removed, when its books were these: the runtime keeps the sums, and looks
+    /// at the pool no more.
+    pub(crate) fn forget_pool(&self, pool: &PoolShared, books: Books) {
+        let mut parts = lock(&self.parts);
+        parts.living_pools.retain(|other| other.index != pool.index);
+        parts.past.spawned = parts.past.spawned.wrapping_add(books.spawned);
+        parts.past.ended = parts.past.ended.wrapping_add(books.ended);
+        parts.unswept.push(pool.index);
+        pool.for_each_slot(|slot| {
+            if let Some(xstream) = parts.xstreams.get(slot.xstream) {
+                xstream.past.take_over(slot);
+            }
+        });
+    }
+
+    /// Drops the queues of removed pools that nobody can reach any more: nobody but this part has a
+    /// count on them, so there are neither handles nor slots, and every xstream has looked at its
+    /// mail since the removal. Without a lock: the destructor may be a user's.
+    pub(crate) fn sweep_pools(&self) {
+        let mut parts = lock(&self.parts);
+        let Parts { pools, unswept, .. } = &mut *parts;
+        let mut swept = Vec::new();
+        unswept.retain(|index| {
+            let pool = &pools[*index];
+            let is_last = Arc::strong_count(pool) == 1;
+            if is_last {
+                // What others did with their counts happens before.
+                fence(Acquire); // pair: the release of a count in `Arc`
+                // SAFETY:
+                // - removed: it stands in `unswept`;
+                // - no caller of `queue`: those with a count are gone, and it gets no new one, as
+                //   it is not among the living and has no units; threads that are no xstreams have
+                //   one while they queue a unit; each xstream has had one in its mail since the
+                //   removal, so it is through with what it queued before.
+                swept.push(unsafe { pool.take_queue() });
+            }
+            !is_last
+        });
+        drop(parts);
+        for queue in swept {
+            contained(None, "the destructor of a pool", || drop(queue));
+        }
+    }
+
+    /// Adds an xstream. The caller as above.
+    pub(crate) fn add_xstream(&self, xstream: &Arc<XstreamShared>) {
+        let mut parts = lock(&self.parts);
+        parts.xstreams.push(xstream.clone());
+        parts.living_xstreams.push(xstream.clone());
+    }
+
+    /// `xstream` has left, or could not start, and does not come back.
+    pub(crate) fn forget_xstream(&self, xstream: &XstreamShared) {
+        xstream.set_removed();
+        lock(&self.parts).living_xstreams.retain(|other| other.index != xstream.index);
+        // A shutdown may wait until it has seen the phase.
+        self.tell_news();
     }
 
     /// A handle of one of our pools.
@@ -210,12 +295,16 @@ impl RuntimeCore {
     /// Units that have been spawned and have not ended. Exact once spawns are refused and everybody
     /// has seen it; before that, an estimate.
     pub(crate) fn alive(&self) -> u64 {
+        let (pools, past) = {
+            let parts = lock(&self.parts);
+            (parts.living_pools.clone(), parts.past)
+        };
         // Removed pools as well: units that have left them have ended in other books.
-        let pools = self.all_pools();
+        let add = |sum: u64, more: u64| sum.wrapping_add(more);
         // Ends before beginnings: what ends in between is then counted as alive. Moves from pool
         // to pool do not count: two pools cannot be read at one moment.
-        let ended: u64 = pools.iter().map(|pool| pool.ended()).sum();
-        let spawned: u64 = pools.iter().map(|pool| pool.spawned()).sum();
+        let ended = pools.iter().map(|pool| pool.ended()).fold(past.ended, add);
+        let spawned = pools.iter().map(|pool| pool.spawned()).fold(past.spawned, add);
         spawned.saturating_sub(ended)
     }
 

@@ -184,7 +184,7 @@ impl Xstream {
         self.any_slot(|slot| {
             let pool = &slot.pool;
             let is_shared = pool.sole.load(Relaxed).is_null();
-            if slot.served.get() && is_shared && !pool.queue.is_empty() {
+            if slot.served.get() && is_shared && !pool.queue().is_empty() {
                 self.core.wake_one(pool);
             }
             false

@@ -1,8 +1,9 @@
 //! What an xstream keeps for one pool whose units it runs.
 //!
 //! A slot is made when the xstream first serves the pool, or first runs a unit of it, and stays
-//! until the xstream ends: ULTs that started here point to it. A slot whose pool the xstream no
-//! longer serves still holds such ULTs; they are run between the others ("strays").
+//! until the xstream ends, or until the pool has been removed and no ULT that started here points
+//! to it ([`Xstream::drop_slots`](crate::xstream::Xstream::drop_slots)). A slot whose pool the
+//! xstream no longer serves still holds such ULTs; they are run between the others ("strays").
 
 use std::cell::{Cell, RefCell};
 

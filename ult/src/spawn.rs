@@ -416,7 +416,11 @@ impl std::fmt::Debug for UltBuilder<'_> {
 
 /// Queues a unit that belongs to no xstream, and whose queue membership the caller has.
 pub(crate) fn enqueue(ult: UltPtr, why: PushReason) {
-    push(ult, ult.pool(), current::xstream_in(&ult.core), why);
+    let here = current::xstream_in(&ult.core);
+    // An xstream is waited for before the queue of a pool goes; others hold the pool, since the
+    // unit may have ended, and the pool have been removed, before this returns.
+    let _held = here.is_none().then(|| ult.core.pool_arc(ult.pool()));
+    push(ult, ult.pool(), here, why);
 }
 
 #[inline]
@@ -449,6 +453,6 @@ fn push_foreign(ult: UltPtr, pool: &PoolShared, here: Option<&Xstream>, why: Pus
         // It has left meanwhile.
         pool.in_flight.fetch_sub(1, Relaxed);
     }
-    pool.queue.push(ult, why);
+    pool.queue().push(ult, why);
     core.wake_another(pool, here);
 }

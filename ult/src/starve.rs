@@ -3,6 +3,7 @@
 //! A pool in which units wait, and none of whose units has run since, is starved: its xstreams are
 //! held by units of other pools, serve more urgent pools without a break, or there are none.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -52,7 +53,8 @@ impl Census {
 #[derive(Debug)]
 pub(crate) struct PoolWatch {
     limit: Option<Duration>,
-    pools: Vec<Seen>,
+    /// By index.
+    pools: BTreeMap<usize, Seen>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -72,33 +74,32 @@ pub(crate) struct Starved {
 
 impl PoolWatch {
     pub(crate) fn new(limit: Option<Duration>) -> Self {
-        Self { limit, pools: Vec::new() }
+        Self { limit, pools: BTreeMap::new() }
     }
 
     pub(crate) fn is_on(&self) -> bool {
         self.limit.is_some()
     }
 
-    /// Compares with the last look. Each pool is found once per episode.
-    pub(crate) fn look(&mut self, now: Duration, beats: &[PoolBeat]) -> Vec<Starved> {
+    /// Compares with the last look. `beats` has the index of each pool; one that is not there any
+    /// more is forgotten. Each pool is found once per episode.
+    pub(crate) fn look(&mut self, now: Duration, beats: &[(usize, PoolBeat)]) -> Vec<Starved> {
         let Some(limit) = self.limit else { return Vec::new() };
         let mut found = Vec::new();
-        for (pool, beat) in beats.iter().enumerate() {
-            let Some(seen) = self.pools.get_mut(pool) else {
-                self.pools.push(Seen { beat: *beat, since: now, is_reported: false });
-                continue;
+        let mut before = std::mem::take(&mut self.pools);
+        for &(pool, beat) in beats {
+            let is_still = |seen: &Seen| {
+                beat.waiting > 0 && seen.beat.waiting > 0 && beat.executed == seen.beat.executed
             };
-            let is_still = beat.executed == seen.beat.executed && seen.beat.waiting > 0;
-            if beat.waiting == 0 || !is_still {
-                *seen = Seen { beat: *beat, since: now, is_reported: false };
-                continue;
-            }
-            seen.beat = *beat;
+            let new = Seen { beat, since: now, is_reported: false };
+            let mut seen = before.remove(&pool).filter(is_still).unwrap_or(new);
+            seen.beat = beat;
             let lasted = now.saturating_sub(seen.since);
-            if lasted >= limit && !seen.is_reported {
+            if beat.waiting > 0 && lasted >= limit && !seen.is_reported {
                 seen.is_reported = true;
                 found.push(Starved { pool, waiting: beat.waiting, lasted });
             }
+            self.pools.insert(pool, seen);
         }
         found
     }
@@ -119,7 +120,7 @@ mod tests {
     #[test]
     fn units_that_wait_while_none_runs_are_told_once_per_episode() {
         let mut watch = PoolWatch::new(Some(ms(100)));
-        let mut look = |at, beats: [PoolBeat; 2]| watch.look(ms(at), &beats);
+        let mut look = |at, [a, b]: [PoolBeat; 2]| watch.look(ms(at), &[(0, a), (1, b)]);
         let busy = |at: u64| beat(5, at);
         assert_eq!(look(0, [busy(0), beat(0, 7)]), []);
         assert_eq!(look(50, [busy(1), beat(2, 7)]), []);
@@ -134,10 +135,20 @@ mod tests {
     }
 
     #[test]
+    fn a_pool_that_has_been_removed_is_forgotten_and_the_others_are_not() {
+        let mut watch = PoolWatch::new(Some(ms(100)));
+        assert_eq!(watch.look(ms(0), &[(0, beat(1, 0)), (1, beat(1, 0))]), []);
+        assert_eq!(watch.look(ms(50), &[(1, beat(1, 0))]), []);
+        let starved = Starved { pool: 1, waiting: 1, lasted: ms(100) };
+        assert_eq!(watch.look(ms(100), &[(1, beat(1, 0)), (2, beat(1, 0))]), [starved]);
+        assert_eq!(watch.pools.len(), 2);
+    }
+
+    #[test]
     fn without_a_limit_nothing_is_found() {
         let mut watch = PoolWatch::new(None);
         assert!(!watch.is_on());
-        assert_eq!(watch.look(ms(0), &[beat(1, 0)]), []);
-        assert_eq!(watch.look(ms(u64::MAX), &[beat(1, 0)]), []);
+        assert_eq!(watch.look(ms(0), &[(0, beat(1, 0))]), []);
+        assert_eq!(watch.look(ms(u64::MAX), &[(0, beat(1, 0))]), []);
     }
 }

@@ -66,7 +66,8 @@ impl Streak {
             return None;
         }
         // SAFETY:
-        // - valid: `begin` set it, and slots live as long as the xstream.
+        // - valid: `begin` set it, and slots that are served stay until the loop is left, which
+        //   `drop_slots` has follow by a `stop`.
         unsafe { self.slot.get().as_ref() }
     }
 }

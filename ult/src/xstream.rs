@@ -13,6 +13,7 @@
 //! it is that ULT's stack on which the command is carried out.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::ptr;
 
@@ -67,7 +68,9 @@ pub(crate) struct Xstream {
     pub(crate) streak: Streak,
     /// Switches from ULT to ULT.
     hops: Cell<u32>,
-    /// In the order in which they were made; never shrinks.
+    /// In the order in which they were made; shrinks between two units only ([`drop_slots`]).
+    ///
+    /// [`drop_slots`]: Self::drop_slots
     #[allow(clippy::vec_box, reason = "units and views point to slots, which must not move")]
     slots: RefCell<Vec<Box<Slot>>>,
     pub(crate) timers: RefCell<TimerHeap>,
@@ -182,8 +185,8 @@ impl Xstream {
     #[inline]
     pub(crate) fn own_slot(&self, pool: &PoolShared) -> Option<&Slot> {
         // SAFETY:
-        // - valid: set together with the owner, by this thread; slots are boxed, and live as
-        //   long as the xstream.
+        // - valid: set together with the owner, by this thread; slots are boxed, and stay while
+        //   their pool has an owner.
         self.owns(pool).then(|| unsafe { &*pool.owner_slot.get() })
     }
 
@@ -198,7 +201,8 @@ impl Xstream {
         let slots = self.slots.borrow();
         let slot = slots.iter().find(|slot| ptr::eq(&*slot.pool, pool))?;
         // SAFETY:
-        // - valid: as above; the vector may grow, but the boxes stay.
+        // - valid: as above; the vector may grow, but the boxes stay until the caller is through:
+        //   `drop_slots` runs between two units.
         Some(unsafe { &*ptr::from_ref(&**slot) })
     }
 
@@ -216,8 +220,33 @@ impl Xstream {
         self.slots.borrow_mut().push(slot);
         self.mark_odd();
         // SAFETY:
-        // - valid: boxed, and in `slots`, which never shrinks.
+        // - valid: boxed, and in `slots`; as above.
         unsafe { &*place }
+    }
+
+    /// Drops the slots of pools that have been removed. Between two units, when no scheduler holds
+    /// views: what still points to a slot is then a ULT that is at home here, perhaps one that has
+    /// been counted as ended and whose last destructor waits, or one that another thread has moved
+    /// to another pool; or a stacked scheduler.
+    pub(crate) fn drop_slots(&self) {
+        let is_over = |slot: &Slot| {
+            // pair: POOL-REMOVED
+            slot.pool.removed.load(Acquire) && slot.list.is_empty() && !slot.is_stacked()
+        };
+        if !self.any_slot(is_over) {
+            return;
+        }
+        // It may name one, if its loop ended by a panic.
+        self.streak.stop();
+        let mut used = HashSet::new();
+        self.stacks.for_each(|block| {
+            used.extend(block.ult.get().map(|ult| ult.slot.get()));
+        });
+        let is_kept = |slot: &mut Box<Slot>| {
+            let slot = &**slot;
+            !is_over(slot) || slot.served.get() || used.contains(&ptr::from_ref(slot))
+        };
+        self.slots.borrow_mut().retain_mut(is_kept);
     }
 
     /// There is a slot that the scheduler does not serve.
@@ -234,7 +263,8 @@ impl Xstream {
                 return false;
             };
             // SAFETY:
-            // - valid: boxed, and in `slots`, which never shrinks.
+            // - valid: boxed, and in `slots`, which shrinks between two units only; `f` does not
+            //   make it shrink.
             if f(unsafe { &*slot }) {
                 return true;
             }
@@ -246,7 +276,7 @@ impl Xstream {
     #[inline]
     fn home_slot(&self, ult: UltPtr) -> &Slot {
         // SAFETY:
-        // - valid: set by `start`, here; slots live as long as the xstream.
+        // - valid: set by `start`, here; `drop_slots` leaves those of ULTs that are at home here.
         unsafe { &*ult.slot.get() }
     }
 

@@ -11,7 +11,9 @@ use crate::limit::Limit;
 use crate::sched::Scheduler;
 use crate::shared::{CLOSING, EXIT, RuntimeCore};
 use crate::shutdown::wait_for;
-use crate::sync::atomic::Ordering::{Acquire, Relaxed};
+use crate::slot::SlotShared;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use crate::sync::atomic::fence;
 use crate::sync::{Arc, lock};
 use crate::topology::CpuSet;
 use crate::xstream::{State, XstreamShared};
@@ -167,14 +169,18 @@ impl XstreamRef {
             stacks: self.xstream.stacks.load(Relaxed),
             ..XstreamStats::default()
         };
-        for pool in self.core.all_pools() {
+        let mut add = |slot: &SlotShared| {
+            stats.finished += slot.finished.load(Relaxed);
+            stats.yields += slot.yields.load(Relaxed);
+            stats.parked += slot.parked.load(Relaxed);
+            stats.resumed += slot.resumed.load(Relaxed);
+            stats.run_at_once += slot.run_at_once.load(Relaxed);
+        };
+        let (pools, ()) = self.core.pools_and(|| add(&self.xstream.past));
+        for pool in pools {
             pool.for_each_slot(|slot| {
                 if slot.xstream == self.xstream.index {
-                    stats.finished += slot.finished.load(Relaxed);
-                    stats.yields += slot.yields.load(Relaxed);
-                    stats.parked += slot.parked.load(Relaxed);
-                    stats.resumed += slot.resumed.load(Relaxed);
-                    stats.run_at_once += slot.run_at_once.load(Relaxed);
+                    add(slot);
                 }
             });
         }
@@ -406,8 +412,8 @@ impl XstreamRef {
         // Before the pools forget it, so that nobody reads less.
         let stats = self.stats();
         *lock(&self.xstream.last_stats) = Some(stats);
-        self.core.all_pools().iter().for_each(|pool| pool.forget_xstream(self.xstream.index));
-        self.xstream.set_removed();
+        self.core.pools().iter().for_each(|pool| pool.forget_xstream(self.xstream.index));
+        self.core.forget_xstream(&self.xstream);
         Ok(())
     }
 

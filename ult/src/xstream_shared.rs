@@ -12,6 +12,7 @@ use crate::inbox::{Closed, Inbox};
 use crate::park::{Bed, ParkWord};
 use crate::pool::PoolShared;
 use crate::sched::Scheduler;
+use crate::slot::SlotShared;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::atomic::{AtomicBool, AtomicIsize, AtomicU8, AtomicU64, AtomicUsize, fence};
 use crate::sync::{Arc, Mutex, lock, thread};
@@ -64,6 +65,9 @@ pub(crate) struct XstreamShared {
     eventfd: Mutex<Option<Arc<OwnedFd>>>,
     /// What it had counted when it was removed.
     pub(crate) last_stats: Mutex<Option<XstreamStats>>,
+    /// What it had counted in pools that have been removed since; see
+    /// [`RuntimeCore::forget_pool`](crate::shared::RuntimeCore::forget_pool).
+    pub(crate) past: SlotShared,
     pub(crate) name: Box<str>,
     pub(crate) index: usize,
     rank: AtomicUsize,
@@ -152,6 +156,7 @@ impl XstreamShared {
             last_stats: Mutex::default(),
             name: name.into(),
             index,
+            past: SlotShared::default(),
             rank: AtomicUsize::new(rank),
             stacks: AtomicUsize::new(0),
             cpus: Mutex::default(),
