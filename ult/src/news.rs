@@ -65,3 +65,36 @@ impl News {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::layout::make_xstream;
+    use crate::{PoolSpec, Runtime, XstreamSpec};
+
+    #[test]
+    fn who_waits_is_told_of_an_xstream_that_could_not_start() {
+        let x = XstreamSpec::new("x").pools(["p"]);
+        let runtime = Runtime::builder().pool(PoolSpec::new("p")).xstream(x).start().unwrap();
+        // Of which `x` hears nothing, whose looks are news, too.
+        runtime.add_pool(PoolSpec::new("q")).unwrap();
+        let core = runtime.owner.core.clone();
+        let layout = core.layout.lock();
+        let spec = XstreamSpec::new("y").pools(["q"]);
+        let failed = make_xstream(&core, &spec, None).unwrap();
+        let (inner, hours) = (core.clone(), Duration::from_secs(100 * 3600));
+        let waits = std::thread::spawn(move || {
+            inner.news.wait_until(&mut Limit::new(hours), || inner.xstreams().len() == 1)
+        });
+        while lock(&core.news.0).is_empty() {
+            std::thread::yield_now();
+        }
+        crate::layout::set_pools(&core, &failed, Vec::new());
+        core.forget_xstream(&failed);
+        drop(layout);
+        assert!(waits.join().unwrap());
+        runtime.shutdown().unwrap();
+    }
+}

@@ -18,7 +18,7 @@ use crate::sync::atomic::fence;
 use crate::sync::{Arc, lock};
 use crate::unit::Unit;
 use crate::wait_kind::WaitKind;
-use crate::xstream::{Xstream, XstreamShared};
+use crate::xstream::{State, Xstream, XstreamShared};
 
 /// What is shown of a runnable unit; see [`PoolRef::units`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -337,10 +337,13 @@ impl<'a> Stack<'a> {
             lock(&pool.servers).push(xstream.shared().clone());
             settle_servers(core, pool);
             // Others count ends without a fence. From this request on they see `stacks`, and it
-            // tells of the ends before.
+            // tells of the ends before. One that has left has none to tell of.
+            fence(SeqCst); // pair: STACK-LIFE
             for other in core.xstreams() {
-                let pool = pool.clone();
-                other.ask(Box::new(move |_| tell_stacks(&pool)));
+                if other.state() != State::Terminated {
+                    let pool = pool.clone();
+                    other.ask(Box::new(move |_| tell_stacks(&pool)));
+                }
             }
         }
         xstream.mark_odd();
@@ -417,12 +420,82 @@ pub(crate) fn tell_loss(pool: &PoolShared) {
     }
 }
 
+/// Units end often, so this is not a request each time.
 #[cold]
 fn tell_stacks(pool: &PoolShared) {
-    let index = pool.index;
-    for server in lock(&pool.servers).iter() {
-        server.ask(Box::new(move |xstream| {
-            xstream.any_slot(|slot| slot.pool.index == index && slot.wake_sleepers());
-        }));
+    lock(&pool.servers).iter().for_each(|server| server.wake_stacks());
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::tell_loss;
+    use crate::{Basic, Eventual, PoolSpec, Runtime, XstreamSpec};
+
+    fn runtime() -> Runtime {
+        Runtime::builder()
+            .pool(PoolSpec::new("a"))
+            .pool(PoolSpec::new("b"))
+            .xstream(XstreamSpec::new("x0").pools(["a"]))
+            .xstream(XstreamSpec::new("x1").pools(["b"]))
+            .start()
+            .unwrap()
+    }
+
+    #[test]
+    fn an_xstream_that_has_left_is_not_asked_for_the_ends_of_units() {
+        let runtime = runtime();
+        let a = runtime.pool("a").unwrap();
+        let inner = runtime.add_pool(PoolSpec::new("inner")).unwrap();
+        let x1 = runtime.xstream("x1").unwrap();
+        x1.join().unwrap();
+        let shared = runtime.owner.core.xstreams().remove(1);
+        let before = shared.requests();
+        for _ in 0..100 {
+            let child = inner.spawn(|| ()).unwrap();
+            let scheduler = a.push_scheduler(Box::new(Basic::new()), [inner.clone()]);
+            scheduler.unwrap().join().unwrap();
+            child.join().unwrap();
+        }
+        assert_eq!(shared.requests(), before);
+        x1.revive().unwrap();
+        runtime.shutdown().unwrap();
+    }
+
+    #[test]
+    fn many_ends_elsewhere_are_one_call_for_a_stacked_scheduler() {
+        let runtime = runtime();
+        let a = runtime.pool("a").unwrap();
+        let inner = runtime.add_pool(PoolSpec::new("inner")).unwrap();
+        let (go, is_held) = (Arc::new(Eventual::<()>::new()), Arc::new(AtomicBool::new(false)));
+        let waits = go.clone();
+        let child = inner.spawn(move || waits.wait_ready()).unwrap();
+        let scheduler = a.push_scheduler(Box::new(Basic::new()), [inner.clone()]).unwrap();
+        let (stop, holds) = (Arc::new(AtomicBool::new(false)), is_held.clone());
+        let stops = stop.clone();
+        let holder = a.spawn(move || {
+            holds.store(true, Relaxed);
+            while !stops.load(Relaxed) {
+                std::thread::yield_now();
+            }
+        });
+        while !is_held.load(Relaxed) {
+            std::thread::yield_now();
+        }
+        let shared = runtime.owner.core.xstreams().remove(0);
+        let before = shared.requests();
+        for _ in 0..1000 {
+            tell_loss(&inner.pool);
+        }
+        assert_eq!(shared.requests(), before);
+        stop.store(true, Relaxed);
+        holder.unwrap().join().unwrap();
+        go.set(()).unwrap();
+        child.join().unwrap();
+        scheduler.join().unwrap();
+        runtime.shutdown().unwrap();
     }
 }

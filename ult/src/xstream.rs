@@ -662,6 +662,12 @@ impl Xstream {
         if self.shared.take_signal() {
             self.look_at_phase();
             self.on_signal();
+            if self.shared.take_stack_wake() {
+                self.any_slot(|slot| {
+                    slot.wake_sleepers();
+                    false
+                });
+            }
             // Those of before: what one of them asks for comes after a unit has run.
             for _ in 0..self.shared.requests() {
                 if let Some(request) = self.shared.take_request() {

@@ -375,6 +375,8 @@ impl XstreamRef {
         }
         self.xstream.inbox.open();
         self.xstream.set_state(State::Running);
+        // Either its life begins with what a stacked scheduler has said before, or that asks it.
+        fence(SeqCst); // pair: STACK-LIFE
         let (_, word) = self.core.phase();
         self.xstream.see(word);
         // It looks at the flags that came with the word before it does anything else.
@@ -384,6 +386,8 @@ impl XstreamRef {
             let closed = self.xstream.inbox.close();
             debug_assert!(closed, "an xstream that owns nothing gets no mail");
             self.xstream.set_state(State::Terminated);
+            // A shutdown may wait until it has seen the phase.
+            self.core.tell_news();
         }
         Ok(started?)
     }

@@ -58,16 +58,18 @@ pub(crate) struct XstreamShared {
     state: AtomicU8,
     /// See [`lives_ended`](Self::lives_ended).
     lives_ended: AtomicU64,
+    /// Its stacked schedulers shall look whether their pools have units.
+    wakes_stacks: AtomicBool,
     /// The last phase word that the xstream has seen.
     seen: AtomicU64,
     requests: Mutex<VecDeque<Request>>,
     /// For a wake from `poll`. `None`: it has been removed. One that runs has a count of its own.
     eventfd: Mutex<Option<Arc<OwnedFd>>>,
-    /// What it had counted when it was removed.
-    pub(crate) last_stats: Mutex<Option<XstreamStats>>,
     /// What it had counted in pools that have been removed since; see
     /// [`RuntimeCore::forget_pool`](crate::shared::RuntimeCore::forget_pool).
     pub(crate) past: SlotShared,
+    /// What it had counted when it was removed.
+    pub(crate) last_stats: Mutex<Option<XstreamStats>>,
     pub(crate) name: Box<str>,
     pub(crate) index: usize,
     rank: AtomicUsize,
@@ -150,13 +152,14 @@ impl XstreamShared {
             signalled: AtomicBool::new(false),
             state: AtomicU8::new(State::Running as u8),
             lives_ended: AtomicU64::new(0),
+            wakes_stacks: AtomicBool::new(false),
             seen: AtomicU64::new(0),
             requests: Mutex::default(),
             eventfd: Mutex::new(Some(Arc::new(eventfd))),
+            past: SlotShared::default(),
             last_stats: Mutex::default(),
             name: name.into(),
             index,
-            past: SlotShared::default(),
             rank: AtomicUsize::new(rank),
             stacks: AtomicUsize::new(0),
             cpus: Mutex::default(),
@@ -286,6 +289,20 @@ impl XstreamShared {
     pub(crate) fn take_signal(&self) -> bool {
         // pair: SIGNAL
         self.signalled.load(Relaxed) && self.signalled.swap(false, AcqRel)
+    }
+
+    /// Makes the stacked schedulers that sleep there look whether their pools have units.
+    pub(crate) fn wake_stacks(&self) {
+        // If it is set already, the signal of who has set it is still to be taken.
+        // pair: WAKES-STACKS
+        if !self.wakes_stacks.swap(true, AcqRel) {
+            self.signal();
+        }
+    }
+
+    /// Whether somebody has asked for that since the last time. Comes after the signal is taken.
+    pub(crate) fn take_stack_wake(&self) -> bool {
+        self.wakes_stacks.swap(false, AcqRel) // pair: WAKES-STACKS
     }
 
     /// Has `request` carried out by the xstream. If it has left, nothing happens until it is
