@@ -266,6 +266,10 @@ impl<T> Receiver<T> {
     /// Like [`recv`](Self::recv), for async code. Receivers that block are served first. If the
     /// future is dropped, no item is lost.
     ///
+    /// An item for which no receiver blocks wakes all futures and selects that wait, and the first
+    /// gets it: each of these may choose something else, or never be polled again. Where very many
+    /// shall share one channel, receive in ULTs.
+    ///
     /// # Errors
     ///
     /// As [`recv`](Self::recv).
