@@ -66,7 +66,7 @@ impl News {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::time::Duration;
 

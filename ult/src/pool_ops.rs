@@ -426,7 +426,7 @@ fn tell_stacks(pool: &PoolShared) {
     lock(&pool.servers).iter().for_each(|server| server.wake_stacks());
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
