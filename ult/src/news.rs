@@ -68,33 +68,47 @@ impl News {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::{Acquire, Release};
     use std::time::Duration;
 
     use super::*;
     use crate::layout::make_xstream;
+    use crate::sync::Arc;
     use crate::{PoolSpec, Runtime, XstreamSpec};
 
     #[test]
     fn who_waits_is_told_of_an_xstream_that_could_not_start() {
         let x = XstreamSpec::new("x").pools(["p"]);
         let runtime = Runtime::builder().pool(PoolSpec::new("p")).xstream(x).start().unwrap();
-        // Of which `x` hears nothing, whose looks are news, too.
+        // The looks of `x` are news, too: it has begun, and hears nothing of the rest.
+        runtime.pool("p").unwrap().spawn(|| ()).unwrap().join().unwrap();
         runtime.add_pool(PoolSpec::new("q")).unwrap();
         let core = runtime.owner.core.clone();
         let layout = core.layout.lock();
         let spec = XstreamSpec::new("y").pools(["q"]);
         let failed = make_xstream(&core, &spec, None).unwrap();
-        let (inner, hours) = (core.clone(), Duration::from_secs(100 * 3600));
-        let waits = std::thread::spawn(move || {
-            inner.news.wait_until(&mut Limit::new(hours), || inner.xstreams().len() == 1)
+        let inner = core.clone();
+        let looks = Arc::new(AtomicUsize::new(0));
+        let counts = looks.clone();
+        let (told, is_told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let test = || {
+                let is_gone = inner.xstreams().len() == 1;
+                counts.fetch_add(1, Release);
+                is_gone
+            };
+            // Without a limit, since one is waited for in parts, with a look after each.
+            told.send(inner.news.wait_until(&mut Limit::none(), test)).unwrap();
         });
-        while lock(&core.news.0).is_empty() {
+        // After the second look it waits for news.
+        while looks.load(Acquire) < 2 {
             std::thread::yield_now();
         }
         crate::layout::set_pools(&core, &failed, Vec::new());
         core.forget_xstream(&failed);
         drop(layout);
-        assert!(waits.join().unwrap());
+        assert_eq!(is_told.recv_timeout(Duration::from_secs(60)), Ok(true));
         runtime.shutdown().unwrap();
     }
 }
