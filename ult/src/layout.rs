@@ -86,7 +86,7 @@ impl Runtime {
             if xstream.state() != State::Terminated {
                 let (pool, has_slot) = (pool.pool.clone(), pool.pool.has_slot_of(&xstream));
                 xstream.ask(Box::new(move |xstream| {
-                    drop(pool);
+                    drop(pool); // pair: POOL-COUNT
                     if has_slot {
                         xstream.reconfigured.set(true);
                     }

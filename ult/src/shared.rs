@@ -178,8 +178,8 @@ impl RuntimeCore {
             let pool = &pools[*index];
             let is_last = Arc::strong_count(pool) == 1;
             if is_last {
-                // What others did with their counts happens before.
-                fence(Acquire); // pair: the release of a count in `Arc`
+                // What others did with their counts happens before: `Arc` releases each.
+                fence(Acquire); // pair: POOL-COUNT
                 // SAFETY:
                 // - removed: it stands in `unswept`;
                 // - no caller of `queue`: those with a count are gone, and it gets no new one, as

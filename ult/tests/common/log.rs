@@ -1,5 +1,5 @@
-//! What is logged as an error or a warning. The log is the process's, so whoever reads it has a program of its
-//! own, or says which lines it means.
+//! What is logged as an error or a warning. The log is the process's, so whoever reads it has a
+//! program of its own, or says which lines it means.
 #![allow(dead_code, reason = "each test program uses some of it")]
 
 use std::fmt::Debug;
