@@ -52,7 +52,8 @@ struct Careful<P> {
     waiting: usize,
     /// Of each peer in the order of arrival; no queue is empty.
     queues: HashMap<Addr, VecDeque<P>>,
-    /// The peers of `queues`: whose turn it is.
+    /// The peers of `queues` that are below their share: whose turn it is. The others come back
+    /// when one of theirs leaves, so that nobody looks at them in vain.
     turns: VecDeque<Addr>,
 }
 
@@ -156,7 +157,7 @@ impl<P> Gate<P> {
     /// Into any gate, whether there is room or not: it has a place in another one.
     pub(crate) fn enter_beyond(&self, peer: &Addr) {
         if let Some(careful) = &self.careful {
-            careful.lock().count_in(&self.bounds, peer);
+            careful.lock().count_in_beyond(&self.bounds, peer);
             self.begun.0.count.fetch_add(1, Ordering::Relaxed);
         } else {
             self.enter_late();
@@ -176,7 +177,7 @@ impl<P> Gate<P> {
             return Entrance::In(who);
         }
         if self.bounds.overload == Overload::Wait && may_wait() {
-            inside.wait(peer, who);
+            inside.wait(&self.bounds, peer, who);
             return Entrance::Waits;
         }
         drop(inside);
@@ -196,7 +197,7 @@ impl<P> Gate<P> {
     #[inline(never)]
     fn leave_carefully(&self, careful: &Lock<Careful<P>>, peer: &Addr) -> Option<P> {
         let mut inside = careful.lock();
-        inside.count_out(peer);
+        inside.count_out(&self.bounds, peer);
         let next = inside.next(&self.bounds)?;
         drop(inside);
         self.begun.0.count.fetch_add(1, Ordering::Relaxed);
@@ -253,24 +254,36 @@ impl<P> Careful<P> {
         }
     }
 
-    fn count_out(&mut self, peer: &Addr) {
-        self.inside -= 1;
-        if let Some(of_peer) = self.of_peers.get_mut(peer) {
-            *of_peer -= 1;
-            if *of_peer == 0 {
-                self.of_peers.remove(peer);
-            }
+    /// One that may have others of its peer waiting behind it.
+    fn count_in_beyond(&mut self, bounds: &Admission, peer: &Addr) {
+        self.count_in(bounds, peer);
+        if !self.has_share(bounds, peer) {
+            self.turns.retain(|other| other != peer);
         }
     }
 
-    fn wait(&mut self, peer: &Addr, who: P) {
+    fn count_out(&mut self, bounds: &Admission, peer: &Addr) {
+        self.inside -= 1;
+        let Some(of_peer) = self.of_peers.get_mut(peer) else { return };
+        *of_peer -= 1;
+        let is_below_again = *of_peer + 1 == bounds.peer_handlers_max;
+        if *of_peer == 0 {
+            self.of_peers.remove(peer);
+        }
+        if is_below_again && self.queues.contains_key(peer) {
+            self.turns.push_back(peer.clone());
+        }
+    }
+
+    fn wait(&mut self, bounds: &Admission, peer: &Addr, who: P) {
         self.waiting += 1;
-        match self.queues.get_mut(peer) {
-            Some(queue) => queue.push_back(who),
-            None => {
-                self.queues.insert(peer.clone(), VecDeque::from([who]));
-                self.turns.push_back(peer.clone());
-            }
+        if let Some(queue) = self.queues.get_mut(peer) {
+            queue.push_back(who);
+            return;
+        }
+        self.queues.insert(peer.clone(), VecDeque::from([who]));
+        if self.has_share(bounds, peer) {
+            self.turns.push_back(peer.clone());
         }
     }
 
@@ -279,17 +292,18 @@ impl<P> Careful<P> {
         if self.inside >= bounds.handlers_max {
             return None;
         }
-        let turn = self.turns.iter().position(|peer| self.has_share(bounds, peer))?;
-        let peer = self.turns.remove(turn)?;
+        let peer = self.turns.pop_front()?;
         let queue = self.queues.get_mut(&peer)?;
         let next = queue.pop_front();
-        if queue.is_empty() {
+        let is_last = queue.is_empty();
+        if is_last {
             self.queues.remove(&peer);
-        } else {
-            self.turns.push_back(peer.clone());
         }
         self.waiting -= 1;
         self.count_in(bounds, &peer);
+        if !is_last && self.has_share(bounds, &peer) {
+            self.turns.push_back(peer);
+        }
         next
     }
 }
@@ -310,4 +324,84 @@ pub struct Load {
     pub refused: u64,
     /// The bounds.
     pub bounds: Admission,
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn peers(count: u16) -> Vec<Addr> {
+        let own = crate::Instance::builder("na+tcp://").listen(false).start().unwrap();
+        let peer = |n: u16| own.lookup(&format!("na+tcp://127.0.0.1:{}", 10_000 + n)).unwrap();
+        let peers = (0..count).map(peer).collect();
+        own.finalize_and_wait().unwrap();
+        peers
+    }
+
+    fn turns(gate: &Gate<usize>) -> Vec<Addr> {
+        gate.careful.as_ref().unwrap().lock().turns.iter().cloned().collect()
+    }
+
+    /// `true`: it is inside; `false`: it waits.
+    fn enter(gate: &Gate<usize>, peer: &Addr, who: usize) -> bool {
+        match gate.enter(peer, who, || true) {
+            Entrance::In(_) => true,
+            Entrance::Waits => false,
+            Entrance::Busy(_) => panic!("it may wait"),
+        }
+    }
+
+    #[test]
+    fn who_leaves_looks_at_no_peer_that_has_its_share() {
+        const PEERS: u16 = 10_000;
+        let peers = peers(PEERS);
+        let bounds = Admission::new(usize::MAX).per_peer(1).overload(Overload::Wait);
+        let gate = Gate::of_rpc(bounds);
+        for (n, peer) in peers.iter().enumerate() {
+            assert!(enter(&gate, peer, n));
+            assert!(!enter(&gate, peer, n), "it has its share");
+        }
+        assert_eq!(turns(&gate), [], "all of them have");
+        for n in [5_000, 0, 9_999] {
+            assert_eq!(gate.leave(Some(&peers[n])), Some(n), "the next one of the same peer");
+            assert_eq!(turns(&gate), []);
+            assert_eq!(gate.leave(Some(&peers[n])), None, "it has no more");
+        }
+        let load = gate.load();
+        let left = usize::from(PEERS) - 3;
+        assert_eq!((load.in_hand, load.waiting), (left, left));
+    }
+
+    #[test]
+    fn peers_that_get_a_share_back_take_turns_with_those_that_have_one() {
+        let [one, two, three] = &peers(3)[..] else { unreachable!() };
+        let bounds = Admission::new(2).per_peer(1).overload(Overload::Wait);
+        let gate = Gate::of_rpc(bounds);
+        assert!(enter(&gate, one, 10) && enter(&gate, two, 20));
+        for (peer, who) in [(one, 11), (one, 12), (two, 21), (three, 30), (three, 31)] {
+            assert!(!enter(&gate, peer, who));
+        }
+        assert_eq!(turns(&gate), [three.clone()]);
+        // Who leaves, and who comes in its place.
+        for (leaves, next) in
+            [(one, Some(30)), (two, Some(11)), (three, Some(21)), (one, Some(31)), (three, Some(12))]
+        {
+            assert_eq!(gate.leave(Some(leaves)), next);
+        }
+        assert_eq!((gate.leave(Some(one)), gate.leave(Some(two))), (None, None));
+        assert_eq!((gate.load().in_hand, gate.load().waiting, turns(&gate)), (0, 0, vec![]));
+    }
+
+    #[test]
+    fn a_place_beyond_the_bounds_counts_for_the_share_of_its_peer() {
+        let [one, two] = &peers(2)[..] else { unreachable!() };
+        let gate = Gate::of_rpc(Admission::new(1).per_peer(1).overload(Overload::Wait));
+        assert!(enter(&gate, two, 20) && !enter(&gate, one, 10));
+        assert_eq!(turns(&gate), [one.clone()]);
+        gate.enter_beyond(one);
+        assert_eq!(turns(&gate), [], "it has its share");
+        assert_eq!(gate.leave(Some(two)), None);
+        assert_eq!(gate.leave(Some(one)), Some(10));
+        assert_eq!(gate.leave(Some(one)), None);
+    }
 }
