@@ -10,6 +10,9 @@
 //! | plain: no bound per peer, nobody waits | two counters, the difference is in hand | the progress ULT |
 //! | careful: everything else, and gates of RPCs | under its lock | anybody |
 //!
+//! The RPCs of the runtime itself, which look at an instance or end it, have a plain gate of their
+//! own: a service at its bounds is one that somebody wants to look at, or to end.
+//!
 //! A plain gate costs a request no atomic read-modify-write on the way in: `begun` has one writer,
 //! the progress ULT, and `ended` is what counts the handlers that have run. Where several contexts
 //! have a progress ULT each, `begun` is counted up like any other counter.
@@ -36,7 +39,12 @@ pub(crate) struct Gates<P> {
     pools: Mutex<OfPools<P>>,
     /// Of RPCs that have one.
     rpcs: Mutex<OfRpcs<P>>,
+    /// Of the RPCs of the runtime itself, whatever their pool.
+    internal: Arc<Gate<P>>,
 }
+
+/// Most requests in hand for the RPCs of the runtime itself.
+const INTERNAL_MAX: usize = 64;
 
 struct OfRpcs<P> {
     gates: Vec<Arc<Gate<P>>>,
@@ -102,7 +110,13 @@ impl<P> Default for OfPools<P> {
 impl<P> Gates<P> {
     /// `several`: more than one progress ULT lets in.
     pub(crate) fn new(several: bool) -> Self {
-        Self { several, pools: Mutex::default(), rpcs: Mutex::default() }
+        let internal = Arc::new(Gate::of_pool(Admission::new(INTERNAL_MAX), several));
+        Self { several, pools: Mutex::default(), rpcs: Mutex::default(), internal }
+    }
+
+    /// That of the RPCs of the runtime itself.
+    pub(crate) fn internal(&self) -> &Arc<Gate<P>> {
+        &self.internal
     }
 
     /// That of a pool; made with these bounds if there is none.
@@ -154,8 +168,9 @@ impl<P> Gates<P> {
     /// Handlers that have ended, and requests that were refused at a bound.
     pub(crate) fn sums(&self) -> (u64, u64) {
         let pools = lock(&self.pools);
-        let (ended, busy) = pools.gates.iter().fold(pools.dropped, |(ended, busy), own| {
-            (ended + own.gate.ended(), busy + own.gate.load().refused)
+        let gates = pools.gates.iter().map(|own| &own.gate).chain([&self.internal]);
+        let (ended, busy) = gates.fold(pools.dropped, |(ended, busy), gate| {
+            (ended + gate.ended(), busy + gate.load().refused)
         });
         let rpcs = lock(&self.rpcs);
         let of_rpcs = rpcs.gates.iter().fold(rpcs.dropped, |sum, gate| sum + gate.load().refused);
@@ -164,7 +179,8 @@ impl<P> Gates<P> {
 
     /// Whether there is any request inside or waiting.
     pub(crate) fn any_in_hand(&self) -> bool {
-        lock(&self.pools).gates.iter().any(|own| is_used(&own.gate))
+        let of_pools = lock(&self.pools).gates.iter().any(|own| is_used(&own.gate));
+        of_pools || is_used(&self.internal)
     }
 
     /// All that waits at any of them.

@@ -70,6 +70,8 @@ pub(crate) struct Options {
     pub(crate) tasklet: bool,
     pub(crate) one_way: bool,
     pub(crate) priority: Priority,
+    /// It is of the runtime itself: the bounds of its pool are not for it.
+    pub(crate) internal: bool,
 }
 
 impl Instance {
@@ -111,7 +113,7 @@ impl Instance {
         options: Options,
         run: Arc<Run>,
     ) -> Result<(), RegisterError> {
-        let Options { provider, pool, admission, tasklet, one_way, priority } = options;
+        let Options { provider, pool, admission, tasklet, one_way, priority, internal } = options;
         if !self.inner().resolved.listen {
             return Err(RegisterError::NotListening { rpc });
         }
@@ -120,7 +122,7 @@ impl Instance {
         // From here on the pool is not removed, and afterwards it has a user.
         let _still = self.inner().elastic.hold_still();
         self.may_serve_in(rpc, &pool, priority)?;
-        let (pool_index, gate) = self.place(&pool);
+        let (pool_index, gate) = self.place(&pool, internal);
         let own_gate = admission.map(|bounds| self.inner().gates.of_rpc(bounds));
         let instance = self.downgrade();
         let entry = Entry {
@@ -186,10 +188,14 @@ impl Instance {
         Ok(())
     }
 
-    /// The pool's index, if it is one of the instance's, and its gate.
-    fn place(&self, pool: &PoolRef) -> (Option<usize>, Arc<Gate>) {
+    /// The pool's index, if it is one of the instance's, and its gate, or that of the RPCs of the
+    /// runtime itself.
+    fn place(&self, pool: &PoolRef, internal: bool) -> (Option<usize>, Arc<Gate>) {
         let inner = self.inner();
         let index = inner.pools.iter().position(|own| own == pool);
+        if internal {
+            return (index, inner.gates.internal().clone());
+        }
         let admission = &inner.resolved.admission;
         let bounds = index.map_or(admission.other, |index| admission.of(index));
         (index, inner.gates.of_pool(pool, bounds))
@@ -245,7 +251,8 @@ impl Instance {
             return Err(RegisterError::NotRegistered { rpc: name, provider });
         };
         self.may_serve_in(name, pool, entry.priority)?;
-        let (pool_index, gate) = self.place(pool);
+        let is_internal = Arc::ptr_eq(&entry.gate, self.inner().gates.internal());
+        let (pool_index, gate) = self.place(pool, is_internal);
         let moved = Entry { pool: pool.clone(), pool_index, gate, ..entry.clone() };
         // The name is the same, so there is no collision.
         let _ = self.inner().core.replace(moved.registration(id));

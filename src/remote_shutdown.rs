@@ -25,9 +25,9 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
     if !instance.inner().resolved.listen {
         return Ok(());
     }
-    // Where a handler may always run, whatever the pools of the document allow.
+    // Where a handler may always run, whatever the pools of the document allow and have in hand.
     let pool = instance.progress_pool();
-    instance.serve(SHUTDOWN).pool(&pool).handler(|request| {
+    instance.serve(SHUTDOWN).pool(&pool).internal().handler(|request| {
         let (instance, origin) = (request.instance(), request.origin());
         let log = &instance.inner().log;
         if !instance.inner().remote_shutdown.load(Ordering::Relaxed) {

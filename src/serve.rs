@@ -61,6 +61,7 @@ impl Instance {
             tasklet: false,
             one_way: false,
             priority: Priority::Normal,
+            internal: false,
         };
         Serve { instance: self, rpc, options, object: Arc::new(()), registered: None }
     }
@@ -70,6 +71,12 @@ impl<'a, A, R, T> Serve<'a, A, R, T> {
     /// Under that provider id.
     pub(crate) fn of_provider_id(mut self, provider: ProviderId) -> Self {
         self.options.provider = provider;
+        self
+    }
+
+    /// For the runtime itself: the bounds of the pool are not for it.
+    pub(crate) fn internal(mut self) -> Self {
+        self.options.internal = true;
         self
     }
 

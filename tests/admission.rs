@@ -367,3 +367,40 @@ fn an_rpc_moves_to_another_pool_while_requests_run() {
     client.end();
     held.end();
 }
+
+/// Who wants to look at a service at its bounds, or to end it, is not kept out by them.
+#[test]
+fn a_service_at_its_bound_can_be_looked_at_and_ended_by_others() {
+    for (transport, overload) in TRANSPORTS.iter().zip(["busy", "wait"]) {
+        let admission = format!(r#"{{ "handlers_max": 1, "overload": "{overload}" }}"#);
+        let document = format!(
+            r#"{{ "margo": {{ "address": "{transport}", "admission": {admission},
+                 "remote_shutdown": true, "metrics": {{ "remote": true }} }} }}"#
+        );
+        let service = margo::init(&document).unwrap();
+        assert_eq!(service.rpc_pool(), service.progress_pool(), "all of them share one pool");
+        let (begun, go) = (Arc::new(Eventual::<()>::new()), Arc::new(Eventual::<()>::new()));
+        let (here, wait) = (begun.clone(), go.clone());
+        let hold = move |n| {
+            here.set(()).unwrap();
+            wait.wait();
+            n
+        };
+        service.serve(HOLD).function(hold).unwrap();
+        let own = transport.split("://").next().unwrap();
+        let client = Instance::builder(format!("{own}://")).listen(false).start().unwrap();
+        let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+        let held = client.iforward(HOLD, &target, &1).unwrap();
+        bounded("the handler begins", move || *begun.wait());
+        let metrics = client.metrics_of_timed(target.addr(), PATIENCE).unwrap();
+        assert_eq!(metrics.handlers_running, 2, "{overload}: that one, and this one");
+        client.shutdown_remote_timed(target.addr(), PATIENCE).unwrap();
+        until("it ends", || service.is_finalizing());
+        go.set(()).unwrap();
+        assert_eq!(bounded("the answer", move || held.wait()).unwrap(), 1);
+        service.wait_for_finalize().unwrap();
+        until("both are counted", || service.stats().handlers_run == 3);
+        assert_eq!(service.stats().requests_busy, 0);
+        client.finalize_and_wait().unwrap();
+    }
+}

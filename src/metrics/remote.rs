@@ -35,9 +35,10 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
     if !instance.inner().resolved.listen {
         return Ok(());
     }
-    // Not in the pool of handlers, which may be what somebody wants to look at.
+    // Not in the pool of handlers, nor within its bounds: these may be what somebody wants to look
+    // at.
     let pool = instance.progress_pool();
-    instance.serve(METRICS).pool(&pool).handler(|request| {
+    instance.serve(METRICS).pool(&pool).internal().handler(|request| {
         let inner = request.instance().inner().clone();
         if !inner.metrics.remote.load(Ordering::Relaxed) {
             let (log, origin) = (&inner.log, request.origin());
