@@ -246,17 +246,18 @@ impl Instance {
         pool: &PoolRef,
     ) -> Result<(), RegisterError> {
         let (name, id) = (rpc.name(), rpc.id(provider));
-        let registration = self.inner().core.registered(id);
-        let Some(entry) = registration.as_ref().and_then(|there| there.data_as::<Entry>()) else {
-            return Err(RegisterError::NotRegistered { rpc: name, provider });
+        let not_registered = RegisterError::NotRegistered { rpc: name, provider };
+        let Some(registration) = self.inner().core.registered(id) else {
+            return Err(not_registered);
         };
+        let Some(entry) = registration.data_as::<Entry>() else { return Err(not_registered) };
         self.may_serve_in(name, pool, entry.priority)?;
         let is_internal = Arc::ptr_eq(&entry.gate, self.inner().gates.internal());
         let (pool_index, gate) = self.place(pool, is_internal);
         let moved = Entry { pool: pool.clone(), pool_index, gate, ..entry.clone() };
-        // The name is the same, so there is no collision.
-        let _ = self.inner().core.replace(moved.registration(id));
-        Ok(())
+        // Its provider may have been dropped meanwhile, which takes no lock of the layout.
+        let replaced = self.inner().core.replace(&registration, moved.registration(id));
+        replaced.map_err(|_| not_registered)
     }
 
     /// How many requests `pool` has in hand; `None`: no handler was ever registered there, or the

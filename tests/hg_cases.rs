@@ -615,7 +615,8 @@ fn an_rpc_is_replaced_and_deregistered_while_calls_are_in_flight() {
         // Whatever came before it has arrived.
         world.call(NULL, &[]).unwrap();
         assert_eq!(world.service.held.lock().unwrap().len(), 1);
-        target.replace(Registration::mercury("stuck").data(std::sync::Arc::new(5))).unwrap();
+        let (old, new) = (target.registered(STUCK).unwrap(), Registration::mercury("stuck"));
+        target.replace(&old, new.data(std::sync::Arc::new(5))).unwrap();
         target.deregister(STUCK).unwrap();
         if world.is_remote() {
             let result = world.call(STUCK, b"");

@@ -255,6 +255,15 @@ pub enum HgError {
         /// Its name.
         name: String,
     },
+    /// The RPC is not registered as it was when it was looked up: others have deregistered or
+    /// replaced it meanwhile, and it stays so.
+    #[error("RPC `{name}`, {id}, was deregistered or replaced meanwhile: look it up again")]
+    Outdated {
+        /// Its number.
+        id: RpcId,
+        /// Its name.
+        name: String,
+    },
     /// Another RPC has the same number. Rename one of them.
     #[error("RPC `{name}` has the same number {id} as `{other}`: rename one of them")]
     Collision {

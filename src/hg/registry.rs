@@ -197,31 +197,45 @@ impl Seen {
 }
 
 impl Registry {
-    /// Adds an entry; with `replace`, in the place of one that may be there.
-    pub(super) fn insert(&self, new: Registration, replace: bool) -> Result<RpcId, HgError> {
-        let id = new.id;
-        let old = {
-            let mut table = lock(&self.table);
-            match table.get(&id) {
-                Some(there) if there.name != new.name => {
-                    return Err(HgError::Collision {
-                        id,
-                        name: new.name.into(),
-                        other: there.name.to_string(),
-                    });
-                }
-                Some(_) if !replace => {
-                    return Err(HgError::Registered { id, name: new.name.into() });
-                }
-                _ => {}
+    /// Adds an entry.
+    pub(super) fn insert(&self, new: Registration) -> Result<RpcId, HgError> {
+        let (id, mut table) = (new.id, lock(&self.table));
+        let there = table.get(&id).map(|there| there.name.clone());
+        match there {
+            None => self.put(&mut table, new),
+            Some(there) => {
+                // An entry's data is the user's.
+                drop(table);
+                return Err(occupied(new, &there));
             }
-            let mut changed = Table::clone(&table);
-            changed.insert(id, Arc::new(new));
-            self.exchange(&mut table, changed)
-        };
-        // Dropped outside of the lock: an entry's data is the user's.
-        drop(old);
+        }
         Ok(id)
+    }
+
+    /// Puts an entry in the place of `old`, if that is still there.
+    pub(super) fn replace(
+        &self,
+        old: &Arc<Registration>,
+        new: Registration,
+    ) -> Result<(), HgError> {
+        if new.name != old.name {
+            return Err(occupied(new, &old.name));
+        }
+        let mut table = lock(&self.table);
+        if table.get(&new.id).is_some_and(|there| Arc::ptr_eq(there, old)) {
+            self.put(&mut table, new);
+            return Ok(());
+        }
+        // An entry's data is the user's.
+        drop(table);
+        Err(HgError::Outdated { id: new.id, name: new.name.into() })
+    }
+
+    /// Drops no entry: of one that was there, the caller of `replace` has a count.
+    fn put(&self, table: &mut Arc<Table>, new: Registration) {
+        let mut changed = Table::clone(table);
+        changed.insert(new.id, Arc::new(new));
+        self.exchange(table, changed);
     }
 
     /// Removes an entry.
@@ -253,6 +267,15 @@ impl Registry {
     }
 }
 
+/// Why an RPC is not registered where `there` is.
+fn occupied(new: Registration, there: &str) -> HgError {
+    let (id, name) = (new.id, String::from(new.name));
+    match name == there {
+        true => HgError::Registered { id, name },
+        false => HgError::Collision { id, name, other: there.to_owned() },
+    }
+}
+
 impl<T> Core<T> {
     /// Registers an RPC, for all contexts. Returns its number.
     ///
@@ -263,19 +286,20 @@ impl<T> Core<T> {
     ///
     /// Counterpart: `HG_Register`, `HG_Register_name`.
     pub fn register(&self, registration: Registration) -> Result<RpcId, HgError> {
-        self.class.registry.insert(registration, false)
+        self.class.registry.insert(registration)
     }
 
-    /// Registers an RPC in the place of one of the same number and name that may be there. Requests
-    /// that were handed up keep what they were handed up with; later ones get the new one.
+    /// Registers an RPC in the place of `old`, which has the same number and name. Requests that
+    /// were handed up keep what they were handed up with; later ones get the new one.
     ///
     /// # Errors
     ///
-    /// [`HgError::Collision`] if another one has the same number.
-    pub fn replace(&self, registration: Registration) -> Result<RpcId, HgError> {
-        let replaced = self.class.registry.insert(registration, true);
+    /// [`HgError::Outdated`] if `old` is not what is registered under that number any more,
+    /// [`HgError::Collision`] if their names differ. Nothing changes then.
+    pub fn replace(&self, old: &Arc<Registration>, new: Registration) -> Result<(), HgError> {
+        self.class.registry.replace(old, new)?;
         self.forget_old_tables();
-        replaced
+        Ok(())
     }
 
     /// Forgets an RPC; returns what was registered. Requests for it that were not handed up yet are
@@ -339,14 +363,36 @@ mod tests {
     #[test]
     fn a_collision_names_both() {
         let registry = Registry::default();
-        registry.insert(Registration::with_id(RpcId(1), "a"), false).unwrap();
-        let again = registry.insert(Registration::with_id(RpcId(1), "a"), false).unwrap_err();
+        registry.insert(Registration::with_id(RpcId(1), "a")).unwrap();
+        let again = registry.insert(Registration::with_id(RpcId(1), "a")).unwrap_err();
         assert!(matches!(&again, HgError::Registered { name, .. } if name == "a"), "{again}");
-        for replace in [false, true] {
-            let other = Registration::with_id(RpcId(1), "b");
-            let text = registry.insert(other, replace).unwrap_err().to_string();
+        let there = registry.get(RpcId(1)).unwrap();
+        let other = || Registration::with_id(RpcId(1), "b");
+        for refused in [registry.insert(other()).map(drop), registry.replace(&there, other())] {
+            let text = refused.unwrap_err().to_string();
             assert!(text.contains("`a`") && text.contains("`b`"), "{text}");
         }
+    }
+
+    #[test]
+    fn what_was_deregistered_or_replaced_is_not_replaced() {
+        let registry = Registry::default();
+        let new = |n: u32| Registration::with_id(RpcId(1), "a").data(Arc::new(n));
+        registry.insert(new(1)).unwrap();
+        let first = registry.get(RpcId(1)).unwrap();
+        registry.replace(&first, new(2)).unwrap();
+        let error = registry.replace(&first, new(3)).unwrap_err();
+        assert!(matches!(error, HgError::Outdated { id: RpcId(1), .. }), "{error}");
+        let second = registry.get(RpcId(1)).unwrap();
+        assert_eq!(second.data_as(), Some(&2u32));
+        registry.remove(RpcId(1)).unwrap();
+        let error = registry.replace(&second, new(4)).unwrap_err();
+        assert!(matches!(error, HgError::Outdated { id: RpcId(1), .. }), "{error}");
+        assert!(registry.get(RpcId(1)).is_none(), "its provider was dropped");
+        // One that came later is another one's.
+        registry.insert(new(5)).unwrap();
+        registry.replace(&second, new(6)).unwrap_err();
+        assert_eq!(registry.get(RpcId(1)).unwrap().data_as(), Some(&5u32));
     }
 
     #[test]
@@ -354,10 +400,10 @@ mod tests {
         let (registry, mut seen) = (Registry::default(), Seen::default());
         assert!(seen.get(&registry, RpcId(1)).is_none());
         let first = Registration::with_id(RpcId(1), "a").data(Arc::new(1u32));
-        registry.insert(first, false).unwrap();
+        registry.insert(first).unwrap();
         let held = seen.get(&registry, RpcId(1)).unwrap().clone();
         let second = Registration::with_id(RpcId(1), "a").data(Arc::new(2u32)).no_response();
-        registry.insert(second, true).unwrap();
+        registry.replace(&held, second).unwrap();
         assert_eq!(seen.get(&registry, RpcId(1)).unwrap().data_as(), Some(&2u32));
         assert!(registry.remove(RpcId(1)).is_some() && registry.remove(RpcId(1)).is_none());
         assert!(seen.get(&registry, RpcId(1)).is_none() && registry.get(RpcId(1)).is_none());
@@ -378,7 +424,8 @@ mod tests {
     fn a_context_drops_nothing_of_the_users_while_it_looks_up() {
         let change: [fn(&Registry); 3] = [
             |registry| {
-                registry.insert(Registration::with_id(RpcId(1), "a"), true).unwrap();
+                let old = registry.get(RpcId(1)).unwrap();
+                registry.replace(&old, Registration::with_id(RpcId(1), "a")).unwrap();
             },
             |registry| drop(registry.remove(RpcId(1))),
             Registry::clear,
@@ -387,7 +434,7 @@ mod tests {
             let (registry, mut seen) = (Registry::default(), Seen::default());
             let dropped = Arc::default();
             let data = Arc::new(Tells(Arc::clone(&dropped)));
-            registry.insert(Registration::with_id(RpcId(1), "a").data(data), false).unwrap();
+            registry.insert(Registration::with_id(RpcId(1), "a").data(data)).unwrap();
             assert!(seen.get(&registry, RpcId(1)).is_some());
             change(&registry);
             // Before who made the change has come to this context.
@@ -407,7 +454,7 @@ mod tests {
                 scope.spawn(move || {
                     for n in 0..50 {
                         let id = RpcId(thread << 32 | n);
-                        registry.insert(Registration::with_id(id, "x"), false).unwrap();
+                        registry.insert(Registration::with_id(id, "x")).unwrap();
                     }
                 });
             }

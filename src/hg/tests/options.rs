@@ -163,15 +163,21 @@ fn what_had_arrived_when_a_sink_panics_is_acted_on_next() {
     assert_eq!(ended(&mut origin, 3).unwrap(), b"");
 }
 
+/// Replaces what is registered under the number and name of `new`.
+fn replace(side: &Side, new: Registration) {
+    let old = side.core.registered(new.id()).expect("an RPC");
+    side.core.replace(&old, new).expect("nobody else does");
+}
+
 #[test]
 fn both_sides_have_to_agree_that_there_is_no_response() {
     let (mut origin, mut target) = pair();
-    target.core.replace(Registration::mercury("sum").no_response()).unwrap();
+    replace(&target, Registration::mercury("sum").no_response());
     origin.call(&target, b"", 1);
     settle(&mut origin, &mut target);
     let error = ended(&mut origin, 1).unwrap_err();
     assert!(matches!(error, HgError::Remote(ReturnCode::OpNotSupported)), "{error}");
-    origin.core.replace(Registration::mercury("sum").no_response()).unwrap();
+    replace(&origin, Registration::mercury("sum").no_response());
     origin.call(&target, b"", 2);
     assert!(arrive(&mut origin, &mut target).is_one_way());
     settle(&mut origin, &mut target);
@@ -183,10 +189,10 @@ fn data_and_requests_outlive_their_registration() {
     let (mut origin, mut target) = pair();
     let data = Arc::new(41u32);
     let with_data = |data| Registration::mercury("sum").data(data);
-    target.core.replace(with_data(data.clone())).unwrap();
+    replace(&target, with_data(data.clone()));
     origin.call(&target, b"", 1);
     let request = arrive(&mut origin, &mut target);
-    target.core.replace(with_data(Arc::new(42u32))).unwrap();
+    replace(&target, with_data(Arc::new(42u32)));
     assert_eq!((request.data(), request.data::<u64>()), (Some(&41u32), None));
     assert_eq!(request.registration().map(|there| there.name()), Some("sum"));
     assert!(target.core.deregister(SUM).is_some());
