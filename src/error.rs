@@ -252,6 +252,16 @@ pub enum RegisterError {
         /// The provider.
         provider: ProviderId,
     },
+    /// The caller is a tasklet, and pools, xstreams or progress are just being changed, for which it
+    /// must not wait: the change may wait for its xstream. Use a ULT, or try again later.
+    #[error(
+        "RPC `{rpc}` cannot be registered or moved now: a tasklet must not wait for the change of \
+         pools, xstreams or progress that is under way; use a ULT, or try again later"
+    )]
+    Inline {
+        /// The RPC's name.
+        rpc: &'static str,
+    },
     /// [`finalize`](crate::Instance::finalize) has begun.
     #[error("the instance is shutting down")]
     Closing,

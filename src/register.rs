@@ -105,6 +105,12 @@ impl Instance {
         }
     }
 
+    /// Keeps the layout as it is while `rpc` is registered or moved.
+    fn hold_still(&self, rpc: &'static str) -> Result<ult::MutexGuard<'_, ()>, RegisterError> {
+        let still = self.inner().elastic.hold_still_if_may_wait();
+        still.ok_or(RegisterError::Inline { rpc })
+    }
+
     /// Registers `run` as the handler of the RPC of that name and number.
     pub(crate) fn register_entry(
         &self,
@@ -120,7 +126,7 @@ impl Instance {
         self.may_register()?;
         let pool = pool.unwrap_or_else(|| self.rpc_pool());
         // From here on the pool is not removed, and afterwards it has a user.
-        let _still = self.inner().elastic.hold_still();
+        let _still = self.hold_still(rpc)?;
         self.may_serve_in(rpc, &pool, priority)?;
         let (pool_index, gate) = self.place(&pool, internal);
         let own_gate = admission.map(|bounds| self.inner().gates.of_rpc(bounds));
@@ -224,7 +230,7 @@ impl Instance {
     /// # Errors
     ///
     /// [`RegisterError::NotRegistered`]; `PrivatePool`; `NoPriorities`; `OtherRuntime`;
-    /// `PoolRemoved`; [`RegisterError::Closing`]; `Forked`.
+    /// `PoolRemoved`; [`RegisterError::Inline`]; `Closing`; `Forked`.
     ///
     /// Counterpart: `margo_rpc_set_pool`, with [`rpc_pool`](Self::rpc_pool) in the place of NULL.
     pub fn set_handler_pool<A, R>(
@@ -234,7 +240,7 @@ impl Instance {
         pool: &PoolRef,
     ) -> Result<(), RegisterError> {
         self.may_register()?;
-        let _still = self.inner().elastic.hold_still();
+        let _still = self.hold_still(rpc.name())?;
         self.move_handlers(rpc, provider, pool)
     }
 

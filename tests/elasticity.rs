@@ -578,6 +578,35 @@ fn progress_moves_to_another_pool_while_calls_run() {
     });
 }
 
+/// The change waits for the tasklet's xstream, so that the tasklet must not wait for the change.
+#[test]
+fn a_tasklet_that_registers_while_progress_moves_is_refused() {
+    const OTHER: Rpc<(), ()> = Rpc::new("other");
+    bounded("a tasklet and a move of progress", || {
+        let service = started();
+        service.register(ECHO, |request| drop(request.respond(request.args()))).unwrap();
+        let to = service.add_pool(pool(r#"{ "name": "to" }"#)).unwrap().pool;
+        service.add_xstream(running(&["to"])).unwrap();
+        let (begun, instance) = (Arc::new(Eventual::new()), service.clone());
+        let begins = begun.clone();
+        let tasklet = to.tasklet().spawn(move || {
+            let pool = instance.rpc_pool();
+            // Nothing is in its way: that is as everywhere.
+            instance.set_handler_pool(ECHO, ProviderId::DEFAULT, &pool).unwrap();
+            begins.set(()).unwrap();
+            let moves = || instance.set_handler_pool(ECHO, ProviderId::DEFAULT, &pool);
+            while !matches!(moves(), Err(RegisterError::Inline { rpc: "echo" })) {}
+            instance.register(OTHER, |_| ()).unwrap_err()
+        });
+        begun.wait();
+        service.migrate_progress("to").unwrap();
+        let refused = tasklet.unwrap().join().unwrap();
+        assert!(matches!(refused, RegisterError::Inline { rpc: "other" }), "{refused}");
+        service.register(OTHER, |_| ()).unwrap();
+        service.finalize_and_wait().unwrap();
+    });
+}
+
 #[test]
 fn progress_moves_only_where_it_can_run() {
     let margo = margo::init(

@@ -262,6 +262,12 @@ impl Elastic {
     pub(crate) fn hold_still(&self) -> ult::MutexGuard<'_, ()> {
         self.changes.lock()
     }
+
+    /// The same for whoever may be a tasklet, which must not wait: a change may need its xstream.
+    /// `None`: it is one, and a change is under way.
+    pub(crate) fn hold_still_if_may_wait(&self) -> Option<ult::MutexGuard<'_, ()>> {
+        if ult::is_tasklet() { self.changes.try_lock() } else { Some(self.changes.lock()) }
+    }
 }
 
 impl PoolEntry {
