@@ -17,7 +17,7 @@ use na::shared::Shared;
 use ult::{PoolRef, Priority};
 
 use crate::admission::Entrance;
-use crate::contain::message_of;
+use crate::contain::{contain, message_of};
 use crate::hg::{
     Core, LentRequest, ProviderId, RawRequest, Registration, RequestHandle, RequestParts,
     ReturnCode,
@@ -77,7 +77,7 @@ pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestPar
         let request = RequestHandle::of(core.clone(), origin, request);
         admit(inner, Waiting { request, registration, in_own: false, arrived });
     } else if !entry.gate.enter_plain() {
-        refuse_plainly(inner, core, (&origin, request), entry, ReturnCode::Busy);
+        refuse_plainly(inner, core, (&origin, request), registration, ReturnCode::Busy);
     } else if let Some(start) = Start::prepare(inner, entry) {
         start.go(inner, core.id(), (origin, request), registration, None);
     } else {
@@ -85,7 +85,7 @@ pub(crate) fn dispatch(inner: &Inner, core: &Arc<Core<Token>>, parts: RequestPar
         // Nobody waits at a plain gate.
         entry.gate.leave(None);
         Counters::add(&inner.counters.requests_closing);
-        refuse_plainly(inner, core, (&origin, request), entry, ReturnCode::Permission);
+        refuse_plainly(inner, core, (&origin, request), registration, ReturnCode::Permission);
     }
 }
 
@@ -104,11 +104,34 @@ fn refuse_plainly(
     inner: &Inner,
     core: &Core<Token>,
     (origin, mut request): (&Addr, RawRequest),
-    entry: &Entry,
+    registration: Arc<Registration>,
     code: ReturnCode,
 ) {
-    inner.monitoring.refused((origin, &request), entry, None, code);
+    if let Some(entry) = registration.data_as() {
+        inner.monitoring.refused((origin, &request), entry, None, code);
+    }
     respond::refuse(inner, LentRequest::of(core, origin, &mut request), code, "");
+    let_go(inner, registration);
+}
+
+/// Drops what a request was registered with whose handler does not run. If the RPC was deregistered
+/// meanwhile, that may be the last there is of it: what goes with it is the user's, and goes on a
+/// ULT in its pool. Here may be the progress ULT in the midst of a poll.
+#[inline(never)]
+fn let_go(inner: &Inner, registration: Arc<Registration>) {
+    if let Some(last) = Arc::into_inner(registration) {
+        drop_in_its_pool(inner, last);
+    }
+}
+
+#[cold]
+fn drop_in_its_pool(inner: &Inner, last: Registration) {
+    const WHAT: &str = "what an RPC was served with, when dropped,";
+    let Some(entry) = last.data_as::<Entry>() else { return };
+    let (pool, rpc, log) = (entry.pool.clone(), entry.rpc, inner.log.clone());
+    let drop_there = move || _ = contain(&log, WHAT, || drop(last));
+    // No ULT can be made, and the closure with it is dropped here: nothing is left but that.
+    _ = contain(&inner.log, WHAT, || pool.ult().name(rpc).spawn_detached(drop_there));
 }
 
 /// Who is next: at the gate of its RPC or of its pool, or past both.
@@ -145,15 +168,22 @@ fn go_on(inner: &Inner, mut todo: Vec<Next>) {
                 respond::refuse(inner, request, ReturnCode::Permission, "");
                 inner.counters.handler_not_run();
                 give_place(entry, &peer, &mut todo);
+                let_go(inner, registration);
             }
         }
     }
 }
 
-// The RPC's gate first: who waits there has no place in the pool, which is for others meanwhile.
-fn pass(inner: &Inner, mut waiting: Waiting, todo: &mut Vec<Next>) {
+fn pass(inner: &Inner, waiting: Waiting, todo: &mut Vec<Next>) {
     let registration = waiting.registration.clone();
-    let Some(entry) = registration.data_as::<Entry>() else { return };
+    if let Some(entry) = registration.data_as() {
+        pass_gates(inner, entry, waiting, todo);
+    }
+    let_go(inner, registration);
+}
+
+// The RPC's gate first: who waits there has no place in the pool, which is for others meanwhile.
+fn pass_gates(inner: &Inner, entry: &Entry, mut waiting: Waiting, todo: &mut Vec<Next>) {
     let peer = waiting.request.origin().clone();
     let may_wait = || !inner.shutdown.has_begun();
     if let Some(own) = entry.own_gate.as_ref().filter(|_| !waiting.in_own) {
@@ -241,6 +271,7 @@ pub(crate) fn refuse_waiting(inner: &Inner) {
         if in_own {
             todo.extend(leave_own(entry, &peer).map(moved));
         }
+        let_go(inner, registration);
     }
     go_on(inner, todo);
 }
@@ -425,6 +456,7 @@ impl Running {
             } else {
                 todo.extend(leave_own(entry, &peer).map(Next::AtGate));
             }
+            let_go(inner, registration);
         }
     }
 }
@@ -449,12 +481,13 @@ fn panicked(reply: &Reply, panic: &(dyn Any + Send)) {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let registration = self.registration.as_ref();
-        if let Some(entry) = registration.and_then(|there| there.data_as::<Entry>()) {
+        let Some(registration) = self.registration.take() else { return };
+        if let Some(entry) = registration.data_as() {
             let inner = self.reply.instance().inner();
             self.reply.watch.ended();
             self.did_not_run(inner, entry);
             inner.shutdown.leave();
+            let_go(inner, registration);
         }
     }
 }
@@ -493,6 +526,30 @@ mod tests {
     const HOLD: Rpc<u32, u32> = Rpc::new("hold");
     const PATIENCE: Duration = Duration::from_secs(60);
 
+    /// A service of `HOLD`, with room for one request; who waits, and who may go on, is told.
+    fn holding(service: &Instance, pool: &PoolRef) -> [Arc<Semaphore>; 2] {
+        let (begun, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+        let (here, wait) = (begun.clone(), go.clone());
+        let wait = move |n| {
+            here.release(1);
+            wait.acquire(1).forget();
+            n
+        };
+        let bounds = Admission::new(1).overload(Overload::Wait);
+        service.serve(HOLD).pool(pool).admission(bounds).function(wait).unwrap();
+        [begun, go]
+    }
+
+    /// The next request that waits at a gate.
+    fn take_waiting(inner: &Inner) -> Waiting {
+        loop {
+            if let Some(waiting) = inner.gates.give_back().pop() {
+                return waiting;
+            }
+            std::thread::yield_now();
+        }
+    }
+
     fn add(service: &Instance, name: &str) -> PoolRef {
         let pool = Pool::from_json(&format!(r#"{{ "name": "{name}" }}"#)).unwrap();
         let pool = service.add_pool(pool).unwrap().pool;
@@ -507,27 +564,14 @@ mod tests {
     fn a_request_in_hand_while_its_pool_is_removed_goes_where_its_rpc_went() {
         let service = Instance::builder("na+sm://").start().unwrap();
         let (from, to) = (add(&service, "from"), add(&service, "to"));
-        let (begun, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-        let (here, wait) = (begun.clone(), go.clone());
-        let wait = move |n| {
-            here.release(1);
-            wait.acquire(1).forget();
-            n
-        };
-        let bounds = Admission::new(1).overload(Overload::Wait);
-        service.serve(HOLD).pool(&from).admission(bounds).function(wait).unwrap();
+        let [begun, go] = holding(&service, &from);
         let client = Instance::builder("na+sm://").listen(false).start().unwrap();
         let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
         let first = client.iforward(HOLD, &target, &1).unwrap();
         begun.acquire_timeout(1, PATIENCE).expect("it is handled").forget();
         let second = client.iforward(HOLD, &target, &2).unwrap();
         let inner = service.inner();
-        let waiting = loop {
-            if let Some(waiting) = inner.gates.give_back().pop() {
-                break waiting;
-            }
-            std::thread::yield_now();
-        };
+        let waiting = take_waiting(inner);
         go.release(1);
         assert_eq!(first.wait_timeout(PATIENCE).unwrap().unwrap(), 1);
         service.set_handler_pool(HOLD, ProviderId::DEFAULT, &to).unwrap();
@@ -553,5 +597,52 @@ mod tests {
         service.finalize_and_wait().unwrap();
         let places = [&entry.gate, own_gate].map(|gate| gate.load().in_hand);
         assert_eq!((places, inner.shutdown.handlers()), ([0, 0], 0));
+    }
+
+    /// Tells where it is dropped, and panics there.
+    struct Loud(std::sync::mpsc::Sender<Option<String>>);
+
+    impl Drop for Loud {
+        fn drop(&mut self) {
+            let here = ult::current().filter(|here| !here.is_tasklet);
+            self.0.send(here.map(|here| here.pool.to_string())).unwrap();
+            panic!("a destructor of the user's");
+        }
+    }
+
+    /// The RPC of a request is deregistered while that is on its way in, so that the request has
+    /// the last there is of it, and the request is refused.
+    #[test]
+    fn the_last_of_an_rpc_goes_in_its_pool_and_not_where_requests_come_in() {
+        let service = Instance::builder("na+sm://").start().unwrap();
+        let pool = add(&service, "own");
+        let [begun, go] = holding(&service, &pool);
+        let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+        let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+        let first = client.iforward(HOLD, &target, &1).unwrap();
+        begun.acquire_timeout(1, PATIENCE).expect("it is handled").forget();
+        let (inner, (sender, dropped)) = (service.inner(), std::sync::mpsc::channel());
+        for has_own_gate in [false, true] {
+            let refused = client.iforward(HOLD, &target, &2).unwrap();
+            let Waiting { request, registration, .. } = take_waiting(inner);
+            let (core, parts) = request.into_parts();
+            let loud = Loud(sender.clone());
+            let run = Arc::new(move |_: &mut Shared<Reply>| _ = &loud);
+            let gate = Arc::new(Gate::of_pool(Admission::new(1), false));
+            assert!(gate.enter_plain(), "it is full now");
+            let own_gate = has_own_gate.then(|| Arc::new(Gate::of_rpc(Admission::new(1))));
+            let entry = registration.data_as::<Entry>().unwrap().clone();
+            let entry = Entry { run, gate, own_gate, ..entry };
+            let last = Registration::with_id(registration.id(), "hold").data(Arc::new(entry));
+            dispatch(inner, &core, RequestParts { registration: Some(Arc::new(last)), ..parts });
+            let place = dropped.recv_timeout(PATIENCE).unwrap();
+            assert_eq!(place.as_deref(), Some(pool.name()), "on a ULT");
+            let error = refused.wait_timeout(PATIENCE).unwrap().unwrap_err();
+            assert!(matches!(error, crate::ForwardError::Busy { .. }), "{error}");
+        }
+        go.release(1);
+        assert_eq!(first.wait_timeout(PATIENCE).unwrap().unwrap(), 1);
+        client.finalize_and_wait().unwrap();
+        service.finalize_and_wait().unwrap();
     }
 }

@@ -31,6 +31,7 @@
 //!
 //! Trouble with a peer ends that peer's operations. An error of the endpoint itself closes the RPC
 //! layer, which ends every operation with an error, and begins the shutdown; the process goes on.
+//! So does a panic in the loop, which no code of users may cause: it polls on for those who wait.
 //!
 //! The policy follows Margo's progress loop, without its fixed tick and its abort on errors.
 
@@ -48,6 +49,7 @@ use crate::answer::{self, Answer};
 use crate::bulk::BulkCall;
 use crate::call::Call;
 use crate::company::Seat;
+use crate::contain::contain;
 use crate::handler;
 use crate::hg::{CallKey, Core, HgError, RequestHandle, RequestParts, Response, Sink};
 use crate::instance::Inner;
@@ -363,6 +365,52 @@ pub(crate) fn start(
 fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &Progress) {
     // It may have been made on behalf of a request, but does not work for it.
     trace::begin_unit(0, None);
+    match guarded(inner, core, || run_loop(inner, context, core, progress)) {
+        Some(LoopEnd::NotNeeded) => {}
+        Some(LoopEnd::Closed) => inner.shutdown.progress_ended(),
+        None => {
+            progress.end();
+            inner.shutdown.progress_ended();
+        }
+    }
+}
+
+/// Panics of progress, after the last of which it ends.
+const PANICS_MAX: usize = 16;
+
+/// Runs `work` to its end. If it panics, the network is closed and the instance shuts down, as when
+/// the endpoint fails; `work` begins anew, so that whoever waits for something is told. `None`: it
+/// does nothing but panic.
+fn guarded<R>(
+    inner: &Arc<Inner>,
+    core: &Core<Token>,
+    mut work: impl FnMut() -> R,
+) -> Option<R> {
+    for _ in 0..PANICS_MAX {
+        let ended = contain(&inner.log, "progress, which ends the instance,", &mut work);
+        if ended.is_some() || inner.is_forked() {
+            return ended;
+        }
+        core.close();
+        crate::shutdown::begin(inner);
+    }
+    None
+}
+
+/// Why the loop has ended.
+enum LoopEnd {
+    /// There is a successor, or the network is the parent process's.
+    NotNeeded,
+    /// The network is closed.
+    Closed,
+}
+
+fn run_loop(
+    inner: &Arc<Inner>,
+    context: usize,
+    core: &Arc<Core<Token>>,
+    progress: &Progress,
+) -> LoopEnd {
     let mut patience = Patience::of(inner);
     let mut seat = Seat::take();
     let (mut closing, mut unneeded, mut sent_by_look) = (false, false, false);
@@ -371,7 +419,7 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
     loop {
         // The network is the parent's; its peers would take what is done here for its doing.
         if inner.is_forked() {
-            return;
+            return LoopEnd::NotNeeded;
         }
         progress.begin_round(&mut rounds, &mut patience, &mut seat);
         // pair: PROGRESS-ORDERS
@@ -382,7 +430,7 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
             closed_at = Some(Instant::now());
             progress.end();
         } else if orders & MOVE != 0 && progress.hand_over(inner, context) {
-            return;
+            return LoopEnd::NotNeeded;
         }
         let since = turns.poll(monitoring);
         let found = poll(inner, core);
@@ -396,7 +444,7 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
             continue;
         }
         if closing && core.in_flight() == 0 && !awaits_copies(inner, core, closed_at) {
-            break;
+            return LoopEnd::Closed;
         }
         if ult::has_runnable() || seat.is_waited_for() {
             if seat.is_alone() {
@@ -435,7 +483,6 @@ fn run(inner: &Arc<Inner>, context: usize, core: &Arc<Core<Token>>, progress: &P
         turns.slept(monitoring, since);
         patience.over(unneeded || found > 0);
     }
-    inner.shutdown.progress_ended();
 }
 
 /// Whether peers are still copying in memory that its owner wants back. It takes them microseconds;
@@ -652,7 +699,48 @@ impl Sink<Token> for Dispatch<'_> {
 
 #[cfg(test)]
 mod tests {
+    use na::shared::Vacant;
+
     use super::*;
+    use crate::call::Site;
+    use crate::{ForwardError, Instance, ProviderHandle, Rpc};
+
+    /// Calls, transfers and the shutdown would wait for a progress ULT that is not there any more.
+    #[test]
+    fn a_panic_of_progress_ends_its_instance_and_leaves_nobody_waiting() {
+        const HOLD: Rpc<(), ()> = Rpc::new("hold");
+        const PING: Rpc<(), ()> = Rpc::new("ping");
+        const PATIENCE: Duration = Duration::from_secs(60);
+        let service = Instance::builder("na+sm://").start().unwrap();
+        let go = Arc::new(Eventual::<()>::new());
+        let may_go = go.clone();
+        service.serve(HOLD).function(move |()| *may_go.wait()).unwrap();
+        service.serve(PING).function(|()| ()).unwrap();
+        let client = Instance::builder("na+sm://").listen(false).start().unwrap();
+        let target = ProviderHandle::from(client.lookup(service.self_addr().uri()).unwrap());
+        let held = client.iforward(HOLD, &target, &()).unwrap();
+        // What ends it is called by progress, and no code of users.
+        let at_end = Box::new(|_| panic!("on the progress ULT"));
+        let (_call, token) = Vacant::new().fill_pair(Call::with_extra(None, Some(at_end)));
+        client.start(PING, Site { rpc: "ping", to: &target, term: None }, &(), token).unwrap();
+        let error = held.wait_timeout(PATIENCE).unwrap().unwrap_err();
+        assert!(matches!(error, ForwardError::Closing { .. }), "{error}");
+        client.wait_for_finalize().unwrap();
+        go.set(()).unwrap();
+        service.finalize_and_wait().unwrap();
+    }
+
+    #[test]
+    fn progress_that_does_nothing_but_panic_ends() {
+        let own = crate::init("{}").unwrap();
+        let (inner, mut panics) = (own.inner(), 0);
+        let ended = guarded(inner, &inner.core, || {
+            panics += 1;
+            assert!(panics == 0, "a test");
+        });
+        assert_eq!((ended, panics), (None, PANICS_MAX));
+        own.wait_for_finalize().unwrap();
+    }
 
     #[test]
     fn who_steps_aside_lets_pools_behind_its_own_have_a_turn() {
