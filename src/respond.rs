@@ -83,14 +83,15 @@ pub(crate) struct Reply {
     ends: Lock<Ends>,
 }
 
+/// What is said of a panic whose message is not known.
+const LOST: &str = "a ULT that was to answer panicked";
+
 /// No unit has this address, and no OS thread says it.
 const NO_UNIT: usize = 1;
 
 /// Who comes last: the handler's unit or the answer. And who is to tell of a panic.
 struct Ends {
-    /// The handler's ULT has not ended; it answers for a panic of its own.
-    handler_runs: bool,
-    /// The user's request was dropped by a panic, unanswered.
+    /// The user's request was dropped by a panic in the handler's unit, unanswered.
     lost_to_panic: bool,
     /// The handler has ended before the answer, which is to give its places back.
     left: Option<Arc<Registration>>,
@@ -126,7 +127,7 @@ impl Reply {
             request: Claim::new(request),
             is_over: AtomicBool::new(false),
             unit: AtomicUsize::new(NO_UNIT),
-            ends: Lock::new(Ends { handler_runs: true, lost_to_panic: false, left: None }),
+            ends: Lock::new(Ends { lost_to_panic: false, left: None }),
         })
     }
 
@@ -412,10 +413,9 @@ impl Reply {
             return None;
         }
         let mut ends = this.ends.lock();
-        ends.handler_runs = false;
         if ends.lost_to_panic {
             drop(ends);
-            this.panicked("a ULT that was to answer panicked");
+            this.panicked(LOST);
             return Some(places);
         }
         if this.is_over.load(Ordering::Relaxed) {
@@ -469,18 +469,18 @@ impl Reply {
             return;
         }
         if !std::thread::panicking() {
-            self.fail(ReturnCode::OtherError, "the handler ended without an answer");
-            return;
+            self.ended_without_answer();
+        } else if self.unit.load(Ordering::Relaxed) == ult::current_address() {
+            // If it is the handler that panics, its end knows the message and answers with it.
+            self.ends.lock().lost_to_panic = true;
+        } else {
+            self.panicked(LOST);
         }
-        let handler_runs = {
-            let mut ends = self.ends.lock();
-            ends.lost_to_panic = true;
-            ends.handler_runs
-        };
-        // If it is the handler that panics, its ULT knows the message and answers with it.
-        if !handler_runs {
-            self.panicked("a ULT that was to answer panicked");
-        }
+    }
+
+    /// Nobody answers.
+    pub(crate) fn ended_without_answer(&self) {
+        self.fail(ReturnCode::OtherError, "the handler ended without an answer");
     }
 
     fn send_failure(&self, request: LentRequest<'_, Token>, code: ReturnCode, detail: &str) {

@@ -15,6 +15,7 @@ use common::{Pair, TRANSPORTS, bounded};
 use margo::config::{Admission, Overload};
 use margo::{ForwardError, Handle, Instance, ProviderId, Request, RespondError, Rpc};
 use serde::{Deserialize, Serialize, Serializer};
+use ult::Semaphore;
 
 const KEEP: Rpc<u32, u32> = Rpc::new("keep");
 
@@ -188,6 +189,38 @@ fn dropped_or_answered_by_a_panic_they_leave() {
         });
         assert!(matches!(failed[..], [ForwardError::Failed { .. }]), "{failed:?}");
         assert_eq!(panicked.len(), 1, "{panicked:?}");
+        pair.end();
+    });
+}
+
+/// A handler that has given its request away may go on for long.
+#[test]
+fn one_that_is_lost_to_a_panic_elsewhere_is_answered_while_its_handler_runs() {
+    common::on_each(|pair| {
+        let go = Arc::new(Semaphore::new(0));
+        let may_go = go.clone();
+        let give_away = move |handle: Handle<u32, u32>| {
+            let pool = handle.instance().rpc_pool();
+            let in_thread = *handle.args() == 0;
+            let loses = move || {
+                let _lost = handle;
+                panic!("a test");
+            };
+            if in_thread {
+                std::thread::spawn(loses);
+            } else {
+                drop(pool.spawn(loses).unwrap());
+            }
+            may_go.acquire(1).forget();
+        };
+        pair.service.serve(KEEP).handler(give_away).unwrap();
+        for request in start(&pair, 0..2) {
+            let result = bounded("an answer", move || request.wait());
+            assert!(matches!(result, Err(ForwardError::Panicked { .. })), "{result:?}");
+        }
+        assert_eq!(in_hand(&pair.service), 2, "their handlers run on");
+        go.release(2);
+        until("they have ended", || in_hand(&pair.service) == 0);
         pair.end();
     });
 }
