@@ -415,8 +415,8 @@ impl Running {
             // Calls that it makes, and what it spawns, are on behalf of this request; not of the
             // one whose handler has made place for it, and has spawned its unit.
             trace::begin_unit(registration.id().0, reply.trace());
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (entry.run)(reply))) {
-                panicked(reply, &*panic);
+            if let Err(caught) = catch_unwind(AssertUnwindSafe(|| (entry.run)(reply))) {
+                unwound(reply, &*caught);
             }
         }
         let reply = &self.reply;
@@ -470,7 +470,14 @@ fn no_ult(entry: &Entry) -> &'static str {
 }
 
 #[cold]
-fn panicked(reply: &Reply, panic: &(dyn Any + Send)) {
+fn unwound(reply: &mut Shared<Reply>, panic: &(dyn Any + Send)) {
+    if ult::is_exit(panic) {
+        // As if it had returned: if it has left its request to others, they answer.
+        if Shared::get_mut(reply).is_some() {
+            reply.ended_without_answer();
+        }
+        return;
+    }
     let inner = reply.instance().inner();
     Counters::add(&inner.counters.handlers_panicked);
     let message = message_of(panic);

@@ -223,6 +223,47 @@ fn a_handler_that_returns_without_an_answer() {
     });
 }
 
+/// It has not panicked; but what it has not answered nobody will, unless it has left that to others.
+#[test]
+fn a_handler_that_leaves_by_exit() {
+    const LEAVES: Rpc<u32, u32> = Rpc::new("leaves");
+    const ENDS: Rpc<(), ()> = Rpc::new("ends");
+    with_sum(|pair| {
+        let later = Arc::new(std::sync::Mutex::new(None));
+        let keep = later.clone();
+        pair.service
+            .register(LEAVES, move |request| {
+                match *request.args() {
+                    0 => {}
+                    1 => request.respond(&1).unwrap(),
+                    _ => *keep.lock().unwrap() = Some(request),
+                }
+                ult::exit();
+            })
+            .unwrap();
+        let target = pair.target();
+        pair.service.serve(ENDS).function(|()| ult::exit()).unwrap();
+        let call = |n| pair.client.forward_timed(LEAVES, &target, &n, PATIENCE);
+        let error = call(0).unwrap_err();
+        assert!(error.to_string().contains("the handler ended without an answer"), "{error}");
+        assert_eq!(call(1).unwrap(), 1);
+        let error = pair.client.forward_timed(ENDS, &target, &(), PATIENCE).unwrap_err();
+        assert!(error.to_string().contains("the handler ended without an answer"), "{error}");
+        let left = pair.client.iforward(LEAVES, &target, &2).unwrap();
+        let answers = loop {
+            if let Some(request) = later.lock().unwrap().take() {
+                break request;
+            }
+            std::thread::yield_now();
+        };
+        answers.respond(&2).unwrap();
+        assert_eq!(bounded("what was left to others", move || left.wait()).unwrap(), 2);
+        assert_eq!(pair.service.stats().handlers_panicked, 0);
+        still_serves(&pair);
+        pair.end();
+    });
+}
+
 #[test]
 fn a_handler_that_never_answers() {
     const STUCK: Rpc<(), ()> = Rpc::new("stuck");

@@ -55,7 +55,7 @@ pub fn is_cancelled() -> bool {
 /// Ends the calling unit: its stack is unwound, destructors run, and its `join` says
 /// [`JoinError::Exited`](crate::JoinError::Exited).
 ///
-/// Code that catches panics catches this, too, and should go on with
+/// Code that catches panics catches this, too, knows it by [`is_exit`], and should go on with
 /// [`resume_unwind`](std::panic::resume_unwind). For destructors it is as a
 /// [cancel](crate::JoinHandle::cancel).
 ///
@@ -68,4 +68,28 @@ pub fn is_cancelled() -> bool {
 pub fn exit() -> ! {
     assert!(crate::current::ult().is_some(), "`ult::exit` was called on a thread that runs no ULT");
     std::panic::resume_unwind(Box::new(Unwind(Why::Exited)))
+}
+
+/// Whether what [`catch_unwind`](std::panic::catch_unwind) has caught is no panic, but [`exit`] or
+/// a [cancel](crate::JoinHandle::cancel) of the unit.
+///
+/// ```
+/// # use std::panic::catch_unwind;
+/// # let runtime = ult::Runtime::builder()
+/// #     .pool(ult::PoolSpec::new("p"))
+/// #     .xstream(ult::XstreamSpec::new("x").pools(["p"]))
+/// #     .start()?;
+/// # let pool = runtime.pool("p").ok_or("no pool")?;
+/// let caught = pool.spawn(|| catch_unwind(|| ult::exit()).unwrap_err())?.join()?;
+/// assert!(ult::is_exit(&*caught));
+/// assert!(!ult::is_exit(&*catch_unwind(|| panic!("at the disco")).unwrap_err()));
+/// # runtime.shutdown()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Counterpart: none; units of C end without unwinding.
+#[cfg(not(loom))]
+#[must_use]
+pub fn is_exit(caught: &(dyn std::any::Any + Send)) -> bool {
+    caught.is::<Unwind>()
 }

@@ -256,7 +256,7 @@ pub use {
     barrier::XstreamBarrier,
     block_on::{block_on, block_on_deadline, block_on_timeout},
     builder::{RuntimeBuilder, XstreamSpec},
-    cancel::{exit, is_cancelled},
+    cancel::{exit, is_cancelled, is_exit},
     current::{
         UltInfo, current, current_address, current_ids, is_tasklet, is_tasklet_or_has_locals,
         is_ult,
