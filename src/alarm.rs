@@ -11,7 +11,7 @@ use std::time::Instant;
 use ult::{PoolRef, TimerHandle};
 
 use crate::Instance;
-use crate::call::may_spawn;
+use crate::call::pools_for_units;
 use crate::log::{Log, log};
 
 /// Of one operation.
@@ -27,6 +27,11 @@ enum State {
     Over,
 }
 
+/// Where alarms of an instance are set.
+pub(crate) fn pools(instance: &Instance) -> impl Iterator<Item = PoolRef> {
+    pools_for_units(instance, [Instance::progress_pool, Instance::rpc_pool])
+}
+
 impl Alarm {
     fn state(&self) -> MutexGuard<'_, State> {
         // No code of others runs under this lock.
@@ -40,14 +45,12 @@ impl Alarm {
         at: Instant,
         ring: impl Fn() -> F,
     ) {
-        let pools = [instance.progress_pool(), instance.rpc_pool()].into_iter();
-        let pools = pools.chain(std::iter::once_with(|| instance.pools()).flatten());
-        self.set_in(&instance.inner().log, pools.filter(may_spawn), at, ring);
+        self.set_in(&instance.inner().log, pools(instance), at, ring);
     }
 
     /// In the first of these pools that takes it: progress may just have moved, and its pool have
     /// been removed.
-    fn set_in<F: FnOnce() + Send + 'static>(
+    pub(crate) fn set_in<F: FnOnce() + Send + 'static>(
         &self,
         log: &Log,
         pools: impl Iterator<Item = PoolRef>,
@@ -67,6 +70,11 @@ impl Alarm {
                 Err(error) => log!(log, DEBUG, %error, "no alarm for an operation there"),
             }
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_set(&self) -> bool {
+        matches!(*self.state(), State::Set(_))
     }
 
     /// The operation has ended.

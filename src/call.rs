@@ -373,13 +373,15 @@ pub(crate) fn is_past(due: Option<Instant>) -> bool {
     due.is_some_and(|due| due <= Instant::now())
 }
 
-/// The first of `wanted`, else of all pools, into which the caller may spawn: a private one only
-/// from its own execution stream.
-pub(crate) fn pool_for_units<const N: usize>(
+/// The pools into which the caller may spawn, a private one only from its own execution stream:
+/// those of `first`, then all. Each is looked up when it has its turn.
+pub(crate) fn pools_for_units<const N: usize>(
     instance: &Instance,
-    wanted: [PoolRef; N],
-) -> Option<PoolRef> {
-    wanted.into_iter().chain(instance.pools()).find(may_spawn)
+    first: [fn(&Instance) -> PoolRef; N],
+) -> impl Iterator<Item = PoolRef> {
+    let first = first.into_iter().map(|pool| pool(instance));
+    let all = std::iter::once_with(|| instance.pools()).flatten();
+    first.chain(all).filter(may_spawn)
 }
 
 /// Whether the caller may spawn there: into a private pool only its xstream does.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ult::PoolRef;
 
-use crate::call::{Call, Callback, Site, Term, pool_for_units};
+use crate::call::{Call, Callback, Site, Term, pools_for_units};
 use crate::log::log;
 use crate::trace::{self, TraceContext};
 use crate::{Canceler, ForwardError, Instance, ProviderHandle, Rpc};
@@ -47,7 +47,7 @@ impl Caller {
 }
 
 fn pool_for_callbacks(instance: &Instance) -> Option<PoolRef> {
-    pool_for_units(instance, [instance.rpc_pool(), instance.progress_pool()])
+    pools_for_units(instance, [Instance::rpc_pool, Instance::progress_pool]).next()
 }
 
 /// A callback that is called once, also if there is no memory for the stack of its ULT: then it is

@@ -26,10 +26,12 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use na::fork::Process;
-use ult::{Eventual, PoolRef, TimerHandle};
+use ult::{Eventual, PoolRef};
 
-use crate::Addr;
+use crate::alarm::{self, Alarm};
 use crate::hg::{CallKey, Watch};
+use crate::log::Log;
+use crate::{Addr, Instance};
 
 /// Most cancels that are kept for requests which have not asked yet.
 const EARLY_MAX: usize = 4096;
@@ -86,14 +88,15 @@ struct State {
     process: Process,
     fired: Eventual<CancelReason>,
     deadline: Option<Instant>,
-    timer: Mutex<Option<TimerHandle<()>>>,
+    /// At the deadline. One that is set keeps its runtime from ending.
+    alarm: Alarm,
 }
 
 impl CancelToken {
     /// Of a request of the process from which this one was forked off.
     pub(crate) fn of_parent(process: Process) -> Self {
-        let (fired, timer) = (Eventual::new(), Mutex::new(None));
-        Self(Arc::new(State { number: 0, process, fired, deadline: None, timer }))
+        let (fired, alarm) = (Eventual::new(), Alarm::default());
+        Self(Arc::new(State { number: 0, process, fired, deadline: None, alarm }))
     }
 
     /// Whether it has fired.
@@ -155,21 +158,13 @@ impl State {
     fn fire(&self, reason: CancelReason) {
         // Whoever was first has the better reason.
         let _ = self.fired.set(reason);
-        self.stop_timer();
-    }
-
-    /// A timer that is set keeps its runtime from ending.
-    fn stop_timer(&self) {
-        let timer = self.timer.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(timer) = timer {
-            timer.cancel();
-        }
+        self.alarm.end();
     }
 }
 
 impl Drop for State {
     fn drop(&mut self) {
-        self.stop_timer();
+        self.alarm.end();
     }
 }
 
@@ -227,20 +222,21 @@ pub(crate) struct Wanted<'a> {
     pub(crate) origin: &'a Addr,
     pub(crate) call: Option<CallKey>,
     pub(crate) deadline: Option<Instant>,
-    /// Where the timer's tasklet runs.
-    pub(crate) pool: &'a PoolRef,
+    /// Where the alarm goes off.
+    pub(crate) instance: &'a Instance,
 }
 
 impl Cancels {
     /// A token for a request. `true`: its origin is to be watched from now on.
     pub(crate) fn token(&self, wanted: &Wanted<'_>) -> (CancelToken, bool) {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let (deadline, timer) = (wanted.deadline, Mutex::new(None));
+        let (deadline, alarm) = (wanted.deadline, Alarm::default());
         let (process, fired) = (Process::current(), Eventual::new());
-        let state = Arc::new(State { number, process, fired, deadline, timer });
+        let state = Arc::new(State { number, process, fired, deadline, alarm });
         let is_new = self.enter(wanted, &state);
         if !state.fired.is_ready() {
-            set_timer(&state, wanted.pool);
+            let log = &wanted.instance.inner().log;
+            set_alarm(&state, log, alarm::pools(wanted.instance));
         }
         (CancelToken(state), is_new)
     }
@@ -272,7 +268,7 @@ impl Cancels {
         origin: &Addr,
         call: Option<CallKey>,
     ) -> Option<Watch> {
-        token.0.stop_timer();
+        token.0.alarm.end();
         let mut tokens = self.tokens();
         if let Some(call) = call {
             tokens.by_call.remove(&(origin.clone(), call));
@@ -433,20 +429,16 @@ impl Tokens {
 }
 
 /// A tasklet at the deadline. Without one (the runtime ends) the clock is still looked at.
-fn set_timer(state: &Arc<State>, pool: &PoolRef) {
+fn set_alarm(state: &Arc<State>, log: &Log, pools: impl Iterator<Item = PoolRef>) {
     let Some(deadline) = state.deadline else { return };
-    let weak = Arc::downgrade(state);
-    let fire = move || {
-        if let Some(state) = weak.upgrade() {
-            state.fire(CancelReason::DeadlinePassed);
+    state.alarm.set_in(log, pools, deadline, || {
+        let weak = Arc::downgrade(state);
+        move || {
+            if let Some(state) = weak.upgrade() {
+                state.fire(CancelReason::DeadlinePassed);
+            }
         }
-    };
-    if let Ok(timer) = pool.tasklet().name("deadline").spawn_at(deadline, fire) {
-        *state.timer.lock().unwrap_or_else(PoisonError::into_inner) = Some(timer);
-        if state.fired.is_ready() {
-            state.stop_timer();
-        }
-    }
+    });
 }
 
 fn fire_all(tokens: impl Iterator<Item = (u64, Weak<State>)>, reason: CancelReason) {
@@ -487,7 +479,7 @@ mod tests {
             origin: &origin,
             call: Some(key(2)),
             deadline: None,
-            pool: &instance.rpc_pool(),
+            instance: &instance,
         };
         let (token, is_new) = cancels.token(&wanted);
         assert!(is_new && token.reason() == Some(CancelReason::Canceled));
@@ -529,9 +521,8 @@ mod tests {
     fn an_origin_that_could_not_be_watched_is_tried_again_by_the_next_token() {
         let instance = Instance::builder("na+sm://").start().unwrap();
         let (cancels, origin) = (Cancels::default(), instance.self_addr());
-        let pool = instance.rpc_pool();
-        let wanted =
-            |n| Wanted { origin: &origin, call: Some(key(n)), deadline: None, pool: &pool };
+        let (origin, instance) = (&origin, &instance);
+        let wanted = |n| Wanted { origin, call: Some(key(n)), deadline: None, instance };
         let (first, watch) = cancels.token(&wanted(1));
         assert!(watch);
         // The watch fails, while the token is there.
@@ -604,19 +595,18 @@ mod tests {
     #[test]
     fn of_origins_without_tokens_only_some_stay_watched() {
         let instance = Instance::builder("na+sm://").start().unwrap();
-        let (cancels, pool) = (Cancels::default(), instance.rpc_pool());
+        let (cancels, instance) = (Cancels::default(), &instance);
         let number = |n: usize| instance.lookup(&format!("na+sm://{}-1-000000000000", n + 10));
         let mut ended = Vec::new();
         for n in 0..IDLE_WATCHED_MAX + 2 {
-            let origin = number(n).unwrap();
-            let wanted =
-                Wanted { origin: &origin, call: Some(key(n)), deadline: None, pool: &pool };
+            let origin = &number(n).unwrap();
+            let wanted = Wanted { origin, call: Some(key(n)), deadline: None, instance };
             let (token, watch) = cancels.token(&wanted);
             assert!(watch);
-            cancels.watched(&origin, Watch::numbered(n as u64));
+            cancels.watched(origin, Watch::numbered(n as u64));
             // The first one goes on.
             if n > 0 {
-                ended.extend(cancels.forget(&token, &origin, Some(key(n))));
+                ended.extend(cancels.forget(&token, origin, Some(key(n))));
             } else {
                 assert!(token.reason().is_none());
                 std::mem::forget(token);
@@ -635,19 +625,35 @@ mod tests {
         let instance = Instance::builder("na+sm://").start().unwrap();
         let origin = instance.self_addr();
         let cancels = Cancels::default();
-        let pool = instance.rpc_pool();
         let deadline = Instant::now().checked_add(Duration::from_secs(3600));
-        let wanted = |n| Wanted { origin: &origin, call: Some(key(n)), deadline, pool: &pool };
+        let about = &instance;
+        let wanted = |n| Wanted { origin: &origin, call: Some(key(n)), deadline, instance: about };
         let [(first, watch), (second, again)] = [1, 2].map(|n| cancels.token(&wanted(n)));
         assert!(watch && !again, "an origin is watched once");
         cancels.forget(&first, &origin, Some(key(1)));
-        assert!(first.0.timer.lock().unwrap().is_none(), "a timer that outlives its request");
+        assert!(!first.0.alarm.is_set(), "a timer that outlives its request");
         cancels.close();
         assert_eq!((first.reason(), second.reason()), (None, Some(CancelReason::Closing)));
-        assert!(second.0.timer.lock().unwrap().is_none());
+        assert!(!second.0.alarm.is_set());
         let (late, _) = cancels.token(&wanted(3));
         assert_eq!(late.reason(), Some(CancelReason::Closing));
         // Timers that were left would keep it from ending.
+        instance.finalize_and_wait().unwrap();
+    }
+
+    #[test]
+    fn a_deadline_is_told_although_the_pool_for_its_alarm_has_just_been_removed() {
+        let instance = Instance::builder("na+sm://").start().unwrap();
+        let gone = instance.add_pool_from_json("{}").unwrap().pool;
+        instance.remove_pool(&gone).unwrap();
+        let (process, fired, alarm) = (Process::current(), Eventual::new(), Alarm::default());
+        let deadline = Some(Instant::now());
+        let state = Arc::new(State { number: 0, process, fired, deadline, alarm });
+        let pools = [gone, instance.rpc_pool()].into_iter();
+        set_alarm(&state, &instance.inner().log, pools);
+        // Whoever waits does not look at the clock.
+        let until = Instant::now() + Duration::from_secs(60);
+        assert_eq!(state.fired.wait_deadline(until), Some(&CancelReason::DeadlinePassed));
         instance.finalize_and_wait().unwrap();
     }
 }

@@ -182,8 +182,9 @@ impl Reply {
             }
             let call = self.call.filter(|_| !self.is_answered());
             let (origin, deadline) = (&self.origin, self.deadline);
-            let pool = &self.instance.progress_pool();
-            let (token, is_new) = inner.cancels.token(&Wanted { origin, call, deadline, pool });
+            let instance = &self.instance;
+            let wanted = Wanted { origin, call, deadline, instance };
+            let (token, is_new) = inner.cancels.token(&wanted);
             if is_new && *origin != inner.core.self_addr() {
                 match inner.core.watch_peer(origin) {
                     Ok(watch) => inner.cancels.watched(origin, watch),
