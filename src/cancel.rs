@@ -475,12 +475,8 @@ mod tests {
         assert!(!early(&cancels, &origin, 3));
         assert!(early(&cancels, &origin, 1) && !early(&cancels, &origin, 1));
         // One that asks late is told at once.
-        let wanted = Wanted {
-            origin: &origin,
-            call: Some(key(2)),
-            deadline: None,
-            instance: &instance,
-        };
+        let wanted =
+            Wanted { origin: &origin, call: Some(key(2)), deadline: None, instance: &instance };
         let (token, is_new) = cancels.token(&wanted);
         assert!(is_new && token.reason() == Some(CancelReason::Canceled));
         assert!(!early(&cancels, &origin, 2));

@@ -208,6 +208,23 @@ pub enum RegisterError {
         /// The pool.
         pool: String,
     },
+    /// The pool's access is `private`, and requests may wait for a place there
+    /// ([`Overload::Wait`](margo_config::Overload::Wait)): whoever answers one lets the next one
+    /// in, which other execution streams and threads may not do there. Give the pool another
+    /// access, or have requests beyond the bound refused. A pool of the configuration with such
+    /// bounds is not made private, whatever its access says; this is of bounds of the RPC's own,
+    /// and of pools that the program has made.
+    #[error(
+        "RPC `{rpc}` cannot be served in pool `{pool}`: the pool is private, and requests that \
+         wait for a place are let in by whoever answers, wherever that is; define the pool as mpsc \
+         or mpmc, or have requests beyond the bound refused (`overload`: `busy`)"
+    )]
+    PrivateWait {
+        /// The RPC's name.
+        rpc: &'static str,
+        /// The pool.
+        pool: String,
+    },
     /// The RPC has a priority ([`Serve::priority`](crate::Serve::priority)), and the pool is of a
     /// kind that knows none. Use a pool of the kind `prio_wait`, or one of the program's own.
     #[error(

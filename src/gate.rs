@@ -83,6 +83,11 @@ impl<P> Gate<P> {
         Self { careful: Some(Lock::new(Careful::new())), ..Self::of_pool(bounds, true) }
     }
 
+    /// What it allows.
+    pub(crate) fn bounds(&self) -> Admission {
+        self.bounds
+    }
+
     /// Whether [`enter_plain`](Self::enter_plain) is the way in.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
@@ -383,9 +388,13 @@ mod tests {
         }
         assert_eq!(turns(&gate), [three.clone()]);
         // Who leaves, and who comes in its place.
-        for (leaves, next) in
-            [(one, Some(30)), (two, Some(11)), (three, Some(21)), (one, Some(31)), (three, Some(12))]
-        {
+        for (leaves, next) in [
+            (one, Some(30)),
+            (two, Some(11)),
+            (three, Some(21)),
+            (one, Some(31)),
+            (three, Some(12)),
+        ] {
             assert_eq!(gate.leave(Some(leaves)), next);
         }
         assert_eq!((gate.leave(Some(one)), gate.leave(Some(two))), (None, None));

@@ -7,7 +7,7 @@
 //! | document | runtime |
 //! |---|---|
 //! | `kind` | [`ult::PoolKind`] of the same name |
-//! | `access` | [`ult::Access`] of the same name; `private` for the progress pool is `mpsc`, because the progress ULT is spawned from outside |
+//! | `access` | [`ult::Access`] of the same name; `private` is `mpsc` for the progress pool, because the progress ULT is spawned from outside, and for a pool at whose bounds requests wait, because whoever answers one lets the next one in |
 //! | `scheduler.type` | `basic`, `prio`, `randws`: the scheduler of that name; `basic_wait` and `default`: [`ult::BasicWait`] |
 //! | `cpubind`, `affinity` | the CPUs, after a look at [`Topology`] |
 //! | `numa_node` | memory of stacks; by default the node that all xstreams of the pool are bound to |
@@ -16,7 +16,7 @@ mod explain;
 
 use std::fmt;
 
-use margo_config::{Affinity, Config, PoolAccess, PoolKind, Resolved, SchedulerKind};
+use margo_config::{Affinity, Config, Overload, PoolAccess, PoolKind, Resolved, SchedulerKind};
 use margo_config::{ResolvedPool, ResolvedXstream};
 use serde::Serialize;
 use ult::{CpuSet, Place, PoolSpec, StartError, Topology, TopologyError, XstreamSpec};
@@ -54,6 +54,9 @@ pub struct LayoutPool {
     pub xstreams: Vec<String>,
     /// A progress ULT runs here.
     pub progress: bool,
+    /// Requests wait at its bounds (`margo.admission`).
+    #[serde(skip)]
+    pub(crate) requests_wait: bool,
     /// Handlers run here, unless their provider has another pool.
     pub handlers: bool,
     /// Names of the providers of the document whose handlers run here.
@@ -313,6 +316,7 @@ impl Machine<'_> {
             numa_node,
             xstreams: homes.iter().map(|xstream| xstream.name.clone()).collect(),
             progress: resolved.progress_pools().any(|pool| pool == index),
+            requests_wait: resolved.admission.of(index).overload == Overload::Wait,
             handlers: resolved.rpc_pool == index,
             providers: providers.map(|provider| provider.name.clone()).collect(),
         }
@@ -350,7 +354,7 @@ impl LayoutPool {
             PoolKind::RandWs => ult::PoolKind::RandWs,
         };
         let access = match self.access {
-            PoolAccess::Private if self.progress => ult::Access::Mpsc,
+            PoolAccess::Private if self.progress || self.requests_wait => ult::Access::Mpsc,
             PoolAccess::Private => ult::Access::Private,
             PoolAccess::Spsc => ult::Access::Spsc,
             PoolAccess::Mpsc => ult::Access::Mpsc,

@@ -381,11 +381,7 @@ const PANICS_MAX: usize = 16;
 /// Runs `work` to its end. If it panics, the network is closed and the instance shuts down, as when
 /// the endpoint fails; `work` begins anew, so that whoever waits for something is told. `None`: it
 /// does nothing but panic.
-fn guarded<R>(
-    inner: &Arc<Inner>,
-    core: &Core<Token>,
-    mut work: impl FnMut() -> R,
-) -> Option<R> {
+fn guarded<R>(inner: &Arc<Inner>, core: &Core<Token>, mut work: impl FnMut() -> R) -> Option<R> {
     for _ in 0..PANICS_MAX {
         let ended = contain(&inner.log, "progress, which ends the instance,", &mut work);
         if ended.is_some() || inner.is_forked() {

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use margo_config::Admission;
+use margo_config::{Admission, Overload};
 use na::shared::Shared;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -128,7 +128,9 @@ impl Instance {
         // From here on the pool is not removed, and afterwards it has a user.
         let _still = self.hold_still(rpc)?;
         self.may_serve_in(rpc, &pool, priority)?;
-        let (pool_index, gate) = self.place(&pool, internal);
+        let (pool_index, bounds) = self.bounds_of(&pool, internal);
+        may_wait_in(rpc, &pool, [Some(bounds), admission])?;
+        let gate = self.gate_of(&pool, internal, bounds);
         let own_gate = admission.map(|bounds| self.inner().gates.of_rpc(bounds));
         let instance = self.downgrade();
         let entry = Entry {
@@ -194,17 +196,23 @@ impl Instance {
         Ok(())
     }
 
-    /// The pool's index, if it is one of the instance's, and its gate, or that of the RPCs of the
-    /// runtime itself.
-    fn place(&self, pool: &PoolRef, internal: bool) -> (Option<usize>, Arc<Gate>) {
+    /// The pool's index, if it is one of the instance's, and its bounds, or those of the RPCs of
+    /// the runtime itself.
+    fn bounds_of(&self, pool: &PoolRef, internal: bool) -> (Option<usize>, Admission) {
         let inner = self.inner();
         let index = inner.pools.iter().position(|own| own == pool);
-        if internal {
-            return (index, inner.gates.internal().clone());
-        }
         let admission = &inner.resolved.admission;
-        let bounds = index.map_or(admission.other, |index| admission.of(index));
-        (index, inner.gates.of_pool(pool, bounds))
+        let bounds = match internal {
+            true => inner.gates.internal().bounds(),
+            false => index.map_or(admission.other, |index| admission.of(index)),
+        };
+        (index, bounds)
+    }
+
+    /// The pool's gate, or that of the RPCs of the runtime itself.
+    fn gate_of(&self, pool: &PoolRef, internal: bool, bounds: Admission) -> Arc<Gate> {
+        let gates = &self.inner().gates;
+        if internal { gates.internal().clone() } else { gates.of_pool(pool, bounds) }
     }
 
     /// What `rpc` of that provider is registered with, if it is; nothing is served in a child
@@ -229,8 +237,8 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// [`RegisterError::NotRegistered`]; `PrivatePool`; `NoPriorities`; `OtherRuntime`;
-    /// `PoolRemoved`; [`RegisterError::Inline`]; `Closing`; `Forked`.
+    /// [`RegisterError::NotRegistered`]; `PrivatePool`; `PrivateWait`; `NoPriorities`;
+    /// `OtherRuntime`; `PoolRemoved`; [`RegisterError::Inline`]; `Closing`; `Forked`.
     ///
     /// Counterpart: `margo_rpc_set_pool`, with [`rpc_pool`](Self::rpc_pool) in the place of NULL.
     pub fn set_handler_pool<A, R>(
@@ -259,7 +267,10 @@ impl Instance {
         let Some(entry) = registration.data_as::<Entry>() else { return Err(not_registered) };
         self.may_serve_in(name, pool, entry.priority)?;
         let is_internal = Arc::ptr_eq(&entry.gate, self.inner().gates.internal());
-        let (pool_index, gate) = self.place(pool, is_internal);
+        let (pool_index, bounds) = self.bounds_of(pool, is_internal);
+        let own_bounds = entry.own_gate.as_ref().map(|gate| gate.bounds());
+        may_wait_in(name, pool, [Some(bounds), own_bounds])?;
+        let gate = self.gate_of(pool, is_internal, bounds);
         let moved = Entry { pool: pool.clone(), pool_index, gate, ..entry.clone() };
         // Its provider may have been dropped meanwhile, which takes no lock of the layout.
         let replaced = self.inner().core.replace(&registration, moved.registration(id));
@@ -279,4 +290,18 @@ impl Instance {
         let registration = self.served(rpc, provider)?;
         Some(registration.data_as::<Entry>()?.own_gate.as_ref()?.load())
     }
+}
+
+/// Whether requests of `rpc` that wait for a place can be let into the pool: whoever answers one
+/// does that, from wherever it is.
+fn may_wait_in(
+    rpc: &'static str,
+    pool: &PoolRef,
+    bounds: [Option<Admission>; 2],
+) -> Result<(), RegisterError> {
+    let waits = bounds.into_iter().flatten().any(|bounds| bounds.overload == Overload::Wait);
+    if waits && pool.access() == ult::Access::Private {
+        return Err(RegisterError::PrivateWait { rpc, pool: pool.name().to_owned() });
+    }
+    Ok(())
 }

@@ -13,7 +13,9 @@ use std::time::Duration;
 use admission_support::{PING, TELL, assert_busy, until};
 use common::{Pair, TRANSPORTS, bounded};
 use margo::config::{Admission, Overload};
-use margo::{ForwardError, Handle, Instance, ProviderId, Request, RespondError, Rpc};
+use margo::{
+    ForwardError, Handle, Instance, ProviderId, RegisterError, Request, RespondError, Rpc,
+};
 use serde::{Deserialize, Serialize, Serializer};
 use ult::Semaphore;
 
@@ -114,6 +116,55 @@ fn whoever_answers_lets_in_who_waits() {
         assert_answered(requests, 0..20);
         until("all have left", || in_hand(&pair.service) == 0);
     });
+}
+
+/// Who answers may be anywhere, but only its xstream may spawn into a private pool.
+#[test]
+fn whoever_answers_lets_in_who_waits_for_a_pool_that_is_said_to_be_private() {
+    for transport in TRANSPORTS {
+        let mut pair = Pair::new(transport);
+        let private = format!(
+            r#"{{ "rpc_pool": "own", "progress_pool": "net",
+                "margo": {{ "address": "{transport}", "admission": {{
+                    "pools": [{{ "pool": "own", "handlers_max": 1, "overload": "wait" }}] }} }},
+                "argobots": {{
+                    "pools": [{{ "name": "net" }}, {{ "name": "own", "access": "private" }},
+                        {{ "name": "private", "access": "private" }}],
+                    "xstreams": [{{ "name": "x",
+                        "scheduler": {{ "pools": ["net", "own", "private"] }} }}] }} }}"#
+        );
+        let first = std::mem::replace(&mut pair.service, margo::init(&private).unwrap());
+        first.finalize_and_wait().unwrap();
+        let service = &pair.service;
+        let kept = serve(service, None);
+        let requests = start(&pair, 0..5);
+        for _ in 0..5 {
+            until_kept(&kept, 1);
+            // On this thread, which is none of the service's.
+            answer_all(&kept);
+        }
+        assert_answered(requests, 0..5);
+        until("all have left", || in_hand(service) == 0);
+
+        // With bounds of an RPC's own it cannot be known before it is registered.
+        const OWN: Rpc<u32, u32> = Rpc::new("own");
+        let pool = service.pool("private").unwrap();
+        let serve = |bounds| service.serve(OWN).pool(&pool).admission(bounds).function(|n| n);
+        let waits = Admission::new(1).overload(Overload::Wait);
+        let error = serve(waits).unwrap_err();
+        assert!(matches!(error, RegisterError::PrivateWait { rpc: "own", .. }), "{error}");
+        assert!(error.to_string().contains("pool `private`"), "{error}");
+        assert_eq!(service.load(&pool), None, "nothing is served there");
+        serve(Admission::new(1)).unwrap();
+        let elsewhere = service.rpc_pool();
+        let provider = ProviderId::new(1);
+        let other = service.provider(provider, &elsewhere);
+        other.serve(OWN).admission(waits).function(|n| n).unwrap();
+        let error = service.set_handler_pool(OWN, provider, &pool).unwrap_err();
+        assert!(matches!(error, RegisterError::PrivateWait { rpc: "own", .. }), "{error}");
+        drop(other);
+        pair.end();
+    }
 }
 
 #[test]
