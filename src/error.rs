@@ -269,7 +269,7 @@ pub enum RegisterError {
         /// The provider.
         provider: ProviderId,
     },
-    /// The caller is a tasklet, and pools, xstreams or progress are just being changed, for which it
+    /// The caller is a tasklet, and pools, xstreams or progress are being changed, for which it
     /// must not wait: the change may wait for its xstream. Use a ULT, or try again later.
     #[error(
         "RPC `{rpc}` cannot be registered or moved now: a tasklet must not wait for the change of \

@@ -47,8 +47,8 @@ use crate::{
 ///
 /// Dropping it deregisters its RPCs and returns at once: requests that arrive afterwards are told
 /// that there is no such RPC, handlers whose requests had arrived go on. They keep the object
-/// alive: it is dropped when the last of them has ended, on that handler's ULT, or here if there is
-/// none.
+/// alive: it is dropped when the last of them has ended, on that handler's ULT, or on another one
+/// in its pool if that request was refused, or here if there is none.
 ///
 /// Counterpart: the provider convention of Mochi (`MARGO_REGISTER_PROVIDER`), Thallium's
 /// `provider<T>`.

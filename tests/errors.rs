@@ -223,7 +223,8 @@ fn a_handler_that_returns_without_an_answer() {
     });
 }
 
-/// It has not panicked; but what it has not answered nobody will, unless it has left that to others.
+/// It has not panicked; but what it has not answered nobody will, unless it has left that to
+/// others.
 #[test]
 fn a_handler_that_leaves_by_exit() {
     const LEAVES: Rpc<u32, u32> = Rpc::new("leaves");
