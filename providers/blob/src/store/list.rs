@@ -1,9 +1,13 @@
 //! Listing blobs in the order of their names, page by page.
 //!
 //! Names are compared byte by byte as a whole. A folder's blobs sort where `folder/` sorts, so
-//! walking each folder in that order gives all names in order without holding more than one folder
-//! per level in memory.
+//! walking each folder in that order gives all names in order. Of a folder no more is held in
+//! memory than a page may need, however many blobs it has.
 
+use std::cell::Cell;
+use std::collections::BinaryHeap;
+
+use margo::ult;
 use rustix::fs::{AtFlags, Dir, FileType, OFlags};
 use rustix::io::Errno;
 
@@ -17,13 +21,22 @@ pub(crate) const PAGE_ENTRIES_MAX: usize = 1000;
 /// A page ends when its names have this many bytes.
 const PAGE_BYTES_MAX: usize = 64 << 10;
 
-/// Something found in a folder: a blob's full name, or a folder's with `/` at its end.
-type Found = String;
+/// After so many entries others on the execution stream have their turn: some milliseconds.
+const ENTRIES_PER_TURN: usize = 2048;
+
+/// What is still to be done.
+enum Step {
+    /// Something found in a folder: a blob's full name, or a folder's with `/` at its end.
+    Visit(String),
+    /// To look for what sorts behind that name in a folder, of which the first were visited.
+    GoOn { folder: String, behind: String },
+}
 
 impl Store {
     /// The first `max` blobs whose names begin with `prefix` and sort behind `after`.
     ///
-    /// Each page reads the folders on its way completely, because file systems do not sort.
+    /// Each page reads the folders on its way completely, because file systems do not sort. For a
+    /// folder with many entries that takes long; other ULTs run meanwhile.
     pub(crate) fn list(
         &self,
         prefix: &str,
@@ -33,12 +46,20 @@ impl Store {
         let max = max.clamp(1, PAGE_ENTRIES_MAX);
         let mut page = ListPage { blobs: Vec::new(), more: false };
         let mut bytes = 0;
-        let wanted = Wanted { prefix, after };
-        // What is still to be visited, the next one last.
-        let mut pending = self.read_folder(wanted.start(), &wanted)?;
-        while let Some(found) = pending.pop() {
+        // One more, to know whether there is more.
+        let wanted = Wanted { prefix, after, keep: max + 1, looked: Cell::new(0) };
+        // The next one last.
+        let mut pending = self.read_folder(wanted.start(), "", &wanted)?;
+        while let Some(step) = pending.pop() {
+            let found = match step {
+                Step::Visit(found) => found,
+                Step::GoOn { folder, behind } => {
+                    pending.append(&mut self.read_folder(&folder, &behind, &wanted)?);
+                    continue;
+                }
+            };
             if let Some(folder) = found.strip_suffix('/') {
-                pending.append(&mut self.read_folder(folder, &wanted)?);
+                pending.append(&mut self.read_folder(folder, "", &wanted)?);
                 continue;
             }
             if page.blobs.len() == max || bytes > PAGE_BYTES_MAX {
@@ -54,8 +75,14 @@ impl Store {
         Ok(page)
     }
 
-    /// What of a folder may hold something wanted, in reverse order. Empty is the directory itself.
-    fn read_folder(&self, folder: &str, wanted: &Wanted<'_>) -> Result<Vec<Found>, BlobError> {
+    /// What of a folder sorts behind `behind` and may hold something wanted, in reverse order: as
+    /// many as may be needed, and where to go on. Empty is the directory itself.
+    fn read_folder(
+        &self,
+        folder: &str,
+        behind: &str,
+        wanted: &Wanted<'_>,
+    ) -> Result<Vec<Step>, BlobError> {
         let failed = |errno| BlobError::from_errno(folder, "list", errno);
         let path = if folder.is_empty() { "." } else { folder };
         let opened = match self.root.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY) {
@@ -63,9 +90,10 @@ impl Store {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => return Ok(Vec::new()),
             result => result.map_err(failed)?,
         };
-        let mut all = Vec::new();
+        let (mut first, mut is_cut) = (BinaryHeap::new(), false);
         for entry in Dir::new(opened).map_err(failed)? {
             let entry = entry.map_err(failed)?;
+            wanted.look();
             let Ok(leaf) = entry.file_name().to_str() else { continue };
             if !is_component(leaf) {
                 continue;
@@ -80,12 +108,19 @@ impl Store {
                 Some(FileType::Directory) => found.push('/'),
                 _ => continue,
             }
-            if wanted.maybe(&found) {
-                all.push(found);
+            if found.as_str() > behind && wanted.maybe(&found) {
+                first.push(found);
+            }
+            if first.len() > wanted.keep {
+                first.pop();
+                is_cut = true;
             }
         }
-        all.sort_unstable_by(|a, b| b.cmp(a));
-        Ok(all)
+        let last = first.peek().filter(|_| is_cut);
+        let go_on = last.map(|last| (folder.to_owned(), last.clone()));
+        let go_on = go_on.map(|(folder, behind)| Step::GoOn { folder, behind });
+        let visits = first.into_sorted_vec().into_iter().rev().map(Step::Visit);
+        Ok(go_on.into_iter().chain(visits).collect())
     }
 
     /// Some file systems do not say the type in the listing.
@@ -120,9 +155,22 @@ impl Store {
 struct Wanted<'a> {
     prefix: &'a str,
     after: &'a str,
+    /// Most entries of a folder that are needed at once.
+    keep: usize,
+    /// Entries that were looked at.
+    looked: Cell<usize>,
 }
 
 impl<'a> Wanted<'a> {
+    /// Looks at one more entry. Others run now and then.
+    fn look(&self) {
+        let looked = self.looked.get() + 1;
+        self.looked.set(looked);
+        if looked.is_multiple_of(ENTRIES_PER_TURN) {
+            ult::yield_now();
+        }
+    }
+
     /// The innermost folder that holds everything with the prefix.
     fn start(&self) -> &'a str {
         match self.prefix.rsplit_once('/') {
@@ -140,5 +188,88 @@ impl<'a> Wanted<'a> {
         } else {
             found.starts_with(self.prefix) && found > self.after
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::BlobConfig;
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&BlobConfig::new(dir.path())).unwrap();
+        (dir, store)
+    }
+
+    fn names(page: ListPage) -> Vec<String> {
+        page.blobs.into_iter().map(|entry| entry.name).collect()
+    }
+
+    #[test]
+    fn no_more_of_a_folder_is_kept_than_is_needed() {
+        let (dir, store) = store();
+        for n in 0..50 {
+            fs::write(dir.path().join(format!("{n:02}")), b"").unwrap();
+        }
+        let wanted = Wanted { prefix: "", after: "09", keep: 4, looked: Cell::new(0) };
+        let mut behind = String::new();
+        for first in [10, 14, 18] {
+            let mut steps = store.read_folder("", &behind, &wanted).unwrap().into_iter().rev();
+            let visits: Vec<_> = (first..first + 4).map(|n| format!("{n:02}")).collect();
+            for visit in visits {
+                assert!(matches!(steps.next(), Some(Step::Visit(name)) if name == visit));
+            }
+            let Some(Step::GoOn { folder, behind: last }) = steps.next() else { panic!("no more") };
+            assert_eq!((folder.as_str(), steps.count()), ("", 0));
+            behind = last;
+        }
+        let steps = store.read_folder("", "45", &wanted).unwrap();
+        assert!(steps.iter().all(|step| matches!(step, Step::Visit(_))), "that is all of it");
+        assert_eq!(steps.len(), 4);
+    }
+
+    #[test]
+    fn folders_without_blobs_hide_no_blobs_behind_them() {
+        let (dir, store) = store();
+        for n in 0..20 {
+            fs::create_dir(dir.path().join(format!("a{n:02}"))).unwrap();
+            fs::write(dir.path().join(format!("b{n:02}")), b"").unwrap();
+        }
+        fs::write(dir.path().join("a19/blob"), b"").unwrap();
+        let page = store.list("", "", 3).unwrap();
+        assert!(page.more);
+        assert_eq!(names(page), ["a19/blob", "b00", "b01"]);
+        let page = store.list("", "b17", 3).unwrap();
+        assert!(!page.more);
+        assert_eq!(names(page), ["b18", "b19"]);
+        let page = store.list("a", "", 1).unwrap();
+        assert_eq!((page.more, names(page)), (false, vec!["a19/blob".to_owned()]));
+    }
+
+    #[test]
+    fn others_run_while_a_long_folder_is_read() {
+        let (dir, store) = store();
+        for n in 0..ENTRIES_PER_TURN {
+            fs::write(dir.path().join(format!("{n:04}")), b"").unwrap();
+        }
+        let service = margo::init("{}").unwrap();
+        let pool = service.rpc_pool();
+        let same = pool.clone();
+        let listing = pool.spawn(move || {
+            let has_run = Arc::new(AtomicBool::new(false));
+            let runs = has_run.clone();
+            drop(same.spawn(move || runs.store(true, Ordering::Relaxed)).unwrap());
+            let page = store.list("", "", 3).unwrap();
+            (names(page), has_run.load(Ordering::Relaxed))
+        });
+        let (names, has_run) = listing.unwrap().join().unwrap();
+        assert_eq!(names, ["0000", "0001", "0002"]);
+        assert!(has_run, "it held its execution stream");
+        service.finalize_and_wait().unwrap();
     }
 }
