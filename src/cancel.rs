@@ -522,21 +522,21 @@ mod tests {
         let (first, watch) = cancels.token(&wanted(1));
         assert!(watch);
         // The watch fails, while the token is there.
-        cancels.not_watched(&origin);
+        cancels.not_watched(origin);
         let (second, watch) = cancels.token(&wanted(2));
         assert!(watch, "it is never watched");
         // Now it is.
         let (third, watch) = cancels.token(&wanted(3));
         assert!(!watch);
-        cancels.origin_gone(&origin);
+        cancels.origin_gone(origin);
         for token in [&first, &second, &third] {
             assert_eq!(token.reason(), Some(CancelReason::OriginGone));
         }
         // Nothing is kept of one that is not watched and has no tokens.
         let (last, watch) = cancels.token(&wanted(4));
         assert!(watch);
-        cancels.not_watched(&origin);
-        cancels.forget(&last, &origin, Some(key(4)));
+        cancels.not_watched(origin);
+        cancels.forget(&last, origin, Some(key(4)));
         assert!(cancels.tokens().by_origin.is_empty());
         instance.finalize_and_wait().unwrap();
     }
