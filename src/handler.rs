@@ -328,8 +328,17 @@ impl<'a> Start<'a> {
         };
         if let Err(error) = spawned {
             // The closure was dropped, and the reply in it has answered.
-            log!(inner.log, ERROR, rpc, %error, "no ULT for a request");
+            no_unit(inner, rpc, &error);
         }
+    }
+}
+
+#[cold]
+fn no_unit(inner: &Inner, rpc: &str, error: &ult::SpawnError) {
+    let count = Counters::add(&inner.counters.units_not_made);
+    // As long as there is no memory, each request would have a line.
+    if count.is_power_of_two() {
+        log!(inner.log, ERROR, rpc, %error, count, "no ULT for a request");
     }
 }
 
@@ -479,10 +488,13 @@ fn unwound(reply: &mut Shared<Reply>, panic: &(dyn Any + Send)) {
         return;
     }
     let inner = reply.instance().inner();
-    Counters::add(&inner.counters.handlers_panicked);
+    let count = Counters::add(&inner.counters.handlers_panicked);
     let message = message_of(panic);
     let (rpc, provider) = (reply.rpc(), reply.provider());
-    log!(inner.log, ERROR, rpc, %provider, message, "handler panicked");
+    // A peer that has found out how must not fill the log.
+    if count.is_power_of_two() {
+        log!(inner.log, ERROR, rpc, %provider, message, count, "handler panicked");
+    }
     reply.panicked(&message);
 }
 

@@ -164,13 +164,18 @@ pub(crate) struct Counters {
     pub(crate) requests_no_ult: AtomicU64,
     pub(crate) requests_abandoned: AtomicU64,
     pub(crate) arguments_undecodable: AtomicU64,
+    /// Requests whose unit could not be made; not those that were refused with them.
+    pub(crate) units_not_made: AtomicU64,
+    /// Times that a peer asked for the end of this instance, and may not.
+    pub(crate) shutdowns_refused: AtomicU64,
     /// Shared with the stall detector.
     pub(crate) stalls: Arc<AtomicU64>,
 }
 
 impl Counters {
-    pub(crate) fn add(counter: &AtomicU64) {
-        counter.fetch_add(1, Ordering::Relaxed);
+    /// Counts one; how many that makes.
+    pub(crate) fn add(counter: &AtomicU64) -> u64 {
+        counter.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// No handler runs in a place that the caller gives back afterwards.

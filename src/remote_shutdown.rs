@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ult::PoolRef;
 
+use crate::instance::Counters;
 use crate::log::log;
 use crate::{Addr, Instance, ProviderHandle, ProviderId, RegisterError, Rpc, ShutdownRemoteError};
 
@@ -31,7 +32,11 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
         let (instance, origin) = (request.instance(), request.origin());
         let log = &instance.inner().log;
         if !instance.inner().remote_shutdown.load(Ordering::Relaxed) {
-            log!(log, WARN, %origin, "a peer may not shut this instance down");
+            let count = Counters::add(&instance.inner().counters.shutdowns_refused);
+            // A peer that asks for nothing else must not fill the log.
+            if count.is_power_of_two() {
+                log!(log, WARN, %origin, count, "a peer may not shut this instance down");
+            }
             let _ = request.respond(&NOT_ALLOWED);
             return;
         }

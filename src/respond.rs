@@ -283,10 +283,13 @@ impl Reply {
     #[cold]
     #[inline(never)]
     fn undecodable(&self, error: ProcError) {
-        Counters::add(&self.inner().counters.arguments_undecodable);
+        let count = Counters::add(&self.inner().counters.arguments_undecodable);
         self.inner().counters.handler_not_run();
-        let (log, origin) = (&self.inner().log, &self.origin);
-        log!(log, WARN, rpc = self.rpc, %origin, %error, "bad arguments");
+        // A peer that sends nothing else must not fill the log.
+        if count.is_power_of_two() {
+            let (log, origin) = (&self.inner().log, &self.origin);
+            log!(log, WARN, rpc = self.rpc, %origin, %error, count, "bad arguments");
+        }
         self.fail(ReturnCode::ProtocolError, &error.to_string());
     }
 

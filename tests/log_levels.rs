@@ -105,6 +105,32 @@ fn each_instance_has_a_level_of_its_own() {
     }
 }
 
+#[test]
+fn a_peer_does_not_fill_the_log() {
+    keep();
+    const SUM: Rpc<(i64, i64), i64> = Rpc::new("sum");
+    const WRONG: Rpc<u8, i64> = Rpc::new("sum");
+    const TIMES: u64 = 100;
+    let own = Instance::builder("na+sm://").start().unwrap();
+    own.register(SUM, |request| _ = request.respond(&1)).unwrap();
+    own.register(PANICS, |_| panic!("on purpose")).unwrap();
+    let target = ProviderHandle::from(own.self_addr());
+    for _ in 0..TIMES {
+        own.forward(WRONG, &target, &1).unwrap_err();
+        own.forward(PANICS, &target, &()).unwrap_err();
+        own.shutdown_remote(&own.self_addr()).unwrap_err();
+    }
+    let stats = own.stats();
+    assert_eq!((stats.arguments_undecodable, stats.handlers_panicked), (TIMES, TIMES));
+    for text in ["bad arguments", "handler panicked", "may not shut this instance down"] {
+        let said: Vec<_> = seen(&own).into_iter().filter(|(_, said)| said.contains(text)).collect();
+        // The first one, and whenever there are twice as many.
+        assert_eq!(said.len(), 7, "{said:?}");
+        assert!(said[6].1.contains("count=64"), "{said:?}");
+    }
+    own.finalize_and_wait().unwrap();
+}
+
 /// What was warned of before the instance had an address.
 fn warned(text: &str) -> bool {
     let seen = SEEN.lock().unwrap();
