@@ -49,7 +49,7 @@ pub(crate) fn replace(
     let write_all = |file: File| {
         let mut out = BufWriter::new(file);
         write(&mut out)?;
-        out.into_inner().map(drop).map_err(io::IntoInnerError::into_error)
+        close(out)
     };
     let done = File::create(&beside).and_then(write_all);
     done.and_then(|()| std::fs::rename(&beside, path)).map_err(|error| {
@@ -57,6 +57,12 @@ pub(crate) fn replace(
         let _ = std::fs::remove_file(&beside);
         io::Error::new(error.kind(), format!("{}: {error}", path.display()))
     })
+}
+
+/// Ends a file: all of it is on its disk. Some file systems, over a network or with a quota, say
+/// only then that there is no room for what they have taken; that dropping it does not tell.
+pub(crate) fn close(out: BufWriter<File>) -> io::Result<()> {
+    out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()
 }
 
 /// Looks whether [`replace`] could make that file, and leaves nothing behind.
@@ -139,6 +145,17 @@ mod tests {
         let nowhere = folder.path().join("none").join("x.json");
         let error = replace(&nowhere, |_| Ok(())).unwrap_err();
         assert!(error.to_string().contains("x.json"), "{error}");
+    }
+
+    #[test]
+    fn a_file_ends_when_its_disk_has_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = File::create(folder.path().join("x")).unwrap();
+        close(BufWriter::new(file)).unwrap();
+        // It takes everything, and stores nothing.
+        let mut nowhere = BufWriter::new(File::create("/dev/null").unwrap());
+        nowhere.write_all(b"lost").unwrap();
+        assert_eq!(close(nowhere).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 
     #[test]
