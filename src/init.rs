@@ -323,10 +323,10 @@ fn start_trace(inner: &Arc<Inner>) -> Result<(), InitError> {
         return Ok(());
     }
     let address = inner.core.self_addr().to_string();
-    let tracer = Tracer::start(options, address, Arc::downgrade(inner), inner.log.clone())
-        .map_err(|(path, source)| InitError::Trace { path, source })?;
+    let start = || Tracer::start(options, address, Arc::downgrade(inner), inner.log.clone());
+    let tracer = inner.monitoring.trace_with(start);
+    let tracer = tracer.map_err(|(path, source)| InitError::Trace { path, source })?;
     log!(inner.log, INFO, path = %tracer.path().display(), "recording calls");
-    inner.monitoring.trace_with(tracer);
     Ok(())
 }
 

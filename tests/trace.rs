@@ -4,14 +4,19 @@
 mod common;
 mod trace_support;
 
+use std::fmt::{Debug, Write as _};
 use std::io::{Read, Write};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use common::{TRANSPORTS, bounded};
+use common::{PATIENCE, TRANSPORTS, bounded};
 use margo::trace::{self, TraceContext};
 use margo::{Handle, Instance, NoResponse, OneWay, ProviderHandle, Rpc};
 use serde_json::json;
 use trace_support::{Traced, finish, lies_within, traced};
+use tracing::Level;
+use tracing::field::Field;
 
 /// Says what it is part of, as the handler, the unit and a ULT of it know it.
 const LEAF: Rpc<(), [Option<String>; 3]> = Rpc::new("leaf");
@@ -283,18 +288,32 @@ fn calls_that_fail_say_so() {
 fn what_is_too_much_is_counted_and_the_file_stays_whole() {
     bounded("too much", || {
         let dir = tempfile::tempdir().unwrap();
+        let warned = Arc::new(AtomicUsize::new(0));
+        let counts = warned.clone();
+        common::log::listen(Level::WARN, move |event| {
+            let mut said = String::new();
+            event.record(&mut |_: &Field, value: &dyn Debug| _ = write!(said, "{value:?}"));
+            counts.fetch_add(usize::from(said.contains("file is full")), Ordering::Relaxed);
+        });
         let small = json!({ "file_bytes_max": 65_536 });
         let (a, b) = (traced("na+sm://", dir.path(), "a", small), untraced("na+sm://"));
         let few = json!({ "queue_max": 16 });
         let c = traced("na+sm://", dir.path(), "c", few);
         serve_leaf(&b);
         const CALLS: usize = 2_000;
-        for client in [&a, &c] {
-            let to = target(client, &b);
-            for _ in 0..CALLS {
-                client.forward(LEAF, &to, &()).unwrap();
-            }
+        let to = target(&c, &b);
+        (0..CALLS).for_each(|_| _ = c.forward(LEAF, &to, &()).unwrap());
+        let (to, begun) = (target(&a, &b), Instant::now());
+        let mut sampled = 0;
+        while a.forward(LEAF, &to, &()).unwrap() != [None, None, None] {
+            sampled += 1;
+            assert!(begun.elapsed() < PATIENCE, "calls go on to be recorded, {sampled} by now");
         }
+        // Nothing is begun any more, and what others have begun is handed on.
+        (0..100).for_each(|_| assert_eq!(a.forward(LEAF, &to, &()).unwrap(), [None, None, None]));
+        let context = TraceContext::begin();
+        let seen = trace::within(Some(context), || a.forward(LEAF, &to, &()).unwrap());
+        assert_eq!(seen, [id(Some(context)), id(Some(context)), id(Some(context))]);
         let (a, c) = (finish(a), finish(c));
         let sum = |traced: &Traced| {
             let end = &traced.end["args"];
@@ -302,13 +321,36 @@ fn what_is_too_much_is_counted_and_the_file_stays_whole() {
             (traced.of("call").len(), lost as usize, left as usize)
         };
         let (written, lost, left_out) = sum(&a);
-        assert_eq!(written + lost + left_out, CALLS);
+        // The last one may have seen that it is over when it had been sampled.
+        let recorded = written + lost + left_out;
+        assert!(recorded <= sampled && recorded + 1 >= sampled, "{recorded} {sampled}");
         assert!(left_out > 0 && written > 10, "{written} {left_out}");
+        assert_eq!(warned.load(Ordering::Relaxed), 1);
         assert!(std::fs::metadata(&a.path).unwrap().len() <= 65_536);
         let (written, lost, left_out) = sum(&c);
         assert_eq!((written + lost, left_out), (CALLS, 0));
         b.finalize_and_wait().unwrap();
     });
+}
+
+#[test]
+fn the_files_of_an_earlier_run_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let (host, pid) = (rustix::system::uname(), std::process::id());
+    let host = host.nodename().to_str().unwrap();
+    // More than other tests of this process may have passed.
+    let name = |number: u32| match number {
+        1 => format!("x.{host}.{pid}.trace.json"),
+        number => format!("x.{host}.{pid}.{number}.trace.json"),
+    };
+    let before: Vec<_> = (1..=200).map(|number| dir.path().join(name(number))).collect();
+    before.iter().for_each(|path| std::fs::write(path, "of a crash").unwrap());
+    let own = traced("na+sm://", dir.path(), "x", json!({}));
+    assert_eq!(own.trace_file().unwrap(), dir.path().join(name(201)));
+    finish(own);
+    for path in before {
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "of a crash");
+    }
 }
 
 #[test]

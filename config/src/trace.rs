@@ -23,8 +23,8 @@ pub struct TraceOptions {
     #[cfg_attr(test, schemars(range(min = 0.0, max = 1.0)))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_sample_rate: Option<f64>,
-    /// Longest file, in bytes, from 65536; what comes beyond is counted. Default 268435456 (256
-    /// MiB), some 600,000 calls or 300,000 requests.
+    /// Longest file, in bytes, from 65536; once it is full, which the log says, nothing more is
+    /// recorded. Default 268435456 (256 MiB), some 600,000 calls or 300,000 requests.
     #[cfg_attr(test, schemars(range(min = 65536)))]
     pub file_bytes_max: u64,
     /// Most calls that wait to be written, from 16 to 16777216, some 300 bytes each; what comes

@@ -97,11 +97,21 @@ impl Monitoring {
     }
 
     /// From now on what is part of a trace is recorded; once.
-    pub(crate) fn trace_with(&self, tracer: Tracer) {
+    pub(crate) fn trace_with<E>(
+        &self,
+        start: impl FnOnce() -> Result<Tracer, E>,
+    ) -> Result<&Tracer, E> {
         clock::prepare();
-        if self.shared.tracer.set(tracer).is_ok() {
-            self.mode.fetch_or(TRACING, Ordering::Relaxed);
-        }
+        // First: its thread may stop it as soon as it is there.
+        self.mode.fetch_or(TRACING, Ordering::Relaxed);
+        let tracer = start()?;
+        Ok(self.shared.tracer.get_or_init(|| tracer))
+    }
+
+    /// Records nothing that begins from now on: what it is part of is handed on, as by an instance
+    /// that never did.
+    pub(crate) fn stop_tracing(&self) {
+        self.mode.fetch_and(!TRACING, Ordering::Relaxed);
     }
 
     #[inline]
@@ -109,6 +119,12 @@ impl Monitoring {
         self.mode() & TRACING != 0
     }
 
+    /// Who records what begins now.
+    pub(crate) fn recorder(&self) -> Option<&Tracer> {
+        if self.is_tracing() { self.tracer() } else { None }
+    }
+
+    /// The one that records, or has.
     pub(crate) fn tracer(&self) -> Option<&Tracer> {
         self.shared.tracer.get()
     }

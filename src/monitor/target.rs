@@ -61,7 +61,7 @@ pub(super) fn within_here() -> Option<Within> {
 impl Monitoring {
     /// What a request is part of; if this instance records, it may begin a trace.
     fn trace_of(&self, request: &RawRequest) -> Option<SpanOfTrace> {
-        let tracer = self.tracer();
+        let tracer = self.recorder();
         match request.trace() {
             Some(said) => SpanOfTrace::of_request(said, tracer.is_some()),
             None => tracer?.sample_request().map(SpanOfTrace::root),

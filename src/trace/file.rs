@@ -47,7 +47,8 @@ pub(super) struct Lines<W> {
     named: HashSet<u32>,
     /// Records that were lost because too many waited.
     lost: u64,
-    /// Records that were left out because the file is full.
+    /// Records that were left out because the file is full: those that had begun before that was
+    /// known.
     left_out: u64,
     error: Option<io::Error>,
     line: String,
@@ -90,6 +91,11 @@ impl<W: Write> Lines<W> {
         self.error.as_ref()
     }
 
+    /// Something did not fit: nothing more is written but the last line.
+    pub(super) fn is_full(&self) -> bool {
+        self.left_out > 0
+    }
+
     pub(super) fn record(&mut self, record: &Record) {
         if self.error.is_some() || self.bytes + END_BYTES > self.bytes_max {
             self.left_out += 1;
@@ -124,15 +130,15 @@ impl<W: Write> Lines<W> {
         }
     }
 
-    /// The last line.
-    pub(super) fn end(mut self) -> io::Result<()> {
+    /// The last line. Where all of it has gone.
+    pub(super) fn end(mut self) -> io::Result<W> {
         let args = serde_json::json!({ "lost": self.lost, "left_out": self.left_out });
         let pid = self.author.pid;
         self.put(&format!(
             "{{\"ph\":\"M\",\"name\":\"margo_end\",\"pid\":{pid},\"tid\":0,\"args\":{args}}}\n]\n"
         ));
         self.flush();
-        self.error.map_or(Ok(()), Err)
+        self.error.map_or(Ok(self.out), Err)
     }
 
     fn call(&mut self, record: &Record) {

@@ -105,7 +105,7 @@ pub(crate) fn of_call(inner: &Inner) -> (RpcId, Option<Box<OfCall>>) {
 
 #[cold]
 fn find(inner: &Inner, is_outside: bool) -> Option<Box<OfCall>> {
-    let span = match (current(), inner.monitoring.tracer()) {
+    let span = match (current(), inner.monitoring.recorder()) {
         (Some(context), Some(_)) => SpanOfTrace::part_of(context),
         (Some(context), None) => {
             let said = Some(context::to_wire(context));
@@ -123,7 +123,8 @@ fn find(inner: &Inner, is_outside: bool) -> Option<Box<OfCall>> {
 
 impl Instance {
     /// The file in which this instance records calls; `None`: it does not (`margo.trace`). It is
-    /// complete when [`finalize`](Self::finalize) has come to its end, and readable before.
+    /// complete when [`finalize`](Self::finalize) has come to its end, and readable before. Once it
+    /// is full, or cannot be written, which the log says, nothing more is recorded.
     #[must_use]
     pub fn trace_file(&self) -> Option<PathBuf> {
         self.inner().monitoring.tracer().map(|tracer| tracer.path().to_owned())

@@ -15,9 +15,13 @@ use super::context::{Rate, TraceContext};
 use super::file::{Author, Lines};
 use super::queue::{Sender, Writer};
 use super::record::{Record, What};
+use crate::files;
 use crate::instance::Inner;
 use crate::log::{Log, log};
 use crate::monitor::{BulkDirection, BulkSpan, Moment, OriginSpan, TargetSpan};
+
+/// Files of earlier runs, of the same name, that an instance passes by.
+const NUMBERS_TRIED: u32 = 10_000;
 
 /// Of an instance that records.
 pub(crate) struct Tracer {
@@ -37,13 +41,13 @@ impl Tracer {
     ) -> Result<Self, (PathBuf, io::Error)> {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let pid = std::process::id();
-        let path = path_of(&options.filename_prefix, &host, pid);
-        let started = File::create(&path).and_then(|file| {
-            let author = Author { address, host, pid, instance };
+        let (path, file) = create(&options.filename_prefix, &host, pid);
+        let started = file.and_then(|file| {
+            let author = Author { address, host, pid, instance: instance.clone() };
             let (out, anchor) = (BufWriter::new(file), Anchor::now());
             let lines = Lines::new(out, author, anchor, options.file_bytes_max);
             let (mapping, path) = (Mapping::new(), path.clone());
-            let writer = FileWriter { lines, mapping, path, log };
+            let writer = FileWriter { lines, mapping, path, instance, log };
             Sender::start(options.queue_max, writer)
         });
         let sender = match started {
@@ -142,19 +146,31 @@ fn last(begin: Moment, ends: [Option<Moment>; 5]) -> u64 {
     ends.into_iter().flatten().next().unwrap_or(begin).ticks()
 }
 
-/// The first instance of a process has no number.
-fn path_of(prefix: &str, host: &str, pid: u32) -> PathBuf {
-    static INSTANCES: AtomicU32 = AtomicU32::new(0);
-    match INSTANCES.fetch_add(1, Ordering::Relaxed) {
-        0 => format!("{prefix}.{host}.{pid}.trace.json").into(),
-        before => format!("{prefix}.{host}.{pid}.{}.trace.json", before + 1).into(),
+/// A file that was not there: in a container that is started again host and process have the same
+/// names, and the file of the run before may be the one of a crash. The first instance of a process
+/// has no number if that is free.
+fn create(prefix: &str, host: &str, pid: u32) -> (PathBuf, io::Result<File>) {
+    static NUMBERS: AtomicU32 = AtomicU32::new(1);
+    for _ in 0..NUMBERS_TRIED {
+        let path: PathBuf = match NUMBERS.fetch_add(1, Ordering::Relaxed) {
+            1 => format!("{prefix}.{host}.{pid}.trace.json").into(),
+            number => format!("{prefix}.{host}.{pid}.{number}.trace.json").into(),
+        };
+        match File::create_new(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            created => return (path, created),
+        }
     }
+    let path = format!("{prefix}.{host}.{pid}.*.trace.json").into();
+    let why = format!("{NUMBERS_TRIED} files of that name are there: remove some");
+    (path, Err(io::Error::new(io::ErrorKind::AlreadyExists, why)))
 }
 
 struct FileWriter {
     lines: Lines<BufWriter<File>>,
     mapping: Mapping,
     path: PathBuf,
+    instance: Weak<Inner>,
     log: Log,
 }
 
@@ -180,7 +196,7 @@ impl Writer for FileWriter {
 
     fn end(self) {
         let had_failed = self.lines.error().is_some();
-        if let Err(error) = self.lines.end()
+        if let Err(error) = self.lines.end().and_then(files::close)
             && !had_failed
         {
             let path = self.path.display();
@@ -190,13 +206,22 @@ impl Writer for FileWriter {
 }
 
 impl FileWriter {
-    /// The first error is told, and nothing is written after it.
+    /// The first error is told, and that the file is full. Nothing is written afterwards, so calls
+    /// do not pay for it any more.
     fn tell(&mut self, change: impl FnOnce(&mut Lines<BufWriter<File>>)) {
-        let had_failed = self.lines.error().is_some();
+        let (had_failed, was_full) = (self.lines.error().is_some(), self.lines.is_full());
         change(&mut self.lines);
+        let path = self.path.display();
         if let Some(error) = self.lines.error().filter(|_| !had_failed) {
-            let path = self.path.display();
             log!(self.log, ERROR, %path, %error, "the trace cannot be written; no more is");
+        } else if self.lines.is_full() && !was_full && !had_failed {
+            let why = "the trace file is full (`margo.trace.file_bytes_max`)";
+            log!(self.log, WARN, %path, "{why}; nothing more is recorded");
+        } else {
+            return;
+        }
+        if let Some(inner) = self.instance.upgrade() {
+            inner.monitoring.stop_tracing();
         }
     }
 }

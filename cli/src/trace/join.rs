@@ -193,7 +193,7 @@ impl Tally {
         if self.left_out > 0 {
             let left_out = output::count(self.left_out, "call");
             let why = "the files were full: raise margo.trace.file_bytes_max";
-            output::note(format_args!("warning: {left_out} left out: {why}"));
+            output::note(format_args!("warning: {left_out}, and all later ones, left out: {why}"));
         }
         let (no_target, no_origin) = (self.no_target.values(), self.no_origin.values());
         missing(no_target, "call", "to", "whose target is in none of these files");
