@@ -17,6 +17,7 @@ use margo::{
 };
 use metrics_support::{ask, parse, scrape, value};
 use ult::Eventual;
+use ult::topology::{CpuSet, current_binding};
 
 const WAIT: Rpc<(), ()> = Rpc::new("wait");
 const ECHO: Rpc<u32, u32> = Rpc::new("echo");
@@ -107,7 +108,8 @@ fn a_snapshot_shows_who_waits_for_whom() {
 /// stream.
 struct Hangs {
     units: Mutex<VecDeque<ult::Unit>>,
-    asked: Arc<Eventual<()>>,
+    /// Gets the processors of who asks.
+    asked: Arc<Eventual<CpuSet>>,
     gate: Arc<Eventual<()>>,
 }
 
@@ -122,7 +124,7 @@ impl ult::Pool for Hangs {
 
     fn len(&self) -> usize {
         if std::thread::current().name().is_some_and(|name| name.starts_with("margo-metrics")) {
-            let _ = self.asked.set(());
+            let _ = self.asked.set(current_binding().unwrap());
             self.gate.wait();
         }
         self.units.lock().unwrap().len()
@@ -132,24 +134,25 @@ impl ult::Pool for Hangs {
 /// An instance whose pool `hangs` is of [`Hangs`].
 fn with_pool_that_hangs(
     instance: InstanceBuilder,
-) -> (Instance, ult::Runtime, [Arc<Eventual<()>>; 2]) {
+) -> (Instance, ult::Runtime, (Arc<Eventual<CpuSet>>, Arc<Eventual<()>>)) {
     let (asked, gate) = (Arc::new(Eventual::new()), Arc::new(Eventual::new()));
     let pool = Hangs { units: Mutex::default(), asked: asked.clone(), gate: gate.clone() };
+    let first = current_binding().unwrap().first().unwrap();
     let runtime = ult::Runtime::builder()
         .pool(ult::PoolSpec::new("net"))
         .pool(ult::PoolSpec::custom("hangs", Box::new(pool)))
-        .xstream(ult::XstreamSpec::new("x").pools(["net", "hangs"]))
+        .xstream(ult::XstreamSpec::new("x").pools(["net", "hangs"]).cpubind(first))
         .start()
         .unwrap();
     let instance = instance.runtime(&runtime).progress_pool("net").rpc_pool("net");
-    (instance.start().unwrap(), runtime, [asked, gate])
+    (instance.start().unwrap(), runtime, (asked, gate))
 }
 
 #[test]
 fn the_end_does_not_wait_for_a_pool_that_does_not_answer_the_metrics_server() {
     let builder = Instance::builder("na+sm://").metrics_listen("127.0.0.1:0");
     let grace = Duration::from_millis(20);
-    let (instance, runtime, [asked, gate]) = with_pool_that_hangs(builder.grace(grace));
+    let (instance, runtime, (asked, gate)) = with_pool_that_hangs(builder.grace(grace));
     let address = instance.metrics_addr().unwrap();
     let scraper = std::thread::spawn(move || ask(address, b"GET /metrics HTTP/1.1\r\n\r\n"));
     until("a scrape", || asked.is_ready().then_some(()));
@@ -166,7 +169,7 @@ fn the_end_does_not_wait_for_a_pool_that_does_not_answer_the_metrics_server() {
 #[test]
 fn who_looks_from_afar_does_not_hold_up_progress() {
     let builder = Instance::builder("na+sm://").remote_metrics(true);
-    let (service, runtime, [asked, gate]) = with_pool_that_hangs(builder);
+    let (service, runtime, (asked, gate)) = with_pool_that_hangs(builder);
     service.serve(ECHO).function(|value| value).unwrap();
     let client = Instance::builder("na+sm://").listen(false).start().unwrap();
     let target = client.lookup(service.self_addr().uri()).unwrap();
@@ -175,7 +178,8 @@ fn who_looks_from_afar_does_not_hold_up_progress() {
         std::thread::spawn(move || client.metrics_of(&target).unwrap())
     };
     let first = look();
-    until("a thread that takes a snapshot", || asked.is_ready().then_some(()));
+    let cpus = until("a thread that takes a snapshot", || asked.try_get().cloned());
+    assert_eq!(cpus, current_binding().unwrap(), "it shares the processor of progress");
     let second = look();
     // In the same pool as theirs.
     let provider = ProviderHandle::from(target.clone());

@@ -10,6 +10,7 @@ use crate::pool::PoolRef;
 use crate::shared::RuntimeCore;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
+use crate::topology::CpuSet;
 use crate::xstream_ref::XstreamRef;
 
 /// Xstreams, their pools, and the ULTs in them. Cheap to clone.
@@ -104,6 +105,13 @@ impl Runtime {
         T: Send + 'static,
     {
         pool.spawn(f)
+    }
+
+    /// The processors that its xstreams may use: those of the thread that started it. An OS thread
+    /// that an xstream starts has only that xstream's, until it binds itself to these.
+    #[must_use]
+    pub fn cpus(&self) -> &CpuSet {
+        &self.core().cpus
     }
 
     /// Number of stacks that exist now, in use or kept for reuse.
