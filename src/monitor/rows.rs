@@ -3,9 +3,10 @@
 //!
 //! A table has a bound. A peer that would need a row beyond it is counted in the row of *other
 //! peers* of its call path, and if there is no room for that either, in one row for everything
-//! else (of transfers: one for each direction). Once a table is full, those rows are found as fast
-//! as others. Rows are never taken away: what was counted stays readable when its RPC or peer is
-//! gone.
+//! else (of transfers: one for each direction). Requests name their call path, and so a peer can
+//! name as many as it likes: before that one, each RPC that is served here has a row for its *other
+//! paths*. Once a table is full, those rows are found as fast as others. Rows are never taken away:
+//! what was counted stays readable when its RPC or peer is gone.
 //!
 //! # Who may touch what
 //!
@@ -64,6 +65,10 @@ impl Key {
     fn of_other_peers(self) -> Self {
         Self { peer: OTHER_PEERS, ..self }
     }
+
+    fn of_other_paths(self) -> Self {
+        Self { id: self.id, parent: 0, peer: OF_THE_REST }
+    }
 }
 
 /// What a row is called.
@@ -72,7 +77,7 @@ pub(super) struct About {
     pub(super) rpc: String,
     pub(super) id: u64,
     pub(super) parent: u64,
-    /// Its address, or [`OTHER_PEERS_NAME`].
+    /// Its address, or [`OTHER_PEERS_NAME`], or [`OTHER_PATHS_NAME`].
     pub(super) peer: String,
 }
 
@@ -86,6 +91,8 @@ impl About {
 
 /// What stands for the address of peers that have no row of their own.
 pub(super) const OTHER_PEERS_NAME: &str = "other peers";
+/// What stands for the address of peers on call paths that have no row of their own.
+pub(super) const OTHER_PATHS_NAME: &str = "other paths";
 /// What stands for the name of RPCs that have no row of their own.
 pub(super) const OTHER_RPCS_NAME: &str = "other RPCs";
 
@@ -351,10 +358,13 @@ pub(super) enum Rest {
     Together,
     /// By [`Key::parent`], of which there are few.
     ByParent,
+    /// By [`Key::id`], as far as the bound for these goes.
+    ById,
 }
 
 impl<D: Default + Clone> Table<D> {
-    /// For at most so many rows, and a quarter more for those of other peers.
+    /// For at most so many rows, a quarter more for those of other peers, and another quarter for
+    /// those of other paths.
     pub(super) fn new(rows_max: usize, rest: Rest) -> Self {
         let slots = (rows_max.max(4) * 2).next_power_of_two();
         let slots = (0..slots).map(|_| OnceLock::new()).collect();
@@ -368,10 +378,18 @@ impl<D: Default + Clone> Table<D> {
         self.rows_max + self.rows_max / 4
     }
 
+    /// Those, and the ones of other paths.
+    fn with_paths_max(&self) -> usize {
+        match self.rest {
+            Rest::Together | Rest::ByParent => self.all_max(),
+            Rest::ById => self.all_max() + (self.rows_max / 4).max(1),
+        }
+    }
+
     /// The key of the row for everything else.
     fn rest_of(&self, key: Key) -> Key {
         let parent = match self.rest {
-            Rest::Together => 0,
+            Rest::Together | Rest::ById => 0,
             Rest::ByParent => key.parent,
         };
         Key { id: 0, parent, peer: OF_THE_REST }
@@ -386,7 +404,7 @@ impl<D: Default + Clone> Table<D> {
     #[inline]
     fn find(&self, key: Key) -> Result<usize, usize> {
         let mut place = self.place(key);
-        // Ends: a quarter of the slots at least is free.
+        // Ends: one of the slots at least is free, a quarter where there are many.
         while let Some(slot) = self.slots[place].get() {
             if slot.key == key {
                 return Ok(place);
@@ -451,20 +469,28 @@ impl<D: Default + Clone> Table<D> {
             return None;
         }
         let others = self.find(key.of_other_peers()).ok();
-        let may_enter = rows < self.all_max();
-        others.or_else(|| if may_enter { None } else { self.find(self.rest_of(key)).ok() })
+        if others.is_some() || rows < self.all_max() {
+            return others;
+        }
+        let paths = self.find(key.of_other_paths()).ok();
+        if paths.is_some() || rows < self.with_paths_max() {
+            return paths;
+        }
+        self.find(self.rest_of(key)).ok()
     }
 
     #[cold]
     fn enter(&self, key: Key, about: About) -> usize {
         let _entering = self.entering.lock().unwrap_or_else(PoisonError::into_inner);
         let others = About { peer: OTHER_PEERS_NAME.to_owned(), ..about.clone() };
+        let paths = About { peer: OTHER_PATHS_NAME.to_owned(), parent: 0, ..about.clone() };
         let rest_key = self.rest_of(key);
         let (rpc, parent) = (OTHER_RPCS_NAME.to_owned(), rest_key.parent);
         let rest = About { rpc, id: 0, parent, ..others.clone() };
         let choices = [
             (key, about, self.rows_max),
             (key.of_other_peers(), others, self.all_max()),
+            (key.of_other_paths(), paths, self.with_paths_max()),
             (rest_key, rest, usize::MAX),
         ];
         let rows = self.rows.load(Ordering::Relaxed);
@@ -537,6 +563,49 @@ mod tests {
         let _nobody_enters = table.entering.lock().unwrap();
         for (id, peer) in [(0, 0), (0, 19), (1, 19), (77, 77)] {
             assert_ne!(table.number(key(id, peer), || panic!("a name for {id} {peer}")), 0);
+        }
+    }
+
+    #[test]
+    fn one_peer_that_makes_up_call_paths_leaves_other_rpcs_their_names() {
+        let table = Table::<()>::new(8, Rest::ById);
+        let begin = |id: u64, parent: u64, peer: u64| {
+            let key = Key { id, parent, peer };
+            let number = table.number(key, || About { parent, ..about(id, peer) });
+            assert_eq!(table.begin(key, || panic!("a second row"), 1).row, number);
+            &table.row(number).unwrap().about
+        };
+        (1..=100).for_each(|parent| _ = begin(1, parent << 32 | 7, 1));
+        for (id, calls) in [(1, 90), (2, 0)] {
+            let row = begin(id, 0, 2);
+            let paths = About { peer: OTHER_PATHS_NAME.to_owned(), ..about(id, 0) };
+            assert_eq!(*row, paths);
+            let all: u64 =
+                table.rows().filter(|row| row.about == paths).map(|r| r.all().calls).sum();
+            assert_eq!(all, calls + 1);
+        }
+        // RPCs come and go, so there is a bound for these as well.
+        assert!((3..100).all(|id| begin(id, 0, 1).is_of_the_rest()));
+        assert_eq!(table.rows().count(), 8 + 2 + 2 + 1);
+        let _nobody_enters = table.entering.lock().unwrap();
+        for (id, parent) in [(1, 1 << 40), (2, 1 << 40), (3, 5), (777, 777)] {
+            let key = Key { id, parent, peer: 9 };
+            assert_ne!(table.number(key, || panic!("a name for {id} {parent}")), 0);
+        }
+    }
+
+    #[test]
+    fn the_smallest_tables_end_their_search() {
+        for (rest, rows_max) in [Rest::Together, Rest::ByParent, Rest::ById]
+            .into_iter()
+            .flat_map(|rest| (1..40).map(move |rows_max| (rest, rows_max)))
+        {
+            let table = Table::<()>::new(rows_max, rest);
+            for (id, parent, peer) in (0..400).map(|n| (n / 20, n % 2, n)) {
+                let key = Key { id, parent, peer };
+                assert_ne!(table.number(key, || About { parent, ..about(id, peer) }), 0);
+            }
+            assert!(table.rows().count() < table.slots.len(), "{rest:?} {rows_max}");
         }
     }
 
