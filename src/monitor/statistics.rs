@@ -448,7 +448,8 @@ impl Store {
     pub(super) fn by_rpc(&self) -> BTreeMap<String, (u64, u64)> {
         let mut sums = BTreeMap::<String, (u64, u64)>::new();
         let mut keys = BTreeMap::new();
-        for row in self.target.rows() {
+        for (number, row) in self.target.rows().enumerate() {
+            give_way(number);
             let key = if row.about.is_of_the_rest() {
                 OTHER_RPCS_NAME.to_owned()
             } else {
@@ -459,7 +460,8 @@ impl Store {
             };
             sums.entry(key).or_default().0 += row.all().calls;
         }
-        for row in self.bulk.rows() {
+        for (number, row) in self.bulk.rows().enumerate() {
+            give_way(number);
             if row.about.is_of_the_rest() {
                 sums.entry(OTHER_RPCS_NAME.to_owned()).or_default().1 += row.all().bytes;
             } else if let Some(sum) = keys.get(&row.about.id).and_then(|key| sums.get_mut(key)) {
@@ -474,6 +476,15 @@ impl Store {
         let origin = self.origin.rows().map(|row| &row.about);
         let target = self.target.rows().map(|row| &row.about);
         origin.chain(target).map(|about| (about.id, about.rpc.clone())).collect()
+    }
+}
+
+/// In a loop over rows, of which there may be many: those who read figures may do so on an
+/// execution stream of handlers, which wait meanwhile.
+fn give_way(row: usize) {
+    const ROWS_AT_ONCE: usize = 64;
+    if row % ROWS_AT_ONCE == ROWS_AT_ONCE - 1 {
+        ult::yield_now();
     }
 }
 
@@ -588,7 +599,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::Value;
+    use ult::Eventual;
 
     use super::super::c_layout;
     use super::super::rows::Key;
@@ -640,6 +654,41 @@ mod tests {
         assert_eq!(sum(is_rest), 7);
         assert_eq!(in_c_layout(&told, ":65535:65535"), 20, "the RPC of C's number 0");
         assert_eq!(in_c_layout(&told, ":65535:0"), 7);
+    }
+
+    #[test]
+    fn a_long_sum_gives_way_to_others_of_its_execution_stream() {
+        const ROWS: usize = 640;
+        let store = Store::new(ROWS);
+        for rpc in 0..ROWS as u64 {
+            let key = Key { id: rpc << 16, parent: 0, peer: 0 };
+            let about = || About { rpc: rpc.to_string(), id: key.id, parent: 0, peer: "x".into() };
+            store.target.begin(key, about, 0);
+        }
+        let runtime = ult::Runtime::builder()
+            .pool(ult::PoolSpec::new("p"))
+            .xstream(ult::XstreamSpec::new("x").pools(["p"]))
+            .start()
+            .unwrap();
+        let pool = runtime.pool("p").unwrap();
+        let (turns, summed) = (Arc::new(AtomicU32::new(0)), Arc::new(Eventual::new()));
+        let (counted, is_over) = (turns.clone(), summed.clone());
+        let other = pool.spawn(move || {
+            while !is_over.is_ready() {
+                counted.fetch_add(1, Ordering::Relaxed);
+                ult::yield_now();
+            }
+        });
+        let sum = pool.spawn(move || {
+            let before = turns.load(Ordering::Relaxed);
+            let sums = store.by_rpc();
+            summed.set(()).unwrap();
+            (sums.len(), turns.load(Ordering::Relaxed) - before)
+        });
+        let (rpcs, turns) = sum.unwrap().join().unwrap();
+        other.unwrap().join().unwrap();
+        assert_eq!((rpcs, turns as usize), (ROWS, ROWS / 64));
+        runtime.shutdown().unwrap();
     }
 
     #[test]
