@@ -1,6 +1,7 @@
 //! Monitors of users: who is told, and of what.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::{BulkSpan, OriginSpan, TargetSpan};
@@ -114,6 +115,9 @@ pub enum LifeEvent<'a> {
 #[derive(Default)]
 pub(super) struct Monitors {
     log: Log,
+    /// There are some. A hint for [`each`](Self::each), changed under the lock: spans are handed out
+    /// on all execution streams, also where only statistics or traces want them.
+    any: AtomicBool,
     /// The number of the last one that came, and those who are there.
     list: Mutex<(u64, List)>,
 }
@@ -122,7 +126,7 @@ type List = Arc<[(u64, Arc<dyn Monitor>)]>;
 
 impl Monitors {
     pub(super) fn new(log: Log) -> Self {
-        Self { log, list: Mutex::default() }
+        Self { log, ..Self::default() }
     }
 
     fn list(&self) -> MutexGuard<'_, (u64, List)> {
@@ -136,6 +140,7 @@ impl Monitors {
         let number = list.0 + 1;
         list.0 = number;
         list.1 = list.1.iter().cloned().chain([(number, monitor)]).collect();
+        self.any.store(true, Ordering::Relaxed);
         then();
         number
     }
@@ -146,6 +151,7 @@ impl Monitors {
         let left: List = list.1.iter().filter(|one| one.0 != number).cloned().collect();
         let before = std::mem::replace(&mut list.1, left);
         if list.1.is_empty() {
+            self.any.store(false, Ordering::Relaxed);
             if_last();
         }
         drop(list);
@@ -154,6 +160,11 @@ impl Monitors {
     }
 
     pub(super) fn each(&self, tell: impl Fn(&dyn Monitor)) {
+        // Whatever begins once a monitor has come sees that it is there, as it sees everything that
+        // was done before; what it is, is read under the lock.
+        if !self.any.load(Ordering::Relaxed) {
+            return;
+        }
         let list = self.list().1.clone();
         for (_, monitor) in list.iter() {
             contain(&self.log, "a monitor", || tell(&**monitor));
@@ -224,6 +235,10 @@ impl Instance {
 mod tests {
     use super::*;
 
+    struct Deaf;
+
+    impl Monitor for Deaf {}
+
     struct Loud;
 
     impl Monitor for Loud {}
@@ -232,6 +247,24 @@ mod tests {
         fn drop(&mut self) {
             panic!("in the destructor of a monitor");
         }
+    }
+
+    #[test]
+    fn where_nobody_is_attached_nobody_waits_for_the_list() {
+        let monitors = Monitors::default();
+        let nobody = |_: &dyn Monitor| panic!("told to nobody");
+        let held = monitors.list();
+        monitors.each(nobody);
+        drop(held);
+        let told = std::cell::Cell::new(0);
+        let numbers = [(); 2].map(|()| monitors.add(Arc::new(Deaf), || ()));
+        monitors.each(|_| told.set(told.get() + 1));
+        monitors.remove(numbers[0], || ());
+        monitors.each(|_| told.set(told.get() + 1));
+        assert_eq!(told.get(), 3);
+        monitors.remove(numbers[1], || ());
+        let _held = monitors.list();
+        monitors.each(nobody);
     }
 
     #[test]
