@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 /// Buckets for each power of two, as a power of two.
 const SUB_BITS: u32 = 4;
 const SUB: u64 = 1 << SUB_BITS;
-/// Larger values count as this one: 2^40 ns are 18 minutes.
-const VALUE_MAX: u64 = (1 << 40) - 1;
+/// Larger values count as this one: 2^53 ns are 104 days.
+const VALUE_MAX: u64 = (1 << 53) - 1;
 
 /// Which bucket a value belongs to.
 fn bucket(value: u64) -> usize {
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn buckets_follow_each_other_without_gap() {
-        for value in (0..100_000).chain((1..40).flat_map(|bit| [(1 << bit) - 1, 1 << bit])) {
+        for value in (0..100_000).chain((1..53).flat_map(|bit| [(1 << bit) - 1, 1 << bit])) {
             let bucket = bucket(value);
             assert!(value <= upper(bucket), "{value}");
             assert!(bucket == 0 || value > upper(bucket - 1), "{value}");
@@ -211,6 +211,17 @@ mod tests {
         let figures = Distribution::default().figures();
         assert_eq!(figures, Figures::default());
         assert_eq!(figures.sum(), 0.0);
+    }
+
+    #[test]
+    fn handlers_of_hours_are_told_as_long() {
+        const HOUR: u64 = 3_600_000_000_000;
+        let mut all = Distribution::default();
+        all.add(HOUR, 1);
+        all.add(3 * HOUR, 98);
+        all.add(u64::MAX, 1);
+        let figures = all.figures();
+        assert!(figures.p99 >= 3 * HOUR && figures.p99 <= 3 * HOUR / 16 * 17, "{}", figures.p99);
     }
 
     fn exact(values: &[(u64, u32)]) -> (f64, f64, Vec<u64>) {
