@@ -227,6 +227,7 @@ impl Metrics {
                 let kind = match gate.kind {
                     GateKind::Pool => "pool",
                     GateKind::Rpc => "rpc",
+                    GateKind::Unknown => "unknown",
                 };
                 [("gate", kind), ("name", &*gate.name), ("provider", &**provider)]
             })

@@ -1,7 +1,7 @@
 //! What a snapshot has in it.
 //!
 //! All of it is read back from what another version has written: what is missing there has its
-//! default here, and what is not known here is passed over.
+//! default here, what is not known here is passed over, and a word that is not known is `Unknown`.
 
 use std::collections::BTreeMap;
 
@@ -36,6 +36,9 @@ pub enum Phase {
     Finalizing,
     /// It has come to its end.
     Finalized,
+    /// A version that is not known here says something else.
+    #[serde(other)]
+    Unknown,
 }
 
 /// What a gate is in front of.
@@ -48,6 +51,9 @@ pub enum GateKind {
     Pool,
     /// One RPC, in addition to the gate of its pool.
     Rpc,
+    /// A version that is not known here says something else.
+    #[serde(other)]
+    Unknown,
 }
 
 /// Which end of an RPC.
@@ -60,6 +66,9 @@ pub enum RpcEnd {
     Target,
     /// Calls that it makes.
     Origin,
+    /// A version that is not known here says something else.
+    #[serde(other)]
+    Unknown,
 }
 
 plain! {

@@ -63,7 +63,8 @@ impl Change<'_> {
         let phase = match now.phase {
             Phase::Running => "running",
             Phase::Finalizing => "finalizing",
-            _ => "finalized",
+            Phase::Finalized => "finalized",
+            _ => "in a state that is not known here",
         };
         let (network, stats) = (&now.network, &now.stats);
         let (network_before, stats_before) = (&self.before.network, &self.before.stats);
@@ -154,7 +155,12 @@ impl Change<'_> {
                     u16::MAX => rpc.name.clone(),
                     provider => format!("{} of provider {provider}", rpc.name),
                 },
-                if rpc.end == RpcEnd::Origin { "calls" } else { "serves" }.to_owned(),
+                match rpc.end {
+                    RpcEnd::Origin => "calls",
+                    RpcEnd::Target => "serves",
+                    _ => "?",
+                }
+                .to_owned(),
                 self.rate(rpc.begun, before.begun),
                 rpc.in_flight.to_string(),
                 self.rate(errors(rpc), errors(&before)),
@@ -253,12 +259,13 @@ impl Change<'_> {
         let mut table = Table::new(&["ADMISSION", "in hand", "of", "waiting", "refused"], &[0]);
         // Pools of which nobody has come near the bound say nothing that is not above.
         let says_more = |gate: &&margo::GateMetrics| {
-            gate.kind == GateKind::Rpc || gate.waiting > 0 || gate.refused > 0
+            gate.kind != GateKind::Pool || gate.waiting > 0 || gate.refused > 0
         };
         for gate in self.now.gates.iter().filter(says_more) {
             let name = match gate.provider {
                 Some(provider) => format!("{} of provider {provider}", gate.name),
-                None => format!("pool {}", gate.name),
+                None if gate.kind == GateKind::Pool => format!("pool {}", gate.name),
+                None => gate.name.clone(),
             };
             table.row([
                 name,
