@@ -363,20 +363,23 @@ impl Metrics {
         let own = &self.process;
         let help = "CPU time of the process, seconds.";
         text.one(Counter, "process_cpu_seconds_total", help, own.cpu_sec);
-        let help = "Memory that the process occupies, bytes.";
-        text.one(Gauge, "process_resident_memory_bytes", help, count(own.resident_bytes));
-        let help = "Address space of the process, bytes.";
-        text.one(Gauge, "process_virtual_memory_bytes", help, count(own.virtual_bytes));
-        let help = "When the process started, seconds since 1970.";
-        text.one(Gauge, "process_start_time_seconds", help, own.start_sec);
-        text.one(Gauge, "process_threads", "OS threads of the process.", count(own.threads));
-        let fds = [
-            ("process_open_fds", "File descriptors that are open.", own.open_fds),
-            ("process_max_fds", "File descriptors that may be open.", own.max_fds),
+        let told = |value: f64| (value > 0.0).then_some(value);
+        let resident = "Memory that the process occupies, bytes.";
+        let address_space = "Address space of the process, bytes.";
+        let start = "When the process started, seconds since 1970.";
+        let open = "File descriptors that are open.";
+        let families = [
+            ("process_resident_memory_bytes", resident, told(count(own.resident_bytes))),
+            ("process_virtual_memory_bytes", address_space, told(count(own.virtual_bytes))),
+            ("process_start_time_seconds", start, told(own.start_sec)),
+            ("process_threads", "OS threads of the process.", told(count(own.threads))),
+            ("process_open_fds", open, own.open_fds.map(count)),
+            ("process_max_fds", "File descriptors that may be open.", own.max_fds.map(count)),
         ];
-        for (name, help, value) in fds {
+        // What the system does not tell is left out.
+        for (name, help, value) in families {
             if let Some(value) = value {
-                text.one(Gauge, name, help, count(value));
+                text.one(Gauge, name, help, value);
             }
         }
     }

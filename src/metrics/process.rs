@@ -11,22 +11,23 @@ use super::ProcessMetrics;
 pub(super) fn read() -> ProcessMetrics {
     /// Found out once: the clock of the system may be set later.
     static STARTED: OnceLock<f64> = OnceLock::new();
-    read_with(|ticks| *STARTED.get_or_init(|| started(ticks)))
+    read_with(Stat::read(), |ticks| *STARTED.get_or_init(|| started(ticks)))
 }
 
 /// Of a child process that was forked off: what its parent has found out is not true of it, and
 /// takes a lock.
 pub(super) fn read_forked() -> ProcessMetrics {
-    read_with(started)
+    read_with(Stat::read(), started)
 }
 
-fn read_with(started: impl FnOnce(u64) -> f64) -> ProcessMetrics {
-    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let stat = Stat::parse(&stat).unwrap_or_default();
+/// Without `stat`, what it has is 0, which none of it ever is.
+fn read_with(stat: Option<Stat>, started: impl FnOnce(u64) -> f64) -> ProcessMetrics {
+    let start_sec = stat.as_ref().map_or(0.0, |stat| started(stat.start_ticks));
+    let stat = stat.unwrap_or_default();
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     ProcessMetrics {
         id: std::process::id(),
-        start_sec: started(stat.start_ticks),
+        start_sec,
         cpu_sec: seconds(clock_gettime(ClockId::ProcessCPUTime)),
         resident_bytes: stat.resident_pages * rustix::param::page_size() as u64,
         virtual_bytes: stat.virtual_bytes,
@@ -66,6 +67,11 @@ struct Stat {
 }
 
 impl Stat {
+    /// `None`: the system does not tell, at the moment.
+    fn read() -> Option<Self> {
+        Self::parse(&fs::read_to_string("/proc/self/stat").ok()?)
+    }
+
     fn parse(text: &str) -> Option<Self> {
         // The name of the program, in parentheses, may have anything in it.
         let (_, fields) = text.rsplit_once(')')?;
@@ -92,6 +98,24 @@ mod tests {
         assert_eq!(Stat::parse(text), Some(stat));
         assert_eq!(Stat::parse("7 (a) S 1"), None);
         assert_eq!(Stat::parse(""), None);
+    }
+
+    #[test]
+    fn what_the_system_does_not_tell_is_nowhere() {
+        let unknown = read_with(None, |ticks| panic!("it started at {ticks}"));
+        assert_eq!((unknown.id, unknown.start_sec), (std::process::id(), 0.0));
+        let families = |process| crate::Metrics { process, ..Default::default() }.prometheus();
+        let all = [
+            "process_resident_memory_bytes",
+            "process_virtual_memory_bytes",
+            "process_start_time_seconds",
+            "process_threads",
+        ];
+        let (without, with) = (families(unknown), families(read()));
+        for name in all {
+            assert!(!without.contains(name) && with.contains(name), "{name}");
+        }
+        assert!(without.contains("process_cpu_seconds_total"));
     }
 
     #[test]

@@ -370,19 +370,19 @@ plain! {
     ProcessMetrics {
         /// Its number.
         id: u32,
-        /// When it started, seconds since 1970.
+        /// When it started, seconds since 1970; 0: the system does not tell.
         start_sec: f64,
         /// CPU time that it has used, seconds.
         cpu_sec: f64,
-        /// Bytes of memory that it occupies.
+        /// Bytes of memory that it occupies; 0: the system does not tell.
         resident_bytes: u64,
-        /// Bytes of its address space.
+        /// Bytes of its address space; 0: the system does not tell.
         virtual_bytes: u64,
         /// File descriptors that it has open; `None`: the system does not tell.
         open_fds: Option<u64>,
         /// Descriptors that it may have open.
         max_fds: Option<u64>,
-        /// OS threads.
+        /// OS threads; 0: the system does not tell.
         threads: u64,
     }
 }
@@ -397,5 +397,26 @@ impl PeersMetrics {
     pub fn connected(&self) -> BTreeMap<&str, usize> {
         let connected = self.counts.iter().filter(|kind| kind.link == "connected");
         connected.map(|kind| (kind.transport.as_str(), kind.count)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_later_version_says_is_readable() {
+        let text = r#"{ "phase": "hibernating", "new": [{}],
+            "gates": [{ "kind": "peer", "name": "x" }], "rpcs": [{ "end": "relay", "begun": 7 }] }"#;
+        let metrics: Metrics = serde_json::from_str(text).unwrap();
+        assert_eq!(metrics.phase, Phase::Unknown);
+        assert_eq!((metrics.gates[0].kind, &*metrics.gates[0].name), (GateKind::Unknown, "x"));
+        assert_eq!((metrics.rpcs[0].end, metrics.rpcs[0].begun), (RpcEnd::Unknown, 7));
+        let text = metrics.prometheus();
+        assert!(text.contains(r#"margo_admission_in_hand{gate="unknown",name="x""#), "{text}");
+        assert!(!text.contains("margo_phase{phase=\"unknown\"}") && !text.contains("margo_rpc_"));
+        let again: Metrics =
+            serde_json::from_str(&serde_json::to_string(&metrics).unwrap()).unwrap();
+        assert_eq!(again, metrics);
     }
 }
