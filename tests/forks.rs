@@ -6,6 +6,9 @@ mod bulk_support;
 mod call_support;
 mod common;
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -129,6 +132,28 @@ fn a_forked_child_gets_errors_and_the_parent_process_goes_on() {
     ticks.recv_timeout(PATIENCE).unwrap();
     assert!(timer.cancel().unwrap());
     own.finalize_and_wait().unwrap();
+}
+
+#[test]
+fn a_forked_child_does_not_keep_the_port_of_the_metrics() {
+    let mut listen = String::from("127.0.0.1:0");
+    // With a port that the system has chosen, and with one that was given.
+    for _ in 0..2 {
+        let own = Instance::builder("na+sm://").metrics_listen(&listen).start().unwrap();
+        listen = own.metrics_addr().unwrap().to_string();
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let child = std::thread::spawn(move || {
+            in_forked_child(&mut || {
+                let begins = (&theirs).write_all(b"x");
+                begins.and_then(|()| (&theirs).read_exact(&mut [0])).map_err(|_| 1)
+            })
+        });
+        ours.read_exact(&mut [0]).unwrap();
+        own.finalize_and_wait().unwrap();
+        TcpListener::bind(&listen).unwrap();
+        ours.write_all(b"x").unwrap();
+        assert_eq!(child.join().unwrap(), 0);
+    }
 }
 
 /// Forks, in a handler, a child that answers as well, and goes on switching between ULTs; its exit

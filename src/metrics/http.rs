@@ -186,6 +186,9 @@ impl<'a> Loop<'a> {
                 self.accept();
             }
         }
+        // Closing ours would leave it to copies that processes have which were forked off, whom the
+        // port would then belong to.
+        let _ = rustix::net::shutdown(&self.listener.socket, rustix::net::Shutdown::Read);
     }
 
     /// Waits until there is something to do: whether somebody wants to come in, and for which
