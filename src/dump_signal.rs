@@ -4,9 +4,9 @@
 //! thread that is no execution stream waits for that, takes the dump and writes it: it comes also
 //! while every execution stream is held by a unit that does not yield, which is when people ask.
 
-use std::io::{self, Write};
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use margo_config::DumpSignal;
 use na::fork::Process;
@@ -91,10 +91,33 @@ impl Drop for DumpOnSignal {
     }
 }
 
-/// As one piece. If nobody reads it, it is lost.
+/// If nobody reads it, it is lost. It may take long to read: who writes a line meanwhile, an
+/// execution stream say, does not wait for that, so not under the lock that all others take. What
+/// they write comes between two of its lines.
 fn write(inner: &Arc<Inner>) {
+    /// Whoever writes a dump: each is one piece to the others.
+    static WRITES: Mutex<()> = Mutex::new(());
     let text = format!("{}\n", state_dump::with_stacks(inner));
-    let _ = io::stderr().lock().write_all(text.as_bytes());
+    let _writes = WRITES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut left = text.as_bytes();
+    while !left.is_empty() {
+        match rustix::io::write(io::stderr(), &left[..lines(left)]) {
+            Ok(0) => return,
+            Ok(written) => left = &left[written..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// How many bytes of a text are lines that a pipe takes as a whole or not at all; of a longer line,
+/// all that is left of that.
+fn lines(text: &[u8]) -> usize {
+    let end = |line: usize| line + 1;
+    let is_end = |byte: &u8| *byte == b'\n';
+    let whole = &text[..text.len().min(rustix::pipe::PIPE_BUF)];
+    let last = whole.iter().rposition(is_end);
+    last.or_else(|| text.iter().position(is_end)).map_or(text.len(), end)
 }
 
 fn number(signal: DumpSignal) -> i32 {
@@ -117,7 +140,8 @@ impl InstanceBuilder {
     /// JSON object. Default: as configured in `margo.dump_on_signal`, which is not at all.
     ///
     /// A thread of its own does that, so it works while execution streams are stuck. Several
-    /// instances of a process may have the same signal; each answers. A handler that the program
+    /// instances of a process may have the same signal; each answers. What others write to standard
+    /// error meanwhile may come between the lines of the object. A handler that the program
     /// had for the signal before is called, too; one that it installs later takes its place. After
     /// the end of the instance the signal has no effect.
     ///

@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what went wrong")]
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use margo::config::DumpSignal;
 use margo::{Instance, ProviderHandle, Rpc};
@@ -33,6 +35,7 @@ fn process() {
         "stuck" => stuck(),
         "several" => several(),
         "beside" => beside(),
+        "unread" => unread(),
         _ => panic!("{what}"),
     }
 }
@@ -65,6 +68,22 @@ fn several() {
     other.finalize_and_wait().unwrap();
     say("all are over");
     hear();
+}
+
+/// A program that writes to standard error while nobody reads that.
+fn unread() {
+    let own = Instance::builder("na+sm://").dump_on_signal(DumpSignal::Usr1).start().unwrap();
+    say("ready");
+    hear();
+    let (sender, locked) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(std::io::stderr().lock());
+        sender.send(())
+    });
+    let is_free = locked.recv_timeout(Duration::from_secs(60)).is_ok();
+    say(if is_free { "free" } else { "held" });
+    hear();
+    own.finalize_and_wait().unwrap();
 }
 
 static CALLS: AtomicUsize = AtomicUsize::new(0);
@@ -118,6 +137,8 @@ struct Running {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
     dumps: serde_json::StreamDeserializer<'static, serde_json::de::IoRead<ChildStderr>, Value>,
+    /// What dumps are read from.
+    unread: OwnedFd,
 }
 
 impl Running {
@@ -132,8 +153,9 @@ impl Running {
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let stderr = child.stderr.take().unwrap();
+        let unread = stderr.as_fd().try_clone_to_owned().unwrap();
         let dumps = serde_json::Deserializer::from_reader(stderr).into_iter();
-        Self { child, lines, dumps }
+        Self { child, lines, dumps, unread }
     }
 
     fn heard(&mut self, expected: &str) {
@@ -202,6 +224,28 @@ fn each_instance_that_has_the_signal_answers_until_it_ends() {
     service.signal(Signal::USR2);
     service.say_go_on();
     assert!(service.child.wait().unwrap().success(), "the signal has no effect any more");
+    service.assert_no_more();
+}
+
+#[test]
+fn who_writes_to_standard_error_does_not_wait_until_a_dump_is_read() {
+    let mut service = Running::start("unread");
+    service.heard("ready");
+    let room = rustix::pipe::fcntl_setpipe_size(&service.unread, 4096).unwrap();
+    service.signal(Signal::USR1);
+    // Until it is full: the dump is longer than that, and its lines may not fill it.
+    let begun = Instant::now();
+    while rustix::io::ioctl_fionread(&service.unread).unwrap() + 1024 < room as u64 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "there is no dump");
+        std::thread::yield_now();
+    }
+    service.say_go_on();
+    service.heard("free");
+    let dump = service.dump();
+    assert_eq!(dump["phase"], "running");
+    assert!(format!("{dump:#}").len() > room, "it was written at once");
+    service.say_go_on();
+    assert!(service.child.wait().unwrap().success());
     service.assert_no_more();
 }
 
