@@ -11,6 +11,7 @@ mod screen;
 mod view;
 
 use std::io::IsTerminal;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use margo::{Addr, Instance, Metrics, MetricsError};
@@ -22,6 +23,11 @@ use crate::output;
 
 /// Time for an answer. One that takes longer says enough of the service.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long nobody looks at keys and signals while it is waited for.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// Name of the thread that waits for an answer.
+const ASKS: &str = "margo-top-asks";
 
 pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let client = Client::new(&args.address)?;
@@ -61,13 +67,33 @@ fn show(args: &TopArgs, client: &Client) -> Result<(), Failure> {
             Key::Redraw | Key::None => {}
         }
         next = Instant::now() + interval;
-        match client.ask() {
-            Ok(seen) => {
+        match wait_for(&client.ask_aside()?, &mut screen)? {
+            None => return Ok(()),
+            Some(Ok(seen)) => {
                 before = if view::is_same_run(&now, &seen) { now } else { Metrics::default() };
                 (now, trouble) = (seen, None);
             }
             // It may come back.
-            Err(error) => trouble = Some(format!("{}; still trying", explained(&error))),
+            Some(Err(error)) => trouble = Some(format!("{}; still trying", explained(&error))),
+        }
+    }
+}
+
+type Answer = Result<Metrics, MetricsError>;
+
+/// Waits for the answer of a service, which may take its time. `None`: the user wants to leave.
+fn wait_for(asked: &Receiver<Answer>, screen: &mut Screen) -> Result<Option<Answer>, Failure> {
+    loop {
+        match asked.recv_timeout(GLANCE) {
+            Ok(answer) => return Ok(Some(answer)),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Failure::Failed("the thread that asks has panicked".to_owned()));
+            }
+        }
+        // What has another size is drawn anew with the answer.
+        if screen.wait(Instant::now())? == Key::Quit {
+            return Ok(None);
         }
     }
 }
@@ -114,8 +140,18 @@ impl Client {
         Ok(Self { instance, peer })
     }
 
-    fn ask(&self) -> Result<Metrics, MetricsError> {
+    fn ask(&self) -> Answer {
         self.instance.metrics_of_timed(&self.peer, PATIENCE)
+    }
+
+    /// Asks on a thread of its own, for who has to look at something else meanwhile.
+    fn ask_aside(&self) -> Result<Receiver<Answer>, Failure> {
+        let (answers, asked) = sync_channel(1);
+        let (instance, peer) = (self.instance.clone(), self.peer.clone());
+        let ask = move || _ = answers.send(instance.metrics_of_timed(&peer, PATIENCE));
+        let thread = std::thread::Builder::new().name(ASKS.to_owned());
+        let begun = thread.spawn(ask).map_err(|error| Failure::new("cannot ask", error));
+        begun.map(|_| asked)
     }
 }
 

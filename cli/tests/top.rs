@@ -161,3 +161,44 @@ fn goes_on_when_the_service_comes_back_and_ends_when_it_is_told() {
     assert!(said.windows(2).all(|pair| pair[0] != pair[1]), "again and again: {rest}");
     drained.join().unwrap();
 }
+
+#[test]
+fn ends_at_once_while_the_service_does_not_answer() {
+    let temp = tempfile::tempdir().unwrap();
+    let (service, address) = serve(temp.path(), "na+sm://", true);
+    let mut child = margo(temp.path())
+        .args(["top", &address, "--interval", "0.05", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut seen = BufReader::new(child.stdout.take().unwrap());
+    let mut stderr = child.stderr.take().unwrap();
+    let mut top = Running::new(child);
+    seen.read_line(&mut String::new()).unwrap();
+    service.signal(Signal::STOP);
+    let stat = format!("/proc/{}/stat", service.pid().as_raw_nonzero());
+    until("a service that is stopped", || {
+        std::fs::read_to_string(&stat).unwrap().contains(") T ").then_some(())
+    });
+    // Whatever it still prints was asked before.
+    let drained = std::thread::spawn(move || seen.read_to_end(&mut Vec::new()).unwrap());
+    until("somebody who waits for the answer", || asks(&top).then_some(()));
+    top.signal(Signal::INT);
+    assert!(top.wait().success());
+    drained.join().unwrap();
+    let mut said = String::new();
+    stderr.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "", "it has waited until the answer was overdue");
+    service.signal(Signal::CONT);
+}
+
+/// Whether a thread of `top` waits for an answer.
+fn asks(top: &Running) -> bool {
+    let threads = format!("/proc/{}/task", top.pid().as_raw_nonzero());
+    std::fs::read_dir(threads).unwrap().flatten().any(|thread| {
+        // One that has ended meanwhile has no name.
+        let name = std::fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
+        name.trim_end() == "margo-top-asks"
+    })
+}
