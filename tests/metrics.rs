@@ -131,10 +131,11 @@ impl ult::Pool for Hangs {
     }
 }
 
+/// Those of a [`Hangs`].
+type AskedAndGate = (Arc<Eventual<CpuSet>>, Arc<Eventual<()>>);
+
 /// An instance whose pool `hangs` is of [`Hangs`].
-fn with_pool_that_hangs(
-    instance: InstanceBuilder,
-) -> (Instance, ult::Runtime, (Arc<Eventual<CpuSet>>, Arc<Eventual<()>>)) {
+fn with_pool_that_hangs(instance: InstanceBuilder) -> (Instance, ult::Runtime, AskedAndGate) {
     let (asked, gate) = (Arc::new(Eventual::new()), Arc::new(Eventual::new()));
     let pool = Hangs { units: Mutex::default(), asked: asked.clone(), gate: gate.clone() };
     let first = current_binding().unwrap().first().unwrap();

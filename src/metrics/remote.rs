@@ -53,8 +53,8 @@ pub(crate) fn register(instance: &Instance) -> Result<(), RegisterError> {
         let own = inner.clone();
         let thread = std::thread::Builder::new().name("margo-metrics-of".to_owned());
         let run = move || {
-            // As it was begun, it has the processors of the execution stream that makes progress. If
-            // others are not to be had, these are as good.
+            // It begins with the processors of the execution stream that makes progress. If others
+            // are not to be had, these are as good.
             let _ = ult::topology::bind_this_thread(own.runtime.cpus());
             answer(&own);
         };

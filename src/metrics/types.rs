@@ -407,7 +407,8 @@ mod tests {
     #[test]
     fn what_a_later_version_says_is_readable() {
         let text = r#"{ "phase": "hibernating", "new": [{}],
-            "gates": [{ "kind": "peer", "name": "x" }], "rpcs": [{ "end": "relay", "begun": 7 }] }"#;
+            "gates": [{ "kind": "peer", "name": "x" }],
+            "rpcs": [{ "end": "relay", "begun": 7 }] }"#;
         let metrics: Metrics = serde_json::from_str(text).unwrap();
         assert_eq!(metrics.phase, Phase::Unknown);
         assert_eq!((metrics.gates[0].kind, &*metrics.gates[0].name), (GateKind::Unknown, "x"));

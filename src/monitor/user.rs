@@ -115,8 +115,8 @@ pub enum LifeEvent<'a> {
 #[derive(Default)]
 pub(super) struct Monitors {
     log: Log,
-    /// There are some. A hint for [`each`](Self::each), changed under the lock: spans are handed out
-    /// on all execution streams, also where only statistics or traces want them.
+    /// There are some. A hint for [`each`](Self::each), changed under the lock: spans are handed
+    /// out on all execution streams, also where only statistics or traces want them.
     any: AtomicBool,
     /// The number of the last one that came, and those who are there.
     list: Mutex<(u64, List)>,
