@@ -65,7 +65,10 @@ impl Addr {
     }
 
     /// The same peer, as it is called by what comes from it in `session`.
-    #[cfg_attr(not(any(feature = "tcp", feature = "sm")), allow(dead_code, reason = "for these"))]
+    #[cfg_attr(
+        not(any(feature = "tcp", feature = "sm", feature = "sim", feature = "ucx")),
+        allow(dead_code, reason = "for these")
+    )]
     pub(crate) fn in_session(self, session: u64) -> Self {
         let Inner { endpoint, peer, .. } = *self.0;
         let (uri, state) = (self.0.uri.clone(), self.0.state.clone());
@@ -76,7 +79,10 @@ impl Addr {
     /// peer: who sent that message waits for nothing any more, and whoever is there now may wait
     /// under the same tag for something else. Never of an address that was looked up.
     #[inline]
-    #[cfg_attr(not(any(feature = "tcp", feature = "sm")), allow(dead_code, reason = "for these"))]
+    #[cfg_attr(
+        not(any(feature = "tcp", feature = "sm", feature = "sim", feature = "ucx")),
+        allow(dead_code, reason = "for these")
+    )]
     pub(crate) fn is_of_another_session(&self, now: u64) -> bool {
         self.0.session != now && self.0.session != 0
     }

@@ -18,7 +18,6 @@ use super::node::{Node, State};
 use super::options::Drive;
 use super::outgoing::Queued;
 use super::packet::NodeId;
-use super::peer::Phase;
 use super::wire::Wire;
 use super::world::Step;
 use crate::matching::Kind;
@@ -156,12 +155,11 @@ impl Endpoint for SimEndpoint {
     }
 
     fn is_gone(&self, peer: &Addr) -> bool {
-        let phase = |node: &Node| {
-            let peer = node.peers.get(&peer.peer_id());
-            peer.is_some_and(|peer| matches!(peer.phase, Phase::Gone(_)))
+        let ended = |node: &Node| {
+            node.peers.get(&peer.peer_id()).is_some_and(|known| known.is_gone_as(peer))
         };
         peer.endpoint_id() == self.own.endpoint_id()
-            && self.with(|node, _| phase(node)).unwrap_or(false)
+            && self.with(|node, _| ended(node)).unwrap_or(false)
     }
 
     fn limits(&self) -> Limits {

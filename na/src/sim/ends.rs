@@ -25,11 +25,11 @@ impl Node {
         };
         let ended = entry.disconnect(end, wire);
         // What had arrived is received: only then the death is seen.
-        if let (Phase::Up(session), Some(addr)) = (ended, entry.addr.clone()) {
+        if let Phase::Up(session) = ended {
             self.matcher.lift_bound(peer);
             for Held { kind, tag, bytes, .. } in session.held {
                 if let Arrived::Completed(completion) =
-                    self.matcher.arrive(kind, &addr, tag, &bytes)
+                    self.matcher.arrive(kind, &session.addr, tag, &bytes)
                 {
                     self.done.push(completion);
                 }

@@ -52,7 +52,7 @@
 //! | nobody listens | `Unreachable`, at once; behind a partition, after `connect_timeout` |
 //! | a crash | `PeerGone`, as soon as its machine gets through |
 //! | a machine without power | `PeerGone` after `peer_limit` if something was on its way to it, after [`OpenOptions::liveness_limit`] if it owes an answer; without that limit, at its restart, or never |
-//! | a restart | `PeerGone` for what concerns the predecessor |
+//! | a restart | `PeerGone` for what concerns the predecessor, answers to its calls included |
 //!
 //! A packet takes: the sender's operation cost, its bytes at the link's bandwidth (after those
 //! before it), the latency, and the receiver's operation cost. Computing takes no virtual time.

@@ -154,7 +154,8 @@ impl Node {
             self.arm_loopback(wire);
             return Ok(());
         }
-        match self.admit(peer, wire) {
+        let answers = (message.kind == Kind::Expected).then_some(to);
+        match self.admit(peer, answers, wire) {
             Err(error) => self.done.push(message.end(Err(error))),
             Ok(peer) => {
                 peer.out.push_message(message);
@@ -186,7 +187,7 @@ impl Node {
             self.arm_loopback(wire);
             return Ok(());
         }
-        match self.admit(peer, wire) {
+        match self.admit(peer, None, wire) {
             Err(error) => {
                 wire.trash.push(transfer.local);
                 self.done.push(Completion::Transfer { op, result: Err(error) });
@@ -200,10 +201,21 @@ impl Node {
     }
 
     /// The peer, on its way to be connected; or the error of one that is gone for good.
-    fn admit(&mut self, peer: u64, wire: &mut Wire) -> Result<&mut Peer, Error> {
+    /// `answers`: the address that came with what the operation answers.
+    fn admit(
+        &mut self,
+        peer: u64,
+        answers: Option<&Addr>,
+        wire: &mut Wire,
+    ) -> Result<&mut Peer, Error> {
         let Some(peer) = self.peers.get_mut(&peer) else { return Err(Error::Closed) };
         if let Phase::Gone(error) = &peer.phase {
             return Err(error.clone());
+        }
+        if answers.is_some_and(|to| peer.is_gone_as(to)) {
+            return Err(
+                peer.gone("the connection that the message to be answered came by has ended")
+            );
         }
         peer.connect(&self.home, wire);
         Ok(peer)
@@ -322,11 +334,10 @@ impl Node {
 
     /// Gives the matcher the messages of `peer` that are in order, until it is full.
     pub(super) fn deliver_held(&mut self, peer: u64, wire: &mut Wire) {
-        while let Some(Peer { phase: Phase::Up(session), addr: Some(addr), .. }) =
-            self.peers.get_mut(&peer)
+        while let Some(Peer { phase: Phase::Up(session), .. }) = self.peers.get_mut(&peer)
             && let Some(Held { kind, tag, bytes, charge }) = session.held.pop_front()
         {
-            match self.matcher.arrive(kind, addr, tag, &bytes) {
+            match self.matcher.arrive(kind, &session.addr, tag, &bytes) {
                 Arrived::Full => {
                     session.held.push_front(Held { kind, tag, bytes, charge });
                     break;

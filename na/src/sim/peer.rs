@@ -36,6 +36,8 @@ pub(super) struct Held {
 pub(super) struct Session {
     pub(super) local: Epoch,
     pub(super) remote: Epoch,
+    /// The peer's address, for what comes in it.
+    pub(super) addr: Addr,
     pub(super) tx: Tx,
     pub(super) rx: Rx,
     pub(super) held: VecDeque<Held>,
@@ -74,7 +76,7 @@ pub(super) struct Peer {
     pub(super) id: u64,
     pub(super) host: HostId,
     pub(super) uri: Box<str>,
-    /// `None` once an origin is gone: nothing needs its address then.
+    /// As it is looked up. `None` once an origin is gone: nothing needs its address then.
     pub(super) addr: Option<Addr>,
     pub(super) tag: Weak<PeerTag>,
     /// The node behind a peer that nobody can call.
@@ -164,6 +166,12 @@ impl Peer {
         }
     }
 
+    /// Whether that is its address in a connection that has ended.
+    pub(super) fn is_gone_as(&self, addr: &Addr) -> bool {
+        // No connection has the number 0.
+        addr.is_of_another_session(self.local().unwrap_or(0))
+    }
+
     // ---- connecting ----
 
     /// Greets the peer, unless that was done.
@@ -204,12 +212,15 @@ impl Peer {
         wire: &mut Wire,
         ends: &mut Ends,
     ) {
+        // An origin that is gone never comes back.
+        let Some(addr) = self.addr.clone() else { return };
         let round_trip = wire.round_trip(home.host, self.host);
         let message_bytes_max = home.greeting.message_bytes_max.min(theirs.message_bytes_max);
         self.newest = remote;
         self.phase = Phase::Up(Box::new(Session {
             local,
             remote,
+            addr: addr.in_session(local),
             tx: Tx::new(round_trip, wire.settings.peer_limit / 8),
             rx: Rx::default(),
             held: VecDeque::new(),

@@ -18,6 +18,7 @@ use super::driver::{Driver, Facts};
 use super::inbox::Inbox;
 use super::keys::Due;
 use super::messages::refused;
+use super::peer::PeerRef;
 use super::wait::Wait;
 use super::worker::{self, Worker};
 use crate::fork::Process;
@@ -167,7 +168,7 @@ impl UcxEndpoint {
                 return self.loopback.send(message);
             }
             match driver.index_of(to) {
-                Some(index) => driver.send(index, message),
+                Some(index) => driver.send(index, to, message),
                 None => return refused(self.foreign(to), message.buf),
             }
             Ok(())
@@ -179,7 +180,7 @@ impl UcxEndpoint {
     fn send_now(&self, kind: Kind, to: &Addr, tag: Tag, message: &[u8]) -> bool {
         let sent = self.with(|driver| match driver.index_of(to) {
             Some(index) if message.len() <= self.message_bytes_max => {
-                driver.send_now(index, kind, tag, message)
+                driver.send_now(index, kind, to, tag, message)
             }
             _ => false,
         });
@@ -309,6 +310,11 @@ impl Endpoint for UcxEndpoint {
         true
     }
 
+    fn is_gone(&self, peer: &Addr) -> bool {
+        let known = peer.state::<PeerRef>().filter(|_| peer.endpoint_id() == self.id);
+        known.is_some_and(|known| peer.is_of_another_session(known.session()))
+    }
+
     fn limits(&self) -> Limits {
         let max = self.message_bytes_max;
         Limits { unexpected_bytes_max: max, expected_bytes_max: max }
@@ -380,7 +386,7 @@ impl Endpoint for UcxEndpoint {
         let called = self.with_item(buf, |driver, buf| {
             let own = driver.index_of(to).filter(|_| buf.len() <= self.message_bytes_max);
             let Some(index) = own else { return Err(buf) };
-            if !driver.send_now(index, Kind::Unexpected, tag, buf.as_slice()) {
+            if !driver.send_now(index, Kind::Unexpected, to, tag, buf.as_slice()) {
                 return Err(buf);
             }
             driver.receive(op, index, to, tag, buf);

@@ -193,8 +193,9 @@ impl State {
 
     /// A receive has taken a message of `from` that was there.
     fn taken(&mut self, kind: Kind, from: &Addr, window: u32) {
-        let Some(&PeerRef { index, session, .. }) = from.state::<PeerRef>() else { return };
-        if let Some(own) = self.windows.get_mut(index).filter(|own| own.session == session)
+        let Some(&PeerRef { index, .. }) = from.state::<PeerRef>() else { return };
+        let own = self.windows.get_mut(index);
+        if let Some(own) = own.filter(|own| !from.is_of_another_session(own.session))
             && own.taken(place(kind), window)
         {
             self.due.push(index);

@@ -12,13 +12,17 @@ use crate::matching::Kind;
 use crate::{Addr, Completion, Error, MsgBuf, OpId, Refused, Tag};
 
 impl Driver {
-    /// Sends a message to a peer, now or when that is possible.
-    pub(super) fn send(&mut self, index: usize, message: Queued) {
+    /// Sends a message to a peer, now or when that is possible. `to`: what the sender calls it.
+    pub(super) fn send(&mut self, index: usize, to: &Addr, message: Queued) {
         let own_max = self.facts.message_bytes_max;
         let Some(peer) = self.peer(index) else { return };
         let at = place(message.kind);
         if peer.phase == Phase::Gone {
             let end = peer.gone();
+            return self.done(message.end(Err(end)));
+        }
+        if message.kind == Kind::Expected && to.is_of_another_session(peer.session) {
+            let end = peer.unanswerable();
             return self.done(message.end(Err(end)));
         }
         debug_assert!(message.buf.len() <= own_max, "checked by the endpoint");
@@ -73,12 +77,20 @@ impl Driver {
         self.finished(slot, status);
     }
 
-    /// Sends a message if that can be over at once; whether it is.
+    /// Sends a message if that can be over at once; whether it is. `to`: as for `send`.
     #[inline]
-    pub(super) fn send_now(&mut self, index: usize, kind: Kind, tag: Tag, message: &[u8]) -> bool {
+    pub(super) fn send_now(
+        &mut self,
+        index: usize,
+        kind: Kind,
+        to: &Addr,
+        tag: Tag,
+        message: &[u8],
+    ) -> bool {
         let Some(peer) = self.peers.get_mut(index).and_then(Option::as_mut) else { return false };
         let at = place(kind);
         let may = peer.phase == Phase::Connected
+            && !(kind == Kind::Expected && to.is_of_another_session(peer.session))
             && peer.queues[at].is_empty()
             && peer.credits[at] > 0
             && message.len() <= peer.their_max;

@@ -28,7 +28,8 @@
 //! and each sends on the one that it saw first, so the order in each direction is kept.
 //!
 //! The connections of a peer end together, and with them everything in flight. A *session* number
-//! changes with every such end, so a side that has not noticed learns it from the next hello.
+//! changes with every such end, so a side that has not noticed learns it from the next hello. What
+//! answers a message of an ended session is not sent in the next one.
 //! UCX tells the end of a connection when the peer closes or dies. Its transports over shared
 //! memory cannot tell (`no peer failure handler`), and UCX refuses to use them for connections that
 //! ask for it, so `ucx+all` does not use them, as in Mercury; `ucx+sm` does not ask, and learns of

@@ -16,6 +16,7 @@ use crate::cheap::Cheap;
 use crate::host_port::PeerKey;
 use crate::loopback::Queued;
 use crate::ran::Ran;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{Addr, Error, LocalMem, PeerLink, PeerStats};
 
 /// What an [`Addr`] of this transport knows.
@@ -23,11 +24,21 @@ use crate::{Addr, Error, LocalMem, PeerLink, PeerStats};
 pub(super) struct PeerRef {
     /// The peer's place in the driver.
     pub(super) index: usize,
-    /// The session in which a message came; 0 for an address that was looked up.
-    pub(super) session: u64,
-    /// Kept by all addresses of the peer, so that it is known when nobody names it any more.
-    #[allow(dead_code, reason = "counted")]
-    token: Arc<()>,
+    token: Arc<Token>,
+}
+
+/// Kept by all addresses of a peer, so that it is known when nobody names it any more.
+#[derive(Debug)]
+struct Token {
+    /// As in the peer; whoever writes it has the driver.
+    session: AtomicU64,
+}
+
+impl PeerRef {
+    /// Our number for what is between us and the peer, without the driver.
+    pub(super) fn session(&self) -> u64 {
+        self.token.session.load(Ordering::Relaxed)
+    }
 }
 
 /// How far we are with a peer.
@@ -67,7 +78,7 @@ pub(super) struct Peer {
     /// Where it listens, to be tried in this order; and the one that is.
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) trying: usize,
-    token: Weak<()>,
+    token: Weak<Token>,
     pub(super) phase: Phase,
     /// The first is the one that we send on.
     pub(super) links: Vec<ucp_ep_h>,
@@ -164,9 +175,19 @@ impl Peer {
 
     /// Its address, as one that was looked up (`session` 0) or as that of a message.
     pub(super) fn addr(&mut self, endpoint: u64, index: usize, session: u64) -> Addr {
-        let token = self.token.upgrade().unwrap_or_default();
+        let token = self.token.upgrade();
+        let token =
+            token.unwrap_or_else(|| Arc::new(Token { session: AtomicU64::new(self.session) }));
         self.token = Arc::downgrade(&token);
-        Addr::new(self.uri.clone(), endpoint, self.id, PeerRef { index, session, token })
+        Addr::new(self.uri.clone(), endpoint, self.id, PeerRef { index, token }).in_session(session)
+    }
+
+    /// What was between us has ended: `session` is our number for what comes.
+    pub(super) fn begin_session(&mut self, session: u64) {
+        (self.session, self.told) = (session, session);
+        if let Some(token) = self.token.upgrade() {
+            token.session.store(session, Ordering::Relaxed);
+        }
     }
 
     /// Whether nothing is left of it but this.
@@ -176,6 +197,12 @@ impl Peer {
             && self.links.is_empty()
             && self.queues.iter().all(VecDeque::is_empty)
             && self.waiting.is_empty()
+    }
+
+    /// Why an answer to a message of an earlier session is not sent.
+    pub(super) fn unanswerable(&self) -> Error {
+        let reason = "the connection that the message to be answered came by has ended".to_owned();
+        Error::PeerGone { peer: self.uri.to_string(), reason }
     }
 
     /// Why nothing can be sent to it any more.

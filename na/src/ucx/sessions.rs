@@ -378,7 +378,7 @@ impl Driver {
         if peer.phase == Phase::Connecting {
             self.connecting -= 1;
         }
-        (peer.session, peer.told) = (session, session);
+        peer.begin_session(session);
         peer.their_session = None;
         peer.current = None;
         (peer.dialed, peer.trying) = (None, 0);
