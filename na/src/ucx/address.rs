@@ -67,6 +67,35 @@ fn may_have_adapters(protocol: &str) -> bool {
     protocol != "tcp" && !SHARED.contains(&protocol)
 }
 
+/// Whether UCX can connect over that protocol by nothing but RDMA CM: the other connection manager,
+/// over TCP, needs a device that is `lo` or `eth0`, which the protocol leaves out.
+fn needs_rdma_cm(protocol: &str) -> bool {
+    protocol != "all" && may_have_adapters(protocol)
+}
+
+/// Why a peer cannot be reached of which UCX says so.
+pub(super) fn unreachable(protocol: &str, text: String) -> String {
+    match needs_rdma_cm(protocol) {
+        true => format!(
+            "{text}; over this protocol UCX connects by RDMA CM: the host must be the address of \
+             an InfiniBand or RoCE interface, and UCX's module uct_rdmacm must be installed; \
+             UCX_LOG_LEVEL=diag says more"
+        ),
+        false => text,
+    }
+}
+
+/// What is wrong with listening there, if nobody can connect.
+pub(super) fn listens_in_vain(protocol: &str, bound: SocketAddr) -> Option<String> {
+    (needs_rdma_cm(protocol) && bound.ip().is_loopback()).then(|| {
+        format!(
+            "nobody can connect with {}: over this protocol UCX connects by RDMA CM, which takes \
+             the address of an InfiniBand or RoCE interface",
+            uri_of(protocol, bound)
+        )
+    })
+}
+
 /// Where an endpoint of that URI listens. May block on name resolution.
 pub(super) fn listen_address(uri: &Uri<'_>, wanted: &Wanted) -> Result<SocketAddr, Error> {
     host_port::listen_address((CLASS, uri.text, host_and_port(uri)), wanted)
@@ -143,6 +172,30 @@ mod tests {
         ] {
             assert_eq!(settings(&parse(text), &options).class, class, "{text}");
             assert_eq!(settings(&parse(text), &OpenOptions::default()).class, None, "{text}");
+        }
+    }
+
+    #[test]
+    fn who_needs_an_adapter_to_connect_is_told() {
+        let said = || "Destination is unreachable".to_owned();
+        for (text, tells, warns) in [
+            ("ucx+rc://127.0.0.1", true, true),
+            ("ucx+dc://[::1]:7", true, true),
+            ("ucx+ud://10.0.0.1:7", true, false),
+            ("ucx+ib://", true, true),
+            ("ucx+all://127.0.0.1", false, false),
+            ("ucx+tcp://127.0.0.1", false, false),
+            ("ucx+sm://", false, false),
+        ] {
+            let uri = parse(text);
+            let told = unreachable(uri.protocol, said());
+            assert!(told.starts_with(&said()), "{told}");
+            assert_eq!(told.contains("uct_rdmacm"), tells, "{text}: {told}");
+            let bound = listen_address(&uri, &Wanted::default()).unwrap();
+            let warning = listens_in_vain(uri.protocol, bound);
+            let names = |warning: &String| warning.contains(&uri_of(uri.protocol, bound));
+            assert_eq!(warning.as_ref().is_some_and(names), warns, "{text}: {warning:?}");
+            assert_eq!(warning.is_some(), warns, "{text}");
         }
     }
 

@@ -38,6 +38,7 @@ impl Driver {
             peer.waiting.clear();
             queued.extend(peer.queues.iter_mut().flat_map(|queue| queue.drain(..)));
         }
+        self.queued = 0;
         for message in queued {
             self.done(message.end(Err(error.clone())));
         }
@@ -88,7 +89,7 @@ impl Driver {
         self.strangers.clear();
         self.by_key.clear();
         self.free.clear();
-        self.connecting = 0;
+        (self.connecting, self.deadline_at) = (0, None);
         self.watch = None;
     }
 
@@ -211,8 +212,9 @@ impl Drop for Driver {
     fn drop(&mut self) {
         // The worker calls back into the inbox while it is destroyed.
         self.worker = None;
-        if self.is_abandoned {
-            // A worker that was left behind keeps its address.
+        // A worker that was left behind keeps its address. In a child process what has come is its
+        // parent's: offers that are dropped answer the peer.
+        if self.is_abandoned || self.process.is_other() {
             return;
         }
         // SAFETY: made by `Box::into_raw`; the worker, and with it every callback, is gone, and the

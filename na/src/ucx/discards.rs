@@ -30,6 +30,9 @@ const QUIET_TURNS: usize = 2;
 /// gets are messages.
 const TURNS_MAX: usize = 64;
 
+/// Flushes that fail, after which the next one waits for another connection to be closed.
+const FAILURES_MAX: u32 = 8;
+
 /// Connections that UCX has been told to end.
 #[derive(Default)]
 pub(super) struct Discards {
@@ -40,6 +43,8 @@ pub(super) struct Discards {
     /// Keys that their holders may still use.
     ended: Vec<Ended>,
     is_flushing: bool,
+    /// Flushes that have failed since a connection was closed, or one went well.
+    failures: u32,
 }
 
 impl Discards {
@@ -61,8 +66,24 @@ impl Discards {
     /// A connection was closed by force, with which these keys end.
     pub(super) fn add(&mut self, ended: Option<Ended>) {
         self.ended.extend(ended);
-        self.turns = 0;
+        (self.turns, self.failures) = (0, 0);
         self.stir(QUIET_TURNS);
+    }
+
+    /// A flush has ended, badly if it leaves these keys.
+    fn flushed(&mut self, left: Vec<Ended>) {
+        self.is_flushing = false;
+        self.failures = if left.is_empty() { 0 } else { self.failures + 1 };
+        self.ended.extend(left);
+        // Those are next, and those of connections that were closed meanwhile.
+        if !self.ended.is_empty() && self.failures < FAILURES_MAX {
+            self.stir(QUIET_TURNS);
+        }
+    }
+
+    /// Whether the end of what was closed may be asked for. What is under way was asked for before.
+    fn may_flush(&self) -> bool {
+        !self.is_flushing && self.failures < FAILURES_MAX
     }
 
     /// The keys that were waited for.
@@ -97,11 +118,11 @@ impl Driver {
         if flushed.is_empty() {
             return;
         }
-        // What is under way was asked for before these were closed.
-        if self.discards.is_flushing {
-            return self.discards.ended.extend(flushed);
+        if self.discards.may_flush() {
+            self.flush_discards(flushed);
+        } else {
+            self.discards.ended.extend(flushed);
         }
-        self.flush_discards(flushed);
     }
 
     /// Asks for the end of what was closed; then these keys are over.
@@ -124,15 +145,62 @@ impl Driver {
 
     /// Such a flush has ended.
     pub(super) fn discarded(&mut self, ended: Vec<Ended>, status: ucs_status_t) {
-        self.discards.is_flushing = false;
-        // Connections were closed meanwhile, which are next.
-        if !self.discards.ended.is_empty() {
-            self.discards.stir(QUIET_TURNS);
+        let (over, left) = match status {
+            UCS_OK => (ended, Vec::new()),
+            _ => (Vec::new(), ended),
+        };
+        self.discards.flushed(left);
+        over.into_iter().for_each(|ended| self.end_all_given(ended));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::super::remote::EndedKeys;
+    use super::*;
+
+    fn keys() -> Vec<Ended> {
+        vec![Rc::new(EndedKeys { given: Vec::new(), by_adapter: true })]
+    }
+
+    /// Looks that find nothing, until somebody may sleep.
+    fn rest(discards: &mut Discards) {
+        discards.restless = 0;
+    }
+
+    #[test]
+    fn keys_of_which_a_flush_fails_are_flushed_again_and_not_for_ever() {
+        let mut discards = Discards::default();
+        discards.add(keys().pop());
+        let mut flushes = 0;
+        while discards.may_flush() {
+            assert!(discards.is_busy(), "nobody comes to flush them");
+            // The look that brings the end of a flush finds something.
+            discards.is_flushing = true;
+            assert!(!discards.may_flush(), "one at a time");
+            flushes += 1;
+            let left = std::mem::take(&mut discards.ended);
+            assert_eq!(left.len(), 1, "they are not lost");
+            if flushes % 2 == 0 {
+                rest(&mut discards);
+            }
+            discards.flushed(left);
+            assert!(!discards.is_flushing);
         }
-        match status {
-            UCS_OK => ended.into_iter().for_each(|ended| self.end_all_given(ended)),
-            // Until another connection ends, or all do.
-            _ => self.discards.ended.extend(ended),
-        }
+        assert_eq!(flushes, FAILURES_MAX);
+        // Another connection ends.
+        discards.add(keys().pop());
+        assert!(discards.is_busy() && discards.may_flush());
+        rest(&mut discards);
+        let left = std::mem::take(&mut discards.ended);
+        assert_eq!(left.len(), 2);
+        discards.flushed(left);
+        assert!(discards.is_busy());
+        rest(&mut discards);
+        discards.ended.clear();
+        discards.flushed(Vec::new());
+        assert!(!discards.is_busy(), "nothing is left");
     }
 }

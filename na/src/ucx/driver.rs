@@ -19,13 +19,14 @@ use super::sessions::{STRANGERS_MAX, Stranger};
 use super::slots::{Slots, Work};
 use super::transfers::{Moving, Stream};
 use super::wire::{Chunk, Control};
-use super::worker::{self, AM_CONTROL, Posted, Worker};
+use super::worker::{AM_CONTROL, Posted, Worker};
 use crate::cheap::Cheap;
+use crate::fork::Process;
 use crate::host_port::PeerKey;
 use crate::matching::Kind;
 use crate::region::Held;
 use crate::sync::Arc;
-use crate::{Addr, Completion, LocalMem, RegionTable, RemoteKeys};
+use crate::{Addr, Completion, LocalMem, OpId, RegionTable, RemoteKeys};
 
 /// Looks at the network in one poll, at most.
 const TURNS_PER_POLL: usize = 64;
@@ -71,9 +72,16 @@ pub(super) struct Driver {
     /// Who asks for a connection, while there is no room for more of those.
     pub(super) callers: VecDeque<ucp_conn_request_h>,
     pub(super) connecting: usize,
+    /// When to look at the limits of time of those and of the strangers: not after any of them is
+    /// due. `None`: never.
+    pub(super) deadline_at: Option<Instant>,
     /// `None`: nobody wants a sign of life, nor do we.
     pub(super) watch: Option<Watch>,
     pub(super) transfers: HashMap<u64, Moving, Cheap>,
+    /// The numbers of those, by their operations.
+    pub(super) transfer_of: HashMap<OpId, u64, Cheap>,
+    /// Messages in the queues of all peers.
+    pub(super) queued: usize,
     /// Transfers with chunks to send.
     pub(super) sending: VecDeque<Stream>,
     next: u64,
@@ -101,6 +109,10 @@ pub(super) struct Driver {
     pub(super) timer_at: Option<Instant>,
     /// The worker could not be destroyed, and is left behind with the inbox.
     pub(super) is_abandoned: bool,
+    pub(super) process: Process,
+    /// Looks at all peers, or all that UCX has in hand, for what concerns one or none of them.
+    #[cfg(test)]
+    pub(super) walks: usize,
 }
 
 // SAFETY: the handles of UCX and the inbox are used by whoever has the driver, one at a time
@@ -128,8 +140,11 @@ impl Driver {
             strangers_max: STRANGERS_MAX,
             callers: VecDeque::new(),
             connecting: 0,
+            deadline_at: None,
             watch: None,
             transfers: HashMap::default(),
+            transfer_of: HashMap::default(),
+            queued: 0,
             sending: VecDeque::new(),
             next: seed,
             endpoint: seed,
@@ -145,6 +160,9 @@ impl Driver {
             has_slept: false,
             timer_at: None,
             is_abandoned: false,
+            process: Process::current(),
+            #[cfg(test)]
+            walks: 0,
         }
     }
 
@@ -174,6 +192,14 @@ impl Driver {
     /// A receive of `kind` has taken a message that was there.
     pub(super) fn report_early(&self, kind: Kind, completion: Completion) {
         self.inbox().report_early(kind, completion);
+    }
+
+    /// Tests count how often everything is looked at.
+    pub(super) fn walk(&mut self) {
+        #[cfg(test)]
+        {
+            self.walks += 1;
+        }
     }
 
     pub(super) fn peer(&mut self, index: usize) -> Option<&mut Peer> {
@@ -375,7 +401,7 @@ impl Driver {
             let Some(at) = state.failing.iter().position(is_over) else { break };
             let Failing { link, status, .. } = state.failing.swap_remove(at);
             drop(state);
-            self.failed(link, worker::text(self.facts.ucp, status));
+            self.failed(link, self.why_not(status));
         }
         self.state().failing.iter_mut().for_each(|failing| failing.turns -= 1);
     }

@@ -80,6 +80,9 @@ impl UcxEndpoint {
         let uri_of_own = match options.listen {
             true => {
                 let bound = worker.listen(listen, uri)?;
+                if let Some(warning) = address::listens_in_vain(uri.protocol, bound) {
+                    tracing::warn!("ucx: {warning}");
+                }
                 address::uri_of(uri.protocol, host_port::reachable("ucx", bound, &wanted)?)
             }
             false => {
@@ -422,7 +425,7 @@ impl Endpoint for UcxEndpoint {
             match posted {
                 Some(completion) => driver.done(completion),
                 None => {
-                    let _ = driver.cancel_send(op) || driver.cancel_transfer(op);
+                    let _ = driver.cancel_transfer(op) || driver.cancel_send(op);
                 }
             }
         });

@@ -30,6 +30,7 @@ impl Driver {
             return self.transmit(index, message);
         }
         peer.queues[at].push_back(message);
+        self.queued += 1;
         self.dial(index);
     }
 
@@ -41,6 +42,7 @@ impl Driver {
                     break;
                 }
                 let Some(message) = peer.queues[at].pop_front() else { break };
+                self.queued -= 1;
                 self.transmit(index, message);
             }
         }
@@ -141,16 +143,22 @@ impl Driver {
 
     /// Ends a send early. `false`: there is none of this number.
     pub(super) fn cancel_send(&mut self, op: OpId) -> bool {
-        for peer in self.peers.iter_mut().flatten() {
-            for queue in &mut peer.queues {
-                if let Some(at) = queue.iter().position(|message| message.op == op) {
-                    let message = queue.remove(at);
-                    let ended = message.map(|message| message.end(Err(Error::Canceled)));
-                    self.state().done.extend(ended);
-                    return true;
-                }
+        if self.queued > 0 {
+            self.walk();
+            let peers = self.peers.iter_mut().flatten();
+            let message = peers
+                .flat_map(|peer| &mut peer.queues)
+                .find_map(|queue| queue.remove(queue.iter().position(|message| message.op == op)?));
+            if let Some(message) = message {
+                self.queued -= 1;
+                self.done(message.end(Err(Error::Canceled)));
+                return true;
             }
         }
+        if self.slots.sends() == 0 {
+            return false;
+        }
+        self.walk();
         let is_it = |work: &Work| matches!(work, Work::Send { op: Some(own), .. } if *own == op);
         let found = self.slots.iter().find(|(_, work)| is_it(work)).map(|(slot, _)| slot);
         let Some(slot) = found else { return false };

@@ -19,7 +19,7 @@ use super::driver::Driver;
 use super::slots::{Pinned, Work};
 use super::transfers::Stream;
 use super::wire::Chunk;
-use super::worker::Posted;
+use super::worker::{Posted, Worker};
 use crate::LocalMem;
 
 /// Bytes of data in a chunk, at most.
@@ -123,6 +123,10 @@ impl Driver {
 
     /// Takes the memory of chunks that wait in UCX out of its reach.
     pub(super) fn withhold(&mut self, is_its: impl Fn(&Stream) -> bool) {
+        if !self.worker.as_ref().is_some_and(Worker::packs) {
+            return;
+        }
+        self.walk();
         let skipped = Chunk { put: true, id: self.number(), offset: 0 };
         let mut withheld = Vec::new();
         for (slot, work) in self.slots.iter_mut() {

@@ -68,6 +68,32 @@ pub(super) struct Lease {
     pub(super) is_released: bool,
 }
 
+/// Whether adapters move memory between us and a peer by remote keys, as far as we know. Of several
+/// connections the peer may use any.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Adapters {
+    all: bool,
+    any: bool,
+}
+
+impl Adapters {
+    /// One more connection, or the `first` of a session.
+    pub(super) fn join(&mut self, by_adapter: bool, first: bool) {
+        self.all = by_adapter && (first || self.all);
+        self.any = by_adapter || (!first && self.any);
+    }
+
+    /// Over every connection: keys are used by adapters alone.
+    pub(super) fn all(self) -> bool {
+        self.all
+    }
+
+    /// Over some connection: keys may be used by an adapter until that has ended.
+    pub(super) fn any(self) -> bool {
+        self.any
+    }
+}
+
 /// A peer.
 pub(super) struct Peer {
     /// Its number, which no other peer of the endpoint ever has.
@@ -112,8 +138,7 @@ pub(super) struct Peer {
     /// Transfers of so many bytes want a key of the peer's memory at once; `None`: it gives none,
     /// or they are of no use.
     pub(super) keys_from: Option<u64>,
-    /// Whether adapters move memory between us by remote keys, as far as we know.
-    pub(super) by_adapter: bool,
+    pub(super) adapters: Adapters,
     /// Those that it has given, and those that it was given and has not returned.
     pub(super) keys: HeldKeys<Rc<RemoteKey>>,
     pub(super) given: GivenKeys,
@@ -161,7 +186,7 @@ impl Peer {
             released: HashSet::default(),
             leases: HashMap::default(),
             keys_from: None,
-            by_adapter: false,
+            adapters: Adapters::default(),
             keys: HeldKeys::default(),
             given: GivenKeys::default(),
             dialed: None,
@@ -228,5 +253,25 @@ impl Peer {
             sent_messages: None,
             received_messages: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adapters_reach_memory_over_any_connection_and_are_given_keys_over_all() {
+        let mut adapters = Adapters::default();
+        let mut joined = |by_adapter, first| {
+            adapters.join(by_adapter, first);
+            (adapters.all(), adapters.any())
+        };
+        assert_eq!(joined(true, true), (true, true));
+        assert_eq!(joined(false, false), (false, true), "the first one is still there");
+        assert_eq!(joined(true, false), (false, true));
+        assert_eq!(joined(false, true), (false, false), "another session");
+        assert_eq!(joined(true, false), (false, true));
+        assert_eq!(joined(true, true), (true, true));
     }
 }

@@ -13,13 +13,13 @@
 
 use std::rc::Rc;
 
-use ucx_sys::{UCS_OK, ucp_ep_h, ucp_mem_h, ucs_status_t};
+use ucx_sys::{UCS_OK, ucp_mem_h, ucs_status_t};
 
 use super::driver::Driver;
 use super::inbox::CONTROL_BYTES_MAX;
 use super::keys::{Given, Standing, Way};
 use super::rendezvous::PIECE_BYTES;
-use super::rma::RemoteKey;
+use super::rma::{RemoteKey, names_only_rc};
 use super::slots::Work;
 use super::transfers::Stage;
 use super::wire::{Control, GivenKey, Hello, Place};
@@ -79,10 +79,10 @@ pub(super) struct EndedKeys {
 
 /// Both.
 impl Driver {
-    /// Whether remote keys are adapters' matter on that connection, if there are any.
-    pub(super) fn is_by_adapter(&self, link: ucp_ep_h) -> bool {
-        let worker = self.worker.as_ref().filter(|worker| worker.gives_keys());
-        worker.is_some_and(|worker| worker.reaches_memory(link))
+    /// Whether remote keys are adapters' matter on a connection of these
+    /// [lanes](Worker::lanes), if there are any.
+    pub(super) fn is_by_adapter(&self, lanes: &str) -> bool {
+        self.worker.as_ref().is_some_and(Worker::gives_keys) && names_only_rc(lanes)
     }
 }
 
@@ -101,7 +101,7 @@ impl Driver {
     /// Gives a peer a key, if there is that memory, and UCX can reach it as is wanted here.
     fn give(&mut self, index: usize, session: u64, key: u64) -> Option<GivenKey> {
         self.worker.as_ref().filter(|worker| worker.gives_keys())?;
-        let by_adapter = self.peer(index)?.by_adapter;
+        let by_adapter = self.peer(index)?.adapters.all();
         if matches!(self.facts.remote_keys, RemoteKeys::Auto) && !by_adapter {
             // It asks all the same. UCX would answer its puts and gets by messages, and may end
             // this process if that peer dies meanwhile.

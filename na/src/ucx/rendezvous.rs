@@ -16,7 +16,7 @@ use super::incoming::OUTSIDE;
 use super::slots::Work;
 use super::transfers::Stream;
 use super::wire::Chunk;
-use super::worker::{self, AM_PIECE, Posted, Worker};
+use super::worker::{self, AM_PIECE, Posted, Worker, names_rdma};
 use crate::{LocalMem, RawSegment};
 
 /// Bytes of a piece, at most: what was given up goes on for so long, at worst.
@@ -39,12 +39,13 @@ pub(super) struct Landing {
 }
 
 impl Driver {
-    /// From which length on memory is sent by rendezvous by that connection, if at all.
-    pub(super) fn lends_from(&self, link: ucp_ep_h) -> Option<usize> {
-        let worker = self.worker.as_ref().filter(|worker| worker.detects_failure())?;
+    /// From which length on memory is sent by rendezvous by a connection of these
+    /// [lanes](Worker::lanes), if at all.
+    pub(super) fn lends_from(&self, lanes: &str) -> Option<usize> {
+        self.worker.as_ref().filter(|worker| worker.detects_failure())?;
         match self.facts.rendezvous_bytes_min {
             Some(least) => Some(least.max(1)),
-            None => worker.has_rdma(link).then_some(WORTHWHILE_BYTES),
+            None => names_rdma(lanes).then_some(WORTHWHILE_BYTES),
         }
     }
 

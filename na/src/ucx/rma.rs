@@ -7,7 +7,7 @@ use ucx_sys::*;
 
 use super::slots::Pinned;
 use super::wire::{GivenKey, PACKED_BYTES_MAX, Place};
-use super::worker::{Posted, Worker, posted, printed, request_params};
+use super::worker::{Posted, Worker, posted, request_params};
 use crate::{Access, RawSegment};
 
 /// Bytes that UCX may look at when it unpacks a key, whatever it says of itself: it is not told how
@@ -179,14 +179,6 @@ impl Worker {
             false => unsafe { self.ucp.ucp_get_nbx(endpoint, local, len, address, rkey, &params) },
         })
     }
-
-    /// Whether adapters move memory to and from a peer by remote keys, and the end of a connection
-    /// ends that.
-    pub(super) fn reaches_memory(&self, endpoint: ucp_ep_h) -> bool {
-        // SAFETY: an open endpoint of this worker, and an open stream.
-        let text = printed(|stream| unsafe { self.ucp.ucp_ep_print_info(endpoint, stream) });
-        names_only_rc(&text)
-    }
 }
 
 fn protection(access: Access) -> u32 {
@@ -202,7 +194,8 @@ fn protection(access: Access) -> u32 {
     }
 }
 
-/// Whether all lanes of UCX's description of an endpoint are connections of InfiniBand or RoCE.
+/// Whether all lanes of UCX's description of an endpoint are connections of InfiniBand or RoCE:
+/// adapters move memory to and from the peer by remote keys, and the end of a connection ends that.
 /// Over others puts and gets are emulated by messages, or go by one queue for all peers, which
 /// outlives the connection (`dc_mlx5`).
 ///
@@ -210,7 +203,7 @@ fn protection(access: Access) -> u32 {
 /// true of each, but for the connection manager's. And of those which do nothing but find out
 /// whether the peer lives: UCX prefers `ud` or TCP for that, which have no puts and gets of their
 /// own but for those that it tells (`rma_bw`).
-fn names_only_rc(description: &str) -> bool {
+pub(super) fn names_only_rc(description: &str) -> bool {
     let lanes: Vec<_> = description.lines().filter_map(Lane::of).collect();
     lanes.iter().any(Lane::is_rc) && lanes.iter().all(|lane| lane.is_rc() || lane.only_watches())
 }

@@ -1,10 +1,11 @@
 //! How connections begin and end, and with them the sessions of peers.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use ucx_sys::{UCS_OK, ucp_conn_request_h, ucp_ep_h};
+use ucx_sys::{UCS_ERR_UNREACHABLE, UCS_OK, ucp_conn_request_h, ucp_ep_h, ucs_status_t};
 
 use super::address;
 use super::driver::Driver;
@@ -43,10 +44,14 @@ impl Driver {
         if peer.phase != Phase::Idle {
             return;
         }
-        let Some(worker) = &self.worker else { return };
+        if self.worker.is_none() {
+            return;
+        }
         peer.phase = Phase::Connecting;
-        peer.dialed.get_or_insert_with(|| Ran::since(Instant::now()));
+        let dialed = *peer.dialed.get_or_insert_with(|| Ran::since(Instant::now()));
         self.connecting += 1;
+        self.look_in_time(&dialed);
+        let Some(worker) = &self.worker else { return };
         match worker.connect(address) {
             Ok(link) => {
                 self.state().links.insert(link as usize, Link::default());
@@ -55,10 +60,16 @@ impl Driver {
                 }
                 self.greet(index, link);
             }
-            Err(status) => {
-                let reason = worker::text(self.facts.ucp, status);
-                self.end_session(index, reason);
-            }
+            Err(status) => self.end_session(index, self.why_not(status)),
+        }
+    }
+
+    /// Why a connection was not made, or has ended.
+    pub(super) fn why_not(&self, status: ucs_status_t) -> String {
+        let text = worker::text(self.facts.ucp, status);
+        match status {
+            UCS_ERR_UNREACHABLE => address::unreachable(&self.facts.protocol, text),
+            _ => text,
         }
     }
 
@@ -136,6 +147,7 @@ impl Driver {
         match worker.accept(request) {
             Ok(link) => {
                 let since = Ran::since(Instant::now());
+                self.look_in_time(&since);
                 self.strangers.insert(link as usize, Stranger { client, since });
                 self.state().links.insert(link as usize, Link::default());
             }
@@ -223,7 +235,10 @@ impl Driver {
     /// The connection is one of this peer, and of this session.
     fn join(&mut self, index: usize, link: ucp_ep_h, hello: Hello, accepted: bool) {
         let endpoint = self.facts.id;
-        let (lends_from, by_adapter) = (self.lends_from(link), self.is_by_adapter(link));
+        let asks = |worker: &&Worker| worker.detects_failure() || worker.gives_keys();
+        let lanes = self.worker.as_ref().filter(asks).map(|worker| worker.lanes(link));
+        let lanes = lanes.unwrap_or_default();
+        let (lends_from, by_adapter) = (self.lends_from(&lanes), self.is_by_adapter(&lanes));
         let keys_from = self.keys_from(by_adapter, &hello);
         let Some(peer) = self.peers[index].as_mut() else { return };
         if peer.phase == Phase::Connecting {
@@ -239,8 +254,7 @@ impl Driver {
             true => peer.links.insert(0, link),
             false => peer.links.push(link),
         }
-        // Of several connections the peer may use any.
-        peer.by_adapter = by_adapter && (first || peer.by_adapter);
+        peer.adapters.join(by_adapter, first);
         if first {
             let every = Duration::from_millis(u64::from(hello.alive_every_ms));
             peer.alive_every = (!every.is_zero()).then_some(every.max(liveness::EVERY_MIN));
@@ -390,11 +404,12 @@ impl Driver {
         let id = peer.id;
         let links = std::mem::take(&mut peer.links);
         let queues = std::mem::take(&mut peer.queues);
+        self.queued -= queues.iter().map(VecDeque::len).sum::<usize>();
         let waiting = std::mem::take(&mut peer.waiting);
         let leases = std::mem::take(&mut peer.leases);
         // Transfers that UCX has in hand keep theirs.
         let keys = std::mem::take(&mut peer.keys);
-        let (given, by_adapter) = (peer.given.take(), peer.by_adapter);
+        let (given, by_adapter) = (peer.given.take(), peer.adapters.any());
         peer.keys_from = None;
         peer.asked = 0;
         peer.alive_in_hand = false;
@@ -417,10 +432,20 @@ impl Driver {
         self.state().done.extend(out);
     }
 
-    /// Looks at the limit of time of connections that are being made. As of every such limit, only
-    /// time in which we run counts.
+    /// Somebody connects: the limit of time is looked at when it is due for this one, too.
+    fn look_in_time(&mut self, since: &Ran) {
+        let next = since.next_look(self.facts.connect_timeout);
+        self.deadline_at = self.deadline_at.into_iter().chain(next).min();
+    }
+
+    /// Looks at the limit of time of connections that are being made, when one is due. As of every
+    /// such limit, only time in which we run counts.
     pub(super) fn check_deadlines(&mut self) {
         let now = Instant::now();
+        if self.deadline_at.is_none_or(|at| now < at) {
+            return;
+        }
+        self.walk();
         let limit = self.facts.connect_timeout;
         for index in 0..self.peers.len() {
             let dialed = self.peers[index].as_mut().and_then(|peer| peer.dialed.as_mut());
@@ -435,18 +460,19 @@ impl Driver {
             !is_late
         });
         late.into_iter().for_each(|link| self.drop_link(link as ucp_ep_h));
+        let peers = self.peers.iter().flatten().filter_map(|peer| peer.dialed.as_ref());
+        let strangers = self.strangers.values().map(|stranger| &stranger.since);
+        let next = peers.chain(strangers).filter_map(|since| since.next_look(limit)).min();
+        self.deadline_at = next;
     }
 
     /// When a poll has something to do at the latest.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let watched = self.watch.as_ref().map(|watch| watch.next);
-        if self.connecting == 0 && self.strangers.is_empty() {
-            return watched;
+        match self.connecting > 0 || !self.strangers.is_empty() {
+            true => self.deadline_at.into_iter().chain(watched).min(),
+            false => watched,
         }
-        let limit = self.facts.connect_timeout;
-        let peers = self.peers.iter().flatten().filter_map(|peer| peer.dialed.as_ref());
-        let strangers = self.strangers.values().map(|stranger| &stranger.since);
-        peers.chain(strangers).filter_map(|since| since.next_look(limit)).chain(watched).min()
     }
 }
 

@@ -153,16 +153,19 @@ pub(super) struct Slots {
     inbox: *const Inbox,
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// How many are sends.
+    sends: usize,
 }
 
 impl Slots {
     pub(super) fn new(inbox: *const Inbox) -> Self {
-        Self { inbox, slots: Vec::new(), free: Vec::new() }
+        Self { inbox, slots: Vec::new(), free: Vec::new(), sends: 0 }
     }
 
     /// Takes a slot for `work`.
     #[inline]
     pub(super) fn add(&mut self, work: Work) -> u32 {
+        self.sends += usize::from(matches!(work, Work::Send { .. }));
         let Some(index) = self.free.pop() else {
             let index = self.slots.len() as u32;
             let pinned = Box::new(Pinned::new(self.inbox, index));
@@ -233,9 +236,15 @@ impl Slots {
     #[inline]
     pub(super) fn take(&mut self, slot: u32) -> Option<Work> {
         let work = self.slots.get_mut(slot as usize)?.work.take()?;
+        self.sends -= usize::from(matches!(work, Work::Send { .. }));
         self.slots[slot as usize].pinned.request.set(std::ptr::null_mut());
         self.free.push(slot);
         Some(work)
+    }
+
+    /// How many operations in hand are sends.
+    pub(super) fn sends(&self) -> usize {
+        self.sends
     }
 
     /// The work in a slot.
@@ -283,6 +292,7 @@ impl Slots {
     /// Takes out everything; for when the worker is gone.
     pub(super) fn drain(&mut self) -> Vec<Work> {
         self.free.clear();
+        self.sends = 0;
         self.slots.drain(..).filter_map(|slot| slot.work).collect()
     }
 }

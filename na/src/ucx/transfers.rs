@@ -103,6 +103,7 @@ impl Driver {
         let (stage, lent, end) = (Stage::Waiting, 0, None);
         let moving = Moving { op, transfer, put, peer: index, session: 0, stage, lent, end };
         self.transfers.insert(id, moving);
+        self.transfer_of.insert(op, id);
         if let Some(peer) = self.peer(index) {
             peer.waiting.push_back(id);
         }
@@ -496,6 +497,7 @@ impl Driver {
     /// Reports a transfer.
     pub(super) fn complete(&mut self, id: u64, result: Result<(), Error>) {
         let Some(own) = self.transfers.remove(&id) else { return };
+        self.transfer_of.remove(&own.op);
         self.state().end_incoming(own.peer, false, id);
         self.memory.push(own.transfer.local);
         self.done(Completion::Transfer { op: own.op, result: own.end.unwrap_or(result) });
@@ -507,19 +509,22 @@ impl Driver {
     /// Ends a transfer early: at once, or when UCX has let go of what it has in hand of it, which
     /// takes the peer, or the end of the connection. `false`: there is none of this number.
     pub(super) fn cancel_transfer(&mut self, op: OpId) -> bool {
-        let found = self.transfers.iter().find(|(_, own)| own.op == op);
-        let Some((&id, own)) = found else { return false };
+        let Some(&id) = self.transfer_of.get(&op) else { return false };
+        let Some(own) = self.transfers.get(&id) else { return false };
         if own.has_ended() {
             return true;
         }
         let index = own.peer;
-        if matches!(own.stage, Stage::Asked { .. } | Stage::Sending(_)) {
+        let is_sending = matches!(own.stage, Stage::Sending(_));
+        if is_sending || matches!(own.stage, Stage::Asked { .. }) {
             if let Some(peer) = self.peer(index) {
                 peer.released.insert(id);
             }
             self.tell(index, &Control::Release { id });
             self.state().end_incoming(index, false, id);
-            self.withhold(|stream| stream.put && stream.id == id);
+            if is_sending {
+                self.withhold(|stream| stream.put && stream.id == id);
+            }
             self.end_transfer(id, Err(Error::Canceled));
             return true;
         }

@@ -442,11 +442,10 @@ impl Worker {
         posted(unsafe { self.ucp.ucp_am_recv_data_nbx(self.worker, desc, buffer, count, &params) })
     }
 
-    /// Whether UCX has InfiniBand or RoCE to move memory to a peer.
-    pub(super) fn has_rdma(&self, endpoint: ucp_ep_h) -> bool {
+    /// UCX's description of an endpoint, its lanes among it.
+    pub(super) fn lanes(&self, endpoint: ucp_ep_h) -> String {
         // SAFETY: an open endpoint of this worker, and an open stream.
-        let text = printed(|stream| unsafe { self.ucp.ucp_ep_print_info(endpoint, stream) });
-        names_rdma(&text)
+        printed(|stream| unsafe { self.ucp.ucp_ep_print_info(endpoint, stream) })
     }
 
     /// Waits until everything that was sent has left.
@@ -506,18 +505,34 @@ pub(super) fn described(ucp: &Ucp, settings: &Settings) -> Result<String, Error>
 
 /// The library.
 pub(super) fn library() -> Result<&'static Ucp, Error> {
-    ucx_sys::library().map_err(|error| Error::Unavailable {
+    let unavailable = |problem: String| Error::Unavailable {
         transport: "ucx",
         reason: format!(
-            "{error}; install UCX 1.13 or later (Debian: libucx0), or name its libucp in \
+            "{problem}; install UCX 1.13 or later (Debian: libucx0), or name its libucp in \
              MARGO_LIBUCP"
         ),
-    })
+    };
+    let ucp = ucx_sys::library().map_err(|error| unavailable(error.to_string()))?;
+    let version = version(ucp);
+    match is_too_old(&version) {
+        true => Err(unavailable(format!("UCX {version} is older than 1.13"))),
+        false => Ok(ucp),
+    }
+}
+
+/// Whether a version is known to be older than the declarations. The functions are all there since
+/// 1.10, and UCX would only warn.
+fn is_too_old(version: &str) -> bool {
+    let mut numbers = version.split('.').map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) < (UCP_API_MAJOR, UCP_API_MINOR),
+        _ => false,
+    }
 }
 
 /// Whether UCX's description of an endpoint (`ucp_ep_print_info`; later versions have a query for
 /// it) names a transport other than TCP among those that move memory (`rma_bw`).
-fn names_rdma(description: &str) -> bool {
+pub(super) fn names_rdma(description: &str) -> bool {
     let lanes =
         description.lines().filter(|line| line.contains("lane[") && line.contains("rma_bw"));
     let transport = |lane: &str| {
@@ -678,7 +693,18 @@ impl Drop for Worker {
 
 #[cfg(test)]
 mod tests {
-    use super::names_rdma;
+    use super::{is_too_old, names_rdma};
+
+    #[test]
+    fn older_versions_than_the_declarations_are_known() {
+        for old in ["1.10.0", "1.11.2", "1.12.1", "0.99"] {
+            assert!(is_too_old(old), "{old}");
+        }
+        // What says something else is taken at the word of its functions.
+        for taken in ["1.13.0", "1.13.1", "1.22.0-rc1", "2.0.0", "1.13", "1.x", "", "main"] {
+            assert!(!is_too_old(taken), "{taken}");
+        }
+    }
 
     /// As UCX 1.13 and 1.22 print them.
     #[test]

@@ -5,7 +5,11 @@ use std::time::Duration;
 use super::*;
 use crate::conformance::{Optional, PATIENCE};
 use crate::ucx::endpoint::UcxEndpoint;
-use crate::{Addr, Completion, Endpoint, MsgBuf, OpId, OpenOptions, Tag, Uri};
+use crate::ucx::inbox::{Event, News};
+use crate::{
+    Access, Addr, Completion, Endpoint, LocalMem, Memory, MsgBuf, OpId, OpenOptions, Tag, Transfer,
+    Uri,
+};
 
 const OPEN: Optional = Optional { variable: "MARGO_TEST_UCX", uri: "ucx+tcp://127.0.0.1:0" };
 
@@ -388,4 +392,184 @@ fn a_peer_that_takes_nothing_has_one_sign_of_life_on_the_way() {
         }
     }
     assert_eq!(most, 1);
+}
+
+/// A listener that takes connections and says nothing, and what an endpoint calls it.
+fn silent(origin: &UcxEndpoint) -> (std::net::TcpListener, Addr) {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let uri = format!("ucx+tcp://{}", silent.local_addr().unwrap());
+    let to = origin.lookup(&uri).unwrap();
+    (silent, to)
+}
+
+#[test]
+fn not_every_poll_looks_at_all_peers_while_one_is_connecting() {
+    if let Some(lacks) = OPEN.lacks() {
+        return println!("SKIPPED: {lacks}");
+    }
+    let origin = open(false);
+    let known: Vec<_> = (1..100)
+        .map(|port| origin.lookup(&format!("ucx+tcp://127.0.0.1:{port}")).unwrap())
+        .collect();
+    let (_silent, to) = silent(&origin);
+    let began = Instant::now();
+    send(&origin, &to);
+    for _ in 0..1000 {
+        origin.poll(16, &mut |completion| panic!("{completion:?}")).unwrap();
+    }
+    // A quarter of its time at the latest, which has not passed.
+    let next = origin.with(|driver| driver.next_deadline()).flatten().unwrap();
+    let quarter = Duration::from_secs(900);
+    assert!(next >= began + quarter && next <= Instant::now() + quarter);
+    assert_eq!(origin.with(|driver| (driver.connecting, driver.walks)), Some((1, 0)));
+    // When it is due, once, and then not before the next time.
+    origin.with(|driver| driver.deadline_at = Some(began)).unwrap();
+    for _ in 0..1000 {
+        origin.poll(16, &mut |completion| panic!("{completion:?}")).unwrap();
+    }
+    assert_eq!(origin.with(|driver| driver.walks), Some(1));
+    assert!(origin.with(|driver| driver.next_deadline()).flatten().unwrap() >= next);
+    drop(known);
+}
+
+fn memory(of: &UcxEndpoint, bytes: Vec<u8>) -> LocalMem {
+    of.register(Memory::from_vec(bytes), Access::ReadWrite).unwrap()
+}
+
+fn whole(local: &LocalMem, remote: &LocalMem) -> Transfer {
+    let (len, remote) = (remote.len(), remote.region().describe());
+    Transfer { local: local.clone(), local_offset: 0, remote, remote_offset: 0, len }
+}
+
+/// Messages that the driver counts, and those that there are: in queues, and in UCX's hands.
+fn counted(driver: &Driver) -> ([usize; 2], [usize; 2]) {
+    let queues = driver.peers.iter().flatten().flat_map(|peer| &peer.queues);
+    let sends = driver.slots.iter().filter(|(_, work)| matches!(work, Work::Send { .. }));
+    let are = [queues.map(VecDeque::len).sum(), sends.count()];
+    ([driver.queued, driver.slots.sends()], are)
+}
+
+#[test]
+fn a_cancel_looks_only_at_what_it_may_concern() {
+    if let Some(lacks) = OPEN.lacks() {
+        return println!("SKIPPED: {lacks}");
+    }
+    let origin = open(false);
+    let (_silent, to) = silent(&origin);
+    let mem = memory(&origin, vec![0; 100]);
+    for op in 0..10 {
+        origin.send_unexpected(OpId(op), &to, Tag(7), MsgBuf::with_capacity(8)).unwrap();
+        origin.get(OpId(100 + op), &to, whole(&mem, &mem)).unwrap();
+    }
+    let mut ended = Vec::new();
+    let mut cancel = |ops: std::ops::Range<u64>| {
+        ops.clone().for_each(|op| origin.cancel(OpId(op)));
+        let mut sink = |completion: Completion| match completion {
+            Completion::Send { op, result: Err(Error::Canceled), .. }
+            | Completion::Transfer { op, result: Err(Error::Canceled) } => ended.push(op.0),
+            other => panic!("{other:?}"),
+        };
+        origin.poll(64, &mut sink).unwrap();
+        ended.sort_unstable();
+        assert_eq!(std::mem::take(&mut ended), ops.collect::<Vec<_>>());
+        origin.with(|driver| (counted(driver), driver.walks)).unwrap()
+    };
+    assert_eq!(cancel(100..110), (([10, 0], [10, 0]), 0), "of transfers");
+    assert_eq!(cancel(2..5), (([7, 0], [7, 0]), 3), "of messages, one look each");
+    let index = origin.with(|driver| driver.index_of(&to)).flatten().unwrap();
+    origin.with(|driver| driver.end_session_for(index, "a test".into())).unwrap();
+    let (counts, walks) = origin.with(|driver| (counted(driver), driver.walks)).unwrap();
+    assert_eq!(counts, ([0; 2], [0; 2]));
+    origin.cancel(OpId(999));
+    assert_eq!(origin.with(|driver| driver.walks), Some(walks), "nothing is sent");
+}
+
+#[test]
+fn messages_that_are_under_way_are_counted_until_they_have_left() {
+    if let Some(lacks) = OPEN.lacks() {
+        return println!("SKIPPED: {lacks}");
+    }
+    let mut options = OpenOptions::listening(true);
+    options.message_bytes_max = 1 << 20;
+    let open = || UcxEndpoint::open(&Uri::parse(OPEN.uri).unwrap(), &options).unwrap();
+    let (target, origin) = (open(), open());
+    let to = origin.lookup(target.self_addr().uri()).unwrap();
+    for op in 0..4 {
+        target.recv_unexpected(OpId(100 + op), MsgBuf::with_capacity(1 << 20)).unwrap();
+        let mut buf = MsgBuf::with_capacity(1 << 20);
+        buf.set_len(1 << 20);
+        origin.send_unexpected(OpId(op), &to, Tag(7), buf).unwrap();
+    }
+    let (mut left, mut most) = (8, [0; 2]);
+    let began = Instant::now();
+    while left > 0 {
+        assert!(began.elapsed() < PATIENCE, "{left} are left");
+        for end in [&target, &origin] {
+            end.poll(1, &mut |_| left -= 1).unwrap();
+        }
+        let (counted, are) = origin.with(|driver| counted(driver)).unwrap();
+        assert_eq!(counted, are);
+        most = [most[0].max(are[0]), most[1].max(are[1])];
+    }
+    assert!(most[0] > 0 && most[1] > 0, "{most:?}");
+    assert_eq!(origin.with(|driver| counted(driver)), Some(([0; 2], [0; 2])));
+}
+
+/// An offer of memory that nobody has looked at stays the parent's.
+#[test]
+fn a_child_that_drops_its_copy_refuses_no_offer() {
+    if let Some(lacks) = OPEN.lacks() {
+        return println!("SKIPPED: {lacks}");
+    }
+    let mut options = OpenOptions::listening(true);
+    options.ucx.rendezvous_bytes_min = Some(1);
+    let open = || UcxEndpoint::open(&Uri::parse(OPEN.uri).unwrap(), &options).unwrap();
+    let (target, origin) = (open(), open());
+    let to = origin.lookup(target.self_addr().uri()).unwrap();
+    let bytes: Vec<u8> = (0..1 << 20).map(|at| (at % 251) as u8).collect();
+    let (theirs, own) = (memory(&target, vec![0; bytes.len()]), memory(&origin, bytes.clone()));
+    origin.put(OpId(1), &to, whole(&own, &theirs)).unwrap();
+    let quietly = |end: &UcxEndpoint| {
+        end.poll(16, &mut |completion| panic!("{completion:?}")).unwrap();
+    };
+    let began = Instant::now();
+    let wait = |what: &str| assert!(began.elapsed() < PATIENCE, "no {what}");
+    let is_asked =
+        |driver: &mut Driver| driver.peers.iter().flatten().any(|p| !p.leases.is_empty());
+    while target.with(is_asked) == Some(false) {
+        wait("transfer");
+        quietly(&origin);
+        quietly(&target);
+    }
+    // From now on what comes is not looked at.
+    let is_offered = |driver: &mut Driver| {
+        driver.worker.as_ref().unwrap().progress();
+        let state = driver.state();
+        state.events.iter().any(|event| matches!(event, Event::News(_, News::Piece(..))))
+    };
+    while target.with(is_offered) == Some(false) {
+        wait("offer");
+        quietly(&origin);
+    }
+    // SAFETY: the child runs this thread alone; it drops values and exits.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "no second process");
+    if child == 0 {
+        drop(target);
+        // SAFETY: ends the child without its parent's destructors and output.
+        unsafe { libc::_exit(0) };
+    }
+    let pid = rustix::process::Pid::from_raw(child).unwrap();
+    let ended = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
+    assert_eq!(ended.unwrap().unwrap().1.exit_status(), Some(0));
+    until([&target, &origin], |completion| match completion {
+        Completion::Transfer { op: OpId(1), result } => {
+            result.unwrap();
+            Some(())
+        }
+        other => panic!("{other:?}"),
+    });
+    let mut written = Vec::new();
+    assert!(theirs.region().append_to(0, bytes.len(), &mut written));
+    assert!(written == bytes);
 }
