@@ -471,9 +471,9 @@ pub trait Endpoint: Send + Sync + fmt::Debug {
     /// Sends a message that the peer receives with `recv_expected` from us with this tag.
     ///
     /// Over our own transports and ucx, to an address that came with a message it is an answer: it
-    /// ends with [`Error::PeerGone`] if the connection with the peer has ended since, whether or not
-    /// there is another one. For its receives have ended with it, and what is posted now under that
-    /// tag waits for something else.
+    /// ends with [`Error::PeerGone`] if the connection with the peer has ended since, whether or
+    /// not there is another one. For its receives have ended with it, and what is posted now under
+    /// that tag waits for something else.
     ///
     /// # Errors
     ///
