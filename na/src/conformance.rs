@@ -214,14 +214,16 @@ macro_rules! conformance {
         $crate::conformance! { $open; not_amid_writes }
         $crate::conformance! { $open; amid_writes }
     };
-    // Those that kill or stop a peer amid writes to memory that both share.
+    // Those that kill or stop a peer amid writes to memory that both may share.
     ($open:path; amid_writes) => {
         $crate::conformance! { @tests $open; POLLING;
+            a_peer_that_dies_amid_long_messages_is_reported,
             memory_comes_back_from_a_peer_that_ends_amid_transfers }
         mod blocking_amid_writes {
             #[allow(unused_imports, reason = "the factory may be named in full")]
             use super::*;
             $crate::conformance! { @tests $open; BLOCKING;
+                a_peer_that_dies_amid_long_messages_is_reported,
                 memory_comes_back_from_a_peer_that_ends_amid_transfers }
         }
     };
@@ -391,7 +393,6 @@ macro_rules! conformance {
         $crate::conformance! { @tests $open; $mode;
             a_dead_peer_is_reported,
             a_dead_peer_is_reported_to_a_sleeper,
-            a_peer_that_dies_amid_long_messages_is_reported,
             a_call_at_once_ends_with_its_peer,
             a_peer_restarts_under_its_address,
             a_stopped_peer_is_waited_for,

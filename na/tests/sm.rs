@@ -58,6 +58,7 @@ mod polled {
 
     na::conformance! { open; between_endpoints }
     na::conformance! { open; between_processes }
+    na::conformance! { open; a_peer_that_dies_amid_long_messages_is_reported }
 }
 
 /// Only who listens has promised that, and the other one sleeps.
